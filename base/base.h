@@ -1,0 +1,221 @@
+/* base: errors, logging, arenas, buffers, clocks, mailboxes, metrics, small hashes.
+ * Knows no network, model or device. Every other folder may include it.
+ *
+ * Conventions of the whole project:
+ *   - int functions return 0 or a negative CN_E... code; a trailing struct cn_error * (may be NULL)
+ *     gets the reason for a person. Output parameters are untouched on failure.
+ *   - init/fini for embedded objects, new/free for heap ones; destructors take NULL and
+ *     half-built objects.
+ *   - pointer parameters are borrowed unless the comment says moved or returned owned. */
+#ifndef BASE_BASE_H
+#define BASE_BASE_H
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CN_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define CN_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+/* From a pointer to a member back to the struct that holds it. */
+#define CN_CONTAINER(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define CN_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define CN_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* An invariant of our own code; stays on in release builds. Never for anything that a client,
+ * file or config can cause. */
+#define cn_assert(c) ((c) ? (void)0 : cn_assert_failed(#c, __FILE__, __LINE__))
+_Noreturn void cn_assert_failed(const char *expr, const char *file, int line);
+
+/* ---- errors (base/error.c) ---------------------------------------------------------------- */
+
+enum cn_err {
+    CN_OK = 0,
+#define ERR(name, num, status, type, code, text) CN_##name = num,
+#include "base/errors.def"
+#undef ERR
+};
+
+struct cn_error {
+    int code;           /* CN_E..., 0 when unset */
+    char param[128];    /* the field, key or tensor at fault; "" when none */
+    char message[512];  /* one line for a person, no trailing dot or newline */
+};
+
+struct cn_err_info {
+    int code;
+    int status;         /* HTTP status */
+    const char *name;   /* "EINVAL" */
+    const char *type;   /* OpenAI error type */
+    const char *slug;   /* stable code in the error envelope */
+    const char *text;   /* default message */
+};
+
+/* The table's line for a code; unknown codes give EINTERNAL's. Never NULL. */
+const struct cn_err_info *cn_err_info(int code);
+/* Fills err (if not NULL) and returns code, so that callers can `return cn_fail(...)`. */
+int cn_fail(struct cn_error *err, int code, const char *fmt, ...) CN_PRINTF(3, 4);
+/* As cn_fail, and names the field at fault. */
+int cn_fail_param(struct cn_error *err, int code, const char *param, const char *fmt, ...)
+    CN_PRINTF(4, 5);
+/* Puts "context: " before the message that is there. */
+void cn_error_wrap(struct cn_error *err, const char *fmt, ...) CN_PRINTF(2, 3);
+
+/* ---- checked arithmetic (inline): the one helper for numbers that come from outside -------- */
+
+static inline bool cn_add_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+static inline bool cn_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+/* Rounds up to a multiple of align (a power of two, not 0). */
+static inline bool cn_align_u64(uint64_t a, uint64_t align, uint64_t *out)
+{
+    uint64_t t;
+    if (__builtin_add_overflow(a, align - 1, &t)) return false;
+    *out = t & ~(align - 1);
+    return true;
+}
+
+/* ---- memory (base/mem.c) ------------------------------------------------------------------ */
+
+/* calloc(n, size), malloc(n*size) and realloc with checked products; NULL when out of memory or
+ * on overflow. n*size == 0 gives a valid pointer. Free with free(). */
+void *cn_calloc(size_t n, size_t size);
+void *cn_malloc_array(size_t n, size_t size);
+void *cn_realloc_array(void *p, size_t n, size_t size);
+/* Grows *p (elements of `size` bytes, capacity *cap) to hold at least `need` elements, doubling.
+ * Returns CN_ENOMEM and leaves *p as it was when it cannot. */
+int cn_grow(void *p, size_t *cap, size_t need, size_t size);
+
+/* Arena: many small allocations, freed at once. `max` is a hard cap in bytes (0 = none). */
+struct cn_arena {
+    struct cn_arena_chunk *chunks;
+    size_t used, max;
+};
+void cn_arena_init(struct cn_arena *a, size_t max_bytes);
+void cn_arena_fini(struct cn_arena *a);
+/* 16-byte aligned, zeroed; NULL when out of memory or over the cap. */
+void *cn_arena_alloc(struct cn_arena *a, size_t size);
+void *cn_arena_copy(struct cn_arena *a, const void *p, size_t size);
+/* Copies n bytes and adds a NUL. */
+char *cn_arena_strn(struct cn_arena *a, const char *s, size_t n);
+
+/* Growing byte buffer with a hard cap. After a failed append `failed` stays true and the contents
+ * are unchanged, so a series of appends may be checked once at the end. data is not
+ * NUL-terminated unless cn_buf_cstr was called. */
+struct cn_buf {
+    char *data;
+    size_t len, cap, max;
+    bool failed;
+};
+void cn_buf_init(struct cn_buf *b, size_t max_bytes); /* max_bytes 0 = no cap */
+void cn_buf_fini(struct cn_buf *b);
+void cn_buf_reset(struct cn_buf *b); /* length 0, failed false, memory kept */
+int cn_buf_reserve(struct cn_buf *b, size_t extra);
+int cn_buf_append(struct cn_buf *b, const void *p, size_t n);
+int cn_buf_puts(struct cn_buf *b, const char *s);
+int cn_buf_putc(struct cn_buf *b, char c);
+int cn_buf_printf(struct cn_buf *b, const char *fmt, ...) CN_PRINTF(2, 3);
+/* Appends a JSON string literal, quotes included: control characters, '"' and '\' escaped, bytes
+ * that are not valid UTF-8 replaced by U+FFFD, everything else as it is. */
+int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n);
+/* Terminates with a NUL that is not counted in len; NULL when out of memory or failed. */
+const char *cn_buf_cstr(struct cn_buf *b);
+
+/* ---- UTF-8, hashes, random (base/util.c) --------------------------------------------------- */
+
+/* Length of the longest valid UTF-8 prefix (RFC 3629: no surrogates, no overlong forms). */
+size_t cn_utf8_valid_len(const char *s, size_t n);
+/* How many bytes at the end are the start of a sequence that more bytes could complete (0..3). */
+size_t cn_utf8_tail_len(const char *s, size_t n);
+/* Decodes one code point at s (n > 0 bytes): its length 1..4 with *cp set, or 0 when invalid. */
+size_t cn_utf8_decode(const char *s, size_t n, uint32_t *cp);
+/* Writes 1..4 bytes to out; returns the length, 0 when cp is not a scalar value. */
+size_t cn_utf8_encode(uint32_t cp, char out[4]);
+
+/* SipHash-1-3 (64 bit): for hash tables; SipHash-2-4 with 128-bit output: for block keys.
+ * Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012. key is 16 bytes. */
+uint64_t cn_siphash13(const uint8_t key[16], const void *data, size_t n);
+void cn_siphash24_128(const uint8_t key[16], const void *data, size_t n, uint8_t out[16]);
+/* Fills p from the kernel's generator; aborts only if the kernel has none. */
+void cn_random(void *p, size_t n);
+/* Lower-case hex of n bytes; out holds 2n+1 chars. */
+void cn_hex(const void *p, size_t n, char *out);
+
+/* ---- clocks ------------------------------------------------------------------------------- */
+
+uint64_t cn_now_ns(void);   /* monotonic */
+int64_t cn_wall_s(void);    /* seconds since the epoch, UTC */
+
+/* ---- logging (base/log.c): the one piece of global state ----------------------------------- */
+
+enum cn_log_level { CN_LOG_ERROR = 3, CN_LOG_WARN = 4, CN_LOG_INFO = 6, CN_LOG_DEBUG = 7 };
+enum cn_log_format { CN_LOG_TEXT, CN_LOG_JSON, CN_LOG_JOURNAL };
+void cn_log_setup(enum cn_log_level max, enum cn_log_format format);
+/* One line to standard error; control characters in the text are escaped so that a line cannot be
+ * forged. Never give it prompt text or keys. Thread-safe. */
+void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...) CN_PRINTF(3, 4);
+
+/* ---- mailbox (base/mailbox.c) ---------------------------------------------------------------
+ * Many senders, one receiver. The receiver takes the whole list; the wake callback runs only
+ * when the list was empty, on the sender's thread, outside the lock. */
+struct cn_msg { struct cn_msg *next; };
+struct cn_mailbox {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    struct cn_msg *head, **tail;
+    void (*wake)(void *arg); /* may be NULL: the receiver then uses cn_mailbox_wait */
+    void *wake_arg;
+};
+int cn_mailbox_init(struct cn_mailbox *m, void (*wake)(void *), void *arg);
+void cn_mailbox_fini(struct cn_mailbox *m); /* must be empty */
+void cn_mailbox_post(struct cn_mailbox *m, struct cn_msg *msg); /* msg moved */
+/* The whole list in the order of posting, or NULL. */
+struct cn_msg *cn_mailbox_take(struct cn_mailbox *m);
+/* Waits until a message is there or timeout_ns passed (UINT64_MAX = for ever); true if there is. */
+bool cn_mailbox_wait(struct cn_mailbox *m, uint64_t timeout_ns);
+
+/* ---- metrics (base/metrics.c) ---------------------------------------------------------------
+ * Fixed series from metrics.def; updates are relaxed atomics. */
+enum cn_metric {
+#define COUNTER(id, name, labels, help) CN_M_##id,
+#define GAUGE(id, name, labels, help) CN_M_##id,
+#define HISTOGRAM(id, name, help, buckets)
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+    CN_M_COUNT
+};
+enum cn_histogram {
+#define COUNTER(id, name, labels, help)
+#define GAUGE(id, name, labels, help)
+#define HISTOGRAM(id, name, help, buckets) CN_H_##id,
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+    CN_H_COUNT
+};
+#define CN_HIST_MAX_BUCKETS 24
+struct cn_metrics {
+    _Atomic uint64_t value[CN_M_COUNT]; /* gauges hold the bits of a double */
+    struct {
+        _Atomic uint64_t bucket[CN_HIST_MAX_BUCKETS + 1]; /* the last one is +Inf */
+        _Atomic uint64_t sum_ns;
+    } hist[CN_H_COUNT];
+};
+void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* counters */
+void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value); /* gauges */
+double cn_metric_get(const struct cn_metrics *m, enum cn_metric id);
+void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
+/* Prometheus text format 0.0.4. */
+int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out);
+
+#endif

@@ -1,0 +1,147 @@
+/* engine/text: vocabularies, tokenizers, incremental detokenising and chat templates.
+ * Uses base, PCRE2, utf8proc and jansson only; knows no model file and no device. All objects are
+ * immutable after creation and may be used from any thread, except where said otherwise. */
+#ifndef ENGINE_TEXT_TEXT_H
+#define ENGINE_TEXT_TEXT_H
+
+#include "base/base.h"
+
+#include <jansson.h>
+
+/* ---- vocabularies (vocab.c) ----------------------------------------------------------------- */
+
+struct eng_str { const char *p; size_t n; }; /* bytes, not NUL-terminated */
+
+/* Token types of GGUF (tokenizer.ggml.token_type). */
+enum eng_token_type {
+    ENG_TOKEN_UNDEFINED = 0, ENG_TOKEN_NORMAL = 1, ENG_TOKEN_UNKNOWN = 2, ENG_TOKEN_CONTROL = 3,
+    ENG_TOKEN_USER = 4, ENG_TOKEN_UNUSED = 5, ENG_TOKEN_BYTE = 6,
+};
+
+/* Everything the file says of its tokenizer; all pointers borrowed for the call only.
+ * Ids are -1 where the file has none, tri-state flags -1 where the key is absent. */
+struct eng_vocab_spec {
+    const char *model;            /* tokenizer.ggml.model: "llama" (SPM), "gpt2" (byte-level BPE) */
+    const char *pre;              /* tokenizer.ggml.pre, NULL when absent */
+    const char *general_name;     /* general.name, NULL when absent (phi-3's rstrip rule) */
+    size_t n_tokens;
+    const struct eng_str *tokens;
+    const float *scores;          /* n_tokens, or NULL */
+    const int32_t *types;         /* n_tokens, or NULL (all normal) */
+    size_t n_merges;
+    const struct eng_str *merges; /* "left right" */
+    int64_t bos, eos, eot, eom, unk, sep, pad;
+    int64_t fim_pre, fim_suf, fim_mid, fim_pad, fim_rep, fim_sep;
+    const uint32_t *eos_ids;      /* tokenizer.ggml.eos_token_ids, or NULL */
+    size_t n_eos_ids;
+    int add_bos, add_eos, add_space_prefix;
+};
+
+struct eng_vocab;
+
+/* Copies what it needs from spec. Unknown tokenizer models and pre-tokenisers are refused by name
+ * (CN_EUNSUPP) with the list of what is supported. *out is returned owned. */
+int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, struct cn_error *err);
+void eng_vocab_free(struct eng_vocab *v);
+
+size_t eng_vocab_size(const struct eng_vocab *v);
+int64_t eng_vocab_bos(const struct eng_vocab *v);       /* -1 when none */
+int64_t eng_vocab_eos(const struct eng_vocab *v);
+bool eng_vocab_adds_bos(const struct eng_vocab *v);
+/* End of generation: eos, eot, eom and the texts of reference attention 4.8. */
+bool eng_vocab_is_eog(const struct eng_vocab *v, uint32_t id);
+/* Control, unknown, or end of generation: never made from a client's text. */
+bool eng_vocab_is_control(const struct eng_vocab *v, uint32_t id);
+/* The token as the file writes it (for bos_token and eos_token in templates). */
+struct eng_str eng_vocab_text(const struct eng_vocab *v, uint32_t id);
+/* The bytes the token stands for: mapped bytes undone, U+2581 as a space, <0xHH> as the byte,
+ * control tokens as "" unless `special`. id must be < size. Borrowed from the vocabulary. */
+struct eng_str eng_vocab_piece(const struct eng_vocab *v, uint32_t id, bool special);
+/* Exact look-up of a token by its text in the file; -1 when there is none. */
+int64_t eng_vocab_find(const struct eng_vocab *v, const char *text, size_t n);
+
+/* ---- tokenising (tokenize.c, bpe.c, spm.c, pretokenize.c) ------------------------------------ */
+
+struct eng_ids {
+    uint32_t *v;
+    size_t n, cap;
+    size_t max; /* 0 = none; a longer result is CN_EWINDOW */
+};
+void eng_ids_fini(struct eng_ids *ids);
+
+/* A run of text of one origin: ends at byte `end` (the start is the previous span's end). */
+struct eng_span { size_t end; bool trusted; };
+
+enum {
+    ENG_TOKENIZE_SPECIAL = 1, /* add BOS / EOS as the vocabulary says */
+    ENG_TOKENIZE_PARSE = 2,   /* control tokens written in the text become their ids */
+};
+
+/* Appends the ids of `text` (any bytes; time linear in n for every input).
+ * spans (n_spans entries, the last one ending at n; NULL = all of one origin, trusted) limit where
+ * control tokens are recognised: only where the whole token lies in trusted spans. User-defined
+ * tokens that do not end generation are recognised everywhere, as the reference does. Between the
+ * recognised tokens the text is tokenised as one piece whatever its origin.
+ * A template that writes BOS itself: with SPECIAL, BOS is not added twice.
+ * Errors: CN_ENOMEM, CN_EWINDOW (ids->max). On error ids->n is as before. */
+int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
+                 const struct eng_span *spans, size_t n_spans, unsigned flags,
+                 struct eng_ids *ids, struct cn_error *err);
+
+/* ---- detokenising (detok.c) ------------------------------------------------------------------
+ * One object per stream, one thread at a time. Output is always valid UTF-8: bytes of an
+ * unfinished character are held back; bytes that cannot become valid are U+FFFD. */
+struct eng_detok {
+    const struct eng_vocab *vocab;
+    bool special;   /* show control tokens */
+    bool at_start;  /* SPM: the first piece loses its prefix space */
+    uint8_t held[4];
+    uint8_t n_held;
+};
+/* strip_prefix: this text begins a sequence (drop SPM's added prefix space). */
+void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special,
+                    bool strip_prefix);
+int eng_detok_push(struct eng_detok *d, uint32_t id, struct cn_buf *out);
+int eng_detok_flush(struct eng_detok *d, struct cn_buf *out);
+
+/* ---- chat templates (jinja_*.c, template.c) --------------------------------------------------- */
+
+struct eng_template;
+
+/* Compiles a Jinja template once. The source is copied. Errors: CN_ETEMPLATE with line number. */
+int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err);
+void eng_template_free(struct eng_template *t);
+
+struct eng_template_limits {
+    uint64_t max_steps;        /* 0 = default 500,000 */
+    uint32_t max_depth;        /* 0 = default 64 */
+    size_t max_output_bytes;   /* 0 = default 16 MiB */
+    size_t max_memory_bytes;   /* 0 = default 64 MiB */
+    uint64_t max_ns;           /* 0 = default 250 ms */
+};
+
+struct eng_template_in {
+    json_t *messages;      /* array; borrowed, not changed */
+    json_t *tools;         /* array or NULL = none */
+    json_t *documents;     /* array or NULL = none */
+    json_t *kwargs;        /* object of further variables, or NULL; may not name the others */
+    bool add_generation_prompt;
+    struct eng_str bos_token, eos_token, pad_token, unk_token;
+    int64_t now_s;         /* for strftime_now: local wall clock as seconds (UTC) */
+    struct eng_template_limits limits;
+};
+
+struct eng_rendered {
+    struct cn_buf text;
+    struct eng_span *spans; /* whose text it is: trusted = written by the template (or bos/eos) */
+    size_t n_spans;
+};
+void eng_rendered_fini(struct eng_rendered *r);
+
+/* Renders; every byte that came from messages, tools, documents or kwargs, through whatever filter
+ * or slice, is in an untrusted span. Errors: CN_ETEMPLATE (raise_exception's own text included),
+ * CN_ELIMIT (steps, depth, output, time), CN_ENOMEM. out is fini'd by the caller on success. */
+int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
+                        struct eng_rendered *out, struct cn_error *err);
+
+#endif
