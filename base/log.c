@@ -1,0 +1,139 @@
+/* Log lines to standard error: text for a person, JSON, or with the journal's priority prefix.
+ * Any thread; the level and the format are the project's one piece of global state. A line is one
+ * write(2), so that lines of two threads do not mix, and holds no control character, so that
+ * text from outside cannot forge one. */
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Atomic int log_level = CN_LOG_INFO;
+static _Atomic int log_format = CN_LOG_TEXT;
+
+void cn_log_setup(enum cn_log_level max, enum cn_log_format format)
+{
+    atomic_store_explicit(&log_level, max, memory_order_relaxed);
+    atomic_store_explicit(&log_format, format, memory_order_relaxed);
+}
+
+static const char *level_name(enum cn_log_level level)
+{
+    switch (level) {
+    case CN_LOG_ERROR:
+        return "error";
+    case CN_LOG_WARN:
+        return "warn";
+    case CN_LOG_INFO:
+        return "info";
+    case CN_LOG_DEBUG:
+        return "debug";
+    }
+    return "info";
+}
+
+/* Everything that a terminal could act on is written as \xNN (newline as \n). */
+static void put_plain(struct cn_buf *b, const char *s, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n) {
+        uint32_t cp = 0;
+        size_t len = cn_utf8_decode(s + i, n - i, &cp);
+
+        if (s[i] == '\n') {
+            cn_buf_puts(b, "\\n");
+            i++;
+        } else if (len == 0 || cp < 0x20 || (cp >= 0x7f && cp <= 0x9f)) {
+            size_t bytes = len ? len : 1;
+            for (size_t k = 0; k < bytes; k++)
+                cn_buf_printf(b, "\\x%02x", (unsigned char)s[i + k]);
+            i += bytes;
+        } else {
+            cn_buf_append(b, s + i, len);
+            i += len;
+        }
+    }
+}
+
+static void put_time(struct cn_buf *b)
+{
+    struct timespec t;
+    struct tm tm;
+    char text[32];
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    gmtime_r(&t.tv_sec, &tm);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+    cn_buf_printf(b, "%s.%03ldZ", text, t.tv_nsec / 1000000);
+}
+
+static void compose(struct cn_buf *b, enum cn_log_level level, const char *component,
+                    const char *text, size_t n)
+{
+    switch ((enum cn_log_format)atomic_load_explicit(&log_format, memory_order_relaxed)) {
+    case CN_LOG_JSON:
+        cn_buf_puts(b, "{\"time\":\"");
+        put_time(b);
+        cn_buf_printf(b, "\",\"level\":\"%s\",\"component\":", level_name(level));
+        cn_buf_json_str(b, component, strlen(component));
+        cn_buf_puts(b, ",\"message\":");
+        cn_buf_json_str(b, text, n);
+        cn_buf_puts(b, "}\n");
+        return;
+    case CN_LOG_JOURNAL:
+        cn_buf_printf(b, "<%d>%s: ", (int)level, component);
+        break;
+    case CN_LOG_TEXT:
+        put_time(b);
+        cn_buf_printf(b, " %-5s %s: ", level_name(level), component);
+        break;
+    }
+    put_plain(b, text, n);
+    cn_buf_putc(b, '\n');
+}
+
+static void emit(const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t done = write(STDERR_FILENO, p, n);
+
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return; /* nobody reads: there is no one to tell */
+        p += done;
+        n -= (size_t)done;
+    }
+}
+
+void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...)
+{
+    static const char lost[] = "conifer: a log line was lost: out of memory\n";
+    char small[512], *text = small;
+    struct cn_buf line;
+    va_list ap, again;
+    int n, saved = errno;
+
+    if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed)) return;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    n = vsnprintf(small, sizeof small, fmt, ap);
+    va_end(ap);
+    if (n >= (int)sizeof small) {
+        text = malloc((size_t)n + 1);
+        if (text) n = vsnprintf(text, (size_t)n + 1, fmt, again);
+    }
+    va_end(again);
+
+    cn_buf_init(&line, 0);
+    if (text && n >= 0) compose(&line, level, component, text, (size_t)n);
+    if (line.len && !line.failed)
+        emit(line.data, line.len);
+    else
+        emit(lost, sizeof lost - 1);
+    cn_buf_fini(&line);
+    if (text != small) free(text);
+    errno = saved;
+}
