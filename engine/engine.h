@@ -1,0 +1,140 @@
+/* engine: model files, weights, plans per family, and sampling.
+ *
+ * Opening a model reads its GGUF file, builds the vocabulary and the chat template, lets its family
+ * record a plan, and prepares it for a device; nothing of that is done again per prompt or token.
+ * The engine does not know the KV pool: it declares what a block of each layer group weighs, and a
+ * batch carries block numbers. Text is in engine/text/text.h. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "base/base.h"
+#include "engine/text/text.h"
+#include "kernels/kernels.h"
+
+/* ---- GGUF files (gguf.c) -----------------------------------------------------------------------
+ * Version 3 (2 is read too), split files, memory-mapped. Every count, offset and size is checked
+ * against the file before use; errors (CN_EFORMAT) name the file offset, key or tensor. */
+
+enum eng_gguf_type {
+    ENG_GGUF_U8, ENG_GGUF_I8, ENG_GGUF_U16, ENG_GGUF_I16, ENG_GGUF_U32, ENG_GGUF_I32,
+    ENG_GGUF_F32, ENG_GGUF_BOOL, ENG_GGUF_STRING, ENG_GGUF_ARRAY, ENG_GGUF_U64, ENG_GGUF_I64,
+    ENG_GGUF_F64,
+};
+
+struct eng_gguf;
+/* path: the file, or the first file of a split model (name-00001-of-0000N.gguf). Vocabulary-only
+ * files (no tensors) are fine. */
+int eng_gguf_open(const char *path, struct eng_gguf **out, struct cn_error *err);
+void eng_gguf_close(struct eng_gguf *g);
+/* Scalars: CN_ENOENT when the key is absent, CN_EFORMAT when it has another kind of type or does
+ * not fit. Numbers convert between integer types when the value fits. */
+int eng_gguf_u64(const struct eng_gguf *g, const char *key, uint64_t *out, struct cn_error *err);
+int eng_gguf_f32(const struct eng_gguf *g, const char *key, float *out, struct cn_error *err);
+int eng_gguf_bool(const struct eng_gguf *g, const char *key, bool *out, struct cn_error *err);
+int eng_gguf_str(const struct eng_gguf *g, const char *key, struct eng_str *out,
+                 struct cn_error *err);
+/* Element count and element type of an array; CN_ENOENT when absent. */
+int eng_gguf_array(const struct eng_gguf *g, const char *key, enum eng_gguf_type *type, uint64_t *n,
+                   struct cn_error *err);
+/* Element i of an array of integers or bools / floats / strings. */
+int eng_gguf_array_u64(const struct eng_gguf *g, const char *key, uint64_t i, uint64_t *out,
+                       struct cn_error *err);
+uint64_t eng_gguf_n_tensors(const struct eng_gguf *g);
+const struct kr_tensor *eng_gguf_tensor(const struct eng_gguf *g, uint64_t i);
+/* NULL when there is none of that name. Valid while the file is open. */
+const struct kr_tensor *eng_gguf_find(const struct eng_gguf *g, const char *name);
+/* The vocabulary and the template (NULL when the file has none) of a file; returned owned. */
+int eng_gguf_vocab(const struct eng_gguf *g, struct eng_vocab **out, struct cn_error *err);
+int eng_gguf_template(const struct eng_gguf *g, struct eng_template **out, struct cn_error *err);
+
+/* ---- models (model.c, arch/) -------------------------------------------------------------------- */
+
+struct eng_model_opts {
+    struct kr_device *device;        /* outlives the model */
+    struct kr_prepare_opts prepare;  /* max_context 0 = the model's own */
+    const char *template_text;       /* overrides the file's template; NULL = the file's */
+    size_t template_len;
+};
+
+struct eng_model_info {
+    const char *arch;                /* "llama" */
+    const char *name;                /* general.name, or the file's base name */
+    const char *file_type;           /* the type most weight bytes have: "Q4_1" */
+    uint64_t n_params, file_bytes;
+    uint32_t n_layers, embd_dim, n_heads, n_kv_heads;
+    uint64_t n_vocab, train_context, context; /* context: what this model was prepared for */
+    const struct kr_exec_info *exec; /* memory, KV groups */
+    char fingerprint[40];            /* "fp_" + hash of file identity and numeric path */
+};
+
+struct eng_model;
+/* Errors: CN_EFORMAT, CN_EUNSUPP (family, weight type or tokenizer, with what is supported),
+ * CN_ENOMEM, CN_EIO. *out returned owned; ref/unref are thread-safe. */
+int eng_model_open(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
+                   struct cn_error *err);
+struct eng_model *eng_model_ref(struct eng_model *m);
+void eng_model_unref(struct eng_model *m);
+const struct eng_model_info *eng_model_info(const struct eng_model *m);
+const struct eng_vocab *eng_model_vocab(const struct eng_model *m);
+const struct eng_template *eng_model_template(const struct eng_model *m); /* NULL when none */
+struct kr_exec *eng_model_exec(struct eng_model *m);
+/* What a file is and would need, without loading weights: for `conifer show`. */
+int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
+                       struct cn_error *err);
+/* Names of the supported families, comma-separated. */
+const char *eng_arch_list(void);
+
+/* ---- sampling (sample.c) -------------------------------------------------------------------------
+ * Order: logit_bias, penalties, (mask), then greedy when temperature is 0; else temperature, top_k,
+ * top_p, min_p on the softmax, and one draw that is a pure function of (seed, choice, position).
+ * One pass over the vocabulary and a partial selection; never a full sort. */
+
+struct eng_bias { uint32_t id; float bias; };
+
+struct eng_sampling {               /* defaults in parentheses */
+    float temperature;              /* 0..2 (1) */
+    uint32_t top_k;                 /* 0 = off (0) */
+    float top_p;                    /* (0,1] (1) */
+    float min_p;                    /* [0,1] (0) */
+    float repetition_penalty;       /* > 0 (1): prompt and output tokens */
+    float presence_penalty;         /* -2..2 (0): output tokens */
+    float frequency_penalty;        /* -2..2 (0): output tokens */
+    uint64_t seed;
+    const struct eng_bias *bias;    /* copied */
+    size_t n_bias;
+    uint32_t min_tokens;            /* no end of generation before this many output tokens */
+    bool ignore_eos;                /* end-of-generation tokens are never sampled */
+    int32_t logprobs;               /* -1 = none; else how many alternatives (0..20) */
+};
+void eng_sampling_defaults(struct eng_sampling *s);
+/* Checks ranges (NaN included); CN_ERANGE names the field. */
+int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
+                       struct cn_error *err);
+
+/* State of one choice of one request: parameters, counts of tokens seen. One thread at a time. */
+struct eng_sampler;
+int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
+                    struct eng_sampler **out, struct cn_error *err);
+void eng_sampler_free(struct eng_sampler *s);
+/* Tells it of prompt tokens (repetition penalty) or of an output token that was chosen. */
+int eng_sampler_prompt(struct eng_sampler *s, const uint32_t *ids, size_t n);
+int eng_sampler_accept(struct eng_sampler *s, uint32_t id);
+
+#define ENG_MAX_LOGPROBS 20
+struct eng_logprob { uint32_t id; float logprob; };
+struct eng_drawn {
+    uint32_t id;
+    float logprob;                  /* of the raw logits (before bias, penalties, temperature) */
+    uint32_t n_top;
+    struct eng_logprob top[ENG_MAX_LOGPROBS]; /* descending; ties by lower id */
+};
+/* Draws from one row of logits (n_vocab floats; may be overwritten). position is that of the token
+ * to be chosen. mask: bit set of allowed ids or NULL. Does not accept the token.
+ * Errors: CN_ENUMERIC when a logit is NaN or none is finite. Ties go to the lower id. */
+int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
+               const uint32_t *mask, struct eng_drawn *out);
+/* Log-probability of a given token and the top n alternatives, from raw logits (echo). */
+int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
+              struct eng_drawn *out);
+
+#endif
