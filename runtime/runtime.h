@@ -1,0 +1,120 @@
+/* runtime: the engine thread. Drives the scheduler with the engine, turns tokens into text, and
+ * reports events. No sockets.
+ *
+ * One thread (started by rt_new) owns the scheduler, the pool, the model and the device. Others
+ * talk to it by messages: submit and cancel go in, events come back on the mailbox that each
+ * request names. Ids, never pointers: a stale id is ignored.
+ *
+ * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS..., one CHOICE_END per choice, and
+ * exactly one END, whatever happens. A refused one yields END alone, with the reason. */
+#ifndef RUNTIME_RUNTIME_H
+#define RUNTIME_RUNTIME_H
+
+#include "base/base.h"
+#include "config/config.h"
+#include "engine/engine.h"
+
+struct rt;
+
+struct rt_opts {
+    const struct cfg *cfg;          /* borrowed for the life of the runtime */
+    struct cn_metrics *metrics;     /* likewise */
+    const char *model_path;         /* resolved file */
+    const char *model_id;           /* name clients use; copied */
+    void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
+    void *progress_arg;
+};
+/* Loads the model (on the calling thread), sizes the pool, starts the engine thread. Memory that
+ * does not fit is CN_ENOMEM with the arithmetic in the message. */
+int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);
+/* Ends all requests (END with CN_EDRAIN), stops the thread, frees everything. */
+void rt_free(struct rt *r);
+/* From now on submissions get CN_EDRAIN; running requests go on. */
+void rt_drain(struct rt *r);
+/* Requests accepted whose END has not been posted. */
+uint64_t rt_in_flight(const struct rt *r);
+
+/* The model that serves; valid for the runtime's life. Its vocabulary and template are immutable
+ * and may be used from any thread. */
+struct eng_model *rt_model(const struct rt *r);
+const char *rt_model_id(const struct rt *r);
+int64_t rt_model_created_s(const struct rt *r);
+/* "fp_..." : model and numeric path. */
+const char *rt_fingerprint(const struct rt *r);
+
+struct rt_health {
+    bool draining, failed;
+    bool pending;                   /* there is work */
+    uint64_t since_progress_ns;     /* time since the last completed iteration, while pending */
+};
+void rt_health(const struct rt *r, struct rt_health *out);
+
+enum rt_priority { RT_INTERACTIVE, RT_NORMAL, RT_BACKGROUND };
+
+/* A request, prompt already tokenised. rt_submit moves prompt, stop, bias (all heap, freed with
+ * free()) when it returns 0; on failure they stay the caller's. */
+struct rt_request {
+    uint64_t id;                    /* chosen by the caller, unique among its live requests */
+    struct cn_mailbox *reply;       /* where events go; outlives the request's END */
+    uint32_t tenant;                /* index into cfg's tenants */
+    enum rt_priority priority;
+    uint32_t *prompt;
+    size_t n_prompt;                /* >= 1 */
+    uint32_t n;                     /* choices, >= 1 */
+    uint64_t max_tokens;            /* per choice; 0 = up to the window */
+    struct eng_sampling sampling;   /* .bias is moved */
+    char **stop;                    /* stop strings, each heap; removed from the output */
+    size_t n_stop;
+    uint32_t *stop_ids;             /* further ids that end a choice; heap */
+    size_t n_stop_ids;
+    bool include_stop;              /* keep the stop string in the output */
+    bool special_tokens;            /* show control tokens in the text (skip_special_tokens false) */
+    bool prompt_logprobs;           /* PROMPT event with the prompt's own log-probabilities */
+    uint64_t deadline_ns;           /* cn_now_ns() time; 0 = none */
+};
+void rt_request_fini(struct rt_request *q); /* frees what a failed submit left */
+
+/* Thread-safe. 0: the request will end with exactly one END event. Otherwise CN_EDRAIN, CN_EQUEUE,
+ * CN_ENOMEM, CN_EWINDOW ...: nothing was taken. */
+int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err);
+/* Thread-safe; takes effect within one iteration in any state. END follows (CN_ECANCELLED), unless
+ * it was already posted. Unknown ids are ignored. */
+void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id);
+/* A slow reader: the request keeps its blocks but takes no part in steps until resumed. */
+void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused);
+
+enum rt_event_kind { RT_EV_ACCEPTED, RT_EV_PROMPT, RT_EV_TOKENS, RT_EV_CHOICE_END, RT_EV_END };
+enum rt_finish { RT_FINISH_STOP, RT_FINISH_LENGTH, RT_FINISH_ERROR, RT_FINISH_CANCELLED };
+
+struct rt_token {
+    uint32_t id;
+    float logprob;                  /* NAN where there is none (first prompt token) */
+    uint32_t n_top, top_at;         /* alternatives: event->top[top_at .. top_at + n_top) */
+};
+struct rt_usage {
+    uint64_t prompt_tokens, cached_tokens, completion_tokens;
+};
+/* Owned by who takes it from the mailbox; rt_event_free. One allocation. */
+struct rt_event {
+    struct cn_msg msg;              /* first member */
+    uint64_t id;
+    enum rt_event_kind kind;
+    uint32_t choice;
+    /* TOKENS: text that is final now (valid UTF-8, may be empty while text is held back) and the
+     * tokens it came from; PROMPT: the prompt's tokens, no text. */
+    const char *text;
+    size_t text_len;
+    const struct rt_token *tokens;
+    size_t n_tokens;
+    const struct eng_logprob *top;
+    /* CHOICE_END: finish; stop_text: the stop string that matched, or NULL. */
+    enum rt_finish finish;
+    const char *stop_text;
+    /* END: 0 or the error, and what was used. */
+    int code;
+    char message[256];
+    struct rt_usage usage;
+};
+void rt_event_free(struct rt_event *e);
+
+#endif
