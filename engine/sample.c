@@ -1,0 +1,340 @@
+/* Sampling: from a row of logits to one token.
+ *
+ * Any thread, one at a time per sampler. A sampler owns its parameters and the counts of tokens its
+ * choice has seen; the draw itself is a pure function of (seed, choice, position), so a preempted or
+ * re-batched request gives the same bytes. */
+#include "engine/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sample_select.h"
+
+struct seen {
+    uint32_t id;
+    uint32_t in_output; /* how often it was chosen */
+    bool used;
+};
+
+struct eng_sampler {
+    struct eng_sampling p;
+    struct eng_bias *bias;
+    uint32_t *eog; /* ids that min_tokens and ignore_eos keep out; empty when neither is set */
+    size_t n_eog;
+    size_t n_vocab;
+    uint32_t choice;
+    uint64_t n_output;
+    struct seen *seen; /* open addressing; the prompt's tokens too when repetition is penalised */
+    size_t n_seen, seen_cap;
+};
+
+void eng_sampling_defaults(struct eng_sampling *s)
+{
+    *s = (struct eng_sampling){
+        .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .logprobs = -1};
+}
+
+static int check_range(float v, double lo, double hi, bool lo_open, const char *name,
+                       struct cn_error *err)
+{
+    /* NaN fails both comparisons. */
+    if ((lo_open ? v > lo : v >= lo) && v <= hi) return 0;
+    return cn_fail_param(err, CN_ERANGE, name, "%s must be %s %g and at most %g", name,
+                         lo_open ? "above" : "at least", lo, hi);
+}
+
+int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
+                       struct cn_error *err)
+{
+    int rc = 0;
+    if ((rc = check_range(s->temperature, 0, 2, false, "temperature", err))) return rc;
+    if ((rc = check_range(s->top_p, 0, 1, true, "top_p", err))) return rc;
+    if ((rc = check_range(s->min_p, 0, 1, false, "min_p", err))) return rc;
+    if ((rc = check_range(s->repetition_penalty, 0, 100, true, "repetition_penalty", err)))
+        return rc;
+    if ((rc = check_range(s->presence_penalty, -2, 2, false, "presence_penalty", err))) return rc;
+    if ((rc = check_range(s->frequency_penalty, -2, 2, false, "frequency_penalty", err))) return rc;
+    if (s->logprobs < -1 || s->logprobs > ENG_MAX_LOGPROBS)
+        return cn_fail_param(err, CN_ERANGE, "logprobs", "at most %d log-probabilities are given",
+                             ENG_MAX_LOGPROBS);
+    for (size_t i = 0; i < s->n_bias; i++) {
+        if (s->bias[i].id >= eng_vocab_size(v))
+            return cn_fail_param(err, CN_ERANGE, "logit_bias", "token %u is not in the vocabulary",
+                                 s->bias[i].id);
+        if ((rc = check_range(s->bias[i].bias, -100, 100, false, "logit_bias", err))) return rc;
+    }
+    return 0;
+}
+
+int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
+                    struct eng_sampler **out, struct cn_error *err)
+{
+    int rc = eng_sampling_check(s, v, err);
+    if (rc) return rc;
+    struct eng_sampler *n = cn_calloc(1, sizeof *n);
+    if (!n) return cn_fail(err, CN_ENOMEM, "out of memory for a sampler");
+    n->p = *s;
+    n->p.bias = NULL;
+    n->choice = choice;
+    n->n_vocab = eng_vocab_size(v);
+    if (s->n_bias) {
+        n->bias = cn_malloc_array(s->n_bias, sizeof *n->bias);
+        if (!n->bias) goto nomem;
+        memcpy(n->bias, s->bias, s->n_bias * sizeof *n->bias);
+    }
+    if (s->ignore_eos || s->min_tokens) {
+        size_t cap = 0;
+        for (uint32_t id = 0; id < n->n_vocab; id++) {
+            if (!eng_vocab_is_eog(v, id)) continue;
+            if (cn_grow(&n->eog, &cap, n->n_eog + 1, sizeof *n->eog)) goto nomem;
+            n->eog[n->n_eog++] = id;
+        }
+    }
+    *out = n;
+    return 0;
+nomem:
+    eng_sampler_free(n);
+    return cn_fail(err, CN_ENOMEM, "out of memory for a sampler");
+}
+
+void eng_sampler_free(struct eng_sampler *s)
+{
+    if (!s) return;
+    free(s->bias);
+    free(s->eog);
+    free(s->seen);
+    free(s);
+}
+
+/* ---- counts of tokens seen ------------------------------------------------------------------- */
+
+static size_t seen_slot(const struct seen *t, size_t cap, uint32_t id)
+{
+    size_t i = (id * 0x9E3779B1u) & (cap - 1);
+    while (t[i].used && t[i].id != id)
+        i = (i + 1) & (cap - 1);
+    return i;
+}
+
+static int seen_grow(struct eng_sampler *s)
+{
+    if ((s->n_seen + 1) * 4 <= s->seen_cap * 3) return 0;
+    size_t cap = s->seen_cap ? s->seen_cap * 2 : 64;
+    struct seen *t = cn_calloc(cap, sizeof *t);
+    if (!t) return CN_ENOMEM;
+    for (size_t i = 0; i < s->seen_cap; i++)
+        if (s->seen[i].used) t[seen_slot(t, cap, s->seen[i].id)] = s->seen[i];
+    free(s->seen);
+    s->seen = t;
+    s->seen_cap = cap;
+    return 0;
+}
+
+static int seen_add(struct eng_sampler *s, uint32_t id, uint32_t in_output)
+{
+    int rc = seen_grow(s);
+    if (rc) return rc;
+    size_t i = seen_slot(s->seen, s->seen_cap, id);
+    if (!s->seen[i].used) {
+        s->seen[i] = (struct seen){.id = id, .used = true};
+        s->n_seen++;
+    }
+    s->seen[i].in_output += in_output;
+    return 0;
+}
+
+int eng_sampler_prompt(struct eng_sampler *s, const uint32_t *ids, size_t n)
+{
+    if (s->p.repetition_penalty == 1.0f) return 0;
+    for (size_t i = 0; i < n; i++) {
+        int rc = seen_add(s, ids[i], 0);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int eng_sampler_accept(struct eng_sampler *s, uint32_t id)
+{
+    s->n_output++;
+    if (s->p.repetition_penalty == 1.0f && s->p.presence_penalty == 0.0f &&
+        s->p.frequency_penalty == 0.0f)
+        return 0;
+    return seen_add(s, id, 1);
+}
+
+/* ---- one draw ----------------------------------------------------------------------------------- */
+
+static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
+{
+    for (size_t i = 0; i < s->p.n_bias; i++)
+        z[s->bias[i].id] += s->bias[i].bias;
+    for (size_t i = 0; i < s->seen_cap; i++) {
+        const struct seen *t = &s->seen[i];
+        if (!t->used || t->id >= s->n_vocab) continue;
+        float v = z[t->id];
+        v = v > 0 ? v / s->p.repetition_penalty : v * s->p.repetition_penalty;
+        if (t->in_output)
+            v -= s->p.presence_penalty + (float)t->in_output * s->p.frequency_penalty;
+        z[t->id] = v;
+    }
+    if (s->p.ignore_eos || s->n_output < s->p.min_tokens)
+        for (size_t i = 0; i < s->n_eog; i++)
+            z[s->eog[i]] = -INFINITY;
+}
+
+static void apply_mask(float *z, size_t n, const uint32_t *mask)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(mask[i / 32] >> (i % 32) & 1)) z[i] = -INFINITY;
+}
+
+/* Uniform in [0, 1): 53 bits of a keyed hash of where the draw stands. */
+static double uniform(uint64_t seed, uint32_t choice, uint64_t position)
+{
+    uint8_t key[16] = "conifer sampling";
+    struct { uint64_t seed, position, choice; } in = {seed, position, choice};
+    return (double)(cn_siphash13(key, &in, sizeof in) >> 11) * 0x1p-53;
+}
+
+/* Draws in id order from the softmax of all of z / temperature. */
+static uint32_t draw_all(const float *z, size_t n, float max, float inv_t, double u)
+{
+    double total = eng_exp_sum(z, n, max, inv_t), at = 0;
+    uint32_t last = 0;
+    for (size_t i = 0; i < n; i++) {
+        float w = eng_exp((z[i] - max) * inv_t);
+        if (w <= 0) continue;
+        last = (uint32_t)i;
+        at += w;
+        if (at > u * total) break;
+    }
+    return last;
+}
+
+static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t position,
+                uint32_t *id)
+{
+    float inv_t = 1.0f / s->p.temperature;
+    double u = uniform(s->p.seed, s->choice, position);
+    if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f) {
+        *id = draw_all(z, s->n_vocab, max, inv_t, u);
+        return 0;
+    }
+    struct eng_candidates c = {0};
+    struct eng_select_rule rule = {
+        .inv_t = inv_t, .top_k = s->p.top_k, .top_p = s->p.top_p, .min_p = s->p.min_p};
+    int rc = eng_select(z, s->n_vocab, max, &rule, &c);
+    if (rc) return rc;
+    double at = 0;
+    *id = c.v[c.n - 1].id;
+    for (size_t i = 0; i < c.n; i++) {
+        at += c.v[i].w;
+        if (at > u * c.mass) {
+            *id = c.v[i].id;
+            break;
+        }
+    }
+    free(c.v);
+    return 0;
+}
+
+/* Maximum of a row; false when a value is NaN or none is finite. */
+static bool row_max(const float *z, size_t n, float *max, uint32_t *arg)
+{
+    float m = -INFINITY;
+    uint32_t at = 0;
+    bool nan = false;
+    for (size_t i = 0; i < n; i++) {
+        nan |= z[i] != z[i];
+        if (z[i] > m) {
+            m = z[i];
+            at = (uint32_t)i;
+        }
+    }
+    *max = m;
+    *arg = at;
+    return !nan && isfinite(m);
+}
+
+static double log_sum_exp(const float *z, size_t n, float max)
+{
+    return (double)max + log(eng_exp_sum(z, n, max, 1.0f));
+}
+
+static void score_top(const float *z, size_t n, double lse, uint32_t n_top, struct eng_drawn *out)
+{
+    struct eng_logprob *t = out->top;
+    uint32_t k = 0;
+    n_top = CN_MIN(n_top, (uint32_t)ENG_MAX_LOGPROBS);
+    for (size_t i = 0; n_top && i < n; i++) {
+        if (k == n_top && !(z[i] > t[k - 1].logprob)) continue;
+        uint32_t j = k < n_top ? k++ : k - 1;
+        while (j > 0 && z[i] > t[j - 1].logprob) {
+            t[j] = t[j - 1];
+            j--;
+        }
+        t[j] = (struct eng_logprob){.id = (uint32_t)i, .logprob = z[i]};
+    }
+    for (uint32_t i = 0; i < k; i++)
+        t[i].logprob = (float)((double)t[i].logprob - lse);
+    out->n_top = k;
+}
+
+int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
+              struct eng_drawn *out)
+{
+    float max;
+    uint32_t arg;
+    if (id >= n_vocab) return CN_EINVAL;
+    if (!row_max(logits, n_vocab, &max, &arg)) return CN_ENUMERIC;
+    double lse = log_sum_exp(logits, n_vocab, max);
+    out->id = id;
+    out->logprob = (float)((double)logits[id] - lse);
+    score_top(logits, n_vocab, lse, n_top, out);
+    return 0;
+}
+
+static bool adjusts(const struct eng_sampler *s, const uint32_t *mask)
+{
+    return s->p.n_bias || s->n_seen || mask ||
+           (s->n_eog && (s->p.ignore_eos || s->n_output < s->p.min_tokens));
+}
+
+int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
+               const uint32_t *mask, struct eng_drawn *out)
+{
+    size_t n = s->n_vocab;
+    float max, *raw = NULL;
+    uint32_t id;
+    double lse = 0;
+    if (!row_max(logits, n, &max, &id)) return CN_ENUMERIC;
+    out->n_top = 0;
+    out->logprob = 0;
+    if (s->p.logprobs >= 0) {
+        lse = log_sum_exp(logits, n, max);
+        score_top(logits, n, lse, (uint32_t)s->p.logprobs, out);
+    }
+    if (adjusts(s, mask)) {
+        /* The log-probability reported is the model's own, so its raw logits are kept. */
+        if (s->p.logprobs >= 0) {
+            raw = cn_malloc_array(n, sizeof *raw);
+            if (!raw) return CN_ENOMEM;
+            memcpy(raw, logits, n * sizeof *raw);
+        }
+        apply_bias_and_penalties(s, logits);
+        if (mask) apply_mask(logits, n, mask);
+        if (!row_max(logits, n, &max, &id)) {
+            free(raw);
+            return CN_ENUMERIC;
+        }
+    }
+    int rc = 0;
+    if (s->p.temperature > 0) rc = draw(s, logits, max, position, &id);
+    if (!rc) {
+        out->id = id;
+        if (s->p.logprobs >= 0) out->logprob = (float)((double)(raw ? raw : logits)[id] - lse);
+    }
+    free(raw);
+    return rc;
+}

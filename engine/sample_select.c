@@ -1,0 +1,156 @@
+/* Selection of the likeliest tokens: a histogram over the distance from the maximum says which
+ * bucket the cut falls in; buckets above it are kept whole, only that bucket is ordered (by a heap,
+ * and only as far as needed). Two passes over the vocabulary, O(V + k log k). */
+#include "engine/sample_select.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define N_BUCKETS 512
+#define PER_NAT 16.0f /* buckets per unit of (max - z) / temperature: 32 nats in all */
+
+static uint32_t bucket_of(float z, float max, float inv_t)
+{
+    float d = (max - z) * inv_t * PER_NAT; /* may be +inf */
+    return d < N_BUCKETS - 1 ? (uint32_t)d : N_BUCKETS - 1;
+}
+
+/* Likelier first; equal values by lower id, so that the order is total. */
+static bool before(const struct eng_candidate *a, const struct eng_candidate *b)
+{
+    return a->z > b->z || (a->z == b->z && a->id < b->id);
+}
+
+static void sift_down(struct eng_candidate *h, size_t n, size_t i)
+{
+    for (;;) {
+        size_t best = i, l = 2 * i + 1, r = l + 1;
+        if (l < n && before(&h[l], &h[best])) best = l;
+        if (r < n && before(&h[r], &h[best])) best = r;
+        if (best == i) return;
+        struct eng_candidate t = h[i];
+        h[i] = h[best];
+        h[best] = t;
+        i = best;
+    }
+}
+
+static struct eng_candidate heap_pop(struct eng_candidate *h, size_t *n)
+{
+    struct eng_candidate top = h[0];
+    h[0] = h[--*n];
+    sift_down(h, *n, 0);
+    return top;
+}
+
+double eng_exp_sum(const float *z, size_t n, float max, float inv_t)
+{
+    double sum[8] = {0};
+    float w[256];
+    for (size_t at = 0; at < n; at += 256) {
+        size_t len = CN_MIN(n - at, (size_t)256);
+        for (size_t i = 0; i < len; i++)
+            w[i] = eng_exp((z[at + i] - max) * inv_t);
+        for (size_t i = len; i < 256; i++)
+            w[i] = 0;
+        for (size_t i = 0; i < 256; i += 8)
+            for (size_t j = 0; j < 8; j++)
+                sum[j] += w[i + j];
+    }
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
+struct histogram {
+    uint32_t count[N_BUCKETS];
+    double mass[N_BUCKETS];
+};
+
+/* Collects the prefix, in likelihood order, that first reaches `count` tokens or `mass`. */
+static int collect(const float *z, size_t n, float max, float inv_t, const struct histogram *h,
+                   uint64_t count, double mass, struct eng_candidates *out)
+{
+    uint64_t whole = 0;
+    double whole_mass = 0;
+    uint32_t cut = 0;
+    while (cut < N_BUCKETS - 1 && whole + h->count[cut] < count &&
+           whole_mass + h->mass[cut] < mass) {
+        whole += h->count[cut];
+        whole_mass += h->mass[cut];
+        cut++;
+    }
+    size_t n_cut = h->count[cut];
+    struct eng_candidate *v = cn_malloc_array(whole + n_cut + 1, sizeof *v);
+    struct eng_candidate *heap = cn_malloc_array(n_cut + 1, sizeof *heap);
+    if (!v || !heap) {
+        free(v);
+        free(heap);
+        return CN_ENOMEM;
+    }
+    size_t nv = 0, nh = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t b = bucket_of(z[i], max, inv_t);
+        if (b > cut || z[i] == -INFINITY) continue;
+        struct eng_candidate c = {
+            .z = z[i], .w = eng_exp((z[i] - max) * inv_t), .id = (uint32_t)i};
+        if (b < cut) v[nv++] = c;
+        else heap[nh++] = c;
+    }
+    for (size_t i = nh / 2; i-- > 0;)
+        sift_down(heap, nh, i);
+    double at = whole_mass;
+    while (nh && (nv < count || nv == 0) && (at < mass || nv == 0)) {
+        v[nv] = heap_pop(heap, &nh);
+        at += v[nv++].w;
+    }
+    free(heap);
+    out->v = v;
+    out->n = nv;
+    return 0;
+}
+
+static int by_likelihood(const void *a, const void *b)
+{
+    return before(a, b) ? -1 : 1;
+}
+
+int eng_select(const float *z, size_t n, float max, const struct eng_select_rule *rule,
+               struct eng_candidates *out)
+{
+    struct histogram h = {0};
+    double total = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (z[i] == -INFINITY) continue;
+        uint32_t b = bucket_of(z[i], max, rule->inv_t);
+        float w = eng_exp((z[i] - max) * rule->inv_t);
+        h.count[b]++;
+        h.mass[b] += w;
+    }
+    for (uint32_t b = 0; b < N_BUCKETS; b++)
+        total += h.mass[b];
+    bool cut_p = rule->top_p < 1.0f;
+    uint64_t count = rule->top_k ? rule->top_k : UINT64_MAX;
+    double mass = cut_p && !rule->top_k ? rule->top_p * total : INFINITY;
+    struct eng_candidates c = {0};
+    int rc = collect(z, n, max, rule->inv_t, &h, count, mass, &c);
+    if (rc) return rc;
+    if (cut_p && rule->top_k) {
+        qsort(c.v, c.n, sizeof *c.v, by_likelihood);
+        double all = 0, at = 0;
+        for (size_t i = 0; i < c.n; i++)
+            all += c.v[i].w;
+        size_t keep = 0;
+        while (keep < c.n && (keep == 0 || at < rule->top_p * all))
+            at += c.v[keep++].w;
+        c.n = keep;
+    }
+    size_t keep = 0;
+    c.mass = 0;
+    for (size_t i = 0; i < c.n; i++) {
+        if (c.v[i].w < rule->min_p) continue; /* the likeliest has w = 1 */
+        c.mass += c.v[i].w;
+        c.v[keep++] = c.v[i];
+    }
+    c.n = keep;
+    *out = c;
+    return 0;
+}

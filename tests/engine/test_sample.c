@@ -1,0 +1,340 @@
+/* Sampling against plain double-precision reference code: full sort, no buckets. */
+#include "engine/engine.h"
+#include "engine/sample_select.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { V = 1000, EOS = 7 };
+
+static struct eng_vocab *vocab;
+
+static int make_vocab(void **state)
+{
+    static char names[V][16];
+    static struct eng_str tokens[V];
+    static int32_t types[V];
+    for (int i = 0; i < V; i++) {
+        int len = snprintf(names[i], sizeof names[i], i < 256 ? "%c%d" : "t%c%d", 'a', i);
+        tokens[i] = (struct eng_str){names[i], (size_t)len};
+        types[i] = i == EOS ? ENG_TOKEN_CONTROL : ENG_TOKEN_NORMAL;
+    }
+    struct eng_vocab_spec spec = {
+        .model = "gpt2", .pre = "gpt-2", .n_tokens = V, .tokens = tokens, .types = types,
+        .bos = -1, .eos = EOS, .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1,
+        .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
+        .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
+    struct cn_error err = {0};
+    return eng_vocab_new(&spec, &vocab, &err);
+}
+
+static int free_vocab(void **state)
+{
+    eng_vocab_free(vocab);
+    return 0;
+}
+
+static uint64_t rng_state = 88172645463325252u;
+static double rnd(void)
+{
+    rng_state ^= rng_state << 13;
+    rng_state ^= rng_state >> 7;
+    rng_state ^= rng_state << 17;
+    return (double)(rng_state >> 11) * 0x1p-53;
+}
+
+static void random_logits(float *z, double spread)
+{
+    for (int i = 0; i < V; i++)
+        z[i] = (float)((rnd() + rnd() + rnd() - 1.5) * spread);
+}
+
+static void test_exp(void **state)
+{
+    for (double x = -87.0; x <= 0; x += 0.00137) {
+        double want = exp((float)x), got = eng_exp((float)x);
+        assert_true(fabs(got - want) <= 3e-7 * want);
+    }
+    assert_true(eng_exp(0.0f) == 1.0f);
+    assert_true(eng_exp(-INFINITY) == 0.0f);
+    assert_true(eng_exp(-88.0f) == 0.0f);
+}
+
+struct ref { double z, p; int id; };
+static int ref_cmp(const void *a, const void *b)
+{
+    const struct ref *x = a, *y = b;
+    return x->z != y->z ? (x->z < y->z ? 1 : -1) : x->id - y->id;
+}
+
+/* The set that the rules keep, by a full sort in double precision. `slack` tells how near a cut
+ * the result was: near ties may fall either way between float and double. */
+static size_t reference_set(const float *z, const struct eng_select_rule *r, struct ref *s)
+{
+    size_t n = V;
+    for (int i = 0; i < V; i++)
+        s[i] = (struct ref){z[i], 0, i};
+    qsort(s, n, sizeof *s, ref_cmp);
+    if (r->top_k && r->top_k < n) n = r->top_k;
+    double all = 0, at = 0;
+    for (size_t i = 0; i < n; i++)
+        all += s[i].p = exp((s[i].z - s[0].z) * r->inv_t);
+    size_t keep = 0;
+    while (keep < n && (keep == 0 || at < (double)r->top_p * all))
+        at += s[keep++].p;
+    if (r->top_p >= 1.0f) keep = n;
+    while (keep > 1 && s[keep - 1].p < r->min_p)
+        keep--;
+    return keep;
+}
+
+static void test_select_against_sort(void **state)
+{
+    static float z[V];
+    static struct ref s[V];
+    const float ps[] = {0.01f, 0.3f, 0.5f, 0.9f, 0.95f, 0.999f, 1.0f};
+    const uint32_t ks[] = {0, 1, 2, 40, 500, 5000};
+    const float mins[] = {0, 0.02f, 0.5f};
+    for (int round = 0; round < 40; round++) {
+        random_logits(z, round % 4 == 0 ? 0.01 : 1.0 + round);
+        if (round % 5 == 0)
+            for (int i = 0; i < V; i += 3)
+                z[i] = 1.0f; /* many equal values */
+        float max = -INFINITY;
+        for (int i = 0; i < V; i++)
+            max = fmaxf(max, z[i]);
+        for (size_t a = 0; a < 7 * 6 * 3; a++) {
+            struct eng_select_rule r = {.inv_t = 1.0f / (0.5f + (float)(round % 3)),
+                                        .top_p = ps[a % 7], .top_k = ks[a / 7 % 6],
+                                        .min_p = mins[a / 42]};
+            struct eng_candidates c;
+            assert_int_equal(eng_select(z, V, max, &r, &c), 0);
+            size_t n = reference_set(z, &r, s);
+            /* Float sums may move a top_p or min_p cut by one token. */
+            assert_true(c.n >= 1 && c.n + 1 >= n && c.n <= n + 1);
+            static bool in[V + 1];
+            memset(in, 0, sizeof in);
+            for (size_t i = 0; i < n + 1 && i < V; i++)
+                in[s[i].id] = true;
+            for (size_t i = 0; i < c.n; i++)
+                assert_true(in[c.v[i].id]);
+            free(c.v);
+        }
+    }
+}
+
+static struct eng_sampler *sampler(const struct eng_sampling *p, uint32_t choice)
+{
+    struct eng_sampler *s = NULL;
+    struct cn_error err = {0};
+    assert_int_equal(eng_sampler_new(p, vocab, choice, &s, &err), 0);
+    return s;
+}
+
+static uint32_t sample(const struct eng_sampler *s, const float *logits, uint64_t pos,
+                       struct eng_drawn *d)
+{
+    static float z[V];
+    struct eng_drawn mine;
+    memcpy(z, logits, sizeof z);
+    assert_int_equal(eng_sample(s, z, pos, NULL, d ? d : &mine), 0);
+    return d ? d->id : mine.id;
+}
+
+static void test_greedy_and_ties(void **state)
+{
+    static float z[V];
+    struct eng_sampling p;
+    eng_sampling_defaults(&p);
+    p.temperature = 0;
+    random_logits(z, 3);
+    z[400] = z[300] = 50;
+    struct eng_sampler *s = sampler(&p, 0);
+    assert_int_equal(sample(s, z, 0, NULL), 300);
+    eng_sampler_free(s);
+}
+
+static void test_draw_is_pure_and_fair(void **state)
+{
+    static float z[V];
+    for (int i = 0; i < V; i++)
+        z[i] = i < 4 ? logf((float)(i + 1)) : -INFINITY;
+    for (int mode = 0; mode < 2; mode++) {
+        struct eng_sampling p;
+        eng_sampling_defaults(&p);
+        p.seed = 42;
+        if (mode) p.top_p = 0.9999f;
+        struct eng_sampler *a = sampler(&p, 0), *b = sampler(&p, 0), *c = sampler(&p, 1);
+        int count[4] = {0}, differ = 0, n = 40000;
+        for (int i = 0; i < n; i++) {
+            uint32_t id = sample(a, z, (uint64_t)i, NULL);
+            assert_int_equal(id, sample(b, z, (uint64_t)i, NULL));
+            differ += id != sample(c, z, (uint64_t)i, NULL);
+            assert_true(id < 4);
+            count[id]++;
+        }
+        assert_true(differ > n / 2);
+        for (int i = 0; i < 4; i++) { /* 5 sigma of a binomial */
+            double q = (i + 1) / 10.0, sd = sqrt(n * q * (1 - q));
+            assert_true(fabs(count[i] - n * q) < 5 * sd);
+        }
+        eng_sampler_free(a);
+        eng_sampler_free(b);
+        eng_sampler_free(c);
+    }
+}
+
+static void test_penalties_and_bias(void **state)
+{
+    static float z[V];
+    memset(z, 0, sizeof z);
+    z[10] = 5.0f, z[11] = 4.0f, z[12] = -1.0f, z[EOS] = 9.0f;
+    struct eng_bias bias[] = {{12, 20.0f}};
+    struct eng_sampling p;
+    eng_sampling_defaults(&p);
+    p.temperature = 0;
+    p.ignore_eos = true;
+    p.frequency_penalty = 0.75f;
+    p.presence_penalty = 0.5f;
+    struct eng_sampler *s = sampler(&p, 0);
+    assert_int_equal(sample(s, z, 0, NULL), 10);
+    assert_int_equal(eng_sampler_accept(s, 10), 0); /* 5 - 1.25 = 3.75 < 4 */
+    assert_int_equal(sample(s, z, 1, NULL), 11);
+    eng_sampler_free(s);
+
+    p.ignore_eos = false;
+    p.min_tokens = 1;
+    s = sampler(&p, 0);
+    assert_int_equal(sample(s, z, 0, NULL), 10);
+    assert_int_equal(eng_sampler_accept(s, 10), 0);
+    assert_int_equal(sample(s, z, 1, NULL), EOS);
+    eng_sampler_free(s);
+
+    p.bias = bias;
+    p.n_bias = 1;
+    s = sampler(&p, 0);
+    assert_int_equal(sample(s, z, 0, NULL), 12); /* -1 + 20 */
+    eng_sampler_free(s);
+
+    eng_sampling_defaults(&p);
+    p.temperature = 0;
+    p.repetition_penalty = 2.0f;
+    s = sampler(&p, 0);
+    uint32_t prompt[] = {EOS, 10, 12};
+    assert_int_equal(eng_sampler_prompt(s, prompt, 3), 0);
+    /* eos 9/2 = 4.5, 10: 5/2, 12: -1*2, 11 stays 4 */
+    assert_int_equal(sample(s, z, 0, NULL), EOS);
+    z[EOS] = 7.0f;
+    assert_int_equal(sample(s, z, 0, NULL), 11);
+    eng_sampler_free(s);
+}
+
+static void test_logprobs(void **state)
+{
+    static float z[V];
+    random_logits(z, 4);
+    double sum = 0;
+    int best = 0;
+    for (int i = 0; i < V; i++) {
+        sum += exp(z[i]);
+        if (z[i] > z[best]) best = i;
+    }
+    struct eng_bias bias[] = {{3, 90.0f}};
+    struct eng_sampling p;
+    eng_sampling_defaults(&p);
+    p.temperature = 0;
+    p.logprobs = 5;
+    p.bias = bias;
+    p.n_bias = 1;
+    struct eng_sampler *s = sampler(&p, 0);
+    struct eng_drawn d;
+    assert_int_equal(sample(s, z, 0, &d), 3);
+    assert_true(fabs(d.logprob - (z[3] - log(sum))) < 1e-4); /* raw, not biased */
+    assert_int_equal(d.n_top, 5);
+    assert_int_equal(d.top[0].id, best);
+    for (uint32_t i = 1; i < 5; i++)
+        assert_true(d.top[i].logprob <= d.top[i - 1].logprob);
+    struct eng_drawn e;
+    assert_int_equal(eng_score(z, V, 17, 0, &e), 0);
+    assert_true(fabs(e.logprob - (z[17] - log(sum))) < 1e-4);
+    assert_int_equal(e.n_top, 0);
+    assert_int_equal(eng_score(z, V, V, 0, &e), CN_EINVAL);
+    eng_sampler_free(s);
+}
+
+static void test_bad_numbers(void **state)
+{
+    static float z[V];
+    struct eng_sampling p;
+    struct cn_error err;
+    struct eng_drawn d;
+    eng_sampling_defaults(&p);
+    struct eng_sampler *s = sampler(&p, 0);
+    random_logits(z, 1);
+    z[V - 1] = NAN;
+    assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
+    z[V - 1] = INFINITY;
+    assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
+    for (int i = 0; i < V; i++)
+        z[i] = -INFINITY;
+    assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
+    eng_sampler_free(s);
+    struct { float *field; float bad; const char *name; } cases[] = {
+        {&p.temperature, NAN, "temperature"}, {&p.temperature, 2.01f, "temperature"},
+        {&p.temperature, -0.1f, "temperature"}, {&p.top_p, 0.0f, "top_p"},
+        {&p.top_p, 1.1f, "top_p"}, {&p.min_p, -1.0f, "min_p"},
+        {&p.repetition_penalty, 0.0f, "repetition_penalty"},
+        {&p.presence_penalty, 2.5f, "presence_penalty"},
+        {&p.frequency_penalty, INFINITY, "frequency_penalty"}};
+    for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
+        eng_sampling_defaults(&p);
+        *cases[i].field = cases[i].bad;
+        assert_int_equal(eng_sampling_check(&p, vocab, &err), CN_ERANGE);
+        assert_string_equal(err.param, cases[i].name);
+    }
+    eng_sampling_defaults(&p);
+    struct eng_bias bias[] = {{V, 1.0f}};
+    p.bias = bias;
+    p.n_bias = 1;
+    assert_int_equal(eng_sampling_check(&p, vocab, &err), CN_ERANGE);
+    assert_string_equal(err.param, "logit_bias");
+}
+
+static void test_mask(void **state)
+{
+    static float z[V];
+    struct eng_sampling p;
+    struct eng_drawn d;
+    eng_sampling_defaults(&p);
+    struct eng_sampler *s = sampler(&p, 0);
+    uint32_t mask[(V + 31) / 32] = {0};
+    mask[5] = 1u << 3; /* id 163 alone */
+    for (uint64_t pos = 0; pos < 50; pos++) {
+        random_logits(z, 5);
+        assert_int_equal(eng_sample(s, z, pos, mask, &d), 0);
+        assert_int_equal(d.id, 163);
+    }
+    memset(mask, 0, sizeof mask);
+    random_logits(z, 5);
+    assert_int_equal(eng_sample(s, z, 0, mask, &d), CN_ENUMERIC);
+    eng_sampler_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_select_against_sort),
+        cmocka_unit_test(test_greedy_and_ties),
+        cmocka_unit_test(test_draw_is_pure_and_fair),
+        cmocka_unit_test(test_penalties_and_bias),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_bad_numbers),
+        cmocka_unit_test(test_mask),
+    };
+    return cmocka_run_group_tests(tests, make_vocab, free_vocab);
+}
