@@ -1,0 +1,238 @@
+/* The table made from keys.def, defaults, and the rules between keys.
+ * One thread, at start. A struct cfg owns every string, list and tenant in it. */
+#include "config/internal.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const struct cfg_key keys[] = {
+#define GROUP(group, help)
+#define END(group)
+#define KEY(group, name, type, def, bounds, help)                                                  \
+    {#group, #name, CFG_T_##type, def, bounds, help, offsetof(struct cfg, group.name)},
+#include "config/keys.def"
+#undef KEY
+#undef GROUP
+#undef END
+};
+
+_Static_assert(CN_ARRAY_LEN(keys) <= 64, "yaml.c remembers 64 keys as seen");
+
+static const struct cfg_key tenant_keys[] = {
+#define CFG_TENANT_KEYS
+#define KEY(group, name, type, def, bounds, help)                                                  \
+    {#group, #name, CFG_T_##type, def, bounds, help, offsetof(struct cfg_tenant, name)},
+#include "config/keys.def"
+#undef KEY
+#undef CFG_TENANT_KEYS
+};
+
+const struct cfg_key *cfg_keys(size_t *count)
+{
+    *count = CN_ARRAY_LEN(keys);
+    return keys;
+}
+
+const struct cfg_key *cfg_tenant_keys(size_t *count)
+{
+    *count = CN_ARRAY_LEN(tenant_keys);
+    return tenant_keys;
+}
+
+static const struct cfg_key *find_in(const struct cfg_key *k, size_t count, const char *group,
+                                     const char *name, size_t n)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(k[i].group, group) && strlen(k[i].name) == n && !memcmp(k[i].name, name, n))
+            return &k[i];
+    return NULL;
+}
+
+const struct cfg_key *cfg_key_find(const char *group, const char *name, size_t n)
+{
+    if (!strcmp(group, "tenants"))
+        return find_in(tenant_keys, CN_ARRAY_LEN(tenant_keys), group, name, n);
+    return find_in(keys, CN_ARRAY_LEN(keys), group, name, n);
+}
+
+bool cfg_group_known(const char *group)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(keys); i++)
+        if (!strcmp(keys[i].group, group)) return true;
+    return false;
+}
+
+static int put_defaults(const struct cfg_key *k, size_t count, void *base, struct cn_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        int rc = cfg_key_put(&k[i], base, k[i].def, strlen(k[i].def), false, err);
+
+        if (rc) {
+            cn_error_wrap(err, "default of %s.%s", k[i].group, k[i].name);
+            return rc;
+        }
+    }
+    return CN_OK;
+}
+
+static void free_values(const struct cfg_key *k, size_t count, void *base)
+{
+    for (size_t i = 0; i < count; i++) {
+        void *member = (char *)base + k[i].offset;
+
+        if (k[i].type == CFG_T_STR) free(*(char **)member);
+        if (k[i].type == CFG_T_LIST) cfg_list_fini(member);
+    }
+}
+
+int cfg_init(struct cfg *c, struct cn_error *err)
+{
+    memset(c, 0, sizeof *c);
+    return put_defaults(keys, CN_ARRAY_LEN(keys), c, err);
+}
+
+void cfg_fini(struct cfg *c)
+{
+    if (!c) return;
+    free_values(keys, CN_ARRAY_LEN(keys), c);
+    for (size_t i = 0; i < c->n_tenants; i++)
+        cfg_tenant_fini(&c->tenants[i]);
+    free(c->tenants);
+    memset(c, 0, sizeof *c);
+}
+
+int cfg_tenant_init(struct cfg_tenant *t, struct cn_error *err)
+{
+    memset(t, 0, sizeof *t);
+    return put_defaults(tenant_keys, CN_ARRAY_LEN(tenant_keys), t, err);
+}
+
+void cfg_tenant_fini(struct cfg_tenant *t)
+{
+    free_values(tenant_keys, CN_ARRAY_LEN(tenant_keys), t);
+    free(t->key_hashes);
+    memset(t, 0, sizeof *t);
+}
+
+int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *err)
+{
+    const char *dot = strchr(key, '.');
+    const struct cfg_key *k = NULL;
+    char group[32];
+    int rc;
+
+    if (dot && (size_t)(dot - key) < sizeof group) {
+        memcpy(group, key, (size_t)(dot - key));
+        group[dot - key] = '\0';
+        if (strcmp(group, "tenants")) k = cfg_key_find(group, dot + 1, strlen(dot + 1));
+    }
+    if (!k) return cn_fail_param(err, CN_EINVAL, key, "unknown key \"%.100s\"", key);
+    rc = cfg_key_put(k, c, value, strlen(value), false, err);
+    if (rc && err) {
+        struct cn_error why = *err;
+        cn_fail_param(err, rc, key, "%s: %s", key, why.message);
+    }
+    return rc;
+}
+
+/* ---- rules between keys --------------------------------------------------------------------- */
+
+bool cfg_has_keys(const struct cfg *c)
+{
+    for (size_t i = 0; i < c->n_tenants; i++)
+        if (c->tenants[i].keys.count) return true;
+    return false;
+}
+
+bool cfg_is_loopback(const char *host)
+{
+    struct in_addr four;
+    struct in6_addr six;
+
+    if (!strcasecmp(host, "localhost")) return true;
+    if (inet_pton(AF_INET, host, &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+    if (inet_pton(AF_INET6, host, &six) != 1) return false;
+    if (IN6_IS_ADDR_V4MAPPED(&six)) return six.s6_addr[12] == 127;
+    return IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+static int check_tenant_pair(const struct cfg_tenant *a, const struct cfg_tenant *b,
+                             struct cn_error *err)
+{
+    if (!strcmp(a->name, b->name))
+        return cn_fail_param(err, CN_EINVAL, "tenants.name", "two tenants are named \"%.80s\"",
+                             a->name);
+    for (size_t i = 0; i < a->keys.count; i++)
+        for (size_t j = 0; j < b->keys.count; j++)
+            if (!memcmp(&a->key_hashes[i], &b->key_hashes[j], sizeof a->key_hashes[i]))
+                return cn_fail_param(err, CN_EINVAL, "tenants.keys",
+                                     "tenants \"%.80s\" and \"%.80s\" share a key", a->name,
+                                     b->name);
+    return CN_OK;
+}
+
+static int check_tenants(const struct cfg *c, struct cn_error *err)
+{
+    double shares = 0;
+    int rc;
+
+    for (size_t i = 0; i < c->n_tenants; i++) {
+        const struct cfg_tenant *t = &c->tenants[i];
+
+        shares += t->kv_share;
+        if (cfg_has_keys(c) && !t->keys.count)
+            return cn_fail_param(err, CN_EINVAL, "tenants.keys",
+                                 "tenant \"%.80s\" has no key, so nobody could ever use it",
+                                 t->name);
+        if (!cfg_has_keys(c) && i > 0)
+            return cn_fail_param(err, CN_EINVAL, "tenants.keys",
+                                 "several tenants need keys: without one, every request belongs "
+                                 "to the first");
+        for (size_t j = 0; j < i; j++)
+            if ((rc = check_tenant_pair(&c->tenants[j], t, err))) return rc;
+    }
+    if (shares > 1 + 1e-9)
+        return cn_fail_param(err, CN_ERANGE, "tenants.kv_share",
+                             "the tenants' kv_share add up to %.3g, which is more than 1", shares);
+    return CN_OK;
+}
+
+int cfg_check(const struct cfg *c, struct cn_error *err)
+{
+    if (!c->server.host)
+        return cn_fail_param(err, CN_EMISSING, "server.host", "server.host must not be empty");
+    if (!cfg_is_loopback(c->server.host) && !cfg_has_keys(c))
+        return cn_fail_param(err, CN_EINVAL, "server.host",
+                             "server.host %.80s can be reached from other machines, but no tenant "
+                             "has a key: make one with `conifer key new`, or listen on 127.0.0.1",
+                             c->server.host);
+    if (c->model.name && !c->model.path && !cfg_model_name_ok(c->model.name))
+        return cn_fail_param(err, CN_EINVAL, "model.name",
+                             "model.name \"%.80s\" may hold only letters, digits, '.', '_' and '-'",
+                             c->model.name);
+    return check_tenants(c, err);
+}
+
+void cfg_log_setup(const struct cfg *c)
+{
+    static const enum cn_log_level levels[] = {CN_LOG_ERROR, CN_LOG_WARN, CN_LOG_INFO,
+                                               CN_LOG_DEBUG};
+    enum cn_log_format format = CN_LOG_TEXT;
+
+    switch ((enum cfg_log_format)c->log.format) {
+    case CFG_LOG_AUTO:
+        if (getenv("JOURNAL_STREAM")) format = CN_LOG_JOURNAL;
+        break;
+    case CFG_LOG_TEXT:
+        break;
+    case CFG_LOG_JSON:
+        format = CN_LOG_JSON;
+        break;
+    case CFG_LOG_JOURNAL:
+        format = CN_LOG_JOURNAL;
+        break;
+    }
+    cn_log_setup(levels[c->log.level], format);
+}

@@ -1,0 +1,128 @@
+/* config: the keys of conifer.yaml, the model catalog, where models live, what the machine has.
+ * Filled once at start, read-only after: any thread may read a struct cfg that nobody changes.
+ *
+ *     cfg_init(&c, &err);                     defaults of config/keys.def
+ *     cfg_from_args(&c, &argc, argv, &err);   --config FILE, then the other options
+ *     cfg_check(&c, &err);                    rules between keys
+ */
+#ifndef CONFIG_CONFIG_H
+#define CONFIG_CONFIG_H
+
+#include "base/base.h"
+
+struct cfg_list {
+    char **items; /* NUL-terminated */
+    size_t count;
+};
+
+/* Values of ENUM keys, in the order of their words in keys.def. */
+enum cfg_kv_type { CFG_KV_F16, CFG_KV_Q8_0 };
+enum cfg_isa { CFG_ISA_AUTO, CFG_ISA_GENERIC, CFG_ISA_AVX2, CFG_ISA_AVX512 };
+enum cfg_log_level { CFG_LOG_ERROR, CFG_LOG_WARN, CFG_LOG_INFO, CFG_LOG_DEBUG };
+enum cfg_log_format { CFG_LOG_AUTO, CFG_LOG_TEXT, CFG_LOG_JSON, CFG_LOG_JOURNAL };
+enum cfg_priority { CFG_INTERACTIVE, CFG_NORMAL, CFG_BACKGROUND };
+
+/* The C type of a key of each type of keys.def. */
+#define CFG_CTYPE_STR  char *          /* NULL when unset */
+#define CFG_CTYPE_INT  int64_t
+#define CFG_CTYPE_SIZE uint64_t
+#define CFG_CTYPE_NUM  double
+#define CFG_CTYPE_ENUM int             /* one of the enums above */
+#define CFG_CTYPE_PICK int64_t
+#define CFG_CTYPE_LIST struct cfg_list
+
+struct cfg_key_hash {
+    uint8_t sha256[32];
+};
+
+struct cfg_tenant {
+#define CFG_TENANT_KEYS
+#define KEY(group, name, type, def, bounds, help) CFG_CTYPE_##type name;
+#include "config/keys.def"
+#undef KEY
+#undef CFG_TENANT_KEYS
+    struct cfg_key_hash *key_hashes; /* `keys`, decoded: keys.count of them */
+};
+
+/* c.server.port, c.model.path ...: one member per line of keys.def. */
+struct cfg {
+#define GROUP(group, help)                        struct {
+#define KEY(group, name, type, def, bounds, help) CFG_CTYPE_##type name;
+#define END(group)                                } group;
+#include "config/keys.def"
+#undef GROUP
+#undef KEY
+#undef END
+    struct cfg_tenant *tenants; /* empty: one tenant, no key, loopback only */
+    size_t n_tenants;
+};
+
+/* ---- reading (config/config.c, config/yaml.c, config/args.c) -------------------------------- */
+
+/* Fills c with the defaults. c needs cfg_fini afterwards, also when this or a later call failed. */
+int cfg_init(struct cfg *c, struct cn_error *err);
+void cfg_fini(struct cfg *c);
+
+/* Reads YAML over what c holds. `name` stands in messages: "name:line:column: key: reason". Refused:
+ * unknown or repeated keys, wrong types, values out of bounds, anchors, tags, more than 1 MiB.
+ * err->param names the key. */
+int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n,
+                  struct cn_error *err);
+int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err);
+
+/* Sets one key ("server.port") from text; a LIST takes its items separated by commas. */
+int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *err);
+
+/* Reads the options of argv[1..]: --config FILE first, wherever it stands, then --host --port
+ * --model --chat-template --context --threads --isa --kv-type --log-level --log-format --unix-socket
+ * and --set KEY=VALUE in their order, each as "--x V" or "--x=V". What it knows is taken out of argv
+ * and *argc; everything else stays in order for the caller, and "--" ends the reading. */
+int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err);
+/* Help text for those options; static. */
+const char *cfg_args_help(void);
+
+/* Rules between keys: a listener that others can reach needs keys, tenants and their keys are
+ * unique, shares of the pool add up to at most 1. */
+int cfg_check(const struct cfg *c, struct cn_error *err);
+/* Whether any tenant has a key; without one requests are checked by Host and Origin. */
+bool cfg_has_keys(const struct cfg *c);
+/* Whether `host` (an address, or localhost) reaches only this machine. */
+bool cfg_is_loopback(const char *host);
+/* Sets the logger's level and format. */
+void cfg_log_setup(const struct cfg *c);
+
+/* ---- models (config/models.c) --------------------------------------------------------------- */
+
+struct cfg_model {
+    const char *name, *family, *quant;
+    uint64_t bytes;
+    const char *sha256; /* 64 lower-case hex digits */
+    const char *licence, *source;
+};
+/* The catalog, *count lines; the first is the default. */
+const struct cfg_model *cfg_catalog(size_t *count);
+/* The line of that name, or NULL. */
+const struct cfg_model *cfg_catalog_find(const char *name);
+/* [A-Za-z0-9._-], 1 to 128 of them, not beginning with a dot. */
+bool cfg_model_name_ok(const char *name);
+/* $CONIFER_HOME/models, else $XDG_DATA_HOME/conifer/models, else ~/.local/share/conifer/models.
+ * The service's unit sets CONIFER_HOME=/var/lib/conifer. Returned owned; NULL when out of memory. */
+char *cfg_models_dir(void);
+/* Finds the file of a model name in dir: <name>.gguf, or <name> when it ends in .gguf. CN_EINVAL for
+ * a name outside the alphabet, CN_EMODEL when there is none. *path is returned owned. */
+int cfg_find_model(const char *dir, const char *name, char **path, struct cn_error *err);
+/* The file that c asks for: model.path, else model.name, else the catalog's default. *path and *name
+ * (what clients call it) are returned owned. */
+int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_error *err);
+
+/* ---- the machine (config/machine.c) --------------------------------------------------------- */
+
+/* Bytes that can be allocated without swapping: what the system has available, and at most what
+ * every control group above this process (v1 or v2) still allows. 0 when unknown. */
+uint64_t cfg_free_memory(void);
+/* As above, with /proc and /sys read below `root` (tests). */
+uint64_t cfg_free_memory_at(const char *root);
+/* Processors this process may use: its affinity, and its control groups' quota, rounded up. >= 1. */
+int cfg_cores(void);
+
+#endif

@@ -1,0 +1,44 @@
+/* What the files of config/ share: the table of keys and how one value is put into a struct.
+ * Not for other folders. */
+#ifndef CONFIG_INTERNAL_H
+#define CONFIG_INTERNAL_H
+
+#include "config/config.h"
+
+enum cfg_type {
+    CFG_T_STR,
+    CFG_T_INT,
+    CFG_T_SIZE,
+    CFG_T_NUM,
+    CFG_T_ENUM,
+    CFG_T_PICK,
+    CFG_T_LIST,
+};
+
+struct cfg_key {
+    const char *group, *name;
+    enum cfg_type type;
+    const char *def, *bounds, *help;
+    size_t offset; /* in struct cfg, or in struct cfg_tenant for a key of tenants */
+};
+
+/* The keys of the groups; those of one tenant. */
+const struct cfg_key *cfg_keys(size_t *count);
+const struct cfg_key *cfg_tenant_keys(size_t *count);
+/* The key of a group, NULL when there is none. name need not be NUL-terminated. */
+const struct cfg_key *cfg_key_find(const char *group, const char *name, size_t n);
+bool cfg_group_known(const char *group);
+
+/* Writes text into the member of `base` that k names; frees what was there. quoted: YAML had quotes
+ * around it, so it is no number. err gets the reason alone; callers put the place before it. */
+int cfg_key_put(const struct cfg_key *k, void *base, const char *text, size_t n, bool quoted,
+                struct cn_error *err);
+int cfg_list_add(struct cfg_list *l, const char *text, size_t n);
+void cfg_list_fini(struct cfg_list *l);
+
+int cfg_tenant_init(struct cfg_tenant *t, struct cn_error *err);
+void cfg_tenant_fini(struct cfg_tenant *t);
+/* Decodes "sha256:<64 hex>"; false when it is not that. */
+bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out);
+
+#endif

@@ -1,0 +1,141 @@
+/* The catalog, the models folder, and how a name becomes a file.
+ * Any thread; owns nothing. A name never holds a slash, so it cannot leave the folder. */
+#include "config/config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const struct cfg_model catalog[] = {
+#define MODEL(name, family, quant, bytes, sha256, licence, source)                                 \
+    {name, family, quant, bytes, sha256, licence, source},
+#include "config/catalog.def"
+#undef MODEL
+};
+
+const struct cfg_model *cfg_catalog(size_t *count)
+{
+    *count = CN_ARRAY_LEN(catalog);
+    return catalog;
+}
+
+const struct cfg_model *cfg_catalog_find(const char *name)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(catalog); i++)
+        if (!strcmp(catalog[i].name, name)) return &catalog[i];
+    return NULL;
+}
+
+bool cfg_model_name_ok(const char *name)
+{
+    static const char alphabet[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789._-";
+    size_t n = strnlen(name, 129);
+
+    return n > 0 && n <= 128 && name[0] != '.' && strspn(name, alphabet) == n;
+}
+
+/* a + b, allocated; NULL when out of memory. */
+static char *join(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b);
+    char *s = cn_malloc_array(n + m + 1, 1);
+
+    if (!s) return NULL;
+    memcpy(s, a, n);
+    memcpy(s + n, b, m + 1);
+    return s;
+}
+
+char *cfg_models_dir(void)
+{
+    const char *home = getenv("CONIFER_HOME");
+
+    if (home && *home) return join(home, "/models");
+    home = getenv("XDG_DATA_HOME");
+    if (home && *home == '/') return join(home, "/conifer/models"); /* the XDG rule: absolute */
+    home = getenv("HOME");
+    if (home && *home) return join(home, "/.local/share/conifer/models");
+    return join("/var/lib/conifer", "/models");
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool ends_in_gguf(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n > 5 && !strcmp(name + n - 5, ".gguf");
+}
+
+int cfg_find_model(const char *dir, const char *name, char **path, struct cn_error *err)
+{
+    char file[160];
+    char *folder, *found;
+
+    if (!cfg_model_name_ok(name))
+        return cn_fail_param(err, CN_EINVAL, "model",
+                             "a model name may hold only letters, digits, '.', '_' and '-', at "
+                             "most 128 of them");
+    snprintf(file, sizeof file, "%s%s", name, ends_in_gguf(name) ? "" : ".gguf");
+    folder = join(dir, "/");
+    found = folder ? join(folder, file) : NULL;
+    free(folder);
+    if (!found) return cn_fail(err, CN_ENOMEM, "out of memory");
+    if (is_file(found)) {
+        *path = found;
+        return CN_OK;
+    }
+    free(found);
+    if (cfg_catalog_find(name))
+        return cn_fail_param(err, CN_EMODEL, "model",
+                             "model \"%s\" is not downloaded yet: ./quickstart fetches it, or "
+                             "tools/fetch_model.py %s",
+                             name, name);
+    return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%s\" in %s", name, dir);
+}
+
+/* What clients call a file: its name without folder and .gguf. */
+static char *name_of(const char *path)
+{
+    const char *base = strrchr(path, '/');
+    size_t n;
+
+    base = base ? base + 1 : path;
+    n = strlen(base);
+    if (ends_in_gguf(base)) n -= 5;
+    return strndup(base, n);
+}
+
+int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_error *err)
+{
+    const char *wanted = c->model.name ? c->model.name : catalog[0].name;
+    char *dir = NULL, *file = NULL, *called = NULL;
+    int rc = CN_OK;
+
+    if (c->model.path) {
+        file = strdup(c->model.path);
+        called = c->model.name ? strdup(c->model.name) : name_of(c->model.path);
+    } else {
+        dir = cfg_models_dir();
+        if (dir) rc = cfg_find_model(dir, wanted, &file, err);
+        if (dir && rc == CN_OK) called = name_of(file);
+    }
+    free(dir);
+    if (rc == CN_OK && (!file || !called)) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    if (rc) {
+        free(file);
+        free(called);
+        return rc;
+    }
+    *path = file;
+    *name = called;
+    return CN_OK;
+}

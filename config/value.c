@@ -1,0 +1,265 @@
+/* One value: from text to a member of struct cfg, within the bounds of its line in keys.def.
+ * Any thread; owns nothing. The same reader takes defaults, file and command line. */
+#include "config/internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHOWN 60 /* bytes of a wrong value that a message repeats */
+
+static bool parse_int(const char *s, int64_t *out)
+{
+    char *end;
+    const char *p = *s == '-' ? s + 1 : s;
+
+    if (!*p || strspn(p, "0123456789") != strlen(p)) return false;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (errno || *end) return false;
+    *out = v;
+    return true;
+}
+
+static bool parse_size(const char *s, uint64_t *out)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    size_t digits = strspn(s, "0123456789");
+    uint64_t v = 0, factor = 1;
+
+    if (digits == 0) return false;
+    for (size_t i = 0; i < digits; i++)
+        if (!cn_mul_u64(v, 10, &v) || !cn_add_u64(v, (uint64_t)(s[i] - '0'), &v)) return false;
+    s += digits;
+    if (*s == ' ') s++;
+    for (size_t i = 0; *s && i < CN_ARRAY_LEN(units); i++) {
+        if (strcmp(s, units[i])) continue;
+        factor = (uint64_t)1 << 10 * (i + 1);
+        s += 3;
+    }
+    return !*s && cn_mul_u64(v, factor, out);
+}
+
+static bool parse_num(const char *s, double *out)
+{
+    char *end;
+
+    /* keeps out hex, "inf" and "nan", which strtod would take */
+    if (!*s || strspn(s, "0123456789.+-eE") != strlen(s)) return false;
+    double v = strtod(s, &end);
+    if (*end || !isfinite(v)) return false;
+    *out = v;
+    return true;
+}
+
+/* Splits "low..high"; either side may be empty. */
+static void split_bounds(const char *bounds, char low[32], char high[32])
+{
+    const char *dots = strstr(bounds, "..");
+    size_t n = dots ? (size_t)(dots - bounds) : 0;
+
+    low[0] = high[0] = '\0';
+    if (!dots) return;
+    cn_assert(n < 32 && strlen(dots + 2) < 32);
+    memcpy(low, bounds, n);
+    low[n] = '\0';
+    memcpy(high, dots + 2, strlen(dots + 2) + 1);
+}
+
+static int out_of_bounds(const struct cfg_key *k, const char *text, struct cn_error *err)
+{
+    char low[32], high[32];
+
+    split_bounds(k->bounds, low, high);
+    if (!high[0]) return cn_fail(err, CN_ERANGE, "must be at least %s, not %.*s", low, SHOWN, text);
+    return cn_fail(err, CN_ERANGE, "must be from %s to %s, not %.*s", low, high, SHOWN, text);
+}
+
+static int put_int(const struct cfg_key *k, int64_t *member, const char *text, struct cn_error *err)
+{
+    char low[32], high[32];
+    int64_t v, bound;
+
+    if (!parse_int(text, &v)) {
+        if (strspn(text, "0123456789-") == strlen(text) && strlen(text) > 18)
+            return out_of_bounds(k, text, err);
+        return cn_fail(err, CN_ETYPE, "must be a whole number, not \"%.*s\"", SHOWN, text);
+    }
+    split_bounds(k->bounds, low, high);
+    if (parse_int(low, &bound) && v < bound) return out_of_bounds(k, text, err);
+    if (parse_int(high, &bound) && v > bound) return out_of_bounds(k, text, err);
+    *member = v;
+    return CN_OK;
+}
+
+static int put_size(const struct cfg_key *k, uint64_t *member, const char *text,
+                    struct cn_error *err)
+{
+    char low[32], high[32];
+    uint64_t v, bound;
+
+    if (!parse_size(text, &v))
+        return cn_fail(
+            err, CN_ETYPE,
+            "must be a number of bytes, such as 65536, 64KiB, 16MiB or 2GiB, not \"%.*s\"", SHOWN,
+            text);
+    split_bounds(k->bounds, low, high);
+    if (parse_size(low, &bound) && v < bound) return out_of_bounds(k, text, err);
+    if (parse_size(high, &bound) && v > bound) return out_of_bounds(k, text, err);
+    *member = v;
+    return CN_OK;
+}
+
+static int put_num(const struct cfg_key *k, double *member, const char *text, struct cn_error *err)
+{
+    char low[32], high[32];
+    double v, bound;
+
+    if (!parse_num(text, &v))
+        return cn_fail(err, CN_ETYPE, "must be a number, not \"%.*s\"", SHOWN, text);
+    split_bounds(k->bounds, low, high);
+    if (parse_num(low, &bound) && v < bound) return out_of_bounds(k, text, err);
+    if (parse_num(high, &bound) && v > bound) return out_of_bounds(k, text, err);
+    *member = v;
+    return CN_OK;
+}
+
+/* The place of text among the words of "a|b|c", or -1. */
+static int choice(const char *words, const char *text)
+{
+    size_t n = strlen(text);
+
+    for (int i = 0; n; i++) {
+        size_t len = strcspn(words, "|");
+
+        if (len == n && !memcmp(words, text, n)) return i;
+        if (!words[len]) break;
+        words += len + 1;
+    }
+    return -1;
+}
+
+static int put_str(char **member, const char *text, size_t n, struct cn_error *err)
+{
+    char *copy = NULL;
+
+    if (n) {
+        copy = strndup(text, n);
+        if (!copy) return cn_fail(err, CN_ENOMEM, "out of memory");
+    }
+    free(*member);
+    *member = copy;
+    return CN_OK;
+}
+
+static int put_list(struct cfg_list *member, const char *text, struct cn_error *err)
+{
+    struct cfg_list list = {0};
+
+    while (*text) {
+        size_t len = strcspn(text, ",");
+
+        if (len && cfg_list_add(&list, text, len)) {
+            cfg_list_fini(&list);
+            return cn_fail(err, CN_ENOMEM, "out of memory");
+        }
+        text += len + (text[len] == ',');
+    }
+    cfg_list_fini(member);
+    *member = list;
+    return CN_OK;
+}
+
+static int put_any(const struct cfg_key *k, void *member, const char *text, bool quoted,
+                   struct cn_error *err)
+{
+    bool number = k->type == CFG_T_INT || k->type == CFG_T_NUM || k->type == CFG_T_PICK;
+    int at;
+
+    if (quoted && number) return cn_fail(err, CN_ETYPE, "must be a number, not a quoted text");
+    switch (k->type) {
+    case CFG_T_STR:
+        return put_str(member, text, strlen(text), err);
+    case CFG_T_INT:
+        return put_int(k, member, text, err);
+    case CFG_T_SIZE:
+        return put_size(k, member, text, err);
+    case CFG_T_NUM:
+        return put_num(k, member, text, err);
+    case CFG_T_LIST:
+        return put_list(member, text, err);
+    case CFG_T_ENUM:
+    case CFG_T_PICK:
+        break;
+    }
+    at = choice(k->bounds, text);
+    if (at < 0)
+        return cn_fail(err, CN_EINVAL, "must be one of %s, not \"%.*s\"", k->bounds, SHOWN, text);
+    if (k->type == CFG_T_PICK) return parse_int(text, member) ? CN_OK : CN_EINTERNAL;
+    *(int *)member = at;
+    return CN_OK;
+}
+
+int cfg_key_put(const struct cfg_key *k, void *base, const char *text, size_t n, bool quoted,
+                struct cn_error *err)
+{
+    char *copy;
+    int rc;
+
+    if (memchr(text, 0, n)) return cn_fail(err, CN_EINVAL, "must not hold a NUL character");
+    if (cn_utf8_valid_len(text, n) != n) return cn_fail(err, CN_EINVAL, "must be valid UTF-8");
+    copy = strndup(text, n);
+    if (!copy) return cn_fail(err, CN_ENOMEM, "out of memory");
+    rc = put_any(k, (char *)base + k->offset, copy, quoted, err);
+    free(copy);
+    return rc;
+}
+
+int cfg_list_add(struct cfg_list *l, const char *text, size_t n)
+{
+    char *copy = strndup(text, n), **items;
+
+    if (!copy) return CN_ENOMEM;
+    items = cn_realloc_array(l->items, l->count + 1, sizeof *items);
+    if (!items) {
+        free(copy);
+        return CN_ENOMEM;
+    }
+    l->items = items;
+    l->items[l->count++] = copy;
+    return CN_OK;
+}
+
+void cfg_list_fini(struct cfg_list *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        free(l->items[i]);
+    free(l->items);
+    l->items = NULL;
+    l->count = 0;
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out)
+{
+    static const char prefix[] = "sha256:";
+
+    if (strncmp(text, prefix, sizeof prefix - 1)) return false;
+    text += sizeof prefix - 1;
+    if (strlen(text) != 64) return false;
+    for (int i = 0; i < 32; i++) {
+        int a = hex_digit(text[2 * i]), b = hex_digit(text[2 * i + 1]);
+
+        if (a < 0 || b < 0) return false;
+        out->sha256[i] = (uint8_t)(a << 4 | b);
+    }
+    return true;
+}

@@ -1,0 +1,383 @@
+/* Reads conifer.yaml event by event (libyaml), straight into a struct cfg.
+ * One thread, at start. Nothing is kept of the file; anchors and tags are refused, so that the work
+ * is linear in the file's size, and the depth is fixed by the table of keys. */
+#include "config/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#define FILE_MAX (1024 * 1024)
+
+struct reader {
+    yaml_parser_t parser;
+    yaml_event_t ev; /* the current event; valid when have */
+    bool have;
+    const char *file;
+    struct cn_error *err;
+};
+
+/* Fails at a mark: "file:line:column: key: reason", with the reason that is in why. */
+static int fail_at(struct reader *r, yaml_mark_t mark, const char *key, int code, const char *why)
+{
+    return cn_fail_param(r->err, code, key, "%s:%zu:%zu: %s%s%s", r->file, mark.line + 1,
+                         mark.column + 1, key ? key : "", key ? ": " : "", why);
+}
+
+/* Fails at the current event. */
+static int fail_here(struct reader *r, const char *key, int code, const char *why)
+{
+    return fail_at(r, r->ev.start_mark, key, code, why);
+}
+
+static int next(struct reader *r)
+{
+    if (r->have) yaml_event_delete(&r->ev);
+    r->have = false;
+    if (!yaml_parser_parse(&r->parser, &r->ev)) {
+        const char *why = r->parser.problem ? r->parser.problem : "not valid YAML";
+
+        if (r->parser.error == YAML_MEMORY_ERROR)
+            return cn_fail(r->err, CN_ENOMEM, "%s: out of memory", r->file);
+        if (r->parser.error == YAML_READER_ERROR) { /* has an offset and no mark */
+            return cn_fail(r->err, CN_EINVAL, "%s:%zu:%zu: %s (byte %zu)", r->file,
+                           r->parser.mark.line + 1, r->parser.mark.column + 1, why,
+                           r->parser.problem_offset);
+        }
+        return fail_at(r, r->parser.problem_mark, NULL, CN_EINVAL, why);
+    }
+    r->have = true;
+    const yaml_char_t *tag = NULL, *anchor = NULL;
+    if (r->ev.type == YAML_SCALAR_EVENT) {
+        tag = r->ev.data.scalar.tag;
+        anchor = r->ev.data.scalar.anchor;
+    } else if (r->ev.type == YAML_MAPPING_START_EVENT) {
+        tag = r->ev.data.mapping_start.tag;
+        anchor = r->ev.data.mapping_start.anchor;
+    } else if (r->ev.type == YAML_SEQUENCE_START_EVENT) {
+        tag = r->ev.data.sequence_start.tag;
+        anchor = r->ev.data.sequence_start.anchor;
+    }
+    if (anchor || r->ev.type == YAML_ALIAS_EVENT)
+        return fail_here(r, NULL, CN_EUNSUPP, "anchors and aliases are not supported");
+    if (tag) return fail_here(r, NULL, CN_EUNSUPP, "tags are not supported");
+    return CN_OK;
+}
+
+static bool is_null(const yaml_event_t *ev)
+{
+    const char *s = (const char *)ev->data.scalar.value;
+
+    if (ev->type != YAML_SCALAR_EVENT || ev->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
+        return false;
+    return !*s || !strcmp(s, "~") || !strcmp(s, "null");
+}
+
+/* ---- which key was meant -------------------------------------------------------------------- */
+
+/* Edit distance of two short words; longer ones are no likely slip. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), row[48];
+
+    if (n >= 48 || m >= 48) return SIZE_MAX;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+
+            diagonal = row[j];
+            row[j] = CN_MIN(change, CN_MIN(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[m];
+}
+
+/* Refuses an unknown key, with the nearest known one of its group (or the nearest group). */
+static int unknown_key(struct reader *r, const char *group, const char *name)
+{
+    size_t count, best = 3;
+    const char *near = NULL;
+    bool tenants = group && !strcmp(group, "tenants");
+    const struct cfg_key *k = tenants ? cfg_tenant_keys(&count) : cfg_keys(&count);
+    char full[128], why[160];
+
+    for (size_t i = 0; i < count; i++) {
+        const char *word = group ? k[i].name : k[i].group;
+        size_t d;
+
+        if (group && strcmp(k[i].group, group)) continue;
+        d = distance(name, word);
+        if (d < best) {
+            best = d;
+            near = word;
+        }
+    }
+    if (!group && distance(name, "tenants") < best) near = "tenants";
+    snprintf(full, sizeof full, "%s%s%s", group ? group : "", group ? "." : "", name);
+    snprintf(why, sizeof why, "unknown key%s%s%s", near ? "; did you mean \"" : "",
+             near ? near : "", near ? "\"?" : "");
+    return fail_here(r, full, CN_EINVAL, why);
+}
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+/* Puts the current scalar; the message gets the place before the reason. */
+static int put_scalar(struct reader *r, const struct cfg_key *k, const char *full, void *base)
+{
+    const yaml_event_t *ev = &r->ev;
+    struct cn_error why = {0};
+    bool quoted = ev->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    const char *text = (const char *)ev->data.scalar.value;
+    size_t n = ev->data.scalar.length;
+    int rc;
+
+    if (is_null(ev)) { /* nothing written: the default */
+        text = k->def;
+        n = strlen(text);
+    }
+    rc = cfg_key_put(k, base, text, n, quoted, &why);
+    return rc ? fail_here(r, full, rc, why.message) : CN_OK;
+}
+
+static int read_list(struct reader *r, const char *full, struct cfg_list *list)
+{
+    struct cfg_list fresh = {0};
+    int rc;
+
+    while ((rc = next(r)) == CN_OK && r->ev.type != YAML_SEQUENCE_END_EVENT) {
+        const char *text = (const char *)r->ev.data.scalar.value;
+
+        if (r->ev.type != YAML_SCALAR_EVENT || is_null(&r->ev))
+            rc = fail_here(r, full, CN_ETYPE, "each item must be a text");
+        else if (strlen(text) != r->ev.data.scalar.length)
+            rc = fail_here(r, full, CN_EINVAL, "must not hold a NUL character");
+        else if (cfg_list_add(&fresh, text, strlen(text)))
+            rc = cn_fail(r->err, CN_ENOMEM, "out of memory");
+        if (rc) break;
+    }
+    if (rc) {
+        cfg_list_fini(&fresh);
+        return rc;
+    }
+    cfg_list_fini(list);
+    *list = fresh;
+    return CN_OK;
+}
+
+/* Reads the value of k; the key has been read, the value not yet. */
+static int read_value(struct reader *r, const struct cfg_key *k, const char *full, void *base)
+{
+    int rc = next(r);
+
+    if (rc) return rc;
+    if (k->type == CFG_T_LIST) {
+        if (is_null(&r->ev)) return CN_OK;
+        if (r->ev.type != YAML_SEQUENCE_START_EVENT)
+            return fail_here(r, full, CN_ETYPE, "must be a list");
+        return read_list(r, full, (struct cfg_list *)((char *)base + k->offset));
+    }
+    if (r->ev.type != YAML_SCALAR_EVENT)
+        return fail_here(r, full, CN_ETYPE, "must be a single value, not a list or a group");
+    return put_scalar(r, k, full, base);
+}
+
+/* Reads the members of one group into base, from after its MAPPING-START to its end. */
+static int read_group(struct reader *r, const char *group, void *base)
+{
+    bool seen[64] = {false};
+    size_t count;
+    const struct cfg_key *all =
+        strcmp(group, "tenants") ? cfg_keys(&count) : cfg_tenant_keys(&count);
+    int rc;
+
+    cn_assert(count <= CN_ARRAY_LEN(seen));
+    while ((rc = next(r)) == CN_OK && r->ev.type != YAML_MAPPING_END_EVENT) {
+        const struct cfg_key *k;
+        char full[64];
+
+        if (r->ev.type != YAML_SCALAR_EVENT)
+            return fail_here(r, group, CN_ETYPE, "a key must be a single word");
+        k = cfg_key_find(group, (const char *)r->ev.data.scalar.value, r->ev.data.scalar.length);
+        if (!k) return unknown_key(r, group, (const char *)r->ev.data.scalar.value);
+        snprintf(full, sizeof full, "%s.%s", k->group, k->name);
+        if (seen[k - all]) return fail_here(r, full, CN_EINVAL, "this key was given already");
+        seen[k - all] = true;
+        rc = read_value(r, k, full, base);
+        if (rc) return rc;
+    }
+    return rc;
+}
+
+/* ---- tenants -------------------------------------------------------------------------------- */
+
+static int decode_keys(struct reader *r, yaml_mark_t at, struct cfg_tenant *t)
+{
+    t->key_hashes = cn_calloc(t->keys.count, sizeof *t->key_hashes);
+    if (!t->key_hashes) return cn_fail(r->err, CN_ENOMEM, "out of memory");
+    for (size_t i = 0; i < t->keys.count; i++) {
+        if (!cfg_parse_key_hash(t->keys.items[i], &t->key_hashes[i]))
+            return fail_at(r, at, "tenants.keys", CN_EINVAL,
+                           "a key must be \"sha256:\" and 64 hex digits, as `conifer key new` "
+                           "prints it (never the key itself)");
+        for (size_t j = 0; j < i; j++)
+            if (!memcmp(&t->key_hashes[i], &t->key_hashes[j], sizeof t->key_hashes[i]))
+                return fail_at(r, at, "tenants.keys", CN_EINVAL, "a key is listed twice");
+    }
+    return CN_OK;
+}
+
+static int read_tenant(struct reader *r, struct cfg_tenant *t)
+{
+    yaml_mark_t at = r->ev.start_mark;
+    int rc;
+
+    if (r->ev.type != YAML_MAPPING_START_EVENT)
+        return fail_here(r, "tenants", CN_ETYPE, "each tenant must be a group of keys");
+    rc = read_group(r, "tenants", t);
+    if (rc) return rc;
+    if (!t->name) return fail_at(r, at, "tenants.name", CN_EMISSING, "a tenant needs a name");
+    if (!cfg_model_name_ok(t->name))
+        return fail_at(r, at, "tenants.name", CN_EINVAL,
+                       "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
+    return decode_keys(r, at, t);
+}
+
+/* The sequence under `tenants`, which replaces what c holds. */
+static int read_tenants(struct reader *r, struct cfg *c)
+{
+    size_t cap = 0;
+    int rc = next(r);
+
+    if (rc || is_null(&r->ev)) return rc;
+    if (r->ev.type != YAML_SEQUENCE_START_EVENT)
+        return fail_here(r, "tenants", CN_ETYPE, "must be a list of tenants");
+    for (size_t i = 0; i < c->n_tenants; i++)
+        cfg_tenant_fini(&c->tenants[i]);
+    free(c->tenants);
+    c->tenants = NULL;
+    c->n_tenants = 0;
+    while ((rc = next(r)) == CN_OK && r->ev.type != YAML_SEQUENCE_END_EVENT) {
+        if (cn_grow(&c->tenants, &cap, c->n_tenants + 1, sizeof *c->tenants))
+            return cn_fail(r->err, CN_ENOMEM, "out of memory");
+        rc = cfg_tenant_init(&c->tenants[c->n_tenants++], r->err);
+        if (rc == CN_OK) rc = read_tenant(r, &c->tenants[c->n_tenants - 1]);
+        if (rc) break;
+    }
+    return rc;
+}
+
+/* ---- the file ------------------------------------------------------------------------------- */
+
+/* Remembers that a top-level name was seen; false when it had been. A name is its first key's
+ * place in the table, tenants the place after the last. */
+static bool first_time(bool *seen, const char *name)
+{
+    size_t count, at = 0;
+    const struct cfg_key *k = cfg_keys(&count);
+
+    while (at < count && strcmp(k[at].group, name))
+        at++;
+    if (seen[at]) return false;
+    return seen[at] = true;
+}
+
+static int read_top(struct reader *r, struct cfg *c)
+{
+    bool seen[65] = {false};
+    int rc;
+
+    while ((rc = next(r)) == CN_OK && r->ev.type != YAML_MAPPING_END_EVENT) {
+        char group[32];
+
+        if (r->ev.type != YAML_SCALAR_EVENT)
+            return fail_here(r, NULL, CN_ETYPE, "a key must be a single word");
+        snprintf(group, sizeof group, "%s", (const char *)r->ev.data.scalar.value);
+        if (strlen(group) != r->ev.data.scalar.length ||
+            (strcmp(group, "tenants") && !cfg_group_known(group)))
+            return unknown_key(r, NULL, (const char *)r->ev.data.scalar.value);
+        if (!first_time(seen, group))
+            return fail_here(r, group, CN_EINVAL, "this key was given already");
+        if (!strcmp(group, "tenants")) {
+            rc = read_tenants(r, c);
+        } else {
+            rc = next(r);
+            if (rc == CN_OK && !is_null(&r->ev)) {
+                if (r->ev.type != YAML_MAPPING_START_EVENT)
+                    return fail_here(r, group, CN_ETYPE, "must be a group of keys");
+                rc = read_group(r, group, c);
+            }
+        }
+        if (rc) return rc;
+    }
+    return rc;
+}
+
+static int read_stream(struct reader *r, struct cfg *c)
+{
+    int rc = next(r); /* STREAM-START */
+
+    if (rc == CN_OK) rc = next(r);
+    if (rc || r->ev.type == YAML_STREAM_END_EVENT) return rc;
+    rc = next(r); /* the document's node */
+    if (rc) return rc;
+    if (r->ev.type == YAML_MAPPING_START_EVENT)
+        rc = read_top(r, c);
+    else if (!is_null(&r->ev))
+        rc = fail_here(r, NULL, CN_ETYPE, "the file must hold groups of keys");
+    if (rc == CN_OK) rc = next(r); /* DOCUMENT-END */
+    if (rc == CN_OK) rc = next(r);
+    if (rc == CN_OK && r->ev.type != YAML_STREAM_END_EVENT)
+        rc = fail_here(r, NULL, CN_EUNSUPP, "a second document is not supported");
+    return rc;
+}
+
+int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, struct cn_error *err)
+{
+    struct reader r = {.file = name, .err = err};
+    int rc;
+
+    if (n > FILE_MAX) return cn_fail(err, CN_ELIMIT, "%s: longer than %d bytes", name, FILE_MAX);
+    if (!yaml_parser_initialize(&r.parser)) return cn_fail(err, CN_ENOMEM, "out of memory");
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)(n ? text : ""), n);
+    rc = read_stream(&r, c);
+    if (r.have) yaml_event_delete(&r.ev);
+    yaml_parser_delete(&r.parser);
+    return rc;
+}
+
+int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err)
+{
+    struct cn_buf text;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = CN_OK;
+
+    if (fd < 0) return cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
+    cn_buf_init(&text, 0);
+    while (text.len <= FILE_MAX) {
+        ssize_t got;
+
+        rc = cn_buf_reserve(&text, 65536);
+        if (rc) {
+            rc = cn_fail(err, CN_ENOMEM, "out of memory");
+            break;
+        }
+        got = read(fd, text.data + text.len, 65536);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) rc = cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
+        if (got <= 0) break;
+        text.len += (size_t)got;
+    }
+    close(fd);
+    if (rc == CN_OK) rc = cfg_load_text(c, path, text.data, text.len, err);
+    cn_buf_fini(&text);
+    return rc;
+}
