@@ -1,0 +1,176 @@
+/* kvpool: which block of KV memory holds what. Bookkeeping only: it touches no device memory, it
+ * hands out block numbers and says which blocks to copy.
+ *
+ *   pool      one memory budget of equal slabs, lent on demand to the layer groups of its spaces;
+ *             a slab whose blocks are all free goes back
+ *   space     one model x adapter x KV type: its layer groups and tokens per block
+ *   sequence  tokens of one running choice: per group a table of block numbers
+ *   tree      full blocks that can be used again, keyed by a keyed hash chain over (space, tenant,
+ *             salt, item ids); the ids are compared on every hit, so a collision is never a hit
+ *
+ * An item id is a token id, or for a media position a word of the media's digest with bit 31 set.
+ *
+ * States of a block: free; filling (held by one sequence whose rows are not all computed); ready
+ * (complete, in use); cached (complete, used by nobody: evictable); copying (target of a copy that
+ * a step has not done yet).
+ *
+ * A block of the tree is filled by one sequence at a time: others whose next block it is are told
+ * KV_WAIT; when it is ready they adopt it, when its filler gives up the next one that asks fills it.
+ *
+ * Layer groups with a window: blocks wholly behind the window of a sequence are given up while it
+ * runs; in the tree they stay until evicted. A hit of n tokens counts only where every group holds
+ * what a row at position n can see.
+ *
+ * Steps in flight: kv_pool_launched and kv_pool_retired tell of tickets. What a launched step may
+ * read or write is freed only once the last step launched so far has retired.
+ *
+ * Threads: a pool and all that belongs to it are used by one thread at a time.
+ * Cost: alloc, free and evict are O(1) (O(log tenants) where tenants have reserves); a look-up is
+ * O(prompt / block); a decode token costs nothing but at block boundaries. */
+#ifndef KVPOOL_KVPOOL_H
+#define KVPOOL_KVPOOL_H
+
+#include "base/base.h"
+
+#define KV_BLOCK_INDEX_BITS 12              /* block number = slab << 12 | index in the slab */
+#define KV_MAX_SLABS (1u << (32 - KV_BLOCK_INDEX_BITS))
+#define KV_NO_BLOCK UINT32_MAX              /* table entry that is not there (behind a window) */
+
+/* ---- pool (pool.c) ------------------------------------------------------------------------------ */
+
+struct kv_pool;
+struct kv_pool_opts {
+    uint64_t slab_bytes;
+    uint32_t n_slabs;        /* 1 .. KV_MAX_SLABS - 1 */
+    const uint8_t *key;      /* 16 bytes for the hash; NULL = random */
+    uint32_t hash_bits;      /* 0 = all; tests cut the hash to force collisions */
+};
+int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn_error *err);
+void kv_pool_free(struct kv_pool *p); /* every sequence closed; spaces go with it */
+
+/* Tickets rise; steps retire in the order of launch. Retiring frees what waited for it. */
+void kv_pool_launched(struct kv_pool *p, uint64_t ticket);
+void kv_pool_retired(struct kv_pool *p, uint64_t ticket);
+
+/* Guaranteed share of a tenant (numbered densely from 0): its cached blocks are not evicted for
+ * others while it holds no more than this. Unused shares are lent. CN_ENOMEM. */
+int kv_pool_reserve(struct kv_pool *p, uint32_t tenant, uint64_t reserve_bytes);
+/* Evicts all cached blocks that tenant's requests may evict; `all`: past reserves too (the last
+ * resort when nothing runs and a request would never end). */
+void kv_pool_drop_cache(struct kv_pool *p, uint32_t tenant, bool all);
+
+enum kv_state { KV_FREE, KV_FILLING, KV_READY, KV_CACHED, KV_COPYING, KV_N_STATES };
+struct kv_stats {
+    uint64_t blocks[KV_N_STATES]; /* free: slabs not lent count as the first group would cut them */
+    uint64_t bytes[KV_N_STATES];  /* free: everything that holds nothing */
+    uint64_t n_slabs, n_slabs_free, slab_bytes;
+    uint64_t n_nodes;             /* logical blocks in the tree */
+    uint64_t n_seqs;              /* open, or closed and waiting for a ticket */
+    uint64_t evictions;           /* blocks evicted so far */
+};
+void kv_pool_stats(const struct kv_pool *p, struct kv_stats *out);
+
+struct kv_tenant_stats {
+    uint64_t held_bytes;          /* all blocks of the tenant */
+    uint64_t cached_bytes;        /* of these, evictable */
+    uint64_t reserve_bytes;
+    uint64_t evictions;
+};
+void kv_tenant_stats(const struct kv_pool *p, uint32_t tenant, struct kv_tenant_stats *out);
+
+/* Full consistency check, O(everything): for tests. CN_EINTERNAL says what is wrong. */
+int kv_check(const struct kv_pool *p, struct cn_error *err);
+
+/* ---- spaces (pool.c) ----------------------------------------------------------------------------- */
+
+struct kv_group {
+    uint32_t window_tokens;       /* last tokens a row sees, itself included; 0 = all */
+    uint64_t block_bytes;         /* 1 .. slab_bytes; a slab holds at most 4096 blocks */
+};
+struct kv_space;
+struct kv_space_opts {
+    const void *id;               /* model, adapter, KV type: goes into every key; copied */
+    size_t id_len;
+    uint32_t block_tokens;
+    uint32_t n_groups;
+    const struct kv_group *groups; /* copied */
+};
+int kv_space_add(struct kv_pool *p, const struct kv_space_opts *opts, struct kv_space **out,
+                 struct cn_error *err);
+/* Every sequence of it closed and retired (CN_EBUSY otherwise); its cache is dropped. */
+int kv_space_drop(struct kv_space *s);
+uint32_t kv_space_block_tokens(const struct kv_space *s);
+uint32_t kv_space_n_groups(const struct kv_space *s);
+/* The longest sequence that fits when nothing else runs, the reserves of others left alone;
+ * chunk_tokens = the most rows that one step gives a sequence. *need (if not NULL) = slabs that
+ * n_tokens would take, *have = slabs that tenant can get. */
+uint64_t kv_space_max_tokens(const struct kv_space *s, uint32_t tenant, uint32_t chunk_tokens);
+void kv_space_need(const struct kv_space *s, uint32_t tenant, uint64_t n_tokens,
+                   uint32_t chunk_tokens, uint64_t *need_slabs, uint64_t *have_slabs);
+
+/* ---- sequences (seq.c) ----------------------------------------------------------------------------
+ * Life: open; then again and again: match (while tokens known in advance are left), extend, launch
+ * the step, commit (or abort); at last close. */
+
+struct kv_seq;
+enum { KV_SEQ_NO_READ = 1,        /* never adopts blocks of the tree */
+       KV_SEQ_NO_WRITE = 2 };     /* its blocks never enter the tree */
+struct kv_seq_opts {
+    uint32_t tenant;
+    uint64_t salt;                /* a narrower namespace within the tenant's; 0 = none */
+    uint32_t flags;
+    uint64_t max_tokens;          /* the tables are made for so many (they never move) */
+    uint64_t share_tokens;        /* positions from here on never enter the tree; 0 = no bound */
+};
+int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *opts, struct kv_seq **out);
+/* Gives everything back: at once, or when the steps in flight have retired if rows of it are in
+ * one. Blocks of rows that were extended and not committed are dropped. NULL is fine. */
+void kv_seq_close(struct kv_seq *q);
+/* As close, but nothing that it wrote and did not find enters or stays in the tree (its numbers
+ * are not to be trusted). */
+void kv_seq_close_failed(struct kv_seq *q);
+
+enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
+                KV_WAIT };        /* the next block is being filled by another sequence */
+/* Adopts from the tree what follows the sequence's end, given the n items known so far (all of
+ * them, from position 0); at least the last one is left to compute. May make a copy plan (a block
+ * that agrees in part). Cheap to call again while it answers KV_WAIT. With rows in flight it
+ * answers KV_GO and does nothing. *adopted (may be NULL) = tokens gained by this call. */
+enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted);
+/* How many items a new sequence would find, without taking anything (for queue order). */
+uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
+                       const uint32_t *ids, uint64_t n);
+/* Reserves blocks for the next n rows. ids: the n items of these rows, so that whole blocks are
+ * announced as being filled; NULL when they are not known yet. CN_ENOMEM: the blocks cannot be had
+ * now, and nothing has changed. CN_ERANGE: past max_tokens. */
+int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids);
+/* The next n rows of those that were extended are computed; ids are their items. Full blocks enter
+ * the tree; blocks behind windows are given up. */
+void kv_seq_commit(struct kv_seq *q, const uint32_t *ids, uint32_t n);
+/* Forgets rows from n_tokens on (planned ones, or committed ones). CN_ENOMEM: a shared block would
+ * have to be copied and there is no room; CN_ENOENT: a window's blocks are gone. Then nothing has
+ * changed. Not while a step that computes rows of it is in flight. */
+int kv_seq_truncate(struct kv_seq *q, uint64_t n_tokens);
+/* A new sequence with the first n_tokens items of q as far as they can be had without computing:
+ * shared blocks, and a copy of a partial one. ids: q's items, n_tokens of them, all committed. It
+ * may end up shorter than n_tokens: go on as after open. CN_ENOMEM. */
+int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64_t max_tokens,
+                struct kv_seq **out);
+
+uint64_t kv_seq_length(const struct kv_seq *q);   /* committed (or adopted) tokens */
+uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
+/* Per group: block number of each logical block. The pointers stay the same while it is open. */
+const uint32_t *const *kv_seq_tables(const struct kv_seq *q);
+/* Bytes of the blocks that closing it would make free or evictable (shared ones not counted). */
+uint64_t kv_seq_own_bytes(const struct kv_seq *q);
+/* All blocks it uses, over all groups. */
+uint64_t kv_seq_n_blocks(const struct kv_seq *q);
+
+/* Copies to be done before the step that has the sequence's next rows: per group, the first
+ * n_tokens of block src to block dst. Both stay put until those rows are committed. */
+struct kv_copy {
+    uint32_t group, dst, src, n_tokens;
+};
+uint32_t kv_seq_copies(const struct kv_seq *q, const struct kv_copy **out);
+
+#endif

@@ -1,0 +1,223 @@
+/* scheduler: who runs next. Queue, fairness, admission, composition of steps, preemption, cancel.
+ *
+ * Pure: state, the stepper's clock, and what the stepper answers; no threads, no device, no text.
+ * The runtime implements struct sch_stepper with a device; the simulator with a fake.
+ *
+ * A request has n choices; each choice has a KV sequence while it runs. Every accepted request gets
+ * exactly one on_end, after one on_choice_end per choice.
+ *
+ * Fairness: a tenant's counter grows by the cost of what it is served (computed prompt tokens,
+ * decode tokens, KV blocks x time) over its weight; the lowest counter goes first; a tenant that
+ * comes back from idle is lifted to the lowest of those that are busy. Tokens computed again after
+ * a preemption cost nobody. Cost per token does not depend on how many requests wait.
+ *
+ * Threads: everything here is called by one thread (the engine thread). Callbacks run inside
+ * sch_iterate; of the functions below they may call sch_cancel, sch_pause and sch_submit. */
+#ifndef SCHEDULER_SCHEDULER_H
+#define SCHEDULER_SCHEDULER_H
+
+#include "base/base.h"
+#include "kvpool/kvpool.h"
+
+struct sch;
+
+/* ---- steps: what the scheduler asks of the device (types only) ----------------------------------- */
+
+/* Rows of one sequence, positions ascending by one from pos. All tokens of a segment come from one
+ * source. Positions that hold media are known to the stepper through user. */
+struct sch_segment {
+    uint64_t request;        /* id */
+    void *user;              /* of the request */
+    uint32_t choice;
+    uint32_t adapter;        /* 0 = none */
+    struct kv_seq *seq;      /* tables: kv_seq_tables */
+    uint64_t pos;            /* position of the first row */
+    uint32_t n_rows;
+    uint32_t first_row;      /* the step's number of its first row */
+    const uint32_t *tokens;  /* n_rows ids; NULL: from_ticket and from_row (then n_rows is 1) */
+    uint64_t from_ticket;    /* the id sampled for row from_row of that step */
+    uint32_t from_row;
+    uint32_t n_sample;       /* the last n_sample rows are sampled (0 in the midst of a prompt) */
+    uint32_t n_logits;       /* the last n_logits rows want logits (>= n_sample): scored prompts */
+};
+
+struct sch_step {
+    uint32_t model;          /* index given by sch_model_add */
+    uint32_t n_segments, n_rows, n_sample, n_logits;
+    const struct sch_segment *segments;
+    uint32_t n_copies;       /* to be done before the step, in order */
+    const struct kv_copy *copies;
+};
+
+/* One per sampled row, in the order of the rows. */
+struct sch_row_result {
+    int status;              /* 0, or CN_ENUMERIC: the row's logits are no numbers */
+    uint32_t token;
+    const void *drawn;       /* the stepper's own record; passed to on_token */
+};
+struct sch_step_result {
+    uint32_t n_rows;
+    const struct sch_row_result *rows; /* the stepper's, valid until the next collect */
+};
+
+/* launch: borrows the step until it is collected; *ticket rises by every call. An error fails the
+ *   requests of the step, nothing else.
+ * collect: waits for the oldest launched step; an error fails its requests.
+ * cancel (may be NULL): the results of a launched step are no longer wanted (at sch_free). */
+struct sch_stepper {
+    void *self;
+    uint32_t depth;          /* steps in flight: 1 or 2 */
+    int (*launch)(void *self, const struct sch_step *step, uint64_t *ticket);
+    int (*collect)(void *self, uint64_t ticket, struct sch_step_result *out);
+    void (*cancel)(void *self, uint64_t ticket);
+    uint64_t (*now)(void *self); /* monotonic, ns */
+};
+
+/* ---- requests ------------------------------------------------------------------------------------- */
+
+enum sch_class { SCH_INTERACTIVE, SCH_NORMAL, SCH_BACKGROUND, SCH_N_CLASSES };
+enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
+       SCH_NO_CACHE_WRITE = 2,
+       SCH_PROMPT_LOGITS = 4 }; /* logits of every prompt row, for choice 0 (with NO_CACHE_READ:
+                                 * of all of them; else of those that are computed) */
+struct sch_request {
+    uint32_t tenant, model, adapter;
+    enum sch_class class;
+    uint64_t salt;           /* namespace within the tenant's */
+    const uint32_t *prompt;  /* item ids; copied */
+    uint64_t n_prompt;       /* >= 1 */
+    uint64_t max_new;        /* tokens per choice; 0 = as many as the window has room for */
+    uint32_t n_choices;      /* >= 1 */
+    uint32_t flags;
+    uint64_t queue_deadline_ns; /* absolute: not started by then = ended; 0 = none */
+    uint64_t deadline_ns;    /* absolute: not done by then = ended; 0 = none */
+    void *user;
+};
+
+enum sch_verdict { SCH_CONTINUE, SCH_STOP };
+enum sch_end {
+    SCH_END_STOP,            /* on_token said so */
+    SCH_END_LENGTH,          /* max_new or the window is reached */
+    SCH_END_CANCELLED, SCH_END_DEADLINE,
+    SCH_END_ERROR,           /* with a CN_E code */
+};
+struct sch_usage {
+    uint64_t prompt_tokens;
+    uint64_t cached_tokens;     /* of the prompt, taken from the tree by choice 0 when it first ran */
+    uint64_t computed_tokens;   /* rows computed, all choices, recomputed ones not counted */
+    uint64_t recomputed_tokens; /* after preemptions */
+    uint64_t generated_tokens;  /* delivered through on_token, all choices */
+    uint32_t preemptions;
+    uint64_t submitted_ns, first_step_ns, first_token_ns, ended_ns; /* 0 = never */
+};
+struct sch_token {
+    uint64_t request;
+    void *user;
+    uint32_t choice;
+    uint64_t index;          /* of the output token, from 0 */
+    uint64_t position;       /* n_prompt + index */
+    uint32_t token;
+    const void *drawn;       /* from the stepper */
+};
+
+struct sch_callbacks {
+    void *arg;
+    enum sch_verdict (*on_token)(void *arg, const struct sch_token *t);
+    void (*on_choice_end)(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason);
+    /* code: 0 for STOP and LENGTH, else CN_E... After this the id is stale. */
+    void (*on_end)(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
+                   const struct sch_usage *usage);
+};
+
+/* ---- set-up (sch.c) --------------------------------------------------------------------------------- */
+
+struct sch_opts {            /* 0 = the default in parentheses */
+    struct kv_pool *pool;    /* borrowed */
+    struct sch_stepper stepper;
+    struct sch_callbacks cb;
+    uint32_t max_running;    /* choices that hold KV at once (256) */
+    uint32_t max_queue;      /* waiting requests (1024) */
+    uint64_t max_queue_tokens; /* prompt tokens of waiting requests (4,194,304) */
+    uint64_t step_target_ns; /* what a step with decode rows in it should take (100 ms) */
+    uint32_t max_choices;    /* per request (8) */
+    uint32_t max_preemptions; /* per choice; then it is not chosen any more (4) */
+    /* cost units: a computed prompt token costs 1 */
+    double decode_cost;      /* per generated token (2) */
+    double block_cost;       /* per KV block and second (0.05) */
+    uint64_t quantum;        /* cost that a tenant may overdraw for a cached prefix (512) */
+};
+int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err);
+/* Ends what is left (SCH_END_CANCELLED), waits for steps in flight. */
+void sch_free(struct sch *s);
+
+struct sch_model_opts {
+    struct kv_space *space;  /* borrowed */
+    uint64_t context;        /* window of the model */
+    uint32_t max_rows;       /* of a step */
+    uint32_t max_logit_rows;
+};
+/* Models are numbered from 0 in the order of adding; a dropped number is used again. */
+int sch_model_add(struct sch *s, const struct sch_model_opts *opts, uint32_t *model,
+                  struct cn_error *err);
+int sch_model_drop(struct sch *s, uint32_t model); /* CN_EBUSY while requests for it are left */
+
+struct sch_tenant_opts {     /* 0 = the default in parentheses */
+    double weight;           /* (1) */
+    uint32_t max_concurrent; /* requests accepted and not ended (no limit) */
+    uint32_t max_queued;     /* of these, waiting (no limit) */
+    enum sch_class ceiling;  /* no request runs in a better class */
+    uint64_t kv_reserve_bytes;
+};
+/* Tenants are numbered densely from 0; one that was never set has the defaults. */
+int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts *opts);
+
+/* ---- running (sch.c) ---------------------------------------------------------------------------------- */
+
+/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's limits),
+ * CN_EWINDOW, CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new), CN_EMODEL,
+ * CN_EDEADLINE, CN_ENOMEM. */
+int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err);
+/* Takes effect in the next sch_iterate, before anything else. A stale id is ignored. */
+void sch_cancel(struct sch *s, uint64_t id);
+/* A paused request gets no more decode or prefill rows; it keeps its blocks while there is room. */
+void sch_pause(struct sch *s, uint64_t id, bool paused);
+/* One iteration: cancels, deadlines, admission, composition and launch of at most one step, and
+ * collection of one when `depth` steps are in flight or there is nothing to launch. True when
+ * there was a step to launch or collect: call it again at once. */
+bool sch_iterate(struct sch *s);
+/* When sch_iterate has something to do by the clock alone: ns, UINT64_MAX = never. Only meaningful
+ * after sch_iterate returned false. */
+uint64_t sch_next_wake(const struct sch *s);
+/* Seconds after which a refused request might be accepted (for Retry-After), >= 1. */
+uint32_t sch_retry_after_s(const struct sch *s);
+
+struct sch_stats {
+    uint64_t running;            /* requests that hold KV blocks */
+    uint64_t waiting;            /* accepted, not running */
+    uint64_t waiting_tokens;
+    uint64_t in_flight;          /* steps */
+    uint64_t steps, rows;
+    uint64_t prompt_tokens;      /* of accepted requests */
+    uint64_t prompt_computed;    /* prompt rows computed for the first time */
+    uint64_t prompt_cached;      /* prompt tokens adopted instead */
+    uint64_t recomputed, generated, preemptions;
+    uint64_t cancelled_tokens;   /* generated for requests that were cancelled */
+    uint64_t wasted;             /* rows computed whose result nobody saw */
+    uint64_t accepted, refused, ended_ok, ended_error, ended_cancelled;
+    uint64_t last_step_ns;       /* duration */
+    uint64_t last_progress_ns;   /* when a step was last collected */
+    double step_base_ns, step_row_ns; /* the fitted cost of a step: base + rows x row */
+};
+void sch_stats(const struct sch *s, struct sch_stats *out);
+
+struct sch_tenant_stats {
+    double counter;              /* weighted cost served (lifts included) */
+    double served;               /* cost served, not weighted, no lifts */
+    uint64_t running, waiting, prompt_computed, cached, generated;
+};
+void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_stats *out);
+
+/* Full consistency check for tests: CN_EINTERNAL says what is wrong. */
+int sch_check(const struct sch *s, struct cn_error *err);
+
+#endif
