@@ -26,6 +26,9 @@ struct eng_gguf;
  * files (no tensors) are fine. */
 int eng_gguf_open(const char *path, struct eng_gguf **out, struct cn_error *err);
 void eng_gguf_close(struct eng_gguf *g);
+/* False once a file was truncated, changed or could not be read since it was opened: what was read
+ * since then may be zeros (never a signal). Any thread; one fstat per file. */
+bool eng_gguf_intact(const struct eng_gguf *g);
 /* Scalars: CN_ENOENT when the key is absent, CN_EFORMAT when it has another kind of type or does
  * not fit. Numbers convert between integer types when the value fits. */
 int eng_gguf_u64(const struct eng_gguf *g, const char *key, uint64_t *out, struct cn_error *err);

@@ -1,0 +1,164 @@
+/* Mapped files that survive being truncated. Any thread may open and close; readers are free.
+ *
+ * A signal handler can only reach static data, so the ranges live in one static list whose nodes
+ * are never freed, only reused: the handler may walk it while another thread changes it.
+ * Invariant: a node's range is non-empty exactly while its pages are mapped. */
+#include "engine/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct eng_mapping {
+    _Atomic uintptr_t start, end; /* end is a page boundary; 0, 0 when unused */
+    atomic_bool damaged;
+    struct eng_mapping *next;     /* set once, before the node is published */
+    uint64_t bytes;
+    int fd;
+    struct timespec mtime;
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct eng_mapping *_Atomic list_head;
+static struct sigaction previous_action;
+static bool handler_installed;
+static size_t page_size;
+
+/* Puts zero pages from the missing page to the end of its mapping. Only system calls. */
+static bool repair(uintptr_t addr)
+{
+    for (struct eng_mapping *m = atomic_load(&list_head); m; m = m->next) {
+        uintptr_t start = atomic_load(&m->start), end = atomic_load(&m->end);
+        if (addr < start || addr >= end) continue;
+        uintptr_t page = addr & ~(uintptr_t)(page_size - 1);
+        atomic_store(&m->damaged, true);
+        return mmap((void *)page, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                    -1, 0) != MAP_FAILED;
+    }
+    return false;
+}
+
+static void on_sigbus(int sig, siginfo_t *info, void *context)
+{
+    int saved = errno;
+    bool done = repair((uintptr_t)info->si_addr);
+    errno = saved;
+    if (done) return;
+    if (previous_action.sa_flags & SA_SIGINFO) {
+        previous_action.sa_sigaction(sig, info, context);
+    } else if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN) {
+        previous_action.sa_handler(sig);
+    } else {
+        signal(SIGBUS, SIG_DFL); /* the faulting instruction runs again and ends the process */
+    }
+}
+
+static int install_handler(struct cn_error *err)
+{
+    if (handler_installed) return CN_OK;
+    page_size = (size_t)sysconf(_SC_PAGESIZE);
+    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, &action, &previous_action) != 0)
+        return cn_fail(err, CN_EIO, "cannot install a handler for SIGBUS: %s", strerror(errno));
+    handler_installed = true;
+    return CN_OK;
+}
+
+/* A node that is in the list and belongs to the caller. */
+static struct eng_mapping *take_node(void)
+{
+    for (struct eng_mapping *m = atomic_load(&list_head); m; m = m->next) {
+        if (m->fd < 0) {
+            m->fd = 0; /* taken; the caller sets the real one under the same lock */
+            return m;
+        }
+    }
+    struct eng_mapping *m = cn_calloc(1, sizeof(*m));
+    if (!m) return NULL;
+    m->next = atomic_load(&list_head);
+    atomic_store(&list_head, m);
+    return m;
+}
+
+static int map_file(int fd, const char *path, struct eng_mapping **out, struct cn_error *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return cn_fail(err, CN_EIO, "%s: not a regular file", path);
+    if (st.st_size == 0) return cn_fail(err, CN_EFORMAT, "%s: the file is empty", path);
+    if ((uint64_t)st.st_size > SIZE_MAX / 2)
+        return cn_fail(err, CN_EIO, "%s: too large for this machine's addresses", path);
+
+    pthread_mutex_lock(&list_lock);
+    int rc = install_handler(err);
+    struct eng_mapping *m = rc ? NULL : take_node();
+    if (!rc && !m) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    if (!rc) {
+        size_t bytes = (size_t)st.st_size;
+        size_t span = (bytes + page_size - 1) & ~(page_size - 1); /* checked: <= SIZE_MAX / 2 */
+        void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            rc = cn_fail(err, CN_EIO, "%s: cannot be mapped: %s", path, strerror(errno));
+            m->fd = -1;
+        } else {
+            m->bytes = bytes;
+            m->fd = fd;
+            m->mtime = st.st_mtim;
+            atomic_store(&m->damaged, false);
+            atomic_store(&m->end, (uintptr_t)p + span);
+            atomic_store(&m->start, (uintptr_t)p);
+            *out = m;
+        }
+    }
+    pthread_mutex_unlock(&list_lock);
+    return rc;
+}
+
+int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error *err)
+{
+    /* O_NONBLOCK: opening a pipe by mistake must not hang. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return cn_fail(err, errno == ENOENT ? CN_ENOENT : CN_EIO, "%s: %s", path,
+                       strerror(errno));
+    int rc = map_file(fd, path, out, err);
+    if (rc) close(fd);
+    return rc;
+}
+
+void eng_mapping_close(struct eng_mapping *m)
+{
+    if (!m) return;
+    pthread_mutex_lock(&list_lock);
+    void *p = (void *)atomic_load(&m->start);
+    atomic_store(&m->start, 0);
+    atomic_store(&m->end, 0);
+    munmap(p, m->bytes);
+    close(m->fd);
+    m->fd = -1;
+    pthread_mutex_unlock(&list_lock);
+}
+
+const uint8_t *eng_mapping_data(const struct eng_mapping *m)
+{
+    return (const uint8_t *)atomic_load(&m->start);
+}
+
+uint64_t eng_mapping_bytes(const struct eng_mapping *m)
+{
+    return m->bytes;
+}
+
+bool eng_mapping_intact(const struct eng_mapping *m)
+{
+    struct stat st;
+    if (atomic_load(&m->damaged)) return false;
+    return fstat(m->fd, &st) == 0 && (uint64_t)st.st_size == m->bytes &&
+           st.st_mtim.tv_sec == m->mtime.tv_sec && st.st_mtim.tv_nsec == m->mtime.tv_nsec;
+}

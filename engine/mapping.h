@@ -1,0 +1,20 @@
+/* Read-only mappings of files that may be cut short or fail while they are in use.
+ * Private to engine/. A page that is gone (truncated file, read error) raises SIGBUS; the handler
+ * here puts zeroed pages in place of it and marks the mapping, so that the reader goes on and the
+ * owner finds out. Signals for other addresses go to the handler that was there before. */
+#ifndef ENGINE_MAPPING_H
+#define ENGINE_MAPPING_H
+
+#include "base/base.h"
+
+struct eng_mapping;
+/* Maps a regular file. CN_ENOENT, CN_EIO (reason in words), CN_EFORMAT when it is empty. */
+int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error *err);
+void eng_mapping_close(struct eng_mapping *m);
+const uint8_t *eng_mapping_data(const struct eng_mapping *m);
+uint64_t eng_mapping_bytes(const struct eng_mapping *m);
+/* False once a page was found missing, or when the file's size or time of change is no longer that
+ * of the opening: what was read since then cannot be trusted. Any thread; one fstat. */
+bool eng_mapping_intact(const struct eng_mapping *m);
+
+#endif
