@@ -1,0 +1,196 @@
+/* base/metrics.c: the page is parsed line by line as the text format 0.0.4 says; base/log.c: what a
+ * line may hold, read back from a pipe in place of standard error. */
+#include "base/base.h"
+
+#include <setjmp.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include <cmocka.h>
+
+static struct cn_metrics metrics;
+
+struct parsed {
+    char helped[200][64], typed[200][64], types[200][16];
+    size_t n_help, n_type, samples;
+};
+
+static bool name_ok(const char *s, size_t n)
+{
+    if (!n || isdigit((unsigned char)s[0])) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)s[i]) && s[i] != '_' && s[i] != ':') return false;
+    return true;
+}
+
+/* The value of the sample whose name and labels are exactly `series`; fails when absent. */
+static double sample(const char *page, const char *series)
+{
+    size_t n = strlen(series);
+
+    for (const char *l = page; l && *l; l = strchr(l, '\n') ? strchr(l, '\n') + 1 : NULL)
+        if (!strncmp(l, series, n) && l[n] == ' ') return strtod(l + n, NULL);
+    fail_msg("no sample %s", series);
+    return 0;
+}
+
+static void parse_sample(struct parsed *p, const char *line)
+{
+    size_t n = strcspn(line, "{ ");
+    const char *rest = line + n;
+    char *end, base[64];
+    bool known = false;
+
+    assert_true(name_ok(line, n));
+    if (*rest == '{') {
+        const char *close = strchr(rest, '}');
+        assert_non_null(close);
+        const char *eq = strchr(rest, '=');
+        assert_true(eq && eq < close && name_ok(rest + 1, (size_t)(eq - rest - 1)));
+        assert_true(eq[1] == '"' && close[-1] == '"');
+        rest = close + 1;
+    }
+    assert_int_equal(*rest, ' ');
+    strtod(rest + 1, &end);
+    assert_true(end != rest + 1 && *end == '\0');
+    /* it belongs to the family announced last */
+    snprintf(base, sizeof base, "%s", p->typed[p->n_type - 1]);
+    known = !strncmp(line, base, strlen(base));
+    assert_true(known);
+    if (strcmp(p->types[p->n_type - 1], "histogram")) assert_int_equal(strlen(base), n);
+    p->samples++;
+}
+
+static void page_is_valid(void **state)
+{
+    static struct parsed p;
+    struct cn_buf b;
+    char *copy, *save = NULL;
+
+    cn_buf_init(&b, 0);
+    assert_int_equal(cn_metrics_render(&metrics, &b), 0);
+    assert_int_equal(b.data[b.len - 1], '\n');
+    copy = strdup(cn_buf_cstr(&b));
+    for (char *l = strtok_r(copy, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+        char name[64], type[16];
+        if (sscanf(l, "# HELP %63s %*s", name) == 1) {
+            for (size_t i = 0; i < p.n_help; i++) /* a family stands once, in one piece */
+                assert_string_not_equal(p.helped[i], name);
+            strcpy(p.helped[p.n_help++], name);
+        } else if (sscanf(l, "# TYPE %63s %15s", name, type) == 2) {
+            assert_string_equal(p.helped[p.n_help - 1], name);
+            assert_true(!strcmp(type, "counter") || !strcmp(type, "gauge") ||
+                        !strcmp(type, "histogram"));
+            if (!strcmp(type, "counter")) assert_non_null(strstr(name, "_total"));
+            strcpy(p.typed[p.n_type], name);
+            strcpy(p.types[p.n_type++], type);
+        } else {
+            assert_int_not_equal(l[0], '#');
+            parse_sample(&p, l);
+        }
+    }
+    assert_int_equal(p.n_help, p.n_type);
+    assert_true(p.samples > CN_M_COUNT);
+    free(copy);
+    cn_buf_fini(&b);
+    cn_buf_init(&b, 100);
+    assert_int_equal(cn_metrics_render(&metrics, &b), CN_ELIMIT);
+    cn_buf_fini(&b);
+}
+
+static void values_and_histograms(void **state)
+{
+    struct cn_buf b;
+    const char *page;
+
+    memset(&metrics, 0, sizeof metrics);
+    cn_metric_add(&metrics, CN_M_steps, 41);
+    cn_metric_add(&metrics, CN_M_steps, 1);
+    cn_metric_set(&metrics, CN_M_kv_blocks_cached, 12);
+    cn_metric_set(&metrics, CN_M_kv_bytes_total, 123456789012.0);
+    cn_metric_set(&metrics, CN_M_engine_last_step_seconds, 0.125);
+    assert_true(cn_metric_get(&metrics, CN_M_steps) == 42);
+    assert_true(cn_metric_get(&metrics, CN_M_engine_last_step_seconds) == 0.125);
+    cn_metric_observe(&metrics, CN_H_ttft, 1000000);               /* 1 ms: le 0.001 holds it */
+    cn_metric_observe(&metrics, CN_H_ttft, 1000001);               /* next bucket */
+    cn_metric_observe(&metrics, CN_H_ttft, UINT64_C(3000000000));  /* 3 s */
+    cn_metric_observe(&metrics, CN_H_ttft, UINT64_C(99000000000)); /* +Inf */
+    cn_buf_init(&b, 0);
+    assert_int_equal(cn_metrics_render(&metrics, &b), 0);
+    page = cn_buf_cstr(&b);
+    assert_true(sample(page, "conifer_engine_steps_total") == 42);
+    assert_true(sample(page, "conifer_kv_blocks{state=\"cached\"}") == 12);
+    assert_true(sample(page, "conifer_kv_bytes") == 123456789012.0);
+    assert_true(sample(page, "conifer_engine_last_step_seconds") == 0.125);
+    assert_true(sample(page, "conifer_time_to_first_token_seconds_bucket{le=\"0.001\"}") == 1);
+    assert_true(sample(page, "conifer_time_to_first_token_seconds_bucket{le=\"0.0025\"}") == 2);
+    assert_true(sample(page, "conifer_time_to_first_token_seconds_bucket{le=\"2.5\"}") == 2);
+    assert_true(sample(page, "conifer_time_to_first_token_seconds_bucket{le=\"5\"}") == 3);
+    assert_true(sample(page, "conifer_time_to_first_token_seconds_bucket{le=\"+Inf\"}") == 4);
+    assert_true(sample(page, "conifer_time_to_first_token_seconds_count") == 4);
+    double sum = sample(page, "conifer_time_to_first_token_seconds_sum");
+    assert_true(sum > 102.002 && sum < 102.00201);
+    cn_buf_fini(&b);
+}
+
+/* Runs cn_log with standard error in a pipe; returns what came, NUL-terminated. */
+static char *logged(enum cn_log_format f, enum cn_log_level max, enum cn_log_level level,
+                    const char *text)
+{
+    static char out[65536];
+    int ends[2], keep = dup(STDERR_FILENO);
+    ssize_t n;
+
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    cn_log_setup(max, f);
+    cn_log(level, "test", "%s", text);
+    dup2(keep, STDERR_FILENO);
+    close(keep);
+    n = read(ends[0], out, sizeof out - 1);
+    close(ends[0]);
+    out[n > 0 ? n : 0] = '\0';
+    return out;
+}
+
+static void log_lines_cannot_be_forged(void **state)
+{
+    static const char evil[] = "a\nerror forged\r\x1b[2J\xc2\x9b\xff\xc3\xa9 end";
+    char big[3000];
+    char *line = logged(CN_LOG_TEXT, CN_LOG_INFO, CN_LOG_INFO, evil);
+
+    assert_non_null(strstr(line,
+                           " info  test: a\\nerror forged\\x0d\\x1b[2J\\xc2\\x9b\\xff\xc3\xa9 "
+                           "end\n"));
+    assert_ptr_equal(strchr(line, '\n'), line + strlen(line) - 1);
+    line = logged(CN_LOG_JOURNAL, CN_LOG_INFO, CN_LOG_WARN, "x\ny");
+    assert_string_equal(line, "<4>test: x\\ny\n");
+    assert_string_equal(logged(CN_LOG_TEXT, CN_LOG_WARN, CN_LOG_INFO, "quiet"), "");
+    line = logged(CN_LOG_JSON, CN_LOG_DEBUG, CN_LOG_DEBUG, evil);
+    json_t *j = json_loads(line, 0, NULL);
+    assert_non_null(j);
+    assert_string_equal(json_string_value(json_object_get(j, "level")), "debug");
+    assert_string_equal(json_string_value(json_object_get(j, "message")),
+                        "a\nerror forged\r\x1b[2J\xc2\x9b\xef\xbf\xbd\xc3\xa9 end");
+    json_decref(j);
+    memset(big, 'q', sizeof big - 1); /* longer than the buffer on the stack: whole all the same */
+    big[sizeof big - 1] = '\0';
+    line = logged(CN_LOG_JOURNAL, CN_LOG_INFO, CN_LOG_INFO, big);
+    assert_int_equal(strlen(line), strlen("<6>test: \n") + strlen(big));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_and_histograms),
+        cmocka_unit_test(page_is_valid),
+        cmocka_unit_test(log_lines_cannot_be_forged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
