@@ -9,8 +9,10 @@
 
 void *cn_calloc(size_t n, size_t size)
 {
-    if (n == 0 || size == 0) return calloc(1, 1);
-    return calloc(n, size); /* calloc checks the product itself */
+    size_t bytes;
+
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    return bytes ? calloc(n, size) : calloc(1, 1);
 }
 
 void *cn_malloc_array(size_t n, size_t size)

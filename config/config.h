@@ -94,7 +94,7 @@ void cfg_log_setup(const struct cfg *c);
 /* ---- models (config/models.c) --------------------------------------------------------------- */
 
 struct cfg_model {
-    const char *name, *family, *quant;
+    const char *name, *file, *family, *quant;
     uint64_t bytes;
     const char *sha256; /* 64 lower-case hex digits */
     const char *licence, *source;
@@ -108,8 +108,9 @@ bool cfg_model_name_ok(const char *name);
 /* $CONIFER_HOME/models, else $XDG_DATA_HOME/conifer/models, else ~/.local/share/conifer/models.
  * The service's unit sets CONIFER_HOME=/var/lib/conifer. Returned owned; NULL when out of memory. */
 char *cfg_models_dir(void);
-/* Finds the file of a model name in dir: <name>.gguf, or <name> when it ends in .gguf. CN_EINVAL for
- * a name outside the alphabet, CN_EMODEL when there is none. *path is returned owned. */
+/* Finds the file of a model name in dir: the catalog's file, else <name>.gguf, or <name> when it ends
+ * in .gguf. CN_EINVAL for a name outside the alphabet, CN_EMODEL when there is none. *path is returned
+ * owned. */
 int cfg_find_model(const char *dir, const char *name, char **path, struct cn_error *err);
 /* The file that c asks for: model.path, else model.name, else the catalog's default. *path and *name
  * (what clients call it) are returned owned. */

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 static const struct cfg_model catalog[] = {
-#define MODEL(name, family, quant, bytes, sha256, licence, source)                                 \
-    {name, family, quant, bytes, sha256, licence, source},
+#define MODEL(name, file, family, quant, bytes, sha256, licence, source)                           \
+    {name, file, family, quant, bytes, sha256, licence, source},
 #include "config/catalog.def"
 #undef MODEL
 };
@@ -75,30 +75,42 @@ static bool ends_in_gguf(const char *name)
     return n > 5 && !strcmp(name + n - 5, ".gguf");
 }
 
+/* dir/file when that is a regular file; NULL with *oom false when not. */
+static char *file_in(const char *dir, const char *file, bool *oom)
+{
+    char *folder = join(dir, "/"), *found = folder ? join(folder, file) : NULL;
+
+    free(folder);
+    *oom = !found;
+    if (found && !is_file(found)) {
+        free(found);
+        found = NULL;
+    }
+    return found;
+}
+
 int cfg_find_model(const char *dir, const char *name, char **path, struct cn_error *err)
 {
-    char file[160];
-    char *folder, *found;
+    const struct cfg_model *known = cfg_catalog_find(name);
+    char file[160], *found = NULL;
+    bool oom = false;
 
     if (!cfg_model_name_ok(name))
         return cn_fail_param(err, CN_EINVAL, "model",
                              "a model name may hold only letters, digits, '.', '_' and '-', at "
                              "most 128 of them");
     snprintf(file, sizeof file, "%s%s", name, ends_in_gguf(name) ? "" : ".gguf");
-    folder = join(dir, "/");
-    found = folder ? join(folder, file) : NULL;
-    free(folder);
-    if (!found) return cn_fail(err, CN_ENOMEM, "out of memory");
-    if (is_file(found)) {
+    if (known) found = file_in(dir, known->file, &oom);
+    if (!found && !oom) found = file_in(dir, file, &oom);
+    if (oom) return cn_fail(err, CN_ENOMEM, "out of memory");
+    if (found) {
         *path = found;
         return CN_OK;
     }
-    free(found);
-    if (cfg_catalog_find(name))
+    if (known)
         return cn_fail_param(err, CN_EMODEL, "model",
-                             "model \"%s\" is not downloaded yet: ./quickstart fetches it, or "
-                             "tools/fetch_model.py %s",
-                             name, name);
+                             "model \"%s\" is not in %s yet: fetch it with `conifer pull %s`", name,
+                             dir, name);
     return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%s\" in %s", name, dir);
 }
 
@@ -126,7 +138,7 @@ int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_erro
     } else {
         dir = cfg_models_dir();
         if (dir) rc = cfg_find_model(dir, wanted, &file, err);
-        if (dir && rc == CN_OK) called = name_of(file);
+        if (dir && rc == CN_OK) called = name_of(wanted);
     }
     free(dir);
     if (rc == CN_OK && (!file || !called)) rc = cn_fail(err, CN_ENOMEM, "out of memory");

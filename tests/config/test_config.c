@@ -1,0 +1,403 @@
+/* config: defaults, the YAML reader and its messages, options, rules between keys. */
+#include "config/config.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HASH_A "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define HASH_B "sha256:0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789abcdef"
+
+static int load(struct cfg *c, const char *text, struct cn_error *e)
+{
+    memset(e, 0, sizeof *e);
+    return cfg_load_text(c, "t.yaml", text, strlen(text), e);
+}
+
+static void defaults_are_what_the_table_says(void **state)
+{
+    struct cfg c;
+    struct cn_error e = {0};
+
+    assert_int_equal(cfg_init(&c, &e), 0);
+    assert_string_equal(c.server.host, "127.0.0.1");
+    assert_int_equal(c.server.port, 8080);
+    assert_null(c.server.unix_socket);
+    assert_int_equal(c.server.max_body_bytes, 16 << 20);
+    assert_true(c.server.header_timeout_s == 10 && c.server.body_grace_s == 30);
+    assert_int_equal(c.server.body_min_rate, 1024);
+    assert_int_equal(c.server.stream_buffer_bytes, 262144);
+    assert_int_equal(c.server.allowed_hosts.count, 0);
+    assert_int_equal(c.model.context, 0);
+    assert_int_equal(c.model.kv_type, CFG_KV_F16);
+    assert_int_equal(c.engine.isa, CFG_ISA_AUTO);
+    assert_int_equal(c.kv.memory_bytes, 0);
+    assert_int_equal(c.kv.block_tokens, 16);
+    assert_int_equal(c.limits.max_n, 8);
+    assert_int_equal(c.limits.max_tokens, 0);
+    assert_int_equal(c.log.level, CFG_LOG_INFO);
+    assert_int_equal(c.n_tenants, 0);
+    assert_int_equal(cfg_check(&c, &e), 0);
+    cfg_fini(&c);
+    cfg_fini(&c);
+    cfg_fini(NULL);
+}
+
+static const char full_file[] =
+    "# a comment\n"
+    "server:\n"
+    "  host: '::1'\n"
+    "  port: 9000\n"
+    "  max_body_bytes: 2 MiB\n"
+    "  heartbeat_s: 0.5\n"
+    "  allowed_hosts: [chat.example.org, \"other\"]\n"
+    "model: {path: /x/y.gguf, kv_type: q8_0, context: 4096}\n"
+    "engine:\n"
+    "  isa: avx2\n"
+    "kv:\n"
+    "  memory_bytes: 3GiB\n"
+    "  block_tokens: 32\n"
+    "scheduler: ~\n"
+    "log: {level: debug, format: json}\n"
+    "tenants:\n"
+    "  - name: alpha\n"
+    "    keys:\n"
+    "      - " HASH_A "\n"
+    "      - " HASH_B "\n"
+    "    weight: 2.5\n"
+    "    kv_share: 0.25\n"
+    "    priority: interactive\n"
+    "  - {name: beta, max_concurrency: 3, max_queued: 7, keys: ["
+    "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]}\n";
+
+static void a_whole_file(void **state)
+{
+    struct cfg c;
+    struct cn_error e;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    if (load(&c, full_file, &e)) fail_msg("%s", e.message);
+    assert_string_equal(c.server.host, "::1");
+    assert_int_equal(c.server.port, 9000);
+    assert_int_equal(c.server.max_body_bytes, 2 << 20);
+    assert_true(c.server.heartbeat_s == 0.5);
+    assert_int_equal(c.server.allowed_hosts.count, 2);
+    assert_string_equal(c.server.allowed_hosts.items[1], "other");
+    assert_string_equal(c.model.path, "/x/y.gguf");
+    assert_int_equal(c.model.kv_type, CFG_KV_Q8_0);
+    assert_int_equal(c.model.context, 4096);
+    assert_int_equal(c.engine.isa, CFG_ISA_AVX2);
+    assert_true(c.kv.memory_bytes == UINT64_C(3) << 30);
+    assert_int_equal(c.kv.block_tokens, 32);
+    assert_int_equal(c.scheduler.max_running, 64);
+    assert_int_equal(c.log.level, CFG_LOG_DEBUG);
+    assert_int_equal(c.log.format, CFG_LOG_JSON);
+    assert_int_equal(c.n_tenants, 2);
+    assert_string_equal(c.tenants[0].name, "alpha");
+    assert_int_equal(c.tenants[0].keys.count, 2);
+    assert_int_equal(c.tenants[0].key_hashes[0].sha256[31], 0xaa);
+    assert_int_equal(c.tenants[0].key_hashes[1].sha256[7], 0xef);
+    assert_int_equal(c.tenants[0].key_hashes[1].sha256[15], 0xef);
+    assert_true(c.tenants[0].weight == 2.5 && c.tenants[1].weight == 1);
+    assert_int_equal(c.tenants[0].priority, CFG_INTERACTIVE);
+    assert_int_equal(c.tenants[1].priority, CFG_NORMAL);
+    assert_int_equal(c.tenants[1].max_concurrency, 3);
+    assert_true(cfg_has_keys(&c));
+    assert_int_equal(cfg_check(&c, &e), 0);
+    /* a second file goes over the first; its tenants replace the others */
+    assert_int_equal(load(&c, "server: {port: 1}\ntenants: [{name: solo}]\n", &e), 0);
+    assert_int_equal(c.server.port, 1);
+    assert_string_equal(c.server.host, "::1");
+    assert_int_equal(c.n_tenants, 1);
+    cfg_fini(&c);
+}
+
+static void files_with_nothing_to_say(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "\n\n",
+                                        "# only a comment\n",
+                                        "---\n",
+                                        "---\n...\n",
+                                        "~\n",
+                                        "{}\n",
+                                        "server:\nmodel:\n",
+                                        "\xef\xbb\xbf",
+                                        "tenants:\n",
+                                        "server: {allowed_hosts: }\n"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(texts); i++) {
+        struct cfg c;
+        struct cn_error e;
+        assert_int_equal(cfg_init(&c, NULL), 0);
+        if (load(&c, texts[i], &e)) fail_msg("%zu: %s", i, e.message);
+        assert_int_equal(c.server.port, 8080);
+        cfg_fini(&c);
+    }
+}
+
+static const struct {
+    const char *text;
+    int code;
+    const char *param, *message; /* the message's beginning */
+} bad[] = {
+    {"server:\n  prot: 1\n", CN_EINVAL, "server.prot",
+     "t.yaml:2:3: server.prot: unknown key; did you mean \"port\"?"},
+    {"sever:\n  port: 1\n", CN_EINVAL, "sever",
+     "t.yaml:1:1: sever: unknown key; did you mean \"server\"?"},
+    {"wholly_else: 1\n", CN_EINVAL, "wholly_else", "t.yaml:1:1: wholly_else: unknown key"},
+    {"tenants:\n- name: a\n  wieght: 1\n", CN_EINVAL, "tenants.wieght",
+     "t.yaml:3:3: tenants.wieght: unknown key; did you mean \"weight\"?"},
+    {"server:\n  port: 1\n  host: a\n  port: 2\n", CN_EINVAL, "server.port",
+     "t.yaml:4:3: server.port: this key was given already"},
+    {"server:\n  port: 1\nmodel: {}\nserver: {}\n", CN_EINVAL, "server",
+     "t.yaml:4:1: server: this key was given already"},
+    {"tenants: []\ntenants: []\n", CN_EINVAL, "tenants", "t.yaml:2:1: tenants: this key was given"},
+    {"server:\n  port: many\n", CN_ETYPE, "server.port",
+     "t.yaml:2:9: server.port: must be a whole number, not \"many\""},
+    {"server:\n  port: '80'\n", CN_ETYPE, "server.port",
+     "t.yaml:2:9: server.port: must be a number"},
+    {"server:\n  port: 80.5\n", CN_ETYPE, "server.port",
+     "t.yaml:2:9: server.port: must be a whole"},
+    {"server:\n  port: 0x50\n", CN_ETYPE, "server.port",
+     "t.yaml:2:9: server.port: must be a whole"},
+    {"server:\n  port: 65536\n", CN_ERANGE, "server.port",
+     "t.yaml:2:9: server.port: must be from 0 to 65535, not 65536"},
+    {"server:\n  port: -1\n", CN_ERANGE, "server.port", "t.yaml:2:9: server.port: must be from 0"},
+    {"server:\n  port: 99999999999999999999999\n", CN_ERANGE, "server.port", "t.yaml:2:9: "},
+    {"server:\n  port: [1]\n", CN_ETYPE, "server.port",
+     "t.yaml:2:9: server.port: must be a single"},
+    {"server:\n  port: {a: 1}\n", CN_ETYPE, "server.port",
+     "t.yaml:2:9: server.port: must be a sin"},
+    {"server:\n  idle_timeout_s: nan\n", CN_ETYPE, "server.idle_timeout_s", "t.yaml:2:19: "},
+    {"server:\n  idle_timeout_s: 1e999\n", CN_ETYPE, "server.idle_timeout_s", "t.yaml:2:19: "},
+    {"server:\n  idle_timeout_s: 0\n", CN_ERANGE, "server.idle_timeout_s", "t.yaml:2:19: "},
+    {"server:\n  max_body_bytes: 12 XiB\n", CN_ETYPE, "server.max_body_bytes", "t.yaml:2:19: "},
+    {"server:\n  max_body_bytes: 12MB\n", CN_ETYPE, "server.max_body_bytes", "t.yaml:2:19: "},
+    {"server:\n  max_body_bytes: 2GiB\n", CN_ERANGE, "server.max_body_bytes", "t.yaml:2:19: "},
+    {"kv: {memory_bytes: 99999999999TiB}\n", CN_ETYPE, "kv.memory_bytes", "t.yaml:1:20: "},
+    {"kv: {block_tokens: 24}\n", CN_EINVAL, "kv.block_tokens",
+     "t.yaml:1:20: kv.block_tokens: must be one of 16|32, not \"24\""},
+    {"model: {kv_type: f17}\n", CN_EINVAL, "model.kv_type",
+     "t.yaml:1:18: model.kv_type: must be one of f16|q8_0, not \"f17\""},
+    {"model: {kv_type: f16|q8_0}\n", CN_EINVAL, "model.kv_type", "t.yaml:1:18: "},
+    {"server: 5\n", CN_ETYPE, "server", "t.yaml:1:9: server: must be a group"},
+    {"server: {allowed_hosts: a}\n", CN_ETYPE, "server.allowed_hosts", "t.yaml:1:25: "},
+    {"server: {allowed_hosts: [[a]]}\n", CN_ETYPE, "server.allowed_hosts", "t.yaml:1:26: "},
+    {"server: {allowed_hosts: [a, ~]}\n", CN_ETYPE, "server.allowed_hosts", "t.yaml:1:29: "},
+    {"server: {host: \"a\\0b\"}\n", CN_EINVAL, "server.host", "t.yaml:1:16: server.host: must not"},
+    {"- a\n", CN_ETYPE, "", "t.yaml:1:1: the file must hold groups of keys"},
+    {"just text\n", CN_ETYPE, "", "t.yaml:1:1: the file must hold"},
+    {"? [a]\n: b\n", CN_ETYPE, "", "t.yaml:1:3: a key must be a single word"},
+    {"server: {port: 1\n", CN_EINVAL, "", "t.yaml:2:1: "},
+    {"server:\n\tport: 1\n", CN_EINVAL, "", "t.yaml:2:1: "},
+    {"server: &x {port: 1}\n", CN_EUNSUPP, "", "t.yaml:1:9: anchors"},
+    {"server: *x\n", CN_EUNSUPP, "", "t.yaml:1:9: anchors"},
+    {"server: {port: !!int 1}\n", CN_EUNSUPP, "", "t.yaml:1:16: tags"},
+    {"server: {}\n---\nserver: {}\n", CN_EUNSUPP, "", "t.yaml:2:1: a second document"},
+    {"server: {host: \"\xff\"}\n", CN_EINVAL, "", "t.yaml:"},
+    {"tenants: 5\n", CN_ETYPE, "tenants", "t.yaml:1:10: tenants: must be a list"},
+    {"tenants: [a]\n", CN_ETYPE, "tenants", "t.yaml:1:11: tenants: each tenant"},
+    {"tenants:\n- weight: 1\n", CN_EMISSING, "tenants.name", "t.yaml:2:3: tenants.name: a tenant"},
+    {"tenants: [{name: 'a b'}]\n", CN_EINVAL, "tenants.name",
+     "t.yaml:1:11: tenants.name: may hold"},
+    {"tenants: [{name: a, keys: [cnf_secret]}]\n", CN_EINVAL, "tenants.keys", "t.yaml:1:11: "},
+    {"tenants: [{name: a, keys: [" HASH_A "a]}]\n", CN_EINVAL, "tenants.keys", "t.yaml:1:11: "},
+    {"tenants: [{name: a, keys: [" HASH_A ", " HASH_A "]}]\n", CN_EINVAL, "tenants.keys",
+     "t.yaml:"},
+    {"tenants: [{name: a, kv_share: 1.5}]\n", CN_ERANGE, "tenants.kv_share", "t.yaml:1:31: "},
+    {"tenants: [{name: a, name: b}]\n", CN_EINVAL, "tenants.name", "t.yaml:1:21: "},
+};
+
+static void bad_files_name_place_and_key(void **state)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(bad); i++) {
+        struct cfg c;
+        struct cn_error e;
+
+        assert_int_equal(cfg_init(&c, NULL), 0);
+        int rc = load(&c, bad[i].text, &e);
+        if (rc != bad[i].code || strcmp(e.param, bad[i].param) ||
+            strncmp(e.message, bad[i].message, strlen(bad[i].message)))
+            fail_msg("%s-> %d [%s] %s", bad[i].text, rc, e.param, e.message);
+        assert_int_equal(e.code, rc);
+        cfg_fini(&c);
+    }
+}
+
+/* Every beginning of a valid file is read or refused, and nothing leaks (run under ASan). */
+static void every_cut_of_a_file(void **state)
+{
+    size_t refused = 0;
+
+    for (size_t n = 0; n < sizeof full_file - 1; n++) {
+        struct cfg c;
+        struct cn_error e = {0};
+
+        assert_int_equal(cfg_init(&c, NULL), 0);
+        char *exact = malloc(n ? n : 1); /* so that a read past the end is seen */
+        memcpy(exact, full_file, n);
+        if (cfg_load_text(&c, "t.yaml", exact, n, &e)) {
+            refused++;
+            assert_true(e.message[0] != '\0');
+        }
+        free(exact);
+        cfg_fini(&c);
+    }
+    assert_in_range(refused, 50, sizeof full_file);
+}
+
+static void large_and_deep_files(void **state)
+{
+    size_t n = 2 << 20;
+    char *text = malloc(n + 1);
+    struct cfg c;
+    struct cn_error e;
+
+    assert_non_null(text);
+    memset(text, '[', n);
+    text[n] = '\0';
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, text, &e), CN_ELIMIT);
+    text[1 << 20] = '\0';
+    assert_int_equal(load(&c, text, &e), CN_ETYPE); /* stops at the first bracket */
+    text[100000] = '\0';
+    memcpy(text, "server: {allowed_hosts: ", 24);
+    assert_int_equal(load(&c, text, &e), CN_ETYPE);
+    free(text);
+    assert_int_equal(cfg_load_file(&c, "/nonexistent/conifer.yaml", &e), CN_EIO);
+    assert_non_null(strstr(e.message, "/nonexistent/conifer.yaml: No such file"));
+    assert_int_equal(cfg_load_file(&c, "/", &e), CN_EIO);
+    cfg_fini(&c);
+}
+
+static void rules_between_keys(void **state)
+{
+    static const struct {
+        const char *text, *param; /* NULL: fine */
+    } cases[] = {
+        {"server: {host: 0.0.0.0}\n", "server.host"},
+        {"server: {host: 0.0.0.0}\ntenants: [{name: a}]\n", "server.host"},
+        {"server: {host: 0.0.0.0}\ntenants: [{name: a, keys: [" HASH_A "]}]\n", NULL},
+        {"server: {host: ''}\n", "server.host"},
+        {"tenants: [{name: a, keys: [" HASH_A "]}, {name: a, keys: [" HASH_B "]}]\n",
+         "tenants.name"},
+        {"tenants: [{name: a, keys: [" HASH_A "]}, {name: b, keys: [" HASH_A "]}]\n",
+         "tenants.keys"},
+        {"tenants: [{name: a, keys: [" HASH_A "]}, {name: b}]\n", "tenants.keys"},
+        {"tenants: [{name: a}, {name: b}]\n", "tenants.keys"},
+        {"tenants: [{name: a}]\n", NULL},
+        {"tenants: [{name: a, kv_share: 0.6, keys: [" HASH_A
+         "]}, {name: b, kv_share: 0.5, keys: [" HASH_B "]}]\n",
+         "tenants.kv_share"},
+        {"model: {name: ../../etc/passwd}\n", "model.name"},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
+        struct cfg c;
+        struct cn_error e;
+
+        assert_int_equal(cfg_init(&c, NULL), 0);
+        if (load(&c, cases[i].text, &e)) fail_msg("%s", e.message);
+        int rc = cfg_check(&c, &e);
+        if ((rc != 0) != (cases[i].param != NULL) || (rc && strcmp(e.param, cases[i].param)))
+            fail_msg("%s-> %d [%s] %s", cases[i].text, rc, e.param, e.message);
+        cfg_fini(&c);
+    }
+    assert_true(cfg_is_loopback("127.8.9.1") && cfg_is_loopback("::1"));
+    assert_true(cfg_is_loopback("LOCALHOST") && cfg_is_loopback("::ffff:127.0.0.1"));
+    assert_false(cfg_is_loopback("0.0.0.0") || cfg_is_loopback("::") ||
+                 cfg_is_loopback("10.0.0.1"));
+    assert_false(cfg_is_loopback("localhost.evil.org") || cfg_is_loopback("::ffff:10.0.0.1"));
+}
+
+static void setting_one_key(void **state)
+{
+    struct cfg c;
+    struct cn_error e;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(cfg_set(&c, "server.port", "99", &e), 0);
+    assert_int_equal(c.server.port, 99);
+    assert_int_equal(cfg_set(&c, "server.allowed_hosts", "a,b,,c", &e), 0);
+    assert_int_equal(c.server.allowed_hosts.count, 3);
+    assert_int_equal(cfg_set(&c, "server.allowed_hosts", "", &e), 0);
+    assert_int_equal(c.server.allowed_hosts.count, 0);
+    assert_int_equal(cfg_set(&c, "server.port", "x", &e), CN_ETYPE);
+    assert_string_equal(e.param, "server.port");
+    assert_int_equal(c.server.port, 99);
+    assert_int_equal(cfg_set(&c, "server.nope", "x", &e), CN_EINVAL);
+    assert_int_equal(cfg_set(&c, "nope", "x", &e), CN_EINVAL);
+    assert_int_equal(cfg_set(&c, "tenants.name", "x", &e), CN_EINVAL);
+    assert_int_equal(cfg_set(&c, ".", "x", &e), CN_EINVAL);
+    cfg_fini(&c);
+}
+
+static void options_over_file(void **state)
+{
+    char file[] = "/tmp/conifer-test-XXXXXX";
+    int fd = mkstemp(file);
+    struct cfg c;
+    struct cn_error e = {0};
+    static const char text[] = "server: {port: 7000, host: '::1'}\nengine: {threads: 3}\n";
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    char *argv[] = {
+        "prog",           "serve", "--port",         "7001", "-x",     "--config", file,
+        "--model=m.gguf", "--set", "limits.max_n=3", "--",   "--port", "5",        NULL};
+    int argc = 13;
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    if (cfg_from_args(&c, &argc, argv, &e)) fail_msg("%s", e.message);
+    assert_int_equal(c.server.port, 7001); /* over the file, though it stands before --config */
+    assert_string_equal(c.server.host, "::1");
+    assert_int_equal(c.engine.threads, 3);
+    assert_string_equal(c.model.path, "m.gguf");
+    assert_int_equal(c.limits.max_n, 3);
+    static const char *const rest[] = {"prog", "serve", "-x", "--", "--port", "5"};
+    assert_int_equal(argc, 6);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(argv[i], rest[i]);
+    assert_null(argv[6]);
+    /* a name on the command line wins over a path in the file */
+    char *name[] = {"prog", "--model", "smollm2-135m", NULL};
+    argc = 3;
+    assert_int_equal(cfg_from_args(&c, &argc, name, &e), 0);
+    assert_null(c.model.path);
+    assert_string_equal(c.model.name, "smollm2-135m");
+    char *lone[] = {"prog", "--port", NULL};
+    argc = 2;
+    assert_int_equal(cfg_from_args(&c, &argc, lone, &e), CN_EMISSING);
+    char *wrong[] = {"prog", "--port=abc", NULL};
+    argc = 2;
+    assert_int_equal(cfg_from_args(&c, &argc, wrong, &e), CN_ETYPE);
+    assert_non_null(strstr(e.message, "--port: server.port: must be a whole number"));
+    char *longer[] = {"prog", "--portable", "1", NULL};
+    argc = 3;
+    assert_int_equal(cfg_from_args(&c, &argc, longer, &e), 0);
+    assert_int_equal(argc, 3);
+    char *absent[] = {"prog", "--config", "/nonexistent.yaml", NULL};
+    argc = 3;
+    assert_int_equal(cfg_from_args(&c, &argc, absent, &e), CN_EIO);
+    cfg_fini(&c);
+    unlink(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_what_the_table_says),
+        cmocka_unit_test(a_whole_file),
+        cmocka_unit_test(files_with_nothing_to_say),
+        cmocka_unit_test(bad_files_name_place_and_key),
+        cmocka_unit_test(every_cut_of_a_file),
+        cmocka_unit_test(large_and_deep_files),
+        cmocka_unit_test(rules_between_keys),
+        cmocka_unit_test(setting_one_key),
+        cmocka_unit_test(options_over_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
