@@ -112,7 +112,8 @@ struct rt_event {
     const char *stop_text;
     /* END: 0 or the error, and what was used. */
     int code;
-    char message[256];
+    char param[128];                /* the field at fault, "" when none */
+    char message[512];
     struct rt_usage usage;
 };
 void rt_event_free(struct rt_event *e);

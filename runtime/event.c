@@ -1,0 +1,35 @@
+/* Events: one allocation each, made by the engine thread, freed by who took them. */
+#include "runtime/rt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t choice,
+                              const struct rt_event_parts *parts)
+{
+    static const struct rt_event_parts none;
+    const struct rt_event_parts *p = parts ? parts : &none;
+    size_t stop_len = p->stop_text ? strlen(p->stop_text) + 1 : 0;
+    size_t tokens_bytes = p->n_tokens * sizeof *p->tokens, top_bytes = p->n_top * sizeof *p->top;
+    struct rt_event *e = calloc(1, sizeof *e + tokens_bytes + top_bytes + p->text_len + stop_len);
+    if (!e) return NULL;
+    char *at = (char *)(e + 1);
+    e->id = id;
+    e->kind = kind;
+    e->choice = choice;
+    if (p->n_tokens) e->tokens = memcpy(at, p->tokens, tokens_bytes);
+    e->n_tokens = p->n_tokens;
+    at += tokens_bytes;
+    if (p->n_top) e->top = memcpy(at, p->top, top_bytes);
+    at += top_bytes;
+    e->text = p->text_len ? memcpy(at, p->text, p->text_len) : "";
+    e->text_len = p->text_len;
+    at += p->text_len;
+    if (stop_len) e->stop_text = memcpy(at, p->stop_text, stop_len);
+    return e;
+}
+
+void rt_event_free(struct rt_event *e)
+{
+    free(e);
+}

@@ -1,0 +1,89 @@
+/* How much KV memory, and how it is cut into slabs. Pure arithmetic. */
+#include "runtime/rt.h"
+
+#define SLAB_AIM_BYTES (2u << 20)
+#define MIN_SLABS 8u
+
+/* Bytes that one sequence of n tokens needs: every group's blocks, windows bounded. */
+static uint64_t sequence_bytes(const struct kr_exec_info *info, uint32_t block_tokens,
+                               uint64_t n_tokens)
+{
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < info->n_groups; g++) {
+        uint64_t n = n_tokens;
+        if (info->groups[g].window_tokens)
+            n = CN_MIN(n, (uint64_t)info->groups[g].window_tokens + block_tokens);
+        uint64_t bytes;
+        if (!cn_mul_u64((n + block_tokens - 1) / block_tokens, info->groups[g].block_bytes, &bytes) ||
+            !cn_add_u64(sum, bytes, &sum))
+            return UINT64_MAX;
+    }
+    return sum;
+}
+
+/* A slab holds whole blocks of one group at a time: the size, near the aim, that wastes least. */
+static uint64_t slab_size(const struct kr_exec_info *info, uint64_t total)
+{
+    uint64_t large = 64, small = UINT64_MAX;
+    for (uint32_t g = 0; g < info->n_groups; g++) {
+        large = CN_MAX(large, info->groups[g].block_bytes);
+        small = CN_MIN(small, info->groups[g].block_bytes);
+    }
+    uint64_t aim = CN_MIN((uint64_t)SLAB_AIM_BYTES, total / MIN_SLABS);
+    uint64_t first = CN_MAX(aim / large, (uint64_t)1), best = first * large;
+    double best_waste = 2;
+    for (uint64_t k = first; k <= first * 4; k++) {
+        uint64_t size = k * large;
+        if (size / small > 1u << KR_BLOCK_INDEX_BITS || (k > 1 && size > total / MIN_SLABS)) break;
+        double waste = 0;
+        for (uint32_t g = 0; g < info->n_groups; g++)
+            waste += (double)(size % info->groups[g].block_bytes) / (double)size;
+        if (waste >= best_waste) continue;
+        best_waste = waste;
+        best = size;
+    }
+    return CN_MIN(best, small << KR_BLOCK_INDEX_BITS);
+}
+
+int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
+                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                   struct rt_memory_plan *out, struct cn_error *err)
+{
+    uint64_t one = sequence_bytes(info, block_tokens, context);
+    uint64_t least = sequence_bytes(info, block_tokens, CN_MIN(context, (uint64_t)block_tokens * 4));
+    uint64_t all, total = want_bytes;
+    if (!cn_mul_u64(one, max_running, &all)) all = UINT64_MAX;
+    /* Half of what is free stays for the page cache, requests and other programs; memory is only
+     * committed when a block is first written. */
+    if (!total) total = CN_MIN(all, free_bytes ? free_bytes / 2 : one);
+    if (want_bytes && free_bytes && want_bytes > free_bytes)
+        return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
+                             "kv.memory_bytes is %.1f MiB, but only %.1f MiB are free after the "
+                             "weights (%.1f MiB) and scratch (%.1f MiB)",
+                             (double)want_bytes / 1048576, (double)free_bytes / 1048576,
+                             (double)info->packed_bytes / 1048576,
+                             (double)info->scratch_bytes / 1048576);
+    if (total < least)
+        return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
+                             "%.1f MiB of KV memory cannot hold %u tokens, which take %.1f MiB; one "
+                             "sequence of the whole window (%llu tokens) takes %.1f MiB; free: %.1f "
+                             "MiB", (double)total / 1048576, block_tokens * 4,
+                             (double)least / 1048576, (unsigned long long)context,
+                             (double)one / 1048576, (double)free_bytes / 1048576);
+    out->slab_bytes = slab_size(info, total);
+    for (uint32_t g = 0; g < info->n_groups; g++)
+        if (info->groups[g].block_bytes > out->slab_bytes)
+            return cn_fail(err, CN_EUNSUPP, "blocks of %llu and %llu bytes cannot share slabs",
+                           (unsigned long long)info->groups[g].block_bytes,
+                           (unsigned long long)out->slab_bytes >> KR_BLOCK_INDEX_BITS);
+    uint64_t n = total / out->slab_bytes;
+    if (n < info->n_groups) /* every group needs a slab of its own */
+        return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
+                             "%.1f MiB of KV memory are %llu slabs of %.1f MiB; the model has %u "
+                             "groups of layers, and each needs one", (double)total / 1048576,
+                             (unsigned long long)n, (double)out->slab_bytes / 1048576,
+                             info->n_groups);
+    out->n_slabs = (uint32_t)CN_MIN(n, (uint64_t)KV_MAX_SLABS - 1);
+    out->total_bytes = out->slab_bytes * out->n_slabs;
+    return 0;
+}

@@ -1,0 +1,241 @@
+/* Requests: built on the caller's thread, then driven by the scheduler's callbacks on the engine
+ * thread, which turn tokens into events. */
+#include "runtime/rt.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void rt_request_fini(struct rt_request *q)
+{
+    for (size_t i = 0; i < q->n_stop; i++)
+        free(q->stop[i]);
+    free(q->stop);
+    free(q->stop_ids);
+    free(q->prompt);
+    free((void *)q->sampling.bias);
+    *q = (struct rt_request){0};
+}
+
+static int check(struct rt *r, const struct rt_request *q, struct cn_error *err)
+{
+    const struct eng_model_info *info = eng_model_info(r->model);
+    if (!q->n_prompt)
+        return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
+    if (q->n_prompt >= info->context)
+        return cn_fail_param(err, CN_EWINDOW, "messages",
+                             "the prompt has %zu tokens; the window of %llu must hold it and at "
+                             "least one more", q->n_prompt, (unsigned long long)info->context);
+    if (!q->n || (int64_t)q->n > r->cfg->limits.max_n)
+        return cn_fail_param(err, CN_ERANGE, "n", "n must be between 1 and %lld",
+                             (long long)r->cfg->limits.max_n);
+    uint64_t n_ids = CN_MIN((uint64_t)eng_vocab_size(eng_model_vocab(r->model)), info->n_vocab);
+    for (size_t i = 0; i < q->n_prompt; i++)
+        if (q->prompt[i] >= n_ids)
+            return cn_fail_param(err, CN_ERANGE, "prompt",
+                                 "token id %u at index %zu is not in the vocabulary of %llu",
+                                 q->prompt[i], i, (unsigned long long)n_ids);
+    return 0;
+}
+
+static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
+{
+    struct rt_choice *c = &req->choices[i];
+    const struct eng_vocab *v = eng_model_vocab(req->rt->model);
+    struct eng_detok detok;
+    eng_detok_init(&detok, v, req->q.special_tokens, false);
+    c->stop = -1;
+    int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop);
+    if (rc) return cn_fail(err, rc, "out of memory for a request");
+    rc = eng_sampler_new(&req->q.sampling, v, i, &c->sampler, err);
+    if (rc) return rc;
+    rc = eng_sampler_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
+    return rc ? cn_fail(err, rc, "out of memory for a request") : 0;
+}
+
+int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
+               struct cn_error *err)
+{
+    int rc = check(r, q, err);
+    if (rc) return rc;
+    struct rt_req *req = cn_calloc(1, sizeof *req);
+    if (!req) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
+    req->rt = r;
+    req->q = *q;
+    req->choices = cn_calloc(q->n, sizeof *req->choices);
+    if (q->prompt_logprobs) req->scores = cn_calloc(q->n_prompt, sizeof *req->scores);
+    req->end = rt_event_new(q->id, RT_EV_END, 0, NULL);
+    if (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
+        rt_stop_set_init(&req->stops, q->stop, q->n_stop))
+        rc = cn_fail(err, CN_ENOMEM, "out of memory for a request");
+    for (uint32_t i = 0; !rc && i < q->n; i++)
+        rc = make_choice(req, i, err);
+    if (rc) {
+        rt_req_free(req, true);
+        return rc;
+    }
+    *out = req;
+    return 0;
+}
+
+void rt_req_free(struct rt_req *req, bool keep_request)
+{
+    if (!req) return;
+    for (uint32_t i = 0; req->choices && i < req->q.n; i++) {
+        eng_sampler_free(req->choices[i].sampler);
+        rt_text_out_fini(&req->choices[i].text);
+    }
+    rt_event_free(req->end);
+    free(req->choices);
+    free(req->scores);
+    rt_stop_set_fini(&req->stops);
+    if (!keep_request) rt_request_fini(&req->q);
+    free(req);
+}
+
+/* ---- callbacks ---------------------------------------------------------------------------------- */
+
+/* Posts an event; when there is no memory for it the request ends with that error. */
+static void post(struct rt_req *req, struct rt_event *e)
+{
+    if (!e) {
+        req->error = CN_ENOMEM;
+        sch_cancel(req->rt->sch, req->sch_id);
+        return;
+    }
+    cn_mailbox_post(req->q.reply, &e->msg);
+}
+
+/* The prompt's own log-probabilities: complete once the first token after it was drawn. */
+static void post_prompt_scores(struct rt_req *req)
+{
+    size_t n = req->q.n_prompt, n_top = 0;
+    for (size_t i = 0; i < n; i++)
+        n_top += req->scores[i].n_top;
+    struct rt_token *tokens = cn_calloc(n, sizeof *tokens);
+    struct eng_logprob *top = cn_calloc(n_top, sizeof *top);
+    struct rt_event *e = NULL;
+    if (tokens && top) {
+        size_t at = 0;
+        for (size_t i = 0; i < n; i++) {
+            const struct rt_prompt_score *p = &req->scores[i];
+            tokens[i] = (struct rt_token){.id = req->q.prompt[i],
+                                          .logprob = i ? p->logprob : NAN,
+                                          .n_top = p->n_top,
+                                          .top_at = (uint32_t)at};
+            memcpy(top + at, p->top, p->n_top * sizeof *top);
+            at += p->n_top;
+        }
+        struct rt_event_parts parts = {.tokens = tokens, .n_tokens = n, .top = top, .n_top = n_top};
+        e = rt_event_new(req->q.id, RT_EV_PROMPT, 0, &parts);
+    }
+    free(tokens);
+    free(top);
+    post(req, e);
+}
+
+static bool ends_choice(const struct rt_req *req, uint32_t id)
+{
+    if (eng_vocab_is_eog(eng_model_vocab(req->rt->model), id)) return true;
+    for (size_t i = 0; i < req->q.n_stop_ids; i++)
+        if (req->q.stop_ids[i] == id) return true;
+    return false;
+}
+
+static void observe_token(struct rt_req *req, struct rt_choice *c)
+{
+    uint64_t now = cn_now_ns();
+    if (c->last_token_ns) cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
+    c->last_token_ns = now;
+}
+
+enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
+{
+    struct rt_req *req = t->user;
+    struct rt_choice *c = &req->choices[t->choice];
+    const struct eng_drawn *d = t->drawn;
+    if (req->scores && t->choice == 0 && t->index == 0) post_prompt_scores(req);
+    if (req->error) {
+        sch_cancel(req->rt->sch, req->sch_id);
+        return SCH_STOP;
+    }
+    observe_token(req, c);
+    if (ends_choice(req, t->token)) return SCH_STOP;
+    struct cn_buf text;
+    cn_buf_init(&text, 0);
+    int rc = eng_sampler_accept(c->sampler, t->token);
+    if (!rc) rc = rt_text_out_push(&c->text, t->token, &text, &c->stop);
+    if (!rc) {
+        struct rt_token token = {.id = t->token, .logprob = d->logprob, .n_top = d->n_top};
+        struct rt_event_parts parts = {.text = text.data, .text_len = text.len,
+                                       .tokens = &token, .n_tokens = 1,
+                                       .top = d->top, .n_top = d->n_top};
+        post(req, rt_event_new(req->q.id, RT_EV_TOKENS, t->choice, &parts));
+    } else {
+        post(req, NULL);
+    }
+    cn_buf_fini(&text);
+    return c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
+}
+
+static void post_held_text(struct rt_req *req, uint32_t choice)
+{
+    struct cn_buf text;
+    cn_buf_init(&text, 0);
+    if (rt_text_out_finish(&req->choices[choice].text, &text)) {
+        req->error = CN_ENOMEM;
+    } else if (text.len) {
+        struct rt_event_parts parts = {.text = text.data, .text_len = text.len};
+        post(req, rt_event_new(req->q.id, RT_EV_TOKENS, choice, &parts));
+    }
+    cn_buf_fini(&text);
+}
+
+void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason)
+{
+    static const enum rt_finish finish[] = {[SCH_END_STOP] = RT_FINISH_STOP,
+                                            [SCH_END_LENGTH] = RT_FINISH_LENGTH,
+                                            [SCH_END_CANCELLED] = RT_FINISH_CANCELLED,
+                                            [SCH_END_DEADLINE] = RT_FINISH_ERROR,
+                                            [SCH_END_ERROR] = RT_FINISH_ERROR};
+    struct rt_req *req = user;
+    struct rt_choice *c = &req->choices[choice];
+    bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
+    if (done && c->stop < 0 && !req->error) post_held_text(req, choice);
+    struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? req->stops.v[c->stop].text : NULL};
+    struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
+    if (e) e->finish = req->error ? RT_FINISH_ERROR : finish[reason];
+    post(req, e);
+}
+
+static void observe_end(struct rt *r, const struct sch_usage *u)
+{
+    if (u->first_step_ns) cn_metric_observe(r->metrics, CN_H_queue, u->first_step_ns - u->submitted_ns);
+    if (!u->first_token_ns) return;
+    cn_metric_observe(r->metrics, CN_H_ttft, u->first_token_ns - u->submitted_ns);
+    cn_metric_observe(r->metrics, CN_H_prefill, u->first_token_ns - u->first_step_ns);
+    cn_metric_observe(r->metrics, CN_H_decode, u->ended_ns - u->first_token_ns);
+}
+
+void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
+               const struct sch_usage *usage)
+{
+    struct rt *r = arg;
+    struct rt_req *req = user;
+    rt_forget(r, req);
+    if (req->error) code = req->error;
+    else if (r->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
+    observe_end(r, usage);
+    /* The END event was set aside when the request was made, so it cannot fail. */
+    struct rt_event *e = req->end;
+    req->end = NULL;
+    e->code = code;
+    const char *text = code ? cn_err_info(code)->text : "";
+    memcpy(e->message, text, CN_MIN(strlen(text), sizeof e->message - 1));
+    e->usage = (struct rt_usage){.prompt_tokens = usage->prompt_tokens,
+                                 .cached_tokens = usage->cached_tokens,
+                                 .completion_tokens = usage->generated_tokens};
+    cn_mailbox_post(req->q.reply, &e->msg);
+    rt_req_free(req, false);
+    atomic_fetch_sub(&r->in_flight, 1);
+}

@@ -1,0 +1,135 @@
+/* The runtime's own structs. Private to runtime/.
+ *
+ * Ownership: a struct rt_req belongs to the caller's thread until it is posted to the engine
+ * thread, and to the engine thread from then on; it is freed when its END is posted. */
+#ifndef RUNTIME_RT_H
+#define RUNTIME_RT_H
+
+#include "kvpool/kvpool.h"
+#include "runtime/runtime.h"
+#include "runtime/stop.h"
+#include "runtime/text_out.h"
+#include "scheduler/scheduler.h"
+
+/* ---- requests (request.c) ----------------------------------------------------------------------- */
+
+struct rt_choice {
+    struct eng_sampler *sampler;
+    struct rt_text_out text;
+    int stop;                  /* index of the stop string that matched, or -1 */
+    uint64_t last_token_ns;
+};
+
+struct rt_prompt_score {       /* of one prompt token */
+    float logprob;
+    uint32_t n_top;
+    struct eng_logprob top[ENG_MAX_LOGPROBS];
+};
+
+struct rt_req {
+    struct rt *rt;
+    struct rt_request q;       /* as submitted; owned */
+    struct rt_stop_set stops;
+    struct rt_choice *choices; /* [q.n] */
+    struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
+    uint64_t sch_id;
+    struct rt_req *next;       /* in the table of live requests */
+    int error;                 /* found by ourselves: overrides the scheduler's reason */
+    struct rt_event *end;      /* the END event, made with the request so that it cannot fail */
+};
+
+/* Builds a request on the caller's thread: everything that can fail or takes time. */
+int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
+               struct cn_error *err);
+/* keep_request: what q points to stays the caller's. */
+void rt_req_free(struct rt_req *req, bool keep_request);
+
+/* The scheduler's callbacks (arg is the struct rt). */
+enum sch_verdict rt_on_token(void *arg, const struct sch_token *t);
+void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason);
+void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
+               const struct sch_usage *usage);
+
+/* ---- events (event.c) ------------------------------------------------------------------------------ */
+
+struct rt_event_parts {
+    const char *text;
+    size_t text_len;
+    const struct rt_token *tokens;
+    size_t n_tokens;
+    const struct eng_logprob *top;
+    size_t n_top;
+    const char *stop_text;
+};
+/* NULL when out of memory. Copies the parts. */
+struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t choice,
+                              const struct rt_event_parts *parts);
+
+/* ---- steps (stepper.c) ------------------------------------------------------------------------------ */
+
+struct rt_logits_row;
+struct rt_stepper {
+    struct rt *rt;
+    const struct sch_step *step; /* launched, not collected; NULL = none */
+    struct kr_row *rows;
+    struct kr_seq *seqs;
+    size_t rows_cap, seqs_cap;
+    struct eng_drawn *drawn;     /* per logits row */
+    struct sch_row_result *results;
+    struct rt_logits_row *logits_rows;
+    size_t drawn_cap, results_cap, logits_cap;
+    float *logits;
+    uint64_t n_vocab;
+};
+void rt_stepper_init(struct rt_stepper *s, struct rt *r);
+void rt_stepper_fini(struct rt_stepper *s);
+struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
+
+/* ---- memory (memory.c) ------------------------------------------------------------------------------ */
+
+struct rt_memory_plan {
+    uint64_t slab_bytes, total_bytes;
+    uint32_t n_slabs;
+};
+/* How much KV memory, cut how. free_bytes: what the machine can give (0 = unknown); want_bytes:
+ * from the config, 0 = choose. The message of CN_ENOMEM shows the arithmetic. */
+int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
+                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                   struct rt_memory_plan *out, struct cn_error *err);
+
+/* ---- the engine thread (runtime.c) ------------------------------------------------------------------ */
+
+struct rt_cmd;
+
+struct rt {
+    const struct cfg *cfg;
+    struct cn_metrics *metrics;
+    char *model_id;
+    int64_t created_s;
+    struct kr_device *device;
+    struct eng_model *model;
+    struct kr_kv_mem *kv_mem;
+    /* engine thread only, once it runs */
+    struct kv_pool *pool;
+    struct kv_space *space;
+    struct sch *sch;
+    struct rt_stepper stepper;
+    struct rt_req **table;       /* live requests by (reply, id) */
+    size_t table_size, n_live;
+    struct sch_stats last_stats;
+    uint64_t last_evictions;
+    bool stopping;
+    /* shared */
+    pthread_t thread;
+    bool thread_started, mailbox_ready;
+    struct cn_mailbox inbox;
+    struct rt_cmd *stop;         /* the message that ends the thread */
+    _Atomic bool draining, failed, busy;
+    _Atomic uint64_t last_progress_ns;
+    _Atomic uint64_t in_flight;
+};
+
+/* Takes a live request out of the table. */
+void rt_forget(struct rt *r, struct rt_req *req);
+
+#endif

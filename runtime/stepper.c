@@ -1,0 +1,163 @@
+/* The scheduler's steps on a device: builds the batch, runs it, samples.
+ * Engine thread. Depth 1: a launched step is done when kr_launch returns. */
+#include "runtime/rt.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct rt_logits_row {
+    struct rt_req *req;
+    uint64_t pos;       /* of the row; its logits are about position pos + 1 */
+    uint32_t choice;
+    int32_t sample;     /* index among the step's sampled rows, or -1: scored only */
+    int status;
+};
+
+void rt_stepper_init(struct rt_stepper *s, struct rt *r)
+{
+    *s = (struct rt_stepper){.rt = r};
+    s->n_vocab = kr_exec_info(eng_model_exec(r->model))->n_vocab;
+}
+
+void rt_stepper_fini(struct rt_stepper *s)
+{
+    free(s->rows);
+    free(s->seqs);
+    free(s->drawn);
+    free(s->results);
+    free(s->logits_rows);
+    *s = (struct rt_stepper){0};
+}
+
+static int reserve(struct rt_stepper *s, const struct sch_step *step)
+{
+    int rc = cn_grow(&s->rows, &s->rows_cap, step->n_rows, sizeof *s->rows);
+    if (!rc) rc = cn_grow(&s->seqs, &s->seqs_cap, step->n_segments, sizeof *s->seqs);
+    if (!rc) rc = cn_grow(&s->drawn, &s->drawn_cap, step->n_logits, sizeof *s->drawn);
+    if (!rc) rc = cn_grow(&s->logits_rows, &s->logits_cap, step->n_logits, sizeof *s->logits_rows);
+    if (!rc) rc = cn_grow(&s->results, &s->results_cap, step->n_sample, sizeof *s->results);
+    return rc;
+}
+
+static void fill_segment(struct rt_stepper *s, const struct sch_segment *g, uint32_t index,
+                         uint32_t *n_rows)
+{
+    s->seqs[index].tables = kv_seq_tables(g->seq);
+    for (uint32_t i = 0; i < g->n_rows; i++) {
+        struct kr_row *row = &s->rows[(*n_rows)++];
+        uint32_t pos = (uint32_t)(g->pos + i);
+        *row = (struct kr_row){.seq = index,
+                               .pos = {pos, pos, pos},
+                               .adapter = g->adapter,
+                               .src = g->tokens ? KR_ROW_TOKEN : KR_ROW_TICKET,
+                               .logits = i + g->n_logits >= g->n_rows};
+        if (g->tokens) {
+            row->token = g->tokens[i];
+        } else {
+            row->from.ticket = g->from_ticket;
+            row->from.row = g->from_row;
+        }
+    }
+}
+
+static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
+{
+    struct rt_stepper *s = self;
+    struct kr_exec *x = eng_model_exec(s->rt->model);
+    struct cn_error err = {0};
+    int rc = reserve(s, step);
+    for (uint32_t i = 0; !rc && i < step->n_copies; i++) {
+        const struct kv_copy *c = &step->copies[i];
+        rc = kr_kv_copy(x, s->rt->kv_mem, c->group, c->dst, c->src, c->n_tokens);
+    }
+    if (rc) return rc;
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < step->n_segments; i++)
+        fill_segment(s, &step->segments[i], i, &n_rows);
+    struct kr_batch batch = {
+        .n_rows = n_rows, .n_seqs = step->n_segments, .rows = s->rows, .seqs = s->seqs};
+    rc = kr_launch(x, s->rt->kv_mem, &batch, ticket, &err);
+    if (rc) cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", n_rows, err.message);
+    else s->step = step;
+    return rc;
+}
+
+/* One row of logits: a draw, or the score of a prompt token that is known. Any thread. */
+static void work_row(void *arg, uint32_t i)
+{
+    struct rt_stepper *s = arg;
+    struct rt_logits_row *row = &s->logits_rows[i];
+    struct rt_req *req = row->req;
+    float *z = s->logits + (uint64_t)i * s->n_vocab;
+    uint64_t next = row->pos + 1;
+    row->status = 0;
+    if (req->scores && row->choice == 0 && next < req->q.n_prompt) {
+        struct eng_drawn d;
+        uint32_t n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
+        row->status = eng_score(z, s->n_vocab, req->q.prompt[next], n_top, &d);
+        if (!row->status) {
+            struct rt_prompt_score *p = &req->scores[next];
+            p->logprob = d.logprob;
+            p->n_top = d.n_top;
+            for (uint32_t k = 0; k < d.n_top; k++)
+                p->top[k] = d.top[k];
+        }
+    }
+    if (!row->status && row->sample >= 0)
+        row->status =
+            eng_sample(req->choices[row->choice].sampler, z, next, NULL, &s->drawn[row->sample]);
+}
+
+static uint32_t list_logits_rows(struct rt_stepper *s, const struct sch_step *step)
+{
+    uint32_t n = 0;
+    int32_t sample = 0;
+    for (uint32_t i = 0; i < step->n_segments; i++) {
+        const struct sch_segment *g = &step->segments[i];
+        for (uint32_t k = 0; k < g->n_logits; k++)
+            s->logits_rows[n++] = (struct rt_logits_row){
+                .req = g->user,
+                .pos = g->pos + g->n_rows - g->n_logits + k,
+                .choice = g->choice,
+                .sample = k + g->n_sample >= g->n_logits ? sample++ : -1};
+    }
+    return n;
+}
+
+static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
+{
+    struct rt_stepper *s = self;
+    const struct sch_step *step = s->step;
+    struct cn_error err = {0};
+    s->step = NULL;
+    int rc = kr_collect(eng_model_exec(s->rt->model), ticket, &s->logits, &err);
+    if (rc) {
+        cn_log(CN_LOG_ERROR, "engine", "the result of a step is lost: %s", err.message);
+        return rc;
+    }
+    uint32_t n = list_logits_rows(s, step);
+    kr_device_parallel(s->rt->device, n, work_row, s);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct rt_logits_row *row = &s->logits_rows[i];
+        if (row->status) row->req->error = row->status;
+        if (row->sample < 0) continue;
+        s->results[row->sample] =
+            (struct sch_row_result){.status = row->status,
+                                    .token = row->status ? 0 : s->drawn[row->sample].id,
+                                    .drawn = &s->drawn[row->sample]};
+    }
+    out->n_rows = step->n_sample;
+    out->rows = s->results;
+    return 0;
+}
+
+static uint64_t now(void *self)
+{
+    return cn_now_ns();
+}
+
+struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
+{
+    return (struct sch_stepper){
+        .self = s, .depth = 1, .launch = launch, .collect = collect, .now = now};
+}

@@ -1,0 +1,27 @@
+/* From token ids to text that is final: detokenising, stop strings, what must be held back.
+ * Private to runtime/. */
+#ifndef RUNTIME_TEXT_OUT_H
+#define RUNTIME_TEXT_OUT_H
+
+#include "engine/text/text.h"
+#include "runtime/stop.h"
+
+struct rt_text_out {
+    struct eng_detok detok;
+    const struct rt_stop_set *stops; /* borrowed */
+    struct rt_stop_match match;
+    struct cn_buf held;              /* may still become part of a stop string */
+    bool include_stop;
+};
+
+/* detok is copied. */
+int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
+                     const struct rt_stop_set *stops, bool include_stop);
+void rt_text_out_fini(struct rt_text_out *t);
+/* One more token: appends the text that is final now. *stop = index of the stop string that is
+ * complete, or -1; after a match nothing more may be pushed. */
+int rt_text_out_push(struct rt_text_out *t, uint32_t id, struct cn_buf *out, int *stop);
+/* The end without a stop string: gives out what was held back. */
+int rt_text_out_finish(struct rt_text_out *t, struct cn_buf *out);
+
+#endif
