@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Writes docs/CONFIG.md from config/keys.def and docs/METRICS.md from base/metrics.def.
+
+usage: tools/gen_docs.py [--check]
+
+--check writes nothing and fails when a page differs from what its table says.
+"""
+import ast
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TYPES = {"STR": "text", "INT": "whole number", "SIZE": "bytes", "NUM": "number",
+         "ENUM": "one of", "PICK": "one of", "LIST": "list of texts"}
+
+CONFIG_HEAD = """# Configuration
+
+<!-- Made by tools/gen_docs.py from config/keys.def; do not edit. -->
+
+`conifer-server --config FILE` reads YAML. A key is written below its group; anything left out has
+its default. Every key can also be set on the command line, which wins over the file:
+`--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says what is
+wrong with it, as `file:line:column: key: reason`.
+
+Refused, never ignored: unknown keys, keys given twice, values of the wrong type or out of bounds.
+Sizes take `KiB`, `MiB`, `GiB` or `TiB`. Times are seconds (`_s`) or milliseconds (`_ms`).
+
+"""
+
+TENANTS_HEAD = """## tenants
+
+A list; each item is one tenant. Without tenants, or when no tenant has a key, the server listens on
+loopback only and checks `Host` and `Origin` instead. With keys, every request needs one, and the
+tenant follows from the key alone.
+
+```yaml
+tenants:
+  - name: team-a
+    keys: ["sha256:<64 hex digits, printed by `conifer key new`>"]
+    weight: 2
+    max_concurrency: 8
+```
+
+"""
+
+METRICS_HEAD = """# Metrics
+
+<!-- Made by tools/gen_docs.py from base/metrics.def; do not edit. -->
+
+`GET /metrics` answers in the Prometheus text format, version 0.0.4. Series are fixed: no label comes
+from a client.
+
+"""
+
+
+def calls(text, names):
+    """Yields (macro, arguments) for each line `MACRO(...)`; bare words become strings."""
+    for line in text.splitlines():
+        m = re.match(r"(\w+)\((.*)\)$", line)
+        if not m or m[1] not in names:
+            continue
+        args = re.sub(r"(^|, )([A-Za-z_]\w*)(?=,|$)", r'\1"\2"', m[2])
+        yield m[1], ast.literal_eval(f"[{args}]")
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def key_row(args):
+    _group, name, kind, default, bounds, text = args
+    what = TYPES[kind]
+    if kind in ("ENUM", "PICK"):
+        what += " " + ", ".join(f"`{w}`" for w in bounds.split("|"))
+    elif bounds:
+        low, high = bounds.split("..")
+        what += f", {low} to {high}" if high else f", at least {low}"
+    shown = f"`{default}`" if default else ("empty" if kind == "LIST" else "unset")
+    return f"| `{name}` | {what} | {shown} | {cell(text)} |\n"
+
+
+def config_page(text):
+    table = "| key | type | default | what it does |\n|---|---|---|---|\n"
+    head, tail = text.split("#else\n")
+    out = CONFIG_HEAD
+    for macro, args in calls(head, {"GROUP", "KEY", "END"}):
+        if macro == "GROUP":
+            out += f"## {args[0]}\n\n{args[1]}\n\n{table}"
+        elif macro == "KEY":
+            out += key_row(args)
+        else:
+            out += "\n"
+    out += TENANTS_HEAD + table
+    for _, args in calls(tail, {"KEY"}):
+        out += key_row(args)
+    return out
+
+
+def metrics_page(text):
+    families = {}
+    for macro, args in calls(text, {"COUNTER", "GAUGE", "HISTOGRAM"}):
+        if macro == "HISTOGRAM":
+            _, name, what, _ = args
+            labels = ""
+        else:
+            _, name, labels, what = args
+        family = families.setdefault(name, (macro.lower(), what, []))
+        if labels:
+            family[2].append(f"`{labels}`")
+    out = METRICS_HEAD + "| name | type | labels | meaning |\n|---|---|---|---|\n"
+    for name, (kind, what, labels) in families.items():
+        out += f"| `{name}` | {kind} | {', '.join(labels)} | {cell(what)} |\n"
+    return out
+
+
+def main():
+    pages = {
+        ROOT / "docs/CONFIG.md": config_page((ROOT / "config/keys.def").read_text()),
+        ROOT / "docs/METRICS.md": metrics_page((ROOT / "base/metrics.def").read_text()),
+    }
+    stale = 0
+    for path, want in pages.items():
+        if "--check" not in sys.argv[1:]:
+            path.write_text(want)
+        elif not path.is_file() or path.read_text() != want:
+            print(f"{path.relative_to(ROOT)} is out of date: run tools/gen_docs.py", file=sys.stderr)
+            stale += 1
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
