@@ -1,0 +1,220 @@
+/* AVX-512 VNNI: quantised products of a range of row groups and input rows.
+ * Pure but for the outputs. Few input rows meet the packed weights directly, unpacked in registers;
+ * more of them meet a panel that two groups were unpacked to once. Both add up in the same order,
+ * so the choice may depend on the number of rows. */
+#include "kernels/cpu/avx512/matmul_avx512.h"
+#include "kernels/cpu/avx512/tile.h"
+
+/* From how many tiles of input rows a panel pays. */
+#define PANEL_MIN_TILES 2
+#define PANEL_BLOCKS    32 /* 40 KiB of stack; a multiple of 8 */
+
+#define TILE(name, bits, header, G, R)                                                             \
+    static void name##_##G##_##R(const struct tile *t)                                             \
+    {                                                                                              \
+        tile_run(t, bits, header, G, R);                                                           \
+    }
+#define TILES_4(name, bits, header)                                                                \
+    TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2)                                  \
+    TILE(name, bits, header, 1, 3) TILE(name, bits, header, 1, 4)                                  \
+    TILE(name, bits, header, 2, 1) TILE(name, bits, header, 2, 2)                                  \
+    TILE(name, bits, header, 2, 3) TILE(name, bits, header, 2, 4)
+#define TILES_6(name, bits, header)                                                                \
+    TILES_4(name, bits, header)                                                                    \
+    TILE(name, bits, header, 1, 5) TILE(name, bits, header, 1, 6)                                  \
+    TILE(name, bits, header, 2, 5) TILE(name, bits, header, 2, 6)
+#define ROW_4(name)                                                                                \
+    {                                                                                              \
+        {name##_1_1, name##_1_2, name##_1_3, name##_1_4},                                          \
+        {name##_2_1, name##_2_2, name##_2_3, name##_2_4},                                          \
+    }
+#define ROW_6(name)                                                                                \
+    {                                                                                              \
+        {name##_1_1, name##_1_2, name##_1_3, name##_1_4, name##_1_5, name##_1_6},                  \
+        {name##_2_1, name##_2_2, name##_2_3, name##_2_4, name##_2_5, name##_2_6},                  \
+    }
+
+TILES_4(q4_d, 4, KR_HDR_D)
+TILES_4(q4_dm, 4, KR_HDR_DM)
+TILES_4(q5_d, 5, KR_HDR_D)
+TILES_4(q5_dm, 5, KR_HDR_DM)
+TILES_6(q8_d, 8, KR_HDR_D)
+TILES_4(q4_k, 4, KR_HDR_K)
+TILES_4(q5_k, 5, KR_HDR_K)
+TILES_4(q6_k, 6, KR_HDR_K6)
+TILES_6(panel_d, 8, PANEL_D)
+TILES_6(panel_dm, 8, PANEL_DM)
+TILES_4(panel_k6, 8, PANEL_K6)
+
+struct tile_set {
+    uint32_t max_rows; /* of the largest tile */
+    tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+};
+
+static const struct tile_set *direct_tiles(enum kr_type type)
+{
+    static const struct tile_set q4_0 = {4, ROW_4(q4_d)}, q4_1 = {4, ROW_4(q4_dm)};
+    static const struct tile_set q5_0 = {4, ROW_4(q5_d)}, q5_1 = {4, ROW_4(q5_dm)};
+    static const struct tile_set q8_0 = {6, ROW_6(q8_d)}, q4_k = {4, ROW_4(q4_k)};
+    static const struct tile_set q5_k = {4, ROW_4(q5_k)}, q6_k = {4, ROW_4(q6_k)};
+    switch (type) {
+    case KR_Q4_0:
+        return &q4_0;
+    case KR_Q4_1:
+        return &q4_1;
+    case KR_Q5_0:
+        return &q5_0;
+    case KR_Q5_1:
+        return &q5_1;
+    case KR_Q8_0:
+        return &q8_0;
+    case KR_Q4_K:
+        return &q4_k;
+    case KR_Q5_K:
+        return &q5_k;
+    default:
+        return &q6_k;
+    }
+}
+
+static const struct tile_set *panel_tiles(const struct kr_layout *l)
+{
+    static const struct tile_set d = {6, ROW_6(panel_d)}, dm = {6, ROW_6(panel_dm)};
+    static const struct tile_set k6 = {4, ROW_4(panel_k6)};
+    if (l->header == KR_HDR_D) return &d;
+    return l->header == KR_HDR_K6 ? &k6 : &dm;
+}
+
+ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
+                                 const int bits, const int header, uint8_t *panel)
+{
+    for (uint32_t b = 0; b < blocks; b++, quants += bits * 64, panel += PANEL_BLOCK_BYTES) {
+        __m512 s0, s1 = _mm512_setzero_ps();
+        tile_scales(headers, header, b, &s0, &s1);
+        _mm512_store_ps(panel + 512, s0);
+        _mm512_store_ps(panel + 576, s1);
+        if (bits == 8) {
+            UNROLL for (int i = 0; i < 8; i++)
+                _mm512_store_si512(panel + 64 * i, _mm512_load_si512(quants + 64 * i));
+            continue;
+        }
+        UNROLL for (int k = 0; k < 4; k++)
+        {
+            __m512i low, high;
+            tile_words(quants, bits, k, &low, &high);
+            _mm512_store_si512(panel + 64 * k, low);
+            _mm512_store_si512(panel + 64 * (k + 4), high);
+        }
+    }
+}
+
+/* Unpacks a run of blocks of a group into its places in a panel. */
+static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *quants,
+                   uint32_t blocks, uint8_t *panel)
+{
+    switch (type) {
+    case KR_Q4_0:
+        unpack_blocks(headers, quants, blocks, 4, KR_HDR_D, panel);
+        break;
+    case KR_Q4_1:
+        unpack_blocks(headers, quants, blocks, 4, KR_HDR_DM, panel);
+        break;
+    case KR_Q5_0:
+        unpack_blocks(headers, quants, blocks, 5, KR_HDR_D, panel);
+        break;
+    case KR_Q5_1:
+        unpack_blocks(headers, quants, blocks, 5, KR_HDR_DM, panel);
+        break;
+    case KR_Q8_0:
+        unpack_blocks(headers, quants, blocks, 8, KR_HDR_D, panel);
+        break;
+    case KR_Q4_K:
+        unpack_blocks(headers, quants, blocks, 4, KR_HDR_K, panel);
+        break;
+    case KR_Q5_K:
+        unpack_blocks(headers, quants, blocks, 5, KR_HDR_K, panel);
+        break;
+    default:
+        unpack_blocks(headers, quants, blocks, 6, KR_HDR_K6, panel);
+        break;
+    }
+}
+
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
+static void run_rows(const struct tile_set *set, uint32_t groups, struct tile t, uint32_t rows)
+{
+    uint32_t tiles = (rows + set->max_rows - 1) / set->max_rows;
+    const struct kr_q8_block *x = t.x;
+    float *out = t.out;
+    for (uint32_t i = 0, r = 0; i < tiles; i++) {
+        uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
+        t.x = x + r * t.x_stride;
+        t.out = out + r * t.out_stride;
+        set->fn[groups - 1][n - 1](&t);
+        r += n;
+    }
+}
+
+/* A product of one or two groups: `t` holds the group's headers and quants from the first block. */
+static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t groups,
+                       struct tile t, uint32_t rows, const float *bias)
+{
+    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_BLOCK_BYTES];
+    const uint32_t blocks = t.blocks;
+    const struct kr_q8_block *x = t.x;
+    const uint8_t *headers[TILE_MAX_GROUPS] = {t.headers[0], t.headers[1]};
+    const uint8_t *quants[TILE_MAX_GROUPS] = {t.quants[0], t.quants[1]};
+
+    t.quants[0] = panel;
+    t.quants[1] = panel + PANEL_BYTES;
+    for (uint32_t b = 0; b < blocks; b += t.blocks) {
+        t.blocks = CN_MIN(blocks - b, (uint32_t)PANEL_BLOCKS);
+        t.x = x + b;
+        t.resume = b > 0;
+        t.bias = b + t.blocks == blocks ? bias : NULL;
+        for (uint32_t g = 0; g < groups; g++)
+            unpack(type, headers[g] + kr_header_at(l, b), quants[g] + (size_t)b * l->quant_bytes,
+                   t.blocks, panel + g * PANEL_BYTES);
+        run_rows(panel_tiles(l), groups, t, rows);
+    }
+}
+
+static uint32_t start_offset(const struct kr_layout *l)
+{
+    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, neg_sum);
+    return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
+}
+
+void kr_avx512_quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                      uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
+{
+    const struct kr_layout *l = kr_layout(w->type);
+    const struct tile_set *direct = direct_tiles(w->type);
+    const size_t group_bytes = kr_group_bytes(l, w->cols);
+    const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
+    const uint32_t blocks = w->cols / KR_SUB, rows = r1 - r0;
+    if (r0 >= r1) return;
+
+    for (uint32_t g = g0; g < g1; g += TILE_MAX_GROUPS) {
+        uint32_t groups = CN_MIN(g1 - g, (uint32_t)TILE_MAX_GROUPS), first = g * KR_PACK_ROWS;
+        struct tile t = {
+            .blocks = blocks,
+            .start_at = start_offset(l),
+            .x = q->blocks + (size_t)r0 * blocks,
+            .x_stride = blocks,
+            .out = out + r0 * out_stride + first,
+            .out_stride = out_stride,
+            .bias = bias ? bias + first : NULL,
+        };
+        for (uint32_t i = 0; i < groups; i++) {
+            uint32_t n = CN_MIN(w->rows - first - i * KR_PACK_ROWS, (uint32_t)KR_PACK_ROWS);
+            t.headers[i] = (const uint8_t *)w->data + (g + i) * group_bytes;
+            t.quants[i] = t.headers[i] + header_bytes;
+            t.lanes[i] = (__mmask16)((1u << n) - 1);
+        }
+        if ((rows + direct->max_rows - 1) / direct->max_rows < PANEL_MIN_TILES)
+            run_rows(direct, groups, t, rows);
+        else
+            run_panels(w->type, l, groups, t, rows, t.bias);
+    }
+}

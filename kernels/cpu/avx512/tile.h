@@ -1,0 +1,242 @@
+/* One register tile of a quantised product on AVX-512 VNNI: G groups of 16 output rows times R
+ * input rows, over a run of blocks. Private to kernels/cpu/avx512. Pure but for the outputs.
+ *
+ * tile_run is a template: callers give bits, header, G and R as constants. A lane is an output
+ * row; four columns of it meet four columns of an input row, broadcast, in one vpdpbusd.
+ * The order of the sums is the one in generic/matmul_generic.c, for every G and R.
+ *
+ * A panel is a run of blocks of two groups, already unpacked: per block and group 8 vectors of
+ * bytes, 16 float scales, 16 floats more (mins, or the scales of the second halves). */
+#ifndef KERNELS_CPU_AVX512_TILE_H
+#define KERNELS_CPU_AVX512_TILE_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/pack.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+#define TILE_MAX_GROUPS 2
+#define TILE_MAX_ROWS   6
+
+#define PANEL_BYTES        640 /* of a block of a group */
+#define PANEL_BLOCK_BYTES  (TILE_MAX_GROUPS * PANEL_BYTES)
+/* Headers of a panel, beside enum kr_header's. */
+enum { PANEL_D = 16, PANEL_DM, PANEL_K6 };
+
+/* How far ahead of the quants in use the direct kernels fetch. */
+#define PREFETCH_BYTES 2048
+
+struct tile {
+    const uint8_t *headers[TILE_MAX_GROUPS]; /* at the first block, a multiple of 8 */
+    const uint8_t *quants[TILE_MAX_GROUPS];  /* at the first block; a panel: [0] is its start */
+    uint32_t blocks;
+    uint32_t start_at;                       /* byte offset in kr_q8_block of the offset's sum */
+    const struct kr_q8_block *x;             /* first input row, first block */
+    size_t x_stride;                         /* blocks from row to row */
+    float *out;                              /* first input row, first output row */
+    size_t out_stride;
+    __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
+    bool resume;                             /* out holds the sums so far */
+    const float *bias;                       /* for the first output row; NULL: none, or not yet */
+};
+
+typedef void tile_fn(const struct tile *t);
+
+/* Scales of 16 rows of a block: s1 is the second half's (K6) or the min (DM, K). */
+ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block,
+                               __m512 *s0, __m512 *s1)
+{
+    if (header == KR_HDR_D) {
+        *s0 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(headers + 32 * block)));
+    } else if (header == KR_HDR_DM) {
+        const __m256i *h = (const __m256i *)(headers + 64 * block);
+        *s0 = _mm512_cvtph_ps(_mm256_load_si256(h));
+        *s1 = _mm512_cvtph_ps(_mm256_load_si256(h + 1));
+    } else if (header == KR_HDR_K) {
+        const uint8_t *h = headers + 320 * (block / 8), *sub = h + 64 + 32 * (block % 8);
+        __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h));
+        __m512 dmin = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h + 1));
+        __m512i sc = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)sub));
+        __m512i mn = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)sub + 1));
+        *s0 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(sc));
+        *s1 = _mm512_xor_ps(_mm512_mul_ps(dmin, _mm512_cvtepi32_ps(mn)), _mm512_set1_ps(-0.0f));
+    } else {
+        const uint8_t *h = headers + 320 * (block / 8), *sub = h + 64 + 32 * (block % 8);
+        __m512 d = _mm512_load_ps(h);
+        __m512i a = _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)sub));
+        __m512i b = _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)sub + 1));
+        *s0 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(a));
+        *s1 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(b));
+    }
+}
+
+/* The bits above a nibble for word i (0..7) of a block, in place. */
+ALWAYS_INLINE __m512i tile_high_bits(const uint8_t *block, const int bits, const int i)
+{
+    const __m512i v = _mm512_load_si512(block + (bits == 6 ? 64 * (i / 4) : 0));
+    const int shift = bits == 5 ? i - 4 : 2 * (i % 4) - 4;
+    return shift < 0 ? _mm512_slli_epi32(v, -shift < 0 ? 0 : -shift)
+                     : _mm512_srli_epi32(v, shift < 0 ? 0 : shift);
+}
+
+/* Words k and k + 4 of a block of at most 6 bits. */
+ALWAYS_INLINE void tile_words(const uint8_t *block, const int bits, const int k, __m512i *low,
+                              __m512i *high)
+{
+    const __m512i nibble = _mm512_set1_epi8(15);
+    const __m512i above = _mm512_set1_epi8(bits == 5 ? 0x10 : 0x30);
+    const int skip = bits == 5 ? 64 : bits == 6 ? 128 : 0;
+    const __m512i v = _mm512_load_si512(block + skip + 64 * k);
+    *low = _mm512_and_si512(v, nibble);
+    *high = _mm512_and_si512(_mm512_srli_epi32(v, 4), nibble);
+    if (bits == 4) return;
+    /* 0xf8: a | (b & c) */
+    *low = _mm512_ternarylogic_epi32(*low, tile_high_bits(block, bits, k), above, 0xf8);
+    *high = _mm512_ternarylogic_epi32(*high, tile_high_bits(block, bits, k + 4), above, 0xf8);
+}
+
+ALWAYS_INLINE __m512i tile_x(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, 4);
+    return _mm512_set1_epi32(word);
+}
+
+/* sums[g][r] += words [from, to) of the block. */
+ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const int G, const int R,
+                            const int from, const int to, const struct kr_q8_block *x,
+                            size_t x_stride, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    if (bits == 8) {
+        UNROLL for (int i = from; i < to; i++)
+        {
+            __m512i w[TILE_MAX_GROUPS];
+            UNROLL for (int g = 0; g < G; g++) w[g] = _mm512_load_si512(blocks[g] + 64 * i);
+            UNROLL for (int r = 0; r < R; r++)
+            {
+                __m512i xr = tile_x(x[r * x_stride].q + 4 * i);
+                UNROLL for (int g = 0; g < G; g++)
+                    sums[g][r] = _mm512_dpbusd_epi32(sums[g][r], w[g], xr);
+            }
+        }
+        return;
+    }
+    const bool low_half = from < 4, high_half = to > 4;
+    UNROLL for (int k = 0; k < 4; k++)
+    {
+        __m512i low[TILE_MAX_GROUPS], high[TILE_MAX_GROUPS];
+        UNROLL for (int g = 0; g < G; g++) tile_words(blocks[g], bits, k, &low[g], &high[g]);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            __m512i xl = tile_x(x[r * x_stride].q + 4 * k);
+            __m512i xh = tile_x(x[r * x_stride].q + 4 * k + 16);
+            UNROLL for (int g = 0; g < G; g++)
+            {
+                if (low_half) sums[g][r] = _mm512_dpbusd_epi32(sums[g][r], low[g], xl);
+                if (high_half) sums[g][r] = _mm512_dpbusd_epi32(sums[g][r], high[g], xh);
+            }
+        }
+    }
+}
+/* Starts and ends of the sums, and of the walk over blocks, for both kinds of operands. */
+ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const *headers,
+                              const int bits, const int header, const int G, const int R,
+                              uint32_t block, const struct tile *t, const struct kr_q8_block *x,
+                              __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    const bool two_halves = header == KR_HDR_K6 || header == PANEL_K6;
+    const bool has_min = header == KR_HDR_DM || header == KR_HDR_K || header == PANEL_DM;
+    const size_t stride = t->x_stride;
+    __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+    __m512 s0[TILE_MAX_GROUPS], s1[TILE_MAX_GROUPS], first[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        if (header >= PANEL_D) {
+            s0[g] = _mm512_load_ps(quants[g] + 512);
+            s1[g] = _mm512_load_ps(quants[g] + 576);
+        } else {
+            tile_scales(headers[g], header, block, &s0[g], &s1[g]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const struct kr_q8_block *xr = x + r * stride;
+        __m512i start = _mm512_setzero_si512();
+        if (two_halves) start = _mm512_set1_epi32(xr->neg_half[0]);
+        else if (!has_min) start = _mm512_set1_epi32(*(const int32_t *)((const char *)xr + t->start_at));
+        UNROLL for (int g = 0; g < G; g++) sums[g][r] = start;
+    }
+    if (two_halves) {
+        tile_dot(quants, bits, G, R, 0, 4, x, stride, sums);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            __m512i start = _mm512_set1_epi32(x[r * stride].neg_half[1]);
+            UNROLL for (int g = 0; g < G; g++)
+            {
+                first[g][r] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[g][r]), s0[g]);
+                sums[g][r] = start;
+            }
+        }
+        tile_dot(quants, bits, G, R, 4, 8, x, stride, sums);
+    } else {
+        tile_dot(quants, bits, G, R, 0, 8, x, stride, sums);
+    }
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const __m512 scale = _mm512_set1_ps(x[r * stride].scale);
+        const __m512 scaled_sum = _mm512_set1_ps(has_min ? x[r * stride].scaled_sum : 0);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            __m512 p = _mm512_cvtepi32_ps(sums[g][r]);
+            p = two_halves ? _mm512_fmadd_ps(p, s1[g], first[g][r]) : _mm512_mul_ps(p, s0[g]);
+            acc[g][r] = _mm512_fmadd_ps(p, scale, acc[g][r]);
+            if (has_min) acc[g][r] = _mm512_fmadd_ps(s1[g], scaled_sum, acc[g][r]);
+        }
+    }
+}
+
+ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header, const int G,
+                            const int R)
+{
+    const uint8_t *quants[TILE_MAX_GROUPS] = {t->quants[0], t->quants[1]};
+    const size_t quant_bytes = header >= PANEL_D ? PANEL_BLOCK_BYTES : bits * 64;
+    const struct kr_q8_block *x = t->x;
+    __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const float *out = t->out + r * t->out_stride + g * KR_PACK_ROWS;
+            acc[g][r] = t->resume ? _mm512_maskz_loadu_ps(t->lanes[g], out) : _mm512_setzero_ps();
+        }
+    }
+    for (uint32_t b = 0; b < t->blocks; b++, x++) {
+        if (header < PANEL_D) {
+            UNROLL for (int g = 0; g < G; g++) _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
+        }
+        tile_block(quants, t->headers, bits, header, G, R, b, t, x, acc);
+        UNROLL for (int g = 0; g < G; g++) quants[g] += quant_bytes;
+    }
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        __m512 bias = _mm512_setzero_ps();
+        if (t->bias) bias = _mm512_maskz_loadu_ps(t->lanes[g], t->bias + g * KR_PACK_ROWS);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            float *out = t->out + r * t->out_stride + g * KR_PACK_ROWS;
+            if (t->bias) acc[g][r] = _mm512_add_ps(acc[g][r], bias);
+            _mm512_mask_storeu_ps(out, t->lanes[g], acc[g][r]);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* Which kernels this processor and operating system can run. Pure; any thread. */
+#include "kernels/cpu/matmul.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Which register states the operating system saves: without it vector registers lose their upper
+ * halves at a context switch, whatever CPUID says. */
+static uint64_t xcr0(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (uint64_t)hi << 32 | lo;
+}
+
+static bool x86_has(enum kr_isa isa)
+{
+    const uint32_t fma = 1u << 12, osxsave = 1u << 27, f16c = 1u << 29, avx2 = 1u << 5;
+    const uint32_t avx512 = 1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */ |
+                            1u << 31 /* VL */;
+    const uint32_t vnni = 1u << 11;
+    const uint64_t ymm_state = 0x6, zmm_state = 0xe6;
+    uint32_t a, b, c, d, need1 = fma | osxsave | f16c;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need1) != need1) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2)) return false;
+    if (isa == KR_ISA_AVX2) return (xcr0() & ymm_state) == ymm_state;
+    return (b & avx512) == avx512 && (c & vnni) && (xcr0() & zmm_state) == zmm_state;
+}
+#endif
+
+bool kr_cpu_has(enum kr_isa isa)
+{
+    switch (isa) {
+    case KR_ISA_AUTO:
+    case KR_ISA_GENERIC:
+        return true;
+    case KR_ISA_AVX2:
+    case KR_ISA_AVX512:
+#if defined(__x86_64__)
+        return x86_has(isa);
+#else
+        return false;
+#endif
+    }
+    return false;
+}
+
+enum kr_isa kr_cpu_best(void)
+{
+    if (kr_cpu_has(KR_ISA_AVX512)) return KR_ISA_AVX512;
+    if (kr_cpu_has(KR_ISA_AVX2)) return KR_ISA_AVX2;
+    return KR_ISA_GENERIC;
+}
+
+bool kr_matmul_fill(enum kr_isa isa, struct kr_matmul_kernels *k)
+{
+    if (isa == KR_ISA_AUTO) isa = kr_cpu_best();
+    if (!kr_cpu_has(isa)) return false;
+#if defined(__x86_64__)
+    if (isa == KR_ISA_AVX512) kr_matmul_avx512(k);
+    if (isa == KR_ISA_AVX2) kr_matmul_avx2(k);
+#endif
+    if (isa == KR_ISA_GENERIC) kr_matmul_generic(k);
+    return true;
+}

@@ -1,0 +1,211 @@
+/* Matrix products in plain C: the reference that the vector kernels must equal bit for bit.
+ * Pure but for the memory given.
+ *
+ * The sum of an output element, in this order on every ISA, block b of 32 columns after block:
+ *   D:   acc = fma((float)isum * scale_w, scale_x, acc), the offset inside isum
+ *   DM:  as D without offset, then acc = fma(min_w, scaled_sum_x, acc)
+ *   K:   as DM with scale_w = d * sc and min_w = -(dmin * mn), rounded to float32
+ *   K6:  t = (float)isum0 * s0; t = fma((float)isum1, s1, t); acc = fma(t, scale_x, acc)
+ * where isum is exact (below 2^24). Floats: acc = fma(w, x, acc), column after column. */
+#include <math.h>
+
+#include "kernels/cpu/pack.h"
+#include "kernels/half.h"
+
+/* A block of a group, unpacked: 16 rows of 32 quants with their scales. */
+struct unpacked {
+    uint8_t q[KR_PACK_ROWS][KR_SUB];
+    float scale[2][KR_PACK_ROWS]; /* the second one only for K6 */
+    float min[KR_PACK_ROWS];
+};
+
+static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block)
+{
+    float amax = 0;
+    bool finite = true;
+    int32_t half[2] = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        float a = fabsf(x[i]);
+        if (!isfinite(a)) finite = false;
+        if (a > amax) amax = a;
+    }
+    memset(block, 0, sizeof(*block));
+    if (!finite || amax < 1e-36f) {
+        block->scale = block->scaled_sum = finite ? 0 : NAN;
+        return;
+    }
+    float inverse = 127.0f / amax;
+    for (uint32_t i = 0; i < n; i++) {
+        block->q[i] = (int8_t)rintf(x[i] * inverse);
+        half[i / 16] += block->q[i];
+    }
+    int32_t sum = half[0] + half[1];
+    block->scale = amax / 127.0f;
+    block->scaled_sum = block->scale * (float)sum;
+    block->neg_sum[0] = -8 * sum;
+    block->neg_sum[1] = -16 * sum;
+    block->neg_sum[2] = -128 * sum;
+    block->neg_half[0] = -32 * half[0];
+    block->neg_half[1] = -32 * half[1];
+}
+
+static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1)
+{
+    uint32_t blocks = (q->cols + KR_SUB - 1) / KR_SUB;
+    for (uint32_t r = r0; r < r1; r++)
+        for (uint32_t b = 0; b < blocks; b++) {
+            uint32_t n = CN_MIN(q->cols - b * KR_SUB, (uint32_t)KR_SUB);
+            quantize_block(x + r * x_stride + b * KR_SUB, n, q->blocks + (size_t)r * blocks + b);
+        }
+}
+
+static void unpack_quants(const struct kr_layout *l, const uint8_t *p, struct unpacked *u)
+{
+    const uint8_t *high = p;
+    if (l->bits == 5) p += 64;
+    if (l->bits == 6) p += 128;
+    for (int lane = 0; lane < KR_PACK_ROWS; lane++)
+        for (int c = 0; c < KR_SUB; c++) {
+            int word = c / 4, at = 4 * lane + c % 4;
+            if (l->bits == 8) {
+                u->q[lane][c] = p[64 * word + at];
+                continue;
+            }
+            unsigned q = p[64 * (word % 4) + at] >> 4 * (word / 4) & 15;
+            if (l->bits == 5) q |= (high[at] >> word & 1u) << 4;
+            if (l->bits == 6) q |= (high[64 * (word / 4) + at] >> 2 * (word % 4) & 3u) << 4;
+            u->q[lane][c] = (uint8_t)q;
+        }
+}
+
+static void unpack_header(const struct kr_layout *l, const uint8_t *h, uint32_t block,
+                          struct unpacked *u)
+{
+    const uint8_t *sub = h + 64 + 32 * (block % 8);
+    for (int lane = 0; lane < KR_PACK_ROWS; lane++) {
+        if (l->header == KR_HDR_K6) {
+            float d;
+            memcpy(&d, h + 4 * lane, 4);
+            u->scale[0][lane] = d * (float)(int8_t)sub[lane];
+            u->scale[1][lane] = d * (float)(int8_t)sub[16 + lane];
+            continue;
+        }
+        float d = kr_f16_f32(kr_load_u16(h + 2 * lane)), m = 0;
+        if (l->header != KR_HDR_D) m = kr_f16_f32(kr_load_u16(h + 32 + 2 * lane));
+        if (l->header == KR_HDR_K) {
+            d = d * (float)sub[lane];
+            m = -(m * (float)sub[16 + lane]);
+        }
+        u->scale[0][lane] = d;
+        u->min[lane] = m;
+    }
+}
+
+static int32_t dot16(const uint8_t *w, const int8_t *x)
+{
+    int32_t s = 0;
+    for (int i = 0; i < 16; i++) s += (int32_t)w[i] * x[i];
+    return s;
+}
+
+/* What the sum of a block's products starts from: the offset's part. */
+static int32_t block_start(const struct kr_layout *l, const struct kr_q8_block *x)
+{
+    switch (l->offset_shift) {
+    case 3:
+        return x->neg_sum[0];
+    case 4:
+        return x->neg_sum[1];
+    case 7:
+        return x->neg_sum[2];
+    default:
+        return 0;
+    }
+}
+
+/* Adds a block of one input row to the sums of up to 16 output rows. */
+static void add_block(const struct kr_layout *l, const struct unpacked *u,
+                      const struct kr_q8_block *x, uint32_t lanes, float *out)
+{
+    int32_t start = block_start(l, x);
+    for (uint32_t lane = 0; lane < lanes; lane++) {
+        int32_t low = dot16(u->q[lane], x->q), high = dot16(u->q[lane] + 16, x->q + 16);
+        float t;
+        if (l->header == KR_HDR_K6) {
+            t = (float)(low + x->neg_half[0]) * u->scale[0][lane];
+            t = fmaf((float)(high + x->neg_half[1]), u->scale[1][lane], t);
+        } else {
+            t = (float)(low + high + start) * u->scale[0][lane];
+        }
+        float acc = fmaf(t, x->scale, out[lane]);
+        if (l->header == KR_HDR_DM || l->header == KR_HDR_K)
+            acc = fmaf(u->min[lane], x->scaled_sum, acc);
+        out[lane] = acc;
+    }
+}
+
+static void quantised_group(const struct kr_packed *w, const struct kr_layout *l, uint32_t g,
+                            const struct kr_q8 *q, uint32_t r0, uint32_t r1, uint32_t lanes,
+                            float *out, size_t out_stride)
+{
+    const uint8_t *headers = (const uint8_t *)w->data + g * kr_group_bytes(l, w->cols);
+    const uint8_t *quants = headers + kr_header_plane_bytes(l, w->cols);
+    uint32_t blocks = w->cols / KR_SUB;
+    for (uint32_t b = 0; b < blocks; b++) {
+        struct unpacked u;
+        unpack_quants(l, quants + (size_t)b * l->quant_bytes, &u);
+        unpack_header(l, headers + kr_header_at(l, b), b, &u);
+        for (uint32_t r = r0; r < r1; r++)
+            add_block(l, &u, q->blocks + (size_t)r * blocks + b, lanes, out + r * out_stride);
+    }
+}
+
+static float float_element(enum kr_type type, const void *p, size_t i)
+{
+    if (type == KR_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == KR_F16 ? kr_f16_f32(h) : kr_bf16_f32(h);
+}
+
+static void float_group(const struct kr_packed *w, const struct kr_layout *l, uint32_t g,
+                        const float *x, size_t x_stride, uint32_t r0, uint32_t r1, uint32_t lanes,
+                        float *out, size_t out_stride)
+{
+    const uint8_t *group = (const uint8_t *)w->data + g * kr_group_bytes(l, w->cols);
+    for (uint32_t c = 0; c < w->cols; c++) {
+        float column[KR_PACK_ROWS];
+        for (uint32_t i = 0; i < lanes; i++)
+            column[i] = float_element(w->type, group, (size_t)c * KR_PACK_ROWS + i);
+        for (uint32_t r = r0; r < r1; r++)
+            for (uint32_t i = 0; i < lanes; i++)
+                out[r * out_stride + i] =
+                    fmaf(column[i], x[r * x_stride + c], out[r * out_stride + i]);
+    }
+}
+
+static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
+                   float *out, size_t out_stride)
+{
+    const struct kr_layout *l = kr_layout(w->type);
+    for (uint32_t g = g0; g < g1; g++) {
+        uint32_t first = g * KR_PACK_ROWS;
+        uint32_t lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS);
+        for (uint32_t r = r0; r < r1; r++)
+            for (uint32_t i = 0; i < lanes; i++) out[r * out_stride + first + i] = 0;
+        if (l->header == KR_HDR_NONE)
+            float_group(w, l, g, x, x_stride, r0, r1, lanes, out + first, out_stride);
+        else
+            quantised_group(w, l, g, q, r0, r1, lanes, out + first, out_stride);
+        if (!bias) continue;
+        for (uint32_t r = r0; r < r1; r++)
+            for (uint32_t i = 0; i < lanes; i++) out[r * out_stride + first + i] += bias[first + i];
+    }
+}
+
+void kr_matmul_generic(struct kr_matmul_kernels *k)
+{
+    k->name = "generic";
+    k->quantize = quantize;
+    k->matmul = matmul;
+}

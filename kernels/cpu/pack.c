@@ -1,0 +1,177 @@
+/* Packs tensors into groups of 16 interleaved rows; sizes of quantised activations.
+ * Pure but for the memory given; the layout is described in pack.h. */
+#include "kernels/cpu/pack.h"
+
+#include "kernels/half.h"
+
+const struct kr_layout *kr_layout(enum kr_type type)
+{
+    static const struct kr_layout f32 = {32, KR_HDR_NONE, 0, 1, 0, 0};
+    static const struct kr_layout f16 = {16, KR_HDR_NONE, 0, 1, 0, 0};
+    static const struct kr_layout q4_0 = {4, KR_HDR_D, 3, 1, 32, 256};
+    static const struct kr_layout q4_1 = {4, KR_HDR_DM, 0, 1, 64, 256};
+    static const struct kr_layout q5_0 = {5, KR_HDR_D, 4, 1, 32, 320};
+    static const struct kr_layout q5_1 = {5, KR_HDR_DM, 0, 1, 64, 320};
+    static const struct kr_layout q8_0 = {8, KR_HDR_D, 7, 1, 32, 512};
+    static const struct kr_layout q4_k = {4, KR_HDR_K, 0, 8, 320, 256};
+    static const struct kr_layout q5_k = {5, KR_HDR_K, 0, 8, 320, 320};
+    static const struct kr_layout q6_k = {6, KR_HDR_K6, 5, 8, 320, 384};
+    switch (type) {
+    case KR_F32:
+        return &f32;
+    case KR_F16:
+    case KR_BF16:
+        return &f16;
+    case KR_Q4_0:
+        return &q4_0;
+    case KR_Q4_1:
+        return &q4_1;
+    case KR_Q5_0:
+        return &q5_0;
+    case KR_Q5_1:
+        return &q5_1;
+    case KR_Q8_0:
+        return &q8_0;
+    case KR_Q4_K:
+        return &q4_k;
+    case KR_Q5_K:
+        return &q5_k;
+    case KR_Q6_K:
+        return &q6_k;
+    }
+    cn_assert(!"a type without a packed layout");
+}
+
+bool kr_type_wants_q8(enum kr_type type)
+{
+    return kr_layout(type)->header != KR_HDR_NONE;
+}
+
+uint64_t kr_packed_bytes(enum kr_type type, uint32_t rows, uint32_t cols)
+{
+    uint64_t groups = ((uint64_t)rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
+    return groups * kr_group_bytes(kr_layout(type), cols);
+}
+
+/* One row's 32 quants into the block of its group; lane is the row in the group. The block was
+ * zeroed before. */
+static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
+                       const uint8_t q[KR_SUB])
+{
+    uint8_t *p = block + 4 * lane;
+    if (l->bits == 8) {
+        for (int i = 0; i < 8; i++) memcpy(p + 64 * i, q + 4 * i, 4);
+        return;
+    }
+    if (l->bits == 5) {
+        for (int t = 0; t < 4; t++) {
+            unsigned byte = 0;
+            for (int i = 0; i < 8; i++) byte |= (unsigned)(q[4 * i + t] >> 4) << i;
+            p[t] = (uint8_t)byte;
+        }
+        p += 64;
+    } else if (l->bits == 6) {
+        for (int v = 0; v < 2; v++)
+            for (int t = 0; t < 4; t++) {
+                unsigned byte = 0;
+                for (int f = 0; f < 4; f++) byte |= (unsigned)(q[16 * v + 4 * f + t] >> 4) << 2 * f;
+                p[64 * v + t] = (uint8_t)byte;
+            }
+        p += 128;
+    }
+    for (int k = 0; k < 4; k++)
+        for (int t = 0; t < 4; t++)
+            p[64 * k + t] = (uint8_t)((q[4 * k + t] & 15) | q[4 * k + t + 16] << 4);
+}
+
+/* One row's scales, from a block of the file into the header of its group. */
+static void put_header(const struct kr_layout *l, uint8_t *header, uint32_t lane,
+                       const uint8_t *block)
+{
+    switch (l->header) {
+    case KR_HDR_D:
+        memcpy(header + 2 * lane, block, 2);
+        break;
+    case KR_HDR_DM:
+        memcpy(header + 2 * lane, block, 2);
+        memcpy(header + 32 + 2 * lane, block + 2, 2);
+        break;
+    case KR_HDR_K:
+        memcpy(header + 2 * lane, block, 2);
+        memcpy(header + 32 + 2 * lane, block + 2, 2);
+        for (uint32_t sub = 0; sub < 8; sub++) {
+            uint8_t *s = header + 64 + 32 * sub + lane;
+            kr_block_k_scale(block, sub, s, s + 16);
+        }
+        break;
+    case KR_HDR_K6: {
+        float d = kr_f16_f32(kr_load_u16(block + 208));
+        memcpy(header + 4 * lane, &d, 4);
+        for (uint32_t i = 0; i < 16; i++) header[64 + 16 * i + lane] = block[192 + i];
+        break;
+    }
+    }
+}
+
+static void pack_quantised_row(const struct kr_packed *w, uint8_t *group, uint32_t lane,
+                               const uint8_t *src)
+{
+    const struct kr_layout *l = kr_layout(w->type);
+    const struct kr_type_info *info = kr_type_info(w->type);
+    uint8_t *quants = group + kr_header_plane_bytes(l, w->cols);
+    uint32_t subs = info->block_elems / KR_SUB;
+    for (uint32_t b = 0; b < w->cols / KR_SUB; b += subs, src += info->block_bytes) {
+        put_header(l, group + kr_header_at(l, b), lane, src);
+        for (uint32_t sub = 0; sub < subs; sub++) {
+            uint8_t q[KR_SUB];
+            kr_block_quants(w->type, src, sub, q);
+            put_quants(l, quants + (size_t)(b + sub) * l->quant_bytes, lane, q);
+        }
+    }
+}
+
+static void pack_float_row(uint32_t elem_bytes, uint32_t cols, uint8_t *group, uint32_t lane,
+                           const uint8_t *src)
+{
+    for (uint32_t c = 0; c < cols; c++)
+        memcpy(group + ((size_t)c * KR_PACK_ROWS + lane) * elem_bytes,
+               src + (size_t)c * elem_bytes, elem_bytes);
+}
+
+void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g1)
+{
+    const struct kr_layout *l = kr_layout(w->type);
+    const struct kr_type_info *info = kr_type_info(w->type);
+    size_t row_bytes = (size_t)w->cols / info->block_elems * info->block_bytes;
+    size_t group_bytes = kr_group_bytes(l, w->cols);
+    cn_assert(w->cols % info->block_elems == 0);
+    for (uint32_t g = g0; g < g1; g++) {
+        uint8_t *group = (uint8_t *)w->data + g * group_bytes;
+        memset(group, 0, group_bytes);
+        for (uint32_t lane = 0; lane < KR_PACK_ROWS && g * KR_PACK_ROWS + lane < w->rows; lane++) {
+            const uint8_t *row = (const uint8_t *)src + (size_t)(g * KR_PACK_ROWS + lane) * row_bytes;
+            if (l->header == KR_HDR_NONE)
+                pack_float_row(info->block_bytes, w->cols, group, lane, row);
+            else
+                pack_quantised_row(w, group, lane, row);
+        }
+    }
+}
+
+static uint64_t row_blocks(uint32_t cols)
+{
+    return ((uint64_t)cols + KR_SUB - 1) / KR_SUB;
+}
+
+uint64_t kr_q8_bytes(uint32_t n, uint32_t cols)
+{
+    return n * row_blocks(cols) * sizeof(struct kr_q8_block);
+}
+
+void kr_q8_place(struct kr_q8 *q, void *mem, uint32_t n, uint32_t cols)
+{
+    _Static_assert(sizeof(struct kr_q8_block) == 64, "one cache line");
+    q->n = n;
+    q->cols = cols;
+    q->blocks = mem;
+}

@@ -1,0 +1,54 @@
+/* Where each bit of a packed matrix lies. Private to kernels/cpu.
+ *
+ * A matrix is groups of 16 rows, one after another, each a multiple of 64 bytes and 64-aligned.
+ * Float types: column after column, 16 elements each (padded to 64 bytes at the end of a group).
+ * Quantised types: a group is a plane of headers, padded to 64 bytes, then a plane of quants.
+ *
+ * Quants, per block of 32 columns; "word i" of a row is its columns 4i..4i+3, one byte each:
+ *   4 bits: 4 vectors of 16 rows x 4 bytes; in vector k low nibbles are word k, high ones word k+4
+ *   5 bits: one vector, bit i of a row's byte t is bit 4 of column 4i+t; then as 4 bits
+ *   6 bits: two vectors, bits 2f..2f+1 of byte t of vector v are bits 4..5 of column 4(4v+f)+t;
+ *           then as 4 bits
+ *   8 bits: 8 vectors, vector i is word i (Q8_0: biased by 128, so unsigned)
+ * Headers:
+ *   D:  per block 16 f16 scales                     (Q4_0 Q5_0 Q8_0)
+ *   DM: per block 16 f16 scales, 16 f16 mins        (Q4_1 Q5_1)
+ *   K:  per 256 columns 16 f16 d, 16 f16 dmin, then per block 16 u8 scales, 16 u8 mins (Q4_K Q5_K)
+ *   K6: per 256 columns 16 f32 d, then per block 2 x 16 i8 scales, one per half       (Q6_K) */
+#ifndef KERNELS_CPU_PACK_H
+#define KERNELS_CPU_PACK_H
+
+#include "kernels/blocks.h"
+#include "kernels/cpu/matmul.h"
+
+enum kr_header { KR_HDR_NONE, KR_HDR_D, KR_HDR_DM, KR_HDR_K, KR_HDR_K6 };
+
+struct kr_layout {
+    uint8_t bits;           /* of a quant: 4, 5, 6, 8; of a float: 16, 32 */
+    uint8_t header;         /* enum kr_header */
+    uint8_t offset_shift;   /* the offset is 1 << this; 0 = no offset */
+    uint8_t header_blocks;  /* blocks of 32 columns per header */
+    uint16_t header_bytes;
+    uint16_t quant_bytes;   /* per block */
+};
+/* The type must be one that kr_type_info knows. */
+const struct kr_layout *kr_layout(enum kr_type type);
+
+/* The header of a block is at headers + kr_header_at(l, block); K and K6 find their part inside. */
+static inline size_t kr_header_at(const struct kr_layout *l, uint32_t block)
+{
+    return (size_t)(block / l->header_blocks) * l->header_bytes;
+}
+static inline size_t kr_header_plane_bytes(const struct kr_layout *l, uint32_t cols)
+{
+    size_t units = cols / KR_SUB / l->header_blocks;
+    return (units * l->header_bytes + 63) & ~(size_t)63;
+}
+static inline size_t kr_group_bytes(const struct kr_layout *l, uint32_t cols)
+{
+    if (l->header == KR_HDR_NONE)
+        return ((size_t)cols * KR_PACK_ROWS * (l->bits / 8) + 63) & ~(size_t)63;
+    return kr_header_plane_bytes(l, cols) + (size_t)(cols / KR_SUB) * l->quant_bytes;
+}
+
+#endif
