@@ -1,0 +1,329 @@
+/* engine/text: hand-written scanners that cut text as the pre-tokenisers' regular expressions do.
+ *
+ * Each is the exact equivalent of a leftmost-first backtracking match, written without
+ * backtracking: a character is looked at a bounded number of times, so that the time is linear for
+ * every input. tests/text/test_presplit.c holds them against PCRE2.
+ * Pure functions of their arguments; any thread. */
+#include "engine/text/vocab_impl.h"
+
+#include <utf8proc.h>
+
+/* Classes of a character. END is no character at all; none of the bits means "something else":
+ * punctuation, symbols, controls, unassigned. */
+enum {
+    C_L = 1, C_M = 2, C_N = 4, C_WS = 8, C_NL = 16,
+    C_UP = 32, /* \p{Lu} \p{Lt} \p{Lm} \p{Lo} \p{M} */
+    C_LO = 64, /* \p{Ll} \p{Lm} \p{Lo} \p{M} */
+    C_END = 128,
+};
+
+static const uint8_t ascii_class[128] = {
+    ['A' ... 'Z'] = C_L | C_UP,
+    ['a' ... 'z'] = C_L | C_LO,
+    ['0' ... '9'] = C_N,
+    ['\t'] = C_WS,
+    ['\n'] = C_WS | C_NL,
+    ['\v'] = C_WS,
+    ['\f'] = C_WS,
+    ['\r'] = C_WS | C_NL,
+    [' '] = C_WS,
+};
+
+static const uint8_t category_class[32] = {
+    [UTF8PROC_CATEGORY_LU] = C_L | C_UP,
+    [UTF8PROC_CATEGORY_LL] = C_L | C_LO,
+    [UTF8PROC_CATEGORY_LT] = C_L | C_UP,
+    [UTF8PROC_CATEGORY_LM] = C_L | C_UP | C_LO,
+    [UTF8PROC_CATEGORY_LO] = C_L | C_UP | C_LO,
+    [UTF8PROC_CATEGORY_MN] = C_M | C_UP | C_LO,
+    [UTF8PROC_CATEGORY_MC] = C_M | C_UP | C_LO,
+    [UTF8PROC_CATEGORY_ME] = C_M | C_UP | C_LO,
+    [UTF8PROC_CATEGORY_ND] = C_N,
+    [UTF8PROC_CATEGORY_NL] = C_N,
+    [UTF8PROC_CATEGORY_NO] = C_N,
+    [UTF8PROC_CATEGORY_ZS] = C_WS,
+    [UTF8PROC_CATEGORY_ZL] = C_WS,
+    [UTF8PROC_CATEGORY_ZP] = C_WS,
+};
+
+/* Class and length of the character at p. Outside the separators White_Space has only U+0085
+ * beyond ASCII. A byte that is not UTF-8 is "something else". */
+static inline unsigned class_at(const char *p, const char *end, size_t *len)
+{
+    *len = 1;
+    if (p >= end) return C_END;
+    uint8_t c = (uint8_t)*p;
+    if (c < 128) return ascii_class[c];
+    uint32_t cp;
+    size_t n = cn_utf8_decode(p, (size_t)(end - p), &cp);
+    if (n == 0) return 0;
+    *len = n;
+    if (cp == 0x85) return C_WS;
+    return category_class[utf8proc_category((utf8proc_int32_t)cp) & 31];
+}
+
+/* Past the longest run of characters in `mask`. */
+static inline const char *run_of(const char *p, const char *end, unsigned mask)
+{
+    size_t len;
+    while (class_at(p, end, &len) & mask)
+        p += len;
+    return p;
+}
+
+static inline const char *run_outside(const char *p, const char *end, unsigned mask)
+{
+    size_t len;
+    while (!(class_at(p, end, &len) & (mask | C_END)))
+        p += len;
+    return p;
+}
+
+static inline bool is_letter(char c, char lower, bool any_case)
+{
+    return c == lower || (any_case && c == lower - 32);
+}
+
+/* 's 't 're 've 'm 'll 'd at p: the length or 0. U+017F folds to "s". */
+static size_t contraction(const struct eng_scan_words *w, const char *p, const char *end)
+{
+    bool any = w->contract == ENG_CONTRACT_ANY;
+    size_t n = (size_t)(end - p);
+    if (w->contract == ENG_CONTRACT_NONE || n < 2 || *p != '\'') return 0;
+    if (is_letter(p[1], 's', any) || is_letter(p[1], 't', any) || is_letter(p[1], 'm', any) ||
+        is_letter(p[1], 'd', any))
+        return 2;
+    if (n < 3) return 0;
+    if (any && (uint8_t)p[1] == 0xC5 && (uint8_t)p[2] == 0xBF) return 3;
+    if ((is_letter(p[1], 'r', any) || is_letter(p[1], 'v', any)) && is_letter(p[2], 'e', any))
+        return 3;
+    if (is_letter(p[1], 'l', any) && is_letter(p[2], 'l', any)) return 3;
+    return 0;
+}
+
+/* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at p: its end or NULL. The first class
+ * takes all it can; where no lower-case letter follows, it gives back up to the last character
+ * that is of both classes, and the second one can take no more than that. */
+static const char *upper_then_lower(const char *p, const char *end)
+{
+    const char *both = NULL;
+    size_t len;
+    unsigned c;
+    while ((c = class_at(p, end, &len)) & C_UP) {
+        p += len;
+        if (c & C_LO) both = p;
+    }
+    if (c & C_LO) return run_of(p, end, C_LO);
+    return both;
+}
+
+/* A word of the cased family at p, whose class is c; NULL when none starts here.
+ * `[^\r\n\p{L}\p{N}]?U*L+` is tried with the prefix, then without, then `...?U+L*` likewise; as the
+ * latter is reached only where the former failed, its lower-case part is empty. */
+static const char *cased_word(const struct eng_scan_words *w, const char *p, const char *end,
+                              unsigned c, size_t len)
+{
+    bool prefix = !(c & (C_L | C_N | C_NL | C_END));
+    const char *e = NULL;
+    if (prefix) e = upper_then_lower(p + len, end);
+    if (!e) e = upper_then_lower(p, end);
+    if (!e && prefix) {
+        e = run_of(p + len, end, C_UP);
+        if (e == p + len) e = NULL;
+    }
+    if (!e) {
+        e = run_of(p, end, C_UP);
+        if (e == p) return NULL;
+    }
+    return w->contract_suffix ? e + contraction(w, e, end) : e;
+}
+
+/* `P?W+`, P being any character but CR, LF, letters and numbers, or only the space. */
+static const char *plain_word(const struct eng_scan_words *w, const char *p, const char *end,
+                              unsigned c, size_t len)
+{
+    unsigned word = w->marks ? C_L | C_M : C_L;
+    bool prefix = w->any_prefix ? !(c & (C_L | C_N | C_NL)) : *p == ' ';
+    size_t next;
+    if (c & word) return run_of(p + len, end, word);
+    if (prefix && class_at(p + len, end, &next) & word) return run_of(p + len + next, end, word);
+    return NULL;
+}
+
+/* ` ?\p{N}+` or `\p{N}{1,max}`. */
+static const char *number(const struct eng_scan_words *w, const char *p, const char *end,
+                          unsigned c, size_t len)
+{
+    size_t next;
+    if (w->spaced_numbers) {
+        if (*p == ' ' && class_at(p + 1, end, &next) & C_N) return run_of(p + 1, end, C_N);
+        return c & C_N ? run_of(p, end, C_N) : NULL;
+    }
+    if (!(c & C_N)) return NULL;
+    if (w->max_digits == 0) return run_of(p, end, C_N);
+    p += len;
+    for (unsigned i = 1; i < w->max_digits && class_at(p, end, &next) & C_N; i++)
+        p += next;
+    return p;
+}
+
+/* ` ?[^\s\p{L}\p{N}]+` and what may follow: CR, LF, slashes. */
+static const char *other(const struct eng_scan_words *w, const char *p, const char *end, unsigned c)
+{
+    unsigned outside = C_L | C_N | C_WS | (w->marks ? C_M : 0);
+    size_t next;
+    if (c & outside) {
+        if (*p != ' ' || class_at(p + 1, end, &next) & (outside | C_END)) return NULL;
+        p++;
+    }
+    p = run_outside(p, end, outside);
+    if (w->tail == ENG_TAIL_NONE) return p;
+    while (p < end && (*p == '\r' || *p == '\n' || (w->tail == ENG_TAIL_CRLF_SLASH && *p == '/')))
+        p++;
+    return p;
+}
+
+/* `\s*[\r\n]+|\s+(?!\S)|\s+` at a white-space character: up to the last CR or LF of the run; else
+ * the run without its last character where something follows it; else the one character. */
+static const char *space(const struct eng_scan_words *w, const char *p, const char *end)
+{
+    const char *last = p, *newline = NULL, *q = p;
+    size_t len;
+    unsigned c;
+    while ((c = class_at(q, end, &len)) & C_WS) {
+        last = q;
+        q += len;
+        if (c & C_NL) newline = q;
+    }
+    if (w->newlines && newline) return newline;
+    return c == C_END || last == p ? q : last;
+}
+
+size_t eng_scan_word(const struct eng_scan_words *w, const char *p, size_t n)
+{
+    const char *end = p + n, *e = NULL;
+    size_t len;
+    unsigned c = class_at(p, end, &len);
+    if (*p == '\'' && !w->contract_suffix) {
+        len = contraction(w, p, end);
+        if (len) return len;
+        len = 1;
+    }
+    e = w->cased ? cased_word(w, p, end, c, len) : plain_word(w, p, end, c, len);
+    if (!e) e = number(w, p, end, c, len);
+    if (!e) e = other(w, p, end, c);
+    if (!e) e = space(w, p, end);
+    return (size_t)(e - p);
+}
+
+static bool is_decimal(const char *p, const char *end, size_t *len)
+{
+    uint32_t cp;
+    *len = 1;
+    if (p >= end) return false;
+    if ((uint8_t)*p < 128) return *p >= '0' && *p <= '9';
+    size_t n = cn_utf8_decode(p, (size_t)(end - p), &cp);
+    if (n == 0) return false;
+    *len = n;
+    return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
+}
+
+/* Cuts runs of digits in groups of three from the right. *left: digits of the run from the last
+ * cut on, a multiple of three. */
+static bool find_threes(const char *p, const char *end, size_t *left, const char **at)
+{
+    size_t len, n;
+    for (int i = 0; *left > 0 && i < 3; i++, --*left) {
+        is_decimal(p, end, &len);
+        p += len;
+    }
+    while (*left == 0) {
+        while (p < end && !is_decimal(p, end, &len))
+            p += len;
+        if (p >= end) return false;
+        const char *q = p;
+        for (n = 0; is_decimal(q, end, &len); n++)
+            q += len;
+        if (n < 3) {
+            p = q;
+            continue;
+        }
+        for (*left = n; *left % 3; --*left) {
+            is_decimal(p, end, &len);
+            p += len;
+        }
+    }
+    *at = p;
+    return true;
+}
+
+static bool find_numbers(const char *p, const char *end, unsigned max, const char **at,
+                         const char **e)
+{
+    size_t len;
+    p = run_outside(p, end, C_N);
+    if (p >= end) return false;
+    *at = p;
+    for (unsigned i = 0; (max == 0 || i < max) && class_at(p, end, &len) & C_N; i++)
+        p += len;
+    *e = p;
+    return true;
+}
+
+static bool find_trailing(const char *p, const char *end, size_t *state, const char **at)
+{
+    size_t len;
+    if (*state) return false;
+    *state = 1;
+    const char *start = NULL;
+    while (p < end) {
+        if (!(class_at(p, end, &len) & C_WS))
+            start = NULL;
+        else if (!start)
+            start = p;
+        p += len;
+    }
+    *at = start;
+    return start != NULL;
+}
+
+bool eng_scan_find(const struct eng_scan *s, const char *p, size_t n, size_t from, size_t *state,
+                   size_t *start, size_t *len)
+{
+    const char *end = p + n, *q = p + from, *e = end;
+    switch (s->op) {
+    case ENG_SCAN_NUMBERS:
+        if (!find_numbers(q, end, s->max, &q, &e)) return false;
+        break;
+    case ENG_SCAN_CRLF:
+        while (q < end && *q != '\r' && *q != '\n')
+            q++;
+        e = q + 1;
+        break;
+    case ENG_SCAN_LINES:
+        if (q >= end) return false;
+        e = q;
+        if (*q == '\n') {
+            while (e < end && *e == '\n')
+                e++;
+        } else {
+            e = memchr(q, '\n', (size_t)(end - q));
+            if (!e) e = end;
+        }
+        break;
+    case ENG_SCAN_TRAILING:
+        if (!find_trailing(q, end, state, &q)) return false;
+        break;
+    case ENG_SCAN_THREES:
+        if (!find_threes(q, end, state, &q)) return false;
+        e = q;
+        break;
+    case ENG_SCAN_NONE:
+    case ENG_SCAN_WORDS:
+        return false;
+    }
+    if (q >= end) return false;
+    *start = (size_t)(q - p);
+    *len = (size_t)(e - q);
+    return true;
+}

@@ -1,0 +1,111 @@
+/* engine/text: from a text to ids: special tokens are cut out, what lies between them goes through
+ * the model's own algorithm as one piece, whatever its origin.
+ * All state belongs to the call; the vocabulary is shared. */
+#include "engine/text/vocab_impl.h"
+
+#include <stdlib.h>
+
+struct call {
+    const struct eng_vocab *v;
+    struct eng_ids *ids;
+    struct cn_error *err;
+    struct eng_merge merge;
+    const char *base; /* what the pre-tokeniser's offsets refer to */
+    bool after_special;
+};
+
+void eng_ids_fini(struct eng_ids *ids)
+{
+    free(ids->v);
+    *ids = (struct eng_ids){.max = ids->max};
+}
+
+static int merge_bytes(void *arg, size_t start, size_t len)
+{
+    struct call *c = arg;
+    return eng_merge_piece(c->v, &c->merge, c->base + start, len, c->ids);
+}
+
+static int merge_line(void *arg, size_t start, size_t len)
+{
+    struct call *c = arg;
+    return eng_merge_spaced(c->v, &c->merge, c->base + start, len, c->ids);
+}
+
+static int fragment(struct call *c, const char *text, size_t n)
+{
+    const struct eng_vocab *v = c->v;
+    if (v->model == ENG_MODEL_BPE) {
+        c->base = text;
+        return eng_pretok_split(v->pre, text, n, merge_bytes, c, c->err);
+    }
+    bool prefix = v->model == ENG_MODEL_SPM && v->space_prefix && c->after_special;
+    int rc = eng_merge_escape(&c->merge, text, n, prefix, &n);
+    if (rc) return rc;
+    if (n > UINT32_MAX) return CN_ELIMIT;
+    c->base = c->merge.text;
+    if (v->model == ENG_MODEL_SPM) return merge_line(c, 0, n);
+    return eng_pretok_split(v->pre, c->base, n, merge_line, c, c->err);
+}
+
+static int check_spans(const struct eng_span *spans, size_t n_spans, size_t n, struct cn_error *err)
+{
+    size_t end = 0;
+    if (!spans) return 0;
+    for (size_t i = 0; i < n_spans; i++) {
+        if (spans[i].end < end) return cn_fail(err, CN_EINVAL, "span %zu ends before it begins", i);
+        end = spans[i].end;
+    }
+    return end == n ? 0 : cn_fail(err, CN_EINVAL, "spans cover %zu of %zu bytes", end, n);
+}
+
+static int encode(struct call *c, const char *text, size_t n, const struct eng_cuts *cuts,
+                  unsigned flags)
+{
+    const struct eng_vocab *v = c->v;
+    bool special = flags & ENG_TOKENIZE_SPECIAL;
+    const struct eng_cut *first = cuts->n ? &cuts->v[0] : NULL, *last = NULL;
+    size_t at = 0;
+    int rc = 0;
+    bool has_bos = first && first->raw_start == 0 && first->id == v->bos;
+    if (special && v->add_bos && !has_bos) rc = eng_ids_push(c->ids, (uint32_t)v->bos);
+    c->after_special = true;
+    for (size_t i = 0; i < cuts->n && rc == 0; i++) {
+        last = &cuts->v[i];
+        if (last->raw_start > at) rc = fragment(c, text + at, last->raw_start - at);
+        if (rc == 0) rc = eng_ids_push(c->ids, last->id);
+        at = last->raw_end;
+        c->after_special = true;
+    }
+    if (rc == 0 && at < n) {
+        rc = fragment(c, text + at, n - at);
+        last = NULL;
+    }
+    bool has_eos = last && last->id == v->eos;
+    if (rc == 0 && special && v->add_eos && !has_eos) rc = eng_ids_push(c->ids, (uint32_t)v->eos);
+    return rc;
+}
+
+int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
+                 const struct eng_span *spans, size_t n_spans, unsigned flags,
+                 struct eng_ids *ids, struct cn_error *err)
+{
+    struct call c = {.v = v, .ids = ids, .err = err};
+    struct eng_cuts cuts = {0};
+    size_t before = ids->n;
+    int rc = check_spans(spans, n_spans, n, err);
+    if (rc) return rc;
+    if (n >= UINT32_MAX) return cn_fail(err, CN_ELIMIT, "a text of %zu bytes is too long", n);
+    struct cn_error why = {0};
+    c.err = &why;
+    rc = eng_special_find(v, text, n, spans, spans ? n_spans : 0, flags & ENG_TOKENIZE_PARSE,
+                          &cuts);
+    if (rc == 0) rc = encode(&c, text, n, &cuts, flags);
+    free(cuts.v);
+    eng_merge_fini(&c.merge);
+    if (rc == 0) return 0;
+    ids->n = before;
+    if (why.code == rc) return cn_fail(err, rc, "%s", why.message);
+    if (rc == CN_EWINDOW) return cn_fail(err, rc, "the text has more than %zu tokens", ids->max);
+    return cn_fail(err, rc, "%s", cn_err_info(rc)->text);
+}

@@ -1,0 +1,214 @@
+/* engine/text: what the tokenizer's files share. Not for other folders.
+ * Everything here is immutable once eng_vocab_new has returned, except `whole`, which is a cache of
+ * a pure function and is written with relaxed atomics. */
+#ifndef ENGINE_TEXT_VOCAB_IMPL_H
+#define ENGINE_TEXT_VOCAB_IMPL_H
+
+#include "engine/text/text.h"
+
+#include <string.h>
+
+#define ENG_NO_ID UINT32_MAX
+
+/* ---- keyed strings (strmap.c) ---------------------------------------------------------------- */
+
+/* Strings in one blob, numbered from 0. off has n + 1 entries. */
+struct eng_keys {
+    char *blob;
+    size_t blob_n, blob_cap;
+    uint32_t *off;
+    size_t n, cap;
+};
+int eng_keys_init(struct eng_keys *k, size_t n_hint, size_t bytes_hint);
+void eng_keys_fini(struct eng_keys *k);
+/* CN_ENOMEM, or CN_ELIMIT past 4 GiB of text. */
+int eng_keys_add(struct eng_keys *k, const char *p, size_t n);
+
+static inline struct eng_str eng_key(const struct eng_keys *k, uint32_t i)
+{
+    return (struct eng_str){k->blob + k->off[i], k->off[i + 1] - k->off[i]};
+}
+
+/* Which key has these bytes: open addressing over the numbers of an eng_keys. The hash is seeded
+ * at random, so that a file cannot be made of colliding tokens. */
+struct eng_strmap {
+    struct eng_strmap_slot { uint32_t hash, id; } *slot; /* id ENG_NO_ID = empty */
+    size_t mask, used;
+    uint64_t seed;
+};
+int eng_strmap_init(struct eng_strmap *m, size_t n_hint);
+void eng_strmap_fini(struct eng_strmap *m);
+/* Keeps the entry that is there when the bytes are known already (*was_new false). */
+int eng_strmap_put(struct eng_strmap *m, const struct eng_keys *k, uint32_t id, bool *was_new);
+uint32_t eng_strmap_get(const struct eng_strmap *m, const struct eng_keys *k, const char *p,
+                        size_t n);
+
+/* ---- pre-tokenisers (pretokenize.c, scan.c) -------------------------------------------------- */
+
+enum eng_pre_flag {
+    ENG_PRE_IGNORE_MERGES = 1, /* a piece that is a token is emitted without merging */
+    ENG_PRE_ADD_BOS = 2,
+    ENG_PRE_FORCE_BOS = 4,     /* whatever the file's key says */
+    ENG_PRE_RAW = 8,           /* merges on UTF-8 characters with U+2581 for the space */
+    ENG_PRE_NL_WHOLE = 16,     /* a piece of newlines that is a token is emitted whole */
+    ENG_PRE_MASK_LSTRIP = 32,  /* <mask> eats the white space before it */
+};
+
+struct eng_pretok;
+/* CN_EUNSUPP with the supported names. jit false: PCRE2's interpreter, as where a process may not
+ * map executable memory. */
+int eng_pretok_new(const char *name, bool jit, struct eng_pretok **out, struct cn_error *err);
+/* By the name of the regex list ("LLAMA3"), for tests: with `regex_only` every step runs as its
+ * regular expression, also where a scanner does the same faster. NULL when unknown. */
+struct eng_pretok *eng_pretok_by_kind(const char *kind, bool jit, bool regex_only);
+/* Name of the i-th regex list; NULL past the end. */
+const char *eng_pretok_kind(size_t i);
+void eng_pretok_free(struct eng_pretok *p);
+unsigned eng_pretok_flags(const struct eng_pretok *p);
+/* Calls emit for the pieces in order; together they are the text. A byte that is not part of valid
+ * UTF-8 counts as a control character (U+007F) of its own. Stops at emit's first non-zero result
+ * and returns it. Linear in n. */
+int eng_pretok_split(const struct eng_pretok *p, const char *text, size_t n,
+                     int (*emit)(void *arg, size_t start, size_t len), void *arg,
+                     struct cn_error *err);
+
+/* Hand-written equivalents of one regular expression; the pieces of a step. */
+struct eng_scan {
+    enum eng_scan_op {
+        ENG_SCAN_NONE,     /* only the regular expression exists */
+        ENG_SCAN_WORDS,    /* GPT-2's family, see struct eng_scan_words */
+        ENG_SCAN_NUMBERS,  /* \p{N}{1,max}, max 0 = no limit */
+        ENG_SCAN_CRLF,     /* [\r\n] */
+        ENG_SCAN_LINES,    /* [^\n]+|[\n]+ */
+        ENG_SCAN_TRAILING, /* \s+$ */
+        ENG_SCAN_THREES,   /* (?=(\d{3})+(?!\d)) */
+    } op;
+    unsigned max;
+    const struct eng_scan_words *words;
+};
+/* What differs within the family; see scan.c for the regular expression it stands for. */
+struct eng_scan_words {
+    enum { ENG_CONTRACT_NONE, ENG_CONTRACT_LOWER, ENG_CONTRACT_ANY } contract;
+    bool contract_suffix; /* the contraction ends a word instead of being a piece */
+    bool cased;           /* upper-case run then lower-case run */
+    bool any_prefix;      /* [^\r\n\p{L}\p{N}]? before a word instead of a space */
+    bool marks;           /* \p{M} belongs to words */
+    bool spaced_numbers;  /* ` ?\p{N}+` */
+    unsigned max_digits;  /* \p{N}{1,max}, 0 = no limit */
+    enum { ENG_TAIL_NONE, ENG_TAIL_CRLF, ENG_TAIL_CRLF_SLASH } tail; /* after punctuation */
+    bool newlines;        /* `\s*[\r\n]+` */
+};
+/* The next piece of `p` (n > 0 bytes) for op WORDS: its length. */
+size_t eng_scan_word(const struct eng_scan_words *w, const char *p, size_t n);
+/* The next match of the other ops at or after `from`, the end of the match before: *start and *len,
+ * or false when none is left. *state is 0 for the first one. A match of THREES is empty. */
+bool eng_scan_find(const struct eng_scan *s, const char *p, size_t n, size_t from, size_t *state,
+                   size_t *start, size_t *len);
+
+/* ---- special tokens (special.c) --------------------------------------------------------------- */
+
+struct eng_special; /* automaton over the texts of control and user-defined tokens */
+
+struct eng_cut {
+    size_t start, end;         /* the token's bytes */
+    size_t raw_start, raw_end; /* with the white space that it eats */
+    uint32_t id;
+};
+struct eng_cuts { struct eng_cut *v; size_t n, cap; };
+
+int eng_special_new(const struct eng_vocab *v, struct eng_special **out);
+void eng_special_free(struct eng_special *s);
+/* Cuts in text order. Longest token first, then lower id, then leftmost; see special.c. */
+int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
+                     const struct eng_span *spans, size_t n_spans, bool parse,
+                     struct eng_cuts *out);
+
+/* ---- merging (merge.c, bpe.c, spm.c) ----------------------------------------------------------- */
+
+struct eng_pair { uint64_t key; uint32_t rank, merged; }; /* key: left << 32 | right */
+struct eng_pairs {
+    struct eng_pair *slot;
+    size_t mask;
+    uint64_t mult;
+};
+
+/* The work arrays of one tokenising call. Symbols are numbered by where they began; symbol i covers
+ * the bytes start[i] .. start[next[i]]; rank[i] and into[i] belong to the pair (i, next[i]). */
+struct eng_merge {
+    uint32_t *sym, *start, *prev, *next, *rank, *into;
+    size_t cap;
+    uint64_t *heap;
+    size_t heap_cap;
+    char *text; /* escaped copy of a fragment */
+    size_t text_cap;
+};
+void eng_merge_fini(struct eng_merge *m);
+/* Writes text with U+2581 for each space to m->text, after one more of them if prefix. */
+int eng_merge_escape(struct eng_merge *m, const char *text, size_t n, bool prefix, size_t *out_n);
+/* Merges one piece (n > 0 bytes, below 4 GiB) and appends its ids. */
+int eng_merge_piece(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
+                    struct eng_ids *ids);
+/* Cuts before each U+2581 that follows another character where no merge can cross such a place,
+ * and merges the pieces. */
+int eng_merge_spaced(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
+                     struct eng_ids *ids);
+
+/* BPE: the pair's merge, NULL when there is none. */
+const struct eng_pair *eng_bpe_pair(const struct eng_vocab *v, uint32_t left, uint32_t right);
+int eng_bpe_load(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err);
+/* SPM: the order of merging; lower first. */
+uint32_t eng_spm_rank(float score);
+
+static inline int eng_ids_push(struct eng_ids *ids, uint32_t id)
+{
+    if (ids->max && ids->n >= ids->max) return CN_EWINDOW;
+    if (ids->n == ids->cap) {
+        int rc = cn_grow(&ids->v, &ids->cap, ids->n + 1, sizeof *ids->v);
+        if (rc) return rc;
+    }
+    ids->v[ids->n++] = id;
+    return 0;
+}
+
+/* ---- the vocabulary (vocab.c, vocab_rules.c) --------------------------------------------------- */
+
+enum eng_model { ENG_MODEL_SPM, ENG_MODEL_BPE, ENG_MODEL_BPE_RAW };
+
+enum {
+    ENG_TF_EOG = 1,
+    ENG_TF_CONTROL = 2, /* never made from a client's text */
+    ENG_TF_RSTRIP = 4,
+    ENG_TF_LSTRIP = 8,
+};
+
+struct eng_vocab {
+    enum eng_model model;
+    uint32_t n;
+    struct eng_keys texts;     /* as in the file */
+    struct eng_strmap by_text;
+    struct eng_keys pieces;    /* as rendered */
+    struct eng_keys syms;      /* what merging works on: n tokens, then parts that are no token */
+    struct eng_strmap by_sym;  /* only what may be made from text */
+    uint8_t *type, *flags;
+    uint32_t *rank;            /* SPM: eng_spm_rank of each token's score */
+    size_t max_sym;            /* longest key of by_sym in bytes */
+    bool cut_at_space;         /* no symbol has U+2581 after another character */
+    uint32_t byte_id[256];     /* what a byte without a token becomes; ENG_NO_ID = nothing */
+    uint32_t byte_sym[256];    /* BPE: first symbols */
+    struct eng_pairs pairs;
+    _Atomic uint8_t *whole;    /* does merging the token's bytes give it? 0 unknown */
+    struct eng_pretok *pre;
+    struct eng_special *special;
+    int64_t bos, eos, unk;
+    bool add_bos, add_eos, space_prefix;
+    bool ignore_merges, newlines_whole; /* see enum eng_pre_flag */
+};
+
+/* Ids, BOS/EOS, end of generation, control and strip flags: fills flags, bos, eos, unk, add_*. */
+int eng_vocab_rules(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err);
+/* GPT-2's byte map undone: writes at most n bytes; false when a character is not of the map. */
+bool eng_bytes_unmap(const char *p, size_t n, char *out, size_t *out_n);
+/* The code point that stands for a byte. */
+uint32_t eng_byte_char(uint8_t b);
+
+#endif
