@@ -4,14 +4,12 @@
  * ones in use. Runs once, inside eng_vocab_new. */
 #include "engine/text/vocab_impl.h"
 
-#include <ctype.h>
-
 /* Texts that end generation wherever they occur. */
 static const char *const end_texts[] = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
     "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
     "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
-    "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>", "[e~[",
+    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "[e~[",
 };
 
 /* Texts of the infill tokens that end generation, for files without their keys. */
