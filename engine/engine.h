@@ -11,7 +11,7 @@
 #include "engine/text/text.h"
 #include "kernels/kernels.h"
 
-/* ---- GGUF files (gguf.c) -----------------------------------------------------------------------
+/* ---- GGUF files (gguf.c) ------------------------------------------------------------------------
  * Version 3 (2 is read too), split files, memory-mapped. Every count, offset and size is checked
  * against the file before use; errors (CN_EFORMAT) name the file offset, key or tensor. */
 
@@ -50,13 +50,14 @@ const struct kr_tensor *eng_gguf_find(const struct eng_gguf *g, const char *name
 int eng_gguf_vocab(const struct eng_gguf *g, struct eng_vocab **out, struct cn_error *err);
 int eng_gguf_template(const struct eng_gguf *g, struct eng_template **out, struct cn_error *err);
 
-/* ---- models (model.c, arch/) -------------------------------------------------------------------- */
+/* ---- models (model.c, arch/) ----------------------------------------------------------------- */
 
 struct eng_model_opts {
     struct kr_device *device;        /* outlives the model */
     struct kr_prepare_opts prepare;  /* max_context 0 = the model's own */
     const char *template_text;       /* overrides the file's template; NULL = the file's */
     size_t template_len;
+    uint64_t free_bytes;             /* describe: memory there is for the model; 0 = not known */
 };
 
 struct eng_model_info {
@@ -65,29 +66,35 @@ struct eng_model_info {
     const char *file_type;           /* the type most weight bytes have: "Q4_1" */
     uint64_t n_params, file_bytes;
     uint32_t n_layers, embd_dim, n_heads, n_kv_heads;
-    uint64_t n_vocab, train_context, context; /* context: what this model was prepared for */
+    uint64_t n_vocab, train_context; /* n_vocab: the vocabulary's and the logits' */
+    uint64_t context;                /* what this model was prepared for, at most train_context */
     const struct kr_exec_info *exec; /* memory, KV groups */
     char fingerprint[40];            /* "fp_" + hash of file identity and numeric path */
 };
 
 struct eng_model;
-/* Errors: CN_EFORMAT, CN_EUNSUPP (family, weight type or tokenizer, with what is supported),
- * CN_ENOMEM, CN_EIO. *out returned owned; ref/unref are thread-safe. */
+/* Errors: CN_ENOENT, CN_EFORMAT, CN_EUNSUPP (family, weight type or tokenizer, with what is
+ * supported), CN_ENOMEM, CN_EIO. *out returned owned; ref/unref are thread-safe. */
 int eng_model_open(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
                    struct cn_error *err);
 struct eng_model *eng_model_ref(struct eng_model *m);
 void eng_model_unref(struct eng_model *m);
+/* False once the file was cut short, written to or could not be read since it was opened:
+ * embeddings may be wrong from then on, so the model's owner fails its requests and gives it up (no signal is
+ * raised, other models go on). Any thread; costs an fstat per file: ask about once a second. */
+bool eng_model_intact(const struct eng_model *m);
 const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct eng_vocab *eng_model_vocab(const struct eng_model *m);
 const struct eng_template *eng_model_template(const struct eng_model *m); /* NULL when none */
 struct kr_exec *eng_model_exec(struct eng_model *m);
-/* What a file is and would need, without loading weights: for `conifer show`. */
+/* What a file is and would need, without loading weights: for `conifer show`. opts->device may be
+ * NULL; context, kv_type, block_tokens, max_rows and free_bytes are used. */
 int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
                        struct cn_error *err);
 /* Names of the supported families, comma-separated. */
 const char *eng_arch_list(void);
 
-/* ---- sampling (sample.c) -------------------------------------------------------------------------
+/* ---- sampling (sample.c) ------------------------------------------------------------------------
  * Order: logit_bias, penalties, (mask), then greedy when temperature is 0; else temperature, top_k,
  * top_p, min_p on the softmax, and one draw that is a pure function of (seed, choice, position).
  * One pass over the vocabulary and a partial selection; never a full sort. */

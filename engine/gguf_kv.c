@@ -9,7 +9,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF values are read in place");
 
-const char *gguf_show(struct eng_str s, char out[GGUF_SHOWN])
+const char *eng_gguf_show(struct eng_str s, char out[ENG_GGUF_SHOWN])
 {
     size_t shown = CN_MIN(s.n, 64), o = 0;
     out[o++] = '"';
@@ -24,10 +24,10 @@ const char *gguf_show(struct eng_str s, char out[GGUF_SHOWN])
     return out;
 }
 
-/* ---- index ------------------------------------------------------------------------------------ */
+/* ---- index ----------------------------------------------------------------------------------- */
 
-static size_t index_slot(const struct gguf_index *x, const struct gguf_str_of *of, const char *s,
-                         size_t n)
+static size_t index_slot(const struct eng_gguf_index *x, const struct eng_gguf_str_of *of,
+                         const char *s, size_t n)
 {
     size_t mask = x->n_slots - 1, h = cn_siphash13(x->hash_key, s, n) & mask;
     for (;; h = (h + 1) & mask) {
@@ -37,9 +37,9 @@ static size_t index_slot(const struct gguf_index *x, const struct gguf_str_of *o
     }
 }
 
-static int index_grow(struct gguf_index *x, const struct gguf_str_of *of)
+static int index_grow(struct eng_gguf_index *x, const struct eng_gguf_str_of *of)
 {
-    struct gguf_index bigger = {.n_slots = x->n_slots ? x->n_slots * 2 : 64};
+    struct eng_gguf_index bigger = {.n_slots = x->n_slots ? x->n_slots * 2 : 64};
     bigger.slots = cn_calloc(bigger.n_slots, sizeof(*bigger.slots));
     if (!bigger.slots) return CN_ENOMEM;
     if (x->n_slots)
@@ -57,7 +57,8 @@ static int index_grow(struct gguf_index *x, const struct gguf_str_of *of)
     return CN_OK;
 }
 
-int gguf_index_add(struct gguf_index *x, const struct gguf_str_of *of, size_t i, size_t *found)
+int eng_gguf_index_add(struct eng_gguf_index *x, const struct eng_gguf_str_of *of, size_t i,
+                       size_t *found)
 {
     if (x->n_used * 2 >= x->n_slots) {
         int rc = index_grow(x, of);
@@ -74,23 +75,24 @@ int gguf_index_add(struct gguf_index *x, const struct gguf_str_of *of, size_t i,
     return CN_OK;
 }
 
-size_t gguf_index_find(const struct gguf_index *x, const struct gguf_str_of *of, const char *s,
-                       size_t n)
+size_t eng_gguf_index_find(const struct eng_gguf_index *x, const struct eng_gguf_str_of *of,
+                           const char *s, size_t n)
 {
     if (!x->n_slots) return SIZE_MAX;
     size_t h = index_slot(x, of, s, n);
     return x->slots[h] ? x->slots[h] - 1 : SIZE_MAX;
 }
 
-void gguf_index_fini(struct gguf_index *x)
+void eng_gguf_index_fini(struct eng_gguf_index *x)
 {
     free(x->slots);
     memset(x, 0, sizeof(*x));
 }
 
-/* ---- cursor ------------------------------------------------------------------------------------ */
+/* ---- cursor ---------------------------------------------------------------------------------- */
 
-int gguf_read(struct gguf_cursor *c, void *out, uint64_t n, const char *what, struct cn_error *err)
+int eng_gguf_read(struct eng_gguf_cursor *c, void *out, uint64_t n, const char *what,
+                  struct cn_error *err)
 {
     if (n > c->size - c->pos)
         return cn_fail(err, CN_EFORMAT,
@@ -102,26 +104,31 @@ int gguf_read(struct gguf_cursor *c, void *out, uint64_t n, const char *what, st
     return CN_OK;
 }
 
-int gguf_read_str(struct gguf_cursor *c, uint64_t max_bytes, struct eng_str *out, const char *what,
-                  struct cn_error *err)
+int eng_gguf_read_str(struct eng_gguf_cursor *c, uint64_t max_bytes, struct eng_str *out,
+                      const char *what, struct cn_error *err)
 {
     uint64_t n = 0, at = c->pos;
-    int rc = gguf_read(c, &n, sizeof(n), what, err);
+    int rc = eng_gguf_read(c, &n, sizeof(n), what, err);
     if (rc) return rc;
     if (n > max_bytes)
-        return cn_fail(err, CN_EFORMAT, "%s: offset %llu: %s has a length of %llu bytes, the limit "
-                       "is %llu", c->file, (unsigned long long)at, what, (unsigned long long)n,
+        return cn_fail(err, CN_EFORMAT,
+                       "%s: offset %llu: %s has a length of %llu bytes, the limit "
+                       "is %llu",
+                       c->file, (unsigned long long)at, what, (unsigned long long)n,
                        (unsigned long long)max_bytes);
     const uint8_t *start = c->data + c->pos;
-    rc = gguf_read(c, NULL, n, what, err);
+    rc = eng_gguf_read(c, NULL, n, what, err);
     if (rc) return rc;
     *out = (struct eng_str){.p = (const char *)start, .n = n};
     return CN_OK;
 }
 
-/* ---- value types -------------------------------------------------------------------------------- */
+/* ---- value types ----------------------------------------------------------------------------- */
 
-static const struct { const char *name; uint8_t bytes; } value_types[] = {
+static const struct {
+    const char *name;
+    uint8_t bytes;
+} value_types[] = {
     [ENG_GGUF_U8] = {"u8", 1},         [ENG_GGUF_I8] = {"i8", 1},
     [ENG_GGUF_U16] = {"u16", 2},       [ENG_GGUF_I16] = {"i16", 2},
     [ENG_GGUF_U32] = {"u32", 4},       [ENG_GGUF_I32] = {"i32", 4},
@@ -131,58 +138,59 @@ static const struct { const char *name; uint8_t bytes; } value_types[] = {
     [ENG_GGUF_F64] = {"f64", 8},
 };
 
-uint64_t gguf_value_bytes(uint32_t type)
+uint64_t eng_gguf_value_bytes(uint32_t type)
 {
     return type < CN_ARRAY_LEN(value_types) ? value_types[type].bytes : 0;
 }
 
-const char *gguf_value_name(uint32_t type)
+const char *eng_gguf_value_name(uint32_t type)
 {
     return type < CN_ARRAY_LEN(value_types) ? value_types[type].name : "unknown";
 }
 
-/* ---- key table ---------------------------------------------------------------------------------- */
+/* ---- key table ------------------------------------------------------------------------------- */
 
 static struct eng_str kv_key(const void *table, size_t i)
 {
-    return ((const struct gguf_kvs *)table)->v[i].key;
+    return ((const struct eng_gguf_kvs *)table)->v[i].key;
 }
 
 /* Moves the cursor over the value's bytes, checking each string of an array of strings. */
-static int skip_elements(struct gguf_cursor *c, uint32_t type, uint64_t n, const char *what,
+static int skip_elements(struct eng_gguf_cursor *c, uint32_t type, uint64_t n, const char *what,
                          struct cn_error *err)
 {
     if (type != ENG_GGUF_STRING) {
         uint64_t bytes;
-        if (!cn_mul_u64(n, gguf_value_bytes(type), &bytes))
-            return cn_fail(err, CN_EFORMAT, "%s: offset %llu: %s has %llu elements, more than any "
-                           "file can hold", c->file, (unsigned long long)c->pos, what,
-                           (unsigned long long)n);
-        return gguf_read(c, NULL, bytes, what, err);
+        if (!cn_mul_u64(n, eng_gguf_value_bytes(type), &bytes))
+            return cn_fail(err, CN_EFORMAT,
+                           "%s: offset %llu: %s has %llu elements, more than any "
+                           "file can hold",
+                           c->file, (unsigned long long)c->pos, what, (unsigned long long)n);
+        return eng_gguf_read(c, NULL, bytes, what, err);
     }
     for (uint64_t i = 0; i < n; i++) {
         struct eng_str s;
-        int rc = gguf_read_str(c, UINT64_MAX, &s, what, err);
+        int rc = eng_gguf_read_str(c, UINT64_MAX, &s, what, err);
         if (rc) return rc;
     }
     return CN_OK;
 }
 
-static int read_value(struct gguf_kv *kv, struct gguf_cursor *c, struct cn_error *err)
+static int read_value(struct eng_gguf_kv *kv, struct eng_gguf_cursor *c, struct cn_error *err)
 {
-    char shown[GGUF_SHOWN], what[GGUF_SHOWN + 16];
+    char shown[ENG_GGUF_SHOWN], what[ENG_GGUF_SHOWN + 16];
     uint32_t type = 0, elem = 0;
     uint64_t at = c->pos;
 
-    snprintf(what, sizeof(what), "key %s", gguf_show(kv->key, shown));
-    int rc = gguf_read(c, &type, sizeof(type), what, err);
+    snprintf(what, sizeof(what), "key %s", eng_gguf_show(kv->key, shown));
+    int rc = eng_gguf_read(c, &type, sizeof(type), what, err);
     if (rc) return rc;
     kv->n = 1;
     elem = type;
     if (type == ENG_GGUF_ARRAY) {
         at = c->pos;
-        rc = gguf_read(c, &elem, sizeof(elem), what, err);
-        if (!rc) rc = gguf_read(c, &kv->n, sizeof(kv->n), what, err);
+        rc = eng_gguf_read(c, &elem, sizeof(elem), what, err);
+        if (!rc) rc = eng_gguf_read(c, &kv->n, sizeof(kv->n), what, err);
         if (rc) return rc;
         if (elem == ENG_GGUF_ARRAY)
             return cn_fail(err, CN_EFORMAT, "%s: offset %llu: %s is an array of arrays", c->file,
@@ -200,20 +208,21 @@ static int read_value(struct gguf_kv *kv, struct gguf_cursor *c, struct cn_error
     return rc;
 }
 
-int gguf_kvs_read(struct gguf_kvs *kvs, struct gguf_cursor *c, uint64_t n, struct cn_error *err)
+int eng_gguf_kvs_read(struct eng_gguf_kvs *kvs, struct eng_gguf_cursor *c, uint64_t n,
+                      struct cn_error *err)
 {
-    const struct gguf_str_of of = {kv_key, kvs};
-    if (n > GGUF_MAX_KEYS)
+    const struct eng_gguf_str_of of = {kv_key, kvs};
+    if (n > ENG_GGUF_MAX_KEYS)
         return cn_fail(err, CN_EFORMAT, "%s: the header declares %llu keys, the limit is %d",
-                       c->file, (unsigned long long)n, GGUF_MAX_KEYS);
+                       c->file, (unsigned long long)n, ENG_GGUF_MAX_KEYS);
     for (uint64_t i = 0; i < n; i++) {
-        char shown[GGUF_SHOWN], what[48];
-        struct gguf_kv kv = {0};
+        char shown[ENG_GGUF_SHOWN], what[48];
+        struct eng_gguf_kv kv = {0};
         uint64_t at = c->pos;
         size_t twin;
 
         snprintf(what, sizeof(what), "the name of key %llu", (unsigned long long)i);
-        int rc = gguf_read_str(c, GGUF_MAX_KEY_BYTES, &kv.key, what, err);
+        int rc = eng_gguf_read_str(c, ENG_GGUF_MAX_KEY_BYTES, &kv.key, what, err);
         if (rc) return rc;
         if (!kv.key.n)
             return cn_fail(err, CN_EFORMAT, "%s: offset %llu: %s is empty", c->file,
@@ -223,26 +232,26 @@ int gguf_kvs_read(struct gguf_kvs *kvs, struct gguf_cursor *c, uint64_t n, struc
         rc = cn_grow(&kvs->v, &kvs->cap, kvs->n + 1, sizeof(*kvs->v));
         if (rc) return cn_fail(err, rc, "out of memory");
         kvs->v[kvs->n] = kv;
-        rc = gguf_index_add(&kvs->index, &of, kvs->n, &twin);
+        rc = eng_gguf_index_add(&kvs->index, &of, kvs->n, &twin);
         if (rc == CN_EBUSY)
             return cn_fail(err, CN_EFORMAT, "%s: offset %llu: the key %s is there twice", c->file,
-                           (unsigned long long)at, gguf_show(kv.key, shown));
+                           (unsigned long long)at, eng_gguf_show(kv.key, shown));
         if (rc) return cn_fail(err, rc, "out of memory");
         kvs->n++;
     }
     return CN_OK;
 }
 
-const struct gguf_kv *gguf_kvs_find(const struct gguf_kvs *kvs, const char *key)
+const struct eng_gguf_kv *eng_gguf_kvs_find(const struct eng_gguf_kvs *kvs, const char *key)
 {
-    const struct gguf_str_of of = {kv_key, kvs};
-    size_t i = gguf_index_find(&kvs->index, &of, key, strlen(key));
+    const struct eng_gguf_str_of of = {kv_key, kvs};
+    size_t i = eng_gguf_index_find(&kvs->index, &of, key, strlen(key));
     return i == SIZE_MAX ? NULL : &kvs->v[i];
 }
 
-void gguf_kvs_fini(struct gguf_kvs *kvs)
+void eng_gguf_kvs_fini(struct eng_gguf_kvs *kvs)
 {
     free(kvs->v);
-    gguf_index_fini(&kvs->index);
+    eng_gguf_index_fini(&kvs->index);
     memset(kvs, 0, sizeof(*kvs));
 }

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int wrong_kind(const struct gguf_kv *kv, const char *key, const char *wanted,
+static int wrong_kind(const struct eng_gguf_kv *kv, const char *key, const char *wanted,
                       struct cn_error *err)
 {
     bool array = kv->type == ENG_GGUF_ARRAY;
     return cn_fail_param(err, CN_EFORMAT, key, "key \"%.80s\" (offset %llu) is %s%s, expected %s",
                          key, (unsigned long long)kv->offset, array ? "an array of " : "a ",
-                         gguf_value_name(kv->elem), wanted);
+                         eng_gguf_value_name(kv->elem), wanted);
 }
 
 static int absent(const char *key, struct cn_error *err)
@@ -22,27 +22,57 @@ static int absent(const char *key, struct cn_error *err)
  * zero and *out is meaningless as an unsigned number. */
 static bool load_int(enum eng_gguf_type type, const uint8_t *p, uint64_t *out, bool *negative)
 {
-    union { int8_t i8; uint16_t u16; int16_t i16; uint32_t u32; int32_t i32; uint64_t u64;
-            int64_t i64; } v;
+    union {
+        int8_t i8;
+        uint16_t u16;
+        int16_t i16;
+        uint32_t u32;
+        int32_t i32;
+        uint64_t u64;
+        int64_t i64;
+    } v;
     int64_t s = 0;
-    memcpy(&v, p, gguf_value_bytes(type));
+    memcpy(&v, p, eng_gguf_value_bytes(type));
     switch (type) {
-    case ENG_GGUF_U8: *out = *p; break;
-    case ENG_GGUF_BOOL: *out = *p != 0; break;
-    case ENG_GGUF_U16: *out = v.u16; break;
-    case ENG_GGUF_U32: *out = v.u32; break;
-    case ENG_GGUF_U64: *out = v.u64; break;
-    case ENG_GGUF_I8: s = v.i8; *out = (uint64_t)s; break;
-    case ENG_GGUF_I16: s = v.i16; *out = (uint64_t)s; break;
-    case ENG_GGUF_I32: s = v.i32; *out = (uint64_t)s; break;
-    case ENG_GGUF_I64: s = v.i64; *out = (uint64_t)s; break;
-    default: return false;
+    case ENG_GGUF_U8:
+        *out = *p;
+        break;
+    case ENG_GGUF_BOOL:
+        *out = *p != 0;
+        break;
+    case ENG_GGUF_U16:
+        *out = v.u16;
+        break;
+    case ENG_GGUF_U32:
+        *out = v.u32;
+        break;
+    case ENG_GGUF_U64:
+        *out = v.u64;
+        break;
+    case ENG_GGUF_I8:
+        s = v.i8;
+        *out = (uint64_t)s;
+        break;
+    case ENG_GGUF_I16:
+        s = v.i16;
+        *out = (uint64_t)s;
+        break;
+    case ENG_GGUF_I32:
+        s = v.i32;
+        *out = (uint64_t)s;
+        break;
+    case ENG_GGUF_I64:
+        s = v.i64;
+        *out = (uint64_t)s;
+        break;
+    default:
+        return false;
     }
     *negative = s < 0;
     return true;
 }
 
-static int scalar_u64(const struct gguf_kv *kv, const char *key, const uint8_t *at,
+static int scalar_u64(const struct eng_gguf_kv *kv, const char *key, const uint8_t *at,
                       enum eng_gguf_type type, uint64_t *out, struct cn_error *err)
 {
     uint64_t value = 0;
@@ -55,9 +85,10 @@ static int scalar_u64(const struct gguf_kv *kv, const char *key, const uint8_t *
     return CN_OK;
 }
 
-int gguf_kvs_u64(const struct gguf_kvs *kvs, const char *key, uint64_t *out, struct cn_error *err)
+int eng_gguf_kvs_u64(const struct eng_gguf_kvs *kvs, const char *key, uint64_t *out,
+                     struct cn_error *err)
 {
-    const struct gguf_kv *kv = gguf_kvs_find(kvs, key);
+    const struct eng_gguf_kv *kv = eng_gguf_kvs_find(kvs, key);
     if (!kv) return CN_ENOENT;
     if (kv->type == ENG_GGUF_BOOL || kv->type == ENG_GGUF_STRING || kv->type == ENG_GGUF_ARRAY)
         return wrong_kind(kv, key, "an integer", err);
@@ -66,18 +97,18 @@ int gguf_kvs_u64(const struct gguf_kvs *kvs, const char *key, uint64_t *out, str
 
 int eng_gguf_u64(const struct eng_gguf *g, const char *key, uint64_t *out, struct cn_error *err)
 {
-    int rc = gguf_kvs_u64(&g->shards[0].kvs, key, out, err);
+    int rc = eng_gguf_kvs_u64(&g->shards[0].kvs, key, out, err);
     return rc == CN_ENOENT ? absent(key, err) : rc;
 }
 
-static const struct gguf_kv *find(const struct eng_gguf *g, const char *key)
+static const struct eng_gguf_kv *find(const struct eng_gguf *g, const char *key)
 {
-    return gguf_kvs_find(&g->shards[0].kvs, key);
+    return eng_gguf_kvs_find(&g->shards[0].kvs, key);
 }
 
 int eng_gguf_f32(const struct eng_gguf *g, const char *key, float *out, struct cn_error *err)
 {
-    const struct gguf_kv *kv = find(g, key);
+    const struct eng_gguf_kv *kv = find(g, key);
     if (!kv) return absent(key, err);
     if (kv->type == ENG_GGUF_F32) {
         memcpy(out, kv->value, sizeof(*out));
@@ -93,7 +124,7 @@ int eng_gguf_f32(const struct eng_gguf *g, const char *key, float *out, struct c
 
 int eng_gguf_bool(const struct eng_gguf *g, const char *key, bool *out, struct cn_error *err)
 {
-    const struct gguf_kv *kv = find(g, key);
+    const struct eng_gguf_kv *kv = find(g, key);
     if (!kv) return absent(key, err);
     if (kv->type != ENG_GGUF_BOOL) return wrong_kind(kv, key, "true or false", err);
     *out = *kv->value != 0;
@@ -114,17 +145,17 @@ static struct eng_str load_str(const uint8_t *p, uint64_t left)
 int eng_gguf_str(const struct eng_gguf *g, const char *key, struct eng_str *out,
                  struct cn_error *err)
 {
-    const struct gguf_kv *kv = find(g, key);
+    const struct eng_gguf_kv *kv = find(g, key);
     if (!kv) return absent(key, err);
     if (kv->type != ENG_GGUF_STRING) return wrong_kind(kv, key, "a string", err);
     *out = load_str(kv->value, kv->bytes);
     return CN_OK;
 }
 
-static int find_array(const struct eng_gguf *g, const char *key, const struct gguf_kv **out,
+static int find_array(const struct eng_gguf *g, const char *key, const struct eng_gguf_kv **out,
                       struct cn_error *err)
 {
-    const struct gguf_kv *kv = find(g, key);
+    const struct eng_gguf_kv *kv = find(g, key);
     if (!kv) return absent(key, err);
     if (kv->type != ENG_GGUF_ARRAY) return wrong_kind(kv, key, "an array", err);
     *out = kv;
@@ -134,7 +165,7 @@ static int find_array(const struct eng_gguf *g, const char *key, const struct gg
 int eng_gguf_array(const struct eng_gguf *g, const char *key, enum eng_gguf_type *type, uint64_t *n,
                    struct cn_error *err)
 {
-    const struct gguf_kv *kv = NULL;
+    const struct eng_gguf_kv *kv = NULL;
     int rc = find_array(g, key, &kv, err);
     if (rc) return rc;
     *type = kv->elem;
@@ -145,23 +176,24 @@ int eng_gguf_array(const struct eng_gguf *g, const char *key, enum eng_gguf_type
 int eng_gguf_array_u64(const struct eng_gguf *g, const char *key, uint64_t i, uint64_t *out,
                        struct cn_error *err)
 {
-    const struct gguf_kv *kv = NULL;
+    const struct eng_gguf_kv *kv = NULL;
     int rc = find_array(g, key, &kv, err);
     if (rc) return rc;
-    uint64_t size = gguf_value_bytes(kv->elem);
+    uint64_t size = eng_gguf_value_bytes(kv->elem);
     if (!size || kv->elem == ENG_GGUF_F32 || kv->elem == ENG_GGUF_F64)
         return wrong_kind(kv, key, "an array of integers", err);
     if (i >= kv->n)
         return cn_fail_param(err, CN_EFORMAT, key,
                              "key \"%.80s\" has %llu elements, element %llu is needed", key,
                              (unsigned long long)kv->n, (unsigned long long)i);
-    return scalar_u64(kv, key, kv->value + i * size, kv->elem, out, err); /* i < n, checked at load */
+    return scalar_u64(kv, key, kv->value + i * size, kv->elem, out,
+                      err); /* i < n, checked at load */
 }
 
-int gguf_strings(const struct eng_gguf *g, const char *key, struct eng_str **out, size_t *n,
-                 struct cn_error *err)
+int eng_gguf_strings(const struct eng_gguf *g, const char *key, struct eng_str **out, size_t *n,
+                     struct cn_error *err)
 {
-    const struct gguf_kv *kv = NULL;
+    const struct eng_gguf_kv *kv = NULL;
     int rc = find_array(g, key, &kv, err);
     if (rc) return rc;
     if (kv->elem != ENG_GGUF_STRING) return wrong_kind(kv, key, "an array of strings", err);
@@ -179,10 +211,10 @@ int gguf_strings(const struct eng_gguf *g, const char *key, struct eng_str **out
     return CN_OK;
 }
 
-int gguf_floats(const struct eng_gguf *g, const char *key, float **out, size_t *n,
-                struct cn_error *err)
+int eng_gguf_floats(const struct eng_gguf *g, const char *key, float **out, size_t *n,
+                    struct cn_error *err)
 {
-    const struct gguf_kv *kv = NULL;
+    const struct eng_gguf_kv *kv = NULL;
     int rc = find_array(g, key, &kv, err);
     if (rc) return rc;
     if (kv->elem != ENG_GGUF_F32) return wrong_kind(kv, key, "an array of f32", err);
@@ -195,13 +227,13 @@ int gguf_floats(const struct eng_gguf *g, const char *key, float **out, size_t *
     return CN_OK;
 }
 
-int gguf_int32s(const struct eng_gguf *g, const char *key, int32_t **out, size_t *n,
-                struct cn_error *err)
+int eng_gguf_int32s(const struct eng_gguf *g, const char *key, int32_t **out, size_t *n,
+                    struct cn_error *err)
 {
-    const struct gguf_kv *kv = NULL;
+    const struct eng_gguf_kv *kv = NULL;
     int rc = find_array(g, key, &kv, err);
     if (rc) return rc;
-    uint64_t size = gguf_value_bytes(kv->elem);
+    uint64_t size = eng_gguf_value_bytes(kv->elem);
     if (!size || kv->elem == ENG_GGUF_F32 || kv->elem == ENG_GGUF_F64)
         return wrong_kind(kv, key, "an array of integers", err);
     /* The file holds at least one byte for each element. */

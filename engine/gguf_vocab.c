@@ -61,25 +61,28 @@ static int read_tables(const struct eng_gguf *g, struct tables *t, struct cn_err
 {
     size_t n_tokens = 0, n = 0;
     struct cn_error local;
-    int rc = gguf_strings(g, "tokenizer.ggml.tokens", &t->tokens, &n_tokens, err);
-    if (rc) return rc == CN_ENOENT ? cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens",
-                                                   "the file has no vocabulary (key "
-                                                   "\"tokenizer.ggml.tokens\")") : rc;
+    int rc = eng_gguf_strings(g, "tokenizer.ggml.tokens", &t->tokens, &n_tokens, err);
+    if (rc)
+        return rc == CN_ENOENT ? cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens",
+                                               "the file has no vocabulary (key "
+                                               "\"tokenizer.ggml.tokens\")")
+                               : rc;
     if (!n_tokens || n_tokens > INT32_MAX)
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens",
                              "key \"tokenizer.ggml.tokens\" has %zu elements", n_tokens);
     t->spec.n_tokens = n_tokens;
 
-    rc = gguf_floats(g, "tokenizer.ggml.scores", &t->scores, &n, &local);
+    rc = eng_gguf_floats(g, "tokenizer.ggml.scores", &t->scores, &n, &local);
     rc = check_length("tokenizer.ggml.scores", rc, n, n_tokens, err, &local);
     if (rc) return rc;
-    rc = gguf_int32s(g, "tokenizer.ggml.token_type", &t->types, &n, &local);
+    rc = eng_gguf_int32s(g, "tokenizer.ggml.token_type", &t->types, &n, &local);
     rc = check_length("tokenizer.ggml.token_type", rc, n, n_tokens, err, &local);
     if (rc) return rc;
 
-    rc = gguf_strings(g, "tokenizer.ggml.merges", &t->merges, &t->spec.n_merges, &local);
+    rc = eng_gguf_strings(g, "tokenizer.ggml.merges", &t->merges, &t->spec.n_merges, &local);
     if (rc && rc != CN_ENOENT) goto out;
-    rc = gguf_int32s(g, "tokenizer.ggml.eos_token_ids", &t->eos_ids, &t->spec.n_eos_ids, &local);
+    rc =
+        eng_gguf_int32s(g, "tokenizer.ggml.eos_token_ids", &t->eos_ids, &t->spec.n_eos_ids, &local);
     if (rc && rc != CN_ENOENT) goto out;
     return CN_OK;
 out:
@@ -111,7 +114,10 @@ static int read_id(const struct eng_gguf *g, const char *key, size_t n_tokens, i
 
 static int read_ids(const struct eng_gguf *g, struct eng_vocab_spec *s, struct cn_error *err)
 {
-    const struct { const char *key; int64_t *out; } ids[] = {
+    const struct {
+        const char *key;
+        int64_t *out;
+    } ids[] = {
         {"tokenizer.ggml.bos_token_id", &s->bos},
         {"tokenizer.ggml.eos_token_id", &s->eos},
         {"tokenizer.ggml.eot_token_id", &s->eot},
@@ -146,7 +152,8 @@ static int read_flag(const struct eng_gguf *g, const char *key, int *out, struct
     return CN_OK;
 }
 
-/* Ids of tokens that were cut off, and of none, are dropped; the rest is ascending as in the file. */
+/* Ids of tokens that were cut off, and of none, are dropped; the rest is ascending as in the file.
+ */
 static void keep_eos_ids(struct tables *t)
 {
     size_t kept = 0;
@@ -185,8 +192,8 @@ static int read_spec(const struct eng_gguf *g, struct tables *t, size_t max_toke
     return CN_OK;
 }
 
-int gguf_vocab_upto(const struct eng_gguf *g, size_t max_tokens, struct eng_vocab **out,
-                    struct cn_error *err)
+int eng_gguf_vocab_upto(const struct eng_gguf *g, size_t max_tokens, struct eng_vocab **out,
+                        struct cn_error *err)
 {
     struct tables t = {0};
     int rc = read_spec(g, &t, max_tokens, err);
@@ -197,7 +204,7 @@ int gguf_vocab_upto(const struct eng_gguf *g, size_t max_tokens, struct eng_voca
 
 int eng_gguf_vocab(const struct eng_gguf *g, struct eng_vocab **out, struct cn_error *err)
 {
-    return gguf_vocab_upto(g, SIZE_MAX, out, err);
+    return eng_gguf_vocab_upto(g, SIZE_MAX, out, err);
 }
 
 int eng_gguf_template(const struct eng_gguf *g, struct eng_template **out, struct cn_error *err)

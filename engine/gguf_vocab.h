@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 
 /* As eng_gguf_vocab, with at most max_tokens tokens (the first ones). */
-int gguf_vocab_upto(const struct eng_gguf *g, size_t max_tokens, struct eng_vocab **out,
-                    struct cn_error *err);
+int eng_gguf_vocab_upto(const struct eng_gguf *g, size_t max_tokens, struct eng_vocab **out,
+                        struct cn_error *err);
 
 #endif

@@ -17,7 +17,7 @@
 struct eng_mapping {
     _Atomic uintptr_t start, end; /* end is a page boundary; 0, 0 when unused */
     atomic_bool damaged;
-    struct eng_mapping *next;     /* set once, before the node is published */
+    struct eng_mapping *next; /* set once, before the node is published */
     uint64_t bytes;
     int fd;
     struct timespec mtime;
@@ -125,8 +125,7 @@ int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error
     /* O_NONBLOCK: opening a pipe by mistake must not hang. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return cn_fail(err, errno == ENOENT ? CN_ENOENT : CN_EIO, "%s: %s", path,
-                       strerror(errno));
+        return cn_fail(err, errno == ENOENT ? CN_ENOENT : CN_EIO, "%s: %s", path, strerror(errno));
     int rc = map_file(fd, path, out, err);
     if (rc) close(fd);
     return rc;

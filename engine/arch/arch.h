@@ -1,0 +1,112 @@
+/* What a family's file works with: the model's numbers, its weights by name, and ops that take
+ * both. Private to engine/. Used by one thread while a model is opened.
+ *
+ * A builder keeps the first error; after it every call is a no-op, so that a forward pass reads
+ * from top to bottom without checks. Values are ids of kr_plan_*; -1 after an error. */
+#ifndef ENGINE_ARCH_ARCH_H
+#define ENGINE_ARCH_ARCH_H
+
+#include "engine/engine.h"
+
+struct eng_builder;
+
+enum eng_rope_scaling { ENG_ROPE_NONE, ENG_ROPE_LINEAR, ENG_ROPE_YARN };
+
+struct eng_layer {
+    uint32_t n_heads, n_kv_heads, ff_dim;
+    bool windowed; /* sees the last window_tokens only */
+};
+
+/* Read from the file's keys and checked (hparams.c); names follow the keys. */
+struct eng_hparams {
+    uint32_t n_layers, embd_dim, k_dim, v_dim, n_rot;
+    uint64_t n_vocab;                /* rows of the embedding table in use */
+    uint64_t n_file_vocab;           /* tokenizer.ggml.tokens, 0 when absent */
+    uint64_t train_context, context; /* context: what the model is prepared for */
+    uint64_t window_tokens;          /* 0 = none, or not below the context */
+    float rms_eps, freq_base, freq_base_windowed, final_softcap;
+    enum eng_rope_scaling scaling;
+    float scaling_factor, attn_factor, yarn_log_mul;
+    bool has_yarn_log_mul;
+    uint64_t original_context;
+    struct eng_layer *layers; /* n_layers, in the builder's arena */
+};
+
+/* What a family says of itself. */
+struct eng_arch {
+    const char *name;
+    enum kr_rope_kind rope;
+    /* For keys that a file may lack: 0 = required (rms_eps) or the format's default. */
+    float default_rms_eps, default_freq_base;
+    uint32_t window_period;     /* layer i has the window iff i % period < period - 1; 0 = all */
+    bool cut_vocabulary;        /* more tokens than embeddings: cut rather than refuse */
+    bool qkv_bias;              /* attn_{q,k,v}.bias must be there */
+    const char *const *aliases; /* pairs: key as usual, other name in some files; NULL-ended */
+    /* Called when the keys were read, for what only this family knows. May be NULL. */
+    void (*adjust)(struct eng_hparams *h, bool has_scaling);
+    void (*record)(struct eng_builder *b);
+};
+
+struct eng_builder {
+    const struct eng_arch *arch;
+    const struct eng_gguf *g;
+    struct kr_plan *plan;
+    struct eng_hparams h;
+    struct cn_arena *arena;       /* lives as long as the plan */
+    struct cn_error error;        /* the first one */
+    int full_group, window_group; /* KV groups, -1 until first used */
+    uint64_t matmul_bytes;        /* of the weights used in products, as they are in the file */
+};
+
+#define ARCH(name, text) extern const struct eng_arch eng_arch_##name;
+#include "engine/arch_list.def"
+#undef ARCH
+
+bool eng_b_failed(const struct eng_builder *b);
+
+/* ---- keys (hparams.c) ------------------------------------------------------------------------ */
+
+/* Reads and checks everything; max_context 0 = the model's own. */
+int eng_b_hparams(struct eng_builder *b, uint64_t max_context);
+/* "<arch>.<suffix>", or the alias when only that is there. false when absent (or after an error).
+ */
+bool eng_b_u64(struct eng_builder *b, const char *suffix, uint64_t *out);
+bool eng_b_f32(struct eng_builder *b, const char *suffix, float *out);
+
+/* ---- weights (weights.c): tensors by name, with the dimensions they must have ---------------- */
+
+/* Tensors are named "blk.<layer>.<name>", or "<name>" when layer is ENG_GLOBAL. */
+enum { ENG_GLOBAL = -1 };
+bool eng_b_has(struct eng_builder *b, int layer, const char *name);
+/* n values as float32, converted when the file has another type. */
+const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const char *name,
+                                     uint64_t n);
+
+/* ---- ops with weights ------------------------------------------------------------------------ */
+
+int eng_b_embed(struct eng_builder *b, float scale);
+/* RMS norm by "<name>.weight", over each of `heads` parts of the row (dim values each). */
+int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32_t heads,
+               uint32_t dim);
+/* "<name>.weight" [rows, cols], plus "<name>.bias" where the file has it. */
+int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint64_t rows,
+                 uint64_t cols);
+/* Projections to queries, keys and values: attn_q, attn_k, attn_v, or the fused attn_qkv. */
+struct eng_qkv {
+    int q, k, v;
+};
+struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer);
+/* down(act(gate x) * up x) */
+int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
+/* The rows whose logits are wanted, last norm, head ("output", or the embedding table when the file
+ * has none), soft cap when the model has one. Ends the plan. */
+void eng_b_head(struct eng_builder *b, int x);
+
+/* ---- attention (rope.c, weights.c) ----------------------------------------------------------- */
+
+/* The rotation of a layer kind; frequencies live in the arena. */
+struct kr_rope eng_b_rope(struct eng_builder *b, bool windowed);
+/* Stores k and v, attends with q: [R, n_heads * k_dim] -> [R, n_heads * v_dim]. */
+int eng_b_attend(struct eng_builder *b, const struct eng_qkv *x, int layer, float scale);
+
+#endif

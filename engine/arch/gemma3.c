@@ -1,0 +1,77 @@
+/* gemma3: Gemma 3, text.
+ *
+ *   x = embd[token] * sqrt(D)
+ *   each layer:  n = rms(x; attn_norm)
+ *                q, k, v = Wq n, Wk n, Wv n
+ *                q, k = rope(rms(q; attn_q_norm)), rope(rms(k; attn_k_norm))   per head
+ *                a = Wo attention(q, k, v)         causal, window in 5 layers of 6
+ *                x = x + rms(a; post_attention_norm)
+ *                f = Wdown(gelu(Wgate n) * Wup n)  with n = rms(x; ffn_norm)
+ *                x = x + rms(f; post_ffw_norm)
+ *   logits = head rms(x; output_norm), soft-capped only where the file has the key
+ *
+ * Odd points: both branches are normalised again before they are added. Layers 5, 11, ... see
+ * everything and turn by freq_base (with linear scaling in the larger models); the others see a
+ * window and turn by freq_base_swa, unscaled. The weights of the norms have their "+ 1" folded in.
+ * The scale is 1 / sqrt(head size), but 1 / sqrt(D / heads) in the 27B model (62 layers). Files
+ * made by ollama lack some keys, name others differently, and have more tokens than embeddings. */
+#include "engine/arch/arch.h"
+
+#include <math.h>
+
+enum { LAYERS_OF_27B = 62, LONG_CONTEXT = 131072, LONG_CONTEXT_FACTOR = 8 };
+
+static void record(struct eng_builder *b)
+{
+    const struct eng_hparams *h = &b->h;
+    bool is_27b = h->n_layers == LAYERS_OF_27B;
+
+    int x = eng_b_embed(b, sqrtf((float)h->embd_dim));
+    for (int l = 0; l < (int)h->n_layers && !eng_b_failed(b); l++) {
+        const struct eng_layer *layer = &h->layers[l];
+        struct kr_rope rope = eng_b_rope(b, layer->windowed);
+        float per_head = is_27b ? (float)h->embd_dim / (float)layer->n_heads : (float)h->k_dim;
+
+        int n = eng_b_norm(b, x, l, "attn_norm", 1, h->embd_dim);
+        struct eng_qkv a = eng_b_qkv(b, n, l);
+        a.q = eng_b_norm(b, a.q, l, "attn_q_norm", layer->n_heads, h->k_dim);
+        a.k = eng_b_norm(b, a.k, l, "attn_k_norm", layer->n_kv_heads, h->k_dim);
+        a.q = kr_op_rope(b->plan, a.q, &rope);
+        a.k = kr_op_rope(b->plan, a.k, &rope);
+        int o = eng_b_attend(b, &a, l, 1.0f / sqrtf(per_head));
+        o = eng_b_linear(b, o, l, "attn_output", h->embd_dim, (uint64_t)layer->n_heads * h->v_dim);
+        o = eng_b_norm(b, o, l, "post_attention_norm", 1, h->embd_dim);
+        x = kr_op_add(b->plan, x, o);
+
+        n = eng_b_norm(b, x, l, "ffn_norm", 1, h->embd_dim);
+        int f = eng_b_ffn(b, n, l, KR_ACT_GELU_TANH);
+        f = eng_b_norm(b, f, l, "post_ffw_norm", 1, h->embd_dim);
+        x = kr_op_add(b->plan, x, f);
+    }
+    eng_b_head(b, x);
+}
+
+/* Published files of the long-context models may lack the scaling their weights were trained for.
+ */
+static void adjust(struct eng_hparams *h, bool has_scaling)
+{
+    if (has_scaling || h->train_context < LONG_CONTEXT) return;
+    h->scaling = ENG_ROPE_LINEAR;
+    h->scaling_factor = LONG_CONTEXT_FACTOR;
+}
+
+static const char *const aliases[] = {
+    "rope.freq_base", "rope.global.freq_base", "rope.freq_base_swa", "rope.local.freq_base", NULL,
+};
+
+const struct eng_arch eng_arch_gemma3 = {
+    .name = "gemma3",
+    .rope = KR_ROPE_NEOX,
+    .default_rms_eps = 1e-6f,
+    .default_freq_base = 1e6f,
+    .window_period = 6,
+    .cut_vocabulary = true,
+    .aliases = aliases,
+    .adjust = adjust,
+    .record = record,
+};

@@ -1,0 +1,25 @@
+/* A model's parts, for model.c and describe.c. Private to engine/. */
+#ifndef ENGINE_MODEL_H
+#define ENGINE_MODEL_H
+
+#include "engine/arch/arch.h"
+
+struct eng_model {
+    atomic_uint refs;
+    struct eng_gguf *g;
+    struct eng_vocab *vocab;
+    struct eng_template *template;
+    struct kr_plan *plan;
+    struct kr_exec *exec;
+    struct cn_arena arena;      /* texts, converted vectors: what the plan points to */
+    struct eng_builder builder; /* numbers of the model */
+    struct eng_model_info info;
+};
+
+/* Opens the file, reads its numbers and records the plan; no weights are touched but small vectors.
+ * On failure the model is for eng_model_unref all the same. */
+int eng_model_read(struct eng_model *m, const char *path, uint64_t max_context,
+                   struct cn_error *err);
+struct eng_model *eng_model_alloc(void);
+
+#endif

@@ -1,0 +1,82 @@
+/* rope: frequencies of the rotary position embedding, every scaling folded in.
+ *
+ * Pair i turns by position * inv_freq[i], inv_freq[i] = base^(-2i/n) / factor_i, with
+ *   linear: divided by the scaling factor;
+ *   llama3: factor_i from the tensor rope_freqs;
+ *   yarn (Peng et al., "YaRN", 2023): between 1/factor for slow pairs and 1 for fast ones, by a
+ * ramp over i between the pairs that turn 32 times and once in the original context, which are
+ *     rounded outwards; cos and sin are multiplied by 1 + 0.1 ln(factor).
+ * Computed in double, rounded once. */
+#include "engine/arch/arch.h"
+
+#include <math.h>
+
+#define YARN_BETA_FAST 32.0
+#define YARN_BETA_SLOW 1.0
+
+/* The pair index that turns beta times within the original context. */
+static double yarn_pair(double beta, double n, double base, double original_context)
+{
+    return n * log(original_context / (2 * M_PI * beta)) / (2 * log(base));
+}
+
+/* How much of the unscaled frequency pair i keeps: 1 for fast pairs, 0 for slow ones. */
+static double yarn_keep(const struct eng_hparams *h, double base, uint32_t i)
+{
+    double n = h->n_rot, context = (double)h->original_context;
+    double lo = fmax(0, floor(yarn_pair(YARN_BETA_FAST, n, base, context)));
+    double hi = fmin(n - 1, ceil(yarn_pair(YARN_BETA_SLOW, n, base, context)));
+    double t = (i - lo) / fmax(0.001, hi - lo);
+    return 1 - fmin(1, fmax(0, t));
+}
+
+static double yarn_gain(double factor, double c)
+{
+    return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
+}
+
+static float yarn_amplitude(const struct eng_hparams *h)
+{
+    double gain = yarn_gain(h->scaling_factor, 1);
+    if (h->has_yarn_log_mul) gain /= yarn_gain(h->scaling_factor, h->yarn_log_mul);
+    return (float)(gain * h->attn_factor);
+}
+
+struct kr_rope eng_b_rope(struct eng_builder *b, bool windowed)
+{
+    const struct eng_hparams *h = &b->h;
+    /* Models with a base of their own for windowed layers scale the others only. */
+    bool own = windowed && b->arch->window_period;
+    enum eng_rope_scaling scaling = own ? ENG_ROPE_NONE : h->scaling;
+    double base = windowed ? h->freq_base_windowed : h->freq_base;
+    uint32_t half = h->n_rot / 2;
+    struct kr_rope rope = {.kind = b->arch->rope,
+                           .head_dim = h->k_dim,
+                           .n_rot = h->n_rot,
+                           .amplitude = scaling == ENG_ROPE_YARN ? yarn_amplitude(h) : 1};
+    const struct kr_tensor *factors = NULL;
+    float *freq;
+
+    if (eng_b_failed(b)) return rope;
+    if (eng_b_has(b, ENG_GLOBAL, "rope_freqs.weight"))
+        factors = eng_b_vector(b, ENG_GLOBAL, "rope_freqs.weight", half);
+    freq = cn_arena_alloc(b->arena, half * sizeof(*freq));
+    if (!freq) cn_fail(&b->error, CN_ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < half && !eng_b_failed(b); i++) {
+        double f = pow(base, -2.0 * i / h->n_rot);
+        if (factors) f /= ((const float *)factors->data)[i];
+        if (scaling == ENG_ROPE_LINEAR) f /= h->scaling_factor;
+        if (scaling == ENG_ROPE_YARN) {
+            double keep = yarn_keep(h, base, i);
+            f = f / h->scaling_factor * (1 - keep) + f * keep;
+        }
+        freq[i] = (float)f;
+        if (!isfinite(freq[i]))
+            cn_fail_param(&b->error, CN_EFORMAT, "rope.freq_base",
+                          "the rotation of pair %u is not a finite number (rope.freq_base, "
+                          "rope.scaling.factor or rope_freqs.weight)",
+                          i);
+    }
+    rope.inv_freq = freq;
+    return rope;
+}

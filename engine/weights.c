@@ -1,0 +1,268 @@
+/* weights: tensors by name with the shape they must have, and the ops that take them.
+ * A name or shape that does not fit is an error that names tensor, shape and expectation; memory
+ * for packed weights is committed later, when the whole plan is known to be sound. */
+#include "engine/arch/arch.h"
+
+#include "engine/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct name {
+    char text[96];
+};
+
+static struct name name_of(int layer, const char *name, const char *suffix)
+{
+    struct name n;
+    if (layer == ENG_GLOBAL)
+        snprintf(n.text, sizeof(n.text), "%s%s", name, suffix);
+    else
+        snprintf(n.text, sizeof(n.text), "blk.%d.%s%s", layer, name, suffix);
+    return n;
+}
+
+static void out_of_memory(struct eng_builder *b)
+{
+    if (!eng_b_failed(b)) cn_fail(&b->error, CN_ENOMEM, "out of memory");
+}
+
+static const struct kr_tensor *find(struct eng_builder *b, struct name n)
+{
+    const char *name = n.text;
+    if (eng_b_failed(b)) return NULL;
+    const struct kr_tensor *t = eng_gguf_find(b->g, name);
+    if (!t) {
+        cn_fail_param(&b->error, CN_EFORMAT, name, "the tensor \"%s\" is missing", name);
+    } else if (!kr_type_info((uint32_t)t->type)) {
+        cn_fail_param(&b->error, CN_EUNSUPP, name,
+                      "tensor \"%s\" has the weight type %s (%u), which is not supported "
+                      "(supported: %s)",
+                      name, eng_gguf_tensor_type((uint32_t)t->type).name, (unsigned)t->type,
+                      kr_type_list());
+        t = NULL;
+    }
+    return t;
+}
+
+bool eng_b_has(struct eng_builder *b, int layer, const char *name)
+{
+    return !eng_b_failed(b) && eng_gguf_find(b->g, name_of(layer, name, "").text);
+}
+
+static bool has_shape(struct eng_builder *b, const struct kr_tensor *t, uint64_t rows,
+                      uint64_t cols)
+{
+    if (t->ne[0] == cols && t->ne[1] == rows && t->ne[2] == 1 && t->ne[3] == 1) return true;
+    cn_fail_param(
+        &b->error, CN_EFORMAT, t->name,
+        "tensor \"%s\" is [%llu, %llu, %llu, %llu], the model's keys ask for [%llu, %llu]", t->name,
+        (unsigned long long)t->ne[0], (unsigned long long)t->ne[1], (unsigned long long)t->ne[2],
+        (unsigned long long)t->ne[3], (unsigned long long)cols, (unsigned long long)rows);
+    return false;
+}
+
+/* "<name>.weight" of exactly [rows, cols]; any supported type. NULL after an error. */
+static const struct kr_tensor *matrix(struct eng_builder *b, int layer, const char *name,
+                                      uint64_t rows, uint64_t cols)
+{
+    const struct kr_tensor *t = find(b, name_of(layer, name, ".weight"));
+    return t && has_shape(b, t, rows, cols) ? t : NULL;
+}
+
+/* Rows [first, first + n) of a matrix; rows are whole blocks, so a slice is a tensor. */
+static const struct kr_tensor *slice(struct eng_builder *b, const struct kr_tensor *t,
+                                     uint64_t first, uint64_t n)
+{
+    if (!t) return NULL;
+    struct kr_tensor *s = cn_arena_copy(b->arena, t, sizeof(*t));
+    if (!s) {
+        out_of_memory(b);
+        return NULL;
+    }
+    uint64_t row_bytes = t->bytes / t->ne[1]; /* exact: bytes = rows * bytes of a row */
+    s->n_dims = 2;
+    s->ne[1] = n;
+    s->data = (const uint8_t *)t->data + first * row_bytes;
+    s->bytes = n * row_bytes;
+    return s;
+}
+
+static const struct kr_tensor *vector(struct eng_builder *b, struct name name, uint64_t n)
+{
+    const struct kr_tensor *t = find(b, name);
+    if (!t || !has_shape(b, t, 1, n)) return NULL;
+    if (t->type == KR_F32) return t;
+    struct kr_tensor *f = cn_arena_copy(b->arena, t, sizeof(*t));
+    float *values = cn_arena_alloc(b->arena, n * sizeof(*values)); /* n <= the file's bytes */
+    if (!f || !values) {
+        out_of_memory(b);
+        return NULL;
+    }
+    kr_dequantize_row(t->type, t->data, values, n);
+    f->type = KR_F32;
+    f->data = values;
+    f->bytes = n * sizeof(*values);
+    return f;
+}
+
+const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const char *name, uint64_t n)
+{
+    return vector(b, name_of(layer, name, ""), n);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+int eng_b_embed(struct eng_builder *b, float scale)
+{
+    const struct kr_tensor *t = find(b, name_of(ENG_GLOBAL, "token_embd", ".weight"));
+    if (!t || !has_shape(b, t, t->ne[1], b->h.embd_dim)) return -1;
+    t = slice(b, t, 0, b->h.n_vocab);
+    return t ? kr_op_embed(b->plan, t, scale) : -1;
+}
+
+int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32_t heads,
+               uint32_t dim)
+{
+    const struct kr_tensor *w = vector(b, name_of(layer, name, ".weight"), dim);
+    return w ? kr_op_rms_norm(b->plan, x, w, b->h.rms_eps, heads) : -1;
+}
+
+static int product(struct eng_builder *b, int x, const struct kr_tensor *w,
+                   const struct kr_tensor *bias)
+{
+    if (!w || eng_b_failed(b)) return -1;
+    b->matmul_bytes += w->bytes; /* each weight once, or the head once more: below twice the file */
+    return kr_op_matmul(b->plan, x, w, bias);
+}
+
+/* "<name>.scale" multiplies a product in files of types that are not supported here. */
+static void refuse_scale(struct eng_builder *b, int layer, const char *name)
+{
+    struct name n = name_of(layer, name, ".scale");
+    if (!eng_b_failed(b) && eng_gguf_find(b->g, n.text))
+        cn_fail_param(&b->error, CN_EUNSUPP, n.text,
+                      "the tensor \"%s\" is not supported (scaled weights)", n.text);
+}
+
+static const struct kr_tensor *optional_bias(struct eng_builder *b, int layer, const char *name,
+                                             uint64_t n)
+{
+    struct name bias = name_of(layer, name, ".bias");
+    return !eng_b_failed(b) && eng_gguf_find(b->g, bias.text) ? vector(b, bias, n) : NULL;
+}
+
+int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint64_t rows,
+                 uint64_t cols)
+{
+    refuse_scale(b, layer, name);
+    const struct kr_tensor *w = matrix(b, layer, name, rows, cols);
+    return product(b, x, w, optional_bias(b, layer, name, rows));
+}
+
+/* Values [first, first + n) of a vector. */
+static const struct kr_tensor *part(struct eng_builder *b, const struct kr_tensor *t,
+                                    uint64_t first, uint64_t n)
+{
+    if (!t) return NULL;
+    struct kr_tensor *s = cn_arena_copy(b->arena, t, sizeof(*t));
+    if (!s) {
+        out_of_memory(b);
+        return NULL;
+    }
+    s->ne[0] = n;
+    s->data = (const float *)t->data + first;
+    s->bytes = n * sizeof(float);
+    return s;
+}
+
+static struct eng_qkv fused_qkv(struct eng_builder *b, int x, int layer, const uint64_t rows[3])
+{
+    static const char *const own_bias[3] = {"attn_q", "attn_k", "attn_v"};
+    int out[3] = {-1, -1, -1};
+    uint64_t total = rows[0] + rows[1] + rows[2], first = 0; /* each below 2^32 */
+
+    refuse_scale(b, layer, "attn_qkv");
+    const struct kr_tensor *w = matrix(b, layer, "attn_qkv", total, b->h.embd_dim);
+    const struct kr_tensor *bias = optional_bias(b, layer, "attn_qkv", total);
+    for (int i = 0; i < 3; i++) {
+        const struct kr_tensor *own =
+            bias ? part(b, bias, first, rows[i]) : optional_bias(b, layer, own_bias[i], rows[i]);
+        out[i] = product(b, x, slice(b, w, first, rows[i]), own);
+        first += rows[i];
+    }
+    return (struct eng_qkv){out[0], out[1], out[2]};
+}
+
+struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer)
+{
+    const struct eng_layer *l = &b->h.layers[layer];
+    const uint64_t rows[3] = {(uint64_t)l->n_heads * b->h.k_dim,
+                              (uint64_t)l->n_kv_heads * b->h.k_dim,
+                              (uint64_t)l->n_kv_heads * b->h.v_dim};
+    bool fused = eng_b_has(b, layer, "attn_qkv.weight");
+
+    if (b->arch->qkv_bias && !(fused && eng_b_has(b, layer, "attn_qkv.bias"))) {
+        eng_b_vector(b, layer, "attn_q.bias", rows[0]); /* an error when it is missing */
+        eng_b_vector(b, layer, "attn_k.bias", rows[1]);
+        eng_b_vector(b, layer, "attn_v.bias", rows[2]);
+    }
+    if (fused) return fused_qkv(b, x, layer, rows);
+    struct eng_qkv out;
+    out.q = eng_b_linear(b, x, layer, "attn_q", rows[0], b->h.embd_dim);
+    out.k = eng_b_linear(b, x, layer, "attn_k", rows[1], b->h.embd_dim);
+    out.v = eng_b_linear(b, x, layer, "attn_v", rows[2], b->h.embd_dim);
+    return out;
+}
+
+int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act)
+{
+    uint64_t dim = b->h.embd_dim, ff = b->h.layers[layer].ff_dim;
+    int gate = eng_b_linear(b, x, layer, "ffn_gate", ff, dim);
+    int up = eng_b_linear(b, x, layer, "ffn_up", ff, dim);
+    if (eng_b_failed(b)) return -1;
+    return eng_b_linear(b, kr_op_glu(b->plan, gate, up, act), layer, "ffn_down", dim, ff);
+}
+
+static int *group_of(struct eng_builder *b, const struct eng_layer *l, uint32_t *window)
+{
+    bool windowed = l->windowed && b->h.window_tokens;
+    *window = windowed ? (uint32_t)b->h.window_tokens : 0; /* below the context, so below 2^24 */
+    return windowed ? &b->window_group : &b->full_group;
+}
+
+int eng_b_attend(struct eng_builder *b, const struct eng_qkv *x, int layer, float scale)
+{
+    const struct eng_layer *l = &b->h.layers[layer];
+    uint32_t window;
+    int *group = group_of(b, l, &window);
+
+    if (eng_b_failed(b)) return -1;
+    if (*group < 0) *group = kr_plan_kv_group(b->plan, window);
+    int kv = kr_plan_kv_layer(b->plan, *group, l->n_kv_heads, b->h.k_dim, b->h.v_dim);
+    kr_op_kv_write(b->plan, kv, x->k, x->v);
+    struct kr_attn attn = {.kv_layer = kv, .n_heads = l->n_heads, .scale = scale};
+    return kr_op_attention(b->plan, x->q, &attn);
+}
+
+void eng_b_head(struct eng_builder *b, int x)
+{
+    const struct eng_hparams *h = &b->h;
+    if (eng_b_failed(b)) return;
+    x = kr_op_take_logits(b->plan, x);
+    x = eng_b_norm(b, x, ENG_GLOBAL, "output_norm", 1, h->embd_dim);
+    refuse_scale(b, ENG_GLOBAL, "output");
+    bool own = eng_b_has(b, ENG_GLOBAL, "output.weight");
+    struct name name = name_of(ENG_GLOBAL, own ? "output" : "token_embd", ".weight");
+    const struct kr_tensor *w = find(b, name);
+    if (w && w->ne[1] < h->n_vocab) {
+        cn_fail_param(&b->error, CN_EFORMAT, w->name, "tensor \"%s\" has %llu rows for %llu tokens",
+                      w->name, (unsigned long long)w->ne[1], (unsigned long long)h->n_vocab);
+        return;
+    }
+    if (!w || !has_shape(b, w, w->ne[1], h->embd_dim)) return;
+    x = product(b, x, slice(b, w, 0, h->n_vocab),
+                optional_bias(b, ENG_GLOBAL, "output", h->n_vocab));
+    if (h->final_softcap > 0 && x >= 0) x = kr_op_softcap(b->plan, x, h->final_softcap);
+    if (!eng_b_failed(b)) kr_plan_output(b->plan, x);
+}
