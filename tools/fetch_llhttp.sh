@@ -17,7 +17,7 @@ mkdir -p "$cache"
 tmp=$(mktemp -d "$cache/.fetch.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 echo "fetching llhttp (httptools 0.9.0 from PyPI)" >&2
-python3 -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+"${PYTHON:-python3}" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps \
     --no-binary :all: -d "$tmp" httptools==0.9.0
 if ! good "$tmp/$file"; then
     echo "fetch_llhttp: $file does not have the expected SHA-256 ($sha)" >&2

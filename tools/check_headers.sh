@@ -1,0 +1,22 @@
+#!/bin/sh
+# Each header must compile alone, with every compiler at hand. Prints the ones that do not.
+cd "$(dirname "$0")/.." || exit 1
+bad=0
+count=0
+for cc in gcc clang; do
+    command -v $cc >/dev/null 2>&1 || continue
+    for h in $(git ls-files -co --exclude-standard '*.h' 2>/dev/null ||
+               find . -name '*.h' -not -path './build*' -not -path './subprojects/*'); do
+        case $h in subprojects/*) continue ;; esac
+        [ -f "$h" ] || continue
+        count=$((count + 1))
+        if ! $cc -std=gnu11 -D_GNU_SOURCE -I. -Isubprojects/httptools-0.9.0/vendor/llhttp/include \
+            -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-function \
+            -Wno-missing-field-initializers -fsyntax-only -x c "$h"; then
+            echo "$h does not compile alone with $cc"
+            bad=1
+        fi
+    done
+done
+echo "$count compilations"
+exit $bad
