@@ -1,0 +1,290 @@
+/* attention: cuts a batch into tiles (rows of one sequence) and walks each tile's key ranges.
+ *
+ * Tilings are made at prepare, cut on the engine thread at launch, and then only read. A piece of
+ * work is (tile, some super-ranges, KV head); when a tile's super-ranges went to several threads,
+ * the one that ends last merges their states, in ascending order, as a single thread would have. */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+/* Pieces of work per thread that splitting aims at, and the memory it may take for states. */
+#define WORKS_A_THREAD  4u
+#define MAX_PARTS_BYTES (64u << 20)
+
+/* ---- prepare ---------------------------------------------------------------------------------- */
+
+static uint32_t find_tiling(struct kr_cpu_exec *x, uint32_t group, uint32_t tile_rows)
+{
+    for (uint32_t i = 0; i < x->n_tilings; i++)
+        if (x->tilings[i].group == group && x->tilings[i].tile_rows == tile_rows) return i;
+    x->tilings[x->n_tilings] = (struct kr_tiling){ .group = group, .tile_rows = tile_rows };
+    return x->n_tilings++;
+}
+
+int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err)
+{
+    uint32_t n_attn = 0;
+    for (uint32_t i = 0; i < x->n_heavy_steps; i++)
+        n_attn += x->plan->ops[x->heavy_steps[i].op].kind == KR_OP_ATTENTION;
+    x->attn = cn_calloc(x->plan->n_ops, sizeof *x->attn);
+    x->tilings = cn_calloc(n_attn, sizeof *x->tilings);
+    if (!x->attn || !x->tilings) return cn_fail(err, CN_ENOMEM, "out of memory");
+    uint32_t most_kv = 0;
+    uint64_t most_floats = 0, supers = (x->opts.max_context - 1) / KR_SUPER_KEYS + 1;
+    for (uint32_t i = 0; i < x->n_heavy_steps; i++) {
+        const struct kr_plan_op *op = &x->plan->ops[x->heavy_steps[i].op];
+        if (op->kind != KR_OP_ATTENTION) continue;
+        const struct kr_kv_layer *l = &x->kv_layers[op->kv_layer];
+        uint32_t heads = op->heads / l->n_heads, v_pad = (l->v_dim + KR_LANES - 1) & ~(KR_LANES - 1);
+        /* At least FEW_ROWS: attention that stores K and V itself needs them all in one tile. */
+        uint32_t rows = CN_MAX(CN_MIN(KR_TILE_PAIRS / heads, KR_TILE_ROWS), KR_FEW_ROWS);
+        uint32_t ti = find_tiling(x, l->group, rows);
+        struct kr_tiling *t = &x->tilings[ti];
+        x->attn[x->heavy_steps[i].op] = (struct kr_attn_step){ .tiling = ti, .heads = heads };
+        t->n_kv_heads = CN_MAX(t->n_kv_heads, l->n_heads);
+        t->pair_floats = CN_MAX(t->pair_floats, op->heads * (v_pad + 2));
+        most_kv = CN_MAX(most_kv, t->n_kv_heads);
+        most_floats = CN_MAX(most_floats, t->pair_floats * supers);
+        x->max_pairs = CN_MAX(x->max_pairs, rows * heads);
+        x->max_k_dim = CN_MAX(x->max_k_dim, l->k_dim);
+        x->max_v_pad = CN_MAX(x->max_v_pad, v_pad);
+    }
+    uint32_t threads = kr_pool_threads(x->dev->pool), splits = WORKS_A_THREAD * threads;
+    x->max_works = x->opts.max_rows + splits;
+    x->max_split = threads > 1 ? splits : 0;
+    x->max_kv_heads = most_kv;
+    if (threads > 1 && supers > 1)
+        x->parts_floats = CN_MIN(most_floats * CN_MIN(splits, x->opts.max_rows),
+                                 MAX_PARTS_BYTES / sizeof(float));
+    return 0;
+}
+
+/* A thread's scratch, in floats: keys, values, probabilities, queries, three states. */
+static uint64_t state_floats(const struct kr_cpu_exec *x)
+{
+    return (uint64_t)x->max_pairs * (x->max_v_pad + 2ull) + KR_LANES;
+}
+
+uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x)
+{
+    uint64_t floats = (uint64_t)KR_RANGE_KEYS * (x->max_k_dim + x->max_v_pad + x->max_pairs) +
+                      (uint64_t)x->max_pairs * x->max_k_dim + 3 * state_floats(x);
+    return (floats * sizeof(float) + 63) & ~63ull;
+}
+
+/* ---- launch ----------------------------------------------------------------------------------- */
+
+static uint64_t first_visible(const struct kr_cpu_exec *x, uint32_t group, uint32_t pos)
+{
+    uint64_t window = x->kv_groups[group].window_tokens, end = (uint64_t)pos + 1;
+    return window && end > window ? end - window : 0;
+}
+
+static void cut_tiles(struct kr_cpu_exec *x, struct kr_tiling *t)
+{
+    const struct kr_row *rows = x->now.batch->rows;
+    t->n_tiles = 0;
+    for (uint32_t r = 0; r < x->now.n_rows;) {
+        uint32_t n = 1;
+        while (n < t->tile_rows && r + n < x->now.n_rows && rows[r + n].seq == rows[r].seq)
+            n++;
+        uint32_t pos = rows[r].pos[0];
+        t->tiles[t->n_tiles++] = (struct kr_tile){
+            .row = r, .n_rows = n, .seq = rows[r].seq, .pos = pos, .pieces = 1,
+            .first = (uint32_t)(first_visible(x, t->group, pos) / KR_SUPER_KEYS),
+            .last = (pos + n - 1) / KR_SUPER_KEYS + 1 };
+        r += n;
+    }
+}
+
+/* How many pieces a tile's keys are cut into: enough for all threads, if the states fit. */
+static void split_tile(struct kr_cpu_exec *x, const struct kr_tiling *t, struct kr_tile *tile,
+                       uint64_t *used)
+{
+    uint32_t works = t->n_tiles * t->n_kv_heads, supers = tile->last - tile->first;
+    uint64_t floats = (uint64_t)tile->n_rows * t->pair_floats * supers;
+    if (works >= x->max_split || supers < 2 || *used + floats > x->parts_floats) return;
+    tile->pieces = CN_MIN(supers, (x->max_split + works - 1) / works);
+    tile->part = *used;
+    *used += floats;
+}
+
+static void cut_tiling(struct kr_cpu_exec *x, struct kr_tiling *t)
+{
+    uint64_t used = 0;
+    cut_tiles(x, t);
+    t->n_works = 0;
+    for (uint32_t i = t->n_tiles; i-- > 0;) { /* late positions first: they see more keys */
+        struct kr_tile *tile = &t->tiles[i];
+        uint32_t supers = tile->last - tile->first;
+        split_tile(x, t, tile, &used);
+        for (uint32_t j = 0; j < tile->pieces; j++)
+            t->works[t->n_works++] = (struct kr_work){
+                .tile = i, .first = tile->first + supers * j / tile->pieces,
+                .last = tile->first + supers * (j + 1) / tile->pieces };
+    }
+}
+
+void kr_cpu_cut_batch(struct kr_cpu_exec *x)
+{
+    for (uint32_t i = 0; i < x->n_tilings; i++)
+        cut_tiling(x, &x->tilings[i]);
+}
+
+/* ---- a piece of work -------------------------------------------------------------------------- */
+
+struct piece {
+    struct kr_cpu_exec *x;
+    const struct kr_plan_op *op;
+    const struct kr_kv_layer *layer;
+    const struct kr_tile *tile;
+    uint32_t kv_head, thread;
+    struct kr_attn_tile t;
+    struct kr_attn_state range, super, total; /* scratch */
+};
+
+static struct kr_attn_state state_at(float *mem, uint32_t pairs)
+{
+    return (struct kr_attn_state){ .max = mem, .sum = mem + pairs, .acc = mem + 2ull * pairs };
+}
+
+static struct kr_attn_state part_state(const struct piece *p, uint32_t super)
+{
+    uint32_t pairs = p->t.n_rows * p->t.heads, supers = p->tile->last - p->tile->first;
+    uint64_t each = (uint64_t)pairs * (p->t.acc_stride + 2);
+    uint64_t i = (uint64_t)p->kv_head * supers + (super - p->tile->first);
+    return state_at(p->x->parts + p->tile->part + i * each, pairs);
+}
+
+static void set_tile(struct piece *p, const struct kr_step *s)
+{
+    struct kr_cpu_exec *x = p->x;
+    const struct kr_kv_layer *l = p->layer;
+    uint32_t heads = x->attn[s->op].heads, pairs = p->tile->n_rows * heads;
+    uint32_t v_pad = (l->v_dim + KR_LANES - 1) & ~(KR_LANES - 1);
+    float *mem = (float *)(void *)(x->private_mem + p->thread * x->private_bytes + x->private_attn);
+    float *keys = mem, *values = keys + (size_t)KR_RANGE_KEYS * l->k_dim;
+    float *probs = values + (size_t)KR_RANGE_KEYS * v_pad;
+    float *q = probs + (size_t)KR_RANGE_KEYS * pairs, *states = q + (size_t)pairs * l->k_dim;
+    p->t = (struct kr_attn_tile){
+        .n_rows = p->tile->n_rows, .heads = heads, .pos0 = p->tile->pos,
+        .window = x->kv_groups[l->group].window_tokens, .k_dim = l->k_dim, .v_dim = l->v_dim,
+        .acc_stride = v_pad, .block_tokens = x->opts.block_tokens, .kv_type = x->opts.kv_type,
+        .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
+        .at = { .k = l->at + l->head.k + p->kv_head * l->k_head,
+                .k_scale = l->at + l->head.k_scale + p->kv_head * l->ks_head,
+                .v = l->at + l->head.v + p->kv_head * l->v_head,
+                .v_scale = l->at + l->head.v_scale + p->kv_head * l->vs_head } };
+    p->range = state_at(states, pairs);
+    p->super = state_at(states + state_floats(x), pairs);
+    p->total = state_at(states + 2 * state_floats(x), pairs);
+    for (uint32_t r = 0; r < p->tile->n_rows; r++) {
+        const float *row = kr_value_row(x, p->thread, (uint32_t)p->op->in[0], p->tile->row + r);
+        x->dev->ops.scale(q + (size_t)r * heads * l->k_dim,
+                          row + (size_t)p->kv_head * heads * l->k_dim, p->op->f, heads * l->k_dim);
+    }
+}
+
+/* Few rows: K and V of the rows in these super-ranges, by whoever reads them. */
+static void store_rows(struct piece *p, const struct kr_step *s, const struct kr_work *w)
+{
+    const struct kr_plan_op *write = &p->x->plan->ops[s->slot];
+    for (uint32_t r = p->tile->row; r < p->tile->row + p->tile->n_rows; r++) {
+        uint32_t super = p->x->now.batch->rows[r].pos[0] / KR_SUPER_KEYS;
+        if (super < w->first || super >= w->last) continue;
+        kr_cpu_kv_store(p->x, (uint32_t)p->op->kv_layer, r,
+                        kr_value_row(p->x, p->thread, (uint32_t)write->in[0], r),
+                        kr_value_row(p->x, p->thread, (uint32_t)write->in[1], r), p->kv_head,
+                        p->kv_head + 1);
+    }
+}
+
+static void do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
+{
+    const struct kr_cpu_exec *x = p->x;
+    uint32_t bt = x->opts.block_tokens, group = p->layer->group;
+    const uint32_t *table = x->now.batch->seqs[p->tile->seq].tables[group];
+    const uint8_t *blocks[KR_RANGE_KEYS / 16] = { 0 };
+    uint64_t from = CN_MAX(base, first_visible(x, group, p->tile->pos));
+    uint64_t to = CN_MIN(base + KR_RANGE_KEYS, (uint64_t)p->tile->pos + p->tile->n_rows);
+    for (uint64_t b = from / bt; b * bt < to; b++)
+        blocks[b - base / bt] = kr_cpu_block(x, x->now.mem, group, table[b]);
+    x->dev->ops.attn_range(&p->t, (uint32_t)base, blocks, s);
+}
+
+/* One super-range's ranges, merged in order. */
+static void do_super(struct piece *p, uint32_t super, struct kr_attn_state s)
+{
+    const struct kr_cpu_exec *x = p->x;
+    uint64_t base = (uint64_t)super * KR_SUPER_KEYS, end = base + KR_SUPER_KEYS;
+    uint64_t from = first_visible(x, p->layer->group, p->tile->pos);
+    uint64_t to = CN_MIN(end, (uint64_t)p->tile->pos + p->tile->n_rows);
+    uint32_t pairs = p->t.n_rows * p->t.heads;
+    bool empty = true;
+    for (; base < to; base += KR_RANGE_KEYS) {
+        if (base + KR_RANGE_KEYS <= from) continue;
+        do_range(p, base, empty ? s : p->range);
+        if (!empty) x->dev->ops.attn_merge(s, p->range, pairs, p->t.v_dim, p->t.acc_stride);
+        empty = false;
+    }
+}
+
+static void finish(struct piece *p, struct kr_attn_state s)
+{
+    struct kr_cpu_exec *x = p->x;
+    uint32_t heads = p->t.heads, v_dim = p->t.v_dim;
+    for (uint32_t i = 0; i < p->t.n_rows * heads; i++) {
+        float *y = kr_value_row(x, p->thread, (uint32_t)p->op->out, p->tile->row + i / heads);
+        x->dev->ops.attn_finish(y + ((size_t)p->kv_head * heads + i % heads) * v_dim,
+                                s.acc + (size_t)i * p->t.acc_stride, s.sum[i], v_dim);
+    }
+}
+
+/* The last of a tile's pieces merges all of their states. */
+static void finish_split(struct piece *p, uint32_t tile)
+{
+    struct kr_cpu_exec *x = p->x;
+    uint32_t pairs = p->t.n_rows * p->t.heads;
+    atomic_uint *done = &x->parts_done[(size_t)tile * x->max_kv_heads + p->kv_head];
+    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < p->tile->pieces) return;
+    atomic_store_explicit(done, 0, memory_order_relaxed);
+    struct kr_attn_state total = part_state(p, p->tile->first);
+    for (uint32_t s = p->tile->first + 1; s < p->tile->last; s++)
+        x->dev->ops.attn_merge(total, part_state(p, s), pairs, p->t.v_dim, p->t.acc_stride);
+    finish(p, total);
+}
+
+static void do_piece(struct piece *p, const struct kr_step *s, const struct kr_work *w)
+{
+    struct kr_cpu_exec *x = p->x;
+    set_tile(p, s);
+    if (x->now.few && s->with_attention) store_rows(p, s, w);
+    if (p->tile->pieces > 1) {
+        for (uint32_t i = w->first; i < w->last; i++)
+            do_super(p, i, part_state(p, i));
+        finish_split(p, w->tile);
+        return;
+    }
+    uint32_t pairs = p->t.n_rows * p->t.heads;
+    do_super(p, w->first, p->total);
+    for (uint32_t i = w->first + 1; i < w->last; i++) {
+        do_super(p, i, p->super);
+        x->dev->ops.attn_merge(p->total, p->super, pairs, p->t.v_dim, p->t.acc_stride);
+    }
+    finish(p, p->total);
+}
+
+void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, uint32_t job, const struct kr_step *s)
+{
+    const struct kr_plan_op *op = &x->plan->ops[s->op];
+    const struct kr_kv_layer *l = &x->kv_layers[op->kv_layer];
+    const struct kr_tiling *t = &x->tilings[x->attn[s->op].tiling];
+    uint32_t lo, hi, n = t->n_works * l->n_heads;
+    struct kr_cursor c = kr_cursor_start(x->dev->pool, job, thread, n, 1);
+    while (kr_cursor_next(x->dev->pool, &c, &lo, &hi)) {
+        const struct kr_work *w = &t->works[lo / l->n_heads];
+        struct piece p = { .x = x, .op = op, .layer = l, .tile = &t->tiles[w->tile],
+                           .kv_head = lo % l->n_heads, .thread = thread };
+        do_piece(&p, s, w);
+    }
+}

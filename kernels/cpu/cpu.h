@@ -1,0 +1,219 @@
+/* cpu: what the CPU device and a prepared plan hold. Private to kernels/cpu and its tests.
+ *
+ * A prepared plan is a list of levels. A level is row work (ops that need one row at a time, done
+ * one after the other on the same rows by the same thread) and then heavy work (matrix products and
+ * attention, cut by output). Threads meet after each. With very few rows every thread does all the
+ * row work itself in memory of its own, which costs less than meeting: then they meet once a level.
+ * Nothing here chooses arithmetic by the number of rows. */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/device.h"
+#include "kernels/plan.h"
+
+/* Up to this many rows, each thread does the row work for itself. */
+#define KR_FEW_ROWS 2u
+/* (row, query head) pairs that an attention tile aims at. */
+#define KR_TILE_PAIRS 48u
+#define KR_TILE_ROWS  16u
+/* Elementwise ops on rows this wide are heavy work, cut by columns. */
+#define KR_WIDE_ROW  8192u
+#define KR_WIDE_PART 4096u
+
+struct kr_cpu {
+    struct kr_device base;
+    struct kr_pool *pool;
+    struct kr_cpu_ops ops;
+    struct kr_matmul_kernels mm;
+    bool fuse; /* false: one op a level, in the plan's order (the generic ISA) */
+};
+
+/* A slot of scratch: a plan value, a quantised copy of one, or a table of angles. */
+struct kr_slot {
+    enum kr_domain domain;
+    bool per_row;          /* made by row work: each thread's own when rows are few */
+    uint32_t row_floats;   /* memory of a row, in floats */
+    uint32_t stride;       /* of values: floats from row to row */
+    uint32_t first, last;  /* levels in use */
+    uint64_t at;           /* floats before it, per row of the domain */
+};
+
+enum kr_step_kind { KR_STEP_OP, KR_STEP_QUANTIZE, KR_STEP_ANGLES };
+/* One piece of row work or of heavy work. */
+struct kr_step {
+    enum kr_step_kind kind;
+    uint32_t level;
+    enum kr_domain domain;
+    uint32_t op;           /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope */
+    uint32_t slot;         /* QUANTIZE, ANGLES: the slot made; matmul: its quantised input */
+    uint32_t weight;       /* matmul: index of the packed weight */
+    uint32_t chunk;        /* matmul: groups taken at a time */
+    bool with_attention;   /* kv_write: attention of the same level writes when rows are few */
+    const float *vec;      /* norm weight or bias, our aligned copy; NULL when absent */
+};
+struct kr_level {
+    uint32_t row_begin, row_end;     /* in row_steps */
+    uint32_t heavy_begin, heavy_end; /* in heavy_steps */
+    bool logits_only;                /* nothing to do when no row wants logits */
+    bool lone_write;                 /* a kv_write without with_attention */
+};
+
+/* A KV layer's place in its group's block. */
+struct kr_kv_layer {
+    uint32_t group, n_heads, k_dim, v_dim;
+    uint64_t at;                               /* of head 0, from the block's start */
+    struct kr_kv_place head;                   /* offsets of head 0 from `at` */
+    uint64_t k_head, ks_head, v_head, vs_head; /* from head to head */
+};
+
+/* Attention ops of one group and tile height share how the batch is cut. */
+struct kr_tile {
+    uint32_t row, n_rows, seq, pos;
+    uint32_t first, last;  /* super-ranges with a visible key: [first, last) */
+    uint32_t pieces;       /* given to that many items */
+    uint64_t part;         /* pieces > 1: first float of its states, per state float */
+};
+struct kr_work {
+    uint32_t tile, first, last; /* super-ranges */
+};
+struct kr_tiling {
+    uint32_t group, tile_rows;
+    uint32_t n_kv_heads, pair_floats; /* largest of its ops: KV heads, floats of states per row */
+    uint32_t n_tiles, n_works;
+    struct kr_tile *tiles;            /* [max_rows] */
+    struct kr_work *works;            /* [max_works] */
+};
+struct kr_attn_step {
+    uint32_t op, tiling, heads;       /* query heads per KV head */
+};
+
+/* The step in progress: set by launch, read by all threads. */
+struct kr_bound {
+    const struct kr_batch *batch;
+    struct kr_cpu_mem *mem;
+    uint32_t n_rows, n_logits;
+    bool few;
+};
+
+struct kr_cpu_exec {
+    struct kr_exec base;
+    struct kr_cpu *dev;
+    const struct kr_plan *plan;
+    struct kr_prepare_opts opts;
+    /* the prepared plan */
+    struct kr_step *row_steps, *heavy_steps;
+    struct kr_level *levels;
+    struct kr_slot *slots;          /* values, then quantised values, then angles */
+    uint32_t n_row_steps, n_heavy_steps, n_levels, n_slots;
+    uint32_t n_jobs;                /* work counters that a level needs */
+    uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
+    uint64_t row_floats[2];         /* scratch per row of each domain */
+    struct kr_attn_step *attn;      /* by op index; op == UINT32_MAX where it is no attention */
+    struct kr_tiling *tilings;
+    uint32_t n_tilings, max_works;
+    uint32_t max_split;             /* tiles x KV heads below which keys are split; 0 = never */
+    uint32_t max_kv_heads;
+    /* weights */
+    struct kr_packed *packed;
+    uint32_t n_packed;
+    void *weight_mem;
+    uint64_t weight_mem_bytes;
+    float *vectors;                 /* norm weights and biases */
+    /* KV */
+    struct kr_kv_layer *kv_layers;
+    struct kr_kv_group *kv_groups;
+    /* scratch: one mapping */
+    uint8_t *scratch;
+    uint64_t scratch_bytes;
+    float *shared[2];               /* per domain */
+    uint8_t *private_mem;           /* per thread: few rows' values, then attention's scratch */
+    uint64_t private_bytes, private_rows[2], private_attn;
+    uint32_t max_pairs, max_k_dim, max_v_pad; /* what attention's scratch is sized for */
+    float *parts;
+    uint64_t parts_floats;
+    atomic_uint *parts_done;        /* [tile][kv head] */
+    uint32_t *logit_rows;           /* row of each logit row */
+    uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
+    uint32_t n_tokens;              /* rows of the embedding table; UINT32_MAX without one */
+    struct kr_bound now;
+    uint64_t ticket;
+};
+
+struct kr_cpu_mem {
+    struct kr_kv_mem base;
+    uint8_t *data;
+    uint64_t slab_bytes, bytes;
+    uint32_t n_slabs;
+};
+
+/* layout.c: levels, steps and slots of a plan */
+int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err);
+/* prepare.c */
+int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
+                   struct kr_exec **out, struct cn_error *err);
+void kr_cpu_exec_free(struct kr_exec *base);
+/* weights.c: distinct weights packed in parallel; norm weights and biases copied */
+int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err);
+/* describe.c */
+int kr_cpu_describe(const struct kr_exec *base, struct cn_buf *out);
+/* kv.c */
+int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err);
+int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
+                   struct kr_kv_mem **out, struct cn_error *err);
+void kr_cpu_mem_free(struct kr_kv_mem *base);
+int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, uint32_t dst,
+                   uint32_t src, uint32_t n_tokens);
+/* The block's start, or NULL when the number is not one of this memory. */
+uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m, uint32_t group,
+                      uint32_t block);
+/* Stores one row's K and V of KV heads [h0, h1) at its place in the pool. k and v are whole rows. */
+void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
+                     const float *v, uint32_t h0, uint32_t h1);
+/* step.c */
+int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_batch *b,
+                  uint64_t *ticket, struct cn_error *err);
+int kr_cpu_collect(struct kr_exec *base, uint64_t ticket, float **logits, struct cn_error *err);
+/* check.c: that a batch can be run; also notes which rows want logits */
+int kr_cpu_check_batch(struct kr_cpu_exec *x, const struct kr_cpu_mem *m, const struct kr_batch *b,
+                       uint32_t *n_logits, struct cn_error *err);
+/* The op on columns [c0, c1) of the row: elementwise ops only. */
+void kr_cpu_elementwise(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_plan_op *op,
+                        uint32_t row, uint32_t c0, uint32_t c1);
+/* rows.c: the row work of a level on rows [r0, r1) of one domain */
+void kr_cpu_row_work(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_level *l,
+                     enum kr_domain domain, uint32_t r0, uint32_t r1);
+/* attention.c */
+int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err);
+void kr_cpu_cut_batch(struct kr_cpu_exec *x);
+void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, uint32_t job,
+                      const struct kr_step *s);
+uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
+
+/* A slot's memory as this thread sees it. */
+static inline float *kr_slot_mem(const struct kr_cpu_exec *x, uint32_t thread, uint32_t slot)
+{
+    const struct kr_slot *s = &x->slots[slot];
+    uint64_t rows = s->domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
+    float *base = x->shared[s->domain];
+    if (x->now.few && s->per_row)
+        base = (float *)(x->private_mem + thread * x->private_bytes + x->private_rows[s->domain]);
+    return base + s->at * rows;
+}
+static inline float *kr_value_row(const struct kr_cpu_exec *x, uint32_t thread, uint32_t value,
+                                  uint32_t row)
+{
+    return kr_slot_mem(x, thread, value) + (size_t)row * x->slots[value].stride;
+}
+static inline struct kr_q8 kr_slot_q8(const struct kr_cpu_exec *x, uint32_t thread, uint32_t slot,
+                                      uint32_t cols)
+{
+    struct kr_q8 q;
+    uint32_t rows = x->slots[slot].domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
+    kr_q8_place(&q, kr_slot_mem(x, thread, slot), rows, cols);
+    return q;
+}
+
+#endif

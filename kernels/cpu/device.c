@@ -1,0 +1,126 @@
+/* device: the CPU as a device: which ISA's tables, how many threads. Engine thread. */
+#include "kernels/cpu/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* The control group's share of processor time, rounded up; 0 = no limit known. */
+static uint32_t quota_cpus(void)
+{
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    unsigned long long quota, period;
+    if (!f) return 0;
+    int n = fscanf(f, "%llu %llu", &quota, &period);
+    fclose(f);
+    if (n != 2 || !period) return 0;
+    return (uint32_t)CN_MIN((quota + period - 1) / period, 4096ull);
+}
+
+static uint32_t usable_cpus(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+#if defined(__linux__)
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set)) n = CPU_COUNT(&set);
+#endif
+    uint32_t quota = quota_cpus();
+    if (n < 1) n = 1;
+    return quota && quota < n ? CN_MAX(quota, 1u) : (uint32_t)CN_MIN(n, 4096);
+}
+
+static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
+{
+    if (!kr_matmul_fill(isa, &c->mm)) return false;
+    c->fuse = isa != KR_ISA_GENERIC;
+    switch (isa) {
+#if defined(__x86_64__)
+    case KR_ISA_AVX512:
+        kr_ops_avx512(&c->ops);
+        c->base.path = "cpu-avx512-1";
+        return true;
+    case KR_ISA_AVX2:
+        kr_ops_avx2(&c->ops);
+        c->base.path = "cpu-avx2-1";
+        return true;
+#endif
+    default:
+        kr_ops_generic(&c->ops);
+        c->base.path = "cpu-generic-1";
+        return true;
+    }
+}
+
+static void cpu_free(struct kr_device *d)
+{
+    struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
+    kr_pool_free(c->pool);
+    free(c);
+}
+
+static uint32_t cpu_threads(const struct kr_device *d)
+{
+    return kr_pool_threads(CN_CONTAINER(d, struct kr_cpu, base)->pool);
+}
+
+struct parallel {
+    struct kr_pool *pool;
+    uint32_t n;
+    void (*fn)(void *arg, uint32_t i);
+    void *arg;
+};
+
+static void run_parallel(void *arg, uint32_t thread)
+{
+    struct parallel *p = arg;
+    uint32_t lo, hi;
+    struct kr_cursor c = kr_cursor_start(p->pool, 0, thread, p->n, 1);
+    while (kr_cursor_next(p->pool, &c, &lo, &hi))
+        p->fn(p->arg, lo);
+}
+
+static void cpu_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i),
+                         void *arg)
+{
+    struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
+    struct parallel p = { c->pool, n, fn, arg };
+    int rc = kr_pool_run(c->pool, 1, run_parallel, &p);
+    cn_assert(rc == 0); /* one counter is always there */
+}
+
+static const struct kr_device_ops cpu_ops = {
+    .free = cpu_free,
+    .threads = cpu_threads,
+    .parallel = cpu_parallel,
+    .prepare = kr_cpu_prepare,
+    .exec_free = kr_cpu_exec_free,
+    .describe = kr_cpu_describe,
+    .kv_mem_new = kr_cpu_mem_new,
+    .kv_mem_free = kr_cpu_mem_free,
+    .kv_copy = kr_cpu_kv_copy,
+    .launch = kr_cpu_launch,
+    .collect = kr_cpu_collect,
+};
+
+int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn_error *err)
+{
+    enum kr_isa isa = opts->isa == KR_ISA_AUTO ? kr_cpu_best() : opts->isa;
+    uint32_t threads = opts->n_threads ? opts->n_threads : usable_cpus();
+    if (threads > 4096)
+        return cn_fail(err, CN_ERANGE, "%u kernel threads: at most 4096 are possible", threads);
+    struct kr_cpu *c = cn_calloc(1, sizeof *c);
+    if (!c) return cn_fail(err, CN_ENOMEM, "out of memory");
+    c->base.ops = &cpu_ops;
+    if (!fill_tables(c, isa)) {
+        free(c);
+        return cn_fail(err, CN_EUNSUPP, "this processor lacks the instructions asked for");
+    }
+    c->pool = kr_pool_new(threads);
+    if (!c->pool) {
+        free(c);
+        return cn_fail(err, CN_ENOMEM, "%u kernel threads could not be started", threads);
+    }
+    *out = &c->base;
+    return 0;
+}

@@ -1,0 +1,245 @@
+/* ops, generic: plain C, the reference of the other ISAs. Pure functions, any thread.
+ * Sums over a row are kept in double; one element at a time, in ascending order. */
+#include "kernels/cpu/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+float kr_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 1023, bits;
+    if (exp == 31) {
+        bits = sign | 0x7f800000 | man << 13;
+    } else if (exp) {
+        bits = sign | (exp + 112) << 23 | man << 13;
+    } else {
+        float f = (float)man * 0x1p-24f;
+        return sign ? -f : f;
+    }
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+uint16_t kr_f32_to_f16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    uint32_t mag = bits & 0x7fffffff;
+    if (mag > 0x7f800000) return sign | 0x7e00 | (uint16_t)(mag >> 13 & 0x1ff);
+    if (mag >= 0x477ff000) return sign | 0x7c00; /* rounds to 65536 or more */
+    if (mag < 0x38800000) {                      /* below 2^-14: subnormal, steps of 2^-24 */
+        float a;
+        memcpy(&a, &mag, sizeof a);
+        return sign | (uint16_t)lrintf(a * 0x1p24f);
+    }
+    uint32_t odd = mag >> 13 & 1;
+    return sign | (uint16_t)((mag + 0xfff + odd - 0x38000000) >> 13);
+}
+
+/* e^x = 2^n e^r, r in +-ln2/2, by its series to r^7 (rest below 6e-9). */
+static float exp_f32(float x)
+{
+    if (x != x) return x;
+    if (x < -87.0f) return 0.0f;
+    if (x > 88.0f) x = 88.0f;
+    float n = rintf(x * 0x1.715476p0f);
+    float r = x - n * 0x1.62e4p-1f - n * 0x1.7f7d1cp-20f; /* the first product is exact */
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
+    float two_n;
+    memcpy(&two_n, &bits, sizeof two_n);
+    return p * two_n;
+}
+
+/* tanh u = 1 - 2 / (e^2u + 1): absolute error below 2e-7, which is what its users need. */
+static float tanh_f32(float u)
+{
+    return 1.0f - 2.0f / (exp_f32(2.0f * u) + 1.0f);
+}
+
+static void rms_norm(float *y, const float *x, const float *w, float eps, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
+    float s = (float)(1.0 / sqrt(sum / n + eps));
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = w ? x[i] * s * w[i] : x[i] * s;
+}
+
+static void add(float *y, const float *a, const float *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+static void scale(float *y, const float *x, float s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = x[i] * s;
+}
+
+static void softcap(float *y, const float *x, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = cap * tanh_f32(x[i] / cap);
+}
+
+static void glu(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float g = gate[i];
+        /* gelu: 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
+        float e = act == KR_ACT_SILU ? -g
+                                     : -2.0f * 0.7978845608f * g * (1.0f + 0.044715f * g * g);
+        y[i] = g / (1.0f + exp_f32(e)) * up[i];
+    }
+}
+
+static void rope(float *y, const float *x, const float *cs, enum kr_rope_kind kind,
+                 uint32_t head_dim, uint32_t n_rot)
+{
+    uint32_t half = n_rot / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        uint32_t a = kind == KR_ROPE_NORM ? 2 * i : i;
+        uint32_t b = kind == KR_ROPE_NORM ? 2 * i + 1 : i + half;
+        float c = cs[i], s = cs[half + i], xa = x[a], xb = x[b];
+        y[a] = xa * c - xb * s;
+        y[b] = xa * s + xb * c;
+    }
+    memcpy(y + n_rot, x + n_rot, (head_dim - n_rot) * sizeof *y);
+}
+
+static void to_f16(uint16_t *y, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = kr_f32_to_f16(x[i]);
+}
+
+/* ---- attention -------------------------------------------------------------------------------- */
+
+static float half_at(const uint8_t *p, size_t i)
+{
+    uint16_t h;
+    memcpy(&h, p + 2 * i, sizeof h);
+    return kr_f16_to_f32(h);
+}
+
+/* Keys [k0, k1) of the range to t->keys and t->values. */
+static void load_range(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
+                       const uint8_t *const *blocks)
+{
+    uint32_t bt = t->block_tokens, v_blocks = (t->v_dim + 31) / 32;
+    for (uint32_t k = k0; k < k1; k++) {
+        const uint8_t *b = blocks[k / bt];
+        uint32_t tok = k % bt;
+        for (uint32_t d = 0; d < t->k_dim; d++) {
+            size_t i = (size_t)d * bt + tok;
+            t->keys[(size_t)d * KR_RANGE_KEYS + k] =
+                t->kv_type == KR_F16 ? half_at(b + t->at.k, i)
+                                     : half_at(b + t->at.k_scale, (size_t)(d / 32) * bt + tok) *
+                                           (float)(int8_t)b[t->at.k + i];
+        }
+        for (uint32_t d = 0; d < t->v_dim; d++) {
+            size_t i = (size_t)tok * t->v_dim + d;
+            t->values[(size_t)k * t->acc_stride + d] =
+                t->kv_type == KR_F16 ? half_at(b + t->at.v, i)
+                                     : half_at(b + t->at.v_scale, (size_t)tok * v_blocks + d / 32) *
+                                           (float)(int8_t)b[t->at.v + i];
+        }
+    }
+}
+
+/* One pair: scores, softmax and weighted values over the visible keys [k0, k1) of the range. */
+static void pair_range(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1,
+                       struct kr_attn_state s)
+{
+    const float *q = t->q + (size_t)i * t->k_dim;
+    float *p = t->p + (size_t)i * KR_RANGE_KEYS, *acc = s.acc + (size_t)i * t->acc_stride;
+    float max = -INFINITY, sum = 0;
+    for (uint32_t k = k0; k < k1; k++)
+        p[k] = 0;
+    for (uint32_t d = 0; d < t->k_dim; d++)
+        for (uint32_t k = k0; k < k1; k++)
+            p[k] += q[d] * t->keys[(size_t)d * KR_RANGE_KEYS + k];
+    for (uint32_t k = k0; k < k1; k++) {
+        if (t->softcap > 0) p[k] = t->softcap * tanh_f32(p[k] / t->softcap);
+        if (!(p[k] <= max)) max = p[k];
+    }
+    for (uint32_t d = 0; d < t->v_dim; d++)
+        acc[d] = 0;
+    for (uint32_t k = k0; k < k1; k++) {
+        const float *v = t->values + (size_t)k * t->acc_stride;
+        float e = exp_f32(p[k] - max);
+        sum += e;
+        for (uint32_t d = 0; d < t->v_dim; d++)
+            acc[d] += e * v[d];
+    }
+    s.max[i] = max;
+    s.sum[i] = sum;
+}
+
+static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
+                       struct kr_attn_state s)
+{
+    uint32_t k0, k1, unused;
+    kr_attn_visible(t, 0, base, &k0, &unused);
+    kr_attn_visible(t, t->n_rows - 1, base, &unused, &k1);
+    if (k0 < k1) load_range(t, k0, k1, blocks);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        kr_attn_visible(t, r, base, &k0, &k1);
+        for (uint32_t i = r * t->heads; i < (r + 1) * t->heads; i++) {
+            if (k0 < k1)
+                pair_range(t, i, k0, k1, s);
+            else
+                s.sum[i] = 0;
+        }
+    }
+}
+
+static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
+                       uint32_t v_dim, uint32_t acc_stride)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float *da = dst.acc + (size_t)i * acc_stride;
+        const float *sa = src.acc + (size_t)i * acc_stride;
+        if (src.sum[i] == 0) continue;
+        if (dst.sum[i] == 0) {
+            dst.max[i] = src.max[i];
+            dst.sum[i] = src.sum[i];
+            memcpy(da, sa, v_dim * sizeof *da);
+            continue;
+        }
+        float max = dst.max[i] >= src.max[i] ? dst.max[i] : src.max[i];
+        float a = exp_f32(dst.max[i] - max), b = exp_f32(src.max[i] - max);
+        dst.max[i] = max;
+        dst.sum[i] = dst.sum[i] * a + src.sum[i] * b;
+        for (uint32_t d = 0; d < v_dim; d++)
+            da[d] = da[d] * a + sa[d] * b;
+    }
+}
+
+static void attn_finish(float *y, const float *acc, float sum, uint32_t v_dim)
+{
+    float r = 1.0f / sum;
+    for (uint32_t d = 0; d < v_dim; d++)
+        y[d] = acc[d] * r;
+}
+
+void kr_ops_generic(struct kr_cpu_ops *o)
+{
+    *o = (struct kr_cpu_ops){
+        .name = "generic", .rms_norm = rms_norm, .add = add, .scale = scale, .softcap = softcap,
+        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
+        .attn_merge = attn_merge, .attn_finish = attn_finish,
+    };
+}

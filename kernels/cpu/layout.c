@@ -1,0 +1,323 @@
+/* layout: turns a plan into levels of row work and heavy work, and gives every value a place.
+ *
+ * Runs once at prepare, on the caller's thread. Time t = 2 * level for row work and 2 * level + 1
+ * for heavy work; an op goes to the earliest time at which its inputs are there. Invariant used by
+ * the steps: two slots share memory only when no level uses both. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+
+struct sched {
+    struct kr_cpu_exec *x;
+    const struct kr_plan *p;
+    uint32_t *ready;        /* by slot: the time it is made */
+    uint32_t *quantized;    /* by value: its quantised slot, 0 = none (slot 0 is a value) */
+    uint32_t *written;      /* by KV layer: time of its kv_write */
+    uint32_t *attn_at;      /* by level: attention ops there */
+    bool *needed;           /* by op: the output or the pool depends on it */
+    uint32_t angles0;       /* slot of rotation 0's angles */
+    uint32_t now;           /* last time given, for one op a level */
+    uint32_t n_row, n_heavy, max_levels;
+};
+
+static uint32_t even_from(uint32_t t)
+{
+    return t + (t & 1);
+}
+
+/* With fusion the time wanted; without, the first free one of the same kind. */
+static uint32_t at_time(struct sched *s, uint32_t wanted)
+{
+    if (s->x->dev->fuse) return wanted;
+    uint32_t t = s->now + 1;
+    if ((t & 1) != (wanted & 1)) t++;
+    s->now = t;
+    return t;
+}
+
+static void use(struct sched *s, uint32_t slot, uint32_t t)
+{
+    struct kr_slot *v = &s->x->slots[slot];
+    v->last = CN_MAX(v->last, t / 2);
+}
+
+static void make(struct sched *s, uint32_t slot, uint32_t t, enum kr_domain domain,
+                 uint32_t row_floats, uint32_t stride)
+{
+    s->x->slots[slot] = (struct kr_slot){ .domain = domain, .per_row = !(t & 1),
+                                          .row_floats = row_floats, .stride = stride,
+                                          .first = t / 2, .last = t / 2 };
+    s->ready[slot] = t;
+}
+
+static struct kr_step *add_step(struct sched *s, enum kr_step_kind kind, uint32_t t,
+                                enum kr_domain domain, uint32_t op)
+{
+    struct kr_step *list = t & 1 ? s->x->heavy_steps : s->x->row_steps;
+    uint32_t *n = t & 1 ? &s->n_heavy : &s->n_row;
+    struct kr_step *st = &list[(*n)++];
+    *st = (struct kr_step){ .kind = kind, .level = t / 2, .domain = domain, .op = op };
+    return st;
+}
+
+/* The quantised copy of a value: made once, as soon as the value is there. */
+static uint32_t quantize(struct sched *s, uint32_t value)
+{
+    struct kr_cpu_exec *x = s->x;
+    const struct kr_slot *v = &x->slots[value];
+    if (s->quantized[value]) return s->quantized[value];
+    uint32_t slot = x->n_slots++, t = at_time(s, even_from(s->ready[value]));
+    uint32_t width = s->p->values[value].width;
+    make(s, slot, t, v->domain, (uint32_t)(kr_q8_bytes(1, width) / sizeof(float)), 0);
+    add_step(s, KR_STEP_QUANTIZE, t, v->domain, value)->slot = slot;
+    use(s, value, t);
+    s->quantized[value] = slot;
+    return slot;
+}
+
+/* Elementwise work on rows as wide as a vocabulary is cut by columns. */
+static bool is_wide(const struct sched *s, const struct kr_plan_op *op)
+{
+    bool elementwise = op->kind == KR_OP_ADD || op->kind == KR_OP_SCALE ||
+                       op->kind == KR_OP_SOFTCAP || op->kind == KR_OP_GLU;
+    return elementwise && s->p->values[op->out].width >= KR_WIDE_ROW;
+}
+
+static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
+{
+    uint32_t t = 0;
+    for (int i = 0; i < 2; i++)
+        if (op->in[i] >= 0) t = CN_MAX(t, s->ready[op->in[i]]);
+    if (is_wide(s, op)) return even_from(t) + 1;
+    switch (op->kind) {
+    case KR_OP_MATMUL: /* of floats */
+        return even_from(t) + 1;
+    case KR_OP_ATTENTION:
+        t = CN_MAX(even_from(t), s->written[op->kv_layer]) + 1;
+        if (s->x->dev->fuse)
+            while (s->attn_at[t / 2])
+                t += 2; /* one at a level: they share the memory for partial states */
+        return t;
+    case KR_OP_TAKE_LOGITS: /* reads rows that other threads made: only after they met */
+        return t & 1 ? t + 1 : t + 2;
+    case KR_OP_ROPE:
+        t = even_from(t);
+        return s->p->values[op->out].domain == KR_DOM_LOGITS ? CN_MAX(t, 2u) : t;
+    default:
+        return even_from(t);
+    }
+}
+
+static void place_op(struct sched *s, uint32_t index)
+{
+    struct kr_cpu_exec *x = s->x;
+    const struct kr_plan_op *op = &s->p->ops[index];
+    enum kr_domain domain = KR_DOM_ROWS;
+    if (op->out >= 0) domain = s->p->values[op->out].domain;
+    uint32_t q = 0, t;
+    if (op->kind == KR_OP_MATMUL && kr_type_wants_q8(op->w.type)) {
+        q = quantize(s, (uint32_t)op->in[0]);
+        t = at_time(s, s->ready[q] + 1);
+        use(s, q, t);
+    } else {
+        t = at_time(s, time_of(s, op));
+        for (int i = 0; i < 2; i++)
+            if (op->in[i] >= 0) use(s, (uint32_t)op->in[i], t);
+    }
+    struct kr_step *st = add_step(s, KR_STEP_OP, t, domain, index);
+    st->slot = q;
+    if (op->kind == KR_OP_ROPE) {
+        st->slot = s->angles0 + (uint32_t)op->rope;
+        use(s, st->slot, t);
+    }
+    if (op->kind == KR_OP_KV_WRITE) s->written[op->kv_layer] = t;
+    if (op->kind == KR_OP_ATTENTION) s->attn_at[t / 2]++;
+    if (op->out < 0) return;
+    uint32_t width = s->p->values[op->out].width, pad = (width + 15) & ~15u;
+    bool output = op->out == s->p->output;
+    make(s, (uint32_t)op->out, t, domain, pad, output ? width : pad);
+    if (!output) return;
+    x->slots[op->out].last = UINT32_MAX;
+    x->slots[op->out].per_row = false; /* the caller reads it: thread 0 writes the shared one */
+}
+
+/* Ops that nothing comes of are left out; the pool and the output are what a step is for. */
+static void find_needed(struct sched *s)
+{
+    const struct kr_plan *p = s->p;
+    for (size_t i = p->n_ops; i-- > 0;) {
+        const struct kr_plan_op *op = &p->ops[i];
+        if (op->kind == KR_OP_KV_WRITE || op->out == p->output) s->needed[i] = true;
+        if (!s->needed[i]) continue;
+        for (int k = 0; k < 2; k++)
+            if (op->in[k] >= 0) s->needed[p->values[op->in[k]].op] = true;
+    }
+}
+
+/* When rows are few, attention stores the new K and V itself if the write is at its level; then
+ * what the write reads must live as long. */
+static void pair_writes(struct sched *s)
+{
+    for (uint32_t i = 0; i < s->n_row; i++) {
+        struct kr_step *w = &s->x->row_steps[i];
+        if (w->kind != KR_STEP_OP || s->p->ops[w->op].kind != KR_OP_KV_WRITE) continue;
+        for (uint32_t j = 0; j < s->n_heavy; j++) {
+            struct kr_step *a = &s->x->heavy_steps[j];
+            const struct kr_plan_op *op = &s->p->ops[a->op];
+            if (a->level != w->level || op->kind != KR_OP_ATTENTION ||
+                op->kv_layer != s->p->ops[w->op].kv_layer)
+                continue;
+            w->with_attention = true;
+            a->with_attention = true;
+            a->slot = w->op;
+        }
+    }
+}
+
+static void make_levels(struct sched *s, uint32_t n_levels)
+{
+    struct kr_cpu_exec *x = s->x;
+    uint32_t r = 0, h = 0;
+    x->n_jobs = 1;
+    for (uint32_t l = 0; l < n_levels; l++) {
+        struct kr_level *v = &x->levels[l];
+        *v = (struct kr_level){ .row_begin = r, .heavy_begin = h, .logits_only = true };
+        for (; r < s->n_row && x->row_steps[r].level == l; r++) {
+            const struct kr_step *st = &x->row_steps[r];
+            if (st->domain == KR_DOM_ROWS) v->logits_only = false;
+            if (st->kind != KR_STEP_OP || s->p->ops[st->op].kind != KR_OP_KV_WRITE) continue;
+            x->last_kv_level = l;
+            if (!st->with_attention) v->lone_write = true;
+        }
+        for (; h < s->n_heavy && x->heavy_steps[h].level == l; h++)
+            if (x->heavy_steps[h].domain == KR_DOM_ROWS) v->logits_only = false;
+        v->row_end = r;
+        v->heavy_end = h;
+        x->n_jobs = CN_MAX(x->n_jobs, h - v->heavy_begin);
+    }
+    x->n_levels = n_levels;
+    x->n_row_steps = s->n_row;
+    x->n_heavy_steps = s->n_heavy;
+}
+
+/* Steps are in the plan's order; a stable insertion by level keeps producers before users. */
+static void sort_steps(struct kr_step *a, struct kr_step *tmp, uint32_t n)
+{
+    for (uint32_t width = 1; width < n; width *= 2) {
+        for (uint32_t lo = 0; lo < n; lo += 2 * width) {
+            uint32_t mid = CN_MIN(lo + width, n), hi = CN_MIN(mid + width, n);
+            uint32_t i = lo, j = mid, k = lo;
+            while (k < hi)
+                tmp[k++] = j >= hi || (i < mid && a[i].level <= a[j].level) ? a[i++] : a[j++];
+        }
+        for (uint32_t i = 0; i < n; i++)
+            a[i] = tmp[i];
+    }
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const struct kr_slot *x = *(struct kr_slot *const *)a, *y = *(struct kr_slot *const *)b;
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* First fit in order of birth: `live` holds the slots in use, by address. */
+static void place_domain(struct kr_cpu_exec *x, enum kr_domain domain, struct kr_slot **order,
+                         struct kr_slot **live)
+{
+    uint32_t n = 0, n_live = 0;
+    uint64_t top = 0;
+    for (uint32_t i = 0; i < x->n_slots; i++)
+        if (x->slots[i].row_floats && x->slots[i].domain == domain) order[n++] = &x->slots[i];
+    qsort(order, n, sizeof(struct kr_slot *), by_first);
+    for (uint32_t i = 0; i < n; i++) {
+        struct kr_slot *s = order[i];
+        uint32_t kept = 0, where = 0;
+        for (uint32_t j = 0; j < n_live; j++)
+            if (live[j]->last >= s->first) live[kept++] = live[j];
+        n_live = kept;
+        uint64_t at = 0;
+        while (where < n_live && live[where]->at < at + s->row_floats) {
+            at = live[where]->at + live[where]->row_floats;
+            where++;
+        }
+        for (uint32_t j = n_live++; j > where; j--)
+            live[j] = live[j - 1];
+        live[where] = s;
+        s->at = at;
+        top = CN_MAX(top, at + s->row_floats);
+    }
+    x->row_floats[domain] = top;
+}
+
+static int alloc_tables(struct sched *s)
+{
+    struct kr_cpu_exec *x = s->x;
+    const struct kr_plan *p = s->p;
+    size_t n_slots = 2 * p->n_values + p->n_ropes, n_steps = 2 * p->n_ops + p->n_ropes;
+    if (n_slots + n_steps > UINT32_MAX / 8) return CN_ENOMEM;
+    s->max_levels = (uint32_t)(4 * p->n_ops + 4);
+    x->slots = cn_calloc(n_slots, sizeof *x->slots);
+    x->row_steps = cn_calloc(n_steps, sizeof *x->row_steps);
+    x->heavy_steps = cn_calloc(n_steps, sizeof *x->heavy_steps);
+    x->levels = cn_calloc(s->max_levels, sizeof *x->levels);
+    s->ready = cn_calloc(n_slots, sizeof *s->ready);
+    s->quantized = cn_calloc(n_slots, sizeof *s->quantized);
+    s->written = cn_calloc(p->n_layers, sizeof *s->written);
+    s->attn_at = cn_calloc(s->max_levels, sizeof *s->attn_at);
+    s->needed = cn_calloc(p->n_ops, sizeof *s->needed);
+    bool ok = s->needed && x->slots && x->row_steps && x->heavy_steps && x->levels && s->ready &&
+              s->quantized && s->written && s->attn_at;
+    return ok ? 0 : CN_ENOMEM;
+}
+
+static int place_slots(struct kr_cpu_exec *x)
+{
+    struct kr_slot **order = cn_malloc_array(2 * (size_t)x->n_slots + 1, sizeof *order);
+    if (!order) return CN_ENOMEM;
+    place_domain(x, KR_DOM_ROWS, order, order + x->n_slots);
+    place_domain(x, KR_DOM_LOGITS, order, order + x->n_slots);
+    free(order);
+    return 0;
+}
+
+int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err)
+{
+    const struct kr_plan *p = x->plan;
+    struct sched s = { .x = x, .p = p, .now = (uint32_t)-1 };
+    struct kr_step *tmp = NULL;
+    int rc = alloc_tables(&s);
+    if (!rc) {
+        x->n_slots = (uint32_t)p->n_values;
+        s.angles0 = x->n_slots;
+        s.now = x->dev->fuse || !p->n_ropes ? (uint32_t)-1 : 0;
+        for (uint32_t i = 0; i < p->n_ropes; i++) {
+            uint32_t n = p->ropes[i].n_rot;
+            make(&s, x->n_slots, 0, KR_DOM_ROWS, (n + 15) & ~15u, (n + 15) & ~15u);
+            add_step(&s, KR_STEP_ANGLES, 0, KR_DOM_ROWS, i)->slot = x->n_slots++;
+        }
+        find_needed(&s);
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            if (s.needed[i]) place_op(&s, i);
+        tmp = cn_malloc_array(CN_MAX(s.n_row, s.n_heavy), sizeof *tmp);
+        rc = tmp ? 0 : CN_ENOMEM;
+    }
+    if (!rc) {
+        sort_steps(x->row_steps, tmp, s.n_row);
+        sort_steps(x->heavy_steps, tmp, s.n_heavy);
+        if (x->dev->fuse) pair_writes(&s);
+        uint32_t last = 0;
+        if (s.n_row) last = x->row_steps[s.n_row - 1].level;
+        if (s.n_heavy) last = CN_MAX(last, x->heavy_steps[s.n_heavy - 1].level);
+        make_levels(&s, last + 1);
+        rc = place_slots(x);
+    }
+    free(tmp);
+    free(s.ready);
+    free(s.quantized);
+    free(s.written);
+    free(s.attn_at);
+    free(s.needed);
+    return rc ? cn_fail(err, rc, "out of memory while preparing the plan") : 0;
+}

@@ -1,0 +1,92 @@
+/* CPU ops other than matrix products: one table per ISA. Private to kernels/cpu.
+ *
+ * Every function works on one row (attention: on a tile of rows of one sequence and one KV head)
+ * and its result depends on that row alone, bit for bit, so that callers may split rows, keys
+ * and threads as they like. Lengths are any number; nothing is read or written past them.
+ * exp is our own in all of them (at most 3 ulp on [-87, 88]; 0 below, held at e^88 above; NaN stays
+ * NaN), so that bytes do not change with the C library. */
+#ifndef KERNELS_CPU_OPS_H
+#define KERNELS_CPU_OPS_H
+
+#include "kernels/kernels.h"
+
+/* Keys are taken in ranges aligned to absolute positions; each range gives a softmax state, ranges
+ * merge in ascending order into the state of a super-range, those again into the row's. Only whole
+ * super-ranges are given to different threads, so the order of merging is one whatever the split. */
+#define KR_RANGE_KEYS   128u
+#define KR_SUPER_RANGES 4u
+#define KR_SUPER_KEYS   (KR_RANGE_KEYS * KR_SUPER_RANGES)
+/* Rows of v and of the accumulators are padded to this many floats. */
+#define KR_LANES 16u
+
+/* Softmax states of m (row, query head) pairs: maximum, sum of exponentials (0 = no key yet) and
+ * sum of weighted values, acc_stride floats apart. */
+struct kr_attn_state {
+    float *max, *sum, *acc;
+};
+
+/* Where one block keeps the K and V of one layer and head: byte offsets from the block's start.
+ * K: [k_dim][block_tokens], V: [block_tokens][v_dim], in f16 or int8. q8_0's f16 scales, one per
+ * 32 dims: K [ceil(k_dim/32)][block_tokens], V [block_tokens][ceil(v_dim/32)]. */
+struct kr_kv_place {
+    uint64_t k, k_scale, v, v_scale;
+};
+
+/* A tile: rows at consecutive positions from pos0, `heads` query heads each; pair r * heads + g. */
+struct kr_attn_tile {
+    uint32_t n_rows, heads;
+    uint32_t pos0, window; /* window 0: all keys up to the row's own */
+    uint32_t k_dim, v_dim, acc_stride;
+    uint32_t block_tokens;
+    enum kr_type kv_type;
+    float softcap;         /* 0 = none */
+    struct kr_kv_place at;
+    const float *q;        /* [n_rows * heads][k_dim], multiplied by the scale */
+    float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
+    float *values;         /* scratch [KR_RANGE_KEYS][acc_stride] */
+    float *p;              /* scratch [n_rows * heads][KR_RANGE_KEYS] */
+};
+
+struct kr_cpu_ops {
+    const char *name;
+    /* y = x * w / sqrt(mean(x^2) + eps); w may be NULL */
+    void (*rms_norm)(float *y, const float *x, const float *w, float eps, uint32_t n);
+    void (*add)(float *y, const float *a, const float *b, uint32_t n);
+    void (*scale)(float *y, const float *x, float s, uint32_t n);
+    void (*softcap)(float *y, const float *x, float cap, uint32_t n);
+    void (*glu)(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n);
+    /* One head: pairs by kind, cs = n_rot/2 cosines then as many sines. */
+    void (*rope)(float *y, const float *x, const float *cs, enum kr_rope_kind kind,
+                 uint32_t head_dim, uint32_t n_rot);
+    /* Round to nearest even. */
+    void (*to_f16)(uint16_t *y, const float *x, uint32_t n);
+    /* The range's state for every pair of the tile that sees a key of [base, base + 128); others
+     * get sum = 0. blocks: the range's block starts, [0] holds key `base`; only those with a
+     * visible key are read. */
+    void (*attn_range)(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
+                       struct kr_attn_state s);
+    /* dst = dst then src, for n pairs. */
+    void (*attn_merge)(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
+                       uint32_t v_dim, uint32_t acc_stride);
+    /* y = acc / sum */
+    void (*attn_finish)(float *y, const float *acc, float sum, uint32_t v_dim);
+};
+void kr_ops_generic(struct kr_cpu_ops *o);
+void kr_ops_avx2(struct kr_cpu_ops *o);   /* x86-64 builds only; the caller checked CPUID */
+void kr_ops_avx512(struct kr_cpu_ops *o);
+
+/* The visible keys of row r within [base, base + 128), as indices into the range; *k0 >= *k1 when
+ * there are none. */
+static inline void kr_attn_visible(const struct kr_attn_tile *t, uint32_t r, uint32_t base,
+                                   uint32_t *k0, uint32_t *k1)
+{
+    uint64_t pos = (uint64_t)t->pos0 + r, end = pos + 1;
+    uint64_t lo = t->window && end > t->window ? end - t->window : 0;
+    *k0 = lo > base ? (uint32_t)CN_MIN(lo - base, KR_RANGE_KEYS) : 0;
+    *k1 = end > base ? (uint32_t)CN_MIN(end - base, KR_RANGE_KEYS) : 0;
+}
+
+float kr_f16_to_f32(uint16_t h);
+uint16_t kr_f32_to_f16(float f);
+
+#endif

@@ -1,0 +1,147 @@
+/* prepare: makes a plan ready for this machine: schedule, KV layout, packed weights, scratch.
+ *
+ * Engine thread (the pool packs). Everything is chosen from the plan and the options; all memory a
+ * step uses is taken here. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static int check_opts(const struct kr_plan *p, const struct kr_prepare_opts *o,
+                      struct cn_error *err)
+{
+    if (p->err.code || p->output < 0)
+        return cn_fail(err, CN_EINVAL, "the plan was not finished without error");
+    if (o->kv_type != KR_F16 && o->kv_type != KR_Q8_0)
+        return cn_fail(err, CN_EUNSUPP, "the KV type must be f16 or q8_0");
+    if (o->block_tokens != 16 && o->block_tokens != 32)
+        return cn_fail(err, CN_EINVAL, "KV blocks of %u tokens: 16 or 32 are possible",
+                       o->block_tokens);
+    if (!o->max_rows || o->max_rows > 1u << 20 || !o->max_logit_rows ||
+        o->max_logit_rows > o->max_rows)
+        return cn_fail(err, CN_EINVAL, "steps of %u rows, %u with logits", o->max_rows,
+                       o->max_logit_rows);
+    if (!o->max_context || o->max_context > 1u << 30)
+        return cn_fail(err, CN_EINVAL, "a context of %llu tokens",
+                       (unsigned long long)o->max_context);
+    return 0;
+}
+
+static uint64_t pad64(uint64_t n)
+{
+    return (n + 63) & ~63ull;
+}
+
+/* Takes n bytes at *at; with no memory yet it only counts. */
+static void *take(uint8_t *mem, uint64_t *at, uint64_t n)
+{
+    void *p = mem ? mem + *at : NULL;
+    *at += pad64(n);
+    return p;
+}
+
+/* The scratch in its order; called once to count and once to place. */
+static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
+{
+    uint64_t at = 0, threads = kr_pool_threads(x->dev->pool);
+    uint64_t rows[2] = { x->opts.max_rows, x->opts.max_logit_rows };
+    for (int d = 0; d < 2; d++) {
+        uint64_t few = CN_MIN(rows[d], KR_FEW_ROWS);
+        x->shared[d] = take(mem, &at, x->row_floats[d] * rows[d] * sizeof(float));
+        x->private_rows[d] = d ? x->private_rows[0] + pad64(x->row_floats[0] * sizeof(float) *
+                                                            CN_MIN(rows[0], KR_FEW_ROWS))
+                               : 0;
+        x->private_attn = x->private_rows[d] + pad64(x->row_floats[d] * sizeof(float) * few);
+    }
+    x->private_bytes = x->private_attn + kr_cpu_attention_bytes(x);
+    x->private_mem = take(mem, &at, x->private_bytes * threads);
+    x->parts = take(mem, &at, x->parts_floats * sizeof(float));
+    x->parts_done = take(mem, &at, (uint64_t)x->max_split * x->max_kv_heads * sizeof(atomic_uint));
+    x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
+    x->seq_seen = take(mem, &at, rows[0] * sizeof(uint32_t));
+    for (uint32_t i = 0; i < x->n_tilings; i++) {
+        x->tilings[i].tiles = take(mem, &at, rows[0] * sizeof(struct kr_tile));
+        x->tilings[i].works = take(mem, &at, x->max_works * sizeof(struct kr_work));
+    }
+    return at;
+}
+
+static int alloc_scratch(struct kr_cpu_exec *x, struct cn_error *err)
+{
+    uint64_t units = 0;
+    for (uint32_t i = 0; i < x->n_slots; i++)
+        units = CN_MAX(units, x->slots[i].row_floats);
+    /* What the layout relies on: n quantised rows take no more than n times one row. */
+    cn_assert(kr_q8_bytes(x->opts.max_rows, 256) <= x->opts.max_rows * kr_q8_bytes(1, 256));
+    x->scratch_bytes = lay_out_scratch(x, NULL);
+    if (x->row_floats[0] > UINT64_MAX >> 40 || x->row_floats[1] > UINT64_MAX >> 40)
+        return cn_fail(err, CN_ENOMEM, "the plan's values are too large");
+    void *mem = mmap(NULL, x->scratch_bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mem == MAP_FAILED)
+        return cn_fail(err, CN_ENOMEM, "out of memory: a step's scratch needs %llu bytes",
+                       (unsigned long long)x->scratch_bytes);
+    x->scratch = mem;
+    lay_out_scratch(x, x->scratch);
+    x->base.info.scratch_bytes = x->scratch_bytes;
+    return 0;
+}
+
+static void fill_info(struct kr_cpu_exec *x)
+{
+    const struct kr_plan *p = x->plan;
+    x->base.info.n_vocab = p->values[p->output].width;
+    x->n_tokens = UINT32_MAX;
+    for (size_t i = 0; i < p->n_ops; i++) {
+        if (p->ops[i].kind != KR_OP_EMBED) continue;
+        const struct kr_tensor *w = &p->ops[i].w;
+        x->base.info.embd_dim = w->ne[0];
+        x->n_tokens = CN_MIN(x->n_tokens, w->n_dims > 1 ? (uint32_t)w->ne[1] : 1);
+        const struct kr_type_info *ti = kr_type_info((uint32_t)w->type);
+        x->base.info.weight_bytes += w->ne[0] / ti->block_elems * ti->block_bytes;
+    }
+}
+
+int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
+                   struct kr_exec **out, struct cn_error *err)
+{
+    int rc = check_opts(p, opts, err);
+    if (rc) return rc;
+    struct kr_cpu_exec *x = cn_calloc(1, sizeof *x);
+    if (!x) return cn_fail(err, CN_ENOMEM, "out of memory");
+    x->base.ops = d->ops;
+    x->dev = CN_CONTAINER(d, struct kr_cpu, base);
+    x->plan = p;
+    x->opts = *opts;
+    fill_info(x);
+    rc = kr_cpu_schedule(x, err);
+    if (!rc) rc = kr_cpu_kv_layout(x, err);
+    if (!rc) rc = kr_cpu_plan_tilings(x, err);
+    if (!rc) rc = alloc_scratch(x, err);
+    if (!rc) rc = kr_cpu_load_weights(x, err);
+    if (rc) {
+        kr_cpu_exec_free(&x->base);
+        return rc;
+    }
+    *out = &x->base;
+    return 0;
+}
+
+void kr_cpu_exec_free(struct kr_exec *base)
+{
+    if (!base) return;
+    struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
+    if (x->scratch) munmap(x->scratch, x->scratch_bytes);
+    if (x->weight_mem) munmap(x->weight_mem, x->weight_mem_bytes);
+    free(x->vectors);
+    free(x->packed);
+    free(x->row_steps);
+    free(x->heavy_steps);
+    free(x->levels);
+    free(x->slots);
+    free(x->attn);
+    free(x->tilings);
+    free(x->kv_layers);
+    free(x->kv_groups);
+    free(x);
+}

@@ -1,0 +1,159 @@
+/* weights: one packed copy of each distinct matrix, written by the threads that will read it.
+ *
+ * Runs at prepare. The copy lies in one mapping; each thread packs the same share of a matrix's row
+ * groups that it multiplies later, so that on machines with several memory nodes the pages are its
+ * own. Norm weights and biases are copied too: a file need not align them. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Groups of a matrix given out at once: enough to hide the cost of asking, few enough to share. */
+#define CHUNK_MIN_BYTES 8192u
+#define CHUNK_MAX_BYTES (256u << 10)
+#define CHUNKS_A_THREAD 4u
+
+static uint32_t n_groups(const struct kr_packed *w)
+{
+    return (w->rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
+}
+
+static uint64_t packed_size(const struct kr_packed *w)
+{
+    return (kr_packed_bytes(w->type, w->rows, w->cols) + 63) & ~63ull;
+}
+
+static uint32_t rows_of(const struct kr_tensor *t)
+{
+    return t->n_dims > 1 ? (uint32_t)t->ne[1] : 1;
+}
+
+/* Chunks are in pairs of groups. */
+static uint32_t chunk_of(const struct kr_cpu_exec *x, const struct kr_packed *w)
+{
+    uint32_t pairs = (n_groups(w) + 1) / 2;
+    uint64_t pair_bytes = packed_size(w) / pairs + 1;
+    uint64_t chunk = pairs / (CHUNKS_A_THREAD * kr_pool_threads(x->dev->pool));
+    chunk = CN_MIN(chunk, CHUNK_MAX_BYTES / pair_bytes);
+    chunk = CN_MAX(chunk, CHUNK_MIN_BYTES / pair_bytes);
+    return (uint32_t)CN_MAX(chunk, 1u);
+}
+
+/* First pass: which tensors are distinct, and how big the copies are. */
+static void find_distinct(struct kr_cpu_exec *x, const struct kr_tensor **from, uint64_t *n_floats)
+{
+    for (uint32_t i = 0; i < x->n_heavy_steps; i++) {
+        struct kr_step *s = &x->heavy_steps[i];
+        const struct kr_plan_op *op = &x->plan->ops[s->op];
+        if (op->kind != KR_OP_MATMUL) continue;
+        uint32_t w = 0;
+        while (w < x->n_packed &&
+               !(from[w]->data == op->w.data && x->packed[w].type == op->w.type &&
+                 x->packed[w].cols == op->w.ne[0] && x->packed[w].rows == rows_of(&op->w)))
+            w++;
+        if (w == x->n_packed) {
+            from[w] = &op->w;
+            x->packed[w] = (struct kr_packed){ .type = op->w.type, .rows = rows_of(&op->w),
+                                               .cols = (uint32_t)op->w.ne[0] };
+            x->base.info.packed_bytes += packed_size(&x->packed[w]);
+            x->n_packed++;
+        }
+        x->base.info.weight_bytes += packed_size(&x->packed[w]);
+        s->weight = w;
+        s->chunk = chunk_of(x, &x->packed[w]);
+        if (op->bias.data) *n_floats += (op->bias.ne[0] + 15) & ~15ull;
+    }
+    for (uint32_t i = 0; i < x->n_row_steps; i++) {
+        const struct kr_step *s = &x->row_steps[i];
+        const struct kr_plan_op *op = &x->plan->ops[s->op];
+        if (s->kind == KR_STEP_OP && op->kind == KR_OP_RMS_NORM && op->w.data)
+            *n_floats += (op->w.ne[0] + 15) & ~15ull;
+    }
+    x->base.info.weight_bytes += *n_floats * sizeof(float);
+}
+
+static void copy_vector(struct kr_step *s, const struct kr_tensor *t, float **at)
+{
+    memcpy(*at, t->data, t->ne[0] * sizeof(float));
+    s->vec = *at;
+    *at += (t->ne[0] + 15) & ~15ull;
+}
+
+static int copy_vectors(struct kr_cpu_exec *x, uint64_t n_floats)
+{
+    x->vectors = aligned_alloc(64, CN_MAX(n_floats, 16u) * sizeof(float));
+    if (!x->vectors) return CN_ENOMEM;
+    float *at = x->vectors;
+    for (uint32_t i = 0; i < x->n_heavy_steps; i++) {
+        const struct kr_plan_op *op = &x->plan->ops[x->heavy_steps[i].op];
+        if (op->bias.data) copy_vector(&x->heavy_steps[i], &op->bias, &at);
+    }
+    for (uint32_t i = 0; i < x->n_row_steps; i++) {
+        struct kr_step *s = &x->row_steps[i];
+        const struct kr_plan_op *op = &x->plan->ops[s->op];
+        if (s->kind == KR_STEP_OP && op->kind == KR_OP_RMS_NORM && op->w.data)
+            copy_vector(s, &op->w, &at);
+    }
+    return 0;
+}
+
+struct pack_job {
+    const struct kr_packed *w;
+    const void *src;
+    struct kr_pool *pool;
+};
+
+static void pack_share(void *arg, uint32_t thread)
+{
+    const struct pack_job *j = arg;
+    uint64_t pairs = (n_groups(j->w) + 1) / 2;
+    uint32_t n = kr_pool_threads(j->pool);
+    uint64_t g0 = pairs * thread / n * 2, g1 = pairs * (thread + 1) / n * 2;
+    g1 = CN_MIN(g1, n_groups(j->w));
+    if (g0 < g1) kr_pack(j->w, j->src, (uint32_t)g0, (uint32_t)g1);
+}
+
+static int pack_all(struct kr_cpu_exec *x, const struct kr_tensor *const *from)
+{
+    uint64_t done = 0, total = x->base.info.packed_bytes;
+    uint8_t *at = x->weight_mem;
+    for (uint32_t i = 0; i < x->n_packed; i++) {
+        struct kr_packed *w = &x->packed[i];
+        w->data = at;
+        at += packed_size(w);
+        struct pack_job job = { w, from[i]->data, x->dev->pool };
+        if (kr_pool_run(x->dev->pool, 1, pack_share, &job)) return CN_ENOMEM;
+        done += packed_size(w);
+        if (x->opts.progress) x->opts.progress(x->opts.progress_arg, done, total);
+    }
+    return 0;
+}
+
+int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
+{
+    uint64_t n_floats = 0;
+    const struct kr_tensor **from = cn_calloc(x->n_heavy_steps, sizeof *from);
+    x->packed = cn_calloc(x->n_heavy_steps, sizeof *x->packed);
+    int rc = from && x->packed ? 0 : CN_ENOMEM;
+    if (!rc) {
+        find_distinct(x, from, &n_floats);
+        rc = copy_vectors(x, n_floats);
+    }
+    if (!rc && x->base.info.packed_bytes) {
+        x->weight_mem_bytes = x->base.info.packed_bytes;
+        x->weight_mem = mmap(NULL, x->weight_mem_bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (x->weight_mem == MAP_FAILED) {
+            x->weight_mem = NULL;
+            rc = CN_ENOMEM;
+        } else {
+            madvise(x->weight_mem, x->weight_mem_bytes, MADV_HUGEPAGE);
+        }
+    }
+    if (!rc && x->weight_mem) rc = pack_all(x, from);
+    free(from);
+    if (!rc) return 0;
+    return cn_fail(err, rc, "out of memory: the repacked weights need %llu bytes",
+                   (unsigned long long)x->base.info.packed_bytes);
+}
