@@ -30,6 +30,20 @@ static inline float kr_f16_f32(uint16_t h)
     return kr_bits_f32(kr_f32_bits(f) | sign);
 }
 
+/* Rounds to nearest even. */
+static inline uint16_t kr_f32_f16(float f)
+{
+    uint32_t bits = kr_f32_bits(f), mag = bits & 0x7fffffff;
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    if (mag > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (mag >> 13 & 0x1ff));
+    if (mag >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* rounds to 65536 or more */
+    if (mag < 0x38800000) {
+        /* Below 2^-14, steps of 2^-24: adding 0.5 leaves their count, rounded, in the last bits. */
+        return (uint16_t)(sign | (kr_f32_bits(kr_bits_f32(mag) + 0.5f) & 0x7ff));
+    }
+    return (uint16_t)(sign | ((mag + 0xfff + (mag >> 13 & 1) - 0x38000000) >> 13));
+}
+
 static inline float kr_bf16_f32(uint16_t h)
 {
     return kr_bits_f32((uint32_t)h << 16);

@@ -4,6 +4,7 @@
  * heads. A block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is
  * a key) and V [head][token][v_dim]; q8_0 has its f16 scales after each. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/half.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -149,7 +150,7 @@ static uint16_t quantize_dims(const float *x, uint32_t n, int8_t *q)
     float inv = max > 1e-36f ? 127.0f / max : 0.0f;
     for (uint32_t i = 0; i < n; i++)
         q[i] = finite ? (int8_t)lrintf(x[i] * inv) : 1;
-    return finite ? kr_f32_to_f16(max / 127.0f) : 0x7e00;
+    return finite ? kr_f32_f16(max / 127.0f) : 0x7e00;
 }
 
 static void put_half(uint8_t *p, uint64_t i, uint16_t h)

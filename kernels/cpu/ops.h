@@ -86,7 +86,4 @@ static inline void kr_attn_visible(const struct kr_attn_tile *t, uint32_t r, uin
     *k1 = end > base ? (uint32_t)CN_MIN(end - base, KR_RANGE_KEYS) : 0;
 }
 
-float kr_f16_to_f32(uint16_t h);
-uint16_t kr_f32_to_f16(float f);
-
 #endif

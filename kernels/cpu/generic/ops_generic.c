@@ -1,42 +1,10 @@
 /* ops, generic: plain C, the reference of the other ISAs. Pure functions, any thread.
  * Sums over a row are kept in double; one element at a time, in ascending order. */
 #include "kernels/cpu/ops.h"
+#include "kernels/half.h"
 
 #include <math.h>
 #include <string.h>
-
-float kr_f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 1023, bits;
-    if (exp == 31) {
-        bits = sign | 0x7f800000 | man << 13;
-    } else if (exp) {
-        bits = sign | (exp + 112) << 23 | man << 13;
-    } else {
-        float f = (float)man * 0x1p-24f;
-        return sign ? -f : f;
-    }
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-uint16_t kr_f32_to_f16(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    uint32_t mag = bits & 0x7fffffff;
-    if (mag > 0x7f800000) return sign | 0x7e00 | (uint16_t)(mag >> 13 & 0x1ff);
-    if (mag >= 0x477ff000) return sign | 0x7c00; /* rounds to 65536 or more */
-    if (mag < 0x38800000) {                      /* below 2^-14: subnormal, steps of 2^-24 */
-        float a;
-        memcpy(&a, &mag, sizeof a);
-        return sign | (uint16_t)lrintf(a * 0x1p24f);
-    }
-    uint32_t odd = mag >> 13 & 1;
-    return sign | (uint16_t)((mag + 0xfff + odd - 0x38000000) >> 13);
-}
 
 /* e^x = 2^n e^r, r in +-ln2/2, by its series to r^7 (rest below 6e-9). */
 static float exp_f32(float x)
@@ -122,7 +90,7 @@ static void rope(float *y, const float *x, const float *cs, enum kr_rope_kind ki
 static void to_f16(uint16_t *y, const float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        y[i] = kr_f32_to_f16(x[i]);
+        y[i] = kr_f32_f16(x[i]);
 }
 
 /* ---- attention -------------------------------------------------------------------------------- */
@@ -131,7 +99,7 @@ static float half_at(const uint8_t *p, size_t i)
 {
     uint16_t h;
     memcpy(&h, p + 2 * i, sizeof h);
-    return kr_f16_to_f32(h);
+    return kr_f16_f32(h);
 }
 
 /* Keys [k0, k1) of the range to t->keys and t->values. */
