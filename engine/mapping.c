@@ -26,7 +26,6 @@ struct eng_mapping {
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct eng_mapping *_Atomic list_head;
 static struct sigaction previous_action;
-static bool handler_installed;
 static size_t page_size;
 
 /* Puts zero pages from the missing page to the end of its mapping. Only system calls. */
@@ -58,15 +57,16 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     }
 }
 
+/* Asked at every opening: somebody else may have taken the signal since. Under the list's lock. */
 static int install_handler(struct cn_error *err)
 {
-    if (handler_installed) return CN_OK;
+    struct sigaction now, action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     page_size = (size_t)sysconf(_SC_PAGESIZE);
-    struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&action.sa_mask);
-    if (sigaction(SIGBUS, &action, &previous_action) != 0)
+    if (sigaction(SIGBUS, NULL, &now) == 0 && now.sa_sigaction == on_sigbus) return CN_OK;
+    previous_action = now;
+    if (sigaction(SIGBUS, &action, NULL) != 0)
         return cn_fail(err, CN_EIO, "cannot install a handler for SIGBUS: %s", strerror(errno));
-    handler_installed = true;
     return CN_OK;
 }
 
