@@ -197,19 +197,26 @@ static double uniform(uint64_t seed, uint32_t choice, uint64_t position)
     return (double)(cn_siphash13(key, &in, sizeof in) >> 11) * 0x1p-53;
 }
 
-/* Draws in id order from the softmax of all of z / temperature. */
-static uint32_t draw_all(const float *z, size_t n, float max, float inv_t, double u)
+/* Draws in id order from the softmax of all of z / temperature: first the run of 256, then in it. */
+static int draw_all(const float *z, size_t n, float max, float inv_t, double u, uint32_t *id)
 {
-    double total = eng_exp_sum(z, n, max, inv_t), at = 0;
-    uint32_t last = 0;
-    for (size_t i = 0; i < n; i++) {
+    size_t n_chunks = (n + 255) / 256, c = 0;
+    double *chunks = cn_malloc_array(n_chunks, sizeof *chunks), at = 0;
+    if (!chunks) return CN_ENOMEM;
+    double target = u * eng_exp_sum(z, n, max, inv_t, chunks);
+    while (c + 1 < n_chunks && at + chunks[c] <= target)
+        at += chunks[c++];
+    while (c > 0 && chunks[c] <= 0) /* rounding at the very end: back to one that has weight */
+        c--;
+    free(chunks);
+    for (size_t i = c * 256; i < CN_MIN(n, (c + 1) * 256); i++) {
         float w = eng_exp((z[i] - max) * inv_t);
         if (w <= 0) continue;
-        last = (uint32_t)i;
+        *id = (uint32_t)i;
         at += w;
-        if (at > u * total) break;
+        if (at > target) break;
     }
-    return last;
+    return 0;
 }
 
 static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t position,
@@ -217,10 +224,8 @@ static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t
 {
     float inv_t = 1.0f / s->p.temperature;
     double u = uniform(s->p.seed, s->choice, position);
-    if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f) {
-        *id = draw_all(z, s->n_vocab, max, inv_t, u);
-        return 0;
-    }
+    if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f)
+        return draw_all(z, s->n_vocab, max, inv_t, u, id);
     struct eng_candidates c = {0};
     struct eng_select_rule rule = {
         .inv_t = inv_t, .top_k = s->p.top_k, .top_p = s->p.top_p, .min_p = s->p.min_p};
@@ -239,27 +244,40 @@ static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t
     return 0;
 }
 
-/* Maximum of a row; false when a value is NaN or none is finite. */
-static bool row_max(const float *z, size_t n, float *max, uint32_t *arg)
+/* Maximum of a row and the first place that has it; false when a value is NaN or none is finite.
+ * Sixteen running maxima, so that the compiler keeps them in vectors. */
+ENG_PER_WIDTH static bool row_max(const float *z, size_t n, float *max, uint32_t *arg)
 {
-    float m = -INFINITY;
-    uint32_t at = 0;
-    bool nan = false;
-    for (size_t i = 0; i < n; i++) {
-        nan |= z[i] != z[i];
-        if (z[i] > m) {
-            m = z[i];
-            at = (uint32_t)i;
+    float m[16];
+    int32_t nan[16] = {0};
+    for (size_t j = 0; j < 16; j++)
+        m[j] = -INFINITY;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (size_t j = 0; j < 16; j++) {
+            m[j] = z[i + j] > m[j] ? z[i + j] : m[j];
+            nan[j] |= z[i + j] != z[i + j];
         }
+    for (; i < n; i++) {
+        m[0] = z[i] > m[0] ? z[i] : m[0];
+        nan[0] |= z[i] != z[i];
     }
-    *max = m;
+    for (size_t j = 1; j < 16; j++) {
+        m[0] = m[j] > m[0] ? m[j] : m[0];
+        nan[0] |= nan[j];
+    }
+    if (nan[0] || !isfinite(m[0])) return false;
+    uint32_t at = 0;
+    while (z[at] != m[0])
+        at++;
+    *max = m[0];
     *arg = at;
-    return !nan && isfinite(m);
+    return true;
 }
 
 static double log_sum_exp(const float *z, size_t n, float max)
 {
-    return (double)max + log(eng_exp_sum(z, n, max, 1.0f));
+    return (double)max + log(eng_exp_sum(z, n, max, 1.0f, NULL));
 }
 
 static void score_top(const float *z, size_t n, double lse, uint32_t n_top, struct eng_drawn *out)
@@ -268,7 +286,7 @@ static void score_top(const float *z, size_t n, double lse, uint32_t n_top, stru
     uint32_t k = 0;
     n_top = CN_MIN(n_top, (uint32_t)ENG_MAX_LOGPROBS);
     for (size_t i = 0; n_top && i < n; i++) {
-        if (k == n_top && !(z[i] > t[k - 1].logprob)) continue;
+        if (k == n_top && !(z[i] > t[k - 1].logprob)) continue; /* the usual case */
         uint32_t j = k < n_top ? k++ : k - 1;
         while (j > 0 && z[i] > t[j - 1].logprob) {
             t[j] = t[j - 1];

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 
 #define N_BUCKETS 512
-#define PER_NAT 16.0f /* buckets per unit of (max - z) / temperature: 32 nats in all */
+#define PER_NAT 48.0f /* buckets per unit of (max - z) / temperature */
+#define NEAR ((N_BUCKETS - 1) / PER_NAT) /* what is farther from the maximum shares the last bucket */
 
 static uint32_t bucket_of(float z, float max, float inv_t)
 {
@@ -43,27 +44,66 @@ static struct eng_candidate heap_pop(struct eng_candidate *h, size_t *n)
     return top;
 }
 
-double eng_exp_sum(const float *z, size_t n, float max, float inv_t)
+ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_t, double *chunks)
 {
-    double sum[8] = {0};
+    double total = 0;
     float w[256];
     for (size_t at = 0; at < n; at += 256) {
         size_t len = CN_MIN(n - at, (size_t)256);
+        float sum[16] = {0};
         for (size_t i = 0; i < len; i++)
             w[i] = eng_exp((z[at + i] - max) * inv_t);
         for (size_t i = len; i < 256; i++)
             w[i] = 0;
-        for (size_t i = 0; i < 256; i += 8)
-            for (size_t j = 0; j < 8; j++)
+        for (size_t i = 0; i < 256; i += 16)
+            for (size_t j = 0; j < 16; j++)
                 sum[j] += w[i + j];
+        double chunk = 0;
+        for (size_t j = 0; j < 16; j++)
+            chunk += sum[j];
+        if (chunks) chunks[at / 256] = chunk;
+        total += chunk;
     }
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    return total;
+}
+
+/* Whether any of the 64 values at z is above t. */
+ENG_PER_WIDTH static bool any_above(const float *z, float t)
+{
+    int32_t any = 0;
+    for (size_t i = 0; i < 64; i++)
+        any |= z[i] > t;
+    return any != 0;
 }
 
 struct histogram {
-    uint32_t count[N_BUCKETS];
+    uint64_t count[N_BUCKETS];
     double mass[N_BUCKETS];
 };
+
+/* Most of a vocabulary is far from the maximum: groups without a near value are only summed. */
+static void histogram(const float *z, size_t n, float max, float inv_t, struct histogram *h)
+{
+    uint32_t last = N_BUCKETS - 1;
+    float limit = max - NEAR / inv_t;
+    double near = 0, total = eng_exp_sum(z, n, max, inv_t, NULL);
+    uint64_t n_near = 0;
+    for (size_t at = 0; at < n; at += 64) {
+        size_t end = CN_MIN(at + 64, n);
+        if (end - at == 64 && !any_above(z + at, limit)) continue;
+        for (size_t i = at; i < end; i++) {
+            uint32_t b = bucket_of(z[i], max, inv_t);
+            if (b == last) continue;
+            float w = eng_exp((z[i] - max) * inv_t);
+            h->count[b]++;
+            h->mass[b] += w;
+            near += w;
+            n_near++;
+        }
+    }
+    h->count[last] = n - n_near;
+    h->mass[last] = CN_MAX(total - near, 0.0);
+}
 
 /* Collects the prefix, in likelihood order, that first reaches `count` tokens or `mass`. */
 static int collect(const float *z, size_t n, float max, float inv_t, const struct histogram *h,
@@ -87,20 +127,26 @@ static int collect(const float *z, size_t n, float max, float inv_t, const struc
         return CN_ENOMEM;
     }
     size_t nv = 0, nh = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t b = bucket_of(z[i], max, inv_t);
-        if (b > cut || z[i] == -INFINITY) continue;
-        struct eng_candidate c = {
-            .z = z[i], .w = eng_exp((z[i] - max) * inv_t), .id = (uint32_t)i};
-        if (b < cut) v[nv++] = c;
-        else heap[nh++] = c;
+    /* A bucket's edge in z, less a little for rounding. */
+    float limit = cut == N_BUCKETS - 1 ? -INFINITY : max - ((float)cut + 1.5f) / PER_NAT / inv_t;
+    for (size_t at = 0; at < n; at += 64) {
+        size_t end = CN_MIN(at + 64, n);
+        if (end - at == 64 && !any_above(z + at, limit)) continue;
+        for (size_t i = at; i < end; i++) {
+            uint32_t b = bucket_of(z[i], max, inv_t);
+            if (b > cut || z[i] == -INFINITY) continue;
+            struct eng_candidate c = {
+                .z = z[i], .w = eng_exp((z[i] - max) * inv_t), .id = (uint32_t)i};
+            if (b < cut) v[nv++] = c;
+            else heap[nh++] = c;
+        }
     }
     for (size_t i = nh / 2; i-- > 0;)
         sift_down(heap, nh, i);
-    double at = whole_mass;
-    while (nh && (nv < count || nv == 0) && (at < mass || nv == 0)) {
+    double mass_at = whole_mass;
+    while (nh && (nv < count || nv == 0) && (mass_at < mass || nv == 0)) {
         v[nv] = heap_pop(heap, &nh);
-        at += v[nv++].w;
+        mass_at += v[nv++].w;
     }
     free(heap);
     out->v = v;
@@ -118,13 +164,7 @@ int eng_select(const float *z, size_t n, float max, const struct eng_select_rule
 {
     struct histogram h = {0};
     double total = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (z[i] == -INFINITY) continue;
-        uint32_t b = bucket_of(z[i], max, rule->inv_t);
-        float w = eng_exp((z[i] - max) * rule->inv_t);
-        h.count[b]++;
-        h.mass[b] += w;
-    }
+    histogram(z, n, max, rule->inv_t, &h);
     for (uint32_t b = 0; b < N_BUCKETS; b++)
         total += h.mass[b];
     bool cut_p = rule->top_p < 1.0f;

@@ -43,7 +43,17 @@ static inline float eng_exp(float x)
     return x < -87.0f ? 0.0f : p * scale;
 }
 
-/* Sum of exp((z - max) * inv_t), always in the same order: eight running sums over whole chunks. */
-double eng_exp_sum(const float *z, size_t n, float max, float inv_t);
+/* Sum of exp((z - max) * inv_t) over z[0..n), always in the same order. With `chunks` (n / 256
+ * rounded up of them, or NULL) also the sum of every 256 values. */
+double eng_exp_sum(const float *z, size_t n, float max, float inv_t, double *chunks);
+
+/* A loop over the vocabulary is compiled once per vector width and chosen at run time. Element by
+ * element the arithmetic is the same, so are the bytes. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#define ENG_PER_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ENG_PER_WIDTH
+#endif
 
 #endif
