@@ -53,7 +53,8 @@ void kv_pool_launched(struct kv_pool *p, uint64_t ticket);
 void kv_pool_retired(struct kv_pool *p, uint64_t ticket);
 
 /* Guaranteed share of a tenant (numbered densely from 0): its cached blocks are not evicted for
- * others while it holds no more than this. Unused shares are lent. CN_ENOMEM. */
+ * others while it holds no more than this. Unused shares are lent. CN_ENOMEM; CN_ERANGE: all
+ * reserves together are more than the pool. */
 int kv_pool_reserve(struct kv_pool *p, uint32_t tenant, uint64_t reserve_bytes);
 /* Evicts all cached blocks that tenant's requests may evict; `all`: past reserves too (the last
  * resort when nothing runs and a request would never end). */
@@ -79,7 +80,7 @@ struct kv_tenant_stats {
 void kv_tenant_stats(const struct kv_pool *p, uint32_t tenant, struct kv_tenant_stats *out);
 
 /* Full consistency check, O(everything): for tests. CN_EINTERNAL says what is wrong. */
-int kv_check(const struct kv_pool *p, struct cn_error *err);
+int kv_check(struct kv_pool *p, struct cn_error *err);
 
 /* ---- spaces (pool.c) ----------------------------------------------------------------------------- */
 
@@ -161,16 +162,15 @@ uint64_t kv_seq_length(const struct kv_seq *q);   /* committed (or adopted) toke
 uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
 /* Per group: block number of each logical block. The pointers stay the same while it is open. */
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q);
-/* Bytes of the blocks that closing it would make free or evictable (shared ones not counted). */
-uint64_t kv_seq_own_bytes(const struct kv_seq *q);
 /* All blocks it uses, over all groups. */
 uint64_t kv_seq_n_blocks(const struct kv_seq *q);
 
 /* Copies to be done before the step that has the sequence's next rows: per group, the first
- * n_tokens of block src to block dst. Both stay put until those rows are committed. */
+ * n_tokens of block src to block dst. Both stay put until those rows are committed. Handed out
+ * once: after that it answers 0 until there are new ones. */
 struct kv_copy {
     uint32_t group, dst, src, n_tokens;
 };
-uint32_t kv_seq_copies(const struct kv_seq *q, const struct kv_copy **out);
+uint32_t kv_seq_copies(struct kv_seq *q, const struct kv_copy **out);
 
 #endif

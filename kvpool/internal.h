@@ -1,0 +1,253 @@
+/* Inside kvpool: slabs, blocks, lanes of evictable blocks, nodes of the tree, sequences.
+ *
+ * Invariants (kv_check walks them):
+ *   - a sequence pins every node of its chain, root included; so an unpinned node has only unpinned
+ *     descendants;
+ *   - pins are dropped from the leaf to the root, so a lane, ordered by the time of that, always has
+ *     a leaf at its head;
+ *   - of full groups a node of the tree holds every block; of window groups it may have lost it. */
+#ifndef KVPOOL_INTERNAL_H
+#define KVPOOL_INTERNAL_H
+
+#include "kvpool/kvpool.h"
+
+#define KV_NONE UINT32_MAX
+#define KV_MAX_SLAB_BLOCKS (1u << KV_BLOCK_INDEX_BITS)
+
+struct kv_node;
+struct kv_seq;
+struct kv_grp;
+
+struct kv_blk {
+    uint32_t tenant;
+    uint32_t next_free;      /* index in the slab */
+    uint32_t refs;           /* its holder, and copies that read it */
+    uint32_t seen;           /* kv_check's own */
+    uint8_t state;           /* enum kv_state */
+    struct kv_node *node;    /* NULL: held by a sequence alone */
+};
+
+struct kv_slab {
+    struct kv_grp *grp;      /* NULL: not lent */
+    struct kv_blk *blks;
+    uint32_t n_used, n_cached, free_head;
+    uint32_t prev, next;     /* in the list that `list` names */
+    uint8_t list;
+};
+enum { SLAB_NOWHERE, SLAB_FREE, SLAB_PARTIAL };
+
+/* A doubly linked list of slabs by number. */
+struct kv_slab_list { uint32_t head, tail; };
+
+struct kv_ent {              /* one group's block of a node */
+    struct kv_node *node;
+    struct kv_ent *prev, *next; /* in the tenant's lane */
+    uint64_t stamp;
+    uint32_t block;          /* KV_NO_BLOCK: lost */
+    uint32_t refs;           /* window groups: sequences that can still see it */
+    uint32_t seen;           /* kv_check's own */
+    uint8_t group;
+    bool linked;
+};
+
+/* Evictable blocks of one tenant in one group, oldest first. */
+struct kv_lane {
+    struct kv_ent *head, *tail;
+    uint32_t tenant;
+    uint32_t heap_pos;       /* in the group's heap, KV_NONE when not there */
+};
+
+struct kv_grp {
+    struct kv_space *space;
+    uint32_t id;             /* in the pool */
+    uint32_t index;          /* in the space */
+    uint32_t window;
+    uint64_t block_bytes;
+    uint32_t slab_blocks;
+    struct kv_slab_list partial; /* slabs of it with a free block */
+    uint32_t n_slabs;
+    struct kv_grp *lane_grp; /* whose lanes hold its evictable blocks: full groups share one */
+    struct kv_lane **heap;   /* lanes of tenants that may be evicted from, oldest head on top */
+    size_t heap_cap;
+    uint32_t heap_len, n_lanes;
+};
+
+struct kv_space {
+    struct kv_pool *pool;
+    struct kv_space *next;
+    uint8_t id_key[16];
+    uint32_t block_tokens, n_groups;
+    struct kv_grp *primary;  /* the first full group; NULL when all have windows */
+    uint64_t n_seqs;
+    struct kv_node *node_pool; /* freed nodes, linked by hnext */
+    struct kv_node *roots;   /* linked by sib_next */
+    struct kv_grp grp[];
+};
+
+enum kv_node_state { NODE_FILLING, NODE_READY };
+struct kv_node {
+    uint64_t key[2];
+    struct kv_node *hnext;
+    struct kv_node *parent;  /* NULL: a root, one per (space, tenant, salt) */
+    struct kv_node *child, *sib_prev, *sib_next;
+    struct kv_space *space;
+    uint32_t tenant, pins;
+    uint32_t seen;           /* kv_check's own */
+    uint64_t salt;           /* roots */
+    uint64_t writer;         /* serial of the sequence that computed it */
+    uint8_t state;
+    bool dead;               /* not to be found any more; goes when its last pin goes */
+    struct kv_seq *filler;   /* FILLING: who; READY: who computes blocks that it lost, or NULL */
+    struct kv_node *fill_prev, *fill_next;
+    struct kv_seq *waiters;
+    uint32_t *ids;
+    struct kv_ent ent[];
+};
+
+struct kv_tenant {
+    uint64_t held_bytes, cached_bytes, reserve_bytes, evictions;
+    struct kv_lane **lanes;  /* by group id */
+    size_t lanes_cap;
+    bool exposed;            /* others may evict its cached blocks */
+};
+
+struct kv_stale { uint64_t ticket; uint32_t block; };
+
+struct kv_pool {
+    uint64_t slab_bytes;
+    uint32_t n_slabs, n_slabs_free;
+    uint8_t key[16];
+    uint64_t hash_mask;
+    struct kv_slab *slabs;
+    struct kv_slab_list free_slabs;
+    uint32_t steal_at;       /* where the search for a slab to take back goes on */
+    struct kv_space *spaces;
+    struct kv_grp **grps;    /* by id */
+    size_t grps_cap;
+    uint32_t n_grps;
+    struct kv_tenant *tenants;
+    size_t tenants_cap;
+    uint32_t n_tenants;
+    uint64_t reserve_total;
+    struct kv_node **buckets;
+    uint64_t n_buckets, n_nodes, n_roots;
+    uint64_t stamp, serial;
+    uint64_t blocks[KV_N_STATES], bytes[KV_N_STATES]; /* KV_FREE not kept here */
+    uint64_t evictions, n_seqs;
+    uint64_t launched, retired;
+    struct kv_stale *stale;  /* blocks that a step in flight may still use: a queue */
+    size_t stale_cap, stale_head, stale_len;
+    struct kv_seq *zombies, **zombies_tail;
+    struct kv_seq *seqs;     /* all, zombies included */
+};
+
+struct kv_seq {
+    struct kv_space *space;
+    struct kv_node *root;
+    uint64_t serial;
+    uint32_t tenant, flags;
+    uint64_t max_tokens, share_tokens;
+    uint64_t len, planned;
+    uint64_t n_blocks;       /* logical blocks, behind windows included */
+    uint64_t cap_blocks;
+    uint64_t n_chain;        /* leading blocks that are nodes, complete and its own */
+    uint64_t n_named;        /* leading blocks that have a node (being filled included) */
+    bool detached;           /* from n_chain on its blocks stay out of the tree */
+    bool copies_taken, closed;
+    uint32_t **tables;
+    uint64_t *first;         /* per group: first logical block still held */
+    struct kv_node **nodes;  /* per logical block, NULL = held alone */
+    uint32_t *tail;          /* ids of the incomplete block up to len */
+    struct kv_node *fills;
+    struct kv_node *wait;
+    struct kv_seq *wait_prev, *wait_next;
+    struct kv_copy *copies;
+    uint32_t n_copies;
+    uint64_t copy_block;     /* logical block that is copied to */
+    struct kv_node *copy_src; /* pinned; NULL: the source blocks are held by refs */
+    uint64_t tag;            /* zombie: freed when this ticket has retired */
+    struct kv_seq *zombie_next;
+    struct kv_seq *all_prev, *all_next;
+};
+
+static inline uint64_t kv_div_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+/* First position that a row at position n of a group with this window sees. */
+static inline uint64_t kv_first_seen(uint32_t window, uint64_t n)
+{
+    return window && n + 1 > window ? n + 1 - window : 0;
+}
+static inline struct kv_blk *kv_blk_of(const struct kv_pool *p, uint32_t block)
+{
+    return &p->slabs[block >> KV_BLOCK_INDEX_BITS].blks[block & (KV_MAX_SLAB_BLOCKS - 1)];
+}
+
+/* ---- pool.c ---- */
+/* Makes what evicting for a tenant in a space needs, so that nothing there can fail. */
+int kv_pool_admit(struct kv_space *s, uint32_t tenant);
+
+/* ---- block.c ---- */
+void kv_slab_list_init(struct kv_slab_list *l);
+void kv_slab_push(struct kv_pool *p, uint32_t slab, uint8_t list);
+/* A block in state KV_FILLING with one reference; evicts what tenant may have evicted. */
+int kv_block_alloc(struct kv_grp *g, uint32_t tenant, uint32_t *out);
+void kv_block_put(struct kv_pool *p, uint32_t block);
+void kv_block_unhold(struct kv_pool *p, uint32_t block); /* a copy that read it is done */
+void kv_block_state(struct kv_pool *p, uint32_t block, enum kv_state state);
+/* As put, but when the steps in flight have retired. Room was made by kv_stale_room. */
+int kv_stale_room(struct kv_pool *p, uint32_t n);
+void kv_block_put_later(struct kv_pool *p, uint32_t block);
+
+/* ---- evict.c ---- */
+int kv_lanes_ensure(struct kv_pool *p, uint32_t tenant, struct kv_space *s);
+void kv_lane_link(struct kv_ent *e);
+void kv_lane_unlink(struct kv_ent *e);
+void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes);
+void kv_tenant_expose(struct kv_pool *p, uint32_t tenant);
+bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all);
+bool kv_steal_slab(struct kv_pool *p, uint32_t tenant);
+
+/* ---- tree.c ---- */
+void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const uint32_t *ids,
+                 uint32_t n, uint64_t key[2]);
+struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt);
+struct kv_node *kv_root_find(const struct kv_space *s, uint32_t tenant, uint64_t salt);
+struct kv_node *kv_node_find(const struct kv_node *parent, const uint32_t *ids);
+struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids);
+void kv_node_pin(struct kv_node *n);
+void kv_node_unpin(struct kv_node *n);
+void kv_ent_ref(struct kv_ent *e);
+void kv_ent_unref(struct kv_ent *e);
+/* Takes an unpinned node and all below it out of the tree. */
+void kv_node_evict(struct kv_node *n);
+void kv_ent_evict(struct kv_ent *e);
+/* A node that only its filler holds: out of the tree, its blocks left to the filler. */
+void kv_node_withdraw(struct kv_node *n);
+/* A node and all below it can be found no more. */
+void kv_node_kill(struct kv_node *n);
+void kv_node_wake(struct kv_node *n);
+void kv_node_fill(struct kv_node *n, struct kv_seq *q);
+void kv_node_unfill(struct kv_node *n);
+/* Its filler has computed it. */
+void kv_node_ready(struct kv_node *n);
+void kv_node_settle(struct kv_node *n);
+void kv_node_pool_free(struct kv_space *s);
+
+/* ---- seq.c ---- */
+void kv_seq_release(struct kv_seq *q);
+void kv_seq_drop_copies(struct kv_seq *q);
+/* Takes back what was announced and is not complete, from block `keep` on. */
+void kv_seq_retract(struct kv_seq *q, uint64_t keep);
+/* Gives up logical blocks from `keep` on. */
+void kv_seq_drop_blocks(struct kv_seq *q, uint64_t keep);
+/* Gives up what lies behind the windows of a row at position len. */
+void kv_seq_leave_windows(struct kv_seq *q);
+void kv_seq_unwait(struct kv_seq *q);
+/* Blocks of all groups for logical blocks [from, to); all or nothing. */
+int kv_seq_alloc(struct kv_seq *q, uint64_t from, uint64_t to);
+/* As kv_seq_match, up to `limit` items and with or without a partial block from the tree. */
+enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit, bool partial);
+
+#endif

@@ -1,0 +1,360 @@
+/* Finding and sharing what is there already: match, peek, fork, truncate, copies of partial
+ * blocks. */
+#include "kvpool/internal.h"
+
+#include <string.h>
+
+#define MAX_SIBLINGS 16 /* looked at for one that agrees in part */
+
+/* ---- whole blocks -------------------------------------------------------------------------------- */
+
+struct walk {
+    uint64_t best;           /* logical blocks that can be used in all groups */
+    struct kv_node *blocked; /* the next node is being filled by another sequence */
+    bool more;               /* the tree goes on past best: window blocks are missing */
+};
+
+static uint64_t first_block(const struct kv_grp *g, uint64_t n_blocks)
+{
+    return kv_first_seen(g->window, n_blocks * g->space->block_tokens) / g->space->block_tokens;
+}
+
+/* How many blocks up to block i (the next one not included) the sequence itself holds in group g. */
+static uint64_t run_before(const struct kv_seq *q, uint32_t g)
+{
+    return q->n_chain - CN_MIN(q->first[g], q->n_chain);
+}
+
+/* Walks the tree below the sequence's chain; nodes found are left in q->nodes, not pinned. */
+static struct walk walk_tree(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
+{
+    struct kv_space *s = q->space;
+    uint64_t run[64], i;
+    struct kv_node *parent = q->n_chain ? q->nodes[q->n_chain - 1] : q->root;
+    struct walk w = {.best = q->n_chain};
+
+    for (uint32_t g = 0; g < s->n_groups; g++)
+        run[g] = run_before(q, g);
+    limit = CN_MIN(limit, q->max_tokens);
+    for (i = q->n_chain; (i + 1) * s->block_tokens <= limit; i++) {
+        struct kv_node *n = parent->dead ? NULL : kv_node_find(parent, ids + i * s->block_tokens);
+        bool ok = true;
+
+        if (!n) break;
+        if (n->state != NODE_READY) {
+            if (i == w.best) w.blocked = n;
+            break;
+        }
+        for (uint32_t g = 0; g < s->n_groups; g++) {
+            run[g] = n->ent[g].block == KV_NO_BLOCK ? 0 : run[g] + 1;
+            ok = ok && run[g] >= i + 1 - first_block(&s->grp[g], i + 1);
+        }
+        q->nodes[i] = n;
+        if (ok) w.best = i + 1;
+        parent = n;
+    }
+    w.more = i > w.best;
+    if (w.more && q->nodes[w.best]->filler) w.blocked = q->nodes[w.best];
+    for (uint64_t k = w.best; k < i; k++)
+        q->nodes[k] = NULL;
+    return w;
+}
+
+static void take_nodes(struct kv_seq *q, uint64_t best)
+{
+    struct kv_space *s = q->space;
+
+    for (uint64_t i = q->n_chain; i < best; i++)
+        kv_node_pin(q->nodes[i]);
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        uint64_t first = first_block(&s->grp[g], best);
+
+        for (uint64_t i = q->n_chain; i < best; i++) {
+            struct kv_ent *e = &q->nodes[i]->ent[g];
+
+            q->tables[g][i] = i < first ? KV_NO_BLOCK : e->block;
+            if (i >= first && s->grp[g].window) kv_ent_ref(e);
+        }
+    }
+    q->n_chain = q->n_named = q->n_blocks = best;
+    q->len = q->planned = best * s->block_tokens;
+    kv_seq_leave_windows(q);
+}
+
+/* ---- a part of a block ------------------------------------------------------------------------------ */
+
+static uint32_t common(const uint32_t *a, const uint32_t *b, uint32_t n)
+{
+    uint32_t i = 0;
+
+    while (i < n && a[i] == b[i])
+        i++;
+    return i;
+}
+
+static bool complete_everywhere(const struct kv_node *n)
+{
+    for (uint32_t g = 0; g < n->space->n_groups; g++) {
+        if (n->ent[g].block == KV_NO_BLOCK) return false;
+    }
+    return n->state == NODE_READY && !n->dead;
+}
+
+/* Reserves the next block and plans the copy into it of n tokens from src (a node's blocks, or
+ * those of another sequence's tables at the same place). */
+static int plan_copy(struct kv_seq *q, struct kv_node *src, const struct kv_seq *from, uint32_t n)
+{
+    struct kv_space *s = q->space;
+    uint64_t i = q->n_blocks;
+    int rc;
+
+    if (src) {
+        kv_node_pin(src);
+        for (uint32_t g = 0; g < s->n_groups; g++) {
+            if (s->grp[g].window) kv_ent_ref(&src->ent[g]);
+        }
+    }
+    rc = (i + 1) * s->block_tokens > q->cap_blocks * s->block_tokens ? CN_ERANGE
+                                                                     : kv_seq_alloc(q, i, i + 1);
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        uint32_t b = src ? src->ent[g].block : from->tables[g][i];
+
+        q->copies[g] = (struct kv_copy){g, rc ? KV_NO_BLOCK : q->tables[g][i], b, n};
+        if (rc) {
+            if (src && s->grp[g].window) kv_ent_unref(&src->ent[g]);
+            continue;
+        }
+        kv_block_state(s->pool, q->tables[g][i], KV_COPYING);
+        if (!src) kv_blk_of(s->pool, b)->refs++;
+    }
+    if (rc) {
+        if (src) kv_node_unpin(src);
+        return rc;
+    }
+    q->n_copies = s->n_groups;
+    q->copies_taken = false;
+    q->copy_block = i;
+    q->copy_src = src;
+    q->n_blocks = i + 1;
+    return 0;
+}
+
+static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
+{
+    struct kv_node *parent = q->n_chain ? q->nodes[q->n_chain - 1] : q->root, *best = NULL;
+    uint32_t most = 0, seen = 0;
+    uint32_t n = (uint32_t)CN_MIN((uint64_t)q->space->block_tokens, limit - q->len);
+
+    for (struct kv_node *c = parent->child; c && seen < MAX_SIBLINGS; c = c->sib_next, seen++) {
+        uint32_t k = complete_everywhere(c) ? common(c->ids, ids + q->len, n) : 0;
+
+        if (k > most) {
+            most = k;
+            best = c;
+        }
+    }
+    if (!best || most == q->space->block_tokens || plan_copy(q, best, NULL, most)) return;
+    memcpy(q->tail, best->ids, most * sizeof(*q->tail));
+    q->len += most;
+    q->planned = q->len;
+    kv_seq_leave_windows(q);
+}
+
+/* ---- match --------------------------------------------------------------------------------------------- */
+
+static void wait_for(struct kv_seq *q, struct kv_node *n)
+{
+    q->wait = n;
+    q->wait_prev = NULL;
+    q->wait_next = n->waiters;
+    if (n->waiters) n->waiters->wait_prev = q;
+    n->waiters = q;
+}
+
+enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit, bool partial)
+{
+    struct walk w;
+
+    if (q->planned != q->len || (q->flags & KV_SEQ_NO_READ) || q->detached) return KV_GO;
+    if (q->wait) return KV_WAIT;
+    if (q->len % q->space->block_tokens || q->len >= limit) return KV_GO;
+    w = walk_tree(q, ids, limit);
+    if (w.best > q->n_chain) take_nodes(q, w.best);
+    if (w.blocked) {
+        wait_for(q, w.blocked);
+        return KV_WAIT;
+    }
+    if (partial && !w.more && q->len < limit) adopt_part(q, ids, CN_MIN(limit, q->max_tokens));
+    return KV_GO;
+}
+
+enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted)
+{
+    uint64_t before = q->len;
+    enum kv_match m = n ? kv_seq_adopt(q, ids, n - 1, true) : KV_GO;
+
+    if (adopted) *adopted = q->len - before;
+    return m;
+}
+
+uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
+                       const uint32_t *ids, uint64_t n)
+{
+    const struct kv_node *node = kv_root_find(s, tenant, salt);
+    uint64_t i = 0;
+
+    while (node && (i + 1) * s->block_tokens < n) {
+        node = kv_node_find(node, ids + i * s->block_tokens);
+        if (!node || node->state != NODE_READY) break;
+        i++;
+    }
+    return i * s->block_tokens;
+}
+
+/* ---- fork ------------------------------------------------------------------------------------------------ */
+
+/* Whether block i is there in all groups and not (yet) a complete node's. */
+static bool holds_alone(const struct kv_seq *q, uint64_t i)
+{
+    if (i >= q->n_blocks || (q->nodes[i] && q->nodes[i]->state == NODE_READY)) return false;
+    if (q->n_copies) return false; /* its own copy is not done: nothing to copy from yet */
+    for (uint32_t g = 0; g < q->space->n_groups; g++) {
+        if (i < q->first[g] || q->tables[g][i] == KV_NO_BLOCK) return false;
+    }
+    return true;
+}
+
+int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64_t max_tokens,
+                struct kv_seq **out)
+{
+    struct kv_seq_opts o = {.tenant = q->tenant, .salt = q->root->salt,
+                            .flags = q->flags & ~(uint32_t)KV_SEQ_NO_READ,
+                            .max_tokens = max_tokens, .share_tokens = q->share_tokens};
+    uint32_t bt = q->space->block_tokens;
+    struct kv_seq *child;
+    uint64_t i, take;
+    int rc = kv_seq_open(q->space, &o, &child);
+
+    if (rc) return rc;
+    cn_assert(n_tokens <= q->len);
+    *out = child;
+    n_tokens = CN_MIN(n_tokens, max_tokens);
+    kv_seq_adopt(child, ids, n_tokens, false);
+    kv_seq_unwait(child);
+    i = child->len / bt;
+    take = n_tokens - child->len;
+    if (take == 0) return 0;
+    if (take < bt && holds_alone(q, i)) {
+        if (plan_copy(child, NULL, q, (uint32_t)take)) return 0;
+        memcpy(child->tail, ids + child->len, take * sizeof(*ids));
+        child->len += take;
+        child->planned = child->len;
+        kv_seq_leave_windows(child);
+    } else {
+        kv_seq_adopt(child, ids, n_tokens, true);
+        kv_seq_unwait(child);
+    }
+    return 0;
+}
+
+/* ---- truncate -------------------------------------------------------------------------------------------- */
+
+static bool windows_gone(const struct kv_seq *q, uint64_t n)
+{
+    for (uint32_t g = 0; g < q->space->n_groups; g++) {
+        uint64_t first = kv_first_seen(q->space->grp[g].window, n) / q->space->block_tokens;
+
+        if (first < q->first[g]) return true;
+    }
+    return false;
+}
+
+/* Whether others may read block i: it is a node's, or a copy from it is planned. */
+static bool is_shared(const struct kv_seq *q, uint64_t i)
+{
+    if (q->nodes[i]) return true;
+    for (uint32_t g = 0; g < q->space->n_groups; g++) {
+        if (kv_blk_of(q->space->pool, q->tables[g][i])->refs > 1) return true;
+    }
+    return false;
+}
+
+/* Block i is shared, and its first n tokens are to stay: a copy of its own takes its place. What
+ * follows it is given up. */
+static int own_copy(struct kv_seq *q, uint64_t i, uint32_t n)
+{
+    struct kv_space *s = q->space;
+    struct kv_node *node = q->nodes[i];
+    uint32_t fresh[64];
+
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        if (kv_block_alloc(&s->grp[g], q->tenant, &fresh[g]) == 0) continue;
+        while (g > 0)
+            kv_block_put(s->pool, fresh[--g]);
+        return CN_ENOMEM;
+    }
+    kv_seq_drop_copies(q);
+    kv_seq_drop_blocks(q, i + 1);
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        uint32_t old = q->tables[g][i];
+
+        q->tables[g][i] = fresh[g];
+        q->copies[g] = (struct kv_copy){g, fresh[g], old, n};
+        kv_block_state(s->pool, fresh[g], KV_COPYING);
+        /* a reference of its own keeps the source; what it held alone becomes that */
+        if (!node || node->ent[g].block != old) continue;
+        kv_blk_of(s->pool, old)->refs++;
+        if (s->grp[g].window) kv_ent_unref(&node->ent[g]);
+    }
+    if (node) {
+        memcpy(q->tail, node->ids, n * sizeof(*q->tail));
+        q->nodes[i] = NULL;
+        kv_node_unpin(node);
+    }
+    q->n_chain = q->n_named = CN_MIN(i, q->n_chain);
+    q->n_copies = s->n_groups;
+    q->copies_taken = false;
+    q->copy_block = i;
+    q->copy_src = NULL;
+    return 0;
+}
+
+/* A copy that was planned for block `at` or a later one, when only n tokens stay. */
+static void cut_copies(struct kv_seq *q, uint64_t n)
+{
+    uint32_t bt = q->space->block_tokens;
+    uint64_t at = n / bt;
+
+    if (!q->n_copies || q->copy_block < at) return;
+    if (q->copy_block > at || n % bt == 0) {
+        kv_seq_drop_copies(q);
+        return;
+    }
+    for (uint32_t g = 0; g < q->n_copies; g++)
+        q->copies[g].n_tokens = CN_MIN(q->copies[g].n_tokens, (uint32_t)(n % bt));
+}
+
+int kv_seq_truncate(struct kv_seq *q, uint64_t n)
+{
+    uint32_t bt = q->space->block_tokens;
+    uint64_t at = n / bt;
+
+    cn_assert(n <= q->planned);
+    if (n < q->len) {
+        bool in_chain = n <= q->n_chain * bt;
+
+        if (windows_gone(q, n)) return CN_ENOENT;
+        kv_seq_retract(q, at);
+        if (n % bt && is_shared(q, at)) {
+            int rc = own_copy(q, at, (uint32_t)(n % bt));
+            if (rc) return rc;
+        } else {
+            cut_copies(q, n);
+        }
+        if (in_chain) q->detached = false;
+        q->len = n;
+    }
+    q->planned = n;
+    kv_seq_drop_blocks(q, kv_div_up(n, bt));
+    return 0;
+}

@@ -1,0 +1,405 @@
+/* The prefix tree: nodes keyed by a keyed hash of (parent's key, ids), compared on every find.
+ * A node in the tree and its blocks live until evicted, killed, or withdrawn by their filler. */
+#include "kvpool/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- keys and the hash table -------------------------------------------------------------------- */
+
+void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const uint32_t *ids,
+                 uint32_t n, uint64_t key[2])
+{
+    uint8_t msg[16 + 4 * 256];
+    uint8_t out[16];
+    uint32_t at = 0;
+
+    memcpy(out, parent->key, 16);
+    do { /* long blocks in parts, chained as blocks are */
+        uint32_t part = CN_MIN(n - at, 256u);
+
+        memcpy(msg, out, 16);
+        memcpy(msg + 16, ids + at, (size_t)part * 4);
+        cn_siphash24_128(p->key, msg, 16 + (size_t)part * 4, out);
+        at += part;
+    } while (at < n);
+    memcpy(key, out, 16);
+    key[0] &= p->hash_mask;
+    key[1] &= p->hash_mask;
+}
+
+static void root_key(const struct kv_space *s, uint32_t tenant, uint64_t salt, uint64_t key[2])
+{
+    uint8_t msg[16 + 8 + 8], out[16];
+    uint64_t t = tenant;
+
+    memcpy(msg, s->id_key, 16);
+    memcpy(msg + 16, &t, 8);
+    memcpy(msg + 24, &salt, 8);
+    cn_siphash24_128(s->pool->key, msg, sizeof(msg), out);
+    memcpy(key, out, 16);
+    key[0] &= s->pool->hash_mask;
+    key[1] &= s->pool->hash_mask;
+}
+
+static struct kv_node **bucket_of(const struct kv_pool *p, uint64_t k)
+{
+    return &p->buckets[k & (p->n_buckets - 1)];
+}
+
+static void unhash(struct kv_pool *p, struct kv_node *n)
+{
+    struct kv_node **at = bucket_of(p, n->key[0]);
+
+    while (*at != n)
+        at = &(*at)->hnext;
+    *at = n->hnext;
+    n->hnext = NULL;
+}
+
+static struct kv_node *node_new(struct kv_space *s)
+{
+    size_t ents = s->n_groups * sizeof(struct kv_ent);
+    struct kv_node *n = s->node_pool;
+
+    if (n)
+        s->node_pool = n->hnext;
+    else
+        n = cn_malloc_array(1, sizeof(*n) + ents + (size_t)s->block_tokens * 4);
+    if (!n) return NULL;
+    memset(n, 0, sizeof(*n) + ents);
+    n->space = s;
+    n->ids = (uint32_t *)((char *)n + sizeof(*n) + ents);
+    for (uint32_t g = 0; g < s->n_groups; g++)
+        n->ent[g] = (struct kv_ent){.node = n, .group = (uint8_t)g, .block = KV_NO_BLOCK};
+    return n;
+}
+
+void kv_node_pool_free(struct kv_space *s)
+{
+    while (s->node_pool) {
+        struct kv_node *n = s->node_pool;
+        s->node_pool = n->hnext;
+        free(n);
+    }
+}
+
+/* ---- roots ---------------------------------------------------------------------------------------- */
+
+struct kv_node *kv_root_find(const struct kv_space *s, uint32_t tenant, uint64_t salt)
+{
+    uint64_t key[2];
+    struct kv_node *n;
+
+    root_key(s, tenant, salt, key);
+    for (n = *bucket_of(s->pool, key[0]); n; n = n->hnext) {
+        if (!n->parent && n->space == s && n->tenant == tenant && n->salt == salt) break;
+    }
+    return n;
+}
+
+struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt)
+{
+    struct kv_node *n = kv_root_find(s, tenant, salt), **at;
+
+    if (n) return n;
+    n = node_new(s);
+    if (!n) return NULL;
+    root_key(s, tenant, salt, n->key);
+    n->tenant = tenant;
+    n->salt = salt;
+    n->state = NODE_READY;
+    at = bucket_of(s->pool, n->key[0]);
+    n->hnext = *at;
+    *at = n;
+    n->sib_next = s->roots;
+    if (s->roots) s->roots->sib_prev = n;
+    s->roots = n;
+    s->pool->n_roots++;
+    return n;
+}
+
+/* ---- finding and inserting -------------------------------------------------------------------------- */
+
+struct kv_node *kv_node_find(const struct kv_node *parent, const uint32_t *ids)
+{
+    const struct kv_space *s = parent->space;
+    uint64_t key[2];
+    struct kv_node *n;
+
+    if (!parent->child) return NULL;
+    kv_node_key(s->pool, parent, ids, s->block_tokens, key);
+    for (n = *bucket_of(s->pool, key[0]); n; n = n->hnext) {
+        if (n->key[0] == key[0] && n->key[1] == key[1] && n->parent == parent &&
+            memcmp(n->ids, ids, (size_t)s->block_tokens * 4) == 0)
+            break;
+    }
+    return n;
+}
+
+/* In state FILLING, pinned once, without blocks. NULL when out of memory. */
+struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids)
+{
+    struct kv_space *s = parent->space;
+    struct kv_node *n = node_new(s), **at;
+
+    if (!n) return NULL;
+    kv_node_key(s->pool, parent, ids, s->block_tokens, n->key);
+    memcpy(n->ids, ids, (size_t)s->block_tokens * 4);
+    n->tenant = parent->tenant;
+    n->state = NODE_FILLING;
+    n->pins = 1;
+    n->parent = parent;
+    n->sib_next = parent->child;
+    if (parent->child) parent->child->sib_prev = n;
+    parent->child = n;
+    at = bucket_of(s->pool, n->key[0]);
+    n->hnext = *at;
+    *at = n;
+    s->pool->n_nodes++;
+    return n;
+}
+
+/* ---- leaving ------------------------------------------------------------------------------------------ */
+
+static void node_free(struct kv_node *n)
+{
+    struct kv_space *s = n->space;
+
+    cn_assert(!n->child && !n->filler && !n->waiters);
+    if (!n->dead) unhash(s->pool, n);
+    if (n->sib_prev)
+        n->sib_prev->sib_next = n->sib_next;
+    else if (n->parent)
+        n->parent->child = n->sib_next;
+    else
+        s->roots = n->sib_next;
+    if (n->sib_next) n->sib_next->sib_prev = n->sib_prev;
+    if (n->parent)
+        s->pool->n_nodes--;
+    else
+        s->pool->n_roots--;
+    n->hnext = s->node_pool;
+    s->node_pool = n;
+}
+
+static void ent_drop_block(struct kv_ent *e)
+{
+    struct kv_pool *p = e->node->space->pool;
+    uint32_t block = e->block;
+
+    if (e->linked) kv_lane_unlink(e);
+    e->block = KV_NO_BLOCK;
+    if (block != KV_NO_BLOCK) kv_block_put(p, block);
+}
+
+static bool holds_nothing(const struct kv_node *n)
+{
+    for (uint32_t g = 0; g < n->space->n_groups; g++) {
+        if (n->ent[g].block != KV_NO_BLOCK) return false;
+    }
+    return true;
+}
+
+/* Removes unpinned nodes that hold nothing and lead nowhere, upwards from n. */
+static void prune(struct kv_node *n)
+{
+    while (n && n->pins == 0 && !n->child && !n->filler && !n->waiters && holds_nothing(n)) {
+        struct kv_node *parent = n->parent;
+        node_free(n);
+        n = parent;
+    }
+}
+
+static void count_eviction(struct kv_node *n)
+{
+    n->space->pool->evictions++;
+    n->space->pool->tenants[n->tenant].evictions++;
+}
+
+void kv_ent_evict(struct kv_ent *e)
+{
+    count_eviction(e->node);
+    ent_drop_block(e);
+    prune(e->node);
+}
+
+void kv_node_evict(struct kv_node *top)
+{
+    struct kv_node *n = top;
+
+    for (;;) { /* leaves first, without a stack */
+        struct kv_node *parent = n->parent;
+        bool last = n == top;
+
+        if (n->child) {
+            n = n->child;
+            continue;
+        }
+        cn_assert(n->pins == 0);
+        for (uint32_t g = 0; g < n->space->n_groups; g++) {
+            if (n->ent[g].block != KV_NO_BLOCK) count_eviction(n);
+            ent_drop_block(&n->ent[g]);
+        }
+        node_free(n);
+        if (last) {
+            prune(parent);
+            return;
+        }
+        n = parent;
+    }
+}
+
+void kv_node_wake(struct kv_node *n)
+{
+    while (n->waiters)
+        kv_seq_unwait(n->waiters);
+}
+
+void kv_node_fill(struct kv_node *n, struct kv_seq *q)
+{
+    n->filler = q;
+    n->fill_prev = NULL;
+    n->fill_next = q->fills;
+    if (q->fills) q->fills->fill_prev = n;
+    q->fills = n;
+}
+
+void kv_node_unfill(struct kv_node *n)
+{
+    if (!n->filler) return;
+    if (n->fill_prev)
+        n->fill_prev->fill_next = n->fill_next;
+    else
+        n->filler->fills = n->fill_next;
+    if (n->fill_next) n->fill_next->fill_prev = n->fill_prev;
+    n->fill_prev = n->fill_next = NULL;
+    n->filler = NULL;
+    kv_node_wake(n);
+}
+
+void kv_node_withdraw(struct kv_node *n)
+{
+    struct kv_pool *p = n->space->pool;
+
+    cn_assert(n->state == NODE_FILLING && n->pins == 1 && !n->child);
+    kv_node_unfill(n);
+    kv_node_wake(n);
+    for (uint32_t g = 0; g < n->space->n_groups; g++) {
+        if (n->ent[g].block != KV_NO_BLOCK) kv_blk_of(p, n->ent[g].block)->node = NULL;
+    }
+    n->pins = 0;
+    node_free(n);
+}
+
+/* Pre-order: the next node within top's subtree that is not below n. */
+static struct kv_node *skip(struct kv_node *n, const struct kv_node *top)
+{
+    for (; n != top; n = n->parent) {
+        if (n->sib_next) return n->sib_next;
+    }
+    return NULL;
+}
+
+void kv_node_kill(struct kv_node *top)
+{
+    struct kv_node *next;
+
+    for (struct kv_node *n = top; n; n = next) {
+        if (n->pins == 0) { /* then nothing below is pinned */
+            next = skip(n, top);
+            kv_node_evict(n);
+            continue;
+        }
+        if (!n->dead) unhash(n->space->pool, n);
+        n->dead = true;
+        kv_node_wake(n);
+        /* blocks that no sequence sees any more would be freed by nobody */
+        for (uint32_t g = 0; g < n->space->n_groups; g++) {
+            if (n->ent[g].linked) ent_drop_block(&n->ent[g]);
+        }
+        next = n->child ? n->child : skip(n, top);
+    }
+}
+
+/* ---- pins ---------------------------------------------------------------------------------------------- */
+
+/* An evictable block has exactly this: a node that is READY, and nobody who sees it. */
+static bool evictable(const struct kv_ent *e)
+{
+    const struct kv_node *n = e->node;
+
+    if (e->block == KV_NO_BLOCK || n->state != NODE_READY || n->dead) return false;
+    return n->space->grp[e->group].window ? e->refs == 0 : n->pins == 0;
+}
+
+/* Brings state and lane of a block in line with who sees it. */
+static void ent_settle(struct kv_ent *e)
+{
+    struct kv_node *n = e->node;
+    struct kv_grp *g = &n->space->grp[e->group];
+    bool ev = evictable(e), lane = ev && (g->window || g == n->space->primary);
+
+    if (lane && !e->linked) kv_lane_link(e);
+    if (!lane && e->linked) kv_lane_unlink(e);
+    if (e->block == KV_NO_BLOCK) return;
+    kv_block_state(n->space->pool, e->block,
+                   ev ? KV_CACHED : n->state == NODE_READY ? KV_READY : KV_FILLING);
+}
+
+static void settle_full(struct kv_node *n)
+{
+    for (uint32_t g = 0; g < n->space->n_groups; g++) {
+        if (!n->space->grp[g].window) ent_settle(&n->ent[g]);
+    }
+}
+
+void kv_node_settle(struct kv_node *n)
+{
+    for (uint32_t g = 0; g < n->space->n_groups; g++)
+        ent_settle(&n->ent[g]);
+}
+
+void kv_node_ready(struct kv_node *n)
+{
+    n->state = NODE_READY;
+    kv_node_unfill(n);
+    kv_node_settle(n);
+}
+
+void kv_node_pin(struct kv_node *n)
+{
+    if (n->pins++ == 0) settle_full(n);
+}
+
+void kv_node_unpin(struct kv_node *n)
+{
+    cn_assert(n->pins > 0);
+    if (--n->pins) return;
+    if (n->dead) {
+        for (uint32_t g = 0; g < n->space->n_groups; g++)
+            ent_drop_block(&n->ent[g]);
+        struct kv_node *parent = n->parent;
+        node_free(n);
+        prune(parent);
+        return;
+    }
+    settle_full(n);
+    prune(n);
+}
+
+void kv_ent_ref(struct kv_ent *e)
+{
+    e->refs++;
+    ent_settle(e);
+}
+
+void kv_ent_unref(struct kv_ent *e)
+{
+    cn_assert(e->refs > 0);
+    e->refs--;
+    if (e->refs == 0 && e->node->dead && e->node->space->grp[e->group].window)
+        ent_drop_block(e);
+    else
+        ent_settle(e);
+}
