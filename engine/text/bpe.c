@@ -104,7 +104,8 @@ static int symbol(struct eng_vocab *v, const char *p, size_t n, uint32_t *out)
         int rc = eng_keys_add(&v->syms, p, n);
         if (rc == 0) rc = eng_strmap_put(&v->by_sym, &v->syms, id, NULL);
         if (rc) return rc;
-        if (n > v->max_sym) v->max_sym = n;
+        v->max_sym = CN_MAX(v->max_sym, n);
+        eng_merge_note(v, eng_key(&v->syms, id));
     }
     *out = id;
     return 0;

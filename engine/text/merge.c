@@ -248,19 +248,30 @@ int eng_merge_piece(const struct eng_vocab *v, struct eng_merge *m, const char *
     return rc;
 }
 
+/* Whether U+2581 is at p + i, and not as part of a run of them. */
+static bool mark_begins(const char *p, size_t n, size_t i)
+{
+    return i + 3 <= n && memcmp(p + i, space_mark, 3) == 0 &&
+           (i < 3 || memcmp(p + i - 3, space_mark, 3) != 0);
+}
+
+void eng_merge_note(struct eng_vocab *v, struct eng_str s)
+{
+    for (size_t i = 1; i + 3 <= s.n; i++) {
+        if (mark_begins(s.p, s.n, i)) v->joins_space[(uint8_t)s.p[i - 1]] = true;
+    }
+}
+
 int eng_merge_spaced(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n,
                      struct eng_ids *ids)
 {
     size_t from = 0;
-    if (!v->cut_at_space) return eng_merge_piece(v, m, p, n, ids);
-    for (size_t i = 3; i + 3 <= n; i++) {
-        if (memcmp(p + i, space_mark, 3) != 0) continue;
-        if (memcmp(p + i - 3, space_mark, 3) != 0) {
-            int rc = eng_merge_piece(v, m, p + from, i - from, ids);
-            if (rc) return rc;
-            from = i;
-        }
-        i += 2;
+    for (size_t i = 1; i < n; i++) {
+        if (p[i] != space_mark[0] || !mark_begins(p, n, i)) continue;
+        if (v->joins_space[(uint8_t)p[i - 1]]) continue;
+        int rc = eng_merge_piece(v, m, p + from, i - from, ids);
+        if (rc) return rc;
+        from = i;
     }
     return from < n ? eng_merge_piece(v, m, p + from, n - from, ids) : 0;
 }

@@ -169,22 +169,10 @@ static int add_token(struct eng_vocab *v, uint32_t id, char *buf)
     return rc ? rc : eng_keys_add(&v->syms, sym.p, sym.n);
 }
 
-/* Whether a symbol holds U+2581 after another character. */
-static bool crosses_space(struct eng_str s)
-{
-    for (size_t i = 1; i + 3 <= s.n; i++) {
-        if (memcmp(s.p + i, space_mark, 3) == 0 &&
-            (i < 3 || memcmp(s.p + i - 3, space_mark, 3) != 0))
-            return true;
-    }
-    return false;
-}
-
 /* Tokens that text may become, ordinary ones before user-defined ones of the same bytes. */
 static int index_symbols(struct eng_vocab *v)
 {
     int rc = eng_strmap_init(&v->by_sym, v->n);
-    v->cut_at_space = true;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t id = 0; id < v->n && rc == 0; id++) {
             struct eng_str s = eng_key(&v->syms, id);
@@ -193,7 +181,7 @@ static int index_symbols(struct eng_vocab *v)
                 continue;
             rc = eng_strmap_put(&v->by_sym, &v->syms, id, NULL);
             v->max_sym = CN_MAX(v->max_sym, s.n);
-            if (v->cut_at_space && crosses_space(s)) v->cut_at_space = false;
+            eng_merge_note(v, s);
         }
     }
     return rc;

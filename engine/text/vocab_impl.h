@@ -148,11 +148,12 @@ int eng_merge_escape(struct eng_merge *m, const char *text, size_t n, bool prefi
 /* Merges one piece (n > 0 bytes, below 4 GiB) and appends its ids. */
 int eng_merge_piece(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
                     struct eng_ids *ids);
-/* Cuts before each U+2581 that follows another character where no merge can cross such a place,
- * and merges the pieces. */
+/* As eng_merge_piece, but first cut before each U+2581 where no merge can cross. */
 int eng_merge_spaced(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
                      struct eng_ids *ids);
 
+/* Keeps joins_space for a symbol. */
+void eng_merge_note(struct eng_vocab *v, struct eng_str symbol);
 /* BPE: the pair's merge, NULL when there is none. */
 const struct eng_pair *eng_bpe_pair(const struct eng_vocab *v, uint32_t left, uint32_t right);
 int eng_bpe_load(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err);
@@ -192,7 +193,7 @@ struct eng_vocab {
     uint8_t *type, *flags;
     uint32_t *rank;            /* SPM: eng_spm_rank of each token's score */
     size_t max_sym;            /* longest key of by_sym in bytes */
-    bool cut_at_space;         /* no symbol has U+2581 after another character */
+    bool joins_space[256];     /* some symbol has U+2581 after this byte (the mark's own aside) */
     uint32_t byte_id[256];     /* what a byte without a token becomes; ENG_NO_ID = nothing */
     uint32_t byte_sym[256];    /* BPE: first symbols */
     struct eng_pairs pairs;

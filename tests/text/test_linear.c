@@ -1,0 +1,156 @@
+/* Tokenising takes linear time on hostile input: runs of one class, alternations that invite
+ * backtracking, invalid bytes, special tokens by the thousand. Texts of 64 KiB and 1 MiB are timed; a
+ * quadratic algorithm would need 256 times as long for the latter. Bounds are generous: the machine
+ * may be busy and the build instrumented. */
+#include "engine/text/vocab_impl.h"
+#include "tests/text/vocab_file.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#define INSTRUMENTED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define INSTRUMENTED 1
+#endif
+#endif
+#ifdef INSTRUMENTED /* some ten times slower: smaller texts, the same ratio */
+enum { LARGE = 128 << 10, SMALL = LARGE / 16 };
+#else
+enum { LARGE = 1 << 20, SMALL = LARGE / 16 };
+#endif
+static const uint64_t ms = 1000000;
+
+static const char *const units[] = {
+    " ", "a", "A", "1", "\n", "\r", " \n", "\u0301", "\xff", "\xf0\x9f", "'s", "aA", "A\u0301",
+    "\u4e2d", " a", "  a", "-", "/\n", "\u2581", "\u00a0", "1a", "<|", "</s", "<|eot_id|",
+    "<|eot_id|>", "The quick brown fox. ", "abc", "\u3000", "0\u00b2", "\x7f", "\u01c5",
+};
+
+static char *text_of(const char *unit, size_t n)
+{
+    char *text = malloc(n);
+    size_t len = strlen(unit);
+    for (size_t i = 0; i < n; i++)
+        text[i] = unit[i % len];
+    return text;
+}
+
+static int count(void *arg, size_t start, size_t len)
+{
+    ++*(size_t *)arg;
+    return 0;
+}
+
+struct job {
+    const struct eng_pretok *pre;
+    const struct eng_vocab *vocab;
+};
+
+static uint64_t timed(const struct job *j, const char *text, size_t n)
+{
+    uint64_t start = cn_now_ns();
+    if (j->pre) {
+        size_t pieces = 0;
+        assert_int_equal(eng_pretok_split(j->pre, text, n, count, &pieces, NULL), 0);
+    } else {
+        struct eng_ids ids = {0};
+        assert_int_equal(eng_tokenize(j->vocab, text, n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL),
+                         0);
+        eng_ids_fini(&ids);
+    }
+    return cn_now_ns() - start;
+}
+
+/* The best of some tries, until it is within bounds: a stolen processor is not our fault. */
+static void expect_linear(const struct job *j, const char *what)
+{
+    uint64_t worst = 0;
+    const char *which = "";
+    for (size_t u = 0; u < CN_ARRAY_LEN(units); u++) {
+        char *text = text_of(units[u], LARGE);
+        uint64_t small = UINT64_MAX, large = UINT64_MAX;
+        for (int i = 0; i < 6; i++) {
+            small = CN_MIN(small, timed(j, text, SMALL));
+            large = CN_MIN(large, timed(j, text, LARGE));
+            if (large < 16 * 3 * small + 5 * ms) break;
+        }
+        if (large > worst) {
+            worst = large;
+            which = units[u];
+        }
+        if (large >= 16 * 5 * small + 20 * ms || large >= 5000 * ms) {
+            fprintf(stderr, "%s: \"%s\": %.1f ms for %d bytes, %.1f ms for %d\n", what, units[u],
+                    (double)small / 1e6, SMALL, (double)large / 1e6, LARGE);
+            fail();
+        }
+        free(text);
+    }
+    printf("%-24s worst %7.1f ms for %d bytes of \"%s\"\n", what, (double)worst / 1e6, LARGE,
+           which[0] == '\n' ? "\\n" : which);
+}
+
+static void test_split(void **state)
+{
+    for (size_t k = 0; eng_pretok_kind(k); k++) {
+        for (int jit = 0; jit < 2; jit++) {
+            struct job j = {.pre = eng_pretok_by_kind(eng_pretok_kind(k), jit, false)};
+            char what[64];
+            snprintf(what, sizeof what, "%s%s", eng_pretok_kind(k), jit ? "" : " (no JIT)");
+            expect_linear(&j, what);
+            eng_pretok_free((struct eng_pretok *)j.pre);
+        }
+    }
+}
+
+static void test_vocab(void **state)
+{
+    struct eng_vocab *v = vocab_open(*state);
+    if (!v) skip();
+    expect_linear(&(struct job){.vocab = v}, *state);
+    eng_vocab_free(v);
+}
+
+/* Special tokens that are runs of one character, as Gemma has them for newlines. */
+static void test_runs(void **state)
+{
+    struct eng_str tokens[256 + 3 * 64];
+    int32_t types[CN_ARRAY_LEN(tokens)];
+    static char text[256 + 3 * 64][72];
+    size_t n = 0;
+    for (unsigned b = 0; b < 256; b++, n++) {
+        size_t len = cn_utf8_encode(eng_byte_char((uint8_t)b), text[n]);
+        tokens[n] = (struct eng_str){text[n], len};
+        types[n] = ENG_TOKEN_NORMAL;
+    }
+    for (int i = 0; i < 3 * 64; i++, n++) {
+        memset(text[n], "\na<"[i % 3], sizeof text[n]);
+        tokens[n] = (struct eng_str){text[n], 2 + (size_t)i / 3};
+        types[n] = ENG_TOKEN_USER;
+    }
+    struct eng_vocab_spec spec = {
+        .model = "gpt2", .pre = "gpt-2", .n_tokens = n, .tokens = tokens, .types = types,
+        .bos = -1, .eos = -1, .eot = -1, .eom = -1, .unk = -1, .fim_pad = -1, .fim_rep = -1,
+        .fim_sep = -1, .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
+    struct eng_vocab *v = NULL;
+    assert_int_equal(eng_vocab_new(&spec, &v, NULL), 0);
+    expect_linear(&(struct job){.vocab = v}, "runs of special tokens");
+    eng_vocab_free(v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_runs),
+        {"gpt-2", test_vocab, NULL, NULL, "gpt-2"},
+        {"llama-bpe", test_vocab, NULL, NULL, "llama-bpe"},
+        {"deepseek-llm", test_vocab, NULL, NULL, "deepseek-llm"},
+        {"llama-spm", test_vocab, NULL, NULL, "llama-spm"},
+        {"gemma-4", test_vocab, NULL, NULL, "gemma-4"},
+    };
+    return cmocka_run_group_tests_name("linear", tests, NULL, NULL);
+}
