@@ -37,11 +37,11 @@ static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
     switch (isa) {
 #if defined(__x86_64__)
     case KR_ISA_AVX512:
-        kr_ops_generic(&c->ops);
+        kr_ops_avx512(&c->ops);
         c->base.path = "cpu-avx512-1";
         return true;
     case KR_ISA_AVX2:
-        kr_ops_generic(&c->ops);
+        kr_ops_avx2(&c->ops);
         c->base.path = "cpu-avx2-1";
         return true;
 #endif

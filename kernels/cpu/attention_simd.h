@@ -1,0 +1,285 @@
+/* attention over one range of keys for AVX2 and AVX-512: included once by each ISA's file.
+ *
+ * K and V of the range are first made float32 in the thread's scratch, so that f16 and q8_0 take
+ * the same path and many rows share the work. A score is summed over dims in ascending order, a
+ * weighted value over keys in ascending order, one fused multiply-add each, whatever else is in the
+ * tile; invisible keys take no part (their lanes may hold anything, NaN too). */
+#ifndef KERNELS_CPU_ATTENTION_SIMD_H
+#define KERNELS_CPU_ATTENTION_SIMD_H
+
+#include "kernels/cpu/ops_simd.h"
+
+/* Registers: V_PAIRS pairs by V_COLS vectors of accumulators. */
+#define V_PAIRS 6u
+#define V_COLS  (VL == 16u ? 4u : 2u)
+
+/* Calls f(n, ...) with n a constant from 1 to V_PAIRS. */
+#define V_SWITCH(n, f, ...)   \
+    switch (n) {              \
+    case 1:                   \
+        f(1, __VA_ARGS__);    \
+        break;                \
+    case 2:                   \
+        f(2, __VA_ARGS__);    \
+        break;                \
+    case 3:                   \
+        f(3, __VA_ARGS__);    \
+        break;                \
+    case 4:                   \
+        f(4, __VA_ARGS__);    \
+        break;                \
+    case 5:                   \
+        f(5, __VA_ARGS__);    \
+        break;                \
+    default:                  \
+        f(6, __VA_ARGS__);    \
+    }
+
+/* ---- K and V to float32 ------------------------------------------------------------------------ */
+
+/* t->keys as [key / VL][k_dim][VL]: what a product walks through lies in one line after another. */
+static void load_keys(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
+                      const uint8_t *const *blocks)
+{
+    uint32_t bt = t->block_tokens;
+    for (uint32_t v = k0 / VL; v * VL < k1; v++) {
+        const uint8_t *b = blocks[v * VL / bt];
+        uint32_t tok = v * VL % bt;
+        float *dst = t->keys + (size_t)v * t->k_dim * VL;
+        if (t->kv_type == KR_F16) {
+            const uint8_t *src = b + t->at.k + 2 * tok;
+            for (uint32_t d = 0; d < t->k_dim; d++)
+                v_store(dst + (size_t)d * VL, v_half(src + 2 * (size_t)d * bt));
+            continue;
+        }
+        const uint8_t *src = b + t->at.k + tok, *scales = b + t->at.k_scale + 2 * tok;
+        vf s = v_set(0);
+        for (uint32_t d = 0; d < t->k_dim; d++) {
+            if (d % 32 == 0) s = v_half(scales + 2 * (size_t)(d / 32) * bt);
+            v_store(dst + (size_t)d * VL, v_mul(s, v_int8(src + (size_t)d * bt)));
+        }
+    }
+}
+
+static float half_at(const uint8_t *p)
+{
+    return kr_f16_f32(kr_load_u16(p));
+}
+
+static void load_value_q8(const struct kr_attn_tile *t, float *dst, const uint8_t *src,
+                          const uint8_t *scales)
+{
+    uint32_t d = 0;
+    for (; d + VL <= t->v_dim; d += VL)
+        v_store(dst + d, v_mul(v_set(half_at(scales + 2 * (d / 32))), v_int8(src + d)));
+    for (; d < t->v_dim; d++)
+        dst[d] = half_at(scales + 2 * (d / 32)) * (float)(int8_t)src[d];
+}
+
+/* t->values as [key][acc_stride], zero past v_dim. */
+static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
+                        const uint8_t *const *blocks)
+{
+    uint32_t bt = t->block_tokens, v_blocks = (t->v_dim + 31) / 32;
+    for (uint32_t k = k0; k < k1; k++) {
+        const uint8_t *b = blocks[k / bt];
+        size_t tok = k % bt;
+        float *dst = t->values + (size_t)k * t->acc_stride;
+        uint32_t d = 0;
+        if (t->kv_type == KR_F16) {
+            const uint8_t *src = b + t->at.v + 2 * tok * t->v_dim;
+            for (; d + VL <= t->v_dim; d += VL)
+                v_store(dst + d, v_half(src + 2 * (size_t)d));
+            for (; d < t->v_dim; d++)
+                dst[d] = half_at(src + 2 * (size_t)d);
+        } else {
+            load_value_q8(t, dst, b + t->at.v + tok * t->v_dim,
+                          b + t->at.v_scale + 2 * tok * v_blocks);
+        }
+        for (d = t->v_dim; d < t->acc_stride; d++)
+            dst[d] = 0;
+    }
+}
+
+/* ---- scores ------------------------------------------------------------------------------------ */
+
+/* n pairs by V_COLS vectors of keys */
+V_INLINE void scores_tile(const uint32_t n, const struct kr_attn_tile *t, uint32_t pair, uint32_t v)
+{
+    const float *q = t->q + (size_t)pair * t->k_dim, *k = t->keys + (size_t)v * t->k_dim * VL;
+    float *p = t->p + (size_t)pair * KR_RANGE_KEYS + v * VL;
+    vf acc[V_PAIRS][V_COLS];
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < V_COLS; c++)
+            acc[i][c] = v_set(0);
+    for (uint32_t d = 0; d < t->k_dim; d++) {
+        vf key[V_COLS];
+        for (uint32_t c = 0; c < V_COLS; c++)
+            key[c] = v_load(k + ((size_t)c * t->k_dim + d) * VL);
+        for (uint32_t i = 0; i < n; i++) {
+            vf x = v_set(q[(size_t)i * t->k_dim + d]);
+            for (uint32_t c = 0; c < V_COLS; c++)
+                acc[i][c] = v_fma(x, key[c], acc[i][c]);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t c = 0; c < V_COLS; c++)
+            v_store(p + (size_t)i * KR_RANGE_KEYS + c * VL, acc[i][c]);
+}
+
+/* All pairs by the vectors that hold keys [k0, k1). */
+static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
+{
+    uint32_t pairs = t->n_rows * t->heads;
+    for (uint32_t v = k0 / VL / V_COLS * V_COLS; v * VL < k1; v += V_COLS)
+        for (uint32_t i = 0; i < pairs; i += V_PAIRS)
+            V_SWITCH(CN_MIN(V_PAIRS, pairs - i), scores_tile, t, i, v)
+}
+
+/* Scores of pair i to exponentials; its maximum and sum. Lanes outside [k0, k1) become 0. */
+static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1, float *max,
+                    float *sum)
+{
+    float *p = t->p + (size_t)i * KR_RANGE_KEYS;
+    vf none = v_set(-INFINITY), top = none, total = v_set(0), cap = v_set(t->softcap);
+    for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
+        vf s = v_load(p + v);
+        if (t->softcap > 0) s = v_mul(cap, v_tanh(v_div(s, cap)));
+        s = v_keep(s, k0 > v ? k0 - v : 0, CN_MIN(k1 - v, VL), none);
+        v_store(p + v, s);
+        top = v_max(top, s);
+    }
+    *max = v_hmax(top);
+    vf m = v_set(*max);
+    for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
+        vf e = v_exp(v_sub(v_load(p + v), m));
+        e = v_keep(e, k0 > v ? k0 - v : 0, CN_MIN(k1 - v, VL), v_set(0));
+        v_store(p + v, e);
+        total = v_add(total, e);
+    }
+    *sum = v_sum(total);
+}
+
+/* ---- weighted values --------------------------------------------------------------------------- */
+
+/* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1) */
+V_INLINE void values_part(const uint32_t n, const uint32_t cols, const struct kr_attn_tile *t,
+                          float *acc, uint32_t pair, uint32_t c, uint32_t k0, uint32_t k1)
+{
+    const float *p = t->p + (size_t)pair * KR_RANGE_KEYS, *v = t->values + c;
+    acc += (size_t)pair * t->acc_stride + c;
+    vf a[V_PAIRS][V_COLS];
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < cols; j++)
+            a[i][j] = v_load(acc + (size_t)i * t->acc_stride + j * VL);
+    for (uint32_t k = k0; k < k1; k++) {
+        vf value[V_COLS];
+        for (uint32_t j = 0; j < cols; j++)
+            value[j] = v_load(v + (size_t)k * t->acc_stride + j * VL);
+        for (uint32_t i = 0; i < n; i++) {
+            vf w = v_set(p[(size_t)i * KR_RANGE_KEYS + k]);
+            for (uint32_t j = 0; j < cols; j++)
+                a[i][j] = v_fma(w, value[j], a[i][j]);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < cols; j++)
+            v_store(acc + (size_t)i * t->acc_stride + j * VL, a[i][j]);
+}
+
+V_INLINE void values_tile(const uint32_t n, const struct kr_attn_tile *t, float *acc, uint32_t pair,
+                          uint32_t k0, uint32_t k1)
+{
+    uint32_t c = 0;
+    for (; c + V_COLS * VL <= t->acc_stride; c += V_COLS * VL)
+        values_part(n, V_COLS, t, acc, pair, c, k0, k1);
+    for (; c < t->acc_stride; c += VL)
+        values_part(n, 1, t, acc, pair, c, k0, k1);
+}
+
+static void values_of(const struct kr_attn_tile *t, float *acc, uint32_t pair, uint32_t n,
+                      uint32_t k0, uint32_t k1)
+{
+    if (k0 < k1) V_SWITCH(n, values_tile, t, acc, pair, k0, k1)
+}
+
+/* n neighbouring pairs: the keys all of them see together, what comes before and after alone. */
+static void values_group(const struct kr_attn_tile *t, float *acc, uint32_t pair, uint32_t n,
+                         uint32_t base)
+{
+    uint32_t first0, first1, last0, last1, k0, k1;
+    kr_attn_visible(t, pair / t->heads, base, &first0, &first1);
+    kr_attn_visible(t, (pair + n - 1) / t->heads, base, &last0, &last1);
+    bool shared = last0 < first1;
+    for (uint32_t i = pair; i < pair + n; i++) {
+        kr_attn_visible(t, i / t->heads, base, &k0, &k1);
+        values_of(t, acc, i, 1, k0, shared ? last0 : k1);
+    }
+    if (!shared) return;
+    values_of(t, acc, pair, n, last0, first1);
+    for (uint32_t i = pair; i < pair + n; i++) {
+        kr_attn_visible(t, i / t->heads, base, &k0, &k1);
+        values_of(t, acc, i, 1, first1, k1);
+    }
+}
+
+/* ---- a range ----------------------------------------------------------------------------------- */
+
+static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
+                       struct kr_attn_state s)
+{
+    uint32_t from, to, unused, pairs = t->n_rows * t->heads, k0, k1;
+    kr_attn_visible(t, 0, base, &from, &unused);
+    kr_attn_visible(t, t->n_rows - 1, base, &unused, &to);
+    memset(s.acc, 0, (size_t)pairs * t->acc_stride * sizeof *s.acc);
+    memset(s.sum, 0, pairs * sizeof *s.sum);
+    if (from >= to) return;
+    load_keys(t, from, to, blocks);
+    load_values(t, from, to, blocks);
+    scores(t, from, to);
+    for (uint32_t i = 0; i < pairs; i++) {
+        kr_attn_visible(t, i / t->heads, base, &k0, &k1);
+        if (k0 < k1) softmax(t, i, k0, k1, &s.max[i], &s.sum[i]);
+    }
+    for (uint32_t i = 0; i < pairs; i += V_PAIRS)
+        values_group(t, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
+}
+
+static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
+                       uint32_t v_dim, uint32_t acc_stride)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float *da = dst.acc + (size_t)i * acc_stride;
+        const float *sa = src.acc + (size_t)i * acc_stride;
+        if (src.sum[i] == 0) continue;
+        if (dst.sum[i] == 0) {
+            dst.max[i] = src.max[i];
+            dst.sum[i] = src.sum[i];
+            memcpy(da, sa, acc_stride * sizeof *da);
+            continue;
+        }
+        float max = dst.max[i] >= src.max[i] ? dst.max[i] : src.max[i];
+        float a = v_exp1(dst.max[i] - max), b = v_exp1(src.max[i] - max);
+        dst.max[i] = max;
+        dst.sum[i] = dst.sum[i] * a + src.sum[i] * b;
+        for (uint32_t d = 0; d < acc_stride; d += VL)
+            v_store(da + d, v_fma(v_load(sa + d), v_set(b), v_mul(v_load(da + d), v_set(a))));
+    }
+}
+
+static void attn_finish(float *y, const float *acc, float sum, uint32_t v_dim)
+{
+    scale(y, acc, 1.0f / sum, v_dim);
+}
+
+/* The table of whichever ISA this is compiled for. */
+static void fill_ops(struct kr_cpu_ops *o, const char *name)
+{
+    *o = (struct kr_cpu_ops){
+        .name = name, .rms_norm = rms_norm, .add = add, .scale = scale, .softcap = softcap,
+        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
+        .attn_merge = attn_merge, .attn_finish = attn_finish,
+    };
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* ops on rows for AVX2 and AVX-512: included once by each ISA's file after its flags are known.
+ * Every element is computed by the same instructions wherever it stands in a vector. */
+#ifndef KERNELS_CPU_OPS_SIMD_H
+#define KERNELS_CPU_OPS_SIMD_H
+
+#include "kernels/cpu/ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/simd.h"
+#include "kernels/half.h"
+
+/* for (i, n in steps of VL) with the number of lanes left in `lanes` */
+#define V_FOR(i, n) \
+    for (uint32_t i = 0, lanes; i < (n) && (lanes = CN_MIN((n) - i, VL)) > 0; i += VL)
+
+static void rms_norm(float *y, const float *x, const float *w, float eps, uint32_t n)
+{
+    vf s0 = v_set(0), s1 = s0, s2 = s0, s3 = s0;
+    uint32_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf a = v_load(x + i), b = v_load(x + i + VL);
+        vf c = v_load(x + i + 2 * VL), d = v_load(x + i + 3 * VL);
+        s0 = v_fma(a, a, s0);
+        s1 = v_fma(b, b, s1);
+        s2 = v_fma(c, c, s2);
+        s3 = v_fma(d, d, s3);
+    }
+    for (; i < n; i += VL) {
+        vf a = v_load_n(x + i, CN_MIN(n - i, VL));
+        s0 = v_fma(a, a, s0);
+    }
+    double sum = v_sum(v_add(v_add(s0, s1), v_add(s2, s3)));
+    vf s = v_set((float)(1.0 / sqrt(sum / n + (double)eps)));
+    V_FOR(j, n) {
+        vf a = v_mul(v_load_n(x + j, lanes), s);
+        if (w) a = v_mul(a, v_load_n(w + j, lanes));
+        v_store_n(y + j, a, lanes);
+    }
+}
+
+static void add(float *y, const float *a, const float *b, uint32_t n)
+{
+    V_FOR(i, n)
+        v_store_n(y + i, v_add(v_load_n(a + i, lanes), v_load_n(b + i, lanes)), lanes);
+}
+
+static void scale(float *y, const float *x, float s, uint32_t n)
+{
+    V_FOR(i, n)
+        v_store_n(y + i, v_mul(v_load_n(x + i, lanes), v_set(s)), lanes);
+}
+
+static void softcap(float *y, const float *x, float cap, uint32_t n)
+{
+    vf c = v_set(cap);
+    V_FOR(i, n)
+        v_store_n(y + i, v_mul(c, v_tanh(v_div(v_load_n(x + i, lanes), c))), lanes);
+}
+
+static void glu(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n)
+{
+    vf one = v_set(1.0f);
+    V_FOR(i, n) {
+        vf g = v_load_n(gate + i, lanes), e;
+        /* gelu: 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
+        if (act == KR_ACT_SILU)
+            e = v_sub(v_set(0), g);
+        else
+            e = v_mul(v_mul(v_set(-2.0f * 0.7978845608f), g),
+                      v_fma(v_mul(v_set(0.044715f), g), g, one));
+        vf s = v_div(g, v_add(one, v_exp(e)));
+        v_store_n(y + i, v_mul(s, v_load_n(up + i, lanes)), lanes);
+    }
+}
+
+static void rope_halves(float *y, const float *x, const float *cs, uint32_t half)
+{
+    V_FOR(i, half) {
+        vf c = v_load_n(cs + i, lanes), s = v_load_n(cs + half + i, lanes);
+        vf a = v_load_n(x + i, lanes), b = v_load_n(x + half + i, lanes);
+        v_store_n(y + i, v_sub(v_mul(a, c), v_mul(b, s)), lanes);
+        v_store_n(y + half + i, v_add(v_mul(a, s), v_mul(b, c)), lanes);
+    }
+}
+
+static void rope(float *y, const float *x, const float *cs, enum kr_rope_kind kind,
+                 uint32_t head_dim, uint32_t n_rot)
+{
+    uint32_t half = n_rot / 2;
+    if (kind == KR_ROPE_NEOX) {
+        rope_halves(y, x, cs, half);
+    } else {
+        for (uint32_t i = 0; i < half; i++) {
+            float c = cs[i], s = cs[half + i], a = x[2 * i], b = x[2 * i + 1];
+            y[2 * i] = a * c - b * s;
+            y[2 * i + 1] = a * s + b * c;
+        }
+    }
+    memcpy(y + n_rot, x + n_rot, (head_dim - n_rot) * sizeof *y);
+}
+
+static void to_f16(uint16_t *y, const float *x, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + VL <= n; i += VL)
+        v_to_half(y + i, v_load(x + i));
+    for (; i < n; i++)
+        y[i] = kr_f32_f16(x[i]);
+}
+
+#endif

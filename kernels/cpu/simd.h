@@ -1,0 +1,149 @@
+/* simd: one vector of floats, for AVX2 (8 lanes) and AVX-512 (16), so that the ops are written once.
+ * Included only by files compiled for one of them; what it is follows from the compiler's flags.
+ * Parts of a vector are read and written under a mask: nothing past the n-th lane is touched. */
+#ifndef KERNELS_CPU_SIMD_H
+#define KERNELS_CPU_SIMD_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define V_INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+
+#define VL 16u
+typedef __m512 vf;
+
+V_INLINE vf v_load(const float *p) { return _mm512_loadu_ps(p); }
+V_INLINE void v_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+V_INLINE vf v_set(float f) { return _mm512_set1_ps(f); }
+V_INLINE vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+V_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+V_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b when either is NaN */
+V_INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+V_INLINE vf v_round(vf a) { return _mm512_roundscale_ps(a, 0); }
+V_INLINE vf v_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+V_INLINE vf v_zero_below(vf x, vf limit, vf a)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), a);
+}
+V_INLINE __mmask16 v_mask(uint32_t n) { return (__mmask16)((1u << n) - 1); }
+V_INLINE vf v_load_n(const float *p, uint32_t n) { return _mm512_maskz_loadu_ps(v_mask(n), p); }
+V_INLINE void v_store_n(float *p, vf a, uint32_t n) { _mm512_mask_storeu_ps(p, v_mask(n), a); }
+/* Lanes [k0, k1) of a, `other` elsewhere; both at most VL. */
+V_INLINE vf v_keep(vf a, uint32_t k0, uint32_t k1, vf other)
+{
+    return _mm512_mask_mov_ps(other, (__mmask16)(((1u << k1) - 1) & ~((1u << k0) - 1)), a);
+}
+V_INLINE float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
+V_INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
+V_INLINE vf v_half(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+V_INLINE void v_to_half(void *p, vf a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+V_INLINE vf v_int8(const void *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+#else
+
+#define VL 8u
+typedef __m256 vf;
+
+V_INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+V_INLINE void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+V_INLINE vf v_set(float f) { return _mm256_set1_ps(f); }
+V_INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+V_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+V_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+V_INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+V_INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b when either is NaN */
+V_INLINE vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+V_INLINE vf v_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT); }
+V_INLINE vf v_scale2(vf a, vf n) /* n in [-126, 127] */
+{
+    __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(e, 23)));
+}
+V_INLINE vf v_zero_below(vf x, vf limit, vf a)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(x, limit, _CMP_NLT_UQ), a);
+}
+V_INLINE __m256i v_below(uint32_t n) /* lanes with an index below n */
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+V_INLINE vf v_load_n(const float *p, uint32_t n) { return _mm256_maskload_ps(p, v_below(n)); }
+V_INLINE void v_store_n(float *p, vf a, uint32_t n) { _mm256_maskstore_ps(p, v_below(n), a); }
+V_INLINE vf v_keep(vf a, uint32_t k0, uint32_t k1, vf other)
+{
+    __m256i m = _mm256_andnot_si256(v_below(k0), v_below(k1));
+    return _mm256_blendv_ps(other, a, _mm256_castsi256_ps(m));
+}
+V_INLINE float v_sum(vf a)
+{
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+}
+V_INLINE float v_hmax(vf a)
+{
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+}
+V_INLINE vf v_half(const void *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+V_INLINE void v_to_half(void *p, vf a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+V_INLINE vf v_int8(const void *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+#endif
+
+/* e^x = 2^n e^r, r in +-ln2/2, by its series to r^7; 0 below -87, held at e^88, NaN stays NaN. */
+V_INLINE vf v_exp(vf x)
+{
+    vf y = v_min(v_set(88.0f), x); /* x when it is NaN */
+    vf n = v_round(v_mul(y, v_set(0x1.715476p0f)));
+    vf r = v_fma(n, v_set(-0x1.62e4p-1f), y);
+    r = v_fma(n, v_set(-0x1.7f7d1cp-20f), r);
+    vf p = v_set(1.0f / 5040);
+    p = v_fma(p, r, v_set(1.0f / 720));
+    p = v_fma(p, r, v_set(1.0f / 120));
+    p = v_fma(p, r, v_set(1.0f / 24));
+    p = v_fma(p, r, v_set(1.0f / 6));
+    p = v_fma(p, r, v_set(0.5f));
+    p = v_fma(p, r, v_set(1.0f));
+    p = v_fma(p, r, v_set(1.0f));
+    return v_zero_below(x, v_set(-87.0f), v_scale2(p, n));
+}
+V_INLINE float v_exp1(float x)
+{
+    float out[VL];
+    v_store(out, v_exp(v_set(x)));
+    return out[0];
+}
+/* 1 - 2 / (e^2u + 1): absolute error below 2e-7 */
+V_INLINE vf v_tanh(vf u)
+{
+    vf e = v_exp(v_add(u, u));
+    return v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(e, v_set(1.0f))));
+}
+
+#endif
