@@ -10,7 +10,7 @@
  * Float types (F32, F16, BF16) multiply float32 activations without quantising.
  *
  * Threads: everything here is pure but for the memory it is given; calls on disjoint row groups or
- * disjoint input rows may run at the same time. A matmul call takes up to 48 KiB of stack. */
+ * disjoint input rows may run at the same time. A matmul call takes up to 40 KiB of stack. */
 #ifndef KERNELS_CPU_MATMUL_H
 #define KERNELS_CPU_MATMUL_H
 
@@ -42,18 +42,21 @@ bool kr_type_wants_q8(enum kr_type type); /* false: float activations */
  * of x * (127 / amax), and the sums of q that offsets and mins are multiplied with. A block with a
  * value that is not finite has scale NaN, so that its row's outputs are NaN; one whose values are
  * all below 1e-36 counts as zero. */
+#define KR_SUM_BIAS 0x4b400000 /* see generic/matmul_generic.c */
 struct kr_q8_block {
     int8_t q[32];
     float scale;
     float scaled_sum;     /* scale * (sum of q), for types with a min */
-    int32_t neg_sum[3];   /* -8, -16, -128 times the sum of q (Q4_0, Q5_0, Q8_0) */
-    int32_t neg_half[2];  /* -32 times the sum of each half of 16 (Q6_K) */
+    /* What integer sums of products start from: KR_SUM_BIAS, minus the sum of q times the offset */
+    int32_t start[3];      /* 8, 16, 128 (Q4_0, Q5_0, Q8_0) */
+    int32_t half_start[2]; /* 32, for each half of 16 (Q6_K) */
     int32_t unused;
 };
 /* n rows of cols values; cols padded to 32 with zeros. Memory is the caller's. */
 struct kr_q8 {
     uint32_t n, cols;
-    struct kr_q8_block *blocks; /* [n][padded cols / 32], 64-byte aligned */
+    uint32_t stride;            /* blocks from row to row: odd, so that rows spread over a cache */
+    struct kr_q8_block *blocks; /* [n][stride], 64-byte aligned */
 };
 uint64_t kr_q8_bytes(uint32_t n, uint32_t cols);
 void kr_q8_place(struct kr_q8 *q, void *mem, uint32_t n, uint32_t cols);

@@ -158,14 +158,14 @@ void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g
     }
 }
 
-static uint64_t row_blocks(uint32_t cols)
+static uint32_t q8_stride(uint32_t cols)
 {
-    return ((uint64_t)cols + KR_SUB - 1) / KR_SUB;
+    return (uint32_t)(((uint64_t)cols + KR_SUB - 1) / KR_SUB) | 1;
 }
 
 uint64_t kr_q8_bytes(uint32_t n, uint32_t cols)
 {
-    return n * row_blocks(cols) * sizeof(struct kr_q8_block);
+    return (uint64_t)n * q8_stride(cols) * sizeof(struct kr_q8_block);
 }
 
 void kr_q8_place(struct kr_q8 *q, void *mem, uint32_t n, uint32_t cols)
@@ -173,5 +173,6 @@ void kr_q8_place(struct kr_q8 *q, void *mem, uint32_t n, uint32_t cols)
     _Static_assert(sizeof(struct kr_q8_block) == 64, "one cache line");
     q->n = n;
     q->cols = cols;
+    q->stride = q8_stride(cols);
     q->blocks = mem;
 }

@@ -51,4 +51,14 @@ static inline size_t kr_group_bytes(const struct kr_layout *l, uint32_t cols)
     return kr_header_plane_bytes(l, cols) + (size_t)(cols / KR_SUB) * l->quant_bytes;
 }
 
+/* The starts of a block whose halves' quants add up to sum0 and sum1. */
+static inline void kr_q8_starts(struct kr_q8_block *b, int32_t sum0, int32_t sum1)
+{
+    b->start[0] = KR_SUM_BIAS - 8 * (sum0 + sum1);
+    b->start[1] = KR_SUM_BIAS - 16 * (sum0 + sum1);
+    b->start[2] = KR_SUM_BIAS - 128 * (sum0 + sum1);
+    b->half_start[0] = KR_SUM_BIAS - 32 * sum0;
+    b->half_start[1] = KR_SUM_BIAS - 32 * sum1;
+}
+
 #endif

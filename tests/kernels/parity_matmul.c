@@ -127,7 +127,7 @@ static void check_truth(struct parity *p, const struct weights *w, const struct 
             for (uint32_t c = 0; c < cols; c++) {
                 double x = in->x[r * in->stride + c];
                 if (q8) {
-                    const struct kr_q8_block *b = &in->q.blocks[(size_t)r * blocks + c / 32];
+                    const struct kr_q8_block *b = &in->q.blocks[(size_t)r * in->q.stride + c / 32];
                     x = (double)b->scale * b->q[c % 32];
                 }
                 want += wo[c] * x;
@@ -274,12 +274,15 @@ static void check_quants(struct parity *p, const struct kr_matmul_kernels *k,
     k->quantize(&other, in.x, in.stride, 0, n / 2);
     k->quantize(&other, in.x, in.stride, n / 2, n);
     /* PARITY_EQUAL: one division, one multiplication, one rounding per value on every ISA. */
-    parity_check(p, !memcmp(in.q_mem, mem, bytes), "quantize %ux%u scale %g differs", n, cols,
-                 (double)scale);
+    for (uint32_t r = 0; r < n; r++)
+        parity_check(p, !memcmp(in.q.blocks + (size_t)r * in.q.stride,
+                                other.blocks + (size_t)r * in.q.stride,
+                                (cols + 31) / 32 * sizeof(struct kr_q8_block)),
+                     "quantize %ux%u scale %g: row %u differs", n, cols, (double)scale, r);
     for (uint32_t r = 0; r < n; r++)
         for (uint32_t c = 0; c < cols; c++) {
-            uint32_t blocks = (cols + 31) / 32, first = c / 32 * 32;
-            const struct kr_q8_block *b = &in.q.blocks[(size_t)r * blocks + c / 32];
+            uint32_t first = c / 32 * 32;
+            const struct kr_q8_block *b = &in.q.blocks[(size_t)r * in.q.stride + c / 32];
             float x = in.x[r * in.stride + c], amax = 0;
             bool finite = true;
             for (uint32_t i = first; i < cols && i < first + 32; i++) {

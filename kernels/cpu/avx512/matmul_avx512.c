@@ -24,6 +24,7 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
 
     if (amax_bits >= 0x7f800000 || amax < 1e-36f) {
         memset(block, 0, sizeof(*block));
+        kr_q8_starts(block, 0, 0);
         block->scale = block->scaled_sum = amax_bits >= 0x7f800000 ? NAN : 0;
         return;
     }
@@ -38,11 +39,7 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
     _mm_store_si128((__m128i *)block->q + 1, _mm512_cvtepi32_epi8(q1));
     block->scale = amax / 127.0f;
     block->scaled_sum = block->scale * (float)sum;
-    block->neg_sum[0] = -8 * sum;
-    block->neg_sum[1] = -16 * sum;
-    block->neg_sum[2] = -128 * sum;
-    block->neg_half[0] = -32 * half0;
-    block->neg_half[1] = -32 * half1;
+    kr_q8_starts(block, half0, half1);
     block->unused = 0;
 }
 
@@ -52,7 +49,7 @@ static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t 
     for (uint32_t r = r0; r < r1; r++)
         for (uint32_t b = 0; b < blocks; b++)
             quantize_block(x + r * x_stride + b * KR_SUB, q->cols - b * KR_SUB,
-                           q->blocks + (size_t)r * blocks + b);
+                           q->blocks + (size_t)r * q->stride + b);
 }
 
 static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,

@@ -5,69 +5,58 @@
 #include "kernels/cpu/avx512/matmul_avx512.h"
 #include "kernels/cpu/avx512/tile.h"
 
-/* From how many tiles of input rows a panel pays. */
-#define PANEL_MIN_TILES 2
-#define PANEL_BLOCKS    32 /* 40 KiB of stack; a multiple of 8 */
+#define PANEL_BLOCKS    16 /* 20 KiB of stack; a multiple of 8 */
+/* Input rows go in runs that stay in the second-level cache while the weights pass. */
+#define X_RUN_BYTES    (768 << 10)
+#define X_RUN_MIN_ROWS 96
 
 #define TILE(name, bits, header, G, R)                                                             \
     static void name##_##G##_##R(const struct tile *t)                                             \
     {                                                                                              \
         tile_run(t, bits, header, G, R);                                                           \
     }
-#define TILES_4(name, bits, header)                                                                \
+/* All the tiles of a kind, and their table: [groups - 1][rows - 1]. */
+#define TILES(name, bits, header)                                                                  \
     TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2)                                  \
     TILE(name, bits, header, 1, 3) TILE(name, bits, header, 1, 4)                                  \
-    TILE(name, bits, header, 2, 1) TILE(name, bits, header, 2, 2)                                  \
-    TILE(name, bits, header, 2, 3) TILE(name, bits, header, 2, 4)
-#define TILES_6(name, bits, header)                                                                \
-    TILES_4(name, bits, header)                                                                    \
     TILE(name, bits, header, 1, 5) TILE(name, bits, header, 1, 6)                                  \
-    TILE(name, bits, header, 2, 5) TILE(name, bits, header, 2, 6)
-#define ROW_4(name)                                                                                \
-    {                                                                                              \
-        {name##_1_1, name##_1_2, name##_1_3, name##_1_4},                                          \
-        {name##_2_1, name##_2_2, name##_2_3, name##_2_4},                                          \
-    }
-#define ROW_6(name)                                                                                \
-    {                                                                                              \
+    TILE(name, bits, header, 2, 1) TILE(name, bits, header, 2, 2)                                  \
+    TILE(name, bits, header, 2, 3) TILE(name, bits, header, 2, 4)                                  \
+    TILE(name, bits, header, 2, 5) TILE(name, bits, header, 2, 6)                                  \
+    static const struct tile_set name = {{                                                         \
         {name##_1_1, name##_1_2, name##_1_3, name##_1_4, name##_1_5, name##_1_6},                  \
         {name##_2_1, name##_2_2, name##_2_3, name##_2_4, name##_2_5, name##_2_6},                  \
-    }
-
-TILES_4(q4_d, 4, KR_HDR_D)
-TILES_4(q4_dm, 4, KR_HDR_DM)
-TILES_4(q5_d, 5, KR_HDR_D)
-TILES_4(q5_dm, 5, KR_HDR_DM)
-TILES_6(q8_d, 8, KR_HDR_D)
-TILES_4(q4_k, 4, KR_HDR_K)
-TILES_4(q5_k, 5, KR_HDR_K)
-TILES_4(q6_k, 6, KR_HDR_K6)
-TILES_6(panel_d, 8, PANEL_D)
-TILES_6(panel_dm, 8, PANEL_DM)
-TILES_4(panel_k6, 8, PANEL_K6)
+    }};
 
 struct tile_set {
-    uint32_t max_rows; /* of the largest tile */
     tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
 };
 
+TILES(q4_d, 4, KR_HDR_D)
+TILES(q4_dm, 4, KR_HDR_DM)
+TILES(q5_d, 5, KR_HDR_D)
+TILES(q5_dm, 5, KR_HDR_DM)
+TILES(q8_d, 8, KR_HDR_D)
+TILES(q4_k, 4, KR_HDR_K)
+TILES(q5_k, 5, KR_HDR_K)
+TILES(q6_k, 6, KR_HDR_K6)
+TILES(panel_d, 8, PANEL_D)
+TILES(panel_dm, 8, PANEL_DM)
+TILES(panel_k6, 8, PANEL_K6)
+
 static const struct tile_set *direct_tiles(enum kr_type type)
 {
-    static const struct tile_set q4_0 = {4, ROW_4(q4_d)}, q4_1 = {4, ROW_4(q4_dm)};
-    static const struct tile_set q5_0 = {4, ROW_4(q5_d)}, q5_1 = {4, ROW_4(q5_dm)};
-    static const struct tile_set q8_0 = {6, ROW_6(q8_d)}, q4_k = {4, ROW_4(q4_k)};
-    static const struct tile_set q5_k = {4, ROW_4(q5_k)}, q6_k = {4, ROW_4(q6_k)};
     switch (type) {
     case KR_Q4_0:
-        return &q4_0;
+        return &q4_d;
     case KR_Q4_1:
-        return &q4_1;
+        return &q4_dm;
     case KR_Q5_0:
-        return &q5_0;
+        return &q5_d;
     case KR_Q5_1:
-        return &q5_1;
+        return &q5_dm;
     case KR_Q8_0:
-        return &q8_0;
+        return &q8_d;
     case KR_Q4_K:
         return &q4_k;
     case KR_Q5_K:
@@ -79,10 +68,8 @@ static const struct tile_set *direct_tiles(enum kr_type type)
 
 static const struct tile_set *panel_tiles(const struct kr_layout *l)
 {
-    static const struct tile_set d = {6, ROW_6(panel_d)}, dm = {6, ROW_6(panel_dm)};
-    static const struct tile_set k6 = {4, ROW_4(panel_k6)};
-    if (l->header == KR_HDR_D) return &d;
-    return l->header == KR_HDR_K6 ? &k6 : &dm;
+    if (l->header == KR_HDR_D) return &panel_d;
+    return l->header == KR_HDR_K6 ? &panel_k6 : &panel_dm;
 }
 
 ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
@@ -93,11 +80,6 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
         tile_scales(headers, header, b, &s0, &s1);
         _mm512_store_ps(panel + 512, s0);
         _mm512_store_ps(panel + 576, s1);
-        if (bits == 8) {
-            UNROLL for (int i = 0; i < 8; i++)
-                _mm512_store_si512(panel + 64 * i, _mm512_load_si512(quants + 64 * i));
-            continue;
-        }
         UNROLL for (int k = 0; k < 4; k++)
         {
             __m512i low, high;
@@ -125,9 +107,6 @@ static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *qua
     case KR_Q5_1:
         unpack_blocks(headers, quants, blocks, 5, KR_HDR_DM, panel);
         break;
-    case KR_Q8_0:
-        unpack_blocks(headers, quants, blocks, 8, KR_HDR_D, panel);
-        break;
     case KR_Q4_K:
         unpack_blocks(headers, quants, blocks, 4, KR_HDR_K, panel);
         break;
@@ -143,7 +122,7 @@ static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *qua
 /* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
 static void run_rows(const struct tile_set *set, uint32_t groups, struct tile t, uint32_t rows)
 {
-    uint32_t tiles = (rows + set->max_rows - 1) / set->max_rows;
+    uint32_t tiles = (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
     const struct kr_q8_block *x = t.x;
     float *out = t.out;
     for (uint32_t i = 0, r = 0; i < tiles; i++) {
@@ -179,29 +158,33 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
     }
 }
 
+/* From how many input rows on a panel pays: measured; the more bits to put together, the sooner. */
+static uint32_t panel_from(const struct kr_layout *l)
+{
+    return l->bits == 8 ? UINT32_MAX : l->bits == 4 ? 19 : 7;
+}
+
 static uint32_t start_offset(const struct kr_layout *l)
 {
-    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, neg_sum);
+    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, start);
     return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
 }
 
-void kr_avx512_quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                      uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
+static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                       uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
 {
     const struct kr_layout *l = kr_layout(w->type);
     const struct tile_set *direct = direct_tiles(w->type);
     const size_t group_bytes = kr_group_bytes(l, w->cols);
     const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
     const uint32_t blocks = w->cols / KR_SUB, rows = r1 - r0;
-    if (r0 >= r1) return;
-
     for (uint32_t g = g0; g < g1; g += TILE_MAX_GROUPS) {
         uint32_t groups = CN_MIN(g1 - g, (uint32_t)TILE_MAX_GROUPS), first = g * KR_PACK_ROWS;
         struct tile t = {
             .blocks = blocks,
             .start_at = start_offset(l),
-            .x = q->blocks + (size_t)r0 * blocks,
-            .x_stride = blocks,
+            .x = q->blocks + (size_t)r0 * q->stride,
+            .x_stride = q->stride,
             .out = out + r0 * out_stride + first,
             .out_stride = out_stride,
             .bias = bias ? bias + first : NULL,
@@ -212,9 +195,18 @@ void kr_avx512_quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const
             t.quants[i] = t.headers[i] + header_bytes;
             t.lanes[i] = (__mmask16)((1u << n) - 1);
         }
-        if ((rows + direct->max_rows - 1) / direct->max_rows < PANEL_MIN_TILES)
-            run_rows(direct, groups, t, rows);
-        else
+        if (rows >= panel_from(l))
             run_panels(w->type, l, groups, t, rows, t.bias);
+        else
+            run_rows(direct, groups, t, rows);
     }
+}
+
+void kr_avx512_quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                      uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
+{
+    uint64_t row_bytes = (uint64_t)q->stride * sizeof(struct kr_q8_block);
+    uint32_t run = (uint32_t)CN_MAX(X_RUN_BYTES / row_bytes, (uint64_t)X_RUN_MIN_ROWS);
+    for (uint32_t r = r0; r < r1; r += run)
+        run_groups(w, g0, g1, q, r, r1 - r > run ? r + run : r1, bias, out, out_stride);
 }

@@ -145,17 +145,46 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
         }
     }
 }
-/* Starts and ends of the sums, and of the walk over blocks, for both kinds of operands. */
+/* acc[g][r] += product(sums[g][r], scale of the group) * scale of the input row */
+ALWAYS_INLINE void tile_scale(const int G, const int R, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
+                              const __m512 *w_scale, const struct kr_q8_block *x, size_t stride,
+                              __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    __m512 unbias[TILE_MAX_GROUPS];
+    UNROLL for (int g = 0; g < G; g++)
+        unbias[g] = _mm512_mul_ps(w_scale[g], _mm512_set1_ps(-0x1.8p23f));
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const __m512 x_scale = _mm512_set1_ps(x[r * stride].scale);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            __m512 p = _mm512_fmadd_ps(_mm512_castsi512_ps(sums[g][r]), w_scale[g], unbias[g]);
+            acc[g][r] = _mm512_fmadd_ps(p, x_scale, acc[g][r]);
+        }
+    }
+}
+
+ALWAYS_INLINE void tile_start(const int G, const int R, const struct kr_q8_block *x, size_t stride,
+                              const uint32_t at, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        int32_t start = KR_SUM_BIAS;
+        if (at != 0) memcpy(&start, (const char *)(x + r * stride) + at, sizeof(start));
+        UNROLL for (int g = 0; g < G; g++) sums[g][r] = _mm512_set1_epi32(start);
+    }
+}
+
+/* Adds one block of every group to the sums. */
 ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const *headers,
                               const int bits, const int header, const int G, const int R,
                               uint32_t block, const struct tile *t, const struct kr_q8_block *x,
                               __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
-    const bool two_halves = header == KR_HDR_K6 || header == PANEL_K6;
     const bool has_min = header == KR_HDR_DM || header == KR_HDR_K || header == PANEL_DM;
     const size_t stride = t->x_stride;
     __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS];
-    __m512 s0[TILE_MAX_GROUPS], s1[TILE_MAX_GROUPS], first[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+    __m512 s0[TILE_MAX_GROUPS], s1[TILE_MAX_GROUPS];
 
     UNROLL for (int g = 0; g < G; g++)
     {
@@ -166,40 +195,24 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
             tile_scales(headers[g], header, block, &s0[g], &s1[g]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-    {
-        const struct kr_q8_block *xr = x + r * stride;
-        __m512i start = _mm512_setzero_si512();
-        if (two_halves) start = _mm512_set1_epi32(xr->neg_half[0]);
-        else if (!has_min) start = _mm512_set1_epi32(*(const int32_t *)((const char *)xr + t->start_at));
-        UNROLL for (int g = 0; g < G; g++) sums[g][r] = start;
-    }
-    if (two_halves) {
+    if (header == KR_HDR_K6 || header == PANEL_K6) {
+        tile_start(G, R, x, stride, offsetof(struct kr_q8_block, half_start), sums);
         tile_dot(quants, bits, G, R, 0, 4, x, stride, sums);
-        UNROLL for (int r = 0; r < R; r++)
-        {
-            __m512i start = _mm512_set1_epi32(x[r * stride].neg_half[1]);
-            UNROLL for (int g = 0; g < G; g++)
-            {
-                first[g][r] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[g][r]), s0[g]);
-                sums[g][r] = start;
-            }
-        }
+        tile_scale(G, R, sums, s0, x, stride, acc);
+        tile_start(G, R, x, stride, offsetof(struct kr_q8_block, half_start) + 4, sums);
         tile_dot(quants, bits, G, R, 4, 8, x, stride, sums);
-    } else {
-        tile_dot(quants, bits, G, R, 0, 8, x, stride, sums);
+        tile_scale(G, R, sums, s1, x, stride, acc);
+        return;
     }
+    tile_start(G, R, x, stride, has_min ? 0 : t->start_at, sums);
+    tile_dot(quants, bits, G, R, 0, 8, x, stride, sums);
+    tile_scale(G, R, sums, s0, x, stride, acc);
+    if (!has_min) return;
     UNROLL for (int r = 0; r < R; r++)
     {
-        const __m512 scale = _mm512_set1_ps(x[r * stride].scale);
-        const __m512 scaled_sum = _mm512_set1_ps(has_min ? x[r * stride].scaled_sum : 0);
+        const __m512 scaled_sum = _mm512_set1_ps(x[r * stride].scaled_sum);
         UNROLL for (int g = 0; g < G; g++)
-        {
-            __m512 p = _mm512_cvtepi32_ps(sums[g][r]);
-            p = two_halves ? _mm512_fmadd_ps(p, s1[g], first[g][r]) : _mm512_mul_ps(p, s0[g]);
-            acc[g][r] = _mm512_fmadd_ps(p, scale, acc[g][r]);
-            if (has_min) acc[g][r] = _mm512_fmadd_ps(s1[g], scaled_sum, acc[g][r]);
-        }
+            acc[g][r] = _mm512_fmadd_ps(s1[g], scaled_sum, acc[g][r]);
     }
 }
 
@@ -222,6 +235,10 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
         if (header < PANEL_D) {
             UNROLL for (int g = 0; g < G; g++) _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
+        }
+        if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
+            UNROLL for (int r = 0; r < R; r++)
+                _mm_prefetch(x + (R + r) * t->x_stride, _MM_HINT_T0);
         }
         tile_block(quants, t->headers, bits, header, G, R, b, t, x, acc);
         UNROLL for (int g = 0; g < G; g++) quants[g] += quant_bytes;

@@ -1,12 +1,17 @@
 /* Matrix products in plain C: the reference that the vector kernels must equal bit for bit.
  * Pure but for the memory given.
  *
- * The sum of an output element, in this order on every ISA, block b of 32 columns after block:
- *   D:   acc = fma((float)isum * scale_w, scale_x, acc), the offset inside isum
+ * The sum of an output element, in this order on every ISA, block of 32 columns after block:
+ *   D:   acc = fma(product(isum, scale_w), scale_x, acc), the offset inside isum
  *   DM:  as D without offset, then acc = fma(min_w, scaled_sum_x, acc)
  *   K:   as DM with scale_w = d * sc and min_w = -(dmin * mn), rounded to float32
- *   K6:  t = (float)isum0 * s0; t = fma((float)isum1, s1, t); acc = fma(t, scale_x, acc)
- * where isum is exact (below 2^24). Floats: acc = fma(w, x, acc), column after column. */
+ *   K6:  as D with scale_w = d * sc, for each half of 16 columns after the other
+ * Floats: acc = fma(w, x, acc), column after column.
+ *
+ * product(isum, s) is isum * s, rounded once. isum is exact and |isum| < 2^22, so the integer
+ * isum + KR_SUM_BIAS is the float 1.5 * 2^23 + isum bit for bit, and no conversion is needed:
+ * fma(that float, s, -1.5 * 2^23 * s), where the last term is exact because s has few bits
+ * (a float16 times at most 8 more). */
 #include <math.h>
 
 #include "kernels/cpu/pack.h"
@@ -30,6 +35,7 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
         if (a > amax) amax = a;
     }
     memset(block, 0, sizeof(*block));
+    kr_q8_starts(block, 0, 0);
     if (!finite || amax < 1e-36f) {
         block->scale = block->scaled_sum = finite ? 0 : NAN;
         return;
@@ -42,11 +48,7 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
     int32_t sum = half[0] + half[1];
     block->scale = amax / 127.0f;
     block->scaled_sum = block->scale * (float)sum;
-    block->neg_sum[0] = -8 * sum;
-    block->neg_sum[1] = -16 * sum;
-    block->neg_sum[2] = -128 * sum;
-    block->neg_half[0] = -32 * half[0];
-    block->neg_half[1] = -32 * half[1];
+    kr_q8_starts(block, half[0], half[1]);
 }
 
 static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1)
@@ -55,7 +57,7 @@ static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t 
     for (uint32_t r = r0; r < r1; r++)
         for (uint32_t b = 0; b < blocks; b++) {
             uint32_t n = CN_MIN(q->cols - b * KR_SUB, (uint32_t)KR_SUB);
-            quantize_block(x + r * x_stride + b * KR_SUB, n, q->blocks + (size_t)r * blocks + b);
+            quantize_block(x + r * x_stride + b * KR_SUB, n, q->blocks + (size_t)r * q->stride + b);
         }
 }
 
@@ -108,19 +110,24 @@ static int32_t dot16(const uint8_t *w, const int8_t *x)
     return s;
 }
 
-/* What the sum of a block's products starts from: the offset's part. */
+/* What the sum of a block's products starts from. */
 static int32_t block_start(const struct kr_layout *l, const struct kr_q8_block *x)
 {
     switch (l->offset_shift) {
     case 3:
-        return x->neg_sum[0];
+        return x->start[0];
     case 4:
-        return x->neg_sum[1];
+        return x->start[1];
     case 7:
-        return x->neg_sum[2];
+        return x->start[2];
     default:
-        return 0;
+        return KR_SUM_BIAS;
     }
+}
+
+static float product(int32_t biased, float scale)
+{
+    return fmaf(kr_bits_f32((uint32_t)biased), scale, -0x1.8p23f * scale);
 }
 
 /* Adds a block of one input row to the sums of up to 16 output rows. */
@@ -130,14 +137,13 @@ static void add_block(const struct kr_layout *l, const struct unpacked *u,
     int32_t start = block_start(l, x);
     for (uint32_t lane = 0; lane < lanes; lane++) {
         int32_t low = dot16(u->q[lane], x->q), high = dot16(u->q[lane] + 16, x->q + 16);
-        float t;
+        float acc = out[lane];
         if (l->header == KR_HDR_K6) {
-            t = (float)(low + x->neg_half[0]) * u->scale[0][lane];
-            t = fmaf((float)(high + x->neg_half[1]), u->scale[1][lane], t);
+            acc = fmaf(product(low + x->half_start[0], u->scale[0][lane]), x->scale, acc);
+            acc = fmaf(product(high + x->half_start[1], u->scale[1][lane]), x->scale, acc);
         } else {
-            t = (float)(low + high + start) * u->scale[0][lane];
+            acc = fmaf(product(low + high + start, u->scale[0][lane]), x->scale, acc);
         }
-        float acc = fmaf(t, x->scale, out[lane]);
         if (l->header == KR_HDR_DM || l->header == KR_HDR_K)
             acc = fmaf(u->min[lane], x->scaled_sum, acc);
         out[lane] = acc;
@@ -156,7 +162,7 @@ static void quantised_group(const struct kr_packed *w, const struct kr_layout *l
         unpack_quants(l, quants + (size_t)b * l->quant_bytes, &u);
         unpack_header(l, headers + kr_header_at(l, b), b, &u);
         for (uint32_t r = r0; r < r1; r++)
-            add_block(l, &u, q->blocks + (size_t)r * blocks + b, lanes, out + r * out_stride);
+            add_block(l, &u, q->blocks + (size_t)r * q->stride + b, lanes, out + r * out_stride);
     }
 }
 
