@@ -225,7 +225,8 @@ static void test_many_names(void **state)
     cn_buf_fini(&w.b);
 }
 
-/* ---- header ------------------------------------------------------------------------------------- */
+/* ---- header -------------------------------------------------------------------------------------
+ */
 
 static void patch(struct gw *w, size_t at, const void *p, size_t n)
 {
@@ -251,8 +252,10 @@ static void test_versions(void **state)
         patch(&w, 4, &bad[i], 4);
         char number[24];
         snprintf(number, sizeof(number), "%u", bad[i]);
-        if (bad[i] == 0x80000000u) refused(&w, CN_EUNSUPP, "big-endian", "offset 4");
-        else refused(&w, CN_EUNSUPP, number, "supported are 2 and 3");
+        if (bad[i] == 0x80000000u)
+            refused(&w, CN_EUNSUPP, "big-endian", "offset 4");
+        else
+            refused(&w, CN_EUNSUPP, number, "supported are 2 and 3");
     }
     const uint32_t big = 0x03000000;
     gw_begin(&w);
@@ -282,7 +285,8 @@ static void test_lying_counts(void **state)
     }
 }
 
-/* ---- keys --------------------------------------------------------------------------------------- */
+/* ---- keys ---------------------------------------------------------------------------------------
+ */
 
 static void test_bad_keys(void **state)
 {
@@ -371,7 +375,8 @@ static void test_alignment(void **state)
     refused(&w, CN_EFORMAT, "\"t\"", "cut off");
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------- */
+/* ---- tensors
+ * ------------------------------------------------------------------------------------- */
 
 static void one_tensor(const uint64_t *ne, uint32_t n_dims, uint32_t type, uint64_t offset,
                        size_t data, const char *has)
@@ -386,7 +391,7 @@ static void one_tensor(const uint64_t *ne, uint32_t n_dims, uint32_t type, uint6
 static void test_bad_tensors(void **state)
 {
     const uint64_t zero[3] = {32, 0, 1};
-    const uint64_t wraps[4] = {1ull << 32, 1ull << 32, 1, 1}; /* product 2^64 = 0 */
+    const uint64_t wraps[4] = {1ull << 32, 1ull << 32, 1, 1};    /* product 2^64 = 0 */
     const uint64_t exabytes[4] = {1ull << 30, 1ull << 30, 4, 1}; /* elements fit, bytes do not */
     const uint64_t negative[1] = {UINT64_MAX};
     const uint64_t odd[1] = {33};
@@ -443,7 +448,8 @@ static void test_names(void **state)
     refused(&w, CN_EFORMAT, "length of 256 bytes", "the limit is 255");
 }
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- files
+ * --------------------------------------------------------------------------------------- */
 
 static char dir[64];
 
@@ -582,9 +588,14 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
-    static const char *const names[] = {
-        "m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf", "other.gguf",
-        "single.gguf",           "empty.gguf",            "three.gguf",            "cut.gguf"};
+    static const char *const names[] = {"m-00001-of-00003.gguf",
+                                        "m-00002-of-00003.gguf",
+                                        "m-00003-of-00003.gguf",
+                                        "other.gguf",
+                                        "single.gguf",
+                                        "empty.gguf",
+                                        "three.gguf",
+                                        "cut.gguf"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
         unlink(in_dir(names[i]));
     return rmdir(dir);
@@ -593,13 +604,20 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_not_gguf),     cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_lying_counts), cmocka_unit_test(test_bad_keys),
-        cmocka_unit_test(test_bad_arrays),   cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_bad_tensors),  cmocka_unit_test(test_names),
-        cmocka_unit_test(test_split),        cmocka_unit_test(test_no_file),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_not_gguf),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_lying_counts),
+        cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_bad_arrays),
+        cmocka_unit_test(test_alignment),
+        cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_no_file),
         cmocka_unit_test(test_truncated_while_open),
     };
     return cmocka_run_group_tests_name("gguf", tests, make_dir, remove_dir);
