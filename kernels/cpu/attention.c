@@ -5,8 +5,6 @@
  * the one that ends last merges their states, in ascending order, as a single thread would have. */
 #include "kernels/cpu/cpu.h"
 
-#include <string.h>
-
 /* Pieces of work per thread that splitting aims at, and the memory it may take for states. */
 #define WORKS_A_THREAD  4u
 #define MAX_PARTS_BYTES (64u << 20)
@@ -36,8 +34,7 @@ int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err)
         if (op->kind != KR_OP_ATTENTION) continue;
         const struct kr_kv_layer *l = &x->kv_layers[op->kv_layer];
         uint32_t heads = op->heads / l->n_heads, v_pad = (l->v_dim + KR_LANES - 1) & ~(KR_LANES - 1);
-        /* At least FEW_ROWS: attention that stores K and V itself needs them all in one tile. */
-        uint32_t rows = CN_MAX(CN_MIN(KR_TILE_PAIRS / heads, KR_TILE_ROWS), KR_FEW_ROWS);
+        uint32_t rows = CN_MAX(CN_MIN(KR_TILE_PAIRS / heads, KR_TILE_ROWS), 1u);
         uint32_t ti = find_tiling(x, l->group, rows);
         struct kr_tiling *t = &x->tilings[ti];
         x->attn[x->heavy_steps[i].op] = (struct kr_attn_step){ .tiling = ti, .heads = heads };
@@ -162,7 +159,7 @@ static void set_tile(struct piece *p, const struct kr_step *s)
     const struct kr_kv_layer *l = p->layer;
     uint32_t heads = x->attn[s->op].heads, pairs = p->tile->n_rows * heads;
     uint32_t v_pad = (l->v_dim + KR_LANES - 1) & ~(KR_LANES - 1);
-    float *mem = (float *)(void *)(x->private_mem + p->thread * x->private_bytes + x->private_attn);
+    float *mem = (float *)(void *)(x->attn_mem + p->thread * x->attn_bytes);
     float *keys = mem, *values = keys + (size_t)KR_RANGE_KEYS * l->k_dim;
     float *probs = values + (size_t)KR_RANGE_KEYS * v_pad;
     float *q = probs + (size_t)KR_RANGE_KEYS * pairs, *states = q + (size_t)pairs * l->k_dim;
@@ -179,23 +176,9 @@ static void set_tile(struct piece *p, const struct kr_step *s)
     p->super = state_at(states + state_floats(x), pairs);
     p->total = state_at(states + 2 * state_floats(x), pairs);
     for (uint32_t r = 0; r < p->tile->n_rows; r++) {
-        const float *row = kr_value_row(x, p->thread, (uint32_t)p->op->in[0], p->tile->row + r);
+        const float *row = kr_value_row(x, (uint32_t)p->op->in[0], p->tile->row + r);
         x->dev->ops.scale(q + (size_t)r * heads * l->k_dim,
                           row + (size_t)p->kv_head * heads * l->k_dim, p->op->f, heads * l->k_dim);
-    }
-}
-
-/* Few rows: K and V of the rows in these super-ranges, by whoever reads them. */
-static void store_rows(struct piece *p, const struct kr_step *s, const struct kr_work *w)
-{
-    const struct kr_plan_op *write = &p->x->plan->ops[s->slot];
-    for (uint32_t r = p->tile->row; r < p->tile->row + p->tile->n_rows; r++) {
-        uint32_t super = p->x->now.batch->rows[r].pos[0] / KR_SUPER_KEYS;
-        if (super < w->first || super >= w->last) continue;
-        kr_cpu_kv_store(p->x, (uint32_t)p->op->kv_layer, r,
-                        kr_value_row(p->x, p->thread, (uint32_t)write->in[0], r),
-                        kr_value_row(p->x, p->thread, (uint32_t)write->in[1], r), p->kv_head,
-                        p->kv_head + 1);
     }
 }
 
@@ -234,7 +217,7 @@ static void finish(struct piece *p, struct kr_attn_state s)
     struct kr_cpu_exec *x = p->x;
     uint32_t heads = p->t.heads, v_dim = p->t.v_dim;
     for (uint32_t i = 0; i < p->t.n_rows * heads; i++) {
-        float *y = kr_value_row(x, p->thread, (uint32_t)p->op->out, p->tile->row + i / heads);
+        float *y = kr_value_row(x, (uint32_t)p->op->out, p->tile->row + i / heads);
         x->dev->ops.attn_finish(y + ((size_t)p->kv_head * heads + i % heads) * v_dim,
                                 s.acc + (size_t)i * p->t.acc_stride, s.sum[i], v_dim);
     }
@@ -258,7 +241,6 @@ static void do_piece(struct piece *p, const struct kr_step *s, const struct kr_w
 {
     struct kr_cpu_exec *x = p->x;
     set_tile(p, s);
-    if (x->now.few && s->with_attention) store_rows(p, s, w);
     if (p->tile->pieces > 1) {
         for (uint32_t i = w->first; i < w->last; i++)
             do_super(p, i, part_state(p, i));
@@ -274,17 +256,20 @@ static void do_piece(struct piece *p, const struct kr_step *s, const struct kr_w
     finish(p, p->total);
 }
 
-void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, uint32_t job, const struct kr_step *s)
+uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s)
+{
+    const struct kr_kv_layer *l = &x->kv_layers[x->plan->ops[s->op].kv_layer];
+    return x->tilings[x->attn[s->op].tiling].n_works * l->n_heads;
+}
+
+void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+                      uint32_t work)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_kv_layer *l = &x->kv_layers[op->kv_layer];
     const struct kr_tiling *t = &x->tilings[x->attn[s->op].tiling];
-    uint32_t lo, hi, n = t->n_works * l->n_heads;
-    struct kr_cursor c = kr_cursor_start(x->dev->pool, job, thread, n, 1);
-    while (kr_cursor_next(x->dev->pool, &c, &lo, &hi)) {
-        const struct kr_work *w = &t->works[lo / l->n_heads];
-        struct piece p = { .x = x, .op = op, .layer = l, .tile = &t->tiles[w->tile],
-                           .kv_head = lo % l->n_heads, .thread = thread };
-        do_piece(&p, s, w);
-    }
+    const struct kr_work *w = &t->works[work / l->n_heads];
+    struct piece p = { .x = x, .op = op, .layer = l, .tile = &t->tiles[w->tile],
+                       .kv_head = work % l->n_heads, .thread = thread };
+    do_piece(&p, s, w);
 }

@@ -2,9 +2,8 @@
  *
  * A prepared plan is a list of levels. A level is row work (ops that need one row at a time, done
  * one after the other on the same rows by the same thread) and then heavy work (matrix products and
- * attention, cut by output). Threads meet after each. With very few rows every thread does all the
- * row work itself in memory of its own, which costs less than meeting: then they meet once a level.
- * Nothing here chooses arithmetic by the number of rows. */
+ * attention, cut by output): two stages of the pool. Nothing here chooses arithmetic by the number
+ * of rows. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -14,8 +13,6 @@
 #include "kernels/device.h"
 #include "kernels/plan.h"
 
-/* Up to this many rows, each thread does the row work for itself. */
-#define KR_FEW_ROWS 2u
 /* (row, query head) pairs that an attention tile aims at. */
 #define KR_TILE_PAIRS 48u
 #define KR_TILE_ROWS  16u
@@ -34,7 +31,6 @@ struct kr_cpu {
 /* A slot of scratch: a plan value, a quantised copy of one, or a table of angles. */
 struct kr_slot {
     enum kr_domain domain;
-    bool per_row;          /* made by row work: each thread's own when rows are few */
     uint32_t row_floats;   /* memory of a row, in floats */
     uint32_t stride;       /* of values: floats from row to row */
     uint32_t first, last;  /* levels in use */
@@ -51,14 +47,12 @@ struct kr_step {
     uint32_t slot;         /* QUANTIZE, ANGLES: the slot made; matmul: its quantised input */
     uint32_t weight;       /* matmul: index of the packed weight */
     uint32_t chunk;        /* matmul: groups taken at a time */
-    bool with_attention;   /* kv_write: attention of the same level writes when rows are few */
     const float *vec;      /* norm weight or bias, our aligned copy; NULL when absent */
 };
 struct kr_level {
     uint32_t row_begin, row_end;     /* in row_steps */
     uint32_t heavy_begin, heavy_end; /* in heavy_steps */
-    bool logits_only;                /* nothing to do when no row wants logits */
-    bool lone_write;                 /* a kv_write without with_attention */
+    bool has_rows[2];                /* row work in that domain */
 };
 
 /* A KV layer's place in its group's block. */
@@ -95,7 +89,6 @@ struct kr_bound {
     const struct kr_batch *batch;
     struct kr_cpu_mem *mem;
     uint32_t n_rows, n_logits;
-    bool few;
 };
 
 struct kr_cpu_exec {
@@ -108,7 +101,6 @@ struct kr_cpu_exec {
     struct kr_level *levels;
     struct kr_slot *slots;          /* values, then quantised values, then angles */
     uint32_t n_row_steps, n_heavy_steps, n_levels, n_slots;
-    uint32_t n_jobs;                /* work counters that a level needs */
     uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
     uint64_t row_floats[2];         /* scratch per row of each domain */
     struct kr_attn_step *attn;      /* by op index; op == UINT32_MAX where it is no attention */
@@ -129,8 +121,8 @@ struct kr_cpu_exec {
     uint8_t *scratch;
     uint64_t scratch_bytes;
     float *shared[2];               /* per domain */
-    uint8_t *private_mem;           /* per thread: few rows' values, then attention's scratch */
-    uint64_t private_bytes, private_rows[2], private_attn;
+    uint8_t *attn_mem;              /* attention's, per thread */
+    uint64_t attn_bytes;
     uint32_t max_pairs, max_k_dim, max_v_pad; /* what attention's scratch is sized for */
     float *parts;
     uint64_t parts_floats;
@@ -138,6 +130,9 @@ struct kr_cpu_exec {
     uint32_t *logit_rows;           /* row of each logit row */
     uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
     uint32_t n_tokens;              /* rows of the embedding table; UINT32_MAX without one */
+    /* the step as the pool runs it; only n of the jobs changes */
+    struct kr_stage *stages;
+    struct kr_job *jobs;
     struct kr_bound now;
     uint64_t ticket;
 };
@@ -169,9 +164,9 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
 /* The block's start, or NULL when the number is not one of this memory. */
 uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m, uint32_t group,
                       uint32_t block);
-/* Stores one row's K and V of KV heads [h0, h1) at its place in the pool. k and v are whole rows. */
+/* Stores one row's K and V at its place in the pool. */
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
-                     const float *v, uint32_t h0, uint32_t h1);
+                     const float *v);
 /* step.c */
 int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_batch *b,
                   uint64_t *ticket, struct cn_error *err);
@@ -180,39 +175,38 @@ int kr_cpu_collect(struct kr_exec *base, uint64_t ticket, float **logits, struct
 int kr_cpu_check_batch(struct kr_cpu_exec *x, const struct kr_cpu_mem *m, const struct kr_batch *b,
                        uint32_t *n_logits, struct cn_error *err);
 /* The op on columns [c0, c1) of the row: elementwise ops only. */
-void kr_cpu_elementwise(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_plan_op *op,
-                        uint32_t row, uint32_t c0, uint32_t c1);
+void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint32_t row,
+                        uint32_t c0, uint32_t c1);
 /* rows.c: the row work of a level on rows [r0, r1) of one domain */
-void kr_cpu_row_work(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_level *l,
-                     enum kr_domain domain, uint32_t r0, uint32_t r1);
+void kr_cpu_row_work(const struct kr_cpu_exec *x, const struct kr_level *l, enum kr_domain domain,
+                     uint32_t r0, uint32_t r1);
 /* attention.c */
 int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err);
 void kr_cpu_cut_batch(struct kr_cpu_exec *x);
-void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, uint32_t job,
-                      const struct kr_step *s);
+/* Pieces of work of an attention op in this step; and doing one. */
+uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s);
+void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+                      uint32_t work);
 uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
 
-/* A slot's memory as this thread sees it. */
-static inline float *kr_slot_mem(const struct kr_cpu_exec *x, uint32_t thread, uint32_t slot)
+static inline uint32_t kr_domain_rows(const struct kr_cpu_exec *x, enum kr_domain domain)
+{
+    return domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
+}
+/* A slot's memory in this step: places scale with the step's rows. */
+static inline float *kr_slot_mem(const struct kr_cpu_exec *x, uint32_t slot)
 {
     const struct kr_slot *s = &x->slots[slot];
-    uint64_t rows = s->domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
-    float *base = x->shared[s->domain];
-    if (x->now.few && s->per_row)
-        base = (float *)(x->private_mem + thread * x->private_bytes + x->private_rows[s->domain]);
-    return base + s->at * rows;
+    return x->shared[s->domain] + s->at * kr_domain_rows(x, s->domain);
 }
-static inline float *kr_value_row(const struct kr_cpu_exec *x, uint32_t thread, uint32_t value,
-                                  uint32_t row)
+static inline float *kr_value_row(const struct kr_cpu_exec *x, uint32_t value, uint32_t row)
 {
-    return kr_slot_mem(x, thread, value) + (size_t)row * x->slots[value].stride;
+    return kr_slot_mem(x, value) + (size_t)row * x->slots[value].stride;
 }
-static inline struct kr_q8 kr_slot_q8(const struct kr_cpu_exec *x, uint32_t thread, uint32_t slot,
-                                      uint32_t cols)
+static inline struct kr_q8 kr_slot_q8(const struct kr_cpu_exec *x, uint32_t slot, uint32_t cols)
 {
     struct kr_q8 q;
-    uint32_t rows = x->slots[slot].domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
-    kr_q8_place(&q, kr_slot_mem(x, thread, slot), rows, cols);
+    kr_q8_place(&q, kr_slot_mem(x, slot), kr_domain_rows(x, x->slots[slot].domain), cols);
     return q;
 }
 

@@ -65,28 +65,24 @@ static uint32_t cpu_threads(const struct kr_device *d)
 }
 
 struct parallel {
-    struct kr_pool *pool;
-    uint32_t n;
     void (*fn)(void *arg, uint32_t i);
     void *arg;
 };
 
-static void run_parallel(void *arg, uint32_t thread)
+static void run_parallel(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     struct parallel *p = arg;
-    uint32_t lo, hi;
-    struct kr_cursor c = kr_cursor_start(p->pool, 0, thread, p->n, 1);
-    while (kr_cursor_next(p->pool, &c, &lo, &hi))
-        p->fn(p->arg, lo);
+    for (uint32_t i = lo; i < hi; i++)
+        p->fn(p->arg, i);
 }
 
 static void cpu_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i),
                          void *arg)
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
-    struct parallel p = { c->pool, n, fn, arg };
-    int rc = kr_pool_run(c->pool, 1, run_parallel, &p);
-    cn_assert(rc == 0); /* one counter is always there */
+    struct parallel p = { fn, arg };
+    struct kr_job job = { .fn = run_parallel, .n = n, .chunk = n / (1u << 20) + 1 };
+    kr_pool_run(c->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &p);
 }
 
 static const struct kr_device_ops cpu_ops = {

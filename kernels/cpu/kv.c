@@ -1,7 +1,6 @@
 /* kv: the memory of KV blocks, where each layer and head lies in a block, storing and copying.
  *
- * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows or
- * heads. A block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is
+ * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows. A block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is
  * a key) and V [head][token][v_dim]; q8_0 has its f16 scales after each. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/half.h"
@@ -191,14 +190,14 @@ static void store_f16(const struct kr_cpu_ops *ops, const struct kr_kv_layer *l,
 }
 
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
-                     const float *v, uint32_t h0, uint32_t h1)
+                     const float *v)
 {
     const struct kr_kv_layer *l = &x->kv_layers[layer];
     const struct kr_row *r = &x->now.batch->rows[row];
     uint32_t bt = x->opts.block_tokens, tok = r->pos[0] % bt;
     uint32_t block = x->now.batch->seqs[r->seq].tables[l->group][r->pos[0] / bt];
     uint8_t *at = kr_cpu_block(x, x->now.mem, l->group, block) + l->at;
-    for (uint32_t h = h0; h < h1; h++) {
+    for (uint32_t h = 0; h < l->n_heads; h++) {
         uint8_t *hk = at + l->head.k + h * l->k_head, *hv = at + l->head.v + h * l->v_head;
         const float *kh = k + (size_t)h * l->k_dim, *vh = v + (size_t)h * l->v_dim;
         if (x->opts.kv_type == KR_F16)

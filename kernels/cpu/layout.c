@@ -44,9 +44,8 @@ static void use(struct sched *s, uint32_t slot, uint32_t t)
 static void make(struct sched *s, uint32_t slot, uint32_t t, enum kr_domain domain,
                  uint32_t row_floats, uint32_t stride)
 {
-    s->x->slots[slot] = (struct kr_slot){ .domain = domain, .per_row = !(t & 1),
-                                          .row_floats = row_floats, .stride = stride,
-                                          .first = t / 2, .last = t / 2 };
+    s->x->slots[slot] = (struct kr_slot){ .domain = domain, .row_floats = row_floats,
+                                          .stride = stride, .first = t / 2, .last = t / 2 };
     s->ready[slot] = t;
 }
 
@@ -136,9 +135,7 @@ static void place_op(struct sched *s, uint32_t index)
     uint32_t width = s->p->values[op->out].width, pad = (width + 15) & ~15u;
     bool output = op->out == s->p->output;
     make(s, (uint32_t)op->out, t, domain, pad, output ? width : pad);
-    if (!output) return;
-    x->slots[op->out].last = UINT32_MAX;
-    x->slots[op->out].per_row = false; /* the caller reads it: thread 0 writes the shared one */
+    if (output) x->slots[op->out].last = UINT32_MAX;
 }
 
 /* Ops that nothing comes of are left out; the pool and the output are what a step is for. */
@@ -154,46 +151,23 @@ static void find_needed(struct sched *s)
     }
 }
 
-/* When rows are few, attention stores the new K and V itself if the write is at its level; then
- * what the write reads must live as long. */
-static void pair_writes(struct sched *s)
-{
-    for (uint32_t i = 0; i < s->n_row; i++) {
-        struct kr_step *w = &s->x->row_steps[i];
-        if (w->kind != KR_STEP_OP || s->p->ops[w->op].kind != KR_OP_KV_WRITE) continue;
-        for (uint32_t j = 0; j < s->n_heavy; j++) {
-            struct kr_step *a = &s->x->heavy_steps[j];
-            const struct kr_plan_op *op = &s->p->ops[a->op];
-            if (a->level != w->level || op->kind != KR_OP_ATTENTION ||
-                op->kv_layer != s->p->ops[w->op].kv_layer)
-                continue;
-            w->with_attention = true;
-            a->with_attention = true;
-            a->slot = w->op;
-        }
-    }
-}
-
 static void make_levels(struct sched *s, uint32_t n_levels)
 {
     struct kr_cpu_exec *x = s->x;
     uint32_t r = 0, h = 0;
-    x->n_jobs = 1;
     for (uint32_t l = 0; l < n_levels; l++) {
         struct kr_level *v = &x->levels[l];
-        *v = (struct kr_level){ .row_begin = r, .heavy_begin = h, .logits_only = true };
+        *v = (struct kr_level){ .row_begin = r, .heavy_begin = h };
         for (; r < s->n_row && x->row_steps[r].level == l; r++) {
             const struct kr_step *st = &x->row_steps[r];
-            if (st->domain == KR_DOM_ROWS) v->logits_only = false;
-            if (st->kind != KR_STEP_OP || s->p->ops[st->op].kind != KR_OP_KV_WRITE) continue;
-            x->last_kv_level = l;
-            if (!st->with_attention) v->lone_write = true;
+            v->has_rows[st->domain] = true;
+            if (st->kind == KR_STEP_OP && s->p->ops[st->op].kind == KR_OP_KV_WRITE)
+                x->last_kv_level = l;
         }
-        for (; h < s->n_heavy && x->heavy_steps[h].level == l; h++)
-            if (x->heavy_steps[h].domain == KR_DOM_ROWS) v->logits_only = false;
+        while (h < s->n_heavy && x->heavy_steps[h].level == l)
+            h++;
         v->row_end = r;
         v->heavy_end = h;
-        x->n_jobs = CN_MAX(x->n_jobs, h - v->heavy_begin);
     }
     x->n_levels = n_levels;
     x->n_row_steps = s->n_row;
@@ -262,12 +236,14 @@ static int alloc_tables(struct sched *s)
     x->row_steps = cn_calloc(n_steps, sizeof *x->row_steps);
     x->heavy_steps = cn_calloc(n_steps, sizeof *x->heavy_steps);
     x->levels = cn_calloc(s->max_levels, sizeof *x->levels);
+    x->stages = cn_calloc(2 * s->max_levels, sizeof *x->stages);
+    x->jobs = cn_calloc(2 * s->max_levels + n_steps, sizeof *x->jobs);
     s->ready = cn_calloc(n_slots, sizeof *s->ready);
     s->quantized = cn_calloc(n_slots, sizeof *s->quantized);
     s->written = cn_calloc(p->n_layers, sizeof *s->written);
     s->attn_at = cn_calloc(s->max_levels, sizeof *s->attn_at);
     s->needed = cn_calloc(p->n_ops, sizeof *s->needed);
-    bool ok = s->needed && x->slots && x->row_steps && x->heavy_steps && x->levels && s->ready &&
+    bool ok = s->needed && x->stages && x->jobs && x->slots && x->row_steps && x->heavy_steps && x->levels && s->ready &&
               s->quantized && s->written && s->attn_at;
     return ok ? 0 : CN_ENOMEM;
 }
@@ -306,7 +282,6 @@ int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err)
     if (!rc) {
         sort_steps(x->row_steps, tmp, s.n_row);
         sort_steps(x->heavy_steps, tmp, s.n_heavy);
-        if (x->dev->fuse) pair_writes(&s);
         uint32_t last = 0;
         if (s.n_row) last = x->row_steps[s.n_row - 1].level;
         if (s.n_heavy) last = CN_MAX(last, x->heavy_steps[s.n_heavy - 1].level);

@@ -1,49 +1,92 @@
-/* pool: persistent threads that run one function together, with barriers and shared counters.
+/* pool: persistent threads that work through stages of jobs together.
  *
- * Thread 0 is whoever calls kr_pool_run; the others live in here. Between runs and at barriers a
- * thread spins briefly and then sleeps on a futex, so that a core taken away by another process
- * costs one time slice and not a collapse. Invariant: counters change only between a barrier's
- * last arrival and the next one. */
+ * A stage is over when its work is done, not when every thread has come by: a thread whose
+ * processor was taken away holds up nobody unless it is in the middle of a chunk, and finds its way
+ * back to whatever stage is on when it returns. Who finishes a stage's last chunk sets up the next.
+ * Threads without work spin briefly and then sleep on a futex.
+ *
+ * Each thread's share of a stage is one word: the stage's number above, chunks left below. Taking a
+ * chunk is a compare-and-swap on it; from then until the chunk is reported done the stage cannot
+ * end, so that the stage's tables may be read. Before that nothing but atomics is read: a late
+ * thread may be looking at any moment, even between runs. */
 #include "kernels/cpu/pool.h"
 
-#include <errno.h>
-#include <linux/futex.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
+#include <signal.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
 
 #define SPIN_NS        30000u
 #define CACHE_LINE     64
 #define PAUSES_A_CHECK 16
+#define LEFT_BITS      28
+#define LEFT_MASK      ((1ull << LEFT_BITS) - 1)
 
-/* A word that threads wait on until it changes. */
-struct event {
-    _Alignas(CACHE_LINE) atomic_uint value;
-    atomic_uint sleepers;
-};
-struct counter {
-    _Alignas(CACHE_LINE) atomic_uint next;
+struct share {
+    _Alignas(CACHE_LINE) _Atomic uint64_t word;
+    uint32_t chunks; /* in all; set with the stage */
 };
 
 struct kr_pool {
-    struct event start;   /* changes when a run begins (or the pool ends) */
-    struct event barrier; /* changes when the last thread arrives */
-    _Alignas(CACHE_LINE) atomic_uint arrived;
+    _Alignas(CACHE_LINE) atomic_uint news; /* changes with every new stage */
+    atomic_uint sleepers;
+    atomic_uint finished;                  /* the last run that is done */
+    atomic_bool stop;
+    _Alignas(CACHE_LINE) atomic_uint done; /* chunks of this stage */
+    /* Written by whoever sets up a stage, read by those who hold a chunk of it. */
+    _Alignas(CACHE_LINE) uint64_t stage_number; /* of stages[stage] */
+    uint32_t stage, n_stages, n_chunks, run;
+    const struct kr_stage *stages;
+    const struct kr_job *jobs;
+    void *arg;
+    /* Constant. */
     uint32_t n_threads, n_started;
     uint64_t spin_ns;
-    bool stop;
-    void (*fn)(void *arg, uint32_t thread);
-    void *arg;
-    struct counter *counters; /* [n_jobs][n_threads] */
-    size_t cap_jobs;
+    struct share *shares;
     struct worker *workers;
+#if !defined(__linux__)
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+#endif
 };
 struct worker {
     struct kr_pool *pool;
     pthread_t thread;
     uint32_t index;
 };
+
+/* ---- sleeping --------------------------------------------------------------------------------- */
+
+#if defined(__linux__)
+static void sleep_while(struct kr_pool *p, unsigned seen)
+{
+    while (atomic_load(&p->news) == seen)
+        syscall(SYS_futex, &p->news, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void wake_all(struct kr_pool *p)
+{
+    syscall(SYS_futex, &p->news, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+#else
+static void sleep_while(struct kr_pool *p, unsigned seen)
+{
+    pthread_mutex_lock(&p->lock);
+    while (atomic_load(&p->news) == seen)
+        pthread_cond_wait(&p->cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void wake_all(struct kr_pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->cond);
+    pthread_mutex_unlock(&p->lock);
+}
+#endif
 
 static void cpu_pause(void)
 {
@@ -54,119 +97,172 @@ static void cpu_pause(void)
 #endif
 }
 
-static void event_wait(struct event *e, unsigned seen, uint64_t spin_ns)
+static void wait_news(struct kr_pool *p, unsigned seen)
 {
     uint64_t end = 0;
-    do {
+    for (;;) {
         for (int i = 0; i < PAUSES_A_CHECK; i++) {
-            if (atomic_load_explicit(&e->value, memory_order_acquire) != seen) return;
+            if (atomic_load_explicit(&p->news, memory_order_acquire) != seen) return;
             cpu_pause();
         }
         uint64_t now = cn_now_ns();
-        if (!end) end = now + spin_ns;
+        if (!end) end = now + p->spin_ns;
         if (now >= end) break;
-    } while (true);
-    atomic_fetch_add(&e->sleepers, 1);
-    while (atomic_load(&e->value) == seen)
-        syscall(SYS_futex, &e->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    atomic_fetch_sub(&e->sleepers, 1);
-}
-
-static void event_signal(struct event *e)
-{
-    /* Sequentially consistent on both sides: either the sleeper is counted here, or it sees the
-     * new value before it sleeps (and the kernel checks once more). */
-    atomic_fetch_add(&e->value, 1);
-    if (atomic_load(&e->sleepers))
-        syscall(SYS_futex, &e->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-}
-
-void kr_pool_barrier(struct kr_pool *p, uint32_t n_jobs)
-{
-    unsigned seen = atomic_load_explicit(&p->barrier.value, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 < p->n_threads) {
-        event_wait(&p->barrier, seen, p->spin_ns);
-        return;
     }
-    for (size_t i = 0; i < (size_t)n_jobs * p->n_threads; i++)
-        atomic_store_explicit(&p->counters[i].next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-    event_signal(&p->barrier);
+    atomic_fetch_add(&p->sleepers, 1);
+    sleep_while(p, seen);
+    atomic_fetch_sub(&p->sleepers, 1);
+}
+
+/* Sequentially consistent like the sleeper's side: either the sleeper is counted here, or it sees
+ * the new value before it sleeps. */
+static void tell(struct kr_pool *p)
+{
+    atomic_fetch_add(&p->news, 1);
+    if (atomic_load(&p->sleepers)) wake_all(p);
+}
+
+/* ---- shares ----------------------------------------------------------------------------------- */
+
+/* Thread t's units of a job: [first, first + count). */
+static uint32_t job_share(const struct kr_job *j, uint32_t threads, uint32_t t, uint32_t *first)
+{
+    uint32_t each = j->n / threads, more = j->n % threads;
+    *first = t * each + CN_MIN(t, more);
+    return each + (t < more);
+}
+
+static uint32_t share_chunks(const struct kr_pool *p, const struct kr_stage *s, uint32_t t)
+{
+    uint32_t sum = 0, first;
+    for (uint32_t i = 0; i < s->n_jobs; i++) {
+        const struct kr_job *j = &p->jobs[s->first_job + i];
+        sum += (job_share(j, p->n_threads, t, &first) + j->chunk - 1) / j->chunk;
+    }
+    return sum;
+}
+
+/* Puts up the next stage that has work; false when there is none. Shares without work are written
+ * first: once the last one with work is there, others may finish the stage and set up the one after
+ * it, and nothing of ours may come later than that but a harmless tell(). */
+static bool next_stage(struct kr_pool *p)
+{
+    for (; p->stage < p->n_stages; p->stage++) {
+        const struct kr_stage *s = &p->stages[p->stage];
+        uint32_t n = 0, threads = p->n_threads;
+        for (uint32_t t = 0; t < threads; t++)
+            n += p->shares[t].chunks = share_chunks(p, s, t);
+        if (!n) continue;
+        uint64_t tag = ++p->stage_number << LEFT_BITS;
+        p->n_chunks = n;
+        atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+        for (uint32_t t = 0; t < threads; t++)
+            if (!p->shares[t].chunks)
+                atomic_store_explicit(&p->shares[t].word, tag, memory_order_release);
+        for (uint32_t t = 0; t < threads && n; t++) {
+            uint32_t left = p->shares[t].chunks;
+            n -= left; /* before the store: afterwards the stage may be another one */
+            if (left) atomic_store_explicit(&p->shares[t].word, tag | left, memory_order_release);
+        }
+        return true;
+    }
+    return false;
+}
+
+static void run_chunk(struct kr_pool *p, uint32_t thread, uint32_t owner, uint32_t left)
+{
+    const struct kr_stage *s = &p->stages[p->stage];
+    uint32_t at = p->shares[owner].chunks - left;
+    for (uint32_t i = 0; i < s->n_jobs; i++) {
+        const struct kr_job *j = &p->jobs[s->first_job + i];
+        uint32_t first, count = job_share(j, p->n_threads, owner, &first);
+        uint32_t chunks = (count + j->chunk - 1) / j->chunk;
+        if (at < chunks) {
+            uint32_t lo = at * j->chunk, hi = CN_MIN(count, lo + j->chunk);
+            j->fn(p->arg, j->index, thread, first + lo, first + hi);
+            return;
+        }
+        at -= chunks;
+    }
+}
+
+static void finish_chunk(struct kr_pool *p)
+{
+    uint32_t all = p->n_chunks, run = p->run; /* read while our chunk still counts */
+    if (atomic_fetch_add_explicit(&p->done, 1, memory_order_acq_rel) + 1 < all) return;
+    p->stage++;
+    if (!next_stage(p)) atomic_store_explicit(&p->finished, run, memory_order_release);
+    tell(p);
+}
+
+/* Does one chunk: of the thread's own share, else of the next one that has any. */
+static bool work(struct kr_pool *p, uint32_t thread)
+{
+    for (uint32_t i = 0, owner = thread; i < p->n_threads; i++) {
+        _Atomic uint64_t *word = &p->shares[owner].word;
+        uint64_t w = atomic_load_explicit(word, memory_order_relaxed);
+        while (w & LEFT_MASK) {
+            if (!atomic_compare_exchange_weak_explicit(word, &w, w - 1, memory_order_acquire,
+                                                       memory_order_relaxed))
+                continue;
+            run_chunk(p, thread, owner, (uint32_t)(w & LEFT_MASK));
+            finish_chunk(p);
+            return true;
+        }
+        owner = owner + 1 == p->n_threads ? 0 : owner + 1;
+    }
+    return false;
 }
 
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct kr_pool *p = w->pool;
-    unsigned seen = 0;
     for (;;) {
-        event_wait(&p->start, seen, p->spin_ns);
-        seen++;
-        if (p->stop) return NULL;
-        p->fn(p->arg, w->index);
-        kr_pool_barrier(p, 0);
+        unsigned seen = atomic_load(&p->news);
+        if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
+        if (!work(p, w->index)) wait_news(p, seen);
     }
 }
 
-static int reserve_jobs(struct kr_pool *p, uint32_t n_jobs)
+void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_stages,
+                 const struct kr_job *jobs, void *arg)
 {
-    if (n_jobs <= p->cap_jobs) return 0;
-    size_t bytes;
-    if (__builtin_mul_overflow((size_t)n_jobs * p->n_threads, sizeof(struct counter), &bytes))
-        return CN_ENOMEM;
-    struct counter *c = aligned_alloc(CACHE_LINE, bytes);
-    if (!c) return CN_ENOMEM;
-    free(p->counters);
-    p->counters = c;
-    p->cap_jobs = n_jobs;
-    return 0;
+    uint32_t run = atomic_load_explicit(&p->finished, memory_order_acquire) + 1;
+    p->run = run;
+    p->stages = stages;
+    p->n_stages = n_stages;
+    p->stage = 0;
+    p->jobs = jobs;
+    p->arg = arg;
+    if (!next_stage(p)) return;
+    tell(p);
+    for (;;) {
+        unsigned seen = atomic_load(&p->news);
+        if (atomic_load_explicit(&p->finished, memory_order_acquire) == run) return;
+        if (!work(p, 0)) wait_news(p, seen);
+    }
 }
 
-int kr_pool_run(struct kr_pool *p, uint32_t n_jobs, void (*fn)(void *arg, uint32_t thread),
-                void *arg)
-{
-    if (reserve_jobs(p, n_jobs)) return CN_ENOMEM;
-    for (size_t i = 0; i < (size_t)n_jobs * p->n_threads; i++)
-        atomic_store_explicit(&p->counters[i].next, 0, memory_order_relaxed);
-    p->fn = fn;
-    p->arg = arg;
-    if (p->n_threads > 1) event_signal(&p->start);
-    fn(arg, 0);
-    kr_pool_barrier(p, 0);
-    return 0;
-}
+/* ---- life ------------------------------------------------------------------------------------- */
 
 uint32_t kr_pool_threads(const struct kr_pool *p)
 {
     return p->n_threads;
 }
 
-struct kr_cursor kr_cursor_start(const struct kr_pool *p, uint32_t job, uint32_t thread, uint32_t n,
-                                 uint32_t chunk)
+static void start_workers(struct kr_pool *p)
 {
-    return (struct kr_cursor){ .job = job * p->n_threads, .n = n, .chunk = chunk ? chunk : 1,
-                               .part = thread };
-}
-
-bool kr_cursor_next(struct kr_pool *p, struct kr_cursor *c, uint32_t *lo, uint32_t *hi)
-{
-    while (c->tried < p->n_threads) {
-        uint32_t first = (uint32_t)((uint64_t)c->n * c->part / p->n_threads);
-        uint32_t size = (uint32_t)((uint64_t)c->n * (c->part + 1) / p->n_threads) - first;
-        atomic_uint *next = &p->counters[c->job + c->part].next;
-        /* Looking first keeps an empty share's counter from growing without end. */
-        if (atomic_load_explicit(next, memory_order_relaxed) < size) {
-            uint32_t at = atomic_fetch_add_explicit(next, c->chunk, memory_order_relaxed);
-            if (at < size) {
-                *lo = first + at;
-                *hi = first + (size - at < c->chunk ? size : at + c->chunk);
-                return true;
-            }
-        }
-        c->tried++;
-        c->part = c->part + 1 == p->n_threads ? 0 : c->part + 1;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals belong to the daemon's own threads */
+    for (uint32_t i = 1; i < p->n_threads; i++) {
+        struct worker *w = &p->workers[i];
+        *w = (struct worker){ .pool = p, .index = i };
+        if (pthread_create(&w->thread, NULL, worker_main, w)) break;
+        p->n_started++;
     }
-    return false;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 struct kr_pool *kr_pool_new(uint32_t n_threads)
@@ -175,25 +271,21 @@ struct kr_pool *kr_pool_new(uint32_t n_threads)
     struct kr_pool *p = aligned_alloc(CACHE_LINE, sizeof *p);
     if (!p) return NULL;
     *p = (struct kr_pool){ .n_threads = n_threads };
+#if !defined(__linux__)
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->cond, NULL);
+#endif
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     /* With more threads than processors the one waited for needs the processor spun on. */
     p->spin_ns = cpus > 0 && n_threads <= (unsigned long)cpus ? SPIN_NS : 0;
     p->workers = cn_calloc(n_threads, sizeof *p->workers);
-    if (!p->workers || reserve_jobs(p, 16)) {
-        kr_pool_free(p);
-        return NULL;
+    p->shares = aligned_alloc(CACHE_LINE, n_threads * sizeof *p->shares);
+    if (p->workers && p->shares) {
+        for (uint32_t i = 0; i < n_threads; i++)
+            atomic_init(&p->shares[i].word, 0);
+        start_workers(p);
+        if (p->n_started + 1 == n_threads) return p;
     }
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals belong to the daemon's own threads */
-    for (uint32_t i = 1; i < n_threads; i++) {
-        struct worker *w = &p->workers[i];
-        *w = (struct worker){ .pool = p, .index = i };
-        if (pthread_create(&w->thread, NULL, worker_main, w)) break;
-        p->n_started++;
-    }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (p->n_started + 1 == n_threads) return p;
     kr_pool_free(p);
     return NULL;
 }
@@ -201,13 +293,15 @@ struct kr_pool *kr_pool_new(uint32_t n_threads)
 void kr_pool_free(struct kr_pool *p)
 {
     if (!p) return;
-    if (p->n_started) {
-        p->stop = true;
-        event_signal(&p->start);
-        for (uint32_t i = 1; i <= p->n_started; i++)
-            pthread_join(p->workers[i].thread, NULL);
-    }
+    atomic_store(&p->stop, true);
+    tell(p);
+    for (uint32_t i = 1; i <= p->n_started; i++)
+        pthread_join(p->workers[i].thread, NULL);
+#if !defined(__linux__)
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->cond);
+#endif
+    free(p->shares);
     free(p->workers);
-    free(p->counters);
     free(p);
 }

@@ -45,16 +45,10 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
 {
     uint64_t at = 0, threads = kr_pool_threads(x->dev->pool);
     uint64_t rows[2] = { x->opts.max_rows, x->opts.max_logit_rows };
-    for (int d = 0; d < 2; d++) {
-        uint64_t few = CN_MIN(rows[d], KR_FEW_ROWS);
+    for (int d = 0; d < 2; d++)
         x->shared[d] = take(mem, &at, x->row_floats[d] * rows[d] * sizeof(float));
-        x->private_rows[d] = d ? x->private_rows[0] + pad64(x->row_floats[0] * sizeof(float) *
-                                                            CN_MIN(rows[0], KR_FEW_ROWS))
-                               : 0;
-        x->private_attn = x->private_rows[d] + pad64(x->row_floats[d] * sizeof(float) * few);
-    }
-    x->private_bytes = x->private_attn + kr_cpu_attention_bytes(x);
-    x->private_mem = take(mem, &at, x->private_bytes * threads);
+    x->attn_bytes = kr_cpu_attention_bytes(x);
+    x->attn_mem = take(mem, &at, x->attn_bytes * threads);
     x->parts = take(mem, &at, x->parts_floats * sizeof(float));
     x->parts_done = take(mem, &at, (uint64_t)x->max_split * x->max_kv_heads * sizeof(atomic_uint));
     x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
@@ -68,9 +62,6 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
 
 static int alloc_scratch(struct kr_cpu_exec *x, struct cn_error *err)
 {
-    uint64_t units = 0;
-    for (uint32_t i = 0; i < x->n_slots; i++)
-        units = CN_MAX(units, x->slots[i].row_floats);
     /* What the layout relies on: n quantised rows take no more than n times one row. */
     cn_assert(kr_q8_bytes(x->opts.max_rows, 256) <= x->opts.max_rows * kr_q8_bytes(1, 256));
     x->scratch_bytes = lay_out_scratch(x, NULL);
@@ -138,6 +129,8 @@ void kr_cpu_exec_free(struct kr_exec *base)
     free(x->row_steps);
     free(x->heavy_steps);
     free(x->levels);
+    free(x->stages);
+    free(x->jobs);
     free(x->slots);
     free(x->attn);
     free(x->tilings);

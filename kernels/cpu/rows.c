@@ -1,5 +1,5 @@
 /* rows: the ops that need one row at a time, a level's in turn on a few rows while they are in
- * cache. Every thread; it writes only to the rows it was given (or to memory of its own). */
+ * cache. Every thread; it writes only to the rows it was given. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -56,29 +56,27 @@ static void rms_norm(const struct kr_cpu_exec *x, const struct kr_step *s, const
 }
 
 /* The row's cosines and sines; a logit row's are those of the row it was. */
-static const float *row_angles(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+static const float *row_angles(const struct kr_cpu_exec *x, const struct kr_step *s,
                                uint32_t row)
 {
     uint32_t at = s->domain == KR_DOM_LOGITS ? x->logit_rows[row] : row;
-    return kr_value_row(x, thread, s->slot, at);
+    return kr_value_row(x, s->slot, at);
 }
 
-static void kv_write(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+static void kv_write(const struct kr_cpu_exec *x, const struct kr_step *s,
                      uint32_t row, const float *k, const float *v)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
-    if (x->now.few && (s->with_attention || thread != 0)) return;
-    kr_cpu_kv_store(x, (uint32_t)op->kv_layer, row, k, v, 0,
-                    x->kv_layers[op->kv_layer].n_heads);
+    kr_cpu_kv_store(x, (uint32_t)op->kv_layer, row, k, v);
 }
 
-void kr_cpu_elementwise(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_plan_op *op,
+void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
                         uint32_t row, uint32_t c0, uint32_t c1)
 {
     const struct kr_cpu_ops *o = &x->dev->ops;
-    const float *a = kr_value_row(x, thread, (uint32_t)op->in[0], row) + c0, *b = NULL;
-    if (op->in[1] >= 0) b = kr_value_row(x, thread, (uint32_t)op->in[1], row) + c0;
-    float *y = kr_value_row(x, thread, (uint32_t)op->out, row) + c0;
+    const float *a = kr_value_row(x, (uint32_t)op->in[0], row) + c0, *b = NULL;
+    if (op->in[1] >= 0) b = kr_value_row(x, (uint32_t)op->in[1], row) + c0;
+    float *y = kr_value_row(x, (uint32_t)op->out, row) + c0;
     uint32_t n = c1 - c0;
     if (op->kind == KR_OP_ADD)
         o->add(y, a, b, n);
@@ -90,17 +88,16 @@ void kr_cpu_elementwise(const struct kr_cpu_exec *x, uint32_t thread, const stru
         o->softcap(y, a, op->f, n);
 }
 
-static void one_op(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
                    uint32_t row)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const float *a = NULL, *b = NULL;
     float *y = NULL;
-    if (op->out == x->plan->output && x->now.few && thread != 0) return;
     if (op->in[0] >= 0 && op->kind != KR_OP_TAKE_LOGITS)
-        a = kr_value_row(x, thread, (uint32_t)op->in[0], row);
-    if (op->in[1] >= 0) b = kr_value_row(x, thread, (uint32_t)op->in[1], row);
-    if (op->out >= 0) y = kr_value_row(x, thread, (uint32_t)op->out, row);
+        a = kr_value_row(x, (uint32_t)op->in[0], row);
+    if (op->in[1] >= 0) b = kr_value_row(x, (uint32_t)op->in[1], row);
+    if (op->out >= 0) y = kr_value_row(x, (uint32_t)op->out, row);
     switch (op->kind) {
     case KR_OP_EMBED:
         embed(x, op, row, y);
@@ -109,19 +106,19 @@ static void one_op(const struct kr_cpu_exec *x, uint32_t thread, const struct kr
         rms_norm(x, s, a, y);
         break;
     case KR_OP_ROPE:
-        rope(x, s, a, row_angles(x, thread, s, row), y);
+        rope(x, s, a, row_angles(x, s, row), y);
         break;
     case KR_OP_KV_WRITE:
-        kv_write(x, thread, s, row, a, b);
+        kv_write(x, s, row, a, b);
         break;
     case KR_OP_GLU:
     case KR_OP_ADD:
     case KR_OP_SCALE:
     case KR_OP_SOFTCAP:
-        kr_cpu_elementwise(x, thread, op, row, 0, x->plan->values[op->out].width);
+        kr_cpu_elementwise(x, op, row, 0, x->plan->values[op->out].width);
         break;
     case KR_OP_TAKE_LOGITS:
-        memcpy(y, kr_value_row(x, thread, (uint32_t)op->in[0], x->logit_rows[row]),
+        memcpy(y, kr_value_row(x, (uint32_t)op->in[0], x->logit_rows[row]),
                x->plan->values[op->out].width * sizeof *y);
         break;
     case KR_OP_MATMUL:
@@ -131,27 +128,27 @@ static void one_op(const struct kr_cpu_exec *x, uint32_t thread, const struct kr
     }
 }
 
-static void one_step(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+static void one_step(const struct kr_cpu_exec *x, const struct kr_step *s,
                      uint32_t r0, uint32_t r1)
 {
     if (s->kind == KR_STEP_QUANTIZE) {
-        struct kr_q8 q = kr_slot_q8(x, thread, s->slot, x->plan->values[s->op].width);
-        x->dev->mm.quantize(&q, kr_slot_mem(x, thread, s->op), x->slots[s->op].stride, r0, r1);
+        struct kr_q8 q = kr_slot_q8(x, s->slot, x->plan->values[s->op].width);
+        x->dev->mm.quantize(&q, kr_slot_mem(x, s->op), x->slots[s->op].stride, r0, r1);
         return;
     }
     for (uint32_t r = r0; r < r1; r++) {
         if (s->kind == KR_STEP_ANGLES)
-            angles(x, &x->plan->ropes[s->op], r, kr_value_row(x, thread, s->slot, r));
+            angles(x, &x->plan->ropes[s->op], r, kr_value_row(x, s->slot, r));
         else
-            one_op(x, thread, s, r);
+            one_op(x, s, r);
     }
 }
 
-void kr_cpu_row_work(const struct kr_cpu_exec *x, uint32_t thread, const struct kr_level *l,
+void kr_cpu_row_work(const struct kr_cpu_exec *x, const struct kr_level *l,
                      enum kr_domain domain, uint32_t r0, uint32_t r1)
 {
     for (uint32_t r = r0; r < r1; r += ROWS_AT_ONCE)
         for (uint32_t i = l->row_begin; i < l->row_end; i++)
             if (x->row_steps[i].domain == domain)
-                one_step(x, thread, &x->row_steps[i], r, CN_MIN(r + ROWS_AT_ONCE, r1));
+                one_step(x, &x->row_steps[i], r, CN_MIN(r + ROWS_AT_ONCE, r1));
 }

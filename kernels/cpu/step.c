@@ -1,100 +1,112 @@
 /* step: runs a prepared plan on a batch.
  *
- * Launch checks the batch, cuts it for attention and wakes the pool once; every thread then walks
- * the levels by itself. Engine thread outside, all threads inside; `now` does not change inside. */
+ * Launch checks the batch, cuts it for attention, sets how much there is of each job and hands the
+ * stages to the pool. Engine thread outside, all threads inside; `now` does not change inside. */
 #include "kernels/cpu/cpu.h"
 
-static void multiply(const struct kr_cpu_exec *x, uint32_t thread, uint32_t job,
-                     const struct kr_step *s)
+/* ---- jobs --------------------------------------------------------------------------------------- */
+
+static void row_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
+    const struct kr_cpu_exec *x = arg;
+    kr_cpu_row_work(x, &x->levels[index / 2], (enum kr_domain)(index % 2), lo, hi);
+}
+
+/* Units are pairs of row groups. */
+static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    const struct kr_cpu_exec *x = arg;
+    const struct kr_step *s = &x->heavy_steps[index];
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_packed *w = &x->packed[s->weight];
-    uint32_t in = (uint32_t)op->in[0], out = (uint32_t)op->out, lo, hi;
-    uint32_t rows = s->domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
+    uint32_t in = (uint32_t)op->in[0], out = (uint32_t)op->out;
     uint32_t groups = (w->rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
-    struct kr_pool *pool = x->dev->pool;
     struct kr_q8 q = { 0 };
-    if (!rows) return;
-    if (s->slot) q = kr_slot_q8(x, thread, s->slot, w->cols);
-    const float *a = kr_slot_mem(x, thread, in);
-    float *y = kr_slot_mem(x, thread, out);
-    struct kr_cursor c = kr_cursor_start(pool, job, thread, (groups + 1) / 2, s->chunk);
-    while (kr_cursor_next(pool, &c, &lo, &hi))
-        x->dev->mm.matmul(w, 2 * lo, CN_MIN(2 * hi, groups), &q, a, x->slots[in].stride, 0, rows,
-                          s->vec, y, x->slots[out].stride);
+    if (s->slot) q = kr_slot_q8(x, s->slot, w->cols);
+    x->dev->mm.matmul(w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
+                      x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->vec,
+                      kr_slot_mem(x, out), x->slots[out].stride);
 }
 
-/* Rows as wide as a vocabulary: a piece is some columns of a row. */
-static void wide_elementwise(const struct kr_cpu_exec *x, uint32_t thread, uint32_t job,
-                             const struct kr_step *s)
-{
-    const struct kr_plan_op *op = &x->plan->ops[s->op];
-    uint32_t width = x->plan->values[op->out].width, lo, hi;
-    uint32_t parts = (width + KR_WIDE_PART - 1) / KR_WIDE_PART;
-    uint32_t rows = s->domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
-    struct kr_cursor c = kr_cursor_start(x->dev->pool, job, thread, rows * parts, 1);
-    while (kr_cursor_next(x->dev->pool, &c, &lo, &hi)) {
-        uint32_t c0 = lo % parts * KR_WIDE_PART;
-        kr_cpu_elementwise(x, thread, op, lo / parts, c0, CN_MIN(c0 + KR_WIDE_PART, width));
-    }
-}
-
-static void heavy_work(struct kr_cpu_exec *x, uint32_t thread, const struct kr_level *l)
-{
-    for (uint32_t i = l->heavy_begin; i < l->heavy_end; i++) {
-        const struct kr_step *s = &x->heavy_steps[i];
-        enum kr_op_kind kind = x->plan->ops[s->op].kind;
-        uint32_t job = i - l->heavy_begin;
-        if (kind == KR_OP_ATTENTION)
-            kr_cpu_attention(x, thread, job, s);
-        else if (kind == KR_OP_MATMUL)
-            multiply(x, thread, job, s);
-        else
-            wide_elementwise(x, thread, job, s);
-    }
-}
-
-/* Rows are given out a few at a time; a row's ops of one level stay with one thread. */
-static void shared_row_work(struct kr_cpu_exec *x, uint32_t thread, const struct kr_level *l)
-{
-    struct kr_pool *pool = x->dev->pool;
-    uint32_t threads = kr_pool_threads(pool), n = x->now.n_rows, lo, hi;
-    struct kr_cursor c = kr_cursor_start(pool, 0, thread, n, CN_MIN(n / (4 * threads) + 1, 8u));
-    while (kr_cursor_next(pool, &c, &lo, &hi)) {
-        if (!l->logits_only) kr_cpu_row_work(x, thread, l, KR_DOM_ROWS, lo, hi);
-        if (lo < x->now.n_logits)
-            kr_cpu_row_work(x, thread, l, KR_DOM_LOGITS, lo, CN_MIN(hi, x->now.n_logits));
-    }
-    kr_pool_barrier(pool, 1);
-}
-
-static void own_row_work(struct kr_cpu_exec *x, uint32_t thread, const struct kr_level *l)
-{
-    kr_cpu_row_work(x, thread, l, KR_DOM_ROWS, 0, x->now.n_rows);
-    kr_cpu_row_work(x, thread, l, KR_DOM_LOGITS, 0, x->now.n_logits);
-    if (l->lone_write) kr_pool_barrier(x->dev->pool, 0);
-}
-
-static void run_levels(void *arg, uint32_t thread)
+static void attention_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     struct kr_cpu_exec *x = arg;
-    uint32_t end = x->n_levels;
-    /* Without logits only what the pool keeps is of use. */
-    if (!x->now.n_logits) end = CN_MIN(end, x->last_kv_level + 1);
-    for (uint32_t i = 0; i < end; i++) {
-        const struct kr_level *l = &x->levels[i];
-        bool last = !x->now.n_logits && i + 1 == end;
-        if (l->logits_only && !x->now.n_logits) continue;
-        if (l->row_begin < l->row_end) {
-            if (x->now.few)
-                own_row_work(x, thread, l);
-            else
-                shared_row_work(x, thread, l);
-        }
-        if (l->heavy_begin == l->heavy_end || (last && !x->now.few)) continue;
-        heavy_work(x, thread, l);
-        if (i + 1 < end) kr_pool_barrier(x->dev->pool, l->heavy_end - l->heavy_begin);
+    for (uint32_t i = lo; i < hi; i++)
+        kr_cpu_attention(x, thread, &x->heavy_steps[index], i);
+}
+
+static uint32_t wide_parts(const struct kr_cpu_exec *x, const struct kr_step *s)
+{
+    uint32_t width = x->plan->values[x->plan->ops[s->op].out].width;
+    return (width + KR_WIDE_PART - 1) / KR_WIDE_PART;
+}
+
+/* Rows as wide as a vocabulary: a unit is some columns of a row. */
+static void wide_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    const struct kr_cpu_exec *x = arg;
+    const struct kr_step *s = &x->heavy_steps[index];
+    const struct kr_plan_op *op = &x->plan->ops[s->op];
+    uint32_t width = x->plan->values[op->out].width, parts = wide_parts(x, s);
+    for (uint32_t i = lo; i < hi; i++) {
+        uint32_t c0 = i % parts * KR_WIDE_PART;
+        kr_cpu_elementwise(x, op, i / parts, c0, CN_MIN(c0 + KR_WIDE_PART, width));
     }
+}
+
+/* ---- stages ------------------------------------------------------------------------------------- */
+
+static void add_rows(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t level,
+                     enum kr_domain domain)
+{
+    uint32_t n = kr_domain_rows(x, domain), threads = kr_pool_threads(x->dev->pool);
+    if (!x->levels[level].has_rows[domain] || !n) return;
+    x->jobs[stage->first_job + stage->n_jobs++] =
+        (struct kr_job){ .fn = row_job, .index = 2 * level + domain, .n = n,
+                         .chunk = CN_MIN(n / (4 * threads) + 1, 8u) };
+}
+
+static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t index)
+{
+    const struct kr_step *s = &x->heavy_steps[index];
+    const struct kr_plan_op *op = &x->plan->ops[s->op];
+    uint32_t rows = kr_domain_rows(x, s->domain);
+    if (!rows) return;
+    struct kr_job *j = &x->jobs[stage->first_job + stage->n_jobs++];
+    *j = (struct kr_job){ .index = index, .chunk = 1 };
+    if (op->kind == KR_OP_ATTENTION) {
+        j->fn = attention_job;
+        j->n = kr_cpu_attention_works(x, s);
+    } else if (op->kind == KR_OP_MATMUL) {
+        j->fn = matmul_job;
+        j->n = ((x->packed[s->weight].rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS + 1) / 2;
+        j->chunk = s->chunk;
+    } else {
+        j->fn = wide_job;
+        j->n = rows * wide_parts(x, s);
+    }
+}
+
+/* The step's stages: row work and heavy work of each level. Without logits only what the pool keeps
+ * is of use, so that the last store of K and V is the end. */
+static uint32_t make_stages(struct kr_cpu_exec *x)
+{
+    uint32_t n = 0, n_jobs = 0, end = x->n_levels;
+    if (!x->now.n_logits) end = CN_MIN(end, x->last_kv_level + 1);
+    for (uint32_t l = 0; l < end; l++) {
+        struct kr_stage *rows = &x->stages[n++];
+        *rows = (struct kr_stage){ .first_job = n_jobs };
+        add_rows(x, rows, l, KR_DOM_ROWS);
+        add_rows(x, rows, l, KR_DOM_LOGITS);
+        n_jobs += rows->n_jobs;
+        if (!x->now.n_logits && l + 1 == end) break;
+        struct kr_stage *heavy = &x->stages[n++];
+        *heavy = (struct kr_stage){ .first_job = n_jobs };
+        for (uint32_t i = x->levels[l].heavy_begin; i < x->levels[l].heavy_end; i++)
+            add_heavy(x, heavy, i);
+        n_jobs += heavy->n_jobs;
+    }
+    return n;
 }
 
 int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_batch *b,
@@ -105,11 +117,9 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
     uint32_t n_logits;
     int rc = kr_cpu_check_batch(x, mem, b, &n_logits, err);
     if (rc) return rc;
-    x->now = (struct kr_bound){ .batch = b, .mem = mem, .n_rows = b->n_rows, .n_logits = n_logits,
-                                .few = x->dev->fuse && b->n_rows <= KR_FEW_ROWS };
+    x->now = (struct kr_bound){ .batch = b, .mem = mem, .n_rows = b->n_rows, .n_logits = n_logits };
     kr_cpu_cut_batch(x);
-    if (kr_pool_run(x->dev->pool, x->n_jobs, run_levels, x))
-        return cn_fail(err, CN_ENOMEM, "out of memory");
+    kr_pool_run(x->dev->pool, x->stages, make_stages(x), x->jobs, x);
     x->now.batch = NULL;
     *ticket = ++x->ticket;
     return 0;

@@ -101,20 +101,15 @@ static int copy_vectors(struct kr_cpu_exec *x, uint64_t n_floats)
 struct pack_job {
     const struct kr_packed *w;
     const void *src;
-    struct kr_pool *pool;
 };
 
-static void pack_share(void *arg, uint32_t thread)
+static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     const struct pack_job *j = arg;
-    uint64_t pairs = (n_groups(j->w) + 1) / 2;
-    uint32_t n = kr_pool_threads(j->pool);
-    uint64_t g0 = pairs * thread / n * 2, g1 = pairs * (thread + 1) / n * 2;
-    g1 = CN_MIN(g1, n_groups(j->w));
-    if (g0 < g1) kr_pack(j->w, j->src, (uint32_t)g0, (uint32_t)g1);
+    kr_pack(j->w, j->src, 2 * lo, CN_MIN(2 * hi, n_groups(j->w)));
 }
 
-static int pack_all(struct kr_cpu_exec *x, const struct kr_tensor *const *from)
+static void pack_all(struct kr_cpu_exec *x, const struct kr_tensor *const *from)
 {
     uint64_t done = 0, total = x->base.info.packed_bytes;
     uint8_t *at = x->weight_mem;
@@ -122,12 +117,14 @@ static int pack_all(struct kr_cpu_exec *x, const struct kr_tensor *const *from)
         struct kr_packed *w = &x->packed[i];
         w->data = at;
         at += packed_size(w);
-        struct pack_job job = { w, from[i]->data, x->dev->pool };
-        if (kr_pool_run(x->dev->pool, 1, pack_share, &job)) return CN_ENOMEM;
+        struct pack_job pack = { w, from[i]->data };
+        uint32_t pairs = (n_groups(w) + 1) / 2;
+        struct kr_job job = { .fn = pack_pairs, .n = pairs,
+                              .chunk = pairs / (4 * kr_pool_threads(x->dev->pool)) + 1 };
+        kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
         done += packed_size(w);
         if (x->opts.progress) x->opts.progress(x->opts.progress_arg, done, total);
     }
-    return 0;
 }
 
 int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
@@ -151,7 +148,7 @@ int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
             madvise(x->weight_mem, x->weight_mem_bytes, MADV_HUGEPAGE);
         }
     }
-    if (!rc && x->weight_mem) rc = pack_all(x, from);
+    if (!rc && x->weight_mem) pack_all(x, from);
     free(from);
     if (!rc) return 0;
     return cn_fail(err, rc, "out of memory: the repacked weights need %llu bytes",
