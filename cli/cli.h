@@ -1,0 +1,73 @@
+/* cli: the two mains and their commands. The only folder that sees everything.
+ * Exit codes: 0 done, 1 failed, 2 wrong use. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include "base/base.h"
+#include "config/config.h"
+#include "runtime/runtime.h"
+
+#define CLI_VERSION CONIFER_VERSION /* from meson.build */
+
+/* Commands: argv[0] is the name to show in messages ("conifer run"); argv may be changed. */
+int cli_serve(int argc, char **argv);
+int cli_run(int argc, char **argv);
+int cli_show(int argc, char **argv);
+int cli_bench(int argc, char **argv);
+int cli_tokenize(int argc, char **argv);
+int cli_key(int argc, char **argv);
+int cli_version(int argc, char **argv);
+
+/* ---- term.c: messages and progress on standard error ------------------------------------------ */
+
+/* "name: message", with the field in front where err names one; returns 1. */
+int cli_error(const char *name, const struct cn_error *err);
+/* "name: text" and a hint at --help; returns 2. */
+int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
+/* Progress of loading: one line that is rewritten, on a terminal, after the first second. */
+struct cli_progress {
+    uint64_t started_ns, shown_ns;
+    bool shown, tty;
+};
+void cli_progress_start(struct cli_progress *p);
+void cli_progress_update(void *arg, uint64_t done, uint64_t total);
+void cli_progress_end(struct cli_progress *p);
+
+/* ---- stack.c: a model in this process, no sockets ---------------------------------------------- */
+
+struct cli_stack {
+    struct cfg cfg;
+    struct cn_metrics metrics;
+    char *path, *name;
+    struct rt *rt;
+    struct cn_mailbox mail;
+    bool mail_ready, cfg_ready;
+    uint64_t last_id;
+};
+/* Reads config and the options it knows out of argv; logs warnings and worse only. */
+int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_error *err);
+/* Finds and loads the model. */
+int cli_stack_open(struct cli_stack *s, struct cn_error *err);
+void cli_stack_close(struct cli_stack *s);
+/* Finds the file, saying what to do when there is none. */
+int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
+
+/* What a request does with its events; any may be NULL. */
+struct cli_sink {
+    void *arg;
+    void (*on_text)(void *arg, const char *text, size_t n);
+    void (*on_token)(void *arg); /* once per token, as it arrives */
+    /* Asked about 20 times a second and at every event: true cancels. */
+    bool (*stopped)(void *arg);
+};
+struct cli_result {
+    int code;                /* of END: 0, CN_ECANCELLED, ... */
+    char message[512];
+    enum rt_finish finish;   /* of the first choice */
+    struct rt_usage usage;
+};
+/* Submits (moved) and waits for the end. An error that comes at once is in the result too. */
+void cli_stack_ask(struct cli_stack *s, struct rt_request *q, const struct cli_sink *sink,
+                   struct cli_result *out);
+
+#endif

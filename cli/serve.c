@@ -1,0 +1,108 @@
+/* conifer-server, and `conifer serve`: config -> sockets -> model -> serve until drained. */
+#include "cli/cli.h"
+#include "server/server.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void help(const char *name)
+{
+    printf("usage: %s [options]\n\n"
+           "Serves a model over HTTP to OpenAI-compatible clients.\n\n%s"
+           "  --check-config         check the settings and exit\n"
+           "  --help                 this text\n"
+           "  --version              the version\n",
+           name, cfg_args_help());
+}
+
+/* Loading tells systemd that it goes on, so that a slow disk is no failed start. */
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct cli_progress *p = arg;
+
+    cli_progress_update(p, done, total);
+    uint64_t now = cn_now_ns();
+    if (p->tty || now - p->shown_ns < 10000000000u) return;
+    p->shown_ns = now;
+    srv_notify("EXTEND_TIMEOUT_USEC=30000000");
+}
+
+static int serve(const struct cfg *cfg, const char *name)
+{
+    struct cn_error err = {0};
+    struct cn_metrics *metrics = cn_calloc(1, sizeof *metrics);
+    struct cli_progress progress;
+    struct srv *s = NULL;
+    struct rt *rt = NULL;
+    char *path = NULL, *model = NULL;
+    int rc = metrics ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory");
+
+    if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
+    struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
+    if (!rc) rc = srv_new(&opts, &s, &err);
+    cli_progress_start(&progress);
+    progress.shown_ns = progress.started_ns;
+    struct rt_opts ro = {.cfg = cfg,
+                         .metrics = metrics,
+                         .model_path = path,
+                         .model_id = model,
+                         .progress = on_progress,
+                         .progress_arg = &progress};
+    if (!rc) rc = rt_new(&ro, &rt, &err);
+    cli_progress_end(&progress);
+    if (!rc) rc = srv_run(s, rt, &err);
+    if (rc) cli_error(name, &err);
+    if (rc == CN_EBUSY) _exit(1); /* the engine does not answer: its thread cannot be joined */
+    rt_free(rt);
+    srv_free(s);
+    free(path);
+    free(model);
+    free(metrics);
+    return rc ? 1 : 0;
+}
+
+int cli_serve(int argc, char **argv)
+{
+    static const struct option options[] = {{"check-config", no_argument, NULL, 'c'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"version", no_argument, NULL, 'v'},
+                                            {NULL, 0, NULL, 0}};
+    struct cn_error err = {0};
+    struct cfg cfg;
+    bool check = false;
+    int opt, rc = cfg_init(&cfg, &err);
+
+    if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
+    if (rc) {
+        cli_error(argv[0], &err);
+        cfg_fini(&cfg);
+        return rc == CN_EIO || rc == CN_ENOMEM ? 1 : 2;
+    }
+    opterr = 0;
+    optind = 0;
+    while ((opt = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+        if (opt == 'c') {
+            check = true;
+            continue;
+        }
+        if (opt == 'h') help(argv[0]);
+        else if (opt == 'v') printf("conifer-server %s\n", CLI_VERSION);
+        else cli_usage(argv[0], "unknown option %s", argv[optind - 1]);
+        cfg_fini(&cfg);
+        return opt == '?' ? 2 : 0;
+    }
+    if (optind < argc) {
+        rc = cli_usage(argv[0], "unexpected argument %s", argv[optind]);
+    } else if (cfg_check(&cfg, &err)) {
+        rc = cli_error(argv[0], &err) + 1;
+    } else if (check) {
+        puts("the configuration is valid");
+    } else {
+        cfg_log_setup(&cfg);
+        rc = serve(&cfg, argv[0]);
+    }
+    cfg_fini(&cfg);
+    return rc;
+}

@@ -1,0 +1,124 @@
+/* A model in this process: config, runtime, one request at a time. Main thread. */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_error *err)
+{
+    memset(s, 0, sizeof *s);
+    s->cfg_ready = true;
+    int rc = cfg_init(&s->cfg, err);
+    if (!rc) rc = cfg_set(&s->cfg, "log.level", "warn", err);
+    if (!rc) rc = cfg_from_args(&s->cfg, argc, argv, err);
+    if (!rc) cfg_log_setup(&s->cfg);
+    return rc;
+}
+
+int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err)
+{
+    int rc = cfg_model_file(cfg, path, name, err);
+
+    if (rc == CN_EMODEL && err) {
+        size_t n = strlen(err->message);
+        snprintf(err->message + n, sizeof err->message - n,
+                 " (./quickstart fetches the default model; --model takes a GGUF file too)");
+    }
+    return rc;
+}
+
+int cli_stack_open(struct cli_stack *s, struct cn_error *err)
+{
+    struct cli_progress progress;
+    int rc = cli_find_model(&s->cfg, &s->path, &s->name, err);
+
+    if (!rc && !(rc = cn_mailbox_init(&s->mail, NULL, NULL))) s->mail_ready = true;
+    if (rc) return rc;
+    cli_progress_start(&progress);
+    struct rt_opts opts = {.cfg = &s->cfg,
+                           .metrics = &s->metrics,
+                           .model_path = s->path,
+                           .model_id = s->name,
+                           .progress = cli_progress_update,
+                           .progress_arg = &progress};
+    rc = rt_new(&opts, &s->rt, err);
+    cli_progress_end(&progress);
+    return rc;
+}
+
+static void drop_events(struct cn_mailbox *m)
+{
+    for (struct cn_msg *e = cn_mailbox_take(m), *next; e; e = next) {
+        next = e->next;
+        rt_event_free(CN_CONTAINER(e, struct rt_event, msg));
+    }
+}
+
+void cli_stack_close(struct cli_stack *s)
+{
+    rt_free(s->rt);
+    if (s->mail_ready) {
+        drop_events(&s->mail);
+        cn_mailbox_fini(&s->mail);
+    }
+    free(s->path);
+    free(s->name);
+    if (s->cfg_ready) cfg_fini(&s->cfg);
+    memset(s, 0, sizeof *s);
+}
+
+/* True at the end. */
+static bool take_event(const struct rt_event *e, const struct cli_sink *sink,
+                       struct cli_result *out)
+{
+    switch (e->kind) {
+    case RT_EV_TOKENS:
+        for (size_t i = 0; sink->on_token && i < e->n_tokens; i++)
+            sink->on_token(sink->arg);
+        if (sink->on_text && e->text_len) sink->on_text(sink->arg, e->text, e->text_len);
+        break;
+    case RT_EV_CHOICE_END:
+        if (e->choice == 0) out->finish = e->finish;
+        break;
+    case RT_EV_END:
+        out->code = e->code;
+        snprintf(out->message, sizeof out->message, "%s", e->message);
+        out->usage = e->usage;
+        return true;
+    case RT_EV_ACCEPTED:
+    case RT_EV_PROMPT:
+        break;
+    }
+    return false;
+}
+
+void cli_stack_ask(struct cli_stack *s, struct rt_request *q, const struct cli_sink *sink,
+                   struct cli_result *out)
+{
+    struct cn_error err = {0};
+    uint64_t id = ++s->last_id;
+    bool done = false, cancelled = false;
+
+    memset(out, 0, sizeof *out);
+    q->id = id;
+    q->reply = &s->mail;
+    if (rt_submit(s->rt, q, &err)) {
+        out->code = err.code;
+        snprintf(out->message, sizeof out->message, "%s", err.message);
+        rt_request_fini(q);
+        return;
+    }
+    while (!done) {
+        cn_mailbox_wait(&s->mail, 50000000u);
+        if (!cancelled && sink->stopped && sink->stopped(sink->arg)) {
+            cancelled = true;
+            rt_cancel(s->rt, &s->mail, id);
+        }
+        for (struct cn_msg *m = cn_mailbox_take(&s->mail), *next; m; m = next) {
+            struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
+            next = m->next;
+            if (e->id == id && take_event(e, sink, out)) done = true;
+            rt_event_free(e);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int cli_error(const char *name, const struct cn_error *err)
+{
+    const char *text = err->message[0] ? err->message : cn_err_info(err->code)->text;
+
+    if (err->param[0] && !strstr(text, err->param))
+        fprintf(stderr, "%s: %s: %s\n", name, err->param, text);
+    else
+        fprintf(stderr, "%s: %s\n", name, text);
+    return 1;
+}
+
+int cli_usage(const char *name, const char *fmt, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "%s: ", name);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\nTry %s --help\n", name);
+    return 2;
+}
+
+void cli_progress_start(struct cli_progress *p)
+{
+    p->started_ns = cn_now_ns();
+    p->shown_ns = 0;
+    p->shown = false;
+    p->tty = isatty(STDERR_FILENO);
+}
+
+void cli_progress_update(void *arg, uint64_t done, uint64_t total)
+{
+    struct cli_progress *p = arg;
+    uint64_t now = cn_now_ns();
+
+    if (!p->tty || now - p->started_ns < 1000000000u || now - p->shown_ns < 100000000u) return;
+    p->shown_ns = now;
+    p->shown = true;
+    fprintf(stderr, "\rloading the model: %3.0f %% of %.0f MiB ",
+            total ? 100.0 * (double)done / (double)total : 0.0, (double)total / 1048576);
+    fflush(stderr);
+}
+
+void cli_progress_end(struct cli_progress *p)
+{
+    if (p->shown) fprintf(stderr, "\r\033[K");
+    p->shown = false;
+}

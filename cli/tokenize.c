@@ -1,0 +1,102 @@
+/* conifer tokenize: ids of standard input by a model's own tokenizer. Vocabulary-only files do. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int read_all(struct cn_buf *b, struct cn_error *err)
+{
+    char part[65536];
+    ssize_t n;
+
+    while ((n = read(STDIN_FILENO, part, sizeof part)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return cn_fail(err, CN_EIO, "standard input: %s", strerror(errno));
+        if (cn_buf_append(b, part, (size_t)n)) return cn_fail(err, CN_ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
+static int print_ids(const struct eng_ids *ids, struct cn_error *err)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        printf(i ? " %u" : "%u", ids->v[i]);
+    putchar('\n');
+    return fflush(stdout) ? cn_fail(err, CN_EIO, "standard output: %s", strerror(errno)) : 0;
+}
+
+static int print_lines(const struct eng_ids *ids, const struct eng_vocab *v, struct cn_error *err)
+{
+    struct cn_buf b;
+    int rc = 0;
+
+    cn_buf_init(&b, 0);
+    for (size_t i = 0; i < ids->n; i++) {
+        struct eng_str s = eng_vocab_piece(v, ids->v[i], true);
+        cn_buf_printf(&b, "%u\t", ids->v[i]);
+        cn_buf_json_str(&b, s.p, s.n);
+        cn_buf_putc(&b, '\n');
+    }
+    if (b.failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    else if (b.len && (fwrite(b.data, 1, b.len, stdout) != b.len || fflush(stdout)))
+        rc = cn_fail(err, CN_EIO, "standard output: %s", strerror(errno));
+    cn_buf_fini(&b);
+    return rc;
+}
+
+static int tokenize(const char *path, bool ids_only, bool special, struct cn_error *err)
+{
+    struct eng_gguf *g = NULL;
+    struct eng_vocab *v = NULL;
+    struct eng_ids ids = {0};
+    struct cn_buf text;
+    int rc = eng_gguf_open(path, &g, err);
+
+    cn_buf_init(&text, 0);
+    if (!rc) rc = eng_gguf_vocab(g, &v, err);
+    if (!rc) rc = read_all(&text, err);
+    unsigned flags = ENG_TOKENIZE_PARSE | (special ? ENG_TOKENIZE_SPECIAL : 0u);
+    if (!rc) rc = eng_tokenize(v, text.data ? text.data : "", text.len, NULL, 0, flags, &ids, err);
+    if (!rc) rc = ids_only ? print_ids(&ids, err) : print_lines(&ids, v, err);
+    cn_buf_fini(&text);
+    eng_ids_fini(&ids);
+    eng_vocab_free(v);
+    eng_gguf_close(g);
+    return rc;
+}
+
+int cli_tokenize(int argc, char **argv)
+{
+    static const struct option options[] = {{"ids", no_argument, NULL, 'i'},
+                                            {"no-special", no_argument, NULL, 'n'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    struct cn_error err = {0};
+    bool ids_only = false, special = true;
+    int opt;
+
+    opterr = 0;
+    while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (opt) {
+        case 'i':
+            ids_only = true;
+            break;
+        case 'n':
+            special = false;
+            break;
+        case 'h':
+            puts("usage: conifer tokenize MODEL.gguf [--ids] [--no-special] < TEXT\n\n"
+                 "  --ids         only the ids, on one line\n"
+                 "  --no-special  do not add what the vocabulary puts at the beginning and the end");
+            return 0;
+        default:
+            return cli_usage(argv[0], "unknown option %s", argv[optind - 1]);
+        }
+    }
+    if (optind + 1 != argc) return cli_usage(argv[0], "one model file is expected");
+    return tokenize(argv[optind], ids_only, special, &err) ? cli_error(argv[0], &err) : 0;
+}

@@ -1,0 +1,115 @@
+/* A call's way over a worker: parse, validate, render, tokenise. Owns nothing but the call. */
+#include "server/call.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+void srv_call_free(struct srv_call *c)
+{
+    if (!c) return;
+    cn_buf_fini(&c->body);
+    cn_buf_fini(&c->answer);
+    json_decref(c->root);
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        free(c->prompts[i].ids);
+        free(c->prompts[i].text);
+    }
+    free(c->prompts);
+    for (size_t i = 0; i < c->n_stop; i++)
+        free(c->stop[i]);
+    free(c->stop);
+    free(c->stop_ids);
+    free(c->bias);
+    free(c);
+}
+
+int srv_call_parse(struct srv_call *c)
+{
+    if (c->root) return 0;
+    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->root, &c->err);
+    if (!rc) cn_buf_fini(&c->body);
+    return rc;
+}
+
+static int check_model(struct srv_call *c)
+{
+    const json_t *m = c->p.model;
+
+    if (!m) return 0;
+    if (json_string_length(m) == strlen(c->env->model_id) &&
+        !strcmp(json_string_value(m), c->env->model_id))
+        return 0;
+    char name[130];
+    snprintf(name, sizeof name, "%.128s", json_string_value(m));
+    return cn_fail_param(&c->err, CN_EMODEL, "model", "the model %s does not exist", name);
+}
+
+static int render_answer(struct srv_call *c)
+{
+    struct eng_rendered r = {0};
+    int rc = srv_chat_render(c, &r);
+
+    if (rc) return rc;
+    cn_buf_puts(&c->answer, "{\"prompt\":");
+    cn_buf_json_str(&c->answer, r.text.data ? r.text.data : "", r.text.len);
+    cn_buf_putc(&c->answer, '}');
+    eng_rendered_fini(&r);
+    return c->answer.failed ? cn_fail(&c->err, CN_ENOMEM, "out of memory") : 0;
+}
+
+static int work(struct srv_call *c)
+{
+    static const enum srv_endpoint endpoint[] = {
+        [SRV_OP_CHAT] = SRV_EP_CHAT,       [SRV_OP_TEXT] = SRV_EP_TEXT,
+        [SRV_OP_TOKENIZE] = SRV_EP_TOK,    [SRV_OP_DETOKENIZE] = SRV_EP_DETOK,
+        [SRV_OP_TEMPLATE] = SRV_EP_CHAT,
+    };
+    int rc = srv_call_parse(c);
+
+    if (!rc) rc = srv_params_read(&c->p, c->root, endpoint[c->op], &c->err);
+    if (!rc) rc = check_model(c);
+    if (rc) return rc;
+    switch (c->op) {
+    case SRV_OP_CHAT:
+        if ((rc = srv_sampling_read(c))) return rc;
+        return srv_chat_prompt(c);
+    case SRV_OP_TEXT:
+        if ((rc = srv_sampling_read(c))) return rc;
+        return srv_text_prompts(c);
+    case SRV_OP_TOKENIZE:
+        return srv_tokenize_answer(c);
+    case SRV_OP_DETOKENIZE:
+        return srv_detokenize_answer(c);
+    case SRV_OP_TEMPLATE:
+        return render_answer(c);
+    }
+    return cn_fail(&c->err, CN_EINTERNAL, "unknown operation");
+}
+
+/* The parsed body is not needed any more: its memory goes before the request waits its turn. */
+static void drop_body(struct srv_call *c)
+{
+    cn_buf_fini(&c->body);
+    json_decref(c->root);
+    c->root = NULL;
+#define PARAM(ep, name, type, member, def, low, high) DROP_##type(member)
+#define DROP_BOOL(m)
+#define DROP_INT(m)
+#define DROP_NUM(m)
+#define DROP_STR(m) c->p.m = NULL;
+#define DROP_ARR(m) c->p.m = NULL;
+#define DROP_OBJ(m) c->p.m = NULL;
+#define DROP_ANY(m) c->p.m = NULL;
+#include "server/params.def"
+#undef PARAM
+}
+
+void srv_call_work(struct srv_job *job)
+{
+    struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
+    int rc = work(c);
+
+    if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    drop_body(c);
+}

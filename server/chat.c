@@ -1,0 +1,255 @@
+/* Chat bodies: messages are checked and put into the shape that templates know, rendered, tokenised.
+ * Worker threads; works on one call, whose parsed body it may change. */
+#include "server/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct at {
+    size_t message;
+    struct cn_error *err;
+};
+
+static int bad(const struct at *at, int code, const char *field, const char *why)
+{
+    char param[96];
+
+    snprintf(param, sizeof param, "messages[%zu]%s%s", at->message, field[0] ? "." : "", field);
+    return cn_fail_param(at->err, code, param, "%s %s", param, why);
+}
+
+/* Text parts become one string, a line each: what most templates expect. */
+static int join_parts(json_t *message, json_t *parts, const struct at *at)
+{
+    struct cn_buf b;
+    size_t i;
+    json_t *part;
+    int rc = 0;
+
+    cn_buf_init(&b, 0);
+    json_array_foreach (parts, i, part) {
+        char field[64];
+        json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        snprintf(field, sizeof field, "content[%zu]", i);
+        if (!json_is_object(part)) rc = bad(at, CN_ETYPE, field, "must be an object");
+        else if (!json_is_string(type)) rc = bad(at, CN_ETYPE, field, "must have a type");
+        else if (strcmp(json_string_value(type), "text") &&
+                 strcmp(json_string_value(type), "input_text") &&
+                 strcmp(json_string_value(type), "refusal"))
+            rc = bad(at, CN_EUNSUPP, field, "has a type that is not supported: this model reads text");
+        else if (!strcmp(json_string_value(type), "refusal")) continue;
+        else if (!json_is_string(text)) rc = bad(at, CN_ETYPE, field, "must have a text");
+        if (rc) break;
+        if (i) cn_buf_putc(&b, '\n');
+        cn_buf_append(&b, json_string_value(text), json_string_length(text));
+    }
+    if (!rc && (b.failed || json_object_set_new(message, "content",
+                                                json_stringn(b.data ? b.data : "", b.len))))
+        rc = cn_fail(at->err, CN_ENOMEM, "out of memory");
+    cn_buf_fini(&b);
+    return rc;
+}
+
+/* Arguments come as text that holds JSON; templates want the object. Other text stays. */
+static int open_arguments(json_t *call, const struct at *at)
+{
+    json_t *function = json_object_get(call, "function");
+    json_t *text = json_object_get(function, "arguments"), *value;
+
+    if (!json_is_object(function)) return bad(at, CN_ETYPE, "tool_calls", "must hold functions");
+    if (!json_is_string(json_object_get(function, "name")))
+        return bad(at, CN_ETYPE, "tool_calls", "must hold functions with a name");
+    if (!json_is_string(text)) return 0;
+    if (srv_json_parse(json_string_value(text), json_string_length(text), &value, NULL)) return 0;
+    if (json_object_set_new(function, "arguments", value))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+static int check_tool_calls(json_t *message, const struct at *at)
+{
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+
+    if (!calls) return 0;
+    if (json_is_null(calls)) {
+        json_object_del(message, "tool_calls");
+        return 0;
+    }
+    if (!json_is_array(calls)) return bad(at, CN_ETYPE, "tool_calls", "must be an array");
+    json_array_foreach (calls, i, call) {
+        if (!json_is_object(call)) return bad(at, CN_ETYPE, "tool_calls", "must hold objects");
+        int rc = open_arguments(call, at);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static bool role_ok(const char *role)
+{
+    static const char *const known[] = {"system", "developer", "user", "assistant", "tool",
+                                        "function"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(known); i++)
+        if (!strcmp(role, known[i])) return true;
+    return false;
+}
+
+static int check_message(json_t *m, const struct at *at)
+{
+    if (!json_is_object(m)) return bad(at, CN_ETYPE, "", "must be an object");
+    json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
+
+    if (!role) return bad(at, CN_EMISSING, "role", "is missing");
+    if (!json_is_string(role)) return bad(at, CN_ETYPE, "role", "must be a string");
+    if (!role_ok(json_string_value(role)))
+        return bad(at, CN_EINVAL, "role",
+                   "must be one of system, developer, user, assistant, tool, function");
+    int rc = check_tool_calls(m, at);
+    if (rc) return rc;
+    if (json_is_string(content)) return 0;
+    if (json_is_array(content)) return join_parts(m, content, at);
+    if (content && !json_is_null(content))
+        return bad(at, CN_ETYPE, "content", "must be a string or an array of parts");
+    if (!strcmp(json_string_value(role), "assistant")) return 0;
+    return bad(at, CN_EMISSING, "content", "is missing");
+}
+
+static int check_messages(struct srv_call *c)
+{
+    struct at at = {.err = &c->err};
+    json_t *m;
+    int rc;
+
+    if (!c->p.messages)
+        return cn_fail_param(&c->err, CN_EMISSING, "messages", "messages is missing");
+    if (!json_array_size(c->p.messages))
+        return cn_fail_param(&c->err, CN_EINVAL, "messages", "messages is empty");
+    json_array_foreach (c->p.messages, at.message, m)
+        if ((rc = check_message(m, &at))) return rc;
+    return 0;
+}
+
+static int check_tools(struct srv_call *c)
+{
+    const json_t *choice = c->p.tool_choice;
+    json_t *tool;
+    size_t i;
+
+    json_array_foreach (c->p.tools, i, tool) {
+        const json_t *f = json_object_get(tool, "function");
+        const json_t *type = json_object_get(tool, "type");
+        if (!json_is_object(tool) || !json_is_string(type))
+            return cn_fail_param(&c->err, CN_ETYPE, "tools",
+                                 "tools[%zu] must be an object with a type", i);
+        if (strcmp(json_string_value(type), "function"))
+            return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
+                                 "tools[%zu]: the only type supported is function", i);
+        if (!json_is_string(json_object_get(f, "name")))
+            return cn_fail_param(&c->err, CN_ETYPE, "tools",
+                                 "tools[%zu].function must have a name", i);
+    }
+    if (!choice || (json_is_string(choice) && !strcmp(json_string_value(choice), "auto"))) return 0;
+    if (json_is_string(choice) && !strcmp(json_string_value(choice), "none")) {
+        c->p.tools = NULL;
+        return 0;
+    }
+    if (!json_is_string(choice) && !json_is_object(choice))
+        return cn_fail_param(&c->err, CN_ETYPE, "tool_choice",
+                             "tool_choice must be a string or an object");
+    return cn_fail_param(&c->err, CN_EUNSUPP, "tool_choice",
+                         "tool_choice: auto and none are supported");
+}
+
+/* Variables for the template: chat_template_kwargs, and enable_thinking when it was given. */
+static int make_kwargs(struct srv_call *c, json_t **out)
+{
+    static const char *const reserved[] = {
+        "messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
+        "bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "tokenize",
+        "strftime_now", "raise_exception",
+    };
+    *out = NULL;
+    for (size_t i = 0; i < CN_ARRAY_LEN(reserved); i++)
+        if (json_object_get(c->p.template_kwargs, reserved[i]))
+            return cn_fail_param(&c->err, CN_EINVAL, "chat_template_kwargs",
+                                 "chat_template_kwargs may not set %s", reserved[i]);
+    if (!c->p.template_kwargs && !srv_given(&c->p, SRV_P_enable_thinking)) return 0;
+    json_t *kw = c->p.template_kwargs ? json_copy(c->p.template_kwargs) : json_object();
+    if (!kw) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (srv_given(&c->p, SRV_P_enable_thinking) &&
+        json_object_set_new(kw, "enable_thinking", json_boolean(c->p.enable_thinking))) {
+        json_decref(kw);
+        return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    }
+    *out = kw;
+    return 0;
+}
+
+static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
+{
+    return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
+}
+
+int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
+{
+    const struct eng_vocab *v = c->env->vocab;
+    json_t *kwargs;
+    int rc;
+
+    if (!c->env->chat_template)
+        return cn_fail(&c->err, CN_EUNSUPP,
+                       "this model has no chat template; use /v1/completions, or start the server "
+                       "with --chat-template");
+    if (c->p.chat_template)
+        return cn_fail_param(&c->err, CN_EUNSUPP, "chat_template",
+                             "chat_template: a request may not bring its own template");
+    if (c->p.continue_final)
+        return cn_fail_param(&c->err, CN_EUNSUPP, "continue_final_message",
+                             "continue_final_message is not supported");
+    if ((rc = check_messages(c)) || (rc = check_tools(c)) || (rc = make_kwargs(c, &kwargs)))
+        return rc;
+    struct eng_template_in in = {
+        .messages = c->p.messages,
+        .tools = json_array_size(c->p.tools) ? c->p.tools : NULL,
+        .documents = c->p.documents,
+        .kwargs = kwargs,
+        .add_generation_prompt = c->p.add_generation_prompt,
+        .bos_token = token_text(v, eng_vocab_bos(v)),
+        .eos_token = token_text(v, eng_vocab_eos(v)),
+        .now_s = cn_wall_s(),
+    };
+    rc = eng_template_render(c->env->chat_template, &in, out, &c->err);
+    if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    if (rc && !c->err.param[0]) snprintf(c->err.param, sizeof c->err.param, "messages");
+    json_decref(kwargs);
+    return rc;
+}
+
+int srv_chat_prompt(struct srv_call *c)
+{
+    struct eng_rendered text = {0};
+    struct eng_ids ids = {.max = c->env->context};
+    int rc = srv_chat_render(c, &text);
+
+    if (rc) return rc;
+    bool bos = c->op == SRV_OP_CHAT ? c->p.chat_add_special : false;
+    rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
+                      ENG_TOKENIZE_PARSE | (bos ? ENG_TOKENIZE_SPECIAL : 0u), &ids, &c->err);
+    eng_rendered_fini(&text);
+    if (rc == CN_EWINDOW)
+        cn_fail_param(&c->err, rc, "messages",
+                      "the conversation is longer than the context window of %llu tokens",
+                      (unsigned long long)c->env->context);
+    c->prompts = rc ? NULL : cn_calloc(1, sizeof *c->prompts);
+    if (!rc && !c->prompts) rc = cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (rc) {
+        eng_ids_fini(&ids);
+        return rc;
+    }
+    c->n_prompts = 1;
+    c->prompts[0] = (struct srv_prompt){.ids = ids.v, .n = ids.n};
+    if (!ids.n)
+        return cn_fail_param(&c->err, CN_EINVAL, "messages", "the conversation renders to nothing");
+    return 0;
+}

@@ -1,0 +1,167 @@
+/* HTTP/1.1 and 1.0 over a byte stream: connections, requests, answers. Knows no endpoint.
+ *
+ * Loop thread only. A connection handles one request at a time: while an answer is open, bytes of
+ * the next request wait (and the end of the stream is still noticed). Each request that was handed
+ * to the handler ends in exactly one of: a whole answer, the end of a streamed answer, on_gone.
+ * What llhttp lets through and we do not is decided in http_check.c. */
+#ifndef SERVER_HTTP_H
+#define SERVER_HTTP_H
+
+#include "base/base.h"
+#include "server/stream.h"
+
+#include <llhttp.h>
+
+#define SRV_MAX_TARGET     8192
+#define SRV_MAX_HEAD       32768 /* request line, headers and what stands between */
+#define SRV_MAX_HEADERS    100
+#define SRV_MAX_CHUNK_EXT  4096
+#define SRV_MAX_PIPELINED  65536 /* bytes kept while an answer is open */
+#define SRV_LINGER_IDLE_NS (5 * 1000000000ull)
+#define SRV_LINGER_MAX_NS  (30 * 1000000000ull)
+
+/* Headers whose value matters; each may come once. */
+enum srv_header {
+#define HEADER(id, name) SRV_H_##id,
+#include "server/headers.def"
+#undef HEADER
+    SRV_H_COUNT
+};
+
+/* The head of a request; alive from its first byte until its answer is done. */
+struct srv_head {
+    struct cn_buf target;
+    struct cn_buf name, value;       /* of the header being read */
+    char *values[SRV_H_COUNT];       /* NUL-terminated, no NUL inside, NULL when absent */
+    unsigned n_headers;
+    size_t header_bytes;
+    size_t path_at, path_len;        /* in target */
+    bool trailers;                   /* past the head: headers are trailers, and dropped */
+    char request_id[65];
+};
+
+enum srv_phase {
+    SRV_IDLE,     /* between requests */
+    SRV_HEADING,  /* in a request's head */
+    SRV_BODY,
+    SRV_HANDLING, /* an answer is due */
+    SRV_LINGER,   /* answered, reads only to let the peer see it */
+    SRV_CLOSED,   /* waits for the stream's on_closed */
+};
+
+struct srv_http_limits {
+    size_t max_body;
+    uint64_t header_ns, idle_ns, write_ns;
+    uint64_t body_grace_ns, body_min_rate;
+};
+
+struct srv_conn;
+struct srv_http_handler {
+    /* The head is whole and well-formed; the body is not read yet. Negative refuses it. */
+    int (*on_head)(void *ctx, struct srv_conn *c, struct cn_error *err);
+    /* The request is whole. The answer may come now or later. */
+    void (*on_request)(void *ctx, struct srv_conn *c);
+    /* The peer left while an answer was due; c->user is to be forgotten. */
+    void (*on_gone)(void *ctx, struct srv_conn *c);
+    /* A streamed answer's bytes were all given to the kernel. */
+    void (*on_sent)(void *ctx, struct srv_conn *c);
+    /* A connection's memory was given back. */
+    void (*on_closed)(void *ctx);
+};
+
+/* What all connections of a server share. */
+struct srv_http {
+    struct srv_http_limits limits;
+    const struct srv_http_handler *handler;
+    void *ctx;
+    struct cn_metrics *metrics;
+    struct srv_conn *conns;
+    size_t n_conns;
+    uint64_t body_held, body_held_max; /* bytes of all bodies at once */
+    bool draining;                     /* every answer closes */
+    int64_t date_s;
+    char date[32];
+};
+
+struct srv_conn {
+    struct srv_http *http;
+    struct srv_stream *stream;
+    struct srv_conn *prev, *next;
+    void *user;                     /* the handler's, while an answer is due */
+    const void *route;              /* the handler's notes between on_head and on_request */
+    uint32_t tenant;
+    const char *extra;              /* static: further header lines for a refusal, or NULL */
+    llhttp_t parser;
+    enum srv_phase phase;
+    struct srv_head *head;
+    struct cn_buf body;
+    struct cn_buf in;               /* bytes not parsed yet */
+    struct cn_error err;            /* why the request at hand is refused */
+    uint64_t body_budget;           /* this connection's part of http->body_held */
+    uint64_t since_ns;              /* start of the phase */
+    uint64_t read_ns;               /* last byte read while lingering */
+    uint64_t appended, stall_mark, stall_ns;
+    size_t raw_bytes, ext_bytes;    /* of this phase; of chunk extensions */
+    bool keep_alive, http10, head_only, has_body;
+    bool started;                   /* more than empty lines came */
+    bool refused;                   /* err is the answer once the message is whole */
+    bool eof, pumping, overrun;
+    bool streaming, chunked_out;
+};
+
+void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, void *ctx,
+                   struct cn_metrics *metrics);
+/* A new connection on a stream (moved; closed when memory is short). NULL in that case. */
+struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream);
+/* Looks at time-outs of all connections. */
+void srv_http_tick(struct srv_http *h, uint64_t now);
+/* Closes connections that are between requests; the others close after their answer. */
+void srv_http_drain(struct srv_http *h);
+/* Closes all of them now. on_gone comes for open answers. */
+void srv_http_close_all(struct srv_http *h);
+
+/* ---- the request at hand ------------------------------------------------------------------- */
+
+static inline enum llhttp_method srv_conn_method(const struct srv_conn *c)
+{
+    return (enum llhttp_method)c->parser.method;
+}
+static inline const char *srv_conn_header(const struct srv_conn *c, enum srv_header id)
+{
+    return c->head->values[id];
+}
+/* The path of the target, still percent-encoded; not NUL-terminated. */
+const char *srv_conn_path(const struct srv_conn *c, size_t *n);
+
+/* ---- answers (http_answer.c) --------------------------------------------------------------- */
+
+/* A whole answer. extra: further header lines, each ending in CRLF, or NULL. */
+void srv_conn_answer(struct srv_conn *c, int status, const char *type, const void *body, size_t n,
+                     const char *extra);
+/* An error in OpenAI's envelope, with the headers that its status asks for. */
+void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *extra);
+/* A streamed answer: head, then data as often as wanted, then the end. Chunked, or ended by closing
+ * for HTTP/1.0. `close`: the connection is closed afterwards in any case. */
+void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *extra);
+void srv_conn_stream_data(struct srv_conn *c, const void *data, size_t n);
+void srv_conn_stream_end(struct srv_conn *c, bool close);
+/* Bytes appended that the kernel has not taken. */
+size_t srv_conn_unsent(const struct srv_conn *c);
+/* Drops the connection at once; on_gone does not come. */
+void srv_conn_abort(struct srv_conn *c);
+/* Appends {"error":{...}} for err. */
+void srv_error_json(struct cn_buf *b, const struct cn_error *err);
+
+/* ---- between http.c, http_check.c and http_answer.c ------------------------------------------ */
+
+/* Notes one header (c->head->name and value) of the head. */
+int srv_head_header(struct srv_head *h, struct cn_error *err);
+/* All decisions on a whole head. */
+int srv_head_check(struct srv_conn *c, struct cn_error *err);
+/* host[:port] as RFC 9112 allows it in Host, without userinfo. */
+bool srv_host_ok(const char *s, size_t n);
+/* The answer is done: on to the next request, or towards closing. */
+void srv_conn_done(struct srv_conn *c, bool close);
+void srv_conn_append(struct srv_conn *c, const void *p, size_t n);
+
+#endif

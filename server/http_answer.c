@@ -1,0 +1,153 @@
+/* Answers: heads, bodies, streamed data, errors in OpenAI's envelope. Loop thread only.
+ * Invariant: between srv_conn_answer/_error or _stream_begin and the return to the pump, nothing
+ * else is written for that request. */
+#include "server/http.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const char *reason_of(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } all[] = {
+        {200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"},
+        {404, "Not Found"}, {405, "Method Not Allowed"}, {408, "Request Timeout"},
+        {409, "Conflict"}, {413, "Content Too Large"}, {414, "URI Too Long"},
+        {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"}, {499, "Client Closed Request"},
+        {500, "Internal Server Error"}, {501, "Not Implemented"}, {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(all); i++)
+        if (all[i].status == status) return all[i].text;
+    return "Error";
+}
+
+static const char *http_date(struct srv_http *h)
+{
+    int64_t now = cn_wall_s();
+
+    if (now != h->date_s) {
+        time_t t = (time_t)now;
+        struct tm tm;
+        gmtime_r(&t, &tm);
+        /* Not strftime's names: those follow the locale. */
+        static const char days[] = "SunMonTueWedThuFriSat";
+        static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+        snprintf(h->date, sizeof h->date, "%.3s, %02u %.3s %04u %02u:%02u:%02u GMT",
+                 days + 3 * (tm.tm_wday % 7), (unsigned)tm.tm_mday % 100,
+                 months + 3 * (tm.tm_mon % 12), (unsigned)(tm.tm_year + 1900) % 10000,
+                 (unsigned)tm.tm_hour % 100, (unsigned)tm.tm_min % 100, (unsigned)tm.tm_sec % 100);
+        h->date_s = now;
+    }
+    return h->date;
+}
+
+void srv_conn_append(struct srv_conn *c, const void *p, size_t n)
+{
+    struct cn_buf *out = &c->stream->out;
+    size_t before = out->len;
+
+    if (n) cn_buf_append(out, p, n);
+    c->appended += out->len - before;
+    c->stream->ops->flush(c->stream); /* a failed buffer is found there */
+}
+
+/* The head up to, and without, the empty line's content length or transfer coding. */
+static void put_head(struct srv_conn *c, int status, const char *type, const char *framing,
+                     bool close, const char *extra)
+{
+    struct cn_buf *out = &c->stream->out;
+    size_t before = out->len;
+
+    if (status >= 400 && c->http->metrics) cn_metric_add(c->http->metrics, CN_M_http_errors, 1);
+    cn_buf_printf(out, "HTTP/1.1 %d %s\r\nServer: conifer\r\nDate: %s\r\n", status,
+                  reason_of(status), http_date(c->http));
+    if (type) cn_buf_printf(out, "Content-Type: %s\r\n", type);
+    cn_buf_puts(out, framing);
+    if (c->head && c->head->request_id[0])
+        cn_buf_printf(out, "X-Request-Id: %s\r\n", c->head->request_id);
+    if (close) cn_buf_puts(out, "Connection: close\r\n");
+    else if (c->http10) cn_buf_puts(out, "Connection: keep-alive\r\n");
+    if (extra) cn_buf_puts(out, extra);
+    cn_buf_puts(out, "\r\n");
+    c->appended += out->len - before;
+}
+
+static bool closes(const struct srv_conn *c)
+{
+    return !c->keep_alive || c->overrun || c->http->draining;
+}
+
+void srv_conn_answer(struct srv_conn *c, int status, const char *type, const void *body, size_t n,
+                     const char *extra)
+{
+    char framing[64];
+
+    snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", n);
+    put_head(c, status, type, framing, closes(c), extra);
+    srv_conn_append(c, body, c->head_only ? 0 : n);
+    srv_conn_done(c, false);
+}
+
+void srv_error_json(struct cn_buf *b, const struct cn_error *err)
+{
+    const struct cn_err_info *info = cn_err_info(err->code);
+    const char *message = err->message[0] ? err->message : info->text;
+
+    cn_buf_puts(b, "{\"error\":{\"message\":");
+    cn_buf_json_str(b, message, strlen(message));
+    cn_buf_printf(b, ",\"type\":\"%s\",\"param\":", info->type);
+    if (err->param[0]) cn_buf_json_str(b, err->param, strlen(err->param));
+    else cn_buf_puts(b, "null");
+    cn_buf_printf(b, ",\"code\":\"%s\"}}", info->slug);
+}
+
+void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *extra)
+{
+    int status = cn_err_info(err->code)->status;
+    struct cn_buf b;
+    char more[256];
+
+    snprintf(more, sizeof more, "%s%s%s", extra ? extra : "",
+             status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
+             status == 429 || status == 503 ? "Retry-After: 1\r\n" : "");
+    cn_buf_init(&b, 0);
+    srv_error_json(&b, err);
+    srv_conn_answer(c, status, "application/json", b.data, b.len, more);
+    cn_buf_fini(&b);
+}
+
+void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *extra)
+{
+    c->streaming = true;
+    c->chunked_out = !c->http10;
+    if (c->http10) c->keep_alive = false;
+    put_head(c, 200, type, c->chunked_out ? "Transfer-Encoding: chunked\r\n" : "", closes(c),
+             extra);
+    c->stream->ops->flush(c->stream);
+}
+
+void srv_conn_stream_data(struct srv_conn *c, const void *data, size_t n)
+{
+    char size[24];
+
+    if (n == 0) return;
+    if (!c->chunked_out) {
+        srv_conn_append(c, data, n);
+        return;
+    }
+    int k = snprintf(size, sizeof size, "%zx\r\n", n);
+    srv_conn_append(c, size, (size_t)k);
+    srv_conn_append(c, data, n);
+    srv_conn_append(c, "\r\n", 2);
+}
+
+void srv_conn_stream_end(struct srv_conn *c, bool close)
+{
+    if (c->chunked_out) srv_conn_append(c, "0\r\n\r\n", 5);
+    srv_conn_done(c, close);
+}

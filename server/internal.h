@@ -1,0 +1,82 @@
+/* The server's own state, shared by the files of this folder. Everything here belongs to the loop
+ * thread, except where a comment says otherwise. */
+#ifndef SERVER_INTERNAL_H
+#define SERVER_INTERNAL_H
+
+#include "server/http.h"
+#include "server/key.h"
+#include "server/listen.h"
+#include "server/server.h"
+#include "server/call.h"
+#include "server/text_pool.h"
+
+#include <uv.h>
+
+struct uv_conn;
+struct srv_req;
+
+/* Who may be behind an id that the runtime or a worker hands back. */
+struct srv_slot {
+    struct srv_req *req; /* NULL: free, and sub is the next free slot */
+    uint32_t sub;        /* which of the request's parts */
+    uint32_t gen;
+};
+
+struct srv {
+    const struct cfg *cfg;
+    struct cn_metrics *metrics;
+    const char *version;
+    struct rt *rt;             /* while srv_run runs */
+    void (*ready)(void *arg);
+    void *ready_arg;
+    bool quiet;
+
+    uv_loop_t loop;
+    uv_async_t wake, stop_async; /* the only handles that other threads touch */
+    uv_timer_t tick;
+    uv_prepare_t before_poll;
+    uv_signal_t sigterm, sigint, sighup;
+    char read_buf[65536];
+    struct uv_conn *dirty;     /* streams with output to push */
+
+    struct srv_listener *listeners;
+    size_t n_listeners;
+    size_t max_conns;
+    struct srv_http http;
+    struct srv_keys keys;
+
+    struct cn_mailbox mail;      /* rt_event: from the engine thread */
+    struct cn_mailbox jobs_done; /* srv_job: from the text workers */
+    struct srv_text_pool *pool;
+    struct srv_text_env text;    /* what jobs read; immutable while srv_run runs */
+
+    struct srv_slot *slots;
+    size_t n_slots, cap_slots;
+    uint32_t free_slot;          /* UINT32_MAX = none */
+    struct srv_req *reqs;        /* all of them */
+    size_t n_reqs, n_jobs;
+    uint32_t *tenant_reqs;       /* requests of each tenant */
+    struct cn_buf frame;         /* scratch: one SSE frame */
+
+    atomic_uint stops;           /* calls of srv_stop not acted on yet; any thread */
+    bool loop_ready, mail_ready, done_ready;
+    bool draining, rt_drained, ending, failed;
+    uint64_t drain_until_ns, end_until_ns;
+    uint64_t watchdog_ns, watchdog_next_ns;
+};
+
+void srv_streams_flush(struct srv *s); /* stream_uv.c */
+
+/* ---- request.c: records of API requests ---------------------------------------------------------- */
+void srv_on_mail(struct srv *s);            /* events and finished jobs */
+void srv_reqs_tick(struct srv *s, uint64_t now);
+void srv_reqs_end(struct srv *s, const struct cn_error *why); /* every open answer gets this error */
+void srv_mail_clear(struct srv *s);         /* frees what is left in the mailboxes */
+
+/* ---- routes.c ---------------------------------------------------------------------------------- */
+extern const struct srv_http_handler srv_routes;
+
+/* ---- notify.c: systemd --------------------------------------------------------------------------- */
+uint64_t srv_notify_watchdog_ns(void); /* 0 = none asked for */
+
+#endif

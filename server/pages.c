@@ -1,0 +1,121 @@
+#include "server/pages.h"
+
+#include <string.h>
+
+#define STUCK_NS 2000000000u
+
+static void answer(struct srv_conn *c, int status, const char *type, struct cn_buf *b)
+{
+    if (b->failed) srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
+    else srv_conn_answer(c, status, type, b->data, b->len, NULL);
+    cn_buf_fini(b);
+}
+
+static void put_model(struct srv *s, struct cn_buf *b)
+{
+    const char *id = rt_model_id(s->rt);
+
+    cn_buf_puts(b, "{\"id\":");
+    cn_buf_json_str(b, id, strlen(id));
+    cn_buf_printf(b,
+                  ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"conifer\","
+                  "\"max_model_len\":%llu}",
+                  (long long)rt_model_created_s(s->rt), (unsigned long long)s->text.context);
+}
+
+void srv_page_models(struct srv *s, struct srv_conn *c)
+{
+    struct cn_buf b;
+
+    cn_buf_init(&b, 0);
+    cn_buf_puts(&b, "{\"object\":\"list\",\"data\":[");
+    put_model(s, &b);
+    cn_buf_puts(&b, "]}");
+    answer(c, 200, "application/json", &b);
+}
+
+static int hex(char c)
+{
+    return c <= '9' ? c - '0' : (c | 32) - 'a' + 10;
+}
+
+/* Whether the percent-encoded s stands for name; its escapes were checked with the target. */
+static bool decodes_to(const char *s, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++, name++) {
+        char c = s[i];
+        if (c == '%') {
+            c = (char)(hex(s[i + 1]) * 16 + hex(s[i + 2]));
+            i += 2;
+        }
+        if (!*name || *name != c) return false;
+    }
+    return *name == 0;
+}
+
+void srv_page_model(struct srv *s, struct srv_conn *c)
+{
+    size_t skip = strlen("/v1/models/"), n;
+    const char *path = srv_conn_path(c, &n);
+    struct cn_buf b;
+
+    if (!decodes_to(path + skip, n - skip, rt_model_id(s->rt))) {
+        struct cn_error err = {0};
+        cn_fail_param(&err, CN_EMODEL, "model", "this model does not exist");
+        srv_conn_error(c, &err, NULL);
+        return;
+    }
+    cn_buf_init(&b, 0);
+    put_model(s, &b);
+    answer(c, 200, "application/json", &b);
+}
+
+void srv_page_live(struct srv *s, struct srv_conn *c)
+{
+    static const char live[] = "{\"status\":\"live\"}";
+    srv_conn_answer(c, 200, "application/json", live, sizeof live - 1, NULL);
+}
+
+const char *srv_not_ready(const struct srv *s)
+{
+    struct rt_health h;
+
+    if (s->draining) return "draining";
+    rt_health(s->rt, &h);
+    if (h.failed) return "failed";
+    if (h.draining) return "draining";
+    if (h.pending && h.since_progress_ns > STUCK_NS) return "no progress";
+    return NULL;
+}
+
+void srv_page_ready(struct srv *s, struct srv_conn *c)
+{
+    const char *why = srv_not_ready(s);
+    struct cn_buf b;
+
+    cn_buf_init(&b, 0);
+    if (why) cn_buf_printf(&b, "{\"status\":\"not ready\",\"reason\":\"%s\"}", why);
+    else cn_buf_puts(&b, "{\"status\":\"ready\"}");
+    answer(c, why ? 503 : 200, "application/json", &b);
+}
+
+void srv_page_metrics(struct srv *s, struct srv_conn *c)
+{
+    struct cn_buf b;
+
+    cn_buf_init(&b, 0);
+    if (cn_metrics_render(s->metrics, &b)) b.failed = true;
+    answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
+}
+
+void srv_page_version(struct srv *s, struct srv_conn *c)
+{
+    const char *model = rt_model_id(s->rt);
+    struct cn_buf b;
+
+    cn_buf_init(&b, 0);
+    cn_buf_printf(&b, "{\"version\":\"%s\",\"model\":", s->version);
+    cn_buf_json_str(&b, model, strlen(model));
+    cn_buf_printf(&b, ",\"system_fingerprint\":\"%s\"}", rt_fingerprint(s->rt));
+    answer(c, 200, "application/json", &b);
+}

@@ -1,0 +1,118 @@
+#include "server/params.h"
+
+#include <string.h>
+
+enum type { T_BOOL, T_INT, T_NUM, T_STR, T_ARR, T_OBJ, T_ANY };
+
+#define CHAT SRV_EP_CHAT
+#define TEXT SRV_EP_TEXT
+#define TOK SRV_EP_TOK
+#define DETOK SRV_EP_DETOK
+
+static const struct field {
+    const char *name;
+    unsigned endpoints;
+    enum type type;
+    size_t at;
+    double def;
+    int64_t low, high;
+} fields[SRV_P_COUNT] = {
+#define PARAM(ep, name, type, member, def, low, high)                                              \
+    [SRV_P_##member] = {name, ep, T_##type, offsetof(struct srv_params, member), def, low, high},
+#include "server/params.def"
+#undef PARAM
+};
+
+static const char *type_name(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    default: return "null";
+    }
+}
+
+static int wrong_type(const struct field *f, const json_t *v, const char *want,
+                      struct cn_error *err)
+{
+    return cn_fail_param(err, CN_ETYPE, f->name, "%s must be %s, got %s", f->name, want,
+                         type_name(v));
+}
+
+static int read_int(const struct field *f, const json_t *v, int64_t *to, struct cn_error *err)
+{
+    if (!json_is_integer(v)) return wrong_type(f, v, "an integer", err);
+    int64_t x = json_integer_value(v);
+    if (x < f->low || x > f->high)
+        return cn_fail_param(err, CN_ERANGE, f->name, "%s must be between %lld and %lld, got %lld",
+                             f->name, (long long)f->low, (long long)f->high, (long long)x);
+    *to = x;
+    return 0;
+}
+
+static int read_num(const struct field *f, const json_t *v, double *to, struct cn_error *err)
+{
+    if (!json_is_number(v)) return wrong_type(f, v, "a number", err);
+    double x = json_number_value(v);
+    if (!(x >= (double)f->low && x <= (double)f->high))
+        return cn_fail_param(err, CN_ERANGE, f->name, "%s must be between %lld and %lld, got %g",
+                             f->name, (long long)f->low, (long long)f->high, x);
+    *to = x;
+    return 0;
+}
+
+static int read_field(const struct field *f, json_t *v, void *to, struct cn_error *err)
+{
+    switch (f->type) {
+    case T_BOOL:
+        if (!json_is_boolean(v)) return wrong_type(f, v, "a boolean", err);
+        *(bool *)to = json_is_true(v);
+        return 0;
+    case T_INT:
+        return read_int(f, v, to, err);
+    case T_NUM:
+        return read_num(f, v, to, err);
+    case T_STR:
+        if (!json_is_string(v)) return wrong_type(f, v, "a string", err);
+        break;
+    case T_ARR:
+        if (!json_is_array(v)) return wrong_type(f, v, "an array", err);
+        break;
+    case T_OBJ:
+        if (!json_is_object(v)) return wrong_type(f, v, "an object", err);
+        break;
+    case T_ANY:
+        break;
+    }
+    *(json_t **)to = v;
+    return 0;
+}
+
+static void set_default(const struct field *f, void *to)
+{
+    if (f->type == T_BOOL) *(bool *)to = f->def != 0;
+    else if (f->type == T_INT) *(int64_t *)to = (int64_t)f->def;
+    else if (f->type == T_NUM) *(double *)to = f->def;
+}
+
+int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep,
+                    struct cn_error *err)
+{
+    memset(p, 0, sizeof *p);
+    for (int i = 0; i < SRV_P_COUNT; i++)
+        set_default(&fields[i], (char *)p + fields[i].at);
+    for (int i = 0; i < SRV_P_COUNT; i++) {
+        const struct field *f = &fields[i];
+        json_t *v = f->endpoints & ep ? json_object_get(body, f->name) : NULL;
+        if (!v || json_is_null(v)) continue;
+        int rc = read_field(f, v, (char *)p + f->at, err);
+        if (rc) return rc;
+        p->given |= 1ull << i;
+    }
+    return 0;
+}

@@ -1,0 +1,200 @@
+/* Prompts that are no conversation: `prompt` of /v1/completions as a string, strings, ids or lists of
+ * ids; /tokenize and /detokenize. Worker threads; works on one call. */
+#include "server/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int window(struct srv_call *c, int rc)
+{
+    if (rc == CN_EWINDOW)
+        return cn_fail_param(&c->err, rc, "prompt",
+                             "the prompt is longer than the context window of %llu tokens",
+                             (unsigned long long)c->env->context);
+    return rc;
+}
+
+static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
+{
+    unsigned flags = (c->p.parse_special ? ENG_TOKENIZE_PARSE : 0u) |
+                     (c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0u);
+    return window(c, eng_tokenize(c->env->vocab, text, n, NULL, 0, flags, ids, &c->err));
+}
+
+static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *out)
+{
+    struct eng_ids ids = {.max = c->env->context};
+    size_t n = json_string_length(s);
+    int rc = tokenize(c, json_string_value(s), n, &ids);
+
+    out->ids = ids.v;
+    out->n = ids.n;
+    if (rc) return rc;
+    if (!ids.n) return cn_fail_param(&c->err, CN_EINVAL, "prompt", "the prompt has no tokens");
+    if (!c->p.echo) return 0;
+    out->text = cn_malloc_array(n + 1, 1);
+    if (!out->text) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    memcpy(out->text, json_string_value(s), n + 1);
+    out->text_len = n;
+    return 0;
+}
+
+/* An id of the vocabulary from JSON. */
+static int read_id(struct srv_call *c, const json_t *v, const char *field, size_t i, uint32_t *out)
+{
+    if (!json_is_integer(v))
+        return cn_fail_param(&c->err, CN_ETYPE, field, "%s[%zu] must be a token id", field, i);
+    int64_t id = json_integer_value(v);
+    if (id < 0 || (uint64_t)id >= eng_vocab_size(c->env->vocab))
+        return cn_fail_param(&c->err, CN_ERANGE, field,
+                             "%s[%zu]: %lld is not an id of the vocabulary of %zu", field, i,
+                             (long long)id, eng_vocab_size(c->env->vocab));
+    *out = (uint32_t)id;
+    return 0;
+}
+
+static int detokenize(struct srv_call *c, const uint32_t *ids, size_t n, bool special,
+                      struct cn_buf *out)
+{
+    struct eng_detok d;
+
+    eng_detok_init(&d, c->env->vocab, special, true);
+    for (size_t i = 0; i < n; i++)
+        if (eng_detok_push(&d, ids[i], out)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (eng_detok_flush(&d, out)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *out)
+{
+    size_t n = json_array_size(list), i;
+    json_t *v;
+    int rc;
+
+    if (!n) return cn_fail_param(&c->err, CN_EINVAL, "prompt", "the prompt has no tokens");
+    if (n > c->env->context) return window(c, CN_EWINDOW);
+    out->ids = cn_malloc_array(n, sizeof *out->ids);
+    if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    out->n = n;
+    json_array_foreach (list, i, v)
+        if ((rc = read_id(c, v, "prompt", i, &out->ids[i]))) return rc;
+    if (!c->p.echo) return 0;
+    struct cn_buf b;
+    cn_buf_init(&b, 0);
+    rc = detokenize(c, out->ids, n, true, &b);
+    out->text = b.data;
+    out->text_len = b.len;
+    return rc;
+}
+
+int srv_text_prompts(struct srv_call *c)
+{
+    const json_t *p = c->p.prompt;
+    size_t n = 1;
+
+    if (!p) return cn_fail_param(&c->err, CN_EMISSING, "prompt", "prompt is missing");
+    if (c->p.suffix)
+        return cn_fail_param(&c->err, CN_EUNSUPP, "suffix", "suffix is not supported");
+    if (!json_is_string(p) && !json_is_array(p))
+        return cn_fail_param(&c->err, CN_ETYPE, "prompt", "prompt must be a string or an array");
+    const json_t *first = json_array_get(p, 0);
+    bool many = json_is_array(p) && !json_is_integer(first);
+    if (many) n = json_array_size(p);
+    if (n == 0) return cn_fail_param(&c->err, CN_EINVAL, "prompt", "prompt is empty");
+    if (n > SRV_MAX_PROMPTS)
+        return cn_fail_param(&c->err, CN_ELIMIT, "prompt", "there are more than %d prompts",
+                             SRV_MAX_PROMPTS);
+    c->prompts = cn_calloc(n, sizeof *c->prompts);
+    if (!c->prompts) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    for (; c->n_prompts < n; ) {
+        size_t i = c->n_prompts++;
+        const json_t *one = many ? json_array_get(p, i) : p;
+        int rc = json_is_string(one)  ? text_prompt(c, one, &c->prompts[i])
+                 : json_is_array(one) ? id_prompt(c, one, &c->prompts[i])
+                                      : cn_fail_param(&c->err, CN_ETYPE, "prompt",
+                                                      "prompt[%zu] must be a string or a list of "
+                                                      "token ids", i);
+        if (rc) return rc;
+        if (atomic_load(&c->job.cancelled)) return cn_fail(&c->err, CN_ECANCELLED, "cancelled");
+    }
+    return 0;
+}
+
+static int put_tokens(struct srv_call *c, const uint32_t *ids, size_t n)
+{
+    struct cn_buf *b = &c->answer;
+
+    cn_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
+                  (unsigned long long)c->env->context);
+    for (size_t i = 0; i < n; i++)
+        cn_buf_printf(b, i ? ",%u" : "%u", ids[i]);
+    cn_buf_puts(b, "],\"token_strs\":");
+    if (c->p.token_strs) {
+        cn_buf_putc(b, '[');
+        for (size_t i = 0; i < n; i++) {
+            struct eng_str s = eng_vocab_piece(c->env->vocab, ids[i], true);
+            if (i) cn_buf_putc(b, ',');
+            cn_buf_json_str(b, s.p, s.n);
+        }
+        cn_buf_putc(b, ']');
+    } else {
+        cn_buf_puts(b, "null");
+    }
+    cn_buf_putc(b, '}');
+    return b->failed ? cn_fail(&c->err, CN_ENOMEM, "out of memory") : 0;
+}
+
+int srv_tokenize_answer(struct srv_call *c)
+{
+    struct eng_ids ids = {0};
+    int rc;
+
+    if (c->p.messages) {
+        struct eng_rendered text = {0};
+        rc = srv_chat_render(c, &text);
+        if (rc) return rc;
+        unsigned special = srv_given(&c->p, SRV_P_add_special) && c->p.add_special
+                               ? ENG_TOKENIZE_SPECIAL
+                               : 0;
+        rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
+                          ENG_TOKENIZE_PARSE | special, &ids, &c->err);
+        eng_rendered_fini(&text);
+    } else if (!c->p.prompt) {
+        return cn_fail_param(&c->err, CN_EMISSING, "prompt", "prompt is missing");
+    } else if (!json_is_string(c->p.prompt)) {
+        return cn_fail_param(&c->err, CN_ETYPE, "prompt", "prompt must be a string");
+    } else {
+        rc = tokenize(c, json_string_value(c->p.prompt), json_string_length(c->p.prompt), &ids);
+    }
+    if (!rc) rc = put_tokens(c, ids.v, ids.n);
+    eng_ids_fini(&ids);
+    return rc;
+}
+
+int srv_detokenize_answer(struct srv_call *c)
+{
+    json_t *v;
+    size_t i;
+    int rc = 0;
+
+    if (!c->p.tokens)
+        return cn_fail_param(&c->err, CN_EMISSING, "tokens", "tokens is missing");
+    size_t n = json_array_size(c->p.tokens);
+    uint32_t *ids = cn_malloc_array(n, sizeof *ids);
+    if (!ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    json_array_foreach (c->p.tokens, i, v)
+        if ((rc = read_id(c, v, "tokens", i, &ids[i]))) break;
+    struct cn_buf text;
+    cn_buf_init(&text, 0);
+    if (!rc) rc = detokenize(c, ids, n, true, &text);
+    if (!rc) {
+        cn_buf_puts(&c->answer, "{\"prompt\":");
+        cn_buf_json_str(&c->answer, text.data ? text.data : "", text.len);
+        cn_buf_putc(&c->answer, '}');
+        if (c->answer.failed) rc = cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    }
+    cn_buf_fini(&text);
+    free(ids);
+    return rc;
+}

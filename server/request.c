@@ -1,0 +1,487 @@
+/* API requests: start, worker, runtime, events, end. Loop thread only; owns every srv_req and the
+ * table of slots. */
+#include "server/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PARSE_ON_LOOP 65536 /* longer bodies are parsed by a worker */
+
+/* ---- slots --------------------------------------------------------------------------------------- */
+
+static int slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out)
+{
+    uint32_t i = s->free_slot;
+
+    if (i != UINT32_MAX) {
+        s->free_slot = s->slots[i].sub;
+    } else {
+        if (s->n_slots == UINT32_MAX - 1) return CN_ENOMEM;
+        int rc = cn_grow(&s->slots, &s->cap_slots, s->n_slots + 1, sizeof *s->slots);
+        if (rc) return rc;
+        i = (uint32_t)s->n_slots++;
+        s->slots[i].gen = 0;
+    }
+    s->slots[i].req = q;
+    s->slots[i].sub = sub;
+    s->slots[i].gen++;
+    *out = i;
+    return 0;
+}
+
+static void slot_give(struct srv *s, uint32_t i)
+{
+    s->slots[i].req = NULL;
+    s->slots[i].sub = s->free_slot;
+    s->free_slot = i;
+}
+
+static uint64_t slot_id(const struct srv *s, uint32_t i)
+{
+    return (uint64_t)s->slots[i].gen << 32 | i;
+}
+
+static struct srv_req *slot_find(const struct srv *s, uint64_t id, uint32_t *sub)
+{
+    uint32_t i = (uint32_t)id;
+
+    if (i >= s->n_slots || !s->slots[i].req || s->slots[i].gen != id >> 32) return NULL;
+    *sub = s->slots[i].sub;
+    return s->slots[i].req;
+}
+
+/* ---- records ------------------------------------------------------------------------------------- */
+
+static void req_free(struct srv_req *q)
+{
+    struct srv *s = q->srv;
+
+    if (q->prev) q->prev->next = q->next;
+    else s->reqs = q->next;
+    if (q->next) q->next->prev = q->prev;
+    s->n_reqs--;
+    s->tenant_reqs[q->tenant]--;
+    srv_out_choices_free(q);
+    srv_call_free(q->call);
+    free(q->subs);
+    free(q);
+}
+
+static void release(struct srv_req *q)
+{
+    if (!q->conn && !q->on_worker && !q->n_live) req_free(q);
+}
+
+static struct srv_req *req_new(struct srv *s, struct srv_conn *c, uint32_t tenant)
+{
+    struct srv_req *q = cn_calloc(1, sizeof *q);
+
+    if (!q) return NULL;
+    q->call = cn_calloc(1, sizeof *q->call);
+    if (!q->call) {
+        free(q);
+        return NULL;
+    }
+    q->srv = s;
+    q->conn = c;
+    c->user = q;
+    q->tenant = tenant;
+    q->next = s->reqs;
+    if (q->next) q->next->prev = q;
+    s->reqs = q;
+    s->n_reqs++;
+    s->tenant_reqs[tenant]++;
+    return q;
+}
+
+/* Nobody wants the rest: the worker skips it, the runtime ends it within one iteration. */
+static void cancel(struct srv_req *q)
+{
+    struct srv *s = q->srv;
+
+    if (q->cancelled) return;
+    q->cancelled = true;
+    if (q->on_worker) atomic_store(&q->call->job.cancelled, true);
+    for (size_t i = 0; i < q->n_subs; i++)
+        if (q->subs[i].live) rt_cancel(s->rt, &s->mail, slot_id(s, q->subs[i].slot));
+}
+
+void srv_req_gone(struct srv_req *q)
+{
+    if (q->conn) q->conn->user = NULL;
+    q->conn = NULL;
+    cancel(q);
+    release(q);
+}
+
+/* Fails the answer; the record stays until release. */
+static void fail_answer(struct srv_req *q, const struct cn_error *err)
+{
+    struct srv_conn *c = q->conn;
+
+    cancel(q);
+    if (!c) return;
+    if (q->begun) {
+        srv_sse_fail(q, err);
+        return;
+    }
+    q->conn = NULL;
+    c->user = NULL;
+    srv_conn_error(c, err, NULL);
+}
+
+void srv_req_fail(struct srv_req *q, const struct cn_error *err)
+{
+    fail_answer(q, err);
+}
+
+void srv_req_sent(struct srv_req *q)
+{
+    srv_sse_drained(q);
+}
+
+/* ---- start --------------------------------------------------------------------------------------- */
+
+/* A tenant's requests here, beyond what its limits let run and wait, are refused before any work. */
+static int check_tenant(struct srv *s, uint32_t tenant, struct cn_error *err)
+{
+    if (tenant >= s->cfg->n_tenants) return 0;
+    const struct cfg_tenant *t = &s->cfg->tenants[tenant];
+    if (!t->max_concurrency || !t->max_queued) return 0;
+    if (s->tenant_reqs[tenant] < (uint64_t)t->max_concurrency + (uint64_t)t->max_queued) return 0;
+    return cn_fail(err, CN_ERATE, "the limit of requests at once is reached");
+}
+
+static void set_call(struct srv_req *q, enum srv_op op)
+{
+    struct srv *s = q->srv;
+    struct srv_call *call = q->call;
+    const char *deadline = srv_conn_header(q->conn, SRV_H_deadline_ms);
+
+    call->env = &s->text;
+    call->op = op;
+    call->ceiling = q->tenant < s->cfg->n_tenants
+                        ? (enum rt_priority)s->cfg->tenants[q->tenant].priority
+                        : RT_NORMAL;
+    call->received_ns = cn_now_ns();
+    call->header_deadline_ms = deadline ? strtoll(deadline, NULL, 10) : 0;
+    if (call->header_deadline_ms < 0) call->header_deadline_ms = 0;
+    call->body = q->conn->body; /* moved; its budget is the connection's until the answer is done */
+    cn_buf_init(&q->conn->body, 0);
+    call->job.tenant = q->tenant;
+    call->job.cost = call->body.len + 1;
+    call->job.work = srv_call_work;
+    atomic_init(&call->job.cancelled, false);
+}
+
+void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t tenant)
+{
+    struct cn_error err = {0};
+    struct srv_req *q = NULL;
+
+    if (check_tenant(s, tenant, &err)) {
+        srv_conn_error(c, &err, NULL);
+        return;
+    }
+    q = req_new(s, c, tenant);
+    if (!q) {
+        srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
+        return;
+    }
+    set_call(q, op);
+    int rc = 0;
+    if (q->call->body.len <= PARSE_ON_LOOP && srv_call_parse(q->call)) {
+        rc = q->call->err.code;
+        err = q->call->err;
+    }
+    if (!rc && (rc = slot_take(s, q, 0, &q->job_slot))) err.code = rc;
+    if (rc) {
+        fail_answer(q, &err);
+        release(q);
+        return;
+    }
+    q->on_worker = true;
+    s->n_jobs++;
+    q->call->slot = slot_id(s, q->job_slot);
+    srv_text_push(s->pool, &q->call->job);
+}
+
+/* ---- to the runtime ------------------------------------------------------------------------------ */
+
+static char **copy_stops(const struct srv_call *c)
+{
+    char **all = cn_calloc(c->n_stop, sizeof *all);
+
+    for (size_t i = 0; all && i < c->n_stop; i++) {
+        all[i] = strdup(c->stop[i]);
+        if (all[i]) continue;
+        while (i > 0)
+            free(all[--i]);
+        free(all);
+        return NULL;
+    }
+    return all;
+}
+
+static void *copy_of(const void *p, size_t n)
+{
+    void *q = cn_malloc_array(n, 1);
+    if (q && n) memcpy(q, p, n);
+    return q;
+}
+
+/* Part i as the runtime takes it. The prompt's ids stay with the call only where they are shown. */
+static int make_rt(struct srv_req *q, size_t i, struct rt_request *out)
+{
+    struct srv_call *c = q->call;
+    struct srv_prompt *p = &c->prompts[i];
+    uint64_t room = c->env->context > p->n ? c->env->context - p->n : 0;
+
+    memset(out, 0, sizeof *out);
+    out->id = slot_id(q->srv, q->subs[i].slot);
+    out->reply = &q->srv->mail;
+    out->tenant = q->tenant;
+    out->priority = c->priority;
+    out->n_prompt = p->n;
+    out->n = c->best_of;
+    out->max_tokens = c->max_tokens > room ? room : c->max_tokens;
+    out->sampling = c->sampling;
+    out->include_stop = c->p.include_stop;
+    out->special_tokens = !c->p.skip_special;
+    out->prompt_logprobs = c->p.echo && c->want_logprobs;
+    out->deadline_ns = c->deadline_ns;
+    out->sampling.bias = copy_of(c->bias, c->n_bias * sizeof *c->bias);
+    out->stop = copy_stops(c);
+    out->stop_ids = copy_of(c->stop_ids, c->n_stop_ids * sizeof *c->stop_ids);
+    if (out->stop) out->n_stop = c->n_stop;
+    if (out->stop_ids) out->n_stop_ids = c->n_stop_ids;
+    if (c->p.return_ids) {
+        out->prompt = copy_of(p->ids, p->n * sizeof *p->ids);
+    } else {
+        out->prompt = p->ids;
+        p->ids = NULL;
+    }
+    if (out->prompt && out->sampling.bias && out->stop && out->stop_ids) return 0;
+    rt_request_fini(out);
+    return CN_ENOMEM;
+}
+
+static int submit_all(struct srv_req *q, struct cn_error *err)
+{
+    struct srv *s = q->srv;
+    int rc;
+
+    for (size_t i = 0; i < q->n_subs; i++) {
+        struct rt_request r;
+        if ((rc = slot_take(s, q, (uint32_t)i, &q->subs[i].slot))) return rc;
+        rc = make_rt(q, i, &r);
+        if (!rc && (rc = rt_submit(s->rt, &r, err))) rt_request_fini(&r);
+        if (rc) {
+            slot_give(s, q->subs[i].slot);
+            return rc;
+        }
+        q->subs[i].live = true;
+        q->n_live++;
+    }
+    return 0;
+}
+
+static void submit(struct srv_req *q)
+{
+    struct cn_error err = {0};
+    int rc;
+
+    q->stream = q->call->p.stream;
+    q->n_subs = q->call->n_prompts;
+    q->subs = cn_calloc(q->n_subs, sizeof *q->subs);
+    rc = q->subs ? srv_out_begin(q) : CN_ENOMEM;
+    if (!rc) rc = srv_out_choices(q);
+    q->submitted_ns = cn_now_ns();
+    if (!rc) rc = submit_all(q, &err);
+    if (!rc) return;
+    if (!err.code) cn_fail(&err, rc, "%s", cn_err_info(rc)->text);
+    fail_answer(q, &err);
+}
+
+/* ---- what comes back ----------------------------------------------------------------------------- */
+
+static void job_done(struct srv_req *q)
+{
+    struct srv *s = q->srv;
+    struct srv_conn *c = q->conn;
+
+    q->on_worker = false;
+    s->n_jobs--;
+    slot_give(s, q->job_slot);
+    if (!c) {
+        release(q);
+        return;
+    }
+    if (q->call->err.code) {
+        fail_answer(q, &q->call->err);
+    } else if (q->call->op == SRV_OP_CHAT || q->call->op == SRV_OP_TEXT) {
+        submit(q);
+    } else {
+        q->conn = NULL;
+        c->user = NULL;
+        srv_conn_answer(c, 200, "application/json", q->call->answer.data, q->call->answer.len,
+                        NULL);
+    }
+    release(q);
+}
+
+static void answer_whole(struct srv_req *q)
+{
+    struct srv_conn *c = q->conn;
+    struct cn_buf b;
+
+    if (!c) return;
+    cn_buf_init(&b, 0);
+    srv_out_answer(&b, q);
+    if (b.failed) {
+        fail_answer(q, &(struct cn_error){.code = CN_ENOMEM});
+    } else {
+        q->conn = NULL;
+        c->user = NULL;
+        srv_conn_answer(c, 200, "application/json", b.data, b.len, NULL);
+    }
+    cn_buf_fini(&b);
+}
+
+static void add_usage(struct srv_req *q, const struct rt_usage *u)
+{
+    q->usage.prompt_tokens += u->prompt_tokens;
+    q->usage.cached_tokens += u->cached_tokens;
+    if (!q->call->echo_only) q->usage.completion_tokens += u->completion_tokens;
+}
+
+static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+{
+    struct srv *s = q->srv;
+
+    q->subs[sub].live = false;
+    q->n_live--;
+    slot_give(s, q->subs[sub].slot);
+    add_usage(q, &e->usage);
+    if (q->conn && e->code) {
+        struct cn_error err = {.code = e->code};
+        memcpy(err.param, e->param, sizeof err.param);
+        memcpy(err.message, e->message, sizeof err.message);
+        fail_answer(q, &err);
+    } else if (q->conn && !q->n_live) {
+        if (q->stream) srv_sse_finish(q);
+        else answer_whole(q);
+    }
+    release(q);
+}
+
+/* The first output of a choice: the prompt goes before it where it is to be echoed. */
+static void echo_once(struct srv_req *q, uint32_t sub, struct srv_choice *c)
+{
+    if (!q->call->p.echo || c->echoed) return;
+    c->echoed = true;
+    srv_out_echo(q, c, &q->call->prompts[sub]);
+}
+
+static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
+                          const struct rt_event *e)
+{
+    if (e->finish != RT_FINISH_STOP && e->finish != RT_FINISH_LENGTH) return; /* END tells why */
+    echo_once(q, sub, c);
+    c->ended = true;
+    c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
+    if (e->stop_text && !q->call->echo_only) c->stop_text = strdup(e->stop_text);
+    if (q->stream) srv_sse_choice(q, c, true);
+}
+
+static void on_prompt(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+{
+    for (uint32_t i = 0; i < q->call->best_of && q->conn; i++) {
+        struct srv_choice *c = &q->choices[sub * q->call->best_of + i];
+        echo_once(q, sub, c);
+        srv_out_tokens(q, c, e);
+        if (q->stream) srv_sse_choice(q, c, false);
+    }
+}
+
+static void on_tokens(struct srv_req *q, uint32_t sub, struct srv_choice *c,
+                      const struct rt_event *e)
+{
+    echo_once(q, sub, c);
+    if (!q->call->echo_only) srv_out_tokens(q, c, e);
+    if (q->stream) srv_sse_choice(q, c, false);
+}
+
+static void on_event(struct srv *s, const struct rt_event *e)
+{
+    uint32_t sub;
+    struct srv_req *q = slot_find(s, e->id, &sub);
+
+    if (!q) return;
+    if (e->kind == RT_EV_END) {
+        on_end(q, sub, e);
+        return;
+    }
+    if (!q->conn || e->choice >= q->call->best_of) return;
+    struct srv_choice *c = &q->choices[sub * q->call->best_of + e->choice];
+    switch (e->kind) {
+    case RT_EV_ACCEPTED:
+        if (q->stream) srv_sse_begin(q);
+        break;
+    case RT_EV_PROMPT:
+        on_prompt(q, sub, e);
+        break;
+    case RT_EV_TOKENS:
+        on_tokens(q, sub, c, e);
+        break;
+    case RT_EV_CHOICE_END:
+        on_choice_end(q, sub, c, e);
+        break;
+    case RT_EV_END:
+        break;
+    }
+}
+
+void srv_on_mail(struct srv *s)
+{
+    struct cn_msg *m = cn_mailbox_take(&s->jobs_done), *next;
+
+    for (; m; m = next) {
+        next = m->next;
+        uint64_t id = CN_CONTAINER(CN_CONTAINER(m, struct srv_job, msg), struct srv_call, job)->slot;
+        uint32_t sub;
+        struct srv_req *q = slot_find(s, id, &sub);
+        cn_assert(q);
+        job_done(q);
+    }
+    for (m = cn_mailbox_take(&s->mail); m; m = next) {
+        struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
+        next = m->next;
+        on_event(s, e);
+        rt_event_free(e);
+    }
+}
+
+void srv_mail_clear(struct srv *s)
+{
+    srv_on_mail(s);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------- */
+
+void srv_reqs_tick(struct srv *s, uint64_t now)
+{
+    for (struct srv_req *q = s->reqs, *next; q; q = next) {
+        next = q->next;
+        if (q->conn && q->stream && q->n_live) srv_sse_tick(q, now);
+    }
+}
+
+void srv_reqs_end(struct srv *s, const struct cn_error *why)
+{
+    for (struct srv_req *q = s->reqs, *next; q; q = next) {
+        next = q->next;
+        fail_answer(q, why);
+        release(q);
+    }
+}

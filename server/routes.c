@@ -1,0 +1,209 @@
+/* From a request's head to its handler: who asks, whether that may be, which endpoint it is.
+ * Loop thread only. Deny by default: the credential is looked at before the path. */
+#include "server/pages.h"
+#include "server/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum auth { KEY, OPEN };
+
+struct route {
+    enum llhttp_method method;
+    const char *path;
+    size_t len;
+    void (*handler)(struct srv *s, struct srv_conn *c);
+    enum auth auth;
+    bool work; /* makes work for the engine or the workers: refused while draining */
+};
+
+static void run_chat(struct srv *s, struct srv_conn *c)
+{
+    srv_req_start(s, c, SRV_OP_CHAT, c->tenant);
+}
+
+static void run_text(struct srv *s, struct srv_conn *c)
+{
+    srv_req_start(s, c, SRV_OP_TEXT, c->tenant);
+}
+
+static void run_tokenize(struct srv *s, struct srv_conn *c)
+{
+    srv_req_start(s, c, SRV_OP_TOKENIZE, c->tenant);
+}
+
+static void run_detokenize(struct srv *s, struct srv_conn *c)
+{
+    srv_req_start(s, c, SRV_OP_DETOKENIZE, c->tenant);
+}
+
+static void run_apply_template(struct srv *s, struct srv_conn *c)
+{
+    srv_req_start(s, c, SRV_OP_TEMPLATE, c->tenant);
+}
+
+#define run_models  srv_page_models
+#define run_model   srv_page_model
+#define run_live    srv_page_live
+#define run_ready   srv_page_ready
+#define run_metrics srv_page_metrics
+#define run_version srv_page_version
+
+static const struct route routes[] = {
+#define ROUTE(method, path, handler, auth)                                                         \
+    {HTTP_##method, path, sizeof path - 1, run_##handler, auth, HTTP_##method == HTTP_POST},
+#include "server/routes.def"
+#undef ROUTE
+};
+
+static bool matches(const struct route *r, const char *path, size_t n)
+{
+    if (r->path[r->len - 1] == '*') return n >= r->len && !memcmp(path, r->path, r->len - 1);
+    return n == r->len && !memcmp(path, r->path, n);
+}
+
+static const struct route *find_route(const struct srv_conn *c)
+{
+    size_t n;
+    const char *path = srv_conn_path(c, &n);
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(routes); i++)
+        if (matches(&routes[i], path, n)) return &routes[i];
+    return NULL;
+}
+
+/* ---- who --------------------------------------------------------------------------------------- */
+
+/* The credential: Authorization: Bearer KEY, or x-api-key: KEY. Both only if they agree. */
+static const char *credential(const struct srv_conn *c)
+{
+    const char *auth = srv_conn_header(c, SRV_H_authorization);
+    const char *key = srv_conn_header(c, SRV_H_api_key);
+
+    if (!auth) return key;
+    if (strncasecmp(auth, "Bearer ", 7)) return NULL;
+    for (auth += 7; *auth == ' '; auth++) {
+    }
+    return key && strcmp(key, auth) ? NULL : auth;
+}
+
+/* The host of host[:port], without brackets. */
+static size_t host_part(const char **s, size_t n)
+{
+    if (n && **s == '[') {
+        const char *end = memchr(*s, ']', n);
+        (*s)++;
+        return end ? (size_t)(end - *s) : 0;
+    }
+    const char *colon = memchr(*s, ':', n);
+    return colon ? (size_t)(colon - *s) : n;
+}
+
+/* Names under which a browser may know this server when nothing but the address protects it. */
+static bool host_allowed(const struct srv *s, const char *host, size_t n)
+{
+    char name[262];
+    size_t len = host_part(&host, n);
+
+    if (len == 0 || len >= sizeof name) return false;
+    memcpy(name, host, len);
+    name[len] = 0;
+    if (cfg_is_loopback(name)) return true;
+    for (size_t i = 0; i < s->cfg->server.allowed_hosts.count; i++)
+        if (!strcasecmp(name, s->cfg->server.allowed_hosts.items[i])) return true;
+    return false;
+}
+
+/* A page of another site reaches loopback addresses too, by its own name bound to 127.0.0.1 or by a
+ * request across origins: without keys both names must be ours. */
+static int check_browser(const struct srv *s, const struct srv_conn *c, struct cn_error *err)
+{
+    const char *host = srv_conn_header(c, SRV_H_host);
+    const char *origin = srv_conn_header(c, SRV_H_origin);
+
+    if (!c->stream->local && host && !host_allowed(s, host, strlen(host)))
+        return cn_fail(err, CN_EFORBID, "the Host header names another host (server.allowed_hosts "
+                                        "lists those that may be used)");
+    if (!origin) return 0;
+    const char *at = strstr(origin, "://");
+    if (!at || !srv_host_ok(at + 3, strlen(at + 3)) || !host_allowed(s, at + 3, strlen(at + 3)))
+        return cn_fail(err, CN_EFORBID, "requests from other origins are not allowed");
+    return 0;
+}
+
+static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
+{
+    if (!cfg_has_keys(s->cfg)) {
+        c->tenant = 0;
+        return check_browser(s, c, err);
+    }
+    const char *key = credential(c);
+    int64_t tenant = key ? srv_keys_find(&s->keys, key, strlen(key)) : -1;
+    if (tenant < 0) return cn_fail(err, CN_EAUTH, "the API key is missing or not valid");
+    c->tenant = (uint32_t)tenant;
+    return 0;
+}
+
+/* ---- what -------------------------------------------------------------------------------------- */
+
+static int check_method(struct srv_conn *c, const struct route *r, struct cn_error *err)
+{
+    enum llhttp_method m = srv_conn_method(c);
+
+    if (m == r->method || (m == HTTP_HEAD && r->method == HTTP_GET)) return 0;
+    c->extra = r->method == HTTP_GET ? "Allow: GET, HEAD\r\n" : "Allow: POST\r\n";
+    return cn_fail(err, CN_EMETHOD, "this path takes %s",
+                   r->method == HTTP_GET ? "GET" : "POST");
+}
+
+static int check_media(struct srv_conn *c, struct cn_error *err)
+{
+    const char *type = srv_conn_header(c, SRV_H_content_type);
+    const char *coding = srv_conn_header(c, SRV_H_content_encoding);
+
+    if (coding && strcasecmp(coding, "identity"))
+        return cn_fail(err, CN_EMEDIA, "the body must not be compressed");
+    if (!type) return 0;
+    size_t n = strcspn(type, "; \t");
+    if (n == 16 && !strncasecmp(type, "application/json", n)) return 0;
+    return cn_fail(err, CN_EMEDIA, "the body must be application/json");
+}
+
+static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)
+{
+    struct srv *s = ctx;
+    const struct route *r = find_route(c);
+    int rc;
+
+    if (!r || r->auth != OPEN)
+        if ((rc = authenticate(s, c, err))) return rc;
+    if (!r) return cn_fail(err, CN_EROUTE, "no such path");
+    if ((rc = check_method(c, r, err))) return rc;
+    if (r->work && (rc = check_media(c, err))) return rc;
+    if (r->work && s->draining) return cn_fail(err, CN_EDRAIN, "the server is shutting down");
+    c->route = r;
+    return 0;
+}
+
+static void on_request(void *ctx, struct srv_conn *c)
+{
+    const struct route *r = c->route;
+    r->handler(ctx, c);
+}
+
+static void on_gone(void *ctx, struct srv_conn *c)
+{
+    if (c->user) srv_req_gone(c->user);
+}
+
+static void on_sent(void *ctx, struct srv_conn *c)
+{
+    if (c->user) srv_req_sent(c->user);
+}
+
+static void on_closed(void *ctx)
+{
+    srv_listen_resume(ctx);
+}
+
+const struct srv_http_handler srv_routes = {on_head, on_request, on_gone, on_sent, on_closed};

@@ -1,0 +1,237 @@
+/* Everything of a generation request that is not its text: sampling, stops, counts, limits, priority,
+ * deadline. Worker threads; works on one call. */
+#include "server/call.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int add_stop(struct srv_call *c, const json_t *s)
+{
+    size_t n = json_string_length(s);
+
+    if (!json_is_string(s))
+        return cn_fail_param(&c->err, CN_ETYPE, "stop", "stop must be a string or strings");
+    if (n == 0)
+        return cn_fail_param(&c->err, CN_EINVAL, "stop", "stop may not hold an empty string");
+    if (n > SRV_MAX_STOP_BYTES || memchr(json_string_value(s), 0, n))
+        return cn_fail_param(&c->err, CN_ELIMIT, "stop",
+                             "a stop string is longer than %d bytes or holds a NUL",
+                             SRV_MAX_STOP_BYTES);
+    if (c->n_stop == SRV_MAX_STOPS)
+        return cn_fail_param(&c->err, CN_ELIMIT, "stop", "there are more than %d stop strings",
+                             SRV_MAX_STOPS);
+    c->stop[c->n_stop] = strdup(json_string_value(s));
+    if (!c->stop[c->n_stop]) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    c->n_stop++;
+    return 0;
+}
+
+static int read_stop(struct srv_call *c)
+{
+    const json_t *v = c->p.stop;
+    json_t *s;
+    size_t i;
+    int rc;
+
+    if (!v) return 0;
+    c->stop = cn_calloc(SRV_MAX_STOPS, sizeof *c->stop);
+    if (!c->stop) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (!json_is_array(v)) return add_stop(c, v);
+    json_array_foreach (v, i, s)
+        if ((rc = add_stop(c, s))) return rc;
+    return 0;
+}
+
+static int read_stop_ids(struct srv_call *c)
+{
+    size_t n = json_array_size(c->p.stop_ids), i;
+    json_t *v;
+
+    if (!n) return 0;
+    if (n > SRV_MAX_STOPS)
+        return cn_fail_param(&c->err, CN_ELIMIT, "stop_token_ids", "there are more than %d ids",
+                             SRV_MAX_STOPS);
+    c->stop_ids = cn_malloc_array(n, sizeof *c->stop_ids);
+    if (!c->stop_ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    json_array_foreach (c->p.stop_ids, i, v) {
+        if (!json_is_integer(v))
+            return cn_fail_param(&c->err, CN_ETYPE, "stop_token_ids",
+                                 "stop_token_ids[%zu] must be a token id", i);
+        json_int_t id = json_integer_value(v);
+        if (id < 0 || (uint64_t)id >= eng_vocab_size(c->env->vocab))
+            return cn_fail_param(&c->err, CN_ERANGE, "stop_token_ids",
+                                 "stop_token_ids[%zu] is not an id of the vocabulary", i);
+        c->stop_ids[c->n_stop_ids++] = (uint32_t)id;
+    }
+    return 0;
+}
+
+static int read_bias(struct srv_call *c)
+{
+    size_t n = json_object_size(c->p.logit_bias);
+    const char *key;
+    json_t *v;
+
+    if (!n) return 0;
+    c->bias = cn_malloc_array(n, sizeof *c->bias);
+    if (!c->bias) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    json_object_foreach (c->p.logit_bias, key, v) {
+        char *end;
+        unsigned long long id = strtoull(key, &end, 10);
+        if (key[0] < '0' || key[0] > '9' || *end || id >= eng_vocab_size(c->env->vocab))
+            return cn_fail_param(&c->err, CN_EINVAL, "logit_bias",
+                                 "logit_bias: a key is not an id of the vocabulary");
+        if (!json_is_number(v))
+            return cn_fail_param(&c->err, CN_ETYPE, "logit_bias",
+                                 "logit_bias: the value of %s must be a number", key);
+        double bias = json_number_value(v);
+        if (!(bias >= -100 && bias <= 100))
+            return cn_fail_param(&c->err, CN_ERANGE, "logit_bias",
+                                 "logit_bias: the value of %s must be between -100 and 100", key);
+        c->bias[c->n_bias++] = (struct eng_bias){(uint32_t)id, (float)bias};
+    }
+    return 0;
+}
+
+static int read_counts(struct srv_call *c)
+{
+    const struct srv_params *p = &c->p;
+    int64_t best = srv_given(p, SRV_P_best_of) ? p->best_of : p->n;
+
+    if (p->n > c->env->max_n || best > c->env->max_n)
+        return cn_fail_param(&c->err, CN_ERANGE, p->n > c->env->max_n ? "n" : "best_of",
+                             "at most %lld choices can be asked for", (long long)c->env->max_n);
+    if (best < p->n)
+        return cn_fail_param(&c->err, CN_EINVAL, "best_of", "best_of must be at least n");
+    if (best > p->n && p->stream)
+        return cn_fail_param(&c->err, CN_EINVAL, "best_of",
+                             "best_of above n cannot be streamed: the best is known at the end");
+    c->n = (uint32_t)p->n;
+    c->best_of = (uint32_t)best;
+    return 0;
+}
+
+static int read_max_tokens(struct srv_call *c)
+{
+    const struct srv_params *p = &c->p;
+    bool newer = srv_given(p, SRV_P_max_completion_tokens);
+    const char *name = newer ? "max_completion_tokens" : "max_tokens";
+    int64_t max = newer ? p->max_completion_tokens : p->max_tokens;
+    int64_t limit = c->env->max_tokens;
+
+    if (limit && max > limit)
+        return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at most %lld here", name,
+                             (long long)limit);
+    c->max_tokens = (uint64_t)max;
+    if (!newer && srv_given(p, SRV_P_max_tokens) && max == 0) {
+        if (!p->echo)
+            return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1", name);
+        c->echo_only = true;
+        c->max_tokens = 1;
+    } else if (max == 0) {
+        c->max_tokens = (uint64_t)limit;
+    }
+    if (c->max_tokens && (uint64_t)p->min_tokens > c->max_tokens)
+        return cn_fail_param(&c->err, CN_EINVAL, "min_tokens", "min_tokens is above %s", name);
+    return 0;
+}
+
+static int read_logprobs(struct srv_call *c)
+{
+    const struct srv_params *p = &c->p;
+
+    c->sampling.logprobs = -1;
+    if (c->op == SRV_OP_TEXT && srv_given(p, SRV_P_n_logprobs)) {
+        c->want_logprobs = true;
+        c->sampling.logprobs = (int32_t)p->n_logprobs;
+    } else if (c->op == SRV_OP_CHAT && p->logprobs) {
+        c->want_logprobs = true;
+        c->sampling.logprobs = (int32_t)p->top_logprobs;
+    } else if (c->op == SRV_OP_CHAT && p->top_logprobs > 0) {
+        return cn_fail_param(&c->err, CN_EINVAL, "top_logprobs",
+                             "top_logprobs needs logprobs to be true");
+    }
+    if (c->best_of > c->n && c->sampling.logprobs < 0) c->sampling.logprobs = 0;
+    return 0;
+}
+
+static int read_priority(struct srv_call *c)
+{
+    static const char *const names[] = {"interactive", "normal", "background"};
+    const char *s = c->p.priority ? json_string_value(c->p.priority) : NULL;
+
+    c->priority = c->ceiling;
+    if (!s) return 0;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(s, names[i])) continue;
+        c->priority = (enum rt_priority)CN_MAX(i, (int)c->ceiling);
+        return 0;
+    }
+    return cn_fail_param(&c->err, CN_EINVAL, "priority",
+                         "priority must be interactive, normal or background");
+}
+
+static int read_format(struct srv_call *c)
+{
+    if (!c->p.response_format) return 0;
+    const json_t *type = json_object_get(c->p.response_format, "type");
+    if (!json_is_string(type))
+        return cn_fail_param(&c->err, CN_ETYPE, "response_format",
+                             "response_format must have a type");
+    if (strcmp(json_string_value(type), "text"))
+        return cn_fail_param(&c->err, CN_EUNSUPP, "response_format",
+                             "response_format: the only type supported is text");
+    return 0;
+}
+
+static int read_stream_options(struct srv_call *c)
+{
+    const json_t *v = json_object_get(c->p.stream_options, "include_usage");
+
+    if (!c->p.stream_options) return 0;
+    if (!c->p.stream)
+        return cn_fail_param(&c->err, CN_EINVAL, "stream_options",
+                             "stream_options needs stream to be true");
+    if (v && !json_is_null(v) && !json_is_boolean(v))
+        return cn_fail_param(&c->err, CN_ETYPE, "stream_options.include_usage",
+                             "include_usage must be a boolean");
+    c->include_usage = json_is_true(v);
+    return 0;
+}
+
+static void read_deadline(struct srv_call *c)
+{
+    double ms = c->env->default_deadline_s * 1000;
+
+    if (c->header_deadline_ms) ms = (double)c->header_deadline_ms;
+    if (c->p.deadline_ms && (ms <= 0 || (double)c->p.deadline_ms < ms)) ms = (double)c->p.deadline_ms;
+    c->deadline_ns = ms > 0 ? c->received_ns + (uint64_t)(ms * 1e6) : 0;
+}
+
+int srv_sampling_read(struct srv_call *c)
+{
+    const struct srv_params *p = &c->p;
+    struct eng_sampling *s = &c->sampling;
+    int rc;
+
+    eng_sampling_defaults(s);
+    if ((rc = read_counts(c)) || (rc = read_max_tokens(c)) || (rc = read_logprobs(c)) ||
+        (rc = read_stop(c)) || (rc = read_stop_ids(c)) || (rc = read_bias(c)) ||
+        (rc = read_priority(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
+        return rc;
+    read_deadline(c);
+    s->temperature = (float)p->temperature;
+    s->top_p = (float)p->top_p;
+    s->top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0;
+    s->min_p = (float)p->min_p;
+    s->repetition_penalty = (float)p->repetition_penalty;
+    s->presence_penalty = (float)p->presence_penalty;
+    s->frequency_penalty = (float)p->frequency_penalty;
+    s->min_tokens = (uint32_t)p->min_tokens;
+    s->ignore_eos = p->ignore_eos;
+    if (srv_given(p, SRV_P_seed)) s->seed = (uint64_t)p->seed;
+    else cn_random(&s->seed, sizeof s->seed);
+    s->bias = c->bias;
+    s->n_bias = c->n_bias;
+    return eng_sampling_check(s, c->env->vocab, &c->err);
+}

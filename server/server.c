@@ -1,0 +1,303 @@
+/* The server's life: loop, signals, tick, drain. The thread that calls srv_run is the loop thread.
+ * Invariant at the end of srv_run: no connection, no handle, no job; records may remain only for
+ * requests whose END the runtime still owes (srv_free takes those after rt_free). */
+#include "server/internal.h"
+#include "server/pages.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define TICK_MS     100
+#define IDLE_MS     1000
+#define SPARE_FDS   64 /* for files, the loop and the log beside connections */
+#define END_WAIT_NS 3000000000ull
+
+static void begin_drain(struct srv *s)
+{
+    if (s->draining) return;
+    s->draining = true;
+    s->drain_until_ns = cn_now_ns() + (uint64_t)(s->cfg->server.drain_timeout_s * 1e9);
+    srv_notify("STOPPING=1");
+    srv_listen_stop(s);
+    srv_http_drain(&s->http);
+    if (!s->quiet) cn_log(CN_LOG_INFO, "server", "draining: %zu requests open", s->n_reqs);
+}
+
+/* Open answers end with an error now; then the engine has a moment to say that it let go. */
+static void end_now(struct srv *s)
+{
+    struct cn_error why = {0};
+
+    if (s->ending) return;
+    s->ending = true;
+    s->end_until_ns = cn_now_ns() + END_WAIT_NS;
+    cn_fail(&why, CN_EDRAIN, "the server is shutting down");
+    srv_reqs_end(s, &why);
+}
+
+static void check_drain(struct srv *s, uint64_t now)
+{
+    if (!s->draining) return;
+    if (!s->rt_drained && s->n_jobs == 0) { /* what was with a worker may still be submitted */
+        s->rt_drained = true;
+        rt_drain(s->rt);
+    }
+    if (!s->ending && now > s->drain_until_ns) end_now(s);
+    bool idle = s->n_reqs == 0 && s->http.n_conns == 0;
+    /* Clients that do not close are not waited for once their answers are out. */
+    if (s->n_reqs == 0 && s->ending && now > s->end_until_ns - END_WAIT_NS / 2) idle = true;
+    if (idle || (s->ending && now > s->end_until_ns)) uv_stop(&s->loop);
+}
+
+static void check_engine(struct srv *s, uint64_t now)
+{
+    struct rt_health h;
+
+    rt_health(s->rt, &h);
+    if (h.failed && !s->failed) {
+        s->failed = true;
+        cn_log(CN_LOG_ERROR, "server", "the engine failed");
+        begin_drain(s);
+        end_now(s);
+    }
+    if (!s->watchdog_ns || now < s->watchdog_next_ns) return;
+    if (h.failed || (h.pending && h.since_progress_ns > s->watchdog_ns / 2)) return;
+    s->watchdog_next_ns = now + s->watchdog_ns / 4;
+    srv_notify("WATCHDOG=1");
+}
+
+static void on_tick(uv_timer_t *t)
+{
+    struct srv *s = t->data;
+    uint64_t now = cn_now_ns();
+
+    srv_http_tick(&s->http, now);
+    srv_reqs_tick(s, now);
+    check_engine(s, now);
+    check_drain(s, now);
+    bool idle = !s->http.n_conns && !s->draining && !s->watchdog_ns;
+    uv_timer_start(t, on_tick, idle ? IDLE_MS : TICK_MS, 0);
+}
+
+static void on_before_poll(uv_prepare_t *h)
+{
+    struct srv *s = h->data;
+    srv_streams_flush(s);
+}
+
+static void on_wake(uv_async_t *a)
+{
+    srv_on_mail(a->data);
+}
+
+static void wake(void *arg)
+{
+    struct srv *s = arg;
+    uv_async_send(&s->wake);
+}
+
+static void stop_step(struct srv *s)
+{
+    if (s->draining) end_now(s);
+    else begin_drain(s);
+    uv_timer_start(&s->tick, on_tick, 0, 0);
+}
+
+static void on_stop(uv_async_t *a)
+{
+    struct srv *s = a->data;
+    /* Two calls may have become one wake. */
+    for (unsigned n = atomic_exchange(&s->stops, 0); n > 0; n--)
+        stop_step(s);
+}
+
+void srv_stop(struct srv *s)
+{
+    atomic_fetch_add(&s->stops, 1);
+    uv_async_send(&s->stop_async);
+}
+
+static void on_signal(uv_signal_t *h, int signum)
+{
+    if (signum != SIGHUP) stop_step(h->data);
+}
+
+/* ---- start ------------------------------------------------------------------------------------- */
+
+static void set_limits(struct srv *s)
+{
+    const struct cfg *c = s->cfg;
+    struct srv_http_limits *l = &s->http.limits;
+    struct rlimit fds;
+
+    l->max_body = c->server.max_body_bytes;
+    l->header_ns = (uint64_t)(c->server.header_timeout_s * 1e9);
+    l->idle_ns = (uint64_t)(c->server.idle_timeout_s * 1e9);
+    l->write_ns = (uint64_t)(c->server.slow_reader_timeout_s * 1e9);
+    l->body_grace_ns = (uint64_t)(c->server.body_grace_s * 1e9);
+    l->body_min_rate = (uint64_t)c->server.body_min_rate;
+    s->http.body_held_max = CN_MAX((uint64_t)l->max_body * 4, 256u << 20);
+    s->max_conns = (size_t)c->server.max_connections;
+    if (getrlimit(RLIMIT_NOFILE, &fds)) return;
+    if (fds.rlim_cur < s->max_conns + SPARE_FDS && fds.rlim_cur < fds.rlim_max) {
+        fds.rlim_cur = CN_MIN(fds.rlim_max, s->max_conns + SPARE_FDS);
+        if (setrlimit(RLIMIT_NOFILE, &fds)) getrlimit(RLIMIT_NOFILE, &fds);
+    }
+    if (fds.rlim_cur == RLIM_INFINITY || fds.rlim_cur >= s->max_conns + SPARE_FDS) return;
+    s->max_conns = fds.rlim_cur > SPARE_FDS * 2 ? fds.rlim_cur - SPARE_FDS : fds.rlim_cur / 2;
+    cn_log(CN_LOG_WARN, "server", "the limit of open files allows %zu connections, not %lld",
+           s->max_conns, (long long)c->server.max_connections);
+}
+
+int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
+{
+    struct srv *s = cn_calloc(1, sizeof *s);
+    size_t n = CN_MAX(opts->cfg->n_tenants, (size_t)1);
+
+    if (!s) return cn_fail(err, CN_ENOMEM, "out of memory");
+    s->cfg = opts->cfg;
+    s->metrics = opts->metrics;
+    s->version = opts->version;
+    s->ready = opts->ready;
+    s->ready_arg = opts->ready_arg;
+    s->quiet = opts->quiet;
+    s->free_slot = UINT32_MAX;
+    json_object_seed(0);
+    int rc = uv_loop_init(&s->loop);
+    if (rc < 0) {
+        free(s);
+        return cn_fail(err, CN_EIO, "event loop: %s", uv_strerror(rc));
+    }
+    s->loop_ready = true;
+    cn_buf_init(&s->frame, 0);
+    srv_http_init(&s->http, &srv_routes, s, s->metrics);
+    s->tenant_reqs = cn_calloc(n, sizeof *s->tenant_reqs);
+    rc = s->tenant_reqs ? 0 : CN_ENOMEM;
+    if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
+    if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
+    if (rc) cn_fail(err, rc, "out of memory");
+    if (!rc) rc = srv_keys_init(&s->keys, s->cfg, err);
+    if (!rc) rc = srv_listen_open(s, err);
+    if (rc) {
+        srv_free(s);
+        return rc;
+    }
+    set_limits(s);
+    *out = s;
+    return 0;
+}
+
+static int start_text(struct srv *s, struct cn_error *err)
+{
+    struct eng_model *m = rt_model(s->rt);
+    size_t n = s->cfg->n_tenants;
+    double *weights = cn_calloc(n, sizeof *weights);
+
+    if (!weights) return cn_fail(err, CN_ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        weights[i] = s->cfg->tenants[i].weight;
+    s->text = (struct srv_text_env){
+        .vocab = eng_model_vocab(m),
+        .chat_template = eng_model_template(m),
+        .model_id = rt_model_id(s->rt),
+        .context = eng_model_info(m)->context,
+        .max_n = s->cfg->limits.max_n,
+        .max_tokens = s->cfg->limits.max_tokens,
+        .default_deadline_s = s->cfg->scheduler.default_deadline_s,
+    };
+    int rc = srv_text_pool_new((unsigned)s->cfg->server.text_workers, weights, n, &s->jobs_done,
+                               &s->pool, err);
+    free(weights);
+    return rc;
+}
+
+static int start_handles(struct srv *s, struct cn_error *err)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
+    uv_signal_t *const handles[] = {&s->sigterm, &s->sigint, &s->sighup};
+    int rc = uv_async_init(&s->loop, &s->wake, on_wake);
+
+    s->wake.data = s->stop_async.data = s->tick.data = s->before_poll.data = s;
+    if (rc == 0) rc = uv_async_init(&s->loop, &s->stop_async, on_stop);
+    if (rc == 0) rc = uv_timer_init(&s->loop, &s->tick);
+    if (rc == 0) rc = uv_prepare_init(&s->loop, &s->before_poll);
+    if (rc == 0) rc = uv_timer_start(&s->tick, on_tick, TICK_MS, 0);
+    if (rc == 0) rc = uv_prepare_start(&s->before_poll, on_before_poll);
+    for (size_t i = 0; rc == 0 && i < CN_ARRAY_LEN(signals); i++) {
+        rc = uv_signal_init(&s->loop, handles[i]);
+        handles[i]->data = s;
+        if (rc == 0) rc = uv_signal_start(handles[i], on_signal, signals[i]);
+    }
+    return rc < 0 ? cn_fail(err, CN_EIO, "event loop: %s", uv_strerror(rc)) : 0;
+}
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+    if (!uv_is_closing(h)) uv_close(h, NULL);
+}
+
+static void log_ready(const struct srv *s)
+{
+    if (s->quiet) return;
+    int port = srv_port(s);
+    if (port)
+        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s:%d", rt_model_id(s->rt),
+               s->cfg->server.host, port);
+    if (s->cfg->server.unix_socket)
+        cn_log(CN_LOG_INFO, "server", "serving %s on %s", rt_model_id(s->rt),
+               s->cfg->server.unix_socket);
+}
+
+/* Closes what is left: connections first, as their records hold on to them. */
+static void close_all(struct srv *s)
+{
+    srv_listen_stop(s);
+    srv_http_close_all(&s->http);
+    srv_text_pool_free(s->pool);
+    s->pool = NULL;
+    uv_walk(&s->loop, close_handle, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    srv_on_mail(s);
+}
+
+int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
+{
+    signal(SIGPIPE, SIG_IGN);
+    s->rt = rt;
+    int rc = start_text(s, err);
+    if (!rc) rc = start_handles(s, err);
+    if (!rc) rc = srv_listen_start(s, err);
+    if (!rc) {
+        s->watchdog_ns = srv_notify_watchdog_ns();
+        srv_notify("READY=1");
+        log_ready(s);
+        if (s->ready) s->ready(s->ready_arg);
+        if (atomic_load(&s->stops)) uv_async_send(&s->stop_async);
+        uv_run(&s->loop, UV_RUN_DEFAULT);
+        if (s->failed) rc = cn_fail(err, CN_EINTERNAL, "the engine failed");
+    }
+    close_all(s);
+    if (!rc && s->n_reqs)
+        rc = cn_fail(err, CN_EBUSY, "the engine did not let go of %zu requests", s->n_reqs);
+    return rc;
+}
+
+void srv_free(struct srv *s)
+{
+    if (!s) return;
+    if (s->mail_ready && s->done_ready) srv_mail_clear(s);
+    srv_listen_free(s);
+    if (s->loop_ready) {
+        uv_run(&s->loop, UV_RUN_DEFAULT);
+        uv_loop_close(&s->loop);
+    }
+    if (s->mail_ready) cn_mailbox_fini(&s->mail);
+    if (s->done_ready) cn_mailbox_fini(&s->jobs_done);
+    srv_keys_fini(&s->keys);
+    cn_buf_fini(&s->frame);
+    free(s->slots);
+    free(s->tenant_reqs);
+    free(s);
+}
