@@ -1,6 +1,6 @@
-/* conifer bench: time to first token, prefill and decode speed of one request at a time, through the
- * same runtime that serves. Medians over rounds; every round has a prompt of its own, so that nothing
- * comes from the prefix cache. */
+/* conifer bench: time to first token, prefill and decode speed of one request at a time, through
+ * the same runtime that serves. Medians over rounds; every round has a prompt of its own, so that
+ * nothing comes from the prefix cache. */
 #include "cli/cli.h"
 
 #include <getopt.h>
@@ -62,8 +62,10 @@ static int one_round(struct bench *b, double *ttft, double *prefill, double *dec
     struct round r = {0};
     struct cli_sink sink = {.arg = &r, .on_token = on_token};
     struct cli_result result;
-    struct rt_request q = {.n = 1, .n_prompt = (size_t)b->prompt,
-                           .max_tokens = (uint64_t)b->tokens, .priority = RT_INTERACTIVE};
+    struct rt_request q = {.n = 1,
+                           .n_prompt = (size_t)b->prompt,
+                           .max_tokens = (uint64_t)b->tokens,
+                           .priority = RT_INTERACTIVE};
 
     eng_sampling_defaults(&q.sampling);
     q.sampling.temperature = 0;
@@ -130,10 +132,12 @@ static bool count(const char *s, long *out)
 
 int cli_bench(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"rounds", required_argument, NULL, 'r'}, {"prompt-tokens", required_argument, NULL, 'p'},
-        {"new-tokens", required_argument, NULL, 'n'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
+                                            {"prompt-tokens", required_argument, NULL, 'p'},
+                                            {"new-tokens", required_argument, NULL, 'n'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     struct cn_error err = {0};
     struct bench b = {.rounds = 5, .prompt = 512, .tokens = 128};
     int opt, status = 0, rc = cli_stack_config(&b.stack, &argc, argv, &err);
@@ -144,28 +148,37 @@ int cli_bench(int argc, char **argv)
         bool ok = true;
         if (opt == 'h') {
             printf("usage: conifer bench [MODEL] [--rounds N] [--prompt-tokens N] [--new-tokens N] "
-                   "[--json]\n\n%s", cfg_args_help());
+                   "[--json]\n\n%s",
+                   cfg_args_help());
             cli_stack_close(&b.stack);
             return 0;
         }
-        if (opt == 'j') b.json = true;
-        else if (opt == 'r') ok = count(optarg, &b.rounds);
-        else if (opt == 'p') ok = count(optarg, &b.prompt);
-        else if (opt == 'n') ok = count(optarg, &b.tokens);
-        else ok = false;
+        if (opt == 'j')
+            b.json = true;
+        else if (opt == 'r')
+            ok = count(optarg, &b.rounds);
+        else if (opt == 'p')
+            ok = count(optarg, &b.prompt);
+        else if (opt == 'n')
+            ok = count(optarg, &b.tokens);
+        else
+            ok = false;
         if (!ok) status = cli_usage(argv[0], "%s does not fit here", argv[optind - 1]);
     }
     if (!rc && !status && optind < argc) {
         char flag[] = "--model", *args[] = {argv[0], flag, argv[optind], NULL};
         int n = 3;
-        if (optind + 1 < argc) status = cli_usage(argv[0], "one model is expected");
-        else rc = cfg_from_args(&b.stack.cfg, &n, args, &err);
+        if (optind + 1 < argc)
+            status = cli_usage(argv[0], "one model is expected");
+        else
+            rc = cfg_from_args(&b.stack.cfg, &n, args, &err);
     }
     if (!status && b.tokens < 2) status = cli_usage(argv[0], "--new-tokens must be at least 2");
     if (!rc && !status) rc = cli_stack_open(&b.stack, &err);
     if (!rc && !status) {
         /* Small windows: half for the prompt, a quarter for the answer. */
-        long window = (long)CN_MIN(eng_model_info(rt_model(b.stack.rt))->context, (uint64_t)1 << 30);
+        long window =
+            (long)CN_MIN(eng_model_info(rt_model(b.stack.rt))->context, (uint64_t)1 << 30);
         b.prompt = CN_MAX(1, CN_MIN(b.prompt, window / 2));
         b.tokens = CN_MAX(2, CN_MIN(b.tokens, window / 4));
         rc = bench(&b, &err);

@@ -18,7 +18,8 @@ int cli_tokenize(int argc, char **argv);
 int cli_key(int argc, char **argv);
 int cli_version(int argc, char **argv);
 
-/* ---- term.c: messages and progress on standard error ------------------------------------------ */
+/* ---- term.c: messages and progress on standard error ------------------------------------------
+ */
 
 /* "name: message", with the field in front where err names one; returns 1. */
 int cli_error(const char *name, const struct cn_error *err);
@@ -33,7 +34,8 @@ void cli_progress_start(struct cli_progress *p);
 void cli_progress_update(void *arg, uint64_t done, uint64_t total);
 void cli_progress_end(struct cli_progress *p);
 
-/* ---- stack.c: a model in this process, no sockets ---------------------------------------------- */
+/* ---- stack.c: a model in this process, no sockets ----------------------------------------------
+ */
 
 struct cli_stack {
     struct cfg cfg;
@@ -61,9 +63,9 @@ struct cli_sink {
     bool (*stopped)(void *arg);
 };
 struct cli_result {
-    int code;                /* of END: 0, CN_ECANCELLED, ... */
+    int code; /* of END: 0, CN_ECANCELLED, ... */
     char message[512];
-    enum rt_finish finish;   /* of the first choice */
+    enum rt_finish finish; /* of the first choice */
     struct rt_usage usage;
 };
 /* Submits (moved) and waits for the end. An error that comes at once is in the result too. */

@@ -1,5 +1,6 @@
-/* conifer run: the whole stack in this process. Chat with history in a terminal, or one answer to an
- * argument or to standard input. Main thread; Ctrl-C stops the answer, at the prompt it ends the chat. */
+/* conifer run: the whole stack in this process. Chat with history in a terminal, or one answer to
+ * an argument or to standard input. Main thread; Ctrl-C stops the answer, at the prompt it ends the
+ * chat. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -34,7 +35,8 @@ static void catch_interrupts(void)
     sigaction(SIGINT, &sa, NULL);
 }
 
-/* ---- one answer ---------------------------------------------------------------------------------- */
+/* ---- one answer
+ * ---------------------------------------------------------------------------------- */
 
 static void on_text(void *arg, const char *text, size_t n)
 {
@@ -55,7 +57,8 @@ static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
     return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
 }
 
-/* The conversation as ids: through the template, or, for a model without one, its last text alone. */
+/* The conversation as ids: through the template, or, for a model without one, its last text alone.
+ */
 static int make_prompt(struct run *r, struct eng_ids *ids, struct cn_error *err)
 {
     const struct eng_model *m = rt_model(r->stack.rt);
@@ -94,8 +97,8 @@ static int answer(struct run *r, struct cn_error *err)
     struct cli_sink sink = {.arg = r, .on_text = on_text, .stopped = stopped};
     struct cli_result result;
     struct eng_ids ids = {0};
-    struct rt_request q = {.n = 1, .max_tokens = r->max_tokens, .sampling = r->sampling,
-                           .priority = RT_INTERACTIVE};
+    struct rt_request q = {
+        .n = 1, .max_tokens = r->max_tokens, .sampling = r->sampling, .priority = RT_INTERACTIVE};
     int rc = make_prompt(r, &ids, err);
 
     if (rc) {
@@ -110,13 +113,17 @@ static int answer(struct run *r, struct cn_error *err)
     cli_stack_ask(&r->stack, &q, &sink, &result);
     if (r->answer.len && r->answer.data[r->answer.len - 1] != '\n') putchar('\n');
     fflush(stdout);
-    if (result.code == CN_ECANCELLED) fprintf(stderr, "(stopped)\n");
-    else if (result.code) return cn_fail(err, result.code, "%s", result.message);
-    else if (result.finish == RT_FINISH_LENGTH) fprintf(stderr, "(cut off: the limit is reached)\n");
+    if (result.code == CN_ECANCELLED)
+        fprintf(stderr, "(stopped)\n");
+    else if (result.code)
+        return cn_fail(err, result.code, "%s", result.message);
+    else if (result.finish == RT_FINISH_LENGTH)
+        fprintf(stderr, "(cut off: the limit is reached)\n");
     return add_message(r, "assistant", r->answer.data ? r->answer.data : "", r->answer.len);
 }
 
-/* ---- a chat -------------------------------------------------------------------------------------- */
+/* ---- a chat
+ * -------------------------------------------------------------------------------------- */
 
 static void forget_last(struct run *r)
 {
@@ -165,7 +172,8 @@ static int read_input(struct cn_buf *b)
     char part[65536];
     ssize_t n;
 
-    while ((n = read(STDIN_FILENO, part, sizeof part)) > 0 || (n < 0 && errno == EINTR && !interrupted))
+    while ((n = read(STDIN_FILENO, part, sizeof part)) > 0 ||
+           (n < 0 && errno == EINTR && !interrupted))
         if (n > 0 && cn_buf_append(b, part, (size_t)n)) return CN_ENOMEM;
     while (b->len && b->data[b->len - 1] == '\n')
         b->len--;
@@ -184,31 +192,38 @@ static int one_shot(struct run *r, int n, char **words, struct cn_error *err)
     if (!rc && !text.len) rc = cn_fail(err, CN_EINVAL, "there is no prompt");
     if (!rc && cn_utf8_valid_len(text.data, text.len) != text.len)
         rc = cn_fail(err, CN_EINVAL, "the prompt is not valid UTF-8");
-    if (!rc && (rc = add_message(r, "user", text.data, text.len))) cn_fail(err, rc, "out of memory");
+    if (!rc && (rc = add_message(r, "user", text.data, text.len)))
+        cn_fail(err, rc, "out of memory");
     if (!rc) rc = answer(r, err);
     cn_buf_fini(&text);
     return rc;
 }
 
-/* ---- options ------------------------------------------------------------------------------------- */
+/* ---- options
+ * ------------------------------------------------------------------------------------- */
 
 static const struct option options[] = {
-    {"system", required_argument, NULL, 's'},      {"temperature", required_argument, NULL, 't'},
-    {"top-p", required_argument, NULL, 'p'},       {"top-k", required_argument, NULL, 'k'},
-    {"max-tokens", required_argument, NULL, 'm'},  {"seed", required_argument, NULL, 'd'},
-    {"help", no_argument, NULL, 'h'},              {NULL, 0, NULL, 0},
+    {"system", required_argument, NULL, 's'},
+    {"temperature", required_argument, NULL, 't'},
+    {"top-p", required_argument, NULL, 'p'},
+    {"top-k", required_argument, NULL, 'k'},
+    {"max-tokens", required_argument, NULL, 'm'},
+    {"seed", required_argument, NULL, 'd'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
 };
 
 static void help(void)
 {
-    printf("usage: conifer run [options] [PROMPT]\n\n"
-           "Chats in the terminal; with a PROMPT, or one on standard input, answers it and ends.\n\n"
-           "  --system TEXT          system message\n"
-           "  --temperature T        0 takes the likeliest token (1)\n"
-           "  --top-p P  --top-k K   (1, off)\n"
-           "  --max-tokens N         longest answer (up to the window)\n"
-           "  --seed N               the same seed gives the same answer\n%s",
-           cfg_args_help());
+    printf(
+        "usage: conifer run [options] [PROMPT]\n\n"
+        "Chats in the terminal; with a PROMPT, or one on standard input, answers it and ends.\n\n"
+        "  --system TEXT          system message\n"
+        "  --temperature T        0 takes the likeliest token (1)\n"
+        "  --top-p P  --top-k K   (1, off)\n"
+        "  --max-tokens N         longest answer (up to the window)\n"
+        "  --seed N               the same seed gives the same answer\n%s",
+        cfg_args_help());
 }
 
 static bool number(const char *s, double *out)
@@ -280,8 +295,10 @@ int cli_run(int argc, char **argv)
     r.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
     bool talk = optind == argc && isatty(STDIN_FILENO);
     rc = talk ? chat(&r) : one_shot(&r, argc - optind, argv + optind, &err);
-    if (rc) status = cli_error(argv[0], &err);
-    else if (!talk && interrupted) status = 130;
+    if (rc)
+        status = cli_error(argv[0], &err);
+    else if (!talk && interrupted)
+        status = 130;
 out:
     json_decref(r.messages);
     cn_buf_fini(&r.answer);

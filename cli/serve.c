@@ -87,9 +87,12 @@ int cli_serve(int argc, char **argv)
             check = true;
             continue;
         }
-        if (opt == 'h') help(argv[0]);
-        else if (opt == 'v') printf("conifer-server %s\n", CLI_VERSION);
-        else cli_usage(argv[0], "unknown option %s", argv[optind - 1]);
+        if (opt == 'h')
+            help(argv[0]);
+        else if (opt == 'v')
+            printf("conifer-server %s\n", CLI_VERSION);
+        else
+            cli_usage(argv[0], "unknown option %s", argv[optind - 1]);
         cfg_fini(&cfg);
         return opt == '?' ? 2 : 0;
     }

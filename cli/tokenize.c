@@ -41,7 +41,8 @@ static int print_lines(const struct eng_ids *ids, const struct eng_vocab *v, str
         cn_buf_json_str(&b, s.p, s.n);
         cn_buf_putc(&b, '\n');
     }
-    if (b.failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    if (b.failed)
+        rc = cn_fail(err, CN_ENOMEM, "out of memory");
     else if (b.len && (fwrite(b.data, 1, b.len, stdout) != b.len || fflush(stdout)))
         rc = cn_fail(err, CN_EIO, "standard output: %s", strerror(errno));
     cn_buf_fini(&b);
@@ -89,9 +90,10 @@ int cli_tokenize(int argc, char **argv)
             special = false;
             break;
         case 'h':
-            puts("usage: conifer tokenize MODEL.gguf [--ids] [--no-special] < TEXT\n\n"
-                 "  --ids         only the ids, on one line\n"
-                 "  --no-special  do not add what the vocabulary puts at the beginning and the end");
+            puts(
+                "usage: conifer tokenize MODEL.gguf [--ids] [--no-special] < TEXT\n\n"
+                "  --ids         only the ids, on one line\n"
+                "  --no-special  do not add what the vocabulary puts at the beginning and the end");
             return 0;
         default:
             return cli_usage(argv[0], "unknown option %s", argv[optind - 1]);

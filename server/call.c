@@ -61,8 +61,8 @@ static int render_answer(struct srv_call *c)
 static int work(struct srv_call *c)
 {
     static const enum srv_endpoint endpoint[] = {
-        [SRV_OP_CHAT] = SRV_EP_CHAT,       [SRV_OP_TEXT] = SRV_EP_TEXT,
-        [SRV_OP_TOKENIZE] = SRV_EP_TOK,    [SRV_OP_DETOKENIZE] = SRV_EP_DETOK,
+        [SRV_OP_CHAT] = SRV_EP_CHAT,     [SRV_OP_TEXT] = SRV_EP_TEXT,
+        [SRV_OP_TOKENIZE] = SRV_EP_TOK,  [SRV_OP_DETOKENIZE] = SRV_EP_DETOK,
         [SRV_OP_TEMPLATE] = SRV_EP_CHAT,
     };
     int rc = srv_call_parse(c);

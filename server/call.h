@@ -1,6 +1,6 @@
-/* An API request as a text worker sees it: from the body's bytes to prompts, sampling and stops; or,
- * for the endpoints that need no engine, to the whole answer. No connection, no loop.
- * Owned by its request record, except while the pool has it. */
+/* An API request as a text worker sees it: from the body's bytes to prompts, sampling and stops;
+ * or, for the endpoints that need no engine, to the whole answer. No connection, no loop. Owned by
+ * its request record, except while the pool has it. */
 #ifndef SERVER_CALL_H
 #define SERVER_CALL_H
 
@@ -12,9 +12,9 @@
 
 enum srv_op { SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_OP_TEMPLATE };
 
-#define SRV_MAX_PROMPTS     1024
-#define SRV_MAX_STOPS       64
-#define SRV_MAX_STOP_BYTES  4096
+#define SRV_MAX_PROMPTS    1024
+#define SRV_MAX_STOPS      64
+#define SRV_MAX_STOP_BYTES 4096
 
 /* What every call reads: set before the first, never changed after. */
 struct srv_text_env {
@@ -29,7 +29,7 @@ struct srv_text_env {
 struct srv_prompt {
     uint32_t *ids;
     size_t n;
-    char *text;       /* of a text prompt, when it is to be echoed */
+    char *text; /* of a text prompt, when it is to be echoed */
     size_t text_len;
 };
 
@@ -38,15 +38,15 @@ struct srv_call {
     uint64_t slot;      /* who waits for it */
     const struct srv_text_env *env;
     enum srv_op op;
-    enum rt_priority ceiling;   /* of the tenant */
+    enum rt_priority ceiling; /* of the tenant */
     struct cn_buf body;
-    json_t *root;               /* the parsed body; NULL: not parsed yet */
-    struct srv_params p;        /* its JSON members are borrowed from root, and gone with it */
+    json_t *root;        /* the parsed body; NULL: not parsed yet */
+    struct srv_params p; /* its JSON members are borrowed from root, and gone with it */
     uint64_t received_ns;
     int64_t header_deadline_ms; /* 0 = none */
 
-    struct cn_error err;        /* code 0: done */
-    struct cn_buf answer;       /* endpoints without an engine: the JSON */
+    struct cn_error err;  /* code 0: done */
+    struct cn_buf answer; /* endpoints without an engine: the JSON */
     struct srv_prompt *prompts;
     size_t n_prompts;
     struct eng_sampling sampling;
@@ -56,9 +56,9 @@ struct srv_call {
     size_t n_stop;
     uint32_t *stop_ids;
     size_t n_stop_ids;
-    uint32_t n, best_of;        /* choices answered, choices generated */
-    uint64_t max_tokens;        /* 0 = up to the window */
-    bool echo_only;             /* max_tokens 0 with echo: the prompt is all that is wanted */
+    uint32_t n, best_of; /* choices answered, choices generated */
+    uint64_t max_tokens; /* 0 = up to the window */
+    bool echo_only;      /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
     enum rt_priority priority;
@@ -71,14 +71,15 @@ int srv_call_parse(struct srv_call *c);
 /* The job's work: everything from the body to the prompts or the answer; sets c->err. */
 void srv_call_work(struct srv_job *job);
 
-/* ---- between the files of the worker's side ---------------------------------------------------- */
+/* ---- between the files of the worker's side ----------------------------------------------------
+ */
 
 /* messages, tools, kwargs -> the conversation as text (chat.c). */
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out);
-int srv_chat_prompt(struct srv_call *c);        /* chat.c: -> prompts[0] */
-int srv_text_prompts(struct srv_call *c);       /* prompts.c: `prompt` in its four shapes */
-int srv_tokenize_answer(struct srv_call *c);    /* prompts.c */
-int srv_detokenize_answer(struct srv_call *c);  /* prompts.c */
-int srv_sampling_read(struct srv_call *c);      /* sampling.c: all that is not text */
+int srv_chat_prompt(struct srv_call *c);       /* chat.c: -> prompts[0] */
+int srv_text_prompts(struct srv_call *c);      /* prompts.c: `prompt` in its four shapes */
+int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
+int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
+int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text */
 
 #endif

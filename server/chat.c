@@ -1,5 +1,5 @@
-/* Chat bodies: messages are checked and put into the shape that templates know, rendered, tokenised.
- * Worker threads; works on one call, whose parsed body it may change. */
+/* Chat bodies: messages are checked and put into the shape that templates know, rendered,
+ * tokenised. Worker threads; works on one call, whose parsed body it may change. */
 #include "server/call.h"
 
 #include <stdio.h>
@@ -28,24 +28,30 @@ static int join_parts(json_t *message, json_t *parts, const struct at *at)
     int rc = 0;
 
     cn_buf_init(&b, 0);
-    json_array_foreach (parts, i, part) {
+    json_array_foreach(parts, i, part)
+    {
         char field[64];
         json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         snprintf(field, sizeof field, "content[%zu]", i);
-        if (!json_is_object(part)) rc = bad(at, CN_ETYPE, field, "must be an object");
-        else if (!json_is_string(type)) rc = bad(at, CN_ETYPE, field, "must have a type");
+        if (!json_is_object(part))
+            rc = bad(at, CN_ETYPE, field, "must be an object");
+        else if (!json_is_string(type))
+            rc = bad(at, CN_ETYPE, field, "must have a type");
         else if (strcmp(json_string_value(type), "text") &&
                  strcmp(json_string_value(type), "input_text") &&
                  strcmp(json_string_value(type), "refusal"))
-            rc = bad(at, CN_EUNSUPP, field, "has a type that is not supported: this model reads text");
-        else if (!strcmp(json_string_value(type), "refusal")) continue;
-        else if (!json_is_string(text)) rc = bad(at, CN_ETYPE, field, "must have a text");
+            rc = bad(at, CN_EUNSUPP, field,
+                     "has a type that is not supported: this model reads text");
+        else if (!strcmp(json_string_value(type), "refusal"))
+            continue;
+        else if (!json_is_string(text))
+            rc = bad(at, CN_ETYPE, field, "must have a text");
         if (rc) break;
         if (i) cn_buf_putc(&b, '\n');
         cn_buf_append(&b, json_string_value(text), json_string_length(text));
     }
-    if (!rc && (b.failed || json_object_set_new(message, "content",
-                                                json_stringn(b.data ? b.data : "", b.len))))
+    if (!rc && (b.failed ||
+                json_object_set_new(message, "content", json_stringn(b.data ? b.data : "", b.len))))
         rc = cn_fail(at->err, CN_ENOMEM, "out of memory");
     cn_buf_fini(&b);
     return rc;
@@ -78,7 +84,8 @@ static int check_tool_calls(json_t *message, const struct at *at)
         return 0;
     }
     if (!json_is_array(calls)) return bad(at, CN_ETYPE, "tool_calls", "must be an array");
-    json_array_foreach (calls, i, call) {
+    json_array_foreach(calls, i, call)
+    {
         if (!json_is_object(call)) return bad(at, CN_ETYPE, "tool_calls", "must hold objects");
         int rc = open_arguments(call, at);
         if (rc) return rc;
@@ -88,8 +95,8 @@ static int check_tool_calls(json_t *message, const struct at *at)
 
 static bool role_ok(const char *role)
 {
-    static const char *const known[] = {"system", "developer", "user", "assistant", "tool",
-                                        "function"};
+    static const char *const known[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
     for (size_t i = 0; i < CN_ARRAY_LEN(known); i++)
         if (!strcmp(role, known[i])) return true;
     return false;
@@ -125,8 +132,7 @@ static int check_messages(struct srv_call *c)
         return cn_fail_param(&c->err, CN_EMISSING, "messages", "messages is missing");
     if (!json_array_size(c->p.messages))
         return cn_fail_param(&c->err, CN_EINVAL, "messages", "messages is empty");
-    json_array_foreach (c->p.messages, at.message, m)
-        if ((rc = check_message(m, &at))) return rc;
+    json_array_foreach(c->p.messages, at.message, m) if ((rc = check_message(m, &at))) return rc;
     return 0;
 }
 
@@ -136,7 +142,8 @@ static int check_tools(struct srv_call *c)
     json_t *tool;
     size_t i;
 
-    json_array_foreach (c->p.tools, i, tool) {
+    json_array_foreach(c->p.tools, i, tool)
+    {
         const json_t *f = json_object_get(tool, "function");
         const json_t *type = json_object_get(tool, "type");
         if (!json_is_object(tool) || !json_is_string(type))
@@ -146,8 +153,8 @@ static int check_tools(struct srv_call *c)
             return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
                                  "tools[%zu]: the only type supported is function", i);
         if (!json_is_string(json_object_get(f, "name")))
-            return cn_fail_param(&c->err, CN_ETYPE, "tools",
-                                 "tools[%zu].function must have a name", i);
+            return cn_fail_param(&c->err, CN_ETYPE, "tools", "tools[%zu].function must have a name",
+                                 i);
     }
     if (!choice || (json_is_string(choice) && !strcmp(json_string_value(choice), "auto"))) return 0;
     if (json_is_string(choice) && !strcmp(json_string_value(choice), "none")) {
@@ -165,9 +172,19 @@ static int check_tools(struct srv_call *c)
 static int make_kwargs(struct srv_call *c, json_t **out)
 {
     static const char *const reserved[] = {
-        "messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
-        "bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "tokenize",
-        "strftime_now", "raise_exception",
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "bos_token",
+        "eos_token",
+        "pad_token",
+        "unk_token",
+        "chat_template",
+        "tokenize",
+        "strftime_now",
+        "raise_exception",
     };
     *out = NULL;
     for (size_t i = 0; i < CN_ARRAY_LEN(reserved); i++)

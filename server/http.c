@@ -416,8 +416,10 @@ static void on_closed(void *owner)
     struct srv_conn *c = owner;
     struct srv_http *h = c->http;
 
-    if (c->prev) c->prev->next = c->next;
-    else h->conns = c->next;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        h->conns = c->next;
     if (c->next) c->next->prev = c->prev;
     h->n_conns--;
     if (h->metrics) cn_metric_set(h->metrics, CN_M_connections, (double)h->n_conns);
@@ -430,7 +432,8 @@ static void on_closed(void *owner)
 static const struct srv_stream_events stream_events = {on_read, on_eof, on_fail, on_sent,
                                                        on_closed};
 
-/* ---- all connections --------------------------------------------------------------------------- */
+/* ---- all connections ---------------------------------------------------------------------------
+ */
 
 void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, void *ctx,
                    struct cn_metrics *metrics)
@@ -509,8 +512,10 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
         break;
     case SRV_HEADING:
         if (age <= l->header_ns) break;
-        if (c->started) refuse(c, CN_ETIMEOUT, "the request's head took too long to arrive");
-        else conn_linger(c);
+        if (c->started)
+            refuse(c, CN_ETIMEOUT, "the request's head took too long to arrive");
+        else
+            conn_linger(c);
         break;
     case SRV_BODY:
         if (l->body_min_rate && age > l->body_grace_ns &&

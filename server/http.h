@@ -31,18 +31,18 @@ enum srv_header {
 /* The head of a request; alive from its first byte until its answer is done. */
 struct srv_head {
     struct cn_buf target;
-    struct cn_buf name, value;       /* of the header being read */
-    char *values[SRV_H_COUNT];       /* NUL-terminated, no NUL inside, NULL when absent */
+    struct cn_buf name, value; /* of the header being read */
+    char *values[SRV_H_COUNT]; /* NUL-terminated, no NUL inside, NULL when absent */
     unsigned n_headers;
     size_t header_bytes;
-    size_t path_at, path_len;        /* in target */
-    bool trailers;                   /* past the head: headers are trailers, and dropped */
+    size_t path_at, path_len; /* in target */
+    bool trailers;            /* past the head: headers are trailers, and dropped */
     char request_id[65];
 };
 
 enum srv_phase {
-    SRV_IDLE,     /* between requests */
-    SRV_HEADING,  /* in a request's head */
+    SRV_IDLE,    /* between requests */
+    SRV_HEADING, /* in a request's head */
     SRV_BODY,
     SRV_HANDLING, /* an answer is due */
     SRV_LINGER,   /* answered, reads only to let the peer see it */
@@ -87,24 +87,24 @@ struct srv_conn {
     struct srv_http *http;
     struct srv_stream *stream;
     struct srv_conn *prev, *next;
-    void *user;                     /* the handler's, while an answer is due */
-    const void *route;              /* the handler's notes between on_head and on_request */
+    void *user;        /* the handler's, while an answer is due */
+    const void *route; /* the handler's notes between on_head and on_request */
     uint32_t tenant;
-    const char *extra;              /* static: further header lines for a refusal, or NULL */
+    const char *extra; /* static: further header lines for a refusal, or NULL */
     llhttp_t parser;
     enum srv_phase phase;
     struct srv_head *head;
     struct cn_buf body;
-    struct cn_buf in;               /* bytes not parsed yet */
-    struct cn_error err;            /* why the request at hand is refused */
-    uint64_t body_budget;           /* this connection's part of http->body_held */
-    uint64_t since_ns;              /* start of the phase */
-    uint64_t read_ns;               /* last byte read while lingering */
+    struct cn_buf in;     /* bytes not parsed yet */
+    struct cn_error err;  /* why the request at hand is refused */
+    uint64_t body_budget; /* this connection's part of http->body_held */
+    uint64_t since_ns;    /* start of the phase */
+    uint64_t read_ns;     /* last byte read while lingering */
     uint64_t appended, stall_mark, stall_ns;
-    size_t raw_bytes, ext_bytes;    /* of this phase; of chunk extensions */
+    size_t raw_bytes, ext_bytes; /* of this phase; of chunk extensions */
     bool keep_alive, http10, head_only, has_body;
-    bool started;                   /* more than empty lines came */
-    bool refused;                   /* err is the answer once the message is whole */
+    bool started; /* more than empty lines came */
+    bool refused; /* err is the answer once the message is whole */
     bool eof, pumping, overrun;
     bool streaming, chunked_out;
 };

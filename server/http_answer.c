@@ -13,12 +13,24 @@ static const char *reason_of(int status)
         int status;
         const char *text;
     } all[] = {
-        {200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"},
-        {404, "Not Found"}, {405, "Method Not Allowed"}, {408, "Request Timeout"},
-        {409, "Conflict"}, {413, "Content Too Large"}, {414, "URI Too Long"},
-        {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {429, "Too Many Requests"},
-        {431, "Request Header Fields Too Large"}, {499, "Client Closed Request"},
-        {500, "Internal Server Error"}, {501, "Not Implemented"}, {503, "Service Unavailable"},
+        {200, "OK"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {413, "Content Too Large"},
+        {414, "URI Too Long"},
+        {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {499, "Client Closed Request"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
         {504, "Gateway Timeout"},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(all); i++)
@@ -70,8 +82,10 @@ static void put_head(struct srv_conn *c, int status, const char *type, const cha
     cn_buf_puts(out, framing);
     if (c->head && c->head->request_id[0])
         cn_buf_printf(out, "X-Request-Id: %s\r\n", c->head->request_id);
-    if (close) cn_buf_puts(out, "Connection: close\r\n");
-    else if (c->http10) cn_buf_puts(out, "Connection: keep-alive\r\n");
+    if (close)
+        cn_buf_puts(out, "Connection: close\r\n");
+    else if (c->http10)
+        cn_buf_puts(out, "Connection: keep-alive\r\n");
     if (extra) cn_buf_puts(out, extra);
     cn_buf_puts(out, "\r\n");
     c->appended += out->len - before;
@@ -101,8 +115,10 @@ void srv_error_json(struct cn_buf *b, const struct cn_error *err)
     cn_buf_puts(b, "{\"error\":{\"message\":");
     cn_buf_json_str(b, message, strlen(message));
     cn_buf_printf(b, ",\"type\":\"%s\",\"param\":", info->type);
-    if (err->param[0]) cn_buf_json_str(b, err->param, strlen(err->param));
-    else cn_buf_puts(b, "null");
+    if (err->param[0])
+        cn_buf_json_str(b, err->param, strlen(err->param));
+    else
+        cn_buf_puts(b, "null");
     cn_buf_printf(b, ",\"code\":\"%s\"}}", info->slug);
 }
 

@@ -21,8 +21,7 @@ int srv_head_header(struct srv_head *h, struct cn_error *err)
     for (int i = 0; i < SRV_H_COUNT; i++) {
         if (h->name.len != known[i].n || strncasecmp(h->name.data, known[i].name, known[i].n))
             continue;
-        if (h->values[i])
-            return cn_fail(err, CN_EHTTP, "the header %s came twice", known[i].name);
+        if (h->values[i]) return cn_fail(err, CN_EHTTP, "the header %s came twice", known[i].name);
         size_t n = h->value.len;
         while (n && (h->value.data[n - 1] == ' ' || h->value.data[n - 1] == '\t'))
             n--;
@@ -89,8 +88,7 @@ static int check_framing(const struct srv_conn *c, struct cn_error *err)
     if (length && length[0] == '0' && length[1])
         return cn_fail(err, CN_EHTTP, "the Content-Length header has leading zeros");
     if (!te) return 0;
-    if (c->http10)
-        return cn_fail(err, CN_EHTTP, "HTTP/1.0 has no Transfer-Encoding");
+    if (c->http10) return cn_fail(err, CN_EHTTP, "HTTP/1.0 has no Transfer-Encoding");
     if (strcasecmp(te, "chunked"))
         return cn_fail(err, CN_ENCODING, "the only Transfer-Encoding supported is chunked");
     return 0;

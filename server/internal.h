@@ -26,7 +26,7 @@ struct srv {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
     const char *version;
-    struct rt *rt;             /* while srv_run runs */
+    struct rt *rt; /* while srv_run runs */
     void (*ready)(void *arg);
     void *ready_arg;
     bool quiet;
@@ -37,7 +37,7 @@ struct srv {
     uv_prepare_t before_poll;
     uv_signal_t sigterm, sigint, sighup;
     char read_buf[65536];
-    struct uv_conn *dirty;     /* streams with output to push */
+    struct uv_conn *dirty; /* streams with output to push */
 
     struct srv_listener *listeners;
     size_t n_listeners;
@@ -48,17 +48,17 @@ struct srv {
     struct cn_mailbox mail;      /* rt_event: from the engine thread */
     struct cn_mailbox jobs_done; /* srv_job: from the text workers */
     struct srv_text_pool *pool;
-    struct srv_text_env text;    /* what jobs read; immutable while srv_run runs */
+    struct srv_text_env text; /* what jobs read; immutable while srv_run runs */
 
     struct srv_slot *slots;
     size_t n_slots, cap_slots;
-    uint32_t free_slot;          /* UINT32_MAX = none */
-    struct srv_req *reqs;        /* all of them */
+    uint32_t free_slot;   /* UINT32_MAX = none */
+    struct srv_req *reqs; /* all of them */
     size_t n_reqs, n_jobs;
-    uint32_t *tenant_reqs;       /* requests of each tenant */
-    struct cn_buf frame;         /* scratch: one SSE frame */
+    uint32_t *tenant_reqs; /* requests of each tenant */
+    struct cn_buf frame;   /* scratch: one SSE frame */
 
-    atomic_uint stops;           /* calls of srv_stop not acted on yet; any thread */
+    atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
     bool draining, rt_drained, ending, failed;
     uint64_t drain_until_ns, end_until_ns;
@@ -67,16 +67,20 @@ struct srv {
 
 void srv_streams_flush(struct srv *s); /* stream_uv.c */
 
-/* ---- request.c: records of API requests ---------------------------------------------------------- */
-void srv_on_mail(struct srv *s);            /* events and finished jobs */
+/* ---- request.c: records of API requests
+ * ---------------------------------------------------------- */
+void srv_on_mail(struct srv *s); /* events and finished jobs */
 void srv_reqs_tick(struct srv *s, uint64_t now);
-void srv_reqs_end(struct srv *s, const struct cn_error *why); /* every open answer gets this error */
-void srv_mail_clear(struct srv *s);         /* frees what is left in the mailboxes */
+void srv_reqs_end(struct srv *s,
+                  const struct cn_error *why); /* every open answer gets this error */
+void srv_mail_clear(struct srv *s);            /* frees what is left in the mailboxes */
 
-/* ---- routes.c ---------------------------------------------------------------------------------- */
+/* ---- routes.c ----------------------------------------------------------------------------------
+ */
 extern const struct srv_http_handler srv_routes;
 
-/* ---- notify.c: systemd --------------------------------------------------------------------------- */
+/* ---- notify.c: systemd
+ * --------------------------------------------------------------------------- */
 uint64_t srv_notify_watchdog_ns(void); /* 0 = none asked for */
 
 #endif

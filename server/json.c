@@ -36,8 +36,7 @@ int srv_json_scan(const char *data, size_t n, struct cn_error *err)
         default:
             break;
         }
-        if (weight > MAX_WEIGHT)
-            return cn_fail(err, CN_ELIMIT, "the body holds too many values");
+        if (weight > MAX_WEIGHT) return cn_fail(err, CN_ELIMIT, "the body holds too many values");
     }
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Keys -> tenants. A key is looked up by its SHA-256; the table is filled once. Any thread may read. */
+/* Keys -> tenants. A key is looked up by its SHA-256; the table is filled once. Any thread may
+ * read. */
 #ifndef SERVER_KEY_H
 #define SERVER_KEY_H
 
@@ -14,7 +15,7 @@ struct srv_key_entry {
 struct srv_keys {
     struct srv_key_entry *table; /* open addressing, size a power of two */
     size_t mask, count;
-    uint8_t seed[16];            /* of the place in the table: not for a client to choose */
+    uint8_t seed[16]; /* of the place in the table: not for a client to choose */
 };
 
 int srv_keys_init(struct srv_keys *k, const struct cfg *cfg, struct cn_error *err);

@@ -92,8 +92,10 @@ static int bind_tcp(struct srv *s, struct cn_error *err)
         if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6) continue;
         bool missing;
         int one = bind_one(s, ai, &missing, err);
-        if (one == 0) bound++;
-        else if (!missing || !ai->ai_next) rc = rc ? rc : missing && bound ? 0 : one;
+        if (one == 0)
+            bound++;
+        else if (!missing || !ai->ai_next)
+            rc = rc ? rc : missing && bound ? 0 : one;
         /* localhost is often both 127.0.0.1 and ::1; with a port of the system's choice one is
          * enough, as the two would differ. */
         if (bound && s->cfg->server.port == 0) break;
@@ -180,7 +182,8 @@ int srv_listen_open(struct srv *s, struct cn_error *err)
     return bind_unix(s, err);
 }
 
-/* ---- serving ----------------------------------------------------------------------------------- */
+/* ---- serving -----------------------------------------------------------------------------------
+ */
 
 static void take(struct srv_listener *l)
 {
@@ -210,8 +213,8 @@ int srv_listen_start(struct srv *s, struct cn_error *err)
 {
     for (size_t i = 0; i < s->n_listeners; i++) {
         struct srv_listener *l = &s->listeners[i];
-        int rc = l->local ? uv_pipe_init(&s->loop, &l->u.pipe, 0)
-                          : uv_tcp_init(&s->loop, &l->u.tcp);
+        int rc =
+            l->local ? uv_pipe_init(&s->loop, &l->u.pipe, 0) : uv_tcp_init(&s->loop, &l->u.tcp);
         if (rc < 0) return cn_fail(err, CN_EIO, "listen: %s", uv_strerror(rc));
         l->inited = true;
         l->u.handle.data = l;

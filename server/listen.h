@@ -17,11 +17,11 @@ struct srv_listener {
         uv_pipe_t pipe;
     } u;
     struct srv *srv;
-    int fd;        /* until the handle has it */
-    bool local;    /* Unix socket */
-    bool inited;   /* the handle lives in the loop */
-    bool waiting;  /* a connection is ready and not taken: at max_connections */
-    char *path;    /* Unix socket to remove at the end, or NULL */
+    int fd;       /* until the handle has it */
+    bool local;   /* Unix socket */
+    bool inited;  /* the handle lives in the loop */
+    bool waiting; /* a connection is ready and not taken: at max_connections */
+    char *path;   /* Unix socket to remove at the end, or NULL */
 };
 
 /* Opens config's TCP address and Unix socket, or takes those that systemd hands over

@@ -1,6 +1,6 @@
-/* OpenAI's shapes: chat.completion and text_completion, whole and in chunks. Loop thread only; works
- * on one request's choices. Whole and streamed answers are written from the same buffers by the same
- * functions, so that their texts are equal. */
+/* OpenAI's shapes: chat.completion and text_completion, whole and in chunks. Loop thread only;
+ * works on one request's choices. Whole and streamed answers are written from the same buffers by
+ * the same functions, so that their texts are equal. */
 #include "server/request.h"
 
 #include <math.h>
@@ -13,7 +13,8 @@ static bool is_chat(const struct srv_req *q)
     return q->call->op == SRV_OP_CHAT;
 }
 
-/* ---- begin ------------------------------------------------------------------------------------- */
+/* ---- begin -------------------------------------------------------------------------------------
+ */
 
 int srv_out_begin(struct srv_req *q)
 {
@@ -28,7 +29,7 @@ int srv_out_begin(struct srv_req *q)
     q->created = cn_wall_s();
     cn_buf_init(b, 0);
     cn_buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", q->id,
-                  !is_chat(q)                    ? "text_completion"
+                  !is_chat(q) ? "text_completion"
                   : q->stream ? "chat.completion.chunk"
                               : "chat.completion",
                   (long long)q->created);
@@ -80,7 +81,8 @@ void srv_choice_reset(struct srv_choice *c)
     c->dirty = false;
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------ */
+/* ---- tokens ------------------------------------------------------------------------------------
+ */
 
 static void comma(struct cn_buf *b)
 {
@@ -95,8 +97,10 @@ static struct eng_str piece(const struct srv_req *q, uint32_t id)
 /* JSON has no infinity: what can never be chosen gets OpenAI's floor. */
 static void put_logprob(struct cn_buf *b, double v)
 {
-    if (isnan(v)) cn_buf_puts(b, "null");
-    else cn_buf_printf(b, "%.9g", v < -9999.0 ? -9999.0 : v);
+    if (isnan(v))
+        cn_buf_puts(b, "null");
+    else
+        cn_buf_printf(b, "%.9g", v < -9999.0 ? -9999.0 : v);
 }
 
 static void chat_token(struct cn_buf *b, const struct srv_req *q, uint32_t id, double logprob)
@@ -198,8 +202,10 @@ void srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_eve
             c->dirty = true;
         }
         if (!q->call->want_logprobs) continue;
-        if (is_chat(q)) chat_logprob(q, c, t, e->top);
-        else text_logprob(q, c, t, e->top);
+        if (is_chat(q))
+            chat_logprob(q, c, t, e->top);
+        else
+            text_logprob(q, c, t, e->top);
         c->dirty = true;
     }
 }
@@ -211,7 +217,8 @@ void srv_out_echo(struct srv_req *q, struct srv_choice *c, const struct srv_prom
     c->dirty = true;
 }
 
-/* ---- choices ----------------------------------------------------------------------------------- */
+/* ---- choices -----------------------------------------------------------------------------------
+ */
 
 static void put_buf(struct cn_buf *b, const struct cn_buf *from)
 {
@@ -279,8 +286,10 @@ static void put_finish(struct cn_buf *b, const struct srv_req *q, const struct s
     const char *reason = c->finish == RT_FINISH_STOP ? "stop" : "length";
 
     cn_buf_printf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", reason);
-    if (c->stop_text) cn_buf_json_str(b, c->stop_text, strlen(c->stop_text));
-    else cn_buf_puts(b, "null");
+    if (c->stop_text)
+        cn_buf_json_str(b, c->stop_text, strlen(c->stop_text));
+    else
+        cn_buf_puts(b, "null");
 }
 
 void srv_out_choice(struct cn_buf *b, struct srv_req *q, struct srv_choice *c, uint32_t index)
@@ -321,8 +330,9 @@ void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
 
 void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
 {
-    cn_buf_printf(b, is_chat(q) ? "{\"index\":%u,\"delta\":{\"content\":" : "{\"index\":%u,\"text\":",
-                  c->index);
+    cn_buf_printf(
+        b,
+        is_chat(q) ? "{\"index\":%u,\"delta\":{\"content\":" : "{\"index\":%u,\"text\":", c->index);
     put_str(b, &c->text);
     if (is_chat(q)) cn_buf_putc(b, '}');
     put_logprobs(b, q, c);
@@ -350,7 +360,8 @@ void srv_out_usage(struct cn_buf *b, const struct rt_usage *u)
                   (unsigned long long)u->cached_tokens);
 }
 
-/* ---- whole answers ------------------------------------------------------------------------------- */
+/* ---- whole answers
+ * ------------------------------------------------------------------------------- */
 
 static double mean_logprob(const struct srv_choice *c)
 {
@@ -368,7 +379,8 @@ static void put_best(struct cn_buf *b, struct srv_req *q, size_t sub)
         uint32_t best = UINT32_MAX;
         for (uint32_t i = 0; i < call->best_of; i++) {
             if (taken[i / 64] >> (i % 64) & 1) continue;
-            if (best == UINT32_MAX) best = i;
+            if (best == UINT32_MAX)
+                best = i;
             else if (call->best_of > call->n && mean_logprob(&all[i]) > mean_logprob(&all[best]))
                 best = i;
         }

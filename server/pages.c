@@ -6,8 +6,10 @@
 
 static void answer(struct srv_conn *c, int status, const char *type, struct cn_buf *b)
 {
-    if (b->failed) srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
-    else srv_conn_answer(c, status, type, b->data, b->len, NULL);
+    if (b->failed)
+        srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
+    else
+        srv_conn_answer(c, status, type, b->data, b->len, NULL);
     cn_buf_fini(b);
 }
 
@@ -94,8 +96,10 @@ void srv_page_ready(struct srv *s, struct srv_conn *c)
     struct cn_buf b;
 
     cn_buf_init(&b, 0);
-    if (why) cn_buf_printf(&b, "{\"status\":\"not ready\",\"reason\":\"%s\"}", why);
-    else cn_buf_puts(&b, "{\"status\":\"ready\"}");
+    if (why)
+        cn_buf_printf(&b, "{\"status\":\"not ready\",\"reason\":\"%s\"}", why);
+    else
+        cn_buf_puts(&b, "{\"status\":\"ready\"}");
     answer(c, why ? 503 : 200, "application/json", &b);
 }
 

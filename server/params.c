@@ -4,9 +4,9 @@
 
 enum type { T_BOOL, T_INT, T_NUM, T_STR, T_ARR, T_OBJ, T_ANY };
 
-#define CHAT SRV_EP_CHAT
-#define TEXT SRV_EP_TEXT
-#define TOK SRV_EP_TOK
+#define CHAT  SRV_EP_CHAT
+#define TEXT  SRV_EP_TEXT
+#define TOK   SRV_EP_TOK
 #define DETOK SRV_EP_DETOK
 
 static const struct field {
@@ -26,14 +26,21 @@ static const struct field {
 static const char *type_name(const json_t *v)
 {
     switch (json_typeof(v)) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "an array";
-    case JSON_STRING: return "a string";
-    case JSON_INTEGER: return "an integer";
-    case JSON_REAL: return "a number";
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
     case JSON_TRUE:
-    case JSON_FALSE: return "a boolean";
-    default: return "null";
+    case JSON_FALSE:
+        return "a boolean";
+    default:
+        return "null";
     }
 }
 
@@ -95,13 +102,15 @@ static int read_field(const struct field *f, json_t *v, void *to, struct cn_erro
 
 static void set_default(const struct field *f, void *to)
 {
-    if (f->type == T_BOOL) *(bool *)to = f->def != 0;
-    else if (f->type == T_INT) *(int64_t *)to = (int64_t)f->def;
-    else if (f->type == T_NUM) *(double *)to = f->def;
+    if (f->type == T_BOOL)
+        *(bool *)to = f->def != 0;
+    else if (f->type == T_INT)
+        *(int64_t *)to = (int64_t)f->def;
+    else if (f->type == T_NUM)
+        *(double *)to = f->def;
 }
 
-int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep,
-                    struct cn_error *err)
+int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err)
 {
     memset(p, 0, sizeof *p);
     for (int i = 0; i < SRV_P_COUNT; i++)

@@ -1,5 +1,5 @@
-/* The typed fields of a request body, from params.def. Strings and JSON values are borrowed from the
- * parsed body. Any thread. */
+/* The typed fields of a request body, from params.def. Strings and JSON values are borrowed from
+ * the parsed body. Any thread. */
 #ifndef SERVER_PARAMS_H
 #define SERVER_PARAMS_H
 
@@ -35,7 +35,6 @@ static inline bool srv_given(const struct srv_params *p, enum srv_param id)
     return p->given >> id & 1;
 }
 /* Reads the fields of one endpoint. CN_ETYPE and CN_ERANGE name the field. */
-int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep,
-                    struct cn_error *err);
+int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err);
 
 #endif

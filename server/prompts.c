@@ -1,5 +1,5 @@
-/* Prompts that are no conversation: `prompt` of /v1/completions as a string, strings, ids or lists of
- * ids; /tokenize and /detokenize. Worker threads; works on one call. */
+/* Prompts that are no conversation: `prompt` of /v1/completions as a string, strings, ids or lists
+ * of ids; /tokenize and /detokenize. Worker threads; works on one call. */
 #include "server/call.h"
 
 #include <stdio.h>
@@ -77,8 +77,7 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
     out->ids = cn_malloc_array(n, sizeof *out->ids);
     if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     out->n = n;
-    json_array_foreach (list, i, v)
-        if ((rc = read_id(c, v, "prompt", i, &out->ids[i]))) return rc;
+    json_array_foreach(list, i, v) if ((rc = read_id(c, v, "prompt", i, &out->ids[i]))) return rc;
     if (!c->p.echo) return 0;
     struct cn_buf b;
     cn_buf_init(&b, 0);
@@ -94,8 +93,7 @@ int srv_text_prompts(struct srv_call *c)
     size_t n = 1;
 
     if (!p) return cn_fail_param(&c->err, CN_EMISSING, "prompt", "prompt is missing");
-    if (c->p.suffix)
-        return cn_fail_param(&c->err, CN_EUNSUPP, "suffix", "suffix is not supported");
+    if (c->p.suffix) return cn_fail_param(&c->err, CN_EUNSUPP, "suffix", "suffix is not supported");
     if (!json_is_string(p) && !json_is_array(p))
         return cn_fail_param(&c->err, CN_ETYPE, "prompt", "prompt must be a string or an array");
     const json_t *first = json_array_get(p, 0);
@@ -107,14 +105,15 @@ int srv_text_prompts(struct srv_call *c)
                              SRV_MAX_PROMPTS);
     c->prompts = cn_calloc(n, sizeof *c->prompts);
     if (!c->prompts) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    for (; c->n_prompts < n; ) {
+    for (; c->n_prompts < n;) {
         size_t i = c->n_prompts++;
         const json_t *one = many ? json_array_get(p, i) : p;
         int rc = json_is_string(one)  ? text_prompt(c, one, &c->prompts[i])
                  : json_is_array(one) ? id_prompt(c, one, &c->prompts[i])
                                       : cn_fail_param(&c->err, CN_ETYPE, "prompt",
                                                       "prompt[%zu] must be a string or a list of "
-                                                      "token ids", i);
+                                                      "token ids",
+                                                      i);
         if (rc) return rc;
         if (atomic_load(&c->job.cancelled)) return cn_fail(&c->err, CN_ECANCELLED, "cancelled");
     }
@@ -154,9 +153,8 @@ int srv_tokenize_answer(struct srv_call *c)
         struct eng_rendered text = {0};
         rc = srv_chat_render(c, &text);
         if (rc) return rc;
-        unsigned special = srv_given(&c->p, SRV_P_add_special) && c->p.add_special
-                               ? ENG_TOKENIZE_SPECIAL
-                               : 0;
+        unsigned special =
+            srv_given(&c->p, SRV_P_add_special) && c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0;
         rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
                           ENG_TOKENIZE_PARSE | special, &ids, &c->err);
         eng_rendered_fini(&text);
@@ -178,13 +176,11 @@ int srv_detokenize_answer(struct srv_call *c)
     size_t i;
     int rc = 0;
 
-    if (!c->p.tokens)
-        return cn_fail_param(&c->err, CN_EMISSING, "tokens", "tokens is missing");
+    if (!c->p.tokens) return cn_fail_param(&c->err, CN_EMISSING, "tokens", "tokens is missing");
     size_t n = json_array_size(c->p.tokens);
     uint32_t *ids = cn_malloc_array(n, sizeof *ids);
     if (!ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    json_array_foreach (c->p.tokens, i, v)
-        if ((rc = read_id(c, v, "tokens", i, &ids[i]))) break;
+    json_array_foreach(c->p.tokens, i, v) if ((rc = read_id(c, v, "tokens", i, &ids[i]))) break;
     struct cn_buf text;
     cn_buf_init(&text, 0);
     if (!rc) rc = detokenize(c, ids, n, true, &text);

@@ -7,7 +7,8 @@
 
 #define PARSE_ON_LOOP 65536 /* longer bodies are parsed by a worker */
 
-/* ---- slots --------------------------------------------------------------------------------------- */
+/* ---- slots
+ * --------------------------------------------------------------------------------------- */
 
 static int slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out)
 {
@@ -50,14 +51,17 @@ static struct srv_req *slot_find(const struct srv *s, uint64_t id, uint32_t *sub
     return s->slots[i].req;
 }
 
-/* ---- records ------------------------------------------------------------------------------------- */
+/* ---- records
+ * ------------------------------------------------------------------------------------- */
 
 static void req_free(struct srv_req *q)
 {
     struct srv *s = q->srv;
 
-    if (q->prev) q->prev->next = q->next;
-    else s->reqs = q->next;
+    if (q->prev)
+        q->prev->next = q->next;
+    else
+        s->reqs = q->next;
     if (q->next) q->next->prev = q->prev;
     s->n_reqs--;
     s->tenant_reqs[q->tenant]--;
@@ -140,9 +144,11 @@ void srv_req_sent(struct srv_req *q)
     srv_sse_drained(q);
 }
 
-/* ---- start --------------------------------------------------------------------------------------- */
+/* ---- start
+ * --------------------------------------------------------------------------------------- */
 
-/* A tenant's requests here, beyond what its limits let run and wait, are refused before any work. */
+/* A tenant's requests here, beyond what its limits let run and wait, are refused before any work.
+ */
 static int check_tenant(struct srv *s, uint32_t tenant, struct cn_error *err)
 {
     if (tenant >= s->cfg->n_tenants) return 0;
@@ -206,7 +212,8 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     srv_text_push(s->pool, &q->call->job);
 }
 
-/* ---- to the runtime ------------------------------------------------------------------------------ */
+/* ---- to the runtime
+ * ------------------------------------------------------------------------------ */
 
 static char **copy_stops(const struct srv_call *c)
 {
@@ -303,7 +310,8 @@ static void submit(struct srv_req *q)
     fail_answer(q, &err);
 }
 
-/* ---- what comes back ----------------------------------------------------------------------------- */
+/* ---- what comes back
+ * ----------------------------------------------------------------------------- */
 
 static void job_done(struct srv_req *q)
 {
@@ -369,8 +377,10 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         memcpy(err.message, e->message, sizeof err.message);
         fail_answer(q, &err);
     } else if (q->conn && !q->n_live) {
-        if (q->stream) srv_sse_finish(q);
-        else answer_whole(q);
+        if (q->stream)
+            srv_sse_finish(q);
+        else
+            answer_whole(q);
     }
     release(q);
 }
@@ -448,7 +458,8 @@ void srv_on_mail(struct srv *s)
 
     for (; m; m = next) {
         next = m->next;
-        uint64_t id = CN_CONTAINER(CN_CONTAINER(m, struct srv_job, msg), struct srv_call, job)->slot;
+        uint64_t id =
+            CN_CONTAINER(CN_CONTAINER(m, struct srv_job, msg), struct srv_call, job)->slot;
         uint32_t sub;
         struct srv_req *q = slot_find(s, id, &sub);
         cn_assert(q);
@@ -467,7 +478,8 @@ void srv_mail_clear(struct srv *s)
     srv_on_mail(s);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------------- */
+/* ---- all of them
+ * ----------------------------------------------------------------------------------- */
 
 void srv_reqs_tick(struct srv *s, uint64_t now)
 {

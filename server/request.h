@@ -13,17 +13,17 @@
 /* One choice of the answer. Its buffers collect what is not sent yet: all of it, or one delta. */
 struct srv_choice {
     uint32_t index;
-    bool started;             /* streams: its first chunk is out */
+    bool started; /* streams: its first chunk is out */
     bool ended, echoed;
     enum rt_finish finish;
-    char *stop_text;          /* or NULL */
+    char *stop_text; /* or NULL */
     struct cn_buf text;
-    struct cn_buf ids;        /* token ids, comma-separated */
-    struct cn_buf content;    /* chat: entries of logprobs.content */
+    struct cn_buf ids;                                      /* token ids, comma-separated */
+    struct cn_buf content;                                  /* chat: entries of logprobs.content */
     struct cn_buf lp_tokens, lp_values, lp_top, lp_offsets; /* completions: the four lists */
-    struct eng_detok detok;   /* where tokens lie in the text, for text_offset */
-    uint64_t offset;          /* code points before the next token */
-    bool dirty;               /* something to send */
+    struct eng_detok detok; /* where tokens lie in the text, for text_offset */
+    uint64_t offset;        /* code points before the next token */
+    bool dirty;             /* something to send */
     double logprob_sum;
     uint64_t n_tokens;
 };
@@ -31,20 +31,20 @@ struct srv_choice {
 /* One prompt: one request of the runtime. */
 struct srv_sub {
     uint32_t slot;
-    bool live;                /* submitted, END not seen */
+    bool live; /* submitted, END not seen */
     struct rt_usage usage;
 };
 
 struct srv_req {
     struct srv *srv;
-    struct srv_conn *conn;    /* NULL: answered, or the client is gone */
+    struct srv_conn *conn; /* NULL: answered, or the client is gone */
     struct srv_req *prev, *next;
     struct srv_call *call;
     uint32_t tenant;
     uint32_t job_slot;
     bool on_worker;
     bool cancelled;
-    bool stream, begun;       /* a streamed answer; its head is out */
+    bool stream, begun; /* a streamed answer; its head is out */
     bool paused;
     struct srv_sub *subs;
     size_t n_subs, n_live;
@@ -54,7 +54,7 @@ struct srv_req {
     char id[40];
     int64_t created;
     struct rt_usage usage;
-    struct cn_buf prefix;     /* of every chunk: {"id":...,"choices":[ */
+    struct cn_buf prefix; /* of every chunk: {"id":...,"choices":[ */
 };
 
 /* Starts an API request; answers errors itself. */
@@ -66,7 +66,8 @@ void srv_req_sent(struct srv_req *q);
 /* Ends the answer with an error, in whatever form is still possible, and cancels the rest. */
 void srv_req_fail(struct srv_req *q, const struct cn_error *err);
 
-/* ---- sse.c ------------------------------------------------------------------------------------- */
+/* ---- sse.c -------------------------------------------------------------------------------------
+ */
 void srv_sse_begin(struct srv_req *q);
 void srv_sse_tick(struct srv_req *q, uint64_t now);
 /* Sends what the choice has collected; with `end`, its last chunk as well. */
@@ -75,14 +76,16 @@ void srv_sse_finish(struct srv_req *q);
 void srv_sse_fail(struct srv_req *q, const struct cn_error *err);
 void srv_sse_drained(struct srv_req *q);
 
-/* ---- output.c: what both dialects share, and each one's shapes ----------------------------------- */
-int srv_out_begin(struct srv_req *q);  /* id and prefix */
+/* ---- output.c: what both dialects share, and each one's shapes
+ * ----------------------------------- */
+int srv_out_begin(struct srv_req *q);   /* id and prefix */
 int srv_out_choices(struct srv_req *q); /* makes the choices */
 void srv_out_choices_free(struct srv_req *q);
 /* Takes a TOKENS or PROMPT event into a choice's buffers. */
 void srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_event *e);
 void srv_out_echo(struct srv_req *q, struct srv_choice *c, const struct srv_prompt *p);
-/* One choice as it stands in an answer, and as a chunk's: delta, or the last one with its reason. */
+/* One choice as it stands in an answer, and as a chunk's: delta, or the last one with its reason.
+ */
 void srv_out_choice(struct cn_buf *b, struct srv_req *q, struct srv_choice *c, uint32_t index);
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);

@@ -72,7 +72,8 @@ static const struct route *find_route(const struct srv_conn *c)
     return NULL;
 }
 
-/* ---- who --------------------------------------------------------------------------------------- */
+/* ---- who ---------------------------------------------------------------------------------------
+ */
 
 /* The credential: Authorization: Bearer KEY, or x-api-key: KEY. Both only if they agree. */
 static const char *credential(const struct srv_conn *c)
@@ -122,8 +123,9 @@ static int check_browser(const struct srv *s, const struct srv_conn *c, struct c
     const char *origin = srv_conn_header(c, SRV_H_origin);
 
     if (!c->stream->local && host && !host_allowed(s, host, strlen(host)))
-        return cn_fail(err, CN_EFORBID, "the Host header names another host (server.allowed_hosts "
-                                        "lists those that may be used)");
+        return cn_fail(err, CN_EFORBID,
+                       "the Host header names another host (server.allowed_hosts "
+                       "lists those that may be used)");
     if (!origin) return 0;
     const char *at = strstr(origin, "://");
     if (!at || !srv_host_ok(at + 3, strlen(at + 3)) || !host_allowed(s, at + 3, strlen(at + 3)))
@@ -144,7 +146,8 @@ static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
     return 0;
 }
 
-/* ---- what -------------------------------------------------------------------------------------- */
+/* ---- what --------------------------------------------------------------------------------------
+ */
 
 static int check_method(struct srv_conn *c, const struct route *r, struct cn_error *err)
 {
@@ -152,8 +155,7 @@ static int check_method(struct srv_conn *c, const struct route *r, struct cn_err
 
     if (m == r->method || (m == HTTP_HEAD && r->method == HTTP_GET)) return 0;
     c->extra = r->method == HTTP_GET ? "Allow: GET, HEAD\r\n" : "Allow: POST\r\n";
-    return cn_fail(err, CN_EMETHOD, "this path takes %s",
-                   r->method == HTTP_GET ? "GET" : "POST");
+    return cn_fail(err, CN_EMETHOD, "this path takes %s", r->method == HTTP_GET ? "GET" : "POST");
 }
 
 static int check_media(struct srv_conn *c, struct cn_error *err)

@@ -1,5 +1,5 @@
-/* Everything of a generation request that is not its text: sampling, stops, counts, limits, priority,
- * deadline. Worker threads; works on one call. */
+/* Everything of a generation request that is not its text: sampling, stops, counts, limits,
+ * priority, deadline. Worker threads; works on one call. */
 #include "server/call.h"
 
 #include <stdlib.h>
@@ -37,8 +37,7 @@ static int read_stop(struct srv_call *c)
     c->stop = cn_calloc(SRV_MAX_STOPS, sizeof *c->stop);
     if (!c->stop) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     if (!json_is_array(v)) return add_stop(c, v);
-    json_array_foreach (v, i, s)
-        if ((rc = add_stop(c, s))) return rc;
+    json_array_foreach(v, i, s) if ((rc = add_stop(c, s))) return rc;
     return 0;
 }
 
@@ -53,7 +52,8 @@ static int read_stop_ids(struct srv_call *c)
                              SRV_MAX_STOPS);
     c->stop_ids = cn_malloc_array(n, sizeof *c->stop_ids);
     if (!c->stop_ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    json_array_foreach (c->p.stop_ids, i, v) {
+    json_array_foreach(c->p.stop_ids, i, v)
+    {
         if (!json_is_integer(v))
             return cn_fail_param(&c->err, CN_ETYPE, "stop_token_ids",
                                  "stop_token_ids[%zu] must be a token id", i);
@@ -75,7 +75,8 @@ static int read_bias(struct srv_call *c)
     if (!n) return 0;
     c->bias = cn_malloc_array(n, sizeof *c->bias);
     if (!c->bias) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    json_object_foreach (c->p.logit_bias, key, v) {
+    json_object_foreach(c->p.logit_bias, key, v)
+    {
         char *end;
         unsigned long long id = strtoull(key, &end, 10);
         if (key[0] < '0' || key[0] > '9' || *end || id >= eng_vocab_size(c->env->vocab))
@@ -124,8 +125,7 @@ static int read_max_tokens(struct srv_call *c)
                              (long long)limit);
     c->max_tokens = (uint64_t)max;
     if (!newer && srv_given(p, SRV_P_max_tokens) && max == 0) {
-        if (!p->echo)
-            return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1", name);
+        if (!p->echo) return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1", name);
         c->echo_only = true;
         c->max_tokens = 1;
     } else if (max == 0) {
@@ -204,7 +204,8 @@ static void read_deadline(struct srv_call *c)
     double ms = c->env->default_deadline_s * 1000;
 
     if (c->header_deadline_ms) ms = (double)c->header_deadline_ms;
-    if (c->p.deadline_ms && (ms <= 0 || (double)c->p.deadline_ms < ms)) ms = (double)c->p.deadline_ms;
+    if (c->p.deadline_ms && (ms <= 0 || (double)c->p.deadline_ms < ms))
+        ms = (double)c->p.deadline_ms;
     c->deadline_ns = ms > 0 ? c->received_ns + (uint64_t)(ms * 1e6) : 0;
 }
 
@@ -229,8 +230,10 @@ int srv_sampling_read(struct srv_call *c)
     s->frequency_penalty = (float)p->frequency_penalty;
     s->min_tokens = (uint32_t)p->min_tokens;
     s->ignore_eos = p->ignore_eos;
-    if (srv_given(p, SRV_P_seed)) s->seed = (uint64_t)p->seed;
-    else cn_random(&s->seed, sizeof s->seed);
+    if (srv_given(p, SRV_P_seed))
+        s->seed = (uint64_t)p->seed;
+    else
+        cn_random(&s->seed, sizeof s->seed);
     s->bias = c->bias;
     s->n_bias = c->n_bias;
     return eng_sampling_check(s, c->env->vocab, &c->err);

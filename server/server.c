@@ -100,8 +100,10 @@ static void wake(void *arg)
 
 static void stop_step(struct srv *s)
 {
-    if (s->draining) end_now(s);
-    else begin_drain(s);
+    if (s->draining)
+        end_now(s);
+    else
+        begin_drain(s);
     uv_timer_start(&s->tick, on_tick, 0, 0);
 }
 
@@ -124,7 +126,8 @@ static void on_signal(uv_signal_t *h, int signum)
     if (signum != SIGHUP) stop_step(h->data);
 }
 
-/* ---- start ------------------------------------------------------------------------------------- */
+/* ---- start -------------------------------------------------------------------------------------
+ */
 
 static void set_limits(struct srv *s)
 {

@@ -16,11 +16,11 @@
 struct srv;
 
 struct srv_opts {
-    const struct cfg *cfg;       /* borrowed for the server's life, checked with cfg_check */
-    struct cn_metrics *metrics;  /* likewise; the same as the runtime's */
-    const char *version;         /* static */
-    bool quiet;                  /* no log line about where it listens */
-    void (*ready)(void *arg);    /* on the calling thread, once connections are taken; may be NULL */
+    const struct cfg *cfg;      /* borrowed for the server's life, checked with cfg_check */
+    struct cn_metrics *metrics; /* likewise; the same as the runtime's */
+    const char *version;        /* static */
+    bool quiet;                 /* no log line about where it listens */
+    void (*ready)(void *arg);   /* on the calling thread, once connections are taken; may be NULL */
     void *ready_arg;
 };
 /* Opens and binds the sockets (or takes systemd's). Errors: CN_EIO with the address. */
@@ -28,7 +28,8 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 /* The TCP port bound, 0 when there is none. */
 int srv_port(const struct srv *s);
 /* Serves until SIGTERM, SIGINT or srv_stop, and the drain after it. 0 after a drain; CN_EINTERNAL
- * when the engine failed; CN_EBUSY when it did not answer a cancel (rt_free would wait for ever). */
+ * when the engine failed; CN_EBUSY when it did not answer a cancel (rt_free would wait for ever).
+ */
 int srv_run(struct srv *s, struct rt *rt, struct cn_error *err);
 /* As one SIGTERM: drain; a second call ends at once. Thread-safe. */
 void srv_stop(struct srv *s);

@@ -148,7 +148,7 @@ void srv_sse_tick(struct srv_req *q, uint64_t now)
         return;
     }
     /* A second early: the tick is coarse, and the promise is "at least every". */
-    double beat = cfg->server.heartbeat_s > 2 ? cfg->server.heartbeat_s - 1
-                                              : cfg->server.heartbeat_s / 2;
+    double beat =
+        cfg->server.heartbeat_s > 2 ? cfg->server.heartbeat_s - 1 : cfg->server.heartbeat_s / 2;
     if (now > q->wrote_ns && (double)(now - q->wrote_ns) > beat * 1e9) comment(q, ": waiting\n\n");
 }

@@ -13,11 +13,11 @@
 struct srv_stream;
 
 struct srv_stream_ops {
-    void (*flush)(struct srv_stream *s);            /* send what is in out, soon */
-    void (*read)(struct srv_stream *s, bool on);    /* whether on_read is wanted; starts off */
-    void (*shutdown)(struct srv_stream *s);         /* no more writes: FIN after what is queued */
+    void (*flush)(struct srv_stream *s);             /* send what is in out, soon */
+    void (*read)(struct srv_stream *s, bool on);     /* whether on_read is wanted; starts off */
+    void (*shutdown)(struct srv_stream *s);          /* no more writes: FIN after what is queued */
     void (*close)(struct srv_stream *s, bool reset); /* reset: drop what is queued, send RST */
-    size_t (*unsent)(const struct srv_stream *s);   /* bytes appended that the kernel lacks */
+    size_t (*unsent)(const struct srv_stream *s);    /* bytes appended that the kernel lacks */
 };
 
 struct srv_stream_events {

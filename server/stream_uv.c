@@ -1,7 +1,7 @@
 /* Byte streams over libuv: TCP and Unix sockets. Loop thread only.
- * Output: `out` collects, `sending` is what a uv_write holds; at most one write is in flight. Streams
- * with something to send stand on the server's list `dirty`, which a prepare handle empties before
- * the loop sleeps: one write per stream and turn. */
+ * Output: `out` collects, `sending` is what a uv_write holds; at most one write is in flight.
+ * Streams with something to send stand on the server's list `dirty`, which a prepare handle empties
+ * before the loop sleeps: one write per stream and turn. */
 #include "server/stream.h"
 
 #include "server/internal.h"
@@ -120,8 +120,7 @@ void srv_streams_flush(struct srv *s)
         c->dirty = false;
         bool had = c->base.out.len > 0;
         push(c);
-        if (had && !c->writing && !c->failed && !c->closing)
-            c->base.events->on_sent(c->base.owner);
+        if (had && !c->writing && !c->failed && !c->closing) c->base.events->on_sent(c->base.owner);
     }
 }
 
@@ -184,7 +183,8 @@ static void undirty(struct uv_conn *c)
 {
     struct uv_conn **p = &c->srv->dirty;
 
-    while (*p && *p != c) p = &(*p)->next_dirty;
+    while (*p && *p != c)
+        p = &(*p)->next_dirty;
     if (*p) *p = c->next_dirty;
     c->dirty = false;
 }
@@ -252,8 +252,7 @@ struct srv_stream *srv_stream_accept(struct srv *s, struct srv_listener *from)
     struct uv_conn *c = cn_calloc(1, sizeof *c);
 
     if (!c) return NULL;
-    int rc = from->local ? uv_pipe_init(&s->loop, &c->u.pipe, 0)
-                         : uv_tcp_init(&s->loop, &c->u.tcp);
+    int rc = from->local ? uv_pipe_init(&s->loop, &c->u.pipe, 0) : uv_tcp_init(&s->loop, &c->u.tcp);
     if (rc < 0) {
         free(c);
         return NULL;

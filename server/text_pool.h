@@ -1,17 +1,17 @@
 /* Threads for templates, tokenising and large bodies, fed by a fair queue: between tenants by bytes
- * over weight, within a tenant in order. A job belongs to the pool from srv_text_push until it comes
- * back on the mailbox; only `cancelled` may be touched in between. */
+ * over weight, within a tenant in order. A job belongs to the pool from srv_text_push until it
+ * comes back on the mailbox; only `cancelled` may be touched in between. */
 #ifndef SERVER_TEXT_POOL_H
 #define SERVER_TEXT_POOL_H
 
 #include "base/base.h"
 
 struct srv_job {
-    struct cn_msg msg;        /* first member; on the mailbox when done */
+    struct cn_msg msg; /* first member; on the mailbox when done */
     struct srv_job *next;
     uint32_t tenant;
-    uint64_t cost;            /* bytes of text */
-    atomic_bool cancelled;    /* set by the loop: it is not worked on any more */
+    uint64_t cost;                     /* bytes of text */
+    atomic_bool cancelled;             /* set by the loop: it is not worked on any more */
     void (*work)(struct srv_job *job); /* on a worker's thread */
 };
 

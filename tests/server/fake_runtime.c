@@ -1,5 +1,5 @@
-/* Stands in for runtime/ at link time: the same header, the model's real vocabulary and template, no
- * forward pass. The server's own tests run against it, as it is exact where a model is not:
+/* Stands in for runtime/ at link time: the same header, the model's real vocabulary and template,
+ * no forward pass. The server's own tests run against it, as it is exact where a model is not:
  *   token i of choice c is prompt[(i + c) % n_prompt], end of generation only by count or stop;
  *   max_tokens 0 means 16; CONIFER_FAKE_DELAY_US between tokens (0), CONIFER_FAKE_HOLD_MS before
  *   the first event of a request (0), CONIFER_FAKE_QUEUE requests at once, more get CN_EQUEUE;
@@ -50,7 +50,8 @@ static long number(const char *name, long def)
     return s ? strtol(s, NULL, 10) : def;
 }
 
-/* ---- events -------------------------------------------------------------------------------------- */
+/* ---- events
+ * -------------------------------------------------------------------------------------- */
 
 static struct rt_event *event(const struct live *l, enum rt_event_kind kind, uint32_t choice,
                               const char *text, size_t len, size_t n_tokens, size_t n_top)
@@ -96,7 +97,8 @@ static void set_token(struct rt_event *e, size_t i, uint32_t id, int32_t n_top)
             (struct eng_logprob){(id + k) % 200, -0.5f - (float)k};
 }
 
-/* ---- one request ------------------------------------------------------------------------------------ */
+/* ---- one request
+ * ------------------------------------------------------------------------------------ */
 
 static void end_choice(struct live *l, uint32_t i, enum rt_finish finish, const char *stop)
 {
@@ -119,9 +121,11 @@ static void end_request(struct rt *r, struct live *l, int code)
     if (code) snprintf(e->message, sizeof e->message, "%s", cn_err_info(code)->text);
     e->usage = (struct rt_usage){l->q.n_prompt, 0, l->done_tokens};
     send(l, e);
-    cn_metric_add(r->metrics, code == CN_ECANCELLED ? CN_M_requests_cancelled
-                              : code                ? CN_M_requests_error
-                                                    : CN_M_requests_ok, 1);
+    cn_metric_add(r->metrics,
+                  code == CN_ECANCELLED ? CN_M_requests_cancelled
+                  : code                ? CN_M_requests_error
+                                        : CN_M_requests_ok,
+                  1);
     for (uint32_t i = 0; i < l->q.n; i++)
         cn_buf_fini(&l->choices[i].held);
     free(l->choices);
@@ -163,8 +167,10 @@ static void step_choice(struct live *l, uint32_t i)
     send(l, e);
     if (final) memmove(c->held.data, c->held.data + final, c->held.len - final);
     c->held.len -= final;
-    if (stop) end_choice(l, i, RT_FINISH_STOP, stop);
-    else if (c->n >= max) end_choice(l, i, RT_FINISH_LENGTH, NULL);
+    if (stop)
+        end_choice(l, i, RT_FINISH_STOP, stop);
+    else if (c->n >= max)
+        end_choice(l, i, RT_FINISH_LENGTH, NULL);
 }
 
 static void send_prompt(struct live *l)
@@ -201,8 +207,8 @@ static bool step(struct rt *r, struct live *l, uint64_t now)
         struct choice *c = &l->choices[i];
         if (!c->ended && !code) step_choice(l, i);
         if (!c->ended && r->fail_at && c->n >= (uint64_t)r->fail_at) code = CN_ENUMERIC;
-        if (!c->ended && code) end_choice(l, i, code == CN_ECANCELLED ? RT_FINISH_CANCELLED
-                                                                      : RT_FINISH_ERROR, NULL);
+        if (!c->ended && code)
+            end_choice(l, i, code == CN_ECANCELLED ? RT_FINISH_CANCELLED : RT_FINISH_ERROR, NULL);
         all &= c->ended;
     }
     l->next_ns = now + (uint64_t)r->delay_us * 1000;
@@ -246,7 +252,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- the interface ---------------------------------------------------------------------------------- */
+/* ---- the interface
+ * ---------------------------------------------------------------------------------- */
 
 void rt_request_fini(struct rt_request *q)
 {
@@ -320,8 +327,8 @@ void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool pa
 int rt_new(const struct rt_opts *o, struct rt **out, struct cn_error *err)
 {
     struct rt *r = calloc(1, sizeof *r);
-    struct eng_model_opts opts = {.prepare = {.kv_type = KR_F16, .block_tokens = 16,
-                                              .max_rows = 64, .max_logit_rows = 16}};
+    struct eng_model_opts opts = {
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 64, .max_logit_rows = 16}};
     struct kr_cpu_opts cpu = {.isa = KR_ISA_GENERIC, .n_threads = 1};
     static char text[1 << 20];
 
