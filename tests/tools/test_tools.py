@@ -1,0 +1,176 @@
+"""The tools that judge the repository: each rule must be able to fail, and counts must be right.
+
+Run by ./check with python3 -m unittest, on copies in a temporary folder."""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Repository(unittest.TestCase):
+    """A made-up repository around a copy of the tools."""
+
+    def setUp(self):
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="conifer-tools-"))
+        self.addCleanup(shutil.rmtree, self.root)
+        shutil.copytree(ROOT / "tools", self.root / "tools",
+                        ignore=shutil.ignore_patterns("__pycache__"))
+
+    def put(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def run_tool(self, name, *args):
+        return subprocess.run([sys.executable, self.root / "tools" / name, *map(str, args)],
+                              cwd=self.root, capture_output=True, text=True, check=False)
+
+
+class Layers(Repository):
+    def findings(self, *args):
+        out = self.run_tool("check_layers.py", *args)
+        lines = [line for line in out.stdout.splitlines()[:-1] if not line.startswith("note:")]
+        self.assertEqual(out.returncode, 1 if lines else 0, out.stdout + out.stderr)
+        return lines
+
+    def test_clean_code_passes(self):
+        self.put("kvpool/pool.c", '#include "kvpool/kvpool.h"\n\n#include <string.h>\n')
+        self.put("scheduler/x.c", '#include "scheduler/x.h"\n#include "kvpool/kvpool.h"\n'
+                                  '/* strcpy(a, b) in a comment */\nchar *s = "strcat(";\n')
+        self.put("cli/main.c", '#include "cli/cli.h"\n#include "server/server.h"\n'
+                               "#include <curl/curl.h>\n")
+        self.put("tests/kvpool/test_x.c", '#include <cmocka.h>\n#include "kvpool/internal.h"\n')
+        self.assertEqual(self.findings(), [])
+
+    def test_each_rule_can_fail(self):
+        rows = [
+            ("kvpool/a.c", '#include "kvpool/kvpool.h"\n#include "scheduler/scheduler.h"\n',
+             "kvpool may not include scheduler"),
+            ("engine/text/a.c", '#include "engine/text/text.h"\n#include "engine/engine.h"\n',
+             "engine/text may not include engine"),
+            ("server/a.c", '#include "server/server.h"\n#include "scheduler/scheduler.h"\n',
+             "server may not include scheduler"),
+            ("base/a.c", '#include "base/base.h"\n#include "config/config.h"\n',
+             "base may not include config"),
+            ("runtime/a.c", '#include "runtime/runtime.h"\n#include "kvpool/internal.h"\n',
+             "other folders include kvpool/kvpool.h only"),
+            ("kvpool/a.h", '#include "kvpool.h"\n', "root-relative"),
+            ("kvpool/a.h", '#include "../base/base.h"\n', "root-relative"),
+            ("kvpool/a.c", '#include <string.h>\n#include "kvpool/kvpool.h"\n', "comes first"),
+            ("runtime/a.c", '#include "runtime/runtime.h"\n#include <uv.h>\n', "belongs to server"),
+            ("server/a.c", '#include "server/server.h"\n#include <curl/curl.h>\n', "belongs to cli"),
+            ("base/a.c", '#include "base/base.h"\nvoid f(char *a) { strcpy(a, "x"); }\n', "strcpy"),
+            ("base/a.c", '#include "base/base.h"\nvoid f(char *a) { sprintf (a, "x"); }\n', "sprintf"),
+            ("base/a.h", "typedef struct foo foo_t;\n", "typedef"),
+            ("base/a.h", "typedef struct {\n    int a;\n} foo_t;\n", "typedef"),
+            ("base/a.c", '#include "base/base.h"\n/* TO' 'DO */\n', "unfinished"),
+            ("base/meson.build", "args = ['-march=native']\n", "-march=native"),
+            ("tests/scheduler/test_a.c", '#include "engine/engine.h"\n',
+             "scheduler may not include engine"),
+        ]
+        for path, text, want in rows:
+            with self.subTest(path=path, want=want):
+                self.put(path, text)
+                found = self.findings()
+                self.assertEqual(len(found), 1, found)
+                self.assertTrue(found[0].startswith(path) and want in found[0], found)
+                (self.root / path).unlink()
+
+    @unittest.skipUnless(shutil.which("cc") and shutil.which("ar"), "no compiler")
+    def test_symbols_carry_the_prefix(self):
+        def build(source):
+            self.put("build/kvpool/a.c", source)
+            where = self.root / "build/kvpool"
+            (where / "liba.a").unlink(missing_ok=True)
+            subprocess.run(["cc", "-c", "a.c", "-o", "a.o"], cwd=where, check=True)
+            subprocess.run(["ar", "rcs", "liba.a", "a.o"], cwd=where, check=True)
+        build("int kv_good(void) { return 0; } static int hidden(void) { return 1; }\n"
+              "int kv_table[3]; int kv_use(void) { return hidden(); }\n")
+        self.assertEqual(self.findings("--build", self.root / "build"), [])
+        build("int kv_good(void) { return 0; }\nint helper(void) { return 1; }\nint global = 3;\n")
+        found = self.findings("--build", self.root / "build")
+        self.assertEqual(len(found), 2)
+        self.assertIn("exports helper", "".join(found))
+        (self.root / "build/kvpool/liba.a").unlink()
+        self.assertIn("build first", self.findings("--build", self.root / "build")[0])
+
+    def test_long_functions_are_reported(self):
+        body = "int f(void)\n{\n" + "    ;\n" * 90 + "    return 0;\n}\n"
+        self.put("base/a.c", '#include "base/base.h"\n' + body + "\n" * 600)
+        out = self.run_tool("check_layers.py", "--report").stdout
+        self.assertIn("f has 93 lines", out)
+        self.assertRegex(out, r"base/a.c: 69\d lines")
+
+
+class Docs(Repository):
+    def test_pages_follow_their_tables(self):
+        for path in ("config/keys.def", "base/metrics.def"):
+            (self.root / path).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / path, self.root / path)
+        (self.root / "docs").mkdir()
+        self.assertEqual(self.run_tool("gen_docs.py", "--check").returncode, 1)
+        self.assertEqual(self.run_tool("gen_docs.py").returncode, 0)
+        self.assertEqual(self.run_tool("gen_docs.py", "--check").returncode, 0)
+        config = (self.root / "docs/CONFIG.md").read_text()
+        metrics = (self.root / "docs/METRICS.md").read_text()
+        keys = re.findall(r"^KEY\(\w+, (\w+),", (ROOT / "config/keys.def").read_text(), re.M)
+        self.assertGreater(len(keys), 30)
+        for key in keys:
+            self.assertIn(f"| `{key}` |", config)
+        for name in re.findall(r'"(conifer_\w+)"', (ROOT / "base/metrics.def").read_text()):
+            self.assertEqual(metrics.count(f"| `{name}` |"), 1)
+        table = self.root / "config/keys.def"
+        table.write_text(table.read_text().replace('"8080"', '"8081"'))
+        out = self.run_tool("gen_docs.py", "--check")
+        self.assertEqual(out.returncode, 1)
+        self.assertIn("docs/CONFIG.md is out of date", out.stderr)
+
+
+class Counts(Repository):
+    CMOCKA = ("[==========] Running 5 test(s).\n[==========] 5 test(s) run.\n"
+              "[  PASSED  ] 3 test(s).\n[  SKIPPED ] 1 test(s), listed below:\n"
+              "[  FAILED  ] 1 test(s), listed below:\n")
+
+    def count(self, *cases):
+        self.put("junit.xml", f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
+        return self.run_tool("count_tests.py", "junit.xml")
+
+    def test_counts(self):
+        out = self.count(
+            f"<testcase name='a'><failure/><system-out>{self.CMOCKA}</system-out></testcase>",
+            "<testcase name='b'/>", "<testcase name='c'><skipped/></testcase>",
+            "<testcase name='d'><error/></testcase>")
+        self.assertEqual(out.stdout.split(), ["4", "2", "2"])
+
+    def test_a_crash_after_passing_tests_is_a_failure(self):
+        text = "[==========] 2 test(s) run.\n[  PASSED  ] 2 test(s).\n"
+        out = self.count(f"<testcase name='a'><failure/><system-out>{text}</system-out></testcase>")
+        self.assertEqual(out.stdout.split(), ["2", "1", "0"])
+
+    def test_nothing_run_is_an_error(self):
+        self.assertEqual(self.count().returncode, 1)
+        (self.root / "junit.xml").unlink()
+        self.assertNotEqual(self.run_tool("count_tests.py", "junit.xml").returncode, 0)
+
+
+class Models(Repository):
+    def test_catalog_is_read(self):
+        (self.root / "config").mkdir()
+        shutil.copy(ROOT / "config/catalog.def", self.root / "config/catalog.def")
+        out = self.run_tool("fetch_models.py", "--list")
+        lines = out.stdout.splitlines()
+        self.assertTrue(lines[0].startswith("smollm2-135m\tSmolLM2-135M-Instruct.Q4_1.gguf\t98362432"))
+        self.assertEqual(len(lines), (ROOT / "config/catalog.def").read_text().count("\nMODEL("))
+        out = self.run_tool("fetch_models.py", "--dir", self.root / "m", "--have", "smollm2-135m")
+        self.assertEqual(out.returncode, 1)
+        out = self.run_tool("fetch_models.py", "--have", "nope")
+        self.assertEqual(out.returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
