@@ -1,0 +1,132 @@
+/* config under failing memory: every allocation of reading a file, of options and of a model's name
+ * is refused in turn. Each gives CN_ENOMEM or succeeds, and nothing leaks (run under ASan). */
+#include "config/config.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static long fail_after = -1; /* allocations until one is refused; -1 = none */
+
+static bool refuse(void)
+{
+    return fail_after >= 0 && fail_after-- == 0;
+}
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+char *__real_strdup(const char *s);
+char *__real_strndup(const char *s, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+char *__wrap_strdup(const char *s);
+char *__wrap_strndup(const char *s, size_t n);
+void *__wrap_malloc(size_t n)
+{
+    return refuse() ? NULL : __real_malloc(n);
+}
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return refuse() ? NULL : __real_calloc(n, size);
+}
+void *__wrap_realloc(void *p, size_t n)
+{
+    return refuse() ? NULL : __real_realloc(p, n);
+}
+char *__wrap_strdup(const char *s)
+{
+    return refuse() ? NULL : __real_strdup(s);
+}
+char *__wrap_strndup(const char *s, size_t n)
+{
+    return refuse() ? NULL : __real_strndup(s, n);
+}
+
+static const char text[] = "server: {host: '::1', allowed_hosts: [a, b, c], unix_socket: /x}\n"
+                           "model: {path: /m.gguf}\n"
+                           "tenants:\n"
+                           "- {name: one, keys: [sha256:"
+                           "0000000000000000000000000000000000000000000000000000000000000001]}\n"
+                           "- {name: two, kv_share: 0.5, keys: [sha256:"
+                           "0000000000000000000000000000000000000000000000000000000000000002]}\n";
+
+/* One pass over everything; 0 or the first error. */
+static int all_of_it(void)
+{
+    struct cfg c;
+    struct cn_error e = {0};
+    char *path = NULL, *name = NULL;
+    char *argv[] = {"x", "--set", "server.allowed_hosts=p,q", "--model", "/n.gguf", NULL};
+    int argc = 5;
+    int rc = cfg_init(&c, &e);
+
+    if (rc == 0) rc = cfg_load_text(&c, "t", text, sizeof text - 1, &e);
+    if (rc == 0) rc = cfg_from_args(&c, &argc, argv, &e);
+    if (rc == 0) rc = cfg_check(&c, &e);
+    if (rc == 0) rc = cfg_model_file(&c, &path, &name, &e);
+    if (rc == 0) {
+        assert_string_equal(path, "/n.gguf");
+        assert_int_equal(c.n_tenants, 2);
+        assert_int_equal(c.server.allowed_hosts.count, 2);
+    } else {
+        assert_int_equal(e.code, rc);
+        assert_true(e.message[0] != '\0');
+        assert_null(path);
+        assert_null(name);
+    }
+    free(path);
+    free(name);
+    cfg_fini(&c);
+    return rc;
+}
+
+static void every_allocation_refused_once(void **state)
+{
+    long n = 0;
+
+    for (;; n++) {
+        int rc;
+        bool reached;
+
+        fail_after = n;
+        rc = all_of_it();
+        reached = fail_after < 0;
+        fail_after = -1;
+        assert_int_equal(rc, reached ? CN_ENOMEM : 0);
+        if (!reached) break;
+    }
+    assert_in_range(n, 50, 100000); /* it did go through many of them */
+}
+
+static void the_models_folder(void **state)
+{
+    setenv("CONIFER_HOME", "/nonexistent", 1);
+    for (long n = 0;; n++) {
+        char *path = NULL;
+        struct cn_error e = {0};
+        int rc = CN_ENOMEM;
+        bool reached;
+
+        fail_after = n;
+        char *dir = cfg_models_dir();
+        if (dir) rc = cfg_find_model(dir, "smollm2-135m", &path, &e);
+        reached = fail_after < 0;
+        fail_after = -1;
+        free(dir);
+        assert_null(path);
+        assert_int_equal(rc, reached ? CN_ENOMEM : CN_EMODEL);
+        if (!reached) break;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_refused_once),
+        cmocka_unit_test(the_models_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
