@@ -27,7 +27,7 @@ static const struct option {
 const char *cfg_args_help(void)
 {
     return "  --config FILE          read settings from a YAML file (docs/CONFIG.md)\n"
-           "  --model FILE|NAME      GGUF file, or the name of a model (`conifer list`)\n"
+           "  --model FILE|NAME      GGUF file, or a name of the catalog or models folder\n"
            "  --host ADDRESS         address to listen on (127.0.0.1)\n"
            "  --port PORT            port to listen on (8080)\n"
            "  --unix-socket PATH     listen on a Unix socket too\n"

@@ -109,8 +109,8 @@ int cfg_find_model(const char *dir, const char *name, char **path, struct cn_err
     }
     if (known)
         return cn_fail_param(err, CN_EMODEL, "model",
-                             "model \"%s\" is not in %s yet: fetch it with `conifer pull %s`", name,
-                             dir, name);
+                             "model \"%s\" is not in %s yet: tools/fetch_models.py %s fetches it",
+                             name, dir, name);
     return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%s\" in %s", name, dir);
 }
 

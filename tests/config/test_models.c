@@ -99,7 +99,7 @@ static void a_name_becomes_a_file(void **state)
     assert_int_equal(cfg_find_model(dir, "folder", &path, &e), CN_EMODEL);
     assert_int_equal(cfg_find_model(dir, "other", &path, &e), CN_EMODEL);
     assert_int_equal(cfg_find_model(dir, "gemma3-270m", &path, &e), CN_EMODEL);
-    assert_non_null(strstr(e.message, "fetch it with"));
+    assert_non_null(strstr(e.message, "fetch_models.py gemma3-270m"));
     assert_ptr_equal(path, (char *)1);
 
     setenv("CONIFER_HOME", root, 1);
