@@ -72,8 +72,7 @@ static struct eng_jv eval_item(struct eng_jctx *c, const struct eng_jnode *n)
     for (size_t i = 0; i < 3; i++)
         part[i] = n->b->kids[i] ? eng_j_eval(c, n->b->kids[i]) : (struct eng_jv){.t = J_ABSENT};
     if (v.t == J_UNDEF) eng_j_undef_error(c, v);
-    struct eng_jv r = eng_j_slice(c, v, part[0], part[1], part[2]);
-    return r.t == J_ABSENT ? eng_jv_hint(c, "this object cannot be sliced") : r;
+    return eng_j_slice(c, v, part[0], part[1], part[2]);
 }
 
 static struct eng_jv eval_call(struct eng_jctx *c, const struct eng_jnode *n)

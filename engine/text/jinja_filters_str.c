@@ -71,19 +71,23 @@ static struct eng_jv f_format(struct eng_jctx *c, struct eng_jv v, const struct 
     return eng_j_percent(c, soft(c, v).s, a->nkw ? eng_jv_dict(m) : eng_jv_tuple(l));
 }
 
-/* Words begin after space, hyphens and opening brackets. */
+/* Words are apart by space, hyphens and opening brackets; each is cased as a text of its own. */
 static struct eng_jv f_title(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
 {
     eng_j_bind(c, a, "", NULL);
     const struct eng_jstr *s = soft(c, v).s;
     struct eng_jbuf *b = eng_j_buf(c, s->n);
-    bool start = true;
-    for (size_t i = 0; i < s->n;) {
-        size_t from = i;
-        uint32_t cp = eng_j_cp_next(s, &i);
-        bool apart = eng_j_is_space(cp) || (cp < 128 && strchr("-({[<", (int)cp) && cp);
-        eng_j_put_cased(c, b, s, from, i - from, start ? J_UPPER : J_LOWER);
-        start = apart;
+    for (size_t from = 0, i = 0, first = 0; from < s->n; from = i) {
+        bool apart = false;
+        while (i < s->n && !apart) {
+            size_t at = i;
+            uint32_t cp = eng_j_cp_next(s, &i);
+            apart = eng_j_is_space(cp) || (cp < 128 && cp && strchr("-({[<", (int)cp));
+            if (at == from) first = i;
+        }
+        const struct eng_jstr *rest = eng_j_sub(c, s, first, i - first);
+        eng_j_put_cased(c, b, s, from, first - from, J_UPPER);
+        eng_j_put_cased(c, b, rest, 0, rest->n, J_LOWER);
     }
     return eng_jv_str(eng_j_done(c, b));
 }

@@ -131,7 +131,8 @@ static struct spec parse_spec(struct percent *p)
     }
     if (peek(p) == '.') {
         p->i++;
-        s.prec = CN_MAX(number_or_star(p), 0);
+        s.prec = number_or_star(p);
+        if (s.prec < 0) s.prec = 0;
     }
     while (peek(p) == 'l' || peek(p) == 'h' || peek(p) == 'L') p->i++;
     s.type = peek(p);

@@ -310,6 +310,8 @@ eng_jfn *eng_j_find_method(struct eng_jv v, const struct eng_jstr *name, const c
     } else if (by_type[v.t].n) {
         e = eng_j_find_named(by_type[v.t].t, by_type[v.t].n, name->p, name->n);
     }
+    static const struct eng_jnamed fromkeys = {"fromkeys", dict_fromkeys};
+    if (v.t == J_FUNC && v.f->fn == fn_dict && eng_j_str_is(name, "fromkeys")) e = &fromkeys;
     *canonical = e ? e->name : NULL;
     return e ? e->fn : NULL;
 }

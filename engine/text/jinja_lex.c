@@ -103,6 +103,7 @@ static void lex_raw(struct lexer *x, size_t body)
 {
     size_t i = body;
     ended(x, body);
+    if (body >= x->n) return; /* the reference says nothing of a tag that ends the source */
     for (;; i++) {
         const char *q = i < x->n ? memchr(x->s + i, '{', x->n - i) : NULL;
         if (!q) {
@@ -275,6 +276,10 @@ static void lex_comment(struct lexer *x, size_t i)
         size_t end = tag_end(x, k, "#}", true);
         if (!end) continue;
         ended(x, end);
+        return;
+    }
+    if (i >= x->n) { /* as for raw */
+        ended(x, x->n);
         return;
     }
     x->c->line = x->line;

@@ -250,7 +250,7 @@ struct eng_jv eng_j_slice(struct eng_jctx *c, struct eng_jv v, struct eng_jv sta
 {
     size_t len;
     if (v.t != J_STR && v.t != J_LIST && v.t != J_TUPLE && v.t != J_RANGE)
-        return (struct eng_jv){.t = J_ABSENT};
+        eng_j_raise(c, "'%s' object cannot be sliced", eng_j_type_name(v));
     eng_j_len(c, v, &len);
     int64_t n = (int64_t)len, step = 1;
     if (step_v.t != J_ABSENT && step_v.t != J_NONE) {

@@ -525,18 +525,18 @@ static bool tuple_end(const struct eng_jparser *p, const char *stop)
 struct eng_jnode *eng_j_parse_tuple(struct eng_jparser *p, bool with_cond, bool in_parens,
                                     const char *stop)
 {
-    struct eng_jnode *t = eng_j_node(p, N_TUPLE);
-    bool tuple = false;
-    for (;;) {
-        if (t->n_kids) eng_j_expect(p, T_COMMA);
-        if (tuple_end(p, stop)) break;
-        eng_j_kid(p, t, eng_j_parse_expr(p, with_cond));
-        if (p->tok->type != T_COMMA) break;
-        tuple = true;
+    struct eng_jnode *t = NULL;
+    if (tuple_end(p, stop)) {
+        if (!in_parens) eng_j_syntax(p, "expected an expression");
+        return eng_j_node(p, N_TUPLE);
     }
-    if (!tuple && t->n_kids) return t->kids[0];
-    if (!tuple && !in_parens) eng_j_syntax(p, "expected an expression");
-    return t;
+    for (;;) {
+        struct eng_jnode *n = eng_j_parse_expr(p, with_cond);
+        if (!t && p->tok->type != T_COMMA) return n;
+        if (!t) t = eng_j_node(p, N_TUPLE);
+        eng_j_kid(p, t, n);
+        if (!eng_j_skip(p, T_COMMA) || tuple_end(p, stop)) return t;
+    }
 }
 
 struct eng_jnode *eng_j_parse_target(struct eng_jparser *p, bool with_ns, const char *stop)
