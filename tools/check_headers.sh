@@ -12,7 +12,7 @@ for cc in gcc clang; do
         isa=
         case $h in # what the folder's own meson.build compiles these with
         */avx512/*) isa="-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni" ;;
-        */avx2/*) isa="-mavx2 -mfma -mf16c" ;;
+        */avx2/* | kernels/cpu/*simd.h) isa="-mavx2 -mfma -mf16c" ;;
         esac
         count=$((count + 1))
         if ! $cc -std=gnu11 -D_GNU_SOURCE -I. -Isubprojects/httptools-0.9.0/vendor/llhttp/include \
