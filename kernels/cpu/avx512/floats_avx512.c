@@ -1,6 +1,8 @@
 /* AVX-512: products of float weights (F32, F16, BF16) and float32 activations.
  * Pure but for the outputs. A lane is an output row; columns are added one after another by fused
- * multiply-add, so every tile shape gives the same bytes (generic/matmul_generic.c). */
+ * multiply-add, so every tile shape gives the same bytes (generic/matmul_generic.c).
+ * Many input rows meet runs of columns that stay in the first-level cache, widened to float32 once;
+ * the sums wait in the outputs meanwhile. */
 #include <immintrin.h>
 
 #include "kernels/cpu/avx512/matmul_avx512.h"
@@ -8,9 +10,16 @@
 
 #define MAX_GROUPS 4
 #define MAX_ROWS   8
+/* From how many input rows on runs of columns pay. */
+#define PANEL_MIN_ROWS    25
+#define PANEL_COLS        256
+/* Input rows go in runs that stay in the second-level cache while the weights pass. */
+#define X_RUN_BYTES       (768 << 10)
+#define X_RUN_MIN_ROWS    96
+#define PANEL_GROUP_BYTES (PANEL_COLS * KR_PACK_ROWS * sizeof(float))
 
 struct float_tile {
-    const uint8_t *weights; /* first group */
+    const uint8_t *weights; /* first group, first column */
     size_t group_bytes;
     uint32_t cols;
     const float *x;
@@ -18,7 +27,8 @@ struct float_tile {
     float *out;
     size_t out_stride;
     uint32_t outputs;  /* rows from the first group's first on */
-    const float *bias; /* for the first output row, or NULL */
+    bool resume;       /* out holds the sums so far */
+    const float *bias; /* for the first output row; NULL: none, or not yet */
 };
 typedef void float_tile_fn(const struct float_tile *t);
 
@@ -28,6 +38,13 @@ ALWAYS_INLINE __m512 load_column(const uint8_t *p, const enum kr_type type)
     __m256i h = _mm256_load_si256((const __m256i *)p);
     if (type == KR_F16) return _mm512_cvtph_ps(h);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+ALWAYS_INLINE __mmask16 lanes_of(const struct float_tile *t, const int g)
+{
+    uint32_t first = (uint32_t)g * KR_PACK_ROWS;
+    uint32_t n = t->outputs > first ? CN_MIN(t->outputs - first, (uint32_t)KR_PACK_ROWS) : 0;
+    return (__mmask16)((1u << n) - 1);
 }
 
 ALWAYS_INLINE void float_tile(const struct float_tile *t, const enum kr_type type, const int G,
@@ -40,7 +57,12 @@ ALWAYS_INLINE void float_tile(const struct float_tile *t, const enum kr_type typ
 
     UNROLL for (int g = 0; g < G; g++)
     {
-        UNROLL for (int r = 0; r < R; r++) acc[g][r] = _mm512_setzero_ps();
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const float *out = t->out + r * t->out_stride + g * KR_PACK_ROWS;
+            acc[g][r] = _mm512_setzero_ps();
+            if (t->resume) acc[g][r] = _mm512_maskz_loadu_ps(lanes_of(t, g), out);
+        }
     }
     for (uint32_t c = 0; c < t->cols; c++, w += column, x++) {
         __m512 v[MAX_GROUPS];
@@ -57,14 +79,13 @@ ALWAYS_INLINE void float_tile(const struct float_tile *t, const enum kr_type typ
     }
     UNROLL for (int g = 0; g < G; g++)
     {
-        uint32_t n = CN_MIN(t->outputs - g * KR_PACK_ROWS, (uint32_t)KR_PACK_ROWS);
-        __mmask16 m = (__mmask16)((1u << n) - 1);
         __m512 bias = _mm512_setzero_ps();
-        if (t->bias) bias = _mm512_maskz_loadu_ps(m, t->bias + g * KR_PACK_ROWS);
+        if (t->bias) bias = _mm512_maskz_loadu_ps(lanes_of(t, g), t->bias + g * KR_PACK_ROWS);
         UNROLL for (int r = 0; r < R; r++)
         {
             if (t->bias) acc[g][r] = _mm512_add_ps(acc[g][r], bias);
-            _mm512_mask_storeu_ps(t->out + r * t->out_stride + g * KR_PACK_ROWS, m, acc[g][r]);
+            _mm512_mask_storeu_ps(t->out + r * t->out_stride + g * KR_PACK_ROWS, lanes_of(t, g),
+                                  acc[g][r]);
         }
     }
 }
@@ -99,30 +120,79 @@ static float_tile_fn *choose(enum kr_type type, uint32_t groups, uint32_t rows)
     return type == KR_F16 ? f16[groups - 1][rows - 1] : bf16[groups - 1][rows - 1];
 }
 
+static void run_rows(enum kr_type type, uint32_t groups, struct float_tile t, uint32_t rows)
+{
+    const uint32_t tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    const float *x = t.x;
+    float *out = t.out;
+    for (uint32_t i = 0, r = 0; i < tiles; i++) {
+        uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
+        t.x = x + r * t.x_stride;
+        t.out = out + r * t.out_stride;
+        choose(type, groups, n)(&t);
+        r += n;
+    }
+}
+
+static void widen(enum kr_type type, const uint8_t *p, uint32_t cols, uint8_t *panel)
+{
+    for (uint32_t c = 0; c < cols; c++, p += 32, panel += 64)
+        _mm512_store_ps(panel, type == KR_F16 ? load_column(p, KR_F16) : load_column(p, KR_BF16));
+}
+
+static void run_panels(enum kr_type type, uint32_t groups, struct float_tile t, uint32_t rows)
+{
+    _Alignas(64) uint8_t panel[2 * PANEL_GROUP_BYTES];
+    const size_t column = type == KR_F32 ? 64 : 32;
+    const struct float_tile whole = t;
+    for (uint32_t c = 0; c < whole.cols; c += t.cols) {
+        t.cols = CN_MIN(whole.cols - c, (uint32_t)PANEL_COLS);
+        t.weights = whole.weights + c * column;
+        t.x = whole.x + c;
+        t.resume = c > 0;
+        t.bias = c + t.cols == whole.cols ? whole.bias : NULL;
+        if (type != KR_F32) {
+            for (uint32_t g = 0; g < groups; g++)
+                widen(type, t.weights + g * whole.group_bytes, t.cols,
+                      panel + g * PANEL_GROUP_BYTES);
+            t.weights = panel;
+            t.group_bytes = PANEL_GROUP_BYTES;
+        }
+        run_rows(KR_F32, groups, t, rows);
+    }
+}
+
+static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, const float *x,
+                       size_t x_stride, uint32_t r0, uint32_t r1, const float *bias, float *out,
+                       size_t out_stride)
+{
+    const size_t group_bytes = kr_group_bytes(kr_layout(w->type), w->cols);
+    const uint32_t rows = r1 - r0;
+    for (uint32_t g = g0, groups; g < g1; g += groups) {
+        const uint32_t first = g * KR_PACK_ROWS;
+        struct float_tile t = {
+            .weights = (const uint8_t *)w->data + g * group_bytes,
+            .group_bytes = group_bytes,
+            .cols = w->cols,
+            .x = x + r0 * x_stride,
+            .x_stride = x_stride,
+            .out = out + r0 * out_stride + first,
+            .out_stride = out_stride,
+            .outputs = w->rows - first,
+            .bias = bias ? bias + first : NULL,
+        };
+        groups = g1 - g >= 4 && rows == 1 ? 4 : g1 - g >= 2 ? 2 : 1;
+        if (rows >= PANEL_MIN_ROWS && w->cols > 0) run_panels(w->type, groups, t, rows);
+        else run_rows(w->type, groups, t, rows);
+    }
+}
+
 void kr_avx512_floats(const struct kr_packed *w, uint32_t g0, uint32_t g1, const float *x,
                       size_t x_stride, uint32_t r0, uint32_t r1, const float *bias, float *out,
                       size_t out_stride)
 {
-    const size_t group_bytes = kr_group_bytes(kr_layout(w->type), w->cols);
-    const uint32_t rows = r1 - r0, tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
-    if (r0 >= r1) return;
-    for (uint32_t g = g0, groups; g < g1; g += groups) {
-        groups = g1 - g >= 4 && rows == 1 ? 4 : g1 - g >= 2 ? 2 : 1;
-        for (uint32_t i = 0, r = r0; i < tiles; i++) {
-            uint32_t n = (r1 - r + tiles - i - 1) / (tiles - i), first = g * KR_PACK_ROWS;
-            struct float_tile t = {
-                .weights = (const uint8_t *)w->data + g * group_bytes,
-                .group_bytes = group_bytes,
-                .cols = w->cols,
-                .x = x + r * x_stride,
-                .x_stride = x_stride,
-                .out = out + r * out_stride + first,
-                .out_stride = out_stride,
-                .outputs = w->rows - first,
-                .bias = bias ? bias + first : NULL,
-            };
-            choose(w->type, groups, n)(&t);
-            r += n;
-        }
-    }
+    const uint64_t row_bytes = CN_MAX(w->cols, 1u) * sizeof(float);
+    const uint32_t run = (uint32_t)CN_MAX(X_RUN_BYTES / row_bytes, (uint64_t)X_RUN_MIN_ROWS);
+    for (uint32_t r = r0; r < r1; r += run)
+        run_groups(w, g0, g1, x, x_stride, r, r1 - r > run ? r + run : r1, bias, out, out_stride);
 }

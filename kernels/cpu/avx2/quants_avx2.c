@@ -1,0 +1,181 @@
+/* AVX2: quantised products of a range of row groups and input rows. Pure but for the outputs.
+ * Few input rows meet the packed weights directly, unpacked in registers; more of them meet a panel
+ * that a group was unpacked to once. Both add up in the same order, so the choice may depend on the
+ * number of rows. */
+#include "kernels/cpu/avx2/matmul_avx2.h"
+#include "kernels/cpu/avx2/tile.h"
+
+/* From how many input rows on a panel pays; at 8 bits there is nothing to unpack. */
+#define PANEL_MIN_ROWS 9
+#define PANEL_BLOCKS   32 /* 20 KiB of stack; a multiple of 8 */
+/* Input rows go in runs that stay in the second-level cache while the weights pass. */
+#define X_RUN_BYTES    (256 << 10)
+#define X_RUN_MIN_ROWS 64
+
+struct tile_set {
+    tile_fn *fn[TILE_MAX_ROWS];
+};
+
+#define TILE(name, bits, header, panel, R)                                                         \
+    static void name##_##R(const struct tile *t)                                                   \
+    {                                                                                              \
+        tile_run(t, bits, header, panel, R);                                                       \
+    }
+/* All the tiles of a kind, and their table: [rows - 1]. */
+#define TILES(name, bits, header, panel)                                                           \
+    TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
+    TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
+    static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
+
+TILES(q4_d, 4, KR_HDR_D, false)
+TILES(q4_dm, 4, KR_HDR_DM, false)
+TILES(q5_d, 5, KR_HDR_D, false)
+TILES(q5_dm, 5, KR_HDR_DM, false)
+TILES(q8_d, 8, KR_HDR_D, false)
+TILES(q4_k, 4, KR_HDR_K, false)
+TILES(q5_k, 5, KR_HDR_K, false)
+TILES(q6_k, 6, KR_HDR_K6, false)
+TILES(panel4_d, 4, KR_HDR_D, true)
+TILES(panel4_dm, 4, KR_HDR_DM, true)
+TILES(panel5_d, 5, KR_HDR_D, true)
+TILES(panel5_dm, 5, KR_HDR_DM, true)
+TILES(panel6_k6, 6, KR_HDR_K6, true)
+
+/* Unpacks a run of blocks of a group to a panel. */
+typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
+                       uint8_t *panel);
+
+ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
+                                 const int bits, const int header, uint8_t *panel)
+{
+    for (uint32_t b = 0; b < blocks; b++, quants += bits * 64, panel += PANEL_BLOCK_BYTES) {
+        UNROLL for (int h = 0; h < 2; h++)
+        {
+            __m256 s0, s1 = _mm256_setzero_ps();
+            tile_scales(headers, header, b, h, &s0, &s1);
+            _mm256_store_ps((float *)(panel + 512) + 8 * h, s0);
+            _mm256_store_ps((float *)(panel + 576) + 8 * h, s1);
+            UNROLL for (int i = 0; i < 8; i++)
+                _mm256_store_si256((__m256i *)(panel + 64 * i + 32 * h),
+                                   tile_word(quants, bits, false, i, h));
+        }
+    }
+}
+
+#define UNPACK(name, bits, header)                                                                 \
+    static void name(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,               \
+                     uint8_t *panel)                                                               \
+    {                                                                                              \
+        unpack_blocks(headers, quants, blocks, bits, header, panel);                               \
+    }
+UNPACK(unpack4_d, 4, KR_HDR_D)
+UNPACK(unpack4_dm, 4, KR_HDR_DM)
+UNPACK(unpack5_d, 5, KR_HDR_D)
+UNPACK(unpack5_dm, 5, KR_HDR_DM)
+UNPACK(unpack4_k, 4, KR_HDR_K)
+UNPACK(unpack5_k, 5, KR_HDR_K)
+UNPACK(unpack6_k, 6, KR_HDR_K6)
+
+struct kind {
+    const struct tile_set *direct, *panel; /* panel NULL: never */
+    unpack_fn *unpack;
+};
+
+static struct kind choose(enum kr_type type)
+{
+    switch (type) {
+    case KR_Q4_0:
+        return (struct kind){&q4_d, &panel4_d, unpack4_d};
+    case KR_Q4_1:
+        return (struct kind){&q4_dm, &panel4_dm, unpack4_dm};
+    case KR_Q5_0:
+        return (struct kind){&q5_d, &panel5_d, unpack5_d};
+    case KR_Q5_1:
+        return (struct kind){&q5_dm, &panel5_dm, unpack5_dm};
+    case KR_Q8_0:
+        return (struct kind){&q8_d, NULL, NULL};
+    case KR_Q4_K:
+        return (struct kind){&q4_k, &panel4_dm, unpack4_k};
+    case KR_Q5_K:
+        return (struct kind){&q5_k, &panel5_dm, unpack5_k};
+    default:
+        return (struct kind){&q6_k, &panel6_k6, unpack6_k};
+    }
+}
+
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
+static void run_rows(const struct tile_set *set, struct tile t, uint32_t rows)
+{
+    uint32_t tiles = (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
+    const struct kr_q8_block *x = t.x;
+    float *out = t.out;
+    for (uint32_t i = 0, r = 0; i < tiles; i++) {
+        uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
+        t.x = x + r * t.x_stride;
+        t.out = out + r * t.out_stride;
+        set->fn[n - 1](&t);
+        r += n;
+    }
+}
+
+static void run_panels(const struct kind *k, const struct kr_layout *l, struct tile t,
+                       uint32_t rows)
+{
+    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_BLOCK_BYTES];
+    const struct tile whole = t;
+
+    t.quants = panel;
+    for (uint32_t b = 0; b < whole.blocks; b += t.blocks) {
+        t.blocks = CN_MIN(whole.blocks - b, (uint32_t)PANEL_BLOCKS);
+        t.x = whole.x + b;
+        t.resume = b > 0;
+        t.bias = b + t.blocks == whole.blocks ? whole.bias : NULL;
+        k->unpack(whole.headers + kr_header_at(l, b), whole.quants + (size_t)b * l->quant_bytes,
+                  t.blocks, panel);
+        run_rows(k->panel, t, rows);
+    }
+}
+
+static uint32_t start_offset(const struct kr_layout *l)
+{
+    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, start);
+    return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
+}
+
+static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                       uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
+{
+    const struct kr_layout *l = kr_layout(w->type);
+    const struct kind k = choose(w->type);
+    const size_t group_bytes = kr_group_bytes(l, w->cols);
+    const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
+    const uint32_t rows = r1 - r0;
+
+    for (uint32_t g = g0; g < g1; g++) {
+        const uint32_t first = g * KR_PACK_ROWS;
+        const uint8_t *group = (const uint8_t *)w->data + g * group_bytes;
+        struct tile t = {
+            .headers = group,
+            .quants = group + header_bytes,
+            .blocks = w->cols / KR_SUB,
+            .start_at = start_offset(l),
+            .x = q->blocks + (size_t)r0 * q->stride,
+            .x_stride = q->stride,
+            .out = out + r0 * out_stride + first,
+            .out_stride = out_stride,
+            .lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS),
+            .bias = bias ? bias + first : NULL,
+        };
+        if (k.panel && rows >= PANEL_MIN_ROWS) run_panels(&k, l, t, rows);
+        else run_rows(k.direct, t, rows);
+    }
+}
+
+void kr_avx2_quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                    uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
+{
+    uint64_t row_bytes = (uint64_t)q->stride * sizeof(struct kr_q8_block);
+    uint32_t run = (uint32_t)CN_MAX(X_RUN_BYTES / row_bytes, (uint64_t)X_RUN_MIN_ROWS);
+    for (uint32_t r = r0; r < r1; r += run)
+        run_groups(w, g0, g1, q, r, r1 - r > run ? r + run : r1, bias, out, out_stride);
+}

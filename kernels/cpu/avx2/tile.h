@@ -1,0 +1,268 @@
+/* One register tile of a quantised product on AVX2: a group of 16 output rows (two vectors) times
+ * R input rows, over a run of blocks. Private to kernels/cpu/avx2. Pure but for the outputs.
+ *
+ * tile_run is a template: callers give bits, header, panel and R as constants. A lane is an output
+ * row; four columns of it meet four columns of an input row, broadcast. vpmaddubsw adds pairs of
+ * unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room for 8, 4 or 2
+ * of them at 4, 5 and 6 bits before they are widened. At 8 bits the signs move from the weight to
+ * the input, so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
+ * The order of the sums is the one in generic/matmul_generic.c, for every R.
+ *
+ * A panel is a run of blocks of a group, already unpacked: per block 8 words of 16 rows x 4 bytes,
+ * 16 float scales, 16 floats more (mins, or the scales of the second halves). */
+#ifndef KERNELS_CPU_AVX2_TILE_H
+#define KERNELS_CPU_AVX2_TILE_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/pack.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+#define TILE_MAX_ROWS     4
+#define PANEL_BLOCK_BYTES 640
+/* How far ahead of the quants in use the direct kernels fetch. */
+#define PREFETCH_BYTES 2048
+
+struct tile {
+    const uint8_t *headers; /* at the first block, a multiple of 8 */
+    const uint8_t *quants;  /* at the first block; or the panel */
+    uint32_t blocks;
+    uint32_t start_at;      /* byte offset in kr_q8_block of the offset's sum */
+    const struct kr_q8_block *x; /* first input row, first block */
+    size_t x_stride;        /* blocks from row to row */
+    float *out;             /* first input row, first output row */
+    size_t out_stride;
+    uint32_t lanes;         /* output rows that exist, 1..16 */
+    bool resume;            /* out holds the sums so far */
+    const float *bias;      /* for the first output row; NULL: none, or not yet */
+};
+
+typedef void tile_fn(const struct tile *t);
+
+ALWAYS_INLINE __m256 load_halves(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+ALWAYS_INLINE __m256 load_bytes(const uint8_t *p, const bool is_signed)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)p);
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b));
+}
+
+/* Scales of rows 8h..8h+7 of a block: s1 is the second half's (K6) or the min (DM, K). */
+ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block,
+                               const int h, __m256 *s0, __m256 *s1)
+{
+    if (header == KR_HDR_D) {
+        *s0 = load_halves(headers + 32 * block + 16 * h);
+    } else if (header == KR_HDR_DM) {
+        *s0 = load_halves(headers + 64 * block + 16 * h);
+        *s1 = load_halves(headers + 64 * block + 32 + 16 * h);
+    } else if (header == KR_HDR_K) {
+        const uint8_t *unit = headers + 320 * (block / 8), *sub = unit + 64 + 32 * (block % 8);
+        __m256 m = _mm256_mul_ps(load_halves(unit + 32 + 16 * h), load_bytes(sub + 16 + 8 * h, false));
+        *s0 = _mm256_mul_ps(load_halves(unit + 16 * h), load_bytes(sub + 8 * h, false));
+        *s1 = _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
+    } else {
+        const uint8_t *unit = headers + 320 * (block / 8), *sub = unit + 64 + 32 * (block % 8);
+        __m256 d = _mm256_load_ps((const float *)unit + 8 * h);
+        *s0 = _mm256_mul_ps(d, load_bytes(sub + 8 * h, true));
+        *s1 = _mm256_mul_ps(d, load_bytes(sub + 16 + 8 * h, true));
+    }
+}
+
+ALWAYS_INLINE __m256i load_word(const uint8_t *block, const int i, const int h)
+{
+    return _mm256_load_si256((const __m256i *)(block + 64 * i + 32 * h));
+}
+
+/* Word i (0..7) of rows 8h..8h+7, as unsigned bytes (8 bits: as signed ones). */
+ALWAYS_INLINE __m256i tile_word(const uint8_t *block, const int bits, const bool panel, const int i,
+                                const int h)
+{
+    if (bits == 8) return _mm256_xor_si256(load_word(block, i, h), _mm256_set1_epi8(-128));
+    if (panel) return load_word(block, i, h);
+    const int skip = bits - 4; /* vectors of high bits before the nibbles */
+    __m256i v = load_word(block, skip + i % 4, h);
+    if (i >= 4) v = _mm256_srli_epi32(v, 4);
+    v = _mm256_and_si256(v, _mm256_set1_epi8(15));
+    if (bits == 4) return v;
+    /* 5 bits: bit i to bit 4; 6 bits: bits 2f..2f+1 to bits 4..5 */
+    const int from = bits == 5 ? i : 2 * (i % 4);
+    __m256i above = load_word(block, bits == 6 ? i / 4 : 0, h);
+    above = from < 4 ? _mm256_slli_epi32(above, from < 4 ? 4 - from : 0)
+                     : _mm256_srli_epi32(above, from < 4 ? 0 : from - 4);
+    return _mm256_or_si256(v, _mm256_and_si256(above, _mm256_set1_epi8(bits == 5 ? 0x10 : 0x30)));
+}
+
+ALWAYS_INLINE __m256i tile_x(const struct kr_q8_block *x, const int word)
+{
+    int32_t w;
+    memcpy(&w, x->q + 4 * word, 4);
+    return _mm256_set1_epi32(w);
+}
+
+/* Pairs of products of a word in 16 bits. */
+ALWAYS_INLINE __m256i tile_pairs(const int bits, __m256i w, __m256i x)
+{
+    if (bits == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return _mm256_maddubs_epi16(w, x);
+}
+
+/* sums[h][r] += words [from, to) of the block, `run` words to a widening. */
+ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool panel, const int R,
+                            const int from, const int to, const struct kr_q8_block *x,
+                            size_t x_stride, __m256i sums[2][TILE_MAX_ROWS])
+{
+    const int run = bits == 8 ? 1 : bits == 6 ? 2 : bits == 5 ? 4 : 8;
+    __m256i pairs[2][TILE_MAX_ROWS];
+    UNROLL for (int n = 0; n < to - from; n++)
+    {
+        /* Words k and k + 4 share a vector of nibbles: take them one after the other. */
+        const int i = to - from == 8 ? n / 2 + 4 * (n % 2) : from + n;
+        __m256i w[2];
+        UNROLL for (int h = 0; h < 2; h++) w[h] = tile_word(block, bits, panel, i, h);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const __m256i xr = tile_x(x + r * x_stride, i);
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                __m256i p = tile_pairs(bits, w[h], xr);
+                pairs[h][r] = n % run == 0 ? p : _mm256_add_epi16(pairs[h][r], p);
+                if (n % run != run - 1) continue;
+                p = _mm256_madd_epi16(pairs[h][r], _mm256_set1_epi16(1));
+                sums[h][r] = _mm256_add_epi32(sums[h][r], p);
+            }
+        }
+    }
+}
+
+ALWAYS_INLINE void tile_start(const int R, const struct kr_q8_block *x, size_t stride,
+                              const uint32_t at, __m256i sums[2][TILE_MAX_ROWS])
+{
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        int32_t start = KR_SUM_BIAS;
+        if (at != 0) memcpy(&start, (const char *)(x + r * stride) + at, sizeof(start));
+        sums[0][r] = sums[1][r] = _mm256_set1_epi32(start);
+    }
+}
+
+/* acc[h][r] += product(sums[h][r], scale of the rows) * scale of the input row */
+ALWAYS_INLINE void tile_scale(const int R, __m256i sums[2][TILE_MAX_ROWS], const __m256 *w_scale,
+                              const struct kr_q8_block *x, size_t stride,
+                              __m256 acc[2][TILE_MAX_ROWS])
+{
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        const __m256 unbias = _mm256_mul_ps(w_scale[h], _mm256_set1_ps(-0x1.8p23f));
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const __m256 x_scale = _mm256_set1_ps(x[r * stride].scale);
+            __m256 p = _mm256_fmadd_ps(_mm256_castsi256_ps(sums[h][r]), w_scale[h], unbias);
+            acc[h][r] = _mm256_fmadd_ps(p, x_scale, acc[h][r]);
+        }
+    }
+}
+
+/* Adds one block to the sums. */
+ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint32_t block,
+                              const struct kr_q8_block *x, const int bits, const int header,
+                              const bool panel, const int R, __m256 acc[2][TILE_MAX_ROWS])
+{
+    const bool has_min = header == KR_HDR_DM || header == KR_HDR_K;
+    const size_t stride = t->x_stride;
+    __m256i sums[2][TILE_MAX_ROWS];
+    __m256 s0[2], s1[2];
+
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        if (panel) {
+            s0[h] = _mm256_load_ps((const float *)(quants + 512) + 8 * h);
+            s1[h] = _mm256_load_ps((const float *)(quants + 576) + 8 * h);
+        } else {
+            tile_scales(t->headers, header, block, h, &s0[h], &s1[h]);
+        }
+    }
+    if (header == KR_HDR_K6) {
+        tile_start(R, x, stride, offsetof(struct kr_q8_block, half_start), sums);
+        tile_dot(quants, bits, panel, R, 0, 4, x, stride, sums);
+        tile_scale(R, sums, s0, x, stride, acc);
+        tile_start(R, x, stride, offsetof(struct kr_q8_block, half_start) + 4, sums);
+        tile_dot(quants, bits, panel, R, 4, 8, x, stride, sums);
+        tile_scale(R, sums, s1, x, stride, acc);
+        return;
+    }
+    /* 8 bits are signed here: no offset to take off. */
+    tile_start(R, x, stride, has_min || bits == 8 ? 0 : t->start_at, sums);
+    tile_dot(quants, bits, panel, R, 0, 8, x, stride, sums);
+    tile_scale(R, sums, s0, x, stride, acc);
+    if (!has_min) return;
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const __m256 scaled_sum = _mm256_set1_ps(x[r * stride].scaled_sum);
+            acc[h][r] = _mm256_fmadd_ps(s1[h], scaled_sum, acc[h][r]);
+        }
+    }
+}
+
+/* The first n (0..8) of eight floats; the others are zero, or not written. */
+ALWAYS_INLINE __m256i lane_mask(uint32_t n)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lane);
+}
+ALWAYS_INLINE __m256 load_lanes(const float *p, uint32_t n)
+{
+    return n >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lane_mask(n));
+}
+ALWAYS_INLINE void store_lanes(float *p, uint32_t n, __m256 v)
+{
+    if (n >= 8) _mm256_storeu_ps(p, v);
+    else _mm256_maskstore_ps(p, lane_mask(n), v);
+}
+
+ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header,
+                            const bool panel, const int R)
+{
+    const size_t quant_bytes = panel ? PANEL_BLOCK_BYTES : bits * 64;
+    const uint32_t lanes[2] = {CN_MIN(t->lanes, 8u), t->lanes > 8 ? t->lanes - 8 : 0};
+    const struct kr_q8_block *x = t->x;
+    const uint8_t *quants = t->quants;
+    __m256 acc[2][TILE_MAX_ROWS];
+
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            acc[h][r] = _mm256_setzero_ps();
+            if (t->resume) acc[h][r] = load_lanes(t->out + r * t->out_stride + 8 * h, lanes[h]);
+        }
+    }
+    for (uint32_t b = 0; b < t->blocks; b++, x++, quants += quant_bytes) {
+        if (!panel) _mm_prefetch((const char *)quants + PREFETCH_BYTES, _MM_HINT_T0);
+        tile_block(t, quants, b, x, bits, header, panel, R, acc);
+    }
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        __m256 bias = _mm256_setzero_ps();
+        if (t->bias) bias = load_lanes(t->bias + 8 * h, lanes[h]);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            if (t->bias) acc[h][r] = _mm256_add_ps(acc[h][r], bias);
+            store_lanes(t->out + r * t->out_stride + 8 * h, lanes[h], acc[h][r]);
+        }
+    }
+}
+
+#endif
