@@ -108,6 +108,8 @@ uint32_t kv_space_n_groups(const struct kv_space *s);
 uint64_t kv_space_max_tokens(const struct kv_space *s, uint32_t tenant, uint32_t chunk_tokens);
 void kv_space_need(const struct kv_space *s, uint32_t tenant, uint64_t n_tokens,
                    uint32_t chunk_tokens, uint64_t *need_slabs, uint64_t *have_slabs);
+/* Bytes of the blocks that n_tokens take. */
+uint64_t kv_space_bytes(const struct kv_space *s, uint64_t n_tokens, uint32_t chunk_tokens);
 
 /* ---- sequences (seq.c) ----------------------------------------------------------------------------
  * Life: open; then again and again: match (while tokens known in advance are left), extend, launch
@@ -138,9 +140,10 @@ enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
  * that agrees in part). Cheap to call again while it answers KV_WAIT. With rows in flight it
  * answers KV_GO and does nothing. *adopted (may be NULL) = tokens gained by this call. */
 enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted);
-/* How many items a new sequence would find, without taking anything (for queue order). */
+/* How many items a new sequence would find, without taking anything (for queue order); *in_use (may
+ * be NULL): of these, held by running sequences, so that adopting them costs no memory. */
 uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
-                       const uint32_t *ids, uint64_t n);
+                       const uint32_t *ids, uint64_t n, uint64_t *in_use);
 /* Reserves blocks for the next n rows. ids: the n items of these rows, so that whole blocks are
  * announced as being filled; NULL when they are not known yet. CN_ENOMEM: the blocks cannot be had
  * now, and nothing has changed. CN_ERANGE: past max_tokens. */

@@ -198,16 +198,18 @@ enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, ui
 }
 
 uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
-                       const uint32_t *ids, uint64_t n)
+                       const uint32_t *ids, uint64_t n, uint64_t *in_use)
 {
     const struct kv_node *node = kv_root_find(s, tenant, salt);
-    uint64_t i = 0;
+    uint64_t i = 0, used = 0;
 
     while (node && (i + 1) * s->block_tokens < n) {
         node = kv_node_find(node, ids + i * s->block_tokens);
         if (!node || node->state != NODE_READY) break;
         i++;
+        if (node->pins) used = i;
     }
+    if (in_use) *in_use = used * s->block_tokens;
     return i * s->block_tokens;
 }
 

@@ -267,22 +267,32 @@ uint32_t kv_space_n_groups(const struct kv_space *s)
 
 /* ---- arithmetic of fitting ------------------------------------------------------------------------------ */
 
+static uint64_t blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens)
+{
+    uint32_t bt = g->space->block_tokens;
+    uint64_t blocks = kv_div_up(n_tokens, bt);
+
+    if (!g->window) return blocks;
+    /* what the chunk's first row sees, and the chunk; neither end need be aligned */
+    return CN_MIN(blocks, kv_div_up((uint64_t)g->window - 1 + chunk_tokens, bt) + 1);
+}
+
 static uint64_t slabs_for(const struct kv_space *s, uint64_t n_tokens, uint32_t chunk_tokens)
 {
     uint64_t slabs = 0;
 
-    for (uint32_t i = 0; i < s->n_groups; i++) {
-        const struct kv_grp *g = &s->grp[i];
-        uint64_t blocks = kv_div_up(n_tokens, s->block_tokens);
-
-        if (g->window) {
-            /* what the chunk's first row sees, and the chunk; neither end need be aligned */
-            uint64_t span = (uint64_t)g->window - 1 + chunk_tokens;
-            blocks = CN_MIN(blocks, kv_div_up(span, s->block_tokens) + 1);
-        }
-        slabs += kv_div_up(blocks, g->slab_blocks);
-    }
+    for (uint32_t i = 0; i < s->n_groups; i++)
+        slabs += kv_div_up(blocks_for(&s->grp[i], n_tokens, chunk_tokens), s->grp[i].slab_blocks);
     return slabs;
+}
+
+uint64_t kv_space_bytes(const struct kv_space *s, uint64_t n_tokens, uint32_t chunk_tokens)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < s->n_groups; i++)
+        bytes += blocks_for(&s->grp[i], n_tokens, chunk_tokens) * s->grp[i].block_bytes;
+    return bytes;
 }
 
 static uint64_t slabs_had(const struct kv_space *s, uint32_t tenant)

@@ -27,7 +27,8 @@ struct sch;
  * source. Positions that hold media are known to the stepper through user. */
 struct sch_segment {
     uint64_t request;        /* id */
-    void *user;              /* of the request */
+    void *user;              /* of the request: valid until its on_end, and that comes only when no
+                              * step with rows of the request is in flight */
     uint32_t choice;
     uint32_t adapter;        /* 0 = none */
     struct kv_seq *seq;      /* tables: kv_seq_tables */

@@ -97,8 +97,8 @@ static void test_prefix_is_found_by_its_tenant_only(void **state)
     q = open_as(&f, 0, 0, 0);
     assert_int_equal(found(q, prompt, 18), 16);
     kv_seq_close(q);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 18), 16);
-    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 18), 0);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 18, NULL), 16);
+    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 18, NULL), 0);
     q = open_as(&f, 1, 0, 0); /* another tenant */
     assert_int_equal(found(q, prompt, 18), 0);
     kv_seq_close(q);
@@ -121,8 +121,8 @@ static void test_other_space_does_not_find(void **state)
 
     assert_int_equal(kv_space_add(f.p, &so, &other, NULL), 0);
     warm(&f, 0, prompt, 18);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 18), 16);
-    assert_int_equal(kv_space_peek(other, 0, 0, prompt, 18), 0);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 18, NULL), 16);
+    assert_int_equal(kv_space_peek(other, 0, 0, prompt, 18, NULL), 0);
     assert_int_equal(kv_space_drop(other), 0);
     fix_end(&f);
 }
@@ -207,9 +207,9 @@ static void test_collisions_are_no_hits(void **state)
     for (uint32_t i = 0; i < 100; i++) {
         for (uint32_t k = 0; k < 9; k++)
             ids[k] = i * 16 + k;
-        assert_int_equal(kv_space_peek(f.s, 0, 0, ids, 9), 0);
+        assert_int_equal(kv_space_peek(f.s, 0, 0, ids, 9, NULL), 0);
         warm(&f, 0, ids, 9);
-        assert_int_equal(kv_space_peek(f.s, 0, 0, ids, 9), 8);
+        assert_int_equal(kv_space_peek(f.s, 0, 0, ids, 9, NULL), 8);
     }
     fix_end(&f);
 }
@@ -290,8 +290,8 @@ static void test_eviction_is_lru_from_the_leaves(void **state)
     warm(&f, 0, prompt, 24);        /* used again: now the younger */
     q = open_as(&f, 0, 0, 0);
     assert_int_equal(kv_seq_extend(q, 7 * BT, prompt + 200), 0); /* 4 free, 3 evicted */
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 25), 24);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt + 100, 25), 12);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 25, NULL), 24);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt + 100, 25, NULL), 12);
     kv_seq_close(q);
     fix_end(&f);
 }
@@ -305,9 +305,9 @@ static void test_reserve_is_kept(void **state)
     warm(&f, 0, prompt, 33); /* 8 blocks cached: 4 of them borrowed */
     q = open_as(&f, 1, 0, 0);
     assert_int_equal(kv_seq_extend(q, 12 * BT, prompt + 500), 0);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 33), 16);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 33, NULL), 16);
     assert_int_equal(kv_seq_extend(q, 1, prompt + 600), CN_ENOMEM);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 33), 16);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 33, NULL), 16);
     sound(&f);
     kv_seq_close(q);
     q = open_as(&f, 0, 0, 0); /* its own it may evict */
@@ -363,11 +363,11 @@ static void test_failed_sequence_leaves_nothing(void **state)
     assert_int_equal(found(r, prompt, 41), 40); /* uses what is bad */
     kv_seq_close_failed(q);
     sound(&f);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 41), 8);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 41, NULL), 8);
     compute(r, prompt, 60);
     sound(&f);
     kv_seq_close(r);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 61), 8);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 61, NULL), 8);
     fix_end(&f);
 }
 
@@ -410,8 +410,8 @@ static void test_truncate(void **state)
     memcpy(other, prompt, sizeof(other));
     other[10] = other[11] = 77;
     compute(q, other, 13);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 17), 16); /* the old one is still there */
-    assert_int_equal(kv_space_peek(f.s, 0, 0, other, 13), 12);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 17, NULL), 16); /* the old one is still there */
+    assert_int_equal(kv_space_peek(f.s, 0, 0, other, 13, NULL), 12);
     kv_seq_close(q);
     fix_end(&f);
 }
@@ -425,7 +425,7 @@ static void test_share_bound(void **state)
     assert_int_equal(kv_seq_open(f.s, &o, &q), 0);
     compute(q, prompt, 30);
     kv_seq_close(q);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 31), 8);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 31, NULL), 8);
     fix_end(&f);
 }
 

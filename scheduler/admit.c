@@ -1,0 +1,249 @@
+/* Admission and preemption: which waiting choice starts, who gives blocks back.
+ *
+ * The tenant with the lowest counter goes first; within a tenant preempted choices, then the one
+ * with the longest cached prefix. A tenant's share of the pool is its reserve or its part by weight
+ * among the busy tenants, whichever is more; who is furthest over it gives back first. */
+#include "scheduler/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- shares and victims ---------------------------------------------------------------------------- */
+
+/* Bytes in use past the tenant's share; negative: it may have more. */
+double sch_over_share(const struct sch *s, const struct sch_tenant *t)
+{
+    struct kv_tenant_stats ts;
+    struct kv_stats ps;
+    double share;
+
+    kv_tenant_stats(s->o.pool, t->index, &ts);
+    kv_pool_stats(s->o.pool, &ps);
+    share = (double)(ps.n_slabs * ps.slab_bytes) * t->opts.weight /
+            CN_MAX(s->weight_active, t->opts.weight);
+    return (double)(ts.held_bytes - ts.cached_bytes) - CN_MAX(share, (double)ts.reserve_bytes);
+}
+
+struct sch_choice *sch_oldest(const struct sch *s)
+{
+    struct sch_choice *best = NULL;
+
+    for (struct sch_choice *c = s->running.head; c; c = c->next) {
+        if (!c->req->paused && (!best || choice_older(c, best))) best = c;
+    }
+    return best;
+}
+
+/* Those that give way to anybody come first: paused ones, and background ones. */
+static int rank(const struct sch_choice *v, const struct sch_choice *c)
+{
+    if (v->req->class == SCH_BACKGROUND && c->req->class != SCH_BACKGROUND) return 2;
+    return v->req->paused ? 1 : 0;
+}
+
+struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force)
+{
+    struct sch_choice *oldest = sch_oldest(s), *best = NULL;
+    double best_over = 0;
+    int best_rank = 0;
+
+    for (struct sch_choice *v = s->running.head; v; v = v->next) {
+        int r = rank(v, c);
+        double over;
+
+        if (v == oldest || v->planned_now || v->evict || (v == c && v->in_flight)) continue;
+        if (!force && !r && v->preemptions >= s->o.max_preemptions) continue;
+        if (!force && c->req->class == SCH_BACKGROUND && v->req->class != SCH_BACKGROUND) continue;
+        over = sch_over_share(s, v->req->tenant);
+        if (best) {
+            if (r != best_rank) {
+                if (r < best_rank) continue;
+            } else if (over != best_over) {
+                if (over < best_over) continue;
+            } else if (choice_older(v, best)) {
+                continue;
+            }
+        }
+        best = v;
+        best_over = over;
+        best_rank = r;
+    }
+    return best;
+}
+
+void sch_preempt(struct sch *s, struct sch_choice *c)
+{
+    cn_assert(c->in_flight == 0);
+    sch_choice_close(s, c, false);
+    c->preemptions++;
+    c->req->usage.preemptions++;
+    s->stats.preemptions++;
+    sch_queue_add(c, true);
+    s->again = true;
+}
+
+void sch_evict(struct sch *s, struct sch_choice *v)
+{
+    if (v->in_flight)
+        v->evict = true;
+    else
+        sch_preempt(s, v);
+}
+
+/* ---- starting ---------------------------------------------------------------------------------------- */
+
+static int open_seq(struct sch *s, struct sch_choice *c)
+{
+    struct sch_req *r = c->req;
+    struct sch_choice *first = &r->choices[0];
+    struct kv_seq_opts o = {.tenant = r->spec.tenant, .salt = r->spec.salt,
+                            .max_tokens = r->limit};
+    uint64_t n = r->spec.n_prompt - 1;
+
+    if (!c->ids) {
+        c->ids = cn_malloc_array(r->limit, sizeof(*c->ids));
+        if (!c->ids) return CN_ENOMEM;
+        memcpy(c->ids, r->spec.prompt, r->spec.n_prompt * sizeof(*c->ids));
+        c->n_ids = r->spec.n_prompt;
+    }
+    if (c != first && n && first->state == CH_RUNNING && kv_seq_length(first->seq) >= n) {
+        int rc = kv_seq_fork(first->seq, c->ids, n, r->limit, &c->seq);
+        if (!rc) c->high = CN_MAX(c->high, kv_seq_length(c->seq));
+        return rc;
+    }
+    if (c == first && (r->spec.flags & SCH_NO_CACHE_READ)) o.flags |= KV_SEQ_NO_READ;
+    if (r->spec.flags & SCH_NO_CACHE_WRITE) o.flags |= KV_SEQ_NO_WRITE;
+    return kv_seq_open(s->models[r->spec.model].o.space, &o, &c->seq);
+}
+
+static void start(struct sch *s, struct sch_choice *c)
+{
+    struct sch_req *r = c->req;
+    struct sch_choice *head = r->tenant->fresh[r->class].head;
+    int rc;
+
+    if (head && !c->resumed && head != c) head->req->skips++;
+    rc = open_seq(s, c);
+    if (rc) {
+        sch_req_end(s, r, SCH_END_ERROR, rc);
+        sch_req_settle(s, r);
+        return;
+    }
+    sch_queue_remove(c);
+    c->state = CH_RUNNING;
+    c->charged_ns = s->now;
+    sch_list_push(&s->running, c);
+    s->n_running++;
+    s->n_running_class[r->class]++;
+    r->tenant->n_running++;
+    sch_req_phase(r, 1, 0);
+    if (!r->started) {
+        r->started = true;
+        sch_deadline_set(s, r);
+    }
+    s->last_admitted = r->tenant;
+    s->admissions++;
+}
+
+/* ---- who starts ---------------------------------------------------------------------------------------- */
+
+static bool anything_runs(const struct sch *s)
+{
+    return sch_oldest(s) != NULL || s->n_flights;
+}
+
+/* Whether the blocks of its prompt, and one more for each that runs, could be had. */
+static bool has_room(const struct sch *s, const struct sch_choice *c)
+{
+    const struct sch_req *r = c->req;
+    const struct sch_model *m = &s->models[r->spec.model];
+    uint64_t tokens = CN_MAX(c->n_ids, r->spec.n_prompt) + m->block_tokens;
+    uint64_t need = kv_space_bytes(m->o.space, tokens, m->chunk);
+    uint64_t have = kv_space_bytes(m->o.space, r->peeked_in_use, m->chunk);
+    struct kv_stats st;
+
+    kv_pool_stats(s->o.pool, &st);
+    need += kv_space_bytes(m->o.space, 1, 1) * ((s->n_running + 3) / 4);
+    return st.bytes[KV_FREE] + st.bytes[KV_CACHED] + have >= need;
+}
+
+/* Takes blocks back from tenants over their share for one that is below its own. */
+static bool make_room(struct sch *s, struct sch_choice *c)
+{
+    while (!has_room(s, c)) {
+        struct sch_choice *v = sch_victim(s, c, false);
+        struct sch_tenant *t = c->req->tenant;
+
+        if (!v) return false;
+        if (rank(v, c) == 0) {
+            if (v->req->tenant == t || v->req->tenant->counter <= t->counter) return false;
+            if (sch_over_share(s, v->req->tenant) <= 0 || sch_over_share(s, t) >= 0) return false;
+        }
+        sch_evict(s, v);
+        if (v->evict) return false; /* its blocks come when its step is done */
+    }
+    return true;
+}
+
+/* The tenant to serve: the lowest counter; or the last one again, a quantum further, for what it
+ * has cached; none that fills nearly all places while others wait. */
+static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
+{
+    struct sch_theap *h = &s->heap[class];
+    struct sch_tenant *top = NULL, *last = s->last_admitted;
+    uint32_t most = s->o.max_running - s->o.max_running / 8;
+
+    for (uint32_t i = 0; i < h->n && i < 16; i++) {
+        if (h->v[i]->n_running >= most && s->o.max_running >= 8) continue;
+        if (!top || h->v[i]->counter < top->counter) top = h->v[i];
+    }
+    if (!top || !last || last == top || last->heap_pos[class] == SCH_NONE) return top;
+    if (last->counter <= top->counter + (double)s->o.quantum / last->opts.weight) {
+        struct sch_choice *c = sch_queue_best(s, last, class);
+
+        if (c->req->peeked > c->req->spec.n_prompt / 2 && last->n_running < most) return last;
+    }
+    return top;
+}
+
+static bool admit_one(struct sch *s, enum sch_class class)
+{
+    struct sch_tenant *t = s->n_running < s->o.max_running ? pick_tenant(s, class) : NULL;
+    struct sch_choice *c;
+
+    if (!t) return false;
+    c = sch_queue_best(s, t, class);
+    if (anything_runs(s) && !has_room(s, c) && !make_room(s, c)) return false;
+    start(s, c);
+    return true;
+}
+
+static bool others_run(const struct sch *s)
+{
+    if (s->n_running_class[SCH_BACKGROUND] == s->n_running) return false;
+    for (const struct sch_choice *c = s->running.head; c; c = c->next) {
+        if (c->req->class != SCH_BACKGROUND && !c->req->paused) return true;
+    }
+    return false;
+}
+
+void sch_admit(struct sch *s)
+{
+    if (s->solo && s->solo->req->paused) s->solo = NULL;
+    if (s->solo) {
+        if (s->solo->state == CH_WAITING && s->n_running == 0) start(s, s->solo);
+        return;
+    }
+    for (;;) {
+        /* one place in four goes to the normal ones first */
+        enum sch_class first = s->admissions % 4 == 3 ? SCH_NORMAL : SCH_INTERACTIVE;
+        enum sch_class then = first == SCH_NORMAL ? SCH_INTERACTIVE : SCH_NORMAL;
+        if (s->heap[first].n) {
+            if (!admit_one(s, first)) return;
+        } else if (s->heap[then].n) {
+            if (!admit_one(s, then)) return;
+        } else if (others_run(s) || !admit_one(s, SCH_BACKGROUND)) {
+            return;
+        }
+    }
+}

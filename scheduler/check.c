@@ -1,0 +1,79 @@
+/* sch_check: counts everything again and compares. For tests. */
+#include "scheduler/internal.h"
+
+#include <inttypes.h>
+
+#define CHECK(cond, what, x, y) \
+    do { \
+        if (!(cond)) \
+            return cn_fail(err, CN_EINTERNAL, "%s (%" PRIu64 ", %" PRIu64 ")", what, \
+                           (uint64_t)(x), (uint64_t)(y)); \
+    } while (0)
+
+struct sums { uint64_t running, waiting, tokens, choices, open, in_flight; };
+
+static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error *err)
+{
+    uint32_t running = 0, waiting = 0, open = 0;
+
+    for (uint32_t i = 0; i < r->spec.n_choices; i++) {
+        const struct sch_choice *c = &r->choices[i];
+
+        running += c->state == CH_RUNNING;
+        waiting += c->state == CH_WAITING;
+        open += c->state != CH_ENDED;
+        CHECK((c->seq != NULL) == (c->state == CH_RUNNING), "a sequence without a run", i, c->state);
+        CHECK(!c->in_flight || c->seq, "in flight and not running", i, c->in_flight);
+        if (!c->seq) continue;
+        CHECK(kv_seq_planned(c->seq) <= c->n_ids + 1, "planned too far", i, c->n_ids);
+        CHECK(c->in_flight || kv_seq_planned(c->seq) == kv_seq_length(c->seq), "planned, not run", i, 0);
+    }
+    CHECK(running == r->n_running && waiting == r->n_waiting && open == r->n_open,
+          "choices of a request", r->n_running, r->n_waiting);
+    CHECK(r->n_open || r->in_flight, "a request that did not end", r->number, 0);
+    CHECK(r->siblings_out || r->spec.n_choices == 1 || r->choices[0].state != CH_ENDED || !r->n_open,
+          "siblings left behind", r->number, 0);
+    sum->choices += running;
+    sum->open++;
+    sum->running += running > 0;
+    sum->waiting += running == 0 && waiting > 0;
+    if (running == 0 && waiting) sum->tokens += r->spec.n_prompt;
+    sum->in_flight += r->in_flight;
+    return 0;
+}
+
+int sch_check(const struct sch *s, struct cn_error *err)
+{
+    struct sums sum = {0};
+    uint64_t open = 0, in_flight = 0;
+    double weight = 0;
+
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        int rc = s->slots[i].req ? check_req(s->slots[i].req, &sum, err) : 0;
+        if (rc) return rc;
+    }
+    for (uint32_t i = 0; i < s->n_flights; i++)
+        in_flight += s->flights[i]->step.n_segments;
+    CHECK(sum.choices == s->n_running, "running choices", sum.choices, s->n_running);
+    CHECK(sum.running == s->stats.running, "running requests", sum.running, s->stats.running);
+    CHECK(sum.waiting == s->stats.waiting, "waiting requests", sum.waiting, s->stats.waiting);
+    CHECK(sum.tokens == s->stats.waiting_tokens, "waiting tokens", sum.tokens,
+          s->stats.waiting_tokens);
+    CHECK(sum.in_flight == in_flight, "segments in flight", sum.in_flight, in_flight);
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct sch_tenant *t = s->tenants[i];
+
+        open += t->n_open;
+        if (t->n_open) weight += t->opts.weight;
+        for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
+            CHECK((t->heap_pos[k] != SCH_NONE) == (t->fresh[k].head || t->resumed[k].head),
+                  "a tenant in the heap", i, k);
+    }
+    CHECK(open == sum.open, "open requests", open, sum.open);
+    CHECK(weight - s->weight_active < 1e-6 && s->weight_active - weight < 1e-6, "weights", open, 0);
+    for (uint32_t k = 0; k < SCH_N_CLASSES; k++) {
+        for (uint32_t i = 1; i < s->heap[k].n; i++)
+            CHECK(s->heap[k].v[(i - 1) / 2]->counter <= s->heap[k].v[i]->counter, "heap", k, i);
+    }
+    return 0;
+}

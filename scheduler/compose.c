@@ -1,0 +1,386 @@
+/* Composition of a step: one row for each choice that decodes, then chunks of prompts within a
+ * budget of rows that comes from measured step time. In each pass the tenant with the lowest
+ * counter goes next and is charged at once, so rows are shared by weight. */
+#include "scheduler/internal.h"
+
+/* ---- one segment ------------------------------------------------------------------------------------ */
+
+/* Cost of rows [pos, pos + n) that were not computed before. */
+static double rows_cost(const struct sch *s, const struct sch_choice *c, uint64_t pos, uint32_t n)
+{
+    uint64_t from = CN_MAX(pos, c->high), to = pos + n, mid = c->req->spec.n_prompt;
+    uint64_t prompt = from < mid ? CN_MIN(to, mid) - CN_MIN(from, CN_MIN(to, mid)) : 0;
+    uint64_t all = to > from ? to - from : 0;
+
+    return (double)prompt + (double)(all - prompt) * s->o.decode_cost;
+}
+
+static bool scores_prompt(const struct sch_choice *c)
+{
+    return c->index == 0 && (c->req->spec.flags & SCH_PROMPT_LOGITS);
+}
+
+/* Rows of [pos, pos + n) that want logits. */
+static uint32_t logits_of(const struct sch_choice *c, uint64_t pos, uint32_t n)
+{
+    uint32_t sample = pos + n >= c->n_ids ? 1 : 0;
+    uint64_t from = CN_MAX(pos, c->scored);
+
+    if (!scores_prompt(c) || pos >= c->req->spec.n_prompt || from >= pos + n) return sample;
+    return (uint32_t)(pos + n - from);
+}
+
+static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *c, uint64_t pos,
+                        uint32_t n)
+{
+    struct sch_step *st = &f->step;
+    struct sch_segment *g = &f->segs[st->n_segments];
+    const struct kv_copy *copies;
+    uint32_t n_copies = kv_seq_copies(c->seq, &copies);
+    bool known = pos < c->n_ids;
+
+    *g = (struct sch_segment){
+        .request = c->req->id, .user = c->req->spec.user, .choice = c->index,
+        .adapter = c->req->spec.adapter, .seq = c->seq, .pos = pos, .n_rows = n,
+        .first_row = st->n_rows, .tokens = known ? c->ids + pos : NULL,
+        .from_ticket = known ? 0 : c->last_ticket, .from_row = known ? 0 : c->last_row,
+        .n_sample = pos + n >= c->n_ids ? 1 : 0, .n_logits = logits_of(c, pos, n)};
+    f->recs[st->n_segments++] = (struct sch_rec){c, c->req};
+    for (uint32_t i = 0; i < n_copies; i++)
+        f->copies[st->n_copies++] = copies[i];
+    st->n_rows += n;
+    st->n_sample += g->n_sample;
+    st->n_logits += g->n_logits;
+    c->planned_now = true;
+    sch_charge(s, c->req->tenant, rows_cost(s, c, pos, n));
+}
+
+static void count_adopted(struct sch *s, struct sch_choice *c, uint64_t before)
+{
+    uint64_t len = kv_seq_length(c->seq), from = CN_MAX(before, c->high);
+
+    if (len > from && c->index == 0) {
+        c->req->usage.cached_tokens += len - from;
+        c->req->tenant->cached += len - from;
+        s->stats.prompt_cached += len - from;
+    }
+    c->high = CN_MAX(c->high, len);
+}
+
+/* How many of the next rows a chunk of at most `most` has: to a block's end if not to the last. */
+static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
+                         const struct sch_choice *c, uint64_t pos, uint32_t most)
+{
+    uint32_t logits = m->o.max_logit_rows - f->step.n_logits;
+    uint64_t left = c->n_ids > pos ? c->n_ids - pos : 1, end;
+
+    most = CN_MIN(most, m->o.max_rows - f->step.n_rows);
+    if (scores_prompt(c) && pos < c->req->spec.n_prompt) {
+        uint64_t unscored = c->scored > pos ? c->scored - pos : 0;
+        most = (uint32_t)CN_MIN((uint64_t)most, unscored + logits);
+    }
+    if (left <= most) return logits || left > 1 ? (uint32_t)CN_MIN(left, left - !logits) : 0;
+    end = (pos + most) / m->block_tokens * m->block_tokens;
+    return end > pos ? (uint32_t)(end - pos) : most;
+}
+
+/* Adopts what can be; false: it has to wait for a block that another fills. */
+static bool adopt(struct sch *s, struct sch_choice *c)
+{
+    uint64_t before = kv_seq_length(c->seq);
+    enum kv_match m;
+
+    if (c->in_flight || kv_seq_planned(c->seq) + 1 >= c->n_ids) return true;
+    m = kv_seq_match(c->seq, c->ids, c->n_ids, NULL);
+    count_adopted(s, c, before);
+    return m == KV_GO;
+}
+
+static int extend(struct sch_choice *c, uint64_t pos, uint32_t n)
+{
+    return kv_seq_extend(c->seq, n, pos < c->n_ids ? c->ids + pos : NULL);
+}
+
+/* Plans up to `most` rows of c; the rows that were planned. */
+static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, uint32_t most)
+{
+    const struct sch_model *m = choice_model(c);
+    uint64_t pos;
+    uint32_t n;
+
+    if (!adopt(s, c)) return 0;
+    pos = kv_seq_planned(c->seq);
+    n = chunk_of(m, f, c, pos, most);
+    while (n) {
+        struct sch_choice *v;
+
+        if (extend(c, pos, n) == 0) {
+            add_segment(s, f, c, pos, n);
+            return n;
+        }
+        if (n > m->block_tokens) { /* perhaps a shorter chunk has room */
+            uint64_t end = (pos + n / 2) / m->block_tokens * m->block_tokens;
+            n = end > pos ? (uint32_t)(end - pos) : m->block_tokens;
+            continue;
+        }
+        c->starved = true;
+        v = sch_victim(s, c, false);
+        if (!v) return 0;
+        sch_evict(s, v);
+        if (v == c || v->evict) return 0; /* it has to start again; or must wait for blocks */
+    }
+    return 0;
+}
+
+/* ---- who has rows to run -------------------------------------------------------------------------------- */
+
+/* Rows that could be launched now; a token that is still being sampled counts (depth 2). */
+static bool is_ready(const struct sch *s, const struct sch_choice *c)
+{
+    uint64_t planned = kv_seq_planned(c->seq);
+
+    if (c->req->paused || c->req->cancelled || c->evict) return false;
+    if (planned < c->n_ids) return true;
+    return planned == c->n_ids && s->o.stepper.depth > 1 && c->in_flight == 1 &&
+           c->n_ids + 1 < c->req->limit;
+}
+
+static void charge_blocks(struct sch *s, struct sch_choice *c)
+{
+    double seconds = (double)(s->now - c->charged_ns) / 1e9;
+
+    c->charged_ns = s->now;
+    if (seconds > 0)
+        sch_charge(s, c->req->tenant,
+                   seconds * (double)kv_seq_n_blocks(c->seq) * s->o.block_cost);
+}
+
+static void cand_push(struct sch *s, struct sch_choice *c, uint32_t pass)
+{
+    struct sch_tenant *t = c->req->tenant;
+    bool seen = false;
+
+    for (uint32_t p = 0; p < SCH_N_PASSES; p++)
+        seen = seen || t->cand[p].head;
+    if (!seen) s->act[s->n_act++] = t;
+    c->next_cand = NULL;
+    if (t->cand[pass].head)
+        t->cand[pass].tail->next_cand = c;
+    else
+        t->cand[pass].head = c;
+    t->cand[pass].tail = c;
+}
+
+static bool collect_candidates(struct sch *s, uint32_t model, bool background, bool normal_first)
+{
+    enum sch_class first = normal_first ? SCH_NORMAL : SCH_INTERACTIVE;
+
+    s->n_act = 0;
+    for (struct sch_choice *c = s->running.head; c; c = c->next) {
+        uint64_t planned;
+
+        c->planned_now = c->starved = false;
+        if (c->req->spec.model != model || !is_ready(s, c)) continue;
+        if ((c->req->class == SCH_BACKGROUND) != background) continue;
+        planned = kv_seq_planned(c->seq);
+        cand_push(s, c, planned + 1 >= c->n_ids ? PASS_DECODE
+                        : background || c->req->class == first ? PASS_PREFILL
+                                                               : PASS_PREFILL_LATER);
+    }
+    return s->n_act > 0;
+}
+
+/* Tenants of this pass as a heap by counter in s->act; tenants of other passes stay behind it. */
+static uint32_t pass_heap(struct sch *s, uint32_t pass)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_act; i++) {
+        struct sch_tenant *t = s->act[i];
+
+        if (!t->cand[pass].head) continue;
+        s->act[i] = s->act[n];
+        s->act[n++] = t;
+    }
+    for (uint32_t i = n / 2; i-- > 0;)
+        sch_act_down(s->act, n, i);
+    return n;
+}
+
+/* Lets the tenants take turns until `rows` rows are given out; the rows left. */
+static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *m, uint32_t pass,
+                         uint32_t rows)
+{
+    uint32_t n = pass_heap(s, pass);
+
+    while (n) {
+        struct sch_tenant *t = s->act[0];
+        struct sch_choice *c = t->cand[pass].head;
+        /* while others wait for their turn, a long prompt gets its part and no more */
+        uint32_t fair = CN_MAX(kv_space_block_tokens(m->o.space), rows / n);
+
+        t->cand[pass].head = c->next_cand;
+        if (rows && f->step.n_rows < m->o.max_rows && c->state == CH_RUNNING && !c->evict &&
+            f->step.n_logits < m->o.max_logit_rows)
+            rows -= plan(s, f, c, pass == PASS_DECODE ? 1 : CN_MIN(fair, rows));
+        if (!t->cand[pass].head) {
+            struct sch_tenant *last = s->act[--n];
+            s->act[0] = last;
+            s->act[n] = t;
+        }
+        if (n) sch_act_down(s->act, n, 0);
+    }
+    return rows;
+}
+
+/* ---- a step ----------------------------------------------------------------------------------------------- */
+
+/* Served ones go to the end, so that rows go round when there are fewer than choices. */
+static void rotate(struct sch *s, struct sch_flight *f)
+{
+    for (uint32_t i = 0; i < f->step.n_segments; i++) {
+        struct sch_choice *c = f->recs[i].choice;
+
+        sch_list_remove(&s->running, c);
+        sch_list_push(&s->running, c);
+    }
+}
+
+static void reset(struct sch_flight *f, uint32_t model)
+{
+    f->step = (struct sch_step){.model = model, .segments = f->segs, .copies = f->copies};
+}
+
+static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, bool background)
+{
+    struct sch_model *m = &s->models[model];
+    bool prefills = false;
+    uint32_t spare, budget;
+
+    reset(f, model);
+    if (!collect_candidates(s, model, background, s->compositions % 4 == 3)) return false;
+    for (uint32_t i = 0; i < s->n_act; i++) {
+        struct sch_tenant *t = s->act[i];
+        prefills = prefills || t->cand[PASS_PREFILL].head || t->cand[PASS_PREFILL_LATER].head;
+    }
+    /* decoding never takes every row from those whose prompt is yet to be read */
+    spare = prefills ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
+    run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
+    budget = sch_cost_rows(m, (double)s->o.step_target_ns * (f->step.n_rows ? 1 : 4));
+    budget = budget > f->step.n_rows ? budget - f->step.n_rows : 0;
+    budget = CN_MAX(budget, CN_MIN(m->block_tokens, m->o.max_rows - f->step.n_rows));
+    budget = run_pass(s, f, m, PASS_PREFILL, budget);
+    run_pass(s, f, m, PASS_PREFILL_LATER, budget);
+    if (f->step.n_rows == 0) return false;
+    rotate(s, f);
+    s->compositions++;
+    return true;
+}
+
+/* Which model next: one that was passed over too often, else the one with the neediest tenant. */
+static uint32_t pick_model(const struct sch *s, const bool *tried, const double *need)
+{
+    uint32_t best = SCH_NONE;
+    bool best_late = false;
+
+    for (uint32_t m = 0; m < s->n_models; m++) {
+        bool late = s->models[m].passed_over >= 4;
+
+        if (!s->models[m].used || tried[m] || need[m] < 0) continue;
+        if (best != SCH_NONE && (late < best_late || (late == best_late && need[m] >= need[best])))
+            continue;
+        best = m;
+        best_late = late;
+    }
+    return best;
+}
+
+static bool compose_class(struct sch *s, struct sch_flight *f, bool background)
+{
+    bool tried[SCH_MAX_MODELS] = {false};
+    double need[SCH_MAX_MODELS];
+    uint32_t m;
+
+    for (m = 0; m < s->n_models; m++)
+        need[m] = -1;
+    for (struct sch_choice *c = s->running.head; c; c = c->next) {
+        double *n = &need[c->req->spec.model];
+
+        if ((c->req->class == SCH_BACKGROUND) != background || !is_ready(s, c)) continue;
+        if (*n < 0 || c->req->tenant->counter < *n) *n = c->req->tenant->counter;
+    }
+    while ((m = pick_model(s, tried, need)) != SCH_NONE) {
+        tried[m] = true;
+        if (!compose_model(s, f, m, background)) continue;
+        for (uint32_t k = 0; k < s->n_models; k++) {
+            if (need[k] >= 0) s->models[k].passed_over++;
+        }
+        s->models[m].passed_over = 0;
+        return true;
+    }
+    return false;
+}
+
+static void advance_vtime(struct sch *s)
+{
+    double least = -1;
+
+    for (struct sch_choice *c = s->running.head; c; c = c->next) {
+        charge_blocks(s, c);
+        if (least < 0 || c->req->tenant->counter < least) least = c->req->tenant->counter;
+    }
+    for (uint32_t k = 0; k < SCH_BACKGROUND; k++) {
+        if (s->heap[k].n && (least < 0 || s->heap[k].v[0]->counter < least))
+            least = s->heap[k].v[0]->counter;
+    }
+    if (least > s->vtime) s->vtime = least;
+}
+
+bool sch_compose(struct sch *s, struct sch_flight *f)
+{
+    bool others = false;
+
+    advance_vtime(s);
+    for (struct sch_choice *c = s->running.head; c && !others; c = c->next)
+        others = c->req->class != SCH_BACKGROUND && is_ready(s, c);
+    /* background work has a step to itself, and only when nobody else has anything to do */
+    return compose_class(s, f, !others);
+}
+
+bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *c)
+{
+    struct sch_model *m = choice_model(c);
+    struct sch_choice *v;
+    uint64_t pos;
+    uint32_t n;
+
+    reset(f, c->req->spec.model);
+    for (v = s->running.head; v; v = v->next)
+        v->planned_now = v->starved = false;
+    if (!adopt(s, c) || !is_ready(s, c)) return false;
+    pos = kv_seq_planned(c->seq);
+    n = chunk_of(m, f, c, pos, m->block_tokens);
+    while (extend(c, pos, n)) {
+        v = sch_victim(s, c, true);
+        if (!v || v == c) break;
+        sch_preempt(s, v);
+    }
+    if (kv_seq_planned(c->seq) == pos) {
+        kv_pool_drop_cache(s->o.pool, c->req->spec.tenant, false);
+        if (extend(c, pos, n)) kv_pool_drop_cache(s->o.pool, c->req->spec.tenant, true);
+        if (kv_seq_planned(c->seq) == pos) extend(c, pos, n);
+    }
+    if (kv_seq_planned(c->seq) > pos) {
+        add_segment(s, f, c, pos, n);
+        return true;
+    }
+    if (s->solo == c) { /* it had the pool to itself: what was promised at the door is gone */
+        sch_req_end(s, c->req, SCH_END_ERROR, CN_ENOMEM);
+        return false;
+    }
+    /* its own blocks lie across slabs that another group needs: start again in an empty pool */
+    s->solo = c;
+    sch_preempt(s, c);
+    kv_pool_drop_cache(s->o.pool, c->req->spec.tenant, true);
+    return false;
+}

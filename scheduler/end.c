@@ -1,0 +1,279 @@
+/* Launch and collect, delivery of tokens, and every way a choice or a request ends.
+ *
+ * A request's on_end comes when all its choices have ended and no step with rows of it is in
+ * flight; its memory goes right after. */
+#include "scheduler/internal.h"
+
+#include <stdlib.h>
+
+/* ---- ending ---------------------------------------------------------------------------------------- */
+
+void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
+{
+    struct sch_req *r = c->req;
+
+    cn_assert(c->state == CH_RUNNING);
+    if (failed)
+        kv_seq_close_failed(c->seq);
+    else
+        kv_seq_close(c->seq);
+    c->seq = NULL;
+    c->evict = c->planned_now = false;
+    for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
+        struct sch_flight *f = s->flights[k];
+
+        for (uint32_t i = 0; i < f->step.n_segments; i++) {
+            if (f->recs[i].choice == c) f->recs[i].choice = NULL;
+        }
+    }
+    c->in_flight = 0;
+    sch_list_remove(&s->running, c);
+    s->n_running--;
+    s->n_running_class[r->class]--;
+    r->tenant->n_running--;
+    sch_req_phase(r, -1, 0);
+}
+
+static void release_siblings(struct sch_req *r)
+{
+    if (r->siblings_out) return;
+    r->siblings_out = true;
+    for (uint32_t i = 1; i < r->spec.n_choices; i++) {
+        if (r->choices[i].state == CH_NEW) sch_queue_add(&r->choices[i], true);
+    }
+}
+
+void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, bool failed)
+{
+    struct sch_req *r = c->req;
+
+    if (c->state == CH_ENDED) return;
+    if (c->state == CH_RUNNING) sch_choice_close(s, c, failed);
+    if (c->state == CH_WAITING) sch_queue_remove(c);
+    c->state = CH_ENDED;
+    if (s->solo == c) s->solo = NULL;
+    if (reason <= SCH_END_LENGTH && c->index == 0) release_siblings(r);
+    if (--r->n_open == 0 && r->code == 0) r->reason = reason;
+    s->again = true;
+    s->o.cb.on_choice_end(s->o.cb.arg, r->id, r->spec.user, c->index, reason);
+}
+
+/* Ends all of it; on_end follows in sch_req_settle. */
+void sch_req_end(struct sch *s, struct sch_req *r, enum sch_end reason, int code)
+{
+    if (r->n_open == 0) return;
+    r->reason = reason;
+    r->code = code;
+    for (uint32_t i = 0; i < r->spec.n_choices; i++)
+        sch_choice_stop(s, &r->choices[i], reason, code == CN_ENUMERIC);
+}
+
+static void count_end(struct sch *s, struct sch_req *r)
+{
+    if (r->reason == SCH_END_CANCELLED) {
+        s->stats.ended_cancelled++;
+        s->stats.cancelled_tokens += r->usage.generated_tokens;
+    } else if (r->code) {
+        s->stats.ended_error++;
+    } else {
+        s->stats.ended_ok++;
+    }
+}
+
+static void forget(struct sch *s, struct sch_req *r)
+{
+    struct sch_slot *slot = &s->slots[r->slot];
+
+    if (r->cancelled) {
+        struct sch_req **at = &s->cancels;
+
+        while (*at && *at != r)
+            at = &(*at)->cancel_next;
+        if (*at) *at = r->cancel_next;
+    }
+    sch_deadline_clear(s, r);
+    slot->req = NULL;
+    slot->generation++;
+    slot->next_free = s->free_slot;
+    s->free_slot = r->slot;
+    s->models[r->spec.model].n_reqs--;
+    sch_tenant_closed(s, r->tenant);
+}
+
+void sch_req_settle(struct sch *s, struct sch_req *r)
+{
+    if (r->n_open || r->in_flight || r->ended) return;
+    r->ended = true;
+    r->usage.ended_ns = s->now;
+    count_end(s, r);
+    forget(s, r);
+    s->o.cb.on_end(s->o.cb.arg, r->id, r->spec.user, r->reason, r->code, &r->usage);
+    sch_req_free(r);
+}
+
+/* ---- launch ------------------------------------------------------------------------------------------- */
+
+static void launch_failed(struct sch *s, struct sch_flight *f, int rc)
+{
+    uint32_t n = f->step.n_segments;
+
+    for (uint32_t i = 0; i < n; i++)
+        f->recs[i].req->in_flight++; /* keeps them until all are marked */
+    for (uint32_t i = 0; i < n; i++)
+        sch_req_end(s, f->recs[i].req, SCH_END_ERROR, rc);
+    f->step.n_segments = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct sch_req *r = f->recs[i].req;
+
+        r->in_flight--;
+        sch_req_settle(s, r);
+    }
+    s->again = true;
+}
+
+bool sch_launch(struct sch *s, struct sch_flight *f)
+{
+    int rc;
+
+    f->launched_ns = s->o.stepper.now(s->o.stepper.self);
+    rc = s->o.stepper.launch(s->o.stepper.self, &f->step, &f->ticket);
+    if (rc) {
+        launch_failed(s, f, rc);
+        return false;
+    }
+    f->number = ++s->n_launched;
+    kv_pool_launched(s->o.pool, f->number);
+    s->n_flights++;
+    s->stats.steps++;
+    s->stats.rows += f->step.n_rows;
+    for (uint32_t i = 0; i < f->step.n_segments; i++) {
+        const struct sch_segment *g = &f->segs[i];
+        struct sch_choice *c = f->recs[i].choice;
+
+        c->in_flight++;
+        c->req->in_flight++;
+        if (!c->req->usage.first_step_ns) c->req->usage.first_step_ns = f->launched_ns;
+        if (g->n_sample) {
+            c->last_ticket = f->ticket;
+            c->last_row = g->first_row + g->n_rows - 1;
+        }
+    }
+    return true;
+}
+
+/* ---- collect -------------------------------------------------------------------------------------------- */
+
+static void count_rows(struct sch *s, struct sch_choice *c, const struct sch_segment *g)
+{
+    struct sch_req *r = c->req;
+    uint64_t to = g->pos + g->n_rows, from = CN_MIN(CN_MAX(g->pos, c->high), to);
+    uint64_t prompt_to = CN_MIN(to, r->spec.n_prompt);
+    uint64_t prompt = prompt_to > from ? prompt_to - from : 0;
+
+    r->usage.computed_tokens += to - from;
+    r->usage.recomputed_tokens += from - g->pos;
+    s->stats.recomputed += from - g->pos;
+    s->stats.prompt_computed += prompt;
+    r->tenant->prompt_computed += prompt;
+    c->high = CN_MAX(c->high, to);
+    c->scored = CN_MAX(c->scored, to);
+}
+
+static void deliver(struct sch *s, struct sch_choice *c, const struct sch_row_result *row)
+{
+    struct sch_req *r = c->req;
+    struct sch_token t = {.request = r->id, .user = r->spec.user, .choice = c->index,
+                          .index = choice_generated(c), .position = c->n_ids,
+                          .token = row->token, .drawn = row->drawn};
+    enum sch_verdict v;
+
+    c->ids[c->n_ids++] = row->token;
+    r->usage.generated_tokens++;
+    r->tenant->generated++;
+    s->stats.generated++;
+    if (!r->usage.first_token_ns) r->usage.first_token_ns = s->now;
+    v = s->o.cb.on_token(s->o.cb.arg, &t);
+    if (v == SCH_STOP)
+        sch_choice_stop(s, c, SCH_END_STOP, false);
+    else if (c->n_ids == r->limit)
+        sch_choice_stop(s, c, SCH_END_LENGTH, false);
+}
+
+/* One segment's rows are there. row: the result of its sampled one, or NULL. */
+static void take_segment(struct sch *s, struct sch_choice *c, const struct sch_segment *g,
+                         const struct sch_row_result *row)
+{
+    struct sch_req *r = c->req;
+
+    if (row && row->status) {
+        sch_req_end(s, r, SCH_END_ERROR, row->status);
+        return;
+    }
+    kv_seq_commit(c->seq, c->ids + g->pos, g->n_rows);
+    count_rows(s, c, g);
+    if (c->index == 0 && kv_seq_length(c->seq) + 1 >= r->spec.n_prompt) release_siblings(r);
+    if (row) deliver(s, c, row);
+    if (c->state == CH_RUNNING && c->evict && c->in_flight == 0) sch_preempt(s, c);
+}
+
+static void learn_cost(struct sch *s, const struct sch_flight *f)
+{
+    /* with two in flight a step begins when the one before it ends */
+    uint64_t begin = CN_MAX(f->launched_ns, s->stats.last_progress_ns);
+    struct sch_model *m = &s->models[f->step.model];
+
+    s->stats.last_step_ns = s->now - begin;
+    s->stats.last_progress_ns = s->now;
+    sch_cost_learn(m, f->step.n_rows, (double)s->stats.last_step_ns);
+    s->stats.step_base_ns = m->base_ns;
+    s->stats.step_row_ns = m->row_ns;
+}
+
+static struct sch_flight *pop_flight(struct sch *s)
+{
+    struct sch_flight *f = s->flights[0];
+
+    for (uint32_t i = 0; i + 1 < SCH_MAX_DEPTH; i++)
+        s->flights[i] = s->flights[i + 1];
+    s->flights[SCH_MAX_DEPTH - 1] = f; /* stays where ended choices are taken off */
+    s->n_flights--;
+    return f;
+}
+
+/* Waits for the oldest step and hands out what it gave. */
+void sch_collect(struct sch *s)
+{
+    struct sch_step_result res = {0};
+    int rc = s->o.stepper.collect(s->o.stepper.self, s->flights[0]->ticket, &res);
+    struct sch_flight *f = pop_flight(s);
+    uint32_t k = 0, n = f->step.n_segments;
+
+    s->now = s->o.stepper.now(s->o.stepper.self);
+    if (!rc && res.n_rows != f->step.n_sample) rc = CN_EINTERNAL;
+    if (!rc) learn_cost(s, f);
+    kv_pool_retired(s->o.pool, f->number);
+    for (uint32_t i = 0; i < n; i++) {
+        if (f->recs[i].choice) f->recs[i].choice->in_flight--;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sch_segment *g = &f->segs[i];
+        const struct sch_row_result *row = !rc && g->n_sample ? &res.rows[k + g->n_sample - 1] : NULL;
+        struct sch_rec rec = f->recs[i];
+
+        k += g->n_sample;
+        f->recs[i].choice = NULL;
+        if (!rec.choice)
+            s->stats.wasted += g->n_rows;
+        else if (rc)
+            sch_req_end(s, rec.req, SCH_END_ERROR, rc);
+        else
+            take_segment(s, rec.choice, g, row);
+    }
+    f->step.n_segments = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct sch_req *r = f->recs[i].req;
+
+        r->in_flight--;
+        sch_req_settle(s, r);
+    }
+}

@@ -1,0 +1,217 @@
+/* Inside the scheduler: requests, choices, tenants, steps in flight.
+ *
+ * A choice is NEW (waits for choice 0's prompt), WAITING (in its tenant's queue), RUNNING (has a KV
+ * sequence, stands in the running list), or ENDED. Only RUNNING choices hold blocks.
+ * Age = (request number, choice): the oldest running choice that can run is never preempted for
+ * another, so something always ends. */
+#ifndef SCHEDULER_INTERNAL_H
+#define SCHEDULER_INTERNAL_H
+
+#include "scheduler/scheduler.h"
+
+#define SCH_NONE UINT32_MAX
+#define SCH_MAX_DEPTH 2
+#define SCH_MAX_MODELS 256
+
+/* Passes of composing a step. */
+enum { PASS_DECODE, PASS_PREFILL, PASS_PREFILL_LATER, SCH_N_PASSES };
+
+struct sch_req;
+struct sch_choice;
+struct sch_tenant;
+struct sch_flight;
+
+enum choice_state { CH_NEW, CH_WAITING, CH_RUNNING, CH_ENDED };
+
+struct sch_list { struct sch_choice *head, *tail; };
+
+struct sch_choice {
+    struct sch_req *req;
+    uint32_t index;
+    uint8_t state;
+    bool resumed;            /* WAITING: in the list of those that go first */
+    bool evict;              /* to be preempted when no step with it is in flight */
+    bool planned_now;        /* has rows in the step that is being composed */
+    bool starved;            /* wanted rows in this step and there were no blocks */
+    struct kv_seq *seq;
+    uint32_t *ids;           /* prompt and output; room for all that may come */
+    uint64_t n_ids;
+    uint64_t high;           /* positions below this were computed or adopted before */
+    uint64_t scored;         /* positions below this had their logits, if asked for */
+    uint64_t charged_ns;     /* block time is charged up to here */
+    uint32_t preemptions;
+    uint32_t in_flight;      /* steps with rows of it */
+    uint64_t last_ticket;    /* where its last sampled row is */
+    uint32_t last_row;
+    struct sch_choice *prev, *next;   /* queue or running list */
+    struct sch_choice *next_cand;     /* composition */
+};
+
+struct sch_req {
+    struct sch *s;
+    uint64_t id, number;     /* number: age */
+    uint32_t slot;
+    struct sch_tenant *tenant;
+    enum sch_class class;
+    struct sch_request spec; /* prompt is owned */
+    uint64_t max_new, limit; /* limit: n_prompt + max_new */
+    bool cancelled, paused, started, siblings_out, ended;
+    enum sch_end reason;
+    int code;
+    uint32_t n_running, n_waiting, n_open; /* choices; open: not ENDED */
+    uint32_t in_flight;      /* segments in steps in flight */
+    uint32_t skips;          /* times another of its tenant was preferred */
+    uint64_t peek_ns, peeked, peeked_in_use;
+    uint32_t heap_pos;       /* among the deadlines */
+    uint64_t wake_ns;        /* its key there */
+    struct sch_req *cancel_next;
+    struct sch_usage usage;
+    struct sch_choice choices[];
+};
+
+struct sch_tenant {
+    uint32_t index;
+    struct sch_tenant_opts opts;
+    double counter, served;
+    struct sch_list fresh[SCH_N_CLASSES], resumed[SCH_N_CLASSES];
+    uint32_t heap_pos[SCH_N_CLASSES];
+    uint32_t n_open;         /* requests accepted and not ended */
+    uint32_t n_waiting;      /* of these, not running */
+    uint32_t n_running;      /* choices */
+    struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
+    uint64_t prompt_computed, cached, generated;
+};
+
+struct sch_theap { struct sch_tenant **v; uint32_t n; };
+
+struct sch_model {
+    bool used;
+    struct sch_model_opts o;
+    uint32_t block_tokens, n_groups, chunk; /* chunk: rows of a sequence in all steps in flight */
+    uint32_t n_reqs;
+    uint32_t passed_over;    /* steps that went to other models while it had work */
+    /* step cost: sums over (rows, ns), older steps weigh less */
+    double w, wx, wy, wxx, wxy, base_ns, row_ns;
+};
+
+struct sch_rec { struct sch_choice *choice; struct sch_req *req; };
+struct sch_flight {
+    uint64_t ticket, launched_ns;
+    struct sch_step step;
+    struct sch_segment *segs;
+    struct sch_rec *recs;    /* per segment; choice is NULL once it ended */
+    uint64_t number;         /* what the pool is told: tickets may be of several devices */
+    struct kv_copy *copies;
+    size_t copies_cap;
+};
+
+struct sch_slot { struct sch_req *req; uint32_t generation, next_free; };
+
+struct sch {
+    struct sch_opts o;
+    struct sch_slot *slots;
+    size_t slots_cap;
+    uint32_t n_slots, free_slot;
+    uint64_t next_number;
+    struct sch_tenant **tenants;
+    size_t tenants_cap;
+    uint32_t n_tenants;
+    double weight_active;    /* of tenants with open requests */
+    double vtime;
+    struct sch_theap heap[SCH_N_CLASSES]; /* tenants that wait, lowest counter first */
+    size_t heap_cap[SCH_N_CLASSES];
+    struct sch_req **dl;     /* heap of deadlines */
+    size_t dl_cap;
+    uint32_t n_dl;
+    struct sch_model *models;
+    size_t models_cap;
+    uint32_t n_models;
+    struct sch_list running;
+    uint32_t n_running, n_running_class[SCH_N_CLASSES];
+    struct sch_req *cancels;
+    struct sch_flight store[SCH_MAX_DEPTH]; /* the stepper keeps pointers into these */
+    struct sch_flight *flights[SCH_MAX_DEPTH];
+    uint32_t n_flights;      /* flights[0] is the oldest; those from n_flights on are empty */
+    struct sch_tenant **act; /* tenants in the step being composed, room for max_running */
+    uint32_t n_act;
+    struct sch_choice *solo; /* runs alone until it ends */
+    struct sch_tenant *last_admitted;
+    uint64_t admissions, compositions, n_launched;
+    bool again;              /* something changed that the next iteration can use */
+    uint64_t now;
+    struct sch_stats stats;
+};
+
+static inline bool choice_older(const struct sch_choice *a, const struct sch_choice *b)
+{
+    return a->req->number != b->req->number ? a->req->number < b->req->number
+                                            : a->index < b->index;
+}
+/* Tokens that it has put out. */
+static inline uint64_t choice_generated(const struct sch_choice *c)
+{
+    return c->n_ids - c->req->spec.n_prompt;
+}
+static inline struct sch_model *choice_model(const struct sch_choice *c)
+{
+    return &c->req->s->models[c->req->spec.model];
+}
+
+/* ---- sch.c ---- */
+struct sch_req *sch_find(const struct sch *s, uint64_t id);
+void sch_req_free(struct sch_req *r);
+int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out);
+
+/* ---- queue.c ---- */
+void sch_list_push(struct sch_list *l, struct sch_choice *c);
+void sch_list_remove(struct sch_list *l, struct sch_choice *c);
+int sch_queue_room(struct sch *s);
+void sch_queue_add(struct sch_choice *c, bool resumed);
+void sch_queue_remove(struct sch_choice *c);
+void sch_queue_pause(struct sch_req *r, bool paused);
+/* Counts of running and waiting requests, when a choice of r starts or stops to do either. */
+void sch_req_phase(struct sch_req *r, int running, int waiting);
+/* Takes a choice out of the running list and closes its sequence. */
+void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed);
+/* The choice of this tenant and class that should run next. */
+struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_class class);
+void sch_charge(struct sch *s, struct sch_tenant *t, double cost);
+void sch_tenant_opened(struct sch *s, struct sch_tenant *t);
+void sch_tenant_closed(struct sch *s, struct sch_tenant *t);
+void sch_deadline_set(struct sch *s, struct sch_req *r);
+void sch_deadline_clear(struct sch *s, struct sch_req *r);
+int sch_deadline_room(struct sch *s);
+/* Heap order by counter, for arrays of tenants without positions. */
+void sch_act_down(struct sch_tenant **v, uint32_t n, uint32_t i);
+
+/* ---- admit.c ---- */
+void sch_admit(struct sch *s);
+void sch_preempt(struct sch *s, struct sch_choice *c);
+/* Who gives blocks back so that c can go on: c itself when nobody else should. NULL: nobody now.
+ * force: bounds on preemptions do not count. */
+struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force);
+/* Gives v's blocks back, now or when its step is collected. */
+void sch_evict(struct sch *s, struct sch_choice *v);
+struct sch_choice *sch_oldest(const struct sch *s);
+double sch_over_share(const struct sch *s, const struct sch_tenant *t);
+
+/* ---- compose.c ---- */
+/* Fills the flight with the next step; false when there is nothing to run. */
+bool sch_compose(struct sch *s, struct sch_flight *f);
+/* A step of c alone, whatever it takes; false when c was put back to start again. */
+bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *c);
+
+/* ---- cost.c ---- */
+void sch_cost_init(struct sch_model *m);
+void sch_cost_learn(struct sch_model *m, uint32_t rows, double ns);
+uint32_t sch_cost_rows(const struct sch_model *m, double target_ns);
+
+/* ---- end.c ---- */
+void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, bool failed);
+void sch_req_end(struct sch *s, struct sch_req *r, enum sch_end reason, int code);
+/* on_end, when every choice has ended and no step with it is in flight. */
+void sch_req_settle(struct sch *s, struct sch_req *r);
+void sch_collect(struct sch *s);
+bool sch_launch(struct sch *s, struct sch_flight *f);
+
+#endif

@@ -1,0 +1,417 @@
+/* Set-up, submission, cancel, the iteration, statistics. */
+#include "scheduler/internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- new and free ------------------------------------------------------------------------------------ */
+
+static void set_defaults(struct sch_opts *o)
+{
+    if (!o->max_running) o->max_running = 256;
+    if (!o->max_queue) o->max_queue = 1024;
+    if (!o->max_queue_tokens) o->max_queue_tokens = 4194304;
+    if (!o->step_target_ns) o->step_target_ns = 100000000;
+    if (!o->max_choices) o->max_choices = 8;
+    if (!o->max_preemptions) o->max_preemptions = 4;
+    if (o->decode_cost <= 0) o->decode_cost = 2;
+    if (o->block_cost <= 0) o->block_cost = 0.05;
+    if (!o->quantum) o->quantum = 512;
+    if (!o->stepper.depth) o->stepper.depth = 1;
+}
+
+int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err)
+{
+    struct sch *s;
+
+    if (opts->stepper.depth > SCH_MAX_DEPTH)
+        return cn_fail(err, CN_ERANGE, "at most %d steps in flight", SCH_MAX_DEPTH);
+    s = cn_calloc(1, sizeof(*s));
+    if (!s) return cn_fail(err, CN_ENOMEM, "no memory for the scheduler");
+    s->o = *opts;
+    set_defaults(&s->o);
+    s->free_slot = SCH_NONE;
+    s->act = cn_calloc(s->o.max_running, sizeof(struct sch_tenant *));
+    for (uint32_t i = 0; i < SCH_MAX_DEPTH; i++) {
+        s->flights[i] = &s->store[i];
+        s->store[i].segs = cn_calloc(s->o.max_running, sizeof(struct sch_segment));
+        s->store[i].recs = cn_calloc(s->o.max_running, sizeof(struct sch_rec));
+        if (!s->act || !s->store[i].segs || !s->store[i].recs) {
+            sch_free(s);
+            return cn_fail(err, CN_ENOMEM, "no memory for the scheduler");
+        }
+    }
+    *out = s;
+    return 0;
+}
+
+void sch_req_free(struct sch_req *r)
+{
+    if (!r) return;
+    for (uint32_t i = 0; i < r->spec.n_choices; i++)
+        free(r->choices[i].ids);
+    free((void *)r->spec.prompt);
+    free(r);
+}
+
+void sch_free(struct sch *s)
+{
+    if (!s) return;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct sch_req *r = s->slots[i].req;
+
+        if (!r) continue;
+        sch_req_end(s, r, SCH_END_CANCELLED, CN_ECANCELLED);
+        sch_req_settle(s, r);
+    }
+    for (uint32_t i = 0; s->o.stepper.cancel && i < s->n_flights; i++)
+        s->o.stepper.cancel(s->o.stepper.self, s->flights[i]->ticket);
+    while (s->n_flights)
+        sch_collect(s);
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        free(s->tenants[i]);
+    for (uint32_t i = 0; i < SCH_MAX_DEPTH; i++) {
+        free(s->store[i].segs);
+        free(s->store[i].recs);
+        free(s->store[i].copies);
+    }
+    for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
+        free(s->heap[k].v);
+    free(s->tenants);
+    free(s->slots);
+    free(s->dl);
+    free(s->models);
+    free(s->act);
+    free(s);
+}
+
+/* ---- models and tenants ---------------------------------------------------------------------------------- */
+
+int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model,
+                  struct cn_error *err)
+{
+    uint32_t i = 0, n_groups = kv_space_n_groups(o->space);
+    struct sch_model *m;
+
+    while (i < s->n_models && s->models[i].used)
+        i++;
+    if (i == SCH_MAX_MODELS || !o->max_rows || !o->max_logit_rows || !o->context)
+        return cn_fail(err, CN_ERANGE, "a model needs rows, logit rows and a context; at most %d models",
+                       SCH_MAX_MODELS);
+    if (cn_grow(&s->models, &s->models_cap, (size_t)i + 1, sizeof(*s->models)))
+        return cn_fail(err, CN_ENOMEM, "no memory for a model's schedule");
+    for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
+        if (cn_grow(&s->store[k].copies, &s->store[k].copies_cap,
+                    (size_t)s->o.max_running * n_groups, sizeof(struct kv_copy)))
+            return cn_fail(err, CN_ENOMEM, "no memory for a model's schedule");
+    }
+    if (i == s->n_models) s->n_models++;
+    m = &s->models[i];
+    *m = (struct sch_model){.used = true, .o = *o, .n_groups = n_groups,
+                            .block_tokens = kv_space_block_tokens(o->space)};
+    m->chunk = (uint32_t)CN_MIN((uint64_t)o->max_rows * s->o.stepper.depth, 1u << 30);
+    sch_cost_init(m);
+    *model = i;
+    return 0;
+}
+
+int sch_model_drop(struct sch *s, uint32_t model)
+{
+    if (model >= s->n_models || !s->models[model].used) return CN_EMODEL;
+    if (s->models[model].n_reqs) return CN_EBUSY;
+    s->models[model].used = false;
+    return 0;
+}
+
+int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out)
+{
+    if (index >= 1u << 20) return CN_ERANGE;
+    if (cn_grow(&s->tenants, &s->tenants_cap, (size_t)index + 1, sizeof(*s->tenants)))
+        return CN_ENOMEM;
+    while (s->n_tenants <= index) {
+        struct sch_tenant *t = cn_calloc(1, sizeof(*t));
+
+        if (!t) return CN_ENOMEM;
+        t->index = s->n_tenants;
+        t->opts.weight = 1;
+        for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
+            t->heap_pos[k] = SCH_NONE;
+        s->tenants[s->n_tenants++] = t;
+    }
+    *out = s->tenants[index];
+    return sch_queue_room(s);
+}
+
+int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts *o)
+{
+    struct sch_tenant *t;
+    int rc = sch_tenant_get(s, tenant, &t);
+
+    if (!rc) rc = kv_pool_reserve(s->o.pool, tenant, o->kv_reserve_bytes);
+    if (rc) return rc;
+    if (t->n_open) s->weight_active -= t->opts.weight;
+    t->opts = *o;
+    if (!(t->opts.weight > 0)) t->opts.weight = 1;
+    if (t->n_open) s->weight_active += t->opts.weight;
+    return 0;
+}
+
+/* ---- submit ------------------------------------------------------------------------------------------------- */
+
+/* How many tokens prompt and output may have together: window, memory, and what was asked for. */
+static int check_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
+                      struct cn_error *err)
+{
+    const struct sch_model *m = &s->models[r->model];
+    uint64_t fit = kv_space_max_tokens(m->o.space, r->tenant, m->chunk), need, have, rows;
+
+    if (r->n_prompt >= m->o.context)
+        return cn_fail(err, CN_EWINDOW,
+                       "the prompt has %" PRIu64 " tokens and the context window is %" PRIu64
+                       " tokens, of which at least one is for the answer",
+                       r->n_prompt, m->o.context);
+    if (r->max_new > m->o.context - r->n_prompt)
+        return cn_fail_param(err, CN_EWINDOW, "max_tokens",
+                             "%" PRIu64 " prompt tokens and %" PRIu64
+                             " output tokens are more than the context window of %" PRIu64,
+                             r->n_prompt, r->max_new, m->o.context);
+    /* the last token that is put out needs no block */
+    rows = r->n_prompt + (r->max_new ? r->max_new - 1 : 0);
+    if (rows > fit) {
+        kv_space_need(m->o.space, r->tenant, rows, m->chunk, &need, &have);
+        return cn_fail(err, CN_ENEVERFIT,
+                       "%" PRIu64 " tokens need %" PRIu64 " slabs of KV memory and there are %" PRIu64
+                       " (room for %" PRIu64 " tokens)",
+                       rows, need, have, fit);
+    }
+    *max_new = r->max_new;
+    if (!r->max_new) *max_new = CN_MIN(m->o.context - r->n_prompt, fit - r->n_prompt + 1);
+    return 0;
+}
+
+static int check_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
+                        struct cn_error *err)
+{
+    if (t->opts.max_concurrent && t->n_open >= t->opts.max_concurrent)
+        return cn_fail(err, CN_ERATE, "%u requests of this tenant are in work, its limit",
+                       t->n_open);
+    if (t->opts.max_queued && t->n_waiting >= t->opts.max_queued)
+        return cn_fail(err, CN_ERATE, "%u requests of this tenant are waiting, its limit",
+                       t->n_waiting);
+    if (s->stats.waiting >= s->o.max_queue)
+        return cn_fail(err, CN_EQUEUE, "%" PRIu64 " requests are waiting, the limit",
+                       s->stats.waiting);
+    if (s->stats.waiting && s->stats.waiting_tokens + r->n_prompt > s->o.max_queue_tokens)
+        return cn_fail(err, CN_EQUEUE, "%" PRIu64 " prompt tokens are waiting; the limit is %" PRIu64,
+                       s->stats.waiting_tokens, s->o.max_queue_tokens);
+    return 0;
+}
+
+static struct sch_req *req_new(const struct sch_request *spec)
+{
+    struct sch_req *r = cn_calloc(1, sizeof(*r) + spec->n_choices * sizeof(r->choices[0]));
+    uint32_t *prompt = cn_malloc_array(spec->n_prompt, sizeof(*prompt));
+
+    if (!r || !prompt) {
+        free(r);
+        free(prompt);
+        return NULL;
+    }
+    memcpy(prompt, spec->prompt, spec->n_prompt * sizeof(*prompt));
+    r->spec = *spec;
+    r->spec.prompt = prompt;
+    r->heap_pos = SCH_NONE;
+    r->n_open = spec->n_choices;
+    for (uint32_t i = 0; i < spec->n_choices; i++) {
+        r->choices[i].req = r;
+        r->choices[i].index = i;
+        r->choices[i].n_ids = spec->n_prompt;
+    }
+    return r;
+}
+
+static int take_slot(struct sch *s, struct sch_req *r)
+{
+    uint32_t i = s->free_slot;
+
+    if (i == SCH_NONE) {
+        if (cn_grow(&s->slots, &s->slots_cap, (size_t)s->n_slots + 1, sizeof(*s->slots)))
+            return CN_ENOMEM;
+        s->slots[s->n_slots] = (struct sch_slot){.generation = 1, .next_free = SCH_NONE};
+        s->free_slot = i = s->n_slots++;
+        if (sch_deadline_room(s)) return CN_ENOMEM; /* the slot stays for another */
+    }
+    s->free_slot = s->slots[i].next_free;
+    s->slots[i].req = r;
+    r->slot = i;
+    r->id = (uint64_t)s->slots[i].generation << 32 | i;
+    return 0;
+}
+
+static int accept(struct sch *s, const struct sch_request *spec, struct sch_tenant *t,
+                  uint64_t max_new, uint64_t *id)
+{
+    struct sch_req *r = req_new(spec);
+
+    if (!r || take_slot(s, r)) {
+        sch_req_free(r);
+        return CN_ENOMEM;
+    }
+    r->s = s;
+    r->number = ++s->next_number;
+    r->tenant = t;
+    r->class = CN_MAX(spec->class, t->opts.ceiling);
+    r->max_new = max_new;
+    r->limit = spec->n_prompt + max_new;
+    r->usage.prompt_tokens = spec->n_prompt;
+    r->usage.submitted_ns = s->o.stepper.now(s->o.stepper.self);
+    s->models[spec->model].n_reqs++;
+    s->stats.accepted++;
+    s->stats.prompt_tokens += spec->n_prompt;
+    sch_tenant_opened(s, t);
+    sch_deadline_set(s, r);
+    sch_queue_add(&r->choices[0], false);
+    *id = r->id;
+    return 0;
+}
+
+int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err)
+{
+    uint64_t max_new = 0, now = s->o.stepper.now(s->o.stepper.self);
+    struct sch_tenant *t;
+    int rc = 0;
+
+    if (r->model >= s->n_models || !s->models[r->model].used)
+        rc = cn_fail(err, CN_EMODEL, "the model does not exist");
+    else if (r->n_choices == 0 || r->n_choices > s->o.max_choices)
+        rc = cn_fail_param(err, CN_ERANGE, "n", "n is 1 to %u", s->o.max_choices);
+    else if (r->n_prompt == 0)
+        rc = cn_fail_param(err, CN_ERANGE, "prompt", "the prompt has no tokens");
+    else if (r->class >= SCH_N_CLASSES)
+        rc = cn_fail(err, CN_ERANGE, "the priority class does not exist");
+    else if (sch_tenant_get(s, r->tenant, &t))
+        rc = cn_fail(err, CN_ENOMEM, "no memory for a tenant");
+    if (!rc) rc = check_size(s, r, &max_new, err);
+    if (!rc) rc = check_limits(s, r, t, err);
+    if (!rc && ((r->deadline_ns && r->deadline_ns <= now) ||
+                (r->queue_deadline_ns && r->queue_deadline_ns <= now)))
+        rc = cn_fail(err, CN_EDEADLINE, "the deadline has passed");
+    if (!rc && accept(s, r, t, max_new, id))
+        rc = cn_fail(err, CN_ENOMEM, "no memory for the request");
+    if (rc) s->stats.refused++;
+    return rc;
+}
+
+struct sch_req *sch_find(const struct sch *s, uint64_t id)
+{
+    uint32_t slot = (uint32_t)id;
+
+    if (slot >= s->n_slots || s->slots[slot].generation != id >> 32) return NULL;
+    return s->slots[slot].req;
+}
+
+void sch_cancel(struct sch *s, uint64_t id)
+{
+    struct sch_req *r = sch_find(s, id);
+
+    if (!r || r->cancelled) return;
+    r->cancelled = true;
+    r->cancel_next = s->cancels;
+    s->cancels = r;
+}
+
+void sch_pause(struct sch *s, uint64_t id, bool paused)
+{
+    struct sch_req *r = sch_find(s, id);
+
+    if (r) sch_queue_pause(r, paused);
+}
+
+/* ---- the iteration --------------------------------------------------------------------------------------------- */
+
+static void expire(struct sch *s)
+{
+    while (s->cancels) {
+        struct sch_req *r = s->cancels;
+
+        s->cancels = r->cancel_next;
+        sch_req_end(s, r, SCH_END_CANCELLED, CN_ECANCELLED);
+        sch_req_settle(s, r);
+    }
+    while (s->n_dl && s->dl[0]->wake_ns <= s->now) {
+        struct sch_req *r = s->dl[0];
+
+        sch_deadline_clear(s, r);
+        sch_req_end(s, r, SCH_END_DEADLINE, CN_EDEADLINE);
+        sch_req_settle(s, r);
+    }
+}
+
+/* Nothing could be composed and nothing is in flight: if somebody wants to run, he shall. */
+static bool force(struct sch *s, struct sch_flight *f)
+{
+    struct sch_choice *c = sch_oldest(s);
+    struct sch_req *r;
+    bool composed;
+
+    if (!c) return false;
+    r = c->req;
+    r->in_flight++; /* it may end in there */
+    composed = sch_compose_forced(s, f, c);
+    r->in_flight--;
+    sch_req_settle(s, r);
+    return composed;
+}
+
+bool sch_iterate(struct sch *s)
+{
+    struct sch_flight *f = s->flights[s->n_flights];
+    bool launched = false;
+
+    s->again = false;
+    s->now = s->o.stepper.now(s->o.stepper.self);
+    expire(s);
+    sch_admit(s);
+    if (sch_compose(s, f) || (s->n_flights == 0 && force(s, f))) launched = sch_launch(s, f);
+    if (s->n_flights == s->o.stepper.depth || (!launched && s->n_flights)) {
+        sch_collect(s);
+        return true;
+    }
+    return launched || s->again;
+}
+
+uint64_t sch_next_wake(const struct sch *s)
+{
+    return s->n_dl ? s->dl[0]->wake_ns : UINT64_MAX;
+}
+
+uint32_t sch_retry_after_s(const struct sch *s)
+{
+    double ns = (double)s->stats.waiting_tokens * s->stats.step_row_ns, sec = ns / 1e9;
+
+    return sec < 1 ? 1 : sec > 60 ? 60 : (uint32_t)sec + 1;
+}
+
+/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+
+void sch_stats(const struct sch *s, struct sch_stats *out)
+{
+    *out = s->stats;
+    out->in_flight = s->n_flights;
+}
+
+void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_stats *out)
+{
+    const struct sch_tenant *t = tenant < s->n_tenants ? s->tenants[tenant] : NULL;
+
+    *out = (struct sch_tenant_stats){0};
+    if (!t) return;
+    out->counter = t->counter;
+    out->served = t->served;
+    out->running = t->n_running;
+    out->waiting = t->n_waiting;
+    out->prompt_computed = t->prompt_computed;
+    out->cached = t->cached;
+    out->generated = t->generated;
+}

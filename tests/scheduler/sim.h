@@ -1,0 +1,85 @@
+/* A device and a model that are not there: the real scheduler and pool run over simulated memory.
+ *
+ * A row writes, per layer group, a hash of its token and of everything it can see, read through the
+ * block tables; a sampled token is a hash of what its row sees. So a wrong table, a block shared or
+ * freed too early, a copy left out, a row computed twice or not at all changes the output, which is
+ * compared with the same request run alone over plain arrays (sim_solo). */
+#ifndef TESTS_SCHEDULER_SIM_H
+#define TESTS_SCHEDULER_SIM_H
+
+#include "scheduler/scheduler.h"
+
+#define SIM_MAX_GROUPS 3
+#define SIM_MAX_REQS 64
+#define SIM_MAX_CHOICES 4
+#define SIM_MAX_LEN 512
+
+struct sim_req {
+    uint64_t id;
+    struct sch_request spec;
+    uint32_t prompt[SIM_MAX_LEN];
+    uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
+    bool submitted, cancelled;
+    uint64_t cancel_iteration;
+    uint32_t ends, choice_ends[SIM_MAX_CHOICES];
+    enum sch_end reason, choice_reason[SIM_MAX_CHOICES];
+    int code;
+    struct sch_usage usage;
+    uint32_t n_out[SIM_MAX_CHOICES];
+    uint32_t out[SIM_MAX_CHOICES][SIM_MAX_LEN];
+    uint32_t scored[SIM_MAX_LEN]; /* logits of prompt rows, as the stepper saw them wanted */
+};
+
+struct sim_opts {
+    uint64_t seed;
+    uint32_t depth, block_tokens, n_groups, n_models;
+    struct kv_group groups[SIM_MAX_GROUPS];
+    uint64_t slab_bytes;
+    uint32_t n_slabs;
+    uint32_t max_rows, max_logit_rows;
+    uint64_t context;
+    uint64_t step_ns, row_ns; /* of the fake device */
+    struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
+    uint32_t fail_launch, fail_collect, fail_row; /* one in so many; 0 = never */
+};
+
+struct sim_step;
+struct sim {
+    struct sim_opts o;
+    uint64_t rng, clock, iterations, tickets;
+    struct kv_pool *pool;
+    struct kv_space *space[2];
+    struct sch *sch;
+    uint64_t *mem;
+    uint64_t slab_units;
+    struct sim_step *steps[2]; /* in flight */
+    uint32_t n_steps;
+    struct sch_row_result *results;
+    struct { uint64_t ticket, owner; } *users; /* per block: the last step that reads it */
+    struct sim_req *reqs;
+    uint32_t n_reqs;
+    uint64_t rows, prompt_rows;
+    bool failed;
+    char what[256];
+};
+
+void sim_init(struct sim *m, const struct sim_opts *o);
+void sim_fini(struct sim *m);
+uint64_t sim_rnd(struct sim *m);
+uint32_t sim_below(struct sim *m, uint32_t n);
+/* Marks the run as failed; the first reason stays. */
+void sim_fail(struct sim *m, const char *fmt, ...) CN_PRINTF(2, 3);
+/* A new request with n random prompt tokens; change its spec before sim_submit. */
+struct sim_req *sim_req_new(struct sim *m, uint32_t tenant, uint64_t n_prompt, uint64_t max_new);
+int sim_submit(struct sim *m, struct sim_req *r);
+bool sim_iterate(struct sim *m);
+/* Until nothing is left to do; fails when it does not come to that. */
+void sim_run(struct sim *m);
+/* The tokens that choice puts out when it runs alone: how many, and whether a stop ended it. */
+uint32_t sim_solo(struct sim *m, const struct sim_req *r, uint32_t choice, uint32_t *out,
+                  bool *stopped);
+/* Compares every ended request with its solo run, and the pool at rest with an empty one. */
+void sim_check_outputs(struct sim *m);
+void sim_check_idle(struct sim *m);
+
+#endif

@@ -1,0 +1,222 @@
+/* Random schedules: random tenants, weights, classes, prompts that share prefixes, several choices,
+ * windows, tiny pools, cancels, deadlines, pauses, device errors, one and two steps in flight.
+ * Every output is compared with the same request run alone.
+ *
+ *   test_schrandom [--runs N] [--seed S] [--shrink S]
+ * --seed S alone runs that one schedule; --shrink S finds the fewest requests with which it fails. */
+#include "tests/scheduler/sim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t max_reqs = 10;
+
+static uint32_t pick(struct sim *m, const uint32_t *v, uint32_t n)
+{
+    return v[sim_below(m, n)];
+}
+
+static struct sim_opts random_opts(uint64_t seed)
+{
+    static const uint32_t windows[] = {1, 2, 4, 7, 12, 30}, rows[] = {1, 3, 8, 16, 48},
+                          blocks[] = {2, 4, 8}, running[] = {1, 2, 3, 8, 32};
+    struct sim d = {.rng = seed * 0xd1342543de82ef95ull + 12345};
+    struct sim_opts o = {.seed = seed};
+    uint32_t unit;
+
+    for (int i = 0; i < 8; i++)
+        sim_rnd(&d);
+    o.depth = 1 + sim_below(&d, 2);
+    o.block_tokens = pick(&d, blocks, 3);
+    o.n_groups = 1 + sim_below(&d, SIM_MAX_GROUPS);
+    o.n_models = 1 + (sim_below(&d, 4) == 0);
+    unit = o.block_tokens * 8;
+    for (uint32_t g = 0; g < o.n_groups; g++) {
+        o.groups[g].window_tokens = sim_below(&d, 2) ? 0 : pick(&d, windows, 6);
+        o.groups[g].block_bytes = unit * (1 + sim_below(&d, 2));
+    }
+    o.slab_bytes = unit * (2 + sim_below(&d, 14));
+    o.n_slabs = 6 + sim_below(&d, sim_below(&d, 3) ? 20 : 80);
+    o.max_rows = pick(&d, rows, 5);
+    o.max_logit_rows = 1 + sim_below(&d, o.max_rows);
+    o.context = 24 + sim_below(&d, 60);
+    o.step_ns = 1000000 * (uint64_t)sim_below(&d, 20);
+    o.row_ns = 1 + 100000 * (uint64_t)sim_below(&d, 20);
+    o.sch.max_running = pick(&d, running, 5);
+    o.sch.step_target_ns = 1 + 1000000 * (uint64_t)sim_below(&d, 60);
+    if (sim_below(&d, 16) == 0) o.fail_launch = 30;
+    if (sim_below(&d, 16) == 0) o.fail_collect = 30;
+    if (sim_below(&d, 16) == 0) o.fail_row = 40;
+    if (sim_below(&d, 16) == 0) o.sch.max_queue = 3;
+    return o;
+}
+
+static void set_tenants(struct sim *m, uint32_t n)
+{
+    for (uint32_t t = 0; t < n; t++) {
+        struct sch_tenant_opts o = {.weight = 1 + sim_below(m, 4)};
+
+        if (sim_below(m, 4) == 0)
+            o.kv_reserve_bytes = m->o.slab_bytes * m->o.n_slabs / (2 + sim_below(m, 6)) / n;
+        if (sim_below(m, 8) == 0) o.max_concurrent = 1 + sim_below(m, 3);
+        if (sim_below(m, 8) == 0) o.ceiling = SCH_NORMAL;
+        cn_assert(sch_tenant_set(m->sch, t, &o) == 0);
+    }
+}
+
+static void submit_random(struct sim *m, uint32_t n_tenants)
+{
+    uint32_t len = 1 + sim_below(m, 40);
+    struct sim_req *r = sim_req_new(m, sim_below(m, n_tenants), len, sim_below(m, 20)), *like;
+
+    r->spec.model = sim_below(m, m->o.n_models);
+    r->spec.class = (enum sch_class)sim_below(m, SCH_N_CLASSES);
+    if (sim_below(m, 3) == 0) r->spec.n_choices = 1 + sim_below(m, SIM_MAX_CHOICES);
+    if (sim_below(m, 10) == 0) r->spec.salt = 1;
+    if (sim_below(m, 10) == 0) r->spec.flags |= SCH_NO_CACHE_READ;
+    if (sim_below(m, 10) == 0) r->spec.flags |= SCH_NO_CACHE_WRITE;
+    if (sim_below(m, 10) == 0) r->spec.flags |= SCH_PROMPT_LOGITS;
+    if (sim_below(m, 8) == 0) r->spec.deadline_ns = m->clock + sim_below(m, 400000000);
+    if (sim_below(m, 8) == 0) r->spec.queue_deadline_ns = m->clock + sim_below(m, 200000000);
+    if (sim_below(m, 2)) r->stop_mod = 3 + sim_below(m, 30);
+    if (m->n_reqs > 1 && sim_below(m, 4)) { /* a prefix of an earlier one, or what followed it */
+        like = &m->reqs[sim_below(m, m->n_reqs - 1)];
+        uint32_t n = CN_MIN(len, 1 + sim_below(m, (uint32_t)like->spec.n_prompt));
+        memcpy(r->prompt, like->prompt, n * sizeof(*r->prompt));
+        uint32_t k = CN_MIN(like->n_out[0], len - n);
+        if (n == like->spec.n_prompt) memcpy(r->prompt + n, like->out[0], k * sizeof(*r->prompt));
+    }
+    sim_submit(m, r);
+}
+
+static void check_cancelled(struct sim *m)
+{
+    for (uint32_t i = 0; i < m->n_reqs; i++) {
+        struct sim_req *r = &m->reqs[i];
+
+        if (r->cancelled && !r->ends && m->iterations > r->cancel_iteration)
+            sim_fail(m, "request %u goes on after its cancel", i);
+    }
+}
+
+static void meddle(struct sim *m)
+{
+    struct sim_req *r = &m->reqs[sim_below(m, m->n_reqs)];
+    uint32_t what = sim_below(m, 12);
+
+    if (what == 0 && r->submitted && !r->ends && !r->cancelled) {
+        sch_cancel(m->sch, r->id);
+        r->cancelled = true;
+        r->cancel_iteration = m->iterations;
+    } else if (what == 1) {
+        sch_pause(m->sch, r->id, true);
+    } else if (what <= 3) {
+        sch_pause(m->sch, r->id, false);
+    } else if (what == 4) {
+        sch_cancel(m->sch, r->id ^ (uint64_t)1 << 40); /* never existed */
+    }
+}
+
+static void check_world(struct sim *m)
+{
+    struct cn_error err;
+
+    if (kv_check(m->pool, &err)) sim_fail(m, "pool: %s", err.message);
+    if (sch_check(m->sch, &err)) sim_fail(m, "scheduler: %s", err.message);
+}
+
+static void check_scores(struct sim *m)
+{
+    for (uint32_t i = 0; i < m->n_reqs; i++) {
+        struct sim_req *r = &m->reqs[i];
+
+        if (!(r->spec.flags & SCH_PROMPT_LOGITS) || !(r->spec.flags & SCH_NO_CACHE_READ)) continue;
+        if (!r->ends || r->n_out[0] == 0) continue;
+        for (uint64_t p = 0; p < r->spec.n_prompt; p++) {
+            if (!r->scored[p]) sim_fail(m, "request %u: prompt row %" PRIu64 " not scored", i, p);
+        }
+    }
+}
+
+struct totals { uint64_t steps, rows, preemptions, forced, cached, recomputed, ends; };
+
+static bool run(uint64_t seed, struct totals *tot, bool loud)
+{
+    struct sim_opts o = random_opts(seed);
+    struct sim m;
+    struct sch_stats st;
+    uint32_t n_tenants, n, left;
+    bool failed;
+
+    sim_init(&m, &o);
+    n_tenants = 1 + sim_below(&m, 4);
+    set_tenants(&m, n_tenants);
+    n = 1 + sim_below(&m, 10);
+    for (left = CN_MIN(n, max_reqs); left && !m.failed;) {
+        uint32_t burst = sim_below(&m, 3) ? 1 : 1 + sim_below(&m, left);
+
+        for (; burst; burst--, left--)
+            submit_random(&m, n_tenants);
+        for (uint32_t i = sim_below(&m, 6); i && !m.failed; i--) {
+            sim_iterate(&m);
+            check_cancelled(&m);
+            meddle(&m);
+            if (sim_below(&m, 3) == 0) check_world(&m);
+            if (sim_below(&m, 6) == 0) m.clock += sim_below(&m, 50000000);
+        }
+    }
+    for (uint32_t i = sim_below(&m, 40); i && !m.failed; i--) {
+        sim_iterate(&m);
+        check_cancelled(&m);
+        meddle(&m);
+        if (sim_below(&m, 3) == 0) check_world(&m);
+    }
+    for (uint32_t i = 0; i < m.n_reqs; i++)
+        sch_pause(m.sch, m.reqs[i].id, false);
+    sim_run(&m);
+    sim_check_outputs(&m);
+    check_scores(&m);
+    sim_check_idle(&m);
+    sch_stats(m.sch, &st);
+    tot->steps += st.steps;
+    tot->rows += st.rows;
+    tot->preemptions += st.preemptions;
+    tot->cached += st.prompt_cached;
+    tot->recomputed += st.recomputed;
+    tot->ends += st.ended_ok + st.ended_error + st.ended_cancelled;
+    failed = m.failed;
+    if (failed && loud) printf("seed %" PRIu64 ": %s\n", seed, m.what);
+    sim_fini(&m);
+    return !failed;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t runs = 2000, seed = 1, shrink = 0;
+    struct totals tot = {0};
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--runs")) runs = strtoull(argv[i + 1], NULL, 0);
+        if (!strcmp(argv[i], "--seed")) {
+            seed = strtoull(argv[i + 1], NULL, 0);
+            runs = 1;
+        }
+        if (!strcmp(argv[i], "--shrink")) shrink = strtoull(argv[i + 1], NULL, 0);
+    }
+    for (max_reqs = 1; shrink && max_reqs <= 10; max_reqs++) {
+        if (!run(shrink, &tot, true)) {
+            printf("fails with %u requests\n", max_reqs);
+            return 1;
+        }
+    }
+    max_reqs = 10;
+    for (uint64_t i = 0; i < runs; i++) {
+        if (!run(seed + i, &tot, true)) return 1;
+    }
+    printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64 " rows, %" PRIu64
+           " cached, %" PRIu64 " recomputed, %" PRIu64 " preemptions\n",
+           runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions);
+    return 0;
+}
