@@ -68,6 +68,11 @@ static bool value_ok(struct kr_plan *p, const char *op, int v)
     return false;
 }
 
+static const char *name_of(const struct kr_tensor *t)
+{
+    return t && t->name ? t->name : "?";
+}
+
 static uint64_t tensor_dim(const struct kr_tensor *t, unsigned i)
 {
     return i < t->n_dims ? t->ne[i] : 1;
@@ -76,7 +81,7 @@ static uint64_t tensor_dim(const struct kr_tensor *t, unsigned i)
 /* The bytes of a tensor cover its shape, rows are whole blocks, the type is known. */
 static bool tensor_ok(struct kr_plan *p, const struct kr_tensor *t)
 {
-    const char *name = t->name ? t->name : "?";
+    const char *name = name_of(t);
     const struct kr_type_info *ti = kr_type_info((uint32_t)t->type);
     if (!ti) {
         cn_fail_param(&p->err, CN_EUNSUPP, name,
@@ -111,7 +116,7 @@ static bool matrix_ok(struct kr_plan *p, const struct kr_tensor *t)
 {
     if (!tensor_ok(p, t)) return false;
     if (tensor_dim(t, 2) == 1 && tensor_dim(t, 3) == 1) return true;
-    cn_fail_param(&p->err, CN_EFORMAT, t->name, "tensor %s is not a matrix", t->name);
+    cn_fail_param(&p->err, CN_EFORMAT, name_of(t), "tensor %s is not a matrix", name_of(t));
     return false;
 }
 
@@ -120,15 +125,15 @@ static bool vector_ok(struct kr_plan *p, const struct kr_tensor *t, uint64_t n)
 {
     if (!tensor_ok(p, t)) return false;
     if (t->type != KR_F32) {
-        cn_fail_param(&p->err, CN_EUNSUPP, t->name, "tensor %s must be F32, it is %s", t->name,
+        cn_fail_param(&p->err, CN_EUNSUPP, name_of(t), "tensor %s must be F32, it is %s", name_of(t),
                       kr_type_info((uint32_t)t->type)->name);
         return false;
     }
     if (tensor_dim(t, 0) == n && tensor_dim(t, 1) == 1 && tensor_dim(t, 2) == 1 &&
         tensor_dim(t, 3) == 1)
         return true;
-    cn_fail_param(&p->err, CN_EFORMAT, t->name, "tensor %s has %llu values where %llu are needed",
-                  t->name, (unsigned long long)tensor_dim(t, 0), (unsigned long long)n);
+    cn_fail_param(&p->err, CN_EFORMAT, name_of(t), "tensor %s has %llu values where %llu are needed",
+                  name_of(t), (unsigned long long)tensor_dim(t, 0), (unsigned long long)n);
     return false;
 }
 
@@ -142,7 +147,7 @@ static bool finite_ok(struct kr_plan *p, const char *op, const char *what, float
 static bool copy_tensor(struct kr_plan *p, struct kr_tensor *dst, const struct kr_tensor *src)
 {
     *dst = *src;
-    const char *name = src->name ? src->name : "?";
+    const char *name = name_of(src);
     dst->name = cn_arena_strn(&p->arena, name, strlen(name));
     if (dst->name) return true;
     out_of_memory(p);
@@ -286,7 +291,7 @@ int kr_op_rms_norm(struct kr_plan *p, int x, const struct kr_tensor *w, float ep
     if (!value_ok(p, "rms_norm", x)) return -1;
     const struct kr_value v = p->values[x];
     if (!heads || v.width % heads) {
-        cn_fail_param(&p->err, CN_EFORMAT, w ? w->name : "", "rms_norm: %u values in %u parts",
+        cn_fail_param(&p->err, CN_EFORMAT, w ? name_of(w) : "", "rms_norm: %u values in %u parts",
                       v.width, heads);
         return -1;
     }
@@ -304,8 +309,8 @@ int kr_op_matmul(struct kr_plan *p, int x, const struct kr_tensor *w, const stru
     const struct kr_value v = p->values[x];
     uint64_t out = tensor_dim(w, 1);
     if (w->ne[0] != v.width) {
-        cn_fail_param(&p->err, CN_EFORMAT, w->name,
-                      "tensor %s has %llu columns, its input has %u values", w->name,
+        cn_fail_param(&p->err, CN_EFORMAT, name_of(w),
+                      "tensor %s has %llu columns, its input has %u values", name_of(w),
                       (unsigned long long)w->ne[0], v.width);
         return -1;
     }

@@ -1,7 +1,8 @@
 /* attention over one range of keys for AVX2 and AVX-512: included once by each ISA's file.
  *
  * K and V of the range are first made float32 in the thread's scratch, so that f16 and q8_0 take
- * the same path and many rows share the work. A score is summed over dims in ascending order, a
+ * the same path and many rows share the work; for few rows f16 is read where it lies, which gives
+ * the same numbers. A score is summed over dims in ascending order, a
  * weighted value over keys in ascending order, one fused multiply-add each, whatever else is in the
  * tile; invisible keys take no part (their lanes may hold anything, NaN too). */
 #ifndef KERNELS_CPU_ATTENTION_SIMD_H
@@ -103,10 +104,32 @@ static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
 
 /* ---- scores ------------------------------------------------------------------------------------ */
 
-/* n pairs by V_COLS vectors of keys */
-V_INLINE void scores_tile(const uint32_t n, const struct kr_attn_tile *t, uint32_t pair, uint32_t v)
+/* Where the keys of each column of a tile come from: the thread's scratch, or f16 in the blocks. */
+struct key_source {
+    const uint8_t *at[V_COLS];
+    size_t step; /* bytes from dim to dim */
+};
+
+/* Columns without a visible key take the nearest one that has: what they give is not used. */
+static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *const *blocks,
+                                   uint32_t v, uint32_t first, uint32_t last)
 {
-    const float *q = t->q + (size_t)pair * t->k_dim, *k = t->keys + (size_t)v * t->k_dim * VL;
+    struct key_source s = { .step = blocks ? 2ull * t->block_tokens : VL * sizeof(float) };
+    for (uint32_t c = 0; c < V_COLS; c++) {
+        uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
+        if (blocks)
+            s.at[c] = blocks[key / t->block_tokens] + t->at.k + 2ull * (key % t->block_tokens);
+        else
+            s.at[c] = (const uint8_t *)(t->keys + (size_t)at * t->k_dim * VL);
+    }
+    return s;
+}
+
+/* n pairs by V_COLS vectors of keys */
+V_INLINE void scores_tile(const uint32_t n, const bool direct, const struct kr_attn_tile *t,
+                          uint32_t pair, uint32_t v, const struct key_source *k)
+{
+    const float *q = t->q + (size_t)pair * t->k_dim;
     float *p = t->p + (size_t)pair * KR_RANGE_KEYS + v * VL;
     vf acc[V_PAIRS][V_COLS];
     for (uint32_t i = 0; i < n; i++)
@@ -115,7 +138,8 @@ V_INLINE void scores_tile(const uint32_t n, const struct kr_attn_tile *t, uint32
     for (uint32_t d = 0; d < t->k_dim; d++) {
         vf key[V_COLS];
         for (uint32_t c = 0; c < V_COLS; c++)
-            key[c] = v_load(k + ((size_t)c * t->k_dim + d) * VL);
+            key[c] = direct ? v_half(k->at[c] + d * k->step)
+                            : v_load((const float *)(const void *)(k->at[c] + d * k->step));
         for (uint32_t i = 0; i < n; i++) {
             vf x = v_set(q[(size_t)i * t->k_dim + d]);
             for (uint32_t c = 0; c < V_COLS; c++)
@@ -127,16 +151,24 @@ V_INLINE void scores_tile(const uint32_t n, const struct kr_attn_tile *t, uint32
             v_store(p + (size_t)i * KR_RANGE_KEYS + c * VL, acc[i][c]);
 }
 
-/* All pairs by the vectors that hold keys [k0, k1). */
-static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
+/* All pairs by the vectors that hold keys [k0, k1); blocks: NULL when they are in t->keys. */
+static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
+                   const uint8_t *const *blocks)
 {
-    uint32_t pairs = t->n_rows * t->heads;
-    for (uint32_t v = k0 / VL / V_COLS * V_COLS; v * VL < k1; v += V_COLS)
+    uint32_t pairs = t->n_rows * t->heads, first = k0 / VL, last = (k1 - 1) / VL;
+    for (uint32_t v = first / V_COLS * V_COLS; v <= last; v += V_COLS) {
+        struct key_source k = find_keys(t, blocks, v, first, last);
+        if (blocks) {
+            V_SWITCH(pairs, scores_tile, true, t, 0, v, &k)
+            continue;
+        }
         for (uint32_t i = 0; i < pairs; i += V_PAIRS)
-            V_SWITCH(CN_MIN(V_PAIRS, pairs - i), scores_tile, t, i, v)
+            V_SWITCH(CN_MIN(V_PAIRS, pairs - i), scores_tile, false, t, i, v, &k)
+    }
 }
 
-/* Scores of pair i to exponentials; its maximum and sum. Lanes outside [k0, k1) become 0. */
+/* Scores of pair i to exponentials; its maximum and sum. Lanes outside [k0, k1) become 0: they are
+ * -infinity before, whose exponential is 0. */
 static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1, float *max,
                     float *sum)
 {
@@ -144,16 +176,16 @@ static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint3
     vf none = v_set(-INFINITY), top = none, total = v_set(0), cap = v_set(t->softcap);
     for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
         vf s = v_load(p + v);
+        bool whole = v >= k0 && v + VL <= k1;
         if (t->softcap > 0) s = v_mul(cap, v_tanh(v_div(s, cap)));
-        s = v_keep(s, k0 > v ? k0 - v : 0, CN_MIN(k1 - v, VL), none);
-        v_store(p + v, s);
+        if (!whole) s = v_keep(s, k0 > v ? k0 - v : 0, CN_MIN(k1 - v, VL), none);
+        if (!whole || t->softcap > 0) v_store(p + v, s);
         top = v_max(top, s);
     }
     *max = v_hmax(top);
     vf m = v_set(*max);
     for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
         vf e = v_exp(v_sub(v_load(p + v), m));
-        e = v_keep(e, k0 > v ? k0 - v : 0, CN_MIN(k1 - v, VL), v_set(0));
         v_store(p + v, e);
         total = v_add(total, e);
     }
@@ -162,24 +194,34 @@ static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint3
 
 /* ---- weighted values --------------------------------------------------------------------------- */
 
-/* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1) */
-V_INLINE void values_part(const uint32_t n, const uint32_t cols, const struct kr_attn_tile *t,
-                          float *acc, uint32_t pair, uint32_t c, uint32_t k0, uint32_t k1)
+/* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); values
+ * from t->values, or f16 from the blocks. */
+V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool direct,
+                          const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
+                          uint32_t pair, uint32_t c, uint32_t k0, uint32_t k1)
 {
-    const float *p = t->p + (size_t)pair * KR_RANGE_KEYS, *v = t->values + c;
+    const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
+    uint32_t bt = t->block_tokens;
+    size_t step = direct ? 2ull * t->v_dim : t->acc_stride * sizeof(float);
     acc += (size_t)pair * t->acc_stride + c;
     vf a[V_PAIRS][V_COLS];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < cols; j++)
             a[i][j] = v_load(acc + (size_t)i * t->acc_stride + j * VL);
-    for (uint32_t k = k0; k < k1; k++) {
-        vf value[V_COLS];
-        for (uint32_t j = 0; j < cols; j++)
-            value[j] = v_load(v + (size_t)k * t->acc_stride + j * VL);
-        for (uint32_t i = 0; i < n; i++) {
-            vf w = v_set(p[(size_t)i * KR_RANGE_KEYS + k]);
+    for (uint32_t k = k0; k < k1;) {
+        uint32_t end = direct ? CN_MIN(k1, (k / bt + 1) * bt) : k1;
+        const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride + c);
+        if (direct) v = blocks[k / bt] + t->at.v + 2 * ((size_t)(k % bt) * t->v_dim + c);
+        for (; k < end; k++, v += step) {
+            vf value[V_COLS];
             for (uint32_t j = 0; j < cols; j++)
-                a[i][j] = v_fma(w, value[j], a[i][j]);
+                value[j] = direct ? v_half(v + 2 * j * VL)
+                                  : v_load((const float *)(const void *)v + j * VL);
+            for (uint32_t i = 0; i < n; i++) {
+                vf w = v_set(p[(size_t)i * KR_RANGE_KEYS + k]);
+                for (uint32_t j = 0; j < cols; j++)
+                    a[i][j] = v_fma(w, value[j], a[i][j]);
+            }
         }
     }
     for (uint32_t i = 0; i < n; i++)
@@ -187,25 +229,30 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const struct kr
             v_store(acc + (size_t)i * t->acc_stride + j * VL, a[i][j]);
 }
 
-V_INLINE void values_tile(const uint32_t n, const struct kr_attn_tile *t, float *acc, uint32_t pair,
-                          uint32_t k0, uint32_t k1)
+V_INLINE void values_tile(const uint32_t n, const bool direct, const struct kr_attn_tile *t,
+                          const uint8_t *const *blocks, float *acc, uint32_t pair, uint32_t k0,
+                          uint32_t k1)
 {
     uint32_t c = 0;
     for (; c + V_COLS * VL <= t->acc_stride; c += V_COLS * VL)
-        values_part(n, V_COLS, t, acc, pair, c, k0, k1);
+        values_part(n, V_COLS, direct, t, blocks, acc, pair, c, k0, k1);
     for (; c < t->acc_stride; c += VL)
-        values_part(n, 1, t, acc, pair, c, k0, k1);
+        values_part(n, 1, direct, t, blocks, acc, pair, c, k0, k1);
 }
 
-static void values_of(const struct kr_attn_tile *t, float *acc, uint32_t pair, uint32_t n,
-                      uint32_t k0, uint32_t k1)
+static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
+                      uint32_t pair, uint32_t n, uint32_t k0, uint32_t k1)
 {
-    if (k0 < k1) V_SWITCH(n, values_tile, t, acc, pair, k0, k1)
+    if (k0 >= k1) return;
+    if (blocks)
+        V_SWITCH(n, values_tile, true, t, blocks, acc, pair, k0, k1)
+    else
+        V_SWITCH(n, values_tile, false, t, blocks, acc, pair, k0, k1)
 }
 
 /* n neighbouring pairs: the keys all of them see together, what comes before and after alone. */
-static void values_group(const struct kr_attn_tile *t, float *acc, uint32_t pair, uint32_t n,
-                         uint32_t base)
+static void values_group(const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
+                         uint32_t pair, uint32_t n, uint32_t base)
 {
     uint32_t first0, first1, last0, last1, k0, k1;
     kr_attn_visible(t, pair / t->heads, base, &first0, &first1);
@@ -213,13 +260,13 @@ static void values_group(const struct kr_attn_tile *t, float *acc, uint32_t pair
     bool shared = last0 < first1;
     for (uint32_t i = pair; i < pair + n; i++) {
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
-        values_of(t, acc, i, 1, k0, shared ? last0 : k1);
+        values_of(t, blocks, acc, i, 1, k0, shared ? last0 : k1);
     }
     if (!shared) return;
-    values_of(t, acc, pair, n, last0, first1);
+    values_of(t, blocks, acc, pair, n, last0, first1);
     for (uint32_t i = pair; i < pair + n; i++) {
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
-        values_of(t, acc, i, 1, first1, k1);
+        values_of(t, blocks, acc, i, 1, first1, k1);
     }
 }
 
@@ -234,15 +281,17 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     memset(s.acc, 0, (size_t)pairs * t->acc_stride * sizeof *s.acc);
     memset(s.sum, 0, pairs * sizeof *s.sum);
     if (from >= to) return;
-    load_keys(t, from, to, blocks);
-    load_values(t, from, to, blocks);
-    scores(t, from, to);
+    /* Few pairs: reading f16 in place beats writing float32 once and reading it once. */
+    bool direct = pairs <= V_PAIRS && t->kv_type == KR_F16 && t->v_dim == t->acc_stride;
+    if (!direct) load_keys(t, from, to, blocks);
+    if (!direct) load_values(t, from, to, blocks);
+    scores(t, from, to, direct ? blocks : NULL);
     for (uint32_t i = 0; i < pairs; i++) {
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
         if (k0 < k1) softmax(t, i, k0, k1, &s.max[i], &s.sum[i]);
     }
     for (uint32_t i = 0; i < pairs; i += V_PAIRS)
-        values_group(t, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
+        values_group(t, direct ? blocks : NULL, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
 }
 
 static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
