@@ -28,10 +28,11 @@ static struct eng_jv f_map(struct eng_jctx *c, struct eng_jv v, const struct eng
     struct eng_jv item;
     struct eng_jlist *out = eng_j_list(c, 0, eng_jv_client(v));
     if (!eng_j_truth(c, v)) return eng_jv_gen(c, out, "generator");
+    if (!eng_j_iterable(v)) return eng_jv_bad_gen(c, "the value is not iterable");
     if (!a->npos) {
         for (size_t i = 0; i < a->nkw; i++)
             if (eng_j_str_is(a->kw[i].name, "attribute")) return map_attribute(c, v, a);
-        eng_j_raise(c, "map requires a filter argument");
+        return eng_jv_bad_gen(c, "map requires a filter argument");
     }
     const struct eng_jstr *name = fn_name(c, a->pos[0]);
     eng_jfn *fn = eng_j_find_filter(name->p, name->n);
@@ -55,8 +56,9 @@ static struct eng_jv choose(struct eng_jctx *c, struct eng_jv v, const struct en
     struct eng_jargs rest = *a;
     eng_jfn *fn = NULL;
     if (!eng_j_truth(c, v)) return eng_jv_gen(c, out, "generator");
+    if (!eng_j_iterable(v)) return eng_jv_bad_gen(c, "the value is not iterable");
     if (by_attr) {
-        if (!rest.npos) eng_j_raise(c, "Missing parameter for attribute name");
+        if (!rest.npos) return eng_jv_bad_gen(c, "Missing parameter for attribute name");
         attr = *rest.pos++;
         rest.npos--;
     }

@@ -142,10 +142,39 @@ static struct eng_jv f_string(struct eng_jctx *c, struct eng_jv v, const struct 
     return v.t == J_STR ? v : eng_jv_str(eng_j_str(c, v));
 }
 
+/* The value with its dictionaries sorted by key, where the keys are text. */
+static struct eng_jv key_sorted(struct eng_jctx *c, struct eng_jv v)
+{
+    if (v.t != J_LIST && v.t != J_TUPLE && v.t != J_DICT) return v;
+    eng_j_enter(c);
+    eng_j_step(c, 1);
+    if (v.t == J_DICT) {
+        struct eng_jlist *keys = eng_j_to_list(c, v);
+        bool text = true;
+        for (size_t i = 0; i < keys->n; i++) text &= keys->v[i].t == J_STR;
+        if (text) {
+            struct eng_jv *by = eng_j_alloc_n(c, keys->n + 1, sizeof(*by));
+            if (keys->n) memcpy(by, keys->v, keys->n * sizeof(*by));
+            eng_j_sort(c, keys, by, false);
+        }
+        struct eng_jdict *m = eng_j_dict(c, v.m->client);
+        for (size_t i = 0; i < keys->n; i++)
+            eng_j_dict_set(c, m, keys->v[i],
+                           key_sorted(c, *eng_j_dict_get(c, v.m, keys->v[i])));
+        v.m = m;
+    } else {
+        struct eng_jlist *l = eng_j_list(c, v.l->n, v.l->client);
+        for (size_t i = 0; i < v.l->n; i++) eng_j_push(c, l, key_sorted(c, v.l->v[i]));
+        v.l = l;
+    }
+    eng_j_leave(c);
+    return v;
+}
+
 static struct eng_jv f_pprint(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
 {
     eng_j_bind(c, a, "", NULL);
-    const struct eng_jstr *s = eng_j_repr(c, v);
+    const struct eng_jstr *s = eng_j_repr(c, key_sorted(c, v));
     if (eng_j_cps(s) > 80 && (v.t == J_LIST || v.t == J_TUPLE || v.t == J_DICT || v.t == J_STR))
         eng_j_raise(c, "pprint of what does not fit in a line is not supported");
     return eng_jv_str(s);

@@ -155,9 +155,10 @@ static struct eng_jv f_truncate(struct eng_jctx *c, struct eng_jv v, const struc
     int64_t n_end = (int64_t)eng_j_cps(end);
     if (length < n_end || leeway < 0)
         eng_j_raise(c, "the length or leeway of truncate is too small");
-    if (v.t == J_UNDEF) return v;
+    size_t len;
+    if (!eng_j_len(c, v, &len)) eng_j_raise(c, "object of type '%s' has no len()", eng_j_type_name(v));
+    if ((uint64_t)len <= (uint64_t)length + (uint64_t)leeway) return v;
     const struct eng_jstr *s = eng_j_want_str(c, v, "the value of truncate");
-    if ((uint64_t)eng_j_cps(s) <= (uint64_t)length + (uint64_t)leeway) return v;
     const struct eng_jstr *cut = eng_j_sub(c, s, 0, eng_j_off(s, (size_t)(length - n_end)));
     if (!eng_j_truth(c, o[1])) {
         const struct eng_jstr *space = eng_j_lit(c, " ");
@@ -208,6 +209,20 @@ static size_t chunk_end(const struct eng_jstr *s, size_t i, size_t to, bool hyph
     return i;
 }
 
+/* Where a word that fits no line is cut: after `room` characters, or after a hyphen before that. */
+static size_t break_word(const struct eng_jstr *s, size_t i, int64_t room, bool hyphens)
+{
+    size_t from = i, cut = 0;
+    bool other = false;
+    for (; room > 0; room--) {
+        size_t at = i;
+        uint32_t cp = eng_j_cp_next(s, &i);
+        if (cp == '-' && at > from && other) cut = i;
+        other |= cp != '-';
+    }
+    return hyphens && cut ? cut : i;
+}
+
 static void wrap_line(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_jstr *s, size_t from,
                       size_t to, int64_t width, bool break_long, bool hyphens,
                       const struct eng_jstr *sep)
@@ -226,8 +241,8 @@ static void wrap_line(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_j
             int64_t len = (int64_t)(eng_j_index_of(s, k) - eng_j_index_of(s, i));
             eng_j_work(c, eng_j_cps(s) == s->n ? 16 : k);
             if (n + len > width) {
-                if (len > width && break_long && n < width) {
-                    for (; n < width; n++) eng_j_cp_next(s, &i);
+                if (len > width && break_long) {
+                    i = break_word(s, i, width - n, hyphens);
                     end = last_space = i;
                 } else if (len > width && !n) {
                     end = last_space = i = k;

@@ -26,6 +26,13 @@ struct eng_jv eng_jv_gen(struct eng_jctx *c, struct eng_jlist *l, const char *na
     return (struct eng_jv){.t = J_GEN, .g = g};
 }
 
+struct eng_jv eng_jv_bad_gen(struct eng_jctx *c, const char *error)
+{
+    struct eng_jv v = eng_jv_gen(c, eng_j_list(c, 0, false), "generator");
+    v.g->error = error;
+    return v;
+}
+
 struct eng_jv eng_jv_func(struct eng_jctx *c, eng_jfn *fn, const char *name, struct eng_jv self)
 {
     struct eng_jfunc *f = eng_j_alloc(c, sizeof(*f));
@@ -387,6 +394,7 @@ struct eng_jit eng_j_iter(struct eng_jctx *c, struct eng_jv v)
 {
     if (!eng_j_iterable(v) || v.t == J_LOOP)
         eng_j_raise(c, "'%s' object is not iterable", eng_j_type_name(v));
+    if (v.t == J_GEN && v.g->error) eng_j_raise(c, "%s", v.g->error);
     return (struct eng_jit){.v = v};
 }
 

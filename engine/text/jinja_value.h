@@ -108,7 +108,7 @@ struct eng_jdict {
 enum eng_jview_kind { J_KEYS, J_VALUES, J_ITEMS };
 struct eng_jview { struct eng_jdict *m; enum eng_jview_kind kind; };
 struct eng_jrange { int64_t start, stop, step; size_t n; };
-struct eng_jgen { struct eng_jlist *l; size_t pos; const char *name; };
+struct eng_jgen { struct eng_jlist *l; size_t pos; const char *name, *error; /* raised when walked */ };
 struct eng_jcycler { struct eng_jlist *l; size_t pos; bool used; /* of a joiner */ };
 
 typedef struct eng_jv eng_jfn(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a);
@@ -230,6 +230,8 @@ static inline struct eng_jv eng_jv_taint(struct eng_jv v, bool client)
 struct eng_jv eng_jv_z(struct eng_jctx *c, const char *z);
 struct eng_jv eng_jv_hint(struct eng_jctx *c, const char *hint); /* Undefined with a message */
 struct eng_jv eng_jv_gen(struct eng_jctx *c, struct eng_jlist *l, const char *name);
+/* A generator that raises when it is walked, as Python's do. */
+struct eng_jv eng_jv_bad_gen(struct eng_jctx *c, const char *error);
 struct eng_jv eng_jv_func(struct eng_jctx *c, eng_jfn *fn, const char *name, struct eng_jv self);
 /* Something of the value came from a client (strings: any byte; containers: their flag). */
 bool eng_jv_client(struct eng_jv v);

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Renders small templates with Jinja itself, set up as the common chat-template renderer sets it up:
 the expectations of test_template_cases.c.
-usage: make_template_cases.py > template_cases.json      (pip install jinja2)"""
+usage: make_template_cases.py > template_cases.json      (pip install jinja2)
+       make_template_cases.py --random N SEED > x.json   (N expressions composed at random)"""
 import datetime
 import json
+import random
+import re
 import sys
 
 import jinja2
@@ -925,9 +928,69 @@ TEMPLATES = [
 ]
 
 
+class Composer:
+    """Random expressions of the language's parts; most of them render."""
+
+    def __init__(self, rng):
+        self.rng, self.env = rng, environment()
+        self.tails = sorted({m.group(0) for e in EXPRESSIONS for m in re.finditer(
+            r"""(?:\|[a-z]+|\.[a-z]+|\bis (?:not )?[a-z]+)(?:\([^()]*\))?$""", e)})
+        self.atoms = sorted(VARS) * 3 + [e for e in EXPRESSIONS if len(e) < 14 and e[0] in "'\"[({0123456789-"]
+
+    def atom(self):
+        return self.rng.choice(self.atoms)
+
+    def slice(self):
+        part = lambda: self.rng.choice(["", "0", "1", "2", "-1", "-2", "5", "100", "-100"])
+        return "[" + ":".join(part() for _ in range(self.rng.choice([2, 3]))) + "]"
+
+    def renders(self, expr):
+        try:
+            self.env.from_string("{{ %s }}" % expr).render(**json.loads(json.dumps(VARS)))
+            return True
+        except Exception:
+            return False
+
+    def expr(self, depth):
+        """An expression; mostly one that renders, since errors hide what stands around them."""
+        for _ in range(6):
+            e = self.any_expr(depth)
+            if self.renders(e):
+                break
+        return e
+
+    def any_expr(self, depth):
+        r = self.rng.random()
+        if depth <= 0 or r < 0.1:
+            return self.atom()
+        if r < 0.5:
+            return "(" + self.expr(depth - 1) + ")" + self.tail()
+        if r < 0.6:
+            # text or lists only: of constants that cannot be sliced Jinja's optimizer makes undefined
+            return "((" + self.expr(depth - 1) + ")|" + self.rng.choice(["string", "list"]) + ")" + self.slice()
+        if r < 0.9:
+            op = self.rng.choice(["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">=", "in",
+                                  "not in", "and", "or", ","] + ["~"] * 12 + ["==", "and", "or"] * 3)
+            return "(%s) %s (%s)" % (self.expr(depth - 1), op, self.expr(depth - 1))
+        return "(%s) if (%s) else (%s)" % tuple(self.expr(depth - 1) for _ in range(3))
+
+    def tail(self):
+        t = self.rng.choice(self.tails)
+        return " " + t if t.startswith("is") else t
+
+
+def random_templates(n, seed):
+    c = Composer(random.Random(seed))
+    for _ in range(n):
+        yield "{{ %s }}" % c.expr(c.rng.choice([1, 2, 3, 4]))
+
+
 def main():
     env, out = environment(), []
-    for text in ["{{ %s }}" % e for e in EXPRESSIONS] + TEMPLATES:
+    templates = ["{{ %s }}" % e for e in EXPRESSIONS] + TEMPLATES
+    if len(sys.argv) == 4 and sys.argv[1] == "--random":
+        templates = random_templates(int(sys.argv[2]), int(sys.argv[3]))
+    for text in templates:
         case = {"template": text}
         try:
             case["output"] = env.from_string(text).render(**json.loads(json.dumps(VARS)))

@@ -1,5 +1,6 @@
 /* The semantics of the template interpreter, case by case, against what Jinja itself rendered
- * (template_cases.json, written by make_template_cases.py). */
+ * (template_cases.json, written by make_template_cases.py, or another file of its form given as the
+ * argument: "make_template_cases.py --random N SEED" writes one). */
 #include "engine/text/text.h"
 
 #include <setjmp.h>
@@ -49,12 +50,14 @@ static void same_as_jinja(void **state)
     assert_int_equal(good, n);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    const char *path =
+        argc > 1 ? argv[1] : CONIFER_SOURCE_ROOT "/tests/text/template_cases.json";
     json_error_t e;
-    doc = json_load_file(CONIFER_SOURCE_ROOT "/tests/text/template_cases.json", JSON_ALLOW_NUL, &e);
+    doc = json_load_file(path, JSON_ALLOW_NUL, &e);
     if (!doc) {
-        fprintf(stderr, "template_cases.json: %s\n", e.text);
+        fprintf(stderr, "%s: %s\n", path, e.text);
         return 1;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_as_jinja)};
