@@ -1,0 +1,227 @@
+"""Servers for the API tests.
+
+CONIFER_BUILD is the build folder (default: build). `fake` is the daemon over a stand-in for the
+runtime (tests/server/fake_runtime.c), which answers exactly: token i of choice c is prompt token
+(i + c) mod n. `tiny` is the whole daemon on a tiny random model of the oracle; `real` on SmolLM2.
+"""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(os.environ.get("CONIFER_BUILD", ROOT / "build"))
+ORACLE = pathlib.Path(os.environ.get("CONIFER_ORACLE", ROOT / "../shared/oracle"))
+TEMPLATE = ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+            "{% if tools %}[{{ tools | length }} tools]{% endif %}"
+            "{% if enable_thinking is defined %}[thinking {{ enable_thinking }}]{% endif %}"
+            "{% if colour is defined %}[{{ colour }}]{% endif %}"
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}")
+CONIFER = BUILD / "cli/conifer"
+SERVER = BUILD / "cli/conifer-server"
+FAKE = BUILD / "tests/server/fake_server"
+TINY = ORACLE / "models/llama3-gqa.gguf"
+
+
+def program(path):
+    if not path.exists():
+        pytest.skip(f"{path} is not built")
+    return str(path)
+
+
+def tiny_model():
+    if not TINY.exists():
+        pytest.skip("the oracle is not here")
+    return str(TINY)
+
+
+class Server:
+    """One daemon of its own: started on a free port, stopped with SIGTERM, its log checked."""
+
+    def __init__(self, binary, model, args=(), env=None, config=None, wait=True, popen=None):
+        self.dir = tempfile.TemporaryDirectory(prefix="conifer-test-")
+        self.path = pathlib.Path(self.dir.name)
+        (self.path / "template.jinja").write_text(TEMPLATE)
+        self.log_path = self.path / "log"
+        cmd = [str(binary), "--model", str(model), "--port", "0"]
+        if "smollm2" not in str(model).lower():
+            cmd += ["--chat-template", str(self.path / "template.jinja")]
+        if config is not None:
+            (self.path / "conifer.yaml").write_text(config)
+            cmd += ["--config", str(self.path / "conifer.yaml")]
+        cmd += list(args)
+        self.log = open(self.log_path, "wb")
+        self.process = subprocess.Popen(cmd, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
+                                        env={**os.environ, **(env or {})}, **(popen or {}))
+        self.port = None
+        if wait:
+            self.wait_ready()
+
+    def text(self):
+        return self.log_path.read_text(errors="replace")
+
+    def wait_ready(self, seconds=60):
+        end = time.time() + seconds
+        while time.time() < end:
+            found = re.search(r"serving \S+ on http://\S*:(\d+)", self.text())
+            if found:
+                self.port = int(found.group(1))
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise RuntimeError("the server did not start:\n" + self.text())
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, key="none", **more):
+        import openai
+        more.setdefault("max_retries", 0)
+        return openai.OpenAI(base_url=self.url + "/v1", api_key=key, **more)
+
+    def http(self, method, path, body=None, headers=None, timeout=60):
+        """(status, headers, bytes); errors are answers too."""
+        data = None
+        headers = dict(headers or {})
+        if body is not None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            headers.setdefault("Content-Type", "application/json")
+        req = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(req, timeout=timeout) as r:
+                return r.status, dict(r.headers), r.read()
+        except urllib.error.HTTPError as e:
+            return e.code, dict(e.headers), e.read()
+
+    def get(self, path, **more):
+        return self.http("GET", path, **more)
+
+    def post(self, path, body, **more):
+        status, _, data = self.http("POST", path, body, **more)
+        return status, json.loads(data)
+
+    def connect(self, rcvbuf=None):
+        s = socket.socket()
+        if rcvbuf:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+        s.settimeout(30)
+        s.connect(("127.0.0.1", self.port))
+        return s
+
+    def metrics(self, headers=None):
+        text = self.get("/metrics", headers=headers)[2].decode()
+        return {k: float(v) for k, v in re.findall(r"^(\w+(?:\{[^}]*\})?) (\S+)$", text, re.M)}
+
+    def wait_idle(self, seconds=20, connections=None, **want):
+        """Nothing runs or waits; with `connections`, at most so many are open, this page's included
+        (clients that keep theirs alive are not to be counted)."""
+        end = time.time() + seconds
+        m = {}
+        while time.time() < end:
+            m = self.metrics()
+            if (m["conifer_requests_running"] == 0 and m["conifer_requests_waiting"] == 0
+                    and (connections is None or m["conifer_connections"] <= connections)
+                    and all(m[k] == v for k, v in want.items())):
+                return m
+            time.sleep(0.05)
+        shown = {k: v for k, v in m.items() if "bucket" not in k}
+        raise AssertionError(f"not idle: {shown}, wanted {want}")
+
+    def stop(self, expect=0, seconds=30):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            rc = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("the server did not stop:\n" + self.text()) from None
+        finally:
+            self.log.close()
+            text = self.text()
+            self.dir.cleanup()
+        assert "Sanitizer" not in text and "runtime error:" not in text, text
+        if expect is not None:
+            assert rc == expect, f"exit status {rc}\n{text}"
+        return rc
+
+
+@pytest.fixture
+def start():
+    """start(...): a fake server that ends with the test. start.real(...): the whole daemon."""
+    servers = []
+
+    def begin(*args, binary=None, model=None, **more):
+        s = Server(binary or program(FAKE), model or tiny_model(), args, **more)
+        servers.append(s)
+        return s
+
+    def real(*args, **more):
+        return begin(*args, binary=program(SERVER), **more)
+
+    begin.real = real
+    yield begin
+    for s in servers:
+        s.stop(expect=None)
+
+
+@pytest.fixture(scope="session")
+def fake():
+    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_DELAY_US": "500"})
+    yield s
+    s.wait_idle()
+    s.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    s = Server(program(SERVER), tiny_model())
+    yield s
+    s.wait_idle()
+    s.stop()
+
+
+def real_model_path():
+    home = os.environ.get("CONIFER_HOME")
+    data = os.environ.get("XDG_DATA_HOME", os.path.expanduser("~/.local/share"))
+    models = pathlib.Path(home) / "models" if home else pathlib.Path(data) / "conifer/models"
+    path = models / "smollm2-135m.gguf"
+    if not path.exists():
+        pytest.skip(f"{path} is not here (tools/fetch_models.py smollm2-135m)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real():
+    s = Server(program(SERVER), real_model_path())
+    yield s
+    s.wait_idle()
+    s.stop()
+
+
+@pytest.fixture(params=["fake", "tiny", pytest.param("real", marks=pytest.mark.real_model)])
+def any_server(request):
+    """Each kind in turn: what holds for all of them."""
+    return request.getfixturevalue(request.param)
+
+
+def sse(data):
+    """Events of a stream's bytes: decoded JSON, or the text of [DONE]."""
+    out = []
+    for block in data.decode().split("\n\n"):
+        for line in block.splitlines():
+            if line.startswith("data: "):
+                text = line[6:]
+                out.append(text if text == "[DONE]" else json.loads(text))
+    return out

@@ -1,0 +1,235 @@
+"""Bodies: every field with wrong types and values, shapes of messages, tools, templates."""
+import json
+
+import pytest
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+TEXT = {"prompt": "hi", "max_tokens": 2}
+
+WRONG = {
+    "BOOL": [1, "true", [], {}],
+    "INT": [1.5, "1", True, [], {}],
+    "NUM": ["1", True, [], {}],
+    "STR": [1, True, [], {}],
+    "ARR": [1, "x", {}],
+    "OBJ": [1, "x", []],
+}
+
+
+def fields():
+    import pathlib
+    import re
+    text = (pathlib.Path(__file__).resolve().parents[2] / "server/params.def").read_text()
+    found = re.findall(r'^PARAM\(([A-Z |]+), "(\w+)", (\w+), \w+, [^,]+, ([-\d]+), ([-\d]+)\)', text,
+                       re.M)
+    assert len(found) > 30
+    return found
+
+
+def refused(server, path, body, param, status=400):
+    got, answer = server.post(path, body)
+    assert got == status, answer
+    assert answer["error"]["param"] == param, answer
+    assert answer["error"]["message"] and answer["error"]["code"] and answer["error"]["type"]
+    return answer["error"]
+
+
+def path_of(endpoint):
+    return {"CHAT": ("/v1/chat/completions", CHAT), "TEXT": ("/v1/completions", TEXT),
+            "TOK": ("/tokenize", {"prompt": "hi"}), "DETOK": ("/detokenize", {"tokens": [1]})}[endpoint]
+
+
+@pytest.mark.parametrize("endpoints,name,kind,low,high", fields())
+def test_types_and_ranges(fake, endpoints, name, kind, low, high):
+    for endpoint in endpoints.split(" | "):
+        path, base = path_of(endpoint)
+        for value in WRONG.get(kind, []):
+            error = refused(fake, path, {**base, name: value}, name)
+            assert error["code"] == "invalid_type"
+        if kind in ("INT", "NUM") and (low, high) != ("0", "0"):
+            values = [int(low) - 1]
+            if int(high) < 2**62:
+                values += [int(high) + 1, 2**62, -2**62]
+            for value in values:
+                if abs(value) < 2**63:
+                    error = refused(fake, path, {**base, name: value}, name)
+                    assert error["code"] == "out_of_range"
+
+
+def test_null_is_absent(fake):
+    for endpoints, name, *_ in fields():
+        for endpoint in endpoints.split(" | "):
+            path, base = path_of(endpoint)
+            if name in base and name != "max_tokens":
+                continue
+            status, answer = fake.post(path, {**base, name: None})
+            assert status == 200, (name, answer)
+
+
+def test_unknown_fields_are_ignored(fake):
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        assert fake.post(path, {**body, "whatever": {"a": [1]}, "store": True})[0] == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"x"', b"{", b'{"a":1,"a":2}',
+                                  b'{"messages": "\xff"}', b'{"a": NaN}', b'{"a": 1e999}',
+                                  b"{" * 10000, b"[" * 100000, b'{"a":' * 65 + b"1" + b"}" * 65,
+                                  b'{"a": 123456789012345678901234567890}'])
+def test_not_json(fake, body):
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize",
+                 "/apply-template"):
+        status, answer = fake.post(path, body)
+        assert status == 400 and answer["error"]["code"] == "invalid_json"
+
+
+def test_large_bodies_are_parsed_elsewhere_the_same(fake):
+    long = "x" * 100000
+    status, answer = fake.post("/v1/completions", {**TEXT, "user": long})
+    assert status == 200
+    assert fake.post("/tokenize", {"prompt": long})[1]["count"] > 1000
+    status, answer = fake.post("/v1/completions", b'{"user":"' + long.encode() + b'","n":}')
+    assert status == 400 and answer["error"]["code"] == "invalid_json"
+    refused(fake, "/v1/completions", {**TEXT, "user": long, "n": "x"}, "n")
+
+
+@pytest.mark.parametrize("messages,param", [
+    ([], "messages"), (["x"], "messages[0]"), ([{}], "messages[0].role"),
+    ([{"role": 5, "content": "x"}], "messages[0].role"),
+    ([{"role": "wizard", "content": "x"}], "messages[0].role"),
+    ([{"role": "user"}], "messages[0].content"),
+    ([{"role": "user", "content": None}], "messages[0].content"),
+    ([{"role": "user", "content": 5}], "messages[0].content"),
+    ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+    ([{"role": "user", "content": "x"},
+      {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
+     "messages[1].content[0]"),
+    ([{"role": "assistant", "tool_calls": "x"}], "messages[0].tool_calls"),
+    ([{"role": "assistant", "tool_calls": [{"function": {}}]}], "messages[0].tool_calls"),
+])
+def test_messages(fake, messages, param):
+    refused(fake, "/v1/chat/completions", {**CHAT, "messages": messages}, param)
+
+
+def test_missing(fake):
+    assert refused(fake, "/v1/chat/completions", {}, "messages")["code"] == "missing_field"
+    assert refused(fake, "/v1/completions", {}, "prompt")["code"] == "missing_field"
+    assert refused(fake, "/detokenize", {}, "tokens")["code"] == "missing_field"
+
+
+@pytest.mark.parametrize("more,param", [
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"tool_choice": 5}, "tool_choice"),
+    ({"tools": [{"type": "retrieval"}]}, "tools"),
+    ({"tools": [5]}, "tools"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {}}, "response_format"),
+    ({"chat_template": "{{ 1 }}"}, "chat_template"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 3}}, "stream_options.include_usage"),
+    ({"stop": 5}, "stop"), ({"stop": [""]}, "stop"), ({"stop": ["a", 5]}, "stop"),
+    ({"stop": ["a"] * 100}, "stop"), ({"stop": "x" * 5000}, "stop"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids"), ({"stop_token_ids": ["a"]}, "stop_token_ids"),
+    ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+    ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"1": "x"}}, "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "logit_bias"), ({"logit_bias": {"99999999": 1}}, "logit_bias"),
+    ({"n": 9}, "n"), ({"max_tokens": 0}, "max_tokens"),
+    ({"min_tokens": 5, "max_tokens": 2}, "min_tokens"),
+    ({"priority": "royal"}, "priority"), ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"top_p": 0}, "top_p"),
+])
+def test_values(fake, more, param):
+    refused(fake, "/v1/chat/completions", {**CHAT, **more}, param)
+
+
+@pytest.mark.parametrize("more,param", [
+    ({"prompt": []}, "prompt"), ({"prompt": 5}, "prompt"), ({"prompt": {}}, "prompt"),
+    ({"prompt": [[]]}, "prompt"), ({"prompt": ["a", 5]}, "prompt"), ({"prompt": [1, "a"]}, "prompt"),
+    ({"prompt": [10**6]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": ["a"] * 2000}, "prompt"),
+    ({"suffix": "x"}, "suffix"), ({"best_of": 1, "n": 2}, "best_of"),
+    ({"best_of": 3, "stream": True}, "best_of"), ({"max_tokens": 0}, "max_tokens"),
+    ({"best_of": 9}, "best_of"),
+])
+def test_completion_values(fake, more, param):
+    refused(fake, "/v1/completions", {**TEXT, **more}, param)
+
+
+def test_accepted_values(fake):
+    for more in ({"tool_choice": "auto"}, {"tool_choice": "none"}, {"response_format": {"type": "text"}},
+                 {"max_completion_tokens": 1}, {"n": 8}, {"user": "me"}, {"priority": "background"},
+                 {"top_k": -1}, {"top_k": 0}, {"seed": -5}, {"seed": 2**63 - 1},
+                 {"deadline_ms": 60000}, {"metadata": {"a": "b"}}, {"stop": []}, {"logit_bias": {}}):
+        status, answer = fake.post("/v1/chat/completions", {**CHAT, **more})
+        assert status == 200, (more, answer)
+    status, answer = fake.post("/v1/chat/completions", {**CHAT, "max_completion_tokens": 5})
+    assert answer["usage"]["completion_tokens"] == 5
+
+
+def render(server, **body):
+    status, answer = server.post("/apply-template", body)
+    assert status == 200, answer
+    return answer["prompt"]
+
+
+def test_apply_template(fake):
+    hi = [{"role": "user", "content": "hi"}]
+    assert render(fake, messages=hi) == "<|user|>hi\n<|assistant|>"
+    assert render(fake, messages=hi, add_generation_prompt=False) == "<|user|>hi\n"
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+    assert render(fake, messages=parts) == "<|user|>a\nb\n<|assistant|>"
+    # only what was given reaches the template
+    assert "thinking" not in render(fake, messages=hi)
+    assert "[thinking False]" in render(fake, messages=hi, enable_thinking=False)
+    assert "[red]" in render(fake, messages=hi, chat_template_kwargs={"colour": "red"})
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert "[1 tools]" in render(fake, messages=hi, tools=[tool])
+    assert "tools" not in render(fake, messages=hi, tools=[tool], tool_choice="none")
+    assert "tools" not in render(fake, messages=hi, tools=[])
+    odd = "quotes \" \\ \u2028 \U0001f600 \x01 tab\t"
+    assert render(fake, messages=[{"role": "user", "content": odd}]) == f"<|user|>{odd}\n<|assistant|>"
+
+
+def test_tokenize_and_back(fake):
+    for text in ("Hello there", "\U0001f600 caf\u00e9", " leading", ""):
+        status, a = fake.post("/tokenize", {"prompt": text, "return_token_strs": True,
+                                            "add_special_tokens": False})
+        assert status == 200 and a["count"] == len(a["tokens"]) == len(a["token_strs"])
+        assert a["max_model_len"] > 0
+        status, b = fake.post("/detokenize", {"tokens": a["tokens"]})
+        assert status == 200 and b["prompt"] == text
+    hi = [{"role": "user", "content": "hi"}]
+    a = fake.post("/tokenize", {"messages": hi})[1]
+    b = fake.post("/tokenize", {"prompt": render(fake, messages=hi), "add_special_tokens": False})[1]
+    assert a["tokens"] == b["tokens"]
+    for bad in ([10**9], [-1], ["a"], [1.5]):
+        refused(fake, "/detokenize", {"tokens": bad}, "tokens")
+
+
+def test_the_stand_in_is_exact(fake):
+    """What the other tests build on."""
+    a = fake.post("/v1/completions", {"prompt": "abcdef", "max_tokens": 4, "n": 2})[1]
+    assert [c["text"] for c in a["choices"]] == ["abcd", "bcde"]
+    assert a["usage"] == {"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14,
+                          "prompt_tokens_details": {"cached_tokens": 0}}
+    a = fake.post("/v1/completions", {"prompt": "abcdef", "max_tokens": 60, "stop": ["ef", "cd"]})[1]
+    assert a["choices"][0]["text"] == "ab" and a["choices"][0]["stop_reason"] == "cd"
+
+
+def test_control_tokens_come_from_the_template_only(tiny):
+    """A client's text that spells a control token stays text."""
+    data = json.loads(tiny.get("/v1/models")[2])["data"][0]
+    assert data["max_model_len"] > 0
+    eos = "<eos>"
+    typed = tiny.post("/tokenize", {"prompt": eos, "add_special_tokens": False})[1]["count"]
+    plain = tiny.post("/tokenize", {"prompt": eos, "add_special_tokens": False,
+                                    "parse_special": False})[1]["count"]
+    assert plain >= typed
+    one = tiny.post("/tokenize", {"messages": [{"role": "user", "content": eos}]})[1]["count"]
+    other = tiny.post("/tokenize", {"messages": [{"role": "user", "content": "xxxxx"}]})[1]["count"]
+    assert one >= other - 5 + plain - 1

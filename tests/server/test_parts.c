@@ -1,0 +1,298 @@
+/* The server's small parts: JSON before and in jansson, typed fields, keys, the workers' queue. */
+#include "server/json.h"
+#include "server/key.h"
+#include "server/params.h"
+#include "server/server.h"
+#include "server/text_pool.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int parse(const char *text, size_t n, struct cn_error *err)
+{
+    json_t *root = NULL;
+    memset(err, 0, sizeof *err);
+    int rc = srv_json_parse(text, n, &root, err);
+    assert_int_equal(rc, err->code);
+    assert_true((rc == 0) == (root != NULL));
+    json_decref(root);
+    return rc;
+}
+
+static void test_json(void **state)
+{
+    static const struct {
+        const char *text;
+        int want;
+    } cases[] = {
+        {"{}", 0},
+        {" {\"a\": [1, 2, {\"b\": null}]} ", 0},
+        {"", CN_EJSON},
+        {"[]", CN_EJSON},
+        {"1", CN_EJSON},
+        {"{\"a\":1,\"a\":2}", CN_EJSON},
+        {"{} x", CN_EJSON},
+        {"{\"a\":\"\xff\"}", CN_EJSON},
+        {"{\"a\":\"\xed\xa0\x80\"}", CN_EJSON},
+        {"{\"a\":NaN}", CN_EJSON},
+        {"{\"a\":1e999}", CN_EJSON},
+        {"{\"a\":}", CN_EJSON},
+        {"{\"a\":\"\\u0000\"}", 0},
+        {"{\"a\":\"\\ud800\"}", CN_EJSON},
+        {"{\"a\":\"[[[[\\\"{{\"}", 0},
+        {"{\"a\":\"\\", CN_EJSON},
+        {"{\"a\":99999999999999999999}", CN_EJSON},
+    };
+    struct cn_error err;
+    for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++)
+        if (parse(cases[i].text, strlen(cases[i].text), &err) != cases[i].want)
+            fail_msg("%s: %d %s", cases[i].text, err.code, err.message);
+}
+
+static void nested(struct cn_buf *b, size_t depth)
+{
+    cn_buf_reset(b);
+    cn_buf_puts(b, "{\"a\":");
+    for (size_t i = 1; i < depth; i++)
+        cn_buf_putc(b, '[');
+    for (size_t i = 1; i < depth; i++)
+        cn_buf_putc(b, ']');
+    if (depth == 1) cn_buf_putc(b, '1');
+    cn_buf_putc(b, '}');
+}
+
+static void test_json_depth(void **state)
+{
+    struct cn_error err;
+    struct cn_buf b;
+
+    cn_buf_init(&b, 0);
+    nested(&b, 64);
+    assert_int_equal(parse(b.data, b.len, &err), 0);
+    nested(&b, 65);
+    assert_int_equal(parse(b.data, b.len, &err), CN_EJSON);
+    assert_non_null(strstr(err.message, "64"));
+    nested(&b, 100000);
+    assert_int_equal(parse(b.data, b.len, &err), CN_EJSON);
+    cn_buf_reset(&b);
+    cn_buf_puts(&b, "{\"a\":[1");
+    for (int i = 0; i < 1100000; i++)
+        cn_buf_puts(&b, ",1");
+    cn_buf_puts(&b, "]}");
+    assert_int_equal(parse(b.data, b.len, &err), CN_ELIMIT);
+    cn_buf_fini(&b);
+}
+
+static int fields(const char *text, enum srv_endpoint ep, struct srv_params *p,
+                  struct cn_error *err)
+{
+    json_t *root = json_loads(text, 0, NULL);
+    assert_non_null(root);
+    memset(err, 0, sizeof *err);
+    int rc = srv_params_read(p, root, ep, err);
+    json_decref(root);
+    return rc;
+}
+
+static void test_params(void **state)
+{
+    struct srv_params p;
+    struct cn_error err;
+
+    assert_int_equal(fields("{\"unknown\":[],\"n\":null}", SRV_EP_CHAT, &p, &err), 0);
+    assert_true(p.temperature == 1 && p.top_p == 1 && p.n == 1 && !p.stream && p.given == 0);
+    assert_true(p.add_generation_prompt && p.skip_special);
+    assert_int_equal(fields("{\"temperature\":0,\"stream\":true,\"n\":3}", SRV_EP_CHAT, &p, &err),
+                     0);
+    assert_true(p.temperature == 0 && p.stream && p.n == 3);
+    assert_true(srv_given(&p, SRV_P_n) && !srv_given(&p, SRV_P_seed));
+
+    static const struct {
+        const char *text, *param;
+        int want;
+    } bad[] = {
+        {"{\"temperature\":\"hot\"}", "temperature", CN_ETYPE},
+        {"{\"temperature\":2.01}", "temperature", CN_ERANGE},
+        {"{\"temperature\":-0.1}", "temperature", CN_ERANGE},
+        {"{\"n\":0}", "n", CN_ERANGE},
+        {"{\"n\":1.5}", "n", CN_ETYPE},
+        {"{\"n\":true}", "n", CN_ETYPE},
+        {"{\"max_tokens\":-1}", "max_tokens", CN_ERANGE},
+        {"{\"stream\":1}", "stream", CN_ETYPE},
+        {"{\"logprobs\":5}", "logprobs", CN_ETYPE},
+        {"{\"top_logprobs\":21}", "top_logprobs", CN_ERANGE},
+        {"{\"messages\":{}}", "messages", CN_ETYPE},
+        {"{\"model\":5}", "model", CN_ETYPE},
+        {"{\"logit_bias\":[]}", "logit_bias", CN_ETYPE},
+        {"{\"top_k\":-2}", "top_k", CN_ERANGE},
+        {"{\"presence_penalty\":-2.5}", "presence_penalty", CN_ERANGE},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(bad); i++) {
+        assert_int_equal(fields(bad[i].text, SRV_EP_CHAT, &p, &err), bad[i].want);
+        assert_string_equal(err.param, bad[i].param);
+    }
+    /* The same name means another thing elsewhere, or nothing. */
+    assert_int_equal(fields("{\"logprobs\":5}", SRV_EP_TEXT, &p, &err), 0);
+    assert_int_equal(p.n_logprobs, 5);
+    assert_int_equal(fields("{\"messages\":5}", SRV_EP_TEXT, &p, &err), 0);
+}
+
+static void test_keys(void **state)
+{
+    enum { N = 300 };
+    static char keys[N][SRV_KEY_LEN + 1];
+    static struct cfg_key_hash hashes[N];
+    char line[72], hex[65], *items[N] = {0};
+    struct cfg_tenant tenants[2] = {0};
+    struct cfg cfg = {.tenants = tenants, .n_tenants = 2};
+    struct srv_keys k;
+
+    for (int i = 0; i < N; i++) {
+        srv_key_new(keys[i], line);
+        assert_int_equal(strlen(keys[i]), SRV_KEY_LEN);
+        assert_memory_equal(keys[i], "cnf_", 4);
+        assert_int_equal(strspn(keys[i] + 4, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                             "0123456789-_"),
+                         SRV_KEY_LEN - 4);
+        assert_int_equal(strlen(line), 71);
+        srv_key_hash(keys[i], SRV_KEY_LEN, hashes[i].sha256);
+        cn_hex(hashes[i].sha256, 32, hex);
+        assert_string_equal(line + 7, hex);
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(keys[i], keys[j]);
+    }
+    srv_key_hash("abc", 3, hashes[0].sha256); /* FIPS 180-2, example B.1 */
+    cn_hex(hashes[0].sha256, 32, hex);
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    srv_key_hash(keys[0], SRV_KEY_LEN, hashes[0].sha256);
+    tenants[0].keys = (struct cfg_list){items, 100};
+    tenants[0].key_hashes = hashes;
+    tenants[1].keys = (struct cfg_list){items, 200};
+    tenants[1].key_hashes = hashes + 100;
+    assert_int_equal(srv_keys_init(&k, &cfg, NULL), 0);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(srv_keys_find(&k, keys[i], SRV_KEY_LEN), i >= 100);
+    assert_int_equal(srv_keys_find(&k, keys[0], SRV_KEY_LEN - 1), -1);
+    assert_int_equal(srv_keys_find(&k, "", 0), -1);
+    keys[7][20] ^= 1;
+    assert_int_equal(srv_keys_find(&k, keys[7], SRV_KEY_LEN), -1);
+    srv_keys_fini(&k);
+}
+
+/* ---- the workers' queue ------------------------------------------------------------------------
+ */
+
+struct job {
+    struct srv_job job;
+    int number;
+    bool worked;
+};
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static int order[256];
+static int n_order;
+
+static void work(struct srv_job *j)
+{
+    struct job *job = (struct job *)j;
+    if (job->number < 0) { /* holds the only worker until the others wait in line */
+        pthread_mutex_lock(&gate);
+        pthread_mutex_unlock(&gate);
+        return;
+    }
+    job->worked = true;
+    order[n_order++] = job->number;
+}
+
+static struct job *push(struct srv_text_pool *p, uint32_t tenant, uint64_t cost, int number)
+{
+    struct job *j = calloc(1, sizeof *j);
+    assert_non_null(j);
+    j->job.tenant = tenant;
+    j->job.cost = cost;
+    j->job.work = work;
+    j->number = number;
+    srv_text_push(p, &j->job);
+    return j;
+}
+
+static unsigned take(struct cn_mailbox *m, unsigned want)
+{
+    unsigned n = 0;
+    while (n < want && cn_mailbox_wait(m, 5000000000u))
+        for (struct cn_msg *x = cn_mailbox_take(m), *next; x; x = next) {
+            next = x->next;
+            free(x);
+            n++;
+        }
+    return n;
+}
+
+static void test_fair_queue(void **state)
+{
+    double weights[3] = {1, 1, 4};
+    struct cn_mailbox done;
+    struct srv_text_pool *p;
+
+    assert_int_equal(cn_mailbox_init(&done, NULL, NULL), 0);
+    assert_int_equal(srv_text_pool_new(1, weights, 3, &done, &p, NULL), 0);
+    pthread_mutex_lock(&gate);
+    push(p, 0, 1, -1);
+    struct timespec t = {0, 50000000};
+    nanosleep(&t, NULL); /* the worker has it */
+    for (int i = 0; i < 50; i++)
+        push(p, 0, 1000, i); /* a flood */
+    push(p, 1, 1000, 100);   /* one of another tenant */
+    for (int i = 0; i < 8; i++)
+        push(p, 2, 1000, 200 + i); /* a tenant of weight 4 */
+    struct job *dropped = push(p, 1, 1000, 101);
+    atomic_store(&dropped->job.cancelled, true);
+    pthread_mutex_unlock(&gate);
+    assert_int_equal(take(&done, 61), 61);
+    assert_int_equal(n_order, 59);
+    int lone = -1, heavy = 0, flood = 0;
+    for (int i = 0; i < n_order; i++) {
+        if (order[i] == 100) lone = i;
+        if (i < 10) {
+            heavy += order[i] >= 200;
+            flood += order[i] < 50;
+        }
+        assert_true(order[i] != 101);
+    }
+    assert_in_range(lone, 0, 3); /* behind at most one job of each other */
+    assert_true(heavy >= 6);     /* four times the flood's share */
+    assert_true(flood >= 1 && flood <= 3);
+    srv_text_pool_free(p);
+    cn_mailbox_fini(&done);
+}
+
+static void test_pool_end(void **state)
+{
+    struct cn_mailbox done;
+    struct srv_text_pool *p;
+    double weight = 1;
+
+    n_order = 0;
+    assert_int_equal(cn_mailbox_init(&done, NULL, NULL), 0);
+    assert_int_equal(srv_text_pool_new(2, &weight, 1, &done, &p, NULL), 0);
+    for (int i = 0; i < 100; i++)
+        push(p, 7, 1, -1); /* an unknown tenant is the first */
+    srv_text_pool_free(p);
+    assert_int_equal(take(&done, 100), 100); /* worked on or not, all came back */
+    cn_mailbox_fini(&done);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json),       cmocka_unit_test(test_json_depth),
+        cmocka_unit_test(test_params),     cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_pool_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
