@@ -115,7 +115,8 @@ def test_stop(any_server):
 
 
 def test_logprobs(any_server):
-    a = chat(any_server, logprobs=True, top_logprobs=3, max_tokens=8)
+    shown = {"extra_body": {"skip_special_tokens": False}}
+    a = chat(any_server, logprobs=True, top_logprobs=3, max_tokens=8, **shown)
     content = a.choices[0].logprobs.content
     assert 0 < len(content) <= 8
     for t in content:
@@ -123,9 +124,14 @@ def test_logprobs(any_server):
         assert bytes(t.bytes).decode(errors="replace") == t.token
         tops = [x.logprob for x in t.top_logprobs]
         assert tops == sorted(tops, reverse=True)
-    assert b"".join(bytes(t.bytes) for t in content).decode() == a.choices[0].message.content
+    raw = b"".join(bytes(t.bytes) for t in content)
+    try:
+        assert raw.decode() == a.choices[0].message.content
+    except UnicodeDecodeError:  # a random model may say what is no text
+        assert "\ufffd" in a.choices[0].message.content
     parts = []
-    for c in chat(any_server, logprobs=True, top_logprobs=3, max_tokens=8, stream=True):
+    for c in chat(any_server, logprobs=True, top_logprobs=3, max_tokens=8, stream=True,
+                  **shown):
         for ch in c.choices:
             if ch.logprobs:
                 parts += ch.logprobs.content
@@ -133,13 +139,14 @@ def test_logprobs(any_server):
 
 
 def test_token_ids(any_server):
-    a = chat(any_server, extra_body={"return_token_ids": True}, max_tokens=6)
+    body = {"return_token_ids": True, "skip_special_tokens": False}
+    a = chat(any_server, extra_body=body, max_tokens=6)
     ids = a.choices[0].model_dump()["token_ids"]
     assert len(ids) <= 6
     status, back = any_server.post("/detokenize", {"tokens": ids})
     assert status == 200 and back["prompt"].strip() == a.choices[0].message.content.strip()
     got = []
-    for c in chat(any_server, extra_body={"return_token_ids": True}, max_tokens=6, stream=True):
+    for c in chat(any_server, extra_body=body, max_tokens=6, stream=True):
         for ch in c.choices:
             got += ch.model_dump().get("token_ids") or []
     assert got == ids
