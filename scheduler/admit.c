@@ -152,12 +152,14 @@ static bool anything_runs(const struct sch *s)
     return sch_oldest(s) != NULL || s->n_flights;
 }
 
-/* Whether the blocks of its prompt, and one more for each that runs, could be had. */
+/* Whether the blocks of what it has so far, and some for it and those that run to grow, could be
+ * had. Each time it was preempted it wants four times as much room to grow: no thrashing. */
 static bool has_room(const struct sch *s, const struct sch_choice *c)
 {
     const struct sch_req *r = c->req;
     const struct sch_model *m = &s->models[r->spec.model];
-    uint64_t tokens = CN_MAX(c->n_ids, r->spec.n_prompt) + m->block_tokens;
+    uint64_t grow = (uint64_t)m->block_tokens << 2 * CN_MIN(c->preemptions, 8u);
+    uint64_t tokens = CN_MIN(c->n_ids + grow, r->limit);
     uint64_t need = kv_space_bytes(m->o.space, tokens, m->chunk);
     uint64_t have = kv_space_bytes(m->o.space, r->peeked_in_use, m->chunk);
     struct kv_stats st;

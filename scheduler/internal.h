@@ -180,7 +180,7 @@ void sch_tenant_opened(struct sch *s, struct sch_tenant *t);
 void sch_tenant_closed(struct sch *s, struct sch_tenant *t);
 void sch_deadline_set(struct sch *s, struct sch_req *r);
 void sch_deadline_clear(struct sch *s, struct sch_req *r);
-int sch_deadline_room(struct sch *s);
+int sch_deadline_room(struct sch *s, uint32_t n);
 /* Heap order by counter, for arrays of tenants without positions. */
 void sch_act_down(struct sch_tenant **v, uint32_t n, uint32_t i);
 

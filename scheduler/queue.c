@@ -297,9 +297,10 @@ static void dl_fix(struct sch *s, uint32_t i)
     dl_set(s, i, r);
 }
 
-int sch_deadline_room(struct sch *s)
+/* Room for one deadline in each of n slots. */
+int sch_deadline_room(struct sch *s, uint32_t n)
 {
-    return cn_grow(&s->dl, &s->dl_cap, s->n_slots, sizeof(struct sch_req *));
+    return cn_grow(&s->dl, &s->dl_cap, n, sizeof(struct sch_req *));
 }
 
 void sch_deadline_clear(struct sch *s, struct sch_req *r)

@@ -236,11 +236,11 @@ static int take_slot(struct sch *s, struct sch_req *r)
     uint32_t i = s->free_slot;
 
     if (i == SCH_NONE) {
-        if (cn_grow(&s->slots, &s->slots_cap, (size_t)s->n_slots + 1, sizeof(*s->slots)))
+        if (cn_grow(&s->slots, &s->slots_cap, (size_t)s->n_slots + 1, sizeof(*s->slots)) ||
+            sch_deadline_room(s, s->n_slots + 1))
             return CN_ENOMEM;
         s->slots[s->n_slots] = (struct sch_slot){.generation = 1, .next_free = SCH_NONE};
         s->free_slot = i = s->n_slots++;
-        if (sch_deadline_room(s)) return CN_ENOMEM; /* the slot stays for another */
     }
     s->free_slot = s->slots[i].next_free;
     s->slots[i].req = r;

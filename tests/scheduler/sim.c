@@ -133,8 +133,9 @@ static bool in_flight(const struct sim *m, uint64_t ticket)
 /* A block that is written must not be one that another sequence's step in flight still reads. */
 static void may_write(struct sim *m, uint32_t block, uint64_t owner)
 {
-    uint64_t u = user_index(block);
+    uint64_t u = block == KV_NO_BLOCK ? 0 : user_index(block);
 
+    if (block == KV_NO_BLOCK) sim_fail(m, "a row has no block to write to");
     if (in_flight(m, m->users[u].ticket) && m->users[u].owner != owner)
         sim_fail(m, "block %x is written while a step in flight reads it", block);
 }
@@ -185,7 +186,7 @@ static void mark_segment(struct sim *m, const struct sch_segment *s, uint64_t ti
         uint64_t b = first_seen(m->o.groups[g].window_tokens, s->pos) / bt;
 
         for (; b <= (s->pos + s->n_rows - 1) / bt; b++) {
-            uint64_t u = user_index(t[g][b]);
+            uint64_t u = t[g][b] == KV_NO_BLOCK ? 0 : user_index(t[g][b]);
             bool other = m->users[u].ticket == ticket && m->users[u].owner != owner_of(s);
 
             m->users[u].ticket = ticket;
@@ -222,13 +223,14 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
 
 static void check_step(struct sim *m, const struct sch_step *step)
 {
-    uint32_t rows = 0, logits = 0, sample = 0;
+    uint32_t rows = 0, logits = 0, sample = 0, background = 0;
 
     for (uint32_t i = 0; i < step->n_segments; i++) {
         const struct sch_segment *s = &step->segments[i];
 
         if (s->first_row != rows || !s->n_rows) sim_fail(m, "rows of a segment");
         if (req_of(s->user)->spec.model != step->model) sim_fail(m, "a step of two models");
+        background += req_of(s->user)->spec.class == SCH_BACKGROUND;
         if (!s->tokens && s->n_rows != 1) sim_fail(m, "more than one row from a ticket");
         rows += s->n_rows;
         logits += s->n_logits;
@@ -236,8 +238,17 @@ static void check_step(struct sim *m, const struct sch_step *step)
     }
     if (rows != step->n_rows || logits != step->n_logits || sample != step->n_sample)
         sim_fail(m, "sums of a step");
+    if (background && background != step->n_segments) sim_fail(m, "background rows beside others");
     if (rows > m->o.max_rows || logits > m->o.max_logit_rows || !rows)
         sim_fail(m, "a step of %u rows and %u logits", rows, logits);
+}
+
+static void start_step(struct sim *m, const struct sch_step *step, struct sim_step *st)
+{
+    st->sampled = cn_calloc(step->n_rows, sizeof(*st->sampled));
+    st->step = step;
+    st->ticket = ++m->tickets;
+    st->lost = m->o.fail_collect && sim_below(m, m->o.fail_collect) == 0;
 }
 
 static int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
@@ -248,13 +259,12 @@ static int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
     check_step(m, step);
     if (m->n_steps == m->o.depth) sim_fail(m, "too many steps in flight");
     if (m->o.fail_launch && sim_below(m, m->o.fail_launch) == 0) return CN_EIO;
-    st = cn_calloc(1, sizeof(*st));
-    st->sampled = cn_calloc(step->n_rows, sizeof(*st->sampled));
-    st->step = step;
-    st->ticket = *ticket = ++m->tickets;
-    st->lost = m->o.fail_collect && sim_below(m, m->o.fail_collect) == 0;
     for (uint32_t i = 0; i < step->n_segments; i++)
         check_segment(m, &step->segments[i]);
+    if (m->failed) return CN_EIO;
+    st = cn_calloc(1, sizeof(*st));
+    start_step(m, step, st);
+    *ticket = st->ticket;
     for (uint32_t i = 0; i < step->n_copies; i++) {
         const struct kv_copy *c = &step->copies[i];
 

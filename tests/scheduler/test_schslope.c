@@ -1,0 +1,154 @@
+/* Cost per token must not grow with what does not run: waiting requests, cached blocks, tenants,
+ * open sequences' history. A device that does nothing; processor time of the scheduler and pool per
+ * token, at one size and at a hundred times that size.
+ *
+ * The figures vary with the machine's load, so each is the best of several rounds, and the bound on
+ * the log-log slope is loose. */
+#include "scheduler/scheduler.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_SLOPE 0.15
+#define ROUNDS 7
+#define STREAMS 16
+
+struct null_dev {
+    struct sch_row_result rows[512];
+    uint32_t n;
+    uint64_t ticket, clock, tokens;
+};
+
+static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
+{
+    struct null_dev *d = self;
+
+    d->n = step->n_sample;
+    *ticket = ++d->ticket;
+    return 0;
+}
+
+static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
+{
+    struct null_dev *d = self;
+
+    d->clock += 1000000;
+    for (uint32_t i = 0; i < d->n; i++)
+        d->rows[i] = (struct sch_row_result){.token = (uint32_t)(d->ticket + i)};
+    *out = (struct sch_step_result){d->n, d->rows};
+    return 0;
+}
+
+static uint64_t now(void *self)
+{
+    return ((struct null_dev *)self)->clock;
+}
+
+static enum sch_verdict on_token(void *arg, const struct sch_token *t)
+{
+    ((struct null_dev *)arg)->tokens++;
+    return SCH_CONTINUE;
+}
+
+static void on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason)
+{
+}
+
+static void on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
+                   const struct sch_usage *usage)
+{
+}
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+struct load { uint32_t waiting, cached_blocks, tenants; };
+
+static void submit(struct sch *s, uint32_t tenant, uint32_t first, uint64_t max_new)
+{
+    uint32_t prompt[40];
+    uint64_t id;
+    struct sch_request r = {.tenant = tenant, .class = SCH_NORMAL, .prompt = prompt, .n_prompt = 40,
+                            .max_new = max_new, .n_choices = 1};
+
+    for (uint32_t i = 0; i < 40; i++)
+        prompt[i] = first * 40 + i;
+    cn_assert(sch_submit(s, &r, &id, NULL) == 0);
+}
+
+/* Seconds of processor time per token of STREAMS running streams beside the load. */
+static double measure(struct load l)
+{
+    struct null_dev d = {0};
+    struct kv_pool_opts po = {.slab_bytes = 1 << 20, .n_slabs = 1024};
+    struct kv_group g = {0, 1024};
+    struct kv_space_opts ko = {.id = "m", .id_len = 1, .block_tokens = 16, .n_groups = 1,
+                               .groups = &g};
+    struct kv_pool *pool;
+    struct sch_model_opts mo = {.context = 100000, .max_rows = 256, .max_logit_rows = 256};
+    struct sch_opts so = {.max_running = STREAMS, .max_queue = 1000000,
+                          .max_queue_tokens = 1000000000};
+    struct sch *s;
+    uint32_t model;
+    double best = 1e9;
+
+    so.stepper = (struct sch_stepper){.self = &d, .depth = 1, .launch = launch, .collect = collect,
+                                      .now = now};
+    so.cb = (struct sch_callbacks){.arg = &d, .on_token = on_token,
+                                   .on_choice_end = on_choice_end, .on_end = on_end};
+    cn_assert(kv_pool_new(&po, &pool, NULL) == 0);
+    cn_assert(kv_space_add(pool, &ko, &mo.space, NULL) == 0);
+    so.pool = pool;
+    cn_assert(sch_new(&so, &s, NULL) == 0 && sch_model_add(s, &mo, &model, NULL) == 0);
+    for (uint32_t i = 0; i < l.cached_blocks / 2; i++) { /* two blocks a request */
+        submit(s, i % l.tenants, 1000000 + i, 1);
+        while (sch_iterate(s))
+            ;
+    }
+    for (uint32_t i = 0; i < STREAMS; i++)
+        submit(s, i % l.tenants, i, 50000);
+    for (uint32_t i = 0; i < 50; i++)
+        sch_iterate(s);
+    for (uint32_t i = 0; i < l.waiting; i++)
+        submit(s, i % l.tenants, 100 + i, 100);
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        uint64_t before = d.tokens;
+        double t = cpu_s();
+
+        for (uint32_t i = 0; i < 1000; i++)
+            sch_iterate(s);
+        t = (cpu_s() - t) / (double)(d.tokens - before);
+        best = t < best ? t : best;
+    }
+    sch_free(s);
+    kv_pool_free(pool);
+    return best;
+}
+
+static int compare(const char *what, struct load small, struct load large, double factor)
+{
+    double a = measure(small), b = measure(large), slope = log(b / a) / log(factor);
+
+    printf("%-16s %7.0f ns a token, %7.0f ns at %gx: slope %.3f\n", what, a * 1e9, b * 1e9, factor,
+           slope);
+    return slope > MAX_SLOPE;
+}
+
+int main(void)
+{
+    int bad = 0;
+
+    bad += compare("waiting requests", (struct load){100, 100, 4}, (struct load){20000, 100, 4}, 200);
+    bad += compare("cached blocks", (struct load){16, 1000, 4}, (struct load){16, 200000, 4}, 200);
+    bad += compare("tenants", (struct load){2000, 100, 4}, (struct load){2000, 100, 2000}, 500);
+    if (bad) printf("%d of the costs grow\n", bad);
+    return bad != 0;
+}
