@@ -28,7 +28,6 @@ static int32_t reduce_add(__m256i v)
 static void quantize_block(const float *x, struct kr_q8_block *block)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     __m256 v[4];
     __m256i q[4], max = _mm256_setzero_si256();
     for (int i = 0; i < 4; i++) {
@@ -48,7 +47,8 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
     }
     __m256 inverse = _mm256_set1_ps(127.0f / amax);
     for (int i = 0; i < 4; i++)
-        q[i] = _mm256_cvtps_epi32(_mm256_round_ps(_mm256_mul_ps(v[i], inverse), nearest));
+        q[i] = _mm256_cvtps_epi32(_mm256_round_ps(
+            _mm256_mul_ps(v[i], inverse), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     int32_t half0 = reduce_add(_mm256_add_epi32(q[0], q[1]));
     int32_t half1 = reduce_add(_mm256_add_epi32(q[2], q[3]));
     /* Packing works within 128-bit lanes: the permutation puts words of four back in order. */

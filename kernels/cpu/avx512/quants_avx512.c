@@ -15,7 +15,12 @@
     {                                                                                              \
         tile_run(t, bits, header, G, R);                                                           \
     }
+struct tile_set {
+    tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+};
+
 /* All the tiles of a kind, and their table: [groups - 1][rows - 1]. */
+#if TILE_MAX_ROWS == 6
 #define TILES(name, bits, header)                                                                  \
     TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2)                                  \
     TILE(name, bits, header, 1, 3) TILE(name, bits, header, 1, 4)                                  \
@@ -27,10 +32,15 @@
         {name##_1_1, name##_1_2, name##_1_3, name##_1_4, name##_1_5, name##_1_6},                  \
         {name##_2_1, name##_2_2, name##_2_3, name##_2_4, name##_2_5, name##_2_6},                  \
     }};
-
-struct tile_set {
-    tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
-};
+#else
+#define TILES(name, bits, header)                                                                  \
+    TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2) TILE(name, bits, header, 1, 3)   \
+    TILE(name, bits, header, 2, 1) TILE(name, bits, header, 2, 2) TILE(name, bits, header, 2, 3)   \
+    static const struct tile_set name = {{                                                         \
+        {name##_1_1, name##_1_2, name##_1_3},                                                      \
+        {name##_2_1, name##_2_2, name##_2_3},                                                      \
+    }};
+#endif
 
 TILES(q4_d, 4, KR_HDR_D)
 TILES(q4_dm, 4, KR_HDR_DM)
