@@ -233,9 +233,11 @@ static void put_memory(const struct eng_model *m, const struct eng_model_opts *o
 int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
                        struct cn_error *err)
 {
+    struct eng_gguf *g;
     struct eng_model *m = eng_model_alloc();
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
-    int rc = eng_model_read(m, path, opts->prepare.max_context, err);
+    int rc = eng_gguf_open(path, &g, err);
+    if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
     if (!rc) {
         put_identity(m, out);
         rc = put_types(m, out);

@@ -146,11 +146,11 @@ struct eng_model *eng_model_alloc(void)
     return m;
 }
 
-int eng_model_read(struct eng_model *m, const char *path, uint64_t max_context,
-                   struct cn_error *err)
+int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path,
+                   uint64_t max_context, struct cn_error *err)
 {
-    int rc = eng_gguf_open(path, &m->g, err);
-    if (!rc) rc = find_arch(m, err);
+    m->g = g;
+    int rc = find_arch(m, err);
     if (!rc && !eng_gguf_n_tensors(m->g))
         rc = cn_fail(err, CN_EFORMAT, "the file has a vocabulary only, no weights");
     if (!rc) rc = record_plan(m, max_context, err);
@@ -225,9 +225,11 @@ static int prepare(struct eng_model *m, const struct eng_model_opts *opts, struc
 int eng_model_open(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
                    struct cn_error *err)
 {
+    struct eng_gguf *g;
     struct eng_model *m = eng_model_alloc();
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
-    int rc = eng_model_read(m, path, opts->prepare.max_context, err);
+    int rc = eng_gguf_open(path, &g, err);
+    if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
     if (!rc) rc = read_texts(m, opts, err);
     if (!rc) rc = prepare(m, opts, err);
     if (rc) {

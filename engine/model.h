@@ -16,10 +16,10 @@ struct eng_model {
     struct eng_model_info info;
 };
 
-/* Opens the file, reads its numbers and records the plan; no weights are touched but small vectors.
- * On failure the model is for eng_model_unref all the same. */
-int eng_model_read(struct eng_model *m, const char *path, uint64_t max_context,
-                   struct cn_error *err);
+/* Reads the numbers of an open file (moved, also on failure) and records the plan; no weights are
+ * touched but small vectors. On failure the model is for eng_model_unref all the same. */
+int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path,
+                   uint64_t max_context, struct cn_error *err);
 struct eng_model *eng_model_alloc(void);
 
 #endif

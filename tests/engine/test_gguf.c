@@ -1,11 +1,10 @@
-/* GGUF reader: values, tensors, refusals (one test per kind of damage), split files, truncation. */
+/* GGUF reader, from memory: values, tensors, and one refusal per kind of damage. */
 #include "gguf_write.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 static const uint64_t dims_32[1] = {32};
@@ -225,8 +224,7 @@ static void test_many_names(void **state)
     cn_buf_fini(&w.b);
 }
 
-/* ---- header -------------------------------------------------------------------------------------
- */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 static void patch(struct gw *w, size_t at, const void *p, size_t n)
 {
@@ -285,8 +283,7 @@ static void test_lying_counts(void **state)
     }
 }
 
-/* ---- keys ---------------------------------------------------------------------------------------
- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static void test_bad_keys(void **state)
 {
@@ -375,8 +372,7 @@ static void test_alignment(void **state)
     refused(&w, CN_EFORMAT, "\"t\"", "cut off");
 }
 
-/* ---- tensors
- * ------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static void one_tensor(const uint64_t *ne, uint32_t n_dims, uint32_t type, uint64_t offset,
                        size_t data, const char *has)
@@ -448,177 +444,15 @@ static void test_names(void **state)
     refused(&w, CN_EFORMAT, "length of 256 bytes", "the limit is 255");
 }
 
-/* ---- files
- * --------------------------------------------------------------------------------------- */
-
-static char dir[64];
-
-static const char *in_dir(const char *name)
-{
-    static char path[160];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return path;
-}
-
-static void write_file(const char *name, struct gw *w)
-{
-    FILE *f = fopen(in_dir(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(w->b.data, 1, w->b.len, f), w->b.len);
-    fclose(f);
-    cn_buf_fini(&w->b);
-}
-
-static void write_shard(const char *name, uint32_t no, uint32_t count, uint32_t total,
-                        const char *tensor)
-{
-    struct gw w;
-    gw_begin(&w);
-    gw_key(&w, "split.no", ENG_GGUF_U16);
-    gw_bytes(&w, &no, 2);
-    gw_key(&w, "split.count", ENG_GGUF_U16);
-    gw_bytes(&w, &count, 2);
-    gw_key(&w, "split.tensors.count", ENG_GGUF_I32);
-    gw_u32(&w, total);
-    if (no == 0) gw_kv_str(&w, "general.name", "split");
-    gw_tensor(&w, tensor, 1, dims_32, 0, 0);
-    gw_end(&w, 32, 128);
-    write_file(name, &w);
-}
-
-static void refused_file(const char *name, int code, const char *has, const char *also)
-{
-    struct eng_gguf *g = NULL;
-    struct cn_error err = {0};
-    int rc = eng_gguf_open(in_dir(name), &g, &err);
-    if (rc != code || !strstr(err.message, has) || !strstr(err.message, also))
-        fail_msg("code %d, message \"%s\"; expected %d, \"%s\", \"%s\"", rc, err.message, code, has,
-                 also);
-}
-
-static void test_split(void **state)
-{
-    struct eng_gguf *g = NULL;
-    struct cn_error err;
-    const char *first = "m-00001-of-00003.gguf", *last = "m-00003-of-00003.gguf";
-    write_shard(first, 0, 3, 3, "a");
-    write_shard("m-00002-of-00003.gguf", 1, 3, 3, "b");
-    refused_file(first, CN_ENOENT, last, "part 3 of 3");
-    write_shard(last, 2, 3, 3, "c");
-    if (eng_gguf_open(in_dir(first), &g, &err)) fail_msg("%s", err.message);
-    assert_int_equal(eng_gguf_n_tensors(g), 3);
-    assert_non_null(eng_gguf_find(g, "a"));
-    assert_int_equal(((const uint8_t *)eng_gguf_find(g, "c")->data)[127], 127);
-    struct eng_str s;
-    assert_int_equal(eng_gguf_str(g, "general.name", &s, &err), 0);
-    eng_gguf_close(g);
-
-    refused_file(last, CN_EFORMAT, "part 3", "name the first one");
-    write_shard(last, 1, 3, 3, "c");
-    refused_file(first, CN_EFORMAT, last, "expected part 2 of 3");
-    write_shard(last, 2, 4, 3, "c");
-    refused_file(first, CN_EFORMAT, last, "of 4");
-    write_shard(last, 2, 3, 3, "b");
-    refused_file(first, CN_EFORMAT, "\"b\" is there twice", last);
-    write_shard(last, 2, 3, 3, "c");
-    write_shard(first, 0, 3, 4, "a");
-    refused_file(first, CN_EFORMAT, "split.tensors.count is 4", "3 tensors");
-    write_shard("other.gguf", 0, 2, 2, "a");
-    refused_file("other.gguf", CN_EFORMAT, "must be named", "-00001-of-00002.gguf");
-    write_shard("single.gguf", 0, 1, 1, "a");
-    if (eng_gguf_open(in_dir("single.gguf"), &g, &err)) fail_msg("%s", err.message);
-    eng_gguf_close(g);
-}
-
-static void test_no_file(void **state)
-{
-    refused_file("none.gguf", CN_ENOENT, "none.gguf", "No such file");
-    refused_file("", CN_EIO, dir, "");
-    FILE *f = fopen(in_dir("empty.gguf"), "wb");
-    fclose(f);
-    refused_file("empty.gguf", CN_EFORMAT, "empty", "");
-    f = fopen(in_dir("three.gguf"), "wb");
-    fputs("GGU", f);
-    fclose(f);
-    refused_file("three.gguf", CN_EFORMAT, "cut off at offset 0", "three.gguf");
-}
-
-/* A file cut short under us reads as zeros and says so; it never ends the process. */
-static void test_truncated_while_open(void **state)
-{
-    const uint64_t many[1] = {1 << 16};
-    struct eng_gguf *g, *other;
-    struct cn_error err;
-    struct gw w;
-    for (int i = 0; i < 2; i++) {
-        gw_begin(&w);
-        gw_tensor(&w, "t", 1, many, 0, 0);
-        gw_end(&w, 32, 4 << 16);
-        write_file(i ? "other.gguf" : "cut.gguf", &w);
-    }
-    if (eng_gguf_open(in_dir("other.gguf"), &other, &err)) fail_msg("%s", err.message);
-    if (eng_gguf_open(in_dir("cut.gguf"), &g, &err)) fail_msg("%s", err.message);
-    const volatile uint8_t *data = eng_gguf_find(g, "t")->data;
-    assert_int_equal(data[200001], 200001 & 255);
-    assert_true(eng_gguf_intact(g));
-    assert_int_equal(truncate(in_dir("cut.gguf"), 5000), 0);
-    assert_false(eng_gguf_intact(g)); /* before any page is touched */
-    unsigned sum = 0;
-    for (size_t i = 8192; i < 4 << 16; i++)
-        sum += data[i];
-    assert_int_equal(sum, 0);
-    assert_int_equal(data[100], 100);
-    assert_false(eng_gguf_intact(g));
-    assert_true(eng_gguf_intact(other));
-    eng_gguf_close(g);
-    assert_int_equal(((const uint8_t *)eng_gguf_find(other, "t")->data)[200001], 200001 & 255);
-    eng_gguf_close(other);
-    for (int i = 0; i < 100; i++) { /* nodes are used again */
-        if (eng_gguf_open(in_dir("other.gguf"), &g, &err)) fail_msg("%s", err.message);
-        assert_true(eng_gguf_intact(g));
-        eng_gguf_close(g);
-    }
-}
-
-static int make_dir(void **state)
-{
-    snprintf(dir, sizeof(dir), "/tmp/conifer-gguf-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int remove_dir(void **state)
-{
-    static const char *const names[] = {"m-00001-of-00003.gguf",
-                                        "m-00002-of-00003.gguf",
-                                        "m-00003-of-00003.gguf",
-                                        "other.gguf",
-                                        "single.gguf",
-                                        "empty.gguf",
-                                        "three.gguf",
-                                        "cut.gguf"};
-    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
-        unlink(in_dir(names[i]));
-    return rmdir(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_not_gguf),
-        cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_lying_counts),
-        cmocka_unit_test(test_bad_keys),
-        cmocka_unit_test(test_bad_arrays),
-        cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_bad_tensors),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_no_file),
-        cmocka_unit_test(test_truncated_while_open),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_not_gguf),     cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_lying_counts), cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_bad_arrays),   cmocka_unit_test(test_alignment),
+        cmocka_unit_test(test_bad_tensors),  cmocka_unit_test(test_names),
     };
-    return cmocka_run_group_tests_name("gguf", tests, make_dir, remove_dir);
+    return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
 }

@@ -1,9 +1,7 @@
 /* Opening models: what is refused and with which words, equal models told in different ways (fused
- * projections, split files, other types of vectors), vocabularies and templates, describe; and
- * every integer of a model's header swept through a whole open and a step. */
+ * projections, split files, other types of vectors), vocabularies and templates, describe. */
 #include "golden.h"
 #include "gguf_write.h"
-#include "sweep.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -25,8 +23,7 @@ static const char *temp(const char *name)
     return path;
 }
 
-/* ---- a model taken apart, to be put together differently --------------------------------------
- */
+/* ---- a model taken apart, to be put together differently ------------------------------------- */
 
 struct part {
     char name[64];
@@ -122,8 +119,7 @@ static const char *put_together(struct parts *p, const char *file)
     return path;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------
- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static struct kr_device *device;
 
@@ -172,8 +168,7 @@ static void same_logits(const char *path, const char *other)
     free(b);
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------ */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_refused_families(void **state)
 {
@@ -297,8 +292,7 @@ static void test_refused_kinds(void **state)
     refused(put_together(&p, "x.gguf"), CN_ETEMPLATE, "tokenizer.chat_template", "");
 }
 
-/* ---- the same model, told differently
- * -------------------------------------------------------------- */
+/* ---- the same model, told differently -------------------------------------------------------- */
 
 /* attn_q, attn_k, attn_v and their biases in one tensor each. */
 static void test_fused(void **state)
@@ -384,8 +378,7 @@ static void test_other_vectors(void **state)
     same_logits(put_together(&p, "vectors.gguf"), golden_oracle("models", "qwen3", ".gguf"));
 }
 
-/* ---- vocabularies longer than the embeddings
- * ------------------------------------------------------- */
+/* ---- vocabularies longer than the embeddings ------------------------------------------------- */
 
 static void add_token(struct parts *p)
 {
@@ -451,8 +444,7 @@ static void test_gemma_spellings(void **state)
     refused(put_together(&p, "x.gguf"), CN_EFORMAT, "sliding_window_pattern", "fewer elements");
 }
 
-/* ---- what a model says of itself
- * -------------------------------------------------------------------- */
+/* ---- what a model says of itself ------------------------------------------------------------- */
 
 static void test_info(void **state)
 {
@@ -490,7 +482,8 @@ static void test_info(void **state)
 
 static void describe_has(const char *text, const char *what)
 {
-    if (!strstr(text, what)) fail_msg("no \"%s\" in:\n%s", what, text);
+    assert_non_null(text);
+    if (text && !strstr(text, what)) fail_msg("no \"%s\" in:\n%s", what, text);
 }
 
 static void test_describe(void **state)
@@ -520,85 +513,7 @@ static void test_describe(void **state)
     cn_buf_fini(&out);
 }
 
-/* ---- every integer, through a whole open and a step
- * -------------------------------------------------- */
-
-static void run_step(struct eng_model *m)
-{
-    const struct kr_exec_info *info = kr_exec_info(eng_model_exec(m));
-    struct kr_row rows[3] = {{.src = KR_ROW_TOKEN}, {.src = KR_ROW_TOKEN}, {.src = KR_ROW_TOKEN}};
-    uint32_t tables[2][1] = {{0}, {1u << KR_BLOCK_INDEX_BITS}};
-    const uint32_t *groups[2] = {tables[0], tables[1]};
-    struct kr_seq seq = {.tables = groups};
-    struct kr_batch batch = {.n_rows = 3, .n_seqs = 1, .rows = rows, .seqs = &seq};
-    struct kr_kv_mem *mem;
-    struct cn_error err;
-    uint64_t slab = 64, ticket;
-    float *logits;
-
-    assert_true(info->n_groups <= 2);
-    for (uint32_t i = 0; i < info->n_groups; i++)
-        slab = CN_MAX(slab, info->groups[i].block_bytes);
-    assert_int_equal(kr_kv_mem_new(device, slab, 2, &mem, &err), 0);
-    for (uint32_t i = 0; i < 3; i++) {
-        rows[i].pos[0] = i;
-        rows[i].token = i % (uint32_t)info->n_vocab;
-    }
-    rows[2].logits = true;
-    if (eng_model_info(m)->context >= 3) {
-        if (kr_launch(eng_model_exec(m), mem, &batch, &ticket, &err)) fail_msg("%s", err.message);
-        assert_int_equal(kr_collect(eng_model_exec(m), ticket, &logits, &err), 0);
-    }
-    kr_kv_mem_free(mem);
-}
-
-static void test_sweep(void **state)
-{
-    const char *from = golden_oracle("models", "gemma3", ".gguf");
-    size_t n, tried = 0, accepted = 0;
-    struct fields f;
-    struct eng_model *m;
-    struct cn_error err;
-    if (!from) return;
-    uint8_t *data = sweep_read_file(from, &n);
-    sweep_fields(data, &f);
-    char path[160];
-    snprintf(path, sizeof(path), "%s", temp("sweep.gguf"));
-    FILE *file = fopen(path, "wb");
-    fwrite(data, 1, n, file);
-    fflush(file);
-    uint64_t worst = 0;
-    for (size_t i = 0; i < f.n; i++) {
-        uint64_t was = 0, value;
-        memcpy(&was, data + f.v[i].at, f.v[i].width);
-        for (size_t k = 0; sweep_value(k, was, f.v[i].width, 1, &value); k++) {
-            assert_int_equal(pwrite(fileno(file), &value, f.v[i].width, (off_t)f.v[i].at),
-                             f.v[i].width);
-            uint64_t start = sweep_cpu_ns();
-            int rc = open_model(path, &m, &err);
-            uint64_t took = sweep_cpu_ns() - start;
-            worst = CN_MAX(worst, took);
-            tried++;
-            if (!rc) {
-                accepted++;
-                run_step(m);
-                eng_model_unref(m);
-            } else if (!err.message[0] || err.code != rc) {
-                fail_msg("code %d without a reason", rc);
-            }
-        }
-        assert_int_equal(pwrite(fileno(file), &was, f.v[i].width, (off_t)f.v[i].at), f.v[i].width);
-    }
-    print_message("%zu integers, %zu files, %zu accepted, worst %.2f ms\n", f.n, tried, accepted,
-                  (double)worst / 1e6);
-    assert_true(worst <= 100 * 1000 * 1000);
-    fclose(file);
-    free(f.v);
-    free(data);
-}
-
-/* ---- group
- * ------------------------------------------------------------------------------------------ */
+/* ---- group ----------------------------------------------------------------------------------- */
 
 static int set_up(void **state)
 {
@@ -640,7 +555,7 @@ int main(void)
         cmocka_unit_test(test_gemma_spellings),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_describe),
-        cmocka_unit_test(test_sweep),
+
     };
     return cmocka_run_group_tests_name("models", tests, set_up, tear_down);
 }
