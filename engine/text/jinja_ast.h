@@ -1,16 +1,47 @@
-/* Tokens and syntax tree of chat templates (private to engine/text). The tree is built once, lives in
- * the template's arena and is never written afterwards: renderings share it across threads. */
+/* Tokens and syntax tree of chat templates (private to engine/text). The tree is built once, lives
+ * in the template's arena and is never written afterwards: renderings share it across threads. */
 #ifndef ENGINE_TEXT_JINJA_AST_H
 #define ENGINE_TEXT_JINJA_AST_H
 
 #include "engine/text/jinja_value.h"
 
 enum eng_jtok_type {
-    T_EOF, T_DATA, T_BLOCK_BEGIN, T_BLOCK_END, T_VAR_BEGIN, T_VAR_END,
-    T_NAME, T_STRING, T_INT, T_FLOAT,
-    T_ADD, T_SUB, T_MUL, T_DIV, T_FLOORDIV, T_MOD, T_POW, T_TILDE,
-    T_LBRACKET, T_RBRACKET, T_LPAREN, T_RPAREN, T_LBRACE, T_RBRACE,
-    T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_ASSIGN, T_DOT, T_COLON, T_PIPE, T_COMMA, T_SEMICOLON,
+    T_EOF,
+    T_DATA,
+    T_BLOCK_BEGIN,
+    T_BLOCK_END,
+    T_VAR_BEGIN,
+    T_VAR_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_FLOAT,
+    T_ADD,
+    T_SUB,
+    T_MUL,
+    T_DIV,
+    T_FLOORDIV,
+    T_MOD,
+    T_POW,
+    T_TILDE,
+    T_LBRACKET,
+    T_RBRACKET,
+    T_LPAREN,
+    T_RPAREN,
+    T_LBRACE,
+    T_RBRACE,
+    T_EQ,
+    T_NE,
+    T_LT,
+    T_LE,
+    T_GT,
+    T_GE,
+    T_ASSIGN,
+    T_DOT,
+    T_COLON,
+    T_PIPE,
+    T_COMMA,
+    T_SEMICOLON,
 };
 
 struct eng_jtok {
@@ -20,45 +51,54 @@ struct eng_jtok {
     size_t n;
 };
 
-struct eng_jtoks { struct eng_jtok *v; size_t n, cap; };
+struct eng_jtoks {
+    struct eng_jtok *v;
+    size_t n, cap;
+};
 
-/* Tokens of the whole source (newlines made \n, one at the end dropped, whitespace control done). */
+/* Tokens of the whole source (newlines made \n, one at the end dropped, whitespace control done).
+ */
 void eng_j_lex(struct eng_jctx *c, const char *src, size_t n, struct eng_jtoks *out);
 
 enum eng_jnode_type {
     /* expressions */
-    N_CONST,   /* value */
-    N_NAME,    /* name */
-    N_LIST, N_TUPLE,   /* kids */
+    N_CONST, /* value */
+    N_NAME,  /* name */
+    N_LIST,
+    N_TUPLE,   /* kids */
     N_DICT,    /* kids: key, value, key, value */
     N_CHAIN,   /* a, then ops[i] kids[i]: arithmetic of one level, from left to right */
     N_COMPARE, /* a, then ops[i] kids[i]: chained comparison */
     N_CONCAT,  /* kids */
-    N_AND, N_OR, /* kids */
-    N_NOT, N_NEG, N_POS, /* a */
-    N_COND,    /* a if b else c (c may be NULL) */
-    N_ATTR,    /* a . value */
-    N_ITEM,    /* a [ b ] */
-    N_SLICE,   /* kids 3, each may be NULL: start, stop, step; only as b of N_ITEM */
-    N_CALL,    /* a ( args ) */
-    N_FILTER,  /* a | fn(args); a NULL: the text of a block */
-    N_TEST,    /* a is fn(args) */
+    N_AND,
+    N_OR, /* kids */
+    N_NOT,
+    N_NEG,
+    N_POS,    /* a */
+    N_COND,   /* a if b else c (c may be NULL) */
+    N_ATTR,   /* a . value */
+    N_ITEM,   /* a [ b ] */
+    N_SLICE,  /* kids 3, each may be NULL: start, stop, step; only as b of N_ITEM */
+    N_CALL,   /* a ( args ) */
+    N_FILTER, /* a | fn(args); a NULL: the text of a block */
+    N_TEST,   /* a is fn(args) */
     /* targets */
-    N_NSREF,   /* name . value */
+    N_NSREF, /* name . value */
     /* statements */
-    S_DATA,    /* value */
-    S_OUTPUT,  /* kids */
-    S_IF,      /* kids: test, block, test, block, ...; c: else block */
-    S_FOR,     /* a target, b iterable, c filter; kids: body, else body (or NULL); op: recursive */
-    S_SET,     /* a target, b value */
+    S_DATA,     /* value */
+    S_OUTPUT,   /* kids */
+    S_IF,       /* kids: test, block, test, block, ...; c: else block */
+    S_FOR,      /* a target, b iterable, c filter; kids: body, else body (or NULL); op: recursive */
+    S_SET,      /* a target, b value */
     S_SETBLOCK, /* a target, b filters (or NULL), c block */
-    S_MACRO,   /* macro */
-    S_CALL,    /* macro (the caller), a the call */
-    S_FILTER,  /* b filters, c block */
-    S_WITH,    /* kids: target, value, ...; c block */
-    S_SCOPE,   /* c block: generation */
-    S_BREAK, S_CONTINUE,
-    S_BLOCK,   /* kids: statements */
+    S_MACRO,    /* macro */
+    S_CALL,     /* macro (the caller), a the call */
+    S_FILTER,   /* b filters, c block */
+    S_WITH,     /* kids: target, value, ...; c block */
+    S_SCOPE,    /* c block: generation */
+    S_BREAK,
+    S_CONTINUE,
+    S_BLOCK, /* kids: statements */
 };
 
 struct eng_jcallargs {
@@ -95,7 +135,10 @@ struct eng_jnode {
     eng_jfn *fn;
 };
 
-struct eng_jname { const struct eng_jstr *s; eng_jfn *global; };
+struct eng_jname {
+    const struct eng_jstr *s;
+    eng_jfn *global;
+};
 
 struct eng_template {
     struct cn_arena arena;
@@ -112,12 +155,13 @@ struct eng_jparser {
     size_t n_names, cap_names;
     uint32_t *name_idx; /* open addressing, id + 1 */
     size_t n_name_idx;
-    struct eng_jmacro_def *macro;     /* the macro at work, or NULL */
-    /* Filters and tests that do not exist: an error now, or, within an if, when they are reached. */
+    struct eng_jmacro_def *macro; /* the macro at work, or NULL */
+    /* Filters and tests that do not exist: an error now, or, within an if, when they are reached.
+     */
     struct eng_jnode **unknown;
     size_t n_unknown, cap_unknown;
     bool soft;
-    uint32_t loops;                   /* loops around the statement */
+    uint32_t loops; /* loops around the statement */
     uint32_t id_caller, id_varargs, id_kwargs;
 };
 
@@ -141,11 +185,15 @@ struct eng_jnode *eng_j_parse_tuple(struct eng_jparser *p, bool with_cond, bool 
                                     const char *stop);
 struct eng_jnode *eng_j_parse_target(struct eng_jparser *p, bool with_ns, const char *stop);
 /* "| f | g" or, with `inline_first`, "f | g". */
-struct eng_jnode *eng_j_parse_filters(struct eng_jparser *p, struct eng_jnode *a, bool inline_first);
+struct eng_jnode *eng_j_parse_filters(struct eng_jparser *p, struct eng_jnode *a,
+                                      bool inline_first);
 
 /* ---- evaluation (jinja_eval.c, jinja_exec.c, jinja_loop.c, jinja_call.c) ---- */
 
-struct eng_jvar { uint32_t id; struct eng_jv v; };
+struct eng_jvar {
+    uint32_t id;
+    struct eng_jv v;
+};
 struct eng_jscope {
     struct eng_jscope *up; /* NULL: the next one is the top scope, eng_jctx.globals */
     struct eng_jvar *v;
@@ -153,7 +201,10 @@ struct eng_jscope {
     bool captured; /* a macro was defined in it (or within): it must not be used again */
 };
 
-struct eng_jmacro { const struct eng_jmacro_def *def; struct eng_jscope *scope; };
+struct eng_jmacro {
+    const struct eng_jmacro_def *def;
+    struct eng_jscope *scope;
+};
 
 /* The object `loop`; also drives the loop. */
 struct eng_jloop {
@@ -163,9 +214,9 @@ struct eng_jloop {
     struct eng_jit it;
     struct eng_jv before, current, after; /* J_ABSENT when there is none */
     struct eng_jlist *changed;
-    int64_t index0, length;               /* length -1: not known yet */
+    int64_t index0, length; /* length -1: not known yet */
     uint32_t depth0;
-    bool filtered;                        /* `it` holds only what passed the filter */
+    bool filtered; /* `it` holds only what passed the filter */
 };
 
 enum eng_jflow { J_FLOW_NEXT, J_FLOW_BREAK, J_FLOW_CONTINUE };

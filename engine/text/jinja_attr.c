@@ -1,11 +1,12 @@
 /* Attributes and items of values in chat templates: what the reference's immutable sandbox lets
- * through. `a.b` prefers Python's attribute (a method), `a['b']` the item. What may not be touched is
- * an undefined value that raises when it is used. */
+ * through. `a.b` prefers Python's attribute (a method), `a['b']` the item. What may not be touched
+ * is an undefined value that raises when it is used. */
 #include "engine/text/jinja_ast.h"
 
 #include <string.h>
 
-static struct eng_jv undefined(struct eng_jctx *c, struct eng_jv obj, struct eng_jv name, bool unsafe)
+static struct eng_jv undefined(struct eng_jctx *c, struct eng_jv obj, struct eng_jv name,
+                               bool unsafe)
 {
     struct eng_jundef *u = eng_j_alloc(c, sizeof(*u));
     u->kind = unsafe ? J_UNDEF_UNSAFE : J_UNDEF_ATTR;
@@ -17,8 +18,8 @@ static struct eng_jv undefined(struct eng_jctx *c, struct eng_jv obj, struct eng
 /* Python has the attribute, and the sandbox refuses it. */
 static bool is_unsafe(struct eng_jv v, const struct eng_jstr *name)
 {
-    static const char *const list[] = {"append", "clear", "pop", "reverse", "insert", "sort",
-                                       "extend", "remove", NULL};
+    static const char *const list[] = {"append", "clear",  "pop",    "reverse", "insert",
+                                       "sort",   "extend", "remove", NULL};
     static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     const char *const *t = v.t == J_LIST ? list : v.t == J_DICT ? dict : NULL;
     for (; t && *t; t++)
@@ -30,11 +31,11 @@ static bool is_unsafe(struct eng_jv v, const struct eng_jstr *name)
 static struct eng_jv macro_attr(struct eng_jctx *c, const struct eng_jmacro_def *m,
                                 const struct eng_jstr *name)
 {
-    if (eng_j_str_is(name, "name"))
-        return m->name ? eng_jv_str(m->name) : eng_jv_none();
+    if (eng_j_str_is(name, "name")) return m->name ? eng_jv_str(m->name) : eng_jv_none();
     if (eng_j_str_is(name, "arguments")) {
         struct eng_jlist *l = eng_j_list(c, m->n_params, false);
-        for (size_t i = 0; i < m->n_params; i++) eng_j_push(c, l, eng_jv_str(m->param_names[i]));
+        for (size_t i = 0; i < m->n_params; i++)
+            eng_j_push(c, l, eng_jv_str(m->param_names[i]));
         return eng_jv_tuple(l);
     }
     if (eng_j_str_is(name, "caller")) return eng_jv_bool(m->uses_caller);
@@ -45,7 +46,8 @@ static struct eng_jv macro_attr(struct eng_jctx *c, const struct eng_jmacro_def 
 
 static struct eng_jv number_attr(struct eng_jv v, const struct eng_jstr *name)
 {
-    if (eng_j_str_is(name, "real")) return v.t == J_BOOL ? eng_jv_taint(eng_jv_int(v.b), v.client) : v;
+    if (eng_j_str_is(name, "real"))
+        return v.t == J_BOOL ? eng_jv_taint(eng_jv_int(v.b), v.client) : v;
     if (eng_j_str_is(name, "imag")) return v.t == J_FLOAT ? eng_jv_float(0) : eng_jv_int(0);
     if (v.t != J_FLOAT && eng_j_str_is(name, "numerator"))
         return eng_jv_taint(eng_jv_int(eng_jv_i(v)), v.client);

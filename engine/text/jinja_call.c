@@ -20,7 +20,8 @@ void eng_j_bind(struct eng_jctx *c, const struct eng_jargs *a, const char *spec,
         size_t len = n - optional - positional;
         const struct eng_jkw *kw = positional ? NULL : find_kw(a, name, len);
         if (i < a->npos) {
-            if (kw) eng_j_raise(c, "%s() got two values for argument '%.*s'", a->fname, (int)len, name);
+            if (kw)
+                eng_j_raise(c, "%s() got two values for argument '%.*s'", a->fname, (int)len, name);
             out[i] = a->pos[i];
         } else if (kw) {
             out[i] = kw->v;
@@ -35,8 +36,7 @@ void eng_j_bind(struct eng_jctx *c, const struct eng_jargs *a, const char *spec,
     }
     if (a->npos > i)
         eng_j_raise(c, "%s() takes at most %zu arguments (%zu given)", a->fname, i, a->npos);
-    if (by_name < a->nkw)
-        eng_j_raise(c, "%s() got an unexpected keyword argument", a->fname);
+    if (by_name < a->nkw) eng_j_raise(c, "%s() got an unexpected keyword argument", a->fname);
 }
 
 int64_t eng_j_want_int(struct eng_jctx *c, struct eng_jv v, int64_t absent)
@@ -57,8 +57,8 @@ const struct eng_jstr *eng_j_want_str(struct eng_jctx *c, struct eng_jv v, const
 
 /* ---- evaluating arguments ---- */
 
-static void add_kw(struct eng_jctx *c, struct eng_jargs *r, size_t *cap, const struct eng_jstr *name,
-                   struct eng_jv v)
+static void add_kw(struct eng_jctx *c, struct eng_jargs *r, size_t *cap,
+                   const struct eng_jstr *name, struct eng_jv v)
 {
     if (find_kw(r, name->p, name->n))
         eng_j_raise(c, "%s() got two values for argument '%s'", r->fname, eng_j_quote(c, name));
@@ -73,7 +73,8 @@ struct eng_jargs eng_j_eval_args(struct eng_jctx *c, const struct eng_jcallargs 
     size_t cap_pos = a->npos, cap_kw = a->nkw;
     if (a->npos) r.pos = eng_j_alloc_n(c, a->npos, sizeof(*r.pos));
     if (a->nkw) r.kw = eng_j_alloc_n(c, a->nkw, sizeof(*r.kw));
-    for (size_t i = 0; i < a->npos; i++) r.pos[r.npos++] = eng_j_eval(c, a->pos[i]);
+    for (size_t i = 0; i < a->npos; i++)
+        r.pos[r.npos++] = eng_j_eval(c, a->pos[i]);
     if (a->dyn) {
         struct eng_jlist *l = eng_j_to_list(c, eng_j_eval(c, a->dyn));
         for (size_t i = 0; i < l->n; i++) {
@@ -98,8 +99,8 @@ struct eng_jargs eng_j_eval_args(struct eng_jctx *c, const struct eng_jcallargs 
 
 /* ---- macros ---- */
 
-static void bind_params(struct eng_jctx *c, const struct eng_jmacro_def *d, const struct eng_jargs *a,
-                        bool *used)
+static void bind_params(struct eng_jctx *c, const struct eng_jmacro_def *d,
+                        const struct eng_jargs *a, bool *used)
 {
     for (size_t i = 0; i < d->n_params; i++) {
         const struct eng_jstr *name = d->param_names[i];
@@ -115,7 +116,8 @@ static void bind_params(struct eng_jctx *c, const struct eng_jmacro_def *d, cons
         } else if (d->defaults[i]) {
             eng_j_set_var(c, d->params[i], eng_j_eval(c, d->defaults[i]));
         } else {
-            eng_j_set_var(c, d->params[i], eng_jv_hint(c, "a parameter of a macro was not provided"));
+            eng_j_set_var(c, d->params[i],
+                          eng_jv_hint(c, "a parameter of a macro was not provided"));
         }
     }
 }
@@ -143,7 +145,8 @@ static void bind_rest(struct eng_jctx *c, const struct eng_jmacro_def *d, const 
     if (d->uses_kwargs) eng_j_set_var(c, d->id_kwargs, eng_jv_dict(rest));
     if (d->uses_varargs) {
         struct eng_jlist *l = eng_j_list(c, 0, false);
-        for (size_t i = d->n_params; i < a->npos; i++) eng_j_push(c, l, a->pos[i]);
+        for (size_t i = d->n_params; i < a->npos; i++)
+            eng_j_push(c, l, a->pos[i]);
         eng_j_set_var(c, d->id_varargs, eng_jv_tuple(l));
     }
 }

@@ -94,8 +94,7 @@ void eng_j_step(struct eng_jctx *c, uint64_t n)
 void eng_j_enter(struct eng_jctx *c)
 {
     /* A call nests several levels of the interpreter, so the limit is a multiple of max_depth. */
-    if (++c->frames > 16 * (uint64_t)c->max_depth)
-        eng_j_fail(c, CN_ELIMIT, "nested too deeply");
+    if (++c->frames > 16 * (uint64_t)c->max_depth) eng_j_fail(c, CN_ELIMIT, "nested too deeply");
 }
 
 const char *eng_j_quote(struct eng_jctx *c, const struct eng_jstr *s)

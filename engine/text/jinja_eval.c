@@ -21,7 +21,8 @@ static struct eng_jv lookup(struct eng_jctx *c, uint32_t id)
 static struct eng_jv eval_list(struct eng_jctx *c, const struct eng_jnode *n)
 {
     struct eng_jlist *l = eng_j_list(c, n->n_kids, false);
-    for (size_t i = 0; i < n->n_kids; i++) eng_j_push(c, l, eng_j_eval(c, n->kids[i]));
+    for (size_t i = 0; i < n->n_kids; i++)
+        eng_j_push(c, l, eng_j_eval(c, n->kids[i]));
     return n->type == N_LIST ? eng_jv_list(l) : eng_jv_tuple(l);
 }
 
@@ -38,10 +39,12 @@ static struct eng_jv eval_dict(struct eng_jctx *c, const struct eng_jnode *n)
 static struct eng_jv eval_concat(struct eng_jctx *c, const struct eng_jnode *n)
 {
     const struct eng_jstr *s = eng_j_str(c, eng_j_eval(c, n->kids[0]));
-    if (n->n_kids == 2) return eng_jv_str(eng_j_concat(c, s, eng_j_str(c, eng_j_eval(c, n->kids[1]))));
+    if (n->n_kids == 2)
+        return eng_jv_str(eng_j_concat(c, s, eng_j_str(c, eng_j_eval(c, n->kids[1]))));
     struct eng_jbuf *b = eng_j_buf(c, 0);
     eng_j_put_str(c, b, s);
-    for (size_t i = 1; i < n->n_kids; i++) eng_j_put_value(c, b, eng_j_eval(c, n->kids[i]));
+    for (size_t i = 1; i < n->n_kids; i++)
+        eng_j_put_value(c, b, eng_j_eval(c, n->kids[i]));
     return eng_jv_str(eng_j_done(c, b));
 }
 

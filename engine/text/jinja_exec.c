@@ -49,7 +49,8 @@ void eng_j_assign(struct eng_jctx *c, const struct eng_jnode *target, struct eng
         if (l->n != target->n_kids)
             eng_j_raise(c, "%s values to unpack (expected %zu, got %zu)",
                         l->n < target->n_kids ? "not enough" : "too many", target->n_kids, l->n);
-        for (size_t i = 0; i < l->n; i++) eng_j_assign(c, target->kids[i], l->v[i]);
+        for (size_t i = 0; i < l->n; i++)
+            eng_j_assign(c, target->kids[i], l->v[i]);
     }
 }
 
@@ -68,7 +69,8 @@ static struct eng_jv new_macro(struct eng_jctx *c, const struct eng_jnode *n)
     struct eng_jmacro *m = eng_j_alloc(c, sizeof(*m));
     m->def = n->macro;
     m->scope = c->scope;
-    for (struct eng_jscope *s = c->scope; s && !s->captured; s = s->up) s->captured = true;
+    for (struct eng_jscope *s = c->scope; s && !s->captured; s = s->up)
+        s->captured = true;
     return (struct eng_jv){.t = J_MACRO, .mac = m};
 }
 
@@ -95,9 +97,11 @@ static enum eng_jflow exec_with(struct eng_jctx *c, const struct eng_jnode *n)
 {
     /* All values are evaluated outside of the new scope. */
     struct eng_jv *v = eng_j_alloc_n(c, n->n_kids + 1, sizeof(*v));
-    for (size_t i = 0; i + 1 < n->n_kids; i += 2) v[i] = eng_j_eval(c, n->kids[i + 1]);
+    for (size_t i = 0; i + 1 < n->n_kids; i += 2)
+        v[i] = eng_j_eval(c, n->kids[i + 1]);
     struct eng_jscope *old = eng_j_push_scope(c);
-    for (size_t i = 0; i + 1 < n->n_kids; i += 2) eng_j_assign(c, n->kids[i], v[i]);
+    for (size_t i = 0; i + 1 < n->n_kids; i += 2)
+        eng_j_assign(c, n->kids[i], v[i]);
     enum eng_jflow flow = eng_j_exec(c, n->c);
     c->scope = old;
     return flow;
@@ -116,7 +120,8 @@ static enum eng_jflow exec_block(struct eng_jctx *c, const struct eng_jnode *n)
 {
     enum eng_jflow flow = J_FLOW_NEXT;
     eng_j_enter(c);
-    for (size_t i = 0; flow == J_FLOW_NEXT && i < n->n_kids; i++) flow = eng_j_exec(c, n->kids[i]);
+    for (size_t i = 0; flow == J_FLOW_NEXT && i < n->n_kids; i++)
+        flow = eng_j_exec(c, n->kids[i]);
     eng_j_leave(c);
     return flow;
 }

@@ -1,5 +1,5 @@
-/* Filters of chat templates that call other filters and tests (map, select, reject and theirs), and the
- * numeric ones. */
+/* Filters of chat templates that call other filters and tests (map, select, reject and theirs), and
+ * the numeric ones. */
 #include "engine/text/jinja_value.h"
 
 #include <inttypes.h>
@@ -19,7 +19,8 @@ static struct eng_jv map_attribute(struct eng_jctx *c, struct eng_jv v, const st
     struct eng_jlist *out = eng_j_list(c, 0, eng_jv_client(v));
     eng_j_bind(c, a, "attribute default?", o);
     struct eng_jit it = eng_j_iter(c, v);
-    while (eng_j_next(c, &it, &item)) eng_j_push(c, out, eng_j_attr_path(c, item, o[0], o[1]));
+    while (eng_j_next(c, &it, &item))
+        eng_j_push(c, out, eng_j_attr_path(c, item, o[0], o[1]));
     return eng_jv_gen(c, out, "generator");
 }
 
@@ -43,13 +44,14 @@ static struct eng_jv f_map(struct eng_jctx *c, struct eng_jv v, const struct eng
     rest.npos--;
     struct eng_jit it = eng_j_iter(c, v);
     eng_j_enter(c);
-    while (eng_j_next(c, &it, &item)) eng_j_push(c, out, fn(c, item, &rest));
+    while (eng_j_next(c, &it, &item))
+        eng_j_push(c, out, fn(c, item, &rest));
     eng_j_leave(c);
     return eng_jv_gen(c, out, "generator");
 }
 
-static struct eng_jv choose(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a, bool keep,
-                            bool by_attr)
+static struct eng_jv choose(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
+                            bool keep, bool by_attr)
 {
     struct eng_jv item, attr = {.t = J_ABSENT};
     struct eng_jlist *out = eng_j_list(c, 0, eng_jv_client(v));
@@ -99,8 +101,8 @@ static struct eng_jv f_rejectattr(struct eng_jctx *c, struct eng_jv v, const str
 }
 
 const struct eng_jnamed eng_j_filters_sel[] = {
-    {"map", f_map}, {"reject", f_reject}, {"rejectattr", f_rejectattr}, {"select", f_select},
-    {"selectattr", f_selectattr},
+    {"map", f_map},       {"reject", f_reject},         {"rejectattr", f_rejectattr},
+    {"select", f_select}, {"selectattr", f_selectattr},
 };
 const size_t eng_j_n_filters_sel = CN_ARRAY_LEN(eng_j_filters_sel);
 
@@ -114,7 +116,10 @@ static bool parse_int(struct eng_jctx *c, const struct eng_jstr *s, int64_t base
     bool minus = p < end && *p == '-', any = false, gap = true;
     if (p < end && (*p == '-' || *p == '+')) p++;
     if (end - p > 2 && p[0] == '0') {
-        int64_t k = (p[1] | 0x20) == 'x' ? 16 : (p[1] | 0x20) == 'o' ? 8 : (p[1] | 0x20) == 'b' ? 2 : 0;
+        int64_t k = (p[1] | 0x20) == 'x'   ? 16
+                    : (p[1] | 0x20) == 'o' ? 8
+                    : (p[1] | 0x20) == 'b' ? 2
+                                           : 0;
         if (k && (base == k || base == 0)) {
             base = k;
             p += 2;
@@ -130,8 +135,9 @@ static bool parse_int(struct eng_jctx *c, const struct eng_jstr *s, int64_t base
             gap = true;
             continue;
         }
-        int64_t d = *p >= '0' && *p <= '9' ? *p - '0'
-                    : (*p | 0x20) >= 'a' && (*p | 0x20) <= 'z' ? (*p | 0x20) - 'a' + 10 : 99;
+        int64_t d = *p >= '0' && *p <= '9'                     ? *p - '0'
+                    : (*p | 0x20) >= 'a' && (*p | 0x20) <= 'z' ? (*p | 0x20) - 'a' + 10
+                                                               : 99;
         if (d >= base) return false;
         if (__builtin_mul_overflow(r, base, &r) || __builtin_sub_overflow(r, d, &r))
             eng_j_raise(c, "an integer does not fit in 64 bits");
@@ -216,7 +222,8 @@ static struct eng_jv f_abs(struct eng_jctx *c, struct eng_jv v, const struct eng
     return eng_j_negate(c, v, eng_jv_i(v) < 0);
 }
 
-/* Python's round(): correctly rounded at the decimal digit, halves of exact binary values to even. */
+/* Python's round(): correctly rounded at the decimal digit, halves of exact binary values to even.
+ */
 static double round_at(double d, int64_t digits)
 {
     char z[400];
@@ -255,7 +262,8 @@ static struct eng_jv f_round(struct eng_jctx *c, struct eng_jv v, const struct e
     return eng_jv_taint(v.t == J_FLOAT ? eng_jv_float(d) : double_to_int(c, d), v.client);
 }
 
-static struct eng_jv f_filesizeformat(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
+static struct eng_jv f_filesizeformat(struct eng_jctx *c, struct eng_jv v,
+                                      const struct eng_jargs *a)
 {
     static const char *const names[2][8] = {
         {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"},
@@ -274,14 +282,15 @@ static struct eng_jv f_filesizeformat(struct eng_jctx *c, struct eng_jv v, const
         snprintf(z, sizeof(z), "%" PRId64 " Bytes", (int64_t)d);
     } else {
         size_t i = 0;
-        for (unit *= base; i < 7 && d >= unit; i++) unit *= base;
+        for (unit *= base; i < 7 && d >= unit; i++)
+            unit *= base;
         snprintf(z, sizeof(z), "%.1f %s", base * d / unit, names[binary][i]);
     }
     return eng_jv_str(eng_j_copy(c, z, strlen(z), !eng_jv_client(v)));
 }
 
 const struct eng_jnamed eng_j_filters_num[] = {
-    {"abs", f_abs}, {"filesizeformat", f_filesizeformat}, {"float", f_float}, {"int", f_int},
+    {"abs", f_abs},     {"filesizeformat", f_filesizeformat}, {"float", f_float}, {"int", f_int},
     {"round", f_round},
 };
 const size_t eng_j_n_filters_num = CN_ARRAY_LEN(eng_j_filters_num);

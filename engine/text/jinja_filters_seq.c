@@ -1,5 +1,5 @@
-/* Filters of chat templates on sequences and mappings. Where Python returns a generator, so do these:
- * it can be walked once and is no JSON. */
+/* Filters of chat templates on sequences and mappings. Where Python returns a generator, so do
+ * these: it can be walked once and is no JSON. */
 #include "engine/text/jinja_value.h"
 
 #include <string.h>
@@ -8,7 +8,8 @@ static struct eng_jv f_length(struct eng_jctx *c, struct eng_jv v, const struct 
 {
     size_t n;
     eng_j_bind(c, a, "", NULL);
-    if (!eng_j_len(c, v, &n)) eng_j_raise(c, "object of type '%s' has no len()", eng_j_type_name(v));
+    if (!eng_j_len(c, v, &n))
+        eng_j_raise(c, "object of type '%s' has no len()", eng_j_type_name(v));
     return eng_jv_int((int64_t)n);
 }
 
@@ -57,7 +58,8 @@ static struct eng_jv f_last(struct eng_jctx *c, struct eng_jv v, const struct en
     if (!reversible(v)) eng_j_raise(c, "'%s' object is not reversible", eng_j_type_name(v));
     if (v.t == J_STR && v.s->n) {
         size_t at = v.s->n - 1;
-        while (at && ((unsigned char)v.s->p[at] & 0xc0) == 0x80) at--;
+        while (at && ((unsigned char)v.s->p[at] & 0xc0) == 0x80)
+            at--;
         return eng_jv_str(eng_j_sub(c, v.s, at, v.s->n - at));
     }
     struct eng_jlist *l = eng_j_to_list(c, v);
@@ -113,7 +115,8 @@ static struct eng_jv f_slice(struct eng_jctx *c, struct eng_jv v, const struct e
     for (size_t i = 0; i < (size_t)slices; i++) {
         struct eng_jlist *tmp = eng_j_list(c, 0, l->client);
         eng_j_step(c, 1);
-        for (size_t n = per + (i < extra); n > 0; n--) eng_j_push(c, tmp, l->v[at++]);
+        for (size_t n = per + (i < extra); n > 0; n--)
+            eng_j_push(c, tmp, l->v[at++]);
         if (o[1].t != J_ABSENT && o[1].t != J_NONE && i >= extra) eng_j_push(c, tmp, o[1]);
         eng_j_push(c, out, eng_jv_list(tmp));
     }
@@ -151,7 +154,8 @@ static struct eng_jv key_sorted(struct eng_jctx *c, struct eng_jv v)
     if (v.t == J_DICT) {
         struct eng_jlist *keys = eng_j_to_list(c, v);
         bool text = true;
-        for (size_t i = 0; i < keys->n; i++) text &= keys->v[i].t == J_STR;
+        for (size_t i = 0; i < keys->n; i++)
+            text &= keys->v[i].t == J_STR;
         if (text) {
             struct eng_jv *by = eng_j_alloc_n(c, keys->n + 1, sizeof(*by));
             if (keys->n) memcpy(by, keys->v, keys->n * sizeof(*by));
@@ -159,12 +163,12 @@ static struct eng_jv key_sorted(struct eng_jctx *c, struct eng_jv v)
         }
         struct eng_jdict *m = eng_j_dict(c, v.m->client);
         for (size_t i = 0; i < keys->n; i++)
-            eng_j_dict_set(c, m, keys->v[i],
-                           key_sorted(c, *eng_j_dict_get(c, v.m, keys->v[i])));
+            eng_j_dict_set(c, m, keys->v[i], key_sorted(c, *eng_j_dict_get(c, v.m, keys->v[i])));
         v.m = m;
     } else {
         struct eng_jlist *l = eng_j_list(c, v.l->n, v.l->client);
-        for (size_t i = 0; i < v.l->n; i++) eng_j_push(c, l, key_sorted(c, v.l->v[i]));
+        for (size_t i = 0; i < v.l->n; i++)
+            eng_j_push(c, l, key_sorted(c, v.l->v[i]));
         v.l = l;
     }
     eng_j_leave(c);
@@ -263,8 +267,8 @@ static struct eng_jv f_sort(struct eng_jctx *c, struct eng_jv v, const struct en
     struct eng_jv o[3];
     eng_j_bind(c, a, "reverse? case_sensitive? attribute?", o);
     struct eng_jlist *l = eng_j_to_list(c, v);
-    struct eng_jv *keys = sort_keys(c, l, o[2], (struct eng_jv){.t = J_ABSENT},
-                                    eng_j_truth(c, o[1]));
+    struct eng_jv *keys =
+        sort_keys(c, l, o[2], (struct eng_jv){.t = J_ABSENT}, eng_j_truth(c, o[1]));
     eng_j_sort(c, l, keys, eng_j_truth(c, o[0]));
     return eng_jv_list(l);
 }
@@ -284,8 +288,8 @@ static struct eng_jv f_dictsort(struct eng_jctx *c, struct eng_jv v, const struc
     if (v.t != J_DICT) eng_j_raise(c, "'%s' object has no attribute 'items'", eng_j_type_name(v));
     struct eng_jview w = {.m = v.m, .kind = J_ITEMS};
     struct eng_jlist *l = eng_j_to_list(c, (struct eng_jv){.t = J_VIEW, .view = &w});
-    struct eng_jv *keys = sort_keys(c, l, eng_jv_int(by_value), (struct eng_jv){.t = J_ABSENT},
-                                    eng_j_truth(c, o[0]));
+    struct eng_jv *keys =
+        sort_keys(c, l, eng_jv_int(by_value), (struct eng_jv){.t = J_ABSENT}, eng_j_truth(c, o[0]));
     eng_j_sort(c, l, keys, eng_j_truth(c, o[2]));
     return eng_jv_list(l);
 }
@@ -332,7 +336,8 @@ static struct eng_jv f_unique(struct eng_jctx *c, struct eng_jv v, const struct 
     return eng_jv_gen(c, out, "generator");
 }
 
-static struct eng_jv extreme(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a, int want)
+static struct eng_jv extreme(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
+                             int want)
 {
     struct eng_jv o[2];
     eng_j_bind(c, a, "case_sensitive? attribute?", o);
@@ -372,11 +377,11 @@ static struct eng_jv f_sum(struct eng_jctx *c, struct eng_jv v, const struct eng
 }
 
 const struct eng_jnamed eng_j_filters_seq[] = {
-    {"attr", f_attr}, {"batch", f_batch}, {"count", f_length}, {"d", f_default},
-    {"default", f_default}, {"dictsort", f_dictsort}, {"first", f_first}, {"groupby", f_groupby},
-    {"items", f_items}, {"join", f_join}, {"last", f_last}, {"length", f_length}, {"list", f_list},
-    {"max", f_max}, {"min", f_min}, {"pprint", f_pprint}, {"reverse", f_reverse},
-    {"slice", f_slice}, {"sort", f_sort}, {"string", f_string}, {"sum", f_sum},
-    {"tojson", eng_j_tojson}, {"unique", f_unique},
+    {"attr", f_attr},       {"batch", f_batch},       {"count", f_length},  {"d", f_default},
+    {"default", f_default}, {"dictsort", f_dictsort}, {"first", f_first},   {"groupby", f_groupby},
+    {"items", f_items},     {"join", f_join},         {"last", f_last},     {"length", f_length},
+    {"list", f_list},       {"max", f_max},           {"min", f_min},       {"pprint", f_pprint},
+    {"reverse", f_reverse}, {"slice", f_slice},       {"sort", f_sort},     {"string", f_string},
+    {"sum", f_sum},         {"tojson", eng_j_tojson}, {"unique", f_unique},
 };
 const size_t eng_j_n_filters_seq = CN_ARRAY_LEN(eng_j_filters_seq);

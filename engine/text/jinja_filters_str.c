@@ -33,8 +33,8 @@ static struct eng_jv f_trim(struct eng_jctx *c, struct eng_jv v, const struct en
 {
     struct eng_jv o;
     eng_j_bind(c, a, "chars?", &o);
-    const struct eng_jstr *chars = o.t == J_ABSENT || o.t == J_NONE ? NULL
-                                   : eng_j_want_str(c, o, "strip arg");
+    const struct eng_jstr *chars =
+        o.t == J_ABSENT || o.t == J_NONE ? NULL : eng_j_want_str(c, o, "strip arg");
     return eng_jv_str(eng_j_strip(c, soft(c, v).s, chars, true, true));
 }
 
@@ -67,7 +67,8 @@ static struct eng_jv f_format(struct eng_jctx *c, struct eng_jv v, const struct 
     for (size_t i = 0; i < a->nkw; i++)
         eng_j_dict_set(c, m, eng_jv_str(a->kw[i].name), a->kw[i].v);
     struct eng_jlist *l = eng_j_list(c, a->npos, false);
-    for (size_t i = 0; i < a->npos; i++) eng_j_push(c, l, a->pos[i]);
+    for (size_t i = 0; i < a->npos; i++)
+        eng_j_push(c, l, a->pos[i]);
     return eng_j_percent(c, soft(c, v).s, a->nkw ? eng_jv_dict(m) : eng_jv_tuple(l));
 }
 
@@ -156,7 +157,8 @@ static struct eng_jv f_truncate(struct eng_jctx *c, struct eng_jv v, const struc
     if (length < n_end || leeway < 0)
         eng_j_raise(c, "the length or leeway of truncate is too small");
     size_t len;
-    if (!eng_j_len(c, v, &len)) eng_j_raise(c, "object of type '%s' has no len()", eng_j_type_name(v));
+    if (!eng_j_len(c, v, &len))
+        eng_j_raise(c, "object of type '%s' has no len()", eng_j_type_name(v));
     if ((uint64_t)len <= (uint64_t)length + (uint64_t)leeway) return v;
     const struct eng_jstr *s = eng_j_want_str(c, v, "the value of truncate");
     const struct eng_jstr *cut = eng_j_sub(c, s, 0, eng_j_off(s, (size_t)(length - n_end)));
@@ -189,7 +191,8 @@ static bool wrap_space(char ch)
     return ch == ' ' || (ch >= 9 && ch <= 13);
 }
 
-/* The next chunk of a line from i: white space, or a word, which ends after a hyphen between letters. */
+/* The next chunk of a line from i: white space, or a word, which ends after a hyphen between
+ * letters. */
 static size_t chunk_end(const struct eng_jstr *s, size_t i, size_t to, bool hyphens)
 {
     bool space = wrap_space(s->p[i]);
@@ -199,11 +202,12 @@ static size_t chunk_end(const struct eng_jstr *s, size_t i, size_t to, bool hyph
         uint32_t cp = eng_j_cp_next(s, &i);
         if (space || !hyphens || cp != '-' || prev < from + 2 || i >= to) continue;
         size_t k = i, back = prev;
-        do back--;
+        do
+            back--;
         while (back > from && ((unsigned char)s->p[back] & 0xc0) == 0x80);
         size_t at = back;
-        if (eng_j_is_alpha(eng_j_cp_next(s, &at)) && eng_j_is_alpha(eng_j_cp_next(s, &k)) && k < to &&
-            (eng_j_is_alpha(eng_j_cp_next(s, &k)) || s->p[k - 1] == '-'))
+        if (eng_j_is_alpha(eng_j_cp_next(s, &at)) && eng_j_is_alpha(eng_j_cp_next(s, &k)) &&
+            k < to && (eng_j_is_alpha(eng_j_cp_next(s, &k)) || s->p[k - 1] == '-'))
             return i;
     }
     return i;
@@ -269,7 +273,8 @@ static struct eng_jv f_wordwrap(struct eng_jctx *c, struct eng_jv v, const struc
     bool break_long = o[1].t == J_ABSENT || eng_j_truth(c, o[1]);
     bool hyphens = o[3].t == J_ABSENT || eng_j_truth(c, o[3]);
     const struct eng_jstr *sep = o[2].t == J_ABSENT || o[2].t == J_NONE
-                                     ? eng_j_lit(c, "\n") : eng_j_want_str(c, o[2], "wrapstring");
+                                     ? eng_j_lit(c, "\n")
+                                     : eng_j_want_str(c, o[2], "wrapstring");
     const struct eng_jstr *s = eng_j_want_str(c, v, "the value of wordwrap");
     if (width <= 0) eng_j_raise(c, "invalid width (must be > 0)");
     struct eng_jbuf *b = eng_j_buf(c, s->n);
@@ -352,9 +357,11 @@ static struct eng_jv f_xmlattr(struct eng_jctx *c, struct eng_jv v, const struct
 /* One entity at i ("&...;"): its character and length, or 0. Numbers and the names of markup. */
 static size_t entity(const struct eng_jstr *s, size_t i, uint32_t *cp)
 {
-    static const struct { const char *name; uint32_t cp; } names[] = {
-        {"amp;", '&'}, {"lt;", '<'}, {"gt;", '>'}, {"quot;", '"'}, {"apos;", '\''},
-        {"nbsp;", 0xa0}};
+    static const struct {
+        const char *name;
+        uint32_t cp;
+    } names[] = {{"amp;", '&'},  {"lt;", '<'},    {"gt;", '>'},
+                 {"quot;", '"'}, {"apos;", '\''}, {"nbsp;", 0xa0}};
     size_t n = s->n - i - 1;
     const char *p = s->p + i + 1;
     for (size_t k = 0; k < CN_ARRAY_LEN(names); k++) {
@@ -370,7 +377,8 @@ static size_t entity(const struct eng_jstr *s, size_t i, uint32_t *cp)
         char ch = p[k];
         uint32_t d = ch >= '0' && ch <= '9' ? (uint32_t)(ch - '0')
                      : hex && (ch | 0x20) >= 'a' && (ch | 0x20) <= 'f'
-                         ? (uint32_t)((ch | 0x20) - 'a') + 10 : 99;
+                         ? (uint32_t)((ch | 0x20) - 'a') + 10
+                         : 99;
         if (d == 99) break;
         *cp = *cp * (hex ? 16 : 10) + d;
     }
@@ -397,7 +405,8 @@ static const struct eng_jstr *unescape(struct eng_jctx *c, const struct eng_jstr
     return eng_j_done(c, b);
 }
 
-/* Tags and comments go, white space becomes single spaces, the common entities become characters. */
+/* Tags and comments go, white space becomes single spaces, the common entities become characters.
+ */
 static struct eng_jv f_striptags(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
 {
     eng_j_bind(c, a, "", NULL);
@@ -432,10 +441,24 @@ static struct eng_jv f_striptags(struct eng_jctx *c, struct eng_jv v, const stru
 }
 
 const struct eng_jnamed eng_j_filters_str[] = {
-    {"capitalize", f_capitalize}, {"center", f_center}, {"e", f_escape}, {"escape", f_escape},
-    {"forceescape", f_forceescape}, {"format", f_format}, {"indent", f_indent}, {"lower", f_lower},
-    {"replace", f_replace}, {"safe", f_safe}, {"striptags", f_striptags}, {"title", f_title},
-    {"trim", f_trim}, {"truncate", f_truncate}, {"upper", f_upper}, {"urlencode", f_urlencode},
-    {"wordcount", f_wordcount}, {"wordwrap", f_wordwrap}, {"xmlattr", f_xmlattr},
+    {"capitalize", f_capitalize},
+    {"center", f_center},
+    {"e", f_escape},
+    {"escape", f_escape},
+    {"forceescape", f_forceescape},
+    {"format", f_format},
+    {"indent", f_indent},
+    {"lower", f_lower},
+    {"replace", f_replace},
+    {"safe", f_safe},
+    {"striptags", f_striptags},
+    {"title", f_title},
+    {"trim", f_trim},
+    {"truncate", f_truncate},
+    {"upper", f_upper},
+    {"urlencode", f_urlencode},
+    {"wordcount", f_wordcount},
+    {"wordwrap", f_wordwrap},
+    {"xmlattr", f_xmlattr},
 };
 const size_t eng_j_n_filters_str = CN_ARRAY_LEN(eng_j_filters_str);

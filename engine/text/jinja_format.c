@@ -26,10 +26,12 @@ void eng_j_put_padded(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_j
         break;
     }
     if (f->align == '=') eng_j_put_sub(c, b, s, 0, sign);
-    for (int64_t i = 0; i < left; i++) eng_j_put_cp(c, b, f->fill, f->trusted);
+    for (int64_t i = 0; i < left; i++)
+        eng_j_put_cp(c, b, f->fill, f->trusted);
     size_t from = f->align == '=' ? sign : 0;
     eng_j_put_sub(c, b, s, from, s->n - from);
-    for (int64_t i = left; i < pad; i++) eng_j_put_cp(c, b, f->fill, f->trusted);
+    for (int64_t i = left; i < pad; i++)
+        eng_j_put_cp(c, b, f->fill, f->trusted);
 }
 
 const char *eng_j_float_digits(struct eng_jctx *c, double d, char type, int64_t prec, bool alt)
@@ -53,7 +55,7 @@ struct spec {
     bool left, plus, space, zero, alt;
     int64_t width, prec; /* prec -1: none */
     char type;
-    bool trusted;        /* the specification is the template's */
+    bool trusted; /* the specification is the template's */
 };
 
 struct percent {
@@ -117,12 +119,18 @@ static struct spec parse_spec(struct percent *p)
     if (peek(p) == '(') mapping_key(p);
     for (;; p->i++) {
         char ch = peek(p);
-        if (ch == '-') s.left = true;
-        else if (ch == '+') s.plus = true;
-        else if (ch == ' ') s.space = true;
-        else if (ch == '#') s.alt = true;
-        else if (ch == '0') s.zero = true;
-        else break;
+        if (ch == '-')
+            s.left = true;
+        else if (ch == '+')
+            s.plus = true;
+        else if (ch == ' ')
+            s.space = true;
+        else if (ch == '#')
+            s.alt = true;
+        else if (ch == '0')
+            s.zero = true;
+        else
+            break;
     }
     s.width = number_or_star(p);
     if (s.width < 0) {
@@ -134,7 +142,8 @@ static struct spec parse_spec(struct percent *p)
         s.prec = number_or_star(p);
         if (s.prec < 0) s.prec = 0;
     }
-    while (peek(p) == 'l' || peek(p) == 'h' || peek(p) == 'L') p->i++;
+    while (peek(p) == 'l' || peek(p) == 'h' || peek(p) == 'L')
+        p->i++;
     s.type = peek(p);
     p->i++;
     return s;
@@ -167,9 +176,12 @@ static const struct eng_jstr *int_form(struct eng_jctx *c, const struct spec *s,
 {
     char digits[32], sign = i < 0 ? '-' : s->plus ? '+' : s->space ? ' ' : 0;
     uint64_t u = i < 0 ? -(uint64_t)i : (uint64_t)i;
-    snprintf(digits, sizeof(digits), s->type == 'o' ? "%" PRIo64
-                                     : s->type == 'x' ? "%" PRIx64
-                                     : s->type == 'X' ? "%" PRIX64 : "%" PRIu64, u);
+    snprintf(digits, sizeof(digits),
+             s->type == 'o'   ? "%" PRIo64
+             : s->type == 'x' ? "%" PRIx64
+             : s->type == 'X' ? "%" PRIX64
+                              : "%" PRIu64,
+             u);
     struct eng_jbuf *b = eng_j_buf(c, 40);
     if (sign) eng_j_put(c, b, &sign, 1, t);
     if (s->alt && (s->type == 'o' || s->type == 'x' || s->type == 'X')) {
@@ -251,15 +263,19 @@ static void put_one(struct percent *p, const struct spec *s)
         eng_j_raise(c, "unsupported format character");
     }
     bool zero = s->zero && number && !s->left;
-    struct eng_jfill f = {.align = s->left ? '<' : zero ? '=' : '>', .fill = zero ? '0' : ' ',
-                          .width = s->width, .trusted = t};
+    struct eng_jfill f = {.align = s->left ? '<'
+                                   : zero  ? '='
+                                           : '>',
+                          .fill = zero ? '0' : ' ',
+                          .width = s->width,
+                          .trusted = t};
     eng_j_put_padded(c, p->b, r, lead, &f);
 }
 
 struct eng_jv eng_j_percent(struct eng_jctx *c, const struct eng_jstr *fmt, struct eng_jv arg)
 {
-    struct percent p = {.c = c, .fmt = fmt, .b = eng_j_buf(c, fmt->n), .arg = arg, .list = &arg,
-                        .n = 1};
+    struct percent p = {
+        .c = c, .fmt = fmt, .b = eng_j_buf(c, fmt->n), .arg = arg, .list = &arg, .n = 1};
     p.mapping = arg.t == J_DICT || arg.t == J_LIST || arg.t == J_RANGE || arg.t == J_UNDEF;
     if (arg.t == J_TUPLE) {
         p.list = arg.l->v;

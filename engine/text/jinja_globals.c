@@ -22,8 +22,7 @@ static struct eng_jv fn_range(struct eng_jctx *c, struct eng_jv self, const stru
                                 : (uint64_t)r->start - (uint64_t)r->stop;
     bool empty = r->step > 0 ? r->stop <= r->start : r->stop >= r->start;
     r->n = empty ? 0 : (size_t)((span - 1) / step) + 1;
-    if (r->n > MAX_RANGE)
-        eng_j_raise(c, "range too big: at most %d items are allowed", MAX_RANGE);
+    if (r->n > MAX_RANGE) eng_j_raise(c, "range too big: at most %d items are allowed", MAX_RANGE);
     bool client = v[0].client || v[1].client || v[2].client;
     return (struct eng_jv){.t = J_RANGE, .client = client, .r = r};
 }
@@ -113,7 +112,8 @@ static struct eng_jv fn_cycler(struct eng_jctx *c, struct eng_jv self, const str
 {
     struct eng_jv y = new_cycler(c, J_CYCLER);
     if (!a->npos || a->nkw) eng_j_raise(c, "at least one item has to be provided");
-    for (size_t i = 0; i < a->npos; i++) eng_j_push(c, y.cyc->l, a->pos[i]);
+    for (size_t i = 0; i < a->npos; i++)
+        eng_j_push(c, y.cyc->l, a->pos[i]);
     return y;
 }
 
@@ -126,9 +126,12 @@ static struct eng_jv fn_joiner(struct eng_jctx *c, struct eng_jv self, const str
 }
 
 static const struct eng_jnamed globals[] = {
-    {"cycler", fn_cycler},       {"dict", fn_dict},
-    {"joiner", fn_joiner},       {"namespace", fn_namespace},
-    {"raise_exception", fn_raise}, {"range", fn_range},
+    {"cycler", fn_cycler},
+    {"dict", fn_dict},
+    {"joiner", fn_joiner},
+    {"namespace", fn_namespace},
+    {"raise_exception", fn_raise},
+    {"range", fn_range},
     {"strftime_now", fn_strftime_now},
 };
 
@@ -166,7 +169,8 @@ static struct eng_jv loop_cycle(struct eng_jctx *c, struct eng_jv self, const st
 static struct eng_jv loop_changed(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
 {
     struct eng_jlist *l = eng_j_list(c, a->npos, false), *last = self.loop->changed;
-    for (size_t i = 0; i < a->npos; i++) eng_j_push(c, l, a->pos[i]);
+    for (size_t i = 0; i < a->npos; i++)
+        eng_j_push(c, l, a->pos[i]);
     self.loop->changed = l;
     return eng_jv_bool(!last || !eng_j_equal(c, eng_jv_list(last), eng_jv_list(l)));
 }
@@ -228,7 +232,8 @@ static struct eng_jv copy(struct eng_jctx *c, struct eng_jv self, const struct e
     return self;
 }
 
-static struct eng_jv dict_fromkeys(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
+static struct eng_jv dict_fromkeys(struct eng_jctx *c, struct eng_jv self,
+                                   const struct eng_jargs *a)
 {
     struct eng_jv v[2], item;
     eng_j_bind(c, a, ".keys .value?", v);
@@ -245,7 +250,8 @@ static struct eng_jv seq_count(struct eng_jctx *c, struct eng_jv self, const str
     int64_t n = 0;
     eng_j_bind(c, a, ".value", &v);
     struct eng_jit it = eng_j_iter(c, self);
-    while (eng_j_next(c, &it, &item)) n += eng_j_equal(c, item, v);
+    while (eng_j_next(c, &it, &item))
+        n += eng_j_equal(c, item, v);
     return eng_jv_int(n);
 }
 
@@ -274,13 +280,14 @@ static struct eng_jv bit_length(struct eng_jctx *c, struct eng_jv self, const st
 {
     eng_j_bind(c, a, "", NULL);
     int64_t i = eng_jv_i(self), n = 0;
-    for (uint64_t u = i < 0 ? -(uint64_t)i : (uint64_t)i; u; u >>= 1) n++;
+    for (uint64_t u = i < 0 ? -(uint64_t)i : (uint64_t)i; u; u >>= 1)
+        n++;
     return eng_jv_int(n);
 }
 
 static const struct eng_jnamed dict_methods[] = {
-    {"copy", copy},       {"fromkeys", dict_fromkeys}, {"get", dict_get},
-    {"items", dict_items}, {"keys", dict_keys},        {"values", dict_values},
+    {"copy", copy},        {"fromkeys", dict_fromkeys}, {"get", dict_get},
+    {"items", dict_items}, {"keys", dict_keys},         {"values", dict_values},
 };
 static const struct eng_jnamed list_methods[] = {
     {"copy", copy}, {"count", seq_count}, {"index", seq_index}};
@@ -292,7 +299,10 @@ static const struct eng_jnamed float_methods[] = {{"conjugate", copy}, {"is_inte
 
 eng_jfn *eng_j_find_method(struct eng_jv v, const struct eng_jstr *name, const char **canonical)
 {
-    static const struct { const struct eng_jnamed *t; size_t n; } by_type[J_JOINER + 1] = {
+    static const struct {
+        const struct eng_jnamed *t;
+        size_t n;
+    } by_type[J_JOINER + 1] = {
         [J_DICT] = {dict_methods, CN_ARRAY_LEN(dict_methods)},
         [J_LIST] = {list_methods, CN_ARRAY_LEN(list_methods)},
         [J_TUPLE] = {tuple_methods, CN_ARRAY_LEN(tuple_methods)},

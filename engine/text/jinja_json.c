@@ -1,5 +1,5 @@
-/* JSON in chat templates: a client's JSON to values, and the filter tojson, which writes what Python's
- * json.dumps writes (with ensure_ascii off, as the reference renderer has it). */
+/* JSON in chat templates: a client's JSON to values, and the filter tojson, which writes what
+ * Python's json.dumps writes (with ensure_ascii off, as the reference renderer has it). */
 #include "engine/text/jinja_value.h"
 
 #include <inttypes.h>
@@ -71,7 +71,8 @@ static void newline(struct dump *d, uint32_t level, bool trusted)
 {
     if (!d->indent) return;
     eng_j_put(d->c, d->b, "\n", 1, trusted);
-    for (uint32_t i = 0; i < level; i++) put_struct(d, d->indent, trusted);
+    for (uint32_t i = 0; i < level; i++)
+        put_struct(d, d->indent, trusted);
 }
 
 static void put_json_str(struct dump *d, const struct eng_jstr *s)
@@ -162,7 +163,8 @@ static void put_key(struct dump *d, struct eng_jv k)
 static struct eng_jdict *sorted(struct eng_jctx *c, struct eng_jdict *m)
 {
     struct eng_jlist *keys = eng_j_list(c, m->n, false);
-    for (size_t i = 0; i < m->n; i++) eng_j_push(c, keys, m->e[i].k);
+    for (size_t i = 0; i < m->n; i++)
+        eng_j_push(c, keys, m->e[i].k);
     struct eng_jv *by = eng_j_alloc_n(c, m->n + 1, sizeof(*by));
     if (m->n) memcpy(by, keys->v, m->n * sizeof(*by));
     eng_j_sort(c, keys, by, false);

@@ -12,7 +12,7 @@ struct lexer {
     uint32_t line;
     bool line_starting; /* the last tag ended with a newline (or there was none) */
     struct eng_jtoks *out;
-    char *stack;        /* closing brackets that are still due */
+    char *stack; /* closing brackets that are still due */
     size_t n_stack, cap_stack;
 };
 
@@ -26,7 +26,8 @@ static void emit(struct lexer *x, enum eng_jtok_type type, size_t from, size_t n
 /* Moves to `to`, counting lines. */
 static void advance(struct lexer *x, size_t to)
 {
-    for (; x->i < to; x->i++) x->line += x->s[x->i] == '\n';
+    for (; x->i < to; x->i++)
+        x->line += x->s[x->i] == '\n';
 }
 
 /* Length of the white space at i (Unicode's, as Python's \s). */
@@ -34,7 +35,8 @@ static size_t space_len(const struct lexer *x, size_t i)
 {
     uint32_t cp;
     size_t from = i, n;
-    while (i < x->n && (n = cn_utf8_decode(x->s + i, x->n - i, &cp)) && eng_j_is_space(cp)) i += n;
+    while (i < x->n && (n = cn_utf8_decode(x->s + i, x->n - i, &cp)) && eng_j_is_space(cp))
+        i += n;
     return i - from;
 }
 
@@ -42,7 +44,8 @@ static size_t rstrip(const struct lexer *x, size_t from, size_t to)
 {
     while (to > from) {
         size_t i = to - 1;
-        while (i > from && ((unsigned char)x->s[i] & 0xc0) == 0x80) i--;
+        while (i > from && ((unsigned char)x->s[i] & 0xc0) == 0x80)
+            i--;
         uint32_t cp;
         if (!cn_utf8_decode(x->s + i, to - i, &cp) || !eng_j_is_space(cp)) break;
         to = i;
@@ -74,7 +77,8 @@ static void emit_data(struct lexer *x, size_t from, size_t to, char sign, bool v
         to = rstrip(x, from, to);
     } else if (sign != '+' && !variable) {
         size_t l = to;
-        while (l > from && x->s[l - 1] != '\n') l--;
+        while (l > from && x->s[l - 1] != '\n')
+            l--;
         if ((l > from || x->line_starting) && space_len(x, l) >= to - l) to = l;
     }
     if (to > from) emit(x, T_DATA, from, to - from);
@@ -142,15 +146,17 @@ static bool digit(const struct lexer *x, size_t i)
 
 static size_t digits(const struct lexer *x, size_t i)
 {
-    while (digit(x, i) || (i < x->n && x->s[i] == '_' && digit(x, i + 1))) i++;
+    while (digit(x, i) || (i < x->n && x->s[i] == '_' && digit(x, i + 1)))
+        i++;
     return i;
 }
 
 static size_t radix_digits(const struct lexer *x, size_t i, const char *set)
 {
     size_t from = i;
-    while (i < x->n && (strchr(set, x->s[i]) || (x->s[i] == '_' && i + 1 < x->n &&
-                                                 strchr(set, x->s[i + 1]) && x->s[i + 1])) &&
+    while (i < x->n &&
+           (strchr(set, x->s[i]) ||
+            (x->s[i] == '_' && i + 1 < x->n && strchr(set, x->s[i + 1]) && x->s[i + 1])) &&
            x->s[i])
         i++;
     return i > from ? i : 0;
@@ -184,7 +190,8 @@ static size_t lex_number(struct lexer *x, size_t i)
         if (kind == 'o') r = radix_digits(x, k, "01234567");
         if (kind == 'b') r = radix_digits(x, k, "01");
         if (!r) /* "007" is the number 00 and the number 7, which the parser refuses */
-            for (end = i; end < x->n && x->s[end] == '0';) end++;
+            for (end = i; end < x->n && x->s[end] == '0';)
+                end++;
     }
     if (r) end = r;
     emit(x, T_INT, from, end - from);
@@ -208,12 +215,16 @@ static size_t lex_string(struct lexer *x, size_t i)
 
 static size_t lex_operator(struct lexer *x, size_t i)
 {
-    static const struct { char z[3]; uint8_t type; } ops[] = {
-        {"//", T_FLOORDIV}, {"**", T_POW}, {"==", T_EQ}, {"!=", T_NE}, {">=", T_GE}, {"<=", T_LE},
-        {"+", T_ADD}, {"-", T_SUB}, {"/", T_DIV}, {"*", T_MUL}, {"%", T_MOD}, {"~", T_TILDE},
-        {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN}, {")", T_RPAREN}, {"{", T_LBRACE},
-        {"}", T_RBRACE}, {">", T_GT}, {"<", T_LT}, {"=", T_ASSIGN}, {".", T_DOT}, {":", T_COLON},
-        {"|", T_PIPE}, {",", T_COMMA}, {";", T_SEMICOLON},
+    static const struct {
+        char z[3];
+        uint8_t type;
+    } ops[] = {
+        {"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
+        {"<=", T_LE},       {"+", T_ADD},    {"-", T_SUB},      {"/", T_DIV},      {"*", T_MUL},
+        {"%", T_MOD},       {"~", T_TILDE},  {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
+        {")", T_RPAREN},    {"{", T_LBRACE}, {"}", T_RBRACE},   {">", T_GT},       {"<", T_LT},
+        {"=", T_ASSIGN},    {".", T_DOT},    {":", T_COLON},    {"|", T_PIPE},     {",", T_COMMA},
+        {";", T_SEMICOLON},
     };
     x->c->line = x->line;
     for (size_t k = 0; k < CN_ARRAY_LEN(ops); k++) {
@@ -255,8 +266,8 @@ static void lex_code(struct lexer *x, const char *end, bool block)
         } else if (name_start(x, i)) {
             uint32_t cp;
             size_t k;
-            for (to = i; to < x->n && (k = cn_utf8_decode(x->s + to, x->n - to, &cp)) &&
-                         eng_j_is_word(cp);)
+            for (to = i;
+                 to < x->n && (k = cn_utf8_decode(x->s + to, x->n - to, &cp)) && eng_j_is_word(cp);)
                 to += k;
             emit(x, T_NAME, i, to - i);
         } else if (x->s[i] == '"' || x->s[i] == '\'') {

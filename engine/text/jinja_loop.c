@@ -1,6 +1,6 @@
-/* Loops of chat templates and the object `loop`. Items are taken one by one, filtered as they come, so
- * that a filter sees what the body changed; loop.last and loop.nextitem look one item ahead, loop.length
- * takes all. */
+/* Loops of chat templates and the object `loop`. Items are taken one by one, filtered as they come,
+ * so that a filter sees what the body changed; loop.last and loop.nextitem look one item ahead,
+ * loop.length takes all. */
 #include "engine/text/jinja_ast.h"
 
 #include <string.h>
@@ -51,7 +51,8 @@ size_t eng_j_loop_length(struct eng_jctx *c, struct eng_jloop *l)
     struct eng_jlist *rest = eng_j_list(c, 0, false);
     struct eng_jv v;
     bool ahead = l->after.t != J_ABSENT;
-    while (pull(c, l, &v)) eng_j_push(c, rest, v);
+    while (pull(c, l, &v))
+        eng_j_push(c, rest, v);
     l->length = (int64_t)rest->n + l->index0 + 1 + ahead;
     l->filtered = true;
     l->it = (struct eng_jit){.v = eng_jv_list(rest)};
@@ -64,8 +65,9 @@ struct eng_jv eng_j_loop_attr(struct eng_jctx *c, struct eng_jloop *l, const str
     for (size_t i = 0; i < CN_ARRAY_LEN(by_index); i++) {
         if (!eng_j_str_is(name, by_index[i])) continue;
         if (i == 2) return eng_jv_bool(l->index0 == 0);
-        return eng_jv_int(i == 0 ? l->index0 + 1 : i == 1 ? l->index0
-                          : (int64_t)l->depth0 + (i == 3));
+        return eng_jv_int(i == 0   ? l->index0 + 1
+                          : i == 1 ? l->index0
+                                   : (int64_t)l->depth0 + (i == 3));
     }
     if (eng_j_str_is(name, "last")) return eng_jv_bool(!peek(c, l));
     if (eng_j_str_is(name, "length")) return eng_jv_int((int64_t)eng_j_loop_length(c, l));
@@ -127,8 +129,7 @@ void eng_j_run_for(struct eng_jctx *c, const struct eng_jnode *n, struct eng_jv 
 struct eng_jv eng_j_loop_call(struct eng_jctx *c, struct eng_jloop *l, const struct eng_jargs *a)
 {
     struct eng_jv v;
-    if (!l->node->op)
-        eng_j_raise(c, "the loop must be marked recursive to be called");
+    if (!l->node->op) eng_j_raise(c, "the loop must be marked recursive to be called");
     eng_j_bind(c, a, "iterable", &v);
     if (++c->depth > c->max_depth)
         eng_j_fail(c, CN_ELIMIT, "calls are nested more than %u deep", c->max_depth);

@@ -1,4 +1,5 @@
-/* Methods of strings in chat templates that cut and search: split, strip, find, replace and theirs. */
+/* Methods of strings in chat templates that cut and search: split, strip, find, replace and theirs.
+ */
 #include "engine/text/jinja_value.h"
 
 #include <string.h>
@@ -13,8 +14,8 @@ static const struct eng_jstr *opt_chars(struct eng_jctx *c, struct eng_jv v)
     return v.t == J_ABSENT || v.t == J_NONE ? NULL : eng_j_want_str(c, v, "strip arg");
 }
 
-static struct eng_jv strip(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a, bool left,
-                           bool right)
+static struct eng_jv strip(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
+                           bool left, bool right)
 {
     struct eng_jv o;
     eng_j_bind(c, a, ".chars?", &o);
@@ -56,7 +57,10 @@ static struct eng_jv m_removesuffix(struct eng_jctx *c, struct eng_jv v, const s
 
 /* ---- searching within [start, end) given in code points ---- */
 
-struct range { size_t from, to; bool valid; };
+struct range {
+    size_t from, to;
+    bool valid;
+};
 
 static struct range byte_range(struct eng_jctx *c, const struct eng_jstr *s, struct eng_jv start,
                                struct eng_jv end)
@@ -84,7 +88,8 @@ static struct eng_jv starts_ends(struct eng_jctx *c, struct eng_jv v, const stru
     eng_j_bind(c, a, ".prefix .start? .end?", o);
     struct range r = byte_range(c, v.s, o[1], o[2]);
     if (o[0].t != J_TUPLE)
-        return eng_jv_bool(at(v.s, r, eng_j_want_str(c, o[0], "startswith or endswith argument"), end));
+        return eng_jv_bool(
+            at(v.s, r, eng_j_want_str(c, o[0], "startswith or endswith argument"), end));
     for (size_t i = 0; i < o[0].l->n; i++)
         if (at(v.s, r, eng_j_want_str(c, o[0].l->v[i], "startswith or endswith argument"), end))
             return eng_jv_bool(true);
@@ -147,7 +152,8 @@ static struct eng_jv m_count(struct eng_jctx *c, struct eng_jv v, const struct e
     if (!x->n)
         return eng_jv_int((int64_t)(eng_j_index_of(v.s, r.to) - eng_j_index_of(v.s, r.from)) + 1);
     eng_j_work(c, v.s->n);
-    for (size_t i = r.from; (i = eng_j_find(v.s, i, r.to, x)) != SIZE_MAX; i += x->n) n++;
+    for (size_t i = r.from; (i = eng_j_find(v.s, i, r.to, x)) != SIZE_MAX; i += x->n)
+        n++;
     return eng_jv_int(n);
 }
 
@@ -199,7 +205,8 @@ static void rsplit_words(struct eng_jctx *c, struct eng_jlist *l, const struct e
                          int64_t max)
 {
     int64_t words = 0;
-    for (size_t i = space_end(s, 0); i < s->n; i = space_end(s, word_end(s, i))) words++;
+    for (size_t i = space_end(s, 0); i < s->n; i = space_end(s, word_end(s, i)))
+        words++;
     if (max < 0 || words <= max) {
         split_words(c, l, s, -1);
         return;
@@ -226,7 +233,8 @@ static void reverse(struct eng_jlist *l)
     }
 }
 
-static struct eng_jv split(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a, bool right)
+static struct eng_jv split(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
+                           bool right)
 {
     struct eng_jv o[2];
     eng_j_bind(c, a, "sep? maxsplit?", o);
@@ -361,11 +369,24 @@ static struct eng_jv m_join(struct eng_jctx *c, struct eng_jv v, const struct en
 }
 
 const struct eng_jnamed eng_j_methods_str[] = {
-    {"count", m_count}, {"endswith", m_endswith}, {"find", m_find}, {"index", m_index},
-    {"join", m_join}, {"lstrip", m_lstrip}, {"partition", m_partition},
-    {"removeprefix", m_removeprefix}, {"removesuffix", m_removesuffix}, {"replace", m_replace},
-    {"rfind", m_rfind}, {"rindex", m_rindex}, {"rpartition", m_rpartition}, {"rsplit", m_rsplit},
-    {"rstrip", m_rstrip}, {"split", m_split}, {"splitlines", m_splitlines},
-    {"startswith", m_startswith}, {"strip", m_strip},
+    {"count", m_count},
+    {"endswith", m_endswith},
+    {"find", m_find},
+    {"index", m_index},
+    {"join", m_join},
+    {"lstrip", m_lstrip},
+    {"partition", m_partition},
+    {"removeprefix", m_removeprefix},
+    {"removesuffix", m_removesuffix},
+    {"replace", m_replace},
+    {"rfind", m_rfind},
+    {"rindex", m_rindex},
+    {"rpartition", m_rpartition},
+    {"rsplit", m_rsplit},
+    {"rstrip", m_rstrip},
+    {"split", m_split},
+    {"splitlines", m_splitlines},
+    {"startswith", m_startswith},
+    {"strip", m_strip},
 };
 const size_t eng_j_n_methods_str = CN_ARRAY_LEN(eng_j_methods_str);

@@ -1,5 +1,5 @@
-/* Methods of strings in chat templates that change or ask for the kind of characters: case, padding,
- * classes. */
+/* Methods of strings in chat templates that change or ask for the kind of characters: case,
+ * padding, classes. */
 #include "engine/text/jinja_ast.h"
 
 #include <string.h>
@@ -98,11 +98,14 @@ static struct eng_jv m_title(struct eng_jctx *c, struct eng_jv v, const struct e
 
 /* ---- padding ---- */
 
-static struct eng_jv padded(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a, char align)
+static struct eng_jv padded(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
+                            char align)
 {
     struct eng_jv o[2];
     eng_j_bind(c, a, ".width .fillchar?", o);
-    struct eng_jfill f = {.align = align, .fill = ' ', .width = eng_j_want_int(c, o[0], 0),
+    struct eng_jfill f = {.align = align,
+                          .fill = ' ',
+                          .width = eng_j_want_int(c, o[0], 0),
                           .trusted = eng_j_trusted(v.s)};
     if (o[1].t != J_ABSENT) {
         const struct eng_jstr *fill = eng_j_want_str(c, o[1], "the fill character");
@@ -136,8 +139,8 @@ static struct eng_jv m_zfill(struct eng_jctx *c, struct eng_jv v, const struct e
 {
     struct eng_jv o;
     eng_j_bind(c, a, ".width", &o);
-    struct eng_jfill f = {.align = '=', .fill = '0', .width = eng_j_want_int(c, o, 0),
-                          .trusted = eng_j_trusted(v.s)};
+    struct eng_jfill f = {
+        .align = '=', .fill = '0', .width = eng_j_want_int(c, o, 0), .trusted = eng_j_trusted(v.s)};
     struct eng_jbuf *b = eng_j_buf(c, 0);
     bool sign = v.s->n && (v.s->p[0] == '-' || v.s->p[0] == '+');
     eng_j_put_padded(c, b, v.s, sign, &f);
@@ -280,13 +283,14 @@ static struct eng_jv m_format_map(struct eng_jctx *c, struct eng_jv v, const str
 }
 
 const struct eng_jnamed eng_j_methods_str2[] = {
-    {"capitalize", m_capitalize}, {"casefold", m_casefold}, {"center", m_center},
-    {"expandtabs", m_expandtabs}, {"format", m_format}, {"format_map", m_format_map},
-    {"isalnum", m_isalnum}, {"isalpha", m_isalpha}, {"isascii", m_isascii},
-    {"isdecimal", m_isdecimal}, {"isdigit", m_isdigit}, {"isidentifier", m_isidentifier},
-    {"islower", m_islower}, {"isnumeric", m_isnumeric}, {"isprintable", m_isprintable},
-    {"isspace", m_isspace}, {"istitle", m_istitle}, {"isupper", m_isupper}, {"ljust", m_ljust},
-    {"lower", m_lower}, {"rjust", m_rjust}, {"swapcase", m_swapcase}, {"title", m_title},
-    {"upper", m_upper}, {"zfill", m_zfill},
+    {"capitalize", m_capitalize}, {"casefold", m_casefold},   {"center", m_center},
+    {"expandtabs", m_expandtabs}, {"format", m_format},       {"format_map", m_format_map},
+    {"isalnum", m_isalnum},       {"isalpha", m_isalpha},     {"isascii", m_isascii},
+    {"isdecimal", m_isdecimal},   {"isdigit", m_isdigit},     {"isidentifier", m_isidentifier},
+    {"islower", m_islower},       {"isnumeric", m_isnumeric}, {"isprintable", m_isprintable},
+    {"isspace", m_isspace},       {"istitle", m_istitle},     {"isupper", m_isupper},
+    {"ljust", m_ljust},           {"lower", m_lower},         {"rjust", m_rjust},
+    {"swapcase", m_swapcase},     {"title", m_title},         {"upper", m_upper},
+    {"zfill", m_zfill},
 };
 const size_t eng_j_n_methods_str2 = CN_ARRAY_LEN(eng_j_methods_str2);

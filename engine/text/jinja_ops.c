@@ -6,8 +6,8 @@
 #include <string.h>
 
 static const char *const symbols[] = {
-    [J_ADD] = "+", [J_SUB] = "-", [J_MUL] = "*", [J_DIV] = "/", [J_FLOORDIV] = "//", [J_MOD] = "%",
-    [J_POW] = "** or pow()"};
+    [J_ADD] = "+",       [J_SUB] = "-", [J_MUL] = "*",          [J_DIV] = "/",
+    [J_FLOORDIV] = "//", [J_MOD] = "%", [J_POW] = "** or pow()"};
 
 static _Noreturn void unsupported(struct eng_jctx *c, enum eng_jop op, struct eng_jv a,
                                   struct eng_jv b)
@@ -94,8 +94,10 @@ static struct eng_jv float_arith(struct eng_jctx *c, enum eng_jop op, double x, 
     case J_FLOORDIV:
     case J_MOD:
         m = fmod(x, y);
-        if (m != 0 && (y < 0) != (m < 0)) m += y;
-        else if (m == 0) m = copysign(0, y);
+        if (m != 0 && (y < 0) != (m < 0))
+            m += y;
+        else if (m == 0)
+            m = copysign(0, y);
         if (op == J_MOD) return eng_jv_float(m);
         x = (x - m) / y;
         m = floor(x);
@@ -117,7 +119,8 @@ static struct eng_jv repeat(struct eng_jctx *c, struct eng_jv v, int64_t n)
         if (__builtin_mul_overflow(v.s->n, (size_t)n, &total) || total > c->max_out)
             eng_j_fail(c, CN_ELIMIT, "a text is longer than %zu bytes", c->max_out);
         struct eng_jbuf *b = eng_j_buf(c, total);
-        for (int64_t i = 0; i < n && v.s->n; i++) eng_j_put_str(c, b, v.s);
+        for (int64_t i = 0; i < n && v.s->n; i++)
+            eng_j_put_str(c, b, v.s);
         return eng_jv_str(eng_j_as_markup(c, eng_j_done(c, b), v.s->markup));
     }
     size_t total;
@@ -125,7 +128,8 @@ static struct eng_jv repeat(struct eng_jctx *c, struct eng_jv v, int64_t n)
     eng_j_step(c, total);
     struct eng_jlist *l = eng_j_list(c, total, v.l->client);
     for (int64_t i = 0; i < n && v.l->n; i++)
-        for (size_t k = 0; k < v.l->n; k++) eng_j_push(c, l, v.l->v[k]);
+        for (size_t k = 0; k < v.l->n; k++)
+            eng_j_push(c, l, v.l->v[k]);
     return v.t == J_LIST ? eng_jv_list(l) : eng_jv_tuple(l);
 }
 
@@ -192,8 +196,7 @@ bool eng_j_relation(struct eng_jctx *c, enum eng_jop op, struct eng_jv a, struct
 struct eng_jv eng_j_negate(struct eng_jctx *c, struct eng_jv a, bool minus)
 {
     if (a.t == J_UNDEF) eng_j_undef_error(c, a);
-    if (a.t == J_FLOAT)
-        return minus ? eng_jv_taint(eng_jv_float(-a.d), a.client) : a;
+    if (a.t == J_FLOAT) return minus ? eng_jv_taint(eng_jv_float(-a.d), a.client) : a;
     if (!eng_jv_is_int(a))
         eng_j_raise(c, "bad operand type for unary %c: '%s'", minus ? '-' : '+',
                     eng_j_type_name(a));
@@ -208,8 +211,7 @@ static int64_t bound(struct eng_jctx *c, struct eng_jv v, int64_t n, int64_t abs
                      int64_t high)
 {
     if (v.t == J_ABSENT || v.t == J_NONE) return absent;
-    if (!eng_jv_is_int(v))
-        eng_j_raise(c, "slice indices must be integers or None");
+    if (!eng_jv_is_int(v)) eng_j_raise(c, "slice indices must be integers or None");
     int64_t i = eng_jv_i(v);
     if (i < 0) i = i < -n ? low : i + n;
     return i < low ? low : i > high ? high : i;
@@ -279,7 +281,8 @@ struct eng_jv eng_j_slice(struct eng_jctx *c, struct eng_jv v, struct eng_jv sta
     }
     eng_j_step(c, count / 16);
     struct eng_jlist *l = eng_j_list(c, count, v.l->client);
-    for (size_t k = 0; k < count; k++) l->v[k] = v.l->v[start + (int64_t)k * step];
+    for (size_t k = 0; k < count; k++)
+        l->v[k] = v.l->v[start + (int64_t)k * step];
     l->n = count;
     return v.t == J_LIST ? eng_jv_list(l) : eng_jv_tuple(l);
 }

@@ -58,7 +58,8 @@ uint32_t eng_j_name_id(struct eng_jparser *p, const char *s, size_t n)
         for (size_t i = 0; i < p->n_names; i++) {
             const struct eng_jstr *z = p->names[i].s;
             size_t h = cn_siphash13(p->c->key, z->p, z->n) & (p->n_name_idx - 1);
-            while (p->name_idx[h]) h = (h + 1) & (p->n_name_idx - 1);
+            while (p->name_idx[h])
+                h = (h + 1) & (p->n_name_idx - 1);
             p->name_idx[h] = (uint32_t)i + 1;
         }
     }
@@ -68,8 +69,8 @@ uint32_t eng_j_name_id(struct eng_jparser *p, const char *s, size_t n)
         if (z->n == n && memcmp(z->p, s, n) == 0) return p->name_idx[h] - 1;
     }
     p->names = eng_j_room(p->c, p->names, p->n_names, &p->cap_names, sizeof(*p->names));
-    p->names[p->n_names] = (struct eng_jname){.s = eng_j_const_str(p, s, n),
-                                              .global = eng_j_find_global(s, n)};
+    p->names[p->n_names] =
+        (struct eng_jname){.s = eng_j_const_str(p, s, n), .global = eng_j_find_global(s, n)};
     p->name_idx[h] = (uint32_t)++p->n_names;
     return (uint32_t)p->n_names - 1;
 }
@@ -96,11 +97,17 @@ bool eng_j_skip(struct eng_jparser *p, enum eng_jtok_type type)
 
 void eng_j_expect(struct eng_jparser *p, enum eng_jtok_type type)
 {
-    static const char *const names[] = {
-        [T_BLOCK_END] = "the end of the tag", [T_VAR_END] = "the end of the tag",
-        [T_LPAREN] = "'('", [T_RPAREN] = "')'", [T_RBRACKET] = "']'", [T_COMMA] = "','",
-        [T_COLON] = "':'", [T_ASSIGN] = "'='", [T_SEMICOLON] = NULL};
-    if (!eng_j_skip(p, type)) eng_j_syntax(p, "expected %s", names[type] ? names[type] : "something else");
+    static const char *const names[] = {[T_BLOCK_END] = "the end of the tag",
+                                        [T_VAR_END] = "the end of the tag",
+                                        [T_LPAREN] = "'('",
+                                        [T_RPAREN] = "')'",
+                                        [T_RBRACKET] = "']'",
+                                        [T_COMMA] = "','",
+                                        [T_COLON] = "':'",
+                                        [T_ASSIGN] = "'='",
+                                        [T_SEMICOLON] = NULL};
+    if (!eng_j_skip(p, type))
+        eng_j_syntax(p, "expected %s", names[type] ? names[type] : "something else");
 }
 
 void eng_j_deeper(struct eng_jparser *p)
@@ -140,8 +147,10 @@ static struct eng_jnode *parse_if(struct eng_jparser *p)
         eng_j_kid(p, n, eng_j_parse_tuple(p, false, false, NULL));
         eng_j_kid(p, n, parse_body(p, ends));
         if (eng_j_skip_name(p, "elif")) continue;
-        if (eng_j_skip_name(p, "else")) n->c = parse_whole_body(p, "endif");
-        else p->tok++;
+        if (eng_j_skip_name(p, "else"))
+            n->c = parse_whole_body(p, "endif");
+        else
+            p->tok++;
         /* Within an if unknown filters fail when they are reached; loops and macros inside it
          * have reported theirs already (parse_strict). */
         p->n_unknown = unknown;
@@ -346,8 +355,8 @@ static struct eng_jnode *parse_statement(struct eng_jparser *p)
         report_unknown(p, unknown);
         return n;
     }
-    static const char *const refused[] = {"include", "import", "from", "extends", "block",
-                                          "autoescape"};
+    static const char *const refused[] = {"include", "import", "from",
+                                          "extends", "block",  "autoescape"};
     for (size_t i = 0; i < CN_ARRAY_LEN(refused); i++)
         if (eng_j_tok_is(p, refused[i]))
             eng_j_syntax(p, "the tag '%s' is not supported in chat templates", refused[i]);

@@ -1,5 +1,6 @@
-/* Parser of chat templates, expressions: tokens to syntax tree by recursive descent. The recursion is
- * counted (eng_j_deeper); operators of one level make one node, so that long chains are not deep. */
+/* Parser of chat templates, expressions: tokens to syntax tree by recursive descent. The recursion
+ * is counted (eng_j_deeper); operators of one level make one node, so that long chains are not
+ * deep. */
 #include "engine/text/jinja_ast.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ static uint32_t hex_digits(struct eng_jparser *p, const char *s, size_t n, size_
     if (n < want) eng_j_syntax(p, "a truncated escape in a string");
     for (size_t i = 0; i < want; i++) {
         char ch = s[i];
-        uint32_t d = ch >= '0' && ch <= '9' ? (uint32_t)(ch - '0')
+        uint32_t d = ch >= '0' && ch <= '9'                     ? (uint32_t)(ch - '0')
                      : (ch | 0x20) >= 'a' && (ch | 0x20) <= 'f' ? (uint32_t)((ch | 0x20) - 'a') + 10
                                                                 : 16;
         if (d == 16) eng_j_syntax(p, "a malformed escape in a string");
@@ -46,7 +47,8 @@ static size_t unescape(struct eng_jparser *p, const char *s, size_t n, struct en
     if (s[0] >= '0' && s[0] <= '7') {
         uint32_t v = 0;
         size_t k = 0;
-        for (; k < 3 && k < n && s[k] >= '0' && s[k] <= '7'; k++) v = v * 8 + (uint32_t)(s[k] - '0');
+        for (; k < 3 && k < n && s[k] >= '0' && s[k] <= '7'; k++)
+            v = v * 8 + (uint32_t)(s[k] - '0');
         eng_j_put_cp(p->c, b, v, true);
         return k;
     }
@@ -135,8 +137,7 @@ static struct eng_jnode *parse_name(struct eng_jparser *p, bool with_ns)
         return constant(p, eng_jv_bool(true));
     if (eng_j_skip_name(p, "false") || eng_j_skip_name(p, "False"))
         return constant(p, eng_jv_bool(false));
-    if (eng_j_skip_name(p, "none") || eng_j_skip_name(p, "None"))
-        return constant(p, eng_jv_none());
+    if (eng_j_skip_name(p, "none") || eng_j_skip_name(p, "None")) return constant(p, eng_jv_none());
     struct eng_jnode *n = eng_j_node(p, N_NAME);
     n->name = eng_j_name_id(p, p->tok->p, p->tok->n);
     if (p->macro) {
@@ -206,8 +207,7 @@ static struct eng_jcallargs *parse_args(struct eng_jparser *p)
                     eng_j_syntax(p, "an argument is given twice");
             p->tok += 2;
             a->kw = eng_j_room(p->c, a->kw, a->nkw, &a->cap_kw, sizeof(*a->kw));
-            a->kw_name =
-                eng_j_room(p->c, a->kw_name, a->nkw, &a->cap_kw_name, sizeof(*a->kw_name));
+            a->kw_name = eng_j_room(p->c, a->kw_name, a->nkw, &a->cap_kw_name, sizeof(*a->kw_name));
             a->kw_name[a->nkw] = name;
             a->kw[a->nkw++] = eng_j_parse_expr(p, true);
         } else {
@@ -302,7 +302,8 @@ static struct eng_jnode *parse_postfix(struct eng_jparser *p, struct eng_jnode *
 /* Name of a filter or test, with dots; sets fn and value. */
 static void parse_fn_name(struct eng_jparser *p, struct eng_jnode *n, bool test)
 {
-    if (p->tok->type != T_NAME) eng_j_syntax(p, "expected the name of a %s", test ? "test" : "filter");
+    if (p->tok->type != T_NAME)
+        eng_j_syntax(p, "expected the name of a %s", test ? "test" : "filter");
     struct eng_jbuf *b = eng_j_buf(p->c, p->tok->n);
     eng_j_put(p->c, b, p->tok->p, p->tok->n, true);
     p->tok++;
@@ -366,8 +367,8 @@ static struct eng_jnode *parse_test(struct eng_jparser *p, struct eng_jnode *a)
     if (!n->args) n->args = eng_j_alloc(p->c, sizeof(*n->args));
     if (!negated) return n;
     struct eng_jnode *not = eng_j_node(p, N_NOT);
-    not->a = n;
-    return not;
+    not ->a = n;
+    return not ;
 }
 
 static struct eng_jnode *parse_filter_expr(struct eng_jparser *p, struct eng_jnode *n)
@@ -405,11 +406,11 @@ static struct eng_jnode *parse_unary(struct eng_jparser *p, bool with_filter)
 /* Levels of binary operators: 0 is + and -, 1 is ~, 2 is * / // %, 3 is **. */
 static struct eng_jnode *parse_level(struct eng_jparser *p, int level)
 {
-    static const int8_t level_of[] = {[T_ADD] = 0, [T_SUB] = 0, [T_TILDE] = 1, [T_MUL] = 2,
-                                      [T_DIV] = 2, [T_FLOORDIV] = 2, [T_MOD] = 2, [T_POW] = 3};
-    static const uint8_t op_of[] = {[T_ADD] = J_ADD, [T_SUB] = J_SUB, [T_MUL] = J_MUL,
-                                    [T_DIV] = J_DIV, [T_FLOORDIV] = J_FLOORDIV,
-                                    [T_MOD] = J_MOD, [T_POW] = J_POW, [T_TILDE] = 0};
+    static const int8_t level_of[] = {[T_ADD] = 0, [T_SUB] = 0,      [T_TILDE] = 1, [T_MUL] = 2,
+                                      [T_DIV] = 2, [T_FLOORDIV] = 2, [T_MOD] = 2,   [T_POW] = 3};
+    static const uint8_t op_of[] = {
+        [T_ADD] = J_ADD,           [T_SUB] = J_SUB, [T_MUL] = J_MUL, [T_DIV] = J_DIV,
+        [T_FLOORDIV] = J_FLOORDIV, [T_MOD] = J_MOD, [T_POW] = J_POW, [T_TILDE] = 0};
     if (level > 3) return parse_unary(p, true);
     struct eng_jnode *first = parse_level(p, level + 1), *n = NULL;
     for (;;) {

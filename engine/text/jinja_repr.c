@@ -1,5 +1,5 @@
-/* Printing of values in chat templates: Python's str() and repr(), and the shortest decimal form of a
- * double. Structure that is printed from a client's container is the client's. */
+/* Printing of values in chat templates: Python's str() and repr(), and the shortest decimal form of
+ * a double. Structure that is printed from a client's container is the client's. */
 #include "engine/text/jinja_ast.h"
 
 #include <inttypes.h>
@@ -22,7 +22,8 @@ size_t eng_j_float_repr(double d, char out[40])
     int exp = atoi(q + 1), n = 0;
     for (char *p = e; p < q; p++)
         if (*p >= '0' && *p <= '9') digits[n++] = *p;
-    while (n > 1 && digits[n - 1] == '0') n--;
+    while (n > 1 && digits[n - 1] == '0')
+        n--;
     char *o = out;
     if (e[0] == '-') *o++ = '-';
     if (exp < -4 || exp >= 16) {
@@ -109,8 +110,9 @@ static void put_object(struct eng_jctx *c, struct eng_jbuf *b, struct eng_jv v)
     char z[80];
     switch (v.t) {
     case J_RANGE:
-        snprintf(z, sizeof(z), v.r->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
-                                              : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+        snprintf(z, sizeof(z),
+                 v.r->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
+                                : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
                  v.r->start, v.r->stop, v.r->step);
         eng_j_putz(c, b, z, !v.client);
         break;
@@ -131,7 +133,10 @@ static void put_object(struct eng_jctx *c, struct eng_jbuf *b, struct eng_jv v)
         break;
     default: /* Python prints an address here, which no template can rely on */
         eng_j_putz(c, b, "<", true);
-        eng_j_putz(c, b, v.t == J_FUNC ? v.f->name : v.t == J_GEN ? v.g->name : eng_j_type_name(v),
+        eng_j_putz(c, b,
+                   v.t == J_FUNC  ? v.f->name
+                   : v.t == J_GEN ? v.g->name
+                                  : eng_j_type_name(v),
                    true);
         eng_j_putz(c, b, ">", true);
     }

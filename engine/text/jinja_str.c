@@ -1,5 +1,5 @@
-/* Strings of the chat template interpreter: bytes with their origin. A mixed string finds the origins
- * of its bytes in the runs of the buffer it lies in, so that slices copy nothing. */
+/* Strings of the chat template interpreter: bytes with their origin. A mixed string finds the
+ * origins of its bytes in the runs of the buffer it lies in, so that slices copy nothing. */
 #include "engine/text/jinja_value.h"
 
 #include <stdlib.h>
@@ -85,7 +85,8 @@ void eng_j_put_fill(struct eng_jctx *c, struct eng_jbuf *b, char ch, size_t n, b
 {
     char block[64];
     memset(block, ch, sizeof(block));
-    for (; n > sizeof(block); n -= sizeof(block)) eng_j_put(c, b, block, sizeof(block), trusted);
+    for (; n > sizeof(block); n -= sizeof(block))
+        eng_j_put(c, b, block, sizeof(block), trusted);
     eng_j_put(c, b, block, n, trusted);
 }
 
@@ -220,8 +221,8 @@ const struct eng_jstr *eng_j_concat(struct eng_jctx *c, const struct eng_jstr *a
 
 const struct eng_jstr *eng_j_escape(struct eng_jctx *c, const struct eng_jstr *s)
 {
-    static const char *const with[128] = {['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;",
-                                          ['\''] = "&#39;", ['"'] = "&#34;"};
+    static const char *const with[128] = {
+        ['&'] = "&amp;", ['<'] = "&lt;", ['>'] = "&gt;", ['\''] = "&#39;", ['"'] = "&#34;"};
     if (s->markup) return s;
     struct eng_jbuf *b = eng_j_buf(c, s->n + s->n / 8);
     size_t from = 0;
@@ -242,7 +243,8 @@ size_t eng_j_cps(const struct eng_jstr *s)
 {
     if (s->cps == SIZE_MAX) {
         size_t n = 0;
-        for (size_t i = 0; i < s->n; i++) n += ((unsigned char)s->p[i] & 0xc0) != 0x80;
+        for (size_t i = 0; i < s->n; i++)
+            n += ((unsigned char)s->p[i] & 0xc0) != 0x80;
         ((struct eng_jstr *)s)->cps = n; /* a cache: only strings of one rendering get here */
     }
     return s->cps;
@@ -262,7 +264,8 @@ size_t eng_j_index_of(const struct eng_jstr *s, size_t off)
 {
     if (eng_j_cps(s) == s->n) return off;
     size_t n = 0;
-    for (size_t i = 0; i < off; i++) n += ((unsigned char)s->p[i] & 0xc0) != 0x80;
+    for (size_t i = 0; i < off; i++)
+        n += ((unsigned char)s->p[i] & 0xc0) != 0x80;
     return n;
 }
 

@@ -1,5 +1,5 @@
-/* str.format in chat templates: replacement fields, attribute and item access through the sandbox, the
- * format mini-language. */
+/* str.format in chat templates: replacement fields, attribute and item access through the sandbox,
+ * the format mini-language. */
 #include "engine/text/jinja_value.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct spec {
-    uint32_t fill;   /* 0: not given */
+    uint32_t fill; /* 0: not given */
     char align, sign, group, type;
     bool alt, zero, negzero;
     int64_t width, prec; /* -1: none */
@@ -18,8 +18,8 @@ struct spec {
 struct formatter {
     struct eng_jctx *c;
     const struct eng_jargs *a;
-    size_t next;         /* automatic numbering */
-    int numbering;       /* 0 not known, 1 automatic, 2 by hand */
+    size_t next;   /* automatic numbering */
+    int numbering; /* 0 not known, 1 automatic, 2 by hand */
 };
 
 static bool is_align(char ch)
@@ -78,15 +78,17 @@ static struct spec parse_spec(struct eng_jctx *c, const struct eng_jstr *s)
     return f;
 }
 
-/* Digits with a separator each `every` from the right of the part before the point; padded with zeros
- * up to `width` when that is above 0. */
-static void put_grouped(struct eng_jctx *c, struct eng_jbuf *b, const char *z, char sep, size_t every,
-                        int64_t width, bool t)
+/* Digits with a separator each `every` from the right of the part before the point; padded with
+ * zeros up to `width` when that is above 0. */
+static void put_grouped(struct eng_jctx *c, struct eng_jbuf *b, const char *z, char sep,
+                        size_t every, int64_t width, bool t)
 {
     size_t n = 0, rest;
-    while (isxdigit((unsigned char)z[n]) && z[n] != '\0') n++;
+    while (isxdigit((unsigned char)z[n]) && z[n] != '\0')
+        n++;
     if (every == 3)
-        for (n = 0; z[n] >= '0' && z[n] <= '9';) n++;
+        for (n = 0; z[n] >= '0' && z[n] <= '9';)
+            n++;
     rest = strlen(z + n);
     size_t total = n;
     while (width > 0 && (int64_t)(total + (total ? (total - 1) / every : 0) + rest) < width) {
@@ -174,7 +176,8 @@ static void format_int(struct eng_jctx *c, struct eng_jbuf *out, struct spec *f,
         break;
     case 'b': {
         size_t n = u ? 64 - (size_t)__builtin_clzll(u) : 1;
-        for (size_t k = 0; k < n; k++) z[k] = '0' + (char)(u >> (n - 1 - k) & 1);
+        for (size_t k = 0; k < n; k++)
+            z[k] = '0' + (char)(u >> (n - 1 - k) & 1);
         z[n] = '\0';
         break;
     }
@@ -203,8 +206,11 @@ static void format_str(struct eng_jctx *c, struct eng_jbuf *out, const struct sp
         eng_j_raise(c, "a format specification does not fit a string");
     if (f->prec >= 0 && (size_t)f->prec < eng_j_cps(s))
         s = eng_j_sub(c, s, 0, eng_j_off(s, (size_t)f->prec));
-    struct eng_jfill pad = {.align = f->align ? f->align : '<', .width = f->width,
-                            .fill = f->fill ? f->fill : f->zero ? '0' : ' ',
+    struct eng_jfill pad = {.align = f->align ? f->align : '<',
+                            .width = f->width,
+                            .fill = f->fill   ? f->fill
+                                    : f->zero ? '0'
+                                              : ' ',
                             .trusted = t && eng_j_trusted(s)};
     eng_j_put_padded(c, out, s, 0, &pad);
 }
@@ -252,16 +258,19 @@ static struct eng_jv first_part(struct formatter *f, const struct eng_jstr *name
     eng_j_raise(f->c, "the format's key '%s' is missing", eng_j_quote(f->c, name));
 }
 
-static struct eng_jv field_value(struct formatter *f, const struct eng_jstr *s, size_t from, size_t to)
+static struct eng_jv field_value(struct formatter *f, const struct eng_jstr *s, size_t from,
+                                 size_t to)
 {
     size_t i = from;
-    while (i < to && s->p[i] != '.' && s->p[i] != '[') i++;
+    while (i < to && s->p[i] != '.' && s->p[i] != '[')
+        i++;
     struct eng_jv v = first_part(f, eng_j_sub(f->c, s, from, i - from));
     while (i < to) {
         bool item = s->p[i] == '[';
         if (!item && s->p[i] != '.') eng_j_raise(f->c, "Only '.' or '[' may follow ']' in a field");
         from = ++i;
-        while (i < to && (item ? s->p[i] != ']' : s->p[i] != '.' && s->p[i] != '[')) i++;
+        while (i < to && (item ? s->p[i] != ']' : s->p[i] != '.' && s->p[i] != '['))
+            i++;
         if (i == from || (item && i == to)) eng_j_raise(f->c, "Empty attribute in format string");
         const struct eng_jstr *name = eng_j_sub(f->c, s, from, i - from);
         if (!item) {
@@ -314,10 +323,14 @@ static size_t put_field(struct formatter *f, struct eng_jbuf *b, const struct en
         spec = i;
     }
     struct eng_jv v = field_value(f, s, from, name_end);
-    if (conv == 's') v = eng_jv_str(eng_j_str(c, v));
-    else if (conv == 'r' || conv == 'a') v = eng_jv_str(eng_j_repr(c, v));
-    else if (conv) eng_j_raise(c, "Unknown conversion specifier");
-    const struct eng_jstr *r = format_value(c, v, expand(f, eng_j_sub(c, s, spec, i - spec), depth + 1));
+    if (conv == 's')
+        v = eng_jv_str(eng_j_str(c, v));
+    else if (conv == 'r' || conv == 'a')
+        v = eng_jv_str(eng_j_repr(c, v));
+    else if (conv)
+        eng_j_raise(c, "Unknown conversion specifier");
+    const struct eng_jstr *r =
+        format_value(c, v, expand(f, eng_j_sub(c, s, spec, i - spec), depth + 1));
     eng_j_put_str(c, b, s->markup ? eng_j_escape(c, r) : r);
     return i + 1;
 }
@@ -329,7 +342,8 @@ static const struct eng_jstr *expand(struct formatter *f, const struct eng_jstr 
     struct eng_jbuf *b = eng_j_buf(f->c, s->n);
     for (size_t i = 0; i < s->n;) {
         size_t from = i;
-        while (i < s->n && s->p[i] != '{' && s->p[i] != '}') i++;
+        while (i < s->n && s->p[i] != '{' && s->p[i] != '}')
+            i++;
         eng_j_put_sub(f->c, b, s, from, i - from);
         if (i >= s->n) break;
         bool twice = i + 1 < s->n && s->p[i + 1] == s->p[i];

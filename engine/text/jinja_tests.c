@@ -111,7 +111,8 @@ static struct eng_jv test_in(struct eng_jctx *c, struct eng_jv v, const struct e
     return eng_jv_bool(eng_j_contains(c, v, seq));
 }
 
-static struct eng_jv test_divisibleby(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
+static struct eng_jv test_divisibleby(struct eng_jctx *c, struct eng_jv v,
+                                      const struct eng_jargs *a)
 {
     struct eng_jv num;
     eng_j_bind(c, a, "num", &num);
@@ -126,17 +127,45 @@ static struct eng_jv test_sameas(struct eng_jctx *c, struct eng_jv v, const stru
 }
 
 static const struct eng_jnamed tests[] = {
-    {"!=", test_ne}, {"<", test_lt}, {"<=", test_le}, {"==", test_eq}, {">", test_gt},
-    {">=", test_ge}, {"boolean", test_boolean}, {"callable", test_callable},
-    {"defined", test_defined}, {"divisibleby", test_divisibleby}, {"eq", test_eq},
-    {"equalto", test_eq}, {"escaped", test_escaped}, {"even", test_even}, {"false", test_false},
-    {"filter", test_filter}, {"float", test_float}, {"ge", test_ge}, {"greaterthan", test_gt},
-    {"gt", test_gt}, {"in", test_in}, {"integer", test_integer}, {"iterable", test_iterable},
-    {"le", test_le}, {"lessthan", test_lt}, {"lower", test_lower}, {"lt", test_lt},
-    {"mapping", test_mapping}, {"ne", test_ne}, {"none", test_none}, {"number", test_number},
-    {"odd", test_odd}, {"sameas", test_sameas}, {"sequence", test_sequence},
-    {"string", test_string}, {"test", test_test}, {"true", test_true},
-    {"undefined", test_undefined}, {"upper", test_upper},
+    {"!=", test_ne},
+    {"<", test_lt},
+    {"<=", test_le},
+    {"==", test_eq},
+    {">", test_gt},
+    {">=", test_ge},
+    {"boolean", test_boolean},
+    {"callable", test_callable},
+    {"defined", test_defined},
+    {"divisibleby", test_divisibleby},
+    {"eq", test_eq},
+    {"equalto", test_eq},
+    {"escaped", test_escaped},
+    {"even", test_even},
+    {"false", test_false},
+    {"filter", test_filter},
+    {"float", test_float},
+    {"ge", test_ge},
+    {"greaterthan", test_gt},
+    {"gt", test_gt},
+    {"in", test_in},
+    {"integer", test_integer},
+    {"iterable", test_iterable},
+    {"le", test_le},
+    {"lessthan", test_lt},
+    {"lower", test_lower},
+    {"lt", test_lt},
+    {"mapping", test_mapping},
+    {"ne", test_ne},
+    {"none", test_none},
+    {"number", test_number},
+    {"odd", test_odd},
+    {"sameas", test_sameas},
+    {"sequence", test_sequence},
+    {"string", test_string},
+    {"test", test_test},
+    {"true", test_true},
+    {"undefined", test_undefined},
+    {"upper", test_upper},
 };
 
 eng_jfn *eng_j_find_test(const char *p, size_t n)

@@ -4,7 +4,10 @@
 #include <string.h>
 #include <utf8proc.h>
 
-struct full_case { uint32_t cp; uint32_t to[3]; };
+struct full_case {
+    uint32_t cp;
+    uint32_t to[3];
+};
 #include "engine/text/jinja_case.inc"
 
 bool eng_j_is_space(uint32_t cp)
@@ -120,7 +123,8 @@ size_t eng_j_case(uint32_t cp, enum eng_jcase how, uint32_t out[3])
     return n ? n : 1;
 }
 
-/* Case-ignorable for the rule of the final sigma: marks, modifiers, format characters and the like. */
+/* Case-ignorable for the rule of the final sigma: marks, modifiers, format characters and the like.
+ */
 static bool ignorable(uint32_t cp)
 {
     int k = category(cp);
@@ -141,7 +145,8 @@ static bool final_sigma(const struct eng_jstr *s, size_t at, size_t next)
     uint32_t cp = 0;
     bool before = false;
     for (size_t i = at; i > 0;) {
-        do i--;
+        do
+            i--;
         while (i > 0 && ((unsigned char)s->p[i] & 0xc0) == 0x80);
         size_t k = i;
         cp = eng_j_cp_next(s, &k);
@@ -174,7 +179,8 @@ void eng_j_put_cased(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_js
         uint32_t cp = eng_j_cp_next(s, &i), to[3];
         size_t m = eng_j_case(cp, how, to);
         if (cp == 0x3a3 && how == J_LOWER && final_sigma(s, at, i)) to[0] = 0x3c2;
-        for (size_t q = 0; q < m; q++) k += cn_utf8_encode(to[q], block + k);
+        for (size_t q = 0; q < m; q++)
+            k += cn_utf8_encode(to[q], block + k);
         if (k + 12 > sizeof(block)) {
             eng_j_put(c, b, block, k, trusted);
             k = 0;
@@ -203,7 +209,8 @@ const struct eng_jstr *eng_j_strip(struct eng_jctx *c, const struct eng_jstr *s,
     }
     while (right && to > from) {
         size_t i = to - 1;
-        while (i > from && ((unsigned char)s->p[i] & 0xc0) == 0x80) i--;
+        while (i > from && ((unsigned char)s->p[i] & 0xc0) == 0x80)
+            i--;
         size_t k = i;
         if (!strips(chars, eng_j_cp_next(s, &k))) break;
         to = i;

@@ -96,7 +96,8 @@ static uint64_t hash_of(struct eng_jctx *c, struct eng_jv v)
     case J_TUPLE: {
         uint64_t h = 1;
         eng_j_enter(c);
-        for (size_t i = 0; i < v.l->n; i++) h = h * 1000003 + hash_of(c, v.l->v[i]);
+        for (size_t i = 0; i < v.l->n; i++)
+            h = h * 1000003 + hash_of(c, v.l->v[i]);
         eng_j_leave(c);
         return h;
     }
@@ -133,7 +134,8 @@ struct eng_jdict *eng_j_dict(struct eng_jctx *c, bool client)
 static void index_entry(struct eng_jdict *m, size_t entry)
 {
     size_t i = m->e[entry].hash & (m->n_idx - 1);
-    while (m->idx[i]) i = (i + 1) & (m->n_idx - 1);
+    while (m->idx[i])
+        i = (i + 1) & (m->n_idx - 1);
     m->idx[i] = (uint32_t)entry + 1;
 }
 
@@ -154,7 +156,8 @@ void eng_j_dict_set(struct eng_jctx *c, struct eng_jdict *m, struct eng_jv k, st
     }
     m->n_idx = m->n_idx ? m->n_idx * 2 : 32;
     m->idx = eng_j_alloc_n(c, m->n_idx, sizeof(*m->idx));
-    for (size_t i = 0; i < m->n; i++) index_entry(m, i);
+    for (size_t i = 0; i < m->n; i++)
+        index_entry(m, i);
 }
 
 struct eng_jv *eng_j_dict_get(struct eng_jctx *c, const struct eng_jdict *m, struct eng_jv k)
@@ -175,11 +178,13 @@ struct eng_jv *eng_j_dict_str(struct eng_jctx *c, const struct eng_jdict *m,
 const char *eng_j_type_name(struct eng_jv v)
 {
     static const char *const names[] = {
-        [J_ABSENT] = "Undefined", [J_UNDEF] = "Undefined", [J_NONE] = "NoneType", [J_BOOL] = "bool",
-        [J_INT] = "int", [J_FLOAT] = "float", [J_STR] = "str", [J_LIST] = "list",
-        [J_TUPLE] = "tuple", [J_DICT] = "dict", [J_VIEW] = "dict_items", [J_RANGE] = "range",
-        [J_GEN] = "generator", [J_NS] = "Namespace", [J_FUNC] = "function", [J_MACRO] = "Macro",
-        [J_LOOP] = "LoopContext", [J_CYCLER] = "Cycler", [J_JOINER] = "Joiner"};
+        [J_ABSENT] = "Undefined", [J_UNDEF] = "Undefined",  [J_NONE] = "NoneType",
+        [J_BOOL] = "bool",        [J_INT] = "int",          [J_FLOAT] = "float",
+        [J_STR] = "str",          [J_LIST] = "list",        [J_TUPLE] = "tuple",
+        [J_DICT] = "dict",        [J_VIEW] = "dict_items",  [J_RANGE] = "range",
+        [J_GEN] = "generator",    [J_NS] = "Namespace",     [J_FUNC] = "function",
+        [J_MACRO] = "Macro",      [J_LOOP] = "LoopContext", [J_CYCLER] = "Cycler",
+        [J_JOINER] = "Joiner"};
     if (v.t == J_VIEW && v.view->kind != J_ITEMS)
         return v.view->kind == J_KEYS ? "dict_keys" : "dict_values";
     return names[v.t];
@@ -282,7 +287,8 @@ static bool list_equal(struct eng_jctx *c, const struct eng_jlist *a, const stru
     bool same = true;
     eng_j_enter(c);
     eng_j_work(c, a->n * 16);
-    for (size_t i = 0; same && i < a->n; i++) same = eng_j_equal(c, a->v[i], b->v[i]);
+    for (size_t i = 0; same && i < a->n; i++)
+        same = eng_j_equal(c, a->v[i], b->v[i]);
     eng_j_leave(c);
     return same;
 }
@@ -338,7 +344,8 @@ int eng_j_compare(struct eng_jctx *c, struct eng_jv a, struct eng_jv b, const ch
     if (a.t == b.t && (a.t == J_LIST || a.t == J_TUPLE)) {
         eng_j_enter(c);
         size_t n = CN_MIN(a.l->n, b.l->n), i = 0;
-        while (i < n && eng_j_equal(c, a.l->v[i], b.l->v[i])) i++;
+        while (i < n && eng_j_equal(c, a.l->v[i], b.l->v[i]))
+            i++;
         int d = i < n ? eng_j_compare(c, a.l->v[i], b.l->v[i], op)
                       : (a.l->n > b.l->n) - (a.l->n < b.l->n);
         eng_j_leave(c);
@@ -454,7 +461,8 @@ struct eng_jlist *eng_j_to_list(struct eng_jctx *c, struct eng_jv v)
     struct eng_jit it = eng_j_iter(c, v);
     struct eng_jlist *l = eng_j_list(c, 0, v.t == J_STR ? false : eng_jv_client(v));
     struct eng_jv item;
-    while (eng_j_next(c, &it, &item)) eng_j_push(c, l, item);
+    while (eng_j_next(c, &it, &item))
+        eng_j_push(c, l, item);
     return l;
 }
 
@@ -463,7 +471,8 @@ void eng_j_sort(struct eng_jctx *c, struct eng_jlist *l, const struct eng_jv *ke
 {
     size_t n = l->n;
     uint32_t *a = eng_j_alloc_n(c, n + 1, sizeof(*a)), *b = eng_j_alloc_n(c, n + 1, sizeof(*b));
-    for (size_t i = 0; i < n; i++) a[i] = (uint32_t)i;
+    for (size_t i = 0; i < n; i++)
+        a[i] = (uint32_t)i;
     for (size_t w = 1; w < n; w *= 2) {
         for (size_t lo = 0; lo < n; lo += 2 * w) {
             size_t mid = CN_MIN(lo + w, n), hi = CN_MIN(lo + 2 * w, n), i = lo, j = mid, k = lo;
@@ -473,15 +482,18 @@ void eng_j_sort(struct eng_jctx *c, struct eng_jlist *l, const struct eng_jv *ke
                                 : eng_j_compare(c, keys[a[j]], keys[a[i]], "<");
                 b[k++] = d == -1 ? a[j++] : a[i++];
             }
-            while (i < mid) b[k++] = a[i++];
-            while (j < hi) b[k++] = a[j++];
+            while (i < mid)
+                b[k++] = a[i++];
+            while (j < hi)
+                b[k++] = a[j++];
         }
         uint32_t *t = a;
         a = b;
         b = t;
     }
     struct eng_jv *v = eng_j_alloc_n(c, n + 1, sizeof(*v));
-    for (size_t i = 0; i < n; i++) v[i] = l->v[a[i]];
+    for (size_t i = 0; i < n; i++)
+        v[i] = l->v[a[i]];
     l->v = v;
     l->cap = n + 1;
 }

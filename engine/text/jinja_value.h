@@ -2,13 +2,14 @@
  * template interpreter (private to engine/text).
  *
  * Everything is allocated in the context's arena and never freed singly. A failure (template error,
- * limit, out of memory) leaves through eng_j_fail, which jumps back to the one setjmp in template.c:
- * no function in between owns anything outside the arena, so nothing is lost by the jump.
+ * limit, out of memory) leaves through eng_j_fail, which jumps back to the one setjmp in
+ * template.c: no function in between owns anything outside the arena, so nothing is lost by the
+ * jump.
  *
  * Origin: each byte of a string is "trusted" (written by the template, or a special token that the
- * caller vouches for) or the client's. Scalars and containers have one `client` flag, so that what is
- * printed from them keeps their origin. A byte that is made from several inputs is trusted only when
- * all of them are. */
+ * caller vouches for) or the client's. Scalars and containers have one `client` flag, so that what
+ * is printed from them keeps their origin. A byte that is made from several inputs is trusted only
+ * when all of them are. */
 #ifndef ENGINE_TEXT_JINJA_VALUE_H
 #define ENGINE_TEXT_JINJA_VALUE_H
 
@@ -27,11 +28,11 @@ enum eng_jtype {
     J_LIST,
     J_TUPLE,
     J_DICT,
-    J_VIEW,  /* dict.keys(), .values(), .items() */
+    J_VIEW, /* dict.keys(), .values(), .items() */
     J_RANGE,
-    J_GEN,   /* a generator: can be walked once */
-    J_NS,    /* namespace() */
-    J_FUNC,  /* built-in function or bound method */
+    J_GEN,  /* a generator: can be walked once */
+    J_NS,   /* namespace() */
+    J_FUNC, /* built-in function or bound method */
     J_MACRO,
     J_LOOP,
     J_CYCLER,
@@ -62,8 +63,8 @@ struct eng_jv {
     };
 };
 
-/* Growing bytes with their origins. Strings made by appending share one: the bytes below `used` never
- * change, so a string that ends at `used` can be extended without copying it. */
+/* Growing bytes with their origins. Strings made by appending share one: the bytes below `used`
+ * never change, so a string that ends at `used` can be extended without copying it. */
 struct eng_jbuf {
     char *data;
     size_t used, cap;
@@ -81,7 +82,7 @@ struct eng_jstr {
     size_t cps;                 /* code points; SIZE_MAX = not counted yet */
     const struct eng_jbuf *buf; /* where p lies, or NULL; never NULL when mixed */
     uint8_t origin;
-    bool markup;                /* marked safe: HTML-escapes what is joined to it */
+    bool markup; /* marked safe: HTML-escapes what is joined to it */
 };
 
 struct eng_jlist {
@@ -106,14 +107,35 @@ struct eng_jdict {
 };
 
 enum eng_jview_kind { J_KEYS, J_VALUES, J_ITEMS };
-struct eng_jview { struct eng_jdict *m; enum eng_jview_kind kind; };
-struct eng_jrange { int64_t start, stop, step; size_t n; };
-struct eng_jgen { struct eng_jlist *l; size_t pos; const char *name, *error; /* raised when walked */ };
-struct eng_jcycler { struct eng_jlist *l; size_t pos; bool used; /* of a joiner */ };
+struct eng_jview {
+    struct eng_jdict *m;
+    enum eng_jview_kind kind;
+};
+struct eng_jrange {
+    int64_t start, stop, step;
+    size_t n;
+};
+struct eng_jgen {
+    struct eng_jlist *l;
+    size_t pos;
+    const char *name, *error; /* raised when walked */
+};
+struct eng_jcycler {
+    struct eng_jlist *l;
+    size_t pos;
+    bool used; /* of a joiner */
+};
 
 typedef struct eng_jv eng_jfn(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a);
-struct eng_jfunc { eng_jfn *fn; const char *name; struct eng_jv self; };
-struct eng_jnamed { const char *name; eng_jfn *fn; };
+struct eng_jfunc {
+    eng_jfn *fn;
+    const char *name;
+    struct eng_jv self;
+};
+struct eng_jnamed {
+    const char *name;
+    eng_jfn *fn;
+};
 
 struct eng_jundef {
     enum { J_UNDEF_NAME, J_UNDEF_ATTR, J_UNDEF_HINT, J_UNDEF_UNSAFE } kind;
@@ -121,7 +143,10 @@ struct eng_jundef {
     const char *hint;
 };
 
-struct eng_jkw { const struct eng_jstr *name; struct eng_jv v; };
+struct eng_jkw {
+    const struct eng_jstr *name;
+    struct eng_jv v;
+};
 struct eng_jargs {
     const char *fname; /* for messages */
     struct eng_jv *pos;
@@ -141,12 +166,12 @@ struct eng_jctx {
     uint32_t depth, max_depth;         /* calls; in the parser nested constructs */
     uint32_t frames;                   /* C recursion of the interpreter */
     size_t max_out, max_memory, heap_bytes;
-    struct eng_jbuf *out;              /* where statements write now */
+    struct eng_jbuf *out; /* where statements write now */
     const struct eng_template *tpl;
-    struct eng_jv *globals;            /* by name id: the top scope */
+    struct eng_jv *globals; /* by name id: the top scope */
     struct eng_jscope *scope;
     int64_t now_s;
-    uint8_t key[16];                   /* of the dictionaries' hash */
+    uint8_t key[16]; /* of the dictionaries' hash */
 };
 
 /* ---- context (jinja_ctx.c) ---- */
@@ -161,7 +186,10 @@ void *eng_j_room(struct eng_jctx *c, void *p, size_t n, size_t *cap, size_t size
 void eng_j_step(struct eng_jctx *c, uint64_t n);
 void eng_j_work(struct eng_jctx *c, uint64_t n);
 void eng_j_enter(struct eng_jctx *c); /* one C recursion deeper; leave with eng_j_leave */
-static inline void eng_j_leave(struct eng_jctx *c) { c->frames--; }
+static inline void eng_j_leave(struct eng_jctx *c)
+{
+    c->frames--;
+}
 /* A short printable form for messages (cut, control characters dropped). */
 const char *eng_j_quote(struct eng_jctx *c, const struct eng_jstr *s);
 
@@ -178,14 +206,18 @@ const struct eng_jstr *eng_j_done(struct eng_jctx *c, const struct eng_jbuf *b);
 const struct eng_jstr *eng_j_new(struct eng_jctx *c, const char *p, size_t n, bool trusted);
 const struct eng_jstr *eng_j_copy(struct eng_jctx *c, const char *p, size_t n, bool trusted);
 const struct eng_jstr *eng_j_lit(struct eng_jctx *c, const char *z); /* z is not copied */
-const struct eng_jstr *eng_j_sub(struct eng_jctx *c, const struct eng_jstr *s, size_t off, size_t n);
+const struct eng_jstr *eng_j_sub(struct eng_jctx *c, const struct eng_jstr *s, size_t off,
+                                 size_t n);
 const struct eng_jstr *eng_j_concat(struct eng_jctx *c, const struct eng_jstr *a,
                                     const struct eng_jstr *b);
 const struct eng_jstr *eng_j_as_markup(struct eng_jctx *c, const struct eng_jstr *s, bool markup);
 const struct eng_jstr *eng_j_escape(struct eng_jctx *c, const struct eng_jstr *s);
 /* The origin of the byte at off, and where its run ends (relative to the string). */
 bool eng_j_run(const struct eng_jstr *s, size_t off, size_t *end);
-static inline bool eng_j_trusted(const struct eng_jstr *s) { return s->origin == J_TRUSTED; }
+static inline bool eng_j_trusted(const struct eng_jstr *s)
+{
+    return s->origin == J_TRUSTED;
+}
 size_t eng_j_cps(const struct eng_jstr *s);
 size_t eng_j_off(const struct eng_jstr *s, size_t cp_index); /* byte offset; n past the end */
 size_t eng_j_index_of(const struct eng_jstr *s, size_t off); /* and back */
@@ -200,10 +232,22 @@ size_t eng_j_rfind(struct eng_jctx *c, const struct eng_jstr *s, size_t from, si
                    const struct eng_jstr *needle);
 
 /* ---- values (jinja_value.c) ---- */
-static inline struct eng_jv eng_jv_none(void) { return (struct eng_jv){.t = J_NONE}; }
-static inline struct eng_jv eng_jv_bool(bool b) { return (struct eng_jv){.t = J_BOOL, .b = b}; }
-static inline struct eng_jv eng_jv_int(int64_t i) { return (struct eng_jv){.t = J_INT, .i = i}; }
-static inline struct eng_jv eng_jv_float(double d) { return (struct eng_jv){.t = J_FLOAT, .d = d}; }
+static inline struct eng_jv eng_jv_none(void)
+{
+    return (struct eng_jv){.t = J_NONE};
+}
+static inline struct eng_jv eng_jv_bool(bool b)
+{
+    return (struct eng_jv){.t = J_BOOL, .b = b};
+}
+static inline struct eng_jv eng_jv_int(int64_t i)
+{
+    return (struct eng_jv){.t = J_INT, .i = i};
+}
+static inline struct eng_jv eng_jv_float(double d)
+{
+    return (struct eng_jv){.t = J_FLOAT, .d = d};
+}
 static inline struct eng_jv eng_jv_str(const struct eng_jstr *s)
 {
     return (struct eng_jv){.t = J_STR, .s = s};
@@ -220,8 +264,14 @@ static inline struct eng_jv eng_jv_dict(struct eng_jdict *m)
 {
     return (struct eng_jv){.t = J_DICT, .m = m};
 }
-static inline bool eng_jv_is_int(struct eng_jv v) { return v.t == J_INT || v.t == J_BOOL; }
-static inline int64_t eng_jv_i(struct eng_jv v) { return v.t == J_BOOL ? v.b : v.i; }
+static inline bool eng_jv_is_int(struct eng_jv v)
+{
+    return v.t == J_INT || v.t == J_BOOL;
+}
+static inline int64_t eng_jv_i(struct eng_jv v)
+{
+    return v.t == J_BOOL ? v.b : v.i;
+}
 static inline struct eng_jv eng_jv_taint(struct eng_jv v, bool client)
 {
     v.client = v.client || client;
@@ -254,7 +304,10 @@ bool eng_j_len(struct eng_jctx *c, struct eng_jv v, size_t *n); /* false: has no
 _Noreturn void eng_j_undef_error(struct eng_jctx *c, struct eng_jv v);
 
 /* Walks anything iterable; eng_j_iter raises for what is not. Each item costs a step. */
-struct eng_jit { struct eng_jv v; size_t i; };
+struct eng_jit {
+    struct eng_jv v;
+    size_t i;
+};
 bool eng_j_iterable(struct eng_jv v);
 struct eng_jit eng_j_iter(struct eng_jctx *c, struct eng_jv v);
 bool eng_j_next(struct eng_jctx *c, struct eng_jit *it, struct eng_jv *out);
@@ -272,8 +325,21 @@ struct eng_jv eng_j_tojson(struct eng_jctx *c, struct eng_jv self, const struct 
 
 /* ---- operators (jinja_ops.c), attributes (jinja_attr.c) ---- */
 enum eng_jop {
-    J_ADD, J_SUB, J_MUL, J_DIV, J_FLOORDIV, J_MOD, J_POW,
-    J_EQ, J_NE, J_LT, J_LE, J_GT, J_GE, J_IN, J_NOTIN,
+    J_ADD,
+    J_SUB,
+    J_MUL,
+    J_DIV,
+    J_FLOORDIV,
+    J_MOD,
+    J_POW,
+    J_EQ,
+    J_NE,
+    J_LT,
+    J_LE,
+    J_GT,
+    J_GE,
+    J_IN,
+    J_NOTIN,
 };
 struct eng_jv eng_j_arith(struct eng_jctx *c, enum eng_jop op, struct eng_jv a, struct eng_jv b);
 bool eng_j_relation(struct eng_jctx *c, enum eng_jop op, struct eng_jv a, struct eng_jv b);
@@ -290,7 +356,12 @@ struct eng_jv eng_j_percent(struct eng_jctx *c, const struct eng_jstr *fmt, stru
 struct eng_jv eng_j_str_format(struct eng_jctx *c, const struct eng_jstr *fmt,
                                const struct eng_jargs *a);
 /* Pads s (Python's alignment characters) and appends it. */
-struct eng_jfill { char align; uint32_t fill; int64_t width; bool trusted; };
+struct eng_jfill {
+    char align;
+    uint32_t fill;
+    int64_t width;
+    bool trusted;
+};
 void eng_j_put_padded(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_jstr *s, size_t sign,
                       const struct eng_jfill *f);
 /* The digits of d as Python prints it for e, f, g and their capitals, %, without sign. */
@@ -299,12 +370,14 @@ const char *eng_j_float_digits(struct eng_jctx *c, double d, char type, int64_t 
 /* ---- calling (jinja_call.c) ---- */
 /* Binds arguments by a list of names: "a b?" (? = may be absent, then J_ABSENT; a leading '.' =
  * by position only). Raises on anything missing, unknown, twice or too many. */
-void eng_j_bind(struct eng_jctx *c, const struct eng_jargs *a, const char *spec, struct eng_jv *out);
+void eng_j_bind(struct eng_jctx *c, const struct eng_jargs *a, const char *spec,
+                struct eng_jv *out);
 struct eng_jv eng_j_call(struct eng_jctx *c, struct eng_jv fn, const struct eng_jargs *a);
 int64_t eng_j_want_int(struct eng_jctx *c, struct eng_jv v, int64_t absent);
 const struct eng_jstr *eng_j_want_str(struct eng_jctx *c, struct eng_jv v, const char *what);
 
-/* The value at "a.b.0" (or the index) of an item; J_ABSENT: the item itself (jinja_filters_seq.c). */
+/* The value at "a.b.0" (or the index) of an item; J_ABSENT: the item itself (jinja_filters_seq.c).
+ */
 struct eng_jv eng_j_attr_path(struct eng_jctx *c, struct eng_jv item, struct eng_jv path,
                               struct eng_jv default_v);
 
@@ -321,7 +394,7 @@ extern const size_t eng_j_n_filters_str, eng_j_n_filters_seq, eng_j_n_filters_nu
 
 /* ---- Unicode (jinja_unicode.c) ---- */
 bool eng_j_is_space(uint32_t cp);
-bool eng_j_is_word(uint32_t cp);       /* \w */
+bool eng_j_is_word(uint32_t cp); /* \w */
 bool eng_j_is_printable(uint32_t cp);
 bool eng_j_is_alpha(uint32_t cp);
 bool eng_j_is_decimal(uint32_t cp);

@@ -1,6 +1,6 @@
-/* Chat templates: the public face of the interpreter. A template is compiled once, is immutable and may
- * be rendered from any thread; a rendering owns its context, arena and output. The only setjmp of the
- * interpreter is here: see jinja_value.h. */
+/* Chat templates: the public face of the interpreter. A template is compiled once, is immutable and
+ * may be rendered from any thread; a rendering owns its context, arena and output. The only setjmp
+ * of the interpreter is here: see jinja_value.h. */
 #include "engine/text/text.h"
 
 #include "engine/text/jinja_ast.h"
@@ -102,8 +102,9 @@ static bool uses(const struct eng_template *t, const char *name)
 
 static int check_kwargs(json_t *kwargs, struct cn_error *err)
 {
-    static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt",
-                                      "bos_token", "eos_token", "pad_token", "unk_token"};
+    static const char *const own[] = {
+        "messages",  "tools",     "documents", "add_generation_prompt",
+        "bos_token", "eos_token", "pad_token", "unk_token"};
     if (!kwargs) return 0;
     if (!json_is_object(kwargs))
         return cn_fail_param(err, CN_ETYPE, "chat_template_kwargs", "must be an object");
@@ -143,8 +144,8 @@ static int run(struct eng_jctx *c, const struct eng_template_in *in, struct eng_
     return 0;
 }
 
-static void setup(struct eng_jctx *c, const struct eng_template *t, const struct eng_template_in *in,
-                  struct cn_error *err)
+static void setup(struct eng_jctx *c, const struct eng_template *t,
+                  const struct eng_template_in *in, struct cn_error *err)
 {
     const struct eng_template_limits *l = &in->limits;
     c->err = err;

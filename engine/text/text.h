@@ -108,7 +108,8 @@ int eng_detok_flush(struct eng_detok *d, struct cn_buf *out);
 
 struct eng_template;
 
-/* Compiles a Jinja template once. The source is copied. Errors: CN_ETEMPLATE with line number. */
+/* Compiles a Jinja template once (at most 4 MiB; nested at most 64 deep). The source is copied.
+ * Errors: CN_ETEMPLATE with line number, CN_ENOMEM. */
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err);
 void eng_template_free(struct eng_template *t);
 
@@ -126,7 +127,7 @@ struct eng_template_in {
     json_t *documents;     /* array or NULL = none */
     json_t *kwargs;        /* object of further variables, or NULL; may not name the others */
     bool add_generation_prompt;
-    struct eng_str bos_token, eos_token, pad_token, unk_token;
+    struct eng_str bos_token, eos_token, pad_token, unk_token; /* p NULL: not defined */
     int64_t now_s;         /* for strftime_now: local wall clock as seconds (UTC) */
     struct eng_template_limits limits;
 };
@@ -140,7 +141,7 @@ void eng_rendered_fini(struct eng_rendered *r);
 
 /* Renders; every byte that came from messages, tools, documents or kwargs, through whatever filter
  * or slice, is in an untrusted span. Errors: CN_ETEMPLATE (raise_exception's own text included),
- * CN_ELIMIT (steps, depth, output, time), CN_ENOMEM. out is fini'd by the caller on success. */
+ * CN_ELIMIT (steps, depth, output, memory, time), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is fini'd by the caller on success. */
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);
 

@@ -1,5 +1,6 @@
-/* Fuzz target of chat templates: the bytes up to the first NUL are a template, the rest is a client's
- * text. Whatever they are, compiling and rendering end, in an error or a text whose spans are sound. */
+/* Fuzz target of chat templates: the bytes up to the first NUL are a template, the rest is a
+ * client's text. Whatever they are, compiling and rendering end, in an error or a text whose spans
+ * are sound. */
 #include "engine/text/text.h"
 
 #include <string.h>
@@ -16,13 +17,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!text) text = json_string("<|x|> \xc3\xa9");
     json_t *messages = json_pack("[{s:s,s:O},{s:s,s:[O,i,f,b,n]}]", "role", "user", "content", text,
                                  "role", "assistant", "content", text, 7, -2.5, 1);
-    json_t *kwargs = json_pack("{s:O,s:i,s:f,s:[O,s],s:{s:O,s:i}}", "s", text, "n", 42, "f", 1.5, "l",
-                               text, "a", "d", "a", text, "b", 1);
-    struct eng_template_in in = {
-        .messages = messages, .kwargs = kwargs, .add_generation_prompt = true,
-        .bos_token = {"<s>", 3}, .eos_token = {"</s>", 4}, .now_s = 1767323045,
-        .limits = {.max_steps = 5000, .max_output_bytes = 1 << 16, .max_memory_bytes = 1 << 22,
-                   .max_ns = 1000000000}};
+    json_t *kwargs = json_pack("{s:O,s:i,s:f,s:[O,s],s:{s:O,s:i}}", "s", text, "n", 42, "f", 1.5,
+                               "l", text, "a", "d", "a", text, "b", 1);
+    struct eng_template_in in = {.messages = messages,
+                                 .kwargs = kwargs,
+                                 .add_generation_prompt = true,
+                                 .bos_token = {"<s>", 3},
+                                 .eos_token = {"</s>", 4},
+                                 .now_s = 1767323045,
+                                 .limits = {.max_steps = 5000,
+                                            .max_output_bytes = 1 << 16,
+                                            .max_memory_bytes = 1 << 22,
+                                            .max_ns = 1000000000}};
     struct eng_rendered r = {0};
     if (!eng_template_render(t, &in, &r, NULL)) {
         size_t last = 0;

@@ -1,5 +1,5 @@
-/* Chat templates against the reference renderer: every template of the oracle, all its cases. Skipped
- * where the oracle is absent. */
+/* Chat templates against the reference renderer: every template of the oracle, all its cases.
+ * Skipped where the oracle is absent. */
 #include "engine/text/text.h"
 
 #include <glob.h>
@@ -49,8 +49,10 @@ static struct eng_template_in make_in(json_t *doc, json_t *input, json_t **rest)
         .messages = json_object_get(input, "messages"),
         .tools = json_object_get(input, "tools"),
         .add_generation_prompt = json_is_true(json_object_get(input, "add_generation_prompt")),
-        .bos_token = str_of(vars, "bos_token"), .eos_token = str_of(vars, "eos_token"),
-        .pad_token = str_of(vars, "pad_token"), .unk_token = str_of(vars, "unk_token"),
+        .bos_token = str_of(vars, "bos_token"),
+        .eos_token = str_of(vars, "eos_token"),
+        .pad_token = str_of(vars, "pad_token"),
+        .unk_token = str_of(vars, "unk_token"),
         .now_s = seconds(json_string_value(json_object_get(doc, "now"))),
         .limits = {.max_ns = 60000000000},
     };
@@ -83,15 +85,17 @@ static bool run_case(const struct eng_template *t, json_t *doc, json_t *test, co
     bool ok;
     if (!want) {
         ok = rc == CN_ETEMPLATE;
-        if (!ok) print_error("%s/%s: rendered, but must fail: %s\n", name, label,
-                             json_string_value(json_object_get(test, "error")));
+        if (!ok)
+            print_error("%s/%s: rendered, but must fail: %s\n", name, label,
+                        json_string_value(json_object_get(test, "error")));
     } else if (rc) {
         ok = false;
         print_error("%s/%s: %s\n", name, label, err.message);
     } else {
         size_t n = json_string_length(want), i = 0;
         const char *w = json_string_value(want);
-        while (i < n && i < r.text.len && r.text.data[i] == w[i]) i++;
+        while (i < n && i < r.text.len && r.text.data[i] == w[i])
+            i++;
         ok = n == r.text.len && i == n && spans_are_sound(&r);
         if (!ok)
             print_error("%s/%s: differs at %zu of %zu: want \"%.60s\" have \"%.*s\"\n", name, label,
@@ -117,8 +121,7 @@ static void all_oracle_templates(void **state)
         size_t n = 0;
         json_t *doc = json_load_file(g.gl_pathv[i], JSON_ALLOW_NUL, NULL);
         assert_non_null(doc);
-        snprintf(path, sizeof(path), "%.*s.jinja", (int)(strlen(g.gl_pathv[i]) - 5),
-                 g.gl_pathv[i]);
+        snprintf(path, sizeof(path), "%.*s.jinja", (int)(strlen(g.gl_pathv[i]) - 5), g.gl_pathv[i]);
         char *src = slurp(path, &n);
         assert_non_null(src);
         const char *name = json_string_value(json_object_get(doc, "template"));

@@ -16,7 +16,8 @@ static bool run_case(json_t *test, json_t *vars)
     const char *src = json_string_value(json_object_get(test, "template"));
     size_t n_src = json_string_length(json_object_get(test, "template"));
     json_t *want = json_object_get(test, "output");
-    struct eng_template_in in = {.messages = json_object_get(doc, "messages"), .kwargs = vars,
+    struct eng_template_in in = {.messages = json_object_get(doc, "messages"),
+                                 .kwargs = vars,
                                  .now_s = json_integer_value(json_object_get(doc, "now")),
                                  .limits = {.max_ns = 60000000000}};
     struct eng_template *t = NULL;
@@ -24,13 +25,17 @@ static bool run_case(json_t *test, json_t *vars)
     struct cn_error err = {0};
     int rc = eng_template_new(src, n_src, &t, &err);
     if (!rc) rc = eng_template_render(t, &in, &r, &err);
-    bool ok = want ? !rc && r.text.len == json_string_length(want) &&
-                         memcmp(r.text.data ? r.text.data : "", json_string_value(want), r.text.len) == 0
-                   : rc == CN_ETEMPLATE && err.code == rc && err.message[0];
+    bool ok =
+        want ? !rc && r.text.len == json_string_length(want) &&
+                   memcmp(r.text.data ? r.text.data : "", json_string_value(want), r.text.len) == 0
+             : rc == CN_ETEMPLATE && err.code == rc && err.message[0];
     if (!ok)
         print_error("%s\n   want %s\n   have %.*s\n", src,
                     json_string_value(want ? want : json_object_get(test, "error")),
-                    rc ? 511 : (int)r.text.len, rc ? err.message : r.text.data ? r.text.data : "");
+                    rc ? 511 : (int)r.text.len,
+                    rc            ? err.message
+                    : r.text.data ? r.text.data
+                                  : "");
     if (!rc) eng_rendered_fini(&r);
     eng_template_free(t);
     return ok;
@@ -38,11 +43,13 @@ static bool run_case(json_t *test, json_t *vars)
 
 static void same_as_jinja(void **state)
 {
-    json_t *vars = json_copy(json_object_get(doc, "variables")), *tests = json_object_get(doc, "cases");
+    json_t *vars = json_copy(json_object_get(doc, "variables")),
+           *tests = json_object_get(doc, "cases");
     json_object_set(doc, "messages", json_object_get(vars, "messages"));
     json_object_del(vars, "messages");
     size_t good = 0, n = json_array_size(tests);
-    for (size_t i = 0; i < n; i++) good += run_case(json_array_get(tests, i), vars);
+    for (size_t i = 0; i < n; i++)
+        good += run_case(json_array_get(tests, i), vars);
     print_message("%zu of %zu cases as Jinja %s\n", good, n,
                   json_string_value(json_object_get(doc, "jinja")));
     json_decref(vars);
@@ -52,8 +59,7 @@ static void same_as_jinja(void **state)
 
 int main(int argc, char **argv)
 {
-    const char *path =
-        argc > 1 ? argv[1] : CONIFER_SOURCE_ROOT "/tests/text/template_cases.json";
+    const char *path = argc > 1 ? argv[1] : CONIFER_SOURCE_ROOT "/tests/text/template_cases.json";
     json_error_t e;
     doc = json_load_file(path, JSON_ALLOW_NUL, &e);
     if (!doc) {

@@ -1,5 +1,5 @@
-/* Limits of the template interpreter: hostile templates and data end in an error, soon, and never in a
- * crash; failing allocations leave nothing behind; renderings may run side by side. */
+/* Limits of the template interpreter: hostile templates and data end in an error, soon, and never
+ * in a crash; failing allocations leave nothing behind; renderings may run side by side. */
 #include "engine/text/text.h"
 
 #include <pthread.h>
@@ -77,9 +77,11 @@ static char *repeated(const char *a, const char *b, size_t n, const char *c, con
     struct cn_buf buf;
     cn_buf_init(&buf, 0);
     cn_buf_puts(&buf, a);
-    for (size_t i = 0; i < n; i++) cn_buf_puts(&buf, b);
+    for (size_t i = 0; i < n; i++)
+        cn_buf_puts(&buf, b);
     cn_buf_puts(&buf, c);
-    for (size_t i = 0; i < n; i++) cn_buf_puts(&buf, d);
+    for (size_t i = 0; i < n; i++)
+        cn_buf_puts(&buf, d);
     cn_buf_puts(&buf, e);
     char *z = strdup(cn_buf_cstr(&buf));
     cn_buf_fini(&buf);
@@ -88,26 +90,41 @@ static char *repeated(const char *a, const char *b, size_t n, const char *c, con
 
 static void deep_sources(void **state)
 {
-    static const struct { const char *a, *b, *c, *d, *e; int want; } shapes[] = {
-        {"{{ ", "(", "1", ")", " }}", CN_ETEMPLATE}, {"{{ ", "[", "1", "]", " }}", CN_ETEMPLATE},
-        {"{{ ", "{1:", "1", "}", " }}", CN_ETEMPLATE}, {"{{ ", "not ", "1", "", " }}", CN_ETEMPLATE},
-        {"{{ ", "-", "1", "", " }}", CN_ETEMPLATE}, {"{{ ", "f(", "1", ")", " }}", CN_ETEMPLATE},
-        {"{{ ", "x[", "1", "]", " }}", CN_ETEMPLATE}, {"{{ x", ".a", "", "", " }}", CN_ETEMPLATE},
-        {"{{ x", "|upper", "", "", " }}", CN_ETEMPLATE}, {"{{ x", "()", "", "", " }}", CN_ETEMPLATE},
-        {"{{ x", "[0]", "", "", " }}", CN_ETEMPLATE}, {"{{ ", "1 if 1 else ", "1", "", " }}", CN_ETEMPLATE},
-        {"{{ 1", " if 1", "", "", " }}", CN_ETEMPLATE}, {"", "{% if 1 %}", "x", "{% endif %}", "", CN_ETEMPLATE},
+    static const struct {
+        const char *a, *b, *c, *d, *e;
+        int want;
+    } shapes[] = {
+        {"{{ ", "(", "1", ")", " }}", CN_ETEMPLATE},
+        {"{{ ", "[", "1", "]", " }}", CN_ETEMPLATE},
+        {"{{ ", "{1:", "1", "}", " }}", CN_ETEMPLATE},
+        {"{{ ", "not ", "1", "", " }}", CN_ETEMPLATE},
+        {"{{ ", "-", "1", "", " }}", CN_ETEMPLATE},
+        {"{{ ", "f(", "1", ")", " }}", CN_ETEMPLATE},
+        {"{{ ", "x[", "1", "]", " }}", CN_ETEMPLATE},
+        {"{{ x", ".a", "", "", " }}", CN_ETEMPLATE},
+        {"{{ x", "|upper", "", "", " }}", CN_ETEMPLATE},
+        {"{{ x", "()", "", "", " }}", CN_ETEMPLATE},
+        {"{{ x", "[0]", "", "", " }}", CN_ETEMPLATE},
+        {"{{ ", "1 if 1 else ", "1", "", " }}", CN_ETEMPLATE},
+        {"{{ 1", " if 1", "", "", " }}", CN_ETEMPLATE},
+        {"", "{% if 1 %}", "x", "{% endif %}", "", CN_ETEMPLATE},
         {"", "{% for i in [1] %}", "x", "{% endfor %}", "", CN_ETEMPLATE},
         {"", "{% macro m() %}", "x", "{% endmacro %}", "", CN_ETEMPLATE},
         {"{% for ", "(", "a", ",)", " in [] %}{% endfor %}", CN_ETEMPLATE},
-        {"{{ ", "(", "", "", "", CN_ETEMPLATE}, {"{{ ", "{", "", "", "", CN_ETEMPLATE},
+        {"{{ ", "(", "", "", "", CN_ETEMPLATE},
+        {"{{ ", "{", "", "", "", CN_ETEMPLATE},
         {"{{ x is ", "(", "1", ")", " }}", CN_ETEMPLATE},
-        {"{{ 1", " + 1", "", "", " }}", 0}, {"{{ 1", " ~ 1", "", "", " }}", 0},
-        {"{{ 1", " and 1", "", "", " }}", 0}, {"{{ 1", " == 1", "", "", " }}", 0},
+        {"{{ 1", " + 1", "", "", " }}", 0},
+        {"{{ 1", " ~ 1", "", "", " }}", 0},
+        {"{{ 1", " and 1", "", "", " }}", 0},
+        {"{{ 1", " == 1", "", "", " }}", 0},
         {"{% if 0 %}", "{% elif 0 %}", "{% else %}x{% endif %}", "", "", 0},
-        {"{{ [1", ",1", "]|length }}", "", "", 0}, {"", "{{ 1 }}", "", "", "", 0},
+        {"{{ [1", ",1", "]|length }}", "", "", 0},
+        {"", "{{ 1 }}", "", "", "", 0},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(shapes); i++) {
-        char *src = repeated(shapes[i].a, shapes[i].b, 100000, shapes[i].c, shapes[i].d, shapes[i].e);
+        char *src =
+            repeated(shapes[i].a, shapes[i].b, 100000, shapes[i].c, shapes[i].d, shapes[i].e);
         int rc = render(src);
         if (rc != shapes[i].want) fail_msg("%.40s: %d", src, rc);
         free(src);
@@ -118,29 +135,50 @@ static void endless_work(void **state)
 {
     static const char *const limited[] = {
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
-        "{% for a in range(100000) %}{% for b in range(100000) %}{{ a * b }}{% endfor %}{% endfor %}",
+        "{% for a in range(100000) %}{% for b in range(100000) %}{{ a * b }}{% endfor %}{% endfor "
+        "%}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}",
-        "{% macro a() %}{{ caller() }}{% endmacro %}{% macro b() %}{% call a() %}{{ b() }}{% endcall %}"
+        "{% macro a() %}{{ caller() }}{% endmacro %}{% macro b() %}{% call a() %}{{ b() }}{% "
+        "endcall %}"
         "{% endmacro %}{{ b() }}",
         "{% for i in [[1]] recursive %}{{ loop([i]) }}{% endfor %}",
-        "{{ 'a' * 1000000000 }}", "{{ 'a' * 9223372036854775807 }}", "{{ [1] * 9223372036854775807 }}",
-        "{{ [1] * 100000000 }}", "{{ 'a'.center(9223372036854775807) }}", "{{ '%99999999d' % 1 }}",
-        "{{ '{:99999999}'.format(1) }}", "{{ 'a'|center(999999999) }}", "{{ 'a\na'|indent(999999999) }}",
-        "{{ [1]|batch(999999999, 1)|list }}", "{{ []|slice(999999999)|list }}",
-        "{{ 'a'.zfill(999999999) }}", "{{ 'a\t'.expandtabs(999999999) }}", "{{ [1]|tojson(indent=999999999) }}",
-        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set ns.s = ns.s.replace('a', 'aaaa') %}{% endfor %}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
-        "{% set ns = namespace(l=[1]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l|tojson }}",
-        "{% set ns = namespace(l=1, k=1) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% set ns.k = [ns.k] %}"
+        "{{ 'a' * 1000000000 }}",
+        "{{ 'a' * 9223372036854775807 }}",
+        "{{ [1] * 9223372036854775807 }}",
+        "{{ [1] * 100000000 }}",
+        "{{ 'a'.center(9223372036854775807) }}",
+        "{{ '%99999999d' % 1 }}",
+        "{{ '{:99999999}'.format(1) }}",
+        "{{ 'a'|center(999999999) }}",
+        "{{ 'a\na'|indent(999999999) }}",
+        "{{ [1]|batch(999999999, 1)|list }}",
+        "{{ []|slice(999999999)|list }}",
+        "{{ 'a'.zfill(999999999) }}",
+        "{{ 'a\t'.expandtabs(999999999) }}",
+        "{{ [1]|tojson(indent=999999999) }}",
+        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s "
+        "%}{% endfor %}",
+        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set ns.s = "
+        "ns.s.replace('a', 'aaaa') %}{% endfor %}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = ns.l + ns.l %}{% "
+        "endfor %}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% "
+        "endfor %}{{ ns.l }}",
+        "{% set ns = namespace(l=[1]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% "
+        "endfor %}{{ ns.l|tojson }}",
+        "{% set ns = namespace(l=1, k=1) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% set "
+        "ns.k = [ns.k] %}"
         "{% endfor %}{{ ns.l == ns.k }}",
-        "{% set ns = namespace(l=1) %}{% for i in range(9999) %}{% set ns.l = (ns.l,) %}{% endfor %}{{ {ns.l: 1} }}",
+        "{% set ns = namespace(l=1) %}{% for i in range(9999) %}{% set ns.l = (ns.l,) %}{% endfor "
+        "%}{{ {ns.l: 1} }}",
         "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
-        "{{ range(100000)|list|length }}{% for i in range(99) %}{% set x = range(100000)|list %}{% endfor %}",
-        "{% for i in range(100000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "{{ range(100000)|list|length }}{% for i in range(99) %}{% set x = range(100000)|list %}{% "
+        "endfor %}",
+        "{% for i in range(100000) %}{{ "
+        "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+        "aaaaaaa"
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}{% endfor %}",
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(limited); i++) {
@@ -162,8 +200,11 @@ static void steps_are_quick(void **state)
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < 5; i++) {
         uint64_t start = cn_now_ns();
-        assert_int_equal(render_in("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
-                                   "{% endfor %}", &in, NULL), CN_ELIMIT);
+        assert_int_equal(
+            render_in("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+                      "{% endfor %}",
+                      &in, NULL),
+            CN_ELIMIT);
         best = CN_MIN(best, cn_now_ns() - start);
     }
     print_message("500,000 steps in %.1f ms\n", (double)best / 1e6);
@@ -186,7 +227,8 @@ static void given_limits(void **state)
     assert_int_equal(render_in("{{ 'a' * 60 }}{{ 'a' * 60 }}", &in, NULL), CN_ELIMIT);
 
     in.limits = (struct eng_template_limits){.max_depth = 5, .max_ns = 60000000000};
-    const char *rec = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(${n}) }}";
+    const char *rec =
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(${n}) }}";
     char src[256];
     snprintf(src, sizeof(src), "%.*s4%s", (int)(strstr(rec, "${n}") - rec), rec, ") }}");
     assert_int_equal(render_in(src, &in, NULL), 0);
@@ -201,9 +243,12 @@ static void given_limits(void **state)
     in.limits = (struct eng_template_limits){.max_ns = 1000000, .max_steps = UINT64_MAX};
     uint64_t start = cn_now_ns();
     assert_int_equal(render_in("{% set s = 'a' * 1000000 %}{% for i in range(99999) %}"
-                               "{% set x = s.count('ab') %}{% endfor %}", &in, NULL), CN_ELIMIT);
-    assert_int_equal(render_in("{% set s = 'a' * 1000000 %}{{ s.rfind('a' * 5000 ~ 'b') }}", &in, NULL),
+                               "{% set x = s.count('ab') %}{% endfor %}",
+                               &in, NULL),
                      CN_ELIMIT);
+    assert_int_equal(
+        render_in("{% set s = 'a' * 1000000 %}{{ s.rfind('a' * 5000 ~ 'b') }}", &in, NULL),
+        CN_ELIMIT);
     assert_true(cn_now_ns() - start < 5000000000);
 }
 
@@ -233,22 +278,26 @@ static void deep_and_odd_data(void **state)
     assert_int_equal(render_in("{{ -messages[0].min }}", &in, NULL), CN_ETEMPLATE);
     assert_int_equal(render_in("{{ messages[0].min|abs }}", &in, NULL), CN_ETEMPLATE);
     assert_int_equal(render_in("{{ 'abc'[messages[0].min:] }}{{ 'abc'[::messages[0].min] }}"
-                               "{{ [1, 2][:messages[0].min:messages[0].min] }}", &in, NULL), 0);
-    assert_int_equal(render_in("{{ messages[0].f * 1e10 }}{{ (messages[0].f * 1e10)|tojson }}", &in,
-                               NULL), 0);
+                               "{{ [1, 2][:messages[0].min:messages[0].min] }}",
+                               &in, NULL),
+                     0);
+    assert_int_equal(
+        render_in("{{ messages[0].f * 1e10 }}{{ (messages[0].f * 1e10)|tojson }}", &in, NULL), 0);
     assert_int_equal(render_in("{{ (messages[0].f)|int }}", &in, NULL), CN_ETEMPLATE);
     assert_int_equal(render_in("{{ range(messages[0].min, -messages[0].min - 1) }}", &in, NULL),
                      CN_ETEMPLATE);
     assert_int_equal(render_in("{{ range(messages[0].min, 9223372036854775807, 1) }}", &in, NULL),
                      CN_ETEMPLATE);
-    assert_int_equal(render_in("{{ range(0, messages[0].min, messages[0].min)|list }}", &in, NULL), 0);
+    assert_int_equal(render_in("{{ range(0, messages[0].min, messages[0].min)|list }}", &in, NULL),
+                     0);
     json_decref(j);
 }
 
 static void kwargs_may_not_name_the_others(void **state)
 {
-    static const char *const names[] = {"messages", "tools", "documents", "add_generation_prompt",
-                                        "bos_token", "eos_token", "pad_token", "unk_token"};
+    static const char *const names[] = {
+        "messages",  "tools",     "documents", "add_generation_prompt",
+        "bos_token", "eos_token", "pad_token", "unk_token"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
         json_t *kwargs = json_pack("{s:s}", names[i], "x");
         struct eng_template_in in = {.kwargs = kwargs};
@@ -270,7 +319,8 @@ static const char everything[] =
 
 static void failing_allocations(void **state)
 {
-    json_t *messages = json_pack("[{s:s,s:s},{s:s}]", "role", "user", "content", "hi", "content", "x");
+    json_t *messages =
+        json_pack("[{s:s,s:s},{s:s}]", "role", "user", "content", "hi", "content", "x");
     struct eng_template_in in = {.messages = messages, .limits = {.max_ns = 60000000000}};
     int n_failed = 0;
     for (int64_t i = 0;; i++) {
@@ -294,13 +344,15 @@ static void failing_allocations(void **state)
 static void *renderings(void *arg)
 {
     const struct eng_template *t = arg;
-    json_t *messages = json_pack("[{s:s,s:s},{s:s}]", "role", "user", "content", "hi", "content", "x");
+    json_t *messages =
+        json_pack("[{s:s,s:s},{s:s}]", "role", "user", "content", "hi", "content", "x");
     struct eng_template_in in = {.messages = messages, .limits = {.max_ns = 60000000000}};
     uintptr_t sum = 0;
     for (int i = 0; i < 200; i++) {
         struct eng_rendered r = {0};
         if (eng_template_render(t, &in, &r, NULL)) break;
-        for (size_t k = 0; k < r.text.len; k++) sum = sum * 31 + (unsigned char)r.text.data[k];
+        for (size_t k = 0; k < r.text.len; k++)
+            sum = sum * 31 + (unsigned char)r.text.data[k];
         eng_rendered_fini(&r);
     }
     json_decref(messages);
@@ -313,20 +365,23 @@ static void side_by_side(void **state)
     pthread_t th[4];
     void *sum[4], *alone;
     assert_int_equal(eng_template_new(everything, sizeof(everything) - 1, &t, NULL), 0);
-    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&th[i], NULL, renderings, t), 0);
-    for (int i = 0; i < 4; i++) pthread_join(th[i], &sum[i]);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&th[i], NULL, renderings, t), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(th[i], &sum[i]);
     alone = renderings(t);
-    for (int i = 0; i < 4; i++) assert_ptr_equal(sum[i], alone);
+    for (int i = 0; i < 4; i++)
+        assert_ptr_equal(sum[i], alone);
     eng_template_free(t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deep_sources),         cmocka_unit_test(endless_work),
-        cmocka_unit_test(steps_are_quick),      cmocka_unit_test(given_limits),
-        cmocka_unit_test(deep_and_odd_data),    cmocka_unit_test(kwargs_may_not_name_the_others),
-        cmocka_unit_test(failing_allocations),  cmocka_unit_test(side_by_side),
+        cmocka_unit_test(deep_sources),        cmocka_unit_test(endless_work),
+        cmocka_unit_test(steps_are_quick),     cmocka_unit_test(given_limits),
+        cmocka_unit_test(deep_and_odd_data),   cmocka_unit_test(kwargs_may_not_name_the_others),
+        cmocka_unit_test(failing_allocations), cmocka_unit_test(side_by_side),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

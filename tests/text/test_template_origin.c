@@ -9,26 +9,29 @@
 
 #include <cmocka.h>
 
-/* The client's text holds these characters only, and the templates of the sweep none of them outside
- * of their code: a trusted one in the output is a leak. */
+/* The client's text holds these characters only, and the templates of the sweep none of them
+ * outside of their code: a trusted one in the output is a leak. */
 #define EVIL "<|EVIL|>"
 static const char evil_bytes[] = "<|>EVIL";
 
 static json_t *client(void)
 {
-    json_t *j = json_pack("{s:s, s:[s,s], s:{s:s, s:[s]}, s:[{s:s,s:i},{s:s,s:i}], s:i, s:f, s:b, s:n}",
-                          "x", EVIL, "xs", EVIL, EVIL " " EVIL, "d", EVIL, EVIL, "k", EVIL, "ps",
-                          "n", EVIL, "a", 1, "n", EVIL EVIL, "a", 2, "i", 1717, "f", 1717.25, "b", 1,
-                          "nil");
+    json_t *j =
+        json_pack("{s:s, s:[s,s], s:{s:s, s:[s]}, s:[{s:s,s:i},{s:s,s:i}], s:i, s:f, s:b, s:n}",
+                  "x", EVIL, "xs", EVIL, EVIL " " EVIL, "d", EVIL, EVIL, "k", EVIL, "ps", "n", EVIL,
+                  "a", 1, "n", EVIL EVIL, "a", 2, "i", 1717, "f", 1717.25, "b", 1, "nil");
     assert_non_null(j);
     return j;
 }
 
 static int render(const char *src, struct eng_rendered *r, struct cn_error *err)
 {
-    json_t *kwargs = client(), *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", EVIL);
-    struct eng_template_in in = {.messages = messages, .kwargs = kwargs,
-                                 .bos_token = {"<BOS>", 5}, .limits = {.max_ns = 60000000000}};
+    json_t *kwargs = client(),
+           *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", EVIL);
+    struct eng_template_in in = {.messages = messages,
+                                 .kwargs = kwargs,
+                                 .bos_token = {"<BOS>", 5},
+                                 .limits = {.max_ns = 60000000000}};
     struct eng_template *t = NULL;
     int rc = eng_template_new(src, strlen(src), &t, err);
     if (!rc) rc = eng_template_render(t, &in, r, err);
@@ -57,7 +60,9 @@ static char *marked(const struct eng_rendered *r)
 
 static void exact_spans(void **state)
 {
-    static const struct { const char *src, *want; } cases[] = {
+    static const struct {
+        const char *src, *want;
+    } cases[] = {
         {"<|a|>{{ x }}<|b|>", "<|a|>{{<|EVIL|>}}<|b|>"},
         {"{{ bos_token }}{{ messages[0].content }}", "<BOS>{{<|EVIL|>}}"},
         {"{{ bos_token + x + '<|b|>' }}", "<BOS>{{<|EVIL|>}}<|b|>"},
@@ -84,7 +89,8 @@ static void exact_spans(void **state)
          "<|a|>{{<|EVIL|>}}<|a|>y"},
         {"{% filter upper %}<|a|>{{ x }}{% endfilter %}", "<|A|>{{<|EVIL|>}}"},
         {"{% set ns = namespace(t='') %}{% for m in xs %}{% set ns.t = ns.t + '<|a|>' + m %}"
-         "{% endfor %}{{ ns.t }}", "<|a|>{{<|EVIL|>}}<|a|>{{<|EVIL|> <|EVIL|>}}"},
+         "{% endfor %}{{ ns.t }}",
+         "<|a|>{{<|EVIL|>}}<|a|>{{<|EVIL|> <|EVIL|>}}"},
         {"{{ i }}<{{ i + 1 }}>{{ 7 + 1 }}", "{{1717}}<{{1718}}>8"},
         {"{{ f }}{{ b }}{{ nil }}{{ -i }}{{ i|string }}", "{{1717.25TrueNone-17171717}}"},
         {"{{ x|length }}{{ x == '<|EVIL|>' }}{{ loop is defined }}", "8TrueFalse"},
@@ -108,47 +114,187 @@ static void exact_spans(void **state)
 }
 
 /* Each filter and each string method at least once, with the client's text wherever it can go in.
- * A '!' in front: nothing of the client's text comes out. A '~': the template writes such bytes too,
- * so that only whole words are looked for. */
+ * A '!' in front: nothing of the client's text comes out. A '~': the template writes such bytes
+ * too, so that only whole words are looked for. */
 static const char *const sweep[] = {
-    "i|abs", "!x|attr('upper') is defined", "xs|batch(1)|list", "x|capitalize",
-    "x|center(30)", "!xs|count", "!x|count", "nope|d(x)", "nope|default(x)", "d|dictsort",
-    "x|e", "x|escape", "i|filesizeformat", "xs|first", "f|float", "'1717.5'|float + f",
-    "x|forceescape", "'%s'|format(x)", "x|format", "'%(a)10s'|format(a=x)", "ps|groupby('n')",
-    "x|indent", "'a\nb'|indent(x, true, true)", "i|int", "d|items|list", "xs|join", "xs|join(x)",
-    "['a','b']|join(x)", "ps|join(x, attribute='n')", "xs|last", "!x|length", "x|list", "x|lower",
-    "xs|map('upper')|list", "ps|map(attribute='n')|list", "['a']|map('replace', 'a', x)|list",
-    "xs|max", "xs|min", "x|pprint", "d|pprint", "xs|reject('none')|list",
-    "ps|rejectattr('n', 'none')|list", "'a'|replace('a', x)", "x|replace('z', 'a')", "x|reverse",
-    "f|round(1)", "x|safe", "x|safe + x", "~('<b>'|safe + x)[3:]", "('{}'|safe).format(x)",
-    "('%s'|safe) % x", "xs|select|list", "ps|selectattr('a')|list", "xs|slice(1)|list", "xs|sort",
-    "x|string", "d|string", "xs|string", "(x[1:] + 'b')|striptags", "ps|sum(attribute='a')",
-    "[xs, xs]|sum(start=[])", "x|title", "x|tojson", "d|tojson", "ps|tojson(indent=2)",
-    "d|tojson(sort_keys=true, ensure_ascii=true)", "['a','b']|tojson(separators=(x, x))",
-    "['a']|tojson(indent=x)", "x|trim", "x|trim('<')",
-    "(x * 40)|truncate(20)", "('a ' * 40)|truncate(20, end=x)", "xs|unique|list", "x|upper",
-    "x|urlencode", "d|urlencode", "!x|wordcount", "(x + ' ' + x)|wordwrap(4)",
-    "'a b'|wordwrap(1, wrapstring=x)", "{'a': x}|xmlattr",
+    "i|abs",
+    "!x|attr('upper') is defined",
+    "xs|batch(1)|list",
+    "x|capitalize",
+    "x|center(30)",
+    "!xs|count",
+    "!x|count",
+    "nope|d(x)",
+    "nope|default(x)",
+    "d|dictsort",
+    "x|e",
+    "x|escape",
+    "i|filesizeformat",
+    "xs|first",
+    "f|float",
+    "'1717.5'|float + f",
+    "x|forceescape",
+    "'%s'|format(x)",
+    "x|format",
+    "'%(a)10s'|format(a=x)",
+    "ps|groupby('n')",
+    "x|indent",
+    "'a\nb'|indent(x, true, true)",
+    "i|int",
+    "d|items|list",
+    "xs|join",
+    "xs|join(x)",
+    "['a','b']|join(x)",
+    "ps|join(x, attribute='n')",
+    "xs|last",
+    "!x|length",
+    "x|list",
+    "x|lower",
+    "xs|map('upper')|list",
+    "ps|map(attribute='n')|list",
+    "['a']|map('replace', 'a', x)|list",
+    "xs|max",
+    "xs|min",
+    "x|pprint",
+    "d|pprint",
+    "xs|reject('none')|list",
+    "ps|rejectattr('n', 'none')|list",
+    "'a'|replace('a', x)",
+    "x|replace('z', 'a')",
+    "x|reverse",
+    "f|round(1)",
+    "x|safe",
+    "x|safe + x",
+    "~('<b>'|safe + x)[3:]",
+    "('{}'|safe).format(x)",
+    "('%s'|safe) % x",
+    "xs|select|list",
+    "ps|selectattr('a')|list",
+    "xs|slice(1)|list",
+    "xs|sort",
+    "x|string",
+    "d|string",
+    "xs|string",
+    "(x[1:] + 'b')|striptags",
+    "ps|sum(attribute='a')",
+    "[xs, xs]|sum(start=[])",
+    "x|title",
+    "x|tojson",
+    "d|tojson",
+    "ps|tojson(indent=2)",
+    "d|tojson(sort_keys=true, ensure_ascii=true)",
+    "['a','b']|tojson(separators=(x, x))",
+    "['a']|tojson(indent=x)",
+    "x|trim",
+    "x|trim('<')",
+    "(x * 40)|truncate(20)",
+    "('a ' * 40)|truncate(20, end=x)",
+    "xs|unique|list",
+    "x|upper",
+    "x|urlencode",
+    "d|urlencode",
+    "!x|wordcount",
+    "(x + ' ' + x)|wordwrap(4)",
+    "'a b'|wordwrap(1, wrapstring=x)",
+    "{'a': x}|xmlattr",
     /* methods */
-    "x.capitalize()", "x.casefold()", "x.center(20)", "'a'.center(20, x[0])", "!x.count('E')",
-    "x.expandtabs()", "!x.endswith('>')", "!x.find('E')", "'{}'.format(x)", "'{:*^20}'.format(x)",
-    "'{:{}}'.format('a', x[0] + '^9')", "x.format()", "'{a}'.format_map({'a': x})", "!x.index('E')",
-    "!x.isalnum()", "!x.isalpha()", "!x.isascii()", "!x.isdecimal()", "!x.isdigit()",
-    "!x.isidentifier()", "!x.islower()", "!x.isnumeric()", "!x.isprintable()", "!x.isspace()",
-    "!x.istitle()", "!x.isupper()", "x.join(['a','b'])", "'a'.join(xs)", "x.ljust(20)",
-    "'a'.ljust(9, x[0])", "x.lower()", "x.lstrip()", "x.partition('E')", "x.partition('E')|join",
-    "x.removeprefix('<')", "x.removesuffix('>')", "x.replace('E', 'a')", "'a'.replace('', x)",
-    "!x.rfind('E')", "!x.rindex('E')", "x.rjust(20)", "x.rpartition('E')", "x.rsplit('E')",
-    "x.rstrip()", "x.split('E')", "x.split()", "x.splitlines()", "!x.startswith('<')", "x.strip()",
-    "x.swapcase()", "x.title()", "x.upper()", "x.zfill(20)",
+    "x.capitalize()",
+    "x.casefold()",
+    "x.center(20)",
+    "'a'.center(20, x[0])",
+    "!x.count('E')",
+    "x.expandtabs()",
+    "!x.endswith('>')",
+    "!x.find('E')",
+    "'{}'.format(x)",
+    "'{:*^20}'.format(x)",
+    "'{:{}}'.format('a', x[0] + '^9')",
+    "x.format()",
+    "'{a}'.format_map({'a': x})",
+    "!x.index('E')",
+    "!x.isalnum()",
+    "!x.isalpha()",
+    "!x.isascii()",
+    "!x.isdecimal()",
+    "!x.isdigit()",
+    "!x.isidentifier()",
+    "!x.islower()",
+    "!x.isnumeric()",
+    "!x.isprintable()",
+    "!x.isspace()",
+    "!x.istitle()",
+    "!x.isupper()",
+    "x.join(['a','b'])",
+    "'a'.join(xs)",
+    "x.ljust(20)",
+    "'a'.ljust(9, x[0])",
+    "x.lower()",
+    "x.lstrip()",
+    "x.partition('E')",
+    "x.partition('E')|join",
+    "x.removeprefix('<')",
+    "x.removesuffix('>')",
+    "x.replace('E', 'a')",
+    "'a'.replace('', x)",
+    "!x.rfind('E')",
+    "!x.rindex('E')",
+    "x.rjust(20)",
+    "x.rpartition('E')",
+    "x.rsplit('E')",
+    "x.rstrip()",
+    "x.split('E')",
+    "x.split()",
+    "x.splitlines()",
+    "!x.startswith('<')",
+    "x.strip()",
+    "x.swapcase()",
+    "x.title()",
+    "x.upper()",
+    "x.zfill(20)",
     /* operators and the rest */
-    "x + x", "x ~ x", "x * 3", "x[0]", "x[1:3]", "x[::-1]", "x[::2]", "'%s' % x", "'%r' % x",
-    "'%20s' % x", "'%-20s' % x", "'%.3s' % x", "x % ()", "'%c' % x[0]", "[x]", "(x, x)", "{x: x}",
-    "{x: x}[x]", "d", "d.items()", "d.keys()", "d.values()", "d.get('zz', x)", "d.get('k')",
-    "dict(a=x)", "dict(d)", "~namespace(a=x)", "namespace(a=x).a", "x if true", "x or 'a'",
-    "'a' and x", "xs + xs", "xs * 2", "xs[0:1]", "cycler(x).next()", "cycler(x).current",
-    "messages", "messages[0]", "messages[0].content", "messages|map(attribute='content')|join",
-    "strftime_now(x)", "dict.fromkeys(xs)", "ps|groupby('n')|map(attribute='grouper')|join",
+    "x + x",
+    "x ~ x",
+    "x * 3",
+    "x[0]",
+    "x[1:3]",
+    "x[::-1]",
+    "x[::2]",
+    "'%s' % x",
+    "'%r' % x",
+    "'%20s' % x",
+    "'%-20s' % x",
+    "'%.3s' % x",
+    "x % ()",
+    "'%c' % x[0]",
+    "[x]",
+    "(x, x)",
+    "{x: x}",
+    "{x: x}[x]",
+    "d",
+    "d.items()",
+    "d.keys()",
+    "d.values()",
+    "d.get('zz', x)",
+    "d.get('k')",
+    "dict(a=x)",
+    "dict(d)",
+    "~namespace(a=x)",
+    "namespace(a=x).a",
+    "x if true",
+    "x or 'a'",
+    "'a' and x",
+    "xs + xs",
+    "xs * 2",
+    "xs[0:1]",
+    "cycler(x).next()",
+    "cycler(x).current",
+    "messages",
+    "messages[0]",
+    "messages[0].content",
+    "messages|map(attribute='content')|join",
+    "strftime_now(x)",
+    "dict.fromkeys(xs)",
+    "ps|groupby('n')|map(attribute='grouper')|join",
 };
 
 /* Bytes that only the client writes, in a span that is called the template's. */
@@ -191,8 +337,7 @@ static void nothing_leaks(void **state)
         snprintf(src, sizeof(src), "{{ %s }}", sweep[i] + (none || words));
         if (render(src, &r, &err)) fail_msg("%s: %s", src, err.message);
         const char *leak = words ? NULL : trusted_evil(&r);
-        if (leak)
-            fail_msg("%s: trusted '%c' in '%.*s'", src, *leak, (int)r.text.len, r.text.data);
+        if (leak) fail_msg("%s: trusted '%c' in '%.*s'", src, *leak, (int)r.text.len, r.text.data);
         if (none == any_of_client(&r))
             fail_msg("%s: the client's part is wrong in '%.*s'", src, (int)r.text.len, r.text.data);
         if (word_leaks(&r)) fail_msg("%s: leaks: %.*s", src, (int)r.text.len, r.text.data);
@@ -211,9 +356,15 @@ static bool swept(const char *name, char before)
 
 static void every_filter_and_method_is_swept(void **state)
 {
-    const struct { const struct eng_jnamed *t; size_t n; char before; } tables[] = {
-        {eng_j_filters_str, eng_j_n_filters_str, '|'}, {eng_j_filters_seq, eng_j_n_filters_seq, '|'},
-        {eng_j_filters_num, eng_j_n_filters_num, '|'}, {eng_j_filters_sel, eng_j_n_filters_sel, '|'},
+    const struct {
+        const struct eng_jnamed *t;
+        size_t n;
+        char before;
+    } tables[] = {
+        {eng_j_filters_str, eng_j_n_filters_str, '|'},
+        {eng_j_filters_seq, eng_j_n_filters_seq, '|'},
+        {eng_j_filters_num, eng_j_n_filters_num, '|'},
+        {eng_j_filters_sel, eng_j_n_filters_sel, '|'},
         {eng_j_methods_str, eng_j_n_methods_str, '.'},
         {eng_j_methods_str2, eng_j_n_methods_str2, '.'},
     };
