@@ -1,5 +1,5 @@
 /* Slabs and blocks: lending slabs to groups, O(1) alloc and free, counts by state.
- * A slab with a free block stands in its group's partial list; an empty one goes back to the pool. */
+ * A slab with a free block stands in its group's partial list; an empty one goes back. */
 #include "kvpool/internal.h"
 
 #include <stdlib.h>

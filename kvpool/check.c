@@ -21,7 +21,7 @@ static bool bad(struct audit *a, const char *what, uint64_t x, uint64_t y)
         if (!(cond)) return bad(a, what, (uint64_t)(x), (uint64_t)(y)); \
     } while (0)
 
-/* ---- the tree: every node of it in order, dead ones too -------------------------------------------- */
+/* ---- the tree: every node of it in order, dead ones too -------------------------------------- */
 
 static struct kv_node *node_next(struct kv_node *n, struct kv_node *top)
 {
@@ -102,7 +102,7 @@ static bool node_check(struct audit *a, struct kv_node *n)
     return true;
 }
 
-/* ---- sequences ---------------------------------------------------------------------------------------- */
+/* ---- sequences ------------------------------------------------------------------------------- */
 
 static bool seq_count(struct audit *a, struct kv_seq *q)
 {
@@ -111,7 +111,7 @@ static bool seq_count(struct audit *a, struct kv_seq *q)
     q->root->seen++;
     CHECK(q->len <= q->planned, "length past plan", q->len, q->planned);
     CHECK(q->n_chain <= q->n_named && q->n_named <= q->n_blocks, "chain", q->n_chain, q->n_named);
-    CHECK(q->closed || kv_div_up(q->planned, s->block_tokens) == q->n_blocks, "blocks of a sequence",
+    CHECK(q->closed || kv_div_up(q->planned, s->block_tokens) == q->n_blocks, "logical blocks",
           q->n_blocks, q->planned);
     for (uint64_t i = 0; i < q->n_blocks; i++) {
         struct kv_node *n = q->nodes[i];
@@ -144,7 +144,7 @@ static bool seq_count(struct audit *a, struct kv_seq *q)
     return true;
 }
 
-/* ---- slabs, lanes, sums --------------------------------------------------------------------------------- */
+/* ---- slabs, lanes, sums ---------------------------------------------------------------------- */
 
 struct sums { uint64_t blocks[KV_N_STATES], bytes[KV_N_STATES], free_slabs; };
 
@@ -191,7 +191,7 @@ static bool lanes_check(struct audit *a, struct kv_grp *g)
         if (!l) continue;
         for (struct kv_ent *e = l->head; e; e = e->next) {
             CHECK(e->linked && (!e->next || e->next->stamp > e->stamp), "order of a lane", t, 0);
-            CHECK((e->next ? e->next->prev : l->tail) == (e->next ? e : e), "links of a lane", t, 0);
+            CHECK((e->next ? e->next->prev : l->tail) == e, "links of a lane", t, 0);
         }
         CHECK(!l->head || g->window || !l->head->node->child, "a lane's head is no leaf", t, g->id);
         CHECK((l->heap_pos != KV_NONE) == (l->head && ten->exposed), "a lane in the heap", t, 0);

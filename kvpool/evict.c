@@ -1,14 +1,14 @@
 /* What may be evicted, and in which order.
  *
- * Each tenant has a lane per group: its evictable blocks, oldest first. Each group has a heap of the
- * lanes that everybody may evict from (their tenants hold more than their reserve), the oldest head
- * on top; so the oldest block is found in O(1) and removed in O(log tenants). A tenant may always
+ * Each tenant has a lane per group: its evictable blocks, oldest first. Each group has a heap of
+ * the lanes that everybody may evict from (their tenants hold more than their reserve), the oldest
+ * head on top; so the oldest block is found in O(1) and removed in O(log tenants). A tenant may always
  * evict from its own lane. */
 #include "kvpool/internal.h"
 
 #include <stdlib.h>
 
-/* ---- heap of lanes ----------------------------------------------------------------------------- */
+/* ---- heap of lanes --------------------------------------------------------------------------- */
 
 static void heap_set(struct kv_grp *g, uint32_t i, struct kv_lane *l)
 {
@@ -66,7 +66,7 @@ static void lane_put_in_heap(struct kv_pool *p, struct kv_grp *g, struct kv_lane
     heap_up(g, g->heap_len++);
 }
 
-/* ---- lanes --------------------------------------------------------------------------------------- */
+/* ---- lanes ----------------------------------------------------------------------------------- */
 
 int kv_lanes_ensure(struct kv_pool *p, uint32_t tenant, struct kv_space *s)
 {
@@ -142,7 +142,7 @@ void kv_lane_unlink(struct kv_ent *e)
     if (was_head) lane_put_in_heap(p, ent_grp(e), l);
 }
 
-/* ---- standing of tenants ---------------------------------------------------------------------------- */
+/* ---- standing of tenants --------------------------------------------------------------------- */
 
 void kv_tenant_expose(struct kv_pool *p, uint32_t tenant)
 {
@@ -166,7 +166,7 @@ void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes)
     kv_tenant_expose(p, tenant);
 }
 
-/* ---- evicting ---------------------------------------------------------------------------------------- */
+/* ---- evicting -------------------------------------------------------------------------------- */
 
 static void evict_ent(struct kv_ent *e)
 {

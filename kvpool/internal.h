@@ -3,8 +3,8 @@
  * Invariants (kv_check walks them):
  *   - a sequence pins every node of its chain, root included; so an unpinned node has only unpinned
  *     descendants;
- *   - pins are dropped from the leaf to the root, so a lane, ordered by the time of that, always has
- *     a leaf at its head;
+ *   - pins are dropped from the leaf to the root, so a lane, ordered by the time of that, always
+ *     has a leaf at its head;
  *   - of full groups a node of the tree holds every block; of window groups it may have lost it. */
 #ifndef KVPOOL_INTERNAL_H
 #define KVPOOL_INTERNAL_H
@@ -184,11 +184,11 @@ static inline struct kv_blk *kv_blk_of(const struct kv_pool *p, uint32_t block)
     return &p->slabs[block >> KV_BLOCK_INDEX_BITS].blks[block & (KV_MAX_SLAB_BLOCKS - 1)];
 }
 
-/* ---- pool.c ---- */
+/* ---- pool.c ---------------------------------------------------------------------------------- */
 /* Makes what evicting for a tenant in a space needs, so that nothing there can fail. */
 int kv_pool_admit(struct kv_space *s, uint32_t tenant);
 
-/* ---- block.c ---- */
+/* ---- block.c --------------------------------------------------------------------------------- */
 void kv_slab_list_init(struct kv_slab_list *l);
 void kv_slab_push(struct kv_pool *p, uint32_t slab, uint8_t list);
 /* A block in state KV_FILLING with one reference; evicts what tenant may have evicted. */
@@ -200,7 +200,7 @@ void kv_block_state(struct kv_pool *p, uint32_t block, enum kv_state state);
 int kv_stale_room(struct kv_pool *p, uint32_t n);
 void kv_block_put_later(struct kv_pool *p, uint32_t block);
 
-/* ---- evict.c ---- */
+/* ---- evict.c --------------------------------------------------------------------------------- */
 int kv_lanes_ensure(struct kv_pool *p, uint32_t tenant, struct kv_space *s);
 void kv_lane_link(struct kv_ent *e);
 void kv_lane_unlink(struct kv_ent *e);
@@ -209,7 +209,7 @@ void kv_tenant_expose(struct kv_pool *p, uint32_t tenant);
 bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all);
 bool kv_steal_slab(struct kv_pool *p, uint32_t tenant);
 
-/* ---- tree.c ---- */
+/* ---- tree.c ---------------------------------------------------------------------------------- */
 void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const uint32_t *ids,
                  uint32_t n, uint64_t key[2]);
 struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt);
@@ -235,7 +235,7 @@ void kv_node_ready(struct kv_node *n);
 void kv_node_settle(struct kv_node *n);
 void kv_node_pool_free(struct kv_space *s);
 
-/* ---- seq.c ---- */
+/* ---- seq.c ----------------------------------------------------------------------------------- */
 void kv_seq_release(struct kv_seq *q);
 void kv_seq_drop_copies(struct kv_seq *q);
 /* Takes back what was announced and is not complete, from block `keep` on. */

@@ -15,7 +15,7 @@
  * a step has not done yet).
  *
  * A block of the tree is filled by one sequence at a time: others whose next block it is are told
- * KV_WAIT; when it is ready they adopt it, when its filler gives up the next one that asks fills it.
+ * KV_WAIT; when it is ready they adopt it, when its filler gives up the next one to ask fills it.
  *
  * Layer groups with a window: blocks wholly behind the window of a sequence are given up while it
  * runs; in the tree they stay until evicted. A hit of n tokens counts only where every group holds
@@ -36,7 +36,7 @@
 #define KV_MAX_SLABS (1u << (32 - KV_BLOCK_INDEX_BITS))
 #define KV_NO_BLOCK UINT32_MAX              /* table entry that is not there (behind a window) */
 
-/* ---- pool (pool.c) ------------------------------------------------------------------------------ */
+/* ---- pool (pool.c) --------------------------------------------------------------------------- */
 
 struct kv_pool;
 struct kv_pool_opts {
@@ -82,7 +82,7 @@ void kv_tenant_stats(const struct kv_pool *p, uint32_t tenant, struct kv_tenant_
 /* Full consistency check, O(everything): for tests. CN_EINTERNAL says what is wrong. */
 int kv_check(struct kv_pool *p, struct cn_error *err);
 
-/* ---- spaces (pool.c) ----------------------------------------------------------------------------- */
+/* ---- spaces (pool.c) ------------------------------------------------------------------------- */
 
 struct kv_group {
     uint32_t window_tokens;       /* last tokens a row sees, itself included; 0 = all */
@@ -111,7 +111,7 @@ void kv_space_need(const struct kv_space *s, uint32_t tenant, uint64_t n_tokens,
 /* Bytes of the blocks that n_tokens take. */
 uint64_t kv_space_bytes(const struct kv_space *s, uint64_t n_tokens, uint32_t chunk_tokens);
 
-/* ---- sequences (seq.c) ----------------------------------------------------------------------------
+/* ---- sequences (seq.c) ------------------------------------------------------------------------
  * Life: open; then again and again: match (while tokens known in advance are left), extend, launch
  * the step, commit (or abort); at last close. */
 

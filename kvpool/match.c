@@ -6,7 +6,7 @@
 
 #define MAX_SIBLINGS 16 /* looked at for one that agrees in part */
 
-/* ---- whole blocks -------------------------------------------------------------------------------- */
+/* ---- whole blocks ---------------------------------------------------------------------------- */
 
 struct walk {
     uint64_t best;           /* logical blocks that can be used in all groups */
@@ -19,7 +19,7 @@ static uint64_t first_block(const struct kv_grp *g, uint64_t n_blocks)
     return kv_first_seen(g->window, n_blocks * g->space->block_tokens) / g->space->block_tokens;
 }
 
-/* How many blocks up to block i (the next one not included) the sequence itself holds in group g. */
+/* How many of the last blocks of its chain the sequence itself holds in group g. */
 static uint64_t run_before(const struct kv_seq *q, uint32_t g)
 {
     return q->n_chain - CN_MIN(q->first[g], q->n_chain);
@@ -81,7 +81,7 @@ static void take_nodes(struct kv_seq *q, uint64_t best)
     kv_seq_leave_windows(q);
 }
 
-/* ---- a part of a block ------------------------------------------------------------------------------ */
+/* ---- a part of a block ----------------------------------------------------------------------- */
 
 static uint32_t common(const uint32_t *a, const uint32_t *b, uint32_t n)
 {
@@ -160,7 +160,7 @@ static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
     kv_seq_leave_windows(q);
 }
 
-/* ---- match --------------------------------------------------------------------------------------------- */
+/* ---- match ----------------------------------------------------------------------------------- */
 
 static void wait_for(struct kv_seq *q, struct kv_node *n)
 {
@@ -213,7 +213,7 @@ uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
     return i * s->block_tokens;
 }
 
-/* ---- fork ------------------------------------------------------------------------------------------------ */
+/* ---- fork ------------------------------------------------------------------------------------ */
 
 /* Whether block i is there in all groups and not (yet) a complete node's. */
 static bool holds_alone(const struct kv_seq *q, uint64_t i)
@@ -259,7 +259,7 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
     return 0;
 }
 
-/* ---- truncate -------------------------------------------------------------------------------------------- */
+/* ---- truncate -------------------------------------------------------------------------------- */
 
 static bool windows_gone(const struct kv_seq *q, uint64_t n)
 {

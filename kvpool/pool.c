@@ -7,7 +7,7 @@
 
 #define MAX_TENANTS (1u << 20)
 
-/* ---- pool ---------------------------------------------------------------------------------------- */
+/* ---- pool ------------------------------------------------------------------------------------ */
 
 static int grow_buckets(struct kv_pool *p, uint64_t want)
 {
@@ -100,7 +100,7 @@ void kv_pool_retired(struct kv_pool *p, uint64_t ticket)
     }
 }
 
-/* ---- tenants --------------------------------------------------------------------------------------- */
+/* ---- tenants --------------------------------------------------------------------------------- */
 
 static int tenants_ensure(struct kv_pool *p, uint32_t tenant)
 {
@@ -139,7 +139,7 @@ void kv_tenant_stats(const struct kv_pool *p, uint32_t tenant, struct kv_tenant_
     out->evictions = t->evictions;
 }
 
-/* ---- spaces ------------------------------------------------------------------------------------------ */
+/* ---- spaces ---------------------------------------------------------------------------------- */
 
 static int grp_id(struct kv_pool *p, struct kv_grp *g)
 {
@@ -157,7 +157,8 @@ static int grp_id(struct kv_pool *p, struct kv_grp *g)
 static int space_check(const struct kv_pool *p, const struct kv_space_opts *o, struct cn_error *err)
 {
     if (o->n_groups == 0 || o->n_groups > 64 || o->block_tokens == 0 || o->block_tokens > 65536)
-        return cn_fail(err, CN_ERANGE, "a KV space has 1 to 64 groups and 1 to 65536 tokens a block");
+        return cn_fail(err, CN_ERANGE,
+                       "a KV space has 1 to 64 groups and 1 to 65536 tokens per block");
     for (uint32_t i = 0; i < o->n_groups; i++) {
         if (o->groups[i].block_bytes == 0 || o->groups[i].block_bytes > p->slab_bytes)
             return cn_fail(err, CN_ERANGE,
@@ -265,7 +266,7 @@ uint32_t kv_space_n_groups(const struct kv_space *s)
     return s->n_groups;
 }
 
-/* ---- arithmetic of fitting ------------------------------------------------------------------------------ */
+/* ---- arithmetic of fitting ------------------------------------------------------------------- */
 
 static uint64_t blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens)
 {
@@ -325,7 +326,7 @@ uint64_t kv_space_max_tokens(const struct kv_space *s, uint32_t tenant, uint32_t
     return lo;
 }
 
-/* ---- statistics ------------------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 void kv_pool_stats(const struct kv_pool *p, struct kv_stats *out)
 {

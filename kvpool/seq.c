@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- open ---------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static void seq_free(struct kv_seq *q)
 {
@@ -75,7 +75,7 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq *
     return 0;
 }
 
-/* ---- giving up ------------------------------------------------------------------------------------- */
+/* ---- giving up ------------------------------------------------------------------------------- */
 
 void kv_seq_unwait(struct kv_seq *q)
 {
@@ -212,7 +212,7 @@ void kv_seq_close_failed(struct kv_seq *q)
     kv_seq_close(q);
 }
 
-/* ---- extend ---------------------------------------------------------------------------------------- */
+/* ---- extend ---------------------------------------------------------------------------------- */
 
 int kv_seq_alloc(struct kv_seq *q, uint64_t from, uint64_t to)
 {
@@ -316,7 +316,7 @@ int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
     return 0;
 }
 
-/* ---- commit ------------------------------------------------------------------------------------------ */
+/* ---- commit ---------------------------------------------------------------------------------- */
 
 /* The sequence's block i and node n hold the same: it uses the node's blocks, and leaves its own
  * where the node has lost them. */
@@ -417,7 +417,7 @@ void kv_seq_commit(struct kv_seq *q, const uint32_t *ids, uint32_t n)
     kv_seq_leave_windows(q);
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 uint64_t kv_seq_length(const struct kv_seq *q)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- keys and the hash table -------------------------------------------------------------------- */
+/* ---- keys and the hash table ----------------------------------------------------------------- */
 
 void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const uint32_t *ids,
                  uint32_t n, uint64_t key[2])
@@ -84,7 +84,7 @@ void kv_node_pool_free(struct kv_space *s)
     }
 }
 
-/* ---- roots ---------------------------------------------------------------------------------------- */
+/* ---- roots ----------------------------------------------------------------------------------- */
 
 struct kv_node *kv_root_find(const struct kv_space *s, uint32_t tenant, uint64_t salt)
 {
@@ -119,7 +119,7 @@ struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt)
     return n;
 }
 
-/* ---- finding and inserting -------------------------------------------------------------------------- */
+/* ---- finding and inserting ------------------------------------------------------------------- */
 
 struct kv_node *kv_node_find(const struct kv_node *parent, const uint32_t *ids)
 {
@@ -160,7 +160,7 @@ struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids)
     return n;
 }
 
-/* ---- leaving ------------------------------------------------------------------------------------------ */
+/* ---- leaving --------------------------------------------------------------------------------- */
 
 static void node_free(struct kv_node *n)
 {
@@ -322,7 +322,7 @@ void kv_node_kill(struct kv_node *top)
     }
 }
 
-/* ---- pins ---------------------------------------------------------------------------------------------- */
+/* ---- pins ------------------------------------------------------------------------------------ */
 
 /* An evictable block has exactly this: a node that is READY, and nobody who sees it. */
 static bool evictable(const struct kv_ent *e)

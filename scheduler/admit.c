@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- shares and victims ---------------------------------------------------------------------------- */
+/* ---- shares and victims ---------------------------------------------------------------------- */
 
 /* Bytes in use past the tenant's share; negative: it may have more. */
 double sch_over_share(const struct sch *s, const struct sch_tenant *t)
@@ -90,7 +90,7 @@ void sch_evict(struct sch *s, struct sch_choice *v)
         sch_preempt(s, v);
 }
 
-/* ---- starting ---------------------------------------------------------------------------------------- */
+/* ---- starting -------------------------------------------------------------------------------- */
 
 static int open_seq(struct sch *s, struct sch_choice *c)
 {
@@ -145,7 +145,7 @@ static void start(struct sch *s, struct sch_choice *c)
     s->admissions++;
 }
 
-/* ---- who starts ---------------------------------------------------------------------------------------- */
+/* ---- who starts ------------------------------------------------------------------------------ */
 
 static bool anything_runs(const struct sch *s)
 {

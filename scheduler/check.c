@@ -22,16 +22,17 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
         running += c->state == CH_RUNNING;
         waiting += c->state == CH_WAITING;
         open += c->state != CH_ENDED;
-        CHECK((c->seq != NULL) == (c->state == CH_RUNNING), "a sequence without a run", i, c->state);
+        CHECK((c->seq != NULL) == (c->state == CH_RUNNING), "sequence and state", i, c->state);
         CHECK(!c->in_flight || c->seq, "in flight and not running", i, c->in_flight);
         if (!c->seq) continue;
         CHECK(kv_seq_planned(c->seq) <= c->n_ids + 1, "planned too far", i, c->n_ids);
-        CHECK(c->in_flight || kv_seq_planned(c->seq) == kv_seq_length(c->seq), "planned, not run", i, 0);
+        CHECK(c->in_flight || kv_seq_planned(c->seq) == kv_seq_length(c->seq), "not run", i, 0);
     }
     CHECK(running == r->n_running && waiting == r->n_waiting && open == r->n_open,
           "choices of a request", r->n_running, r->n_waiting);
     CHECK(r->n_open || r->in_flight, "a request that did not end", r->number, 0);
-    CHECK(r->siblings_out || r->spec.n_choices == 1 || r->choices[0].state != CH_ENDED || !r->n_open,
+    CHECK(r->siblings_out || r->spec.n_choices == 1 || !r->n_open ||
+              r->choices[0].state != CH_ENDED,
           "siblings left behind", r->number, 0);
     sum->choices += running;
     sum->open++;

@@ -3,7 +3,7 @@
  * counter goes next and is charged at once, so rows are shared by weight. */
 #include "scheduler/internal.h"
 
-/* ---- one segment ------------------------------------------------------------------------------------ */
+/* ---- one segment ----------------------------------------------------------------------------- */
 
 /* Cost of rows [pos, pos + n) that were not computed before. */
 static double rows_cost(const struct sch *s, const struct sch_choice *c, uint64_t pos, uint32_t n)
@@ -132,7 +132,7 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
     return 0;
 }
 
-/* ---- who has rows to run -------------------------------------------------------------------------------- */
+/* ---- who has rows to run --------------------------------------------------------------------- */
 
 /* Rows that could be launched now; a token that is still being sampled counts (depth 2). */
 static bool is_ready(const struct sch *s, const struct sch_choice *c)
@@ -233,7 +233,7 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
     return rows;
 }
 
-/* ---- a step ----------------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Served ones go to the end, so that rows go round when there are fewer than choices. */
 static void rotate(struct sch *s, struct sch_flight *f)

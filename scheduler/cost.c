@@ -1,5 +1,5 @@
-/* What a step costs: ns = base + row x rows, fitted by least squares over the steps of a model, each
- * step counting 2 % less with every later one. */
+/* What a step costs: ns = base + row x rows, fitted by least squares over the steps of a model,
+ * each step counting 2 % less with every later one. */
 #include "scheduler/internal.h"
 
 #define DECAY 0.98

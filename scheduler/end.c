@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* ---- ending ---------------------------------------------------------------------------------------- */
+/* ---- ending ---------------------------------------------------------------------------------- */
 
 void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
 {
@@ -111,7 +111,7 @@ void sch_req_settle(struct sch *s, struct sch_req *r)
     sch_req_free(r);
 }
 
-/* ---- launch ------------------------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 static void launch_failed(struct sch *s, struct sch_flight *f, int rc)
 {
@@ -161,7 +161,7 @@ bool sch_launch(struct sch *s, struct sch_flight *f)
     return true;
 }
 
-/* ---- collect -------------------------------------------------------------------------------------------- */
+/* ---- collect --------------------------------------------------------------------------------- */
 
 static void count_rows(struct sch *s, struct sch_choice *c, const struct sch_segment *g)
 {
@@ -257,7 +257,8 @@ void sch_collect(struct sch *s)
     }
     for (uint32_t i = 0; i < n; i++) {
         const struct sch_segment *g = &f->segs[i];
-        const struct sch_row_result *row = !rc && g->n_sample ? &res.rows[k + g->n_sample - 1] : NULL;
+        const struct sch_row_result *row =
+            !rc && g->n_sample ? &res.rows[k + g->n_sample - 1] : NULL;
         struct sch_rec rec = f->recs[i];
 
         k += g->n_sample;

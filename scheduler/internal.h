@@ -157,12 +157,12 @@ static inline struct sch_model *choice_model(const struct sch_choice *c)
     return &c->req->s->models[c->req->spec.model];
 }
 
-/* ---- sch.c ---- */
+/* ---- sch.c ----------------------------------------------------------------------------------- */
 struct sch_req *sch_find(const struct sch *s, uint64_t id);
 void sch_req_free(struct sch_req *r);
 int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out);
 
-/* ---- queue.c ---- */
+/* ---- queue.c --------------------------------------------------------------------------------- */
 void sch_list_push(struct sch_list *l, struct sch_choice *c);
 void sch_list_remove(struct sch_list *l, struct sch_choice *c);
 int sch_queue_room(struct sch *s);
@@ -184,7 +184,7 @@ int sch_deadline_room(struct sch *s, uint32_t n);
 /* Heap order by counter, for arrays of tenants without positions. */
 void sch_act_down(struct sch_tenant **v, uint32_t n, uint32_t i);
 
-/* ---- admit.c ---- */
+/* ---- admit.c --------------------------------------------------------------------------------- */
 void sch_admit(struct sch *s);
 void sch_preempt(struct sch *s, struct sch_choice *c);
 /* Who gives blocks back so that c can go on: c itself when nobody else should. NULL: nobody now.
@@ -195,18 +195,18 @@ void sch_evict(struct sch *s, struct sch_choice *v);
 struct sch_choice *sch_oldest(const struct sch *s);
 double sch_over_share(const struct sch *s, const struct sch_tenant *t);
 
-/* ---- compose.c ---- */
+/* ---- compose.c ------------------------------------------------------------------------------- */
 /* Fills the flight with the next step; false when there is nothing to run. */
 bool sch_compose(struct sch *s, struct sch_flight *f);
 /* A step of c alone, whatever it takes; false when c was put back to start again. */
 bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *c);
 
-/* ---- cost.c ---- */
+/* ---- cost.c ---------------------------------------------------------------------------------- */
 void sch_cost_init(struct sch_model *m);
 void sch_cost_learn(struct sch_model *m, uint32_t rows, double ns);
 uint32_t sch_cost_rows(const struct sch_model *m, double target_ns);
 
-/* ---- end.c ---- */
+/* ---- end.c ----------------------------------------------------------------------------------- */
 void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, bool failed);
 void sch_req_end(struct sch *s, struct sch_req *r, enum sch_end reason, int code);
 /* on_end, when every choice has ended and no step with it is in flight. */

@@ -6,7 +6,7 @@
 #define MAX_SKIPS 8     /* then it goes, whatever it has cached */
 #define PEEK_NS 100000000u /* a look at the tree is good for so long */
 
-/* ---- lists ---------------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
 void sch_list_push(struct sch_list *l, struct sch_choice *c)
 {
@@ -57,7 +57,7 @@ static void list_insert_by_age(struct sch_list *l, struct sch_choice *c)
     after->next = c;
 }
 
-/* ---- heap of tenants that wait ---------------------------------------------------------------------- */
+/* ---- heap of tenants that wait --------------------------------------------------------------- */
 
 static void heap_set(struct sch_theap *h, uint32_t k, uint32_t i, struct sch_tenant *t)
 {
@@ -130,7 +130,7 @@ void sch_act_down(struct sch_tenant **v, uint32_t n, uint32_t i)
     v[i] = t;
 }
 
-/* ---- queue --------------------------------------------------------------------------------------------- */
+/* ---- queue ----------------------------------------------------------------------------------- */
 
 enum phase { PHASE_NONE, PHASE_WAITING, PHASE_RUNNING };
 
@@ -244,7 +244,7 @@ struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_
     return best;
 }
 
-/* ---- counters ------------------------------------------------------------------------------------------- */
+/* ---- counters -------------------------------------------------------------------------------- */
 
 void sch_charge(struct sch *s, struct sch_tenant *t, double cost)
 {
@@ -269,7 +269,7 @@ void sch_tenant_closed(struct sch *s, struct sch_tenant *t)
     s->weight_active -= t->opts.weight;
 }
 
-/* ---- deadlines ---------------------------------------------------------------------------------------------- */
+/* ---- deadlines ------------------------------------------------------------------------------- */
 
 static void dl_set(struct sch *s, uint32_t i, struct sch_req *r)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- new and free ------------------------------------------------------------------------------------ */
+/* ---- new and free ---------------------------------------------------------------------------- */
 
 static void set_defaults(struct sch_opts *o)
 {
@@ -86,7 +86,7 @@ void sch_free(struct sch *s)
     free(s);
 }
 
-/* ---- models and tenants ---------------------------------------------------------------------------------- */
+/* ---- models and tenants ---------------------------------------------------------------------- */
 
 int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model,
                   struct cn_error *err)
@@ -97,7 +97,8 @@ int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model
     while (i < s->n_models && s->models[i].used)
         i++;
     if (i == SCH_MAX_MODELS || !o->max_rows || !o->max_logit_rows || !o->context)
-        return cn_fail(err, CN_ERANGE, "a model needs rows, logit rows and a context; at most %d models",
+        return cn_fail(err, CN_ERANGE,
+                       "a model needs rows, logit rows and a context; at most %d models",
                        SCH_MAX_MODELS);
     if (cn_grow(&s->models, &s->models_cap, (size_t)i + 1, sizeof(*s->models)))
         return cn_fail(err, CN_ENOMEM, "no memory for a model's schedule");
@@ -157,7 +158,7 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
     return 0;
 }
 
-/* ---- submit ------------------------------------------------------------------------------------------------- */
+/* ---- submit ---------------------------------------------------------------------------------- */
 
 /* How many tokens prompt and output may have together: window, memory, and what was asked for. */
 static int check_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
@@ -181,8 +182,8 @@ static int check_size(struct sch *s, const struct sch_request *r, uint64_t *max_
     if (rows > fit) {
         kv_space_need(m->o.space, r->tenant, rows, m->chunk, &need, &have);
         return cn_fail(err, CN_ENEVERFIT,
-                       "%" PRIu64 " tokens need %" PRIu64 " slabs of KV memory and there are %" PRIu64
-                       " (room for %" PRIu64 " tokens)",
+                       "%" PRIu64 " tokens need %" PRIu64
+                       " slabs of KV memory and there are %" PRIu64 " (for %" PRIu64 " tokens)",
                        rows, need, have, fit);
     }
     *max_new = r->max_new;
@@ -203,7 +204,8 @@ static int check_limits(struct sch *s, const struct sch_request *r, const struct
         return cn_fail(err, CN_EQUEUE, "%" PRIu64 " requests are waiting, the limit",
                        s->stats.waiting);
     if (s->stats.waiting && s->stats.waiting_tokens + r->n_prompt > s->o.max_queue_tokens)
-        return cn_fail(err, CN_EQUEUE, "%" PRIu64 " prompt tokens are waiting; the limit is %" PRIu64,
+        return cn_fail(err, CN_EQUEUE,
+                       "%" PRIu64 " prompt tokens are waiting; the limit is %" PRIu64,
                        s->stats.waiting_tokens, s->o.max_queue_tokens);
     return 0;
 }
@@ -328,7 +330,7 @@ void sch_pause(struct sch *s, uint64_t id, bool paused)
     if (r) sch_queue_pause(r, paused);
 }
 
-/* ---- the iteration --------------------------------------------------------------------------------------------- */
+/* ---- the iteration --------------------------------------------------------------------------- */
 
 static void expire(struct sch *s)
 {
@@ -393,7 +395,7 @@ uint32_t sch_retry_after_s(const struct sch *s)
     return sec < 1 ? 1 : sec > 60 ? 60 : (uint32_t)sec + 1;
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 void sch_stats(const struct sch *s, struct sch_stats *out)
 {

@@ -21,7 +21,7 @@
 
 struct sch;
 
-/* ---- steps: what the scheduler asks of the device (types only) ----------------------------------- */
+/* ---- steps: what the scheduler asks of the device (types only) ------------------------------- */
 
 /* Rows of one sequence, positions ascending by one from pos. All tokens of a segment come from one
  * source. Positions that hold media are known to the stepper through user. */
@@ -74,7 +74,7 @@ struct sch_stepper {
     uint64_t (*now)(void *self); /* monotonic, ns */
 };
 
-/* ---- requests ------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 enum sch_class { SCH_INTERACTIVE, SCH_NORMAL, SCH_BACKGROUND, SCH_N_CLASSES };
 enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
@@ -104,7 +104,7 @@ enum sch_end {
 };
 struct sch_usage {
     uint64_t prompt_tokens;
-    uint64_t cached_tokens;     /* of the prompt, taken from the tree by choice 0 when it first ran */
+    uint64_t cached_tokens;     /* of the prompt, found by choice 0 when it first ran */
     uint64_t computed_tokens;   /* rows computed, all choices, recomputed ones not counted */
     uint64_t recomputed_tokens; /* after preemptions */
     uint64_t generated_tokens;  /* delivered through on_token, all choices */
@@ -130,7 +130,7 @@ struct sch_callbacks {
                    const struct sch_usage *usage);
 };
 
-/* ---- set-up (sch.c) --------------------------------------------------------------------------------- */
+/* ---- set-up (sch.c) -------------------------------------------------------------------------- */
 
 struct sch_opts {            /* 0 = the default in parentheses */
     struct kv_pool *pool;    /* borrowed */
@@ -172,7 +172,7 @@ struct sch_tenant_opts {     /* 0 = the default in parentheses */
 /* Tenants are numbered densely from 0; one that was never set has the defaults. */
 int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts *opts);
 
-/* ---- running (sch.c) ---------------------------------------------------------------------------------- */
+/* ---- running (sch.c) ------------------------------------------------------------------------- */
 
 /* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's limits),
  * CN_EWINDOW, CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new), CN_EMODEL,

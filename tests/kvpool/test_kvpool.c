@@ -410,7 +410,7 @@ static void test_truncate(void **state)
     memcpy(other, prompt, sizeof(other));
     other[10] = other[11] = 77;
     compute(q, other, 13);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 17, NULL), 16); /* the old one is still there */
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 17, NULL), 16); /* it is still there */
     assert_int_equal(kv_space_peek(f.s, 0, 0, other, 13, NULL), 12);
     kv_seq_close(q);
     fix_end(&f);

@@ -39,7 +39,7 @@ void sim_fail(struct sim *m, const char *fmt, ...)
     va_end(ap);
 }
 
-/* ---- the model: what a row writes and draws --------------------------------------------------------- */
+/* ---- the model: what a row writes and draws -------------------------------------------------- */
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
@@ -98,7 +98,7 @@ uint32_t sim_solo(struct sim *m, const struct sim_req *r, uint32_t choice, uint3
     return n_out;
 }
 
-/* ---- the device -------------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 static struct sim_req *req_of(void *user)
 {
@@ -107,8 +107,9 @@ static struct sim_req *req_of(void *user)
 
 static uint64_t *word(struct sim *m, uint32_t g, uint32_t block, uint64_t i)
 {
+    uint64_t unit = m->o.groups[g].block_bytes / 8;
     uint64_t at = (uint64_t)(block >> KV_BLOCK_INDEX_BITS) * m->slab_units +
-                  (block & ((1u << KV_BLOCK_INDEX_BITS) - 1)) * (m->o.groups[g].block_bytes / 8) + i;
+                  (block & ((1u << KV_BLOCK_INDEX_BITS) - 1)) * unit + i;
 
     return &m->mem[at];
 }
@@ -209,7 +210,8 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
             token = s->tokens[i];
         } else {
             for (uint32_t k = 0; k < m->n_steps; k++) {
-                if (m->steps[k]->ticket == s->from_ticket) token = m->steps[k]->sampled[s->from_row];
+                if (m->steps[k]->ticket == s->from_ticket)
+                    token = m->steps[k]->sampled[s->from_row];
             }
             if (!in_flight(m, s->from_ticket)) sim_fail(m, "a token of a step that is gone");
         }
@@ -262,8 +264,10 @@ static int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
     for (uint32_t i = 0; i < step->n_segments; i++)
         check_segment(m, &step->segments[i]);
     if (m->failed) return CN_EIO;
+    if (m->device) *m->device = true;
     st = cn_calloc(1, sizeof(*st));
     start_step(m, step, st);
+    if (m->device) *m->device = false;
     *ticket = st->ticket;
     for (uint32_t i = 0; i < step->n_copies; i++) {
         const struct kv_copy *c = &step->copies[i];
@@ -314,7 +318,7 @@ static uint64_t sim_now(void *self)
     return ((struct sim *)self)->clock;
 }
 
-/* ---- callbacks ------------------------------------------------------------------------------------------- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static enum sch_verdict on_token(void *arg, const struct sch_token *t)
 {
@@ -354,7 +358,7 @@ static void on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int 
     r->usage = *usage;
 }
 
-/* ---- the world --------------------------------------------------------------------------------------------- */
+/* ---- the world ------------------------------------------------------------------------------- */
 
 void sim_init(struct sim *m, const struct sim_opts *o)
 {
@@ -424,7 +428,7 @@ int sim_submit(struct sim *m, struct sim_req *r)
     int rc = sch_submit(m->sch, &r->spec, &r->id, &err);
 
     if (rc == 0) r->submitted = true;
-    if (rc && (rc == CN_ENOMEM || rc == CN_EINTERNAL)) sim_fail(m, "submit: %s", err.message);
+    if (!m->device && (rc == CN_ENOMEM || rc == CN_EINTERNAL)) sim_fail(m, "submit: %s", err.message);
     return rc;
 }
 
@@ -459,7 +463,7 @@ static void check_choice(struct sim *m, const struct sim_req *r, uint32_t c)
     bool stopped, whole;
 
     if (r->choice_ends[c] != 1) {
-        sim_fail(m, "choice %u of request %d has %u ends", c, (int)(r - m->reqs), r->choice_ends[c]);
+        sim_fail(m, "choice %u of request %d: %u ends", c, (int)(r - m->reqs), r->choice_ends[c]);
         return;
     }
     n = sim_solo(m, r, c, want, &stopped);

@@ -59,6 +59,7 @@ struct sim {
     struct sim_req *reqs;
     uint32_t n_reqs;
     uint64_t rows, prompt_rows;
+    bool *device;            /* set while the simulated device and client run; NULL: not wanted */
     bool failed;
     char what[256];
 };

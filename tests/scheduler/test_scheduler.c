@@ -15,8 +15,9 @@
 
 static struct sim_opts base_opts(uint32_t depth)
 {
-    struct sim_opts o = {.seed = 7, .depth = depth, .block_tokens = BT, .n_groups = 1, .n_models = 1,
-                         .slab_bytes = BLOCK_BYTES * 8, .n_slabs = 64, .max_rows = 64,
+    struct sim_opts o = {.seed = 7, .depth = depth, .block_tokens = BT, .n_groups = 1,
+                         .n_models = 1, .slab_bytes = BLOCK_BYTES * 8, .n_slabs = 64,
+                         .max_rows = 64,
                          .max_logit_rows = 64, .context = 500, .step_ns = 1000000,
                          .row_ns = 100000};
 
@@ -47,7 +48,7 @@ static uint64_t in_use(struct sim *m)
     return st.blocks[KV_FILLING] + st.blocks[KV_READY] + st.blocks[KV_COPYING];
 }
 
-/* ---- at the door --------------------------------------------------------------------------------- */
+/* ---- at the door ----------------------------------------------------------------------------- */
 
 static int refused(struct sim *m, struct sim_req *r)
 {
@@ -139,7 +140,7 @@ static void test_open_ended_runs_to_what_fits(void **state)
     finish(&m);
 }
 
-/* ---- shared prefixes ------------------------------------------------------------------------------- */
+/* ---- shared prefixes ------------------------------------------------------------------------- */
 
 static void burst(uint32_t depth, uint32_t max_rows)
 {
@@ -278,7 +279,7 @@ static void test_reserve_survives_a_flood(void **state)
     finish(&m);
 }
 
-/* ---- ends ------------------------------------------------------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 static void cancel_after(uint32_t depth, uint32_t iterations, bool two)
 {
@@ -441,7 +442,7 @@ static void test_free_ends_what_is_left(void **state)
     }
 }
 
-/* ---- order -------------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 static void test_decode_goes_on_beside_a_long_prompt(void **state)
 {
@@ -564,7 +565,7 @@ static void test_preemption_keeps_bytes_and_bounds(void **state)
     }
 }
 
-/* ---- fairness --------------------------------------------------------------------------------------------- */
+/* ---- fairness -------------------------------------------------------------------------------- */
 
 /* Keeps `n` requests of each tenant in the queue until `steps` iterations are done; the largest
  * difference of weighted service between two tenants, and the bound that it must keep to. */

@@ -3,7 +3,7 @@
  * Every output is compared with the same request run alone.
  *
  *   test_schrandom [--runs N] [--seed S] [--shrink S]
- * --seed S alone runs that one schedule; --shrink S finds the fewest requests with which it fails. */
+ * --seed S runs that one schedule; --shrink S finds the fewest requests with which it fails. */
 #include "tests/scheduler/sim.h"
 
 #include <inttypes.h>
@@ -215,8 +215,8 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < runs; i++) {
         if (!run(seed + i, &tot, true)) return 1;
     }
-    printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64 " rows, %" PRIu64
-           " cached, %" PRIu64 " recomputed, %" PRIu64 " preemptions\n",
+    printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
+           " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64 " preemptions\n",
            runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions);
     return 0;
 }

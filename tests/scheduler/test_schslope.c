@@ -146,9 +146,13 @@ int main(void)
 {
     int bad = 0;
 
-    bad += compare("waiting requests", (struct load){100, 100, 4}, (struct load){20000, 100, 4}, 200);
-    bad += compare("cached blocks", (struct load){16, 1000, 4}, (struct load){16, 200000, 4}, 200);
-    bad += compare("tenants", (struct load){2000, 100, 4}, (struct load){2000, 100, 2000}, 500);
+    struct load few_wait = {100, 100, 4}, many_wait = {20000, 100, 4};
+    struct load few_cached = {16, 1000, 4}, many_cached = {16, 200000, 4};
+    struct load few_tenants = {2000, 100, 4}, many_tenants = {2000, 100, 2000};
+
+    bad += compare("waiting requests", few_wait, many_wait, 200);
+    bad += compare("cached blocks", few_cached, many_cached, 200);
+    bad += compare("tenants", few_tenants, many_tenants, 500);
     if (bad) printf("%d of the costs grow\n", bad);
     return bad != 0;
 }
