@@ -182,14 +182,15 @@ static void set_tile(struct piece *p, const struct kr_step *s)
     }
 }
 
+/* Also names the next range's blocks, for fetching ahead. */
 static void do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
 {
     const struct kr_cpu_exec *x = p->x;
     uint32_t bt = x->opts.block_tokens, group = p->layer->group;
     const uint32_t *table = x->now.batch->seqs[p->tile->seq].tables[group];
-    const uint8_t *blocks[KR_RANGE_KEYS / 16] = { 0 };
+    const uint8_t *blocks[2 * KR_RANGE_KEYS / 16] = { 0 };
     uint64_t from = CN_MAX(base, first_visible(x, group, p->tile->pos));
-    uint64_t to = CN_MIN(base + KR_RANGE_KEYS, (uint64_t)p->tile->pos + p->tile->n_rows);
+    uint64_t to = CN_MIN(base + 2 * KR_RANGE_KEYS, (uint64_t)p->tile->pos + p->tile->n_rows);
     for (uint64_t b = from / bt; b * bt < to; b++)
         blocks[b - base / bt] = kr_cpu_block(x, x->now.mem, group, table[b]);
     x->dev->ops.attn_range(&p->t, (uint32_t)base, blocks, s);

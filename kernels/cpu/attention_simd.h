@@ -107,7 +107,9 @@ static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
 /* Where the keys of each column of a tile come from: the thread's scratch, or f16 in the blocks. */
 struct key_source {
     const uint8_t *at[V_COLS];
-    size_t step; /* bytes from dim to dim */
+    size_t step;                  /* bytes from dim to dim */
+    const uint8_t *ahead[V_COLS]; /* f16: the values of the same keys, which are wanted next */
+    size_t ahead_step;
 };
 
 /* Columns without a visible key take the nearest one that has: what they give is not used. */
@@ -117,11 +119,16 @@ static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *
     struct key_source s = { .step = blocks ? 2ull * t->block_tokens : VL * sizeof(float) };
     for (uint32_t c = 0; c < V_COLS; c++) {
         uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
-        if (blocks)
-            s.at[c] = blocks[key / t->block_tokens] + t->at.k + 2ull * (key % t->block_tokens);
-        else
+        if (!blocks) {
             s.at[c] = (const uint8_t *)(t->keys + (size_t)at * t->k_dim * VL);
+            continue;
+        }
+        const uint8_t *b = blocks[key / t->block_tokens];
+        uint32_t tok = key % t->block_tokens;
+        s.at[c] = b + t->at.k + 2ull * tok;
+        s.ahead[c] = b + t->at.v + 2ull * tok * t->v_dim;
     }
+    s.ahead_step = 2ull * VL * t->v_dim / t->k_dim;
     return s;
 }
 
@@ -140,6 +147,8 @@ V_INLINE void scores_tile(const uint32_t n, const bool direct, const struct kr_a
         for (uint32_t c = 0; c < V_COLS; c++)
             key[c] = direct ? v_half(k->at[c] + d * k->step)
                             : v_load((const float *)(const void *)(k->at[c] + d * k->step));
+        for (uint32_t c = 0; direct && c < V_COLS; c++)
+            __builtin_prefetch(k->ahead[c] + d * k->ahead_step);
         for (uint32_t i = 0; i < n; i++) {
             vf x = v_set(q[(size_t)i * t->k_dim + d]);
             for (uint32_t c = 0; c < V_COLS; c++)
@@ -211,8 +220,15 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool dire
     for (uint32_t k = k0; k < k1;) {
         uint32_t end = direct ? CN_MIN(k1, (k / bt + 1) * bt) : k1;
         const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride + c);
+        const uint8_t *ahead = NULL; /* the keys of the next range */
         if (direct) v = blocks[k / bt] + t->at.v + 2 * ((size_t)(k % bt) * t->v_dim + c);
+        if (direct && blocks[(k + KR_RANGE_KEYS) / bt])
+            ahead = blocks[(k + KR_RANGE_KEYS) / bt] + t->at.k +
+                    2 * ((size_t)(k % bt) * t->k_dim + c);
         for (; k < end; k++, v += step) {
+            for (uint32_t j = 0; direct && ahead && j < cols * VL * 2; j += 64)
+                __builtin_prefetch(ahead + j);
+            if (direct && ahead) ahead += 2ull * t->k_dim;
             vf value[V_COLS];
             for (uint32_t j = 0; j < cols; j++)
                 value[j] = direct ? v_half(v + 2 * j * VL)

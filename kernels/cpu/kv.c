@@ -10,7 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define Q8_DIMS 32u
+#define Q8_DIMS   32u
+#define HUGE_PAGE (2ull << 20)
 
 /* ---- layout ----------------------------------------------------------------------------------- */
 
@@ -77,6 +78,10 @@ int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
         return cn_fail(err, CN_ENOMEM, "out of memory: KV memory of %llu bytes",
                        (unsigned long long)bytes);
     }
+#if defined(MADV_HUGEPAGE)
+    /* A layer's part of a block is a few KB: with small pages each costs a walk of the tables. */
+    if (slab_bytes >= HUGE_PAGE) madvise(data, bytes, MADV_HUGEPAGE);
+#endif
     *m = (struct kr_cpu_mem){ .base.ops = d->ops, .data = data, .slab_bytes = slab_bytes,
                               .bytes = bytes, .n_slabs = n_slabs };
     *out = &m->base;

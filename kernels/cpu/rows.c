@@ -29,10 +29,9 @@ static void angles(const struct kr_cpu_exec *x, const struct kr_plan_rope *rope,
     double pos = x->now.batch->rows[row].pos[0], amp = rope->amplitude;
     uint32_t half = rope->n_rot / 2;
     for (uint32_t i = 0; i < half; i++) {
-        double s, c;
-        sincos(pos * (double)rope->inv_freq[i], &s, &c);
-        cs[i] = (float)(c * amp);
-        cs[half + i] = (float)(s * amp);
+        double angle = pos * (double)rope->inv_freq[i];
+        cs[i] = (float)(cos(angle) * amp);
+        cs[half + i] = (float)(sin(angle) * amp);
     }
 }
 

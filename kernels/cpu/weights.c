@@ -145,7 +145,9 @@ int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
             x->weight_mem = NULL;
             rc = CN_ENOMEM;
         } else {
+#if defined(MADV_HUGEPAGE)
             madvise(x->weight_mem, x->weight_mem_bytes, MADV_HUGEPAGE);
+#endif
         }
     }
     if (!rc && x->weight_mem) pack_all(x, from);

@@ -146,6 +146,7 @@ int main(int argc, char **argv)
     b.run.max_rows = 512;
     b.run.max_context = b.context + 512;
     b.run.n_blocks = (b.context + 512) / 16 * b.seqs;
+    b.run.slab_blocks = 16;
     double start = now_s();
     if (!tiny_run_open(&r, t, &b.run)) {
         fprintf(stderr, "this processor lacks these instructions\n");

@@ -194,7 +194,9 @@ bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_r
     for (uint32_t g = 0; g < info->n_groups; g++)
         slab = CN_MAX(slab, info->groups[g].block_bytes);
     r->n_groups = info->n_groups;
-    if (kr_kv_mem_new(r->dev, slab, o->n_blocks * info->n_groups, &r->mem, &err))
+    r->slab_blocks = o->slab_blocks ? o->slab_blocks : 1;
+    if (kr_kv_mem_new(r->dev, slab * r->slab_blocks,
+                      (o->n_blocks / r->slab_blocks + 1) * info->n_groups, &r->mem, &err))
         need(false, err.message);
     return true;
 }
@@ -206,14 +208,15 @@ void tiny_run_close(struct tiny_run *r)
     kr_device_free(r->dev);
 }
 
-/* Slabs of one block; groups take turns, `order` scatters and reverses. */
+/* Groups take turns with slabs, `order` scatters and reverses. */
 static uint32_t next_block(struct tiny_run *r, uint32_t group)
 {
     uint32_t i = r->used[group]++;
     need(i < r->n_blocks, "KV memory of the test");
     if (r->order & 1) i = r->n_blocks - 1 - i;
     if (r->order & 2) i = (uint32_t)((uint64_t)i * 7919 % r->n_blocks);
-    return (i * r->n_groups + group) << KR_BLOCK_INDEX_BITS;
+    uint32_t slab = i / r->slab_blocks * r->n_groups + group;
+    return slab << KR_BLOCK_INDEX_BITS | i % r->slab_blocks;
 }
 
 void tiny_seq_open(struct tiny_run *r, struct tiny_seq *s, const uint32_t *tokens, uint32_t n,

@@ -36,13 +36,14 @@ struct tiny_run {
     struct kr_device *dev;
     struct kr_exec *exec;
     struct kr_kv_mem *mem;
-    uint32_t block_tokens, n_groups, n_blocks;
+    uint32_t block_tokens, n_groups, n_blocks, slab_blocks;
     uint32_t order;        /* changes which blocks are taken */
     uint32_t used[4];
 };
 struct tiny_run_opts {
     enum kr_isa isa;
     uint32_t threads, block_tokens, max_rows, max_context, n_blocks, order;
+    uint32_t slab_blocks;  /* 0 = 1 */
     enum kr_type kv_type;
 };
 /* False when the machine lacks the ISA. */
