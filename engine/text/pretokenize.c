@@ -190,6 +190,11 @@ unsigned eng_pretok_flags(const struct eng_pretok *p)
     return p->flags;
 }
 
+bool eng_pretok_has_regex(const struct eng_pretok *p)
+{
+    return p->any_regex;
+}
+
 /* ---- splitting ---- */
 
 struct split {

@@ -19,7 +19,8 @@ struct node {
     uint32_t child, sibling; /* 0 = none: the root is nobody's child */
     uint32_t fail;           /* longest proper suffix of this string that is in the trie */
     uint32_t shorter;        /* nearest node along `fail` with a token; 0 = none */
-    uint32_t rank;           /* of the token that ends here, ENG_NO_ID = none */
+    uint32_t rank;           /* of the first token that ends here, ENG_NO_ID = none */
+    uint32_t free_rank;      /* of the first one that is no control token, if that is another */
     uint8_t byte;
 };
 
@@ -56,7 +57,7 @@ static uint32_t child_of(const struct eng_special *s, uint32_t at, uint8_t b)
     return c;
 }
 
-static void insert(struct eng_special *s, struct eng_str text, uint32_t rank)
+static void insert(struct eng_special *s, struct eng_str text, uint32_t rank, bool control)
 {
     uint32_t at = 0;
     for (size_t i = text.n; i-- > 0;) {
@@ -64,15 +65,19 @@ static void insert(struct eng_special *s, struct eng_str text, uint32_t rank)
         uint32_t next = child_of(s, at, b);
         if (!next) {
             next = (uint32_t)s->n_nodes++;
-            s->node[next] = (struct node){.byte = b, .rank = ENG_NO_ID};
+            s->node[next] = (struct node){.byte = b, .rank = ENG_NO_ID, .free_rank = ENG_NO_ID};
             s->node[next].sibling = s->node[at].child;
             s->node[at].child = next;
             if (at == 0) s->root[b] = next;
         }
         at = next;
     }
-    /* Of tokens with the same text the first in the order takes every occurrence. */
-    if (s->node[at].rank == ENG_NO_ID) s->node[at].rank = rank;
+    /* Of tokens with the same text the first in the order takes every occurrence, but for those
+     * where a control token is not recognised. */
+    if (s->node[at].rank == ENG_NO_ID)
+        s->node[at].rank = rank;
+    else if (!control && s->node[at].free_rank == ENG_NO_ID)
+        s->node[at].free_rank = rank;
 }
 
 /* Breadth first, so that `fail` of every shorter string is there. */
@@ -121,10 +126,12 @@ int eng_special_new(const struct eng_vocab *v, struct eng_special **out)
             s->token[s->n_tokens++] = (struct ranked){id, (uint32_t)len};
     }
     qsort(s->token, s->n_tokens, sizeof *s->token, by_length);
-    s->node[0] = (struct node){.rank = ENG_NO_ID};
+    s->node[0] = (struct node){.rank = ENG_NO_ID, .free_rank = ENG_NO_ID};
     s->n_nodes = 1;
-    for (size_t i = 0; i < s->n_tokens; i++)
-        insert(s, eng_key(&v->texts, s->token[i].id), (uint32_t)i);
+    for (size_t i = 0; i < s->n_tokens; i++) {
+        uint32_t id = s->token[i].id;
+        insert(s, eng_key(&v->texts, id), (uint32_t)i, v->flags[id] & ENG_TF_CONTROL);
+    }
     int rc = link_nodes(s);
     if (rc) {
         eng_special_free(s);
@@ -147,7 +154,7 @@ void eng_special_free(struct eng_special *s)
 /* A position where a token begins. */
 struct place {
     uint32_t at;
-    uint32_t node;        /* of the token under consideration */
+    uint32_t node, rank;  /* of the token under consideration */
     uint32_t trusted_end; /* the bytes from `at` up to here are trusted; `at` = none */
     uint32_t raw_start, raw_end;
     bool cut;
@@ -165,20 +172,22 @@ struct search {
     uint64_t *heap;
 };
 
-/* The longest token from `node` on along its shorter ones that may be recognised at a place and
- * whose last byte is free; 0 when there is none. (Cuts so far are at least as long as the tokens
- * tried here, so a cut inside a token would cover one of its ends.) */
-static uint32_t usable(const struct search *q, uint32_t node, const struct place *p)
+/* Moves p to the longest token, from its node on along the shorter ones, that may be recognised
+ * there and whose last byte is free; false when there is none. (Cuts so far are at least as long as
+ * the tokens tried here, so that a cut inside a token would cover one of its ends.) */
+static bool usable(const struct search *q, struct place *p)
 {
-    for (; node; node = q->s->node[node].shorter) {
-        uint32_t rank = q->s->node[node].rank;
-        if (rank == ENG_NO_ID) continue;
-        const struct ranked *t = &q->s->token[rank];
+    for (; p->node; p->node = q->s->node[p->node].shorter) {
+        const struct node *node = &q->s->node[p->node];
+        if (node->rank == ENG_NO_ID) continue;
+        const struct ranked *t = &q->s->token[node->rank];
         if (q->taken && q->taken[p->at + t->len - 1]) continue;
-        if (!(q->v->flags[t->id] & ENG_TF_CONTROL)) return node;
-        if (q->parse && p->at + t->len <= p->trusted_end) return node;
+        bool control = q->v->flags[t->id] & ENG_TF_CONTROL;
+        p->rank = node->rank;
+        if (control && !(q->parse && p->at + t->len <= p->trusted_end)) p->rank = node->free_rank;
+        if (p->rank != ENG_NO_ID) return true;
     }
-    return 0;
+    return false;
 }
 
 static int add_place(struct search *q, struct place p)
@@ -209,10 +218,9 @@ static int scan(struct search *q, const struct eng_span *spans, size_t n_spans)
             at = s->node[at].fail;
         at = next;
         if (!at) continue;
-        struct place p = {.at = (uint32_t)i};
+        struct place p = {.at = (uint32_t)i, .node = at};
         p.trusted_end = trusted ? (uint32_t)trusted_end : p.at;
-        p.node = usable(q, at, &p);
-        if (p.node) {
+        if (usable(q, &p)) {
             int rc = add_place(q, p);
             if (rc) return rc;
         }
@@ -232,7 +240,7 @@ static bool is_space(char c)
 
 static void cut(struct search *q, struct place *p)
 {
-    const struct ranked *t = &q->s->token[q->s->node[p->node].rank];
+    const struct ranked *t = &q->s->token[p->rank];
     size_t start = p->at, end = start + t->len;
     memset(q->taken + start, 1, end - start);
     if (q->v->flags[t->id] & ENG_TF_LSTRIP) {
@@ -256,19 +264,18 @@ static int cut_in_order(struct search *q)
     q->heap = cn_malloc_array(q->n_places, sizeof *q->heap);
     if (!q->taken || !q->heap) return CN_ENOMEM;
     for (size_t i = 0; i < n_heap; i++)
-        q->heap[i] = (uint64_t)q->s->node[q->place[i].node].rank << 32 | i;
+        q->heap[i] = (uint64_t)q->place[i].rank << 32 | i;
     eng_heap_build(q->heap, n_heap);
     while (n_heap > 0) {
         uint32_t i = (uint32_t)eng_heap_pop(q->heap, &n_heap);
         struct place *p = &q->place[i];
         if (q->taken[p->at]) continue;
-        uint32_t node = usable(q, p->node, p);
-        if (node && node == p->node) {
+        uint32_t rank = p->rank;
+        if (!usable(q, p)) continue;
+        if (p->rank == rank)
             cut(q, p);
-        } else if (node) {
-            p->node = node;
-            eng_heap_push(q->heap, &n_heap, (uint64_t)q->s->node[node].rank << 32 | i);
-        }
+        else
+            eng_heap_push(q->heap, &n_heap, (uint64_t)p->rank << 32 | i);
     }
     return 0;
 }
@@ -278,7 +285,7 @@ static int collect(const struct search *q, struct eng_cuts *out)
     for (size_t i = 0; i < q->n_places; i++) {
         const struct place *p = &q->place[i];
         if (!p->cut) continue;
-        const struct ranked *t = &q->s->token[q->s->node[p->node].rank];
+        const struct ranked *t = &q->s->token[p->rank];
         if (out->n == out->cap) {
             int rc = cn_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v);
             if (rc) return rc;

@@ -65,6 +65,8 @@ struct eng_pretok *eng_pretok_by_kind(const char *kind, bool jit, bool regex_onl
 const char *eng_pretok_kind(size_t i);
 void eng_pretok_free(struct eng_pretok *p);
 unsigned eng_pretok_flags(const struct eng_pretok *p);
+/* Whether any step runs in PCRE2. */
+bool eng_pretok_has_regex(const struct eng_pretok *p);
 /* Calls emit for the pieces in order; together they are the text. A byte that is not part of valid
  * UTF-8 counts as a control character (U+007F) of its own. Stops at emit's first non-zero result
  * and returns it. Linear in n. */

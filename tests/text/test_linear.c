@@ -24,10 +24,12 @@ enum { LARGE = 1 << 20, SMALL = LARGE / 16 };
 #endif
 static const uint64_t ms = 1000000;
 
-static const char *const units[] = {
+static const char *const split_units[] = {
     " ", "a", "A", "1", "\n", "\r", " \n", "\u0301", "\xff", "\xf0\x9f", "'s", "aA", "A\u0301",
-    "\u4e2d", " a", "  a", "-", "/\n", "\u2581", "\u00a0", "1a", "<|", "</s", "<|eot_id|",
-    "<|eot_id|>", "The quick brown fox. ", "abc", "\u3000", "0\u00b2", "\x7f", "\u01c5",
+    "\u4e2d", " a", "  a", "-", "/\n", "\u00a0", "1a", "\u3000", "0\u00b2", "\x7f", "\u01c5", NULL,
+};
+static const char *const vocab_units[] = {
+    " ", "a", "-", "1", "\n", "\u0301", "\xff", "\u2581", "abc", "</s", "<|eot_id|>", " a", NULL,
 };
 
 static char *text_of(const char *unit, size_t n)
@@ -70,7 +72,8 @@ static void expect_linear(const struct job *j, const char *what)
 {
     uint64_t worst = 0;
     const char *which = "";
-    for (size_t u = 0; u < CN_ARRAY_LEN(units); u++) {
+    const char *const *units = j->pre ? split_units : vocab_units;
+    for (size_t u = 0; units[u]; u++) {
         char *text = text_of(units[u], LARGE);
         uint64_t small = UINT64_MAX, large = UINT64_MAX;
         for (int i = 0; i < 6; i++) {
@@ -98,6 +101,10 @@ static void test_split(void **state)
     for (size_t k = 0; eng_pretok_kind(k); k++) {
         for (int jit = 0; jit < 2; jit++) {
             struct job j = {.pre = eng_pretok_by_kind(eng_pretok_kind(k), jit, false)};
+            if (!jit && !eng_pretok_has_regex(j.pre)) { /* the same code as with JIT */
+                eng_pretok_free((struct eng_pretok *)j.pre);
+                continue;
+            }
             char what[64];
             snprintf(what, sizeof what, "%s%s", eng_pretok_kind(k), jit ? "" : " (no JIT)");
             expect_linear(&j, what);
@@ -148,7 +155,6 @@ int main(void)
         cmocka_unit_test(test_runs),
         {"gpt-2", test_vocab, NULL, NULL, "gpt-2"},
         {"llama-bpe", test_vocab, NULL, NULL, "llama-bpe"},
-        {"deepseek-llm", test_vocab, NULL, NULL, "deepseek-llm"},
         {"llama-spm", test_vocab, NULL, NULL, "llama-spm"},
         {"gemma-4", test_vocab, NULL, NULL, "gemma-4"},
     };
