@@ -1,0 +1,341 @@
+/* Tokenising beyond the oracle's cases: golden ids, spans, BOS and EOS, limits, and merging against
+ * a literal implementation of "merge the lowest pair until none is left". */
+#include "tests/text/small_vocab.h"
+#include "tests/text/vocab_file.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+static uint64_t rng = 0x9e3779b97f4a7c15u;
+
+static uint32_t below(uint32_t n)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 33) % n;
+}
+
+/* Ids as "1 2 3" in a static buffer. */
+static const char *ids_of(const struct eng_vocab *v, const char *text, size_t n,
+                          const struct eng_span *spans, size_t n_spans, unsigned flags)
+{
+    static char out[8192];
+    struct eng_ids ids = {0};
+    struct cn_error err = {0};
+    size_t used = 0;
+    out[0] = '\0';
+    assert_int_equal(eng_tokenize(v, text, n, spans, n_spans, flags, &ids, &err), 0);
+    for (size_t i = 0; i < ids.n; i++)
+        used += (size_t)snprintf(out + used, sizeof out - used, "%s%u", i ? " " : "", ids.v[i]);
+    eng_ids_fini(&ids);
+    return out;
+}
+
+static const char *plain(const struct eng_vocab *v, const char *text, unsigned flags)
+{
+    return ids_of(v, text, strlen(text), NULL, 0, flags);
+}
+
+/* ---- goldens ---- */
+
+static const char *const sentences[] = {
+    "Hello, world!", " Hello world", "3333333",
+    "Hello, y'all! How are you \U0001f601 ?\u6211\u60f3\u5728apple\u5de5\u4f5c1314151\u5929\uff5e",
+    "\t\n"};
+
+static const struct golden { const char *name, *ids[5]; } goldens[] = {
+    {"llama-bpe", {"9906 11 1917 0", "22691 1917", "8765 8765 18",
+     "9906 11 379 65948 0 2650 527 499 27623 223 949 37046 101067 19000 23182 102301 9263 18136 16 "
+     "36827 21909", "1602"}},
+    {"qwen35", {"9707 11 1879 0", "21927 1879", "18 18 18 18 18 18 18",
+     "9707 11 379 64848 0 2585 525 498 26525 223 937 104100 18493 22377 99257 16 18 16 19 16 20 16 "
+     "35727 21216", "1572"}},
+    {"gpt-2", {"15496 11 995 0", "18435 995", "24840 20370",
+     "15496 11 331 6 439 0 1374 389 345 30325 223 5633 22755 239 46349 111 28839 101 18040 32432 98 "
+     "43291 1485 1415 24309 25465 171 121 252", "197 198"}},
+    {"deepseek-llm", {"17464 11 1843 0", "37727 1843", "18 18 18 18 18 18 18",
+     "17464 11 320 6 436 0 1724 418 340 33701 210 3025 19017 612 9407 2681 16 18 16 19 16 20 16 "
+     "1398 68940 239", "184 185"}},
+    {"falcon", {"9856 23 1079 12", "23090 1079", "22287 22287 30", NULL, "19125"}},
+    {"llama-spm", {"15043 29892 3186 29991", "29871 15043 3186",
+     "29871 29941 29941 29941 29941 29941 29941 29941",
+     "15043 29892 343 29915 497 29991 1128 526 366 29871 243 162 155 132 1577 30672 31522 30505 "
+     "11548 31041 30732 29896 29941 29896 29946 29896 29945 29896 30408 30739", "29871 12 13"}},
+};
+
+static void test_goldens(void **state)
+{
+    for (size_t g = 0; g < CN_ARRAY_LEN(goldens); g++) {
+        struct eng_vocab *v = vocab_open(goldens[g].name);
+        if (!v) skip();
+        for (size_t i = 0; i < 5; i++) {
+            if (goldens[g].ids[i])
+                assert_string_equal(plain(v, sentences[i], 0), goldens[g].ids[i]);
+        }
+        eng_vocab_free(v);
+    }
+}
+
+/* ---- special tokens, spans, BOS ---- */
+
+static void test_specials(void **state)
+{
+    struct eng_vocab *v = vocab_open("llama-bpe");
+    if (!v) skip();
+    const unsigned both = ENG_TOKENIZE_SPECIAL | ENG_TOKENIZE_PARSE;
+    assert_true(eng_vocab_adds_bos(v));
+    assert_int_equal(eng_vocab_bos(v), 128000);
+    assert_string_equal(plain(v, "", ENG_TOKENIZE_SPECIAL), "128000");
+    assert_string_equal(plain(v, "", 0), "");
+    assert_string_equal(plain(v, "Hello", both), "128000 9906");
+    assert_string_equal(plain(v, "<|begin_of_text|>Hello", both), "128000 9906");
+    assert_string_equal(plain(v, "<|begin_of_text|>Hello", ENG_TOKENIZE_PARSE), "128000 9906");
+    assert_string_equal(plain(v, "Hello<|eot_id|>", both), "128000 9906 128009");
+    /* not parsed: never a control id */
+    struct eng_ids ids = {0};
+    assert_int_equal(eng_tokenize(v, "<|eot_id|>", 10, NULL, 0, 0, &ids, NULL), 0);
+    assert_true(ids.n > 1);
+    for (size_t i = 0; i < ids.n; i++)
+        assert_false(eng_vocab_is_control(v, ids.v[i]));
+    eng_ids_fini(&ids);
+    /* the end-of-generation set */
+    assert_true(eng_vocab_is_eog(v, 128001));
+    assert_true(eng_vocab_is_eog(v, 128009));
+    assert_false(eng_vocab_is_eog(v, 128006));
+    assert_true(eng_vocab_is_control(v, 128006));
+    assert_false(eng_vocab_is_eog(v, 9906));
+    assert_false(eng_vocab_is_eog(v, UINT32_MAX));
+    eng_vocab_free(v);
+}
+
+static void test_spans(void **state)
+{
+    struct eng_vocab *v = vocab_open("llama-bpe");
+    if (!v) skip();
+    static const char text[] = "<|eot_id|>a<|eot_id|>";
+    const size_t n = sizeof text - 1;
+    char all[64], client[256];
+    snprintf(all, sizeof all, "%s", plain(v, text, ENG_TOKENIZE_PARSE));
+    assert_string_equal(all, "128009 64 128009");
+    snprintf(client, sizeof client, "%s", plain(v, text, 0));
+
+    struct eng_span untrusted[] = {{n, false}};
+    assert_string_equal(ids_of(v, text, n, untrusted, 1, ENG_TOKENIZE_PARSE), client);
+    struct eng_span pieces[] = {{3, true}, {3, false}, {10, true}, {11, false}, {n, true}};
+    assert_string_equal(ids_of(v, text, n, pieces, 5, ENG_TOKENIZE_PARSE), all);
+    /* one byte of the first token is the client's */
+    struct eng_span straddle[] = {{9, true}, {11, false}, {n, true}};
+    const char *got = ids_of(v, text, n, straddle, 3, ENG_TOKENIZE_PARSE);
+    assert_null(strstr(got, "128009 64"));
+    assert_string_equal(got + strlen(got) - 7, " 128009");
+    /* origin does not cut ordinary text */
+    struct eng_span words[] = {{3, true}, {7, false}, {11, true}};
+    assert_string_equal(ids_of(v, "Hello world", 11, words, 3, ENG_TOKENIZE_PARSE), "9906 1917");
+    /* spans that do not cover the text, or run backwards, are refused */
+    struct eng_ids ids = {0};
+    struct eng_span bad[] = {{5, true}, {3, true}, {11, true}};
+    assert_int_equal(eng_tokenize(v, "Hello world", 11, bad, 3, 0, &ids, NULL), CN_EINVAL);
+    assert_int_equal(eng_tokenize(v, "Hello world", 11, bad, 1, 0, &ids, NULL), CN_EINVAL);
+    assert_int_equal(eng_tokenize(v, "Hello world", 11, bad, 0, 0, &ids, NULL), CN_EINVAL);
+    assert_int_equal(ids.n, 0);
+    eng_ids_fini(&ids);
+    eng_vocab_free(v);
+}
+
+static void test_user_defined(void **state)
+{
+    struct eng_vocab *v = vocab_open("qwen35");
+    if (!v) skip();
+    struct eng_span client[] = {{11, false}};
+    assert_string_equal(ids_of(v, "[PAD151646]", 11, client, 1, 0), "151646");
+    assert_true(eng_vocab_is_eog(v, 151643) && eng_vocab_is_eog(v, 151645));
+    assert_false(eng_vocab_is_eog(v, 151644));
+    eng_vocab_free(v);
+
+    v = vocab_open("phi-3"); /* </s> is user-defined and ends generation: a control token */
+    if (!v) skip();
+    assert_int_equal(eng_vocab_find(v, "</s>", 4), 2);
+    assert_true(eng_vocab_is_control(v, 2) && eng_vocab_is_eog(v, 2));
+    assert_null(strstr(plain(v, "a</s>b", 0), " 2 "));
+    assert_string_equal(plain(v, "</s>", ENG_TOKENIZE_PARSE), "2");
+    /* phi-3's tokens eat the white space after them, but for three; the prefix space comes anew */
+    assert_string_equal(plain(v, "<|user|>\n \nHello<|end|>\n", ENG_TOKENIZE_PARSE),
+                        "32010 15043 32007");
+    assert_string_equal(plain(v, "<|endoftext|>\n", ENG_TOKENIZE_PARSE), "32000 29871 13");
+    assert_string_equal(plain(v, "<s> Hello", ENG_TOKENIZE_PARSE | ENG_TOKENIZE_SPECIAL),
+                        "1 29871 15043");
+    eng_vocab_free(v);
+}
+
+static void test_limit(void **state)
+{
+    static struct token_list l;
+    l.n = l.used = 0;
+    add_bytes(&l);
+    struct eng_vocab_spec spec = bare_spec("gpt2", "gpt-2");
+    use_tokens(&spec, &l);
+    struct eng_vocab *v = NULL;
+    struct cn_error err = {0};
+    assert_int_equal(eng_vocab_new(&spec, &v, &err), 0);
+    struct eng_ids ids = {.max = 5};
+    assert_int_equal(eng_tokenize(v, "ab", 2, NULL, 0, 0, &ids, &err), 0);
+    assert_int_equal(eng_tokenize(v, "cde", 3, NULL, 0, 0, &ids, &err), 0); /* appends */
+    assert_int_equal(ids.n, 5);
+    assert_int_equal(ids.v[4], 'e');
+    ids.n = 2;
+    assert_int_equal(eng_tokenize(v, "cdef", 4, NULL, 0, 0, &ids, &err), CN_EWINDOW);
+    assert_int_equal(ids.n, 2);
+    assert_non_null(strstr(err.message, "5"));
+    eng_ids_fini(&ids);
+    eng_vocab_free(v);
+}
+
+/* ---- merging, literally ---- */
+
+struct rank { struct eng_str text; uint32_t rank; };
+
+static int by_text(const void *a, const void *b)
+{
+    const struct rank *x = a, *y = b;
+    int c = memcmp(x->text.p, y->text.p, CN_MIN(x->text.n, y->text.n));
+    if (c) return c;
+    return x->text.n < y->text.n ? -1 : x->text.n > y->text.n;
+}
+
+static uint32_t rank_of(const struct rank *sorted, size_t n, const char *p, size_t len)
+{
+    struct rank key = {{p, len}, 0};
+    const struct rank *r = bsearch(&key, sorted, n, sizeof key, by_text);
+    return r ? r->rank : UINT32_MAX;
+}
+
+/* Splits the mapped word into the pieces that merging leaves; returns their number. */
+static size_t merge_literally(const struct rank *sorted, size_t n, const char *word, size_t len,
+                              struct eng_str *piece)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < len; count++) {
+        uint32_t cp;
+        piece[count] = (struct eng_str){word + i, cn_utf8_decode(word + i, len - i, &cp)};
+        i += piece[count].n;
+    }
+    for (;;) {
+        uint32_t best = UINT32_MAX;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < count; i++) {
+            char pair[512];
+            memcpy(pair, piece[i].p, piece[i].n);
+            pair[piece[i].n] = ' ';
+            memcpy(pair + piece[i].n + 1, piece[i + 1].p, piece[i + 1].n);
+            uint32_t r = rank_of(sorted, n, pair, piece[i].n + 1 + piece[i + 1].n);
+            if (r < best) {
+                best = r;
+                at = i;
+            }
+        }
+        if (best == UINT32_MAX) return count;
+        piece[at].n += piece[at + 1].n;
+        memmove(piece + at + 1, piece + at + 2, (count - at - 2) * sizeof *piece);
+        count--;
+    }
+}
+
+static void test_bpe(void **state)
+{
+    struct vocab_file f;
+    if (!vocab_file_read(&f, vocab_path("gpt-2", ""))) skip();
+    struct eng_vocab *v = NULL;
+    assert_int_equal(eng_vocab_new(&f.spec, &v, NULL), 0);
+    struct rank *sorted = malloc(f.spec.n_merges * sizeof *sorted);
+    for (size_t i = 0; i < f.spec.n_merges; i++)
+        sorted[i] = (struct rank){f.spec.merges[i], (uint32_t)i};
+    qsort(sorted, f.spec.n_merges, sizeof *sorted, by_text);
+    for (int round = 0; round < 3000; round++) {
+        /* one piece of letters, short and long, from few or many letters, or a run of accents */
+        char text[160], want[4096] = "";
+        struct eng_str piece[320];
+        size_t n = 1 + below(round % 3 ? 20 : 150), used = 0;
+        uint32_t letters = 1 + below(26), first = below(26);
+        for (size_t i = 0; i < n; i++)
+            text[i] = (char)('a' + (first + below(letters)) % 26);
+        size_t count = merge_literally(sorted, f.spec.n_merges, text, n, piece);
+        for (size_t i = 0; i < count; i++)
+            used += (size_t)snprintf(want + used, sizeof want - used, "%s%lld", i ? " " : "",
+                                     (long long)eng_vocab_find(v, piece[i].p, piece[i].n));
+        assert_string_equal(ids_of(v, text, n, NULL, 0, 0), want);
+    }
+    free(sorted);
+    eng_vocab_free(v);
+    vocab_file_fini(&f);
+}
+
+/* SentencePiece: scores that tie, tokens that overlap, in a small alphabet. */
+static void test_spm(void **state)
+{
+    for (int round = 0; round < 400; round++) {
+        static struct token_list l;
+        l.n = l.used = 0;
+        add_token(&l, "<unk>", 5, ENG_TOKEN_UNKNOWN);
+        const char *const chars[] = {"a", "b", "c", "\u2581"};
+        for (int i = 0; i < 4; i++)
+            add_token(&l, chars[i], strlen(chars[i]), ENG_TOKEN_NORMAL);
+        for (int i = 0; i < 40; i++) {
+            char text[32];
+            size_t n = 0;
+            for (uint32_t k = 2 + below(4); k > 0; k--) {
+                const char *c = chars[below(4)];
+                memcpy(text + n, c, strlen(c));
+                n += strlen(c);
+            }
+            add_token(&l, text, n, ENG_TOKEN_NORMAL);
+            l.score[l.n - 1] = -(float)below(6);
+        }
+        struct eng_vocab_spec spec = bare_spec("llama", NULL);
+        use_tokens(&spec, &l);
+        struct eng_vocab *v = NULL;
+        assert_int_equal(eng_vocab_new(&spec, &v, NULL), 0);
+        for (int i = 0; i < 20; i++) {
+            char text[121] = "", escaped[400] = "\u2581", want[4096] = "";
+            struct eng_str s[128];
+            size_t n = 1 + below(below(2) ? 12 : 120), count = 0, used = 0;
+            for (size_t k = 0; k < n; k++) {
+                text[k] = "abc "[below(4)];
+                strcat(escaped, text[k] == ' ' ? "\u2581" : (char[]){text[k], 0});
+            }
+            for (const char *p = escaped; *p; p += s[count++].n)
+                s[count] = (struct eng_str){p, *p < 0 ? 3 : 1};
+            for (;;) {
+                int64_t best = -1;
+                size_t at = 0;
+                for (size_t k = 0; k + 1 < count; k++) {
+                    int64_t id = eng_vocab_find(v, s[k].p, s[k].n + s[k + 1].n);
+                    if (id < 0 || (best >= 0 && l.score[id] <= l.score[best])) continue;
+                    best = id;
+                    at = k;
+                }
+                if (best < 0) break;
+                s[at].n += s[at + 1].n;
+                memmove(s + at + 1, s + at + 2, (count - at - 2) * sizeof *s);
+                count--;
+            }
+            for (size_t k = 0; k < count; k++)
+                used += (size_t)snprintf(want + used, sizeof want - used, "%s%lld", k ? " " : "",
+                                         (long long)eng_vocab_find(v, s[k].p, s[k].n));
+            assert_string_equal(plain(v, text, 0), want);
+        }
+        eng_vocab_free(v);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_specials),
+        cmocka_unit_test(test_spans),   cmocka_unit_test(test_user_defined),
+        cmocka_unit_test(test_limit),   cmocka_unit_test(test_bpe),
+        cmocka_unit_test(test_spm),
+    };
+    return cmocka_run_group_tests_name("tokenize", tests, NULL, NULL);
+}
