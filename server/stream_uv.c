@@ -235,6 +235,11 @@ static void tune_tcp(uv_tcp_t *t)
     unsigned ms = 30000;
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 #endif
+#ifdef TCP_NOTSENT_LOWAT
+    /* The kernel would take megabytes for a reader that does not read. */
+    int unsent = 131072;
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+#endif
 #ifdef TCP_KEEPINTVL
     int interval = 5, count = 3;
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);

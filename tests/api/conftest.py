@@ -63,6 +63,7 @@ class Server:
         self.process = subprocess.Popen(cmd, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
                                         env={**os.environ, **(env or {})}, **(popen or {}))
         self.port = None
+        self.stopped = False
         if wait:
             self.wait_ready()
 
@@ -139,6 +140,9 @@ class Server:
         raise AssertionError(f"not idle: {shown}, wanted {want}")
 
     def stop(self, expect=0, seconds=30):
+        if self.stopped:
+            return self.process.returncode
+        self.stopped = True
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -196,7 +200,7 @@ def real_model_path():
     home = os.environ.get("CONIFER_HOME")
     data = os.environ.get("XDG_DATA_HOME", os.path.expanduser("~/.local/share"))
     models = pathlib.Path(home) / "models" if home else pathlib.Path(data) / "conifer/models"
-    path = models / "smollm2-135m.gguf"
+    path = models / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if not path.exists():
         pytest.skip(f"{path} is not here (tools/fetch_models.py smollm2-135m)")
     return path

@@ -270,6 +270,6 @@ def test_prefix_is_cached(tiny):
 
 @pytest.mark.real_model
 def test_a_real_answer(real):
-    a = chat(real, messages=[{"role": "user", "content": "What is the capital of France?"}],
-             max_tokens=40)
-    assert "Paris" in a.choices[0].message.content
+    assert "Paris" in completion(real, "The capital of France is").choices[0].text
+    hello = chat(real, messages=[{"role": "user", "content": "Write the word hello"}])
+    assert "hello" in hello.choices[0].message.content.lower()

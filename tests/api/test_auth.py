@@ -1,0 +1,166 @@
+"""Who may do what: keys and tenants, the route matrix, Host and Origin without keys."""
+import hashlib
+import json
+import pathlib
+import re
+import subprocess
+
+import openai
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+ALPHA, BETA = "cnf_" + "a" * 43, "cnf_" + "b" * 43
+
+
+def config(extra=""):
+    out = ["tenants:"]
+    for name, key in (("alpha", ALPHA), ("beta", BETA)):
+        out += [f"  - name: {name}", "    keys:",
+                f"      - sha256:{hashlib.sha256(key.encode()).hexdigest()}"]
+    return "\n".join(out) + "\n" + extra
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def keyed():
+    from conftest import FAKE, Server, program, tiny_model
+    s = Server(program(FAKE), tiny_model(), config=config())
+    yield s
+    s.stop()
+
+
+def routes():
+    text = (ROOT / "server/routes.def").read_text()
+    found = re.findall(r'^ROUTE\((\w+), "([^"]+)", \w+, (\w+)\)', text, re.M)
+    assert len(found) >= 11
+    return found
+
+
+@pytest.mark.parametrize("method,path,auth", routes())
+def test_route_matrix(keyed, method, path, auth):
+    path = path.replace("*", "x")
+    body = {} if method == "POST" else None
+    for headers in ({}, bearer("cnf_" + "x" * 43), bearer(""), {"Authorization": "Basic YTpi"},
+                    {"x-api-key": "nonsense"}, bearer(ALPHA + "x"), bearer(ALPHA[:-1]),
+                    {**bearer(ALPHA), "x-api-key": BETA}):
+        status, got, data = keyed.http(method, path, body, headers)
+        if auth == "OPEN":
+            assert status == 200
+            continue
+        assert status == 401, (headers, status)
+        assert json.loads(data)["error"]["code"] == "invalid_api_key"
+        assert got["WWW-Authenticate"] == "Bearer"
+    for headers in (bearer(ALPHA), bearer(BETA), {"x-api-key": BETA}, {"Authorization": "bearer " + BETA},
+                    {**bearer(ALPHA), "x-api-key": ALPHA}):
+        assert keyed.http(method, path, body, headers)[0] != 401
+
+
+def test_unknown_paths_are_401_first(keyed):
+    for path in ("/nowhere", "/", "/v1", "/admin", "/metrics/", "/health", "/health/live/"):
+        assert keyed.get(path)[0] == 401
+        assert keyed.get(path, headers=bearer(ALPHA))[0] == 404
+    assert keyed.http("DELETE", "/v1/models")[0] == 401
+
+
+def test_refused_before_the_body(keyed):
+    with keyed.connect() as s:
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert s.recv(1000).startswith(b"HTTP/1.1 401 ")
+
+
+def test_client(keyed):
+    keyed.client(ALPHA).models.list()
+    with pytest.raises(openai.AuthenticationError) as e:
+        keyed.client("cnf_wrong").models.list()
+    assert e.value.code == "invalid_api_key"
+
+
+def test_no_key_in_log_or_answers(keyed):
+    secret = "cnf_" + "s3cret" * 7 + "q"
+    for path in ("/v1/models", "/nowhere"):
+        assert secret.encode() not in keyed.get(path, headers=bearer(secret))[2]
+    keyed.post("/v1/completions", {"prompt": "the canary sings"}, headers=bearer(ALPHA))
+    assert secret not in keyed.text() and ALPHA not in keyed.text()
+    assert "canary" not in keyed.text()
+
+
+def test_hosts_do_not_matter_with_keys(keyed):
+    assert keyed.get("/v1/models", headers={**bearer(ALPHA), "Host": "example.com"})[0] == 200
+
+
+@pytest.mark.parametrize("host,want", [
+    ("localhost", 200), ("localhost:8080", 200), ("127.0.0.1", 200), ("127.0.0.1:1", 200),
+    ("[::1]:80", 200), ("LOCALHOST", 200), ("127.1.2.3", 200), ("evil.example", 403),
+    ("localhost.evil.example", 403), ("127.0.0.1.evil.example", 403), ("10.0.0.1", 403),
+    ("box.lan", 403)])
+def test_host_without_keys(fake, host, want):
+    assert fake.get("/v1/models", headers={"Host": host})[0] == want
+
+
+@pytest.mark.parametrize("origin,want", [
+    ("http://localhost:3000", 200), ("http://127.0.0.1", 200), ("https://[::1]:8443", 200),
+    ("http://evil.example", 403), ("null", 403), ("http://localhost.evil.example", 403),
+    ("http://localhost@evil.example", 403), ("file://", 403)])
+def test_origin_without_keys(fake, origin, want):
+    assert fake.get("/v1/models", headers={"Origin": origin})[0] == want
+    assert fake.http("POST", "/tokenize", {"prompt": "x"}, {"Origin": origin})[0] == want
+
+
+def test_allowed_hosts(start):
+    s = start("--set", "server.allowed_hosts=box.lan")
+    assert s.get("/v1/models", headers={"Host": "BOX.lan:80"})[0] == 200
+    assert s.get("/v1/models", headers={"Host": "other.lan"})[0] == 403
+    assert s.get("/health/live", headers={"Host": "other.lan"})[0] == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_others_can_reach_it_only_with_keys(host):
+    from conftest import FAKE, program, tiny_model
+    out = subprocess.run([program(FAKE), "--model", tiny_model(), "--host", host, "--port", "0"],
+                         capture_output=True, timeout=30, check=False)
+    assert out.returncode != 0 and b"key" in out.stderr
+
+
+def test_others_can_reach_it_with_keys(start):
+    s = start("--host", "0.0.0.0", config=config())
+    assert s.get("/v1/models", headers=bearer(ALPHA))[0] == 200
+    assert s.get("/v1/models")[0] == 401
+
+
+def test_limit_of_a_tenant(start):
+    import concurrent.futures
+    from collections import Counter
+    text = config().replace("  - name: beta", "    max_concurrency: 2\n    max_queued: 1\n  - name: beta")
+    s = start(config=text, env={"CONIFER_FAKE_DELAY_US": "50000"})
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        def one(_):
+            return s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 10},
+                          bearer(ALPHA))
+        got = list(pool.map(one, range(8)))
+    assert Counter(x[0] for x in got) == {200: 3, 429: 5}
+    for status, headers, data in got:
+        if status == 429:
+            assert int(headers["Retry-After"]) >= 1
+            assert json.loads(data)["error"]["type"] == "rate_limit_error"
+    assert s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 1}, bearer(ALPHA))[0] == 200
+
+
+def test_tenants_share_no_cache():
+    from conftest import SERVER, Server, program, tiny_model
+    s = Server(program(SERVER), tiny_model(), config=config())
+    try:
+        body = {"messages": [{"role": "user", "content": "a secret beginning " * 12}], "max_tokens": 2}
+
+        def cached(key):
+            status, a = s.post("/v1/chat/completions", body, headers=bearer(key))
+            assert status == 200
+            return a["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached(ALPHA) == 0
+        assert cached(ALPHA) > 0
+        assert cached(BETA) == 0
+        assert cached(BETA) > 0
+    finally:
+        s.stop()

@@ -1,0 +1,146 @@
+"""Clients that leave: FIN and RST, streaming and not, in every phase; everything is given back."""
+import os
+import random
+import socket
+import struct
+import time
+
+import pytest
+from test_stream import post
+
+LONG = {"messages": [{"role": "user", "content": "tell me " * 20}], "max_tokens": 400,
+        "ignore_eos": True, "temperature": 0}
+
+
+def leave(s, how):
+    if how == "rst":
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    elif how == "half":
+        s.shutdown(socket.SHUT_WR)
+        return
+    s.close()
+
+
+def blocks(m):
+    return {k: m[k] for k in m if k.startswith("conifer_kv_blocks{") and
+            ("free" in k or "filling" in k or "ready" in k)}
+
+
+def in_use(m):
+    """Blocks that some request holds: what is cached may be taken back any time."""
+    return m['conifer_kv_blocks{state="filling"}'] + m['conifer_kv_blocks{state="ready"}']
+
+
+@pytest.fixture(scope="module")
+def slow():
+    from conftest import FAKE, Server, program, tiny_model
+    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_DELAY_US": "5000",
+                                                 "CONIFER_FAKE_HOLD_MS": "300"})
+    yield s
+    s.wait_idle(connections=1)
+    s.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("how", ["fin", "rst", "half"])
+@pytest.mark.parametrize("phase,wait", [("head", 0), ("worker", 0.001), ("waiting", 0.1),
+                                        ("decode", 0.6)])
+def test_every_phase(slow, how, stream, phase, wait):
+    before = slow.metrics()
+    data = post("/v1/chat/completions", {**LONG, "stream": stream})
+    s = slow.connect()
+    if phase == "head":
+        s.sendall(data[:len(data) // 2])
+    else:
+        s.sendall(data)
+    time.sleep(wait)
+    t = time.time()
+    leave(s, how)
+    if how == "half":
+        s.settimeout(10)
+        while s.recv(65536):
+            pass
+        s.close()
+    m = slow.wait_idle(seconds=5, connections=1)
+    assert time.time() - t < 3
+    ended = 'conifer_requests_total{result="cancelled"}'
+    if phase in ("waiting", "decode"):
+        assert m[ended] == before[ended] + 1
+    assert m['conifer_requests_total{result="ok"}'] == before['conifer_requests_total{result="ok"}']
+
+
+def test_pipelined_behind_a_stream_that_is_left(slow):
+    s = slow.connect()
+    data = post("/v1/chat/completions", {**LONG, "stream": True})
+    s.sendall(data * 3)
+    time.sleep(0.5)
+    leave(s, "rst")
+    slow.wait_idle(seconds=5, connections=1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("how", ["fin", "rst"])
+def test_blocks_come_back(tiny, how, stream):
+    tiny.wait_idle(connections=None)
+    for wait in (0, 0.002, 0.02, 0.1, 0.3):
+        s = tiny.connect()
+        s.sendall(post("/v1/chat/completions", {**LONG, "stream": stream}))
+        time.sleep(wait)
+        leave(s, how)
+    m = tiny.wait_idle(seconds=10)
+    assert in_use(m) == 0
+
+
+def test_random_aborts(tiny):
+    """Mixed requests, each left at a random moment in a random way; then all is as it was."""
+    n = int(os.environ.get("CONIFER_ABORTS", "10000" if os.environ.get("CONIFER_LONG") else "400"))
+    rng = random.Random(1)
+    tiny.post("/v1/chat/completions", {**LONG, "max_tokens": 2})
+    start = tiny.wait_idle()
+    total = start['conifer_kv_blocks{state="free"}'] + start['conifer_kv_blocks{state="cached"}']
+    live = []
+    for i in range(n):
+        kind = rng.randrange(4)
+        body = {"max_tokens": rng.choice([1, 8, 400]), "stream": rng.random() < 0.5,
+                "ignore_eos": True, "n": rng.choice([1, 1, 3])}
+        if kind < 2:
+            text = f"request {rng.randrange(50)} " * rng.randrange(1, 20)
+            data = post("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": text}]})
+        elif kind == 2:
+            data = post("/v1/completions", {**body, "prompt": ["a b c " * rng.randrange(1, 30)] * 2})
+        else:
+            data = post("/tokenize", {"prompt": "x" * rng.randrange(1, 100000)})
+        s = tiny.connect()
+        s.sendall(data[:rng.randrange(1, len(data))] if rng.random() < 0.2 else data)
+        live.append((time.time() + rng.choice([0, 0, 0.001, 0.01, 0.05]), s))
+        while len(live) > 24 or (live and live[0][0] < time.time()):
+            _, old = live.pop(0)
+            leave(old, rng.choice(["fin", "rst"]))
+    for _, s in live:
+        leave(s, "rst")
+    m = tiny.wait_idle(seconds=60, connections=1 + 200)
+    assert in_use(m) == 0
+    assert m['conifer_kv_blocks{state="free"}'] + m['conifer_kv_blocks{state="cached"}'] == total
+    answer = tiny.post("/v1/chat/completions", {**LONG, "max_tokens": 5})
+    assert answer[0] == 200
+
+
+def test_aborts_do_not_change_others(tiny):
+    body = {**LONG, "max_tokens": 60}
+    alone = tiny.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+    leavers = []
+    for i in range(20):
+        s = tiny.connect()
+        s.sendall(post("/v1/chat/completions", {**LONG, "stream": True}))
+        leavers.append(s)
+    with tiny.connect() as c:
+        c.sendall(post("/v1/chat/completions", body))
+        for s in leavers:
+            leave(s, "rst")
+            time.sleep(0.005)
+        import json
+        data = b""
+        while b"total_tokens" not in data:
+            data += c.recv(65536)
+        assert json.loads(data.partition(b"\r\n\r\n")[2])["choices"][0]["message"]["content"] == alone
+    tiny.wait_idle()

@@ -1,0 +1,259 @@
+"""Start, stop, drain, sockets from systemd, Unix sockets, settings that are wrong."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import FAKE, SERVER, Server, program, sse, tiny_model
+from test_stream import dechunk, post
+
+
+def open_stream(s, n=10000):
+    c = s.connect()
+    c.sendall(post("/v1/completions", {"prompt": "abcdef", "max_tokens": n, "stream": True}))
+    data = b""
+    while b"data: " not in data:
+        data += c.recv(65536)
+    return c, data
+
+
+def rest(c, data):
+    while part := c.recv(65536):
+        data += part
+    return data
+
+
+def test_idle_stop(start):
+    s = start()
+    t = time.time()
+    s.stop(expect=0)
+    assert time.time() - t < 3
+
+
+def test_kept_alive_connections_do_not_hold_it_up(start):
+    s = start()
+    c = s.connect()
+    c.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b"200" in c.recv(1000)
+    t = time.time()
+    s.process.send_signal(signal.SIGTERM)
+    assert c.recv(1000) == b""  # told at once
+    c.close()
+    s.stop(expect=0)
+    assert time.time() - t < 3
+
+
+def test_drain_lets_streams_end(start):
+    s = start(env={"CONIFER_FAKE_DELAY_US": "10000"})
+    c, data = open_stream(s, 100)
+    idle = s.connect()
+    half = s.connect()
+    half.sendall(b"GET /health/ready HTTP/1.1\r\nHost: lo")
+    s.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    with pytest.raises(OSError):
+        s.connect()
+    half.sendall(b"calhost\r\n\r\n")  # a connection that was at work hears that it is not ready
+    assert half.recv(1000).startswith(b"HTTP/1.1 503 ")
+    data = rest(c, data)
+    events = sse(dechunk(data.partition(b"\r\n\r\n")[2]))
+    assert events[-1] == "[DONE]"
+    assert "".join(e["choices"][0]["text"] for e in events[:-1]) == ("abcdef" * 17)[:100]
+    for x in (c, idle, half):
+        x.close()
+    s.stop(expect=0)
+
+
+def test_drain_has_a_deadline(start):
+    s = start("--set", "server.drain_timeout_s=0.5", env={"CONIFER_FAKE_DELAY_US": "10000"})
+    c, data = open_stream(s)
+    t = time.time()
+    s.process.send_signal(signal.SIGTERM)
+    events = sse(dechunk(rest(c, data).partition(b"\r\n\r\n")[2]))
+    assert events[-1]["error"]["code"] == "shutting_down" and "[DONE]" not in events
+    c.close()
+    s.stop(expect=0)
+    assert 0.4 < time.time() - t < 5
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_ends_at_once(start, second):
+    s = start(env={"CONIFER_FAKE_DELAY_US": "10000"})
+    c, data = open_stream(s)
+    whole = s.connect()
+    whole.sendall(post("/v1/completions", {"prompt": "abc", "max_tokens": 10000}))
+    time.sleep(0.2)
+    t = time.time()
+    s.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert s.process.poll() is None
+    s.process.send_signal(second)
+    events = sse(dechunk(rest(c, data).partition(b"\r\n\r\n")[2]))
+    assert events[-1]["error"]["code"] == "shutting_down"
+    assert whole.recv(1000).startswith(b"HTTP/1.1 503 ")
+    c.close()
+    whole.close()
+    s.stop(expect=0)
+    assert time.time() - t < 5
+
+
+def test_hangup_is_survived(start):
+    s = start()
+    s.process.send_signal(signal.SIGHUP)
+    time.sleep(0.1)
+    assert s.get("/health/live")[0] == 200
+
+
+def test_real_drain(start):
+    s = start.real()
+    c = s.connect()
+    c.sendall(post("/v1/completions", {"prompt": "abcdef", "max_tokens": 300, "stream": True,
+                                       "ignore_eos": True}))
+    data = c.recv(65536)
+    s.process.send_signal(signal.SIGTERM)
+    assert b"[DONE]" in rest(c, data)
+    c.close()
+    s.stop(expect=0)
+
+
+def unix_get(path, request):
+    with socket.socket(socket.AF_UNIX) as c:
+        c.settimeout(10)
+        c.connect(str(path))
+        c.sendall(request)
+        return c.recv(65536)
+
+
+def test_unix_socket(start, tmp_path):
+    path = tmp_path / "s"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()  # a file that nobody listens on is taken over
+    s = start("--unix-socket", str(path))
+    assert oct(path.stat().st_mode)[-3:] == "660"
+    data = unix_get(path, b"GET /v1/models HTTP/1.1\r\nHost: whatever\r\nConnection: close\r\n\r\n")
+    assert data.startswith(b"HTTP/1.1 200 ")
+    out = subprocess.run([program(FAKE), "--model", tiny_model(), "--port", "0", "--unix-socket",
+                          str(path)], capture_output=True, timeout=20, check=False)
+    assert out.returncode == 1 and b"in use" in out.stderr  # one that is served is not
+    s.stop(expect=0)
+    assert not path.exists()
+
+
+def test_port_taken(fake):
+    t = time.time()
+    out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", str(fake.port)],
+                         capture_output=True, timeout=20, check=False)
+    assert out.returncode == 1 and b"in use" in out.stderr and time.time() - t < 10
+
+
+def test_handed_sockets(tmp_path):
+    """As systemd hands them over: descriptors from 3 on."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    local = socket.socket(socket.AF_UNIX)
+    local.bind(str(tmp_path / "u"))
+    local.listen()
+    script = ('import fcntl,os,sys\nfds=[int(x) for x in sys.argv[1].split(",")]\n'
+              'tmp=[fcntl.fcntl(f,fcntl.F_DUPFD,20) for f in fds]\n'
+              'for i,f in enumerate(tmp): os.dup2(f,3+i,inheritable=True)\n'
+              'os.environ["LISTEN_PID"]=str(os.getpid())\nos.environ["LISTEN_FDS"]=str(len(fds))\n'
+              'os.execv(sys.argv[2],sys.argv[2:])\n')
+    fds = [listener.fileno(), local.fileno()]
+    p = subprocess.Popen([os.sys.executable, "-c", script, ",".join(map(str, fds)), program(FAKE),
+                          "--model", tiny_model(), "--port", "1"], pass_fds=fds,
+                         stderr=subprocess.DEVNULL)
+    try:
+        request = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as c:
+            c.sendall(request)
+            assert c.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert unix_get(tmp_path / "u", request).startswith(b"HTTP/1.1 200 ")
+    finally:
+        p.send_signal(signal.SIGTERM)
+        assert p.wait(20) == 0
+        listener.close()
+        local.close()
+
+
+def test_notify(tmp_path):
+    """READY, WATCHDOG while there is progress, STOPPING."""
+    box = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    box.bind(str(tmp_path / "n"))
+    box.settimeout(20)
+    s = Server(program(FAKE), tiny_model(), wait=False,
+               env={"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "1000000",
+                    "CONIFER_FAKE_STALL_MS": "3000"})
+    try:
+        first = box.recv(1000)
+        if not first:
+            pytest.skip("built without libsystemd")
+        assert first == b"READY=1"
+        s.wait_ready()
+        for _ in range(3):
+            assert box.recv(1000) == b"WATCHDOG=1"
+        with s.connect() as c:  # the engine stands still: no more pings
+            c.sendall(post("/v1/completions", {"prompt": "abc", "max_tokens": 1}))
+            time.sleep(1.5)
+            box.setblocking(False)
+            try:
+                while box.recv(1000):
+                    pass
+            except BlockingIOError:
+                pass
+            time.sleep(0.8)
+            with pytest.raises(BlockingIOError):
+                box.recv(1000)
+            box.settimeout(20)
+            assert box.recv(1000) == b"WATCHDOG=1"  # and it moves again
+    finally:
+        stop = threading.Thread(target=s.stop)
+        stop.start()
+        seen = set()
+        while b"STOPPING=1" not in seen:
+            seen.add(box.recv(1000))
+        stop.join()
+
+
+@pytest.mark.parametrize("args,want", [
+    (["--check-config"], 0), (["--help"], 0), (["--version"], 0), (["--nonsense"], 2),
+    (["extra"], 2), (["--port", "x"], 2), (["--port"], 2), (["--set", "nokey=1"], 2),
+    (["--host", "0.0.0.0"], 2), (["--config", "/nonexistent"], 1),
+    (["--model", "/nonexistent.gguf"], 1), (["--model", "no-such-name"], 1)])
+def test_arguments(args, want):
+    out = subprocess.run([program(SERVER), *args], capture_output=True, timeout=20, check=False)
+    assert out.returncode == want, out
+    assert (out.stderr if want else out.stdout).strip()
+
+
+def test_config_errors_have_a_place(tmp_path):
+    f = tmp_path / "c.yaml"
+    f.write_text("server:\n  port: 80\n  colour: red\n")
+    out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
+                         text=True, timeout=20, check=False)
+    assert out.returncode == 2 and "c.yaml:3:3" in out.stderr and "colour" in out.stderr
+
+
+def test_bad_template(tmp_path):
+    f = tmp_path / "t.jinja"
+    f.write_text("{% for %}")
+    out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", "0", "--chat-template",
+                          str(f)], capture_output=True, text=True, timeout=20, check=False)
+    assert out.returncode == 1 and "line 1" in out.stderr
+    missing = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", "0",
+                              "--chat-template", str(f) + "x"], capture_output=True, text=True,
+                             timeout=20, check=False)
+    assert missing.returncode == 1 and "t.jinjax" in missing.stderr
+
+
+def test_pages(fake):
+    v = json.loads(fake.get("/version")[2])
+    assert v["version"] and v["model"] and v["system_fingerprint"]
+    text = fake.get("/metrics")[2].decode()
+    for name in ("conifer_requests_running", "conifer_requests_waiting", "conifer_connections",
+                 'conifer_kv_blocks{state="free"}', "conifer_time_to_first_token_seconds_count"):
+        assert name in text
