@@ -92,6 +92,15 @@ void sch_evict(struct sch *s, struct sch_choice *v)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
+/* What it should have room for when it starts: what it has so far, and some to grow. Each time it
+ * was preempted that is four times as much: no thrashing. */
+static uint64_t wanted_tokens(const struct sch_choice *c)
+{
+    uint64_t grow = (uint64_t)choice_model(c)->block_tokens << 2 * CN_MIN(c->preemptions, 8u);
+
+    return CN_MIN(c->n_ids + grow, c->req->limit);
+}
+
 static int open_seq(struct sch *s, struct sch_choice *c)
 {
     struct sch_req *r = c->req;
@@ -132,6 +141,7 @@ static void start(struct sch *s, struct sch_choice *c)
     sch_queue_remove(c);
     c->state = CH_RUNNING;
     c->charged_ns = s->now;
+    c->promised = wanted_tokens(c);
     sch_list_push(&s->running, c);
     s->n_running++;
     s->n_running_class[r->class]++;
@@ -141,6 +151,10 @@ static void start(struct sch *s, struct sch_choice *c)
         r->started = true;
         sch_deadline_set(s, r);
     }
+    if (r->tenant->round != s->rounds) r->tenant->started = 0;
+    r->tenant->round = s->rounds;
+    r->tenant->started += ((double)(r->spec.n_prompt - r->peeked) + s->o.decode_cost) /
+                          r->tenant->opts.weight;
     s->last_admitted = r->tenant;
     s->admissions++;
 }
@@ -152,20 +166,33 @@ static bool anything_runs(const struct sch *s)
     return sch_oldest(s) != NULL || s->n_flights;
 }
 
-/* Whether the blocks of what it has so far, and some for it and those that run to grow, could be
- * had. Each time it was preempted it wants four times as much room to grow: no thrashing. */
+/* Bytes that running choices were promised and have not taken yet. */
+static uint64_t promised_bytes(const struct sch *s)
+{
+    uint64_t bytes = 0;
+
+    for (const struct sch_choice *c = s->running.head; c; c = c->next) {
+        const struct sch_model *m = choice_model(c);
+        uint64_t planned = kv_seq_planned(c->seq);
+
+        if (c->promised > planned)
+            bytes += kv_space_bytes(m->o.space, c->promised, m->chunk) -
+                     kv_space_bytes(m->o.space, planned, m->chunk);
+    }
+    return bytes;
+}
+
 static bool has_room(const struct sch *s, const struct sch_choice *c)
 {
     const struct sch_req *r = c->req;
     const struct sch_model *m = &s->models[r->spec.model];
-    uint64_t grow = (uint64_t)m->block_tokens << 2 * CN_MIN(c->preemptions, 8u);
-    uint64_t tokens = CN_MIN(c->n_ids + grow, r->limit);
+    uint64_t tokens = wanted_tokens(c);
     uint64_t need = kv_space_bytes(m->o.space, tokens, m->chunk);
     uint64_t have = kv_space_bytes(m->o.space, r->peeked_in_use, m->chunk);
     struct kv_stats st;
 
     kv_pool_stats(s->o.pool, &st);
-    need += kv_space_bytes(m->o.space, 1, 1) * ((s->n_running + 3) / 4);
+    need += kv_space_bytes(m->o.space, 1, 1) * ((s->n_running + 3) / 4) + promised_bytes(s);
     return st.bytes[KV_FREE] + st.bytes[KV_CACHED] + have >= need;
 }
 
@@ -187,6 +214,12 @@ static bool make_room(struct sch *s, struct sch_choice *c)
     return true;
 }
 
+/* What its counter will be when the prompts that were just let in are computed. */
+static double due(const struct sch *s, const struct sch_tenant *t)
+{
+    return t->counter + (t->round == s->rounds ? t->started : 0);
+}
+
 /* The tenant to serve: the lowest counter; or the last one again, a quantum further, for what it
  * has cached; none that fills nearly all places while others wait. */
 static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
@@ -197,10 +230,10 @@ static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
 
     for (uint32_t i = 0; i < h->n && i < 16; i++) {
         if (h->v[i]->n_running >= most && s->o.max_running >= 8) continue;
-        if (!top || h->v[i]->counter < top->counter) top = h->v[i];
+        if (!top || due(s, h->v[i]) < due(s, top)) top = h->v[i];
     }
     if (!top || !last || last == top || last->heap_pos[class] == SCH_NONE) return top;
-    if (last->counter <= top->counter + (double)s->o.quantum / last->opts.weight) {
+    if (due(s, last) <= due(s, top) + (double)s->o.quantum / last->opts.weight) {
         struct sch_choice *c = sch_queue_best(s, last, class);
 
         if (c->req->peeked > c->req->spec.n_prompt / 2 && last->n_running < most) return last;
@@ -229,13 +262,8 @@ static bool others_run(const struct sch *s)
     return false;
 }
 
-void sch_admit(struct sch *s)
+static void admit_all(struct sch *s)
 {
-    if (s->solo && s->solo->req->paused) s->solo = NULL;
-    if (s->solo) {
-        if (s->solo->state == CH_WAITING && s->n_running == 0) start(s, s->solo);
-        return;
-    }
     for (;;) {
         /* one place in four goes to the normal ones first */
         enum sch_class first = s->admissions % 4 == 3 ? SCH_NORMAL : SCH_INTERACTIVE;
@@ -247,5 +275,16 @@ void sch_admit(struct sch *s)
         } else if (others_run(s) || !admit_one(s, SCH_BACKGROUND)) {
             return;
         }
+    }
+}
+
+void sch_admit(struct sch *s)
+{
+    s->rounds++;
+    if (s->solo && s->solo->req->paused) s->solo = NULL;
+    if (s->solo) {
+        if (s->solo->state == CH_WAITING && s->n_running == 0) start(s, s->solo);
+    } else {
+        admit_all(s);
     }
 }

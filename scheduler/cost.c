@@ -40,6 +40,7 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
     double rows = m->o.max_rows;
     uint32_t least = CN_MIN(m->block_tokens, m->o.max_rows);
 
+    if (m->w == 0) rows = 4.0 * m->block_tokens; /* nothing is known yet: not too much at once */
     if (m->row_ns > 0) rows = (target_ns - m->base_ns) / m->row_ns;
     if (!(rows > least)) return least;
     return rows < m->o.max_rows ? (uint32_t)rows : m->o.max_rows;

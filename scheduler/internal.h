@@ -40,6 +40,7 @@ struct sch_choice {
     uint64_t scored;         /* positions below this had their logits, if asked for */
     uint64_t charged_ns;     /* block time is charged up to here */
     uint32_t preemptions;
+    uint64_t promised;       /* tokens that it was let in for */
     uint32_t in_flight;      /* steps with rows of it */
     uint64_t last_ticket;    /* where its last sampled row is */
     uint32_t last_row;
@@ -78,6 +79,8 @@ struct sch_tenant {
     uint32_t n_open;         /* requests accepted and not ended */
     uint32_t n_waiting;      /* of these, not running */
     uint32_t n_running;      /* choices */
+    double started;          /* weighted cost of the prompts that admission `round` has let in */
+    uint64_t round;
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
 };
@@ -136,7 +139,7 @@ struct sch {
     uint32_t n_act;
     struct sch_choice *solo; /* runs alone until it ends */
     struct sch_tenant *last_admitted;
-    uint64_t admissions, compositions, n_launched;
+    uint64_t admissions, rounds, compositions, n_launched;
     bool again;              /* something changed that the next iteration can use */
     uint64_t now;
     struct sch_stats stats;

@@ -670,6 +670,24 @@ static uint32_t steps_to_first_token(uint32_t flood)
     return steps;
 }
 
+static void test_places_are_shared_at_once(void **state)
+{
+    struct sim_opts o = base_opts(1);
+    struct sim m;
+    struct sch_tenant_stats a, b;
+
+    o.sch.max_running = 8;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 32; i++)
+        sim_submit(&m, sim_req_new(&m, i / 16, 100, 20));
+    sim_iterate(&m);
+    sch_tenant_stats(m.sch, 0, &a);
+    sch_tenant_stats(m.sch, 1, &b);
+    assert_int_equal(a.running, 4);
+    assert_int_equal(b.running, 4);
+    finish(&m);
+}
+
 static void test_light_tenant_under_a_flood(void **state)
 {
     assert_true(steps_to_first_token(50) <= 2 * steps_to_first_token(0) + 1);
@@ -717,6 +735,7 @@ int main(void)
         cmocka_unit_test(test_longest_prefix_first_but_not_for_ever),
         cmocka_unit_test(test_preemption_keeps_bytes_and_bounds),
         cmocka_unit_test(test_weighted_fairness_bound),
+        cmocka_unit_test(test_places_are_shared_at_once),
         cmocka_unit_test(test_light_tenant_under_a_flood),
         cmocka_unit_test(test_returning_tenant_has_no_credit),
     };

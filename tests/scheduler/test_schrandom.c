@@ -140,7 +140,7 @@ static void check_scores(struct sim *m)
     }
 }
 
-struct totals { uint64_t steps, rows, preemptions, forced, cached, recomputed, ends; };
+struct totals { uint64_t steps, rows, preemptions, cached, recomputed, ends, over; };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
 {
@@ -186,6 +186,8 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     tot->cached += st.prompt_cached;
     tot->recomputed += st.recomputed;
     tot->ends += st.ended_ok + st.ended_error + st.ended_cancelled;
+    for (uint32_t i = 0; i < m.n_reqs; i++) /* more often than is meant: forced */
+        tot->over += m.reqs[i].usage.preemptions > 4 * m.reqs[i].spec.n_choices;
     failed = m.failed;
     if (failed && loud) printf("seed %" PRIu64 ": %s\n", seed, m.what);
     sim_fini(&m);
@@ -216,7 +218,9 @@ int main(int argc, char **argv)
         if (!run(seed + i, &tot, true)) return 1;
     }
     printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
-           " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64 " preemptions\n",
-           runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions);
+           " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64
+           " preemptions, %" PRIu64 " requests preempted more than 4 times\n",
+           runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
+           tot.over);
     return 0;
 }
