@@ -1,6 +1,6 @@
 /* describe: what a model file is and what it would need, in words, for `conifer show`.
  * Reads keys and shapes and records the plan, so a file that could not be served is refused here
- * with the same message. No weights are read. */
+ * with the same message. */
 #include "engine/model.h"
 
 #include "engine/gguf.h"
@@ -230,6 +230,16 @@ static void put_memory(const struct eng_model *m, const struct eng_model_opts *o
                   (unsigned long long)tokens, (double)tokens / (double)m->info.context);
 }
 
+/* Exact figures come from a prepared plan: worth its time only for weights that fit. */
+static const struct kr_exec_info *prepared(struct eng_model *m, const struct eng_model_opts *opts)
+{
+    struct kr_prepare_opts prepare = opts->prepare;
+    prepare.max_context = m->info.context;
+    if (!opts->device || m->builder.matmul_bytes > opts->free_bytes / 2) return NULL;
+    if (kr_prepare(opts->device, m->plan, &prepare, &m->exec, NULL)) return NULL;
+    return kr_exec_info(m->exec);
+}
+
 int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
                        struct cn_error *err)
 {
@@ -241,7 +251,7 @@ int eng_model_describe(const char *path, const struct eng_model_opts *opts, stru
     if (!rc) {
         put_identity(m, out);
         rc = put_types(m, out);
-        put_memory(m, opts, NULL, out);
+        put_memory(m, opts, prepared(m, opts), out);
         if (rc || out->failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
     }
     eng_model_unref(m);

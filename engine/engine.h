@@ -87,8 +87,9 @@ const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct eng_vocab *eng_model_vocab(const struct eng_model *m);
 const struct eng_template *eng_model_template(const struct eng_model *m); /* NULL when none */
 struct kr_exec *eng_model_exec(struct eng_model *m);
-/* What a file is and would need, without loading weights: for `conifer show`. opts->device may be
- * NULL; context, kv_type, block_tokens, max_rows and free_bytes are used. */
+/* What a file is and would need, for `conifer show`; uses opts' max_context, kv_type, block_tokens,
+ * max_rows and free_bytes. With a device, and weights below half of free_bytes, the plan is prepared
+ * (which repacks the weights once) and scratch is exact; else weights are estimated from the file. */
 int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
                        struct cn_error *err);
 /* Names of the supported families, comma-separated. */

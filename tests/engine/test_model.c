@@ -503,6 +503,13 @@ static void test_describe(void **state)
     describe_has(text, "KV, 1   layers       128 B  a token (F16)"); /* 2 heads * 2 * 16 * 2 */
     describe_has(text, "KV, 6   layers       768 B");
     describe_has(text, "tokens that fit");
+    describe_has(text, "(about)");
+    cn_buf_reset(&out);
+    opts.device = device;
+    opts.prepare.block_tokens = 16;
+    opts.prepare.max_rows = opts.prepare.max_logit_rows = 16;
+    if (eng_model_describe(path, &opts, &out, &err)) fail_msg("%s", err.message);
+    describe_has(cn_buf_cstr(&out), "for steps of 16 rows");
     cn_buf_reset(&out);
     opts.free_bytes = 1000;
     if (eng_model_describe(path, &opts, &out, &err)) fail_msg("%s", err.message);
@@ -511,6 +518,29 @@ static void test_describe(void **state)
         eng_model_describe(golden_oracle("models", "gemma2", ".gguf"), &opts, &out, &err),
         CN_EUNSUPP);
     cn_buf_fini(&out);
+}
+
+/* The file is cut short while the model is in use: no signal, the owner can see it, another model
+ * of the same kind goes on. */
+static void test_truncated_in_use(void **state)
+{
+    static const uint32_t ids[] = {1, 2, 3, 287, 100};
+    struct golden g;
+    struct parts p;
+    if (!golden_oracle("models", "llama-mqa", ".gguf")) return;
+    take_apart(&p, "llama-mqa", NULL);
+    const char *path = put_together(&p, "x.gguf");
+    assert_int_equal(golden_open(&g, path, KR_ISA_AUTO, 1, 64, KR_F16), 0);
+    float *logits = malloc(g.n_vocab * sizeof(*logits));
+    golden_feed(&g, ids, 5, 5, 4, logits);
+    assert_true(eng_model_intact(g.model));
+    assert_int_equal(truncate(path, 1000), 0);
+    assert_false(eng_model_intact(g.model));
+    golden_feed(&g, ids, 5, 5, 9, logits);
+    for (uint64_t i = 0; i < g.n_vocab; i++)
+        assert_true(isfinite(logits[i]));
+    free(logits);
+    golden_close(&g);
 }
 
 /* ---- group ----------------------------------------------------------------------------------- */
@@ -555,6 +585,7 @@ int main(void)
         cmocka_unit_test(test_gemma_spellings),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_truncated_in_use),
 
     };
     return cmocka_run_group_tests_name("models", tests, set_up, tear_down);
