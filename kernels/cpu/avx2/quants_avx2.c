@@ -1,11 +1,12 @@
 /* AVX2: quantised products of a range of row groups and input rows. Pure but for the outputs.
- * Few input rows meet the packed weights directly, unpacked in registers; more of them meet a panel
+ * Input rows meet the packed weights directly, unpacked in registers; many of them may meet a panel
  * that a group was unpacked to once. Both add up in the same order, so the choice may depend on the
  * number of rows. */
 #include "kernels/cpu/avx2/matmul_avx2.h"
 #include "kernels/cpu/avx2/tile.h"
 
-/* From how many input rows on a panel pays; at 8 bits there is nothing to unpack. */
+/* From how many input rows on a panel pays, at 5 and 6 bits. At 8 there is nothing to unpack, and
+ * at 4 it costs what loading twice as many words from the panel does. */
 #define PANEL_MIN_ROWS 9
 #define PANEL_BLOCKS   32 /* 20 KiB of stack; a multiple of 8 */
 /* Input rows go in runs that stay in the second-level cache while the weights pass. */
@@ -35,8 +36,6 @@ TILES(q8_d, 8, KR_HDR_D, false)
 TILES(q4_k, 4, KR_HDR_K, false)
 TILES(q5_k, 5, KR_HDR_K, false)
 TILES(q6_k, 6, KR_HDR_K6, false)
-TILES(panel4_d, 4, KR_HDR_D, true)
-TILES(panel4_dm, 4, KR_HDR_DM, true)
 TILES(panel5_d, 5, KR_HDR_D, true)
 TILES(panel5_dm, 5, KR_HDR_DM, true)
 TILES(panel6_k6, 6, KR_HDR_K6, true)
@@ -68,11 +67,8 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
     {                                                                                              \
         unpack_blocks(headers, quants, blocks, bits, header, panel);                               \
     }
-UNPACK(unpack4_d, 4, KR_HDR_D)
-UNPACK(unpack4_dm, 4, KR_HDR_DM)
 UNPACK(unpack5_d, 5, KR_HDR_D)
 UNPACK(unpack5_dm, 5, KR_HDR_DM)
-UNPACK(unpack4_k, 4, KR_HDR_K)
 UNPACK(unpack5_k, 5, KR_HDR_K)
 UNPACK(unpack6_k, 6, KR_HDR_K6)
 
@@ -85,9 +81,9 @@ static struct kind choose(enum kr_type type)
 {
     switch (type) {
     case KR_Q4_0:
-        return (struct kind){&q4_d, &panel4_d, unpack4_d};
+        return (struct kind){&q4_d, NULL, NULL};
     case KR_Q4_1:
-        return (struct kind){&q4_dm, &panel4_dm, unpack4_dm};
+        return (struct kind){&q4_dm, NULL, NULL};
     case KR_Q5_0:
         return (struct kind){&q5_d, &panel5_d, unpack5_d};
     case KR_Q5_1:
@@ -95,7 +91,7 @@ static struct kind choose(enum kr_type type)
     case KR_Q8_0:
         return (struct kind){&q8_d, NULL, NULL};
     case KR_Q4_K:
-        return (struct kind){&q4_k, &panel4_dm, unpack4_k};
+        return (struct kind){&q4_k, NULL, NULL};
     case KR_Q5_K:
         return (struct kind){&q5_k, &panel5_dm, unpack5_k};
     default:
