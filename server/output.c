@@ -142,14 +142,62 @@ static uint64_t code_points(const char *s, size_t n)
     return count;
 }
 
+/* A token as /v1/completions shows it; one that is no text by itself as OpenAI does: bytes:\xe2. */
+static void put_token(const struct srv_req *q, struct cn_buf *b, uint32_t id)
+{
+    struct eng_str s = piece(q, id);
+
+    if (cn_utf8_valid_len(s.p, s.n) == s.n) {
+        cn_buf_json_str(b, s.p, s.n);
+        return;
+    }
+    cn_buf_puts(b, "\"bytes:");
+    for (size_t i = 0; i < s.n; i++)
+        cn_buf_printf(b, "\\\\x%02x", (unsigned char)s.p[i]);
+    cn_buf_putc(b, '"');
+}
+
+static bool same_text(const struct srv_req *q, uint32_t a, uint32_t b)
+{
+    struct eng_str x = piece(q, a), y = piece(q, b);
+    return x.n == y.n && (x.n == 0 || !memcmp(x.p, y.p, x.n));
+}
+
+static void put_alternative(const struct srv_req *q, struct cn_buf *b, uint32_t id, double logprob,
+                            bool first)
+{
+    if (!first) cn_buf_putc(b, ',');
+    put_token(q, b, id);
+    cn_buf_putc(b, ':');
+    put_logprob(b, logprob);
+}
+
+/* The likeliest by text, each text once (the likelier of two tokens that read the same), and the
+ * chosen token in any case, as in OpenAI's answers. */
+static void put_alternatives(const struct srv_req *q, struct cn_buf *b, const struct rt_token *t,
+                             const struct eng_logprob *top)
+{
+    bool listed = false;
+
+    top += t->top_at;
+    for (uint32_t i = 0; i < t->n_top; i++) {
+        bool again = false;
+        for (uint32_t k = 0; k < i && !again; k++)
+            again = same_text(q, top[k].id, top[i].id);
+        if (again) continue;
+        put_alternative(q, b, top[i].id, top[i].logprob, i == 0);
+        listed |= same_text(q, top[i].id, t->id);
+    }
+    if (!listed) put_alternative(q, b, t->id, t->logprob, t->n_top == 0);
+}
+
 static void text_logprob(struct srv_req *q, struct srv_choice *c, const struct rt_token *t,
                          const struct eng_logprob *top)
 {
-    struct eng_str s = piece(q, t->id);
     struct cn_buf shown;
 
     comma(&c->lp_tokens);
-    cn_buf_json_str(&c->lp_tokens, s.p, s.n);
+    put_token(q, &c->lp_tokens, t->id);
     comma(&c->lp_values);
     put_logprob(&c->lp_values, t->logprob);
     comma(&c->lp_offsets);
@@ -159,21 +207,7 @@ static void text_logprob(struct srv_req *q, struct srv_choice *c, const struct r
         cn_buf_puts(&c->lp_top, "null");
     } else {
         cn_buf_putc(&c->lp_top, '{');
-        bool listed = false;
-        for (uint32_t i = 0; i < t->n_top; i++) {
-            struct eng_str alt = piece(q, top[t->top_at + i].id);
-            if (i) cn_buf_putc(&c->lp_top, ',');
-            cn_buf_json_str(&c->lp_top, alt.p, alt.n);
-            cn_buf_putc(&c->lp_top, ':');
-            put_logprob(&c->lp_top, top[t->top_at + i].logprob);
-            listed |= top[t->top_at + i].id == t->id;
-        }
-        if (!listed) { /* the chosen one is always there, as in OpenAI's answers */
-            if (t->n_top) cn_buf_putc(&c->lp_top, ',');
-            cn_buf_json_str(&c->lp_top, s.p, s.n);
-            cn_buf_putc(&c->lp_top, ':');
-            put_logprob(&c->lp_top, t->logprob);
-        }
+        put_alternatives(q, &c->lp_top, t, top);
         cn_buf_putc(&c->lp_top, '}');
     }
     cn_buf_init(&shown, 0);

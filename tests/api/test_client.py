@@ -213,6 +213,16 @@ def test_echo_and_logprobs(any_server):
     assert streamed_text == a.choices[0].text
 
 
+def test_tokens_that_are_no_text(fake):
+    """A character of several tokens: each shows its bytes, the text has the character."""
+    a = completion(fake, "\U0001f600", echo=True, logprobs=0, max_tokens=4)
+    lp = a.choices[0].logprobs
+    assert a.choices[0].text == "\U0001f600" * 2
+    assert lp.tokens[:4] == ["bytes:\\xf0", "bytes:\\x9f", "bytes:\\x98", "bytes:\\x80"]
+    assert lp.text_offset == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert all(len(x) == 1 for x in lp.top_logprobs[1:])
+
+
 def test_best_of(tiny):
     a = completion(tiny, "Once", best_of=4, n=2, temperature=1.5, seed=3, max_tokens=6, logprobs=0)
     assert [c.index for c in a.choices] == [0, 1]
