@@ -1,0 +1,223 @@
+#include "tests/runtime/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static uint32_t next(uint32_t *s)
+{
+    *s = *s * 1664525u + 1013904223u;
+    return *s >> 8;
+}
+
+void h_start(struct h *h, const struct h_setup *s)
+{
+    struct cn_error err = {0};
+    char text[16];
+    memset(h, 0, sizeof *h);
+    assert_int_equal(cfg_init(&h->cfg, &err), 0);
+    h->cfg.engine.threads = s->threads;
+    h->cfg.engine.isa = s->isa;
+    if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
+    h->cfg.kv.memory_bytes = s->kv_bytes;
+    h->cfg.model.kv_type = s->kv_type;
+    h->cfg.model.context = (int64_t)s->context;
+    h->cfg.limits.max_n = 8;
+    h->cfg.n_tenants = s->n_tenants;
+    h->cfg.tenants = cn_calloc(s->n_tenants, sizeof *h->cfg.tenants);
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        snprintf(text, sizeof text, "t%u", i);
+        h->cfg.tenants[i].name = strdup(text);
+        h->cfg.tenants[i].weight = 1;
+        h->cfg.tenants[i].priority = CFG_NORMAL;
+    }
+    assert_int_equal(cn_mailbox_init(&h->mail, NULL, NULL), 0);
+    struct rt_opts o = {
+        .cfg = &h->cfg, .metrics = &h->metrics, .model_path = s->model, .model_id = "test"};
+    if (rt_new(&o, &h->rt, &err)) fail_msg("rt_new: %s: %s", err.param, err.message);
+}
+
+void h_stop(struct h *h)
+{
+    rt_free(h->rt);
+    cn_mailbox_fini(&h->mail);
+    cfg_fini(&h->cfg);
+}
+
+double h_metric(struct h *h, enum cn_metric id)
+{
+    return cn_metric_get(&h->metrics, id);
+}
+
+void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *out)
+{
+    uint32_t s = seed * 2654435761u + 17;
+    const struct eng_model_info *info = eng_model_info(rt_model(h->rt));
+    uint64_t room = CN_MIN(info->context, (uint64_t)400);
+    struct rt_request q = {.id = seed, .reply = &h->mail, .tenant = tenant, .priority = RT_NORMAL};
+    size_t shared = next(&s) % (room / 2), own = 1 + next(&s) % (room / 4);
+    q.n_prompt = shared + own;
+    q.prompt = cn_malloc_array(q.n_prompt, sizeof *q.prompt);
+    uint32_t family = next(&s) % 3; /* prompts of a family begin alike */
+    for (size_t i = 0; i < q.n_prompt; i++) {
+        uint32_t at = i < shared ? family * 7919u + (uint32_t)i * 31u + 5u : next(&s);
+        q.prompt[i] = (at * 2246822519u >> 7) % (uint32_t)info->n_vocab;
+    }
+    q.n = next(&s) % 5 == 0 ? 2 : 1;
+    q.max_tokens = next(&s) % 8 ? 4 + next(&s) % 28 : 0; /* 0: up to the window */
+    eng_sampling_defaults(&q.sampling);
+    q.sampling.seed = seed;
+    q.sampling.temperature = next(&s) % 3 == 0 ? 0.0f : 0.5f + (float)(next(&s) % 10) / 10;
+    if (next(&s) % 3 == 0) q.sampling.top_p = 0.9f;
+    if (next(&s) % 3 == 0) q.sampling.top_k = 1 + next(&s) % 50;
+    if (next(&s) % 4 == 0) q.sampling.repetition_penalty = 1.2f;
+    if (next(&s) % 4 == 0) q.sampling.frequency_penalty = 0.5f;
+    q.sampling.logprobs = next(&s) % 3 == 0 ? 2 : -1;
+    q.sampling.ignore_eos = next(&s) % 2;
+    if (next(&s) % 4 == 0) {
+        q.stop = cn_calloc(1, sizeof *q.stop);
+        q.stop[0] = strdup(next(&s) % 2 ? "e" : "th");
+        q.n_stop = 1;
+    }
+    *out = q;
+}
+
+static void keep_tokens(struct h_answer *a, const struct rt_event *e)
+{
+    assert_int_equal(cn_grow(&a->ids, &a->ids_cap, a->n_ids + e->n_tokens, sizeof *a->ids), 0);
+    assert_int_equal(cn_grow(&a->logprobs, &a->lp_cap, a->n_ids + e->n_tokens, sizeof(float)), 0);
+    for (size_t i = 0; i < e->n_tokens; i++) {
+        a->logprobs[a->n_ids] = e->tokens[i].logprob;
+        a->ids[a->n_ids++] = e->tokens[i].id;
+    }
+    assert_int_equal(cn_buf_append(&a->text, e->text, e->text_len), 0);
+    assert_int_equal(cn_utf8_valid_len(e->text, e->text_len), e->text_len);
+}
+
+/* Every rule of runtime.h about the order of events is asserted here. */
+static void keep(struct h_result *r, const struct rt_event *e)
+{
+    r->n_events++;
+    assert_false(r->done);
+    if (e->kind != RT_EV_ACCEPTED && e->kind != RT_EV_END) assert_true(r->accepted);
+    switch (e->kind) {
+    case RT_EV_ACCEPTED:
+        assert_false(r->accepted);
+        r->accepted = true;
+        break;
+    case RT_EV_PROMPT:
+        break;
+    case RT_EV_TOKENS:
+        assert_true(e->choice < r->n && !r->choices[e->choice].ended);
+        keep_tokens(&r->choices[e->choice], e);
+        break;
+    case RT_EV_CHOICE_END:
+        assert_true(e->choice < r->n && !r->choices[e->choice].ended);
+        r->choices[e->choice].ended = true;
+        r->choices[e->choice].finish = e->finish;
+        break;
+    case RT_EV_END:
+        for (uint32_t i = 0; r->accepted && i < r->n; i++)
+            assert_true(r->choices[i].ended);
+        r->done = true;
+        r->code = e->code;
+        r->usage = e->usage;
+        break;
+    }
+}
+
+void h_run(struct h *h, uint32_t n, uint32_t at_once,
+           void (*make)(struct h *h, uint32_t i, struct rt_request *out, void *arg), void *arg,
+           struct h_result *results)
+{
+    uint32_t sent = 0, done = 0;
+    uint64_t *ids = cn_calloc(n, sizeof *ids);
+    memset(results, 0, n * sizeof *results);
+    while (done < n) {
+        while (sent < n && sent - done < at_once) {
+            struct rt_request q;
+            struct cn_error err;
+            make(h, sent, &q, arg);
+            ids[sent] = q.id = sent;
+            results[sent].n = q.n;
+            results[sent].choices = cn_calloc(q.n, sizeof *results[sent].choices);
+            for (uint32_t c = 0; c < q.n; c++)
+                cn_buf_init(&results[sent].choices[c].text, 0);
+            if (rt_submit(h->rt, &q, &err)) fail_msg("submit %u: %s", sent, err.message);
+            sent++;
+        }
+        if (!cn_mailbox_wait(&h->mail, 120ull * 1000000000)) fail_msg("no event for 120 s");
+        struct cn_msg *m = cn_mailbox_take(&h->mail);
+        while (m) {
+            struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
+            m = m->next;
+            assert_true(e->id < n);
+            keep(&results[e->id], e);
+            done += e->kind == RT_EV_END;
+            rt_event_free(e);
+        }
+    }
+    free(ids);
+}
+
+void h_result_fini(struct h_result *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        free(r->choices[i].ids);
+        free(r->choices[i].logprobs);
+        cn_buf_fini(&r->choices[i].text);
+    }
+    free(r->choices);
+    memset(r, 0, sizeof *r);
+}
+
+bool h_same(const struct h_result *a, const struct h_result *b)
+{
+    if (a->code != b->code || a->n != b->n) return false;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct h_answer *x = &a->choices[i], *y = &b->choices[i];
+        if (x->n_ids != y->n_ids || x->finish != y->finish || x->text.len != y->text.len)
+            return false;
+        if (x->n_ids && memcmp(x->ids, y->ids, x->n_ids * sizeof *x->ids)) return false;
+        if (x->n_ids && memcmp(x->logprobs, y->logprobs, x->n_ids * sizeof(float))) return false;
+        if (x->text.len && memcmp(x->text.data, y->text.data, x->text.len)) return false;
+    }
+    return true;
+}
+
+void h_settle(struct h *h)
+{
+    for (int i = 0; i < 10000; i++) {
+        if (!rt_in_flight(h->rt) && h_metric(h, CN_M_requests_running) == 0 &&
+            h_metric(h, CN_M_requests_waiting) == 0 && h_metric(h, CN_M_kv_blocks_ready) == 0 &&
+            h_metric(h, CN_M_kv_blocks_filling) == 0)
+            return;
+        usleep(1000);
+    }
+    fail_msg("not idle after 10 s: %g running, %g waiting, %g blocks in use",
+             h_metric(h, CN_M_requests_running), h_metric(h, CN_M_requests_waiting),
+             h_metric(h, CN_M_kv_blocks_ready));
+}
+
+const char *h_model(const char *name)
+{
+    static char path[4096];
+    const char *oracle = getenv("CONIFER_ORACLE"), *models = getenv("CONIFER_TEST_MODELS");
+    const char *home = getenv("HOME");
+    if (!name) return NULL;
+    if (!strncmp(name, "oracle:", 7)) {
+        if (oracle) snprintf(path, sizeof path, "%s/%s", oracle, name + 7);
+        else snprintf(path, sizeof path, CONIFER_SOURCE_ROOT "/../shared/oracle/%s", name + 7);
+    } else if (!strncmp(name, "models:", 7)) {
+        if (models) snprintf(path, sizeof path, "%s/%s", models, name + 7);
+        else snprintf(path, sizeof path, "%s/.local/share/conifer/models/%s", home ? home : "",
+                      name + 7);
+    } else {
+        snprintf(path, sizeof path, "%s", name);
+    }
+    return access(path, R_OK) ? NULL : path;
+}

@@ -1,0 +1,58 @@
+/* Drives a runtime in process, for tests: requests made from a seed, answers collected. */
+#ifndef TESTS_RUNTIME_HARNESS_H
+#define TESTS_RUNTIME_HARNESS_H
+
+#include "runtime/runtime.h"
+
+struct h_setup {
+    const char *model;         /* path */
+    uint32_t threads, max_batch_rows, n_tenants;
+    uint64_t kv_bytes;         /* 0 = chosen */
+    int kv_type;               /* enum cfg_kv_type */
+    uint64_t context;          /* 0 = the model's own */
+    int isa;                   /* enum cfg_isa */
+};
+struct h {
+    struct cfg cfg;
+    struct cn_metrics metrics;
+    struct rt *rt;
+    struct cn_mailbox mail;
+};
+/* Fails the test when it cannot. */
+void h_start(struct h *h, const struct h_setup *s);
+void h_stop(struct h *h);
+double h_metric(struct h *h, enum cn_metric id);
+
+struct h_answer {              /* of one choice */
+    uint32_t *ids;
+    float *logprobs;
+    size_t n_ids, ids_cap, lp_cap;
+    struct cn_buf text;
+    enum rt_finish finish;
+    bool ended;
+};
+struct h_result {
+    struct h_answer *choices;
+    uint32_t n;
+    bool accepted, done;
+    int code;
+    struct rt_usage usage;
+    size_t n_events;
+};
+void h_result_fini(struct h_result *r);
+
+/* A request that is a function of the seed: prompt with a shared beginning, sampling, stop strings. */
+void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *out);
+/* Submits requests 0..n-1 (made by `make`), at most `at_once` unfinished, and waits for all. */
+void h_run(struct h *h, uint32_t n, uint32_t at_once,
+           void (*make)(struct h *h, uint32_t i, struct rt_request *out, void *arg), void *arg,
+           struct h_result *results);
+bool h_same(const struct h_result *a, const struct h_result *b);
+/* Waits until nothing runs or waits (the gauges say so), at most 10 s. */
+void h_settle(struct h *h);
+
+/* "oracle:NAME" below the oracle's folder, "models:FILE" in the folder of fetched models
+ * (CONIFER_TEST_MODELS), else a path. NULL (the test is skipped) when it is not there. */
+const char *h_model(const char *name);
+
+#endif

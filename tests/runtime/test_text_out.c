@@ -1,0 +1,143 @@
+/* Stop strings and held-back text against a plain search over the whole text. */
+#include "runtime/rt.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static uint32_t rng = 12345;
+static uint32_t rnd(uint32_t n)
+{
+    rng = rng * 1664525u + 1013904223u;
+    return (rng >> 8) % n;
+}
+
+/* The first end of any stop string; of those that end there the longest. */
+static int naive(const char *text, size_t n, char *const *stops, size_t n_stops, size_t *end)
+{
+    for (size_t e = 1; e <= n; e++) {
+        int best = -1;
+        for (size_t j = 0; j < n_stops; j++) {
+            size_t len = strlen(stops[j]);
+            if (len && len <= e && !memcmp(text + e - len, stops[j], len) &&
+                (best < 0 || len > strlen(stops[best])))
+                best = (int)j;
+        }
+        if (best >= 0) {
+            *end = e;
+            return best;
+        }
+    }
+    return -1;
+}
+
+static void test_against_naive(void **state)
+{
+    for (int round = 0; round < 20000; round++) {
+        char text[64], bufs[3][8], *stops[3];
+        size_t n = rnd(60), n_stops = 1 + rnd(3);
+        for (size_t i = 0; i < n; i++)
+            text[i] = (char)('a' + rnd(2));
+        for (size_t j = 0; j < n_stops; j++) {
+            size_t len = 1 + rnd(6);
+            for (size_t i = 0; i < len; i++)
+                bufs[j][i] = (char)('a' + rnd(2));
+            bufs[j][len] = 0;
+            stops[j] = bufs[j];
+        }
+        struct rt_stop_set set;
+        struct rt_stop_match m;
+        assert_int_equal(rt_stop_set_init(&set, stops, n_stops), 0);
+        assert_int_equal(rt_stop_match_init(&m, &set), 0);
+        size_t at = 0, end = 0, want_end = 0;
+        int got = -1, want = naive(text, n, stops, n_stops, &want_end);
+        while (at < n && got < 0) { /* pieces of random size */
+            size_t len = 1 + rnd(5), used = 0;
+            if (len > n - at) len = n - at;
+            got = rt_stop_feed(&m, &set, text + at, len, &used);
+            at += used;
+            end = at;
+            size_t held = rt_stop_held(&m, &set), longest = 0;
+            for (size_t j = 0; got < 0 && j < n_stops; j++)
+                for (size_t k = 1; k < strlen(stops[j]) && k <= at; k++)
+                    if (!memcmp(text + at - k, stops[j], k) && k > longest) longest = k;
+            if (got < 0) assert_int_equal(held, longest);
+        }
+        if (want < 0) {
+            assert_int_equal(got, -1);
+        } else {
+            assert_int_equal(end, want_end);
+            assert_string_equal(stops[got], stops[want]);
+        }
+        rt_stop_match_fini(&m);
+        rt_stop_set_fini(&set);
+    }
+}
+
+static void test_empty_strings_are_ignored(void **state)
+{
+    char *stops[] = {"", "x"};
+    struct rt_stop_set set;
+    struct rt_stop_match m;
+    size_t used;
+    assert_int_equal(rt_stop_set_init(&set, stops, 2), 0);
+    assert_int_equal(set.n, 1);
+    assert_int_equal(rt_stop_match_init(&m, &set), 0);
+    assert_int_equal(rt_stop_feed(&m, &set, "abc", 3, &used), -1);
+    assert_int_equal(rt_stop_feed(&m, &set, "axb", 3, &used), 0);
+    assert_int_equal(used, 2);
+    rt_stop_match_fini(&m);
+    rt_stop_set_fini(&set);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+
+static void test_memory_plan(void **state)
+{
+    struct kr_kv_group groups[] = {{0, 3, 3 * 4096}, {512, 15, 15 * 4096}};
+    struct kr_exec_info info = {.n_groups = 2, .groups = groups};
+    struct rt_memory_plan p;
+    struct cn_error err;
+    /* 32768 tokens: 2048 blocks of 12 KiB and 33 of 60 KiB = 26,556 KiB a sequence, 4 of them. */
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 1ull << 40, &p, &err), 0);
+    assert_true(p.total_bytes <= 4ull * 26556 * 1024);
+    assert_true(p.total_bytes + p.slab_bytes > 4ull * 26556 * 1024);
+    assert_int_equal(p.slab_bytes % (60 * 1024), 0); /* both kinds divide it */
+    /* Little memory: half of what is free. */
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 64u << 20, &p, &err), 0);
+    assert_true(p.total_bytes <= 32u << 20 && p.total_bytes > 24u << 20);
+    /* Told how much. */
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 8u << 20, 64u << 20, &p, &err), 0);
+    assert_true(p.total_bytes <= 8u << 20 && p.n_slabs >= 2);
+    /* More than there is, and too little to be of use: refused with numbers. */
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 65u << 20, 64u << 20, &p, &err), CN_ENOMEM);
+    assert_non_null(strstr(err.message, "65.0 MiB"));
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 100000, 64u << 20, &p, &err), CN_ENOMEM);
+    assert_string_equal(err.param, "kv.memory_bytes");
+}
+
+static void test_slabs_hold_at_most_4096_blocks(void **state)
+{
+    struct kr_kv_group groups[] = {{0, 1, 64}, {16, 1, 1 << 20}};
+    struct kr_exec_info info = {.n_groups = 2, .groups = groups};
+    struct rt_memory_plan p;
+    struct cn_error err;
+    /* A slab with room for a block of the large kind would hold 16384 of the small one. */
+    assert_int_equal(rt_memory_plan(&info, 16, 1024, 4, 1u << 30, 0, &p, &err), CN_EUNSUPP);
+    groups[0].block_bytes = 256;
+    assert_int_equal(rt_memory_plan(&info, 16, 1024, 4, 1u << 30, 0, &p, &err), 0);
+    assert_true(p.slab_bytes / 256 <= 4096 && p.slab_bytes >= 1 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_naive),
+        cmocka_unit_test(test_empty_strings_are_ignored),
+        cmocka_unit_test(test_memory_plan),
+        cmocka_unit_test(test_slabs_hold_at_most_4096_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
