@@ -2,7 +2,7 @@
  *
  * All three merge the adjacent pair of lowest rank, leftmost on ties, until none is left; they
  * differ in where a pair's rank comes from: a list of merges, or the score of the token that the
- * two make. Short pieces look for the minimum each time; long ones keep a heap whose stale entries
+ * two make. Short pieces look for the minimum each time; long ones keep a queue whose stale entries
  * are known by their rank: O(n log n). A piece that is a token, and that merging would turn into
  * that token, needs neither; which tokens are such is found out once each (v->whole).
  * One eng_merge per call; the vocabulary is shared. */
@@ -136,34 +136,74 @@ static size_t merge_short(const struct eng_vocab *v, struct eng_merge *m, const 
     return n;
 }
 
-static inline void push_pair(struct eng_merge *m, size_t *n_heap, uint32_t l)
+/* The pairs that wait, by rank and place: a sorted run that is read from its start, and a heap of
+ * what was made since. When the run is used up the heap becomes the next one. Most new pairs come
+ * in order, so this costs little more than reading memory in sequence. */
+struct queue {
+    uint64_t *run, *heap;
+    size_t at, n_run, n_heap;
+};
+
+enum { SHORT_HEAP = 64 }; /* popped rather than sorted */
+
+static inline void push_pair(const struct eng_merge *m, struct queue *q, uint32_t l)
 {
     if (m->rank[l] != ENG_NO_ID)
-        eng_heap_push(m->heap, n_heap, (uint64_t)m->rank[l] << 32 | l);
+        eng_heap_push(q->heap, &q->n_heap, (uint64_t)m->rank[l] << 32 | l);
 }
 
-/* A merge takes one entry out and puts at most two in, so the heap never exceeds 2n. */
+static inline bool pop_pair(struct queue *q, uint64_t *key)
+{
+    if (q->at == q->n_run && q->n_heap > SHORT_HEAP) {
+        uint64_t *sorted = eng_radix_sort(q->heap, q->run, q->n_heap);
+        if (sorted == q->heap) q->heap = q->run;
+        q->run = sorted;
+        q->n_run = q->n_heap;
+        q->at = q->n_heap = 0;
+    }
+    bool from_run = q->at < q->n_run;
+    if (!from_run && q->n_heap == 0) return false;
+    if (from_run && (q->n_heap == 0 || q->run[q->at] <= q->heap[0]))
+        *key = q->run[q->at++];
+    else
+        *key = eng_heap_pop(q->heap, &q->n_heap);
+    return true;
+}
+
+/* Looks up the pairs of the first symbols. A merge takes one pair out and puts at most two in: no
+ * more than 2n wait at any time. */
+static int first_pairs(const struct eng_vocab *v, struct eng_merge *m, const char *p, uint32_t n,
+                       struct queue *q)
+{
+    if (4 * (size_t)n > m->heap_cap) {
+        int rc = cn_grow(&m->heap, &m->heap_cap, 4 * (size_t)n, sizeof *m->heap);
+        if (rc) return rc;
+    }
+    *q = (struct queue){.run = m->heap, .heap = m->heap + 2 * (size_t)n};
+    for (uint32_t i = 0; i < n; i++) {
+        m->prev[i] = i - 1;
+        m->next[i] = i + 1;
+        m->rank[i] = ENG_NO_ID;
+        if (i + 1 < n) look_up(v, m, p, i, i + 1, m->start[i + 2]);
+        if (m->rank[i] != ENG_NO_ID) q->run[q->n_run++] = (uint64_t)m->rank[i] << 32 | i;
+    }
+    uint64_t *sorted = eng_radix_sort(q->run, q->heap, q->n_run);
+    if (sorted == q->heap) q->heap = q->run;
+    q->run = sorted;
+    return 0;
+}
+
 static int merge_long(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n,
                       size_t *n_left)
 {
     const uint32_t end = (uint32_t)n;
-    size_t n_heap = 0;
-    if (2 * n > m->heap_cap) {
-        int rc = cn_grow(&m->heap, &m->heap_cap, 2 * n, sizeof *m->heap);
-        if (rc) return rc;
-    }
-    for (uint32_t i = 0; i < end; i++) {
-        m->prev[i] = i - 1;
-        m->next[i] = i + 1;
-        m->rank[i] = ENG_NO_ID;
-        if (i + 1 < end) look_up(v, m, p, i, i + 1, m->start[i + 2]);
-        if (m->rank[i] != ENG_NO_ID) m->heap[n_heap++] = (uint64_t)m->rank[i] << 32 | i;
-    }
-    eng_heap_build(m->heap, n_heap);
-    while (n_heap > 0) {
-        uint64_t top = eng_heap_pop(m->heap, &n_heap);
+    struct queue q;
+    uint64_t top;
+    int rc = first_pairs(v, m, p, end, &q);
+    if (rc) return rc;
+    while (pop_pair(&q, &top)) {
         uint32_t l = (uint32_t)top;
-        if (m->rank[l] != top >> 32) continue;
+        if (m->rank[l] != top >> 32) continue; /* the pair is gone */
         uint32_t r = m->next[l], after = m->next[r];
         m->sym[l] = m->into[l];
         m->rank[l] = m->rank[r] = ENG_NO_ID;
@@ -171,13 +211,13 @@ static int merge_long(const struct eng_vocab *v, struct eng_merge *m, const char
         if (after != end) {
             m->prev[after] = l;
             look_up(v, m, p, l, after, m->start[m->next[after]]);
-            push_pair(m, &n_heap, l);
         }
         if (l != 0) {
             uint32_t before = m->prev[l];
             look_up(v, m, p, before, l, m->start[after]);
-            push_pair(m, &n_heap, before);
+            push_pair(m, &q, before);
         }
+        push_pair(m, &q, l);
     }
     size_t left = 0;
     for (uint32_t i = 0; i != end; i = m->next[i], left++) {

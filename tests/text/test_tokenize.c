@@ -254,9 +254,9 @@ static void test_bpe(void **state)
     qsort(sorted, f.spec.n_merges, sizeof *sorted, by_text);
     for (int round = 0; round < 3000; round++) {
         /* one piece of letters, short and long, from few or many letters, or a run of accents */
-        char text[160], want[4096] = "";
-        struct eng_str piece[320];
-        size_t n = 1 + below(round % 3 ? 20 : 150), used = 0;
+        char text[1000], want[8192] = "";
+        struct eng_str piece[1000];
+        size_t n = 1 + below(round % 100 == 0 ? 1000 : round % 3 ? 20 : 150), used = 0;
         uint32_t letters = 1 + below(26), first = below(26);
         for (size_t i = 0; i < n; i++)
             text[i] = (char)('a' + (first + below(letters)) % 26);
@@ -297,9 +297,9 @@ static void test_spm(void **state)
         struct eng_vocab *v = NULL;
         assert_int_equal(eng_vocab_new(&spec, &v, NULL), 0);
         for (int i = 0; i < 20; i++) {
-            char text[121] = "", escaped[400] = "\u2581", want[4096] = "";
-            struct eng_str s[128];
-            size_t n = 1 + below(below(2) ? 12 : 120), count = 0, used = 0;
+            char text[601] = "", escaped[2000] = "\u2581", want[4096] = "";
+            struct eng_str s[602];
+            size_t n = 1 + below(i == 0 ? 600 : i % 2 ? 12 : 120), count = 0, used = 0;
             for (size_t k = 0; k < n; k++) {
                 text[k] = "abc "[below(4)];
                 strcat(escaped, text[k] == ' ' ? "\u2581" : (char[]){text[k], 0});
