@@ -130,12 +130,23 @@ static void pack_quantised_row(const struct kr_packed *w, uint8_t *group, uint32
     }
 }
 
-static void pack_float_row(uint32_t elem_bytes, uint32_t cols, uint8_t *group, uint32_t lane,
-                           const uint8_t *src)
+/* Rows past the last one are left as they are: zero. Runs of columns keep the lines that all the
+ * rows write to in the cache. */
+static void pack_float_group(uint32_t elem_bytes, uint32_t rows, uint32_t cols, uint8_t *group,
+                             const uint8_t *src)
 {
-    for (uint32_t c = 0; c < cols; c++)
-        memcpy(group + ((size_t)c * KR_PACK_ROWS + lane) * elem_bytes,
-               src + (size_t)c * elem_bytes, elem_bytes);
+    const uint32_t run = 128;
+    for (uint32_t c0 = 0; c0 < cols; c0 += run)
+        for (uint32_t lane = 0; lane < rows; lane++) {
+            uint32_t n = CN_MIN(cols - c0, run);
+            const uint8_t *from = src + ((size_t)lane * cols + c0) * elem_bytes;
+            uint8_t *to = group + ((size_t)c0 * KR_PACK_ROWS + lane) * elem_bytes;
+            if (elem_bytes == 2) {
+                for (uint32_t c = 0; c < n; c++) memcpy(to + 32 * c, from + 2 * c, 2);
+            } else {
+                for (uint32_t c = 0; c < n; c++) memcpy(to + 64 * c, from + 4 * c, 4);
+            }
+        }
 }
 
 void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g1)
@@ -148,13 +159,14 @@ void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g
     for (uint32_t g = g0; g < g1; g++) {
         uint8_t *group = (uint8_t *)w->data + g * group_bytes;
         memset(group, 0, group_bytes);
-        for (uint32_t lane = 0; lane < KR_PACK_ROWS && g * KR_PACK_ROWS + lane < w->rows; lane++) {
-            const uint8_t *row = (const uint8_t *)src + (size_t)(g * KR_PACK_ROWS + lane) * row_bytes;
-            if (l->header == KR_HDR_NONE)
-                pack_float_row(info->block_bytes, w->cols, group, lane, row);
-            else
-                pack_quantised_row(w, group, lane, row);
+        const uint8_t *first = (const uint8_t *)src + (size_t)g * KR_PACK_ROWS * row_bytes;
+        uint32_t rows = CN_MIN(w->rows - g * KR_PACK_ROWS, (uint32_t)KR_PACK_ROWS);
+        if (l->header == KR_HDR_NONE) {
+            pack_float_group(info->block_bytes, rows, w->cols, group, first);
+            continue;
         }
+        for (uint32_t lane = 0; lane < rows; lane++)
+            pack_quantised_row(w, group, lane, first + lane * row_bytes);
     }
 }
 

@@ -200,6 +200,27 @@ static void check_shape(struct parity *p, const struct kr_matmul_kernels *k,
     weights_free(&w);
 }
 
+/* More and longer input rows than fit in a run that a cache holds. */
+static void check_runs(struct parity *p, const struct kr_matmul_kernels *k,
+                       const struct kr_matmul_kernels *generic, enum kr_type type)
+{
+    const uint32_t rows = 35, cols = 8192, batch = 130;
+    struct weights w;
+    struct inputs in;
+    struct parity_area truth;
+    weights_new(&w, type, rows, cols, 3);
+    inputs_new(&in, batch, cols, 4, 1);
+    generic->quantize(&in.q, in.x, in.stride, 0, batch);
+    parity_area_new(&truth, (size_t)batch * rows);
+    run(generic, &w, 0, w.groups, &in, 0, batch, true, truth.data, rows);
+    check_truth(p, &w, &in, truth.data, rows);
+    check_equal(p, k, &w, &in, truth.data, rows, batch, 0, 2);
+    check_equal(p, k, &w, &in, truth.data, rows, batch - 33, 33, 0);
+    parity_area_free(&truth);
+    inputs_free(&in);
+    weights_free(&w);
+}
+
 /* A row with NaN or infinity gives NaN (floats: whatever IEEE says) and leaves the others alone. */
 static void check_not_finite(struct parity *p, const struct kr_matmul_kernels *k, enum kr_type type)
 {
@@ -250,6 +271,7 @@ void parity_matmul(struct parity *p)
         check_shape(p, &k, &generic, type, 20, 256, 13, 1e-40f);
         check_shape(p, &k, &generic, type, 20, 256, 13, 1e-30f);
         check_shape(p, &k, &generic, type, 20, 256, 13, 1e25f);
+        check_runs(p, &k, &generic, type);
         check_not_finite(p, &k, type);
     }
 }
