@@ -3,8 +3,8 @@
  * A case checks one op of one ISA: against the generic C kernels, and those against an independent
  * computation in double precision. Each kind of comparison has a tolerance with its reason, here:
  *   PARITY_EQUAL    bit for bit: the sums are made of the same operations in the same order
- *   PARITY_SUM      |difference| <= (terms + 4) * 2^-24 * sum of |w x|: the bound of summing `terms`
- *                   rounded products one after another in float32 */
+ *   PARITY_SUM      |difference| <= (terms + 4) * 2^-24 * sum of |w x|: the bound of summing
+ *                   `terms` rounded products one after another in float32 */
 #ifndef TESTS_KERNELS_PARITY_H
 #define TESTS_KERNELS_PARITY_H
 

@@ -63,7 +63,8 @@ static void weights_new(struct weights *w, enum kr_type type, uint32_t rows, uin
     for (uint32_t i = 0; i < rows; i++) w->bias[i] = parity_uniform(&r);
     kr_dequantize_row(type, w->raw, w->values, (size_t)rows * cols);
     w->groups = (rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
-    w->packed = (struct kr_packed){type, rows, cols, parity_alloc(kr_packed_bytes(type, rows, cols))};
+    void *data = parity_alloc(kr_packed_bytes(type, rows, cols));
+    w->packed = (struct kr_packed){type, rows, cols, data};
     kr_pack(&w->packed, w->raw, 0, w->groups / 2);
     kr_pack(&w->packed, w->raw, w->groups / 2, w->groups);
 }
@@ -336,7 +337,7 @@ void parity_quantize(struct parity *p)
     check_quants(p, &k, &generic, 5, 576, 3e38f);
 }
 
-/* ---- bench ------------------------------------------------------------------------------------ */
+/* ---- bench ----------------------------------------------------------------------------------- */
 
 /* Processor time of this thread: other programs on the machine count less. */
 static uint64_t cpu_ns(void)

@@ -20,7 +20,8 @@ static void check_bits(enum kr_type type, const uint8_t *bytes, size_t n_bytes,
     for (size_t i = 0; i < n; i++) {
         uint32_t b;
         memcpy(&b, &got[i], 4);
-        if (b != bits[i]) fail_msg("%s[%zu]: %08x, not %08x", kr_type_info(type)->name, i, b, bits[i]);
+        if (b != bits[i])
+            fail_msg("%s[%zu]: %08x, not %08x", kr_type_info(type)->name, i, b, bits[i]);
     }
     /* Tensor data may lie at any address. */
     memcpy(moved + 1, bytes, n_bytes);

@@ -75,7 +75,8 @@ ALWAYS_INLINE void float_tile(const struct float_tile *t, const enum kr_type typ
         UNROLL for (int r = 0; r < R; r++)
         {
             const __m256 xr = _mm256_set1_ps(x[r * t->x_stride]);
-            UNROLL for (int v = 0; v < 2 * G; v++) acc[v][r] = _mm256_fmadd_ps(wv[v], xr, acc[v][r]);
+            UNROLL for (int v = 0; v < 2 * G; v++)
+                acc[v][r] = _mm256_fmadd_ps(wv[v], xr, acc[v][r]);
         }
     }
     UNROLL for (int v = 0; v < 2 * G; v++)

@@ -68,7 +68,8 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
         *s1 = load_halves(headers + 64 * block + 32 + 16 * h);
     } else if (header == KR_HDR_K) {
         const uint8_t *unit = headers + 320 * (block / 8), *sub = unit + 64 + 32 * (block % 8);
-        __m256 m = _mm256_mul_ps(load_halves(unit + 32 + 16 * h), load_bytes(sub + 16 + 8 * h, false));
+        __m256 m = _mm256_mul_ps(load_halves(unit + 32 + 16 * h),
+                                 load_bytes(sub + 16 + 8 * h, false));
         *s0 = _mm256_mul_ps(load_halves(unit + 16 * h), load_bytes(sub + 8 * h, false));
         *s1 = _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
     } else {

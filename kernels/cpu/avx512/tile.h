@@ -23,7 +23,7 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #define TILE_MAX_GROUPS 2
-/* Instrumented for a sanitizer, the largest tiles take minutes to compile and check nothing more. */
+/* Instrumented for a sanitizer the largest tiles take minutes to compile and check nothing more */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TILE_MAX_ROWS 3
 #else
@@ -151,7 +151,8 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
     }
 }
 /* acc[g][r] += product(sums[g][r], scale of the group) * scale of the input row */
-ALWAYS_INLINE void tile_scale(const int G, const int R, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
+ALWAYS_INLINE void tile_scale(const int G, const int R,
+                              __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
                               const __m512 *w_scale, const struct kr_q8_block *x, size_t stride,
                               __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
@@ -239,7 +240,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
         if (header < PANEL_D) {
-            UNROLL for (int g = 0; g < G; g++) _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
+            UNROLL for (int g = 0; g < G; g++)
+                _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
         }
         if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
             UNROLL for (int r = 0; r < R; r++)
