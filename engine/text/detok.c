@@ -1,6 +1,6 @@
-/* engine/text: from ids to text, one token at a time. The output is valid UTF-8 at every moment: the
- * start of a character waits in `held` for its rest, and what can no longer become a character is
- * U+FFFD, one for each maximal part that could have begun one.
+/* engine/text: from ids to text, one token at a time. The output is valid UTF-8 at every moment:
+ * the start of a character waits in `held` for its rest, and what can no longer become a character
+ * is U+FFFD, one for each maximal part that could have begun one.
  * One object per stream, one thread at a time. */
 #include "engine/text/vocab_impl.h"
 

@@ -1,5 +1,5 @@
-/* engine/text: a min-heap of 64-bit keys, four children to a node (fewer cache misses than two), and
- * a radix sort of such keys. The caller owns the arrays and sees to their capacity. */
+/* engine/text: a min-heap of 64-bit keys, four children to a node (fewer cache misses than two),
+ * and a radix sort of such keys. The caller owns the arrays and sees to their capacity. */
 #ifndef ENGINE_TEXT_HEAP_H
 #define ENGINE_TEXT_HEAP_H
 
@@ -50,8 +50,8 @@ static inline uint64_t eng_heap_pop(uint64_t *h, size_t *n)
     return top;
 }
 
-/* Sorts h[0..n), byte by byte from the lowest, through tmp of the same size; returns which of the two
- * arrays holds the result. Bytes that all keys share cost nothing, and sorted input one pass. */
+/* Sorts h[0..n), byte by byte from the lowest, through tmp of the same size; returns which of the
+ * two arrays holds the result. Bytes that all keys share cost nothing, and sorted input one pass. */
 static inline uint64_t *eng_radix_sort(uint64_t *h, uint64_t *tmp, size_t n)
 {
     uint64_t differ = 0, falls = 0;

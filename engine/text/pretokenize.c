@@ -1,8 +1,8 @@
 /* engine/text: pre-tokenisers, from the table in pretokenizers.def.
  *
  * A pre-tokeniser is a list of steps; each step cuts the pieces of the one before. A step runs as a
- * hand-written scanner where there is one, else as a PCRE2 expression: compiled once, with JIT where
- * the process may have it. Expressions are chosen so that a match costs time in proportion to its
+ * hand-written scanner where there is one, else as a PCRE2 expression: compiled once, with JIT
+ * where the process may have it. Expressions are chosen so that a match costs time in proportion to its
  * length; the match limit turns a mistake in that into an error instead of a hang.
  * Immutable after creation; match data belong to the call. Any thread. */
 #include "engine/text/vocab_impl.h"
@@ -278,7 +278,7 @@ static int split_regex(struct split *s, size_t k, size_t start, size_t len)
         if (rc == PCRE2_ERROR_NOMATCH) break;
         if (rc == PCRE2_ERROR_NOMEMORY) return cn_fail(s->err, CN_ENOMEM, "out of memory");
         if (rc < 0)
-            return cn_fail(s->err, CN_ELIMIT, "pre-tokeniser: PCRE2 error %d on %zu bytes", rc, len);
+            return cn_fail(s->err, CN_ELIMIT, "pre-tokeniser: PCRE2 error %d, %zu bytes", rc, len);
         const PCRE2_SIZE *m = pcre2_get_ovector_pointer(s->match);
         size_t at = m[0], n = m[1] - m[0];
         rc = pieces(s, k, start, &done, at, n);

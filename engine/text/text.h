@@ -40,7 +40,10 @@ struct eng_vocab_spec {
 struct eng_vocab;
 
 /* Copies what it needs from spec. Unknown tokenizer models and pre-tokenisers are refused by name
- * (CN_EUNSUPP) with the list of what is supported. *out is returned owned. */
+ * (CN_EUNSUPP) with what is supported; CN_EFORMAT (no tokens, BOS or EOS to be added but missing),
+ * CN_ELIMIT (4 GiB of text, 16 MiB of special tokens), CN_ENOMEM. Ids past the vocabulary count as
+ * absent, of tokens with one text the first is meant, a merge of strings that no text contains is
+ * ignored. *out is returned owned. */
 int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, struct cn_error *err);
 void eng_vocab_free(struct eng_vocab *v);
 
@@ -48,9 +51,11 @@ size_t eng_vocab_size(const struct eng_vocab *v);
 int64_t eng_vocab_bos(const struct eng_vocab *v);       /* -1 when none */
 int64_t eng_vocab_eos(const struct eng_vocab *v);
 bool eng_vocab_adds_bos(const struct eng_vocab *v);
-/* End of generation: eos, eot, eom and the texts of reference attention 4.8. */
+/* End of generation: the file's eos, eot, eom and infill ids, and texts known for it (</s>,
+ * <|im_end|> ...). */
 bool eng_vocab_is_eog(const struct eng_vocab *v, uint32_t id);
-/* Control, unknown, or end of generation: never made from a client's text. */
+/* Control, unknown, or end of generation: never made from a client's text. A token of ordinary type
+ * that only an id of the file makes an end (a newline, say) is not one of them. */
 bool eng_vocab_is_control(const struct eng_vocab *v, uint32_t id);
 /* The token as the file writes it (for bos_token and eos_token in templates). */
 struct eng_str eng_vocab_text(const struct eng_vocab *v, uint32_t id);
@@ -82,8 +87,9 @@ enum {
  * control tokens are recognised: only where the whole token lies in trusted spans. User-defined
  * tokens that do not end generation are recognised everywhere, as the reference does. Between the
  * recognised tokens the text is tokenised as one piece whatever its origin.
- * A template that writes BOS itself: with SPECIAL, BOS is not added twice.
- * Errors: CN_ENOMEM, CN_EWINDOW (ids->max). On error ids->n is as before. */
+ * A template that writes BOS itself: with SPECIAL, BOS is not added twice (nor EOS).
+ * Errors: CN_EWINDOW (ids->max), CN_EINVAL (spans that do not end at n or run backwards), CN_ELIMIT
+ * (n of 4 GiB), CN_ENOMEM. On error ids->n is as before. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
                  const struct eng_span *spans, size_t n_spans, unsigned flags,
                  struct eng_ids *ids, struct cn_error *err);
@@ -101,6 +107,7 @@ struct eng_detok {
 /* strip_prefix: this text begins a sequence (drop SPM's added prefix space). */
 void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special,
                     bool strip_prefix);
+/* CN_ERANGE (no such token), or what appending to out gives. */
 int eng_detok_push(struct eng_detok *d, uint32_t id, struct cn_buf *out);
 int eng_detok_flush(struct eng_detok *d, struct cn_buf *out);
 

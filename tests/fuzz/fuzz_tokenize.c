@@ -108,7 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         tokens[n_tokens++] = s;
     }
     struct eng_vocab_spec spec = {
-        .model = models[model % 3], .pre = pres[pre % 5], .general_name = flags & 64 ? "phi-3" : NULL,
+        .model = models[model % 3], .pre = pres[pre % 5],
+        .general_name = flags & 64 ? "phi-3" : NULL,
         .n_tokens = n_tokens, .tokens = tokens, .types = types, .scores = scores,
         .merges = merges, .n_merges = n_merges, .bos = model, .eos = pre, .unk = -1, .eot = -1,
         .eom = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1, .add_bos = -1, .add_eos = -1,

@@ -1,6 +1,6 @@
 /* Tokenising takes linear time on hostile input: runs of one class, alternations that invite
- * backtracking, invalid bytes, special tokens by the thousand. A text and its sixteenth part are timed;
- * a quadratic algorithm would need 256 times as long for the whole. Bounds are generous: the machine
+ * backtracking, invalid bytes, runs of special tokens. A text and its sixteenth part are timed; a
+ * quadratic algorithm would need 256 times as long for the whole. Bounds are generous: the machine
  * may be busy and the build instrumented. */
 #include "engine/text/vocab_impl.h"
 #include "tests/text/vocab_file.h"

@@ -2,6 +2,7 @@
 #include "tests/text/small_vocab.h"
 #include "tests/text/vocab_file.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <cmocka.h>
@@ -106,7 +107,7 @@ static void test_hostile(void **state)
                 text[k] = below(3) ? "ab <>\xC4\xA0\xE2\x96\x81"[below(10)] : (char)below(256);
             add_token(&list, text, n, (int32_t)below(9) - 1);
             static const float odd[] = {0, -1, -2.5f, 1e30f};
-            list.score[list.n - 1] = below(20) ? odd[below(4)] : below(2) ? 0.0f / 0.0f : -1.0f / 0.0f;
+            list.score[list.n - 1] = below(20) ? odd[below(4)] : below(2) ? NAN : -INFINITY;
         }
         if (below(4) == 0) add("<|im_end|>", (int32_t)below(6));
         if (below(4) == 0) add("<0x41>", ENG_TOKEN_BYTE);

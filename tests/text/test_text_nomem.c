@@ -1,0 +1,130 @@
+/* Allocation failures: building a vocabulary, tokenising and detokenising with the k-th allocation
+ * failing, for every k: CN_ENOMEM, nothing leaked (the sanitizer build sees that), results as before
+ * once memory is there again. PCRE2's own allocations are in a shared library and not reached. */
+#include "tests/text/small_vocab.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static long countdown = -1; /* allocations until one fails; -1 = never */
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+
+static bool fails(void)
+{
+    return countdown >= 0 && countdown-- == 0;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    return fails() ? NULL : __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    return fails() ? NULL : __real_realloc(p, n);
+}
+
+static const char text[] = "<|a|> ab ab\n\n abababababababababababababababababababababababababababab"
+                           "ababababababab \xff\u00e9 <|a|>12345";
+
+static int work(const struct eng_vocab_spec *spec, struct eng_ids *ids, struct cn_buf *out,
+                struct cn_error *err)
+{
+    struct eng_vocab *v = NULL;
+    int rc = eng_vocab_new(spec, &v, err);
+    if (rc) {
+        assert_null(v);
+        return rc;
+    }
+    rc = eng_tokenize(v, text, sizeof text - 1, NULL, 0, ENG_TOKENIZE_PARSE, ids, err);
+    if (rc) {
+        assert_int_equal(ids->n, 0);
+    } else {
+        struct eng_detok d;
+        eng_detok_init(&d, v, true, true);
+        for (size_t i = 0; i < ids->n && rc == 0; i++)
+            rc = eng_detok_push(&d, ids->v[i], out);
+        if (rc == 0) rc = eng_detok_flush(&d, out);
+    }
+    eng_vocab_free(v);
+    return rc;
+}
+
+static void sweep(const char *model, const char *pre)
+{
+    static struct token_list l;
+    l.n = l.used = 0;
+    add_bytes(&l);
+    add_token(&l, "ab", 2, ENG_TOKEN_NORMAL);
+    add_token(&l, "abab", 4, ENG_TOKEN_NORMAL);
+    add_token(&l, "<|a|>", 5, ENG_TOKEN_CONTROL);
+    add_token(&l, "\n\n", 2, ENG_TOKEN_USER);
+    struct eng_str merges[] = {{"a b", 3}, {"ab ab", 5}, {"x y", 3}};
+    struct eng_vocab_spec spec = bare_spec(model, pre);
+    use_tokens(&spec, &l);
+    spec.merges = merges;
+    spec.n_merges = 3;
+
+    struct eng_ids want = {0};
+    struct cn_buf text_want;
+    cn_buf_init(&text_want, 0);
+    assert_int_equal(work(&spec, &want, &text_want, NULL), 0);
+    long k = 0;
+    for (int rc = CN_ENOMEM; rc; k++) {
+        struct eng_ids ids = {0};
+        struct cn_error err = {0};
+        struct cn_buf out;
+        cn_buf_init(&out, 0);
+        countdown = k;
+        rc = work(&spec, &ids, &out, &err);
+        bool reached = countdown < 0;
+        countdown = -1;
+        assert_int_equal(rc, reached ? CN_ENOMEM : 0);
+        if (rc == 0) {
+            assert_int_equal(ids.n, want.n);
+            assert_memory_equal(ids.v, want.v, ids.n * sizeof *ids.v);
+            assert_int_equal(out.len, text_want.len);
+            assert_memory_equal(out.data, text_want.data, out.len);
+        }
+        cn_buf_fini(&out);
+        eng_ids_fini(&ids);
+        assert_true(k < 1000);
+    }
+    assert_true(k > 15);
+    cn_buf_fini(&text_want);
+    eng_ids_fini(&want);
+}
+
+static void test_bpe(void **state)
+{
+    sweep("gpt2", "llama-bpe");
+    sweep("gpt2", "deepseek-llm");
+}
+
+static void test_raw(void **state)
+{
+    sweep("gemma4", NULL);
+}
+
+static void test_spm(void **state)
+{
+    sweep("llama", NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bpe), cmocka_unit_test(test_raw), cmocka_unit_test(test_spm)};
+    return cmocka_run_group_tests_name("text_nomem", tests, NULL, NULL);
+}
