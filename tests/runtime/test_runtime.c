@@ -91,44 +91,71 @@ static double blocks_free(struct h *h)
     return h_metric(h, CN_M_kv_blocks_free) + h_metric(h, CN_M_kv_blocks_cached);
 }
 
+/* Reads its events on the engine thread, as they are posted, and cancels or pauses at the first of a
+ * kind: so that cannot come late however slow the tester is. */
+struct watcher {
+    struct h *h;
+    struct cn_mailbox mail;
+    enum rt_event_kind when;
+    bool pause, acted;
+    uint64_t id, completion_tokens;
+    _Atomic size_t n_tokens;
+    int code;
+    _Atomic bool ended;
+};
+
+static void on_wake(void *arg)
+{
+    struct watcher *c = arg;
+    for (struct cn_msg *m = cn_mailbox_take(&c->mail); m;) {
+        struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
+        m = m->next;
+        c->n_tokens += e->n_tokens;
+        if (e->kind == c->when && !c->acted) {
+            c->acted = true;
+            if (c->pause) rt_pause(c->h->rt, &c->mail, c->id, true);
+            else rt_cancel(c->h->rt, &c->mail, c->id);
+        }
+        if (e->kind == RT_EV_END) {
+            c->code = e->code;
+            c->completion_tokens = e->usage.completion_tokens;
+            atomic_store(&c->ended, true);
+        }
+        rt_event_free(e);
+    }
+}
+
+static void wait_end(struct watcher *c)
+{
+    for (int i = 0; i < 60000 && !atomic_load(&c->ended); i++)
+        usleep(1000);
+    assert_true(atomic_load(&c->ended));
+}
+
+static void cancel_at(struct h *h, enum rt_event_kind when, size_t n_prompt, size_t most_tokens)
+{
+    struct watcher c = {.h = h, .when = when, .id = 77};
+    assert_int_equal(cn_mailbox_init(&c.mail, on_wake, &c), 0);
+    struct rt_request q = plain(h, c.id, 0, 0, n_prompt, 0);
+    q.reply = &c.mail;
+    submit(h, q);
+    wait_end(&c);
+    assert_int_equal(c.code, CN_ECANCELLED);
+    assert_true(c.n_tokens <= most_tokens);
+    h_settle(h);
+    cn_mailbox_fini(&c.mail);
+}
+
 static void test_cancel_in_every_phase(void **state)
 {
     struct h h;
     struct h_setup s = small();
     s.max_batch_rows = 16; /* prefill takes many steps */
     h_start(&h, &s);
-    struct cn_msg *list = NULL;
-    struct rt_event *e;
-    /* decoding; a slow tester may come too late, so try until it does not */
-    int code = 0;
-    for (uint64_t id = 100; id < 200 && code == 0; id++) {
-        submit(&h, plain(&h, id, 0, 0, 20, 0));
-        rt_event_free(until_kind(&h, &list, id, RT_EV_TOKENS));
-        rt_cancel(h.rt, &h.mail, id);
-        e = until_end(&h, &list, id, NULL);
-        code = e->code;
-        rt_event_free(e);
-    }
-    assert_int_equal(code, CN_ECANCELLED);
-    h_settle(&h);
-    /* prefilling: accepted, and far from its first token */
-    submit(&h, plain(&h, 2, 0, 0, window(&h) - 20, 5));
-    rt_event_free(until_kind(&h, &list, 2, RT_EV_ACCEPTED));
-    rt_cancel(h.rt, &h.mail, 2);
-    size_t n = 0;
-    e = until_end(&h, &list, 2, &n);
-    assert_int_equal(e->code, CN_ECANCELLED);
-    assert_int_equal(n, 0);
-    rt_event_free(e);
-    h_settle(&h);
-    /* at once, before or while it is queued */
-    submit(&h, plain(&h, 3, 0, 0, 100, 5)); /* may be done before the cancel is read */
-    rt_cancel(h.rt, &h.mail, 3);
-    e = until_end(&h, &list, 3, NULL);
-    assert_true(e->code == CN_ECANCELLED || e->code == 0);
-    rt_event_free(e);
-    /* twice, an unknown id, and one that is done */
-    rt_cancel(h.rt, &h.mail, 3);
+    cancel_at(&h, RT_EV_TOKENS, 20, 2);              /* decoding: within one iteration */
+    cancel_at(&h, RT_EV_ACCEPTED, window(&h) - 20, 0); /* queued, far from its first token */
+    cancel_at(&h, RT_EV_ACCEPTED, 2, 1);
+    rt_cancel(h.rt, &h.mail, 77); /* ids that are not, or no longer, known */
     rt_cancel(h.rt, &h.mail, 999);
     h_settle(&h);
     h_stop(&h);
@@ -281,24 +308,23 @@ static void test_pause(void **state)
     struct h h;
     struct h_setup s = small();
     h_start(&h, &s);
-    struct cn_msg *list = NULL;
-    submit(&h, plain(&h, 1, 0, 0, 10, 200));
-    rt_event_free(until_kind(&h, &list, 1, RT_EV_TOKENS));
-    rt_pause(h.rt, &h.mail, 1, true);
-    usleep(100000); /* what was under way arrives */
-    size_t before = 0, after = 0;
-    while (list || (list = cn_mailbox_take(&h.mail))) {
-        struct rt_event *e = next_event(&h, &list);
-        before += e->n_tokens;
-        rt_event_free(e);
-    }
-    usleep(200000);
-    assert_null(cn_mailbox_take(&h.mail));
-    rt_pause(h.rt, &h.mail, 1, false);
-    struct rt_event *e = until_end(&h, &list, 1, &after);
-    assert_int_equal(e->code, 0);
-    assert_int_equal(e->usage.completion_tokens, 1 + before + after);
-    rt_event_free(e);
+    struct watcher c = {.h = &h, .when = RT_EV_TOKENS, .pause = true, .id = 5};
+    assert_int_equal(cn_mailbox_init(&c.mail, on_wake, &c), 0);
+    struct rt_request q = plain(&h, c.id, 0, 0, 10, 200);
+    q.reply = &c.mail;
+    submit(&h, q);
+    while (!atomic_load(&c.n_tokens))
+        usleep(1000);
+    usleep(300000);
+    assert_true(atomic_load(&c.n_tokens) <= 2); /* nothing after the iteration that was under way */
+    assert_false(atomic_load(&c.ended));
+    rt_pause(h.rt, &c.mail, c.id, false);
+    wait_end(&c);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(c.n_tokens, 200);
+    assert_int_equal(c.completion_tokens, 200);
+    h_settle(&h);
+    cn_mailbox_fini(&c.mail);
     h_stop(&h);
 }
 
