@@ -51,7 +51,7 @@ static inline uint64_t eng_heap_pop(uint64_t *h, size_t *n)
 }
 
 /* Sorts h[0..n), byte by byte from the lowest, through tmp of the same size; returns which of the
- * two arrays holds the result. Bytes that all keys share cost nothing, and sorted input one pass. */
+ * two arrays holds the result. Bytes that all keys share cost nothing, sorted input one pass. */
 static inline uint64_t *eng_radix_sort(uint64_t *h, uint64_t *tmp, size_t n)
 {
     uint64_t differ = 0, falls = 0;

@@ -2,8 +2,8 @@
  *
  * A pre-tokeniser is a list of steps; each step cuts the pieces of the one before. A step runs as a
  * hand-written scanner where there is one, else as a PCRE2 expression: compiled once, with JIT
- * where the process may have it. Expressions are chosen so that a match costs time in proportion to its
- * length; the match limit turns a mistake in that into an error instead of a hang.
+ * where the process may have it. Expressions are chosen so that a match costs time in proportion to
+ * its length; the match limit turns a mistake in that into an error instead of a hang.
  * Immutable after creation; match data belong to the call. Any thread. */
 #include "engine/text/vocab_impl.h"
 

@@ -10,7 +10,7 @@
 
 #define ENG_NO_ID UINT32_MAX
 
-/* ---- keyed strings (strmap.c) ---------------------------------------------------------------- */
+/* ---- keyed strings (strmap.c) - */
 
 /* Strings in one blob, numbered from 0. off has n + 1 entries. */
 struct eng_keys {
@@ -43,7 +43,7 @@ int eng_strmap_put(struct eng_strmap *m, const struct eng_keys *k, uint32_t id, 
 uint32_t eng_strmap_get(const struct eng_strmap *m, const struct eng_keys *k, const char *p,
                         size_t n);
 
-/* ---- pre-tokenisers (pretokenize.c, scan.c) -------------------------------------------------- */
+/* ---- pre-tokenisers (pretokenize.c, scan.c) - */
 
 enum eng_pre_flag {
     ENG_PRE_IGNORE_MERGES = 1, /* a piece that is a token is emitted without merging */
@@ -107,7 +107,7 @@ size_t eng_scan_word(const struct eng_scan_words *w, const char *p, size_t n);
 bool eng_scan_find(const struct eng_scan *s, const char *p, size_t n, size_t from, size_t *state,
                    size_t *start, size_t *len);
 
-/* ---- special tokens (special.c) -------------------------------------------------------------- */
+/* ---- special tokens (special.c) - */
 
 struct eng_special; /* automaton over the texts of control and user-defined tokens */
 
@@ -125,7 +125,7 @@ int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
                      const struct eng_span *spans, size_t n_spans, bool parse,
                      struct eng_cuts *out);
 
-/* ---- merging (merge.c, bpe.c, spm.c) ---------------------------------------------------------- */
+/* ---- merging (merge.c, bpe.c, spm.c) - */
 
 struct eng_pair { uint64_t key; uint32_t rank, merged; }; /* key: left << 32 | right */
 struct eng_pairs {
@@ -173,7 +173,7 @@ static inline int eng_ids_push(struct eng_ids *ids, uint32_t id)
     return 0;
 }
 
-/* ---- the vocabulary (vocab.c, vocab_rules.c) -------------------------------------------------- */
+/* ---- the vocabulary (vocab.c, vocab_rules.c) - */
 
 enum eng_model { ENG_MODEL_SPM, ENG_MODEL_BPE, ENG_MODEL_BPE_RAW };
 
