@@ -219,7 +219,7 @@ static void help(void)
         "usage: conifer run [options] [PROMPT]\n\n"
         "Chats in the terminal; with a PROMPT, or one on standard input, answers it and ends.\n\n"
         "  --system TEXT          system message\n"
-        "  --temperature T        0 takes the likeliest token (1)\n"
+        "  --temperature T        0 takes the likeliest token (0.2)\n"
         "  --top-p P  --top-k K   (1, off)\n"
         "  --max-tokens N         longest answer (up to the window)\n"
         "  --seed N               the same seed gives the same answer\n%s",
@@ -274,6 +274,8 @@ int cli_run(int argc, char **argv)
     int rc = cli_stack_config(&r.stack, &argc, argv, &err), status = 0;
 
     eng_sampling_defaults(&r.sampling);
+    /* For a person at a terminal: small models ramble at 1, the API's default. */
+    r.sampling.temperature = 0.2f;
     cn_buf_init(&r.answer, 0);
     r.messages = json_array();
     if (!r.messages && !rc) rc = cn_fail(&err, CN_ENOMEM, "out of memory");
