@@ -290,12 +290,11 @@ static void announce(struct kv_seq *q, const uint32_t *ids, uint64_t from, uint6
 
     if (q->detached || (q->flags & KV_SEQ_NO_WRITE) || q->n_named < from / bt) return;
     for (uint64_t i = q->n_named; (i + 1) * bt <= CN_MIN(to, q->share_tokens); i++) {
-        const uint32_t *block = ids + (i * bt - from);
+        const uint32_t *block = i * bt >= from ? ids + (i * bt - from) : q->tail;
 
         if (i * bt < from) { /* begun before: its first ids are in the tail */
             if (from != q->len) return;
             memcpy(q->tail + from % bt, ids, (bt - from % bt) * sizeof(*ids));
-            block = q->tail;
         }
         if (!announce_block(q, i, block)) return;
     }

@@ -179,7 +179,7 @@ static void put_alternatives(const struct srv_req *q, struct cn_buf *b, const st
 {
     bool listed = false;
 
-    top += t->top_at;
+    if (t->n_top) top += t->top_at;
     for (uint32_t i = 0; i < t->n_top; i++) {
         bool again = false;
         for (uint32_t k = 0; k < i && !again; k++)

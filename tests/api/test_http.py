@@ -282,20 +282,22 @@ def test_curl(quick):
     assert out.endswith(b"data: [DONE]\n\n")
 
 
-def test_many_idle_connections(quick):
-    """What an idle kept-alive connection costs: well under 2 KiB each."""
+def test_many_idle_connections(fake):
+    """What an idle kept-alive connection costs: at most 2 KiB, but for sanitizers, which pad."""
+    from conftest import BUILD
+
     def rss():
-        with open(f"/proc/{quick.process.pid}/status") as f:
+        with open(f"/proc/{fake.process.pid}/status") as f:
             return int(re.search(r"RssAnon:\s+(\d+)", f.read()).group(1))
-    with quick.connect() as s:
+    with fake.connect() as s:
         s.sendall(GET)
         s.recv(1000)
     before = rss()
-    held = [quick.connect() for _ in range(800)]
+    held = [fake.connect() for _ in range(800)]
     for c in held:
         c.sendall(GET)
         assert b"200" in c.recv(1000)
     grown = rss() - before
     for c in held:
         c.close()
-    assert grown < 800 * 8  # KiB; sanitizers pad every object
+    assert grown < 800 * (16 if "san" in str(BUILD) else 2)

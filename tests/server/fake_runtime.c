@@ -37,7 +37,7 @@ struct rt {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     struct live *live;
-    uint64_t n_live;
+    atomic_ullong n_live;
     bool stop;
     atomic_bool draining;
     atomic_ullong progress_ns;
@@ -380,7 +380,7 @@ void rt_drain(struct rt *r)
 
 uint64_t rt_in_flight(const struct rt *r)
 {
-    return r->n_live;
+    return atomic_load(&((struct rt *)r)->n_live);
 }
 
 struct eng_model *rt_model(const struct rt *r)
@@ -408,6 +408,6 @@ void rt_health(const struct rt *r, struct rt_health *out)
     uint64_t now = cn_now_ns(), last = atomic_load(&((struct rt *)r)->progress_ns);
     memset(out, 0, sizeof *out);
     out->draining = atomic_load(&((struct rt *)r)->draining);
-    out->pending = r->n_live > 0;
+    out->pending = rt_in_flight(r) > 0;
     out->since_progress_ns = out->pending && now > last ? now - last : 0;
 }
