@@ -276,7 +276,7 @@ static struct eng_jv f_filesizeformat(struct eng_jctx *c, struct eng_jv v,
     if (!to_double(c, v, &d)) eng_j_raise(c, "could not convert to float");
     double base = binary ? 1024 : 1000, unit = base;
     if (d == 1) {
-        strcpy(z, "1 Byte");
+        snprintf(z, sizeof(z), "1 Byte");
     } else if (d < base) {
         if (!(d > -9e18)) eng_j_raise(c, "a number does not fit in 64 bits");
         snprintf(z, sizeof(z), "%" PRId64 " Bytes", (int64_t)d);

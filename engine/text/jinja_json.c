@@ -110,19 +110,19 @@ static bool scalar_text(struct eng_jv v, char z[40])
 {
     switch (v.t) {
     case J_NONE:
-        strcpy(z, "null");
+        snprintf(z, 40, "null");
         return true;
     case J_BOOL:
-        strcpy(z, v.b ? "true" : "false");
+        snprintf(z, 40, "%s", v.b ? "true" : "false");
         return true;
     case J_INT:
         snprintf(z, 40, "%" PRId64, v.i);
         return true;
     case J_FLOAT:
         if (isnan(v.d))
-            strcpy(z, "NaN");
+            snprintf(z, 40, "NaN");
         else if (isinf(v.d))
-            strcpy(z, v.d < 0 ? "-Infinity" : "Infinity");
+            snprintf(z, 40, "%s", v.d < 0 ? "-Infinity" : "Infinity");
         else
             eng_j_float_repr(v.d, z);
         return true;

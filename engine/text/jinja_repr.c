@@ -10,8 +10,8 @@
 
 size_t eng_j_float_repr(double d, char out[40])
 {
-    if (isnan(d)) return (size_t)sprintf(out, "nan");
-    if (isinf(d)) return (size_t)sprintf(out, d < 0 ? "-inf" : "inf");
+    if (isnan(d)) return (size_t)snprintf(out, 40, "nan");
+    if (isinf(d)) return (size_t)snprintf(out, 40, "%s", d < 0 ? "-inf" : "inf");
     char e[40];
     for (int prec = 0; prec < 17; prec++) {
         snprintf(e, sizeof(e), "%.*e", prec, d);
@@ -19,25 +19,25 @@ size_t eng_j_float_repr(double d, char out[40])
     }
     /* e is [-]d[.ddd]e[+-]xx: the digits and the exponent, laid out as Python does. */
     char digits[24], *q = strchr(e, 'e');
-    int exp = atoi(q + 1), n = 0;
+    int exp = (int)strtol(q + 1, NULL, 10), n = 0;
     for (char *p = e; p < q; p++)
         if (*p >= '0' && *p <= '9') digits[n++] = *p;
     while (n > 1 && digits[n - 1] == '0')
         n--;
-    char *o = out;
+    char *o = out, *end = out + 40;
     if (e[0] == '-') *o++ = '-';
     if (exp < -4 || exp >= 16) {
         *o++ = digits[0];
-        if (n > 1) o += sprintf(o, ".%.*s", n - 1, digits + 1);
-        o += sprintf(o, "e%c%02d", exp < 0 ? '-' : '+', abs(exp));
+        if (n > 1) o += snprintf(o, (size_t)(end - o), ".%.*s", n - 1, digits + 1);
+        o += snprintf(o, (size_t)(end - o), "e%c%02d", exp < 0 ? '-' : '+', abs(exp));
     } else if (exp < 0) {
-        o += sprintf(o, "0.%.*s%.*s", -exp - 1, "0000", n, digits);
+        o += snprintf(o, (size_t)(end - o), "0.%.*s%.*s", -exp - 1, "0000", n, digits);
     } else {
         for (int i = 0; i <= exp || i < n; i++) {
             if (i == exp + 1) *o++ = '.';
             *o++ = i < n ? digits[i] : '0';
         }
-        if (n <= exp + 1) o += sprintf(o, ".0");
+        if (n <= exp + 1) o += snprintf(o, (size_t)(end - o), ".0");
     }
     *o = '\0';
     return (size_t)(o - out);
@@ -159,7 +159,7 @@ static void put_repr(struct eng_jctx *c, struct eng_jbuf *b, struct eng_jv v)
         eng_j_putz(c, b, v.b ? "True" : "False", !v.client);
         break;
     case J_INT:
-        eng_j_put(c, b, z, (size_t)sprintf(z, "%" PRId64, v.i), !v.client);
+        eng_j_put(c, b, z, (size_t)snprintf(z, sizeof(z), "%" PRId64, v.i), !v.client);
         break;
     case J_FLOAT:
         eng_j_put(c, b, z, eng_j_float_repr(v.d, z), !v.client);

@@ -3,9 +3,10 @@
  * multiply-add, so every tile shape gives the same bytes (generic/matmul_generic.c).
  * Many input rows meet runs of columns that stay in the first-level cache, widened to float32 once;
  * the sums wait in the outputs meanwhile. */
+#include "kernels/cpu/avx2/matmul_avx2.h"
+
 #include <immintrin.h>
 
-#include "kernels/cpu/avx2/matmul_avx2.h"
 #include "kernels/cpu/avx2/tile.h"
 
 #define MAX_GROUPS 4

@@ -3,9 +3,10 @@
  * multiply-add, so every tile shape gives the same bytes (generic/matmul_generic.c).
  * Many input rows meet runs of columns that stay in the first-level cache, widened to float32 once;
  * the sums wait in the outputs meanwhile. */
+#include "kernels/cpu/avx512/matmul_avx512.h"
+
 #include <immintrin.h>
 
-#include "kernels/cpu/avx512/matmul_avx512.h"
 #include "kernels/cpu/avx512/tile.h"
 
 #define MAX_GROUPS 4

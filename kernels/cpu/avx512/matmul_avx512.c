@@ -1,10 +1,11 @@
 /* AVX-512 VNNI matrix products: the table, and the quantisation of activations.
  * Pure but for the memory given; bit-equal to generic/matmul_generic.c. */
+#include "kernels/cpu/avx512/matmul_avx512.h"
+
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/avx512/matmul_avx512.h"
 #include "kernels/cpu/pack.h"
 
 /* 32 values, the ones past n zero. */

@@ -12,9 +12,10 @@
  * isum + KR_SUM_BIAS is the float 1.5 * 2^23 + isum bit for bit, and no conversion is needed:
  * fma(that float, s, -1.5 * 2^23 * s), where the last term is exact because s has few bits
  * (a float16 times at most 8 more). */
+#include "kernels/cpu/pack.h"
+
 #include <math.h>
 
-#include "kernels/cpu/pack.h"
 #include "kernels/half.h"
 
 /* A block of a group, unpacked: 16 rows of 32 quants with their scales. */
