@@ -1,0 +1,109 @@
+/* Allocation sweep: while a model is opened, the k-th allocation fails, for every k, once alone and
+ * once with all that follow. The opening fails with a reason or succeeds; AddressSanitizer's build
+ * shows that nothing leaks. */
+#include "golden.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+
+static atomic_long countdown = -1; /* allocations until one fails; -1 = never */
+static atomic_bool and_all_after;
+static atomic_long seen;
+
+static bool fails(void)
+{
+    atomic_fetch_add(&seen, 1);
+    long left = atomic_load(&countdown);
+    if (left < 0) return false;
+    if (left > 0) {
+        atomic_store(&countdown, left - 1);
+        return false;
+    }
+    if (!atomic_load(&and_all_after)) atomic_store(&countdown, -1);
+    return true;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    return fails() ? NULL : __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    return fails() ? NULL : __real_realloc(p, n);
+}
+
+static int open_once(const char *path, struct kr_device *device, long k, bool all)
+{
+    struct eng_model_opts opts = {
+        .device = device,
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
+    struct eng_model *m = NULL;
+    struct cn_error err = {0};
+    atomic_store(&and_all_after, all);
+    atomic_store(&countdown, k);
+    int rc = eng_model_open(path, &opts, &m, &err);
+    atomic_store(&countdown, -1);
+    assert_true((rc == 0) == (m != NULL));
+    if (rc && (!err.message[0] || err.code != rc))
+        fail_msg("allocation %ld: code %d without a reason", k, rc);
+    eng_model_unref(m);
+    return rc;
+}
+
+static void sweep(const char *name)
+{
+    const char *path = golden_oracle("models", name, ".gguf");
+    struct kr_cpu_opts cpu = {.isa = KR_ISA_AUTO, .n_threads = 1};
+    struct kr_device *device;
+    struct cn_error err;
+    long failed = 0;
+    if (!path) return;
+    assert_int_equal(kr_cpu_new(&cpu, &device, &err), 0);
+    atomic_store(&seen, 0);
+    assert_int_equal(open_once(path, device, -1, false), 0);
+    long n = atomic_load(&seen);
+    for (long k = 0; k < n; k++)
+        for (int all = 0; all < 2; all++)
+            failed += open_once(path, device, k, all) != 0;
+    print_message("%s: %ld allocations, %ld of %ld openings failed\n", name, n, failed, 2 * n);
+    assert_true(failed >= n); /* with all that follow failing too, none can succeed */
+    assert_int_equal(open_once(path, device, -1, false), 0);
+    kr_device_free(device);
+}
+
+static void test_llama(void **state)
+{
+    sweep("llama3-gqa");
+}
+
+static void test_gemma3(void **state)
+{
+    sweep("gemma3");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_gemma3),
+    };
+    cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
+    return cmocka_run_group_tests_name("model out of memory", tests, NULL, NULL);
+}
