@@ -50,7 +50,8 @@ int srv_json_parse(const char *data, size_t n, json_t **out, struct cn_error *er
     if (n == 0) return cn_fail(err, CN_EJSON, "the body is empty; a JSON object is expected");
     json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!root) {
-        if (json_error_code(&e) == json_error_out_of_memory)
+        /* A failed allocation leaves no text, or this code. */
+        if (!e.text[0] || json_error_code(&e) == json_error_out_of_memory)
             return cn_fail(err, CN_ENOMEM, "out of memory");
         return cn_fail(err, CN_EJSON, "the body is not valid JSON: line %d, column %d: %s", e.line,
                        e.column, e.text);

@@ -9,14 +9,8 @@ import openai
 import pytest
 
 
-@pytest.fixture(scope="module")
-def front(tmp_path_factory):
-    from conftest import FAKE, Server, program, tiny_model
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
-    if not nginx:
-        pytest.skip("nginx is not installed")
-    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_DELAY_US": "30000"})
-    path = tmp_path_factory.mktemp("nginx")
+def run_nginx(nginx, path, upstream):
+    """An nginx with nothing but proxy_pass: (process, address)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,7 +23,7 @@ http {{
     fastcgi_temp_path {path}/f; uwsgi_temp_path {path}/u; scgi_temp_path {path}/s;
     server {{
         listen 127.0.0.1:{port};
-        location / {{ proxy_pass http://127.0.0.1:{s.port}; }}
+        location / {{ proxy_pass http://127.0.0.1:{upstream}; }}
     }}
 }}
 """)
@@ -42,7 +36,19 @@ http {{
         except OSError:
             assert p.poll() is None, p.stderr.read()
             time.sleep(0.05)
-    yield s, f"http://127.0.0.1:{port}"
+    return p, f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory):
+    from conftest import FAKE, Server, program, tiny_model
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
+    if not nginx:
+        pytest.skip("nginx is not installed")
+    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_DELAY_US": "30000"})
+    path = tmp_path_factory.mktemp("nginx")
+    p, url = run_nginx(nginx, path, s.port)
+    yield s, url
     p.terminate()
     p.wait()
     s.stop()
@@ -100,3 +106,23 @@ def test_many_through_nginx(front):
                 model="llama3-gqa", max_tokens=6,
                 messages=[{"role": "user", "content": f"{i}"}]).usage.completion_tokens
         assert list(pool.map(one, range(32))) == [6] * 32
+
+
+@pytest.mark.slow
+def test_a_long_silence_survives_nginx(tmp_path):
+    """70 s before the first token: longer than nginx waits for a silent upstream."""
+    from conftest import FAKE, Server, program, tiny_model
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
+    if not nginx:
+        pytest.skip("nginx is not installed")
+    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_HOLD_MS": "70000"})
+    p, url = run_nginx(nginx, tmp_path, s.port)
+    try:
+        c = openai.OpenAI(base_url=url + "/v1", api_key="x", max_retries=0, timeout=120)
+        text = "".join(x.choices[0].delta.content or "" for x in
+                       c.chat.completions.create(max_tokens=5, stream=True, **ASK))
+        assert len(text) >= 5
+    finally:
+        p.terminate()
+        p.wait()
+        s.stop()

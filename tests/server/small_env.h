@@ -1,0 +1,9 @@
+/* A vocabulary of single bytes and a template: what a worker needs, without a model. */
+#ifndef TESTS_SERVER_SMALL_ENV_H
+#define TESTS_SERVER_SMALL_ENV_H
+
+#include "server/call.h"
+
+const struct srv_text_env *small_env(void);
+
+#endif
