@@ -89,7 +89,8 @@ static void check_chunks(struct golden *g, const struct reference *r, const floa
     free(logits);
 }
 
-static void run_isa(const char *folder, const char *name, enum kr_isa isa, struct bound bound)
+static void run_isa(const char *folder, const char *name, enum kr_isa isa, enum kr_type kv,
+                    struct bound bound)
 {
     struct reference r = read_reference(folder, name);
     float *logits[2] = {NULL, NULL};
@@ -97,7 +98,7 @@ static void run_isa(const char *folder, const char *name, enum kr_isa isa, struc
 
     for (uint32_t threads = 1; threads <= 2; threads++) {
         struct golden g;
-        if (golden_open(&g, r.gguf, isa, threads, 256, KR_F16)) break;
+        if (golden_open(&g, r.gguf, isa, threads, 256, kv)) break;
         assert_int_equal(r.n_logits, (r.n_prompt - r.first) * g.n_vocab);
         float *out = logits[threads - 1] = malloc(r.n_logits * sizeof(*out));
         golden_feed(&g, r.prompt, r.n_prompt, r.n_prompt, r.first, out);
@@ -119,11 +120,11 @@ static void run_isa(const char *folder, const char *name, enum kr_isa isa, struc
     free_reference(&r);
 }
 
-static void run(const char *folder, const char *name, struct bound bound)
+static void run(const char *folder, const char *name, enum kr_type kv, struct bound bound)
 {
     if (!golden_oracle(folder, name, ".json")) return;
     for (int isa = KR_ISA_GENERIC; isa <= KR_ISA_AVX512; isa++)
-        run_isa(folder, name, (enum kr_isa)isa, bound);
+        run_isa(folder, name, (enum kr_isa)isa, kv, bound);
 }
 
 static void test_models(void **state)
@@ -131,14 +132,14 @@ static void test_models(void **state)
     static const char *const names[] = {"llama-mha",   "llama-mqa", "llama3-gqa", "llama-yarn",
                                         "mistral-swa", "qwen2",     "qwen3",      "gemma3"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
-        run("models", names[i], float_bound);
+        run("models", names[i], KR_F16, float_bound);
 }
 
 static void test_float_quants(void **state)
 {
     static const char *const names[] = {"llama-f32", "llama-f16", "llama-bf16"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
-        run("quants", names[i], float_bound);
+        run("quants", names[i], KR_F16, float_bound);
 }
 
 static void test_quants(void **state)
@@ -146,7 +147,15 @@ static void test_quants(void **state)
     static const char *const names[] = {"llama-q4_0", "llama-q4_1",   "llama-q5_0",   "llama-q5_1",
                                         "llama-q8_0", "llama-q4_k_s", "llama-q5_k_s", "llama-q6_k"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
-        run("quants", names[i], q8_bound);
+        run("quants", names[i], KR_F16, q8_bound);
+}
+
+/* Keys and values in 8 bits: the same bound as for 8-bit activations. */
+static void test_q8_kv(void **state)
+{
+    static const char *const names[] = {"llama-f16", "llama-q8_0", "llama-q4_k_s"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
+        run("quants", names[i], KR_Q8_0, q8_bound);
 }
 
 int main(void)
@@ -155,6 +164,7 @@ int main(void)
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_float_quants),
         cmocka_unit_test(test_quants),
+        cmocka_unit_test(test_q8_kv),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);
 }
