@@ -21,6 +21,7 @@ void srv_call_free(struct srv_call *c)
     free(c->stop);
     free(c->stop_ids);
     free(c->bias);
+    free(c->ids);
     free(c);
 }
 

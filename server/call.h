@@ -13,6 +13,8 @@
 enum srv_op { SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_OP_TEMPLATE };
 
 #define SRV_MAX_PROMPTS    1024
+#define SRV_MAX_CHOICES    1024 /* prompts times choices */
+#define SRV_MAX_BIAS       1024
 #define SRV_MAX_STOPS      64
 #define SRV_MAX_STOP_BYTES 4096
 
@@ -63,6 +65,11 @@ struct srv_call {
     bool want_logprobs;
     enum rt_priority priority;
     uint64_t deadline_ns;
+
+    struct rt *rt;            /* for srv_submit_work: where to, */
+    struct cn_mailbox *reply; /* where events go, */
+    uint64_t *ids;            /* and each prompt's id */
+    size_t n_submitted;       /* out: prompts the runtime has taken; fewer than all with err */
 };
 
 void srv_call_free(struct srv_call *c);
@@ -70,6 +77,9 @@ void srv_call_free(struct srv_call *c);
 int srv_call_parse(struct srv_call *c);
 /* The job's work: everything from the body to the prompts or the answer; sets c->err. */
 void srv_call_work(struct srv_job *job);
+
+/* A job's work too: hands every prompt to the runtime. Any thread. */
+void srv_submit_work(struct srv_job *job);
 
 /* ---- between the files of the worker's side ----------------------------------------------------
  */

@@ -103,6 +103,9 @@ int srv_text_prompts(struct srv_call *c)
     if (n > SRV_MAX_PROMPTS)
         return cn_fail_param(&c->err, CN_ELIMIT, "prompt", "there are more than %d prompts",
                              SRV_MAX_PROMPTS);
+    if (n * c->best_of > SRV_MAX_CHOICES)
+        return cn_fail_param(&c->err, CN_ELIMIT, "n", "prompts times choices are more than %d",
+                             SRV_MAX_CHOICES);
     c->prompts = cn_calloc(n, sizeof *c->prompts);
     if (!c->prompts) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     for (; c->n_prompts < n;) {

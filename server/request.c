@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARSE_ON_LOOP 65536 /* longer bodies are parsed by a worker */
+#define PARSE_ON_LOOP  65536 /* longer bodies are parsed by a worker */
+#define SUBMIT_ON_LOOP 65536 /* more tokens times choices are submitted by a worker */
 
 /* ---- slots
  * --------------------------------------------------------------------------------------- */
@@ -98,16 +99,21 @@ static struct srv_req *req_new(struct srv *s, struct srv_conn *c, uint32_t tenan
     return q;
 }
 
-/* Nobody wants the rest: the worker skips it, the runtime ends it within one iteration. */
-static void cancel(struct srv_req *q)
+static void cancel_subs(struct srv_req *q)
 {
     struct srv *s = q->srv;
 
+    for (size_t i = 0; i < q->n_subs; i++)
+        if (q->subs[i].live) rt_cancel(s->rt, &s->mail, slot_id(s, q->subs[i].slot));
+}
+
+/* Nobody wants the rest: the worker skips it, the runtime ends it within one iteration. */
+static void cancel(struct srv_req *q)
+{
     if (q->cancelled) return;
     q->cancelled = true;
     if (q->on_worker) atomic_store(&q->call->job.cancelled, true);
-    for (size_t i = 0; i < q->n_subs; i++)
-        if (q->subs[i].live) rt_cancel(s->rt, &s->mail, slot_id(s, q->subs[i].slot));
+    cancel_subs(q);
 }
 
 void srv_req_gone(struct srv_req *q)
@@ -180,6 +186,14 @@ static void set_call(struct srv_req *q, enum srv_op op)
     atomic_init(&call->job.cancelled, false);
 }
 
+static void start_job(struct srv_req *q)
+{
+    q->on_worker = true;
+    q->srv->n_jobs++;
+    q->call->slot = slot_id(q->srv, q->job_slot);
+    srv_text_push(q->srv->pool, &q->call->job);
+}
+
 void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t tenant)
 {
     struct cn_error err = {0};
@@ -206,108 +220,74 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
         release(q);
         return;
     }
-    q->on_worker = true;
-    s->n_jobs++;
-    q->call->slot = slot_id(s, q->job_slot);
-    srv_text_push(s->pool, &q->call->job);
+    start_job(q);
 }
 
 /* ---- to the runtime
  * ------------------------------------------------------------------------------ */
 
-static char **copy_stops(const struct srv_call *c)
-{
-    char **all = cn_calloc(c->n_stop, sizeof *all);
-
-    for (size_t i = 0; all && i < c->n_stop; i++) {
-        all[i] = strdup(c->stop[i]);
-        if (all[i]) continue;
-        while (i > 0)
-            free(all[--i]);
-        free(all);
-        return NULL;
-    }
-    return all;
-}
-
-static void *copy_of(const void *p, size_t n)
-{
-    void *q = cn_malloc_array(n, 1);
-    if (q && n) memcpy(q, p, n);
-    return q;
-}
-
-/* Part i as the runtime takes it. The prompt's ids stay with the call only where they are shown. */
-static int make_rt(struct srv_req *q, size_t i, struct rt_request *out)
+/* Parts that were not submitted will get no END. */
+static void submit_done(struct srv_req *q)
 {
     struct srv_call *c = q->call;
-    struct srv_prompt *p = &c->prompts[i];
-    uint64_t room = c->env->context > p->n ? c->env->context - p->n : 0;
 
-    memset(out, 0, sizeof *out);
-    out->id = slot_id(q->srv, q->subs[i].slot);
-    out->reply = &q->srv->mail;
-    out->tenant = q->tenant;
-    out->priority = c->priority;
-    out->n_prompt = p->n;
-    out->n = c->best_of;
-    out->max_tokens = c->max_tokens > room ? room : c->max_tokens;
-    out->sampling = c->sampling;
-    out->include_stop = c->p.include_stop;
-    out->special_tokens = !c->p.skip_special;
-    out->prompt_logprobs = c->p.echo && c->want_logprobs;
-    out->deadline_ns = c->deadline_ns;
-    out->sampling.bias = copy_of(c->bias, c->n_bias * sizeof *c->bias);
-    out->stop = copy_stops(c);
-    out->stop_ids = copy_of(c->stop_ids, c->n_stop_ids * sizeof *c->stop_ids);
-    if (out->stop) out->n_stop = c->n_stop;
-    if (out->stop_ids) out->n_stop_ids = c->n_stop_ids;
-    if (c->p.return_ids) {
-        out->prompt = copy_of(p->ids, p->n * sizeof *p->ids);
-    } else {
-        out->prompt = p->ids;
-        p->ids = NULL;
+    for (size_t i = c->n_submitted; i < q->n_subs; i++) {
+        q->subs[i].live = false;
+        q->n_live--;
+        slot_give(q->srv, q->subs[i].slot);
     }
-    if (out->prompt && out->sampling.bias && out->stop && out->stop_ids) return 0;
-    rt_request_fini(out);
-    return CN_ENOMEM;
+    if (q->cancelled)
+        cancel_subs(q); /* what was submitted after the first cancel */
+    else if (c->err.code)
+        fail_answer(q, &c->err);
 }
 
-static int submit_all(struct srv_req *q, struct cn_error *err)
+/* A slot for each part, so that events find it whenever they come. */
+static int make_subs(struct srv_req *q)
 {
-    struct srv *s = q->srv;
-    int rc;
+    struct srv_call *c = q->call;
 
-    for (size_t i = 0; i < q->n_subs; i++) {
-        struct rt_request r;
-        if ((rc = slot_take(s, q, (uint32_t)i, &q->subs[i].slot))) return rc;
-        rc = make_rt(q, i, &r);
-        if (!rc && (rc = rt_submit(s->rt, &r, err))) rt_request_fini(&r);
-        if (rc) {
-            slot_give(s, q->subs[i].slot);
-            return rc;
-        }
-        q->subs[i].live = true;
+    q->subs = cn_calloc(c->n_prompts, sizeof *q->subs);
+    c->ids = cn_malloc_array(c->n_prompts, sizeof *c->ids);
+    if (!q->subs || !c->ids) return CN_ENOMEM;
+    for (; q->n_subs < c->n_prompts; q->n_subs++) {
+        struct srv_sub *sub = &q->subs[q->n_subs];
+        int rc = slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
+        if (rc) return rc;
+        sub->live = true;
         q->n_live++;
+        c->ids[q->n_subs] = slot_id(q->srv, sub->slot);
     }
     return 0;
 }
 
+/* Prompts are looked at once more per choice: with many or long ones that is a worker's job too. */
 static void submit(struct srv_req *q)
 {
-    struct cn_error err = {0};
-    int rc;
+    struct srv_call *c = q->call;
+    uint64_t work = 0;
 
-    q->stream = q->call->p.stream;
-    q->n_subs = q->call->n_prompts;
-    q->subs = cn_calloc(q->n_subs, sizeof *q->subs);
-    rc = q->subs ? srv_out_begin(q) : CN_ENOMEM;
+    q->stream = c->p.stream;
+    c->rt = q->srv->rt;
+    c->reply = &q->srv->mail;
+    int rc = make_subs(q);
+    if (!rc) rc = srv_out_begin(q);
     if (!rc) rc = srv_out_choices(q);
     q->submitted_ns = cn_now_ns();
-    if (!rc) rc = submit_all(q, &err);
-    if (!rc) return;
-    if (!err.code) cn_fail(&err, rc, "%s", cn_err_info(rc)->text);
-    fail_answer(q, &err);
+    for (size_t i = 0; i < c->n_prompts; i++)
+        work += (c->prompts[i].n + c->n_bias + 64) * c->best_of;
+    if (!rc && work > SUBMIT_ON_LOOP && !(rc = slot_take(q->srv, q, 0, &q->job_slot))) {
+        q->submitting = true;
+        c->job.work = srv_submit_work;
+        c->job.cost = work;
+        start_job(q);
+        return;
+    }
+    if (rc)
+        cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    else
+        srv_submit_work(&c->job);
+    submit_done(q);
 }
 
 /* ---- what comes back
@@ -321,6 +301,12 @@ static void job_done(struct srv_req *q)
     q->on_worker = false;
     s->n_jobs--;
     slot_give(s, q->job_slot);
+    if (q->submitting) {
+        q->submitting = false;
+        submit_done(q);
+        release(q);
+        return;
+    }
     if (!c) {
         release(q);
         return;

@@ -43,6 +43,7 @@ struct srv_req {
     uint32_t tenant;
     uint32_t job_slot;
     bool on_worker;
+    bool submitting; /* the worker's job is to submit, not to read the body */
     bool cancelled;
     bool stream, begun; /* a streamed answer; its head is out */
     bool paused;

@@ -73,6 +73,9 @@ static int read_bias(struct srv_call *c)
     json_t *v;
 
     if (!n) return 0;
+    if (n > SRV_MAX_BIAS)
+        return cn_fail_param(&c->err, CN_ELIMIT, "logit_bias",
+                             "logit_bias has more than %d entries", SRV_MAX_BIAS);
     c->bias = cn_malloc_array(n, sizeof *c->bias);
     if (!c->bias) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     json_object_foreach(c->p.logit_bias, key, v)

@@ -100,12 +100,14 @@ def test_random_aborts(tiny):
     total = start['conifer_kv_blocks{state="free"}'] + start['conifer_kv_blocks{state="cached"}']
     live = []
     for i in range(n):
-        kind = rng.randrange(4)
+        kind = rng.randrange(40) % 5 if i % 20 == 0 else rng.randrange(4)
         body = {"max_tokens": rng.choice([1, 8, 400]), "stream": rng.random() < 0.5,
                 "ignore_eos": True, "n": rng.choice([1, 1, 3])}
         if kind < 2:
             text = f"request {rng.randrange(50)} " * rng.randrange(1, 20)
             data = post("/v1/chat/completions", {**body, "messages": [{"role": "user", "content": text}]})
+        elif kind == 4:  # so many that a worker submits them
+            data = post("/v1/completions", {**body, "n": 8, "prompt": ["a b c " * 40] * 100})
         elif kind == 2:
             data = post("/v1/completions", {**body, "prompt": ["a b c " * rng.randrange(1, 30)] * 2})
         else:

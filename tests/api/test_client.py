@@ -188,6 +188,17 @@ def test_completions_shapes_of_prompt(any_server):
     assert parts == {c.index: c.text for c in many.choices}
 
 
+def test_many_prompts_at_once(any_server):
+    """Enough work that a worker submits it; each answer stands where it belongs."""
+    prompts = [f"{i} " * 120 for i in range(48)]
+    a = completion(any_server, prompts, n=8, max_tokens=2)
+    assert [c.index for c in a.choices] == list(range(48 * 8))
+    one = completion(any_server, prompts[17], n=8, max_tokens=2)
+    assert [c.text for c in a.choices[17 * 8:18 * 8]] == [c.text for c in one.choices]
+    assert a.usage.completion_tokens <= 48 * 8 * 2
+    any_server.wait_idle()
+
+
 def test_echo_and_logprobs(any_server):
     text = "Once upon a time"
     plain = completion(any_server, text, max_tokens=4)

@@ -53,6 +53,7 @@ def test_drain_lets_streams_end(start):
     idle = s.connect()
     half = s.connect()
     half.sendall(b"GET /health/ready HTTP/1.1\r\nHost: lo")
+    time.sleep(0.3)
     s.process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     with pytest.raises(OSError):

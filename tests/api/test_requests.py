@@ -154,7 +154,8 @@ def test_values(fake, more, param):
     ({"prompt": [10**6]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": ["a"] * 2000}, "prompt"),
     ({"suffix": "x"}, "suffix"), ({"best_of": 1, "n": 2}, "best_of"),
     ({"best_of": 3, "stream": True}, "best_of"), ({"max_tokens": 0}, "max_tokens"),
-    ({"best_of": 9}, "best_of"),
+    ({"best_of": 9}, "best_of"), ({"prompt": ["a"] * 129, "n": 8}, "n"),
+    ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
 ])
 def test_completion_values(fake, more, param):
     refused(fake, "/v1/completions", {**TEXT, **more}, param)
