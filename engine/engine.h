@@ -114,6 +114,9 @@ struct eng_sampling {               /* defaults in parentheses */
     const struct eng_bias *bias;    /* copied */
     size_t n_bias;
     uint32_t min_tokens;            /* no end of generation before this many output tokens */
+    const uint32_t *stop_ids;       /* further ids that min_tokens keeps out; borrowed: outlives the
+                                     * sampler */
+    size_t n_stop_ids;
     bool ignore_eos;                /* end-of-generation tokens are never sampled */
     int32_t logprobs;               /* -1 = none; else how many alternatives (0..20) */
 };
@@ -126,6 +129,8 @@ int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
 struct eng_sampler;
 int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
                     struct eng_sampler **out, struct cn_error *err);
+/* As a new one for another choice of the same request, the prompt it was told of included. */
+int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_sampler **out);
 void eng_sampler_free(struct eng_sampler *s);
 /* Tells it of prompt tokens (repetition penalty) or of an output token that was chosen. */
 int eng_sampler_prompt(struct eng_sampler *s, const uint32_t *ids, size_t n);

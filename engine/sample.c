@@ -20,7 +20,7 @@ struct seen {
 struct eng_sampler {
     struct eng_sampling p;
     struct eng_bias *bias;
-    uint32_t *eog; /* ids that min_tokens and ignore_eos keep out; empty when neither is set */
+    const uint32_t *eog; /* the vocabulary's: what min_tokens and ignore_eos keep out */
     size_t n_eog;
     size_t n_vocab;
     uint32_t choice;
@@ -83,14 +83,7 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
         if (!n->bias) goto nomem;
         memcpy(n->bias, s->bias, s->n_bias * sizeof *n->bias);
     }
-    if (s->ignore_eos || s->min_tokens) {
-        size_t cap = 0;
-        for (uint32_t id = 0; id < n->n_vocab; id++) {
-            if (!eng_vocab_is_eog(v, id)) continue;
-            if (cn_grow(&n->eog, &cap, n->n_eog + 1, sizeof *n->eog)) goto nomem;
-            n->eog[n->n_eog++] = id;
-        }
-    }
+    n->eog = eng_vocab_eog(v, &n->n_eog);
     *out = n;
     return 0;
 nomem:
@@ -98,11 +91,28 @@ nomem:
     return cn_fail(err, CN_ENOMEM, "out of memory for a sampler");
 }
 
+int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_sampler **out)
+{
+    struct eng_sampler *n = cn_malloc_array(1, sizeof *n);
+    if (!n) return CN_ENOMEM;
+    *n = *s;
+    n->choice = choice;
+    n->bias = cn_malloc_array(s->p.n_bias, sizeof *n->bias);
+    n->seen = cn_malloc_array(s->seen_cap, sizeof *n->seen);
+    if (!n->bias || !n->seen) {
+        eng_sampler_free(n);
+        return CN_ENOMEM;
+    }
+    if (s->p.n_bias) memcpy(n->bias, s->bias, s->p.n_bias * sizeof *n->bias);
+    if (s->seen_cap) memcpy(n->seen, s->seen, s->seen_cap * sizeof *n->seen);
+    *out = n;
+    return 0;
+}
+
 void eng_sampler_free(struct eng_sampler *s)
 {
     if (!s) return;
     free(s->bias);
-    free(s->eog);
     free(s->seen);
     free(s);
 }
@@ -178,9 +188,11 @@ static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
             v -= s->p.presence_penalty + (float)t->in_output * s->p.frequency_penalty;
         z[t->id] = v;
     }
-    if (s->p.ignore_eos || s->n_output < s->p.min_tokens)
-        for (size_t i = 0; i < s->n_eog; i++)
-            z[s->eog[i]] = -INFINITY;
+    bool early = s->n_output < s->p.min_tokens;
+    for (size_t i = 0; (early || s->p.ignore_eos) && i < s->n_eog; i++)
+        z[s->eog[i]] = -INFINITY;
+    for (size_t i = 0; early && i < s->p.n_stop_ids; i++)
+        if (s->p.stop_ids[i] < s->n_vocab) z[s->p.stop_ids[i]] = -INFINITY;
 }
 
 static void apply_mask(float *z, size_t n, const uint32_t *mask)
@@ -316,7 +328,7 @@ int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
 static bool adjusts(const struct eng_sampler *s, const uint32_t *mask)
 {
     return s->p.n_bias || s->n_seen || mask ||
-           (s->n_eog && (s->p.ignore_eos || s->n_output < s->p.min_tokens));
+           s->p.ignore_eos || s->n_output < s->p.min_tokens;
 }
 
 int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,

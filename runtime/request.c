@@ -38,19 +38,32 @@ static int check(struct rt *r, const struct rt_request *q, struct cn_error *err)
     return 0;
 }
 
+/* Choice 0 counts the prompt for the repetition penalty; the others copy what it counted. */
+static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
+{
+    struct rt_choice *c = &req->choices[i];
+    int rc;
+    if (i) {
+        rc = eng_sampler_clone(req->choices[0].sampler, i, &c->sampler);
+    } else {
+        struct eng_sampling s = req->q.sampling;
+        s.stop_ids = req->q.stop_ids;
+        s.n_stop_ids = req->q.n_stop_ids;
+        rc = eng_sampler_new(&s, eng_model_vocab(req->rt->model), 0, &c->sampler, err);
+        if (rc) return rc;
+        rc = eng_sampler_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
+    }
+    return rc ? cn_fail(err, rc, "out of memory for a request") : 0;
+}
+
 static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
 {
     struct rt_choice *c = &req->choices[i];
-    const struct eng_vocab *v = eng_model_vocab(req->rt->model);
     struct eng_detok detok;
-    eng_detok_init(&detok, v, req->q.special_tokens, false);
+    eng_detok_init(&detok, eng_model_vocab(req->rt->model), req->q.special_tokens, false);
     c->stop = -1;
     int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop);
-    if (rc) return cn_fail(err, rc, "out of memory for a request");
-    rc = eng_sampler_new(&req->q.sampling, v, i, &c->sampler, err);
-    if (rc) return rc;
-    rc = eng_sampler_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
-    return rc ? cn_fail(err, rc, "out of memory for a request") : 0;
+    return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
 
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
@@ -160,11 +173,13 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
         return SCH_STOP;
     }
     observe_token(req, c);
-    if (ends_choice(req, t->token)) return SCH_STOP;
     struct cn_buf text;
     cn_buf_init(&text, 0);
+    bool ends = ends_choice(req, t->token); /* such a token is reported, but has no text */
     int rc = eng_sampler_accept(c->sampler, t->token);
-    if (!rc) rc = rt_text_out_push(&c->text, t->token, &text, &c->stop);
+    if (!rc && !ends)
+        rc = rt_text_out_push(&c->text, t->token, t->index + 1 > req->q.sampling.min_tokens, &text,
+                              &c->stop);
     if (!rc) {
         struct rt_token token = {.id = t->token, .logprob = d->logprob, .n_top = d->n_top};
         struct rt_event_parts parts = {.text = text.data, .text_len = text.len,
@@ -175,7 +190,7 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
         post(req, NULL);
     }
     cn_buf_fini(&text);
-    return c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
+    return ends || c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
 }
 
 static void post_held_text(struct rt_req *req, uint32_t choice)

@@ -119,6 +119,7 @@ struct rt {
     struct sch_stats last_stats;
     uint64_t last_evictions;
     bool stopping;
+    uint64_t checked_ns;         /* when the model's file was last looked at */
     /* shared */
     pthread_t thread;
     bool thread_started, mailbox_ready;
@@ -127,6 +128,7 @@ struct rt {
     _Atomic bool draining, failed, busy;
     _Atomic uint64_t last_progress_ns;
     _Atomic uint64_t in_flight;
+    _Atomic uint32_t retry_after_s;
 };
 
 /* Takes a live request out of the table. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CHECK_MODEL_NS 500000000u
+
 enum cmd_kind { CMD_SUBMIT, CMD_CANCEL, CMD_PAUSE, CMD_STOP };
 struct rt_cmd {
     struct cn_msg msg;
@@ -100,6 +102,8 @@ static void submit(struct rt *r, struct rt_req *req)
     if (q->prompt_logprobs) s.flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ;
     int rc = accepted ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory for a request");
     if (!rc && r->stopping) rc = cn_fail(&err, CN_EDRAIN, "the server is shutting down");
+    if (!rc && atomic_load(&r->failed))
+        rc = cn_fail(&err, CN_ENOTREADY, "the model's file changed while it was served");
     if (!rc) rc = sch_submit(r->sch, &s, &req->sch_id, &err);
     if (rc) {
         rt_event_free(accepted);
@@ -108,6 +112,31 @@ static void submit(struct rt *r, struct rt_req *req)
     }
     remember(r, req);
     cn_mailbox_post(q->reply, &accepted->msg);
+}
+
+/* error: what the requests are told; 0 leaves it to the cancel. */
+static void cancel_all(struct rt *r, int error)
+{
+    for (size_t i = 0; i < r->table_size; i++)
+        for (struct rt_req *req = r->table[i]; req; req = req->next) {
+            if (error) req->error = error;
+            sch_cancel(r->sch, req->sch_id);
+        }
+}
+
+/* A model file that was cut short or rewritten gives wrong numbers, not a crash: nobody may get an
+ * answer made of them. Before a step's tokens are handed out in the next iteration they are at most
+ * CHECK_MODEL_NS old. */
+static void check_model(struct rt *r)
+{
+    uint64_t now = cn_now_ns();
+    if (now - r->checked_ns < CHECK_MODEL_NS || atomic_load(&r->failed)) return;
+    r->checked_ns = now;
+    if (eng_model_intact(r->model)) return;
+    atomic_store(&r->failed, true);
+    cn_log(CN_LOG_ERROR, "engine", "%s: the model's file changed while it was served; restart to "
+           "load it again", r->model_id);
+    cancel_all(r, CN_ENOTREADY);
 }
 
 static void handle(struct rt *r, struct rt_cmd *c)
@@ -125,9 +154,7 @@ static void handle(struct rt *r, struct rt_cmd *c)
         break;
     case CMD_STOP:
         r->stopping = true;
-        for (size_t i = 0; i < r->table_size; i++)
-            for (req = r->table[i]; req; req = req->next)
-                sch_cancel(r->sch, req->sch_id);
+        cancel_all(r, 0);
         break;
     }
     free(c);
@@ -143,7 +170,8 @@ static void update_gauges(struct rt *r)
     cn_metric_set(m, CN_M_requests_running, (double)s.running);
     cn_metric_set(m, CN_M_requests_waiting, (double)s.waiting);
     cn_metric_set(m, CN_M_kv_blocks_free, (double)kv.blocks[KV_FREE]);
-    cn_metric_set(m, CN_M_kv_blocks_filling, (double)(kv.blocks[KV_FILLING] + kv.blocks[KV_COPYING]));
+    cn_metric_set(m, CN_M_kv_blocks_filling, (double)kv.blocks[KV_FILLING]);
+    cn_metric_set(m, CN_M_kv_blocks_copying, (double)kv.blocks[KV_COPYING]);
     cn_metric_set(m, CN_M_kv_blocks_ready, (double)kv.blocks[KV_READY]);
     cn_metric_set(m, CN_M_kv_blocks_cached, (double)kv.blocks[KV_CACHED]);
     cn_metric_set(m, CN_M_engine_last_step_seconds, (double)s.last_step_ns * 1e-9);
@@ -162,6 +190,7 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);
     cn_metric_add(m, CN_M_evictions, kv.evictions - r->last_evictions);
     r->last_evictions = kv.evictions;
+    atomic_store(&r->retry_after_s, sch_retry_after_s(r->sch));
     *l = s;
 }
 
@@ -169,7 +198,10 @@ static void *engine_main(void *arg)
 {
     struct rt *r = arg;
     for (;;) {
+        /* Progress is counted from here: the wait before was not a step that takes long. */
+        atomic_store(&r->last_progress_ns, cn_now_ns());
         atomic_store(&r->busy, true);
+        check_model(r);
         struct cn_msg *list = cn_mailbox_take(&r->inbox);
         while (list) {
             struct rt_cmd *c = CN_CONTAINER(list, struct rt_cmd, msg);
@@ -178,7 +210,6 @@ static void *engine_main(void *arg)
         }
         bool more = sch_iterate(r->sch);
         update_gauges(r);
-        atomic_store(&r->last_progress_ns, cn_now_ns());
         if (more) continue;
         if (r->stopping && !r->n_live) return NULL;
         atomic_store(&r->busy, false);
@@ -236,6 +267,11 @@ void rt_drain(struct rt *r)
 uint64_t rt_in_flight(const struct rt *r)
 {
     return atomic_load(&((struct rt *)r)->in_flight);
+}
+
+uint32_t rt_retry_after_s(const struct rt *r)
+{
+    return CN_MAX(atomic_load(&((struct rt *)r)->retry_after_s), 1u);
 }
 
 struct eng_model *rt_model(const struct rt *r)

@@ -33,6 +33,8 @@ void rt_free(struct rt *r);
 void rt_drain(struct rt *r);
 /* Requests accepted whose END has not been posted. */
 uint64_t rt_in_flight(const struct rt *r);
+/* Seconds after which a request refused for a full queue might be accepted (Retry-After), >= 1. */
+uint32_t rt_retry_after_s(const struct rt *r);
 
 /* The model that serves; valid for the runtime's life. Its vocabulary and template are immutable
  * and may be used from any thread. */
@@ -43,7 +45,8 @@ int64_t rt_model_created_s(const struct rt *r);
 const char *rt_fingerprint(const struct rt *r);
 
 struct rt_health {
-    bool draining, failed;
+    bool draining;
+    bool failed;                    /* the model's file changed under it: requests get CN_ENOTREADY */
     bool pending;                   /* there is work */
     uint64_t since_progress_ns;     /* time since the last completed iteration, while pending */
 };

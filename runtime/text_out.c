@@ -36,13 +36,17 @@ static int release(struct rt_text_out *t, size_t from, struct cn_buf *out, int *
     return 0;
 }
 
-int rt_text_out_push(struct rt_text_out *t, uint32_t id, struct cn_buf *out, int *stop)
+int rt_text_out_push(struct rt_text_out *t, uint32_t id, bool match, struct cn_buf *out,
+                     int *stop)
 {
     size_t from = t->held.len;
     *stop = -1;
     int rc = eng_detok_push(&t->detok, id, &t->held);
     if (rc || t->held.len == from) return rc;
-    return release(t, from, out, stop);
+    if (match) return release(t, from, out, stop);
+    rc = cn_buf_append(out, t->held.data, t->held.len);
+    t->held.len = 0;
+    return rc;
 }
 
 int rt_text_out_finish(struct rt_text_out *t, struct cn_buf *out)

@@ -18,9 +18,11 @@ struct rt_text_out {
 int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
                      const struct rt_stop_set *stops, bool include_stop);
 void rt_text_out_fini(struct rt_text_out *t);
-/* One more token: appends the text that is final now. *stop = index of the stop string that is
+/* One more token: appends the text that is final now. match false: its text can begin no stop
+ * string (min_tokens). *stop = index of the stop string that is
  * complete, or -1; after a match nothing more may be pushed. */
-int rt_text_out_push(struct rt_text_out *t, uint32_t id, struct cn_buf *out, int *stop);
+int rt_text_out_push(struct rt_text_out *t, uint32_t id, bool match, struct cn_buf *out,
+                     int *stop);
 /* The end without a stop string: gives out what was held back. */
 int rt_text_out_finish(struct rt_text_out *t, struct cn_buf *out);
 

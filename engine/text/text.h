@@ -54,6 +54,8 @@ bool eng_vocab_adds_bos(const struct eng_vocab *v);
 /* End of generation: the file's eos, eot, eom and infill ids, and texts known for it (</s>,
  * <|im_end|> ...). */
 bool eng_vocab_is_eog(const struct eng_vocab *v, uint32_t id);
+/* All of them, ascending; *n of them, borrowed from the vocabulary. */
+const uint32_t *eng_vocab_eog(const struct eng_vocab *v, size_t *n);
 /* Control, unknown, or end of generation: never made from a client's text. A token of ordinary type
  * that only an id of the file makes an end (a newline, say) is not one of them. */
 bool eng_vocab_is_control(const struct eng_vocab *v, uint32_t id);

@@ -35,6 +35,12 @@ bool eng_vocab_is_eog(const struct eng_vocab *v, uint32_t id)
     return id < v->n && (v->flags[id] & ENG_TF_EOG);
 }
 
+const uint32_t *eng_vocab_eog(const struct eng_vocab *v, size_t *n)
+{
+    *n = v->n_eog;
+    return v->eog;
+}
+
 bool eng_vocab_is_control(const struct eng_vocab *v, uint32_t id)
 {
     return id < v->n && (v->flags[id] & ENG_TF_CONTROL);
@@ -72,12 +78,24 @@ void eng_vocab_free(struct eng_vocab *v)
     free(v->type);
     free(v->flags);
     free(v->rank);
+    free(v->eog);
     free(v->pairs.slot);
     free((void *)v->whole);
     free(v);
 }
 
 /* ---- building ---- */
+
+static int list_eog(struct eng_vocab *v)
+{
+    size_t cap = 0;
+    for (uint32_t id = 0; id < v->n; id++) {
+        if (!(v->flags[id] & ENG_TF_EOG)) continue;
+        if (cn_grow(&v->eog, &cap, v->n_eog + 1, sizeof *v->eog)) return CN_ENOMEM;
+        v->eog[v->n_eog++] = id;
+    }
+    return 0;
+}
 
 static int copy_texts(struct eng_vocab *v, const struct eng_vocab_spec *spec)
 {
@@ -257,7 +275,8 @@ static int build(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct 
     if (rc == 0) {
         rc = eng_vocab_rules(v, spec, err);
         if (rc) return rc;
-        rc = build_tokens(v);
+        rc = list_eog(v);
+        if (rc == 0) rc = build_tokens(v);
     }
     if (rc == 0) byte_ids(v);
     if (rc == 0 && v->model != ENG_MODEL_SPM) {

@@ -203,6 +203,8 @@ struct eng_vocab {
     struct eng_pretok *pre;
     struct eng_special *special;
     int64_t bos, eos, unk;
+    uint32_t *eog;             /* ids that end generation, ascending */
+    size_t n_eog;
     bool add_bos, add_eos, space_prefix;
     bool ignore_merges, newlines_whole; /* see enum eng_pre_flag */
 };

@@ -253,8 +253,12 @@ uint32_t kr_pool_threads(const struct kr_pool *p)
 
 static void start_workers(struct kr_pool *p)
 {
+    static const int faults[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL };
     sigset_t all, old;
     sigfillset(&all);
+    /* A fault must reach its handler (a mapped file that was cut short), not end the process. */
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* signals belong to the daemon's own threads */
     for (uint32_t i = 1; i < p->n_threads; i++) {
         struct worker *w = &p->workers[i];

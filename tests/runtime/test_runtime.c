@@ -17,7 +17,7 @@ static uint32_t n_aborts = 2000;
 static struct h_setup small(void)
 {
     return (struct h_setup){
-        .model = model, .threads = 1, .n_tenants = 4, .kv_bytes = 32u << 20};
+        .model = model, .threads = 1, .n_tenants = 4, .kv_bytes = 400u << 20};
 }
 
 static size_t window(struct h *h)
@@ -247,7 +247,6 @@ static void test_refusals(void **state)
     struct h h;
     struct h_setup s = small();
     h_start(&h, &s);
-    struct cn_msg *list = NULL;
     struct cn_error err;
     struct rt_request q = plain(&h, 1, 0, 0, eng_model_info(rt_model(h.rt))->context, 4);
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_EWINDOW);
@@ -267,12 +266,6 @@ static void test_refusals(void **state)
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_ERANGE);
     assert_string_equal(err.param, "top_p");
     rt_request_fini(&q);
-    q = plain(&h, 5, 0, 0, 100, 0);
-    q.deadline_ns = cn_now_ns() + 30000000;
-    submit(&h, q);
-    struct rt_event *e = until_end(&h, &list, 5, NULL);
-    assert_true(e->code == CN_EDEADLINE || e->code == 0);
-    rt_event_free(e);
     rt_drain(h.rt);
     q = plain(&h, 1, 0, 0, 4, 4);
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_EDRAIN);
@@ -326,6 +319,102 @@ static void test_pause(void **state)
     h_settle(&h);
     cn_mailbox_fini(&c.mail);
     h_stop(&h);
+}
+
+/* Paused, so that only the deadline can end it. */
+static void test_deadline(void **state)
+{
+    struct h h;
+    struct h_setup s = small();
+    h_start(&h, &s);
+    struct watcher c = {.h = &h, .when = RT_EV_TOKENS, .pause = true, .id = 6};
+    assert_int_equal(cn_mailbox_init(&c.mail, on_wake, &c), 0);
+    struct rt_request q = plain(&h, c.id, 0, 0, 10, 100);
+    q.reply = &c.mail;
+    uint64_t start = cn_now_ns();
+    q.deadline_ns = start + 400000000;
+    submit(&h, q);
+    wait_end(&c);
+    assert_int_equal(c.code, CN_EDEADLINE);
+    assert_true(cn_now_ns() - start >= 400000000);
+    assert_true(c.n_tokens >= 1 && c.n_tokens < 100);
+    h_settle(&h);
+    cn_mailbox_fini(&c.mail);
+    h_stop(&h);
+}
+
+/* min_tokens holds back stop ids and stop strings as it does the end of generation. */
+static void test_min_tokens(void **state)
+{
+    struct h h;
+    struct h_setup s = small();
+    h_start(&h, &s);
+    struct cn_msg *list = NULL;
+    uint32_t ids[12];
+    size_t n = 0;
+    submit(&h, plain(&h, 1, 0, 0, 10, 12));
+    for (bool end = false; !end;) {
+        struct rt_event *e = next_event(&h, &list);
+        for (size_t i = 0; i < e->n_tokens; i++)
+            ids[n++] = e->tokens[i].id;
+        end = e->kind == RT_EV_END;
+        rt_event_free(e);
+    }
+    assert_int_equal(n, 12);
+    struct rt_request q = plain(&h, 1, 0, 0, 10, 12); /* the same prompt: the same first token */
+    q.stop_ids = cn_malloc_array(1, sizeof *q.stop_ids);
+    q.stop_ids[0] = ids[0];
+    q.n_stop_ids = 1;
+    submit(&h, q);
+    n = 0;
+    rt_event_free(until_end(&h, &list, 1, &n));
+    assert_int_equal(n, 1); /* the token that ended it is reported */
+    q = plain(&h, 1, 0, 0, 10, 12);
+    q.stop_ids = cn_malloc_array(1, sizeof *q.stop_ids);
+    q.stop_ids[0] = ids[0];
+    q.n_stop_ids = 1;
+    q.sampling.min_tokens = 5;
+    submit(&h, q);
+    n = 0;
+    rt_event_free(until_end(&h, &list, 1, &n));
+    assert_true(n >= 6);
+    h_stop(&h);
+}
+
+/* A file that changes under the daemon: requests end with an error, and it says so. */
+static void test_changed_file(void **state)
+{
+    char path[] = "/tmp/conifer-test-XXXXXX";
+    int fd = mkstemp(path);
+    FILE *from = fopen(model, "rb"), *to = fdopen(fd, "wb");
+    static char chunk[1 << 16];
+    assert_true(from && to);
+    for (size_t n; (n = fread(chunk, 1, sizeof chunk, from)) > 0;)
+        assert_int_equal(fwrite(chunk, 1, n, to), n);
+    fclose(from);
+    fclose(to);
+    struct h h;
+    struct h_setup s = small();
+    s.model = path;
+    s.threads = 2;
+    h_start(&h, &s);
+    struct cn_msg *list = NULL;
+    struct rt_health health;
+    submit(&h, plain(&h, 1, 0, 0, 10, 3));
+    struct rt_event *e = until_end(&h, &list, 1, NULL);
+    assert_int_equal(e->code, 0);
+    rt_event_free(e);
+    assert_int_equal(truncate(path, 5000), 0);
+    usleep(600000);
+    submit(&h, plain(&h, 2, 0, 0, 10, 3));
+    e = until_end(&h, &list, 2, NULL);
+    assert_int_equal(e->code, CN_ENOTREADY);
+    rt_event_free(e);
+    rt_health(h.rt, &health);
+    assert_true(health.failed);
+    h_settle(&h);
+    h_stop(&h);
+    unlink(path);
 }
 
 /* A prompt's scores are those that its tokens had when they were generated: to the bit. */
@@ -382,6 +471,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_stop_ends_what_runs),
         cmocka_unit_test(test_pause),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_min_tokens),
+        cmocka_unit_test(test_changed_file),
         cmocka_unit_test(test_prompt_scores),
     };
     model = argc > 1 ? argv[1] : NULL;
