@@ -1,7 +1,8 @@
 /* Admission and preemption: which waiting choice starts, who gives blocks back.
  *
  * The tenant with the lowest counter goes first; within a tenant preempted choices, then the one
- * with the longest cached prefix. A tenant's share of the pool is its reserve or its part by weight
+ * with the longest cached prefix. One that runs as many requests as it may is not in the heap but
+ * for what it started before. A tenant's share of the pool is its reserve or its part by weight
  * among the busy tenants, whichever is more; who is furthest over it gives back first. */
 #include "scheduler/internal.h"
 
@@ -148,7 +149,7 @@ static void start(struct sch *s, struct sch_choice *c)
     r->tenant->n_running++;
     sch_req_phase(r, 1, 0);
     if (!r->started) {
-        r->started = true;
+        sch_door_start(s, r);
         sch_deadline_set(s, r);
     }
     if (r->tenant->round != s->rounds) r->tenant->started = 0;

@@ -10,7 +10,7 @@
                            (uint64_t)(x), (uint64_t)(y)); \
     } while (0)
 
-struct sums { uint64_t running, waiting, tokens, choices, open, in_flight; };
+struct sums { uint64_t running, waiting, tokens, choices, open, in_flight, started, queued; };
 
 static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error *err)
 {
@@ -40,6 +40,46 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
     sum->waiting += running == 0 && waiting > 0;
     if (running == 0 && waiting) sum->tokens += r->spec.n_prompt;
     sum->in_flight += r->in_flight;
+    sum->started += r->started && r->n_open;
+    sum->queued += !r->started && r->n_open;
+    return 0;
+}
+
+static int check_lists(const struct sch_tenant *t, struct cn_error *err)
+{
+    for (uint32_t k = 0; k < SCH_N_CLASSES; k++) {
+        for (const struct sch_choice *c = t->fresh[k].head; c; c = c->next) {
+            CHECK(!c->req->started && !c->resumed, "a started request among the new", t->index, k);
+            CHECK(!c->next || choice_older(c, c->next), "new ones out of order", t->index, k);
+        }
+        for (const struct sch_choice *c = t->resumed[k].head; c; c = c->next)
+            CHECK(c->req->started && c->resumed, "a new request among the started", t->index, k);
+        CHECK((t->heap_pos[k] != SCH_NONE) == tenant_may_start(t, k), "a tenant in the heap",
+              t->index, k);
+    }
+    return 0;
+}
+
+static int check_door(const struct sch *s, const struct sums *sum, struct cn_error *err)
+{
+    uint64_t queued = 0, tokens = 0, started = 0, kept = 0, kept_tokens = 0;
+
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        const struct sch_tenant *t = s->tenants[i];
+        int rc = check_lists(t, err);
+
+        if (rc) return rc;
+        queued += t->n_queued;
+        tokens += t->queued_tokens;
+        started += t->n_started;
+        kept += t->part > t->n_queued ? t->part - t->n_queued : 0;
+        kept_tokens += t->part_tokens > t->queued_tokens ? t->part_tokens - t->queued_tokens : 0;
+    }
+    CHECK(queued == sum->queued && queued == s->n_queued, "the queue", queued, sum->queued);
+    CHECK(tokens == s->queued_tokens, "tokens in the queue", tokens, s->queued_tokens);
+    CHECK(started == sum->started, "started requests", started, sum->started);
+    CHECK(queued <= s->o.max_queue, "more wait than may", queued, s->o.max_queue);
+    CHECK(kept == s->kept && kept_tokens == s->kept_tokens, "parts", kept, kept_tokens);
     return 0;
 }
 
@@ -66,9 +106,6 @@ int sch_check(const struct sch *s, struct cn_error *err)
 
         open += t->n_open;
         if (t->n_open) weight += t->opts.weight;
-        for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
-            CHECK((t->heap_pos[k] != SCH_NONE) == (t->fresh[k].head || t->resumed[k].head),
-                  "a tenant in the heap", i, k);
     }
     CHECK(open == sum.open, "open requests", open, sum.open);
     CHECK(weight - s->weight_active < 1e-6 && s->weight_active - weight < 1e-6, "weights", open, 0);
@@ -76,5 +113,5 @@ int sch_check(const struct sch *s, struct cn_error *err)
         for (uint32_t i = 1; i < s->heap[k].n; i++)
             CHECK(s->heap[k].v[(i - 1) / 2]->counter <= s->heap[k].v[i]->counter, "heap", k, i);
     }
-    return 0;
+    return check_door(s, &sum, err);
 }

@@ -53,7 +53,10 @@ void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, b
     c->state = CH_ENDED;
     if (s->solo == c) s->solo = NULL;
     if (reason <= SCH_END_LENGTH && c->index == 0) release_siblings(r);
-    if (--r->n_open == 0 && r->code == 0) r->reason = reason;
+    if (--r->n_open == 0) {
+        if (r->code == 0) r->reason = reason;
+        sch_door_leave(s, r);
+    }
     s->again = true;
     s->o.cb.on_choice_end(s->o.cb.arg, r->id, r->spec.user, c->index, reason);
 }

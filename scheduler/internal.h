@@ -29,7 +29,7 @@ struct sch_choice {
     struct sch_req *req;
     uint32_t index;
     uint8_t state;
-    bool resumed;            /* WAITING: in the list of those that go first */
+    bool resumed;            /* WAITING, of a request that was started: these go first */
     bool evict;              /* to be preempted when no step with it is in flight */
     bool planned_now;        /* has rows in the step that is being composed */
     bool starved;            /* wanted rows in this step and there were no blocks */
@@ -78,6 +78,11 @@ struct sch_tenant {
     uint32_t heap_pos[SCH_N_CLASSES];
     uint32_t n_open;         /* requests accepted and not ended */
     uint32_t n_waiting;      /* of these, not running */
+    uint32_t n_queued;       /* of these, never started */
+    uint32_t n_started;      /* of these, started and not done, be they preempted */
+    uint32_t n_started_background; /* of those */
+    uint64_t queued_tokens;  /* prompt tokens of n_queued */
+    uint64_t part, part_tokens; /* of the queue: what others leave to it */
     uint32_t n_running;      /* choices */
     double started;          /* weighted cost of the prompts that admission `round` has let in */
     uint64_t round;
@@ -121,7 +126,12 @@ struct sch {
     uint32_t n_tenants;
     double weight_active;    /* of tenants with open requests */
     double vtime;
-    struct sch_theap heap[SCH_N_CLASSES]; /* tenants that wait, lowest counter first */
+    uint64_t n_queued, queued_tokens; /* sums over the tenants */
+    uint64_t kept, kept_tokens; /* of the parts of all tenants: not in use */
+    bool parts_stale;
+    uint64_t last_start_ns;  /* of a request */
+    double start_gap_ns;     /* between starts while requests wait, mean of the last */
+    struct sch_theap heap[SCH_N_CLASSES]; /* tenants that may start, lowest counter first */
     size_t heap_cap[SCH_N_CLASSES];
     struct sch_req **dl;     /* heap of deadlines */
     size_t dl_cap;
@@ -160,15 +170,43 @@ static inline struct sch_model *choice_model(const struct sch_choice *c)
     return &c->req->s->models[c->req->spec.model];
 }
 
+/* Requests that keep another of this class from starting: background ones give way. */
+static inline uint32_t tenant_started(const struct sch_tenant *t, uint32_t class)
+{
+    return class == SCH_BACKGROUND ? t->n_started : t->n_started - t->n_started_background;
+}
+static inline bool tenant_is_full(const struct sch_tenant *t, uint32_t class)
+{
+    return t->opts.max_concurrent && tenant_started(t, class) >= t->opts.max_concurrent;
+}
+static inline bool tenant_may_start(const struct sch_tenant *t, uint32_t class)
+{
+    return t->resumed[class].head || (t->fresh[class].head && !tenant_is_full(t, class));
+}
+
 /* ---- sch.c ----------------------------------------------------------------------------------- */
 struct sch_req *sch_find(const struct sch *s, uint64_t id);
 void sch_req_free(struct sch_req *r);
 int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out);
 
+/* ---- door.c ---------------------------------------------------------------------------------- */
+/* Refuses what can never run; else how many tokens each choice may put out. */
+int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
+                  struct cn_error *err);
+/* Refuses what the tenant's limits or the queue have no place for. */
+int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
+                    struct cn_error *err);
+/* A request is accepted; its first choice starts for the first time; its last choice ended. */
+void sch_door_enter(struct sch *s, struct sch_req *r);
+void sch_door_start(struct sch *s, struct sch_req *r);
+void sch_door_leave(struct sch *s, struct sch_req *r);
+
 /* ---- queue.c --------------------------------------------------------------------------------- */
 void sch_list_push(struct sch_list *l, struct sch_choice *c);
 void sch_list_remove(struct sch_list *l, struct sch_choice *c);
 int sch_queue_room(struct sch *s);
+/* After the tenant's limit, or how many it has started, changed. */
+void sch_queue_sync(struct sch *s, struct sch_tenant *t);
 void sch_queue_add(struct sch_choice *c, bool resumed);
 void sch_queue_remove(struct sch_choice *c);
 void sch_queue_pause(struct sch_req *r, bool paused);

@@ -1,5 +1,5 @@
 /* Who waits: per tenant and class a list of preempted choices (oldest first) and one of new ones,
- * per class a heap of the tenants that wait, lowest counter first. And the heap of deadlines. */
+ * per class a heap of the tenants that may start one, lowest counter first. And the heap of deadlines. */
 #include "scheduler/internal.h"
 
 #define LOOK 4          /* new requests of a tenant compared for their cached prefix */
@@ -85,13 +85,25 @@ static void heap_fix(struct sch_theap *h, uint32_t k, uint32_t i)
     heap_set(h, k, i, t);
 }
 
+static bool is_busy(const struct sch_tenant *t)
+{
+    bool busy = t->n_running > 0;
+
+    for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
+        busy = busy || t->heap_pos[k] != SCH_NONE;
+    return busy;
+}
+
+/* A tenant stands in the heap while it has something that may start. */
 static void heap_sync(struct sch *s, struct sch_tenant *t, uint32_t k)
 {
     struct sch_theap *h = &s->heap[k];
-    bool want = t->fresh[k].head || t->resumed[k].head;
+    bool want = tenant_may_start(t, k);
     uint32_t i = t->heap_pos[k];
 
     if (want && i == SCH_NONE) {
+        /* what it had was paused: no credit for that time */
+        if (!is_busy(t)) t->counter = CN_MAX(t->counter, s->vtime);
         heap_set(h, k, h->n, t);
         heap_fix(h, k, h->n++);
     } else if (!want && i != SCH_NONE) {
@@ -102,6 +114,12 @@ static void heap_sync(struct sch *s, struct sch_tenant *t, uint32_t k)
         heap_set(h, k, i, last);
         heap_fix(h, k, i);
     }
+}
+
+void sch_queue_sync(struct sch *s, struct sch_tenant *t)
+{
+    for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
+        heap_sync(s, t, k);
 }
 
 /* Room for every tenant in every heap, so that queueing cannot fail. */
@@ -166,10 +184,7 @@ static void link_in(struct sch_choice *c)
 {
     struct sch_req *r = c->req;
 
-    if (c->resumed)
-        list_insert_by_age(&r->tenant->resumed[r->class], c);
-    else
-        sch_list_push(&r->tenant->fresh[r->class], c);
+    list_insert_by_age(c->resumed ? &r->tenant->resumed[r->class] : &r->tenant->fresh[r->class], c);
     heap_sync(r->s, r->tenant, r->class);
 }
 
@@ -196,7 +211,7 @@ void sch_queue_remove(struct sch_choice *c)
     if (!c->req->paused) link_out(c);
 }
 
-/* A paused request waits outside the queue; when it comes back it is among the first. */
+/* A paused request waits outside the queue, and comes back to where its age puts it. */
 void sch_queue_pause(struct sch_req *r, bool paused)
 {
     if (r->paused == paused) return;
@@ -205,12 +220,10 @@ void sch_queue_pause(struct sch_req *r, bool paused)
         struct sch_choice *c = &r->choices[i];
 
         if (c->state != CH_WAITING) continue;
-        if (paused) {
+        if (paused)
             link_out(c);
-            c->resumed = true;
-        } else {
+        else
             link_in(c);
-        }
     }
 }
 

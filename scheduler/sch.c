@@ -1,4 +1,4 @@
-/* Set-up, submission, cancel, the iteration, statistics. */
+/* Set-up, submission (refusals: door.c), cancel, the iteration, statistics. */
 #include "scheduler/internal.h"
 
 #include <inttypes.h>
@@ -139,6 +139,7 @@ int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out)
         for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
             t->heap_pos[k] = SCH_NONE;
         s->tenants[s->n_tenants++] = t;
+        s->parts_stale = true;
     }
     *out = s->tenants[index];
     return sch_queue_room(s);
@@ -155,60 +156,12 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
     t->opts = *o;
     if (!(t->opts.weight > 0)) t->opts.weight = 1;
     if (t->n_open) s->weight_active += t->opts.weight;
+    s->parts_stale = true;
+    sch_queue_sync(s, t);
     return 0;
 }
 
 /* ---- submit ---------------------------------------------------------------------------------- */
-
-/* How many tokens prompt and output may have together: window, memory, and what was asked for. */
-static int check_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
-                      struct cn_error *err)
-{
-    const struct sch_model *m = &s->models[r->model];
-    uint64_t fit = kv_space_max_tokens(m->o.space, r->tenant, m->chunk), need, have, rows;
-
-    if (r->n_prompt >= m->o.context)
-        return cn_fail(err, CN_EWINDOW,
-                       "the prompt has %" PRIu64 " tokens and the context window is %" PRIu64
-                       " tokens, of which at least one is for the answer",
-                       r->n_prompt, m->o.context);
-    if (r->max_new > m->o.context - r->n_prompt)
-        return cn_fail_param(err, CN_EWINDOW, "max_tokens",
-                             "%" PRIu64 " prompt tokens and %" PRIu64
-                             " output tokens are more than the context window of %" PRIu64,
-                             r->n_prompt, r->max_new, m->o.context);
-    /* the last token that is put out needs no block */
-    rows = r->n_prompt + (r->max_new ? r->max_new - 1 : 0);
-    if (rows > fit) {
-        kv_space_need(m->o.space, r->tenant, rows, m->chunk, &need, &have);
-        return cn_fail(err, CN_ENEVERFIT,
-                       "%" PRIu64 " tokens need %" PRIu64
-                       " slabs of KV memory and there are %" PRIu64 " (for %" PRIu64 " tokens)",
-                       rows, need, have, fit);
-    }
-    *max_new = r->max_new;
-    if (!r->max_new) *max_new = CN_MIN(m->o.context - r->n_prompt, fit - r->n_prompt + 1);
-    return 0;
-}
-
-static int check_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
-                        struct cn_error *err)
-{
-    if (t->opts.max_concurrent && t->n_open >= t->opts.max_concurrent)
-        return cn_fail(err, CN_ERATE, "%u requests of this tenant are in work, its limit",
-                       t->n_open);
-    if (t->opts.max_queued && t->n_waiting >= t->opts.max_queued)
-        return cn_fail(err, CN_ERATE, "%u requests of this tenant are waiting, its limit",
-                       t->n_waiting);
-    if (s->stats.waiting >= s->o.max_queue)
-        return cn_fail(err, CN_EQUEUE, "%" PRIu64 " requests are waiting, the limit",
-                       s->stats.waiting);
-    if (s->stats.waiting && s->stats.waiting_tokens + r->n_prompt > s->o.max_queue_tokens)
-        return cn_fail(err, CN_EQUEUE,
-                       "%" PRIu64 " prompt tokens are waiting; the limit is %" PRIu64,
-                       s->stats.waiting_tokens, s->o.max_queue_tokens);
-    return 0;
-}
 
 static struct sch_req *req_new(const struct sch_request *spec)
 {
@@ -273,6 +226,7 @@ static int accept(struct sch *s, const struct sch_request *spec, struct sch_tena
     s->stats.prompt_tokens += spec->n_prompt;
     sch_tenant_opened(s, t);
     sch_deadline_set(s, r);
+    sch_door_enter(s, r);
     sch_queue_add(&r->choices[0], false);
     *id = r->id;
     return 0;
@@ -294,8 +248,8 @@ int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct 
         rc = cn_fail(err, CN_ERANGE, "the priority class does not exist");
     else if (sch_tenant_get(s, r->tenant, &t))
         rc = cn_fail(err, CN_ENOMEM, "no memory for a tenant");
-    if (!rc) rc = check_size(s, r, &max_new, err);
-    if (!rc) rc = check_limits(s, r, t, err);
+    if (!rc) rc = sch_door_size(s, r, &max_new, err);
+    if (!rc) rc = sch_door_limits(s, r, t, err);
     if (!rc && ((r->deadline_ns && r->deadline_ns <= now) ||
                 (r->queue_deadline_ns && r->queue_deadline_ns <= now)))
         rc = cn_fail(err, CN_EDEADLINE, "the deadline has passed");
@@ -386,13 +340,6 @@ bool sch_iterate(struct sch *s)
 uint64_t sch_next_wake(const struct sch *s)
 {
     return s->n_dl ? s->dl[0]->wake_ns : UINT64_MAX;
-}
-
-uint32_t sch_retry_after_s(const struct sch *s)
-{
-    double ns = (double)s->stats.waiting_tokens * s->stats.step_row_ns, sec = ns / 1e9;
-
-    return sec < 1 ? 1 : sec > 60 ? 60 : (uint32_t)sec + 1;
 }
 
 /* ---- statistics ------------------------------------------------------------------------------ */

@@ -137,8 +137,9 @@ struct sch_opts {            /* 0 = the default in parentheses */
     struct sch_stepper stepper;
     struct sch_callbacks cb;
     uint32_t max_running;    /* choices that hold KV at once (256) */
-    uint32_t max_queue;      /* waiting requests (1024) */
-    uint64_t max_queue_tokens; /* prompt tokens of waiting requests (4,194,304) */
+    uint32_t max_queue;      /* requests that wait for their first start (1024) */
+    uint64_t max_queue_tokens; /* their prompt tokens (4,194,304); the only one of a tenant may
+                              * have more */
     uint64_t step_target_ns; /* what a step with decode rows in it should take (100 ms) */
     uint32_t max_choices;    /* per request (8) */
     uint32_t max_preemptions; /* per choice; then it is not chosen any more (4) */
@@ -164,19 +165,28 @@ int sch_model_drop(struct sch *s, uint32_t model); /* CN_EBUSY while requests fo
 
 struct sch_tenant_opts {     /* 0 = the default in parentheses */
     double weight;           /* (1) */
-    uint32_t max_concurrent; /* requests accepted and not ended (no limit) */
-    uint32_t max_queued;     /* of these, waiting (no limit) */
+    uint32_t max_concurrent; /* requests started and not ended (no limit). Others wait, without
+                              * holding up other tenants. Background ones count only against
+                              * background ones */
+    uint32_t max_queued;     /* requests never started, beyond those that max_concurrent would let
+                              * start (no limit) */
     enum sch_class ceiling;  /* no request runs in a better class */
     uint64_t kv_reserve_bytes;
 };
-/* Tenants are numbered densely from 0; one that was never set has the defaults. */
+/* Tenants are numbered densely from 0; one that was never set has the defaults, and is known from
+ * its first request on. Takes effect at once; for a raised limit call sch_iterate. */
 int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts *opts);
 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 
-/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's limits),
+/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
  * CN_EWINDOW, CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new), CN_EMODEL,
- * CN_EDEADLINE, CN_ENOMEM. */
+ * CN_EDEADLINE, CN_ENOMEM.
+ * Half of the queue is divided among the known tenants by weight (at least one request each); a
+ * tenant with less than its part waiting is never refused with CN_EQUEUE for what others have
+ * there. Beyond its part it may use all that leaves the other parts free: a single tenant the whole
+ * queue. Tenants too many for that (more than half of max_queue): none may have more waiting than
+ * is still free. */
 int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err);
 /* Takes effect in the next sch_iterate, before anything else. A stale id is ignored. */
 void sch_cancel(struct sch *s, uint64_t id);
@@ -189,7 +199,8 @@ bool sch_iterate(struct sch *s);
 /* When sch_iterate has something to do by the clock alone: ns, UINT64_MAX = never. Only meaningful
  * after sch_iterate returned false. */
 uint64_t sch_next_wake(const struct sch *s);
-/* Seconds after which a refused request might be accepted (for Retry-After), >= 1. */
+/* Seconds after which a refused request might be accepted (for Retry-After), 1 to 60: from how fast
+ * waiting requests were started lately. O(1); its clock is that of the last sch_iterate. */
 uint32_t sch_retry_after_s(const struct sch *s);
 
 struct sch_stats {

@@ -201,6 +201,7 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
     struct sim_req *r = req_of(s->user);
 
     if (r->ends) sim_fail(m, "rows for a request that has ended");
+    r->had_rows = true;
     if (s->n_sample > s->n_logits || s->n_logits > s->n_rows) sim_fail(m, "logits of a segment");
     for (uint32_t i = 0; i < s->n_rows; i++) {
         uint64_t pos = s->pos + i;

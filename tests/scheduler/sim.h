@@ -19,7 +19,7 @@ struct sim_req {
     struct sch_request spec;
     uint32_t prompt[SIM_MAX_LEN];
     uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
-    bool submitted, cancelled;
+    bool submitted, cancelled, had_rows;
     uint64_t cancel_iteration;
     uint32_t ends, choice_ends[SIM_MAX_CHOICES];
     enum sch_end reason, choice_reason[SIM_MAX_CHOICES];

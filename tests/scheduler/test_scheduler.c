@@ -66,14 +66,16 @@ static int refused(struct sim *m, struct sim_req *r)
 static void test_refusals(void **state)
 {
     struct sim_opts o = base_opts(1);
-    struct sch_tenant_opts two = {.max_concurrent = 2}, queue = {.max_queued = 1};
+    struct sch_tenant_opts two = {.max_concurrent = 1, .max_queued = 1},
+                           queue = {.max_queued = 1};
+    struct sch_stats st;
     struct sim m;
     struct sim_req *r;
 
     o.n_slabs = 4; /* 32 blocks = 512 tokens */
     o.context = 1000;
     o.sch.max_queue = 4;
-    o.sch.max_queue_tokens = 600;
+    o.sch.max_queue_tokens = 1200;
     sim_init(&m, &o);
     r = sim_req_new(&m, 0, 100, 901);
     assert_int_equal(refused(&m, r), CN_EWINDOW);
@@ -105,7 +107,10 @@ static void test_refusals(void **state)
     assert_int_equal(refused(&m, sim_req_new(&m, 3, 490, 5)), 0);
     m.n_reqs++;
     assert_int_equal(refused(&m, sim_req_new(&m, 3, 10, 5)), CN_EQUEUE); /* five would wait */
-    sim_iterate(&m);
+    do {
+        sim_iterate(&m);
+        sch_stats(m.sch, &st);
+    } while (st.waiting > 2);
     assert_int_equal(sim_submit(&m, sim_req_new(&m, 3, 10, 5)), 0);
     assert_true(sch_retry_after_s(m.sch) >= 1);
     finish(&m);

@@ -49,19 +49,22 @@ static struct sim_opts random_opts(uint64_t seed)
     if (sim_below(&d, 16) == 0) o.fail_launch = 30;
     if (sim_below(&d, 16) == 0) o.fail_collect = 30;
     if (sim_below(&d, 16) == 0) o.fail_row = 40;
-    if (sim_below(&d, 16) == 0) o.sch.max_queue = 3;
+    if (sim_below(&d, 8) == 0) o.sch.max_queue = 1 + sim_below(&d, 8);
+    if (sim_below(&d, 8) == 0) o.sch.max_queue_tokens = 1 + sim_below(&d, 200);
     return o;
 }
 
-static void set_tenants(struct sim *m, uint32_t n)
+static void set_tenants(struct sim *m, uint32_t n, uint32_t *limits)
 {
     for (uint32_t t = 0; t < n; t++) {
         struct sch_tenant_opts o = {.weight = 1 + sim_below(m, 4)};
 
         if (sim_below(m, 4) == 0)
             o.kv_reserve_bytes = m->o.slab_bytes * m->o.n_slabs / (2 + sim_below(m, 6)) / n;
-        if (sim_below(m, 8) == 0) o.max_concurrent = 1 + sim_below(m, 3);
+        if (sim_below(m, 3) == 0) o.max_concurrent = 1 + sim_below(m, 3);
+        if (sim_below(m, 6) == 0) o.max_queued = 1 + sim_below(m, 3);
         if (sim_below(m, 8) == 0) o.ceiling = SCH_NORMAL;
+        limits[t] = o.max_concurrent;
         cn_assert(sch_tenant_set(m->sch, t, &o) == 0);
     }
 }
@@ -119,6 +122,26 @@ static void meddle(struct sim *m)
     }
 }
 
+/* No tenant has more requests at work than it may: those that had a step and have not ended. */
+static void check_limits(struct sim *m, const uint32_t *limits, uint32_t n_tenants)
+{
+    uint32_t n[4][2] = {{0}};
+
+    for (uint32_t i = 0; i < m->n_reqs; i++) {
+        const struct sim_req *r = &m->reqs[i];
+        uint32_t ended = 0;
+
+        for (uint32_t c = 0; c < r->spec.n_choices; c++)
+            ended += r->choice_ends[c];
+        if (r->submitted && r->had_rows && ended < r->spec.n_choices)
+            n[r->spec.tenant][r->spec.class == SCH_BACKGROUND]++;
+    }
+    for (uint32_t t = 0; t < n_tenants; t++) {
+        if (limits[t] && (n[t][0] > limits[t] || n[t][1] > limits[t]))
+            sim_fail(m, "tenant %u runs %u and %u in the background", t, n[t][0], n[t][1]);
+    }
+}
+
 static void check_world(struct sim *m)
 {
     struct cn_error err;
@@ -147,12 +170,12 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     struct sim_opts o = random_opts(seed);
     struct sim m;
     struct sch_stats st;
-    uint32_t n_tenants, n, left;
+    uint32_t n_tenants, n, left, limits[4];
     bool failed;
 
     sim_init(&m, &o);
     n_tenants = 1 + sim_below(&m, 4);
-    set_tenants(&m, n_tenants);
+    set_tenants(&m, n_tenants, limits);
     n = 1 + sim_below(&m, 10);
     for (left = CN_MIN(n, max_reqs); left && !m.failed;) {
         uint32_t burst = sim_below(&m, 3) ? 1 : 1 + sim_below(&m, left);
@@ -162,6 +185,7 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
         for (uint32_t i = sim_below(&m, 6); i && !m.failed; i--) {
             sim_iterate(&m);
             check_cancelled(&m);
+            check_limits(&m, limits, n_tenants);
             meddle(&m);
             if (sim_below(&m, 3) == 0) check_world(&m);
             if (sim_below(&m, 6) == 0) m.clock += sim_below(&m, 50000000);
@@ -170,6 +194,7 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     for (uint32_t i = sim_below(&m, 40); i && !m.failed; i--) {
         sim_iterate(&m);
         check_cancelled(&m);
+        check_limits(&m, limits, n_tenants);
         meddle(&m);
         if (sim_below(&m, 3) == 0) check_world(&m);
     }

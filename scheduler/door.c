@@ -1,0 +1,182 @@
+/* The door: what is refused at once, each tenant's part of the queue, and who counts as waiting or
+ * started.
+ *
+ * Half of the queue is divided among all known tenants by weight, at least one request for each;
+ * the rest is for whoever comes first. A tenant with less than its part is never refused for what
+ * others have waiting: beyond its part a tenant is accepted only while the parts of all others
+ * still have room. A request is in the queue until its first start; preempted ones are not. */
+#include "scheduler/internal.h"
+
+#include <inttypes.h>
+
+/* ---- parts of the queue ---------------------------------------------------------------------- */
+
+static uint64_t unused(uint64_t part, uint64_t used)
+{
+    return part > used ? part - used : 0;
+}
+
+/* Anew when a tenant or a weight is new. */
+static void divide_queue(struct sch *s)
+{
+    uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, least = s->n_tenants <= half ? 1 : 0;
+    double weight = 0, n = (double)(half - least * s->n_tenants);
+
+    if (!s->parts_stale) return;
+    s->parts_stale = false;
+    s->kept = s->kept_tokens = 0;
+    for (uint32_t i = 0; i < s->n_tenants; i++)
+        weight += s->tenants[i]->opts.weight;
+    for (uint32_t i = 0; i < s->n_tenants; i++) {
+        struct sch_tenant *t = s->tenants[i];
+        double share = t->opts.weight / weight;
+
+        t->part = least ? 1 + (uint64_t)(n * share) : 0;
+        t->part_tokens = (uint64_t)((double)(s->o.max_queue_tokens / 2) * share);
+        s->kept += unused(t->part, t->n_queued);
+        s->kept_tokens += unused(t->part_tokens, t->queued_tokens);
+    }
+}
+
+static void count(struct sch *s, struct sch_tenant *t, uint64_t tokens, bool in)
+{
+    s->kept -= unused(t->part, t->n_queued);
+    s->kept_tokens -= unused(t->part_tokens, t->queued_tokens);
+    if (in) {
+        t->n_queued++;
+        t->queued_tokens += tokens;
+        s->n_queued++;
+        s->queued_tokens += tokens;
+    } else {
+        t->n_queued--;
+        t->queued_tokens -= tokens;
+        s->n_queued--;
+        s->queued_tokens -= tokens;
+    }
+    s->kept += unused(t->part, t->n_queued);
+    s->kept_tokens += unused(t->part_tokens, t->queued_tokens);
+}
+
+void sch_door_enter(struct sch *s, struct sch_req *r)
+{
+    count(s, r->tenant, r->spec.n_prompt, true);
+}
+
+static void count_started(struct sch *s, struct sch_req *r, bool in)
+{
+    struct sch_tenant *t = r->tenant;
+    uint32_t background = r->class == SCH_BACKGROUND;
+
+    t->n_started = in ? t->n_started + 1 : t->n_started - 1;
+    t->n_started_background =
+        in ? t->n_started_background + background : t->n_started_background - background;
+    if (t->opts.max_concurrent) sch_queue_sync(s, t);
+}
+
+void sch_door_start(struct sch *s, struct sch_req *r)
+{
+    count(s, r->tenant, r->spec.n_prompt, false);
+    r->started = true;
+    count_started(s, r, true);
+    /* one that waited when the last one started: that is how fast the queue moves */
+    if (s->last_start_ns && r->usage.submitted_ns <= s->last_start_ns) {
+        double gap = (double)(s->now - s->last_start_ns);
+
+        s->start_gap_ns += (gap - s->start_gap_ns) * (s->start_gap_ns > 0 ? 0.05 : 1);
+    }
+    s->last_start_ns = s->now;
+}
+
+void sch_door_leave(struct sch *s, struct sch_req *r)
+{
+    if (r->started)
+        count_started(s, r, false);
+    else
+        count(s, r->tenant, r->spec.n_prompt, false);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+/* How many tokens prompt and output may have together: window, memory, and what was asked for. */
+int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
+                  struct cn_error *err)
+{
+    const struct sch_model *m = &s->models[r->model];
+    uint64_t fit = kv_space_max_tokens(m->o.space, r->tenant, m->chunk), need, have, rows;
+
+    if (r->n_prompt >= m->o.context)
+        return cn_fail(err, CN_EWINDOW,
+                       "the prompt has %" PRIu64 " tokens and the context window is %" PRIu64
+                       " tokens, of which at least one is for the answer",
+                       r->n_prompt, m->o.context);
+    if (r->max_new > m->o.context - r->n_prompt)
+        return cn_fail_param(err, CN_EWINDOW, "max_tokens",
+                             "%" PRIu64 " prompt tokens and %" PRIu64
+                             " output tokens are more than the context window of %" PRIu64,
+                             r->n_prompt, r->max_new, m->o.context);
+    /* the last token that is put out needs no block */
+    rows = r->n_prompt + (r->max_new ? r->max_new - 1 : 0);
+    if (rows > fit) {
+        kv_space_need(m->o.space, r->tenant, rows, m->chunk, &need, &have);
+        return cn_fail(err, CN_ENEVERFIT,
+                       "%" PRIu64 " tokens need %" PRIu64
+                       " slabs of KV memory and there are %" PRIu64 " (for %" PRIu64 " tokens)",
+                       rows, need, have, fit);
+    }
+    *max_new = r->max_new;
+    if (!r->max_new) *max_new = CN_MIN(m->o.context - r->n_prompt, fit - r->n_prompt + 1);
+    return 0;
+}
+
+/* Requests beyond its part; with more tenants than parts nobody may have more than is left. */
+static bool has_place(const struct sch *s, const struct sch_tenant *t)
+{
+    if (s->n_queued >= s->o.max_queue) return false;
+    if (t->n_queued < t->part) return true;
+    if (!t->part) return t->n_queued < s->o.max_queue - s->n_queued;
+    return s->n_queued + s->kept < s->o.max_queue;
+}
+
+static bool has_place_for(const struct sch *s, const struct sch_tenant *t, uint64_t tokens)
+{
+    uint64_t others = s->queued_tokens + s->kept_tokens - unused(t->part_tokens, t->queued_tokens);
+
+    if (t->n_queued == 0 || t->queued_tokens + tokens <= t->part_tokens) return true;
+    return others <= s->o.max_queue_tokens && tokens <= s->o.max_queue_tokens - others;
+}
+
+int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
+                    struct cn_error *err)
+{
+    enum sch_class class = CN_MAX(r->class, t->opts.ceiling);
+    uint32_t runs = tenant_started(t, class), most = t->opts.max_concurrent;
+    uint32_t may_start = most > runs ? most - runs : 0;
+
+    divide_queue(s);
+    if (t->opts.max_queued && t->n_queued >= (uint64_t)t->opts.max_queued + may_start)
+        return cn_fail(err, CN_ERATE, "%u requests of this tenant are waiting, its limit",
+                       t->n_queued);
+    if (!has_place(s, t))
+        return cn_fail(err, CN_EQUEUE,
+                       "the queue is full: %" PRIu64 " of %u requests wait, %u of this tenant",
+                       s->n_queued, s->o.max_queue, t->n_queued);
+    if (!has_place_for(s, t, r->n_prompt))
+        return cn_fail(err, CN_EQUEUE,
+                       "the queue is full: %" PRIu64 " of %" PRIu64
+                       " prompt tokens wait, %" PRIu64 " of this tenant",
+                       s->queued_tokens, s->o.max_queue_tokens, t->queued_tokens);
+    return 0;
+}
+
+/* When an eighth of the queue has started (not one alone: all that were refused come again), or as
+ * long as nothing has started. Before that was ever seen: when all prompts are computed. */
+uint32_t sch_retry_after_s(const struct sch *s)
+{
+    double ns = s->start_gap_ns * (1 + (double)s->n_queued / 8), sec;
+
+    if (ns == 0) ns = (double)s->queued_tokens * s->stats.step_row_ns;
+    if (s->n_queued && s->last_start_ns)
+        ns = CN_MAX(ns, (double)(s->now - s->last_start_ns));
+    sec = ns / 1e9;
+    return sec < 1 ? 1 : sec >= 60 ? 60 : (uint32_t)sec + 1;
+}
