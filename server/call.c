@@ -28,7 +28,9 @@ void srv_call_free(struct srv_call *c)
 int srv_call_parse(struct srv_call *c)
 {
     if (c->root) return 0;
-    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->root, &c->err);
+    c->json_left = SRV_JSON_WEIGHT;
+    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json_left, &c->root,
+                            &c->err);
     if (!rc) cn_buf_fini(&c->body);
     return rc;
 }
@@ -73,11 +75,11 @@ static int work(struct srv_call *c)
     if (rc) return rc;
     switch (c->op) {
     case SRV_OP_CHAT:
-        if ((rc = srv_sampling_read(c))) return rc;
-        return srv_chat_prompt(c);
+        if ((rc = srv_sampling_read(c)) || (rc = srv_chat_prompt(c))) return rc;
+        return srv_window_check(c);
     case SRV_OP_TEXT:
-        if ((rc = srv_sampling_read(c))) return rc;
-        return srv_text_prompts(c);
+        if ((rc = srv_sampling_read(c)) || (rc = srv_text_prompts(c))) return rc;
+        return srv_window_check(c);
     case SRV_OP_TOKENIZE:
         return srv_tokenize_answer(c);
     case SRV_OP_DETOKENIZE:

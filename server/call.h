@@ -43,6 +43,7 @@ struct srv_call {
     enum rt_priority ceiling; /* of the tenant */
     struct cn_buf body;
     json_t *root;        /* the parsed body; NULL: not parsed yet */
+    size_t json_left;    /* of SRV_JSON_WEIGHT, for JSON within the body's strings */
     struct srv_params p; /* its JSON members are borrowed from root, and gone with it */
     uint64_t received_ns;
     int64_t header_deadline_ms; /* 0 = none */
@@ -60,6 +61,7 @@ struct srv_call {
     size_t n_stop_ids;
     uint32_t n, best_of; /* choices answered, choices generated */
     uint64_t max_tokens; /* 0 = up to the window */
+    const char *max_name; /* the field that set max_tokens; NULL when the client did not */
     bool echo_only;      /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
@@ -91,5 +93,7 @@ int srv_text_prompts(struct srv_call *c);      /* prompts.c: `prompt` in its fou
 int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
 int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text */
+/* sampling.c: the window holds every prompt and what was asked for after it. */
+int srv_window_check(struct srv_call *c);
 
 #endif

@@ -8,6 +8,7 @@
 
 struct at {
     size_t message;
+    size_t *json_left;
     struct cn_error *err;
 };
 
@@ -67,7 +68,11 @@ static int open_arguments(json_t *call, const struct at *at)
     if (!json_is_string(json_object_get(function, "name")))
         return bad(at, CN_ETYPE, "tool_calls", "must hold functions with a name");
     if (!json_is_string(text)) return 0;
-    if (srv_json_parse(json_string_value(text), json_string_length(text), &value, NULL)) return 0;
+    int rc = srv_json_parse(json_string_value(text), json_string_length(text), at->json_left,
+                            &value, NULL);
+    if (rc == CN_ELIMIT) return bad(at, rc, "tool_calls", "hold too many values");
+    if (rc == CN_ENOMEM) return cn_fail(at->err, rc, "out of memory");
+    if (rc) return 0;
     if (json_object_set_new(function, "arguments", value))
         return cn_fail(at->err, CN_ENOMEM, "out of memory");
     return 0;
@@ -124,7 +129,7 @@ static int check_message(json_t *m, const struct at *at)
 
 static int check_messages(struct srv_call *c)
 {
-    struct at at = {.err = &c->err};
+    struct at at = {.json_left = &c->json_left, .err = &c->err};
     json_t *m;
     int rc;
 

@@ -19,11 +19,24 @@ static void head_free(struct srv_head *h)
     free(h);
 }
 
+uint64_t srv_body_take(struct srv_conn *c)
+{
+    uint64_t n = c->body_charge;
+
+    c->body_charge = 0;
+    return n;
+}
+
+void srv_body_give(struct srv_http *h, uint32_t tenant, uint64_t n)
+{
+    h->body_held -= n;
+    if (h->tenant_held) h->tenant_held[tenant] -= n;
+}
+
 static void release_body(struct srv_conn *c)
 {
     cn_buf_fini(&c->body);
-    c->http->body_held -= c->body_budget;
-    c->body_budget = 0;
+    srv_body_give(c->http, c->tenant, srv_body_take(c));
 }
 
 static void request_fini(struct srv_conn *c)
@@ -152,15 +165,20 @@ static int on_value_complete(llhttp_t *p)
     return rc;
 }
 
-/* Room for this body within what all bodies may hold together. */
-static int reserve_body(struct srv_conn *c, uint64_t n)
+/* Bytes that came, never bytes announced. A tenant may hold as much as it leaves free, so that one
+ * takes at most half and each further one finds room; small bodies always have it, as the number of
+ * connections bounds what they come to. */
+static int charge_body(struct srv_conn *c, uint64_t n)
 {
     struct srv_http *h = c->http;
+    uint64_t left = h->body_held_max - CN_MIN(h->body_held, h->body_held_max);
+    uint64_t mine = h->tenant_held ? h->tenant_held[c->tenant] : h->body_held;
 
-    if (h->body_held + n > h->body_held_max)
+    if (c->body_charge + n > SRV_SMALL_BODY && (n > left || mine + n > left - n))
         return cn_fail(&c->err, CN_ENOMEM, "too many request bodies are being received");
     h->body_held += n;
-    c->body_budget += n;
+    if (h->tenant_held) h->tenant_held[c->tenant] += n;
+    c->body_charge += n;
     return 0;
 }
 
@@ -173,7 +191,7 @@ static int check_body(struct srv_conn *c)
                        c->http->limits.max_body);
     if (expect && strcasecmp(expect, "100-continue"))
         return cn_fail(&c->err, CN_EEXPECT, "the Expect header is not supported");
-    return reserve_body(c, c->parser.content_length);
+    return 0;
 }
 
 static int on_headers_complete(llhttp_t *p)
@@ -220,7 +238,7 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
     if (have > c->http->limits.max_body)
         return cn_fail(&c->err, CN_EBODY, "the body is longer than %zu bytes",
                        c->http->limits.max_body);
-    if (have > c->body_budget && reserve_body(c, have - c->body_budget)) return c->err.code;
+    if (charge_body(c, n)) return c->err.code;
     if (cn_buf_append(&c->body, at, n)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     return 0;
 }

@@ -17,6 +17,7 @@
 #define SRV_MAX_HEADERS    100
 #define SRV_MAX_CHUNK_EXT  4096
 #define SRV_MAX_PIPELINED  65536 /* bytes kept while an answer is open */
+#define SRV_SMALL_BODY     65536 /* bodies up to here have room however long the others are */
 #define SRV_LINGER_IDLE_NS (5 * 1000000000ull)
 #define SRV_LINGER_MAX_NS  (30 * 1000000000ull)
 
@@ -67,6 +68,8 @@ struct srv_http_handler {
     void (*on_sent)(void *ctx, struct srv_conn *c);
     /* A connection's memory was given back. */
     void (*on_closed)(void *ctx);
+    /* What Retry-After says with 429 and 503; NULL: one second. */
+    uint32_t (*retry_after_s)(void *ctx);
 };
 
 /* What all connections of a server share. */
@@ -78,6 +81,7 @@ struct srv_http {
     struct srv_conn *conns;
     size_t n_conns;
     uint64_t body_held, body_held_max; /* bytes of all bodies at once */
+    uint64_t *tenant_held;             /* of each tenant; NULL: they are not told apart */
     bool draining;                     /* every answer closes */
     int64_t date_s;
     char date[32];
@@ -97,7 +101,7 @@ struct srv_conn {
     struct cn_buf body;
     struct cn_buf in;     /* bytes not parsed yet */
     struct cn_error err;  /* why the request at hand is refused */
-    uint64_t body_budget; /* this connection's part of http->body_held */
+    uint64_t body_charge; /* this connection's part of http->body_held */
     uint64_t since_ns;    /* start of the phase */
     uint64_t read_ns;     /* last byte read while lingering */
     uint64_t appended, stall_mark, stall_ns;
@@ -119,6 +123,10 @@ void srv_http_tick(struct srv_http *h, uint64_t now);
 void srv_http_drain(struct srv_http *h);
 /* Closes all of them now. on_gone comes for open answers. */
 void srv_http_close_all(struct srv_http *h);
+
+/* Bytes of a tenant's bodies: taken over from its connection, given back. */
+uint64_t srv_body_take(struct srv_conn *c);
+void srv_body_give(struct srv_http *h, uint32_t tenant, uint64_t n);
 
 /* ---- the request at hand ------------------------------------------------------------------- */
 

@@ -125,12 +125,15 @@ void srv_error_json(struct cn_buf *b, const struct cn_error *err)
 void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *extra)
 {
     int status = cn_err_info(err->code)->status;
+    const struct srv_http *h = c->http;
     struct cn_buf b;
-    char more[256];
+    char more[256], retry[40] = "";
 
+    if (status == 429 || status == 503)
+        snprintf(retry, sizeof retry, "Retry-After: %u\r\n",
+                 h->handler->retry_after_s ? h->handler->retry_after_s(h->ctx) : 1);
     snprintf(more, sizeof more, "%s%s%s", extra ? extra : "",
-             status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
-             status == 429 || status == 503 ? "Retry-After: 1\r\n" : "");
+             status == 401 ? "WWW-Authenticate: Bearer\r\n" : "", retry);
     cn_buf_init(&b, 0);
     srv_error_json(&b, err);
     srv_conn_answer(c, status, "application/json", b.data, b.len, more);

@@ -56,6 +56,7 @@ struct srv {
     struct srv_req *reqs; /* all of them */
     size_t n_reqs, n_jobs;
     uint32_t *tenant_reqs; /* requests of each tenant */
+    uint64_t *tenant_held; /* bytes of each tenant's bodies */
     struct cn_buf frame;   /* scratch: one SSE frame */
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */

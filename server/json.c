@@ -2,10 +2,7 @@
 
 #include <string.h>
 
-/* What a parsed body may weigh, in units of about 40 bytes: a scalar 1, an array 4, an object 8. */
-#define MAX_WEIGHT (1u << 20)
-
-int srv_json_scan(const char *data, size_t n, struct cn_error *err)
+int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err)
 {
     unsigned depth = 0;
     size_t weight = 1;
@@ -36,15 +33,16 @@ int srv_json_scan(const char *data, size_t n, struct cn_error *err)
         default:
             break;
         }
-        if (weight > MAX_WEIGHT) return cn_fail(err, CN_ELIMIT, "the body holds too many values");
+        if (weight > *left) return cn_fail(err, CN_ELIMIT, "the body holds too many values");
     }
+    *left -= CN_MIN(weight, *left);
     return 0;
 }
 
-int srv_json_parse(const char *data, size_t n, json_t **out, struct cn_error *err)
+int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struct cn_error *err)
 {
     json_error_t e;
-    int rc = srv_json_scan(data, n, err);
+    int rc = srv_json_scan(data, n, left, err);
 
     if (rc) return rc;
     if (n == 0) return cn_fail(err, CN_EJSON, "the body is empty; a JSON object is expected");

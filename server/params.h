@@ -5,6 +5,8 @@
 
 #include "server/json.h"
 
+#define SRV_MAX_DEADLINE_MS 864000000 /* of deadline_ms and X-Deadline-Ms */
+
 enum srv_endpoint { SRV_EP_CHAT = 1, SRV_EP_TEXT = 2, SRV_EP_TOK = 4, SRV_EP_DETOK = 8 };
 
 #define SRV_CTYPE_BOOL bool

@@ -2,6 +2,7 @@
  * table of slots. */
 #include "server/request.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +56,13 @@ static struct srv_req *slot_find(const struct srv *s, uint64_t id, uint32_t *sub
 /* ---- records
  * ------------------------------------------------------------------------------------- */
 
+/* The body is gone: its room is the tenant's next one's. */
+static void give_body(struct srv_req *q)
+{
+    srv_body_give(&q->srv->http, q->tenant, q->body_charge);
+    q->body_charge = 0;
+}
+
 static void req_free(struct srv_req *q)
 {
     struct srv *s = q->srv;
@@ -66,6 +74,8 @@ static void req_free(struct srv_req *q)
     if (q->next) q->next->prev = q->prev;
     s->n_reqs--;
     s->tenant_reqs[q->tenant]--;
+    give_body(q);
+    srv_req_log(q);
     srv_out_choices_free(q);
     srv_call_free(q->call);
     free(q->subs);
@@ -118,7 +128,10 @@ static void cancel(struct srv_req *q)
 
 void srv_req_gone(struct srv_req *q)
 {
-    if (q->conn) q->conn->user = NULL;
+    if (q->conn) {
+        q->conn->user = NULL;
+        q->code = CN_ECANCELLED;
+    }
     q->conn = NULL;
     cancel(q);
     release(q);
@@ -131,6 +144,7 @@ static void fail_answer(struct srv_req *q, const struct cn_error *err)
 
     cancel(q);
     if (!c) return;
+    q->code = err->code;
     if (q->begun) {
         srv_sse_fail(q, err);
         return;
@@ -164,11 +178,27 @@ static int check_tenant(struct srv *s, uint32_t tenant, struct cn_error *err)
     return cn_fail(err, CN_ERATE, "the limit of requests at once is reached");
 }
 
-static void set_call(struct srv_req *q, enum srv_op op)
+/* X-Deadline-Ms: as strict, and within the same bounds, as the body's deadline_ms. */
+static int read_deadline(const char *s, int64_t *ms, struct cn_error *err)
+{
+    int64_t v = 0;
+
+    *ms = 0;
+    if (!s) return 0;
+    for (const char *p = s; *p >= '0' && *p <= '9' && v <= SRV_MAX_DEADLINE_MS; s = ++p)
+        v = v * 10 + (*p - '0');
+    if (*s || v < 1 || v > SRV_MAX_DEADLINE_MS)
+        return cn_fail_param(err, CN_ERANGE, "X-Deadline-Ms",
+                             "X-Deadline-Ms must be an integer between 1 and %d",
+                             SRV_MAX_DEADLINE_MS);
+    *ms = v;
+    return 0;
+}
+
+static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
 {
     struct srv *s = q->srv;
     struct srv_call *call = q->call;
-    const char *deadline = srv_conn_header(q->conn, SRV_H_deadline_ms);
 
     call->env = &s->text;
     call->op = op;
@@ -176,9 +206,9 @@ static void set_call(struct srv_req *q, enum srv_op op)
                         ? (enum rt_priority)s->cfg->tenants[q->tenant].priority
                         : RT_NORMAL;
     call->received_ns = cn_now_ns();
-    call->header_deadline_ms = deadline ? strtoll(deadline, NULL, 10) : 0;
-    if (call->header_deadline_ms < 0) call->header_deadline_ms = 0;
-    call->body = q->conn->body; /* moved; its budget is the connection's until the answer is done */
+    call->header_deadline_ms = deadline_ms;
+    call->body = q->conn->body; /* moved, with what it is charged */
+    q->body_charge = srv_body_take(q->conn);
     cn_buf_init(&q->conn->body, 0);
     call->job.tenant = q->tenant;
     call->job.cost = call->body.len + 1;
@@ -198,8 +228,10 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 {
     struct cn_error err = {0};
     struct srv_req *q = NULL;
+    int64_t deadline_ms;
 
-    if (check_tenant(s, tenant, &err)) {
+    if (read_deadline(srv_conn_header(c, SRV_H_deadline_ms), &deadline_ms, &err) ||
+        check_tenant(s, tenant, &err)) {
         srv_conn_error(c, &err, NULL);
         return;
     }
@@ -208,7 +240,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
         srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
         return;
     }
-    set_call(q, op);
+    set_call(q, op, deadline_ms);
     int rc = 0;
     if (q->call->body.len <= PARSE_ON_LOOP && srv_call_parse(q->call)) {
         rc = q->call->err.code;
@@ -226,6 +258,14 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 /* ---- to the runtime
  * ------------------------------------------------------------------------------ */
 
+/* The runtime has one name for what holds the prompt; each endpoint has its own. */
+static void name_prompt(const struct srv_req *q, struct cn_error *err)
+{
+    if (!strcmp(err->param, "messages") || !strcmp(err->param, "prompt"))
+        snprintf(err->param, sizeof err->param, "%s",
+                 q->call->op == SRV_OP_CHAT ? "messages" : "prompt");
+}
+
 /* Parts that were not submitted will get no END. */
 static void submit_done(struct srv_req *q)
 {
@@ -236,10 +276,12 @@ static void submit_done(struct srv_req *q)
         q->n_live--;
         slot_give(q->srv, q->subs[i].slot);
     }
-    if (q->cancelled)
+    if (q->cancelled) {
         cancel_subs(q); /* what was submitted after the first cancel */
-    else if (c->err.code)
+    } else if (c->err.code) {
+        name_prompt(q, &c->err);
         fail_answer(q, &c->err);
+    }
 }
 
 /* A slot for each part, so that events find it whenever they come. */
@@ -361,6 +403,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         struct cn_error err = {.code = e->code};
         memcpy(err.param, e->param, sizeof err.param);
         memcpy(err.message, e->message, sizeof err.message);
+        name_prompt(q, &err);
         fail_answer(q, &err);
     } else if (q->conn && !q->n_live) {
         if (q->stream)
@@ -400,9 +443,18 @@ static void on_prompt(struct srv_req *q, uint32_t sub, const struct rt_event *e)
     }
 }
 
+/* The head of a streamed answer waits until no part can be refused: a refusal has a status. */
+static void on_accepted(struct srv_req *q, uint32_t sub)
+{
+    if (q->subs[sub].accepted) return;
+    q->subs[sub].accepted = true;
+    if (++q->n_accepted == q->n_subs && q->stream) srv_sse_begin(q);
+}
+
 static void on_tokens(struct srv_req *q, uint32_t sub, struct srv_choice *c,
                       const struct rt_event *e)
 {
+    if (!q->first_ns && e->n_tokens) q->first_ns = cn_now_ns();
     echo_once(q, sub, c);
     if (!q->call->echo_only) srv_out_tokens(q, c, e);
     if (q->stream) srv_sse_choice(q, c, false);
@@ -422,7 +474,7 @@ static void on_event(struct srv *s, const struct rt_event *e)
     struct srv_choice *c = &q->choices[sub * q->call->best_of + e->choice];
     switch (e->kind) {
     case RT_EV_ACCEPTED:
-        if (q->stream) srv_sse_begin(q);
+        on_accepted(q, sub);
         break;
     case RT_EV_PROMPT:
         on_prompt(q, sub, e);

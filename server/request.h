@@ -31,7 +31,8 @@ struct srv_choice {
 /* One prompt: one request of the runtime. */
 struct srv_sub {
     uint32_t slot;
-    bool live; /* submitted, END not seen */
+    bool live;     /* submitted, END not seen */
+    bool accepted; /* it can not be refused any more */
     struct rt_usage usage;
 };
 
@@ -48,10 +49,13 @@ struct srv_req {
     bool stream, begun; /* a streamed answer; its head is out */
     bool paused;
     struct srv_sub *subs;
-    size_t n_subs, n_live;
+    size_t n_subs, n_live, n_accepted;
     struct srv_choice *choices; /* n_subs * best_of */
     size_t n_choices;
     uint64_t submitted_ns, wrote_ns, paused_ns;
+    uint64_t first_ns;    /* the first token; 0: none came */
+    uint64_t body_charge; /* what the body counts for, until a worker is done with it */
+    int code;             /* why it failed, 0: it did not */
     char id[40];
     int64_t created;
     struct rt_usage usage;
@@ -66,6 +70,11 @@ void srv_req_gone(struct srv_req *q);
 void srv_req_sent(struct srv_req *q);
 /* Ends the answer with an error, in whatever form is still possible, and cancels the rest. */
 void srv_req_fail(struct srv_req *q, const struct cn_error *err);
+
+/* ---- request_log.c ---------------------------------------------------------------------------- */
+
+/* One line about a request that is over: who, what, how it ended, how much. Never its text. */
+void srv_req_log(const struct srv_req *q);
 
 /* ---- sse.c -------------------------------------------------------------------------------------
  */

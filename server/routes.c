@@ -208,4 +208,11 @@ static void on_closed(void *ctx)
     srv_listen_resume(ctx);
 }
 
-const struct srv_http_handler srv_routes = {on_head, on_request, on_gone, on_sent, on_closed};
+static uint32_t retry_after_s(void *ctx)
+{
+    const struct srv *s = ctx;
+    return rt_retry_after_s(s->rt);
+}
+
+const struct srv_http_handler srv_routes = {on_head, on_request, on_gone,
+                                            on_sent, on_closed,  retry_after_s};

@@ -127,6 +127,7 @@ static int read_max_tokens(struct srv_call *c)
         return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at most %lld here", name,
                              (long long)limit);
     c->max_tokens = (uint64_t)max;
+    if (max) c->max_name = name;
     if (!newer && srv_given(p, SRV_P_max_tokens) && max == 0) {
         if (!p->echo) return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1", name);
         c->echo_only = true;
@@ -136,6 +137,30 @@ static int read_max_tokens(struct srv_call *c)
     }
     if (c->max_tokens && (uint64_t)p->min_tokens > c->max_tokens)
         return cn_fail_param(&c->err, CN_EINVAL, "min_tokens", "min_tokens is above %s", name);
+    return 0;
+}
+
+/* What a client asks for is refused, never cut: only a bound of the config's gives way to the
+ * window. */
+int srv_window_check(struct srv_call *c)
+{
+    const char *field = c->op == SRV_OP_CHAT ? "messages" : "prompt";
+    unsigned long long context = c->env->context;
+
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        unsigned long long n = c->prompts[i].n;
+        if (n >= context)
+            return cn_fail_param(&c->err, CN_EWINDOW, field,
+                                 "the prompt has %llu tokens; the context window of %llu tokens "
+                                 "must hold it and at least one more",
+                                 n, context);
+        if (c->max_name && c->max_tokens > context - n)
+            return cn_fail_param(&c->err, CN_EWINDOW, c->max_name,
+                                 "%s is %llu and the prompt has %llu tokens: together more than "
+                                 "the context window of %llu tokens; at most %llu are left",
+                                 c->max_name, (unsigned long long)c->max_tokens, n, context,
+                                 context - n);
+    }
     return 0;
 }
 
@@ -167,7 +192,11 @@ static int read_priority(struct srv_call *c)
     if (!s) return 0;
     for (int i = 0; i < 3; i++) {
         if (strcmp(s, names[i])) continue;
-        c->priority = (enum rt_priority)CN_MAX(i, (int)c->ceiling);
+        if (i < (int)c->ceiling)
+            return cn_fail_param(&c->err, CN_EINVAL, "priority",
+                                 "priority %s is above this tenant's highest, %s", s,
+                                 names[c->ceiling]);
+        c->priority = (enum rt_priority)i;
         return 0;
     }
     return cn_fail_param(&c->err, CN_EINVAL, "priority",

@@ -177,7 +177,8 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     cn_buf_init(&s->frame, 0);
     srv_http_init(&s->http, &srv_routes, s, s->metrics);
     s->tenant_reqs = cn_calloc(n, sizeof *s->tenant_reqs);
-    rc = s->tenant_reqs ? 0 : CN_ENOMEM;
+    s->tenant_held = s->http.tenant_held = cn_calloc(n, sizeof *s->tenant_held);
+    rc = s->tenant_reqs && s->tenant_held ? 0 : CN_ENOMEM;
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
@@ -290,6 +291,7 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
 void srv_free(struct srv *s)
 {
     if (!s) return;
+    s->rt = NULL; /* gone, if it was ever there */
     if (s->mail_ready && s->done_ready) srv_mail_clear(s);
     srv_listen_free(s);
     if (s->loop_ready) {
@@ -302,5 +304,6 @@ void srv_free(struct srv *s)
     cn_buf_fini(&s->frame);
     free(s->slots);
     free(s->tenant_reqs);
+    free(s->tenant_held);
     free(s);
 }

@@ -41,14 +41,6 @@ static void comment(struct srv_req *q, const char *text)
     q->wrote_ns = cn_now_ns();
 }
 
-void srv_sse_begin(struct srv_req *q)
-{
-    if (q->begun || !q->conn) return;
-    q->begun = true;
-    srv_conn_stream_begin(q->conn, type, headers);
-    comment(q, ": accepted\n\n");
-}
-
 static void set_paused(struct srv_req *q, bool paused)
 {
     if (q->paused == paused) return;
@@ -71,9 +63,8 @@ void srv_sse_drained(struct srv_req *q)
     set_paused(q, false);
 }
 
-void srv_sse_choice(struct srv_req *q, struct srv_choice *c, bool end)
+static void put_choice(struct srv_req *q, struct srv_choice *c, bool end)
 {
-    srv_sse_begin(q);
     if (!c->started && q->conn) {
         c->started = true;
         struct cn_buf *b = frame_begin(q);
@@ -92,6 +83,23 @@ void srv_sse_choice(struct srv_req *q, struct srv_choice *c, bool end)
         frame_end(q, b);
     }
     check_reader(q);
+}
+
+/* Until the head is out, choices collect: one prompt of several may be refused yet. */
+void srv_sse_choice(struct srv_req *q, struct srv_choice *c, bool end)
+{
+    if (q->begun) put_choice(q, c, end);
+}
+
+void srv_sse_begin(struct srv_req *q)
+{
+    if (q->begun || !q->conn) return;
+    q->begun = true;
+    srv_conn_stream_begin(q->conn, type, headers);
+    comment(q, ": accepted\n\n");
+    for (size_t i = 0; i < q->n_choices && q->conn; i++)
+        if (q->choices[i].dirty || q->choices[i].ended)
+            put_choice(q, &q->choices[i], q->choices[i].ended);
 }
 
 void srv_sse_finish(struct srv_req *q)

@@ -39,7 +39,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->priority = c->priority;
     out->n_prompt = p->n;
     out->n = c->best_of;
-    out->max_tokens = c->max_tokens > room ? room : c->max_tokens;
+    out->max_tokens = CN_MIN(c->max_tokens, room); /* the client's own is checked by now */
     out->sampling = c->sampling;
     out->include_stop = c->p.include_stop;
     out->special_tokens = !c->p.skip_special;

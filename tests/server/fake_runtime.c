@@ -403,6 +403,11 @@ const char *rt_fingerprint(const struct rt *r)
     return "fp_fake";
 }
 
+uint32_t rt_retry_after_s(const struct rt *r)
+{
+    return 7;
+}
+
 void rt_health(const struct rt *r, struct rt_health *out)
 {
     uint64_t now = cn_now_ns(), last = atomic_load(&((struct rt *)r)->progress_ns);

@@ -17,7 +17,8 @@ static int parse(const char *text, size_t n, struct cn_error *err)
 {
     json_t *root = NULL;
     memset(err, 0, sizeof *err);
-    int rc = srv_json_parse(text, n, &root, err);
+    size_t left = SRV_JSON_WEIGHT;
+    int rc = srv_json_parse(text, n, &left, &root, err);
     assert_int_equal(rc, err->code);
     assert_true((rc == 0) == (root != NULL));
     json_decref(root);
