@@ -110,6 +110,12 @@ static void set_default(const struct field *f, void *to)
         *(double *)to = f->def;
 }
 
+void srv_params_bounds(enum srv_param id, int64_t *low, int64_t *high)
+{
+    *low = fields[id].low;
+    *high = fields[id].high;
+}
+
 int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err)
 {
     memset(p, 0, sizeof *p);

@@ -5,8 +5,6 @@
 
 #include "server/json.h"
 
-#define SRV_MAX_DEADLINE_MS 864000000 /* of deadline_ms and X-Deadline-Ms */
-
 enum srv_endpoint { SRV_EP_CHAT = 1, SRV_EP_TEXT = 2, SRV_EP_TOK = 4, SRV_EP_DETOK = 8 };
 
 #define SRV_CTYPE_BOOL bool
@@ -36,6 +34,8 @@ static inline bool srv_given(const struct srv_params *p, enum srv_param id)
 {
     return p->given >> id & 1;
 }
+/* Lowest and highest value of an INT or NUM field. */
+void srv_params_bounds(enum srv_param id, int64_t *low, int64_t *high);
 /* Reads the fields of one endpoint. CN_ETYPE and CN_ERANGE name the field. */
 int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err);
 

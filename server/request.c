@@ -181,16 +181,17 @@ static int check_tenant(struct srv *s, uint32_t tenant, struct cn_error *err)
 /* X-Deadline-Ms: as strict, and within the same bounds, as the body's deadline_ms. */
 static int read_deadline(const char *s, int64_t *ms, struct cn_error *err)
 {
-    int64_t v = 0;
+    int64_t v = 0, low, high;
 
     *ms = 0;
     if (!s) return 0;
-    for (const char *p = s; *p >= '0' && *p <= '9' && v <= SRV_MAX_DEADLINE_MS; s = ++p)
-        v = v * 10 + (*p - '0');
-    if (*s || v < 1 || v > SRV_MAX_DEADLINE_MS)
+    srv_params_bounds(SRV_P_deadline_ms, &low, &high);
+    for (; *s >= '0' && *s <= '9' && v <= high; s++)
+        v = v * 10 + (*s - '0');
+    if (*s || v < low || v > high)
         return cn_fail_param(err, CN_ERANGE, "X-Deadline-Ms",
-                             "X-Deadline-Ms must be an integer between 1 and %d",
-                             SRV_MAX_DEADLINE_MS);
+                             "X-Deadline-Ms must be an integer between %lld and %lld",
+                             (long long)low, (long long)high);
     *ms = v;
     return 0;
 }

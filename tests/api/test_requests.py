@@ -234,3 +234,75 @@ def test_control_tokens_come_from_the_template_only(tiny):
     one = tiny.post("/tokenize", {"messages": [{"role": "user", "content": eos}]})[1]["count"]
     other = tiny.post("/tokenize", {"messages": [{"role": "user", "content": "xxxxx"}]})[1]["count"]
     assert one >= other - 5 + plain - 1
+
+
+@pytest.mark.parametrize("value", ["abc", "-5", "0", "1.5", "+5", "0x10", "5 6", "5ms", "864000001",
+                                   "9" * 19, "9" * 400, "1e3"])
+def test_deadline_header_is_an_integer(fake, value):
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        status, _, data = fake.http("POST", path, body, {"X-Deadline-Ms": value})
+        error = json.loads(data)["error"]
+        assert status == 400 and error["param"] == "X-Deadline-Ms", (value, error)
+        assert error["code"] == "out_of_range"
+
+
+def test_deadline_header_is_taken(fake, start):
+    assert fake.http("POST", "/v1/completions", TEXT, {"X-Deadline-Ms": "864000000"})[0] == 200
+    s = start(env={"CONIFER_FAKE_DELAY_US": "20000"})
+    status, _, data = s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 400},
+                             {"X-Deadline-Ms": "100"})
+    assert status == 504, data
+
+
+def test_nothing_asked_for_is_cut(fake):
+    """max_tokens is kept or refused, with the numbers; the prompt's field has the endpoint's name."""
+    window = fake.post("/tokenize", {"prompt": "x"})[1]["max_model_len"]
+    used = fake.post("/v1/completions", TEXT)[1]["usage"]["prompt_tokens"]
+    status, answer = fake.post("/v1/completions", {**TEXT, "max_tokens": window - used})
+    assert status == 200 and answer["usage"]["completion_tokens"] == window - used
+    error = refused(fake, "/v1/completions", {**TEXT, "max_tokens": window - used + 1}, "max_tokens")
+    assert error["code"] == "context_length_exceeded"
+    for number in (window, used, window - used, window - used + 1):
+        assert str(number) in error["message"]
+    refused(fake, "/v1/completions", {**TEXT, "prompt": ["hi", "hi there"], "max_tokens": window - used},
+            "max_tokens")
+    used = fake.post("/v1/chat/completions", CHAT)[1]["usage"]["prompt_tokens"]
+    for name in ("max_tokens", "max_completion_tokens"):
+        body = {"messages": CHAT["messages"], name: window - used}
+        assert fake.post("/v1/chat/completions", body)[1]["usage"]["completion_tokens"] == window - used
+        for more in (1, 10**6):
+            error = refused(fake, "/v1/chat/completions", {**body, name: window - used + more}, name)
+            assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_prompt_over_the_window(fake, n):
+    window = fake.post("/tokenize", {"prompt": "x"})[1]["max_model_len"]
+    for stream in (False, True):
+        error = refused(fake, "/v1/completions", {"prompt": [5] * (window + n), "stream": stream}, "prompt")
+        assert error["code"] == "context_length_exceeded"
+    text = {"messages": [{"role": "user", "content": "word " * 8 * window}]}
+    assert refused(fake, "/v1/chat/completions", text, "messages")["code"] == "context_length_exceeded"
+    assert refused(fake, "/v1/completions", {"prompt": "word " * 8 * window},
+                   "prompt")["code"] == "context_length_exceeded"
+
+
+def test_a_limit_of_the_config_gives_way_to_the_window(start):
+    s = start("--set", "limits.max_tokens=500")
+    status, answer = s.post("/v1/completions", {"prompt": [5] * 100})
+    assert status == 200 and answer["usage"]["completion_tokens"] == 412
+
+
+def test_priority_above_the_ceiling(fake):
+    error = refused(fake, "/v1/completions", {**TEXT, "priority": "interactive"}, "priority")
+    assert "normal" in error["message"]
+
+
+def test_json_within_json_counts(fake):
+    """tool_calls' arguments are parsed too: out of the same budget."""
+    def call(n, size):
+        one = {"type": "function", "function": {"name": "f", "arguments": '{"a":[0' + ",0" * size + "]}"}}
+        return {"messages": [{"role": "assistant", "tool_calls": [one] * n}]}
+    assert fake.post("/apply-template", call(2, 400000))[0] == 200
+    error = refused(fake, "/apply-template", call(3, 400000), "messages[0].tool_calls")
+    assert error["code"] == "limit_exceeded"

@@ -83,8 +83,49 @@ def test_a_refusal_has_its_status(start):
         assert b"200 OK" in c.recv(65536)
         for more in ({}, {"stream": True}):
             status, headers, data = s.http("POST", "/v1/completions", {"prompt": "abc", **more})
-            assert status == 429 and int(headers["Retry-After"]) >= 1
+            assert status == 429 and headers["Retry-After"] == "7"  # what the runtime says
             assert json.loads(data)["error"]["code"] == "queue_full"
+
+
+def test_one_refused_prompt_refuses_all(start):
+    """Of several prompts, the third finds the queue full: the answer has that status, streamed too,
+    and the others run no further."""
+    s = start(env={"CONIFER_FAKE_QUEUE": "2", "CONIFER_FAKE_DELAY_US": "20000"})
+    for stream in (False, True):
+        body = {"prompt": ["abc", "abd", "abe"], "max_tokens": 400, "stream": stream}
+        status, headers, data = s.http("POST", "/v1/completions", body)
+        assert status == 429 and headers["Content-Type"] == "application/json"
+        assert json.loads(data)["error"]["code"] == "queue_full"
+        s.wait_idle(seconds=2)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_refused_by_the_scheduler_before_the_head(start, stream):
+    """The whole daemon: one runs, one may wait, so that most of 16 prompts are refused, after some
+    were accepted. No 200 may go out before."""
+    s = start.real("--set", "scheduler.max_running=1", "--set", "scheduler.queue_requests=1")
+    body = {"prompt": [f"{i} prompt" for i in range(16)], "max_tokens": 200, "stream": stream,
+            "ignore_eos": True}
+    status, headers, data = s.http("POST", "/v1/completions", body)
+    assert status == 429 and int(headers["Retry-After"]) >= 1
+    assert json.loads(data)["error"]["code"] == "queue_full"
+    m = s.wait_idle(seconds=5)
+    assert m['conifer_kv_blocks{state="filling"}'] + m['conifer_kv_blocks{state="ready"}'] == 0
+
+
+def test_several_prompts_streamed(fake):
+    """All choices come, each whole, whichever was accepted first."""
+    prompts = ["abcdef", "ghijkl", "mnopqr"]
+    whole = fake.post("/v1/completions", {"prompt": prompts, "max_tokens": 5})[1]
+    status, _, data = fake.http("POST", "/v1/completions",
+                                {"prompt": prompts, "max_tokens": 5, "stream": True})
+    assert status == 200
+    events = sse(data)
+    assert events.pop() == "[DONE]"
+    for choice in whole["choices"]:
+        mine = [c for e in events for c in e["choices"] if c["index"] == choice["index"]]
+        assert "".join(c["text"] for c in mine) == choice["text"]
+        assert [c["finish_reason"] for c in mine if c["finish_reason"]] == ["length"]
 
 
 def test_error_in_the_midst(start):
