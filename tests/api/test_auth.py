@@ -148,6 +148,53 @@ def test_limit_of_a_tenant(start):
     assert s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 1}, bearer(ALPHA))[0] == 200
 
 
+def test_limit_of_a_tenant_of_the_daemon(start):
+    """Two run, one waits, five are refused; who waited is answered."""
+    import threading
+    text = config().replace("  - name: beta", "    max_concurrency: 2\n    max_queued: 1\n  - name: beta")
+    s = start.real(config=text)
+    gate = threading.Barrier(8)
+    got = []
+
+    def one(i):
+        body = {"prompt": f"{i} abc", "max_tokens": 480, "ignore_eos": True, "n": 4}
+        gate.wait()
+        got.append(s.http("POST", "/v1/completions", body, bearer(ALPHA)))
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(x[0] for x in got) == [200] * 3 + [429] * 5
+    for status, headers, data in got:
+        if status == 429:
+            assert int(headers["Retry-After"]) >= 1
+            assert json.loads(data)["error"]["code"] == "rate_limit_exceeded"
+        else:
+            assert json.loads(data)["usage"]["completion_tokens"] == 4 * 480
+    assert s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 1}, bearer(ALPHA))[0] == 200
+
+
+def test_log_line_of_a_request(start):
+    """Who, what, how it ended, how much; nothing that was said."""
+    import time
+    s = start.real(config=config())
+    secret = "unsayable words"
+    status, answer = s.post("/v1/completions", {"prompt": secret, "max_tokens": 3, "ignore_eos": True},
+                            headers=bearer(BETA))
+    assert status == 200
+    s.post("/v1/chat/completions", {"messages": [{"role": secret}]}, headers=bearer(ALPHA))
+    end = time.time() + 5
+    while s.text().count(" request tenant=") < 2 and time.time() < end:
+        time.sleep(0.02)
+    lines = [x for x in s.text().splitlines() if " request tenant=" in x]
+    used = answer["usage"]["prompt_tokens"]
+    assert (f"tenant=beta endpoint=/v1/completions model=llama3-gqa status=200 finish=length "
+            f"prompt_tokens={used} cached_tokens=0 completion_tokens=3 ttft_ms=") in lines[0]
+    assert "tenant=alpha endpoint=/v1/chat/completions" in lines[1] and "status=400" in lines[1]
+    assert "unsayable" not in s.text()
+
+
 def test_tenants_share_no_cache():
     from conftest import SERVER, Server, program, tiny_model
     s = Server(program(SERVER), tiny_model(), config=config())

@@ -8,7 +8,7 @@ import time
 import pytest
 from test_stream import post
 
-LONG = {"messages": [{"role": "user", "content": "tell me " * 20}], "max_tokens": 400,
+LONG = {"messages": [{"role": "user", "content": "tell me " * 20}], "max_tokens": 300,
         "ignore_eos": True, "temperature": 0}
 
 
@@ -91,17 +91,79 @@ def test_blocks_come_back(tiny, how, stream):
     assert in_use(m) == 0
 
 
-def test_random_aborts(tiny):
+PHASES = {
+    # 24 long prompts before it, one of which may run: it waits
+    "queued": ("--set", "scheduler.max_running=1"),
+    # a row a step: its prompt of some 160 tokens takes as many steps
+    "prefill": ("--set", "engine.max_batch_rows=1", "--set", "scheduler.max_running=1"),
+    "decode": (),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("how", ["fin", "rst"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_daemon_in_every_phase(start, phase, how, stream):
+    """The whole daemon: who leaves in this phase is cancelled there, and all is as it was."""
+    server = start.real(*PHASES[phase])
+    before = server.wait_idle(connections=1)
+    ahead = []
+    if phase == "queued":
+        for i in range(24):
+            ahead.append(server.connect())
+            ahead[-1].sendall(post("/v1/completions", {"prompt": f"{i}" + " ahead" * 60, "stream": True,
+                                                       "max_tokens": 120, "ignore_eos": True}))
+    s = server.connect()
+    s.sendall(post("/v1/completions", {"prompt": "tell me " * 20, "max_tokens": 300, "seed": 1,
+                                       "ignore_eos": True, "stream": stream}))
+    seen = wait_for_phase(server, phase, 1 + len(ahead))
+    leave(s, how)
+    for c in ahead:
+        leave(c, how)
+    m = server.wait_idle(seconds=10, connections=1)
+    cancelled = 'conifer_requests_total{result="cancelled"}'
+    ok = 'conifer_requests_total{result="ok"}'
+    if seen:
+        assert m[cancelled] >= 1
+    assert m[cancelled] + m[ok] == 1 + len(ahead)
+    assert in_use(m) == 0 and lent(m) == lent(before)
+    assert m["conifer_connections"] == before["conifer_connections"]
+
+
+def lent(m):
+    return m['conifer_kv_blocks{state="free"}'] + m['conifer_kv_blocks{state="cached"}']
+
+
+def wait_for_phase(server, phase, n):
+    """Waits until all n requests are in and one was seen in the phase; False when they were over
+    before one could look, as on a fast machine."""
+    made = "conifer_generated_tokens_total"
+    end = time.time() + 20
+    while time.time() < end:
+        m = server.metrics()
+        running, waiting = m["conifer_requests_running"], m["conifer_requests_waiting"]
+        done = m['conifer_requests_total{result="ok"}']
+        if done == n:
+            return False
+        if running + waiting + done < n:
+            continue
+        if (waiting >= 1 if phase == "queued" else
+                running == 1 and (m[made] == 0) == (phase == "prefill")):
+            return True
+    raise AssertionError(f"never {phase}: {m}")
+
+
+def test_random_aborts(start):
     """Mixed requests, each left at a random moment in a random way; then all is as it was."""
+    tiny = start.real()
     n = int(os.environ.get("CONIFER_ABORTS", "10000" if os.environ.get("CONIFER_LONG") else "400"))
     rng = random.Random(1)
     tiny.post("/v1/chat/completions", {**LONG, "max_tokens": 2})
-    start = tiny.wait_idle()
-    total = start['conifer_kv_blocks{state="free"}'] + start['conifer_kv_blocks{state="cached"}']
+    before = tiny.wait_idle(connections=1)
     live = []
     for i in range(n):
         kind = rng.randrange(40) % 5 if i % 20 == 0 else rng.randrange(4)
-        body = {"max_tokens": rng.choice([1, 8, 400]), "stream": rng.random() < 0.5,
+        body = {"max_tokens": rng.choice([1, 8, 300]), "stream": rng.random() < 0.5,
                 "ignore_eos": True, "n": rng.choice([1, 1, 3])}
         if kind < 2:
             text = f"request {rng.randrange(50)} " * rng.randrange(1, 20)
@@ -120,9 +182,10 @@ def test_random_aborts(tiny):
             leave(old, rng.choice(["fin", "rst"]))
     for _, s in live:
         leave(s, "rst")
-    m = tiny.wait_idle(seconds=60, connections=1 + 200)
-    assert in_use(m) == 0
-    assert m['conifer_kv_blocks{state="free"}'] + m['conifer_kv_blocks{state="cached"}'] == total
+    m = tiny.wait_idle(seconds=60, connections=1)
+    for gauge in ("conifer_connections", "conifer_requests_running", "conifer_requests_waiting"):
+        assert m[gauge] == before[gauge]
+    assert in_use(m) == in_use(before) == 0 and lent(m) == lent(before)
     answer = tiny.post("/v1/chat/completions", {**LONG, "max_tokens": 5})
     assert answer[0] == 200
 

@@ -12,7 +12,7 @@ from conftest import FAKE, SERVER, Server, program, sse, tiny_model
 from test_stream import dechunk, post
 
 
-def open_stream(s, n=10000):
+def open_stream(s, n=500):
     c = s.connect()
     c.sendall(post("/v1/completions", {"prompt": "abcdef", "max_tokens": n, "stream": True}))
     data = b""
@@ -119,6 +119,25 @@ def test_real_drain(start):
     assert b"[DONE]" in rest(c, data)
     c.close()
     s.stop(expect=0)
+
+
+def test_ready_after_a_silence(start):
+    """Time without work is no lack of progress: the first request after it is not stuck."""
+    s = start.real()
+    assert s.post("/v1/completions", {"prompt": "abc", "max_tokens": 2})[0] == 200
+    time.sleep(4)
+    c = s.connect()
+    c.sendall(post("/v1/completions", {"prompt": "abcdef", "max_tokens": 480, "stream": True, "n": 8,
+                                       "ignore_eos": True}))
+    seen = 0
+    end = time.time() + 2
+    while time.time() < end:
+        status, _, data = s.get("/health/ready")
+        assert status == 200, data
+        if s.metrics()["conifer_requests_running"]:
+            seen += 1
+    assert seen
+    c.close()
 
 
 def unix_get(path, request):
