@@ -3,10 +3,11 @@
  * nothing comes from the prefix cache. */
 #include "cli/cli.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { ROUNDS = 5, PROMPT_TOKENS = 512, NEW_TOKENS = 128, MOST = 1 << 24 };
 
 struct round {
     uint64_t first_ns, last_ns, tokens;
@@ -14,8 +15,8 @@ struct round {
 
 struct bench {
     struct cli_stack stack;
-    long rounds, prompt, tokens;
-    bool json;
+    uint64_t rounds, prompt, tokens;
+    bool json, prompt_given, tokens_given;
 };
 
 static void on_token(void *arg)
@@ -62,10 +63,8 @@ static int one_round(struct bench *b, double *ttft, double *prefill, double *dec
     struct round r = {0};
     struct cli_sink sink = {.arg = &r, .on_token = on_token};
     struct cli_result result;
-    struct rt_request q = {.n = 1,
-                           .n_prompt = (size_t)b->prompt,
-                           .max_tokens = (uint64_t)b->tokens,
-                           .priority = RT_INTERACTIVE};
+    struct rt_request q = {
+        .n = 1, .n_prompt = (size_t)b->prompt, .max_tokens = b->tokens, .priority = RT_INTERACTIVE};
 
     eng_sampling_defaults(&q.sampling);
     q.sampling.temperature = 0;
@@ -100,18 +99,21 @@ static int bench(struct bench *b, struct cn_error *err)
             cn_buf_puts(&out, "{\"model\":");
             cn_buf_json_str(&out, b->stack.name, strlen(b->stack.name));
             cn_buf_printf(&out,
-                          ",\"path\":\"%s\",\"prompt_tokens\":%ld,\"new_tokens\":%ld,"
-                          "\"rounds\":%ld,\"ttft_ms\":%.3f,\"prefill_tok_s\":%.2f,"
+                          ",\"path\":\"%s\",\"prompt_tokens\":%llu,\"new_tokens\":%llu,"
+                          "\"rounds\":%llu,\"ttft_ms\":%.3f,\"prefill_tok_s\":%.2f,"
                           "\"decode_tok_s\":%.2f}\n",
-                          rt_fingerprint(b->stack.rt), b->prompt, b->tokens, b->rounds, ttft,
+                          rt_fingerprint(b->stack.rt), (unsigned long long)b->prompt,
+                          (unsigned long long)b->tokens, (unsigned long long)b->rounds, ttft,
                           prefill, decode);
         } else {
             cn_buf_printf(&out,
-                          "%s: %ld prompt tokens, %ld new tokens, median of %ld\n"
+                          "%s: %llu prompt tokens, %llu new tokens, median of %llu\n"
                           "  time to first token  %9.1f ms\n"
                           "  prefill              %9.1f tok/s\n"
                           "  decode               %9.1f tok/s\n",
-                          b->stack.name, b->prompt, b->tokens, b->rounds, ttft, prefill, decode);
+                          b->stack.name, (unsigned long long)b->prompt,
+                          (unsigned long long)b->tokens, (unsigned long long)b->rounds, ttft,
+                          prefill, decode);
         }
         fwrite(out.data, 1, out.len, stdout);
         cn_buf_fini(&out);
@@ -120,17 +122,41 @@ static int bench(struct bench *b, struct cn_error *err)
     return rc;
 }
 
-static bool count(const char *s, long *out)
+/* What was asked for must fit; the defaults are made smaller for a small window, and that is said.
+ */
+static int fit(struct bench *b, const char *name)
 {
-    char *end;
-    long x = strtol(s, &end, 10);
+    uint64_t window = eng_model_info(rt_model(b->stack.rt))->context;
 
-    if (end == s || *end || x < 1 || x > 1000000) return false;
-    *out = x;
-    return true;
+    if (!b->prompt_given && b->prompt > window / 2) b->prompt = CN_MAX(1, window / 2);
+    if (!b->tokens_given && b->tokens > window / 4) b->tokens = CN_MAX(2, window / 4);
+    if (b->prompt + b->tokens > window)
+        return cli_usage(name,
+                         "--prompt-tokens %llu and --new-tokens %llu are more than the window of "
+                         "%llu tokens",
+                         (unsigned long long)b->prompt, (unsigned long long)b->tokens,
+                         (unsigned long long)window);
+    if ((!b->prompt_given && b->prompt < PROMPT_TOKENS) ||
+        (!b->tokens_given && b->tokens < NEW_TOKENS))
+        fprintf(stderr, "%s: the window is only %llu tokens: %llu of prompt and %llu new ones\n",
+                name, (unsigned long long)window, (unsigned long long)b->prompt,
+                (unsigned long long)b->tokens);
+    return 0;
 }
 
-int cli_bench(int argc, char **argv)
+static void help(void)
+{
+    printf("usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
+           "Time to first token, prefill and decode speed of one request at a time.\n\n"
+           "  --rounds N             the median of so many (%d)\n"
+           "  --prompt-tokens N      (%d)\n"
+           "  --new-tokens N         (%d)\n"
+           "  --json                 one JSON object instead of text\n%s",
+           ROUNDS, PROMPT_TOKENS, NEW_TOKENS, cli_model_help());
+}
+
+/* 0, or an exit code + 1. */
+static int read_options(struct bench *b, int argc, char **argv)
 {
     static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
                                             {"prompt-tokens", required_argument, NULL, 'p'},
@@ -138,51 +164,48 @@ int cli_bench(int argc, char **argv)
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
-    struct cn_error err = {0};
-    struct bench b = {.rounds = 5, .prompt = 512, .tokens = 128};
-    int opt, status = 0, rc = cli_stack_config(&b.stack, &argc, argv, &err);
+    int opt, bad = 0;
 
-    opterr = 0;
     optind = 0;
-    while (!rc && !status && (opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        bool ok = true;
+    while (!bad && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
         if (opt == 'h') {
-            printf("usage: conifer bench [MODEL] [--rounds N] [--prompt-tokens N] [--new-tokens N] "
-                   "[--json]\n\n%s",
-                   cfg_args_help());
-            cli_stack_close(&b.stack);
-            return 0;
+            help();
+            return 1;
         }
-        if (opt == 'j')
-            b.json = true;
-        else if (opt == 'r')
-            ok = count(optarg, &b.rounds);
-        else if (opt == 'p')
-            ok = count(optarg, &b.prompt);
-        else if (opt == 'n')
-            ok = count(optarg, &b.tokens);
-        else
-            ok = false;
-        if (!ok) status = cli_usage(argv[0], "%s does not fit here", argv[optind - 1]);
+        if (opt == '?') return 3;
+        if (opt == 'j') b->json = true;
+        if (opt == 'r') bad = cli_count(argv[0], "rounds", optarg, 1, 1000000, &b->rounds);
+        if (opt == 'p') {
+            bad = cli_count(argv[0], "prompt-tokens", optarg, 1, MOST, &b->prompt);
+            b->prompt_given = true;
+        }
+        if (opt == 'n') {
+            bad = cli_count(argv[0], "new-tokens", optarg, 2, MOST, &b->tokens);
+            b->tokens_given = true;
+        }
     }
-    if (!rc && !status && optind < argc) {
-        char flag[] = "--model", *args[] = {argv[0], flag, argv[optind], NULL};
-        int n = 3;
-        if (optind + 1 < argc)
-            status = cli_usage(argv[0], "one model is expected");
-        else
-            rc = cfg_from_args(&b.stack.cfg, &n, args, &err);
+    if (!bad && argc - optind + b->stack.model_given > 1)
+        bad = cli_usage(argv[0], "one model is expected");
+    return bad ? bad + 1 : 0;
+}
+
+int cli_bench(int argc, char **argv)
+{
+    struct cn_error err = {0};
+    struct bench b = {.rounds = ROUNDS, .prompt = PROMPT_TOKENS, .tokens = NEW_TOKENS};
+    int status = 0, rc = cli_stack_config(&b.stack, &argc, argv, &err);
+
+    if (!rc) {
+        int early = read_options(&b, argc, argv);
+        if (early) {
+            cli_stack_close(&b.stack);
+            return early - 1;
+        }
     }
-    if (!status && b.tokens < 2) status = cli_usage(argv[0], "--new-tokens must be at least 2");
-    if (!rc && !status) rc = cli_stack_open(&b.stack, &err);
-    if (!rc && !status) {
-        /* Small windows: half for the prompt, a quarter for the answer. */
-        long window =
-            (long)CN_MIN(eng_model_info(rt_model(b.stack.rt))->context, (uint64_t)1 << 30);
-        b.prompt = CN_MAX(1, CN_MIN(b.prompt, window / 2));
-        b.tokens = CN_MAX(2, CN_MIN(b.tokens, window / 4));
-        rc = bench(&b, &err);
-    }
+    if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
+    if (!rc) rc = cli_stack_open(&b.stack, &err);
+    if (!rc) status = fit(&b, argv[0]);
+    if (!rc && !status) rc = bench(&b, &err);
     if (rc) status = cli_error(argv[0], &err);
     cli_stack_close(&b.stack);
     return status;

@@ -7,6 +7,8 @@
 #include "config/config.h"
 #include "runtime/runtime.h"
 
+#include <getopt.h>
+
 #define CLI_VERSION CONIFER_VERSION /* from meson.build */
 
 /* Commands: argv[0] is the name to show in messages ("conifer run"); argv may be changed. */
@@ -34,6 +36,35 @@ void cli_progress_start(struct cli_progress *p);
 void cli_progress_update(void *arg, uint64_t done, uint64_t total);
 void cli_progress_end(struct cli_progress *p);
 
+/* ---- options.c ---------------------------------------------------------------------------------
+ */
+
+/* The next option of argv, wherever it stands in front of "--": its val, -1 at the end, '?' after
+ * saying what is wrong. -h is always there. Set optind to 0 before the first call; afterwards
+ * argv[optind..] is what is no option. */
+int cli_option(const char *name, int argc, char **argv, const struct option *options);
+/* The number that an option was given: 0, or 2 after naming the option and what it may be. */
+int cli_number(const char *name, const char *option, const char *text, double low, double high,
+               double *out);
+int cli_count(const char *name, const char *option, const char *text, uint64_t low, uint64_t high,
+              uint64_t *out);
+/* Help for the options that choose and load a model; static. */
+const char *cli_model_help(void);
+
+/* ---- model.c -----------------------------------------------------------------------------------
+ */
+
+/* Finds the file, saying what to do when there is none. */
+int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
+/* Whether the word is a GGUF file, or a name of the catalog or the models folder. */
+bool cli_names_model(const char *word);
+/* As --model WORD. */
+int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
+/* The catalog's line for a file, by its name and size; NULL when it has none. */
+const struct cfg_model *cli_catalog_of(const char *path);
+/* Says so when a longer window was asked for than the model has. */
+void cli_warn_context(const struct cfg *cfg, const struct eng_model *m);
+
 /* ---- stack.c: a model in this process, no sockets ----------------------------------------------
  */
 
@@ -44,6 +75,7 @@ struct cli_stack {
     struct rt *rt;
     struct cn_mailbox mail;
     bool mail_ready, cfg_ready;
+    bool model_given; /* by --model */
     uint64_t last_id;
 };
 /* Reads config and the options it knows out of argv; logs warnings and worse only. */
@@ -51,8 +83,6 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
 /* Finds and loads the model. */
 int cli_stack_open(struct cli_stack *s, struct cn_error *err);
 void cli_stack_close(struct cli_stack *s);
-/* Finds the file, saying what to do when there is none. */
-int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
 
 /* What a request does with its events; any may be NULL. */
 struct cli_sink {

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 int cli_key(int argc, char **argv)
 {
@@ -20,12 +21,25 @@ int cli_key(int argc, char **argv)
     }
     if (argc != 2 || strcmp(argv[1], "new")) return cli_usage(argv[0], "the command is: key new");
     srv_key_new(key, line);
-    printf("%s\n%s\n", key, line);
+    /* Standard output carries the two lines alone, for scripts; a person is told what they are. */
+    bool told = isatty(STDERR_FILENO), together = isatty(STDOUT_FILENO);
+    if (told && together) fprintf(stderr, "key (give it to the client, shown this once):\n");
+    printf("%s\n", key);
+    fflush(stdout);
+    if (told && together) fprintf(stderr, "config line (under a tenant's keys):\n");
+    printf("%s\n", line);
+    if (told && !together)
+        fprintf(stderr, "first line: the key, for the client; second: the line for conifer.yaml, "
+                        "under a tenant's keys\n");
     return 0;
 }
 
 int cli_version(int argc, char **argv)
 {
+    if (argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        puts("usage: conifer version");
+        return 0;
+    }
     if (argc > 1) return cli_usage(argv[0], "unexpected argument %s", argv[1]);
     printf("conifer %s\n", CLI_VERSION);
     return 0;

@@ -1,31 +1,21 @@
-/* conifer run: the whole stack in this process. Chat with history in a terminal, or one answer to
- * an argument or to standard input. Main thread; Ctrl-C stops the answer, at the prompt it ends the
- * chat. */
-#include "cli/cli.h"
+/* conifer run: the whole stack in this process. A chat in a terminal (chat.c), or one answer to an
+ * argument, to standard input, or to both. Main thread; Ctrl-C stops the answer. */
+#include "cli/run.h"
 
 #include <errno.h>
-#include <getopt.h>
-#include <jansson.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-struct run {
-    struct cli_stack stack;
-    struct eng_sampling sampling;
-    uint64_t max_tokens;
-    bool seeded, colour;
-    json_t *messages;
-    struct cn_buf answer; /* the one being written */
-};
+enum { LONGEST_ANSWER = 2048, STDIN_WAIT_MS = 2000 };
 
-static volatile sig_atomic_t interrupted;
+volatile sig_atomic_t cli_interrupted;
 
 static void on_interrupt(int signum)
 {
-    interrupted = 1;
+    cli_interrupted = 1;
 }
 
 static void catch_interrupts(void)
@@ -40,7 +30,7 @@ static void catch_interrupts(void)
 
 static void on_text(void *arg, const char *text, size_t n)
 {
-    struct run *r = arg;
+    struct cli_run *r = arg;
 
     cn_buf_append(&r->answer, text, n);
     fwrite(text, 1, n, stdout);
@@ -49,7 +39,7 @@ static void on_text(void *arg, const char *text, size_t n)
 
 static bool stopped(void *arg)
 {
-    return interrupted;
+    return cli_interrupted;
 }
 
 static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
@@ -59,7 +49,7 @@ static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
 
 /* The conversation as ids: through the template, or, for a model without one, its last text alone.
  */
-static int make_prompt(struct run *r, struct eng_ids *ids, struct cn_error *err)
+static int make_prompt(struct cli_run *r, struct eng_ids *ids, struct cn_error *err)
 {
     const struct eng_model *m = rt_model(r->stack.rt);
     const struct eng_vocab *v = eng_model_vocab(m);
@@ -85,14 +75,23 @@ static int make_prompt(struct run *r, struct eng_ids *ids, struct cn_error *err)
     return rc;
 }
 
-static int add_message(struct run *r, const char *role, const char *text, size_t n)
+int cli_run_add(struct cli_run *r, const char *role, const char *text, size_t n)
 {
     json_t *m = json_pack("{s:s, s:o}", "role", role, "content", json_stringn(text, n));
     return m && json_array_append_new(r->messages, m) == 0 ? 0 : CN_ENOMEM;
 }
 
-/* Answers the conversation as it stands, and adds the answer to it. */
-static int answer(struct run *r, struct cn_error *err)
+static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
+{
+    if (r->max_tokens && used->completion_tokens >= r->max_tokens)
+        fprintf(stderr, "(cut off at %llu tokens; --max-tokens sets the limit)\n",
+                (unsigned long long)r->max_tokens);
+    else
+        fprintf(stderr, "(cut off: the window of %llu tokens is full)\n",
+                (unsigned long long)eng_model_info(rt_model(r->stack.rt))->context);
+}
+
+int cli_run_answer(struct cli_run *r, struct cn_error *err)
 {
     struct cli_sink sink = {.arg = r, .on_text = on_text, .stopped = stopped};
     struct cli_result result;
@@ -109,7 +108,7 @@ static int answer(struct run *r, struct cn_error *err)
     q.n_prompt = ids.n;
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
     cn_buf_reset(&r->answer);
-    interrupted = 0;
+    cli_interrupted = 0;
     cli_stack_ask(&r->stack, &q, &sink, &result);
     if (r->answer.len && r->answer.data[r->answer.len - 1] != '\n') putchar('\n');
     fflush(stdout);
@@ -118,54 +117,12 @@ static int answer(struct run *r, struct cn_error *err)
     else if (result.code)
         return cn_fail(err, result.code, "%s", result.message);
     else if (result.finish == RT_FINISH_LENGTH)
-        fprintf(stderr, "(cut off: the limit is reached)\n");
-    return add_message(r, "assistant", r->answer.data ? r->answer.data : "", r->answer.len);
+        say_cut_off(r, &result.usage);
+    return cli_run_add(r, "assistant", r->answer.data ? r->answer.data : "", r->answer.len);
 }
 
-/* ---- a chat
- * -------------------------------------------------------------------------------------- */
-
-static void forget_last(struct run *r)
-{
-    json_array_remove(r->messages, json_array_size(r->messages) - 1);
-}
-
-static int chat(struct run *r)
-{
-    const char *bold = r->colour ? "\033[1m" : "", *plain = r->colour ? "\033[0m" : "";
-    char *line = NULL;
-    size_t cap = 0;
-
-    fprintf(stderr, "%s. Ctrl-C stops an answer; Ctrl-D or /bye ends, /new starts afresh.\n",
-            r->stack.name);
-    size_t keep = json_array_size(r->messages);
-    for (;;) {
-        struct cn_error err = {0};
-        printf("%s>>>%s ", bold, plain);
-        fflush(stdout);
-        interrupted = 0;
-        ssize_t n = getline(&line, &cap, stdin);
-        if (n < 0) break; /* the end of input, or Ctrl-C */
-        while (n && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            line[--n] = 0;
-        if (!n) continue;
-        if (!strcmp(line, "/bye") || !strcmp(line, "/exit")) break;
-        if (!strcmp(line, "/new")) {
-            while (json_array_size(r->messages) > keep)
-                forget_last(r);
-            continue;
-        }
-        n = (ssize_t)cn_utf8_valid_len(line, (size_t)n);
-        if (add_message(r, "user", line, (size_t)n)) break;
-        if (answer(r, &err)) {
-            cli_error("conifer run", &err);
-            forget_last(r);
-        }
-    }
-    putchar('\n');
-    free(line);
-    return 0;
-}
+/* ---- one question
+ * -------------------------------------------------------------------------------- */
 
 static int read_input(struct cn_buf *b)
 {
@@ -173,29 +130,50 @@ static int read_input(struct cn_buf *b)
     ssize_t n;
 
     while ((n = read(STDIN_FILENO, part, sizeof part)) > 0 ||
-           (n < 0 && errno == EINTR && !interrupted))
+           (n < 0 && errno == EINTR && !cli_interrupted))
         if (n > 0 && cn_buf_append(b, part, (size_t)n)) return CN_ENOMEM;
     while (b->len && b->data[b->len - 1] == '\n')
         b->len--;
     return n < 0 ? CN_EIO : 0;
 }
 
-static int one_shot(struct run *r, int n, char **words, struct cn_error *err)
+/* With an argument, a standard input that says nothing is more likely forgotten than meant. */
+static void wait_input(void)
 {
-    struct cn_buf text;
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+
+    if (poll(&p, 1, STDIN_WAIT_MS) == 0)
+        fprintf(stderr, "(waiting for the end of standard input, which is added to the prompt; "
+                        "</dev/null gives it none)\n");
+}
+
+/* The argument, an empty line, standard input: what there is of it. */
+static int one_shot(struct cli_run *r, const char *prompt, struct cn_error *err)
+{
+    struct cn_buf text, input;
     int rc = 0;
 
     cn_buf_init(&text, 64u << 20);
-    for (int i = 0; i < n; i++)
-        cn_buf_printf(&text, i ? " %s" : "%s", words[i]);
-    if (!n && (rc = read_input(&text))) cn_fail(err, rc, "standard input cannot be read");
+    cn_buf_init(&input, 64u << 20);
+    if (prompt) cn_buf_puts(&text, prompt);
+    if (!isatty(STDIN_FILENO)) {
+        if (prompt) wait_input();
+        if ((rc = read_input(&input)))
+            cn_fail(err, rc,
+                    rc == CN_ENOMEM ? "standard input is longer than 64 MiB"
+                                    : "standard input cannot be read");
+        if (text.len && input.len) cn_buf_puts(&text, "\n\n");
+        if (input.len) cn_buf_append(&text, input.data, input.len);
+        if (!rc && text.failed) rc = cn_fail(err, CN_EINVAL, "the prompt is longer than 64 MiB");
+    }
     if (!rc && !text.len) rc = cn_fail(err, CN_EINVAL, "there is no prompt");
     if (!rc && cn_utf8_valid_len(text.data, text.len) != text.len)
         rc = cn_fail(err, CN_EINVAL, "the prompt is not valid UTF-8");
-    if (!rc && (rc = add_message(r, "user", text.data, text.len)))
+    if (!rc && (rc = cli_run_add(r, "user", text.data, text.len)))
         cn_fail(err, rc, "out of memory");
-    if (!rc) rc = answer(r, err);
+    if (!rc) rc = cli_run_answer(r, err);
     cn_buf_fini(&text);
+    cn_buf_fini(&input);
     return rc;
 }
 
@@ -215,67 +193,135 @@ static const struct option options[] = {
 
 static void help(void)
 {
-    printf(
-        "usage: conifer run [options] [PROMPT]\n\n"
-        "Chats in the terminal; with a PROMPT, or one on standard input, answers it and ends.\n\n"
-        "  --system TEXT          system message\n"
-        "  --temperature T        0 takes the likeliest token (0.2)\n"
-        "  --top-p P  --top-k K   (1, off)\n"
-        "  --max-tokens N         longest answer (up to the window)\n"
-        "  --seed N               the same seed gives the same answer\n%s",
-        cfg_args_help());
+    printf("usage: conifer run [options] [MODEL] [PROMPT]\n\n"
+           "Chats in the terminal; with a PROMPT answers it and ends. Standard input that is no\n"
+           "terminal is the prompt, or is added to it.\n\n"
+           "  --system TEXT          system message\n"
+           "  --temperature T        0 to 2; 0 takes the likeliest token (0.2)\n"
+           "  --top-p P              the likeliest tokens of this much probability (0.9)\n"
+           "  --top-k K              the K likeliest tokens (0: off)\n"
+           "  --max-tokens N         longest answer (%d); 0: up to the window\n"
+           "  --seed N               the same seed gives the same answer (random)\n%s",
+           LONGEST_ANSWER, cli_model_help());
 }
 
-static bool number(const char *s, double *out)
+/* One option with a number: 0, or an exit code. */
+static int take_number(struct cli_run *r, const char *name, int opt)
 {
-    char *end;
-    *out = strtod(s, &end);
-    return end != s && !*end;
+    uint64_t n = 0;
+    double x = 0;
+    int bad = 0;
+
+    switch (opt) {
+    case 't':
+        bad = cli_number(name, "temperature", optarg, 0, 2, &x);
+        r->sampling.temperature = (float)x;
+        break;
+    case 'p':
+        bad = cli_number(name, "top-p", optarg, 0, 1, &x);
+        if (!bad && x <= 0)
+            bad = cli_usage(name, "--top-p %s: must be above 0 and at most 1", optarg);
+        r->sampling.top_p = (float)x;
+        break;
+    case 'k':
+        bad = cli_count(name, "top-k", optarg, 0, INT32_MAX, &n);
+        r->sampling.top_k = (uint32_t)n;
+        break;
+    case 'm':
+        bad = cli_count(name, "max-tokens", optarg, 0, 16777216, &r->max_tokens);
+        break;
+    case 'd':
+        bad = cli_count(name, "seed", optarg, 0, UINT64_MAX - 1, &r->sampling.seed);
+        r->seeded = true;
+        break;
+    }
+    return bad;
 }
 
 /* 0, or an exit code + 1. */
-static int read_options(struct run *r, int argc, char **argv)
+static int read_options(struct cli_run *r, int argc, char **argv)
 {
-    int opt;
-    double x;
+    int opt, bad;
 
-    opterr = 0;
     optind = 0;
-    while ((opt = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+    while ((opt = cli_option(argv[0], argc, argv, options)) != -1) {
         if (opt == 'h') {
             help();
             return 1;
         }
-        if (opt == '?') return cli_usage(argv[0], "unknown option %s", argv[optind - 1]) + 1;
+        if (opt == '?') return 3;
         if (opt == 's') {
             size_t n = strlen(optarg);
-            if (cn_utf8_valid_len(optarg, n) != n || add_message(r, "system", optarg, n))
+            if (cn_utf8_valid_len(optarg, n) != n || cli_run_add(r, "system", optarg, n))
                 return cli_usage(argv[0], "the system message is not valid UTF-8") + 1;
-            continue;
-        }
-        if (!number(optarg, &x) || (opt != 't' && x < 0))
-            return cli_usage(argv[0], "%s is not a number that fits here", optarg) + 1;
-        if (opt == 't') r->sampling.temperature = (float)x;
-        if (opt == 'p') r->sampling.top_p = (float)x;
-        if (opt == 'k') r->sampling.top_k = (uint32_t)CN_MIN(x, 2147483647.0);
-        if (opt == 'm') r->max_tokens = (uint64_t)CN_MIN(x, 1e12);
-        if (opt == 'd') {
-            r->sampling.seed = strtoull(optarg, NULL, 10);
-            r->seeded = true;
+        } else if ((bad = take_number(r, argv[0], opt))) {
+            return bad + 1;
         }
     }
     return 0;
 }
 
+/* [MODEL] [PROMPT]: one word is the prompt unless it names a model, and always behind "--".
+ * 0, or an exit code + 1. */
+static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
+{
+    int n = argc - optind;
+    char **words = argv + optind;
+    bool literal = optind > 1 && !strcmp(argv[optind - 1], "--");
+    struct cn_error err = {0};
+
+    *prompt = n ? words[n - 1] : NULL;
+    if (n > 2 || (n == 2 && r->stack.model_given))
+        return cli_usage(argv[0], "the prompt must be one argument: put it in quotes") + 1;
+    if (n == 2 && !cli_names_model(words[0]))
+        return cli_usage(argv[0],
+                         "\"%s\" is no model that is here: --model chooses one, and a prompt of "
+                         "several words takes quotes",
+                         words[0]) +
+               1;
+    if (n == 1 && (literal || r->stack.model_given || !cli_names_model(words[0]))) return 0;
+    if (n == 0) return 0;
+    if (n == 1) *prompt = NULL;
+    return cli_use_model(&r->stack.cfg, words[0], &err) ? cli_error(argv[0], &err) + 1 : 0;
+}
+
+/* A base model is told apart once: it does not chat. */
+static void say_kind(const struct cli_run *r)
+{
+    if (eng_model_template(rt_model(r->stack.rt))) return;
+    fprintf(stderr,
+            "%s has no chat template: it continues the text it is given, and neither chats nor "
+            "remembers%s.\n",
+            r->stack.name, json_array_size(r->messages) ? "; the system message is not used" : "");
+}
+
+static int run(struct cli_run *r, const char *name, const char *prompt)
+{
+    struct cn_error err = {0};
+    int rc = cli_stack_open(&r->stack, &err);
+
+    if (rc) return cli_error(name, &err);
+    if (eng_sampling_check(&r->sampling, eng_model_vocab(rt_model(r->stack.rt)), &err))
+        return cli_error(name, &err) + 1;
+    catch_interrupts();
+    r->colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    say_kind(r);
+    if (!prompt && isatty(STDIN_FILENO)) return cli_chat(r, name);
+    if (one_shot(r, prompt, &err)) return cli_error(name, &err);
+    return cli_interrupted ? 130 : 0;
+}
+
 int cli_run(int argc, char **argv)
 {
     struct cn_error err = {0};
-    struct run r = {0};
-    int rc = cli_stack_config(&r.stack, &argc, argv, &err), status = 0;
+    struct cli_run r = {.max_tokens = LONGEST_ANSWER};
+    char *prompt = NULL;
+    int rc = cli_stack_config(&r.stack, &argc, argv, &err), status;
 
     eng_sampling_defaults(&r.sampling);
-    /* For a person at a terminal: small models ramble at 1, the API's default. */
+    /* For a person at a terminal: small models ramble at 1 and 1, the API's defaults. */
     r.sampling.temperature = 0.2f;
+    r.sampling.top_p = 0.9f;
     cn_buf_init(&r.answer, 0);
     r.messages = json_array();
     if (!r.messages && !rc) rc = cn_fail(&err, CN_ENOMEM, "out of memory");
@@ -284,24 +330,9 @@ int cli_run(int argc, char **argv)
         status = 2;
     } else {
         int early = read_options(&r, argc, argv);
-        if (early) {
-            status = early - 1;
-            goto out;
-        }
+        if (!early) early = read_words(&r, argc, argv, &prompt);
+        status = early ? early - 1 : run(&r, argv[0], prompt);
     }
-    if (!rc && (rc = cli_stack_open(&r.stack, &err))) status = cli_error(argv[0], &err);
-    if (!rc && (rc = eng_sampling_check(&r.sampling, eng_model_vocab(rt_model(r.stack.rt)), &err)))
-        status = cli_error(argv[0], &err) + 1;
-    if (rc) goto out;
-    catch_interrupts();
-    r.colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
-    bool talk = optind == argc && isatty(STDIN_FILENO);
-    rc = talk ? chat(&r) : one_shot(&r, argc - optind, argv + optind, &err);
-    if (rc)
-        status = cli_error(argv[0], &err);
-    else if (!talk && interrupted)
-        status = 130;
-out:
     json_decref(r.messages);
     cn_buf_fini(&r.answer);
     cli_stack_close(&r.stack);

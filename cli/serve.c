@@ -2,9 +2,10 @@
 #include "cli/cli.h"
 #include "server/server.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void help(const char *name)
@@ -12,7 +13,7 @@ static void help(const char *name)
     printf("usage: %s [options]\n\n"
            "Serves a model over HTTP to OpenAI-compatible clients.\n\n%s"
            "  --check-config         check the settings and exit\n"
-           "  --help                 this text\n"
+           "  -h, --help             this text\n"
            "  --version              the version\n",
            name, cfg_args_help());
 }
@@ -52,6 +53,7 @@ static int serve(const struct cfg *cfg, const char *name)
                          .progress_arg = &progress};
     if (!rc) rc = rt_new(&ro, &rt, &err);
     cli_progress_end(&progress);
+    if (!rc) cli_warn_context(cfg, rt_model(rt));
     if (!rc) rc = srv_run(s, rt, &err);
     if (rc) cli_error(name, &err);
     if (rc == CN_EBUSY) _exit(1); /* the engine does not answer: its thread cannot be joined */
@@ -63,6 +65,25 @@ static int serve(const struct cfg *cfg, const char *name)
     return rc ? 1 : 0;
 }
 
+/* Whether the model that is asked for could be loaded. One of the catalog that was not fetched yet
+ * is worth a warning: settings are often checked before models arrive. */
+static int check_model(const struct cfg *cfg, const char *name)
+{
+    struct cn_error err = {0};
+    char *path = NULL, *model = NULL;
+    struct stat st;
+    int rc = cli_find_model(cfg, &path, &model, &err);
+
+    if (!rc && stat(path, &st)) rc = cn_fail(&err, CN_ENOENT, "model.path: there is no %s", path);
+    free(path);
+    free(model);
+    if (!rc) return 0;
+    if (cfg->model.path || (cfg->model.name && !cfg_catalog_find(cfg->model.name)))
+        return cli_error(name, &err);
+    fprintf(stderr, "%s: warning: %s\n", name, err.message);
+    return 0;
+}
+
 int cli_serve(int argc, char **argv)
 {
     static const struct option options[] = {{"check-config", no_argument, NULL, 'c'},
@@ -71,18 +92,19 @@ int cli_serve(int argc, char **argv)
                                             {NULL, 0, NULL, 0}};
     struct cn_error err = {0};
     struct cfg cfg;
-    bool check = false;
+    bool check = false, from_file = false;
     int opt, rc = cfg_init(&cfg, &err);
 
+    for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strncmp(argv[i], "--config", 8) && strchr("=", argv[i][8])) from_file = true;
     if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
     if (rc) {
         cli_error(argv[0], &err);
         cfg_fini(&cfg);
         return rc == CN_EIO || rc == CN_ENOMEM ? 1 : 2;
     }
-    opterr = 0;
     optind = 0;
-    while ((opt = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+    while ((opt = cli_option(argv[0], argc, argv, options)) != -1) {
         if (opt == 'c') {
             check = true;
             continue;
@@ -91,8 +113,6 @@ int cli_serve(int argc, char **argv)
             help(argv[0]);
         else if (opt == 'v')
             printf("conifer-server %s\n", CLI_VERSION);
-        else
-            cli_usage(argv[0], "unknown option %s", argv[optind - 1]);
         cfg_fini(&cfg);
         return opt == '?' ? 2 : 0;
     }
@@ -101,7 +121,10 @@ int cli_serve(int argc, char **argv)
     } else if (cfg_check(&cfg, &err)) {
         rc = cli_error(argv[0], &err) + 1;
     } else if (check) {
-        puts("the configuration is valid");
+        rc = check_model(&cfg, argv[0]);
+        if (!rc)
+            puts(from_file ? "the configuration is valid"
+                           : "no --config was given: the defaults are valid");
     } else {
         cfg_log_setup(&cfg);
         rc = serve(&cfg, argv[0]);

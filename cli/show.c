@@ -19,6 +19,8 @@ static int show(struct cli_stack *s, struct cn_error *err)
 
     cn_buf_init(&text, 0);
     if (!rc) rc = eng_model_describe(s->path, &opts, &text, err);
+    const struct cfg_model *known = rc ? NULL : cli_catalog_of(s->path);
+    if (known) printf("catalog name    %s\n", known->name);
     if (!rc) fwrite(text.data, 1, text.len, stdout);
     cn_buf_fini(&text);
     return rc;
@@ -26,25 +28,29 @@ static int show(struct cli_stack *s, struct cn_error *err)
 
 int cli_show(int argc, char **argv)
 {
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     struct cn_error err = {0};
     struct cli_stack s;
-    int rc = cli_stack_config(&s, &argc, argv, &err);
+    int opt, status = 0, rc = cli_stack_config(&s, &argc, argv, &err);
 
-    if (!rc && argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        puts("usage: conifer show MODEL.gguf|NAME [--context N] [--kv-type f16|q8_0]\n\n"
-             "Architecture, quantisation, context, and the memory it takes on this machine.");
-    } else if (!rc && argc == 2 && argv[1][0] != '-') {
-        char flag[] = "--model", *args[] = {argv[0], flag, argv[1], NULL};
-        int n = 3;
-        rc = cfg_from_args(&s.cfg, &n, args, &err);
-        if (!rc) rc = show(&s, &err);
-    } else if (!rc && argc == 1 && (s.cfg.model.path || s.cfg.model.name)) {
-        rc = show(&s, &err);
-    } else if (!rc) {
+    optind = 0;
+    while (!rc && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
+        if (opt == 'h')
+            puts("usage: conifer show MODEL.gguf|NAME [--context N] [--kv-type f16|q8_0]\n\n"
+                 "Architecture, quantisation, context, and the memory it takes on this machine.\n"
+                 "NAME is one of the catalog (tools/fetch_models.py --list) or the models folder.");
         cli_stack_close(&s);
-        return cli_usage(argv[0], "one model is expected");
+        return opt == 'h' ? 0 : 2;
     }
-    if (rc) cli_error(argv[0], &err);
+    int words = argc - optind;
+    if (rc)
+        ;
+    else if (words + s.model_given > 1 || (!words && !s.cfg.model.path && !s.cfg.model.name))
+        status = cli_usage(argv[0], "one model is expected");
+    else if (words)
+        rc = cli_use_model(&s.cfg, argv[optind], &err);
+    if (!rc && !status) rc = show(&s, &err);
+    if (rc) status = cli_error(argv[0], &err);
     cli_stack_close(&s);
-    return rc ? 1 : 0;
+    return status;
 }

@@ -8,22 +8,12 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
 {
     memset(s, 0, sizeof *s);
     s->cfg_ready = true;
+    for (int i = 1; i < *argc && strcmp(argv[i], "--"); i++)
+        if (!strcmp(argv[i], "--model") || !strncmp(argv[i], "--model=", 8)) s->model_given = true;
     int rc = cfg_init(&s->cfg, err);
     if (!rc) rc = cfg_set(&s->cfg, "log.level", "warn", err);
     if (!rc) rc = cfg_from_args(&s->cfg, argc, argv, err);
     if (!rc) cfg_log_setup(&s->cfg);
-    return rc;
-}
-
-int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err)
-{
-    int rc = cfg_model_file(cfg, path, name, err);
-
-    if (rc == CN_EMODEL && err) {
-        size_t n = strlen(err->message);
-        snprintf(err->message + n, sizeof err->message - n,
-                 " (./quickstart fetches the default model; --model takes a GGUF file too)");
-    }
     return rc;
 }
 
@@ -43,6 +33,7 @@ int cli_stack_open(struct cli_stack *s, struct cn_error *err)
                            .progress_arg = &progress};
     rc = rt_new(&opts, &s->rt, err);
     cli_progress_end(&progress);
+    if (!rc) cli_warn_context(&s->cfg, rt_model(s->rt));
     return rc;
 }
 

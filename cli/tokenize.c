@@ -2,7 +2,6 @@
 #include "cli/cli.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +69,17 @@ static int tokenize(const char *path, bool ids_only, bool special, struct cn_err
     return rc;
 }
 
+static void help(void)
+{
+    puts("usage: conifer tokenize MODEL.gguf|NAME [--ids] [--no-special] < TEXT\n\n"
+         "One line per token: its id, a tab, its text as a JSON string.\n\n"
+         "  --ids         only the ids, on one line\n"
+         "  --no-special  do not add what the vocabulary puts at the beginning and the end\n"
+         "  --model FILE|NAME, --config FILE, --set KEY=VALUE\n"
+         "                the model, said otherwise\n"
+         "  -h, --help    this text");
+}
+
 int cli_tokenize(int argc, char **argv)
 {
     static const struct option options[] = {{"ids", no_argument, NULL, 'i'},
@@ -77,28 +87,29 @@ int cli_tokenize(int argc, char **argv)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     struct cn_error err = {0};
+    struct cli_stack s;
     bool ids_only = false, special = true;
-    int opt;
+    int opt, status = 0, rc = cli_stack_config(&s, &argc, argv, &err);
 
-    opterr = 0;
-    while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (opt) {
-        case 'i':
-            ids_only = true;
-            break;
-        case 'n':
-            special = false;
-            break;
-        case 'h':
-            puts(
-                "usage: conifer tokenize MODEL.gguf [--ids] [--no-special] < TEXT\n\n"
-                "  --ids         only the ids, on one line\n"
-                "  --no-special  do not add what the vocabulary puts at the beginning and the end");
-            return 0;
-        default:
-            return cli_usage(argv[0], "unknown option %s", argv[optind - 1]);
-        }
+    optind = 0;
+    while (!rc && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
+        if (opt == 'i') ids_only = true;
+        if (opt == 'n') special = false;
+        if (opt != 'h' && opt != '?') continue;
+        if (opt == 'h') help();
+        cli_stack_close(&s);
+        return opt == 'h' ? 0 : 2;
     }
-    if (optind + 1 != argc) return cli_usage(argv[0], "one model file is expected");
-    return tokenize(argv[optind], ids_only, special, &err) ? cli_error(argv[0], &err) : 0;
+    int words = argc - optind;
+    if (rc)
+        ;
+    else if (words + s.model_given > 1 || (!words && !s.cfg.model.path && !s.cfg.model.name))
+        status = cli_usage(argv[0], "one model is expected");
+    else if (words)
+        rc = cli_use_model(&s.cfg, argv[optind], &err);
+    if (!rc && !status) rc = cli_find_model(&s.cfg, &s.path, &s.name, &err);
+    if (!rc && !status) rc = tokenize(s.path, ids_only, special, &err);
+    if (rc) status = cli_error(argv[0], &err);
+    cli_stack_close(&s);
+    return status;
 }

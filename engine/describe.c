@@ -48,7 +48,7 @@ static struct size count_of(uint64_t n)
 
 /* ---- what it is ------------------------------------------------------------------------------ */
 
-static void put_identity(const struct eng_model *m, struct cn_buf *out)
+static void put_identity(const struct eng_model *m, uint64_t asked, struct cn_buf *out)
 {
     const struct eng_model_info *i = &m->info;
     const struct eng_hparams *h = &m->builder.h;
@@ -63,7 +63,10 @@ static void put_identity(const struct eng_model *m, struct cn_buf *out)
     cn_buf_printf(out, "file            %s", size_of(i->file_bytes).text);
     if (m->g->n_shards > 1) cn_buf_printf(out, " in %u files", m->g->n_shards);
     cn_buf_printf(out, "\ncontext         %llu tokens", (unsigned long long)i->train_context);
-    if (i->context != i->train_context)
+    if (asked > i->train_context)
+        cn_buf_printf(out, "; %llu asked for is more than it was trained for",
+                      (unsigned long long)asked);
+    else if (i->context != i->train_context)
         cn_buf_printf(out, ", %llu asked for", (unsigned long long)i->context);
     cn_buf_printf(out, "\nvocabulary      %llu tokens\n", (unsigned long long)i->n_vocab);
     cn_buf_printf(out, "layers          %u, %u wide\n", i->n_layers, i->embd_dim);
@@ -182,16 +185,23 @@ static uint64_t tokens_in(const struct eng_model *m, const struct kv_need *need,
     return lo;
 }
 
+static struct size layers_of(uint32_t n)
+{
+    struct size s;
+    snprintf(s.text, sizeof(s.text), "KV, %u layer%s", n, n == 1 ? "" : "s");
+    return s;
+}
+
 static void put_kv(const struct eng_model *m, const struct kv_need *need, const char *type,
                    struct cn_buf *out)
 {
     if (need->full_layers)
-        cn_buf_printf(out, "  KV, %-3u layers  %10s  a token (%s)\n", need->full_layers,
+        cn_buf_printf(out, "  %-14s  %10s  a token (%s)\n", layers_of(need->full_layers).text,
                       size_of(need->full_token_bytes).text, type);
     if (need->window_layers)
-        cn_buf_printf(out, "  KV, %-3u layers  %10s  a token (%s), the last %llu only\n",
-                      need->window_layers, size_of(need->window_token_bytes).text, type,
-                      (unsigned long long)m->builder.h.window_tokens);
+        cn_buf_printf(out, "  %-14s  %10s  a token (%s), the last %llu only\n",
+                      layers_of(need->window_layers).text, size_of(need->window_token_bytes).text,
+                      type, (unsigned long long)m->builder.h.window_tokens);
 }
 
 static void put_memory(const struct eng_model *m, const struct eng_model_opts *opts,
@@ -249,7 +259,7 @@ int eng_model_describe(const char *path, const struct eng_model_opts *opts, stru
     int rc = eng_gguf_open(path, &g, err);
     if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
     if (!rc) {
-        put_identity(m, out);
+        put_identity(m, opts->prepare.max_context, out);
         rc = put_types(m, out);
         put_memory(m, opts, prepared(m, opts), out);
         if (rc || out->failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");

@@ -86,8 +86,8 @@ static int bind_tcp(struct srv *s, struct cn_error *err)
     snprintf(port, sizeof port, "%d", (int)s->cfg->server.port);
     int gai = getaddrinfo(s->cfg->server.host, port, &hints, &list);
     if (gai)
-        return cn_fail_param(err, CN_EINVAL, "server.host", "%s: %s", s->cfg->server.host,
-                             gai_strerror(gai));
+        return cn_fail_param(err, CN_EINVAL, "server.host", "cannot resolve %s: %s",
+                             s->cfg->server.host, gai_strerror(gai));
     for (struct addrinfo *ai = list; ai; ai = ai->ai_next) {
         if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6) continue;
         bool missing;

@@ -246,9 +246,10 @@ static void log_ready(const struct srv *s)
 {
     if (s->quiet) return;
     int port = srv_port(s);
+    bool v6 = strchr(s->cfg->server.host, ':') != NULL; /* in brackets, or it could not be opened */
     if (port)
-        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s:%d", rt_model_id(s->rt),
-               s->cfg->server.host, port);
+        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s%s%s:%d", rt_model_id(s->rt),
+               v6 ? "[" : "", s->cfg->server.host, v6 ? "]" : "", port);
     if (s->cfg->server.unix_socket)
         cn_log(CN_LOG_INFO, "server", "serving %s on %s", rt_model_id(s->rt),
                s->cfg->server.unix_socket);

@@ -37,7 +37,7 @@ PREFIX = {"base": "cn_", "config": "cfg_", "kvpool": "kv_", "kernels": "kr_", "e
           "cli": "cli_"}
 # header pattern -> the only folders that may include it
 LIBRARIES = {
-    r"curl/": ["cli"],
+    r"curl/|histedit\.h": ["cli"],
     r"uv\.h|uv/|llhttp\.h|sqlite3\.h|openssl/": ["server"],
     r"yaml\.h": ["config"],
     r"pcre2\.h|utf8proc\.h": ["engine/text"],

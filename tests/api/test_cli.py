@@ -7,11 +7,12 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
-from conftest import CONIFER, ORACLE, TEMPLATE, program, real_model_path, tiny_model
+from conftest import CONIFER, ORACLE, SERVER, Server, TEMPLATE, program, real_model_path, tiny_model
 
 
 def conifer(*args, stdin=b"", want=0, timeout=60):
@@ -31,8 +32,9 @@ def test_usage():
     assert b"usage" in conifer(want=2)
     assert b"usage" in conifer("--help")
     assert b"nonsense" in conifer("nonsense", want=2)
-    for command in ("run", "serve", "show", "bench", "tokenize", "key"):
+    for command in ("run", "serve", "show", "bench", "tokenize", "key", "version"):
         assert b"usage" in conifer(command, "--help")
+        assert conifer(command, "-h") == conifer(command, "--help")
         assert conifer(command, "--nonsense", want=2)
     assert re.fullmatch(rb"conifer \d+\.\d+\.\d+\n", conifer("version"))
 
@@ -89,6 +91,7 @@ def test_show():
     assert conifer("show", "--model", tiny_model()).decode().splitlines()[:5] == out.splitlines()[:5]
     assert conifer("show", "/nonexistent.gguf", want=1)
     assert conifer("show", want=2)
+    assert "99999 asked for" in conifer("show", tiny_model(), "--context", "99999").decode()
 
 
 def test_bench():
@@ -99,22 +102,89 @@ def test_bench():
     assert out["ttft_ms"] == pytest.approx(32000 / out["prefill_tok_s"], rel=0.01)
     assert b"decode" in conifer("bench", tiny_model(), "--rounds", "1", "--prompt-tokens", "8",
                                 "--new-tokens", "4")
-    assert conifer("bench", tiny_model(), "--rounds", "x", want=2)
+    assert b"--rounds x: not a number" in conifer("bench", tiny_model(), "--rounds", "x", want=2)
+    assert b"window" in conifer("bench", tiny_model(), "--prompt-tokens", "90000", want=2)
+
+
+def test_wrong_numbers_are_named():
+    for args, what in ((["--max-tokens", "x"], b"--max-tokens x: not a number"),
+                       (["--temperature", "3"], b"--temperature 3: must be from 0 to 2"),
+                       (["--top-p", "0"], b"above 0"), (["--seed", "-1"], b"not be negative"),
+                       (["--top-k"], b"--top-k needs a value"), (["-z"], b"unknown option -z"),
+                       (["--nonsense=1"], b"--nonsense")):
+        assert what in conifer("run", "hello", *args, want=2)
+
+
+def test_model_names(tmp_path, monkeypatch):
+    """A name of the models folder does wherever a file does; an unknown one is told what there is."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/tiny.gguf").symlink_to(pathlib.Path(tiny_model()).resolve())
+    monkeypatch.setenv("CONIFER_HOME", str(tmp_path))
+    assert conifer("tokenize", "tiny", "--ids", stdin=b"x") == \
+        conifer("tokenize", tiny_model(), "--ids", stdin=b"x")
+    assert b"llama" in conifer("show", "tiny")
+    for command in ("show", "tokenize", "bench"):
+        err = conifer(command, "nope", want=1)
+        assert b"nope" in err and b"tiny" in err and b"fetch_models.py --list" in err
+    assert b"defaults are valid" in conifer("serve", "--check-config")
+    out = subprocess.run([program(CONIFER), "serve", "--check-config"], capture_output=True, check=True)
+    assert b"warning" in out.stderr and b"smollm2-135m" in out.stderr
+    assert b"tiny" in conifer("serve", "--check-config", "--model", "nope", want=1)
+    (tmp_path / "c.yaml").write_text("model: {name: tiny}\n")
+    assert b"configuration is valid" in conifer("serve", "--check-config", "--config",
+                                                str(tmp_path / "c.yaml"))
+
+
+def test_context_beyond_training_is_told(template):
+    out = subprocess.run([program(CONIFER), "run", "--model", tiny_model(), "--chat-template", template,
+                          "--context", "99999", "--max-tokens", "2", "hello"], input=b"",
+                         capture_output=True, timeout=60, check=True)
+    assert b"99999" in out.stderr and b"trained for" in out.stderr
+
+
+def test_model_without_template(tmp_path):
+    data = pathlib.Path(tiny_model()).read_bytes()
+    assert data.count(b"tokenizer.chat_template") == 1
+    base = tmp_path / "base.gguf"
+    base.write_bytes(data.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX"))
+    out = subprocess.run([program(CONIFER), "run", "--model", str(base), "--max-tokens", "3", "hello"],
+                         input=b"", capture_output=True, timeout=60, check=True)
+    assert out.stderr.count(b"no chat template") == 1 and b"cut off at 3" in out.stderr
 
 
 def test_run_once(template):
     args = ["run", "--model", tiny_model(), "--chat-template", template, "--temperature", "0",
             "--max-tokens", "12"]
-    a = conifer(*args, "hello", "there")
+    a = conifer(*args, "hello there")
     assert a.endswith(b"\n") and len(a) > 1
-    assert conifer(*args, "hello there") == a
+    assert conifer("run", "hello there", *args[1:]) == a  # options may follow
+    assert conifer(*args, "--", "hello there") == a
+    assert conifer("run", tiny_model(), "hello there", *args[3:]) == a  # the model, unnamed
+    assert b"quotes" in conifer(*args, "hello", "there", want=2)
+    assert b"quotes" in conifer("run", "hello", "there", want=2)
+    assert conifer(*args, "--", "--seed") != a
     assert conifer(*args, stdin=b"hello there\n") == a  # not a terminal: standard input is the prompt
+    assert conifer(*args, "hello", stdin=b"there\n") == conifer(*args, stdin=b"hello\n\nthere") != a
     assert b"no prompt" in conifer(*args, want=1)
     assert b"\x1b" not in a
     seeded = [conifer(*args[:-4], "--max-tokens", "12", "--seed", s, "x") for s in ("1", "1", "2")]
     assert seeded[0] == seeded[1] != seeded[2]
     assert conifer(*args, "--temperature", "9", "x", want=2)
     assert conifer(*args, "\udcff" if False else b"\xff", want=1)
+
+
+def test_addresses(tmp_path):
+    (tmp_path / "c.yaml").write_text("tenants: [{name: a, keys: ['sha256:%s']}]\n" % ("0" * 64))
+    err = conifer("serve", "--model", tiny_model(), "--config", str(tmp_path / "c.yaml"), "--host",
+                  "foo.invalid", want=1)
+    assert b"cannot resolve foo.invalid" in err
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    s = Server(program(SERVER), tiny_model(), ["--host", "::1"])
+    assert f"http://[::1]:{s.port}" in s.text()
+    s.stop()
 
 
 def read_until(fd, what, seconds=20):
@@ -126,33 +196,101 @@ def read_until(fd, what, seconds=20):
     return data
 
 
-def test_run_chat(template):
-    """In a terminal: two turns, Ctrl-C stops an answer, the end of input ends the chat."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execv(program(CONIFER), ["conifer", "run", "--model", tiny_model(), "--chat-template",
-                                    template, "--temperature", "0", "--max-tokens", "20"])
-    try:
-        read_until(fd, b">>>")
-        os.write(fd, b"hello\n")
-        read_until(fd, b">>>")
-        os.write(fd, b"again\n")
-        read_until(fd, b">>>")
-        os.write(fd, b"/new\n")
-        read_until(fd, b">>>")
-        os.write(fd, b"\x04")
+class Terminal:
+    """`conifer run` in a terminal of its own."""
+
+    def __init__(self, *args, term="xterm"):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["TERM"] = term
+            os.execv(program(CONIFER), ["conifer", "run", *args])
+
+    def __enter__(self):
+        read_until(self.fd, b">>>")
+        return self
+
+    def __exit__(self, *exc):
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+    def send(self, keys, until=b">>>"):
+        os.write(self.fd, keys)
+        return read_until(self.fd, until)
+
+    def ends(self):
+        """Its exit status."""
         end = time.time() + 20
-        done = (0, 0)
-        while done[0] == 0 and time.time() < end:
-            done = os.waitpid(pid, os.WNOHANG)
-            time.sleep(0.05)
-        assert done[0] == pid and os.waitstatus_to_exitcode(done[1]) == 0
-        pid = 0
-    finally:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        os.close(fd)
+        while time.time() < end:
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    os.read(self.fd, 65536)
+                except OSError:
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError("it goes on")
+
+
+@pytest.fixture
+def echo_args(tmp_path):
+    """A template that fails with the message in the error: what the model would be sent is seen."""
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('<' + messages[-1].content + '>') }}")
+    return ["--model", tiny_model(), "--chat-template", str(tmp_path / "t.jinja")]
+
+
+def test_run_chat(template):
+    """In a terminal: two turns, the end of input ends the chat."""
+    for term in ("xterm", "dumb"):
+        with Terminal("--model", tiny_model(), "--chat-template", template, "--temperature", "0",
+                      "--max-tokens", "20", term=term) as t:
+            t.send(b"hello\n")
+            t.send(b"again\n")
+            t.send(b"/new\n", b"forgotten")
+            os.write(t.fd, b"\x04")
+            assert t.ends() == 0
+
+
+def test_chat_commands(echo_args):
+    with Terminal(*echo_args) as t:
+        assert b"no command /nonsense" in t.send(b"/nonsense\n", b"lists them")
+        assert b"/clear" in t.send(b"/help\n", b"space in")
+        t.send(b"/etc/hosts: what is it?\n", b"</etc/hosts: what is it?>")
+        t.send(b" /exit\n", b"< /exit>")
+        os.write(t.fd, b"/exit\n")
+        assert t.ends() == 0
+
+
+def test_line_editing(echo_args):
+    """Keys move in the line and its history, and none of their bytes reach the model."""
+    left, right, up, down, home, end = b"\033[D", b"\033[C", b"\033[A", b"\033[B", b"\033[H", b"\033[F"
+    with Terminal(*echo_args) as t:
+        if b"libedit" not in subprocess.run(["ldd", program(CONIFER)], capture_output=True,
+                                            check=False).stdout:
+            pytest.skip("built without libedit")
+        t.send(b"ac" + left + b"b" + right + b"d\n", b"<abcd>")
+        t.send(b"world" + home + b"hello " + end + b"!\n", b"<hello world!>")
+        t.send(up + up + b"e\n", b"<abcde>")
+        t.send(up + up + up + down + b"\x01x\x0b\n", b"<x>")  # C-a, then C-k
+        t.send("grüße 日本x\x7f\x7f語\n".encode(), "<grüße 日語>".encode())
+        os.write(t.fd, b"half a line")
+        time.sleep(0.5)
+        t.send(b"\x03")
+        t.send(b"whole\n", b"<whole>")
+        t.send(b"\x03", b"again")
+        os.write(t.fd, b"\x03")
+        assert t.ends() == 0
+
+
+def test_plain_terminal_takes_no_sequences(echo_args):
+    with Terminal(*echo_args, term="dumb") as t:
+        t.send(b"a\033[Db\033OHc\x01d\n", b"<abcd>")
+        t.send(b"\x03", b"again")
+        os.write(t.fd, b"\x03")
+        assert t.ends() == 0
 
 
 @pytest.mark.real_model

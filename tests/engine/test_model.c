@@ -508,8 +508,8 @@ static void test_describe(void **state)
     describe_has(text, "mostly F16");
     describe_has(text, "512 tokens");
     describe_has(text, "16 tokens in 6 of 7 layers");
-    describe_has(text, "KV, 1   layers       128 B  a token (F16)"); /* 2 heads * 2 * 16 * 2 */
-    describe_has(text, "KV, 6   layers       768 B");
+    describe_has(text, "KV, 1 layer          128 B  a token (F16)"); /* 2 heads * 2 * 16 * 2 */
+    describe_has(text, "KV, 6 layers         768 B");
     describe_has(text, "tokens that fit");
     describe_has(text, "(about)");
     cn_buf_reset(&out);

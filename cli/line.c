@@ -1,0 +1,247 @@
+/* Reading a line from a terminal: libedit's editor with history in memory, or, without libedit or
+ * on a terminal that cannot move its cursor, what the terminal driver gives. Main thread. Ctrl-C is
+ * seen through cli_interrupted, which the signal's handler sets. */
+#include "cli/line.h"
+
+#include "cli/run.h"
+
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <wchar.h>
+#ifdef CLI_LIBEDIT
+#include <histedit.h>
+#endif
+
+enum { HISTORY_LINES = 1000, POLL_MS = 200 };
+
+struct cli_line {
+    char prompt[64], plain_prompt[64];
+    char *text; /* what the caller sees */
+    size_t cap;
+#ifdef CLI_LIBEDIT
+    EditLine *editor; /* NULL: not on this terminal */
+    History *history;
+    mbstate_t shift;
+    bool was_empty;
+#endif
+};
+
+size_t cli_line_plain(char *s, size_t n)
+{
+    size_t out = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == 0x1b && i + 1 < n && (s[i + 1] == '[' || s[i + 1] == 'O')) {
+            /* CSI: parameters and intermediates up to a final byte; SS3: one byte more. */
+            bool csi = s[i + 1] == '[';
+            for (i += 2; csi && i < n && (unsigned char)s[i] < 0x40;)
+                i++;
+        } else if (c == 0x1b) {
+            i++;
+        } else if ((c >= 0x20 && c != 0x7f) || c == '\t') {
+            s[out++] = (char)c;
+        }
+    }
+    return out;
+}
+
+#ifdef CLI_LIBEDIT
+
+static volatile sig_atomic_t resized, continued;
+
+static void on_resize(int signum)
+{
+    resized = 1;
+}
+
+static void on_continue(int signum)
+{
+    continued = 1;
+}
+
+static char *show_prompt(EditLine *e)
+{
+    struct cli_line *l = NULL;
+
+    el_get(e, EL_CLIENTDATA, &l);
+    return l->prompt;
+}
+
+/* libedit would go on after the first interrupted read; waiting here lets Ctrl-C end the line. */
+static bool wait_input(EditLine *e, struct cli_line *l)
+{
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+
+    for (;;) {
+        if (cli_interrupted) {
+            const LineInfo *info = el_line(e);
+            l->was_empty = info->lastchar == info->buffer;
+            return false;
+        }
+        if (resized) {
+            resized = 0;
+            el_resize(e);
+        }
+        if (continued) { /* back from a stop: the shell left the terminal in its own mode */
+            continued = 0;
+            el_set(e, EL_PREP_TERM, 1);
+            el_set(e, EL_REFRESH);
+        }
+        int n = poll(&p, 1, POLL_MS); /* a signal just before it is seen a moment later */
+        if (n > 0) return true;
+        if (n < 0 && errno != EINTR) return false;
+    }
+}
+
+static int next_char(EditLine *e, wchar_t *out)
+{
+    struct cli_line *l = NULL;
+    char c;
+
+    el_get(e, EL_CLIENTDATA, &l);
+    for (;;) {
+        if (!wait_input(e, l)) return -1;
+        ssize_t n = read(STDIN_FILENO, &c, 1);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (n <= 0) return (int)n;
+        size_t got = mbrtowc(out, &c, 1, &l->shift);
+        if (got == (size_t)-2) continue; /* more bytes of this character */
+        if (got == (size_t)-1) {         /* not a character: left out */
+            memset(&l->shift, 0, sizeof l->shift);
+            continue;
+        }
+        if (!got) *out = 0;
+        return 1;
+    }
+}
+
+static void bind_keys(EditLine *e)
+{
+    static const char *const keys[][2] = {
+        {"\033[H", "ed-move-to-beg"},       {"\033[F", "ed-move-to-end"},
+        {"\033OH", "ed-move-to-beg"},       {"\033OF", "ed-move-to-end"},
+        {"\033[1~", "ed-move-to-beg"},      {"\033[4~", "ed-move-to-end"},
+        {"\033[3~", "ed-delete-next-char"}, {"\033[1;5C", "em-next-word"},
+        {"\033[1;5D", "ed-prev-word"},      {"\033[A", "ed-prev-history"},
+        {"\033[B", "ed-next-history"},      {"\033[C", "ed-next-char"},
+        {"\033[D", "ed-prev-char"},         {"^R", "em-inc-search-prev"},
+        {"^W", "ed-delete-prev-word"},
+    };
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(keys); i++)
+        el_set(e, EL_BIND, keys[i][0], keys[i][1], NULL);
+}
+
+static void start_editor(struct cli_line *l)
+{
+    const char *term = getenv("TERM");
+    FILE *to = isatty(STDOUT_FILENO) ? stdout : isatty(STDERR_FILENO) ? stderr : NULL;
+    struct sigaction resize = {.sa_handler = on_resize, .sa_flags = SA_RESTART};
+    struct sigaction resume = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
+    HistEvent ev;
+
+    if (!term || !*term || !strcmp(term, "dumb") || !to) return;
+    /* Texts are UTF-8 here whatever the locale says. */
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+    l->history = history_init();
+    l->editor = l->history ? el_init("conifer", stdin, to, stderr) : NULL;
+    if (!l->editor) return;
+    history(l->history, &ev, H_SETSIZE, HISTORY_LINES);
+    history(l->history, &ev, H_SETUNIQUE, 1);
+    el_set(l->editor, EL_CLIENTDATA, l);
+    el_set(l->editor, EL_EDITOR, "emacs");
+    el_set(l->editor, EL_SIGNAL, 0);
+    el_set(l->editor, EL_HIST, history, l->history);
+    el_set(l->editor, EL_PROMPT_ESC, show_prompt, '\1');
+    el_set(l->editor, EL_GETCFN, next_char);
+    bind_keys(l->editor);
+    sigaction(SIGWINCH, &resize, NULL);
+    sigaction(SIGCONT, &resume, NULL);
+}
+
+static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n)
+{
+    HistEvent ev;
+    int count = 0;
+
+    l->was_empty = true;
+    const char *line = el_gets(l->editor, &count);
+    if (cli_interrupted) {
+        cli_interrupted = 0;
+        return l->was_empty ? CLI_LINE_INTERRUPT : CLI_LINE_CLEARED;
+    }
+    if (!line || count <= 0) return CLI_LINE_END;
+    size_t len = strlen(line);
+    char *copy = cn_realloc_array(l->text, len + 1, 1);
+    if (!copy) return CLI_LINE_END;
+    l->text = copy;
+    memcpy(l->text, line, len + 1);
+    while (len && (l->text[len - 1] == '\n' || l->text[len - 1] == '\r'))
+        len--;
+    len = cli_line_plain(l->text, len);
+    l->text[len] = 0;
+    if (len) history(l->history, &ev, H_ENTER, l->text);
+    *text = l->text;
+    *n = len;
+    return CLI_LINE_TEXT;
+}
+
+#endif
+
+struct cli_line *cli_line_new(const char *prompt, bool colour)
+{
+    struct cli_line *l = cn_calloc(1, sizeof *l);
+
+    if (!l) return NULL;
+    /* The editor is told by \1 what takes no room. */
+    snprintf(l->prompt, sizeof l->prompt, colour ? "\1\033[1m\1%s\1\033[0m\1 " : "%s ", prompt);
+    snprintf(l->plain_prompt, sizeof l->plain_prompt, colour ? "\033[1m%s\033[0m " : "%s ", prompt);
+#ifdef CLI_LIBEDIT
+    start_editor(l);
+#endif
+    return l;
+}
+
+void cli_line_free(struct cli_line *l)
+{
+    if (!l) return;
+#ifdef CLI_LIBEDIT
+    if (l->editor) el_end(l->editor);
+    if (l->history) history_end(l->history);
+#endif
+    free(l->text);
+    free(l);
+}
+
+enum cli_line_event cli_line_read(struct cli_line *l, const char **text, size_t *n)
+{
+    cli_interrupted = 0;
+#ifdef CLI_LIBEDIT
+    if (l->editor) return edit(l, text, n);
+#endif
+    fputs(l->plain_prompt, stdout);
+    fflush(stdout);
+    ssize_t got = getline(&l->text, &l->cap, stdin);
+    if (got < 0 && cli_interrupted) { /* the terminal has dropped what was typed */
+        cli_interrupted = 0;
+        clearerr(stdin);
+        return CLI_LINE_INTERRUPT;
+    }
+    if (got < 0) return CLI_LINE_END;
+    size_t len = (size_t)got;
+    while (len && (l->text[len - 1] == '\n' || l->text[len - 1] == '\r'))
+        len--;
+    len = cli_line_plain(l->text, len);
+    l->text[len] = 0;
+    *text = l->text;
+    *n = len;
+    return CLI_LINE_TEXT;
+}

@@ -1,0 +1,134 @@
+/* Which model: names, what is installed, what to say when there is none. Main thread. */
+#include "cli/cli.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool ends_in_gguf(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 5 && !strcmp(s + n - 5, ".gguf");
+}
+
+const struct cfg_model *cli_catalog_of(const char *path)
+{
+    const char *base = strrchr(path, '/');
+    struct stat st;
+    size_t n;
+    const struct cfg_model *m = cfg_catalog(&n);
+
+    base = base ? base + 1 : path;
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(base, m[i].file) && !stat(path, &st) && (uint64_t)st.st_size == m[i].bytes)
+            return &m[i];
+    return NULL;
+}
+
+bool cli_names_model(const char *word)
+{
+    struct stat st;
+    char *dir, *path = NULL;
+    bool known;
+
+    if (strchr(word, '/') || ends_in_gguf(word))
+        if (!stat(word, &st) && S_ISREG(st.st_mode)) return true;
+    if (!cfg_model_name_ok(word)) return false;
+    if (cfg_catalog_find(word)) return true;
+    dir = cfg_models_dir();
+    known = dir && !cfg_find_model(dir, word, &path, NULL);
+    free(path);
+    free(dir);
+    return known;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The models folder's names, as --model takes them, separated by commas. */
+static void put_installed(const char *dir, struct cn_buf *out)
+{
+    char **names = NULL;
+    size_t n = 0, cap = 0, n_catalog;
+    const struct cfg_model *catalog = cfg_catalog(&n_catalog);
+    DIR *d = opendir(dir);
+
+    for (struct dirent *e; d && (e = readdir(d));) {
+        size_t len = strlen(e->d_name);
+        if (!ends_in_gguf(e->d_name) || !cfg_model_name_ok(e->d_name)) continue;
+        if (cn_grow(&names, &cap, n + 1, sizeof *names)) break;
+        const char *called = NULL;
+        for (size_t i = 0; i < n_catalog; i++)
+            if (!strcmp(e->d_name, catalog[i].file)) called = catalog[i].name;
+        names[n] = called ? strdup(called) : strndup(e->d_name, len - 5);
+        if (!names[n]) break;
+        n++;
+    }
+    if (d) closedir(d);
+    if (n) qsort(names, n, sizeof *names, by_name);
+    for (size_t i = 0; i < n; i++) {
+        cn_buf_printf(out, i ? ", %s" : "%s", names[i]);
+        free(names[i]);
+    }
+    free(names);
+}
+
+/* The reason in err, and what could be done about it. */
+static void explain(const struct cfg *cfg, struct cn_error *err)
+{
+    const char *name = cfg->model.name;
+    char *dir = cfg_models_dir();
+    struct cn_buf have;
+
+    if (!name || cfg_catalog_find(name)) {
+        size_t n = strlen(err->message);
+        if (!name)
+            snprintf(err->message + n, sizeof err->message - n,
+                     " (as ./quickstart does; --model takes a GGUF file too)");
+        free(dir);
+        return;
+    }
+    cn_buf_init(&have, 0);
+    if (dir) put_installed(dir, &have);
+    /* A long list may be cut; what comes after it may not. */
+    const char *list = have.len ? cn_buf_cstr(&have) : NULL;
+    cn_fail_param(err, CN_EMODEL, "model",
+                  "there is no model \"%.128s\" in %.100s. Installed: %.120s%s. "
+                  "tools/fetch_models.py --list shows what can be fetched; "
+                  "--model takes a GGUF file too",
+                  name, dir ? dir : "the models folder", list ? list : "none",
+                  have.len > 120 ? "..." : "");
+    cn_buf_fini(&have);
+    free(dir);
+}
+
+int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err)
+{
+    int rc = cfg_model_file(cfg, path, name, err);
+
+    if (rc == CN_EMODEL && err) explain(cfg, err);
+    return rc;
+}
+
+int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err)
+{
+    char self[] = "conifer", flag[] = "--model", *args[] = {self, flag, word, NULL};
+    int n = 3;
+
+    return cfg_from_args(cfg, &n, args, err);
+}
+
+void cli_warn_context(const struct cfg *cfg, const struct eng_model *m)
+{
+    const struct eng_model_info *i = eng_model_info(m);
+
+    if ((uint64_t)cfg->model.context > i->context)
+        cn_log(CN_LOG_WARN, "model",
+               "a context of %lld tokens is asked for, but the model was trained for %llu: the "
+               "window is %llu tokens",
+               (long long)cfg->model.context, (unsigned long long)i->train_context,
+               (unsigned long long)i->context);
+}

@@ -1,0 +1,28 @@
+/* Between run.c (options, one answer) and chat.c (the conversation). */
+#ifndef CLI_RUN_H
+#define CLI_RUN_H
+
+#include "cli/cli.h"
+
+#include <jansson.h>
+#include <signal.h>
+
+struct cli_run {
+    struct cli_stack stack;
+    struct eng_sampling sampling;
+    uint64_t max_tokens; /* 0: up to the window */
+    bool seeded, colour;
+    json_t *messages;
+    struct cn_buf answer; /* the one being written */
+};
+
+/* Set by Ctrl-C. */
+extern volatile sig_atomic_t cli_interrupted;
+
+int cli_run_add(struct cli_run *r, const char *role, const char *text, size_t n);
+/* Answers the conversation as it stands, and adds the answer to it. */
+int cli_run_answer(struct cli_run *r, struct cn_error *err);
+/* Talks until the end of input; the exit code. */
+int cli_chat(struct cli_run *r, const char *name);
+
+#endif
