@@ -19,6 +19,7 @@ int cli_option(const char *name, int argc, char **argv, const struct option *opt
     int before = optind;
 
     opterr = 0;
+    if (!optind) unsetenv("POSIXLY_CORRECT"); /* it would end the options at the first word */
     int opt = getopt_long(argc, argv, ":h", options, NULL);
     if (opt == ':') {
         const struct option *o = option_of(options, optopt);
