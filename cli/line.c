@@ -173,6 +173,7 @@ static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n
     int count = 0;
 
     l->was_empty = true;
+    el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt invites to type */
     const char *line = el_gets(l->editor, &count);
     if (cli_interrupted) {
         cli_interrupted = 0;
@@ -229,7 +230,10 @@ enum cli_line_event cli_line_read(struct cli_line *l, const char **text, size_t 
 #endif
     fputs(l->plain_prompt, stdout);
     fflush(stdout);
-    ssize_t got = getline(&l->text, &l->cap, stdin);
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (!cli_interrupted && poll(&p, 1, POLL_MS) == 0)
+        ;
+    ssize_t got = cli_interrupted ? -1 : getline(&l->text, &l->cap, stdin);
     if (got < 0 && cli_interrupted) { /* the terminal has dropped what was typed */
         cli_interrupted = 0;
         clearerr(stdin);

@@ -206,8 +206,14 @@ class Terminal:
             os.execv(program(CONIFER), ["conifer", "run", *args])
 
     def __enter__(self):
-        read_until(self.fd, b">>>")
+        self.rest = b""
+        self.prompt()
         return self
+
+    def prompt(self):
+        """Waits until it asks: what is typed earlier may be taken for something else."""
+        if b">>>" not in self.rest:
+            self.rest = read_until(self.fd, b">>>")
 
     def __exit__(self, *exc):
         if self.pid:
@@ -216,8 +222,11 @@ class Terminal:
         os.close(self.fd)
 
     def send(self, keys, until=b">>>"):
+        self.prompt()
         os.write(self.fd, keys)
-        return read_until(self.fd, until)
+        data = read_until(self.fd, until)
+        self.rest = data[data.index(until):]
+        return data
 
     def ends(self, keys=b""):
         """Its exit status; `keys` are typed until it ends, as it may not listen for them yet."""
@@ -253,6 +262,7 @@ def test_run_chat(template):
             t.send(b"hello\n")
             t.send(b"again\n")
             t.send(b"/new\n", b"forgotten")
+            t.prompt()
             assert t.ends(b"\x04") == 0
 
 
@@ -262,6 +272,7 @@ def test_chat_commands(echo_args):
         assert b"/clear" in t.send(b"/help\n", b"space in")
         t.send(b"/etc/hosts: what is it?\n", b"</etc/hosts: what is it?>")
         t.send(b" /exit\n", b"< /exit>")
+        t.prompt()
         os.write(t.fd, b"/exit\n")
         assert t.ends() == 0
 
@@ -278,21 +289,20 @@ def test_line_editing(echo_args):
         t.send(up + up + b"e\n", b"<abcde>")
         t.send(up + up + up + down + b"\x01x\x0b\n", b"<x>")  # C-a, then C-k
         t.send("grüße 日本x\x7f\x7f語\n".encode(), "<grüße 日語>".encode())
+        t.prompt()
         os.write(t.fd, b"half a line")
         time.sleep(0.5)
         t.send(b"\x03")
         t.send(b"whole\n", b"<whole>")
         t.send(b"\x03", b"again")
-        os.write(t.fd, b"\x03")
-        assert t.ends() == 0
+        assert t.ends(b"\x03") == 0
 
 
 def test_plain_terminal_takes_no_sequences(echo_args):
     with Terminal(*echo_args, term="dumb") as t:
         t.send(b"a\033[Db\033OHc\x01d\n", b"<abcd>")
         t.send(b"\x03", b"again")
-        os.write(t.fd, b"\x03")
-        assert t.ends() == 0
+        assert t.ends(b"\x03") == 0
 
 
 @pytest.mark.real_model
