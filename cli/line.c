@@ -117,7 +117,8 @@ static int next_char(EditLine *e, wchar_t *out)
             memset(&l->shift, 0, sizeof l->shift);
             continue;
         }
-        if (!got) *out = 0;
+        /* A Ctrl-D typed before the terminal was ours: it was queued as an end of file, read as NUL. */
+        if (!got) *out = 4;
         return 1;
     }
 }
