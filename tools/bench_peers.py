@@ -2,11 +2,11 @@
 """Times conifer beside llama.cpp's llama-bench on one file, and many clients beside one.
 
 usage: tools/bench_peers.py MODEL.gguf [--llama-bench PATH] [--build DIR] [--threads N] [--rounds N]
-                            [--clients N] [--json]
+                            [--clients N] [--prompt-tokens N] [--json]
 
 Each round runs one after the other, in turn, what is compared: prefill of 512 tokens and decode of
-128 for both programs; then, through HTTP, one client and N clients (128 tokens in, 128 out, greedy,
-prompts without a common beginning). Quoted are medians over the rounds and the ratio of each round.
+128 for both programs; then, through HTTP, one client and N clients (128 tokens in unless told
+otherwise, 128 out, greedy, prompts without a common beginning). Quoted are medians over the rounds and the ratio of each round.
 """
 import argparse
 import http.client
@@ -20,7 +20,7 @@ import subprocess
 import threading
 import time
 
-PROMPT, DECODE, IN, OUT = 512, 128, 128, 128
+PROMPT, DECODE, OUT = 512, 128, 128
 
 
 def conifer_bench(args):
@@ -82,8 +82,8 @@ class Server:
             self.name = json.loads(c.getresponse().read())["data"][0]["id"]
         return self.name
 
-    def rate(self, clients, rng):
-        prompts = [[rng.randrange(1000, 40000) for _ in range(IN)] for _ in range(clients)]
+    def rate(self, clients, n_prompt, rng):
+        prompts = [[rng.randrange(1000, 40000) for _ in range(n_prompt)] for _ in range(clients)]
         threads = [threading.Thread(target=self.complete, args=(p,)) for p in prompts]
         start = time.monotonic()
         for t in threads:
@@ -110,6 +110,7 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--clients", type=int, default=16)
+    p.add_argument("--prompt-tokens", type=int, default=128)
     p.add_argument("--json", action="store_true")
     args = p.parse_args()
     rng, ours, theirs, one, many = random.Random(1), [], [], [], []
@@ -122,11 +123,11 @@ def main():
     server = Server(args)
     try:
         for k in range(args.rounds):
-            one.append(server.rate(1, rng))
-            many.append(server.rate(args.clients, rng))
+            one.append(server.rate(1, args.prompt_tokens, rng))
+            many.append(server.rate(args.clients, args.prompt_tokens, rng))
     finally:
         server.stop()
-    result = {"rounds": args.rounds, "threads": args.threads,
+    result = {"rounds": args.rounds, "threads": args.threads, "prompt_tokens": args.prompt_tokens,
               "conifer": {"prefill": median(ours, 0), "decode": median(ours, 1)},
               "one_client": statistics.median(one), "clients": args.clients,
               "many_clients": statistics.median(many),
