@@ -124,9 +124,9 @@ static void cancel_all(struct rt *r, int error)
         }
 }
 
-/* A model file that was cut short or rewritten gives wrong numbers, not a crash: nobody may get an
- * answer made of them. Before a step's tokens are handed out in the next iteration they are at most
- * CHECK_MODEL_NS old. */
+/* A model file that was cut short or rewritten gives wrong numbers, not a crash. What was handed out
+ * since the last look may be made of them: at most CHECK_MODEL_NS of it, and its request ends with
+ * an error. */
 static void check_model(struct rt *r)
 {
     uint64_t now = cn_now_ns();
