@@ -3,7 +3,8 @@
  * oracle/models (float16 weights, so products are in float32): the largest difference is at most
  * 0.01 standard deviations of the reference's logits, and the greedy token is the reference's
  * wherever its margin is above twice that. oracle/quants: activations have 8 bits; rms 0.03, worst
- * 0.12. The bytes of the logits are the same for one thread and two and for every cut in chunks. */
+ * 0.12. The bytes of the logits are the same for one thread and two and for every cut in chunks.
+ * A reference that leaves nothing to compare (no logits, no margin wide enough) is a failure. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -42,6 +43,8 @@ static struct reference read_reference(const char *folder, const char *name)
     json_decref(doc);
     r.logits = golden_floats(golden_oracle(folder, name, ".logits.f32"), &r.n_logits);
     r.gguf = strdup(golden_oracle(folder, name, ".gguf"));
+    if (!r.n_prompt || !r.n_greedy || !r.n_logits || !(r.std > 0))
+        fail_msg("%s/%s: nothing to compare in the reference", folder, name);
     return r;
 }
 
@@ -111,7 +114,9 @@ static void run_isa(const char *folder, const char *name, enum kr_isa isa, enum 
         check_chunks(&g, &r, out, name);
         golden_close(&g);
     }
+    assert_true(logits[0] || isa != KR_ISA_GENERIC);
     if (logits[0]) {
+        if (!checked) fail_msg("%s: no greedy token has a margin that can be compared", name);
         print_message(" greedy %zu of %zu compared\n", checked, r.n_greedy);
         assert_memory_equal(logits[0], logits[1], r.n_logits * sizeof(**logits));
     }
