@@ -70,16 +70,20 @@ static const struct kr_tensor *matrix(struct eng_builder *b, int layer, const ch
     return t && has_shape(b, t, rows, cols) ? t : NULL;
 }
 
+/* A tensor of one's own that can be changed; NULL after an error, or for none. */
+static struct kr_tensor *tensor_copy(struct eng_builder *b, const struct kr_tensor *t)
+{
+    struct kr_tensor *own = t ? cn_arena_copy(b->arena, t, sizeof(*t)) : NULL;
+    if (t && !own) out_of_memory(b);
+    return own;
+}
+
 /* Rows [first, first + n) of a matrix; rows are whole blocks, so a slice is a tensor. */
 static const struct kr_tensor *slice(struct eng_builder *b, const struct kr_tensor *t,
                                      uint64_t first, uint64_t n)
 {
-    if (!t) return NULL;
-    struct kr_tensor *s = cn_arena_copy(b->arena, t, sizeof(*t));
-    if (!s) {
-        out_of_memory(b);
-        return NULL;
-    }
+    struct kr_tensor *s = tensor_copy(b, t);
+    if (!s) return NULL;
     uint64_t row_bytes = t->bytes / t->ne[1]; /* exact: bytes = rows * bytes of a row */
     s->n_dims = 2;
     s->ne[1] = n;
@@ -93,12 +97,10 @@ static const struct kr_tensor *vector(struct eng_builder *b, struct name name, u
     const struct kr_tensor *t = find(b, name);
     if (!t || !has_shape(b, t, 1, n)) return NULL;
     if (t->type == KR_F32) return t;
-    struct kr_tensor *f = cn_arena_copy(b->arena, t, sizeof(*t));
+    struct kr_tensor *f = tensor_copy(b, t);
     float *values = cn_arena_alloc(b->arena, n * sizeof(*values)); /* n <= the file's bytes */
-    if (!f || !values) {
-        out_of_memory(b);
-        return NULL;
-    }
+    if (!values) out_of_memory(b);
+    if (!f || !values) return NULL;
     kr_dequantize_row(t->type, t->data, values, n);
     f->type = KR_F32;
     f->data = values;
@@ -164,12 +166,8 @@ int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint
 static const struct kr_tensor *part(struct eng_builder *b, const struct kr_tensor *t,
                                     uint64_t first, uint64_t n)
 {
-    if (!t) return NULL;
-    struct kr_tensor *s = cn_arena_copy(b->arena, t, sizeof(*t));
-    if (!s) {
-        out_of_memory(b);
-        return NULL;
-    }
+    struct kr_tensor *s = tensor_copy(b, t);
+    if (!s) return NULL;
     s->ne[0] = n;
     s->data = (const float *)t->data + first;
     s->bytes = n * sizeof(float);
@@ -213,36 +211,6 @@ struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer)
     out.k = eng_b_linear(b, x, layer, "attn_k", rows[1], b->h.embd_dim);
     out.v = eng_b_linear(b, x, layer, "attn_v", rows[2], b->h.embd_dim);
     return out;
-}
-
-int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act)
-{
-    uint64_t dim = b->h.embd_dim, ff = b->h.layers[layer].ff_dim;
-    int gate = eng_b_linear(b, x, layer, "ffn_gate", ff, dim);
-    int up = eng_b_linear(b, x, layer, "ffn_up", ff, dim);
-    if (eng_b_failed(b)) return -1;
-    return eng_b_linear(b, kr_op_glu(b->plan, gate, up, act), layer, "ffn_down", dim, ff);
-}
-
-static int *group_of(struct eng_builder *b, const struct eng_layer *l, uint32_t *window)
-{
-    bool windowed = l->windowed && b->h.window_tokens;
-    *window = windowed ? (uint32_t)b->h.window_tokens : 0; /* below the context, so below 2^24 */
-    return windowed ? &b->window_group : &b->full_group;
-}
-
-int eng_b_attend(struct eng_builder *b, const struct eng_qkv *x, int layer, float scale)
-{
-    const struct eng_layer *l = &b->h.layers[layer];
-    uint32_t window;
-    int *group = group_of(b, l, &window);
-
-    if (eng_b_failed(b)) return -1;
-    if (*group < 0) *group = kr_plan_kv_group(b->plan, window);
-    int kv = kr_plan_kv_layer(b->plan, *group, l->n_kv_heads, b->h.k_dim, b->h.v_dim);
-    kr_op_kv_write(b->plan, kv, x->k, x->v);
-    struct kr_attn attn = {.kv_layer = kv, .n_heads = l->n_heads, .scale = scale};
-    return kr_op_attention(b->plan, x->q, &attn);
 }
 
 void eng_b_head(struct eng_builder *b, int x)

@@ -96,17 +96,33 @@ struct eng_qkv {
     int q, k, v;
 };
 struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer);
-/* down(act(gate x) * up x) */
-int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 /* The rows whose logits are wanted, last norm, head ("output", or the embedding table when the file
  * has none), soft cap when the model has one. Ends the plan. */
 void eng_b_head(struct eng_builder *b, int x);
 
-/* ---- attention (rope.c, weights.c) ----------------------------------------------------------- */
-
-/* The rotation of a layer kind; frequencies live in the arena. */
+/* The rotation of a layer kind (rope.c); frequencies live in the arena. */
 struct kr_rope eng_b_rope(struct eng_builder *b, bool windowed);
-/* Stores k and v, attends with q: [R, n_heads * k_dim] -> [R, n_heads * v_dim]. */
-int eng_b_attend(struct eng_builder *b, const struct eng_qkv *x, int layer, float scale);
+
+/* ---- parts of a layer (blocks.c) ------------------------------------------------------------- */
+
+/* q, k = rms(q; attn_q_norm), rms(k; attn_k_norm), head by head. */
+void eng_b_head_norms(struct eng_builder *b, struct eng_qkv *a, int layer);
+/* q, k = rope(q), rope(k), by the layer's rotation. */
+void eng_b_rotate(struct eng_builder *b, struct eng_qkv *a, int layer);
+/* Stores k and v, attends with q: [R, n_heads * k_dim] -> [R, n_heads * v_dim]. Causal, within the
+ * layer's window. */
+int eng_b_attend(struct eng_builder *b, const struct eng_qkv *a, int layer, float scale);
+/* Wo o, by "attn_output". */
+int eng_b_attn_output(struct eng_builder *b, int o, int layer);
+/* 1 / sqrt(head size) */
+float eng_b_usual_scale(const struct eng_builder *b);
+/* down(act(gate x) * up x) */
+int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
+
+/* The two branches of the plain decoder layer, without their sum with x. */
+/* Wo attention(rope(Wq n), rope(Wk n), Wv n), n = rms(x; attn_norm), with the usual scale. */
+int eng_b_attn_branch(struct eng_builder *b, int x, int layer);
+/* ffn(n), n = rms(x; ffn_norm) */
+int eng_b_ffn_branch(struct eng_builder *b, int x, int layer, enum kr_act act);
 
 #endif

@@ -21,30 +21,29 @@
 
 enum { LAYERS_OF_27B = 62, LONG_CONTEXT = 131072, LONG_CONTEXT_FACTOR = 8 };
 
+static float scale_of(const struct eng_builder *b, int layer)
+{
+    const struct eng_hparams *h = &b->h;
+    if (h->n_layers != LAYERS_OF_27B) return eng_b_usual_scale(b);
+    return 1.0f / sqrtf((float)h->embd_dim / (float)h->layers[layer].n_heads);
+}
+
 static void record(struct eng_builder *b)
 {
     const struct eng_hparams *h = &b->h;
-    bool is_27b = h->n_layers == LAYERS_OF_27B;
 
     int x = eng_b_embed(b, sqrtf((float)h->embd_dim));
     for (int l = 0; l < (int)h->n_layers && !eng_b_failed(b); l++) {
-        const struct eng_layer *layer = &h->layers[l];
-        struct kr_rope rope = eng_b_rope(b, layer->windowed);
-        float per_head = is_27b ? (float)h->embd_dim / (float)layer->n_heads : (float)h->k_dim;
-
         int n = eng_b_norm(b, x, l, "attn_norm", 1, h->embd_dim);
         struct eng_qkv a = eng_b_qkv(b, n, l);
-        a.q = eng_b_norm(b, a.q, l, "attn_q_norm", layer->n_heads, h->k_dim);
-        a.k = eng_b_norm(b, a.k, l, "attn_k_norm", layer->n_kv_heads, h->k_dim);
-        a.q = kr_op_rope(b->plan, a.q, &rope);
-        a.k = kr_op_rope(b->plan, a.k, &rope);
-        int o = eng_b_attend(b, &a, l, 1.0f / sqrtf(per_head));
-        o = eng_b_linear(b, o, l, "attn_output", h->embd_dim, (uint64_t)layer->n_heads * h->v_dim);
+        eng_b_head_norms(b, &a, l);
+        eng_b_rotate(b, &a, l);
+        int o = eng_b_attend(b, &a, l, scale_of(b, l));
+        o = eng_b_attn_output(b, o, l);
         o = eng_b_norm(b, o, l, "post_attention_norm", 1, h->embd_dim);
         x = kr_op_add(b->plan, x, o);
 
-        n = eng_b_norm(b, x, l, "ffn_norm", 1, h->embd_dim);
-        int f = eng_b_ffn(b, n, l, KR_ACT_GELU_TANH);
+        int f = eng_b_ffn_branch(b, x, l, KR_ACT_GELU_TANH);
         f = eng_b_norm(b, f, l, "post_ffw_norm", 1, h->embd_dim);
         x = kr_op_add(b->plan, x, f);
     }
