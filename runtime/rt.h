@@ -9,6 +9,7 @@
 #include "runtime/runtime.h"
 #include "runtime/stop.h"
 #include "runtime/text_out.h"
+#include "runtime/watch.h"
 #include "scheduler/scheduler.h"
 
 /* ---- requests (request.c) ----------------------------------------------------------------------- */
@@ -125,8 +126,8 @@ struct rt {
     bool thread_started, mailbox_ready;
     struct cn_mailbox inbox;
     struct rt_cmd *stop;         /* the message that ends the thread */
-    _Atomic bool draining, failed, busy;
-    _Atomic uint64_t last_progress_ns;
+    _Atomic bool draining, failed;
+    struct rt_watch watch;
     _Atomic uint64_t in_flight;
     _Atomic uint32_t retry_after_s;
 };

@@ -198,9 +198,7 @@ static void *engine_main(void *arg)
 {
     struct rt *r = arg;
     for (;;) {
-        /* Progress is counted from here: the wait before was not a step that takes long. */
-        atomic_store(&r->last_progress_ns, cn_now_ns());
-        atomic_store(&r->busy, true);
+        rt_watch_begin(&r->watch, cn_now_ns());
         check_model(r);
         struct cn_msg *list = cn_mailbox_take(&r->inbox);
         while (list) {
@@ -212,7 +210,7 @@ static void *engine_main(void *arg)
         update_gauges(r);
         if (more) continue;
         if (r->stopping && !r->n_live) return NULL;
-        atomic_store(&r->busy, false);
+        rt_watch_idle(&r->watch);
         uint64_t wake = sch_next_wake(r->sch), now = cn_now_ns();
         uint64_t wait = wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0;
         cn_mailbox_wait(&r->inbox, wait);
@@ -297,11 +295,9 @@ const char *rt_fingerprint(const struct rt *r)
 void rt_health(const struct rt *r, struct rt_health *out)
 {
     struct rt *m = (struct rt *)r;
-    uint64_t now = cn_now_ns(), last = atomic_load(&m->last_progress_ns);
     out->draining = atomic_load(&m->draining);
     out->failed = atomic_load(&m->failed);
-    out->pending = atomic_load(&m->busy);
-    out->since_progress_ns = out->pending && now > last ? now - last : 0;
+    rt_watch_read(&m->watch, cn_now_ns(), out);
 }
 
 /* ---- start and end ---------------------------------------------------------------------------------------- */
@@ -454,7 +450,7 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     if (!rc) rc = make_pool(r, err);
     if (!rc) rc = make_scheduler(r, err);
     if (!rc) {
-        atomic_store(&r->last_progress_ns, cn_now_ns());
+        rt_watch_init(&r->watch, eng_model_info(r->model)->exec->weight_bytes, cn_now_ns());
         if (pthread_create(&r->thread, NULL, engine_main, r))
             rc = cn_fail(err, CN_ENOMEM, "the engine thread cannot be started");
         else

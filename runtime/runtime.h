@@ -48,7 +48,10 @@ struct rt_health {
     bool draining;
     bool failed;                    /* the model's file changed under it: requests get CN_ENOTREADY */
     bool pending;                   /* there is work */
-    uint64_t since_progress_ns;     /* time since the last completed iteration, while pending */
+    bool stuck;                     /* pending, and no progress for longer than stuck_after_ns */
+    uint64_t since_progress_ns;     /* time since the last launch or end of a step, while pending */
+    uint64_t stuck_after_ns;        /* longest time that what is under way should take: 2 s, or more
+                                     * where measured steps say so */
 };
 void rt_health(const struct rt *r, struct rt_health *out);
 

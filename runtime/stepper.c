@@ -76,9 +76,15 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
         fill_segment(s, &step->segments[i], i, &n_rows);
     struct kr_batch batch = {
         .n_rows = n_rows, .n_seqs = step->n_segments, .rows = s->rows, .seqs = s->seqs};
+    rt_watch_launch(&s->rt->watch, cn_now_ns(), n_rows, s->rt->last_stats.step_base_ns,
+                    s->rt->last_stats.step_row_ns);
     rc = kr_launch(x, s->rt->kv_mem, &batch, ticket, &err);
-    if (rc) cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", n_rows, err.message);
-    else s->step = step;
+    if (!rc) {
+        s->step = step;
+        return 0;
+    }
+    rt_watch_done(&s->rt->watch, cn_now_ns());
+    cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", n_rows, err.message);
     return rc;
 }
 
@@ -132,6 +138,7 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     s->step = NULL;
     int rc = kr_collect(eng_model_exec(s->rt->model), ticket, &s->logits, &err);
     if (rc) {
+        rt_watch_done(&s->rt->watch, cn_now_ns());
         cn_log(CN_LOG_ERROR, "engine", "the result of a step is lost: %s", err.message);
         return rc;
     }
@@ -148,6 +155,7 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     }
     out->n_rows = step->n_sample;
     out->rows = s->results;
+    rt_watch_done(&s->rt->watch, cn_now_ns());
     return 0;
 }
 

@@ -61,7 +61,7 @@ struct srv {
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
-    bool draining, rt_drained, ending, failed;
+    bool draining, rt_drained, ending, failed, stuck;
     uint64_t drain_until_ns, end_until_ns;
     uint64_t watchdog_ns, watchdog_next_ns;
 };

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#define STUCK_NS 2000000000u
-
 static void answer(struct srv_conn *c, int status, const char *type, struct cn_buf *b)
 {
     if (b->failed)
@@ -86,7 +84,7 @@ const char *srv_not_ready(const struct srv *s)
     rt_health(s->rt, &h);
     if (h.failed) return "failed";
     if (h.draining) return "draining";
-    if (h.pending && h.since_progress_ns > STUCK_NS) return "no progress";
+    if (h.stuck) return "no progress";
     return NULL;
 }
 

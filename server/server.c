@@ -62,8 +62,16 @@ static void check_engine(struct srv *s, uint64_t now)
         begin_drain(s);
         end_now(s);
     }
-    if (!s->watchdog_ns || now < s->watchdog_next_ns) return;
-    if (h.failed || (h.pending && h.since_progress_ns > s->watchdog_ns / 2)) return;
+    if (h.stuck != s->stuck) {
+        s->stuck = h.stuck;
+        if (h.stuck)
+            cn_log(CN_LOG_ERROR, "server",
+                   "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
+                   (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
+        else
+            cn_log(CN_LOG_WARN, "server", "the engine moves again");
+    }
+    if (!s->watchdog_ns || now < s->watchdog_next_ns || h.failed || h.stuck) return;
     s->watchdog_next_ns = now + s->watchdog_ns / 4;
     srv_notify("WATCHDOG=1");
 }

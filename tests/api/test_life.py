@@ -207,7 +207,7 @@ def test_notify(tmp_path):
     box.settimeout(20)
     s = Server(program(FAKE), tiny_model(), wait=False,
                env={"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "1000000",
-                    "CONIFER_FAKE_STALL_MS": "3000"})
+                    "CONIFER_FAKE_STALL_MS": "3000", "CONIFER_FAKE_STUCK_MS": "500"})
     try:
         first = box.recv(1000)
         if not first:

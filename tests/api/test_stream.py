@@ -230,6 +230,20 @@ def test_large_answer_to_a_slow_reader(fake):
     assert json.loads(rest)["count"] > 1000
 
 
+def test_ready_allows_long_steps(start):
+    """A step that may take long is no standstill: what is stuck is the runtime's to say."""
+    s = start(env={"CONIFER_FAKE_STALL_MS": "3500", "CONIFER_FAKE_STUCK_MS": "9000"})
+    with s.connect() as c:
+        c.sendall(post("/v1/completions", {"prompt": "abc", "max_tokens": 2}))
+        end = time.time() + 3
+        while time.time() < end:
+            assert s.get("/health/ready")[0] == 200
+            time.sleep(0.05)
+        c.settimeout(20)
+        assert statuses(c.recv(65536)) == [200]
+    assert "stuck" not in s.text()
+
+
 def test_ready_follows_progress(start):
     s = start(env={"CONIFER_FAKE_STALL_MS": "4000"})
     assert s.get("/health/ready")[0] == 200
@@ -247,3 +261,5 @@ def test_ready_follows_progress(start):
         c.settimeout(20)
         assert statuses(c.recv(65536)) == [200]
     assert s.get("/health/ready")[0] == 200
+    time.sleep(0.3)
+    assert "stuck: no progress for 2." in s.text() and "moves again" in s.text()

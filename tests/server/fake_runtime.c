@@ -4,7 +4,8 @@
  *   max_tokens 0 means 16; CONIFER_FAKE_DELAY_US between tokens (0), CONIFER_FAKE_HOLD_MS before
  *   the first event of a request (0), CONIFER_FAKE_QUEUE requests at once, more get CN_EQUEUE;
  *   CONIFER_FAKE_FAIL_AT=n: token n of every request ends it with CN_ENUMERIC;
- *   CONIFER_FAKE_STALL_MS: at the first token of a request the thread stands still that long. */
+ *   CONIFER_FAKE_STALL_MS: at the first token of a request the thread stands still that long;
+ *   CONIFER_FAKE_STUCK_MS: after so long without progress it says that it is stuck (2000). */
 #include "runtime/runtime.h"
 
 #include <math.h>
@@ -41,7 +42,7 @@ struct rt {
     bool stop;
     atomic_bool draining;
     atomic_ullong progress_ns;
-    long delay_us, hold_ms, queue, fail_at, stall_ms;
+    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms;
 };
 
 static long number(const char *name, long def)
@@ -352,6 +353,7 @@ int rt_new(const struct rt_opts *o, struct rt **out, struct cn_error *err)
     r->queue = number("CONIFER_FAKE_QUEUE", 0);
     r->fail_at = number("CONIFER_FAKE_FAIL_AT", 0);
     r->stall_ms = number("CONIFER_FAKE_STALL_MS", 0);
+    r->stuck_ms = number("CONIFER_FAKE_STUCK_MS", 2000);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->cond, NULL);
     cn_assert(!pthread_create(&r->thread, NULL, run, r));
@@ -415,4 +417,6 @@ void rt_health(const struct rt *r, struct rt_health *out)
     out->draining = atomic_load(&((struct rt *)r)->draining);
     out->pending = rt_in_flight(r) > 0;
     out->since_progress_ns = out->pending && now > last ? now - last : 0;
+    out->stuck_after_ns = (uint64_t)r->stuck_ms * 1000000;
+    out->stuck = out->since_progress_ns > out->stuck_after_ns;
 }
