@@ -1,6 +1,6 @@
 /* Who may wait and who may start: each tenant's part of the queue, limits of a tenant, and what a
  * refused request is told. Over the simulated device. */
-#include "tests/scheduler/sim.h"
+#include "tests/scheduler/simcase.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,35 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static struct sim_opts base_opts(void)
-{
-    struct sim_opts o = {.seed = 7, .depth = 1, .block_tokens = 16, .n_groups = 1, .n_models = 1,
-                         .slab_bytes = 1024, .n_slabs = 64, .max_rows = 64,
-                         .max_logit_rows = 64, .context = 500, .step_ns = 1000000,
-                         .row_ns = 100000};
-
-    o.groups[0].block_bytes = 128;
-    o.sch.step_target_ns = 1000000000;
-    return o;
-}
-
-static void sound(struct sim *m)
-{
-    struct cn_error err;
-
-    if (sch_check(m->sch, &err)) fail_msg("%s", err.message);
-    if (m->failed) fail_msg("%s", m->what);
-}
-
-static void finish(struct sim *m)
-{
-    sim_run(m);
-    sim_check_outputs(m);
-    sim_check_idle(m);
-    sound(m);
-    sim_fini(m);
-}
 
 static void set(struct sim *m, uint32_t tenant, double weight, uint32_t concurrent, uint32_t queued)
 {
@@ -52,7 +23,7 @@ static int submit(struct sim *m, uint32_t tenant, uint64_t n_prompt)
     int rc = sim_submit(m, sim_req_new(m, tenant, n_prompt, 5));
 
     if (rc) m->n_reqs--; /* its place is used again */
-    sound(m);
+    simcase_sound(m);
     return rc;
 }
 
@@ -90,19 +61,19 @@ static uint64_t at_work(const struct sim *m, uint32_t tenant)
 
 static void test_one_tenant_has_the_whole_queue(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     o.sch.max_queue = 20;
     sim_init(&m, &o);
     assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 20);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* 20 places: 10 are divided 1:1 (5 each), so a flood leaves 5; 1:3 leaves more to the heavy one. */
 static void test_a_flood_leaves_the_others_their_part(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     o.sch.max_queue = 20;
@@ -112,21 +83,21 @@ static void test_a_flood_leaves_the_others_their_part(void **state)
     assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 15);
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 5);
     assert_int_equal(submit(&m, 0, 10), CN_EQUEUE);
-    finish(&m);
+    simcase_finish(&m);
 
     sim_init(&m, &o);
     set(&m, 0, 1, 0, 0);
     set(&m, 1, 3, 0, 0);
     assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 13); /* kept: 1 + 8 x 3/4 */
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 7);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* In whatever order floods come, and while the queue drains. */
 static void test_below_its_part_nobody_is_refused(void **state)
 {
     for (uint64_t seed = 1; seed <= 50; seed++) {
-        struct sim_opts o = base_opts();
+        struct sim_opts o = simcase_opts(1);
         struct sim m;
         uint32_t n_tenants;
 
@@ -150,13 +121,13 @@ static void test_below_its_part_nobody_is_refused(void **state)
             assert_true(st.waiting - st.preemptions <= 16);
             if (sim_below(&m, 4) == 0 || rc) sim_iterate(&m);
         }
-        finish(&m);
+        simcase_finish(&m);
     }
 }
 
 static void test_parts_of_the_tokens(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     o.sch.max_queue_tokens = 400;
@@ -165,7 +136,7 @@ static void test_parts_of_the_tokens(void **state)
     set(&m, 1, 1, 0, 0);
     assert_int_equal(fill(&m, 0, 20, 60, CN_EQUEUE), 15); /* 100 are kept for the other */
     assert_int_equal(fill(&m, 1, 20, 60, CN_EQUEUE), 5);
-    finish(&m);
+    simcase_finish(&m);
 
     sim_init(&m, &o);
     set(&m, 0, 1, 0, 0);
@@ -173,12 +144,12 @@ static void test_parts_of_the_tokens(void **state)
     assert_int_equal(fill(&m, 0, 20, 60, CN_EQUEUE), 15);
     assert_int_equal(submit(&m, 1, 300), 0); /* the only one it has there */
     assert_int_equal(submit(&m, 1, 20), CN_EQUEUE);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 static void test_more_tenants_than_places(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     o.sch.max_queue = 8;
@@ -188,13 +159,13 @@ static void test_more_tenants_than_places(void **state)
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 2);
     assert_int_equal(fill(&m, 2, 10, 60, CN_EQUEUE), 1);
     assert_int_equal(fill(&m, 99, 10, 60, CN_EQUEUE), 1);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* What was divided before counts anew when a tenant comes or its weight changes. */
 static void test_parts_follow_the_weights(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     o.sch.max_queue = 20;
@@ -206,14 +177,14 @@ static void test_parts_follow_the_weights(void **state)
     set(&m, 1, 3, 0, 0);
     assert_int_equal(submit(&m, 0, 10), CN_EQUEUE);
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 5);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* ---- limits of a tenant ---------------------------------------------------------------------- */
 
 static void test_max_concurrent_holds_back(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     sim_init(&m, &o);
@@ -224,17 +195,17 @@ static void test_max_concurrent_holds_back(void **state)
         struct sch_tenant_stats ts;
 
         assert_true(sim_iterate(&m));
-        sound(&m);
+        simcase_sound(&m);
         sch_tenant_stats(m.sch, 0, &ts);
         assert_true(at_work(&m, 0) <= 2 && ts.running <= 2);
         if (m.iterations == 2) assert_int_equal(started(&m, 1), 4); /* nobody else waits for it */
     }
-    finish(&m);
+    simcase_finish(&m);
 }
 
 static void test_max_queued(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     sim_init(&m, &o);
@@ -249,12 +220,12 @@ static void test_max_queued(void **state)
         sim_iterate(&m);
     sim_iterate(&m);
     assert_int_equal(submit(&m, 0, 10), 0);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 static void test_all_that_waits_is_held_back(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
     struct sim_req *r;
     uint64_t wake;
@@ -284,13 +255,13 @@ static void test_all_that_waits_is_held_back(void **state)
     assert_true(sim_iterate(&m));
     assert_true(m.reqs[1].had_rows);
     sch_pause(m.sch, m.reqs[0].id, false);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* A request that never started goes behind the limit again when its pause ends. */
 static void test_pause_does_not_pass_the_limit(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
 
     sim_init(&m, &o);
@@ -300,20 +271,20 @@ static void test_pause_does_not_pass_the_limit(void **state)
     sim_iterate(&m);
     assert_true(m.reqs[1].had_rows && !m.reqs[0].had_rows);
     sch_pause(m.sch, m.reqs[0].id, false);
-    sound(&m);
+    simcase_sound(&m);
     while (!m.reqs[1].ends) {
         assert_int_equal(at_work(&m, 0), 1);
         sim_iterate(&m);
     }
     sim_iterate(&m);
     assert_true(m.reqs[0].had_rows && !m.reqs[2].had_rows); /* its age */
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* A background request that gets no rows does not keep its tenant's others out. */
 static void test_background_does_not_fill_the_limit(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
     struct sim_req *r;
 
@@ -331,13 +302,13 @@ static void test_background_does_not_fill_the_limit(void **state)
     sim_iterate(&m);
     sim_iterate(&m);
     assert_true(m.reqs[3].had_rows && !m.reqs[4].had_rows && !m.reqs[1].had_rows);
-    finish(&m);
+    simcase_finish(&m);
 }
 
 /* What a held back tenant did not use it does not get later. */
 static void test_no_credit_for_a_pause(void **state)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
     struct sch_tenant_stats a, b;
 
@@ -352,15 +323,15 @@ static void test_no_credit_for_a_pause(void **state)
     sch_tenant_stats(m.sch, 0, &a);
     sch_tenant_stats(m.sch, 1, &b);
     assert_true(a.counter > 0 && b.counter > 0.5 * a.counter);
-    sound(&m);
-    finish(&m);
+    simcase_sound(&m);
+    simcase_finish(&m);
 }
 
 /* ---- Retry-After ----------------------------------------------------------------------------- */
 
 static uint32_t retry_after(uint64_t step_ns, uint32_t waiting)
 {
-    struct sim_opts o = base_opts();
+    struct sim_opts o = simcase_opts(1);
     struct sim m;
     uint32_t s;
 
@@ -372,7 +343,7 @@ static uint32_t retry_after(uint64_t step_ns, uint32_t waiting)
     while (started(&m, 0) < 4)
         sim_iterate(&m);
     s = sch_retry_after_s(m.sch);
-    finish(&m);
+    simcase_finish(&m);
     return s;
 }
 

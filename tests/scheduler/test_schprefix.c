@@ -1,0 +1,160 @@
+/* Shared prefixes over the simulated device: what is computed once, who may find it, and what keeps
+ * it in the pool. With one and with two steps in flight. */
+#include "tests/scheduler/simcase.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void burst(uint32_t depth, uint32_t max_rows)
+{
+    struct sim_opts o = simcase_opts(depth);
+    struct sim m;
+    struct sch_stats st;
+
+    o.max_rows = o.max_logit_rows = max_rows;
+    o.n_slabs = 128;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 16; i++) {
+        struct sim_req *r = sim_req_new(&m, 0, 320 + 5, 8);
+
+        memcpy(r->prompt, m.reqs[0].prompt, 320 * sizeof(*r->prompt));
+        assert_int_equal(sim_submit(&m, r), 0);
+    }
+    sim_run(&m);
+    simcase_sound(&m);
+    assert_int_equal(m.prompt_rows, 320 + 16 * 5);
+    sch_stats(m.sch, &st);
+    assert_int_equal(st.prompt_computed, 320 + 16 * 5);
+    assert_int_equal(st.prompt_cached, 15 * 320);
+    simcase_finish(&m);
+}
+
+static void test_burst_computes_a_prefix_once(void **state)
+{
+    burst(1, 64);
+    burst(2, 64);
+    burst(1, 32);
+    burst(2, 17);
+}
+
+static void test_cancelled_filler_is_followed(void **state)
+{
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct sim_opts o = simcase_opts(depth);
+        struct sim m;
+        struct sim_req *a, *b, *c;
+
+        sim_init(&m, &o);
+        a = sim_req_new(&m, 0, 330, 4);
+        b = sim_req_new(&m, 0, 330, 4);
+        c = sim_req_new(&m, 0, 330, 4);
+        memcpy(b->prompt, a->prompt, sizeof(a->prompt));
+        memcpy(c->prompt, a->prompt, sizeof(a->prompt));
+        sim_submit(&m, a);
+        sim_submit(&m, b);
+        sim_submit(&m, c);
+        sim_iterate(&m);
+        sim_iterate(&m);
+        sch_cancel(m.sch, a->id);
+        sim_iterate(&m);
+        assert_int_equal(a->ends, 1);
+        assert_int_equal(a->reason, SCH_END_CANCELLED);
+        sim_run(&m);
+        simcase_sound(&m);
+        assert_int_equal(b->reason, SCH_END_LENGTH);
+        /* what a had finished is not computed again, but for the steps in flight */
+        assert_true(m.prompt_rows <= 330 + 64 * depth + 2 * SIMCASE_BLOCK_TOKENS);
+        simcase_finish(&m);
+    }
+}
+
+static void test_other_tenant_finds_nothing(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *a, *b, *c, *d;
+
+    sim_init(&m, &o);
+    a = sim_req_new(&m, 0, 200, 4);
+    b = sim_req_new(&m, 1, 200, 4);
+    c = sim_req_new(&m, 0, 200, 4);
+    d = sim_req_new(&m, 0, 200, 4);
+    memcpy(b->prompt, a->prompt, sizeof(a->prompt));
+    memcpy(c->prompt, a->prompt, sizeof(a->prompt));
+    memcpy(d->prompt, a->prompt, sizeof(a->prompt));
+    d->spec.flags = SCH_NO_CACHE_READ;
+    sim_submit(&m, a);
+    sim_run(&m);
+    sim_submit(&m, b);
+    sim_submit(&m, c);
+    sim_submit(&m, d);
+    sim_run(&m);
+    assert_int_equal(a->usage.cached_tokens, 0);
+    assert_int_equal(b->usage.cached_tokens, 0);
+    assert_int_equal(b->usage.computed_tokens, 203);
+    assert_int_equal(c->usage.cached_tokens, 192); /* whole blocks */
+    assert_int_equal(d->usage.cached_tokens, 0);
+    simcase_finish(&m);
+}
+
+static void test_choices_share_the_prompt(void **state)
+{
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct sim_opts o = simcase_opts(depth);
+        struct sim m;
+        struct sim_req *r;
+        bool together = false;
+
+        sim_init(&m, &o);
+        r = sim_req_new(&m, 0, 205, 30);
+        r->spec.n_choices = 4;
+        sim_submit(&m, r);
+        while (!r->ends && sim_iterate(&m))
+            together = together || (r->n_out[0] && r->n_out[3] && !r->choice_ends[0]);
+        assert_true(together);
+        assert_int_equal(m.prompt_rows, 205 + 3); /* each its own last row */
+        simcase_finish(&m);
+    }
+}
+
+static void test_reserve_survives_a_flood(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sch_tenant_opts keep = {.kv_reserve_bytes = 14 * SIMCASE_BLOCK_BYTES};
+    struct sim m;
+    struct sim_req *warm, *again;
+
+    o.n_slabs = 4;
+    sim_init(&m, &o);
+    sch_tenant_set(m.sch, 0, &keep);
+    warm = sim_req_new(&m, 0, 200, 2);
+    sim_submit(&m, warm);
+    sim_run(&m);
+    for (uint32_t i = 0; i < 20; i++) { /* each of them most of the pool */
+        sim_submit(&m, sim_req_new(&m, 1, 270, 1));
+        sim_run(&m);
+    }
+    again = sim_req_new(&m, 0, 200, 2);
+    memcpy(again->prompt, warm->prompt, sizeof(warm->prompt));
+    sim_submit(&m, again);
+    sim_run(&m);
+    assert_true(again->usage.cached_tokens >= 192);
+    simcase_finish(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_burst_computes_a_prefix_once),
+        cmocka_unit_test(test_cancelled_filler_is_followed),
+        cmocka_unit_test(test_other_tenant_finds_nothing),
+        cmocka_unit_test(test_choices_share_the_prompt),
+        cmocka_unit_test(test_reserve_survives_a_flood),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

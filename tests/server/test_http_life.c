@@ -1,0 +1,223 @@
+/* A connection's life over the stand-in stream: answers in the order of the requests, clients that
+ * leave or half-close, time-outs, slow readers, draining. */
+#include "tests/server/http_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char later[] = "GET /later HTTP/1.1\r\n" H "\r\n";
+
+static void test_order(void **state)
+{
+    struct world w;
+
+    world_init(&w);
+    fake_feed(w.stream, later, sizeof later - 1);
+    const char *more = "GET /b HTTP/1.1\r\n" H "\r\nGET /c HTTP/1.1\r\n" H "\r\n";
+    fake_feed(w.stream, more, strlen(more));
+    fake_turn(w.stream);
+    assert_int_equal(w.requests, 1);
+    assert_int_equal(w.stream->sent.len, 0);
+    srv_conn_answer(w.open, 200, "text/plain", "late", 4, NULL);
+    fake_turn(w.stream);
+    assert_int_equal(w.requests, 3);
+    const char *a = strstr(world_sent(&w), "late"), *b = strstr(world_sent(&w), "/b:0"),
+               *c = strstr(world_sent(&w), "/c:0");
+    assert_true(a && b && c && a < b && b < c);
+    world_fini(&w);
+}
+
+/* More than may wait is dropped, and the connection ends after the answer at hand. */
+static void test_overrun(void **state)
+{
+    struct world w;
+    char junk[4096];
+
+    memset(junk, 'x', sizeof junk);
+    world_init(&w);
+    fake_feed(w.stream, later, sizeof later - 1);
+    for (int i = 0; i < 40; i++)
+        fake_feed(w.stream, junk, sizeof junk);
+    assert_non_null(w.open);
+    srv_conn_answer(w.open, 200, "text/plain", "late", 4, NULL);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "Connection: close"));
+    assert_true(w.stream->shut);
+    assert_int_equal(w.requests, 1);
+    world_fini(&w);
+}
+
+static void test_gone(void **state)
+{
+    static void (*const leave[])(struct fake_stream *) = {fake_eof, fake_fail};
+    for (size_t i = 0; i < CN_ARRAY_LEN(leave); i++) {
+        struct world w;
+        world_init(&w);
+        fake_feed(w.stream, later, sizeof later - 1);
+        assert_non_null(w.open);
+        leave[i](w.stream);
+        assert_int_equal(w.gone, 1);
+        fake_turn(w.stream);
+        assert_true(w.stream->closed);
+        world_fini(&w);
+        assert_int_equal(w.gone, 1);
+    }
+}
+
+/* An answer that is queued when the end of the stream comes is still sent. */
+static void test_half_close_after_request(void **state)
+{
+    struct world w;
+    const char *get = "GET / HTTP/1.1\r\n" H "\r\n";
+
+    world_init(&w);
+    fake_feed(w.stream, get, strlen(get));
+    fake_eof(w.stream);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "200 OK"));
+    fake_turn(w.stream);
+    assert_true(w.stream->closed);
+    world_fini(&w);
+}
+
+static void test_cut_short(void **state)
+{
+    struct world w;
+    const char *post = "POST / HTTP/1.1\r\n" H "Content-Length: 9\r\n\r\nabc";
+
+    world_init(&w);
+    fake_feed(w.stream, post, strlen(post));
+    fake_eof(w.stream);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "400 Bad Request"));
+    assert_int_equal(w.requests, 0);
+    fake_turn(w.stream);
+    assert_true(w.stream->closed);
+    world_fini(&w);
+}
+
+static void test_timeouts(void **state)
+{
+    struct world w;
+    uint64_t s = 1000000000u;
+
+    world_init(&w); /* half a head */
+    fake_feed(w.stream, "GET / HT", 8);
+    srv_http_tick(&w.http, cn_now_ns() + s / 2);
+    assert_int_equal(w.stream->shut, false);
+    srv_http_tick(&w.http, cn_now_ns() + 2 * s);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "408"));
+    world_fini(&w);
+
+    world_init(&w); /* a slow body */
+    const char *post = "POST / HTTP/1.1\r\n" H "Content-Length: 2000\r\n\r\nabc";
+    fake_feed(w.stream, post, strlen(post));
+    srv_http_tick(&w.http, cn_now_ns() + s / 2);
+    assert_int_equal(w.stream->shut, false);
+    srv_http_tick(&w.http, cn_now_ns() + 3 * s);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "408"));
+    assert_non_null(strstr(world_sent(&w), "request_timeout"));
+    world_fini(&w);
+
+    world_init(&w); /* idle: closed without a word */
+    srv_http_tick(&w.http, cn_now_ns() + 3 * s);
+    fake_turn(w.stream);
+    assert_int_equal(w.stream->sent.len, 0);
+    assert_true(w.stream->shut);
+    srv_http_tick(&w.http, cn_now_ns() + 60 * s); /* and not waited for for ever */
+    fake_turn(w.stream);
+    assert_true(w.stream->closed);
+    world_fini(&w);
+
+    world_init(&w); /* an answer that is due has no deadline here */
+    fake_feed(w.stream, later, sizeof later - 1);
+    srv_http_tick(&w.http, cn_now_ns() + 1000 * s);
+    assert_false(w.stream->closing);
+    world_fini(&w);
+}
+
+static void test_slow_reader(void **state)
+{
+    struct world w;
+    const char *get = "GET / HTTP/1.1\r\n" H "\r\n";
+    uint64_t now = cn_now_ns();
+
+    world_init(&w);
+    w.stream->window = 0;
+    fake_feed(w.stream, get, strlen(get));
+    fake_turn(w.stream);
+    srv_http_tick(&w.http, now + 1);
+    srv_http_tick(&w.http, now + 500000000u);
+    assert_false(w.stream->closing);
+    srv_http_tick(&w.http, now + 1500000000u);
+    assert_true(w.stream->closing && w.stream->reset);
+    world_fini(&w);
+}
+
+static void test_drain(void **state)
+{
+    struct world w;
+
+    world_init(&w);
+    fake_feed(w.stream, later, sizeof later - 1);
+    srv_http_drain(&w.http);
+    assert_false(w.stream->shut);
+    srv_conn_answer(w.open, 200, "text/plain", "x", 1, NULL);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "Connection: close"));
+    assert_true(w.stream->shut);
+    world_fini(&w);
+
+    world_init(&w);
+    srv_http_drain(&w.http);
+    assert_true(w.stream->shut);
+    world_fini(&w);
+}
+
+static void test_forms_of_answers(void **state)
+{
+    struct world w;
+    const char *head = "HEAD /x HTTP/1.1\r\n" H "\r\n", *st = "GET /stream HTTP/1.1\r\n" H "\r\n",
+               *old = "GET /stream HTTP/1.0\r\n\r\n";
+
+    world_init(&w);
+    fake_feed(w.stream, head, strlen(head));
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "Content-Length: 4\r\n"));
+    assert_null(strstr(world_sent(&w), "/x:0"));
+    fake_feed(w.stream, st, strlen(st));
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "\r\n\r\n5\r\nhello\r\n6\r\nworld!\r\n0\r\n\r\n"));
+    world_fini(&w);
+
+    world_init(&w);
+    fake_feed(w.stream, old, strlen(old));
+    fake_turn(w.stream);
+    assert_null(strstr(world_sent(&w), "chunked"));
+    assert_non_null(strstr(world_sent(&w), "\r\n\r\nhelloworld!"));
+    assert_true(w.stream->shut);
+    world_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_overrun),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_half_close_after_request),
+        cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_timeouts),
+        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_forms_of_answers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
