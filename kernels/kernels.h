@@ -56,12 +56,26 @@ void kr_plan_free(struct kr_plan *p);
 /* Checks that there is an output; returns the first error of the recording. */
 int kr_plan_finish(struct kr_plan *p, struct cn_error *err);
 
-/* KV layers: a group is a set of layers that share one block table. window_tokens: how many last
- * tokens (itself included) a position can see; 0 = all. Groups are numbered from 0, layers within
- * the plan from 0. */
-int kr_plan_kv_group(struct kr_plan *p, uint32_t window_tokens);
+/* KV layers: a group is a set of layers that share one block table, and what a row sees of it.
+ * Groups are numbered from 0 in the order of creation, layers within the plan from 0. */
+enum kr_span {
+    KR_SPAN_ALL,    /* every position up to the row's own */
+    KR_SPAN_WINDOW, /* the last `tokens` positions, its own included */
+    KR_SPAN_CHUNK,  /* from the last multiple of `tokens` up to its own */
+    KR_SPAN_BOTH,   /* encoders: both ways, the whole sequence (tokens 0) or |distance| <= tokens/2.
+                     * All rows of a sequence must be in one step */
+    KR_SPAN_STATE,  /* recurrent state: a block is the whole state of a sequence (kr_plan_state) */
+};
+int kr_plan_kv_group(struct kr_plan *p, enum kr_span span, uint32_t tokens);
+/* v_dim 0: keys only. */
 int kr_plan_kv_layer(struct kr_plan *p, int group, uint32_t n_kv_heads, uint32_t k_dim,
                      uint32_t v_dim);
+/* Only K is stored; V is the first v_dim values of K (MLA's latent). */
+int kr_plan_kv_layer_latent(struct kr_plan *p, int group, uint32_t n_kv_heads, uint32_t k_dim,
+                            uint32_t v_dim);
+/* n_floats of float32 that a sequence carries from row to row; all states of a plan form one group
+ * of span STATE. A row at position 0 starts from zeros. Returns the state's number. */
+int kr_plan_state(struct kr_plan *p, uint32_t n_floats);
 
 enum kr_rope_kind { KR_ROPE_NORM, KR_ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
 struct kr_rope {
@@ -77,29 +91,127 @@ struct kr_attn {
     uint32_t n_heads;   /* query heads; a multiple of the layer's n_kv_heads */
     float scale;
     float softcap;      /* 0 = none: s = cap * tanh(s / cap), after scale */
-    /* the window is the group's: visible iff 0 <= p_query - p_key < window_tokens */
+    const struct kr_tensor *sinks; /* [n_heads] F32: a logit without a value; NULL = none */
 };
-enum kr_act { KR_ACT_SILU, KR_ACT_GELU_TANH };
+enum kr_act {
+    KR_ACT_NONE,        /* g */
+    KR_ACT_SILU,        /* g / (1 + e^-g) */
+    KR_ACT_GELU_TANH,   /* 0.5 g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) */
+    KR_ACT_GELU,        /* 0.5 g (1 + erf(g / sqrt 2)) */
+    KR_ACT_SIGMOID,     /* 1 / (1 + e^-g) */
+    KR_ACT_RELU2,       /* max(g, 0)^2 */
+    KR_ACT_SWIGLU_OAI,  /* gates only: g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u in +-7 */
+};
 
 /* table [V, D] -> [R, D] */
 int kr_op_embed(struct kr_plan *p, const struct kr_tensor *table, float scale);
-/* x [R, heads * len(w)] -> same shape; w is [len] F32 or NULL (all ones; then len = width/heads) */
+/* table [positions, D]: the row's position's line -> [R, D]. Positions past its end do not exist:
+ * prepare refuses a larger max_context. */
+int kr_op_embed_pos(struct kr_plan *p, const struct kr_tensor *table);
+/* x [R, heads * n] -> same shape; w is F32, [n] or [heads * n], or NULL (all ones) */
 int kr_op_rms_norm(struct kr_plan *p, int x, const struct kr_tensor *w, float eps, uint32_t heads);
+/* y = (x - mean) / sqrt(var + eps) * w (+ b), population variance; w as rms_norm's, b likewise */
+int kr_op_layer_norm(struct kr_plan *p, int x, const struct kr_tensor *w,
+                     const struct kr_tensor *b, float eps, uint32_t heads);
 /* x [R, C], w [O, C], bias [O] F32 or NULL -> [R, O] */
 int kr_op_matmul(struct kr_plan *p, int x, const struct kr_tensor *w,
                  const struct kr_tensor *bias);
+/* x [R, H * C], w [H, O, C] -> [R, H * O]: each head by its own matrix */
+int kr_op_head_matmul(struct kr_plan *p, int x, const struct kr_tensor *w);
 /* x [R, heads * head_dim] -> same shape */
 int kr_op_rope(struct kr_plan *p, int x, const struct kr_rope *rope);
-/* k [R, n_kv_heads * k_dim], v [R, n_kv_heads * v_dim] */
+/* k [R, n_kv_heads * k_dim], v [R, n_kv_heads * v_dim]; v -1 for latent and keys-only layers */
 void kr_op_kv_write(struct kr_plan *p, int kv_layer, int k, int v);
 /* q [R, n_heads * k_dim] -> [R, n_heads * v_dim]; the layer's kv_write must come before */
 int kr_op_attention(struct kr_plan *p, int q, const struct kr_attn *attn);
+/* The same over selected keys only (select: a value of kr_op_select). */
+int kr_op_attention_selected(struct kr_plan *p, int q, const struct kr_attn *attn, int select);
+/* DSA's indexer: score(s) = sum over heads of w[h] * max(0, q[h] . k(s)), the min(top_k, visible)
+ * best positions s (ties: the lower position). q [R, H * k_dim], w [R, H]; kv_layer: keys only,
+ * one head. -> a bit per position below max_context. */
+int kr_op_select(struct kr_plan *p, int q, int w, int kv_layer, uint32_t top_k,
+                 uint64_t max_context);
+int kr_op_act(struct kr_plan *p, int x, enum kr_act act);
+/* y = act(gate) * up. gate may be narrower, by a divisor: each of its values then serves
+ * width(up) / width(gate) values of up in turn. */
 int kr_op_glu(struct kr_plan *p, int gate, int up, enum kr_act act);
 int kr_op_add(struct kr_plan *p, int a, int b);
 int kr_op_scale(struct kr_plan *p, int x, float s);
 int kr_op_softcap(struct kr_plan *p, int x, float cap);
+/* y = x * (1 + beta * ln(1 + floor((position + offset) / period))) */
+int kr_op_pos_scale(struct kr_plan *p, int x, float beta, uint32_t offset, uint32_t period);
+/* x [R, heads * n] -> [R, heads * len]: values [from, from + len) of each head */
+int kr_op_slice(struct kr_plan *p, int x, uint32_t heads, uint32_t from, uint32_t len);
+/* a [R, heads * n], b [R, heads * m] -> [R, heads * (n + m)], head by head */
+int kr_op_concat(struct kr_plan *p, int a, int b, uint32_t heads);
+
+/* ---- mixtures of experts ----------------------------------------------------------------------
+ * A routed value has one row per (row of the step, chosen expert), expert after expert, so that an
+ * expert's rows stand together and its weights are read once; only chosen experts' weights are
+ * read. All routes of a plan choose the same number of experts. */
+enum kr_gating {
+    KR_GATE_SOFTMAX,       /* over all experts */
+    KR_GATE_SIGMOID,
+    KR_GATE_SOFTMAX_TOP,   /* chosen by logits, softmax over the chosen */
+    KR_GATE_SQRT_SOFTPLUS,
+};
+struct kr_router {
+    uint32_t n_used;
+    enum kr_gating gating;
+    const struct kr_tensor *bias;         /* [E] F32, for the choice only; NULL = none */
+    uint32_t n_groups, n_groups_used;     /* 0, 0 = no limit; groups of equal size, by the sum of
+                                           * their two best scores (one_best: by their best) */
+    bool one_best;
+    bool norm;                            /* weights divided by their sum (at least 2^-14) */
+    float scale;                          /* then multiplied; 1 = none */
+    const struct kr_tensor *expert_scale; /* [E] F32: then by the expert's; NULL = none */
+};
+/* logits [R, E] -> a route. Ties go to the lower expert. */
+int kr_op_route(struct kr_plan *p, int logits, const struct kr_router *router);
+/* x [R, C] -> routed [.., C]; scaled: multiplied by the weight (Llama 4) */
+int kr_op_dispatch(struct kr_plan *p, int x, int route, bool scaled);
+/* x routed [.., C], rows [first, first + n) of each expert of w [E, O, C]; bias [E, O] F32 or NULL
+ * (the same rows of it) -> routed [.., n] */
+int kr_op_expert_matmul(struct kr_plan *p, int x, int route, const struct kr_tensor *w,
+                        const struct kr_tensor *bias, uint32_t first, uint32_t n);
+/* x routed [.., D] -> [R, D]: the sum over a row's experts in the order of choice; weighted: each
+ * times its weight */
+int kr_op_combine(struct kr_plan *p, int x, int route, bool weighted);
+
+/* ---- recurrences (one row after another, in prefill and decode alike) ------------------------- */
+
+/* Causal depthwise convolution over the last k rows: y[c] = act(b[c] + sum_j w[c][j] u[c, t-k+1+j]).
+ * x [R, C]; w [C, k] F32; b [C] F32 or NULL. Its state: C * (k - 1) floats. act NONE or SILU. */
+int kr_op_conv(struct kr_plan *p, int x, int state, const struct kr_tensor *w,
+               const struct kr_tensor *b, enum kr_act act);
+/* Selective state space scan. Per head of P = width(x) / n_heads values and its group's B and C of N
+ * values:  D = softplus(dt + dt_bias);  S[p][n] = e^(D A) S[p][n] + D x[p] B[n];
+ * y[p] = sum_n S[p][n] C[n] + d x[p].
+ * x [R, n_heads * P], dt [R, n_heads], b and c [R, n_groups * N]; a F32 [n_heads] (Mamba-2) or
+ * [n_heads * N] (Mamba-1: P = 1, one decay per n); d [n_heads] F32; dt_bias [n_heads] F32 or NULL.
+ * Its state: width(x) * N floats. */
+struct kr_scan {
+    int state, x, dt, b, c;
+    const struct kr_tensor *a, *d, *dt_bias;
+    uint32_t n_heads, n_groups, n_state;
+};
+int kr_op_scan(struct kr_plan *p, const struct kr_scan *scan);
+/* Gated delta rule, per value head, M [dv][dk]:  g = a_h softplus(a + dt_bias);  beta = sigmoid(b);
+ * M = e^g M;  M += beta (v - M k) k^T;  o = M q.
+ * q, k [R, n_k_heads * dk] (normalised and scaled by the caller), v [R, n_v_heads * dv];
+ * a, b [R, n_v_heads]; decay, dt_bias [n_v_heads] F32. Value head h uses key head h / (Hv / Hk),
+ * tiled: h mod Hk. Its state: n_v_heads * dv * dk floats. -> [R, n_v_heads * dv] */
+struct kr_delta {
+    int state, q, k, v, a, b;
+    const struct kr_tensor *decay, *dt_bias;
+    uint32_t n_k_heads, n_v_heads;
+    bool tiled;
+};
+int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
+
 int kr_op_take_logits(struct kr_plan *p, int x);
-/* x [logit rows, V] is what a step gives back. Exactly once. */
+/* x [logit rows, V] is what a step gives back. Exactly once. (Embedding models: V is the vector's
+ * length.) */
 void kr_plan_output(struct kr_plan *p, int x);
 
 /* ---- devices (device.c, cpu/) ------------------------------------------------------------------ */
@@ -121,26 +233,37 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
                         void *arg);
 
 struct kr_prepare_opts {
-    enum kr_type kv_type;      /* KR_F16 or KR_Q8_0 */
+    enum kr_type kv_type;      /* KR_F16, KR_Q8_0 or KR_Q4_0 */
     uint32_t block_tokens;     /* 16 or 32 */
     uint32_t max_rows;         /* rows of a step */
     uint32_t max_logit_rows;
     uint64_t max_context;      /* positions are below this (RoPE tables, score scratch) */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
+    bool measure;              /* everything but the weights: for exact sizes; cannot be launched */
 };
 
 struct kr_kv_group {
-    uint32_t window_tokens, n_layers;
+    enum kr_span span;
+    uint32_t window_tokens;    /* the span's tokens; 0 = none */
+    uint32_t n_layers;         /* states in a group of span STATE */
     uint64_t block_bytes;      /* all layers of the group, one block; a multiple of 64 */
 };
 struct kr_exec_info {
-    uint64_t weight_bytes;     /* what a decode step reads of the weights */
+    uint64_t weight_bytes;     /* what a decode step reads of the weights, experts not counted */
+    uint64_t expert_bytes;     /* of one expert in every layer that has them */
+    uint32_t n_experts, n_experts_used;
     uint64_t packed_bytes;     /* memory taken by repacked weights */
     uint64_t scratch_bytes;    /* exact */
     uint64_t embd_dim, n_vocab;
     uint32_t n_groups;
     const struct kr_kv_group *groups;
+};
+/* What the steps so far have done. */
+struct kr_counters {
+    uint64_t steps, rows;
+    uint64_t weight_bytes;     /* of dense weights that were read, each once a step */
+    uint64_t expert_bytes;     /* of experts' weights that were read */
 };
 
 /* A plan made ready for a device. The plan and its tensors' bytes must outlive it. */
@@ -149,6 +272,7 @@ int kr_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_pre
                struct kr_exec **out, struct cn_error *err);
 void kr_exec_free(struct kr_exec *x);
 const struct kr_exec_info *kr_exec_info(const struct kr_exec *x);
+void kr_exec_counters(const struct kr_exec *x, struct kr_counters *out);
 /* One line per op: name, shapes, kernel variant; for `show` and docs. */
 int kr_exec_describe(const struct kr_exec *x, struct cn_buf *out);
 
@@ -160,7 +284,8 @@ struct kr_kv_mem;
 int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err);
 void kr_kv_mem_free(struct kr_kv_mem *m);
-/* Copies the first n_tokens of a block (copy-on-write of a partial block). */
+/* Copies the first n_tokens of a block (copy-on-write of a partial block); of a group of span STATE
+ * the whole block. */
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens);
 
@@ -181,7 +306,8 @@ struct kr_row {
 };
 struct kr_seq {
     /* Per group: block number of each logical block (position / block_tokens); entries behind the
-     * window are not read. Long enough for the last row's position. */
+     * window are not read. Long enough for the last row's position. Groups of span STATE: one entry,
+     * the block of the sequence's state, which the step reads and writes. */
     const uint32_t *const *tables;
 };
 /* Rows of a sequence stand together, positions ascending by one. */

@@ -15,15 +15,14 @@ const char *const kr_op_names[KR_OP_COUNT] = {
 #undef OP
 };
 
-/* Widths are kept below this so that products of two fit 64 bits with room to spare. */
-#define MAX_WIDTH (1u << 30)
-
 struct kr_plan *kr_plan_new(void)
 {
     struct kr_plan *p = cn_calloc(1, sizeof *p);
     if (!p) return NULL;
     cn_arena_init(&p->arena, 0);
     p->output = -1;
+    p->state_group = -1;
+    p->n_positions = UINT64_MAX;
     return p;
 }
 
@@ -36,15 +35,16 @@ void kr_plan_free(struct kr_plan *p)
     free(p->ropes);
     free(p->groups);
     free(p->layers);
+    free(p->states);
     free(p);
 }
 
-static bool broken(const struct kr_plan *p)
+bool kr_plan_broken(const struct kr_plan *p)
 {
     return p->err.code != 0;
 }
 
-static int out_of_memory(struct kr_plan *p)
+int kr_plan_no_memory(struct kr_plan *p)
 {
     cn_fail(&p->err, CN_ENOMEM, "out of memory while recording the plan");
     return -1;
@@ -52,36 +52,26 @@ static int out_of_memory(struct kr_plan *p)
 
 int kr_plan_finish(struct kr_plan *p, struct cn_error *err)
 {
-    if (!broken(p) && p->output < 0) cn_fail(&p->err, CN_EINVAL, "the plan has no output");
-    if (!broken(p)) return 0;
+    if (!kr_plan_broken(p) && p->output < 0) cn_fail(&p->err, CN_EINVAL, "the plan has no output");
+    if (!kr_plan_broken(p)) return 0;
     if (err) *err = p->err;
     return p->err.code;
 }
 
 /* ---- small checks ---------------------------------------------------------------------------- */
 
-static bool value_ok(struct kr_plan *p, const char *op, int v)
+bool kr_plan_value_ok(struct kr_plan *p, const char *op, int v)
 {
-    if (broken(p)) return false;
+    if (kr_plan_broken(p)) return false;
     if (v >= 0 && (size_t)v < p->n_values) return true;
     cn_fail(&p->err, CN_EINVAL, "%s: value %d does not exist", op, v);
     return false;
 }
 
-static const char *name_of(const struct kr_tensor *t)
-{
-    return t && t->name ? t->name : "?";
-}
-
-static uint64_t tensor_dim(const struct kr_tensor *t, unsigned i)
-{
-    return i < t->n_dims ? t->ne[i] : 1;
-}
-
 /* The bytes of a tensor cover its shape, rows are whole blocks, the type is known. */
-static bool tensor_ok(struct kr_plan *p, const struct kr_tensor *t)
+bool kr_plan_tensor_ok(struct kr_plan *p, const struct kr_tensor *t)
 {
-    const char *name = name_of(t);
+    const char *name = kr_tensor_name(t);
     const struct kr_type_info *ti = kr_type_info((uint32_t)t->type);
     if (!ti) {
         cn_fail_param(&p->err, CN_EUNSUPP, name,
@@ -89,10 +79,10 @@ static bool tensor_ok(struct kr_plan *p, const struct kr_tensor *t)
                       (int)t->type, kr_type_list());
         return false;
     }
-    uint64_t rows = 1, bytes, cols = tensor_dim(t, 0);
-    bool fits = t->n_dims >= 1 && t->n_dims <= 4 && cols > 0 && cols <= MAX_WIDTH;
+    uint64_t rows = 1, bytes, cols = kr_tensor_dim(t, 0);
+    bool fits = t->n_dims >= 1 && t->n_dims <= 4 && cols > 0 && cols <= KR_MAX_WIDTH;
     for (unsigned i = 1; fits && i < t->n_dims; i++)
-        fits = t->ne[i] > 0 && cn_mul_u64(rows, t->ne[i], &rows) && rows <= MAX_WIDTH;
+        fits = t->ne[i] > 0 && cn_mul_u64(rows, t->ne[i], &rows) && rows <= KR_MAX_WIDTH;
     if (!fits) {
         cn_fail_param(&p->err, CN_EFORMAT, name, "tensor %s has an impossible shape", name);
         return false;
@@ -114,213 +104,198 @@ static bool tensor_ok(struct kr_plan *p, const struct kr_tensor *t)
 
 static bool matrix_ok(struct kr_plan *p, const struct kr_tensor *t)
 {
-    if (!tensor_ok(p, t)) return false;
-    if (tensor_dim(t, 2) == 1 && tensor_dim(t, 3) == 1) return true;
-    cn_fail_param(&p->err, CN_EFORMAT, name_of(t), "tensor %s is not a matrix", name_of(t));
+    if (!kr_plan_tensor_ok(p, t)) return false;
+    if (kr_tensor_dim(t, 2) == 1 && kr_tensor_dim(t, 3) == 1) return true;
+    cn_fail_param(&p->err, CN_EFORMAT, kr_tensor_name(t), "tensor %s is not a matrix",
+                  kr_tensor_name(t));
     return false;
 }
 
 /* An F32 vector of n values. */
-static bool vector_ok(struct kr_plan *p, const struct kr_tensor *t, uint64_t n)
+bool kr_plan_vector_ok(struct kr_plan *p, const struct kr_tensor *t, uint64_t n)
 {
-    if (!tensor_ok(p, t)) return false;
+    if (!kr_plan_tensor_ok(p, t)) return false;
     if (t->type != KR_F32) {
-        cn_fail_param(&p->err, CN_EUNSUPP, name_of(t), "tensor %s must be F32, it is %s", name_of(t),
-                      kr_type_info((uint32_t)t->type)->name);
+        cn_fail_param(&p->err, CN_EUNSUPP, kr_tensor_name(t), "tensor %s must be F32, it is %s",
+                      kr_tensor_name(t), kr_type_info((uint32_t)t->type)->name);
         return false;
     }
-    if (tensor_dim(t, 0) == n && tensor_dim(t, 1) == 1 && tensor_dim(t, 2) == 1 &&
-        tensor_dim(t, 3) == 1)
+    if (kr_tensor_dim(t, 0) == n && kr_tensor_dim(t, 1) == 1 && kr_tensor_dim(t, 2) == 1 &&
+        kr_tensor_dim(t, 3) == 1)
         return true;
-    cn_fail_param(&p->err, CN_EFORMAT, name_of(t), "tensor %s has %llu values where %llu are needed",
-                  name_of(t), (unsigned long long)tensor_dim(t, 0), (unsigned long long)n);
+    cn_fail_param(&p->err, CN_EFORMAT, kr_tensor_name(t),
+                  "tensor %s has %llu values where %llu are needed", kr_tensor_name(t),
+                  (unsigned long long)kr_tensor_dim(t, 0), (unsigned long long)n);
     return false;
 }
 
-static bool finite_ok(struct kr_plan *p, const char *op, const char *what, float f)
+bool kr_plan_floats_ok(struct kr_plan *p, const struct kr_tensor *t, uint64_t rows, uint64_t cols)
+{
+    if (!kr_plan_tensor_ok(p, t)) return false;
+    if (t->type == KR_F32 && kr_tensor_dim(t, 0) == cols && kr_tensor_dim(t, 1) == rows &&
+        kr_tensor_dim(t, 2) == 1 && kr_tensor_dim(t, 3) == 1)
+        return true;
+    cn_fail_param(&p->err, CN_EFORMAT, kr_tensor_name(t),
+                  "tensor %s must be F32 of [%llu, %llu] values", kr_tensor_name(t),
+                  (unsigned long long)rows, (unsigned long long)cols);
+    return false;
+}
+
+bool kr_plan_rows_ok(struct kr_plan *p, const char *op, int v, uint32_t width)
+{
+    if (!kr_plan_value_ok(p, op, v)) return false;
+    const struct kr_value *x = &p->values[v];
+    if (x->domain == KR_DOM_ROWS && x->width == width) return true;
+    cn_fail(&p->err, CN_EFORMAT,
+            "%s: an input has %u values%s where %u of the step's rows are needed", op, x->width,
+            x->domain == KR_DOM_ROWS ? "" : " of other rows", width);
+    return false;
+}
+
+bool kr_plan_finite_ok(struct kr_plan *p, const char *op, const char *what, float f)
 {
     if (isfinite(f)) return true;
     cn_fail(&p->err, CN_EINVAL, "%s: %s is not a finite number", op, what);
     return false;
 }
 
-static bool copy_tensor(struct kr_plan *p, struct kr_tensor *dst, const struct kr_tensor *src)
+bool kr_plan_copy_tensor(struct kr_plan *p, struct kr_tensor *dst, const struct kr_tensor *src)
 {
     *dst = *src;
-    const char *name = name_of(src);
+    const char *name = kr_tensor_name(src);
     dst->name = cn_arena_strn(&p->arena, name, strlen(name));
     if (dst->name) return true;
-    out_of_memory(p);
+    kr_plan_no_memory(p);
     return false;
 }
 
-/* Appends the op and, when width is not 0, the value it makes. */
-static int add_op(struct kr_plan *p, struct kr_plan_op *op, uint32_t width, enum kr_domain domain)
+int kr_plan_add(struct kr_plan *p, struct kr_plan_op *op, uint64_t width, enum kr_domain domain)
 {
+    if (width > KR_MAX_WIDTH) {
+        cn_fail(&p->err, CN_EFORMAT, "%s: rows of %llu values", kr_op_names[op->kind],
+                (unsigned long long)width);
+        return -1;
+    }
     if (cn_grow(&p->ops, &p->cap_ops, p->n_ops + 1, sizeof *p->ops) ||
         cn_grow(&p->values, &p->cap_values, p->n_values + 1, sizeof *p->values))
-        return out_of_memory(p);
+        return kr_plan_no_memory(p);
     op->out = -1;
     if (width) {
         op->out = (int)p->n_values;
         p->values[p->n_values++] =
-            (struct kr_value){ .width = width, .domain = domain, .op = (uint32_t)p->n_ops };
+            (struct kr_value){.width = (uint32_t)width, .domain = domain, .op = (uint32_t)p->n_ops};
     }
     p->ops[p->n_ops++] = *op;
     return op->out;
 }
 
-static struct kr_plan_op new_op(enum kr_op_kind kind, int a, int b)
+struct kr_plan_op kr_plan_new_op(enum kr_op_kind kind, int a, int b)
 {
-    return (struct kr_plan_op){ .kind = kind, .in = { a, b }, .out = -1, .rope = -1,
-                                .kv_layer = -1 };
+    return (struct kr_plan_op){
+        .kind = kind, .in = {a, b, -1, -1, -1}, .out = -1, .rope = -1, .kv_layer = -1, .state = -1};
 }
 
-/* ---- KV layers -------------------------------------------------------------------------------- */
-
-int kr_plan_kv_group(struct kr_plan *p, uint32_t window_tokens)
-{
-    if (broken(p)) return -1;
-    if (cn_grow(&p->groups, &p->cap_groups, p->n_groups + 1, sizeof *p->groups))
-        return out_of_memory(p);
-    p->groups[p->n_groups] = (struct kr_plan_group){ .window_tokens = window_tokens };
-    return (int)p->n_groups++;
-}
-
-int kr_plan_kv_layer(struct kr_plan *p, int group, uint32_t n_kv_heads, uint32_t k_dim,
-                     uint32_t v_dim)
-{
-    if (broken(p)) return -1;
-    if (group < 0 || (size_t)group >= p->n_groups) {
-        cn_fail(&p->err, CN_EINVAL, "kv_layer: group %d does not exist", group);
-        return -1;
-    }
-    if (!n_kv_heads || !k_dim || !v_dim || k_dim > 65536 || v_dim > 65536 || n_kv_heads > 65536 ||
-        (uint64_t)n_kv_heads * CN_MAX(k_dim, v_dim) > MAX_WIDTH) {
-        cn_fail(&p->err, CN_EINVAL, "kv_layer: %u heads of %u and %u values", n_kv_heads, k_dim,
-                v_dim);
-        return -1;
-    }
-    if (cn_grow(&p->layers, &p->cap_layers, p->n_layers + 1, sizeof *p->layers))
-        return out_of_memory(p);
-    p->layers[p->n_layers] = (struct kr_plan_layer){
-        .group = (uint32_t)group, .n_kv_heads = n_kv_heads, .k_dim = k_dim, .v_dim = v_dim,
-        .index = p->groups[group].n_layers++ };
-    return (int)p->n_layers++;
-}
-
-static struct kr_plan_layer *layer_of(struct kr_plan *p, const char *op, int layer)
-{
-    if (layer >= 0 && (size_t)layer < p->n_layers) return &p->layers[layer];
-    cn_fail(&p->err, CN_EINVAL, "%s: KV layer %d does not exist", op, layer);
-    return NULL;
-}
-
-void kr_op_kv_write(struct kr_plan *p, int kv_layer, int k, int v)
-{
-    if (!value_ok(p, "kv_write", k) || !value_ok(p, "kv_write", v)) return;
-    struct kr_plan_layer *l = layer_of(p, "kv_write", kv_layer);
-    if (!l) return;
-    const struct kr_value *kv = &p->values[k], *vv = &p->values[v];
-    if (kv->width != l->n_kv_heads * l->k_dim || vv->width != l->n_kv_heads * l->v_dim ||
-        kv->domain != KR_DOM_ROWS || vv->domain != KR_DOM_ROWS) {
-        cn_fail(&p->err, CN_EFORMAT, "kv_write: k has %u values and v %u, the layer's are %u and %u",
-                kv->width, vv->width, l->n_kv_heads * l->k_dim, l->n_kv_heads * l->v_dim);
-        return;
-    }
-    if (l->written) {
-        cn_fail(&p->err, CN_EINVAL, "kv_write: KV layer %d is written twice", kv_layer);
-        return;
-    }
-    struct kr_plan_op op = new_op(KR_OP_KV_WRITE, k, v);
-    op.kv_layer = kv_layer;
-    if (add_op(p, &op, 0, KR_DOM_ROWS) < 0 && broken(p)) return;
-    l->written = true;
-}
-
-int kr_op_attention(struct kr_plan *p, int q, const struct kr_attn *attn)
-{
-    if (!value_ok(p, "attention", q)) return -1;
-    const struct kr_plan_layer *l = layer_of(p, "attention", attn->kv_layer);
-    if (!l) return -1;
-    if (!l->written) {
-        cn_fail(&p->err, CN_EINVAL, "attention: KV layer %d has not been written", attn->kv_layer);
-        return -1;
-    }
-    if (!attn->n_heads || attn->n_heads % l->n_kv_heads || attn->n_heads > 65536) {
-        cn_fail(&p->err, CN_EFORMAT, "attention: %u query heads for %u KV heads", attn->n_heads,
-                l->n_kv_heads);
-        return -1;
-    }
-    const struct kr_value *x = &p->values[q];
-    uint64_t out = (uint64_t)attn->n_heads * l->v_dim;
-    if ((uint64_t)attn->n_heads * l->k_dim != x->width || out > MAX_WIDTH) {
-        cn_fail(&p->err, CN_EFORMAT, "attention: q has %u values, %u heads of %u need %llu",
-                x->width, attn->n_heads, l->k_dim,
-                (unsigned long long)attn->n_heads * l->k_dim);
-        return -1;
-    }
-    if (x->domain != KR_DOM_ROWS) {
-        cn_fail(&p->err, CN_EINVAL, "attention: its rows must be the step's, not the logit rows");
-        return -1;
-    }
-    if (!finite_ok(p, "attention", "scale", attn->scale) ||
-        !finite_ok(p, "attention", "softcap", attn->softcap))
-        return -1;
-    struct kr_plan_op op = new_op(KR_OP_ATTENTION, q, -1);
-    op.kv_layer = attn->kv_layer;
-    op.heads = attn->n_heads;
-    op.f = attn->scale;
-    op.softcap = attn->softcap;
-    return add_op(p, &op, (uint32_t)out, KR_DOM_ROWS);
-}
-
-/* ---- ops with weights ------------------------------------------------------------------------- */
+/* ---- ops with weights -------------------------------------------------------------------------
+ */
 
 int kr_op_embed(struct kr_plan *p, const struct kr_tensor *table, float scale)
 {
-    if (broken(p) || !matrix_ok(p, table) || !finite_ok(p, "embed", "scale", scale)) return -1;
-    struct kr_plan_op op = new_op(KR_OP_EMBED, -1, -1);
+    if (kr_plan_broken(p) || !matrix_ok(p, table) || !kr_plan_finite_ok(p, "embed", "scale", scale))
+        return -1;
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_EMBED, -1, -1);
     op.f = scale;
-    if (!copy_tensor(p, &op.w, table)) return -1;
-    return add_op(p, &op, (uint32_t)table->ne[0], KR_DOM_ROWS);
+    if (!kr_plan_copy_tensor(p, &op.w, table)) return -1;
+    return kr_plan_add(p, &op, (uint32_t)table->ne[0], KR_DOM_ROWS);
+}
+
+int kr_op_embed_pos(struct kr_plan *p, const struct kr_tensor *table)
+{
+    if (kr_plan_broken(p) || !matrix_ok(p, table)) return -1;
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_EMBED_POS, -1, -1);
+    if (!kr_plan_copy_tensor(p, &op.w, table)) return -1;
+    p->n_positions = CN_MIN(p->n_positions, kr_tensor_dim(table, 1));
+    return kr_plan_add(p, &op, table->ne[0], KR_DOM_ROWS);
+}
+
+/* A norm's weight or bias: n values for each part of the row, or one for every value of it. */
+static bool norm_vector(struct kr_plan *p, struct kr_tensor *dst, const struct kr_tensor *t,
+                        uint32_t width, uint32_t heads)
+{
+    if (!t) return true;
+    uint32_t n = kr_tensor_dim(t, 0) == width ? width : width / heads;
+    return kr_plan_vector_ok(p, t, n) && kr_plan_copy_tensor(p, dst, t);
+}
+
+static int norm(struct kr_plan *p, enum kr_op_kind kind, int x, const struct kr_tensor *w,
+                const struct kr_tensor *b, float eps, uint32_t heads)
+{
+    const char *name = kr_op_names[kind];
+    if (!kr_plan_value_ok(p, name, x)) return -1;
+    const struct kr_value v = p->values[x];
+    if (!heads || v.width % heads) {
+        cn_fail_param(&p->err, CN_EFORMAT, w ? kr_tensor_name(w) : "", "%s: %u values in %u parts",
+                      name, v.width, heads);
+        return -1;
+    }
+    if (!kr_plan_finite_ok(p, name, "eps", eps)) return -1;
+    struct kr_plan_op op = kr_plan_new_op(kind, x, -1);
+    op.f = eps;
+    op.heads = heads;
+    if (!norm_vector(p, &op.w, w, v.width, heads) || !norm_vector(p, &op.bias, b, v.width, heads))
+        return -1;
+    return kr_plan_add(p, &op, v.width, v.domain);
 }
 
 int kr_op_rms_norm(struct kr_plan *p, int x, const struct kr_tensor *w, float eps, uint32_t heads)
 {
-    if (!value_ok(p, "rms_norm", x)) return -1;
-    const struct kr_value v = p->values[x];
-    if (!heads || v.width % heads) {
-        cn_fail_param(&p->err, CN_EFORMAT, w ? name_of(w) : "", "rms_norm: %u values in %u parts",
-                      v.width, heads);
-        return -1;
-    }
-    if (!finite_ok(p, "rms_norm", "eps", eps)) return -1;
-    struct kr_plan_op op = new_op(KR_OP_RMS_NORM, x, -1);
-    op.f = eps;
-    op.heads = heads;
-    if (w && (!vector_ok(p, w, v.width / heads) || !copy_tensor(p, &op.w, w))) return -1;
-    return add_op(p, &op, v.width, v.domain);
+    return norm(p, KR_OP_RMS_NORM, x, w, NULL, eps, heads);
+}
+
+int kr_op_layer_norm(struct kr_plan *p, int x, const struct kr_tensor *w, const struct kr_tensor *b,
+                     float eps, uint32_t heads)
+{
+    return norm(p, KR_OP_LAYER_NORM, x, w, b, eps, heads);
 }
 
 int kr_op_matmul(struct kr_plan *p, int x, const struct kr_tensor *w, const struct kr_tensor *bias)
 {
-    if (!value_ok(p, "matmul", x) || !matrix_ok(p, w)) return -1;
+    if (!kr_plan_value_ok(p, "matmul", x) || !matrix_ok(p, w)) return -1;
     const struct kr_value v = p->values[x];
-    uint64_t out = tensor_dim(w, 1);
+    uint64_t out = kr_tensor_dim(w, 1);
     if (w->ne[0] != v.width) {
-        cn_fail_param(&p->err, CN_EFORMAT, name_of(w),
-                      "tensor %s has %llu columns, its input has %u values", name_of(w),
+        cn_fail_param(&p->err, CN_EFORMAT, kr_tensor_name(w),
+                      "tensor %s has %llu columns, its input has %u values", kr_tensor_name(w),
                       (unsigned long long)w->ne[0], v.width);
         return -1;
     }
-    struct kr_plan_op op = new_op(KR_OP_MATMUL, x, -1);
-    if (!copy_tensor(p, &op.w, w)) return -1;
-    if (bias && (!vector_ok(p, bias, out) || !copy_tensor(p, &op.bias, bias))) return -1;
-    return add_op(p, &op, (uint32_t)out, v.domain);
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_MATMUL, x, -1);
+    if (!kr_plan_copy_tensor(p, &op.w, w)) return -1;
+    if (bias && (!kr_plan_vector_ok(p, bias, out) || !kr_plan_copy_tensor(p, &op.bias, bias)))
+        return -1;
+    return kr_plan_add(p, &op, (uint32_t)out, v.domain);
 }
 
-/* ---- rotations -------------------------------------------------------------------------------- */
+int kr_op_head_matmul(struct kr_plan *p, int x, const struct kr_tensor *w)
+{
+    if (!kr_plan_value_ok(p, "head_matmul", x) || !kr_plan_tensor_ok(p, w)) return -1;
+    const struct kr_value v = p->values[x];
+    uint64_t heads = kr_tensor_dim(w, 2), out;
+    if (kr_tensor_dim(w, 3) != 1 || heads > 65536 || w->ne[0] * heads != v.width ||
+        !cn_mul_u64(heads, kr_tensor_dim(w, 1), &out) || out > KR_MAX_WIDTH) {
+        cn_fail_param(&p->err, CN_EFORMAT, kr_tensor_name(w),
+                      "tensor %s: %llu matrices of %llu columns do not fit rows of %u values",
+                      kr_tensor_name(w), (unsigned long long)heads, (unsigned long long)w->ne[0],
+                      v.width);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_HEAD_MATMUL, x, -1);
+    op.heads = (uint32_t)heads;
+    if (!kr_plan_copy_tensor(p, &op.w, w)) return -1;
+    return kr_plan_add(p, &op, out, v.domain);
+}
+
+/* ---- rotations --------------------------------------------------------------------------------
+ */
 
 /* Equal rotations share one table of angles in a step. */
 static int find_rope(struct kr_plan *p, const struct kr_rope *r)
@@ -334,18 +309,20 @@ static int find_rope(struct kr_plan *p, const struct kr_rope *r)
             return (int)i;
     }
     if (cn_grow(&p->ropes, &p->cap_ropes, p->n_ropes + 1, sizeof *p->ropes))
-        return out_of_memory(p);
+        return kr_plan_no_memory(p);
     float *copy = cn_arena_copy(&p->arena, r->inv_freq, bytes);
-    if (!copy) return out_of_memory(p);
-    p->ropes[p->n_ropes] = (struct kr_plan_rope){ .kind = r->kind, .head_dim = r->head_dim,
-                                                  .n_rot = r->n_rot, .amplitude = r->amplitude,
-                                                  .inv_freq = copy };
+    if (!copy) return kr_plan_no_memory(p);
+    p->ropes[p->n_ropes] = (struct kr_plan_rope){.kind = r->kind,
+                                                 .head_dim = r->head_dim,
+                                                 .n_rot = r->n_rot,
+                                                 .amplitude = r->amplitude,
+                                                 .inv_freq = copy};
     return (int)p->n_ropes++;
 }
 
 int kr_op_rope(struct kr_plan *p, int x, const struct kr_rope *rope)
 {
-    if (!value_ok(p, "rope", x)) return -1;
+    if (!kr_plan_value_ok(p, "rope", x)) return -1;
     const struct kr_value v = p->values[x];
     if (!rope->head_dim || v.width % rope->head_dim || !rope->n_rot || rope->n_rot % 2 ||
         rope->n_rot > rope->head_dim || !rope->inv_freq) {
@@ -353,80 +330,145 @@ int kr_op_rope(struct kr_plan *p, int x, const struct kr_rope *rope)
                 rope->head_dim, v.width);
         return -1;
     }
-    if (!finite_ok(p, "rope", "amplitude", rope->amplitude)) return -1;
+    if (!kr_plan_finite_ok(p, "rope", "amplitude", rope->amplitude)) return -1;
     for (uint32_t i = 0; i < rope->n_rot / 2; i++)
-        if (!finite_ok(p, "rope", "inv_freq", rope->inv_freq[i])) return -1;
-    struct kr_plan_op op = new_op(KR_OP_ROPE, x, -1);
+        if (!kr_plan_finite_ok(p, "rope", "inv_freq", rope->inv_freq[i])) return -1;
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_ROPE, x, -1);
     op.heads = v.width / rope->head_dim;
     op.rope = find_rope(p, rope);
     if (op.rope < 0) return -1;
-    return add_op(p, &op, v.width, v.domain);
+    return kr_plan_add(p, &op, v.width, v.domain);
 }
 
-/* ---- elementwise ------------------------------------------------------------------------------ */
+/* ---- elementwise ------------------------------------------------------------------------------
+ */
 
-static int binary(struct kr_plan *p, struct kr_plan_op op)
+static bool same_rows(struct kr_plan *p, const char *name, int a, int b)
 {
-    const char *name = kr_op_names[op.kind];
-    if (!value_ok(p, name, op.in[0]) || !value_ok(p, name, op.in[1])) return -1;
-    const struct kr_value a = p->values[op.in[0]], b = p->values[op.in[1]];
-    if (a.width != b.width || a.domain != b.domain) {
-        cn_fail(&p->err, CN_EFORMAT, "%s: rows of %u and of %u values%s", name, a.width, b.width,
-                a.domain != b.domain ? ", one before and one after take_logits" : "");
-        return -1;
-    }
-    return add_op(p, &op, a.width, a.domain);
+    if (!kr_plan_value_ok(p, name, a) || !kr_plan_value_ok(p, name, b)) return false;
+    if (p->values[a].domain == p->values[b].domain) return true;
+    cn_fail(&p->err, CN_EFORMAT, "%s: its inputs have different rows (before and after take_logits or dispatch)",
+            name);
+    return false;
 }
 
 static int unary(struct kr_plan *p, struct kr_plan_op op)
 {
     const char *name = kr_op_names[op.kind];
-    if (!value_ok(p, name, op.in[0]) || !finite_ok(p, name, "its factor", op.f)) return -1;
+    if (!kr_plan_value_ok(p, name, op.in[0]) || !kr_plan_finite_ok(p, name, "its factor", op.f))
+        return -1;
     const struct kr_value a = p->values[op.in[0]];
-    return add_op(p, &op, a.width, a.domain);
+    return kr_plan_add(p, &op, a.width, a.domain);
+}
+
+int kr_op_act(struct kr_plan *p, int x, enum kr_act act)
+{
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_ACT, x, -1);
+    op.act = act;
+    if (!kr_plan_broken(p) && act == KR_ACT_SWIGLU_OAI)
+        cn_fail(&p->err, CN_EINVAL, "act: this activation is for gates only");
+    return unary(p, op);
 }
 
 int kr_op_glu(struct kr_plan *p, int gate, int up, enum kr_act act)
 {
-    struct kr_plan_op op = new_op(KR_OP_GLU, gate, up);
+    if (!same_rows(p, "glu", gate, up)) return -1;
+    const struct kr_value g = p->values[gate], u = p->values[up];
+    if (u.width % g.width) {
+        cn_fail(&p->err, CN_EFORMAT, "glu: a gate of %u values for rows of %u", g.width, u.width);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_GLU, gate, up);
     op.act = act;
-    return binary(p, op);
+    return kr_plan_add(p, &op, u.width, u.domain);
 }
 
 int kr_op_add(struct kr_plan *p, int a, int b)
 {
-    return binary(p, new_op(KR_OP_ADD, a, b));
+    if (!same_rows(p, "add", a, b)) return -1;
+    const struct kr_value x = p->values[a];
+    if (x.width != p->values[b].width) {
+        cn_fail(&p->err, CN_EFORMAT, "add: rows of %u and of %u values", x.width,
+                p->values[b].width);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_ADD, a, b);
+    return kr_plan_add(p, &op, x.width, x.domain);
 }
 
 int kr_op_scale(struct kr_plan *p, int x, float s)
 {
-    struct kr_plan_op op = new_op(KR_OP_SCALE, x, -1);
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_SCALE, x, -1);
     op.f = s;
     return unary(p, op);
 }
 
 int kr_op_softcap(struct kr_plan *p, int x, float cap)
 {
-    struct kr_plan_op op = new_op(KR_OP_SOFTCAP, x, -1);
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_SOFTCAP, x, -1);
     op.f = cap;
-    if (!broken(p) && !(cap > 0)) cn_fail(&p->err, CN_EINVAL, "softcap: the cap is not above 0");
+    if (!kr_plan_broken(p) && !(cap > 0))
+        cn_fail(&p->err, CN_EINVAL, "softcap: the cap is not above 0");
     return unary(p, op);
+}
+
+int kr_op_pos_scale(struct kr_plan *p, int x, float beta, uint32_t offset, uint32_t period)
+{
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_POS_SCALE, x, -1);
+    op.f = beta;
+    op.from = offset;
+    op.len = period;
+    if (!kr_plan_broken(p) && !period) cn_fail(&p->err, CN_EINVAL, "pos_scale: a period of 0");
+    if (!kr_plan_value_ok(p, "pos_scale", x) ||
+        !kr_plan_rows_ok(p, "pos_scale", x, p->values[x].width))
+        return -1;
+    return unary(p, op);
+}
+
+int kr_op_slice(struct kr_plan *p, int x, uint32_t heads, uint32_t from, uint32_t len)
+{
+    if (!kr_plan_value_ok(p, "slice", x)) return -1;
+    const struct kr_value v = p->values[x];
+    if (!heads || v.width % heads || !len || (uint64_t)from + len > v.width / heads) {
+        cn_fail(&p->err, CN_EFORMAT, "slice: values %u to %llu of %u heads in rows of %u", from,
+                (unsigned long long)from + len, heads, v.width);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_SLICE, x, -1);
+    op.heads = heads;
+    op.from = from;
+    op.len = len;
+    return kr_plan_add(p, &op, (uint64_t)heads * len, v.domain);
+}
+
+int kr_op_concat(struct kr_plan *p, int a, int b, uint32_t heads)
+{
+    if (!same_rows(p, "concat", a, b)) return -1;
+    const struct kr_value x = p->values[a], y = p->values[b];
+    if (!heads || x.width % heads || y.width % heads) {
+        cn_fail(&p->err, CN_EFORMAT, "concat: rows of %u and %u values in %u heads", x.width,
+                y.width, heads);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_CONCAT, a, b);
+    op.heads = heads;
+    return kr_plan_add(p, &op, (uint64_t)x.width + y.width, x.domain);
 }
 
 int kr_op_take_logits(struct kr_plan *p, int x)
 {
-    if (!value_ok(p, "take_logits", x)) return -1;
+    if (!kr_plan_value_ok(p, "take_logits", x)) return -1;
     if (p->values[x].domain != KR_DOM_ROWS) {
         cn_fail(&p->err, CN_EINVAL, "take_logits: value %d has only the logit rows already", x);
         return -1;
     }
-    struct kr_plan_op op = new_op(KR_OP_TAKE_LOGITS, x, -1);
-    return add_op(p, &op, p->values[x].width, KR_DOM_LOGITS);
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_TAKE_LOGITS, x, -1);
+    return kr_plan_add(p, &op, p->values[x].width, KR_DOM_LOGITS);
 }
 
 void kr_plan_output(struct kr_plan *p, int x)
 {
-    if (!value_ok(p, "output", x)) return;
+    if (!kr_plan_value_ok(p, "output", x)) return;
     if (p->output >= 0) {
         cn_fail(&p->err, CN_EINVAL, "the plan has two outputs");
     } else if (p->values[x].domain != KR_DOM_LOGITS) {

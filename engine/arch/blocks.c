@@ -32,7 +32,7 @@ int eng_b_attend(struct eng_builder *b, const struct eng_qkv *a, int layer, floa
     int *group = group_of(b, l, &window);
 
     if (eng_b_failed(b)) return -1;
-    if (*group < 0) *group = kr_plan_kv_group(b->plan, window);
+    if (*group < 0) *group = kr_plan_kv_group(b->plan, window ? KR_SPAN_WINDOW : KR_SPAN_ALL, window);
     int kv = kr_plan_kv_layer(b->plan, *group, l->n_kv_heads, b->h.k_dim, b->h.v_dim);
     kr_op_kv_write(b->plan, kv, a->k, a->v);
     struct kr_attn attn = {.kv_layer = kv, .n_heads = l->n_heads, .scale = scale};

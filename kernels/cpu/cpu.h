@@ -47,12 +47,13 @@ struct kr_step {
     uint32_t slot;         /* QUANTIZE, ANGLES: the slot made; matmul: its quantised input */
     uint32_t weight;       /* matmul: index of the packed weight */
     uint32_t chunk;        /* matmul: groups taken at a time */
-    const float *vec;      /* norm weight or bias, our aligned copy; NULL when absent */
+    /* Our aligned copies of the op's vectors; NULL when absent. */
+    const float *w, *bias, *extra;
 };
 struct kr_level {
     uint32_t row_begin, row_end;     /* in row_steps */
     uint32_t heavy_begin, heavy_end; /* in heavy_steps */
-    bool has_rows[2];                /* row work in that domain */
+    bool has_rows[KR_N_DOMAINS];     /* row work in that domain */
 };
 
 /* A KV layer's place in its group's block. */
@@ -88,7 +89,7 @@ struct kr_attn_step {
 struct kr_bound {
     const struct kr_batch *batch;
     struct kr_cpu_mem *mem;
-    uint32_t n_rows, n_logits;
+    uint32_t n_rows, n_logits, n_routed;
 };
 
 struct kr_cpu_exec {
@@ -102,7 +103,7 @@ struct kr_cpu_exec {
     struct kr_slot *slots;          /* values, then quantised values, then angles */
     uint32_t n_row_steps, n_heavy_steps, n_levels, n_slots;
     uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
-    uint64_t row_floats[2];         /* scratch per row of each domain */
+    uint64_t row_floats[KR_N_DOMAINS]; /* scratch per row of each domain */
     struct kr_attn_step *attn;      /* by op index; op == UINT32_MAX where it is no attention */
     struct kr_tiling *tilings;
     uint32_t n_tilings, max_works;
@@ -120,7 +121,7 @@ struct kr_cpu_exec {
     /* scratch: one mapping */
     uint8_t *scratch;
     uint64_t scratch_bytes;
-    float *shared[2];               /* per domain */
+    float *shared[KR_N_DOMAINS];
     uint8_t *attn_mem;              /* attention's, per thread */
     uint64_t attn_bytes;
     uint32_t max_pairs, max_k_dim, max_v_pad; /* what attention's scratch is sized for */
@@ -191,7 +192,8 @@ uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
 
 static inline uint32_t kr_domain_rows(const struct kr_cpu_exec *x, enum kr_domain domain)
 {
-    return domain == KR_DOM_ROWS ? x->now.n_rows : x->now.n_logits;
+    if (domain == KR_DOM_ROWS) return x->now.n_rows;
+    return domain == KR_DOM_LOGITS ? x->now.n_logits : x->now.n_routed;
 }
 /* A slot's memory in this step: places scale with the step's rows. */
 static inline float *kr_slot_mem(const struct kr_cpu_exec *x, uint32_t slot)

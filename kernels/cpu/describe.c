@@ -4,8 +4,14 @@
 static void print_value(const struct kr_cpu_exec *x, struct cn_buf *out, int v)
 {
     const struct kr_value *t = &x->plan->values[v];
-    cn_buf_printf(out, " %%%d[%c,%u]", v, t->domain == KR_DOM_ROWS ? 'R' : 'L', t->width);
+    cn_buf_printf(out, " %%%d[%c,%u]", v, "RLE"[t->domain], t->width);
 }
+
+static const char *const act_names[] = {
+    [KR_ACT_NONE] = "identity", [KR_ACT_SILU] = "silu", [KR_ACT_GELU_TANH] = "gelu_tanh",
+    [KR_ACT_GELU] = "gelu", [KR_ACT_SIGMOID] = "sigmoid", [KR_ACT_RELU2] = "relu2",
+    [KR_ACT_SWIGLU_OAI] = "swiglu_oai",
+};
 
 static void print_weight(struct cn_buf *out, const struct kr_tensor *w)
 {
@@ -29,7 +35,8 @@ static void print_details(const struct kr_cpu_exec *x, const struct kr_plan_op *
         cn_buf_printf(out, " %s %u of %u", r->kind == KR_ROPE_NORM ? "norm" : "neox", r->n_rot,
                       r->head_dim);
     }
-    if (op->kind == KR_OP_GLU) cn_buf_puts(out, op->act == KR_ACT_SILU ? " silu" : " gelu_tanh");
+    if (op->kind == KR_OP_GLU || op->kind == KR_OP_ACT || op->kind == KR_OP_CONV)
+        cn_buf_printf(out, " %s", act_names[op->act]);
     if (op->heads > 1) cn_buf_printf(out, " heads %u", op->heads);
 }
 
@@ -48,7 +55,7 @@ static void print_step(const struct kr_cpu_exec *x, const struct kr_step *s, str
     }
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     cn_buf_puts(out, kr_op_names[op->kind]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < KR_OP_INPUTS; i++)
         if (op->in[i] >= 0) print_value(x, out, op->in[i]);
     print_weight(out, &op->w);
     print_weight(out, &op->bias);
@@ -57,7 +64,8 @@ static void print_step(const struct kr_cpu_exec *x, const struct kr_step *s, str
         cn_buf_puts(out, " ->");
         print_value(x, out, op->out);
     }
-    bool product = op->kind == KR_OP_MATMUL;
+    bool product = op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
+                   op->kind == KR_OP_EXPERT_MATMUL;
     cn_buf_printf(out, " (%s)\n", product ? x->dev->mm.name : x->dev->ops.name);
 }
 

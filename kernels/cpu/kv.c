@@ -49,6 +49,7 @@ int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)
     for (uint32_t i = 0; i < p->n_layers; i++)
         place_layer(x, i, &x->kv_groups[p->layers[i].group].block_bytes);
     for (uint32_t g = 0; g < p->n_groups; g++) {
+        x->kv_groups[g].span = p->groups[g].span;
         x->kv_groups[g].window_tokens = p->groups[g].window_tokens;
         x->kv_groups[g].n_layers = p->groups[g].n_layers;
         x->kv_groups[g].block_bytes = CN_MAX(x->kv_groups[g].block_bytes, 64u);

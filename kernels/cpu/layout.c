@@ -78,14 +78,17 @@ static uint32_t quantize(struct sched *s, uint32_t value)
 static bool is_wide(const struct sched *s, const struct kr_plan_op *op)
 {
     bool elementwise = op->kind == KR_OP_ADD || op->kind == KR_OP_SCALE ||
-                       op->kind == KR_OP_SOFTCAP || op->kind == KR_OP_GLU;
+                       op->kind == KR_OP_SOFTCAP || op->kind == KR_OP_GLU ||
+                       op->kind == KR_OP_ACT;
+    if (op->kind == KR_OP_GLU)
+        elementwise = s->p->values[op->in[0]].width == s->p->values[op->in[1]].width;
     return elementwise && s->p->values[op->out].width >= KR_WIDE_ROW;
 }
 
 static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
 {
     uint32_t t = 0;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < KR_OP_INPUTS; i++)
         if (op->in[i] >= 0) t = CN_MAX(t, s->ready[op->in[i]]);
     if (is_wide(s, op)) return even_from(t) + 1;
     switch (op->kind) {
@@ -120,7 +123,7 @@ static void place_op(struct sched *s, uint32_t index)
         use(s, q, t);
     } else {
         t = at_time(s, time_of(s, op));
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < KR_OP_INPUTS; i++)
             if (op->in[i] >= 0) use(s, (uint32_t)op->in[i], t);
     }
     struct kr_step *st = add_step(s, KR_STEP_OP, t, domain, index);
@@ -146,7 +149,7 @@ static void find_needed(struct sched *s)
         const struct kr_plan_op *op = &p->ops[i];
         if (op->kind == KR_OP_KV_WRITE || op->out == p->output) s->needed[i] = true;
         if (!s->needed[i]) continue;
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < KR_OP_INPUTS; k++)
             if (op->in[k] >= 0) s->needed[p->values[op->in[k]].op] = true;
     }
 }
@@ -252,8 +255,8 @@ static int place_slots(struct kr_cpu_exec *x)
 {
     struct kr_slot **order = cn_malloc_array(2 * (size_t)x->n_slots + 1, sizeof *order);
     if (!order) return CN_ENOMEM;
-    place_domain(x, KR_DOM_ROWS, order, order + x->n_slots);
-    place_domain(x, KR_DOM_LOGITS, order, order + x->n_slots);
+    for (int d = 0; d < KR_N_DOMAINS; d++)
+        place_domain(x, (enum kr_domain)d, order, order + x->n_slots);
     free(order);
     return 0;
 }

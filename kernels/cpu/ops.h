@@ -51,9 +51,13 @@ struct kr_cpu_ops {
     const char *name;
     /* y = x * w / sqrt(mean(x^2) + eps); w may be NULL */
     void (*rms_norm)(float *y, const float *x, const float *w, float eps, uint32_t n);
+    /* y = (x - mean) / sqrt(var + eps) * w + b; w and b may be NULL */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, float eps,
+                       uint32_t n);
     void (*add)(float *y, const float *a, const float *b, uint32_t n);
     void (*scale)(float *y, const float *x, float s, uint32_t n);
     void (*softcap)(float *y, const float *x, float cap, uint32_t n);
+    /* y = act(gate) * up; up NULL: act(gate) */
     void (*glu)(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n);
     /* One head: pairs by kind, cs = n_rot/2 cosines then as many sines. */
     void (*rope)(float *y, const float *x, const float *cs, enum kr_rope_kind kind,

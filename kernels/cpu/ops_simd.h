@@ -59,19 +59,101 @@ static void softcap(float *y, const float *x, float cap, uint32_t n)
         v_store_n(y + i, v_mul(c, v_tanh(v_div(v_load_n(x + i, lanes), c))), lanes);
 }
 
+/* 1 / (1 + e^-x) times num */
+V_INLINE vf over_logistic(vf num, vf minus_x)
+{
+    return v_div(num, v_add(v_set(1.0f), v_exp(minus_x)));
+}
+
+/* Abramowitz and Stegun 7.1.26: absolute error below 2e-7. */
+V_INLINE vf v_erf(vf x)
+{
+    vf a = v_max(v_sub(v_set(0), x), x);
+    vf t = v_div(v_set(1.0f), v_fma(v_set(0.3275911f), a, v_set(1.0f)));
+    vf p = v_set(1.061405429f);
+    p = v_fma(p, t, v_set(-1.453152027f));
+    p = v_fma(p, t, v_set(1.421413741f));
+    p = v_fma(p, t, v_set(-0.284496736f));
+    p = v_fma(p, t, v_set(0.254829592f));
+    vf y = v_sub(v_set(1.0f), v_mul(v_mul(p, t), v_exp(v_sub(v_set(0), v_mul(a, a)))));
+    return v_sign_of(y, x);
+}
+
+/* act is a constant where this is used. */
+V_INLINE vf v_act(vf g, enum kr_act act)
+{
+    if (act == KR_ACT_SILU) return over_logistic(g, v_sub(v_set(0), g));
+    if (act == KR_ACT_SIGMOID) return over_logistic(v_set(1.0f), v_sub(v_set(0), g));
+    /* gelu: 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
+    if (act == KR_ACT_GELU_TANH)
+        return over_logistic(g, v_mul(v_mul(v_set(-2.0f * 0.7978845608f), g),
+                                      v_fma(v_mul(v_set(0.044715f), g), g, v_set(1.0f))));
+    if (act == KR_ACT_GELU)
+        return v_mul(v_mul(v_set(0.5f), g),
+                     v_add(v_set(1.0f), v_erf(v_mul(g, v_set(0.7071067812f)))));
+    if (act == KR_ACT_RELU2) {
+        vf r = v_max(v_set(0), g); /* g when it is NaN */
+        return v_mul(r, r);
+    }
+    return g;
+}
+
+V_INLINE void glu_loop(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n)
+{
+    V_FOR(i, n) {
+        vf a = v_act(v_load_n(gate + i, lanes), act);
+        if (up) a = v_mul(a, v_load_n(up + i, lanes));
+        v_store_n(y + i, a, lanes);
+    }
+}
+
+static void swiglu_oai(float *y, const float *gate, const float *up, uint32_t n)
+{
+    V_FOR(i, n) {
+        vf g = v_min(v_set(7.0f), v_load_n(gate + i, lanes)); /* NaN stays */
+        vf u = v_max(v_set(-7.0f), v_min(v_set(7.0f), v_load_n(up + i, lanes)));
+        vf s = over_logistic(g, v_mul(v_set(-1.702f), g));
+        v_store_n(y + i, v_mul(s, v_add(u, v_set(1.0f))), lanes);
+    }
+}
+
 static void glu(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n)
 {
-    vf one = v_set(1.0f);
-    V_FOR(i, n) {
-        vf g = v_load_n(gate + i, lanes), e;
-        /* gelu: 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
-        if (act == KR_ACT_SILU)
-            e = v_sub(v_set(0), g);
-        else
-            e = v_mul(v_mul(v_set(-2.0f * 0.7978845608f), g),
-                      v_fma(v_mul(v_set(0.044715f), g), g, one));
-        vf s = v_div(g, v_add(one, v_exp(e)));
-        v_store_n(y + i, v_mul(s, v_load_n(up + i, lanes)), lanes);
+    switch (act) {
+    case KR_ACT_NONE:
+        return glu_loop(y, gate, up, KR_ACT_NONE, n);
+    case KR_ACT_SILU:
+        return glu_loop(y, gate, up, KR_ACT_SILU, n);
+    case KR_ACT_GELU_TANH:
+        return glu_loop(y, gate, up, KR_ACT_GELU_TANH, n);
+    case KR_ACT_GELU:
+        return glu_loop(y, gate, up, KR_ACT_GELU, n);
+    case KR_ACT_SIGMOID:
+        return glu_loop(y, gate, up, KR_ACT_SIGMOID, n);
+    case KR_ACT_RELU2:
+        return glu_loop(y, gate, up, KR_ACT_RELU2, n);
+    case KR_ACT_SWIGLU_OAI:
+        return swiglu_oai(y, gate, up, n);
+    }
+}
+
+static void layer_norm(float *y, const float *x, const float *w, const float *b, float eps,
+                       uint32_t n)
+{
+    vf sum = v_set(0), squares = v_set(0);
+    V_FOR(i, n)
+        sum = v_add(sum, v_load_n(x + i, lanes));
+    vf mean = v_set((float)((double)v_sum(sum) / n));
+    V_FOR(j, n) {
+        vf d = v_keep(v_sub(v_load_n(x + j, lanes), mean), 0, lanes, v_set(0));
+        squares = v_fma(d, d, squares);
+    }
+    vf s = v_set((float)(1.0 / sqrt((double)v_sum(squares) / n + (double)eps)));
+    V_FOR(k, n) {
+        vf a = v_mul(v_sub(v_load_n(x + k, lanes), mean), s);
+        if (w) a = v_mul(a, v_load_n(w + k, lanes));
+        if (b) a = v_add(a, v_load_n(b + k, lanes));
+        v_store_n(y + k, a, lanes);
     }
 }
 

@@ -24,6 +24,44 @@ static int check_opts(const struct kr_plan *p, const struct kr_prepare_opts *o,
     if (!o->max_context || o->max_context > 1u << 30)
         return cn_fail(err, CN_EINVAL, "a context of %llu tokens",
                        (unsigned long long)o->max_context);
+    if (o->max_context > p->n_positions)
+        return cn_fail(err, CN_EINVAL, "a context of %llu tokens, the model has %llu positions",
+                       (unsigned long long)o->max_context, (unsigned long long)p->n_positions);
+    return 0;
+}
+
+/* What this device has no kernel for must be known before memory is taken. */
+static int check_ops(const struct kr_plan *p, struct cn_error *err)
+{
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const struct kr_plan_op *op = &p->ops[i];
+        bool known = true;
+        switch (op->kind) {
+        case KR_OP_HEAD_MATMUL:
+        case KR_OP_SELECT:
+        case KR_OP_ROUTE:
+        case KR_OP_DISPATCH:
+        case KR_OP_EXPERT_MATMUL:
+        case KR_OP_COMBINE:
+        case KR_OP_CONV:
+        case KR_OP_SCAN:
+        case KR_OP_DELTA:
+            known = false;
+            break;
+        case KR_OP_ATTENTION:
+            known = !op->w.data && op->in[1] < 0;
+            break;
+        default:
+            break;
+        }
+        if (!known)
+            return cn_fail(err, CN_EUNSUPP, "the op %s is not supported on this device",
+                           kr_op_names[op->kind]);
+    }
+    for (size_t i = 0; i < p->n_layers; i++)
+        if (p->layers[i].latent || !p->layers[i].v_dim ||
+            p->groups[p->layers[i].group].span > KR_SPAN_WINDOW)
+            return cn_fail(err, CN_EUNSUPP, "KV layer %zu is not supported on this device", i);
     return 0;
 }
 
@@ -44,8 +82,9 @@ static void *take(uint8_t *mem, uint64_t *at, uint64_t n)
 static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
 {
     uint64_t at = 0, threads = kr_pool_threads(x->dev->pool);
-    uint64_t rows[2] = { x->opts.max_rows, x->opts.max_logit_rows };
-    for (int d = 0; d < 2; d++)
+    uint64_t rows[KR_N_DOMAINS] = { x->opts.max_rows, x->opts.max_logit_rows,
+                                    (uint64_t)x->opts.max_rows * x->plan->n_used };
+    for (int d = 0; d < KR_N_DOMAINS; d++)
         x->shared[d] = take(mem, &at, x->row_floats[d] * rows[d] * sizeof(float));
     x->attn_bytes = kr_cpu_attention_bytes(x);
     x->attn_mem = take(mem, &at, x->attn_bytes * threads);
@@ -65,8 +104,9 @@ static int alloc_scratch(struct kr_cpu_exec *x, struct cn_error *err)
     /* What the layout relies on: n quantised rows take no more than n times one row. */
     cn_assert(kr_q8_bytes(x->opts.max_rows, 256) <= x->opts.max_rows * kr_q8_bytes(1, 256));
     x->scratch_bytes = lay_out_scratch(x, NULL);
-    if (x->row_floats[0] > UINT64_MAX >> 40 || x->row_floats[1] > UINT64_MAX >> 40)
-        return cn_fail(err, CN_ENOMEM, "the plan's values are too large");
+    for (int d = 0; d < KR_N_DOMAINS; d++)
+        if (x->row_floats[d] > UINT64_MAX >> 40)
+            return cn_fail(err, CN_ENOMEM, "the plan's values are too large");
     void *mem = mmap(NULL, x->scratch_bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mem == MAP_FAILED)
@@ -97,6 +137,7 @@ int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr
                    struct kr_exec **out, struct cn_error *err)
 {
     int rc = check_opts(p, opts, err);
+    if (!rc) rc = check_ops(p, err);
     if (rc) return rc;
     struct kr_cpu_exec *x = cn_calloc(1, sizeof *x);
     if (!x) return cn_fail(err, CN_ENOMEM, "out of memory");
@@ -109,7 +150,7 @@ int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr
     if (!rc) rc = kr_cpu_kv_layout(x, err);
     if (!rc) rc = kr_cpu_plan_tilings(x, err);
     if (!rc) rc = alloc_scratch(x, err);
-    if (!rc) rc = kr_cpu_load_weights(x, err);
+    if (!rc && !opts->measure) rc = kr_cpu_load_weights(x, err);
     if (rc) {
         kr_cpu_exec_free(&x->base);
         return rc;

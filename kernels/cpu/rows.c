@@ -35,6 +35,17 @@ static void angles(const struct kr_cpu_exec *x, const struct kr_plan_rope *rope,
     }
 }
 
+/* Another table than the tokens': positions. */
+static void embed_pos(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint32_t row,
+                      float *y)
+{
+    const struct kr_type_info *ti = kr_type_info((uint32_t)op->w.type);
+    uint64_t row_bytes = op->w.ne[0] / ti->block_elems * ti->block_bytes;
+    kr_dequantize_row(op->w.type,
+                      (const uint8_t *)op->w.data + x->now.batch->rows[row].pos[0] * row_bytes, y,
+                      op->w.ne[0]);
+}
+
 static void rope(const struct kr_cpu_exec *x, const struct kr_step *s, const float *in,
                  const float *cs, float *y)
 {
@@ -45,13 +56,63 @@ static void rope(const struct kr_cpu_exec *x, const struct kr_step *s, const flo
                          r->head_dim, r->n_rot);
 }
 
-static void rms_norm(const struct kr_cpu_exec *x, const struct kr_step *s, const float *in,
-                     float *y)
+/* Part h's values of a norm's vector: of its own, or those of all parts. */
+static const float *norm_part(const float *v, const struct kr_tensor *t, uint32_t h, uint32_t n)
+{
+    return v && t->ne[0] > n ? v + (size_t)h * n : v;
+}
+
+static void norm(const struct kr_cpu_exec *x, const struct kr_step *s, const float *in, float *y)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     uint32_t n = x->plan->values[op->out].width / op->heads;
+    for (uint32_t h = 0; h < op->heads; h++) {
+        const float *from = in + (size_t)h * n, *w = norm_part(s->w, &op->w, h, n);
+        float *to = y + (size_t)h * n;
+        if (op->kind == KR_OP_RMS_NORM)
+            x->dev->ops.rms_norm(to, from, w, op->f, n);
+        else
+            x->dev->ops.layer_norm(to, from, w, norm_part(s->bias, &op->bias, h, n), op->f, n);
+    }
+}
+
+/* Each gate serves several values. */
+static void narrow_glu(const struct kr_cpu_exec *x, const struct kr_plan_op *op, const float *gate,
+                       const float *up, float *y)
+{
+    uint32_t gates = x->plan->values[op->in[0]].width, n = x->plan->values[op->in[1]].width / gates;
+    float g[64];
+    for (uint32_t i = 0; i < gates; i += CN_ARRAY_LEN(g)) {
+        uint32_t some = CN_MIN(gates - i, (uint32_t)CN_ARRAY_LEN(g));
+        x->dev->ops.glu(g, gate + i, NULL, op->act, some);
+        for (uint32_t j = 0; j < some; j++)
+            x->dev->ops.scale(y + (size_t)(i + j) * n, up + (size_t)(i + j) * n, g[j], n);
+    }
+}
+
+static float pos_factor(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint32_t row)
+{
+    uint64_t at = ((uint64_t)x->now.batch->rows[row].pos[0] + op->from) / op->len;
+    return (float)(1 + (double)op->f * log(1 + (double)at));
+}
+
+static void slice(const struct kr_cpu_exec *x, const struct kr_plan_op *op, const float *in,
+                  float *y)
+{
+    uint32_t n = x->plan->values[op->in[0]].width / op->heads;
     for (uint32_t h = 0; h < op->heads; h++)
-        x->dev->ops.rms_norm(y + (size_t)h * n, in + (size_t)h * n, s->vec, op->f, n);
+        memcpy(y + (size_t)h * op->len, in + (size_t)h * n + op->from, op->len * sizeof *y);
+}
+
+static void concat(const struct kr_cpu_exec *x, const struct kr_plan_op *op, const float *a,
+                   const float *b, float *y)
+{
+    uint32_t n = x->plan->values[op->in[0]].width / op->heads;
+    uint32_t m = x->plan->values[op->in[1]].width / op->heads;
+    for (uint32_t h = 0; h < op->heads; h++, y += n + m) {
+        memcpy(y, a + (size_t)h * n, n * sizeof *y);
+        memcpy(y + n, b + (size_t)h * m, m * sizeof *y);
+    }
 }
 
 /* The row's cosines and sines; a logit row's are those of the row it was. */
@@ -79,7 +140,7 @@ void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op
     uint32_t n = c1 - c0;
     if (op->kind == KR_OP_ADD)
         o->add(y, a, b, n);
-    else if (op->kind == KR_OP_GLU)
+    else if (op->kind == KR_OP_GLU || op->kind == KR_OP_ACT)
         o->glu(y, a, b, op->act, n);
     else if (op->kind == KR_OP_SCALE)
         o->scale(y, a, op->f, n);
@@ -101,8 +162,12 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
     case KR_OP_EMBED:
         embed(x, op, row, y);
         break;
+    case KR_OP_EMBED_POS:
+        embed_pos(x, op, row, y);
+        break;
     case KR_OP_RMS_NORM:
-        rms_norm(x, s, a, y);
+    case KR_OP_LAYER_NORM:
+        norm(x, s, a, y);
         break;
     case KR_OP_ROPE:
         rope(x, s, a, row_angles(x, s, row), y);
@@ -111,6 +176,21 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
         kv_write(x, s, row, a, b);
         break;
     case KR_OP_GLU:
+        if (x->plan->values[op->in[0]].width < x->plan->values[op->in[1]].width)
+            narrow_glu(x, op, a, b, y);
+        else
+            kr_cpu_elementwise(x, op, row, 0, x->plan->values[op->out].width);
+        break;
+    case KR_OP_POS_SCALE:
+        x->dev->ops.scale(y, a, pos_factor(x, op, row), x->plan->values[op->out].width);
+        break;
+    case KR_OP_SLICE:
+        slice(x, op, a, y);
+        break;
+    case KR_OP_CONCAT:
+        concat(x, op, a, b, y);
+        break;
+    case KR_OP_ACT:
     case KR_OP_ADD:
     case KR_OP_SCALE:
     case KR_OP_SOFTCAP:
@@ -121,7 +201,16 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
                x->plan->values[op->out].width * sizeof *y);
         break;
     case KR_OP_MATMUL:
+    case KR_OP_HEAD_MATMUL:
     case KR_OP_ATTENTION:
+    case KR_OP_SELECT:
+    case KR_OP_ROUTE:
+    case KR_OP_DISPATCH:
+    case KR_OP_EXPERT_MATMUL:
+    case KR_OP_COMBINE:
+    case KR_OP_CONV:
+    case KR_OP_SCAN:
+    case KR_OP_DELTA:
     case KR_OP_COUNT:
         cn_assert(!"heavy work among row work");
     }

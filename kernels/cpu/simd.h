@@ -38,6 +38,13 @@ V_INLINE vf v_keep(vf a, uint32_t k0, uint32_t k1, vf other)
 {
     return _mm512_mask_mov_ps(other, (__mmask16)(((1u << k1) - 1) & ~((1u << k0) - 1)), a);
 }
+/* |a| with the sign of s */
+V_INLINE vf v_sign_of(vf a, vf s)
+{
+    __m512i sign = _mm512_set1_epi32((int)0x80000000u);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(sign, _mm512_castps_si512(s),
+                                                         _mm512_castps_si512(a), 0xca));
+}
 V_INLINE float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
 V_INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
 V_INLINE vf v_half(const void *p)
@@ -88,6 +95,11 @@ V_INLINE vf v_keep(vf a, uint32_t k0, uint32_t k1, vf other)
 {
     __m256i m = _mm256_andnot_si256(v_below(k0), v_below(k1));
     return _mm256_blendv_ps(other, a, _mm256_castsi256_ps(m));
+}
+V_INLINE vf v_sign_of(vf a, vf s)
+{
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_and_ps(sign, s), _mm256_andnot_ps(sign, a));
 }
 V_INLINE float v_sum(vf a)
 {

@@ -9,7 +9,8 @@
 static void row_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     const struct kr_cpu_exec *x = arg;
-    kr_cpu_row_work(x, &x->levels[index / 2], (enum kr_domain)(index % 2), lo, hi);
+    kr_cpu_row_work(x, &x->levels[index / KR_N_DOMAINS], (enum kr_domain)(index % KR_N_DOMAINS), lo,
+                    hi);
 }
 
 /* Units are pairs of row groups. */
@@ -24,7 +25,7 @@ static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     struct kr_q8 q = { 0 };
     if (s->slot) q = kr_slot_q8(x, s->slot, w->cols);
     x->dev->mm.matmul(w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
-                      x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->vec,
+                      x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->bias,
                       kr_slot_mem(x, out), x->slots[out].stride);
 }
 
@@ -62,7 +63,7 @@ static void add_rows(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t lev
     uint32_t n = kr_domain_rows(x, domain), threads = kr_pool_threads(x->dev->pool);
     if (!x->levels[level].has_rows[domain] || !n) return;
     x->jobs[stage->first_job + stage->n_jobs++] =
-        (struct kr_job){ .fn = row_job, .index = 2 * level + domain, .n = n,
+        (struct kr_job){ .fn = row_job, .index = KR_N_DOMAINS * level + domain, .n = n,
                          .chunk = CN_MIN(n / (4 * threads) + 1, 8u) };
 }
 
@@ -96,8 +97,8 @@ static uint32_t make_stages(struct kr_cpu_exec *x)
     for (uint32_t l = 0; l < end; l++) {
         struct kr_stage *rows = &x->stages[n++];
         *rows = (struct kr_stage){ .first_job = n_jobs };
-        add_rows(x, rows, l, KR_DOM_ROWS);
-        add_rows(x, rows, l, KR_DOM_LOGITS);
+        for (int d = 0; d < KR_N_DOMAINS; d++)
+            add_rows(x, rows, l, (enum kr_domain)d);
         n_jobs += rows->n_jobs;
         if (!x->now.n_logits && l + 1 == end) break;
         struct kr_stage *heavy = &x->stages[n++];
@@ -117,7 +118,8 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
     uint32_t n_logits;
     int rc = kr_cpu_check_batch(x, mem, b, &n_logits, err);
     if (rc) return rc;
-    x->now = (struct kr_bound){ .batch = b, .mem = mem, .n_rows = b->n_rows, .n_logits = n_logits };
+    x->now = (struct kr_bound){ .batch = b, .mem = mem, .n_rows = b->n_rows, .n_logits = n_logits,
+                                .n_routed = b->n_rows * x->plan->n_used };
     kr_cpu_cut_batch(x);
     kr_pool_run(x->dev->pool, x->stages, make_stages(x), x->jobs, x);
     x->now.batch = NULL;

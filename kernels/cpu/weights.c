@@ -40,6 +40,32 @@ static uint32_t chunk_of(const struct kr_cpu_exec *x, const struct kr_packed *w)
     return (uint32_t)CN_MAX(chunk, 1u);
 }
 
+/* Whether w is a matrix or a table rather than a few floats that every row needs. */
+static bool is_packed(const struct kr_plan_op *op)
+{
+    return op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
+           op->kind == KR_OP_EXPERT_MATMUL || op->kind == KR_OP_EMBED ||
+           op->kind == KR_OP_EMBED_POS;
+}
+
+static uint64_t vector_values(const struct kr_tensor *t)
+{
+    return t->data ? t->ne[0] * kr_tensor_dim(t, 1) : 0;
+}
+
+static uint64_t padded(uint64_t n)
+{
+    return (n + 15) & ~15ull;
+}
+
+static uint64_t step_floats(const struct kr_cpu_exec *x, const struct kr_step *s)
+{
+    if (s->kind != KR_STEP_OP) return 0;
+    const struct kr_plan_op *op = &x->plan->ops[s->op];
+    uint64_t n = padded(vector_values(&op->bias)) + padded(vector_values(&op->extra));
+    return is_packed(op) ? n : n + padded(vector_values(&op->w));
+}
+
 /* First pass: which tensors are distinct, and how big the copies are. */
 static void find_distinct(struct kr_cpu_exec *x, const struct kr_tensor **from, uint64_t *n_floats)
 {
@@ -62,22 +88,30 @@ static void find_distinct(struct kr_cpu_exec *x, const struct kr_tensor **from, 
         x->base.info.weight_bytes += packed_size(&x->packed[w]);
         s->weight = w;
         s->chunk = chunk_of(x, &x->packed[w]);
-        if (op->bias.data) *n_floats += (op->bias.ne[0] + 15) & ~15ull;
     }
-    for (uint32_t i = 0; i < x->n_row_steps; i++) {
-        const struct kr_step *s = &x->row_steps[i];
-        const struct kr_plan_op *op = &x->plan->ops[s->op];
-        if (s->kind == KR_STEP_OP && op->kind == KR_OP_RMS_NORM && op->w.data)
-            *n_floats += (op->w.ne[0] + 15) & ~15ull;
-    }
+    for (uint32_t i = 0; i < x->n_heavy_steps; i++)
+        *n_floats += step_floats(x, &x->heavy_steps[i]);
+    for (uint32_t i = 0; i < x->n_row_steps; i++)
+        *n_floats += step_floats(x, &x->row_steps[i]);
     x->base.info.weight_bytes += *n_floats * sizeof(float);
 }
 
-static void copy_vector(struct kr_step *s, const struct kr_tensor *t, float **at)
+static const float *copy_vector(const struct kr_tensor *t, float **at)
 {
-    memcpy(*at, t->data, t->ne[0] * sizeof(float));
-    s->vec = *at;
-    *at += (t->ne[0] + 15) & ~15ull;
+    if (!t->data) return NULL;
+    float *copy = *at;
+    memcpy(copy, t->data, vector_values(t) * sizeof(float));
+    *at += padded(vector_values(t));
+    return copy;
+}
+
+static void copy_step_vectors(const struct kr_cpu_exec *x, struct kr_step *s, float **at)
+{
+    if (s->kind != KR_STEP_OP) return;
+    const struct kr_plan_op *op = &x->plan->ops[s->op];
+    if (!is_packed(op)) s->w = copy_vector(&op->w, at);
+    s->bias = copy_vector(&op->bias, at);
+    s->extra = copy_vector(&op->extra, at);
 }
 
 static int copy_vectors(struct kr_cpu_exec *x, uint64_t n_floats)
@@ -85,16 +119,10 @@ static int copy_vectors(struct kr_cpu_exec *x, uint64_t n_floats)
     x->vectors = aligned_alloc(64, CN_MAX(n_floats, 16u) * sizeof(float));
     if (!x->vectors) return CN_ENOMEM;
     float *at = x->vectors;
-    for (uint32_t i = 0; i < x->n_heavy_steps; i++) {
-        const struct kr_plan_op *op = &x->plan->ops[x->heavy_steps[i].op];
-        if (op->bias.data) copy_vector(&x->heavy_steps[i], &op->bias, &at);
-    }
-    for (uint32_t i = 0; i < x->n_row_steps; i++) {
-        struct kr_step *s = &x->row_steps[i];
-        const struct kr_plan_op *op = &x->plan->ops[s->op];
-        if (s->kind == KR_STEP_OP && op->kind == KR_OP_RMS_NORM && op->w.data)
-            copy_vector(s, &op->w, &at);
-    }
+    for (uint32_t i = 0; i < x->n_heavy_steps; i++)
+        copy_step_vectors(x, &x->heavy_steps[i], &at);
+    for (uint32_t i = 0; i < x->n_row_steps; i++)
+        copy_step_vectors(x, &x->row_steps[i], &at);
     return 0;
 }
 

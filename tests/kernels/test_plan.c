@@ -121,7 +121,7 @@ static void test_values(void **state)
     p = begin(&x);
     struct kr_tensor w = tensor("w", KR_F32, 64, 32);
     kr_op_glu(p, x, kr_op_matmul(p, x, &w, NULL), KR_ACT_SILU);
-    expect(p, CN_EFORMAT, NULL, "64 and of 32");
+    expect(p, CN_EFORMAT, NULL, "64 values for rows of 32");
 
     p = begin(&x);
     kr_op_add(p, x, kr_op_take_logits(p, x));
@@ -186,11 +186,11 @@ static void test_kv(void **state)
     expect(p, CN_EINVAL, NULL, "group 0");
 
     p = begin(&x);
-    kr_plan_kv_layer(p, kr_plan_kv_group(p, 0), 0, 64, 64);
+    kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 0, 64, 64);
     expect(p, CN_EINVAL, NULL, "0 heads");
 
     p = begin(&x);
-    int l = kr_plan_kv_layer(p, kr_plan_kv_group(p, 0), 1, 32, 64);
+    int l = kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 1, 32, 64);
     kr_op_kv_write(p, l, x, x);
     expect(p, CN_EFORMAT, NULL, "kv_write");
 
@@ -200,25 +200,25 @@ static void test_kv(void **state)
 
     struct kr_attn a = { .n_heads = 2, .scale = 1 };
     p = begin(&x);
-    a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, 0), 1, 64, 64);
+    a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 1, 64, 64);
     kr_op_attention(p, x, &a);
     expect(p, CN_EINVAL, NULL, "not been written");
 
     p = begin(&x);
-    a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, 0), 1, 64, 64);
+    a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 1, 64, 64);
     kr_op_kv_write(p, a.kv_layer, x, x);
     kr_op_attention(p, x, &a);
     expect(p, CN_EFORMAT, NULL, "2 heads of 64");
 
     p = begin(&x);
-    a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, 0), 2, 32, 32);
+    a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 2, 32, 32);
     a.n_heads = 3;
     kr_op_kv_write(p, a.kv_layer, x, x);
     kr_op_attention(p, x, &a);
     expect(p, CN_EFORMAT, NULL, "3 query heads for 2");
 
     p = begin(&x);
-    kr_op_kv_write(p, kr_plan_kv_layer(p, kr_plan_kv_group(p, 0), 1, 64, 64), x, x);
+    kr_op_kv_write(p, kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 1, 64, 64), x, x);
     kr_op_kv_write(p, 0, x, x);
     expect(p, CN_EINVAL, NULL, "twice");
 }

@@ -151,8 +151,8 @@ struct tiny *tiny_new(const struct tiny_shape *shape, uint64_t seed)
     struct kr_rope rope = { .kind = shape->neox ? KR_ROPE_NEOX : KR_ROPE_NORM,
                             .head_dim = shape->head_dim, .n_rot = shape->head_dim,
                             .inv_freq = inv, .amplitude = 1 };
-    int full = kr_plan_kv_group(t->plan, 0), part = full;
-    if (shape->window) part = kr_plan_kv_group(t->plan, shape->window);
+    int full = kr_plan_kv_group(t->plan, KR_SPAN_ALL, 0), part = full;
+    if (shape->window) part = kr_plan_kv_group(t->plan, KR_SPAN_WINDOW, shape->window);
     struct kr_tensor table = tiny_matrix(t, "embd", shape->head, shape->vocab, shape->width, 1.0f);
     int x = kr_op_embed(t->plan, &table, shape->softcap > 0 ? 4.0f : 1.0f);
     for (uint32_t i = 0; i < shape->n_layers; i++)

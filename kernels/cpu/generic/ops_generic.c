@@ -62,14 +62,76 @@ static void softcap(float *y, const float *x, float cap, uint32_t n)
         y[i] = cap * tanh_f32(x[i] / cap);
 }
 
+/* erf by Abramowitz and Stegun 7.1.26: absolute error below 2e-7. */
+static float erf_f32(float x)
+{
+    float a = fabsf(x), t = 1.0f / (1.0f + 0.3275911f * a);
+    float p = 1.061405429f;
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    float y = 1.0f - p * t * exp_f32(-a * a);
+    return x < 0 ? -y : y;
+}
+
+static float sigmoid_f32(float x)
+{
+    return 1.0f / (1.0f + exp_f32(-x));
+}
+
+static float act_f32(float g, enum kr_act act)
+{
+    switch (act) {
+    case KR_ACT_SILU:
+        return g / (1.0f + exp_f32(-g));
+    case KR_ACT_GELU_TANH: /* 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
+        return g / (1.0f + exp_f32(-2.0f * 0.7978845608f * g * (1.0f + 0.044715f * g * g)));
+    case KR_ACT_GELU:
+        return 0.5f * g * (1.0f + erf_f32(g * 0.7071067812f));
+    case KR_ACT_SIGMOID:
+        return sigmoid_f32(g);
+    case KR_ACT_RELU2:
+        return g > 0 ? g * g : g != g ? g : 0.0f;
+    case KR_ACT_NONE:
+    case KR_ACT_SWIGLU_OAI:
+        break;
+    }
+    return g;
+}
+
+/* Comparisons are false for NaN, which therefore stays. */
+static float swiglu_oai(float g, float u)
+{
+    g = g > 7.0f ? 7.0f : g;
+    u = u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
+    return g * sigmoid_f32(1.702f * g) * (u + 1.0f);
+}
+
 static void glu(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        float g = gate[i];
-        /* gelu: 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
-        float e = act == KR_ACT_SILU ? -g
-                                     : -2.0f * 0.7978845608f * g * (1.0f + 0.044715f * g * g);
-        y[i] = g / (1.0f + exp_f32(e)) * up[i];
+        if (act == KR_ACT_SWIGLU_OAI)
+            y[i] = swiglu_oai(gate[i], up[i]);
+        else
+            y[i] = up ? act_f32(gate[i], act) * up[i] : act_f32(gate[i], act);
+    }
+}
+
+static void layer_norm(float *y, const float *x, const float *w, const float *b, float eps,
+                       uint32_t n)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += x[i];
+    float mean = (float)(sum / n);
+    for (uint32_t i = 0; i < n; i++)
+        squares += (double)(x[i] - mean) * (x[i] - mean);
+    float s = (float)(1.0 / sqrt(squares / n + eps));
+    for (uint32_t i = 0; i < n; i++) {
+        float v = (x[i] - mean) * s;
+        if (w) v *= w[i];
+        y[i] = b ? v + b[i] : v;
     }
 }
 
@@ -206,7 +268,7 @@ static void attn_finish(float *y, const float *acc, float sum, uint32_t v_dim)
 void kr_ops_generic(struct kr_cpu_ops *o)
 {
     *o = (struct kr_cpu_ops){
-        .name = "generic", .rms_norm = rms_norm, .add = add, .scale = scale, .softcap = softcap,
+        .name = "generic", .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .softcap = softcap,
         .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
         .attn_merge = attn_merge, .attn_finish = attn_finish,
     };
