@@ -62,8 +62,6 @@ bool cli_names_model(const char *word);
 int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
 /* The catalog's line for a file, by its name and size; NULL when it has none. */
 const struct cfg_model *cli_catalog_of(const char *path);
-/* Says so when a longer window was asked for than the model has. */
-void cli_warn_context(const struct cfg *cfg, const struct eng_model *m);
 
 /* ---- stack.c: a model in this process, no sockets ----------------------------------------------
  */

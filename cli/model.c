@@ -110,6 +110,7 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
     int rc = cfg_model_file(cfg, path, name, err);
 
     if (rc == CN_EMODEL && err) explain(cfg, err);
+    if (rc) cfg_error_at(&cfg->places[CFG_KEY_model_name], err);
     return rc;
 }
 
@@ -119,16 +120,4 @@ int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err)
     int n = 3;
 
     return cfg_from_args(cfg, &n, args, err);
-}
-
-void cli_warn_context(const struct cfg *cfg, const struct eng_model *m)
-{
-    const struct eng_model_info *i = eng_model_info(m);
-
-    if ((uint64_t)cfg->model.context > i->context)
-        cn_log(CN_LOG_WARN, "model",
-               "a context of %lld tokens is asked for, but the model was trained for %llu: the "
-               "window is %llu tokens",
-               (long long)cfg->model.context, (unsigned long long)i->train_context,
-               (unsigned long long)i->context);
 }

@@ -51,9 +51,8 @@ static int serve(const struct cfg *cfg, const char *name)
                          .model_id = model,
                          .progress = on_progress,
                          .progress_arg = &progress};
-    if (!rc) rc = rt_new(&ro, &rt, &err);
+    if (!rc && (rc = rt_new(&ro, &rt, &err))) cfg_error_place(cfg, &err);
     cli_progress_end(&progress);
-    if (!rc) cli_warn_context(cfg, rt_model(rt));
     if (!rc) rc = srv_run(s, rt, &err);
     if (rc) cli_error(name, &err);
     if (rc == CN_EBUSY) _exit(1); /* the engine does not answer: its thread cannot be joined */
@@ -74,11 +73,15 @@ static int check_model(const struct cfg *cfg, const char *name)
     struct stat st;
     int rc = cli_find_model(cfg, &path, &model, &err);
 
-    if (!rc && stat(path, &st)) rc = cn_fail(&err, CN_ENOENT, "model.path: there is no %s", path);
+    if (!rc && stat(path, &st))
+        rc = cn_fail_param(&err, CN_ENOENT, "model.path", "model.path: there is no %s", path);
+    bool there = !rc;
+    if (there) rc = rt_check_model(cfg, path, &err);
+    if (rc) cfg_error_place(cfg, &err);
     free(path);
     free(model);
     if (!rc) return 0;
-    if (cfg->model.path || (cfg->model.name && !cfg_catalog_find(cfg->model.name)))
+    if (there || cfg->model.path || (cfg->model.name && !cfg_catalog_find(cfg->model.name)))
         return cli_error(name, &err);
     fprintf(stderr, "%s: warning: %s\n", name, err.message);
     return 0;

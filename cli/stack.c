@@ -33,7 +33,7 @@ int cli_stack_open(struct cli_stack *s, struct cn_error *err)
                            .progress_arg = &progress};
     rc = rt_new(&opts, &s->rt, err);
     cli_progress_end(&progress);
-    if (!rc) cli_warn_context(&s->cfg, rt_model(s->rt));
+    if (rc) cfg_error_place(&s->cfg, err);
     return rc;
 }
 

@@ -56,19 +56,19 @@ static const struct option *match(const char *arg, const char **value)
 }
 
 /* What has a slash, ends in .gguf or is a file here is a path; anything else is a name. */
-static int set_model(struct cfg *c, const char *value, struct cn_error *err)
+static int set_model(struct cfg *c, const char *flag, const char *value, struct cn_error *err)
 {
     size_t n = strlen(value);
     struct stat st;
     bool path = strchr(value, '/') || (n > 5 && !strcmp(value + n - 5, ".gguf")) ||
                 (stat(value, &st) == 0 && S_ISREG(st.st_mode));
-    int rc = cfg_set(c, path ? "model.path" : "model.name", value, err);
+    int rc = cfg_set_from(c, path ? "model.path" : "model.name", value, flag, err);
 
-    if (rc == CN_OK) rc = cfg_set(c, path ? "model.name" : "model.path", "", err);
+    if (rc == CN_OK) rc = cfg_set_from(c, path ? "model.name" : "model.path", "", flag, err);
     return rc;
 }
 
-static int set_pair(struct cfg *c, const char *value, struct cn_error *err)
+static int set_pair(struct cfg *c, const char *flag, const char *value, struct cn_error *err)
 {
     const char *equals = strchr(value, '=');
     char key[64];
@@ -77,7 +77,7 @@ static int set_pair(struct cfg *c, const char *value, struct cn_error *err)
         return cn_fail(err, CN_EINVAL, "must be KEY=VALUE, such as server.port=9000");
     memcpy(key, value, (size_t)(equals - value));
     key[equals - value] = '\0';
-    return cfg_set(c, key, equals + 1, err);
+    return cfg_set_from(c, key, equals + 1, flag, err);
 }
 
 static int apply(struct cfg *c, const struct option *o, const char *value, struct cn_error *err)
@@ -86,11 +86,11 @@ static int apply(struct cfg *c, const struct option *o, const char *value, struc
 
     if (!strcmp(o->flag, "--config")) return CN_OK; /* was read first */
     if (!strcmp(o->flag, "--model"))
-        rc = set_model(c, value, err);
+        rc = set_model(c, o->flag, value, err);
     else if (!strcmp(o->flag, "--set"))
-        rc = set_pair(c, value, err);
+        rc = set_pair(c, o->flag, value, err);
     else
-        rc = cfg_set(c, o->key, value, err);
+        rc = cfg_set_from(c, o->key, value, o->flag, err);
     if (rc) cn_error_wrap(err, "%s", o->flag);
     return rc;
 }

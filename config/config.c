@@ -19,6 +19,7 @@ static const struct cfg_key keys[] = {
 };
 
 _Static_assert(CN_ARRAY_LEN(keys) <= 64, "yaml.c remembers 64 keys as seen");
+_Static_assert(CN_ARRAY_LEN(keys) == CFG_N_KEYS, "places are by the key's number");
 
 static const struct cfg_key tenant_keys[] = {
 #define CFG_TENANT_KEYS
@@ -100,6 +101,7 @@ void cfg_fini(struct cfg *c)
     for (size_t i = 0; i < c->n_tenants; i++)
         cfg_tenant_fini(&c->tenants[i]);
     free(c->tenants);
+    cfg_list_fini(&c->sources);
     memset(c, 0, sizeof *c);
 }
 
@@ -116,28 +118,63 @@ void cfg_tenant_fini(struct cfg_tenant *t)
     memset(t, 0, sizeof *t);
 }
 
-int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *err)
+/* The key of the groups that "group.name" stands for, or NULL. */
+static const struct cfg_key *find_full(const char *key)
 {
     const char *dot = strchr(key, '.');
-    const struct cfg_key *k = NULL;
     char group[32];
+
+    if (!dot || (size_t)(dot - key) >= sizeof group) return NULL;
+    memcpy(group, key, (size_t)(dot - key));
+    group[dot - key] = '\0';
+    return strcmp(group, "tenants") ? cfg_key_find(group, dot + 1, strlen(dot + 1)) : NULL;
+}
+
+int cfg_set_from(struct cfg *c, const char *key, const char *value, const char *option,
+                 struct cn_error *err)
+{
+    const struct cfg_key *k = find_full(key);
     int rc;
 
-    if (dot && (size_t)(dot - key) < sizeof group) {
-        memcpy(group, key, (size_t)(dot - key));
-        group[dot - key] = '\0';
-        if (strcmp(group, "tenants")) k = cfg_key_find(group, dot + 1, strlen(dot + 1));
-    }
     if (!k) return cn_fail_param(err, CN_EINVAL, key, "unknown key \"%.100s\"", key);
     rc = cfg_key_put(k, c, value, strlen(value), false, err);
     if (rc && err) {
         struct cn_error why = *err;
         cn_fail_param(err, rc, key, "%s: %s", key, why.message);
     }
+    if (!rc) c->places[k - keys] = (struct cfg_place){.source = option};
     return rc;
 }
 
+int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *err)
+{
+    return cfg_set_from(c, key, value, NULL, err);
+}
+
+void cfg_error_at(const struct cfg_place *place, struct cn_error *err)
+{
+    if (!err || !place->source) return;
+    if (place->line)
+        cn_error_wrap(err, "%s:%u:%u", place->source, place->line, place->column);
+    else
+        cn_error_wrap(err, "%s", place->source);
+}
+
+void cfg_error_place(const struct cfg *c, struct cn_error *err)
+{
+    const struct cfg_key *k = err ? find_full(err->param) : NULL;
+
+    if (k) cfg_error_at(&c->places[k - keys], err);
+}
+
 /* ---- rules between keys --------------------------------------------------------------------- */
+
+/* Fails with the place of the key at fault before the reason that err holds. */
+static int broken(const struct cfg_place *place, struct cn_error *err, int code)
+{
+    cfg_error_at(place, err);
+    return code;
+}
 
 bool cfg_has_keys(const struct cfg *c)
 {
@@ -158,18 +195,21 @@ bool cfg_is_loopback(const char *host)
     return IN6_IS_ADDR_LOOPBACK(&six);
 }
 
+/* What b, the later of two tenants, may not have in common with a. */
 static int check_tenant_pair(const struct cfg_tenant *a, const struct cfg_tenant *b,
                              struct cn_error *err)
 {
     if (!strcmp(a->name, b->name))
-        return cn_fail_param(err, CN_EINVAL, "tenants.name", "two tenants are named \"%.80s\"",
-                             a->name);
+        return broken(&b->places[CFG_TENANT_KEY_name], err,
+                      cn_fail_param(err, CN_EINVAL, "tenants.name",
+                                    "two tenants are named \"%.80s\"", a->name));
     for (size_t i = 0; i < a->keys.count; i++)
         for (size_t j = 0; j < b->keys.count; j++)
             if (!memcmp(&a->key_hashes[i], &b->key_hashes[j], sizeof a->key_hashes[i]))
-                return cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                                     "tenants \"%.80s\" and \"%.80s\" share a key", a->name,
-                                     b->name);
+                return broken(&b->places[CFG_TENANT_KEY_keys], err,
+                              cn_fail_param(err, CN_EINVAL, "tenants.keys",
+                                            "tenants \"%.80s\" and \"%.80s\" share a key",
+                                            a->name, b->name));
     return CN_OK;
 }
 
@@ -181,37 +221,45 @@ static int check_tenants(const struct cfg *c, struct cn_error *err)
     for (size_t i = 0; i < c->n_tenants; i++) {
         const struct cfg_tenant *t = &c->tenants[i];
 
-        shares += t->kv_share;
         if (cfg_has_keys(c) && !t->keys.count)
-            return cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                                 "tenant \"%.80s\" has no key, so nobody could ever use it",
-                                 t->name);
+            return broken(&t->places[CFG_TENANT_KEY_name], err,
+                          cn_fail_param(err, CN_EINVAL, "tenants.keys",
+                                        "tenant \"%.80s\" has no key, so nobody could ever use it",
+                                        t->name));
         if (!cfg_has_keys(c) && i > 0)
-            return cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                                 "several tenants need keys: without one, every request belongs "
-                                 "to the first");
+            return broken(&t->places[CFG_TENANT_KEY_name], err,
+                          cn_fail_param(err, CN_EINVAL, "tenants.keys",
+                                        "several tenants need keys: without one, every request "
+                                        "belongs to the first"));
         for (size_t j = 0; j < i; j++)
             if ((rc = check_tenant_pair(&c->tenants[j], t, err))) return rc;
+        shares += t->kv_share;
+        if (shares > 1 + 1e-9)
+            return broken(&t->places[CFG_TENANT_KEY_kv_share], err,
+                          cn_fail_param(err, CN_ERANGE, "tenants.kv_share",
+                                        "the tenants' kv_share add up to %.3g with \"%.80s\", which "
+                                        "is more than 1", shares, t->name));
     }
-    if (shares > 1 + 1e-9)
-        return cn_fail_param(err, CN_ERANGE, "tenants.kv_share",
-                             "the tenants' kv_share add up to %.3g, which is more than 1", shares);
     return CN_OK;
 }
 
 int cfg_check(const struct cfg *c, struct cn_error *err)
 {
     if (!c->server.host)
-        return cn_fail_param(err, CN_EMISSING, "server.host", "server.host must not be empty");
+        return broken(&c->places[CFG_KEY_server_host], err,
+                      cn_fail_param(err, CN_EMISSING, "server.host",
+                                    "server.host must not be empty"));
     if (!cfg_is_loopback(c->server.host) && !cfg_has_keys(c))
-        return cn_fail_param(err, CN_EINVAL, "server.host",
-                             "server.host %.80s can be reached from other machines, but no tenant "
-                             "has a key: make one with `conifer key new`, or listen on 127.0.0.1",
-                             c->server.host);
+        return broken(&c->places[CFG_KEY_server_host], err,
+                      cn_fail_param(err, CN_EINVAL, "server.host",
+                                    "server.host %.80s can be reached from other machines, but no "
+                                    "tenant has a key: make one with `conifer key new`, or listen "
+                                    "on 127.0.0.1", c->server.host));
     if (c->model.name && !c->model.path && !cfg_model_name_ok(c->model.name))
-        return cn_fail_param(err, CN_EINVAL, "model.name",
-                             "model.name \"%.80s\" may hold only letters, digits, '.', '_' and '-'",
-                             c->model.name);
+        return broken(&c->places[CFG_KEY_model_name], err,
+                      cn_fail_param(err, CN_EINVAL, "model.name",
+                                    "model.name \"%.80s\" may hold only letters, digits, '.', '_' "
+                                    "and '-'", c->model.name));
     return check_tenants(c, err);
 }
 

@@ -35,6 +35,32 @@ struct cfg_key_hash {
     uint8_t sha256[32];
 };
 
+/* The keys, numbered: CFG_KEY_server_host ..., and those of a tenant, CFG_TENANT_KEY_name ... */
+enum cfg_key_number {
+#define GROUP(group, help)
+#define KEY(group, name, type, def, bounds, help) CFG_KEY_##group##_##name,
+#define END(group)
+#include "config/keys.def"
+#undef GROUP
+#undef KEY
+#undef END
+    CFG_N_KEYS
+};
+enum cfg_tenant_key_number {
+#define CFG_TENANT_KEYS
+#define KEY(group, name, type, def, bounds, help) CFG_TENANT_KEY_##name,
+#include "config/keys.def"
+#undef KEY
+#undef CFG_TENANT_KEYS
+    CFG_N_TENANT_KEYS
+};
+
+/* Where a key was set. */
+struct cfg_place {
+    const char *source;    /* the file or the option, owned by the cfg or static; NULL: a default */
+    uint32_t line, column; /* from 1, of the key; 0 on the command line */
+};
+
 struct cfg_tenant {
 #define CFG_TENANT_KEYS
 #define KEY(group, name, type, def, bounds, help) CFG_CTYPE_##type name;
@@ -42,6 +68,7 @@ struct cfg_tenant {
 #undef KEY
 #undef CFG_TENANT_KEYS
     struct cfg_key_hash *key_hashes; /* `keys`, decoded: keys.count of them */
+    struct cfg_place places[CFG_N_TENANT_KEYS];
 };
 
 /* c.server.port, c.model.path ...: one member per line of keys.def. */
@@ -55,6 +82,8 @@ struct cfg {
 #undef END
     struct cfg_tenant *tenants; /* empty: one tenant, no key, loopback only */
     size_t n_tenants;
+    struct cfg_place places[CFG_N_KEYS];
+    struct cfg_list sources; /* names that places point to */
 };
 
 /* ---- reading (config/config.c, config/yaml.c, config/args.c) -------------------------------- */
@@ -82,8 +111,13 @@ int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err);
 const char *cfg_args_help(void);
 
 /* Rules between keys: a listener that others can reach needs keys, tenants and their keys are
- * unique, shares of the pool add up to at most 1. */
+ * unique, shares of the pool add up to at most 1. The message begins with the place of the key that
+ * breaks the rule. */
 int cfg_check(const struct cfg *c, struct cn_error *err);
+/* Puts where a key was set before err's message ("file:line:column", "--host"); nothing when it has
+ * its default. cfg_error_place takes the key from err->param, for errors found later. */
+void cfg_error_at(const struct cfg_place *place, struct cn_error *err);
+void cfg_error_place(const struct cfg *c, struct cn_error *err);
 /* Whether any tenant has a key; without one requests are checked by Host and Origin. */
 bool cfg_has_keys(const struct cfg *c);
 /* Whether `host` (an address, or localhost) reaches only this machine. */

@@ -28,6 +28,9 @@ const struct cfg_key *cfg_tenant_keys(size_t *count);
 /* The key of a group, NULL when there is none. name need not be NUL-terminated. */
 const struct cfg_key *cfg_key_find(const char *group, const char *name, size_t n);
 bool cfg_group_known(const char *group);
+/* As cfg_set, and remembers the option (static) that it came from. */
+int cfg_set_from(struct cfg *c, const char *key, const char *value, const char *option,
+                 struct cn_error *err);
 
 /* Writes text into the member of `base` that k names; frees what was there. quoted: YAML had quotes
  * around it, so it is no number. err gets the reason alone; callers put the place before it. */

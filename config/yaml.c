@@ -19,6 +19,7 @@ struct reader {
     yaml_event_t ev; /* the current event; valid when have */
     bool have;
     const char *file;
+    const char *source; /* the same, owned by the cfg */
     struct cn_error *err;
 };
 
@@ -192,7 +193,7 @@ static int read_value(struct reader *r, const struct cfg_key *k, const char *ful
 }
 
 /* Reads the members of one group into base, from after its MAPPING-START to its end. */
-static int read_group(struct reader *r, const char *group, void *base)
+static int read_group(struct reader *r, const char *group, void *base, struct cfg_place *places)
 {
     bool seen[64] = {false};
     size_t count;
@@ -212,8 +213,11 @@ static int read_group(struct reader *r, const char *group, void *base)
         snprintf(full, sizeof full, "%s.%s", k->group, k->name);
         if (seen[k - all]) return fail_here(r, full, CN_EINVAL, "this key was given already");
         seen[k - all] = true;
+        yaml_mark_t at = r->ev.start_mark;
         rc = read_value(r, k, full, base);
         if (rc) return rc;
+        places[k - all] = (struct cfg_place){
+            .source = r->source, .line = (uint32_t)at.line + 1, .column = (uint32_t)at.column + 1};
     }
     return rc;
 }
@@ -243,7 +247,7 @@ static int read_tenant(struct reader *r, struct cfg_tenant *t)
 
     if (r->ev.type != YAML_MAPPING_START_EVENT)
         return fail_here(r, "tenants", CN_ETYPE, "each tenant must be a group of keys");
-    rc = read_group(r, "tenants", t);
+    rc = read_group(r, "tenants", t, t->places);
     if (rc) return rc;
     if (!t->name) return fail_at(r, at, "tenants.name", CN_EMISSING, "a tenant needs a name");
     if (!cfg_model_name_ok(t->name))
@@ -314,7 +318,7 @@ static int read_top(struct reader *r, struct cfg *c)
             if (rc == CN_OK && !is_null(&r->ev)) {
                 if (r->ev.type != YAML_MAPPING_START_EVENT)
                     return fail_here(r, group, CN_ETYPE, "must be a group of keys");
-                rc = read_group(r, group, c);
+                rc = read_group(r, group, c, c->places);
             }
         }
         if (rc) return rc;
@@ -347,6 +351,9 @@ int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, s
     int rc;
 
     if (n > FILE_MAX) return cn_fail(err, CN_ELIMIT, "%s: longer than %d bytes", name, FILE_MAX);
+    if (cfg_list_add(&c->sources, name, strlen(name)))
+        return cn_fail(err, CN_ENOMEM, "out of memory");
+    r.source = c->sources.items[c->sources.count - 1];
     if (!yaml_parser_initialize(&r.parser)) return cn_fail(err, CN_ENOMEM, "out of memory");
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)(n ? text : ""), n);
     rc = read_stream(&r, c);

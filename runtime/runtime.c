@@ -302,6 +302,27 @@ void rt_health(const struct rt *r, struct rt_health *out)
 
 /* ---- start and end ---------------------------------------------------------------------------------------- */
 
+int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err)
+{
+    uint64_t trained, asked = (uint64_t)cfg->model.context;
+    struct eng_str arch;
+    struct eng_gguf *g;
+    char key[96];
+    int rc = eng_gguf_open(model_path, &g, err);
+    if (rc) return rc;
+    /* What is missing or odd here is told by eng_model_open. */
+    if (!eng_gguf_str(g, "general.architecture", &arch, NULL) && arch.n < 64) {
+        snprintf(key, sizeof key, "%.*s.context_length", (int)arch.n, arch.p);
+        if (!eng_gguf_u64(g, key, &trained, NULL) && trained && asked > trained)
+            rc = cn_fail_param(err, CN_ERANGE, "model.context",
+                               "model.context is %llu tokens, but the model was trained for %llu: "
+                               "ask for at most that, or leave it out",
+                               (unsigned long long)asked, (unsigned long long)trained);
+    }
+    eng_gguf_close(g);
+    return rc;
+}
+
 static int read_text_file(const char *path, struct cn_buf *out, struct cn_error *err)
 {
     FILE *f = fopen(path, "rbe");
@@ -326,7 +347,8 @@ static int open_model(struct rt *r, const struct rt_opts *o, struct cn_error *er
     struct kr_cpu_opts cpu = {.isa = isa[cfg->engine.isa],
                               .n_threads = (uint32_t)cfg->engine.threads};
     if (!cpu.n_threads) cpu.n_threads = (uint32_t)cfg_cores();
-    int rc = kr_cpu_new(&cpu, &r->device, err);
+    int rc = rt_check_model(cfg, o->model_path, err);
+    if (!rc) rc = kr_cpu_new(&cpu, &r->device, err);
     if (rc) return rc;
     struct cn_buf text;
     cn_buf_init(&text, 4u << 20);

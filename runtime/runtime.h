@@ -24,6 +24,9 @@ struct rt_opts {
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
     void *progress_arg;
 };
+/* What a file's header alone says against serving it with these settings: a model.context beyond
+ * what the model was trained for (CN_ERANGE), or a file that is no model (as eng_gguf_open). */
+int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err);
 /* Loads the model (on the calling thread), sizes the pool, starts the engine thread. Memory that
  * does not fit is CN_ENOMEM with the arithmetic in the message. */
 int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);

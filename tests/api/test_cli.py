@@ -135,11 +135,10 @@ def test_model_names(tmp_path, monkeypatch):
                                                 str(tmp_path / "c.yaml"))
 
 
-def test_context_beyond_training_is_told(template):
-    out = subprocess.run([program(CONIFER), "run", "--model", tiny_model(), "--chat-template", template,
-                          "--context", "99999", "--max-tokens", "2", "hello"], input=b"",
-                         capture_output=True, timeout=60, check=True)
-    assert b"99999" in out.stderr and b"trained for" in out.stderr
+@pytest.mark.parametrize("command", [["run", "hello"], ["bench"], ["serve", "--port", "0"]])
+def test_context_beyond_training_is_refused(command):
+    out = conifer(*command, "--model", tiny_model(), "--context", "99999", want=1)
+    assert b"--context: model.context is 99999 tokens" in out and b"trained for" in out
 
 
 def test_model_without_template(tmp_path):

@@ -1,6 +1,7 @@
 """Start, stop, drain, sockets from systemd, Unix sockets, settings that are wrong."""
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -256,6 +257,41 @@ def test_config_errors_have_a_place(tmp_path):
     out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
                          text=True, timeout=20, check=False)
     assert out.returncode == 2 and "c.yaml:3:3" in out.stderr and "colour" in out.stderr
+
+
+def test_rules_between_keys_have_a_place(tmp_path):
+    f = tmp_path / "c.yaml"
+    f.write_text("server:\n  port: 80\n  host: 0.0.0.0\n")
+    out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
+                         text=True, timeout=20, check=False)
+    assert out.returncode == 2 and "c.yaml:3:3: server.host" in out.stderr
+    f.write_text("model:\n    name: no-such-name\n")
+    out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
+                         text=True, timeout=20, check=False)
+    assert out.returncode == 1 and "c.yaml:2:5: there is no model" in out.stderr
+
+
+@pytest.mark.parametrize("check", [["--check-config"], ["--port", "0"]])
+def test_context_beyond_training_is_refused(tmp_path, check):
+    """Nothing is silently cut: not the window either."""
+    f = tmp_path / "c.yaml"
+    f.write_text(f"model:\n  path: {tiny_model()}\n  context: 99999\n")
+    args = [program(SERVER), *check, "--config", str(f)]
+    out = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
+    assert out.returncode == 1
+    assert re.search(r"c\.yaml:3:3: model\.context is 99999 tokens, but .* trained for \d+:", out.stderr)
+    out = subprocess.run([*args, "--context", "99998"], capture_output=True, text=True, timeout=20,
+                         check=False)
+    assert out.returncode == 1 and "--context: model.context is 99998 tokens" in out.stderr
+
+
+def test_context_of_all_that_was_trained(start):
+    out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", "0", "--context", "99999"],
+                         capture_output=True, text=True, timeout=20, check=False)
+    trained = int(re.search(r"trained for (\d+):", out.stderr).group(1))
+    s = start.real("--context", str(trained))
+    assert s.get("/v1/models")[0] == 200
+    assert json.loads(s.get("/v1/models")[2])["data"][0]["max_model_len"] == trained
 
 
 def test_bad_template(tmp_path):

@@ -277,33 +277,36 @@ static void large_and_deep_files(void **state)
 static void rules_between_keys(void **state)
 {
     static const struct {
-        const char *text, *param; /* NULL: fine */
+        const char *text, *param, *place; /* NULL: fine */
     } cases[] = {
-        {"server: {host: 0.0.0.0}\n", "server.host"},
-        {"server: {host: 0.0.0.0}\ntenants: [{name: a}]\n", "server.host"},
-        {"server: {host: 0.0.0.0}\ntenants: [{name: a, keys: [" HASH_A "]}]\n", NULL},
-        {"server: {host: ''}\n", "server.host"},
+        {"server: {host: 0.0.0.0}\n", "server.host", "1:10"},
+        {"server:\n  port: 1\n  host: 0.0.0.0\ntenants: [{name: a}]\n", "server.host", "3:3"},
+        {"server: {host: 0.0.0.0}\ntenants: [{name: a, keys: [" HASH_A "]}]\n", NULL, NULL},
+        {"server: {host: ''}\n", "server.host", "1:10"},
         {"tenants: [{name: a, keys: [" HASH_A "]}, {name: a, keys: [" HASH_B "]}]\n",
-         "tenants.name"},
-        {"tenants: [{name: a, keys: [" HASH_A "]}, {name: b, keys: [" HASH_A "]}]\n",
-         "tenants.keys"},
-        {"tenants: [{name: a, keys: [" HASH_A "]}, {name: b}]\n", "tenants.keys"},
-        {"tenants: [{name: a}, {name: b}]\n", "tenants.keys"},
-        {"tenants: [{name: a}]\n", NULL},
-        {"tenants: [{name: a, kv_share: 0.6, keys: [" HASH_A
-         "]}, {name: b, kv_share: 0.5, keys: [" HASH_B "]}]\n",
-         "tenants.kv_share"},
-        {"model: {name: ../../etc/passwd}\n", "model.name"},
+         "tenants.name", "1:104"},
+        {"tenants:\n- {name: a, keys: [" HASH_A "]}\n- name: b\n  keys: [" HASH_A "]\n",
+         "tenants.keys", "4:3"},
+        {"tenants:\n- {name: a, keys: [" HASH_A "]}\n-   name: b\n", "tenants.keys", "3:5"},
+        {"tenants: [{name: a},\n {name: b}]\n", "tenants.keys", "2:3"},
+        {"tenants: [{name: a}]\n", NULL, NULL},
+        {"tenants:\n- {name: a, kv_share: 0.6, keys: [" HASH_A
+         "]}\n- name: b\n  keys: [" HASH_B "]\n  kv_share: 0.5\n", "tenants.kv_share", "5:3"},
+        {"model: {kv_type: f16, name: ../../etc/passwd}\n", "model.name", "1:23"},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
         struct cfg c;
         struct cn_error e;
+        char place[64];
 
         assert_int_equal(cfg_init(&c, NULL), 0);
         if (load(&c, cases[i].text, &e)) fail_msg("%s", e.message);
         int rc = cfg_check(&c, &e);
         if ((rc != 0) != (cases[i].param != NULL) || (rc && strcmp(e.param, cases[i].param)))
             fail_msg("%s-> %d [%s] %s", cases[i].text, rc, e.param, e.message);
+        snprintf(place, sizeof place, "t.yaml:%s: ", cases[i].place ? cases[i].place : "");
+        if (rc && strncmp(e.message, place, strlen(place)))
+            fail_msg("%s-> not at %s: %s", cases[i].text, place, e.message);
         cfg_fini(&c);
     }
     assert_true(cfg_is_loopback("127.8.9.1") && cfg_is_loopback("::1"));
@@ -311,6 +314,47 @@ static void rules_between_keys(void **state)
     assert_false(cfg_is_loopback("0.0.0.0") || cfg_is_loopback("::") ||
                  cfg_is_loopback("10.0.0.1"));
     assert_false(cfg_is_loopback("localhost.evil.org") || cfg_is_loopback("::ffff:10.0.0.1"));
+}
+
+static void the_last_place_is_told(void **state)
+{
+    struct cfg c;
+    struct cn_error e = {0};
+    char *argv[] = {"prog", "--context=99", "--host", "0.0.0.0", "--set", "kv.memory_bytes=5", NULL};
+    int argc = 6;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
+    cfg_error_place(&c, &e); /* a default has no place */
+    assert_string_equal(e.message, "too long");
+    char name[] = "first.yaml"; /* the place keeps its own copy */
+    assert_int_equal(cfg_load_text(&c, name, "model:\n  context: 5\n", 20, &e), 0);
+    memset(name, 'x', sizeof name - 1);
+    cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
+    cfg_error_place(&c, &e);
+    assert_string_equal(e.message, "first.yaml:2:3: too long");
+    assert_string_equal(e.param, "model.context");
+    assert_int_equal(cfg_load_text(&c, "second.yaml", "model: {context: 6}\n", 20, &e), 0);
+    cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
+    cfg_error_place(&c, &e);
+    assert_string_equal(e.message, "second.yaml:1:9: too long");
+    assert_int_equal(cfg_from_args(&c, &argc, argv, &e), 0);
+    cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
+    cfg_error_place(&c, &e);
+    assert_string_equal(e.message, "--context: too long");
+    cn_fail_param(&e, CN_ENOMEM, "kv.memory_bytes", "too little");
+    cfg_error_place(&c, &e);
+    assert_string_equal(e.message, "--set: too little");
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_int_equal(strncmp(e.message, "--host: server.host 0.0.0.0 ", 28), 0);
+    static const char *const no_keys[] = {"", "n", "messages", "tenants.name", "model.", ".x"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(no_keys); i++) {
+        cn_fail_param(&e, CN_EINVAL, no_keys[i], "reason");
+        cfg_error_place(&c, &e);
+        assert_string_equal(e.message, "reason");
+    }
+    cfg_error_place(&c, NULL);
+    cfg_fini(&c);
 }
 
 static void setting_one_key(void **state)
@@ -396,6 +440,7 @@ int main(void)
         cmocka_unit_test(every_cut_of_a_file),
         cmocka_unit_test(large_and_deep_files),
         cmocka_unit_test(rules_between_keys),
+        cmocka_unit_test(the_last_place_is_told),
         cmocka_unit_test(setting_one_key),
         cmocka_unit_test(options_over_file),
     };
