@@ -71,26 +71,38 @@ uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x)
 
 /* ---- launch ----------------------------------------------------------------------------------- */
 
-static uint64_t first_visible(const struct kr_cpu_exec *x, uint32_t group, uint32_t pos)
+struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end)
 {
-    uint64_t window = x->kv_groups[group].window_tokens, end = (uint64_t)pos + 1;
-    return window && end > window ? end - window : 0;
+    return (struct kr_sight){ .span = x->kv_groups[group].span,
+                              .tokens = x->kv_groups[group].window_tokens, .end = end };
+}
+
+/* The keys that some row of a tile sees. */
+static void tile_sight(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
+                       uint64_t *from, uint64_t *to)
+{
+    struct kr_sight sight = kr_cpu_sight(x, group, tile->end);
+    uint64_t unused;
+    kr_sight_at(&sight, tile->pos, from, &unused);
+    kr_sight_at(&sight, tile->pos + tile->n_rows - 1, &unused, to);
 }
 
 static void cut_tiles(struct kr_cpu_exec *x, struct kr_tiling *t)
 {
     const struct kr_row *rows = x->now.batch->rows;
     t->n_tiles = 0;
-    for (uint32_t r = 0; r < x->now.n_rows;) {
-        uint32_t n = 1;
-        while (n < t->tile_rows && r + n < x->now.n_rows && rows[r + n].seq == rows[r].seq)
-            n++;
-        uint32_t pos = rows[r].pos[0];
-        t->tiles[t->n_tiles++] = (struct kr_tile){
-            .row = r, .n_rows = n, .seq = rows[r].seq, .pos = pos, .pieces = 1,
-            .first = (uint32_t)(first_visible(x, t->group, pos) / KR_SUPER_KEYS),
-            .last = (pos + n - 1) / KR_SUPER_KEYS + 1 };
-        r += n;
+    for (uint32_t r = 0, last = 0; r < x->now.n_rows;) {
+        uint64_t from, to;
+        while (last < x->now.n_rows && rows[last].seq == rows[r].seq)
+            last++;
+        struct kr_tile *tile = &t->tiles[t->n_tiles++];
+        *tile = (struct kr_tile){ .row = r, .n_rows = CN_MIN(t->tile_rows, last - r),
+                                  .seq = rows[r].seq, .pos = rows[r].pos[0],
+                                  .end = rows[last - 1].pos[0] + 1, .pieces = 1 };
+        tile_sight(x, t->group, tile, &from, &to);
+        tile->first = (uint32_t)(from / KR_SUPER_KEYS);
+        tile->last = (uint32_t)((to - 1) / KR_SUPER_KEYS + 1);
+        r += tile->n_rows;
     }
 }
 
@@ -133,6 +145,7 @@ void kr_cpu_cut_batch(struct kr_cpu_exec *x)
 struct piece {
     struct kr_cpu_exec *x;
     const struct kr_plan_op *op;
+    const float *sinks;
     const struct kr_kv_layer *layer;
     const struct kr_tile *tile;
     uint32_t kv_head, thread;
@@ -165,7 +178,7 @@ static void set_tile(struct piece *p, const struct kr_step *s)
     float *q = probs + (size_t)KR_RANGE_KEYS * pairs, *states = q + (size_t)pairs * l->k_dim;
     p->t = (struct kr_attn_tile){
         .n_rows = p->tile->n_rows, .heads = heads, .pos0 = p->tile->pos,
-        .window = x->kv_groups[l->group].window_tokens, .k_dim = l->k_dim, .v_dim = l->v_dim,
+        .sight = kr_cpu_sight(x, l->group, p->tile->end), .k_dim = l->k_dim, .v_dim = l->v_dim,
         .acc_stride = v_pad, .block_tokens = x->opts.block_tokens, .kv_type = x->opts.kv_type,
         .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
         .at = { .k = l->at + l->head.k + p->kv_head * l->k_head,
@@ -189,8 +202,10 @@ static void do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
     uint32_t bt = x->opts.block_tokens, group = p->layer->group;
     const uint32_t *table = x->now.batch->seqs[p->tile->seq].tables[group];
     const uint8_t *blocks[2 * KR_RANGE_KEYS / 16] = { 0 };
-    uint64_t from = CN_MAX(base, first_visible(x, group, p->tile->pos));
-    uint64_t to = CN_MIN(base + 2 * KR_RANGE_KEYS, (uint64_t)p->tile->pos + p->tile->n_rows);
+    uint64_t from, to;
+    tile_sight(x, group, p->tile, &from, &to);
+    from = CN_MAX(base, from);
+    to = CN_MIN(base + 2 * KR_RANGE_KEYS, to);
     for (uint64_t b = from / bt; b * bt < to; b++)
         blocks[b - base / bt] = kr_cpu_block(x, x->now.mem, group, table[b]);
     x->dev->ops.attn_range(&p->t, (uint32_t)base, blocks, s);
@@ -200,9 +215,9 @@ static void do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
 static void do_super(struct piece *p, uint32_t super, struct kr_attn_state s)
 {
     const struct kr_cpu_exec *x = p->x;
-    uint64_t base = (uint64_t)super * KR_SUPER_KEYS, end = base + KR_SUPER_KEYS;
-    uint64_t from = first_visible(x, p->layer->group, p->tile->pos);
-    uint64_t to = CN_MIN(end, (uint64_t)p->tile->pos + p->tile->n_rows);
+    uint64_t base = (uint64_t)super * KR_SUPER_KEYS, end = base + KR_SUPER_KEYS, from, to;
+    tile_sight(x, p->layer->group, p->tile, &from, &to);
+    to = CN_MIN(end, to);
     uint32_t pairs = p->t.n_rows * p->t.heads;
     bool empty = true;
     for (; base < to; base += KR_RANGE_KEYS) {
@@ -219,8 +234,9 @@ static void finish(struct piece *p, struct kr_attn_state s)
     uint32_t heads = p->t.heads, v_dim = p->t.v_dim;
     for (uint32_t i = 0; i < p->t.n_rows * heads; i++) {
         float *y = kr_value_row(x, (uint32_t)p->op->out, p->tile->row + i / heads);
-        x->dev->ops.attn_finish(y + ((size_t)p->kv_head * heads + i % heads) * v_dim,
-                                s.acc + (size_t)i * p->t.acc_stride, s.sum[i], v_dim);
+        uint32_t head = p->kv_head * heads + i % heads;
+        x->dev->ops.attn_finish(y + (size_t)head * v_dim, s.acc + (size_t)i * p->t.acc_stride,
+                                s.max[i], s.sum[i], p->sinks ? p->sinks + head : NULL, v_dim);
     }
 }
 
@@ -270,7 +286,7 @@ void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_st
     const struct kr_kv_layer *l = &x->kv_layers[op->kv_layer];
     const struct kr_tiling *t = &x->tilings[x->attn[s->op].tiling];
     const struct kr_work *w = &t->works[work / l->n_heads];
-    struct piece p = { .x = x, .op = op, .layer = l, .tile = &t->tiles[w->tile],
+    struct piece p = { .x = x, .op = op, .sinks = s->w, .layer = l, .tile = &t->tiles[w->tile],
                        .kv_head = work % l->n_heads, .thread = thread };
     do_piece(&p, s, w);
 }

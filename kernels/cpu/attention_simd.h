@@ -332,8 +332,10 @@ static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint3
     }
 }
 
-static void attn_finish(float *y, const float *acc, float sum, uint32_t v_dim)
+static void attn_finish(float *y, const float *acc, float max, float sum, const float *sink,
+                        uint32_t v_dim)
 {
+    if (sink) sum += v_exp1(*sink - max);
     scale(y, acc, 1.0f / sum, v_dim);
 }
 

@@ -29,11 +29,15 @@ static int check_blocks(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m,
 {
     uint32_t bt = x->opts.block_tokens;
     for (uint32_t g = 0; g < x->base.info.n_groups; g++) {
-        uint64_t window = x->kv_groups[g].window_tokens, end = (uint64_t)p0 + 1;
-        uint64_t first = window && end > window ? (end - window) / bt : 0;
+        struct kr_sight sight = kr_cpu_sight(x, g, p1 + 1);
+        uint64_t first, unused;
+        if (sight.span == KR_SPAN_BOTH && p0)
+            return cn_fail(err, CN_EINVAL,
+                           "sequence %u begins at position %u: an encoder sees it whole", seq, p0);
+        kr_sight_at(&sight, p0, &first, &unused);
         const uint32_t *table = b->seqs[seq].tables ? b->seqs[seq].tables[g] : NULL;
         if (!table) return cn_fail(err, CN_EINVAL, "sequence %u has no table of group %u", seq, g);
-        for (uint64_t i = first; i <= p1 / bt; i++)
+        for (uint64_t i = first / bt; i <= p1 / bt; i++)
             if (!kr_cpu_block(x, m, g, table[i]))
                 return cn_fail(err, CN_ERANGE,
                                "sequence %u, group %u: block %u at %llu is outside the KV memory",

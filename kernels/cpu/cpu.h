@@ -67,6 +67,7 @@ struct kr_kv_layer {
 /* Attention ops of one group and tile height share how the batch is cut. */
 struct kr_tile {
     uint32_t row, n_rows, seq, pos;
+    uint32_t end;          /* one past the sequence's last position in the step */
     uint32_t first, last;  /* super-ranges with a visible key: [first, last) */
     uint32_t pieces;       /* given to that many items */
     uint64_t part;         /* pieces > 1: first float of its states, per state float */
@@ -184,6 +185,8 @@ void kr_cpu_row_work(const struct kr_cpu_exec *x, const struct kr_level *l, enum
 /* attention.c */
 int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err);
 void kr_cpu_cut_batch(struct kr_cpu_exec *x);
+/* What rows of a sequence that ends before `end` see in a group. */
+struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end);
 /* Pieces of work of an attention op in this step; and doing one. */
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s);
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,

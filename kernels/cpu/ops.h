@@ -32,10 +32,34 @@ struct kr_kv_place {
     uint64_t k, k_scale, v, v_scale;
 };
 
+/* What rows see: the span of their layer's group. */
+struct kr_sight {
+    enum kr_span span;
+    uint32_t tokens;       /* the span's */
+    uint32_t end;          /* BOTH: the sequence ends before this position */
+};
+/* The keys that a row at pos sees: [*from, *to). Neither goes back from one row to the next. */
+static inline void kr_sight_at(const struct kr_sight *s, uint32_t pos, uint64_t *from, uint64_t *to)
+{
+    uint64_t half = s->tokens / 2, end = (uint64_t)pos + 1;
+    *from = 0;
+    *to = end;
+    if (s->span == KR_SPAN_WINDOW) {
+        *from = end > s->tokens ? end - s->tokens : 0;
+    } else if (s->span == KR_SPAN_CHUNK) {
+        *from = pos - pos % s->tokens;
+    } else if (s->span == KR_SPAN_BOTH) {
+        *to = s->end;
+        if (s->tokens && pos > half) *from = pos - half;
+        if (s->tokens) *to = CN_MIN(s->end, end + half);
+    }
+}
+
 /* A tile: rows at consecutive positions from pos0, `heads` query heads each; pair r * heads + g. */
 struct kr_attn_tile {
     uint32_t n_rows, heads;
-    uint32_t pos0, window; /* window 0: all keys up to the row's own */
+    uint32_t pos0;
+    struct kr_sight sight;
     uint32_t k_dim, v_dim, acc_stride;
     uint32_t block_tokens;
     enum kr_type kv_type;
@@ -74,8 +98,9 @@ struct kr_cpu_ops {
     /* dst = dst then src, for n pairs. */
     void (*attn_merge)(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
                        uint32_t v_dim, uint32_t acc_stride);
-    /* y = acc / sum */
-    void (*attn_finish)(float *y, const float *acc, float sum, uint32_t v_dim);
+    /* y = acc / sum; a sink (NULL: none) is one more term of the sum, e^(*sink - max) */
+    void (*attn_finish)(float *y, const float *acc, float max, float sum, const float *sink,
+                        uint32_t v_dim);
 };
 void kr_ops_generic(struct kr_cpu_ops *o);
 void kr_ops_avx2(struct kr_cpu_ops *o);   /* x86-64 builds only; the caller checked CPUID */
@@ -86,10 +111,10 @@ void kr_ops_avx512(struct kr_cpu_ops *o);
 static inline void kr_attn_visible(const struct kr_attn_tile *t, uint32_t r, uint32_t base,
                                    uint32_t *k0, uint32_t *k1)
 {
-    uint64_t pos = (uint64_t)t->pos0 + r, end = pos + 1;
-    uint64_t lo = t->window && end > t->window ? end - t->window : 0;
-    *k0 = lo > base ? (uint32_t)CN_MIN(lo - base, KR_RANGE_KEYS) : 0;
-    *k1 = end > base ? (uint32_t)CN_MIN(end - base, KR_RANGE_KEYS) : 0;
+    uint64_t from, to;
+    kr_sight_at(&t->sight, t->pos0 + r, &from, &to);
+    *k0 = from > base ? (uint32_t)CN_MIN(from - base, KR_RANGE_KEYS) : 0;
+    *k1 = to > base ? (uint32_t)CN_MIN(to - base, KR_RANGE_KEYS) : 0;
 }
 
 #endif

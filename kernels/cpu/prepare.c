@@ -49,7 +49,7 @@ static int check_ops(const struct kr_plan *p, struct cn_error *err)
             known = false;
             break;
         case KR_OP_ATTENTION:
-            known = !op->w.data && op->in[1] < 0;
+            known = op->in[1] < 0;
             break;
         default:
             break;
@@ -59,8 +59,7 @@ static int check_ops(const struct kr_plan *p, struct cn_error *err)
                            kr_op_names[op->kind]);
     }
     for (size_t i = 0; i < p->n_layers; i++)
-        if (p->layers[i].latent || !p->layers[i].v_dim ||
-            p->groups[p->layers[i].group].span > KR_SPAN_WINDOW)
+        if (p->layers[i].latent || !p->layers[i].v_dim)
             return cn_fail(err, CN_EUNSUPP, "KV layer %zu is not supported on this device", i);
     return 0;
 }

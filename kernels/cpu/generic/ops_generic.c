@@ -258,9 +258,10 @@ static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint3
     }
 }
 
-static void attn_finish(float *y, const float *acc, float sum, uint32_t v_dim)
+static void attn_finish(float *y, const float *acc, float max, float sum, const float *sink,
+                        uint32_t v_dim)
 {
-    float r = 1.0f / sum;
+    float r = 1.0f / (sink ? sum + exp_f32(*sink - max) : sum);
     for (uint32_t d = 0; d < v_dim; d++)
         y[d] = acc[d] * r;
 }

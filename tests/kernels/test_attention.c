@@ -1,0 +1,207 @@
+/* attention: every variant, KV type and ISA against a plain computation in double precision, at
+ * positions around the borders of key ranges, super-ranges, windows and chunks; and the same bytes
+ * in every cut, batch and number of threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/kernels/attn_case.h"
+#include "tests/kernels/tiny.h"
+
+static const struct attn_shape shapes[] = {
+    {.name = "all", .kv_heads = 2, .heads = 6, .k_dim = 32, .v_dim = 48, .n = 1100},
+    {.name = "all, odd", .kv_heads = 1, .heads = 7, .k_dim = 23, .v_dim = 37, .n = 300},
+    {.name = "window", .span = KR_SPAN_WINDOW, .tokens = 130, .kv_heads = 1, .heads = 3,
+     .k_dim = 64, .v_dim = 64, .n = 700},
+    {.name = "short window", .span = KR_SPAN_WINDOW, .tokens = 1, .kv_heads = 2, .heads = 2,
+     .k_dim = 8, .v_dim = 8, .n = 150},
+    {.name = "chunk", .span = KR_SPAN_CHUNK, .tokens = 96, .kv_heads = 1, .heads = 5, .k_dim = 32,
+     .v_dim = 32, .n = 650},
+    {.name = "long chunk", .span = KR_SPAN_CHUNK, .tokens = 600, .kv_heads = 2, .heads = 4,
+     .k_dim = 16, .v_dim = 16, .n = 1250, .softcap = 4},
+    {.name = "short chunk", .span = KR_SPAN_CHUNK, .tokens = 3, .kv_heads = 1, .heads = 1,
+     .k_dim = 16, .v_dim = 20, .n = 150},
+    {.name = "sinks", .kv_heads = 2, .heads = 8, .k_dim = 64, .v_dim = 64, .sinks = true, .n = 560},
+    {.name = "window and sinks", .span = KR_SPAN_WINDOW, .tokens = 40, .kv_heads = 1, .heads = 8,
+     .k_dim = 24, .v_dim = 24, .sinks = true, .softcap = 9, .n = 300},
+    {.name = "many heads", .kv_heads = 1, .heads = 71, .k_dim = 16, .v_dim = 16, .n = 150},
+    {.name = "both", .span = KR_SPAN_BOTH, .kv_heads = 3, .heads = 3, .k_dim = 32, .v_dim = 32,
+     .n = 600},
+    {.name = "both, near", .span = KR_SPAN_BOTH, .tokens = 130, .kv_heads = 1, .heads = 4,
+     .k_dim = 20, .v_dim = 20, .sinks = true, .n = 700},
+};
+static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0};
+static const enum kr_isa isas[] = {KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512};
+static const char *const isa_names[] = {"generic", "avx2", "avx512"};
+
+static const char *kv_name(enum kr_type t)
+{
+    return kr_type_info((uint32_t)t)->name;
+}
+
+/* ---- truth ------------------------------------------------------------------------------------- */
+
+/* Rows on both sides of every border, and some anywhere. */
+static bool is_checked(const struct attn_shape *s, uint32_t r)
+{
+    static const uint32_t borders[] = {16, 128, 256, 512, 1024};
+    for (size_t i = 0; i < CN_ARRAY_LEN(borders); i++)
+        if (r + 1 >= borders[i] && r <= borders[i] + 1) return true;
+    if (s->tokens && (r + 1) % s->tokens < 3 && r < 3 * s->tokens) return true;
+    return r < 2 || r + 1 == s->n || r % 53 == 7;
+}
+
+static void check_truth(const struct attn_case *c, const double *want, uint32_t isa,
+                        const float *got)
+{
+    for (uint32_t r = 0; r < c->shape.n; r++) {
+        if (!is_checked(&c->shape, r)) continue;
+        for (uint32_t i = 0; i < c->out; i++) {
+            size_t at = (size_t)r * c->out + i;
+            /* Values are below 2. Scores of float32 sums differ by some 1e-6 of their terms. */
+            if (fabs((double)got[at] - want[at]) > 2e-5)
+                fail_msg("%s, %s, %s: row %u value %u is %.9g, not %.9g", c->shape.name,
+                         kv_name(c->kv_type), isa_names[isa], r, i, (double)got[at], want[at]);
+        }
+    }
+}
+
+/* ---- cuts -------------------------------------------------------------------------------------- */
+
+static void same_bytes(const struct attn_case *c, uint32_t isa, const char *what, const float *want,
+                       const float *got)
+{
+    size_t n = (size_t)c->shape.n * c->out, i = 0;
+    if (!memcmp(want, got, n * sizeof *want)) return;
+    while (!memcmp(&want[i], &got[i], sizeof *want))
+        i++;
+    fail_msg("%s, %s, %s, %s: row %zu value %zu is %.9g, not %.9g", c->shape.name,
+             kv_name(c->kv_type), isa_names[isa], what, i / c->out, i % c->out, (double)got[i],
+             (double)want[i]);
+}
+
+static void check_cuts(const struct attn_case *c, uint32_t isa, const float *want)
+{
+    static const uint32_t one[] = {1, 0}, mixed[] = {1, 7, 16, 1, 1, 130, 2, 0}, all[] = {2048, 0},
+                          seven[] = {7, 0};
+    static const struct {
+        const char *what;
+        struct attn_run run;
+    } ways[] = {
+        {"one by one, two threads", {.threads = 2, .block_tokens = 16, .order = 1, .cuts = one}},
+        {"mixed, three threads", {.threads = 3, .block_tokens = 32, .order = 2, .cuts = mixed}},
+        {"sevens in a batch",
+         {.threads = 2, .block_tokens = 16, .order = 3, .cuts = seven, .twice = true, .behind = 50}},
+        {"all at once, blocks of 32, batch", {.threads = 1, .block_tokens = 32, .cuts = all,
+                                              .twice = true}},
+        {"all at once, three threads", {.threads = 3, .block_tokens = 16, .cuts = all}},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(ways); i++) {
+        struct attn_run how = ways[i].run;
+        if (c->shape.span == KR_SPAN_BOTH && how.cuts != all) continue;
+        float *other = NULL;
+        how.isa = isas[isa];
+        how.max_rows = how.cuts == all ? 2 * c->shape.n : 140;
+        float *got = attn_case_run(c, &how, how.twice ? &other : NULL);
+        same_bytes(c, isa, ways[i].what, want, got);
+        if (other) same_bytes(c, isa, ways[i].what, want, other);
+        free(got);
+        free(other);
+    }
+}
+
+/* ---- cases ------------------------------------------------------------------------------------- */
+
+static void check_case(const struct attn_shape *shape, enum kr_type kv_type, uint64_t seed)
+{
+    static const uint32_t all[] = {2048, 0};
+    struct attn_case c;
+    attn_case_open(&c, shape, kv_type, seed);
+    double *truth = calloc((size_t)shape->n * c.out, sizeof *truth);
+    assert_non_null(truth);
+    for (uint32_t r = 0; r < shape->n; r++)
+        if (is_checked(shape, r)) attn_case_truth(&c, r, truth + (size_t)r * c.out);
+    for (uint32_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
+        struct attn_run how = {.isa = isas[i], .threads = 1, .block_tokens = 16,
+                               .max_rows = shape->n, .cuts = all};
+        float *want = attn_case_run(&c, &how, NULL);
+        if (!want) continue;
+        check_truth(&c, truth, i, want);
+        check_cuts(&c, i, want);
+        free(want);
+    }
+    free(truth);
+    attn_case_close(&c);
+}
+
+static void test_shapes(void **state)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(shapes); i++)
+        for (size_t k = 0; k < CN_ARRAY_LEN(kv_types); k++)
+            check_case(&shapes[i], kv_types[k], 5 + i);
+}
+
+/* Whatever comes out of a die. */
+static void test_random(void **state)
+{
+    uint64_t seed = 77;
+    for (int i = 0; i < 24; i++) {
+        struct attn_shape s = {.name = "random", .span = tiny_rand(&seed) % 4};
+        s.tokens = s.span == KR_SPAN_ALL ? 0 : 1 + tiny_rand(&seed) % 300;
+        s.kv_heads = 1 + tiny_rand(&seed) % 3;
+        s.heads = s.kv_heads * (1 + tiny_rand(&seed) % 9);
+        s.k_dim = 1 + tiny_rand(&seed) % 90;
+        s.v_dim = 1 + tiny_rand(&seed) % 90;
+        s.sinks = tiny_rand(&seed) % 2;
+        s.softcap = tiny_rand(&seed) % 3 ? 0 : 6.0f;
+        s.n = 1 + tiny_rand(&seed) % 400;
+        check_case(&s, kv_types[tiny_rand(&seed) % CN_ARRAY_LEN(kv_types)], seed);
+    }
+}
+
+/* An encoder's rows come whole or not at all, as far as a step can tell. */
+static void test_encoder_cut(void **state)
+{
+    struct kr_device *dev;
+    struct kr_exec *exec;
+    struct kr_kv_mem *mem;
+    struct attn_case c;
+    struct cn_error err = {0};
+    attn_case_open(&c, &shapes[10], KR_F16, 1);
+    assert_int_equal(c.shape.span, KR_SPAN_BOTH);
+    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){.n_threads = 1}, &dev, &err), 0);
+    struct kr_prepare_opts prep = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 4,
+                                   .max_logit_rows = 4, .max_context = 64};
+    assert_int_equal(kr_prepare(dev, c.plan, &prep, &exec, &err), 0);
+    assert_int_equal(kr_kv_mem_new(dev, kr_exec_info(exec)->groups[0].block_bytes, 1, &mem, &err), 0);
+    uint32_t table[1] = {0};
+    const uint32_t *tables[1] = {table};
+    struct kr_seq seq = {.tables = tables};
+    struct kr_row row = {.pos = {1, 1, 1}, .src = KR_ROW_EMBED, .embed = c.rows, .logits = true};
+    struct kr_batch batch = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
+    uint64_t ticket;
+    assert_int_equal(kr_launch(exec, mem, &batch, &ticket, &err), CN_EINVAL);
+    assert_non_null(strstr(err.message, "encoder"));
+    row.pos[0] = 0;
+    assert_int_equal(kr_launch(exec, mem, &batch, &ticket, &err), 0);
+    kr_kv_mem_free(mem);
+    kr_exec_free(exec);
+    kr_device_free(dev);
+    attn_case_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_encoder_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
