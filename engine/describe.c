@@ -70,7 +70,7 @@ static void put_identity(const struct eng_model *m, uint64_t asked, struct cn_bu
         cn_buf_printf(out, ", %llu asked for", (unsigned long long)i->context);
     cn_buf_printf(out, "\nvocabulary      %llu tokens\n", (unsigned long long)i->n_vocab);
     cn_buf_printf(out, "layers          %u, %u wide\n", i->n_layers, i->embd_dim);
-    cn_buf_printf(out, "heads           %u of %u, %u for keys and values\n", i->n_heads, h->k_dim,
+    cn_buf_printf(out, "heads           %u of %u, %u for keys and values\n", i->n_heads, h->layers[0].k_dim,
                   i->n_kv_heads);
     if (windowed && h->window_tokens)
         cn_buf_printf(out, "sliding window  %llu tokens in %u of %u layers\n",
@@ -144,7 +144,7 @@ static struct kv_need kv_need(const struct eng_model *m, const struct kr_type_in
     for (uint32_t l = 0; l < h->n_layers; l++) {
         const struct eng_layer *layer = &h->layers[l];
         /* heads and head sizes are below 2^16, layers below 2^32: no overflow */
-        uint64_t bytes = layer->n_kv_heads * (kv_bytes(type, h->k_dim) + kv_bytes(type, h->v_dim));
+        uint64_t bytes = layer->n_kv_heads * (kv_bytes(type, layer->k_dim) + kv_bytes(type, layer->v_dim));
         if (layer->windowed && h->window_tokens) {
             need.window_token_bytes += bytes;
             need.window_layers++;

@@ -65,42 +65,49 @@ bool eng_b_f32(struct eng_builder *b, const char *suffix, float *out)
     return !eng_b_failed(b) && took(b, eng_gguf_f32(b->g, k.text, out, &err), &err);
 }
 
-static void refuse(struct eng_builder *b, int code, const char *suffix, const char *what)
+bool eng_b_bool(struct eng_builder *b, const char *suffix, bool *out)
+{
+    struct key k = find_key(b, suffix);
+    struct cn_error err;
+    return !eng_b_failed(b) && took(b, eng_gguf_bool(b->g, k.text, out, &err), &err);
+}
+
+void eng_b_refuse_key(struct eng_builder *b, int code, const char *suffix, const char *what)
 {
     struct key k = find_key(b, suffix);
     if (!eng_b_failed(b)) cn_fail_param(&b->error, code, k.text, "key \"%s\" %s", k.text, what);
 }
 
 /* A number that must be there (fallback 0) or has a default, within 1..max. */
-static uint64_t bounded(struct eng_builder *b, const char *suffix, uint64_t fallback, uint64_t max)
+uint64_t eng_b_bounded(struct eng_builder *b, const char *suffix, uint64_t fallback, uint64_t max)
 {
     char text[96];
     uint64_t value = fallback;
     bool there = eng_b_u64(b, suffix, &value);
     if (eng_b_failed(b)) return 1;
     if (!there && !fallback) {
-        refuse(b, CN_EFORMAT, suffix, "is missing");
+        eng_b_refuse_key(b, CN_EFORMAT, suffix, "is missing");
     } else if (value < 1 || value > max) {
         snprintf(text, sizeof(text), "is %llu, it must be 1 to %llu", (unsigned long long)value,
                  (unsigned long long)max);
-        refuse(b, CN_EFORMAT, suffix, text);
+        eng_b_refuse_key(b, CN_EFORMAT, suffix, text);
     } else {
         return value;
     }
     return 1;
 }
 
-static float positive(struct eng_builder *b, const char *suffix, float fallback, bool above_zero)
+float eng_b_positive(struct eng_builder *b, const char *suffix, float fallback, bool above_zero)
 {
     float value = fallback;
     eng_b_f32(b, suffix, &value);
     if (!isfinite(value) || value < 0 || (above_zero && value == 0))
-        refuse(b, CN_EFORMAT, suffix, "is not a number that makes sense");
+        eng_b_refuse_key(b, CN_EFORMAT, suffix, "is not a number that makes sense");
     return value;
 }
 
 /* A key that holds one number for all layers or an array with one for each. */
-static bool per_layer(struct eng_builder *b, const char *suffix, uint32_t layer, uint64_t *out)
+bool eng_b_per_layer(struct eng_builder *b, const char *suffix, uint32_t layer, uint64_t *out)
 {
     struct key k = find_key(b, suffix);
     const struct eng_gguf_kv *kv = eng_gguf_kvs_find(&b->g->shards[0].kvs, k.text);
@@ -108,24 +115,25 @@ static bool per_layer(struct eng_builder *b, const char *suffix, uint32_t layer,
     if (!kv || eng_b_failed(b)) return false;
     if (kv->type != ENG_GGUF_ARRAY) return eng_b_u64(b, suffix, out);
     if (kv->n < b->h.n_layers) {
-        refuse(b, CN_EFORMAT, suffix, "has fewer elements than the model has layers");
+        eng_b_refuse_key(b, CN_EFORMAT, suffix, "has fewer elements than the model has layers");
         return false;
     }
     return took(b, eng_gguf_array_u64(b->g, k.text, layer, out, &err), &err);
 }
 
 static uint32_t layer_number(struct eng_builder *b, const char *suffix, uint32_t layer,
-                             uint64_t fallback, uint64_t max)
+                             uint64_t fallback, uint64_t min, uint64_t max)
 {
     char text[112];
     uint64_t value = fallback;
-    per_layer(b, suffix, layer, &value);
-    if (!eng_b_failed(b) && (value < 1 || value > max)) {
-        snprintf(text, sizeof(text), "is %llu for layer %u, it must be 1 to %llu",
-                 (unsigned long long)value, layer, (unsigned long long)max);
-        refuse(b, CN_EFORMAT, suffix, text);
+    eng_b_per_layer(b, suffix, layer, &value);
+    if (!eng_b_failed(b) && (value < min || value > max)) {
+        snprintf(text, sizeof(text), "is %llu for layer %u, it must be %llu to %llu",
+                 (unsigned long long)value, layer, (unsigned long long)min,
+                 (unsigned long long)max);
+        eng_b_refuse_key(b, CN_EFORMAT, suffix, text);
     }
-    return eng_b_failed(b) ? 1 : (uint32_t)value;
+    return eng_b_failed(b) ? (uint32_t)min : (uint32_t)value;
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -133,7 +141,7 @@ static uint32_t layer_number(struct eng_builder *b, const char *suffix, uint32_t
 /* Period or list; the family's own period when the file has a window but no pattern. */
 static bool layer_windowed(struct eng_builder *b, uint32_t layer)
 {
-    uint64_t value, window = 0;
+    uint64_t value, window = b->arch->default_window;
     struct key k = find_key(b, "attention.sliding_window_pattern");
     const struct eng_gguf_kv *kv = eng_gguf_kvs_find(&b->g->shards[0].kvs, k.text);
 
@@ -141,11 +149,63 @@ static bool layer_windowed(struct eng_builder *b, uint32_t layer)
     if (!window) return false;
     if (!kv)
         value = b->arch->window_period;
-    else if (!per_layer(b, "attention.sliding_window_pattern", layer, &value))
+    else if (!eng_b_per_layer(b, "attention.sliding_window_pattern", layer, &value))
         return false;
     else if (kv->type == ENG_GGUF_ARRAY)
         return value != 0;
     return value == 0 || layer % value < value - 1;
+}
+
+/* "attention.key_length", or "attention.key_length_swa" where a windowed layer has its own. */
+static uint32_t head_number(struct eng_builder *b, const char *suffix, bool windowed,
+                            uint32_t fallback)
+{
+    char own[64];
+    uint64_t value = eng_b_bounded(b, suffix, fallback, MAX_HEAD_DIM);
+    snprintf(own, sizeof(own), "%s_swa", suffix);
+    if (windowed) value = eng_b_bounded(b, own, value, MAX_HEAD_DIM);
+    return (uint32_t)value;
+}
+
+static void read_head_dims(struct eng_builder *b, struct eng_layer *l)
+{
+    uint32_t dim = b->h.embd_dim / l->n_heads;
+    bool exact = b->h.embd_dim % l->n_heads == 0;
+    uint64_t unused;
+    if (!exact && !eng_b_u64(b, "attention.key_length", &unused))
+        eng_b_refuse_key(b, CN_EFORMAT, "embedding_length",
+                         "is not a multiple of attention.head_count");
+    l->k_dim = head_number(b, "attention.key_length", l->windowed, dim);
+    l->v_dim = head_number(b, "attention.value_length", l->windowed, exact ? dim : l->k_dim);
+    l->n_rot = head_number(b, "rope.dimension_count", l->windowed, l->k_dim);
+    if (eng_b_failed(b)) return;
+    if (l->n_rot > l->k_dim || (l->n_rot != l->k_dim && !b->arch->partial_rope))
+        eng_b_refuse_key(
+            b, CN_EUNSUPP, "rope.dimension_count",
+            "differs from the head size (attention.key_length); this family rotates whole heads");
+    if (!eng_b_failed(b) && l->n_rot % 2)
+        eng_b_refuse_key(b, CN_EFORMAT, "attention.key_length", "is odd, RoPE turns pairs");
+}
+
+static void read_layer(struct eng_builder *b, uint32_t i)
+{
+    struct eng_layer *l = &b->h.layers[i];
+    uint64_t least = b->arch->recurrent ? 0 : 1;
+    *l = (struct eng_layer){.kv_layer = -1};
+    l->n_heads = layer_number(b, "attention.head_count", i, 0, least, MAX_HEADS);
+    l->n_kv_heads = layer_number(b, "attention.head_count_kv", i, l->n_heads, least, MAX_HEADS);
+    l->ff_dim =
+        layer_number(b, "feed_forward_length", i, 0, b->arch->experts ? 0 : least, MAX_WIDTH);
+    l->windowed = layer_windowed(b, i);
+    if (eng_b_failed(b) || !l->n_kv_heads || !l->n_heads) {
+        l->n_heads = l->n_kv_heads = 0;
+        return;
+    }
+    if (l->n_heads % l->n_kv_heads)
+        eng_b_refuse_key(b, CN_EFORMAT, "attention.head_count",
+                         "is not a multiple of attention.head_count_kv");
+    else
+        read_head_dims(b, l);
 }
 
 static void read_layers(struct eng_builder *b)
@@ -153,12 +213,13 @@ static void read_layers(struct eng_builder *b)
     struct eng_hparams *h = &b->h;
     uint64_t n_tensors = eng_gguf_n_tensors(b->g), blocks, extra = 0;
 
-    blocks = bounded(b, "block_count", 0, UINT32_MAX);
+    blocks = eng_b_bounded(b, "block_count", 0, UINT32_MAX);
     if (!eng_b_failed(b) && blocks > n_tensors)
-        refuse(b, CN_EFORMAT, "block_count", "is larger than the number of tensors in the file");
+        eng_b_refuse_key(b, CN_EFORMAT, "block_count",
+                         "is larger than the number of tensors in the file");
     eng_b_u64(b, "nextn_predict_layers", &extra);
     if (!eng_b_failed(b) && extra >= blocks)
-        refuse(b, CN_EFORMAT, "nextn_predict_layers", "leaves no layer");
+        eng_b_refuse_key(b, CN_EFORMAT, "nextn_predict_layers", "leaves no layer");
     if (eng_b_failed(b)) return;
 
     h->n_layers = (uint32_t)(blocks - extra);
@@ -167,39 +228,8 @@ static void read_layers(struct eng_builder *b)
         cn_fail(&b->error, CN_ENOMEM, "out of memory");
         return;
     }
-    for (uint32_t i = 0; i < h->n_layers && !eng_b_failed(b); i++) {
-        struct eng_layer *l = &h->layers[i];
-        l->n_heads = layer_number(b, "attention.head_count", i, 0, MAX_HEADS);
-        l->n_kv_heads = layer_number(b, "attention.head_count_kv", i, l->n_heads, MAX_HEADS);
-        l->ff_dim = layer_number(b, "feed_forward_length", i, 0, MAX_WIDTH);
-        l->windowed = layer_windowed(b, i);
-        if (l->n_heads % l->n_kv_heads)
-            refuse(b, CN_EFORMAT, "attention.head_count",
-                   "is not a multiple of attention.head_count_kv");
-    }
-}
-
-/* ---- heads, rotation, context ---------------------------------------------------------------- */
-
-static void read_dims(struct eng_builder *b)
-{
-    struct eng_hparams *h = &b->h;
-    h->embd_dim = (uint32_t)bounded(b, "embedding_length", 0, MAX_WIDTH);
-    if (eng_b_failed(b)) return;
-    uint32_t n_heads = h->layers[0].n_heads, dim = h->embd_dim / n_heads;
-    bool exact = h->embd_dim % n_heads == 0;
-    uint64_t unused;
-    if (!exact && !eng_b_u64(b, "attention.key_length", &unused))
-        refuse(b, CN_EFORMAT, "embedding_length", "is not a multiple of attention.head_count");
-    h->k_dim = (uint32_t)bounded(b, "attention.key_length", dim, MAX_HEAD_DIM);
-    h->v_dim = (uint32_t)bounded(b, "attention.value_length", exact ? dim : h->k_dim, MAX_HEAD_DIM);
-    h->n_rot = (uint32_t)bounded(b, "rope.dimension_count", h->k_dim, MAX_HEAD_DIM);
-    if (!eng_b_failed(b) && h->n_rot != h->k_dim)
-        refuse(
-            b, CN_EUNSUPP, "rope.dimension_count",
-            "differs from the head size (attention.key_length); this family rotates whole heads");
-    if (!eng_b_failed(b) && h->n_rot % 2)
-        refuse(b, CN_EFORMAT, "attention.key_length", "is odd, RoPE turns pairs");
+    for (uint32_t i = 0; i < h->n_layers && !eng_b_failed(b); i++)
+        read_layer(b, i);
 }
 
 static void read_scaling(struct eng_builder *b, bool *has_scaling)
@@ -215,27 +245,31 @@ static void read_scaling(struct eng_builder *b, bool *has_scaling)
     if (eng_b_f32(b, "rope.scaling.factor", &h->scaling_factor) ||
         eng_b_f32(b, "rope.scale_linear", &h->scaling_factor))
         *has_scaling = true;
+    if (!*has_scaling && eng_b_has(b, ENG_GLOBAL, "rope_factors_long.weight"))
+        type = (struct eng_str){"longrope", 8};
     if (h->scaling_factor == 0) h->scaling_factor = 1; /* some writers' "none" */
     if (!isfinite(h->scaling_factor) || h->scaling_factor < 0)
-        refuse(b, CN_EFORMAT, "rope.scaling.factor", "is not a number that makes sense");
-    h->attn_factor = positive(b, "rope.scaling.attn_factor", 1, true);
+        eng_b_refuse_key(b, CN_EFORMAT, "rope.scaling.factor", "is not a number that makes sense");
+    h->attn_factor = eng_b_positive(b, "rope.scaling.attn_factor", 1, true);
     h->has_yarn_log_mul = eng_b_f32(b, "rope.scaling.yarn_log_multiplier", &h->yarn_log_mul);
     if (h->has_yarn_log_mul && !isfinite(h->yarn_log_mul))
-        refuse(b, CN_EFORMAT, "rope.scaling.yarn_log_multiplier", "is not a number");
+        eng_b_refuse_key(b, CN_EFORMAT, "rope.scaling.yarn_log_multiplier", "is not a number");
     h->original_context =
-        bounded(b, "rope.scaling.original_context_length", h->train_context, MAX_CONTEXT);
+        eng_b_bounded(b, "rope.scaling.original_context_length", h->train_context, MAX_CONTEXT);
 
     if (type.n == 6 && !memcmp(type.p, "linear", 6)) {
         h->scaling = h->scaling_factor != 1 ? ENG_ROPE_LINEAR : ENG_ROPE_NONE;
     } else if (type.n == 4 && !memcmp(type.p, "yarn", 4)) {
         h->scaling = ENG_ROPE_YARN;
+    } else if (type.n == 8 && !memcmp(type.p, "longrope", 8)) {
+        h->scaling = ENG_ROPE_LONG;
     } else if (type.n == 4 && !memcmp(type.p, "none", 4)) {
         h->scaling = ENG_ROPE_NONE;
     } else {
         snprintf(text, sizeof(text),
-                 "is %s, which is not supported (supported: none, linear, yarn)",
+                 "is %s, which is not supported (supported: none, linear, yarn, longrope)",
                  eng_gguf_show(type, shown));
-        refuse(b, CN_EUNSUPP, "rope.scaling.type", text);
+        eng_b_refuse_key(b, CN_EUNSUPP, "rope.scaling.type", text);
     }
 }
 
@@ -272,11 +306,12 @@ static void refuse_unsupported(struct eng_builder *b)
     struct cn_error err;
     struct key k = find_key(b, "attention.causal");
     eng_b_u64(b, "expert_count", &experts);
-    if (experts)
-        refuse(b, CN_EUNSUPP, "expert_count",
-               "is not 0: mixtures of experts are not supported yet in this family");
+    if (experts && !b->arch->experts)
+        eng_b_refuse_key(b, CN_EUNSUPP, "expert_count",
+                         "is not 0: this family has no mixtures of experts");
     took(b, eng_gguf_bool(b->g, k.text, &causal, &err), &err);
-    if (!causal) refuse(b, CN_EUNSUPP, "attention.causal", "is false: encoders are not supported");
+    if (!causal)
+        eng_b_refuse_key(b, CN_EUNSUPP, "attention.causal", "is false: encoders are not supported");
 }
 
 int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
@@ -285,22 +320,29 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
     bool has_scaling = false;
 
     refuse_unsupported(b);
-    h->train_context = bounded(b, "context_length", 0, MAX_CONTEXT);
+    h->train_context = eng_b_bounded(b, "context_length", 0, MAX_CONTEXT);
     h->context = max_context ? CN_MIN(max_context, h->train_context) : h->train_context;
+    h->embd_dim = (uint32_t)eng_b_bounded(b, "embedding_length", 0, MAX_WIDTH);
     if (!eng_b_failed(b)) read_layers(b);
-    if (!eng_b_failed(b)) read_dims(b);
     if (eng_b_failed(b)) return b->error.code;
 
-    float eps = b->arch->default_rms_eps;
-    if (!eng_b_f32(b, "attention.layer_norm_rms_epsilon", &eps) && eps == 0)
-        refuse(b, CN_EFORMAT, "attention.layer_norm_rms_epsilon", "is missing");
-    h->rms_eps = positive(b, "attention.layer_norm_rms_epsilon", eps, false);
+    const char *eps_key =
+        b->arch->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    float eps = b->arch->default_eps;
+    if (!eng_b_f32(b, eps_key, &eps) && eps == 0)
+        eng_b_refuse_key(b, CN_EFORMAT, eps_key, "is missing");
+    h->eps = eng_b_positive(b, eps_key, eps, false);
+    h->logit_scale = 1;
     float base = b->arch->default_freq_base ? b->arch->default_freq_base : 1e4f;
-    h->freq_base = positive(b, "rope.freq_base", base, true);
-    /* Where every layer has the window there is one base; else windowed layers have their own. */
+    h->freq_base = eng_b_positive(b, "rope.freq_base", base, true);
+    bool own = b->arch->window_rope == ENG_WINDOW_ROPE_OWN;
     h->freq_base_windowed =
-        positive(b, "rope.freq_base_swa", b->arch->window_period ? 1e4f : h->freq_base, true);
-    h->final_softcap = positive(b, "final_logit_softcapping", 0, false);
+        eng_b_positive(b, "rope.freq_base_swa", own ? 1e4f : h->freq_base, true);
+    h->attn_softcap =
+        eng_b_positive(b, "attn_logit_softcapping", b->arch->default_attn_softcap, false);
+    h->final_softcap =
+        eng_b_positive(b, "final_logit_softcapping", b->arch->default_final_softcap, false);
+    h->window_tokens = b->arch->default_window;
     eng_b_u64(b, "attention.sliding_window", &h->window_tokens);
     if (h->window_tokens >= h->context) h->window_tokens = 0; /* nothing is ever out of sight */
     read_scaling(b, &has_scaling);

@@ -16,14 +16,14 @@
 #include <string.h>
 
 static const struct eng_arch *const archs[] = {
-#define ARCH(name, text) &eng_arch_##name,
+#define ARCH(name, id, text) &eng_arch_##name,
 #include "engine/arch_list.def"
 #undef ARCH
 };
 
 const char *eng_arch_list(void)
 {
-#define ARCH(name, text) ", " #name
+#define ARCH(name, id, text) ", " id
     static const char list[] = ""
 #include "engine/arch_list.def"
         ;

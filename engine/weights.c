@@ -45,6 +45,12 @@ static const struct kr_tensor *find(struct eng_builder *b, struct name n)
     return t;
 }
 
+uint64_t eng_b_rows(struct eng_builder *b, int layer, const char *name)
+{
+    const struct kr_tensor *t = eng_gguf_find(b->g, name_of(layer, name, "").text);
+    return eng_b_failed(b) || !t ? 0 : t->ne[1];
+}
+
 bool eng_b_has(struct eng_builder *b, int layer, const char *name)
 {
     return !eng_b_failed(b) && eng_gguf_find(b->g, name_of(layer, name, "").text);
@@ -92,10 +98,10 @@ static const struct kr_tensor *slice(struct eng_builder *b, const struct kr_tens
     return s;
 }
 
-static const struct kr_tensor *vector(struct eng_builder *b, struct name name, uint64_t n)
+/* A tensor's n values as float32. */
+static const struct kr_tensor *as_floats(struct eng_builder *b, const struct kr_tensor *t,
+                                         uint64_t n)
 {
-    const struct kr_tensor *t = find(b, name);
-    if (!t || !has_shape(b, t, 1, n)) return NULL;
     if (t->type == KR_F32) return t;
     struct kr_tensor *f = tensor_copy(b, t);
     float *values = cn_arena_alloc(b->arena, n * sizeof(*values)); /* n <= the file's bytes */
@@ -108,6 +114,31 @@ static const struct kr_tensor *vector(struct eng_builder *b, struct name name, u
     return f;
 }
 
+static const struct kr_tensor *vector(struct eng_builder *b, struct name name, uint64_t n)
+{
+    const struct kr_tensor *t = find(b, name);
+    return t && has_shape(b, t, 1, n) ? as_floats(b, t, n) : NULL;
+}
+
+const struct kr_tensor *eng_b_floats(struct eng_builder *b, int layer, const char *name,
+                                     uint64_t rows, uint64_t cols)
+{
+    const struct kr_tensor *t = find(b, name_of(layer, name, ""));
+    return t && has_shape(b, t, rows, cols) ? as_floats(b, t, rows * cols) : NULL;
+}
+
+const struct kr_tensor *eng_b_flat(struct eng_builder *b, int layer, const char *name,
+                                   uint64_t rows, uint64_t cols)
+{
+    const struct kr_tensor *t = eng_b_floats(b, layer, name, rows, cols);
+    struct kr_tensor *flat = t ? tensor_copy(b, t) : NULL;
+    if (!flat) return NULL;
+    flat->n_dims = 1;
+    flat->ne[0] = rows * cols;
+    flat->ne[1] = 1;
+    return flat;
+}
+
 const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const char *name, uint64_t n)
 {
     return vector(b, name_of(layer, name, ""), n);
@@ -115,19 +146,33 @@ const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const cha
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-int eng_b_embed(struct eng_builder *b, float scale)
+int eng_b_table(struct eng_builder *b, const char *name, uint64_t width, float scale)
 {
-    const struct kr_tensor *t = find(b, name_of(ENG_GLOBAL, "token_embd", ".weight"));
-    if (!t || !has_shape(b, t, t->ne[1], b->h.embd_dim)) return -1;
+    const struct kr_tensor *t = find(b, name_of(ENG_GLOBAL, name, ".weight"));
+    if (!t || !has_shape(b, t, CN_MAX(t->ne[1], b->h.n_vocab), width)) return -1;
     t = slice(b, t, 0, b->h.n_vocab);
     return t ? kr_op_embed(b->plan, t, scale) : -1;
+}
+
+int eng_b_embed(struct eng_builder *b, float scale)
+{
+    return eng_b_table(b, "token_embd", b->h.embd_dim, scale);
+}
+
+static const struct kr_tensor *optional_bias(struct eng_builder *b, int layer, const char *name,
+                                             uint64_t n)
+{
+    struct name bias = name_of(layer, name, ".bias");
+    return !eng_b_failed(b) && eng_gguf_find(b->g, bias.text) ? vector(b, bias, n) : NULL;
 }
 
 int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32_t heads,
                uint32_t dim)
 {
     const struct kr_tensor *w = vector(b, name_of(layer, name, ".weight"), dim);
-    return w ? kr_op_rms_norm(b->plan, x, w, b->h.rms_eps, heads) : -1;
+    if (!w) return -1;
+    if (!b->arch->layer_norm) return kr_op_rms_norm(b->plan, x, w, b->h.eps, heads);
+    return kr_op_layer_norm(b->plan, x, w, optional_bias(b, layer, name, dim), b->h.eps, heads);
 }
 
 static int product(struct eng_builder *b, int x, const struct kr_tensor *w,
@@ -145,13 +190,6 @@ static void refuse_scale(struct eng_builder *b, int layer, const char *name)
     if (!eng_b_failed(b) && eng_gguf_find(b->g, n.text))
         cn_fail_param(&b->error, CN_EUNSUPP, n.text,
                       "the tensor \"%s\" is not supported (scaled weights)", n.text);
-}
-
-static const struct kr_tensor *optional_bias(struct eng_builder *b, int layer, const char *name,
-                                             uint64_t n)
-{
-    struct name bias = name_of(layer, name, ".bias");
-    return !eng_b_failed(b) && eng_gguf_find(b->g, bias.text) ? vector(b, bias, n) : NULL;
 }
 
 int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint64_t rows,
@@ -172,6 +210,15 @@ static const struct kr_tensor *part(struct eng_builder *b, const struct kr_tenso
     s->data = (const float *)t->data + first;
     s->bytes = n * sizeof(float);
     return s;
+}
+
+int eng_b_linear_part(struct eng_builder *b, int x, int layer, const char *name, uint64_t first,
+                      uint64_t rows, uint64_t all, uint64_t cols)
+{
+    refuse_scale(b, layer, name);
+    const struct kr_tensor *w = matrix(b, layer, name, all, cols);
+    const struct kr_tensor *bias = optional_bias(b, layer, name, all);
+    return product(b, x, slice(b, w, first, rows), bias ? part(b, bias, first, rows) : NULL);
 }
 
 static struct eng_qkv fused_qkv(struct eng_builder *b, int x, int layer, const uint64_t rows[3])
@@ -195,9 +242,8 @@ static struct eng_qkv fused_qkv(struct eng_builder *b, int x, int layer, const u
 struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer)
 {
     const struct eng_layer *l = &b->h.layers[layer];
-    const uint64_t rows[3] = {(uint64_t)l->n_heads * b->h.k_dim,
-                              (uint64_t)l->n_kv_heads * b->h.k_dim,
-                              (uint64_t)l->n_kv_heads * b->h.v_dim};
+    const uint64_t rows[3] = {(uint64_t)l->n_heads * l->k_dim, (uint64_t)l->n_kv_heads * l->k_dim,
+                              (uint64_t)l->n_kv_heads * l->v_dim};
     bool fused = eng_b_has(b, layer, "attn_qkv.weight");
 
     if (b->arch->qkv_bias && !(fused && eng_b_has(b, layer, "attn_qkv.bias"))) {
@@ -231,6 +277,7 @@ void eng_b_head(struct eng_builder *b, int x)
     if (!w || !has_shape(b, w, w->ne[1], h->embd_dim)) return;
     x = product(b, x, slice(b, w, 0, h->n_vocab),
                 optional_bias(b, ENG_GLOBAL, "output", h->n_vocab));
+    x = eng_b_scale(b, x, h->logit_scale);
     if (h->final_softcap > 0 && x >= 0) x = kr_op_softcap(b->plan, x, h->final_softcap);
     if (!eng_b_failed(b)) kr_plan_output(b->plan, x);
 }

@@ -10,21 +10,26 @@
 
 struct eng_builder;
 
-enum eng_rope_scaling { ENG_ROPE_NONE, ENG_ROPE_LINEAR, ENG_ROPE_YARN };
+enum eng_rope_scaling { ENG_ROPE_NONE, ENG_ROPE_LINEAR, ENG_ROPE_YARN, ENG_ROPE_LONG };
 
 struct eng_layer {
-    uint32_t n_heads, n_kv_heads, ff_dim;
-    bool windowed; /* sees the last window_tokens only */
+    uint32_t n_heads, n_kv_heads; /* 0 in families with recurrent layers: no attention here */
+    uint32_t ff_dim;
+    uint32_t k_dim, v_dim, n_rot; /* of a head */
+    bool windowed;                /* sees the last window_tokens only */
+    int kv_layer;                 /* the plan's, -1 until there is one */
 };
 
 /* Read from the file's keys and checked (hparams.c); names follow the keys. */
 struct eng_hparams {
-    uint32_t n_layers, embd_dim, k_dim, v_dim, n_rot;
+    uint32_t n_layers, embd_dim;
     uint64_t n_vocab;                /* rows of the embedding table in use */
     uint64_t n_file_vocab;           /* tokenizer.ggml.tokens, 0 when absent */
     uint64_t train_context, context; /* context: what the model is prepared for */
     uint64_t window_tokens;          /* 0 = none, or not below the context */
-    float rms_eps, freq_base, freq_base_windowed, final_softcap;
+    float eps, freq_base, freq_base_windowed;
+    float attn_softcap, final_softcap; /* 0 = none */
+    float logit_scale;                 /* what logits are multiplied with; families set it */
     enum eng_rope_scaling scaling;
     float scaling_factor, attn_factor, yarn_log_mul;
     bool has_yarn_log_mul;
@@ -32,13 +37,24 @@ struct eng_hparams {
     struct eng_layer *layers; /* n_layers, in the builder's arena */
 };
 
+/* How windowed layers turn: like the others; by a base of their own and unscaled; or by the others'
+ * base, unscaled. */
+enum eng_window_rope { ENG_WINDOW_ROPE_SAME, ENG_WINDOW_ROPE_OWN, ENG_WINDOW_ROPE_UNSCALED };
+
 /* What a family says of itself. */
 struct eng_arch {
     const char *name;
     enum kr_rope_kind rope;
-    /* For keys that a file may lack: 0 = required (rms_eps) or the format's default. */
-    float default_rms_eps, default_freq_base;
+    /* For keys that a file may lack: 0 = required (eps) or the format's default. */
+    float default_eps, default_freq_base, default_attn_softcap, default_final_softcap;
+    uint64_t default_window;
     uint32_t window_period;     /* layer i has the window iff i % period < period - 1; 0 = all */
+    enum eng_window_rope window_rope;
+    enum kr_span window_span;   /* CHUNK, or by default WINDOW */
+    bool layer_norm;            /* norms subtract the mean, and may have biases */
+    bool partial_rope;          /* n_rot may be less than the head's size */
+    bool experts;               /* expert_count may be there */
+    bool recurrent;             /* layers may have no attention and no feed-forward part */
     bool cut_vocabulary;        /* more tokens than embeddings: cut rather than refuse */
     bool qkv_bias;              /* attn_{q,k,v}.bias must be there */
     const char *const *aliases; /* pairs: key as usual, other name in some files; NULL-ended */
@@ -58,7 +74,7 @@ struct eng_builder {
     uint64_t matmul_bytes;        /* of the weights used in products, as they are in the file */
 };
 
-#define ARCH(name, text) extern const struct eng_arch eng_arch_##name;
+#define ARCH(name, id, text) extern const struct eng_arch eng_arch_##name;
 #include "engine/arch_list.def"
 #undef ARCH
 
@@ -72,20 +88,39 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context);
  */
 bool eng_b_u64(struct eng_builder *b, const char *suffix, uint64_t *out);
 bool eng_b_f32(struct eng_builder *b, const char *suffix, float *out);
+bool eng_b_bool(struct eng_builder *b, const char *suffix, bool *out);
+/* A number within 1..max; fallback 0: the key must be there. 1 after an error. */
+uint64_t eng_b_bounded(struct eng_builder *b, const char *suffix, uint64_t fallback, uint64_t max);
+/* A finite number that is not negative (nor 0 when above_zero). */
+float eng_b_positive(struct eng_builder *b, const char *suffix, float fallback, bool above_zero);
+/* One number for all layers, or an array with one for each. false when absent. */
+bool eng_b_per_layer(struct eng_builder *b, const char *suffix, uint32_t layer, uint64_t *out);
+/* Keeps the error: key "<arch>.<suffix>" and what is wrong with it. */
+void eng_b_refuse_key(struct eng_builder *b, int code, const char *suffix, const char *what);
 
 /* ---- weights (weights.c): tensors by name, with the dimensions they must have ---------------- */
 
 /* Tensors are named "blk.<layer>.<name>", or "<name>" when layer is ENG_GLOBAL. */
 enum { ENG_GLOBAL = -1 };
 bool eng_b_has(struct eng_builder *b, int layer, const char *name);
+/* Rows of a matrix, 0 when there is none of that name. */
+uint64_t eng_b_rows(struct eng_builder *b, int layer, const char *name);
 /* n values as float32, converted when the file has another type. */
 const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const char *name,
                                      uint64_t n);
+/* A matrix [rows, cols] as float32; and as one vector of rows * cols values. */
+const struct kr_tensor *eng_b_floats(struct eng_builder *b, int layer, const char *name,
+                                     uint64_t rows, uint64_t cols);
+const struct kr_tensor *eng_b_flat(struct eng_builder *b, int layer, const char *name,
+                                   uint64_t rows, uint64_t cols);
 
 /* ---- ops with weights ------------------------------------------------------------------------ */
 
 int eng_b_embed(struct eng_builder *b, float scale);
-/* RMS norm by "<name>.weight", over each of `heads` parts of the row (dim values each). */
+/* Another table of tokens, "<name>.weight" [vocabulary, width]. */
+int eng_b_table(struct eng_builder *b, const char *name, uint64_t width, float scale);
+/* The family's kind of norm by "<name>.weight" (and "<name>.bias" where it has any), over each of
+ * `heads` parts of the row (dim values each). */
 int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32_t heads,
                uint32_t dim);
 /* "<name>.weight" [rows, cols], plus "<name>.bias" where the file has it. */
@@ -100,8 +135,12 @@ struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer);
  * has none), soft cap when the model has one. Ends the plan. */
 void eng_b_head(struct eng_builder *b, int x);
 
-/* The rotation of a layer kind (rope.c); frequencies live in the arena. */
-struct kr_rope eng_b_rope(struct eng_builder *b, bool windowed);
+/* The first `rows` rows of "<name>.weight" from row `first` on; the tensor has `all` rows. */
+int eng_b_linear_part(struct eng_builder *b, int x, int layer, const char *name, uint64_t first,
+                      uint64_t rows, uint64_t all, uint64_t cols);
+
+/* The rotation of a layer (rope.c); frequencies live in the arena. */
+struct kr_rope eng_b_rope(struct eng_builder *b, int layer);
 
 /* ---- parts of a layer (blocks.c) ------------------------------------------------------------- */
 
@@ -110,13 +149,17 @@ void eng_b_head_norms(struct eng_builder *b, struct eng_qkv *a, int layer);
 /* q, k = rope(q), rope(k), by the layer's rotation. */
 void eng_b_rotate(struct eng_builder *b, struct eng_qkv *a, int layer);
 /* Stores k and v, attends with q: [R, n_heads * k_dim] -> [R, n_heads * v_dim]. Causal, within the
- * layer's window. */
+ * layer's window, with "attn_sinks" where the file has them. */
 int eng_b_attend(struct eng_builder *b, const struct eng_qkv *a, int layer, float scale);
+/* The same over keys and values that layer `from` stored. */
+int eng_b_attend_shared(struct eng_builder *b, int q, int layer, int from, float scale);
+/* The KV group of a layer. */
+int eng_b_kv_group(struct eng_builder *b, int layer);
 /* Wo o, by "attn_output". */
 int eng_b_attn_output(struct eng_builder *b, int o, int layer);
 /* 1 / sqrt(head size) */
-float eng_b_usual_scale(const struct eng_builder *b);
-/* down(act(gate x) * up x) */
+float eng_b_usual_scale(const struct eng_builder *b, int layer);
+/* down(act(gate x) * up x); gate and up may be one tensor, "ffn_up" */
 int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 
 /* The two branches of the plain decoder layer, without their sum with x. */
@@ -124,5 +167,9 @@ int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 int eng_b_attn_branch(struct eng_builder *b, int x, int layer);
 /* ffn(n), n = rms(x; ffn_norm) */
 int eng_b_ffn_branch(struct eng_builder *b, int x, int layer, enum kr_act act);
+/* down(act(up x)), without a gate */
+int eng_b_plain_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
+/* x * s, or x itself when s is 1 */
+int eng_b_scale(struct eng_builder *b, int x, float s);
 
 #endif

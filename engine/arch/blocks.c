@@ -7,56 +7,94 @@
 void eng_b_head_norms(struct eng_builder *b, struct eng_qkv *a, int layer)
 {
     const struct eng_layer *l = &b->h.layers[layer];
-    a->q = eng_b_norm(b, a->q, layer, "attn_q_norm", l->n_heads, b->h.k_dim);
-    a->k = eng_b_norm(b, a->k, layer, "attn_k_norm", l->n_kv_heads, b->h.k_dim);
+    a->q = eng_b_norm(b, a->q, layer, "attn_q_norm", l->n_heads, l->k_dim);
+    a->k = eng_b_norm(b, a->k, layer, "attn_k_norm", l->n_kv_heads, l->k_dim);
 }
 
 void eng_b_rotate(struct eng_builder *b, struct eng_qkv *a, int layer)
 {
-    struct kr_rope rope = eng_b_rope(b, b->h.layers[layer].windowed);
+    struct kr_rope rope = eng_b_rope(b, layer);
     a->q = kr_op_rope(b->plan, a->q, &rope);
     a->k = kr_op_rope(b->plan, a->k, &rope);
 }
 
-static int *group_of(struct eng_builder *b, const struct eng_layer *l, uint32_t *window)
+int eng_b_kv_group(struct eng_builder *b, int layer)
 {
-    bool windowed = l->windowed && b->h.window_tokens;
-    *window = windowed ? (uint32_t)b->h.window_tokens : 0; /* below the context, so below 2^24 */
-    return windowed ? &b->window_group : &b->full_group;
+    bool windowed = b->h.layers[layer].windowed && b->h.window_tokens;
+    int *group = windowed ? &b->window_group : &b->full_group;
+    if (eng_b_failed(b) || *group >= 0) return *group;
+    enum kr_span span = b->arch->window_span ? b->arch->window_span : KR_SPAN_WINDOW;
+    *group = windowed ? kr_plan_kv_group(b->plan, span, (uint32_t)b->h.window_tokens)
+                      : kr_plan_kv_group(b->plan, KR_SPAN_ALL, 0); /* window < context < 2^24 */
+    return *group;
+}
+
+int eng_b_attend_shared(struct eng_builder *b, int q, int layer, int from, float scale)
+{
+    const struct eng_layer *l = &b->h.layers[layer];
+    struct kr_attn attn = {.kv_layer = b->h.layers[from].kv_layer,
+                           .n_heads = l->n_heads,
+                           .scale = scale,
+                           .softcap = b->h.attn_softcap};
+    if (eng_b_has(b, layer, "attn_sinks.weight"))
+        attn.sinks = eng_b_vector(b, layer, "attn_sinks.weight", l->n_heads);
+    return eng_b_failed(b) ? -1 : kr_op_attention(b->plan, q, &attn);
 }
 
 int eng_b_attend(struct eng_builder *b, const struct eng_qkv *a, int layer, float scale)
 {
-    const struct eng_layer *l = &b->h.layers[layer];
-    uint32_t window;
-    int *group = group_of(b, l, &window);
-
+    struct eng_layer *l = &b->h.layers[layer];
     if (eng_b_failed(b)) return -1;
-    if (*group < 0) *group = kr_plan_kv_group(b->plan, window ? KR_SPAN_WINDOW : KR_SPAN_ALL, window);
-    int kv = kr_plan_kv_layer(b->plan, *group, l->n_kv_heads, b->h.k_dim, b->h.v_dim);
-    kr_op_kv_write(b->plan, kv, a->k, a->v);
-    struct kr_attn attn = {.kv_layer = kv, .n_heads = l->n_heads, .scale = scale};
-    return kr_op_attention(b->plan, a->q, &attn);
+    l->kv_layer =
+        kr_plan_kv_layer(b->plan, eng_b_kv_group(b, layer), l->n_kv_heads, l->k_dim, l->v_dim);
+    kr_op_kv_write(b->plan, l->kv_layer, a->k, a->v);
+    return eng_b_attend_shared(b, a->q, layer, layer, scale);
 }
 
 int eng_b_attn_output(struct eng_builder *b, int o, int layer)
 {
     return eng_b_linear(b, o, layer, "attn_output", b->h.embd_dim,
-                        (uint64_t)b->h.layers[layer].n_heads * b->h.v_dim);
+                        (uint64_t)b->h.layers[layer].n_heads * b->h.layers[layer].v_dim);
 }
 
-float eng_b_usual_scale(const struct eng_builder *b)
+float eng_b_usual_scale(const struct eng_builder *b, int layer)
 {
-    return 1.0f / sqrtf((float)b->h.k_dim);
+    return 1.0f / sqrtf((float)b->h.layers[layer].k_dim);
+}
+
+/* Whether gate and up lie in one tensor, gate first. */
+static bool fused_gate(struct eng_builder *b, int layer, uint64_t ff)
+{
+    return !eng_b_has(b, layer, "ffn_gate.weight") &&
+           eng_b_rows(b, layer, "ffn_up.weight") == 2 * ff;
 }
 
 int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act)
 {
     uint64_t dim = b->h.embd_dim, ff = b->h.layers[layer].ff_dim;
-    int gate = eng_b_linear(b, x, layer, "ffn_gate", ff, dim);
-    int up = eng_b_linear(b, x, layer, "ffn_up", ff, dim);
+    int gate, up;
+    if (fused_gate(b, layer, ff)) {
+        gate = eng_b_linear_part(b, x, layer, "ffn_up", 0, ff, 2 * ff, dim);
+        up = eng_b_linear_part(b, x, layer, "ffn_up", ff, ff, 2 * ff, dim);
+    } else {
+        gate = eng_b_linear(b, x, layer, "ffn_gate", ff, dim);
+        up = eng_b_linear(b, x, layer, "ffn_up", ff, dim);
+    }
     if (eng_b_failed(b)) return -1;
     return eng_b_linear(b, kr_op_glu(b->plan, gate, up, act), layer, "ffn_down", dim, ff);
+}
+
+int eng_b_plain_ffn(struct eng_builder *b, int x, int layer, enum kr_act act)
+{
+    uint64_t dim = b->h.embd_dim, ff = b->h.layers[layer].ff_dim;
+    int up = eng_b_linear(b, x, layer, "ffn_up", ff, dim);
+    if (eng_b_failed(b)) return -1;
+    return eng_b_linear(b, kr_op_act(b->plan, up, act), layer, "ffn_down", dim, ff);
+}
+
+int eng_b_scale(struct eng_builder *b, int x, float s)
+{
+    return eng_b_failed(b) || s == 1.0f ? x : kr_op_scale(b->plan, x, s);
 }
 
 /* ---- branches -------------------------------------------------------------------------------- */
@@ -66,7 +104,7 @@ int eng_b_attn_branch(struct eng_builder *b, int x, int layer)
     int n = eng_b_norm(b, x, layer, "attn_norm", 1, b->h.embd_dim);
     struct eng_qkv a = eng_b_qkv(b, n, layer);
     eng_b_rotate(b, &a, layer);
-    int o = eng_b_attend(b, &a, layer, eng_b_usual_scale(b));
+    int o = eng_b_attend(b, &a, layer, eng_b_usual_scale(b, layer));
     return eng_b_attn_output(b, o, layer);
 }
 

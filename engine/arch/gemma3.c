@@ -24,7 +24,7 @@ enum { LAYERS_OF_27B = 62, LONG_CONTEXT = 131072, LONG_CONTEXT_FACTOR = 8 };
 static float scale_of(const struct eng_builder *b, int layer)
 {
     const struct eng_hparams *h = &b->h;
-    if (h->n_layers != LAYERS_OF_27B) return eng_b_usual_scale(b);
+    if (h->n_layers != LAYERS_OF_27B) return eng_b_usual_scale(b, layer);
     return 1.0f / sqrtf((float)h->embd_dim / (float)h->layers[layer].n_heads);
 }
 
@@ -66,9 +66,10 @@ static const char *const aliases[] = {
 const struct eng_arch eng_arch_gemma3 = {
     .name = "gemma3",
     .rope = KR_ROPE_NEOX,
-    .default_rms_eps = 1e-6f,
+    .default_eps = 1e-6f,
     .default_freq_base = 1e6f,
     .window_period = 6,
+    .window_rope = ENG_WINDOW_ROPE_OWN,
     .cut_vocabulary = true,
     .aliases = aliases,
     .adjust = adjust,

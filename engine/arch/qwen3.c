@@ -21,7 +21,7 @@ static void record(struct eng_builder *b)
         struct eng_qkv a = eng_b_qkv(b, n, l);
         eng_b_head_norms(b, &a, l);
         eng_b_rotate(b, &a, l);
-        int o = eng_b_attend(b, &a, l, eng_b_usual_scale(b));
+        int o = eng_b_attend(b, &a, l, eng_b_usual_scale(b, l));
         x = kr_op_add(b->plan, x, eng_b_attn_output(b, o, l));
 
         x = kr_op_add(b->plan, x, eng_b_ffn_branch(b, x, l, KR_ACT_SILU));

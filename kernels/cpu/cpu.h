@@ -131,6 +131,7 @@ struct kr_cpu_exec {
     atomic_uint *parts_done;        /* [tile][kv head] */
     uint32_t *logit_rows;           /* row of each logit row */
     uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
+    uint32_t n_tables;              /* embedding tables: rows with an embedding of their own need one */
     uint32_t n_tokens;              /* rows of the embedding table; UINT32_MAX without one */
     /* the step as the pool runs it; only n of the jobs changes */
     struct kr_stage *stages;

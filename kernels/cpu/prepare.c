@@ -125,7 +125,7 @@ static void fill_info(struct kr_cpu_exec *x)
     for (size_t i = 0; i < p->n_ops; i++) {
         if (p->ops[i].kind != KR_OP_EMBED) continue;
         const struct kr_tensor *w = &p->ops[i].w;
-        x->base.info.embd_dim = w->ne[0];
+        if (!x->n_tables++) x->base.info.embd_dim = w->ne[0];
         x->n_tokens = CN_MIN(x->n_tokens, w->n_dims > 1 ? (uint32_t)w->ne[1] : 1);
         const struct kr_type_info *ti = kr_type_info((uint32_t)w->type);
         x->base.info.weight_bytes += w->ne[0] / ti->block_elems * ti->block_bytes;

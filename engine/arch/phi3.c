@@ -1,0 +1,25 @@
+/* phi3: Phi 3, 3.5 and 4, Phi 4 mini.
+ *
+ * As llama, with q, k and v in one tensor (attn_qkv), gate and up in one (ffn_up, gate first).
+ *
+ * Odd points: RoPE turns pairs (i, i + n/2), in Phi 4 mini only of a part of each head; "longrope"
+ * divides frequencies by rope_factors_short or _long, whichever the context asks for. Phi 3's
+ * window is applied in every layer where the key is there and not 0. */
+#include "engine/arch/arch.h"
+
+static void record(struct eng_builder *b)
+{
+    int x = eng_b_embed(b, 1.0f);
+    for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
+        x = kr_op_add(b->plan, x, eng_b_attn_branch(b, x, l));
+        x = kr_op_add(b->plan, x, eng_b_ffn_branch(b, x, l, KR_ACT_SILU));
+    }
+    eng_b_head(b, x);
+}
+
+const struct eng_arch eng_arch_phi3 = {
+    .name = "phi3",
+    .rope = KR_ROPE_NEOX,
+    .partial_rope = true,
+    .record = record,
+};
