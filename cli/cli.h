@@ -81,6 +81,9 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
 /* Finds and loads the model. */
 int cli_stack_open(struct cli_stack *s, struct cn_error *err);
 void cli_stack_close(struct cli_stack *s);
+/* Finds the file of the one model that a command's words (from optind), --model or the config name.
+ * Other than one: told as wrong usage, *status is the exit status, 0 is returned. */
+int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struct cn_error *err);
 
 /* What a request does with its events; any may be NULL. */
 struct cli_sink {

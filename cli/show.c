@@ -15,10 +15,10 @@ static int show(struct cli_stack *s, struct cn_error *err)
                     .max_context = (uint64_t)s->cfg.model.context},
     };
     struct cn_buf text;
-    int rc = cli_find_model(&s->cfg, &s->path, &s->name, err);
+    int rc;
 
     cn_buf_init(&text, 0);
-    if (!rc) rc = eng_model_describe(s->path, &opts, &text, err);
+    rc = eng_model_describe(s->path, &opts, &text, err);
     const struct cfg_model *known = rc ? NULL : cli_catalog_of(s->path);
     if (known) printf("catalog name    %s\n", known->name);
     if (!rc) fwrite(text.data, 1, text.len, stdout);
@@ -42,13 +42,7 @@ int cli_show(int argc, char **argv)
         cli_stack_close(&s);
         return opt == 'h' ? 0 : 2;
     }
-    int words = argc - optind;
-    if (rc)
-        ;
-    else if (words + s.model_given > 1 || (!words && !s.cfg.model.path && !s.cfg.model.name))
-        status = cli_usage(argv[0], "one model is expected");
-    else if (words)
-        rc = cli_use_model(&s.cfg, argv[optind], &err);
+    if (!rc) rc = cli_one_model(&s, argc, argv, &status, &err);
     if (!rc && !status) rc = show(&s, &err);
     if (rc) status = cli_error(argv[0], &err);
     cli_stack_close(&s);

@@ -17,6 +17,18 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
     return rc;
 }
 
+int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struct cn_error *err)
+{
+    int rc = 0, words = argc - optind;
+
+    if (words + s->model_given > 1 || (!words && !s->cfg.model.path && !s->cfg.model.name)) {
+        *status = cli_usage(argv[0], "one model is expected");
+        return 0;
+    }
+    if (words) rc = cli_use_model(&s->cfg, argv[optind], err);
+    return rc ? rc : cli_find_model(&s->cfg, &s->path, &s->name, err);
+}
+
 int cli_stack_open(struct cli_stack *s, struct cn_error *err)
 {
     struct cli_progress progress;

@@ -100,14 +100,7 @@ int cli_tokenize(int argc, char **argv)
         cli_stack_close(&s);
         return opt == 'h' ? 0 : 2;
     }
-    int words = argc - optind;
-    if (rc)
-        ;
-    else if (words + s.model_given > 1 || (!words && !s.cfg.model.path && !s.cfg.model.name))
-        status = cli_usage(argv[0], "one model is expected");
-    else if (words)
-        rc = cli_use_model(&s.cfg, argv[optind], &err);
-    if (!rc && !status) rc = cli_find_model(&s.cfg, &s.path, &s.name, &err);
+    if (!rc) rc = cli_one_model(&s, argc, argv, &status, &err);
     if (!rc && !status) rc = tokenize(s.path, ids_only, special, &err);
     if (rc) status = cli_error(argv[0], &err);
     cli_stack_close(&s);

@@ -162,6 +162,31 @@ static int find_array(const struct eng_gguf *g, const char *key, const struct en
     return CN_OK;
 }
 
+/* An array of integers of any width: *size bytes each. */
+static int find_integers(const struct eng_gguf *g, const char *key, const struct eng_gguf_kv **out,
+                         uint64_t *size, struct cn_error *err)
+{
+    int rc = find_array(g, key, out, err);
+    if (rc) return rc;
+    *size = eng_gguf_value_bytes((*out)->elem);
+    if (!*size || (*out)->elem == ENG_GGUF_F32 || (*out)->elem == ENG_GGUF_F64)
+        return wrong_kind(*out, key, "an array of integers", err);
+    return CN_OK;
+}
+
+/* An array of elements of one kind, and room for as many values of `size` bytes (returned owned):
+ * the file holds at least one byte for each element. */
+static int find_elements(const struct eng_gguf *g, const char *key, enum eng_gguf_type elem,
+                         const char *kind, const struct eng_gguf_kv **out, size_t size,
+                         void **values, struct cn_error *err)
+{
+    int rc = find_array(g, key, out, err);
+    if (rc) return rc;
+    if ((*out)->elem != elem) return wrong_kind(*out, key, kind, err);
+    *values = cn_malloc_array((size_t)(*out)->n, size);
+    return *values ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
+}
+
 int eng_gguf_array(const struct eng_gguf *g, const char *key, enum eng_gguf_type *type, uint64_t *n,
                    struct cn_error *err)
 {
@@ -177,11 +202,9 @@ int eng_gguf_array_u64(const struct eng_gguf *g, const char *key, uint64_t i, ui
                        struct cn_error *err)
 {
     const struct eng_gguf_kv *kv = NULL;
-    int rc = find_array(g, key, &kv, err);
+    uint64_t size = 0;
+    int rc = find_integers(g, key, &kv, &size, err);
     if (rc) return rc;
-    uint64_t size = eng_gguf_value_bytes(kv->elem);
-    if (!size || kv->elem == ENG_GGUF_F32 || kv->elem == ENG_GGUF_F64)
-        return wrong_kind(kv, key, "an array of integers", err);
     if (i >= kv->n)
         return cn_fail_param(err, CN_EFORMAT, key,
                              "key \"%.80s\" has %llu elements, element %llu is needed", key,
@@ -194,12 +217,11 @@ int eng_gguf_strings(const struct eng_gguf *g, const char *key, struct eng_str *
                      struct cn_error *err)
 {
     const struct eng_gguf_kv *kv = NULL;
-    int rc = find_array(g, key, &kv, err);
+    void *values = NULL;
+    int rc = find_elements(g, key, ENG_GGUF_STRING, "an array of strings", &kv,
+                           sizeof(struct eng_str), &values, err);
     if (rc) return rc;
-    if (kv->elem != ENG_GGUF_STRING) return wrong_kind(kv, key, "an array of strings", err);
-    /* The file holds at least one byte for each element. */
-    struct eng_str *v = cn_malloc_array((size_t)kv->n, sizeof(*v));
-    if (!v) return cn_fail(err, CN_ENOMEM, "out of memory");
+    struct eng_str *v = values;
     uint64_t pos = 0;
     for (uint64_t i = 0; i < kv->n; i++) {
         v[i] = load_str(kv->value + pos, kv->bytes - pos);
@@ -215,14 +237,12 @@ int eng_gguf_floats(const struct eng_gguf *g, const char *key, float **out, size
                     struct cn_error *err)
 {
     const struct eng_gguf_kv *kv = NULL;
-    int rc = find_array(g, key, &kv, err);
+    void *values = NULL;
+    int rc = find_elements(g, key, ENG_GGUF_F32, "an array of f32", &kv, sizeof(float), &values,
+                           err);
     if (rc) return rc;
-    if (kv->elem != ENG_GGUF_F32) return wrong_kind(kv, key, "an array of f32", err);
-    /* The file holds at least one byte for each element. */
-    float *v = cn_malloc_array((size_t)kv->n, sizeof(*v));
-    if (!v) return cn_fail(err, CN_ENOMEM, "out of memory");
-    if (kv->n) memcpy(v, kv->value, kv->bytes);
-    *out = v;
+    if (kv->n) memcpy(values, kv->value, kv->bytes);
+    *out = values;
     *n = (size_t)kv->n;
     return CN_OK;
 }
@@ -231,11 +251,9 @@ int eng_gguf_int32s(const struct eng_gguf *g, const char *key, int32_t **out, si
                     struct cn_error *err)
 {
     const struct eng_gguf_kv *kv = NULL;
-    int rc = find_array(g, key, &kv, err);
+    uint64_t size = 0;
+    int rc = find_integers(g, key, &kv, &size, err);
     if (rc) return rc;
-    uint64_t size = eng_gguf_value_bytes(kv->elem);
-    if (!size || kv->elem == ENG_GGUF_F32 || kv->elem == ENG_GGUF_F64)
-        return wrong_kind(kv, key, "an array of integers", err);
     /* The file holds at least one byte for each element. */
     int32_t *v = cn_malloc_array((size_t)kv->n, sizeof(*v));
     if (!v) return cn_fail(err, CN_ENOMEM, "out of memory");

@@ -26,17 +26,6 @@ _Noreturn void eng_j_fail(struct eng_jctx *c, int code, const char *fmt, ...)
     leave(c, code, text);
 }
 
-_Noreturn void eng_j_raise(struct eng_jctx *c, const char *fmt, ...)
-{
-    char text[400];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    text[cn_utf8_valid_len(text, strlen(text))] = '\0';
-    leave(c, CN_ETEMPLATE, text);
-}
-
 void *eng_j_alloc(struct eng_jctx *c, size_t size)
 {
     if (size > c->max_memory || c->arena.used + c->heap_bytes > c->max_memory - size)

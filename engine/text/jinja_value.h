@@ -177,7 +177,7 @@ struct eng_jctx {
 /* ---- context (jinja_ctx.c) ---- */
 _Noreturn void eng_j_fail(struct eng_jctx *c, int code, const char *fmt, ...) CN_PRINTF(3, 4);
 /* A Python exception: a template error with the line. */
-_Noreturn void eng_j_raise(struct eng_jctx *c, const char *fmt, ...) CN_PRINTF(2, 3);
+#define eng_j_raise(c, ...) eng_j_fail(c, CN_ETEMPLATE, __VA_ARGS__)
 void *eng_j_alloc(struct eng_jctx *c, size_t size);
 void *eng_j_alloc_n(struct eng_jctx *c, size_t n, size_t size);
 /* Room for one more element: returns the (moved) array. */

@@ -11,28 +11,12 @@
 
 static long fail_after = -1; /* allocations until one fails; -1 = never */
 
-static bool refuse(void)
+static bool alloc_fails(void)
 {
     return fail_after >= 0 && fail_after-- == 0;
 }
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n)
-{
-    return refuse() ? NULL : __real_malloc(n);
-}
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return refuse() ? NULL : __real_calloc(n, size);
-}
-void *__wrap_realloc(void *p, size_t n)
-{
-    return refuse() ? NULL : __real_realloc(p, n);
-}
+
+#include "tests/wrap_alloc.h"
 
 static void helpers_check_products(void **state)
 {

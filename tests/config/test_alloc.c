@@ -10,39 +10,24 @@
 
 static long fail_after = -1; /* allocations until one is refused; -1 = none */
 
-static bool refuse(void)
+static bool alloc_fails(void)
 {
     return fail_after >= 0 && fail_after-- == 0;
 }
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
+
+#include "tests/wrap_alloc.h"
+
 char *__real_strdup(const char *s);
 char *__real_strndup(const char *s, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
 char *__wrap_strdup(const char *s);
 char *__wrap_strndup(const char *s, size_t n);
-void *__wrap_malloc(size_t n)
-{
-    return refuse() ? NULL : __real_malloc(n);
-}
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return refuse() ? NULL : __real_calloc(n, size);
-}
-void *__wrap_realloc(void *p, size_t n)
-{
-    return refuse() ? NULL : __real_realloc(p, n);
-}
 char *__wrap_strdup(const char *s)
 {
-    return refuse() ? NULL : __real_strdup(s);
+    return alloc_fails() ? NULL : __real_strdup(s);
 }
 char *__wrap_strndup(const char *s, size_t n)
 {
-    return refuse() ? NULL : __real_strndup(s, n);
+    return alloc_fails() ? NULL : __real_strndup(s, n);
 }
 
 static const char text[] = "server: {host: '::1', allowed_hosts: [a, b, c], unix_socket: /x}\n"

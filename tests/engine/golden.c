@@ -59,6 +59,17 @@ int golden_open(struct golden *g, const char *path, enum kr_isa isa, uint32_t th
     return CN_OK;
 }
 
+int golden_try(struct kr_device *device, const char *path, struct eng_model **m,
+               struct cn_error *err)
+{
+    struct eng_model_opts opts = {
+        .device = device,
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
+    memset(err, 0, sizeof(*err));
+    *m = NULL;
+    return eng_model_open(path, &opts, m, err);
+}
+
 void golden_close(struct golden *g)
 {
     if (g->tables)

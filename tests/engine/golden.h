@@ -24,6 +24,9 @@ const char *golden_isa_name(enum kr_isa isa);
 int golden_open(struct golden *g, const char *path, enum kr_isa isa, uint32_t threads,
                 uint64_t context, enum kr_type kv_type);
 void golden_close(struct golden *g);
+/* Opens a model that may be wrong: what eng_model_open says, *m is NULL after an error. */
+int golden_try(struct kr_device *device, const char *path, struct eng_model **m,
+               struct cn_error *err);
 /* Forgets the sequence. */
 void golden_restart(struct golden *g);
 /* Feeds n tokens, at most chunk at a time; logits of those at positions >= from go to out, one row

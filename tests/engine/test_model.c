@@ -123,21 +123,11 @@ static const char *put_together(struct parts *p, const char *file)
 
 static struct kr_device *device;
 
-static int open_model(const char *path, struct eng_model **m, struct cn_error *err)
-{
-    struct eng_model_opts opts = {
-        .device = device,
-        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
-    memset(err, 0, sizeof(*err));
-    *m = NULL;
-    return eng_model_open(path, &opts, m, err);
-}
-
 static void refused(const char *path, int code, const char *has, const char *also)
 {
     struct eng_model *m;
     struct cn_error err;
-    int rc = open_model(path, &m, &err);
+    int rc = golden_try(device, path, &m, &err);
     if (rc != code || !strstr(err.message, has) || !strstr(err.message, also))
         fail_msg("%s: code %d, message \"%s\"; expected %d, \"%s\", \"%s\"", path, rc, err.message,
                  code, has, also);
@@ -429,7 +419,7 @@ static void test_long_vocabulary(void **state)
     take_apart(&p, "gemma3", without);
     add_token(&p);
     const char *path = put_together(&p, "gemma.gguf");
-    if (open_model(path, &m, &err)) fail_msg("%s", err.message);
+    if (golden_try(device, path, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(eng_vocab_size(eng_model_vocab(m)), 288);
     assert_int_equal(eng_model_info(m)->n_vocab, 288);
     assert_int_equal(kr_exec_info(eng_model_exec(m))->n_vocab, 288);
@@ -469,7 +459,7 @@ static void test_info(void **state)
     struct cn_error err;
     const char *path = golden_oracle("models", "gemma3", ".gguf");
     if (!path) return;
-    if (open_model(path, &m, &err)) fail_msg("%s", err.message);
+    if (golden_try(device, path, &m, &err)) fail_msg("%s", err.message);
     const struct eng_model_info *i = eng_model_info(m);
     assert_string_equal(i->arch, "gemma3");
     assert_string_equal(i->name, "Gemma3");
@@ -484,10 +474,10 @@ static void test_info(void **state)
     assert_int_equal(i->exec->groups[0].n_layers, 6); /* the windowed ones come first */
     assert_non_null(eng_model_template(m));
     assert_true(eng_model_intact(m));
-    if (open_model(path, &other, &err)) fail_msg("%s", err.message);
+    if (golden_try(device, path, &other, &err)) fail_msg("%s", err.message);
     assert_string_equal(i->fingerprint, eng_model_info(other)->fingerprint);
     eng_model_unref(other);
-    if (open_model(golden_oracle("models", "qwen3", ".gguf"), &other, &err))
+    if (golden_try(device, golden_oracle("models", "qwen3", ".gguf"), &other, &err))
         fail_msg("%s", err.message);
     assert_string_not_equal(i->fingerprint, eng_model_info(other)->fingerprint);
     eng_model_unref(other);

@@ -10,18 +10,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-
 static atomic_long countdown = -1; /* allocations until one fails; -1 = never */
 static atomic_bool and_all_after;
 static atomic_long seen;
 
-static bool fails(void)
+static bool alloc_fails(void)
 {
     atomic_fetch_add(&seen, 1);
     long left = atomic_load(&countdown);
@@ -34,20 +27,7 @@ static bool fails(void)
     return true;
 }
 
-void *__wrap_malloc(size_t n)
-{
-    return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    return fails() ? NULL : __real_realloc(p, n);
-}
+#include "tests/wrap_alloc.h"
 
 static int open_once(const char *path, struct kr_device *device, long k, bool all)
 {

@@ -13,15 +13,6 @@
 
 static struct kr_device *device;
 
-static int open_model(const char *path, struct eng_model **m, struct cn_error *err)
-{
-    struct eng_model_opts opts = {
-        .device = device,
-        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
-    memset(err, 0, sizeof(*err));
-    return eng_model_open(path, &opts, m, err);
-}
-
 static void run_step(struct eng_model *m)
 {
     const struct kr_exec_info *info = kr_exec_info(eng_model_exec(m));
@@ -72,7 +63,7 @@ static void sweep_model(const char *name)
         for (size_t k = 0; sweep_value(k, was, f.v[i].width, 1, &value); k++) {
             assert_int_equal(pwrite(fd, &value, f.v[i].width, (off_t)f.v[i].at), f.v[i].width);
             uint64_t start = sweep_cpu_ns();
-            int rc = open_model(path, &m, &err);
+            int rc = golden_try(device, path, &m, &err);
             uint64_t took = sweep_cpu_ns() - start;
             worst = CN_MAX(worst, took);
             tried++;

@@ -9,17 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-
 static bool armed, device, for_ever;
 static uint64_t count, fail_at;
 
-static bool fails(void)
+static bool alloc_fails(void)
 {
     if (!armed || device) return false;
     count++;
@@ -30,20 +23,7 @@ static bool fails(void)
     return false;
 }
 
-void *__wrap_malloc(size_t n)
-{
-    return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    return fails() ? NULL : __real_realloc(p, n);
-}
+#include "tests/wrap_alloc.h"
 
 static void schedule(struct sim *m)
 {

@@ -1,6 +1,6 @@
 /* Chat templates against the reference renderer: every template of the oracle, all its cases.
  * Skipped where the oracle is absent. */
-#include "engine/text/text.h"
+#include "tests/text/vocab_file.h"
 
 #include <glob.h>
 #include <setjmp.h>
@@ -12,20 +12,6 @@
 #include <cmocka.h>
 
 static char dir[4096];
-
-static char *slurp(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    fseek(f, 0, SEEK_END);
-    long size = ftell(f);
-    rewind(f);
-    char *s = malloc((size_t)size + 1);
-    *n = fread(s, 1, (size_t)size, f);
-    s[*n] = '\0';
-    fclose(f);
-    return s;
-}
 
 static struct eng_str str_of(json_t *o, const char *key)
 {
@@ -122,7 +108,7 @@ static void all_oracle_templates(void **state)
         json_t *doc = json_load_file(g.gl_pathv[i], JSON_ALLOW_NUL, NULL);
         assert_non_null(doc);
         snprintf(path, sizeof(path), "%.*s.jinja", (int)(strlen(g.gl_pathv[i]) - 5), g.gl_pathv[i]);
-        char *src = slurp(path, &n);
+        char *src = read_file(path, &n);
         assert_non_null(src);
         const char *name = json_string_value(json_object_get(doc, "template"));
         struct eng_template *t = NULL;

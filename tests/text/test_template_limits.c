@@ -12,14 +12,8 @@
 
 /* Allocations that succeed before one fails; -1: all succeed. */
 static _Thread_local int64_t left = -1;
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
 
-static bool fails(void)
+static bool alloc_fails(void)
 {
     if (left < 0) return false;
     if (left == 0) return true;
@@ -27,20 +21,7 @@ static bool fails(void)
     return false;
 }
 
-void *__wrap_malloc(size_t n)
-{
-    return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    return fails() ? NULL : __real_realloc(p, n);
-}
+#include "tests/wrap_alloc.h"
 
 static int render_in(const char *src, struct eng_template_in *in, size_t *n_out)
 {

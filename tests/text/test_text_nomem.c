@@ -8,32 +8,12 @@
 
 static long countdown = -1; /* allocations until one fails; -1 = never */
 
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-
-static bool fails(void)
+static bool alloc_fails(void)
 {
     return countdown >= 0 && countdown-- == 0;
 }
 
-void *__wrap_malloc(size_t n)
-{
-    return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    return fails() ? NULL : __real_realloc(p, n);
-}
+#include "tests/wrap_alloc.h"
 
 static const char text[] = "<|a|> ab ab\n\n abababababababababababababababababababababababababababab"
                            "ababababababab \xff\u00e9 <|a|>12345";
