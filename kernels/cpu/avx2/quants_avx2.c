@@ -99,17 +99,25 @@ static struct kind choose(enum kr_type type)
     }
 }
 
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
-static void run_rows(const struct tile_set *set, struct tile t, uint32_t rows)
+static uint32_t row_tiles(uint32_t rows)
 {
-    uint32_t tiles = (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
+    return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
+}
+
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
+static void run_rows(const struct tile_set *set, bool panel, struct tile t, uint32_t rows)
+{
+    uint32_t tiles = row_tiles(rows), ahead = t.ahead_bytes * (panel ? 1 : t.blocks);
     const struct kr_q8_block *x = t.x;
     float *out = t.out;
     for (uint32_t i = 0, r = 0; i < tiles; i++) {
         uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
         t.x = x + r * t.x_stride;
         t.out = out + r * t.out_stride;
+        for (uint32_t at = 0; panel && at < t.ahead_bytes; at += 64)
+            _mm_prefetch((const char *)t.ahead + at, _MM_HINT_T0);
         set->fn[n - 1](&t);
+        t.ahead += ahead;
         r += n;
     }
 }
@@ -128,8 +136,20 @@ static void run_panels(const struct kind *k, const struct kr_layout *l, struct t
         t.bias = b + t.blocks == whole.blocks ? whole.bias : NULL;
         k->unpack(whole.headers + kr_header_at(l, b), whole.quants + (size_t)b * l->quant_bytes,
                   t.blocks, panel);
-        run_rows(k->panel, t, rows);
+        run_rows(k->panel, true, t, rows);
+        t.ahead += t.ahead_bytes * row_tiles(rows);
     }
+}
+
+/* Several tiles over the same group: only the first meets weights that are not in the cache, and
+ * would wait for memory that is idle later. So each of them fetches its part of the next group. */
+static void set_ahead(struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
+{
+    uint32_t parts = row_tiles(rows);
+    if (parts == 1) return;
+    parts *= panel ? (t->blocks - 1) / PANEL_BLOCKS + 1 : t->blocks;
+    t->ahead = t->headers + group_bytes;
+    t->ahead_bytes = (uint32_t)(group_bytes / parts + 63) / 64 * 64;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)
@@ -162,8 +182,10 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             .lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS),
             .bias = bias ? bias + first : NULL,
         };
-        if (k.panel && rows >= PANEL_MIN_ROWS) run_panels(&k, l, t, rows);
-        else run_rows(k.direct, t, rows);
+        const bool panel = k.panel && rows >= PANEL_MIN_ROWS;
+        set_ahead(&t, group_bytes, panel, rows);
+        if (panel) run_panels(&k, l, t, rows);
+        else run_rows(k.direct, false, t, rows);
     }
 }
 

@@ -42,6 +42,8 @@ struct tile {
     uint32_t lanes;         /* output rows that exist, 1..16 */
     bool resume;            /* out holds the sums so far */
     const float *bias;      /* for the first output row; NULL: none, or not yet */
+    const uint8_t *ahead;   /* what to fetch for later: ahead_bytes a block, a tile of a panel; */
+    uint32_t ahead_bytes;   /* 0: quants PREFETCH_BYTES on */
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -251,7 +253,10 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         }
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++, quants += quant_bytes) {
-        if (!panel) _mm_prefetch((const char *)quants + PREFETCH_BYTES, _MM_HINT_T0);
+        if (!panel && !t->ahead_bytes)
+            _mm_prefetch((const char *)quants + PREFETCH_BYTES, _MM_HINT_T0);
+        for (uint32_t at = 0; !panel && at < t->ahead_bytes; at += 64)
+            _mm_prefetch((const char *)t->ahead + b * t->ahead_bytes + at, _MM_HINT_T0);
         tile_block(t, quants, b, x, bits, header, panel, R, acc);
     }
     UNROLL for (int h = 0; h < 2; h++)

@@ -5,7 +5,7 @@
 #include "kernels/cpu/avx512/matmul_avx512.h"
 #include "kernels/cpu/avx512/tile.h"
 
-#define PANEL_BLOCKS    16 /* 20 KiB of stack; a multiple of 8 */
+#define PANEL_BLOCKS    18 /* 23 KiB of stack */
 /* Input rows go in runs that stay in the second-level cache while the weights pass. */
 #define X_RUN_BYTES    (768 << 10)
 #define X_RUN_MIN_ROWS 96
@@ -17,6 +17,7 @@
     }
 struct tile_set {
     tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
+    bool panel;
 };
 
 /* All the tiles of a kind, and their table: [groups - 1][rows - 1]. */
@@ -31,7 +32,7 @@ struct tile_set {
     static const struct tile_set name = {{                                                         \
         {name##_1_1, name##_1_2, name##_1_3, name##_1_4, name##_1_5, name##_1_6},                  \
         {name##_2_1, name##_2_2, name##_2_3, name##_2_4, name##_2_5, name##_2_6},                  \
-    }};
+    }, (int)(header) >= PANEL_D};
 #else
 #define TILES(name, bits, header)                                                                  \
     TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2) TILE(name, bits, header, 1, 3)   \
@@ -39,7 +40,7 @@ struct tile_set {
     static const struct tile_set name = {{                                                         \
         {name##_1_1, name##_1_2, name##_1_3},                                                      \
         {name##_2_1, name##_2_2, name##_2_3},                                                      \
-    }};
+    }, (int)(header) >= PANEL_D};
 #endif
 
 TILES(q4_d, 4, KR_HDR_D)
@@ -129,19 +130,35 @@ static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *qua
     }
 }
 
+static uint32_t row_tiles(uint32_t rows)
+{
+    return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
+}
+
 /* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
 static void run_rows(const struct tile_set *set, uint32_t groups, struct tile t, uint32_t rows)
 {
-    uint32_t tiles = (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
+    uint32_t tiles = row_tiles(rows), ahead = t.ahead_bytes * (set->panel ? 1 : t.blocks);
     const struct kr_q8_block *x = t.x;
     float *out = t.out;
     for (uint32_t i = 0, r = 0; i < tiles; i++) {
         uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
         t.x = x + r * t.x_stride;
         t.out = out + r * t.out_stride;
+        for (uint32_t at = 0; set->panel && at < t.ahead_bytes; at += 64)
+            _mm_prefetch(t.ahead + at, _MM_HINT_T0);
         set->fn[groups - 1][n - 1](&t);
+        t.ahead += ahead;
         r += n;
     }
+}
+
+/* How a row's blocks are cut into panels: as equal as can be, whole headers each. */
+static uint32_t panel_blocks(const struct kr_layout *l, uint32_t blocks)
+{
+    const uint32_t unit = l->header_blocks, units = blocks / unit;
+    uint32_t most = PANEL_BLOCKS / unit, panels = (units + most - 1) / most;
+    return (units + panels - 1) / panels * unit;
 }
 
 /* A product of one or two groups: `t` holds the group's headers and quants from the first block. */
@@ -149,7 +166,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
                        struct tile t, uint32_t rows, const float *bias)
 {
     _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_BLOCK_BYTES];
-    const uint32_t blocks = t.blocks;
+    const uint32_t blocks = t.blocks, each = panel_blocks(l, blocks);
     const struct kr_q8_block *x = t.x;
     const uint8_t *headers[TILE_MAX_GROUPS] = {t.headers[0], t.headers[1]};
     const uint8_t *quants[TILE_MAX_GROUPS] = {t.quants[0], t.quants[1]};
@@ -157,7 +174,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
     t.quants[0] = panel;
     t.quants[1] = panel + PANEL_BYTES;
     for (uint32_t b = 0; b < blocks; b += t.blocks) {
-        t.blocks = CN_MIN(blocks - b, (uint32_t)PANEL_BLOCKS);
+        t.blocks = CN_MIN(blocks - b, each);
         t.x = x + b;
         t.resume = b > 0;
         t.bias = b + t.blocks == blocks ? bias : NULL;
@@ -165,6 +182,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
             unpack(type, headers[g] + kr_header_at(l, b), quants[g] + (size_t)b * l->quant_bytes,
                    t.blocks, panel + g * PANEL_BYTES);
         run_rows(panel_tiles(l), groups, t, rows);
+        t.ahead += t.ahead_bytes * row_tiles(rows);
     }
 }
 
@@ -172,6 +190,21 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
 static uint32_t panel_from(const struct kr_layout *l)
 {
     return l->bits == 8 ? UINT32_MAX : l->bits == 4 ? 19 : 7;
+}
+
+/* Several tiles over the same groups: only the first meets weights that are not in the cache, and
+ * would wait for memory that is idle later. So each of them fetches its part of the next groups. */
+static void set_ahead(struct tile *t, const struct kr_layout *l, size_t group_bytes, uint32_t rows)
+{
+    const size_t bytes = TILE_MAX_GROUPS * group_bytes;
+    uint32_t parts = row_tiles(rows);
+    if (parts == 1) return;
+    if (rows >= panel_from(l))
+        parts *= (t->blocks - 1) / panel_blocks(l, t->blocks) + 1;
+    else
+        parts *= t->blocks;
+    t->ahead = t->headers[0] + bytes;
+    t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)
@@ -205,6 +238,7 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             t.quants[i] = t.headers[i] + header_bytes;
             t.lanes[i] = (__mmask16)((1u << n) - 1);
         }
+        set_ahead(&t, l, group_bytes, rows);
         if (rows >= panel_from(l))
             run_panels(w->type, l, groups, t, rows, t.bias);
         else

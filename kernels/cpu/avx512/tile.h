@@ -50,6 +50,8 @@ struct tile {
     __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
     bool resume;                             /* out holds the sums so far */
     const float *bias;                       /* for the first output row; NULL: none, or not yet */
+    const uint8_t *ahead;                    /* what to fetch for later: ahead_bytes a block, a */
+    uint32_t ahead_bytes;                    /* tile of a panel; 0: quants PREFETCH_BYTES on */
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -228,6 +230,7 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     const uint8_t *quants[TILE_MAX_GROUPS] = {t->quants[0], t->quants[1]};
     const size_t quant_bytes = header >= PANEL_D ? PANEL_BLOCK_BYTES : bits * 64;
     const struct kr_q8_block *x = t->x;
+    const uint8_t *ahead = t->ahead;
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];
 
     UNROLL for (int g = 0; g < G; g++)
@@ -240,8 +243,13 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
         if (header < PANEL_D) {
-            UNROLL for (int g = 0; g < G; g++)
-                _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
+            if (t->ahead_bytes) {
+                for (const uint8_t *end = ahead + t->ahead_bytes; ahead < end; ahead += 64)
+                    _mm_prefetch(ahead, _MM_HINT_T0);
+            } else {
+                UNROLL for (int g = 0; g < G; g++)
+                    _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
+            }
         }
         if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
             UNROLL for (int r = 0; r < R; r++)
