@@ -40,7 +40,9 @@ static int check_blocks(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m,
         kr_sight_at(&sight, p0, &first, &unused);
         const uint32_t *table = b->seqs[seq].tables ? b->seqs[seq].tables[g] : NULL;
         if (!table) return cn_fail(err, CN_EINVAL, "sequence %u has no table of group %u", seq, g);
-        for (uint64_t i = first / bt; i <= p1 / bt; i++)
+        uint64_t last = p1 / bt;
+        if (sight.span == KR_SPAN_STATE) first = last = 0;
+        for (uint64_t i = first / bt; i <= last; i++)
             if (!kr_cpu_block(x, m, g, table[i]))
                 return cn_fail(err, CN_ERANGE,
                                "sequence %u, group %u: block %u at %llu is outside the KV memory",

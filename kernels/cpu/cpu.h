@@ -86,6 +86,11 @@ struct kr_attn_step {
     uint32_t op, tiling, heads;       /* query heads per KV head */
 };
 
+/* The rows of a sequence in the step. */
+struct kr_run {
+    uint32_t row, n_rows, seq;
+};
+
 /* The step in progress: set by launch, read by all threads. */
 struct kr_bound {
     const struct kr_batch *batch;
@@ -104,6 +109,7 @@ struct kr_cpu_exec {
     struct kr_slot *slots;          /* values, then quantised values, then angles */
     uint32_t n_row_steps, n_heavy_steps, n_levels, n_slots;
     uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
+    bool last_kv_heavy;             /* its heavy work matters too: a state is made there */
     uint64_t row_floats[KR_N_DOMAINS]; /* scratch per row of each domain */
     struct kr_attn_step *attn;      /* by op index; op == UINT32_MAX where it is no attention */
     struct kr_tiling *tilings;
@@ -129,6 +135,8 @@ struct kr_cpu_exec {
     float *parts;
     uint64_t parts_floats;
     atomic_uint *parts_done;        /* [tile][kv head] */
+    struct kr_run *runs;            /* [max_rows]; NULL without recurrences */
+    uint32_t n_runs, longest_run;
     uint32_t *logit_rows;           /* row of each logit row */
     uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
     uint32_t n_tables;              /* embedding tables: rows with an embedding of their own need one */
@@ -193,6 +201,12 @@ uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_ste
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
                       uint32_t work);
 uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
+/* recurrent.c: conv, scan, delta (the ops with a state) */
+/* The op's weight in the order that its steps read it: [taps][channels], or as the state lies. */
+void kr_cpu_recurrent_weight(const struct kr_plan *p, const struct kr_plan_op *op, float *dst);
+void kr_cpu_cut_runs(struct kr_cpu_exec *x);
+uint32_t kr_cpu_recurrent_units(const struct kr_cpu_exec *x, const struct kr_step *s);
+void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t unit);
 
 static inline uint32_t kr_domain_rows(const struct kr_cpu_exec *x, enum kr_domain domain)
 {

@@ -37,6 +37,9 @@ static void print_details(const struct kr_cpu_exec *x, const struct kr_plan_op *
     }
     if (op->kind == KR_OP_GLU || op->kind == KR_OP_ACT || op->kind == KR_OP_CONV)
         cn_buf_printf(out, " %s", act_names[op->act]);
+    if (op->state >= 0)
+        cn_buf_printf(out, " state %d of %u floats", op->state,
+                      x->plan->states[op->state].n_floats);
     if (op->heads > 1) cn_buf_printf(out, " heads %u", op->heads);
 }
 

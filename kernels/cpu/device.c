@@ -38,15 +38,18 @@ static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
 #if defined(__x86_64__)
     case KR_ISA_AVX512:
         kr_ops_avx512(&c->ops);
+        kr_recurrent_avx512(&c->ops.recurrent);
         c->base.path = "cpu-avx512-1";
         return true;
     case KR_ISA_AVX2:
         kr_ops_avx2(&c->ops);
+        kr_recurrent_avx2(&c->ops.recurrent);
         c->base.path = "cpu-avx2-1";
         return true;
 #endif
     default:
         kr_ops_generic(&c->ops);
+        kr_recurrent_generic(&c->ops.recurrent);
         c->base.path = "cpu-generic-1";
         return true;
     }

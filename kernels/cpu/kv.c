@@ -1,7 +1,8 @@
 /* kv: the memory of KV blocks, where each layer and head lies in a block, storing and copying.
  *
  * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows. A block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is
- * a key) and V [head][token][v_dim]; q8_0 has its f16 scales after each. */
+ * a key) and V [head][token][v_dim]; q8_0 has its f16 scales after each. A block of the group of
+ * states is a sequence's, one op's after the other (recurrent.h says how each lies). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/half.h"
 
@@ -48,6 +49,8 @@ int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)
     if (!x->kv_layers || !x->kv_groups) return cn_fail(err, CN_ENOMEM, "out of memory");
     for (uint32_t i = 0; i < p->n_layers; i++)
         place_layer(x, i, &x->kv_groups[p->layers[i].group].block_bytes);
+    if (p->state_group >= 0)
+        x->kv_groups[p->state_group].block_bytes = pad64(p->state_floats * sizeof(float));
     for (uint32_t g = 0; g < p->n_groups; g++) {
         x->kv_groups[g].span = p->groups[g].span;
         x->kv_groups[g].window_tokens = p->groups[g].window_tokens;
@@ -120,11 +123,14 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     const struct kr_cpu_mem *mem = CN_CONTAINER(m, struct kr_cpu_mem, base);
     uint64_t bt = x->opts.block_tokens, elem = x->opts.kv_type == KR_Q8_0 ? 1 : 2;
-    if (group >= x->base.info.n_groups || n_tokens > bt) return CN_EINVAL;
+    if (group >= x->base.info.n_groups) return CN_EINVAL;
+    bool whole = x->kv_groups[group].span == KR_SPAN_STATE;
+    if (n_tokens > bt && !whole) return CN_EINVAL;
     uint8_t *d = kr_cpu_block(x, mem, group, dst);
     const uint8_t *s = kr_cpu_block(x, mem, group, src);
     if (!d || !s) return CN_ERANGE;
     if (d == s) return 0;
+    if (whole) memcpy(d, s, x->kv_groups[group].block_bytes);
     for (uint32_t i = 0; i < x->plan->n_layers; i++) {
         const struct kr_kv_layer *l = &x->kv_layers[i];
         if (l->group != group) continue;

@@ -92,6 +92,9 @@ static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
         if (op->in[i] >= 0) t = CN_MAX(t, s->ready[op->in[i]]);
     if (is_wide(s, op)) return even_from(t) + 1;
     switch (op->kind) {
+    case KR_OP_CONV:
+    case KR_OP_SCAN:
+    case KR_OP_DELTA:
     case KR_OP_MATMUL: /* of floats */
         return even_from(t) + 1;
     case KR_OP_ATTENTION:
@@ -147,7 +150,8 @@ static void find_needed(struct sched *s)
     const struct kr_plan *p = s->p;
     for (size_t i = p->n_ops; i-- > 0;) {
         const struct kr_plan_op *op = &p->ops[i];
-        if (op->kind == KR_OP_KV_WRITE || op->out == p->output) s->needed[i] = true;
+        if (op->kind == KR_OP_KV_WRITE || op->state >= 0 || op->out == p->output)
+            s->needed[i] = true;
         if (!s->needed[i]) continue;
         for (int k = 0; k < KR_OP_INPUTS; k++)
             if (op->in[k] >= 0) s->needed[p->values[op->in[k]].op] = true;
@@ -164,11 +168,16 @@ static void make_levels(struct sched *s, uint32_t n_levels)
         for (; r < s->n_row && x->row_steps[r].level == l; r++) {
             const struct kr_step *st = &x->row_steps[r];
             v->has_rows[st->domain] = true;
-            if (st->kind == KR_STEP_OP && s->p->ops[st->op].kind == KR_OP_KV_WRITE)
+            if (st->kind == KR_STEP_OP && s->p->ops[st->op].kind == KR_OP_KV_WRITE) {
                 x->last_kv_level = l;
+                x->last_kv_heavy = false;
+            }
         }
-        while (h < s->n_heavy && x->heavy_steps[h].level == l)
-            h++;
+        for (; h < s->n_heavy && x->heavy_steps[h].level == l; h++) {
+            if (s->p->ops[x->heavy_steps[h].op].state < 0) continue;
+            x->last_kv_level = l;
+            x->last_kv_heavy = true;
+        }
         v->row_end = r;
         v->heavy_end = h;
     }

@@ -8,6 +8,7 @@
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
 
+#include "kernels/cpu/recurrent.h"
 #include "kernels/kernels.h"
 
 /* Keys are taken in ranges aligned to absolute positions; each range gives a softmax state, ranges
@@ -101,6 +102,7 @@ struct kr_cpu_ops {
     /* y = acc / sum; a sink (NULL: none) is one more term of the sum, e^(*sink - max) */
     void (*attn_finish)(float *y, const float *acc, float max, float sum, const float *sink,
                         uint32_t v_dim);
+    struct kr_recurrent_ops recurrent; /* filled by kr_recurrent_*, after kr_ops_* */
 };
 void kr_ops_generic(struct kr_cpu_ops *o);
 void kr_ops_avx2(struct kr_cpu_ops *o);   /* x86-64 builds only; the caller checked CPUID */

@@ -43,9 +43,6 @@ static int check_ops(const struct kr_plan *p, struct cn_error *err)
         case KR_OP_DISPATCH:
         case KR_OP_EXPERT_MATMUL:
         case KR_OP_COMBINE:
-        case KR_OP_CONV:
-        case KR_OP_SCAN:
-        case KR_OP_DELTA:
             known = false;
             break;
         case KR_OP_ATTENTION:
@@ -89,6 +86,7 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
     x->attn_mem = take(mem, &at, x->attn_bytes * threads);
     x->parts = take(mem, &at, x->parts_floats * sizeof(float));
     x->parts_done = take(mem, &at, (uint64_t)x->max_split * x->max_kv_heads * sizeof(atomic_uint));
+    if (x->plan->n_states) x->runs = take(mem, &at, rows[0] * sizeof(struct kr_run));
     x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
     x->seq_seen = take(mem, &at, rows[0] * sizeof(uint32_t));
     for (uint32_t i = 0; i < x->n_tilings; i++) {

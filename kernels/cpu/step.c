@@ -36,6 +36,13 @@ static void attention_job(void *arg, uint32_t index, uint32_t thread, uint32_t l
         kr_cpu_attention(x, thread, &x->heavy_steps[index], i);
 }
 
+static void recurrent_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    const struct kr_cpu_exec *x = arg;
+    for (uint32_t i = lo; i < hi; i++)
+        kr_cpu_recurrent(x, &x->heavy_steps[index], i);
+}
+
 static uint32_t wide_parts(const struct kr_cpu_exec *x, const struct kr_step *s)
 {
     uint32_t width = x->plan->values[x->plan->ops[s->op].out].width;
@@ -78,6 +85,9 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
     if (op->kind == KR_OP_ATTENTION) {
         j->fn = attention_job;
         j->n = kr_cpu_attention_works(x, s);
+    } else if (op->state >= 0) {
+        j->fn = recurrent_job;
+        j->n = kr_cpu_recurrent_units(x, s);
     } else if (op->kind == KR_OP_MATMUL) {
         j->fn = matmul_job;
         j->n = ((x->packed[s->weight].rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS + 1) / 2;
@@ -89,7 +99,7 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
 }
 
 /* The step's stages: row work and heavy work of each level. Without logits only what the pool keeps
- * is of use, so that the last store of K and V is the end. */
+ * is of use, so that the last store of K and V or of a state is the end. */
 static uint32_t make_stages(struct kr_cpu_exec *x)
 {
     uint32_t n = 0, n_jobs = 0, end = x->n_levels;
@@ -100,11 +110,12 @@ static uint32_t make_stages(struct kr_cpu_exec *x)
         for (int d = 0; d < KR_N_DOMAINS; d++)
             add_rows(x, rows, l, (enum kr_domain)d);
         n_jobs += rows->n_jobs;
-        if (!x->now.n_logits && l + 1 == end) break;
+        bool last = !x->now.n_logits && l + 1 == end;
+        if (last && !x->last_kv_heavy) break;
         struct kr_stage *heavy = &x->stages[n++];
         *heavy = (struct kr_stage){ .first_job = n_jobs };
         for (uint32_t i = x->levels[l].heavy_begin; i < x->levels[l].heavy_end; i++)
-            add_heavy(x, heavy, i);
+            if (!last || x->plan->ops[x->heavy_steps[i].op].state >= 0) add_heavy(x, heavy, i);
         n_jobs += heavy->n_jobs;
     }
     return n;
@@ -121,6 +132,7 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
     x->now = (struct kr_bound){ .batch = b, .mem = mem, .n_rows = b->n_rows, .n_logits = n_logits,
                                 .n_routed = b->n_rows * x->plan->n_used };
     kr_cpu_cut_batch(x);
+    kr_cpu_cut_runs(x);
     kr_pool_run(x->dev->pool, x->stages, make_stages(x), x->jobs, x);
     x->now.batch = NULL;
     *ticket = ++x->ticket;

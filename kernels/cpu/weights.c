@@ -109,7 +109,10 @@ static void copy_step_vectors(const struct kr_cpu_exec *x, struct kr_step *s, fl
 {
     if (s->kind != KR_STEP_OP) return;
     const struct kr_plan_op *op = &x->plan->ops[s->op];
+    float *w = *at;
     if (!is_packed(op)) s->w = copy_vector(&op->w, at);
+    if (op->kind == KR_OP_CONV || (op->kind == KR_OP_SCAN && op->flag))
+        kr_cpu_recurrent_weight(x->plan, op, w);
     s->bias = copy_vector(&op->bias, at);
     s->extra = copy_vector(&op->extra, at);
 }
