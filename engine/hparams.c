@@ -314,6 +314,17 @@ static void refuse_unsupported(struct eng_builder *b)
         eng_b_refuse_key(b, CN_EUNSUPP, "attention.causal", "is false: encoders are not supported");
 }
 
+static void read_experts(struct eng_builder *b)
+{
+    struct eng_hparams *h = &b->h;
+    uint64_t n = 0;
+    if (!b->arch->experts || !eng_b_u64(b, "expert_count", &n) || !n) return;
+    h->n_experts = (uint32_t)eng_b_bounded(b, "expert_count", 0, MAX_HEADS);
+    /* Mixtral's and Granite's experts are as wide as the key of the dense part says. */
+    h->expert_ff_dim = (uint32_t)eng_b_bounded(b, "expert_feed_forward_length",
+                                               CN_MAX(h->layers[0].ff_dim, 1u), MAX_WIDTH);
+}
+
 int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
 {
     struct eng_hparams *h = &b->h;
@@ -333,6 +344,7 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
         eng_b_refuse_key(b, CN_EFORMAT, eps_key, "is missing");
     h->eps = eng_b_positive(b, eps_key, eps, false);
     h->logit_scale = 1;
+    read_experts(b);
     float base = b->arch->default_freq_base ? b->arch->default_freq_base : 1e4f;
     h->freq_base = eng_b_positive(b, "rope.freq_base", base, true);
     bool own = b->arch->window_rope == ENG_WINDOW_ROPE_OWN;

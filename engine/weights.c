@@ -84,6 +84,21 @@ static struct kr_tensor *tensor_copy(struct eng_builder *b, const struct kr_tens
     return own;
 }
 
+const struct kr_tensor *eng_b_matrices(struct eng_builder *b, int layer, const char *name,
+                                       uint64_t n, uint64_t rows, uint64_t cols)
+{
+    const struct kr_tensor *t = find(b, name_of(layer, name, ""));
+    if (!t) return NULL;
+    if (t->ne[0] == cols && t->ne[1] == rows && t->ne[2] == n && t->ne[3] == 1) return t;
+    cn_fail_param(&b->error, CN_EFORMAT, t->name,
+                  "tensor \"%s\" is [%llu, %llu, %llu, %llu], the model's keys ask for "
+                  "[%llu, %llu, %llu]",
+                  t->name, (unsigned long long)t->ne[0], (unsigned long long)t->ne[1],
+                  (unsigned long long)t->ne[2], (unsigned long long)t->ne[3],
+                  (unsigned long long)cols, (unsigned long long)rows, (unsigned long long)n);
+    return NULL;
+}
+
 /* Rows [first, first + n) of a matrix; rows are whole blocks, so a slice is a tensor. */
 static const struct kr_tensor *slice(struct eng_builder *b, const struct kr_tensor *t,
                                      uint64_t first, uint64_t n)

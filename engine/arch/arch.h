@@ -34,6 +34,7 @@ struct eng_hparams {
     float scaling_factor, attn_factor, yarn_log_mul;
     bool has_yarn_log_mul;
     uint64_t original_context;
+    uint32_t n_experts, expert_ff_dim; /* 0: none */
     struct eng_layer *layers; /* n_layers, in the builder's arena */
 };
 
@@ -105,6 +106,9 @@ enum { ENG_GLOBAL = -1 };
 bool eng_b_has(struct eng_builder *b, int layer, const char *name);
 /* Rows of a matrix, 0 when there is none of that name. */
 uint64_t eng_b_rows(struct eng_builder *b, int layer, const char *name);
+/* A matrix of any type, [rows, cols], or [n, rows, cols]. NULL after an error. */
+const struct kr_tensor *eng_b_matrices(struct eng_builder *b, int layer, const char *name, uint64_t n,
+                                       uint64_t rows, uint64_t cols);
 /* n values as float32, converted when the file has another type. */
 const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const char *name,
                                      uint64_t n);
@@ -161,6 +165,40 @@ int eng_b_attn_output(struct eng_builder *b, int o, int layer);
 float eng_b_usual_scale(const struct eng_builder *b, int layer);
 /* down(act(gate x) * up x); gate and up may be one tensor, "ffn_up" */
 int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
+
+/* ---- multi-head latent attention (latent.c) ---------------------------------------------------- */
+
+/* What absorbs the projections of keys and values: k_b [heads, latent, nope], v_b [heads, v_dim,
+ * latent]; of a legacy file made from attn_kv_b. NULLs after an error. */
+struct eng_latent {
+    const struct kr_tensor *k_b, *v_b;
+};
+struct eng_latent eng_b_latent(struct eng_builder *b, int layer, bool legacy, uint32_t heads,
+                               uint32_t nope, uint32_t v_dim, uint32_t latent);
+
+/* ---- mixtures of experts (experts.c) ---------------------------------------------------------- */
+
+struct eng_experts {
+    struct kr_router router;
+    enum kr_act act;
+    bool scaled_input; /* experts see weight * x, and their outputs are added as they are */
+};
+/* What the keys say of the router of a layer: experts used, groups, gating (else the given one),
+ * norm, scale; and exp_probs_b where the file has it. */
+struct eng_experts eng_b_experts_of(struct eng_builder *b, int layer, enum kr_gating gating,
+                                    enum kr_act act);
+/* The router's logits: "ffn_gate_inp". */
+int eng_b_router(struct eng_builder *b, int x, int layer);
+/* Sum of the chosen experts' down(act(gate x) * up x), by the "_exps" tensors. */
+int eng_b_experts(struct eng_builder *b, int x, int logits, int layer, const struct eng_experts *e);
+/* The expert that every row goes to: the "_shexp" tensors, ff_dim wide. */
+int eng_b_shared_expert(struct eng_builder *b, int x, int layer, uint64_t ff_dim, enum kr_act act);
+/* The same with SwiGLU, times sigmoid(ffn_gate_inp_shexp . x). */
+int eng_b_gated_shared_expert(struct eng_builder *b, int x, int layer, uint64_t ff_dim);
+/* Whether the layer has experts. */
+bool eng_b_has_experts(struct eng_builder *b, int layer);
+
+/* ---- branches of a layer ---------------------------------------------------------------------- */
 
 /* The two branches of the plain decoder layer, without their sum with x. */
 /* Wo attention(rope(Wq n), rope(Wk n), Wv n), n = rms(x; attn_norm), with the usual scale. */

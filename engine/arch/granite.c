@@ -1,13 +1,15 @@
-/* granite: Granite 3, dense.
+/* granite: Granite 3, dense; granitemoe: its mixtures of experts.
  *
  *   x = embd[token] * embedding_scale
  *   each layer:  x = x + residual_scale Wo attention(rope(Wq n), rope(Wk n), Wv n)
  *                x = x + residual_scale Wdown(silu(Wgate n) * Wup n)
+ *                                 or residual_scale (experts(n) + shared(n))
  *   logits = head rms(x; output_norm) / logit_scale
  *
  * Odd points: scores are multiplied by attention.scale, where the key is there and not 0. Where
  * rope.scaling.finetuned is false nothing turns at all. RoPE turns pairs (2i, 2i+1), because
- * converters permute the rows of Wq and Wk. */
+ * converters permute the rows of Wq and Wk. Experts' weights are softmax over all, of the chosen
+ * then divided by their sum; the shared expert is there where its key is not 0, without a gate. */
 #include "engine/arch/arch.h"
 
 static int attention(struct eng_builder *b, int x, int l, float scale, bool turns)
@@ -17,6 +19,18 @@ static int attention(struct eng_builder *b, int x, int l, float scale, bool turn
     if (turns) eng_b_rotate(b, &a, l);
     float s = scale > 0 ? scale : eng_b_usual_scale(b, l);
     return eng_b_attn_output(b, eng_b_attend(b, &a, l, s), l);
+}
+
+static int experts(struct eng_builder *b, int x, int l)
+{
+    uint64_t shared_ff = 0;
+    eng_b_u64(b, "expert_shared_feed_forward_length", &shared_ff);
+    struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_SILU);
+    e.router.norm = true;
+    int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);
+    int y = eng_b_experts(b, n, eng_b_router(b, n, l), l, &e);
+    if (!shared_ff) return y;
+    return kr_op_add(b->plan, y, eng_b_shared_expert(b, n, l, shared_ff, KR_ACT_SILU));
 }
 
 static void record(struct eng_builder *b)
@@ -34,7 +48,7 @@ static void record(struct eng_builder *b)
     for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
         int o = attention(b, x, l, scale, turns);
         x = kr_op_add(b->plan, x, eng_b_scale(b, o, residual));
-        int f = eng_b_ffn_branch(b, x, l, KR_ACT_SILU);
+        int f = b->h.n_experts ? experts(b, x, l) : eng_b_ffn_branch(b, x, l, KR_ACT_SILU);
         x = kr_op_add(b->plan, x, eng_b_scale(b, f, residual));
     }
     eng_b_head(b, x);
@@ -43,5 +57,12 @@ static void record(struct eng_builder *b)
 const struct eng_arch eng_arch_granite = {
     .name = "granite",
     .rope = KR_ROPE_NORM,
+    .record = record,
+};
+
+const struct eng_arch eng_arch_granitemoe = {
+    .name = "granitemoe",
+    .rope = KR_ROPE_NORM,
+    .experts = true,
     .record = record,
 };
