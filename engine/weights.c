@@ -279,7 +279,10 @@ void eng_b_head(struct eng_builder *b, int x)
     const struct eng_hparams *h = &b->h;
     if (eng_b_failed(b)) return;
     x = kr_op_take_logits(b->plan, x);
-    x = eng_b_norm(b, x, ENG_GLOBAL, "output_norm", 1, h->embd_dim);
+    const char *norm = b->arch->output_norm;
+    if (!norm || !eng_gguf_find(b->g, name_of(ENG_GLOBAL, norm, ".weight").text))
+        norm = "output_norm"; /* some writers keep to the usual name */
+    x = eng_b_norm(b, x, ENG_GLOBAL, norm, 1, h->embd_dim);
     refuse_scale(b, ENG_GLOBAL, "output");
     bool own = eng_b_has(b, ENG_GLOBAL, "output.weight");
     struct name name = name_of(ENG_GLOBAL, own ? "output" : "token_embd", ".weight");

@@ -55,6 +55,7 @@ struct eng_arch {
     bool layer_norm;            /* norms subtract the mean, and may have biases */
     bool partial_rope;          /* n_rot may be less than the head's size */
     bool experts;               /* expert_count may be there */
+    const char *output_norm;    /* "output_norm" when NULL */
     bool recurrent;             /* layers may have no attention and no feed-forward part */
     bool cut_vocabulary;        /* more tokens than embeddings: cut rather than refuse */
     bool qkv_bias;              /* attn_{q,k,v}.bias must be there */
@@ -175,6 +176,17 @@ struct eng_latent {
 };
 struct eng_latent eng_b_latent(struct eng_builder *b, int layer, bool legacy, uint32_t heads,
                                uint32_t nope, uint32_t v_dim, uint32_t latent);
+
+/* ---- recurrent mixers (mixers.c): from the layer's normed input to what is added ----------------- */
+
+/* Mamba-1. Its small norms (ssm_dt_norm, ssm_b_norm, ssm_c_norm) are used where the file has them;
+ * bare_norms: without weights. */
+int eng_b_mamba1(struct eng_builder *b, int n, int layer, bool bare_norms);
+int eng_b_mamba2(struct eng_builder *b, int n, int layer);
+/* The gated short convolution of LFM2. */
+int eng_b_short_conv(struct eng_builder *b, int n, int layer);
+/* Gated delta rule of Qwen 3 Next and 3.5. */
+int eng_b_delta_net(struct eng_builder *b, int n, int layer);
 
 /* ---- mixtures of experts (experts.c) ---------------------------------------------------------- */
 

@@ -1,7 +1,9 @@
-/* granite: Granite 3, dense; granitemoe: its mixtures of experts.
+/* granite: Granite 3, dense; granitemoe: its mixtures of experts; granitehybrid: Granite 4 H,
+ * Bamba.
  *
  *   x = embd[token] * embedding_scale
  *   each layer:  x = x + residual_scale Wo attention(rope(Wq n), rope(Wk n), Wv n)
+ *                    or, granitehybrid where attention.head_count_kv is 0, mamba2(n)
  *                x = x + residual_scale Wdown(silu(Wgate n) * Wup n)
  *                                 or residual_scale (experts(n) + shared(n))
  *   logits = head rms(x; output_norm) / logit_scale
@@ -12,9 +14,10 @@
  * then divided by their sum; the shared expert is there where its key is not 0, without a gate. */
 #include "engine/arch/arch.h"
 
-static int attention(struct eng_builder *b, int x, int l, float scale, bool turns)
+static int mixer(struct eng_builder *b, int x, int l, float scale, bool turns)
 {
     int n = eng_b_norm(b, x, l, "attn_norm", 1, b->h.embd_dim);
+    if (!b->h.layers[l].n_heads) return eng_b_mamba2(b, n, l);
     struct eng_qkv a = eng_b_qkv(b, n, l);
     if (turns) eng_b_rotate(b, &a, l);
     float s = scale > 0 ? scale : eng_b_usual_scale(b, l);
@@ -46,7 +49,7 @@ static void record(struct eng_builder *b)
 
     int x = eng_b_embed(b, embedding > 0 ? embedding : 1);
     for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
-        int o = attention(b, x, l, scale, turns);
+        int o = mixer(b, x, l, scale, turns);
         x = kr_op_add(b->plan, x, eng_b_scale(b, o, residual));
         int f = b->h.n_experts ? experts(b, x, l) : eng_b_ffn_branch(b, x, l, KR_ACT_SILU);
         x = kr_op_add(b->plan, x, eng_b_scale(b, f, residual));
@@ -63,6 +66,14 @@ const struct eng_arch eng_arch_granite = {
 const struct eng_arch eng_arch_granitemoe = {
     .name = "granitemoe",
     .rope = KR_ROPE_NORM,
+    .experts = true,
+    .record = record,
+};
+
+const struct eng_arch eng_arch_granitehybrid = {
+    .name = "granitehybrid",
+    .rope = KR_ROPE_NORM,
+    .recurrent = true,
     .experts = true,
     .record = record,
 };
