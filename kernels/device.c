@@ -38,6 +38,11 @@ const struct kr_exec_info *kr_exec_info(const struct kr_exec *x)
     return &x->info;
 }
 
+void kr_exec_counters(const struct kr_exec *x, struct kr_counters *out)
+{
+    x->ops->counters(x, out);
+}
+
 int kr_exec_describe(const struct kr_exec *x, struct cn_buf *out)
 {
     return x->ops->describe(x, out);

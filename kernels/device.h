@@ -11,6 +11,7 @@ struct kr_device_ops {
     int (*prepare)(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
                    struct kr_exec **out, struct cn_error *err);
     void (*exec_free)(struct kr_exec *x);
+    void (*counters)(const struct kr_exec *x, struct kr_counters *out);
     int (*describe)(const struct kr_exec *x, struct cn_buf *out);
     int (*kv_mem_new)(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                       struct kr_kv_mem **out, struct cn_error *err);

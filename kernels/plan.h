@@ -17,6 +17,8 @@ extern const char *const kr_op_names[KR_OP_COUNT];
 enum kr_domain { KR_DOM_ROWS, KR_DOM_LOGITS, KR_DOM_ROUTED, KR_N_DOMAINS };
 
 #define KR_OP_INPUTS 5
+/* Experts that a row may go to; groups that they may stand in. */
+#define KR_MAX_CHOICES 256u
 
 struct kr_value {
     uint32_t width;

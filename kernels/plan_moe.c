@@ -5,7 +5,7 @@
 
 static bool router_ok(struct kr_plan *p, const struct kr_router *r, uint32_t n_experts)
 {
-    if (!r->n_used || r->n_used > n_experts || r->n_used > 256) {
+    if (!r->n_used || r->n_used > n_experts || r->n_used > KR_MAX_CHOICES) {
         cn_fail(&p->err, CN_EFORMAT, "route: %u of %u experts", r->n_used, n_experts);
         return false;
     }
@@ -19,6 +19,11 @@ static bool router_ok(struct kr_plan *p, const struct kr_router *r, uint32_t n_e
          (uint64_t)r->n_groups_used * (n_experts / r->n_groups) < r->n_used)) {
         cn_fail(&p->err, CN_EFORMAT, "route: %u of %u groups of %u experts", r->n_groups_used,
                 r->n_groups, n_experts);
+        return false;
+    }
+    if (r->n_groups > KR_MAX_CHOICES) {
+        cn_fail(&p->err, CN_EUNSUPP, "route: %u groups of experts, at most %u are supported",
+                r->n_groups, KR_MAX_CHOICES);
         return false;
     }
     return kr_plan_finite_ok(p, "route", "scale", r->scale);

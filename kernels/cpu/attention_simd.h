@@ -343,7 +343,7 @@ static void attn_finish(float *y, const float *acc, float max, float sum, const 
 static void fill_ops(struct kr_cpu_ops *o, const char *name)
 {
     *o = (struct kr_cpu_ops){
-        .name = name, .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .softcap = softcap,
+        .name = name, .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
         .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
         .attn_merge = attn_merge, .attn_finish = attn_finish,
     };

@@ -37,16 +37,21 @@ struct kr_slot {
     uint64_t at;           /* floats before it, per row of the domain */
 };
 
-enum kr_step_kind { KR_STEP_OP, KR_STEP_QUANTIZE, KR_STEP_ANGLES };
+enum kr_step_kind { KR_STEP_OP, KR_STEP_QUANTIZE, KR_STEP_ANGLES, KR_STEP_GROUP };
 /* One piece of row work or of heavy work. */
 struct kr_step {
     enum kr_step_kind kind;
     uint32_t level;
     enum kr_domain domain;
-    uint32_t op;           /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope */
-    uint32_t slot;         /* QUANTIZE, ANGLES: the slot made; matmul: its quantised input */
-    uint32_t weight;       /* matmul: index of the packed weight */
-    uint32_t chunk;        /* matmul: groups taken at a time */
+    uint32_t op;           /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope;
+                            * GROUP: the route */
+    uint32_t slot;         /* QUANTIZE, ANGLES: the slot made; matmul: its quantised input; route:
+                            * the slot it works in */
+    uint32_t weight;       /* matmul: index of the packed weight, the first matrix of it */
+    uint32_t chunk;        /* matmul: pairs of row groups taken at a time */
+    uint32_t parts;        /* head_matmul, expert_matmul: such chunks of one matrix */
+    uint32_t grouping;     /* GROUP, and those that need it: index in groupings */
+    uint32_t job, next;    /* expert_matmul in this step: its job, the next of its grouping */
     /* Our aligned copies of the op's vectors; NULL when absent. */
     const float *w, *bias, *extra;
 };
@@ -54,6 +59,25 @@ struct kr_level {
     uint32_t row_begin, row_end;     /* in row_steps */
     uint32_t heavy_begin, heavy_end; /* in heavy_steps */
     bool has_rows[KR_N_DOMAINS];     /* row work in that domain */
+};
+
+/* What a route makes of a step's rows: slots, expert after expert, in each by row and choice. */
+struct kr_grouping {
+    uint32_t n_experts, value;   /* of the route */
+    uint32_t first_level, place; /* groupings of one place are never in use together */
+    uint32_t dependents;         /* in this step: heavy step, the first of a list; or KR_NONE */
+    uint32_t n_active;
+    uint32_t *active;            /* [n_active] experts with at least one slot, ascending */
+    uint32_t *first;             /* [n_experts + 1] first slot of an expert */
+    uint32_t *source;            /* by slot: row * n_used + choice */
+    uint32_t *slot;              /* by row * n_used + choice */
+};
+#define KR_NONE UINT32_MAX
+
+/* Bytes of weights that a thread has read. */
+struct kr_touched {
+    _Alignas(64) uint64_t dense;
+    uint64_t experts;
 };
 
 /* A KV layer's place in its group's block. */
@@ -116,6 +140,11 @@ struct kr_cpu_exec {
     uint32_t n_tilings, max_works;
     uint32_t max_split;             /* tiles x KV heads below which keys are split; 0 = never */
     uint32_t max_kv_heads;
+    struct kr_grouping *groupings;
+    uint32_t n_groupings, n_grouping_places;
+    uint8_t *grouping_mem;
+    struct kr_touched *touched;     /* by thread */
+    uint64_t steps, rows;           /* so far */
     /* weights */
     struct kr_packed *packed;
     uint32_t n_packed;
@@ -191,6 +220,16 @@ void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op
 /* rows.c: the row work of a level on rows [r0, r1) of one domain */
 void kr_cpu_row_work(const struct kr_cpu_exec *x, const struct kr_level *l, enum kr_domain domain,
                      uint32_t r0, uint32_t r1);
+/* experts.c: jobs of heavy steps (index: the step), row work of mixtures, and what they keep */
+int kr_cpu_plan_experts(struct kr_cpu_exec *x, struct cn_error *err);
+uint64_t kr_cpu_grouping_bytes(const struct kr_cpu_exec *x);
+void kr_cpu_place_groupings(struct kr_cpu_exec *x);
+void kr_cpu_add_expert_job(struct kr_cpu_exec *x, struct kr_job *j, uint32_t index);
+void kr_cpu_expert_row(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row);
+void kr_cpu_counters(const struct kr_exec *base, struct kr_counters *out);
+/* route.c: a row's choice of experts and their weights. scores: room for a double per expert. */
+void kr_cpu_route(const struct kr_router *r, uint32_t n_experts, const float *logits,
+                  const float *bias, const float *expert_scale, double *scores, float *out);
 /* attention.c */
 int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err);
 void kr_cpu_cut_batch(struct kr_cpu_exec *x);
@@ -208,6 +247,16 @@ void kr_cpu_cut_runs(struct kr_cpu_exec *x);
 uint32_t kr_cpu_recurrent_units(const struct kr_cpu_exec *x, const struct kr_step *s);
 void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t unit);
 
+/* Matrices of equal shape in the op's weight, one after another. */
+static inline uint32_t kr_matrices(const struct kr_plan_op *op)
+{
+    return op->kind == KR_OP_MATMUL ? 1 : op->heads;
+}
+static inline bool kr_is_product(const struct kr_plan_op *op)
+{
+    return op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
+           op->kind == KR_OP_EXPERT_MATMUL;
+}
 static inline uint32_t kr_domain_rows(const struct kr_cpu_exec *x, enum kr_domain domain)
 {
     if (domain == KR_DOM_ROWS) return x->now.n_rows;

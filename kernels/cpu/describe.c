@@ -57,6 +57,12 @@ static void print_step(const struct kr_cpu_exec *x, const struct kr_step *s, str
         return;
     }
     const struct kr_plan_op *op = &x->plan->ops[s->op];
+    if (s->kind == KR_STEP_GROUP) {
+        cn_buf_puts(out, "group rows by expert");
+        print_value(x, out, op->out);
+        cn_buf_puts(out, " (counting sort)\n");
+        return;
+    }
     cn_buf_puts(out, kr_op_names[op->kind]);
     for (int i = 0; i < KR_OP_INPUTS; i++)
         if (op->in[i] >= 0) print_value(x, out, op->in[i]);
@@ -67,9 +73,7 @@ static void print_step(const struct kr_cpu_exec *x, const struct kr_step *s, str
         cn_buf_puts(out, " ->");
         print_value(x, out, op->out);
     }
-    bool product = op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
-                   op->kind == KR_OP_EXPERT_MATMUL;
-    cn_buf_printf(out, " (%s)\n", product ? x->dev->mm.name : x->dev->ops.name);
+    cn_buf_printf(out, " (%s)\n", kr_is_product(op) ? x->dev->mm.name : x->dev->ops.name);
 }
 
 int kr_cpu_describe(const struct kr_exec *base, struct cn_buf *out)

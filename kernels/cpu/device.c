@@ -94,6 +94,7 @@ static const struct kr_device_ops cpu_ops = {
     .parallel = cpu_parallel,
     .prepare = kr_cpu_prepare,
     .exec_free = kr_cpu_exec_free,
+    .counters = kr_cpu_counters,
     .describe = kr_cpu_describe,
     .kv_mem_new = kr_cpu_mem_new,
     .kv_mem_free = kr_cpu_mem_free,

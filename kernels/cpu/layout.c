@@ -14,6 +14,7 @@ struct sched {
     uint32_t *quantized;    /* by value: its quantised slot, 0 = none (slot 0 is a value) */
     uint32_t *written;      /* by KV layer: time of its kv_write */
     uint32_t *attn_at;      /* by level: attention ops there */
+    uint32_t *grouping_of;  /* by value: a route's grouping */
     bool *needed;           /* by op: the output or the pool depends on it */
     uint32_t angles0;       /* slot of rotation 0's angles */
     uint32_t now;           /* last time given, for one op a level */
@@ -85,6 +86,12 @@ static bool is_wide(const struct sched *s, const struct kr_plan_op *op)
     return elementwise && s->p->values[op->out].width >= KR_WIDE_ROW;
 }
 
+/* The first row work that may read rows which other threads made at t. */
+static uint32_t after_meeting(uint32_t t)
+{
+    return t & 1 ? t + 1 : t + 2;
+}
+
 static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
 {
     uint32_t t = 0;
@@ -96,7 +103,12 @@ static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
     case KR_OP_SCAN:
     case KR_OP_DELTA:
     case KR_OP_MATMUL: /* of floats */
+    case KR_OP_HEAD_MATMUL:
+    case KR_OP_EXPERT_MATMUL:
         return even_from(t) + 1;
+    case KR_OP_DISPATCH: /* these read rows of another domain */
+    case KR_OP_COMBINE:
+        return CN_MAX(even_from(t), after_meeting(s->ready[op->in[0]]));
     case KR_OP_ATTENTION:
         t = CN_MAX(even_from(t), s->written[op->kv_layer]) + 1;
         if (s->x->dev->fuse)
@@ -104,13 +116,30 @@ static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
                 t += 2; /* one at a level: they share the memory for partial states */
         return t;
     case KR_OP_TAKE_LOGITS: /* reads rows that other threads made: only after they met */
-        return t & 1 ? t + 1 : t + 2;
+        return after_meeting(t);
     case KR_OP_ROPE:
         t = even_from(t);
         return s->p->values[op->out].domain == KR_DOM_LOGITS ? CN_MAX(t, 2u) : t;
     default:
         return even_from(t);
     }
+}
+
+/* A route is there once its rows are grouped by expert. Its own slot is for scores. */
+static void place_route(struct sched *s, struct kr_step *st, uint32_t t)
+{
+    struct kr_cpu_exec *x = s->x;
+    const struct kr_plan_op *op = &s->p->ops[st->op];
+    uint32_t n_experts = s->p->values[op->in[0]].width, pad = (2 * n_experts + 15) & ~15u;
+    st->slot = x->n_slots++;
+    make(s, st->slot, t, KR_DOM_ROWS, pad, pad);
+    uint32_t at = at_time(s, t + 1), g = x->n_groupings++;
+    add_step(s, KR_STEP_GROUP, at, KR_DOM_ROWS, st->op)->grouping = g;
+    x->groupings[g] = (struct kr_grouping){ .n_experts = n_experts, .value = (uint32_t)op->out,
+                                            .first_level = at / 2 };
+    s->grouping_of[op->out] = g;
+    use(s, (uint32_t)op->out, at);
+    s->ready[op->out] = at;
 }
 
 static void place_op(struct sched *s, uint32_t index)
@@ -120,10 +149,11 @@ static void place_op(struct sched *s, uint32_t index)
     enum kr_domain domain = KR_DOM_ROWS;
     if (op->out >= 0) domain = s->p->values[op->out].domain;
     uint32_t q = 0, t;
-    if (op->kind == KR_OP_MATMUL && kr_type_wants_q8(op->w.type)) {
+    if (kr_is_product(op) && kr_type_wants_q8(op->w.type)) {
         q = quantize(s, (uint32_t)op->in[0]);
-        t = at_time(s, s->ready[q] + 1);
+        t = at_time(s, s->ready[q] + 1); /* the input of experts comes after their grouping */
         use(s, q, t);
+        if (op->in[1] >= 0) use(s, (uint32_t)op->in[1], t);
     } else {
         t = at_time(s, time_of(s, op));
         for (int i = 0; i < KR_OP_INPUTS; i++)
@@ -131,6 +161,7 @@ static void place_op(struct sched *s, uint32_t index)
     }
     struct kr_step *st = add_step(s, KR_STEP_OP, t, domain, index);
     st->slot = q;
+    if (op->in[1] >= 0) st->grouping = s->grouping_of[op->in[1]];
     if (op->kind == KR_OP_ROPE) {
         st->slot = s->angles0 + (uint32_t)op->rope;
         use(s, st->slot, t);
@@ -142,6 +173,7 @@ static void place_op(struct sched *s, uint32_t index)
     bool output = op->out == s->p->output;
     make(s, (uint32_t)op->out, t, domain, pad, output ? width : pad);
     if (output) x->slots[op->out].last = UINT32_MAX;
+    if (op->kind == KR_OP_ROUTE) place_route(s, st, t);
 }
 
 /* Ops that nothing comes of are left out; the pool and the output are what a step is for. */
@@ -241,7 +273,8 @@ static int alloc_tables(struct sched *s)
 {
     struct kr_cpu_exec *x = s->x;
     const struct kr_plan *p = s->p;
-    size_t n_slots = 2 * p->n_values + p->n_ropes, n_steps = 2 * p->n_ops + p->n_ropes;
+    size_t n_slots = 2 * p->n_values + p->n_ropes + p->n_ops;
+    size_t n_steps = 2 * p->n_ops + p->n_ropes;
     if (n_slots + n_steps > UINT32_MAX / 8) return CN_ENOMEM;
     s->max_levels = (uint32_t)(4 * p->n_ops + 4);
     x->slots = cn_calloc(n_slots, sizeof *x->slots);
@@ -254,9 +287,11 @@ static int alloc_tables(struct sched *s)
     s->quantized = cn_calloc(n_slots, sizeof *s->quantized);
     s->written = cn_calloc(p->n_layers, sizeof *s->written);
     s->attn_at = cn_calloc(s->max_levels, sizeof *s->attn_at);
+    s->grouping_of = cn_calloc(p->n_values, sizeof *s->grouping_of);
+    x->groupings = cn_calloc(p->n_ops, sizeof *x->groupings);
     s->needed = cn_calloc(p->n_ops, sizeof *s->needed);
     bool ok = s->needed && x->stages && x->jobs && x->slots && x->row_steps && x->heavy_steps && x->levels && s->ready &&
-              s->quantized && s->written && s->attn_at;
+              s->quantized && s->written && s->attn_at && s->grouping_of && x->groupings;
     return ok ? 0 : CN_ENOMEM;
 }
 
@@ -306,5 +341,6 @@ int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err)
     free(s.written);
     free(s.attn_at);
     free(s.needed);
+    free(s.grouping_of);
     return rc ? cn_fail(err, rc, "out of memory while preparing the plan") : 0;
 }

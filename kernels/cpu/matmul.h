@@ -33,6 +33,8 @@ struct kr_packed {
     void *data;           /* 64-byte aligned, kr_packed_bytes long */
 };
 uint64_t kr_packed_bytes(enum kr_type type, uint32_t rows, uint32_t cols);
+/* Of row groups [g0, g1): a kernel reads them once for some rows. */
+uint64_t kr_group_range_bytes(const struct kr_packed *w, uint32_t g0, uint32_t g1);
 /* Packs row groups [g0, g1) of a tensor (row r's bytes at src + r * row bytes). Any thread. */
 void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g1);
 bool kr_type_wants_q8(enum kr_type type); /* false: float activations */

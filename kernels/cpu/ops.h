@@ -81,6 +81,8 @@ struct kr_cpu_ops {
                        uint32_t n);
     void (*add)(float *y, const float *a, const float *b, uint32_t n);
     void (*scale)(float *y, const float *x, float s, uint32_t n);
+    /* y = the sum over k rows, in order, of each times its weight; w NULL: of each */
+    void (*sum_rows)(float *y, const float *const *x, const float *w, uint32_t k, uint32_t n);
     void (*softcap)(float *y, const float *x, float cap, uint32_t n);
     /* y = act(gate) * up; up NULL: act(gate) */
     void (*glu)(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n);

@@ -52,6 +52,19 @@ static void scale(float *y, const float *x, float s, uint32_t n)
         v_store_n(y + i, v_mul(v_load_n(x + i, lanes), v_set(s)), lanes);
 }
 
+static void sum_rows(float *y, const float *const *x, const float *w, uint32_t k, uint32_t n)
+{
+    V_FOR(i, n) {
+        vf sum = v_load_n(x[0] + i, lanes);
+        if (w) sum = v_mul(sum, v_set(w[0]));
+        for (uint32_t j = 1; j < k; j++) {
+            vf a = v_load_n(x[j] + i, lanes);
+            sum = w ? v_fma(a, v_set(w[j]), sum) : v_add(a, sum);
+        }
+        v_store_n(y + i, sum, lanes);
+    }
+}
+
 static void softcap(float *y, const float *x, float cap, uint32_t n)
 {
     vf c = v_set(cap);

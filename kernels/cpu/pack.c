@@ -53,6 +53,11 @@ uint64_t kr_packed_bytes(enum kr_type type, uint32_t rows, uint32_t cols)
     return groups * kr_group_bytes(kr_layout(type), cols);
 }
 
+uint64_t kr_group_range_bytes(const struct kr_packed *w, uint32_t g0, uint32_t g1)
+{
+    return (uint64_t)(g1 - g0) * kr_group_bytes(kr_layout(w->type), w->cols);
+}
+
 /* One row's 32 quants into the block of its group; lane is the row in the group. The block was
  * zeroed before. */
 static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,

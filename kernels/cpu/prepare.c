@@ -37,12 +37,7 @@ static int check_ops(const struct kr_plan *p, struct cn_error *err)
         const struct kr_plan_op *op = &p->ops[i];
         bool known = true;
         switch (op->kind) {
-        case KR_OP_HEAD_MATMUL:
         case KR_OP_SELECT:
-        case KR_OP_ROUTE:
-        case KR_OP_DISPATCH:
-        case KR_OP_EXPERT_MATMUL:
-        case KR_OP_COMBINE:
             known = false;
             break;
         case KR_OP_ATTENTION:
@@ -89,6 +84,8 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
     if (x->plan->n_states) x->runs = take(mem, &at, rows[0] * sizeof(struct kr_run));
     x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
     x->seq_seen = take(mem, &at, rows[0] * sizeof(uint32_t));
+    x->grouping_mem = take(mem, &at, kr_cpu_grouping_bytes(x));
+    x->touched = take(mem, &at, threads * sizeof *x->touched);
     for (uint32_t i = 0; i < x->n_tilings; i++) {
         x->tilings[i].tiles = take(mem, &at, rows[0] * sizeof(struct kr_tile));
         x->tilings[i].works = take(mem, &at, x->max_works * sizeof(struct kr_work));
@@ -111,6 +108,7 @@ static int alloc_scratch(struct kr_cpu_exec *x, struct cn_error *err)
                        (unsigned long long)x->scratch_bytes);
     x->scratch = mem;
     lay_out_scratch(x, x->scratch);
+    kr_cpu_place_groupings(x);
     x->base.info.scratch_bytes = x->scratch_bytes;
     return 0;
 }
@@ -146,6 +144,7 @@ int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr
     rc = kr_cpu_schedule(x, err);
     if (!rc) rc = kr_cpu_kv_layout(x, err);
     if (!rc) rc = kr_cpu_plan_tilings(x, err);
+    if (!rc) rc = kr_cpu_plan_experts(x, err);
     if (!rc) rc = alloc_scratch(x, err);
     if (!rc && !opts->measure) rc = kr_cpu_load_weights(x, err);
     if (rc) {
@@ -172,6 +171,7 @@ void kr_cpu_exec_free(struct kr_exec *base)
     free(x->slots);
     free(x->attn);
     free(x->tilings);
+    free(x->groupings);
     free(x->kv_layers);
     free(x->kv_groups);
     free(x);

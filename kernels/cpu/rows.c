@@ -154,6 +154,10 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const float *a = NULL, *b = NULL;
     float *y = NULL;
+    if (op->kind == KR_OP_ROUTE || op->kind == KR_OP_DISPATCH || op->kind == KR_OP_COMBINE) {
+        kr_cpu_expert_row(x, s, row);
+        return;
+    }
     if (op->in[0] >= 0 && op->kind != KR_OP_TAKE_LOGITS)
         a = kr_value_row(x, (uint32_t)op->in[0], row);
     if (op->in[1] >= 0) b = kr_value_row(x, (uint32_t)op->in[1], row);

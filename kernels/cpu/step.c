@@ -16,7 +16,7 @@ static void row_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uin
 /* Units are pairs of row groups. */
 static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
-    const struct kr_cpu_exec *x = arg;
+    struct kr_cpu_exec *x = arg;
     const struct kr_step *s = &x->heavy_steps[index];
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_packed *w = &x->packed[s->weight];
@@ -27,6 +27,7 @@ static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     x->dev->mm.matmul(w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
                       x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->bias,
                       kr_slot_mem(x, out), x->slots[out].stride);
+    x->touched[thread].dense += kr_group_range_bytes(w, 2 * lo, CN_MIN(2 * hi, groups));
 }
 
 static void attention_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
@@ -92,6 +93,8 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
         j->fn = matmul_job;
         j->n = ((x->packed[s->weight].rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS + 1) / 2;
         j->chunk = s->chunk;
+    } else if (s->kind == KR_STEP_GROUP || kr_is_product(op)) {
+        kr_cpu_add_expert_job(x, j, index);
     } else {
         j->fn = wide_job;
         j->n = rows * wide_parts(x, s);
@@ -135,6 +138,8 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
     kr_cpu_cut_runs(x);
     kr_pool_run(x->dev->pool, x->stages, make_stages(x), x->jobs, x);
     x->now.batch = NULL;
+    x->steps++;
+    x->rows += b->n_rows;
     *ticket = ++x->ticket;
     return 0;
 }

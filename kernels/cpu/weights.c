@@ -19,33 +19,48 @@ static uint32_t n_groups(const struct kr_packed *w)
     return (w->rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
 }
 
-static uint64_t packed_size(const struct kr_packed *w)
+static uint64_t matrix_size(const struct kr_packed *w)
 {
-    return (kr_packed_bytes(w->type, w->rows, w->cols) + 63) & ~63ull;
+    return kr_packed_bytes(w->type, w->rows, w->cols); /* a multiple of 64 */
 }
 
-static uint32_t rows_of(const struct kr_tensor *t)
+/* Where a packed weight comes from: rows [from, from + w->rows) of each of n matrices. */
+struct source {
+    const struct kr_tensor *t;
+    uint32_t n, from;
+};
+
+static uint64_t packed_size(const struct kr_packed *w, const struct source *s)
 {
-    return t->n_dims > 1 ? (uint32_t)t->ne[1] : 1;
+    return s->n * matrix_size(w);
 }
 
-/* Chunks are in pairs of groups. */
-static uint32_t chunk_of(const struct kr_cpu_exec *x, const struct kr_packed *w)
+static uint32_t rows_of(const struct kr_plan_op *op)
+{
+    if (op->kind == KR_OP_EXPERT_MATMUL) return op->len;
+    return op->w.n_dims > 1 ? (uint32_t)op->w.ne[1] : 1;
+}
+
+/* Chunks are in pairs of groups. With several matrices a chunk is of one of them, all of a matrix's
+ * chunks but the last are alike, and `busy` of them are expected to be used in a step. */
+static void cut_weight(const struct kr_cpu_exec *x, struct kr_step *s, const struct kr_packed *w,
+                       uint32_t busy)
 {
     uint32_t pairs = (n_groups(w) + 1) / 2;
-    uint64_t pair_bytes = packed_size(w) / pairs + 1;
-    uint64_t chunk = pairs / (CHUNKS_A_THREAD * kr_pool_threads(x->dev->pool));
+    uint64_t pair_bytes = matrix_size(w) / pairs + 1;
+    uint64_t chunk = (uint64_t)pairs * busy / (CHUNKS_A_THREAD * kr_pool_threads(x->dev->pool));
     chunk = CN_MIN(chunk, CHUNK_MAX_BYTES / pair_bytes);
     chunk = CN_MAX(chunk, CHUNK_MIN_BYTES / pair_bytes);
-    return (uint32_t)CN_MAX(chunk, 1u);
+    s->chunk = (uint32_t)CN_MIN(CN_MAX(chunk, 1u), pairs);
+    s->parts = (pairs + s->chunk - 1) / s->chunk;
+    if (kr_matrices(&x->plan->ops[s->op]) > 1) s->chunk = (pairs + s->parts - 1) / s->parts;
+    s->parts = (pairs + s->chunk - 1) / s->chunk;
 }
 
 /* Whether w is a matrix or a table rather than a few floats that every row needs. */
 static bool is_packed(const struct kr_plan_op *op)
 {
-    return op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
-           op->kind == KR_OP_EXPERT_MATMUL || op->kind == KR_OP_EMBED ||
-           op->kind == KR_OP_EMBED_POS;
+    return kr_is_product(op) || op->kind == KR_OP_EMBED || op->kind == KR_OP_EMBED_POS;
 }
 
 static uint64_t vector_values(const struct kr_tensor *t)
@@ -66,34 +81,48 @@ static uint64_t step_floats(const struct kr_cpu_exec *x, const struct kr_step *s
     return is_packed(op) ? n : n + padded(vector_values(&op->w));
 }
 
-/* First pass: which tensors are distinct, and how big the copies are. */
-static void find_distinct(struct kr_cpu_exec *x, const struct kr_tensor **from, uint64_t *n_floats)
+/* The packed weight of an op: an earlier op's when they share it. */
+static uint32_t packed_index(struct kr_cpu_exec *x, const struct kr_plan_op *op,
+                             struct source *sources)
 {
+    uint32_t i = 0, rows = rows_of(op), n = kr_matrices(op);
+    while (i < x->n_packed &&
+           !(sources[i].t->data == op->w.data && x->packed[i].type == op->w.type &&
+             x->packed[i].cols == op->w.ne[0] && x->packed[i].rows == rows &&
+             sources[i].n == n && sources[i].from == op->from))
+        i++;
+    if (i < x->n_packed) return i;
+    sources[i] = (struct source){ .t = &op->w, .n = n, .from = op->from };
+    x->packed[i] = (struct kr_packed){ .type = op->w.type, .rows = rows,
+                                       .cols = (uint32_t)op->w.ne[0] };
+    x->base.info.packed_bytes += packed_size(&x->packed[i], &sources[i]);
+    return x->n_packed++;
+}
+
+/* First pass: which tensors are distinct, and how big the copies are. Experts' weights, biases
+ * included, are in info.expert_bytes. */
+static void find_distinct(struct kr_cpu_exec *x, struct source *sources, uint64_t *n_floats)
+{
+    uint64_t expert_floats = 0;
     for (uint32_t i = 0; i < x->n_heavy_steps; i++) {
         struct kr_step *s = &x->heavy_steps[i];
         const struct kr_plan_op *op = &x->plan->ops[s->op];
-        if (op->kind != KR_OP_MATMUL) continue;
-        uint32_t w = 0;
-        while (w < x->n_packed &&
-               !(from[w]->data == op->w.data && x->packed[w].type == op->w.type &&
-                 x->packed[w].cols == op->w.ne[0] && x->packed[w].rows == rows_of(&op->w)))
-            w++;
-        if (w == x->n_packed) {
-            from[w] = &op->w;
-            x->packed[w] = (struct kr_packed){ .type = op->w.type, .rows = rows_of(&op->w),
-                                               .cols = (uint32_t)op->w.ne[0] };
-            x->base.info.packed_bytes += packed_size(&x->packed[w]);
-            x->n_packed++;
+        if (s->kind != KR_STEP_OP) continue;
+        *n_floats += step_floats(x, s);
+        if (!kr_is_product(op)) continue;
+        s->weight = packed_index(x, op, sources);
+        const struct kr_packed *w = &x->packed[s->weight];
+        if (op->kind == KR_OP_EXPERT_MATMUL) {
+            expert_floats += step_floats(x, s);
+            cut_weight(x, s, w, x->plan->n_used);
+        } else {
+            x->base.info.weight_bytes += packed_size(w, &sources[s->weight]);
+            cut_weight(x, s, w, kr_matrices(op));
         }
-        x->base.info.weight_bytes += packed_size(&x->packed[w]);
-        s->weight = w;
-        s->chunk = chunk_of(x, &x->packed[w]);
     }
-    for (uint32_t i = 0; i < x->n_heavy_steps; i++)
-        *n_floats += step_floats(x, &x->heavy_steps[i]);
     for (uint32_t i = 0; i < x->n_row_steps; i++)
         *n_floats += step_floats(x, &x->row_steps[i]);
-    x->base.info.weight_bytes += *n_floats * sizeof(float);
+    x->base.info.weight_bytes += (*n_floats - expert_floats) * sizeof(float);
 }
 
 static const float *copy_vector(const struct kr_tensor *t, float **at)
@@ -131,29 +160,40 @@ static int copy_vectors(struct kr_cpu_exec *x, uint64_t n_floats)
 
 struct pack_job {
     const struct kr_packed *w;
-    const void *src;
+    const struct source *from;
 };
 
+/* Units are pairs of groups, pair by pair and matrix by matrix in it: as they are multiplied. */
 static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     const struct pack_job *j = arg;
-    kr_pack(j->w, j->src, 2 * lo, CN_MIN(2 * hi, n_groups(j->w)));
+    const struct kr_tensor *t = j->from->t;
+    const struct kr_type_info *ti = kr_type_info((uint32_t)t->type);
+    uint64_t row_bytes = t->ne[0] / ti->block_elems * ti->block_bytes;
+    for (uint32_t i = lo; i < hi; i++) {
+        uint32_t matrix = i % j->from->n, pair = i / j->from->n;
+        struct kr_packed w = *j->w;
+        w.data = (uint8_t *)w.data + matrix * matrix_size(&w);
+        kr_pack(&w, (const uint8_t *)t->data +
+                        (matrix * kr_tensor_dim(t, 1) + j->from->from) * row_bytes,
+                2 * pair, CN_MIN(2 * pair + 2, n_groups(&w)));
+    }
 }
 
-static void pack_all(struct kr_cpu_exec *x, const struct kr_tensor *const *from)
+static void pack_all(struct kr_cpu_exec *x, const struct source *sources)
 {
     uint64_t done = 0, total = x->base.info.packed_bytes;
     uint8_t *at = x->weight_mem;
     for (uint32_t i = 0; i < x->n_packed; i++) {
         struct kr_packed *w = &x->packed[i];
         w->data = at;
-        at += packed_size(w);
-        struct pack_job pack = { w, from[i]->data };
-        uint32_t pairs = (n_groups(w) + 1) / 2;
-        struct kr_job job = { .fn = pack_pairs, .n = pairs,
-                              .chunk = pairs / (4 * kr_pool_threads(x->dev->pool)) + 1 };
+        at += packed_size(w, &sources[i]);
+        struct pack_job pack = { w, &sources[i] };
+        uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
+        struct kr_job job = { .fn = pack_pairs, .n = units,
+                              .chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1 };
         kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
-        done += packed_size(w);
+        done += packed_size(w, &sources[i]);
         if (x->opts.progress) x->opts.progress(x->opts.progress_arg, done, total);
     }
 }
@@ -161,7 +201,7 @@ static void pack_all(struct kr_cpu_exec *x, const struct kr_tensor *const *from)
 int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
 {
     uint64_t n_floats = 0;
-    const struct kr_tensor **from = cn_calloc(x->n_heavy_steps, sizeof *from);
+    struct source *from = cn_calloc(x->n_heavy_steps, sizeof *from);
     x->packed = cn_calloc(x->n_heavy_steps, sizeof *x->packed);
     int rc = from && x->packed ? 0 : CN_ENOMEM;
     if (!rc) {

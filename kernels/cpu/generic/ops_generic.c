@@ -35,6 +35,16 @@ static void scale(float *y, const float *x, float s, uint32_t n)
         y[i] = x[i] * s;
 }
 
+static void sum_rows(float *y, const float *const *x, const float *w, uint32_t k, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float sum = w ? x[0][i] * w[0] : x[0][i];
+        for (uint32_t j = 1; j < k; j++)
+            sum += w ? x[j][i] * w[j] : x[j][i];
+        y[i] = sum;
+    }
+}
+
 static void softcap(float *y, const float *x, float cap, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -248,7 +258,7 @@ static void attn_finish(float *y, const float *acc, float max, float sum, const 
 void kr_ops_generic(struct kr_cpu_ops *o)
 {
     *o = (struct kr_cpu_ops){
-        .name = "generic", .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .softcap = softcap,
+        .name = "generic", .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
         .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
         .attn_merge = attn_merge, .attn_finish = attn_finish,
     };
