@@ -1,13 +1,14 @@
 /* attention over one range of keys for AVX2 and AVX-512: included once by each ISA's file.
  *
- * K and V of the range are first made float32 in the thread's scratch, so that f16 and q8_0 take
+ * K and V of the range are first made float32 in the thread's scratch, so that all KV types take
  * the same path and many rows share the work; for few rows f16 is read where it lies, which gives
- * the same numbers. A score is summed over dims in ascending order, a
- * weighted value over keys in ascending order, one fused multiply-add each, whatever else is in the
- * tile; invisible keys take no part (their lanes may hold anything, NaN too). */
+ * the same numbers. A score is summed over dims in ascending order, a weighted value over keys in
+ * ascending order, one fused multiply-add each, whatever else is in the tile; invisible keys take
+ * no part (their lanes may hold anything, NaN too), keys that were not chosen are not loaded. */
 #ifndef KERNELS_CPU_ATTENTION_SIMD_H
 #define KERNELS_CPU_ATTENTION_SIMD_H
 
+#include "kernels/cpu/kv_read.h"
 #include "kernels/cpu/ops_simd.h"
 
 /* Registers: V_PAIRS pairs by V_COLS vectors of accumulators. */
@@ -38,67 +39,125 @@
 
 /* ---- K and V to float32 ------------------------------------------------------------------------ */
 
+/* VL dims from d (a multiple of VL) on of a token's n values that lie together; 0 past them. */
+V_INLINE vf dims_at(enum kr_type type, const uint8_t *values, const uint8_t *scales, uint32_t d,
+                    uint32_t n)
+{
+    if (d + VL > n) {
+        float some[VL] = { 0 };
+        for (uint32_t i = 0; d + i < n; i++)
+            some[i] = kr_kv_value(type, values, scales, d + i);
+        return v_load(some);
+    }
+    if (type == KR_F16) return v_half(values + 2 * (size_t)d);
+    vf s = v_half_all(kr_load_u16(scales + 2 * (d / KR_KV_DIMS)));
+    return v_mul(s, type == KR_Q8_0 ? v_int8(values + d) : v_int4(values + d / 2));
+}
+
+/* VL tokens from tok on, where a dim of all tokens lies together: [k_dim][VL]. */
+V_INLINE void keys_at(const enum kr_type type, const struct kr_attn_tile *t, const uint8_t *keys,
+                      const uint8_t *scales, uint32_t tok, float *dst)
+{
+    size_t bt = t->block_tokens;
+    vf s = v_set(0), low = s, high = s;
+    for (uint32_t d = 0; d < t->k_dim; d++, dst += VL) {
+        if (type != KR_F16 && d % KR_KV_DIMS == 0)
+            s = v_half(scales + 2 * (d / KR_KV_DIMS * bt + tok));
+        if (type == KR_F16) {
+            v_store(dst, v_half(keys + 2 * (d * bt + tok)));
+        } else if (type == KR_Q8_0) {
+            v_store(dst, v_mul(s, v_int8(keys + d * bt + tok)));
+        } else {
+            if (d % 2 == 0) v_int4_pair(keys + d / 2 * bt + tok, &low, &high);
+            v_store(dst, v_mul(s, d % 2 ? high : low));
+        }
+    }
+}
+
+/* The key that has lane i of vector v; lanes past the last listed one repeat it. */
+static uint32_t key_of(const struct kr_attn_tile *t, uint32_t v, uint32_t i)
+{
+    return t->list ? t->list[CN_MIN(v * VL + i, t->n_list - 1)] : v * VL + i;
+}
+
+static void gather_keys(const struct kr_attn_tile *t, uint32_t v, const uint8_t *const *blocks,
+                        float *dst)
+{
+    uint32_t bt = t->block_tokens;
+    for (uint32_t i = 0; i < VL; i++) {
+        uint32_t key = key_of(t, v, i);
+        const uint8_t *b = blocks[key / bt];
+        for (uint32_t d = 0; d < t->k_dim; d++)
+            dst[(size_t)d * VL + i] = kr_kv_key(t->kv_type, b + t->at.k, b + t->at.k_scale, bt,
+                                                key % bt, d);
+    }
+}
+
 /* t->keys as [key / VL][k_dim][VL]: what a product walks through lies in one line after another. */
 static void load_keys(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                       const uint8_t *const *blocks)
 {
     uint32_t bt = t->block_tokens;
     for (uint32_t v = k0 / VL; v * VL < k1; v++) {
-        const uint8_t *b = blocks[v * VL / bt];
-        uint32_t tok = v * VL % bt;
         float *dst = t->keys + (size_t)v * t->k_dim * VL;
-        if (t->kv_type == KR_F16) {
-            const uint8_t *src = b + t->at.k + 2 * tok;
-            for (uint32_t d = 0; d < t->k_dim; d++)
-                v_store(dst + (size_t)d * VL, v_half(src + 2 * (size_t)d * bt));
+        if (t->list) {
+            gather_keys(t, v, blocks, dst);
             continue;
         }
-        const uint8_t *src = b + t->at.k + tok, *scales = b + t->at.k_scale + 2 * tok;
-        vf s = v_set(0);
-        for (uint32_t d = 0; d < t->k_dim; d++) {
-            if (d % 32 == 0) s = v_half(scales + 2 * (size_t)(d / 32) * bt);
-            v_store(dst + (size_t)d * VL, v_mul(s, v_int8(src + (size_t)d * bt)));
-        }
+        const uint8_t *b = blocks[v * VL / bt], *keys = b + t->at.k, *scales = b + t->at.k_scale;
+        uint32_t tok = v * VL % bt;
+        if (t->kv_type == KR_F16)
+            keys_at(KR_F16, t, keys, scales, tok, dst);
+        else if (t->kv_type == KR_Q8_0)
+            keys_at(KR_Q8_0, t, keys, scales, tok, dst);
+        else
+            keys_at(KR_Q4_0, t, keys, scales, tok, dst);
     }
-}
-
-static float half_at(const uint8_t *p)
-{
-    return kr_f16_f32(kr_load_u16(p));
-}
-
-static void load_value_q8(const struct kr_attn_tile *t, float *dst, const uint8_t *src,
-                          const uint8_t *scales)
-{
-    uint32_t d = 0;
-    for (; d + VL <= t->v_dim; d += VL)
-        v_store(dst + d, v_mul(v_set(half_at(scales + 2 * (d / 32))), v_int8(src + d)));
-    for (; d < t->v_dim; d++)
-        dst[d] = half_at(scales + 2 * (d / 32)) * (float)(int8_t)src[d];
 }
 
 /* t->values as [key][acc_stride], zero past v_dim. */
 static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                         const uint8_t *const *blocks)
 {
-    uint32_t bt = t->block_tokens, v_blocks = (t->v_dim + 31) / 32;
+    uint32_t bt = t->block_tokens;
     for (uint32_t k = k0; k < k1; k++) {
-        const uint8_t *b = blocks[k / bt];
-        size_t tok = k % bt;
+        uint32_t key = t->list ? t->list[k] : k;
+        const uint8_t *b = blocks[key / bt];
+        const uint8_t *values = b + t->at.v + kr_kv_bytes(t->kv_type, t->v_dim) * (key % bt);
+        const uint8_t *scales =
+            b + t->at.v_scale + kr_kv_scale_bytes(t->kv_type, t->v_dim) * (key % bt);
         float *dst = t->values + (size_t)k * t->acc_stride;
-        uint32_t d = 0;
-        if (t->kv_type == KR_F16) {
-            const uint8_t *src = b + t->at.v + 2 * tok * t->v_dim;
-            for (; d + VL <= t->v_dim; d += VL)
-                v_store(dst + d, v_half(src + 2 * (size_t)d));
-            for (; d < t->v_dim; d++)
-                dst[d] = half_at(src + 2 * (size_t)d);
-        } else {
-            load_value_q8(t, dst, b + t->at.v + tok * t->v_dim,
-                          b + t->at.v_scale + 2 * tok * v_blocks);
+        for (uint32_t d = 0; d < t->acc_stride; d += VL)
+            v_store(dst + d, dims_at(t->kv_type, values, scales, d, t->v_dim));
+    }
+}
+
+/* Both from a latent layer: a token's values lie together, so that keys are VL tokens transposed. */
+static void load_latent(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
+                        const uint8_t *const *blocks)
+{
+    uint32_t bt = t->block_tokens, end = CN_MAX(t->k_dim, t->acc_stride);
+    for (uint32_t v = k0 / VL; v * VL < k1; v++) {
+        const uint8_t *from[VL], *scales[VL];
+        float *keys = t->keys + (size_t)v * t->k_dim * VL;
+        float *values = t->values + (size_t)v * VL * t->acc_stride;
+        for (uint32_t i = 0; i < VL; i++) {
+            uint32_t key = key_of(t, v, i);
+            const uint8_t *b = blocks[key / bt];
+            from[i] = b + t->at.k + kr_kv_bytes(t->kv_type, t->k_dim) * (key % bt);
+            scales[i] = b + t->at.k_scale + kr_kv_scale_bytes(t->kv_type, t->k_dim) * (key % bt);
         }
-        for (d = t->v_dim; d < t->acc_stride; d++)
-            dst[d] = 0;
+        for (uint32_t d = 0; d < end; d += VL) {
+            vf m[VL];
+            for (uint32_t i = 0; i < VL; i++)
+                m[i] = dims_at(t->kv_type, from[i], scales[i], d, t->k_dim);
+            for (uint32_t i = 0; d < t->acc_stride && i < VL; i++)
+                v_store(values + (size_t)i * t->acc_stride + d, m[i]);
+            if (d >= t->k_dim) continue;
+            v_transpose(m);
+            for (uint32_t i = 0; i < CN_MIN(VL, t->k_dim - d); i++)
+                v_store(keys + (size_t)(d + i) * VL, m[i]);
+        }
     }
 }
 
@@ -298,9 +357,14 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     memset(s.sum, 0, pairs * sizeof *s.sum);
     if (from >= to) return;
     /* Few pairs: reading f16 in place beats writing float32 once and reading it once. */
-    bool direct = pairs <= V_PAIRS && t->kv_type == KR_F16 && t->v_dim == t->acc_stride;
-    if (!direct) load_keys(t, from, to, blocks);
-    if (!direct) load_values(t, from, to, blocks);
+    bool direct = pairs <= V_PAIRS && t->kv_type == KR_F16 && t->v_dim == t->acc_stride &&
+                  !t->latent && !t->list;
+    if (t->latent) {
+        load_latent(t, from, to, blocks);
+    } else if (!direct) {
+        load_keys(t, from, to, blocks);
+        load_values(t, from, to, blocks);
+    }
     scores(t, from, to, direct ? blocks : NULL);
     for (uint32_t i = 0; i < pairs; i++) {
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
@@ -308,6 +372,30 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     }
     for (uint32_t i = 0; i < pairs; i += V_PAIRS)
         values_group(t, direct ? blocks : NULL, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
+}
+
+/* Pieces of heads, so that their scores fit the scratch; heads add up in ascending order. */
+static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
+                         const float *w, float *scores_out)
+{
+    uint32_t k0, k1;
+    kr_attn_visible(t, 0, base, &k0, &k1);
+    if (k0 >= k1) return;
+    load_keys(t, k0, k1, blocks);
+    for (uint32_t h = 0; h < t->heads; h += KR_SELECT_HEADS) {
+        struct kr_attn_tile part = *t;
+        part.heads = CN_MIN(KR_SELECT_HEADS, t->heads - h);
+        part.q = t->q + (size_t)h * t->k_dim;
+        scores(&part, k0, k1, NULL);
+        for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
+            vf sum = h ? v_load(scores_out + v) : v_set(0);
+            for (uint32_t i = 0; i < part.heads; i++) {
+                vf s = v_max(v_set(0), v_load(t->p + (size_t)i * KR_RANGE_KEYS + v)); /* NaN stays */
+                sum = v_fma(v_set(w[h + i]), s, sum);
+            }
+            v_store(scores_out + v, sum);
+        }
+    }
 }
 
 static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
@@ -345,7 +433,7 @@ static void fill_ops(struct kr_cpu_ops *o, const char *name)
     *o = (struct kr_cpu_ops){
         .name = name, .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
         .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
-        .attn_merge = attn_merge, .attn_finish = attn_finish,
+        .attn_merge = attn_merge, .attn_finish = attn_finish, .select_range = select_range,
     };
 }
 

@@ -15,6 +15,7 @@
 
 /* (row, query head) pairs that an attention tile aims at. */
 #define KR_TILE_PAIRS 48u
+#define KR_TILE_GROUP 6u /* that vector code takes at a time */
 #define KR_TILE_ROWS  16u
 /* Elementwise ops on rows this wide are heavy work, cut by columns. */
 #define KR_WIDE_ROW  8192u
@@ -83,6 +84,8 @@ struct kr_touched {
 /* A KV layer's place in its group's block. */
 struct kr_kv_layer {
     uint32_t group, n_heads, k_dim, v_dim;
+    uint32_t v_kept;                           /* V's dims in the block: 0 when it is K's */
+    bool latent;
     uint64_t at;                               /* of head 0, from the block's start */
     struct kr_kv_place head;                   /* offsets of head 0 from `at` */
     uint64_t k_head, ks_head, v_head, vs_head; /* from head to head */
@@ -101,13 +104,14 @@ struct kr_work {
 };
 struct kr_tiling {
     uint32_t group, tile_rows;
-    uint32_t n_kv_heads, pair_floats; /* largest of its ops: KV heads, floats of states per row */
+    uint32_t n_units, row_floats;     /* largest of its ops: units, floats of states per row */
     uint32_t n_tiles, n_works;
     struct kr_tile *tiles;            /* [max_rows] */
     struct kr_work *works;            /* [max_works] */
 };
+/* The query heads of a KV head go to `parts` units of up to `heads` each; select has one unit. */
 struct kr_attn_step {
-    uint32_t op, tiling, heads;       /* query heads per KV head */
+    uint32_t tiling, heads, parts;
 };
 
 /* The rows of a sequence in the step. */
@@ -135,11 +139,11 @@ struct kr_cpu_exec {
     uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
     bool last_kv_heavy;             /* its heavy work matters too: a state is made there */
     uint64_t row_floats[KR_N_DOMAINS]; /* scratch per row of each domain */
-    struct kr_attn_step *attn;      /* by op index; op == UINT32_MAX where it is no attention */
+    struct kr_attn_step *attn;      /* by op index: of attention and select */
     struct kr_tiling *tilings;
     uint32_t n_tilings, max_works;
-    uint32_t max_split;             /* tiles x KV heads below which keys are split; 0 = never */
-    uint32_t max_kv_heads;
+    uint32_t max_split;             /* tiles x units below which keys are split; 0 = never */
+    uint32_t max_units;
     struct kr_grouping *groupings;
     uint32_t n_groupings, n_grouping_places;
     uint8_t *grouping_mem;
@@ -161,9 +165,10 @@ struct kr_cpu_exec {
     uint8_t *attn_mem;              /* attention's, per thread */
     uint64_t attn_bytes;
     uint32_t max_pairs, max_k_dim, max_v_pad; /* what attention's scratch is sized for */
+    uint64_t max_scores;            /* and select's: keys of a row */
     float *parts;
     uint64_t parts_floats;
-    atomic_uint *parts_done;        /* [tile][kv head] */
+    atomic_uint *parts_done;        /* [tile][unit] */
     struct kr_run *runs;            /* [max_rows]; NULL without recurrences */
     uint32_t n_runs, longest_run;
     uint32_t *logit_rows;           /* row of each logit row */
@@ -239,6 +244,15 @@ struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s);
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
                       uint32_t work);
+/* The first of the range's and the next one's blocks, those that a row of the tile sees. */
+void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
+                         uint64_t base, const uint8_t *blocks[2 * KR_RANGE_KEYS / 16]);
+void kr_cpu_tile_sight(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
+                       uint64_t *from, uint64_t *to);
+/* True for the last of a tile's pieces, for one unit. */
+bool kr_cpu_last_piece(struct kr_cpu_exec *x, uint32_t tile, uint32_t unit, uint32_t pieces);
+/* select.c: a piece of work of a select op */
+void kr_cpu_select(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s, uint32_t work);
 uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
 /* recurrent.c: conv, scan, delta (the ops with a state) */
 /* The op's weight in the order that its steps read it: [taps][channels], or as the state lies. */

@@ -1,17 +1,20 @@
 /* kv: the memory of KV blocks, where each layer and head lies in a block, storing and copying.
  *
- * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows. A block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is
- * a key) and V [head][token][v_dim]; q8_0 has its f16 scales after each. A block of the group of
- * states is a sequence's, one op's after the other (recurrent.h says how each lies). */
+ * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows. A
+ * block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is a key)
+ * and V [head][token][v_dim]; quantised types have their f16 scales after each. Latent layers have
+ * K [head][token][k_dim] alone: it is V too, and chosen keys are read one by one. A block of the
+ * group of states is a sequence's, one op's after the other (recurrent.h says how each lies). */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/kv_read.h"
 #include "kernels/half.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#define Q8_DIMS   32u
 #define HUGE_PAGE (2ull << 20)
 
 /* ---- layout ----------------------------------------------------------------------------------- */
@@ -26,19 +29,20 @@ static void place_layer(struct kr_cpu_exec *x, uint32_t i, uint64_t *block_bytes
     const struct kr_plan_layer *p = &x->plan->layers[i];
     struct kr_kv_layer *l = &x->kv_layers[i];
     uint64_t bt = x->opts.block_tokens, heads = p->n_kv_heads;
-    bool q8 = x->opts.kv_type == KR_Q8_0;
-    uint64_t elem = q8 ? 1 : 2;
-    uint64_t k_scales = q8 ? (p->k_dim + Q8_DIMS - 1) / Q8_DIMS * bt * 2 : 0;
-    uint64_t v_scales = q8 ? (p->v_dim + Q8_DIMS - 1) / Q8_DIMS * bt * 2 : 0;
+    uint32_t v_kept = p->latent ? 0 : p->v_dim;
+    enum kr_type type = x->opts.kv_type;
     *l = (struct kr_kv_layer){ .group = p->group, .n_heads = p->n_kv_heads, .k_dim = p->k_dim,
-                               .v_dim = p->v_dim, .at = *block_bytes,
-                               .k_head = p->k_dim * bt * elem, .ks_head = k_scales,
-                               .v_head = p->v_dim * bt * elem, .vs_head = v_scales };
+                               .v_dim = p->v_dim, .v_kept = v_kept, .latent = p->latent,
+                               .at = *block_bytes,
+                               .k_head = kr_kv_bytes(type, p->k_dim) * bt,
+                               .ks_head = kr_kv_scale_bytes(type, p->k_dim) * bt,
+                               .v_head = kr_kv_bytes(type, v_kept) * bt,
+                               .vs_head = kr_kv_scale_bytes(type, v_kept) * bt };
     l->head.k = 0;
     l->head.k_scale = pad64(heads * l->k_head);
-    l->head.v = l->head.k_scale + pad64(heads * k_scales);
+    l->head.v = l->head.k_scale + pad64(heads * l->ks_head);
     l->head.v_scale = l->head.v + pad64(heads * l->v_head);
-    *block_bytes += l->head.v_scale + pad64(heads * v_scales);
+    *block_bytes += l->head.v_scale + pad64(heads * l->vs_head);
 }
 
 int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)
@@ -109,12 +113,26 @@ uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m, u
     return m->data + slab * m->slab_bytes + index * bytes;
 }
 
-/* Copies the first n of bt elements in each of `rows` rows. */
-static void copy_columns(uint8_t *dst, const uint8_t *src, uint64_t rows, uint64_t row_bytes,
-                         uint64_t n_bytes)
+/* Copies the first n of bt tokens' elements in each row of [rows][bt]. */
+static void copy_tokens(uint8_t *dst, const uint8_t *src, uint64_t rows, uint64_t elem, uint64_t bt,
+                        uint64_t n)
 {
     for (uint64_t r = 0; r < rows; r++)
-        memcpy(dst + r * row_bytes, src + r * row_bytes, n_bytes);
+        memcpy(dst + r * bt * elem, src + r * bt * elem, n * elem);
+}
+
+/* K's rows are dims, those of a latent layer, like V's, heads. */
+static void copy_layer(const struct kr_kv_layer *l, enum kr_type type, uint8_t *d, const uint8_t *s,
+                       uint64_t bt, uint64_t n)
+{
+    uint64_t elem = l->latent ? l->k_head / bt : type == KR_F16 ? 2 : 1;
+    uint64_t scale = l->latent ? l->ks_head / bt : 2;
+    copy_tokens(d + l->head.k, s + l->head.k, l->n_heads * (l->k_head / bt / elem), elem, bt, n);
+    if (l->ks_head)
+        copy_tokens(d + l->head.k_scale, s + l->head.k_scale,
+                    l->n_heads * (l->ks_head / bt / scale), scale, bt, n);
+    copy_tokens(d + l->head.v, s + l->head.v, l->n_heads, l->v_head / bt, bt, n);
+    copy_tokens(d + l->head.v_scale, s + l->head.v_scale, l->n_heads, l->vs_head / bt, bt, n);
 }
 
 int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, uint32_t dst,
@@ -122,7 +140,7 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
 {
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     const struct kr_cpu_mem *mem = CN_CONTAINER(m, struct kr_cpu_mem, base);
-    uint64_t bt = x->opts.block_tokens, elem = x->opts.kv_type == KR_Q8_0 ? 1 : 2;
+    uint64_t bt = x->opts.block_tokens;
     if (group >= x->base.info.n_groups) return CN_EINVAL;
     bool whole = x->kv_groups[group].span == KR_SPAN_STATE;
     if (n_tokens > bt && !whole) return CN_EINVAL;
@@ -133,35 +151,40 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
     if (whole) memcpy(d, s, x->kv_groups[group].block_bytes);
     for (uint32_t i = 0; i < x->plan->n_layers; i++) {
         const struct kr_kv_layer *l = &x->kv_layers[i];
-        if (l->group != group) continue;
-        uint64_t k = l->at + l->head.k, ks = l->at + l->head.k_scale;
-        uint64_t v = l->at + l->head.v, vs = l->at + l->head.v_scale;
-        copy_columns(d + k, s + k, (uint64_t)l->n_heads * l->k_dim, bt * elem, n_tokens * elem);
-        copy_columns(d + ks, s + ks, l->n_heads * l->ks_head / (bt * 2), bt * 2, n_tokens * 2ull);
-        copy_columns(d + v, s + v, l->n_heads, l->v_head, l->v_head / bt * n_tokens);
-        if (l->vs_head)
-            copy_columns(d + vs, s + vs, l->n_heads, l->vs_head, l->vs_head / bt * n_tokens);
+        if (l->group == group)
+            copy_layer(l, x->opts.kv_type, d + l->at, s + l->at, bt, n_tokens);
     }
     return 0;
 }
 
 /* ---- storing ---------------------------------------------------------------------------------- */
 
-/* Up to 32 values: scale = max |x| / 127 in f16. A value that is not finite makes the scale NaN,
- * so that it is seen and not stored as a number. */
-static uint16_t quantize_dims(const float *x, uint32_t n, int8_t *q)
+/* The scale of up to 32 values that are `steps` times it at most. A value that is not finite makes
+ * it NaN, so that it is seen and not stored as a number. Gives its inverse, 0 for none. */
+static uint16_t find_scale(const float *x, uint32_t n, enum kr_type type, float *inv)
 {
-    float max = 0;
+    float top = 0;
     bool finite = true;
     for (uint32_t i = 0; i < n; i++) {
-        float a = fabsf(x[i]);
-        finite = finite && a <= 3.4028235e38f;
-        max = a > max ? a : max;
+        finite = finite && fabsf(x[i]) <= FLT_MAX;
+        if (fabsf(x[i]) > fabsf(top)) top = x[i];
     }
-    float inv = max > 1e-36f ? 127.0f / max : 0.0f;
-    for (uint32_t i = 0; i < n; i++)
-        q[i] = finite ? (int8_t)lrintf(x[i] * inv) : 1;
-    return finite ? kr_f32_f16(max / 127.0f) : 0x7e00;
+    float steps = type == KR_Q8_0 ? 127.0f : -8.0f; /* -8 is the one that 4 bits reach */
+    if (type == KR_Q8_0) top = fabsf(top);
+    *inv = finite && fabsf(top) > 1e-36f ? steps / top : 0.0f;
+    return finite ? kr_f32_f16(top / steps) : 0x7e00;
+}
+
+/* Up to 32 values as the pool keeps them, one a byte: int8, or 4 bits from 0 to 15. */
+static uint16_t quantize_dims(const float *x, uint32_t n, enum kr_type type, uint8_t *q)
+{
+    float inv;
+    uint16_t scale = find_scale(x, n, type, &inv);
+    for (uint32_t i = 0; i < n; i++) {
+        float f = inv != 0.0f ? x[i] * inv : 0.0f;
+        q[i] = type == KR_Q8_0 ? (uint8_t)(int8_t)lrintf(f) : (uint8_t)CN_MIN((int)(f + 8.5f), 15);
+    }
+    return scale;
 }
 
 static void put_half(uint8_t *p, uint64_t i, uint16_t h)
@@ -169,36 +192,50 @@ static void put_half(uint8_t *p, uint64_t i, uint16_t h)
     memcpy(p + 2 * i, &h, sizeof h);
 }
 
-static void store_q8(const struct kr_kv_layer *l, uint8_t *head_k, uint8_t *head_ks,
-                     uint8_t *head_v, uint8_t *head_vs, uint32_t tok, uint32_t bt, const float *k,
-                     const float *v)
+/* n values whose place is `step` bytes from dim to dim (q4_0: from pair to pair), their scales
+ * `scale_step` apart. */
+static void store_blocks(enum kr_type type, const float *x, uint32_t n, uint8_t *to, uint64_t step,
+                         uint8_t *scales, uint64_t scale_step)
 {
-    int8_t q[Q8_DIMS];
-    for (uint32_t d = 0; d < l->k_dim; d += Q8_DIMS) {
-        uint32_t n = CN_MIN(Q8_DIMS, l->k_dim - d);
-        put_half(head_ks, (uint64_t)(d / Q8_DIMS) * bt + tok, quantize_dims(k + d, n, q));
-        for (uint32_t i = 0; i < n; i++)
-            head_k[(uint64_t)(d + i) * bt + tok] = (uint8_t)q[i];
-    }
-    uint64_t v_scales = (l->v_dim + Q8_DIMS - 1) / Q8_DIMS;
-    for (uint32_t d = 0; d < l->v_dim; d += Q8_DIMS) {
-        uint32_t n = CN_MIN(Q8_DIMS, l->v_dim - d);
-        put_half(head_vs, tok * v_scales + d / Q8_DIMS, quantize_dims(v + d, n, q));
-        memcpy(head_v + (uint64_t)tok * l->v_dim + d, q, n);
+    uint8_t q[KR_KV_DIMS + 1];
+    for (uint32_t d = 0; d < n; d += KR_KV_DIMS) {
+        uint32_t some = CN_MIN(KR_KV_DIMS, n - d);
+        put_half(scales + d / KR_KV_DIMS * scale_step, 0, quantize_dims(x + d, some, type, q));
+        q[some] = 0;
+        if (type == KR_Q8_0)
+            for (uint32_t i = 0; i < some; i++)
+                to[(d + i) * step] = q[i];
+        else
+            for (uint32_t i = 0; i < some; i += 2)
+                to[(d + i) / 2 * step] = (uint8_t)(q[i] | q[i + 1] << 4);
     }
 }
 
-static void store_f16(const struct kr_cpu_ops *ops, const struct kr_kv_layer *l, uint8_t *head_k,
-                      uint8_t *head_v, uint32_t tok, uint32_t bt, const float *k, const float *v)
+/* Values that lie together: V, and K of latent layers. */
+static void store_values(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
+                         uint8_t *to, uint8_t *scales)
+{
+    if (type == KR_F16)
+        ops->to_f16((uint16_t *)(void *)to, x, n);
+    else
+        store_blocks(type, x, n, to, 1, scales, 2);
+}
+
+/* A dim of all tokens lies together. */
+static void store_key(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
+                      uint8_t *keys, uint8_t *scales, uint32_t bt, uint32_t tok)
 {
     uint16_t h[64];
-    for (uint32_t d = 0; d < l->k_dim; d += 64) {
-        uint32_t n = CN_MIN(64u, l->k_dim - d);
-        ops->to_f16(h, k + d, n);
-        for (uint32_t i = 0; i < n; i++)
-            put_half(head_k, (uint64_t)(d + i) * bt + tok, h[i]);
+    if (type != KR_F16) {
+        store_blocks(type, x, n, keys + tok, bt, scales + 2ull * tok, 2ull * bt);
+        return;
     }
-    ops->to_f16((uint16_t *)(void *)(head_v + (uint64_t)tok * l->v_dim * 2), v, l->v_dim);
+    for (uint32_t d = 0; d < n; d += 64) {
+        uint32_t some = CN_MIN(64u, n - d);
+        ops->to_f16(h, x + d, some);
+        for (uint32_t i = 0; i < some; i++)
+            put_half(keys, (uint64_t)(d + i) * bt + tok, h[i]);
+    }
 }
 
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
@@ -206,16 +243,23 @@ void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, 
 {
     const struct kr_kv_layer *l = &x->kv_layers[layer];
     const struct kr_row *r = &x->now.batch->rows[row];
+    const struct kr_cpu_ops *ops = &x->dev->ops;
+    enum kr_type type = x->opts.kv_type;
     uint32_t bt = x->opts.block_tokens, tok = r->pos[0] % bt;
     uint32_t block = x->now.batch->seqs[r->seq].tables[l->group][r->pos[0] / bt];
     uint8_t *at = kr_cpu_block(x, x->now.mem, l->group, block) + l->at;
     for (uint32_t h = 0; h < l->n_heads; h++) {
-        uint8_t *hk = at + l->head.k + h * l->k_head, *hv = at + l->head.v + h * l->v_head;
-        const float *kh = k + (size_t)h * l->k_dim, *vh = v + (size_t)h * l->v_dim;
-        if (x->opts.kv_type == KR_F16)
-            store_f16(&x->dev->ops, l, hk, hv, tok, bt, kh, vh);
+        uint8_t *keys = at + l->head.k + h * l->k_head;
+        uint8_t *scales = at + l->head.k_scale + h * l->ks_head;
+        const float *from = k + (size_t)h * l->k_dim;
+        if (l->latent)
+            store_values(ops, type, from, l->k_dim, keys + l->k_head / bt * tok,
+                         scales + l->ks_head / bt * tok);
         else
-            store_q8(l, hk, at + l->head.k_scale + h * l->ks_head, hv,
-                     at + l->head.v_scale + h * l->vs_head, tok, bt, kh, vh);
+            store_key(ops, type, from, l->k_dim, keys, scales, bt, tok);
+        if (l->v_kept)
+            store_values(ops, type, v + (size_t)h * l->v_kept, l->v_kept,
+                         at + l->head.v + h * l->v_head + l->v_head / bt * tok,
+                         at + l->head.v_scale + h * l->vs_head + l->vs_head / bt * tok);
     }
 }

@@ -13,7 +13,7 @@ struct sched {
     uint32_t *ready;        /* by slot: the time it is made */
     uint32_t *quantized;    /* by value: its quantised slot, 0 = none (slot 0 is a value) */
     uint32_t *written;      /* by KV layer: time of its kv_write */
-    uint32_t *attn_at;      /* by level: attention ops there */
+    uint32_t *attn_at;      /* by level: attention and select ops there */
     uint32_t *grouping_of;  /* by value: a route's grouping */
     bool *needed;           /* by op: the output or the pool depends on it */
     uint32_t angles0;       /* slot of rotation 0's angles */
@@ -110,6 +110,7 @@ static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
     case KR_OP_COMBINE:
         return CN_MAX(even_from(t), after_meeting(s->ready[op->in[0]]));
     case KR_OP_ATTENTION:
+    case KR_OP_SELECT:
         t = CN_MAX(even_from(t), s->written[op->kv_layer]) + 1;
         if (s->x->dev->fuse)
             while (s->attn_at[t / 2])
@@ -167,7 +168,7 @@ static void place_op(struct sched *s, uint32_t index)
         use(s, st->slot, t);
     }
     if (op->kind == KR_OP_KV_WRITE) s->written[op->kv_layer] = t;
-    if (op->kind == KR_OP_ATTENTION) s->attn_at[t / 2]++;
+    if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) s->attn_at[t / 2]++;
     if (op->out < 0) return;
     uint32_t width = s->p->values[op->out].width, pad = (width + 15) & ~15u;
     bool output = op->out == s->p->output;

@@ -17,6 +17,8 @@
 #define KR_RANGE_KEYS   128u
 #define KR_SUPER_RANGES 4u
 #define KR_SUPER_KEYS   (KR_RANGE_KEYS * KR_SUPER_RANGES)
+/* An indexer's heads are taken so many at a time. */
+#define KR_SELECT_HEADS 48u
 /* Rows of v and of the accumulators are padded to this many floats. */
 #define KR_LANES 16u
 
@@ -27,8 +29,9 @@ struct kr_attn_state {
 };
 
 /* Where one block keeps the K and V of one layer and head: byte offsets from the block's start.
- * K: [k_dim][block_tokens], V: [block_tokens][v_dim], in f16 or int8. q8_0's f16 scales, one per
- * 32 dims: K [ceil(k_dim/32)][block_tokens], V [block_tokens][ceil(v_dim/32)]. */
+ * K: [k_dim][block_tokens], V: [block_tokens][v_dim]; f16 scales, one per 32 dims:
+ * K [ceil(k_dim/32)][block_tokens], V [block_tokens][ceil(v_dim/32)]. q4_0's K is
+ * [ceil(k_dim/2)][block_tokens]. Latent layers keep K as V is kept, and no V. */
 struct kr_kv_place {
     uint64_t k, k_scale, v, v_scale;
 };
@@ -64,7 +67,12 @@ struct kr_attn_tile {
     uint32_t k_dim, v_dim, acc_stride;
     uint32_t block_tokens;
     enum kr_type kv_type;
+    bool latent;           /* V is the first v_dim values of K */
     float softcap;         /* 0 = none */
+    /* One row that sees some keys of the range only: their indices, ascending; NULL: all visible.
+     * Ranges without one are not asked for. */
+    const uint8_t *list;
+    uint32_t n_list;
     struct kr_kv_place at;
     const float *q;        /* [n_rows * heads][k_dim], multiplied by the scale */
     float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
@@ -104,18 +112,28 @@ struct kr_cpu_ops {
     /* y = acc / sum; a sink (NULL: none) is one more term of the sum, e^(*sink - max) */
     void (*attn_finish)(float *y, const float *acc, float max, float sum, const float *sink,
                         uint32_t v_dim);
+    /* An indexer's scores of the keys that the tile's row sees in [base, base + 128), by index:
+     * sum over heads of w[h] * max(0, q[h] . key). Others are undefined; whole vectors of scores
+     * may be written. Needs scratch for KR_SELECT_HEADS pairs. */
+    void (*select_range)(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
+                         const float *w, float *scores);
     struct kr_recurrent_ops recurrent; /* filled by kr_recurrent_*, after kr_ops_* */
 };
 void kr_ops_generic(struct kr_cpu_ops *o);
 void kr_ops_avx2(struct kr_cpu_ops *o);   /* x86-64 builds only; the caller checked CPUID */
 void kr_ops_avx512(struct kr_cpu_ops *o);
 
-/* The visible keys of row r within [base, base + 128), as indices into the range; *k0 >= *k1 when
- * there are none. */
+/* The visible keys of row r within [base, base + 128), as indices into the range or the list;
+ * *k0 >= *k1 when there are none. */
 static inline void kr_attn_visible(const struct kr_attn_tile *t, uint32_t r, uint32_t base,
                                    uint32_t *k0, uint32_t *k1)
 {
     uint64_t from, to;
+    if (t->list) {
+        *k0 = 0;
+        *k1 = t->n_list;
+        return;
+    }
     kr_sight_at(&t->sight, t->pos0 + r, &from, &to);
     *k0 = from > base ? (uint32_t)CN_MIN(from - base, KR_RANGE_KEYS) : 0;
     *k1 = to > base ? (uint32_t)CN_MIN(to - base, KR_RANGE_KEYS) : 0;

@@ -12,8 +12,8 @@ static int check_opts(const struct kr_plan *p, const struct kr_prepare_opts *o,
 {
     if (p->err.code || p->output < 0)
         return cn_fail(err, CN_EINVAL, "the plan was not finished without error");
-    if (o->kv_type != KR_F16 && o->kv_type != KR_Q8_0)
-        return cn_fail(err, CN_EUNSUPP, "the KV type must be f16 or q8_0");
+    if (o->kv_type != KR_F16 && o->kv_type != KR_Q8_0 && o->kv_type != KR_Q4_0)
+        return cn_fail(err, CN_EUNSUPP, "the KV type must be f16, q8_0 or q4_0");
     if (o->block_tokens != 16 && o->block_tokens != 32)
         return cn_fail(err, CN_EINVAL, "KV blocks of %u tokens: 16 or 32 are possible",
                        o->block_tokens);
@@ -27,32 +27,12 @@ static int check_opts(const struct kr_plan *p, const struct kr_prepare_opts *o,
     if (o->max_context > p->n_positions)
         return cn_fail(err, CN_EINVAL, "a context of %llu tokens, the model has %llu positions",
                        (unsigned long long)o->max_context, (unsigned long long)p->n_positions);
-    return 0;
-}
-
-/* What this device has no kernel for must be known before memory is taken. */
-static int check_ops(const struct kr_plan *p, struct cn_error *err)
-{
     for (size_t i = 0; i < p->n_ops; i++) {
         const struct kr_plan_op *op = &p->ops[i];
-        bool known = true;
-        switch (op->kind) {
-        case KR_OP_SELECT:
-            known = false;
-            break;
-        case KR_OP_ATTENTION:
-            known = op->in[1] < 0;
-            break;
-        default:
-            break;
-        }
-        if (!known)
-            return cn_fail(err, CN_EUNSUPP, "the op %s is not supported on this device",
-                           kr_op_names[op->kind]);
+        if (op->kind == KR_OP_SELECT && o->max_context > 32ull * p->values[op->out].width)
+            return cn_fail(err, CN_EINVAL, "a context of %llu tokens, the indexer was made for %llu",
+                           (unsigned long long)o->max_context, 32ull * p->values[op->out].width);
     }
-    for (size_t i = 0; i < p->n_layers; i++)
-        if (p->layers[i].latent || !p->layers[i].v_dim)
-            return cn_fail(err, CN_EUNSUPP, "KV layer %zu is not supported on this device", i);
     return 0;
 }
 
@@ -80,7 +60,7 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
     x->attn_bytes = kr_cpu_attention_bytes(x);
     x->attn_mem = take(mem, &at, x->attn_bytes * threads);
     x->parts = take(mem, &at, x->parts_floats * sizeof(float));
-    x->parts_done = take(mem, &at, (uint64_t)x->max_split * x->max_kv_heads * sizeof(atomic_uint));
+    x->parts_done = take(mem, &at, (uint64_t)x->max_split * x->max_units * sizeof(atomic_uint));
     if (x->plan->n_states) x->runs = take(mem, &at, rows[0] * sizeof(struct kr_run));
     x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
     x->seq_seen = take(mem, &at, rows[0] * sizeof(uint32_t));
@@ -132,7 +112,6 @@ int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr
                    struct kr_exec **out, struct cn_error *err)
 {
     int rc = check_opts(p, opts, err);
-    if (!rc) rc = check_ops(p, err);
     if (rc) return rc;
     struct kr_cpu_exec *x = cn_calloc(1, sizeof *x);
     if (!x) return cn_fail(err, CN_ENOMEM, "out of memory");

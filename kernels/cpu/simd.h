@@ -51,6 +51,7 @@ V_INLINE vf v_half(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+V_INLINE vf v_half_all(uint16_t h) { return _mm512_set1_ps(_cvtsh_ss(h)); }
 V_INLINE void v_to_half(void *p, vf a)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
@@ -58,6 +59,49 @@ V_INLINE void v_to_half(void *p, vf a)
 V_INLINE vf v_int8(const void *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+/* 16 values of 4 bits, two a byte, each less 8. */
+V_INLINE vf v_int4(const void *p)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)p), low = _mm_set1_epi8(15);
+    b = _mm_unpacklo_epi8(_mm_and_si128(b, low), _mm_and_si128(_mm_srli_epi16(b, 4), low));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(b, _mm_set1_epi8(8))));
+}
+/* The halves of 16 bytes, each less 8. */
+V_INLINE void v_int4_pair(const void *p, vf *low, vf *high)
+{
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m512i eight = _mm512_set1_epi32(8);
+    *low = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(b, _mm512_set1_epi32(15)), eight));
+    *high = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(b, 4), eight));
+}
+/* 16 rows of 16 become columns. */
+V_INLINE void v_transpose(vf m[16])
+{
+    vf a[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(m[i], m[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(m[i], m[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            __m512d lo = _mm512_castps_pd(a[i + j]), hi = _mm512_castps_pd(a[i + j + 2]);
+            m[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo, hi));
+            m[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo, hi));
+        }
+    for (int i = 0; i < 4; i++) { /* m[i + 4k]: lanes i, i + 4, .. of rows 4k to 4k + 3 */
+        vf p = _mm512_shuffle_f32x4(m[i], m[i + 4], 0x88);
+        vf q = _mm512_shuffle_f32x4(m[i + 8], m[i + 12], 0x88);
+        vf r = _mm512_shuffle_f32x4(m[i], m[i + 4], 0xdd);
+        vf s = _mm512_shuffle_f32x4(m[i + 8], m[i + 12], 0xdd);
+        a[i] = _mm512_shuffle_f32x4(p, q, 0x88);
+        a[i + 8] = _mm512_shuffle_f32x4(p, q, 0xdd);
+        a[i + 4] = _mm512_shuffle_f32x4(r, s, 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(r, s, 0xdd);
+    }
+    for (int i = 0; i < 16; i++)
+        m[i] = a[i];
 }
 
 #else
@@ -117,6 +161,7 @@ V_INLINE vf v_half(const void *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
+V_INLINE vf v_half_all(uint16_t h) { return _mm256_set1_ps(_cvtsh_ss(h)); }
 V_INLINE void v_to_half(void *p, vf a)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
@@ -124,6 +169,40 @@ V_INLINE void v_to_half(void *p, vf a)
 V_INLINE vf v_int8(const void *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+V_INLINE vf v_int4(const void *p)
+{
+    int32_t word;
+    __builtin_memcpy(&word, p, sizeof word);
+    __m128i b = _mm_cvtsi32_si128(word), low = _mm_set1_epi8(15);
+    b = _mm_unpacklo_epi8(_mm_and_si128(b, low), _mm_and_si128(_mm_srli_epi16(b, 4), low));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(b, _mm_set1_epi8(8))));
+}
+V_INLINE void v_int4_pair(const void *p, vf *low, vf *high)
+{
+    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i eight = _mm256_set1_epi32(8);
+    *low = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(b, _mm256_set1_epi32(15)), eight));
+    *high = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(b, 4), eight));
+}
+V_INLINE void v_transpose(vf m[8])
+{
+    vf a[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(m[i], m[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(m[i], m[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            m[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
+            m[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
+        }
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm256_permute2f128_ps(m[i], m[i + 4], 0x20);
+        a[i + 4] = _mm256_permute2f128_ps(m[i], m[i + 4], 0x31);
+    }
+    for (int i = 0; i < 8; i++)
+        m[i] = a[i];
 }
 
 #endif

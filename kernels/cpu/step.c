@@ -44,6 +44,13 @@ static void recurrent_job(void *arg, uint32_t index, uint32_t thread, uint32_t l
         kr_cpu_recurrent(x, &x->heavy_steps[index], i);
 }
 
+static void select_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    struct kr_cpu_exec *x = arg;
+    for (uint32_t i = lo; i < hi; i++)
+        kr_cpu_select(x, thread, &x->heavy_steps[index], i);
+}
+
 static uint32_t wide_parts(const struct kr_cpu_exec *x, const struct kr_step *s)
 {
     uint32_t width = x->plan->values[x->plan->ops[s->op].out].width;
@@ -83,8 +90,8 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
     if (!rows) return;
     struct kr_job *j = &x->jobs[stage->first_job + stage->n_jobs++];
     *j = (struct kr_job){ .index = index, .chunk = 1 };
-    if (op->kind == KR_OP_ATTENTION) {
-        j->fn = attention_job;
+    if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) {
+        j->fn = op->kind == KR_OP_SELECT ? select_job : attention_job;
         j->n = kr_cpu_attention_works(x, s);
     } else if (op->state >= 0) {
         j->fn = recurrent_job;

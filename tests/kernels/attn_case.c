@@ -100,7 +100,7 @@ static void fill_row(const struct attn_case *c, float *row, uint64_t *seed)
         row[i] = (float)small_int(seed, 3);
     for (uint32_t i = 0; i < at.end - at.ik; i++) {
         row[at.ik + i] = (float)small_int(seed, 2);
-        if (i % 32 == 5) row[at.ik + i] = c->kv_type == KR_Q8_0 ? 127 : -8;
+        if (i % 32 == 0) row[at.ik + i] = c->kv_type == KR_Q8_0 ? 127 : -8;
     }
 }
 

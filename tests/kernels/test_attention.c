@@ -35,8 +35,25 @@ static const struct attn_shape shapes[] = {
      .n = 600},
     {.name = "both, near", .span = KR_SPAN_BOTH, .tokens = 130, .kv_heads = 1, .heads = 4,
      .k_dim = 20, .v_dim = 20, .sinks = true, .n = 700},
+    {.name = "latent", .kv_heads = 1, .heads = 16, .k_dim = 576, .v_dim = 512, .latent = true,
+     .n = 140},
+    {.name = "latent, many heads", .kv_heads = 1, .heads = 128, .k_dim = 24, .v_dim = 16,
+     .latent = true, .n = 530},
+    {.name = "latent, odd", .kv_heads = 2, .heads = 6, .k_dim = 45, .v_dim = 39, .latent = true,
+     .sinks = true, .span = KR_SPAN_WINDOW, .tokens = 140, .n = 300},
+    {.name = "latent, V is K", .kv_heads = 1, .heads = 4, .k_dim = 20, .v_dim = 20, .latent = true,
+     .n = 200},
+    {.name = "chosen, latent", .kv_heads = 1, .heads = 8, .k_dim = 48, .v_dim = 32, .latent = true,
+     .top_k = 24, .sel_heads = 4, .sel_dim = 32, .n = 700},
+    {.name = "chosen, few", .kv_heads = 2, .heads = 4, .k_dim = 24, .v_dim = 24, .top_k = 1,
+     .sel_heads = 1, .sel_dim = 16, .n = 1100},
+    {.name = "chosen, sinks, window", .span = KR_SPAN_WINDOW, .tokens = 200, .kv_heads = 1,
+     .heads = 7, .k_dim = 33, .v_dim = 17, .sinks = true, .top_k = 60, .sel_heads = 101,
+     .sel_dim = 33, .n = 400},
+    {.name = "chosen, all", .kv_heads = 1, .heads = 64, .k_dim = 40, .v_dim = 32, .latent = true,
+     .top_k = 280, .sel_heads = 3, .sel_dim = 64, .n = 300},
 };
-static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0};
+static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
 static const enum kr_isa isas[] = {KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512};
 static const char *const isa_names[] = {"generic", "avx2", "avx512"};
 
@@ -151,7 +168,7 @@ static void test_shapes(void **state)
 static void test_random(void **state)
 {
     uint64_t seed = 77;
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 60; i++) {
         struct attn_shape s = {.name = "random", .span = tiny_rand(&seed) % 4};
         s.tokens = s.span == KR_SPAN_ALL ? 0 : 1 + tiny_rand(&seed) % 300;
         s.kv_heads = 1 + tiny_rand(&seed) % 3;
@@ -160,6 +177,13 @@ static void test_random(void **state)
         s.v_dim = 1 + tiny_rand(&seed) % 90;
         s.sinks = tiny_rand(&seed) % 2;
         s.softcap = tiny_rand(&seed) % 3 ? 0 : 6.0f;
+        s.latent = tiny_rand(&seed) % 3 == 0;
+        if (s.latent) s.v_dim = CN_MIN(s.v_dim, s.k_dim);
+        if (tiny_rand(&seed) % 3 == 0 && s.span != KR_SPAN_BOTH) {
+            s.top_k = 1 + tiny_rand(&seed) % 100;
+            s.sel_heads = 1 + tiny_rand(&seed) % 70;
+            s.sel_dim = 1 + tiny_rand(&seed) % 100;
+        }
         s.n = 1 + tiny_rand(&seed) % 400;
         check_case(&s, kv_types[tiny_rand(&seed) % CN_ARRAY_LEN(kv_types)], seed);
     }

@@ -2,6 +2,7 @@
  * Sums over a row are kept in double; one element at a time, in ascending order. */
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/generic/exp.h"
+#include "kernels/cpu/kv_read.h"
 #include "kernels/half.h"
 
 #include <math.h>
@@ -146,35 +147,26 @@ static void to_f16(uint16_t *y, const float *x, uint32_t n)
 
 /* ---- attention -------------------------------------------------------------------------------- */
 
-static float half_at(const uint8_t *p, size_t i)
-{
-    uint16_t h;
-    memcpy(&h, p + 2 * i, sizeof h);
-    return kr_f16_f32(h);
-}
-
 /* Keys [k0, k1) of the range to t->keys and t->values. */
 static void load_range(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                        const uint8_t *const *blocks)
 {
-    uint32_t bt = t->block_tokens, v_blocks = (t->v_dim + 31) / 32;
+    enum kr_type type = t->kv_type;
+    uint32_t bt = t->block_tokens, v_from = t->latent ? t->k_dim : t->v_dim;
     for (uint32_t k = k0; k < k1; k++) {
-        const uint8_t *b = blocks[k / bt];
-        uint32_t tok = k % bt;
-        for (uint32_t d = 0; d < t->k_dim; d++) {
-            size_t i = (size_t)d * bt + tok;
+        uint32_t key = t->list ? t->list[k] : k, tok = key % bt;
+        const uint8_t *b = blocks[key / bt];
+        const uint8_t *keys = b + t->at.k, *k_scales = b + t->at.k_scale;
+        const uint8_t *values = t->latent ? keys : b + t->at.v;
+        const uint8_t *v_scales = t->latent ? k_scales : b + t->at.v_scale;
+        values += kr_kv_bytes(type, v_from) * tok;
+        v_scales += kr_kv_scale_bytes(type, v_from) * tok;
+        for (uint32_t d = 0; d < t->k_dim; d++)
             t->keys[(size_t)d * KR_RANGE_KEYS + k] =
-                t->kv_type == KR_F16 ? half_at(b + t->at.k, i)
-                                     : half_at(b + t->at.k_scale, (size_t)(d / 32) * bt + tok) *
-                                           (float)(int8_t)b[t->at.k + i];
-        }
-        for (uint32_t d = 0; d < t->v_dim; d++) {
-            size_t i = (size_t)tok * t->v_dim + d;
-            t->values[(size_t)k * t->acc_stride + d] =
-                t->kv_type == KR_F16 ? half_at(b + t->at.v, i)
-                                     : half_at(b + t->at.v_scale, (size_t)tok * v_blocks + d / 32) *
-                                           (float)(int8_t)b[t->at.v + i];
-        }
+                t->latent ? kr_kv_value(type, values, v_scales, d)
+                          : kr_kv_key(type, keys, k_scales, bt, tok, d);
+        for (uint32_t d = 0; d < t->v_dim; d++)
+            t->values[(size_t)k * t->acc_stride + d] = kr_kv_value(type, values, v_scales, d);
     }
 }
 
@@ -225,6 +217,26 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     }
 }
 
+static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
+                         const float *w, float *scores)
+{
+    uint32_t k0, k1, bt = t->block_tokens;
+    kr_attn_visible(t, 0, base, &k0, &k1);
+    for (uint32_t k = k0; k < k1; k++) {
+        const uint8_t *b = blocks[k / bt];
+        float sum = 0;
+        for (uint32_t d = 0; d < t->k_dim; d++)
+            t->keys[d] = kr_kv_key(t->kv_type, b + t->at.k, b + t->at.k_scale, bt, k % bt, d);
+        for (uint32_t h = 0; h < t->heads; h++) {
+            float s = 0;
+            for (uint32_t d = 0; d < t->k_dim; d++)
+                s += t->q[(size_t)h * t->k_dim + d] * t->keys[d];
+            sum += w[h] * (s < 0 ? 0 : s); /* NaN stays */
+        }
+        scores[k] = sum;
+    }
+}
+
 static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
                        uint32_t v_dim, uint32_t acc_stride)
 {
@@ -260,6 +272,6 @@ void kr_ops_generic(struct kr_cpu_ops *o)
     *o = (struct kr_cpu_ops){
         .name = "generic", .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
         .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
-        .attn_merge = attn_merge, .attn_finish = attn_finish,
+        .attn_merge = attn_merge, .attn_finish = attn_finish, .select_range = select_range,
     };
 }
