@@ -182,7 +182,8 @@ struct cn_msg *cn_mailbox_take(struct cn_mailbox *m);
 bool cn_mailbox_wait(struct cn_mailbox *m, uint64_t timeout_ns);
 
 /* ---- metrics (base/metrics.c) ---------------------------------------------------------------
- * Fixed series from metrics.def; updates are relaxed atomics. */
+ * Fixed series from metrics.def, and those of each tenant of the config; updates are relaxed
+ * atomics. */
 enum cn_metric {
 #define COUNTER(id, name, labels, help) CN_M_##id,
 #define GAUGE(id, name, labels, help) CN_M_##id,
@@ -203,19 +204,62 @@ enum cn_histogram {
 #undef HISTOGRAM
     CN_H_COUNT
 };
+#define CN_TENANT_METRICS
+enum cn_tenant_metric {
+#define COUNTER(id, name, labels, help) CN_TM_##id,
+#define GAUGE(id, name, labels, help) CN_TM_##id,
+#define HISTOGRAM(id, name, help, buckets)
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+    CN_TM_COUNT
+};
+enum cn_tenant_histogram {
+#define COUNTER(id, name, labels, help)
+#define GAUGE(id, name, labels, help)
+#define HISTOGRAM(id, name, help, buckets) CN_TH_##id,
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+    CN_TH_COUNT
+};
+#undef CN_TENANT_METRICS
 #define CN_HIST_MAX_BUCKETS 24
+struct cn_hist {
+    _Atomic uint64_t bucket[CN_HIST_MAX_BUCKETS + 1]; /* the last one is +Inf */
+    _Atomic uint64_t sum_ns;
+};
+struct cn_tenant_series {
+    const char *name;
+    _Atomic uint64_t value[CN_TM_COUNT];
+    struct cn_hist hist[CN_TH_COUNT];
+};
 struct cn_metrics {
     _Atomic uint64_t value[CN_M_COUNT]; /* gauges hold the bits of a double */
-    struct {
-        _Atomic uint64_t bucket[CN_HIST_MAX_BUCKETS + 1]; /* the last one is +Inf */
-        _Atomic uint64_t sum_ns;
-    } hist[CN_H_COUNT];
+    struct cn_hist hist[CN_H_COUNT];
+    struct cn_tenant_series *tenants;   /* NULL: none are kept */
+    size_t n_tenants;
 };
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* counters */
 void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value); /* gauges */
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id);
 void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
-/* Prometheus text format 0.0.4. */
+/* Makes the series of n tenants, before any thread uses m; cn_metrics_fini frees them. names[i]
+ * (borrowed) must outlive them. A tenant that has no series is ignored below. */
+int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n);
+void cn_metrics_fini(struct cn_metrics *m);
+void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n);
+void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value);
+void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
+                       uint64_t ns);
+/* Prometheus text format 0.0.4: the fixed series; those of one tenant, or of all with CN_ALL_TENANTS.
+ * Of all, the first CN_TENANTS_SHOWN have their own, the others are summed as tenant="(other)": a
+ * page has a bounded number of lines. */
+#define CN_TENANTS_SHOWN 100
+#define CN_ALL_TENANTS   SIZE_MAX
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out);
+int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct cn_buf *out);
 
 #endif

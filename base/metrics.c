@@ -4,6 +4,7 @@
 #include "base/base.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct bound {
@@ -57,10 +58,44 @@ static const struct histogram all_hists[CN_H_COUNT] = {
 #undef HISTOGRAM
 };
 
+#define CN_TENANT_METRICS
+static const struct series tenant_series[CN_TM_COUNT] = {
+#define COUNTER(id, name, labels, help) [CN_TM_##id] = {name, labels, help, false},
+#define GAUGE(id, name, labels, help)   [CN_TM_##id] = {name, labels, help, true},
+#define HISTOGRAM(id, name, help, buckets)
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+};
+static const struct histogram tenant_hists[CN_TH_COUNT] = {
+#define COUNTER(id, name, labels, help)
+#define GAUGE(id, name, labels, help)
+#define HISTOGRAM(id, name, help, buckets)                                                         \
+    [CN_TH_##id] = {name, help, buckets, CN_ARRAY_LEN(buckets)},
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+#undef HISTOGRAM
+};
+#undef CN_TENANT_METRICS
+
+static uint64_t load(const _Atomic uint64_t *v)
+{
+    return atomic_load_explicit(v, memory_order_relaxed);
+}
+
+static void add(_Atomic uint64_t *v, uint64_t n)
+{
+    atomic_fetch_add_explicit(v, n, memory_order_relaxed);
+}
+
+/* ---- updates ---------------------------------------------------------------------------------- */
+
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n)
 {
     cn_assert(!all_series[id].gauge);
-    atomic_fetch_add_explicit(&m->value[id], n, memory_order_relaxed);
+    add(&m->value[id], n);
 }
 
 void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value)
@@ -74,7 +109,7 @@ void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value)
 
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id)
 {
-    uint64_t bits = atomic_load_explicit(&m->value[id], memory_order_relaxed);
+    uint64_t bits = load(&m->value[id]);
     double value;
 
     if (!all_series[id].gauge) return (double)bits;
@@ -82,17 +117,57 @@ double cn_metric_get(const struct cn_metrics *m, enum cn_metric id)
     return value;
 }
 
-void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns)
+static void observe(const struct histogram *h, struct cn_hist *hist, uint64_t ns)
 {
-    const struct histogram *h = &all_hists[id];
     size_t i = 0;
 
     while (i < h->count && ns > h->bounds[i].ns)
         i++;
-    atomic_fetch_add_explicit(&m->hist[id].bucket[i == h->count ? CN_HIST_MAX_BUCKETS : i], 1,
-                              memory_order_relaxed);
-    atomic_fetch_add_explicit(&m->hist[id].sum_ns, ns, memory_order_relaxed);
+    add(&hist->bucket[i == h->count ? CN_HIST_MAX_BUCKETS : i], 1);
+    add(&hist->sum_ns, ns);
 }
+
+void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns)
+{
+    observe(&all_hists[id], &m->hist[id], ns);
+}
+
+int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n)
+{
+    m->tenants = cn_calloc(n, sizeof *m->tenants);
+    if (!m->tenants) return CN_ENOMEM;
+    m->n_tenants = n;
+    for (size_t i = 0; i < n; i++)
+        m->tenants[i].name = names[i];
+    return CN_OK;
+}
+
+void cn_metrics_fini(struct cn_metrics *m)
+{
+    free(m->tenants);
+    m->tenants = NULL;
+    m->n_tenants = 0;
+}
+
+void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n)
+{
+    cn_assert(!tenant_series[id].gauge);
+    if (tenant < m->n_tenants) add(&m->tenants[tenant].value[id], n);
+}
+
+void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value)
+{
+    cn_assert(tenant_series[id].gauge);
+    if (tenant < m->n_tenants)
+        atomic_store_explicit(&m->tenants[tenant].value[id], value, memory_order_relaxed);
+}
+
+void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id, uint64_t ns)
+{
+    if (tenant < m->n_tenants) observe(&tenant_hists[id], &m->tenants[tenant].hist[id], ns);
+}
+
+/* ---- the page --------------------------------------------------------------------------------- */
 
 static void put_head(struct cn_buf *out, const char *name, const char *help, const char *type)
 {
@@ -108,24 +183,31 @@ static void put_series(const struct cn_metrics *m, enum cn_metric id, struct cn_
     if (s->gauge)
         cn_buf_printf(out, " %.15g\n", cn_metric_get(m, id));
     else
-        cn_buf_printf(out, " %" PRIu64 "\n",
-                      atomic_load_explicit(&m->value[id], memory_order_relaxed));
+        cn_buf_printf(out, " %" PRIu64 "\n", load(&m->value[id]));
 }
 
-static void put_hist(const struct cn_metrics *m, enum cn_histogram id, struct cn_buf *out)
+/* label: `tenant="name"`, or empty. */
+static void put_hist(const struct histogram *h, const struct cn_hist *hist, const char *label,
+                     struct cn_buf *out)
 {
-    const struct histogram *h = &all_hists[id];
-    uint64_t sum_ns = atomic_load_explicit(&m->hist[id].sum_ns, memory_order_relaxed), seen = 0;
+    uint64_t sum_ns = load(&hist->sum_ns), seen = 0;
+    const char *comma = *label ? "," : "", *open = *label ? "{" : "", *close = *label ? "}" : "";
 
-    put_head(out, h->name, h->help, "histogram");
     for (size_t i = 0; i < h->count; i++) {
-        seen += atomic_load_explicit(&m->hist[id].bucket[i], memory_order_relaxed);
-        cn_buf_printf(out, "%s_bucket{le=\"%s\"} %" PRIu64 "\n", h->name, h->bounds[i].text, seen);
+        seen += load(&hist->bucket[i]);
+        cn_buf_printf(out, "%s_bucket{%s%sle=\"%s\"} %" PRIu64 "\n", h->name, label, comma,
+                      h->bounds[i].text, seen);
     }
-    seen += atomic_load_explicit(&m->hist[id].bucket[CN_HIST_MAX_BUCKETS], memory_order_relaxed);
-    cn_buf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", h->name, seen);
-    cn_buf_printf(out, "%s_sum %" PRIu64 ".%09" PRIu64 "\n%s_count %" PRIu64 "\n", h->name,
-                  sum_ns / 1000000000u, sum_ns % 1000000000u, h->name, seen);
+    seen += load(&hist->bucket[CN_HIST_MAX_BUCKETS]);
+    cn_buf_printf(out, "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n", h->name, label, comma, seen);
+    cn_buf_printf(out, "%s_sum%s%s%s %" PRIu64 ".%09" PRIu64 "\n", h->name, open, label, close,
+                  sum_ns / 1000000000u, sum_ns % 1000000000u);
+    cn_buf_printf(out, "%s_count%s%s%s %" PRIu64 "\n", h->name, open, label, close, seen);
+}
+
+static int rendered(const struct cn_buf *out)
+{
+    return out->failed ? (out->max ? CN_ELIMIT : CN_ENOMEM) : CN_OK;
 }
 
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
@@ -139,7 +221,107 @@ int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
         last = s->name;
         put_series(m, (enum cn_metric)i, out);
     }
-    for (int i = 0; i < CN_H_COUNT; i++)
-        put_hist(m, (enum cn_histogram)i, out);
-    return out->failed ? (out->max ? CN_ELIMIT : CN_ENOMEM) : CN_OK;
+    for (int i = 0; i < CN_H_COUNT; i++) {
+        put_head(out, all_hists[i].name, all_hists[i].help, "histogram");
+        put_hist(&all_hists[i], &m->hist[i], "", out);
+    }
+    return rendered(out);
+}
+
+/* ---- tenants ---------------------------------------------------------------------------------- */
+
+/* `tenant="name"`, what the format asks to escape escaped. */
+static void put_label(struct cn_buf *out, const char *name)
+{
+    cn_buf_puts(out, "tenant=\"");
+    for (; *name; name++) {
+        if (*name == '"' || *name == '\\') cn_buf_putc(out, '\\');
+        if (*name == '\n')
+            cn_buf_puts(out, "\\n");
+        else
+            cn_buf_putc(out, *name);
+    }
+    cn_buf_putc(out, '"');
+}
+
+/* The sum of several tenants' series. */
+static void sum_up(const struct cn_tenant_series *all, size_t n, struct cn_tenant_series *out)
+{
+    for (size_t t = 0; t < n; t++) {
+        for (int i = 0; i < CN_TM_COUNT; i++)
+            add(&out->value[i], load(&all[t].value[i]));
+        for (int i = 0; i < CN_TH_COUNT; i++) {
+            for (size_t b = 0; b <= CN_HIST_MAX_BUCKETS; b++)
+                add(&out->hist[i].bucket[b], load(&all[t].hist[i].bucket[b]));
+            add(&out->hist[i].sum_ns, load(&all[t].hist[i].sum_ns));
+        }
+    }
+}
+
+/* A family of the page: all its lines stand together. */
+static void put_tenant_series(int id, const struct cn_tenant_series *t, const char *label,
+                              struct cn_buf *out)
+{
+    const struct series *s = &tenant_series[id];
+
+    cn_buf_printf(out, "%s{%s%s%s} %" PRIu64 "\n", s->name, label, s->labels[0] ? "," : "",
+                  s->labels, load(&t->value[id]));
+}
+
+/* labels[i] belongs to tenants[i]. */
+static void put_tenants(const struct cn_tenant_series *const *tenants, const char *const *labels,
+                        size_t n, struct cn_buf *out)
+{
+    const char *last = "";
+
+    for (int i = 0; i < CN_TM_COUNT;) {
+        const struct series *s = &tenant_series[i];
+        int end = i;
+
+        put_head(out, s->name, s->help, s->gauge ? "gauge" : "counter");
+        for (last = s->name; end < CN_TM_COUNT && !strcmp(tenant_series[end].name, last); end++) {
+        }
+        for (size_t t = 0; t < n; t++)
+            for (int k = i; k < end; k++)
+                put_tenant_series(k, tenants[t], labels[t], out);
+        i = end;
+    }
+    for (int i = 0; i < CN_TH_COUNT; i++) {
+        put_head(out, tenant_hists[i].name, tenant_hists[i].help, "histogram");
+        for (size_t t = 0; t < n; t++)
+            put_hist(&tenant_hists[i], &tenants[t]->hist[i], labels[t], out);
+    }
+}
+
+int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct cn_buf *out)
+{
+    size_t first = tenant == CN_ALL_TENANTS ? 0 : tenant;
+    size_t n = tenant == CN_ALL_TENANTS ? CN_MIN(m->n_tenants, (size_t)CN_TENANTS_SHOWN) : 1;
+    const struct cn_tenant_series *shown[CN_TENANTS_SHOWN + 1];
+    const char *labels[CN_TENANTS_SHOWN + 1];
+    size_t at[CN_TENANTS_SHOWN + 1];
+    struct cn_tenant_series other = {.name = "(other)"};
+    struct cn_buf text;
+
+    if (first >= m->n_tenants) return rendered(out);
+    cn_buf_init(&text, 0);
+    for (size_t i = 0; i < n; i++)
+        shown[i] = &m->tenants[first + i];
+    if (tenant == CN_ALL_TENANTS && n < m->n_tenants) {
+        sum_up(m->tenants + n, m->n_tenants - n, &other);
+        shown[n++] = &other;
+    }
+    for (size_t i = 0; i < n; i++) {
+        at[i] = text.len;
+        put_label(&text, shown[i]->name);
+        cn_buf_putc(&text, '\0');
+    }
+    for (size_t i = 0; !text.failed && i < n; i++)
+        labels[i] = text.data + at[i];
+    if (text.failed)
+        out->failed = true;
+    else
+        put_tenants(shown, labels, n, out);
+    cn_buf_fini(&text);
+    return rendered(out);
 }

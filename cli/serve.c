@@ -30,15 +30,34 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     srv_notify("EXTEND_TIMEOUT_USEC=30000000");
 }
 
+/* The series of each tenant, under its name. */
+static int make_metrics(const struct cfg *cfg, struct cn_metrics **out, struct cn_error *err)
+{
+    struct cn_metrics *m = cn_calloc(1, sizeof *m);
+    const char **names = cn_calloc(cfg->n_tenants, sizeof *names);
+    int rc = m && names ? 0 : CN_ENOMEM;
+
+    for (size_t i = 0; !rc && i < cfg->n_tenants; i++)
+        names[i] = cfg->tenants[i].name;
+    if (!rc) rc = cn_metrics_tenants(m, names, cfg->n_tenants);
+    free(names);
+    if (rc) {
+        free(m);
+        return cn_fail(err, rc, "out of memory");
+    }
+    *out = m;
+    return 0;
+}
+
 static int serve(const struct cfg *cfg, const char *name)
 {
     struct cn_error err = {0};
-    struct cn_metrics *metrics = cn_calloc(1, sizeof *metrics);
+    struct cn_metrics *metrics = NULL;
     struct cli_progress progress;
     struct srv *s = NULL;
     struct rt *rt = NULL;
     char *path = NULL, *model = NULL;
-    int rc = metrics ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory");
+    int rc = make_metrics(cfg, &metrics, &err);
 
     if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
     struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
@@ -60,6 +79,7 @@ static int serve(const struct cfg *cfg, const char *name)
     srv_free(s);
     free(path);
     free(model);
+    if (metrics) cn_metrics_fini(metrics);
     free(metrics);
     return rc ? 1 : 0;
 }

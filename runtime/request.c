@@ -158,8 +158,12 @@ static bool ends_choice(const struct rt_req *req, uint32_t id)
 static void observe_token(struct rt_req *req, struct rt_choice *c)
 {
     uint64_t now = cn_now_ns();
-    if (c->last_token_ns) cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
+    if (c->last_token_ns) {
+        cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
+        cn_tenant_observe(req->rt->metrics, req->q.tenant, CN_TH_itl, now - c->last_token_ns);
+    }
     c->last_token_ns = now;
+    rt_tenant_changed(req->rt, req->q.tenant);
 }
 
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
@@ -223,13 +227,22 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     post(req, e);
 }
 
-static void observe_end(struct rt *r, const struct sch_usage *u)
+static void observe_end(struct rt *r, uint32_t tenant, int code, const struct sch_usage *u)
 {
-    if (u->first_step_ns) cn_metric_observe(r->metrics, CN_H_queue, u->first_step_ns - u->submitted_ns);
+    struct cn_metrics *m = r->metrics;
+    cn_tenant_add(m, tenant,
+                  !code                 ? CN_TM_ok
+                  : code == CN_ECANCELLED ? CN_TM_cancelled
+                                          : CN_TM_error, 1);
+    rt_tenant_changed(r, tenant);
+    if (!u->first_step_ns) return;
+    cn_metric_observe(m, CN_H_queue, u->first_step_ns - u->submitted_ns);
+    cn_tenant_observe(m, tenant, CN_TH_queue, u->first_step_ns - u->submitted_ns);
     if (!u->first_token_ns) return;
-    cn_metric_observe(r->metrics, CN_H_ttft, u->first_token_ns - u->submitted_ns);
-    cn_metric_observe(r->metrics, CN_H_prefill, u->first_token_ns - u->first_step_ns);
-    cn_metric_observe(r->metrics, CN_H_decode, u->ended_ns - u->first_token_ns);
+    cn_metric_observe(m, CN_H_ttft, u->first_token_ns - u->submitted_ns);
+    cn_tenant_observe(m, tenant, CN_TH_ttft, u->first_token_ns - u->submitted_ns);
+    cn_metric_observe(m, CN_H_prefill, u->first_token_ns - u->first_step_ns);
+    cn_metric_observe(m, CN_H_decode, u->ended_ns - u->first_token_ns);
 }
 
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
@@ -240,7 +253,7 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     rt_forget(r, req);
     if (req->error) code = req->error;
     else if (r->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
-    observe_end(r, usage);
+    observe_end(r, req->q.tenant, code, usage);
     /* The END event was set aside when the request was made, so it cannot fail. */
     struct rt_event *e = req->end;
     req->end = NULL;

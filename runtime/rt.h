@@ -98,6 +98,25 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
                    uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
                    struct rt_memory_plan *out, struct cn_error *err);
 
+/* ---- what each tenant's series are told (tenant.c) ------------------------------------------------- */
+
+/* What was last told. The engine thread owns it. */
+struct rt_tenants {
+    struct rt_tenant {
+        uint64_t computed, cached, generated;
+        bool changed;
+    } *v;                        /* [n] */
+    uint32_t *changed;           /* those that are */
+    uint32_t n, n_changed, next;
+};
+int rt_tenants_init(struct rt_tenants *t, uint32_t n);
+void rt_tenants_fini(struct rt_tenants *t);
+/* Something of this tenant's was accepted, gave a token or ended. */
+void rt_tenant_changed(struct rt *r, uint32_t tenant);
+/* After an iteration: tells of those that changed, and of a few more in turn, so that what has no
+ * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
+void rt_tenants_tell(struct rt *r);
+
 /* ---- the engine thread (runtime.c) ------------------------------------------------------------------ */
 
 struct rt_cmd;
@@ -119,6 +138,7 @@ struct rt {
     size_t table_size, n_live;
     struct sch_stats last_stats;
     uint64_t last_evictions;
+    struct rt_tenants tenants;
     bool stopping;
     uint64_t checked_ns;         /* when the model's file was last looked at */
     /* shared */
@@ -134,5 +154,6 @@ struct rt {
 
 /* Takes a live request out of the table. */
 void rt_forget(struct rt *r, struct rt_req *req);
+
 
 #endif

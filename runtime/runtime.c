@@ -78,6 +78,7 @@ static void refuse(struct rt *r, struct rt_req *req, int code, const struct cn_e
     memcpy(e->param, err->param, sizeof e->param);
     memcpy(e->message, err->message, sizeof e->message);
     cn_metric_add(r->metrics, CN_M_requests_refused, 1);
+    cn_tenant_add(r->metrics, req->q.tenant, CN_TM_refused, 1);
     cn_mailbox_post(req->q.reply, &e->msg);
     rt_req_free(req, false);
     atomic_fetch_sub(&r->in_flight, 1);
@@ -111,6 +112,8 @@ static void submit(struct rt *r, struct rt_req *req)
         return;
     }
     remember(r, req);
+    rt_tenant_changed(r, q->tenant);
+    cn_tenant_add(r->metrics, q->tenant, CN_TM_prompt_tokens, q->n_prompt);
     cn_mailbox_post(q->reply, &accepted->msg);
 }
 
@@ -190,6 +193,7 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);
     cn_metric_add(m, CN_M_evictions, kv.evictions - r->last_evictions);
     r->last_evictions = kv.evictions;
+    rt_tenants_tell(r);
     atomic_store(&r->retry_after_s, sch_retry_after_s(r->sch));
     *l = s;
 }
@@ -451,6 +455,7 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
     struct kv_stats kv;
     kv_pool_stats(r->pool, &kv);
     rc = set_tenants(r, kv.n_slabs * kv.slab_bytes);
+    if (!rc) rc = rt_tenants_init(&r->tenants, (uint32_t)cfg->n_tenants);
     return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
 }
 
@@ -472,7 +477,8 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     if (!rc) rc = make_pool(r, err);
     if (!rc) rc = make_scheduler(r, err);
     if (!rc) {
-        rt_watch_init(&r->watch, eng_model_info(r->model)->exec->weight_bytes, cn_now_ns());
+        const struct kr_exec_info *x = eng_model_info(r->model)->exec;
+        rt_watch_init(&r->watch, x->weight_bytes + x->expert_bytes * x->n_experts, cn_now_ns());
         if (pthread_create(&r->thread, NULL, engine_main, r))
             rc = cn_fail(err, CN_ENOMEM, "the engine thread cannot be started");
         else
@@ -498,6 +504,7 @@ void rt_free(struct rt *r)
     }
     sch_free(r->sch);
     rt_stepper_fini(&r->stepper);
+    rt_tenants_fini(&r->tenants);
     kv_pool_free(r->pool);
     kr_kv_mem_free(r->kv_mem);
     eng_model_unref(r->model);

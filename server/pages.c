@@ -106,7 +106,11 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
     struct cn_buf b;
 
     cn_buf_init(&b, 0);
-    if (cn_metrics_render(s->metrics, &b)) b.failed = true;
+    /* A key sees the sums and its own tenant; others' names only where the config says so. */
+    bool all = !cfg_has_keys(s->cfg) || s->cfg->tenants[c->tenant].metrics == CFG_METRICS_ALL;
+    if (cn_metrics_render(s->metrics, &b) ||
+        cn_metrics_render_tenants(s->metrics, all ? CN_ALL_TENANTS : c->tenant, &b))
+        b.failed = true;
     answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

@@ -225,6 +225,14 @@ static void start_job(struct srv_req *q)
     srv_text_push(q->srv->pool, &q->call->job);
 }
 
+/* A request that never reached the engine; those that did are counted there. */
+static void count_refused(struct srv *s, enum srv_op op, uint32_t tenant)
+{
+    if (op != SRV_OP_CHAT && op != SRV_OP_TEXT) return;
+    cn_metric_add(s->metrics, CN_M_requests_refused, 1);
+    cn_tenant_add(s->metrics, tenant, CN_TM_refused, 1);
+}
+
 void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t tenant)
 {
     struct cn_error err = {0};
@@ -233,11 +241,13 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 
     if (read_deadline(srv_conn_header(c, SRV_H_deadline_ms), &deadline_ms, &err) ||
         check_tenant(s, tenant, &err)) {
+        count_refused(s, op, tenant);
         srv_conn_error(c, &err, NULL);
         return;
     }
     q = req_new(s, c, tenant);
     if (!q) {
+        count_refused(s, op, tenant);
         srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
         return;
     }
@@ -249,6 +259,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     }
     if (!rc && (rc = slot_take(s, q, 0, &q->job_slot))) err.code = rc;
     if (rc) {
+        count_refused(s, op, tenant);
         fail_answer(q, &err);
         release(q);
         return;
@@ -280,6 +291,7 @@ static void submit_done(struct srv_req *q)
     if (q->cancelled) {
         cancel_subs(q); /* what was submitted after the first cancel */
     } else if (c->err.code) {
+        count_refused(q->srv, c->op, q->tenant);
         name_prompt(q, &c->err);
         fail_answer(q, &c->err);
     }
@@ -355,6 +367,7 @@ static void job_done(struct srv_req *q)
         return;
     }
     if (q->call->err.code) {
+        count_refused(s, q->call->op, q->tenant);
         fail_answer(q, &q->call->err);
     } else if (q->call->op == SRV_OP_CHAT || q->call->op == SRV_OP_TEXT) {
         submit(q);

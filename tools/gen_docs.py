@@ -53,6 +53,15 @@ from a client.
 
 """
 
+TENANT_METRICS_HEAD = """
+## Of each tenant
+
+These have the label `tenant`, the name in the config. A key shows its own tenant's alone; one of a
+tenant with `metrics: all`, or a server without keys, those of all. Of all, the first 100 tenants have
+their own lines and the others are summed as `tenant="(other)"`, so that a page stays bounded.
+
+"""
+
 
 def calls(text, names):
     """Yields (macro, arguments) for each line `MACRO(...)`; bare words become strings."""
@@ -97,7 +106,7 @@ def config_page(text):
     return out
 
 
-def metrics_page(text):
+def metrics_table(text):
     families = {}
     for macro, args in calls(text, {"COUNTER", "GAUGE", "HISTOGRAM"}):
         if macro == "HISTOGRAM":
@@ -108,10 +117,15 @@ def metrics_page(text):
         family = families.setdefault(name, (macro.lower(), what, []))
         if labels:
             family[2].append(f"`{labels}`")
-    out = METRICS_HEAD + "| name | type | labels | meaning |\n|---|---|---|---|\n"
+    out = "| name | type | labels | meaning |\n|---|---|---|---|\n"
     for name, (kind, what, labels) in families.items():
         out += f"| `{name}` | {kind} | {', '.join(labels)} | {cell(what)} |\n"
     return out
+
+
+def metrics_page(text):
+    fixed, tenants = text.split("#else\n")
+    return METRICS_HEAD + metrics_table(fixed) + TENANT_METRICS_HEAD + metrics_table(tenants)
 
 
 def main():

@@ -66,16 +66,15 @@ static void parse_sample(struct parsed *p, const char *line)
     p->samples++;
 }
 
-static void page_is_valid(void **state)
+/* Reads a whole page; returns its samples. */
+static size_t read_page(struct cn_buf *page)
 {
     static struct parsed p;
-    struct cn_buf b;
     char *copy, *save = NULL;
 
-    cn_buf_init(&b, 0);
-    assert_int_equal(cn_metrics_render(&metrics, &b), 0);
-    assert_int_equal(b.data[b.len - 1], '\n');
-    copy = strdup(cn_buf_cstr(&b));
+    memset(&p, 0, sizeof p);
+    assert_int_equal(page->data[page->len - 1], '\n');
+    copy = strdup(cn_buf_cstr(page));
     for (char *l = strtok_r(copy, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
         char name[64], type[16];
         if (sscanf(l, "# HELP %63s %*s", name) == 1) {
@@ -95,12 +94,80 @@ static void page_is_valid(void **state)
         }
     }
     assert_int_equal(p.n_help, p.n_type);
-    assert_true(p.samples > CN_M_COUNT);
     free(copy);
+    return p.samples;
+}
+
+static void page_is_valid(void **state)
+{
+    struct cn_buf b;
+
+    cn_buf_init(&b, 0);
+    assert_int_equal(cn_metrics_render(&metrics, &b), 0);
+    assert_true(read_page(&b) > CN_M_COUNT);
     cn_buf_fini(&b);
     cn_buf_init(&b, 100);
     assert_int_equal(cn_metrics_render(&metrics, &b), CN_ELIMIT);
     cn_buf_fini(&b);
+}
+
+/* A tenant's series stand under its name, the page stays bounded, and nobody's are lost in it. */
+static void series_of_tenants(void **state)
+{
+    enum { N = CN_TENANTS_SHOWN + 50 };
+    static char text[N][16];
+    const char *names[N];
+    struct cn_buf all, one, few;
+
+    memset(&metrics, 0, sizeof metrics);
+    cn_buf_init(&one, 0);
+    assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &one), 0);
+    assert_int_equal(one.len, 0); /* no tenants, no lines */
+    for (int i = 0; i < N; i++) {
+        snprintf(text[i], sizeof text[i], i == 1 ? "a\"b\\c\nd" : "t%d", i);
+        names[i] = text[i];
+    }
+    assert_int_equal(cn_metrics_tenants(&metrics, names, 3), 0);
+    cn_buf_init(&few, 0);
+    assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &few), 0);
+    assert_null(strstr(cn_buf_cstr(&few), "(other)"));
+    size_t per_tenant = read_page(&few) / 3;
+    cn_metrics_fini(&metrics);
+    assert_int_equal(cn_metrics_tenants(&metrics, names, N), 0);
+    for (int i = 0; i < N; i++) {
+        cn_tenant_add(&metrics, (size_t)i, CN_TM_generated, (uint64_t)i);
+        cn_tenant_set(&metrics, (size_t)i, CN_TM_running, 2);
+        cn_tenant_observe(&metrics, (size_t)i, CN_TH_queue, 2000000000u);
+    }
+    cn_tenant_add(&metrics, N, CN_TM_generated, 99); /* one that has no series */
+    cn_tenant_set(&metrics, N, CN_TM_running, 99);
+    cn_tenant_observe(&metrics, SIZE_MAX, CN_TH_queue, 99);
+    cn_tenant_add(&metrics, 2, CN_TM_refused, 5);
+    cn_buf_init(&all, 0);
+    assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &all), 0);
+    assert_int_equal(read_page(&all), per_tenant * (CN_TENANTS_SHOWN + 1));
+    const char *page = cn_buf_cstr(&all);
+    assert_true(sample(page, "conifer_tenant_generated_tokens_total{tenant=\"t7\"}") == 7);
+    assert_true(sample(page, "conifer_tenant_generated_tokens_total{tenant=\"a\\\"b\\\\c\\nd\"}") == 1);
+    assert_true(sample(page, "conifer_tenant_requests_total{tenant=\"t2\",result=\"refused\"}") == 5);
+    assert_true(sample(page, "conifer_tenant_queue_seconds_bucket{tenant=\"t99\",le=\"1\"}") == 0);
+    assert_true(sample(page, "conifer_tenant_queue_seconds_bucket{tenant=\"t99\",le=\"2.5\"}") == 1);
+    assert_true(sample(page, "conifer_tenant_queue_seconds_sum{tenant=\"t99\"}") == 2);
+    assert_null(strstr(page, "\"t100\""));
+    int rest = 0;
+    for (int i = CN_TENANTS_SHOWN; i < N; i++)
+        rest += i;
+    assert_true(sample(page, "conifer_tenant_generated_tokens_total{tenant=\"(other)\"}") == rest);
+    assert_true(sample(page, "conifer_tenant_running{tenant=\"(other)\"}") == 100);
+    assert_true(sample(page, "conifer_tenant_queue_seconds_count{tenant=\"(other)\"}") == 50);
+    assert_int_equal(cn_metrics_render_tenants(&metrics, N - 1, &one), 0);
+    assert_int_equal(read_page(&one), per_tenant);
+    assert_true(sample(cn_buf_cstr(&one), "conifer_tenant_running{tenant=\"t149\"}") == 2);
+    assert_null(strstr(cn_buf_cstr(&one), "\"t1\""));
+    cn_buf_fini(&all);
+    cn_buf_fini(&one);
+    cn_buf_fini(&few);
+    cn_metrics_fini(&metrics);
 }
 
 static void values_and_histograms(void **state)
@@ -188,6 +255,7 @@ static void log_lines_cannot_be_forged(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(series_of_tenants),
         cmocka_unit_test(values_and_histograms),
         cmocka_unit_test(page_is_valid),
         cmocka_unit_test(log_lines_cannot_be_forged),

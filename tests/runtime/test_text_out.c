@@ -96,7 +96,9 @@ static void test_empty_strings_are_ignored(void **state)
 
 static void test_memory_plan(void **state)
 {
-    struct kr_kv_group groups[] = {{0, 3, 3 * 4096}, {512, 15, 15 * 4096}};
+    struct kr_kv_group groups[] = {{.n_layers = 3, .block_bytes = 3 * 4096},
+                                   {.span = KR_SPAN_WINDOW, .window_tokens = 512, .n_layers = 15,
+                                    .block_bytes = 15 * 4096}};
     struct kr_exec_info info = {.n_groups = 2, .groups = groups};
     struct rt_memory_plan p;
     struct cn_error err;
@@ -120,7 +122,9 @@ static void test_memory_plan(void **state)
 
 static void test_slabs_hold_at_most_4096_blocks(void **state)
 {
-    struct kr_kv_group groups[] = {{0, 1, 64}, {16, 1, 1 << 20}};
+    struct kr_kv_group groups[] = {{.n_layers = 1, .block_bytes = 64},
+                                   {.span = KR_SPAN_WINDOW, .window_tokens = 16, .n_layers = 1,
+                                    .block_bytes = 1 << 20}};
     struct kr_exec_info info = {.n_groups = 2, .groups = groups};
     struct rt_memory_plan p;
     struct cn_error err;

@@ -1,0 +1,110 @@
+"""/metrics: what each tenant's series say, and who may see them."""
+import hashlib
+import re
+import time
+
+import pytest
+from conftest import SERVER, Server, program, tiny_model
+
+KEYS = {name: "cnf_" + name[0] * 43 for name in ("alpha", "beta", "watcher")}
+
+
+def config(**more):
+    out = ["tenants:"]
+    for name, key in KEYS.items():
+        out += [f"  - name: {name}", f"    keys: [sha256:{hashlib.sha256(key.encode()).hexdigest()}]"]
+        out += [f"    {k}: {v}" for k, v in more.get(name, {}).items()]
+    return "\n".join(out) + "\n"
+
+
+def bearer(name):
+    return {"Authorization": f"Bearer {KEYS[name]}"}
+
+
+@pytest.fixture(scope="module")
+def served():
+    s = Server(program(SERVER), tiny_model(), config=config(watcher={"metrics": "all"}))
+    yield s
+    s.stop()
+
+
+def settled(s, want):
+    """The watcher's page once `want` holds, or as it is after 10 s."""
+    end = time.time() + 10
+    while True:
+        m = s.metrics(bearer("watcher"))
+        if time.time() > end or all(m.get(k) == v for k, v in want.items()):
+            return m
+        time.sleep(0.05)
+
+
+def of(name, tenant, labels=""):
+    return f'conifer_tenant_{name}{{tenant="{tenant}"{labels}}}'
+
+
+def test_each_tenant_has_its_own(served):
+    prompt = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    usage = []
+    for i in range(3):
+        status, data = served.post("/v1/completions", {"prompt": prompt, "max_tokens": 4 + i,
+                                                       "ignore_eos": True}, headers=bearer("alpha"))
+        assert status == 200
+        usage.append(data["usage"])
+    for body in ({"prompt": "x", "max_tokens": -1}, {"prompt": "x", "n": 10000}, {"prompt": 5},
+                 {"prompt": "a " * 100000}, b"{", {"prompt": "x", "model": "nope"}):
+        assert served.post("/v1/completions", body, headers=bearer("beta"))[0] in (400, 404)
+    assert served.http("POST", "/tokenize", {}, bearer("beta"))[0] == 400  # no request of the engine's
+    cached = sum(u["prompt_tokens_details"]["cached_tokens"] for u in usage)
+    assert cached > 0
+    prompts = sum(u["prompt_tokens"] for u in usage)
+    want = {of("requests_total", "alpha", ',result="ok"'): 3,
+            of("requests_total", "alpha", ',result="refused"'): 0,
+            of("prompt_tokens_total", "alpha"): prompts,
+            of("prompt_tokens_cached_total", "alpha"): cached,
+            of("prompt_tokens_computed_total", "alpha"): prompts - cached,
+            of("generated_tokens_total", "alpha"): sum(u["completion_tokens"] for u in usage),
+            of("queue_seconds_count", "alpha"): 3,
+            of("time_to_first_token_seconds_count", "alpha"): 3,
+            of("inter_token_seconds_count", "alpha"): sum(u["completion_tokens"] - 1 for u in usage),
+            of("running", "alpha"): 0, of("waiting", "alpha"): 0,
+            of("requests_total", "beta", ',result="refused"'): 6,
+            of("requests_total", "beta", ',result="ok"'): 0,
+            of("prompt_tokens_total", "beta"): 0,
+            'conifer_requests_total{result="refused"}': 6}
+    m = settled(served, want)
+    assert {k: m.get(k) for k in want} == want
+
+
+def test_a_cancelled_and_a_running_one(served):
+    before = served.metrics(bearer("watcher"))[of("requests_total", "beta", ',result="cancelled"')]
+    with served.connect() as c:
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  b"Authorization: Bearer " + KEYS["beta"].encode() + b"\r\nContent-Length: 73\r\n\r\n"
+                  b'{"prompt": "abc", "max_tokens": 400, "ignore_eos": true, "stream": true }')
+        assert b"data: " in c.recv(65536) + c.recv(65536)
+        m = settled(served, {of("running", "beta"): 1})
+        assert m[of("running", "beta")] == 1 and m[of("running", "alpha")] == 0
+    want = {of("requests_total", "beta", ',result="cancelled"'): before + 1, of("running", "beta"): 0}
+    m = settled(served, want)
+    assert {k: m[k] for k in want} == want
+    assert m[of("generated_tokens_total", "beta")] > 0
+
+
+def test_a_key_sees_its_own_alone(served):
+    for name in ("alpha", "beta"):
+        text = served.get("/metrics", headers=bearer(name))[2].decode()
+        assert set(re.findall(r'tenant="([^"]*)"', text)) == {name}
+        assert "conifer_requests_total" in text
+    text = served.get("/metrics", headers=bearer("watcher"))[2].decode()
+    assert set(re.findall(r'tenant="([^"]*)"', text)) == set(KEYS)
+
+
+def test_without_keys_all_is_seen(start):
+    s = start.real(config="tenants:\n  - name: home\n")
+    assert s.post("/v1/completions", {"prompt": "abc", "max_tokens": 2})[0] == 200
+    m = s.wait_idle(**{of("requests_total", "home", ',result="ok"'): 1})
+    assert m[of("prompt_tokens_total", "home")] > 0
+
+
+def test_without_tenants_there_are_no_labels(tiny):
+    assert "tenant" not in tiny.get("/metrics")[2].decode()
