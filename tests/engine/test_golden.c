@@ -134,11 +134,13 @@ static void run(const char *folder, const char *name, enum kr_type kv, struct bo
 
 static void test_models(void **state)
 {
-    static const char *const names[] = {"llama-mha",   "llama-mqa", "llama3-gqa", "llama-yarn",
-                                        "mistral-swa", "qwen2",     "qwen3",      "gemma",
-                                        "gemma2",      "gemma3",    "gemma4",     "granite",
-                                        "olmo2",       "smollm3",   "phi3",       "command-r",
-                                        "starcoder2"};
+    static const char *const names[] = {
+        "llama-mha", "llama-mqa", "llama3-gqa",   "llama-yarn", "mistral-swa", "qwen2",
+        "qwen3",     "gemma",     "gemma2",       "gemma3",     "gemma4",      "granite",
+        "olmo2",     "smollm3",   "phi3",         "command-r",  "starcoder2",  "mixtral",
+        "qwen2moe",  "qwen3moe",  "granitemoe",   "llama4",     "gpt-oss",     "lfm2",
+        "lfm2moe",   "mamba",     "falcon-mamba", "mamba2",     "jamba",       "granitehybrid",
+        "falcon-h1", "qwen3next", "qwen35",       "qwen35moe"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
         run("models", names[i], KR_F16, float_bound);
 }
