@@ -175,7 +175,7 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     s->ready_arg = opts->ready_arg;
     s->quiet = opts->quiet;
     s->free_slot = UINT32_MAX;
-    json_object_seed(0);
+    srv_json_setup();
     int rc = uv_loop_init(&s->loop);
     if (rc < 0) {
         free(s);

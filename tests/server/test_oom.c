@@ -193,8 +193,7 @@ static void run_body(size_t i)
     srv_call_work(&c->job);
     countdown = -1;
     /* One that did not matter (arguments that stay text, say) may have failed without harm. */
-    /* jansson tells a failed allocation within a value as an error of syntax. */
-    if (c->err.code && c->err.code != CN_ENOMEM && c->err.code != CN_EJSON)
+    if (c->err.code && c->err.code != CN_ENOMEM)
         fail_msg("body %zu, allocation %ld: %s", i, k, c->err.message);
     if (!failed) assert_int_equal(c->err.code, 0);
     srv_call_free(c);
@@ -236,9 +235,30 @@ static void test_http(void **state)
 
 static void test_bodies(void **state)
 {
-    json_set_alloc_funcs(malloc, free); /* jansson's calls are wrapped as well */
+    srv_json_setup(); /* jansson's calls are wrapped as well */
     for (size_t i = 0; i < CN_ARRAY_LEN(bodies); i++)
         sweep(run_body, i);
+}
+
+/* What is wrong with a body is told as such, also when memory was short a moment ago. */
+static void test_syntax_after_memory(void **state)
+{
+    static const char good[] = "{\"a\":[1,\"two\"]}", bad[] = "{\"a\":[1,\"two\"}";
+    size_t left = 1000;
+    struct cn_error err;
+    json_t *root;
+
+    srv_json_setup();
+    for (long k = 0; k < 4; k++) {
+        countdown = k;
+        for_ever = true;
+        assert_int_equal(srv_json_parse(good, sizeof good - 1, &left, &root, &err), CN_ENOMEM);
+        assert_int_equal(cn_err_info(err.code)->status, 503);
+        countdown = -1;
+        assert_int_equal(srv_json_parse(bad, sizeof bad - 1, &left, &root, &err), CN_EJSON);
+        assert_int_equal(srv_json_parse(good, sizeof good - 1, &left, &root, &err), 0);
+        json_decref(root);
+    }
 }
 
 int main(void)
@@ -246,6 +266,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_http),
         cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_syntax_after_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
