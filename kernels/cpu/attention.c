@@ -185,6 +185,11 @@ struct piece {
     const struct kr_kv_layer *layer;
     const struct kr_tile *tile;
     uint32_t unit, head0, kv_head, thread; /* head0: the first query head */
+    uint64_t end;                          /* of the keys it reads */
+    const struct kr_tile *next;            /* of the piece of work after this one; NULL: none */
+    uint32_t next_head;
+    uint64_t next_key;                     /* where its first range begins */
+    const uint8_t *ahead[KR_RANGE_KEYS / 16];
     struct kr_attn_tile t;
     struct kr_attn_state range, super, total; /* scratch */
 };
@@ -235,15 +240,15 @@ static void set_tile(struct piece *p)
 }
 
 void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
-                         uint64_t base, const uint8_t *blocks[2 * KR_RANGE_KEYS / 16])
+                         uint64_t base, const uint8_t *blocks[KR_RANGE_KEYS / 16])
 {
     uint32_t bt = x->opts.block_tokens;
     const uint32_t *table = x->now.batch->seqs[tile->seq].tables[group];
     uint64_t from, to;
     kr_cpu_tile_sight(x, group, tile, &from, &to);
     from = CN_MAX(base, from);
-    to = CN_MIN(base + 2 * KR_RANGE_KEYS, to);
-    memset(blocks, 0, 2 * KR_RANGE_KEYS / 16 * sizeof *blocks);
+    to = CN_MIN(base + KR_RANGE_KEYS, to);
+    memset(blocks, 0, KR_RANGE_KEYS / 16 * sizeof *blocks);
     for (uint64_t b = from / bt; b * bt < to; b++)
         blocks[b - base / bt] = kr_cpu_block(x, x->now.mem, group, table[b]);
 }
@@ -267,11 +272,33 @@ static uint32_t list_chosen(const struct piece *p, uint64_t base, uint8_t list[K
     return n;
 }
 
+/* Where the K lies that is read after the range at `base`: the next range's, or that of the piece
+ * which the thread will most likely do next. */
+static void find_ahead(struct piece *p, uint64_t base)
+{
+    const struct kr_kv_layer *l = p->layer;
+    const struct kr_tile *tile = p->tile;
+    const uint8_t *blocks[KR_RANGE_KEYS / 16] = { 0 };
+    uint32_t head = p->kv_head;
+    base += KR_RANGE_KEYS;
+    if (base >= p->end) {
+        tile = p->next;
+        head = p->next_head;
+        base = p->next_key;
+    }
+    if (tile) kr_cpu_range_blocks(p->x, l->group, tile, base, blocks);
+    p->t.ahead = p->ahead;
+    p->t.ahead_bytes = (uint32_t)l->k_head;
+    p->t.n_ahead = 0;
+    for (uint32_t i = 0; i < KR_RANGE_KEYS / 16; i++)
+        if (blocks[i]) p->ahead[p->t.n_ahead++] = blocks[i] + l->at + l->head.k + head * l->k_head;
+}
+
 /* False when no key of the range was chosen, and nothing was done. */
 static bool do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
 {
     const struct kr_cpu_exec *x = p->x;
-    const uint8_t *blocks[2 * KR_RANGE_KEYS / 16];
+    const uint8_t *blocks[KR_RANGE_KEYS / 16];
     uint8_t list[KR_RANGE_KEYS];
     if (p->op->in[1] >= 0) {
         p->t.list = list;
@@ -279,6 +306,7 @@ static bool do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
         if (!p->t.n_list) return false;
     }
     kr_cpu_range_blocks(x, p->layer->group, p->tile, base, blocks);
+    find_ahead(p, base);
     x->dev->ops.attn_range(&p->t, (uint32_t)base, blocks, s);
     return true;
 }
@@ -336,7 +364,10 @@ static void finish_split(struct piece *p, uint32_t tile)
 static void do_piece(struct piece *p, const struct kr_work *w)
 {
     struct kr_cpu_exec *x = p->x;
+    uint64_t from;
     set_tile(p);
+    kr_cpu_tile_sight(x, p->layer->group, p->tile, &from, &p->end);
+    p->end = CN_MIN(p->end, (uint64_t)w->last * KR_SUPER_KEYS);
     if (p->tile->pieces > 1) {
         for (uint32_t i = w->first; i < w->last; i++)
             do_super(p, i, part_state(p, i));
@@ -362,15 +393,27 @@ uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_ste
     return x->tilings[x->attn[s->op].tiling].n_works * units_of(x, s);
 }
 
+static void set_next(struct piece *p, const struct kr_work *w, uint32_t unit)
+{
+    uint64_t from, to;
+    p->next = &p->x->tilings[p->step->tiling].tiles[w->tile];
+    p->next_head = unit / p->step->parts;
+    kr_cpu_tile_sight(p->x, p->layer->group, p->next, &from, &to);
+    from = CN_MAX(from, (uint64_t)w->first * KR_SUPER_KEYS);
+    p->next_key = from / KR_RANGE_KEYS * KR_RANGE_KEYS;
+}
+
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
                       uint32_t work)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_attn_step *a = &x->attn[s->op];
     const struct kr_tiling *t = &x->tilings[a->tiling];
-    const struct kr_work *w = &t->works[work / units_of(x, s)];
+    uint32_t units = units_of(x, s), next = work + 1;
+    const struct kr_work *w = &t->works[work / units];
     struct piece p = { .x = x, .op = op, .step = a, .sinks = s->w,
                        .layer = &x->kv_layers[op->kv_layer], .tile = &t->tiles[w->tile],
-                       .unit = work % units_of(x, s), .thread = thread };
+                       .unit = work % units, .thread = thread };
+    if (next < t->n_works * units) set_next(&p, &t->works[next / units], next % units);
     do_piece(&p, w);
 }

@@ -262,11 +262,38 @@ static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint3
 
 /* ---- weighted values --------------------------------------------------------------------------- */
 
+/* What is read next, fetched a few lines with each key. */
+struct fetch {
+    const uint8_t *const *places;
+    uint32_t n, bytes, at, lines; /* places left, bytes of each, bytes done of the first; per key */
+};
+
+/* To be done in `calls` calls of fetch_some. */
+static struct fetch fetch_in(const struct kr_attn_tile *t, uint32_t calls)
+{
+    uint32_t lines = t->n_ahead * ((t->ahead_bytes + 63) / 64);
+    return (struct fetch){ t->ahead, lines ? t->n_ahead : 0, t->ahead_bytes, 0,
+                           (lines + calls - 1) / calls };
+}
+
+V_INLINE void fetch_some(struct fetch *f)
+{
+    for (uint32_t i = 0; i < f->lines && f->n; i++) {
+        __builtin_prefetch(f->places[0] + f->at);
+        f->at += 64;
+        if (f->at < f->bytes) continue;
+        f->at = 0;
+        f->places++;
+        f->n--;
+    }
+}
+
 /* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); values
  * from t->values, or f16 from the blocks. */
 V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool direct,
-                          const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
-                          uint32_t pair, uint32_t c, uint32_t k0, uint32_t k1)
+                          const struct kr_attn_tile *t, const uint8_t *const *blocks,
+                          struct fetch *next, float *acc, uint32_t pair, uint32_t c, uint32_t k0,
+                          uint32_t k1)
 {
     const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
     uint32_t bt = t->block_tokens;
@@ -279,15 +306,9 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool dire
     for (uint32_t k = k0; k < k1;) {
         uint32_t end = direct ? CN_MIN(k1, (k / bt + 1) * bt) : k1;
         const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride + c);
-        const uint8_t *ahead = NULL; /* the keys of the next range */
         if (direct) v = blocks[k / bt] + t->at.v + 2 * ((size_t)(k % bt) * t->v_dim + c);
-        if (direct && blocks[(k + KR_RANGE_KEYS) / bt])
-            ahead = blocks[(k + KR_RANGE_KEYS) / bt] + t->at.k +
-                    2 * ((size_t)(k % bt) * t->k_dim + c);
         for (; k < end; k++, v += step) {
-            for (uint32_t j = 0; direct && ahead && j < cols * VL * 2; j += 64)
-                __builtin_prefetch(ahead + j);
-            if (direct && ahead) ahead += 2ull * t->k_dim;
+            if (direct) fetch_some(next);
             vf value[V_COLS];
             for (uint32_t j = 0; j < cols; j++)
                 value[j] = direct ? v_half(v + 2 * j * VL)
@@ -305,29 +326,30 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool dire
 }
 
 V_INLINE void values_tile(const uint32_t n, const bool direct, const struct kr_attn_tile *t,
-                          const uint8_t *const *blocks, float *acc, uint32_t pair, uint32_t k0,
-                          uint32_t k1)
+                          const uint8_t *const *blocks, struct fetch *next, float *acc,
+                          uint32_t pair, uint32_t k0, uint32_t k1)
 {
     uint32_t c = 0;
     for (; c + V_COLS * VL <= t->acc_stride; c += V_COLS * VL)
-        values_part(n, V_COLS, direct, t, blocks, acc, pair, c, k0, k1);
+        values_part(n, V_COLS, direct, t, blocks, next, acc, pair, c, k0, k1);
     for (; c < t->acc_stride; c += VL)
-        values_part(n, 1, direct, t, blocks, acc, pair, c, k0, k1);
+        values_part(n, 1, direct, t, blocks, next, acc, pair, c, k0, k1);
 }
 
-static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
-                      uint32_t pair, uint32_t n, uint32_t k0, uint32_t k1)
+static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks,
+                      struct fetch *next, float *acc, uint32_t pair, uint32_t n, uint32_t k0,
+                      uint32_t k1)
 {
     if (k0 >= k1) return;
     if (blocks)
-        V_SWITCH(n, values_tile, true, t, blocks, acc, pair, k0, k1)
+        V_SWITCH(n, values_tile, true, t, blocks, next, acc, pair, k0, k1)
     else
-        V_SWITCH(n, values_tile, false, t, blocks, acc, pair, k0, k1)
+        V_SWITCH(n, values_tile, false, t, blocks, next, acc, pair, k0, k1)
 }
 
 /* n neighbouring pairs: the keys all of them see together, what comes before and after alone. */
-static void values_group(const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
-                         uint32_t pair, uint32_t n, uint32_t base)
+static void values_group(const struct kr_attn_tile *t, const uint8_t *const *blocks,
+                         struct fetch *next, float *acc, uint32_t pair, uint32_t n, uint32_t base)
 {
     uint32_t first0, first1, last0, last1, k0, k1;
     kr_attn_visible(t, pair / t->heads, base, &first0, &first1);
@@ -335,13 +357,13 @@ static void values_group(const struct kr_attn_tile *t, const uint8_t *const *blo
     bool shared = last0 < first1;
     for (uint32_t i = pair; i < pair + n; i++) {
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
-        values_of(t, blocks, acc, i, 1, k0, shared ? last0 : k1);
+        values_of(t, blocks, next, acc, i, 1, k0, shared ? last0 : k1);
     }
     if (!shared) return;
-    values_of(t, blocks, acc, pair, n, last0, first1);
+    values_of(t, blocks, next, acc, pair, n, last0, first1);
     for (uint32_t i = pair; i < pair + n; i++) {
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
-        values_of(t, blocks, acc, i, 1, first1, k1);
+        values_of(t, blocks, next, acc, i, 1, first1, k1);
     }
 }
 
@@ -370,8 +392,9 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
         kr_attn_visible(t, i / t->heads, base, &k0, &k1);
         if (k0 < k1) softmax(t, i, k0, k1, &s.max[i], &s.sum[i]);
     }
+    struct fetch next = fetch_in(t, (to - from) * CN_MAX(t->acc_stride / (V_COLS * VL), 1u));
     for (uint32_t i = 0; i < pairs; i += V_PAIRS)
-        values_group(t, direct ? blocks : NULL, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
+        values_group(t, direct ? blocks : NULL, &next, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
 }
 
 /* Pieces of heads, so that their scores fit the scratch; heads add up in ascending order. */

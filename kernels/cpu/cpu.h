@@ -244,9 +244,9 @@ struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s);
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
                       uint32_t work);
-/* The first of the range's and the next one's blocks, those that a row of the tile sees. */
+/* The range's blocks, as far as a row of the tile sees them; others are NULL. */
 void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
-                         uint64_t base, const uint8_t *blocks[2 * KR_RANGE_KEYS / 16]);
+                         uint64_t base, const uint8_t *blocks[KR_RANGE_KEYS / 16]);
 void kr_cpu_tile_sight(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
                        uint64_t *from, uint64_t *to);
 /* True for the last of a tile's pieces, for one unit. */

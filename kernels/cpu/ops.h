@@ -78,6 +78,9 @@ struct kr_attn_tile {
     float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
     float *values;         /* scratch [KR_RANGE_KEYS][acc_stride] */
     float *p;              /* scratch [n_rows * heads][KR_RANGE_KEYS] */
+    /* Hint: where the K lies that will be read next, ahead_bytes at each place. */
+    const uint8_t *const *ahead;
+    uint32_t n_ahead, ahead_bytes;
 };
 
 struct kr_cpu_ops {
@@ -101,9 +104,7 @@ struct kr_cpu_ops {
     void (*to_f16)(uint16_t *y, const float *x, uint32_t n);
     /* The range's state for every pair of the tile that sees a key of [base, base + 128); others
      * get sum = 0. blocks: the range's block starts, [0] holds key `base`; only those with a
-     * visible key are read. After
-     * the range's blocks come as many of the next range, NULL where there is none: hints of what
-     * will be read next. */
+     * visible key are read. */
     void (*attn_range)(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
                        struct kr_attn_state s);
     /* dst = dst then src, for n pairs. */

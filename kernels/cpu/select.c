@@ -72,7 +72,7 @@ static void score_supers(const struct choice *c, const struct kr_work *w, struct
 {
     const struct kr_cpu_exec *x = c->x;
     uint32_t group = x->kv_layers[c->op->kv_layer].group;
-    const uint8_t *blocks[2 * KR_RANGE_KEYS / 16];
+    const uint8_t *blocks[KR_RANGE_KEYS / 16];
     uint64_t base = (uint64_t)w->first * KR_SUPER_KEYS;
     uint64_t end = CN_MIN((uint64_t)w->last * KR_SUPER_KEYS, c->to);
     for (; base < end; base += KR_RANGE_KEYS) {

@@ -146,9 +146,9 @@ static void run_panels(const struct kind *k, const struct kr_layout *l, struct t
 static void set_ahead(struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
 {
     uint32_t parts = row_tiles(rows);
+    t->ahead = t->headers + group_bytes;
     if (parts == 1) return;
     parts *= panel ? (t->blocks - 1) / PANEL_BLOCKS + 1 : t->blocks;
-    t->ahead = t->headers + group_bytes;
     t->ahead_bytes = (uint32_t)(group_bytes / parts + 63) / 64 * 64;
 }
 

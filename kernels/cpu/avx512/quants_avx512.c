@@ -198,12 +198,12 @@ static void set_ahead(struct tile *t, const struct kr_layout *l, size_t group_by
 {
     const size_t bytes = TILE_MAX_GROUPS * group_bytes;
     uint32_t parts = row_tiles(rows);
+    t->ahead = t->headers[0] + bytes;
     if (parts == 1) return;
     if (rows >= panel_from(l))
         parts *= (t->blocks - 1) / panel_blocks(l, t->blocks) + 1;
     else
         parts *= t->blocks;
-    t->ahead = t->headers[0] + bytes;
     t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
 }
 
