@@ -1,9 +1,9 @@
 /* recurrent: convolution, scan and delta rule of a step, over the state that a sequence's block
  * keeps between steps.
  *
- * A unit of work is (the rows of one sequence, some lane blocks of the op): blocks do not touch each
- * other, so how many a unit has follows the load and changes no byte. Every thread; a unit writes
- * its part of the state and of the output alone. A row at position 0 starts from zeros. */
+ * A unit of work is (the rows of one sequence, some lane blocks of the op): blocks do not touch
+ * each other, so how many a unit has follows the load and changes no byte. Every thread; a unit
+ * writes its part of the state and of the output alone. A row at position 0 starts from zeros. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -14,6 +14,9 @@
 #define MAX_UNITS      (1u << 26)
 /* A convolution's block: so many columns that walking rows stays within cache lines and pages. */
 #define CONV_LANES 64u
+/* Rows that pass through a unit's scan or delta blocks together: their inputs stay in the cache
+ * from block to block, and the unit's states from one lot of rows to the next. */
+#define ROWS_AT_ONCE 32u
 
 /* How an op's lanes are cut: spans (heads or groups) of so many, each into blocks. */
 struct cut {
@@ -49,7 +52,7 @@ static struct block block_of(const struct cut *c, uint32_t i)
                           .lanes = CN_MIN(c->block_lanes, c->span_lanes - in_span)};
 }
 
-/* ---- prepare ---------------------------------------------------------------------------------- */
+/* ---- prepare --------------------------------------------------------------------------------- */
 
 void kr_cpu_recurrent_weight(const struct kr_plan *p, const struct kr_plan_op *op, float *dst)
 {
@@ -67,7 +70,7 @@ void kr_cpu_recurrent_weight(const struct kr_plan *p, const struct kr_plan_op *o
     }
 }
 
-/* ---- launch ----------------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 void kr_cpu_cut_runs(struct kr_cpu_exec *x)
 {
@@ -100,27 +103,27 @@ uint32_t kr_cpu_recurrent_units(const struct kr_cpu_exec *x, const struct kr_ste
     return x->n_runs * parts_of(x, &c);
 }
 
-/* ---- a unit ----------------------------------------------------------------------------------- */
+/* ---- a unit ---------------------------------------------------------------------------------- */
 
 struct unit {
     const struct kr_cpu_exec *x;
     const struct kr_step *s;
     const struct kr_plan_op *op;
-    const struct kr_run *run;
     struct cut cut;
+    uint32_t row, n_rows;   /* of the step */
     float *state;           /* the op's, whole */
-    bool fresh;             /* starts at position 0 */
+    bool fresh;             /* the first is at position 0 */
 };
 
-/* The run's first row of an input, and the floats from row to row. */
+/* The first row of an input, and the floats from row to row. */
 static const float *input(const struct unit *u, uint32_t i, size_t *stride)
 {
     uint32_t v = (uint32_t)u->op->in[i];
     *stride = u->x->slots[v].stride;
-    return kr_value_row(u->x, v, u->run->row);
+    return kr_value_row(u->x, v, u->row);
 }
 
-/* Row t of the run, or of the state when t is negative: -1 is the last row before the run. */
+/* Row t of the unit, or of the state when t is negative: -1 is the last row before. */
 static const float *conv_row(const struct unit *u, int64_t t, const float *in, size_t stride)
 {
     if (t >= 0) return in + (size_t)t * stride;
@@ -136,16 +139,16 @@ static void do_conv(const struct unit *u, uint32_t c0, uint32_t c1)
     if (u->fresh)
         for (uint32_t j = 0; j + 1 < taps; j++)
             memset(u->state + j * width + c0, 0, n * sizeof *u->state);
-    for (uint32_t r = 0; r < u->run->n_rows; r++) {
+    for (uint32_t r = 0; r < u->n_rows; r++) {
         for (uint32_t j = 0; j < taps; j++)
             from[j] = conv_row(u, (int64_t)r + j + 1 - taps, in, stride) + c0;
-        u->x->dev->ops.recurrent.conv(kr_value_row(u->x, out, u->run->row + r) + c0, from,
+        u->x->dev->ops.recurrent.conv(kr_value_row(u->x, out, u->row + r) + c0, from,
                                       u->s->w + c0, width, u->s->bias ? u->s->bias + c0 : NULL,
                                       taps, u->op->act == KR_ACT_SILU, n);
     }
     for (uint32_t j = 0; j + 1 < taps; j++) /* ascending: a row is read before it is written */
         memcpy(u->state + j * width + c0,
-               conv_row(u, (int64_t)u->run->n_rows + j + 1 - taps, in, stride) + c0,
+               conv_row(u, (int64_t)u->n_rows + j + 1 - taps, in, stride) + c0,
                n * sizeof *u->state);
 }
 
@@ -155,7 +158,7 @@ static void do_scan(const struct unit *u, uint32_t index)
     struct block b = block_of(&u->cut, index);
     uint32_t n = op->n_state, head = op->flag ? b.first : b.span;
     uint32_t group = op->flag ? b.span : b.span / (op->heads / op->n_groups);
-    struct kr_scan_part p = {.n_rows = u->run->n_rows, .n_state = n, .lanes = b.lanes,
+    struct kr_scan_part p = {.n_rows = u->n_rows, .n_state = n, .lanes = b.lanes,
                              .each = op->flag, .state = u->state + (size_t)b.first * n,
                              .a = op->flag ? u->s->w + (size_t)b.first * n : u->s->w + head,
                              .d = u->s->extra + head,
@@ -164,7 +167,7 @@ static void do_scan(const struct unit *u, uint32_t index)
     p.dt = input(u, KR_SCAN_DT, &p.dt_stride) + head;
     p.b = input(u, KR_SCAN_B, &p.b_stride) + (size_t)group * n;
     p.c = input(u, KR_SCAN_C, &p.c_stride) + (size_t)group * n;
-    p.y = kr_value_row(u->x, (uint32_t)op->out, u->run->row) + b.first;
+    p.y = kr_value_row(u->x, (uint32_t)op->out, u->row) + b.first;
     p.y_stride = u->x->slots[op->out].stride;
     if (u->fresh) memset(p.state, 0, (size_t)b.lanes * n * sizeof *p.state);
     u->x->dev->ops.recurrent.scan(&p);
@@ -176,7 +179,7 @@ static void do_delta(const struct unit *u, uint32_t index)
     struct block b = block_of(&u->cut, index);
     uint32_t n = u->cut.n_state, head = b.span;
     uint32_t key = op->flag ? head % op->n_groups : head / (op->heads / op->n_groups);
-    struct kr_delta_part p = {.n_rows = u->run->n_rows, .n_state = n, .lanes = b.lanes,
+    struct kr_delta_part p = {.n_rows = u->n_rows, .n_state = n, .lanes = b.lanes,
                               .state = u->state + (size_t)b.first * n, .decay = u->s->w[head],
                               .dt_bias = u->s->bias[head]};
     p.q = input(u, KR_DELTA_Q, &p.q_stride) + (size_t)key * n;
@@ -184,10 +187,25 @@ static void do_delta(const struct unit *u, uint32_t index)
     p.v = input(u, KR_DELTA_V, &p.v_stride) + b.first;
     p.a = input(u, KR_DELTA_A, &p.a_stride) + head;
     p.b = input(u, KR_DELTA_B, &p.b_stride) + head;
-    p.y = kr_value_row(u->x, (uint32_t)op->out, u->run->row) + b.first;
+    p.y = kr_value_row(u->x, (uint32_t)op->out, u->row) + b.first;
     p.y_stride = u->x->slots[op->out].stride;
     if (u->fresh) memset(p.state, 0, (size_t)b.lanes * n * sizeof *p.state);
     u->x->dev->ops.recurrent.delta(&p);
+}
+
+/* Blocks [first, last) of a scan or a delta rule, some rows at a time. */
+static void do_blocks(struct unit *u, uint32_t first, uint32_t last)
+{
+    uint32_t end = u->row + u->n_rows;
+    for (; u->row < end; u->row += ROWS_AT_ONCE, u->fresh = false) {
+        u->n_rows = CN_MIN(ROWS_AT_ONCE, end - u->row);
+        for (uint32_t i = first; i < last; i++) {
+            if (u->op->kind == KR_OP_SCAN)
+                do_scan(u, i);
+            else
+                do_delta(u, i);
+        }
+    }
 }
 
 void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t unit)
@@ -195,23 +213,19 @@ void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint
     struct unit u = {.x = x, .s = s, .op = &x->plan->ops[s->op]};
     u.cut = cut_of(x->plan, u.op);
     uint32_t parts = parts_of(x, &u.cut), part = unit % parts;
+    const struct kr_run *run = &x->runs[unit / parts];
     uint32_t group = (uint32_t)x->plan->state_group;
-    uint64_t blocks = (uint64_t)u.cut.spans * u.cut.span_blocks;
-    u.run = &x->runs[unit / parts];
-    uint32_t slot = x->now.batch->seqs[u.run->seq].tables[group][0];
+    uint32_t slot = x->now.batch->seqs[run->seq].tables[group][0];
     u.state = (float *)(void *)kr_cpu_block(x, x->now.mem, group, slot) +
               x->plan->states[u.op->state].at;
-    u.fresh = x->now.batch->rows[u.run->row].pos[0] == 0;
+    u.row = run->row;
+    u.n_rows = run->n_rows;
+    u.fresh = x->now.batch->rows[run->row].pos[0] == 0;
+    uint64_t blocks = (uint64_t)u.cut.spans * u.cut.span_blocks;
     uint32_t first = (uint32_t)(blocks * part / parts);
     uint32_t last = (uint32_t)(blocks * (part + 1) / parts);
-    if (u.op->kind == KR_OP_CONV) {
+    if (u.op->kind == KR_OP_CONV)
         do_conv(&u, first * CONV_LANES, CN_MIN(last * CONV_LANES, u.cut.span_lanes));
-        return;
-    }
-    for (uint32_t i = first; i < last; i++) {
-        if (u.op->kind == KR_OP_SCAN)
-            do_scan(&u, i);
-        else
-            do_delta(&u, i);
-    }
+    else
+        do_blocks(&u, first, last);
 }

@@ -4,8 +4,8 @@
  * Rows go one after another and lanes (channels, rows of a head's matrix) do not touch each other,
  * so that a lane's bytes depend on its sequence alone: not on how rows are cut into calls, nor on
  * which lanes share a call's vectors. Lengths are any number; nothing is read or written past them.
- * Softplus is max(x, 0) + ln(1 + e^-|x|): above 20 that is x to float32's last bit, and it keeps its
- * relative precision far below 0. */
+ * Softplus is max(x, 0) + ln(1 + e^-|x|): above 20 that is x to float32's last bit, and it keeps
+ * its relative precision far below 0. */
 #ifndef KERNELS_CPU_RECURRENT_H
 #define KERNELS_CPU_RECURRENT_H
 
@@ -48,7 +48,8 @@ struct kr_recurrent_ops {
     void (*delta)(const struct kr_delta_part *p);
 };
 void kr_recurrent_generic(struct kr_recurrent_ops *o);
-void kr_recurrent_avx2(struct kr_recurrent_ops *o); /* x86-64 builds only; the caller checked CPUID */
+/* x86-64 builds only; the caller checked CPUID */
+void kr_recurrent_avx2(struct kr_recurrent_ops *o);
 void kr_recurrent_avx512(struct kr_recurrent_ops *o);
 
 #endif

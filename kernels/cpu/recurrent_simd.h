@@ -15,6 +15,8 @@
 
 /* Rows that a block of a state stays in registers for. */
 #define ROWS 16u
+/* Floats that a state is fetched ahead: in decode steps it comes from memory. */
+#define AHEAD 1024
 
 /* `full` is a constant where these are used. */
 V_INLINE vf get(const float *p, uint32_t n, bool full)
@@ -46,10 +48,13 @@ V_INLINE vf v_softplus(vf x)
 }
 
 /* 2^t = 2^n 2^r, r in +-1/2, 2^r - 1 by a polynomial without constant term, fitted for the least
- * relative error of 2^r (2e-9); t is held in [-126, 127], NaN stays NaN. 2^0 is 1 exactly. */
+ * relative error of 2^r (2e-9); t is held above -126, NaN stays NaN. 2^0 is 1 exactly. */
 V_INLINE vf v_exp2(vf t)
 {
-    t = v_max(v_set(-126.0f), v_min(v_set(127.0f), t));
+#if VL == 8
+    t = v_min(v_set(127.0f), t); /* v_scale2's limit */
+#endif
+    t = v_max(v_set(-126.0f), t);
     vf n = v_round(t), r = v_sub(t, n);
     vf p = v_set(0x1.41fbbcp-13f);
     p = v_fma(p, r, v_set(0x1.5f3e54p-10f));
@@ -62,7 +67,7 @@ V_INLINE vf v_exp2(vf t)
 }
 #define LOG2_E v_set(0x1.715476p0f)
 
-/* ---- convolution ------------------------------------------------------------------------------ */
+/* ---- convolution ----------------------------------------------------------------------------- */
 
 V_INLINE vf conv_at(const float *const *in, const float *w, size_t w_stride, const float *bias,
                     uint32_t taps, bool silu, uint32_t i, uint32_t n, bool full)
@@ -95,7 +100,7 @@ static void conv(float *y, const float *const *in, const float *w, size_t w_stri
         conv_loop(y, in, w, w_stride, bias, taps, silu, n);
 }
 
-/* ---- scan ------------------------------------------------------------------------------------- */
+/* ---- scan ------------------------------------------------------------------------------------ */
 
 /* Some rows of up to VL lanes of a block. */
 struct scan_rows {
@@ -137,7 +142,8 @@ V_INLINE void scan_begin(struct scan_rows *s, bool each, bool full)
     }
 }
 
-/* States [n, n + count) over the rows; count and the flags are constants. */
+/* States [n, n + count) over the rows; count (1 or a multiple of 4) and the flags are constants.
+ * Four sums, so that a single row does not wait for one long chain. */
 V_INLINE void scan_states(struct scan_rows *s, uint32_t n, const uint32_t count, bool each,
                           bool full)
 {
@@ -145,20 +151,23 @@ V_INLINE void scan_states(struct scan_rows *s, uint32_t n, const uint32_t count,
     float *state = p->state + (size_t)n * p->lanes + s->lane;
     const float *a = each ? p->a + (size_t)n * p->lanes + s->lane : NULL;
     vf m[16];
-    UNROLL for (uint32_t j = 0; j < count; j++)
+    UNROLL for (uint32_t j = 0; j < count; j++) {
+        __builtin_prefetch(state + (size_t)j * p->lanes + AHEAD);
         m[j] = get(state + (size_t)j * p->lanes, s->lanes, full);
+    }
     for (uint32_t r = 0; r < s->n_rows; r++) {
         const float *b = p->b + (s->row + r) * p->b_stride + n;
         const float *c = p->c + (s->row + r) * p->c_stride + n;
-        vf dx = v_load(s->dx[r]), y = v_load(s->y[r]);
+        vf dx = v_load(s->dx[r]), sum[4];
         vf decay = each ? v_load(s->decay[r]) : v_set(s->decay[r][0]);
         UNROLL for (uint32_t j = 0; j < count; j++) {
             vf e = decay;
             if (each) e = v_exp2(v_mul(decay, get(a + (size_t)j * p->lanes, s->lanes, full)));
             m[j] = v_fma(e, m[j], v_mul(dx, v_set(b[j])));
-            y = v_fma(m[j], v_set(c[j]), y);
+            sum[j % 4] = j < 4 ? v_mul(m[j], v_set(c[j])) : v_fma(m[j], v_set(c[j]), sum[j % 4]);
         }
-        v_store(s->y[r], y);
+        if (count >= 4) sum[0] = v_add(v_add(sum[0], sum[1]), v_add(sum[2], sum[3]));
+        v_store(s->y[r], v_add(v_load(s->y[r]), sum[0]));
     }
     UNROLL for (uint32_t j = 0; j < count; j++)
         put(state + (size_t)j * p->lanes, m[j], s->lanes, full);
@@ -169,8 +178,11 @@ V_INLINE void scan_states(struct scan_rows *s, uint32_t n, const uint32_t count,
 
 V_INLINE void scan_lanes(const struct kr_scan_part *p, uint32_t lane, bool each, bool full)
 {
-    struct scan_rows s = {.p = p, .lane = lane, .lanes = CN_MIN(p->lanes - lane, VL)};
-    for (; s.row < p->n_rows; s.row += ROWS) {
+    struct scan_rows s; /* its rows are not worth clearing */
+    s.p = p;
+    s.lane = lane;
+    s.lanes = CN_MIN(p->lanes - lane, VL);
+    for (s.row = 0; s.row < p->n_rows; s.row += ROWS) {
         uint32_t n = 0;
         s.n_rows = CN_MIN(p->n_rows - s.row, ROWS);
         scan_begin(&s, each, full);
@@ -201,7 +213,7 @@ static void scan(const struct kr_scan_part *p)
         scan_lanes(p, lane, false, false);
 }
 
-/* ---- delta rule ------------------------------------------------------------------------------- */
+/* ---- delta rule ------------------------------------------------------------------------------ */
 
 /* Vectors of a whole block, and sums kept apart so that one need not wait for the other. */
 #define VECTORS   (KR_DELTA_LANES / VL)
@@ -238,7 +250,8 @@ V_INLINE void delta_row(const struct kr_delta_part *p, uint32_t lane, const uint
                                    v_set(k[n + u]), kept[u][i]);
     for (; n < dk; n++)
         UNROLL for (uint32_t i = 0; i < count; i++)
-            kept[0][i] = v_fma(get(state + n * step + i * VL, lanes, full), v_set(k[n]), kept[0][i]);
+            kept[0][i] =
+                v_fma(get(state + n * step + i * VL, lanes, full), v_set(k[n]), kept[0][i]);
     UNROLL for (uint32_t i = 0; i < count; i++) {
         vf sum = v_add(kept[0][i], kept[1][i]);
         if (KEPT_SUMS == 4) sum = v_add(sum, v_add(kept[2][i], kept[3][i]));

@@ -97,7 +97,7 @@ bool parity_wants(const struct parity *p, const char *op, enum kr_type type)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: parity [--isa generic|avx2|avx512|auto] [--op matmul|quantize] "
+    fprintf(stderr, "usage: parity [--isa generic|avx2|avx512|auto] [--op matmul|quantize|conv|scan|delta] "
                     "[--type NAME] [--json]\n"
                     "              [--bench [--shape ROWSxCOLS] [--min-ms N]]\n");
     return 2;
@@ -157,6 +157,7 @@ int main(int argc, char **argv)
     p.isa_name = k.name;
     if (p.opts.bench) {
         parity_matmul_bench(&p);
+        parity_recurrent_bench(&p);
         return 0;
     }
     parity_quantize(&p);

@@ -54,6 +54,7 @@ bool parity_wants(const struct parity *p, const char *op, enum kr_type type);
 
 void parity_matmul(struct parity *p);
 void parity_matmul_bench(struct parity *p);
+void parity_recurrent_bench(struct parity *p);
 void parity_quantize(struct parity *p);
 
 #endif

@@ -1,5 +1,5 @@
-/* recurrent: convolution, scan and delta rule. Truth: the formulas of kernels.h in double precision,
- * step by step, on random rows; and bit equality between every way of cutting the same rows. */
+/* recurrent: convolution, scan and delta rule in steps. Truth: the formulas of kernels.h in double
+ * precision on random rows; and bit equality between every way of cutting the same rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,14 +14,15 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/kernels/tiny.h"
 
-enum { ROWS = 50, GUARD = 32 };
+enum { ROWS = 50 };
 static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
 static const char *const isa_names[] = { "generic", "avx2", "avx512" };
 
 /* Tails of every kind: lanes, states, heads that are no multiples of a vector. */
 struct shape {
     enum kr_op_kind kind;
-    uint32_t heads, dim, groups, n; /* conv: dim channels, n taps; delta: dim = dv, n = dk, groups = key heads */
+    /* conv: dim channels, n taps; delta: dim = dv, n = dk, groups = key heads */
+    uint32_t heads, dim, groups, n;
     bool flag;                      /* conv: silu; scan: one decay per n; delta: tiled */
     bool bias;
 };
@@ -50,18 +51,12 @@ struct model {
     float scale[5];
 };
 
-static float *floats(size_t n)
-{
-    float *f = calloc(n, sizeof *f);
-    assert_non_null(f);
-    return f;
-}
-
 static void set_inputs(struct model *m)
 {
     const struct shape *s = m->s;
-    uint32_t lanes = s->heads * s->dim, scan[] = { lanes, s->heads, s->groups * s->n, s->groups * s->n };
-    uint32_t delta[] = { s->groups * s->n, s->groups * s->n, lanes, s->heads, s->heads };
+    uint32_t lanes = s->heads * s->dim, shared = s->groups * s->n;
+    uint32_t scan[] = { lanes, s->heads, shared, shared };
+    uint32_t delta[] = { shared, shared, lanes, s->heads, s->heads };
     m->n_in = s->kind == KR_OP_CONV ? 1 : s->kind == KR_OP_SCAN ? 4 : 5;
     for (uint32_t i = 0; i < m->n_in; i++) {
         m->in_width[i] = s->kind == KR_OP_CONV ? lanes : s->kind == KR_OP_SCAN ? scan[i] : delta[i];
@@ -138,7 +133,7 @@ static struct model new_model(const struct shape *s, uint64_t seed)
     return m;
 }
 
-/* ---- truth ------------------------------------------------------------------------------------ */
+/* ---- truth ----------------------------------------------------------------------------------- */
 
 /* Input i of a row, as the op is given it. */
 static double in_at(const struct model *m, uint32_t row, uint32_t i, uint32_t j)
@@ -224,7 +219,7 @@ static double *truth(const struct model *m, uint32_t first)
     return y;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 static const uint32_t *tokens_from(uint32_t first)
 {
@@ -401,7 +396,7 @@ static void test_batch_and_copy(void **state)
     }
 }
 
-/* ---- with attention --------------------------------------------------------------------------- */
+/* ---- with attention -------------------------------------------------------------------------- */
 
 static int add_attention(struct tiny *t, int x, int group)
 {
@@ -453,7 +448,8 @@ static void test_hybrid(void **state)
             }
             if (!reference) reference = want;
             for (int i = 0; i < ROWS * 32; i++)
-                assert_true(fabs((double)want[i] - reference[i]) <= 2e-5 * (1 + fabs(reference[i])));
+                assert_true(fabs((double)want[i] - reference[i]) <=
+                            2e-5 * (1 + fabs((double)reference[i])));
             if (want != reference) free(want);
         }
         free(reference);
@@ -461,7 +457,7 @@ static void test_hybrid(void **state)
     }
 }
 
-/* ---- the state group -------------------------------------------------------------------------- */
+/* ---- the state group ------------------------------------------------------------------------- */
 
 static void test_group(void **state)
 {
@@ -515,125 +511,11 @@ static void test_group(void **state)
     tiny_free(t);
 }
 
-/* ---- kernels alone ---------------------------------------------------------------------------- */
-
-static bool get_ops(enum kr_isa isa, struct kr_recurrent_ops *o)
-{
-    if (!kr_cpu_has(isa)) return false;
-    if (isa == KR_ISA_GENERIC) kr_recurrent_generic(o);
-#if defined(__x86_64__)
-    if (isa == KR_ISA_AVX2) kr_recurrent_avx2(o);
-    if (isa == KR_ISA_AVX512) kr_recurrent_avx512(o);
-#endif
-    return true;
-}
-
-/* n floats between guards, at an address that is 4 but not 8 byte aligned. */
-struct area {
-    float *mem, *data;
-    size_t n;
-};
-
-static struct area new_area(size_t n, uint64_t *seed)
-{
-    struct area a = { .mem = floats(n + 2 * GUARD + 1), .n = n };
-    a.data = a.mem + GUARD + 1;
-    for (size_t i = 0; i < n + 2 * GUARD + 1; i++)
-        a.mem[i] = -12345.0f;
-    for (size_t i = 0; i < n; i++)
-        a.data[i] = tiny_uniform(seed);
-    return a;
-}
-
-static void end_area(struct area *a)
-{
-    for (size_t i = 0; i < GUARD; i++) {
-        assert_true(a->data[(ptrdiff_t)i - GUARD] == -12345.0f);
-        assert_true(a->data[a->n + i] == -12345.0f);
-    }
-    for (size_t i = 0; i < a->n; i++)
-        assert_true(isfinite(a->data[i]));
-    free(a->mem);
-}
-
-static void guards_of(const struct kr_recurrent_ops *o, uint32_t lanes, uint32_t n)
-{
-    uint64_t seed = lanes * 100 + n;
-    enum { R = 19 };
-    struct area in = new_area(R * (lanes + n), &seed), w = new_area((lanes + 2) * (n + 2), &seed);
-    struct area st = new_area(lanes * n, &seed), y = new_area(R * lanes, &seed);
-    const float *rows[4] = { in.data, in.data + 1, in.data + 2, in.data + 3 };
-    o->conv(y.data, rows, w.data, lanes, NULL, 2 + n % 3, n & 1, lanes);
-    struct kr_scan_part s = { .n_rows = R, .n_state = n, .lanes = CN_MIN(lanes, KR_SCAN_LANES),
-                              .state = st.data, .a = w.data, .d = w.data, .dt_bias = w.data,
-                              .x = in.data, .dt = in.data, .b = in.data, .c = in.data, .y = y.data,
-                              .x_stride = lanes, .dt_stride = lanes, .b_stride = n, .c_stride = n,
-                              .y_stride = lanes };
-    o->scan(&s);
-    s.each = true;
-    o->scan(&s);
-    struct kr_delta_part d = { .n_rows = R, .n_state = n, .lanes = lanes, .state = st.data,
-                               .decay = -1, .q = in.data, .k = in.data, .v = in.data, .a = in.data,
-                               .b = in.data, .y = y.data, .q_stride = 0, .k_stride = 0,
-                               .v_stride = lanes, .a_stride = 1, .b_stride = 1,
-                               .y_stride = lanes };
-    for (uint32_t i = 0; i < n; i++)
-        in.data[i] /= (float)n;
-    o->delta(&d);
-    end_area(&in);
-    end_area(&w);
-    end_area(&st);
-    end_area(&y);
-}
-
-static void test_guards(void **state)
-{
-    for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
-        struct kr_recurrent_ops o;
-        if (!get_ops(isas[k], &o)) continue;
-        for (uint32_t lanes = 1; lanes <= KR_DELTA_LANES; lanes++)
-            for (uint32_t n = 1; n < 36; n += 1 + n / 8)
-                guards_of(&o, lanes, n);
-    }
-}
-
-/* Not a number stays one and does not spread to other lanes; far ends of softplus. */
-static void test_odd_numbers(void **state)
-{
-    for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
-        struct kr_recurrent_ops o;
-        if (!get_ops(isas[k], &o)) continue;
-        enum { L = 13 };
-        static const float dts[L] = { -200, -90, -50, -20, -1e-3f, 0, 1, 19.9f, 20.1f, 50, 100, 1e4f,
-                                      0 };
-        float st[L] = { 0 }, x[L], dt[L], a[L], d[L] = { 0 }, y[L], one = 1;
-        for (int i = 0; i < L; i++) {
-            x[i] = 1;
-            dt[i] = dts[i];
-            a[i] = -1;
-        }
-        dt[12] = NAN;
-        struct kr_scan_part s = { .n_rows = 1, .n_state = 1, .lanes = L, .each = true, .state = st,
-                                  .a = a, .d = d, .x = x, .dt = dt, .b = &one, .c = &one, .y = y };
-        for (int step = 0; step < 2; step++) {
-            o.scan(&s);
-            for (int i = 0; i < 12; i++) {
-                double sp = softplus(dts[i]), want = step ? sp * (1 + exp(-sp)) : sp;
-                if (!(fabs(y[i] - want) <= 5e-7 * want + 1e-37))
-                    fail_msg("%s: softplus at %g: %.9g, not %.9g", isa_names[k], (double)dts[i],
-                             (double)y[i], want);
-            }
-            assert_true(isnan(y[12]));
-        }
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_truth_and_cuts), cmocka_unit_test(test_batch_and_copy),
         cmocka_unit_test(test_hybrid),         cmocka_unit_test(test_group),
-        cmocka_unit_test(test_guards),         cmocka_unit_test(test_odd_numbers),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,144 @@
+/* recurrent ops: the kernels of every ISA alone: guards around what they write at every number of
+ * lanes, inputs at odd addresses, and numbers far out or not numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/recurrent.h"
+#include "tests/kernels/tiny.h"
+
+enum { GUARD = 32 };
+static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
+static const char *const isa_names[] = { "generic", "avx2", "avx512" };
+
+static double softplus(double x)
+{
+    return x > 20 ? x : log1p(exp(x));
+}
+
+static bool get_ops(enum kr_isa isa, struct kr_recurrent_ops *o)
+{
+    if (!kr_cpu_has(isa)) return false;
+    if (isa == KR_ISA_GENERIC) kr_recurrent_generic(o);
+#if defined(__x86_64__)
+    if (isa == KR_ISA_AVX2) kr_recurrent_avx2(o);
+    if (isa == KR_ISA_AVX512) kr_recurrent_avx512(o);
+#endif
+    return true;
+}
+
+/* n floats between guards, at an address that is 4 but not 8 byte aligned. */
+struct area {
+    float *mem, *data;
+    size_t n;
+};
+
+static struct area new_area(size_t n, uint64_t *seed)
+{
+    struct area a = { .mem = calloc(n + 2 * GUARD + 1, sizeof(float)), .n = n };
+    assert_non_null(a.mem);
+    a.data = a.mem + GUARD + 1;
+    for (size_t i = 0; i < n + 2 * GUARD + 1; i++)
+        a.mem[i] = -12345.0f;
+    for (size_t i = 0; i < n; i++)
+        a.data[i] = tiny_uniform(seed);
+    return a;
+}
+
+static void end_area(struct area *a)
+{
+    for (size_t i = 0; i < GUARD; i++) {
+        assert_true(a->data[(ptrdiff_t)i - GUARD] == -12345.0f);
+        assert_true(a->data[a->n + i] == -12345.0f);
+    }
+    for (size_t i = 0; i < a->n; i++)
+        assert_true(isfinite(a->data[i]));
+    free(a->mem);
+}
+
+static void guards_of(const struct kr_recurrent_ops *o, uint32_t lanes, uint32_t n)
+{
+    uint64_t seed = lanes * 100 + n;
+    enum { R = 19 };
+    struct area in = new_area(R * (lanes + n), &seed), w = new_area((lanes + 2) * (n + 2), &seed);
+    struct area st = new_area(lanes * n, &seed), y = new_area(R * lanes, &seed);
+    const float *rows[4] = { in.data, in.data + 1, in.data + 2, in.data + 3 };
+    o->conv(y.data, rows, w.data, lanes, NULL, 2 + n % 3, n & 1, lanes);
+    struct kr_scan_part s = { .n_rows = R, .n_state = n, .lanes = CN_MIN(lanes, KR_SCAN_LANES),
+                              .state = st.data, .a = w.data, .d = w.data, .dt_bias = w.data,
+                              .x = in.data, .dt = in.data, .b = in.data, .c = in.data, .y = y.data,
+                              .x_stride = lanes, .dt_stride = lanes, .b_stride = n, .c_stride = n,
+                              .y_stride = lanes };
+    o->scan(&s);
+    s.each = true;
+    o->scan(&s);
+    struct kr_delta_part d = { .n_rows = R, .n_state = n, .lanes = lanes, .state = st.data,
+                               .decay = -1, .q = in.data, .k = in.data, .v = in.data, .a = in.data,
+                               .b = in.data, .y = y.data, .q_stride = 0, .k_stride = 0,
+                               .v_stride = lanes, .a_stride = 1, .b_stride = 1,
+                               .y_stride = lanes };
+    for (uint32_t i = 0; i < n; i++)
+        in.data[i] /= (float)n;
+    o->delta(&d);
+    end_area(&in);
+    end_area(&w);
+    end_area(&st);
+    end_area(&y);
+}
+
+static void test_guards(void **state)
+{
+    for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
+        struct kr_recurrent_ops o;
+        if (!get_ops(isas[k], &o)) continue;
+        for (uint32_t lanes = 1; lanes <= KR_DELTA_LANES; lanes++)
+            for (uint32_t n = 1; n < 36; n += 1 + n / 8)
+                guards_of(&o, lanes, n);
+    }
+}
+
+/* Not a number stays one and does not spread to other lanes; far ends of softplus. */
+static void test_odd_numbers(void **state)
+{
+    for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
+        struct kr_recurrent_ops o;
+        if (!get_ops(isas[k], &o)) continue;
+        enum { L = 13 };
+        static const float dts[L] = { -200, -90, -50, -20, -1e-3f, 0, 1, 19.9f, 20.1f, 50, 100,
+                                      1e4f, 0 };
+        float st[L] = { 0 }, x[L], dt[L], a[L], d[L] = { 0 }, y[L], one = 1;
+        for (int i = 0; i < L; i++) {
+            x[i] = 1;
+            dt[i] = dts[i];
+            a[i] = -1;
+        }
+        dt[12] = NAN;
+        struct kr_scan_part s = { .n_rows = 1, .n_state = 1, .lanes = L, .each = true, .state = st,
+                                  .a = a, .d = d, .x = x, .dt = dt, .b = &one, .c = &one, .y = y };
+        for (int step = 0; step < 2; step++) {
+            o.scan(&s);
+            for (int i = 0; i < 12; i++) {
+                double sp = softplus(dts[i]), want = step ? sp * (1 + exp(-sp)) : sp;
+                if (!(fabs(y[i] - want) <= 5e-7 * want + 1e-37))
+                    fail_msg("%s: softplus at %g: %.9g, not %.9g", isa_names[k], (double)dts[i],
+                             (double)y[i], want);
+            }
+            assert_true(isnan(y[12]));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_guards),
+        cmocka_unit_test(test_odd_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
