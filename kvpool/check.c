@@ -80,22 +80,22 @@ static bool node_check(struct audit *a, struct kv_node *n)
     CHECK(!n->child || n->child->sib_prev == NULL, "sibling list", 0, 0);
     for (uint32_t g = 0; g < s->n_groups; g++) {
         struct kv_ent *e = &n->ent[g];
-        bool window = s->grp[g].window != 0, ev;
+        bool loose = s->grp[g].loose, ev;
         enum kv_state state;
 
-        if (window) CHECK(e->refs == e->seen, "users of a window block", e->refs, e->seen);
+        if (loose) CHECK(e->refs == e->seen, "users of a loose block", e->refs, e->seen);
         if (e->block == KV_NO_BLOCK) {
             CHECK(!e->linked && e->refs == 0, "a lost block in use", e->refs, g);
-            CHECK(window || !n->parent, "a node without a full group's block", g, n->pins);
+            CHECK(loose || !n->parent, "a node without a full group's block", g, n->pins);
             continue;
         }
-        ev = n->state == NODE_READY && !n->dead && (window ? e->refs == 0 : n->pins == 0);
+        ev = n->state == NODE_READY && !n->dead && (loose ? e->refs == 0 : n->pins == 0);
         state = ev ? KV_CACHED : n->state == NODE_READY ? KV_READY : KV_FILLING;
         if (state == KV_FILLING && kv_blk_of(a->p, e->block)->state == KV_COPYING)
             state = KV_COPYING; /* begun with a copy that no step has done yet */
         CHECK(kv_blk_of(a->p, e->block)->state == state, "state of a node's block",
               kv_blk_of(a->p, e->block)->state, state);
-        CHECK(e->linked == (ev && (window || &s->grp[g] == s->primary)), "lane of a block",
+        CHECK(e->linked == (ev && (loose || &s->grp[g] == s->primary)), "lane of a block",
               e->linked, ev);
         CHECK(kv_blk_of(a->p, e->block)->tenant == n->tenant, "tenant of a node's block", 0, 0);
     }
@@ -123,9 +123,10 @@ static bool seq_count(struct audit *a, struct kv_seq *q)
             CHECK(i >= q->n_chain || n->state == NODE_READY, "incomplete chain", i, q->n_chain);
         }
         for (uint32_t g = 0; g < s->n_groups; g++) {
-            uint32_t b = q->tables[g][i];
+            uint32_t b;
 
-            if (i < q->first[g]) continue;
+            if (&s->grp[g] == s->state || i < q->first[g]) continue;
+            b = q->tables[g][i];
             CHECK(b != KV_NO_BLOCK, "a hole in a table", i, g);
             if (n && n->ent[g].block == b)
                 n->ent[g].seen++;
@@ -133,6 +134,14 @@ static bool seq_count(struct audit *a, struct kv_seq *q)
                 kv_blk_of(a->p, b)->seen++;
         }
     }
+    if (s->state && *kv_live(q) != KV_NO_BLOCK) {
+        struct kv_blk *b = kv_blk_of(a->p, *kv_live(q));
+
+        CHECK(!b->node && (b->state == KV_FILLING || b->state == KV_COPYING), "a live state",
+              b->state, 0);
+        b->seen++;
+    }
+    CHECK(!s->state || q->planned == 0 || *kv_live(q) != KV_NO_BLOCK, "no live state", q->len, 0);
     for (uint32_t i = 0; i < q->n_copies; i++) {
         CHECK(kv_blk_of(a->p, q->copies[i].dst)->state == KV_COPYING, "target of a copy", i, 0);
         if (q->copy_src)
@@ -193,7 +202,7 @@ static bool lanes_check(struct audit *a, struct kv_grp *g)
             CHECK(e->linked && (!e->next || e->next->stamp > e->stamp), "order of a lane", t, 0);
             CHECK((e->next ? e->next->prev : l->tail) == e, "links of a lane", t, 0);
         }
-        CHECK(!l->head || g->window || !l->head->node->child, "a lane's head is no leaf", t, g->id);
+        CHECK(!l->head || g->loose || !l->head->node->child, "a lane's head is no leaf", t, g->id);
         CHECK((l->heap_pos != KV_NONE) == (l->head && ten->exposed), "a lane in the heap", t, 0);
         CHECK(l->heap_pos == KV_NONE || g->heap[l->heap_pos] == l, "heap position", t, 0);
     }

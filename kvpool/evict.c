@@ -170,7 +170,7 @@ void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes)
 
 static void evict_ent(struct kv_ent *e)
 {
-    if (e->node->space->grp[e->group].window)
+    if (e->node->space->grp[e->group].loose)
         kv_ent_evict(e);
     else
         kv_node_evict(e->node);

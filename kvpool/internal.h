@@ -5,7 +5,8 @@
  *     descendants;
  *   - pins are dropped from the leaf to the root, so a lane, ordered by the time of that, always
  *     has a leaf at its head;
- *   - of full groups a node of the tree holds every block; of window groups it may have lost it. */
+ *   - of full groups a node of the tree holds every block; of loose groups (windows, chunks, the
+ *     state) it may have lost it. */
 #ifndef KVPOOL_INTERNAL_H
 #define KVPOOL_INTERNAL_H
 
@@ -44,7 +45,7 @@ struct kv_ent {              /* one group's block of a node */
     struct kv_ent *prev, *next; /* in the tenant's lane */
     uint64_t stamp;
     uint32_t block;          /* KV_NO_BLOCK: lost */
-    uint32_t refs;           /* window groups: sequences that can still see it */
+    uint32_t refs;           /* loose groups: sequences that can still see it */
     uint32_t seen;           /* kv_check's own */
     uint8_t group;
     bool linked;
@@ -61,7 +62,9 @@ struct kv_grp {
     struct kv_space *space;
     uint32_t id;             /* in the pool */
     uint32_t index;          /* in the space */
-    uint32_t window;
+    enum kv_span span;
+    uint32_t tokens;
+    bool loose;              /* not SPAN_ALL: its blocks are evicted one by one */
     uint64_t block_bytes;
     uint32_t slab_blocks;
     struct kv_slab_list partial; /* slabs of it with a free block */
@@ -77,7 +80,8 @@ struct kv_space {
     struct kv_space *next;
     uint8_t id_key[16];
     uint32_t block_tokens, n_groups;
-    struct kv_grp *primary;  /* the first full group; NULL when all have windows */
+    struct kv_grp *primary;  /* the first full group; NULL when there is none */
+    struct kv_grp *state;    /* the STATE group; NULL when there is none */
     uint64_t n_seqs;
     struct kv_node *node_pool; /* freed nodes, linked by hnext */
     struct kv_node *roots;   /* linked by sib_next */
@@ -154,7 +158,7 @@ struct kv_seq {
     uint64_t n_named;        /* leading blocks that have a node (being filled included) */
     bool detached;           /* from n_chain on its blocks stay out of the tree */
     bool copies_taken, closed;
-    uint32_t **tables;
+    uint32_t **tables;       /* of the STATE group one entry: the live state */
     uint64_t *first;         /* per group: first logical block still held */
     struct kv_node **nodes;  /* per logical block, NULL = held alone */
     uint32_t *tail;          /* ids of the incomplete block up to len */
@@ -174,10 +178,16 @@ static inline uint64_t kv_div_up(uint64_t a, uint64_t b)
 {
     return a / b + (a % b != 0);
 }
-/* First position that a row at position n of a group with this window sees. */
-static inline uint64_t kv_first_seen(uint32_t window, uint64_t n)
+/* First position that a row at position n sees in this group (not the STATE group). */
+static inline uint64_t kv_first_seen(const struct kv_grp *g, uint64_t n)
 {
-    return window && n + 1 > window ? n + 1 - window : 0;
+    if (g->span == KV_SPAN_WINDOW) return n + 1 > g->tokens ? n + 1 - g->tokens : 0;
+    return g->span == KV_SPAN_CHUNK ? n - n % g->tokens : 0;
+}
+/* The live state of a sequence; only where its space has a state. */
+static inline uint32_t *kv_live(const struct kv_seq *q)
+{
+    return q->tables[q->space->state->index];
 }
 static inline struct kv_blk *kv_blk_of(const struct kv_pool *p, uint32_t block)
 {

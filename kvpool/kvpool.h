@@ -17,9 +17,12 @@
  * A block of the tree is filled by one sequence at a time: others whose next block it is are told
  * KV_WAIT; when it is ready they adopt it, when its filler gives up the next one to ask fills it.
  *
- * Layer groups with a window: blocks wholly behind the window of a sequence are given up while it
- * runs; in the tree they stay until evicted. A hit of n tokens counts only where every group holds
- * what a row at position n can see.
+ * Layer groups with a window or in chunks: blocks wholly behind what a sequence's next row sees are
+ * given up while it runs; in the tree they stay until evicted. A hit of n tokens counts only where
+ * every group holds what a row at position n can see.
+ *
+ * Recurrent layers: a block of their group is the whole state of a sequence. Each sequence has one
+ * of its own, which every step changes in place.
  *
  * Steps in flight: kv_pool_launched and kv_pool_retired tell of tickets. What a launched step may
  * read or write is freed only once the last step launched so far has retired.
@@ -84,8 +87,15 @@ int kv_check(struct kv_pool *p, struct cn_error *err);
 
 /* ---- spaces (pool.c) ------------------------------------------------------------------------- */
 
+enum kv_span {
+    KV_SPAN_ALL,                  /* a row sees every position up to its own */
+    KV_SPAN_WINDOW,               /* the last `tokens` positions, its own included */
+    KV_SPAN_CHUNK,                /* from the last multiple of `tokens` up to its own */
+    KV_SPAN_STATE,                /* none: a block is the state of a whole sequence. One group at most */
+};
 struct kv_group {
-    uint32_t window_tokens;       /* last tokens a row sees, itself included; 0 = all */
+    enum kv_span span;
+    uint32_t tokens;              /* of a WINDOW or CHUNK: at least 1 */
     uint64_t block_bytes;         /* 1 .. slab_bytes; a slab holds at most 4096 blocks */
 };
 struct kv_space;
@@ -108,8 +118,12 @@ uint32_t kv_space_n_groups(const struct kv_space *s);
 uint64_t kv_space_max_tokens(const struct kv_space *s, uint32_t tenant, uint32_t chunk_tokens);
 void kv_space_need(const struct kv_space *s, uint32_t tenant, uint64_t n_tokens,
                    uint32_t chunk_tokens, uint64_t *need_slabs, uint64_t *have_slabs);
-/* Bytes of the blocks that n_tokens take. */
+/* Bytes of the blocks that n_tokens take, the state included. */
 uint64_t kv_space_bytes(const struct kv_space *s, uint64_t n_tokens, uint32_t chunk_tokens);
+/* Bytes of the state of a sequence; 0 where there is none. */
+uint64_t kv_space_state_bytes(const struct kv_space *s);
+/* Bytes of one block of tokens over all groups; where there are none, of the state. */
+uint64_t kv_space_block_bytes(const struct kv_space *s);
 
 /* ---- sequences (seq.c) ------------------------------------------------------------------------
  * Life: open; then again and again: match (while tokens known in advance are left), extend, launch
@@ -163,13 +177,15 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
 
 uint64_t kv_seq_length(const struct kv_seq *q);   /* committed (or adopted) tokens */
 uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
-/* Per group: block number of each logical block. The pointers stay the same while it is open. */
+/* Per group: block number of each logical block; of a STATE group one entry, the sequence's state
+ * (KV_NO_BLOCK before its first row). The pointers stay the same while it is open. */
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q);
-/* All blocks it uses, over all groups. */
+/* All blocks it uses, over all groups; and their bytes. */
 uint64_t kv_seq_n_blocks(const struct kv_seq *q);
+uint64_t kv_seq_bytes(const struct kv_seq *q);
 
 /* Copies to be done before the step that has the sequence's next rows: per group, the first
- * n_tokens of block src to block dst. Both stay put until those rows are committed. Handed out
+ * n_tokens of block src to block dst (of a STATE group the whole block). Both stay put until those rows are committed. Handed out
  * once: after that it answers 0 until there are new ones. */
 struct kv_copy {
     uint32_t group, dst, src, n_tokens;

@@ -16,7 +16,7 @@ struct walk {
 
 static uint64_t first_block(const struct kv_grp *g, uint64_t n_blocks)
 {
-    return kv_first_seen(g->window, n_blocks * g->space->block_tokens) / g->space->block_tokens;
+    return kv_first_seen(g, n_blocks * g->space->block_tokens) / g->space->block_tokens;
 }
 
 /* How many of the last blocks of its chain the sequence itself holds in group g. */
@@ -73,7 +73,7 @@ static void take_nodes(struct kv_seq *q, uint64_t best)
             struct kv_ent *e = &q->nodes[i]->ent[g];
 
             q->tables[g][i] = i < first ? KV_NO_BLOCK : e->block;
-            if (i >= first && s->grp[g].window) kv_ent_ref(e);
+            if (i >= first && s->grp[g].loose) kv_ent_ref(e);
         }
     }
     q->n_chain = q->n_named = q->n_blocks = best;
@@ -111,7 +111,7 @@ static int plan_copy(struct kv_seq *q, struct kv_node *src, const struct kv_seq 
     if (src) {
         kv_node_pin(src);
         for (uint32_t g = 0; g < s->n_groups; g++) {
-            if (s->grp[g].window) kv_ent_ref(&src->ent[g]);
+            if (s->grp[g].loose) kv_ent_ref(&src->ent[g]);
         }
     }
     rc = (i + 1) * s->block_tokens > q->cap_blocks * s->block_tokens ? CN_ERANGE
@@ -121,7 +121,7 @@ static int plan_copy(struct kv_seq *q, struct kv_node *src, const struct kv_seq 
 
         q->copies[g] = (struct kv_copy){g, rc ? KV_NO_BLOCK : q->tables[g][i], b, n};
         if (rc) {
-            if (src && s->grp[g].window) kv_ent_unref(&src->ent[g]);
+            if (src && s->grp[g].loose) kv_ent_unref(&src->ent[g]);
             continue;
         }
         kv_block_state(s->pool, q->tables[g][i], KV_COPYING);
@@ -245,7 +245,7 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
     kv_seq_unwait(child);
     i = child->len / bt;
     take = n_tokens - child->len;
-    if (take == 0) return 0;
+    if (take == 0 || q->space->state) return 0; /* a part of a block is of no use without a state */
     if (take < bt && holds_alone(q, i)) {
         if (plan_copy(child, NULL, q, (uint32_t)take)) return 0;
         memcpy(child->tail, ids + child->len, take * sizeof(*ids));
@@ -264,7 +264,7 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
 static bool windows_gone(const struct kv_seq *q, uint64_t n)
 {
     for (uint32_t g = 0; g < q->space->n_groups; g++) {
-        uint64_t first = kv_first_seen(q->space->grp[g].window, n) / q->space->block_tokens;
+        uint64_t first = kv_first_seen(&q->space->grp[g], n) / q->space->block_tokens;
 
         if (first < q->first[g]) return true;
     }
@@ -306,7 +306,7 @@ static int own_copy(struct kv_seq *q, uint64_t i, uint32_t n)
         /* a reference of its own keeps the source; what it held alone becomes that */
         if (!node || node->ent[g].block != old) continue;
         kv_blk_of(s->pool, old)->refs++;
-        if (s->grp[g].window) kv_ent_unref(&node->ent[g]);
+        if (s->grp[g].loose) kv_ent_unref(&node->ent[g]);
     }
     if (node) {
         memcpy(q->tail, node->ids, n * sizeof(*q->tail));
@@ -345,6 +345,7 @@ int kv_seq_truncate(struct kv_seq *q, uint64_t n)
     if (n < q->len) {
         bool in_chain = n <= q->n_chain * bt;
 
+        if (n && q->space->state) return CN_ENOENT; /* a state cannot be rewound */
         if (windows_gone(q, n)) return CN_ENOENT;
         kv_seq_retract(q, at);
         if (n % bt && is_shared(q, at)) {
@@ -353,7 +354,7 @@ int kv_seq_truncate(struct kv_seq *q, uint64_t n)
         } else {
             cut_copies(q, n);
         }
-        if (in_chain) q->detached = false;
+        if (in_chain && !q->space->state) q->detached = false;
         q->len = n;
     }
     q->planned = n;

@@ -156,15 +156,24 @@ static int grp_id(struct kv_pool *p, struct kv_grp *g)
 
 static int space_check(const struct kv_pool *p, const struct kv_space_opts *o, struct cn_error *err)
 {
+    uint32_t states = 0;
+
     if (o->n_groups == 0 || o->n_groups > 64 || o->block_tokens == 0 || o->block_tokens > 65536)
         return cn_fail(err, CN_ERANGE,
                        "a KV space has 1 to 64 groups and 1 to 65536 tokens per block");
     for (uint32_t i = 0; i < o->n_groups; i++) {
-        if (o->groups[i].block_bytes == 0 || o->groups[i].block_bytes > p->slab_bytes)
+        const struct kv_group *g = &o->groups[i];
+
+        if (g->block_bytes == 0 || g->block_bytes > p->slab_bytes)
             return cn_fail(err, CN_ERANGE,
                            "a KV block of %" PRIu64 " bytes does not fit a slab of %" PRIu64,
-                           o->groups[i].block_bytes, p->slab_bytes);
+                           g->block_bytes, p->slab_bytes);
+        if ((g->span == KV_SPAN_WINDOW || g->span == KV_SPAN_CHUNK) && !g->tokens)
+            return cn_fail(err, CN_ERANGE, "a window or chunk of no tokens");
+        states += g->span == KV_SPAN_STATE;
     }
+    if (states > 1)
+        return cn_fail(err, CN_ERANGE, "a KV space has at most one group of recurrent state");
     return 0;
 }
 
@@ -175,13 +184,16 @@ static void grp_init(struct kv_space *s, uint32_t i, const struct kv_group *src)
     g->space = s;
     g->index = i;
     g->id = KV_NONE;
-    g->window = src->window_tokens;
+    g->span = src->span;
+    g->tokens = src->tokens;
+    g->loose = src->span != KV_SPAN_ALL;
     g->block_bytes = src->block_bytes;
     g->slab_blocks = (uint32_t)CN_MIN(s->pool->slab_bytes / src->block_bytes,
                                       (uint64_t)KV_MAX_SLAB_BLOCKS);
     kv_slab_list_init(&g->partial);
-    if (!g->window && !s->primary) s->primary = g;
-    g->lane_grp = g->window ? g : s->primary;
+    if (!g->loose && !s->primary) s->primary = g;
+    if (g->span == KV_SPAN_STATE) s->state = g;
+    g->lane_grp = g->loose ? g : s->primary;
 }
 
 int kv_space_add(struct kv_pool *p, const struct kv_space_opts *o, struct kv_space **out,
@@ -271,11 +283,15 @@ uint32_t kv_space_n_groups(const struct kv_space *s)
 static uint64_t blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens)
 {
     uint32_t bt = g->space->block_tokens;
-    uint64_t blocks = kv_div_up(n_tokens, bt);
+    uint64_t blocks = kv_div_up(n_tokens, bt), span;
 
-    if (!g->window) return blocks;
-    /* what the chunk's first row sees, and the chunk; neither end need be aligned */
-    return CN_MIN(blocks, kv_div_up((uint64_t)g->window - 1 + chunk_tokens, bt) + 1);
+    if (g->span == KV_SPAN_STATE) return CN_MIN(n_tokens, 1u);
+    if (!g->loose) return blocks;
+    /* what the step's first row sees, and the step's rows; the end need not be aligned, nor the
+     * beginning unless chunks are of whole blocks */
+    span = kv_div_up((uint64_t)g->tokens - 1 + chunk_tokens, bt);
+    if (g->span == KV_SPAN_WINDOW || g->tokens % bt) span++;
+    return CN_MIN(blocks, span);
 }
 
 static uint64_t slabs_for(const struct kv_space *s, uint64_t n_tokens, uint32_t chunk_tokens)
@@ -294,6 +310,18 @@ uint64_t kv_space_bytes(const struct kv_space *s, uint64_t n_tokens, uint32_t ch
     for (uint32_t i = 0; i < s->n_groups; i++)
         bytes += blocks_for(&s->grp[i], n_tokens, chunk_tokens) * s->grp[i].block_bytes;
     return bytes;
+}
+
+uint64_t kv_space_state_bytes(const struct kv_space *s)
+{
+    return s->state ? s->state->block_bytes : 0;
+}
+
+uint64_t kv_space_block_bytes(const struct kv_space *s)
+{
+    uint64_t bytes = kv_space_bytes(s, 1, 1) - kv_space_state_bytes(s);
+
+    return bytes ? bytes : kv_space_state_bytes(s);
 }
 
 static uint64_t slabs_had(const struct kv_space *s, uint32_t tenant)

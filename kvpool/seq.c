@@ -37,9 +37,12 @@ static struct kv_seq *seq_new(struct kv_space *s, uint64_t cap_blocks)
     q->copies = cn_malloc_array(s->n_groups, sizeof(*q->copies));
     if (!q->tables || !q->first || !q->nodes || !q->tail || !q->copies) goto fail;
     for (uint32_t g = 0; g < s->n_groups; g++) {
-        q->tables[g] = cn_calloc(cap_blocks, sizeof(**q->tables));
+        bool state = &s->grp[g] == s->state;
+
+        q->tables[g] = cn_calloc(state ? 1 : cap_blocks, sizeof(**q->tables));
         if (!q->tables[g]) goto fail;
     }
+    if (s->state) *kv_live(q) = KV_NO_BLOCK;
     return q;
 fail:
     seq_free(q);
@@ -66,6 +69,7 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq *
     q->flags = o->flags;
     q->max_tokens = o->max_tokens;
     q->share_tokens = o->share_tokens ? o->share_tokens : UINT64_MAX;
+    q->detached = s->state != NULL; /* nothing without a state can be used again */
     q->all_next = p->seqs;
     if (p->seqs) p->seqs->all_prev = q;
     p->seqs = q;
@@ -99,7 +103,7 @@ void kv_seq_drop_copies(struct kv_seq *q)
     }
     if (q->n_copies && q->copy_src) {
         for (uint32_t g = 0; g < q->space->n_groups; g++) {
-            if (q->space->grp[g].window) kv_ent_unref(&q->copy_src->ent[g]);
+            if (q->space->grp[g].loose) kv_ent_unref(&q->copy_src->ent[g]);
         }
         kv_node_unpin(q->copy_src);
     }
@@ -116,7 +120,7 @@ static void entry_drop(struct kv_seq *q, uint32_t g, uint64_t i)
     if (b == KV_NO_BLOCK) return;
     if (!n || n->ent[g].block != b)
         kv_block_put(q->space->pool, b);
-    else if (q->space->grp[g].window)
+    else if (q->space->grp[g].loose)
         kv_ent_unref(&n->ent[g]);
 }
 
@@ -143,7 +147,7 @@ void kv_seq_drop_blocks(struct kv_seq *q, uint64_t keep)
         uint64_t i = --q->n_blocks;
 
         for (uint32_t g = 0; g < q->space->n_groups; g++) {
-            if (i >= q->first[g]) entry_drop(q, g, i);
+            if (&q->space->grp[g] != q->space->state && i >= q->first[g]) entry_drop(q, g, i);
         }
         if (q->nodes[i]) kv_node_unpin(q->nodes[i]);
         q->nodes[i] = NULL;
@@ -157,11 +161,20 @@ void kv_seq_drop_blocks(struct kv_seq *q, uint64_t keep)
 void kv_seq_leave_windows(struct kv_seq *q)
 {
     for (uint32_t g = 0; g < q->space->n_groups; g++) {
-        uint64_t first = kv_first_seen(q->space->grp[g].window, q->len) / q->space->block_tokens;
+        uint64_t first = kv_first_seen(&q->space->grp[g], q->len) / q->space->block_tokens;
 
         while (q->first[g] < first)
             entry_drop(q, g, q->first[g]++);
     }
+}
+
+static void live_drop(struct kv_seq *q)
+{
+    uint32_t b = q->space->state ? *kv_live(q) : KV_NO_BLOCK;
+
+    if (b == KV_NO_BLOCK) return;
+    *kv_live(q) = KV_NO_BLOCK;
+    kv_block_put(q->space->pool, b);
 }
 
 void kv_seq_release(struct kv_seq *q)
@@ -171,6 +184,7 @@ void kv_seq_release(struct kv_seq *q)
     kv_seq_unwait(q);
     kv_seq_drop_copies(q);
     kv_seq_drop_blocks(q, 0);
+    live_drop(q);
     kv_node_unpin(q->root);
     if (q->all_prev)
         q->all_prev->all_next = q->all_next;
@@ -222,6 +236,7 @@ int kv_seq_alloc(struct kv_seq *q, uint64_t from, uint64_t to)
 
     for (i = from; i < to; i++) {
         for (g = 0; g < s->n_groups; g++) {
+            if (&s->grp[g] == s->state) continue;
             if (kv_block_alloc(&s->grp[g], q->tenant, &q->tables[g][i])) goto undo;
         }
     }
@@ -230,6 +245,7 @@ undo:
     for (;;) {
         while (g > 0) {
             g--;
+            if (&s->grp[g] == s->state) continue;
             kv_block_put(s->pool, q->tables[g][i]);
             q->tables[g][i] = KV_NO_BLOCK;
         }
@@ -242,7 +258,7 @@ undo:
 static bool lacks_blocks(const struct kv_node *n)
 {
     for (uint32_t g = 0; g < n->space->n_groups; g++) {
-        if (n->ent[g].block == KV_NO_BLOCK) return true;
+        if (&n->space->grp[g] != n->space->state && n->ent[g].block == KV_NO_BLOCK) return true;
     }
     return false;
 }
@@ -251,8 +267,9 @@ static bool lacks_blocks(const struct kv_node *n)
 static void give_blocks(struct kv_seq *q, uint64_t i, struct kv_node *n)
 {
     for (uint32_t g = 0; g < q->space->n_groups; g++) {
+        if (&q->space->grp[g] == q->space->state) continue;
         n->ent[g].block = q->tables[g][i];
-        n->ent[g].refs = q->space->grp[g].window ? 1 : 0;
+        n->ent[g].refs = q->space->grp[g].loose ? 1 : 0;
         kv_blk_of(q->space->pool, n->ent[g].block)->node = n;
     }
     n->writer = q->serial;
@@ -300,15 +317,27 @@ static void announce(struct kv_seq *q, const uint32_t *ids, uint64_t from, uint6
     }
 }
 
+static int live_alloc(struct kv_seq *q, bool *fresh)
+{
+    *fresh = q->space->state && *kv_live(q) == KV_NO_BLOCK;
+    return *fresh ? kv_block_alloc(q->space->state, q->tenant, kv_live(q)) : 0;
+}
+
 int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
 {
     uint32_t bt = q->space->block_tokens;
     uint64_t from = q->planned, to = from + n, blocks = kv_div_up(to, bt);
+    bool fresh;
     int rc;
 
     if (to > q->max_tokens) return CN_ERANGE;
-    rc = kv_seq_alloc(q, q->n_blocks, blocks);
+    rc = live_alloc(q, &fresh);
     if (rc) return rc;
+    rc = kv_seq_alloc(q, q->n_blocks, blocks);
+    if (rc) {
+        if (fresh) live_drop(q);
+        return rc;
+    }
     q->n_blocks = blocks;
     q->planned = to;
     if (ids) announce(q, ids, from, to);
@@ -317,6 +346,15 @@ int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
 
 /* ---- commit ---------------------------------------------------------------------------------- */
 
+/* Block i is complete and stays out of the tree. */
+static void keep_own(struct kv_seq *q, uint64_t i)
+{
+    for (uint32_t g = 0; g < q->space->n_groups; g++) {
+        if (&q->space->grp[g] == q->space->state) continue;
+        kv_block_state(q->space->pool, q->tables[g][i], KV_READY);
+    }
+}
+
 /* The sequence's block i and node n hold the same: it uses the node's blocks, and leaves its own
  * where the node has lost them. */
 static void swap_in(struct kv_seq *q, uint64_t i, struct kv_node *n)
@@ -324,15 +362,15 @@ static void swap_in(struct kv_seq *q, uint64_t i, struct kv_node *n)
     struct kv_pool *p = q->space->pool;
 
     if (n->dead || kv_stale_room(p, q->space->n_groups)) { /* keeps its own */
-        for (uint32_t g = 0; g < q->space->n_groups; g++)
-            kv_block_state(p, q->tables[g][i], KV_READY);
+        keep_own(q, i);
         return;
     }
     for (uint32_t g = 0; g < q->space->n_groups; g++) {
         struct kv_ent *e = &n->ent[g];
-        uint32_t b = q->tables[g][i];
-        bool window = q->space->grp[g].window != 0;
+        uint32_t b;
 
+        if (&q->space->grp[g] == q->space->state) continue;
+        b = q->tables[g][i];
         if (e->block == KV_NO_BLOCK) {
             e->block = b;
             kv_blk_of(p, b)->node = n;
@@ -341,7 +379,7 @@ static void swap_in(struct kv_seq *q, uint64_t i, struct kv_node *n)
             q->tables[g][i] = e->block;
             kv_block_put_later(p, b);
         }
-        if (window) e->refs++;
+        if (q->space->grp[g].loose) e->refs++;
     }
     kv_node_settle(n);
 }
@@ -383,8 +421,7 @@ static void complete(struct kv_seq *q, uint64_t i, const uint32_t *ids)
         n = name_complete(q, i, ids);
         if (!n) {
             q->detached = true;
-            for (uint32_t g = 0; g < q->space->n_groups; g++)
-                kv_block_state(q->space->pool, q->tables[g][i], KV_READY);
+            keep_own(q, i);
             return;
         }
         q->nodes[i] = n;
@@ -433,13 +470,28 @@ const uint32_t *const *kv_seq_tables(const struct kv_seq *q)
     return (const uint32_t *const *)q->tables;
 }
 
+static uint64_t blocks_of(const struct kv_seq *q, uint32_t g)
+{
+    if (&q->space->grp[g] == q->space->state) return *kv_live(q) != KV_NO_BLOCK;
+    return q->n_blocks - q->first[g];
+}
+
 uint64_t kv_seq_n_blocks(const struct kv_seq *q)
 {
     uint64_t n = 0;
 
     for (uint32_t g = 0; g < q->space->n_groups; g++)
-        n += q->n_blocks - q->first[g];
+        n += blocks_of(q, g);
     return n;
+}
+
+uint64_t kv_seq_bytes(const struct kv_seq *q)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t g = 0; g < q->space->n_groups; g++)
+        bytes += blocks_of(q, g) * q->space->grp[g].block_bytes;
+    return bytes;
 }
 
 uint32_t kv_seq_copies(struct kv_seq *q, const struct kv_copy **out)

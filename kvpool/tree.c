@@ -330,7 +330,7 @@ static bool evictable(const struct kv_ent *e)
     const struct kv_node *n = e->node;
 
     if (e->block == KV_NO_BLOCK || n->state != NODE_READY || n->dead) return false;
-    return n->space->grp[e->group].window ? e->refs == 0 : n->pins == 0;
+    return n->space->grp[e->group].loose ? e->refs == 0 : n->pins == 0;
 }
 
 /* Brings state and lane of a block in line with who sees it. */
@@ -338,7 +338,7 @@ static void ent_settle(struct kv_ent *e)
 {
     struct kv_node *n = e->node;
     struct kv_grp *g = &n->space->grp[e->group];
-    bool ev = evictable(e), lane = ev && (g->window || g == n->space->primary);
+    bool ev = evictable(e), lane = ev && (g->loose || g == n->space->primary);
 
     if (lane && !e->linked) kv_lane_link(e);
     if (!lane && e->linked) kv_lane_unlink(e);
@@ -350,7 +350,7 @@ static void ent_settle(struct kv_ent *e)
 static void settle_full(struct kv_node *n)
 {
     for (uint32_t g = 0; g < n->space->n_groups; g++) {
-        if (!n->space->grp[g].window) ent_settle(&n->ent[g]);
+        if (!n->space->grp[g].loose) ent_settle(&n->ent[g]);
     }
 }
 
@@ -398,7 +398,7 @@ void kv_ent_unref(struct kv_ent *e)
 {
     cn_assert(e->refs > 0);
     e->refs--;
-    if (e->refs == 0 && e->node->dead && e->node->space->grp[e->group].window)
+    if (e->refs == 0 && e->node->dead && e->node->space->grp[e->group].loose)
         ent_drop_block(e);
     else
         ent_settle(e);

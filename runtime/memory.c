@@ -4,15 +4,18 @@
 #define SLAB_AIM_BYTES (2u << 20)
 #define MIN_SLABS 8u
 
-/* Bytes that one sequence of n tokens needs: every group's blocks, windows bounded. */
+/* Bytes that one sequence of n tokens needs: every group's blocks, windows and chunks bounded, and
+ * its state. */
 static uint64_t sequence_bytes(const struct kr_exec_info *info, uint32_t block_tokens,
                                uint64_t n_tokens)
 {
     uint64_t sum = 0;
     for (uint32_t g = 0; g < info->n_groups; g++) {
+        const struct kr_kv_group *kg = &info->groups[g];
         uint64_t n = n_tokens;
-        if (info->groups[g].window_tokens)
-            n = CN_MIN(n, (uint64_t)info->groups[g].window_tokens + block_tokens);
+        if (kg->span == KR_SPAN_WINDOW || kg->span == KR_SPAN_CHUNK)
+            n = CN_MIN(n, (uint64_t)kg->window_tokens + block_tokens);
+        if (kg->span == KR_SPAN_STATE) n = CN_MIN(n, (uint64_t)block_tokens);
         uint64_t bytes;
         if (!cn_mul_u64((n + block_tokens - 1) / block_tokens, info->groups[g].block_bytes, &bytes) ||
             !cn_add_u64(sum, bytes, &sum))

@@ -376,6 +376,11 @@ static int open_model(struct rt *r, const struct rt_opts *o, struct cn_error *er
 
 static int make_pool(struct rt *r, struct cn_error *err)
 {
+    static const enum kv_span span[] = {[KR_SPAN_ALL] = KV_SPAN_ALL,
+                                        [KR_SPAN_WINDOW] = KV_SPAN_WINDOW,
+                                        [KR_SPAN_CHUNK] = KV_SPAN_CHUNK,
+                                        [KR_SPAN_BOTH] = KV_SPAN_ALL,
+                                        [KR_SPAN_STATE] = KV_SPAN_STATE};
     const struct cfg *cfg = r->cfg;
     const struct eng_model_info *info = eng_model_info(r->model);
     struct rt_memory_plan plan;
@@ -392,7 +397,8 @@ static int make_pool(struct rt *r, struct cn_error *err)
     struct kv_group *groups = cn_calloc(n, sizeof *groups);
     if (!groups) return cn_fail(err, CN_ENOMEM, "out of memory for the pool");
     for (uint32_t g = 0; g < n; g++)
-        groups[g] = (struct kv_group){.window_tokens = info->exec->groups[g].window_tokens,
+        groups[g] = (struct kv_group){.span = span[info->exec->groups[g].span],
+                                      .tokens = info->exec->groups[g].window_tokens,
                                       .block_bytes = info->exec->groups[g].block_bytes};
     char id[64];
     int len = snprintf(id, sizeof id, "%s/%d", info->fingerprint, cfg->model.kv_type);

@@ -192,8 +192,10 @@ static bool has_room(const struct sch *s, const struct sch_choice *c)
     uint64_t have = kv_space_bytes(m->o.space, r->peeked_in_use, m->chunk);
     struct kv_stats st;
 
+    if (have) have -= kv_space_state_bytes(m->o.space); /* that is its own */
+
     kv_pool_stats(s->o.pool, &st);
-    need += kv_space_bytes(m->o.space, 1, 1) * ((s->n_running + 3) / 4) + promised_bytes(s);
+    need += m->block_bytes * ((s->n_running + 3) / 4) + promised_bytes(s);
     return st.bytes[KV_FREE] + st.bytes[KV_CACHED] + have >= need;
 }
 

@@ -152,7 +152,8 @@ static void charge_blocks(struct sch *s, struct sch_choice *c)
     c->charged_ns = s->now;
     if (seconds > 0)
         sch_charge(s, c->req->tenant,
-                   seconds * (double)kv_seq_n_blocks(c->seq) * s->o.block_cost);
+                   seconds * (double)kv_seq_bytes(c->seq) /
+                       (double)choice_model(c)->block_bytes * s->o.block_cost);
 }
 
 static void cand_push(struct sch *s, struct sch_choice *c, uint32_t pass)

@@ -96,6 +96,7 @@ struct sch_model {
     bool used;
     struct sch_model_opts o;
     uint32_t block_tokens, n_groups, chunk; /* chunk: rows of a sequence in all steps in flight */
+    uint64_t block_bytes;    /* a block of tokens in all groups */
     uint32_t n_reqs;
     uint32_t passed_over;    /* steps that went to other models while it had work */
     /* step cost: sums over (rows, ns), older steps weigh less */

@@ -104,13 +104,14 @@ int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model
         return cn_fail(err, CN_ENOMEM, "no memory for a model's schedule");
     for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
         if (cn_grow(&s->store[k].copies, &s->store[k].copies_cap,
-                    (size_t)s->o.max_running * n_groups, sizeof(struct kv_copy)))
+                    (size_t)s->o.max_running * (n_groups + 1), sizeof(struct kv_copy)))
             return cn_fail(err, CN_ENOMEM, "no memory for a model's schedule");
     }
     if (i == s->n_models) s->n_models++;
     m = &s->models[i];
     *m = (struct sch_model){.used = true, .o = *o, .n_groups = n_groups,
-                            .block_tokens = kv_space_block_tokens(o->space)};
+                            .block_tokens = kv_space_block_tokens(o->space),
+                            .block_bytes = kv_space_block_bytes(o->space)};
     m->chunk = (uint32_t)CN_MIN((uint64_t)o->max_rows * s->o.stepper.depth, 1u << 30);
     sch_cost_init(m);
     *model = i;

@@ -7,7 +7,7 @@
  * exactly one on_end, after one on_choice_end per choice.
  *
  * Fairness: a tenant's counter grows by the cost of what it is served (computed prompt tokens,
- * decode tokens, KV blocks x time) over its weight; the lowest counter goes first; a tenant that
+ * decode tokens, KV bytes x time) over its weight; the lowest counter goes first; a tenant that
  * comes back from idle is lifted to the lowest of those that are busy. Tokens computed again after
  * a preemption cost nobody. Cost per token does not depend on how many requests wait.
  *
@@ -145,7 +145,7 @@ struct sch_opts {            /* 0 = the default in parentheses */
     uint32_t max_preemptions; /* per choice; then it is not chosen any more (4) */
     /* cost units: a computed prompt token costs 1 */
     double decode_cost;      /* per generated token (2) */
-    double block_cost;       /* per KV block and second (0.05) */
+    double block_cost;       /* per second and bytes of a KV block, all groups of the model (0.05) */
     uint64_t quantum;        /* cost that a tenant may overdraw for a cached prefix (512) */
 };
 int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err);

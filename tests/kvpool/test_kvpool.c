@@ -19,7 +19,7 @@ static uint32_t prompt[4096];
 
 static struct fix fix_new(uint32_t n_slabs, uint32_t n_groups, const struct kv_group *groups)
 {
-    static const struct kv_group one = {0, 64};
+    static const struct kv_group one = {.block_bytes = 64};
     struct kv_pool_opts po = {.slab_bytes = 256, .n_slabs = n_slabs};
     struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT,
                                .n_groups = n_groups, .groups = groups ? groups : &one};
@@ -114,7 +114,7 @@ static void test_prefix_is_found_by_its_tenant_only(void **state)
 static void test_other_space_does_not_find(void **state)
 {
     struct fix f = fix_new(16, 1, NULL);
-    struct kv_group g = {0, 64};
+    struct kv_group g = {.block_bytes = 64};
     struct kv_space_opts so = {.id = "n", .id_len = 1, .block_tokens = BT, .n_groups = 1,
                                .groups = &g};
     struct kv_space *other;
@@ -196,7 +196,7 @@ static void test_follower_takes_over(void **state)
 static void test_collisions_are_no_hits(void **state)
 {
     struct kv_pool_opts po = {.slab_bytes = 4096, .n_slabs = 64, .hash_bits = 1};
-    struct kv_group g = {0, 64};
+    struct kv_group g = {.block_bytes = 64};
     struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT, .n_groups = 1,
                                .groups = &g};
     struct fix f;
@@ -216,7 +216,7 @@ static void test_collisions_are_no_hits(void **state)
 
 static void test_windows_count_in_a_hit(void **state)
 {
-    struct kv_group g[2] = {{0, 64}, {6, 64}};
+    struct kv_group g[2] = {{.block_bytes = 64}, {KV_SPAN_WINDOW, 6, 64}};
     struct fix f = fix_new(7, 2, g); /* 28 blocks */
     struct kv_seq *q;
     struct kv_stats st;
@@ -249,7 +249,7 @@ static void test_windows_count_in_a_hit(void **state)
 
 static void test_lost_window_blocks_are_refilled(void **state)
 {
-    struct kv_group g[2] = {{0, 32}, {6, 64}};
+    struct kv_group g[2] = {{.block_bytes = 32}, {KV_SPAN_WINDOW, 6, 64}};
     struct fix f = fix_new(6, 2, g);
     struct kv_seq *a, *b;
     uint64_t got;
@@ -431,7 +431,7 @@ static void test_share_bound(void **state)
 
 static void test_fitting(void **state)
 {
-    struct kv_group g[2] = {{0, 64}, {8, 128}};
+    struct kv_group g[2] = {{.block_bytes = 64}, {KV_SPAN_WINDOW, 8, 128}};
     struct fix f = fix_new(10, 2, g);
     uint64_t need, have, most = kv_space_max_tokens(f.s, 0, 16);
     struct kv_seq *q = open_as(&f, 0, 0, 0);

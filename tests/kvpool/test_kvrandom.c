@@ -1,6 +1,7 @@
 /* Random sequences over a pool whose memory is simulated: every row written carries the hash of its
  * sequence's tokens up to it, and every step checks that each position a row can see carries the
- * right one. So a wrong table, share, copy, or a block freed too early is seen at once. After each
+ * right one. The state of a sequence likewise: a block of it carries the hash of all its tokens so far,
+ * in every word another, and a row checks and replaces it. So a wrong table, share, copy, or a block freed too early is seen at once. After each
  * operation kv_check counts everything again.
  *
  *   test_kvrandom [--runs N] [--seed S]     S alone = that one run */
@@ -78,17 +79,41 @@ static uint64_t *slot(struct world *w, const struct live *l, uint32_t g, uint32_
     return &w->mem[at];
 }
 
+static uint64_t first_seen(const struct kv_group *g, uint64_t pos)
+{
+    if (g->span == KV_SPAN_WINDOW) return pos + 1 > g->tokens ? pos + 1 - g->tokens : 0;
+    return g->span == KV_SPAN_CHUNK ? pos / g->tokens * g->tokens : 0;
+}
+
+/* The row at pos finds the state after the row before it, and leaves its own. */
+static void step_state(struct world *w, struct live *l, uint32_t g, uint32_t block, uint64_t pos)
+{
+    uint64_t words = w->groups[l->space][g].block_bytes / 8;
+
+    if (block == KV_NO_BLOCK) FAIL(w, "row %" PRIu64 " has no state", pos);
+    for (uint64_t i = 0; i < words; i++) {
+        uint64_t *at = slot(w, l, g, block, i);
+
+        if (pos && *at != value_at(l, pos - 1) + i)
+            FAIL(w, "row %" PRIu64 " finds another state, word %" PRIu64, pos, i);
+        *at = value_at(l, pos) + i;
+    }
+}
+
 static void check_rows(struct world *w, struct live *l, uint64_t from, uint64_t to)
 {
     const uint32_t *const *t = kv_seq_tables(l->q);
 
     for (uint64_t pos = from; pos < to; pos++) {
-        for (uint32_t g = 0; g < w->n_groups; g++)
-            *slot(w, l, g, t[g][pos / w->bt], pos % w->bt) = value_at(l, pos);
         for (uint32_t g = 0; g < w->n_groups; g++) {
-            uint32_t win = w->groups[l->space][g].window_tokens;
+            const struct kv_group *kg = &w->groups[l->space][g];
 
-            for (uint64_t k = win && pos + 1 > win ? pos + 1 - win : 0; k <= pos; k++) {
+            if (kg->span == KV_SPAN_STATE) {
+                step_state(w, l, g, t[g][0], pos);
+                continue;
+            }
+            *slot(w, l, g, t[g][pos / w->bt], pos % w->bt) = value_at(l, pos);
+            for (uint64_t k = first_seen(kg, pos); k <= pos; k++) {
                 if (t[g][k / w->bt] == KV_NO_BLOCK)
                     FAIL(w, "row %" PRIu64 " does not see %" PRIu64, pos, k);
                 if (*slot(w, l, g, t[g][k / w->bt], k % w->bt) != value_at(l, k))
@@ -125,7 +150,10 @@ static void run_copies(struct world *w, struct live *l)
     uint32_t n = kv_seq_copies(l->q, &c);
 
     for (uint32_t i = 0; i < n; i++) {
-        for (uint32_t k = 0; k < c[i].n_tokens; k++)
+        const struct kv_group *g = &w->groups[l->space][c[i].group];
+        uint64_t words = g->span == KV_SPAN_STATE ? g->block_bytes / 8 : c[i].n_tokens;
+
+        for (uint64_t k = 0; k < words; k++)
             *slot(w, l, c[i].group, c[i].dst, k) = *slot(w, l, c[i].group, c[i].src, k);
     }
 }
@@ -241,9 +269,11 @@ static void world_init(struct world *w, uint64_t seed)
                                    .n_groups = w->n_groups, .groups = w->groups[s]};
 
         for (uint32_t g = 0; g < w->n_groups; g++) {
-            w->groups[s][g].window_tokens = below(w, 2) ? 0 : windows[below(w, 7)];
+            w->groups[s][g].span = below(w, 2) ? KV_SPAN_ALL : 1 + below(w, 2);
+            w->groups[s][g].tokens = windows[below(w, 7)];
             w->groups[s][g].block_bytes = unit * (1 + below(w, 3));
         }
+        if (below(w, 2)) w->groups[s][below(w, w->n_groups)].span = KV_SPAN_STATE;
         if (kv_space_add(w->pool, &so, &w->space[s], NULL)) FAIL(w, "space");
     }
     if (below(w, 2)) kv_pool_reserve(w->pool, 0, po.slab_bytes * (po.n_slabs / 3));

@@ -57,9 +57,15 @@ static uint32_t draw(const struct sim_req *r, uint32_t choice, uint64_t h)
     return (uint32_t)(mix(mix(h, r->spec.salt + 3), choice) % VOCAB);
 }
 
-static uint64_t first_seen(uint32_t window, uint64_t pos)
+static uint64_t first_seen(const struct kv_group *g, uint64_t pos)
 {
-    return window && pos + 1 > window ? pos + 1 - window : 0;
+    if (g->span == KV_SPAN_WINDOW) return pos + 1 > g->tokens ? pos + 1 - g->tokens : 0;
+    return g->span == KV_SPAN_CHUNK ? pos / g->tokens * g->tokens : 0;
+}
+
+static bool is_state(const struct sim *m, uint32_t g)
+{
+    return m->o.groups[g].span == KV_SPAN_STATE;
 }
 
 static bool stops(const struct sim_req *r, uint32_t token)
@@ -72,7 +78,7 @@ uint32_t sim_solo(struct sim *m, const struct sim_req *r, uint32_t choice, uint3
 {
     static uint64_t kv[SIM_MAX_GROUPS][2 * SIM_MAX_LEN];
     uint32_t ids[2 * SIM_MAX_LEN], n_out = 0;
-    uint64_t n = r->spec.n_prompt, limit = r->spec.max_new;
+    uint64_t n = r->spec.n_prompt, limit = r->spec.max_new, state = 0;
 
     *stopped = false;
     memcpy(ids, r->prompt, n * sizeof(*ids));
@@ -81,11 +87,16 @@ uint32_t sim_solo(struct sim *m, const struct sim_req *r, uint32_t choice, uint3
         uint64_t h = row_begin(r, pos, ids[pos]);
 
         for (uint32_t g = 0; g < m->o.n_groups; g++) {
-            for (uint64_t k = first_seen(m->o.groups[g].window_tokens, pos); k < pos; k++)
+            if (is_state(m, g)) {
+                h = mix(h, state);
+                continue;
+            }
+            for (uint64_t k = first_seen(&m->o.groups[g], pos); k < pos; k++)
                 h = mix(h, kv[g][k]);
         }
         for (uint32_t g = 0; g < m->o.n_groups; g++)
             kv[g][pos] = mix(h, g);
+        state = mix(h, 1000);
         if (pos + 1 < n) continue;
         out[n_out++] = ids[n] = draw(r, choice, h);
         if (stops(r, ids[n])) {
@@ -146,6 +157,23 @@ static uint64_t owner_of(const struct sch_segment *s)
     return s->request * 16 + s->choice + 1;
 }
 
+/* Every word of the block carries the state, in another form each. */
+static uint64_t read_state(struct sim *m, uint32_t g, uint32_t block, uint64_t pos)
+{
+    uint64_t state = pos ? *word(m, g, block, 0) : 0;
+
+    for (uint64_t i = 1; pos && i < m->o.groups[g].block_bytes / 8; i++) {
+        if (*word(m, g, block, i) != state + i) sim_fail(m, "half a state at %" PRIu64, pos);
+    }
+    return state;
+}
+
+static void write_state(struct sim *m, uint32_t g, uint32_t block, uint64_t state)
+{
+    for (uint64_t i = 0; i < m->o.groups[g].block_bytes / 8; i++)
+        *word(m, g, block, i) = state + i;
+}
+
 static uint32_t run_row(struct sim *m, const struct sch_segment *s, uint64_t pos, uint32_t token)
 {
     const uint32_t *const *t = kv_seq_tables(s->seq);
@@ -154,7 +182,11 @@ static uint32_t run_row(struct sim *m, const struct sch_segment *s, uint64_t pos
     uint32_t bt = m->o.block_tokens;
 
     for (uint32_t g = 0; g < m->o.n_groups; g++) {
-        for (uint64_t k = first_seen(m->o.groups[g].window_tokens, pos); k < pos; k++) {
+        if (is_state(m, g)) {
+            h = mix(h, read_state(m, g, t[g][0], pos));
+            continue;
+        }
+        for (uint64_t k = first_seen(&m->o.groups[g], pos); k < pos; k++) {
             if (t[g][k / bt] == KV_NO_BLOCK) {
                 sim_fail(m, "position %" PRIu64 " does not find %" PRIu64, pos, k);
                 return 0;
@@ -162,8 +194,12 @@ static uint32_t run_row(struct sim *m, const struct sch_segment *s, uint64_t pos
             h = mix(h, *word(m, g, t[g][k / bt], k % bt));
         }
     }
-    for (uint32_t g = 0; g < m->o.n_groups; g++)
-        *word(m, g, t[g][pos / bt], pos % bt) = mix(h, g);
+    for (uint32_t g = 0; g < m->o.n_groups; g++) {
+        if (is_state(m, g))
+            write_state(m, g, t[g][0], mix(h, 1000));
+        else
+            *word(m, g, t[g][pos / bt], pos % bt) = mix(h, g);
+    }
     return draw(r, s->choice, h);
 }
 
@@ -173,7 +209,10 @@ static void check_segment(struct sim *m, const struct sch_segment *s)
     uint32_t bt = m->o.block_tokens;
 
     for (uint32_t g = 0; g < m->o.n_groups; g++) {
-        for (uint64_t b = s->pos / bt; b <= (s->pos + s->n_rows - 1) / bt; b++)
+        uint64_t b = is_state(m, g) ? 0 : s->pos / bt;
+        uint64_t last = is_state(m, g) ? 0 : (s->pos + s->n_rows - 1) / bt;
+
+        for (; b <= last; b++)
             may_write(m, t[g][b], owner_of(s));
     }
 }
@@ -184,9 +223,10 @@ static void mark_segment(struct sim *m, const struct sch_segment *s, uint64_t ti
     uint32_t bt = m->o.block_tokens;
 
     for (uint32_t g = 0; g < m->o.n_groups; g++) {
-        uint64_t b = first_seen(m->o.groups[g].window_tokens, s->pos) / bt;
+        uint64_t b = is_state(m, g) ? 0 : first_seen(&m->o.groups[g], s->pos) / bt;
+        uint64_t last = is_state(m, g) ? 0 : (s->pos + s->n_rows - 1) / bt;
 
-        for (; b <= (s->pos + s->n_rows - 1) / bt; b++) {
+        for (; b <= last; b++) {
             uint64_t u = t[g][b] == KV_NO_BLOCK ? 0 : user_index(t[g][b]);
             bool other = m->users[u].ticket == ticket && m->users[u].owner != owner_of(s);
 
@@ -273,7 +313,10 @@ static int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
     for (uint32_t i = 0; i < step->n_copies; i++) {
         const struct kv_copy *c = &step->copies[i];
 
-        for (uint32_t k = 0; k < c->n_tokens; k++)
+        uint64_t words = is_state(m, c->group) ? m->o.groups[c->group].block_bytes / 8
+                                               : c->n_tokens;
+
+        for (uint64_t k = 0; k < words; k++)
             *word(m, c->group, c->dst, k) = *word(m, c->group, c->src, k);
     }
     for (uint32_t i = 0; i < step->n_segments; i++) {

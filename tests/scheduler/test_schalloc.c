@@ -52,7 +52,8 @@ static uint64_t run(uint32_t depth, uint64_t at, bool ever)
     struct sim m;
 
     o.groups[0].block_bytes = o.groups[1].block_bytes = 32;
-    o.groups[1].window_tokens = 9;
+    o.groups[1].span = KV_SPAN_WINDOW;
+    o.groups[1].tokens = 9;
     armed = device = false;
     sim_init(&m, &o);
     m.device = &device;

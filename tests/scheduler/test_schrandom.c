@@ -34,9 +34,11 @@ static struct sim_opts random_opts(uint64_t seed)
     o.n_models = 1 + (sim_below(&d, 4) == 0);
     unit = o.block_tokens * 8;
     for (uint32_t g = 0; g < o.n_groups; g++) {
-        o.groups[g].window_tokens = sim_below(&d, 2) ? 0 : pick(&d, windows, 6);
+        o.groups[g].span = sim_below(&d, 2) ? KV_SPAN_ALL : 1 + sim_below(&d, 2);
+        o.groups[g].tokens = pick(&d, windows, 6);
         o.groups[g].block_bytes = unit * (1 + sim_below(&d, 2));
     }
+    if (sim_below(&d, 2)) o.groups[sim_below(&d, o.n_groups)].span = KV_SPAN_STATE;
     o.slab_bytes = unit * (2 + sim_below(&d, 14));
     o.n_slabs = 6 + sim_below(&d, sim_below(&d, 3) ? 20 : 80);
     o.max_rows = pick(&d, rows, 5);
