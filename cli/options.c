@@ -76,7 +76,7 @@ const char *cli_model_help(void)
     return "  --model FILE|NAME      GGUF file, or a name of the catalog or models folder\n"
            "  --chat-template FILE   chat template in place of the model's own\n"
            "  --context TOKENS       context window (the model's own)\n"
-           "  --kv-type f16|q8_0     type of the stored keys and values (f16)\n"
+           "  --kv-type TYPE         f16, q8_0 or q4_0: of the stored keys and values (f16)\n"
            "  --threads N            threads of the kernels (all cores)\n"
            "  --isa NAME             auto, generic, avx2 or avx512 (auto)\n"
            "  --config FILE          read settings from a YAML file (docs/CONFIG.md)\n"

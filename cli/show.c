@@ -7,9 +7,11 @@
 
 static int show(struct cli_stack *s, struct cn_error *err)
 {
+    static const enum kr_type kv_types[] = {
+        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
     struct eng_model_opts opts = {
         .free_bytes = cfg_free_memory(),
-        .prepare = {.kv_type = s->cfg.model.kv_type == CFG_KV_Q8_0 ? KR_Q8_0 : KR_F16,
+        .prepare = {.kv_type = kv_types[s->cfg.model.kv_type],
                     .block_tokens = (uint32_t)s->cfg.kv.block_tokens,
                     .max_rows = (uint32_t)s->cfg.engine.max_batch_rows,
                     .max_context = (uint64_t)s->cfg.model.context},
@@ -36,7 +38,7 @@ int cli_show(int argc, char **argv)
     optind = 0;
     while (!rc && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
         if (opt == 'h')
-            puts("usage: conifer show MODEL.gguf|NAME [--context N] [--kv-type f16|q8_0]\n\n"
+            puts("usage: conifer show MODEL.gguf|NAME [--context N] [--kv-type f16|q8_0|q4_0]\n\n"
                  "Architecture, quantisation, context, and the memory it takes on this machine.\n"
                  "NAME is one of the catalog (tools/fetch_models.py --list) or the models folder.");
         cli_stack_close(&s);

@@ -358,9 +358,11 @@ static int open_model(struct rt *r, const struct rt_opts *o, struct cn_error *er
     cn_buf_init(&text, 4u << 20);
     if (cfg->model.chat_template) rc = read_text_file(cfg->model.chat_template, &text, err);
     uint32_t max_rows = (uint32_t)cfg->engine.max_batch_rows;
+    static const enum kr_type kv_types[] = {
+        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
     struct eng_model_opts opts = {
         .device = r->device,
-        .prepare = {.kv_type = cfg->model.kv_type == CFG_KV_Q8_0 ? KR_Q8_0 : KR_F16,
+        .prepare = {.kv_type = kv_types[cfg->model.kv_type],
                     .block_tokens = (uint32_t)cfg->kv.block_tokens,
                     .max_rows = max_rows,
                     .max_logit_rows = CN_MIN(max_rows, 64u),

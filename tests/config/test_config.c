@@ -182,7 +182,7 @@ static const struct {
     {"kv: {block_tokens: 24}\n", CN_EINVAL, "kv.block_tokens",
      "t.yaml:1:20: kv.block_tokens: must be one of 16|32, not \"24\""},
     {"model: {kv_type: f17}\n", CN_EINVAL, "model.kv_type",
-     "t.yaml:1:18: model.kv_type: must be one of f16|q8_0, not \"f17\""},
+     "t.yaml:1:18: model.kv_type: must be one of f16|q8_0|q4_0, not \"f17\""},
     {"model: {kv_type: f16|q8_0}\n", CN_EINVAL, "model.kv_type", "t.yaml:1:18: "},
     {"server: 5\n", CN_ETYPE, "server", "t.yaml:1:9: server: must be a group"},
     {"server: {allowed_hosts: a}\n", CN_ETYPE, "server.allowed_hosts", "t.yaml:1:25: "},

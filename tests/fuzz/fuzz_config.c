@@ -12,7 +12,7 @@ static void check_loaded(const struct cfg *c)
     cn_assert(c->server.port >= 0 && c->server.port <= 65535);
     cn_assert(c->kv.block_tokens == 16 || c->kv.block_tokens == 32);
     cn_assert(c->server.idle_timeout_s > 0 && c->server.idle_timeout_s <= 86400);
-    cn_assert(c->model.kv_type == CFG_KV_F16 || c->model.kv_type == CFG_KV_Q8_0);
+    cn_assert(c->model.kv_type >= CFG_KV_F16 && c->model.kv_type <= CFG_KV_Q4_0);
     for (size_t i = 0; i < c->n_tenants; i++) {
         cn_assert(c->tenants[i].name && cfg_model_name_ok(c->tenants[i].name));
         cn_assert(c->tenants[i].key_hashes);
