@@ -24,14 +24,9 @@ static void *get(size_t n, size_t each)
 
 /* ---- the plan ---------------------------------------------------------------------------------- */
 
-/* Where a row's parts begin: queries, keys, values, the indexer's queries, weights and keys. */
-struct parts {
-    uint32_t q, k, v, iq, iw, ik, end;
-};
-
-static struct parts parts_of(const struct attn_shape *s)
+struct attn_parts attn_parts_of(const struct attn_shape *s)
 {
-    struct parts p = {0};
+    struct attn_parts p = {0};
     p.k = s->heads * s->k_dim;
     p.v = p.k + s->kv_heads * s->k_dim;
     p.iq = p.v + (s->latent ? 0 : s->kv_heads * s->v_dim);
@@ -54,7 +49,7 @@ static int take(struct kr_plan *p, int x, uint32_t from, uint32_t to)
 static void record(struct attn_case *c)
 {
     const struct attn_shape *s = &c->shape;
-    struct parts at = parts_of(s);
+    struct attn_parts at = attn_parts_of(s);
     struct kr_plan *p = c->plan = kr_plan_new();
     need(p, "plan");
     struct kr_tensor table = {.name = "table", .type = KR_F32, .n_dims = 2,
@@ -69,7 +64,7 @@ static void record(struct attn_case *c)
         int keys = kr_plan_kv_layer(p, kr_plan_kv_group(p, s->span, s->tokens), 1, s->sel_dim, 0);
         kr_op_kv_write(p, keys, take(p, x, at.ik, at.end), -1);
         select = kr_op_select(p, take(p, x, at.iq, at.iw), take(p, x, at.iw, at.ik), keys,
-                              s->top_k, 2048);
+                              s->top_k, 1u << 18);
     }
     int layer = s->latent ? kr_plan_kv_layer_latent(p, group, s->kv_heads, s->k_dim, s->v_dim)
                           : kr_plan_kv_layer(p, group, s->kv_heads, s->k_dim, s->v_dim);
@@ -93,7 +88,7 @@ static int small_int(uint64_t *seed, int most)
 static void fill_row(const struct attn_case *c, float *row, uint64_t *seed)
 {
     const struct attn_shape *s = &c->shape;
-    struct parts at = parts_of(s);
+    struct attn_parts at = attn_parts_of(s);
     for (uint32_t i = 0; i < at.iq; i++)
         row[i] = 1.7f * tiny_uniform(seed);
     for (uint32_t i = at.iq; i < at.ik; i++)
@@ -107,7 +102,7 @@ static void fill_row(const struct attn_case *c, float *row, uint64_t *seed)
 void attn_case_open(struct attn_case *c, const struct attn_shape *shape, enum kr_type kv_type,
                     uint64_t seed)
 {
-    *c = (struct attn_case){.shape = *shape, .kv_type = kv_type, .width = parts_of(shape).end,
+    *c = (struct attn_case){.shape = *shape, .kv_type = kv_type, .width = attn_parts_of(shape).end,
                             .out = shape->heads * shape->v_dim};
     c->rows = get((size_t)shape->n * c->width, sizeof(float));
     c->table = get(c->width, sizeof(float));
@@ -123,6 +118,7 @@ void attn_case_close(struct attn_case *c)
 {
     kr_plan_free(c->plan);
     free(c->rows);
+    free(c->kept);
     free(c->table);
     free(c->sinks);
 }
@@ -131,7 +127,7 @@ void attn_case_close(struct attn_case *c)
 
 /* What the pool keeps of value d of a vector of n: blocks of 32 (the last may be shorter) with an
  * f16 scale. */
-static double kept(const float *x, uint32_t n, uint32_t d, enum kr_type type)
+static float kept(const float *x, uint32_t n, uint32_t d, enum kr_type type)
 {
     const float *b = x + d / 32 * 32;
     float top = 0;
@@ -140,11 +136,24 @@ static double kept(const float *x, uint32_t n, uint32_t d, enum kr_type type)
         if (fabsf(b[i]) > fabsf(top)) top = b[i];
     if (type == KR_Q8_0) {
         float inv = 127.0f / fabsf(top);
-        return (double)kr_f16_f32(kr_f32_f16(fabsf(top) / 127.0f)) * rint((double)(x[d] * inv));
+        return kr_f16_f32(kr_f32_f16(fabsf(top) / 127.0f)) * rintf(x[d] * inv);
     }
     float scale = top / -8.0f, inv = 1.0f / scale;
-    double q = fmin(floor((double)(x[d] * inv + 8.5f)), 15);
-    return (double)kr_f16_f32(kr_f32_f16(scale)) * (q - 8);
+    return kr_f16_f32(kr_f32_f16(scale)) * (fminf(floorf(x[d] * inv + 8.5f), 15) - 8);
+}
+
+/* Keys and values of all rows; products of 8 and 11 bits are exact. */
+static void keep(struct attn_case *c)
+{
+    const struct attn_shape *s = &c->shape;
+    struct attn_parts at = attn_parts_of(s);
+    c->kept = get((size_t)s->n * c->width, sizeof(float));
+    for (size_t row = 0; row < (size_t)s->n * c->width; row += c->width)
+        for (uint32_t i = at.k; i < at.iq; i++) {
+            uint32_t part = i < at.v ? at.k : at.v, n = i < at.v ? s->k_dim : s->v_dim;
+            uint32_t d = (i - part) % n;
+            c->kept[row + i] = kept(c->rows + row + i - d, n, d, c->kv_type);
+        }
 }
 
 static bool sees(const struct attn_shape *s, uint32_t row, uint32_t key)
@@ -160,7 +169,7 @@ static bool sees(const struct attn_shape *s, uint32_t row, uint32_t key)
 static void choose(const struct attn_case *c, uint32_t r, bool *chosen)
 {
     const struct attn_shape *s = &c->shape;
-    struct parts at = parts_of(s);
+    struct attn_parts at = attn_parts_of(s);
     const float *row = c->rows + (size_t)r * c->width;
     double *score = get(s->n, sizeof *score);
     for (uint32_t j = 0; j < s->n; j++) {
@@ -185,10 +194,10 @@ static double logit(const struct attn_case *c, const float *q, uint32_t j, uint3
 {
     const struct attn_shape *s = &c->shape;
     const float *k =
-        c->rows + (size_t)j * c->width + parts_of(s).k + (size_t)kv_head * s->k_dim;
+        c->kept + (size_t)j * c->width + attn_parts_of(s).k + (size_t)kv_head * s->k_dim;
     double x = 0;
     for (uint32_t d = 0; d < s->k_dim; d++)
-        x += (double)q[d] * kept(k, s->k_dim, d, c->kv_type);
+        x += (double)q[d] * (double)k[d];
     x *= (double)softmax_scale(s);
     return s->softcap > 0 ? s->softcap * tanh(x / (double)s->softcap) : x;
 }
@@ -197,7 +206,7 @@ static void truth_head(const struct attn_case *c, uint32_t r, uint32_t h, const 
                        double *y)
 {
     const struct attn_shape *s = &c->shape;
-    struct parts at = parts_of(s);
+    struct attn_parts at = attn_parts_of(s);
     uint32_t kv_head = h / (s->heads / s->kv_heads);
     double *p = get(s->n, sizeof *p), max = s->sinks ? (double)c->sinks[h] : -INFINITY;
     for (uint32_t j = 0; j < s->n; j++) {
@@ -212,19 +221,19 @@ static void truth_head(const struct attn_case *c, uint32_t r, uint32_t h, const 
         sum += p[j] = exp(p[j] - max);
     memset(y, 0, s->v_dim * sizeof *y);
     for (uint32_t j = 0; j < s->n; j++) {
-        const float *row = c->rows + (size_t)j * c->width;
+        const float *row = c->kept + (size_t)j * c->width;
         const float *v = s->latent ? row + at.k + (size_t)kv_head * s->k_dim
                                    : row + at.v + (size_t)kv_head * s->v_dim;
-        uint32_t n = s->latent ? s->k_dim : s->v_dim;
         for (uint32_t d = 0; chosen[j] && d < s->v_dim; d++)
-            y[d] += p[j] / sum * kept(v, n, d, c->kv_type);
+            y[d] += p[j] / sum * (double)v[d];
     }
     free(p);
 }
 
-void attn_case_truth(const struct attn_case *c, uint32_t r, double *y)
+void attn_case_truth(struct attn_case *c, uint32_t r, double *y)
 {
     const struct attn_shape *s = &c->shape;
+    if (!c->kept) keep(c);
     bool *chosen = get(s->n, sizeof *chosen);
     if (s->top_k)
         choose(c, r, chosen);
@@ -246,7 +255,7 @@ struct bench {
     struct kr_kv_mem *mem;
     uint32_t *tables[2][MAX_GROUPS];
     const uint32_t *ptrs[2][MAX_GROUPS];
-    uint32_t n_groups;
+    uint32_t n_groups, spare[MAX_GROUPS]; /* a block that nobody has */
 };
 
 static bool open_bench(struct bench *b, const struct attn_case *c, const struct attn_run *how)
@@ -268,7 +277,9 @@ static bool open_bench(struct bench *b, const struct attn_case *c, const struct 
     b->n_groups = info->n_groups;
     /* A block a slab; every second sequence and group has its own. */
     uint32_t n = c->shape.n / how->block_tokens + 1, slabs = 2 * MAX_GROUPS * n;
-    if (kr_kv_mem_new(b->dev, slab, slabs, &b->mem, &err)) need(false, err.message);
+    for (uint32_t g = 0; g < b->n_groups; g++)
+        b->spare[g] = (slabs + g) << KR_BLOCK_INDEX_BITS;
+    if (kr_kv_mem_new(b->dev, slab, slabs + MAX_GROUPS, &b->mem, &err)) need(false, err.message);
     for (uint32_t s = 0; s < 2; s++)
         for (uint32_t g = 0; g < b->n_groups; g++) {
             b->ptrs[s][g] = b->tables[s][g] = get(n, sizeof(uint32_t));
@@ -318,6 +329,17 @@ static void step(struct bench *b, const struct attn_case *c, const uint32_t from
     free(rows);
 }
 
+static void move_on(struct bench *b, const struct attn_run *how, uint32_t done)
+{
+    uint32_t last = (done - 1) / how->block_tokens, n = (done - 1) % how->block_tokens + 1;
+    for (uint32_t g = 0; g < b->n_groups; g++) {
+        uint32_t old = b->tables[0][g][last];
+        need(!kr_kv_copy(b->exec, b->mem, g, b->spare[g], old, n), "copy");
+        b->tables[0][g][last] = b->spare[g];
+        b->spare[g] = old;
+    }
+}
+
 float *attn_case_run(const struct attn_case *c, const struct attn_run *how, float **other)
 {
     struct bench b;
@@ -334,6 +356,7 @@ float *attn_case_run(const struct attn_case *c, const struct attn_run *how, floa
         done[0] += m[0];
         done[1] += m[1];
         started += m[0];
+        if (how->copies) move_on(&b, how, done[0]);
     }
     close_bench(&b);
     if (other)

@@ -17,19 +17,26 @@ struct attn_shape {
     uint32_t n;                 /* rows of the sequence */
 };
 
+/* A place in a row: of queries, keys, values; the indexer's queries, weights and keys; its end. */
+struct attn_parts {
+    uint32_t q, k, v, iq, iw, ik, end;
+};
+struct attn_parts attn_parts_of(const struct attn_shape *s);
+
 /* A plan, and the rows of one sequence: [n][width] floats. */
 struct attn_case {
     struct attn_shape shape;
     enum kr_type kv_type;
     struct kr_plan *plan;
     float *rows, *sinks, *table;
+    float *kept;         /* rows as the pool keeps them: made by the first attn_case_truth */
     uint32_t width, out; /* floats of a row, of a result */
 };
 void attn_case_open(struct attn_case *c, const struct attn_shape *shape, enum kr_type kv_type,
                     uint64_t seed);
 void attn_case_close(struct attn_case *c);
 /* Row r's result. */
-void attn_case_truth(const struct attn_case *c, uint32_t r, double *y);
+void attn_case_truth(struct attn_case *c, uint32_t r, double *y);
 
 struct attn_run {
     enum kr_isa isa;
@@ -38,6 +45,7 @@ struct attn_run {
      * rows, `behind` rows behind the first. */
     const uint32_t *cuts;
     bool twice;
+    bool copies; /* after each step the first sequence moves on in a copy of its last block */
     uint32_t behind;
 };
 /* All results [n][out] of the first sequence (twice: of the second in *other), malloced; NULL when
