@@ -90,3 +90,24 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
     out->total_bytes = out->slab_bytes * out->n_slabs;
     return 0;
 }
+
+int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,
+                  uint64_t *max_tokens, struct cn_error *err)
+{
+    double mib = (double)pool_bytes / 1048576;
+    unsigned long long fit = fit_tokens, max = q->max_tokens;
+    *max_tokens = q->max_tokens;
+    if (q->n_prompt > fit)
+        return cn_fail_param(err, CN_ENEVERFIT, "messages",
+                             "the prompt has %zu tokens; the KV memory of %.1f MiB holds at most %llu "
+                             "tokens of a request of this tenant", q->n_prompt, mib, fit);
+    uint64_t room = fit - q->n_prompt + 1; /* the last token that is put out needs no place */
+    if (max <= room) return 0;
+    if (!q->max_is_bound)
+        return cn_fail_param(err, CN_ENEVERFIT, "max_tokens",
+                             "%llu tokens after a prompt of %zu are more than the KV memory of %.1f "
+                             "MiB holds of a request of this tenant, %llu tokens: at most %llu can be "
+                             "asked for", max, q->n_prompt, mib, fit, (unsigned long long)room);
+    *max_tokens = room;
+    return 0;
+}

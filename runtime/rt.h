@@ -71,6 +71,7 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
 struct rt_logits_row;
 struct rt_stepper {
     struct rt *rt;
+    uint32_t depth;              /* steps in flight */
     const struct sch_step *step; /* launched, not collected; NULL = none */
     struct kr_row *rows;
     struct kr_seq *seqs;
@@ -116,6 +117,11 @@ void rt_tenant_changed(struct rt *r, uint32_t tenant);
 /* After an iteration: tells of those that changed, and of a few more in turn, so that what has no
  * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
 void rt_tenants_tell(struct rt *r);
+
+/* Refuses (CN_ENEVERFIT) a request that the pool can never hold: fit_tokens is what it holds for the
+ * request's tenant when nothing else runs. What was not asked for, *max_tokens loses instead. */
+int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,
+                  uint64_t *max_tokens, struct cn_error *err);
 
 /* ---- the engine thread (runtime.c) ------------------------------------------------------------------ */
 

@@ -84,6 +84,16 @@ static void refuse(struct rt *r, struct rt_req *req, int code, const struct cn_e
     atomic_fetch_sub(&r->in_flight, 1);
 }
 
+/* As the scheduler, which would refuse it too, but with the field and with bytes. */
+static int fit(struct rt *r, const struct rt_request *q, uint64_t *max_tokens, struct cn_error *err)
+{
+    struct kv_stats kv;
+    uint32_t rows = (uint32_t)r->cfg->engine.max_batch_rows * r->stepper.depth;
+    kv_pool_stats(r->pool, &kv);
+    return rt_memory_fit(q, kv_space_max_tokens(r->space, q->tenant, rows),
+                         (uint64_t)kv.n_slabs * kv.slab_bytes, max_tokens, err);
+}
+
 static void submit(struct rt *r, struct rt_req *req)
 {
     const struct rt_request *q = &req->q;
@@ -105,6 +115,7 @@ static void submit(struct rt *r, struct rt_req *req)
     if (!rc && r->stopping) rc = cn_fail(&err, CN_EDRAIN, "the server is shutting down");
     if (!rc && atomic_load(&r->failed))
         rc = cn_fail(&err, CN_ENOTREADY, "the model's file changed while it was served");
+    if (!rc) rc = fit(r, q, &s.max_new, &err);
     if (!rc) rc = sch_submit(r->sch, &s, &req->sch_id, &err);
     if (rc) {
         rt_event_free(accepted);

@@ -70,7 +70,8 @@ struct rt_request {
     uint32_t *prompt;
     size_t n_prompt;                /* >= 1 */
     uint32_t n;                     /* choices, >= 1 */
-    uint64_t max_tokens;            /* per choice; 0 = up to the window */
+    uint64_t max_tokens;            /* per choice; 0 = up to the window, or what memory holds */
+    bool max_is_bound;              /* nobody asked for max_tokens: less is fine where memory ends */
     struct eng_sampling sampling;   /* .bias is moved */
     char **stop;                    /* stop strings, each heap; removed from the output */
     size_t n_stop;

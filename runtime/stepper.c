@@ -15,7 +15,7 @@ struct rt_logits_row {
 
 void rt_stepper_init(struct rt_stepper *s, struct rt *r)
 {
-    *s = (struct rt_stepper){.rt = r};
+    *s = (struct rt_stepper){.rt = r, .depth = 1};
     s->n_vocab = kr_exec_info(eng_model_exec(r->model))->n_vocab;
 }
 
@@ -167,5 +167,5 @@ static uint64_t now(void *self)
 struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
 {
     return (struct sch_stepper){
-        .self = s, .depth = 1, .launch = launch, .collect = collect, .now = now};
+        .self = s, .depth = s->depth, .launch = launch, .collect = collect, .now = now};
 }

@@ -270,9 +270,16 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 /* ---- to the runtime
  * ------------------------------------------------------------------------------ */
 
-/* The runtime has one name for what holds the prompt; each endpoint has its own. */
-static void name_prompt(const struct srv_req *q, struct cn_error *err)
+/* The runtime has one name for what holds the prompt and for the length of the answer; each endpoint
+ * has its own. */
+static void name_field(const struct srv_req *q, struct cn_error *err)
 {
+    const char *max = q->call->max_name;
+
+    if (max && !strcmp(err->param, "max_tokens")) {
+        snprintf(err->param, sizeof err->param, "%s", max);
+        cn_error_wrap(err, "%s", max);
+    }
     if (!strcmp(err->param, "messages") || !strcmp(err->param, "prompt"))
         snprintf(err->param, sizeof err->param, "%s",
                  q->call->op == SRV_OP_CHAT ? "messages" : "prompt");
@@ -292,7 +299,7 @@ static void submit_done(struct srv_req *q)
         cancel_subs(q); /* what was submitted after the first cancel */
     } else if (c->err.code) {
         count_refused(q->srv, c->op, q->tenant);
-        name_prompt(q, &c->err);
+        name_field(q, &c->err);
         fail_answer(q, &c->err);
     }
 }
@@ -417,7 +424,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         struct cn_error err = {.code = e->code};
         memcpy(err.param, e->param, sizeof err.param);
         memcpy(err.message, e->message, sizeof err.message);
-        name_prompt(q, &err);
+        name_field(q, &err);
         fail_answer(q, &err);
     } else if (q->conn && !q->n_live) {
         if (q->stream)

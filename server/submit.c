@@ -40,6 +40,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->n_prompt = p->n;
     out->n = c->best_of;
     out->max_tokens = CN_MIN(c->max_tokens, room); /* the client's own is checked by now */
+    out->max_is_bound = !c->max_name;
     out->sampling = c->sampling;
     out->include_stop = c->p.include_stop;
     out->special_tokens = !c->p.skip_special;

@@ -135,12 +135,44 @@ static void test_slabs_hold_at_most_4096_blocks(void **state)
     assert_true(p.slab_bytes / 256 <= 4096 && p.slab_bytes >= 1 << 20);
 }
 
+/* What was asked for is refused by name; a bound that nobody asked for gives way. */
+static void test_memory_fit(void **state)
+{
+    static const struct {
+        uint64_t n_prompt, max, fit;
+        bool bound;
+        int code;
+        const char *param;
+        uint64_t left;
+    } cases[] = {
+        {20, 0, 100, true, 0, "", 0},        {20, 81, 100, false, 0, "", 81},
+        {20, 82, 100, false, CN_ENEVERFIT, "max_tokens", 0},
+        {20, 82, 100, true, 0, "", 81},      {100, 1, 100, false, 0, "", 1},
+        {100, 5, 100, true, 0, "", 1},       {101, 0, 100, true, CN_ENEVERFIT, "messages", 0},
+        {101, 1, 100, false, CN_ENEVERFIT, "messages", 0},
+        {1, UINT64_MAX, 100, false, CN_ENEVERFIT, "max_tokens", 0},
+        {1, 1, 0, false, CN_ENEVERFIT, "messages", 0},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
+        struct rt_request q = {.n_prompt = cases[i].n_prompt,
+                               .max_tokens = cases[i].max,
+                               .max_is_bound = cases[i].bound};
+        struct cn_error err = {0};
+        uint64_t max = 77;
+        assert_int_equal(rt_memory_fit(&q, cases[i].fit, 3 << 20, &max, &err), cases[i].code);
+        assert_string_equal(err.param, cases[i].param);
+        if (!cases[i].code) assert_int_equal(max, cases[i].left);
+        else assert_non_null(strstr(err.message, "3.0 MiB"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_naive),
         cmocka_unit_test(test_empty_strings_are_ignored),
         cmocka_unit_test(test_memory_plan),
+        cmocka_unit_test(test_memory_fit),
         cmocka_unit_test(test_slabs_hold_at_most_4096_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
