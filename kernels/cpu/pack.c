@@ -16,6 +16,9 @@ const struct kr_layout *kr_layout(enum kr_type type)
     static const struct kr_layout q4_k = {4, KR_HDR_K, 0, 8, 320, 256};
     static const struct kr_layout q5_k = {5, KR_HDR_K, 0, 8, 320, 320};
     static const struct kr_layout q6_k = {6, KR_HDR_K6, 5, 8, 320, 384};
+    static const struct kr_layout iq4_nl = {KR_BITS_IQ4, KR_HDR_D, 7, 1, 32, 256};
+    static const struct kr_layout iq4_xs = {KR_BITS_IQ4, KR_HDR_KX, 7, 8, 160, 256};
+    static const struct kr_layout mxfp4 = {KR_BITS_FP4, KR_HDR_E, 4, 1, 16, 256};
     switch (type) {
     case KR_F32:
         return &f32;
@@ -38,6 +41,12 @@ const struct kr_layout *kr_layout(enum kr_type type)
         return &q5_k;
     case KR_Q6_K:
         return &q6_k;
+    case KR_IQ4_NL:
+        return &iq4_nl;
+    case KR_IQ4_XS:
+        return &iq4_xs;
+    case KR_MXFP4:
+        return &mxfp4;
     }
     cn_assert(!"a type without a packed layout");
 }
@@ -90,7 +99,7 @@ static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
 }
 
 /* One row's scales, from a block of the file into the header of its group. */
-static void put_header(const struct kr_layout *l, uint8_t *header, uint32_t lane,
+static void put_header(enum kr_type type, const struct kr_layout *l, uint8_t *header, uint32_t lane,
                        const uint8_t *block)
 {
     switch (l->header) {
@@ -112,9 +121,18 @@ static void put_header(const struct kr_layout *l, uint8_t *header, uint32_t lane
     case KR_HDR_K6: {
         float d = kr_f16_f32(kr_load_u16(block + 208));
         memcpy(header + 4 * lane, &d, 4);
-        for (uint32_t i = 0; i < 16; i++) header[64 + 16 * i + lane] = block[192 + i];
+        for (uint32_t i = 0; i < 16; i++)
+            header[64 + 16 * i + lane] = (uint8_t)kr_block_scale(type, block, i);
         break;
     }
+    case KR_HDR_KX:
+        memcpy(header + 2 * lane, block, 2);
+        for (uint32_t sub = 0; sub < 8; sub++)
+            header[32 + 16 * sub + lane] = (uint8_t)kr_block_scale(type, block, sub);
+        break;
+    case KR_HDR_E:
+        header[lane] = (uint8_t)(kr_f32_bits(kr_block_e8m0_half(block[0])) >> 23);
+        break;
     }
 }
 
@@ -126,7 +144,7 @@ static void pack_quantised_row(const struct kr_packed *w, uint8_t *group, uint32
     uint8_t *quants = group + kr_header_plane_bytes(l, w->cols);
     uint32_t subs = info->block_elems / KR_SUB;
     for (uint32_t b = 0; b < w->cols / KR_SUB; b += subs, src += info->block_bytes) {
-        put_header(l, group + kr_header_at(l, b), lane, src);
+        put_header(w->type, l, group + kr_header_at(l, b), lane, src);
         for (uint32_t sub = 0; sub < subs; sub++) {
             uint8_t q[KR_SUB];
             kr_block_quants(w->type, src, sub, q);

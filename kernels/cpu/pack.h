@@ -10,21 +10,29 @@
  *   6 bits: two vectors, bits 2f..2f+1 of byte t of vector v are bits 4..5 of column 4(4v+f)+t;
  *           then as 4 bits
  *   8 bits: 8 vectors, vector i is word i (Q8_0: biased by 128, so unsigned)
+ *   IQ4, FP4: as 4 bits; the nibbles stand for the numbers of a table
  * Headers:
- *   D:  per block 16 f16 scales                     (Q4_0 Q5_0 Q8_0)
+ *   D:  per block 16 f16 scales                     (Q4_0 Q5_0 Q8_0 IQ4_NL)
  *   DM: per block 16 f16 scales, 16 f16 mins        (Q4_1 Q5_1)
  *   K:  per 256 columns 16 f16 d, 16 f16 dmin, then per block 16 u8 scales, 16 u8 mins (Q4_K Q5_K)
- *   K6: per 256 columns 16 f32 d, then per block 2 x 16 i8 scales, one per half       (Q6_K) */
+ *   K6: per 256 columns 16 f32 d, then per block 2 x 16 i8 scales, one per half       (Q6_K)
+ *   KX: per 256 columns 16 f16 d, then per block 16 i8 scales                         (IQ4_XS)
+ *   E:  per block 16 u8, each the exponent bits of its scale as a float32; scales below 2^-126
+ *       count as zero, for subnormals are slow                                        (MXFP4) */
 #ifndef KERNELS_CPU_PACK_H
 #define KERNELS_CPU_PACK_H
 
 #include "kernels/blocks.h"
 #include "kernels/cpu/matmul.h"
 
-enum kr_header { KR_HDR_NONE, KR_HDR_D, KR_HDR_DM, KR_HDR_K, KR_HDR_K6 };
+enum kr_header {
+    KR_HDR_NONE, KR_HDR_D, KR_HDR_DM, KR_HDR_K, KR_HDR_K6, KR_HDR_KX, KR_HDR_E
+};
+/* Beside numbers of bits: nibbles that stand for numbers. */
+enum { KR_BITS_IQ4 = 16 + 4, KR_BITS_FP4 = 32 + 4 };
 
 struct kr_layout {
-    uint8_t bits;           /* of a quant: 4, 5, 6, 8; of a float: 16, 32 */
+    uint8_t bits;           /* of a quant: 4, 5, 6, 8, KR_BITS_...; of a float: 16, 32 */
     uint8_t header;         /* enum kr_header */
     uint8_t offset_shift;   /* the offset is 1 << this; 0 = no offset */
     uint8_t header_blocks;  /* blocks of 32 columns per header */

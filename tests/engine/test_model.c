@@ -182,20 +182,33 @@ static void test_refused_families(void **state)
     refused("/nowhere/x.gguf", CN_ENOENT, "/nowhere/x.gguf", "No such file");
 }
 
+/* Types whose numbers are other people's code books, and numbers that name no type. */
 static void test_refused_types(void **state)
 {
+    static const uint8_t block[128];
     static const struct {
-        const char *file, *type;
+        uint32_t type, elems, bytes;
+        const char *name;
     } cases[] = {
-        {"llama-iq3_s", "IQ3_S"}, {"llama-iq4_nl", "IQ4_NL"}, {"llama-q2_k", "Q2_K"},
-        {"llama-tq1_0", "TQ1_0"}, {"llama-q3_k_s", "Q3_K"},   {"llama-iq4_xs", "IQ4_XS"},
+        {16, 256, 66, "IQ2_XXS"}, {17, 256, 74, "IQ2_XS"}, {18, 256, 98, "IQ3_XXS"},
+        {19, 256, 50, "IQ1_S"},   {21, 256, 110, "IQ3_S"}, {22, 256, 82, "IQ2_S"},
+        {29, 256, 56, "IQ1_M"},   {40, 64, 36, "NVFP4"},   {41, 128, 18, "Q1_0"},
+        {42, 64, 18, "Q2_0"},     {24, 1, 1, "I8"},
     };
-    if (!golden_oracle("quants", "llama-q2_k", ".gguf")) return;
+    if (!golden_oracle("models", "llama-mha", ".gguf")) return;
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
-        refused(golden_oracle("quants", cases[i].file, ".gguf"), CN_EUNSUPP, cases[i].type,
-                "(supported: ");
-        refused(golden_oracle("quants", cases[i].file, ".gguf"), CN_EUNSUPP, "tensor \"", "weight");
+        char has[96];
+        struct parts p;
+        take_apart(&p, "llama-mha", NULL);
+        struct part *v = part_of(&p, "blk.1.ffn_down.weight");
+        *v = (struct part){"blk.1.ffn_down.weight", 2, cases[i].type, {cases[i].elems, 1, 1, 1},
+                           block, cases[i].bytes};
+        snprintf(has, sizeof(has), "\"blk.1.ffn_down.weight\" has the weight type %s (%u)",
+                 cases[i].name, (unsigned)cases[i].type);
+        refused(put_together(&p, "x.gguf"), CN_EUNSUPP, has, "(supported: F32, F16, BF16, Q4_0");
     }
+    if (golden_oracle("quants", "llama-iq3_s", ".gguf"))
+        refused(golden_oracle("quants", "llama-iq3_s", ".gguf"), CN_EUNSUPP, "IQ3_S", "tensor \"");
 }
 
 /* One key of llama-mha replaced. */

@@ -8,10 +8,11 @@ import gguf
 import numpy as np
 
 BLOCKS = {"F32": 8, "F16": 16, "BF16": 16, "Q4_0": 3, "Q4_1": 3, "Q5_0": 3, "Q5_1": 3, "Q8_0": 3,
-          "Q4_K": 2, "Q5_K": 2, "Q6_K": 2}
+          "Q4_K": 2, "Q5_K": 2, "Q6_K": 2, "IQ4_NL": 3, "IQ4_XS": 2, "MXFP4": 6}
 # Byte offsets of the float16 fields of a block: random bits there would mostly be huge or NaN.
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2],
-          "Q5_K": [0, 2], "Q6_K": [208]}
+          "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
+E8M0 = [0, 1, 2, 119, 127, 254]  # exponents of MXFP4's blocks: subnormals and the largest too
 
 
 def rows(values, per_line, form):
@@ -36,6 +37,8 @@ def main():
             half = rng.standard_normal(n).astype("<f2")
             half[-1] = [6e-8, -3.1e-5][i]  # subnormal halves
             raw[:, at:at + 2] = half.view(np.uint8).reshape(n, 2)
+        if name == "MXFP4":
+            raw[:, 0] = E8M0
         if name == "F16":
             want = raw.reshape(-1).view("<f2").astype("<f4")
         elif name == "F32":

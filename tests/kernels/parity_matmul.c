@@ -9,6 +9,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/half.h"
 #include "tests/kernels/parity.h"
+#include "tests/kernels/scales.h"
 
 #define MAX_BATCH 70
 
@@ -36,18 +37,22 @@ static uint16_t random_half(struct parity_rng *r)
 
 static void random_block(struct parity_rng *r, enum kr_type type, uint8_t *block)
 {
-    uint32_t n = kr_type_info(type)->block_bytes, at = type == KR_Q6_K ? 208 : 0;
+    uint32_t n = kr_type_info(type)->block_bytes;
     for (uint32_t i = 0; i < n; i++) block[i] = (uint8_t)(parity_u32(r) >> 8);
     if (type == KR_F32) {
         float f = parity_uniform(r);
         memcpy(block, &f, 4);
         return;
     }
+    if (type == KR_MXFP4) { /* usual exponents, and now and then the smallest */
+        uint32_t any = parity_u32(r);
+        block[0] = (uint8_t)(any % 16 ? 110 + any / 16 % 24 : any / 16 % 5);
+        return;
+    }
     uint16_t h = random_half(r), m = random_half(r);
     if (type == KR_BF16) h = (uint16_t)(kr_f32_bits(parity_uniform(r)) >> 16);
-    memcpy(block + at, &h, 2);
-    if (type == KR_Q4_1 || type == KR_Q5_1 || type == KR_Q4_K || type == KR_Q5_K)
-        memcpy(block + 2, &m, 2);
+    memcpy(block + scale_at(type), &h, 2);
+    if (min_at(type) >= 0) memcpy(block + min_at(type), &m, 2);
 }
 
 static void weights_new(struct weights *w, enum kr_type type, uint32_t rows, uint32_t cols,

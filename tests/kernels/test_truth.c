@@ -23,6 +23,10 @@ static const struct tiny_shape shapes[] = {
       .vocab = 50, .weights = KR_BF16, .head = KR_F32, .bias = true, .softcap = 5.0f },
     { .n_layers = 2, .width = 96, .heads = 3, .kv_heads = 3, .head_dim = 32, .ffn = 160,
       .vocab = 67, .weights = KR_Q4_1, .head = KR_Q8_0, .window = 17 },
+    { .n_layers = 1, .width = 64, .heads = 2, .kv_heads = 2, .head_dim = 32, .ffn = 96,
+      .vocab = 40, .weights = KR_MXFP4, .head = KR_IQ4_NL },
+    { .n_layers = 1, .width = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256,
+      .vocab = 40, .weights = KR_IQ4_XS, .head = KR_IQ4_XS },
 };
 
 /* ---- the interpreter: every value for all N rows, [N][width] doubles -------------------------- */
@@ -249,7 +253,7 @@ static void check_truth(const struct tiny *t, enum kr_isa isa, enum kr_type kv, 
     /* float32 sums, and what rounds to its other neighbour now and then. */
     double rms = sqrt(err2 / count) / sigma;
     worst /= sigma;
-    bool int8 = t->shape.weights == KR_Q4_1 || kv == KR_Q8_0; /* whose steps are large */
+    bool int8 = kr_type_info(t->shape.weights)->block_elems > 1 || kv == KR_Q8_0; /* whose steps are large */
     double rms_most = int8 ? 0.01 : 3e-4, worst_most = int8 ? 0.15 : 3e-3;
     if (rms > rms_most || worst > worst_most)
         fail_msg("isa %d, KV type %d: rms %.2g, worst %.2g", (int)isa, (int)kv, rms, worst);

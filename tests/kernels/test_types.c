@@ -46,6 +46,9 @@ static void test_fixture(void **state)
     CHECK(KR_Q4_K, q4_k);
     CHECK(KR_Q5_K, q5_k);
     CHECK(KR_Q6_K, q6_k);
+    CHECK(KR_IQ4_NL, iq4_nl);
+    CHECK(KR_IQ4_XS, iq4_xs);
+    CHECK(KR_MXFP4, mxfp4);
 #undef CHECK
 }
 
@@ -67,6 +70,9 @@ static void test_golden_blocks(void **state)
         {KR_Q4_K, 0, 2, {183.25f, 12.75f, 90.25f, 167.75f, 245.25f, 74.75f}, 41.75f, 31444},
         {KR_Q5_K, 0, 2, {431.25f, 12.75f, 338.25f, 167.75f, 493.25f, 74.75f}, 71.75f, 62332},
         {KR_Q6_K, 208, -1, {-715.5f, 848, 291.5f, -265, -821.5f, 742}, -30, 2306},
+        {KR_IQ4_NL, 0, -1, {-17.5f, 12.5f, 56.5f, -24.5f, 6.5f, 44.5f}, 0.5f, -128.5},
+        {KR_IQ4_XS, 0, -1, {32.5f, -0.5f, -34.5f, 41.5f, 5, -26.5f}, -8, -5502.5},
+        {KR_MXFP4, -1, -1, {0, 3, -1, -6, 2, -0.5f}, 3, 12.5},
     };
     for (size_t c = 0; c < CN_ARRAY_LEN(cases); c++) {
         const struct kr_type_info *info = kr_type_info(cases[c].type);
@@ -74,7 +80,8 @@ static void test_golden_blocks(void **state)
         float got[256];
         double sum = 0;
         for (uint32_t k = 0; k < info->block_bytes; k++) block[k] = (uint8_t)(37 * k + 11);
-        memcpy(block + cases[c].d_at, (uint8_t[]){0x00, 0x38}, 2);
+        if (cases[c].d_at >= 0) memcpy(block + cases[c].d_at, (uint8_t[]){0x00, 0x38}, 2);
+        else block[0] = 127; /* MXFP4's exponent */
         if (cases[c].m_at >= 0) memcpy(block + cases[c].m_at, (uint8_t[]){0x00, 0xb4}, 2);
         kr_dequantize_row(cases[c].type, block, got, info->block_elems);
         for (uint32_t i = 0; i < info->block_elems; i++) sum += got[i];
@@ -94,7 +101,8 @@ static void test_table(void **state)
         {0, 1, 4, "F32"},        {1, 1, 2, "F16"},        {2, 32, 18, "Q4_0"},
         {3, 32, 20, "Q4_1"},     {6, 32, 22, "Q5_0"},     {7, 32, 24, "Q5_1"},
         {8, 32, 34, "Q8_0"},     {12, 256, 144, "Q4_K"},  {13, 256, 176, "Q5_K"},
-        {14, 256, 210, "Q6_K"},  {30, 1, 2, "BF16"},
+        {14, 256, 210, "Q6_K"},  {20, 32, 18, "IQ4_NL"},  {23, 256, 136, "IQ4_XS"},
+        {30, 1, 2, "BF16"},      {39, 32, 17, "MXFP4"},
     };
     size_t found = 0;
     for (uint32_t id = 0; id < 300; id++) {

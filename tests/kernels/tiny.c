@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/half.h"
+#include "tests/kernels/scales.h"
 
 static void need(bool ok, const char *what)
 {
@@ -43,14 +44,16 @@ struct kr_tensor tiny_vector(struct tiny *t, const char *name, uint32_t n, float
                                .data = v, .bytes = n * sizeof *v };
 }
 
-/* Where a block keeps its f16 scales; the rest may be any bytes. */
+/* The rest of a block may be any bytes. */
 static void set_scales(enum kr_type type, uint8_t *b, float d, float min)
 {
     uint16_t hd = kr_f32_f16(d), hm = kr_f32_f16(min);
-    uint32_t at = type == KR_Q6_K ? 208 : 0;
-    memcpy(b + at, &hd, 2);
-    if (type == KR_Q4_1 || type == KR_Q5_1 || type == KR_Q4_K || type == KR_Q5_K)
-        memcpy(b + 2, &hm, 2);
+    if (type == KR_MXFP4) {
+        b[scale_at(type)] = e8m0_half_of(d);
+        return;
+    }
+    memcpy(b + scale_at(type), &hd, 2);
+    if (min_at(type) >= 0) memcpy(b + min_at(type), &hm, 2);
 }
 
 struct kr_tensor tiny_matrix(struct tiny *t, const char *name, enum kr_type type, uint32_t rows,
@@ -79,10 +82,12 @@ struct kr_tensor tiny_matrix(struct tiny *t, const char *name, enum kr_type type
             memcpy(b, &h, 2);
             break;
         case KR_Q8_0:
+        case KR_IQ4_NL:
             set_scales(type, b, d / 64, 0);
             break;
         case KR_Q4_0:
         case KR_Q4_1:
+        case KR_MXFP4:
             set_scales(type, b, d / 4, -2 * d);
             break;
         case KR_Q5_0:
@@ -90,7 +95,7 @@ struct kr_tensor tiny_matrix(struct tiny *t, const char *name, enum kr_type type
             set_scales(type, b, d / 8, -2 * d);
             break;
         default:
-            set_scales(type, b, d / (type == KR_Q6_K ? 2000 : 256), d / 32);
+            set_scales(type, b, d / (type == KR_Q6_K || type == KR_IQ4_XS ? 2000 : 256), d / 32);
         }
     }
     return (struct kr_tensor){ .name = name, .type = type, .n_dims = 2, .ne = { cols, rows, 1, 1 },

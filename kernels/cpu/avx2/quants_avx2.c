@@ -36,6 +36,9 @@ TILES(q8_d, 8, KR_HDR_D, false)
 TILES(q4_k, 4, KR_HDR_K, false)
 TILES(q5_k, 5, KR_HDR_K, false)
 TILES(q6_k, 6, KR_HDR_K6, false)
+TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D, false)
+TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX, false)
+TILES(fp4_e, KR_BITS_FP4, KR_HDR_E, false)
 TILES(panel5_d, 5, KR_HDR_D, true)
 TILES(panel5_dm, 5, KR_HDR_DM, true)
 TILES(panel6_k6, 6, KR_HDR_K6, true)
@@ -47,7 +50,7 @@ typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t b
 ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
                                  const int bits, const int header, uint8_t *panel)
 {
-    for (uint32_t b = 0; b < blocks; b++, quants += bits * 64, panel += PANEL_BLOCK_BYTES) {
+    for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += PANEL_BLOCK_BYTES) {
         UNROLL for (int h = 0; h < 2; h++)
         {
             __m256 s0, s1 = _mm256_setzero_ps();
@@ -71,6 +74,7 @@ UNPACK(unpack5_d, 5, KR_HDR_D)
 UNPACK(unpack5_dm, 5, KR_HDR_DM)
 UNPACK(unpack5_k, 5, KR_HDR_K)
 UNPACK(unpack6_k, 6, KR_HDR_K6)
+UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 
 struct kind {
     const struct tile_set *direct, *panel; /* panel NULL: never */
@@ -94,6 +98,12 @@ static struct kind choose(enum kr_type type)
         return (struct kind){&q4_k, NULL, NULL};
     case KR_Q5_K:
         return (struct kind){&q5_k, &panel5_dm, unpack5_k};
+    case KR_IQ4_NL:
+        return (struct kind){&iq4_d, NULL, NULL};
+    case KR_IQ4_XS:
+        return (struct kind){&iq4_kx, NULL, NULL};
+    case KR_MXFP4:
+        return (struct kind){&fp4_e, &panel5_d, unpack_fp4};
     default:
         return (struct kind){&q6_k, &panel6_k6, unpack6_k};
     }

@@ -4,8 +4,8 @@
  * tile_run is a template: callers give bits, header, panel and R as constants. A lane is an output
  * row; four columns of it meet four columns of an input row, broadcast. vpmaddubsw adds pairs of
  * unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room for 8, 4 or 2
- * of them at 4, 5 and 6 bits before they are widened. At 8 bits the signs move from the weight to
- * the input, so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
+ * of them at 4, 5 and 6 bits before they are widened, and for 4 of FP4's, which are below 2^5. At 8
+ * bits and for IQ4's the signs move from the weight to the input, so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
  * The order of the sums is the one in generic/matmul_generic.c, for every R.
  *
  * A panel is a run of blocks of a group, already unpacked: per block 8 words of 16 rows x 4 bytes,
@@ -74,6 +74,12 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
                                  load_bytes(sub + 16 + 8 * h, false));
         *s0 = _mm256_mul_ps(load_halves(unit + 16 * h), load_bytes(sub + 8 * h, false));
         *s1 = _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
+    } else if (header == KR_HDR_KX) {
+        const uint8_t *unit = headers + 160 * (block / 8), *sub = unit + 32 + 16 * (block % 8);
+        *s0 = _mm256_mul_ps(load_halves(unit + 16 * h), load_bytes(sub + 8 * h, true));
+    } else if (header == KR_HDR_E) {
+        __m128i e = _mm_loadl_epi64((const __m128i *)(headers + 16 * block + 8 * h));
+        *s0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(e), 23));
     } else {
         const uint8_t *unit = headers + 320 * (block / 8), *sub = unit + 64 + 32 * (block % 8);
         __m256 d = _mm256_load_ps((const float *)unit + 8 * h);
@@ -87,16 +93,26 @@ ALWAYS_INLINE __m256i load_word(const uint8_t *block, const int i, const int h)
     return _mm256_load_si256((const __m256i *)(block + 64 * i + 32 * h));
 }
 
-/* Word i (0..7) of rows 8h..8h+7, as unsigned bytes (8 bits: as signed ones). */
+/* The numbers that nibbles stand for: IQ4's signed, FP4's with the offset that makes them unsigned. */
+ALWAYS_INLINE __m256i tile_table(const int bits)
+{
+    static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
+    __m128i t = _mm_loadu_si128((const __m128i *)(bits == KR_BITS_IQ4 ? iq4 : fp4));
+    if (bits == KR_BITS_FP4) t = _mm_add_epi8(t, _mm_set1_epi8(16));
+    return _mm256_broadcastsi128_si256(t);
+}
+
+/* Word i (0..7) of rows 8h..8h+7, as unsigned bytes (8 bits and IQ4: as signed ones). */
 ALWAYS_INLINE __m256i tile_word(const uint8_t *block, const int bits, const bool panel, const int i,
                                 const int h)
 {
     if (bits == 8) return _mm256_xor_si256(load_word(block, i, h), _mm256_set1_epi8(-128));
     if (panel) return load_word(block, i, h);
-    const int skip = bits - 4; /* vectors of high bits before the nibbles */
+    const int skip = bits % 16 - 4; /* vectors of high bits before the nibbles */
     __m256i v = load_word(block, skip + i % 4, h);
     if (i >= 4) v = _mm256_srli_epi32(v, 4);
     v = _mm256_and_si256(v, _mm256_set1_epi8(15));
+    if (bits == KR_BITS_IQ4 || bits == KR_BITS_FP4) return _mm256_shuffle_epi8(tile_table(bits), v);
     if (bits == 4) return v;
     /* 5 bits: bit i to bit 4; 6 bits: bits 2f..2f+1 to bits 4..5 */
     const int from = bits == 5 ? i : 2 * (i % 4);
@@ -113,10 +129,15 @@ ALWAYS_INLINE __m256i tile_x(const struct kr_q8_block *x, const int word)
     return _mm256_set1_epi32(w);
 }
 
+ALWAYS_INLINE bool signed_words(const int bits)
+{
+    return bits == 8 || bits == KR_BITS_IQ4;
+}
+
 /* Pairs of products of a word in 16 bits. */
 ALWAYS_INLINE __m256i tile_pairs(const int bits, __m256i w, __m256i x)
 {
-    if (bits == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    if (signed_words(bits)) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_maddubs_epi16(w, x);
 }
 
@@ -125,7 +146,7 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
                             const int from, const int to, const struct kr_q8_block *x,
                             size_t x_stride, __m256i sums[2][TILE_MAX_ROWS])
 {
-    const int run = bits == 8 ? 1 : bits == 6 ? 2 : bits == 5 ? 4 : 8;
+    const int run = signed_words(bits) ? 1 : bits == 6 ? 2 : bits == 5 || bits == KR_BITS_FP4 ? 4 : 8;
     __m256i pairs[2][TILE_MAX_ROWS];
     UNROLL for (int n = 0; n < to - from; n++)
     {
@@ -204,8 +225,8 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
         tile_scale(R, sums, s1, x, stride, acc);
         return;
     }
-    /* 8 bits are signed here: no offset to take off. */
-    tile_start(R, x, stride, has_min || bits == 8 ? 0 : t->start_at, sums);
+    /* Signed words have no offset to take off. */
+    tile_start(R, x, stride, has_min || signed_words(bits) ? 0 : t->start_at, sums);
     tile_dot(quants, bits, panel, R, 0, 8, x, stride, sums);
     tile_scale(R, sums, s0, x, stride, acc);
     if (!has_min) return;
@@ -238,7 +259,7 @@ ALWAYS_INLINE void store_lanes(float *p, uint32_t n, __m256 v)
 ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header,
                             const bool panel, const int R)
 {
-    const size_t quant_bytes = panel ? PANEL_BLOCK_BYTES : bits * 64;
+    const size_t quant_bytes = panel ? PANEL_BLOCK_BYTES : bits % 16 * 64;
     const uint32_t lanes[2] = {CN_MIN(t->lanes, 8u), t->lanes > 8 ? t->lanes - 8 : 0};
     const struct kr_q8_block *x = t->x;
     const uint8_t *quants = t->quants;

@@ -51,6 +51,9 @@ TILES(q8_d, 8, KR_HDR_D)
 TILES(q4_k, 4, KR_HDR_K)
 TILES(q5_k, 5, KR_HDR_K)
 TILES(q6_k, 6, KR_HDR_K6)
+TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D)
+TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
+TILES(fp4_e, KR_BITS_FP4, KR_HDR_E)
 TILES(panel_d, 8, PANEL_D)
 TILES(panel_dm, 8, PANEL_DM)
 TILES(panel_k6, 8, PANEL_K6)
@@ -72,6 +75,12 @@ static const struct tile_set *direct_tiles(enum kr_type type)
         return &q4_k;
     case KR_Q5_K:
         return &q5_k;
+    case KR_IQ4_NL:
+        return &iq4_d;
+    case KR_IQ4_XS:
+        return &iq4_kx;
+    case KR_MXFP4:
+        return &fp4_e;
     default:
         return &q6_k;
     }
@@ -79,14 +88,14 @@ static const struct tile_set *direct_tiles(enum kr_type type)
 
 static const struct tile_set *panel_tiles(const struct kr_layout *l)
 {
-    if (l->header == KR_HDR_D) return &panel_d;
-    return l->header == KR_HDR_K6 ? &panel_k6 : &panel_dm;
+    if (l->header == KR_HDR_DM || l->header == KR_HDR_K) return &panel_dm;
+    return l->header == KR_HDR_K6 ? &panel_k6 : &panel_d;
 }
 
 ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
                                  const int bits, const int header, uint8_t *panel)
 {
-    for (uint32_t b = 0; b < blocks; b++, quants += bits * 64, panel += PANEL_BLOCK_BYTES) {
+    for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += PANEL_BLOCK_BYTES) {
         __m512 s0, s1 = _mm512_setzero_ps();
         tile_scales(headers, header, b, &s0, &s1);
         _mm512_store_ps(panel + 512, s0);
@@ -123,6 +132,15 @@ static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *qua
         break;
     case KR_Q5_K:
         unpack_blocks(headers, quants, blocks, 5, KR_HDR_K, panel);
+        break;
+    case KR_IQ4_NL:
+        unpack_blocks(headers, quants, blocks, KR_BITS_IQ4, KR_HDR_D, panel);
+        break;
+    case KR_IQ4_XS:
+        unpack_blocks(headers, quants, blocks, KR_BITS_IQ4, KR_HDR_KX, panel);
+        break;
+    case KR_MXFP4:
+        unpack_blocks(headers, quants, blocks, KR_BITS_FP4, KR_HDR_E, panel);
         break;
     default:
         unpack_blocks(headers, quants, blocks, 6, KR_HDR_K6, panel);
@@ -189,7 +207,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
 /* From how many input rows on a panel pays: measured; the more bits to put together, the sooner. */
 static uint32_t panel_from(const struct kr_layout *l)
 {
-    return l->bits == 8 ? UINT32_MAX : l->bits == 4 ? 19 : 7;
+    return l->bits == 8 ? UINT32_MAX : l->bits % 16 == 4 ? 19 : 7;
 }
 
 /* Several tiles over the same groups: only the first meets weights that are not in the cache, and

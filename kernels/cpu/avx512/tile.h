@@ -74,6 +74,14 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
         __m512i mn = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)sub + 1));
         *s0 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(sc));
         *s1 = _mm512_xor_ps(_mm512_mul_ps(dmin, _mm512_cvtepi32_ps(mn)), _mm512_set1_ps(-0.0f));
+    } else if (header == KR_HDR_KX) {
+        const uint8_t *h = headers + 160 * (block / 8), *sub = h + 32 + 16 * (block % 8);
+        __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h));
+        __m512i sc = _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)sub));
+        *s0 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(sc));
+    } else if (header == KR_HDR_E) {
+        __m512i e = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(headers + 16 * block)));
+        *s0 = _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
     } else {
         const uint8_t *h = headers + 320 * (block / 8), *sub = h + 64 + 32 * (block % 8);
         __m512 d = _mm512_load_ps(h);
@@ -93,7 +101,16 @@ ALWAYS_INLINE __m512i tile_high_bits(const uint8_t *block, const int bits, const
                      : _mm512_srli_epi32(v, shift < 0 ? 0 : shift);
 }
 
-/* Words k and k + 4 of a block of at most 6 bits. */
+/* The numbers that nibbles stand for, offset included. */
+ALWAYS_INLINE __m512i tile_table(const int bits)
+{
+    static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
+    __m128i t = _mm_loadu_si128((const __m128i *)(bits == KR_BITS_IQ4 ? iq4 : fp4));
+    t = _mm_add_epi8(t, _mm_set1_epi8(bits == KR_BITS_IQ4 ? -128 : 16));
+    return _mm512_broadcast_i32x4(t);
+}
+
+/* Words k and k + 4 of a block of at most 6 bits, or of nibbles that stand for 8. */
 ALWAYS_INLINE void tile_words(const uint8_t *block, const int bits, const int k, __m512i *low,
                               __m512i *high)
 {
@@ -103,6 +120,11 @@ ALWAYS_INLINE void tile_words(const uint8_t *block, const int bits, const int k,
     const __m512i v = _mm512_load_si512(block + skip + 64 * k);
     *low = _mm512_and_si512(v, nibble);
     *high = _mm512_and_si512(_mm512_srli_epi32(v, 4), nibble);
+    if (bits == KR_BITS_IQ4 || bits == KR_BITS_FP4) {
+        *low = _mm512_shuffle_epi8(tile_table(bits), *low);
+        *high = _mm512_shuffle_epi8(tile_table(bits), *high);
+        return;
+    }
     if (bits == 4) return;
     /* 0xf8: a | (b & c) */
     *low = _mm512_ternarylogic_epi32(*low, tile_high_bits(block, bits, k), above, 0xf8);
@@ -228,7 +250,7 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
                             const int R)
 {
     const uint8_t *quants[TILE_MAX_GROUPS] = {t->quants[0], t->quants[1]};
-    const size_t quant_bytes = header >= PANEL_D ? PANEL_BLOCK_BYTES : bits * 64;
+    const size_t quant_bytes = header >= PANEL_D ? PANEL_BLOCK_BYTES : bits % 16 * 64;
     const struct kr_q8_block *x = t->x;
     const uint8_t *ahead = t->ahead;
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];

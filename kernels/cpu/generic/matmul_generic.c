@@ -3,6 +3,7 @@
  *
  * The sum of an output element, in this order on every ISA, block of 32 columns after block:
  *   D:   acc = fma(product(isum, scale_w), scale_x, acc), the offset inside isum
+ *   KX:  as D with scale_w = d * sc; E: as D with scale_w a power of two
  *   DM:  as D without offset, then acc = fma(min_w, scaled_sum_x, acc)
  *   K:   as DM with scale_w = d * sc and min_w = -(dmin * mn), rounded to float32
  *   K6:  as D with scale_w = d * sc, for each half of 16 columns after the other
@@ -11,7 +12,8 @@
  * product(isum, s) is isum * s, rounded once. isum is exact and |isum| < 2^22, so the integer
  * isum + KR_SUM_BIAS is the float 1.5 * 2^23 + isum bit for bit, and no conversion is needed:
  * fma(that float, s, -1.5 * 2^23 * s), where the last term is exact because s has few bits
- * (a float16 times at most 8 more). */
+ * (a float16 times at most 8 more). MXFP4 alone has scales so large that it overflows, from 2^104
+ * on: such products are NaN. */
 #include "kernels/cpu/pack.h"
 
 #include <math.h>
@@ -62,8 +64,10 @@ static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t 
         }
 }
 
-static void unpack_quants(const struct kr_layout *l, const uint8_t *p, struct unpacked *u)
+static void unpack_quants(enum kr_type type, const struct kr_layout *l, const uint8_t *p,
+                          struct unpacked *u)
 {
+    const int8_t *table = kr_block_table(type);
     const uint8_t *high = p;
     if (l->bits == 5) p += 64;
     if (l->bits == 6) p += 128;
@@ -77,6 +81,7 @@ static void unpack_quants(const struct kr_layout *l, const uint8_t *p, struct un
             unsigned q = p[64 * (word % 4) + at] >> 4 * (word / 4) & 15;
             if (l->bits == 5) q |= (high[at] >> word & 1u) << 4;
             if (l->bits == 6) q |= (high[64 * (word / 4) + at] >> 2 * (word % 4) & 3u) << 4;
+            if (table) q = (unsigned)(table[q] + (1 << l->offset_shift));
             u->q[lane][c] = (uint8_t)q;
         }
 }
@@ -93,12 +98,18 @@ static void unpack_header(const struct kr_layout *l, const uint8_t *h, uint32_t 
             u->scale[1][lane] = d * (float)(int8_t)sub[16 + lane];
             continue;
         }
+        if (l->header == KR_HDR_E) {
+            u->scale[0][lane] = kr_bits_f32((uint32_t)h[lane] << 23);
+            continue;
+        }
         float d = kr_f16_f32(kr_load_u16(h + 2 * lane)), m = 0;
-        if (l->header != KR_HDR_D) m = kr_f16_f32(kr_load_u16(h + 32 + 2 * lane));
+        if (l->header == KR_HDR_DM || l->header == KR_HDR_K)
+            m = kr_f16_f32(kr_load_u16(h + 32 + 2 * lane));
         if (l->header == KR_HDR_K) {
             d = d * (float)sub[lane];
             m = -(m * (float)sub[16 + lane]);
         }
+        if (l->header == KR_HDR_KX) d = d * (float)(int8_t)h[32 + 16 * (block % 8) + lane];
         u->scale[0][lane] = d;
         u->min[lane] = m;
     }
@@ -160,7 +171,7 @@ static void quantised_group(const struct kr_packed *w, const struct kr_layout *l
     uint32_t blocks = w->cols / KR_SUB;
     for (uint32_t b = 0; b < blocks; b++) {
         struct unpacked u;
-        unpack_quants(l, quants + (size_t)b * l->quant_bytes, &u);
+        unpack_quants(w->type, l, quants + (size_t)b * l->quant_bytes, &u);
         unpack_header(l, headers + kr_header_at(l, b), b, &u);
         for (uint32_t r = r0; r < r1; r++)
             add_block(l, &u, q->blocks + (size_t)r * q->stride + b, lanes, out + r * out_stride);

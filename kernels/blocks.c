@@ -1,0 +1,129 @@
+/* Inside the blocks of quantised types: quants, scales, offsets, tables. Pure; any thread.
+ * Facts of the GGUF block formats. */
+#include "kernels/blocks.h"
+
+#include "kernels/half.h"
+
+uint32_t kr_block_offset(enum kr_type type)
+{
+    switch (type) {
+    case KR_Q4_0:
+        return 8;
+    case KR_Q5_0:
+        return 16;
+    case KR_Q6_K:
+        return 32;
+    case KR_Q8_0:
+        return 128;
+    default:
+        return 0;
+    }
+}
+
+const int8_t *kr_block_table(enum kr_type type)
+{
+    static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
+    if (type == KR_MXFP4) return fp4;
+    return type == KR_IQ4_NL || type == KR_IQ4_XS ? iq4 : NULL;
+}
+
+static void nibbles(const uint8_t *p, uint8_t q[KR_SUB])
+{
+    for (int j = 0; j < 16; j++) {
+        q[j] = p[j] & 15;
+        q[j + 16] = p[j] >> 4;
+    }
+}
+
+static void fifth_bits(const uint8_t *p, uint8_t q[KR_SUB])
+{
+    uint32_t bits = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+                    (uint32_t)p[3] << 24;
+    for (int i = 0; i < KR_SUB; i++) q[i] |= (uint8_t)((bits >> i & 1) << 4);
+}
+
+/* Q4_K and Q5_K keep two subs in 32 bytes: the even one in the low nibbles. */
+static void k_nibbles(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
+{
+    unsigned shift = 4 * (sub & 1);
+    p += 32 * (sub / 2);
+    for (int l = 0; l < KR_SUB; l++) q[l] = p[l] >> shift & 15;
+}
+
+static void q6_quants(const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
+{
+    uint32_t half = sub / 4, k = sub % 4;
+    const uint8_t *low = block + 64 * half + 32 * (k & 1), *high = block + 128 + 32 * half;
+    unsigned low_shift = 4 * (k >> 1), high_shift = 2 * k;
+    for (int l = 0; l < KR_SUB; l++)
+        q[l] = (uint8_t)((low[l] >> low_shift & 15) | (high[l] >> high_shift & 3) << 4);
+}
+
+void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
+{
+    switch (type) {
+    case KR_Q4_0:
+    case KR_IQ4_NL:
+        nibbles(block + 2, q);
+        break;
+    case KR_Q4_1:
+        nibbles(block + 4, q);
+        break;
+    case KR_Q5_0:
+        nibbles(block + 6, q);
+        fifth_bits(block + 2, q);
+        break;
+    case KR_Q5_1:
+        nibbles(block + 8, q);
+        fifth_bits(block + 4, q);
+        break;
+    case KR_Q8_0:
+        for (int i = 0; i < KR_SUB; i++) q[i] = block[2 + i] ^ 0x80;
+        break;
+    case KR_Q4_K:
+        k_nibbles(block + 16, sub, q);
+        break;
+    case KR_Q5_K:
+        k_nibbles(block + 48, sub, q);
+        for (int l = 0; l < KR_SUB; l++) q[l] |= (uint8_t)((block[16 + l] >> sub & 1) << 4);
+        break;
+    case KR_Q6_K:
+        q6_quants(block, sub, q);
+        break;
+    case KR_IQ4_XS:
+        nibbles(block + 8 + 16 * sub, q);
+        break;
+    case KR_MXFP4:
+        nibbles(block + 1, q);
+        break;
+    case KR_F32:
+    case KR_F16:
+    case KR_BF16:
+        cn_assert(!"a type without quants");
+    }
+}
+
+void kr_block_k_scale(const uint8_t *block, uint32_t sub, uint8_t *scale, uint8_t *min)
+{
+    const uint8_t *s = block + 4;
+    if (sub < 4) {
+        *scale = s[sub] & 63;
+        *min = s[sub + 4] & 63;
+    } else {
+        *scale = (uint8_t)((s[sub + 4] & 15) | s[sub - 4] >> 6 << 4);
+        *min = (uint8_t)(s[sub + 4] >> 4 | s[sub] >> 6 << 4);
+    }
+}
+
+int8_t kr_block_scale(enum kr_type type, const uint8_t *block, uint32_t i)
+{
+    if (type == KR_Q6_K) return (int8_t)block[192 + i];
+    unsigned low = block[4 + i / 2] >> 4 * (i % 2) & 15;
+    unsigned high = kr_load_u16(block + 2) >> 2 * i & 3u;
+    return (int8_t)((int)(low | high << 4) - 32);
+}
+
+float kr_block_e8m0_half(uint8_t e)
+{
+    return kr_bits_f32(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
