@@ -33,6 +33,8 @@ struct kr_type_info {
 const struct kr_type_info *kr_type_info(uint32_t type);
 /* Comma-separated names of all supported types, for messages. */
 const char *kr_type_list(void);
+/* n values as float16, rounded to nearest even. */
+void kr_quantize_f16(const float *src, uint16_t *dst, size_t n);
 /* The stored values of n elements (a multiple of the block) as float32: bit-equal to gguf-py. */
 void kr_dequantize_row(enum kr_type type, const void *src, float *dst, size_t n);
 

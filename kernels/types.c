@@ -102,6 +102,12 @@ static void dequantize_sub(enum kr_type type, const uint8_t *block, uint32_t sub
     }
 }
 
+void kr_quantize_f16(const float *src, uint16_t *dst, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = kr_f32_f16(src[i]);
+}
+
 void kr_dequantize_row(enum kr_type type, const void *src, float *dst, size_t n)
 {
     const uint8_t *p = src;

@@ -6,8 +6,6 @@
  * stored. */
 #include "engine/arch/arch.h"
 
-#include "kernels/half.h"
-
 #include <string.h>
 
 static void *take(struct eng_builder *b, uint64_t n, uint64_t size)
@@ -48,7 +46,7 @@ static void put_column(struct kr_tensor *dst, uint64_t at, uint64_t row, const f
         if (dst->type == KR_F32)
             ((float *)dst->data)[i] = values[c];
         else
-            ((uint16_t *)dst->data)[i] = kr_f32_f16(values[c]);
+            kr_quantize_f16(&values[c], (uint16_t *)dst->data + i, 1);
     }
 }
 

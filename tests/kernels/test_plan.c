@@ -237,7 +237,7 @@ static void test_prepare_options(void **state)
     for (int i = 0; i < 7; i++) {
         struct kr_prepare_opts o = good;
         struct kr_exec *x = NULL;
-        if (i == 0) o.kv_type = KR_Q4_0;
+        if (i == 0) o.kv_type = KR_F32;
         if (i == 1) o.block_tokens = 24;
         if (i == 2) o.max_rows = 0;
         if (i == 3) o.max_logit_rows = 9;
