@@ -1,9 +1,9 @@
 /* attention over one range of keys for AVX2 and AVX-512: included once by each ISA's file.
  *
  * K and V of the range are first made float32 in the thread's scratch, so that all KV types take
- * the same path and many rows share the work; for few rows f16 is read where it lies, which gives
- * the same numbers. A score is summed over dims in ascending order, a weighted value over keys in
- * ascending order, one fused multiply-add each, whatever else is in the tile; invisible keys take
+ * the same path and many rows share the work; for few rows they are read where they lie, which
+ * gives the same numbers. A score is summed over dims in ascending order, a weighted value over keys
+ * in ascending order, one fused multiply-add each, whatever else is in the tile; invisible keys take
  * no part (their lanes may hold anything, NaN too), keys that were not chosen are not loaded. */
 #ifndef KERNELS_CPU_ATTENTION_SIMD_H
 #define KERNELS_CPU_ATTENTION_SIMD_H
@@ -163,11 +163,11 @@ static void load_latent(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
 
 /* ---- scores ------------------------------------------------------------------------------------ */
 
-/* Where the keys of each column of a tile come from: the thread's scratch, or f16 in the blocks. */
+/* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
 struct key_source {
-    const uint8_t *at[V_COLS];
-    size_t step;                  /* bytes from dim to dim */
-    const uint8_t *ahead[V_COLS]; /* f16: the values of the same keys, which are wanted next */
+    const uint8_t *at[V_COLS], *scales[V_COLS];
+    size_t step;                  /* bytes from dim to dim; q4_0: from pair to pair */
+    const uint8_t *ahead[V_COLS]; /* the values of the same keys, which are wanted next */
     size_t ahead_step;
 };
 
@@ -175,7 +175,9 @@ struct key_source {
 static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *const *blocks,
                                    uint32_t v, uint32_t first, uint32_t last)
 {
-    struct key_source s = { .step = blocks ? 2ull * t->block_tokens : VL * sizeof(float) };
+    uint32_t elem = t->kv_type == KR_F16 ? 2 : 1;
+    uint64_t v_bytes = kr_kv_bytes(t->kv_type, t->v_dim);
+    struct key_source s = { .step = blocks ? elem * t->block_tokens : VL * sizeof(float) };
     for (uint32_t c = 0; c < V_COLS; c++) {
         uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
         if (!blocks) {
@@ -184,34 +186,60 @@ static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *
         }
         const uint8_t *b = blocks[key / t->block_tokens];
         uint32_t tok = key % t->block_tokens;
-        s.at[c] = b + t->at.k + 2ull * tok;
-        s.ahead[c] = b + t->at.v + 2ull * tok * t->v_dim;
+        s.at[c] = b + t->at.k + (size_t)elem * tok;
+        s.scales[c] = b + t->at.k_scale + 2ull * tok;
+        s.ahead[c] = b + t->at.v + v_bytes * tok;
     }
-    s.ahead_step = 2ull * VL * t->v_dim / t->k_dim;
+    s.ahead_step = VL * v_bytes / t->k_dim;
     return s;
 }
 
-/* n pairs by V_COLS vectors of keys */
-V_INLINE void scores_tile(const uint32_t n, const bool direct, const struct kr_attn_tile *t,
+/* Dim d of the columns' keys, of q4_0 the one after it too. */
+V_INLINE void key_dims(const enum kr_type type, const struct kr_attn_tile *t,
+                       const struct key_source *k, uint32_t d, vf scale[V_COLS],
+                       vf key[2][V_COLS])
+{
+    for (uint32_t c = 0; c < V_COLS; c++) {
+        const uint8_t *at = k->at[c] + (type == KR_Q4_0 ? d / 2 : d) * k->step;
+        if (type != KR_F32) __builtin_prefetch(k->ahead[c] + d * k->ahead_step);
+        if (type != KR_F32 && type != KR_F16 && d % KR_KV_DIMS == 0)
+            scale[c] = v_half(k->scales[c] + 2ull * (d / KR_KV_DIMS) * t->block_tokens);
+        if (type == KR_F32) {
+            key[0][c] = v_load((const float *)(const void *)at);
+        } else if (type == KR_F16) {
+            key[0][c] = v_half(at);
+        } else if (type == KR_Q8_0) {
+            key[0][c] = v_mul(scale[c], v_int8(at));
+        } else {
+            v_int4_pair(at, &key[0][c], &key[1][c]);
+            key[0][c] = v_mul(scale[c], key[0][c]);
+            key[1][c] = v_mul(scale[c], key[1][c]);
+        }
+    }
+}
+
+/* n pairs by V_COLS vectors of keys; type: of what they are read from. */
+V_INLINE void scores_tile(const uint32_t n, const enum kr_type type, const struct kr_attn_tile *t,
                           uint32_t pair, uint32_t v, const struct key_source *k)
 {
     const float *q = t->q + (size_t)pair * t->k_dim;
     float *p = t->p + (size_t)pair * KR_RANGE_KEYS + v * VL;
-    vf acc[V_PAIRS][V_COLS];
+    const uint32_t dims = type == KR_Q4_0 ? 2 : 1;
+    vf acc[V_PAIRS][V_COLS], scale[V_COLS], key[2][V_COLS];
+    for (uint32_t c = 0; c < V_COLS; c++)
+        scale[c] = v_set(0);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t c = 0; c < V_COLS; c++)
             acc[i][c] = v_set(0);
-    for (uint32_t d = 0; d < t->k_dim; d++) {
-        vf key[V_COLS];
-        for (uint32_t c = 0; c < V_COLS; c++)
-            key[c] = direct ? v_half(k->at[c] + d * k->step)
-                            : v_load((const float *)(const void *)(k->at[c] + d * k->step));
-        for (uint32_t c = 0; direct && c < V_COLS; c++)
-            __builtin_prefetch(k->ahead[c] + d * k->ahead_step);
-        for (uint32_t i = 0; i < n; i++) {
-            vf x = v_set(q[(size_t)i * t->k_dim + d]);
-            for (uint32_t c = 0; c < V_COLS; c++)
-                acc[i][c] = v_fma(x, key[c], acc[i][c]);
+    for (uint32_t d = 0; d < t->k_dim; d += dims) {
+        key_dims(type, t, k, d, scale, key);
+        for (uint32_t j = 0; j < dims; j++) {
+            if (dims > 1 && d + j == t->k_dim) break;
+            for (uint32_t i = 0; i < n; i++) {
+                vf x = v_set(q[(size_t)i * t->k_dim + d + j]);
+                for (uint32_t c = 0; c < V_COLS; c++)
+                    acc[i][c] = v_fma(x, key[j][c], acc[i][c]);
+            }
         }
     }
     for (uint32_t i = 0; i < n; i++)
@@ -226,12 +254,14 @@ static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     uint32_t pairs = t->n_rows * t->heads, first = k0 / VL, last = (k1 - 1) / VL;
     for (uint32_t v = first / V_COLS * V_COLS; v <= last; v += V_COLS) {
         struct key_source k = find_keys(t, blocks, v, first, last);
-        if (blocks) {
-            V_SWITCH(pairs, scores_tile, true, t, 0, v, &k)
-            continue;
-        }
-        for (uint32_t i = 0; i < pairs; i += V_PAIRS)
-            V_SWITCH(CN_MIN(V_PAIRS, pairs - i), scores_tile, false, t, i, v, &k)
+        if (blocks && t->kv_type == KR_F16)
+            V_SWITCH(pairs, scores_tile, KR_F16, t, 0, v, &k)
+        else if (blocks && t->kv_type == KR_Q8_0)
+            V_SWITCH(pairs, scores_tile, KR_Q8_0, t, 0, v, &k)
+        else if (blocks)
+            V_SWITCH(pairs, scores_tile, KR_Q4_0, t, 0, v, &k)
+        for (uint32_t i = 0; !blocks && i < pairs; i += V_PAIRS)
+            V_SWITCH(CN_MIN(V_PAIRS, pairs - i), scores_tile, KR_F32, t, i, v, &k)
     }
 }
 
@@ -288,16 +318,27 @@ V_INLINE void fetch_some(struct fetch *f)
     }
 }
 
-/* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); values
- * from t->values, or f16 from the blocks. */
-V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool direct,
+/* VL values from column c of those at v, of a token that the pool keeps or of the scratch. */
+V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const uint8_t *scales, uint32_t c)
+{
+    if (type == KR_F32) return v_load((const float *)(const void *)v + c);
+    if (type == KR_F16) return v_half(v + 2ull * c);
+    vf s = v_half_all(kr_load_u16(scales + 2 * (c / KR_KV_DIMS)));
+    return v_mul(s, type == KR_Q8_0 ? v_int8(v + c) : v_int4(v + c / 2));
+}
+
+/* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); type: of
+ * what values are read from, t->values or the blocks. */
+V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_type type,
                           const struct kr_attn_tile *t, const uint8_t *const *blocks,
                           struct fetch *next, float *acc, uint32_t pair, uint32_t c, uint32_t k0,
                           uint32_t k1)
 {
+    const bool direct = type != KR_F32;
     const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
     uint32_t bt = t->block_tokens;
-    size_t step = direct ? 2ull * t->v_dim : t->acc_stride * sizeof(float);
+    size_t step = direct ? kr_kv_bytes(type, t->v_dim) : t->acc_stride * sizeof(float);
+    size_t scale_step = direct ? kr_kv_scale_bytes(type, t->v_dim) : 0;
     acc += (size_t)pair * t->acc_stride + c;
     vf a[V_PAIRS][V_COLS];
     for (uint32_t i = 0; i < n; i++)
@@ -305,14 +346,15 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool dire
             a[i][j] = v_load(acc + (size_t)i * t->acc_stride + j * VL);
     for (uint32_t k = k0; k < k1;) {
         uint32_t end = direct ? CN_MIN(k1, (k / bt + 1) * bt) : k1;
-        const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride + c);
-        if (direct) v = blocks[k / bt] + t->at.v + 2 * ((size_t)(k % bt) * t->v_dim + c);
-        for (; k < end; k++, v += step) {
+        const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride);
+        const uint8_t *scales = NULL;
+        if (direct) v = blocks[k / bt] + t->at.v + step * (k % bt);
+        if (direct) scales = blocks[k / bt] + t->at.v_scale + scale_step * (k % bt);
+        for (; k < end; k++, v += step, scales += scale_step) {
             if (direct) fetch_some(next);
             vf value[V_COLS];
             for (uint32_t j = 0; j < cols; j++)
-                value[j] = direct ? v_half(v + 2 * j * VL)
-                                  : v_load((const float *)(const void *)v + j * VL);
+                value[j] = value_at(type, v, scales, c + j * VL);
             for (uint32_t i = 0; i < n; i++) {
                 vf w = v_set(p[(size_t)i * KR_RANGE_KEYS + k]);
                 for (uint32_t j = 0; j < cols; j++)
@@ -325,15 +367,15 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const bool dire
             v_store(acc + (size_t)i * t->acc_stride + j * VL, a[i][j]);
 }
 
-V_INLINE void values_tile(const uint32_t n, const bool direct, const struct kr_attn_tile *t,
+V_INLINE void values_tile(const uint32_t n, const enum kr_type type, const struct kr_attn_tile *t,
                           const uint8_t *const *blocks, struct fetch *next, float *acc,
                           uint32_t pair, uint32_t k0, uint32_t k1)
 {
     uint32_t c = 0;
     for (; c + V_COLS * VL <= t->acc_stride; c += V_COLS * VL)
-        values_part(n, V_COLS, direct, t, blocks, next, acc, pair, c, k0, k1);
+        values_part(n, V_COLS, type, t, blocks, next, acc, pair, c, k0, k1);
     for (; c < t->acc_stride; c += VL)
-        values_part(n, 1, direct, t, blocks, next, acc, pair, c, k0, k1);
+        values_part(n, 1, type, t, blocks, next, acc, pair, c, k0, k1);
 }
 
 static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks,
@@ -341,10 +383,14 @@ static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks
                       uint32_t k1)
 {
     if (k0 >= k1) return;
-    if (blocks)
-        V_SWITCH(n, values_tile, true, t, blocks, next, acc, pair, k0, k1)
+    if (!blocks)
+        V_SWITCH(n, values_tile, KR_F32, t, blocks, next, acc, pair, k0, k1)
+    else if (t->kv_type == KR_F16)
+        V_SWITCH(n, values_tile, KR_F16, t, blocks, next, acc, pair, k0, k1)
+    else if (t->kv_type == KR_Q8_0)
+        V_SWITCH(n, values_tile, KR_Q8_0, t, blocks, next, acc, pair, k0, k1)
     else
-        V_SWITCH(n, values_tile, false, t, blocks, next, acc, pair, k0, k1)
+        V_SWITCH(n, values_tile, KR_Q4_0, t, blocks, next, acc, pair, k0, k1)
 }
 
 /* n neighbouring pairs: the keys all of them see together, what comes before and after alone. */
@@ -378,9 +424,8 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     memset(s.acc, 0, (size_t)pairs * t->acc_stride * sizeof *s.acc);
     memset(s.sum, 0, pairs * sizeof *s.sum);
     if (from >= to) return;
-    /* Few pairs: reading f16 in place beats writing float32 once and reading it once. */
-    bool direct = pairs <= V_PAIRS && t->kv_type == KR_F16 && t->v_dim == t->acc_stride &&
-                  !t->latent && !t->list;
+    /* Few pairs: reading in place beats writing float32 once and reading it once. */
+    bool direct = pairs <= V_PAIRS && t->v_dim == t->acc_stride && !t->latent && !t->list;
     if (t->latent) {
         load_latent(t, from, to, blocks);
     } else if (!direct) {
