@@ -89,7 +89,7 @@ static double measure(struct load l)
 {
     struct null_dev d = {0};
     struct kv_pool_opts po = {.slab_bytes = 1 << 20, .n_slabs = 1024};
-    struct kv_group g = {0, 1024};
+    struct kv_group g = {.block_bytes = 1024};
     struct kv_space_opts ko = {.id = "m", .id_len = 1, .block_tokens = 16, .n_groups = 1,
                                .groups = &g};
     struct kv_pool *pool;
