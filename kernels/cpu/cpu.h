@@ -38,19 +38,20 @@ struct kr_slot {
     uint64_t at;           /* floats before it, per row of the domain */
 };
 
-enum kr_step_kind { KR_STEP_OP, KR_STEP_QUANTIZE, KR_STEP_ANGLES, KR_STEP_GROUP };
+enum kr_step_kind { KR_STEP_OP, KR_STEP_QUANTIZE, KR_STEP_ANGLES, KR_STEP_GROUP, KR_STEP_GATHER };
 /* One piece of row work or of heavy work. */
 struct kr_step {
     enum kr_step_kind kind;
     uint32_t level;
     enum kr_domain domain;
     uint32_t op;           /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope;
-                            * GROUP: the route */
-    uint32_t slot;         /* QUANTIZE, ANGLES: the slot made; matmul: its quantised input; route:
+                            * GROUP: the route; GATHER: the dispatch */
+    uint32_t slot;         /* QUANTIZE, ANGLES, GATHER: the slot made; matmul: its quantised input; route:
                             * the slot it works in */
     uint32_t weight;       /* matmul: index of the packed weight, the first matrix of it */
     uint32_t chunk;        /* matmul: pairs of row groups taken at a time */
     uint32_t parts;        /* head_matmul, expert_matmul: such chunks of one matrix */
+    uint32_t from;         /* GATHER: the quantised slot whose rows are copied */
     uint32_t grouping;     /* GROUP, and those that need it: index in groupings */
     uint32_t job, next;    /* expert_matmul in this step: its job, the next of its grouping */
     /* Our aligned copies of the op's vectors; NULL when absent. */
@@ -230,6 +231,7 @@ int kr_cpu_plan_experts(struct kr_cpu_exec *x, struct cn_error *err);
 uint64_t kr_cpu_grouping_bytes(const struct kr_cpu_exec *x);
 void kr_cpu_place_groupings(struct kr_cpu_exec *x);
 void kr_cpu_add_expert_job(struct kr_cpu_exec *x, struct kr_job *j, uint32_t index);
+void kr_cpu_gather(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t slot);
 void kr_cpu_expert_row(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row);
 void kr_cpu_counters(const struct kr_exec *base, struct kr_counters *out);
 /* route.c: a row's choice of experts and their weights. scores: room for a double per expert. */

@@ -57,6 +57,13 @@ static void print_step(const struct kr_cpu_exec *x, const struct kr_step *s, str
         return;
     }
     const struct kr_plan_op *op = &x->plan->ops[s->op];
+    if (s->kind == KR_STEP_GATHER) {
+        cn_buf_puts(out, "dispatch");
+        print_value(x, out, op->in[0]);
+        print_value(x, out, op->in[1]);
+        cn_buf_puts(out, " -> q8 (copied)\n");
+        return;
+    }
     if (s->kind == KR_STEP_GROUP) {
         cn_buf_puts(out, "group rows by expert");
         print_value(x, out, op->out);

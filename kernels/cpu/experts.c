@@ -223,6 +223,17 @@ static void dispatch(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
         memcpy(y, from, width * sizeof *y);
 }
 
+/* A dispatch of which only the quantised copy is wanted: the row was quantised once. */
+void kr_cpu_gather(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t slot)
+{
+    const struct kr_grouping *g = &x->groupings[s->grouping];
+    uint32_t width = x->plan->values[x->plan->ops[s->op].out].width;
+    struct kr_q8 from = kr_slot_q8(x, s->from, width), to = kr_slot_q8(x, s->slot, width);
+    uint32_t row = g->source[slot] / x->plan->n_used;
+    memcpy(to.blocks + (size_t)slot * to.stride, from.blocks + (size_t)row * from.stride,
+           (width + 31) / 32 * sizeof *to.blocks);
+}
+
 static void combine(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
                     const struct kr_grouping *g, uint32_t row)
 {

@@ -60,12 +60,48 @@ static struct kr_step *add_step(struct sched *s, enum kr_step_kind kind, uint32_
     return st;
 }
 
+/* The first row work that may read rows which other threads made at t. */
+static uint32_t after_meeting(uint32_t t)
+{
+    return t & 1 ? t + 1 : t + 2;
+}
+
+/* Whether a quantised copy of the value is a copy of quantised rows: the same bytes for less. */
+static const struct kr_plan_op *gathered(const struct sched *s, int value)
+{
+    const struct kr_plan_op *op = &s->p->ops[s->p->values[value].op];
+    return s->x->dev->fuse && op->kind == KR_OP_DISPATCH && !op->flag ? op : NULL;
+}
+
+static uint32_t quantize(struct sched *s, uint32_t value);
+
+static void gather(struct sched *s, const struct kr_plan_op *op, uint32_t slot, uint32_t row_floats)
+{
+    uint32_t from = quantize(s, (uint32_t)op->in[0]), route = (uint32_t)op->in[1];
+    uint32_t t = CN_MAX(after_meeting(s->ready[from]), even_from(s->ready[route]));
+    t = at_time(s, t);
+    make(s, slot, t, KR_DOM_ROUTED, row_floats, 0);
+    struct kr_step *st = add_step(s, KR_STEP_GATHER, t, KR_DOM_ROUTED, (uint32_t)(op - s->p->ops));
+    st->slot = slot;
+    st->from = from;
+    st->grouping = s->grouping_of[route];
+    use(s, from, t);
+    use(s, route, t);
+}
+
 /* The quantised copy of a value: made once, as soon as the value is there. */
 static uint32_t quantize(struct sched *s, uint32_t value)
 {
     struct kr_cpu_exec *x = s->x;
     const struct kr_slot *v = &x->slots[value];
+    const struct kr_plan_op *dispatch = gathered(s, (int)value);
     if (s->quantized[value]) return s->quantized[value];
+    if (dispatch) {
+        uint32_t row_bytes = (uint32_t)kr_q8_bytes(1, s->p->values[value].width);
+        s->quantized[value] = x->n_slots++;
+        gather(s, dispatch, s->quantized[value], row_bytes / sizeof(float));
+        return s->quantized[value];
+    }
     uint32_t slot = x->n_slots++, t = at_time(s, even_from(s->ready[value]));
     uint32_t width = s->p->values[value].width;
     make(s, slot, t, v->domain, (uint32_t)(kr_q8_bytes(1, width) / sizeof(float)), 0);
@@ -84,12 +120,6 @@ static bool is_wide(const struct sched *s, const struct kr_plan_op *op)
     if (op->kind == KR_OP_GLU)
         elementwise = s->p->values[op->in[0]].width == s->p->values[op->in[1]].width;
     return elementwise && s->p->values[op->out].width >= KR_WIDE_ROW;
-}
-
-/* The first row work that may read rows which other threads made at t. */
-static uint32_t after_meeting(uint32_t t)
-{
-    return t & 1 ? t + 1 : t + 2;
 }
 
 static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
@@ -186,8 +216,16 @@ static void find_needed(struct sched *s)
         if (op->kind == KR_OP_KV_WRITE || op->state >= 0 || op->out == p->output)
             s->needed[i] = true;
         if (!s->needed[i]) continue;
-        for (int k = 0; k < KR_OP_INPUTS; k++)
-            if (op->in[k] >= 0) s->needed[p->values[op->in[k]].op] = true;
+        for (int k = 0; k < KR_OP_INPUTS; k++) {
+            if (op->in[k] < 0) continue;
+            const struct kr_plan_op *d = gathered(s, op->in[k]);
+            if (!d || !kr_is_product(op) || !kr_type_wants_q8(op->w.type)) {
+                s->needed[p->values[op->in[k]].op] = true;
+                continue;
+            }
+            s->needed[p->values[d->in[0]].op] = true;
+            s->needed[p->values[d->in[1]].op] = true;
+        }
     }
 }
 

@@ -231,6 +231,8 @@ static void one_step(const struct kr_cpu_exec *x, const struct kr_step *s,
     for (uint32_t r = r0; r < r1; r++) {
         if (s->kind == KR_STEP_ANGLES)
             angles(x, &x->plan->ropes[s->op], r, kr_value_row(x, s->slot, r));
+        else if (s->kind == KR_STEP_GATHER)
+            kr_cpu_gather(x, s, r);
         else
             one_op(x, s, r);
     }

@@ -28,6 +28,7 @@ struct shape {
     bool biases, scaled_input; /* of experts; the weight on the way in */
     bool shared;               /* a dense expert beside them */
     bool two;                  /* another mixture of the same input, added */
+    bool float_gate;           /* gates are F32, whatever the other weights are */
 };
 
 struct model {
@@ -65,7 +66,7 @@ static int experts(struct model *m, const struct shape *s, int x, int route)
         gate = kr_op_expert_matmul(p, in, route, &w, s->biases ? &b : NULL, 0, f);
         up = kr_op_expert_matmul(p, in, route, &w, s->biases ? &b : NULL, f + 3, f);
     } else {
-        struct kr_tensor g = stack(m, "gate", s->weights, n, f, d);
+        struct kr_tensor g = stack(m, "gate", s->float_gate ? KR_F32 : s->weights, n, f, d);
         struct kr_tensor u = stack(m, "up", s->weights, n, f, d);
         struct kr_tensor b = expert_bias(m, n, f);
         gate = kr_op_expert_matmul(p, in, route, &g, NULL, 0, f);
@@ -446,6 +447,8 @@ static const struct shape shapes[] = {
       .router = { .gating = KR_GATE_SIGMOID, .scale = 1 }, .scaled_input = true },
     { .weights = KR_F32, .width = 24, .ffn = 20, .n_experts = 64, .n_used = 8, .two = true,
       .router = { .scale = 16 }, .router_bias = true, .expert_scale = true },
+    { .weights = KR_Q8_0, .width = 64, .ffn = 32, .n_experts = 24, .n_used = 6, .two = true,
+      .router = { .norm = true, .scale = 1 }, .biases = true, .float_gate = true },
 };
 
 static void test_truth(void **state)

@@ -85,6 +85,19 @@ static void check_rows(const struct kr_cpu_ops *o, uint32_t n, uint64_t *seed)
     check_guards(n);
     for (uint32_t i = 0; i < n; i++)
         assert_true(y[i] == a[i] * 1.7f);
+    const float *three[] = { a, b, w };
+    static const float weights[] = { 0.7f, -1.3f, 0.4f };
+    for (uint32_t k = 1; k <= 3; k++)
+        for (int with = 0; with < 2; with++) {
+            o->sum_rows(y = fresh_out(), three, with ? weights : NULL, k, n);
+            check_guards(n);
+            for (uint32_t i = 0; i < n; i++) {
+                double want = 0;
+                for (uint32_t j = 0; j < k; j++)
+                    want += (double)three[j][i] * (with ? weights[j] : 1);
+                near("sum_rows", o->name, i, y[i], want, 0, 3e-6);
+            }
+        }
     o->softcap(y = fresh_out(), a, 3, n);
     check_guards(n);
     for (uint32_t i = 0; i < n; i++)
