@@ -1,8 +1,9 @@
 /* attention: cuts a batch into tiles (rows of one sequence) and walks each tile's key ranges.
  *
  * Tilings are made at prepare, cut on the engine thread at launch, and then only read. A piece of
- * work is (tile, some super-ranges, unit: a KV head or some of its query heads); when a tile's super-ranges went to several threads,
- * the one that ends last merges their states, in ascending order, as a single thread would have. */
+ * work is (tile, some super-ranges, unit: a KV head or some of its query heads); when a tile's
+ * super-ranges went to several threads, the one that ends last merges their states, in ascending
+ * order, as a single thread would have. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -223,8 +224,9 @@ static void set_tile(struct piece *p)
     p->t = (struct kr_attn_tile){
         .n_rows = p->tile->n_rows, .heads = heads, .pos0 = p->tile->pos,
         .sight = kr_cpu_sight(x, l->group, p->tile->end), .k_dim = l->k_dim, .v_dim = l->v_dim,
-        .acc_stride = v_pad, .block_tokens = x->opts.block_tokens, .kv_type = x->opts.kv_type,
-        .latent = l->latent, .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
+        .acc_stride = v_pad, .block_tokens = x->opts.block_tokens,
+        .kv_type = x->opts.kv_type, .latent = l->latent,
+        .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
         .at = { .k = l->at + l->head.k + p->kv_head * l->k_head,
                 .k_scale = l->at + l->head.k_scale + p->kv_head * l->ks_head,
                 .v = l->at + l->head.v + p->kv_head * l->v_head,

@@ -112,7 +112,8 @@ static void check_cuts(const struct attn_case *c, uint32_t isa, const float *wan
         struct attn_run run;
     } ways[] = {
         {"one by one, two threads", {.threads = 2, .block_tokens = 16, .order = 1, .cuts = one}},
-        {"mixed, three threads, in copied blocks", {.threads = 3, .block_tokens = 32, .order = 2, .cuts = mixed, .copies = true}},
+        {"mixed, three threads, in copied blocks",
+         {.threads = 3, .block_tokens = 32, .order = 2, .cuts = mixed, .copies = true}},
         {"sevens in a batch",
          {.threads = 2, .block_tokens = 16, .order = 3, .cuts = seven, .twice = true, .behind = 50}},
         {"all at once, blocks of 32, batch", {.threads = 1, .block_tokens = 32, .cuts = all,
