@@ -15,6 +15,7 @@
 int cli_serve(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_show(int argc, char **argv);
+int cli_plan(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_key(int argc, char **argv);

@@ -11,6 +11,7 @@ static const struct command {
     {"run", "conifer run", "chat with a model in this terminal", cli_run},
     {"serve", "conifer serve", "serve a model over HTTP (as conifer-server does)", cli_serve},
     {"show", "conifer show", "what a model file is, and the memory it needs", cli_show},
+    {"plan", "conifer plan", "how many users fit in memory", cli_plan},
     {"bench", "conifer bench", "time to first token, prefill and decode speed", cli_bench},
     {"tokenize", "conifer tokenize", "token ids of standard input", cli_tokenize},
     {"key", "conifer key", "make an API key", cli_key},

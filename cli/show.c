@@ -7,24 +7,18 @@
 
 static int show(struct cli_stack *s, struct cn_error *err)
 {
-    static const enum kr_type kv_types[] = {
-        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
-    struct eng_model_opts opts = {
-        .free_bytes = cfg_free_memory(),
-        .prepare = {.kv_type = kv_types[s->cfg.model.kv_type],
-                    .block_tokens = (uint32_t)s->cfg.kv.block_tokens,
-                    .max_rows = (uint32_t)s->cfg.engine.max_batch_rows,
-                    .max_context = (uint64_t)s->cfg.model.context},
-    };
+    struct eng_model_opts opts = {.free_bytes = cfg_free_memory(),
+                                  .prepare = rt_prepare_opts(&s->cfg)};
     struct cn_buf text;
-    int rc;
+    int rc = rt_device_new(&s->cfg, &opts.device, err);
 
     cn_buf_init(&text, 0);
-    rc = eng_model_describe(s->path, &opts, &text, err);
+    if (!rc) rc = eng_model_describe(s->path, &opts, &text, err);
     const struct cfg_model *known = rc ? NULL : cli_catalog_of(s->path);
     if (known) printf("catalog name    %s\n", known->name);
     if (!rc) fwrite(text.data, 1, text.len, stdout);
     cn_buf_fini(&text);
+    kr_device_free(opts.device);
     return rc;
 }
 

@@ -1,6 +1,6 @@
 /* describe: what a model file is and what it would need, in words, for `conifer show`.
- * Reads keys and shapes and records the plan, so a file that could not be served is refused here
- * with the same message. */
+ * Reads keys and shapes, records the plan and measures it, so a file that could not be served is
+ * refused here with the same message; no weights are read. */
 #include "engine/model.h"
 
 #include "engine/gguf.h"
@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { DEFAULT_BLOCK_TOKENS = 16 };
 
 struct size {
     char text[32];
@@ -125,59 +123,29 @@ static int put_types(const struct eng_model *m, struct cn_buf *out)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of n values of a KV type. */
-static uint64_t kv_bytes(const struct kr_type_info *type, uint64_t n)
+uint64_t eng_sequence_bytes(const struct kr_exec_info *info, uint32_t block_tokens,
+                            uint64_t n_tokens)
 {
-    return (n + type->block_elems - 1) / type->block_elems * type->block_bytes;
-}
-
-struct kv_need {
-    uint64_t full_token_bytes; /* grows with every token */
-    uint64_t window_token_bytes;
-    uint32_t full_layers, window_layers;
-};
-
-static struct kv_need kv_need(const struct eng_model *m, const struct kr_type_info *type)
-{
-    const struct eng_hparams *h = &m->builder.h;
-    struct kv_need need = {0};
-    for (uint32_t l = 0; l < h->n_layers; l++) {
-        const struct eng_layer *layer = &h->layers[l];
-        /* heads and head sizes are below 2^16, layers below 2^32: no overflow */
-        uint64_t bytes = layer->n_kv_heads * (kv_bytes(type, layer->k_dim) + kv_bytes(type, layer->v_dim));
-        if (layer->windowed && h->window_tokens) {
-            need.window_token_bytes += bytes;
-            need.window_layers++;
-        } else {
-            need.full_token_bytes += bytes;
-            need.full_layers++;
-        }
+    uint64_t sum = 0, bytes;
+    for (uint32_t g = 0; g < info->n_groups; g++) {
+        const struct kr_kv_group *kg = &info->groups[g];
+        uint64_t n = n_tokens;
+        if (kg->span == KR_SPAN_WINDOW || kg->span == KR_SPAN_CHUNK)
+            n = CN_MIN(n, (uint64_t)kg->window_tokens + block_tokens);
+        if (kg->span == KR_SPAN_STATE) n = CN_MIN(n, (uint64_t)1);
+        if (!cn_mul_u64(n / block_tokens + (n % block_tokens != 0), kg->block_bytes, &bytes) ||
+            !cn_add_u64(sum, bytes, &sum))
+            return UINT64_MAX;
     }
-    return need;
+    return sum;
 }
 
-/* What one sequence of n tokens holds: whole blocks; behind the window they are given back. */
-static uint64_t sequence_bytes(const struct eng_model *m, const struct kv_need *need,
-                               uint32_t block_tokens, uint64_t n)
-{
-    uint64_t window = CN_MIN(n, m->builder.h.window_tokens + block_tokens);
-    uint64_t whole = (n + block_tokens - 1) / block_tokens * block_tokens;
-    uint64_t seen = (window + block_tokens - 1) / block_tokens * block_tokens;
-    return whole * need->full_token_bytes + seen * need->window_token_bytes;
-}
-
-/* How many tokens fit in `bytes`: in one sequence when the window's part is paid for once. */
-static uint64_t tokens_in(const struct eng_model *m, const struct kv_need *need,
-                          uint32_t block_tokens, uint64_t bytes)
+uint64_t eng_tokens_in(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t bytes)
 {
     uint64_t lo = 0, hi = (uint64_t)1 << 40;
     while (lo < hi) {
-        uint64_t mid = lo + (hi - lo + 1) / 2, a, b;
-        bool fits = cn_mul_u64(mid + block_tokens, need->full_token_bytes, &a) &&
-                    cn_mul_u64(CN_MIN(mid, m->builder.h.window_tokens) + 2 * block_tokens,
-                               need->window_token_bytes, &b) &&
-                    cn_add_u64(a, b, &a) && sequence_bytes(m, need, block_tokens, mid) <= bytes;
-        if (fits)
+        uint64_t mid = lo + (hi - lo + 1) / 2;
+        if (eng_sequence_bytes(info, block_tokens, mid) <= bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -185,85 +153,104 @@ static uint64_t tokens_in(const struct eng_model *m, const struct kv_need *need,
     return lo;
 }
 
-static struct size layers_of(uint32_t n)
+static void put_group(const struct kr_kv_group *g, uint32_t block_tokens, const char *type,
+                      struct cn_buf *out)
 {
-    struct size s;
-    snprintf(s.text, sizeof(s.text), "KV, %u layer%s", n, n == 1 ? "" : "s");
-    return s;
+    char name[32];
+    const char *kind = g->span == KR_SPAN_STATE ? "state" : "KV";
+    snprintf(name, sizeof(name), "%s, %u layer%s", kind, g->n_layers, g->n_layers == 1 ? "" : "s");
+    if (g->span == KR_SPAN_STATE) {
+        cn_buf_printf(out, "  %-15s %10s  a sequence (F32)\n", name, size_of(g->block_bytes).text);
+        return;
+    }
+    cn_buf_printf(out, "  %-15s %10s  a token (%s)", name,
+                  size_of(g->block_bytes / block_tokens).text, type);
+    if (g->span == KR_SPAN_WINDOW) cn_buf_printf(out, ", the last %u only", g->window_tokens);
+    if (g->span == KR_SPAN_CHUNK) cn_buf_printf(out, ", of the last %u at most", g->window_tokens);
+    cn_buf_puts(out, "\n");
 }
 
-static void put_kv(const struct eng_model *m, const struct kv_need *need, const char *type,
-                   struct cn_buf *out)
+static void put_fit(const struct eng_model *m, const struct eng_model_opts *opts,
+                    const struct kr_exec_info *exec, struct cn_buf *out)
 {
-    if (need->full_layers)
-        cn_buf_printf(out, "  %-14s  %10s  a token (%s)\n", layers_of(need->full_layers).text,
-                      size_of(need->full_token_bytes).text, type);
-    if (need->window_layers)
-        cn_buf_printf(out, "  %-14s  %10s  a token (%s), the last %llu only\n",
-                      layers_of(need->window_layers).text, size_of(need->window_token_bytes).text,
-                      type, (unsigned long long)m->builder.h.window_tokens);
+    uint64_t fixed = exec->packed_bytes + exec->scratch_bytes, free_bytes = opts->free_bytes;
+    cn_buf_printf(out, "  free now        %10s\n", size_of(free_bytes).text);
+    if (free_bytes < fixed) {
+        cn_buf_printf(out, "  does not fit: %s more are needed for weights and scratch\n",
+                      size_of(fixed - free_bytes).text);
+        return;
+    }
+    uint64_t left = free_bytes - fixed;
+    uint64_t full = eng_sequence_bytes(exec, opts->prepare.block_tokens, m->info.context);
+    cn_buf_printf(out, "  room for KV     %10s  = %s - %s - %s\n", size_of(left).text,
+                  size_of(free_bytes).text, size_of(exec->packed_bytes).text,
+                  size_of(exec->scratch_bytes).text);
+    if (!full) return;
+    cn_buf_printf(out, "  that is         %10.1f  full contexts", (double)left / (double)full);
+    uint64_t tokens = eng_tokens_in(exec, opts->prepare.block_tokens, left);
+    if (tokens < m->info.context)
+        cn_buf_printf(out, "; the longest that fits has %llu tokens", (unsigned long long)tokens);
+    cn_buf_puts(out, "\n");
 }
 
 static void put_memory(const struct eng_model *m, const struct eng_model_opts *opts,
                        const struct kr_exec_info *exec, struct cn_buf *out)
 {
-    uint32_t block = opts->prepare.block_tokens ? opts->prepare.block_tokens : DEFAULT_BLOCK_TOKENS;
-    const struct kr_type_info *type = kr_type_info((uint32_t)opts->prepare.kv_type);
-    if (!type || !opts->prepare.kv_type) type = kr_type_info(KR_F16);
-    struct kv_need need = kv_need(m, type);
-    uint64_t weights = exec ? exec->packed_bytes : m->builder.matmul_bytes;
-    uint64_t scratch = exec ? exec->scratch_bytes : 0;
-    uint64_t full = sequence_bytes(m, &need, block, m->info.context);
+    const char *type = kr_type_info((uint32_t)opts->prepare.kv_type)->name;
+    uint64_t full = eng_sequence_bytes(exec, opts->prepare.block_tokens, m->info.context);
 
     cn_buf_puts(out, "\nmemory\n");
-    cn_buf_printf(out, "  weights         %10s  repacked for the processor%s\n",
-                  size_of(weights).text, exec ? "" : " (about)");
-    if (exec)
-        cn_buf_printf(out, "  scratch         %10s  for steps of %u rows\n", size_of(scratch).text,
-                      opts->prepare.max_rows);
-    put_kv(m, &need, type->name, out);
-    cn_buf_printf(out, "  full context    %10s  of KV for %llu tokens\n", size_of(full).text,
+    cn_buf_printf(out, "  weights         %10s  repacked for the processor\n",
+                  size_of(exec->packed_bytes).text);
+    if (exec->n_experts)
+        cn_buf_printf(out, "  of these        %10s  one expert of %u; a token reads %u of them\n",
+                      size_of(exec->expert_bytes).text, exec->n_experts, exec->n_experts_used);
+    cn_buf_printf(out, "  scratch         %10s  for steps of %u rows\n",
+                  size_of(exec->scratch_bytes).text, opts->prepare.max_rows);
+    for (uint32_t g = 0; g < exec->n_groups; g++)
+        put_group(&exec->groups[g], opts->prepare.block_tokens, type, out);
+    cn_buf_printf(out, "  full context    %10s  for %llu tokens\n", size_of(full).text,
                   (unsigned long long)m->info.context);
-    if (!opts->free_bytes) return;
-    cn_buf_printf(out, "  free now        %10s\n", size_of(opts->free_bytes).text);
-    if (opts->free_bytes < weights + scratch) {
-        cn_buf_printf(out, "  does not fit: %s more are needed for weights and scratch\n",
-                      size_of(weights + scratch - opts->free_bytes).text);
-        return;
-    }
-    uint64_t left = opts->free_bytes - weights - scratch;
-    cn_buf_printf(out, "  room for KV     %10s  = %s - %s%s%s\n", size_of(left).text,
-                  size_of(opts->free_bytes).text, size_of(weights).text, exec ? " - " : "",
-                  exec ? size_of(scratch).text : "");
-    uint64_t tokens = tokens_in(m, &need, block, left);
-    cn_buf_printf(out, "  tokens that fit %10llu  = %.1f full contexts\n",
-                  (unsigned long long)tokens, (double)tokens / (double)m->info.context);
+    if (opts->free_bytes) put_fit(m, opts, exec, out);
 }
 
-/* Exact figures come from a prepared plan: worth its time only for weights that fit. */
-static const struct kr_exec_info *prepared(struct eng_model *m, const struct eng_model_opts *opts)
+static int measure(struct eng_model *m, const struct eng_model_opts *opts, struct cn_error *err)
 {
     struct kr_prepare_opts prepare = opts->prepare;
     prepare.max_context = m->info.context;
-    if (!opts->device || m->builder.matmul_bytes > opts->free_bytes / 2) return NULL;
-    if (kr_prepare(opts->device, m->plan, &prepare, &m->exec, NULL)) return NULL;
-    return kr_exec_info(m->exec);
+    prepare.measure = true;
+    int rc = kr_prepare(opts->device, m->plan, &prepare, &m->exec, err);
+    if (!rc) m->info.exec = kr_exec_info(m->exec);
+    return rc;
 }
 
-int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
-                       struct cn_error *err)
+int eng_model_measure(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
+                      struct cn_error *err)
 {
     struct eng_gguf *g;
     struct eng_model *m = eng_model_alloc();
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = eng_gguf_open(path, &g, err);
     if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
-    if (!rc) {
-        put_identity(m, opts->prepare.max_context, out);
-        rc = put_types(m, out);
-        put_memory(m, opts, prepared(m, opts), out);
-        if (rc || out->failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    if (!rc) rc = measure(m, opts, err);
+    if (rc) {
+        eng_model_unref(m);
+        return rc;
     }
+    *out = m;
+    return CN_OK;
+}
+
+int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
+                       struct cn_error *err)
+{
+    struct eng_model *m;
+    int rc = eng_model_measure(path, opts, &m, err);
+    if (rc) return rc;
+    put_identity(m, opts->prepare.max_context, out);
+    rc = put_types(m, out);
+    put_memory(m, opts, m->info.exec, out);
+    if (rc || out->failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
     eng_model_unref(m);
     return rc;
 }

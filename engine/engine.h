@@ -87,9 +87,17 @@ const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct eng_vocab *eng_model_vocab(const struct eng_model *m);
 const struct eng_template *eng_model_template(const struct eng_model *m); /* NULL when none */
 struct kr_exec *eng_model_exec(struct eng_model *m);
-/* What a file is and would need, for `conifer show`; uses opts' max_context, kv_type, block_tokens,
- * max_rows and free_bytes. With a device, and weights below half of free_bytes, the plan is prepared
- * (which repacks the weights once) and scratch is exact; else weights are estimated from the file. */
+/* A model without its weights: info (and its exec's exact sizes) only; reads no tensor but small
+ * vectors. opts as for open, device included. *out returned owned. */
+int eng_model_measure(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
+                      struct cn_error *err);
+/* Bytes of KV and state that a sequence of n tokens holds: whole blocks, windows and chunks bounded.
+ * UINT64_MAX when that is too large a number. */
+uint64_t eng_sequence_bytes(const struct kr_exec_info *info, uint32_t block_tokens,
+                            uint64_t n_tokens);
+/* The longest sequence that takes no more than that (at most 2^40 tokens). */
+uint64_t eng_tokens_in(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t bytes);
+/* What a file is and would need, for `conifer show`: measured, free_bytes compared when not 0. */
 int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
                        struct cn_error *err);
 /* Names of the supported families, comma-separated. */

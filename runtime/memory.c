@@ -4,26 +4,6 @@
 #define SLAB_AIM_BYTES (2u << 20)
 #define MIN_SLABS 8u
 
-/* Bytes that one sequence of n tokens needs: every group's blocks, windows and chunks bounded, and
- * its state. */
-static uint64_t sequence_bytes(const struct kr_exec_info *info, uint32_t block_tokens,
-                               uint64_t n_tokens)
-{
-    uint64_t sum = 0;
-    for (uint32_t g = 0; g < info->n_groups; g++) {
-        const struct kr_kv_group *kg = &info->groups[g];
-        uint64_t n = n_tokens;
-        if (kg->span == KR_SPAN_WINDOW || kg->span == KR_SPAN_CHUNK)
-            n = CN_MIN(n, (uint64_t)kg->window_tokens + block_tokens);
-        if (kg->span == KR_SPAN_STATE) n = CN_MIN(n, (uint64_t)block_tokens);
-        uint64_t bytes;
-        if (!cn_mul_u64((n + block_tokens - 1) / block_tokens, info->groups[g].block_bytes, &bytes) ||
-            !cn_add_u64(sum, bytes, &sum))
-            return UINT64_MAX;
-    }
-    return sum;
-}
-
 /* A slab holds whole blocks of one group at a time: the size, near the aim, that wastes least. */
 static uint64_t slab_size(const struct kr_exec_info *info, uint64_t total)
 {
@@ -52,8 +32,8 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
                    uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
                    struct rt_memory_plan *out, struct cn_error *err)
 {
-    uint64_t one = sequence_bytes(info, block_tokens, context);
-    uint64_t least = sequence_bytes(info, block_tokens, CN_MIN(context, (uint64_t)block_tokens * 4));
+    uint64_t one = eng_sequence_bytes(info, block_tokens, context);
+    uint64_t least = eng_sequence_bytes(info, block_tokens, CN_MIN(context, (uint64_t)block_tokens * 4));
     uint64_t all, total = want_bytes;
     if (!cn_mul_u64(one, max_running, &all)) all = UINT64_MAX;
     /* Half of what is free stays for the page cache, requests and other programs; memory is only

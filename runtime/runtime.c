@@ -354,34 +354,20 @@ static int read_text_file(const char *path, struct cn_buf *out, struct cn_error 
 
 static int open_model(struct rt *r, const struct rt_opts *o, struct cn_error *err)
 {
-    static const enum kr_isa isa[] = {[CFG_ISA_AUTO] = KR_ISA_AUTO,
-                                      [CFG_ISA_GENERIC] = KR_ISA_GENERIC,
-                                      [CFG_ISA_AVX2] = KR_ISA_AVX2,
-                                      [CFG_ISA_AVX512] = KR_ISA_AVX512};
     const struct cfg *cfg = o->cfg;
-    struct kr_cpu_opts cpu = {.isa = isa[cfg->engine.isa],
-                              .n_threads = (uint32_t)cfg->engine.threads};
-    if (!cpu.n_threads) cpu.n_threads = (uint32_t)cfg_cores();
     int rc = rt_check_model(cfg, o->model_path, err);
-    if (!rc) rc = kr_cpu_new(&cpu, &r->device, err);
+    if (!rc) rc = rt_device_new(cfg, &r->device, err);
     if (rc) return rc;
     struct cn_buf text;
     cn_buf_init(&text, 4u << 20);
     if (cfg->model.chat_template) rc = read_text_file(cfg->model.chat_template, &text, err);
-    uint32_t max_rows = (uint32_t)cfg->engine.max_batch_rows;
-    static const enum kr_type kv_types[] = {
-        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
     struct eng_model_opts opts = {
         .device = r->device,
-        .prepare = {.kv_type = kv_types[cfg->model.kv_type],
-                    .block_tokens = (uint32_t)cfg->kv.block_tokens,
-                    .max_rows = max_rows,
-                    .max_logit_rows = CN_MIN(max_rows, 64u),
-                    .max_context = (uint64_t)cfg->model.context,
-                    .progress = o->progress,
-                    .progress_arg = o->progress_arg},
+        .prepare = rt_prepare_opts(cfg),
         .template_text = cfg->model.chat_template ? cn_buf_cstr(&text) : NULL,
         .template_len = text.len};
+    opts.prepare.progress = o->progress;
+    opts.prepare.progress_arg = o->progress_arg;
     if (!rc) rc = eng_model_open(o->model_path, &opts, &r->model, err);
     cn_buf_fini(&text);
     return rc;

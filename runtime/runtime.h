@@ -24,6 +24,10 @@ struct rt_opts {
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
     void *progress_arg;
 };
+/* The device that the config asks for, and the sizes of its steps: what serves is what `conifer show`
+ * and `conifer plan` measure. *out returned owned. */
+int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err);
+struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg);
 /* What a file's header alone says against serving it with these settings: a model.context beyond
  * what the model was trained for (CN_ERANGE), or a file that is no model (as eng_gguf_open). */
 int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err);

@@ -125,7 +125,7 @@ int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr
     if (!rc) rc = kr_cpu_plan_tilings(x, err);
     if (!rc) rc = kr_cpu_plan_experts(x, err);
     if (!rc) rc = alloc_scratch(x, err);
-    if (!rc && !opts->measure) rc = kr_cpu_load_weights(x, err);
+    if (!rc) rc = kr_cpu_load_weights(x, err);
     if (rc) {
         kr_cpu_exec_free(&x->base);
         return rc;

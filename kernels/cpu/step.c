@@ -137,6 +137,7 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     struct kr_cpu_mem *mem = m ? CN_CONTAINER(m, struct kr_cpu_mem, base) : NULL;
     uint32_t n_logits;
+    if (x->opts.measure) return cn_fail(err, CN_EINVAL, "the plan was measured, not made ready");
     int rc = kr_cpu_check_batch(x, mem, b, &n_logits, err);
     if (rc) return rc;
     x->now = (struct kr_bound){ .batch = b, .mem = mem, .n_rows = b->n_rows, .n_logits = n_logits,

@@ -206,6 +206,10 @@ int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
     int rc = from && x->packed ? 0 : CN_ENOMEM;
     if (!rc) {
         find_distinct(x, from, &n_floats);
+        if (x->opts.measure) {
+            free(from);
+            return 0;
+        }
         rc = copy_vectors(x, n_floats);
     }
     if (!rc && x->base.info.packed_bytes) {

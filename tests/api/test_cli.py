@@ -32,7 +32,7 @@ def test_usage():
     assert b"usage" in conifer(want=2)
     assert b"usage" in conifer("--help")
     assert b"nonsense" in conifer("nonsense", want=2)
-    for command in ("run", "serve", "show", "bench", "tokenize", "key", "version"):
+    for command in ("run", "serve", "show", "plan", "bench", "tokenize", "key", "version"):
         assert b"usage" in conifer(command, "--help")
         assert conifer(command, "-h") == conifer(command, "--help")
         assert conifer(command, "--nonsense", want=2)
@@ -92,6 +92,15 @@ def test_show():
     assert conifer("show", "/nonexistent.gguf", want=1)
     assert conifer("show", want=2)
     assert "99999 asked for" in conifer("show", tiny_model(), "--context", "99999").decode()
+
+
+def test_plan():
+    out = conifer("plan", tiny_model(), "--users", "3").decode()
+    assert "fit" in out and "weights" in out and "do not fit" not in out
+    conifer("plan", tiny_model(), "--users", "1000000000", want=1)
+    assert b"was trained for" in conifer("plan", tiny_model(), "--context", "99999", want=1)
+    assert conifer("plan", want=2)
+    assert conifer("plan", tiny_model(), "--users", "none", want=2)
 
 
 def test_bench():

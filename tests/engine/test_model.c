@@ -508,7 +508,12 @@ static void describe_has(const char *text, const char *what)
 
 static void test_describe(void **state)
 {
-    struct eng_model_opts opts = {.free_bytes = 64 << 20, .prepare = {.kv_type = KR_F16}};
+    struct eng_model_opts opts = {.device = device,
+                                  .free_bytes = 64 << 20,
+                                  .prepare = {.kv_type = KR_F16,
+                                              .block_tokens = 16,
+                                              .max_rows = 16,
+                                              .max_logit_rows = 16}};
     struct cn_error err;
     struct cn_buf out;
     const char *path = golden_oracle("models", "gemma3", ".gguf");
@@ -522,20 +527,45 @@ static void test_describe(void **state)
     describe_has(text, "16 tokens in 6 of 7 layers");
     describe_has(text, "KV, 1 layer          128 B  a token (F16)"); /* 2 heads * 2 * 16 * 2 */
     describe_has(text, "KV, 6 layers         768 B");
-    describe_has(text, "tokens that fit");
-    describe_has(text, "(about)");
-    cn_buf_reset(&out);
-    opts.device = device;
-    opts.prepare.block_tokens = 16;
-    opts.prepare.max_rows = opts.prepare.max_logit_rows = 16;
-    if (eng_model_describe(path, &opts, &out, &err)) fail_msg("%s", err.message);
-    describe_has(cn_buf_cstr(&out), "for steps of 16 rows");
+    describe_has(text, "full contexts");
+    describe_has(text, "for steps of 16 rows");
     cn_buf_reset(&out);
     opts.free_bytes = 1000;
     if (eng_model_describe(path, &opts, &out, &err)) fail_msg("%s", err.message);
     describe_has(cn_buf_cstr(&out), "does not fit");
     assert_int_equal(eng_model_describe(unknown_family(), &opts, &out, &err), CN_EUNSUPP);
     cn_buf_fini(&out);
+}
+
+/* Against sizes added up by hand: two heads of 16 and 16 values in f16, seven layers of which six see
+ * 16 tokens. */
+static void test_measure(void **state)
+{
+    struct eng_model_opts opts = {.device = device,
+                                  .prepare = {.kv_type = KR_F16,
+                                              .block_tokens = 16,
+                                              .max_rows = 16,
+                                              .max_logit_rows = 16}};
+    struct cn_error err;
+    struct eng_model *m;
+    const char *path = golden_oracle("models", "gemma3", ".gguf");
+    if (!path) return;
+    if (eng_model_measure(path, &opts, &m, &err)) fail_msg("%s", err.message);
+    const struct kr_exec_info *x = eng_model_info(m)->exec;
+    assert_int_equal(eng_sequence_bytes(x, 16, 0), 0);
+    assert_int_equal(eng_sequence_bytes(x, 16, 1), 7 * 128 * 16);
+    assert_int_equal(eng_sequence_bytes(x, 16, 320), 128 * 320 + 6 * 128 * 32);
+    assert_int_equal(eng_sequence_bytes(x, 16, UINT64_MAX), UINT64_MAX);
+    assert_int_equal(eng_tokens_in(x, 16, 128 * 320 + 6 * 128 * 32), 320);
+    assert_int_equal(eng_tokens_in(x, 16, 128 * 320 + 6 * 128 * 32 - 1), 304);
+    uint64_t packed = x->packed_bytes, scratch = x->scratch_bytes, ticket;
+    struct kr_batch batch = {0};
+    assert_int_equal(kr_launch(eng_model_exec(m), NULL, &batch, &ticket, &err), CN_EINVAL);
+    eng_model_unref(m);
+    if (golden_try(device, path, &m, &err)) fail_msg("%s", err.message);
+    assert_int_equal(eng_model_info(m)->exec->packed_bytes, packed);
+    assert_int_equal(eng_model_info(m)->exec->scratch_bytes, scratch);
+    eng_model_unref(m);
 }
 
 /* The file is cut short while the model is in use: no signal, the owner can see it, another model
@@ -603,6 +633,7 @@ int main(void)
         cmocka_unit_test(test_gemma_spellings),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_measure),
         cmocka_unit_test(test_truncated_in_use),
 
     };

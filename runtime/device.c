@@ -1,0 +1,26 @@
+/* The device and the sizes of a step that the config asks for. */
+#include "runtime/rt.h"
+
+int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err)
+{
+    static const enum kr_isa isa[] = {[CFG_ISA_AUTO] = KR_ISA_AUTO,
+                                      [CFG_ISA_GENERIC] = KR_ISA_GENERIC,
+                                      [CFG_ISA_AVX2] = KR_ISA_AVX2,
+                                      [CFG_ISA_AVX512] = KR_ISA_AVX512};
+    struct kr_cpu_opts cpu = {.isa = isa[cfg->engine.isa],
+                              .n_threads = (uint32_t)cfg->engine.threads};
+    if (!cpu.n_threads) cpu.n_threads = (uint32_t)cfg_cores();
+    return kr_cpu_new(&cpu, out, err);
+}
+
+struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg)
+{
+    static const enum kr_type kv_types[] = {
+        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
+    uint32_t max_rows = (uint32_t)cfg->engine.max_batch_rows;
+    return (struct kr_prepare_opts){.kv_type = kv_types[cfg->model.kv_type],
+                                    .block_tokens = (uint32_t)cfg->kv.block_tokens,
+                                    .max_rows = max_rows,
+                                    .max_logit_rows = CN_MIN(max_rows, 64u),
+                                    .max_context = (uint64_t)cfg->model.context};
+}
