@@ -78,7 +78,7 @@ int main(int argc, char **argv)
     struct kr_kv_mem *mem;
     struct cn_error err = {0};
     if (!parse(&b, argc, argv)) return 2;
-    b.shape.n = b.rows;
+    b.shape.n = CN_MAX(b.rows, 512u); /* rows repeat after that many */
     attn_case_open(&c, &b.shape, b.kv, 1);
     struct kr_cpu_opts cpu = {.isa = b.isa, .n_threads = b.threads};
     need(kr_cpu_new(&cpu, &dev, &err), &err);
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < b.context; i += b.rows) { /* what lies in the blocks */
         for (uint32_t r = 0; r < b.rows; r++)
             rows[r] = (struct kr_row){.pos = {i + r}, .src = KR_ROW_EMBED,
-                                      .embed = c.rows + (size_t)r * c.width};
+                                      .embed = c.rows + (size_t)((i + r) % b.shape.n) * c.width};
         uint64_t ticket; /* no logits: keys and values alone */
         need(kr_launch(exec, mem, &batch, &ticket, &err), &err);
     }
