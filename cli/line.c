@@ -3,6 +3,7 @@
  * seen through cli_interrupted, which the signal's handler sets. */
 #include "cli/line.h"
 
+#include "cli/redraw.h"
 #include "cli/run.h"
 
 #include <errno.h>
@@ -29,6 +30,9 @@ struct cli_line {
     History *history;
     mbstate_t shift;
     bool was_empty;
+    FILE *to;
+    unsigned prompt_columns;
+    struct cli_redraw redraw;
 #endif
 };
 
@@ -87,8 +91,14 @@ static bool wait_input(EditLine *e, struct cli_line *l)
         }
         if (resized) {
             resized = 0;
+            const LineInfoW *info = el_wline(e);
+            cli_redraw_clear(&l->redraw, l->to, l->prompt_columns, info->buffer,
+                             (size_t)(info->lastchar - info->buffer),
+                             (size_t)(info->cursor - info->buffer));
             el_resize(e);
+            el_set(e, EL_REFRESH);
         }
+        if (l->redraw.typed.at < l->redraw.typed.len) return true;
         if (continued) { /* back from a stop: the shell left the terminal in its own mode */
             continued = 0;
             el_set(e, EL_PREP_TERM, 1);
@@ -100,6 +110,17 @@ static bool wait_input(EditLine *e, struct cli_line *l)
     }
 }
 
+/* What was typed while the terminal was asked something comes first. */
+static ssize_t read_byte(struct cli_line *l, char *c)
+{
+    struct cli_typed *t = &l->redraw.typed;
+
+    if (t->at == t->len) return read(STDIN_FILENO, c, 1);
+    *c = t->v[t->at++];
+    if (t->at == t->len) t->at = t->len = 0;
+    return 1;
+}
+
 static int next_char(EditLine *e, wchar_t *out)
 {
     struct cli_line *l = NULL;
@@ -108,7 +129,7 @@ static int next_char(EditLine *e, wchar_t *out)
     el_get(e, EL_CLIENTDATA, &l);
     for (;;) {
         if (!wait_input(e, l)) return -1;
-        ssize_t n = read(STDIN_FILENO, &c, 1);
+        ssize_t n = read_byte(l, &c);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n <= 0) return (int)n;
         size_t got = mbrtowc(out, &c, 1, &l->shift);
@@ -163,7 +184,10 @@ static void start_editor(struct cli_line *l)
     el_set(l->editor, EL_HIST, history, l->history);
     el_set(l->editor, EL_PROMPT_ESC, show_prompt, '\1');
     el_set(l->editor, EL_GETCFN, next_char);
+    el_set(l->editor, EL_SETTC, "am", "no", NULL); /* rows end in a line feed: see redraw.c */
     bind_keys(l->editor);
+    l->to = to;
+    cli_redraw_init(&l->redraw, fileno(to));
     sigaction(SIGWINCH, &resize, NULL);
     sigaction(SIGCONT, &resume, NULL);
 }
@@ -174,6 +198,11 @@ static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n
     int count = 0;
 
     l->was_empty = true;
+    if (resized) { /* since the last line: nothing is drawn yet */
+        resized = 0;
+        el_resize(l->editor);
+    }
+    cli_redraw_begin(&l->redraw, l->to);
     el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt invites to type */
     const char *line = el_gets(l->editor, &count);
     if (cli_interrupted) {
@@ -207,6 +236,7 @@ struct cli_line *cli_line_new(const char *prompt, bool colour)
     snprintf(l->prompt, sizeof l->prompt, colour ? "\1\033[1m\1%s\1\033[0m\1 " : "%s ", prompt);
     snprintf(l->plain_prompt, sizeof l->plain_prompt, colour ? "\033[1m%s\033[0m " : "%s ", prompt);
 #ifdef CLI_LIBEDIT
+    l->prompt_columns = (unsigned)strlen(prompt) + 1;
     start_editor(l);
 #endif
     return l;
@@ -218,6 +248,7 @@ void cli_line_free(struct cli_line *l)
 #ifdef CLI_LIBEDIT
     if (l->editor) el_end(l->editor);
     if (l->history) history_end(l->history);
+    cli_redraw_fini(&l->redraw);
 #endif
     free(l->text);
     free(l);
