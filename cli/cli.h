@@ -14,6 +14,9 @@
 /* Commands: argv[0] is the name to show in messages ("conifer run"); argv may be changed. */
 int cli_serve(int argc, char **argv);
 int cli_run(int argc, char **argv);
+int cli_pull(int argc, char **argv);
+int cli_list(int argc, char **argv);
+int cli_rm(int argc, char **argv);
 int cli_show(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_bench(int argc, char **argv);
@@ -59,6 +62,9 @@ const char *cli_model_help(void);
 int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
 /* Whether the word is a GGUF file, or a name of the catalog or the models folder. */
 bool cli_names_model(const char *word);
+/* Fetches the model that cfg names (or the default) when the catalog has it and the folder has not.
+ */
+int cli_pull_missing(const struct cfg *cfg, struct cn_error *err);
 /* As --model WORD. */
 int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
 /* The catalog's line for a file, by its name and size; NULL when it has none. */

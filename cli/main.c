@@ -10,6 +10,9 @@ static const struct command {
 } commands[] = {
     {"run", "conifer run", "chat with a model in this terminal", cli_run},
     {"serve", "conifer serve", "serve a model over HTTP (as conifer-server does)", cli_serve},
+    {"pull", "conifer pull", "fetch a model: a name of the catalog, hf:... or a URL", cli_pull},
+    {"list", "conifer list", "the models here, and those of the catalog", cli_list},
+    {"rm", "conifer rm", "remove a model", cli_rm},
     {"show", "conifer show", "what a model file is, and the memory it needs", cli_show},
     {"plan", "conifer plan", "how many users fit in memory", cli_plan},
     {"bench", "conifer bench", "time to first token, prefill and decode speed", cli_bench},

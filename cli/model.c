@@ -21,7 +21,8 @@ const struct cfg_model *cli_catalog_of(const char *path)
 
     base = base ? base + 1 : path;
     for (size_t i = 0; i < n; i++)
-        if (!strcmp(base, m[i].file) && !stat(path, &st) && (uint64_t)st.st_size == m[i].bytes)
+        if (!strcmp(base, m[i].file) && !stat(path, &st) &&
+            (!*m[i].sha256 || (uint64_t)st.st_size == m[i].bytes))
             return &m[i];
     return NULL;
 }
@@ -97,7 +98,7 @@ static void explain(const struct cfg *cfg, struct cn_error *err)
     const char *list = have.len ? cn_buf_cstr(&have) : NULL;
     cn_fail_param(err, CN_EMODEL, "model",
                   "there is no model \"%.128s\" in %.100s. Installed: %.120s%s. "
-                  "tools/fetch_models.py --list shows what can be fetched; "
+                  "conifer list shows what can be pulled; "
                   "--model takes a GGUF file too",
                   name, dir ? dir : "the models folder", list ? list : "none",
                   have.len > 120 ? "..." : "");

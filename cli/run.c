@@ -298,8 +298,10 @@ static void say_kind(const struct cli_run *r)
 static int run(struct cli_run *r, const char *name, const char *prompt)
 {
     struct cn_error err = {0};
-    int rc = cli_stack_open(&r->stack, &err);
+    int rc = cli_pull_missing(&r->stack.cfg, &err);
 
+    if (!rc) rc = cli_stack_open(&r->stack, &err);
+    if (rc == CN_ECANCELLED) return 130;
     if (rc) return cli_error(name, &err);
     if (eng_sampling_check(&r->sampling, eng_model_vocab(rt_model(r->stack.rt)), &err))
         return cli_error(name, &err) + 1;

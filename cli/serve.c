@@ -59,6 +59,8 @@ static int serve(const struct cfg *cfg, const char *name)
     char *path = NULL, *model = NULL;
     int rc = make_metrics(cfg, &metrics, &err);
 
+    /* Who types `conifer serve` waits for the model; a service is told what it lacks. */
+    if (!rc && strcmp(name, "conifer-server")) rc = cli_pull_missing(cfg, &err);
     if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
     struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
     if (!rc) rc = srv_new(&opts, &s, &err);

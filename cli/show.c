@@ -34,7 +34,7 @@ int cli_show(int argc, char **argv)
         if (opt == 'h')
             puts("usage: conifer show MODEL.gguf|NAME [--context N] [--kv-type f16|q8_0|q4_0]\n\n"
                  "Architecture, quantisation, context, and the memory it takes on this machine.\n"
-                 "NAME is one of the catalog (tools/fetch_models.py --list) or the models folder.");
+                 "NAME is one of the catalog (conifer list) or the models folder.");
         cli_stack_close(&s);
         return opt == 'h' ? 0 : 2;
     }

@@ -130,9 +130,9 @@ void cfg_log_setup(const struct cfg *c);
 
 struct cfg_model {
     const char *name, *file, *family, *quant;
-    uint64_t bytes;
-    const char *sha256; /* 64 lower-case hex digits */
-    const char *licence, *source;
+    uint64_t bytes;     /* exact with a sha256, else about right; 0: not known */
+    const char *sha256; /* 64 lower-case hex digits; "" where only the source knows it */
+    const char *licence, *source, *note;
 };
 /* The catalog, *count lines; the first is the default. */
 const struct cfg_model *cfg_catalog(size_t *count);

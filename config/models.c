@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 static const struct cfg_model catalog[] = {
-#define MODEL(name, file, family, quant, bytes, sha256, licence, source)                           \
-    {name, file, family, quant, bytes, sha256, licence, source},
+#define MODEL(name, file, family, quant, bytes, sha256, licence, source, note)                     \
+    {name, file, family, quant, bytes, sha256, licence, source, note},
 #include "config/catalog.def"
 #undef MODEL
 };
@@ -109,7 +109,7 @@ int cfg_find_model(const char *dir, const char *name, char **path, struct cn_err
     }
     if (known)
         return cn_fail_param(err, CN_EMODEL, "model",
-                             "model \"%s\" is not in %s yet: tools/fetch_models.py %s fetches it",
+                             "model \"%s\" is not in %s yet: conifer pull %s fetches it",
                              name, dir, name);
     return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%s\" in %s", name, dir);
 }

@@ -38,7 +38,9 @@ PREFIX = {"base": "cn_", "config": "cfg_", "kvpool": "kv_", "kernels": "kr_", "e
 # header pattern -> the only folders that may include it
 LIBRARIES = {
     r"curl/|histedit\.h": ["cli"],
-    r"uv\.h|uv/|llhttp\.h|sqlite3\.h|openssl/": ["server"],
+    r"minizip/": ["cli"],
+    r"uv\.h|uv/|llhttp\.h|sqlite3\.h": ["server"],
+    r"openssl/": ["server", "cli"],
     r"yaml\.h": ["config"],
     r"pcre2\.h|utf8proc\.h": ["engine/text"],
     r"jansson\.h": ["engine/text", "server", "cli"],

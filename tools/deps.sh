@@ -3,7 +3,7 @@
 
 BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config python3 python3-pip python3-venv
     ca-certificates libuv1-dev libssl-dev libjansson-dev libpcre2-dev libutf8proc-dev libyaml-dev
-    libsystemd-dev libjemalloc-dev libedit-dev"
+    libsystemd-dev libjemalloc-dev libedit-dev libcurl4-openssl-dev libminizip-dev"
 TEST_PACKAGES="libcmocka-dev clang libclang-rt-dev llvm binutils nginx-light curl"
 
 say() { printf '%s\n' "$*" >&2; }
@@ -33,7 +33,7 @@ need_packages() {
         [ -z "$absent" ] && return 0
         say "missing:$absent"
         say "This is not Debian or Ubuntu: install these, and the development files of libuv, OpenSSL,"
-        say "jansson, PCRE2, utf8proc, libyaml, and libedit if you like."
+        say "jansson, PCRE2, utf8proc, libyaml, libcurl, minizip, and libedit if you like."
         return 1
     fi
     missing=$(missing_packages "$@" | tr '\n' ' ')

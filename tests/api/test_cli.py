@@ -32,7 +32,8 @@ def test_usage():
     assert b"usage" in conifer(want=2)
     assert b"usage" in conifer("--help")
     assert b"nonsense" in conifer("nonsense", want=2)
-    for command in ("run", "serve", "show", "plan", "bench", "tokenize", "key", "version"):
+    for command in ("run", "serve", "pull", "list", "rm", "show", "plan", "bench", "tokenize", "key",
+                    "version"):
         assert b"usage" in conifer(command, "--help")
         assert conifer(command, "-h") == conifer(command, "--help")
         assert conifer(command, "--nonsense", want=2)
@@ -134,7 +135,7 @@ def test_model_names(tmp_path, monkeypatch):
     assert b"llama" in conifer("show", "tiny")
     for command in ("show", "tokenize", "bench"):
         err = conifer(command, "nope", want=1)
-        assert b"nope" in err and b"tiny" in err and b"fetch_models.py --list" in err
+        assert b"nope" in err and b"tiny" in err and b"conifer list" in err
     assert b"defaults are valid" in conifer("serve", "--check-config")
     out = subprocess.run([program(CONIFER), "serve", "--check-config"], capture_output=True, check=True)
     assert b"warning" in out.stderr and b"smollm2-135m" in out.stderr

@@ -52,9 +52,15 @@ static void catalog_lines_are_sound(void **state)
     assert_true(m[0].bytes == 98362432);
     for (size_t i = 0; i < n; i++) {
         assert_true(cfg_model_name_ok(m[i].name));
-        assert_int_equal(strspn(m[i].sha256, "0123456789abcdef"), 64);
-        assert_int_equal(strlen(m[i].sha256), 64);
-        assert_int_equal(strncmp(m[i].source, "pypi:", 5), 0);
+        bool hub = !strncmp(m[i].source, "hf:", 3);
+        size_t digits = strlen(m[i].sha256);
+        assert_true(hub || !strncmp(m[i].source, "pypi:", 5));
+        assert_true(digits == 64 || (digits == 0 && hub));
+        assert_int_equal(strspn(m[i].sha256, "0123456789abcdef"), digits);
+        assert_true(digits == 0 || m[i].bytes > 0);
+        assert_true(cfg_model_name_ok(m[i].file) && *m[i].family && *m[i].quant && *m[i].licence);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(m[k].file, m[i].file);
         assert_ptr_equal(cfg_catalog_find(m[i].name), &m[i]);
     }
     assert_null(cfg_catalog_find("nope"));
@@ -99,7 +105,7 @@ static void a_name_becomes_a_file(void **state)
     assert_int_equal(cfg_find_model(dir, "folder", &path, &e), CN_EMODEL);
     assert_int_equal(cfg_find_model(dir, "other", &path, &e), CN_EMODEL);
     assert_int_equal(cfg_find_model(dir, "gemma3-270m", &path, &e), CN_EMODEL);
-    assert_non_null(strstr(e.message, "fetch_models.py gemma3-270m"));
+    assert_non_null(strstr(e.message, "conifer pull gemma3-270m"));
     assert_ptr_equal(path, (char *)1);
 
     setenv("CONIFER_HOME", root, 1);

