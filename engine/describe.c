@@ -219,6 +219,7 @@ static int measure(struct eng_model *m, const struct eng_model_opts *opts, struc
     struct kr_prepare_opts prepare = opts->prepare;
     prepare.max_context = m->info.context;
     prepare.measure = true;
+    if (m->info.pooling) prepare.max_logit_rows = prepare.max_rows;
     int rc = kr_prepare(opts->device, m->plan, &prepare, &m->exec, err);
     if (!rc) m->info.exec = kr_exec_info(m->exec);
     return rc;

@@ -60,6 +60,9 @@ struct eng_model_opts {
     uint64_t free_bytes;             /* describe: memory there is for the model; 0 = not known */
 };
 
+/* What the rows of an embedding model become one vector by; NONE: the model generates. */
+enum eng_pooling { ENG_POOL_NONE, ENG_POOL_MEAN, ENG_POOL_CLS, ENG_POOL_LAST };
+
 struct eng_model_info {
     const char *arch;                /* "llama" */
     const char *name;                /* general.name, or the file's base name */
@@ -67,6 +70,7 @@ struct eng_model_info {
     uint64_t n_params, file_bytes;
     uint32_t n_layers, embd_dim, n_heads, n_kv_heads;
     uint64_t n_vocab, train_context; /* n_vocab: the vocabulary's and the logits' */
+    enum eng_pooling pooling;        /* not NONE: the plan's output rows are the rows' vectors */
     uint64_t context;                /* what this model was prepared for, at most train_context */
     const struct kr_exec_info *exec; /* memory, KV groups */
     char fingerprint[40];            /* "fp_" + hash of file identity and numeric path */

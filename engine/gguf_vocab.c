@@ -180,6 +180,7 @@ static int read_spec(const struct eng_gguf *g, struct tables *t, size_t max_toke
     if (!rc) rc = read_flag(g, "tokenizer.ggml.add_bos_token", &t->spec.add_bos, err);
     if (!rc) rc = read_flag(g, "tokenizer.ggml.add_eos_token", &t->spec.add_eos, err);
     if (!rc) rc = read_flag(g, "tokenizer.ggml.add_space_prefix", &t->spec.add_space_prefix, err);
+    if (!rc) rc = read_flag(g, "tokenizer.ggml.normalizer.lowercase", &t->spec.lowercase, err);
     if (rc) return rc;
     keep_eos_ids(t);
     t->spec.model = t->model;

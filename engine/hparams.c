@@ -310,8 +310,24 @@ static void refuse_unsupported(struct eng_builder *b)
         eng_b_refuse_key(b, CN_EUNSUPP, "expert_count",
                          "is not 0: this family has no mixtures of experts");
     took(b, eng_gguf_bool(b->g, k.text, &causal, &err), &err);
-    if (!causal)
-        eng_b_refuse_key(b, CN_EUNSUPP, "attention.causal", "is false: encoders are not supported");
+    if (!causal && !b->arch->encoder)
+        eng_b_refuse_key(b, CN_EUNSUPP, "attention.causal", "is false: this family is no encoder");
+}
+
+static void read_pooling(struct eng_builder *b)
+{
+    enum { KEY_NONE, KEY_MEAN, KEY_CLS, KEY_LAST };
+    static const enum eng_pooling kinds[] = {[KEY_NONE] = ENG_POOL_NONE, [KEY_MEAN] = ENG_POOL_MEAN,
+                                             [KEY_CLS] = ENG_POOL_CLS, [KEY_LAST] = ENG_POOL_LAST};
+    uint64_t key = KEY_NONE;
+    eng_b_u64(b, "pooling_type", &key);
+    if (key > KEY_LAST) {
+        eng_b_refuse_key(b, CN_EUNSUPP, "pooling_type",
+                         "is not one that is supported (1 mean, 2 first, 3 last)");
+        return;
+    }
+    b->h.pooling = kinds[key];
+    if (b->arch->encoder && !b->h.pooling) b->h.pooling = ENG_POOL_MEAN;
 }
 
 static void read_experts(struct eng_builder *b)
@@ -345,6 +361,7 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
     h->eps = eng_b_positive(b, eps_key, eps, false);
     h->logit_scale = 1;
     read_experts(b);
+    read_pooling(b);
     float base = b->arch->default_freq_base ? b->arch->default_freq_base : 1e4f;
     h->freq_base = eng_b_positive(b, "rope.freq_base", base, true);
     bool own = b->arch->window_rope == ENG_WINDOW_ROPE_OWN;

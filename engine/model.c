@@ -133,6 +133,7 @@ static int fill_info(struct eng_model *m, const char *path, struct cn_error *err
     info->n_vocab = h->n_vocab;
     info->train_context = h->train_context;
     info->context = h->context;
+    info->pooling = h->pooling;
     count_weights(m);
     return CN_OK;
 }
@@ -212,6 +213,7 @@ static int prepare(struct eng_model *m, const struct eng_model_opts *opts, struc
 {
     struct kr_prepare_opts prepare = opts->prepare;
     prepare.max_context = m->info.context;
+    if (m->info.pooling) prepare.max_logit_rows = prepare.max_rows;
     int rc = kr_prepare(opts->device, m->plan, &prepare, &m->exec, err);
     if (rc) return rc;
     m->info.exec = kr_exec_info(m->exec);

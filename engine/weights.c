@@ -274,6 +274,11 @@ struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer)
     return out;
 }
 
+void eng_b_vectors(struct eng_builder *b, int x)
+{
+    if (!eng_b_failed(b)) kr_plan_output(b->plan, kr_op_take_logits(b->plan, x));
+}
+
 void eng_b_head(struct eng_builder *b, int x)
 {
     const struct eng_hparams *h = &b->h;
@@ -283,6 +288,10 @@ void eng_b_head(struct eng_builder *b, int x)
     if (!norm || !eng_gguf_find(b->g, name_of(ENG_GLOBAL, norm, ".weight").text))
         norm = "output_norm"; /* some writers keep to the usual name */
     x = eng_b_norm(b, x, ENG_GLOBAL, norm, 1, h->embd_dim);
+    if (h->pooling) {
+        if (!eng_b_failed(b)) kr_plan_output(b->plan, x);
+        return;
+    }
     refuse_scale(b, ENG_GLOBAL, "output");
     bool own = eng_b_has(b, ENG_GLOBAL, "output.weight");
     struct name name = name_of(ENG_GLOBAL, own ? "output" : "token_embd", ".weight");

@@ -35,6 +35,7 @@ struct eng_hparams {
     bool has_yarn_log_mul;
     uint64_t original_context;
     uint32_t n_experts, expert_ff_dim; /* 0: none */
+    enum eng_pooling pooling;
     struct eng_layer *layers; /* n_layers, in the builder's arena */
 };
 
@@ -56,6 +57,7 @@ struct eng_arch {
     bool partial_rope;          /* n_rot may be less than the head's size */
     bool experts;               /* expert_count may be there */
     const char *output_norm;    /* "output_norm" when NULL */
+    bool encoder;               /* every row sees all others; gives vectors */
     bool recurrent;             /* layers may have no attention and no feed-forward part */
     bool cut_vocabulary;        /* more tokens than embeddings: cut rather than refuse */
     bool qkv_bias;              /* attn_{q,k,v}.bias must be there */
@@ -139,6 +141,8 @@ struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer);
 /* The rows whose logits are wanted, last norm, head ("output", or the embedding table when the file
  * has none), soft cap when the model has one. Ends the plan. */
 void eng_b_head(struct eng_builder *b, int x);
+/* Ends the plan of a model that gives vectors: x of the rows that are wanted. */
+void eng_b_vectors(struct eng_builder *b, int x);
 
 /* The first `rows` rows of "<name>.weight" from row `first` on; the tensor has `all` rows. */
 int eng_b_linear_part(struct eng_builder *b, int x, int layer, const char *name, uint64_t first,

@@ -25,7 +25,8 @@ int eng_b_kv_group(struct eng_builder *b, int layer)
     if (eng_b_failed(b) || *group >= 0) return *group;
     enum kr_span span = b->arch->window_span ? b->arch->window_span : KR_SPAN_WINDOW;
     *group = windowed ? kr_plan_kv_group(b->plan, span, (uint32_t)b->h.window_tokens)
-                      : kr_plan_kv_group(b->plan, KR_SPAN_ALL, 0); /* window < context < 2^24 */
+                      : kr_plan_kv_group(b->plan, b->arch->encoder ? KR_SPAN_BOTH : KR_SPAN_ALL,
+                                         0); /* window < context < 2^24 */
     return *group;
 }
 

@@ -21,7 +21,8 @@ enum eng_token_type {
 /* Everything the file says of its tokenizer; all pointers borrowed for the call only.
  * Ids are -1 where the file has none, tri-state flags -1 where the key is absent. */
 struct eng_vocab_spec {
-    const char *model;            /* tokenizer.ggml.model: "llama" (SPM), "gpt2" (byte-level BPE) */
+    const char *model;            /* tokenizer.ggml.model: "llama" (SPM), "gpt2" (byte-level BPE),
+                                   * "gemma4", "bert" (WordPiece) */
     const char *pre;              /* tokenizer.ggml.pre, NULL when absent */
     const char *general_name;     /* general.name, NULL when absent (phi-3's rstrip rule) */
     size_t n_tokens;
@@ -35,6 +36,7 @@ struct eng_vocab_spec {
     const uint32_t *eos_ids;      /* tokenizer.ggml.eos_token_ids, or NULL */
     size_t n_eos_ids;
     int add_bos, add_eos, add_space_prefix;
+    int lowercase;                /* tokenizer.ggml.normalizer.lowercase (WordPiece) */
 };
 
 struct eng_vocab;

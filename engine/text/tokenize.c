@@ -35,6 +35,7 @@ static int merge_line(void *arg, size_t start, size_t len)
 static int fragment(struct call *c, const char *text, size_t n)
 {
     const struct eng_vocab *v = c->v;
+    if (v->model == ENG_MODEL_WPM) return eng_wordpiece(v, text, n, c->ids);
     if (v->model == ENG_MODEL_BPE) {
         c->base = text;
         return eng_pretok_split(v->pre, text, n, merge_bytes, c, c->err);

@@ -264,7 +264,9 @@ static int choose_pre(struct eng_vocab *v, const struct eng_vocab_spec *spec, st
 static int build(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err)
 {
     v->n = (uint32_t)spec->n_tokens;
-    v->model = strcmp(spec->model, "llama") == 0 ? ENG_MODEL_SPM : ENG_MODEL_BPE;
+    v->model = strcmp(spec->model, "llama") == 0  ? ENG_MODEL_SPM
+               : strcmp(spec->model, "bert") == 0 ? ENG_MODEL_WPM
+                                                  : ENG_MODEL_BPE;
     memset(v->byte_id, 0xff, sizeof v->byte_id);
     int rc = copy_texts(v, spec);
     if (rc == 0 && v->model == ENG_MODEL_BPE) {
@@ -279,7 +281,7 @@ static int build(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct 
         if (rc == 0) rc = build_tokens(v);
     }
     if (rc == 0) byte_ids(v);
-    if (rc == 0 && v->model != ENG_MODEL_SPM) {
+    if (rc == 0 && (v->model == ENG_MODEL_BPE || v->model == ENG_MODEL_BPE_RAW)) {
         rc = eng_bpe_load(v, spec, err);
         if (rc) return rc;
     }
@@ -293,7 +295,7 @@ static int build(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct 
 
 int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, struct cn_error *err)
 {
-    static const char *const models[] = {"llama", "gpt2", "gemma4"};
+    static const char *const models[] = {"llama", "gpt2", "gemma4", "bert"};
     bool known = false;
     if (!spec->model)
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.model", "the key is missing");
@@ -301,8 +303,8 @@ int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, str
         known |= strcmp(spec->model, models[i]) == 0;
     if (!known)
         return cn_fail_param(err, CN_EUNSUPP, "tokenizer.ggml.model",
-                             "tokenizer model '%.60s' is not supported; supported are llama, gpt2 "
-                             "and gemma4", spec->model);
+                             "tokenizer model '%.60s' is not supported; supported are llama, gpt2, "
+                             "gemma4 and bert", spec->model);
     if (spec->n_tokens == 0 || spec->n_tokens > INT32_MAX)
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens", "%zu tokens",
                              spec->n_tokens);

@@ -162,6 +162,9 @@ int eng_bpe_load(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct 
 /* SPM: the order of merging; lower first. */
 uint32_t eng_spm_rank(float score);
 
+/* WPM (wordpiece.c): appends the ids of a text. */
+int eng_wordpiece(const struct eng_vocab *v, const char *text, size_t n, struct eng_ids *ids);
+
 static inline int eng_ids_push(struct eng_ids *ids, uint32_t id)
 {
     if (ids->max && ids->n >= ids->max) return CN_EWINDOW;
@@ -175,7 +178,7 @@ static inline int eng_ids_push(struct eng_ids *ids, uint32_t id)
 
 /* ---- the vocabulary (vocab.c, vocab_rules.c) - */
 
-enum eng_model { ENG_MODEL_SPM, ENG_MODEL_BPE, ENG_MODEL_BPE_RAW };
+enum eng_model { ENG_MODEL_SPM, ENG_MODEL_BPE, ENG_MODEL_BPE_RAW, ENG_MODEL_WPM };
 
 enum {
     ENG_TF_EOG = 1,
@@ -206,6 +209,7 @@ struct eng_vocab {
     uint32_t *eog;             /* ids that end generation, ascending */
     size_t n_eog;
     bool add_bos, add_eos, space_prefix;
+    bool lowercase;            /* WPM: letters lose case and accents */
     bool ignore_merges, newlines_whole; /* see enum eng_pre_flag */
 };
 

@@ -127,11 +127,12 @@ static void strip_flags(struct eng_vocab *v, const struct eng_vocab_spec *spec)
 
 int eng_vocab_rules(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err)
 {
-    bool spm = v->model == ENG_MODEL_SPM;
+    bool spm = v->model == ENG_MODEL_SPM, wpm = v->model == ENG_MODEL_WPM;
     unsigned pre = v->pre ? eng_pretok_flags(v->pre) : 0;
-    v->bos = checked(v, spec->bos, "bos_token_id", spm ? 1 : -1);
+    v->bos = checked(v, spec->bos, "bos_token_id", spm ? 1 : wpm ? 101 : -1);
     v->eos = checked(v, spec->eos, "eos_token_id", spm ? 2 : -1);
-    v->unk = checked(v, spec->unk, "unknown_token_id", spm ? 0 : -1);
+    if (wpm) v->eos = checked(v, spec->sep >= 0 ? spec->sep : spec->eos, "seperator_token_id", 102);
+    v->unk = checked(v, spec->unk, "unknown_token_id", spm ? 0 : wpm ? 100 : -1);
     for (uint32_t id = 0; id < v->n; id++) {
         if (v->type[id] == ENG_TOKEN_CONTROL || v->type[id] == ENG_TOKEN_UNKNOWN)
             v->flags[id] |= ENG_TF_CONTROL;
@@ -140,8 +141,9 @@ int eng_vocab_rules(struct eng_vocab *v, const struct eng_vocab_spec *spec, stru
     strip_flags(v, spec);
 
     v->space_prefix = spec->add_space_prefix < 0 ? spm : spec->add_space_prefix > 0;
-    v->add_eos = spec->add_eos > 0;
-    v->add_bos = spec->add_bos < 0 ? spm || (pre & ENG_PRE_ADD_BOS) : spec->add_bos > 0;
+    v->lowercase = spec->lowercase != 0;
+    v->add_eos = spec->add_eos < 0 ? wpm : spec->add_eos > 0;
+    v->add_bos = spec->add_bos < 0 ? spm || wpm || (pre & ENG_PRE_ADD_BOS) : spec->add_bos > 0;
     if (pre & ENG_PRE_FORCE_BOS) v->add_bos = true;
     if (v->add_eos && v->eos < 0)
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.eos_token_id",

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-enum { GOLDEN_BLOCK_TOKENS = 16, GOLDEN_MAX_ROWS = 64 };
+enum { GOLDEN_BLOCK_TOKENS = 16, GOLDEN_MAX_ROWS = 256 };
 
 struct golden {
     struct kr_device *device;

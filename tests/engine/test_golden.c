@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "golden.h"
+#include "families.h"
 
 struct bound {
     double max, rms;
@@ -121,6 +121,7 @@ static void run_isa(const char *folder, const char *name, enum kr_isa isa, enum 
             fail_msg("%s %s: max %g rms %g", name, golden_isa_name(isa), e.max, e.rms);
         checked = check_greedy(&g, &r, out + r.n_logits - g.n_vocab, bound.max, name);
         check_chunks(&g, &r, out, name);
+        if (threads == 1) families_note(&g, name, isa, e.max, r.prompt, r.n_prompt);
         golden_close(&g);
     }
     assert_true(logits[0] || isa != KR_ISA_GENERIC);
@@ -144,14 +145,17 @@ static void run(const char *folder, const char *name, enum kr_type kv, struct bo
 static void test_models(void **state)
 {
     static const char *const names[] = {
-        "llama-mha", "llama-mqa", "llama3-gqa",   "llama-yarn", "mistral-swa", "qwen2",
-        "qwen3",     "gemma",     "gemma2",       "gemma3",     "gemma4",      "granite",
-        "olmo2",     "smollm3",   "phi3",         "command-r",  "starcoder2",  "mixtral",
-        "qwen2moe",  "qwen3moe",  "granitemoe",   "llama4",     "gpt-oss",     "lfm2",
-        "lfm2moe",   "mamba",     "falcon-mamba", "mamba2",     "jamba",       "granitehybrid",
-        "falcon-h1", "qwen3next", "qwen35",       "qwen35moe",    "deepseek2",     "deepseek3", "deepseek32-dsa"};
-    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
+        "llama-mha",     "llama-mqa", "llama3-gqa",   "llama-yarn", "mistral-swa", "qwen2",
+        "qwen3",         "gemma",     "gemma2",       "gemma3",     "gemma4",      "granite",
+        "olmo2",         "smollm3",   "phi3",         "command-r",  "starcoder2",  "mixtral",
+        "qwen2moe",      "qwen3moe",  "granitemoe",   "llama4",     "gpt-oss",     "lfm2",
+        "lfm2moe",       "mamba",     "falcon-mamba", "mamba2",     "jamba",       "granitehybrid",
+        "falcon-h1",     "qwen3next", "qwen35",       "qwen35moe",  "deepseek2",   "deepseek3",
+        "deepseek32-dsa"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
         run("models", names[i], KR_F16, float_bound);
+        families_end(names[i]);
+    }
 }
 
 static void test_float_quants(void **state)
@@ -163,9 +167,10 @@ static void test_float_quants(void **state)
 
 static void test_quants(void **state)
 {
-    static const char *const names[] = {
-        "llama-q4_0",   "llama-q4_1", "llama-q5_0",   "llama-q5_1",   "llama-q8_0",     "llama-q4_k_s",
-        "llama-q5_k_s", "llama-q6_k", "llama-iq4_nl", "llama-iq4_xs", "llama-mxfp4_moe"};
+    static const char *const names[] = {"llama-q4_0",   "llama-q4_1",     "llama-q5_0",
+                                        "llama-q5_1",   "llama-q8_0",     "llama-q4_k_s",
+                                        "llama-q5_k_s", "llama-q6_k",     "llama-iq4_nl",
+                                        "llama-iq4_xs", "llama-mxfp4_moe"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
         run("quants", names[i], KR_F16, q8_bound);
 }

@@ -57,7 +57,7 @@ static void test_refusals(void **state)
 {
     clear();
     add_bytes(&list);
-    static const char *const models[] = {"bert", "t5", "rwkv", "plamo2", "none", ""};
+    static const char *const models[] = {"t5", "rwkv", "plamo2", "none", ""};
     struct eng_vocab_spec spec = bare_spec("gpt2", "gpt-2");
     use_tokens(&spec, &list);
     for (size_t i = 0; i < CN_ARRAY_LEN(models); i++) {
