@@ -109,7 +109,22 @@ int kv_block_alloc(struct kv_grp *g, uint32_t tenant, uint32_t *out)
     while (g->partial.head == KV_NONE) {
         if (p->free_slabs.head != KV_NONE) {
             if (slab_lend(p, g)) return CN_ENOMEM;
-        } else if (!kv_evict_one(g, tenant, false) && !kv_steal_slab(p, tenant)) {
+        } else if (!kv_evict_one(g, tenant, false) && !kv_steal_slab(p, tenant, NULL)) {
+            return CN_ENOMEM;
+        }
+    }
+    take(g, tenant, out);
+    return 0;
+}
+
+int kv_block_alloc_snapshot(struct kv_grp *g, uint32_t tenant, uint64_t gap, uint32_t *out)
+{
+    struct kv_pool *p = g->space->pool;
+
+    while (g->partial.head == KV_NONE) {
+        if (p->free_slabs.head != KV_NONE) {
+            if (slab_lend(p, g)) return CN_ENOMEM;
+        } else if (!kv_evict_cheaper(g, tenant, gap)) {
             return CN_ENOMEM;
         }
     }

@@ -66,6 +66,14 @@ static bool node_found(const struct kv_pool *p, const struct kv_node *n)
     return false;
 }
 
+static bool holds_some(const struct kv_node *n)
+{
+    for (uint32_t g = 0; g < n->space->n_groups; g++) {
+        if (n->ent[g].block != KV_NO_BLOCK) return true;
+    }
+    return false;
+}
+
 static bool node_check(struct audit *a, struct kv_node *n)
 {
     struct kv_space *s = n->space;
@@ -74,6 +82,7 @@ static bool node_check(struct audit *a, struct kv_node *n)
     CHECK(node_found(a->p, n) == !n->dead, "a node in the hash table", n->dead, n->pins);
     CHECK(!n->dead || n->pins, "a dead node that nobody pins", 0, 0);
     CHECK(!n->parent || n->parent->pins || !n->pins, "a pinned node below a free one", 0, 0);
+    CHECK(n->pins || n->child || n->filler || holds_some(n), "a node that leads nowhere", 0, 0);
     CHECK(n->state == NODE_READY || (n->filler && n->pins == 1), "a filling node", n->pins, 0);
     CHECK(!n->filler || n->pins, "a filler that does not pin", 0, 0);
     CHECK(!n->waiters || n->filler, "waiting for nobody", 0, 0);
@@ -141,6 +150,18 @@ static bool seq_count(struct audit *a, struct kv_seq *q)
               b->state, 0);
         b->seen++;
     }
+    for (uint32_t i = 0; i < q->n_snaps; i++) {
+        struct kv_blk *b = kv_blk_of(a->p, q->snaps[i].block);
+
+        CHECK(!b->node && b->state == KV_COPYING, "a snapshot on its way", b->state, i);
+        CHECK(q->snaps[i].pos >= q->len && q->snaps[i].pos < q->planned, "place of a snapshot",
+              q->snaps[i].pos, q->len);
+        b->seen++;
+    }
+    for (uint32_t i = 0; i < q->n_wants; i++)
+        CHECK(q->wants[i] >= q->len && (!i || q->wants[i] > q->wants[i - 1]), "a wanted position",
+              q->wants[i], q->len);
+    CHECK(!q->leader || (q->wait == &q->leader->followers && !q->leader->closed), "a leader", 0, 0);
     CHECK(!s->state || q->planned == 0 || *kv_live(q) != KV_NO_BLOCK, "no live state", q->len, 0);
     for (uint32_t i = 0; i < q->n_copies; i++) {
         CHECK(kv_blk_of(a->p, q->copies[i].dst)->state == KV_COPYING, "target of a copy", i, 0);

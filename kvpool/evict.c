@@ -3,10 +3,17 @@
  * Each tenant has a lane per group: its evictable blocks, oldest first. Each group has a heap of
  * the lanes that everybody may evict from (their tenants hold more than their reserve), the oldest
  * head on top; so the oldest block is found in O(1) and removed in O(log tenants). A tenant may always
- * evict from its own lane. */
+ * evict from its own lane.
+ *
+ * Snapshots go by worth as well: of the oldest in the lane whose turn it is the one that saves the
+ * fewest tokens, where those used later start from a higher mark (GreedyDual, Young 1994). All
+ * snapshots of a lane have the same size. */
 #include "kvpool/internal.h"
 
 #include <stdlib.h>
+
+#define LOOK 16                /* snapshots compared */
+#define MAX_SAVED_BLOCKS 4096  /* counted: beyond that all are worth the same */
 
 /* ---- heap of lanes --------------------------------------------------------------------------- */
 
@@ -111,6 +118,7 @@ void kv_lane_link(struct kv_ent *e)
     cn_assert(!e->linked);
     e->linked = true;
     e->stamp = ++p->stamp;
+    e->credit = ent_grp(e)->age;
     e->next = NULL;
     e->prev = l->tail;
     if (l->tail)
@@ -176,8 +184,43 @@ static void evict_ent(struct kv_ent *e)
         kv_node_evict(e->node);
 }
 
-/* Evicts the oldest evictable block of g's lanes that tenant's requests may evict. */
-bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all)
+/* What a hit on this snapshot would compute again without it. */
+static uint64_t saved_tokens(const struct kv_ent *e)
+{
+    const struct kv_node *n = e->node;
+    uint64_t blocks = 0;
+
+    do {
+        blocks++;
+        n = n->parent;
+    } while (n->parent && n->ent[e->group].block == KV_NO_BLOCK && blocks < MAX_SAVED_BLOCKS);
+    return blocks * n->space->block_tokens;
+}
+
+static uint64_t worth(const struct kv_ent *e)
+{
+    return e->credit + saved_tokens(e);
+}
+
+/* Of a lane's oldest snapshots the one that is worth least. */
+static struct kv_ent *cheapest(const struct kv_lane *l)
+{
+    struct kv_ent *best = l->head;
+    uint64_t least = worth(best);
+    uint32_t n = 1;
+
+    for (struct kv_ent *e = best->next; e && n < LOOK; e = e->next, n++) {
+        uint64_t w = worth(e);
+
+        if (w >= least) continue;
+        least = w;
+        best = e;
+    }
+    return best;
+}
+
+/* The block to evict next of g's lanes, of those that tenant's requests may evict. */
+static struct kv_ent *victim(const struct kv_grp *g, uint32_t tenant, bool all)
 {
     struct kv_pool *p = g->space->pool;
     struct kv_grp *lg = g->lane_grp;
@@ -191,9 +234,41 @@ bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all)
             lg->id < p->tenants[t].lanes_cap ? p->tenants[t].lanes[lg->id] : NULL;
         if (l) e = l->head;
     }
+    return e && g->span == KV_SPAN_STATE ? cheapest(ent_lane(e)) : e;
+}
+
+/* As the snapshots that go are worth more and more, what was used before counts less. */
+static void age(struct kv_grp *g, uint64_t to)
+{
+    g->age = CN_MAX(g->age, to);
+}
+
+bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all)
+{
+    struct kv_ent *e = victim(g, tenant, all);
+
     if (!e) return false;
+    if (g->span == KV_SPAN_STATE) age(g, worth(e));
     evict_ent(e);
     return true;
+}
+
+bool kv_evict_cheaper(struct kv_grp *g, uint32_t tenant, uint64_t gap)
+{
+    const struct kv_space *s = g->space;
+    struct kv_ent *e = victim(g, tenant, false);
+    uint64_t mine = g->age + gap, block = kv_space_block_bytes(s);
+
+    if (e && worth(e) <= mine) {
+        age(g, worth(e));
+        evict_ent(e);
+        return true;
+    }
+    /* by bytes: cached blocks of tokens save what they hold, but older things count less */
+    if (s->n_groups == 1 || 4 * gap * block >= g->block_bytes * s->block_tokens)
+        if (kv_steal_slab(s->pool, tenant, g)) return true;
+    age(g, mine); /* the next one stands a better chance */
+    return false;
 }
 
 static bool may_evict(const struct kv_pool *p, uint32_t victim, uint32_t tenant)
@@ -226,14 +301,14 @@ static bool slab_empty(struct kv_pool *p, uint32_t slab, uint32_t tenant)
 }
 
 /* Empties a slab that holds nothing but evictable blocks, so that another group can have it. */
-bool kv_steal_slab(struct kv_pool *p, uint32_t tenant)
+bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp *not)
 {
     if (p->blocks[KV_CACHED] == 0) return false;
     for (uint32_t i = 0; i < p->n_slabs; i++) {
         uint32_t slab = (p->steal_at + i) % p->n_slabs;
         struct kv_slab *s = &p->slabs[slab];
 
-        if (!s->grp || s->n_used == 0 || s->n_cached != s->n_used) continue;
+        if (!s->grp || s->grp == not || s->n_used == 0 || s->n_cached != s->n_used) continue;
         if (slab_empty(p, slab, tenant)) {
             p->steal_at = (slab + 1) % p->n_slabs;
             return true;

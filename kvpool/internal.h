@@ -44,8 +44,10 @@ struct kv_ent {              /* one group's block of a node */
     struct kv_node *node;
     struct kv_ent *prev, *next; /* in the tenant's lane */
     uint64_t stamp;
+    uint64_t credit;         /* snapshots: the group's age when it was last used */
+    uint64_t writer;         /* snapshots: serial of the sequence that took the last one here */
     uint32_t block;          /* KV_NO_BLOCK: lost */
-    uint32_t refs;           /* loose groups: sequences that can still see it */
+    uint32_t refs;           /* loose groups: sequences that can still see it; snapshots: copies */
     uint32_t seen;           /* kv_check's own */
     uint8_t group;
     bool linked;
@@ -63,7 +65,8 @@ struct kv_grp {
     uint32_t id;             /* in the pool */
     uint32_t index;          /* in the space */
     enum kv_span span;
-    uint32_t tokens;
+    uint32_t tokens;         /* STATE: the least tokens between snapshots */
+    uint64_t age;            /* STATE: grows by what the evicted snapshots were worth */
     bool loose;              /* not SPAN_ALL: its blocks are evicted one by one */
     uint64_t block_bytes;
     uint32_t slab_blocks;
@@ -134,16 +137,19 @@ struct kv_pool {
     uint32_t n_tenants;
     uint64_t reserve_total;
     struct kv_node **buckets;
-    uint64_t n_buckets, n_nodes, n_roots;
+    uint64_t n_buckets, n_nodes, n_roots, n_thin, max_thin; /* thin: in spaces without primary */
     uint64_t stamp, serial;
     uint64_t blocks[KV_N_STATES], bytes[KV_N_STATES]; /* KV_FREE not kept here */
-    uint64_t evictions, n_seqs;
+    uint64_t evictions, n_seqs, snapshots_taken, snapshots_used;
     uint64_t launched, retired;
     struct kv_stale *stale;  /* blocks that a step in flight may still use: a queue */
     size_t stale_cap, stale_head, stale_len;
     struct kv_seq *zombies, **zombies_tail;
     struct kv_seq *seqs;     /* all, zombies included */
 };
+
+#define KV_MAX_SNAPS 4
+struct kv_snap { uint64_t pos; uint32_t block; };
 
 struct kv_seq {
     struct kv_space *space;
@@ -163,9 +169,21 @@ struct kv_seq {
     struct kv_node **nodes;  /* per logical block, NULL = held alone */
     uint32_t *tail;          /* ids of the incomplete block up to len */
     struct kv_node *fills;
-    struct kv_node *wait;
+    struct kv_seq **wait;    /* the list of waiters it stands in: a node's or its leader's */
+    struct kv_seq *leader, *followers;
+    bool no_wait;
+    uint64_t active_at;      /* steps launched when it last went on */
+    uint64_t extended_at;    /* ... when its last rows were reserved */
+    const uint32_t *ids;     /* borrowed from the last match: only to see who shares a prefix */
+    uint64_t n_ids;
+    uint64_t *marks, *wants; /* wants: wanted positions from planned on, ascending */
+    uint32_t n_marks, n_wants, cap_wants;
+    struct kv_snap snaps[KV_MAX_SNAPS]; /* being copied, ascending */
+    uint32_t n_snaps;
+    bool snap_new;           /* the last of them was not handed out yet */
+    uint64_t snap_pos;       /* the last snapshot before planned that it knows of */
     struct kv_seq *wait_prev, *wait_next;
-    struct kv_copy *copies;
+    struct kv_copy *copies;  /* after n_copies of them that of a new snapshot */
     uint32_t n_copies;
     uint64_t copy_block;     /* logical block that is copied to */
     struct kv_node *copy_src; /* pinned; NULL: the source blocks are held by refs */
@@ -206,6 +224,8 @@ int kv_block_alloc(struct kv_grp *g, uint32_t tenant, uint32_t *out);
 void kv_block_put(struct kv_pool *p, uint32_t block);
 void kv_block_unhold(struct kv_pool *p, uint32_t block); /* a copy that read it is done */
 void kv_block_state(struct kv_pool *p, uint32_t block, enum kv_state state);
+/* As alloc, for a snapshot that saves `gap` tokens: evicts only what is worth less. */
+int kv_block_alloc_snapshot(struct kv_grp *g, uint32_t tenant, uint64_t gap, uint32_t *out);
 /* As put, but when the steps in flight have retired. Room was made by kv_stale_room. */
 int kv_stale_room(struct kv_pool *p, uint32_t n);
 void kv_block_put_later(struct kv_pool *p, uint32_t block);
@@ -216,8 +236,12 @@ void kv_lane_link(struct kv_ent *e);
 void kv_lane_unlink(struct kv_ent *e);
 void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes);
 void kv_tenant_expose(struct kv_pool *p, uint32_t tenant);
+/* Evicts a block of g's lanes, the oldest or of snapshots the one worth least. */
 bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all);
-bool kv_steal_slab(struct kv_pool *p, uint32_t tenant);
+/* `not`: a group whose slabs are spared, or NULL. */
+bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp *not);
+/* Makes way for a snapshot that saves `gap` tokens; false when what is there is worth more. */
+bool kv_evict_cheaper(struct kv_grp *g, uint32_t tenant, uint64_t gap);
 
 /* ---- tree.c ---------------------------------------------------------------------------------- */
 void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const uint32_t *ids,
@@ -237,7 +261,6 @@ void kv_ent_evict(struct kv_ent *e);
 void kv_node_withdraw(struct kv_node *n);
 /* A node and all below it can be found no more. */
 void kv_node_kill(struct kv_node *n);
-void kv_node_wake(struct kv_node *n);
 void kv_node_fill(struct kv_node *n, struct kv_seq *q);
 void kv_node_unfill(struct kv_node *n);
 /* Its filler has computed it. */
@@ -259,5 +282,32 @@ void kv_seq_unwait(struct kv_seq *q);
 int kv_seq_alloc(struct kv_seq *q, uint64_t from, uint64_t to);
 /* As kv_seq_match, up to `limit` items and with or without a partial block from the tree. */
 enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit, bool partial);
+uint64_t kv_common(const uint32_t *a, const uint32_t *b, uint64_t n);
+
+/* ---- snap.c: without a STATE group these do nothing ------------------------------------------ */
+int kv_live_alloc(struct kv_seq *q, bool *fresh);
+void kv_live_drop(struct kv_seq *q);
+/* Wants a snapshot at pos, rounded down to a block's end; false when there will be none. */
+bool kv_want(struct kv_seq *q, uint64_t pos);
+/* The end of the prompt and the marks; the ids are kept to compare with others. */
+void kv_want_prompt(struct kv_seq *q, const uint32_t *ids, uint64_t n);
+/* Positions before pos are not wanted any more. */
+void kv_wants_pass(struct kv_seq *q, uint64_t pos);
+/* Rows [from, to) were reserved; rows up to q->len are computed; rows past q->len are forgotten. */
+void kv_snaps_extend(struct kv_seq *q, uint64_t from, uint64_t to);
+void kv_snaps_commit(struct kv_seq *q);
+void kv_snaps_drop(struct kv_seq *q);
+/* The live state becomes a snapshot, if it stands where one can be. */
+void kv_snap_keep(struct kv_seq *q);
+/* The node of the chain that has a snapshot at pos, or NULL. */
+struct kv_node *kv_snap_node(const struct kv_seq *q, uint64_t pos);
+/* Plans the copy of n's snapshot to the live state; q->len is n's end. */
+void kv_snap_restore(struct kv_seq *q, struct kv_node *n);
+void kv_wake(struct kv_seq **waiters);
+void kv_wait_node(struct kv_seq *q, struct kv_node *n);
+void kv_follow(struct kv_seq *q, struct kv_seq *leader);
+bool kv_seq_waits(struct kv_seq *q);
+/* Who is about to take a snapshot that saves q enough beyond position `from`; asks one for it. */
+struct kv_seq *kv_leader(struct kv_seq *q, const uint32_t *ids, uint64_t limit, uint64_t from);
 
 #endif

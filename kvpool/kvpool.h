@@ -22,7 +22,19 @@
  * every group holds what a row at position n can see.
  *
  * Recurrent layers: a block of their group is the whole state of a sequence. Each sequence has one
- * of its own, which every step changes in place.
+ * of its own, its live state, which every step changes in place. Such a state can be neither cut nor
+ * rewound: a hit of n tokens counts only where a snapshot was taken at exactly n, and adopting it
+ * copies the snapshot to the live state. Parts of blocks are never adopted there.
+ *
+ * Snapshots are sparse: they stand at the end of a block, where one is wanted: at the ends of
+ * messages that the caller marks, at the last place of a prompt that leaves a token to compute, where
+ * a look-up found more tokens than any snapshot covers (the second visit of a branch), and where
+ * another sequence that waits would branch off. Chunks of rows end there (kv_seq_room). Taking one
+ * never fails a request; evicted is first what saves least: the tokens since the snapshot before it,
+ * a younger use counting more.
+ *
+ * In spaces with state a sequence waits for another one when that is about to take a snapshot that
+ * both can use; not for one that makes no headway.
  *
  * Steps in flight: kv_pool_launched and kv_pool_retired tell of tickets. What a launched step may
  * read or write is freed only once the last step launched so far has retired.
@@ -47,6 +59,8 @@ struct kv_pool_opts {
     uint32_t n_slabs;        /* 1 .. KV_MAX_SLABS - 1 */
     const uint8_t *key;      /* 16 bytes for the hash; NULL = random */
     uint32_t hash_bits;      /* 0 = all; tests cut the hash to force collisions */
+    uint64_t max_thin_nodes; /* of the trees of spaces without a group of span ALL, where blocks do not
+                              * bound them; 0 = 262144 */
 };
 int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn_error *err);
 void kv_pool_free(struct kv_pool *p); /* every sequence closed; spaces go with it */
@@ -69,6 +83,7 @@ struct kv_stats {
     uint64_t bytes[KV_N_STATES];  /* free: everything that holds nothing */
     uint64_t n_slabs, n_slabs_free, slab_bytes;
     uint64_t n_nodes;             /* logical blocks in the tree */
+    uint64_t snapshots_taken, snapshots_used; /* of recurrent state, so far */
     uint64_t n_seqs;              /* open, or closed and waiting for a ticket */
     uint64_t evictions;           /* blocks evicted so far */
 };
@@ -91,11 +106,12 @@ enum kv_span {
     KV_SPAN_ALL,                  /* a row sees every position up to its own */
     KV_SPAN_WINDOW,               /* the last `tokens` positions, its own included */
     KV_SPAN_CHUNK,                /* from the last multiple of `tokens` up to its own */
-    KV_SPAN_STATE,                /* none: a block is the state of a whole sequence. One group at most */
+    KV_SPAN_STATE                 /* none: a block is the state of a whole sequence. One group at most */
 };
 struct kv_group {
     enum kv_span span;
-    uint32_t tokens;              /* of a WINDOW or CHUNK: at least 1 */
+    uint32_t tokens;              /* WINDOW, CHUNK: at least 1. STATE: a snapshot has at least so many
+                                   * tokens since the one before it; 0 = two blocks */
     uint64_t block_bytes;         /* 1 .. slab_bytes; a slab holds at most 4096 blocks */
 };
 struct kv_space;
@@ -131,13 +147,16 @@ uint64_t kv_space_block_bytes(const struct kv_space *s);
 
 struct kv_seq;
 enum { KV_SEQ_NO_READ = 1,        /* never adopts blocks of the tree */
-       KV_SEQ_NO_WRITE = 2 };     /* its blocks never enter the tree */
+       KV_SEQ_NO_WRITE = 2,       /* its blocks never enter the tree */
+       KV_SEQ_NO_LEAD = 4 };      /* no other sequence waits for its snapshots */
 struct kv_seq_opts {
     uint32_t tenant;
     uint64_t salt;                /* a narrower namespace within the tenant's; 0 = none */
     uint32_t flags;
     uint64_t max_tokens;          /* the tables are made for so many (they never move) */
     uint64_t share_tokens;        /* positions from here on never enter the tree; 0 = no bound */
+    const uint64_t *marks;        /* ends of messages, ascending: worth a snapshot; copied */
+    uint32_t n_marks;
 };
 int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *opts, struct kv_seq **out);
 /* Gives everything back: at once, or when the steps in flight have retired if rows of it are in
@@ -148,17 +167,24 @@ void kv_seq_close(struct kv_seq *q);
 void kv_seq_close_failed(struct kv_seq *q);
 
 enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
-                KV_WAIT };        /* the next block is being filled by another sequence */
+                KV_WAIT };        /* what comes next is being computed by another sequence */
 /* Adopts from the tree what follows the sequence's end, given the n items known so far (all of
  * them, from position 0); at least the last one is left to compute. May make a copy plan (a block
  * that agrees in part). Cheap to call again while it answers KV_WAIT. With rows in flight it
- * answers KV_GO and does nothing. *adopted (may be NULL) = tokens gained by this call. */
+ * answers KV_GO and does nothing. *adopted (may be NULL) = tokens gained by this call.
+ * With state: ids stay readable until the next match, truncate or close; when there is no room for a
+ * live state nothing is adopted. */
 enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted);
+/* It waits for nobody's snapshot before its next rows: when nothing else can be done. */
+void kv_seq_no_wait(struct kv_seq *q);
+/* How many rows the next extend may have so that no place for a snapshot is passed over; UINT64_MAX
+ * = any number. More is allowed: then there will be no snapshot. */
+uint64_t kv_seq_room(const struct kv_seq *q);
 /* How many items a new sequence would find, without taking anything (for queue order); *in_use (may
  * be NULL): of these, held by running sequences, so that adopting them costs no memory. */
 uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
                        const uint32_t *ids, uint64_t n, uint64_t *in_use);
-/* Reserves blocks for the next n rows. ids: the n items of these rows, so that whole blocks are
+/* Reserves blocks for the next n rows, those of one step. ids: the n items of these rows, so that whole blocks are
  * announced as being filled; NULL when they are not known yet. CN_ENOMEM: the blocks cannot be had
  * now, and nothing has changed. CN_ERANGE: past max_tokens. */
 int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids);
@@ -166,12 +192,14 @@ int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids);
  * the tree; blocks behind windows are given up. */
 void kv_seq_commit(struct kv_seq *q, const uint32_t *ids, uint32_t n);
 /* Forgets rows from n_tokens on (planned ones, or committed ones). CN_ENOMEM: a shared block would
- * have to be copied and there is no room; CN_ENOENT: a window's blocks are gone. Then nothing has
- * changed. Not while a step that computes rows of it is in flight. */
+ * have to be copied and there is no room; CN_ENOENT: a window's blocks are gone, or rows were
+ * launched and there is no snapshot at n_tokens. Then nothing has changed. Not while a step that
+ * computes rows of it is in flight. */
 int kv_seq_truncate(struct kv_seq *q, uint64_t n_tokens);
 /* A new sequence with the first n_tokens items of q as far as they can be had without computing:
  * shared blocks, and a copy of a partial one. ids: q's items, n_tokens of them, all committed. It
- * may end up shorter than n_tokens: go on as after open. CN_ENOMEM. */
+ * may end up shorter than n_tokens (with state: where the last snapshot is): go on as after open.
+ * CN_ENOMEM. */
 int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64_t max_tokens,
                 struct kv_seq **out);
 

@@ -10,8 +10,9 @@
 
 struct walk {
     uint64_t best;           /* logical blocks that can be used in all groups */
+    uint64_t matched;        /* logical blocks that are in the tree */
     struct kv_node *blocked; /* the next node is being filled by another sequence */
-    bool more;               /* the tree goes on past best: window blocks are missing */
+    bool more;               /* the tree goes on past best: blocks or a snapshot are missing */
 };
 
 static uint64_t first_block(const struct kv_grp *g, uint64_t n_blocks)
@@ -23,6 +24,22 @@ static uint64_t first_block(const struct kv_grp *g, uint64_t n_blocks)
 static uint64_t run_before(const struct kv_seq *q, uint32_t g)
 {
     return q->n_chain - CN_MIN(q->first[g], q->n_chain);
+}
+
+/* Whether a row behind node n, the i-th of its path, finds what it sees in every group; run counts
+ * the blocks in a row up to here. */
+static bool serves(const struct kv_node *n, uint64_t i, uint64_t *run)
+{
+    const struct kv_space *s = n->space;
+    bool ok = true;
+
+    for (uint32_t g = 0; g < s->n_groups; g++) {
+        bool there = n->ent[g].block != KV_NO_BLOCK;
+
+        run[g] = there ? run[g] + 1 : 0;
+        ok = ok && (&s->grp[g] == s->state ? there : run[g] >= i + 1 - first_block(&s->grp[g], i + 1));
+    }
+    return ok;
 }
 
 /* Walks the tree below the sequence's chain; nodes found are left in q->nodes, not pinned. */
@@ -38,21 +55,17 @@ static struct walk walk_tree(struct kv_seq *q, const uint32_t *ids, uint64_t lim
     limit = CN_MIN(limit, q->max_tokens);
     for (i = q->n_chain; (i + 1) * s->block_tokens <= limit; i++) {
         struct kv_node *n = parent->dead ? NULL : kv_node_find(parent, ids + i * s->block_tokens);
-        bool ok = true;
 
         if (!n) break;
         if (n->state != NODE_READY) {
             if (i == w.best) w.blocked = n;
             break;
         }
-        for (uint32_t g = 0; g < s->n_groups; g++) {
-            run[g] = n->ent[g].block == KV_NO_BLOCK ? 0 : run[g] + 1;
-            ok = ok && run[g] >= i + 1 - first_block(&s->grp[g], i + 1);
-        }
         q->nodes[i] = n;
-        if (ok) w.best = i + 1;
+        if (serves(n, i, run)) w.best = i + 1;
         parent = n;
     }
+    w.matched = i;
     w.more = i > w.best;
     if (w.more && q->nodes[w.best]->filler) w.blocked = q->nodes[w.best];
     for (uint64_t k = w.best; k < i; k++)
@@ -69,6 +82,7 @@ static void take_nodes(struct kv_seq *q, uint64_t best)
     for (uint32_t g = 0; g < s->n_groups; g++) {
         uint64_t first = first_block(&s->grp[g], best);
 
+        if (&s->grp[g] == s->state) continue;
         for (uint64_t i = q->n_chain; i < best; i++) {
             struct kv_ent *e = &q->nodes[i]->ent[g];
 
@@ -83,9 +97,9 @@ static void take_nodes(struct kv_seq *q, uint64_t best)
 
 /* ---- a part of a block ----------------------------------------------------------------------- */
 
-static uint32_t common(const uint32_t *a, const uint32_t *b, uint32_t n)
+uint64_t kv_common(const uint32_t *a, const uint32_t *b, uint64_t n)
 {
-    uint32_t i = 0;
+    uint64_t i = 0;
 
     while (i < n && a[i] == b[i])
         i++;
@@ -146,7 +160,8 @@ static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
     uint32_t n = (uint32_t)CN_MIN((uint64_t)q->space->block_tokens, limit - q->len);
 
     for (struct kv_node *c = parent->child; c && seen < MAX_SIBLINGS; c = c->sib_next, seen++) {
-        uint32_t k = complete_everywhere(c) ? common(c->ids, ids + q->len, n) : 0;
+        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(c->ids, ids + q->len, n)
+                                           : 0;
 
         if (k > most) {
             most = k;
@@ -162,13 +177,40 @@ static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
 
 /* ---- match ----------------------------------------------------------------------------------- */
 
-static void wait_for(struct kv_seq *q, struct kv_node *n)
+/* With state: the snapshot after `best` blocks, if it is further than what is there; or waits for a
+ * better one. */
+static enum kv_match adopt_state(struct kv_seq *q, const uint32_t *ids, uint64_t limit,
+                                 struct walk w)
 {
-    q->wait = n;
-    q->wait_prev = NULL;
-    q->wait_next = n->waiters;
-    if (n->waiters) n->waiters->wait_prev = q;
-    n->waiters = q;
+    struct kv_seq *leader = NULL;
+    uint64_t had = q->n_chain, bt = q->space->block_tokens;
+    bool fresh;
+
+    if (!q->no_wait) leader = kv_leader(q, ids, CN_MIN(limit, q->max_tokens), w.best * bt);
+    if (leader) {
+        for (uint64_t i = had; i < w.best; i++)
+            q->nodes[i] = NULL;
+        kv_follow(q, leader);
+        return KV_WAIT;
+    }
+    if (w.best > had) {
+        struct kv_ent *snap = &q->nodes[w.best - 1]->ent[q->space->state->index];
+        int rc;
+
+        take_nodes(q, w.best); /* before anything can be evicted */
+        kv_ent_ref(snap);
+        rc = kv_live_alloc(q, &fresh);
+        if (!rc) kv_snap_restore(q, snap->node);
+        kv_ent_unref(snap);
+        if (rc) {
+            kv_seq_drop_blocks(q, had); /* had is 0: what has rows has a live state */
+            q->len = q->planned = had * bt;
+            return KV_GO;
+        }
+        kv_wants_pass(q, q->len);
+    }
+    if (w.more) kv_want(q, w.matched * bt);
+    return KV_GO;
 }
 
 enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit, bool partial)
@@ -176,12 +218,12 @@ enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit
     struct walk w;
 
     if (q->planned != q->len || (q->flags & KV_SEQ_NO_READ) || q->detached) return KV_GO;
-    if (q->wait) return KV_WAIT;
     if (q->len % q->space->block_tokens || q->len >= limit) return KV_GO;
     w = walk_tree(q, ids, limit);
+    if (q->space->state) return adopt_state(q, ids, limit, w);
     if (w.best > q->n_chain) take_nodes(q, w.best);
     if (w.blocked) {
-        wait_for(q, w.blocked);
+        kv_wait_node(q, w.blocked);
         return KV_WAIT;
     }
     if (partial && !w.more && q->len < limit) adopt_part(q, ids, CN_MIN(limit, q->max_tokens));
@@ -191,8 +233,15 @@ enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit
 enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted)
 {
     uint64_t before = q->len;
-    enum kv_match m = n ? kv_seq_adopt(q, ids, n - 1, true) : KV_GO;
+    enum kv_match m = KV_GO;
 
+    if (kv_seq_waits(q)) {
+        m = KV_WAIT;
+    } else if (n && q->planned == q->len) {
+        if (q->space->state) kv_want_prompt(q, ids, n);
+        m = kv_seq_adopt(q, ids, n - 1, true);
+    }
+    if (m == KV_GO) q->active_at = q->space->pool->launched;
     if (adopted) *adopted = q->len - before;
     return m;
 }
@@ -201,16 +250,17 @@ uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
                        const uint32_t *ids, uint64_t n, uint64_t *in_use)
 {
     const struct kv_node *node = kv_root_find(s, tenant, salt);
-    uint64_t i = 0, used = 0;
+    uint64_t i = 0, used = 0, best = 0;
 
     while (node && (i + 1) * s->block_tokens < n) {
         node = kv_node_find(node, ids + i * s->block_tokens);
         if (!node || node->state != NODE_READY) break;
         i++;
         if (node->pins) used = i;
+        if (!s->state || node->ent[s->state->index].block != KV_NO_BLOCK) best = i;
     }
-    if (in_use) *in_use = used * s->block_tokens;
-    return i * s->block_tokens;
+    if (in_use) *in_use = CN_MIN(used, best) * s->block_tokens;
+    return best * s->block_tokens;
 }
 
 /* ---- fork ------------------------------------------------------------------------------------ */
@@ -241,8 +291,10 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
     cn_assert(n_tokens <= q->len);
     *out = child;
     n_tokens = CN_MIN(n_tokens, max_tokens);
+    child->no_wait = true;
     kv_seq_adopt(child, ids, n_tokens, false);
     kv_seq_unwait(child);
+    child->no_wait = false;
     i = child->len / bt;
     take = n_tokens - child->len;
     if (take == 0 || q->space->state) return 0; /* a part of a block is of no use without a state */
@@ -336,17 +388,43 @@ static void cut_copies(struct kv_seq *q, uint64_t n)
         q->copies[g].n_tokens = CN_MIN(q->copies[g].n_tokens, (uint32_t)(n % bt));
 }
 
+/* A state cannot be rewound: what was launched stays in it, unless a snapshot is at n, or nothing was
+ * before n. */
+static int rewind_state(struct kv_seq *q, uint64_t n)
+{
+    bool intact = n == q->len &&
+                  (n == q->planned || q->extended_at == q->space->pool->launched);
+    struct kv_node *snap = kv_snap_node(q, n);
+
+    if (!intact && n && !snap) return CN_ENOENT;
+    kv_snaps_drop(q);
+    if (n < q->len) {
+        kv_seq_drop_copies(q);
+        q->detached = false;
+    }
+    q->len = q->planned = n;
+    if (!intact && n)
+        kv_snap_restore(q, snap);
+    else
+        q->copies_taken = false; /* handed out, perhaps, but not done */
+    kv_seq_drop_blocks(q, kv_div_up(n, q->space->block_tokens));
+    q->snap_pos = CN_MIN(q->snap_pos, n);
+    q->ids = NULL;
+    kv_wake(&q->followers);
+    return 0;
+}
+
 int kv_seq_truncate(struct kv_seq *q, uint64_t n)
 {
     uint32_t bt = q->space->block_tokens;
     uint64_t at = n / bt;
 
     cn_assert(n <= q->planned);
+    if (n < q->len && windows_gone(q, n)) return CN_ENOENT;
+    if (q->space->state) return rewind_state(q, n);
     if (n < q->len) {
         bool in_chain = n <= q->n_chain * bt;
 
-        if (n && q->space->state) return CN_ENOENT; /* a state cannot be rewound */
-        if (windows_gone(q, n)) return CN_ENOENT;
         kv_seq_retract(q, at);
         if (n % bt && is_shared(q, at)) {
             int rc = own_copy(q, at, (uint32_t)(n % bt));
@@ -354,7 +432,7 @@ int kv_seq_truncate(struct kv_seq *q, uint64_t n)
         } else {
             cut_copies(q, n);
         }
-        if (in_chain && !q->space->state) q->detached = false;
+        if (in_chain) q->detached = false;
         q->len = n;
     }
     q->planned = n;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAX_TENANTS (1u << 20)
+#define MAX_THIN_NODES (1u << 18)
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
@@ -49,6 +50,7 @@ int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn
         memcpy(p->key, opts->key, 16);
     else
         cn_random(p->key, 16);
+    p->max_thin = opts->max_thin_nodes ? opts->max_thin_nodes : MAX_THIN_NODES;
     p->zombies_tail = &p->zombies;
     kv_slab_list_init(&p->free_slabs);
     p->slabs = cn_calloc(opts->n_slabs, sizeof(*p->slabs));
@@ -193,6 +195,7 @@ static void grp_init(struct kv_space *s, uint32_t i, const struct kv_group *src)
     kv_slab_list_init(&g->partial);
     if (!g->loose && !s->primary) s->primary = g;
     if (g->span == KV_SPAN_STATE) s->state = g;
+    if (g->span == KV_SPAN_STATE && !g->tokens) g->tokens = 2 * s->block_tokens;
     g->lane_grp = g->loose ? g : s->primary;
 }
 
@@ -216,6 +219,7 @@ int kv_space_add(struct kv_pool *p, const struct kv_space_opts *o, struct kv_spa
     }
     for (uint32_t i = 0; i < o->n_groups && !rc; i++)
         rc = grp_id(p, &s->grp[i]);
+    if (!s->primary) most = CN_MAX(most, CN_MIN(p->max_thin, (uint64_t)MAX_THIN_NODES) / 4);
     /* as many buckets as there can be blocks: no rehashing while serving */
     if (!rc) rc = grow_buckets(p, most);
     if (rc) {
@@ -383,6 +387,8 @@ void kv_pool_stats(const struct kv_pool *p, struct kv_stats *out)
     out->n_nodes = p->n_nodes;
     out->n_seqs = p->n_seqs;
     out->evictions = p->evictions;
+    out->snapshots_taken = p->snapshots_taken;
+    out->snapshots_used = p->snapshots_used;
 }
 
 int kv_pool_admit(struct kv_space *s, uint32_t tenant)

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPARE_WANTS 8
+
 /* ---- open ------------------------------------------------------------------------------------ */
 
 static void seq_free(struct kv_seq *q)
@@ -20,6 +22,8 @@ static void seq_free(struct kv_seq *q)
     free(q->nodes);
     free(q->tail);
     free(q->copies);
+    free(q->marks);
+    free(q->wants);
     free(q);
 }
 
@@ -34,7 +38,7 @@ static struct kv_seq *seq_new(struct kv_space *s, uint64_t cap_blocks)
     q->first = cn_calloc(s->n_groups, sizeof(*q->first));
     q->nodes = cn_calloc(cap_blocks, sizeof(*q->nodes));
     q->tail = cn_malloc_array(s->block_tokens, sizeof(*q->tail));
-    q->copies = cn_malloc_array(s->n_groups, sizeof(*q->copies));
+    q->copies = cn_malloc_array((size_t)s->n_groups + 1, sizeof(*q->copies));
     if (!q->tables || !q->first || !q->nodes || !q->tail || !q->copies) goto fail;
     for (uint32_t g = 0; g < s->n_groups; g++) {
         bool state = &s->grp[g] == s->state;
@@ -49,6 +53,20 @@ fail:
     return NULL;
 }
 
+/* Room for the positions where the sequence may want a snapshot: the marks, the end of the prompt,
+ * and some that others ask for. */
+static int keep_marks(struct kv_seq *q, const struct kv_seq_opts *o)
+{
+    if (!q->space->state) return 0;
+    q->cap_wants = o->n_marks + SPARE_WANTS;
+    q->wants = cn_malloc_array(q->cap_wants, sizeof(*q->wants));
+    q->marks = cn_malloc_array(o->n_marks, sizeof(*q->marks));
+    if (!q->wants || !q->marks) return CN_ENOMEM;
+    q->n_marks = o->n_marks;
+    if (o->n_marks) memcpy(q->marks, o->marks, o->n_marks * sizeof(*q->marks));
+    return 0;
+}
+
 int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq **out)
 {
     struct kv_pool *p = s->pool;
@@ -58,7 +76,7 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq *
     if (rc) return rc;
     q = seq_new(s, kv_div_up(o->max_tokens, s->block_tokens));
     if (!q) return CN_ENOMEM;
-    q->root = kv_root_get(s, o->tenant, o->salt);
+    if (keep_marks(q, o) == 0) q->root = kv_root_get(s, o->tenant, o->salt);
     if (!q->root) {
         seq_free(q);
         return CN_ENOMEM;
@@ -69,7 +87,7 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq *
     q->flags = o->flags;
     q->max_tokens = o->max_tokens;
     q->share_tokens = o->share_tokens ? o->share_tokens : UINT64_MAX;
-    q->detached = s->state != NULL; /* nothing without a state can be used again */
+    q->active_at = p->launched;
     q->all_next = p->seqs;
     if (p->seqs) p->seqs->all_prev = q;
     p->seqs = q;
@@ -87,10 +105,11 @@ void kv_seq_unwait(struct kv_seq *q)
     if (q->wait_prev)
         q->wait_prev->wait_next = q->wait_next;
     else
-        q->wait->waiters = q->wait_next;
+        *q->wait = q->wait_next;
     if (q->wait_next) q->wait_next->wait_prev = q->wait_prev;
     q->wait_prev = q->wait_next = NULL;
     q->wait = NULL;
+    q->leader = NULL;
 }
 
 void kv_seq_drop_copies(struct kv_seq *q)
@@ -101,12 +120,12 @@ void kv_seq_drop_copies(struct kv_seq *q)
         kv_block_state(p, q->copies[i].dst, KV_FILLING);
         if (!q->copy_src) kv_block_unhold(p, q->copies[i].src);
     }
-    if (q->n_copies && q->copy_src) {
-        for (uint32_t g = 0; g < q->space->n_groups; g++) {
-            if (q->space->grp[g].loose) kv_ent_unref(&q->copy_src->ent[g]);
-        }
-        kv_node_unpin(q->copy_src);
+    for (uint32_t i = 0; q->copy_src && i < q->n_copies; i++) {
+        uint32_t g = q->copies[i].group;
+
+        if (q->space->grp[g].loose) kv_ent_unref(&q->copy_src->ent[g]);
     }
+    if (q->copy_src) kv_node_unpin(q->copy_src);
     q->copy_src = NULL;
     q->n_copies = 0;
 }
@@ -168,23 +187,15 @@ void kv_seq_leave_windows(struct kv_seq *q)
     }
 }
 
-static void live_drop(struct kv_seq *q)
-{
-    uint32_t b = q->space->state ? *kv_live(q) : KV_NO_BLOCK;
-
-    if (b == KV_NO_BLOCK) return;
-    *kv_live(q) = KV_NO_BLOCK;
-    kv_block_put(q->space->pool, b);
-}
-
 void kv_seq_release(struct kv_seq *q)
 {
     struct kv_pool *p = q->space->pool;
 
     kv_seq_unwait(q);
     kv_seq_drop_copies(q);
+    kv_snaps_drop(q);
     kv_seq_drop_blocks(q, 0);
-    live_drop(q);
+    kv_live_drop(q);
     kv_node_unpin(q->root);
     if (q->all_prev)
         q->all_prev->all_next = q->all_next;
@@ -196,15 +207,15 @@ void kv_seq_release(struct kv_seq *q)
     seq_free(q);
 }
 
-void kv_seq_close(struct kv_seq *q)
+static void seq_close(struct kv_seq *q)
 {
-    struct kv_pool *p;
+    struct kv_pool *p = q->space->pool;
 
-    if (!q) return;
-    p = q->space->pool;
     cn_assert(!q->closed);
     q->closed = true;
+    q->ids = NULL;
     kv_seq_unwait(q);
+    kv_wake(&q->followers);
     kv_seq_retract(q, 0);
     if (q->planned == q->len || p->launched <= p->retired) {
         kv_seq_release(q);
@@ -215,15 +226,28 @@ void kv_seq_close(struct kv_seq *q)
     p->zombies_tail = &q->zombie_next;
 }
 
+void kv_seq_close(struct kv_seq *q)
+{
+    if (!q) return;
+    kv_snap_keep(q);
+    seq_close(q);
+}
+
+/* It has taken a snapshot here, evicted since or not: others may have gone on from it. */
+static bool wrote_snapshot(const struct kv_seq *q, const struct kv_node *n)
+{
+    return q->space->state && n->ent[q->space->state->index].writer == q->serial;
+}
+
 void kv_seq_close_failed(struct kv_seq *q)
 {
     if (!q) return;
     for (uint64_t i = 0; i < q->n_chain; i++) {
-        if (q->nodes[i]->writer != q->serial) continue;
+        if (q->nodes[i]->writer != q->serial && !wrote_snapshot(q, q->nodes[i])) continue;
         kv_node_kill(q->nodes[i]);
         break;
     }
-    kv_seq_close(q);
+    seq_close(q);
 }
 
 /* ---- extend ---------------------------------------------------------------------------------- */
@@ -306,6 +330,7 @@ static void announce(struct kv_seq *q, const uint32_t *ids, uint64_t from, uint6
     uint32_t bt = q->space->block_tokens;
 
     if (q->detached || (q->flags & KV_SEQ_NO_WRITE) || q->n_named < from / bt) return;
+    if (q->space->state) return; /* there others wait for snapshots, not for blocks */
     for (uint64_t i = q->n_named; (i + 1) * bt <= CN_MIN(to, q->share_tokens); i++) {
         const uint32_t *block = i * bt >= from ? ids + (i * bt - from) : q->tail;
 
@@ -317,12 +342,6 @@ static void announce(struct kv_seq *q, const uint32_t *ids, uint64_t from, uint6
     }
 }
 
-static int live_alloc(struct kv_seq *q, bool *fresh)
-{
-    *fresh = q->space->state && *kv_live(q) == KV_NO_BLOCK;
-    return *fresh ? kv_block_alloc(q->space->state, q->tenant, kv_live(q)) : 0;
-}
-
 int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
 {
     uint32_t bt = q->space->block_tokens;
@@ -331,15 +350,18 @@ int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
     int rc;
 
     if (to > q->max_tokens) return CN_ERANGE;
-    rc = live_alloc(q, &fresh);
+    rc = kv_live_alloc(q, &fresh);
     if (rc) return rc;
     rc = kv_seq_alloc(q, q->n_blocks, blocks);
     if (rc) {
-        if (fresh) live_drop(q);
+        if (fresh) kv_live_drop(q);
         return rc;
     }
     q->n_blocks = blocks;
     q->planned = to;
+    q->active_at = q->extended_at = q->space->pool->launched;
+    q->no_wait = false;
+    kv_snaps_extend(q, from, to);
     if (ids) announce(q, ids, from, to);
     return 0;
 }
@@ -450,6 +472,7 @@ void kv_seq_commit(struct kv_seq *q, const uint32_t *ids, uint32_t n)
         ids += take;
         n -= take;
     }
+    kv_snaps_commit(q);
     kv_seq_leave_windows(q);
 }
 
@@ -496,8 +519,10 @@ uint64_t kv_seq_bytes(const struct kv_seq *q)
 
 uint32_t kv_seq_copies(struct kv_seq *q, const struct kv_copy **out)
 {
-    if (q->copies_taken || !q->n_copies) return 0;
+    uint32_t from = q->copies_taken ? q->n_copies : 0, to = q->n_copies + q->snap_new;
+
     q->copies_taken = true;
-    *out = q->copies;
-    return q->n_copies;
+    q->snap_new = false;
+    *out = q->copies + from;
+    return to - from;
 }

@@ -137,11 +137,28 @@ struct kv_node *kv_node_find(const struct kv_node *parent, const uint32_t *ids)
     return n;
 }
 
+/* Blocks bound the nodes of a space only where each node holds one. In others what leads to the
+ * blocks least needed is evicted; parent is pinned and stays. */
+static bool make_way(struct kv_node *parent)
+{
+    struct kv_space *s = parent->space;
+    struct kv_pool *p = s->pool;
+
+    while (!s->primary && p->n_thin >= p->max_thin) {
+        uint32_t g = 0;
+
+        while (g < s->n_groups && !kv_evict_one(&s->grp[g], parent->tenant, false))
+            g++;
+        if (g == s->n_groups) return false;
+    }
+    return true;
+}
+
 /* In state FILLING, pinned once, without blocks. NULL when out of memory. */
 struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids)
 {
     struct kv_space *s = parent->space;
-    struct kv_node *n = node_new(s), **at;
+    struct kv_node *n = make_way(parent) ? node_new(s) : NULL, **at;
 
     if (!n) return NULL;
     kv_node_key(s->pool, parent, ids, s->block_tokens, n->key);
@@ -157,6 +174,7 @@ struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids)
     n->hnext = *at;
     *at = n;
     s->pool->n_nodes++;
+    if (!s->primary) s->pool->n_thin++;
     return n;
 }
 
@@ -179,6 +197,7 @@ static void node_free(struct kv_node *n)
         s->pool->n_nodes--;
     else
         s->pool->n_roots--;
+    if (n->parent && !s->primary) s->pool->n_thin--;
     n->hnext = s->node_pool;
     s->node_pool = n;
 }
@@ -250,12 +269,6 @@ void kv_node_evict(struct kv_node *top)
     }
 }
 
-void kv_node_wake(struct kv_node *n)
-{
-    while (n->waiters)
-        kv_seq_unwait(n->waiters);
-}
-
 void kv_node_fill(struct kv_node *n, struct kv_seq *q)
 {
     n->filler = q;
@@ -275,7 +288,7 @@ void kv_node_unfill(struct kv_node *n)
     if (n->fill_next) n->fill_next->fill_prev = n->fill_prev;
     n->fill_prev = n->fill_next = NULL;
     n->filler = NULL;
-    kv_node_wake(n);
+    kv_wake(&n->waiters);
 }
 
 void kv_node_withdraw(struct kv_node *n)
@@ -284,7 +297,7 @@ void kv_node_withdraw(struct kv_node *n)
 
     cn_assert(n->state == NODE_FILLING && n->pins == 1 && !n->child);
     kv_node_unfill(n);
-    kv_node_wake(n);
+    kv_wake(&n->waiters);
     for (uint32_t g = 0; g < n->space->n_groups; g++) {
         if (n->ent[g].block != KV_NO_BLOCK) kv_blk_of(p, n->ent[g].block)->node = NULL;
     }
@@ -313,7 +326,7 @@ void kv_node_kill(struct kv_node *top)
         }
         if (!n->dead) unhash(n->space->pool, n);
         n->dead = true;
-        kv_node_wake(n);
+        kv_wake(&n->waiters);
         /* blocks that no sequence sees any more would be freed by nobody */
         for (uint32_t g = 0; g < n->space->n_groups; g++) {
             if (n->ent[g].linked) ent_drop_block(&n->ent[g]);

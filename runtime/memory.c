@@ -4,6 +4,15 @@
 #define SLAB_AIM_BYTES (2u << 20)
 #define MIN_SLABS 8u
 
+/* Snapshots of recurrent state that are worth keeping beside the state of a running sequence. */
+static uint64_t snapshot_bytes(const struct kr_exec_info *info)
+{
+    uint64_t sum = 0;
+    for (uint32_t g = 0; g < info->n_groups; g++)
+        if (info->groups[g].span == KR_SPAN_STATE) sum += 3 * info->groups[g].block_bytes;
+    return sum;
+}
+
 /* A slab holds whole blocks of one group at a time: the size, near the aim, that wastes least. */
 static uint64_t slab_size(const struct kr_exec_info *info, uint64_t total)
 {
@@ -35,7 +44,8 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
     uint64_t one = eng_sequence_bytes(info, block_tokens, context);
     uint64_t least = eng_sequence_bytes(info, block_tokens, CN_MIN(context, (uint64_t)block_tokens * 4));
     uint64_t all, total = want_bytes;
-    if (!cn_mul_u64(one, max_running, &all)) all = UINT64_MAX;
+    if (!cn_add_u64(one, snapshot_bytes(info), &all) || !cn_mul_u64(all, max_running, &all))
+        all = UINT64_MAX;
     /* Half of what is free stays for the page cache, requests and other programs; memory is only
      * committed when a block is first written. */
     if (!total) total = CN_MIN(all, free_bytes ? free_bytes / 2 : one);

@@ -66,6 +66,21 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
 
+/* Where messages of the prompt end: the first (often the instructions that many share) and the last
+ * ones. Prompts that go on differently mostly part there. */
+static void find_marks(struct rt_req *req)
+{
+    const struct eng_vocab *v = eng_model_vocab(req->rt->model);
+    for (size_t i = 0; i < req->q.n_prompt; i++) {
+        if (!eng_vocab_is_eog(v, req->q.prompt[i])) continue;
+        if (req->n_marks == RT_MAX_MARKS) {
+            memmove(&req->marks[1], &req->marks[2], (RT_MAX_MARKS - 2) * sizeof req->marks[0]);
+            req->n_marks--;
+        }
+        req->marks[req->n_marks++] = i + 1;
+    }
+}
+
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
                struct cn_error *err)
 {
@@ -77,6 +92,7 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
     req->q = *q;
     req->choices = cn_calloc(q->n, sizeof *req->choices);
     if (q->prompt_logprobs) req->scores = cn_calloc(q->n_prompt, sizeof *req->scores);
+    find_marks(req);
     req->end = rt_event_new(q->id, RT_EV_END, 0, NULL);
     if (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
         rt_stop_set_init(&req->stops, q->stop, q->n_stop))

@@ -27,12 +27,16 @@ struct rt_prompt_score {       /* of one prompt token */
     struct eng_logprob top[ENG_MAX_LOGPROBS];
 };
 
+#define RT_MAX_MARKS 4
+
 struct rt_req {
     struct rt *rt;
     struct rt_request q;       /* as submitted; owned */
     struct rt_stop_set stops;
     struct rt_choice *choices; /* [q.n] */
     struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
+    uint64_t marks[RT_MAX_MARKS];   /* positions behind the ends of messages, ascending */
+    uint32_t n_marks;
     uint64_t sch_id;
     struct rt_req *next;       /* in the table of live requests */
     int error;                 /* found by ourselves: overrides the scheduler's reason */

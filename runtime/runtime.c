@@ -106,6 +106,8 @@ static void submit(struct rt *r, struct rt_req *req)
                             .class = class[q->priority],
                             .prompt = q->prompt,
                             .n_prompt = q->n_prompt,
+                            .marks = req->marks,
+                            .n_marks = req->n_marks,
                             .max_new = q->max_tokens,
                             .n_choices = q->n,
                             .deadline_ns = q->deadline_ns,
@@ -409,12 +411,17 @@ static int make_pool(struct rt *r, struct cn_error *err)
     rc = kv_space_add(r->pool, &space, &r->space, err);
     free(groups);
     cn_metric_set(r->metrics, CN_M_kv_bytes_total, (double)plan.total_bytes);
-    if (!rc)
+    if (rc) return rc;
+    uint64_t state = kv_space_state_bytes(r->space), tokens = kv_space_max_tokens(r->space, 0, 1);
+    if (!state || kv_space_block_bytes(r->space) != state)
         cn_log(CN_LOG_INFO, "engine", "%s: %.1f MiB of weights, %.1f MiB of KV memory for %llu tokens",
                r->model_id, (double)info->exec->packed_bytes / 1048576,
-               (double)plan.total_bytes / 1048576,
-               (unsigned long long)kv_space_max_tokens(r->space, 0, 1));
-    return rc;
+               (double)plan.total_bytes / 1048576, (unsigned long long)tokens);
+    if (state)
+        cn_log(CN_LOG_INFO, "engine", "%s: %.2f MiB of recurrent state for each sequence, room for "
+               "%llu", r->model_id, (double)state / 1048576,
+               (unsigned long long)(plan.total_bytes / state));
+    return 0;
 }
 
 static int set_tenants(struct rt *r, uint64_t kv_bytes)

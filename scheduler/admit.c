@@ -107,7 +107,8 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     struct sch_req *r = c->req;
     struct sch_choice *first = &r->choices[0];
     struct kv_seq_opts o = {.tenant = r->spec.tenant, .salt = r->spec.salt,
-                            .max_tokens = r->limit};
+                            .max_tokens = r->limit, .marks = r->spec.marks,
+                            .n_marks = r->spec.n_marks};
     uint64_t n = r->spec.n_prompt - 1;
 
     if (!c->ids) {
@@ -123,6 +124,8 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     }
     if (c == first && (r->spec.flags & SCH_NO_CACHE_READ)) o.flags |= KV_SEQ_NO_READ;
     if (r->spec.flags & SCH_NO_CACHE_WRITE) o.flags |= KV_SEQ_NO_WRITE;
+    if (r->spec.flags & SCH_ONE_STEP) o.flags |= KV_SEQ_NO_READ | KV_SEQ_NO_WRITE;
+    if (r->class == SCH_BACKGROUND) o.flags |= KV_SEQ_NO_LEAD; /* better classes do not wait for it */
     return kv_seq_open(s->models[r->spec.model].o.space, &o, &c->seq);
 }
 

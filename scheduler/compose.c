@@ -3,6 +3,8 @@
  * counter goes next and is charged at once, so rows are shared by weight. */
 #include "scheduler/internal.h"
 
+#define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
+
 /* ---- one segment ----------------------------------------------------------------------------- */
 
 /* Cost of rows [pos, pos + n) that were not computed before. */
@@ -67,14 +69,22 @@ static void count_adopted(struct sch *s, struct sch_choice *c, uint64_t before)
     c->high = CN_MAX(c->high, len);
 }
 
-/* How many of the next rows a chunk of at most `most` has: to a block's end if not to the last. */
+static bool is_whole(const struct sch_choice *c)
+{
+    return c->req->spec.flags & SCH_ONE_STEP;
+}
+
+/* How many of the next rows a chunk of at most `most` has: to a block's end if not to the last, and
+ * not past a place for a snapshot. Prompts that need one step get all that it has, or nothing. */
 static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
                          const struct sch_choice *c, uint64_t pos, uint32_t most)
 {
-    uint32_t logits = m->o.max_logit_rows - f->step.n_logits;
+    uint32_t logits = m->o.max_logit_rows - f->step.n_logits, rows = m->o.max_rows - f->step.n_rows;
     uint64_t left = c->n_ids > pos ? c->n_ids - pos : 1, end;
 
-    most = CN_MIN(most, m->o.max_rows - f->step.n_rows);
+    if (is_whole(c))
+        return left <= rows && logits_of(c, pos, (uint32_t)left) <= logits ? (uint32_t)left : 0;
+    most = (uint32_t)CN_MIN((uint64_t)CN_MIN(most, rows), kv_seq_room(c->seq));
     if (scores_prompt(c) && pos < c->req->spec.n_prompt) {
         uint64_t unscored = c->scored > pos ? c->scored - pos : 0;
         most = (uint32_t)CN_MIN((uint64_t)most, unscored + logits);
@@ -111,6 +121,7 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
     if (!adopt(s, c)) return 0;
     pos = kv_seq_planned(c->seq);
     n = chunk_of(m, f, c, pos, most);
+    if (n == 0 && is_whole(c)) c->passed_over++;
     while (n) {
         struct sch_choice *v;
 
@@ -118,7 +129,7 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
             add_segment(s, f, c, pos, n);
             return n;
         }
-        if (n > m->block_tokens) { /* perhaps a shorter chunk has room */
+        if (n > m->block_tokens && !is_whole(c)) { /* perhaps a shorter chunk has room */
             uint64_t end = (pos + n / 2) / m->block_tokens * m->block_tokens;
             n = end > pos ? (uint32_t)(end - pos) : m->block_tokens;
             continue;
@@ -128,6 +139,11 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
         if (!v) return 0;
         sch_evict(s, v);
         if (v == c || v->evict) return 0; /* it has to start again; or must wait for blocks */
+        if (pos) continue;
+        /* what it found in the tree may have room now */
+        if (!adopt(s, c)) return 0;
+        pos = kv_seq_planned(c->seq);
+        n = chunk_of(m, f, c, pos, most);
     }
     return 0;
 }
@@ -172,21 +188,25 @@ static void cand_push(struct sch *s, struct sch_choice *c, uint32_t pass)
     t->cand[pass].tail = c;
 }
 
+static uint32_t pass_of(const struct sch_choice *c, enum sch_class first)
+{
+    enum sch_class class = c->req->class;
+
+    if (c->passed_over >= MAX_PASSED_OVER) return PASS_WHOLE;
+    if (kv_seq_planned(c->seq) + 1 >= c->n_ids) return PASS_DECODE;
+    return class == SCH_BACKGROUND || class == first ? PASS_PREFILL : PASS_PREFILL_LATER;
+}
+
 static bool collect_candidates(struct sch *s, uint32_t model, bool background, bool normal_first)
 {
     enum sch_class first = normal_first ? SCH_NORMAL : SCH_INTERACTIVE;
 
     s->n_act = 0;
     for (struct sch_choice *c = s->running.head; c; c = c->next) {
-        uint64_t planned;
-
         c->planned_now = c->starved = false;
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
-        planned = kv_seq_planned(c->seq);
-        cand_push(s, c, planned + 1 >= c->n_ids ? PASS_DECODE
-                        : background || c->req->class == first ? PASS_PREFILL
-                                                               : PASS_PREFILL_LATER);
+        cand_push(s, c, pass_of(c, first));
     }
     return s->n_act > 0;
 }
@@ -222,8 +242,10 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
 
         t->cand[pass].head = c->next_cand;
         if (rows && f->step.n_rows < m->o.max_rows && c->state == CH_RUNNING && !c->evict &&
-            f->step.n_logits < m->o.max_logit_rows)
-            rows -= plan(s, f, c, pass == PASS_DECODE ? 1 : CN_MIN(fair, rows));
+            f->step.n_logits < m->o.max_logit_rows) {
+            uint32_t got = plan(s, f, c, pass == PASS_DECODE ? 1 : CN_MIN(fair, rows));
+            rows -= CN_MIN(got, rows); /* one that needs one step may have more */
+        }
         if (!t->cand[pass].head) {
             struct sch_tenant *last = s->act[--n];
             s->act[0] = last;
@@ -266,6 +288,7 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     }
     /* decoding never takes every row from those whose prompt is yet to be read */
     spare = prefills ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
+    run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
     budget = sch_cost_rows(m, (double)s->o.step_target_ns * (f->step.n_rows ? 1 : 4));
     budget = budget > f->step.n_rows ? budget - f->step.n_rows : 0;
@@ -358,7 +381,11 @@ bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *
     reset(f, c->req->spec.model);
     for (v = s->running.head; v; v = v->next)
         v->planned_now = v->starved = false;
-    if (!adopt(s, c) || !is_ready(s, c)) return false;
+    if (!is_ready(s, c)) return false;
+    if (!adopt(s, c)) { /* it waits for one that makes no headway */
+        kv_seq_no_wait(c->seq);
+        if (!adopt(s, c)) return false;
+    }
     pos = kv_seq_planned(c->seq);
     n = chunk_of(m, f, c, pos, m->block_tokens);
     while (extend(c, pos, n)) {

@@ -102,6 +102,7 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
                   struct cn_error *err)
 {
     const struct sch_model *m = &s->models[r->model];
+    uint32_t rows_most = m->o.max_rows;
     uint64_t fit = kv_space_max_tokens(m->o.space, r->tenant, m->chunk), need, have, rows;
 
     if (r->n_prompt >= m->o.context)
@@ -114,6 +115,12 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
                              "%" PRIu64 " prompt tokens and %" PRIu64
                              " output tokens are more than the context window of %" PRIu64,
                              r->n_prompt, r->max_new, m->o.context);
+    if (r->flags & SCH_PROMPT_LOGITS) rows_most = CN_MIN(rows_most, m->o.max_logit_rows);
+    if ((r->flags & SCH_ONE_STEP) && r->n_prompt > rows_most)
+        return cn_fail(err, CN_EWINDOW,
+                       "the prompt has %" PRIu64
+                       " tokens; the model reads it in one step, and that has at most %u",
+                       r->n_prompt, rows_most);
     /* the last token that is put out needs no block */
     rows = r->n_prompt + (r->max_new ? r->max_new - 1 : 0);
     if (rows > fit) {
@@ -124,7 +131,10 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
                        rows, need, have, fit);
     }
     *max_new = r->max_new;
-    if (!r->max_new) *max_new = CN_MIN(m->o.context - r->n_prompt, fit - r->n_prompt + 1);
+    if (r->flags & SCH_ONE_STEP)
+        *max_new = 1;
+    else if (!r->max_new)
+        *max_new = CN_MIN(m->o.context - r->n_prompt, fit - r->n_prompt + 1);
     return 0;
 }
 

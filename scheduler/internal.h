@@ -14,7 +14,7 @@
 #define SCH_MAX_MODELS 256
 
 /* Passes of composing a step. */
-enum { PASS_DECODE, PASS_PREFILL, PASS_PREFILL_LATER, SCH_N_PASSES };
+enum { PASS_WHOLE, PASS_DECODE, PASS_PREFILL, PASS_PREFILL_LATER, SCH_N_PASSES };
 
 struct sch_req;
 struct sch_choice;
@@ -40,6 +40,7 @@ struct sch_choice {
     uint64_t scored;         /* positions below this had their logits, if asked for */
     uint64_t charged_ns;     /* block time is charged up to here */
     uint32_t preemptions;
+    uint32_t passed_over;    /* steps that had not enough rows left for all of its prompt */
     uint64_t promised;       /* tokens that it was let in for */
     uint32_t in_flight;      /* steps with rows of it */
     uint64_t last_ticket;    /* where its last sampled row is */

@@ -232,7 +232,7 @@ static void peek(struct sch *s, struct sch_req *r)
     if (r->peek_ns && s->now - r->peek_ns < PEEK_NS) return;
     r->peek_ns = CN_MAX(s->now, 1u);
     r->peeked = r->peeked_in_use = 0;
-    if (r->spec.flags & SCH_NO_CACHE_READ) return;
+    if (r->spec.flags & (SCH_NO_CACHE_READ | SCH_ONE_STEP)) return;
     r->peeked = kv_space_peek(s->models[r->spec.model].o.space, r->spec.tenant, r->spec.salt,
                               r->spec.prompt, r->spec.n_prompt, &r->peeked_in_use);
 }

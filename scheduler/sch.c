@@ -52,6 +52,7 @@ void sch_req_free(struct sch_req *r)
     for (uint32_t i = 0; i < r->spec.n_choices; i++)
         free(r->choices[i].ids);
     free((void *)r->spec.prompt);
+    free((void *)r->spec.marks);
     free(r);
 }
 
@@ -168,15 +169,19 @@ static struct sch_req *req_new(const struct sch_request *spec)
 {
     struct sch_req *r = cn_calloc(1, sizeof(*r) + spec->n_choices * sizeof(r->choices[0]));
     uint32_t *prompt = cn_malloc_array(spec->n_prompt, sizeof(*prompt));
+    uint64_t *marks = cn_malloc_array(spec->n_marks, sizeof(*marks));
 
-    if (!r || !prompt) {
+    if (!r || !prompt || !marks) {
         free(r);
         free(prompt);
+        free(marks);
         return NULL;
     }
     memcpy(prompt, spec->prompt, spec->n_prompt * sizeof(*prompt));
+    if (spec->n_marks) memcpy(marks, spec->marks, spec->n_marks * sizeof(*marks));
     r->spec = *spec;
     r->spec.prompt = prompt;
+    r->spec.marks = marks;
     r->heap_pos = SCH_NONE;
     r->n_open = spec->n_choices;
     for (uint32_t i = 0; i < spec->n_choices; i++) {
@@ -243,6 +248,9 @@ int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct 
         rc = cn_fail(err, CN_EMODEL, "the model does not exist");
     else if (r->n_choices == 0 || r->n_choices > s->o.max_choices)
         rc = cn_fail_param(err, CN_ERANGE, "n", "n is 1 to %u", s->o.max_choices);
+    else if ((r->flags & SCH_ONE_STEP) && (r->n_choices > 1 || r->max_new > 1))
+        rc = cn_fail_param(err, CN_ERANGE, r->n_choices > 1 ? "n" : "max_tokens",
+                           "what is read in one step has one result");
     else if (r->n_prompt == 0)
         rc = cn_fail_param(err, CN_ERANGE, "prompt", "the prompt has no tokens");
     else if (r->class >= SCH_N_CLASSES)

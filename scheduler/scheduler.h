@@ -79,14 +79,19 @@ struct sch_stepper {
 enum sch_class { SCH_INTERACTIVE, SCH_NORMAL, SCH_BACKGROUND, SCH_N_CLASSES };
 enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
        SCH_NO_CACHE_WRITE = 2,
-       SCH_PROMPT_LOGITS = 4 }; /* logits of every prompt row, for choice 0 (with NO_CACHE_READ:
+       SCH_PROMPT_LOGITS = 4,   /* logits of every prompt row, for choice 0 (with NO_CACHE_READ:
                                  * of all of them; else of those that are computed) */
+       SCH_ONE_STEP = 8 };      /* all prompt rows in one step (encoders), shared with nobody: one
+                                 * choice of one token, and no more rows than a step has */
 struct sch_request {
     uint32_t tenant, model, adapter;
     enum sch_class class;
     uint64_t salt;           /* namespace within the tenant's */
     const uint32_t *prompt;  /* item ids; copied */
     uint64_t n_prompt;       /* >= 1 */
+    const uint64_t *marks;   /* ends of messages in the prompt, ascending: where a model with state
+                              * should keep a snapshot of it; copied */
+    uint32_t n_marks;
     uint64_t max_new;        /* tokens per choice; 0 = as many as the window has room for */
     uint32_t n_choices;      /* >= 1 */
     uint32_t flags;
@@ -180,7 +185,7 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 
 /* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
- * CN_EWINDOW, CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new), CN_EMODEL,
+ * CN_EWINDOW (also a SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new), CN_EMODEL,
  * CN_EDEADLINE, CN_ENOMEM.
  * Half of the queue is divided among the known tenants by weight (at least one request each); a
  * tenant with less than its part waiting is never refused with CN_EQUEUE for what others have

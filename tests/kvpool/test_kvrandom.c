@@ -37,7 +37,10 @@ struct world {
     uint64_t tickets[2];
     uint32_t n_tickets, depth;
     uint64_t ticket;
+    uint64_t waits;
 };
+
+static struct { uint64_t waits, taken, used, rewound; } totals;
 
 static uint64_t rnd(struct world *w)
 {
@@ -126,6 +129,7 @@ static void check_rows(struct world *w, struct live *l, uint64_t from, uint64_t 
 static void op_open(struct world *w, struct live *l)
 {
     struct kv_seq_opts o = {0};
+    uint64_t marks[4];
 
     memset(l, 0, sizeof(*l));
     l->tenant = below(w, w->n_tenants);
@@ -140,6 +144,11 @@ static void op_open(struct world *w, struct live *l)
     o.tenant = l->tenant;
     o.salt = l->salt;
     o.max_tokens = MAX_LEN;
+    for (uint32_t i = 0; i < CN_ARRAY_LEN(marks); i++)
+        marks[i] = (i ? marks[i - 1] : 0) + below(w, 24);
+    o.marks = marks;
+    o.n_marks = below(w, CN_ARRAY_LEN(marks) + 1);
+    if (below(w, 12) == 0) o.flags |= KV_SEQ_NO_LEAD;
     l->flags = o.flags;
     if (kv_seq_open(w->space[l->space], &o, &l->q)) FAIL(w, "open failed");
 }
@@ -169,10 +178,15 @@ static void op_launch(struct world *w)
 
         from[s] = to[s] = 0;
         if (!l->q || below(w, 3) == 0) continue;
-        if (kv_seq_match(l->q, l->ids, l->n_ids, NULL) == KV_WAIT) continue;
+        if (below(w, 20) == 0) kv_seq_no_wait(l->q);
+        if (kv_seq_match(l->q, l->ids, l->n_ids, NULL) == KV_WAIT) {
+            w->waits++;
+            continue;
+        }
         from[s] = to[s] = (uint32_t)kv_seq_planned(l->q);
         if (from[s] >= l->n_ids) continue;
         n = 1 + below(w, CN_MIN((uint32_t)l->n_ids - from[s], 20u));
+        if (below(w, 8)) n = (uint32_t)CN_MIN(n, kv_seq_room(l->q));
         if (kv_seq_extend(l->q, n, below(w, 8) ? l->ids + from[s] : NULL)) continue;
         to[s] = from[s] + n;
         planned++;
@@ -237,6 +251,7 @@ static void op_truncate(struct world *w, struct live *l)
         if (kv_seq_length(l->q) != len) FAIL(w, "a failed truncate that did something");
         return;
     }
+    if (w->groups[l->space][0].span == KV_SPAN_STATE && n < len) totals.rewound++;
     l->n_ids = n; /* another continuation */
     if (n < MAX_LEN) l->ids[l->n_ids++] = below(w, 12) ? 1 : 2 + below(w, 2);
 }
@@ -261,6 +276,7 @@ static void world_init(struct world *w, uint64_t seed)
     po.slab_bytes = unit * (4 + below(w, 12));
     po.n_slabs = 4 + below(w, 60);
     po.hash_bits = below(w, 2) ? 3 : 0;
+    if (below(w, 4) == 0) po.max_thin_nodes = 1 + below(w, 60);
     w->slab_units = po.slab_bytes / 8;
     w->mem = cn_calloc(po.n_slabs * w->slab_units, 8);
     if (kv_pool_new(&po, &w->pool, NULL)) FAIL(w, "pool");
@@ -270,7 +286,7 @@ static void world_init(struct world *w, uint64_t seed)
 
         for (uint32_t g = 0; g < w->n_groups; g++) {
             w->groups[s][g].span = below(w, 2) ? KV_SPAN_ALL : 1 + below(w, 2);
-            w->groups[s][g].tokens = windows[below(w, 7)];
+            w->groups[s][g].tokens = windows[below(w, 7)]; /* of a state: how sparse */
             w->groups[s][g].block_bytes = unit * (1 + below(w, 3));
         }
         if (below(w, 2)) w->groups[s][below(w, w->n_groups)].span = KV_SPAN_STATE;
@@ -301,6 +317,9 @@ static void world_fini(struct world *w)
     kv_pool_stats(w->pool, &st);
     if (st.blocks[KV_FILLING] || st.blocks[KV_READY] || st.blocks[KV_COPYING] || st.n_seqs)
         FAIL(w, "blocks in use at idle");
+    totals.waits += w->waits;
+    totals.taken += st.snapshots_taken;
+    totals.used += st.snapshots_used;
     kv_pool_drop_cache(w->pool, 0, true);
     kv_pool_stats(w->pool, &st);
     if (st.n_slabs_free != st.n_slabs || st.n_nodes) FAIL(w, "blocks left in an empty pool");
@@ -363,6 +382,8 @@ int main(int argc, char **argv)
     }
     for (uint64_t i = 0; i < runs; i++)
         run(seed + i);
-    printf("%" PRIu64 " random runs passed\n", runs);
+    printf("%" PRIu64 " random runs: %" PRIu64 " waits, %" PRIu64 " snapshots, used %" PRIu64
+           " times, %" PRIu64 " states rewound\n",
+           runs, totals.waits, totals.taken, totals.used, totals.rewound);
     return 0;
 }

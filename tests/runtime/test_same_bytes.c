@@ -150,13 +150,14 @@ static void preempted(struct h_setup s)
     struct h h;
     h_start(&h, &s);
     const struct kr_exec_info *x = eng_model_info(rt_model(h.rt))->exec;
-    bool full = false; /* a model whose layers all have windows needs hardly any memory */
+    bool full = false; /* a model without layers that see everything needs hardly any memory */
     uint64_t one = 0; /* a sequence of the whole window: what the pool must hold in any case */
     for (uint32_t g = 0; g < x->n_groups; g++) {
+        const struct kr_kv_group *kg = &x->groups[g];
         uint64_t tokens = s.context;
-        full |= !x->groups[g].window_tokens;
-        if (x->groups[g].window_tokens) tokens = CN_MIN(tokens, x->groups[g].window_tokens + 528ull);
-        one += x->groups[g].block_bytes * (tokens / 16 + 1);
+        full |= kg->span == KR_SPAN_ALL;
+        if (kg->window_tokens) tokens = CN_MIN(tokens, kg->window_tokens + 528ull);
+        one += kg->block_bytes * (kg->span == KR_SPAN_STATE ? 1 : tokens / 16 + 1);
     }
     h_stop(&h);
     s.kv_bytes = one * 3 / 2;

@@ -242,6 +242,8 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
 
     if (r->ends) sim_fail(m, "rows for a request that has ended");
     r->had_rows = true;
+    if ((r->spec.flags & SCH_ONE_STEP) && (s->pos || s->n_rows != r->spec.n_prompt))
+        sim_fail(m, "a part of a prompt that needs one step");
     if (s->n_sample > s->n_logits || s->n_logits > s->n_rows) sim_fail(m, "logits of a segment");
     for (uint32_t i = 0; i < s->n_rows; i++) {
         uint64_t pos = s->pos + i;

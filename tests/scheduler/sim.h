@@ -18,6 +18,7 @@ struct sim_req {
     uint64_t id;
     struct sch_request spec;
     uint32_t prompt[SIM_MAX_LEN];
+    uint64_t marks[4];
     uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
     bool submitted, cancelled, had_rows;
     uint64_t cancel_iteration;

@@ -35,7 +35,7 @@ static struct sim_opts random_opts(uint64_t seed)
     unit = o.block_tokens * 8;
     for (uint32_t g = 0; g < o.n_groups; g++) {
         o.groups[g].span = sim_below(&d, 2) ? KV_SPAN_ALL : 1 + sim_below(&d, 2);
-        o.groups[g].tokens = pick(&d, windows, 6);
+        o.groups[g].tokens = pick(&d, windows, 6); /* of a state: how sparse */
         o.groups[g].block_bytes = unit * (1 + sim_below(&d, 2));
     }
     if (sim_below(&d, 2)) o.groups[sim_below(&d, o.n_groups)].span = KV_SPAN_STATE;
@@ -83,6 +83,17 @@ static void submit_random(struct sim *m, uint32_t n_tenants)
     if (sim_below(m, 10) == 0) r->spec.flags |= SCH_NO_CACHE_READ;
     if (sim_below(m, 10) == 0) r->spec.flags |= SCH_NO_CACHE_WRITE;
     if (sim_below(m, 10) == 0) r->spec.flags |= SCH_PROMPT_LOGITS;
+    if (sim_below(m, 3) == 0) {
+        for (uint32_t i = 0; i < CN_ARRAY_LEN(r->marks); i++)
+            r->marks[i] = (i ? r->marks[i - 1] : 0) + sim_below(m, len);
+        r->spec.marks = r->marks;
+        r->spec.n_marks = CN_ARRAY_LEN(r->marks);
+    }
+    if (sim_below(m, 10) == 0) {
+        r->spec.flags |= SCH_ONE_STEP;
+        r->spec.n_choices = 1;
+        r->spec.max_new = sim_below(m, 2);
+    }
     if (sim_below(m, 8) == 0) r->spec.deadline_ns = m->clock + sim_below(m, 400000000);
     if (sim_below(m, 8) == 0) r->spec.queue_deadline_ns = m->clock + sim_below(m, 200000000);
     if (sim_below(m, 2)) r->stop_mod = 3 + sim_below(m, 30);
@@ -165,13 +176,14 @@ static void check_scores(struct sim *m)
     }
 }
 
-struct totals { uint64_t steps, rows, preemptions, cached, recomputed, ends, over; };
+struct totals { uint64_t steps, rows, preemptions, cached, recomputed, ends, over, taken, used; };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
 {
     struct sim_opts o = random_opts(seed);
     struct sim m;
     struct sch_stats st;
+    struct kv_stats kv;
     uint32_t n_tenants, n, left, limits[4];
     bool failed;
 
@@ -215,6 +227,9 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     tot->ends += st.ended_ok + st.ended_error + st.ended_cancelled;
     for (uint32_t i = 0; i < m.n_reqs; i++) /* more often than is meant: forced */
         tot->over += m.reqs[i].usage.preemptions > 4 * m.reqs[i].spec.n_choices;
+    kv_pool_stats(m.pool, &kv);
+    tot->taken += kv.snapshots_taken;
+    tot->used += kv.snapshots_used;
     failed = m.failed;
     if (failed && loud) printf("seed %" PRIu64 ": %s\n", seed, m.what);
     sim_fini(&m);
@@ -246,8 +261,9 @@ int main(int argc, char **argv)
     }
     printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
            " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64
-           " preemptions, %" PRIu64 " requests preempted more than 4 times\n",
+           " preemptions, %" PRIu64 " requests preempted more than 4 times, %" PRIu64
+           " snapshots, used %" PRIu64 " times\n",
            runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
-           tot.over);
+           tot.over, tot.taken, tot.used);
     return 0;
 }
