@@ -337,6 +337,8 @@ void parity_quantize(struct parity *p)
     if (p->opts.op && strcmp(p->opts.op, "quantize")) return;
     for (uint32_t cols = 1; cols <= 200; cols++)
         check_quants(p, &k, &generic, 1 + cols % 6, cols, 3);
+    for (uint32_t cols = 250; cols <= 1600; cols += 13) /* long enough for blocks to go together */
+        check_quants(p, &k, &generic, 1 + cols % 6, cols, 3);
     check_quants(p, &k, &generic, 5, 576, 1e-42f);
     check_quants(p, &k, &generic, 5, 576, 1e-35f);
     check_quants(p, &k, &generic, 5, 576, 3e38f);
