@@ -256,34 +256,51 @@ static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t
     return 0;
 }
 
-/* Maximum of a row and the first place that has it; false when a value is NaN or none is finite.
- * Sixteen running maxima, so that the compiler keeps them in vectors. */
-ENG_PER_WIDTH static bool row_max(const float *z, size_t n, float *max, uint32_t *arg)
+/* Maximum of n values, NaN aside; *nan becomes true when there is one. 32 running maxima, so that
+ * the compiler keeps them in vectors, and more than one. */
+ENG_PER_WIDTH static float run_max(const float *z, size_t n, bool *nan)
 {
-    float m[16];
-    int32_t nan[16] = {0};
-    for (size_t j = 0; j < 16; j++)
+    float m[32];
+    int32_t bad[32] = {0};
+    for (size_t j = 0; j < 32; j++)
         m[j] = -INFINITY;
     size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (size_t j = 0; j < 16; j++) {
+    for (; i + 32 <= n; i += 32)
+        for (size_t j = 0; j < 32; j++) {
             m[j] = z[i + j] > m[j] ? z[i + j] : m[j];
-            nan[j] |= z[i + j] != z[i + j];
+            bad[j] |= z[i + j] != z[i + j];
         }
     for (; i < n; i++) {
         m[0] = z[i] > m[0] ? z[i] : m[0];
-        nan[0] |= z[i] != z[i];
+        bad[0] |= z[i] != z[i];
     }
-    for (size_t j = 1; j < 16; j++) {
-        m[0] = m[j] > m[0] ? m[j] : m[0];
-        nan[0] |= nan[j];
+    for (size_t half = 16; half; half /= 2)
+        for (size_t j = 0; j < half; j++) {
+            m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
+            bad[j] |= bad[j + half];
+        }
+    *nan |= bad[0] != 0;
+    return m[0];
+}
+
+/* Maximum of a row and the first place that has it; false when a value is NaN or none is finite.
+ * In runs, so that only one of them has to be searched for the place. */
+static bool row_max(const float *z, size_t n, float *max, uint32_t *arg)
+{
+    enum { RUN = 4096 };
+    float top = -INFINITY;
+    size_t at = 0;
+    bool nan = false;
+    for (size_t i = 0; i < n; i += RUN) {
+        float m = run_max(z + i, CN_MIN(n - i, (size_t)RUN), &nan);
+        if (m > top) at = i;
+        top = m > top ? m : top;
     }
-    if (nan[0] || !isfinite(m[0])) return false;
-    uint32_t at = 0;
-    while (z[at] != m[0])
+    if (nan || !isfinite(top)) return false;
+    while (z[at] != top)
         at++;
-    *max = m[0];
-    *arg = at;
+    *max = top;
+    *arg = (uint32_t)at;
     return true;
 }
 
