@@ -44,7 +44,7 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
     block->unused = 0;
 }
 
-/* ---- eight blocks at once: what is one number a block is a lane of a vector ------------------- */
+/* ---- eight blocks at once: what is one number a block is a lane of a vector ------------------ */
 
 /* The largest magnitude of each block, as bits. */
 static __m256i largest(const float *x)
@@ -143,11 +143,10 @@ static bool quantize_eight(const float *x, struct kr_q8_block *block)
 
 static void quantize_row(const float *x, uint32_t cols, struct kr_q8_block *block)
 {
-    const uint32_t blocks = (cols + KR_SUB - 1) / KR_SUB;
-    uint32_t b = 0;
-    for (; b < blocks; b++) {
-        while (b + 8 <= cols / KR_SUB && quantize_eight(x + b * KR_SUB, block + b)) b += 8;
-        if (b < blocks) quantize_block(x + b * KR_SUB, cols - b * KR_SUB, block + b);
+    for (uint32_t c = 0; c < cols;) {
+        uint32_t end = cols - c >= 8 * KR_SUB ? c + 8 * KR_SUB : cols;
+        if (end - c == 8 * KR_SUB && quantize_eight(x + c, block + c / KR_SUB)) c = end;
+        for (; c < end; c += KR_SUB) quantize_block(x + c, cols - c, block + c / KR_SUB);
     }
 }
 

@@ -17,7 +17,6 @@
     }
 struct tile_set {
     tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
-    bool panel;
 };
 
 /* All the tiles of a kind, and their table: [groups - 1][rows - 1]. */
@@ -32,7 +31,7 @@ struct tile_set {
     static const struct tile_set name = {{                                                         \
         {name##_1_1, name##_1_2, name##_1_3, name##_1_4, name##_1_5, name##_1_6},                  \
         {name##_2_1, name##_2_2, name##_2_3, name##_2_4, name##_2_5, name##_2_6},                  \
-    }, (int)(header) >= PANEL_D};
+    }};
 #else
 #define TILES(name, bits, header)                                                                  \
     TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2) TILE(name, bits, header, 1, 3)   \
@@ -40,7 +39,7 @@ struct tile_set {
     static const struct tile_set name = {{                                                         \
         {name##_1_1, name##_1_2, name##_1_3},                                                      \
         {name##_2_1, name##_2_2, name##_2_3},                                                      \
-    }, (int)(header) >= PANEL_D};
+    }};
 #endif
 
 TILES(q4_d, 4, KR_HDR_D)
@@ -156,17 +155,15 @@ static uint32_t row_tiles(uint32_t rows)
 /* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
 static void run_rows(const struct tile_set *set, uint32_t groups, struct tile t, uint32_t rows)
 {
-    uint32_t tiles = row_tiles(rows), ahead = t.ahead_bytes * (set->panel ? 1 : t.blocks);
+    uint32_t tiles = row_tiles(rows);
     const struct kr_q8_block *x = t.x;
     float *out = t.out;
     for (uint32_t i = 0, r = 0; i < tiles; i++) {
         uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
         t.x = x + r * t.x_stride;
         t.out = out + r * t.out_stride;
-        for (uint32_t at = 0; set->panel && at < t.ahead_bytes; at += 64)
-            _mm_prefetch(t.ahead + at, _MM_HINT_T0);
         set->fn[groups - 1][n - 1](&t);
-        t.ahead += ahead;
+        t.ahead += (size_t)t.ahead_bytes * t.blocks;
         r += n;
     }
 }
@@ -200,7 +197,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
             unpack(type, headers[g] + kr_header_at(l, b), quants[g] + (size_t)b * l->quant_bytes,
                    t.blocks, panel + g * PANEL_BYTES);
         run_rows(panel_tiles(l), groups, t, rows);
-        t.ahead += t.ahead_bytes * row_tiles(rows);
+        t.ahead += (size_t)t.ahead_bytes * t.blocks * row_tiles(rows);
     }
 }
 
@@ -212,17 +209,13 @@ static uint32_t panel_from(const struct kr_layout *l)
 
 /* Several tiles over the same groups: only the first meets weights that are not in the cache, and
  * would wait for memory that is idle later. So each of them fetches its part of the next groups. */
-static void set_ahead(struct tile *t, const struct kr_layout *l, size_t group_bytes, uint32_t rows)
+static void set_ahead(struct tile *t, size_t group_bytes, uint32_t rows)
 {
     const size_t bytes = TILE_MAX_GROUPS * group_bytes;
-    uint32_t parts = row_tiles(rows);
+    uint32_t parts = row_tiles(rows) * t->blocks;
     t->ahead = t->headers[0] + bytes;
-    if (parts == 1) return;
-    if (rows >= panel_from(l))
-        parts *= (t->blocks - 1) / panel_blocks(l, t->blocks) + 1;
-    else
-        parts *= t->blocks;
-    t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
+    t->ahead_end = t->ahead + bytes;
+    if (parts > t->blocks) t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)
@@ -256,7 +249,7 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             t.quants[i] = t.headers[i] + header_bytes;
             t.lanes[i] = (__mmask16)((1u << n) - 1);
         }
-        set_ahead(&t, l, group_bytes, rows);
+        set_ahead(&t, group_bytes, rows);
         if (rows >= panel_from(l))
             run_panels(w->type, l, groups, t, rows, t.bias);
         else

@@ -50,8 +50,8 @@ struct tile {
     __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
     bool resume;                             /* out holds the sums so far */
     const float *bias;                       /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead;                    /* what to fetch for later: ahead_bytes a block, a */
-    uint32_t ahead_bytes;                    /* tile of a panel; 0: quants PREFETCH_BYTES on */
+    const uint8_t *ahead, *ahead_end;        /* to be fetched for later: ahead_bytes a block; */
+    uint32_t ahead_bytes;                    /* 0: direct: the quants PREFETCH_BYTES on */
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -264,14 +264,14 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         }
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
-        if (header < PANEL_D) {
-            if (t->ahead_bytes) {
-                for (const uint8_t *end = ahead + t->ahead_bytes; ahead < end; ahead += 64)
-                    _mm_prefetch(ahead, _MM_HINT_T0);
-            } else {
-                UNROLL for (int g = 0; g < G; g++)
-                    _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
-            }
+        if (header < PANEL_D && !t->ahead_bytes) {
+            UNROLL for (int g = 0; g < G; g++)
+                _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
+        }
+        for (const uint8_t *stop = ahead + t->ahead_bytes; ahead < stop; ahead += 64) {
+            if (ahead >= t->ahead_end) break;
+            if (header >= PANEL_D) _mm_prefetch(ahead, _MM_HINT_T1); /* the panel fills the first */
+            else _mm_prefetch(ahead, _MM_HINT_T0);
         }
         if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
             UNROLL for (int r = 0; r < R; r++)
