@@ -230,14 +230,25 @@ static int on_chunk_ext(llhttp_t *p, const char *at, size_t n)
                    SRV_MAX_CHUNK_EXT);
 }
 
+/* Whether n more bytes are within the limit. */
+static int body_room(struct srv_conn *c, uint64_t n)
+{
+    if (n <= c->http->limits.max_body - c->body.len) return 0;
+    return cn_fail(&c->err, CN_EBODY, "the body is longer than %zu bytes",
+                   c->http->limits.max_body);
+}
+
+/* A chunk that says it is too long is not waited for. */
+static int on_chunk_header(llhttp_t *p)
+{
+    return body_room(conn_of(p), p->content_length);
+}
+
 static int on_body(llhttp_t *p, const char *at, size_t n)
 {
     struct srv_conn *c = conn_of(p);
-    uint64_t have = c->body.len + n;
 
-    if (have > c->http->limits.max_body)
-        return cn_fail(&c->err, CN_EBODY, "the body is longer than %zu bytes",
-                       c->http->limits.max_body);
+    if (body_room(c, n)) return c->err.code;
     if (charge_body(c, n)) return c->err.code;
     if (cn_buf_append(&c->body, at, n)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     return 0;
@@ -258,6 +269,7 @@ static const llhttp_settings_t settings = {
     .on_headers_complete = on_headers_complete,
     .on_chunk_extension_name = on_chunk_ext,
     .on_chunk_extension_value = on_chunk_ext,
+    .on_chunk_header = on_chunk_header,
     .on_body = on_body,
     .on_message_complete = on_message_complete,
 };
