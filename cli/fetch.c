@@ -1,7 +1,7 @@
 /* One file over HTTP into the models folder: goes on where it was cut off, tries again, checks the
  * sha256 of the whole, and only then gives the file its name. Main thread.
- * Invariants: bytes of two versions of a file never meet in one .part (the state beside it says which
- * version it is of, and is written before its bytes); what is wrong never gets the name. */
+ * Invariants: bytes of two versions of a file never meet in one .part (the state beside it says
+ * which version it is of, and is written before its bytes); what is wrong never gets the name. */
 #include "cli/pull.h"
 
 #include <errno.h>
@@ -203,8 +203,7 @@ static int check_claims(struct job *j, const struct cli_head *h, uint64_t total,
                        "the server's file has %" PRIu64 " bytes, expected are %" PRIu64, total,
                        f->bytes);
     if (h->linked_size >= 0 && total && total != (uint64_t)h->linked_size)
-        return cn_fail(err, CN_EIO,
-                       "the server sends %" PRIu64 " bytes of a file of %lld", total,
+        return cn_fail(err, CN_EIO, "the server sends %" PRIu64 " bytes of a file of %lld", total,
                        (long long)h->linked_size);
     if (has && f->sha256 && strcmp(linked, f->sha256))
         return cn_fail(err, CN_EFORMAT, "the hub's file has sha256 %s, expected is %s", linked,
@@ -269,7 +268,8 @@ static int on_body(void *arg, const void *p, size_t n, struct cn_error *err)
             /* what was written of this piece is not hashed: it goes */
             if (left < n && ftruncate(j->fd, (off_t)j->size)) j->restart = true;
             return cn_fail(err, CN_ELIMIT,
-                           "writing byte %" PRIu64 " of %" PRIu64 ": %s. What is there is kept: the "
+                           "writing byte %" PRIu64 " of %" PRIu64
+                           ": %s. What is there is kept: the "
                            "same command goes on once there is room",
                            j->size, j->total, strerror(reason));
         }
@@ -295,7 +295,9 @@ static int attempt(struct job *j, struct cli_head *head, struct cn_error *err)
     const struct state *s = &j->state;
     struct cli_http q = {.url = j->f->url,
                          .from = j->size,
-                         .if_range = s->etag[0] ? s->etag : s->modified[0] ? s->modified : NULL,
+                         .if_range = s->etag[0]       ? s->etag
+                                     : s->modified[0] ? s->modified
+                                                      : NULL,
                          .on_head = on_head,
                          .on_body = on_body,
                          .on_tick = on_tick,
@@ -329,7 +331,8 @@ static int download(struct job *j, struct cn_error *err)
         int rc = attempt(j, &head, err);
 
         if (!rc) return 0;
-        bool again = rc == CN_ETIMEOUT || (rc == CN_EIO && (head.status < 400 || head.status == 416));
+        bool again =
+            rc == CN_ETIMEOUT || (rc == CN_EIO && (head.status < 400 || head.status == 416));
         if (head.status >= 400 && cli_http_again(head.status)) again = true;
         if (!again) return rc;
         if (j->size > j->best) {
@@ -361,8 +364,8 @@ static int verify(struct job *j, struct cn_error *err)
     f->checked = j->want[0] != '\0';
     if ((!f->checked || !strcmp(f->got, j->want)) && (!f->bytes || f->bytes == j->size)) return 0;
     return cn_fail(err, CN_EFORMAT,
-                   "%s has sha256 %s after %" PRIu64 " bytes, expected is %s: thrown away", f->label,
-                   f->got, j->size, j->want);
+                   "%s has sha256 %s after %" PRIu64 " bytes, expected is %s: thrown away",
+                   f->label, f->got, j->size, j->want);
 }
 
 static int finish(struct job *j, struct cn_error *err)

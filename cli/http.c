@@ -96,9 +96,9 @@ struct exchange {
     struct cn_error *err;
     bool from_hub, body; /* body: its bytes are for on_body */
     bool stalled;
-    uint64_t heard_ns;   /* when the last bytes came */
+    uint64_t heard_ns; /* when the last bytes came */
     unsigned stall_s;
-    int stopped;         /* the code that a callback stopped with */
+    int stopped; /* the code that a callback stopped with */
 };
 
 static void put_text(char *out, size_t size, const char *s, size_t n)
@@ -232,7 +232,8 @@ static int add(struct curl_slist **list, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    struct curl_slist *more = n >= 0 && n < (int)sizeof text ? curl_slist_append(*list, text) : NULL;
+    struct curl_slist *more =
+        n >= 0 && n < (int)sizeof text ? curl_slist_append(*list, text) : NULL;
     explicit_bzero(text, sizeof text);
     if (!more) return CN_ENOMEM;
     *list = more;
@@ -265,8 +266,7 @@ static int set_up(struct cli_net *net, struct exchange *x, const char *url,
     if (!rc) rc = add(headers, "Accept-Encoding: identity");
     if (!rc && q->from) rc = add(headers, "Range: bytes=%llu-", (unsigned long long)q->from);
     if (!rc && q->from && q->if_range) rc = add(headers, "If-Range: %s", q->if_range);
-    if (!rc && net->token && x->from_hub)
-        rc = add(headers, "Authorization: Bearer %s", net->token);
+    if (!rc && net->token && x->from_hub) rc = add(headers, "Authorization: Bearer %s", net->token);
     if (rc) return cn_fail(x->err, rc, "out of memory, or a header that is too long");
     curl_easy_setopt(c, CURLOPT_URL, url);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, *headers);
@@ -330,11 +330,8 @@ int cli_http_get(struct cli_net *net, const struct cli_http *q, struct cli_head 
     head->linked_size = -1;
     reset_head(head);
     for (int hop = 0; !rc; hop++) {
-        struct exchange x = {.q = q,
-                             .head = head,
-                             .err = err,
-                             .heard_ns = cn_now_ns(),
-                             .stall_s = net->stall_s};
+        struct exchange x = {
+            .q = q, .head = head, .err = err, .heard_ns = cn_now_ns(), .stall_s = net->stall_s};
         struct curl_slist *headers = NULL;
 
         if (!may_ask(net, url, secure)) {
@@ -399,9 +396,10 @@ int cli_http_refused(const struct cli_net *net, const char *url, const struct cl
     if (head->status == 401 || head->status == 403)
         return cn_fail(err, head->status == 401 ? CN_EAUTH : CN_EFORBID,
                        "the server refuses (%d)%s%s%s", head->status, *why ? ": " : "", why,
-                       !hub         ? ""
-                       : net->token ? ". Has its licence been agreed to with this HF_TOKEN's account?"
-                                    : ". HF_TOKEN names who asks, where a model wants that");
+                       !hub ? ""
+                       : net->token
+                           ? ". Has its licence been agreed to with this HF_TOKEN's account?"
+                           : ". HF_TOKEN names who asks, where a model wants that");
     if (head->status == 404 || head->status == 410)
         return cn_fail(err, CN_ENOENT, "the server has no such file (%d)%s%s", head->status,
                        *why ? ": " : "", why);

@@ -35,10 +35,10 @@ static const struct cfg_model *known_file(const char *file)
 static const char *type_name(uint64_t type)
 {
     static const char *const names[] = {
-        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",     [7] = "Q8_0",
-        [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S",  [12] = "Q3_K_M",
-        [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S",  [17] = "Q5_K_M",
-        [18] = "Q6_K",   [25] = "IQ4_NL", [26] = "IQ3_S",  [27] = "IQ3_M",   [30] = "IQ4_XS",
+        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",
+        [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M",
+        [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M",
+        [18] = "Q6_K",   [25] = "IQ4_NL", [26] = "IQ3_S",  [27] = "IQ3_M",  [30] = "IQ4_XS",
         [32] = "BF16",   [36] = "TQ1_0",  [37] = "TQ2_0",  [38] = "MXFP4"};
 
     return type < CN_ARRAY_LEN(names) && names[type] ? names[type] : "?";
@@ -82,7 +82,8 @@ static bool measure(struct entry *e, const char *dir)
 
     e->parts = cli_split_parts(e->file);
     for (unsigned i = 0; i < e->parts; i++) {
-        char *file = cli_split_name(e->file, i, e->parts), *path = file ? cli_join(dir, file) : NULL;
+        char *file = cli_split_name(e->file, i, e->parts),
+             *path = file ? cli_join(dir, file) : NULL;
         bool there = path && !stat(path, &st) && S_ISREG(st.st_mode);
         free(file);
         free(path);
@@ -167,7 +168,8 @@ static uint64_t begun(const char *dir, const char *file)
     return n;
 }
 
-/* ---- as a table ----------------------------------------------------------------------------------
+/* ---- as a table
+ * ----------------------------------------------------------------------------------
  */
 
 static void print_installed(const struct entry *list, size_t n)
@@ -214,7 +216,8 @@ static void print_catalog(const char *dir, const struct entry *list, size_t n)
     }
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------------
+/* ---- as JSON
+ * -------------------------------------------------------------------------------------
  */
 
 static int print_json(const char *dir, const struct entry *list, size_t n)
@@ -226,10 +229,10 @@ static int print_json(const char *dir, const struct entry *list, size_t n)
     for (size_t i = 0; i < n; i++)
         json_array_append_new(
             all, json_pack("{s:s, s:s, s:b, s:I, s:s, s:s, s:I, s:b, s:b}", "name", list[i].name,
-                           "file", list[i].file, "installed", 1, "bytes",
-                           (json_int_t)list[i].bytes, "quantisation", list[i].quant, "family",
-                           list[i].family, "modified", (json_int_t)list[i].modified_s, "complete",
-                           list[i].missing == 0, "runnable", cli_runs_family(list[i].family)));
+                           "file", list[i].file, "installed", 1, "bytes", (json_int_t)list[i].bytes,
+                           "quantisation", list[i].quant, "family", list[i].family, "modified",
+                           (json_int_t)list[i].modified_s, "complete", list[i].missing == 0,
+                           "runnable", cli_runs_family(list[i].family)));
     for (size_t i = 0; i < n_catalog; i++)
         if (!has(list, n, &m[i]))
             json_array_append_new(
@@ -263,10 +266,11 @@ int cli_list(int argc, char **argv)
         if (opt == 'j') json = true;
         if (opt == 'i') installed = true;
         if (opt == 'h')
-            puts("usage: conifer list [--installed] [--json]\n\n"
-                 "The models of the models folder, then those of the catalog that are not in it.\n\n"
-                 "  --installed            those of the folder alone\n"
-                 "  --json                 as a JSON list");
+            puts(
+                "usage: conifer list [--installed] [--json]\n\n"
+                "The models of the models folder, then those of the catalog that are not in it.\n\n"
+                "  --installed            those of the folder alone\n"
+                "  --json                 as a JSON list");
         if (opt == 'h' || opt == '?') return opt == 'h' ? 0 : 2;
     }
     if (optind < argc) return cli_usage(argv[0], "unexpected argument %s", argv[optind]);
@@ -290,10 +294,12 @@ int cli_list(int argc, char **argv)
     return status;
 }
 
-/* ---- rm ------------------------------------------------------------------------------------------
+/* ---- rm
+ * ------------------------------------------------------------------------------------------
  */
 
-/* Removes path + suffix; adds what it held, where that is asked for. False when there was nothing. */
+/* Removes path + suffix; adds what it held, where that is asked for. False when there was nothing.
+ */
 static bool drop(const char *path, const char *suffix, uint64_t *freed, struct cn_error *err)
 {
     char *name = cli_suffixed(path, suffix);

@@ -20,7 +20,8 @@ static void on_stop(int signum)
     cli_pull_stopped = 1;
 }
 
-/* ---- names near to a name ------------------------------------------------------------------------
+/* ---- names near to a name
+ * ------------------------------------------------------------------------
  */
 
 /* Letters and digits in lower case: what counts when names are compared. */
@@ -77,7 +78,8 @@ void cli_suggest(const char *word, struct cn_buf *out)
         }
 }
 
-/* ---- one model -----------------------------------------------------------------------------------
+/* ---- one model
+ * -----------------------------------------------------------------------------------
  */
 
 struct want {
@@ -117,15 +119,16 @@ static int is_there(const struct want *w, const char *path, const char *label, s
         }
     }
     if (!w->known)
-        return cn_fail(err, CN_EBUSY, "%s is there already with another sha256, %s: conifer rm "
-                                      "removes it",
+        return cn_fail(err, CN_EBUSY,
+                       "%s is there already with another sha256, %s: conifer rm "
+                       "removes it",
                        label, sha);
     fprintf(stderr, "%s: what is there is not what the catalog knows; fetching it again\n", label);
     return 0;
 }
 
-/* A hub's file that is not there: one that differs in upper and lower case is meant. CN_ENOENT, with
- * names, when there is none. */
+/* A hub's file that is not there: one that differs in upper and lower case is meant. CN_ENOENT,
+ * with names, when there is none. */
 static int find_on_hub(struct want *w, struct cn_error *err)
 {
     struct cn_buf url, page;
@@ -137,8 +140,8 @@ static int find_on_hub(struct want *w, struct cn_error *err)
 
     cn_buf_init(&url, 0);
     cn_buf_init(&page, 0);
-    cn_buf_printf(&url, "%s/api/models/%s/tree/%s?recursive=true", w->net->endpoint,
-                  w->source.repo, w->source.revision);
+    cn_buf_printf(&url, "%s/api/models/%s/tree/%s?recursive=true", w->net->endpoint, w->source.repo,
+                  w->source.revision);
     int rc = cn_buf_cstr(&url) ? 0 : CN_ENOMEM;
     if (!rc) rc = cli_http_text(w->net, url.data, NULL, TREE_LIMIT, &page, &head, &why);
     if (!rc) root = json_loadb(page.data, page.len, 0, NULL);
@@ -202,7 +205,8 @@ static int pull_files(struct want *w, struct cn_error *err)
     int rc = 0;
 
     for (unsigned i = parts; !rc && i-- > 0;) {
-        char *file = cli_split_name(w->file, i, parts), *path = file ? cli_join(w->dir, file) : NULL;
+        char *file = cli_split_name(w->file, i, parts),
+             *path = file ? cli_join(w->dir, file) : NULL;
 
         rc = path ? is_there(w, path, file, err) : cn_fail(err, CN_ENOMEM, "out of memory");
         if (rc == 0 && w->source.kind == CLI_SRC_PYPI) {
@@ -258,7 +262,8 @@ static int pull_wanted(struct want *w, bool say, char **path, struct cn_error *e
     if (!rc) rc = cli_lock(&lock, w->dir, pypi ? w->known->name : w->file, pypi, true, err);
     if (rc) return rc;
     for (unsigned i = 0; i < parts; i++) {
-        char *file = cli_split_name(w->file, i, parts), *full = file ? cli_join(w->dir, file) : NULL;
+        char *file = cli_split_name(w->file, i, parts),
+             *full = file ? cli_join(w->dir, file) : NULL;
         if (!full || access(full, F_OK)) complete = false;
         free(file);
         free(full);
@@ -279,11 +284,11 @@ static int unknown(const char *word, struct cn_error *err)
     cn_buf_init(&near, 0);
     cli_suggest(word, &near);
     const char *names = near.len ? cn_buf_cstr(&near) : NULL;
-    int rc = cn_fail_param(err, CN_EMODEL, "model",
-                           "the catalog has no model \"%.128s\"%s%s%s; conifer list shows it. "
-                           "hf:ORG/REPOSITORY/FILE.gguf and URLs do too",
-                           word, names ? ": did you mean " : "", names ? names : "",
-                           names ? "?" : "");
+    int rc =
+        cn_fail_param(err, CN_EMODEL, "model",
+                      "the catalog has no model \"%.128s\"%s%s%s; conifer list shows it. "
+                      "hf:ORG/REPOSITORY/FILE.gguf and URLs do too",
+                      word, names ? ": did you mean " : "", names ? names : "", names ? "?" : "");
     cn_buf_fini(&near);
     return rc;
 }
@@ -312,7 +317,8 @@ static int pull_word(struct cli_net *net, const char *word, const char *sha256, 
     w.file = m ? m->file : w.source.file;
     w.sha256 = sha256 ? sha256 : m ? m->sha256 : NULL;
     if (!rc && sha256 && cli_split_parts(w.file) > 1)
-        rc = cn_fail_param(err, CN_EINVAL, "sha256", "--sha256 is of one file; this model is split");
+        rc =
+            cn_fail_param(err, CN_EINVAL, "sha256", "--sha256 is of one file; this model is split");
     if (!rc) rc = pull_wanted(&w, say, path, err);
     if (rc) cn_error_wrap(err, "%.200s", word);
     cli_source_fini(&w.source);
@@ -372,21 +378,24 @@ int cli_pull_missing(const struct cfg *cfg, struct cn_error *err)
 
 static void help(void)
 {
-    puts("usage: conifer pull [options] MODEL [MODEL ...]\n\n"
-         "Fetches models into the models folder and prints the path of each. What was cut off goes\n"
-         "on where it was, and nothing gets its name before its sha256 is right.\n\n"
-         "MODEL is a name of the catalog (conifer list), hf:ORG/REPOSITORY[@REVISION]/FILE.gguf, or\n"
-         "a URL of a GGUF file. One part of a split file stands for all of them.\n\n"
-         "  --sha256 HEX           what the one file must be\n"
-         "  --stall SECONDS        time without a byte after which it tries again (30)\n"
-         "  --retries N            attempts in a row that may bring nothing (8)\n"
-         "  -h, --help             this text\n\n"
-         "HF_ENDPOINT is the hub (https://huggingface.co), HF_TOKEN its key, sent to it alone;\n"
-         "https_proxy and no_proxy are honoured, as are CURL_CA_BUNDLE and PIP_INDEX_URL.");
+    puts(
+        "usage: conifer pull [options] MODEL [MODEL ...]\n\n"
+        "Fetches models into the models folder and prints the path of each. What was cut off goes\n"
+        "on where it was, and nothing gets its name before its sha256 is right.\n\n"
+        "MODEL is a name of the catalog (conifer list), hf:ORG/REPOSITORY[@REVISION]/FILE.gguf, "
+        "or\n"
+        "a URL of a GGUF file. One part of a split file stands for all of them.\n\n"
+        "  --sha256 HEX           what the one file must be\n"
+        "  --stall SECONDS        time without a byte after which it tries again (30)\n"
+        "  --retries N            attempts in a row that may bring nothing (8)\n"
+        "  -h, --help             this text\n\n"
+        "HF_ENDPOINT is the hub (https://huggingface.co), HF_TOKEN its key, sent to it alone;\n"
+        "https_proxy and no_proxy are honoured, as are CURL_CA_BUNDLE and PIP_INDEX_URL.");
 }
 
 /* 0, or an exit code + 1. */
-static int read_options(int argc, char **argv, unsigned *stall_s, unsigned *retries, char sha256[65])
+static int read_options(int argc, char **argv, unsigned *stall_s, unsigned *retries,
+                        char sha256[65])
 {
     static const struct option options[] = {{"sha256", required_argument, NULL, 's'},
                                             {"stall", required_argument, NULL, 't'},
@@ -415,8 +424,7 @@ static int read_options(int argc, char **argv, unsigned *stall_s, unsigned *retr
                 sha256[i] = (char)tolower((unsigned char)optarg[i]);
     }
     if (!bad && optind == argc) bad = cli_usage(argv[0], "which model? conifer list shows names");
-    if (!bad && *sha256 && argc - optind > 1)
-        bad = cli_usage(argv[0], "--sha256 is of one file");
+    if (!bad && *sha256 && argc - optind > 1) bad = cli_usage(argv[0], "--sha256 is of one file");
     return bad ? bad + 1 : 0;
 }
 

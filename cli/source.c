@@ -1,6 +1,6 @@
 /* Sources of models as text: hf:, http(s):, pypi:. Pure but for memory; any thread.
- * Invariant: `file` is a plain name that ends in .gguf, so nothing can be written outside the models
- * folder. */
+ * Invariant: `file` is a plain name that ends in .gguf, so nothing can be written outside the
+ * models folder. */
 #include "cli/pull.h"
 
 #include <curl/curl.h>
@@ -161,7 +161,8 @@ static char *split_url(const char *url, unsigned i, unsigned parts)
 static char *first_text(const struct cli_source *s, const char *text)
 {
     if (s->kind == CLI_SRC_PYPI || s->parts == 1) return strdup(text);
-    return s->kind == CLI_SRC_HUB ? cli_split_name(text, 0, s->parts) : split_url(text, 0, s->parts);
+    return s->kind == CLI_SRC_HUB ? cli_split_name(text, 0, s->parts)
+                                  : split_url(text, 0, s->parts);
 }
 
 int cli_source_parse(const char *text, struct cli_source *out, struct cn_error *err)

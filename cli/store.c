@@ -87,8 +87,8 @@ int cli_lock(struct cli_lock *l, const char *dir, const char *file, bool keep, b
         if (!bad) continue;
         int rc = reason == EWOULDBLOCK ? CN_EBUSY : cli_pull_stopped ? CN_ECANCELLED : CN_EIO;
         if (reason == EINTR && !cli_pull_stopped) continue;
-        cn_fail(err, rc, rc == CN_EBUSY ? "%s is in use by another process" : "%s: it was not locked",
-                file);
+        cn_fail(err, rc,
+                rc == CN_EBUSY ? "%s is in use by another process" : "%s: it was not locked", file);
         cli_unlock(l);
         return rc;
     }

@@ -85,10 +85,14 @@ static void splits(void **state)
     static const struct {
         const char *name;
         unsigned parts;
-    } cases[] = {{"a-00001-of-00004.gguf", 4}, {"a-00005-of-00004.gguf", 4},
-                 {"a-00000-of-00004.gguf", 4}, {"a-00001-of-00000.gguf", 0},
-                 {"a-0001-of-00004.gguf", 1},  {"a_00001-of-00004.gguf", 1},
-                 {"a.gguf", 1},                {"-00001-of-00004.gguf", 4}};
+    } cases[] = {{"a-00001-of-00004.gguf", 4},
+                 {"a-00005-of-00004.gguf", 4},
+                 {"a-00000-of-00004.gguf", 4},
+                 {"a-00001-of-00000.gguf", 0},
+                 {"a-0001-of-00004.gguf", 1},
+                 {"a_00001-of-00004.gguf", 1},
+                 {"a.gguf", 1},
+                 {"-00001-of-00004.gguf", 4}};
     /* a number outside its range makes an ordinary name */
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
         bool ordinary = i == 1 || i == 2 || i == 3 || i == 7;
@@ -166,10 +170,14 @@ static void suggestions(void **state)
 {
     static const struct {
         const char *typed, *meant; /* NULL: nothing is near */
-    } cases[] = {{"qwen3-30b", "qwen3-30b-a3b"}, {"Qwen3_30B_A3B", "qwen3-30b-a3b"},
-                 {"lfm2.5", "lfm2.5-1.2b"},      {"gptoss20b", "gpt-oss-20b"},
-                 {"smollm2-135", "smollm2-135m"}, {"zzzzzzzz", NULL},
-                 {"", NULL},                     {"-", NULL}};
+    } cases[] = {{"qwen3-30b", "qwen3-30b-a3b"},
+                 {"Qwen3_30B_A3B", "qwen3-30b-a3b"},
+                 {"lfm2.5", "lfm2.5-1.2b"},
+                 {"gptoss20b", "gpt-oss-20b"},
+                 {"smollm2-135", "smollm2-135m"},
+                 {"zzzzzzzz", NULL},
+                 {"", NULL},
+                 {"-", NULL}};
     struct cn_buf b;
 
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
@@ -221,7 +229,8 @@ static void stamps(void **state)
     assert_int_equal(cli_lock(&b, dir, "m.gguf", false, false, NULL), 0);
     cli_unlock(&b);
     char cmd[128];
-    snprintf(cmd, sizeof cmd, "test \"$(ls -A %s)\" = \"$(printf 'm.gguf\\nm.gguf.verified')\"", dir);
+    snprintf(cmd, sizeof cmd, "test \"$(ls -A %s)\" = \"$(printf 'm.gguf\\nm.gguf.verified')\"",
+             dir);
     assert_int_equal(system(cmd), 0);
     snprintf(cmd, sizeof cmd, "rm -rf %s", dir);
     assert_int_equal(system(cmd), 0);
@@ -232,9 +241,14 @@ static void sizes_in_words(void **state)
     static const struct {
         uint64_t n;
         const char *text;
-    } cases[] = {{0, "0 B"},           {999, "999 B"},       {1000, "1.0 kB"},
-                 {99940, "99.9 kB"},   {99960, "100 kB"},    {999600, "1.0 MB"},
-                 {18556685824, "18.6 GB"}, {UINT64_MAX, "18446744 TB"}};
+    } cases[] = {{0, "0 B"},
+                 {999, "999 B"},
+                 {1000, "1.0 kB"},
+                 {99940, "99.9 kB"},
+                 {99960, "100 kB"},
+                 {999600, "1.0 MB"},
+                 {18556685824, "18.6 GB"},
+                 {UINT64_MAX, "18446744 TB"}};
     char out[32];
 
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++)
