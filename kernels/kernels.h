@@ -244,6 +244,8 @@ struct kr_prepare_opts {
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
     bool measure;              /* everything but the weights: for exact sizes; cannot be launched */
+    bool background;           /* while the device may be in a step: the calling thread alone packs */
+    const atomic_bool *stop;   /* becomes true: gives up with CN_ECANCELLED, soon; NULL = never */
 };
 
 struct kr_kv_group {

@@ -1,7 +1,7 @@
 /* prepare: makes a plan ready for this machine: schedule, KV layout, packed weights, scratch.
  *
- * Engine thread (the pool packs). Everything is chosen from the plan and the options; all memory a
- * step uses is taken here. */
+ * Engine thread (the pool packs), or with `background` any thread. Everything is chosen from the plan
+ * and the options; all memory a step uses is taken here. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>

@@ -2,7 +2,8 @@
  *
  * Runs at prepare. The copy lies in one mapping; each thread packs the same share of a matrix's row
  * groups that it multiplies later, so that on machines with several memory nodes the pages are its
- * own. Norm weights and biases are copied too: a file need not align them. */
+ * own. (In the background one thread packs them all, and leaves the pool alone.) Norm weights and
+ * biases are copied too: a file need not align them. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -180,11 +181,24 @@ static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     }
 }
 
-static void pack_all(struct kr_cpu_exec *x, const struct source *sources)
+static bool stopped(const struct kr_cpu_exec *x)
+{
+    return x->opts.stop && atomic_load_explicit(x->opts.stop, memory_order_relaxed);
+}
+
+/* Units 0..n-1 on this thread: the pool may be in a step of another model. */
+static void pack_alone(const struct kr_cpu_exec *x, struct pack_job *pack, uint32_t n)
+{
+    for (uint32_t i = 0; i < n && !stopped(x); i++)
+        pack_pairs(pack, 0, 0, i, i + 1);
+}
+
+static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
 {
     uint64_t done = 0, total = x->base.info.packed_bytes;
     uint8_t *at = x->weight_mem;
     for (uint32_t i = 0; i < x->n_packed; i++) {
+        if (stopped(x)) return CN_ECANCELLED;
         struct kr_packed *w = &x->packed[i];
         w->data = at;
         at += packed_size(w, &sources[i]);
@@ -192,10 +206,12 @@ static void pack_all(struct kr_cpu_exec *x, const struct source *sources)
         uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
         struct kr_job job = { .fn = pack_pairs, .n = units,
                               .chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1 };
-        kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
+        if (x->opts.background) pack_alone(x, &pack, units);
+        else kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
         done += packed_size(w, &sources[i]);
         if (x->opts.progress) x->opts.progress(x->opts.progress_arg, done, total);
     }
+    return stopped(x) ? CN_ECANCELLED : 0;
 }
 
 int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
@@ -225,9 +241,10 @@ int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
 #endif
         }
     }
-    if (!rc && x->weight_mem) pack_all(x, from);
+    if (!rc && x->weight_mem) rc = pack_all(x, from);
     free(from);
     if (!rc) return 0;
+    if (rc == CN_ECANCELLED) return cn_fail(err, rc, "loading was given up");
     return cn_fail(err, rc, "out of memory: the repacked weights need %llu bytes",
                    (unsigned long long)x->base.info.packed_bytes);
 }
