@@ -30,16 +30,27 @@ static const struct cfg_key tenant_keys[] = {
 #undef CFG_TENANT_KEYS
 };
 
+static const struct cfg_key model_keys[] = {
+#define CFG_MODEL_KEYS
+#define KEY(group, name, type, def, bounds, help)                                                  \
+    {#group, #name, CFG_T_##type, def, bounds, help, offsetof(struct cfg_served, name)},
+#include "config/keys.def"
+#undef KEY
+#undef CFG_MODEL_KEYS
+};
+
 const struct cfg_key *cfg_keys(size_t *count)
 {
     *count = CN_ARRAY_LEN(keys);
     return keys;
 }
 
-const struct cfg_key *cfg_tenant_keys(size_t *count)
+const struct cfg_key *cfg_item_keys(const char *list, size_t *count)
 {
-    *count = CN_ARRAY_LEN(tenant_keys);
-    return tenant_keys;
+    bool tenants = !strcmp(list, "tenants"), models = !strcmp(list, "models");
+
+    *count = tenants ? CN_ARRAY_LEN(tenant_keys) : models ? CN_ARRAY_LEN(model_keys) : 0;
+    return tenants ? tenant_keys : models ? model_keys : NULL;
 }
 
 static const struct cfg_key *find_in(const struct cfg_key *k, size_t count, const char *group,
@@ -53,8 +64,10 @@ static const struct cfg_key *find_in(const struct cfg_key *k, size_t count, cons
 
 const struct cfg_key *cfg_key_find(const char *group, const char *name, size_t n)
 {
-    if (!strcmp(group, "tenants"))
-        return find_in(tenant_keys, CN_ARRAY_LEN(tenant_keys), group, name, n);
+    size_t count;
+    const struct cfg_key *item = cfg_item_keys(group, &count);
+
+    if (item) return find_in(item, count, group, name, n);
     return find_in(keys, CN_ARRAY_LEN(keys), group, name, n);
 }
 
@@ -101,6 +114,9 @@ void cfg_fini(struct cfg *c)
     for (size_t i = 0; i < c->n_tenants; i++)
         cfg_tenant_fini(&c->tenants[i]);
     free(c->tenants);
+    for (size_t i = 0; i < c->n_models; i++)
+        cfg_served_fini(&c->models[i]);
+    free(c->models);
     cfg_list_fini(&c->sources);
     memset(c, 0, sizeof *c);
 }
@@ -118,16 +134,29 @@ void cfg_tenant_fini(struct cfg_tenant *t)
     memset(t, 0, sizeof *t);
 }
 
+int cfg_served_init(struct cfg_served *m, struct cn_error *err)
+{
+    memset(m, 0, sizeof *m);
+    return put_defaults(model_keys, CN_ARRAY_LEN(model_keys), m, err);
+}
+
+void cfg_served_fini(struct cfg_served *m)
+{
+    free_values(model_keys, CN_ARRAY_LEN(model_keys), m);
+    memset(m, 0, sizeof *m);
+}
+
 /* The key of the groups that "group.name" stands for, or NULL. */
 static const struct cfg_key *find_full(const char *key)
 {
     const char *dot = strchr(key, '.');
     char group[32];
+    size_t count;
 
     if (!dot || (size_t)(dot - key) >= sizeof group) return NULL;
     memcpy(group, key, (size_t)(dot - key));
     group[dot - key] = '\0';
-    return strcmp(group, "tenants") ? cfg_key_find(group, dot + 1, strlen(dot + 1)) : NULL;
+    return cfg_item_keys(group, &count) ? NULL : cfg_key_find(group, dot + 1, strlen(dot + 1));
 }
 
 int cfg_set_from(struct cfg *c, const char *key, const char *value, const char *option,
@@ -243,8 +272,38 @@ static int check_tenants(const struct cfg *c, struct cn_error *err)
     return CN_OK;
 }
 
+/* Beside a list of models the group of the one model says nothing: what is set there would be lost. */
+static int check_models(const struct cfg *c, struct cn_error *err)
+{
+    const struct {
+        bool set;
+        enum cfg_key_number key;
+        const char *name;
+    } lost[] = {{c->model.path, CFG_KEY_model_path, "model.path"},
+                {c->model.name, CFG_KEY_model_name, "model.name"},
+                {c->model.chat_template, CFG_KEY_model_chat_template, "model.chat_template"},
+                {c->model.context, CFG_KEY_model_context, "model.context"},
+                {c->model.kv_type != CFG_KV_F16, CFG_KEY_model_kv_type, "model.kv_type"}};
+
+    for (size_t i = 0; i < c->n_models; i++)
+        for (size_t j = 0; j < i; j++)
+            if (!strcmp(c->models[i].name, c->models[j].name))
+                return broken(&c->models[i].places[CFG_MODEL_KEY_name], err,
+                              cn_fail_param(err, CN_EINVAL, "models.name",
+                                            "two models are named \"%.80s\"", c->models[i].name));
+    for (size_t i = 0; c->n_models && i < CN_ARRAY_LEN(lost); i++)
+        if (lost[i].set)
+            return broken(&c->places[lost[i].key], err,
+                          cn_fail_param(err, CN_EINVAL, lost[i].name,
+                                        "%s is for one model, and models lists several: set it "
+                                        "there", lost[i].name));
+    return CN_OK;
+}
+
 int cfg_check(const struct cfg *c, struct cn_error *err)
 {
+    int rc;
+
     if (!c->server.host)
         return broken(&c->places[CFG_KEY_server_host], err,
                       cn_fail_param(err, CN_EMISSING, "server.host",
@@ -260,6 +319,7 @@ int cfg_check(const struct cfg *c, struct cn_error *err)
                       cn_fail_param(err, CN_EINVAL, "model.name",
                                     "model.name \"%.80s\" may hold only letters, digits, '.', '_' "
                                     "and '-'", c->model.name));
+    if ((rc = check_models(c, err))) return rc;
     return check_tenants(c, err);
 }
 

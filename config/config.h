@@ -21,6 +21,7 @@ enum cfg_isa { CFG_ISA_AUTO, CFG_ISA_GENERIC, CFG_ISA_AVX2, CFG_ISA_AVX512 };
 enum cfg_log_level { CFG_LOG_ERROR, CFG_LOG_WARN, CFG_LOG_INFO, CFG_LOG_DEBUG };
 enum cfg_log_format { CFG_LOG_AUTO, CFG_LOG_TEXT, CFG_LOG_JSON, CFG_LOG_JOURNAL };
 enum cfg_metrics { CFG_METRICS_OWN, CFG_METRICS_ALL };
+enum cfg_unknown { CFG_UNKNOWN_REFUSE, CFG_UNKNOWN_DEFAULT };
 enum cfg_priority { CFG_INTERACTIVE, CFG_NORMAL, CFG_BACKGROUND };
 
 /* The C type of a key of each type of keys.def. */
@@ -31,12 +32,14 @@ enum cfg_priority { CFG_INTERACTIVE, CFG_NORMAL, CFG_BACKGROUND };
 #define CFG_CTYPE_ENUM int             /* one of the enums above */
 #define CFG_CTYPE_PICK int64_t
 #define CFG_CTYPE_LIST struct cfg_list
+#define CFG_CTYPE_BOOL bool
 
 struct cfg_key_hash {
     uint8_t sha256[32];
 };
 
-/* The keys, numbered: CFG_KEY_server_host ..., and those of a tenant, CFG_TENANT_KEY_name ... */
+/* The keys, numbered: CFG_KEY_server_host ..., those of a tenant, CFG_TENANT_KEY_name ..., and those
+ * of a model, CFG_MODEL_KEY_name ... */
 enum cfg_key_number {
 #define GROUP(group, help)
 #define KEY(group, name, type, def, bounds, help) CFG_KEY_##group##_##name,
@@ -56,6 +59,15 @@ enum cfg_tenant_key_number {
     CFG_N_TENANT_KEYS
 };
 
+enum cfg_model_key_number {
+#define CFG_MODEL_KEYS
+#define KEY(group, name, type, def, bounds, help) CFG_MODEL_KEY_##name,
+#include "config/keys.def"
+#undef KEY
+#undef CFG_MODEL_KEYS
+    CFG_N_MODEL_KEYS
+};
+
 /* Where a key was set. */
 struct cfg_place {
     const char *source;    /* the file or the option, owned by the cfg or static; NULL: a default */
@@ -72,6 +84,16 @@ struct cfg_tenant {
     struct cfg_place places[CFG_N_TENANT_KEYS];
 };
 
+/* One item of `models`. */
+struct cfg_served {
+#define CFG_MODEL_KEYS
+#define KEY(group, name, type, def, bounds, help) CFG_CTYPE_##type name;
+#include "config/keys.def"
+#undef KEY
+#undef CFG_MODEL_KEYS
+    struct cfg_place places[CFG_N_MODEL_KEYS];
+};
+
 /* c.server.port, c.model.path ...: one member per line of keys.def. */
 struct cfg {
 #define GROUP(group, help)                        struct {
@@ -83,6 +105,8 @@ struct cfg {
 #undef END
     struct cfg_tenant *tenants; /* empty: one tenant, no key, loopback only */
     size_t n_tenants;
+    struct cfg_served *models; /* empty: one model, of the group `model` */
+    size_t n_models;
     struct cfg_place places[CFG_N_KEYS];
     struct cfg_list sources; /* names that places point to */
 };
@@ -112,7 +136,7 @@ int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err);
 const char *cfg_args_help(void);
 
 /* Rules between keys: a listener that others can reach needs keys, tenants and their keys are
- * unique, shares of the pool add up to at most 1. The message begins with the place of the key that
+ * unique, shares of the pool add up to at most 1, models have names of their own. The message begins with the place of the key that
  * breaks the rule. */
 int cfg_check(const struct cfg *c, struct cn_error *err);
 /* Puts where a key was set before err's message ("file:line:column", "--host"); nothing when it has
@@ -150,6 +174,8 @@ int cfg_find_model(const char *dir, const char *name, char **path, struct cn_err
 /* The file that c asks for: model.path, else model.name, else the catalog's default. *path and *name
  * (what clients call it) are returned owned. */
 int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_error *err);
+/* The file of an item of `models`; returned owned. */
+int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *err);
 
 /* ---- the machine (config/machine.c) --------------------------------------------------------- */
 

@@ -13,18 +13,21 @@ enum cfg_type {
     CFG_T_ENUM,
     CFG_T_PICK,
     CFG_T_LIST,
+    CFG_T_BOOL,
 };
+
+#define CFG_MAX_MODELS 256 /* what the scheduler can hold */
 
 struct cfg_key {
     const char *group, *name;
     enum cfg_type type;
     const char *def, *bounds, *help;
-    size_t offset; /* in struct cfg, or in struct cfg_tenant for a key of tenants */
+    size_t offset; /* in struct cfg; struct cfg_tenant, struct cfg_served for keys of theirs */
 };
 
-/* The keys of the groups; those of one tenant. */
+/* The keys of the groups; those of one item of a list, "tenants" or "models" (NULL: no list). */
 const struct cfg_key *cfg_keys(size_t *count);
-const struct cfg_key *cfg_tenant_keys(size_t *count);
+const struct cfg_key *cfg_item_keys(const char *list, size_t *count);
 /* The key of a group, NULL when there is none. name need not be NUL-terminated. */
 const struct cfg_key *cfg_key_find(const char *group, const char *name, size_t n);
 bool cfg_group_known(const char *group);
@@ -41,6 +44,8 @@ void cfg_list_fini(struct cfg_list *l);
 
 int cfg_tenant_init(struct cfg_tenant *t, struct cn_error *err);
 void cfg_tenant_fini(struct cfg_tenant *t);
+int cfg_served_init(struct cfg_served *m, struct cn_error *err);
+void cfg_served_fini(struct cfg_served *m);
 /* Decodes "sha256:<64 hex>"; false when it is not that. */
 bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out);
 

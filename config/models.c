@@ -126,6 +126,21 @@ static char *name_of(const char *path)
     return strndup(base, n);
 }
 
+int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *err)
+{
+    char *dir;
+    int rc;
+
+    if (m->path) {
+        *path = strdup(m->path);
+        return *path ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
+    }
+    dir = cfg_models_dir();
+    rc = dir ? cfg_find_model(dir, m->name, path, err) : cn_fail(err, CN_ENOMEM, "out of memory");
+    free(dir);
+    return rc;
+}
+
 int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_error *err)
 {
     const char *wanted = c->model.name ? c->model.name : catalog[0].name;

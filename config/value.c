@@ -189,6 +189,11 @@ static int put_any(const struct cfg_key *k, void *member, const char *text, bool
         return put_num(k, member, text, err);
     case CFG_T_LIST:
         return put_list(member, text, err);
+    case CFG_T_BOOL:
+        if (quoted || (strcmp(text, "true") && strcmp(text, "false")))
+            return cn_fail(err, CN_ETYPE, "must be true or false, not \"%.*s\"", SHOWN, text);
+        *(bool *)member = *text == 't';
+        return CN_OK;
     case CFG_T_ENUM:
     case CFG_T_PICK:
         break;

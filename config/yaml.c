@@ -79,6 +79,9 @@ static bool is_null(const yaml_event_t *ev)
     return !*s || !strcmp(s, "~") || !strcmp(s, "null");
 }
 
+/* The groups that are lists. */
+static const char *const lists[] = {"tenants", "models"};
+
 /* ---- which key was meant -------------------------------------------------------------------- */
 
 /* Edit distance of two short words; longer ones are no likely slip. */
@@ -108,10 +111,10 @@ static int unknown_key(struct reader *r, const char *group, const char *name)
 {
     size_t count, best = 3;
     const char *near = NULL;
-    bool tenants = group && !strcmp(group, "tenants");
-    const struct cfg_key *k = tenants ? cfg_tenant_keys(&count) : cfg_keys(&count);
+    const struct cfg_key *k = group ? cfg_item_keys(group, &count) : NULL;
     char full[128], why[160];
 
+    if (!k) k = cfg_keys(&count);
     for (size_t i = 0; i < count; i++) {
         const char *word = group ? k[i].name : k[i].group;
         size_t d;
@@ -123,7 +126,10 @@ static int unknown_key(struct reader *r, const char *group, const char *name)
             near = word;
         }
     }
-    if (!group && distance(name, "tenants") < best) near = "tenants";
+    for (size_t i = 0; !group && i < CN_ARRAY_LEN(lists); i++) {
+        size_t d = distance(name, lists[i]);
+        if (d < best) best = d, near = lists[i];
+    }
     snprintf(full, sizeof full, "%s%s%s", group ? group : "", group ? "." : "", name);
     snprintf(why, sizeof why, "unknown key%s%s%s", near ? "; did you mean \"" : "",
              near ? near : "", near ? "\"?" : "");
@@ -197,10 +203,10 @@ static int read_group(struct reader *r, const char *group, void *base, struct cf
 {
     bool seen[64] = {false};
     size_t count;
-    const struct cfg_key *all =
-        strcmp(group, "tenants") ? cfg_keys(&count) : cfg_tenant_keys(&count);
+    const struct cfg_key *all = cfg_item_keys(group, &count);
     int rc;
 
+    if (!all) all = cfg_keys(&count);
     cn_assert(count <= CN_ARRAY_LEN(seen));
     while ((rc = next(r)) == CN_OK && r->ev.type != YAML_MAPPING_END_EVENT) {
         const struct cfg_key *k;
@@ -256,15 +262,26 @@ static int read_tenant(struct reader *r, struct cfg_tenant *t)
     return decode_keys(r, at, t);
 }
 
+/* Goes to the items of the list `name`: *none when nothing is written there. */
+static int open_list(struct reader *r, const char *name, bool *none)
+{
+    char why[48];
+    int rc = next(r);
+
+    *none = !rc && is_null(&r->ev);
+    if (rc || *none || r->ev.type == YAML_SEQUENCE_START_EVENT) return rc;
+    snprintf(why, sizeof why, "must be a list of %s", name);
+    return fail_here(r, name, CN_ETYPE, why);
+}
+
 /* The sequence under `tenants`, which replaces what c holds. */
 static int read_tenants(struct reader *r, struct cfg *c)
 {
     size_t cap = 0;
-    int rc = next(r);
+    bool none;
+    int rc = open_list(r, "tenants", &none);
 
-    if (rc || is_null(&r->ev)) return rc;
-    if (r->ev.type != YAML_SEQUENCE_START_EVENT)
-        return fail_here(r, "tenants", CN_ETYPE, "must be a list of tenants");
+    if (rc || none) return rc;
     for (size_t i = 0; i < c->n_tenants; i++)
         cfg_tenant_fini(&c->tenants[i]);
     free(c->tenants);
@@ -280,10 +297,53 @@ static int read_tenants(struct reader *r, struct cfg *c)
     return rc;
 }
 
+/* ---- models --------------------------------------------------------------------------------- */
+
+static int read_model(struct reader *r, struct cfg_served *m)
+{
+    yaml_mark_t at = r->ev.start_mark;
+    int rc;
+
+    if (r->ev.type != YAML_MAPPING_START_EVENT)
+        return fail_here(r, "models", CN_ETYPE, "each model must be a group of keys");
+    rc = read_group(r, "models", m, m->places);
+    if (rc) return rc;
+    if (!m->name) return fail_at(r, at, "models.name", CN_EMISSING, "a model needs a name");
+    if (!cfg_model_name_ok(m->name))
+        return fail_at(r, at, "models.name", CN_EINVAL,
+                       "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
+    return CN_OK;
+}
+
+/* The sequence under `models`, which replaces what c holds. */
+static int read_models(struct reader *r, struct cfg *c)
+{
+    size_t cap = 0;
+    bool none;
+    int rc = open_list(r, "models", &none);
+
+    if (rc || none) return rc;
+    for (size_t i = 0; i < c->n_models; i++)
+        cfg_served_fini(&c->models[i]);
+    free(c->models);
+    c->models = NULL;
+    c->n_models = 0;
+    while ((rc = next(r)) == CN_OK && r->ev.type != YAML_SEQUENCE_END_EVENT) {
+        if (c->n_models == CFG_MAX_MODELS)
+            return fail_here(r, "models", CN_ELIMIT, "more models than can be served");
+        if (cn_grow(&c->models, &cap, c->n_models + 1, sizeof *c->models))
+            return cn_fail(r->err, CN_ENOMEM, "out of memory");
+        rc = cfg_served_init(&c->models[c->n_models++], r->err);
+        if (rc == CN_OK) rc = read_model(r, &c->models[c->n_models - 1]);
+        if (rc) break;
+    }
+    return rc;
+}
+
 /* ---- the file ------------------------------------------------------------------------------- */
 
 /* Remembers that a top-level name was seen; false when it had been. A name is its first key's
- * place in the table, tenants the place after the last. */
+ * place in the table, lists have the places after the last. */
 static bool first_time(bool *seen, const char *name)
 {
     size_t count, at = 0;
@@ -291,13 +351,14 @@ static bool first_time(bool *seen, const char *name)
 
     while (at < count && strcmp(k[at].group, name))
         at++;
+    if (at == count && !strcmp(name, "models")) at++;
     if (seen[at]) return false;
     return seen[at] = true;
 }
 
 static int read_top(struct reader *r, struct cfg *c)
 {
-    bool seen[65] = {false};
+    bool seen[64 + CN_ARRAY_LEN(lists)] = {false};
     int rc;
 
     while ((rc = next(r)) == CN_OK && r->ev.type != YAML_MAPPING_END_EVENT) {
@@ -306,13 +367,14 @@ static int read_top(struct reader *r, struct cfg *c)
         if (r->ev.type != YAML_SCALAR_EVENT)
             return fail_here(r, NULL, CN_ETYPE, "a key must be a single word");
         snprintf(group, sizeof group, "%s", (const char *)r->ev.data.scalar.value);
-        if (strlen(group) != r->ev.data.scalar.length ||
-            (strcmp(group, "tenants") && !cfg_group_known(group)))
+        size_t count;
+        bool list = cfg_item_keys(group, &count);
+        if (strlen(group) != r->ev.data.scalar.length || (!list && !cfg_group_known(group)))
             return unknown_key(r, NULL, (const char *)r->ev.data.scalar.value);
         if (!first_time(seen, group))
             return fail_here(r, group, CN_EINVAL, "this key was given already");
-        if (!strcmp(group, "tenants")) {
-            rc = read_tenants(r, c);
+        if (list) {
+            rc = strcmp(group, "models") ? read_tenants(r, c) : read_models(r, c);
         } else {
             rc = next(r);
             if (rc == CN_OK && !is_null(&r->ev)) {

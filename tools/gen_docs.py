@@ -13,7 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TYPES = {"STR": "text", "INT": "whole number", "SIZE": "bytes", "NUM": "number",
-         "ENUM": "one of", "PICK": "one of", "LIST": "list of texts"}
+         "ENUM": "one of", "PICK": "one of", "LIST": "list of texts", "BOOL": "true or false"}
 
 CONFIG_HEAD = """# Configuration
 
@@ -42,6 +42,32 @@ tenants:
     weight: 2
     max_concurrency: 8
 ```
+
+"""
+
+MODELS_HEAD = """
+## models
+
+A list; each item is one model that the daemon serves, and the first is the default. Without it there
+is one model, that of the group `model`. A model is loaded when a request first names it (or at start,
+with `preload`). All of them share one memory budget, `engine.memory_bytes`: when there is no room, the
+model that was idle for longest is unloaded, never a pinned one and never one that is answering. KV
+blocks of all of them come from one pool, `kv.memory_bytes`, made at start. `GET /v1/models` tells each
+one's `state` and loads none.
+
+```yaml
+models:
+  - name: small
+    path: /srv/models/small.gguf
+    preload: true
+    pin: true
+  - name: qwen3-30b-a3b
+    kv_type: q8_0
+```
+
+A request for a model that must first be loaded waits for it; a stream is kept alive with comments
+from `server.heartbeat_s` on. A model whose file is missing or damaged fails its own requests only (503,
+with the reason), and is tried again after a time that grows from 5 seconds to 5 minutes.
 
 """
 
@@ -117,7 +143,8 @@ def key_row(args):
 
 def config_page(text):
     table = "| key | type | default | what it does |\n|---|---|---|---|\n"
-    head, tail = text.split("#else\n")
+    head, tail = text.split("#elif defined(CFG_TENANT_KEYS)\n")
+    tenants, models = tail.split("#else\n")
     out = CONFIG_HEAD
     for macro, args in calls(head, {"GROUP", "KEY", "END"}):
         if macro == "GROUP":
@@ -127,7 +154,10 @@ def config_page(text):
         else:
             out += "\n"
     out += TENANTS_HEAD + table
-    for _, args in calls(tail, {"KEY"}):
+    for _, args in calls(tenants, {"KEY"}):
+        out += key_row(args)
+    out += MODELS_HEAD + table
+    for _, args in calls(models, {"KEY"}):
         out += key_row(args)
     return out
 
