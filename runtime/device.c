@@ -13,12 +13,17 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
     return kr_cpu_new(&cpu, out, err);
 }
 
+enum kr_type rt_kv_type(int cfg_kv_type)
+{
+    static const enum kr_type types[] = {
+        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
+    return types[cfg_kv_type];
+}
+
 struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg)
 {
-    static const enum kr_type kv_types[] = {
-        [CFG_KV_F16] = KR_F16, [CFG_KV_Q8_0] = KR_Q8_0, [CFG_KV_Q4_0] = KR_Q4_0};
     uint32_t max_rows = (uint32_t)cfg->engine.max_batch_rows;
-    return (struct kr_prepare_opts){.kv_type = kv_types[cfg->model.kv_type],
+    return (struct kr_prepare_opts){.kv_type = rt_kv_type(cfg->model.kv_type),
                                     .block_tokens = (uint32_t)cfg->kv.block_tokens,
                                     .max_rows = max_rows,
                                     .max_logit_rows = CN_MIN(max_rows, 64u),

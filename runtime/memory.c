@@ -1,6 +1,8 @@
 /* How much KV memory, and how it is cut into slabs. Pure arithmetic. */
 #include "runtime/rt.h"
 
+#include <stdlib.h>
+
 #define SLAB_AIM_BYTES (2u << 20)
 #define MIN_SLABS 8u
 
@@ -14,22 +16,22 @@ static uint64_t snapshot_bytes(const struct kr_exec_info *info)
 }
 
 /* A slab holds whole blocks of one group at a time: the size, near the aim, that wastes least. */
-static uint64_t slab_size(const struct kr_exec_info *info, uint64_t total)
+static uint64_t slab_size(const struct kr_kv_group *groups, uint32_t n, uint64_t total)
 {
     uint64_t large = 64, small = UINT64_MAX;
-    for (uint32_t g = 0; g < info->n_groups; g++) {
-        large = CN_MAX(large, info->groups[g].block_bytes);
-        small = CN_MIN(small, info->groups[g].block_bytes);
+    for (uint32_t g = 0; g < n; g++) {
+        large = CN_MAX(large, groups[g].block_bytes);
+        small = CN_MIN(small, groups[g].block_bytes);
     }
     uint64_t aim = CN_MIN((uint64_t)SLAB_AIM_BYTES, total / MIN_SLABS);
     uint64_t first = CN_MAX(aim / large, (uint64_t)1), best = first * large;
-    double best_waste = 2;
+    double best_waste = 2 * n;
     for (uint64_t k = first; k <= first * 4; k++) {
         uint64_t size = k * large;
         if (size / small > 1u << KR_BLOCK_INDEX_BITS || (k > 1 && size > total / MIN_SLABS)) break;
         double waste = 0;
-        for (uint32_t g = 0; g < info->n_groups; g++)
-            waste += (double)(size % info->groups[g].block_bytes) / (double)size;
+        for (uint32_t g = 0; g < n; g++)
+            waste += (double)(size % groups[g].block_bytes) / (double)size;
         if (waste >= best_waste) continue;
         best_waste = waste;
         best = size;
@@ -37,18 +39,64 @@ static uint64_t slab_size(const struct kr_exec_info *info, uint64_t total)
     return CN_MIN(best, small << KR_BLOCK_INDEX_BITS);
 }
 
-int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
-                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
-                   struct rt_memory_plan *out, struct cn_error *err)
+/* What the models ask for together. */
+struct sum {
+    uint64_t one;      /* a sequence of the whole window, of the one that takes most */
+    uint64_t all;      /* as many of them as may run */
+    uint64_t least;    /* four blocks, of the one that takes least */
+    uint32_t groups;   /* of the one that has fewest */
+    uint32_t n_groups; /* of all */
+    const struct rt_memory_ask *small; /* whose `least` it is */
+};
+
+static struct sum sum_up(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
+                         uint32_t max_running)
 {
-    uint64_t one = eng_sequence_bytes(info, block_tokens, context);
-    uint64_t least = eng_sequence_bytes(info, block_tokens, CN_MIN(context, (uint64_t)block_tokens * 4));
-    uint64_t all, total = want_bytes;
-    if (!cn_add_u64(one, snapshot_bytes(info), &all) || !cn_mul_u64(all, max_running, &all))
-        all = UINT64_MAX;
+    struct sum s = {.least = UINT64_MAX, .groups = UINT32_MAX, .small = asks};
+    for (size_t i = 0; i < n; i++) {
+        const struct rt_memory_ask *a = &asks[i];
+        uint64_t few = CN_MIN(a->context, (uint64_t)block_tokens * 4);
+        uint64_t one = eng_sequence_bytes(a->info, block_tokens, a->context), all;
+        uint64_t least = eng_sequence_bytes(a->info, block_tokens, few);
+        if (!cn_add_u64(one, snapshot_bytes(a->info), &all) || !cn_mul_u64(all, max_running, &all))
+            all = UINT64_MAX;
+        s.one = CN_MAX(s.one, one);
+        s.all = CN_MAX(s.all, all);
+        if (least < s.least) {
+            s.least = least;
+            s.small = a;
+        }
+        s.groups = CN_MIN(s.groups, a->info->n_groups);
+        s.n_groups += a->info->n_groups;
+    }
+    return s;
+}
+
+/* The size of a slab for the groups of all. */
+static int cut(const struct rt_memory_ask *asks, size_t n, uint32_t n_groups, uint64_t total,
+               uint64_t *slab_bytes, struct cn_error *err)
+{
+    struct kr_kv_group *groups = cn_calloc(n_groups, sizeof *groups);
+    uint32_t at = 0;
+    if (!groups) return cn_fail(err, CN_ENOMEM, "out of memory for the pool");
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t g = 0; g < asks[i].info->n_groups; g++)
+            groups[at++] = asks[i].info->groups[g];
+    *slab_bytes = slab_size(groups, n_groups, total);
+    free(groups);
+    return 0;
+}
+
+int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
+                       uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                       struct rt_memory_plan *out, struct cn_error *err)
+{
+    struct sum s = sum_up(asks, n, block_tokens, max_running);
+    const struct kr_exec_info *info = s.small->info;
+    uint64_t total = want_bytes;
     /* Half of what is free stays for the page cache, requests and other programs; memory is only
      * committed when a block is first written. */
-    if (!total) total = CN_MIN(all, free_bytes ? free_bytes / 2 : one);
+    if (!total) total = CN_MIN(s.all, free_bytes ? free_bytes / 2 : s.one);
     if (want_bytes && free_bytes && want_bytes > free_bytes)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
                              "kv.memory_bytes is %.1f MiB, but only %.1f MiB are free after the "
@@ -56,29 +104,47 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
                              (double)want_bytes / 1048576, (double)free_bytes / 1048576,
                              (double)info->packed_bytes / 1048576,
                              (double)info->scratch_bytes / 1048576);
-    if (total < least)
+    if (total < s.least)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
                              "%.1f MiB of KV memory cannot hold %u tokens, which take %.1f MiB; one "
                              "sequence of the whole window (%llu tokens) takes %.1f MiB; free: %.1f "
                              "MiB", (double)total / 1048576, block_tokens * 4,
-                             (double)least / 1048576, (unsigned long long)context,
-                             (double)one / 1048576, (double)free_bytes / 1048576);
-    out->slab_bytes = slab_size(info, total);
-    for (uint32_t g = 0; g < info->n_groups; g++)
-        if (info->groups[g].block_bytes > out->slab_bytes)
-            return cn_fail(err, CN_EUNSUPP, "blocks of %llu and %llu bytes cannot share slabs",
-                           (unsigned long long)info->groups[g].block_bytes,
-                           (unsigned long long)out->slab_bytes >> KR_BLOCK_INDEX_BITS);
-    uint64_t n = total / out->slab_bytes;
-    if (n < info->n_groups) /* every group needs a slab of its own */
+                             (double)s.least / 1048576, (unsigned long long)s.small->context,
+                             (double)s.one / 1048576, (double)free_bytes / 1048576);
+    int rc = cut(asks, n, s.n_groups, total, &out->slab_bytes, err);
+    if (rc) return rc;
+    uint64_t slabs = total / out->slab_bytes;
+    if (slabs < s.groups) /* every group needs a slab of its own */
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
                              "%.1f MiB of KV memory are %llu slabs of %.1f MiB; the model has %u "
                              "groups of layers, and each needs one", (double)total / 1048576,
-                             (unsigned long long)n, (double)out->slab_bytes / 1048576,
-                             info->n_groups);
-    out->n_slabs = (uint32_t)CN_MIN(n, (uint64_t)KV_MAX_SLABS - 1);
+                             (unsigned long long)slabs, (double)out->slab_bytes / 1048576,
+                             s.groups);
+    out->n_slabs = (uint32_t)CN_MIN(slabs, (uint64_t)KV_MAX_SLABS - 1);
     out->total_bytes = out->slab_bytes * out->n_slabs;
     return 0;
+}
+
+int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes, struct cn_error *err)
+{
+    for (uint32_t g = 0; g < info->n_groups; g++) {
+        uint64_t block = info->groups[g].block_bytes;
+        if (block > slab_bytes || slab_bytes / block > 1u << KR_BLOCK_INDEX_BITS)
+            return cn_fail(err, CN_EUNSUPP, "blocks of %llu bytes do not go into the KV memory's "
+                           "slabs of %llu", (unsigned long long)block,
+                           (unsigned long long)slab_bytes);
+    }
+    return 0;
+}
+
+int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
+                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                   struct rt_memory_plan *out, struct cn_error *err)
+{
+    struct rt_memory_ask ask = {info, context};
+    int rc = rt_memory_plan_for(&ask, 1, block_tokens, max_running, want_bytes, free_bytes, out,
+                                err);
+    return rc ? rc : rt_memory_blocks_fit(info, out->slab_bytes, err);
 }
 
 int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,

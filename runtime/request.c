@@ -17,9 +17,10 @@ void rt_request_fini(struct rt_request *q)
     *q = (struct rt_request){0};
 }
 
-static int check(struct rt *r, const struct rt_request *q, struct cn_error *err)
+static int check(const struct rt_model *m, const struct rt_request *q, struct cn_error *err)
 {
-    const struct eng_model_info *info = eng_model_info(r->model);
+    const struct rt *r = m->rt;
+    const struct eng_model_info *info = eng_model_info(m->model);
     if (!q->n_prompt)
         return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
     if (q->n_prompt >= info->context)
@@ -29,7 +30,7 @@ static int check(struct rt *r, const struct rt_request *q, struct cn_error *err)
     if (!q->n || (int64_t)q->n > r->cfg->limits.max_n)
         return cn_fail_param(err, CN_ERANGE, "n", "n must be between 1 and %lld",
                              (long long)r->cfg->limits.max_n);
-    uint64_t n_ids = CN_MIN((uint64_t)eng_vocab_size(eng_model_vocab(r->model)), info->n_vocab);
+    uint64_t n_ids = CN_MIN((uint64_t)eng_vocab_size(eng_model_vocab(m->model)), info->n_vocab);
     for (size_t i = 0; i < q->n_prompt; i++)
         if (q->prompt[i] >= n_ids)
             return cn_fail_param(err, CN_ERANGE, "prompt",
@@ -49,7 +50,7 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
         struct eng_sampling s = req->q.sampling;
         s.stop_ids = req->q.stop_ids;
         s.n_stop_ids = req->q.n_stop_ids;
-        rc = eng_sampler_new(&s, eng_model_vocab(req->rt->model), 0, &c->sampler, err);
+        rc = eng_sampler_new(&s, eng_model_vocab(req->m->model), 0, &c->sampler, err);
         if (rc) return rc;
         rc = eng_sampler_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
     }
@@ -60,7 +61,7 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
 {
     struct rt_choice *c = &req->choices[i];
     struct eng_detok detok;
-    eng_detok_init(&detok, eng_model_vocab(req->rt->model), req->q.special_tokens, false);
+    eng_detok_init(&detok, eng_model_vocab(req->m->model), req->q.special_tokens, false);
     c->stop = -1;
     int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop);
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
@@ -70,7 +71,7 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
  * ones. Prompts that go on differently mostly part there. */
 static void find_marks(struct rt_req *req)
 {
-    const struct eng_vocab *v = eng_model_vocab(req->rt->model);
+    const struct eng_vocab *v = eng_model_vocab(req->m->model);
     for (size_t i = 0; i < req->q.n_prompt; i++) {
         if (!eng_vocab_is_eog(v, req->q.prompt[i])) continue;
         if (req->n_marks == RT_MAX_MARKS) {
@@ -84,11 +85,20 @@ static void find_marks(struct rt_req *req)
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
                struct cn_error *err)
 {
-    int rc = check(r, q, err);
-    if (rc) return rc;
+    struct rt_model *m = q->model ? q->model : &r->models[0];
     struct rt_req *req = cn_calloc(1, sizeof *req);
     if (!req) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
     req->rt = r;
+    if (!rt_model_hold(m)) {
+        free(req);
+        return cn_fail(err, CN_ENOTREADY, "the model %s is not loaded", m->id);
+    }
+    req->m = m;
+    int rc = check(m, q, err);
+    if (rc) {
+        rt_req_free(req, true);
+        return rc;
+    }
     req->q = *q;
     req->choices = cn_calloc(q->n, sizeof *req->choices);
     if (q->prompt_logprobs) req->scores = cn_calloc(q->n_prompt, sizeof *req->scores);
@@ -118,6 +128,7 @@ void rt_req_free(struct rt_req *req, bool keep_request)
     free(req->choices);
     free(req->scores);
     rt_stop_set_fini(&req->stops);
+    rt_release(req->m);
     if (!keep_request) rt_request_fini(&req->q);
     free(req);
 }
@@ -165,7 +176,7 @@ static void post_prompt_scores(struct rt_req *req)
 
 static bool ends_choice(const struct rt_req *req, uint32_t id)
 {
-    if (eng_vocab_is_eog(eng_model_vocab(req->rt->model), id)) return true;
+    if (eng_vocab_is_eog(eng_model_vocab(req->m->model), id)) return true;
     for (size_t i = 0; i < req->q.n_stop_ids; i++)
         if (req->q.stop_ids[i] == id) return true;
     return false;

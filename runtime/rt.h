@@ -31,6 +31,7 @@ struct rt_prompt_score {       /* of one prompt token */
 
 struct rt_req {
     struct rt *rt;
+    struct rt_model *m;        /* held */
     struct rt_request q;       /* as submitted; owned */
     struct rt_stop_set stops;
     struct rt_choice *choices; /* [q.n] */
@@ -86,6 +87,7 @@ struct rt_stepper {
     size_t drawn_cap, results_cap, logits_cap;
     float *logits;
     uint64_t n_vocab;
+    struct rt_model *model;      /* of the last step */
 };
 void rt_stepper_init(struct rt_stepper *s, struct rt *r);
 void rt_stepper_fini(struct rt_stepper *s);
@@ -97,8 +99,18 @@ struct rt_memory_plan {
     uint64_t slab_bytes, total_bytes;
     uint32_t n_slabs;
 };
-/* How much KV memory, cut how. free_bytes: what the machine can give (0 = unknown); want_bytes:
- * from the config, 0 = choose. The message of CN_ENOMEM shows the arithmetic. */
+/* One of several models: its groups and its window. */
+struct rt_memory_ask {
+    const struct kr_exec_info *info;
+    uint64_t context;
+};
+/* How much KV memory, cut how, so that every model's blocks go into the slabs, and the memory serves
+ * at least one of them. free_bytes: what the machine can give (0 = unknown); want_bytes: from the
+ * config, 0 = choose. The message of CN_ENOMEM shows the arithmetic. */
+int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
+                       uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                       struct rt_memory_plan *out, struct cn_error *err);
+/* As above for one model, whose blocks must go into the slabs. */
 int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
                    uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
                    struct rt_memory_plan *out, struct cn_error *err);
@@ -122,26 +134,125 @@ void rt_tenant_changed(struct rt *r, uint32_t tenant);
  * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
 void rt_tenants_tell(struct rt *r);
 
+/* Whether a model's blocks go into slabs of that size (CN_EUNSUPP). */
+int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes,
+                         struct cn_error *err);
 /* Refuses (CN_ENEVERFIT) a request that the pool can never hold: fit_tokens is what it holds for the
  * request's tenant when nothing else runs. What was not asked for, *max_tokens loses instead. */
 int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,
                   uint64_t *max_tokens, struct cn_error *err);
 
-/* ---- the engine thread (runtime.c) ------------------------------------------------------------------ */
+/* ---- models (models.c, open.c, loader.c) ------------------------------------------------------------ */
 
-struct rt_cmd;
+enum rt_cmd_kind { RT_CMD_SUBMIT, RT_CMD_CANCEL, RT_CMD_PAUSE, RT_CMD_ATTACH, RT_CMD_DETACH, RT_CMD_STOP };
+struct rt_cmd {                  /* to the engine thread, which frees it but for ATTACH and DETACH */
+    struct cn_msg msg;
+    enum rt_cmd_kind kind;
+    struct rt_req *req;          /* SUBMIT: moved */
+    const struct cn_mailbox *reply;
+    uint64_t id;
+    bool paused;
+    struct rt_model *m;
+};
+
+/* Somebody waits for a model. The event is made beforehand, so that it cannot fail. */
+struct rt_wait {
+    struct rt_wait *next;
+    struct cn_mailbox *reply;
+    uint64_t since_ns;
+    struct rt_event *event;
+};
+
+/* A configured model. Its life: unloaded, (waits), loading, loaded, unloaded again. Only the loader
+ * changes the state; what the engine thread knows of it comes and goes with ATTACH and DETACH. */
+struct rt_model {
+    /* never changed */
+    struct rt *rt;
+    uint32_t index;
+    char *id, *path, *chat_template;
+    uint64_t asked_context;
+    int kv_type;
+    bool pin, preload;
+    /* under the runtime's models_lock */
+    enum rt_model_state state;
+    struct eng_model *model;     /* stays put while uses > 0 */
+    uint64_t uses;               /* who holds it: it is not unloaded */
+    bool leaving;                /* another one waits for its place: nobody new may hold it */
+    bool broken;                 /* its file changed: as leaving, and then it has failed */
+    uint64_t used_ns;
+    uint64_t bytes;              /* weights and scratch it takes now */
+    uint64_t need;               /* and would take; 0: not measured yet */
+    uint64_t context;            /* 0: not known */
+    struct rt_wait *waits;       /* oldest first */
+    uint64_t blocked_ns;         /* since when the loader found no room for it; 0: it did not */
+    uint64_t retry_ns;           /* FAILED: not tried before */
+    uint32_t failures;
+    struct cn_error error;
+    char fingerprint[40];
+    /* the loader's question to the engine thread, and the answer */
+    struct rt_cmd cmd;
+    int answer;
+    struct cn_error answer_error;
+    _Atomic bool answered;
+    /* engine thread */
+    struct kv_space *space;
+    uint32_t sch_model;
+    bool in_sch;
+    double base_ns, row_ns;      /* what its steps cost */
+};
+#define RT_MAX_MODELS 256
+
+int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err);
+void rt_models_fini(struct rt *r); /* after all threads */
+/* Another user of a model that is held already; false when it is not loaded. */
+bool rt_model_hold(struct rt_model *m);
+/* With models_lock: everybody who waits gets the model (err NULL), or the error; those alone who came
+ * before `before_ns`. */
+void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t before_ns);
+/* With models_lock. */
+void rt_model_set_state(struct rt_model *m, enum rt_model_state state);
+
+enum kr_type rt_kv_type(int cfg_kv_type); /* device.c */
+/* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
+int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
+struct rt_loading {
+    bool background;             /* the engine thread is at work */
+    void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *progress_arg;
+};
+int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_model **out,
+                  struct cn_error *err);
+/* The pool, the scheduler, and the models that are there from the beginning. */
+int rt_open_all(struct rt *r, const struct rt_opts *o, struct cn_error *err);
+/* Makes m->model known to pool and scheduler, or forgets it (CN_EBUSY: not yet). Engine thread, or
+ * before it runs. */
+int rt_attach(struct rt_model *m, struct cn_error *err);
+int rt_detach(struct rt_model *m);
+
+int rt_loader_start(struct rt *r, struct cn_error *err);
+/* Those who wait for a model get CN_EDRAIN. */
+void rt_loader_stop(struct rt *r);
+/* Something changed that it may wait for. Any thread. */
+void rt_loader_poke(struct rt *r);
+/* A load has failed: everybody who waits is told, and for a while those who ask. */
+void rt_model_failed(struct rt_model *m, const struct cn_error *err);
+
+/* ---- the engine thread (runtime.c) ------------------------------------------------------------------ */
 
 struct rt {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
-    char *model_id;
     int64_t created_s;
     struct kr_device *device;
-    struct eng_model *model;
+    struct rt_model *models;     /* [n_models], never moved */
+    size_t n_models;
+    bool several;                /* of a list: loaded and unloaded as needed */
+    uint64_t budget;             /* bytes for weights and scratch; UINT64_MAX: not known */
     struct kr_kv_mem *kv_mem;
     /* engine thread only, once it runs */
     struct kv_pool *pool;
-    struct kv_space *space;
+    uint64_t slab_bytes;
+    struct rt_model *running[RT_MAX_MODELS]; /* by the scheduler's number */
     struct sch *sch;
     struct rt_stepper stepper;
     struct rt_req **table;       /* live requests by (reply, id) */
@@ -160,6 +271,15 @@ struct rt {
     struct rt_watch watch;
     _Atomic uint64_t in_flight;
     _Atomic uint32_t retry_after_s;
+    pthread_mutex_t models_lock;
+    bool lock_ready;
+    bool wants_room;             /* under the lock: the loader waits for a model to be let go */
+    /* the loader */
+    pthread_t loader;
+    bool loader_started, loader_mail_ready;
+    struct cn_mailbox loader_inbox;
+    struct cn_msg poke;          /* in the inbox while poked */
+    _Atomic bool poked, loader_stop;
 };
 
 /* Takes a live request out of the table. */

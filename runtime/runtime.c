@@ -7,16 +7,6 @@
 
 #define CHECK_MODEL_NS 500000000u
 
-enum cmd_kind { CMD_SUBMIT, CMD_CANCEL, CMD_PAUSE, CMD_STOP };
-struct rt_cmd {
-    struct cn_msg msg;
-    enum cmd_kind kind;
-    struct rt_req *req;            /* SUBMIT: moved */
-    const struct cn_mailbox *reply;
-    uint64_t id;
-    bool paused;
-};
-
 /* ---- live requests, by (mailbox, caller's id) ----------------------------------------------------- */
 
 static size_t slot_of(const struct rt *r, const struct cn_mailbox *reply, uint64_t id)
@@ -85,13 +75,23 @@ static void refuse(struct rt *r, struct rt_req *req, int code, const struct cn_e
 }
 
 /* As the scheduler, which would refuse it too, but with the field and with bytes. */
-static int fit(struct rt *r, const struct rt_request *q, uint64_t *max_tokens, struct cn_error *err)
+static int fit(const struct rt_model *m, const struct rt_request *q, uint64_t *max_tokens,
+               struct cn_error *err)
 {
+    struct rt *r = m->rt;
     struct kv_stats kv;
     uint32_t rows = (uint32_t)r->cfg->engine.max_batch_rows * r->stepper.depth;
     kv_pool_stats(r->pool, &kv);
-    return rt_memory_fit(q, kv_space_max_tokens(r->space, q->tenant, rows),
+    return rt_memory_fit(q, kv_space_max_tokens(m->space, q->tenant, rows),
                          (uint64_t)kv.n_slabs * kv.slab_bytes, max_tokens, err);
+}
+
+static bool model_broken(struct rt_model *m)
+{
+    pthread_mutex_lock(&m->rt->models_lock);
+    bool broken = m->broken;
+    pthread_mutex_unlock(&m->rt->models_lock);
+    return broken;
 }
 
 static void submit(struct rt *r, struct rt_req *req)
@@ -103,6 +103,7 @@ static void submit(struct rt *r, struct rt_req *req)
                                            [RT_BACKGROUND] = SCH_BACKGROUND};
     struct rt_event *accepted = rt_event_new(q->id, RT_EV_ACCEPTED, 0, NULL);
     struct sch_request s = {.tenant = q->tenant,
+                            .model = req->m->sch_model,
                             .class = class[q->priority],
                             .prompt = q->prompt,
                             .n_prompt = q->n_prompt,
@@ -115,9 +116,9 @@ static void submit(struct rt *r, struct rt_req *req)
     if (q->prompt_logprobs) s.flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ;
     int rc = accepted ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory for a request");
     if (!rc && r->stopping) rc = cn_fail(&err, CN_EDRAIN, "the server is shutting down");
-    if (!rc && atomic_load(&r->failed))
+    if (!rc && (atomic_load(&r->failed) || model_broken(req->m)))
         rc = cn_fail(&err, CN_ENOTREADY, "the model's file changed while it was served");
-    if (!rc) rc = fit(r, q, &s.max_new, &err);
+    if (!rc) rc = fit(req->m, q, &s.max_new, &err);
     if (!rc) rc = sch_submit(r->sch, &s, &req->sch_id, &err);
     if (rc) {
         rt_event_free(accepted);
@@ -130,47 +131,74 @@ static void submit(struct rt *r, struct rt_req *req)
     cn_mailbox_post(q->reply, &accepted->msg);
 }
 
-/* error: what the requests are told; 0 leaves it to the cancel. */
-static void cancel_all(struct rt *r, int error)
+/* error: what the requests are told; 0 leaves it to the cancel. of: NULL = of every model. */
+static void cancel_all(struct rt *r, const struct rt_model *of, int error)
 {
     for (size_t i = 0; i < r->table_size; i++)
         for (struct rt_req *req = r->table[i]; req; req = req->next) {
+            if (of && req->m != of) continue;
             if (error) req->error = error;
             sch_cancel(r->sch, req->sch_id);
         }
 }
 
+/* One of several is given up, and may be loaded again; the one model ends the daemon. */
+static void give_up(struct rt *r, struct rt_model *m)
+{
+    if (!r->several) atomic_store(&r->failed, true);
+    pthread_mutex_lock(&r->models_lock);
+    m->broken = true;
+    cn_fail(&m->error, CN_ENOTREADY, "the file of the model %s changed while it was served", m->id);
+    pthread_mutex_unlock(&r->models_lock);
+    cn_log(CN_LOG_ERROR, "engine", "%s: the model's file changed while it was served%s", m->id,
+           r->several ? "" : "; restart to load it again");
+    cancel_all(r, m, CN_ENOTREADY);
+    if (r->several) rt_loader_poke(r);
+}
+
 /* A model file that was cut short or rewritten gives wrong numbers, not a crash. What was handed out
  * since the last look may be made of them: at most CHECK_MODEL_NS of it, and its request ends with
  * an error. */
-static void check_model(struct rt *r)
+static void check_models(struct rt *r)
 {
     uint64_t now = cn_now_ns();
-    if (now - r->checked_ns < CHECK_MODEL_NS || atomic_load(&r->failed)) return;
+    if (now - r->checked_ns < CHECK_MODEL_NS) return;
     r->checked_ns = now;
-    if (eng_model_intact(r->model)) return;
-    atomic_store(&r->failed, true);
-    cn_log(CN_LOG_ERROR, "engine", "%s: the model's file changed while it was served; restart to "
-           "load it again", r->model_id);
-    cancel_all(r, CN_ENOTREADY);
+    for (size_t i = 0; i < r->n_models; i++) {
+        struct rt_model *m = &r->models[i];
+        if (!m->in_sch || eng_model_intact(m->model) || model_broken(m)) continue;
+        give_up(r, m);
+    }
+}
+
+static void answer(struct rt_model *m)
+{
+    m->answer = m->cmd.kind == RT_CMD_ATTACH ? rt_attach(m, &m->answer_error) : rt_detach(m);
+    struct rt *r = m->rt;
+    atomic_store(&m->answered, true); /* from here on the loader may do with m as it likes */
+    rt_loader_poke(r);
 }
 
 static void handle(struct rt *r, struct rt_cmd *c)
 {
     struct rt_req *req;
     switch (c->kind) {
-    case CMD_SUBMIT:
+    case RT_CMD_SUBMIT:
         submit(r, c->req);
         break;
-    case CMD_CANCEL:
+    case RT_CMD_CANCEL:
         if ((req = find(r, c->reply, c->id))) sch_cancel(r->sch, req->sch_id);
         break;
-    case CMD_PAUSE:
+    case RT_CMD_PAUSE:
         if ((req = find(r, c->reply, c->id))) sch_pause(r->sch, req->sch_id, c->paused);
         break;
-    case CMD_STOP:
+    case RT_CMD_ATTACH:
+    case RT_CMD_DETACH:
+        answer(c->m);
+        return;
+    case RT_CMD_STOP:
         r->stopping = true;
-        cancel_all(r, 0);
+        cancel_all(r, NULL, 0);
         break;
     }
     free(c);
@@ -191,7 +219,11 @@ static void update_gauges(struct rt *r)
     cn_metric_set(m, CN_M_kv_blocks_ready, (double)kv.blocks[KV_READY]);
     cn_metric_set(m, CN_M_kv_blocks_cached, (double)kv.blocks[KV_CACHED]);
     cn_metric_set(m, CN_M_engine_last_step_seconds, (double)s.last_step_ns * 1e-9);
-    if (s.steps > l->steps) cn_metric_observe(m, CN_H_step, s.last_step_ns);
+    if (s.steps > l->steps) {
+        cn_metric_observe(m, CN_H_step, s.last_step_ns);
+        r->stepper.model->base_ns = s.step_base_ns;
+        r->stepper.model->row_ns = s.step_row_ns;
+    }
     cn_metric_add(m, CN_M_steps, s.steps - l->steps);
     cn_metric_add(m, CN_M_prompt_tokens, s.prompt_tokens - l->prompt_tokens);
     cn_metric_add(m, CN_M_prompt_tokens_computed, s.prompt_computed - l->prompt_computed);
@@ -216,7 +248,7 @@ static void *engine_main(void *arg)
     struct rt *r = arg;
     for (;;) {
         rt_watch_begin(&r->watch, cn_now_ns());
-        check_model(r);
+        check_models(r);
         struct cn_msg *list = cn_mailbox_take(&r->inbox);
         while (list) {
             struct rt_cmd *c = CN_CONTAINER(list, struct rt_cmd, msg);
@@ -252,7 +284,7 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
     int rc = rt_req_new(r, q, &req, err);
     if (rc) return rc;
     atomic_fetch_add(&r->in_flight, 1);
-    rc = send_cmd(r, (struct rt_cmd){.kind = CMD_SUBMIT, .req = req});
+    rc = send_cmd(r, (struct rt_cmd){.kind = RT_CMD_SUBMIT, .req = req});
     if (rc) {
         atomic_fetch_sub(&r->in_flight, 1);
         rt_req_free(req, true);
@@ -264,13 +296,13 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
 
 void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id)
 {
-    if (send_cmd(r, (struct rt_cmd){.kind = CMD_CANCEL, .reply = reply, .id = id}))
+    if (send_cmd(r, (struct rt_cmd){.kind = RT_CMD_CANCEL, .reply = reply, .id = id}))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a cancel was not sent");
 }
 
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused)
 {
-    if (send_cmd(r, (struct rt_cmd){.kind = CMD_PAUSE, .reply = reply, .id = id, .paused = paused}))
+    if (send_cmd(r, (struct rt_cmd){.kind = RT_CMD_PAUSE, .reply = reply, .id = id, .paused = paused}))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a pause was not sent");
 }
 
@@ -289,26 +321,6 @@ uint32_t rt_retry_after_s(const struct rt *r)
     return CN_MAX(atomic_load(&((struct rt *)r)->retry_after_s), 1u);
 }
 
-struct eng_model *rt_model(const struct rt *r)
-{
-    return r->model;
-}
-
-const char *rt_model_id(const struct rt *r)
-{
-    return r->model_id;
-}
-
-int64_t rt_model_created_s(const struct rt *r)
-{
-    return r->created_s;
-}
-
-const char *rt_fingerprint(const struct rt *r)
-{
-    return eng_model_info(r->model)->fingerprint;
-}
-
 void rt_health(const struct rt *r, struct rt_health *out)
 {
     struct rt *m = (struct rt *)r;
@@ -319,158 +331,6 @@ void rt_health(const struct rt *r, struct rt_health *out)
 
 /* ---- start and end ---------------------------------------------------------------------------------------- */
 
-int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err)
-{
-    uint64_t trained, asked = (uint64_t)cfg->model.context;
-    struct eng_str arch;
-    struct eng_gguf *g;
-    char key[96];
-    int rc = eng_gguf_open(model_path, &g, err);
-    if (rc) return rc;
-    /* What is missing or odd here is told by eng_model_open. */
-    if (!eng_gguf_str(g, "general.architecture", &arch, NULL) && arch.n < 64) {
-        snprintf(key, sizeof key, "%.*s.context_length", (int)arch.n, arch.p);
-        if (!eng_gguf_u64(g, key, &trained, NULL) && trained && asked > trained)
-            rc = cn_fail_param(err, CN_ERANGE, "model.context",
-                               "model.context is %llu tokens, but the model was trained for %llu: "
-                               "ask for at most that, or leave it out",
-                               (unsigned long long)asked, (unsigned long long)trained);
-    }
-    eng_gguf_close(g);
-    return rc;
-}
-
-static int read_text_file(const char *path, struct cn_buf *out, struct cn_error *err)
-{
-    FILE *f = fopen(path, "rbe");
-    char chunk[65536];
-    size_t n;
-    if (!f) return cn_fail_param(err, CN_EIO, "model.chat_template", "cannot read %s", path);
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        if (cn_buf_append(out, chunk, n)) break;
-    bool bad = ferror(f) || out->failed;
-    fclose(f);
-    if (bad) return cn_fail_param(err, CN_EIO, "model.chat_template", "cannot read %s", path);
-    return 0;
-}
-
-static int open_model(struct rt *r, const struct rt_opts *o, struct cn_error *err)
-{
-    const struct cfg *cfg = o->cfg;
-    int rc = rt_check_model(cfg, o->model_path, err);
-    if (!rc) rc = rt_device_new(cfg, &r->device, err);
-    if (rc) return rc;
-    struct cn_buf text;
-    cn_buf_init(&text, 4u << 20);
-    if (cfg->model.chat_template) rc = read_text_file(cfg->model.chat_template, &text, err);
-    struct eng_model_opts opts = {
-        .device = r->device,
-        .prepare = rt_prepare_opts(cfg),
-        .template_text = cfg->model.chat_template ? cn_buf_cstr(&text) : NULL,
-        .template_len = text.len};
-    opts.prepare.progress = o->progress;
-    opts.prepare.progress_arg = o->progress_arg;
-    if (!rc) rc = eng_model_open(o->model_path, &opts, &r->model, err);
-    cn_buf_fini(&text);
-    return rc;
-}
-
-static int make_pool(struct rt *r, struct cn_error *err)
-{
-    static const enum kv_span span[] = {[KR_SPAN_ALL] = KV_SPAN_ALL,
-                                        [KR_SPAN_WINDOW] = KV_SPAN_WINDOW,
-                                        [KR_SPAN_CHUNK] = KV_SPAN_CHUNK,
-                                        [KR_SPAN_BOTH] = KV_SPAN_ALL,
-                                        [KR_SPAN_STATE] = KV_SPAN_STATE};
-    const struct cfg *cfg = r->cfg;
-    const struct eng_model_info *info = eng_model_info(r->model);
-    struct rt_memory_plan plan;
-    int rc = rt_memory_plan(info->exec, (uint32_t)cfg->kv.block_tokens, info->context,
-                            (uint32_t)cfg->scheduler.max_running, cfg->kv.memory_bytes,
-                            cfg_free_memory(), &plan, err);
-    if (rc) return rc;
-    rc = kr_kv_mem_new(r->device, plan.slab_bytes, plan.n_slabs, &r->kv_mem, err);
-    if (rc) return rc;
-    rc = kv_pool_new(&(struct kv_pool_opts){.slab_bytes = plan.slab_bytes, .n_slabs = plan.n_slabs},
-                     &r->pool, err);
-    if (rc) return rc;
-    uint32_t n = info->exec->n_groups;
-    struct kv_group *groups = cn_calloc(n, sizeof *groups);
-    if (!groups) return cn_fail(err, CN_ENOMEM, "out of memory for the pool");
-    for (uint32_t g = 0; g < n; g++)
-        groups[g] = (struct kv_group){.span = span[info->exec->groups[g].span],
-                                      .tokens = info->exec->groups[g].window_tokens,
-                                      .block_bytes = info->exec->groups[g].block_bytes};
-    char id[64];
-    int len = snprintf(id, sizeof id, "%s/%d", info->fingerprint, cfg->model.kv_type);
-    struct kv_space_opts space = {.id = id,
-                                  .id_len = (size_t)len,
-                                  .block_tokens = (uint32_t)cfg->kv.block_tokens,
-                                  .n_groups = n,
-                                  .groups = groups};
-    rc = kv_space_add(r->pool, &space, &r->space, err);
-    free(groups);
-    cn_metric_set(r->metrics, CN_M_kv_bytes_total, (double)plan.total_bytes);
-    if (rc) return rc;
-    uint64_t state = kv_space_state_bytes(r->space), tokens = kv_space_max_tokens(r->space, 0, 1);
-    if (!state || kv_space_block_bytes(r->space) != state)
-        cn_log(CN_LOG_INFO, "engine", "%s: %.1f MiB of weights, %.1f MiB of KV memory for %llu tokens",
-               r->model_id, (double)info->exec->packed_bytes / 1048576,
-               (double)plan.total_bytes / 1048576, (unsigned long long)tokens);
-    if (state)
-        cn_log(CN_LOG_INFO, "engine", "%s: %.2f MiB of recurrent state for each sequence, room for "
-               "%llu", r->model_id, (double)state / 1048576,
-               (unsigned long long)(plan.total_bytes / state));
-    return 0;
-}
-
-static int set_tenants(struct rt *r, uint64_t kv_bytes)
-{
-    for (size_t i = 0; i < r->cfg->n_tenants; i++) {
-        const struct cfg_tenant *t = &r->cfg->tenants[i];
-        struct sch_tenant_opts o = {.weight = t->weight,
-                                    .max_concurrent = (uint32_t)t->max_concurrency,
-                                    .max_queued = (uint32_t)t->max_queued,
-                                    .ceiling = (enum sch_class)t->priority,
-                                    .kv_reserve_bytes = (uint64_t)(t->kv_share * (double)kv_bytes)};
-        int rc = sch_tenant_set(r->sch, (uint32_t)i, &o);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
-static int make_scheduler(struct rt *r, struct cn_error *err)
-{
-    const struct cfg *cfg = r->cfg;
-    const struct eng_model_info *info = eng_model_info(r->model);
-    rt_stepper_init(&r->stepper, r);
-    struct sch_opts o = {.pool = r->pool,
-                         .stepper = rt_stepper_interface(&r->stepper),
-                         .cb = {.arg = r,
-                                .on_token = rt_on_token,
-                                .on_choice_end = rt_on_choice_end,
-                                .on_end = rt_on_end},
-                         .max_running = (uint32_t)cfg->scheduler.max_running,
-                         .max_queue = (uint32_t)cfg->scheduler.queue_requests,
-                         .max_queue_tokens = (uint64_t)cfg->scheduler.queue_tokens,
-                         .step_target_ns = (uint64_t)(cfg->engine.step_target_ms * 1e6),
-                         .max_choices = (uint32_t)cfg->limits.max_n};
-    int rc = sch_new(&o, &r->sch, err);
-    if (rc) return rc;
-    uint32_t model, max_rows = (uint32_t)cfg->engine.max_batch_rows;
-    struct sch_model_opts m = {.space = r->space,
-                               .context = info->context,
-                               .max_rows = max_rows,
-                               .max_logit_rows = CN_MIN(max_rows, 64u)};
-    rc = sch_model_add(r->sch, &m, &model, err);
-    if (rc) return rc;
-    struct kv_stats kv;
-    kv_pool_stats(r->pool, &kv);
-    rc = set_tenants(r, kv.n_slabs * kv.slab_bytes);
-    if (!rc) rc = rt_tenants_init(&r->tenants, (uint32_t)cfg->n_tenants);
-    return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
-}
-
 int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
 {
     struct rt *r = cn_calloc(1, sizeof *r);
@@ -480,27 +340,26 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     r->created_s = cn_wall_s();
     r->table_size = 64;
     r->table = cn_calloc(r->table_size, sizeof *r->table);
-    r->model_id = strdup(opts->model_id);
     r->stop = cn_calloc(1, sizeof *r->stop); /* made now, so that stopping cannot fail */
-    if (r->stop) r->stop->kind = CMD_STOP;
-    int rc = r->table && r->model_id && r->stop ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    if (r->stop) r->stop->kind = RT_CMD_STOP;
+    int rc = r->table && r->stop ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc && !(rc = cn_mailbox_init(&r->inbox, NULL, NULL))) r->mailbox_ready = true;
-    if (!rc) rc = open_model(r, opts, err);
-    if (!rc) rc = make_pool(r, err);
-    if (!rc) rc = make_scheduler(r, err);
+    if (!rc && !(rc = cn_mailbox_init(&r->loader_inbox, NULL, NULL))) r->loader_mail_ready = true;
+    if (!rc) rc = rt_models_init(r, opts, err);
+    if (!rc) rc = rt_open_all(r, opts, err);
     if (!rc) {
-        const struct kr_exec_info *x = eng_model_info(r->model)->exec;
-        rt_watch_init(&r->watch, x->weight_bytes + x->expert_bytes * x->n_experts, cn_now_ns());
+        rt_watch_init(&r->watch, 0, cn_now_ns());
         if (pthread_create(&r->thread, NULL, engine_main, r))
             rc = cn_fail(err, CN_ENOMEM, "the engine thread cannot be started");
         else
             r->thread_started = true;
     }
+    if (!rc) pthread_setname_np(r->thread, "engine");
+    if (!rc && r->several) rc = rt_loader_start(r, err);
     if (rc) {
         rt_free(r);
         return rc;
     }
-    pthread_setname_np(r->thread, "engine");
     *out = r;
     return 0;
 }
@@ -509,6 +368,7 @@ void rt_free(struct rt *r)
 {
     if (!r) return;
     atomic_store(&r->draining, true);
+    rt_loader_stop(r);
     if (r->thread_started) {
         cn_mailbox_post(&r->inbox, &r->stop->msg);
         r->stop = NULL; /* freed by the engine thread */
@@ -519,11 +379,14 @@ void rt_free(struct rt *r)
     rt_tenants_fini(&r->tenants);
     kv_pool_free(r->pool);
     kr_kv_mem_free(r->kv_mem);
-    eng_model_unref(r->model);
+    rt_models_fini(r);
     kr_device_free(r->device);
+    if (r->loader_mail_ready) {
+        cn_mailbox_take(&r->loader_inbox); /* a poke that came after the loader */
+        cn_mailbox_fini(&r->loader_inbox);
+    }
     if (r->mailbox_ready) cn_mailbox_fini(&r->inbox);
     free(r->stop);
     free(r->table);
-    free(r->model_id);
     free(r);
 }

@@ -1,9 +1,12 @@
 /* runtime: the engine thread. Drives the scheduler with the engine, turns tokens into text, and
- * reports events. No sockets.
+ * reports events; loads and unloads models. No sockets.
  *
- * One thread (started by rt_new) owns the scheduler, the pool, the model and the device. Others
- * talk to it by messages: submit and cancel go in, events come back on the mailbox that each
+ * One thread (started by rt_new) owns the scheduler, the pool, the models' execs and the device.
+ * Others talk to it by messages: submit and cancel go in, events come back on the mailbox that each
  * request names. Ids, never pointers: a stale id is ignored.
+ *
+ * Of several models those that are asked for are loaded, by a thread of its own, while there is room;
+ * who uses a model holds it (rt_acquire, rt_release), and what is held is not unloaded.
  *
  * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS..., one CHOICE_END per choice, and
  * exactly one END, whatever happens. A refused one yields END alone, with the reason. */
@@ -16,11 +19,23 @@
 
 struct rt;
 
+struct rt_model_opts {              /* one of several models; all is copied */
+    const char *id;                 /* name clients use */
+    const char *path;               /* resolved file */
+    const char *chat_template;      /* file; NULL: the model's own */
+    uint64_t context;               /* 0: the model's own */
+    int kv_type;                    /* enum cfg_kv_type */
+    bool pin, preload;
+};
 struct rt_opts {
     const struct cfg *cfg;          /* borrowed for the life of the runtime */
     struct cn_metrics *metrics;     /* likewise */
+    /* One model, with the settings of cfg's group `model`: loaded by rt_new, for good. */
     const char *model_path;         /* resolved file */
     const char *model_id;           /* name clients use; copied */
+    /* Or several (then the two above are not read); the first is the default. */
+    const struct rt_model_opts *models;
+    size_t n_models;
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
     void *progress_arg;
 };
@@ -31,8 +46,11 @@ struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg);
 /* What a file's header alone says against serving it with these settings: a model.context beyond
  * what the model was trained for (CN_ERANGE), or a file that is no model (as eng_gguf_open). */
 int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err);
-/* Loads the model (on the calling thread), sizes the pool, starts the engine thread. Memory that
- * does not fit is CN_ENOMEM with the arithmetic in the message. */
+/* The same of one of several. */
+int rt_check_served(const struct rt_model_opts *m, struct cn_error *err);
+/* Loads the model, or those of several that are to be preloaded (on the calling thread), sizes the
+ * pool, starts the threads. Memory that does not fit is CN_ENOMEM with the arithmetic in the message.
+ * One of several models that cannot be loaded fails its own requests only. */
 int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);
 /* Ends all requests (END with CN_EDRAIN), stops the thread, frees everything. */
 void rt_free(struct rt *r);
@@ -43,13 +61,45 @@ uint64_t rt_in_flight(const struct rt *r);
 /* Seconds after which a request refused for a full queue might be accepted (Retry-After), >= 1. */
 uint32_t rt_retry_after_s(const struct rt *r);
 
-/* The model that serves; valid for the runtime's life. Its vocabulary and template are immutable
- * and may be used from any thread. */
+/* The one model; valid for the runtime's life. Its vocabulary and template are immutable and may be
+ * used from any thread. Of several: NULL, they must be acquired. */
 struct eng_model *rt_model(const struct rt *r);
+/* Of the one or of the default model. */
 const char *rt_model_id(const struct rt *r);
-int64_t rt_model_created_s(const struct rt *r);
-/* "fp_..." : model and numeric path. */
+/* "fp_...": the one model and the numeric path; "" where there are several. */
 const char *rt_fingerprint(const struct rt *r);
+
+/* ---- models (models.c, loader.c): any thread ----------------------------------------------------- */
+
+/* One of the configured models; valid for the runtime's life. */
+struct rt_model;
+enum rt_model_state { RT_UNLOADED, RT_LOADING, RT_LOADED, RT_FAILED, RT_N_MODEL_STATES };
+struct rt_model_status {
+    const char *id;                 /* valid for the runtime's life */
+    enum rt_model_state state;
+    int64_t created_s;              /* when the runtime began to serve it */
+    uint64_t context;               /* 0: not known */
+    bool pinned;
+    char fingerprint[40];           /* "": not known */
+    struct cn_error error;          /* FAILED: why */
+};
+size_t rt_n_models(const struct rt *r);             /* >= 1 */
+struct rt_model *rt_model_at(const struct rt *r, size_t i); /* 0: the default */
+/* NULL when there is none of that name. */
+struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n);
+void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
+
+/* Asks for a model. 0 with *held: it is loaded, and held from now on. 0 without: one RT_EV_MODEL will
+ * come on `reply`; with code 0 the model is held from then on. Else it is refused: CN_EDRAIN,
+ * CN_ENOMEM, CN_ENOTREADY (it could not be loaded a short time ago, with the reason). */
+int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
+               struct cn_error *err);
+/* No longer waits. False: the event is on its way, or was taken. */
+bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id);
+/* Gives back what rt_acquire gave. */
+void rt_release(struct rt_model *m);
+/* Of a held model. */
+struct eng_model *rt_model_engine(const struct rt_model *m);
 
 struct rt_health {
     bool draining;
@@ -69,6 +119,7 @@ enum rt_priority { RT_INTERACTIVE, RT_NORMAL, RT_BACKGROUND };
 struct rt_request {
     uint64_t id;                    /* chosen by the caller, unique among its live requests */
     struct cn_mailbox *reply;       /* where events go; outlives the request's END */
+    struct rt_model *model;         /* held by the caller; NULL: the one model */
     uint32_t tenant;                /* index into cfg's tenants */
     enum rt_priority priority;
     uint32_t *prompt;
@@ -97,7 +148,10 @@ void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id);
 /* A slow reader: the request keeps its blocks but takes no part in steps until resumed. */
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused);
 
-enum rt_event_kind { RT_EV_ACCEPTED, RT_EV_PROMPT, RT_EV_TOKENS, RT_EV_CHOICE_END, RT_EV_END };
+enum rt_event_kind {
+    RT_EV_ACCEPTED, RT_EV_PROMPT, RT_EV_TOKENS, RT_EV_CHOICE_END, RT_EV_END,
+    RT_EV_MODEL,                    /* answers rt_acquire: code, param, message as in END */
+};
 enum rt_finish { RT_FINISH_STOP, RT_FINISH_LENGTH, RT_FINISH_ERROR, RT_FINISH_CANCELLED };
 
 struct rt_token {

@@ -16,7 +16,6 @@ struct rt_logits_row {
 void rt_stepper_init(struct rt_stepper *s, struct rt *r)
 {
     *s = (struct rt_stepper){.rt = r, .depth = 1};
-    s->n_vocab = kr_exec_info(eng_model_exec(r->model))->n_vocab;
 }
 
 void rt_stepper_fini(struct rt_stepper *s)
@@ -63,7 +62,9 @@ static void fill_segment(struct rt_stepper *s, const struct sch_segment *g, uint
 static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
 {
     struct rt_stepper *s = self;
-    struct kr_exec *x = eng_model_exec(s->rt->model);
+    struct rt_model *m = s->rt->running[step->model];
+    struct kr_exec *x = eng_model_exec(m->model);
+    const struct kr_exec_info *info = kr_exec_info(x);
     struct cn_error err = {0};
     int rc = reserve(s, step);
     for (uint32_t i = 0; !rc && i < step->n_copies; i++) {
@@ -76,8 +77,10 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
         fill_segment(s, &step->segments[i], i, &n_rows);
     struct kr_batch batch = {
         .n_rows = n_rows, .n_seqs = step->n_segments, .rows = s->rows, .seqs = s->seqs};
-    rt_watch_launch(&s->rt->watch, cn_now_ns(), n_rows, s->rt->last_stats.step_base_ns,
-                    s->rt->last_stats.step_row_ns);
+    s->model = m;
+    s->n_vocab = info->n_vocab;
+    s->rt->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
+    rt_watch_launch(&s->rt->watch, cn_now_ns(), n_rows, m->base_ns, m->row_ns);
     rc = kr_launch(x, s->rt->kv_mem, &batch, ticket, &err);
     if (!rc) {
         s->step = step;
@@ -136,7 +139,7 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     const struct sch_step *step = s->step;
     struct cn_error err = {0};
     s->step = NULL;
-    int rc = kr_collect(eng_model_exec(s->rt->model), ticket, &s->logits, &err);
+    int rc = kr_collect(eng_model_exec(s->model->model), ticket, &s->logits, &err);
     if (rc) {
         rt_watch_done(&s->rt->watch, cn_now_ns());
         cn_log(CN_LOG_ERROR, "engine", "the result of a step is lost: %s", err.message);

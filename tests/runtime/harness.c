@@ -111,6 +111,9 @@ static void keep(struct h_result *r, const struct rt_event *e)
         break;
     case RT_EV_PROMPT:
         break;
+    case RT_EV_MODEL:
+        fail_msg("nobody asked for a model");
+        break;
     case RT_EV_TOKENS:
         assert_true(e->choice < r->n && !r->choices[e->choice].ended);
         keep_tokens(&r->choices[e->choice], e);

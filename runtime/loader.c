@@ -1,0 +1,424 @@
+/* The loader: brings in the models that are asked for, and makes room for them by unloading the one
+ * that was idle for longest. Its own thread; it changes models' states, under models_lock, and asks
+ * the engine thread to take a model in or to forget it.
+ *
+ * Where all that could make way is held, a model waits for it, at most engine.swap_wait_s; for the
+ * second half of that time those that are to make way (`leaving`) are not given to anyone else, so
+ * that a busy model cannot keep another one out for ever. */
+#include "runtime/rt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __linux__
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#define RETRY_FIRST_NS 5000000000u
+#define RETRY_DOUBLINGS 6            /* 320 s at most, see retry_after */
+#define RETRY_MOST_NS 300000000000u
+#define ASK_AGAIN_NS 1000000u
+#define LOOK_AGAIN_NS 50000000u
+#define NICENESS 10                  /* steps go first */
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576;
+}
+
+static void lock(struct rt *r)
+{
+    pthread_mutex_lock(&r->models_lock);
+}
+
+static void unlock(struct rt *r)
+{
+    pthread_mutex_unlock(&r->models_lock);
+}
+
+void rt_loader_poke(struct rt *r)
+{
+    if (!atomic_exchange(&r->poked, true)) cn_mailbox_post(&r->loader_inbox, &r->poke);
+}
+
+/* Until somebody pokes, at most so long. */
+static void rest(struct rt *r, uint64_t ns)
+{
+    cn_mailbox_wait(&r->loader_inbox, ns);
+    /* In this order: whoever pokes after this has posted again, and is seen next time. */
+    if (cn_mailbox_take(&r->loader_inbox)) atomic_store(&r->poked, false);
+}
+
+/* ---- what failed ------------------------------------------------------------------------------ */
+
+/* What a client may read: which model and why, but not where its file lies. */
+static void public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out)
+{
+    const char *slash = strrchr(m->path, '/'), *at = slash ? strstr(err->message, m->path) : NULL;
+    char reason[sizeof err->message];
+    if (at)
+        snprintf(reason, sizeof reason, "%.*s%s", (int)(at - err->message), err->message,
+                 at + (slash + 1 - m->path));
+    else
+        snprintf(reason, sizeof reason, "%s", err->message);
+    *out = (struct cn_error){0};
+    cn_fail_param(out, CN_ENOTREADY, "model", "the model %s could not be loaded: %.400s", m->id,
+                  reason);
+}
+
+static uint64_t retry_after(uint32_t failures)
+{
+    uint64_t ns = (uint64_t)RETRY_FIRST_NS << CN_MIN(failures - 1, (uint32_t)RETRY_DOUBLINGS);
+    return CN_MIN(ns, RETRY_MOST_NS);
+}
+
+void rt_model_failed(struct rt_model *m, const struct cn_error *err)
+{
+    struct rt *r = m->rt;
+    cn_log(CN_LOG_ERROR, "engine", "%s could not be loaded: %s", m->id, err->message);
+    cn_metric_add(r->metrics, CN_M_model_load_failures, 1);
+    lock(r);
+    public_error(m, err, &m->error);
+    m->failures++;
+    m->retry_ns = cn_now_ns() + retry_after(m->failures);
+    m->bytes = m->need = 0; /* the file may be another one next time */
+    m->blocked_ns = 0;
+    rt_model_set_state(m, RT_FAILED);
+    rt_model_answer(m, &m->error, UINT64_MAX);
+    unlock(r);
+}
+
+/* ---- with the engine thread -------------------------------------------------------------------- */
+
+static int ask_engine(struct rt_model *m, enum rt_cmd_kind kind, struct cn_error *err)
+{
+    m->cmd = (struct rt_cmd){.kind = kind, .m = m};
+    m->answer_error = (struct cn_error){0};
+    atomic_store(&m->answered, false);
+    cn_mailbox_post(&m->rt->inbox, &m->cmd.msg);
+    while (!atomic_load(&m->answered))
+        rest(m->rt, LOOK_AGAIN_NS);
+    if (m->answer && err) *err = m->answer_error;
+    return m->answer;
+}
+
+/* Nobody holds it, and from here on nobody can. */
+static void unload(struct rt_model *m, const char *why)
+{
+    struct rt *r = m->rt;
+    while (ask_engine(m, RT_CMD_DETACH, NULL) == CN_EBUSY)
+        rest(r, ASK_AGAIN_NS);
+    eng_model_unref(m->model);
+    lock(r);
+    m->model = NULL;
+    m->bytes = 0;
+    unlock(r);
+    cn_metric_add(r->metrics, CN_M_model_unloads, 1);
+    cn_log(CN_LOG_INFO, "engine", "%s was unloaded: %s", m->id, why);
+}
+
+/* Room that was free at the start may have gone to other programs. */
+static int check_free(const struct rt_model *m, struct cn_error *err)
+{
+    uint64_t left = cfg_free_memory();
+    if (!left || left >= m->need) return 0;
+    return cn_fail(err, CN_ENOMEM, "it takes %.1f MiB of memory, and the machine has %.1f MiB free",
+                   mib(m->need), mib(left));
+}
+
+static void load(struct rt_model *m)
+{
+    struct rt *r = m->rt;
+    struct cn_error err = {0};
+    struct eng_model *model = NULL;
+    uint64_t began = cn_now_ns();
+    int rc = check_free(m, &err);
+    if (!rc) rc = rt_model_open(m, &(struct rt_loading){.background = true}, &model, &err);
+    if (!rc) {
+        lock(r);
+        m->model = model;
+        unlock(r);
+        rc = ask_engine(m, RT_CMD_ATTACH, &err);
+    }
+    if (rc) {
+        lock(r);
+        m->model = NULL;
+        unlock(r);
+        eng_model_unref(model);
+        if (!atomic_load(&r->loader_stop)) rt_model_failed(m, &err);
+        return;
+    }
+    const struct eng_model_info *info = eng_model_info(model);
+    lock(r);
+    m->failures = 0;
+    m->blocked_ns = 0;
+    m->used_ns = cn_now_ns();
+    m->bytes = info->exec->packed_bytes + info->exec->scratch_bytes;
+    rt_model_set_state(m, RT_LOADED);
+    rt_model_answer(m, NULL, UINT64_MAX);
+    unlock(r);
+    cn_metric_add(r->metrics, CN_M_model_loads, 1);
+    cn_metric_observe(r->metrics, CN_H_model_load, cn_now_ns() - began);
+    cn_log(CN_LOG_INFO, "engine", "%s was loaded in %.1f s: %.1f MiB", m->id,
+           (double)(cn_now_ns() - began) * 1e-9, mib(m->bytes));
+}
+
+/* ---- making room (all with models_lock) --------------------------------------------------------- */
+
+static uint64_t bytes_used(const struct rt *r)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < r->n_models; i++)
+        sum += r->models[i].bytes;
+    return sum;
+}
+
+/* Of those that may be unloaded, held or not, the one that was not used for longest. */
+static struct rt_model *oldest(const struct rt *r, bool held)
+{
+    struct rt_model *best = NULL;
+    for (size_t i = 0; i < r->n_models; i++) {
+        struct rt_model *m = &r->models[i];
+        if (m->state != RT_LOADED || m->pin || m->leaving || (m->uses > 0) != held) continue;
+        if (!best || m->used_ns < best->used_ns) best = m;
+    }
+    return best;
+}
+
+static uint64_t bytes_idle(const struct rt *r)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < r->n_models; i++) {
+        const struct rt_model *m = &r->models[i];
+        if (m->state == RT_LOADED && !m->pin && !m->uses) sum += m->bytes;
+    }
+    return sum;
+}
+
+static uint64_t bytes_pinned(const struct rt *r)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < r->n_models; i++)
+        if (r->models[i].pin) sum += r->models[i].bytes;
+    return sum;
+}
+
+/* Marks those that a blocked model needs to go, until they would be enough. */
+static void mark_leaving(struct rt *r, uint64_t need)
+{
+    uint64_t left = bytes_used(r) - bytes_idle(r);
+    struct rt_model *m;
+    while (left + need > r->budget && (m = oldest(r, true))) {
+        m->leaving = true;
+        left -= m->bytes;
+    }
+}
+
+/* There is no room for m now, but there may be. Tells when to look again. */
+static uint64_t block(struct rt_model *m, uint64_t now)
+{
+    struct rt *r = m->rt;
+    uint64_t bound = (uint64_t)(r->cfg->engine.swap_wait_s * 1e9), next = UINT64_MAX;
+    if (!m->blocked_ns) m->blocked_ns = now;
+    if (now - m->blocked_ns >= bound) {
+        struct cn_error err = {0};
+        cn_fail_param(&err, CN_ENOTREADY, "model",
+                      "the model %s is not loaded, and those that would make way for it are at work",
+                      m->id);
+        rt_model_answer(m, &err, now - bound);
+    }
+    if (!m->waits) {
+        m->blocked_ns = 0;
+        return next;
+    }
+    if (now - m->blocked_ns >= bound / 2)
+        mark_leaving(r, m->need);
+    else
+        next = m->blocked_ns + bound / 2;
+    uint64_t end = CN_MAX(m->blocked_ns, m->waits->since_ns) + bound;
+    return CN_MIN(next, end);
+}
+
+/* ---- what to do next ----------------------------------------------------------------------------- */
+
+static struct rt_model *find_broken(struct rt *r)
+{
+    for (size_t i = 0; i < r->n_models; i++)
+        if (r->models[i].broken && !r->models[i].uses) return &r->models[i];
+    return NULL;
+}
+
+/* A model whose file has changed: out it goes, and after a while it may come back. */
+static void drop_broken(struct rt_model *m)
+{
+    struct rt *r = m->rt;
+    unload(m, "its file was changed");
+    lock(r);
+    m->broken = false;
+    m->need = 0;
+    m->failures++;
+    m->retry_ns = cn_now_ns() + retry_after(m->failures);
+    rt_model_set_state(m, RT_FAILED);
+    rt_model_answer(m, &m->error, UINT64_MAX);
+    unlock(r);
+}
+
+/* Of those that somebody waits for, the one waited for longest after `after_ns`. */
+static struct rt_model *next_wanted(struct rt *r, uint64_t after_ns, const struct rt_model *after)
+{
+    struct rt_model *best = NULL;
+    for (size_t i = 0; i < r->n_models; i++) {
+        struct rt_model *m = &r->models[i];
+        if (!m->waits || m->state == RT_LOADED) continue;
+        uint64_t since = m->waits->since_ns;
+        if (since < after_ns || (since == after_ns && after && m <= after)) continue;
+        if (!best || since < best->waits->since_ns) best = m;
+    }
+    return best;
+}
+
+/* What was to make way need not any more, unless it is marked again. */
+static void serve_loaded(struct rt *r)
+{
+    for (size_t i = 0; i < r->n_models; i++) {
+        struct rt_model *m = &r->models[i];
+        if (m->state == RT_LOADED && !m->leaving && !m->broken && m->waits)
+            rt_model_answer(m, NULL, UINT64_MAX);
+    }
+}
+
+enum todo { NOTHING, MEASURE, EVICT, LOAD, NEVER };
+
+/* With the lock: what m needs next. */
+static enum todo step_of(struct rt_model *m, struct rt_model **victim)
+{
+    struct rt *r = m->rt;
+    if (!m->need) return MEASURE;
+    if (m->need > r->budget || bytes_pinned(r) > r->budget - m->need) return NEVER;
+    uint64_t used = bytes_used(r);
+    if (used <= r->budget - m->need) return LOAD;
+    if (used - bytes_idle(r) > r->budget - m->need) return NOTHING;
+    *victim = oldest(r, false);
+    return *victim ? EVICT : NOTHING;
+}
+
+/* With the lock: the first that something can be done for; else when to look again. */
+static enum todo choose(struct rt *r, struct rt_model **out, struct rt_model **victim,
+                        uint64_t *wake)
+{
+    struct rt_model *m = NULL;
+    uint64_t now = cn_now_ns(), after = 0;
+    *wake = UINT64_MAX;
+    r->wants_room = false;
+    for (size_t i = 0; i < r->n_models; i++) {
+        r->models[i].leaving = false;
+        if (!r->models[i].waits) r->models[i].blocked_ns = 0;
+    }
+    while ((m = next_wanted(r, after, m))) {
+        after = m->waits->since_ns;
+        enum todo todo = step_of(m, victim);
+        if (todo != NOTHING) {
+            *out = m;
+            return todo;
+        }
+        uint64_t again = block(m, now);
+        *wake = CN_MIN(*wake, again);
+        r->wants_room = true;
+    }
+    serve_loaded(r);
+    return NOTHING;
+}
+
+static void refuse_never(struct rt_model *m)
+{
+    struct rt *r = m->rt;
+    struct cn_error err = {0};
+    lock(r);
+    uint64_t pinned = bytes_pinned(r);
+    unlock(r);
+    cn_fail(&err, CN_ENOMEM, "it takes %.1f MiB for weights and scratch; there are %.1f MiB for all "
+            "models, of which %.1f MiB are taken by pinned ones", mib(m->need), mib(r->budget),
+            mib(pinned));
+    rt_model_failed(m, &err);
+}
+
+/* One thing; false when there is nothing to do before *wake. */
+static bool work(struct rt *r, uint64_t *wake)
+{
+    struct rt_model *m = NULL, *victim = NULL;
+    struct cn_error err = {0};
+    lock(r);
+    struct rt_model *broken = find_broken(r);
+    if (broken) rt_model_set_state(broken, RT_UNLOADED);
+    enum todo todo = broken ? NOTHING : choose(r, &m, &victim, wake);
+    if (todo == EVICT) rt_model_set_state(victim, RT_UNLOADED);
+    if (todo == LOAD) {
+        m->bytes = m->need;
+        rt_model_set_state(m, RT_LOADING);
+    }
+    unlock(r);
+    if (broken) {
+        drop_broken(broken);
+        return true;
+    }
+    switch (todo) {
+    case NOTHING:
+        return false;
+    case MEASURE:
+        if (rt_model_measure(m, NULL, &err)) rt_model_failed(m, &err);
+        break;
+    case EVICT:
+        unload(victim, "another model needed its place");
+        break;
+    case LOAD:
+        load(m);
+        break;
+    case NEVER:
+        refuse_never(m);
+        break;
+    }
+    return true;
+}
+
+static void *loader_main(void *arg)
+{
+    struct rt *r = arg;
+#ifdef __linux__
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
+#endif
+    while (!atomic_load(&r->loader_stop)) {
+        uint64_t wake = 0, now;
+        if (work(r, &wake)) continue;
+        now = cn_now_ns();
+        rest(r, wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0);
+    }
+    return NULL;
+}
+
+int rt_loader_start(struct rt *r, struct cn_error *err)
+{
+    if (pthread_create(&r->loader, NULL, loader_main, r))
+        return cn_fail(err, CN_ENOMEM, "the loader's thread cannot be started");
+    r->loader_started = true;
+    pthread_setname_np(r->loader, "loader");
+    return 0;
+}
+
+void rt_loader_stop(struct rt *r)
+{
+    struct cn_error err = {0};
+    if (r->loader_started) {
+        atomic_store(&r->loader_stop, true);
+        rt_loader_poke(r);
+        pthread_join(r->loader, NULL);
+        r->loader_started = false;
+    }
+    if (r->loader_mail_ready) cn_mailbox_take(&r->loader_inbox);
+    cn_fail(&err, CN_EDRAIN, "the server is shutting down");
+    if (r->lock_ready) lock(r);
+    for (size_t i = 0; i < r->n_models; i++)
+        rt_model_answer(&r->models[i], &err, UINT64_MAX);
+    if (r->lock_ready) unlock(r);
+}

@@ -1,0 +1,267 @@
+/* The table of models: who holds one, who waits for one, what is told of them. Any thread.
+ * Invariant, under models_lock: a model that is held (uses > 0) is loaded and stays so; whoever is in
+ * `waits` gets exactly one event, or was taken out before it. */
+#include "runtime/rt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void lock(struct rt *r)
+{
+    pthread_mutex_lock(&r->models_lock);
+}
+
+static void unlock(struct rt *r)
+{
+    pthread_mutex_unlock(&r->models_lock);
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static int copy_text(const char *from, char **to)
+{
+    *to = from ? strdup(from) : NULL;
+    return from && !*to ? CN_ENOMEM : 0;
+}
+
+static int init_one(struct rt *r, uint32_t i, const struct rt_model_opts *o, struct cn_error *err)
+{
+    struct rt_model *m = &r->models[i];
+    m->rt = r;
+    m->index = i;
+    m->asked_context = o->context;
+    m->kv_type = o->kv_type;
+    m->pin = o->pin;
+    m->preload = o->preload;
+    if (copy_text(o->id, &m->id) || copy_text(o->path, &m->path) ||
+        copy_text(o->chat_template, &m->chat_template))
+        return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    return 0;
+}
+
+int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
+{
+    const struct cfg *c = r->cfg;
+    struct rt_model_opts one = {.id = o->model_id,
+                                .path = o->model_path,
+                                .chat_template = c->model.chat_template,
+                                .context = (uint64_t)c->model.context,
+                                .kv_type = c->model.kv_type,
+                                .pin = true,
+                                .preload = true};
+    const struct rt_model_opts *all = o->n_models ? o->models : &one;
+    size_t n = CN_MAX(o->n_models, (size_t)1);
+    if (n > RT_MAX_MODELS)
+        return cn_fail(err, CN_ELIMIT, "%zu models: at most %d can be served", n, RT_MAX_MODELS);
+    if (pthread_mutex_init(&r->models_lock, NULL))
+        return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    r->lock_ready = true;
+    r->several = o->n_models > 0;
+    r->models = cn_calloc(n, sizeof *r->models);
+    if (!r->models) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    for (; r->n_models < n; r->n_models++) {
+        int rc = init_one(r, (uint32_t)r->n_models, &all[r->n_models], err);
+        if (!rc) continue;
+        r->n_models++;
+        return rc;
+    }
+    rt_model_set_state(&r->models[0], RT_UNLOADED);
+    return 0;
+}
+
+void rt_models_fini(struct rt *r)
+{
+    for (size_t i = 0; i < r->n_models; i++) {
+        struct rt_model *m = &r->models[i];
+        eng_model_unref(m->model);
+        free(m->id);
+        free(m->path);
+        free(m->chat_template);
+    }
+    free(r->models);
+    if (r->lock_ready) pthread_mutex_destroy(&r->models_lock);
+}
+
+void rt_model_set_state(struct rt_model *m, enum rt_model_state state)
+{
+    static const enum cn_metric gauge[RT_N_MODEL_STATES] = {[RT_UNLOADED] = CN_M_models_unloaded,
+                                                            [RT_LOADING] = CN_M_models_loading,
+                                                            [RT_LOADED] = CN_M_models_loaded,
+                                                            [RT_FAILED] = CN_M_models_failed};
+    uint32_t count[RT_N_MODEL_STATES] = {0};
+    struct rt *r = m->rt;
+    m->state = state;
+    for (size_t i = 0; i < r->n_models; i++)
+        count[r->models[i].state]++;
+    for (int i = 0; i < RT_N_MODEL_STATES; i++)
+        cn_metric_set(r->metrics, gauge[i], count[i]);
+}
+
+size_t rt_n_models(const struct rt *r)
+{
+    return r->n_models;
+}
+
+struct rt_model *rt_model_at(const struct rt *r, size_t i)
+{
+    return &r->models[i];
+}
+
+struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n)
+{
+    for (size_t i = 0; i < r->n_models; i++)
+        if (strlen(r->models[i].id) == n && !memcmp(r->models[i].id, name, n)) return &r->models[i];
+    return NULL;
+}
+
+void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
+{
+    struct rt *r = m->rt;
+    lock(r);
+    *out = (struct rt_model_status){.id = m->id,
+                                    .state = m->broken ? RT_FAILED : m->state,
+                                    .created_s = r->created_s,
+                                    .context = m->context,
+                                    .pinned = m->pin};
+    memcpy(out->fingerprint, m->fingerprint, sizeof out->fingerprint);
+    if (out->state == RT_FAILED) out->error = m->error;
+    unlock(r);
+}
+
+struct eng_model *rt_model(const struct rt *r)
+{
+    return r->several ? NULL : r->models[0].model;
+}
+
+const char *rt_model_id(const struct rt *r)
+{
+    return r->models[0].id;
+}
+
+const char *rt_fingerprint(const struct rt *r)
+{
+    return r->several ? "" : eng_model_info(r->models[0].model)->fingerprint;
+}
+
+/* ---- holding --------------------------------------------------------------------------------- */
+
+static void hold(struct rt_model *m)
+{
+    m->uses++;
+    m->used_ns = cn_now_ns();
+}
+
+static struct rt_wait *wait_new(struct cn_mailbox *reply, uint64_t id)
+{
+    struct rt_wait *w = cn_calloc(1, sizeof *w);
+    if (!w) return NULL;
+    w->event = rt_event_new(id, RT_EV_MODEL, 0, NULL);
+    w->reply = reply;
+    w->since_ns = cn_now_ns();
+    if (w->event) return w;
+    free(w);
+    return NULL;
+}
+
+/* With the lock. */
+static int ask(struct rt_model *m, struct rt_wait **wait, bool *held, struct cn_error *err)
+{
+    if (m->broken || (m->state == RT_FAILED && cn_now_ns() < m->retry_ns)) {
+        if (err) *err = m->error;
+        return m->error.code;
+    }
+    if (m->state == RT_LOADED && !m->leaving) {
+        hold(m);
+        *held = true;
+        return 0;
+    }
+    struct rt_wait **at = &m->waits;
+    while (*at)
+        at = &(*at)->next;
+    *at = *wait;
+    *wait = NULL;
+    return 0;
+}
+
+int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
+               struct cn_error *err)
+{
+    struct rt *r = m->rt;
+    *held = false;
+    if (atomic_load(&r->draining)) return cn_fail(err, CN_EDRAIN, "the server is shutting down");
+    struct rt_wait *w = wait_new(reply, id);
+    if (!w) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
+    lock(r);
+    int rc = ask(m, &w, held, err);
+    unlock(r);
+    if (w) {
+        rt_event_free(w->event);
+        free(w);
+    } else {
+        rt_loader_poke(r);
+    }
+    return rc;
+}
+
+bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id)
+{
+    struct rt_wait *w;
+    lock(m->rt);
+    struct rt_wait **at = &m->waits;
+    while (*at && ((*at)->reply != reply || (*at)->event->id != id))
+        at = &(*at)->next;
+    w = *at;
+    if (w) *at = w->next;
+    unlock(m->rt);
+    if (!w) return false;
+    rt_event_free(w->event);
+    free(w);
+    return true;
+}
+
+bool rt_model_hold(struct rt_model *m)
+{
+    lock(m->rt);
+    bool there = m->state == RT_LOADED;
+    if (there) hold(m);
+    unlock(m->rt);
+    return there;
+}
+
+void rt_release(struct rt_model *m)
+{
+    struct rt *r = m->rt;
+    lock(r);
+    cn_assert(m->uses > 0);
+    m->uses--;
+    m->used_ns = cn_now_ns();
+    bool poke = !m->uses && (r->wants_room || m->broken);
+    unlock(r);
+    if (poke) rt_loader_poke(r);
+}
+
+struct eng_model *rt_model_engine(const struct rt_model *m)
+{
+    return m->model;
+}
+
+void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t before_ns)
+{
+    for (struct rt_wait **at = &m->waits, *w; (w = *at);) {
+        if (w->since_ns > before_ns) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        struct rt_event *e = w->event;
+        if (err) {
+            e->code = err->code;
+            memcpy(e->param, err->param, sizeof e->param);
+            memcpy(e->message, err->message, sizeof e->message);
+        } else {
+            hold(m);
+        }
+        cn_mailbox_post(w->reply, &e->msg);
+        free(w);
+    }
+}

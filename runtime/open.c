@@ -1,0 +1,422 @@
+/* From files to what serves: measuring and opening models, the pool, the scheduler.
+ * rt_open_all runs on the thread that calls rt_new, before any other; rt_model_measure and
+ * rt_model_open there or on the loader's; rt_attach and rt_detach on the engine thread. */
+#include "runtime/rt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one model's file -------------------------------------------------------------------------- */
+
+/* A window beyond what the model was trained for is refused; what is missing or odd in the header is
+ * told by eng_model_open. */
+static int check_context(const char *path, uint64_t asked, const char *key, struct cn_error *err)
+{
+    uint64_t trained;
+    struct eng_str arch;
+    struct eng_gguf *g;
+    char name[96];
+    int rc = eng_gguf_open(path, &g, err);
+    if (rc) return rc;
+    if (!eng_gguf_str(g, "general.architecture", &arch, NULL) && arch.n < 64) {
+        snprintf(name, sizeof name, "%.*s.context_length", (int)arch.n, arch.p);
+        if (!eng_gguf_u64(g, name, &trained, NULL) && trained && asked > trained)
+            rc = cn_fail_param(err, CN_ERANGE, key,
+                               "%s is %llu tokens, but the model was trained for %llu: ask for at "
+                               "most that, or leave it out", key, (unsigned long long)asked,
+                               (unsigned long long)trained);
+    }
+    eng_gguf_close(g);
+    return rc;
+}
+
+int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err)
+{
+    return check_context(model_path, (uint64_t)cfg->model.context, "model.context", err);
+}
+
+int rt_check_served(const struct rt_model_opts *m, struct cn_error *err)
+{
+    return check_context(m->path, m->context, "models.context", err);
+}
+
+static int read_text_file(const char *path, const char *key, struct cn_buf *out,
+                          struct cn_error *err)
+{
+    FILE *f = fopen(path, "rbe");
+    char chunk[65536];
+    size_t n;
+    if (!f) return cn_fail_param(err, CN_EIO, key, "cannot read %s", path);
+    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+        if (cn_buf_append(out, chunk, n)) break;
+    bool bad = ferror(f) || out->failed;
+    fclose(f);
+    if (bad) return cn_fail_param(err, CN_EIO, key, "cannot read %s", path);
+    return 0;
+}
+
+static struct eng_model_opts opts_of(const struct rt_model *m)
+{
+    struct eng_model_opts o = {.device = m->rt->device, .prepare = rt_prepare_opts(m->rt->cfg)};
+    o.prepare.kv_type = rt_kv_type(m->kv_type);
+    o.prepare.max_context = m->asked_context;
+    return o;
+}
+
+/* What of a model is known without loading it. */
+static void note(struct rt_model *m, const struct eng_model_info *info)
+{
+    pthread_mutex_lock(&m->rt->models_lock);
+    m->need = info->exec->packed_bytes + info->exec->scratch_bytes;
+    m->context = info->context;
+    memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
+    pthread_mutex_unlock(&m->rt->models_lock);
+}
+
+int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err)
+{
+    struct eng_model_opts opts = opts_of(m);
+    struct eng_model *model = NULL;
+    opts.prepare.measure = true;
+    int rc = check_context(m->path, m->asked_context, "models.context", err);
+    if (!rc) rc = eng_model_open(m->path, &opts, &model, err);
+    if (rc) return rc;
+    note(m, eng_model_info(model));
+    if (out) *out = model;
+    else eng_model_unref(model);
+    return 0;
+}
+
+int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_model **out,
+                  struct cn_error *err)
+{
+    const char *prefix = m->rt->several ? "models" : "model";
+    struct eng_model_opts opts = opts_of(m);
+    char key[32];
+    struct cn_buf text;
+    snprintf(key, sizeof key, "%s.context", prefix);
+    int rc = check_context(m->path, m->asked_context, key, err);
+    if (rc) return rc;
+    snprintf(key, sizeof key, "%s.chat_template", prefix);
+    cn_buf_init(&text, 4u << 20);
+    if (m->chat_template) rc = read_text_file(m->chat_template, key, &text, err);
+    opts.template_text = m->chat_template ? cn_buf_cstr(&text) : NULL;
+    opts.template_len = text.len;
+    opts.prepare.background = how->background;
+    opts.prepare.stop = &m->rt->loader_stop;
+    opts.prepare.progress = how->progress;
+    opts.prepare.progress_arg = how->progress_arg;
+    if (!rc) rc = eng_model_open(m->path, &opts, out, err);
+    cn_buf_fini(&text);
+    if (!rc) note(m, eng_model_info(*out));
+    return rc;
+}
+
+/* ---- known to pool and scheduler ----------------------------------------------------------------- */
+
+static int add_space(struct rt_model *m, const struct eng_model_info *info, struct cn_error *err)
+{
+    static const enum kv_span span[] = {[KR_SPAN_ALL] = KV_SPAN_ALL,
+                                        [KR_SPAN_WINDOW] = KV_SPAN_WINDOW,
+                                        [KR_SPAN_CHUNK] = KV_SPAN_CHUNK,
+                                        [KR_SPAN_BOTH] = KV_SPAN_ALL,
+                                        [KR_SPAN_STATE] = KV_SPAN_STATE};
+    const struct cfg *cfg = m->rt->cfg;
+    uint32_t n = info->exec->n_groups;
+    struct kv_group *groups = cn_calloc(n, sizeof *groups);
+    if (!groups) return cn_fail(err, CN_ENOMEM, "out of memory for the pool");
+    for (uint32_t g = 0; g < n; g++)
+        groups[g] = (struct kv_group){.span = span[info->exec->groups[g].span],
+                                      .tokens = info->exec->groups[g].window_tokens,
+                                      .block_bytes = info->exec->groups[g].block_bytes};
+    char id[80]; /* the index: two names may stand for one file */
+    int len = snprintf(id, sizeof id, "%s/%d/%u", info->fingerprint, m->kv_type, m->index);
+    struct kv_space_opts space = {.id = id,
+                                  .id_len = (size_t)len,
+                                  .block_tokens = (uint32_t)cfg->kv.block_tokens,
+                                  .n_groups = n,
+                                  .groups = groups};
+    int rc = kv_space_add(m->rt->pool, &space, &m->space, err);
+    free(groups);
+    return rc;
+}
+
+int rt_attach(struct rt_model *m, struct cn_error *err)
+{
+    struct rt *r = m->rt;
+    const struct eng_model_info *info = eng_model_info(m->model);
+    struct kr_prepare_opts step = opts_of(m).prepare;
+    int rc = rt_memory_blocks_fit(info->exec, r->slab_bytes, err);
+    if (!rc) rc = add_space(m, info, err);
+    if (rc) return rc;
+    struct sch_model_opts o = {.space = m->space,
+                               .context = info->context,
+                               .max_rows = step.max_rows,
+                               .max_logit_rows = step.max_logit_rows};
+    rc = sch_model_add(r->sch, &o, &m->sch_model, err);
+    if (!rc && kv_space_max_tokens(m->space, 0, 1) < 2) {
+        struct kv_stats kv;
+        kv_pool_stats(r->pool, &kv);
+        sch_model_drop(r->sch, m->sch_model);
+        rc = cn_fail(err, CN_ENOMEM, "the KV memory of %.1f MiB cannot hold a sequence of it",
+                     (double)(kv.n_slabs * kv.slab_bytes) / 1048576);
+    }
+    if (rc) {
+        kv_space_drop(m->space);
+        m->space = NULL;
+        return rc;
+    }
+    r->running[m->sch_model] = m;
+    m->in_sch = true;
+    m->base_ns = m->row_ns = 0;
+    return 0;
+}
+
+int rt_detach(struct rt_model *m)
+{
+    int rc;
+    if (m->in_sch) {
+        if ((rc = sch_model_drop(m->rt->sch, m->sch_model))) return rc;
+        m->rt->running[m->sch_model] = NULL;
+        m->in_sch = false;
+    }
+    if (m->space && (rc = kv_space_drop(m->space))) return rc;
+    m->space = NULL;
+    return 0;
+}
+
+/* ---- the pool ------------------------------------------------------------------------------------ */
+
+static int make_pool(struct rt *r, const struct rt_memory_plan *plan, struct cn_error *err)
+{
+    int rc = kr_kv_mem_new(r->device, plan->slab_bytes, plan->n_slabs, &r->kv_mem, err);
+    if (rc) return rc;
+    r->slab_bytes = plan->slab_bytes;
+    cn_metric_set(r->metrics, CN_M_kv_bytes_total, (double)plan->total_bytes);
+    struct kv_pool_opts o = {.slab_bytes = plan->slab_bytes, .n_slabs = plan->n_slabs};
+    return kv_pool_new(&o, &r->pool, err);
+}
+
+/* What the config gives, or the machine has; 0: not known. */
+static int memory_there(const struct cfg *cfg, uint64_t *out, struct cn_error *err)
+{
+    uint64_t left = cfg_free_memory(), asked = cfg->engine.memory_bytes;
+    if (asked && left && asked > left)
+        return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
+                             "engine.memory_bytes is %.1f MiB, but only %.1f MiB are free",
+                             (double)asked / 1048576, (double)left / 1048576);
+    *out = asked ? asked : left;
+    return 0;
+}
+
+/* The one model is loaded by now: what it left is for KV. */
+static int pool_for_one(struct rt *r, struct cn_error *err)
+{
+    const struct cfg *cfg = r->cfg;
+    const struct eng_model_info *info = eng_model_info(r->models[0].model);
+    struct rt_memory_plan plan;
+    uint64_t left = cfg_free_memory(), need = r->models[0].need;
+    if (cfg->engine.memory_bytes) {
+        if (cfg->engine.memory_bytes <= need)
+            return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
+                                 "engine.memory_bytes is %.1f MiB, and the model takes %.1f MiB for "
+                                 "weights and scratch alone",
+                                 (double)cfg->engine.memory_bytes / 1048576, (double)need / 1048576);
+        /* All that is given may be used: nothing else counts on it. */
+        uint64_t given = cfg->engine.memory_bytes - need;
+        left = left ? CN_MIN(left, given) : given;
+    }
+    int rc = rt_memory_plan(info->exec, (uint32_t)cfg->kv.block_tokens, info->context,
+                            (uint32_t)cfg->scheduler.max_running, cfg->kv.memory_bytes, left, &plan,
+                            err);
+    r->budget = UINT64_MAX;
+    return rc ? rc : make_pool(r, &plan, err);
+}
+
+/* What models take at once that must have room beside the KV memory: the pinned ones, and the
+ * largest of the others that goes with them. */
+static uint64_t weights_at_once(const struct rt *r, uint64_t there)
+{
+    uint64_t pinned = 0, largest = 0;
+    for (size_t i = 0; i < r->n_models; i++)
+        if (r->models[i].pin) pinned += r->models[i].need;
+    for (size_t i = 0; i < r->n_models; i++) {
+        const struct rt_model *m = &r->models[i];
+        if (!m->pin && pinned + m->need < there) largest = CN_MAX(largest, m->need);
+    }
+    return pinned + largest;
+}
+
+/* None of several is loaded by now: the KV memory is for whichever will be. */
+static int pool_for_several(struct rt *r, const struct rt_memory_ask *asks, size_t n,
+                            struct cn_error *err)
+{
+    const struct cfg *cfg = r->cfg;
+    uint64_t want = cfg->kv.memory_bytes, there = 0;
+    struct rt_memory_plan plan;
+    int rc = memory_there(cfg, &there, err);
+    if (rc) return rc;
+    uint64_t weights = weights_at_once(r, there ? there : UINT64_MAX);
+    if (there && weights >= there)
+        return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
+                             "there are %.1f MiB of memory, and the pinned models take %.1f MiB for "
+                             "weights and scratch alone", (double)there / 1048576,
+                             (double)weights / 1048576);
+    uint64_t left = there ? there - weights : 0;
+    if (want && there && want < there) left = there; /* what does not fit beside it is refused */
+    rc = rt_memory_plan_for(asks, n, (uint32_t)cfg->kv.block_tokens,
+                            (uint32_t)cfg->scheduler.max_running, want, left, &plan, err);
+    if (!rc) rc = make_pool(r, &plan, err);
+    if (!rc) r->budget = there ? there - CN_MIN(there, plan.total_bytes) : UINT64_MAX;
+    return rc;
+}
+
+/* Measures all; those that cannot be are told of, and tried again when somebody asks for them. When
+ * it is all of them, the first one's error. */
+static int measure_all(struct rt *r, struct eng_model **models, struct rt_memory_ask *asks,
+                       size_t *n, struct cn_error *err)
+{
+    struct cn_error first = {0};
+    for (size_t i = 0; i < r->n_models; i++) {
+        struct cn_error e = {0};
+        if (rt_model_measure(&r->models[i], &models[*n], &e)) {
+            if (!first.code) first = e;
+            rt_model_failed(&r->models[i], &e);
+            continue;
+        }
+        const struct eng_model_info *info = eng_model_info(models[*n]);
+        asks[(*n)++] = (struct rt_memory_ask){info->exec, info->context};
+    }
+    if (*n) return 0;
+    if (err) *err = first;
+    return first.code;
+}
+
+static int size_for_several(struct rt *r, struct cn_error *err)
+{
+    struct eng_model **models = cn_calloc(r->n_models, sizeof *models);
+    struct rt_memory_ask *asks = cn_calloc(r->n_models, sizeof *asks);
+    size_t n = 0;
+    int rc = models && asks ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    if (!rc) rc = measure_all(r, models, asks, &n, err);
+    if (!rc) rc = pool_for_several(r, asks, n, err);
+    for (size_t i = 0; i < n; i++)
+        eng_model_unref(models[i]);
+    free(models);
+    free(asks);
+    return rc;
+}
+
+/* ---- the scheduler --------------------------------------------------------------------------------- */
+
+static int set_tenants(struct rt *r, uint64_t kv_bytes)
+{
+    for (size_t i = 0; i < r->cfg->n_tenants; i++) {
+        const struct cfg_tenant *t = &r->cfg->tenants[i];
+        struct sch_tenant_opts o = {.weight = t->weight,
+                                    .max_concurrent = (uint32_t)t->max_concurrency,
+                                    .max_queued = (uint32_t)t->max_queued,
+                                    .ceiling = (enum sch_class)t->priority,
+                                    .kv_reserve_bytes = (uint64_t)(t->kv_share * (double)kv_bytes)};
+        int rc = sch_tenant_set(r->sch, (uint32_t)i, &o);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int make_scheduler(struct rt *r, struct cn_error *err)
+{
+    const struct cfg *cfg = r->cfg;
+    struct kv_stats kv;
+    rt_stepper_init(&r->stepper, r);
+    struct sch_opts o = {.pool = r->pool,
+                         .stepper = rt_stepper_interface(&r->stepper),
+                         .cb = {.arg = r,
+                                .on_token = rt_on_token,
+                                .on_choice_end = rt_on_choice_end,
+                                .on_end = rt_on_end},
+                         .max_running = (uint32_t)cfg->scheduler.max_running,
+                         .max_queue = (uint32_t)cfg->scheduler.queue_requests,
+                         .max_queue_tokens = (uint64_t)cfg->scheduler.queue_tokens,
+                         .step_target_ns = (uint64_t)(cfg->engine.step_target_ms * 1e6),
+                         .max_choices = (uint32_t)cfg->limits.max_n};
+    int rc = sch_new(&o, &r->sch, err);
+    if (rc) return rc;
+    kv_pool_stats(r->pool, &kv);
+    rc = set_tenants(r, kv.n_slabs * kv.slab_bytes);
+    if (!rc) rc = rt_tenants_init(&r->tenants, (uint32_t)cfg->n_tenants);
+    return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------------- */
+
+static void set_loaded(struct rt_model *m)
+{
+    struct rt *r = m->rt;
+    const struct eng_model_info *info = eng_model_info(m->model);
+    pthread_mutex_lock(&r->models_lock);
+    m->bytes = m->need;
+    m->used_ns = cn_now_ns();
+    rt_model_set_state(m, RT_LOADED);
+    pthread_mutex_unlock(&r->models_lock);
+    cn_metric_add(r->metrics, CN_M_model_loads, 1);
+    double kv_bytes = cn_metric_get(r->metrics, CN_M_kv_bytes_total);
+    uint64_t state = kv_space_state_bytes(m->space), tokens = kv_space_max_tokens(m->space, 0, 1);
+    if (!state || kv_space_block_bytes(m->space) != state)
+        cn_log(CN_LOG_INFO, "engine", "%s: %.1f MiB of weights, %.1f MiB of KV memory for %llu tokens",
+               m->id, (double)info->exec->packed_bytes / 1048576, kv_bytes / 1048576,
+               (unsigned long long)tokens);
+    if (state)
+        cn_log(CN_LOG_INFO, "engine", "%s: %.2f MiB of recurrent state for each sequence, room for "
+               "%llu", m->id, (double)state / 1048576,
+               (unsigned long long)((uint64_t)kv_bytes / state));
+}
+
+static int open_one(struct rt *r, const struct rt_loading *how, struct cn_error *err)
+{
+    struct rt_model *m = &r->models[0];
+    int rc = rt_model_open(m, how, &m->model, err);
+    if (!rc) rc = pool_for_one(r, err);
+    if (!rc) rc = make_scheduler(r, err);
+    if (!rc) rc = rt_attach(m, err);
+    if (!rc) set_loaded(m);
+    return rc;
+}
+
+/* One that cannot be preloaded is tried again when somebody asks for it. */
+static void preload(struct rt_model *m, const struct rt_loading *how)
+{
+    struct rt *r = m->rt;
+    struct cn_error err = {0};
+    uint64_t used = 0;
+    for (size_t i = 0; i < r->n_models; i++)
+        used += r->models[i].bytes;
+    int rc = 0;
+    if (used > r->budget || m->need > r->budget - used)
+        rc = cn_fail(&err, CN_ENOMEM, "it takes %.1f MiB, and %.1f of the %.1f MiB for all models "
+                     "are taken", (double)m->need / 1048576, (double)used / 1048576,
+                     (double)r->budget / 1048576);
+    if (!rc) rc = rt_model_open(m, how, &m->model, &err);
+    if (!rc) rc = rt_attach(m, &err);
+    if (!rc) {
+        set_loaded(m);
+        return;
+    }
+    eng_model_unref(m->model);
+    m->model = NULL;
+    rt_model_failed(m, &err);
+}
+
+int rt_open_all(struct rt *r, const struct rt_opts *o, struct cn_error *err)
+{
+    struct rt_loading how = {.progress = o->progress, .progress_arg = o->progress_arg};
+    int rc = rt_device_new(r->cfg, &r->device, err);
+    if (rc) return rc;
+    if (!r->several) return open_one(r, &how, err);
+    rc = size_for_several(r, err);
+    if (!rc) rc = make_scheduler(r, err);
+    for (size_t i = 0; !rc && i < r->n_models; i++)
+        if (r->models[i].preload && r->models[i].state == RT_UNLOADED) preload(&r->models[i], &how);
+    return rc;
+}
