@@ -49,6 +49,40 @@ static int make_metrics(const struct cfg *cfg, struct cn_metrics **out, struct c
     return 0;
 }
 
+static void free_models(struct rt_model_opts *all, size_t n)
+{
+    for (size_t i = 0; all && i < n; i++)
+        free((char *)all[i].path);
+    free(all);
+}
+
+/* The list of `models`, with the files found. */
+static int list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn_error *err)
+{
+    struct rt_model_opts *all = cn_calloc(cfg->n_models, sizeof *all);
+    int rc = all ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
+
+    for (size_t i = 0; !rc && i < cfg->n_models; i++) {
+        const struct cfg_served *m = &cfg->models[i];
+        char *path = NULL;
+        rc = cfg_served_file(m, &path, err);
+        if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], err);
+        all[i] = (struct rt_model_opts){.id = m->name,
+                                        .path = path,
+                                        .chat_template = m->chat_template,
+                                        .context = (uint64_t)m->context,
+                                        .kv_type = m->kv_type,
+                                        .pin = m->pin,
+                                        .preload = m->preload};
+    }
+    if (rc) {
+        free_models(all, cfg->n_models);
+        return rc;
+    }
+    *out = all;
+    return 0;
+}
+
 static int serve(const struct cfg *cfg, const char *name)
 {
     struct cn_error err = {0};
@@ -56,12 +90,14 @@ static int serve(const struct cfg *cfg, const char *name)
     struct cli_progress progress;
     struct srv *s = NULL;
     struct rt *rt = NULL;
+    struct rt_model_opts *models = NULL;
     char *path = NULL, *model = NULL;
     int rc = make_metrics(cfg, &metrics, &err);
 
     /* Who types `conifer serve` waits for the model; a service is told what it lacks. */
-    if (!rc && strcmp(name, "conifer-server")) rc = cli_pull_missing(cfg, &err);
-    if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
+    if (!rc && !cfg->n_models && strcmp(name, "conifer-server")) rc = cli_pull_missing(cfg, &err);
+    if (!rc && cfg->n_models) rc = list_models(cfg, &models, &err);
+    else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
     struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
     if (!rc) rc = srv_new(&opts, &s, &err);
     cli_progress_start(&progress);
@@ -70,6 +106,8 @@ static int serve(const struct cfg *cfg, const char *name)
                          .metrics = metrics,
                          .model_path = path,
                          .model_id = model,
+                         .models = models,
+                         .n_models = cfg->n_models,
                          .progress = on_progress,
                          .progress_arg = &progress};
     if (!rc && (rc = rt_new(&ro, &rt, &err))) cfg_error_place(cfg, &err);
@@ -79,11 +117,35 @@ static int serve(const struct cfg *cfg, const char *name)
     if (rc == CN_EBUSY) _exit(1); /* the engine does not answer: its thread cannot be joined */
     rt_free(rt);
     srv_free(s);
+    free_models(models, cfg->n_models);
     free(path);
     free(model);
     if (metrics) cn_metrics_fini(metrics);
     free(metrics);
     return rc ? 1 : 0;
+}
+
+/* Whether those of the list could be; settings are often checked before models arrive, so what is not
+ * there is worth a warning. */
+static int check_list(const struct cfg *cfg, const char *name)
+{
+    int status = 0;
+
+    for (size_t i = 0; i < cfg->n_models; i++) {
+        const struct cfg_served *m = &cfg->models[i];
+        struct rt_model_opts o = {.context = (uint64_t)m->context};
+        struct cn_error err = {0};
+        char *path = NULL;
+        int rc = cfg_served_file(m, &path, &err);
+        bool there = !rc && !access(path, R_OK);
+        o.path = path;
+        if (!rc) rc = rt_check_served(&o, &err);
+        if (rc && there) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
+        free(path);
+        if (rc && there) status = cli_error(name, &err);
+        else if (rc) fprintf(stderr, "%s: warning: %s\n", name, err.message);
+    }
+    return status;
 }
 
 /* Whether the model that is asked for could be loaded. One of the catalog that was not fetched yet
@@ -93,8 +155,10 @@ static int check_model(const struct cfg *cfg, const char *name)
     struct cn_error err = {0};
     char *path = NULL, *model = NULL;
     struct stat st;
-    int rc = cli_find_model(cfg, &path, &model, &err);
+    int rc;
 
+    if (cfg->n_models) return check_list(cfg, name);
+    rc = cli_find_model(cfg, &path, &model, &err);
     if (!rc && stat(path, &st))
         rc = cn_fail_param(&err, CN_ENOENT, "model.path", "model.path: there is no %s", path);
     bool there = !rc;

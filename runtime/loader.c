@@ -289,10 +289,10 @@ static void serve_loaded(struct rt *r)
     }
 }
 
-enum todo { NOTHING, MEASURE, EVICT, LOAD, NEVER };
+enum need { NOTHING, MEASURE, EVICT, LOAD, NEVER };
 
 /* With the lock: what m needs next. */
-static enum todo step_of(struct rt_model *m, struct rt_model **victim)
+static enum need step_of(struct rt_model *m, struct rt_model **victim)
 {
     struct rt *r = m->rt;
     if (!m->need) return MEASURE;
@@ -305,7 +305,7 @@ static enum todo step_of(struct rt_model *m, struct rt_model **victim)
 }
 
 /* With the lock: the first that something can be done for; else when to look again. */
-static enum todo choose(struct rt *r, struct rt_model **out, struct rt_model **victim,
+static enum need choose(struct rt *r, struct rt_model **out, struct rt_model **victim,
                         uint64_t *wake)
 {
     struct rt_model *m = NULL;
@@ -318,10 +318,10 @@ static enum todo choose(struct rt *r, struct rt_model **out, struct rt_model **v
     }
     while ((m = next_wanted(r, after, m))) {
         after = m->waits->since_ns;
-        enum todo todo = step_of(m, victim);
-        if (todo != NOTHING) {
+        enum need next = step_of(m, victim);
+        if (next != NOTHING) {
             *out = m;
-            return todo;
+            return next;
         }
         uint64_t again = block(m, now);
         *wake = CN_MIN(*wake, again);
@@ -352,9 +352,9 @@ static bool work(struct rt *r, uint64_t *wake)
     lock(r);
     struct rt_model *broken = find_broken(r);
     if (broken) rt_model_set_state(broken, RT_UNLOADED);
-    enum todo todo = broken ? NOTHING : choose(r, &m, &victim, wake);
-    if (todo == EVICT) rt_model_set_state(victim, RT_UNLOADED);
-    if (todo == LOAD) {
+    enum need next = broken ? NOTHING : choose(r, &m, &victim, wake);
+    if (next == EVICT) rt_model_set_state(victim, RT_UNLOADED);
+    if (next == LOAD) {
         m->bytes = m->need;
         rt_model_set_state(m, RT_LOADING);
     }
@@ -363,7 +363,7 @@ static bool work(struct rt *r, uint64_t *wake)
         drop_broken(broken);
         return true;
     }
-    switch (todo) {
+    switch (next) {
     case NOTHING:
         return false;
     case MEASURE:

@@ -25,7 +25,7 @@ void srv_call_free(struct srv_call *c)
     free(c);
 }
 
-int srv_call_parse(struct srv_call *c)
+static int parse(struct srv_call *c)
 {
     if (c->root) return 0;
     c->json_left = SRV_JSON_WEIGHT;
@@ -35,17 +35,31 @@ int srv_call_parse(struct srv_call *c)
     return rc;
 }
 
-static int check_model(struct srv_call *c)
+int srv_call_head(struct srv_call *c)
 {
-    const json_t *m = c->p.model;
+    static const enum srv_endpoint endpoint[] = {
+        [SRV_OP_CHAT] = SRV_EP_CHAT,     [SRV_OP_TEXT] = SRV_EP_TEXT,
+        [SRV_OP_TOKENIZE] = SRV_EP_TOK,  [SRV_OP_DETOKENIZE] = SRV_EP_DETOK,
+        [SRV_OP_TEMPLATE] = SRV_EP_CHAT,
+    };
+    if (c->head) return 0;
+    int rc = parse(c);
+    if (!rc) rc = srv_params_read(&c->p, c->root, endpoint[c->op], &c->err);
+    if (rc) return rc;
+    srv_deadline_read(c);
+    c->head = true;
+    return 0;
+}
 
-    if (!m) return 0;
-    if (json_string_length(m) == strlen(c->env->model_id) &&
-        !strcmp(json_string_value(m), c->env->model_id))
-        return 0;
-    char name[130];
-    snprintf(name, sizeof name, "%.128s", json_string_value(m));
-    return cn_fail_param(&c->err, CN_EMODEL, "model", "the model %s does not exist", name);
+static void set_error(struct srv_call *c, int rc)
+{
+    if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+}
+
+void srv_call_head_work(struct srv_job *job)
+{
+    struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
+    set_error(c, srv_call_head(c));
 }
 
 static int render_answer(struct srv_call *c)
@@ -63,15 +77,8 @@ static int render_answer(struct srv_call *c)
 
 static int work(struct srv_call *c)
 {
-    static const enum srv_endpoint endpoint[] = {
-        [SRV_OP_CHAT] = SRV_EP_CHAT,     [SRV_OP_TEXT] = SRV_EP_TEXT,
-        [SRV_OP_TOKENIZE] = SRV_EP_TOK,  [SRV_OP_DETOKENIZE] = SRV_EP_DETOK,
-        [SRV_OP_TEMPLATE] = SRV_EP_CHAT,
-    };
-    int rc = srv_call_parse(c);
+    int rc = srv_call_head(c);
 
-    if (!rc) rc = srv_params_read(&c->p, c->root, endpoint[c->op], &c->err);
-    if (!rc) rc = check_model(c);
     if (rc) return rc;
     switch (c->op) {
     case SRV_OP_CHAT:
@@ -111,8 +118,7 @@ static void drop_body(struct srv_call *c)
 void srv_call_work(struct srv_job *job)
 {
     struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
-    int rc = work(c);
 
-    if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    set_error(c, work(c));
     drop_body(c);
 }

@@ -18,11 +18,12 @@ enum srv_op { SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_
 #define SRV_MAX_STOPS      64
 #define SRV_MAX_STOP_BYTES 4096
 
-/* What every call reads: set before the first, never changed after. */
+/* What a call reads: its model and the limits. Vocabulary, template, context and fingerprint are there
+ * once the model is (srv_req holds it). */
 struct srv_text_env {
     const struct eng_vocab *vocab;
     const struct eng_template *chat_template; /* NULL when the model has none */
-    const char *model_id;
+    const char *model_id, *fingerprint;
     uint64_t context;
     int64_t max_n, max_tokens; /* limits of the config; max_tokens 0 = none */
     double default_deadline_s;
@@ -38,13 +39,16 @@ struct srv_prompt {
 struct srv_call {
     struct srv_job job; /* first member */
     uint64_t slot;      /* who waits for it */
-    const struct srv_text_env *env;
+    const struct srv_text_env *env; /* own, as soon as the model is there */
+    struct srv_text_env own;
+    struct rt_model *model;
     enum srv_op op;
     enum rt_priority ceiling; /* of the tenant */
     struct cn_buf body;
     json_t *root;        /* the parsed body; NULL: not parsed yet */
     size_t json_left;    /* of SRV_JSON_WEIGHT, for JSON within the body's strings */
     struct srv_params p; /* its JSON members are borrowed from root, and gone with it */
+    bool head;           /* p is read */
     uint64_t received_ns;
     int64_t header_deadline_ms; /* 0 = none */
 
@@ -75,8 +79,11 @@ struct srv_call {
 };
 
 void srv_call_free(struct srv_call *c);
-/* Parses the body when that is still to be done. */
-int srv_call_parse(struct srv_call *c);
+/* All that needs no model: parses the body, reads its fields and the deadline, where that is still to
+ * be done. */
+int srv_call_head(struct srv_call *c);
+/* The same as a job: sets c->err. */
+void srv_call_head_work(struct srv_job *job);
 /* The job's work: everything from the body to the prompts or the answer; sets c->err. */
 void srv_call_work(struct srv_job *job);
 
@@ -92,6 +99,7 @@ int srv_chat_prompt(struct srv_call *c);       /* chat.c: -> prompts[0] */
 int srv_text_prompts(struct srv_call *c);      /* prompts.c: `prompt` in its four shapes */
 int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
+void srv_deadline_read(struct srv_call *c);    /* sampling.c */
 int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text */
 /* sampling.c: the window holds every prompt and what was asked for after it. */
 int srv_window_check(struct srv_call *c);

@@ -48,13 +48,13 @@ struct srv {
     struct cn_mailbox mail;      /* rt_event: from the engine thread */
     struct cn_mailbox jobs_done; /* srv_job: from the text workers */
     struct srv_text_pool *pool;
-    struct srv_text_env text; /* what jobs read; immutable while srv_run runs */
+    struct srv_text_env text; /* what calls begin with: no model but the default one's name */
 
     struct srv_slot *slots;
     size_t n_slots, cap_slots;
     uint32_t free_slot;   /* UINT32_MAX = none */
     struct srv_req *reqs; /* all of them */
-    size_t n_reqs, n_jobs;
+    size_t n_reqs, n_jobs, n_waiting; /* n_waiting: for their model to be loaded */
     uint32_t *tenant_reqs; /* requests of each tenant */
     uint64_t *tenant_held; /* bytes of each tenant's bodies */
     struct cn_buf frame;   /* scratch: one SSE frame */

@@ -19,7 +19,7 @@ static bool is_chat(const struct srv_req *q)
 int srv_out_begin(struct srv_req *q)
 {
     uint8_t r[12];
-    const char *model = rt_model_id(q->srv->rt);
+    const char *model = q->call->env->model_id;
     struct cn_buf *b = &q->prefix;
 
     cn_random(r, sizeof r);
@@ -34,7 +34,7 @@ int srv_out_begin(struct srv_req *q)
                               : "chat.completion",
                   (long long)q->created);
     cn_buf_json_str(b, model, strlen(model));
-    cn_buf_printf(b, ",\"system_fingerprint\":\"%s\",\"choices\":[", rt_fingerprint(q->srv->rt));
+    cn_buf_printf(b, ",\"system_fingerprint\":\"%s\",\"choices\":[", q->call->env->fingerprint);
     return b->failed ? CN_ENOMEM : 0;
 }
 

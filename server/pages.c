@@ -11,16 +11,30 @@ static void answer(struct srv_conn *c, int status, const char *type, struct cn_b
     cn_buf_fini(b);
 }
 
-static void put_model(struct srv *s, struct cn_buf *b)
+static void put_model(const struct rt_model *model, struct cn_buf *b)
 {
-    const char *id = rt_model_id(s->rt);
+    static const char *const states[RT_N_MODEL_STATES] = {"unloaded", "loading", "loaded",
+                                                          "failed"};
+    struct rt_model_status m;
 
+    rt_model_status(model, &m);
     cn_buf_puts(b, "{\"id\":");
-    cn_buf_json_str(b, id, strlen(id));
+    cn_buf_json_str(b, m.id, strlen(m.id));
     cn_buf_printf(b,
                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"conifer\","
-                  "\"max_model_len\":%llu}",
-                  (long long)rt_model_created_s(s->rt), (unsigned long long)s->text.context);
+                  "\"max_model_len\":",
+                  (long long)m.created_s);
+    if (m.context)
+        cn_buf_printf(b, "%llu", (unsigned long long)m.context);
+    else
+        cn_buf_puts(b, "null");
+    cn_buf_printf(b, ",\"state\":\"%s\",\"pinned\":%s", states[m.state],
+                  m.pinned ? "true" : "false");
+    if (m.state == RT_FAILED) {
+        cn_buf_puts(b, ",\"error\":");
+        cn_buf_json_str(b, m.error.message, strlen(m.error.message));
+    }
+    cn_buf_putc(b, '}');
 }
 
 void srv_page_models(struct srv *s, struct srv_conn *c)
@@ -29,7 +43,10 @@ void srv_page_models(struct srv *s, struct srv_conn *c)
 
     cn_buf_init(&b, 0);
     cn_buf_puts(&b, "{\"object\":\"list\",\"data\":[");
-    put_model(s, &b);
+    for (size_t i = 0; i < rt_n_models(s->rt); i++) {
+        if (i) cn_buf_putc(&b, ',');
+        put_model(rt_model_at(s->rt, i), &b);
+    }
     cn_buf_puts(&b, "]}");
     answer(c, 200, "application/json", &b);
 }
@@ -53,20 +70,31 @@ static bool decodes_to(const char *s, size_t n, const char *name)
     return *name == 0;
 }
 
+static struct rt_model *model_of_path(const struct srv *s, const char *name, size_t n)
+{
+    for (size_t i = 0; i < rt_n_models(s->rt); i++) {
+        struct rt_model_status m;
+        rt_model_status(rt_model_at(s->rt, i), &m);
+        if (decodes_to(name, n, m.id)) return rt_model_at(s->rt, i);
+    }
+    return NULL;
+}
+
 void srv_page_model(struct srv *s, struct srv_conn *c)
 {
     size_t skip = strlen("/v1/models/"), n;
     const char *path = srv_conn_path(c, &n);
+    struct rt_model *m = model_of_path(s, path + skip, n - skip);
     struct cn_buf b;
 
-    if (!decodes_to(path + skip, n - skip, rt_model_id(s->rt))) {
+    if (!m) {
         struct cn_error err = {0};
         cn_fail_param(&err, CN_EMODEL, "model", "this model does not exist");
         srv_conn_error(c, &err, NULL);
         return;
     }
     cn_buf_init(&b, 0);
-    put_model(s, &b);
+    put_model(m, &b);
     answer(c, 200, "application/json", &b);
 }
 
@@ -116,12 +144,13 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
 
 void srv_page_version(struct srv *s, struct srv_conn *c)
 {
-    const char *model = rt_model_id(s->rt);
+    struct rt_model_status m; /* of the default model */
     struct cn_buf b;
 
+    rt_model_status(rt_model_at(s->rt, 0), &m);
     cn_buf_init(&b, 0);
     cn_buf_printf(&b, "{\"version\":\"%s\",\"model\":", s->version);
-    cn_buf_json_str(&b, model, strlen(model));
-    cn_buf_printf(&b, ",\"system_fingerprint\":\"%s\"}", rt_fingerprint(s->rt));
+    cn_buf_json_str(&b, m.id, strlen(m.id));
+    cn_buf_printf(&b, ",\"system_fingerprint\":\"%s\"}", m.fingerprint);
     answer(c, 200, "application/json", &b);
 }

@@ -1,5 +1,4 @@
-/* API requests: start, worker, runtime, events, end. Loop thread only; owns every srv_req and the
- * table of slots. */
+/* API requests: start, model, worker, runtime, end. Loop thread only; owns every srv_req. */
 #include "server/request.h"
 
 #include <stdio.h>
@@ -8,50 +7,6 @@
 
 #define PARSE_ON_LOOP  65536 /* longer bodies are parsed by a worker */
 #define SUBMIT_ON_LOOP 65536 /* more tokens times choices are submitted by a worker */
-
-/* ---- slots
- * --------------------------------------------------------------------------------------- */
-
-static int slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out)
-{
-    uint32_t i = s->free_slot;
-
-    if (i != UINT32_MAX) {
-        s->free_slot = s->slots[i].sub;
-    } else {
-        if (s->n_slots == UINT32_MAX - 1) return CN_ENOMEM;
-        int rc = cn_grow(&s->slots, &s->cap_slots, s->n_slots + 1, sizeof *s->slots);
-        if (rc) return rc;
-        i = (uint32_t)s->n_slots++;
-        s->slots[i].gen = 0;
-    }
-    s->slots[i].req = q;
-    s->slots[i].sub = sub;
-    s->slots[i].gen++;
-    *out = i;
-    return 0;
-}
-
-static void slot_give(struct srv *s, uint32_t i)
-{
-    s->slots[i].req = NULL;
-    s->slots[i].sub = s->free_slot;
-    s->free_slot = i;
-}
-
-static uint64_t slot_id(const struct srv *s, uint32_t i)
-{
-    return (uint64_t)s->slots[i].gen << 32 | i;
-}
-
-static struct srv_req *slot_find(const struct srv *s, uint64_t id, uint32_t *sub)
-{
-    uint32_t i = (uint32_t)id;
-
-    if (i >= s->n_slots || !s->slots[i].req || s->slots[i].gen != id >> 32) return NULL;
-    *sub = s->slots[i].sub;
-    return s->slots[i].req;
-}
 
 /* ---- records
  * ------------------------------------------------------------------------------------- */
@@ -77,14 +32,15 @@ static void req_free(struct srv_req *q)
     give_body(q);
     srv_req_log(q);
     srv_out_choices_free(q);
+    if (q->held && s->rt) rt_release(q->call->model);
     srv_call_free(q->call);
     free(q->subs);
     free(q);
 }
 
-static void release(struct srv_req *q)
+void srv_req_release(struct srv_req *q)
 {
-    if (!q->conn && !q->on_worker && !q->n_live) req_free(q);
+    if (!q->conn && !q->on_worker && !q->n_live && !q->wait_ns) req_free(q);
 }
 
 static struct srv_req *req_new(struct srv *s, struct srv_conn *c, uint32_t tenant)
@@ -114,7 +70,14 @@ static void cancel_subs(struct srv_req *q)
     struct srv *s = q->srv;
 
     for (size_t i = 0; i < q->n_subs; i++)
-        if (q->subs[i].live) rt_cancel(s->rt, &s->mail, slot_id(s, q->subs[i].slot));
+        if (q->subs[i].live) rt_cancel(s->rt, &s->mail, srv_slot_id(s, q->subs[i].slot));
+}
+
+static void end_wait(struct srv_req *q)
+{
+    q->wait_ns = 0;
+    q->srv->n_waiting--;
+    srv_slot_give(q->srv, q->job_slot);
 }
 
 /* Nobody wants the rest: the worker skips it, the runtime ends it within one iteration. */
@@ -123,6 +86,8 @@ static void cancel(struct srv_req *q)
     if (q->cancelled) return;
     q->cancelled = true;
     if (q->on_worker) atomic_store(&q->call->job.cancelled, true);
+    if (q->wait_ns && rt_acquire_cancel(q->call->model, &q->srv->mail, srv_slot_id(q->srv, q->job_slot)))
+        end_wait(q); /* else its event is on its way */
     cancel_subs(q);
 }
 
@@ -134,7 +99,7 @@ void srv_req_gone(struct srv_req *q)
     }
     q->conn = NULL;
     cancel(q);
-    release(q);
+    srv_req_release(q);
 }
 
 /* Fails the answer; the record stays until release. */
@@ -213,15 +178,16 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
     cn_buf_init(&q->conn->body, 0);
     call->job.tenant = q->tenant;
     call->job.cost = call->body.len + 1;
-    call->job.work = srv_call_work;
     atomic_init(&call->job.cancelled, false);
 }
 
-static void start_job(struct srv_req *q)
+/* job_slot is taken. */
+static void start_job(struct srv_req *q, void (*work)(struct srv_job *job))
 {
+    q->call->job.work = work;
     q->on_worker = true;
     q->srv->n_jobs++;
-    q->call->slot = slot_id(q->srv, q->job_slot);
+    q->call->slot = srv_slot_id(q->srv, q->job_slot);
     srv_text_push(q->srv->pool, &q->call->job);
 }
 
@@ -231,6 +197,92 @@ static void count_refused(struct srv *s, enum srv_op op, uint32_t tenant)
     if (op != SRV_OP_CHAT && op != SRV_OP_TEXT) return;
     cn_metric_add(s->metrics, CN_M_requests_refused, 1);
     cn_tenant_add(s->metrics, tenant, CN_TM_refused, 1);
+}
+
+/* ---- its model
+ * ----------------------------------------------------------------------------------- */
+
+static int find_model(struct srv_req *q, struct cn_error *err)
+{
+    const struct srv *s = q->srv;
+    const json_t *name = q->call->p.model;
+    struct rt_model *m = rt_model_at(s->rt, 0);
+
+    if (name) m = rt_model_find(s->rt, json_string_value(name), json_string_length(name));
+    if (!m && s->cfg->server.unknown_model == CFG_UNKNOWN_DEFAULT) m = rt_model_at(s->rt, 0);
+    q->call->model = m;
+    if (m) {
+        struct rt_model_status status;
+        rt_model_status(m, &status);
+        q->call->own = s->text;
+        q->call->own.model_id = status.id;
+        q->call->env = &q->call->own;
+        return 0;
+    }
+    return cn_fail_param(err, CN_EMODEL, "model", "the model %.128s does not exist",
+                         json_string_value(name));
+}
+
+/* The model is held: the rest is a worker's. */
+static void use_model(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+    const struct eng_model *m = rt_model_engine(c->model);
+
+    q->held = true;
+    c->own.vocab = eng_model_vocab(m);
+    c->own.chat_template = eng_model_template(m);
+    c->own.fingerprint = eng_model_info(m)->fingerprint;
+    c->own.context = eng_model_info(m)->context;
+    start_job(q, srv_call_work);
+}
+
+/* The body's head is read: on to the model, now or when it has been loaded. */
+static int get_model(struct srv_req *q, struct cn_error *err)
+{
+    struct srv *s = q->srv;
+    bool held;
+    int rc = find_model(q, err);
+
+    q->stream = q->call->p.stream;
+    if (!rc && (rc = srv_slot_take(s, q, 0, &q->job_slot))) cn_fail(err, rc, "out of memory");
+    if (rc) return rc;
+    rc = rt_acquire(q->call->model, &s->mail, srv_slot_id(s, q->job_slot), &held, err);
+    if (rc) {
+        srv_slot_give(s, q->job_slot);
+    } else if (held) {
+        use_model(q);
+    } else {
+        q->wait_ns = cn_now_ns();
+        s->n_waiting++;
+    }
+    return rc;
+}
+
+static void refuse(struct srv_req *q, const struct cn_error *err)
+{
+    count_refused(q->srv, q->call->op, q->tenant);
+    fail_answer(q, err);
+}
+
+/* The answer to rt_acquire; the client may be gone by now. */
+static void on_model(struct srv_req *q, const struct rt_event *e)
+{
+    struct srv *s = q->srv;
+
+    if (!q->conn || q->cancelled || e->code) {
+        struct cn_error err = {.code = e->code};
+        end_wait(q);
+        q->held = !e->code;
+        memcpy(err.param, e->param, sizeof err.param);
+        memcpy(err.message, e->message, sizeof err.message);
+        if (e->code && !q->cancelled) refuse(q, &err);
+        srv_req_release(q);
+        return;
+    }
+    q->wait_ns = 0; /* its slot is the job's now */
+    s->n_waiting--;
+    use_model(q);
 }
 
 void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t tenant)
@@ -253,18 +305,19 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     }
     set_call(q, op, deadline_ms);
     int rc = 0;
-    if (q->call->body.len <= PARSE_ON_LOOP && srv_call_parse(q->call)) {
-        rc = q->call->err.code;
+    if (q->call->body.len > PARSE_ON_LOOP) {
+        if ((rc = srv_slot_take(s, q, 0, &q->job_slot))) err.code = rc;
+        q->reading = !rc;
+        if (!rc) start_job(q, srv_call_head_work);
+    } else if ((rc = srv_call_head(q->call))) {
         err = q->call->err;
+        if (!err.code) err.code = rc;
+    } else {
+        rc = get_model(q, &err);
     }
-    if (!rc && (rc = slot_take(s, q, 0, &q->job_slot))) err.code = rc;
-    if (rc) {
-        count_refused(s, op, tenant);
-        fail_answer(q, &err);
-        release(q);
-        return;
-    }
-    start_job(q);
+    if (!rc) return;
+    refuse(q, &err);
+    srv_req_release(q);
 }
 
 /* ---- to the runtime
@@ -272,7 +325,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 
 /* The runtime has one name for what holds the prompt and for the length of the answer; each endpoint
  * has its own. */
-static void name_field(const struct srv_req *q, struct cn_error *err)
+void srv_req_name_field(const struct srv_req *q, struct cn_error *err)
 {
     const char *max = q->call->max_name;
 
@@ -293,13 +346,13 @@ static void submit_done(struct srv_req *q)
     for (size_t i = c->n_submitted; i < q->n_subs; i++) {
         q->subs[i].live = false;
         q->n_live--;
-        slot_give(q->srv, q->subs[i].slot);
+        srv_slot_give(q->srv, q->subs[i].slot);
     }
     if (q->cancelled) {
         cancel_subs(q); /* what was submitted after the first cancel */
     } else if (c->err.code) {
         count_refused(q->srv, c->op, q->tenant);
-        name_field(q, &c->err);
+        srv_req_name_field(q, &c->err);
         fail_answer(q, &c->err);
     }
 }
@@ -314,11 +367,11 @@ static int make_subs(struct srv_req *q)
     if (!q->subs || !c->ids) return CN_ENOMEM;
     for (; q->n_subs < c->n_prompts; q->n_subs++) {
         struct srv_sub *sub = &q->subs[q->n_subs];
-        int rc = slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
+        int rc = srv_slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
         if (rc) return rc;
         sub->live = true;
         q->n_live++;
-        c->ids[q->n_subs] = slot_id(q->srv, sub->slot);
+        c->ids[q->n_subs] = srv_slot_id(q->srv, sub->slot);
     }
     return 0;
 }
@@ -329,7 +382,6 @@ static void submit(struct srv_req *q)
     struct srv_call *c = q->call;
     uint64_t work = 0;
 
-    q->stream = c->p.stream;
     c->rt = q->srv->rt;
     c->reply = &q->srv->mail;
     int rc = make_subs(q);
@@ -338,11 +390,10 @@ static void submit(struct srv_req *q)
     q->submitted_ns = cn_now_ns();
     for (size_t i = 0; i < c->n_prompts; i++)
         work += (c->prompts[i].n + c->n_bias + 64) * c->best_of;
-    if (!rc && work > SUBMIT_ON_LOOP && !(rc = slot_take(q->srv, q, 0, &q->job_slot))) {
+    if (!rc && work > SUBMIT_ON_LOOP && !(rc = srv_slot_take(q->srv, q, 0, &q->job_slot))) {
         q->submitting = true;
-        c->job.work = srv_submit_work;
         c->job.cost = work;
-        start_job(q);
+        start_job(q, srv_submit_work);
         return;
     }
     if (rc)
@@ -362,20 +413,23 @@ static void job_done(struct srv_req *q)
 
     q->on_worker = false;
     s->n_jobs--;
-    slot_give(s, q->job_slot);
+    srv_slot_give(s, q->job_slot);
     if (q->submitting) {
         q->submitting = false;
         submit_done(q);
-        release(q);
+        srv_req_release(q);
         return;
     }
     if (!c) {
-        release(q);
+        srv_req_release(q);
         return;
     }
-    if (q->call->err.code) {
-        count_refused(s, q->call->op, q->tenant);
-        fail_answer(q, &q->call->err);
+    if (q->reading) {
+        struct cn_error err = q->call->err;
+        q->reading = false;
+        if (err.code || get_model(q, &err)) refuse(q, &err);
+    } else if (q->call->err.code) {
+        refuse(q, &q->call->err);
     } else if (q->call->op == SRV_OP_CHAT || q->call->op == SRV_OP_TEXT) {
         submit(q);
     } else {
@@ -384,131 +438,19 @@ static void job_done(struct srv_req *q)
         srv_conn_answer(c, 200, "application/json", q->call->answer.data, q->call->answer.len,
                         NULL);
     }
-    release(q);
-}
-
-static void answer_whole(struct srv_req *q)
-{
-    struct srv_conn *c = q->conn;
-    struct cn_buf b;
-
-    if (!c) return;
-    cn_buf_init(&b, 0);
-    srv_out_answer(&b, q);
-    if (b.failed) {
-        fail_answer(q, &(struct cn_error){.code = CN_ENOMEM});
-    } else {
-        q->conn = NULL;
-        c->user = NULL;
-        srv_conn_answer(c, 200, "application/json", b.data, b.len, NULL);
-    }
-    cn_buf_fini(&b);
-}
-
-static void add_usage(struct srv_req *q, const struct rt_usage *u)
-{
-    q->usage.prompt_tokens += u->prompt_tokens;
-    q->usage.cached_tokens += u->cached_tokens;
-    if (!q->call->echo_only) q->usage.completion_tokens += u->completion_tokens;
-}
-
-static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
-{
-    struct srv *s = q->srv;
-
-    q->subs[sub].live = false;
-    q->n_live--;
-    slot_give(s, q->subs[sub].slot);
-    add_usage(q, &e->usage);
-    if (q->conn && e->code) {
-        struct cn_error err = {.code = e->code};
-        memcpy(err.param, e->param, sizeof err.param);
-        memcpy(err.message, e->message, sizeof err.message);
-        name_field(q, &err);
-        fail_answer(q, &err);
-    } else if (q->conn && !q->n_live) {
-        if (q->stream)
-            srv_sse_finish(q);
-        else
-            answer_whole(q);
-    }
-    release(q);
-}
-
-/* The first output of a choice: the prompt goes before it where it is to be echoed. */
-static void echo_once(struct srv_req *q, uint32_t sub, struct srv_choice *c)
-{
-    if (!q->call->p.echo || c->echoed) return;
-    c->echoed = true;
-    srv_out_echo(q, c, &q->call->prompts[sub]);
-}
-
-static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
-                          const struct rt_event *e)
-{
-    if (e->finish != RT_FINISH_STOP && e->finish != RT_FINISH_LENGTH) return; /* END tells why */
-    echo_once(q, sub, c);
-    c->ended = true;
-    c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
-    if (e->stop_text && !q->call->echo_only) c->stop_text = strdup(e->stop_text);
-    if (q->stream) srv_sse_choice(q, c, true);
-}
-
-static void on_prompt(struct srv_req *q, uint32_t sub, const struct rt_event *e)
-{
-    for (uint32_t i = 0; i < q->call->best_of && q->conn; i++) {
-        struct srv_choice *c = &q->choices[sub * q->call->best_of + i];
-        echo_once(q, sub, c);
-        srv_out_tokens(q, c, e);
-        if (q->stream) srv_sse_choice(q, c, false);
-    }
-}
-
-/* The head of a streamed answer waits until no part can be refused: a refusal has a status. */
-static void on_accepted(struct srv_req *q, uint32_t sub)
-{
-    if (q->subs[sub].accepted) return;
-    q->subs[sub].accepted = true;
-    if (++q->n_accepted == q->n_subs && q->stream) srv_sse_begin(q);
-}
-
-static void on_tokens(struct srv_req *q, uint32_t sub, struct srv_choice *c,
-                      const struct rt_event *e)
-{
-    if (!q->first_ns && e->n_tokens) q->first_ns = cn_now_ns();
-    echo_once(q, sub, c);
-    if (!q->call->echo_only) srv_out_tokens(q, c, e);
-    if (q->stream) srv_sse_choice(q, c, false);
+    srv_req_release(q);
 }
 
 static void on_event(struct srv *s, const struct rt_event *e)
 {
     uint32_t sub;
-    struct srv_req *q = slot_find(s, e->id, &sub);
+    struct srv_req *q = srv_slot_find(s, e->id, &sub);
 
     if (!q) return;
-    if (e->kind == RT_EV_END) {
-        on_end(q, sub, e);
-        return;
-    }
-    if (!q->conn || e->choice >= q->call->best_of) return;
-    struct srv_choice *c = &q->choices[sub * q->call->best_of + e->choice];
-    switch (e->kind) {
-    case RT_EV_ACCEPTED:
-        on_accepted(q, sub);
-        break;
-    case RT_EV_PROMPT:
-        on_prompt(q, sub, e);
-        break;
-    case RT_EV_TOKENS:
-        on_tokens(q, sub, c, e);
-        break;
-    case RT_EV_CHOICE_END:
-        on_choice_end(q, sub, c, e);
-        break;
-    case RT_EV_END:
-        break;
-    }
+    if (e->kind == RT_EV_MODEL)
+        on_model(q, e);
+    else
+        srv_req_event(q, sub, e);
 }
 
 void srv_on_mail(struct srv *s)
@@ -520,7 +462,7 @@ void srv_on_mail(struct srv *s)
         uint64_t id =
             CN_CONTAINER(CN_CONTAINER(m, struct srv_job, msg), struct srv_call, job)->slot;
         uint32_t sub;
-        struct srv_req *q = slot_find(s, id, &sub);
+        struct srv_req *q = srv_slot_find(s, id, &sub);
         cn_assert(q);
         job_done(q);
     }
@@ -544,7 +486,12 @@ void srv_reqs_tick(struct srv *s, uint64_t now)
 {
     for (struct srv_req *q = s->reqs, *next; q; q = next) {
         next = q->next;
-        if (q->conn && q->stream && q->n_live) srv_sse_tick(q, now);
+        if (q->wait_ns && q->call->deadline_ns && now >= q->call->deadline_ns) {
+            fail_answer(q, &(struct cn_error){.code = CN_EDEADLINE});
+            srv_req_release(q);
+            continue;
+        }
+        if (q->conn && q->stream && (q->n_live || q->wait_ns || q->begun)) srv_sse_tick(q, now);
     }
 }
 
@@ -553,6 +500,6 @@ void srv_reqs_end(struct srv *s, const struct cn_error *why)
     for (struct srv_req *q = s->reqs, *next; q; q = next) {
         next = q->next;
         fail_answer(q, why);
-        release(q);
+        srv_req_release(q);
     }
 }

@@ -44,7 +44,9 @@ struct srv_req {
     uint32_t tenant;
     uint32_t job_slot;
     bool on_worker;
-    bool submitting; /* the worker's job is to submit, not to read the body */
+    bool reading;    /* the worker's job is to read the body's head, */
+    bool submitting; /* or to submit; else all between */
+    bool held;       /* call->model is */
     bool cancelled;
     bool stream, begun; /* a streamed answer; its head is out */
     bool paused;
@@ -52,6 +54,7 @@ struct srv_req {
     size_t n_subs, n_live, n_accepted;
     struct srv_choice *choices; /* n_subs * best_of */
     size_t n_choices;
+    uint64_t wait_ns; /* since when its model is waited for, under job_slot's id; 0: it is not */
     uint64_t submitted_ns, wrote_ns, paused_ns;
     uint64_t first_ns;    /* the first token; 0: none came */
     uint64_t body_charge; /* what the body counts for, until a worker is done with it */
@@ -70,6 +73,20 @@ void srv_req_gone(struct srv_req *q);
 void srv_req_sent(struct srv_req *q);
 /* Ends the answer with an error, in whatever form is still possible, and cancels the rest. */
 void srv_req_fail(struct srv_req *q, const struct cn_error *err);
+
+/* Frees the record when nothing needs it any more. */
+void srv_req_release(struct srv_req *q);
+/* The names that the runtime gives to fields, as the endpoint calls them. */
+void srv_req_name_field(const struct srv_req *q, struct cn_error *err);
+
+/* ---- req_event.c ------------------------------------------------------------------------------ */
+void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e);
+
+/* ---- slot.c ----------------------------------------------------------------------------------- */
+int srv_slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out);
+void srv_slot_give(struct srv *s, uint32_t i);
+uint64_t srv_slot_id(const struct srv *s, uint32_t i);
+struct srv_req *srv_slot_find(const struct srv *s, uint64_t id, uint32_t *sub);
 
 /* ---- request_log.c ---------------------------------------------------------------------------- */
 

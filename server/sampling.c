@@ -231,7 +231,7 @@ static int read_stream_options(struct srv_call *c)
     return 0;
 }
 
-static void read_deadline(struct srv_call *c)
+void srv_deadline_read(struct srv_call *c)
 {
     double ms = c->env->default_deadline_s * 1000;
 
@@ -252,7 +252,6 @@ int srv_sampling_read(struct srv_call *c)
         (rc = read_stop(c)) || (rc = read_stop_ids(c)) || (rc = read_bias(c)) ||
         (rc = read_priority(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
         return rc;
-    read_deadline(c);
     s->temperature = (float)p->temperature;
     s->top_p = (float)p->top_p;
     s->top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0;

@@ -40,7 +40,8 @@ static void end_now(struct srv *s)
 static void check_drain(struct srv *s, uint64_t now)
 {
     if (!s->draining) return;
-    if (!s->rt_drained && s->n_jobs == 0) { /* what was with a worker may still be submitted */
+    /* What was with a worker, or waits for its model, may still be submitted. */
+    if (!s->rt_drained && s->n_jobs == 0 && s->n_waiting == 0) {
         s->rt_drained = true;
         rt_drain(s->rt);
     }
@@ -203,7 +204,6 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 
 static int start_text(struct srv *s, struct cn_error *err)
 {
-    struct eng_model *m = rt_model(s->rt);
     size_t n = s->cfg->n_tenants;
     double *weights = cn_calloc(n, sizeof *weights);
 
@@ -211,10 +211,7 @@ static int start_text(struct srv *s, struct cn_error *err)
     for (size_t i = 0; i < n; i++)
         weights[i] = s->cfg->tenants[i].weight;
     s->text = (struct srv_text_env){
-        .vocab = eng_model_vocab(m),
-        .chat_template = eng_model_template(m),
         .model_id = rt_model_id(s->rt),
-        .context = eng_model_info(m)->context,
         .max_n = s->cfg->limits.max_n,
         .max_tokens = s->cfg->limits.max_tokens,
         .default_deadline_s = s->cfg->scheduler.default_deadline_s,
@@ -254,13 +251,20 @@ static void log_ready(const struct srv *s)
 {
     if (s->quiet) return;
     int port = srv_port(s);
+    struct cn_buf names;
+    cn_buf_init(&names, 0);
+    for (size_t i = 0; i < rt_n_models(s->rt); i++) {
+        struct rt_model_status m;
+        rt_model_status(rt_model_at(s->rt, i), &m);
+        cn_buf_printf(&names, i ? ",%s" : "%s", m.id);
+    }
+    const char *all = names.failed ? rt_model_id(s->rt) : cn_buf_cstr(&names);
     bool v6 = strchr(s->cfg->server.host, ':') != NULL; /* in brackets, or it could not be opened */
     if (port)
-        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s%s%s:%d", rt_model_id(s->rt),
-               v6 ? "[" : "", s->cfg->server.host, v6 ? "]" : "", port);
+        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s%s%s:%d", all, v6 ? "[" : "", s->cfg->server.host, v6 ? "]" : "", port);
     if (s->cfg->server.unix_socket)
-        cn_log(CN_LOG_INFO, "server", "serving %s on %s", rt_model_id(s->rt),
-               s->cfg->server.unix_socket);
+        cn_log(CN_LOG_INFO, "server", "serving %s on %s", all, s->cfg->server.unix_socket);
+    cn_buf_fini(&names);
 }
 
 /* Closes what is left: connections first, as their records hold on to them. */

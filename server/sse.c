@@ -141,8 +141,14 @@ void srv_sse_tick(struct srv_req *q, uint64_t now)
 {
     const struct cfg *cfg = q->srv->cfg;
 
+    /* A second early: the tick is coarse, and the promise is "at least every". */
+    double beat =
+        cfg->server.heartbeat_s > 2 ? cfg->server.heartbeat_s - 1 : cfg->server.heartbeat_s / 2;
     if (!q->begun) {
-        if (q->submitted_ns && now > q->submitted_ns + 900000000u) srv_sse_begin(q);
+        /* While its model is loaded it may still be refused, with a status of its own. */
+        uint64_t since = q->wait_ns ? q->wait_ns : q->submitted_ns;
+        if (since && now > since + (q->wait_ns ? (uint64_t)(beat * 1e9) : 900000000u))
+            srv_sse_begin(q);
         return;
     }
     if (q->paused) {
@@ -155,8 +161,5 @@ void srv_sse_tick(struct srv_req *q, uint64_t now)
         }
         return;
     }
-    /* A second early: the tick is coarse, and the promise is "at least every". */
-    double beat =
-        cfg->server.heartbeat_s > 2 ? cfg->server.heartbeat_s - 1 : cfg->server.heartbeat_s / 2;
     if (now > q->wrote_ns && (double)(now - q->wrote_ns) > beat * 1e9) comment(q, ": waiting\n\n");
 }

@@ -35,6 +35,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     memset(out, 0, sizeof *out);
     out->id = c->ids[i];
     out->reply = c->reply;
+    out->model = c->model;
     out->tenant = c->job.tenant;
     out->priority = c->priority;
     out->n_prompt = p->n;

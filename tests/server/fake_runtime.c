@@ -400,9 +400,62 @@ const char *rt_model_id(const struct rt *r)
     return r->id;
 }
 
-int64_t rt_model_created_s(const struct rt *r)
+size_t rt_n_models(const struct rt *r)
 {
-    return 1700000000;
+    return 1;
+}
+
+struct rt_model {
+    struct rt *rt;
+};
+static struct rt_model only;
+
+struct rt_model *rt_model_at(const struct rt *r, size_t i)
+{
+    only.rt = (struct rt *)r;
+    return &only;
+}
+
+struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n)
+{
+    bool it = strlen(r->id) == n && !memcmp(r->id, name, n);
+    return it ? rt_model_at(r, 0) : NULL;
+}
+
+void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
+{
+    *out = (struct rt_model_status){.id = m->rt->id,
+                                    .state = RT_LOADED,
+                                    .created_s = 1700000000,
+                                    .context = eng_model_info(m->rt->model)->context,
+                                    .pinned = true,
+                                    .fingerprint = "fp_fake"};
+}
+
+int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
+               struct cn_error *err)
+{
+    *held = !atomic_load(&m->rt->draining);
+    return *held ? 0 : cn_fail(err, CN_EDRAIN, "the server is shutting down");
+}
+
+bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id)
+{
+    return false;
+}
+
+void rt_release(struct rt_model *m)
+{
+}
+
+struct eng_model *rt_model_engine(const struct rt_model *m)
+{
+    return m->rt->model;
+}
+
+int rt_check_served(const struct rt_model_opts *m, struct cn_error *err)
+{
+    return 0;
 }
 
 const char *rt_fingerprint(const struct rt *r)

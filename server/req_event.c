@@ -1,0 +1,126 @@
+/* What the runtime tells of a request, turned into its answer. Loop thread only; works on one record.
+ * Invariant: the record may be gone when srv_req_event returns. */
+#include "server/request.h"
+
+#include <string.h>
+
+static void answer_whole(struct srv_req *q)
+{
+    struct srv_conn *c = q->conn;
+    struct cn_buf b;
+
+    if (!c) return;
+    cn_buf_init(&b, 0);
+    srv_out_answer(&b, q);
+    if (b.failed) {
+        srv_req_fail(q, &(struct cn_error){.code = CN_ENOMEM});
+    } else {
+        q->conn = NULL;
+        c->user = NULL;
+        srv_conn_answer(c, 200, "application/json", b.data, b.len, NULL);
+    }
+    cn_buf_fini(&b);
+}
+
+static void add_usage(struct srv_req *q, const struct rt_usage *u)
+{
+    q->usage.prompt_tokens += u->prompt_tokens;
+    q->usage.cached_tokens += u->cached_tokens;
+    if (!q->call->echo_only) q->usage.completion_tokens += u->completion_tokens;
+}
+
+static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+{
+    struct srv *s = q->srv;
+
+    q->subs[sub].live = false;
+    q->n_live--;
+    srv_slot_give(s, q->subs[sub].slot);
+    add_usage(q, &e->usage);
+    if (q->conn && e->code) {
+        struct cn_error err = {.code = e->code};
+        memcpy(err.param, e->param, sizeof err.param);
+        memcpy(err.message, e->message, sizeof err.message);
+        srv_req_name_field(q, &err);
+        srv_req_fail(q, &err);
+    } else if (q->conn && !q->n_live) {
+        if (q->stream)
+            srv_sse_finish(q);
+        else
+            answer_whole(q);
+    }
+    srv_req_release(q);
+}
+
+/* The first output of a choice: the prompt goes before it where it is to be echoed. */
+static void echo_once(struct srv_req *q, uint32_t sub, struct srv_choice *c)
+{
+    if (!q->call->p.echo || c->echoed) return;
+    c->echoed = true;
+    srv_out_echo(q, c, &q->call->prompts[sub]);
+}
+
+static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
+                          const struct rt_event *e)
+{
+    if (e->finish != RT_FINISH_STOP && e->finish != RT_FINISH_LENGTH) return; /* END tells why */
+    echo_once(q, sub, c);
+    c->ended = true;
+    c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
+    if (e->stop_text && !q->call->echo_only) c->stop_text = strdup(e->stop_text);
+    if (q->stream) srv_sse_choice(q, c, true);
+}
+
+static void on_prompt(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+{
+    for (uint32_t i = 0; i < q->call->best_of && q->conn; i++) {
+        struct srv_choice *c = &q->choices[sub * q->call->best_of + i];
+        echo_once(q, sub, c);
+        srv_out_tokens(q, c, e);
+        if (q->stream) srv_sse_choice(q, c, false);
+    }
+}
+
+/* The head of a streamed answer waits until no part can be refused: a refusal has a status. */
+static void on_accepted(struct srv_req *q, uint32_t sub)
+{
+    if (q->subs[sub].accepted) return;
+    q->subs[sub].accepted = true;
+    if (++q->n_accepted == q->n_subs && q->stream) srv_sse_begin(q);
+}
+
+static void on_tokens(struct srv_req *q, uint32_t sub, struct srv_choice *c,
+                      const struct rt_event *e)
+{
+    if (!q->first_ns && e->n_tokens) q->first_ns = cn_now_ns();
+    echo_once(q, sub, c);
+    if (!q->call->echo_only) srv_out_tokens(q, c, e);
+    if (q->stream) srv_sse_choice(q, c, false);
+}
+
+void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+{
+    if (e->kind == RT_EV_END) {
+        on_end(q, sub, e);
+        return;
+    }
+    if (!q->conn || e->choice >= q->call->best_of) return;
+    struct srv_choice *c = &q->choices[sub * q->call->best_of + e->choice];
+    switch (e->kind) {
+    case RT_EV_ACCEPTED:
+        on_accepted(q, sub);
+        break;
+    case RT_EV_PROMPT:
+        on_prompt(q, sub, e);
+        break;
+    case RT_EV_TOKENS:
+        on_tokens(q, sub, c, e);
+        break;
+    case RT_EV_CHOICE_END:
+        on_choice_end(q, sub, c, e);
+        break;
+    case RT_EV_END:
+    case RT_EV_MODEL:
+        break;
+    }
+}
