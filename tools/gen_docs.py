@@ -45,7 +45,7 @@ tenants:
 
 """
 
-MODELS_HEAD = """
+SERVED_HEAD = """
 ## models
 
 A list; each item is one model that the daemon serves, and the first is the default. Without it there
@@ -156,7 +156,7 @@ def config_page(text):
     out += TENANTS_HEAD + table
     for _, args in calls(tenants, {"KEY"}):
         out += key_row(args)
-    out += MODELS_HEAD + table
+    out += SERVED_HEAD + table
     for _, args in calls(models, {"KEY"}):
         out += key_row(args)
     return out
