@@ -90,6 +90,7 @@ static bool take_event(const struct rt_event *e, const struct cli_sink *sink,
         return true;
     case RT_EV_ACCEPTED:
     case RT_EV_PROMPT:
+    case RT_EV_EMBEDDING:
     case RT_EV_MODEL:
         break;
     }

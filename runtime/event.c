@@ -11,7 +11,9 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
     const struct rt_event_parts *p = parts ? parts : &none;
     size_t stop_len = p->stop_text ? strlen(p->stop_text) + 1 : 0;
     size_t tokens_bytes = p->n_tokens * sizeof *p->tokens, top_bytes = p->n_top * sizeof *p->top;
-    struct rt_event *e = calloc(1, sizeof *e + tokens_bytes + top_bytes + p->text_len + stop_len);
+    size_t vector_bytes = p->n_vector * sizeof *p->vector;
+    struct rt_event *e = calloc(1, sizeof *e + tokens_bytes + top_bytes + vector_bytes +
+                                    p->text_len + stop_len);
     if (!e) return NULL;
     char *at = (char *)(e + 1);
     e->id = id;
@@ -22,6 +24,9 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
     at += tokens_bytes;
     if (p->n_top) e->top = memcpy(at, p->top, top_bytes);
     at += top_bytes;
+    if (p->n_vector) e->vector = memcpy(at, p->vector, vector_bytes);
+    e->n_vector = p->n_vector;
+    at += vector_bytes;
     e->text = p->text_len ? memcpy(at, p->text, p->text_len) : "";
     e->text_len = p->text_len;
     at += p->text_len;

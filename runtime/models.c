@@ -240,6 +240,12 @@ void rt_release(struct rt_model *m)
     if (poke) rt_loader_poke(r);
 }
 
+uint64_t rt_embedding_size(const struct rt_model *m)
+{
+    const struct eng_model_info *info = eng_model_info(m->model);
+    return info->pooling == ENG_POOL_NONE ? 0 : info->exec->n_vocab;
+}
+
 struct eng_model *rt_model_engine(const struct rt_model *m)
 {
     return m->model;

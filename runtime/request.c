@@ -17,12 +17,41 @@ void rt_request_fini(struct rt_request *q)
     *q = (struct rt_request){0};
 }
 
-static int check(const struct rt_model *m, const struct rt_request *q, struct cn_error *err)
+bool rt_reads_whole(const struct kr_exec_info *x)
+{
+    for (uint32_t g = 0; g < x->n_groups; g++)
+        if (x->groups[g].span == KR_SPAN_BOTH) return true;
+    return false;
+}
+
+static int check_embed(const struct rt_model *m, const struct rt_request *q, struct cn_error *err)
+{
+    const struct eng_model_info *info = eng_model_info(m->model);
+    long long rows = m->rt->cfg->engine.max_batch_rows;
+    if (info->pooling == ENG_POOL_NONE)
+        return cn_fail_param(err, CN_EUNSUPP, "model",
+                             "this model generates text; it has no embeddings");
+    if (q->n != 1 || q->prompt_logprobs)
+        return cn_fail_param(err, CN_EINVAL, "n", "a prompt has one embedding");
+    if (q->n_prompt > info->context)
+        return cn_fail_param(err, CN_EWINDOW, "prompt",
+                             "the prompt has %zu tokens; the window of %llu must hold it",
+                             q->n_prompt, (unsigned long long)info->context);
+    if (rt_reads_whole(info->exec) && q->n_prompt > (uint64_t)rows)
+        return cn_fail_param(err, CN_EWINDOW, "prompt",
+                             "the prompt has %zu tokens; this model reads a prompt in one step, and "
+                             "a step has %lld rows (engine.max_batch_rows)", q->n_prompt, rows);
+    return 0;
+}
+
+static int check_generate(const struct rt_model *m, const struct rt_request *q,
+                          struct cn_error *err)
 {
     const struct rt *r = m->rt;
     const struct eng_model_info *info = eng_model_info(m->model);
-    if (!q->n_prompt)
-        return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
+    if (info->pooling != ENG_POOL_NONE)
+        return cn_fail_param(err, CN_EUNSUPP, "model",
+                             "this model gives embeddings; it generates no text");
     if (q->n_prompt >= info->context)
         return cn_fail_param(err, CN_EWINDOW, "messages",
                              "the prompt has %zu tokens; the window of %llu must hold it and at "
@@ -30,6 +59,16 @@ static int check(const struct rt_model *m, const struct rt_request *q, struct cn
     if (!q->n || (int64_t)q->n > r->cfg->limits.max_n)
         return cn_fail_param(err, CN_ERANGE, "n", "n must be between 1 and %lld",
                              (long long)r->cfg->limits.max_n);
+    return 0;
+}
+
+static int check(const struct rt_model *m, const struct rt_request *q, struct cn_error *err)
+{
+    const struct eng_model_info *info = eng_model_info(m->model);
+    if (!q->n_prompt)
+        return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
+    int rc = q->embed ? check_embed(m, q, err) : check_generate(m, q, err);
+    if (rc) return rc;
     uint64_t n_ids = CN_MIN((uint64_t)eng_vocab_size(eng_model_vocab(m->model)), info->n_vocab);
     for (size_t i = 0; i < q->n_prompt; i++)
         if (q->prompt[i] >= n_ids)
@@ -60,9 +99,10 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
 static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
 {
     struct rt_choice *c = &req->choices[i];
+    c->stop = -1;
+    if (req->pooled) return 0;
     struct eng_detok detok;
     eng_detok_init(&detok, eng_model_vocab(req->m->model), req->q.special_tokens, false);
-    c->stop = -1;
     int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop);
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
@@ -102,9 +142,14 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
     req->q = *q;
     req->choices = cn_calloc(q->n, sizeof *req->choices);
     if (q->prompt_logprobs) req->scores = cn_calloc(q->n_prompt, sizeof *req->scores);
-    find_marks(req);
+    if (q->embed)
+        req->pooled = rt_pooled_new(eng_model_info(m->model)->pooling, q->n_prompt,
+                                    rt_embedding_size(m));
+    else
+        find_marks(req);
     req->end = rt_event_new(q->id, RT_EV_END, 0, NULL);
     if (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
+        (q->embed && !req->pooled) ||
         rt_stop_set_init(&req->stops, q->stop, q->n_stop))
         rc = cn_fail(err, CN_ENOMEM, "out of memory for a request");
     for (uint32_t i = 0; !rc && i < q->n; i++)
@@ -127,6 +172,7 @@ void rt_req_free(struct rt_req *req, bool keep_request)
     rt_event_free(req->end);
     free(req->choices);
     free(req->scores);
+    rt_pooled_free(req->pooled);
     rt_stop_set_fini(&req->stops);
     rt_release(req->m);
     if (!keep_request) rt_request_fini(&req->q);
@@ -193,11 +239,23 @@ static void observe_token(struct rt_req *req, struct rt_choice *c)
     rt_tenant_changed(req->rt, req->q.tenant);
 }
 
+static enum sch_verdict on_vector(struct rt_req *req)
+{
+    struct rt_event_parts parts = {.vector = req->pooled->vector, .n_vector = req->pooled->n};
+    rt_tenant_embedded(req->rt, req->q.tenant);
+    if (req->error)
+        sch_cancel(req->rt->sch, req->sch_id);
+    else
+        post(req, rt_event_new(req->q.id, RT_EV_EMBEDDING, 0, &parts));
+    return SCH_STOP;
+}
+
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
 {
     struct rt_req *req = t->user;
     struct rt_choice *c = &req->choices[t->choice];
     const struct eng_drawn *d = t->drawn;
+    if (req->pooled) return on_vector(req);
     if (req->scores && t->choice == 0 && t->index == 0) post_prompt_scores(req);
     if (req->error) {
         sch_cancel(req->rt->sch, req->sch_id);
@@ -247,15 +305,16 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     struct rt_req *req = user;
     struct rt_choice *c = &req->choices[choice];
     bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
-    if (done && c->stop < 0 && !req->error) post_held_text(req, choice);
+    if (done && c->stop < 0 && !req->error && !req->pooled) post_held_text(req, choice);
     struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? req->stops.v[c->stop].text : NULL};
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
     if (e) e->finish = req->error ? RT_FINISH_ERROR : finish[reason];
     post(req, e);
 }
 
-static void observe_end(struct rt *r, uint32_t tenant, int code, const struct sch_usage *u)
+static void observe_end(struct rt *r, const struct rt_req *req, int code, const struct sch_usage *u)
 {
+    uint32_t tenant = req->q.tenant;
     struct cn_metrics *m = r->metrics;
     cn_tenant_add(m, tenant,
                   !code                 ? CN_TM_ok
@@ -269,7 +328,7 @@ static void observe_end(struct rt *r, uint32_t tenant, int code, const struct sc
     cn_metric_observe(m, CN_H_ttft, u->first_token_ns - u->submitted_ns);
     cn_tenant_observe(m, tenant, CN_TH_ttft, u->first_token_ns - u->submitted_ns);
     cn_metric_observe(m, CN_H_prefill, u->first_token_ns - u->first_step_ns);
-    cn_metric_observe(m, CN_H_decode, u->ended_ns - u->first_token_ns);
+    if (!req->pooled) cn_metric_observe(m, CN_H_decode, u->ended_ns - u->first_token_ns);
 }
 
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
@@ -280,7 +339,7 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     rt_forget(r, req);
     if (req->error) code = req->error;
     else if (r->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
-    observe_end(r, req->q.tenant, code, usage);
+    observe_end(r, req, code, usage);
     /* The END event was set aside when the request was made, so it cannot fail. */
     struct rt_event *e = req->end;
     req->end = NULL;
@@ -289,7 +348,8 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     memcpy(e->message, text, CN_MIN(strlen(text), sizeof e->message - 1));
     e->usage = (struct rt_usage){.prompt_tokens = usage->prompt_tokens,
                                  .cached_tokens = usage->cached_tokens,
-                                 .completion_tokens = usage->generated_tokens};
+                                 .completion_tokens =
+                                     req->pooled ? 0 : usage->generated_tokens};
     cn_mailbox_post(req->q.reply, &e->msg);
     rt_req_free(req, false);
     atomic_fetch_sub(&r->in_flight, 1);

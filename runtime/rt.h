@@ -6,6 +6,7 @@
 #define RUNTIME_RT_H
 
 #include "kvpool/kvpool.h"
+#include "runtime/pooled.h"
 #include "runtime/runtime.h"
 #include "runtime/stop.h"
 #include "runtime/text_out.h"
@@ -38,12 +39,15 @@ struct rt_req {
     struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
     uint64_t marks[RT_MAX_MARKS];   /* positions behind the ends of messages, ascending */
     uint32_t n_marks;
+    struct rt_pooled *pooled;  /* of an embedding request, which has no sampler and no text */
     uint64_t sch_id;
     struct rt_req *next;       /* in the table of live requests */
     int error;                 /* found by ourselves: overrides the scheduler's reason */
     struct rt_event *end;      /* the END event, made with the request so that it cannot fail */
 };
 
+/* An encoder: every row sees all of the prompt, which has to be in one step. */
+bool rt_reads_whole(const struct kr_exec_info *x);
 /* Builds a request on the caller's thread: everything that can fail or takes time. */
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
                struct cn_error *err);
@@ -65,6 +69,8 @@ struct rt_event_parts {
     size_t n_tokens;
     const struct eng_logprob *top;
     size_t n_top;
+    const float *vector;
+    size_t n_vector;
     const char *stop_text;
 };
 /* NULL when out of memory. Copies the parts. */
@@ -121,6 +127,7 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
 struct rt_tenants {
     struct rt_tenant {
         uint64_t computed, cached, generated;
+        uint64_t embedded;       /* vectors: the scheduler counts each as a token */
         bool changed;
     } *v;                        /* [n] */
     uint32_t *changed;           /* those that are */
@@ -133,6 +140,8 @@ void rt_tenant_changed(struct rt *r, uint32_t tenant);
 /* After an iteration: tells of those that changed, and of a few more in turn, so that what has no
  * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
 void rt_tenants_tell(struct rt *r);
+/* A vector was made, for which the scheduler counts a token. */
+void rt_tenant_embedded(struct rt *r, uint32_t tenant);
 
 /* Whether a model's blocks go into slabs of that size (CN_EUNSUPP). */
 int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes,
@@ -259,6 +268,7 @@ struct rt {
     size_t table_size, n_live;
     struct sch_stats last_stats;
     uint64_t last_evictions;
+    uint64_t embedded;           /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
     bool stopping;
     uint64_t checked_ns;         /* when the model's file was last looked at */

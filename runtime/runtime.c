@@ -94,6 +94,16 @@ static bool model_broken(struct rt_model *m)
     return broken;
 }
 
+/* The last row of a causal model is as good from the prefix cache; every other way of pooling looks
+ * at rows that a cached block would hide, and what encoders compute holds for one prompt only. */
+static uint32_t embed_flags(const struct rt_model *m)
+{
+    const struct eng_model_info *info = eng_model_info(m->model);
+    uint32_t flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ | SCH_NO_CACHE_WRITE;
+    if (rt_reads_whole(info->exec)) return flags | SCH_ONE_STEP;
+    return info->pooling == ENG_POOL_LAST ? 0 : flags;
+}
+
 static void submit(struct rt *r, struct rt_req *req)
 {
     const struct rt_request *q = &req->q;
@@ -113,6 +123,7 @@ static void submit(struct rt *r, struct rt_req *req)
                             .n_choices = q->n,
                             .deadline_ns = q->deadline_ns,
                             .user = req};
+    if (q->embed) s.flags = embed_flags(req->m);
     if (q->prompt_logprobs) s.flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ;
     int rc = accepted ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory for a request");
     if (!rc && r->stopping) rc = cn_fail(&err, CN_EDRAIN, "the server is shutting down");
@@ -211,6 +222,7 @@ static void update_gauges(struct rt *r)
     struct sch_stats s, *l = &r->last_stats;
     kv_pool_stats(r->pool, &kv);
     sch_stats(r->sch, &s);
+    s.generated -= r->embedded;
     cn_metric_set(m, CN_M_requests_running, (double)s.running);
     cn_metric_set(m, CN_M_requests_waiting, (double)s.waiting);
     cn_metric_set(m, CN_M_kv_blocks_free, (double)kv.blocks[KV_FREE]);

@@ -8,8 +8,8 @@
  * Of several models those that are asked for are loaded, by a thread of its own, while there is room;
  * who uses a model holds it (rt_acquire, rt_release), and what is held is not unloaded.
  *
- * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS..., one CHOICE_END per choice, and
- * exactly one END, whatever happens. A refused one yields END alone, with the reason. */
+ * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS... (or one EMBEDDING), one CHOICE_END
+ * per choice, and exactly one END, whatever happens. A refused one yields END alone, with the reason. */
 #ifndef RUNTIME_RUNTIME_H
 #define RUNTIME_RUNTIME_H
 
@@ -100,6 +100,8 @@ bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint6
 void rt_release(struct rt_model *m);
 /* Of a held model. */
 struct eng_model *rt_model_engine(const struct rt_model *m);
+/* Of a held model: values of an embedding; 0 where it generates text. It does one or the other. */
+uint64_t rt_embedding_size(const struct rt_model *m);
 
 struct rt_health {
     bool draining;
@@ -134,6 +136,8 @@ struct rt_request {
     size_t n_stop_ids;
     bool include_stop;              /* keep the stop string in the output */
     bool special_tokens;            /* show control tokens in the text (skip_special_tokens false) */
+    bool embed;                     /* the prompt's vector, no text: n is 1, nothing is sampled; the
+                                     * prompt may be as long as the window */
     bool prompt_logprobs;           /* PROMPT event with the prompt's own log-probabilities */
     uint64_t deadline_ns;           /* cn_now_ns() time; 0 = none */
 };
@@ -149,7 +153,7 @@ void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id);
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused);
 
 enum rt_event_kind {
-    RT_EV_ACCEPTED, RT_EV_PROMPT, RT_EV_TOKENS, RT_EV_CHOICE_END, RT_EV_END,
+    RT_EV_ACCEPTED, RT_EV_PROMPT, RT_EV_TOKENS, RT_EV_EMBEDDING, RT_EV_CHOICE_END, RT_EV_END,
     RT_EV_MODEL,                    /* answers rt_acquire: code, param, message as in END */
 };
 enum rt_finish { RT_FINISH_STOP, RT_FINISH_LENGTH, RT_FINISH_ERROR, RT_FINISH_CANCELLED };
@@ -175,6 +179,9 @@ struct rt_event {
     const struct rt_token *tokens;
     size_t n_tokens;
     const struct eng_logprob *top;
+    /* EMBEDDING: pooled, of length 1. */
+    const float *vector;
+    size_t n_vector;
     /* CHOICE_END: finish; stop_text: the stop string that matched, or NULL. */
     enum rt_finish finish;
     const char *stop_text;

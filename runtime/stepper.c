@@ -100,6 +100,7 @@ static void work_row(void *arg, uint32_t i)
     float *z = s->logits + (uint64_t)i * s->n_vocab;
     uint64_t next = row->pos + 1;
     row->status = 0;
+    if (req->pooled) return;
     if (req->scores && row->choice == 0 && next < req->q.n_prompt) {
         struct eng_drawn d;
         uint32_t n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
@@ -115,6 +116,20 @@ static void work_row(void *arg, uint32_t i)
     if (!row->status && row->sample >= 0)
         row->status =
             eng_sample(req->choices[row->choice].sampler, z, next, NULL, &s->drawn[row->sample]);
+}
+
+/* Rows of embedding requests, in order, on one thread: a few additions per value of the row. */
+static void pool_rows(struct rt_stepper *s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct rt_logits_row *row = &s->logits_rows[i];
+        struct rt_pooled *p = row->req->pooled;
+        if (!p) continue;
+        row->status = rt_pooled_row(p, row->pos, s->logits + (uint64_t)i * s->n_vocab);
+        if (row->sample < 0) continue;
+        s->drawn[row->sample] = (struct eng_drawn){0};
+        if (!row->status) row->status = rt_pooled_finish(p);
+    }
 }
 
 static uint32_t list_logits_rows(struct rt_stepper *s, const struct sch_step *step)
@@ -147,6 +162,7 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     }
     uint32_t n = list_logits_rows(s, step);
     kr_device_parallel(s->rt->device, n, work_row, s);
+    pool_rows(s, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct rt_logits_row *row = &s->logits_rows[i];
         if (row->status) row->req->error = row->status;

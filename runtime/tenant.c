@@ -29,19 +29,27 @@ void rt_tenant_changed(struct rt *r, uint32_t tenant)
     t->changed[t->n_changed++] = tenant;
 }
 
+void rt_tenant_embedded(struct rt *r, uint32_t tenant)
+{
+    r->embedded++;
+    if (tenant < r->tenants.n) r->tenants.v[tenant].embedded++;
+    rt_tenant_changed(r, tenant);
+}
+
 static void tell(struct rt *r, uint32_t i)
 {
     struct rt_tenant *last = &r->tenants.v[i];
     struct cn_metrics *m = r->metrics;
     struct sch_tenant_stats s;
     sch_tenant_stats(r->sch, i, &s);
+    s.generated -= last->embedded;
     cn_tenant_set(m, i, CN_TM_running, s.running);
     cn_tenant_set(m, i, CN_TM_waiting, s.waiting);
     cn_tenant_add(m, i, CN_TM_prompt_computed, s.prompt_computed - last->computed);
     cn_tenant_add(m, i, CN_TM_prompt_cached, s.cached - last->cached);
     cn_tenant_add(m, i, CN_TM_generated, s.generated - last->generated);
     *last = (struct rt_tenant){
-        .computed = s.prompt_computed, .cached = s.cached, .generated = s.generated};
+        .embedded = last->embedded, .computed = s.prompt_computed, .cached = s.cached, .generated = s.generated};
 }
 
 void rt_tenants_tell(struct rt *r)

@@ -14,6 +14,7 @@ void srv_call_free(struct srv_call *c)
     for (size_t i = 0; i < c->n_prompts; i++) {
         free(c->prompts[i].ids);
         free(c->prompts[i].text);
+        free(c->prompts[i].vector);
     }
     free(c->prompts);
     for (size_t i = 0; i < c->n_stop; i++)
@@ -40,7 +41,7 @@ int srv_call_head(struct srv_call *c)
     static const enum srv_endpoint endpoint[] = {
         [SRV_OP_CHAT] = SRV_EP_CHAT,     [SRV_OP_TEXT] = SRV_EP_TEXT,
         [SRV_OP_TOKENIZE] = SRV_EP_TOK,  [SRV_OP_DETOKENIZE] = SRV_EP_DETOK,
-        [SRV_OP_TEMPLATE] = SRV_EP_CHAT,
+        [SRV_OP_TEMPLATE] = SRV_EP_CHAT, [SRV_OP_EMBED] = SRV_EP_EMBED,
     };
     if (c->head) return 0;
     int rc = parse(c);
@@ -62,6 +63,26 @@ void srv_call_head_work(struct srv_job *job)
     set_error(c, srv_call_head(c));
 }
 
+bool srv_op_runs(enum srv_op op)
+{
+    return op == SRV_OP_CHAT || op == SRV_OP_TEXT || op == SRV_OP_EMBED;
+}
+
+/* A model has vectors or text, and the other one's endpoints say so. */
+static int check_kind(struct srv_call *c)
+{
+    bool embeds = c->env->embedding_size > 0;
+
+    if (!srv_op_runs(c->op) || embeds == (c->op == SRV_OP_EMBED)) return 0;
+    if (embeds)
+        return cn_fail_param(&c->err, CN_EUNSUPP, "model",
+                             "%s is an embedding model, it generates no text: use /v1/embeddings",
+                             c->env->model_id);
+    return cn_fail_param(&c->err, CN_EUNSUPP, "model",
+                         "%s generates text and has no embeddings: use /v1/chat/completions or "
+                         "/v1/completions", c->env->model_id);
+}
+
 static int render_answer(struct srv_call *c)
 {
     struct eng_rendered r = {0};
@@ -79,6 +100,7 @@ static int work(struct srv_call *c)
 {
     int rc = srv_call_head(c);
 
+    if (!rc) rc = check_kind(c);
     if (rc) return rc;
     switch (c->op) {
     case SRV_OP_CHAT:
@@ -87,6 +109,9 @@ static int work(struct srv_call *c)
     case SRV_OP_TEXT:
         if ((rc = srv_sampling_read(c)) || (rc = srv_text_prompts(c))) return rc;
         return srv_window_check(c);
+    case SRV_OP_EMBED:
+        rc = srv_embed_read(c);
+        return rc ? rc : srv_text_prompts(c);
     case SRV_OP_TOKENIZE:
         return srv_tokenize_answer(c);
     case SRV_OP_DETOKENIZE:

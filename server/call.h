@@ -10,10 +10,13 @@
 #include "server/params.h"
 #include "server/text_pool.h"
 
-enum srv_op { SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_OP_TEMPLATE };
+enum srv_op {
+    SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_OP_TEMPLATE, SRV_OP_EMBED
+};
 
 #define SRV_MAX_PROMPTS    1024
 #define SRV_MAX_CHOICES    1024 /* prompts times choices */
+#define SRV_MAX_INPUTS     2048 /* of an embeddings request */
 #define SRV_MAX_BIAS       1024
 #define SRV_MAX_STOPS      64
 #define SRV_MAX_STOP_BYTES 4096
@@ -25,6 +28,7 @@ struct srv_text_env {
     const struct eng_template *chat_template; /* NULL when the model has none */
     const char *model_id, *fingerprint;
     uint64_t context;
+    uint64_t embedding_size; /* 0: the model generates text */
     int64_t max_n, max_tokens; /* limits of the config; max_tokens 0 = none */
     double default_deadline_s;
 };
@@ -34,6 +38,7 @@ struct srv_prompt {
     size_t n;
     char *text; /* of a text prompt, when it is to be echoed */
     size_t text_len;
+    float *vector; /* its embedding, once there: env->embedding_size values */
 };
 
 struct srv_call {
@@ -53,7 +58,7 @@ struct srv_call {
     int64_t header_deadline_ms; /* 0 = none */
 
     struct cn_error err;  /* code 0: done */
-    struct cn_buf answer; /* endpoints without an engine: the JSON */
+    struct cn_buf answer; /* endpoints without an engine, and embeddings: the JSON */
     struct srv_prompt *prompts;
     size_t n_prompts;
     struct eng_sampling sampling;
@@ -69,16 +74,20 @@ struct srv_call {
     bool echo_only;      /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
+    bool base64;         /* embeddings: not as numbers */
     enum rt_priority priority;
     uint64_t deadline_ns;
 
     struct rt *rt;            /* for srv_submit_work: where to, */
     struct cn_mailbox *reply; /* where events go, */
-    uint64_t *ids;            /* and each prompt's id */
-    size_t n_submitted;       /* out: prompts the runtime has taken; fewer than all with err */
+    uint64_t *ids;            /* each prompt's id, */
+    size_t submit_until;      /* and how many to hand over */
+    size_t n_submitted;       /* out: prompts the runtime has taken; with err fewer */
 };
 
 void srv_call_free(struct srv_call *c);
+/* Whether the engine answers it. */
+bool srv_op_runs(enum srv_op op);
 /* All that needs no model: parses the body, reads its fields and the deadline, where that is still to
  * be done. */
 int srv_call_head(struct srv_call *c);
@@ -90,16 +99,21 @@ void srv_call_work(struct srv_job *job);
 /* A job's work too: hands every prompt to the runtime. Any thread. */
 void srv_submit_work(struct srv_job *job);
 
+/* embed.c: the vectors -> the answer; a job's work too. Sets c->err. */
+void srv_embed_work(struct srv_job *job);
+
 /* ---- between the files of the worker's side ----------------------------------------------------
  */
 
 /* messages, tools, kwargs -> the conversation as text (chat.c). */
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out);
 int srv_chat_prompt(struct srv_call *c);       /* chat.c: -> prompts[0] */
-int srv_text_prompts(struct srv_call *c);      /* prompts.c: `prompt` in its four shapes */
+int srv_text_prompts(struct srv_call *c);      /* prompts.c: `prompt` or `input` in its four shapes */
+int srv_embed_read(struct srv_call *c);        /* embed.c: all but the input */
 int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
 void srv_deadline_read(struct srv_call *c);    /* sampling.c */
+int srv_priority_read(struct srv_call *c);     /* sampling.c */
 int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text */
 /* sampling.c: the window holds every prompt and what was asked for after it. */
 int srv_window_check(struct srv_call *c);

@@ -8,6 +8,7 @@ enum type { T_BOOL, T_INT, T_NUM, T_STR, T_ARR, T_OBJ, T_ANY };
 #define TEXT  SRV_EP_TEXT
 #define TOK   SRV_EP_TOK
 #define DETOK SRV_EP_DETOK
+#define EMBED SRV_EP_EMBED
 
 static const struct field {
     const char *name;

@@ -6,10 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the endpoint calls the text. */
+static const char *field(const struct srv_call *c)
+{
+    return c->op == SRV_OP_EMBED ? "input" : "prompt";
+}
+
 static int window(struct srv_call *c, int rc)
 {
     if (rc == CN_EWINDOW)
-        return cn_fail_param(&c->err, rc, "prompt",
+        return cn_fail_param(&c->err, rc, field(c),
                              "the prompt is longer than the context window of %llu tokens",
                              (unsigned long long)c->env->context);
     return rc;
@@ -31,7 +37,7 @@ static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *o
     out->ids = ids.v;
     out->n = ids.n;
     if (rc) return rc;
-    if (!ids.n) return cn_fail_param(&c->err, CN_EINVAL, "prompt", "the prompt has no tokens");
+    if (!ids.n) return cn_fail_param(&c->err, CN_EINVAL, field(c), "the prompt has no tokens");
     if (!c->p.echo) return 0;
     out->text = cn_malloc_array(n + 1, 1);
     if (!out->text) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
@@ -41,14 +47,14 @@ static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *o
 }
 
 /* An id of the vocabulary from JSON. */
-static int read_id(struct srv_call *c, const json_t *v, const char *field, size_t i, uint32_t *out)
+static int read_id(struct srv_call *c, const json_t *v, const char *name, size_t i, uint32_t *out)
 {
     if (!json_is_integer(v))
-        return cn_fail_param(&c->err, CN_ETYPE, field, "%s[%zu] must be a token id", field, i);
+        return cn_fail_param(&c->err, CN_ETYPE, name, "%s[%zu] must be a token id", name, i);
     int64_t id = json_integer_value(v);
     if (id < 0 || (uint64_t)id >= eng_vocab_size(c->env->vocab))
-        return cn_fail_param(&c->err, CN_ERANGE, field,
-                             "%s[%zu]: %lld is not an id of the vocabulary of %zu", field, i,
+        return cn_fail_param(&c->err, CN_ERANGE, name,
+                             "%s[%zu]: %lld is not an id of the vocabulary of %zu", name, i,
                              (long long)id, eng_vocab_size(c->env->vocab));
     *out = (uint32_t)id;
     return 0;
@@ -72,12 +78,12 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
     json_t *v;
     int rc;
 
-    if (!n) return cn_fail_param(&c->err, CN_EINVAL, "prompt", "the prompt has no tokens");
+    if (!n) return cn_fail_param(&c->err, CN_EINVAL, field(c), "the prompt has no tokens");
     if (n > c->env->context) return window(c, CN_EWINDOW);
     out->ids = cn_malloc_array(n, sizeof *out->ids);
     if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     out->n = n;
-    json_array_foreach(list, i, v) if ((rc = read_id(c, v, "prompt", i, &out->ids[i]))) return rc;
+    json_array_foreach(list, i, v) if ((rc = read_id(c, v, field(c), i, &out->ids[i]))) return rc;
     if (!c->p.echo) return 0;
     struct cn_buf b;
     cn_buf_init(&b, 0);
@@ -87,36 +93,41 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
     return rc;
 }
 
+/* One of the prompts; of an embedding there is something to embed. */
+static int read_prompt(struct srv_call *c, const json_t *one, size_t i)
+{
+    if (c->op == SRV_OP_EMBED && json_is_string(one) && !json_string_length(one))
+        return cn_fail_param(&c->err, CN_EINVAL, "input", "input[%zu] is empty", i);
+    if (json_is_string(one)) return text_prompt(c, one, &c->prompts[i]);
+    if (json_is_array(one)) return id_prompt(c, one, &c->prompts[i]);
+    return cn_fail_param(&c->err, CN_ETYPE, field(c),
+                         "%s[%zu] must be a string or a list of token ids", field(c), i);
+}
+
 int srv_text_prompts(struct srv_call *c)
 {
-    const json_t *p = c->p.prompt;
-    size_t n = 1;
+    const char *name = field(c);
+    const json_t *p = c->op == SRV_OP_EMBED ? c->p.input : c->p.prompt;
+    size_t n = 1, most = c->op == SRV_OP_EMBED ? SRV_MAX_INPUTS : SRV_MAX_PROMPTS;
 
-    if (!p) return cn_fail_param(&c->err, CN_EMISSING, "prompt", "prompt is missing");
+    if (!p) return cn_fail_param(&c->err, CN_EMISSING, name, "%s is missing", name);
     if (c->p.suffix) return cn_fail_param(&c->err, CN_EUNSUPP, "suffix", "suffix is not supported");
     if (!json_is_string(p) && !json_is_array(p))
-        return cn_fail_param(&c->err, CN_ETYPE, "prompt", "prompt must be a string or an array");
+        return cn_fail_param(&c->err, CN_ETYPE, name, "%s must be a string or an array", name);
     const json_t *first = json_array_get(p, 0);
     bool many = json_is_array(p) && !json_is_integer(first);
     if (many) n = json_array_size(p);
-    if (n == 0) return cn_fail_param(&c->err, CN_EINVAL, "prompt", "prompt is empty");
-    if (n > SRV_MAX_PROMPTS)
-        return cn_fail_param(&c->err, CN_ELIMIT, "prompt", "there are more than %d prompts",
-                             SRV_MAX_PROMPTS);
-    if (n * c->best_of > SRV_MAX_CHOICES)
+    if (n == 0) return cn_fail_param(&c->err, CN_EINVAL, name, "%s is empty", name);
+    if (n > most)
+        return cn_fail_param(&c->err, CN_ELIMIT, name, "there are more than %zu %ss", most, name);
+    if (c->best_of > 1 && n * c->best_of > SRV_MAX_CHOICES)
         return cn_fail_param(&c->err, CN_ELIMIT, "n", "prompts times choices are more than %d",
                              SRV_MAX_CHOICES);
     c->prompts = cn_calloc(n, sizeof *c->prompts);
     if (!c->prompts) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     for (; c->n_prompts < n;) {
         size_t i = c->n_prompts++;
-        const json_t *one = many ? json_array_get(p, i) : p;
-        int rc = json_is_string(one)  ? text_prompt(c, one, &c->prompts[i])
-                 : json_is_array(one) ? id_prompt(c, one, &c->prompts[i])
-                                      : cn_fail_param(&c->err, CN_ETYPE, "prompt",
-                                                      "prompt[%zu] must be a string or a list of "
-                                                      "token ids",
-                                                      i);
+        int rc = read_prompt(c, many ? json_array_get(p, i) : p, i);
         if (rc) return rc;
         if (atomic_load(&c->job.cancelled)) return cn_fail(&c->err, CN_ECANCELLED, "cancelled");
     }

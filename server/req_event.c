@@ -35,6 +35,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
 
     q->subs[sub].live = false;
     q->n_live--;
+    q->n_ended++;
     srv_slot_give(s, q->subs[sub].slot);
     add_usage(q, &e->usage);
     if (q->conn && e->code) {
@@ -43,8 +44,12 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         memcpy(err.message, e->message, sizeof err.message);
         srv_req_name_field(q, &err);
         srv_req_fail(q, &err);
+    } else if (q->conn && q->call->op == SRV_OP_EMBED && q->call->n_submitted < q->n_subs) {
+        srv_req_submit_more(q);
     } else if (q->conn && !q->n_live) {
-        if (q->stream)
+        if (q->call->op == SRV_OP_EMBED)
+            srv_req_answer_vectors(q);
+        else if (q->stream)
             srv_sse_finish(q);
         else
             answer_whole(q);
@@ -98,6 +103,13 @@ static void on_tokens(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     if (q->stream) srv_sse_choice(q, c, false);
 }
 
+static void on_embedding(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+{
+    int rc = srv_vec_take(q, sub, e);
+
+    if (rc) srv_req_fail(q, &(struct cn_error){.code = rc});
+}
+
 void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
 {
     if (e->kind == RT_EV_END) {
@@ -105,6 +117,10 @@ void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         return;
     }
     if (!q->conn || e->choice >= q->call->best_of) return;
+    if (q->call->op == SRV_OP_EMBED) {
+        if (e->kind == RT_EV_EMBEDDING) on_embedding(q, sub, e);
+        return;
+    }
     struct srv_choice *c = &q->choices[sub * q->call->best_of + e->choice];
     switch (e->kind) {
     case RT_EV_ACCEPTED:
@@ -119,6 +135,7 @@ void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
     case RT_EV_CHOICE_END:
         on_choice_end(q, sub, c, e);
         break;
+    case RT_EV_EMBEDDING:
     case RT_EV_END:
     case RT_EV_MODEL:
         break;

@@ -7,6 +7,7 @@
 
 #define PARSE_ON_LOOP  65536 /* longer bodies are parsed by a worker */
 #define SUBMIT_ON_LOOP 65536 /* more tokens times choices are submitted by a worker */
+#define ANSWER_ON_LOOP 4096  /* more values of embeddings are written by a worker */
 
 /* ---- records
  * ------------------------------------------------------------------------------------- */
@@ -80,12 +81,27 @@ static void end_wait(struct srv_req *q)
     srv_slot_give(q->srv, q->job_slot);
 }
 
+/* Parts that the runtime was never given will get no END. */
+static void drop_unsubmitted(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+
+    for (; c->n_submitted < q->n_subs; c->n_submitted++) {
+        q->subs[c->n_submitted].live = false;
+        q->n_live--;
+        srv_slot_give(q->srv, q->subs[c->n_submitted].slot);
+    }
+}
+
 /* Nobody wants the rest: the worker skips it, the runtime ends it within one iteration. */
 static void cancel(struct srv_req *q)
 {
     if (q->cancelled) return;
     q->cancelled = true;
-    if (q->on_worker) atomic_store(&q->call->job.cancelled, true);
+    if (q->on_worker)
+        atomic_store(&q->call->job.cancelled, true);
+    else
+        drop_unsubmitted(q);
     if (q->wait_ns && rt_acquire_cancel(q->call->model, &q->srv->mail, srv_slot_id(q->srv, q->job_slot)))
         end_wait(q); /* else its event is on its way */
     cancel_subs(q);
@@ -194,7 +210,7 @@ static void start_job(struct srv_req *q, void (*work)(struct srv_job *job))
 /* A request that never reached the engine; those that did are counted there. */
 static void count_refused(struct srv *s, enum srv_op op, uint32_t tenant)
 {
-    if (op != SRV_OP_CHAT && op != SRV_OP_TEXT) return;
+    if (!srv_op_runs(op)) return;
     cn_metric_add(s->metrics, CN_M_requests_refused, 1);
     cn_tenant_add(s->metrics, tenant, CN_TM_refused, 1);
 }
@@ -234,6 +250,7 @@ static void use_model(struct srv_req *q)
     c->own.chat_template = eng_model_template(m);
     c->own.fingerprint = eng_model_info(m)->fingerprint;
     c->own.context = eng_model_info(m)->context;
+    c->own.embedding_size = rt_embedding_size(c->model);
     start_job(q, srv_call_work);
 }
 
@@ -335,19 +352,16 @@ void srv_req_name_field(const struct srv_req *q, struct cn_error *err)
     }
     if (!strcmp(err->param, "messages") || !strcmp(err->param, "prompt"))
         snprintf(err->param, sizeof err->param, "%s",
-                 q->call->op == SRV_OP_CHAT ? "messages" : "prompt");
+                 q->call->op == SRV_OP_CHAT    ? "messages"
+                 : q->call->op == SRV_OP_EMBED ? "input"
+                                               : "prompt");
 }
 
-/* Parts that were not submitted will get no END. */
 static void submit_done(struct srv_req *q)
 {
     struct srv_call *c = q->call;
 
-    for (size_t i = c->n_submitted; i < q->n_subs; i++) {
-        q->subs[i].live = false;
-        q->n_live--;
-        srv_slot_give(q->srv, q->subs[i].slot);
-    }
+    if (q->cancelled || c->err.code) drop_unsubmitted(q);
     if (q->cancelled) {
         cancel_subs(q); /* what was submitted after the first cancel */
     } else if (c->err.code) {
@@ -376,6 +390,15 @@ static int make_subs(struct srv_req *q)
     return 0;
 }
 
+void srv_req_submit_more(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+
+    c->submit_until = CN_MIN(c->n_prompts, q->n_ended + srv_vec_at_once(q));
+    srv_submit_work(&c->job);
+    submit_done(q);
+}
+
 /* Prompts are looked at once more per choice: with many or long ones that is a worker's job too. */
 static void submit(struct srv_req *q)
 {
@@ -384,7 +407,13 @@ static void submit(struct srv_req *q)
 
     c->rt = q->srv->rt;
     c->reply = &q->srv->mail;
+    c->submit_until = c->n_prompts;
     int rc = make_subs(q);
+    if (!rc && c->op == SRV_OP_EMBED) {
+        q->submitted_ns = cn_now_ns();
+        srv_req_submit_more(q);
+        return;
+    }
     if (!rc) rc = srv_out_begin(q);
     if (!rc) rc = srv_out_choices(q);
     q->submitted_ns = cn_now_ns();
@@ -405,6 +434,37 @@ static void submit(struct srv_req *q)
 
 /* ---- what comes back
  * ----------------------------------------------------------------------------- */
+
+static void send_answer(struct srv_req *q)
+{
+    struct srv_conn *c = q->conn;
+
+    q->conn = NULL;
+    c->user = NULL;
+    srv_conn_answer(c, 200, "application/json", q->call->answer.data, q->call->answer.len, NULL);
+}
+
+/* Many values take a while to write: a worker's job. */
+void srv_req_answer_vectors(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+    bool many = c->n_prompts * c->env->embedding_size > ANSWER_ON_LOOP;
+    int rc = many ? srv_slot_take(q->srv, q, 0, &q->job_slot) : 0;
+
+    if (rc) {
+        fail_answer(q, &(struct cn_error){.code = rc});
+    } else if (many) {
+        q->answering = true;
+        c->job.cost = c->n_prompts * c->env->embedding_size;
+        start_job(q, srv_embed_work);
+    } else {
+        srv_embed_work(&c->job);
+        if (c->err.code)
+            fail_answer(q, &c->err);
+        else
+            send_answer(q);
+    }
+}
 
 static void job_done(struct srv_req *q)
 {
@@ -428,15 +488,14 @@ static void job_done(struct srv_req *q)
         struct cn_error err = q->call->err;
         q->reading = false;
         if (err.code || get_model(q, &err)) refuse(q, &err);
+    } else if (q->answering && q->call->err.code) {
+        fail_answer(q, &q->call->err); /* the engine has counted it */
     } else if (q->call->err.code) {
         refuse(q, &q->call->err);
-    } else if (q->call->op == SRV_OP_CHAT || q->call->op == SRV_OP_TEXT) {
+    } else if (srv_op_runs(q->call->op) && !q->answering) {
         submit(q);
     } else {
-        q->conn = NULL;
-        c->user = NULL;
-        srv_conn_answer(c, 200, "application/json", q->call->answer.data, q->call->answer.len,
-                        NULL);
+        send_answer(q);
     }
     srv_req_release(q);
 }

@@ -46,12 +46,13 @@ struct srv_req {
     bool on_worker;
     bool reading;    /* the worker's job is to read the body's head, */
     bool submitting; /* or to submit; else all between */
+    bool answering;  /* or to write the answer (embeddings) */
     bool held;       /* call->model is */
     bool cancelled;
     bool stream, begun; /* a streamed answer; its head is out */
     bool paused;
     struct srv_sub *subs;
-    size_t n_subs, n_live, n_accepted;
+    size_t n_subs, n_live, n_accepted, n_ended;
     struct srv_choice *choices; /* n_subs * best_of */
     size_t n_choices;
     uint64_t wait_ns; /* since when its model is waited for, under job_slot's id; 0: it is not */
@@ -74,6 +75,10 @@ void srv_req_sent(struct srv_req *q);
 /* Ends the answer with an error, in whatever form is still possible, and cancels the rest. */
 void srv_req_fail(struct srv_req *q, const struct cn_error *err);
 
+/* All vectors of an embeddings request are there. */
+void srv_req_answer_vectors(struct srv_req *q);
+/* Gives the runtime more of its inputs, as those before are done. */
+void srv_req_submit_more(struct srv_req *q);
 /* Frees the record when nothing needs it any more. */
 void srv_req_release(struct srv_req *q);
 /* The names that the runtime gives to fields, as the endpoint calls them. */
@@ -81,6 +86,13 @@ void srv_req_name_field(const struct srv_req *q, struct cn_error *err);
 
 /* ---- req_event.c ------------------------------------------------------------------------------ */
 void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e);
+
+/* ---- vectors.c -------------------------------------------------------------------------------- */
+
+/* Inputs that the runtime may have at once. */
+size_t srv_vec_at_once(const struct srv_req *q);
+/* Takes an EMBEDDING event: part sub has its vector. */
+int srv_vec_take(struct srv_req *q, uint32_t sub, const struct rt_event *e);
 
 /* ---- slot.c ----------------------------------------------------------------------------------- */
 int srv_slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out);

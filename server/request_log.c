@@ -11,6 +11,8 @@ static const char *endpoint(enum srv_op op)
         return "/v1/chat/completions";
     case SRV_OP_TEXT:
         return "/v1/completions";
+    case SRV_OP_EMBED:
+        return "/v1/embeddings";
     case SRV_OP_TOKENIZE:
         return "/tokenize";
     case SRV_OP_DETOKENIZE:

@@ -27,6 +27,11 @@ static void run_text(struct srv *s, struct srv_conn *c)
     srv_req_start(s, c, SRV_OP_TEXT, c->tenant);
 }
 
+static void run_embed(struct srv *s, struct srv_conn *c)
+{
+    srv_req_start(s, c, SRV_OP_EMBED, c->tenant);
+}
+
 static void run_tokenize(struct srv *s, struct srv_conn *c)
 {
     srv_req_start(s, c, SRV_OP_TOKENIZE, c->tenant);

@@ -183,7 +183,7 @@ static int read_logprobs(struct srv_call *c)
     return 0;
 }
 
-static int read_priority(struct srv_call *c)
+int srv_priority_read(struct srv_call *c)
 {
     static const char *const names[] = {"interactive", "normal", "background"};
     const char *s = c->p.priority ? json_string_value(c->p.priority) : NULL;
@@ -250,7 +250,7 @@ int srv_sampling_read(struct srv_call *c)
     eng_sampling_defaults(s);
     if ((rc = read_counts(c)) || (rc = read_max_tokens(c)) || (rc = read_logprobs(c)) ||
         (rc = read_stop(c)) || (rc = read_stop_ids(c)) || (rc = read_bias(c)) ||
-        (rc = read_priority(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
+        (rc = srv_priority_read(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
         return rc;
     s->temperature = (float)p->temperature;
     s->top_p = (float)p->top_p;

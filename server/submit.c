@@ -47,6 +47,8 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->special_tokens = !c->p.skip_special;
     out->prompt_logprobs = c->p.echo && c->want_logprobs;
     out->deadline_ns = c->deadline_ns;
+    out->embed = c->op == SRV_OP_EMBED;
+    if (out->embed) out->max_tokens = 1; /* as the scheduler counts it; nothing comes after it */
     out->sampling.bias = copy_of(c->bias, c->n_bias * sizeof *c->bias);
     out->stop = copy_stops(c);
     out->stop_ids = copy_of(c->stop_ids, c->n_stop_ids * sizeof *c->stop_ids);
@@ -78,7 +80,7 @@ void srv_submit_work(struct srv_job *job)
 {
     struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
 
-    for (; c->n_submitted < c->n_prompts; c->n_submitted++) {
+    for (; c->n_submitted < c->submit_until; c->n_submitted++) {
         if (atomic_load(&job->cancelled)) {
             cn_fail(&c->err, CN_ECANCELLED, "cancelled");
             return;

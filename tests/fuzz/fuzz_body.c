@@ -31,15 +31,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n < 1) return 0;
     struct srv_call *c = calloc(1, sizeof *c);
     cn_assert(c);
-    c->env = small_env();
-    c->op = (enum srv_op)(data[0] % 5);
+    c->op = (enum srv_op)(data[0] % 6);
+    c->env = c->op == SRV_OP_EMBED ? small_embed_env() : small_env();
     cn_buf_init(&c->body, 0);
     cn_buf_append(&c->body, data + 1, n - 1);
     srv_call_work(&c->job);
     if (c->err.code) {
         cn_assert(c->err.message[0]);
         cn_assert(cn_err_info(c->err.code)->status < 500);
-    } else if (c->op == SRV_OP_CHAT || c->op == SRV_OP_TEXT) {
+    } else if (srv_op_runs(c->op)) {
         check_prompts(c);
     } else {
         check_json(&c->answer);

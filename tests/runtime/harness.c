@@ -111,6 +111,12 @@ static void keep(struct h_result *r, const struct rt_event *e)
         break;
     case RT_EV_PROMPT:
         break;
+    case RT_EV_EMBEDDING:
+        assert_true(!r->vector && !r->choices[0].ended);
+        r->n_vector = e->n_vector;
+        r->vector = cn_malloc_array(e->n_vector, sizeof *r->vector);
+        memcpy(r->vector, e->vector, e->n_vector * sizeof *r->vector);
+        break;
     case RT_EV_MODEL:
         fail_msg("nobody asked for a model");
         break;

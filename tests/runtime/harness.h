@@ -37,6 +37,8 @@ struct h_result {
     bool accepted, done;
     int code;
     struct rt_usage usage;
+    float *vector;             /* of an embedding request */
+    size_t n_vector;
     size_t n_events;
 };
 void h_result_fini(struct h_result *r);

@@ -5,6 +5,9 @@
  *   the first event of a request (0), CONIFER_FAKE_QUEUE requests at once, more get CN_EQUEUE;
  *   CONIFER_FAKE_FAIL_AT=n: token n of every request ends it with CN_ENUMERIC;
  *   CONIFER_FAKE_STALL_MS: at the first token of a request the thread stands still that long;
+ *   CONIFER_FAKE_EMBED=n: a model of embeddings of n values: those of a prompt are
+ *   (prompt[i % n_prompt] * 31 + i * 7) % 97 - 48 for value i, over their length;
+ *   FAIL_AT ends those whose prompt begins with that id;
  *   CONIFER_FAKE_STUCK_MS: after so long without progress it says that it is stuck (2000). */
 #include "runtime/runtime.h"
 
@@ -42,7 +45,7 @@ struct rt {
     bool stop;
     atomic_bool draining;
     atomic_ullong progress_ns;
-    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms;
+    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms, embed;
 };
 
 static long number(const char *name, long def)
@@ -174,6 +177,31 @@ static void step_choice(struct live *l, uint32_t i)
         end_choice(l, i, RT_FINISH_LENGTH, NULL);
 }
 
+static void step_vector(struct rt *r, struct live *l)
+{
+    size_t n = (size_t)r->embed;
+    struct rt_event *e = calloc(1, sizeof *e + n * sizeof(float));
+    double length = 0;
+
+    cn_assert(e);
+    e->id = l->q.id;
+    e->kind = RT_EV_EMBEDDING;
+    e->text = "";
+    float *v = (float *)(e + 1);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < n; i++) {
+            double x = (double)((int64_t)(l->q.prompt[i % l->q.n_prompt] * 31ull + i * 7) % 97 - 48);
+            if (!pass)
+                length += x * x;
+            else
+                v[i] = (float)(x / sqrt(length));
+        }
+    e->vector = v;
+    e->n_vector = n;
+    send(l, e);
+    end_choice(l, 0, RT_FINISH_STOP, NULL);
+}
+
 static void send_prompt(struct live *l)
 {
     size_t n_top = l->q.sampling.logprobs > 0 ? (size_t)l->q.sampling.logprobs : 0;
@@ -206,7 +234,12 @@ static bool step(struct rt *r, struct live *l, uint64_t now)
     bool all = true;
     for (uint32_t i = 0; i < l->q.n; i++) {
         struct choice *c = &l->choices[i];
-        if (!c->ended && !code) step_choice(l, i);
+        if (!c->ended && !code && l->q.embed && r->fail_at && l->q.prompt[0] == r->fail_at)
+            code = CN_ENUMERIC;
+        else if (!c->ended && !code && l->q.embed)
+            step_vector(r, l);
+        else if (!c->ended && !code)
+            step_choice(l, i);
         if (!c->ended && r->fail_at && c->n >= (uint64_t)r->fail_at) code = CN_ENUMERIC;
         if (!c->ended && code)
             end_choice(l, i, code == CN_ECANCELLED ? RT_FINISH_CANCELLED : RT_FINISH_ERROR, NULL);
@@ -272,7 +305,8 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
     int rc = 0;
 
     if (atomic_load(&r->draining)) return cn_fail(err, CN_EDRAIN, "the server is shutting down");
-    if (q->n_prompt >= eng_model_info(r->model)->context)
+    cn_assert(q->embed == (r->embed > 0)); /* the server sees to that */
+    if (q->n_prompt >= eng_model_info(r->model)->context + (q->embed ? 1 : 0))
         return cn_fail_param(err, CN_EWINDOW, "messages", "the prompt is longer than the window");
     struct live *l = calloc(1, sizeof *l);
     cn_assert(l);
@@ -358,6 +392,7 @@ int rt_new(const struct rt_opts *o, struct rt **out, struct cn_error *err)
     r->queue = number("CONIFER_FAKE_QUEUE", 0);
     r->fail_at = number("CONIFER_FAKE_FAIL_AT", 0);
     r->stall_ms = number("CONIFER_FAKE_STALL_MS", 0);
+    r->embed = number("CONIFER_FAKE_EMBED", 0);
     r->stuck_ms = number("CONIFER_FAKE_STUCK_MS", 2000);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->cond, NULL);
@@ -456,6 +491,11 @@ struct eng_model *rt_model_engine(const struct rt_model *m)
 int rt_check_served(const struct rt_model_opts *m, struct cn_error *err)
 {
     return 0;
+}
+
+uint64_t rt_embedding_size(const struct rt_model *m)
+{
+    return (uint64_t)m->rt->embed;
 }
 
 const char *rt_fingerprint(const struct rt *r)

@@ -68,3 +68,12 @@ const struct srv_text_env *small_env(void)
     if (!env.vocab) make_env();
     return &env;
 }
+
+const struct srv_text_env *small_embed_env(void)
+{
+    static struct srv_text_env embed;
+
+    embed = *small_env();
+    embed.embedding_size = 8;
+    return &embed;
+}

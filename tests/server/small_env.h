@@ -5,5 +5,7 @@
 #include "server/call.h"
 
 const struct srv_text_env *small_env(void);
+/* The same of a model with vectors of 8 values. */
+const struct srv_text_env *small_embed_env(void);
 
 #endif

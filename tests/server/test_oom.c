@@ -176,8 +176,22 @@ static const struct {
     {SRV_OP_TEXT, "{\"prompt\":[[5,6,7],[8]],\"echo\":true}"},
     {SRV_OP_TOKENIZE, "{\"prompt\":\"abc\",\"return_token_strs\":true}"},
     {SRV_OP_DETOKENIZE, "{\"tokens\":[5,6,7,200]}"},
+    {SRV_OP_EMBED, "{\"input\":[\"ab\",[5,6,7]],\"dimensions\":4}"},
+    {SRV_OP_EMBED, "{\"input\":[\"ab\",[5,6,7]],\"encoding_format\":\"base64\"}"},
     {SRV_OP_TEMPLATE, "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}]}"},
 };
+
+static void write_embeddings(struct srv_call *c)
+{
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        float *v = c->prompts[i].vector = calloc(8, sizeof *v);
+        if (v) v[i] = 1;
+        if (!v) cn_fail(&c->err, CN_ENOMEM, "out of memory");
+        if (!v) return;
+    }
+    srv_embed_work(&c->job);
+    if (!c->err.code) assert_true(c->answer.len > 0 && !c->answer.failed);
+}
 
 static void run_body(size_t i)
 {
@@ -187,10 +201,11 @@ static void run_body(size_t i)
     assert_non_null(c);
     cn_buf_init(&c->body, 0);
     assert_int_equal(cn_buf_puts(&c->body, bodies[i].body), 0);
-    c->env = small_env();
     c->op = bodies[i].op;
+    c->env = c->op == SRV_OP_EMBED ? small_embed_env() : small_env();
     countdown = k;
     srv_call_work(&c->job);
+    if (c->op == SRV_OP_EMBED && !c->err.code) write_embeddings(c);
     countdown = -1;
     /* One that did not matter (arguments that stay text, say) may have failed without harm. */
     if (c->err.code && c->err.code != CN_ENOMEM)
