@@ -40,11 +40,11 @@ def above(screen):
     return screen.text()[:screen.text().index(">>>")].replace("\n", "").replace(" ", "")
 
 
-def check(screen, line):
+def check(screen, line, kept=True):
     text = screen.text()
     assert text.count(">>>") == 1, text
     assert text[text.index(">>>"):] == screen.wrapped(">>> " + line), text
-    if screen.rewraps:
+    if screen.rewraps and kept:
         assert above(screen) == screen.before.replace("\n", "").replace(" ", ""), text
 
 
@@ -76,7 +76,9 @@ def test_the_cursor_within_the_line(chat, sizes):
 
 
 def test_keys_while_it_is_resized(chat):
-    """What is typed while the terminal is asked for its cursor is not lost or mixed up."""
+    """What is typed while the terminal is asked for its cursor is not lost or mixed up. (Where widths
+    change faster than the answers come, lines above may be drawn over: no terminal tells which width an
+    answer was for.)"""
     os.write(chat.fd, LINE.encode())
     chat.run(until="over")
     typed = LINE
@@ -88,7 +90,7 @@ def test_keys_while_it_is_resized(chat):
         typed += more
         if i % 4 == 3:
             chat.run()
-            check(chat, typed)
+            check(chat, typed, kept=False)
     assert chat.asked
     os.write(chat.fd, b"\n")
     chat.run(until=">>>")
