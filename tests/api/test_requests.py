@@ -3,8 +3,11 @@ import json
 
 import pytest
 
+from conftest import FAKE, Server, program, tiny_model
+
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 TEXT = {"prompt": "hi", "max_tokens": 2}
+EMBED = {"input": "hi"}
 
 WRONG = {
     "BOOL": [1, "true", [], {}],
@@ -36,13 +39,23 @@ def refused(server, path, body, param, status=400):
 
 def path_of(endpoint):
     return {"CHAT": ("/v1/chat/completions", CHAT), "TEXT": ("/v1/completions", TEXT),
-            "TOK": ("/tokenize", {"prompt": "hi"}), "DETOK": ("/detokenize", {"tokens": [1]})}[endpoint]
+            "EMBED": ("/v1/embeddings", EMBED), "TOK": ("/tokenize", {"prompt": "hi"}),
+            "DETOK": ("/detokenize", {"tokens": [1]})}[endpoint]
+
+
+@pytest.fixture(scope="module")
+def server_of(fake):
+    """Endpoint -> a server whose model has it: embeddings are a kind of model."""
+    embedding = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_EMBED": "8"})
+    yield lambda endpoint: embedding if endpoint == "EMBED" else fake
+    embedding.stop()
 
 
 @pytest.mark.parametrize("endpoints,name,kind,low,high", fields())
-def test_types_and_ranges(fake, endpoints, name, kind, low, high):
+def test_types_and_ranges(server_of, endpoints, name, kind, low, high):
     for endpoint in endpoints.split(" | "):
         path, base = path_of(endpoint)
+        fake = server_of(endpoint)
         for value in WRONG.get(kind, []):
             error = refused(fake, path, {**base, name: value}, name)
             assert error["code"] == "invalid_type"
@@ -56,13 +69,13 @@ def test_types_and_ranges(fake, endpoints, name, kind, low, high):
                     assert error["code"] == "out_of_range"
 
 
-def test_null_is_absent(fake):
+def test_null_is_absent(server_of):
     for endpoints, name, *_ in fields():
         for endpoint in endpoints.split(" | "):
             path, base = path_of(endpoint)
             if name in base and name != "max_tokens":
                 continue
-            status, answer = fake.post(path, {**base, name: None})
+            status, answer = server_of(endpoint).post(path, {**base, name: None})
             assert status == 200, (name, answer)
 
 
