@@ -4,9 +4,32 @@
 
 #include "kernels/half.h"
 
+uint32_t kr_block_d_at(enum kr_type type)
+{
+    switch (type) {
+    case KR_Q2_K:
+        return 80;
+    case KR_Q3_K:
+        return 108;
+    case KR_Q6_K:
+        return 208;
+    case KR_TQ1_0:
+        return 52;
+    case KR_TQ2_0:
+        return 64;
+    default:
+        return 0;
+    }
+}
+
 uint32_t kr_block_offset(enum kr_type type)
 {
     switch (type) {
+    case KR_TQ1_0:
+    case KR_TQ2_0:
+        return 1;
+    case KR_Q3_K:
+        return 4;
     case KR_Q4_0:
         return 8;
     case KR_Q5_0:
@@ -59,6 +82,25 @@ static void q6_quants(const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
         q[l] = (uint8_t)((low[l] >> low_shift & 15) | (high[l] >> high_shift & 3) << 4);
 }
 
+/* Four subs in 32 bytes, two bits of each. */
+static void two_bits(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
+{
+    for (int l = 0; l < KR_SUB; l++) q[l] = p[32 * (sub / 4) + (uint32_t)l] >> 2 * (sub % 4) & 3;
+}
+
+/* TQ1_0: bytes of five ternary digits, the first one the highest: digit n is the integer part of
+ * 3 * frac(3^n * byte / 256). 32 bytes of five, 16 of five, 4 of four. */
+static void trits(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
+{
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    for (uint32_t l = 0; l < KR_SUB; l++) {
+        uint32_t i = KR_SUB * sub + l, run = i < 160 ? 32 : i < 240 ? 16 : 4;
+        uint32_t at = i < 160 ? 0 : i < 240 ? 32 : 48, from = i < 160 ? 0 : i < 240 ? 160 : 240;
+        uint8_t rest = (uint8_t)(p[at + (i - from) % run] * power[(i - from) / run]);
+        q[l] = (uint8_t)(rest * 3 >> 8);
+    }
+}
+
 void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
 {
     switch (type) {
@@ -80,6 +122,13 @@ void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint
     case KR_Q8_0:
         for (int i = 0; i < KR_SUB; i++) q[i] = block[2 + i] ^ 0x80;
         break;
+    case KR_Q2_K:
+        two_bits(block + 16, sub, q);
+        break;
+    case KR_Q3_K:
+        two_bits(block + 32, sub, q);
+        for (int l = 0; l < KR_SUB; l++) q[l] |= (uint8_t)((block[l] >> sub & 1) << 2);
+        break;
     case KR_Q4_K:
         k_nibbles(block + 16, sub, q);
         break;
@@ -92,6 +141,12 @@ void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint
         break;
     case KR_IQ4_XS:
         nibbles(block + 8 + 16 * sub, q);
+        break;
+    case KR_TQ1_0:
+        trits(block, sub, q);
+        break;
+    case KR_TQ2_0:
+        two_bits(block, sub, q);
         break;
     case KR_MXFP4:
         nibbles(block + 1, q);
@@ -117,10 +172,21 @@ void kr_block_k_scale(const uint8_t *block, uint32_t sub, uint8_t *scale, uint8_
 
 int8_t kr_block_scale(enum kr_type type, const uint8_t *block, uint32_t i)
 {
-    if (type == KR_Q6_K) return (int8_t)block[192 + i];
-    unsigned low = block[4 + i / 2] >> 4 * (i % 2) & 15;
-    unsigned high = kr_load_u16(block + 2) >> 2 * i & 3u;
-    return (int8_t)((int)(low | high << 4) - 32);
+    unsigned low, high;
+    switch (type) {
+    case KR_Q2_K:
+        return (int8_t)block[i];
+    case KR_Q6_K:
+        return (int8_t)block[192 + i];
+    case KR_Q3_K:
+        low = block[96 + i % 8] >> 4 * (i / 8) & 15;
+        high = block[104 + i % 4] >> 2 * (i / 4) & 3;
+        return (int8_t)((int)(low | high << 4) - 32);
+    default: /* IQ4_XS */
+        low = block[4 + i / 2] >> 4 * (i % 2) & 15;
+        high = kr_load_u16(block + 2) >> 2 * i & 3u;
+        return (int8_t)((int)(low | high << 4) - 32);
+    }
 }
 
 float kr_block_e8m0_half(uint8_t e)

@@ -16,11 +16,15 @@
     X(Q5_0, 32, 22)                                                                                \
     X(Q5_1, 32, 24)                                                                                \
     X(Q8_0, 32, 34)                                                                                \
+    X(Q2_K, 256, 84)                                                                               \
+    X(Q3_K, 256, 110)                                                                              \
     X(Q4_K, 256, 144)                                                                              \
     X(Q5_K, 256, 176)                                                                              \
     X(Q6_K, 256, 210)                                                                              \
     X(IQ4_NL, 32, 18)                                                                              \
     X(IQ4_XS, 256, 136)                                                                            \
+    X(TQ1_0, 256, 54)                                                                              \
+    X(TQ2_0, 256, 66)                                                                              \
     X(MXFP4, 32, 17)
 
 const struct kr_type_info *kr_type_info(uint32_t type)
@@ -48,44 +52,54 @@ const char *kr_type_list(void)
 
 /* What a sub's numbers are multiplied with, half by half, and what is then added. */
 struct sub_scales {
-    float scale[2], min;
+    float scale[2], min[2];
     bool has_min;
 };
 
+static float half_at(const uint8_t *p)
+{
+    return kr_f16_f32(kr_load_u16(p));
+}
+
 static struct sub_scales sub_scales(enum kr_type type, const uint8_t *block, uint32_t sub)
 {
-    struct sub_scales s = {.has_min = false};
-    float d = kr_f16_f32(kr_load_u16(block)), m = kr_f16_f32(kr_load_u16(block + 2));
+    const uint8_t *at = block + kr_block_d_at(type);
+    float d = type == KR_MXFP4 ? kr_block_e8m0_half(block[0]) : half_at(at);
+    struct sub_scales s = {.scale = {d, d}, .has_min = false};
     switch (type) {
     case KR_Q4_1:
     case KR_Q5_1:
         s.has_min = true;
-        s.min = m;
+        s.min[0] = s.min[1] = half_at(at + 2);
         break;
     case KR_Q4_K:
     case KR_Q5_K: {
         uint8_t sc, mn;
         kr_block_k_scale(block, sub, &sc, &mn);
-        d *= (float)sc;
         s.has_min = true;
-        s.min = -(m * (float)mn);
+        s.scale[0] = s.scale[1] = d * (float)sc;
+        s.min[0] = s.min[1] = -(half_at(at + 2) * (float)mn);
         break;
     }
+    case KR_Q2_K:
+        s.has_min = true;
+        for (uint32_t h = 0; h < 2; h++) {
+            uint8_t both = (uint8_t)kr_block_scale(type, block, 2 * sub + h);
+            s.scale[h] = d * (float)(both & 15);
+            s.min[h] = -(half_at(at + 2) * (float)(both >> 4));
+        }
+        break;
+    case KR_Q3_K:
     case KR_Q6_K:
-        d = kr_f16_f32(kr_load_u16(block + 208));
         for (uint32_t h = 0; h < 2; h++)
             s.scale[h] = d * (float)kr_block_scale(type, block, 2 * sub + h);
-        return s;
-    case KR_IQ4_XS:
-        d *= (float)kr_block_scale(type, block, sub);
         break;
-    case KR_MXFP4:
-        d = kr_block_e8m0_half(block[0]);
+    case KR_IQ4_XS:
+        s.scale[0] = s.scale[1] = d * (float)kr_block_scale(type, block, sub);
         break;
     default:
         break;
     }
-    s.scale[0] = s.scale[1] = d;
     return s;
 }
 
@@ -98,7 +112,7 @@ static void dequantize_sub(enum kr_type type, const uint8_t *block, uint32_t sub
     kr_block_quants(type, block, sub, q);
     for (int i = 0; i < KR_SUB; i++) {
         float v = s.scale[i / 16] * (float)(table ? table[q[i]] : q[i] - offset);
-        dst[i] = s.has_min ? v + s.min : v;
+        dst[i] = s.has_min ? v + s.min[i / 16] : v;
     }
 }
 

@@ -52,7 +52,7 @@ struct kr_q8_block {
     /* What integer sums of products start from: KR_SUM_BIAS, minus the sum of q times the offset */
     int32_t start[3];      /* 8, 16, 128 (Q4_0, Q5_0, Q8_0) */
     int32_t half_start[2]; /* 32, for each half of 16 (Q6_K) */
-    int32_t unused;
+    int16_t half_sum[2];   /* of q, for each half of 16 (Q2_K's mins) */
 };
 /* n rows of cols values; cols padded to 32 with zeros. Memory is the caller's. */
 struct kr_q8 {

@@ -13,11 +13,14 @@ const struct kr_layout *kr_layout(enum kr_type type)
     static const struct kr_layout q5_0 = {5, KR_HDR_D, 4, 1, 32, 320};
     static const struct kr_layout q5_1 = {5, KR_HDR_DM, 0, 1, 64, 320};
     static const struct kr_layout q8_0 = {8, KR_HDR_D, 7, 1, 32, 512};
+    static const struct kr_layout q2_k = {2, KR_HDR_K2, 0, 8, 320, 128};
+    static const struct kr_layout q3_k = {3, KR_HDR_K6, 5, 8, 320, 192};
     static const struct kr_layout q4_k = {4, KR_HDR_K, 0, 8, 320, 256};
     static const struct kr_layout q5_k = {5, KR_HDR_K, 0, 8, 320, 320};
     static const struct kr_layout q6_k = {6, KR_HDR_K6, 5, 8, 320, 384};
     static const struct kr_layout iq4_nl = {KR_BITS_IQ4, KR_HDR_D, 7, 1, 32, 256};
     static const struct kr_layout iq4_xs = {KR_BITS_IQ4, KR_HDR_KX, 7, 8, 160, 256};
+    static const struct kr_layout tq = {2, KR_HDR_T, 3, 8, 32, 128};
     static const struct kr_layout mxfp4 = {KR_BITS_FP4, KR_HDR_E, 4, 1, 16, 256};
     switch (type) {
     case KR_F32:
@@ -35,6 +38,10 @@ const struct kr_layout *kr_layout(enum kr_type type)
         return &q5_1;
     case KR_Q8_0:
         return &q8_0;
+    case KR_Q2_K:
+        return &q2_k;
+    case KR_Q3_K:
+        return &q3_k;
     case KR_Q4_K:
         return &q4_k;
     case KR_Q5_K:
@@ -45,6 +52,9 @@ const struct kr_layout *kr_layout(enum kr_type type)
         return &iq4_nl;
     case KR_IQ4_XS:
         return &iq4_xs;
+    case KR_TQ1_0:
+    case KR_TQ2_0:
+        return &tq;
     case KR_MXFP4:
         return &mxfp4;
     }
@@ -67,31 +77,52 @@ uint64_t kr_group_range_bytes(const struct kr_packed *w, uint32_t g0, uint32_t g
     return (uint64_t)(g1 - g0) * kr_group_bytes(kr_layout(w->type), w->cols);
 }
 
+/* Bit `bit` of the row's quants, one of word i in bit i of four bytes. */
+static void put_one_bit(uint8_t *p, const uint8_t q[KR_SUB], int bit)
+{
+    for (int t = 0; t < 4; t++) {
+        unsigned byte = 0;
+        for (int i = 0; i < 8; i++) byte |= (q[4 * i + t] >> bit & 1u) << i;
+        p[t] = (uint8_t)byte;
+    }
+}
+
+/* Bits `bit` and `bit` + 1: words 0..3 in one vector, 4..7 in the next. */
+static void put_two_bits(uint8_t *p, const uint8_t q[KR_SUB], int bit)
+{
+    for (int v = 0; v < 2; v++)
+        for (int t = 0; t < 4; t++) {
+            unsigned byte = 0;
+            for (int f = 0; f < 4; f++) byte |= (q[16 * v + 4 * f + t] >> bit & 3u) << 2 * f;
+            p[64 * v + t] = (uint8_t)byte;
+        }
+}
+
 /* One row's 32 quants into the block of its group; lane is the row in the group. The block was
  * zeroed before. */
 static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
                        const uint8_t q[KR_SUB])
 {
     uint8_t *p = block + 4 * lane;
-    if (l->bits == 8) {
+    switch (l->bits) {
+    case 8:
         for (int i = 0; i < 8; i++) memcpy(p + 64 * i, q + 4 * i, 4);
         return;
-    }
-    if (l->bits == 5) {
-        for (int t = 0; t < 4; t++) {
-            unsigned byte = 0;
-            for (int i = 0; i < 8; i++) byte |= (unsigned)(q[4 * i + t] >> 4) << i;
-            p[t] = (uint8_t)byte;
-        }
+    case 2:
+        put_two_bits(p, q, 0);
+        return;
+    case 3:
+        put_one_bit(p, q, 2);
+        put_two_bits(p + 64, q, 0);
+        return;
+    case 5:
+        put_one_bit(p, q, 4);
         p += 64;
-    } else if (l->bits == 6) {
-        for (int v = 0; v < 2; v++)
-            for (int t = 0; t < 4; t++) {
-                unsigned byte = 0;
-                for (int f = 0; f < 4; f++) byte |= (unsigned)(q[16 * v + 4 * f + t] >> 4) << 2 * f;
-                p[64 * v + t] = (uint8_t)byte;
-            }
+        break;
+    case 6:
+        put_two_bits(p, q, 4);
         p += 128;
+        break;
     }
     for (int k = 0; k < 4; k++)
         for (int t = 0; t < 4; t++)
@@ -102,36 +133,48 @@ static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
 static void put_header(enum kr_type type, const struct kr_layout *l, uint8_t *header, uint32_t lane,
                        const uint8_t *block)
 {
+    const uint8_t *at = block + kr_block_d_at(type);
     switch (l->header) {
-    case KR_HDR_D:
-        memcpy(header + 2 * lane, block, 2);
-        break;
     case KR_HDR_DM:
-        memcpy(header + 2 * lane, block, 2);
-        memcpy(header + 32 + 2 * lane, block + 2, 2);
-        break;
     case KR_HDR_K:
-        memcpy(header + 2 * lane, block, 2);
-        memcpy(header + 32 + 2 * lane, block + 2, 2);
-        for (uint32_t sub = 0; sub < 8; sub++) {
-            uint8_t *s = header + 64 + 32 * sub + lane;
-            kr_block_k_scale(block, sub, s, s + 16);
-        }
+    case KR_HDR_K2:
+        memcpy(header + 2 * lane, at, 2);
+        memcpy(header + 32 + 2 * lane, at + 2, 2);
+        break;
+    case KR_HDR_D:
+    case KR_HDR_KX:
+    case KR_HDR_T:
+        memcpy(header + 2 * lane, at, 2);
         break;
     case KR_HDR_K6: {
-        float d = kr_f16_f32(kr_load_u16(block + 208));
+        float d = kr_f16_f32(kr_load_u16(at)) * (l->bits == 3 ? KR_EIGHTH : 1);
         memcpy(header + 4 * lane, &d, 4);
-        for (uint32_t i = 0; i < 16; i++)
-            header[64 + 16 * i + lane] = (uint8_t)kr_block_scale(type, block, i);
         break;
     }
-    case KR_HDR_KX:
-        memcpy(header + 2 * lane, block, 2);
-        for (uint32_t sub = 0; sub < 8; sub++)
-            header[32 + 16 * sub + lane] = (uint8_t)kr_block_scale(type, block, sub);
-        break;
     case KR_HDR_E:
         header[lane] = (uint8_t)(kr_f32_bits(kr_block_e8m0_half(block[0])) >> 23);
+        break;
+    }
+}
+
+/* The integer scales of a sub of one row: s is at the sub's in its group's header. */
+static void put_sub_scales(enum kr_type type, const struct kr_layout *l, uint8_t *s, uint32_t lane,
+                           const uint8_t *block, uint32_t sub)
+{
+    switch (l->header) {
+    case KR_HDR_K:
+        kr_block_k_scale(block, sub, s + lane, s + 16 + lane);
+        break;
+    case KR_HDR_K6:
+        for (uint32_t h = 0; h < 2; h++)
+            s[16 * h + lane] = (uint8_t)kr_block_scale(type, block, 2 * sub + h);
+        break;
+    case KR_HDR_K2:
+        for (uint32_t h = 0; h < 2; h++)
+            s[2 * lane + h] = (uint8_t)kr_block_scale(type, block, 2 * sub + h);
+        break;
+    case KR_HDR_KX:
+        s[lane] = (uint8_t)kr_block_scale(type, block, sub);
         break;
     }
 }
@@ -144,9 +187,11 @@ static void pack_quantised_row(const struct kr_packed *w, uint8_t *group, uint32
     uint8_t *quants = group + kr_header_plane_bytes(l, w->cols);
     uint32_t subs = info->block_elems / KR_SUB;
     for (uint32_t b = 0; b < w->cols / KR_SUB; b += subs, src += info->block_bytes) {
-        put_header(w->type, l, group + kr_header_at(l, b), lane, src);
+        uint8_t *header = group + kr_header_at(l, b);
+        put_header(w->type, l, header, lane, src);
         for (uint32_t sub = 0; sub < subs; sub++) {
-            uint8_t q[KR_SUB];
+            uint8_t q[KR_SUB], *scales = header + kr_sub_scales_at(l, sub);
+            put_sub_scales(w->type, l, scales, lane, src, sub);
             kr_block_quants(w->type, src, sub, q);
             put_quants(l, quants + (size_t)(b + sub) * l->quant_bytes, lane, q);
         }

@@ -8,12 +8,27 @@
 /* The offset of the f16 scale; of MXFP4's exponent. */
 static inline uint32_t scale_at(enum kr_type type)
 {
-    return type == KR_Q6_K ? 208 : 0;
+    switch (type) {
+    case KR_Q2_K:
+        return 80;
+    case KR_Q3_K:
+        return 108;
+    case KR_Q6_K:
+        return 208;
+    case KR_TQ1_0:
+        return 52;
+    case KR_TQ2_0:
+        return 64;
+    default:
+        return 0;
+    }
 }
 /* The offset of the f16 min, -1 for a type without. */
 static inline int min_at(enum kr_type type)
 {
     switch (type) {
+    case KR_Q2_K:
+        return 82;
     case KR_Q4_1:
     case KR_Q5_1:
     case KR_Q4_K:

@@ -81,7 +81,15 @@ struct kr_tensor tiny_matrix(struct tiny *t, const char *name, enum kr_type type
             h = (uint16_t)(kr_f32_bits(f) >> 16);
             memcpy(b, &h, 2);
             break;
+        case KR_TQ1_0:
+        case KR_TQ2_0:
+            set_scales(type, b, d, 0);
+            break;
+        case KR_Q2_K:
+            set_scales(type, b, d / 8, d / 8);
+            break;
         case KR_Q8_0:
+        case KR_Q3_K:
         case KR_IQ4_NL:
             set_scales(type, b, d / 64, 0);
             break;

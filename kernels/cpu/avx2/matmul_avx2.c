@@ -59,7 +59,6 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
     block->scale = amax / 127.0f;
     block->scaled_sum = block->scale * (float)(half0 + half1);
     kr_q8_starts(block, half0, half1);
-    block->unused = 0;
 }
 
 static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1)

@@ -5,10 +5,10 @@
 #include "kernels/cpu/avx2/matmul_avx2.h"
 #include "kernels/cpu/avx2/tile.h"
 
-/* From how many input rows on a panel pays, at 5 and 6 bits. At 8 there is nothing to unpack, and
- * at 4 it costs what loading twice as many words from the panel does. */
+/* From how many input rows on a panel pays, but for 4 and 8 bits: at 8 there is nothing to unpack,
+ * and at 4 it costs what loading twice as many words from the panel does. */
 #define PANEL_MIN_ROWS 9
-#define PANEL_BLOCKS   32 /* 20 KiB of stack; a multiple of 8 */
+#define PANEL_BLOCKS   32 /* 24 KiB of stack; a multiple of 8 */
 /* Input rows go in runs that stay in the second-level cache while the weights pass. */
 #define X_RUN_BYTES    (256 << 10)
 #define X_RUN_MIN_ROWS 64
@@ -36,11 +36,15 @@ TILES(q8_d, 8, KR_HDR_D, false)
 TILES(q4_k, 4, KR_HDR_K, false)
 TILES(q5_k, 5, KR_HDR_K, false)
 TILES(q6_k, 6, KR_HDR_K6, false)
+TILES(q2_k, 2, KR_HDR_K2, false)
+TILES(q3_k, 3, KR_HDR_K6, false)
+TILES(tq_t, 2, KR_HDR_T, false)
 TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D, false)
 TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX, false)
 TILES(fp4_e, KR_BITS_FP4, KR_HDR_E, false)
 TILES(panel5_d, 5, KR_HDR_D, true)
 TILES(panel5_dm, 5, KR_HDR_DM, true)
+TILES(panel5_k2, 5, KR_HDR_K2, true)
 TILES(panel6_k6, 6, KR_HDR_K6, true)
 
 /* Unpacks a run of blocks of a group to a panel. */
@@ -50,13 +54,19 @@ typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t b
 ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
                                  const int bits, const int header, uint8_t *panel)
 {
-    for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += PANEL_BLOCK_BYTES) {
+    for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += panel_bytes(header)) {
         UNROLL for (int h = 0; h < 2; h++)
         {
             __m256 s0, s1 = _mm256_setzero_ps();
             tile_scales(headers, header, b, h, &s0, &s1);
             _mm256_store_ps((float *)(panel + 512) + 8 * h, s0);
             _mm256_store_ps((float *)(panel + 576) + 8 * h, s1);
+            if (header == KR_HDR_K2) {
+                __m256i mins;
+                tile_half_mins(headers, b, h, &mins, &s0);
+                _mm256_store_ps((float *)(panel + 640) + 8 * h, s0);
+                _mm256_store_si256((__m256i *)(panel + 704) + h, mins);
+            }
             UNROLL for (int i = 0; i < 8; i++)
                 _mm256_store_si256((__m256i *)(panel + 64 * i + 32 * h),
                                    tile_word(quants, bits, false, i, h));
@@ -74,6 +84,9 @@ UNPACK(unpack5_d, 5, KR_HDR_D)
 UNPACK(unpack5_dm, 5, KR_HDR_DM)
 UNPACK(unpack5_k, 5, KR_HDR_K)
 UNPACK(unpack6_k, 6, KR_HDR_K6)
+UNPACK(unpack2_k, 2, KR_HDR_K2)
+UNPACK(unpack3_k, 3, KR_HDR_K6)
+UNPACK(unpack_tq, 2, KR_HDR_T)
 UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 
 struct kind {
@@ -94,6 +107,10 @@ static struct kind choose(enum kr_type type)
         return (struct kind){&q5_dm, &panel5_dm, unpack5_dm};
     case KR_Q8_0:
         return (struct kind){&q8_d, NULL, NULL};
+    case KR_Q2_K:
+        return (struct kind){&q2_k, &panel5_k2, unpack2_k};
+    case KR_Q3_K:
+        return (struct kind){&q3_k, &panel6_k6, unpack3_k};
     case KR_Q4_K:
         return (struct kind){&q4_k, NULL, NULL};
     case KR_Q5_K:
@@ -102,6 +119,9 @@ static struct kind choose(enum kr_type type)
         return (struct kind){&iq4_d, NULL, NULL};
     case KR_IQ4_XS:
         return (struct kind){&iq4_kx, NULL, NULL};
+    case KR_TQ1_0:
+    case KR_TQ2_0:
+        return (struct kind){&tq_t, &panel5_d, unpack_tq};
     case KR_MXFP4:
         return (struct kind){&fp4_e, &panel5_d, unpack_fp4};
     default:
@@ -135,7 +155,7 @@ static void run_rows(const struct tile_set *set, bool panel, struct tile t, uint
 static void run_panels(const struct kind *k, const struct kr_layout *l, struct tile t,
                        uint32_t rows)
 {
-    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_BLOCK_BYTES];
+    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_MAX_BYTES];
     const struct tile whole = t;
 
     t.quants = panel;

@@ -4,12 +4,14 @@
  * tile_run is a template: callers give bits, header, panel and R as constants. A lane is an output
  * row; four columns of it meet four columns of an input row, broadcast. vpmaddubsw adds pairs of
  * unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room for 8, 4 or 2
- * of them at 4, 5 and 6 bits before they are widened, and for 4 of FP4's, which are below 2^5. At 8
- * bits and for IQ4's the signs move from the weight to the input, so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
+ * of them at 4, 5 and 6 bits before they are widened; FP4's and eight times 2 bits are below 2^5,
+ * eight times 3 bits below 2^6. At 8 bits and for IQ4 the signs move from the weight to the input,
+ * so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
  * The order of the sums is the one in generic/matmul_generic.c, for every R.
  *
  * A panel is a run of blocks of a group, already unpacked: per block 8 words of 16 rows x 4 bytes,
- * 16 float scales, 16 floats more (mins, or the scales of the second halves). */
+ * 16 float scales, 16 floats more (mins, or the scales of the second halves); K2: then 16 floats
+ * and 16 pairs of mins. */
 #ifndef KERNELS_CPU_AVX2_TILE_H
 #define KERNELS_CPU_AVX2_TILE_H
 
@@ -26,9 +28,15 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #define TILE_MAX_ROWS     4
-#define PANEL_BLOCK_BYTES 640
+#define PANEL_MAX_BYTES   768
 /* How far ahead of the quants in use the direct kernels fetch. */
 #define PREFETCH_BYTES 2048
+
+/* Of a block in a panel. */
+ALWAYS_INLINE uint32_t panel_bytes(const int header)
+{
+    return header == KR_HDR_K2 ? 768 : 640;
+}
 
 struct tile {
     const uint8_t *headers; /* at the first block, a multiple of 8 */
@@ -59,7 +67,13 @@ ALWAYS_INLINE __m256 load_bytes(const uint8_t *p, const bool is_signed)
     return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b));
 }
 
-/* Scales of rows 8h..8h+7 of a block: s1 is the second half's (K6) or the min (DM, K). */
+/* Eight pairs of bytes, as 16 bits each. */
+ALWAYS_INLINE __m256i load_pairs(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi16(_mm_load_si128((const __m128i *)p));
+}
+
+/* Scales of rows 8h..8h+7 of a block: s1 is the second half's (K6, K2) or the min (DM, K). */
 ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block,
                                const int h, __m256 *s0, __m256 *s1)
 {
@@ -77,6 +91,17 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
     } else if (header == KR_HDR_KX) {
         const uint8_t *unit = headers + 160 * (block / 8), *sub = unit + 32 + 16 * (block % 8);
         *s0 = _mm256_mul_ps(load_halves(unit + 16 * h), load_bytes(sub + 8 * h, true));
+    } else if (header == KR_HDR_T) {
+        *s0 = _mm256_mul_ps(load_halves(headers + 32 * (block / 8) + 16 * h),
+                            _mm256_set1_ps(KR_EIGHTH));
+    } else if (header == KR_HDR_K2) {
+        const uint8_t *unit = headers + 320 * (block / 8);
+        const __m256i both = load_pairs(unit + 64 + 32 * (block % 8) + 16 * h);
+        const __m256i nibble = _mm256_set1_epi32(15);
+        __m256 d = _mm256_mul_ps(load_halves(unit + 16 * h), _mm256_set1_ps(KR_EIGHTH));
+        __m256i second = _mm256_and_si256(_mm256_srli_epi32(both, 16), nibble);
+        *s0 = _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_and_si256(both, nibble)));
+        *s1 = _mm256_mul_ps(d, _mm256_cvtepi32_ps(second));
     } else if (header == KR_HDR_E) {
         __m128i e = _mm_loadl_epi64((const __m128i *)(headers + 16 * block + 8 * h));
         *s0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(e), 23));
@@ -88,12 +113,21 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
     }
 }
 
+/* K2: the halves' mins of rows 8h..8h+7 side by side, and what they are multiplied with. */
+ALWAYS_INLINE void tile_half_mins(const uint8_t *headers, uint32_t block, const int h,
+                                  __m256i *mins, __m256 *s)
+{
+    const uint8_t *unit = headers + 320 * (block / 8);
+    *mins = _mm256_srli_epi16(load_pairs(unit + 64 + 32 * (block % 8) + 16 * h), 4);
+    *s = _mm256_xor_ps(load_halves(unit + 32 + 16 * h), _mm256_set1_ps(-0.0f));
+}
+
 ALWAYS_INLINE __m256i load_word(const uint8_t *block, const int i, const int h)
 {
     return _mm256_load_si256((const __m256i *)(block + 64 * i + 32 * h));
 }
 
-/* The numbers that nibbles stand for: IQ4's signed, FP4's with the offset that makes them unsigned. */
+/* The numbers that nibbles stand for: IQ4's signed, FP4's with the offset that ends their signs. */
 ALWAYS_INLINE __m256i tile_table(const int bits)
 {
     static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
@@ -102,24 +136,41 @@ ALWAYS_INLINE __m256i tile_table(const int bits)
     return _mm256_broadcastsi128_si256(t);
 }
 
+ALWAYS_INLINE __m256i shifted_right(__m256i v, const int n)
+{
+    return n < 0 ? _mm256_slli_epi32(v, n < 0 ? -n : 0) : _mm256_srli_epi32(v, n < 0 ? 0 : n);
+}
+
+/* The bits above a nibble, or above two bits, for word i, in place. */
+ALWAYS_INLINE __m256i tile_high_bits(const uint8_t *block, const int bits, const int i, const int h)
+{
+    const __m256i v = load_word(block, bits == 6 ? i / 4 : 0, h);
+    const int right = bits == 6 ? 2 * (i % 4) - 4 : bits == 5 ? i - 4 : i - 5;
+    const int8_t mask = bits == 6 ? 0x30 : bits == 5 ? 0x10 : 0x20;
+    return _mm256_and_si256(shifted_right(v, right), _mm256_set1_epi8(mask));
+}
+
+/* Eight times word i of a block of 2 or 3 bits. */
+ALWAYS_INLINE __m256i tile_eightfold(const uint8_t *block, const int bits, const int i, const int h)
+{
+    __m256i v = load_word(block, (bits == 3) + i / 4, h);
+    v = _mm256_and_si256(shifted_right(v, 2 * (i % 4) - 3), _mm256_set1_epi8(0x18));
+    return bits == 2 ? v : _mm256_or_si256(v, tile_high_bits(block, bits, i, h));
+}
+
 /* Word i (0..7) of rows 8h..8h+7, as unsigned bytes (8 bits and IQ4: as signed ones). */
 ALWAYS_INLINE __m256i tile_word(const uint8_t *block, const int bits, const bool panel, const int i,
                                 const int h)
 {
     if (bits == 8) return _mm256_xor_si256(load_word(block, i, h), _mm256_set1_epi8(-128));
     if (panel) return load_word(block, i, h);
+    if (bits <= 3) return tile_eightfold(block, bits, i, h);
     const int skip = bits % 16 - 4; /* vectors of high bits before the nibbles */
     __m256i v = load_word(block, skip + i % 4, h);
     if (i >= 4) v = _mm256_srli_epi32(v, 4);
     v = _mm256_and_si256(v, _mm256_set1_epi8(15));
     if (bits == KR_BITS_IQ4 || bits == KR_BITS_FP4) return _mm256_shuffle_epi8(tile_table(bits), v);
-    if (bits == 4) return v;
-    /* 5 bits: bit i to bit 4; 6 bits: bits 2f..2f+1 to bits 4..5 */
-    const int from = bits == 5 ? i : 2 * (i % 4);
-    __m256i above = load_word(block, bits == 6 ? i / 4 : 0, h);
-    above = from < 4 ? _mm256_slli_epi32(above, from < 4 ? 4 - from : 0)
-                     : _mm256_srli_epi32(above, from < 4 ? 0 : from - 4);
-    return _mm256_or_si256(v, _mm256_and_si256(above, _mm256_set1_epi8(bits == 5 ? 0x10 : 0x30)));
+    return bits == 4 ? v : _mm256_or_si256(v, tile_high_bits(block, bits, i, h));
 }
 
 ALWAYS_INLINE __m256i tile_x(const struct kr_q8_block *x, const int word)
@@ -141,12 +192,19 @@ ALWAYS_INLINE __m256i tile_pairs(const int bits, __m256i w, __m256i x)
     return _mm256_maddubs_epi16(w, x);
 }
 
+/* How many words' pairs may be added up in 16 bits. */
+ALWAYS_INLINE int tile_widening(const int bits)
+{
+    if (signed_words(bits)) return 1;
+    return bits == 6 || bits == 3 ? 2 : bits == 4 ? 8 : 4;
+}
+
 /* sums[h][r] += words [from, to) of the block, `run` words to a widening. */
 ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool panel, const int R,
                             const int from, const int to, const struct kr_q8_block *x,
                             size_t x_stride, __m256i sums[2][TILE_MAX_ROWS])
 {
-    const int run = signed_words(bits) ? 1 : bits == 6 ? 2 : bits == 5 || bits == KR_BITS_FP4 ? 4 : 8;
+    const int run = tile_widening(bits);
     __m256i pairs[2][TILE_MAX_ROWS];
     UNROLL for (int n = 0; n < to - from; n++)
     {
@@ -197,6 +255,35 @@ ALWAYS_INLINE void tile_scale(const int R, __m256i sums[2][TILE_MAX_ROWS], const
     }
 }
 
+/* K2: acc[h][r] += product(the halves' mins times the input's sums, -dmin) * scale of the input */
+ALWAYS_INLINE void tile_mins(const uint8_t *quants, const uint8_t *headers, const bool panel,
+                             const int R, uint32_t block, const struct kr_q8_block *x,
+                             size_t stride, __m256 acc[2][TILE_MAX_ROWS])
+{
+    __m256i sums[2][TILE_MAX_ROWS], mins[2];
+    __m256 s[2];
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        if (panel) {
+            s[h] = _mm256_load_ps((const float *)(quants + 640) + 8 * h);
+            mins[h] = _mm256_load_si256((const __m256i *)(quants + 704) + h);
+        } else {
+            tile_half_mins(headers, block, h, &mins[h], &s[h]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        int32_t pair;
+        memcpy(&pair, x[r * stride].half_sum, sizeof(pair));
+        UNROLL for (int h = 0; h < 2; h++)
+        {
+            const __m256i m = _mm256_madd_epi16(mins[h], _mm256_set1_epi32(pair));
+            sums[h][r] = _mm256_add_epi32(m, _mm256_set1_epi32(KR_SUM_BIAS));
+        }
+    }
+    tile_scale(R, sums, s, x, stride, acc);
+}
+
 /* Adds one block to the sums. */
 ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint32_t block,
                               const struct kr_q8_block *x, const int bits, const int header,
@@ -216,13 +303,16 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
             tile_scales(t->headers, header, block, h, &s0[h], &s1[h]);
         }
     }
-    if (header == KR_HDR_K6) {
-        tile_start(R, x, stride, offsetof(struct kr_q8_block, half_start), sums);
+    if (header == KR_HDR_K6 || header == KR_HDR_K2) {
+        const bool k2 = header == KR_HDR_K2;
+        const uint32_t at = k2 ? 0 : offsetof(struct kr_q8_block, half_start);
+        tile_start(R, x, stride, at, sums);
         tile_dot(quants, bits, panel, R, 0, 4, x, stride, sums);
         tile_scale(R, sums, s0, x, stride, acc);
-        tile_start(R, x, stride, offsetof(struct kr_q8_block, half_start) + 4, sums);
+        tile_start(R, x, stride, k2 ? 0 : at + 4, sums);
         tile_dot(quants, bits, panel, R, 4, 8, x, stride, sums);
         tile_scale(R, sums, s1, x, stride, acc);
+        if (k2) tile_mins(quants, t->headers, panel, R, block, x, stride, acc);
         return;
     }
     /* Signed words have no offset to take off. */
@@ -259,7 +349,7 @@ ALWAYS_INLINE void store_lanes(float *p, uint32_t n, __m256 v)
 ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header,
                             const bool panel, const int R)
 {
-    const size_t quant_bytes = panel ? PANEL_BLOCK_BYTES : bits % 16 * 64;
+    const size_t quant_bytes = panel ? panel_bytes(header) : bits % 16 * 64u;
     const uint32_t lanes[2] = {CN_MIN(t->lanes, 8u), t->lanes > 8 ? t->lanes - 8 : 0};
     const struct kr_q8_block *x = t->x;
     const uint8_t *quants = t->quants;

@@ -41,7 +41,6 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
     block->scale = amax / 127.0f;
     block->scaled_sum = block->scale * (float)sum;
     kr_q8_starts(block, half0, half1);
-    block->unused = 0;
 }
 
 /* ---- eight blocks at once: what is one number a block is a lane of a vector ------------------ */
@@ -135,7 +134,7 @@ static bool quantize_eight(const float *x, struct kr_q8_block *block)
         _mm256_sub_epi32(bias, _mm256_slli_epi32(sum, 7)),
         _mm256_sub_epi32(bias, _mm256_slli_epi32(half0, 5)),
         _mm256_sub_epi32(bias, _mm256_slli_epi32(half1, 5)),
-        _mm256_setzero_si256(),
+        _mm256_blend_epi16(half0, _mm256_slli_epi32(half1, 16), 0xaa),
     };
     store_rest(rest, block);
     return true;

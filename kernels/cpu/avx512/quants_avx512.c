@@ -50,12 +50,16 @@ TILES(q8_d, 8, KR_HDR_D)
 TILES(q4_k, 4, KR_HDR_K)
 TILES(q5_k, 5, KR_HDR_K)
 TILES(q6_k, 6, KR_HDR_K6)
+TILES(q2_k, 2, KR_HDR_K2)
+TILES(q3_k, 3, KR_HDR_K6)
+TILES(tq_t, 2, KR_HDR_T)
 TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D)
 TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
 TILES(fp4_e, KR_BITS_FP4, KR_HDR_E)
 TILES(panel_d, 8, PANEL_D)
 TILES(panel_dm, 8, PANEL_DM)
 TILES(panel_k6, 8, PANEL_K6)
+TILES(panel_k2, 8, PANEL_K2)
 
 static const struct tile_set *direct_tiles(enum kr_type type)
 {
@@ -70,6 +74,10 @@ static const struct tile_set *direct_tiles(enum kr_type type)
         return &q5_dm;
     case KR_Q8_0:
         return &q8_d;
+    case KR_Q2_K:
+        return &q2_k;
+    case KR_Q3_K:
+        return &q3_k;
     case KR_Q4_K:
         return &q4_k;
     case KR_Q5_K:
@@ -78,6 +86,9 @@ static const struct tile_set *direct_tiles(enum kr_type type)
         return &iq4_d;
     case KR_IQ4_XS:
         return &iq4_kx;
+    case KR_TQ1_0:
+    case KR_TQ2_0:
+        return &tq_t;
     case KR_MXFP4:
         return &fp4_e;
     default:
@@ -88,17 +99,25 @@ static const struct tile_set *direct_tiles(enum kr_type type)
 static const struct tile_set *panel_tiles(const struct kr_layout *l)
 {
     if (l->header == KR_HDR_DM || l->header == KR_HDR_K) return &panel_dm;
+    if (l->header == KR_HDR_K2) return &panel_k2;
     return l->header == KR_HDR_K6 ? &panel_k6 : &panel_d;
 }
 
 ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
                                  const int bits, const int header, uint8_t *panel)
 {
-    for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += PANEL_BLOCK_BYTES) {
+    const size_t panel_step = TILE_MAX_GROUPS * panel_bytes(header);
+    for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += panel_step) {
         __m512 s0, s1 = _mm512_setzero_ps();
         tile_scales(headers, header, b, &s0, &s1);
         _mm512_store_ps(panel + 512, s0);
         _mm512_store_ps(panel + 576, s1);
+        if (header == KR_HDR_K2) {
+            __m512i mins;
+            tile_half_mins(headers, b, &mins, &s0);
+            _mm512_store_ps(panel + 640, s0);
+            _mm512_store_si512(panel + 704, mins);
+        }
         UNROLL for (int k = 0; k < 4; k++)
         {
             __m512i low, high;
@@ -131,6 +150,16 @@ static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *qua
         break;
     case KR_Q5_K:
         unpack_blocks(headers, quants, blocks, 5, KR_HDR_K, panel);
+        break;
+    case KR_Q2_K:
+        unpack_blocks(headers, quants, blocks, 2, KR_HDR_K2, panel);
+        break;
+    case KR_Q3_K:
+        unpack_blocks(headers, quants, blocks, 3, KR_HDR_K6, panel);
+        break;
+    case KR_TQ1_0:
+    case KR_TQ2_0:
+        unpack_blocks(headers, quants, blocks, 2, KR_HDR_T, panel);
         break;
     case KR_IQ4_NL:
         unpack_blocks(headers, quants, blocks, KR_BITS_IQ4, KR_HDR_D, panel);
@@ -180,14 +209,14 @@ static uint32_t panel_blocks(const struct kr_layout *l, uint32_t blocks)
 static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t groups,
                        struct tile t, uint32_t rows, const float *bias)
 {
-    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_BLOCK_BYTES];
+    _Alignas(64) uint8_t panel[PANEL_BLOCKS * TILE_MAX_GROUPS * PANEL_MAX_BYTES];
     const uint32_t blocks = t.blocks, each = panel_blocks(l, blocks);
     const struct kr_q8_block *x = t.x;
     const uint8_t *headers[TILE_MAX_GROUPS] = {t.headers[0], t.headers[1]};
     const uint8_t *quants[TILE_MAX_GROUPS] = {t.quants[0], t.quants[1]};
 
     t.quants[0] = panel;
-    t.quants[1] = panel + PANEL_BYTES;
+    t.quants[1] = panel + panel_bytes(l->header);
     for (uint32_t b = 0; b < blocks; b += t.blocks) {
         t.blocks = CN_MIN(blocks - b, each);
         t.x = x + b;
@@ -195,7 +224,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
         t.bias = b + t.blocks == blocks ? bias : NULL;
         for (uint32_t g = 0; g < groups; g++)
             unpack(type, headers[g] + kr_header_at(l, b), quants[g] + (size_t)b * l->quant_bytes,
-                   t.blocks, panel + g * PANEL_BYTES);
+                   t.blocks, panel + g * panel_bytes(l->header));
         run_rows(panel_tiles(l), groups, t, rows);
         t.ahead += (size_t)t.ahead_bytes * t.blocks * row_tiles(rows);
     }
@@ -204,7 +233,7 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
 /* From how many input rows on a panel pays: measured; the more bits to put together, the sooner. */
 static uint32_t panel_from(const struct kr_layout *l)
 {
-    return l->bits == 8 ? UINT32_MAX : l->bits % 16 == 4 ? 19 : 7;
+    return l->bits == 8 ? UINT32_MAX : l->bits == 5 || l->bits == 6 ? 7 : 19;
 }
 
 /* Several tiles over the same groups: only the first meets weights that are not in the cache, and

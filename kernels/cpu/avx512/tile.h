@@ -6,7 +6,8 @@
  * The order of the sums is the one in generic/matmul_generic.c, for every G and R.
  *
  * A panel is a run of blocks of two groups, already unpacked: per block and group 8 vectors of
- * bytes, 16 float scales, 16 floats more (mins, or the scales of the second halves). */
+ * bytes, 16 float scales, 16 floats more (mins, or the scales of the second halves); K2: then 16
+ * floats and 16 pairs of mins. */
 #ifndef KERNELS_CPU_AVX512_TILE_H
 #define KERNELS_CPU_AVX512_TILE_H
 
@@ -30,10 +31,14 @@
 #define TILE_MAX_ROWS 6
 #endif
 
-#define PANEL_BYTES        640 /* of a block of a group */
-#define PANEL_BLOCK_BYTES  (TILE_MAX_GROUPS * PANEL_BYTES)
 /* Headers of a panel, beside enum kr_header's. */
-enum { PANEL_D = 16, PANEL_DM, PANEL_K6 };
+enum { PANEL_D = 16, PANEL_DM, PANEL_K6, PANEL_K2 };
+#define PANEL_MAX_BYTES 768
+/* Of a block of a group in a panel. */
+ALWAYS_INLINE uint32_t panel_bytes(const int header)
+{
+    return header == PANEL_K2 || header == KR_HDR_K2 ? 768 : 640;
+}
 
 /* How far ahead of the quants in use the direct kernels fetch. */
 #define PREFETCH_BYTES 2048
@@ -56,7 +61,12 @@ struct tile {
 
 typedef void tile_fn(const struct tile *t);
 
-/* Scales of 16 rows of a block: s1 is the second half's (K6) or the min (DM, K). */
+ALWAYS_INLINE __m512i nibbles_of(__m512i v)
+{
+    return _mm512_and_si512(v, _mm512_set1_epi32(15));
+}
+
+/* Scales of 16 rows of a block: s1 is the second half's (K6, K2) or the min (DM, K). */
 ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block,
                                __m512 *s0, __m512 *s1)
 {
@@ -79,6 +89,16 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
         __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h));
         __m512i sc = _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)sub));
         *s0 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(sc));
+    } else if (header == KR_HDR_T) {
+        const __m256i *h = (const __m256i *)(headers + 32 * (block / 8));
+        *s0 = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_load_si256(h)), _mm512_set1_ps(KR_EIGHTH));
+    } else if (header == KR_HDR_K2) {
+        const uint8_t *h = headers + 320 * (block / 8), *sub = h + 64 + 32 * (block % 8);
+        __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h));
+        __m512i both = _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i *)sub));
+        d = _mm512_mul_ps(d, _mm512_set1_ps(KR_EIGHTH));
+        *s0 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(nibbles_of(both)));
+        *s1 = _mm512_mul_ps(d, _mm512_cvtepi32_ps(nibbles_of(_mm512_srli_epi32(both, 16))));
     } else if (header == KR_HDR_E) {
         __m512i e = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(headers + 16 * block)));
         *s0 = _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
@@ -92,13 +112,36 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
     }
 }
 
-/* The bits above a nibble for word i (0..7) of a block, in place. */
+/* K2: the halves' mins side by side, and what they are multiplied with. */
+ALWAYS_INLINE void tile_half_mins(const uint8_t *headers, uint32_t block, __m512i *mins, __m512 *s)
+{
+    const uint8_t *h = headers + 320 * (block / 8), *sub = h + 64 + 32 * (block % 8);
+    __m512i both = _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i *)sub));
+    __m512 dmin = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h + 1));
+    *mins = _mm512_srli_epi16(both, 4);
+    *s = _mm512_xor_ps(dmin, _mm512_set1_ps(-0.0f));
+}
+
+ALWAYS_INLINE __m512i shifted_right(__m512i v, const int n)
+{
+    return n < 0 ? _mm512_slli_epi32(v, -n < 0 ? 0 : -n) : _mm512_srli_epi32(v, n < 0 ? 0 : n);
+}
+
+/* The bits above a nibble, or above two bits, for word i (0..7) of a block, in place. */
 ALWAYS_INLINE __m512i tile_high_bits(const uint8_t *block, const int bits, const int i)
 {
     const __m512i v = _mm512_load_si512(block + (bits == 6 ? 64 * (i / 4) : 0));
-    const int shift = bits == 5 ? i - 4 : 2 * (i % 4) - 4;
-    return shift < 0 ? _mm512_slli_epi32(v, -shift < 0 ? 0 : -shift)
-                     : _mm512_srli_epi32(v, shift < 0 ? 0 : shift);
+    return shifted_right(v, bits == 6 ? 2 * (i % 4) - 4 : bits == 5 ? i - 4 : i - 5);
+}
+
+/* Eight times word i of a block of 2 or 3 bits. */
+ALWAYS_INLINE __m512i tile_eightfold(const uint8_t *block, const int bits, const int i)
+{
+    __m512i v = _mm512_load_si512(block + (bits == 3 ? 64 : 0) + 64 * (i / 4));
+    v = _mm512_and_si512(shifted_right(v, 2 * (i % 4) - 3), _mm512_set1_epi8(0x18));
+    if (bits == 2) return v;
+    return _mm512_ternarylogic_epi32(v, tile_high_bits(block, bits, i), _mm512_set1_epi8(0x20),
+                                     0xf8);
 }
 
 /* The numbers that nibbles stand for, offset included. */
@@ -114,6 +157,11 @@ ALWAYS_INLINE __m512i tile_table(const int bits)
 ALWAYS_INLINE void tile_words(const uint8_t *block, const int bits, const int k, __m512i *low,
                               __m512i *high)
 {
+    if (bits <= 3) {
+        *low = tile_eightfold(block, bits, k);
+        *high = tile_eightfold(block, bits, k + 4);
+        return;
+    }
     const __m512i nibble = _mm512_set1_epi8(15);
     const __m512i above = _mm512_set1_epi8(bits == 5 ? 0x10 : 0x30);
     const int skip = bits == 5 ? 64 : bits == 6 ? 128 : 0;
@@ -205,6 +253,32 @@ ALWAYS_INLINE void tile_start(const int G, const int R, const struct kr_q8_block
     }
 }
 
+/* K2: acc[g][r] += product(the halves' mins times the input's sums, -dmin) * scale of the input */
+ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const *headers,
+                             const int header, const int G, const int R, uint32_t block,
+                             const struct kr_q8_block *x, size_t stride,
+                             __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS], mins[TILE_MAX_GROUPS];
+    __m512 s[TILE_MAX_GROUPS];
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        if (header == PANEL_K2) {
+            s[g] = _mm512_load_ps(quants[g] + 640);
+            mins[g] = _mm512_load_si512(quants[g] + 704);
+        } else {
+            tile_half_mins(headers[g], block, &mins[g], &s[g]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const __m512i xr = tile_x((const int8_t *)x[r * stride].half_sum);
+        UNROLL for (int g = 0; g < G; g++)
+            sums[g][r] = _mm512_dpwssd_epi32(_mm512_set1_epi32(KR_SUM_BIAS), mins[g], xr);
+    }
+    tile_scale(G, R, sums, s, x, stride, acc);
+}
+
 /* Adds one block of every group to the sums. */
 ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const *headers,
                               const int bits, const int header, const int G, const int R,
@@ -225,13 +299,16 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
             tile_scales(headers[g], header, block, &s0[g], &s1[g]);
         }
     }
-    if (header == KR_HDR_K6 || header == PANEL_K6) {
-        tile_start(G, R, x, stride, offsetof(struct kr_q8_block, half_start), sums);
+    if (header == KR_HDR_K6 || header == PANEL_K6 || header == KR_HDR_K2 || header == PANEL_K2) {
+        const bool k2 = header == KR_HDR_K2 || header == PANEL_K2;
+        const uint32_t at = k2 ? 0 : offsetof(struct kr_q8_block, half_start);
+        tile_start(G, R, x, stride, at, sums);
         tile_dot(quants, bits, G, R, 0, 4, x, stride, sums);
         tile_scale(G, R, sums, s0, x, stride, acc);
-        tile_start(G, R, x, stride, offsetof(struct kr_q8_block, half_start) + 4, sums);
+        tile_start(G, R, x, stride, k2 ? 0 : at + 4, sums);
         tile_dot(quants, bits, G, R, 4, 8, x, stride, sums);
         tile_scale(G, R, sums, s1, x, stride, acc);
+        if (k2) tile_mins(quants, headers, header, G, R, block, x, stride, acc);
         return;
     }
     tile_start(G, R, x, stride, has_min ? 0 : t->start_at, sums);
@@ -250,7 +327,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
                             const int R)
 {
     const uint8_t *quants[TILE_MAX_GROUPS] = {t->quants[0], t->quants[1]};
-    const size_t quant_bytes = header >= PANEL_D ? PANEL_BLOCK_BYTES : bits % 16 * 64;
+    const size_t quant_bytes =
+        header >= PANEL_D ? TILE_MAX_GROUPS * panel_bytes(header) : bits % 16 * 64u;
     const struct kr_q8_block *x = t->x;
     const uint8_t *ahead = t->ahead;
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];

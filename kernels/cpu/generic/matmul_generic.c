@@ -3,10 +3,12 @@
  *
  * The sum of an output element, in this order on every ISA, block of 32 columns after block:
  *   D:   acc = fma(product(isum, scale_w), scale_x, acc), the offset inside isum
- *   KX:  as D with scale_w = d * sc; E: as D with scale_w a power of two
+ *   KX:  as D with scale_w = d * sc; T: d / 8; E: a power of two
  *   DM:  as D without offset, then acc = fma(min_w, scaled_sum_x, acc)
  *   K:   as DM with scale_w = d * sc and min_w = -(dmin * mn), rounded to float32
  *   K6:  as D with scale_w = d * sc, for each half of 16 columns after the other
+ *   K2:  as K6 with scale_w = d / 8 * sc, then acc = fma(product(msum, -dmin), scale_x, acc) where
+ *        msum adds up min_w * (sum of x) of both halves
  * Floats: acc = fma(w, x, acc), column after column.
  *
  * product(isum, s) is isum * s, rounded once. isum is exact and |isum| < 2^22, so the integer
@@ -23,8 +25,9 @@
 /* A block of a group, unpacked: 16 rows of 32 quants with their scales. */
 struct unpacked {
     uint8_t q[KR_PACK_ROWS][KR_SUB];
-    float scale[2][KR_PACK_ROWS]; /* the second one only for K6 */
+    float scale[2][KR_PACK_ROWS]; /* the second one only for K6 and K2 */
     float min[KR_PACK_ROWS];
+    uint8_t half_min[2][KR_PACK_ROWS]; /* K2: the halves' integers, min is what they share */
 };
 
 static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block)
@@ -64,55 +67,81 @@ static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t 
         }
 }
 
+/* Column c of a row; p is at the row's four bytes in the first vector. */
+static unsigned packed_quant(const struct kr_layout *l, const uint8_t *p, int c)
+{
+    const int word = c / 4, half = word / 4;
+    const uint8_t *b = p + c % 4;
+    switch (l->bits) {
+    case 2:
+        return 8 * (b[64 * half] >> 2 * (word % 4) & 3u);
+    case 3:
+        return 8 * ((b[64 + 64 * half] >> 2 * (word % 4) & 3u) | (b[0] >> word & 1u) << 2);
+    case 5:
+        return (b[64 + 64 * (word % 4)] >> 4 * half & 15u) | (b[0] >> word & 1u) << 4;
+    case 6:
+        return (b[128 + 64 * (word % 4)] >> 4 * half & 15u) |
+               (b[64 * half] >> 2 * (word % 4) & 3u) << 4;
+    case 8:
+        return b[64 * word];
+    default:
+        return b[64 * (word % 4)] >> 4 * half & 15u;
+    }
+}
+
 static void unpack_quants(enum kr_type type, const struct kr_layout *l, const uint8_t *p,
                           struct unpacked *u)
 {
     const int8_t *table = kr_block_table(type);
-    const uint8_t *high = p;
-    if (l->bits == 5) p += 64;
-    if (l->bits == 6) p += 128;
     for (int lane = 0; lane < KR_PACK_ROWS; lane++)
         for (int c = 0; c < KR_SUB; c++) {
-            int word = c / 4, at = 4 * lane + c % 4;
-            if (l->bits == 8) {
-                u->q[lane][c] = p[64 * word + at];
-                continue;
-            }
-            unsigned q = p[64 * (word % 4) + at] >> 4 * (word / 4) & 15;
-            if (l->bits == 5) q |= (high[at] >> word & 1u) << 4;
-            if (l->bits == 6) q |= (high[64 * (word / 4) + at] >> 2 * (word % 4) & 3u) << 4;
+            unsigned q = packed_quant(l, p + 4 * lane, c);
             if (table) q = (unsigned)(table[q] + (1 << l->offset_shift));
             u->q[lane][c] = (uint8_t)q;
         }
 }
 
+static void unpack_lane(const struct kr_layout *l, const uint8_t *h, const uint8_t *sub, int lane,
+                        struct unpacked *u)
+{
+    float d = 0, m = 0;
+    if (l->header == KR_HDR_K6) memcpy(&d, h + 4 * lane, 4);
+    else if (l->header == KR_HDR_E) d = kr_bits_f32((uint32_t)h[lane] << 23);
+    else d = kr_f16_f32(kr_load_u16(h + 2 * lane));
+    if (l->header == KR_HDR_DM || l->header == KR_HDR_K || l->header == KR_HDR_K2)
+        m = kr_f16_f32(kr_load_u16(h + 32 + 2 * lane));
+    u->scale[0][lane] = d;
+    u->min[lane] = m;
+    switch (l->header) {
+    case KR_HDR_K:
+        u->scale[0][lane] = d * (float)sub[lane];
+        u->min[lane] = -(m * (float)sub[16 + lane]);
+        break;
+    case KR_HDR_K6:
+        for (int half = 0; half < 2; half++)
+            u->scale[half][lane] = d * (float)(int8_t)sub[16 * half + lane];
+        break;
+    case KR_HDR_K2:
+        u->min[lane] = -m;
+        for (int half = 0; half < 2; half++) {
+            u->scale[half][lane] = d * KR_EIGHTH * (float)(sub[2 * lane + half] & 15);
+            u->half_min[half][lane] = sub[2 * lane + half] >> 4;
+        }
+        break;
+    case KR_HDR_KX:
+        u->scale[0][lane] = d * (float)(int8_t)sub[lane];
+        break;
+    case KR_HDR_T:
+        u->scale[0][lane] = d * KR_EIGHTH;
+        break;
+    }
+}
+
 static void unpack_header(const struct kr_layout *l, const uint8_t *h, uint32_t block,
                           struct unpacked *u)
 {
-    const uint8_t *sub = h + 64 + 32 * (block % 8);
-    for (int lane = 0; lane < KR_PACK_ROWS; lane++) {
-        if (l->header == KR_HDR_K6) {
-            float d;
-            memcpy(&d, h + 4 * lane, 4);
-            u->scale[0][lane] = d * (float)(int8_t)sub[lane];
-            u->scale[1][lane] = d * (float)(int8_t)sub[16 + lane];
-            continue;
-        }
-        if (l->header == KR_HDR_E) {
-            u->scale[0][lane] = kr_bits_f32((uint32_t)h[lane] << 23);
-            continue;
-        }
-        float d = kr_f16_f32(kr_load_u16(h + 2 * lane)), m = 0;
-        if (l->header == KR_HDR_DM || l->header == KR_HDR_K)
-            m = kr_f16_f32(kr_load_u16(h + 32 + 2 * lane));
-        if (l->header == KR_HDR_K) {
-            d = d * (float)sub[lane];
-            m = -(m * (float)sub[16 + lane]);
-        }
-        if (l->header == KR_HDR_KX) d = d * (float)(int8_t)h[32 + 16 * (block % 8) + lane];
-        u->scale[0][lane] = d;
-        u->min[lane] = m;
-    }
+    const uint8_t *sub = l->header_blocks > 1 ? h + kr_sub_scales_at(l, block) : NULL;
+    for (int lane = 0; lane < KR_PACK_ROWS; lane++) unpack_lane(l, h, sub, lane, u);
 }
 
 static int32_t dot16(const uint8_t *w, const int8_t *x)
@@ -153,6 +182,12 @@ static void add_block(const struct kr_layout *l, const struct unpacked *u,
         if (l->header == KR_HDR_K6) {
             acc = fmaf(product(low + x->half_start[0], u->scale[0][lane]), x->scale, acc);
             acc = fmaf(product(high + x->half_start[1], u->scale[1][lane]), x->scale, acc);
+        } else if (l->header == KR_HDR_K2) {
+            int32_t mins = u->half_min[0][lane] * x->half_sum[0];
+            mins += u->half_min[1][lane] * x->half_sum[1];
+            acc = fmaf(product(low + KR_SUM_BIAS, u->scale[0][lane]), x->scale, acc);
+            acc = fmaf(product(high + KR_SUM_BIAS, u->scale[1][lane]), x->scale, acc);
+            acc = fmaf(product(mins + KR_SUM_BIAS, u->min[lane]), x->scale, acc);
         } else {
             acc = fmaf(product(low + high + start, u->scale[0][lane]), x->scale, acc);
         }
