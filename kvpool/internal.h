@@ -173,7 +173,7 @@ struct kv_seq {
     struct kv_seq *leader, *followers;
     bool no_wait;
     uint64_t active_at;      /* steps launched when it last went on */
-    uint64_t extended_at;    /* ... when its last rows were reserved */
+    uint64_t extended_at;    /* ... when the rows from len on were reserved */
     const uint32_t *ids;     /* borrowed from the last match: only to see who shares a prefix */
     uint64_t n_ids;
     uint64_t *marks, *wants; /* wants: wanted positions from planned on, ascending */

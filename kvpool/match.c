@@ -238,8 +238,8 @@ enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, ui
     if (kv_seq_waits(q)) {
         m = KV_WAIT;
     } else if (n && q->planned == q->len) {
-        if (q->space->state) kv_want_prompt(q, ids, n);
         m = kv_seq_adopt(q, ids, n - 1, true);
+        if (m == KV_GO && q->space->state) kv_want_prompt(q, ids, n);
     }
     if (m == KV_GO) q->active_at = q->space->pool->launched;
     if (adopted) *adopted = q->len - before;
@@ -392,7 +392,7 @@ static void cut_copies(struct kv_seq *q, uint64_t n)
  * before n. */
 static int rewind_state(struct kv_seq *q, uint64_t n)
 {
-    bool intact = n == q->len &&
+    bool intact = n >= q->len &&
                   (n == q->planned || q->extended_at == q->space->pool->launched);
     struct kv_node *snap = kv_snap_node(q, n);
 
@@ -401,8 +401,9 @@ static int rewind_state(struct kv_seq *q, uint64_t n)
     if (n < q->len) {
         kv_seq_drop_copies(q);
         q->detached = false;
+        q->len = n;
     }
-    q->len = q->planned = n;
+    q->planned = n;
     if (!intact && n)
         kv_snap_restore(q, snap);
     else

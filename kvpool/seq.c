@@ -359,7 +359,8 @@ int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
     }
     q->n_blocks = blocks;
     q->planned = to;
-    q->active_at = q->extended_at = q->space->pool->launched;
+    q->active_at = q->space->pool->launched;
+    if (from == q->len) q->extended_at = q->active_at;
     q->no_wait = false;
     kv_snaps_extend(q, from, to);
     if (ids) announce(q, ids, from, to);

@@ -247,11 +247,13 @@ static void op_truncate(struct world *w, struct live *l)
 
     if (l->in_flight[0] || l->in_flight[1] || n < 2) return;
     n = 1 + below(w, (uint32_t)n);
+    if (n > w->bt && below(w, 2)) n -= n % w->bt; /* where a snapshot may be */
     if (kv_seq_truncate(l->q, n)) {
         if (kv_seq_length(l->q) != len) FAIL(w, "a failed truncate that did something");
         return;
     }
-    if (w->groups[l->space][0].span == KV_SPAN_STATE && n < len) totals.rewound++;
+    for (uint32_t g = 0; g < w->n_groups; g++)
+        totals.rewound += w->groups[l->space][g].span == KV_SPAN_STATE && n < len;
     l->n_ids = n; /* another continuation */
     if (n < MAX_LEN) l->ids[l->n_ids++] = below(w, 12) ? 1 : 2 + below(w, 2);
 }
