@@ -149,7 +149,7 @@ struct kv_pool {
 };
 
 #define KV_MAX_SNAPS 4
-struct kv_snap { uint64_t pos; uint32_t block; };
+struct kv_snap { uint64_t pos; uint32_t block; bool rolling; };
 
 struct kv_seq {
     struct kv_space *space;
@@ -182,6 +182,7 @@ struct kv_seq {
     uint32_t n_snaps;
     bool snap_new;           /* the last of them was not handed out yet */
     uint64_t snap_pos;       /* the last snapshot before planned that it knows of */
+    uint64_t rolled;         /* where its last rolling snapshot is, 0 = none */
     struct kv_seq *wait_prev, *wait_next;
     struct kv_copy *copies;  /* after n_copies of them that of a new snapshot */
     uint32_t n_copies;
@@ -257,6 +258,8 @@ void kv_ent_unref(struct kv_ent *e);
 /* Takes an unpinned node and all below it out of the tree. */
 void kv_node_evict(struct kv_node *n);
 void kv_ent_evict(struct kv_ent *e);
+/* The block of a pinned node is not needed any more, by nobody. */
+void kv_ent_forget(struct kv_ent *e);
 /* A node that only its filler holds: out of the tree, its blocks left to the filler. */
 void kv_node_withdraw(struct kv_node *n);
 /* A node and all below it can be found no more. */

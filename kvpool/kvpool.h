@@ -22,19 +22,20 @@
  * every group holds what a row at position n can see.
  *
  * Recurrent layers: a block of their group is the whole state of a sequence. Each sequence has one
- * of its own, its live state, which every step changes in place. Such a state can be neither cut nor
- * rewound: a hit of n tokens counts only where a snapshot was taken at exactly n, and adopting it
- * copies the snapshot to the live state. Parts of blocks are never adopted there.
+ * of its own, its live state, which every step changes in place. Such a state can be neither cut
+ * nor rewound: a hit of n tokens counts only where a snapshot was taken at exactly n, and adopting
+ * it copies the snapshot to the live state. Parts of blocks are never adopted there.
  *
- * Snapshots are sparse: they stand at the end of a block, where one is wanted: at the ends of
- * messages that the caller marks, at the last place of a prompt that leaves a token to compute, where
- * a look-up found more tokens than any snapshot covers (the second visit of a branch), and where
- * another sequence that waits would branch off. Chunks of rows end there (kv_seq_room). Taking one
- * never fails a request; evicted is first what saves least: the tokens since the snapshot before it,
- * a younger use counting more.
+ * Snapshots are sparse. They stand at the end of a block, where one is wanted: at the ends of
+ * messages that the caller marks; at the last place of a prompt that leaves a token to compute;
+ * where a look-up found more tokens than any snapshot covers (the second visit of a branch); where
+ * another sequence that waits would branch off. Chunks of rows end there (kv_seq_room). While
+ * tokens are put out one more follows at a distance, the one before it given up. A sequence that
+ * ends at such a place leaves its live state. Taking one never fails a request. First to be evicted
+ * is what saves least: the tokens since the snapshot before it, a later use counting more.
  *
- * In spaces with state a sequence waits for another one when that is about to take a snapshot that
- * both can use; not for one that makes no headway.
+ * In spaces with state a sequence waits for another one (its leader) when that is about to take a
+ * snapshot that both can use; not for one that makes no headway.
  *
  * Steps in flight: kv_pool_launched and kv_pool_retired tell of tickets. What a launched step may
  * read or write is freed only once the last step launched so far has retired.
@@ -59,8 +60,8 @@ struct kv_pool_opts {
     uint32_t n_slabs;        /* 1 .. KV_MAX_SLABS - 1 */
     const uint8_t *key;      /* 16 bytes for the hash; NULL = random */
     uint32_t hash_bits;      /* 0 = all; tests cut the hash to force collisions */
-    uint64_t max_thin_nodes; /* of the trees of spaces without a group of span ALL, where blocks do not
-                              * bound them; 0 = 262144 */
+    uint64_t max_thin_nodes; /* of the trees of spaces without a group of span ALL, where blocks do
+                              * not bound them; 0 = 262144 */
 };
 int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn_error *err);
 void kv_pool_free(struct kv_pool *p); /* every sequence closed; spaces go with it */
@@ -106,12 +107,13 @@ enum kv_span {
     KV_SPAN_ALL,                  /* a row sees every position up to its own */
     KV_SPAN_WINDOW,               /* the last `tokens` positions, its own included */
     KV_SPAN_CHUNK,                /* from the last multiple of `tokens` up to its own */
-    KV_SPAN_STATE                 /* none: a block is the state of a whole sequence. One group at most */
+    KV_SPAN_STATE                 /* none: a block is the state of a whole sequence. At most one
+                                   * group of a space */
 };
 struct kv_group {
     enum kv_span span;
-    uint32_t tokens;              /* WINDOW, CHUNK: at least 1. STATE: a snapshot has at least so many
-                                   * tokens since the one before it; 0 = two blocks */
+    uint32_t tokens;              /* WINDOW, CHUNK: at least 1. STATE: there are at least so many
+                                   * between snapshots; 0 = two blocks */
     uint64_t block_bytes;         /* 1 .. slab_bytes; a slab holds at most 4096 blocks */
 };
 struct kv_space;
@@ -172,8 +174,8 @@ enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
  * them, from position 0); at least the last one is left to compute. May make a copy plan (a block
  * that agrees in part). Cheap to call again while it answers KV_WAIT. With rows in flight it
  * answers KV_GO and does nothing. *adopted (may be NULL) = tokens gained by this call.
- * With state: ids stay readable until the next match, truncate or close; when there is no room for a
- * live state nothing is adopted. */
+ * With state: ids stay readable until the next match, truncate or close; when there is no room for
+ * a live state nothing is adopted. */
 enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted);
 /* It waits for nobody's snapshot before its next rows: when nothing else can be done. */
 void kv_seq_no_wait(struct kv_seq *q);
@@ -184,9 +186,9 @@ uint64_t kv_seq_room(const struct kv_seq *q);
  * be NULL): of these, held by running sequences, so that adopting them costs no memory. */
 uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
                        const uint32_t *ids, uint64_t n, uint64_t *in_use);
-/* Reserves blocks for the next n rows, those of one step. ids: the n items of these rows, so that whole blocks are
- * announced as being filled; NULL when they are not known yet. CN_ENOMEM: the blocks cannot be had
- * now, and nothing has changed. CN_ERANGE: past max_tokens. */
+/* Reserves blocks for the next n rows, those of one step. ids: the n items of these rows, so that
+ * whole blocks are announced as being filled; NULL when they are not known yet. CN_ENOMEM: the
+ * blocks cannot be had now, and nothing has changed. CN_ERANGE: past max_tokens. */
 int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids);
 /* The next n rows of those that were extended are computed; ids are their items. Full blocks enter
  * the tree; blocks behind windows are given up. */
@@ -213,8 +215,9 @@ uint64_t kv_seq_n_blocks(const struct kv_seq *q);
 uint64_t kv_seq_bytes(const struct kv_seq *q);
 
 /* Copies to be done before the step that has the sequence's next rows: per group, the first
- * n_tokens of block src to block dst (of a STATE group the whole block). Both stay put until those rows are committed. Handed out
- * once: after that it answers 0 until there are new ones. */
+ * n_tokens of block src to block dst (of a STATE group the whole block). Both stay put until those
+ * rows are committed. Handed out once: after that it answers 0 until there are new ones. At most
+ * one more than the space has groups. */
 struct kv_copy {
     uint32_t group, dst, src, n_tokens;
 };

@@ -34,10 +34,10 @@ static bool serves(const struct kv_node *n, uint64_t i, uint64_t *run)
     bool ok = true;
 
     for (uint32_t g = 0; g < s->n_groups; g++) {
-        bool there = n->ent[g].block != KV_NO_BLOCK;
+        uint64_t seen = i + 1 - first_block(&s->grp[g], i + 1);
 
-        run[g] = there ? run[g] + 1 : 0;
-        ok = ok && (&s->grp[g] == s->state ? there : run[g] >= i + 1 - first_block(&s->grp[g], i + 1));
+        run[g] = n->ent[g].block == KV_NO_BLOCK ? 0 : run[g] + 1;
+        ok = ok && run[g] >= (&s->grp[g] == s->state ? 1 : seen);
     }
     return ok;
 }
@@ -388,8 +388,8 @@ static void cut_copies(struct kv_seq *q, uint64_t n)
         q->copies[g].n_tokens = CN_MIN(q->copies[g].n_tokens, (uint32_t)(n % bt));
 }
 
-/* A state cannot be rewound: what was launched stays in it, unless a snapshot is at n, or nothing was
- * before n. */
+/* A state cannot be rewound: what was launched stays in it, unless there is a snapshot at n, or n
+ * is 0. */
 static int rewind_state(struct kv_seq *q, uint64_t n)
 {
     bool intact = n >= q->len &&
@@ -410,6 +410,7 @@ static int rewind_state(struct kv_seq *q, uint64_t n)
         q->copies_taken = false; /* handed out, perhaps, but not done */
     kv_seq_drop_blocks(q, kv_div_up(n, q->space->block_tokens));
     q->snap_pos = CN_MIN(q->snap_pos, n);
+    if (q->rolled > n) q->rolled = 0;
     q->ids = NULL;
     kv_wake(&q->followers);
     return 0;

@@ -1,15 +1,16 @@
 /* Recurrent state: live states, positions where a snapshot is wanted, snapshots on their way into
  * the tree and out of it, and sequences that wait for another's snapshot.
  *
- * A wanted position is the end of a block that the sequence has yet to pass. When rows behind it are
- * reserved, a copy of the live state is planned, to be done before those rows; when they are
- * computed the copy is complete, and goes to the node that ends there. So at most one copy is new at
- * a time, and as many are on their way as there are steps in flight. */
+ * A wanted position is the end of a block that the sequence has yet to pass. When rows behind it
+ * are reserved, a copy of the live state is planned, to be done before those rows; when they are
+ * computed the copy is complete, and goes to the node that ends there. So at most one copy is new
+ * at a time, and as many are on their way as there are steps in flight. */
 #include "kvpool/internal.h"
 
 #include <string.h>
 
-#define FOLLOW_LAUNCHES 16 /* steps of the pool that a leader may let pass */
+#define FOLLOW_LAUNCHES 8  /* steps of the pool that a leader may let pass */
+#define ROLL 16            /* rolling snapshots: how many times further apart than others must be */
 
 /* ---- live states ----------------------------------------------------------------------------- */
 
@@ -34,8 +35,7 @@ void kv_live_drop(struct kv_seq *q)
 static bool is_worth(const struct kv_seq *q, uint64_t pos)
 {
     return q->space->state && !(q->flags & KV_SEQ_NO_WRITE) && !q->detached &&
-           pos <= q->share_tokens && pos >= q->planned &&
-           pos >= q->snap_pos + q->space->state->tokens;
+           pos <= q->share_tokens && pos >= q->snap_pos + q->space->state->tokens;
 }
 
 static uint32_t wants_before(const struct kv_seq *q, uint64_t pos)
@@ -52,7 +52,7 @@ bool kv_want(struct kv_seq *q, uint64_t pos)
     uint32_t i;
 
     pos -= pos % q->space->block_tokens;
-    if (!is_worth(q, pos)) return false;
+    if (pos < q->planned || !is_worth(q, pos)) return false;
     i = wants_before(q, pos);
     if (i < q->n_wants && q->wants[i] == pos) return true;
     if (q->n_wants == q->cap_wants) return false;
@@ -121,7 +121,7 @@ static bool install(struct kv_seq *q, uint64_t pos, uint32_t block)
     return true;
 }
 
-static bool plan(struct kv_seq *q, uint64_t pos)
+static bool plan(struct kv_seq *q, uint64_t pos, bool rolling)
 {
     struct kv_grp *g = q->space->state;
     const struct kv_ent *e = ent_at(q, pos);
@@ -130,7 +130,7 @@ static bool plan(struct kv_seq *q, uint64_t pos)
     if (q->detached || q->n_snaps == KV_MAX_SNAPS || (e && e->block != KV_NO_BLOCK)) return false;
     if (kv_block_alloc_snapshot(g, q->tenant, pos - q->snap_pos, &b)) return false;
     kv_block_state(q->space->pool, b, KV_COPYING);
-    q->snaps[q->n_snaps++] = (struct kv_snap){pos, b};
+    q->snaps[q->n_snaps++] = (struct kv_snap){pos, b, rolling};
     q->copies[q->n_copies] = (struct kv_copy){g->index, b, *kv_live(q), q->space->block_tokens};
     q->snap_new = true;
     q->snap_pos = pos;
@@ -146,10 +146,33 @@ void kv_wants_pass(struct kv_seq *q, uint64_t pos)
     if (missed) kv_wake(&q->followers);
 }
 
+/* While tokens are put out one snapshot goes with the sequence: for who continues the answer, and
+ * for itself when it is preempted. */
+static bool is_rolling(const struct kv_seq *q, uint64_t pos)
+{
+    const struct kv_space *s = q->space;
+
+    return s->state && pos >= q->n_ids && pos % s->block_tokens == 0 && is_worth(q, pos) &&
+           pos >= q->snap_pos + (uint64_t)ROLL * s->state->tokens;
+}
+
+/* The one before it is not needed any more. */
+static void roll(struct kv_seq *q, uint64_t pos)
+{
+    struct kv_ent *old = q->rolled ? ent_at(q, q->rolled) : NULL;
+
+    if (old && old->linked && old->writer == q->serial) kv_ent_forget(old);
+    q->rolled = pos;
+}
+
 void kv_snaps_extend(struct kv_seq *q, uint64_t from, uint64_t to)
 {
     kv_wants_pass(q, from);
-    if (q->n_wants && q->wants[0] == from && plan(q, from)) pop_want(q);
+    if (q->n_wants && q->wants[0] == from) {
+        if (plan(q, from, false)) pop_want(q);
+    } else if (is_rolling(q, from)) {
+        plan(q, from, true);
+    }
     kv_wants_pass(q, to);
 }
 
@@ -159,9 +182,12 @@ void kv_snaps_commit(struct kv_seq *q)
 
     cn_assert(!q->snap_new || q->snaps[q->n_snaps - 1].pos >= q->len);
     while (done < q->n_snaps && q->snaps[done].pos < q->len) {
-        if (!install(q, q->snaps[done].pos, q->snaps[done].block))
-            kv_block_put(q->space->pool, q->snaps[done].block);
-        done++;
+        const struct kv_snap *s = &q->snaps[done++];
+
+        if (!install(q, s->pos, s->block))
+            kv_block_put(q->space->pool, s->block);
+        else if (s->rolling)
+            roll(q, s->pos);
     }
     if (!done) return;
     q->n_snaps -= done;
@@ -270,8 +296,9 @@ static uint64_t coming(const struct kv_seq *a, uint64_t d)
 
 static bool may_lead(const struct kv_seq *a, const struct kv_seq *q)
 {
-    if (a == q || a->root != q->root || a->closed || a->wait || !a->ids || a->detached) return false;
-    if ((a->flags & (KV_SEQ_NO_WRITE | KV_SEQ_NO_LEAD)) || a->planned < q->planned) return false;
+    if (a == q || a->root != q->root || a->closed || a->wait || !a->ids) return false;
+    if (a->detached || (a->flags & (KV_SEQ_NO_WRITE | KV_SEQ_NO_LEAD))) return false;
+    if (a->planned < q->planned) return false;
     return (a->n_wants || a->n_snaps || a->planned < a->n_ids) && !is_stuck(a);
 }
 

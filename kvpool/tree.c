@@ -243,6 +243,12 @@ void kv_ent_evict(struct kv_ent *e)
     prune(e->node);
 }
 
+void kv_ent_forget(struct kv_ent *e)
+{
+    cn_assert(e->refs == 0 && e->node->pins);
+    ent_drop_block(e);
+}
+
 void kv_node_evict(struct kv_node *top)
 {
     struct kv_node *n = top;

@@ -125,7 +125,7 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     if (c == first && (r->spec.flags & SCH_NO_CACHE_READ)) o.flags |= KV_SEQ_NO_READ;
     if (r->spec.flags & SCH_NO_CACHE_WRITE) o.flags |= KV_SEQ_NO_WRITE;
     if (r->spec.flags & SCH_ONE_STEP) o.flags |= KV_SEQ_NO_READ | KV_SEQ_NO_WRITE;
-    if (r->class == SCH_BACKGROUND) o.flags |= KV_SEQ_NO_LEAD; /* better classes do not wait for it */
+    if (r->class == SCH_BACKGROUND) o.flags |= KV_SEQ_NO_LEAD; /* others do not wait for it */
     return kv_seq_open(s->models[r->spec.model].o.space, &o, &c->seq);
 }
 

@@ -150,7 +150,7 @@ struct sch_opts {            /* 0 = the default in parentheses */
     uint32_t max_preemptions; /* per choice; then it is not chosen any more (4) */
     /* cost units: a computed prompt token costs 1 */
     double decode_cost;      /* per generated token (2) */
-    double block_cost;       /* per second and bytes of a KV block, all groups of the model (0.05) */
+    double block_cost;       /* per second and bytes of a block of tokens, all groups (0.05) */
     uint64_t quantum;        /* cost that a tenant may overdraw for a cached prefix (512) */
 };
 int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err);
@@ -185,8 +185,8 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 
 /* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
- * CN_EWINDOW (also a SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new), CN_EMODEL,
- * CN_EDEADLINE, CN_ENOMEM.
+ * CN_EWINDOW (also a SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic),
+ * CN_ERANGE (choices, max_new), CN_EMODEL, CN_EDEADLINE, CN_ENOMEM.
  * Half of the queue is divided among the known tenants by weight (at least one request each); a
  * tenant with less than its part waiting is never refused with CN_EQUEUE for what others have
  * there. Beyond its part it may use all that leaves the other parts free: a single tenant the whole

@@ -1,8 +1,8 @@
 /* Random sequences over a pool whose memory is simulated: every row written carries the hash of its
  * sequence's tokens up to it, and every step checks that each position a row can see carries the
- * right one. The state of a sequence likewise: a block of it carries the hash of all its tokens so far,
- * in every word another, and a row checks and replaces it. So a wrong table, share, copy, or a block freed too early is seen at once. After each
- * operation kv_check counts everything again.
+ * right one. The state of a sequence likewise: a block of it carries the hash of all its tokens so
+ * far, in every word another, and a row checks and replaces it. So a wrong table, share, copy, or a
+ * block freed too early is seen at once. After each operation kv_check counts everything again.
  *
  *   test_kvrandom [--runs N] [--seed S]     S alone = that one run */
 #include "kvpool/kvpool.h"

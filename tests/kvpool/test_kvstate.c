@@ -1,6 +1,5 @@
-/* Recurrent state in the pool, rule by rule: live states, chunks, snapshots. test_kvrandom.c does
- * the combinations. */
-#include "kvpool/kvpool.h"
+/* Live states of sequences, and layers in chunks. */
+#include "tests/kvpool/kvcase.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,57 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define BT 4u
-
-struct fix {
-    struct kv_pool *p;
-    struct kv_space *s;
-};
-
-static uint32_t prompt[4096];
-
-static struct fix fix_new(uint32_t n_slabs, uint32_t n_groups, const struct kv_group *groups)
-{
-    struct kv_pool_opts po = {.slab_bytes = 256, .n_slabs = n_slabs};
-    struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT,
-                               .n_groups = n_groups, .groups = groups};
-    struct fix f;
-
-    assert_int_equal(kv_pool_new(&po, &f.p, NULL), 0);
-    assert_int_equal(kv_space_add(f.p, &so, &f.s, NULL), 0);
-    for (uint32_t i = 0; i < CN_ARRAY_LEN(prompt); i++)
-        prompt[i] = i;
-    return f;
-}
-
-static void sound(struct fix *f)
-{
-    struct cn_error err = {0};
-
-    if (kv_check(f->p, &err)) fail_msg("%s", err.message);
-}
-
-static void fix_end(struct fix *f)
-{
-    struct kv_stats st;
-
-    sound(f);
-    kv_pool_stats(f->p, &st);
-    assert_int_equal(st.n_seqs, 0);
-    assert_int_equal(st.blocks[KV_FILLING] + st.blocks[KV_READY] + st.blocks[KV_COPYING], 0);
-    kv_pool_free(f->p);
-}
-
-static struct kv_seq *open_seq(struct fix *f)
-{
-    struct kv_seq_opts o = {.max_tokens = 2048};
-    struct kv_seq *q;
-
-    assert_int_equal(kv_seq_open(f->s, &o, &q), 0);
-    return q;
-}
-
-static void compute(struct kv_seq *q, const uint32_t *ids, uint64_t to)
+/* Computes up to `to` in one step. */
+static void step(struct kv_seq *q, const uint32_t *ids, uint64_t to)
 {
     uint64_t from = kv_seq_planned(q);
     const struct kv_copy *c;
@@ -69,8 +19,6 @@ static void compute(struct kv_seq *q, const uint32_t *ids, uint64_t to)
     kv_seq_commit(q, ids + from, (uint32_t)(to - from));
 }
 
-static const struct kv_group hybrid[2] = {{.block_bytes = 64}, {KV_SPAN_STATE, 0, 128}};
-
 static void test_one_live_state_for_each_sequence(void **state)
 {
     struct fix f = fix_new(4, 2, hybrid);
@@ -78,15 +26,15 @@ static void test_one_live_state_for_each_sequence(void **state)
     uint32_t live;
 
     assert_int_equal(kv_seq_tables(a)[1][0], KV_NO_BLOCK);
-    compute(a, prompt, 3);
+    step(a, prompt, 3);
     live = kv_seq_tables(a)[1][0];
     assert_int_not_equal(live, KV_NO_BLOCK);
     assert_int_equal(kv_seq_n_blocks(a), 2);
     assert_int_equal(kv_seq_bytes(a), 64 + 128);
-    compute(a, prompt, 9);
+    step(a, prompt, 9);
     assert_int_equal(kv_seq_tables(a)[1][0], live);
     assert_int_equal(kv_seq_bytes(a), 3 * 64 + 128);
-    compute(b, prompt, 9);
+    step(b, prompt, 9);
     assert_int_not_equal(kv_seq_tables(b)[1][0], live);
     sound(&f);
     kv_seq_close(a);
@@ -102,12 +50,12 @@ static void test_no_room_for_a_state_changes_nothing(void **state)
 
     for (int i = 0; i < 3; i++)
         q[i] = open_seq(&f);
-    compute(q[0], prompt, 2);
-    compute(q[1], prompt, 2);
+    step(q[0], prompt, 2);
+    step(q[1], prompt, 2);
     assert_int_equal(kv_seq_extend(q[2], 2, prompt), CN_ENOMEM);
     assert_int_equal(kv_seq_n_blocks(q[2]), 0);
     sound(&f);
-    compute(q[1], prompt, 12);
+    step(q[1], prompt, 12);
     kv_seq_close(q[0]); /* a state is free and a block; that is too little */
     assert_int_equal(kv_seq_extend(q[2], 5, prompt), CN_ENOMEM);
     assert_int_equal(kv_seq_n_blocks(q[2]), 0);
@@ -121,12 +69,11 @@ static void test_no_room_for_a_state_changes_nothing(void **state)
 
 static void test_pure_state_needs_no_more_for_longer_prompts(void **state)
 {
-    static const struct kv_group pure[1] = {{KV_SPAN_STATE, 0, 128}};
     struct fix f = fix_new(2, 1, pure);
     struct kv_seq *q = open_seq(&f);
 
-    compute(q, prompt, 1000);
-    compute(q, prompt, 1001);
+    step(q, prompt, 1000);
+    step(q, prompt, 1001);
     assert_int_equal(kv_seq_bytes(q), 128);
     assert_int_equal(kv_space_bytes(f.s, 1000, 64), 128);
     assert_int_equal(kv_space_block_bytes(f.s), 128);
@@ -141,14 +88,14 @@ static void test_chunks_are_given_up_and_found(void **state)
     struct fix f = fix_new(16, 1, g);
     struct kv_seq *q = open_seq(&f);
 
-    compute(q, prompt, 10); /* the next row is the first of its chunk: 8 to 11 stay for 10, 11 */
+    step(q, prompt, 10); /* the next row is the first of its chunk: 8 to 11 stay for 10, 11 */
     assert_int_equal(kv_seq_n_blocks(q), 1);
     assert_int_equal(kv_seq_tables(q)[0][1], KV_NO_BLOCK);
-    compute(q, prompt, 19);
+    step(q, prompt, 19);
     assert_int_equal(kv_seq_n_blocks(q), 3);
-    compute(q, prompt, 20);
+    step(q, prompt, 20);
     assert_int_equal(kv_seq_n_blocks(q), 0);
-    compute(q, prompt, 22);
+    step(q, prompt, 22);
     sound(&f);
     kv_seq_close(q);
     q = open_seq(&f);

@@ -44,7 +44,7 @@ static void schedule(struct sim *m)
 }
 
 /* How many allocations the schedule made. */
-static uint64_t run(uint32_t depth, uint64_t at, bool ever)
+static uint64_t run(uint32_t depth, bool with_state, uint64_t at, bool ever)
 {
     struct sim_opts o = {.seed = 3, .depth = depth, .block_tokens = 4, .n_groups = 2, .n_models = 1,
                          .slab_bytes = 128, .n_slabs = 60, .max_rows = 16, .max_logit_rows = 16,
@@ -54,6 +54,7 @@ static uint64_t run(uint32_t depth, uint64_t at, bool ever)
     o.groups[0].block_bytes = o.groups[1].block_bytes = 32;
     o.groups[1].span = KV_SPAN_WINDOW;
     o.groups[1].tokens = 9;
+    if (with_state) o.groups[1].span = KV_SPAN_STATE;
     armed = device = false;
     sim_init(&m, &o);
     m.device = &device;
@@ -107,12 +108,12 @@ int main(void)
     n = set_up(0);
     for (uint64_t k = 1; k <= n; k++, runs++)
         set_up(k);
-    for (uint32_t depth = 1; depth <= 2; depth++) {
-        for (int ever = 0; ever < 2; ever++) {
-            n = run(depth, 0, false);
-            for (uint64_t k = 1; k <= n + 2; k++, runs++)
-                run(depth, k, ever);
-        }
+    for (uint32_t way = 0; way < 8; way++) {
+        uint32_t depth = 1 + way % 2;
+
+        n = run(depth, way & 2, 0, false);
+        for (uint64_t k = 1; k <= n + 2; k++, runs++)
+            run(depth, way & 2, k, way & 4);
     }
     printf("%" PRIu64 " runs with failing allocations passed\n", runs);
     return 0;
