@@ -70,6 +70,17 @@ int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
 /* The catalog's line for a file, by its name and size; NULL when it has none. */
 const struct cfg_model *cli_catalog_of(const char *path);
 
+/* ---- memory.c ---------------------------------------------------------------------------------- */
+
+/* Prints the arithmetic of what a daemon with this config takes for a measured model. CN_ENOMEM when
+ * it cannot serve it. */
+int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
+                   struct cn_error *err);
+/* What is free, or less when the config gives less. */
+uint64_t cli_memory_there(const struct cfg *cfg);
+/* How many at once, each with the whole window. */
+uint64_t cli_users(const struct cfg *cfg, const struct rt_memory_plan *plan);
+
 /* ---- stack.c: a model in this process, no sockets ----------------------------------------------
  */
 

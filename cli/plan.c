@@ -4,58 +4,45 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MIB (1024.0 * 1024.0)
-
-/* The KV memory that a daemon with this config would take. */
-static uint64_t kv_memory(const struct cfg *cfg, uint64_t free_bytes)
+/* More than may run at once: the others wait. Whether memory is there for them is told too. */
+static int put_waiting(const struct cfg *cfg, const struct eng_model *m, uint64_t users,
+                       struct rt_memory_plan *p, struct cn_error *err)
 {
-    return cfg->kv.memory_bytes ? cfg->kv.memory_bytes : free_bytes / 2;
-}
-
-static void put_groups(const struct kr_exec_info *x, uint32_t block_tokens, uint64_t tokens)
-{
-    for (uint32_t g = 0; g < x->n_groups; g++) {
-        const struct kr_kv_group *kg = &x->groups[g];
-        const struct kr_exec_info one = {.n_groups = 1, .groups = kg};
-        double bytes = (double)eng_sequence_bytes(&one, block_tokens, tokens);
-        printf("  %-5s %4u layers        %12.2f MiB", kg->span == KR_SPAN_STATE ? "state" : "KV",
-               kg->n_layers, bytes / MIB);
-        if (kg->window_tokens) printf("  (the last %u tokens)", kg->window_tokens);
-        putchar('\n');
-    }
+    struct cfg more = *cfg;
+    const struct kr_exec_info *x = eng_model_info(m)->exec;
+    more.scheduler.max_running = (int64_t)users;
+    printf("scheduler.max_running is %llu: the others would wait\n",
+           (unsigned long long)cfg->scheduler.max_running);
+    return rt_memory_for(&more, eng_model_info(m),
+                         cli_memory_there(cfg) - x->packed_bytes - x->scratch_bytes, p, err);
 }
 
 /* 0 when the users fit, else 1. */
-static int put_plan(const struct cfg *cfg, const struct eng_model *m, uint64_t users)
+static int put_users(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *p,
+                     uint64_t users)
 {
-    const struct kr_exec_info *x = eng_model_info(m)->exec;
-    uint64_t fixed = x->packed_bytes + x->scratch_bytes, total = cfg_free_memory();
-    uint64_t left = total > fixed ? total - fixed : 0, kv = kv_memory(cfg, left);
-    uint64_t tokens = eng_model_info(m)->context;
-    uint64_t one = eng_sequence_bytes(x, (uint32_t)cfg->kv.block_tokens, tokens);
-    uint64_t fit = one ? kv / one : UINT64_MAX;
+    const struct eng_model_info *i = eng_model_info(m);
+    uint32_t block = (uint32_t)cfg->kv.block_tokens;
+    bool fit = users <= cli_users(cfg, p);
+    struct cn_error err;
+    uint64_t need;
 
-    printf("free memory                %12.1f MiB\n", (double)total / MIB);
-    printf("weights                    %12.1f MiB\n", (double)x->packed_bytes / MIB);
-    printf("scratch of a step          %12.1f MiB\n", (double)x->scratch_bytes / MIB);
-    printf("KV memory                  %12.1f MiB  (%s)\n", (double)kv / MIB,
-           cfg->kv.memory_bytes ? "kv.memory_bytes" : "half of what the weights leave");
-    printf("a user with %llu tokens\n", (unsigned long long)tokens);
-    put_groups(x, (uint32_t)cfg->kv.block_tokens, tokens);
-    printf("  in all                   %12.2f MiB\n", (double)one / MIB);
-    if (fixed > total || kv > left) {
-        printf("does not fit: %.1f MiB are missing\n",
-               (double)(fixed + kv - CN_MIN(total, fixed + kv)) / MIB);
+    if (!users) return 0;
+    printf("  %-15s %10llu  %s\n", "asked for", (unsigned long long)users,
+           fit ? "fit" : "do not fit");
+    if (fit) return 0;
+    if (users > (uint64_t)cfg->scheduler.max_running && put_waiting(cfg, m, users, p, &err)) {
+        printf("%s\n", err.message);
         return 1;
     }
-    printf("users at once              %12llu\n", (unsigned long long)fit);
-    if (!users) return 0;
-    printf("asked for                  %12llu  %s\n", (unsigned long long)users,
-           users <= fit ? "fit" : "do not fit");
-    if (users <= fit) return 0;
-    printf("they fit with %llu tokens each, or with %.1f MiB of KV memory\n",
-           (unsigned long long)eng_tokens_in(x, (uint32_t)cfg->kv.block_tokens, kv / users),
-           (double)one * (double)users / MIB);
+    if (!cn_mul_u64(p->one_bytes, users, &need)) need = UINT64_MAX;
+    if (need <= p->total_bytes)
+        printf("with more at once they fit, in %.1f MiB of KV memory\n",
+               (double)p->total_bytes / (1024 * 1024));
+    else
+        printf("in memory they fit with %llu tokens each, or with %.1f MiB of KV memory\n",
+               (unsigned long long)eng_tokens_in(i->exec, block, p->total_bytes / users),
+               (double)need / (1024 * 1024));
     return 1;
 }
 
@@ -63,10 +50,17 @@ static int plan(struct cli_stack *s, uint64_t users, int *status, struct cn_erro
 {
     struct eng_model_opts opts = {.prepare = rt_prepare_opts(&s->cfg)};
     struct eng_model *m = NULL;
+    struct rt_memory_plan p;
     int rc = rt_check_model(&s->cfg, s->path, err);
     if (!rc) rc = rt_device_new(&s->cfg, &opts.device, err);
     if (!rc) rc = eng_model_measure(s->path, &opts, &m, err);
-    if (!rc) *status = put_plan(&s->cfg, m, users);
+    if (!rc) {
+        printf("%s, %llu tokens each, KV in %s\n", eng_model_info(m)->name,
+               (unsigned long long)eng_model_info(m)->context,
+               kr_type_info((uint32_t)opts.prepare.kv_type)->name);
+        rc = cli_put_memory(&s->cfg, m, &p, err);
+    }
+    if (!rc) *status = put_users(&s->cfg, m, &p, users);
     eng_model_unref(m);
     kr_device_free(opts.device);
     return rc;

@@ -7,17 +7,21 @@
 
 static int show(struct cli_stack *s, struct cn_error *err)
 {
-    struct eng_model_opts opts = {.free_bytes = cfg_free_memory(),
-                                  .prepare = rt_prepare_opts(&s->cfg)};
+    struct eng_model_opts opts = {.prepare = rt_prepare_opts(&s->cfg)};
+    struct eng_model *m = NULL;
     struct cn_buf text;
+    struct rt_memory_plan plan;
     int rc = rt_device_new(&s->cfg, &opts.device, err);
 
     cn_buf_init(&text, 0);
-    if (!rc) rc = eng_model_describe(s->path, &opts, &text, err);
+    if (!rc) rc = eng_model_measure(s->path, &opts, &m, err);
+    if (!rc) rc = eng_model_describe(m, &opts.prepare, &text, err);
     const struct cfg_model *known = rc ? NULL : cli_catalog_of(s->path);
     if (known) printf("catalog name    %s\n", known->name);
     if (!rc) fwrite(text.data, 1, text.len, stdout);
+    if (!rc && cli_put_memory(&s->cfg, m, &plan, err)) printf("  %s\n", err->message);
     cn_buf_fini(&text);
+    eng_model_unref(m);
     kr_device_free(opts.device);
     return rc;
 }

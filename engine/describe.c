@@ -46,6 +46,23 @@ static struct size count_of(uint64_t n)
 
 /* ---- what it is ------------------------------------------------------------------------------ */
 
+/* Hybrids have heads in some layers only. */
+static void put_heads(const struct eng_hparams *h, struct cn_buf *out)
+{
+    const struct eng_layer *first = NULL;
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < h->n_layers; l++) {
+        if (!h->layers[l].n_heads || !h->layers[l].n_kv_heads) continue;
+        if (!first) first = &h->layers[l];
+        n++;
+    }
+    if (!first) return;
+    cn_buf_printf(out, "heads           %u of %u, %u for keys and values", first->n_heads,
+                  first->k_dim, first->n_kv_heads);
+    if (n < h->n_layers) cn_buf_printf(out, ", in %u of %u layers", n, h->n_layers);
+    cn_buf_puts(out, "\n");
+}
+
 static void put_identity(const struct eng_model *m, uint64_t asked, struct cn_buf *out)
 {
     const struct eng_model_info *i = &m->info;
@@ -68,8 +85,7 @@ static void put_identity(const struct eng_model *m, uint64_t asked, struct cn_bu
         cn_buf_printf(out, ", %llu asked for", (unsigned long long)i->context);
     cn_buf_printf(out, "\nvocabulary      %llu tokens\n", (unsigned long long)i->n_vocab);
     cn_buf_printf(out, "layers          %u, %u wide\n", i->n_layers, i->embd_dim);
-    cn_buf_printf(out, "heads           %u of %u, %u for keys and values\n", i->n_heads, h->layers[0].k_dim,
-                  i->n_kv_heads);
+    put_heads(h, out);
     if (windowed && h->window_tokens)
         cn_buf_printf(out, "sliding window  %llu tokens in %u of %u layers\n",
                       (unsigned long long)h->window_tokens, windowed, h->n_layers);
@@ -170,34 +186,12 @@ static void put_group(const struct kr_kv_group *g, uint32_t block_tokens, const 
     cn_buf_puts(out, "\n");
 }
 
-static void put_fit(const struct eng_model *m, const struct eng_model_opts *opts,
-                    const struct kr_exec_info *exec, struct cn_buf *out)
+static void put_memory(const struct eng_model *m, const struct kr_prepare_opts *prepare,
+                       struct cn_buf *out)
 {
-    uint64_t fixed = exec->packed_bytes + exec->scratch_bytes, free_bytes = opts->free_bytes;
-    cn_buf_printf(out, "  free now        %10s\n", size_of(free_bytes).text);
-    if (free_bytes < fixed) {
-        cn_buf_printf(out, "  does not fit: %s more are needed for weights and scratch\n",
-                      size_of(fixed - free_bytes).text);
-        return;
-    }
-    uint64_t left = free_bytes - fixed;
-    uint64_t full = eng_sequence_bytes(exec, opts->prepare.block_tokens, m->info.context);
-    cn_buf_printf(out, "  room for KV     %10s  = %s - %s - %s\n", size_of(left).text,
-                  size_of(free_bytes).text, size_of(exec->packed_bytes).text,
-                  size_of(exec->scratch_bytes).text);
-    if (!full) return;
-    cn_buf_printf(out, "  that is         %10.1f  full contexts", (double)left / (double)full);
-    uint64_t tokens = eng_tokens_in(exec, opts->prepare.block_tokens, left);
-    if (tokens < m->info.context)
-        cn_buf_printf(out, "; the longest that fits has %llu tokens", (unsigned long long)tokens);
-    cn_buf_puts(out, "\n");
-}
-
-static void put_memory(const struct eng_model *m, const struct eng_model_opts *opts,
-                       const struct kr_exec_info *exec, struct cn_buf *out)
-{
-    const char *type = kr_type_info((uint32_t)opts->prepare.kv_type)->name;
-    uint64_t full = eng_sequence_bytes(exec, opts->prepare.block_tokens, m->info.context);
+    const struct kr_exec_info *exec = m->info.exec;
+    const char *type = kr_type_info((uint32_t)prepare->kv_type)->name;
+    uint64_t full = eng_sequence_bytes(exec, prepare->block_tokens, m->info.context);
 
     cn_buf_puts(out, "\nmemory\n");
     cn_buf_printf(out, "  weights         %10s  repacked for the processor\n",
@@ -206,12 +200,11 @@ static void put_memory(const struct eng_model *m, const struct eng_model_opts *o
         cn_buf_printf(out, "  of these        %10s  one expert of %u; a token reads %u of them\n",
                       size_of(exec->expert_bytes).text, exec->n_experts, exec->n_experts_used);
     cn_buf_printf(out, "  scratch         %10s  for steps of %u rows\n",
-                  size_of(exec->scratch_bytes).text, opts->prepare.max_rows);
+                  size_of(exec->scratch_bytes).text, prepare->max_rows);
     for (uint32_t g = 0; g < exec->n_groups; g++)
-        put_group(&exec->groups[g], opts->prepare.block_tokens, type, out);
+        put_group(&exec->groups[g], prepare->block_tokens, type, out);
     cn_buf_printf(out, "  full context    %10s  for %llu tokens\n", size_of(full).text,
                   (unsigned long long)m->info.context);
-    if (opts->free_bytes) put_fit(m, opts, exec, out);
 }
 
 static int measure(struct eng_model *m, const struct eng_model_opts *opts, struct cn_error *err)
@@ -242,16 +235,11 @@ int eng_model_measure(const char *path, const struct eng_model_opts *opts, struc
     return CN_OK;
 }
 
-int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
-                       struct cn_error *err)
+int eng_model_describe(const struct eng_model *m, const struct kr_prepare_opts *prepare,
+                       struct cn_buf *out, struct cn_error *err)
 {
-    struct eng_model *m;
-    int rc = eng_model_measure(path, opts, &m, err);
-    if (rc) return rc;
-    put_identity(m, opts->prepare.max_context, out);
-    rc = put_types(m, out);
-    put_memory(m, opts, m->info.exec, out);
-    if (rc || out->failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
-    eng_model_unref(m);
-    return rc;
+    put_identity(m, prepare->max_context, out);
+    int rc = put_types(m, out);
+    put_memory(m, prepare, out);
+    return rc || out->failed ? cn_fail(err, CN_ENOMEM, "out of memory") : CN_OK;
 }

@@ -57,7 +57,6 @@ struct eng_model_opts {
     struct kr_prepare_opts prepare;  /* max_context 0 = the model's own */
     const char *template_text;       /* overrides the file's template; NULL = the file's */
     size_t template_len;
-    uint64_t free_bytes;             /* describe: memory there is for the model; 0 = not known */
 };
 
 /* What the rows of an embedding model become one vector by; NONE: the model generates. */
@@ -102,9 +101,9 @@ uint64_t eng_sequence_bytes(const struct kr_exec_info *info, uint32_t block_toke
                             uint64_t n_tokens);
 /* The longest sequence that takes no more than that (at most 2^40 tokens). */
 uint64_t eng_tokens_in(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t bytes);
-/* What a file is and would need, for `conifer show`: measured, free_bytes compared when not 0. */
-int eng_model_describe(const char *path, const struct eng_model_opts *opts, struct cn_buf *out,
-                       struct cn_error *err);
+/* What a file is and takes, for `conifer show`: of a model that was measured with these. */
+int eng_model_describe(const struct eng_model *m, const struct kr_prepare_opts *prepare,
+                       struct cn_buf *out, struct cn_error *err);
 /* Names of the supported families, comma-separated. */
 const char *eng_arch_list(void);
 

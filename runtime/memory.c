@@ -96,7 +96,10 @@ int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t bloc
     uint64_t total = want_bytes;
     /* Half of what is free stays for the page cache, requests and other programs; memory is only
      * committed when a block is first written. */
-    if (!total) total = CN_MIN(s.all, free_bytes ? free_bytes / 2 : s.one);
+    uint64_t half = free_bytes ? free_bytes / 2 : s.one;
+    if (!total) total = CN_MIN(s.all, half);
+    out->why = want_bytes ? RT_KV_ASKED : s.all <= half ? RT_KV_ENOUGH : RT_KV_HALF;
+    out->one_bytes = s.one;
     if (want_bytes && free_bytes && want_bytes > free_bytes)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
                              "kv.memory_bytes is %.1f MiB, but only %.1f MiB are free after the "
@@ -114,6 +117,7 @@ int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t bloc
     int rc = cut(asks, n, s.n_groups, total, &out->slab_bytes, err);
     if (rc) return rc;
     uint64_t slabs = total / out->slab_bytes;
+    if (out->why == RT_KV_ENOUGH && total % out->slab_bytes) slabs++;
     if (slabs < s.groups) /* every group needs a slab of its own */
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
                              "%.1f MiB of KV memory are %llu slabs of %.1f MiB; the model has %u "
@@ -145,6 +149,29 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
     int rc = rt_memory_plan_for(&ask, 1, block_tokens, max_running, want_bytes, free_bytes, out,
                                 err);
     return rc ? rc : rt_memory_blocks_fit(info, out->slab_bytes, err);
+}
+
+void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, struct cn_buf *out)
+{
+    for (uint32_t g = 0; g < info->n_groups; g++) {
+        const struct kr_kv_group *kg = &info->groups[g];
+        const char *layers = kg->n_layers == 1 ? "layer" : "layers";
+        if (kg->span == KR_SPAN_STATE)
+            cn_buf_printf(out, ", state of %u %s %.1f KiB a sequence", kg->n_layers, layers,
+                          (double)kg->block_bytes / 1024);
+        else
+            cn_buf_printf(out, ", KV of %u %s %.3g KiB a token", kg->n_layers, layers,
+                          (double)kg->block_bytes / block_tokens / 1024);
+        if (kg->window_tokens) cn_buf_printf(out, " (the last %u)", kg->window_tokens);
+    }
+}
+
+int rt_memory_for(const struct cfg *cfg, const struct eng_model_info *info, uint64_t left_bytes,
+                  struct rt_memory_plan *out, struct cn_error *err)
+{
+    return rt_memory_plan(info->exec, (uint32_t)cfg->kv.block_tokens, info->context,
+                          (uint32_t)cfg->scheduler.max_running, cfg->kv.memory_bytes, left_bytes,
+                          out, err);
 }
 
 int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,

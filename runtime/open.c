@@ -229,9 +229,7 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
         uint64_t given = cfg->engine.memory_bytes - need;
         left = left ? CN_MIN(left, given) : given;
     }
-    int rc = rt_memory_plan(info->exec, (uint32_t)cfg->kv.block_tokens, info->context,
-                            (uint32_t)cfg->scheduler.max_running, cfg->kv.memory_bytes, left, &plan,
-                            err);
+    int rc = rt_memory_for(cfg, info, left, &plan, err);
     r->budget = UINT64_MAX;
     return rc ? rc : make_pool(r, &plan, err);
 }
@@ -364,15 +362,19 @@ static void set_loaded(struct rt_model *m)
     pthread_mutex_unlock(&r->models_lock);
     cn_metric_add(r->metrics, CN_M_model_loads, 1);
     double kv_bytes = cn_metric_get(r->metrics, CN_M_kv_bytes_total);
-    uint64_t state = kv_space_state_bytes(m->space), tokens = kv_space_max_tokens(m->space, 0, 1);
-    if (!state || kv_space_block_bytes(m->space) != state)
-        cn_log(CN_LOG_INFO, "engine", "%s: %.1f MiB of weights, %.1f MiB of KV memory for %llu tokens",
-               m->id, (double)info->exec->packed_bytes / 1048576, kv_bytes / 1048576,
-               (unsigned long long)tokens);
-    if (state)
-        cn_log(CN_LOG_INFO, "engine", "%s: %.2f MiB of recurrent state for each sequence, room for "
-               "%llu", m->id, (double)state / 1048576,
-               (unsigned long long)((uint64_t)kv_bytes / state));
+    uint32_t block = (uint32_t)r->cfg->kv.block_tokens;
+    uint64_t one = eng_sequence_bytes(info->exec, block, info->context);
+    struct cn_buf text;
+    cn_buf_init(&text, 0);
+    rt_memory_text(info->exec, block, &text);
+    cn_log(CN_LOG_INFO, "engine", "%s: weights %.1f MiB, scratch %.1f MiB%s", m->id,
+           (double)info->exec->packed_bytes / 1048576, (double)info->exec->scratch_bytes / 1048576,
+           cn_buf_cstr(&text));
+    if (one)
+        cn_log(CN_LOG_INFO, "engine", "%s: a window of %llu tokens takes %.2f MiB; KV memory %.1f MiB "
+               "holds %.1f of them", m->id, (unsigned long long)info->context,
+               (double)one / 1048576, kv_bytes / 1048576, kv_bytes / (double)one);
+    cn_buf_fini(&text);
 }
 
 static int open_one(struct rt *r, const struct rt_loading *how, struct cn_error *err)

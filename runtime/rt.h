@@ -101,10 +101,6 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
 
 /* ---- memory (memory.c) ------------------------------------------------------------------------------ */
 
-struct rt_memory_plan {
-    uint64_t slab_bytes, total_bytes;
-    uint32_t n_slabs;
-};
 /* One of several models: its groups and its window. */
 struct rt_memory_ask {
     const struct kr_exec_info *info;
@@ -120,6 +116,9 @@ int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t bloc
 int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
                    uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
                    struct rt_memory_plan *out, struct cn_error *err);
+
+/* ", KV of 3 layers 3 KiB a token, state of ...": what each group takes. */
+void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, struct cn_buf *out);
 
 /* ---- what each tenant's series are told (tenant.c) ------------------------------------------------- */
 

@@ -46,6 +46,25 @@ struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg);
 /* What a file's header alone says against serving it with these settings: a model.context beyond
  * what the model was trained for (CN_ERANGE), or a file that is no model (as eng_gguf_open). */
 int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err);
+
+/* The KV memory that a daemon with this config takes for one model, and what decided it. */
+enum rt_kv_why {
+    RT_KV_ASKED,                 /* kv.memory_bytes */
+    RT_KV_ENOUGH,                /* scheduler.max_running windows need no more */
+    RT_KV_HALF                   /* half of what is left; the rest is for the page cache and others */
+};
+struct rt_memory_plan {
+    enum rt_kv_why why;
+    uint64_t total_bytes;        /* n_slabs of slab_bytes each */
+    uint64_t slab_bytes;
+    uint32_t n_slabs;
+    uint64_t one_bytes;          /* a sequence of the whole window; of several models the largest */
+};
+/* For a model that was measured or opened: info's exec says what it takes. left_bytes: memory there is
+ * beside its weights and scratch (0 = not known). CN_ENOMEM with the arithmetic when the memory cannot
+ * serve it. */
+int rt_memory_for(const struct cfg *cfg, const struct eng_model_info *info, uint64_t left_bytes,
+                  struct rt_memory_plan *out, struct cn_error *err);
 /* The same of one of several. */
 int rt_check_served(const struct rt_model_opts *m, struct cn_error *err);
 /* Loads the model, or those of several that are to be preloaded (on the calling thread), sizes the

@@ -104,15 +104,16 @@ static void test_memory_plan(void **state)
     struct cn_error err;
     /* 32768 tokens: 2048 blocks of 12 KiB and 33 of 60 KiB = 26,556 KiB a sequence, 4 of them. */
     assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 1ull << 40, &p, &err), 0);
-    assert_true(p.total_bytes <= 4ull * 26556 * 1024);
-    assert_true(p.total_bytes + p.slab_bytes > 4ull * 26556 * 1024);
+    assert_true(p.total_bytes >= 4ull * 26556 * 1024);
+    assert_true(p.total_bytes - p.slab_bytes < 4ull * 26556 * 1024);
+    assert_true(p.why == RT_KV_ENOUGH && p.one_bytes == 26556ull * 1024);
     assert_int_equal(p.slab_bytes % (60 * 1024), 0); /* both kinds divide it */
     /* Little memory: half of what is free. */
     assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 64u << 20, &p, &err), 0);
-    assert_true(p.total_bytes <= 32u << 20 && p.total_bytes > 24u << 20);
+    assert_true(p.total_bytes <= 32u << 20 && p.total_bytes > 24u << 20 && p.why == RT_KV_HALF);
     /* Told how much. */
     assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 8u << 20, 64u << 20, &p, &err), 0);
-    assert_true(p.total_bytes <= 8u << 20 && p.n_slabs >= 2);
+    assert_true(p.total_bytes <= 8u << 20 && p.n_slabs >= 2 && p.why == RT_KV_ASKED);
     /* More than there is, and too little to be of use: refused with numbers. */
     assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 65u << 20, 64u << 20, &p, &err), CN_ENOMEM);
     assert_non_null(strstr(err.message, "65.0 MiB"));

@@ -1,0 +1,62 @@
+/* What a daemon with this config would do with the memory of this machine, for show and plan. */
+#include "cli/cli.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define MIB (1024.0 * 1024.0)
+
+static void put(const char *what, uint64_t bytes, const char *more)
+{
+    printf("  %-15s %10.1f MiB%s\n", what, (double)bytes / MIB, more);
+}
+
+static const char *why(const struct cfg *cfg, const struct rt_memory_plan *plan, char *text,
+                       size_t size)
+{
+    if (plan->why == RT_KV_ASKED) return "  kv.memory_bytes";
+    if (plan->why == RT_KV_HALF) return "  half of what is left";
+    snprintf(text, size, "  all that %llu users at once can take (scheduler.max_running)",
+             (unsigned long long)cfg->scheduler.max_running);
+    return text;
+}
+
+uint64_t cli_users(const struct cfg *cfg, const struct rt_memory_plan *plan)
+{
+    uint64_t most = (uint64_t)cfg->scheduler.max_running;
+    return plan->one_bytes ? CN_MIN(plan->total_bytes / plan->one_bytes, most) : most;
+}
+
+uint64_t cli_memory_there(const struct cfg *cfg)
+{
+    uint64_t there = cfg_free_memory();
+    return cfg->engine.memory_bytes ? CN_MIN(there, (uint64_t)cfg->engine.memory_bytes) : there;
+}
+
+int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
+                   struct cn_error *err)
+{
+    const struct eng_model_info *info = eng_model_info(m);
+    const struct kr_exec_info *x = info->exec;
+    uint64_t there = cli_memory_there(cfg), fixed = x->packed_bytes + x->scratch_bytes;
+    uint32_t block = (uint32_t)cfg->kv.block_tokens;
+    char text[96];
+
+    printf("\nmemory of a daemon on this machine\n");
+    put(cfg->engine.memory_bytes ? "engine.memory" : "free now", there, "");
+    put("weights", x->packed_bytes, "");
+    put("scratch", x->scratch_bytes, "");
+    if (there <= fixed)
+        return cn_fail(err, CN_ENOMEM, "it does not fit: weights and scratch take %.1f MiB more than "
+                       "there is", (double)(fixed - there) / MIB);
+    put("left", there - fixed, "");
+    int rc = rt_memory_for(cfg, info, there - fixed, plan, err);
+    if (rc) return rc;
+    put("KV memory", plan->total_bytes, why(cfg, plan, text, sizeof text));
+    printf("  %-15s %10" PRIu64 "  at once, each with a window of %" PRIu64 " tokens\n", "users",
+           cli_users(cfg, plan), info->context);
+    uint64_t longest = eng_tokens_in(x, block, plan->total_bytes);
+    if (longest < info->context)
+        printf("  %-15s %10" PRIu64 "  tokens, of one user alone\n", "longest", longest);
+    return 0;
+}
