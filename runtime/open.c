@@ -263,10 +263,15 @@ static int pool_for_several(struct rt *r, const struct rt_memory_ask *asks, size
                              "there are %.1f MiB of memory, and the pinned models take %.1f MiB for "
                              "weights and scratch alone", (double)there / 1048576,
                              (double)weights / 1048576);
-    uint64_t left = there ? there - weights : 0;
-    if (want && there && want < there) left = there; /* what does not fit beside it is refused */
+    if (want && there && want >= there)
+        return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
+                             "kv.memory_bytes is %.1f MiB, and there are %.1f MiB for weights, "
+                             "scratch and KV together", (double)want / 1048576,
+                             (double)there / 1048576);
+    /* Where the size is given, a model that does not fit beside it is refused when it is loaded. */
     rc = rt_memory_plan_for(asks, n, (uint32_t)cfg->kv.block_tokens,
-                            (uint32_t)cfg->scheduler.max_running, want, left, &plan, err);
+                            (uint32_t)cfg->scheduler.max_running, want,
+                            there && !want ? there - weights : 0, &plan, err);
     if (!rc) rc = make_pool(r, &plan, err);
     if (!rc) r->budget = there ? there - CN_MIN(there, plan.total_bytes) : UINT64_MAX;
     return rc;

@@ -52,9 +52,11 @@ class Server:
         self.path = pathlib.Path(self.dir.name)
         (self.path / "template.jinja").write_text(TEMPLATE)
         self.log_path = self.path / "log"
-        cmd = [str(binary), "--model", str(model), "--port", "0"]
-        if "smollm2" not in str(model).lower():
-            cmd += ["--chat-template", str(self.path / "template.jinja")]
+        cmd = [str(binary), "--port", "0"]
+        if model is not None:  # else the config says which
+            cmd += ["--model", str(model)]
+            if "smollm2" not in str(model).lower():
+                cmd += ["--chat-template", str(self.path / "template.jinja")]
         if config is not None:
             (self.path / "conifer.yaml").write_text(config)
             cmd += ["--config", str(self.path / "conifer.yaml")]

@@ -151,6 +151,19 @@ static const struct {
     {"wholly_else: 1\n", CN_EINVAL, "wholly_else", "t.yaml:1:1: wholly_else: unknown key"},
     {"tenants:\n- name: a\n  wieght: 1\n", CN_EINVAL, "tenants.wieght",
      "t.yaml:3:3: tenants.wieght: unknown key; did you mean \"weight\"?"},
+    {"models:\n- name: a\n  kv_typ: f16\n", CN_EINVAL, "models.kv_typ",
+     "t.yaml:3:3: models.kv_typ: unknown key; did you mean \"kv_type\"?"},
+    {"modles: []\n", CN_EINVAL, "modles", "t.yaml:1:1: modles: unknown key; did you mean \"model"},
+    {"models:\n- path: x\n", CN_EMISSING, "models.name",
+     "t.yaml:2:3: models.name: a model needs a name"},
+    {"models:\n- name: a/b\n", CN_EINVAL, "models.name", "t.yaml:2:3: models.name: may hold only"},
+    {"models:\n- name: a\n  pin: 1\n", CN_ETYPE, "models.pin",
+     "t.yaml:3:8: models.pin: must be true or false, not \"1\""},
+    {"models:\n- name: a\n  preload: 'true'\n", CN_ETYPE, "models.preload", "t.yaml:3:12: "},
+    {"models: a\n", CN_ETYPE, "models", "t.yaml:1:9: models: must be a list of models"},
+    {"models: [a]\n", CN_ETYPE, "models", "t.yaml:1:10: models: each model must be a group"},
+    {"models: []\nmodels: []\n", CN_EINVAL, "models", "t.yaml:2:1: models: this key was given"},
+    {"server:\n  unknown_model: maybe\n", CN_EINVAL, "server.unknown_model", "t.yaml:2:18: "},
     {"server:\n  port: 1\n  host: a\n  port: 2\n", CN_EINVAL, "server.port",
      "t.yaml:4:3: server.port: this key was given already"},
     {"server:\n  port: 1\nmodel: {}\nserver: {}\n", CN_EINVAL, "server",
@@ -379,6 +392,42 @@ static void setting_one_key(void **state)
     cfg_fini(&c);
 }
 
+static void several_models(void **state)
+{
+    struct cfg c;
+    struct cn_error e;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(c.n_models, 0);
+    assert_int_equal(load(&c, "tenants: []\nmodels:\n- name: a\n- {name: b, path: /x.gguf, pin: true, "
+                              "preload: false, kv_type: q4_0,\n   context: 99, chat_template: t}\n"
+                              "server: {unknown_model: default}\nengine: {memory_bytes: 2GiB}\n", &e),
+                     0);
+    assert_int_equal(c.n_models, 2);
+    const struct cfg_served *a = &c.models[0], *b = &c.models[1];
+    assert_string_equal(a->name, "a");
+    assert_null(a->path);
+    assert_false(a->pin || a->preload || a->context || a->kv_type || a->chat_template);
+    assert_string_equal(b->path, "/x.gguf");
+    assert_true(b->pin && !b->preload && b->kv_type == CFG_KV_Q4_0 && b->context == 99);
+    assert_string_equal(b->chat_template, "t");
+    assert_int_equal(b->places[CFG_MODEL_KEY_name].line, 4);
+    assert_int_equal(c.server.unknown_model, CFG_UNKNOWN_DEFAULT);
+    assert_int_equal(c.engine.memory_bytes, 2ull << 30);
+    assert_int_equal(cfg_check(&c, &e), 0);
+    /* what is for one model says nothing beside a list */
+    assert_int_equal(cfg_set(&c, "model.context", "7", &e), 0);
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_string_equal(e.param, "model.context");
+    /* a second file's list replaces the first's; names must differ */
+    assert_int_equal(cfg_set(&c, "model.context", "0", &e), 0);
+    assert_int_equal(load(&c, "models:\n- name: z\n- name: y\n- name: z\n", &e), 0);
+    assert_int_equal(c.n_models, 3);
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_string_equal(e.message, "t.yaml:4:3: two models are named \"z\"");
+    cfg_fini(&c);
+}
+
 static void options_over_file(void **state)
 {
     char file[] = "/tmp/conifer-test-XXXXXX";
@@ -443,6 +492,7 @@ int main(void)
         cmocka_unit_test(the_last_place_is_told),
         cmocka_unit_test(setting_one_key),
         cmocka_unit_test(options_over_file),
+        cmocka_unit_test(several_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,9 +35,15 @@ void h_start(struct h *h, const struct h_setup *s)
         h->cfg.tenants[i].weight = 1;
         h->cfg.tenants[i].priority = CFG_NORMAL;
     }
+    h->cfg.engine.memory_bytes = s->memory_bytes;
+    if (s->swap_wait_s > 0) h->cfg.engine.swap_wait_s = s->swap_wait_s;
     assert_int_equal(cn_mailbox_init(&h->mail, NULL, NULL), 0);
-    struct rt_opts o = {
-        .cfg = &h->cfg, .metrics = &h->metrics, .model_path = s->model, .model_id = "test"};
+    struct rt_opts o = {.cfg = &h->cfg,
+                        .metrics = &h->metrics,
+                        .model_path = s->model,
+                        .model_id = "test",
+                        .models = s->models,
+                        .n_models = s->n_models};
     if (rt_new(&o, &h->rt, &err)) fail_msg("rt_new: %s: %s", err.param, err.message);
 }
 

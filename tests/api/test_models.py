@@ -1,0 +1,289 @@
+"""Several models in one daemon: whose are loaded when, what a client sees of it."""
+import pathlib
+import threading
+import time
+
+import openai
+import pytest
+
+from conftest import ORACLE, SERVER, TEMPLATE, Server, program
+
+KV = 16 << 20
+FILES = {"llama": "llama3-gqa", "gemma": "gemma3", "mamba": "mamba2"}
+
+
+def config(tmp_path, models, memory=0, rest=""):
+    """models: {name: further lines}; every one with the tests' template."""
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    text = f"kv:\n  memory_bytes: {KV}\nengine:\n  memory_bytes: {memory}\n  swap_wait_s: 1\n{rest}models:\n"
+    for name, lines in models.items():
+        path = ORACLE / f"models/{FILES.get(name, name)}.gguf"
+        if name in FILES and not path.exists():
+            pytest.skip("the oracle is not here")
+        text += f"  - name: {name}\n    chat_template: {template}\n"
+        if "path:" not in lines:
+            text += f"    path: {path}\n"
+        text += "".join(f"    {line}\n" for line in lines.splitlines())
+    return text
+
+
+@pytest.fixture
+def serve(tmp_path):
+    servers = []
+
+    def begin(models, memory=0, rest="", **more):
+        s = Server(program(SERVER), None, config=config(tmp_path, models, memory, rest), **more)
+        servers.append(s)
+        return s
+
+    yield begin
+    for s in servers:
+        s.stop(expect=None)
+
+
+def states(s):
+    return {m.id: m.state for m in s.client().models.list()}
+
+
+def say(s, model, n=4, **more):
+    return s.client(timeout=60).chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "hello"}], max_tokens=n,
+        temperature=0, extra_body={"ignore_eos": True}, **more)
+
+
+def idle(s):
+    """Counts at idle are zero: nothing runs, and no block is in use."""
+    s.wait_idle(**{'conifer_kv_blocks{state="ready"}': 0, 'conifer_kv_blocks{state="filling"}': 0})
+
+
+def weights_of(s, model):
+    """What one model takes, by what a refusal says of it is not exact: told by the log of a load."""
+    say(s, model, 1)
+    for line in s.text().splitlines():
+        if f"{model} was loaded in" in line:
+            return float(line.rsplit(" ", 2)[1]) * (1 << 20)
+    raise AssertionError(s.text())
+
+
+def test_states_without_loading(serve):
+    s = serve({"llama": "preload: true", "gemma": "pin: true", "gone": "path: /nonexistent/gone.gguf"})
+    assert states(s) == {"llama": "loaded", "gemma": "unloaded", "gone": "failed"}
+    gemma = s.client().models.retrieve("gemma")
+    assert gemma.max_model_len == 512 and gemma.pinned is True and gemma.object == "model"
+    gone = s.client().models.retrieve("gone")
+    assert gone.max_model_len is None and "gone.gguf" in gone.error and "/nonexistent" not in gone.error
+    assert s.metrics()["conifer_model_loads_total"] == 1
+    assert say(s, "gemma").model == "gemma"
+    assert states(s)["gemma"] == "loaded"
+    assert s.get("/health/ready")[0] == 200
+    with pytest.raises(openai.NotFoundError):
+        s.client().models.retrieve("other")
+
+
+def test_unknown_model(serve):
+    s = serve({"llama": "", "gemma": ""})
+    with pytest.raises(openai.NotFoundError) as e:
+        say(s, "gpt-4o")
+    assert e.value.code == "model_not_found" and e.value.param == "model"
+    assert states(s) == {"llama": "unloaded", "gemma": "unloaded"}
+
+
+def test_unknown_model_is_the_default(serve):
+    s = serve({"gemma": "", "llama": ""}, rest="server:\n  unknown_model: default\n")
+    assert say(s, "gpt-4o").model == "gemma"
+    assert say(s, "llama").model == "llama"
+    assert {c.model for c in say(s, "anything", stream=True)} == {"gemma"}
+
+
+def test_a_bad_request_loads_nothing(serve):
+    s = serve({"llama": ""})
+    status, body = s.post("/v1/chat/completions", {"model": "llama", "messages": "no list"})
+    assert status == 400 and body["error"]["param"] == "messages"
+    assert states(s) == {"llama": "unloaded"}
+
+
+def test_failed_load_fails_only_its_own(serve, tmp_path):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes((ORACLE / "models/gemma3.gguf").read_bytes()[:200000])
+    s = serve({"llama": "", "cut": f"path: {cut}"})
+    for _ in range(3):
+        status, headers, body = s.http("POST", "/v1/completions", {"model": "cut", "prompt": "x"})
+        assert status == 503 and int(headers["Retry-After"]) >= 1
+        assert b'"code":"not_ready"' in body and b"cut" in body and str(tmp_path).encode() not in body
+        assert say(s, "llama").usage.completion_tokens == 4
+    assert s.metrics()["conifer_model_load_failures_total"] == 1
+    idle(s)
+
+
+def test_tokenize_of_each(serve):
+    s = serve({"llama": "", "gemma": "", "mamba": ""})
+    counts = {}
+    for name in ("llama", "gemma", "mamba"):
+        status, body = s.post("/tokenize", {"model": name, "prompt": "Hello world, hello models"})
+        assert status == 200
+        counts[name] = body["tokens"]
+        status, back = s.post("/detokenize", {"model": name, "tokens": body["tokens"]})
+        assert status == 200 and "Hello world, hello models" in back["prompt"]
+    assert counts["llama"] != counts["gemma"]
+
+
+def test_large_body_finds_its_model(serve):
+    """Bodies over 64 KB are parsed by a worker, so the model is known only then."""
+    s = serve({"llama": "", "gemma": ""})
+    status, body = s.post("/tokenize", {"model": "gemma", "prompt": "hello " * 20000})
+    assert status == 200 and body["count"] > 1000
+    assert states(s) == {"llama": "unloaded", "gemma": "loaded"}
+    status, body = s.post("/tokenize", {"model": "nobody", "prompt": "hello " * 20000})
+    assert status == 404
+
+
+def both(serve, pins=""):
+    """A server with room for llama or gemma, not both."""
+    probe = serve({"llama": "", "gemma": ""})
+    sizes = weights_of(probe, "llama"), weights_of(probe, "gemma")
+    probe.stop()
+    return serve({"llama": pins, "gemma": ""}, memory=int(KV + max(sizes) + (256 << 10)))
+
+
+def test_one_makes_way_for_the_other(serve):
+    s = both(serve)
+    for name in ("llama", "gemma", "llama", "gemma"):
+        first = say(s, name).choices[0].message.content
+        assert say(s, name).choices[0].message.content == first
+        assert states(s)[name] == "loaded" and list(states(s).values()).count("loaded") == 1
+    assert s.metrics()["conifer_model_unloads_total"] == 3
+    idle(s)
+
+
+def test_a_model_at_work_is_waited_for_with_a_bound(serve):
+    s = both(serve)
+    with s.client().chat.completions.create(
+            model="llama", messages=[{"role": "user", "content": "x"}], max_tokens=480, n=8,
+            stream=True, extra_body={"ignore_eos": True}) as stream:
+        next(iter(stream))
+        s.process.poll()
+        begun = time.time()
+        status, headers, body = s.http("POST", "/v1/completions",
+                                       {"model": "gemma", "prompt": "x", "max_tokens": 2})
+        took = time.time() - begun
+        # Either it took its turn when the streams were done, or it was told to come back.
+        assert status == 200 or (status == 503 and int(headers["Retry-After"]) >= 1 and took >= 0.9)
+    assert say(s, "gemma").model == "gemma"
+    idle(s)
+
+
+def test_pinned_model_stays(serve):
+    s = both(serve, pins="pin: true\npreload: true")
+    status, _, body = s.http("POST", "/v1/completions", {"model": "gemma", "prompt": "x"})
+    assert status == 503 and b"pinned" in body
+    assert states(s) == {"llama": "loaded", "gemma": "failed"}
+    assert say(s, "llama").model == "llama"
+
+
+def run_clients(s, model, n, n_tokens, results, started=None):
+    """n streams at once; results gets (text, longest gap) of each, or the exception."""
+    def one(i):
+        try:
+            text, last, gap = "", None, 0
+            for chunk in say(s, model, n_tokens, stream=True, seed=i):
+                now = time.time()
+                if chunk.choices and chunk.choices[0].delta.content:
+                    text += chunk.choices[0].delta.content
+                    if last:
+                        gap = max(gap, now - last)
+                    last = now
+                    if started:
+                        started.set()
+            results[model, i] = (text, gap)
+        except Exception as e:  # shown by the caller
+            results[model, i] = e
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    return threads
+
+
+def test_loaded_during_the_others_streams(serve):
+    """16 clients on each of two models, one of them loaded while the other streams: nobody fails or
+    stands still, and every answer is what it is alone."""
+    s = serve({"llama": "preload: true", "mamba": ""})
+    alone = {"llama": say(s, "llama", 120).choices[0].message.content}
+    results, started = {}, threading.Event()
+    threads = run_clients(s, "llama", 16, 120, results, started)
+    assert started.wait(30)
+    assert states(s)["mamba"] == "unloaded"
+    threads += run_clients(s, "mamba", 16, 60, results)
+    for t in threads:
+        t.join(120)
+    alone["mamba"] = say(s, "mamba", 60).choices[0].message.content
+    failed = {k: v for k, v in results.items() if isinstance(v, Exception)}
+    assert not failed and len(results) == 32
+    for (model, _), (text, gap) in results.items():
+        assert text == alone[model]
+        assert gap < 1, f"{model} stood still for {gap:.2f} s"
+    print("longest gap", max(gap for _, gap in results.values()))
+    assert s.metrics()["conifer_model_loads_total"] == 2
+    idle(s)
+
+
+def test_swaps_with_clients_that_leave(serve):
+    """Clients of both models on room for one, a third of them gone early: all is given back."""
+    s = both(serve)
+
+    def work(i):
+        model = ("llama", "gemma")[i % 2]
+        try:
+            with say(s, model, 30, stream=True) as stream:
+                for k, _ in enumerate(stream):
+                    if i % 3 == 0 and k > i % 7:
+                        break
+        except openai.APIStatusError as e:
+            assert e.status_code == 503
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(40)]
+    for t in threads:
+        t.start()
+        time.sleep(0.02)
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive()
+    idle(s)
+    assert say(s, "gemma").model == "gemma" and say(s, "llama").model == "llama"
+
+
+def test_drain_serves_those_who_wait(serve):
+    """SIGTERM while a request waits for its model: it is answered, then the daemon ends with 0."""
+    s = serve({"llama": "", "gemma": ""})
+    results = {}
+    threads = run_clients(s, "gemma", 4, 8, results)
+    end = time.time() + 10
+    while states_of_metrics(s) == 0 and time.time() < end:
+        time.sleep(0.005)
+    assert s.stop() == 0
+    for t in threads:
+        t.join(30)
+    assert all(not isinstance(r, Exception) for r in results.values()), results
+
+
+def states_of_metrics(s):
+    m = s.metrics()
+    return m['conifer_models{state="loading"}'] + m['conifer_models{state="loaded"}']
+
+
+@pytest.mark.parametrize("text, says", [
+    ("models:\n  - path: /x.gguf\n", "models.name: a model needs a name"),
+    ("models:\n  - name: a\n  - name: a\n", 'two models are named "a"'),
+    ("models:\n  - name: a\n    pin: 1\n", "must be true or false"),
+    ("models:\n  - name: a\n    kv_typ: f16\n", 'did you mean "kv_type"'),
+    ("model:\n  path: /x.gguf\nmodels:\n  - name: a\n", "model.path is for one model"),
+    ("models: llama\n", "must be a list of models"),
+    ("modles:\n  - name: a\n", 'did you mean "model'),
+])
+def test_config_is_refused(tmp_path, text, says):
+    import subprocess
+    path = pathlib.Path(tmp_path) / "c.yaml"
+    path.write_text(text)
+    out = subprocess.run([program(SERVER), "--check-config", "--config", str(path)],
+                         capture_output=True, text=True)
+    assert out.returncode == 2 or out.returncode == 1
+    assert says in out.stderr and f"{path}:" in out.stderr
