@@ -115,6 +115,36 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
     return rc;
 }
 
+static char *copy(const char *text, bool *failed)
+{
+    char *s = text ? strdup(text) : NULL;
+    if (text && !s) *failed = true;
+    return s;
+}
+
+int cli_take_served(struct cfg *cfg, struct cn_error *err)
+{
+    const struct cfg_served *m = cfg->models;
+    char *path = NULL;
+    bool failed = false;
+
+    if (!cfg->n_models || cfg->model.path) return 0;
+    if (cfg->model.name)
+        while (m < cfg->models + cfg->n_models && strcmp(m->name, cfg->model.name))
+            m++;
+    if (m == cfg->models + cfg->n_models) return 0;
+    int rc = cfg_served_file(m, &path, err);
+    if (rc) return rc;
+    free(cfg->model.name);
+    free(cfg->model.chat_template);
+    cfg->model.path = path;
+    cfg->model.name = copy(m->name, &failed);
+    cfg->model.chat_template = copy(m->chat_template, &failed);
+    cfg->model.context = m->context;
+    cfg->model.kv_type = m->kv_type;
+    return failed ? cn_fail(err, CN_ENOMEM, "out of memory") : 0;
+}
+
 int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err)
 {
     char self[] = "conifer", flag[] = "--model", *args[] = {self, flag, word, NULL};

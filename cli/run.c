@@ -298,7 +298,8 @@ static void say_kind(const struct cli_run *r)
 static int run(struct cli_run *r, const char *name, const char *prompt)
 {
     struct cn_error err = {0};
-    int rc = cli_pull_missing(&r->stack.cfg, &err);
+    int rc = cli_take_served(&r->stack.cfg, &err);
+    if (!rc) rc = cli_pull_missing(&r->stack.cfg, &err);
 
     if (!rc) rc = cli_stack_open(&r->stack, &err);
     if (rc == CN_ECANCELLED) return 130;

@@ -21,19 +21,22 @@ int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struc
 {
     int rc = 0, words = argc - optind;
 
-    if (words + s->model_given > 1 || (!words && !s->cfg.model.path && !s->cfg.model.name)) {
+    if (words + s->model_given > 1 ||
+        (!words && !s->cfg.model.path && !s->cfg.model.name && !s->cfg.n_models)) {
         *status = cli_usage(argv[0], "one model is expected");
         return 0;
     }
     if (words) rc = cli_use_model(&s->cfg, argv[optind], err);
+    if (!rc) rc = cli_take_served(&s->cfg, err);
     return rc ? rc : cli_find_model(&s->cfg, &s->path, &s->name, err);
 }
 
 int cli_stack_open(struct cli_stack *s, struct cn_error *err)
 {
     struct cli_progress progress;
-    int rc = cli_find_model(&s->cfg, &s->path, &s->name, err);
+    int rc = cli_take_served(&s->cfg, err);
 
+    if (!rc) rc = cli_find_model(&s->cfg, &s->path, &s->name, err);
     if (!rc && !(rc = cn_mailbox_init(&s->mail, NULL, NULL))) s->mail_ready = true;
     if (rc) return rc;
     cli_progress_start(&progress);

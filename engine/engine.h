@@ -76,8 +76,7 @@ struct eng_model_info {
 };
 
 struct eng_model;
-/* With prepare.measure: sizes and numbers alone, no vocabulary, template or weights.
- * Errors: CN_ENOENT, CN_EFORMAT, CN_EUNSUPP (family, weight type or tokenizer, with what is
+/* Errors: CN_ENOENT, CN_EFORMAT, CN_EUNSUPP (family, weight type or tokenizer, with what is
  * supported), CN_ENOMEM, CN_EIO. *out returned owned; ref/unref are thread-safe. */
 int eng_model_open(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
                    struct cn_error *err);

@@ -232,7 +232,7 @@ int eng_model_open(const char *path, const struct eng_model_opts *opts, struct e
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = eng_gguf_open(path, &g, err);
     if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
-    if (!rc && !opts->prepare.measure) rc = read_texts(m, opts, err);
+    if (!rc) rc = read_texts(m, opts, err);
     if (!rc) rc = prepare(m, opts, err);
     if (rc) {
         eng_model_unref(m);

@@ -70,7 +70,7 @@ static void note(struct rt_model *m, const struct eng_model_info *info)
     pthread_mutex_lock(&m->rt->models_lock);
     m->need = info->exec->packed_bytes + info->exec->scratch_bytes;
     m->context = info->context;
-    memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
+    if (info->fingerprint[0]) memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     pthread_mutex_unlock(&m->rt->models_lock);
 }
 
@@ -78,9 +78,8 @@ int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error
 {
     struct eng_model_opts opts = opts_of(m);
     struct eng_model *model = NULL;
-    opts.prepare.measure = true;
     int rc = check_context(m->path, m->asked_context, "models.context", err);
-    if (!rc) rc = eng_model_open(m->path, &opts, &model, err);
+    if (!rc) rc = eng_model_measure(m->path, &opts, &model, err);
     if (rc) return rc;
     note(m, eng_model_info(model));
     if (out) *out = model;
