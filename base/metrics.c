@@ -9,7 +9,7 @@
 
 struct bound {
     uint64_t ns;
-    const char *text; /* seconds, as the `le` label */
+    const char *text; /* seconds (of STEPS: the number), as the `le` label */
 };
 
 #define MS(n) ((uint64_t)((n)*1000000.0))
@@ -25,6 +25,12 @@ static const struct bound DURATION[] = {
     {MS(20000), "20"},   {MS(40000), "40"},   {MS(80000), "80"}, {MS(160000), "160"},
     {MS(320000), "320"}, {MS(640000), "640"},
 };
+#define COUNT(n) {(uint64_t)(n)*1000000000u, #n}
+static const struct bound STEPS[] = {
+    COUNT(1),  COUNT(2),  COUNT(3),  COUNT(4),  COUNT(5),  COUNT(6),   COUNT(8),   COUNT(10),
+    COUNT(12), COUNT(16), COUNT(24), COUNT(32), COUNT(64), COUNT(128), COUNT(256), COUNT(1024),
+};
+_Static_assert(CN_ARRAY_LEN(STEPS) <= CN_HIST_MAX_BUCKETS, "STEPS has too many buckets");
 _Static_assert(CN_ARRAY_LEN(LATENCY) <= CN_HIST_MAX_BUCKETS, "LATENCY has too many buckets");
 _Static_assert(CN_ARRAY_LEN(DURATION) <= CN_HIST_MAX_BUCKETS, "DURATION has too many buckets");
 

@@ -230,12 +230,15 @@ static bool ends_choice(const struct rt_req *req, uint32_t id)
 
 static void observe_token(struct rt_req *req, struct rt_choice *c)
 {
-    uint64_t now = cn_now_ns();
+    uint64_t now = cn_now_ns(), step = req->rt->stepper.n_launched;
     if (c->last_token_ns) {
+        /* Its buckets count in seconds. */
+        cn_metric_observe(req->rt->metrics, CN_H_itl_steps, (step - c->last_step) * 1000000000u);
         cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
         cn_tenant_observe(req->rt->metrics, req->q.tenant, CN_TH_itl, now - c->last_token_ns);
     }
     c->last_token_ns = now;
+    c->last_step = step;
     rt_tenant_changed(req->rt, req->q.tenant);
 }
 

@@ -20,6 +20,7 @@ struct rt_choice {
     struct rt_text_out text;
     int stop;                  /* index of the stop string that matched, or -1 */
     uint64_t last_token_ns;
+    uint64_t last_step;        /* its number */
 };
 
 struct rt_prompt_score {       /* of one prompt token */
@@ -83,6 +84,7 @@ struct rt_logits_row;
 struct rt_stepper {
     struct rt *rt;
     uint32_t depth;              /* steps in flight */
+    uint64_t n_launched;
     const struct sch_step *step; /* launched, not collected; NULL = none */
     struct kr_row *rows;
     struct kr_seq *seqs;

@@ -84,6 +84,7 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     rc = kr_launch(x, s->rt->kv_mem, &batch, ticket, &err);
     if (!rc) {
         s->step = step;
+        s->n_launched++;
         return 0;
     }
     rt_watch_done(&s->rt->watch, cn_now_ns());

@@ -4,6 +4,7 @@
 #include "scheduler/internal.h"
 
 #define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
+#define MODEL_LATE      4 /* steps that go to other models before it is this one's turn */
 
 /* ---- one segment ----------------------------------------------------------------------------- */
 
@@ -274,7 +275,9 @@ static void reset(struct sch_flight *f, uint32_t model)
     f->step = (struct sch_step){.model = model, .segments = f->segs, .copies = f->copies};
 }
 
-static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, bool background)
+/* others: another model waits for its turn, so the step is short though nobody here decodes. */
+static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, bool background,
+                          bool others)
 {
     struct sch_model *m = &s->models[model];
     bool prefills = false;
@@ -290,7 +293,8 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     spare = prefills ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
-    budget = sch_cost_rows(m, (double)s->o.step_target_ns * (f->step.n_rows ? 1 : 4));
+    budget = sch_cost_rows(m, (double)s->o.step_target_ns * (f->step.n_rows || others ? 1 : 4));
+    if (others && m->w == 0) budget = 0; /* nobody knows yet how long a row takes */
     budget = budget > f->step.n_rows ? budget - f->step.n_rows : 0;
     budget = CN_MAX(budget, CN_MIN(m->block_tokens, m->o.max_rows - f->step.n_rows));
     budget = run_pass(s, f, m, PASS_PREFILL, budget);
@@ -301,20 +305,25 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     return true;
 }
 
-/* Which model next: one that was passed over too often, else the one with the neediest tenant. */
+/* Whether a model goes before b: the one that was passed over too often (of two such, the more often:
+ * with m models at work none waits longer than MODEL_LATE + m - 1 steps), then the one with the
+ * neediest tenant; in turn where that is the same. */
+static bool model_first(const struct sch *s, const double *need, uint32_t a, uint32_t b)
+{
+    uint32_t waited_a = s->models[a].passed_over, waited_b = s->models[b].passed_over;
+
+    if (waited_a < MODEL_LATE && waited_b < MODEL_LATE && need[a] != need[b])
+        return need[a] < need[b];
+    return waited_a > waited_b;
+}
+
 static uint32_t pick_model(const struct sch *s, const bool *tried, const double *need)
 {
     uint32_t best = SCH_NONE;
-    bool best_late = false;
 
     for (uint32_t m = 0; m < s->n_models; m++) {
-        bool late = s->models[m].passed_over >= 4;
-
         if (!s->models[m].used || tried[m] || need[m] < 0) continue;
-        if (best != SCH_NONE && (late < best_late || (late == best_late && need[m] >= need[best])))
-            continue;
-        best = m;
-        best_late = late;
+        if (best == SCH_NONE || model_first(s, need, m, best)) best = m;
     }
     return best;
 }
@@ -323,7 +332,7 @@ static bool compose_class(struct sch *s, struct sch_flight *f, bool background)
 {
     bool tried[SCH_MAX_MODELS] = {false};
     double need[SCH_MAX_MODELS];
-    uint32_t m;
+    uint32_t m, ready = 0;
 
     for (m = 0; m < s->n_models; m++)
         need[m] = -1;
@@ -331,11 +340,12 @@ static bool compose_class(struct sch *s, struct sch_flight *f, bool background)
         double *n = &need[c->req->spec.model];
 
         if ((c->req->class == SCH_BACKGROUND) != background || !is_ready(s, c)) continue;
+        ready += *n < 0;
         if (*n < 0 || c->req->tenant->counter < *n) *n = c->req->tenant->counter;
     }
     while ((m = pick_model(s, tried, need)) != SCH_NONE) {
         tried[m] = true;
-        if (!compose_model(s, f, m, background)) continue;
+        if (!compose_model(s, f, m, background, ready > 1)) continue;
         for (uint32_t k = 0; k < s->n_models; k++) {
             if (need[k] >= 0) s->models[k].passed_over++;
         }

@@ -155,6 +155,81 @@ static void test_returning_tenant_has_no_credit(void **state)
     simcase_finish(&m);
 }
 
+/* ---- models ---------------------------------------------------------------------------------- */
+
+/* Two models stream, two requests each, of tenants with these weights; the most steps from one token
+ * of a stream to its next. */
+static uint32_t longest_gap(double weight0, double weight1, bool one_tenant)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim_req *r[4];
+    uint32_t last[4] = {0}, seen[4] = {0}, worst = 0;
+    struct sim m;
+
+    o.n_models = 2;
+    sim_init(&m, &o);
+    sch_tenant_set(m.sch, 0, &(struct sch_tenant_opts){.weight = weight0});
+    sch_tenant_set(m.sch, 1, &(struct sch_tenant_opts){.weight = weight1});
+    for (uint32_t i = 0; i < 4; i++) {
+        r[i] = sim_req_new(&m, one_tenant ? 0 : i % 2, 8, 100);
+        r[i]->spec.model = i % 2;
+        sim_submit(&m, r[i]);
+    }
+    for (uint32_t step = 1; !r[0]->ends && !r[1]->ends; step++) {
+        sim_iterate(&m);
+        for (uint32_t i = 0; i < 4; i++) {
+            if (r[i]->n_out[0] == seen[i]) continue;
+            if (seen[i]) worst = CN_MAX(worst, step - last[i]);
+            seen[i] = r[i]->n_out[0];
+            last[i] = step;
+        }
+    }
+    simcase_finish(&m);
+    return worst;
+}
+
+static void test_models_take_turns(void **state)
+{
+    assert_int_equal(longest_gap(1, 1, true), 2);
+    /* What the time costs that blocks are held may tip the balance for a step. */
+    assert_in_range(longest_gap(1, 1, false), 2, 3);
+    /* A tenant of hardly any weight, alone on its model, waits for four steps of the other's. */
+    assert_int_equal(longest_gap(1, 1000, false), 5);
+    assert_int_equal(longest_gap(1000, 1, false), 5);
+}
+
+/* While one model decodes, the other's prompts are read in steps of the target, the first of a block. */
+static void test_prompts_beside_another_model(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim_req *stream, *r;
+    uint64_t rows, most = 0, first = 0;
+    struct sim m;
+
+    o.n_models = 2;
+    o.sch.step_target_ns = 3 * o.step_ns;
+    sim_init(&m, &o);
+    stream = sim_req_new(&m, 0, 8, 200);
+    sim_submit(&m, stream);
+    for (int i = 0; i < 10; i++)
+        sim_iterate(&m);
+    r = sim_req_new(&m, 0, 250, 1);
+    r->spec.model = 1;
+    sim_submit(&m, r);
+    while (!r->ends) {
+        rows = m.rows;
+        sim_iterate(&m);
+        rows = m.rows - rows;
+        if (rows > 1 && !first) first = rows;
+        most = CN_MAX(most, rows);
+    }
+    assert_false(stream->ends);
+    assert_int_equal(first, o.block_tokens);
+    /* (3 - 1) ms / 0.1 ms a row: */
+    assert_in_range(most, 10, 20);
+    simcase_finish(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +237,8 @@ int main(void)
         cmocka_unit_test(test_places_are_shared_at_once),
         cmocka_unit_test(test_light_tenant_under_a_flood),
         cmocka_unit_test(test_returning_tenant_has_no_credit),
+        cmocka_unit_test(test_models_take_turns),
+        cmocka_unit_test(test_prompts_beside_another_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
