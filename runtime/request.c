@@ -3,6 +3,7 @@
 #include "runtime/rt.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -334,6 +335,15 @@ static void observe_end(struct rt *r, const struct rt_req *req, int code, const 
     if (!req->pooled) cn_metric_observe(m, CN_H_decode, u->ended_ns - u->first_token_ns);
 }
 
+/* A request that was never started ended for its wait alone, unless its own deadline came first. */
+static bool waited_too_long(const struct rt *r, const struct rt_req *req, enum sch_end reason,
+                            const struct sch_usage *u)
+{
+    if (reason != SCH_END_DEADLINE || u->first_step_ns || !(r->cfg->scheduler.queue_timeout_s > 0))
+        return false;
+    return !req->q.deadline_ns || u->ended_ns < req->q.deadline_ns;
+}
+
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
                const struct sch_usage *usage)
 {
@@ -342,13 +352,18 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     rt_forget(r, req);
     if (req->error) code = req->error;
     else if (r->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
+    else if (waited_too_long(r, req, reason, usage)) code = CN_EQUEUE;
     observe_end(r, req, code, usage);
     /* The END event was set aside when the request was made, so it cannot fail. */
     struct rt_event *e = req->end;
     req->end = NULL;
     e->code = code;
-    const char *text = code ? cn_err_info(code)->text : "";
-    memcpy(e->message, text, CN_MIN(strlen(text), sizeof e->message - 1));
+    if (code == CN_EQUEUE)
+        snprintf(e->message, sizeof e->message,
+                 "the request waited %g s without being started, the longest that is allowed here",
+                 r->cfg->scheduler.queue_timeout_s);
+    else if (code)
+        snprintf(e->message, sizeof e->message, "%s", cn_err_info(code)->text);
     e->usage = (struct rt_usage){.prompt_tokens = usage->prompt_tokens,
                                  .cached_tokens = usage->cached_tokens,
                                  .completion_tokens =

@@ -123,6 +123,8 @@ static void submit(struct rt *r, struct rt_req *req)
                             .n_choices = q->n,
                             .deadline_ns = q->deadline_ns,
                             .user = req};
+    uint64_t wait_ns = (uint64_t)(r->cfg->scheduler.queue_timeout_s * 1e9);
+    if (wait_ns) s.queue_deadline_ns = cn_now_ns() + wait_ns;
     if (q->embed) s.flags = embed_flags(req->m);
     if (q->prompt_logprobs) s.flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ;
     int rc = accepted ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory for a request");
