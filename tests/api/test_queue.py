@@ -13,14 +13,15 @@ def busy(start):
     """A server whose only place is taken until `release`."""
     s = start.real(*ONE, "--set", "limits.max_n=64")
     stop = threading.Event()
+    s.long = []
 
     def keep():
         while not stop.is_set():
-            s.post("/v1/completions", {**LONG, "n": 64})
+            s.long.append(s.post("/v1/completions", {**LONG, "n": 64})[0])
 
     t = threading.Thread(target=keep)
     t.start()
-    end = time.time() + 10
+    end = time.time() + 60
     while not s.metrics()["conifer_requests_running"]:
         assert time.time() < end
     s.release = stop.set
@@ -29,28 +30,36 @@ def busy(start):
     t.join()
 
 
+def until_refused(s, body):
+    """The place is free for a moment between two of the long ones; who comes then is served."""
+    for _ in range(50):
+        begun = time.time()
+        status, headers, data = s.http("POST", "/v1/completions", body)
+        if b'"error"' in data:
+            return status, headers, data, time.time() - begun
+    raise AssertionError("always served")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_wait_has_an_end(busy, stream):
-    t = time.time()
-    status, headers, data = busy.http("POST", "/v1/completions",
-                                      {"prompt": "abc", "max_tokens": 2, "stream": stream})
-    took = time.time() - t
-    if status == 200 and not stream:
-        pytest.skip("the place was free")  # between two of the long ones
+    status, headers, data, took = until_refused(
+        busy, {"prompt": "abc", "max_tokens": 2, "stream": stream})
     assert b"waited 0.5 s without being started" in data and b'"queue_full"' in data, data
-    assert 0.4 < took < 3
+    assert took > 0.4
     if not stream:
         assert status == 429 and int(headers["Retry-After"]) >= 1
 
 
 def test_the_shorter_of_two_deadlines(busy):
-    status, data = busy.post("/v1/completions", {"prompt": "abc", "max_tokens": 2, "deadline_ms": 100})
-    assert status == 504 and data["error"]["code"] == "deadline_exceeded"
+    status, _, data, _ = until_refused(
+        busy, {"prompt": "abc", "max_tokens": 2, "deadline_ms": 100})
+    assert status == 504 and b'"deadline_exceeded"' in data
 
 
-def test_what_was_started_is_not_timed(start):
-    s = start.real("--set", "scheduler.queue_timeout_s=0.05", "--set", "limits.max_n=64")
-    t = time.time()
-    status, data = s.post("/v1/completions", {**LONG, "n": 64})
-    assert status == 200 and data["usage"]["completion_tokens"] == 480 * 64
-    assert time.time() - t > 0.1  # it took longer than it could have waited
+def test_what_was_started_is_not_timed(busy):
+    """The long ones take longer than anyone may wait: the one beside them was told so."""
+    until_refused(busy, {"prompt": "abc", "max_tokens": 2})
+    busy.release()
+    busy.wait_idle()
+    assert busy.metrics()['conifer_requests_total{result="ok"}'] >= 1
+    assert 200 in busy.long
