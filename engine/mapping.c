@@ -154,6 +154,15 @@ uint64_t eng_mapping_bytes(const struct eng_mapping *m)
     return m->bytes;
 }
 
+void eng_mapping_leave(const struct eng_mapping *m, const void *p, uint64_t n)
+{
+    uintptr_t start = atomic_load(&m->start), end = atomic_load(&m->end), at = (uintptr_t)p;
+    if (at < start || at > end || n > end - at) return;
+    uintptr_t lo = (at + page_size - 1) & ~(uintptr_t)(page_size - 1);
+    uintptr_t hi = (at + n) & ~(uintptr_t)(page_size - 1);
+    if (lo < hi) madvise((void *)lo, hi - lo, MADV_DONTNEED); /* advice: nothing to do when refused */
+}
+
 bool eng_mapping_intact(const struct eng_mapping *m)
 {
     struct stat st;

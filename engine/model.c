@@ -209,10 +209,20 @@ static int read_texts(struct eng_model *m, const struct eng_model_opts *opts, st
     return rc;
 }
 
+/* A weight was copied: the file's pages need not stay beside the copy. */
+static void on_copied(void *arg, const void *p, uint64_t n)
+{
+    const struct eng_gguf *g = arg;
+    for (uint32_t i = 0; i < g->n_shards; i++)
+        if (g->shards[i].map) eng_mapping_leave(g->shards[i].map, p, n);
+}
+
 static int prepare(struct eng_model *m, const struct eng_model_opts *opts, struct cn_error *err)
 {
     struct kr_prepare_opts prepare = opts->prepare;
     prepare.max_context = m->info.context;
+    prepare.copied = on_copied;
+    prepare.copied_arg = m->g;
     if (m->info.pooling) prepare.max_logit_rows = prepare.max_rows;
     int rc = kr_prepare(opts->device, m->plan, &prepare, &m->exec, err);
     if (rc) return rc;

@@ -243,6 +243,10 @@ struct kr_prepare_opts {
     uint64_t max_context;      /* positions are below this (RoPE tables, score scratch) */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
+    /* bytes [p, p + n) of a weight have been copied and will be read seldom or never from now on;
+     * any thread, also after other such ranges; may be NULL */
+    void (*copied)(void *arg, const void *p, uint64_t n);
+    void *copied_arg;
     bool measure;              /* everything but the weights: for exact sizes; cannot be launched */
     bool background;           /* while the device may be in a step: the calling thread alone packs */
     const atomic_bool *stop;   /* becomes true: gives up with CN_ECANCELLED, soon; NULL = never */

@@ -14,6 +14,8 @@
 #define CHUNK_MIN_BYTES 8192u
 #define CHUNK_MAX_BYTES (256u << 10)
 #define CHUNKS_A_THREAD 4u
+/* Packed in the background between two looks at whether to stop. */
+#define ALONE_BYTES (1u << 20)
 
 static uint32_t n_groups(const struct kr_packed *w)
 {
@@ -160,25 +162,47 @@ static int copy_vectors(struct kr_cpu_exec *x, uint64_t n_floats)
 }
 
 struct pack_job {
+    const struct kr_prepare_opts *opts;
     const struct kr_packed *w;
     const struct source *from;
 };
+
+static uint64_t row_bytes(const struct kr_tensor *t)
+{
+    const struct kr_type_info *ti = kr_type_info((uint32_t)t->type);
+    return t->ne[0] / ti->block_elems * ti->block_bytes;
+}
+
+/* The source of pairs [lo, hi) in every matrix is done with, so that the file and the copy are not
+ * both in memory. Another thread may still read some of it: it only finds it again more slowly. */
+static void leave(const struct pack_job *j, uint32_t lo, uint32_t hi)
+{
+    const struct kr_tensor *t = j->from->t;
+    uint64_t first = (uint64_t)lo * 2 * KR_PACK_ROWS;
+    uint64_t end = CN_MIN((uint64_t)hi * 2 * KR_PACK_ROWS, j->w->rows), bytes = row_bytes(t);
+    if (!j->opts->copied || first >= end) return;
+    for (uint32_t m = 0; m < j->from->n; m++) {
+        uint64_t row = m * kr_tensor_dim(t, 1) + j->from->from + first;
+        j->opts->copied(j->opts->copied_arg, (const uint8_t *)t->data + row * bytes,
+                        (end - first) * bytes);
+    }
+}
 
 /* Units are pairs of groups, pair by pair and matrix by matrix in it: as they are multiplied. */
 static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     const struct pack_job *j = arg;
     const struct kr_tensor *t = j->from->t;
-    const struct kr_type_info *ti = kr_type_info((uint32_t)t->type);
-    uint64_t row_bytes = t->ne[0] / ti->block_elems * ti->block_bytes;
+    uint32_t n = j->from->n;
     for (uint32_t i = lo; i < hi; i++) {
-        uint32_t matrix = i % j->from->n, pair = i / j->from->n;
+        uint32_t matrix = i % n, pair = i / n;
         struct kr_packed w = *j->w;
         w.data = (uint8_t *)w.data + matrix * matrix_size(&w);
         kr_pack(&w, (const uint8_t *)t->data +
-                        (matrix * kr_tensor_dim(t, 1) + j->from->from) * row_bytes,
+                        (matrix * kr_tensor_dim(t, 1) + j->from->from) * row_bytes(t),
                 2 * pair, CN_MIN(2 * pair + 2, n_groups(&w)));
     }
+    leave(j, lo / n, (hi + n - 1) / n);
 }
 
 static bool stopped(const struct kr_cpu_exec *x)
@@ -189,8 +213,10 @@ static bool stopped(const struct kr_cpu_exec *x)
 /* Units 0..n-1 on this thread: the pool may be in a step of another model. */
 static void pack_alone(const struct kr_cpu_exec *x, struct pack_job *pack, uint32_t n)
 {
-    for (uint32_t i = 0; i < n && !stopped(x); i++)
-        pack_pairs(pack, 0, 0, i, i + 1);
+    uint64_t unit = packed_size(pack->w, pack->from) / n + 1;
+    uint32_t chunk = (uint32_t)CN_MIN(n, ALONE_BYTES / unit + 1);
+    for (uint32_t i = 0; i < n && !stopped(x); i += CN_MIN(chunk, n - i))
+        pack_pairs(pack, 0, 0, i, i + CN_MIN(chunk, n - i));
 }
 
 static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
@@ -202,12 +228,13 @@ static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
         struct kr_packed *w = &x->packed[i];
         w->data = at;
         at += packed_size(w, &sources[i]);
-        struct pack_job pack = { w, &sources[i] };
+        struct pack_job pack = { &x->opts, w, &sources[i] };
         uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
         struct kr_job job = { .fn = pack_pairs, .n = units,
                               .chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1 };
         if (x->opts.background) pack_alone(x, &pack, units);
         else kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
+        leave(&pack, 0, (n_groups(w) + 1) / 2);
         done += packed_size(w, &sources[i]);
         if (x->opts.progress) x->opts.progress(x->opts.progress_arg, done, total);
     }

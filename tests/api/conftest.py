@@ -47,7 +47,8 @@ def tiny_model():
 class Server:
     """One daemon of its own: started on a free port, stopped with SIGTERM, its log checked."""
 
-    def __init__(self, binary, model, args=(), env=None, config=None, wait=True, popen=None):
+    def __init__(self, binary, model, args=(), env=None, config=None, wait=True, popen=None,
+                 template=True):
         self.dir = tempfile.TemporaryDirectory(prefix="conifer-test-")
         self.path = pathlib.Path(self.dir.name)
         (self.path / "template.jinja").write_text(TEMPLATE)
@@ -55,7 +56,7 @@ class Server:
         cmd = [str(binary), "--port", "0"]
         if model is not None:  # else the config says which
             cmd += ["--model", str(model)]
-            if "smollm2" not in str(model).lower():
+            if template and "smollm2" not in str(model).lower():
                 cmd += ["--chat-template", str(self.path / "template.jinja")]
         if config is not None:
             (self.path / "conifer.yaml").write_text(config)
