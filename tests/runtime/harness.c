@@ -23,6 +23,7 @@ void h_start(struct h *h, const struct h_setup *s)
     h->cfg.engine.threads = s->threads;
     h->cfg.engine.isa = s->isa;
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
+    if (s->step_target_ms > 0) h->cfg.engine.step_target_ms = s->step_target_ms;
     h->cfg.kv.memory_bytes = s->kv_bytes;
     h->cfg.model.kv_type = s->kv_type;
     h->cfg.model.context = (int64_t)s->context;
@@ -145,38 +146,74 @@ static void keep(struct h_result *r, const struct rt_event *e)
     }
 }
 
-void h_run(struct h *h, uint32_t n, uint32_t at_once,
-           void (*make)(struct h *h, uint32_t i, struct rt_request *out, void *arg), void *arg,
-           struct h_result *results)
+void h_send(struct h_drive *d)
 {
-    uint32_t sent = 0, done = 0;
-    uint64_t *ids = cn_calloc(n, sizeof *ids);
-    memset(results, 0, n * sizeof *results);
-    while (done < n) {
-        while (sent < n && sent - done < at_once) {
-            struct rt_request q;
-            struct cn_error err;
-            make(h, sent, &q, arg);
-            ids[sent] = q.id = sent;
-            results[sent].n = q.n;
-            results[sent].choices = cn_calloc(q.n, sizeof *results[sent].choices);
-            for (uint32_t c = 0; c < q.n; c++)
-                cn_buf_init(&results[sent].choices[c].text, 0);
-            if (rt_submit(h->rt, &q, &err)) fail_msg("submit %u: %s", sent, err.message);
-            sent++;
+    struct h_result *r = &d->results[d->sent];
+    struct rt_request q;
+    if (d->sent == d->n) return;
+    d->make(d->h, d->sent, &q, d->arg);
+    q.id = d->sent++;
+    q.reply = &d->mail;
+    r->n = q.n;
+    r->choices = cn_calloc(q.n, sizeof *r->choices);
+    for (uint32_t c = 0; c < q.n; c++)
+        cn_buf_init(&r->choices[c].text, 0);
+    if (!rt_submit(d->h->rt, &q, &d->error)) return;
+    rt_request_fini(&q);
+    atomic_store(&d->failed, true);
+}
+
+/* The wake of the run's mailbox: on the engine thread, for each event that is posted. */
+static void on_event(void *arg)
+{
+    struct h_drive *d = arg;
+    for (struct cn_msg *m = cn_mailbox_take(&d->mail), *next; m; m = next) {
+        struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
+        next = m->next;
+        d->ended += e->kind == RT_EV_END;
+        if (d->turn) d->turn(d, e);
+        while (!d->turn && d->sent < d->n && d->sent - d->ended < d->at_once && !d->failed)
+            h_send(d);
+        cn_mailbox_post(&d->h->mail, &e->msg);
+    }
+}
+
+void h_drive(struct h_drive *d)
+{
+    uint32_t done = 0, waited_s = 0;
+    d->sent = d->ended = 0;
+    memset(d->results, 0, d->n * sizeof *d->results);
+    assert_int_equal(cn_mailbox_init(&d->mail, on_event, d), 0);
+    h_send(d);
+    while (done < d->n) {
+        if (atomic_load(&d->failed)) fail_msg("submit %u: %s", d->sent - 1, d->error.message);
+        if (!cn_mailbox_wait(&d->h->mail, 1000000000)) {
+            if (++waited_s > 120) fail_msg("no event for 120 s");
+            continue;
         }
-        if (!cn_mailbox_wait(&h->mail, 120ull * 1000000000)) fail_msg("no event for 120 s");
-        struct cn_msg *m = cn_mailbox_take(&h->mail);
-        while (m) {
+        waited_s = 0;
+        for (struct cn_msg *m = cn_mailbox_take(&d->h->mail), *next; m; m = next) {
             struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
-            m = m->next;
-            assert_true(e->id < n);
-            keep(&results[e->id], e);
+            next = m->next;
+            assert_true(e->id < d->n);
+            keep(&d->results[e->id], e);
             done += e->kind == RT_EV_END;
             rt_event_free(e);
         }
     }
-    free(ids);
+    for (int i = 0; i < 10000 && rt_in_flight(d->h->rt); i++) /* the mailbox is still in use */
+        usleep(1000);
+    assert_int_equal(rt_in_flight(d->h->rt), 0);
+    cn_mailbox_fini(&d->mail);
+}
+
+void h_run(struct h *h, uint32_t n, uint32_t at_once,
+           void (*make)(struct h *h, uint32_t i, struct rt_request *out, void *arg), void *arg,
+           struct h_result *results)
+{
+    struct h_drive d = {
+        .h = h, .n = n, .at_once = at_once, .make = make, .arg = arg, .results = results};
+    h_drive(&d);
 }
 
 void h_result_fini(struct h_result *r)

@@ -15,6 +15,7 @@ struct h_setup {
     int kv_type;               /* enum cfg_kv_type */
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */
+    double step_target_ms;     /* 0 = the config's */
 };
 struct h {
     struct cfg cfg;
@@ -49,7 +50,31 @@ void h_result_fini(struct h_result *r);
 
 /* A request that is a function of the seed: prompt with a shared beginning, sampling, stop strings. */
 void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *out);
-/* Submits requests 0..n-1 (made by `make`), at most `at_once` unfinished, and waits for all. */
+
+/* A run of requests 0..n-1, each made by `make` when it is its turn. Whose turn it is is decided on
+ * the engine thread, between two of its iterations, so what runs beside what does not depend on the
+ * machine's speed. */
+struct h_drive {
+    struct h *h;
+    uint32_t n;
+    void (*make)(struct h *h, uint32_t i, struct rt_request *out, void *arg);
+    void *arg;
+    /* Sees every event before the test does; sends what is to come next (h_send). No assertions
+     * here. NULL: at most `at_once` are unfinished. */
+    void (*turn)(struct h_drive *d, const struct rt_event *e);
+    uint32_t at_once;
+    struct h_result *results;  /* [n] */
+    /* the run's own */
+    struct cn_mailbox mail;
+    uint32_t sent, ended;
+    struct cn_error error;
+    _Atomic bool failed;
+};
+/* Submits the next request; nothing when all were. */
+void h_send(struct h_drive *d);
+/* Sends the first request, and waits for all. */
+void h_drive(struct h_drive *d);
+/* As that, with at most `at_once` unfinished. */
 void h_run(struct h *h, uint32_t n, uint32_t at_once,
            void (*make)(struct h *h, uint32_t i, struct rt_request *out, void *arg), void *arg,
            struct h_result *results);

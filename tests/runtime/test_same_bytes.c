@@ -1,10 +1,14 @@
 /* Promise 1: a request's bytes depend on the model and the request alone.
- * usage: test_same_bytes MODEL [REQUESTS [f16|q8_0 [cross]]]
- * The same requests alone, 16 at once, chunked, from the prefix cache, preempted, with one thread
- * and two: ids, text and log-probabilities must be byte-identical to those of each alone with one
- * thread. With "cross" (or CONIFER_LONG set) each way runs with one thread and with two, and more
- * answers reach the window; else with one or the other. Exit 77 = skipped. */
+ * usage: test_same_bytes MODEL [REQUESTS [f16|q8_0|q4_0 [cross]]]
+ * The same requests alone, 16 at once, in chunks of 1, 7 and 16 rows, from the prefix cache (or a
+ * snapshot of the state), preempted, with one thread and two: ids, text and log-probabilities must
+ * be byte-identical to those of each alone with one thread. A way that did not come about is a
+ * failure too. With "cross" (or CONIFER_LONG set) each way runs with one thread and with two, and
+ * more answers reach the window; else with one or the other. Exit 77 = skipped. */
 #include "tests/runtime/harness.h"
+#include "tests/runtime/spy.h"
+
+#include "runtime/rt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,15 +18,48 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+enum {
+    N_STEADY = 6,        /* the first requests: long answers to short prompts, in pairs */
+    STEADY_TOKENS = 200, /* of both together */
+    N_SLOW = 12,         /* so many of the requests are run in chunks of a few rows */
+    CONTEXT = 512,
+    BLOCK_TOKENS = 16,
+    CHUNK = 16,          /* rows of a step where memory is scarce */
+    STATE_TOKENS = 32,   /* between snapshots of a state */
+};
+
 static const char *model;
 static uint32_t n_requests = 200;
 static int kv_type;
 static bool cross;
 static struct h_result *alone;
 
+/* ---- requests ----------------------------------------------------------------------------------- */
+
+static void steady(struct h *h, uint32_t i, uint32_t tenant, struct rt_request *out)
+{
+    uint32_t n_vocab = (uint32_t)eng_model_info(rt_model(h->rt))->n_vocab;
+    struct rt_request q = {.id = i, .tenant = tenant, .priority = RT_NORMAL, .n = 1};
+    q.n_prompt = 64 + i * 13 % 33;
+    q.max_tokens = STEADY_TOKENS - q.n_prompt;
+    q.prompt = cn_malloc_array(q.n_prompt, sizeof *q.prompt);
+    for (uint32_t k = 0; k < q.n_prompt; k++)
+        q.prompt[k] = ((k < 40 ? k : k * 7 + i * 7919) * 2654435761u >> 9) % n_vocab;
+    eng_sampling_defaults(&q.sampling);
+    q.sampling.seed = i;
+    q.sampling.temperature = i % 2 ? 0.0f : 0.8f;
+    q.sampling.ignore_eos = true;
+    q.sampling.logprobs = i % 3 ? -1 : 2;
+    *out = q;
+}
+
 /* Answers up to the window take most of the time: half of them are enough where that counts. */
 static void request(struct h *h, uint32_t i, uint32_t tenant, struct rt_request *out)
 {
+    if (i < N_STEADY) {
+        steady(h, i, tenant, out);
+        return;
+    }
     h_request(h, i, tenant, out);
     if (!cross && !out->max_tokens && i % 2) out->max_tokens = 4 + i % 28;
 }
@@ -37,6 +74,9 @@ static void one_tenant(struct h *h, uint32_t i, struct rt_request *out, void *ar
     request(h, i, 0, out);
 }
 
+/* ---- runs --------------------------------------------------------------------------------------- */
+
+/* Steps are not cut by the time they take, which would make chunks shorter on a slow machine. */
 static struct h_setup base(void)
 {
     return (struct h_setup){.model = model,
@@ -44,22 +84,30 @@ static struct h_setup base(void)
                             .n_tenants = n_requests,
                             .kv_type = kv_type,
                             .kv_bytes = 256u << 20,
-                            .context = 512};
+                            .step_target_ms = 60000,
+                            .context = CONTEXT};
 }
 
-static void compare(struct h *h, struct h_result *got, const char *what)
+static void start(struct h *h, const struct h_setup *s)
+{
+    h_start(h, s);
+    assert_int_equal(kr_device_threads(h->rt->device), s->threads);
+    spy_reset();
+}
+
+static void compare(struct h *h, struct h_result *got, uint32_t n, const char *what)
 {
     uint32_t differ = 0;
-    for (uint32_t i = 0; i < n_requests; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (!h_same(&alone[i], &got[i])) {
-            if (!differ) print_error("%s: request %u differs\n", what, i);
+            if (!differ) print_error("%s: request %u differs, code %d\n", what, i, got[i].code);
             differ++;
         }
         h_result_fini(&got[i]);
     }
     h_settle(h);
     free(got);
-    if (differ) fail_msg("%s: %u of %u requests differ", what, differ, n_requests);
+    if (differ) fail_msg("%s: %u of %u requests differ", what, differ, n);
 }
 
 static struct h_result *results_new(void)
@@ -72,7 +120,7 @@ static int run_alone(void **state)
     struct h h;
     struct h_setup s = base();
     alone = results_new();
-    h_start(&h, &s);
+    start(&h, &s);
     h_run(&h, n_requests, 1, own_tenant, NULL, alone);
     for (uint32_t i = 0; i < n_requests; i++) {
         assert_int_equal(alone[i].code, 0);
@@ -102,69 +150,176 @@ static void each_threads(void (*pass)(struct h_setup s), uint32_t threads)
     }
 }
 
-/* One run of all requests, each of a tenant of its own. */
-static double run_pass(struct h_setup s, uint32_t at_once, const char *what)
+/* The first n requests, each of a tenant of its own; the preemptions. */
+static double run_pass(struct h_setup s, uint32_t n, uint32_t at_once, const char *what)
 {
     struct h h;
     char name[64];
     struct h_result *r = results_new();
     snprintf(name, sizeof name, "%s, %u thread%s", what, s.threads, s.threads > 1 ? "s" : "");
-    h_start(&h, &s);
-    h_run(&h, n_requests, at_once, own_tenant, NULL, r);
+    start(&h, &s);
+    h_run(&h, n, at_once, own_tenant, NULL, r);
+    compare(&h, r, n, name);
     double preempted = h_metric(&h, CN_M_preemptions);
-    compare(&h, r, name);
     h_stop(&h);
     return preempted;
 }
 
 static void sixteen_at_once(struct h_setup s)
 {
-    run_pass(s, 16, "16 at once");
+    run_pass(s, n_requests, 16, "16 at once");
+    struct spy y = spy_read();
+    assert_true(y.most_seqs >= 16);
+    assert_true(y.mixed > 0); /* prompts beside answers */
 }
 
 static void chunked(struct h_setup s)
 {
-    s.max_batch_rows = 32;
-    run_pass(s, 4, "chunks of 32");
+    static const uint32_t rows[] = {1, 7, 16};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char name[32];
+        uint32_t n = rows[i] < 16 ? CN_MIN(n_requests, (uint32_t)N_SLOW) : n_requests;
+        s.max_batch_rows = rows[i];
+        snprintf(name, sizeof name, "chunks of %u", rows[i]);
+        run_pass(s, n, 4, name);
+        assert_int_equal(spy_read().most_rows, rows[i]);
+    }
+}
+
+/* ---- the cache ---------------------------------------------------------------------------------- */
+
+static bool has_span(const struct h *h, enum kr_span span)
+{
+    const struct kr_exec_info *x = eng_model_info(rt_model(h->rt))->exec;
+    for (uint32_t g = 0; g < x->n_groups; g++)
+        if (x->groups[g].span == span) return true;
+    return false;
+}
+
+/* A prompt that was there before is found up to its last whole block; where there is a state up to a
+ * snapshot, and these are so far apart. */
+static void check_cached(const struct h_result *r, uint32_t i, bool has_state)
+{
+    uint64_t most = (r->usage.prompt_tokens - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
+    uint64_t least = has_state ? most - CN_MIN(most, STATE_TOKENS - BLOCK_TOKENS) : most;
+    if (has_state && most < STATE_TOKENS) least = 0;
+    if (r->usage.cached_tokens < least)
+        fail_msg("request %u: %llu of %llu prompt tokens found", i,
+                 (unsigned long long)r->usage.cached_tokens,
+                 (unsigned long long)r->usage.prompt_tokens);
 }
 
 /* The first round finds what others computed before it, the second its whole prompts. */
 static void prefix_cached(struct h_setup s)
 {
     struct h h;
-    h_start(&h, &s);
+    start(&h, &s);
+    bool has_state = has_span(&h, KR_SPAN_STATE);
     for (int round = 0; round < 2; round++) {
         struct h_result *r = results_new();
-        uint64_t cached = 0;
+        uint64_t cached = 0, used = spy_read().pool.snapshots_used;
         h_run(&h, n_requests, round ? 16 : 6, one_tenant, NULL, r);
-        for (uint32_t i = 0; i < n_requests; i++)
+        for (uint32_t i = 0; i < n_requests; i++) {
             cached += r[i].usage.cached_tokens;
+            if (round) check_cached(&r[i], i, has_state);
+        }
         assert_true(cached > 0);
-        compare(&h, r, round ? "cached, 16 at once" : "cached");
+        compare(&h, r, n_requests, round ? "cached, 16 at once" : "cached");
+        used = spy_read().pool.snapshots_used - used;
+        assert_true(has_state ? used > 0 : used == 0);
+        if (round && has_state) print_message("snapshots used: %llu\n", (unsigned long long)used);
     }
     h_stop(&h);
 }
 
-static void preempted(struct h_setup s)
+/* ---- hardly any memory -------------------------------------------------------------------------- */
+
+/* Slabs that a sequence takes: whole slabs for each group. */
+static uint64_t slabs_of(const struct kr_exec_info *x, uint64_t slab_bytes, uint64_t tokens)
 {
-    struct h h;
-    h_start(&h, &s);
-    const struct kr_exec_info *x = eng_model_info(rt_model(h.rt))->exec;
-    bool full = false; /* a model without layers that see everything needs hardly any memory */
-    uint64_t one = 0; /* a sequence of the whole window: what the pool must hold in any case */
+    uint64_t slabs = 0;
     for (uint32_t g = 0; g < x->n_groups; g++) {
         const struct kr_kv_group *kg = &x->groups[g];
-        uint64_t tokens = s.context;
-        full |= kg->span == KR_SPAN_ALL;
-        if (kg->window_tokens) tokens = CN_MIN(tokens, kg->window_tokens + 528ull);
-        one += kg->block_bytes * (kg->span == KR_SPAN_STATE ? 1 : tokens / 16 + 1);
+        uint64_t blocks = (tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+        uint64_t seen = (kg->window_tokens - 1ull + CHUNK + BLOCK_TOKENS - 1) / BLOCK_TOKENS + 1;
+        if (kg->span == KR_SPAN_STATE) blocks = 1;
+        else if (kg->window_tokens) blocks = CN_MIN(blocks, seen);
+        uint64_t in_slab = slab_bytes / kg->block_bytes;
+        slabs += (blocks + in_slab - 1) / in_slab;
     }
-    h_stop(&h);
-    s.kv_bytes = one * 3 / 2;
-    double times = run_pass(s, 16, "preempted");
-    print_message("preemptions: %g\n", times);
-    assert_true(times > 0 || !full);
+    return slabs;
 }
+
+/* The least kv.memory_bytes that hold a sequence of so many tokens. */
+static uint64_t least_memory(struct h_setup s, uint64_t tokens)
+{
+    struct h h;
+    struct rt_memory_plan plan;
+    uint64_t bytes = 512;
+    start(&h, &s);
+    const struct kr_exec_info *x = eng_model_info(rt_model(h.rt))->exec;
+    do
+        bytes += bytes / 32;
+    while (rt_memory_plan(x, BLOCK_TOKENS, CONTEXT, 256, bytes, 0, &plan, NULL) ||
+           slabs_of(x, plan.slab_bytes, tokens) > plan.n_slabs);
+    h_stop(&h);
+    return bytes;
+}
+
+/* Their answers grow until not all fit any more: only where memory grows with the answer. */
+static void grown(struct h_setup s)
+{
+    struct h h;
+    start(&h, &s);
+    bool full = has_span(&h, KR_SPAN_ALL);
+    h_stop(&h);
+    if (!full) return;
+    s.max_batch_rows = CHUNK;
+    s.kv_bytes = least_memory(s, STEADY_TOKENS * 3 / 2);
+    double times = run_pass(s, N_STEADY, N_STEADY, "grown");
+    print_message("grown: %g preemptions\n", times);
+    assert_true(times > 0);
+}
+
+/* When the first of a pair has put out three quarters it is paused, and the second comes; the next
+ * pair when both have ended. */
+static void in_pairs(struct h_drive *d, const struct rt_event *e)
+{
+    uint32_t *tokens = d->arg;
+    uint64_t max = STEADY_TOKENS - (64 + e->id * 13 % 33); /* as in steady */
+    if (e->kind == RT_EV_TOKENS && e->id % 2 == 0) {
+        tokens[e->id] += (uint32_t)e->n_tokens;
+        if (tokens[e->id] == max * 3 / 4) {
+            rt_pause(d->h->rt, &d->mail, e->id, true);
+            h_send(d);
+        }
+    }
+    if (e->kind != RT_EV_END) return;
+    if (e->id % 2) rt_pause(d->h->rt, &d->mail, e->id - 1, false);
+    else h_send(d);
+}
+
+/* There is room for one only: the second of a pair takes that of the first. */
+static void gave_way(struct h_setup s)
+{
+    struct h h;
+    uint32_t tokens[N_STEADY] = {0};
+    struct h_result *r = results_new();
+    s.max_batch_rows = CHUNK;
+    s.kv_bytes = least_memory(s, STEADY_TOKENS);
+    start(&h, &s);
+    struct h_drive d = {.h = &h, .n = N_STEADY, .make = own_tenant, .arg = tokens,
+                        .turn = in_pairs, .results = r};
+    h_drive(&d);
+    compare(&h, r, N_STEADY, "gave way");
+    double times = h_metric(&h, CN_M_preemptions), again = h_metric(&h, CN_M_tokens_recomputed);
+    print_message("gave way: %g preemptions, %g tokens computed again\n", times, again);
+    assert_true(times >= N_STEADY / 2);
+    assert_true(again > 0);
+    h_stop(&h);
+}
+
+/* ---- the tests ---------------------------------------------------------------------------------- */
 
 /* The reference has one thread; so has the cache's, where sixteen run at once too. */
 static void test_sixteen_at_once(void **state)
@@ -184,7 +339,8 @@ static void test_prefix_cached(void **state)
 
 static void test_preempted(void **state)
 {
-    each_threads(preempted, 2);
+    each_threads(grown, 1);
+    each_threads(gave_way, 2);
 }
 
 int main(int argc, char **argv)
@@ -194,8 +350,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_prefix_cached), cmocka_unit_test(test_preempted)};
     model = argc > 1 ? argv[1] : NULL;
     model = h_model(model);
-    if (argc > 2) n_requests = (uint32_t)atoi(argv[2]);
-    if (argc > 3) kv_type = !strcmp(argv[3], "q8_0") ? CFG_KV_Q8_0 : CFG_KV_F16;
+    if (argc > 2) n_requests = CN_MAX((uint32_t)atoi(argv[2]), 16u);
+    if (argc > 3)
+        kv_type = !strcmp(argv[3], "q8_0")   ? CFG_KV_Q8_0
+                  : !strcmp(argv[3], "q4_0") ? CFG_KV_Q4_0
+                                             : CFG_KV_F16;
     cross = argc > 4 || getenv("CONIFER_LONG");
     if (!model || access(model, R_OK)) {
         fprintf(stderr, "skipped: no model\n");
