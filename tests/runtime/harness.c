@@ -1,5 +1,7 @@
 #include "tests/runtime/harness.h"
 
+#include "runtime/rt.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -58,6 +60,47 @@ void h_stop(struct h *h)
 double h_metric(struct h *h, enum cn_metric id)
 {
     return cn_metric_get(&h->metrics, id);
+}
+
+bool h_has_span(const struct h *h, enum kr_span span)
+{
+    const struct kr_exec_info *x = eng_model_info(rt_model(h->rt))->exec;
+    for (uint32_t g = 0; g < x->n_groups; g++)
+        if (x->groups[g].span == span) return true;
+    return false;
+}
+
+/* Slabs that a sequence takes: whole slabs for each group. */
+static uint64_t slabs_of(const struct kr_exec_info *x, uint64_t slab_bytes, uint64_t tokens,
+                         uint32_t rows)
+{
+    uint64_t slabs = 0;
+    for (uint32_t g = 0; g < x->n_groups; g++) {
+        const struct kr_kv_group *kg = &x->groups[g];
+        uint64_t blocks = (tokens + H_BLOCK_TOKENS - 1) / H_BLOCK_TOKENS;
+        uint64_t seen = (kg->window_tokens - 1ull + rows + H_BLOCK_TOKENS - 1) / H_BLOCK_TOKENS + 1;
+        if (kg->span == KR_SPAN_STATE) blocks = 1;
+        else if (kg->window_tokens) blocks = CN_MIN(blocks, seen);
+        uint64_t in_slab = slab_bytes / kg->block_bytes;
+        slabs += (blocks + in_slab - 1) / in_slab;
+    }
+    return slabs;
+}
+
+uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens)
+{
+    struct h h;
+    struct rt_memory_plan plan;
+    uint64_t bytes = 512;
+    assert_true(s->max_batch_rows > 0);
+    h_start(&h, s);
+    const struct eng_model_info *info = eng_model_info(rt_model(h.rt));
+    do
+        bytes += bytes / 32;
+    while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, &plan, NULL) ||
+           slabs_of(info->exec, plan.slab_bytes, tokens, s->max_batch_rows) > plan.n_slabs);
+    h_stop(&h);
+    return bytes;
 }
 
 void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *out)

@@ -27,6 +27,11 @@ struct h {
 void h_start(struct h *h, const struct h_setup *s);
 void h_stop(struct h *h);
 double h_metric(struct h *h, enum cn_metric id);
+/* Whether the model has layers of that kind. */
+bool h_has_span(const struct h *h, enum kr_span span);
+enum { H_BLOCK_TOKENS = 16 };  /* the config's default */
+/* The least kv_bytes that hold a sequence of so many tokens, in steps of s->max_batch_rows. */
+uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens);
 
 struct h_answer {              /* of one choice */
     uint32_t *ids;

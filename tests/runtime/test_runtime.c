@@ -226,10 +226,14 @@ static void test_a_shared_cold_prefix_is_computed_once(void **state)
     }
     h_settle(&h);
     double computed = h_metric(&h, CN_M_prompt_tokens_computed);
-    /* The prefix once; each other request computes its 20 own tokens and at most a block of the prefix */
+    /* The prefix once; each other request computes its 20 own tokens and at most a block of the
+     * prefix. A state is kept where prompts part, which is known when the second one comes: that
+     * computes all too if the first has passed the place. */
+    bool has_state = h_has_span(&h, KR_SPAN_STATE);
+    size_t others = has_state ? 14 : 15, whole = 16 - others;
     print_message("computed %g, cached %llu\n", computed, (unsigned long long)cached);
-    assert_true(computed <= (double)all + 15 * (20 + 16));
-    assert_true(cached >= 15 * (shared - 16));
+    assert_true(computed <= (double)(all * whole + others * (20 + 16)));
+    assert_true(cached >= others * (shared - 16));
     /* Another tenant's identical prompt finds nothing. */
     submit(&h, plain(&h, 3, 1, shared, all, 4));
     struct rt_event *e = until_end(&h, &list, 3, NULL);
@@ -237,7 +241,7 @@ static void test_a_shared_cold_prefix_is_computed_once(void **state)
     rt_event_free(e);
     submit(&h, plain(&h, 3, 0, shared, all, 4));
     e = until_end(&h, &list, 3, NULL);
-    assert_true(e->usage.cached_tokens >= shared);
+    assert_true(e->usage.cached_tokens >= (has_state ? shared - 16 : shared));
     rt_event_free(e);
     h_stop(&h);
 }

@@ -23,7 +23,6 @@ enum {
     STEADY_TOKENS = 200, /* of both together */
     N_SLOW = 12,         /* so many of the requests are run in chunks of a few rows */
     CONTEXT = 512,
-    BLOCK_TOKENS = 16,
     CHUNK = 16,          /* rows of a step where memory is scarce */
     STATE_TOKENS = 32,   /* between snapshots of a state */
 };
@@ -188,20 +187,12 @@ static void chunked(struct h_setup s)
 
 /* ---- the cache ---------------------------------------------------------------------------------- */
 
-static bool has_span(const struct h *h, enum kr_span span)
-{
-    const struct kr_exec_info *x = eng_model_info(rt_model(h->rt))->exec;
-    for (uint32_t g = 0; g < x->n_groups; g++)
-        if (x->groups[g].span == span) return true;
-    return false;
-}
-
 /* A prompt that was there before is found up to its last whole block; where there is a state up to a
  * snapshot, and these are so far apart. */
 static void check_cached(const struct h_result *r, uint32_t i, bool has_state)
 {
-    uint64_t most = (r->usage.prompt_tokens - 1) / BLOCK_TOKENS * BLOCK_TOKENS;
-    uint64_t least = has_state ? most - CN_MIN(most, STATE_TOKENS - BLOCK_TOKENS) : most;
+    uint64_t most = (r->usage.prompt_tokens - 1) / H_BLOCK_TOKENS * H_BLOCK_TOKENS;
+    uint64_t least = has_state ? most - CN_MIN(most, STATE_TOKENS - H_BLOCK_TOKENS) : most;
     if (has_state && most < STATE_TOKENS) least = 0;
     if (r->usage.cached_tokens < least)
         fail_msg("request %u: %llu of %llu prompt tokens found", i,
@@ -214,7 +205,7 @@ static void prefix_cached(struct h_setup s)
 {
     struct h h;
     start(&h, &s);
-    bool has_state = has_span(&h, KR_SPAN_STATE);
+    bool has_state = h_has_span(&h, KR_SPAN_STATE);
     for (int round = 0; round < 2; round++) {
         struct h_result *r = results_new();
         uint64_t cached = 0, used = spy_read().pool.snapshots_used;
@@ -234,48 +225,16 @@ static void prefix_cached(struct h_setup s)
 
 /* ---- hardly any memory -------------------------------------------------------------------------- */
 
-/* Slabs that a sequence takes: whole slabs for each group. */
-static uint64_t slabs_of(const struct kr_exec_info *x, uint64_t slab_bytes, uint64_t tokens)
-{
-    uint64_t slabs = 0;
-    for (uint32_t g = 0; g < x->n_groups; g++) {
-        const struct kr_kv_group *kg = &x->groups[g];
-        uint64_t blocks = (tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
-        uint64_t seen = (kg->window_tokens - 1ull + CHUNK + BLOCK_TOKENS - 1) / BLOCK_TOKENS + 1;
-        if (kg->span == KR_SPAN_STATE) blocks = 1;
-        else if (kg->window_tokens) blocks = CN_MIN(blocks, seen);
-        uint64_t in_slab = slab_bytes / kg->block_bytes;
-        slabs += (blocks + in_slab - 1) / in_slab;
-    }
-    return slabs;
-}
-
-/* The least kv.memory_bytes that hold a sequence of so many tokens. */
-static uint64_t least_memory(struct h_setup s, uint64_t tokens)
-{
-    struct h h;
-    struct rt_memory_plan plan;
-    uint64_t bytes = 512;
-    start(&h, &s);
-    const struct kr_exec_info *x = eng_model_info(rt_model(h.rt))->exec;
-    do
-        bytes += bytes / 32;
-    while (rt_memory_plan(x, BLOCK_TOKENS, CONTEXT, 256, bytes, 0, &plan, NULL) ||
-           slabs_of(x, plan.slab_bytes, tokens) > plan.n_slabs);
-    h_stop(&h);
-    return bytes;
-}
-
 /* Their answers grow until not all fit any more: only where memory grows with the answer. */
 static void grown(struct h_setup s)
 {
     struct h h;
     start(&h, &s);
-    bool full = has_span(&h, KR_SPAN_ALL);
+    bool full = h_has_span(&h, KR_SPAN_ALL);
     h_stop(&h);
     if (!full) return;
     s.max_batch_rows = CHUNK;
-    s.kv_bytes = least_memory(s, STEADY_TOKENS * 3 / 2);
+    s.kv_bytes = h_least_memory(&s, STEADY_TOKENS * 3 / 2);
     double times = run_pass(s, N_STEADY, N_STEADY, "grown");
     print_message("grown: %g preemptions\n", times);
     assert_true(times > 0);
@@ -306,7 +265,7 @@ static void gave_way(struct h_setup s)
     uint32_t tokens[N_STEADY] = {0};
     struct h_result *r = results_new();
     s.max_batch_rows = CHUNK;
-    s.kv_bytes = least_memory(s, STEADY_TOKENS);
+    s.kv_bytes = h_least_memory(&s, STEADY_TOKENS);
     start(&h, &s);
     struct h_drive d = {.h = &h, .n = N_STEADY, .make = own_tenant, .arg = tokens,
                         .turn = in_pairs, .results = r};
