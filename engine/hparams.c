@@ -341,6 +341,12 @@ static void read_experts(struct eng_builder *b)
                                                CN_MAX(h->layers[0].ff_dim, 1u), MAX_WIDTH);
 }
 
+/* How many positions a windowed row can see on one side, its own included. */
+static uint64_t sight(const struct eng_builder *b)
+{
+    return b->arch->encoder ? b->h.window_tokens / 2 + 1 : b->h.window_tokens;
+}
+
 int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
 {
     struct eng_hparams *h = &b->h;
@@ -373,7 +379,7 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
         eng_b_positive(b, "final_logit_softcapping", b->arch->default_final_softcap, false);
     h->window_tokens = b->arch->default_window;
     eng_b_u64(b, "attention.sliding_window", &h->window_tokens);
-    if (h->window_tokens >= h->context) h->window_tokens = 0; /* nothing is ever out of sight */
+    if (sight(b) >= h->context) h->window_tokens = 0; /* nothing is ever out of sight */
     read_scaling(b, &has_scaling);
     read_vocab_size(b);
     if (!eng_b_failed(b) && b->arch->adjust) b->arch->adjust(h, has_scaling);

@@ -24,9 +24,10 @@ int eng_b_kv_group(struct eng_builder *b, int layer)
     int *group = windowed ? &b->window_group : &b->full_group;
     if (eng_b_failed(b) || *group >= 0) return *group;
     enum kr_span span = b->arch->window_span ? b->arch->window_span : KR_SPAN_WINDOW;
-    *group = windowed ? kr_plan_kv_group(b->plan, span, (uint32_t)b->h.window_tokens)
-                      : kr_plan_kv_group(b->plan, b->arch->encoder ? KR_SPAN_BOTH : KR_SPAN_ALL,
-                                         0); /* window < context < 2^24 */
+    enum kr_span full = b->arch->encoder ? KR_SPAN_BOTH : KR_SPAN_ALL;
+    if (b->arch->encoder) span = KR_SPAN_BOTH;
+    *group = windowed ? kr_plan_kv_group(b->plan, span, (uint32_t)b->h.window_tokens) /* < 2^25 */
+                      : kr_plan_kv_group(b->plan, full, 0);
     return *group;
 }
 

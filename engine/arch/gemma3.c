@@ -1,4 +1,4 @@
-/* gemma3: Gemma 3, text.
+/* gemma3: Gemma 3, text; gemma_embedding: EmbeddingGemma, which gives vectors.
  *
  *   x = embd[token] * sqrt(D)
  *   each layer:  n = rms(x; attn_norm)
@@ -14,10 +14,16 @@
  * everything and turn by freq_base (with linear scaling in the larger models); the others see a
  * window and turn by freq_base_swa, unscaled. The weights of the norms have their "+ 1" folded in.
  * The scale is 1 / sqrt(head size), but 1 / sqrt(D / heads) in the 27B model (62 layers). Files
- * made by ollama lack some keys, name others differently, and have more tokens than embeddings. */
+ * made by ollama lack some keys, name others differently, and have more tokens than embeddings.
+ *
+ * EmbeddingGemma: the same layers, every row sees every other (in windowed layers those at most half
+ * a window away, before it or after), and no head. A row's vector is rms(x; output_norm), then
+ * Wdense_3 Wdense_2 of it where the file has these: they have no biases and nothing between them,
+ * so that the mean of the rows' vectors is what the projections of the rows' mean are. */
 #include "engine/arch/arch.h"
 
 #include <math.h>
+#include <stdio.h>
 
 enum { LAYERS_OF_27B = 62, LONG_CONTEXT = 131072, LONG_CONTEXT_FACTOR = 8 };
 
@@ -28,7 +34,7 @@ static float scale_of(const struct eng_builder *b, int layer)
     return 1.0f / sqrtf((float)h->embd_dim / (float)h->layers[layer].n_heads);
 }
 
-static void record(struct eng_builder *b)
+static int layers(struct eng_builder *b)
 {
     const struct eng_hparams *h = &b->h;
 
@@ -47,7 +53,33 @@ static void record(struct eng_builder *b)
         f = eng_b_norm(b, f, l, "post_ffw_norm", 1, h->embd_dim);
         x = kr_op_add(b->plan, x, f);
     }
-    eng_b_head(b, x);
+    return x;
+}
+
+static void record(struct eng_builder *b)
+{
+    eng_b_head(b, layers(b));
+}
+
+/* "<name>.weight" as wide as the file says, or x itself when there is none. */
+static int dense(struct eng_builder *b, int x, const char *name, const char *key, uint64_t *width)
+{
+    char weight[32];
+    snprintf(weight, sizeof(weight), "%s.weight", name);
+    if (!eng_b_has(b, ENG_GLOBAL, weight)) return x;
+    uint64_t rows = eng_b_bounded(b, key, eng_b_rows(b, ENG_GLOBAL, weight), 1u << 24);
+    x = eng_b_linear(b, x, ENG_GLOBAL, name, rows, *width);
+    *width = rows;
+    return x;
+}
+
+static void record_embedding(struct eng_builder *b)
+{
+    uint64_t width = b->h.embd_dim;
+    int x = eng_b_norm(b, layers(b), ENG_GLOBAL, "output_norm", 1, b->h.embd_dim);
+    x = dense(b, x, "dense_2", "dense_2_feat_out", &width);
+    x = dense(b, x, "dense_3", "dense_3_feat_out", &width);
+    eng_b_vectors(b, x);
 }
 
 /* Published files of the long-context models may lack the scaling their weights were trained for.
@@ -74,4 +106,17 @@ const struct eng_arch eng_arch_gemma3 = {
     .aliases = aliases,
     .adjust = adjust,
     .record = record,
+};
+
+const struct eng_arch eng_arch_gemma_embedding = {
+    .name = "gemma-embedding",
+    .rope = KR_ROPE_NEOX,
+    .default_eps = 1e-6f,
+    .default_freq_base = 1e6f,
+    .window_period = 6,
+    .window_rope = ENG_WINDOW_ROPE_OWN,
+    .encoder = true,
+    .cut_vocabulary = true,
+    .aliases = aliases,
+    .record = record_embedding,
 };

@@ -4,7 +4,9 @@
  *   e = (rms(Wp x / sqrt(D); per_layer_proj_norm) + per_layer_embd[token] * sqrt(P)) / sqrt(2)
  *   each layer:  q = rope(rms(Wq n; attn_q_norm)), k = rope(rms(Wk n; attn_k_norm)), v = rms(Wv n)
  *                x = x + rms(Wo attention(q, k, v); post_attention_norm),  n = rms(x; attn_norm)
- *                x = x + rms(ffn(rms(x; ffn_norm)); post_ffw_norm)
+ *                x = x + rms(f; post_ffw_norm),  f = ffn(rms(x; ffn_norm)), or with experts
+ *                f = rms(ffn(rms(x; ffn_norm)); post_ffw_norm_1)
+ *                    + rms(experts(rms(x; pre_ffw_norm_2)); post_ffw_norm_2)
  *                x = x + rms(Wproj(gelu(Wgate x) * e[layer]); post_norm)
  *                x = x * layer_output_scale
  *   logits = 30 tanh(head rms(x; output_norm) / 30)
@@ -13,7 +15,9 @@
  * there is no Wv. Windowed layers have heads of another size and a base of their own; full layers
  * turn by rope_freqs, whose 1e30 leaves most pairs where they are. The last shared_kv_layers layers
  * store no keys: they read those of the last layer of their kind that does. e is there only where
- * embedding_length_per_layer_input is not 0. */
+ * embedding_length_per_layer_input is not 0. The router reads rms(x) * ffn_gate_inp.scale / sqrt(D),
+ * not what the experts read; the weights of the chosen are divided by their sum, then multiplied by
+ * each expert's own scale. */
 #include "engine/arch/arch.h"
 
 #include <math.h>
@@ -73,6 +77,43 @@ static int add_layer_input(struct eng_builder *b, int x, int l, int inputs, uint
     return kr_op_add(b->plan, x, eng_b_norm(b, p, l, "post_norm", 1, b->h.embd_dim));
 }
 
+/* The router's logits. */
+static int router(struct eng_builder *b, int x, int l)
+{
+    const struct kr_tensor *scale = eng_b_vector(b, l, "ffn_gate_inp.scale", b->h.embd_dim);
+    const struct kr_tensor *w =
+        eng_b_matrices(b, l, "ffn_gate_inp.weight", 1, b->h.n_experts, b->h.embd_dim);
+    if (eng_b_failed(b)) return -1;
+    int n = kr_op_rms_norm(b->plan, x, scale, b->h.eps, 1);
+    n = kr_op_scale(b->plan, n, 1.0f / sqrtf((float)b->h.embd_dim));
+    b->matmul_bytes += w->bytes;
+    return kr_op_matmul(b->plan, n, w, NULL);
+}
+
+static int experts(struct eng_builder *b, int x, int l)
+{
+    struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_GELU_TANH);
+    e.router.norm = true;
+    if (eng_b_has(b, l, "ffn_gate_inp.per_expert_scale")) /* ollama's name of ffn_down_exps.scale */
+        e.router.expert_scale =
+            eng_b_vector(b, l, "ffn_gate_inp.per_expert_scale", b->h.n_experts);
+    int n = eng_b_norm(b, x, l, "pre_ffw_norm_2", 1, b->h.embd_dim);
+    int y = eng_b_experts(b, n, router(b, x, l), l, &e);
+    return eng_b_norm(b, y, l, "post_ffw_norm_2", 1, b->h.embd_dim);
+}
+
+/* The dense part, and beside it the experts where the layer has them. */
+static int feed_forward(struct eng_builder *b, int x, int l)
+{
+    int f = eng_b_ffn_branch(b, x, l, KR_ACT_GELU_TANH);
+    if (b->h.n_experts && eng_b_has_experts(b, l)) {
+        f = eng_b_norm(b, f, l, "post_ffw_norm_1", 1, b->h.embd_dim);
+        int e = experts(b, x, l);
+        f = eng_b_failed(b) ? -1 : kr_op_add(b->plan, f, e);
+    }
+    return eng_b_norm(b, f, l, "post_ffw_norm", 1, b->h.embd_dim);
+}
+
 static void record(struct eng_builder *b)
 {
     const struct eng_hparams *h = &b->h;
@@ -92,8 +133,7 @@ static void record(struct eng_builder *b)
         int o = eng_b_attn_output(b, attention(b, n, l, kv_source(b, l, n_own)), l);
         x = kr_op_add(b->plan, x, eng_b_norm(b, o, l, "post_attention_norm", 1, h->embd_dim));
 
-        int f = eng_b_ffn_branch(b, x, l, KR_ACT_GELU_TANH);
-        x = kr_op_add(b->plan, x, eng_b_norm(b, f, l, "post_ffw_norm", 1, h->embd_dim));
+        x = kr_op_add(b->plan, x, feed_forward(b, x, l));
 
         if (width) x = add_layer_input(b, x, l, inputs, (uint32_t)width);
         if (eng_b_has(b, l, "layer_output_scale.weight")) {
@@ -110,5 +150,6 @@ const struct eng_arch eng_arch_gemma4 = {
     .default_freq_base = 1e6f,
     .default_final_softcap = 30,
     .window_rope = ENG_WINDOW_ROPE_OWN,
+    .experts = true,
     .record = record,
 };
