@@ -8,7 +8,9 @@
 #include <cmocka.h>
 
 #include "kernels/kernels.h"
-#include "tests/kernels/dequant_fixture.h"
+#include "tests/kernels/dequant_k.h"
+#include "tests/kernels/dequant_long.h"
+#include "tests/kernels/dequant_short.h"
 
 static void check_bits(enum kr_type type, const uint8_t *bytes, size_t n_bytes,
                        const uint32_t *bits, size_t n)
