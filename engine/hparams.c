@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MAX_LAYERS 2048u /* ten times what any model has: preparing is quadratic in layers */
 #define MAX_HEADS    65536u
 #define MAX_HEAD_DIM 65536u
 #define MAX_WIDTH    (1u << 30)
@@ -213,7 +214,7 @@ static void read_layers(struct eng_builder *b)
     struct eng_hparams *h = &b->h;
     uint64_t n_tensors = eng_gguf_n_tensors(b->g), blocks, extra = 0;
 
-    blocks = eng_b_bounded(b, "block_count", 0, UINT32_MAX);
+    blocks = eng_b_bounded(b, "block_count", 0, MAX_LAYERS);
     if (!eng_b_failed(b) && blocks > n_tensors)
         eng_b_refuse_key(b, CN_EFORMAT, "block_count",
                          "is larger than the number of tensors in the file");

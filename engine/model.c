@@ -83,6 +83,7 @@ static int record_plan(struct eng_model *m, uint64_t max_context, struct cn_erro
     b->full_group = b->window_group = -1;
     int rc = eng_b_hparams(b, max_context);
     if (!rc) {
+        eng_b_check_needs(b);
         b->arch->record(b);
         rc = b->error.code;
     }
@@ -176,7 +177,9 @@ static void set_fingerprint(struct eng_model *m, const struct eng_model_opts *op
     enum { SAMPLE = 256 };
     uint8_t hash[16] = "conifer model 1";
     const char *path = kr_device_path(opts->device);
-    uint32_t numeric[2] = {(uint32_t)opts->prepare.kv_type, opts->prepare.block_tokens};
+    const struct eng_hparams *h = &m->builder.h; /* some files have frequencies for long contexts */
+    uint32_t numeric[3] = {(uint32_t)opts->prepare.kv_type, opts->prepare.block_tokens,
+                           h->scaling == ENG_ROPE_LONG && h->context > h->original_context};
 
     for (uint32_t i = 0; i < m->g->n_shards; i++) {
         const struct eng_gguf_shard *s = &m->g->shards[i];

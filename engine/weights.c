@@ -56,6 +56,14 @@ bool eng_b_has(struct eng_builder *b, int layer, const char *name)
     return !eng_b_failed(b) && eng_gguf_find(b->g, name_of(layer, name, "").text);
 }
 
+void eng_b_check_needs(struct eng_builder *b)
+{
+    const char *const *needs = b->arch->needs;
+    for (int l = ENG_GLOBAL; needs && l < (int)b->h.n_layers && !eng_b_failed(b); l++)
+        for (const char *const *p = needs; *p; p += 2)
+            if (eng_b_has(b, l, p[0])) find(b, name_of(l, p[1], ""));
+}
+
 static bool has_shape(struct eng_builder *b, const struct kr_tensor *t, uint64_t rows,
                       uint64_t cols)
 {

@@ -89,8 +89,7 @@ struct kr_plan {
     int output;            /* value, -1 until set */
 };
 
-/* ---- recording: plan.c's helpers for plan_kv.c, plan_moe.c, plan_state.c -----------------------
- */
+/* ---- recording: plan.c's helpers for plan_kv.c and plan_moe.c -------------------------------- */
 
 /* Widths are kept below this so that products of two fit 64 bits with room to spare. */
 #define KR_MAX_WIDTH (1u << 30)

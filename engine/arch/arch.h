@@ -61,6 +61,9 @@ struct eng_arch {
     bool recurrent;             /* layers may have no attention and no feed-forward part */
     bool cut_vocabulary;        /* more tokens than embeddings: cut rather than refuse */
     bool qkv_bias;              /* attn_{q,k,v}.bias must be there */
+    /* Pairs, NULL-ended: a layer (or the model as a whole) that has the first tensor must have the
+     * second, which the formula needs though other families go without. */
+    const char *const *needs;
     const char *const *aliases; /* pairs: key as usual, other name in some files; NULL-ended */
     /* Called when the keys were read, for what only this family knows. May be NULL. */
     void (*adjust)(struct eng_hparams *h, bool has_scaling);
@@ -107,6 +110,8 @@ void eng_b_refuse_key(struct eng_builder *b, int code, const char *suffix, const
 /* Tensors are named "blk.<layer>.<name>", or "<name>" when layer is ENG_GLOBAL. */
 enum { ENG_GLOBAL = -1 };
 bool eng_b_has(struct eng_builder *b, int layer, const char *name);
+/* Refuses a file that lacks what the family needs. */
+void eng_b_check_needs(struct eng_builder *b);
 /* Rows of a matrix, 0 when there is none of that name. */
 uint64_t eng_b_rows(struct eng_builder *b, int layer, const char *name);
 /* A matrix of any type, [rows, cols], or [n, rows, cols]. NULL after an error. */

@@ -4,6 +4,7 @@
  *                q = Wq_b rms(Wq_a n; attn_q_a_norm)   (Lite: Wq n)       per head [nope | rope]
  *                c = rms(Wkv_a n; attn_kv_a_norm), r = rope(Wkr n)        one for all heads
  *                q' = [Wk_b[h] q_nope | rope(q_rope)],  k = [c | r],  v = c
+ *                q' = q' (1 + b ln(1 + floor(position / T)))  (attention.temperature_scale b)
  *                o[h] = Wv_b[h] attention(q', k, v)
  *                x = x + Wo o
  *                x = x + ffn(n) in the first layers, experts(n) + shared(n) in the others
@@ -12,7 +13,8 @@
  * and r alone. Odd points: the scale is g^2 / sqrt(nope + rope), g = 1 + yarn_log_multiplier
  * ln(factor), and then RoPE has no amplitude; pairs are (2i, 2i+1). Older files have one tensor
  * attn_kv_b per layer: its rows are taken apart, and Wk_b transposed, at load. V2 limits groups by
- * their best expert, V3 by the sum of their two best.
+ * their best expert, V3 by the sum of their two best. Without expert_gating_func experts' weights
+ * are softmax, but sigmoid where the choice has a bias: files of GLM 4.7 Flash lack the key.
  *
  * DSA: an indexer of Hi heads scores every key, and attention sees the top_k best:
  *   qi = rope(Wiq rms(Wq_a n)), ki = rope(ln(Wik n)), w = Wiw n / sqrt(Hi di)
@@ -30,6 +32,8 @@ struct mla {
     uint32_t index_heads, index_dim, index_top; /* 0: no indexer */
     int index_group;
     float scale, amplitude;
+    float beta; /* q grows with the position; 0: it does not */
+    uint32_t period;
 };
 
 static struct mla read_mla(struct eng_builder *b)
@@ -49,6 +53,10 @@ static struct mla read_mla(struct eng_builder *b)
     m.v_dim = (uint32_t)v_dim;
     if (eng_b_has(b, 0, "attn_q_a.weight"))
         m.q_rank = eng_b_bounded(b, "attention.q_lora_rank", 0, 1u << 24);
+
+    m.beta = eng_b_positive(b, "attention.temperature_scale", 0, false);
+    if (m.beta > 0)
+        m.period = (uint32_t)eng_b_bounded(b, "attention.temperature_length", 0, UINT32_MAX);
 
     double gain = 1, log_factor = h->scaling_factor > 1 ? log(h->scaling_factor) : 0;
     if (h->scaling == ENG_ROPE_YARN)
@@ -122,6 +130,7 @@ static int attention(struct eng_builder *b, const struct mla *m, int x, int l)
     int nope = kr_op_slice(b->plan, q, m->heads, 0, m->nope);
     int turned = kr_op_rope(b->plan, kr_op_slice(b->plan, q, m->heads, m->nope, m->rope), &rope);
     q = kr_op_concat(b->plan, kr_op_head_matmul(b->plan, nope, w.k_b), turned, m->heads);
+    if (m->beta > 0) q = kr_op_pos_scale(b->plan, q, m->beta, 0, m->period);
     struct kr_attn attn = {.kv_layer = kv, .n_heads = m->heads, .scale = m->scale};
     int u = m->index_heads
                 ? kr_op_attention_selected(b->plan, q, &attn, select_keys(b, m, n, qr, l))
@@ -132,7 +141,9 @@ static int attention(struct eng_builder *b, const struct mla *m, int x, int l)
 
 static int experts(struct eng_builder *b, int x, int l, uint64_t n_shared)
 {
-    struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_SILU);
+    bool biased = eng_b_has(b, l, "exp_probs_b.bias");
+    struct eng_experts e =
+        eng_b_experts_of(b, l, biased ? KR_GATE_SIGMOID : KR_GATE_SOFTMAX, KR_ACT_SILU);
     e.router.one_best = e.router.gating == KR_GATE_SOFTMAX;
     int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);
     int y = eng_b_experts(b, n, eng_b_router(b, n, l), l, &e);

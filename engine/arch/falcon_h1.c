@@ -1,7 +1,8 @@
 /* falcon_h1: Falcon H1 (falcon-h1).
  *
- *   each layer:  x = x + Wo attention(rope(Wq n), rope(Wk n), Wv n) + mamba2(n),  n = rms(x;
- * attn_norm) x = x + Wdown(silu(Wgate n) * Wup n),                            n = rms(x; ffn_norm)
+ *   each layer:  n = rms(x; attn_norm)
+ *                x = x + Wo attention(rope(Wq n), rope(Wk n), Wv n) + mamba2(n)
+ *                x = x + Wdown(silu(Wgate n) * Wup n),                n = rms(x; ffn_norm)
  *
  * Odd points: attention and Mamba-2 stand side by side in every layer and read the same norm. The
  * second norm's tensor is named "ffn_norm", without ".weight". The model's many multipliers are in

@@ -8,8 +8,8 @@
  *
  * Odd points: post_attention_norm is the norm before the experts. Even layers see a window; all
  * turn by the same scaled frequencies. The router has a bias; weights are softmax over the chosen
- * alone. Experts have biases on all three products, and the clamped gate g sigmoid(1.702 g) (u +
- * 1). */
+ * alone. Experts have biases on all three products, and the clamped gate
+ * g sigmoid(1.702 g) (u + 1). */
 #include "engine/arch/arch.h"
 
 static void record(struct eng_builder *b)
@@ -24,10 +24,35 @@ static void record(struct eng_builder *b)
     eng_b_head(b, x);
 }
 
+static const char *const needs[] = {
+    "attn_q.weight",
+    "attn_q.bias",
+    "attn_k.weight",
+    "attn_k.bias",
+    "attn_v.weight",
+    "attn_v.bias",
+    "attn_output.weight",
+    "attn_output.bias",
+    "attn_output.weight",
+    "attn_sinks.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp.bias",
+    "ffn_gate_exps.weight",
+    "ffn_gate_exps.bias",
+    "ffn_up_exps.weight",
+    "ffn_up_exps.bias",
+    "ffn_gate_up_exps.weight",
+    "ffn_gate_up_exps.bias",
+    "ffn_down_exps.weight",
+    "ffn_down_exps.bias",
+    NULL,
+};
+
 const struct eng_arch eng_arch_gpt_oss = {
     .name = "gpt-oss",
     .rope = KR_ROPE_NEOX,
     .window_period = 2,
     .experts = true,
+    .needs = needs,
     .record = record,
 };

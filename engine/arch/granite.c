@@ -57,6 +57,9 @@ static void record(struct eng_builder *b)
     eng_b_head(b, x);
 }
 
+static const char *const mamba2_needs[] = {"ssm_in.weight", "ssm_norm.weight", "ssm_in.weight",
+                                           "ssm_conv1d.bias", NULL};
+
 const struct eng_arch eng_arch_granite = {
     .name = "granite",
     .rope = KR_ROPE_NORM,
@@ -73,6 +76,8 @@ const struct eng_arch eng_arch_granitemoe = {
 const struct eng_arch eng_arch_granitehybrid = {
     .name = "granitehybrid",
     .rope = KR_ROPE_NORM,
+    .partial_rope = true, /* Bamba turns the first half of a head */
+    .needs = mamba2_needs,
     .recurrent = true,
     .experts = true,
     .record = record,

@@ -35,9 +35,24 @@ static void record(struct eng_builder *b)
     eng_b_head(b, x);
 }
 
+static const char *const needs[] = {
+    "ssm_in.weight",
+    "ssm_dt_norm.weight",
+    "ssm_in.weight",
+    "ssm_b_norm.weight",
+    "ssm_in.weight",
+    "ssm_c_norm.weight",
+    "ssm_in.weight",
+    "ssm_dt.bias",
+    "ssm_in.weight",
+    "ssm_conv1d.bias",
+    NULL,
+};
+
 const struct eng_arch eng_arch_jamba = {
     .name = "jamba",
     .recurrent = true,
     .experts = true,
+    .needs = needs,
     .record = record,
 };

@@ -53,11 +53,17 @@ const struct eng_arch eng_arch_lfm2 = {
     .record = record,
 };
 
+static const char *const needs[] = {
+    "ffn_gate_inp.weight", "exp_probs_b.bias",
+    NULL,
+};
+
 const struct eng_arch eng_arch_lfm2moe = {
     .name = "lfm2moe",
     .rope = KR_ROPE_NEOX,
     .output_norm = "token_embd_norm",
     .recurrent = true,
     .experts = true,
+    .needs = needs,
     .record = record,
 };

@@ -30,14 +30,21 @@ static void record_mamba2(struct eng_builder *b)
     eng_b_head(b, x);
 }
 
+static const char *const mamba_needs[] = {"ssm_in.weight", "ssm_dt.bias", "ssm_in.weight",
+                                          "ssm_conv1d.bias", NULL};
+static const char *const mamba2_needs[] = {"ssm_in.weight", "ssm_norm.weight", "ssm_in.weight",
+                                           "ssm_conv1d.bias", NULL};
+
 const struct eng_arch eng_arch_mamba = {
     .name = "mamba",
     .recurrent = true,
+    .needs = mamba_needs,
     .record = record_mamba,
 };
 
 const struct eng_arch eng_arch_mamba2 = {
     .name = "mamba2",
     .recurrent = true,
+    .needs = mamba2_needs,
     .record = record_mamba2,
 };

@@ -1,9 +1,10 @@
 /* mixers: recurrent parts of a layer, in terms of the plan's convolution, scan and delta ops.
  *
- * Mamba-1:    [x; z] = Win n;  x = silu(conv x);  [r; B; C] = Wx x  (each normalised in some
- * models) y = scan(x, Wdt r + bdt, B, C);  out = Wout (y * silu(z)) Mamba-2:    [z; x; B; C; dt] =
- * Win n;  [x; B; C] = silu(conv [x; B; C]) y = scan(x, dt + bdt, B, C);  out = Wout rms(y *
- * silu(z); ssm_norm), group by group short conv: [B; C; x] = Win n;  out = Wout (C * conv(B * x))
+ * Mamba-1:    [x; z] = Win n;  x = silu(conv x);  [r; B; C] = Wx x  (each normalised in some models)
+ *             y = scan(x, Wdt r + bdt, B, C);  out = Wout (y * silu(z))
+ * Mamba-2:    [z; x; B; C; dt] = Win n;  [x; B; C] = silu(conv [x; B; C])
+ *             y = scan(x, dt + bdt, B, C);  out = Wout rms(y * silu(z); ssm_norm), group by group
+ * short conv: [B; C; x] = Win n;  out = Wout (C * conv(B * x))
  * delta:      [q; k; v] = silu(conv Wqkv n);  q, k = q / |q| / sqrt(dk), k / |k|
  *             o = delta(q, k, v, a, b);  out = Wout (rms(o; ssm_norm) * silu(Wz n))
  *
@@ -16,8 +17,8 @@
 
 #define MAX_SSM (1u << 24)
 
-static const float unit_norm_eps =
-    1e-6f; /* of the vectors of the delta rule, whatever the model's */
+/* Of the vectors of the delta rule, whatever the model's. */
+static const float unit_norm_eps = 1e-6f;
 
 static int conv(struct eng_builder *b, int x, int layer, const char *name, uint64_t width,
                 uint64_t taps, enum kr_act act)
@@ -39,8 +40,7 @@ static uint32_t ssm(struct eng_builder *b, const char *key, uint64_t least)
     return (uint32_t)n;
 }
 
-/* ---- Mamba -------------------------------------------------------------------------------------
- */
+/* ---- Mamba ----------------------------------------------------------------------------------- */
 
 static int small_norm(struct eng_builder *b, int x, int layer, const char *name, uint32_t width,
                       bool bare)
@@ -114,8 +114,7 @@ int eng_b_mamba2(struct eng_builder *b, int n, int layer)
     return eng_b_linear(b, y, layer, "ssm_out", dim, inner);
 }
 
-/* ---- short convolution -------------------------------------------------------------------------
- */
+/* ---- short convolution ----------------------------------------------------------------------- */
 
 int eng_b_short_conv(struct eng_builder *b, int n, int layer)
 {
@@ -132,8 +131,7 @@ int eng_b_short_conv(struct eng_builder *b, int n, int layer)
                         dim, dim);
 }
 
-/* ---- delta rule --------------------------------------------------------------------------------
- */
+/* ---- delta rule ------------------------------------------------------------------------------ */
 
 struct delta_dims {
     uint32_t k_heads, v_heads, k_dim, v_dim;

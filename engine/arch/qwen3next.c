@@ -2,9 +2,11 @@
  *
  *   each layer:  x = x + mixer(n)       n = rms(x; attn_norm)
  *                    the gated delta rule (mixers.c), or in every fourth layer
- *                    Wo (attention(rope(rms(q)), rope(rms(k)), v) * sigmoid(g)),  [q; g] = Wq n per
- * head x = x + ffn(n)         n = rms(x; post_attention_norm) experts(n) + sigmoid(ws . n) *
- * shared(n), or dense in qwen35 logits = head rms(x; output_norm)
+ *                    Wo (attention(rope(rms(q)), rope(rms(k)), v) * sigmoid(g)),
+ *                    [q; g] = Wq n per head
+ *                x = x + ffn(n)         n = rms(x; post_attention_norm)
+ *                    experts(n) + sigmoid(ws . n) * shared(n), or dense in qwen35
+ *   logits = head rms(x; output_norm)
  *
  * Odd points: post_attention_norm is the norm before the feed-forward part; a quarter of each head
  * turns; Wq has two halves per head, queries and gates. Which layers are recurrent is told by

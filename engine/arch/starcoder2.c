@@ -20,9 +20,17 @@ static void record(struct eng_builder *b)
     eng_b_head(b, x);
 }
 
+static const char *const needs[] = {
+    "attn_norm.weight", "attn_norm.bias",
+    "ffn_norm.weight", "ffn_norm.bias",
+    "output_norm.weight", "output_norm.bias",
+    NULL,
+};
+
 const struct eng_arch eng_arch_starcoder2 = {
     .name = "starcoder2",
     .rope = KR_ROPE_NEOX,
     .layer_norm = true,
+    .needs = needs,
     .record = record,
 };

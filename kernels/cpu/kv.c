@@ -135,6 +135,31 @@ static void copy_layer(const struct kr_kv_layer *l, enum kr_type type, uint8_t *
     copy_tokens(d + l->head.v_scale, s + l->head.v_scale, l->n_heads, l->vs_head / bt, bt, n);
 }
 
+#define PIECE (256u << 10)
+
+struct pieces {
+    uint8_t *d;
+    const uint8_t *s;
+    uint64_t bytes;
+};
+
+static void copy_piece(void *arg, uint32_t i)
+{
+    const struct pieces *p = arg;
+    uint64_t at = (uint64_t)i * PIECE;
+    memcpy(p->d + at, p->s + at, CN_MIN(p->bytes - at, (uint64_t)PIECE));
+}
+
+/* A recurrent state may have many megabytes, and every stream waits for the copy. */
+static void copy_state(const struct kr_cpu_exec *x, uint8_t *d, const uint8_t *s, uint64_t bytes)
+{
+    struct pieces p = {d, s, bytes};
+    if (bytes <= PIECE)
+        memcpy(d, s, bytes);
+    else
+        kr_device_parallel(&x->dev->base, (uint32_t)((bytes + PIECE - 1) / PIECE), copy_piece, &p);
+}
+
 int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, uint32_t dst,
                    uint32_t src, uint32_t n_tokens)
 {
@@ -148,7 +173,7 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
     const uint8_t *s = kr_cpu_block(x, mem, group, src);
     if (!d || !s) return CN_ERANGE;
     if (d == s) return 0;
-    if (whole) memcpy(d, s, x->kv_groups[group].block_bytes);
+    if (whole) copy_state(x, d, s, x->kv_groups[group].block_bytes);
     for (uint32_t i = 0; i < x->plan->n_layers; i++) {
         const struct kr_kv_layer *l = &x->kv_layers[i];
         if (l->group == group)

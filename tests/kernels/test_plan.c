@@ -297,12 +297,56 @@ static void test_parallel(void **state)
     kr_device_free(d);
 }
 
+/* q grows with the position: by steps at multiples of the period, one early with an offset of 1. */
+static void test_pos_scale(void **state)
+{
+    static const uint32_t at[] = {0, 1, 8190, 8191, 8192, 16382, 16383, 16384, 1000000};
+    enum { N = 9, WIDTH = 64 };
+    for (uint32_t i = 0; i < WIDTH * N; i++)
+        floats[i] = (float)i - 100;
+    for (int isa = KR_ISA_GENERIC; isa <= KR_ISA_AVX512; isa++) {
+        struct kr_device *d;
+        if (kr_cpu_new(&(struct kr_cpu_opts){.isa = (enum kr_isa)isa, .n_threads = 1}, &d, NULL))
+            continue;
+        for (uint32_t offset = 0; offset < 2; offset++) {
+            int x;
+            struct kr_plan *p = begin(&x);
+            struct kr_exec *exec;
+            struct cn_error err;
+            kr_plan_output(p, kr_op_take_logits(p, kr_op_pos_scale(p, x, 0.1f, offset, 8192)));
+            struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = N,
+                                        .max_logit_rows = N, .max_context = 1 << 20};
+            assert_int_equal(kr_plan_finish(p, &err), 0);
+            assert_int_equal(kr_prepare(d, p, &o, &exec, &err), 0);
+            struct kr_row rows[N];
+            struct kr_seq seqs[N] = {{0}};
+            for (uint32_t i = 0; i < N; i++)
+                rows[i] = (struct kr_row){.seq = i, .pos = {at[i]}, .src = KR_ROW_EMBED,
+                                          .logits = true, .embed = floats + i * WIDTH};
+            struct kr_batch batch = {.n_rows = N, .n_seqs = N, .rows = rows, .seqs = seqs};
+            uint64_t ticket;
+            float *got;
+            if (kr_launch(exec, NULL, &batch, &ticket, &err)) fail_msg("%s", err.message);
+            assert_int_equal(kr_collect(exec, ticket, &got, &err), 0);
+            for (uint32_t i = 0; i < N * WIDTH; i++) {
+                uint64_t turns = ((uint64_t)at[i / WIDTH] + offset) / 8192;
+                double want = (double)floats[i] * (1 + (double)0.1f * log(1.0 + (double)turns));
+                assert_true(fabs((double)got[i] - want) <= 1e-6 * fabs(want));
+            }
+            kr_exec_free(exec);
+            kr_plan_free(p);
+        }
+        kr_device_free(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors), cmocka_unit_test(test_values),
         cmocka_unit_test(test_rope),    cmocka_unit_test(test_kv),
         cmocka_unit_test(test_prepare_options), cmocka_unit_test(test_parallel),
+        cmocka_unit_test(test_pos_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/recurrent.h"
@@ -134,11 +135,65 @@ static void test_odd_numbers(void **state)
     }
 }
 
+/* A state of more than a megabyte, which threads copy in pieces: the copy goes on as the first does. */
+static void test_large_state(void **state)
+{
+    enum { WIDTH = 100000, ROWS = 6 };
+    struct tiny *t = calloc(1, sizeof *t);
+    struct cn_error err;
+    struct kr_device *d;
+    struct kr_exec *x;
+    struct kr_kv_mem *mem;
+    t->plan = kr_plan_new();
+    t->seed = 5;
+    struct kr_tensor table = tiny_matrix(t, "table", KR_F32, 4, WIDTH, 1);
+    struct kr_tensor w = tiny_matrix(t, "w", KR_F32, WIDTH, 4, 1);
+    int at = kr_plan_state(t->plan, WIDTH * 3);
+    int y = kr_op_conv(t->plan, kr_op_embed(t->plan, &table, 1), at, &w, NULL, KR_ACT_NONE);
+    kr_plan_output(t->plan, kr_op_take_logits(t->plan, y));
+    assert_int_equal(kr_plan_finish(t->plan, &err), 0);
+    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){.n_threads = 3}, &d, &err), 0);
+    struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = ROWS,
+                                .max_logit_rows = 1, .max_context = 64};
+    assert_int_equal(kr_prepare(d, t->plan, &o, &x, &err), 0);
+    uint64_t bytes = kr_exec_info(x)->groups[0].block_bytes;
+    assert_true(bytes >= WIDTH * 3 * sizeof(float));
+    assert_int_equal(kr_kv_mem_new(d, bytes, 2, &mem, &err), 0);
+    float *out[2];
+    for (uint32_t which = 0; which < 2; which++) {
+        uint32_t block = which << KR_BLOCK_INDEX_BITS;
+        const uint32_t *tables[1] = {&block};
+        struct kr_seq seq = {.tables = tables};
+        for (uint32_t r = which ? ROWS - 1 : 0; r < ROWS; r++) {
+            struct kr_row row = {.pos = {r}, .token = r % 4, .logits = r == ROWS - 1};
+            struct kr_batch batch = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
+            uint64_t ticket;
+            float *logits;
+            /* what the copy goes on from is the state before the last row */
+            if (!which && r == ROWS - 1)
+                assert_int_equal(kr_kv_copy(x, mem, 0, 1u << KR_BLOCK_INDEX_BITS, 0, 0), 0);
+            assert_int_equal(kr_launch(x, mem, &batch, &ticket, &err), 0);
+            assert_int_equal(kr_collect(x, ticket, &logits, &err), 0);
+            if (r < ROWS - 1) continue;
+            out[which] = malloc(WIDTH * sizeof(float));
+            memcpy(out[which], logits, WIDTH * sizeof(float));
+        }
+    }
+    assert_memory_equal(out[0], out[1], WIDTH * sizeof(float));
+    free(out[0]);
+    free(out[1]);
+    kr_kv_mem_free(mem);
+    kr_exec_free(x);
+    kr_device_free(d);
+    tiny_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_guards),
         cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_large_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
