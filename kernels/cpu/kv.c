@@ -9,7 +9,6 @@
 #include "kernels/cpu/kv_read.h"
 #include "kernels/half.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,30 +183,55 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
 
 /* ---- storing ---------------------------------------------------------------------------------- */
 
-/* The scale of up to 32 values that are `steps` times it at most. A value that is not finite makes
- * it NaN, so that it is seen and not stored as a number. Gives its inverse, 0 for none. */
-static uint16_t find_scale(const float *x, uint32_t n, enum kr_type type, float *inv)
+/* The scale of 32 values that are `steps` times it at most. A value that is not finite makes it NaN,
+ * so that it is seen and not stored as a number. Gives its inverse, 0 for none. Magnitudes are
+ * compared as integers, where their order is the same and infinity and NaN come last: the compiler
+ * makes vectors of such loops, whatever it targets. */
+static uint16_t find_scale(const float x[KR_KV_DIMS], enum kr_type type, float *inv)
 {
-    float top = 0;
-    bool finite = true;
-    for (uint32_t i = 0; i < n; i++) {
-        finite = finite && fabsf(x[i]) <= FLT_MAX;
-        if (fabsf(x[i]) > fabsf(top)) top = x[i];
+    int32_t most = 0;
+    for (uint32_t i = 0; i < KR_KV_DIMS; i++) {
+        int32_t a = (int32_t)(kr_f32_bits(x[i]) & 0x7fffffffu);
+        most = a > most ? a : most;
+    }
+    *inv = 0;
+    if (most >= 0x7f800000) return 0x7e00;
+    float top;
+    memcpy(&top, &most, sizeof top);
+    if (type != KR_Q8_0) { /* the sign of the first of them counts */
+        uint32_t i = 0;
+        while (fabsf(x[i]) != top)
+            i++;
+        top = x[i];
     }
     float steps = type == KR_Q8_0 ? 127.0f : -8.0f; /* -8 is the one that 4 bits reach */
-    if (type == KR_Q8_0) top = fabsf(top);
-    *inv = finite && fabsf(top) > 1e-36f ? steps / top : 0.0f;
-    return finite ? kr_f32_f16(top / steps) : 0x7e00;
+    if (fabsf(top) > 1e-36f) *inv = steps / top;
+    return kr_f32_f16(top / steps);
 }
 
 /* Up to 32 values as the pool keeps them, one a byte: int8, or 4 bits from 0 to 15. */
-static uint16_t quantize_dims(const float *x, uint32_t n, enum kr_type type, uint8_t *q)
+static uint16_t quantize_dims(const float *from, uint32_t n, enum kr_type type,
+                              uint8_t q[KR_KV_DIMS])
 {
-    float inv;
-    uint16_t scale = find_scale(x, n, type, &inv);
-    for (uint32_t i = 0; i < n; i++) {
-        float f = inv != 0.0f ? x[i] * inv : 0.0f;
-        q[i] = type == KR_Q8_0 ? (uint8_t)(int8_t)lrintf(f) : (uint8_t)CN_MIN((int)(f + 8.5f), 15);
+    static const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to nearest even */
+    float padded[KR_KV_DIMS], inv;
+    const float *x = from;
+    if (n < KR_KV_DIMS) {
+        for (uint32_t i = 0; i < KR_KV_DIMS; i++)
+            padded[i] = i < n ? from[i] : 0;
+        x = padded;
+    }
+    uint16_t scale = find_scale(x, type, &inv);
+    if (inv == 0.0f) {
+        memset(q, type == KR_Q8_0 ? 0 : 8, KR_KV_DIMS);
+    } else if (type == KR_Q8_0) {
+        for (uint32_t i = 0; i < KR_KV_DIMS; i++)
+            q[i] = (uint8_t)kr_f32_bits(x[i] * inv + magic);
+    } else {
+        for (uint32_t i = 0; i < KR_KV_DIMS; i++) {
+            int v = (int)(x[i] * inv + 8.5f);
+            q[i] = (uint8_t)(v < 15 ? v : 15);
+        }
     }
     return scale;
 }
@@ -222,11 +246,11 @@ static void put_half(uint8_t *p, uint64_t i, uint16_t h)
 static void store_blocks(enum kr_type type, const float *x, uint32_t n, uint8_t *to, uint64_t step,
                          uint8_t *scales, uint64_t scale_step)
 {
-    uint8_t q[KR_KV_DIMS + 1];
+    uint8_t q[KR_KV_DIMS];
     for (uint32_t d = 0; d < n; d += KR_KV_DIMS) {
         uint32_t some = CN_MIN(KR_KV_DIMS, n - d);
         put_half(scales + d / KR_KV_DIMS * scale_step, 0, quantize_dims(x + d, some, type, q));
-        q[some] = 0;
+        if (type != KR_Q8_0 && some % 2) q[some] = 0;
         if (type == KR_Q8_0)
             for (uint32_t i = 0; i < some; i++)
                 to[(d + i) * step] = q[i];

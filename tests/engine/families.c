@@ -6,7 +6,7 @@
 
 static struct {
     double worst, generic_ms;
-    char sizes[512], speed[128], arch[64];
+    char sizes[512], speed[128], arch[64], shape[128];
 } now;
 
 static double prompt_ms(struct golden *g, const uint32_t *prompt, size_t n)
@@ -20,6 +20,24 @@ static double prompt_ms(struct golden *g, const uint32_t *prompt, size_t n)
         best = ms < best ? ms : best;
     }
     return best;
+}
+
+/* What of the shapes is in the plan, by its ops. */
+static void list_shape(const char *ops)
+{
+    static const struct {
+        const char *op, *word;
+    } words[] = {{" expert_matmul", "experts"}, {"attn_sinks", "sinks"}, {" select", "DSA"},
+                 {" head_matmul", "MLA"},       {" conv", "convolution"}, {" scan", "scan"},
+                 {" delta", "delta rule"},      {" layer_norm", "layer norms"},
+                 {" softcap", "soft cap"},      {" pos_scale", "temperature"}};
+    now.shape[0] = 0;
+    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++) {
+        size_t at = strlen(now.shape);
+        if (strstr(ops, words[i].op))
+            snprintf(now.shape + at, sizeof(now.shape) - at, "%s%s", at ? ", " : "", words[i].word);
+    }
+    if (!now.shape[0]) snprintf(now.shape, sizeof(now.shape), "dense");
 }
 
 static void list_sizes(const struct kr_exec_info *x)
@@ -48,9 +66,10 @@ void families_note(struct golden *g, const char *name, enum kr_isa isa, double w
     if (isa != KR_ISA_GENERIC && strstr(cn_buf_cstr(&text), "(generic"))
         fail_msg("%s on %s runs an op in generic C:\n%s", name, golden_isa_name(isa),
                  cn_buf_cstr(&text));
+    if (isa == KR_ISA_GENERIC) memset(&now, 0, sizeof(now));
+    list_shape(cn_buf_cstr(&text));
     cn_buf_fini(&text);
     if (!getenv("CONIFER_FAMILIES")) return;
-    if (isa == KR_ISA_GENERIC) memset(&now, 0, sizeof(now));
     now.worst = worst > now.worst ? worst : now.worst;
     snprintf(now.arch, sizeof(now.arch), "%s", eng_model_info(g->model)->arch);
     list_sizes(kr_exec_info(g->exec));
@@ -69,7 +88,7 @@ void families_end(const char *name)
     const char *path = getenv("CONIFER_FAMILIES");
     FILE *f = path ? fopen(path, "a") : NULL;
     if (!f) return;
-    fprintf(f, "%s | %s | %.5f | %s | %s\n", now.arch, name, now.worst, now.sizes,
+    fprintf(f, "%s | %s | %s | %.5f | %s | %s\n", now.arch, now.shape, name, now.worst, now.sizes,
             now.speed[0] ? now.speed : "generic only");
     fclose(f);
 }
