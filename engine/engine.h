@@ -89,6 +89,8 @@ bool eng_model_intact(const struct eng_model *m);
 const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct eng_vocab *eng_model_vocab(const struct eng_model *m);
 const struct eng_template *eng_model_template(const struct eng_model *m); /* NULL when none */
+/* How it marks the parts of its replies to conversations. */
+const struct eng_reply_format *eng_model_reply(const struct eng_model *m);
 struct kr_exec *eng_model_exec(struct eng_model *m);
 /* A model without its weights: info (and its exec's exact sizes) only; reads no tensor but small
  * vectors. opts as for open, device included. *out returned owned. */

@@ -206,9 +206,14 @@ static int read_texts(struct eng_model *m, const struct eng_model_opts *opts, st
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens",
                              "key \"tokenizer.ggml.tokens\" has %zu tokens, the model %llu",
                              eng_vocab_size(m->vocab), (unsigned long long)m->info.n_vocab);
-    if (!opts->template_text) return eng_gguf_template(m->g, &m->template, err);
-    rc = eng_template_new(opts->template_text, opts->template_len, &m->template, err);
-    if (rc) cn_error_wrap(err, "the given chat template");
+    if (!opts->template_text) {
+        rc = eng_gguf_template(m->g, &m->template, err);
+    } else {
+        rc = eng_template_new(opts->template_text, opts->template_len, &m->template, err);
+        if (rc) cn_error_wrap(err, "the given chat template");
+    }
+    if (!rc && m->template)
+        m->reply = eng_reply_format(m->vocab, eng_template_source(m->template));
     return rc;
 }
 
@@ -291,6 +296,11 @@ const struct eng_vocab *eng_model_vocab(const struct eng_model *m)
 const struct eng_template *eng_model_template(const struct eng_model *m)
 {
     return m->template;
+}
+
+const struct eng_reply_format *eng_model_reply(const struct eng_model *m)
+{
+    return &m->reply;
 }
 
 struct kr_exec *eng_model_exec(struct eng_model *m)

@@ -9,6 +9,7 @@ struct eng_model {
     struct eng_gguf *g;
     struct eng_vocab *vocab;
     struct eng_template *template;
+    struct eng_reply_format reply;
     struct kr_plan *plan;
     struct kr_exec *exec;
     struct cn_arena arena;      /* texts, converted vectors: what the plan points to */

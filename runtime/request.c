@@ -104,7 +104,8 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
     if (req->pooled) return 0;
     struct eng_detok detok;
     eng_detok_init(&detok, eng_model_vocab(req->m->model), req->q.special_tokens, false);
-    int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop);
+    int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop,
+                              req->q.parted ? eng_model_reply(req->m->model) : NULL, req->q.opened);
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
 
@@ -266,8 +267,8 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
         return SCH_STOP;
     }
     observe_token(req, c);
-    struct cn_buf text;
-    cn_buf_init(&text, 0);
+    struct eng_parts text;
+    eng_parts_init(&text);
     bool ends = ends_choice(req, t->token); /* such a token is reported, but has no text */
     int rc = eng_sampler_accept(c->sampler, t->token);
     if (!rc && !ends)
@@ -275,28 +276,28 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
                               &c->stop);
     if (!rc) {
         struct rt_token token = {.id = t->token, .logprob = d->logprob, .n_top = d->n_top};
-        struct rt_event_parts parts = {.text = text.data, .text_len = text.len,
+        struct rt_event_parts parts = {.text = &text,
                                        .tokens = &token, .n_tokens = 1,
                                        .top = d->top, .n_top = d->n_top};
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, t->choice, &parts));
     } else {
         post(req, NULL);
     }
-    cn_buf_fini(&text);
+    eng_parts_fini(&text);
     return ends || c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
 }
 
 static void post_held_text(struct rt_req *req, uint32_t choice)
 {
-    struct cn_buf text;
-    cn_buf_init(&text, 0);
+    struct eng_parts text;
+    eng_parts_init(&text);
     if (rt_text_out_finish(&req->choices[choice].text, &text)) {
         req->error = CN_ENOMEM;
-    } else if (text.len) {
-        struct rt_event_parts parts = {.text = text.data, .text_len = text.len};
+    } else if (text.text.len) {
+        struct rt_event_parts parts = {.text = &text};
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, choice, &parts));
     }
-    cn_buf_fini(&text);
+    eng_parts_fini(&text);
 }
 
 void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason)
@@ -368,6 +369,8 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
                                  .cached_tokens = usage->cached_tokens,
                                  .completion_tokens =
                                      req->pooled ? 0 : usage->generated_tokens};
+    for (uint32_t i = 0; i < req->q.n; i++)
+        e->usage.reasoning_tokens += req->choices[i].text.n_reasoning;
     cn_mailbox_post(req->q.reply, &e->msg);
     rt_req_free(req, false);
     atomic_fetch_sub(&r->in_flight, 1);

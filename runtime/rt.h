@@ -64,8 +64,7 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
 /* ---- events (event.c) ------------------------------------------------------------------------------ */
 
 struct rt_event_parts {
-    const char *text;
-    size_t text_len;
+    const struct eng_parts *text;
     const struct rt_token *tokens;
     size_t n_tokens;
     const struct eng_logprob *top;

@@ -155,6 +155,10 @@ struct rt_request {
     size_t n_stop_ids;
     bool include_stop;              /* keep the stop string in the output */
     bool special_tokens;            /* show control tokens in the text (skip_special_tokens false) */
+    bool parted;                    /* the answer to a conversation, to be taken apart as the model's
+                                     * template says (eng_model_reply); stop strings then count in
+                                     * the answer, not in reasoning and calls */
+    bool opened;                    /* parted: the prompt ends inside reasoning */
     bool embed;                     /* the prompt's vector, no text: n is 1, nothing is sampled; the
                                      * prompt may be as long as the window */
     bool prompt_logprobs;           /* PROMPT event with the prompt's own log-probabilities */
@@ -184,6 +188,7 @@ struct rt_token {
 };
 struct rt_usage {
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
+    uint64_t reasoning_tokens;      /* of completion_tokens, in parted output */
 };
 /* Owned by who takes it from the mailbox; rt_event_free. One allocation. */
 struct rt_event {
@@ -195,6 +200,8 @@ struct rt_event {
      * tokens it came from; PROMPT: the prompt's tokens, no text. */
     const char *text;
     size_t text_len;
+    const struct eng_run *runs;     /* of parted output: what the text is; none: all is the answer */
+    size_t n_runs;
     const struct rt_token *tokens;
     size_t n_tokens;
     const struct eng_logprob *top;

@@ -55,6 +55,11 @@ void rt_stop_match_fini(struct rt_stop_match *m)
     m->matched = NULL;
 }
 
+void rt_stop_match_reset(struct rt_stop_match *m, const struct rt_stop_set *s)
+{
+    if (s->n) memset(m->matched, 0, s->n * sizeof *m->matched);
+}
+
 int rt_stop_feed(struct rt_stop_match *m, const struct rt_stop_set *s, const char *p, size_t n,
                  size_t *used)
 {

@@ -26,6 +26,7 @@ int rt_stop_set_init(struct rt_stop_set *s, char *const *texts, size_t n);
 void rt_stop_set_fini(struct rt_stop_set *s);
 int rt_stop_match_init(struct rt_stop_match *m, const struct rt_stop_set *s);
 void rt_stop_match_fini(struct rt_stop_match *m);
+void rt_stop_match_reset(struct rt_stop_match *m, const struct rt_stop_set *s); /* no text so far */
 /* Feeds bytes until a stop string is complete. Returns its index, with *used the bytes consumed
  * (the string's last byte included), or -1 with *used = n. Of strings that end at the same byte the
  * longest wins. */

@@ -26,6 +26,7 @@ enum srv_op {
 struct srv_text_env {
     const struct eng_vocab *vocab;
     const struct eng_template *chat_template; /* NULL when the model has none */
+    const struct eng_reply_format *reply;     /* how its answers are marked; NULL as the template */
     const char *model_id, *fingerprint;
     uint64_t context;
     uint64_t embedding_size; /* 0: the model generates text */
@@ -74,6 +75,8 @@ struct srv_call {
     bool echo_only;      /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
+    bool parted;         /* chat: the answer is taken apart, */
+    bool opened;         /* and begins in reasoning */
     bool base64;         /* embeddings: not as numbers */
     enum rt_priority priority;
     uint64_t deadline_ns;

@@ -98,6 +98,35 @@ static int check_tool_calls(json_t *message, const struct at *at)
     return 0;
 }
 
+/* Clients send an earlier answer's reasoning back under the name they know; templates read it under
+ * theirs. One of them cannot be told both thoughts and content beside calls, and refuses: then the
+ * content, which is the conversation's, stays. */
+static int name_reasoning(json_t *m, const struct at *at)
+{
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    json_t *text = NULL, *content = json_object_get(m, "content");
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
+        json_t *v = json_object_get(m, names[i]);
+        if (!v) continue;
+        if (json_is_null(v)) {
+            json_object_del(m, names[i]);
+        } else if (!json_is_string(v)) {
+            return bad(at, CN_ETYPE, names[i], "must be a string");
+        } else if (!text) {
+            text = v;
+        }
+    }
+    if (!text) return 0;
+    bool calls = json_object_get(m, "tool_calls") && json_string_length(content);
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
+        if (json_object_get(m, names[i]) || (calls && !strcmp(names[i], "thinking"))) continue;
+        if (json_object_set(m, names[i], text))
+            return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
 static bool role_ok(const char *role)
 {
     static const char *const known[] = {"system",    "developer", "user",
@@ -118,9 +147,9 @@ static int check_message(json_t *m, const struct at *at)
         return bad(at, CN_EINVAL, "role",
                    "must be one of system, developer, user, assistant, tool, function");
     int rc = check_tool_calls(m, at);
-    if (rc) return rc;
-    if (json_is_string(content)) return 0;
-    if (json_is_array(content)) return join_parts(m, content, at);
+    if (!rc && json_is_array(content)) rc = join_parts(m, content, at);
+    if (!rc && !strcmp(json_string_value(role), "assistant")) rc = name_reasoning(m, at);
+    if (rc || json_is_string(content) || json_is_array(content)) return rc;
     if (content && !json_is_null(content))
         return bad(at, CN_ETYPE, "content", "must be a string or an array of parts");
     if (!strcmp(json_string_value(role), "assistant")) return 0;
@@ -196,15 +225,44 @@ static int make_kwargs(struct srv_call *c, json_t **out)
         if (json_object_get(c->p.template_kwargs, reserved[i]))
             return cn_fail_param(&c->err, CN_EINVAL, "chat_template_kwargs",
                                  "chat_template_kwargs may not set %s", reserved[i]);
-    if (!c->p.template_kwargs && !srv_given(&c->p, SRV_P_enable_thinking)) return 0;
+    bool thinking = srv_given(&c->p, SRV_P_enable_thinking);
+    if (!c->p.template_kwargs && !thinking && !c->p.reasoning_effort) return 0;
     json_t *kw = c->p.template_kwargs ? json_copy(c->p.template_kwargs) : json_object();
     if (!kw) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    if (srv_given(&c->p, SRV_P_enable_thinking) &&
-        json_object_set_new(kw, "enable_thinking", json_boolean(c->p.enable_thinking))) {
+    if ((thinking &&
+         json_object_set_new(kw, "enable_thinking", json_boolean(c->p.enable_thinking))) ||
+        (c->p.reasoning_effort &&
+         json_object_set(kw, "reasoning_effort", c->p.reasoning_effort))) {
         json_decref(kw);
         return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     }
     *out = kw;
+    return 0;
+}
+
+static bool one_of(const json_t *value, const char *const *texts)
+{
+    while (*texts && strcmp(json_string_value(value), *texts))
+        texts++;
+    return *texts;
+}
+
+/* Whether the answer is to be taken apart, and the words that say how much to think. */
+static int check_reasoning(struct srv_call *c)
+{
+    static const char *const formats[] = {"auto", "deepseek", "none", NULL};
+    static const char *const efforts[] = {"none", "minimal", "low",  "medium",
+                                          "high", "xhigh",   "max", NULL};
+    const json_t *format = c->p.reasoning_format;
+
+    if (format && !one_of(format, formats))
+        return cn_fail_param(&c->err, CN_EINVAL, "reasoning_format",
+                             "reasoning_format must be auto, deepseek or none");
+    if (c->p.reasoning_effort && !one_of(c->p.reasoning_effort, efforts))
+        return cn_fail_param(&c->err, CN_EINVAL, "reasoning_effort",
+                             "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
+    c->parted = c->op == SRV_OP_CHAT && c->env->reply && c->env->reply->kind != ENG_REPLY_PLAIN &&
+                !(format && !strcmp(json_string_value(format), "none"));
     return 0;
 }
 
@@ -229,7 +287,8 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
     if (c->p.continue_final)
         return cn_fail_param(&c->err, CN_EUNSUPP, "continue_final_message",
                              "continue_final_message is not supported");
-    if ((rc = check_messages(c)) || (rc = check_tools(c)) || (rc = make_kwargs(c, &kwargs)))
+    if ((rc = check_messages(c)) || (rc = check_tools(c)) || (rc = check_reasoning(c)) ||
+        (rc = make_kwargs(c, &kwargs)))
         return rc;
     struct eng_template_in in = {
         .messages = c->p.messages,
@@ -255,6 +314,7 @@ int srv_chat_prompt(struct srv_call *c)
     int rc = srv_chat_render(c, &text);
 
     if (rc) return rc;
+    c->opened = c->parted && eng_reply_opened(c->env->reply, &text);
     bool bos = c->op == SRV_OP_CHAT ? c->p.chat_add_special : false;
     rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
                       ENG_TOKENIZE_PARSE | (bos ? ENG_TOKENIZE_SPECIAL : 0u), &ids, &c->err);

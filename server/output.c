@@ -57,7 +57,7 @@ void srv_out_choices_free(struct srv_req *q)
     for (size_t i = 0; i < q->n_choices; i++) {
         struct srv_choice *c = &q->choices[i];
         free(c->stop_text);
-        cn_buf_fini(&c->text);
+        srv_parts_free(c);
         cn_buf_fini(&c->ids);
         cn_buf_fini(&c->content);
         cn_buf_fini(&c->lp_tokens);
@@ -71,7 +71,7 @@ void srv_out_choices_free(struct srv_req *q)
 
 void srv_choice_reset(struct srv_choice *c)
 {
-    cn_buf_reset(&c->text);
+    srv_parts_sent(c);
     cn_buf_reset(&c->ids);
     cn_buf_reset(&c->content);
     cn_buf_reset(&c->lp_tokens);
@@ -221,7 +221,7 @@ void srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_eve
     bool prompt = e->kind == RT_EV_PROMPT;
 
     if (e->text_len) {
-        cn_buf_append(&c->text, e->text, e->text_len);
+        srv_parts_take(c, e);
         c->dirty = true;
     }
     for (size_t i = 0; i < e->n_tokens; i++) {
@@ -317,7 +317,9 @@ static const struct srv_prompt *prompt_of(const struct srv_req *q, const struct 
 
 static void put_finish(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c)
 {
-    const char *reason = c->finish == RT_FINISH_STOP ? "stop" : "length";
+    const char *reason = c->finish != RT_FINISH_STOP ? "length"
+                         : c->n_calls                 ? "tool_calls"
+                                                      : "stop";
 
     cn_buf_printf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", reason);
     if (c->stop_text)
@@ -330,9 +332,7 @@ void srv_out_choice(struct cn_buf *b, struct srv_req *q, struct srv_choice *c, u
 {
     cn_buf_printf(b, "{\"index\":%u,", index);
     if (is_chat(q)) {
-        cn_buf_puts(b, "\"message\":{\"role\":\"assistant\",\"content\":");
-        put_str(b, &c->text);
-        cn_buf_puts(b, ",\"refusal\":null}");
+        srv_parts_message(b, c);
     } else {
         cn_buf_puts(b, "\"text\":");
         put_str(b, &c->text);
@@ -364,11 +364,11 @@ void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
 
 void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
 {
-    cn_buf_printf(
-        b,
-        is_chat(q) ? "{\"index\":%u,\"delta\":{\"content\":" : "{\"index\":%u,\"text\":", c->index);
-    put_str(b, &c->text);
-    if (is_chat(q)) cn_buf_putc(b, '}');
+    cn_buf_printf(b, is_chat(q) ? "{\"index\":%u," : "{\"index\":%u,\"text\":", c->index);
+    if (is_chat(q))
+        srv_parts_delta(b, c);
+    else
+        put_str(b, &c->text);
     put_logprobs(b, q, c);
     cn_buf_puts(b, ",\"finish_reason\":null");
     put_ids(b, q, c);
@@ -384,14 +384,20 @@ void srv_out_end(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
     cn_buf_putc(b, '}');
 }
 
-void srv_out_usage(struct cn_buf *b, const struct rt_usage *u)
+void srv_out_usage(struct cn_buf *b, const struct srv_req *q)
 {
+    const struct rt_usage *u = &q->usage;
+
     cn_buf_printf(b,
                   "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,"
-                  "\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
+                  "\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu}",
                   (unsigned long long)u->prompt_tokens, (unsigned long long)u->completion_tokens,
                   (unsigned long long)(u->prompt_tokens + u->completion_tokens),
                   (unsigned long long)u->cached_tokens);
+    if (q->call->parted)
+        cn_buf_printf(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu}",
+                      (unsigned long long)u->reasoning_tokens);
+    cn_buf_putc(b, '}');
 }
 
 /* ---- whole answers
@@ -435,6 +441,6 @@ void srv_out_answer(struct cn_buf *b, struct srv_req *q)
         put_prompt_ids(b, &q->call->prompts[0]);
         cn_buf_putc(b, ',');
     }
-    srv_out_usage(b, &q->usage);
+    srv_out_usage(b, q);
     cn_buf_putc(b, '}');
 }

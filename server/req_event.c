@@ -26,6 +26,7 @@ static void add_usage(struct srv_req *q, const struct rt_usage *u)
 {
     q->usage.prompt_tokens += u->prompt_tokens;
     q->usage.cached_tokens += u->cached_tokens;
+    q->usage.reasoning_tokens += u->reasoning_tokens;
     if (!q->call->echo_only) q->usage.completion_tokens += u->completion_tokens;
 }
 

@@ -248,6 +248,7 @@ static void use_model(struct srv_req *q)
     q->held = true;
     c->own.vocab = eng_model_vocab(m);
     c->own.chat_template = eng_model_template(m);
+    c->own.reply = eng_model_reply(m);
     c->own.fingerprint = eng_model_info(m)->fingerprint;
     c->own.context = eng_model_info(m)->context;
     c->own.embedding_size = rt_embedding_size(c->model);

@@ -10,6 +10,13 @@
 #include "server/call.h"
 #include "server/internal.h"
 
+/* A call of a tool. Calls stay until the choice ends; in a stream their arguments until they are sent. */
+struct srv_tool_call {
+    char id[32];
+    struct cn_buf name, arguments;
+    bool begun; /* streams: its id and name are out */
+};
+
 /* One choice of the answer. Its buffers collect what is not sent yet: all of it, or one delta. */
 struct srv_choice {
     uint32_t index;
@@ -17,7 +24,9 @@ struct srv_choice {
     bool ended, echoed;
     enum rt_finish finish;
     char *stop_text; /* or NULL */
-    struct cn_buf text;
+    struct cn_buf text, reasoning;
+    struct srv_tool_call *calls;
+    size_t n_calls, cap_calls;
     struct cn_buf ids;                                      /* token ids, comma-separated */
     struct cn_buf content;                                  /* chat: entries of logprobs.content */
     struct cn_buf lp_tokens, lp_values, lp_top, lp_offsets; /* completions: the four lists */
@@ -129,9 +138,20 @@ void srv_out_choice(struct cn_buf *b, struct srv_req *q, struct srv_choice *c, u
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_end(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
-void srv_out_usage(struct cn_buf *b, const struct rt_usage *u);
+void srv_out_usage(struct cn_buf *b, const struct srv_req *q);
 /* The whole answer that is not streamed. */
 void srv_out_answer(struct cn_buf *b, struct srv_req *q);
 void srv_choice_reset(struct srv_choice *c);
+
+/* ---- reply.c: the parts of a chat answer ------------------------------------------------------- */
+
+/* Takes the text of a TOKENS event into the choice's buffers. */
+void srv_parts_take(struct srv_choice *c, const struct rt_event *e);
+/* `"message":{...}` of a whole answer, and `"delta":{...}` with what is new. */
+void srv_parts_message(struct cn_buf *b, const struct srv_choice *c);
+void srv_parts_delta(struct cn_buf *b, const struct srv_choice *c);
+/* What was new is sent. */
+void srv_parts_sent(struct srv_choice *c);
+void srv_parts_free(struct srv_choice *c);
 
 #endif

@@ -110,7 +110,7 @@ void srv_sse_finish(struct srv_req *q)
     if (q->call->include_usage && q->conn) {
         struct cn_buf *b = frame_begin(q);
         cn_buf_puts(b, "],");
-        srv_out_usage(b, &q->usage);
+        srv_out_usage(b, q);
         cn_buf_puts(b, "}\n\n");
         frame_send(q, b);
     }

@@ -146,6 +146,7 @@ struct eng_template {
     struct eng_jname *names;
     size_t n_names;
     uint32_t id_loop;
+    struct eng_str source;
 };
 
 struct eng_jparser {

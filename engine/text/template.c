@@ -51,6 +51,10 @@ int eng_template_new(const char *src, size_t n, struct eng_template **out, struc
     int rc = compile(c, src, n, t);
     t->arena = c->arena;
     free(c);
+    if (!rc && n) {
+        t->source = (struct eng_str){cn_arena_copy(&t->arena, src, n), n};
+        if (!t->source.p) rc = cn_fail(err, CN_ENOMEM, "chat template: out of memory");
+    }
     if (rc) {
         eng_template_free(t);
         /* A source over the limits is the template's fault, not a request's. */
@@ -67,6 +71,11 @@ void eng_template_free(struct eng_template *t)
     if (!t) return;
     cn_arena_fini(&t->arena);
     free(t);
+}
+
+struct eng_str eng_template_source(const struct eng_template *t)
+{
+    return t->source;
 }
 
 /* ---- rendering ---- */

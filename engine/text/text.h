@@ -123,6 +123,8 @@ struct eng_template;
  * Errors: CN_ETEMPLATE with line number, CN_ENOMEM. */
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err);
 void eng_template_free(struct eng_template *t);
+/* As it was given. */
+struct eng_str eng_template_source(const struct eng_template *t);
 
 struct eng_template_limits {
     uint64_t max_steps;        /* 0 = default 500,000 */
@@ -155,5 +157,60 @@ void eng_rendered_fini(struct eng_rendered *r);
  * CN_ELIMIT (steps, depth, output, memory, time), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is fini'd by the caller on success. */
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);
+
+/* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool ------ */
+
+enum eng_part {
+    ENG_PART_CONTENT,
+    ENG_PART_REASONING,
+    ENG_PART_CALL,      /* the name of a function: a call begins */
+    ENG_PART_ARGUMENTS, /* of the last call */
+};
+/* A run of text of one part: ends at byte `end` (the start is the previous run's end). Neighbours
+ * differ, but for calls. */
+struct eng_run { size_t end; enum eng_part part; };
+struct eng_parts {
+    struct cn_buf text;
+    struct eng_run *runs;
+    size_t n_runs, cap;
+};
+void eng_parts_init(struct eng_parts *p);
+void eng_parts_fini(struct eng_parts *p);
+void eng_parts_reset(struct eng_parts *p); /* empty, memory kept */
+int eng_parts_add(struct eng_parts *p, enum eng_part part, const char *s, size_t n);
+
+enum eng_reply_kind { ENG_REPLY_PLAIN, ENG_REPLY_TAGS, ENG_REPLY_HARMONY };
+/* How a model marks the parts. Ids are -1 where the mark is no token. Immutable. */
+struct eng_reply_format {
+    enum eng_reply_kind kind;
+    const char *open, *close, *skip;                  /* tags */
+    int64_t open_id, close_id;
+    int64_t channel, message, start, end, constrain;  /* harmony */
+};
+/* Told by the chat template's source and the vocabulary. */
+struct eng_reply_format eng_reply_format(const struct eng_vocab *v, struct eng_str source);
+/* Whether the prompt, by the template's own text, ends inside reasoning. */
+bool eng_reply_opened(const struct eng_reply_format *f, const struct eng_rendered *r);
+
+/* The state of one stream. */
+struct eng_reply {
+    const struct eng_reply_format *format; /* borrowed, not PLAIN */
+    int state;
+    enum eng_part part;        /* of the message (harmony) */
+    bool lead, again, had[2];
+    size_t skipped, n_held;
+    char held[256];
+};
+void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f, bool opened);
+/* Whether the token is a mark where the stream is: then it goes to eng_reply_mark, after all text of
+ * the tokens before it, and its own text is not fed. */
+bool eng_reply_is_mark(const struct eng_reply *r, uint32_t id);
+int eng_reply_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out);
+/* Text that tokens gave, cut anywhere: appends what is decided. */
+int eng_reply_text(struct eng_reply *r, const char *s, size_t n, struct eng_parts *out);
+/* No more will come: gives out what was held. */
+int eng_reply_finish(struct eng_reply *r, struct eng_parts *out);
+/* Whether it is inside reasoning now. */
+bool eng_reply_reasons(const struct eng_reply *r);
 
 #endif

@@ -92,6 +92,82 @@ static void test_empty_strings_are_ignored(void **state)
     rt_stop_set_fini(&set);
 }
 
+/* ---- parts -------------------------------------------------------------------------------------- */
+
+/* Tokens a reply is made of; the marks are tokens of their own. */
+static const char *const words[] = {"<think>", "</think>", "a", "b", "xy", "x", "y", "\xC3"};
+enum { OPEN, CLOSE, A, B, XY, X, Y, HALF };
+
+static struct eng_vocab *make_words(void)
+{
+    struct eng_str texts[CN_ARRAY_LEN(words)];
+    int32_t types[CN_ARRAY_LEN(words)];
+    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++) {
+        texts[i] = (struct eng_str){words[i], strlen(words[i])};
+        types[i] = i <= CLOSE ? ENG_TOKEN_CONTROL : ENG_TOKEN_NORMAL;
+    }
+    texts[HALF] = (struct eng_str){"\xC3\x83", 2}; /* byte-level: the byte C3 */
+    struct eng_vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = texts, .types = types,
+                                  .n_tokens = CN_ARRAY_LEN(words), .bos = -1, .eos = -1, .eot = -1,
+                                  .eom = -1, .unk = -1, .sep = -1, .pad = -1, .fim_pre = -1,
+                                  .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1,
+                                  .fim_sep = -1, .add_bos = -1, .add_eos = -1,
+                                  .add_space_prefix = -1};
+    struct eng_vocab *v;
+    assert_int_equal(eng_vocab_new(&spec, &v, NULL), 0);
+    return v;
+}
+
+/* Stop strings count in the answer only, do not reach across marks, and what was held for them or as
+ * half a character comes out before the mark. */
+static void test_parts_and_stops(void **state)
+{
+    static const struct {
+        uint32_t ids[8];
+        size_t n;
+        const char *want;
+        int stop;
+        uint64_t n_reasoning;
+    } rows[] = {
+        {{OPEN, XY, CLOSE, A, XY, B}, 6, "R[xy]C[a]", 0, 2},
+        {{A, X, OPEN, Y, CLOSE, Y}, 6, "C[ax]R[y]C[\ny]", -1, 2},
+        {{OPEN, X, CLOSE, Y, A}, 5, "R[x]C[ya]", -1, 2},
+        {{A, X}, 2, "C[ax]", -1, 0},
+        {{OPEN, A, HALF, CLOSE, B}, 5, "R[a\xEF\xBF\xBD]C[b]", -1, 3},
+        {{OPEN, A, HALF}, 3, "R[a\xEF\xBF\xBD]", -1, 2},
+    };
+    char *stops[] = {"xy"};
+    struct eng_vocab *v = make_words();
+    struct eng_reply_format f = eng_reply_format(v, (struct eng_str){"</think>", 8});
+    struct rt_stop_set set;
+    assert_int_equal(rt_stop_set_init(&set, stops, 1), 0);
+    for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
+        struct rt_text_out t;
+        struct eng_detok detok;
+        struct eng_parts p;
+        struct cn_buf got;
+        int stop = -1;
+        cn_buf_init(&got, 0);
+        eng_parts_init(&p);
+        eng_detok_init(&detok, v, false, false);
+        assert_int_equal(rt_text_out_init(&t, &detok, &set, false, &f, false), 0);
+        for (size_t k = 0; k < rows[i].n && stop < 0; k++)
+            assert_int_equal(rt_text_out_push(&t, rows[i].ids[k], true, &p, &stop), 0);
+        if (stop < 0) assert_int_equal(rt_text_out_finish(&t, &p), 0);
+        for (size_t k = 0, at = 0; k < p.n_runs; at = p.runs[k++].end)
+            cn_buf_printf(&got, "%c[%.*s]", "CRTA"[p.runs[k].part], (int)(p.runs[k].end - at),
+                          p.text.data + at);
+        assert_string_equal(cn_buf_cstr(&got), rows[i].want);
+        assert_int_equal(stop, rows[i].stop);
+        assert_int_equal(t.n_reasoning, rows[i].n_reasoning);
+        rt_text_out_fini(&t);
+        eng_parts_fini(&p);
+        cn_buf_fini(&got);
+    }
+    rt_stop_set_fini(&set);
+    eng_vocab_free(v);
+}
+
 /* ---- memory ------------------------------------------------------------------------------------- */
 
 static void test_memory_plan(void **state)
@@ -172,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_naive),
         cmocka_unit_test(test_empty_strings_are_ignored),
+        cmocka_unit_test(test_parts_and_stops),
         cmocka_unit_test(test_memory_plan),
         cmocka_unit_test(test_memory_fit),
         cmocka_unit_test(test_slabs_hold_at_most_4096_blocks),

@@ -8,6 +8,8 @@
  *   CONIFER_FAKE_EMBED=n: a model of embeddings of n values: those of a prompt are
  *   (prompt[i % n_prompt] * 31 + i * 7) % 97 - 48 for value i, over their length;
  *   FAIL_AT ends those whose prompt begins with that id;
+ *   parted answers (conversations with a format of their own) are taken apart, stop strings not
+ *   looked for;
  *   CONIFER_FAKE_STUCK_MS: after so long without progress it says that it is stuck (2000). */
 #include "runtime/runtime.h"
 
@@ -19,7 +21,8 @@
 struct choice {
     struct eng_detok detok;
     struct cn_buf held;
-    uint64_t n;
+    struct eng_reply reply;
+    uint64_t n, n_reasoning;
     bool ended;
 };
 
@@ -81,6 +84,7 @@ static struct rt_event *event(const struct live *l, enum rt_event_kind kind, uin
 void rt_event_free(struct rt_event *e)
 {
     if (e) free((void *)e->stop_text);
+    if (e) free((void *)e->runs);
     free(e);
 }
 
@@ -101,13 +105,35 @@ static void set_token(struct rt_event *e, size_t i, uint32_t id, int32_t n_top)
             (struct eng_logprob){(id + k) % 200, -0.5f - (float)k};
 }
 
+/* Sends parts; nothing when there are none and no token. */
+static void send_parts(struct live *l, uint32_t i, const struct eng_parts *p, const uint32_t *id)
+{
+    size_t n_top = id && l->q.sampling.logprobs > 0 ? (size_t)l->q.sampling.logprobs : 0;
+    struct rt_event *e = event(l, RT_EV_TOKENS, i, p->text.data, p->text.len, id ? 1 : 0, n_top);
+    if (id) set_token(e, 0, *id, (int32_t)n_top);
+    struct eng_run *runs = malloc(p->n_runs * sizeof *runs + 1);
+    cn_assert(runs);
+    if (p->n_runs) memcpy(runs, p->runs, p->n_runs * sizeof *runs);
+    e->runs = runs;
+    e->n_runs = p->n_runs;
+    send(l, e);
+}
+
 /* ---- one request
  * ------------------------------------------------------------------------------------ */
 
 static void end_choice(struct live *l, uint32_t i, enum rt_finish finish, const char *stop)
 {
     struct choice *c = &l->choices[i];
-    if (finish == RT_FINISH_LENGTH) {
+    if (finish == RT_FINISH_LENGTH && l->q.parted) {
+        struct eng_parts p;
+        eng_parts_init(&p);
+        eng_detok_flush(&c->detok, &c->held);
+        eng_reply_text(&c->reply, c->held.data, c->held.len, &p);
+        eng_reply_finish(&c->reply, &p);
+        if (p.text.len) send_parts(l, i, &p, NULL);
+        eng_parts_fini(&p);
+    } else if (finish == RT_FINISH_LENGTH) {
         eng_detok_flush(&c->detok, &c->held);
         if (c->held.len) send(l, event(l, RT_EV_TOKENS, i, c->held.data, c->held.len, 0, 0));
     }
@@ -123,7 +149,9 @@ static void end_request(struct rt *r, struct live *l, int code)
     struct rt_event *e = event(l, RT_EV_END, 0, NULL, 0, 0, 0);
     e->code = code;
     if (code) snprintf(e->message, sizeof e->message, "%s", cn_err_info(code)->text);
-    e->usage = (struct rt_usage){l->q.n_prompt, 0, l->done_tokens};
+    e->usage = (struct rt_usage){l->q.n_prompt, 0, l->done_tokens, 0};
+    for (uint32_t i = 0; i < l->q.n; i++)
+        e->usage.reasoning_tokens += l->choices[i].n_reasoning;
     send(l, e);
     cn_metric_add(r->metrics,
                   code == CN_ECANCELLED ? CN_M_requests_cancelled
@@ -155,6 +183,22 @@ static const char *find_stop(const struct live *l, const struct cn_buf *held, si
     return found;
 }
 
+static void step_parted(struct live *l, uint32_t i, uint32_t id)
+{
+    struct choice *c = &l->choices[i];
+    struct eng_parts p;
+    eng_parts_init(&p);
+    c->n_reasoning += eng_reply_reasons(&c->reply);
+    bool mark = eng_reply_is_mark(&c->reply, id);
+    cn_assert(!(mark ? eng_detok_flush(&c->detok, &c->held)
+                     : eng_detok_push(&c->detok, id, &c->held)));
+    cn_assert(!eng_reply_text(&c->reply, c->held.data, c->held.len, &p));
+    cn_assert(!mark || !eng_reply_mark(&c->reply, id, &p));
+    cn_buf_reset(&c->held);
+    send_parts(l, i, &p, &id);
+    eng_parts_fini(&p);
+}
+
 static void step_choice(struct live *l, uint32_t i)
 {
     struct choice *c = &l->choices[i];
@@ -164,6 +208,14 @@ static void step_choice(struct live *l, uint32_t i)
 
     c->n++;
     l->done_tokens++;
+    if (l->q.parted) {
+        step_parted(l, i, id);
+        if (eng_vocab_is_eog(c->detok.vocab, id))
+            end_choice(l, i, RT_FINISH_STOP, NULL);
+        else if (c->n >= max)
+            end_choice(l, i, RT_FINISH_LENGTH, NULL);
+        return;
+    }
     eng_detok_push(&c->detok, id, &c->held);
     const char *stop = find_stop(l, &c->held, &final);
     struct rt_event *e = event(l, RT_EV_TOKENS, i, c->held.data, final, 1, n_top);
@@ -322,6 +374,8 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
             cn_buf_init(&l->choices[i].held, 0);
             eng_detok_init(&l->choices[i].detok, eng_model_vocab(r->model), l->q.special_tokens,
                            false);
+            if (l->q.parted)
+                eng_reply_init(&l->choices[i].reply, eng_model_reply(r->model), l->q.opened);
         }
         l->next_ns = cn_now_ns() + (uint64_t)r->hold_ms * 1000000;
         l->next = r->live;

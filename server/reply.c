@@ -1,0 +1,157 @@
+/* The parts of a chat answer: reasoning, content and calls of tools, as OpenAI's clients read them.
+ * Loop thread only; works on one choice. Whole and streamed answers are written from the same buffers.
+ *
+ * Reasoning goes out under both names that clients know, reasoning_content and reasoning. */
+#include "server/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct srv_tool_call *new_call(struct srv_choice *c)
+{
+    uint8_t r[12];
+
+    if (cn_grow(&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls)) return NULL;
+    struct srv_tool_call *call = &c->calls[c->n_calls++];
+    cn_random(r, sizeof r);
+    memcpy(call->id, "call_", 5);
+    cn_hex(r, sizeof r, call->id + 5);
+    cn_buf_init(&call->name, 0);
+    cn_buf_init(&call->arguments, 0);
+    call->begun = false;
+    return call;
+}
+
+static void take_run(struct srv_choice *c, enum eng_part part, const char *s, size_t n)
+{
+    struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+
+    switch (part) {
+    case ENG_PART_CONTENT:
+        cn_buf_append(&c->text, s, n);
+        break;
+    case ENG_PART_REASONING:
+        cn_buf_append(&c->reasoning, s, n);
+        break;
+    case ENG_PART_CALL:
+        if (!(call = new_call(c)))
+            c->text.failed = true; /* the answer fails as one */
+        else
+            cn_buf_append(&call->name, s, n);
+        break;
+    case ENG_PART_ARGUMENTS:
+        if (call) cn_buf_append(&call->arguments, s, n);
+        break;
+    }
+}
+
+void srv_parts_take(struct srv_choice *c, const struct rt_event *e)
+{
+    size_t at = 0;
+
+    if (!e->n_runs) cn_buf_append(&c->text, e->text, e->text_len);
+    for (size_t i = 0; i < e->n_runs; i++) {
+        take_run(c, e->runs[i].part, e->text + at, e->runs[i].end - at);
+        at = e->runs[i].end;
+    }
+}
+
+void srv_parts_sent(struct srv_choice *c)
+{
+    cn_buf_reset(&c->text);
+    cn_buf_reset(&c->reasoning);
+    for (size_t i = 0; i < c->n_calls; i++) {
+        cn_buf_reset(&c->calls[i].arguments);
+        c->calls[i].begun = true;
+    }
+}
+
+void srv_parts_free(struct srv_choice *c)
+{
+    cn_buf_fini(&c->text);
+    cn_buf_fini(&c->reasoning);
+    for (size_t i = 0; i < c->n_calls; i++) {
+        cn_buf_fini(&c->calls[i].name);
+        cn_buf_fini(&c->calls[i].arguments);
+    }
+    free(c->calls);
+}
+
+static void put_str(struct cn_buf *b, const struct cn_buf *from)
+{
+    if (from->failed) b->failed = true;
+    cn_buf_json_str(b, from->data ? from->data : "", from->len);
+}
+
+static void put_reasoning(struct cn_buf *b, const struct srv_choice *c)
+{
+    if (c->reasoning.failed) b->failed = true;
+    if (!c->reasoning.len) return;
+    cn_buf_puts(b, ",\"reasoning_content\":");
+    put_str(b, &c->reasoning);
+    cn_buf_puts(b, ",\"reasoning\":");
+    put_str(b, &c->reasoning);
+}
+
+/* A call, or in a stream what is new of it. */
+static void put_call(struct cn_buf *b, const struct srv_tool_call *call, size_t index, bool delta)
+{
+    cn_buf_putc(b, '{');
+    if (delta) cn_buf_printf(b, "\"index\":%zu,", index);
+    if (!call->begun) {
+        cn_buf_printf(b, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", call->id);
+        put_str(b, &call->name);
+        cn_buf_puts(b, ",\"arguments\":");
+    } else {
+        cn_buf_puts(b, "\"function\":{\"arguments\":");
+    }
+    put_str(b, &call->arguments);
+    cn_buf_puts(b, "}}");
+}
+
+static void put_calls(struct cn_buf *b, const struct srv_choice *c, bool delta)
+{
+    bool first = true;
+
+    for (size_t i = 0; i < c->n_calls; i++) {
+        const struct srv_tool_call *call = &c->calls[i];
+        if (call->arguments.failed) b->failed = true;
+        if (delta && call->begun && !call->arguments.len) continue;
+        cn_buf_puts(b, first ? ",\"tool_calls\":[" : ",");
+        first = false;
+        put_call(b, call, i, delta);
+    }
+    if (!first) cn_buf_putc(b, ']');
+}
+
+void srv_parts_message(struct cn_buf *b, const struct srv_choice *c)
+{
+    cn_buf_puts(b, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (!c->text.len && c->n_calls && !c->text.failed)
+        cn_buf_puts(b, "null");
+    else
+        put_str(b, &c->text);
+    put_reasoning(b, c);
+    put_calls(b, c, false);
+    cn_buf_puts(b, ",\"refusal\":null}");
+}
+
+void srv_parts_delta(struct cn_buf *b, const struct srv_choice *c)
+{
+    struct cn_buf rest;
+
+    cn_buf_init(&rest, 0);
+    put_reasoning(&rest, c);
+    put_calls(&rest, c, true);
+    if (rest.failed) b->failed = true;
+    cn_buf_puts(b, "\"delta\":{");
+    if (c->text.len || c->text.failed || !rest.len) {
+        cn_buf_puts(b, "\"content\":");
+        put_str(b, &c->text);
+        cn_buf_append(b, rest.data, rest.len);
+    } else {
+        cn_buf_append(b, rest.data + 1, rest.len - 1); /* without the comma */
+    }
+    cn_buf_putc(b, '}');
+    cn_buf_fini(&rest);
+}
