@@ -146,13 +146,18 @@ static int check_message(json_t *m, const struct at *at)
     if (!role_ok(json_string_value(role)))
         return bad(at, CN_EINVAL, "role",
                    "must be one of system, developer, user, assistant, tool, function");
+    bool assistant = !strcmp(json_string_value(role), "assistant");
     int rc = check_tool_calls(m, at);
-    if (!rc && json_is_array(content)) rc = join_parts(m, content, at);
-    if (!rc && !strcmp(json_string_value(role), "assistant")) rc = name_reasoning(m, at);
-    if (rc || json_is_string(content) || json_is_array(content)) return rc;
+    if (rc) return rc;
+    if (json_is_array(content)) {
+        if ((rc = join_parts(m, content, at))) return rc; /* replaces it */
+        content = json_object_get(m, "content");
+    }
+    if (assistant && (rc = name_reasoning(m, at))) return rc;
+    if (json_is_string(content)) return 0;
     if (content && !json_is_null(content))
         return bad(at, CN_ETYPE, "content", "must be a string or an array of parts");
-    if (!strcmp(json_string_value(role), "assistant")) return 0;
+    if (assistant) return 0;
     return bad(at, CN_EMISSING, "content", "is missing");
 }
 
