@@ -110,6 +110,7 @@ int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struc
 struct cli_sink {
     void *arg;
     void (*on_text)(void *arg, const char *text, size_t n);
+    void (*on_thought)(void *arg, const char *text, size_t n); /* reasoning, of parted requests */
     void (*on_token)(void *arg); /* once per token, as it arrives */
     /* Asked about 20 times a second and at every event: true cancels. */
     bool (*stopped)(void *arg);

@@ -28,10 +28,31 @@ static void catch_interrupts(void)
 /* ---- one answer
  * ---------------------------------------------------------------------------------- */
 
+/* Reasoning is for a person to watch, not part of the answer: dim, and only where one is looking. */
+static void on_thought(void *arg, const char *text, size_t n)
+{
+    struct cli_run *r = arg;
+
+    if (!isatty(STDOUT_FILENO)) return;
+    if (!r->thinking && r->colour) fputs("\033[2m", stdout);
+    r->thinking = true;
+    fwrite(text, 1, n, stdout);
+    fflush(stdout);
+}
+
+static void end_thought(struct cli_run *r, bool answer_follows)
+{
+    if (!r->thinking) return;
+    if (r->colour) fputs("\033[0m", stdout);
+    fputs(answer_follows ? "\n\n" : "\n", stdout);
+    r->thinking = false;
+}
+
 static void on_text(void *arg, const char *text, size_t n)
 {
     struct cli_run *r = arg;
 
+    end_thought(r, true);
     cn_buf_append(&r->answer, text, n);
     fwrite(text, 1, n, stdout);
     fflush(stdout);
@@ -49,7 +70,7 @@ static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
 
 /* The conversation as ids: through the template, or, for a model without one, its last text alone.
  */
-static int make_prompt(struct cli_run *r, struct eng_ids *ids, struct cn_error *err)
+static int make_prompt(struct cli_run *r, struct eng_ids *ids, bool *opened, struct cn_error *err)
 {
     const struct eng_model *m = rt_model(r->stack.rt);
     const struct eng_vocab *v = eng_model_vocab(m);
@@ -71,6 +92,7 @@ static int make_prompt(struct cli_run *r, struct eng_ids *ids, struct cn_error *
     if (rc) return rc;
     rc = eng_tokenize(v, text.text.data, text.text.len, text.spans, text.n_spans,
                       ENG_TOKENIZE_PARSE, ids, err);
+    *opened = eng_reply_opened(eng_model_reply(m), &text);
     eng_rendered_fini(&text);
     return rc;
 }
@@ -93,12 +115,14 @@ static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
 
 int cli_run_answer(struct cli_run *r, struct cn_error *err)
 {
-    struct cli_sink sink = {.arg = r, .on_text = on_text, .stopped = stopped};
+    struct cli_sink sink = {
+        .arg = r, .on_text = on_text, .on_thought = on_thought, .stopped = stopped};
     struct cli_result result;
     struct eng_ids ids = {0};
     struct rt_request q = {
-        .n = 1, .max_tokens = r->max_tokens, .sampling = r->sampling, .priority = RT_INTERACTIVE};
-    int rc = make_prompt(r, &ids, err);
+        .n = 1, .max_tokens = r->max_tokens, .sampling = r->sampling, .priority = RT_INTERACTIVE,
+        .parted = eng_model_template(rt_model(r->stack.rt)) != NULL};
+    int rc = make_prompt(r, &ids, &q.opened, err);
 
     if (rc) {
         eng_ids_fini(&ids);
@@ -110,6 +134,7 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     cn_buf_reset(&r->answer);
     cli_interrupted = 0;
     cli_stack_ask(&r->stack, &q, &sink, &result);
+    end_thought(r, false);
     if (r->answer.len && r->answer.data[r->answer.len - 1] != '\n') putchar('\n');
     fflush(stdout);
     if (result.code == CN_ECANCELLED)

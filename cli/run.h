@@ -12,6 +12,7 @@ struct cli_run {
     struct eng_sampling sampling;
     uint64_t max_tokens; /* 0: up to the window */
     bool seeded, colour;
+    bool thinking; /* what was written last is reasoning */
     json_t *messages;
     struct cn_buf answer; /* the one being written */
 };

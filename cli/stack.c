@@ -73,6 +73,20 @@ void cli_stack_close(struct cli_stack *s)
     memset(s, 0, sizeof *s);
 }
 
+/* Calls of tools, which nobody here answers, are shown as text. */
+static void take_text(const struct rt_event *e, const struct cli_sink *sink)
+{
+    size_t at = 0;
+
+    if (!e->n_runs && e->text_len && sink->on_text) sink->on_text(sink->arg, e->text, e->text_len);
+    for (size_t i = 0; i < e->n_runs; i++) {
+        void (*give)(void *, const char *, size_t) =
+            e->runs[i].part == ENG_PART_REASONING ? sink->on_thought : sink->on_text;
+        if (give) give(sink->arg, e->text + at, e->runs[i].end - at);
+        at = e->runs[i].end;
+    }
+}
+
 /* True at the end. */
 static bool take_event(const struct rt_event *e, const struct cli_sink *sink,
                        struct cli_result *out)
@@ -81,7 +95,7 @@ static bool take_event(const struct rt_event *e, const struct cli_sink *sink,
     case RT_EV_TOKENS:
         for (size_t i = 0; sink->on_token && i < e->n_tokens; i++)
             sink->on_token(sink->arg);
-        if (sink->on_text && e->text_len) sink->on_text(sink->arg, e->text, e->text_len);
+        take_text(e, sink);
         break;
     case RT_EV_CHOICE_END:
         if (e->choice == 0) out->finish = e->finish;

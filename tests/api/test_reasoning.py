@@ -4,10 +4,13 @@ The stand-in answers with the tokens of the prompt, so a template that renders n
 `chat_template_kwargs.reply` makes it say whatever a test wants. Its vocabulary is the tiny model's
 with some tokens replaced by the marks of gpt-oss and of thinking models."""
 import json
+import os
+import pty
+import subprocess
 
 import numpy as np
 import pytest
-from conftest import FAKE, SERVER, Server, program, sse, tiny_model
+from conftest import CONIFER, FAKE, SERVER, Server, program, sse, tiny_model
 
 MARKS = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>",
          "<think>", "</think>"]
@@ -308,3 +311,36 @@ def test_the_whole_daemon(marked, tmp_path, template):
     finally:
         s.wait_idle()
         s.stop()
+
+
+def test_in_the_terminal(marked, tmp_path):
+    """`conifer run` shows reasoning to who looks at it, dim, and keeps it out of a file."""
+    (tmp_path / "t.jinja").write_text("{# </think> #}{{ messages[0].content }}<think>\n")
+    (tmp_path / "plain.jinja").write_text("{{ messages[0].content }}<think>\n")
+
+    def run(template, tty):
+        cmd = [program(CONIFER), "run", "--model", marked, "--chat-template", tmp_path / template,
+               "--temperature", "0", "--max-tokens", "12", "hello"]
+        if not tty:
+            return subprocess.run(cmd, stdin=subprocess.DEVNULL, capture_output=True, check=True,
+                                  timeout=60).stdout.decode()
+        master, slave = pty.openpty()
+        env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        with subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL,
+                              env=env) as p:
+            os.close(slave)
+            out = b""
+            try:
+                while part := os.read(master, 65536):
+                    out += part
+            except OSError:  # the other end is gone
+                pass
+            os.close(master)
+            assert p.wait(60) == 0
+        return out.decode().replace("\r\n", "\n")
+
+    said = run("plain.jinja", tty=False)
+    assert said.strip() and run("t.jinja", tty=False) == ""
+    shown = run("t.jinja", tty=True)
+    assert shown.startswith("\033[2m") and shown.endswith("\033[0m\n")
+    assert shown[4:-5].strip() == said.replace("<think>", "").strip()  # what is open is not opened again
