@@ -56,7 +56,7 @@ static void free_models(struct rt_model_opts *all, size_t n)
     free(all);
 }
 
-/* The list of `models`, with the files found. */
+/* The list of `models`. A name of which there is no file yet is the runtime's to look for again. */
 static int list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn_error *err)
 {
     struct rt_model_opts *all = cn_calloc(cfg->n_models, sizeof *all);
@@ -66,6 +66,7 @@ static int list_models(const struct cfg *cfg, struct rt_model_opts **out, struct
         const struct cfg_served *m = &cfg->models[i];
         char *path = NULL;
         rc = cfg_served_file(m, &path, err);
+        if (rc == CN_EMODEL) rc = 0;
         if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], err);
         all[i] = (struct rt_model_opts){.id = m->name,
                                         .path = path,

@@ -10,15 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef __linux__
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 #define RETRY_FIRST_NS 5000000000u
 #define RETRY_DOUBLINGS 6            /* 320 s at most, see retry_after */
 #define RETRY_MOST_NS 300000000000u
+#define RETRY_ABSENT_NS 1000000000u
 #define ASK_AGAIN_NS 1000000u
 #define LOOK_AGAIN_NS 50000000u
 #define NICENESS 10                  /* steps go first */
@@ -56,9 +57,12 @@ static void rest(struct rt *r, uint64_t ns)
 /* What a client may read: which model and why, but not where its file lies. */
 static void public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out)
 {
-    const char *slash = strrchr(m->path, '/'), *at = slash ? strstr(err->message, m->path) : NULL;
+    const char *slash = m->path ? strrchr(m->path, '/') : NULL;
+    const char *at = slash ? strstr(err->message, m->path) : NULL;
     char reason[sizeof err->message];
-    if (at)
+    if (!m->path)
+        snprintf(reason, sizeof reason, "its file is not in the models folder");
+    else if (at)
         snprintf(reason, sizeof reason, "%.*s%s", (int)(at - err->message), err->message,
                  at + (slash + 1 - m->path));
     else
@@ -68,8 +72,10 @@ static void public_error(const struct rt_model *m, const struct cn_error *err, s
                   reason);
 }
 
-static uint64_t retry_after(uint32_t failures)
+/* Reading a file that is no good costs something, looking for one that is not there does not. */
+static uint64_t retry_after(const struct rt_model *m, uint32_t failures)
 {
+    if (!m->path || access(m->path, F_OK)) return RETRY_ABSENT_NS;
     uint64_t ns = (uint64_t)RETRY_FIRST_NS << CN_MIN(failures - 1, (uint32_t)RETRY_DOUBLINGS);
     return CN_MIN(ns, RETRY_MOST_NS);
 }
@@ -82,7 +88,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     lock(r);
     public_error(m, err, &m->error);
     m->failures++;
-    m->retry_ns = cn_now_ns() + retry_after(m->failures);
+    m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
     m->bytes = m->need = 0; /* the file may be another one next time */
     m->blocked_ns = 0;
     rt_model_set_state(m, RT_FAILED);
@@ -259,7 +265,7 @@ static void drop_broken(struct rt_model *m)
     m->broken = false;
     m->need = 0;
     m->failures++;
-    m->retry_ns = cn_now_ns() + retry_after(m->failures);
+    m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
     rt_model_set_state(m, RT_FAILED);
     rt_model_answer(m, &m->error, UINT64_MAX);
     unlock(r);

@@ -41,6 +41,17 @@ int rt_check_served(const struct rt_model_opts *m, struct cn_error *err)
     return check_context(m->path, m->context, "models.context", err);
 }
 
+/* A model of the models folder may have been fetched since it was last looked for. */
+static int find_file(struct rt_model *m, struct cn_error *err)
+{
+    if (m->path) return 0;
+    char *dir = cfg_models_dir();
+    int rc = dir ? cfg_find_model(dir, m->id, &m->path, err)
+                 : cn_fail(err, CN_ENOMEM, "out of memory");
+    free(dir);
+    return rc;
+}
+
 static int read_text_file(const char *path, const char *key, struct cn_buf *out,
                           struct cn_error *err)
 {
@@ -78,7 +89,8 @@ int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error
 {
     struct eng_model_opts opts = opts_of(m);
     struct eng_model *model = NULL;
-    int rc = check_context(m->path, m->asked_context, "models.context", err);
+    int rc = find_file(m, err);
+    if (!rc) rc = check_context(m->path, m->asked_context, "models.context", err);
     if (!rc) rc = eng_model_measure(m->path, &opts, &model, err);
     if (rc) return rc;
     note(m, eng_model_info(model));
@@ -95,7 +107,8 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
     char key[32];
     struct cn_buf text;
     snprintf(key, sizeof key, "%s.context", prefix);
-    int rc = check_context(m->path, m->asked_context, key, err);
+    int rc = find_file(m, err);
+    if (!rc) rc = check_context(m->path, m->asked_context, key, err);
     if (rc) return rc;
     snprintf(key, sizeof key, "%s.chat_template", prefix);
     cn_buf_init(&text, 4u << 20);

@@ -178,10 +178,12 @@ struct rt_model {
     /* never changed */
     struct rt *rt;
     uint32_t index;
-    char *id, *path, *chat_template;
+    char *id, *chat_template;
     uint64_t asked_context;
     int kv_type;
     bool pin, preload;
+    /* rt_new's thread, then the loader's */
+    char *path;                  /* NULL: not found yet, by its id */
     /* under the runtime's models_lock */
     enum rt_model_state state;
     struct eng_model *model;     /* stays put while uses > 0 */

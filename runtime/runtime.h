@@ -21,7 +21,8 @@ struct rt;
 
 struct rt_model_opts {              /* one of several models; all is copied */
     const char *id;                 /* name clients use */
-    const char *path;               /* resolved file */
+    const char *path;               /* file; NULL: that of the id in the models folder, whenever it
+                                     * is there */
     const char *chat_template;      /* file; NULL: the model's own */
     uint64_t context;               /* 0: the model's own */
     int kv_type;                    /* enum cfg_kv_type */

@@ -74,10 +74,19 @@ static void cancel_subs(struct srv_req *q)
         if (q->subs[i].live) rt_cancel(s->rt, &s->mail, srv_slot_id(s, q->subs[i].slot));
 }
 
+static void count_waiting(struct srv *s, bool more)
+{
+    if (more)
+        s->n_waiting++;
+    else
+        s->n_waiting--;
+    cn_metric_set(s->metrics, CN_M_requests_model, (double)s->n_waiting);
+}
+
 static void end_wait(struct srv_req *q)
 {
     q->wait_ns = 0;
-    q->srv->n_waiting--;
+    count_waiting(q->srv, false);
     srv_slot_give(q->srv, q->job_slot);
 }
 
@@ -272,7 +281,7 @@ static int get_model(struct srv_req *q, struct cn_error *err)
         use_model(q);
     } else {
         q->wait_ns = cn_now_ns();
-        s->n_waiting++;
+        count_waiting(s, true);
     }
     return rc;
 }
@@ -299,7 +308,7 @@ static void on_model(struct srv_req *q, const struct rt_event *e)
         return;
     }
     q->wait_ns = 0; /* its slot is the job's now */
-    s->n_waiting--;
+    count_waiting(s, false);
     use_model(q);
 }
 

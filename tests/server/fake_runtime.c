@@ -10,6 +10,7 @@
  *   FAIL_AT ends those whose prompt begins with that id;
  *   parted answers (conversations with a format of their own) are taken apart, stop strings not
  *   looked for;
+ *   CONIFER_FAKE_LOAD_MS: the model is loaded so long after it was first asked for (0: at once);
  *   CONIFER_FAKE_STUCK_MS: after so long without progress it says that it is stuck (2000). */
 #include "runtime/runtime.h"
 
@@ -34,6 +35,12 @@ struct live {
     bool accepted, cancelled, paused, prompted;
 };
 
+struct wait {
+    struct wait *next;
+    struct cn_mailbox *reply;
+    struct rt_event *event;
+};
+
 struct rt {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
@@ -44,11 +51,13 @@ struct rt {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     struct live *live;
+    struct wait *waits;
+    uint64_t loaded_ns; /* 0: not asked for yet */
     atomic_ullong n_live;
     bool stop;
     atomic_bool draining;
     atomic_ullong progress_ns;
-    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms, embed;
+    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms, embed, load_ms;
 };
 
 static long number(const char *name, long def)
@@ -303,6 +312,25 @@ static bool step(struct rt *r, struct live *l, uint64_t now)
     return true;
 }
 
+static bool is_loaded(struct rt *r, uint64_t now)
+{
+    if (!r->loaded_ns && r->load_ms) r->loaded_ns = now + (uint64_t)r->load_ms * 1000000;
+    return now >= r->loaded_ns;
+}
+
+/* Those who wait for the model get it, or at the end an error. */
+static void answer_waits(struct rt *r, uint64_t now)
+{
+    if (!r->waits || (!r->stop && !is_loaded(r, now))) return;
+    for (struct wait *w = r->waits, *next; w; w = next) {
+        next = w->next;
+        if (!is_loaded(r, now)) w->event->code = CN_EDRAIN;
+        cn_mailbox_post(w->reply, &w->event->msg);
+        free(w);
+    }
+    r->waits = NULL;
+}
+
 static void *run(void *arg)
 {
     struct rt *r = arg;
@@ -322,6 +350,8 @@ static void *run(void *arg)
                 at = &l->next;
             }
         }
+        answer_waits(r, now);
+        any = any || r->waits;
         cn_metric_set(r->metrics, CN_M_requests_running, (double)r->n_live);
         atomic_store(&r->progress_ns, cn_now_ns());
         if (r->stop && !r->live) break;
@@ -447,6 +477,7 @@ int rt_new(const struct rt_opts *o, struct rt **out, struct cn_error *err)
     r->fail_at = number("CONIFER_FAKE_FAIL_AT", 0);
     r->stall_ms = number("CONIFER_FAKE_STALL_MS", 0);
     r->embed = number("CONIFER_FAKE_EMBED", 0);
+    r->load_ms = number("CONIFER_FAKE_LOAD_MS", 0);
     r->stuck_ms = number("CONIFER_FAKE_STUCK_MS", 2000);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->cond, NULL);
@@ -524,13 +555,40 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
 int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
                struct cn_error *err)
 {
-    *held = !atomic_load(&m->rt->draining);
-    return *held ? 0 : cn_fail(err, CN_EDRAIN, "the server is shutting down");
+    struct rt *r = m->rt;
+
+    *held = false;
+    if (atomic_load(&r->draining)) return cn_fail(err, CN_EDRAIN, "the server is shutting down");
+    pthread_mutex_lock(&r->lock);
+    *held = is_loaded(r, cn_now_ns());
+    if (!*held) {
+        struct wait *w = calloc(1, sizeof *w);
+        cn_assert(w && (w->event = calloc(1, sizeof *w->event)));
+        *w->event = (struct rt_event){.id = id, .kind = RT_EV_MODEL};
+        w->reply = reply;
+        w->next = r->waits;
+        r->waits = w;
+        pthread_cond_signal(&r->cond);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return 0;
 }
 
 bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id)
 {
-    return false;
+    struct rt *r = m->rt;
+
+    pthread_mutex_lock(&r->lock);
+    struct wait **at = &r->waits, *w;
+    while (*at && ((*at)->reply != reply || (*at)->event->id != id))
+        at = &(*at)->next;
+    w = *at;
+    if (w) *at = w->next;
+    pthread_mutex_unlock(&r->lock);
+    if (!w) return false;
+    rt_event_free(w->event);
+    free(w);
+    return true;
 }
 
 void rt_release(struct rt_model *m)
