@@ -226,6 +226,16 @@ enum cn_tenant_histogram {
     CN_TH_COUNT
 };
 #undef CN_TENANT_METRICS
+#define CN_MODEL_METRICS
+enum cn_model_metric {
+#define COUNTER(id, name, labels, help) CN_MM_##id,
+#define GAUGE(id, name, labels, help) CN_MM_##id,
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+    CN_MM_COUNT
+};
+#undef CN_MODEL_METRICS
 #define CN_HIST_MAX_BUCKETS 24
 struct cn_hist {
     _Atomic uint64_t bucket[CN_HIST_MAX_BUCKETS + 1]; /* the last one is +Inf */
@@ -236,11 +246,17 @@ struct cn_tenant_series {
     _Atomic uint64_t value[CN_TM_COUNT];
     struct cn_hist hist[CN_TH_COUNT];
 };
+struct cn_model_series {
+    const char *name;
+    _Atomic uint64_t value[CN_MM_COUNT];
+};
 struct cn_metrics {
     _Atomic uint64_t value[CN_M_COUNT]; /* gauges hold the bits of a double */
     struct cn_hist hist[CN_H_COUNT];
     struct cn_tenant_series *tenants;   /* NULL: none are kept */
     size_t n_tenants;
+    struct cn_model_series *models;     /* likewise */
+    size_t n_models;
 };
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* counters */
 void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value); /* gauges */
@@ -249,12 +265,16 @@ void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
 /* Makes the series of n tenants, before any thread uses m; cn_metrics_fini frees them. names[i]
  * (borrowed) must outlive them. A tenant that has no series is ignored below. */
 int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n);
+/* Likewise of n models. */
+int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n);
 void cn_metrics_fini(struct cn_metrics *m);
+void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t n);
+void cn_model_set(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t value);
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n);
 void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value);
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
                        uint64_t ns);
-/* Prometheus text format 0.0.4: the fixed series; those of one tenant, or of all with CN_ALL_TENANTS.
+/* Prometheus text format 0.0.4: the fixed series and those of the models; those of one tenant, or of all with CN_ALL_TENANTS.
  * Of all, the first CN_TENANTS_SHOWN have their own, the others are summed as tenant="(other)": a
  * page has a bounded number of lines. */
 #define CN_TENANTS_SHOWN 100

@@ -48,6 +48,16 @@ static const struct series all_series[CN_M_COUNT] = {
 #undef HISTOGRAM
 };
 
+#define CN_MODEL_METRICS
+static const struct series model_series[CN_MM_COUNT] = {
+#define COUNTER(id, name, labels, help) [CN_MM_##id] = {name, labels, help, false},
+#define GAUGE(id, name, labels, help)   [CN_MM_##id] = {name, labels, help, true},
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+};
+#undef CN_MODEL_METRICS
+
 struct histogram {
     const char *name, *help;
     const struct bound *bounds;
@@ -148,11 +158,37 @@ int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n)
     return CN_OK;
 }
 
+int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n)
+{
+    m->models = cn_calloc(n, sizeof *m->models);
+    if (!m->models) return CN_ENOMEM;
+    m->n_models = n;
+    for (size_t i = 0; i < n; i++)
+        m->models[i].name = names[i];
+    return CN_OK;
+}
+
 void cn_metrics_fini(struct cn_metrics *m)
 {
     free(m->tenants);
     m->tenants = NULL;
     m->n_tenants = 0;
+    free(m->models);
+    m->models = NULL;
+    m->n_models = 0;
+}
+
+void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t n)
+{
+    cn_assert(!model_series[id].gauge);
+    if (model < m->n_models) add(&m->models[model].value[id], n);
+}
+
+void cn_model_set(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t value)
+{
+    cn_assert(model_series[id].gauge);
+    if (model < m->n_models)
+        atomic_store_explicit(&m->models[model].value[id], value, memory_order_relaxed);
 }
 
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n)
@@ -216,6 +252,34 @@ static int rendered(const struct cn_buf *out)
     return out->failed ? (out->max ? CN_ELIMIT : CN_ENOMEM) : CN_OK;
 }
 
+/* `label="name"`, what the format asks to escape escaped. */
+static void put_label(struct cn_buf *out, const char *label, const char *name)
+{
+    cn_buf_printf(out, "%s=\"", label);
+    for (; *name; name++) {
+        if (*name == '"' || *name == '\\') cn_buf_putc(out, '\\');
+        if (*name == '\n')
+            cn_buf_puts(out, "\\n");
+        else
+            cn_buf_putc(out, *name);
+    }
+    cn_buf_putc(out, '"');
+}
+
+static void put_models(const struct cn_metrics *m, struct cn_buf *out)
+{
+    for (int i = 0; m->n_models && i < CN_MM_COUNT; i++) {
+        const struct series *s = &model_series[i];
+
+        put_head(out, s->name, s->help, s->gauge ? "gauge" : "counter");
+        for (size_t k = 0; k < m->n_models; k++) {
+            cn_buf_printf(out, "%s{", s->name);
+            put_label(out, "model", m->models[k].name);
+            cn_buf_printf(out, "} %" PRIu64 "\n", load(&m->models[k].value[i]));
+        }
+    }
+}
+
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
 {
     const char *last = "";
@@ -231,24 +295,11 @@ int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
         put_head(out, all_hists[i].name, all_hists[i].help, "histogram");
         put_hist(&all_hists[i], &m->hist[i], "", out);
     }
+    put_models(m, out);
     return rendered(out);
 }
 
 /* ---- tenants ---------------------------------------------------------------------------------- */
-
-/* `tenant="name"`, what the format asks to escape escaped. */
-static void put_label(struct cn_buf *out, const char *name)
-{
-    cn_buf_puts(out, "tenant=\"");
-    for (; *name; name++) {
-        if (*name == '"' || *name == '\\') cn_buf_putc(out, '\\');
-        if (*name == '\n')
-            cn_buf_puts(out, "\\n");
-        else
-            cn_buf_putc(out, *name);
-    }
-    cn_buf_putc(out, '"');
-}
 
 /* The sum of several tenants' series. */
 static void sum_up(const struct cn_tenant_series *all, size_t n, struct cn_tenant_series *out)
@@ -319,7 +370,7 @@ int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct 
     }
     for (size_t i = 0; i < n; i++) {
         at[i] = text.len;
-        put_label(&text, shown[i]->name);
+        put_label(&text, "tenant", shown[i]->name);
         cn_buf_putc(&text, '\0');
     }
     for (size_t i = 0; !text.failed && i < n; i++)

@@ -49,6 +49,21 @@ static int make_metrics(const struct cfg *cfg, struct cn_metrics **out, struct c
     return 0;
 }
 
+/* Those of each model, likewise. */
+static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *only,
+                       struct cn_error *err)
+{
+    const char **names = cn_calloc(CN_MAX(cfg->n_models, (size_t)1), sizeof *names);
+    int rc = names ? 0 : CN_ENOMEM;
+
+    if (names) names[0] = only;
+    for (size_t i = 0; !rc && i < cfg->n_models; i++)
+        names[i] = cfg->models[i].name;
+    if (!rc) rc = cn_metrics_models(m, names, CN_MAX(cfg->n_models, (size_t)1));
+    free(names);
+    return rc ? cn_fail(err, rc, "out of memory") : 0;
+}
+
 static void free_models(struct rt_model_opts *all, size_t n)
 {
     for (size_t i = 0; all && i < n; i++)
@@ -99,6 +114,7 @@ static int serve(const struct cfg *cfg, const char *name)
     if (!rc && !cfg->n_models && strcmp(name, "conifer-server")) rc = cli_pull_missing(cfg, &err);
     if (!rc && cfg->n_models) rc = list_models(cfg, &models, &err);
     else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
+    if (!rc) rc = name_models(metrics, cfg, model, &err);
     struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
     if (!rc) rc = srv_new(&opts, &s, &err);
     cli_progress_start(&progress);

@@ -85,6 +85,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     struct rt *r = m->rt;
     cn_log(CN_LOG_ERROR, "engine", "%s could not be loaded: %s", m->id, err->message);
     cn_metric_add(r->metrics, CN_M_model_load_failures, 1);
+    cn_model_add(r->metrics, m->index, CN_MM_failures, 1);
     lock(r);
     public_error(m, err, &m->error);
     m->failures++;
@@ -120,6 +121,7 @@ static void unload(struct rt_model *m, const char *why)
     lock(r);
     m->model = NULL;
     m->bytes = 0;
+    rt_model_set_state(m, m->state);
     unlock(r);
     cn_metric_add(r->metrics, CN_M_model_unloads, 1);
     cn_log(CN_LOG_INFO, "engine", "%s was unloaded: %s", m->id, why);
@@ -158,6 +160,7 @@ static void load(struct rt_model *m)
     }
     const struct eng_model_info *info = eng_model_info(model);
     cn_metric_add(r->metrics, CN_M_model_loads, 1); /* before who waits is told */
+    cn_model_add(r->metrics, m->index, CN_MM_loads, 1);
     lock(r);
     m->failures = 0;
     m->blocked_ns = 0;

@@ -95,6 +95,8 @@ void rt_model_set_state(struct rt_model *m, enum rt_model_state state)
         count[r->models[i].state]++;
     for (int i = 0; i < RT_N_MODEL_STATES; i++)
         cn_metric_set(r->metrics, gauge[i], count[i]);
+    cn_model_set(r->metrics, m->index, CN_MM_loaded, state == RT_LOADED);
+    cn_model_set(r->metrics, m->index, CN_MM_bytes, m->bytes);
 }
 
 size_t rt_n_models(const struct rt *r)
@@ -149,6 +151,13 @@ static void hold(struct rt_model *m)
 {
     m->uses++;
     m->used_ns = cn_now_ns();
+    cn_model_set(m->rt->metrics, m->index, CN_MM_requests, m->uses);
+}
+
+static void count_waiting(struct rt_model *m, int change)
+{
+    m->n_waits += (uint64_t)change;
+    cn_model_set(m->rt->metrics, m->index, CN_MM_waiting, m->n_waits);
 }
 
 static struct rt_wait *wait_new(struct cn_mailbox *reply, uint64_t id)
@@ -180,6 +189,7 @@ static int ask(struct rt_model *m, struct rt_wait **wait, bool *held, struct cn_
         at = &(*at)->next;
     *at = *wait;
     *wait = NULL;
+    count_waiting(m, 1);
     return 0;
 }
 
@@ -211,7 +221,10 @@ bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint6
     while (*at && ((*at)->reply != reply || (*at)->event->id != id))
         at = &(*at)->next;
     w = *at;
-    if (w) *at = w->next;
+    if (w) {
+        *at = w->next;
+        count_waiting(m, -1);
+    }
     unlock(m->rt);
     if (!w) return false;
     rt_event_free(w->event);
@@ -235,6 +248,7 @@ void rt_release(struct rt_model *m)
     cn_assert(m->uses > 0);
     m->uses--;
     m->used_ns = cn_now_ns();
+    cn_model_set(r->metrics, m->index, CN_MM_requests, m->uses);
     bool poke = !m->uses && (r->wants_room || m->broken);
     unlock(r);
     if (poke) rt_loader_poke(r);
@@ -259,6 +273,7 @@ void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t be
             continue;
         }
         *at = w->next;
+        count_waiting(m, -1);
         struct rt_event *e = w->event;
         if (err) {
             e->code = err->code;

@@ -378,6 +378,7 @@ static void set_loaded(struct rt_model *m)
     rt_model_set_state(m, RT_LOADED);
     pthread_mutex_unlock(&r->models_lock);
     cn_metric_add(r->metrics, CN_M_model_loads, 1);
+    cn_model_add(r->metrics, m->index, CN_MM_loads, 1);
     double kv_bytes = cn_metric_get(r->metrics, CN_M_kv_bytes_total);
     uint32_t block = (uint32_t)r->cfg->kv.block_tokens;
     uint64_t one = eng_sequence_bytes(info->exec, block, info->context);

@@ -239,6 +239,7 @@ static void observe_token(struct rt_req *req, struct rt_choice *c)
         cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
         cn_tenant_observe(req->rt->metrics, req->q.tenant, CN_TH_itl, now - c->last_token_ns);
     }
+    cn_model_add(req->rt->metrics, req->m->index, CN_MM_generated, 1);
     c->last_token_ns = now;
     c->last_step = step;
     rt_tenant_changed(req->rt, req->q.tenant);

@@ -195,6 +195,7 @@ struct rt_model {
     uint64_t need;               /* and would take; 0: not measured yet */
     uint64_t context;            /* 0: not known */
     struct rt_wait *waits;       /* oldest first */
+    uint64_t n_waits;
     uint64_t blocked_ns;         /* since when the loader found no room for it; 0: it did not */
     uint64_t retry_ns;           /* FAILED: not tried before */
     uint32_t failures;

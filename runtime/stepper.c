@@ -85,6 +85,7 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     if (!rc) {
         s->step = step;
         s->n_launched++;
+        cn_model_add(s->rt->metrics, m->index, CN_MM_steps, 1);
         return 0;
     }
     rt_watch_done(&s->rt->watch, cn_now_ns());

@@ -80,6 +80,13 @@ from a client.
 
 """
 
+MODEL_METRICS_HEAD = """
+## Of each model
+
+These have the label `model`, its name as clients use it: the one model's, or those of `models`.
+
+"""
+
 TENANT_METRICS_HEAD = """
 ## Of each tenant
 
@@ -180,8 +187,10 @@ def metrics_table(text):
 
 
 def metrics_page(text):
-    fixed, tenants = text.split("#else\n")
-    return METRICS_HEAD + metrics_table(fixed) + TENANT_METRICS_HEAD + metrics_table(tenants)
+    fixed, rest = text.split("#elif defined(CN_TENANT_METRICS)\n")
+    tenants, models = rest.split("#else\n")
+    return (METRICS_HEAD + metrics_table(fixed) + MODEL_METRICS_HEAD + metrics_table(models) +
+            TENANT_METRICS_HEAD + metrics_table(tenants))
 
 
 def size(n):

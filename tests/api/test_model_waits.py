@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import FAKE, ORACLE, SERVER, Server, program, sse
+from conftest import ORACLE, SERVER, Server, program, sse
 
 WAITING = "conifer_requests_waiting_for_model"
 BODY = {"prompt": "abc", "max_tokens": 4}

@@ -81,6 +81,22 @@ def test_states_without_loading(serve):
         s.client().models.retrieve("other")
 
 
+def test_each_model_has_its_series(serve, tmp_path):
+    s = serve({"llama": "", "gemma": "", "gone": "path: /nonexistent/gone.gguf"})
+    for _ in range(2):
+        assert say(s, "gemma", 5).usage.completion_tokens == 5
+    m = s.metrics()
+
+    def of(name):
+        return [m[f'conifer_model_{name}{{model="{model}"}}'] for model in ("llama", "gemma", "gone")]
+    assert of("loaded") == [0, 1, 0] and of("loads_by_model_total") == [0, 1, 0]
+    assert of("load_failures_by_model_total") == [0, 0, 1]
+    assert of("generated_tokens_total") == [0, 10, 0]
+    assert of("steps_total") == [0, m["conifer_engine_steps_total"], 0]
+    assert of("requests_waiting") == [0, 0, 0]
+    assert of("bytes")[0] == 0 and of("bytes")[1] > 1e5
+
+
 def test_unknown_model(serve):
     s = serve({"llama": "", "gemma": ""})
     with pytest.raises(openai.NotFoundError) as e:

@@ -170,6 +170,30 @@ static void series_of_tenants(void **state)
     cn_metrics_fini(&metrics);
 }
 
+/* So do those of models, on the page of all. */
+static void series_of_models(void **state)
+{
+    const char *names[] = {"a-7b", "b"};
+    struct cn_buf b;
+
+    memset(&metrics, 0, sizeof metrics);
+    assert_int_equal(cn_metrics_models(&metrics, names, 2), 0);
+    cn_model_add(&metrics, 0, CN_MM_generated, 3);
+    cn_model_add(&metrics, 0, CN_MM_generated, 4);
+    cn_model_set(&metrics, 1, CN_MM_bytes, 1u << 31);
+    cn_model_add(&metrics, 2, CN_MM_generated, 99); /* one that has no series */
+    cn_model_set(&metrics, SIZE_MAX, CN_MM_bytes, 99);
+    cn_buf_init(&b, 0);
+    assert_int_equal(cn_metrics_render(&metrics, &b), 0);
+    read_page(&b);
+    const char *page = cn_buf_cstr(&b);
+    assert_true(sample(page, "conifer_model_generated_tokens_total{model=\"a-7b\"}") == 7);
+    assert_true(sample(page, "conifer_model_generated_tokens_total{model=\"b\"}") == 0);
+    assert_true(sample(page, "conifer_model_bytes{model=\"b\"}") == 2147483648.0);
+    cn_buf_fini(&b);
+    cn_metrics_fini(&metrics);
+}
+
 static void values_and_histograms(void **state)
 {
     struct cn_buf b;
@@ -256,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(series_of_tenants),
+        cmocka_unit_test(series_of_models),
         cmocka_unit_test(values_and_histograms),
         cmocka_unit_test(page_is_valid),
         cmocka_unit_test(log_lines_cannot_be_forged),
