@@ -341,7 +341,11 @@ static int download(struct job *j, struct cn_error *err)
         }
         if (failed >= (j->answered ? j->f->net->retries : CN_MIN(j->f->net->retries, FIRST_TRIES)))
             return rc;
-        cli_bar_note(&j->bar, "%s: %s; trying again", j->f->label, err->message);
+        if (head.retry_after_s > 0 && head.retry_after_s <= CLI_MAX_WAIT_S)
+            cli_bar_note(&j->bar, "%s: %s; trying again in %lld s, as it asks", j->f->label,
+                         err->message, (long long)head.retry_after_s);
+        else if (head.retry_after_s <= CLI_MAX_WAIT_S)
+            cli_bar_note(&j->bar, "%s: %s; trying again", j->f->label, err->message);
         if (j->restart && (rc = begin_again(j, err))) return rc;
         j->restart = false;
         if ((rc = cli_http_wait(&head, failed++, err))) return rc;

@@ -12,7 +12,7 @@
 #include <strings.h>
 #include <time.h>
 
-enum { MAX_REDIRECTS = 10, CONNECT_S = 30, MAX_WAIT_S = 600 };
+enum { MAX_REDIRECTS = 10, CONNECT_S = 30 };
 
 /* The environment's value, without slashes at its end, or the default. */
 static char *address(const char *name, const char *otherwise)
@@ -376,7 +376,7 @@ int cli_http_wait(const struct cli_head *head, unsigned failed, struct cn_error 
     cn_random(&dice, sizeof dice);
     ms = CN_MIN(ms, 30000u);
     ms += ms * dice / 65536 / 4; /* so that many clients do not come back at once */
-    if (head->retry_after_s > MAX_WAIT_S)
+    if (head->retry_after_s > CLI_MAX_WAIT_S)
         return cn_fail(err, CN_ERATE, "the server asks to wait %lld seconds: try again later",
                        (long long)head->retry_after_s);
     if (head->retry_after_s >= 0) ms = CN_MAX((uint64_t)head->retry_after_s * 1000, 100u);
@@ -392,14 +392,17 @@ int cli_http_refused(const struct cli_net *net, const char *url, const struct cl
 {
     bool hub = cli_same_origin(url, net->endpoint);
     const char *why = head->message;
+    size_t n = strlen(why);
 
+    while (n && strchr(". ", why[n - 1])) /* our own words follow */
+        n--;
     if (head->status == 401 || head->status == 403)
         return cn_fail(err, head->status == 401 ? CN_EAUTH : CN_EFORBID,
-                       "the server refuses (%d)%s%s%s", head->status, *why ? ": " : "", why,
+                       "the server refuses (%d)%s%.*s%s", head->status, n ? ": " : "", (int)n, why,
                        !hub ? ""
                        : net->token
-                           ? ". Has its licence been agreed to with this HF_TOKEN's account?"
-                           : ". HF_TOKEN names who asks, where a model wants that");
+                           ? "; has the account of this HF_TOKEN agreed to the model's licence?"
+                           : "; where a model wants to know who asks, set HF_TOKEN to a key of the hub");
     if (head->status == 404 || head->status == 410)
         return cn_fail(err, CN_ENOENT, "the server has no such file (%d)%s%s", head->status,
                        *why ? ": " : "", why);

@@ -179,17 +179,39 @@ static void print_installed(const struct entry *list, size_t n)
 
     for (size_t i = 0; i < n; i++)
         width = CN_MAX(width, (int)strlen(list[i].name));
-    printf("%-*s  %9s  %-8s %-14s %s\n", width, "NAME", "SIZE", "QUANT", "FAMILY", "MODIFIED");
+    printf("%-*s  %9s  %-8s %-16s %s\n", width, "NAME", "SIZE", "QUANT", "FAMILY", "MODIFIED");
     for (size_t i = 0; i < n; i++) {
         const struct entry *e = &list[i];
         time_t t = (time_t)e->modified_s;
         struct tm tm;
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
-        printf("%-*s  %9s  %-8s %-14s %s", width, e->name, cli_bytes(e->bytes, size), e->quant,
+        printf("%-*s  %9s  %-8s %-16s %s", width, e->name, cli_bytes(e->bytes, size), e->quant,
                e->family, when);
         if (e->missing) printf("  %u of %u files are missing", e->missing, e->parts);
         putchar('\n');
     }
+}
+
+/* What was begun of files that are not the catalog's: it takes room, and can go on. */
+static void print_begun(const char *dir)
+{
+    static const char end[] = ".gguf.part";
+    DIR *d = opendir(dir);
+    char size[32];
+    bool first = true;
+
+    for (struct dirent *e; d && (e = readdir(d));) {
+        size_t len = strlen(e->d_name), stem = len - (sizeof end - 1);
+        if (len < sizeof end || strcmp(e->d_name + stem, end)) continue;
+        char *file = strndup(e->d_name, len - strlen(".part"));
+        if (file && cfg_model_name_ok(file) && !known_file(file)) {
+            if (first) printf("\nBegun; the same conifer pull goes on, conifer rm NAME removes it:\n");
+            first = false;
+            printf("%.*s: %s so far\n", (int)stem, file, cli_bytes(begun(dir, file), size));
+        }
+        free(file);
+    }
+    if (d) closedir(d);
 }
 
 static void print_catalog(const char *dir, const struct entry *list, size_t n)
@@ -203,9 +225,9 @@ static void print_catalog(const char *dir, const struct entry *list, size_t n)
         if (has(list, n, &m[i])) continue;
         if (first) printf("\nNot here; conifer pull NAME fetches one:\n");
         if (first)
-            printf("%-24s %9s  %-8s %-14s %s\n", "NAME", "SIZE", "QUANT", "FAMILY", "LICENCE");
+            printf("%-24s %9s  %-8s %-16s %s\n", "NAME", "SIZE", "QUANT", "FAMILY", "LICENCE");
         first = false;
-        printf("%-24s %9s  %-8s %-14s %s", m[i].name,
+        printf("%-24s %9s  %-8s %-16s %s", m[i].name,
                m[i].bytes ? cli_bytes(m[i].bytes, size) : "?", m[i].quant, m[i].family,
                m[i].licence);
         if (*m[i].note) printf("; %s", m[i].note);
@@ -285,6 +307,7 @@ int cli_list(int argc, char **argv)
             print_installed(list, n);
         else
             printf("There is no model in %s yet.\n", dir);
+        print_begun(dir);
         if (!installed) print_catalog(dir, list, n);
     }
     for (size_t i = 0; i < n; i++)

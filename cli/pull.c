@@ -286,9 +286,9 @@ static int unknown(const char *word, struct cn_error *err)
     const char *names = near.len ? cn_buf_cstr(&near) : NULL;
     int rc =
         cn_fail_param(err, CN_EMODEL, "model",
-                      "the catalog has no model \"%.128s\"%s%s%s; conifer list shows it. "
-                      "hf:ORG/REPOSITORY/FILE.gguf and URLs do too",
-                      word, names ? ": did you mean " : "", names ? names : "", names ? "?" : "");
+                      "the catalog has no model \"%.128s\"%s%s%s conifer list shows all it has; any "
+                      "other is fetched as hf:ORG/REPOSITORY/FILE.gguf, or by its URL",
+                      word, names ? "; did you mean " : "", names ? names : "", names ? "?" : ";");
     cn_buf_fini(&near);
     return rc;
 }
@@ -309,7 +309,11 @@ static int pull_word(struct cli_net *net, const char *word, const char *sha256, 
         if (say) fprintf(stderr, "%s is there already\n", word);
         return 0;
     }
-    rc = cli_source_parse(m ? m->source : word, &w.source, err);
+    if ((rc = cli_source_parse(m ? m->source : word, &w.source, err))) {
+        if (err) err->param[0] = '\0'; /* the message has the word */
+        cli_source_fini(&w.source);
+        return rc;
+    }
     if (!rc && !m && w.source.kind == CLI_SRC_PYPI)
         rc = cn_fail_param(err, CN_EINVAL, "source",
                            "packages are sources of the catalog's own models alone");

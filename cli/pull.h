@@ -75,6 +75,7 @@ int cli_http_text(struct cli_net *net, const char *url, const char *accept, size
                   struct cn_buf *out, struct cli_head *head, struct cn_error *err);
 /* Whether another attempt at this status may do, and how long to wait before attempt n (from 0). */
 bool cli_http_again(int status);
+#define CLI_MAX_WAIT_S 600
 /* Waits as the server or the number of failed attempts asks; CN_ECANCELLED on Ctrl-C, CN_EIO when
  * the server asks for more than ten minutes. */
 int cli_http_wait(const struct cli_head *head, unsigned failed, struct cn_error *err);

@@ -25,6 +25,7 @@ def test_unknown_names(home):
     assert "phi-4-mini" in pull("phi4mini", want=1)
     assert "did you mean" not in pull("zzzzzzzzzz", want=1)
     assert "which model" in pull(want=2)
+    assert '"a-b"; conifer list' in pull("a-b", want=1)
 
 
 @pytest.mark.parametrize("source", [
@@ -33,8 +34,9 @@ def test_unknown_names(home):
     "hf:org/repo/a b.gguf", "https://host.invalid/", "https://host.invalid/x.bin", "ftp://host.invalid/x.gguf",
     "https://host.invalid/a%2fb%2f..%2f.gguf", "file:///etc/x.gguf", "pypi:a==1!b.gguf", "hf:", ":"])
 def test_wrong_sources(home, source):
-    pull(source, want=1)
+    out = pull(source, want=1)
     assert left(home) == []
+    assert len(source) < 5 or out.count(source) <= 1, out  # told once
 
 
 def test_list_and_rm(hub, home):
@@ -71,7 +73,12 @@ def test_rm_of_what_was_begun(hub, home):
     pull("qwen3-0.6b", "--retries", "0", want=1)
     assert "100 kB of it are here" in conifer("list")
     assert "100 kB freed" in conifer("rm", "qwen3-0.6b")
-    assert left(home) == []
+    hub.once(lambda h, r: h.serve(r, send=150000) or True)
+    pull(hub.add(NAME, "own.gguf", data), "--retries", "0", want=1)
+    for args in ([], ["--installed"]):
+        assert "own: 150 kB so far" in conifer("list", *args)
+    assert "150 kB freed" in conifer("rm", "own")
+    assert "own" not in conifer("list") and left(home) == []
 
 
 def test_same_name_from_elsewhere(hub, other, home):
