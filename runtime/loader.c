@@ -2,9 +2,11 @@
  * that was idle for longest. Its own thread; it changes models' states, under models_lock, and asks
  * the engine thread to take a model in or to forget it.
  *
- * Where all that could make way is held, a model waits for it, at most engine.swap_wait_s; for the
- * second half of that time those that are to make way (`leaving`) are not given to anyone else, so
- * that a busy model cannot keep another one out for ever. */
+ * Where all that could make way is held, who asks for a model waits for it, at most
+ * engine.swap_wait_s. While there are such models, time goes in turns of that length: in the second
+ * half of each, those that are to make way (`leaving`) are not given to anyone else, so that a busy
+ * model cannot keep another one out for ever; in the first half they are, so that one that is asked
+ * for again and again cannot keep others from a model that is there. */
 #include "runtime/rt.h"
 
 #include <stdio.h>
@@ -229,7 +231,7 @@ static void mark_leaving(struct rt *r, uint64_t need)
 static uint64_t block(struct rt_model *m, uint64_t now)
 {
     struct rt *r = m->rt;
-    uint64_t bound = (uint64_t)(r->cfg->engine.swap_wait_s * 1e9), next = UINT64_MAX;
+    uint64_t bound = (uint64_t)(r->cfg->engine.swap_wait_s * 1e9);
     if (!m->blocked_ns) m->blocked_ns = now;
     if (now - m->blocked_ns >= bound) {
         struct cn_error err = {0};
@@ -240,12 +242,13 @@ static uint64_t block(struct rt_model *m, uint64_t now)
     }
     if (!m->waits) {
         m->blocked_ns = 0;
-        return next;
+        return UINT64_MAX;
     }
-    if (now - m->blocked_ns >= bound / 2)
-        mark_leaving(r, m->need);
-    else
-        next = m->blocked_ns + bound / 2;
+    if (!r->blocked_ns) r->blocked_ns = now;
+    uint64_t phase = bound ? (now - r->blocked_ns) % bound : 0;
+    if (phase >= bound / 2) mark_leaving(r, m->need);
+    uint64_t next = now + (phase >= bound / 2 ? bound : bound / 2) - phase;
+    r->wants_room = true;
     uint64_t end = CN_MAX(m->blocked_ns, m->waits->since_ns) + bound;
     return CN_MIN(next, end);
 }
@@ -334,8 +337,8 @@ static enum need choose(struct rt *r, struct rt_model **out, struct rt_model **v
         }
         uint64_t again = block(m, now);
         *wake = CN_MIN(*wake, again);
-        r->wants_room = true;
     }
+    if (!r->wants_room) r->blocked_ns = 0;
     serve_loaded(r);
     return NOTHING;
 }

@@ -287,6 +287,7 @@ struct rt {
     pthread_mutex_t models_lock;
     bool lock_ready;
     bool wants_room;             /* under the lock: the loader waits for a model to be let go */
+    uint64_t blocked_ns;         /* since when it does, 0: it does not; the loader's */
     /* the loader */
     pthread_t loader;
     bool loader_started, loader_mail_ready;

@@ -108,6 +108,46 @@ static void test_waits_for_work(void **state)
     h_stop(&h);
 }
 
+/* One that is asked for all the time and finds no room does not keep anyone from the one that is
+ * there: who asked for that while it was to make way has it after the turn. */
+static void test_asked_again_and_again(void **state)
+{
+    uint64_t room = CN_MAX(sv_need(LLAMA), sv_need(GEMMA)), asked = 0;
+    struct rt_model_opts list[2] = {{.preload = true}};
+    struct cn_error err;
+    bool held, served = false;
+    struct h h;
+    sv_start(&h, list, 2, KV_BYTES + room + 4096, 1);
+    assert_int_equal(sv_get(&h, LLAMA, NULL), 0);
+    while (asked < 4) {
+        assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, asked++, &held, &err), 0);
+        assert_false(held);
+        usleep(200000);
+    }
+    while (!is_leaving(&h, LLAMA))
+        usleep(1000);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), &h.mail, 1000, &held, &err), 0);
+    if (held) served = true; /* the turn was over in between */
+    while (!served) {
+        struct rt_event *e = sv_take(&h);
+        served = e->id == 1000;
+        assert_int_equal(e->code, served ? 0 : CN_ENOTREADY);
+        rt_event_free(e);
+        if (served) break;
+        if (asked == 30) fail_msg("30 were refused the other model, and the first is not given");
+        assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, asked++, &held, &err), 0);
+    }
+    sv_release(&h, LLAMA);
+    sv_release(&h, LLAMA);
+    for (int i = 0; i < 4; i++) { /* those that still wait get it, or were refused just before */
+        struct rt_event *e = sv_take(&h);
+        if (!e->code) sv_release(&h, GEMMA);
+        rt_event_free(e);
+    }
+    sv_check_idle(&h);
+    h_stop(&h);
+}
+
 /* ---- swaps at random --------------------------------------------------------------------------- */
 
 enum { CLIENTS = 12, SWAPS = 40 };
@@ -195,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_least_recent_goes),
         cmocka_unit_test(test_never_fits),
         cmocka_unit_test(test_waits_for_work),
+        cmocka_unit_test(test_asked_again_and_again),
         cmocka_unit_test(test_random_swaps),
     };
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
