@@ -16,6 +16,7 @@ static const char *why(const struct cfg *cfg, const struct rt_memory_plan *plan,
 {
     if (plan->why == RT_KV_ASKED) return "  kv.memory_bytes";
     if (plan->why == RT_KV_HALF) return "  half of what is left";
+    if (plan->why == RT_KV_GIVEN) return "  all that is left";
     snprintf(text, size, "  all that %llu users at once can take (scheduler.max_running)",
              (unsigned long long)cfg->scheduler.max_running);
     return text;
@@ -50,7 +51,7 @@ int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_m
         return cn_fail(err, CN_ENOMEM, "it does not fit: weights and scratch take %.1f MiB more than "
                        "there is", (double)(fixed - there) / MIB);
     put("left", there - fixed, "");
-    int rc = rt_memory_for(cfg, info, there - fixed, plan, err);
+    int rc = rt_memory_for(cfg, info, there - fixed, there == cfg->engine.memory_bytes, plan, err);
     if (rc) return rc;
     put("KV memory", plan->total_bytes, why(cfg, plan, text, sizeof text));
     printf("  %-15s %10" PRIu64 "  at once, each with a window of %" PRIu64 " tokens\n", "users",

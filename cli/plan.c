@@ -10,11 +10,13 @@ static int put_waiting(const struct cfg *cfg, const struct eng_model *m, uint64_
 {
     struct cfg more = *cfg;
     const struct kr_exec_info *x = eng_model_info(m)->exec;
+    uint64_t there = cli_memory_there(cfg);
     more.scheduler.max_running = (int64_t)users;
     printf("scheduler.max_running is %llu: the others would wait\n",
            (unsigned long long)cfg->scheduler.max_running);
     return rt_memory_for(&more, eng_model_info(m),
-                         cli_memory_there(cfg) - x->packed_bytes - x->scratch_bytes, p, err);
+                         there - x->packed_bytes - x->scratch_bytes, there == cfg->engine.memory_bytes,
+                         p, err);
 }
 
 /* 0 when the users fit, else 1. */

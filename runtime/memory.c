@@ -88,17 +88,17 @@ static int cut(const struct rt_memory_ask *asks, size_t n, uint32_t n_groups, ui
 }
 
 int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
-                       uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                       uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                        struct rt_memory_plan *out, struct cn_error *err)
 {
     struct sum s = sum_up(asks, n, block_tokens, max_running);
     const struct kr_exec_info *info = s.small->info;
     uint64_t total = want_bytes;
-    /* Half of what is free stays for the page cache, requests and other programs; memory is only
-     * committed when a block is first written. */
-    uint64_t half = free_bytes ? free_bytes / 2 : s.one;
-    if (!total) total = CN_MIN(s.all, half);
-    out->why = want_bytes ? RT_KV_ASKED : s.all <= half ? RT_KV_ENOUGH : RT_KV_HALF;
+    /* Half of what is free stays for the page cache, requests and other programs, unless it was
+     * given to the daemon; memory is only committed when a block is first written. */
+    uint64_t most = !free_bytes ? s.one : given ? free_bytes : free_bytes / 2;
+    if (!total) total = CN_MIN(s.all, most);
+    out->why = want_bytes ? RT_KV_ASKED : s.all <= most ? RT_KV_ENOUGH : given ? RT_KV_GIVEN : RT_KV_HALF;
     out->one_bytes = s.one;
     if (want_bytes && free_bytes && want_bytes > free_bytes)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
@@ -142,12 +142,12 @@ int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes, s
 }
 
 int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
-                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                    struct rt_memory_plan *out, struct cn_error *err)
 {
     struct rt_memory_ask ask = {info, context};
-    int rc = rt_memory_plan_for(&ask, 1, block_tokens, max_running, want_bytes, free_bytes, out,
-                                err);
+    int rc = rt_memory_plan_for(&ask, 1, block_tokens, max_running, want_bytes, free_bytes, given,
+                                out, err);
     return rc ? rc : rt_memory_blocks_fit(info, out->slab_bytes, err);
 }
 
@@ -167,11 +167,11 @@ void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, stru
 }
 
 int rt_memory_for(const struct cfg *cfg, const struct eng_model_info *info, uint64_t left_bytes,
-                  struct rt_memory_plan *out, struct cn_error *err)
+                  bool given, struct rt_memory_plan *out, struct cn_error *err)
 {
     return rt_memory_plan(info->exec, (uint32_t)cfg->kv.block_tokens, info->context,
                           (uint32_t)cfg->scheduler.max_running, cfg->kv.memory_bytes, left_bytes,
-                          out, err);
+                          given, out, err);
 }
 
 int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,

@@ -231,17 +231,18 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
     const struct eng_model_info *info = eng_model_info(r->models[0].model);
     struct rt_memory_plan plan;
     uint64_t left = cfg_free_memory(), need = r->models[0].need;
+    bool given = false;
     if (cfg->engine.memory_bytes) {
         if (cfg->engine.memory_bytes <= need)
             return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
                                  "engine.memory_bytes is %.1f MiB, and the model takes %.1f MiB for "
                                  "weights and scratch alone",
                                  (double)cfg->engine.memory_bytes / 1048576, (double)need / 1048576);
-        /* All that is given may be used: nothing else counts on it. */
-        uint64_t given = cfg->engine.memory_bytes - need;
-        left = left ? CN_MIN(left, given) : given;
+        uint64_t mine = cfg->engine.memory_bytes - need;
+        given = !left || mine <= left;
+        left = given ? mine : left;
     }
-    int rc = rt_memory_for(cfg, info, left, &plan, err);
+    int rc = rt_memory_for(cfg, info, left, given, &plan, err);
     r->budget = UINT64_MAX;
     return rc ? rc : make_pool(r, &plan, err);
 }
@@ -283,7 +284,7 @@ static int pool_for_several(struct rt *r, const struct rt_memory_ask *asks, size
     /* Where the size is given, a model that does not fit beside it is refused when it is loaded. */
     rc = rt_memory_plan_for(asks, n, (uint32_t)cfg->kv.block_tokens,
                             (uint32_t)cfg->scheduler.max_running, want,
-                            there && !want ? there - weights : 0, &plan, err);
+                            there && !want ? there - weights : 0, false, &plan, err);
     if (!rc) rc = make_pool(r, &plan, err);
     if (!rc) r->budget = there ? there - CN_MIN(there, plan.total_bytes) : UINT64_MAX;
     return rc;

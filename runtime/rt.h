@@ -108,14 +108,14 @@ struct rt_memory_ask {
     uint64_t context;
 };
 /* How much KV memory, cut how, so that every model's blocks go into the slabs, and the memory serves
- * at least one of them. free_bytes: what the machine can give (0 = unknown); want_bytes: from the
+ * at least one of them. free_bytes: what the machine can give (0 = unknown), given: to this daemon alone; want_bytes: from the
  * config, 0 = choose. The message of CN_ENOMEM shows the arithmetic. */
 int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
-                       uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                       uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                        struct rt_memory_plan *out, struct cn_error *err);
 /* As above for one model, whose blocks must go into the slabs. */
 int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint64_t context,
-                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes,
+                   uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                    struct rt_memory_plan *out, struct cn_error *err);
 
 /* ", KV of 3 layers 3 KiB a token, state of ...": what each group takes. */

@@ -52,7 +52,8 @@ int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_erro
 enum rt_kv_why {
     RT_KV_ASKED,                 /* kv.memory_bytes */
     RT_KV_ENOUGH,                /* scheduler.max_running windows need no more */
-    RT_KV_HALF                   /* half of what is left; the rest is for the page cache and others */
+    RT_KV_HALF,                  /* half of what is left; the rest is for the page cache and others */
+    RT_KV_GIVEN                  /* all that is left of engine.memory_bytes */
 };
 struct rt_memory_plan {
     enum rt_kv_why why;
@@ -62,10 +63,10 @@ struct rt_memory_plan {
     uint64_t one_bytes;          /* a sequence of the whole window; of several models the largest */
 };
 /* For a model that was measured or opened: info's exec says what it takes. left_bytes: memory there is
- * beside its weights and scratch (0 = not known). CN_ENOMEM with the arithmetic when the memory cannot
- * serve it. */
+ * beside its weights and scratch (0 = not known), which nobody else counts on when it was given.
+ * CN_ENOMEM with the arithmetic when the memory cannot serve it. */
 int rt_memory_for(const struct cfg *cfg, const struct eng_model_info *info, uint64_t left_bytes,
-                  struct rt_memory_plan *out, struct cn_error *err);
+                  bool given, struct rt_memory_plan *out, struct cn_error *err);
 /* The same of one of several. */
 int rt_check_served(const struct rt_model_opts *m, struct cn_error *err);
 /* Loads the model, or those of several that are to be preloaded (on the calling thread), sizes the

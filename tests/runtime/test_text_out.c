@@ -179,21 +179,24 @@ static void test_memory_plan(void **state)
     struct rt_memory_plan p;
     struct cn_error err;
     /* 32768 tokens: 2048 blocks of 12 KiB and 33 of 60 KiB = 26,556 KiB a sequence, 4 of them. */
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 1ull << 40, &p, &err), 0);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 1ull << 40, false, &p, &err), 0);
     assert_true(p.total_bytes >= 4ull * 26556 * 1024);
     assert_true(p.total_bytes - p.slab_bytes < 4ull * 26556 * 1024);
     assert_true(p.why == RT_KV_ENOUGH && p.one_bytes == 26556ull * 1024);
     assert_int_equal(p.slab_bytes % (60 * 1024), 0); /* both kinds divide it */
     /* Little memory: half of what is free. */
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 64u << 20, &p, &err), 0);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 64u << 20, false, &p, &err), 0);
     assert_true(p.total_bytes <= 32u << 20 && p.total_bytes > 24u << 20 && p.why == RT_KV_HALF);
+    /* All of it, where nobody else counts on it. */
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 0, 64u << 20, true, &p, &err), 0);
+    assert_true(p.total_bytes <= 64u << 20 && p.total_bytes > 48u << 20 && p.why == RT_KV_GIVEN);
     /* Told how much. */
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 8u << 20, 64u << 20, &p, &err), 0);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 8u << 20, 64u << 20, false, &p, &err), 0);
     assert_true(p.total_bytes <= 8u << 20 && p.n_slabs >= 2 && p.why == RT_KV_ASKED);
     /* More than there is, and too little to be of use: refused with numbers. */
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 65u << 20, 64u << 20, &p, &err), CN_ENOMEM);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 65u << 20, 64u << 20, false, &p, &err), CN_ENOMEM);
     assert_non_null(strstr(err.message, "65.0 MiB"));
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 100000, 64u << 20, &p, &err), CN_ENOMEM);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 100000, 64u << 20, false, &p, &err), CN_ENOMEM);
     assert_string_equal(err.param, "kv.memory_bytes");
 }
 
@@ -206,9 +209,9 @@ static void test_slabs_hold_at_most_4096_blocks(void **state)
     struct rt_memory_plan p;
     struct cn_error err;
     /* A slab with room for a block of the large kind would hold 16384 of the small one. */
-    assert_int_equal(rt_memory_plan(&info, 16, 1024, 4, 1u << 30, 0, &p, &err), CN_EUNSUPP);
+    assert_int_equal(rt_memory_plan(&info, 16, 1024, 4, 1u << 30, 0, false, &p, &err), CN_EUNSUPP);
     groups[0].block_bytes = 256;
-    assert_int_equal(rt_memory_plan(&info, 16, 1024, 4, 1u << 30, 0, &p, &err), 0);
+    assert_int_equal(rt_memory_plan(&info, 16, 1024, 4, 1u << 30, 0, false, &p, &err), 0);
     assert_true(p.slab_bytes / 256 <= 4096 && p.slab_bytes >= 1 << 20);
 }
 
