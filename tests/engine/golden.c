@@ -193,3 +193,17 @@ const char *golden_oracle(const char *folder, const char *name, const char *suff
     }
     return path;
 }
+
+const char *golden_real(const char *file)
+{
+    static char path[512];
+    const char *dir = getenv("CONIFER_TEST_MODELS"), *home = getenv("HOME");
+    if (dir)
+        snprintf(path, sizeof(path), "%s/%s", dir, file);
+    else
+        snprintf(path, sizeof(path), "%s/.local/share/conifer/models/%s", home ? home : "", file);
+    if (access(path, R_OK) == 0) return path;
+    print_message("[ skipped: no %s; tools/fetch_models.py fetches it ]\n", path);
+    skip();
+    return NULL;
+}

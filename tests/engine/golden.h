@@ -47,5 +47,8 @@ struct golden_error golden_compare(const float *got, const float *want, size_t n
 
 /* Path below the oracle folder; NULL (and the test is skipped) when the folder is not there. */
 const char *golden_oracle(const char *folder, const char *name, const char *suffix);
+/* A model that tools/fetch_models.py fetched, in CONIFER_TEST_MODELS or by default in
+ * ~/.local/share/conifer/models; NULL (and the test is skipped) when it is not there. */
+const char *golden_real(const char *file);
 
 #endif

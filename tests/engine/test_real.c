@@ -4,15 +4,13 @@
  * At even positions, KL(reference || ours) over the 256 listed tokens and one bucket for the rest;
  * its mean must not be above what llama.cpp reaches on the same file (the oracle says). Greedy
  * tokens after the first 32: the reference's own tokens are fed, and each is compared.
- * The files come from tools/fetch_models.py; without them the test is skipped.
- * CONIFER_TEST_MODELS: their folder, by default ~/.local/share/conifer/models. */
+ * The files come from tools/fetch_models.py; without them the test is skipped. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "golden.h"
@@ -22,20 +20,6 @@ struct listed {
     int32_t ids[TOP];
     float logprobs[TOP];
 };
-
-static const char *model_path(const char *file)
-{
-    static char path[512];
-    const char *dir = getenv("CONIFER_TEST_MODELS"), *home = getenv("HOME");
-    if (dir)
-        snprintf(path, sizeof(path), "%s/%s", dir, file);
-    else
-        snprintf(path, sizeof(path), "%s/.local/share/conifer/models/%s", home ? home : "", file);
-    if (access(path, R_OK) == 0) return path;
-    print_message("[ skipped: no %s; tools/fetch_models.py fetches it ]\n", path);
-    skip();
-    return NULL;
-}
 
 /* log of the sum of exp(logits). */
 static double log_sum(const float *logits, size_t n)
@@ -166,7 +150,7 @@ static void run_isa(const char *path, const struct real *want, enum kr_isa isa)
 
 static void run(const char *file, const char *oracle, const enum kr_isa *isas, size_t n)
 {
-    const char *path = model_path(file);
+    const char *path = golden_real(file);
     if (!path || !golden_oracle("real", oracle, ".json")) return;
     struct real want = read_real(oracle);
     for (size_t i = 0; i < n; i++)
