@@ -45,9 +45,19 @@ uint32_t kr_block_offset(enum kr_type type)
 
 const int8_t *kr_block_table(enum kr_type type)
 {
-    static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
-    if (type == KR_MXFP4) return fp4;
-    return type == KR_IQ4_NL || type == KR_IQ4_XS ? iq4 : NULL;
+    static const int8_t iq4[16] = {KR_IQ4_VALUES}, odd[16] = {KR_ODD_VALUES};
+    static const int8_t fp4[16] = {KR_FP4_VALUES};
+    switch (type) {
+    case KR_IQ3_S:
+        return odd;
+    case KR_IQ4_NL:
+    case KR_IQ4_XS:
+        return iq4;
+    case KR_MXFP4:
+        return fp4;
+    default:
+        return NULL;
+    }
 }
 
 static void nibbles(const uint8_t *p, uint8_t q[KR_SUB])
@@ -101,6 +111,19 @@ static void trits(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
     }
 }
 
+/* IQ3_S: nine bits choose four odd magnitudes, whose signs come apart; each becomes the place in
+ * the table of odd numbers. */
+static void odd_places(const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
+{
+    const uint8_t *low = block + 2 + 8 * sub, *signs = block + 74 + 4 * sub;
+    const uint32_t high = block[66 + sub];
+    for (uint32_t i = 0; i < KR_SUB; i++) {
+        uint32_t four = i / 4, entry = low[four] | (high >> four & 1) << 8;
+        uint8_t digit = kr_iq3s_grid[entry] >> 3 * (i % 4) & 7;
+        q[i] = signs[i / 8] >> i % 8 & 1 ? 7 - digit : 8 + digit;
+    }
+}
+
 void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
 {
     switch (type) {
@@ -138,6 +161,9 @@ void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint
         break;
     case KR_Q6_K:
         q6_quants(block, sub, q);
+        break;
+    case KR_IQ3_S:
+        odd_places(block, sub, q);
         break;
     case KR_IQ4_XS:
         nibbles(block + 8 + 16 * sub, q);
@@ -182,6 +208,8 @@ int8_t kr_block_scale(enum kr_type type, const uint8_t *block, uint32_t i)
         low = block[96 + i % 8] >> 4 * (i / 8) & 15;
         high = block[104 + i % 4] >> 2 * (i / 4) & 3;
         return (int8_t)((int)(low | high << 4) - 32);
+    case KR_IQ3_S:
+        return (int8_t)(1 + 2 * (block[106 + i / 2] >> 4 * (i % 2) & 15));
     default: /* IQ4_XS */
         low = block[4 + i / 2] >> 4 * (i % 2) & 15;
         high = kr_load_u16(block + 2) >> 2 * i & 3u;

@@ -22,7 +22,8 @@
 enum kr_type { /* numbers as in GGUF */
     KR_F32 = 0, KR_F16 = 1, KR_Q4_0 = 2, KR_Q4_1 = 3, KR_Q5_0 = 6, KR_Q5_1 = 7, KR_Q8_0 = 8,
     KR_Q2_K = 10, KR_Q3_K = 11, KR_Q4_K = 12, KR_Q5_K = 13, KR_Q6_K = 14, KR_IQ4_NL = 20,
-    KR_IQ4_XS = 23, KR_BF16 = 30, KR_TQ1_0 = 34, KR_TQ2_0 = 35, KR_MXFP4 = 39,
+    KR_IQ3_S = 21, KR_IQ4_XS = 23, KR_BF16 = 30, KR_TQ1_0 = 34, KR_TQ2_0 = 35,
+    KR_MXFP4 = 39,
 };
 struct kr_type_info {
     const char *name;      /* "Q4_K" */

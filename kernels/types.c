@@ -22,6 +22,7 @@
     X(Q5_K, 256, 176)                                                                              \
     X(Q6_K, 256, 210)                                                                              \
     X(IQ4_NL, 32, 18)                                                                              \
+    X(IQ3_S, 256, 110)                                                                             \
     X(IQ4_XS, 256, 136)                                                                            \
     X(TQ1_0, 256, 54)                                                                              \
     X(TQ2_0, 256, 66)                                                                              \
@@ -94,6 +95,7 @@ static struct sub_scales sub_scales(enum kr_type type, const uint8_t *block, uin
         for (uint32_t h = 0; h < 2; h++)
             s.scale[h] = d * (float)kr_block_scale(type, block, 2 * sub + h);
         break;
+    case KR_IQ3_S:
     case KR_IQ4_XS:
         s.scale[0] = s.scale[1] = d * (float)kr_block_scale(type, block, sub);
         break;

@@ -19,6 +19,7 @@ const struct kr_layout *kr_layout(enum kr_type type)
     static const struct kr_layout q5_k = {5, KR_HDR_K, 0, 8, 320, 320};
     static const struct kr_layout q6_k = {6, KR_HDR_K6, 5, 8, 320, 384};
     static const struct kr_layout iq4_nl = {KR_BITS_IQ4, KR_HDR_D, 7, 1, 32, 256};
+    static const struct kr_layout iq3_s = {KR_BITS_ODD, KR_HDR_KX, 4, 8, 160, 256};
     static const struct kr_layout iq4_xs = {KR_BITS_IQ4, KR_HDR_KX, 7, 8, 160, 256};
     static const struct kr_layout tq = {2, KR_HDR_T, 3, 8, 32, 128};
     static const struct kr_layout mxfp4 = {KR_BITS_FP4, KR_HDR_E, 4, 1, 16, 256};
@@ -50,6 +51,8 @@ const struct kr_layout *kr_layout(enum kr_type type)
         return &q6_k;
     case KR_IQ4_NL:
         return &iq4_nl;
+    case KR_IQ3_S:
+        return &iq3_s;
     case KR_IQ4_XS:
         return &iq4_xs;
     case KR_TQ1_0:

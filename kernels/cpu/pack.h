@@ -11,7 +11,7 @@
  *   5 bits: one vector, bit i of a row's byte t is bit 4 of column 4i+t; then as 4 bits
  *   6 bits: bits 4..5 as 2 bits; then the others as 4 bits
  *   8 bits: 8 vectors, vector i is word i (Q8_0: biased by 128, so unsigned)
- *   IQ4, FP4: as 4 bits; the nibbles stand for the numbers of a table
+ *   IQ4, FP4, ODD: as 4 bits; the nibbles stand for the numbers of a table
  * Kernels make of 2 and 3 bits eight times the number, so that the sums for offsets are those of
  * other types (8 for ternary ones, 32 for Q3_K), and divide the scale by 8.
  * Headers:
@@ -22,7 +22,7 @@
  *   K2: per 256 columns 16 f16 d, 16 f16 dmin, then per block 16 pairs of u8, one per half: the
  *       scale in the low nibble, the min in the high one                              (Q2_K)
  *   T:  per 256 columns 16 f16 d                                                (TQ1_0 TQ2_0)
- *   KX: per 256 columns 16 f16 d, then per block 16 i8 scales                         (IQ4_XS)
+ *   KX: per 256 columns 16 f16 d, then per block 16 i8 scales                   (IQ3_S IQ4_XS)
  *   E:  per block 16 u8, each the exponent bits of its scale as a float32; scales below 2^-126
  *       count as zero, for subnormals are slow                                        (MXFP4) */
 #ifndef KERNELS_CPU_PACK_H
@@ -35,7 +35,7 @@ enum kr_header {
     KR_HDR_NONE, KR_HDR_D, KR_HDR_DM, KR_HDR_K, KR_HDR_K6, KR_HDR_K2, KR_HDR_KX, KR_HDR_T, KR_HDR_E
 };
 /* Beside numbers of bits: nibbles that stand for numbers. */
-enum { KR_BITS_IQ4 = 16 + 4, KR_BITS_FP4 = 32 + 4 };
+enum { KR_BITS_IQ4 = 16 + 4, KR_BITS_FP4 = 32 + 4, KR_BITS_ODD = 48 + 4 };
 
 struct kr_layout {
     uint8_t bits;           /* of a quant: 2, 3, 4, 5, 6, 8, KR_BITS_...; of a float: 16, 32 */

@@ -190,7 +190,8 @@ static void test_quants(void **state)
     static const char *const names[] = {
         "llama-q4_0",   "llama-q4_1",   "llama-q5_0",      "llama-q5_1", "llama-q8_0",
         "llama-q2_k",   "llama-q3_k_s", "llama-q4_k_s",    "llama-q5_k_s", "llama-q6_k",
-        "llama-iq4_nl", "llama-iq4_xs", "llama-mxfp4_moe", "llama-tq1_0", "llama-tq2_0"};
+        "llama-iq3_s", "llama-iq4_nl", "llama-iq4_xs", "llama-mxfp4_moe",
+        "llama-tq1_0",  "llama-tq2_0"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
         run("quants", names[i], KR_F16, q8_bound);
 }

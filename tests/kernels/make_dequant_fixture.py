@@ -13,11 +13,11 @@ import numpy as np
 
 BLOCKS = {"F32": 8, "F16": 16, "BF16": 16, "Q4_0": 3, "Q4_1": 3, "Q5_0": 3, "Q5_1": 3, "Q8_0": 3,
           "Q4_K": 2, "Q5_K": 2, "Q6_K": 2, "IQ4_NL": 3, "IQ4_XS": 2, "MXFP4": 6,
-          "Q2_K": 2, "Q3_K": 2, "TQ1_0": 2, "TQ2_0": 2}
+          "Q2_K": 2, "Q3_K": 2, "TQ1_0": 2, "TQ2_0": 2, "IQ3_S": 2}
 # Byte offsets of the float16 fields of a block: random bits there would mostly be huge or NaN.
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2],
           "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
-          "Q2_K": [80, 82], "Q3_K": [108], "TQ1_0": [52], "TQ2_0": [64]}
+          "Q2_K": [80, 82], "Q3_K": [108], "TQ1_0": [52], "TQ2_0": [64], "IQ3_S": [0]}
 E8M0 = [0, 1, 2, 119, 127, 254]  # exponents of MXFP4's blocks: subnormals and the largest too
 
 

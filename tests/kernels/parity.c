@@ -13,7 +13,8 @@
 
 const enum kr_type parity_types[] = {
     KR_F32,  KR_F16,  KR_BF16,   KR_Q4_0,   KR_Q4_1,   KR_Q5_0,   KR_Q5_1,   KR_Q8_0, KR_Q2_K,
-    KR_Q3_K, KR_Q4_K, KR_Q5_K,   KR_Q6_K,   KR_IQ4_NL, KR_IQ4_XS, KR_TQ1_0, KR_TQ2_0, KR_MXFP4,
+    KR_Q3_K, KR_Q4_K, KR_Q5_K,   KR_Q6_K,   KR_IQ3_S, KR_IQ4_NL,
+    KR_IQ4_XS, KR_TQ1_0, KR_TQ2_0, KR_MXFP4,
 };
 const size_t parity_n_types = CN_ARRAY_LEN(parity_types);
 

@@ -31,6 +31,8 @@ static const struct tiny_shape shapes[] = {
       .vocab = 40, .weights = KR_Q2_K, .head = KR_TQ1_0 },
     { .n_layers = 1, .width = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256,
       .vocab = 40, .weights = KR_Q3_K, .head = KR_TQ2_0 },
+    { .n_layers = 1, .width = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256,
+      .vocab = 40, .weights = KR_IQ3_S, .head = KR_IQ3_S },
 };
 
 /* ---- the interpreter: every value for all N rows, [N][width] doubles -------------------------- */

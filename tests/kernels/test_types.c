@@ -49,6 +49,7 @@ static void test_fixture(void **state)
     CHECK(KR_Q5_K, q5_k);
     CHECK(KR_Q6_K, q6_k);
     CHECK(KR_IQ4_NL, iq4_nl);
+    CHECK(KR_IQ3_S, iq3_s);
     CHECK(KR_IQ4_XS, iq4_xs);
     CHECK(KR_MXFP4, mxfp4);
     CHECK(KR_Q2_K, q2_k);
@@ -112,7 +113,8 @@ static void test_table(void **state)
         {3, 32, 20, "Q4_1"},     {6, 32, 22, "Q5_0"},     {7, 32, 24, "Q5_1"},
         {8, 32, 34, "Q8_0"},     {10, 256, 84, "Q2_K"},   {11, 256, 110, "Q3_K"},
         {12, 256, 144, "Q4_K"},  {13, 256, 176, "Q5_K"},
-        {14, 256, 210, "Q6_K"},  {20, 32, 18, "IQ4_NL"},  {23, 256, 136, "IQ4_XS"},
+        {14, 256, 210, "Q6_K"},  {20, 32, 18, "IQ4_NL"},
+        {21, 256, 110, "IQ3_S"}, {23, 256, 136, "IQ4_XS"},
         {30, 1, 2, "BF16"},      {34, 256, 54, "TQ1_0"},   {35, 256, 66, "TQ2_0"},
         {39, 32, 17, "MXFP4"},
     };

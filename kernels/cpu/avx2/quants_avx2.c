@@ -41,6 +41,7 @@ TILES(q3_k, 3, KR_HDR_K6, false)
 TILES(tq_t, 2, KR_HDR_T, false)
 TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D, false)
 TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX, false)
+TILES(odd_kx, KR_BITS_ODD, KR_HDR_KX, false)
 TILES(fp4_e, KR_BITS_FP4, KR_HDR_E, false)
 TILES(panel5_d, 5, KR_HDR_D, true)
 TILES(panel5_dm, 5, KR_HDR_DM, true)
@@ -87,6 +88,7 @@ UNPACK(unpack6_k, 6, KR_HDR_K6)
 UNPACK(unpack2_k, 2, KR_HDR_K2)
 UNPACK(unpack3_k, 3, KR_HDR_K6)
 UNPACK(unpack_tq, 2, KR_HDR_T)
+UNPACK(unpack_odd, KR_BITS_ODD, KR_HDR_KX)
 UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 
 struct kind {
@@ -117,6 +119,8 @@ static struct kind choose(enum kr_type type)
         return (struct kind){&q5_k, &panel5_dm, unpack5_k};
     case KR_IQ4_NL:
         return (struct kind){&iq4_d, NULL, NULL};
+    case KR_IQ3_S:
+        return (struct kind){&odd_kx, &panel5_d, unpack_odd};
     case KR_IQ4_XS:
         return (struct kind){&iq4_kx, NULL, NULL};
     case KR_TQ1_0:

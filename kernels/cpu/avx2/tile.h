@@ -127,12 +127,14 @@ ALWAYS_INLINE __m256i load_word(const uint8_t *block, const int i, const int h)
     return _mm256_load_si256((const __m256i *)(block + 64 * i + 32 * h));
 }
 
-/* The numbers that nibbles stand for: IQ4's signed, FP4's with the offset that ends their signs. */
+/* The numbers that nibbles stand for: IQ4's signed, the others' with the offset that ends signs. */
 ALWAYS_INLINE __m256i tile_table(const int bits)
 {
-    static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
-    __m128i t = _mm_loadu_si128((const __m128i *)(bits == KR_BITS_IQ4 ? iq4 : fp4));
-    if (bits == KR_BITS_FP4) t = _mm_add_epi8(t, _mm_set1_epi8(16));
+    static const int8_t iq4[16] = {KR_IQ4_VALUES}, odd[16] = {KR_ODD_VALUES};
+    static const int8_t fp4[16] = {KR_FP4_VALUES};
+    const int8_t *values = bits == KR_BITS_IQ4 ? iq4 : bits == KR_BITS_ODD ? odd : fp4;
+    __m128i t = _mm_loadu_si128((const __m128i *)values);
+    if (bits != KR_BITS_IQ4) t = _mm_add_epi8(t, _mm_set1_epi8(16));
     return _mm256_broadcastsi128_si256(t);
 }
 
@@ -169,7 +171,7 @@ ALWAYS_INLINE __m256i tile_word(const uint8_t *block, const int bits, const bool
     __m256i v = load_word(block, skip + i % 4, h);
     if (i >= 4) v = _mm256_srli_epi32(v, 4);
     v = _mm256_and_si256(v, _mm256_set1_epi8(15));
-    if (bits == KR_BITS_IQ4 || bits == KR_BITS_FP4) return _mm256_shuffle_epi8(tile_table(bits), v);
+    if (bits > 16) return _mm256_shuffle_epi8(tile_table(bits), v);
     return bits == 4 ? v : _mm256_or_si256(v, tile_high_bits(block, bits, i, h));
 }
 

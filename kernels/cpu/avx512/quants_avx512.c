@@ -55,6 +55,7 @@ TILES(q3_k, 3, KR_HDR_K6)
 TILES(tq_t, 2, KR_HDR_T)
 TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D)
 TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
+TILES(odd_kx, KR_BITS_ODD, KR_HDR_KX)
 TILES(fp4_e, KR_BITS_FP4, KR_HDR_E)
 TILES(panel_d, 8, PANEL_D)
 TILES(panel_dm, 8, PANEL_DM)
@@ -84,6 +85,8 @@ static const struct tile_set *direct_tiles(enum kr_type type)
         return &q5_k;
     case KR_IQ4_NL:
         return &iq4_d;
+    case KR_IQ3_S:
+        return &odd_kx;
     case KR_IQ4_XS:
         return &iq4_kx;
     case KR_TQ1_0:
@@ -163,6 +166,9 @@ static void unpack(enum kr_type type, const uint8_t *headers, const uint8_t *qua
         break;
     case KR_IQ4_NL:
         unpack_blocks(headers, quants, blocks, KR_BITS_IQ4, KR_HDR_D, panel);
+        break;
+    case KR_IQ3_S:
+        unpack_blocks(headers, quants, blocks, KR_BITS_ODD, KR_HDR_KX, panel);
         break;
     case KR_IQ4_XS:
         unpack_blocks(headers, quants, blocks, KR_BITS_IQ4, KR_HDR_KX, panel);

@@ -147,8 +147,10 @@ ALWAYS_INLINE __m512i tile_eightfold(const uint8_t *block, const int bits, const
 /* The numbers that nibbles stand for, offset included. */
 ALWAYS_INLINE __m512i tile_table(const int bits)
 {
-    static const int8_t iq4[16] = {KR_IQ4_VALUES}, fp4[16] = {KR_FP4_VALUES};
-    __m128i t = _mm_loadu_si128((const __m128i *)(bits == KR_BITS_IQ4 ? iq4 : fp4));
+    static const int8_t iq4[16] = {KR_IQ4_VALUES}, odd[16] = {KR_ODD_VALUES};
+    static const int8_t fp4[16] = {KR_FP4_VALUES};
+    const int8_t *values = bits == KR_BITS_IQ4 ? iq4 : bits == KR_BITS_ODD ? odd : fp4;
+    __m128i t = _mm_loadu_si128((const __m128i *)values);
     t = _mm_add_epi8(t, _mm_set1_epi8(bits == KR_BITS_IQ4 ? -128 : 16));
     return _mm512_broadcast_i32x4(t);
 }
@@ -168,7 +170,7 @@ ALWAYS_INLINE void tile_words(const uint8_t *block, const int bits, const int k,
     const __m512i v = _mm512_load_si512(block + skip + 64 * k);
     *low = _mm512_and_si512(v, nibble);
     *high = _mm512_and_si512(_mm512_srli_epi32(v, 4), nibble);
-    if (bits == KR_BITS_IQ4 || bits == KR_BITS_FP4) {
+    if (bits > 16) {
         *low = _mm512_shuffle_epi8(tile_table(bits), *low);
         *high = _mm512_shuffle_epi8(tile_table(bits), *high);
         return;
