@@ -97,7 +97,8 @@ uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens)
     const struct eng_model_info *info = eng_model_info(rt_model(h.rt));
     do
         bytes += bytes / 32;
-    while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, &plan, NULL) ||
+    while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, false,
+                          &plan, NULL) ||
            slabs_of(info->exec, plan.slab_bytes, tokens, s->max_batch_rows) > plan.n_slabs);
     h_stop(&h);
     return bytes;

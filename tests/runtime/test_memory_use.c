@@ -312,7 +312,7 @@ static void test_ten_windows(void **state)
         struct rt_memory_plan plan;
         const struct eng_model_info *info = eng_model_info(rt_model(h.rt));
         assert_int_equal(rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, s.kv_bytes,
-                                        0, &plan, NULL), 0);
+                                        0, false, &plan, NULL), 0);
         uint64_t held = 0;
         for (uint32_t g = 0; g < w.x->n_groups; g++)
             held += w.most_blocks[g] * w.x->groups[g].block_bytes;
