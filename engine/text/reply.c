@@ -75,7 +75,7 @@ int eng_parts_add(struct eng_parts *p, enum eng_part part, const char *s, size_t
 
 static bool contains(struct eng_str s, const char *what)
 {
-    return s.n && memmem(s.p, s.n, what, strlen(what));
+    return s.p && memmem(s.p, s.n, what, strlen(what));
 }
 
 static int64_t id_of(const struct eng_vocab *v, const char *text)
