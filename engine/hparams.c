@@ -115,8 +115,10 @@ bool eng_b_per_layer(struct eng_builder *b, const char *suffix, uint32_t layer, 
     struct cn_error err;
     if (!kv || eng_b_failed(b)) return false;
     if (kv->type != ENG_GGUF_ARRAY) return eng_b_u64(b, suffix, out);
-    if (kv->n < b->h.n_layers) {
-        eng_b_refuse_key(b, CN_EFORMAT, suffix, "has fewer elements than the model has layers");
+    if (kv->n < b->h.n_layers || kv->n > b->h.n_blocks) {
+        eng_b_refuse_key(b, CN_EFORMAT, suffix,
+                         kv->n < b->h.n_layers ? "has fewer elements than the model has layers"
+                                               : "has more elements than the model has layers");
         return false;
     }
     return took(b, eng_gguf_array_u64(b->g, k.text, layer, out, &err), &err);
@@ -223,6 +225,7 @@ static void read_layers(struct eng_builder *b)
         eng_b_refuse_key(b, CN_EFORMAT, "nextn_predict_layers", "leaves no layer");
     if (eng_b_failed(b)) return;
 
+    h->n_blocks = (uint32_t)blocks;
     h->n_layers = (uint32_t)(blocks - extra);
     h->layers = cn_arena_alloc(b->arena, h->n_layers * sizeof(*h->layers)); /* <= n_tensors */
     if (!h->layers) {
@@ -288,6 +291,10 @@ static void read_vocab_size(struct eng_builder *b)
     }
     took(b, eng_gguf_array(b->g, "tokenizer.ggml.tokens", &type, &h->n_file_vocab, &err), &err);
     h->n_vocab = embd->ne[1];
+    uint64_t said = 0; /* advisory: the tokens decide; but there cannot be more than embeddings */
+    if (eng_b_u64(b, "vocab_size", &said) && said > h->n_vocab && !b->arch->cut_vocabulary)
+        eng_b_refuse_key(b, CN_EFORMAT, "vocab_size",
+                         "is more than tensor \"token_embd.weight\" has rows");
     if (!h->n_file_vocab || h->n_file_vocab == h->n_vocab) return;
     if (h->n_file_vocab < h->n_vocab) {
         h->n_vocab = h->n_file_vocab; /* rows past the last token have no text: leave them out */
@@ -380,6 +387,8 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
         eng_b_positive(b, "final_logit_softcapping", b->arch->default_final_softcap, false);
     h->window_tokens = b->arch->default_window;
     eng_b_u64(b, "attention.sliding_window", &h->window_tokens);
+    if (b->arch->window_needed && !h->window_tokens)
+        eng_b_refuse_key(b, CN_EFORMAT, "attention.sliding_window", "is missing or 0");
     if (sight(b) >= h->context) h->window_tokens = 0; /* nothing is ever out of sight */
     read_scaling(b, &has_scaling);
     read_vocab_size(b);

@@ -64,6 +64,38 @@ void eng_b_check_needs(struct eng_builder *b)
             if (eng_b_has(b, l, p[0])) find(b, name_of(l, p[1], ""));
 }
 
+/* Which tensors that layers may lack were there, by name. */
+struct eng_optional {
+    struct eng_optional *next;
+    char name[64];
+    int layer; /* the first that was asked about */
+    bool there;
+};
+
+bool eng_b_optional(struct eng_builder *b, int layer, const char *name)
+{
+    bool there = eng_b_has(b, layer, name);
+    struct eng_optional *o = b->optional;
+    if (layer == ENG_GLOBAL || eng_b_failed(b)) return there;
+    while (o && strcmp(o->name, name))
+        o = o->next;
+    if (!o) {
+        o = cn_arena_alloc(b->arena, sizeof(*o));
+        if (!o) {
+            cn_fail(&b->error, CN_ENOMEM, "out of memory");
+            return false;
+        }
+        *o = (struct eng_optional){.next = b->optional, .layer = layer, .there = there};
+        snprintf(o->name, sizeof(o->name), "%s", name);
+        b->optional = o;
+    } else if (o->there != there) {
+        struct name lacks = name_of(there ? o->layer : layer, name, "");
+        cn_fail_param(&b->error, CN_EFORMAT, lacks.text,
+                      "the tensor \"%s\" is missing: other layers have it", lacks.text);
+    }
+    return there;
+}
+
 static bool has_shape(struct eng_builder *b, const struct kr_tensor *t, uint64_t rows,
                       uint64_t cols)
 {
@@ -182,11 +214,26 @@ int eng_b_embed(struct eng_builder *b, float scale)
     return eng_b_table(b, "token_embd", b->h.embd_dim, scale);
 }
 
+uint64_t eng_b_token_types(struct eng_builder *b)
+{
+    static const char key[] = "tokenizer.ggml.token_type_count";
+    uint64_t rows = eng_b_rows(b, ENG_GLOBAL, "token_types.weight"), count = rows;
+    struct cn_error err;
+    int rc = eng_gguf_u64(b->g, key, &count, &err);
+    if (eng_b_failed(b)) return 0;
+    if (rc && rc != CN_ENOENT) b->error = err;
+    if (!rc && count != rows)
+        cn_fail_param(&b->error, CN_EFORMAT, key,
+                      "key \"%s\" is %llu, the tensor \"token_types.weight\" has %llu rows", key,
+                      (unsigned long long)count, (unsigned long long)rows);
+    return eng_b_failed(b) ? 0 : rows;
+}
+
 static const struct kr_tensor *optional_bias(struct eng_builder *b, int layer, const char *name,
                                              uint64_t n)
 {
-    struct name bias = name_of(layer, name, ".bias");
-    return !eng_b_failed(b) && eng_gguf_find(b->g, bias.text) ? vector(b, bias, n) : NULL;
+    struct name bias = name_of(ENG_GLOBAL, name, ".bias");
+    return eng_b_optional(b, layer, bias.text) ? vector(b, name_of(layer, name, ".bias"), n) : NULL;
 }
 
 int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32_t heads,
@@ -195,7 +242,8 @@ int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32
     const struct kr_tensor *w = vector(b, name_of(layer, name, ".weight"), dim);
     if (!w) return -1;
     if (!b->arch->layer_norm) return kr_op_rms_norm(b->plan, x, w, b->h.eps, heads);
-    return kr_op_layer_norm(b->plan, x, w, optional_bias(b, layer, name, dim), b->h.eps, heads);
+    const struct kr_tensor *bias = optional_bias(b, layer, name, dim);
+    return eng_b_failed(b) ? -1 : kr_op_layer_norm(b->plan, x, w, bias, b->h.eps, heads);
 }
 
 static int product(struct eng_builder *b, int x, const struct kr_tensor *w,
@@ -301,7 +349,7 @@ void eng_b_head(struct eng_builder *b, int x)
         return;
     }
     refuse_scale(b, ENG_GLOBAL, "output");
-    bool own = eng_b_has(b, ENG_GLOBAL, "output.weight");
+    bool own = b->arch->own_head || eng_b_has(b, ENG_GLOBAL, "output.weight");
     struct name name = name_of(ENG_GLOBAL, own ? "output" : "token_embd", ".weight");
     const struct kr_tensor *w = find(b, name);
     if (w && w->ne[1] < h->n_vocab) {

@@ -22,7 +22,7 @@ struct eng_layer {
 
 /* Read from the file's keys and checked (hparams.c); names follow the keys. */
 struct eng_hparams {
-    uint32_t n_layers, embd_dim;
+    uint32_t n_layers, n_blocks, embd_dim; /* blocks: layers and those that predict ahead */
     uint64_t n_vocab;                /* rows of the embedding table in use */
     uint64_t n_file_vocab;           /* tokenizer.ggml.tokens, 0 when absent */
     uint64_t train_context, context; /* context: what the model is prepared for */
@@ -64,6 +64,8 @@ struct eng_arch {
     /* Pairs, NULL-ended: a layer (or the model as a whole) that has the first tensor must have the
      * second, which the formula needs though other families go without. */
     const char *const *needs;
+    bool own_head;              /* the head is never the embedding table */
+    bool window_needed;         /* a file without a window is not one of this family */
     const char *const *aliases; /* pairs: key as usual, other name in some files; NULL-ended */
     /* Called when the keys were read, for what only this family knows. May be NULL. */
     void (*adjust)(struct eng_hparams *h, bool has_scaling);
@@ -78,6 +80,7 @@ struct eng_builder {
     struct cn_arena *arena;       /* lives as long as the plan */
     struct cn_error error;        /* the first one */
     int full_group, window_group; /* KV groups, -1 until first used */
+    struct eng_optional *optional; /* tensors that a layer may lack, as far as asked for */
     uint64_t matmul_bytes;        /* of the weights used in products, as they are in the file */
 };
 
@@ -110,6 +113,9 @@ void eng_b_refuse_key(struct eng_builder *b, int code, const char *suffix, const
 /* Tensors are named "blk.<layer>.<name>", or "<name>" when layer is ENG_GLOBAL. */
 enum { ENG_GLOBAL = -1 };
 bool eng_b_has(struct eng_builder *b, int layer, const char *name);
+/* The same for a tensor that a model has in all the layers that are asked about, or in none: an
+ * error where layers differ. */
+bool eng_b_optional(struct eng_builder *b, int layer, const char *name);
 /* Refuses a file that lacks what the family needs. */
 void eng_b_check_needs(struct eng_builder *b);
 /* Rows of a matrix, 0 when there is none of that name. */
@@ -138,6 +144,8 @@ int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32
 /* "<name>.weight" [rows, cols], plus "<name>.bias" where the file has it. */
 int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint64_t rows,
                  uint64_t cols);
+/* Rows of "token_types.weight", 0 when there is none; as many as the vocabulary's key says. */
+uint64_t eng_b_token_types(struct eng_builder *b);
 /* Projections to queries, keys and values: attn_q, attn_k, attn_v, or the fused attn_qkv. */
 struct eng_qkv {
     int q, k, v;
@@ -212,6 +220,11 @@ struct eng_experts eng_b_experts_of(struct eng_builder *b, int layer, enum kr_ga
 int eng_b_router(struct eng_builder *b, int x, int layer);
 /* Sum of the chosen experts' down(act(gate x) * up x), by the "_exps" tensors. */
 int eng_b_experts(struct eng_builder *b, int x, int logits, int layer, const struct eng_experts *e);
+/* How wide the expert is that every row goes to, 0 when there is none; the key is an error when it
+ * says so beside tensors. */
+uint64_t eng_b_shared_width(struct eng_builder *b, int layer);
+/* The key (a count or a width) is 0, though the layer has a shared expert's tensors: an error. */
+void eng_b_no_shared_expert(struct eng_builder *b, int layer, const char *key);
 /* The expert that every row goes to: the "_shexp" tensors, ff_dim wide. */
 int eng_b_shared_expert(struct eng_builder *b, int x, int layer, uint64_t ff_dim, enum kr_act act);
 /* The same with SwiGLU, times sigmoid(ffn_gate_inp_shexp . x). */

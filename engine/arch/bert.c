@@ -13,7 +13,7 @@
 static const struct kr_tensor *positions(struct eng_builder *b)
 {
     uint64_t dim = b->h.embd_dim, n = eng_b_rows(b, ENG_GLOBAL, "position_embd.weight");
-    uint64_t types = eng_b_rows(b, ENG_GLOBAL, "token_types.weight");
+    uint64_t types = eng_b_token_types(b);
     const struct kr_tensor *p = eng_b_floats(b, ENG_GLOBAL, "position_embd.weight", n, dim);
     if (!p || !types) return p;
     const struct kr_tensor *t = eng_b_floats(b, ENG_GLOBAL, "token_types.weight", types, dim);

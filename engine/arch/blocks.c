@@ -38,7 +38,7 @@ int eng_b_attend_shared(struct eng_builder *b, int q, int layer, int from, float
                            .n_heads = l->n_heads,
                            .scale = scale,
                            .softcap = b->h.attn_softcap};
-    if (eng_b_has(b, layer, "attn_sinks.weight"))
+    if (eng_b_optional(b, layer, "attn_sinks.weight"))
         attn.sinks = eng_b_vector(b, layer, "attn_sinks.weight", l->n_heads);
     return eng_b_failed(b) ? -1 : kr_op_attention(b->plan, q, &attn);
 }

@@ -17,7 +17,7 @@ static int head_norms(struct eng_builder *b, int x, int l, const char *name, uin
 {
     char full[32];
     snprintf(full, sizeof(full), "%s.weight", name);
-    if (!eng_b_has(b, l, full)) return x;
+    if (!eng_b_optional(b, l, full)) return x;
     uint32_t dim = b->h.layers[l].k_dim;
     const struct kr_tensor *w = eng_b_flat(b, l, full, heads, dim);
     return w ? kr_op_layer_norm(b->plan, x, w, NULL, b->h.eps, heads) : -1;
@@ -49,7 +49,6 @@ static void record_command_r(struct eng_builder *b)
 
 static void record_cohere2(struct eng_builder *b)
 {
-    eng_b_bounded(b, "attention.sliding_window", 0, UINT32_MAX);
     record_layers(b, false);
 }
 
@@ -65,5 +64,6 @@ const struct eng_arch eng_arch_cohere2 = {
     .rope = KR_ROPE_NORM,
     .layer_norm = true,
     .window_period = 4,
+    .window_needed = true,
     .record = record_cohere2,
 };

@@ -141,12 +141,14 @@ static int attention(struct eng_builder *b, const struct mla *m, int x, int l)
 
 static int experts(struct eng_builder *b, int x, int l, uint64_t n_shared)
 {
-    bool biased = eng_b_has(b, l, "exp_probs_b.bias");
+    /* No key: a bias of the choice is what the later, sigmoid routers have. */
+    bool biased = eng_b_optional(b, l, "exp_probs_b.bias");
     struct eng_experts e =
         eng_b_experts_of(b, l, biased ? KR_GATE_SIGMOID : KR_GATE_SOFTMAX, KR_ACT_SILU);
     e.router.one_best = e.router.gating == KR_GATE_SOFTMAX;
     int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);
     int y = eng_b_experts(b, n, eng_b_router(b, n, l), l, &e);
+    if (!n_shared) eng_b_no_shared_expert(b, l, "expert_shared_count");
     if (!n_shared) return y;
     uint64_t ff = n_shared * b->h.expert_ff_dim;
     return kr_op_add(b->plan, y, eng_b_shared_expert(b, n, l, ff, KR_ACT_SILU));

@@ -37,6 +37,9 @@ static void read_groups(struct eng_builder *b, struct kr_router *r)
     uint64_t groups = 0, used = 0;
     eng_b_u64(b, "expert_group_count", &groups);
     eng_b_u64(b, "expert_group_used_count", &used);
+    if (groups <= 1 && used > 1)
+        eng_b_refuse_key(b, CN_EFORMAT, "expert_group_used_count",
+                         "is more than expert_group_count");
     if (groups <= 1) return;
     if (groups > b->h.n_experts || b->h.n_experts % groups || !used || used > groups) {
         eng_b_refuse_key(b, CN_EFORMAT, "expert_group_count",
@@ -64,9 +67,9 @@ struct eng_experts eng_b_experts_of(struct eng_builder *b, int layer, enum kr_ga
     e.router.scale = eng_b_positive(b, "expert_weights_scale", 0, false);
     if (e.router.scale == 0) e.router.scale = 1;
     read_groups(b, &e.router);
-    if (eng_b_has(b, layer, "exp_probs_b.bias"))
+    if (eng_b_optional(b, layer, "exp_probs_b.bias"))
         e.router.bias = eng_b_vector(b, layer, "exp_probs_b.bias", b->h.n_experts);
-    if (eng_b_has(b, layer, "ffn_down_exps.scale"))
+    if (eng_b_optional(b, layer, "ffn_down_exps.scale"))
         e.router.expert_scale = eng_b_vector(b, layer, "ffn_down_exps.scale", b->h.n_experts);
     return e;
 }
@@ -90,7 +93,7 @@ static int product(struct eng_builder *b, int x, int route, int layer, const cha
     const struct kr_tensor *w = eng_b_matrices(b, layer, full, b->h.n_experts, rows, cols);
     const struct kr_tensor *bias = NULL;
     snprintf(full, sizeof(full), "%s.bias", name);
-    if (eng_b_has(b, layer, full)) bias = eng_b_floats(b, layer, full, b->h.n_experts, rows);
+    if (eng_b_optional(b, layer, full)) bias = eng_b_floats(b, layer, full, b->h.n_experts, rows);
     if (!w || eng_b_failed(b)) return -1;
     b->matmul_bytes += w->bytes / rows * n;
     return kr_op_expert_matmul(b->plan, x, route, w, bias, (uint32_t)first, (uint32_t)n);
@@ -117,6 +120,23 @@ int eng_b_experts(struct eng_builder *b, int x, int logits, int layer, const str
     int h = kr_op_glu(b->plan, gate, up, e->act);
     h = product(b, h, route, layer, "ffn_down_exps", 0, dim, dim, ff);
     return eng_b_failed(b) ? -1 : kr_op_combine(b->plan, h, route, !e->scaled_input);
+}
+
+void eng_b_no_shared_expert(struct eng_builder *b, int layer, const char *key)
+{
+    if (eng_b_has(b, layer, "ffn_down_shexp.weight"))
+        eng_b_refuse_key(b, CN_EFORMAT, key,
+                         "is missing or 0, but there is a tensor \"ffn_down_shexp\"");
+}
+
+uint64_t eng_b_shared_width(struct eng_builder *b, int layer)
+{
+    uint64_t width = 0;
+    eng_b_u64(b, "expert_shared_feed_forward_length", &width);
+    if (!width) eng_b_no_shared_expert(b, layer, "expert_shared_feed_forward_length");
+    if (width > UINT32_MAX / 2)
+        eng_b_refuse_key(b, CN_EFORMAT, "expert_shared_feed_forward_length", "is too large");
+    return width;
 }
 
 int eng_b_shared_expert(struct eng_builder *b, int x, int layer, uint64_t ff_dim, enum kr_act act)

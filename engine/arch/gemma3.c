@@ -62,12 +62,17 @@ static void record(struct eng_builder *b)
 }
 
 /* "<name>.weight" as wide as the file says, or x itself when there is none. */
-static int dense(struct eng_builder *b, int x, const char *name, const char *key, uint64_t *width)
+static int dense(struct eng_builder *b, int x, const char *name, uint64_t *width)
 {
-    char weight[32];
+    char weight[32], in[32], out[32];
+    uint64_t rows;
     snprintf(weight, sizeof(weight), "%s.weight", name);
-    if (!eng_b_has(b, ENG_GLOBAL, weight)) return x;
-    uint64_t rows = eng_b_bounded(b, key, eng_b_rows(b, ENG_GLOBAL, weight), 1u << 24);
+    snprintf(in, sizeof(in), "%s_feat_in", name);
+    snprintf(out, sizeof(out), "%s_feat_out", name);
+    if (!eng_b_has(b, ENG_GLOBAL, weight) && !eng_b_u64(b, out, &rows)) return x;
+    if (eng_b_bounded(b, in, *width, 1u << 24) != *width)
+        eng_b_refuse_key(b, CN_EFORMAT, in, "is not the width of what comes before it");
+    rows = eng_b_bounded(b, out, CN_MAX(eng_b_rows(b, ENG_GLOBAL, weight), 1u), 1u << 24);
     x = eng_b_linear(b, x, ENG_GLOBAL, name, rows, *width);
     *width = rows;
     return x;
@@ -77,8 +82,8 @@ static void record_embedding(struct eng_builder *b)
 {
     uint64_t width = b->h.embd_dim;
     int x = eng_b_norm(b, layers(b), ENG_GLOBAL, "output_norm", 1, b->h.embd_dim);
-    x = dense(b, x, "dense_2", "dense_2_feat_out", &width);
-    x = dense(b, x, "dense_3", "dense_3_feat_out", &width);
+    x = dense(b, x, "dense_2", &width);
+    x = dense(b, x, "dense_3", &width);
     eng_b_vectors(b, x);
 }
 
@@ -115,8 +120,8 @@ const struct eng_arch eng_arch_gemma_embedding = {
     .default_freq_base = 1e6f,
     .window_period = 6,
     .window_rope = ENG_WINDOW_ROPE_OWN,
+    .window_needed = true,
     .encoder = true,
-    .cut_vocabulary = true,
     .aliases = aliases,
     .record = record_embedding,
 };

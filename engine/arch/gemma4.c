@@ -45,7 +45,7 @@ static int attention(struct eng_builder *b, int n, int l, int from)
     if (from != l) return eng_b_attend_shared(b, q, l, from, 1.0f);
 
     int k = eng_b_linear(b, n, l, "attn_k", kv, dim), v = k;
-    if (eng_b_has(b, l, "attn_v.weight"))
+    if (layer->windowed || eng_b_optional(b, l, "attn_v.weight"))
         v = eng_b_linear(b, n, l, "attn_v", (uint64_t)layer->n_kv_heads * layer->v_dim, dim);
     k = eng_b_norm(b, k, l, "attn_k_norm", layer->n_kv_heads, layer->k_dim);
     if (eng_b_failed(b)) return -1;
@@ -94,7 +94,7 @@ static int experts(struct eng_builder *b, int x, int l)
 {
     struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_GELU_TANH);
     e.router.norm = true;
-    if (eng_b_has(b, l, "ffn_gate_inp.per_expert_scale")) /* ollama's name of ffn_down_exps.scale */
+    if (eng_b_optional(b, l, "ffn_gate_inp.per_expert_scale")) /* ollama's name of ffn_down_exps.scale */
         e.router.expert_scale =
             eng_b_vector(b, l, "ffn_gate_inp.per_expert_scale", b->h.n_experts);
     int n = eng_b_norm(b, x, l, "pre_ffw_norm_2", 1, b->h.embd_dim);
@@ -106,7 +106,10 @@ static int experts(struct eng_builder *b, int x, int l)
 static int feed_forward(struct eng_builder *b, int x, int l)
 {
     int f = eng_b_ffn_branch(b, x, l, KR_ACT_GELU_TANH);
-    if (b->h.n_experts && eng_b_has_experts(b, l)) {
+    if (eng_b_has_experts(b, l) || eng_b_has(b, l, "ffn_down_exps.weight")) {
+        if (!b->h.n_experts)
+            eng_b_refuse_key(b, CN_EFORMAT, "expert_count",
+                             "is missing or 0, but there is a tensor \"ffn_gate_inp\"");
         f = eng_b_norm(b, f, l, "post_ffw_norm_1", 1, b->h.embd_dim);
         int e = experts(b, x, l);
         f = eng_b_failed(b) ? -1 : kr_op_add(b->plan, f, e);
@@ -124,6 +127,12 @@ static void record(struct eng_builder *b)
         eng_b_refuse_key(b, CN_EFORMAT, "attention.shared_kv_layers", "leaves no layer with keys");
     if (width > (1u << 16))
         eng_b_refuse_key(b, CN_EFORMAT, "embedding_length_per_layer_input", "is too large");
+    if (!width && eng_b_has(b, ENG_GLOBAL, "per_layer_model_proj.weight"))
+        eng_b_refuse_key(b, CN_EFORMAT, "embedding_length_per_layer_input",
+                         "is missing or 0, but there is a tensor \"per_layer_model_proj\"");
+    for (int l = 0; l < (int)h->n_layers; l++) /* without them full layers would turn as a whole */
+        if (!h->layers[l].windowed)
+            eng_b_vector(b, ENG_GLOBAL, "rope_freqs.weight", h->layers[l].n_rot / 2);
     int n_own = (int)(h->n_layers - shared);
 
     int x = eng_b_embed(b, sqrtf((float)h->embd_dim));
@@ -136,7 +145,7 @@ static void record(struct eng_builder *b)
         x = kr_op_add(b->plan, x, feed_forward(b, x, l));
 
         if (width) x = add_layer_input(b, x, l, inputs, (uint32_t)width);
-        if (eng_b_has(b, l, "layer_output_scale.weight")) {
+        if (eng_b_optional(b, l, "layer_output_scale.weight")) {
             const struct kr_tensor *s = eng_b_vector(b, l, "layer_output_scale.weight", 1);
             if (s) x = eng_b_scale(b, x, *(const float *)s->data);
         }

@@ -26,8 +26,7 @@ static int mixer(struct eng_builder *b, int x, int l, float scale, bool turns)
 
 static int experts(struct eng_builder *b, int x, int l)
 {
-    uint64_t shared_ff = 0;
-    eng_b_u64(b, "expert_shared_feed_forward_length", &shared_ff);
+    uint64_t shared_ff = eng_b_shared_width(b, l);
     struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_SILU);
     e.router.norm = true;
     int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);

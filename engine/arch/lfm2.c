@@ -23,6 +23,11 @@ static int attention(struct eng_builder *b, int n, int l)
 static int ffn(struct eng_builder *b, int x, int l)
 {
     int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);
+    uint64_t dense = 0;
+    bool said = eng_b_u64(b, "leading_dense_block_count", &dense);
+    if (said && b->arch->experts && eng_b_has_experts(b, l) != ((uint64_t)l >= dense))
+        eng_b_refuse_key(b, CN_EFORMAT, "leading_dense_block_count",
+                         "is not where the tensors \"ffn_gate_inp\" begin");
     if (!eng_b_has_experts(b, l)) {
         uint64_t rows = eng_b_rows(b, l, "ffn_gate.weight");
         if (rows && rows <= UINT32_MAX / 2) b->h.layers[l].ff_dim = (uint32_t)rows;

@@ -27,7 +27,7 @@ static int conv(struct eng_builder *b, int x, int layer, const char *name, uint6
     snprintf(full, sizeof(full), "%s.weight", name);
     const struct kr_tensor *w = eng_b_floats(b, layer, full, width, taps), *bias = NULL;
     snprintf(full, sizeof(full), "%s.bias", name);
-    if (eng_b_has(b, layer, full)) bias = eng_b_vector(b, layer, full, width);
+    if (eng_b_optional(b, layer, full)) bias = eng_b_vector(b, layer, full, width);
     if (eng_b_failed(b)) return -1;
     int state = kr_plan_state(b->plan, (uint32_t)CN_MIN(width * (taps - 1), UINT32_MAX));
     return kr_op_conv(b->plan, x, state, w, bias, act);
@@ -47,7 +47,7 @@ static int small_norm(struct eng_builder *b, int x, int layer, const char *name,
 {
     char full[32];
     snprintf(full, sizeof(full), "%s.weight", name);
-    if (eng_b_has(b, layer, full)) return eng_b_norm(b, x, layer, name, 1, width);
+    if (eng_b_optional(b, layer, full)) return eng_b_norm(b, x, layer, name, 1, width);
     return bare && !eng_b_failed(b) ? kr_op_rms_norm(b->plan, x, NULL, b->h.eps, 1) : x;
 }
 
@@ -102,7 +102,7 @@ int eng_b_mamba2(struct eng_builder *b, int n, int layer)
                            .d = eng_b_flat(b, layer, "ssm_d", heads, 1),
                            .dt_bias = eng_b_vector(b, layer, "ssm_dt.bias", heads)};
     const struct kr_tensor *norm = NULL;
-    if (eng_b_has(b, layer, "ssm_norm.weight"))
+    if (eng_b_optional(b, layer, "ssm_norm.weight"))
         norm = eng_b_flat(b, layer, "ssm_norm.weight", groups, inner / groups);
     if (eng_b_failed(b)) return -1; /* the tensors fit, so all widths are below 2^30 */
     scan.x = kr_op_slice(b->plan, xbc, 1, 0, inner);

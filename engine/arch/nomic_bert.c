@@ -10,9 +10,9 @@
 #include "engine/arch/arch.h"
 
 /* The first token type's vector in every row (text has one type): the bias of a norm of nothing. */
-static int token_type(struct eng_builder *b, int x)
+static int token_type(struct eng_builder *b, int x, uint64_t types)
 {
-    uint64_t dim = b->h.embd_dim, types = eng_b_rows(b, ENG_GLOBAL, "token_types.weight");
+    uint64_t dim = b->h.embd_dim;
     const struct kr_tensor *t = eng_b_flat(b, ENG_GLOBAL, "token_types.weight", types, dim);
     struct kr_tensor *first = t ? cn_arena_copy(b->arena, t, sizeof(*t)) : NULL;
     if (!first) {
@@ -28,8 +28,8 @@ static void record(struct eng_builder *b)
 {
     uint32_t dim = b->h.embd_dim;
     int x = eng_b_embed(b, 1.0f);
-    if (eng_b_has(b, ENG_GLOBAL, "token_types.weight"))
-        x = kr_op_add(b->plan, x, token_type(b, x));
+    uint64_t types = eng_b_token_types(b);
+    if (types) x = kr_op_add(b->plan, x, token_type(b, x, types));
     x = eng_b_norm(b, x, ENG_GLOBAL, "token_embd_norm", 1, dim);
     for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
         struct eng_qkv a = eng_b_qkv(b, x, l);
@@ -42,10 +42,18 @@ static void record(struct eng_builder *b)
     eng_b_vectors(b, x);
 }
 
+static const char *const needs[] = {
+    "token_embd_norm.weight", "token_embd_norm.bias",
+    "attn_output_norm.weight", "attn_output_norm.bias",
+    "layer_output_norm.weight", "layer_output_norm.bias",
+    NULL,
+};
+
 const struct eng_arch eng_arch_nomic_bert = {
     .name = "nomic-bert",
     .rope = KR_ROPE_NEOX,
     .layer_norm = true,
     .encoder = true,
+    .needs = needs,
     .record = record,
 };

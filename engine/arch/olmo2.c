@@ -34,6 +34,7 @@ const struct eng_arch eng_arch_olmo2 = {
     .name = "olmo2",
     .rope = KR_ROPE_NEOX,
     .window_period = 4,
+    .own_head = true,
     .window_rope = ENG_WINDOW_ROPE_UNSCALED,
     .record = record,
 };

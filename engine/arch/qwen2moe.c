@@ -31,6 +31,7 @@ const struct eng_arch eng_arch_qwen2moe = {
     .name = "qwen2moe",
     .rope = KR_ROPE_NEOX,
     .qkv_bias = true,
+    .own_head = true,
     .experts = true,
     .record = record,
 };

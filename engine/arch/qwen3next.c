@@ -48,8 +48,7 @@ static int ffn(struct eng_builder *b, int x, int l)
     struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_SILU);
     e.router.norm = true;
     int y = eng_b_experts(b, n, eng_b_router(b, n, l), l, &e);
-    uint64_t shared_ff = 0;
-    eng_b_u64(b, "expert_shared_feed_forward_length", &shared_ff);
+    uint64_t shared_ff = eng_b_shared_width(b, l);
     if (!shared_ff) return y;
     return kr_op_add(b->plan, y, eng_b_gated_shared_expert(b, n, l, shared_ff));
 }

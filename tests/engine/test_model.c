@@ -1,7 +1,5 @@
-/* Opening models: what is refused and with which words, equal models told in different ways (fused
- * projections, split files, other types of vectors), vocabularies and templates, describe. */
-#include "golden.h"
-#include "gguf_write.h"
+/* Opening models: what is refused and with which words; what a model says of itself. */
+#include "parts.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,152 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-
-static char dir[64];
-
-static const char *temp(const char *name)
-{
-    static char paths[4][160];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof(paths[0]), "%s/%s", dir, name);
-    return path;
-}
-
-/* ---- a model taken apart, to be put together differently ------------------------------------- */
-
-struct part {
-    char name[64];
-    uint32_t n_dims, type;
-    uint64_t ne[4];
-    const void *data;
-    uint64_t bytes;
-};
-struct parts {
-    struct eng_gguf *g;
-    struct part v[256];
-    size_t n;
-    struct gw w; /* keys so far */
-};
-
-static void take_apart(struct parts *p, const char *name, const char *const *without)
-{
-    struct cn_error err;
-    memset(p, 0, sizeof(*p));
-    if (eng_gguf_open(golden_oracle("models", name, ".gguf"), &p->g, &err))
-        fail_msg("%s", err.message);
-    gw_begin(&p->w);
-    const struct eng_gguf_kvs *kvs = &p->g->shards[0].kvs;
-    for (size_t i = 0; i < kvs->n; i++) {
-        const struct eng_gguf_kv *kv = &kvs->v[i];
-        bool drop = false;
-        for (const char *const *k = without; k && *k; k++)
-            drop |= kv->key.n == strlen(*k) && !memcmp(kv->key.p, *k, kv->key.n);
-        if (drop) continue;
-        gw_str(&p->w, kv->key.p, kv->key.n);
-        gw_u32(&p->w, kv->type);
-        if (kv->type == ENG_GGUF_ARRAY) {
-            gw_u32(&p->w, kv->elem);
-            gw_u64(&p->w, kv->n);
-        }
-        gw_bytes(&p->w, kv->value, kv->bytes);
-        p->w.n_kvs++;
-    }
-    for (uint64_t i = 0; i < eng_gguf_n_tensors(p->g); i++) {
-        const struct kr_tensor *t = eng_gguf_tensor(p->g, i);
-        struct part *v = &p->v[p->n++];
-        snprintf(v->name, sizeof(v->name), "%s", t->name);
-        v->n_dims = t->n_dims;
-        v->type = (uint32_t)t->type;
-        memcpy(v->ne, t->ne, sizeof(v->ne));
-        v->data = t->data;
-        v->bytes = t->bytes;
-    }
-}
-
-static struct part *part_of(struct parts *p, const char *name)
-{
-    for (size_t i = 0; i < p->n; i++)
-        if (!strcmp(p->v[i].name, name)) return &p->v[i];
-    fail_msg("no %s", name);
-    return NULL;
-}
-
-static void drop_part(struct parts *p, const char *name)
-{
-    struct part *v = part_of(p, name);
-    *v = p->v[--p->n];
-}
-
-/* Writes tensors [first, last) and their data after the keys that w holds. */
-static const char *write_parts(struct gw *w, const struct parts *p, size_t first, size_t last,
-                               const char *file)
-{
-    uint64_t offset = 0;
-    const char *path = temp(file);
-    for (size_t i = first; i < last; i++) {
-        gw_tensor(w, p->v[i].name, p->v[i].n_dims, p->v[i].ne, p->v[i].type, offset);
-        offset += (p->v[i].bytes + 31) / 32 * 32;
-    }
-    gw_end(w, 32, 0);
-    for (size_t i = first; i < last; i++) {
-        gw_bytes(w, p->v[i].data, p->v[i].bytes);
-        while (w->b.len % 32)
-            cn_buf_putc(&w->b, 0);
-    }
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(w->b.data, 1, w->b.len, f), w->b.len);
-    fclose(f);
-    cn_buf_fini(&w->b);
-    return path;
-}
-
-static const char *put_together(struct parts *p, const char *file)
-{
-    const char *path = write_parts(&p->w, p, 0, p->n, file);
-    eng_gguf_close(p->g);
-    return path;
-}
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-static struct kr_device *device;
-
-static void refused(const char *path, int code, const char *has, const char *also)
-{
-    struct eng_model *m;
-    struct cn_error err;
-    int rc = golden_try(device, path, &m, &err);
-    if (rc != code || !strstr(err.message, has) || !strstr(err.message, also))
-        fail_msg("%s: code %d, message \"%s\"; expected %d, \"%s\", \"%s\"", path, rc, err.message,
-                 code, has, also);
-    assert_null(m);
-}
-
-/* Logits of a short prompt, malloc'd. */
-static float *logits_of(const char *path, size_t *n)
-{
-    static const uint32_t ids[] = {0,  194, 232, 10,  233, 137, 150, 182, 85, 282,
-                                   19, 82,  112, 166, 120, 41,  16,  4,   17, 46};
-    struct golden g;
-    assert_int_equal(golden_open(&g, path, KR_ISA_AUTO, 1, 256, KR_F16), 0);
-    *n = g.n_vocab * CN_ARRAY_LEN(ids);
-    float *out = malloc(*n * sizeof(*out));
-    golden_feed(&g, ids, CN_ARRAY_LEN(ids), 20, 0, out);
-    golden_close(&g);
-    return out;
-}
-
-static void same_logits(const char *path, const char *other)
-{
-    size_t n, m;
-    float *a = logits_of(path, &n), *b = logits_of(other, &m);
-    assert_int_equal(n, m);
-    assert_memory_equal(a, b, n * sizeof(*a));
-    free(a);
-    free(b);
-}
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
@@ -302,166 +154,6 @@ static void test_refused_kinds(void **state)
     refused(put_together(&p, "x.gguf"), CN_ETEMPLATE, "tokenizer.chat_template", "");
 }
 
-/* ---- the same model, told differently -------------------------------------------------------- */
-
-/* attn_q, attn_k, attn_v and their biases in one tensor each. */
-static void test_fused(void **state)
-{
-    static uint8_t joined[4][2][1 << 17];
-    struct parts p;
-    if (!golden_oracle("models", "qwen2", ".gguf")) return;
-    take_apart(&p, "qwen2", NULL);
-    for (int l = 0; l < 4; l++) {
-        for (int bias = 0; bias < 2; bias++) {
-            struct part all = {.n_dims = bias ? 1 : 2, .type = bias ? 0 : 1, .ne = {64, 1, 1, 1}};
-            const char *suffix = bias ? "bias" : "weight";
-            uint64_t rows = 0;
-            snprintf(all.name, sizeof(all.name), "blk.%d.attn_qkv.%s", l, suffix);
-            for (int i = 0; i < 3; i++) {
-                char name[64];
-                snprintf(name, sizeof(name), "blk.%d.attn_%c.%s", l, "qkv"[i], suffix);
-                const struct part *one = part_of(&p, name);
-                memcpy(joined[l][bias] + all.bytes, one->data, one->bytes);
-                all.bytes += one->bytes;
-                rows += one->ne[bias ? 0 : 1];
-                drop_part(&p, name);
-            }
-            all.ne[bias ? 0 : 1] = rows;
-            all.data = joined[l][bias];
-            p.v[p.n++] = all;
-        }
-    }
-    same_logits(put_together(&p, "fused.gguf"), golden_oracle("models", "qwen2", ".gguf"));
-}
-
-static void put_split(struct gw *w, uint32_t no, uint32_t count, uint32_t total)
-{
-    gw_kv_u32(w, "split.no", no);
-    gw_kv_u32(w, "split.count", count);
-    gw_kv_u32(w, "split.tensors.count", total);
-}
-
-static void test_split_model(void **state)
-{
-    struct parts p;
-    char first[160];
-    if (!golden_oracle("models", "llama3-gqa", ".gguf")) return;
-    take_apart(&p, "llama3-gqa", NULL);
-    put_split(&p.w, 0, 2, (uint32_t)p.n);
-    snprintf(first, sizeof(first), "%s",
-             write_parts(&p.w, &p, 0, p.n / 2, "s-00001-of-00002.gguf"));
-    struct gw second;
-    gw_begin(&second);
-    put_split(&second, 1, 2, (uint32_t)p.n);
-    write_parts(&second, &p, p.n / 2, p.n, "s-00002-of-00002.gguf");
-    eng_gguf_close(p.g);
-    same_logits(first, golden_oracle("models", "llama3-gqa", ".gguf"));
-}
-
-/* The float16 of a float32 that is one exactly (normal numbers). */
-static bool to_half(float f, uint16_t *out)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof(bits));
-    int exponent = (int)(bits >> 23 & 255) - 127;
-    *out = (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)((exponent + 15) << 10 & 0x7c00) |
-           (uint16_t)(bits >> 13 & 0x3ff);
-    return !(bits & 0x1fff) && exponent >= -14 && exponent <= 15;
-}
-
-/* Norms stored as float16 (exact here: they are float16 numbers), extra tensors of unknown types.
- */
-static void test_other_vectors(void **state)
-{
-    static uint16_t half[64][64];
-    static const uint8_t junk[64];
-    struct parts p;
-    size_t used = 0;
-    if (!golden_oracle("models", "qwen3", ".gguf")) return;
-    take_apart(&p, "qwen3", NULL);
-    for (size_t i = 0; i < p.n; i++) {
-        struct part *v = &p.v[i];
-        if (v->n_dims != 1 || !strstr(v->name, "norm")) continue;
-        bool exact = true;
-        for (uint64_t k = 0; k < v->ne[0]; k++)
-            exact &= to_half(((const float *)v->data)[k], &half[used][k]);
-        if (!exact) continue;
-        v->type = KR_F16;
-        v->data = half[used++];
-        v->bytes = v->ne[0] * 2;
-    }
-    assert_true(used > 0);
-    p.v[p.n++] = (struct part){"v.blk.0.extra", 1, 4711, {8, 1, 1, 1}, junk, 64};
-    p.v[p.n++] = (struct part){"mm.extra", 2, 0, {4, 4, 1, 1}, junk, 64};
-    same_logits(put_together(&p, "vectors.gguf"), golden_oracle("models", "qwen3", ".gguf"));
-}
-
-/* ---- vocabularies longer than the embeddings ------------------------------------------------- */
-
-static void add_token(struct parts *p)
-{
-    const char *const keys[] = {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type"};
-    struct eng_str *tokens;
-    int32_t *types;
-    size_t n;
-    assert_int_equal(eng_gguf_strings(p->g, keys[0], &tokens, &n, NULL), 0);
-    gw_kv_array(&p->w, keys[0], ENG_GGUF_STRING, n + 1);
-    for (size_t i = 0; i < n; i++)
-        gw_str(&p->w, tokens[i].p, tokens[i].n);
-    gw_str(&p->w, "<one more>", 10);
-    free(tokens);
-    assert_int_equal(eng_gguf_int32s(p->g, keys[1], &types, &n, NULL), 0);
-    gw_kv_array(&p->w, keys[1], ENG_GGUF_I32, n + 1);
-    gw_bytes(&p->w, types, n * 4);
-    gw_u32(&p->w, 3);
-    free(types);
-}
-
-static void test_long_vocabulary(void **state)
-{
-    const char *const without[] = {"tokenizer.ggml.tokens", "tokenizer.ggml.token_type", NULL};
-    struct parts p;
-    struct eng_model *m;
-    struct cn_error err;
-    if (!golden_oracle("models", "gemma3", ".gguf")) return;
-    take_apart(&p, "llama-mha", without);
-    add_token(&p);
-    refused(put_together(&p, "x.gguf"), CN_EFORMAT, "has 289 tokens", "288 rows");
-    take_apart(&p, "gemma3", without);
-    add_token(&p);
-    const char *path = put_together(&p, "gemma.gguf");
-    if (golden_try(device, path, &m, &err)) fail_msg("%s", err.message);
-    assert_int_equal(eng_vocab_size(eng_model_vocab(m)), 288);
-    assert_int_equal(eng_model_info(m)->n_vocab, 288);
-    assert_int_equal(kr_exec_info(eng_model_exec(m))->n_vocab, 288);
-    eng_model_unref(m);
-    same_logits(path, golden_oracle("models", "gemma3", ".gguf"));
-}
-
-/* A pattern given as a list, and ollama's names of the keys, are the same model. */
-static void test_gemma_spellings(void **state)
-{
-    const char *const without[] = {"gemma3.rope.freq_base", "gemma3.rope.freq_base_swa", NULL};
-    const char *const eps[] = {"gemma3.attention.layer_norm_rms_epsilon", NULL};
-    struct parts p;
-    if (!golden_oracle("models", "gemma3", ".gguf")) return;
-    take_apart(&p, "gemma3", without);
-    gw_kv_f32(&p.w, "gemma3.rope.global.freq_base", 1e6f);
-    gw_kv_f32(&p.w, "gemma3.rope.local.freq_base", 1e4f);
-    gw_kv_array(&p.w, "gemma3.attention.sliding_window_pattern", ENG_GGUF_BOOL, 7);
-    gw_bytes(&p.w, "\1\1\1\1\1\0\1", 7);
-    same_logits(put_together(&p, "x.gguf"), golden_oracle("models", "gemma3", ".gguf"));
-    take_apart(&p, "gemma3", eps);
-    gw_kv_f32(&p.w, eps[0], 1e-6f);
-    put_together(&p, "gemma.gguf");
-    take_apart(&p, "gemma3", eps);
-    same_logits(put_together(&p, "x.gguf"), temp("gemma.gguf"));
-    take_apart(&p, "gemma3", NULL);
-    gw_kv_array(&p.w, "gemma3.attention.sliding_window_pattern", ENG_GGUF_BOOL, 3);
-    gw_bytes(&p.w, "\1\1\1", 3);
-    refused(put_together(&p, "x.gguf"), CN_EFORMAT, "sliding_window_pattern", "fewer elements");
-}
-
 /* ---- what a model says of itself ------------------------------------------------------------- */
 
 static void test_info(void **state)
@@ -470,7 +162,7 @@ static void test_info(void **state)
     struct cn_error err;
     const char *path = golden_oracle("models", "gemma3", ".gguf");
     if (!path) return;
-    if (golden_try(device, path, &m, &err)) fail_msg("%s", err.message);
+    if (golden_try(parts_device(), path, &m, &err)) fail_msg("%s", err.message);
     const struct eng_model_info *i = eng_model_info(m);
     assert_string_equal(i->arch, "gemma3");
     assert_string_equal(i->name, "Gemma3");
@@ -485,10 +177,10 @@ static void test_info(void **state)
     assert_int_equal(i->exec->groups[0].n_layers, 6); /* the windowed ones come first */
     assert_non_null(eng_model_template(m));
     assert_true(eng_model_intact(m));
-    if (golden_try(device, path, &other, &err)) fail_msg("%s", err.message);
+    if (golden_try(parts_device(), path, &other, &err)) fail_msg("%s", err.message);
     assert_string_equal(i->fingerprint, eng_model_info(other)->fingerprint);
     eng_model_unref(other);
-    if (golden_try(device, golden_oracle("models", "qwen3", ".gguf"), &other, &err))
+    if (golden_try(parts_device(), golden_oracle("models", "qwen3", ".gguf"), &other, &err))
         fail_msg("%s", err.message);
     assert_string_not_equal(i->fingerprint, eng_model_info(other)->fingerprint);
     eng_model_unref(other);
@@ -506,7 +198,7 @@ static void describe_has(const char *text, const char *what)
 
 static void test_describe(void **state)
 {
-    struct eng_model_opts opts = {.device = device,
+    struct eng_model_opts opts = {.device = parts_device(),
                                   .prepare = {.kv_type = KR_F16,
                                               .block_tokens = 16,
                                               .max_rows = 16,
@@ -537,7 +229,7 @@ static void test_describe(void **state)
  * 16 tokens. */
 static void test_measure(void **state)
 {
-    struct eng_model_opts opts = {.device = device,
+    struct eng_model_opts opts = {.device = parts_device(),
                                   .prepare = {.kv_type = KR_F16,
                                               .block_tokens = 16,
                                               .max_rows = 16,
@@ -558,7 +250,7 @@ static void test_measure(void **state)
     struct kr_batch batch = {0};
     assert_int_equal(kr_launch(eng_model_exec(m), NULL, &batch, &ticket, &err), CN_EINVAL);
     eng_model_unref(m);
-    if (golden_try(device, path, &m, &err)) fail_msg("%s", err.message);
+    if (golden_try(parts_device(), path, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(eng_model_info(m)->exec->packed_bytes, packed);
     assert_int_equal(eng_model_info(m)->exec->scratch_bytes, scratch);
     eng_model_unref(m);
@@ -587,33 +279,6 @@ static void test_truncated_in_use(void **state)
     golden_close(&g);
 }
 
-/* ---- group ----------------------------------------------------------------------------------- */
-
-static int set_up(void **state)
-{
-    struct kr_cpu_opts opts = {.isa = KR_ISA_AUTO, .n_threads = 1};
-    struct cn_error err;
-    cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
-    snprintf(dir, sizeof(dir), "/tmp/conifer-model-XXXXXX");
-    return mkdtemp(dir) && !kr_cpu_new(&opts, &device, &err) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    static const char *const names[] = {"key.gguf",
-                                        "x.gguf",
-                                        "fused.gguf",
-                                        "s-00001-of-00002.gguf",
-                                        "s-00002-of-00002.gguf",
-                                        "vectors.gguf",
-                                        "gemma.gguf",
-                                        "sweep.gguf"};
-    kr_device_free(device);
-    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
-        unlink(temp(names[i]));
-    return rmdir(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -622,16 +287,10 @@ int main(void)
         cmocka_unit_test(test_refused_keys),
         cmocka_unit_test(test_refused_shapes),
         cmocka_unit_test(test_refused_kinds),
-        cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_split_model),
-        cmocka_unit_test(test_other_vectors),
-        cmocka_unit_test(test_long_vocabulary),
-        cmocka_unit_test(test_gemma_spellings),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_describe),
         cmocka_unit_test(test_measure),
         cmocka_unit_test(test_truncated_in_use),
-
     };
-    return cmocka_run_group_tests_name("models", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("models", tests, parts_set_up, parts_tear_down);
 }
