@@ -38,7 +38,7 @@ static const char *type_name(uint64_t type)
         [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",
         [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M",
         [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M",
-        [18] = "Q6_K",   [25] = "IQ4_NL", [26] = "IQ3_S",  [27] = "IQ3_M",  [30] = "IQ4_XS",
+        [18] = "Q6_K",   [21] = "Q2_K_S", [22] = "IQ3_XS", [23] = "IQ3_XXS", [25] = "IQ4_NL", [26] = "IQ3_S",  [27] = "IQ3_M",  [30] = "IQ4_XS",
         [32] = "BF16",   [36] = "TQ1_0",  [37] = "TQ2_0",  [38] = "MXFP4"};
 
     return type < CN_ARRAY_LEN(names) && names[type] ? names[type] : "?";

@@ -326,7 +326,7 @@ static const struct ocase cases[] = {
     {"concat", "16 of 128 + 128", NULL, one_concat, 0, 0},
     MATMUL(F32), MATMUL(F16), MATMUL(BF16), MATMUL(Q4_0), MATMUL(Q4_1), MATMUL(Q5_0), MATMUL(Q5_1),
     MATMUL(Q8_0), MATMUL(Q2_K), MATMUL(Q3_K), MATMUL(Q4_K), MATMUL(Q5_K), MATMUL(Q6_K),
-    MATMUL(IQ4_NL), MATMUL(IQ4_XS), MATMUL(TQ1_0), MATMUL(TQ2_0), MATMUL(MXFP4),
+    MATMUL(IQ3_S), MATMUL(IQ4_NL), MATMUL(IQ4_XS), MATMUL(TQ1_0), MATMUL(TQ2_0), MATMUL(MXFP4),
     {"head_matmul Q8_0", "16 of 512 x 128", NULL, one_head_matmul, 0, 0},
     {"kv_write f16", ATTN, in_all, one_kv_write, 0, KR_F16},
     {"kv_write q8_0", ATTN, in_all, one_kv_write, 0, KR_Q8_0},
