@@ -140,13 +140,14 @@ void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f, bool 
 static int put(struct eng_reply *r, enum eng_part part, const char *s, size_t n,
                struct eng_parts *out)
 {
+    bool prose = part == ENG_PART_CONTENT || part == ENG_PART_REASONING;
     if (!n) return 0;
-    if (r->again && r->had[part]) {
+    if (r->again && prose && r->had[part]) {
         int rc = eng_parts_add(out, part, "\n", 1);
         if (rc) return rc;
     }
     r->again = false;
-    if (part <= ENG_PART_REASONING) r->had[part] = true;
+    if (prose) r->had[part] = true;
     return eng_parts_add(out, part, s, n);
 }
 
