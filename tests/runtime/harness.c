@@ -268,6 +268,7 @@ void h_result_fini(struct h_result *r)
         cn_buf_fini(&r->choices[i].text);
     }
     free(r->choices);
+    free(r->vector);
     memset(r, 0, sizeof *r);
 }
 
