@@ -225,7 +225,7 @@ int eng_model_measure(const char *path, const struct eng_model_opts *opts, struc
     struct eng_model *m = eng_model_alloc();
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = eng_gguf_open(path, &g, err);
-    if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
+    if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, true, err);
     if (!rc) rc = measure(m, opts, err);
     if (rc) {
         eng_model_unref(m);

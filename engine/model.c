@@ -72,7 +72,8 @@ static int find_arch(struct eng_model *m, struct cn_error *err)
                          eng_arch_list());
 }
 
-static int record_plan(struct eng_model *m, uint64_t max_context, struct cn_error *err)
+static int record_plan(struct eng_model *m, uint64_t max_context, bool measuring,
+                       struct cn_error *err)
 {
     struct eng_builder *b = &m->builder;
     m->plan = kr_plan_new();
@@ -80,6 +81,8 @@ static int record_plan(struct eng_model *m, uint64_t max_context, struct cn_erro
     b->g = m->g;
     b->plan = m->plan;
     b->arena = &m->arena;
+    b->loading = &m->loading;
+    b->measuring = measuring;
     b->full_group = b->window_group = -1;
     int rc = eng_b_hparams(b, max_context);
     if (!rc) {
@@ -145,17 +148,18 @@ struct eng_model *eng_model_alloc(void)
     if (!m) return NULL;
     atomic_init(&m->refs, 1);
     cn_arena_init(&m->arena, 0);
+    cn_arena_init(&m->loading, 0);
     return m;
 }
 
 int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path,
-                   uint64_t max_context, struct cn_error *err)
+                   uint64_t max_context, bool measuring, struct cn_error *err)
 {
     m->g = g;
     int rc = find_arch(m, err);
     if (!rc && !eng_gguf_n_tensors(m->g))
         rc = cn_fail(err, CN_EFORMAT, "the file has a vocabulary only, no weights");
-    if (!rc) rc = record_plan(m, max_context, err);
+    if (!rc) rc = record_plan(m, max_context, measuring, err);
     if (!rc) rc = fill_info(m, path, err);
     return rc;
 }
@@ -234,6 +238,8 @@ static int prepare(struct eng_model *m, const struct eng_model_opts *opts, struc
     if (m->info.pooling) prepare.max_logit_rows = prepare.max_rows;
     int rc = kr_prepare(opts->device, m->plan, &prepare, &m->exec, err);
     if (rc) return rc;
+    cn_arena_fini(&m->loading); /* it is packed */
+    cn_arena_init(&m->loading, 0);
     m->info.exec = kr_exec_info(m->exec);
     set_fingerprint(m, opts);
     if (!eng_gguf_intact(m->g))
@@ -249,7 +255,7 @@ int eng_model_open(const char *path, const struct eng_model_opts *opts, struct e
     struct eng_model *m = eng_model_alloc();
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = eng_gguf_open(path, &g, err);
-    if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, err);
+    if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, false, err);
     if (!rc) rc = read_texts(m, opts, err);
     if (!rc) rc = prepare(m, opts, err);
     if (rc) {
@@ -275,6 +281,7 @@ void eng_model_unref(struct eng_model *m)
     eng_vocab_free(m->vocab);
     eng_gguf_close(m->g);
     cn_arena_fini(&m->arena);
+    cn_arena_fini(&m->loading);
     free(m);
 }
 

@@ -78,6 +78,8 @@ struct eng_builder {
     struct kr_plan *plan;
     struct eng_hparams h;
     struct cn_arena *arena;       /* lives as long as the plan */
+    struct cn_arena *loading;     /* for weights that are made anew: until they are packed */
+    bool measuring;               /* no weight is read: one that is made anew may have any bytes */
     struct cn_error error;        /* the first one */
     int full_group, window_group; /* KV groups, -1 until first used */
     struct eng_optional *optional; /* tensors that a layer may lack, as far as asked for */

@@ -11,7 +11,7 @@
 static void *take(struct eng_builder *b, uint64_t n, uint64_t size)
 {
     uint64_t bytes;
-    void *p = cn_mul_u64(n, size, &bytes) ? cn_arena_alloc(b->arena, bytes) : NULL;
+    void *p = cn_mul_u64(n, size, &bytes) ? cn_arena_alloc(b->loading, bytes) : NULL;
     if (!p && !eng_b_failed(b)) cn_fail(&b->error, CN_ENOMEM, "out of memory");
     return p;
 }
@@ -22,7 +22,7 @@ static struct kr_tensor *matrices(struct eng_builder *b, const struct kr_tensor 
     const struct kr_type_info *ti = kr_type_info((uint32_t)type);
     uint64_t bytes = n * rows * (cols / ti->block_elems) * ti->block_bytes;
     struct kr_tensor *t = cn_arena_copy(b->arena, from, sizeof(*from));
-    void *data = take(b, bytes, 1);
+    const void *data = b->measuring ? from->data : take(b, bytes, 1);
     if (!t || !data) {
         if (!eng_b_failed(b)) cn_fail(&b->error, CN_ENOMEM, "out of memory");
         return NULL;
@@ -59,6 +59,7 @@ static struct eng_latent split(struct eng_builder *b, const struct kr_tensor *w,
     struct kr_tensor *v = matrices(b, w, w->type, heads, v_dim, latent);
     float *row = take(b, latent, sizeof(*row));
     if (!k || !v || !row) return (struct eng_latent){NULL, NULL};
+    if (b->measuring) return (struct eng_latent){k, v};
     for (uint64_t h = 0; h < heads; h++) {
         const uint8_t *from = (const uint8_t *)w->data + h * (nope + v_dim) * row_bytes;
         for (uint64_t r = 0; r < nope; r++) {

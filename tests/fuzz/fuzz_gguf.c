@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (!m) {
             eng_gguf_close(g);
         } else {
-            rc = eng_model_read(m, g, "fuzz.gguf", 0, &err);
+            rc = eng_model_read(m, g, "fuzz.gguf", 0, false, &err);
             cn_assert((rc != 0) == (err.message[0] != '\0'));
             eng_model_unref(m);
         }
