@@ -19,7 +19,8 @@ static void help(void)
                     "  /exit    end (also /bye, Ctrl-D, or Ctrl-C twice)\n"
                     "  /help    this text\n"
                     "Ctrl-C stops an answer, or clears the line. Arrow keys edit the line and go "
-                    "back to earlier ones.\nA text that is to begin with a slash takes a space in "
+                    "back to earlier ones.\n"
+                    "A text of several lines stands between \"\"\" and \"\"\".\nA text that is to begin with a slash takes a space in "
                     "front of it.\n");
 }
 
@@ -74,14 +75,51 @@ static int say(struct cli_run *r, const char *name, const char *text, size_t n)
     return 0;
 }
 
+#define QUOTES "\"\"\""
+
+/* Adds a line to a text of several; true when it was the last one. The first has its quotes still. */
+static bool add_line(struct cn_buf *b, const char *line, size_t n)
+{
+    bool first = !b->len, last;
+    if (first) {
+        line += strlen(QUOTES);
+        n -= strlen(QUOTES);
+    }
+    last = n >= strlen(QUOTES) && !strcmp(line + n - strlen(QUOTES), QUOTES);
+    if (last) n -= strlen(QUOTES);
+    cn_buf_append(b, line, n);
+    cn_buf_puts(b, "\n"); /* also for an empty one: the text has begun */
+    return last || b->failed;
+}
+
+/* A line, a command or the text of several lines that ends with this one; true ends the chat. */
+static bool take_line(struct cli_run *r, const char *name, struct cn_buf *several, const char *text,
+                      size_t n, size_t keep, int *status)
+{
+    if (several->len || !strncmp(text, QUOTES, strlen(QUOTES))) {
+        if (!add_line(several, text, n)) return false;
+        *status = say(r, name, several->data, several->len - 1);
+        cn_buf_fini(several);
+        cn_buf_init(several, 0);
+        return false;
+    }
+    if (strspn(text, " \t") == n) return false;
+    size_t word = command_len(text);
+    if (word) return command(r, text, word, keep);
+    *status = say(r, name, text, n);
+    return false;
+}
+
 int cli_chat(struct cli_run *r, const char *name)
 {
     struct cli_line *in = cli_line_new(">>>", r->colour);
     size_t keep = json_array_size(r->messages);
     bool warned = false; /* the last thing was a Ctrl-C */
+    struct cn_buf several;
     int status = 0;
 
     if (!in) return 1;
+    cn_buf_init(&several, 0);
     fprintf(stderr, "%s. /help lists commands; Ctrl-C stops an answer, Ctrl-D ends.\n",
             r->stack.name);
     while (!status) {
@@ -93,13 +131,13 @@ int cli_chat(struct cli_run *r, const char *name)
         if (event == CLI_LINE_END || (event == CLI_LINE_INTERRUPT && warned)) break;
         if (event == CLI_LINE_INTERRUPT) fprintf(stderr, "(Ctrl-C again, or Ctrl-D, ends)\n");
         warned = event != CLI_LINE_TEXT;
-        if (event != CLI_LINE_TEXT || strspn(text, " \t") == n) continue;
-        size_t word = command_len(text);
-        if (!word)
-            status = say(r, name, text, n);
-        else if (command(r, text, word, keep))
-            break;
+        if (event == CLI_LINE_TEXT) {
+            if (take_line(r, name, &several, text, n, keep, &status)) break;
+        } else {
+            cn_buf_reset(&several);
+        }
     }
+    cn_buf_fini(&several);
     fflush(stdout);
     cli_line_free(in);
     return status;

@@ -238,11 +238,9 @@ static void print_catalog(const char *dir, const struct entry *list, size_t n)
     }
 }
 
-/* ---- as JSON
- * -------------------------------------------------------------------------------------
- */
+/* ---- as JSON ----------------------------------------------------------------------------------- */
 
-static int print_json(const char *dir, const struct entry *list, size_t n)
+static int print_json(const char *dir, const struct entry *list, size_t n, bool installed)
 {
     json_t *all = json_array();
     size_t n_catalog;
@@ -255,7 +253,7 @@ static int print_json(const char *dir, const struct entry *list, size_t n)
                            "quantisation", list[i].quant, "family", list[i].family, "modified",
                            (json_int_t)list[i].modified_s, "complete", list[i].missing == 0,
                            "runnable", cli_runs_family(list[i].family)));
-    for (size_t i = 0; i < n_catalog; i++)
+    for (size_t i = 0; i < n_catalog && !installed; i++)
         if (!has(list, n, &m[i]))
             json_array_append_new(
                 all, json_pack("{s:s, s:s, s:b, s:I, s:s, s:s, s:s, s:s, s:b, s:I}", "name",
@@ -301,7 +299,7 @@ int cli_list(int argc, char **argv)
     if (rc) {
         status = cli_error(argv[0], &err);
     } else if (json) {
-        status = print_json(dir, list, n);
+        status = print_json(dir, list, n, installed);
     } else {
         if (n)
             print_installed(list, n);

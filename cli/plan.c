@@ -38,13 +38,15 @@ static int put_users(const struct cfg *cfg, const struct eng_model *m, struct rt
         return 1;
     }
     if (!cn_mul_u64(p->one_bytes, users, &need)) need = UINT64_MAX;
+    uint64_t each = eng_tokens_in(i->exec, block, p->total_bytes / users);
     if (need <= p->total_bytes)
         printf("with more at once they fit, in %.1f MiB of KV memory\n",
                (double)p->total_bytes / (1024 * 1024));
-    else
+    else if (each)
         printf("in memory they fit with %llu tokens each, or with %.1f MiB of KV memory\n",
-               (unsigned long long)eng_tokens_in(i->exec, block, p->total_bytes / users),
-               (double)need / (1024 * 1024));
+               (unsigned long long)each, (double)need / (1024 * 1024));
+    else
+        printf("so many do not fit in memory with any window\n");
     return 1;
 }
 
@@ -81,13 +83,15 @@ int cli_plan(int argc, char **argv)
     optind = 0;
     while (!rc && !status && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
         if (opt == 'u') {
-            status = cli_count(argv[0], "--users", optarg, 1, 1000000000, &users);
+            status = cli_count(argv[0], "users", optarg, 1, 1000000000, &users);
         } else {
             if (opt == 'h')
-                puts("usage: conifer plan MODEL.gguf|NAME [--users N] [--context L]\n\n"
+                puts("usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L] [--kv-type TYPE]\n"
+                     "                    [--config FILE]\n\n"
                      "How many users fit at once, each with a window of L tokens (the model's own when\n"
-                     "not said), with the settings a daemon would have (--config). Nothing is loaded.\n"
-                     "Exit status 1 when N users do not fit.");
+                     "not said), with the settings a daemon would have. Without MODEL the one of the\n"
+                     "config, its first where it lists several. Nothing is loaded. Exit status 1 when N\n"
+                     "users do not fit.");
             cli_stack_close(&s);
             return opt == 'h' ? 0 : 2;
         }

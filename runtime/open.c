@@ -393,6 +393,11 @@ static void set_loaded(struct rt_model *m)
         cn_log(CN_LOG_INFO, "engine", "%s: a window of %llu tokens takes %.2f MiB; KV memory %.1f MiB "
                "holds %.1f of them", m->id, (unsigned long long)info->context,
                (double)one / 1048576, kv_bytes / 1048576, kv_bytes / (double)one);
+    if (kv_bytes < (double)one)
+        cn_log(CN_LOG_WARN, "engine", "%s: the KV memory holds %llu tokens at most, and the window has "
+               "%llu: longer requests are refused", m->id,
+               (unsigned long long)kv_space_max_tokens(m->space, 0, 1),
+               (unsigned long long)info->context);
     cn_buf_fini(&text);
 }
 

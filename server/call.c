@@ -128,7 +128,7 @@ static void drop_body(struct srv_call *c)
     cn_buf_fini(&c->body);
     json_decref(c->root);
     c->root = NULL;
-#define PARAM(ep, name, type, member, def, low, high) DROP_##type(member)
+#define PARAM(ep, name, type, member, def, low, high, text) DROP_##type(member)
 #define DROP_BOOL(m)
 #define DROP_INT(m)
 #define DROP_NUM(m)

@@ -17,7 +17,7 @@ enum srv_endpoint { SRV_EP_CHAT = 1, SRV_EP_TEXT = 2, SRV_EP_TOK = 4, SRV_EP_DET
 #define SRV_CTYPE_ANY  json_t *
 
 enum srv_param {
-#define PARAM(ep, name, type, member, def, low, high) SRV_P_##member,
+#define PARAM(ep, name, type, member, def, low, high, text) SRV_P_##member,
 #include "server/params.def"
 #undef PARAM
     SRV_P_COUNT
@@ -25,7 +25,7 @@ enum srv_param {
 _Static_assert(SRV_P_COUNT <= 64, "struct srv_params has one bit per field");
 
 struct srv_params {
-#define PARAM(ep, name, type, member, def, low, high) SRV_CTYPE_##type member;
+#define PARAM(ep, name, type, member, def, low, high, text) SRV_CTYPE_##type member;
 #include "server/params.def"
 #undef PARAM
     uint64_t given; /* bit per enum srv_param */

@@ -45,7 +45,7 @@ void srv_req_log(const struct srv_req *q)
            "request tenant=%s endpoint=%s model=%s status=%d finish=%s prompt_tokens=%llu "
            "cached_tokens=%llu completion_tokens=%llu ttft_ms=%s total_ms=%.1f",
            q->tenant < s->cfg->n_tenants ? s->cfg->tenants[q->tenant].name : "-", endpoint(c->op),
-           c->env->model_id, q->code ? cn_err_info(q->code)->status : 200, ending(q),
+           q->code == CN_EMODEL ? "-" : c->env->model_id, q->code ? cn_err_info(q->code)->status : 200, ending(q),
            (unsigned long long)q->usage.prompt_tokens, (unsigned long long)q->usage.cached_tokens,
            (unsigned long long)q->usage.completion_tokens, ttft,
            (double)(now - c->received_ns) / 1e6);

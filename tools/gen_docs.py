@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/CONFIG.md from config/keys.def, docs/METRICS.md from base/metrics.def and docs/MODELS.md
-from config/catalog.def and engine/arch_list.def.
+"""Writes docs/CONFIG.md from config/keys.def, docs/METRICS.md from base/metrics.def, docs/MODELS.md from
+config/catalog.def and engine/arch_list.def, and docs/API.md from server/params.def and routes.def.
 
 usage: tools/gen_docs.py [--check]
 
@@ -72,6 +72,45 @@ not there is looked for again after a second, so that a model may be fetched whi
 Models that have work take turns, step by step: `conifer_inter_token_steps` tells how long a stream
 stood still for the others.
 
+"""
+
+API_HEAD = """# API
+
+<!-- Made by tools/gen_docs.py from server/params.def and server/routes.def; do not edit. -->
+
+The requests and answers are OpenAI's, so that its clients work: give them `http://HOST:PORT/v1` as the
+base URL. With keys, every route but the two of health needs `Authorization: Bearer cnf_...` (or
+`X-Api-Key`). An error is `{"error": {"message", "type", "param", "code"}}`, and `param` names the field;
+`X-Request-Id` of a request comes back with its answer and stands in the log.
+
+| route | | key |
+|---|---|---|
+"""
+
+API_ROUTES = {
+    "/v1/chat/completions": "an answer to a conversation",
+    "/v1/completions": "a text goes on; chat templates are not used",
+    "/v1/embeddings": "vectors, of models that give them",
+    "/v1/models": "the models, and the state of each",
+    "/v1/models/*": "one of them",
+    "/tokenize": "ids of a `prompt`, or of `messages` as the template renders them",
+    "/detokenize": "text of `tokens`",
+    "/apply-template": "the prompt that a conversation becomes",
+    "/health/live": "200 while the event loop runs",
+    "/health/ready": "200 while requests are taken and steps go on",
+    "/metrics": "[the series](METRICS.md), in Prometheus' form; with a key those of its tenant",
+    "/version": "name and version",
+}
+
+API_FIELDS = """
+## Fields of a request
+
+A field of the wrong type or out of bounds is refused, `null` is as good as absent, and a field that is
+not in this list is ignored; "chat" is `/apply-template` too. A conversation's text never becomes a control token; in a prompt of
+`/v1/completions`, `/v1/embeddings` and `/tokenize` it does unless `parse_special` is false.
+
+| field | in | type | default | |
+|---|---|---|---|---|
 """
 
 METRICS_HEAD = """# Metrics
@@ -226,8 +265,36 @@ def models_page(catalog, families):
     return out
 
 
+def api_page(params, routes):
+    ends = {"CHAT": "chat", "TEXT": "completions", "EMBED": "embeddings", "TOK": "tokenize",
+            "DETOK": "detokenize"}
+    types = {"BOOL": "true or false", "INT": "whole number", "NUM": "number", "STR": "text",
+             "ARR": "list", "OBJ": "object", "ANY": "see there"}
+    out = API_HEAD
+    for method, path, auth in re.findall(r'^ROUTE\((\w+), "([^"]+)", \w+, (\w+)\)', routes, re.M):
+        out += f"| `{method} {path}` | {API_ROUTES[path]} | {'yes' if auth == 'KEY' else 'no'} |\n"
+    out += API_FIELDS
+    found = re.findall(r'^PARAM\(([A-Z |]+), "(\w+)", (\w+), \w+, ([^,]+), ([-\d]+), ([-\d]+),\n +"(.*)"\)',
+                       params, re.M)
+    assert len(found) == params.count("\nPARAM(")
+    for where, name, kind, default, low, high, text in found:
+        bounds = ""
+        if (low, high) != ("0", "0"):
+            bounds = f", {low} to {high}" if int(high) < 2**31 - 1 else f", from {low}"
+            bounds = "" if int(low) < -2**62 else bounds
+        said = {"BOOL": "true" if default == "1" else "false"}.get(kind, default if default != "0" or
+                                                                   kind == "NUM" else "")
+        said = "" if text.startswith("given to") else said
+        places = ", ".join(ends[x] for x in where.split(" | "))
+        text = text.replace('\\"', '"').replace("|", "\\|")
+        out += f"| `{name}` | {places} | {types[kind]}{bounds} | {said} | {text} |\n"
+    return out
+
+
 def main():
     pages = {
+        ROOT / "docs/API.md": api_page((ROOT / "server/params.def").read_text(),
+                                       (ROOT / "server/routes.def").read_text()),
         ROOT / "docs/CONFIG.md": config_page((ROOT / "config/keys.def").read_text()),
         ROOT / "docs/METRICS.md": metrics_page((ROOT / "base/metrics.def").read_text()),
         ROOT / "docs/MODELS.md": models_page((ROOT / "config/catalog.def").read_text(),

@@ -286,6 +286,18 @@ def test_chat_commands(echo_args):
         assert t.ends() == 0
 
 
+def test_several_lines(echo_args):
+    """A text between three quotes may have several lines; Ctrl-C drops what there is of it. (Errors show line ends as spaces.)"""
+    with Terminal(*echo_args) as t:
+        t.send(b'"""one\n', b">>>")
+        t.send(b"\n", b">>>")
+        t.send(b'/exit """\n', b"<one  /exit >")
+        t.send(b'"""alone"""\n', b"<alone>")
+        t.send(b'"""dropped\n', b">>>")
+        t.send(b"\x03", b"ends")
+        t.send(b"whole\n", b"<whole>")
+
+
 def test_line_editing(echo_args):
     """Keys move in the line and its history, and none of their bytes reach the model."""
     left, right, up, down, home, end = b"\033[D", b"\033[C", b"\033[A", b"\033[B", b"\033[H", b"\033[F"

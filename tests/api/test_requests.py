@@ -23,7 +23,7 @@ def fields():
     import pathlib
     import re
     text = (pathlib.Path(__file__).resolve().parents[2] / "server/params.def").read_text()
-    found = re.findall(r'^PARAM\(([A-Z |]+), "(\w+)", (\w+), \w+, [^,]+, ([-\d]+), ([-\d]+)\)', text,
+    found = re.findall(r'^PARAM\(([A-Z |]+), "(\w+)", (\w+), \w+, [^,]+, ([-\d]+), ([-\d]+),$', text,
                        re.M)
     assert len(found) > 30
     return found

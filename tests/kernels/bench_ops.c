@@ -186,6 +186,18 @@ static void in_latent(struct rec *r)
     r->in[2] = kr_op_concat(r->p, q8, q8, 1);
 }
 
+/* The latent layer's attention if keys and values were made from the latents first: 16 heads of 192,
+ * V 128 (without the products that make them). */
+static void in_expanded(struct rec *r)
+{
+    in_x(r);
+    int half = kr_op_slice(r->p, r->in[0], 1, 0, HEADS * 64);
+    int k = kr_op_concat(r->p, r->in[0], half, HEADS);
+    r->in[1] = kr_plan_kv_layer(r->p, kr_plan_kv_group(r->p, KR_SPAN_ALL, 0), HEADS, 192, DIM);
+    kr_op_kv_write(r->p, r->in[1], k, r->in[0]);
+    r->in[2] = k;
+}
+
 static void one_attention(struct rec *r)
 {
     struct kr_attn a = {.kv_layer = r->in[1], .n_heads = HEADS, .scale = 0.1f};
@@ -337,6 +349,7 @@ static const struct ocase cases[] = {
     {"attention, window", ATTN ", 512 tokens", in_window, one_attention, 0, KR_F16},
     {"attention, chunk", ATTN ", 512 tokens", in_chunk, one_attention, 0, KR_F16},
     {"attention, latent", MLA, in_latent, one_latent, 0, KR_F16},
+    {"attention, latent expanded", "16 heads of 192, V 128", in_expanded, one_latent, 0, KR_F16},
     {"select and attention", MLA ", best 512", in_selected, one_selected, 0, KR_F16},
     {"route", "8 of 64", NULL, one_route, 0, 0},
     {"dispatch and combine", "8 of 64, 2048", in_route, one_dispatch, 0, 0},

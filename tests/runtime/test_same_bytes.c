@@ -204,6 +204,7 @@ static void check_cached(const struct h_result *r, uint32_t i, bool has_state)
 static void prefix_cached(struct h_setup s)
 {
     struct h h;
+    s.kv_bytes = (uint64_t)n_requests << 24; /* nothing is evicted; what is not used is not there */
     start(&h, &s);
     bool has_state = h_has_span(&h, KR_SPAN_STATE);
     for (int round = 0; round < 2; round++) {
