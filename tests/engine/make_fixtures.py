@@ -206,6 +206,26 @@ def make_deepseek2_lite(m, converter, out, name):
     write_decoder(m, out, name, model, 64, 32)
 
 
+def without_eps(keys):
+    return {k: v for k, v in keys.items() if k != "rms_norm_eps"}
+
+
+def make_cohere2(m, converter, out, name):
+    """Three layers with a window of 16, which turn, and one that sees everything and does not."""
+    config = T.Cohere2Config(**without_eps(small(m, num_hidden_layers=4, num_attention_heads=4,
+                                                 num_key_value_heads=2)),
+                             logit_scale=0.25, sliding_window=16, **m["rope"](50000.0))
+    model = built(m, T.Cohere2ForCausalLM, config)
+
+    def change(folder):
+        """A key that published configs have and the converter reads."""
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | dict(rotary_pct=1.0)))
+
+    converted(m, converter, model, out / f"{name}.gguf", change)
+    write_decoder(m, out, name, model, 64, 32)
+
+
 # ---- encoders -------------------------------------------------------------------------------------
 
 
@@ -319,6 +339,7 @@ def make_nomic_bert(m, converter, out, name):
 LONG = ["gemma2", "gemma3", "gpt-oss", "mistral-swa"]
 OWN = {"gemma4-moe": make_gemma4_moe, "gemma4-shared": make_gemma4_shared,
        "llama4-chunks": make_llama4_chunks, "deepseek2-lite": make_deepseek2_lite,
+       "cohere2": make_cohere2,
        "gemma-embedding": make_gemma_embedding, "nomic-bert": make_nomic_bert}
 
 
