@@ -226,6 +226,34 @@ def make_cohere2(m, converter, out, name):
     write_decoder(m, out, name, model, 64, 32)
 
 
+def make_command_r_plus(m, converter, out, name):
+    """Queries and keys normalised head by head, each head by weights of its own."""
+    config = T.CohereConfig(**without_eps(small(m, num_hidden_layers=2, num_attention_heads=4,
+                                                num_key_value_heads=2)),
+                            logit_scale=0.25, use_qk_norm=True, **m["rope"](50000.0))
+    model = built(m, T.CohereForCausalLM, config)
+    g = torch.Generator().manual_seed(5)
+    for layer in model.model.layers:
+        for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+            w = 1 + 0.2 * torch.randn(norm.weight.shape, generator=g)
+            norm.weight.data = w.half().float()
+    converted(m, converter, model, out / f"{name}.gguf")
+    write_decoder(m, out, name, model, 64, 32)
+
+
+def make_olmo3(m, converter, out, name):
+    """Three layers with a window of 16, which turn unscaled, and one that sees everything, by YaRN."""
+    yarn = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                attention_factor=1.2079441541679836, original_max_position_embeddings=64)
+    config = T.Olmo3Config(**small(m, num_hidden_layers=4, tie_word_embeddings=False),
+                           sliding_window=16, rope_parameters=dict(
+                               full_attention=yarn,
+                               sliding_attention=dict(rope_type="default", rope_theta=10000.0)))
+    model = built(m, T.Olmo3ForCausalLM, config)
+    converted(m, converter, model, out / f"{name}.gguf")
+    write_decoder(m, out, name, model, 96, 32)
+
+
 # ---- encoders -------------------------------------------------------------------------------------
 
 
@@ -339,7 +367,7 @@ def make_nomic_bert(m, converter, out, name):
 LONG = ["gemma2", "gemma3", "gpt-oss", "mistral-swa"]
 OWN = {"gemma4-moe": make_gemma4_moe, "gemma4-shared": make_gemma4_shared,
        "llama4-chunks": make_llama4_chunks, "deepseek2-lite": make_deepseek2_lite,
-       "cohere2": make_cohere2,
+       "cohere2": make_cohere2, "command-r-plus": make_command_r_plus, "olmo3": make_olmo3,
        "gemma-embedding": make_gemma_embedding, "nomic-bert": make_nomic_bert}
 
 

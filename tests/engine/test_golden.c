@@ -166,13 +166,14 @@ static void test_models(void **state)
 }
 
 /* What the oracle leaves out: prompts of eleven windows; chunks; experts beside a dense part; layers
- * that share keys; MLA without a query rank, in a file of the older generation; layers of which only those with
- * a window turn. */
+ * that share keys; MLA without a query rank, in a file of the older generation; layers of which only
+ * those with a window turn, and those with a window turn unscaled; norms of every head. */
 static void test_fixtures(void **state)
 {
     static const char *const names[] = {"gemma2-long",  "gemma3-long",    "gpt-oss-long",
                                         "mistral-swa-long", "gemma4-moe", "gemma4-shared",
-                                        "llama4-chunks",    "deepseek2-lite", "cohere2"};
+                                        "llama4-chunks",    "deepseek2-lite", "cohere2",
+                                        "command-r-plus",   "olmo3"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
         run("models", names[i], KR_F16, float_bound);
         families_end(names[i]);
