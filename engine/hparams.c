@@ -355,6 +355,20 @@ static uint64_t sight(const struct eng_builder *b)
     return b->arch->encoder ? b->h.window_tokens / 2 + 1 : b->h.window_tokens;
 }
 
+/* A list of windowed layers without the window's length is not a model that sees everything. */
+static void refuse_windowless(struct eng_builder *b)
+{
+    struct key k = find_key(b, "attention.sliding_window_pattern");
+    const struct eng_gguf_kv *kv = eng_gguf_kvs_find(&b->g->shards[0].kvs, k.text);
+    bool windowed = b->arch->window_needed;
+    for (uint32_t l = 0; kv && kv->type == ENG_GGUF_ARRAY && l < b->h.n_layers; l++) {
+        uint64_t value = 0;
+        eng_b_per_layer(b, "attention.sliding_window_pattern", l, &value);
+        windowed |= value != 0;
+    }
+    if (windowed) eng_b_refuse_key(b, CN_EFORMAT, "attention.sliding_window", "is missing or 0");
+}
+
 int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
 {
     struct eng_hparams *h = &b->h;
@@ -387,8 +401,7 @@ int eng_b_hparams(struct eng_builder *b, uint64_t max_context)
         eng_b_positive(b, "final_logit_softcapping", b->arch->default_final_softcap, false);
     h->window_tokens = b->arch->default_window;
     eng_b_u64(b, "attention.sliding_window", &h->window_tokens);
-    if (b->arch->window_needed && !h->window_tokens)
-        eng_b_refuse_key(b, CN_EFORMAT, "attention.sliding_window", "is missing or 0");
+    if (!h->window_tokens) refuse_windowless(b);
     if (sight(b) >= h->context) h->window_tokens = 0; /* nothing is ever out of sight */
     read_scaling(b, &has_scaling);
     read_vocab_size(b);

@@ -238,6 +238,7 @@ static bool harmless(const struct file *f, const char *key, const char *what)
         {"llama.attention.sliding_window", NULL},
         {"llama4.attention.sliding_window", NULL},
         {"phi3.attention.sliding_window", NULL},
+        {"olmo2.attention.sliding_window_pattern", NULL}, /* each fourth sees all; or all do */
         {"llama4.attention.temperature_length", "missing"},
         {"llama4.attention.temperature_length", "2^31"},
         {"mamba.attention.head_count", "missing"},
