@@ -24,6 +24,10 @@ layers, in f16; state bytes are float32, per sequence. Speed is that of its prom
 (one thread, best of 20): tiny matrices show less of the vector units than real ones do. The tests
 refuse a plan that runs any op in generic C where the processor has AVX2.
 
+`bert` is not in the table: it is checked with a real model, MiniLM in Q8_0, whose vectors have a cosine
+of at least 0.9985 to those of transformers for every sentence, and 0.9994 on average (the bounds of
+tests/engine/test_vectors.c).
+
 | family | shape | checked against | worst error | KV bytes a token | state bytes | speed over generic C |
 |---|---|---|---|---|---|---|
 HEAD
@@ -32,7 +36,7 @@ HEAD
 
 ## Ops
 
-Every op has a variant of its own for AVX2 and for AVX-512; the one is chosen when the model is prepared.
+Every op has a variant for AVX2 and for AVX-512, chosen when the model is prepared.
 Times are those of one op over 32 rows of one sequence, behind 1024 others, with one thread
 (tests/kernels/bench_ops.c); the factor is the generic C's time over the variant's. Ops that only move
 data run at the speed of the cache in all three, and storing quantised keys and values is one piece of C
