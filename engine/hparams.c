@@ -258,6 +258,8 @@ static void read_scaling(struct eng_builder *b, bool *has_scaling)
     h->has_yarn_log_mul = eng_b_f32(b, "rope.scaling.yarn_log_multiplier", &h->yarn_log_mul);
     if (h->has_yarn_log_mul && !isfinite(h->yarn_log_mul))
         eng_b_refuse_key(b, CN_EFORMAT, "rope.scaling.yarn_log_multiplier", "is not a number");
+    h->yarn_fast = eng_b_positive(b, "rope.scaling.yarn_beta_fast", 32, true);
+    h->yarn_slow = eng_b_positive(b, "rope.scaling.yarn_beta_slow", 1, true);
     h->original_context =
         eng_b_bounded(b, "rope.scaling.original_context_length", h->train_context, MAX_CONTEXT);
 

@@ -6,15 +6,12 @@
  *   longrope: factor_i from rope_factors_long or _short, whichever the context asks for; cos and
  *     sin are multiplied by the file's attn_factor;
  *   yarn (Peng et al., "YaRN", 2023): between 1/factor for slow pairs and 1 for fast ones, by a
- * ramp over i between the pairs that turn 32 times and once in the original context, which are
- *     rounded outwards; cos and sin are multiplied by 1 + 0.1 ln(factor).
+ *     ramp over i between the pairs that turn yarn_beta_fast (32) and yarn_beta_slow (1) times in the
+ *     original context, which are rounded outwards; cos and sin are multiplied by 1 + 0.1 ln(factor).
  * Computed in double, rounded once. */
 #include "engine/arch/arch.h"
 
 #include <math.h>
-
-#define YARN_BETA_FAST 32.0
-#define YARN_BETA_SLOW 1.0
 
 /* The pair index that turns beta times within the original context. */
 static double yarn_pair(double beta, double n, double base, double original_context)
@@ -26,8 +23,8 @@ static double yarn_pair(double beta, double n, double base, double original_cont
 static double yarn_keep(const struct eng_hparams *h, uint32_t n_rot, double base, uint32_t i)
 {
     double n = n_rot, context = (double)h->original_context;
-    double lo = fmax(0, floor(yarn_pair(YARN_BETA_FAST, n, base, context)));
-    double hi = fmin(n - 1, ceil(yarn_pair(YARN_BETA_SLOW, n, base, context)));
+    double lo = fmax(0, floor(yarn_pair(h->yarn_fast, n, base, context)));
+    double hi = fmin(n - 1, ceil(yarn_pair(h->yarn_slow, n, base, context)));
     double t = (i - lo) / fmax(0.001, hi - lo);
     return 1 - fmin(1, fmax(0, t));
 }

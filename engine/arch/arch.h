@@ -31,7 +31,7 @@ struct eng_hparams {
     float attn_softcap, final_softcap; /* 0 = none */
     float logit_scale;                 /* what logits are multiplied with; families set it */
     enum eng_rope_scaling scaling;
-    float scaling_factor, attn_factor, yarn_log_mul;
+    float scaling_factor, attn_factor, yarn_log_mul, yarn_fast, yarn_slow;
     bool has_yarn_log_mul;
     uint64_t original_context;
     uint32_t n_experts, expert_ff_dim; /* 0: none */

@@ -43,5 +43,6 @@ const char *put_together(struct parts *p, const char *file);
 void refused(const char *path, int code, const char *has, const char *also);
 /* Both give the same bytes for a short prompt. */
 void same_logits(const char *path, const char *other);
+void other_logits(const char *path, const char *other); /* they do not */
 
 #endif

@@ -254,6 +254,28 @@ static void test_mla_generations(void **state)
     }
 }
 
+/* ---- the ends of YaRN's ramp ---------------------------------------------------------------------- */
+
+/* Files that say them say 32 and 1 as a rule; others move the ramp. */
+static void test_yarn_ramp(void **state)
+{
+    const char *const none[] = {NULL};
+    const char *plain = golden_oracle("models", "llama-yarn", ".gguf");
+    if (!plain) return;
+    for (int other = 0; other < 2; other++) {
+        struct parts p;
+        take_apart(&p, "llama-yarn", none);
+        gw_kv_f32(&p.w, "llama.rope.scaling.yarn_beta_fast", 32);
+        gw_kv_f32(&p.w, "llama.rope.scaling.yarn_beta_slow", other ? 0.05f : 1);
+        const char *path = put_together(&p, "yarn.gguf");
+        (other ? other_logits : same_logits)(path, plain);
+    }
+    struct parts p;
+    take_apart(&p, "llama-yarn", none);
+    gw_kv_f32(&p.w, "llama.rope.scaling.yarn_beta_slow", -1);
+    refused(put_together(&p, "x.gguf"), CN_EFORMAT, "rope.scaling.yarn_beta_slow", "");
+}
+
 /* ---- lists with one element per layer ---------------------------------------------------------- */
 
 /* Every such list of the model with one element less, and with one more. */
@@ -299,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_long_vocabulary),
         cmocka_unit_test(test_gemma_spellings),
         cmocka_unit_test(test_mla_generations),
+        cmocka_unit_test(test_yarn_ramp),
         cmocka_unit_test(test_pattern_lengths),
     };
     return cmocka_run_group_tests_name("models told differently", tests, parts_set_up, parts_tear_down);
