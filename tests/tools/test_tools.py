@@ -109,7 +109,8 @@ class Layers(Repository):
 
 class Docs(Repository):
     def test_pages_follow_their_tables(self):
-        for path in ("config/keys.def", "base/metrics.def", "config/catalog.def", "engine/arch_list.def"):
+        for path in ("config/keys.def", "base/metrics.def", "config/catalog.def", "engine/arch_list.def",
+                     "server/params.def", "server/routes.def"):
             (self.root / path).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / path, self.root / path)
         (self.root / "docs").mkdir()
@@ -129,6 +130,13 @@ class Docs(Repository):
         self.assertGreater(len(names), 30)
         for name in names:
             self.assertEqual(models.count(f"| `{name}` |"), 1)
+        api = (self.root / "docs/API.md").read_text()
+        fields = re.findall(r'^PARAM\([A-Z |]+, "(\w+)"', (ROOT / "server/params.def").read_text(), re.M)
+        self.assertGreater(len(fields), 30)
+        for name in fields:
+            self.assertIn(f"| `{name}` |", api)
+        for path in re.findall(r'^ROUTE\(\w+, "([^"]+)"', (ROOT / "server/routes.def").read_text(), re.M):
+            self.assertIn(f" {path}` |", api)
         table = self.root / "config/keys.def"
         table.write_text(table.read_text().replace('"8080"', '"8081"'))
         out = self.run_tool("gen_docs.py", "--check")
