@@ -97,6 +97,7 @@ static void test_refused_keys(void **state)
     refused_u32("llama.attention.head_count_kv", 3, CN_EFORMAT, "head_count_kv");
     refused_u32("llama.block_count", 0, CN_EFORMAT, "block_count");
     refused_u32("llama.block_count", 1u << 31, CN_EFORMAT, "it must be 1 to 2048");
+    refused_u32("llama.block_count", 2048, CN_EFORMAT, "larger than the number of tensors");
     refused_u32("llama.context_length", 0, CN_EFORMAT, "context_length");
     refused_u32("llama.context_length", UINT32_MAX, CN_EFORMAT, "context_length");
     refused_u32("llama.rope.dimension_count", 8, CN_EUNSUPP, "rope.dimension_count");
