@@ -290,9 +290,12 @@ static int set_up(struct cli_net *net, struct exchange *x, const char *url,
     return 0;
 }
 
-static int say_curl(CURLcode code, const struct cli_net *net, const struct exchange *x)
+static int say_curl(CURLcode code, const struct cli_net *net, const char *url,
+                    const struct exchange *x)
 {
     struct cn_error *err = x->err;
+    int n;
+    const char *host = cli_url_host(url, &n);
 
     if (cli_pull_stopped) return cn_fail(err, CN_ECANCELLED, "stopped");
     if (x->stopped) return x->stopped;
@@ -314,6 +317,10 @@ static int say_curl(CURLcode code, const struct cli_net *net, const struct excha
                        curl_easy_strerror(code));
     case CURLE_OUT_OF_MEMORY:
         return cn_fail(err, CN_ENOMEM, "out of memory");
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_SSL_CONNECT_ERROR:
+        return cn_fail(err, CN_EIO, "%.*s: %s", n, host, curl_easy_strerror(code));
     default:
         return cn_fail(err, CN_EIO, "%s", curl_easy_strerror(code));
     }
@@ -342,7 +349,7 @@ int cli_http_get(struct cli_net *net, const struct cli_http *q, struct cli_head 
         secure = secure || !strncasecmp(url, "https:", 6);
         x.from_hub = cli_same_origin(url, net->endpoint);
         rc = set_up(net, &x, url, &headers);
-        if (!rc) rc = say_curl(curl_easy_perform(net->curl), net, &x);
+        if (!rc) rc = say_curl(curl_easy_perform(net->curl), net, url, &x);
         curl_slist_free_all(headers);
         to = NULL;
         if (rc || head->status < 300 || head->status > 399) break;

@@ -324,7 +324,7 @@ static int pull_word(struct cli_net *net, const char *word, const char *sha256, 
         rc =
             cn_fail_param(err, CN_EINVAL, "sha256", "--sha256 is of one file; this model is split");
     if (!rc) rc = pull_wanted(&w, say, path, err);
-    if (rc) cn_error_wrap(err, "%.200s", word);
+    if (rc) cn_error_wrap(err, "%.200s", w.source.text && !m ? w.source.text : word);
     cli_source_fini(&w.source);
     free(w.dir);
     return rc;

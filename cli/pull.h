@@ -17,7 +17,8 @@ struct cli_source {
     enum cli_source_kind kind;
     char *repo, *revision, *path; /* hub: org/name, branch or commit, path in the repository */
     char *url;                    /* URL, as given */
-    char *text;                   /* the whole source; PYPI: parts joined by spaces */
+    char *text;                   /* the whole source, without passwords; PYPI: parts joined by
+                                   * spaces */
     char *file;     /* its name in the models folder; PYPI: NULL, the catalog has it */
     unsigned parts; /* files of a split model; 1 = not split */
 };
@@ -32,6 +33,8 @@ char *cli_source_part_url(const struct cli_source *s, const char *endpoint, unsi
 unsigned cli_split_parts(const char *file);
 /* Name of part i of the split file `first`; returned owned. */
 char *cli_split_name(const char *first, unsigned i, unsigned parts);
+/* Host and port of a URL, *n characters inside it. */
+const char *cli_url_host(const char *url, int *n);
 /* Whether two URLs have the same scheme, host and port. */
 bool cli_same_origin(const char *a, const char *b);
 

@@ -2,6 +2,8 @@
  * argument, to standard input, or to both. Main thread; Ctrl-C stops the answer. */
 #include "cli/run.h"
 
+#include "cli/pull.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -286,6 +288,32 @@ static int read_options(struct cli_run *r, int argc, char **argv)
     return 0;
 }
 
+/* Whether the word is a model's name: of the config's list, or as --model takes it. */
+static bool is_model(const struct cli_run *r, const char *word)
+{
+    const struct cfg *cfg = &r->stack.cfg;
+    for (size_t i = 0; i < cfg->n_models; i++)
+        if (!strcmp(cfg->models[i].name, word)) return true;
+    return cli_names_model(word);
+}
+
+/* A prompt of one word that is nearly a model's name, digit and all, is hardly meant as a prompt.
+ * 0, or an exit code + 1. */
+static int mistyped(const char *name, const char *word)
+{
+    struct cn_buf near;
+    int status = 0;
+
+    cn_buf_init(&near, 0);
+    if (cfg_model_name_ok(word) && strpbrk(word, "0123456789")) cli_suggest(word, &near);
+    if (near.len)
+        status = cli_usage(name, "\"%s\" is no model; did you mean %s? As a prompt it goes behind --",
+                           word, cn_buf_cstr(&near)) +
+                 1;
+    cn_buf_fini(&near);
+    return status;
+}
+
 /* [MODEL] [PROMPT]: one word is the prompt unless it names a model, and always behind "--".
  * 0, or an exit code + 1. */
 static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
@@ -298,14 +326,14 @@ static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
     *prompt = n ? words[n - 1] : NULL;
     if (n > 2 || (n == 2 && r->stack.model_given))
         return cli_usage(argv[0], "the prompt must be one argument: put it in quotes") + 1;
-    if (n == 2 && !cli_names_model(words[0]))
+    if (n == 2 && !is_model(r, words[0]))
         return cli_usage(argv[0],
                          "\"%s\" is no model that is here: --model chooses one, and a prompt of "
                          "several words takes quotes",
                          words[0]) +
                1;
-    if (n == 1 && (literal || r->stack.model_given || !cli_names_model(words[0]))) return 0;
-    if (n == 0) return 0;
+    if (n == 0 || (n == 1 && (literal || r->stack.model_given))) return 0;
+    if (n == 1 && !is_model(r, words[0])) return mistyped(argv[0], words[0]);
     if (n == 1) *prompt = NULL;
     return cli_use_model(&r->stack.cfg, words[0], &err) ? cli_error(argv[0], &err) + 1 : 0;
 }

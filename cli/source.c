@@ -157,12 +157,34 @@ static char *split_url(const char *url, unsigned i, unsigned parts)
     return out;
 }
 
-/* The source as its first part is written: all parts of a model come from one source. */
+const char *cli_url_host(const char *url, int *n)
+{
+    const char *host = strstr(url, "://");
+
+    host = host ? host + 3 : url;
+    for (const char *at = host; at < host + strcspn(host, "/?#"); at++)
+        if (*at == '@') host = at + 1; /* whose name and password go before it */
+    *n = (int)strcspn(host, "/?#");
+    return host;
+}
+
+/* The source as its first part is written, for all parts of a model come from one source; without a
+ * name and password, for it is shown and kept. */
 static char *first_text(const struct cli_source *s, const char *text)
 {
-    if (s->kind == CLI_SRC_PYPI || s->parts == 1) return strdup(text);
-    return s->kind == CLI_SRC_HUB ? cli_split_name(text, 0, s->parts)
-                                  : split_url(text, 0, s->parts);
+    char *out = NULL;
+    int n;
+
+    if (s->kind == CLI_SRC_PYPI) return strdup(text);
+    if (s->kind == CLI_SRC_HUB)
+        return s->parts == 1 ? strdup(text) : cli_split_name(text, 0, s->parts);
+    out = s->parts == 1 ? strdup(text) : split_url(text, 0, s->parts);
+    if (out) {
+        char *from = strstr(out, "://") + 3;
+        const char *host = cli_url_host(out, &n);
+        memmove(from, host, strlen(host) + 1);
+    }
+    return out;
 }
 
 int cli_source_parse(const char *text, struct cli_source *out, struct cn_error *err)

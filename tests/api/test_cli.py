@@ -182,6 +182,22 @@ def test_run_once(template):
     assert conifer(*args, "\udcff" if False else b"\xff", want=1)
 
 
+def test_run_names(template, tmp_path):
+    """One word: a prompt, a model of the config or of the catalog, or a slip of the pen."""
+    err = conifer("run", "smolm2-135m", want=2)
+    assert b"did you mean" in err and b"smollm2-135m" in err and b" -- " not in err
+    args = ["--chat-template", template, "--temperature", "0", "--max-tokens", "5"]
+    word = ["run", "--model", tiny_model(), *args, "smolm2-135m"]
+    assert conifer(*word)  # the model is given: it is a prompt
+    (tmp_path / "c.yaml").write_text(
+        f"models: [{{name: mine, path: {tiny_model()}, chat_template: {template}}}]\n")
+    config = ["run", "--config", str(tmp_path / "c.yaml"), *args[2:]]
+    assert conifer(*config, "mine", "hello") == conifer(*config, "mine", stdin=b"hello") == \
+        conifer(*config, "hello")
+    assert b"no model" in conifer(*config, "yours", "hello", want=2)
+    assert conifer(*config, "--", "mine") != conifer(*config, "hello")
+
+
 def test_addresses(tmp_path):
     (tmp_path / "c.yaml").write_text("tenants: [{name: a, keys: ['sha256:%s']}]\n" % ("0" * 64))
     err = conifer("serve", "--model", tiny_model(), "--config", str(tmp_path / "c.yaml"), "--host",

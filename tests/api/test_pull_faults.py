@@ -194,6 +194,14 @@ def test_proxy(hub, other, home, monkeypatch):
     check(home, "m.gguf", data)
 
 
+def test_unreachable_is_named(home, monkeypatch):
+    assert "hub.invalid" in pull("http://name:secret@hub.invalid/m.gguf", "--retries", "0", want=1)
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    err = pull(f"http://name:secret@{address}/m.gguf", "--retries", "0", want=1)
+    assert address in err and "secret" not in err
+
+
 # ---- packages --------------------------------------------------------------------------------------
 
 @pytest.fixture
