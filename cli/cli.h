@@ -63,7 +63,7 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
 /* For commands of one model: when the config lists several, the one that model.name says, or the first,
  * becomes the model of the group `model`. A file, or a name that is not in the list, stays. */
 int cli_take_served(struct cfg *cfg, struct cn_error *err);
-/* Whether the word is a GGUF file, or a name of the catalog or the models folder. */
+/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null model. */
 bool cli_names_model(const char *word);
 /* Fetches the model that cfg names (or the default) when the catalog has it and the folder has not.
  */

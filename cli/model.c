@@ -33,6 +33,7 @@ bool cli_names_model(const char *word)
     char *dir, *path = NULL;
     bool known;
 
+    if (cfg_model_is_null(word)) return true;
     if (strchr(word, '/') || ends_in_gguf(word))
         if (!stat(word, &st) && S_ISREG(st.st_mode)) return true;
     if (!cfg_model_name_ok(word)) return false;

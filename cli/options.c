@@ -73,7 +73,7 @@ int cli_count(const char *name, const char *option, const char *text, uint64_t l
 
 const char *cli_model_help(void)
 {
-    return "  --model FILE|NAME      GGUF file, or a name of the catalog or models folder\n"
+    return "  --model FILE|NAME      GGUF file, a name of the catalog or models folder, or null:\n"
            "  --chat-template FILE   chat template in place of the model's own\n"
            "  --context TOKENS       context window (the model's own)\n"
            "  --kv-type TYPE         f16, q8_0 or q4_0: of the stored keys and values (f16)\n"

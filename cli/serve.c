@@ -154,7 +154,7 @@ static int check_list(const struct cfg *cfg, const char *name)
         struct cn_error err = {0};
         char *path = NULL;
         int rc = cfg_served_file(m, &path, &err);
-        bool there = !rc && !access(path, R_OK);
+        bool there = !rc && (cfg_model_is_null(path) || !access(path, R_OK));
         o.path = path;
         if (!rc) rc = rt_check_served(&o, &err);
         if (rc && there) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
@@ -176,7 +176,7 @@ static int check_model(const struct cfg *cfg, const char *name)
 
     if (cfg->n_models) return check_list(cfg, name);
     rc = cli_find_model(cfg, &path, &model, &err);
-    if (!rc && stat(path, &st))
+    if (!rc && !cfg_model_is_null(path) && stat(path, &st))
         rc = cn_fail_param(&err, CN_ENOENT, "model.path", "model.path: there is no %s", path);
     bool there = !rc;
     if (there) rc = rt_check_model(cfg, path, &err);

@@ -27,7 +27,7 @@ static const struct option {
 const char *cfg_args_help(void)
 {
     return "  --config FILE          read settings from a YAML file (docs/CONFIG.md)\n"
-           "  --model FILE|NAME      GGUF file, or a name of the catalog or models folder\n"
+           "  --model FILE|NAME      GGUF file, a name of the catalog or models folder, or null:\n"
            "  --host ADDRESS         address to listen on (127.0.0.1)\n"
            "  --port PORT            port to listen on (8080)\n"
            "  --unix-socket PATH     listen on a Unix socket too\n"
@@ -55,12 +55,13 @@ static const struct option *match(const char *arg, const char **value)
     return NULL;
 }
 
-/* What has a slash, ends in .gguf or is a file here is a path; anything else is a name. */
+/* What has a slash, ends in .gguf, is a file here or the null model is a path; anything else is a
+ * name. */
 static int set_model(struct cfg *c, const char *flag, const char *value, struct cn_error *err)
 {
     size_t n = strlen(value);
     struct stat st;
-    bool path = strchr(value, '/') || (n > 5 && !strcmp(value + n - 5, ".gguf")) ||
+    bool path = cfg_model_is_null(value) || strchr(value, '/') || (n > 5 && !strcmp(value + n - 5, ".gguf")) ||
                 (stat(value, &st) == 0 && S_ISREG(st.st_mode));
     int rc = cfg_set_from(c, path ? "model.path" : "model.name", value, flag, err);
 

@@ -164,6 +164,8 @@ const struct cfg_model *cfg_catalog(size_t *count);
 const struct cfg_model *cfg_catalog_find(const char *name);
 /* [A-Za-z0-9._-], 1 to 128 of them, not beginning with a dot. */
 bool cfg_model_name_ok(const char *name);
+/* "null" and "null:...": a model without arithmetic, no file (docs/NULL.md); ./null is a file. */
+bool cfg_model_is_null(const char *path);
 /* $CONIFER_HOME/models, else $XDG_DATA_HOME/conifer/models, else ~/.local/share/conifer/models.
  * The service's unit sets CONIFER_HOME=/var/lib/conifer. Returned owned; NULL when out of memory. */
 char *cfg_models_dir(void);

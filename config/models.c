@@ -114,9 +114,15 @@ int cfg_find_model(const char *dir, const char *name, char **path, struct cn_err
     return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%s\" in %s", name, dir);
 }
 
+bool cfg_model_is_null(const char *path)
+{
+    return !strncmp(path, "null", 4) && (!path[4] || path[4] == ':');
+}
+
 /* What clients call a file: its name without folder and .gguf. */
 static char *name_of(const char *path)
 {
+    if (cfg_model_is_null(path)) return strdup("null");
     const char *base = strrchr(path, '/');
     size_t n;
 

@@ -22,8 +22,9 @@ enum eng_gguf_type {
 };
 
 struct eng_gguf;
-/* path: the file, or the first file of a split model (name-00001-of-0000N.gguf). Vocabulary-only
- * files (no tensors) are fine. */
+/* path: the file, or the first file of a split model (name-00001-of-0000N.gguf), or "null:...", a
+ * model without arithmetic that is made from that text (null.c). Vocabulary-only files (no tensors)
+ * are fine. */
 int eng_gguf_open(const char *path, struct eng_gguf **out, struct cn_error *err);
 void eng_gguf_close(struct eng_gguf *g);
 /* False once a file was truncated, changed or could not be read since it was opened: what was read

@@ -7,6 +7,8 @@
  * pointer to it exists. Files of a split model are read in order; keys come from the first. */
 #include "engine/gguf.h"
 
+#include "engine/null.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -357,8 +359,27 @@ static int open_split(struct eng_gguf *g, const char *path, struct cn_error *err
     return rc;
 }
 
+/* A model that is no file. */
+static int open_null(const char *text, struct eng_gguf **out, struct cn_error *err)
+{
+    void *data;
+    size_t n;
+    struct eng_gguf *g;
+    int rc = eng_null_file(text, &data, &n, err);
+    if (rc) return rc;
+    rc = eng_gguf_open_memory(data, n, text, &g, err);
+    if (rc) {
+        free(data);
+        return rc;
+    }
+    g->shards[0].owned = data;
+    *out = g;
+    return CN_OK;
+}
+
 int eng_gguf_open(const char *path, struct eng_gguf **out, struct cn_error *err)
 {
+    if (eng_null_is(path)) return open_null(path, out, err);
     struct eng_gguf *g = new_gguf(1);
     if (!g) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = open_shard(g, 0, path, err);
@@ -395,6 +416,7 @@ void eng_gguf_close(struct eng_gguf *g)
     for (uint32_t i = 0; i < g->n_shards; i++) {
         eng_gguf_kvs_fini(&g->shards[i].kvs);
         eng_mapping_close(g->shards[i].map);
+        free(g->shards[i].owned);
         free(g->shards[i].path);
     }
     free(g->shards);

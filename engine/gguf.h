@@ -73,6 +73,7 @@ int eng_gguf_kvs_u64(const struct eng_gguf_kvs *kvs, const char *key, uint64_t *
 struct eng_gguf_shard {
     char *path;
     struct eng_mapping *map; /* NULL for bytes in memory */
+    void *owned;             /* bytes in memory that go with it; NULL: borrowed */
     const uint8_t *data;
     uint64_t size, header_bytes, data_offset;
     struct eng_gguf_kvs kvs;

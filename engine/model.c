@@ -19,6 +19,7 @@ static const struct eng_arch *const archs[] = {
 #define ARCH(name, id, text) &eng_arch_##name,
 #include "engine/arch_list.def"
 #undef ARCH
+    &eng_arch_null,
 };
 
 const char *eng_arch_list(void)

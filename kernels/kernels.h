@@ -213,6 +213,13 @@ struct kr_delta {
 };
 int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
 
+/* A model without arithmetic: x's rows (whose values are not read), of one peak of 32 among zeros. It
+ * is at `at_period` where the next position is a multiple of period (0: never), else at
+ * first + a fixed function of the row's token and position, below width - first. */
+struct kr_peak {
+    uint32_t width, first, period, at_period;
+};
+int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak);
 int kr_op_take_logits(struct kr_plan *p, int x);
 /* x [logit rows, V] is what a step gives back. Exactly once. (Embedding models: V is the vector's
  * length.) */

@@ -455,6 +455,21 @@ int kr_op_concat(struct kr_plan *p, int a, int b, uint32_t heads)
     return kr_plan_add(p, &op, (uint64_t)x.width + y.width, x.domain);
 }
 
+int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak)
+{
+    if (!kr_plan_value_ok(p, "peak", x)) return -1;
+    if (peak->first >= peak->width || peak->at_period >= peak->width) {
+        cn_fail(&p->err, CN_EINVAL, "peak: at %u or %u of %u values", peak->first, peak->at_period,
+                peak->width);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_PEAK, x, -1);
+    op.from = peak->first;
+    op.len = peak->period;
+    op.n_state = peak->at_period;
+    return kr_plan_add(p, &op, peak->width, p->values[x].domain);
+}
+
 int kr_op_take_logits(struct kr_plan *p, int x)
 {
     if (!kr_plan_value_ok(p, "take_logits", x)) return -1;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/CONFIG.md from config/keys.def, docs/METRICS.md from base/metrics.def, docs/MODELS.md from
-config/catalog.def and engine/arch_list.def, and docs/API.md from server/params.def and routes.def.
+config/catalog.def and engine/arch_list.def, docs/NULL.md from engine/null.def, and docs/API.md from
+server/params.def and routes.def.
 
 usage: tools/gen_docs.py [--check]
 
@@ -164,6 +165,43 @@ Sizes are the hub's, rounded, when the model was listed; `?` where it is not kno
 """
 
 
+NULL_HEAD = """# The null model
+
+<!-- Made by tools/gen_docs.py from engine/null.def; do not edit. -->
+
+`--model null:` serves a model without arithmetic, so that everything but the kernels can be measured:
+sockets, HTTP, templates, tokenizer, queue, fairness, batches, the pool of KV blocks, sampling, streams.
+It is no file but a line of text with parameters, which may all be left out:
+
+```
+conifer-server --model null:
+conifer-server --model null:layers=24,vocab=50000,context=32768
+conifer run null: "Say hi" --max-tokens 20
+conifer show null:layers=24
+```
+
+In `conifer.yaml` it is a path, in quotes: `path: "null:layers=24"` of the group `model` or of an item
+of `models`. Clients call it `null` where it has no other name. A file that is called `null` is `./null`.
+
+| parameter | | default | |
+|---|---|---|---|
+"""
+
+NULL_TAIL = """
+An unknown parameter, one given twice and a value out of its bounds are refused with the reason.
+
+The text becomes a GGUF file in memory, and that is opened like any other: runtime, scheduler, pool,
+tokenizer, template, sampling and streams are the ones that serve. Its forward pass is one op: zeros,
+and a peak of 32 at a fixed function of the token and its position, the same in every batch, chunk and
+thread; so answers are the same bytes whatever the load. A token takes its place in the pool's blocks
+(2 KiB for 16 tokens with the defaults), and nothing is written there.
+
+Its vocabulary is byte-level BPE with ChatML's two control tokens: any text can be a prompt, a byte a
+token where it is not made of the vocabulary's words. Answers are words of made-up syllables. They have
+`max_tokens` unless `answer` says where they end.
+"""
+
+
 def calls(text, names):
     """Yields (macro, arguments) for each line `MACRO(...)`; bare words become strings."""
     for line in text.splitlines():
@@ -291,8 +329,16 @@ def api_page(params, routes):
     return out
 
 
+def null_page(text):
+    out = NULL_HEAD
+    for _, (_id, name, default, low, high, what) in calls(re.sub(r" +", " ", text), {"PARAM"}):
+        out += f"| `{name}` | {low} to {high} | {default} | {cell(what)} |\n"
+    return out + NULL_TAIL
+
+
 def main():
     pages = {
+        ROOT / "docs/NULL.md": null_page((ROOT / "engine/null.def").read_text()),
         ROOT / "docs/API.md": api_page((ROOT / "server/params.def").read_text(),
                                        (ROOT / "server/routes.def").read_text()),
         ROOT / "docs/CONFIG.md": config_page((ROOT / "config/keys.def").read_text()),

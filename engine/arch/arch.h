@@ -89,6 +89,7 @@ struct eng_builder {
 #define ARCH(name, id, text) extern const struct eng_arch eng_arch_##name;
 #include "engine/arch_list.def"
 #undef ARCH
+extern const struct eng_arch eng_arch_null; /* in no list: of made files only (engine/null.c) */
 
 bool eng_b_failed(const struct eng_builder *b);
 

@@ -123,6 +123,21 @@ static const float *row_angles(const struct kr_cpu_exec *x, const struct kr_step
     return kr_value_row(x, s->slot, at);
 }
 
+/* A model without arithmetic: the next token is a hash of this one and where it stands. */
+static void peak(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row, float *y)
+{
+    const struct kr_plan_op *op = &x->plan->ops[s->op];
+    const struct kr_row *r =
+        &x->now.batch->rows[s->domain == KR_DOM_LOGITS ? x->logit_rows[row] : row];
+    uint32_t width = x->plan->values[op->out].width, pos = r->pos[0], at = op->n_state;
+    uint32_t h = (r->src == KR_ROW_TOKEN ? r->token : 0) * 0x9e3779b1u + pos * 0x85ebca77u;
+    h = (h ^ h >> 15) * 0x2c1b3c6du;
+    h ^= h >> 12;
+    if (!op->len || (pos + 1) % op->len) at = op->from + h % (width - op->from);
+    memset(y, 0, width * sizeof *y);
+    y[at] = 32.0f;
+}
+
 static void kv_write(const struct kr_cpu_exec *x, const struct kr_step *s,
                      uint32_t row, const float *k, const float *v)
 {
@@ -199,6 +214,9 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
     case KR_OP_SCALE:
     case KR_OP_SOFTCAP:
         kr_cpu_elementwise(x, op, row, 0, x->plan->values[op->out].width);
+        break;
+    case KR_OP_PEAK:
+        peak(x, s, row, y);
         break;
     case KR_OP_TAKE_LOGITS:
         memcpy(y, kr_value_row(x, (uint32_t)op->in[0], x->logit_rows[row]),
