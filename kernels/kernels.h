@@ -227,7 +227,16 @@ void kr_plan_output(struct kr_plan *p, int x);
 
 /* ---- devices (device.c, cpu/) ------------------------------------------------------------------ */
 
-enum kr_isa { KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 }; /* AVX512 = F+BW+VL+DQ+VNNI */
+/* AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of bytes; I8MM the products of matrices too,
+ * and gives the same bytes. */
+enum kr_isa {
+    KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM, KR_N_ISAS
+};
+/* All that there are kernels for, on any processor. */
+#define KR_ISAS KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM
+/* "auto", "generic", "avx2" ... */
+const char *kr_isa_name(enum kr_isa isa);
+enum kr_isa kr_isa_named(const char *name); /* KR_N_ISAS: there is none */
 
 struct kr_device;
 struct kr_cpu_opts {

@@ -35,32 +35,20 @@ bool kr_cpu_has(enum kr_isa isa)
     case KR_ISA_AUTO:
     case KR_ISA_GENERIC:
         return true;
+#if defined(__x86_64__)
     case KR_ISA_AVX2:
     case KR_ISA_AVX512:
-#if defined(__x86_64__)
         return x86_has(isa);
-#else
-        return false;
 #endif
+    default:
+        return false;
     }
-    return false;
 }
 
 enum kr_isa kr_cpu_best(void)
 {
-    if (kr_cpu_has(KR_ISA_AVX512)) return KR_ISA_AVX512;
-    if (kr_cpu_has(KR_ISA_AVX2)) return KR_ISA_AVX2;
+    static const enum kr_isa best[] = {KR_ISA_AVX512, KR_ISA_AVX2};
+    for (size_t i = 0; i < CN_ARRAY_LEN(best); i++)
+        if (kr_cpu_has(best[i])) return best[i];
     return KR_ISA_GENERIC;
-}
-
-bool kr_matmul_fill(enum kr_isa isa, struct kr_matmul_kernels *k)
-{
-    if (isa == KR_ISA_AUTO) isa = kr_cpu_best();
-    if (!kr_cpu_has(isa)) return false;
-#if defined(__x86_64__)
-    if (isa == KR_ISA_AVX512) kr_matmul_avx512(k);
-    if (isa == KR_ISA_AVX2) kr_matmul_avx2(k);
-#endif
-    if (isa == KR_ISA_GENERIC) kr_matmul_generic(k);
-    return true;
 }

@@ -32,27 +32,10 @@ static uint32_t usable_cpus(void)
 
 static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
 {
-    if (!kr_matmul_fill(isa, &c->mm)) return false;
+    if (!kr_matmul_fill(isa, &c->mm) || !kr_ops_fill(isa, &c->ops)) return false;
     c->fuse = isa != KR_ISA_GENERIC;
-    switch (isa) {
-#if defined(__x86_64__)
-    case KR_ISA_AVX512:
-        kr_ops_avx512(&c->ops);
-        kr_recurrent_avx512(&c->ops.recurrent);
-        c->base.path = "cpu-avx512-1";
-        return true;
-    case KR_ISA_AVX2:
-        kr_ops_avx2(&c->ops);
-        kr_recurrent_avx2(&c->ops.recurrent);
-        c->base.path = "cpu-avx2-1";
-        return true;
-#endif
-    default:
-        kr_ops_generic(&c->ops);
-        kr_recurrent_generic(&c->ops.recurrent);
-        c->base.path = "cpu-generic-1";
-        return true;
-    }
+    c->base.path = kr_isa_path(isa);
+    return true;
 }
 
 static void cpu_free(struct kr_device *d)

@@ -76,12 +76,15 @@ struct kr_matmul_kernels {
                    const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
                    float *out, size_t out_stride);
 };
-/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is. */
+/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is. (isa.c) */
 bool kr_matmul_fill(enum kr_isa isa, struct kr_matmul_kernels *k);
-/* The tables themselves; the caller checked kr_cpu_has. The vector ones are in x86-64 builds only:
- * use kr_matmul_fill. */
+/* Names the numeric path of an ISA that the build has. */
+const char *kr_isa_path(enum kr_isa isa);
+/* The tables themselves, each in builds for its processor only; for isa.c. */
 void kr_matmul_generic(struct kr_matmul_kernels *k);
 void kr_matmul_avx2(struct kr_matmul_kernels *k);
 void kr_matmul_avx512(struct kr_matmul_kernels *k);
+void kr_matmul_neon(struct kr_matmul_kernels *k);
+void kr_matmul_i8mm(struct kr_matmul_kernels *k);
 
 #endif

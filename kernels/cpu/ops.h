@@ -118,11 +118,15 @@ struct kr_cpu_ops {
      * may be written. Needs scratch for KR_SELECT_HEADS pairs. */
     void (*select_range)(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
                          const float *w, float *scores);
-    struct kr_recurrent_ops recurrent; /* filled by kr_recurrent_*, after kr_ops_* */
+    struct kr_recurrent_ops recurrent;
 };
+/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is. (isa.c) */
+bool kr_ops_fill(enum kr_isa isa, struct kr_cpu_ops *o);
+/* All but `recurrent`, each in builds for its processor only; for isa.c. */
 void kr_ops_generic(struct kr_cpu_ops *o);
-void kr_ops_avx2(struct kr_cpu_ops *o);   /* x86-64 builds only; the caller checked CPUID */
+void kr_ops_avx2(struct kr_cpu_ops *o);
 void kr_ops_avx512(struct kr_cpu_ops *o);
+void kr_ops_neon(struct kr_cpu_ops *o);
 
 /* The visible keys of row r within [base, base + 128), as indices into the range or the list;
  * *k0 >= *k1 when there are none. */

@@ -47,9 +47,10 @@ struct kr_recurrent_ops {
     void (*scan)(const struct kr_scan_part *p);
     void (*delta)(const struct kr_delta_part *p);
 };
+/* Each in builds for its processor only; use kr_ops_fill. */
 void kr_recurrent_generic(struct kr_recurrent_ops *o);
-/* x86-64 builds only; the caller checked CPUID */
 void kr_recurrent_avx2(struct kr_recurrent_ops *o);
 void kr_recurrent_avx512(struct kr_recurrent_ops *o);
+void kr_recurrent_neon(struct kr_recurrent_ops *o);
 
 #endif

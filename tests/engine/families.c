@@ -64,7 +64,7 @@ void families_note(struct golden *g, const char *name, enum kr_isa isa, double w
     cn_buf_init(&text, 0);
     assert_int_equal(kr_exec_describe(g->exec, &text), 0);
     if (isa != KR_ISA_GENERIC && strstr(cn_buf_cstr(&text), "(generic"))
-        fail_msg("%s on %s runs an op in generic C:\n%s", name, golden_isa_name(isa),
+        fail_msg("%s on %s runs an op in generic C:\n%s", name, kr_isa_name(isa),
                  cn_buf_cstr(&text));
     if (isa == KR_ISA_GENERIC) memset(&now, 0, sizeof(now));
     list_shape(cn_buf_cstr(&text));
@@ -80,7 +80,7 @@ void families_note(struct golden *g, const char *name, enum kr_isa isa, double w
     }
     size_t at = strlen(now.speed);
     snprintf(now.speed + at, sizeof(now.speed) - at, "%s%s %.1fx", at ? ", " : "",
-             golden_isa_name(isa), now.generic_ms / ms);
+             kr_isa_name(isa), now.generic_ms / ms);
 }
 
 void families_end(const char *name)

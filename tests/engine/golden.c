@@ -10,12 +10,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-const char *golden_isa_name(enum kr_isa isa)
-{
-    static const char *const names[] = {"auto", "generic", "avx2", "avx512"};
-    return names[isa];
-}
-
 /* Block i of every group lies at the place i * 7 + 3 (mod n): no two neighbours are together. */
 static void make_tables(struct golden *g, const struct kr_exec_info *info, uint32_t n_blocks)
 {

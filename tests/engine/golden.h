@@ -19,7 +19,6 @@ struct golden {
     uint32_t pos; /* tokens fed */
 };
 
-const char *golden_isa_name(enum kr_isa isa);
 /* CN_EUNSUPP when the machine lacks the ISA; any other failure fails the test. */
 int golden_open(struct golden *g, const char *path, enum kr_isa isa, uint32_t threads,
                 uint64_t context, enum kr_type kv_type);

@@ -162,8 +162,8 @@ static void run(const char *file, const char *oracle, const enum kr_isa *isas, s
 
 static void test_smollm2(void **state)
 {
-    static const enum kr_isa isas[] = {KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512};
-    run("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-q4_1", isas, 3);
+    static const enum kr_isa isas[] = { KR_ISAS };
+    run("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-q4_1", isas, CN_ARRAY_LEN(isas));
 }
 
 /* Its 262,144 rows of head take the generic kernels minutes. */

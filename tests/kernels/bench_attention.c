@@ -1,5 +1,5 @@
 /* bench_attention: times decode steps of attention alone over a context. Not a test.
- * bench_attention [--isa generic|avx2|avx512] [--threads N] [--context N] [--rows N] [--kv TYPE]
+ * bench_attention [--isa NAME] [--threads N] [--context N] [--rows N] [--kv TYPE]
  *                 [--shape gqa|mla|dsa] [--steps N] */
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,9 +42,7 @@ static bool parse(struct bench *b, int argc, char **argv)
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *key = argv[i], *v = argv[i + 1];
         if (!strcmp(key, "--isa"))
-            b->isa = !strcmp(v, "generic") ? KR_ISA_GENERIC
-                     : !strcmp(v, "avx2")  ? KR_ISA_AVX2
-                                           : KR_ISA_AVX512;
+            b->isa = kr_isa_named(v);
         else if (!strcmp(key, "--kv"))
             b->kv = !strcmp(v, "q8_0") ? KR_Q8_0 : !strcmp(v, "q4_0") ? KR_Q4_0 : KR_F16;
         else if (!strcmp(key, "--shape"))

@@ -1,6 +1,6 @@
 /* bench_experts: times layers of a mixture of experts by rows in a step, whole and without their
  * products (what routing, grouping, copying and summing cost). Not a test.
- * bench_experts [--isa generic|avx2|avx512] [--threads N] [--weights NAME] [--experts N] [--used N]
+ * bench_experts [--isa NAME] [--threads N] [--weights NAME] [--experts N] [--used N]
  *               [--width N] [--ffn N] [--layers N] [--seconds S] [--describe] */
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,8 +111,6 @@ static struct kr_exec *prepare(const struct bench *b, struct kr_device *dev, con
 
 static bool parse(struct bench *b, int argc, char **argv)
 {
-    static const char *const isa_names[] = { "auto", "generic", "avx2", "avx512" };
-    static const uint32_t isas[] = { KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
     const struct {
         const char *key;
         uint32_t *to;
@@ -130,10 +128,9 @@ static bool parse(struct bench *b, int argc, char **argv)
             *numbers[k].to = (uint32_t)atoi(v);
             known = true;
         }
-        for (size_t k = 0; !strcmp(key, "--isa") && k < CN_ARRAY_LEN(isas); k++) {
-            if (strcmp(v, isa_names[k])) continue;
-            b->isa = isas[k];
-            known = true;
+        if (!strcmp(key, "--isa")) {
+            b->isa = kr_isa_named(v);
+            known = b->isa < KR_N_ISAS;
         }
         for (uint32_t t = 0; !strcmp(key, "--weights") && t < 64; t++) {
             if (!kr_type_info(t) || strcmp(kr_type_info(t)->name, v)) continue;

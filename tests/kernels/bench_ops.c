@@ -455,8 +455,7 @@ static double run(const struct ocase *c, enum kr_isa isa, int copies)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"generic", "avx2", "avx512"};
-    static const enum kr_isa isas[] = {KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512};
+    static const enum kr_isa isas[] = { KR_ISAS };
     const char *only = argc == 3 && !strcmp(argv[1], "--op") ? argv[2] : NULL;
     if (argc > 1 && !only) {
         fprintf(stderr, "usage: bench_ops [--op WORD]\n");
@@ -471,7 +470,7 @@ int main(int argc, char **argv)
             struct kr_device *dev;
             struct kr_cpu_opts cpu = {.isa = isas[k], .n_threads = 1};
             if (kr_cpu_new(&cpu, &dev, NULL)) { /* the machine lacks it */
-                printf(" %s: none |", names[k]);
+                printf(" %s: none |", kr_isa_name(isas[k]));
                 continue;
             }
             kr_device_free(dev);

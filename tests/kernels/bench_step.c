@@ -1,5 +1,5 @@
 /* bench_step: times decode and prefill steps of a random model of a real one's shape. Not a test.
- * bench_step [--isa generic|avx2|avx512] [--threads N] [--context N] [--seqs N] [--kv q8_0]
+ * bench_step [--isa NAME] [--threads N] [--context N] [--seqs N] [--kv q8_0]
  *            [--shape smollm2|qwen3] [--weights NAME] [--describe] [--seconds S] */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +43,7 @@ static bool parse(struct bench *b, int argc, char **argv)
         if (i + 1 == argc) return false;
         const char *key = argv[i], *v = argv[++i];
         if (!strcmp(key, "--isa"))
-            b->run.isa = !strcmp(v, "generic") ? KR_ISA_GENERIC
-                         : !strcmp(v, "avx2")  ? KR_ISA_AVX2
-                                               : KR_ISA_AVX512;
+            b->run.isa = kr_isa_named(v);
         else if (!strcmp(key, "--threads"))
             b->run.threads = (uint32_t)atoi(v);
         else if (!strcmp(key, "--context"))

@@ -1,6 +1,6 @@
 /* Checks and times the kernels of an ISA.
  *
- * usage: parity [--isa generic|avx2|avx512|auto] [--op NAME] [--type NAME] [--json]
+ * usage: parity [--isa NAME] [--op NAME] [--type NAME] [--json]
  *               [--bench [--shape ROWSxCOLS] [--min-ms N]]
  * Exits 0 when all is well, 1 on a difference, 77 when the machine lacks the ISA. */
 #include "tests/kernels/parity.h"
@@ -100,7 +100,7 @@ bool parity_wants(const struct parity *p, const char *op, enum kr_type type)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: parity [--isa generic|avx2|avx512|auto] [--op matmul|quantize|conv|scan|delta] "
+    fprintf(stderr, "usage: parity [--isa NAME] [--op matmul|quantize|conv|scan|delta] "
                     "[--type NAME] [--json]\n"
                     "              [--bench [--shape ROWSxCOLS] [--min-ms N]]\n");
     return 2;
@@ -108,13 +108,8 @@ static int usage(void)
 
 static bool parse_isa(const char *s, enum kr_isa *isa)
 {
-    static const char *const names[] = {"auto", "generic", "avx2", "avx512"};
-    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
-        if (!strcmp(s, names[i])) {
-            *isa = (enum kr_isa)i;
-            return true;
-        }
-    return false;
+    *isa = kr_isa_named(s);
+    return *isa != KR_N_ISAS;
 }
 
 static bool parse_options(int argc, char **argv, struct parity_opts *o)

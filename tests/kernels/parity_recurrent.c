@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "kernels/cpu/matmul.h"
-#include "kernels/cpu/recurrent.h"
+#include "kernels/cpu/ops.h"
 
 enum { MAX_BATCH = 256, SEQUENCES = 24, AT_ONCE = 32, PARTS = 16 };
 
@@ -104,17 +104,6 @@ static void bench_batch(struct parity *p, const struct kr_recurrent_ops *o, cons
                   per_lane * w->heads * w->dim * batch, 2.0 * (double)floats * sizeof(float));
 }
 
-static bool get_ops(enum kr_isa isa, struct kr_recurrent_ops *o)
-{
-    if (isa == KR_ISA_AUTO) isa = kr_cpu_best();
-    if (isa == KR_ISA_GENERIC) kr_recurrent_generic(o);
-#if defined(__x86_64__)
-    if (isa == KR_ISA_AVX2) kr_recurrent_avx2(o);
-    if (isa == KR_ISA_AVX512) kr_recurrent_avx512(o);
-#endif
-    return kr_cpu_has(isa);
-}
-
 void parity_recurrent_bench(struct parity *p)
 {
     static const struct work works[] = {{"conv", 1, 8192, 4, false, 0},
@@ -122,9 +111,9 @@ void parity_recurrent_bench(struct parity *p)
                                         {"scan", 128, 64, 128, false, 0},  /* Mamba-2 */
                                         {"delta", 32, 128, 128, false, 0}};
     static const uint32_t batches[] = {1, 16, MAX_BATCH};
-    struct kr_recurrent_ops o;
+    struct kr_cpu_ops o;
     struct parity_rng rng = {7};
-    if (p->opts.rows || !get_ops(p->opts.isa, &o)) return;
+    if (p->opts.rows || !kr_ops_fill(p->opts.isa, &o)) return;
     for (size_t i = 0; i < CN_ARRAY_LEN(works); i++) {
         struct work w = works[i];
         if (!parity_wants(p, w.op, KR_F32)) continue;
@@ -136,7 +125,7 @@ void parity_recurrent_bench(struct parity *p)
         for (size_t j = 0; j < (MAX_BATCH + 64) * lanes; j++) w.in[j] = 0.1f * parity_uniform(&rng);
         for (size_t j = 0; j < lanes * w.n + 64; j++) w.w[j] = parity_uniform(&rng) - 1.001f;
         for (size_t j = 0; j < states; j++) w.state[j] = parity_uniform(&rng);
-        for (size_t b = 0; b < CN_ARRAY_LEN(batches); b++) bench_batch(p, &o, &w, batches[b]);
+        for (size_t b = 0; b < CN_ARRAY_LEN(batches); b++) bench_batch(p, &o.recurrent, &w, batches[b]);
         free(w.in);
         free(w.out);
         free(w.state);

@@ -57,8 +57,7 @@ static const struct attn_shape shapes[] = {
      .top_k = 280, .sel_heads = 3, .sel_dim = 64, .n = 300},
 };
 static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
-static const enum kr_isa isas[] = {KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512};
-static const char *const isa_names[] = {"generic", "avx2", "avx512"};
+static const enum kr_isa isas[] = { KR_ISAS };
 
 static bool everything(void)
 {
@@ -92,7 +91,7 @@ static void check_truth(const struct attn_case *c, const double *want, uint32_t 
             /* Values are below 2. Scores of float32 sums differ by some 1e-6 of their terms. */
             if (fabs((double)got[at] - want[at]) > 2e-5)
                 fail_msg("%s, %s, %s: row %u value %u is %.9g, not %.9g", c->shape.name,
-                         kv_name(c->kv_type), isa_names[isa], r, i, (double)got[at], want[at]);
+                         kv_name(c->kv_type), kr_isa_name(isas[isa]), r, i, (double)got[at], want[at]);
         }
     }
 }
@@ -107,7 +106,7 @@ static void same_bytes(const struct attn_case *c, uint32_t isa, const char *what
     while (!memcmp(&want[i], &got[i], sizeof *want))
         i++;
     fail_msg("%s, %s, %s, %s: row %zu value %zu is %.9g, not %.9g", c->shape.name,
-             kv_name(c->kv_type), isa_names[isa], what, i / c->out, i % c->out, (double)got[i],
+             kv_name(c->kv_type), kr_isa_name(isas[isa]), what, i / c->out, i % c->out, (double)got[i],
              (double)want[i]);
 }
 
@@ -227,7 +226,7 @@ static void check_nan(const struct attn_shape *shape)
             attn_case_truth(&c, r, truth);
             for (uint32_t j = 0; j < c.out; j++)
                 if (!isnan(truth[j]) != !isnan(got[(size_t)r * c.out + j]))
-                    fail_msg("%s, %s: row %u value %u is %g, not %g", s.name, isa_names[i], r, j,
+                    fail_msg("%s, %s: row %u value %u is %g, not %g", s.name, kr_isa_name(isas[i]), r, j,
                              (double)got[(size_t)r * c.out + j], truth[j]);
         }
         free(got);

@@ -15,7 +15,7 @@
 #include "tests/kernels/tiny.h"
 
 enum { MAX_R = 64 };
-static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
+static const enum kr_isa isas[] = { KR_ISAS };
 
 /* ---- models ------------------------------------------------------------------------------------- */
 

@@ -19,17 +19,6 @@
 enum { MAX_N = 1200, GUARD = 32 };
 static const float guard_value = -12345.0f;
 
-static bool get_ops(enum kr_isa isa, struct kr_cpu_ops *o)
-{
-    if (!kr_cpu_has(isa)) return false;
-    if (isa == KR_ISA_GENERIC) kr_ops_generic(o);
-#if defined(__x86_64__)
-    if (isa == KR_ISA_AVX2) kr_ops_avx2(o);
-    if (isa == KR_ISA_AVX512) kr_ops_avx512(o);
-#endif
-    return true;
-}
-
 static float out_mem[MAX_N + 2 * GUARD], a_mem[MAX_N + 1], b_mem[MAX_N + 1], c_mem[MAX_N + 1];
 
 static float *fresh_out(void)
@@ -140,10 +129,10 @@ static void check_rope(const struct kr_cpu_ops *o, uint32_t n, uint64_t *seed)
 
 static void each_isa(void (*fn)(const struct kr_cpu_ops *o))
 {
-    static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
+    static const enum kr_isa isas[] = { KR_ISAS };
     struct kr_cpu_ops o;
     for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++)
-        if (get_ops(isas[i], &o)) fn(&o);
+        if (kr_ops_fill(isas[i], &o)) fn(&o);
 }
 
 static void rows_of(const struct kr_cpu_ops *o)

@@ -15,8 +15,7 @@
 #include "tests/kernels/tiny.h"
 
 enum { ROWS = 50 };
-static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
-static const char *const isa_names[] = { "generic", "avx2", "avx512" };
+static const enum kr_isa isas[] = { KR_ISAS };
 
 /* Tails of every kind: lanes, states, heads that are no multiples of a vector. */
 struct shape {
@@ -328,7 +327,7 @@ static void test_truth_and_cuts(void **state)
         struct model m = new_model(&shapes[i], 5 + i);
         for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
             char name[120];
-            name_of(name, sizeof name, &shapes[i], isa_names[k]);
+            name_of(name, sizeof name, &shapes[i], kr_isa_name(isas[k]));
             check_cuts(&m, isas[k], name);
         }
         tiny_free(m.t);
@@ -389,7 +388,7 @@ static void test_batch_and_copy(void **state)
         struct model m = new_model(&shapes[i], 50 + i);
         for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
             char name[120];
-            name_of(name, sizeof name, &shapes[i], isa_names[k]);
+            name_of(name, sizeof name, &shapes[i], kr_isa_name(isas[k]));
             check_batch(&m, isas[k], name);
         }
         tiny_free(m.t);
@@ -443,7 +442,7 @@ static void test_hybrid(void **state)
             if (!want) continue;
             for (uint32_t chunk = 1; chunk < 20; chunk += 6) {
                 float *got = run_alone(t, &o, 0, chunk, 40);
-                same_bytes(want + 40 * 32, got + 40 * 32, 10 * 32, isa_names[k]);
+                same_bytes(want + 40 * 32, got + 40 * 32, 10 * 32, kr_isa_name(isas[k]));
                 free(got);
             }
             if (!reference) reference = want;

@@ -11,27 +11,15 @@
 #include <string.h>
 
 #include "kernels/cpu/matmul.h"
-#include "kernels/cpu/recurrent.h"
+#include "kernels/cpu/ops.h"
 #include "tests/kernels/tiny.h"
 
 enum { GUARD = 32 };
-static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
-static const char *const isa_names[] = { "generic", "avx2", "avx512" };
+static const enum kr_isa isas[] = { KR_ISAS };
 
 static double softplus(double x)
 {
     return x > 20 ? x : log1p(exp(x));
-}
-
-static bool get_ops(enum kr_isa isa, struct kr_recurrent_ops *o)
-{
-    if (!kr_cpu_has(isa)) return false;
-    if (isa == KR_ISA_GENERIC) kr_recurrent_generic(o);
-#if defined(__x86_64__)
-    if (isa == KR_ISA_AVX2) kr_recurrent_avx2(o);
-    if (isa == KR_ISA_AVX512) kr_recurrent_avx512(o);
-#endif
-    return true;
 }
 
 /* n floats between guards, at an address that is 4 but not 8 byte aligned. */
@@ -96,11 +84,11 @@ static void guards_of(const struct kr_recurrent_ops *o, uint32_t lanes, uint32_t
 static void test_guards(void **state)
 {
     for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
-        struct kr_recurrent_ops o;
-        if (!get_ops(isas[k], &o)) continue;
+        struct kr_cpu_ops o;
+        if (!kr_ops_fill(isas[k], &o)) continue;
         for (uint32_t lanes = 1; lanes <= KR_DELTA_LANES; lanes++)
             for (uint32_t n = 1; n < 36; n += 1 + n / 8)
-                guards_of(&o, lanes, n);
+                guards_of(&o.recurrent, lanes, n);
     }
 }
 
@@ -108,8 +96,8 @@ static void test_guards(void **state)
 static void test_odd_numbers(void **state)
 {
     for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
-        struct kr_recurrent_ops o;
-        if (!get_ops(isas[k], &o)) continue;
+        struct kr_cpu_ops o;
+        if (!kr_ops_fill(isas[k], &o)) continue;
         enum { L = 13 };
         static const float dts[L] = { -200, -90, -50, -20, -1e-3f, 0, 1, 19.9f, 20.1f, 50, 100,
                                       1e4f, 0 };
@@ -123,12 +111,12 @@ static void test_odd_numbers(void **state)
         struct kr_scan_part s = { .n_rows = 1, .n_state = 1, .lanes = L, .each = true, .state = st,
                                   .a = a, .d = d, .x = x, .dt = dt, .b = &one, .c = &one, .y = y };
         for (int step = 0; step < 2; step++) {
-            o.scan(&s);
+            o.recurrent.scan(&s);
             for (int i = 0; i < 12; i++) {
                 double sp = softplus(dts[i]), want = step ? sp * (1 + exp(-sp)) : sp;
                 if (!(fabs(y[i] - want) <= 5e-7 * want + 1e-37))
-                    fail_msg("%s: softplus at %g: %.9g, not %.9g", isa_names[k], (double)dts[i],
-                             (double)y[i], want);
+                    fail_msg("%s: softplus at %g: %.9g, not %.9g", kr_isa_name(isas[k]),
+                             (double)dts[i], (double)y[i], want);
             }
             assert_true(isnan(y[12]));
         }

@@ -21,8 +21,7 @@ static const struct tiny_shape shapes[] = {
     { .n_layers = 2, .width = 64, .heads = 4, .kv_heads = 1, .head_dim = 72, .ffn = 64,
       .vocab = 9000, .weights = KR_Q8_0, .head = KR_Q4_0, .window = 17, .softcap = 5.0f },
 };
-static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
-static const char *const isa_names[] = { "generic", "avx2", "avx512" };
+static const enum kr_isa isas[] = { KR_ISAS };
 
 /* Runs `tokens` alone in chunks (0 terminated list, repeated); gives all logits. */
 static float *run_alone(const struct tiny *t, const struct tiny_run_opts *o, const uint32_t *tokens,
@@ -105,8 +104,8 @@ static void test_cuts(void **state)
     for (size_t s = 0; s < CN_ARRAY_LEN(shapes); s++) {
         struct tiny *t = tiny_new(&shapes[s], 11 + s);
         for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
-            check_cuts(t, isas[i], isa_names[i], KR_F16);
-            check_cuts(t, isas[i], isa_names[i], KR_Q8_0);
+            check_cuts(t, isas[i], kr_isa_name(isas[i]), KR_F16);
+            check_cuts(t, isas[i], kr_isa_name(isas[i]), KR_Q8_0);
         }
         tiny_free(t);
     }
@@ -162,8 +161,8 @@ static void test_batch(void **state)
     for (size_t s = 0; s < CN_ARRAY_LEN(shapes); s++) {
         struct tiny *t = tiny_new(&shapes[s], 3 + s);
         for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
-            check_batch(t, isas[i], isa_names[i], KR_F16);
-            check_batch(t, isas[i], isa_names[i], KR_Q8_0);
+            check_batch(t, isas[i], kr_isa_name(isas[i]), KR_F16);
+            check_batch(t, isas[i], kr_isa_name(isas[i]), KR_Q8_0);
         }
         tiny_free(t);
     }

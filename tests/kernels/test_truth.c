@@ -230,7 +230,7 @@ static void some_tokens(uint32_t *tokens, uint32_t vocab)
         tokens[i] = tiny_rand(&seed) % vocab;
 }
 
-static const enum kr_isa isas[] = { KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512 };
+static const enum kr_isa isas[] = { KR_ISAS };
 static const struct tiny_run_opts usual = { .threads = 2, .block_tokens = 16, .max_rows = N,
                                             .max_context = 256, .n_blocks = 40,
                                             .kv_type = KR_F16 };
