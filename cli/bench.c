@@ -1,7 +1,7 @@
 /* conifer bench: time to first token, prefill and decode speed of one request at a time, through
  * the same runtime that serves. Medians over rounds; every round has a prompt of its own, so that
  * nothing comes from the prefix cache. */
-#include "cli/cli.h"
+#include "cli/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ struct round {
 struct bench {
     struct cli_stack stack;
     uint64_t rounds, prompt, tokens;
-    bool json, prompt_given, tokens_given;
+    bool json, probe, prompt_given, tokens_given;
 };
 
 static void on_token(void *arg)
@@ -151,6 +151,7 @@ static void help(void)
            "  --rounds N             the median of so many (%d)\n"
            "  --prompt-tokens N      (%d)\n"
            "  --new-tokens N         (%d)\n"
+           "  --probe                only what the machine reaches: reads, 8-bit and float products\n"
            "  --json                 one JSON object instead of text\n%s",
            ROUNDS, PROMPT_TOKENS, NEW_TOKENS, cli_model_help());
 }
@@ -161,6 +162,7 @@ static int read_options(struct bench *b, int argc, char **argv)
     static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
                                             {"prompt-tokens", required_argument, NULL, 'p'},
                                             {"new-tokens", required_argument, NULL, 'n'},
+                                            {"probe", no_argument, NULL, 'P'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
@@ -174,6 +176,7 @@ static int read_options(struct bench *b, int argc, char **argv)
         }
         if (opt == '?') return 3;
         if (opt == 'j') b->json = true;
+        if (opt == 'P') b->probe = true;
         if (opt == 'r') bad = cli_count(argv[0], "rounds", optarg, 1, 1000000, &b->rounds);
         if (opt == 'p') {
             bad = cli_count(argv[0], "prompt-tokens", optarg, 1, MOST, &b->prompt);
@@ -201,6 +204,12 @@ int cli_bench(int argc, char **argv)
             cli_stack_close(&b.stack);
             return early - 1;
         }
+    }
+    if (!rc && b.probe) {
+        rc = cli_bench_probe(&b.stack.cfg, b.json, &err);
+        if (rc) status = cli_error(argv[0], &err);
+        cli_stack_close(&b.stack);
+        return status;
     }
     if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
     if (!rc) rc = cli_stack_open(&b.stack, &err);

@@ -22,6 +22,18 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
     d->ops->parallel(d, n, fn, arg);
 }
 
+int kr_device_probe(struct kr_device *d, uint64_t ns_each, struct kr_probe *out,
+                    struct cn_error *err)
+{
+    return d->ops->probe(d, ns_each, out, err);
+}
+
+int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
+                         struct cn_error *err)
+{
+    return d->ops->probe_read(d, bytes, ns, bytes_s, err);
+}
+
 int kr_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
                struct kr_exec **out, struct cn_error *err)
 {

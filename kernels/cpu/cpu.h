@@ -26,6 +26,7 @@ struct kr_cpu {
     struct kr_pool *pool;
     struct kr_cpu_ops ops;
     struct kr_matmul_kernels mm;
+    struct kr_cpu_probe *probe; /* NULL before the first */
     bool fuse; /* false: one op a level, in the plan's order (the generic ISA) */
 };
 
@@ -198,6 +199,11 @@ int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr
 void kr_cpu_exec_free(struct kr_exec *base);
 /* weights.c: distinct weights packed in parallel; norm weights and biases copied */
 int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err);
+/* probe.c */
+int kr_cpu_probe(struct kr_device *d, uint64_t ns_each, struct kr_probe *out, struct cn_error *err);
+int kr_cpu_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
+                      struct cn_error *err);
+void kr_cpu_probe_free(struct kr_cpu_probe *p);
 /* describe.c */
 int kr_cpu_describe(const struct kr_exec *base, struct cn_buf *out);
 /* kv.c */

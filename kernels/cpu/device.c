@@ -41,6 +41,7 @@ static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
 static void cpu_free(struct kr_device *d)
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
+    kr_cpu_probe_free(c->probe);
     kr_pool_free(c->pool);
     free(c);
 }
@@ -75,6 +76,8 @@ static const struct kr_device_ops cpu_ops = {
     .free = cpu_free,
     .threads = cpu_threads,
     .parallel = cpu_parallel,
+    .probe = kr_cpu_probe,
+    .probe_read = kr_cpu_probe_read,
     .prepare = kr_cpu_prepare,
     .exec_free = kr_cpu_exec_free,
     .counters = kr_cpu_counters,

@@ -11,14 +11,16 @@ static const struct {
     void (*matmul)(struct kr_matmul_kernels *k);
     void (*ops)(struct kr_cpu_ops *o);
     void (*recurrent)(struct kr_recurrent_ops *o);
+    void (*probe)(struct kr_probe_ops *o);
 } isas[KR_N_ISAS] = {
     [KR_ISA_AUTO] = {.name = "auto"},
     [KR_ISA_GENERIC] = {"generic", "cpu-generic-1", kr_matmul_generic, kr_ops_generic,
-                        kr_recurrent_generic},
+                        kr_recurrent_generic, kr_probe_generic},
 #if defined(__x86_64__)
-    [KR_ISA_AVX2] = {"avx2", "cpu-avx2-1", kr_matmul_avx2, kr_ops_avx2, kr_recurrent_avx2},
+    [KR_ISA_AVX2] = {"avx2", "cpu-avx2-1", kr_matmul_avx2, kr_ops_avx2, kr_recurrent_avx2,
+                     kr_probe_avx2},
     [KR_ISA_AVX512] = {"avx512", "cpu-avx512-1", kr_matmul_avx512, kr_ops_avx512,
-                       kr_recurrent_avx512},
+                       kr_recurrent_avx512, kr_probe_avx512},
 #else
     [KR_ISA_AVX2] = {.name = "avx2"},
     [KR_ISA_AVX512] = {.name = "avx512"},
@@ -59,5 +61,6 @@ bool kr_ops_fill(enum kr_isa isa, struct kr_cpu_ops *o)
     if (!kr_cpu_has(isa)) return false;
     isas[isa].ops(o);
     isas[isa].recurrent(&o->recurrent);
+    isas[isa].probe(&o->probe);
     return true;
 }

@@ -8,6 +8,7 @@
 #ifndef KERNELS_CPU_OPS_H
 #define KERNELS_CPU_OPS_H
 
+#include "kernels/cpu/probe.h"
 #include "kernels/cpu/recurrent.h"
 #include "kernels/kernels.h"
 
@@ -119,10 +120,11 @@ struct kr_cpu_ops {
     void (*select_range)(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
                          const float *w, float *scores);
     struct kr_recurrent_ops recurrent;
+    struct kr_probe_ops probe;
 };
 /* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is. (isa.c) */
 bool kr_ops_fill(enum kr_isa isa, struct kr_cpu_ops *o);
-/* All but `recurrent`, each in builds for its processor only; for isa.c. */
+/* All but `recurrent` and `probe`, each in builds for its processor only; for isa.c. */
 void kr_ops_generic(struct kr_cpu_ops *o);
 void kr_ops_avx2(struct kr_cpu_ops *o);
 void kr_ops_avx512(struct kr_cpu_ops *o);

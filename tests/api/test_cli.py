@@ -116,6 +116,14 @@ def test_bench():
     assert b"window" in conifer("bench", tiny_model(), "--prompt-tokens", "90000", want=2)
 
 
+def test_bench_probe():
+    out = json.loads(conifer("bench", "--probe", "--json", "--threads", "1"))
+    assert out["threads"] == 1 and out["path"].startswith("cpu-")
+    assert min(out[key] for key in ("read_bytes_s", "int8_ops_s", "fma_flops_s")) > 1e6
+    text = conifer("bench", "--probe", "--isa", "generic")
+    assert b"cpu-generic" in text and b"GB/s" in text
+
+
 def test_wrong_numbers_are_named():
     for args, what in ((["--max-tokens", "x"], b"--max-tokens x: not a number"),
                        (["--temperature", "3"], b"--temperature 3: must be from 0 to 2"),

@@ -1,0 +1,82 @@
+/* probe: every ISA's figures are positive and finite, a register's worth of products is more than a
+ * scalar's, small buffers are no slower than large ones, and devices of any thread count can be
+ * asked. No time is asserted: a busy machine only makes the figures smaller. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "kernels/kernels.h"
+
+#define MS 1000000ull
+
+static struct kr_device *device(enum kr_isa isa, uint32_t threads)
+{
+    struct kr_device *d = NULL;
+    struct cn_error err = {0};
+    struct kr_cpu_opts opts = { .isa = isa, .n_threads = threads };
+    int rc = kr_cpu_new(&opts, &d, &err);
+    if (rc == CN_EUNSUPP) return NULL;
+    assert_int_equal(rc, 0);
+    return d;
+}
+
+static void assert_rate(double x)
+{
+    assert_true(isfinite(x));
+    /* A kilobyte or operation in a microsecond, and a thousand times any machine. */
+    assert_true(x > 1e6 && x < 1e18);
+}
+
+static void test_figures(void **state)
+{
+    static const uint32_t threads[] = { 1, 2, 5 };
+    for (int isa = 0; isa < KR_N_ISAS; isa++)
+        for (size_t t = 0; t < 3; t++) {
+            struct kr_device *d = device((enum kr_isa)isa, threads[t]);
+            struct kr_probe p = {0};
+            struct cn_error err = {0};
+            double small;
+            if (!d) continue;
+            /* twice: the second goes on with what the first has left */
+            for (int k = 0; k < 2; k++) {
+                assert_int_equal(kr_device_probe(d, 4 * MS, &p, &err), 0);
+                assert_rate(p.read_bytes_s);
+                assert_rate(p.int8_ops_s);
+                assert_rate(p.fma_flops_s);
+                assert_int_equal(kr_device_probe_read(d, 1 << 20, 4 * MS, &small, &err), 0);
+                assert_rate(small);
+            }
+            kr_device_free(d);
+        }
+}
+
+/* The widest registers of a machine do at least as many products as plain C; asked often enough for
+ * both to have had the processor once. */
+static void test_wider_is_more(void **state)
+{
+    struct kr_device *plain = device(KR_ISA_GENERIC, 1), *wide = device(KR_ISA_AUTO, 1);
+    struct kr_probe a = {0}, b = {0}, p;
+    struct cn_error err = {0};
+    for (int k = 0; k < 5; k++) {
+        assert_int_equal(kr_device_probe(plain, 2 * MS, &p, &err), 0);
+        a.int8_ops_s = CN_MAX(a.int8_ops_s, p.int8_ops_s);
+        assert_int_equal(kr_device_probe(wide, 2 * MS, &p, &err), 0);
+        b.int8_ops_s = CN_MAX(b.int8_ops_s, p.int8_ops_s);
+    }
+    assert_true(b.int8_ops_s > a.int8_ops_s * 0.7);
+    kr_device_free(plain);
+    kr_device_free(wide);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_wider_is_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
