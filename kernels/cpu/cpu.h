@@ -77,10 +77,10 @@ struct kr_grouping {
 };
 #define KR_NONE UINT32_MAX
 
-/* Bytes of weights that a thread has read. */
+/* Bytes of weights, keys and values that a thread has read. */
 struct kr_touched {
     _Alignas(64) uint64_t dense;
-    uint64_t experts;
+    uint64_t experts, kv;
 };
 
 /* A KV layer's place in its group's block. */
@@ -93,23 +93,46 @@ struct kr_kv_layer {
     uint64_t k_head, ks_head, v_head, vs_head; /* from head to head */
 };
 
-/* Attention ops of one group and tile height share how the batch is cut. */
+/* Rows that walk key ranges together. Every row is in one tile of its sequence (its own), and may be
+ * in tiles of several sequences that share blocks: those do the first ranges, and leave the states of
+ * their super-ranges with the rows' own tiles, which go on from there. */
 struct kr_tile {
-    uint32_t row, n_rows, seq, pos;
-    uint32_t end;          /* one past the sequence's last position in the step */
-    uint32_t first, last;  /* super-ranges with a visible key: [first, last) */
-    uint32_t pieces;       /* given to that many items */
-    uint64_t part;         /* pieces > 1: first float of its states, per state float */
+    uint32_t row, n_rows;   /* in the tiling's rows */
+    uint32_t seq;           /* whose table is read */
+    uint32_t pos, last_pos; /* of the first and the last row */
+    uint32_t end;           /* one past the sequence's last position in the step */
+    uint32_t begin, stop;   /* ranges that it walks: [begin, stop) */
+    uint32_t first, last;   /* super-ranges: [first, last); its own's: those of shared tiles too */
+    uint32_t merged;        /* the first ones that have one state in common; 1: none */
+    bool joins;             /* ranges before `begin` were done by shared tiles */
+    uint32_t n_states;      /* states kept for each pair: of super-ranges from `first` on */
+    uint32_t pieces;        /* given to that many items */
+    uint64_t part;          /* first float of the kept states */
 };
 struct kr_work {
     uint32_t tile, first, last; /* super-ranges */
 };
+/* Attention ops of one group and tile height share how the batch is cut. */
 struct kr_tiling {
     uint32_t group, tile_rows;
+    bool each_alone;                  /* rows have keys of their own: an indexer's */
+    uint32_t shared_rows;             /* of a shared tile at most */
     uint32_t n_units, row_floats;     /* largest of its ops: units, floats of states per row */
     uint32_t n_tiles, n_works;
     struct kr_tile *tiles;            /* [max_rows] */
     struct kr_work *works;            /* [max_works] */
+    uint32_t n_shared, n_shared_works, n_listed;
+    struct kr_tile *shared;           /* [max_rows] */
+    struct kr_work *shared_works;     /* [max_works] */
+    uint32_t *rows, *positions;       /* [3 * max_rows]: the step's rows, then those of shared tiles */
+    uint32_t *owner;                  /* [max_rows] a row's own tile */
+};
+/* A sequence's rows, for finding out who shares blocks. */
+struct kr_member {
+    uint32_t row, n_rows, seq;
+    uint32_t first, whole;   /* ranges: the first visible; those before `whole` lie before its rows */
+    const uint32_t *table;
+    bool alone;
 };
 /* The query heads of a KV head go to `parts` units of up to `heads` each; select has one unit. */
 struct kr_attn_step {
@@ -171,6 +194,7 @@ struct kr_cpu_exec {
     float *parts;
     uint64_t parts_floats;
     atomic_uint *parts_done;        /* [tile][unit] */
+    struct kr_member *members;      /* [max_rows] */
     struct kr_run *runs;            /* [max_rows]; NULL without recurrences */
     uint32_t n_runs, longest_run;
     uint32_t *logit_rows;           /* row of each logit row */
@@ -243,15 +267,30 @@ void kr_cpu_counters(const struct kr_exec *base, struct kr_counters *out);
 /* route.c: a row's choice of experts and their weights. scores: room for a double per expert. */
 void kr_cpu_route(const struct kr_router *r, uint32_t n_experts, const float *logits,
                   const float *bias, const float *expert_scale, double *scores, float *out);
-/* attention.c */
+/* tiles.c */
 int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err);
 void kr_cpu_cut_batch(struct kr_cpu_exec *x);
+uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
+/* Floats that a thread keeps softmax states of a tile in. */
+uint64_t kr_cpu_state_floats(const struct kr_cpu_exec *x);
+/* Which of a tile's kept states is a super-range's. */
+static inline uint32_t kr_state_of(const struct kr_tile *t, uint32_t super)
+{
+    uint32_t i = super - t->first;
+    return i < t->merged ? 0 : i - t->merged + 1;
+}
+/* share.c: tiles of rows of several sequences, over ranges whose blocks they share. Gives the floats
+ * of states that rows' own tiles keep for them. */
+uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t);
 /* What rows of a sequence that ends before `end` see in a group. */
 struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end);
-/* Pieces of work of an attention op in this step; and doing one. */
-uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s);
+/* attention.c: pieces of work of an attention op in this step, and doing one; those on keys that
+ * sequences share come first, all of them. */
+uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s, bool shared);
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
                       uint32_t work);
+void kr_cpu_attention_shared(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
+                             uint32_t work);
 /* The range's blocks, as far as a row of the tile sees them; others are NULL. */
 void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
                          uint64_t base, const uint8_t *blocks[KR_RANGE_KEYS / 16]);
@@ -261,7 +300,6 @@ void kr_cpu_tile_sight(const struct kr_cpu_exec *x, uint32_t group, const struct
 bool kr_cpu_last_piece(struct kr_cpu_exec *x, uint32_t tile, uint32_t unit, uint32_t pieces);
 /* select.c: a piece of work of a select op */
 void kr_cpu_select(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s, uint32_t work);
-uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
 /* recurrent.c: conv, scan, delta (the ops with a state) */
 /* The op's weight in the order that its steps read it: [taps][channels], or as the state lies. */
 void kr_cpu_recurrent_weight(const struct kr_plan *p, const struct kr_plan_op *op, float *dst);

@@ -268,5 +268,6 @@ void kr_cpu_counters(const struct kr_exec *base, struct kr_counters *out)
     for (uint32_t t = 0; t < kr_pool_threads(x->dev->pool); t++) {
         out->weight_bytes += x->touched[t].dense;
         out->expert_bytes += x->touched[t].experts;
+        out->kv_bytes += x->touched[t].kv;
     }
 }

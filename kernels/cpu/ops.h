@@ -1,6 +1,6 @@
 /* CPU ops other than matrix products: one table per ISA. Private to kernels/cpu.
  *
- * Every function works on one row (attention: on a tile of rows of one sequence and one KV head)
+ * Every function works on one row (attention: on a tile of rows that share blocks, and one KV head)
  * and its result depends on that row alone, bit for bit, so that callers may split rows, keys
  * and threads as they like. Lengths are any number; nothing is read or written past them.
  * exp is our own in all of them (at most 3 ulp on [-87, 88]; 0 below, held at e^88 above; NaN stays
@@ -60,10 +60,11 @@ static inline void kr_sight_at(const struct kr_sight *s, uint32_t pos, uint64_t 
     }
 }
 
-/* A tile: rows at consecutive positions from pos0, `heads` query heads each; pair r * heads + g. */
+/* A tile: rows whose keys lie in the same blocks, of one sequence or of several that share them, at
+ * ascending positions (some may be equal); `heads` query heads each; pair r * heads + g. */
 struct kr_attn_tile {
     uint32_t n_rows, heads;
-    uint32_t pos0;
+    const uint32_t *pos;   /* [n_rows] */
     struct kr_sight sight;
     uint32_t k_dim, v_dim, acc_stride;
     uint32_t block_tokens;
@@ -141,7 +142,7 @@ static inline void kr_attn_visible(const struct kr_attn_tile *t, uint32_t r, uin
         *k1 = t->n_list;
         return;
     }
-    kr_sight_at(&t->sight, t->pos0 + r, &from, &to);
+    kr_sight_at(&t->sight, t->pos[r], &from, &to);
     *k0 = from > base ? (uint32_t)CN_MIN(from - base, KR_RANGE_KEYS) : 0;
     *k1 = to > base ? (uint32_t)CN_MIN(to - base, KR_RANGE_KEYS) : 0;
 }

@@ -61,14 +61,21 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
     x->attn_mem = take(mem, &at, x->attn_bytes * threads);
     x->parts = take(mem, &at, x->parts_floats * sizeof(float));
     x->parts_done = take(mem, &at, (uint64_t)x->max_split * x->max_units * sizeof(atomic_uint));
+    x->members = take(mem, &at, rows[0] * sizeof(struct kr_member));
     if (x->plan->n_states) x->runs = take(mem, &at, rows[0] * sizeof(struct kr_run));
     x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
     x->seq_seen = take(mem, &at, rows[0] * sizeof(uint32_t));
     x->grouping_mem = take(mem, &at, kr_cpu_grouping_bytes(x));
     x->touched = take(mem, &at, threads * sizeof *x->touched);
     for (uint32_t i = 0; i < x->n_tilings; i++) {
-        x->tilings[i].tiles = take(mem, &at, rows[0] * sizeof(struct kr_tile));
-        x->tilings[i].works = take(mem, &at, x->max_works * sizeof(struct kr_work));
+        struct kr_tiling *t = &x->tilings[i];
+        t->tiles = take(mem, &at, rows[0] * sizeof(struct kr_tile));
+        t->works = take(mem, &at, x->max_works * sizeof(struct kr_work));
+        t->shared = take(mem, &at, rows[0] * sizeof(struct kr_tile));
+        t->shared_works = take(mem, &at, x->max_works * sizeof(struct kr_work));
+        t->rows = take(mem, &at, 3 * rows[0] * sizeof(uint32_t));
+        t->positions = take(mem, &at, 3 * rows[0] * sizeof(uint32_t));
+        t->owner = take(mem, &at, rows[0] * sizeof(uint32_t));
     }
     return at;
 }

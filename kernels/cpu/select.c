@@ -88,7 +88,7 @@ static struct kr_attn_tile tile_of(const struct choice *c, float *mem)
     const struct kr_cpu_exec *x = c->x;
     const struct kr_kv_layer *l = &x->kv_layers[c->op->kv_layer];
     return (struct kr_attn_tile){
-        .n_rows = 1, .heads = c->op->heads, .pos0 = c->tile->pos,
+        .n_rows = 1, .heads = c->op->heads, .pos = &c->tile->pos,
         .sight = kr_cpu_sight(x, l->group, c->tile->end), .k_dim = l->k_dim,
         .block_tokens = x->opts.block_tokens, .kv_type = x->opts.kv_type,
         .q = kr_value_row(x, (uint32_t)c->op->in[0], c->tile->row),

@@ -37,6 +37,13 @@ static void attention_job(void *arg, uint32_t index, uint32_t thread, uint32_t l
         kr_cpu_attention(x, thread, &x->heavy_steps[index], i);
 }
 
+static void shared_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    struct kr_cpu_exec *x = arg;
+    for (uint32_t i = lo; i < hi; i++)
+        kr_cpu_attention_shared(x, thread, &x->heavy_steps[index], i);
+}
+
 static void recurrent_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     const struct kr_cpu_exec *x = arg;
@@ -92,7 +99,7 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
     *j = (struct kr_job){ .index = index, .chunk = 1 };
     if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) {
         j->fn = op->kind == KR_OP_SELECT ? select_job : attention_job;
-        j->n = kr_cpu_attention_works(x, s);
+        j->n = kr_cpu_attention_works(x, s, false);
     } else if (op->state >= 0) {
         j->fn = recurrent_job;
         j->n = kr_cpu_recurrent_units(x, s);
@@ -105,6 +112,20 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
     } else {
         j->fn = wide_job;
         j->n = rows * wide_parts(x, s);
+    }
+}
+
+/* What comes before a level's heavy work: attention to keys that sequences share. */
+static void add_shared(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t level)
+{
+    const struct kr_level *l = &x->levels[level];
+    for (uint32_t i = l->heavy_begin; i < l->heavy_end; i++) {
+        const struct kr_step *s = &x->heavy_steps[i];
+        if (x->plan->ops[s->op].kind != KR_OP_ATTENTION || s->kind != KR_STEP_OP) continue;
+        uint32_t n = kr_cpu_attention_works(x, s, true);
+        if (!n) continue;
+        x->jobs[stage->first_job + stage->n_jobs++] =
+            (struct kr_job){ .fn = shared_job, .index = i, .n = n, .chunk = 1 };
     }
 }
 
@@ -122,6 +143,10 @@ static uint32_t make_stages(struct kr_cpu_exec *x)
         n_jobs += rows->n_jobs;
         bool last = !x->now.n_logits && l + 1 == end;
         if (last && !x->last_kv_heavy) break;
+        struct kr_stage *shared = &x->stages[n++];
+        *shared = (struct kr_stage){ .first_job = n_jobs };
+        if (!last) add_shared(x, shared, l);
+        n_jobs += shared->n_jobs;
         struct kr_stage *heavy = &x->stages[n++];
         *heavy = (struct kr_stage){ .first_job = n_jobs };
         for (uint32_t i = x->levels[l].heavy_begin; i < x->levels[l].heavy_end; i++)
