@@ -1,17 +1,27 @@
-/* bench_attention: times decode steps of attention alone over a context. Not a test.
- * bench_attention [--isa NAME] [--threads N] [--context N] [--rows N] [--kv TYPE]
- *                 [--shape gqa|mla|dsa] [--steps N] */
+/* bench_attention: times attention alone, over pages, as shares of what the machine can do: prefill
+ * of its float32 multiply-adds, decode of its read bandwidth, both probed beside each case. Not a
+ * test.
+ * bench_attention [--isa NAME] [--threads N] [--kv f16|q8_0|q4_0] [--shape gqa|mla|dsa]
+ *                 [--heads N] [--kv-heads N] [--dim N] [--context N] [--rows N] [--seqs N]
+ *                 [--shared N] [--steps N] [--sweep prefill|decode|shared]
+ * rows: of each sequence in a step; shared: tokens at the beginning that all sequences have in
+ * common, in the same blocks. A step's time less that of the same step without attention. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu.h"
 #include "tests/kernels/attn_case.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 struct bench {
     struct attn_shape shape;
     enum kr_type kv;
     enum kr_isa isa;
-    uint32_t threads, context, rows, steps;
+    uint32_t threads, context, rows, seqs, shared, steps;
 };
 
 static void need(int rc, const struct cn_error *err)
@@ -21,10 +31,285 @@ static void need(int rc, const struct cn_error *err)
     exit(1);
 }
 
+/* ---- what the machine can do ------------------------------------------------------------------- */
+
+#define FMA_ROUNDS 2000000u
+#define READ_BYTES (192u << 20)
+
+struct probe {
+    uint8_t *data;
+    uint64_t bytes; /* of each thread */
+    double sink;
+};
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static double fma512(void)
+{
+    __m512 a[16], x = _mm512_set1_ps(0.5f), y = _mm512_set1_ps(1e-3f);
+    for (int i = 0; i < 16; i++)
+        a[i] = _mm512_set1_ps((float)i);
+    for (uint32_t r = 0; r < FMA_ROUNDS; r++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            a[i] = _mm512_fmadd_ps(a[i], x, y);
+    for (int i = 1; i < 16; i++)
+        a[0] = _mm512_add_ps(a[0], a[i]);
+    return (double)_mm512_reduce_add_ps(a[0]);
+}
+
+__attribute__((target("avx2,fma"))) static double fma256(void)
+{
+    float out[8];
+    __m256 a[12], x = _mm256_set1_ps(0.5f), y = _mm256_set1_ps(1e-3f);
+    for (int i = 0; i < 12; i++)
+        a[i] = _mm256_set1_ps((float)i);
+    for (uint32_t r = 0; r < FMA_ROUNDS; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++)
+            a[i] = _mm256_fmadd_ps(a[i], x, y);
+    for (int i = 1; i < 12; i++)
+        a[0] = _mm256_add_ps(a[0], a[i]);
+    _mm256_storeu_ps(out, a[0]);
+    return (double)out[0];
+}
+
+__attribute__((target("avx512f"))) static double sum512(const uint8_t *p, uint64_t n)
+{
+    __m512i a[8] = {0};
+    for (uint64_t i = 0; i + 512 <= n; i += 512)
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++)
+            a[j] = _mm512_add_epi32(a[j], _mm512_loadu_si512(p + i + 64 * j));
+    for (int j = 1; j < 8; j++)
+        a[0] = _mm512_add_epi32(a[0], a[j]);
+    return (double)_mm512_reduce_add_epi32(a[0]);
+}
+#endif
+
+static bool has_512(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
+static double sum_words(const uint8_t *p, uint64_t n)
+{
+    uint64_t s = 0, w;
+    for (uint64_t i = 0; i + 8 <= n; i += 8) {
+        memcpy(&w, p + i, sizeof w);
+        s += w;
+    }
+    return (double)s;
+}
+
+static void fma_job(void *arg, uint32_t i)
+{
+    volatile double sink = 0;
+#if defined(__x86_64__)
+    sink = has_512() ? fma512() : fma256();
+#endif
+    (void)sink;
+}
+
+static void read_job(void *arg, uint32_t i)
+{
+    const struct probe *p = arg;
+    volatile double sink;
+#if defined(__x86_64__)
+    if (has_512()) {
+        sink = sum512(p->data + i * p->bytes, p->bytes);
+        return;
+    }
+#endif
+    sink = sum_words(p->data + i * p->bytes, p->bytes);
+    (void)sink;
+}
+
+/* Best of three: float32 operations, bytes read, in a second, of all threads. */
+static void probe(struct kr_device *dev, double *flops, double *bytes)
+{
+    static struct probe p;
+    uint32_t threads = kr_device_threads(dev);
+    double lanes = has_512() ? 16 * 16 : 12 * 8, best[2] = {1e9, 1e9};
+    if (!p.data) {
+        p.data = malloc(READ_BYTES);
+        if (!p.data) exit(1);
+        memset(p.data, 1, READ_BYTES);
+    }
+    p.bytes = READ_BYTES / threads & ~511ull;
+    for (int i = 0; i < 3; i++) {
+        uint64_t t0 = cn_now_ns();
+        kr_device_parallel(dev, threads, fma_job, &p);
+        uint64_t t1 = cn_now_ns();
+        kr_device_parallel(dev, threads, read_job, &p);
+        best[0] = CN_MIN(best[0], (double)(t1 - t0) * 1e-9);
+        best[1] = CN_MIN(best[1], (double)(cn_now_ns() - t1) * 1e-9);
+    }
+    *flops = 2 * lanes * FMA_ROUNDS * threads / best[0];
+    *bytes = (double)p.bytes * threads / best[1];
+}
+
+/* ---- a case ------------------------------------------------------------------------------------ */
+
+static int by_size(const void *a, const void *b)
+{
+    double d = *(const double *)a - *(const double *)b;
+    return d < 0 ? -1 : d > 0;
+}
+
+struct world {
+    struct attn_case c;
+    struct kr_device *dev;
+    struct kr_exec *exec;
+    struct kr_kv_mem *mem;
+    uint32_t *tables; /* [seqs][groups][blocks] */
+    const uint32_t **ptrs;
+    struct kr_seq *seqs;
+    struct kr_row *rows;
+    uint32_t n_blocks, n_groups;
+};
+
+static void open_tables(struct world *w, const struct bench *b)
+{
+    uint32_t next = 0, slots = b->seqs * w->n_groups;
+    w->tables = calloc((size_t)slots * w->n_blocks, sizeof *w->tables);
+    w->ptrs = calloc(slots, sizeof *w->ptrs);
+    w->seqs = calloc(b->seqs, sizeof *w->seqs);
+    w->rows = calloc((size_t)CN_MAX(b->rows * b->seqs, 512u), sizeof *w->rows);
+    if (!w->tables || !w->ptrs || !w->seqs || !w->rows) exit(1);
+    for (uint32_t s = 0; s < slots; s++) {
+        w->ptrs[s] = w->tables + (size_t)s * w->n_blocks;
+        for (uint32_t i = 0; i < w->n_blocks; i++) {
+            bool same = s >= w->n_groups && (i + 1) * 16 <= b->shared;
+            w->tables[(size_t)s * w->n_blocks + i] =
+                same ? w->tables[(size_t)(s % w->n_groups) * w->n_blocks + i]
+                     : next++ << KR_BLOCK_INDEX_BITS;
+        }
+    }
+    for (uint32_t s = 0; s < b->seqs; s++)
+        w->seqs[s].tables = w->ptrs + (size_t)s * w->n_groups;
+}
+
+static void set_row(struct world *w, uint32_t i, uint32_t seq, uint32_t pos, bool logits)
+{
+    w->rows[i] = (struct kr_row){.seq = seq, .pos = {pos}, .src = KR_ROW_EMBED, .logits = logits,
+                                 .embed = w->c.rows + (size_t)(pos % w->c.shape.n) * w->c.width};
+}
+
+static void launch(struct world *w, const struct bench *b, uint32_t n)
+{
+    struct kr_batch batch = {.n_rows = n, .n_seqs = b->seqs, .rows = w->rows, .seqs = w->seqs};
+    struct cn_error err = {0};
+    uint64_t ticket;
+    need(kr_launch(w->exec, w->mem, &batch, &ticket, &err), &err);
+}
+
+/* What lies in the blocks: steps without logits store keys and values alone. */
+static void fill(struct world *w, const struct bench *b)
+{
+    for (uint32_t s = 0; s < b->seqs; s++)
+        for (uint32_t i = s ? b->shared / 16 * 16 : 0; i < b->context;) {
+            uint32_t n = CN_MIN(b->context - i, CN_MAX(b->rows * b->seqs, 512u));
+            for (uint32_t r = 0; r < n; r++)
+                set_row(w, r, s, i + r, false);
+            launch(w, b, n);
+            i += n;
+        }
+}
+
+static void open_world(struct world *w, const struct bench *b)
+{
+    struct cn_error err = {0};
+    struct attn_shape shape = b->shape;
+    struct kr_cpu_opts cpu = {.isa = b->isa, .n_threads = b->threads};
+    uint32_t most = CN_MAX(b->rows * b->seqs, 512u);
+    shape.n = 512; /* rows repeat after that many */
+    attn_case_open(&w->c, &shape, b->kv, 1);
+    need(kr_cpu_new(&cpu, &w->dev, &err), &err);
+    struct kr_prepare_opts prep = {.kv_type = b->kv, .block_tokens = 16, .max_rows = most,
+                                   .max_logit_rows = most, .max_context = b->context + b->rows};
+    need(kr_prepare(w->dev, w->c.plan, &prep, &w->exec, &err), &err);
+    const struct kr_exec_info *info = kr_exec_info(w->exec);
+    uint64_t bytes = 64;
+    w->n_groups = info->n_groups;
+    w->n_blocks = (b->context + b->rows) / 16 + 1;
+    for (uint32_t g = 0; g < info->n_groups; g++)
+        bytes = CN_MAX(bytes, info->groups[g].block_bytes);
+    need(kr_kv_mem_new(w->dev, bytes, w->n_blocks * w->n_groups * b->seqs, &w->mem, &err), &err);
+    open_tables(w, b);
+    fill(w, b);
+}
+
+static void close_world(struct world *w)
+{
+    free(w->tables);
+    free(w->ptrs);
+    free(w->seqs);
+    free(w->rows);
+    kr_kv_mem_free(w->mem);
+    kr_exec_free(w->exec);
+    kr_device_free(w->dev);
+    attn_case_close(&w->c);
+}
+
+/* Median seconds of a step with attention and of one without. */
+static void time_steps(struct world *w, const struct bench *b, double median[2])
+{
+    double *times = calloc(b->steps, sizeof *times);
+    if (!times) exit(1);
+    for (int logits = 0; logits < 2; logits++) {
+        for (uint32_t s = 0, n = 0; s < b->seqs; s++)
+            for (uint32_t r = 0; r < b->rows; r++)
+                set_row(w, n++, s, b->context + r, logits);
+        for (uint32_t i = 0; i < b->steps; i++) {
+            uint64_t from = cn_now_ns();
+            launch(w, b, b->seqs * b->rows);
+            times[i] = (double)(cn_now_ns() - from) * 1e-9;
+        }
+        qsort(times, b->steps, sizeof *times, by_size);
+        median[logits] = times[b->steps / 2];
+    }
+    free(times);
+}
+
+static void run(const struct bench *b)
+{
+    static struct world w;
+    double median[2], flops, bytes, ops = 0, kv = 0, read;
+    struct kr_counters was, now;
+    open_world(&w, b);
+    probe(w.dev, &flops, &bytes);
+    kr_exec_counters(w.exec, &was);
+    time_steps(&w, b, median);
+    kr_exec_counters(w.exec, &now);
+    read = (double)(now.kv_bytes - was.kv_bytes) / b->steps;
+    for (uint32_t r = 0; r < b->rows; r++)
+        ops += 2.0 * (b->context + r + 1) * b->shape.heads * (b->shape.k_dim + b->shape.v_dim);
+    const struct kr_exec_info *info = kr_exec_info(w.exec);
+    for (uint32_t g = 0; g < info->n_groups; g++) /* each position's keys once */
+        kv += (double)info->groups[g].block_bytes / 16 *
+              ((double)(b->context + b->rows - b->shared / 16 * 16) * b->seqs + b->shared / 16 * 16);
+    double t = CN_MAX(median[1] - median[0], 1e-9);
+    ops *= b->seqs;
+    printf("%-4s %-4s %2u/%u x %3u, %u threads, %2u seqs, %3u rows at %5u, %4u shared: %9.1f us, "
+           "%6.1f GFLOP/s = %.2f of %.0f, %5.2f GB/s = %.2f of %.1f, read %.2fx\n",
+           b->shape.name, kr_type_info((uint32_t)b->kv)->name, b->shape.heads, b->shape.kv_heads,
+           b->shape.k_dim, b->threads, b->seqs, b->rows, b->context, b->shared, t * 1e6,
+           ops / t * 1e-9, ops / t / flops, flops * 1e-9, kv / t * 1e-9, kv / t / bytes,
+           bytes * 1e-9, read / kv);
+    fflush(stdout);
+    close_world(&w);
+}
+
+/* ---- options ----------------------------------------------------------------------------------- */
+
 static void set_shape(struct bench *b, const char *name)
 {
-    b->shape = (struct attn_shape){.name = "gqa", .kv_heads = 8, .heads = 16, .k_dim = 128,
-                                   .v_dim = 128};
+    b->shape = (struct attn_shape){.name = "gqa", .kv_heads = 8, .heads = 32, .k_dim = 64,
+                                   .v_dim = 64};
     if (strcmp(name, "gqa"))
         b->shape = (struct attn_shape){.name = "mla", .kv_heads = 1, .heads = 16, .k_dim = 576,
                                        .v_dim = 512, .latent = true};
@@ -35,99 +320,74 @@ static void set_shape(struct bench *b, const char *name)
     b->shape.sel_dim = 128;
 }
 
-static bool parse(struct bench *b, int argc, char **argv)
+static bool set_number(struct bench *b, const char *key, uint32_t n)
 {
-    *b = (struct bench){.kv = KR_F16, .threads = 1, .context = 8192, .rows = 1, .steps = 9};
-    set_shape(b, "gqa");
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const char *key = argv[i], *v = argv[i + 1];
-        if (!strcmp(key, "--isa"))
-            b->isa = kr_isa_named(v);
-        else if (!strcmp(key, "--kv"))
-            b->kv = !strcmp(v, "q8_0") ? KR_Q8_0 : !strcmp(v, "q4_0") ? KR_Q4_0 : KR_F16;
-        else if (!strcmp(key, "--shape"))
-            set_shape(b, v);
-        else if (!strcmp(key, "--threads"))
-            b->threads = (uint32_t)atoi(v);
-        else if (!strcmp(key, "--context"))
-            b->context = (uint32_t)atoi(v);
-        else if (!strcmp(key, "--rows"))
-            b->rows = (uint32_t)atoi(v);
-        else if (!strcmp(key, "--steps"))
-            b->steps = (uint32_t)atoi(v);
-        else
-            return false;
-    }
-    return argc % 2 && b->rows && b->steps && b->context;
+    const struct {
+        const char *name;
+        uint32_t *to;
+    } keys[] = {
+        {"--threads", &b->threads}, {"--context", &b->context}, {"--rows", &b->rows},
+        {"--seqs", &b->seqs}, {"--shared", &b->shared}, {"--steps", &b->steps},
+        {"--heads", &b->shape.heads}, {"--kv-heads", &b->shape.kv_heads},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(keys); i++)
+        if (!strcmp(key, keys[i].name)) {
+            *keys[i].to = n;
+            return true;
+        }
+    if (strcmp(key, "--dim")) return false;
+    b->shape.k_dim = b->shape.v_dim = n;
+    return true;
 }
 
-static int by_size(const void *a, const void *b)
+static void sweep(struct bench b, const char *what)
 {
-    double d = *(const double *)a - *(const double *)b;
-    return d < 0 ? -1 : d > 0;
+    static const uint32_t dims[] = {64, 128}, groups[] = {1, 4, 8}, rows[] = {64, 128, 512},
+                          before[] = {0, 1024, 8192}, seqs[] = {1, 4, 16, 64},
+                          contexts[] = {1024, 4096, 32768};
+    static const enum kr_type types[] = {KR_F16, KR_Q8_0};
+    bool prefill = !strcmp(what, "prefill"), shared = !strcmp(what, "shared");
+    for (size_t t = 0; t < CN_ARRAY_LEN(types); t++)
+        for (size_t d = 0; d < CN_ARRAY_LEN(dims); d++)
+            for (size_t g = 0; g < CN_ARRAY_LEN(groups); g++)
+                for (size_t i = 0; i < (prefill ? CN_ARRAY_LEN(rows) : CN_ARRAY_LEN(seqs)); i++)
+                    for (size_t c = 0; c < CN_ARRAY_LEN(contexts); c++) {
+                        b.kv = types[t];
+                        b.shape.k_dim = b.shape.v_dim = dims[d];
+                        b.shape.kv_heads = 512 / dims[d] / (groups[g] == 1 ? 1 : 2);
+                        b.shape.heads = b.shape.kv_heads * groups[g];
+                        b.rows = prefill ? rows[i] : 1;
+                        b.seqs = prefill ? 1 : seqs[i];
+                        b.context = prefill ? before[c] : contexts[c];
+                        b.shared = shared ? b.context / 16 * 15 : 0;
+                        if (b.seqs * (uint64_t)b.context > 1u << 20) continue;
+                        run(&b);
+                    }
 }
 
 int main(int argc, char **argv)
 {
-    struct bench b;
-    struct attn_case c;
-    struct kr_device *dev;
-    struct kr_exec *exec;
-    struct kr_kv_mem *mem;
-    struct cn_error err = {0};
-    if (!parse(&b, argc, argv)) return 2;
-    b.shape.n = CN_MAX(b.rows, 512u); /* rows repeat after that many */
-    attn_case_open(&c, &b.shape, b.kv, 1);
-    struct kr_cpu_opts cpu = {.isa = b.isa, .n_threads = b.threads};
-    need(kr_cpu_new(&cpu, &dev, &err), &err);
-    struct kr_prepare_opts prep = {.kv_type = b.kv, .block_tokens = 16, .max_rows = b.rows,
-                                   .max_logit_rows = b.rows, .max_context = b.context + b.rows};
-    need(kr_prepare(dev, c.plan, &prep, &exec, &err), &err);
-    const struct kr_exec_info *info = kr_exec_info(exec);
-    uint32_t n = (b.context + b.rows) / 16 + 1;
-    uint64_t slab = 64;
-    for (uint32_t g = 0; g < info->n_groups; g++)
-        slab = CN_MAX(slab, info->groups[g].block_bytes);
-    need(kr_kv_mem_new(dev, slab, n * info->n_groups, &mem, &err), &err);
-    uint32_t *table = calloc((size_t)n * info->n_groups, sizeof *table);
-    const uint32_t *tables[2] = {table, table + n};
-    struct kr_row *rows = calloc(b.rows, sizeof *rows);
-    double *times = calloc(b.steps, sizeof *times);
-    if (!table || !rows || !times) return 1;
-    for (uint32_t i = 0; i < n * info->n_groups; i++)
-        table[i] = i << KR_BLOCK_INDEX_BITS;
-    struct kr_seq seq = {.tables = tables};
-    struct kr_batch batch = {.n_rows = b.rows, .n_seqs = 1, .rows = rows, .seqs = &seq};
-    for (uint32_t i = 0; i < b.context; i += b.rows) { /* what lies in the blocks */
-        for (uint32_t r = 0; r < b.rows; r++)
-            rows[r] = (struct kr_row){.pos = {i + r}, .src = KR_ROW_EMBED,
-                                      .embed = c.rows + (size_t)((i + r) % b.shape.n) * c.width};
-        uint64_t ticket; /* no logits: keys and values alone */
-        need(kr_launch(exec, mem, &batch, &ticket, &err), &err);
+    struct bench b = {.kv = KR_F16, .threads = 1, .context = 8192, .rows = 1, .seqs = 1, .steps = 9};
+    const char *what = NULL;
+    bool ok = argc % 2;
+    set_shape(&b, "gqa");
+    for (int i = 1; ok && i + 1 < argc; i += 2) {
+        const char *key = argv[i], *v = argv[i + 1];
+        if (!strcmp(key, "--isa"))
+            ok = (b.isa = kr_isa_named(v)) != KR_N_ISAS;
+        else if (!strcmp(key, "--kv"))
+            b.kv = !strcmp(v, "q8_0") ? KR_Q8_0 : !strcmp(v, "q4_0") ? KR_Q4_0 : KR_F16;
+        else if (!strcmp(key, "--shape"))
+            set_shape(&b, v);
+        else if (!strcmp(key, "--sweep"))
+            what = v;
+        else
+            ok = set_number(&b, key, (uint32_t)atoi(v));
     }
-    for (uint32_t i = 0; i < b.steps; i++) {
-        for (uint32_t r = 0; r < b.rows; r++)
-            rows[r] = (struct kr_row){.pos = {b.context + r}, .src = KR_ROW_EMBED, .logits = true,
-                                      .embed = c.rows + (size_t)r * c.width};
-        uint64_t ticket, from = cn_now_ns();
-        need(kr_launch(exec, mem, &batch, &ticket, &err), &err);
-        times[i] = (double)(cn_now_ns() - from) * 1e-3;
-    }
-    qsort(times, b.steps, sizeof *times, by_size);
-    double kv_bytes = 0, us = times[b.steps / 2];
-    for (uint32_t g = 0; g < info->n_groups; g++)
-        kv_bytes += (double)info->groups[g].block_bytes / 16 * b.context;
-    double flops = 2.0 * b.context * b.shape.heads * (b.shape.k_dim + b.shape.v_dim) * b.rows;
-    printf("%s %s %s: context %u, %u rows, %u threads: %.1f us a step, %.1f GFLOP/s, "
-           "%.2f GB/s of KV, %.0f bytes a token\n", kr_device_path(dev), b.shape.name,
-           kr_type_info((uint32_t)b.kv)->name, b.context, b.rows, b.threads, us, flops / us * 1e-3,
-           kv_bytes / us * 1e-3, kv_bytes / b.context);
-    free(times);
-    free(rows);
-    free(table);
-    kr_kv_mem_free(mem);
-    kr_exec_free(exec);
-    kr_device_free(dev);
-    attn_case_close(&c);
+    if (!ok || !b.rows || !b.steps || !b.seqs || b.shared > b.context) return 2;
+    if (what)
+        sweep(b, what);
+    else
+        run(&b);
     return 0;
 }

@@ -160,7 +160,7 @@ static const struct attn_shape shapes[] = {
      .sel_heads = 2, .sel_dim = 16, .n = 400},
 };
 static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
-static const enum kr_isa isas[] = {KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512};
+static const enum kr_isa isas[] = {KR_ISAS};
 
 /* Families of sequences out of a die: shared wholly or in part, one within the other, not at all. */
 static void add_family(struct world *w, uint64_t seed, uint32_t n_seqs, uint32_t longest, bool share)
