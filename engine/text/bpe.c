@@ -105,7 +105,7 @@ static int symbol(struct eng_vocab *v, const char *p, size_t n, uint32_t *out)
         if (rc == 0) rc = eng_strmap_put(&v->by_sym, &v->syms, id, NULL);
         if (rc) return rc;
         v->max_sym = CN_MAX(v->max_sym, n);
-        eng_merge_note(v, eng_key(&v->syms, id));
+        eng_joints_add(&v->joints, eng_key(&v->syms, id));
     }
     *out = id;
     return 0;

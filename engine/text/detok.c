@@ -57,6 +57,7 @@ int eng_detok_push(struct eng_detok *d, uint32_t id, struct cn_buf *out)
             s.n--;
         }
     }
+    if (d->n_held == 0 && (d->vocab->flags[id] & ENG_TF_VALID)) return cn_buf_append(out, s.p, s.n);
     /* The held bytes and as many of the new ones as a character may need go first. */
     if (d->n_held > 0 && s.n > 0) {
         char joined[8];

@@ -9,20 +9,28 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <utf8proc.h>
 
 #include <stdlib.h>
 
 /* ---- the table ---- */
 
+#define SET(id, of_categories, is_outside, ...)                                                    \
+    static const uint32_t ranges_##id[][2] = {__VA_ARGS__};                                        \
+    static const struct eng_scan_set set_##id = {                                                  \
+        .categories = of_categories, .ranges = ranges_##id,                                        \
+        .n_ranges = CN_ARRAY_LEN(ranges_##id), .outside = is_outside};
 #define WORDS(id, ...) static const struct eng_scan_words words_##id = {__VA_ARGS__};
 #define KIND(kind)
 #define STEP(kind, scan, regex)
 #define NAME(name, kind, flags)
 #include "engine/text/pretokenizers.def"
+#undef SET
 #undef WORDS
 #undef KIND
 
 enum kind {
+#define SET(id, of_categories, is_outside, ...)
 #define WORDS(id, ...)
 #define KIND(kind) KIND_##kind,
 #include "engine/text/pretokenizers.def"
@@ -44,13 +52,15 @@ struct step_row {
 };
 static const struct step_row step_rows[] = {
 #define KIND(kind)
-#define SCAN_NONE {ENG_SCAN_NONE, 0, NULL}
-#define SCAN_WORDS(id) {ENG_SCAN_WORDS, 0, &words_##id}
-#define SCAN_NUMBERS(max) {ENG_SCAN_NUMBERS, max, NULL}
-#define SCAN_CRLF {ENG_SCAN_CRLF, 0, NULL}
-#define SCAN_LINES {ENG_SCAN_LINES, 0, NULL}
-#define SCAN_TRAILING {ENG_SCAN_TRAILING, 0, NULL}
-#define SCAN_THREES {ENG_SCAN_THREES, 0, NULL}
+#define SCAN_NONE {ENG_SCAN_NONE, 0, NULL, NULL}
+#define SCAN_WORDS(id) {ENG_SCAN_WORDS, 0, &words_##id, NULL}
+#define SCAN_NUMBERS(max) {ENG_SCAN_NUMBERS, max, NULL, NULL}
+#define SCAN_CRLF {ENG_SCAN_CRLF, 0, NULL, NULL}
+#define SCAN_LINES {ENG_SCAN_LINES, 0, NULL, NULL}
+#define SCAN_TRAILING {ENG_SCAN_TRAILING, 0, NULL, NULL}
+#define SCAN_THREES {ENG_SCAN_THREES, 0, NULL, NULL}
+#define SCAN_THREE {ENG_SCAN_THREE, 0, NULL, NULL}
+#define SCAN_RUN(after, id) {ENG_SCAN_RUN, ENG_RUN_##after, NULL, &set_##id}
 #define STEP(kind, scan, regex) {KIND_##kind, scan, regex},
 #include "engine/text/pretokenizers.def"
 #undef STEP
@@ -74,6 +84,9 @@ enum { MAX_STEPS = 8 };
 
 struct step {
     const struct eng_scan *scan; /* NULL: the expression */
+    const struct eng_classes *classes;
+    struct eng_classes *own; /* where it does not share the pre-tokeniser's */
+    struct eng_set_bits *bits;
     pcre2_code *code;
 };
 
@@ -82,6 +95,8 @@ struct eng_pretok {
     size_t n_steps;
     bool any_regex;
     struct step step[MAX_STEPS];
+    uint8_t pass[MAX_STEPS]; /* bits by enum eng_common: what steps from this one on leave whole */
+    struct eng_classes classes;
 };
 
 static int compile(const char *regex, bool jit, pcre2_code **out, struct cn_error *err)
@@ -101,28 +116,47 @@ static int compile(const char *regex, bool jit, pcre2_code **out, struct cn_erro
     return 0;
 }
 
+static int add_scan(struct eng_pretok *p, struct step *s, const struct eng_scan *scan,
+                    struct cn_error *err)
+{
+    s->scan = scan;
+    s->classes = &p->classes;
+    if (scan->words && scan->words->own) {
+        s->classes = s->own = cn_malloc_array(1, sizeof *s->own);
+        if (!s->own) return cn_fail(err, CN_ENOMEM, "out of memory");
+        eng_scan_classes(scan->words, s->own);
+    }
+    if (scan->set) {
+        s->bits = cn_malloc_array(1, sizeof *s->bits);
+        if (!s->bits) return cn_fail(err, CN_ENOMEM, "out of memory");
+        eng_scan_bits(scan->set, s->bits);
+    }
+    return 0;
+}
+
+static void find_passes(struct eng_pretok *p);
+
 static int build(enum kind kind, unsigned flags, bool jit, bool regex_only,
                  struct eng_pretok **out, struct cn_error *err)
 {
     struct eng_pretok *p = cn_calloc(1, sizeof *p);
     if (!p) return cn_fail(err, CN_ENOMEM, "out of memory");
     p->flags = flags;
+    eng_scan_classes(NULL, &p->classes);
     for (size_t i = 0; i < CN_ARRAY_LEN(step_rows); i++) {
         if (step_rows[i].kind != kind) continue;
         cn_assert(p->n_steps < MAX_STEPS);
-        struct step *s = &p->step[p->n_steps];
-        if (step_rows[i].scan.op != ENG_SCAN_NONE && !regex_only) {
-            s->scan = &step_rows[i].scan;
-        } else {
-            int rc = compile(step_rows[i].regex, jit, &s->code, err);
-            if (rc) {
-                eng_pretok_free(p);
-                return rc;
-            }
-            p->any_regex = true;
+        struct step *s = &p->step[p->n_steps++];
+        int rc = regex_only || step_rows[i].scan.op == ENG_SCAN_NONE
+                     ? compile(step_rows[i].regex, jit, &s->code, err)
+                     : add_scan(p, s, &step_rows[i].scan, err);
+        if (rc) {
+            eng_pretok_free(p);
+            return rc;
         }
-        p->n_steps++;
+        p->any_regex |= s->code != NULL;
     }
+    if (!p->any_regex) find_passes(p);
     *out = p;
     return 0;
 }
@@ -180,8 +214,11 @@ struct eng_pretok *eng_pretok_by_kind(const char *kind, bool jit, bool regex_onl
 void eng_pretok_free(struct eng_pretok *p)
 {
     if (!p) return;
-    for (size_t i = 0; i < MAX_STEPS; i++)
+    for (size_t i = 0; i < MAX_STEPS; i++) {
         pcre2_code_free(p->step[i].code);
+        free(p->step[i].own);
+        free(p->step[i].bits);
+    }
     free(p);
 }
 
@@ -211,19 +248,20 @@ static int run_step(struct split *s, size_t k, size_t start, size_t len);
 
 static int split_words(struct split *s, size_t k, size_t start, size_t len)
 {
-    const struct eng_scan_words *w = s->pre->step[k].scan->words;
+    const struct step *step = &s->pre->step[k];
+    const struct eng_scan_words *w = step->scan->words;
     size_t end = start + len;
     int rc = 0;
     if (k + 1 == s->pre->n_steps) {
         while (start < end && rc == 0) {
-            size_t n = eng_scan_word(w, s->text + start, end - start);
+            size_t n = eng_scan_word(w, step->classes, s->text + start, end - start);
             rc = s->emit(s->arg, start, n);
             start += n;
         }
         return rc;
     }
     while (start < end && rc == 0) {
-        size_t n = eng_scan_word(w, s->text + start, end - start);
+        size_t n = eng_scan_word(w, step->classes, s->text + start, end - start);
         rc = run_step(s, k + 1, start, n);
         start += n;
     }
@@ -242,9 +280,10 @@ static int pieces(struct split *s, size_t k, size_t start, size_t *done, size_t 
 
 static int split_scan(struct split *s, size_t k, size_t start, size_t len)
 {
-    const struct eng_scan *scan = s->pre->step[k].scan;
+    const struct step *step = &s->pre->step[k];
     size_t done = 0, state = 0, at, n;
-    while (eng_scan_find(scan, s->text + start, len, done, &state, &at, &n)) {
+    while (eng_scan_find(step->scan, step->classes, step->bits, s->text + start, len, done, &state,
+                         &at, &n)) {
         int rc = pieces(s, k, start, &done, at, n);
         if (rc) return rc;
     }
@@ -290,11 +329,41 @@ static int split_regex(struct split *s, size_t k, size_t start, size_t len)
 
 static int run_step(struct split *s, size_t k, size_t start, size_t len)
 {
-    if (k == s->pre->n_steps) return s->emit(s->arg, start, len);
+    if (k == s->pre->n_steps ||
+        (s->pre->pass[k] && s->pre->pass[k] >> eng_scan_common(s->text + start, len) & 1))
+        return s->emit(s->arg, start, len);
     const struct step *step = &s->pre->step[k];
     if (!step->scan) return split_regex(s, k, start, len);
     if (step->scan->op == ENG_SCAN_WORDS) return split_words(s, k, start, len);
     return split_scan(s, k, start, len);
+}
+
+static int count_piece(void *arg, size_t start, size_t len)
+{
+    ++*(size_t *)arg;
+    return 0;
+}
+
+/* Tried out on all characters of a kind: a step that told some of them apart would cut there. */
+static void find_passes(struct eng_pretok *p)
+{
+    static const char *const all[] = {
+        [ENG_COMMON_LETTERS] = " abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZaAbB",
+        [ENG_COMMON_MARKS] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~!",
+    };
+    for (size_t k = p->n_steps; k-- > 1;) {
+        uint8_t pass = 0;
+        for (unsigned c = ENG_COMMON_LETTERS; c <= ENG_COMMON_MARKS; c++) {
+            size_t n = 0;
+            struct split s = {.pre = p, .emit = count_piece, .arg = &n};
+            for (size_t i = 0; i < 2; i++) { /* after a space, and without */
+                s.text = all[c] + i;
+                run_step(&s, k, 0, strlen(s.text));
+            }
+            if (n == 2) pass |= (uint8_t)(1u << c);
+        }
+        p->pass[k] = pass;
+    }
 }
 
 /* A copy in which every byte that is not UTF-8 is U+007F, so that offsets stay the same. */

@@ -9,12 +9,13 @@
 #include <utf8proc.h>
 
 /* Classes of a character. END is no character at all; none of the bits means "something else":
- * punctuation, symbols, controls, unassigned. */
+ * controls, unassigned, and punctuation and symbols where they have no bit. */
 enum {
     C_L = 1, C_M = 2, C_N = 4, C_WS = 8, C_NL = 16,
-    C_UP = 32, /* \p{Lu} \p{Lt} \p{Lm} \p{Lo} \p{M} */
-    C_LO = 64, /* \p{Ll} \p{Lm} \p{Lo} \p{M} */
-    C_END = 128,
+    C_UP = 32,  /* \p{Lu} \p{Lt} \p{Lm} \p{Lo} \p{M}, but HAN where that has a bit */
+    C_LO = 64,  /* \p{Ll} \p{Lm} \p{Lo} \p{M}, likewise */
+    C_OWN = 128, /* of a family: the Han script, or \p{P} and \p{S} */
+    C_END = 256,
 };
 
 static const uint8_t ascii_class[128] = {
@@ -46,35 +47,104 @@ static const uint8_t category_class[32] = {
     [UTF8PROC_CATEGORY_ZP] = C_WS,
 };
 
-/* Class and length of the character at p. Outside the separators White_Space has only U+0085
- * beyond ASCII. A byte that is not UTF-8 is "something else". */
-static inline unsigned class_at(const char *p, const char *end, size_t *len)
+enum eng_common eng_scan_common(const char *p, size_t n)
+{
+    size_t i = n > 1 && p[0] == ' ';
+    uint8_t c = (uint8_t)p[i];
+    if (c <= ' ' || c >= 0x7F) return ENG_COMMON_NONE;
+    unsigned kind = ascii_class[c] & (C_L | C_N);
+    if (kind == C_N) return ENG_COMMON_NONE;
+    for (i++; i < n; i++) {
+        c = (uint8_t)p[i];
+        if (c <= ' ' || c >= 0x7F || (ascii_class[c] & (C_L | C_N)) != kind) return ENG_COMMON_NONE;
+    }
+    return kind ? ENG_COMMON_LETTERS : ENG_COMMON_MARKS;
+}
+
+bool eng_scan_in(const struct eng_scan_set *set, uint32_t cp)
+{
+    bool in = set->categories >> (utf8proc_category((utf8proc_int32_t)cp) & 31) & 1;
+    for (size_t i = 0; i < set->n_ranges && !in; i++)
+        in = cp >= set->ranges[i][0] && cp <= set->ranges[i][1];
+    return in != set->outside;
+}
+
+/* Outside the separators White_Space has only U+0085 beyond ASCII. */
+static unsigned class_of(const struct eng_scan_words *w, uint32_t cp)
+{
+    unsigned c = cp < 128    ? ascii_class[cp]
+                 : cp == 0x85 ? C_WS
+                              : category_class[utf8proc_category((utf8proc_int32_t)cp) & 31];
+    if (!w || !w->own || !eng_scan_in(w->own, cp)) return c;
+    return C_OWN | (w->own_runs ? c & ~(unsigned)(C_UP | C_LO) : c);
+}
+
+void eng_scan_classes(const struct eng_scan_words *w, struct eng_classes *t)
+{
+    t->words = w;
+    for (uint32_t cp = 0; cp < ENG_N_CLASSES; cp++)
+        t->of[cp] = (uint8_t)class_of(w, cp);
+}
+
+void eng_scan_bits(const struct eng_scan_set *set, struct eng_set_bits *b)
+{
+    const struct eng_scan_set categories = {.categories = set->categories};
+    memset(b->bit, 0, sizeof b->bit);
+    b->set = set;
+    for (uint32_t cp = 0; cp < ENG_N_CLASSES && set->categories; cp++) {
+        if (eng_scan_in(&categories, cp)) b->bit[cp / 8] |= (uint8_t)(1u << cp % 8);
+    }
+    for (size_t i = 0; i < set->n_ranges; i++) {
+        for (uint32_t cp = set->ranges[i][0]; cp <= set->ranges[i][1] && cp < ENG_N_CLASSES; cp++)
+            b->bit[cp / 8] |= (uint8_t)(1u << cp % 8);
+    }
+    for (size_t i = 0; i < sizeof b->bit && set->outside; i++)
+        b->bit[i] ^= 0xff;
+}
+
+/* The character at p, below `end`, whose first byte is not ASCII; 0 bytes when it is not UTF-8. */
+static inline size_t decode(const char *p, const char *end, uint32_t *cp)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    size_t n = (size_t)(end - p);
+    if (n >= 3 && (b[0] & 0xF0) == 0xE0 && (b[1] & 0xC0) == 0x80 && (b[2] & 0xC0) == 0x80) {
+        *cp = (b[0] & 0x0Fu) << 12 | (b[1] & 0x3Fu) << 6 | (b[2] & 0x3Fu);
+        if (*cp >= 0x800 && (*cp & 0xF800) != 0xD800) return 3;
+        return 0;
+    }
+    return cn_utf8_decode(p, n, cp);
+}
+
+/* Class and length of the character at p. A byte that is not UTF-8 is "something else". */
+static inline unsigned class_at(const struct eng_classes *t, const char *p, const char *end,
+                                size_t *len)
 {
     *len = 1;
     if (p >= end) return C_END;
     uint8_t c = (uint8_t)*p;
-    if (c < 128) return ascii_class[c];
+    if (c < 128) return t->of[c];
     uint32_t cp;
-    size_t n = cn_utf8_decode(p, (size_t)(end - p), &cp);
+    size_t n = decode(p, end, &cp);
     if (n == 0) return 0;
     *len = n;
-    if (cp == 0x85) return C_WS;
-    return category_class[utf8proc_category((utf8proc_int32_t)cp) & 31];
+    return cp < ENG_N_CLASSES ? t->of[cp] : class_of(t->words, cp);
 }
 
 /* Past the longest run of characters in `mask`. */
-static inline const char *run_of(const char *p, const char *end, unsigned mask)
+static inline const char *run_of(const struct eng_classes *t, const char *p, const char *end,
+                                 unsigned mask)
 {
     size_t len;
-    while (class_at(p, end, &len) & mask)
+    while (class_at(t, p, end, &len) & mask)
         p += len;
     return p;
 }
 
-static inline const char *run_outside(const char *p, const char *end, unsigned mask)
+static inline const char *run_outside(const struct eng_classes *t, const char *p, const char *end,
+                                      unsigned mask)
 {
     size_t len;
-    while (!(class_at(p, end, &len) & (mask | C_END)))
+    while (!(class_at(t, p, end, &len) & (mask | C_END)))
         p += len;
     return p;
 }
@@ -104,79 +174,81 @@ static size_t contraction(const struct eng_scan_words *w, const char *p, const c
 /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at p: its end or NULL. The first class
  * takes all it can; where no lower-case letter follows, it gives back up to the last character
  * that is of both classes, and the second one can take no more than that. */
-static const char *upper_then_lower(const char *p, const char *end)
+static const char *upper_then_lower(const struct eng_classes *t, const char *p, const char *end)
 {
     const char *both = NULL;
     size_t len;
     unsigned c;
-    while ((c = class_at(p, end, &len)) & C_UP) {
+    while ((c = class_at(t, p, end, &len)) & C_UP) {
         p += len;
         if (c & C_LO) both = p;
     }
-    if (c & C_LO) return run_of(p, end, C_LO);
+    if (c & C_LO) return run_of(t, p, end, C_LO);
     return both;
 }
 
 /* A word of the cased family at p, whose class is c; NULL when none starts here.
  * `[^\r\n\p{L}\p{N}]?U*L+` is tried with the prefix, then without, then `...?U+L*` likewise; as the
  * latter is reached only where the former failed, its lower-case part is empty. */
-static const char *cased_word(const struct eng_scan_words *w, const char *p, const char *end,
-                              unsigned c, size_t len)
+static const char *cased_word(const struct eng_scan_words *w, const struct eng_classes *t,
+                              const char *p, const char *end, unsigned c, size_t len)
 {
     bool prefix = !(c & (C_L | C_N | C_NL | C_END));
     const char *e = NULL;
-    if (prefix) e = upper_then_lower(p + len, end);
-    if (!e) e = upper_then_lower(p, end);
+    if (prefix) e = upper_then_lower(t, p + len, end);
+    if (!e) e = upper_then_lower(t, p, end);
     if (!e && prefix) {
-        e = run_of(p + len, end, C_UP);
+        e = run_of(t, p + len, end, C_UP);
         if (e == p + len) e = NULL;
     }
     if (!e) {
-        e = run_of(p, end, C_UP);
+        e = run_of(t, p, end, C_UP);
         if (e == p) return NULL;
     }
     return w->contract_suffix ? e + contraction(w, e, end) : e;
 }
 
 /* `P?W+`, P being any character but CR, LF, letters and numbers, or only the space. */
-static const char *plain_word(const struct eng_scan_words *w, const char *p, const char *end,
-                              unsigned c, size_t len)
+static const char *plain_word(const struct eng_scan_words *w, const struct eng_classes *t,
+                              const char *p, const char *end, unsigned c, size_t len)
 {
     unsigned word = w->marks ? C_L | C_M : C_L;
     bool prefix = w->any_prefix ? !(c & (C_L | C_N | C_NL)) : *p == ' ';
     size_t next;
-    if (c & word) return run_of(p + len, end, word);
-    if (prefix && class_at(p + len, end, &next) & word) return run_of(p + len + next, end, word);
+    if (c & word) return run_of(t, p + len, end, word);
+    if (prefix && class_at(t, p + len, end, &next) & word)
+        return run_of(t, p + len + next, end, word);
     return NULL;
 }
 
 /* ` ?\p{N}+` or `\p{N}{1,max}`. */
-static const char *number(const struct eng_scan_words *w, const char *p, const char *end,
-                          unsigned c, size_t len)
+static const char *number(const struct eng_scan_words *w, const struct eng_classes *t,
+                          const char *p, const char *end, unsigned c, size_t len)
 {
     size_t next;
     if (w->spaced_numbers) {
-        if (*p == ' ' && class_at(p + 1, end, &next) & C_N) return run_of(p + 1, end, C_N);
-        return c & C_N ? run_of(p, end, C_N) : NULL;
+        if (*p == ' ' && class_at(t, p + 1, end, &next) & C_N) return run_of(t, p + 1, end, C_N);
+        return c & C_N ? run_of(t, p, end, C_N) : NULL;
     }
     if (!(c & C_N)) return NULL;
-    if (w->max_digits == 0) return run_of(p, end, C_N);
+    if (w->max_digits == 0) return run_of(t, p, end, C_N);
     p += len;
-    for (unsigned i = 1; i < w->max_digits && class_at(p, end, &next) & C_N; i++)
+    for (unsigned i = 1; i < w->max_digits && class_at(t, p, end, &next) & C_N; i++)
         p += next;
     return p;
 }
 
 /* ` ?[^\s\p{L}\p{N}]+` and what may follow: CR, LF, slashes. */
-static const char *other(const struct eng_scan_words *w, const char *p, const char *end, unsigned c)
+static const char *other(const struct eng_scan_words *w, const struct eng_classes *t, const char *p,
+                         const char *end, unsigned c)
 {
     unsigned outside = C_L | C_N | C_WS | (w->marks ? C_M : 0);
     size_t next;
     if (c & outside) {
-        if (*p != ' ' || class_at(p + 1, end, &next) & (outside | C_END)) return NULL;
+        if (*p != ' ' || class_at(t, p + 1, end, &next) & (outside | C_END)) return NULL;
         p++;
     }
-    p = run_outside(p, end, outside);
+    p = run_outside(t, p, end, outside);
     if (w->tail == ENG_TAIL_NONE) return p;
     while (p < end && (*p == '\r' || *p == '\n' || (w->tail == ENG_TAIL_CRLF_SLASH && *p == '/')))
         p++;
@@ -185,12 +257,13 @@ static const char *other(const struct eng_scan_words *w, const char *p, const ch
 
 /* `\s*[\r\n]+|\s+(?!\S)|\s+` at a white-space character: up to the last CR or LF of the run; else
  * the run without its last character where something follows it; else the one character. */
-static const char *space(const struct eng_scan_words *w, const char *p, const char *end)
+static const char *space(const struct eng_scan_words *w, const struct eng_classes *t, const char *p,
+                         const char *end)
 {
     const char *last = p, *newline = NULL, *q = p;
     size_t len;
     unsigned c;
-    while ((c = class_at(q, end, &len)) & C_WS) {
+    while ((c = class_at(t, q, end, &len)) & C_WS) {
         last = q;
         q += len;
         if (c & C_NL) newline = q;
@@ -199,20 +272,62 @@ static const char *space(const struct eng_scan_words *w, const char *p, const ch
     return c == C_END || last == p ? q : last;
 }
 
-size_t eng_scan_word(const struct eng_scan_words *w, const char *p, size_t n)
+/* DeepSeek's: `A[A-Za-z]+` with A a punctuation mark or symbol of ASCII, `[^\r\n\p{L}\p{P}\p{S}]?` and
+ * letters or marks, ` ?[\p{P}\p{S}]+[\r\n]*`, white space; NULL where none of them starts. */
+static const char *symbols_word(const struct eng_scan_words *w, const struct eng_classes *t,
+                                const char *p, const char *end, unsigned c, size_t len)
+{
+    const char *q = p + len;
+    size_t next;
+    unsigned after = class_at(t, q, end, &next);
+    if (c & C_OWN && (uint8_t)*p < 128 && after & C_L && (uint8_t)*q < 128) {
+        while (q < end && (uint8_t)*q < 128 && t->of[(uint8_t)*q] & C_L)
+            q++;
+        return q;
+    }
+    if (c & (C_L | C_M)) return run_of(t, q, end, C_L | C_M);
+    if (!(c & (C_OWN | C_NL)) && after & (C_L | C_M)) return run_of(t, q + next, end, C_L | C_M);
+    if (c & C_OWN || (*p == ' ' && after & C_OWN)) {
+        q = run_of(t, q, end, C_OWN);
+        while (q < end && (*q == '\r' || *q == '\n'))
+            q++;
+        return q;
+    }
+    return c & C_WS ? space(w, t, p, end) : NULL;
+}
+
+/* A match, or the gap before the next one: a place where nothing starts is known at once. */
+static const char *symbols_or_gap(const struct eng_scan_words *w, const struct eng_classes *t,
+                                  const char *p, const char *end)
+{
+    size_t len;
+    unsigned c = class_at(t, p, end, &len);
+    const char *e = symbols_word(w, t, p, end, c, len);
+    if (e) return e;
+    do {
+        p += len;
+        c = class_at(t, p, end, &len);
+    } while (c != C_END && !symbols_word(w, t, p, end, c, len));
+    return p;
+}
+
+size_t eng_scan_word(const struct eng_scan_words *w, const struct eng_classes *t, const char *p,
+                     size_t n)
 {
     const char *end = p + n, *e = NULL;
     size_t len;
-    unsigned c = class_at(p, end, &len);
+    if (w->symbols) return (size_t)(symbols_or_gap(w, t, p, end) - p);
+    unsigned c = class_at(t, p, end, &len);
+    if (w->own_runs && c & C_OWN) return (size_t)(run_of(t, p + len, end, C_OWN) - p);
     if (*p == '\'' && !w->contract_suffix) {
         len = contraction(w, p, end);
         if (len) return len;
         len = 1;
     }
-    e = w->cased ? cased_word(w, p, end, c, len) : plain_word(w, p, end, c, len);
-    if (!e) e = number(w, p, end, c, len);
-    if (!e) e = other(w, p, end, c);
-    if (!e) e = space(w, p, end);
+    e = w->cased ? cased_word(w, t, p, end, c, len) : plain_word(w, t, p, end, c, len);
+    if (!e) e = number(w, t, p, end, c, len);
+    if (!e) e = other(w, t, p, end, c);
+    if (!e) e = space(w, t, p, end);
     return (size_t)(e - p);
 }
 
@@ -257,27 +372,28 @@ static bool find_threes(const char *p, const char *end, size_t *left, const char
     return true;
 }
 
-static bool find_numbers(const char *p, const char *end, unsigned max, const char **at,
-                         const char **e)
+static bool find_numbers(const struct eng_classes *t, const char *p, const char *end, unsigned max,
+                         const char **at, const char **e)
 {
     size_t len;
-    p = run_outside(p, end, C_N);
+    p = run_outside(t, p, end, C_N);
     if (p >= end) return false;
     *at = p;
-    for (unsigned i = 0; (max == 0 || i < max) && class_at(p, end, &len) & C_N; i++)
+    for (unsigned i = 0; (max == 0 || i < max) && class_at(t, p, end, &len) & C_N; i++)
         p += len;
     *e = p;
     return true;
 }
 
-static bool find_trailing(const char *p, const char *end, size_t *state, const char **at)
+static bool find_trailing(const struct eng_classes *t, const char *p, const char *end,
+                          size_t *state, const char **at)
 {
     size_t len;
     if (*state) return false;
     *state = 1;
     const char *start = NULL;
     while (p < end) {
-        if (!(class_at(p, end, &len) & C_WS))
+        if (!(class_at(t, p, end, &len) & C_WS))
             start = NULL;
         else if (!start)
             start = p;
@@ -287,13 +403,62 @@ static bool find_trailing(const char *p, const char *end, size_t *state, const c
     return start != NULL;
 }
 
-bool eng_scan_find(const struct eng_scan *s, const char *p, size_t n, size_t from, size_t *state,
-                   size_t *start, size_t *len)
+/* Whether the character at p is of the set; a byte that is not UTF-8 counts as U+007F. */
+static inline bool in_set(const struct eng_set_bits *b, const char *p, const char *end, size_t *len)
+{
+    uint32_t cp = (uint8_t)*p;
+    *len = 1;
+    if (cp >= 128) {
+        *len = decode(p, end, &cp);
+        if (*len == 0) {
+            *len = 1;
+            cp = 0x7F;
+        }
+    }
+    if (cp >= ENG_N_CLASSES) return eng_scan_in(b->set, cp);
+    return b->bit[cp / 8] >> cp % 8 & 1;
+}
+
+/* `B?S+`, B being a space, any white space, or nothing; no set has white space in it. */
+static bool find_run(const struct eng_scan *s, const struct eng_classes *t,
+                     const struct eng_set_bits *b, const char *p, const char *end, const char **at,
+                     const char **e)
+{
+    size_t len = 1, before = 0;
+    const char *q = p;
+    for (; q < end && !in_set(b, q, end, &len); q += len)
+        before = len;
+    if (q >= end) return false;
+    *at = q;
+    if (before && s->max == ENG_RUN_AFTER_SPACE && q[-1] == ' ') *at = q - 1;
+    if (before && s->max == ENG_RUN_AFTER_WHITE && class_at(t, q - before, end, &len) & C_WS)
+        *at = q - before;
+    while (q < end && in_set(b, q, end, &len))
+        q += len;
+    *e = q;
+    return true;
+}
+
+/* `[0-9][0-9][0-9]` */
+static bool find_three(const char *p, const char *end, const char **at)
+{
+    for (unsigned run = 0; p < end; p++) {
+        run = *p >= '0' && *p <= '9' ? run + 1 : 0;
+        if (run < 3) continue;
+        *at = p - 2;
+        return true;
+    }
+    return false;
+}
+
+bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t,
+                   const struct eng_set_bits *bits, const char *p, size_t n, size_t from,
+                   size_t *state, size_t *start, size_t *len)
 {
     const char *end = p + n, *q = p + from, *e = end;
     switch (s->op) {
     case ENG_SCAN_NUMBERS:
-        if (!find_numbers(q, end, s->max, &q, &e)) return false;
+        if (!find_numbers(t, q, end, s->max, &q, &e)) return false;
         break;
     case ENG_SCAN_CRLF:
         while (q < end && *q != '\r' && *q != '\n')
@@ -312,11 +477,18 @@ bool eng_scan_find(const struct eng_scan *s, const char *p, size_t n, size_t fro
         }
         break;
     case ENG_SCAN_TRAILING:
-        if (!find_trailing(q, end, state, &q)) return false;
+        if (!find_trailing(t, q, end, state, &q)) return false;
         break;
     case ENG_SCAN_THREES:
         if (!find_threes(q, end, state, &q)) return false;
         e = q;
+        break;
+    case ENG_SCAN_RUN:
+        if (!find_run(s, t, bits, q, end, &q, &e)) return false;
+        break;
+    case ENG_SCAN_THREE:
+        if (!find_three(q, end, &q)) return false;
+        e = q + 3;
         break;
     case ENG_SCAN_NONE:
     case ENG_SCAN_WORDS:

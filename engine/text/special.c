@@ -256,15 +256,17 @@ static void cut(struct search *q, struct place *p)
     p->cut = true;
 }
 
-/* Keys are rank << 32 | place: the order of the procedure. */
-static int cut_in_order(struct search *q)
+static uint64_t key_of(const struct search *q, size_t i)
 {
-    size_t n_heap = q->n_places;
-    q->taken = cn_calloc(q->n, 1);
-    q->heap = cn_malloc_array(q->n_places, sizeof *q->heap);
-    if (!q->taken || !q->heap) return CN_ENOMEM;
-    for (size_t i = 0; i < n_heap; i++)
-        q->heap[i] = (uint64_t)q->place[i].rank << 32 | i;
+    return (uint64_t)q->place[i].rank << 32 | i;
+}
+
+/* The places from..to in the order of the procedure; keys are rank << 32 | place. */
+static void cut_places(struct search *q, size_t from, size_t to)
+{
+    size_t n_heap = to - from;
+    for (size_t i = from; i < to; i++)
+        q->heap[i - from] = key_of(q, i);
     eng_heap_build(q->heap, n_heap);
     while (n_heap > 0) {
         uint32_t i = (uint32_t)eng_heap_pop(q->heap, &n_heap);
@@ -275,7 +277,33 @@ static int cut_in_order(struct search *q)
         if (p->rank == rank)
             cut(q, p);
         else
-            eng_heap_push(q->heap, &n_heap, (uint64_t)p->rank << 32 | i);
+            eng_heap_push(q->heap, &n_heap, key_of(q, i));
+    }
+}
+
+/* Tokens that do not overlap cannot take bytes from each other, so the procedure is gone through for
+ * one run of overlapping ones after the other. Mostly the first token to be cut is all of a run. */
+static int cut_in_order(struct search *q)
+{
+    q->taken = cn_calloc(q->n, 1);
+    q->heap = cn_malloc_array(q->n_places, sizeof *q->heap);
+    if (!q->taken || !q->heap) return CN_ENOMEM;
+    if (q->v->strips) {
+        cut_places(q, 0, q->n_places);
+        return 0;
+    }
+    for (size_t from = 0, to; from < q->n_places; from = to) {
+        size_t end = 0, first = from;
+        for (to = from; to < q->n_places && (to == from || q->place[to].at < end); to++) {
+            size_t e = q->place[to].at + q->s->token[q->place[to].rank].len;
+            end = CN_MAX(end, e);
+            if (key_of(q, to) < key_of(q, first)) first = to;
+        }
+        const struct place *p = &q->place[first];
+        if (first == from && p->at + q->s->token[p->rank].len == end)
+            cut(q, &q->place[first]);
+        else
+            cut_places(q, from, to);
     }
     return 0;
 }

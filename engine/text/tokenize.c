@@ -9,7 +9,7 @@ struct call {
     const struct eng_vocab *v;
     struct eng_ids *ids;
     struct cn_error *err;
-    struct eng_merge merge;
+    struct eng_merge *merge;
     const char *base; /* what the pre-tokeniser's offsets refer to */
     bool after_special;
 };
@@ -20,33 +20,20 @@ void eng_ids_fini(struct eng_ids *ids)
     *ids = (struct eng_ids){.max = ids->max};
 }
 
-static int merge_bytes(void *arg, size_t start, size_t len)
+static int piece(void *arg, size_t start, size_t len)
 {
     struct call *c = arg;
-    return eng_merge_piece(c->v, &c->merge, c->base + start, len, c->ids);
-}
-
-static int merge_line(void *arg, size_t start, size_t len)
-{
-    struct call *c = arg;
-    return eng_merge_spaced(c->v, &c->merge, c->base + start, len, c->ids);
+    return eng_piece(c->v, c->merge, c->base + start, len, c->ids);
 }
 
 static int fragment(struct call *c, const char *text, size_t n)
 {
     const struct eng_vocab *v = c->v;
-    if (v->model == ENG_MODEL_WPM) return eng_wordpiece(v, text, n, c->ids);
-    if (v->model == ENG_MODEL_BPE) {
-        c->base = text;
-        return eng_pretok_split(v->pre, text, n, merge_bytes, c, c->err);
-    }
-    bool prefix = v->model == ENG_MODEL_SPM && v->space_prefix && c->after_special;
-    int rc = eng_merge_escape(&c->merge, text, n, prefix, &n);
-    if (rc) return rc;
-    if (n > UINT32_MAX) return CN_ELIMIT;
-    c->base = c->merge.text;
-    if (v->model == ENG_MODEL_SPM) return merge_line(c, 0, n);
-    return eng_pretok_split(v->pre, c->base, n, merge_line, c, c->err);
+    c->base = text;
+    c->merge->end = text + n;
+    if (v->model == ENG_MODEL_WPM) return eng_wordpiece(v, c->merge, text, n, c->ids);
+    if (v->model != ENG_MODEL_SPM) return eng_pretok_split(v->pre, text, n, piece, c, c->err);
+    return eng_line(v, c->merge, text, n, v->space_prefix && c->after_special, c->ids);
 }
 
 static int check_spans(const struct eng_span *spans, size_t n_spans, size_t n, struct cn_error *err)
@@ -99,11 +86,13 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
     if (n >= UINT32_MAX) return cn_fail(err, CN_ELIMIT, "a text of %zu bytes is too long", n);
     struct cn_error why = {0};
     c.err = &why;
+    c.merge = eng_merge_take(v);
+    if (!c.merge) return cn_fail(err, CN_ENOMEM, "out of memory");
     rc = eng_special_find(v, text, n, spans, spans ? n_spans : 0, flags & ENG_TOKENIZE_PARSE,
                           &cuts);
     if (rc == 0) rc = encode(&c, text, n, &cuts, flags);
     free(cuts.v);
-    eng_merge_fini(&c.merge);
+    eng_merge_give(v, c.merge);
     if (rc == 0) return 0;
     ids->n = before;
     if (why.code == rc) return cn_fail(err, rc, "%s", why.message);

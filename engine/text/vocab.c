@@ -75,6 +75,10 @@ void eng_vocab_free(struct eng_vocab *v)
     eng_strmap_fini(&v->by_sym);
     eng_pretok_free(v->pre);
     eng_special_free(v->special);
+    eng_joints_fini(&v->joints);
+    for (size_t i = 0; v->spares && i < CN_ARRAY_LEN(v->spares->spare); i++)
+        eng_merge_free(v->spares->spare[i]);
+    free(v->spares);
     free(v->type);
     free(v->flags);
     free(v->rank);
@@ -183,6 +187,7 @@ static int add_token(struct eng_vocab *v, uint32_t id, char *buf)
         piece = (struct eng_str){buf, 1};
         sym.n = 0;
     }
+    if (cn_utf8_valid_len(piece.p, piece.n) == piece.n) v->flags[id] |= ENG_TF_VALID;
     int rc = eng_keys_add(&v->pieces, piece.p, piece.n);
     return rc ? rc : eng_keys_add(&v->syms, sym.p, sym.n);
 }
@@ -191,6 +196,10 @@ static int add_token(struct eng_vocab *v, uint32_t id, char *buf)
 static int index_symbols(struct eng_vocab *v)
 {
     int rc = eng_strmap_init(&v->by_sym, v->n);
+    bool marks = v->model == ENG_MODEL_SPM || v->model == ENG_MODEL_BPE_RAW;
+    if (rc == 0) rc = eng_joints_init(&v->joints, v->n, marks);
+    v->spares = cn_calloc(1, sizeof *v->spares);
+    if (rc == 0 && !v->spares) rc = CN_ENOMEM;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t id = 0; id < v->n && rc == 0; id++) {
             struct eng_str s = eng_key(&v->syms, id);
@@ -199,7 +208,7 @@ static int index_symbols(struct eng_vocab *v)
                 continue;
             rc = eng_strmap_put(&v->by_sym, &v->syms, id, NULL);
             v->max_sym = CN_MAX(v->max_sym, s.n);
-            eng_merge_note(v, s);
+            eng_joints_add(&v->joints, s);
         }
     }
     return rc;

@@ -1,14 +1,18 @@
 /* engine/text: what the tokenizer's files share. Not for other folders.
  * Everything here is immutable once eng_vocab_new has returned, except `whole`, which is a cache of
- * a pure function and is written with relaxed atomics. */
+ * a pure function and is written with relaxed atomics, and `spares`. */
 #ifndef ENGINE_TEXT_VOCAB_IMPL_H
 #define ENGINE_TEXT_VOCAB_IMPL_H
 
 #include "engine/text/text.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define ENG_NO_ID UINT32_MAX
+
+/* Work memory that no call uses. */
+struct eng_spares { _Atomic(struct eng_merge *) spare[4]; };
 
 /* ---- keyed strings (strmap.c) - */
 
@@ -84,10 +88,22 @@ struct eng_scan {
         ENG_SCAN_LINES,    /* [^\n]+|[\n]+ */
         ENG_SCAN_TRAILING, /* \s+$ */
         ENG_SCAN_THREES,   /* (?=(\d{3})+(?!\d)) */
+        ENG_SCAN_THREE,    /* [0-9][0-9][0-9] */
+        ENG_SCAN_RUN,      /* [set]+, after what enum eng_run_after says */
     } op;
     unsigned max;
     const struct eng_scan_words *words;
+    const struct eng_scan_set *set;
 };
+enum eng_run_after { ENG_RUN_ALONE, ENG_RUN_AFTER_SPACE, ENG_RUN_AFTER_WHITE }; /* ` ?` `\s?` */
+/* Characters of some categories (bits by utf8proc's numbers) or ranges; or all others. */
+struct eng_scan_set {
+    uint32_t categories;
+    const uint32_t (*ranges)[2];
+    size_t n_ranges;
+    bool outside;
+};
+bool eng_scan_in(const struct eng_scan_set *set, uint32_t cp);
 /* What differs within the family; see scan.c for the regular expression it stands for. */
 struct eng_scan_words {
     enum { ENG_CONTRACT_NONE, ENG_CONTRACT_LOWER, ENG_CONTRACT_ANY } contract;
@@ -99,13 +115,37 @@ struct eng_scan_words {
     unsigned max_digits;  /* \p{N}{1,max}, 0 = no limit */
     enum { ENG_TAIL_NONE, ENG_TAIL_CRLF, ENG_TAIL_CRLF_SLASH } tail; /* after punctuation */
     bool newlines;        /* `\s*[\r\n]+` */
+    const struct eng_scan_set *own; /* a class of its own ... */
+    bool own_runs;        /* ... whose runs are pieces, and which is of no other word */
+    bool symbols;         /* DeepSeek's: `own` is \p{P} and \p{S}; see symbols_word */
 };
+
+/* What the scanners look characters up in: classes of the Basic Multilingual Plane, or whether they
+ * are of a set. Others are computed. */
+enum { ENG_N_CLASSES = 0x10000 };
+struct eng_classes {
+    const struct eng_scan_words *words; /* whose `own` counts; NULL = none */
+    uint8_t of[ENG_N_CLASSES];
+};
+struct eng_set_bits {
+    const struct eng_scan_set *set;
+    uint8_t bit[ENG_N_CLASSES / 8];
+};
+void eng_scan_classes(const struct eng_scan_words *w, struct eng_classes *t);
+void eng_scan_bits(const struct eng_scan_set *set, struct eng_set_bits *b);
+
+/* What most pieces are: letters, or marks of punctuation, of ASCII, maybe after a space. */
+enum eng_common { ENG_COMMON_NONE, ENG_COMMON_LETTERS, ENG_COMMON_MARKS };
+enum eng_common eng_scan_common(const char *p, size_t n);
+
 /* The next piece of `p` (n > 0 bytes) for op WORDS: its length. */
-size_t eng_scan_word(const struct eng_scan_words *w, const char *p, size_t n);
+size_t eng_scan_word(const struct eng_scan_words *w, const struct eng_classes *t, const char *p,
+                     size_t n);
 /* The next match of the other ops at or after `from`, the end of the match before: *start and *len,
  * or false when none is left. *state is 0 for the first one. A match of THREES is empty. */
-bool eng_scan_find(const struct eng_scan *s, const char *p, size_t n, size_t from, size_t *state,
-                   size_t *start, size_t *len);
+bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t,
+                   const struct eng_set_bits *bits, const char *p, size_t n, size_t from,
+                   size_t *state, size_t *start, size_t *len);
 
 /* ---- special tokens (special.c) - */
 
@@ -125,7 +165,7 @@ int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
                      const struct eng_span *spans, size_t n_spans, bool parse,
                      struct eng_cuts *out);
 
-/* ---- merging (merge.c, bpe.c, spm.c) - */
+/* ---- merging (merge.c, pieces.c, joints.c, bpe.c, spm.c) - */
 
 struct eng_pair { uint64_t key; uint32_t rank, merged; }; /* key: left << 32 | right */
 struct eng_pairs {
@@ -134,28 +174,67 @@ struct eng_pairs {
     uint64_t mult;
 };
 
-/* The work arrays of one tokenising call. Symbols are numbered by where they began; symbol i covers
- * the bytes start[i] .. start[next[i]]; rank[i] and into[i] belong to the pair (i, next[i]). */
+/* A symbol at work, numbered by where it began: it covers the bytes from start to the next one's;
+ * rank and into belong to the pair of it and the next one. */
+struct eng_sym { uint32_t sym, start, rank, into, prev, next; };
+
+/* What a short piece became. */
+enum { ENG_KNOWN_BYTES = 15, ENG_KNOWN_IDS = 3 };
+struct eng_known {
+    uint64_t key[2]; /* its bytes; the last one is n | kind << 4 */
+    uint32_t call, id[ENG_KNOWN_IDS]; /* ENG_NO_ID after the last one */
+};
+
+/* The work memory of one tokenising call. */
 struct eng_merge {
-    uint32_t *sym, *start, *prev, *next, *rank, *into;
+    struct eng_sym *s;
     size_t cap;
     uint64_t *heap;
     size_t heap_cap;
-    char *text; /* escaped copy of a fragment */
+    char *text; /* escaped copy of a piece */
     size_t text_cap;
+    struct eng_known *known;
+    uint32_t call;   /* entries of other calls do not count */
+    const char *end; /* of the text that pieces lie in */
 };
-void eng_merge_fini(struct eng_merge *m);
-/* Writes text with U+2581 for each space to m->text, after one more of them if prefix. */
-int eng_merge_escape(struct eng_merge *m, const char *text, size_t n, bool prefix, size_t *out_n);
-/* Merges one piece (n > 0 bytes, below 4 GiB) and appends its ids. */
-int eng_merge_piece(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
-                    struct eng_ids *ids);
-/* As eng_merge_piece, but first cut before each U+2581 where no merge can cross. */
-int eng_merge_spaced(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
-                     struct eng_ids *ids);
+/* Merges one piece (n > 0 bytes, below 4 GiB): m->s has *n_left symbols, and where the last ends. */
+int eng_merge(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n,
+              size_t *n_left);
 
-/* Keeps joins_space for a symbol. */
-void eng_merge_note(struct eng_vocab *v, struct eng_str symbol);
+/* Work memory is kept with the vocabulary between calls; NULL without memory. */
+struct eng_merge *eng_merge_take(const struct eng_vocab *v);
+void eng_merge_give(const struct eng_vocab *v, struct eng_merge *m);
+void eng_merge_free(struct eng_merge *m);
+
+/* pieces.c: a piece of a pre-tokeniser (n > 0 bytes within m->end), and a text in which U+2581
+ * stands for the space, after one more of them if prefix. Append the ids. */
+int eng_piece(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n,
+              struct eng_ids *ids);
+int eng_line(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n, bool prefix,
+             struct eng_ids *ids);
+/* What is known of the n bytes at p: the entry, which eng_known_put fills after a miss; *hit tells
+ * which. NULL when it is too long to be kept. `end`: bytes below it may be read. */
+struct eng_known *eng_known_get(const struct eng_merge *m, const char *p, size_t n, const char *end,
+                                unsigned kind, uint64_t key[2], bool *hit);
+int eng_known_push(const struct eng_known *k, struct eng_ids *ids);
+void eng_known_put(const struct eng_merge *m, struct eng_known *k, const uint64_t key[2],
+                   const uint32_t *ids, size_t n_ids);
+
+/* joints.c: which characters stand side by side in some symbol. Between two that do not, no merge
+ * can cross. */
+struct eng_joints {
+    uint8_t ascii[128][16]; /* bits: both are ASCII */
+    uint8_t edge[256][32];  /* bits: last and first byte, where a symbol has part of a character */
+    uint64_t *pair;         /* bits by a hash of the two characters; may have more than was added */
+    unsigned shift;
+    bool marks;             /* U+2581 is the space */
+};
+int eng_joints_init(struct eng_joints *j, size_t n_symbols, bool marks);
+void eng_joints_fini(struct eng_joints *j);
+void eng_joints_add(struct eng_joints *j, struct eng_str symbol);
+/* Bytes from p (below end) to the first place that no merge can cross, or to the end. */
+size_t eng_joints_cut(const struct eng_joints *j, const char *p, const char *end);
+
 /* BPE: the pair's merge, NULL when there is none. */
 const struct eng_pair *eng_bpe_pair(const struct eng_vocab *v, uint32_t left, uint32_t right);
 int eng_bpe_load(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err);
@@ -163,7 +242,8 @@ int eng_bpe_load(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct 
 uint32_t eng_spm_rank(float score);
 
 /* WPM (wordpiece.c): appends the ids of a text. */
-int eng_wordpiece(const struct eng_vocab *v, const char *text, size_t n, struct eng_ids *ids);
+int eng_wordpiece(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
+                  struct eng_ids *ids);
 
 static inline int eng_ids_push(struct eng_ids *ids, uint32_t id)
 {
@@ -185,6 +265,7 @@ enum {
     ENG_TF_CONTROL = 2, /* never made from a client's text */
     ENG_TF_RSTRIP = 4,
     ENG_TF_LSTRIP = 8,
+    ENG_TF_VALID = 16,  /* what it stands for is whole characters */
 };
 
 struct eng_vocab {
@@ -198,17 +279,19 @@ struct eng_vocab {
     uint8_t *type, *flags;
     uint32_t *rank;            /* SPM: eng_spm_rank of each token's score */
     size_t max_sym;            /* longest key of by_sym in bytes */
-    bool joins_space[256];     /* some symbol has U+2581 after this byte (the mark's own aside) */
+    struct eng_joints joints;  /* of by_sym's keys */
     uint32_t byte_id[256];     /* what a byte without a token becomes; ENG_NO_ID = nothing */
     uint32_t byte_sym[256];    /* BPE: first symbols */
     struct eng_pairs pairs;
     _Atomic uint8_t *whole;    /* does merging the token's bytes give it? 0 unknown */
+    struct eng_spares *spares; /* work memory between calls */
     struct eng_pretok *pre;
     struct eng_special *special;
     int64_t bos, eos, unk;
     uint32_t *eog;             /* ids that end generation, ascending */
     size_t n_eog;
     bool add_bos, add_eos, space_prefix;
+    bool strips;               /* some token eats white space around it */
     bool lowercase;            /* WPM: letters lose case and accents */
     bool ignore_merges, newlines_whole; /* see enum eng_pre_flag */
 };

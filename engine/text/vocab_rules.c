@@ -139,6 +139,8 @@ int eng_vocab_rules(struct eng_vocab *v, const struct eng_vocab_spec *spec, stru
     }
     end_of_generation(v, spec);
     strip_flags(v, spec);
+    for (uint32_t id = 0; id < v->n; id++)
+        v->strips |= (v->flags[id] & (ENG_TF_LSTRIP | ENG_TF_RSTRIP)) != 0;
 
     v->space_prefix = spec->add_space_prefix < 0 ? spm : spec->add_space_prefix > 0;
     v->lowercase = spec->lowercase != 0;

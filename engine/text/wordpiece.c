@@ -15,6 +15,7 @@
 
 struct word {
     const struct eng_vocab *v;
+    struct eng_merge *merge;
     struct eng_ids *ids;
     size_t chars, n;
     bool too_long;
@@ -64,21 +65,36 @@ static size_t longest(const struct word *w, size_t from, uint32_t *id)
     return 0;
 }
 
-static int end_word(struct word *w)
+static int split_word(const struct word *w)
 {
-    size_t first = w->ids->n, at = 0, n;
+    size_t first = w->ids->n, n;
     bool known = !w->too_long;
     uint32_t id;
     int rc = 0;
-    if (!w->chars) return 0;
-    for (; known && at < w->n && rc == 0; at += n) {
+    for (size_t at = 0; known && at < w->n && rc == 0; at += n) {
         n = longest(w, at, &id);
         known = n > 3 || (n > 0 && at > 0); /* the mark alone is no beginning of a word */
         if (known) rc = eng_ids_push(w->ids, id);
     }
-    if (!known && rc == 0) {
-        w->ids->n = first;
-        if (w->v->unk >= 0) rc = eng_ids_push(w->ids, (uint32_t)w->v->unk);
+    if (known || rc) return rc;
+    w->ids->n = first;
+    return w->v->unk >= 0 ? eng_ids_push(w->ids, (uint32_t)w->v->unk) : 0;
+}
+
+static int end_word(struct word *w)
+{
+    if (!w->chars) return 0;
+    uint64_t key[2];
+    size_t first = w->ids->n;
+    bool hit;
+    int rc = 0;
+    struct eng_known *k =
+        eng_known_get(w->merge, w->text + 3, w->n - 3, w->text + sizeof w->text, 0, key, &hit);
+    if (hit) {
+        rc = eng_known_push(k, w->ids);
+    } else {
+        rc = split_word(w);
+        if (rc == 0) eng_known_put(w->merge, k, key, w->ids->v + first, w->ids->n - first);
     }
     w->n = 3;
     w->chars = 0;
@@ -90,6 +106,8 @@ static void add_char(struct word *w, int32_t c)
 {
     if (w->chars++ >= MAX_WORD_CHARS || w->n + 4 > sizeof w->text)
         w->too_long = true;
+    else if (c < 128)
+        w->text[w->n++] = (char)c;
     else
         w->n += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)w->text + w->n);
 }
@@ -120,13 +138,19 @@ static int one_char(struct word *w, int32_t c)
     return alone && rc == 0 ? end_word(w) : rc;
 }
 
-int eng_wordpiece(const struct eng_vocab *v, const char *text, size_t n, struct eng_ids *ids)
+int eng_wordpiece(const struct eng_vocab *v, struct eng_merge *m, const char *text, size_t n,
+                  struct eng_ids *ids)
 {
-    struct word w = {.v = v, .ids = ids, .n = 3};
+    struct word w = {.v = v, .merge = m, .ids = ids, .n = 3};
     int rc = 0;
     memcpy(w.text, "\xE2\x96\x81", 3);
     for (size_t i = 0; i < n && rc == 0;) {
-        utf8proc_int32_t c;
+        utf8proc_int32_t c = (uint8_t)text[i];
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z')) {
+            add_char(&w, v->lowercase && c >= 'A' && c <= 'Z' ? c + 32 : c);
+            i++;
+            continue;
+        }
         utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)text + i,
                                                 (utf8proc_ssize_t)CN_MIN(n - i, (size_t)4), &c);
         if (len > 0) rc = one_char(&w, c); /* a byte that is no UTF-8 is left out, like U+FFFD */
