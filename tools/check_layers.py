@@ -31,19 +31,21 @@ MAY = {
     "runtime": ["scheduler", "engine", "engine/text", "kvpool", "kernels", "config"],
     "server": ["runtime", "engine/text", "config"],
     "cli": ["server", "runtime", "scheduler", "engine", "engine/text", "kvpool", "kernels", "config"],
+    "loadtest": [],  # a client: what it measures is not to be linked into it
 }
 PREFIX = {"base": "cn_", "config": "cfg_", "kvpool": "kv_", "kernels": "kr_", "engine": "eng_",
           "engine/text": "eng_", "scheduler": "sch_", "runtime": "rt_", "server": "srv_",
-          "cli": "cli_"}
+          "cli": "cli_", "loadtest": "lt_"}
 # header pattern -> the only folders that may include it
 LIBRARIES = {
     r"curl/|histedit\.h": ["cli"],
     r"minizip/": ["cli"],
-    r"uv\.h|uv/|llhttp\.h|sqlite3\.h": ["server"],
+    r"uv\.h|uv/|llhttp\.h": ["server", "loadtest"],
+    r"sqlite3\.h": ["server"],
     r"openssl/": ["server", "cli"],
-    r"yaml\.h": ["config"],
+    r"yaml\.h": ["config", "loadtest"],
     r"pcre2\.h|utf8proc\.h": ["engine/text"],
-    r"jansson\.h": ["engine/text", "server", "cli"],
+    r"jansson\.h": ["engine/text", "server", "cli", "loadtest"],
     r"systemd/": ["server", "cli"],
     r"jemalloc/": ["cli"],
     r"cuda.*|cublas.*": ["kernels"],

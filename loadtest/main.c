@@ -1,0 +1,184 @@
+/* conifer-load: options, one run, its report. */
+#include "loadtest/run.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+struct options {
+    const char *url, *key;
+    bool json, quiet;
+};
+
+static void help_keys(enum lt_group g)
+{
+    size_t count;
+    const struct lt_key *k = lt_keys(g, &count);
+
+    for (size_t i = 0; i < count; i++) {
+        char name[64];
+
+        snprintf(name, sizeof name, g == LT_TENANT ? "%s" : "--%s", k[i].name);
+        for (char *p = name; g != LT_TENANT && *p; p++)
+            if (*p == '_') *p = '-';
+        printf("  %-22s %s%s%s%s\n", name, k[i].help, *k[i].def ? " [" : "", k[i].def,
+               *k[i].def ? "]" : "");
+    }
+}
+
+static void help(void)
+{
+    printf("usage: conifer-load [options] http://HOST:PORT\n\n"
+           "Sends a scenario's requests to an OpenAI-compatible server and reports how long they took:\n"
+           "first token, gaps between tokens, whole answer, throughput, failures by kind. Latencies\n"
+           "count from the moment a request was due.\n\n"
+           "  -s, --scenario FILE    YAML; the options below override it\n"
+           "  --set CLASS.KEY=VALUE  a key of one class\n"
+           "  --key KEY              API key of all requests (default: $OPENAI_API_KEY)\n"
+           "  --json                 one JSON object instead of the table\n"
+           "  -q, --quiet            no progress on standard error\n"
+           "  --check                only read the scenario\n"
+           "  -h, --help\n\nThe run:\n");
+    help_keys(LT_RUN);
+    printf("\nEach class of requests (as options: all of them; in a file: under \"classes\"). A length is\n"
+           "128, 16..256, lognormal:MEDIAN:SIGMA[:MOST] or a list 16,32,64:\n");
+    help_keys(LT_CLASS);
+    printf("\nTenants (in a file, under \"tenants\"):\n");
+    help_keys(LT_TENANT);
+}
+
+static int usage(const char *what, const char *about)
+{
+    fprintf(stderr, "conifer-load: %s%s\n", what, about);
+    return EXIT_USAGE;
+}
+
+/* CLASS.KEY=VALUE */
+static int set_one(struct lt_scenario *s, const char *text, struct cn_error *err)
+{
+    const char *equals = strchr(text, '='), *dot = NULL;
+    char class[128], key[64];
+
+    for (const char *p = text; equals && p < equals; p++)
+        if (*p == '.') dot = p;
+    if (!dot || (size_t)(dot - text) >= sizeof class || (size_t)(equals - dot) > sizeof key)
+        return cn_fail(err, CN_EINVAL, "must be CLASS.KEY=VALUE, not %s", text);
+    snprintf(class, sizeof class, "%.*s", (int)(dot - text), text);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - dot - 1), dot + 1);
+    return lt_scenario_set(s, class, key, equals + 1, err);
+}
+
+/* One option that sets a key: --some-key VALUE or --some-key=VALUE. */
+static int set_key(struct lt_scenario *s, const char *name, const char *value,
+                   struct cn_error *err)
+{
+    char key[64];
+
+    snprintf(key, sizeof key, "%s", name);
+    key[strcspn(key, "=")] = '\0';
+    for (char *p = key; *p; p++)
+        if (*p == '-') *p = '_';
+    if (!lt_key_find(LT_RUN, key) && !lt_key_find(LT_CLASS, key))
+        return cn_fail(err, CN_ENOENT, "unknown option; --help lists them");
+    return lt_scenario_set(s, NULL, key, value, err);
+}
+
+/* The scenario's file is read before any option overrides it. */
+static int load_file(struct lt_scenario *s, int argc, char **argv, struct cn_error *err)
+{
+    for (int i = 1; i + 1 < argc; i++) {
+        if (!strcmp(argv[i], "-s") || !strcmp(argv[i], "--scenario"))
+            return lt_scenario_load(s, argv[i + 1], err);
+    }
+    return CN_OK;
+}
+
+static bool has_no_value(const char *arg)
+{
+    static const char *const flags[] = {"--json", "-q", "--quiet", "--check", "-h", "--help"};
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(flags); i++)
+        if (!strcmp(arg, flags[i])) return true;
+    return *arg != '-';
+}
+
+static int parse(int argc, char **argv, struct lt_scenario *s, struct options *o, bool *check)
+{
+    struct cn_error err = {0};
+
+    if (load_file(s, argc, argv, &err)) return usage(err.message, "");
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i], *equals = strchr(arg, '='), *value = equals ? equals + 1 : NULL;
+        int rc = CN_OK;
+
+        if (!has_no_value(arg) && !value) {
+            if (i + 1 == argc) return usage(arg, ": needs a value");
+            value = argv[++i];
+        }
+        if (!strcmp(arg, "--json")) o->json = true;
+        else if (!strcmp(arg, "-q") || !strcmp(arg, "--quiet")) o->quiet = true;
+        else if (!strcmp(arg, "--check")) *check = true;
+        else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) {
+            help();
+            return -1;
+        } else if (!strcmp(arg, "-s") || !strcmp(arg, "--scenario")) continue;
+        else if (!strcmp(arg, "--key")) o->key = value;
+        else if (!strncmp(arg, "--set", 5) && (!arg[5] || arg[5] == '=')) rc = set_one(s, value, &err);
+        else if (!strncmp(arg, "--", 2)) rc = set_key(s, arg + 2, value, &err);
+        else if (*arg == '-') return usage(arg, ": unknown option; --help lists them");
+        else if (o->url) return usage(arg, ": one server at a time");
+        else o->url = arg;
+        if (rc) {
+            fprintf(stderr, "conifer-load: %s: %s\n", arg, err.message);
+            return EXIT_USAGE;
+        }
+    }
+    if (!o->url && !*check) return usage("which server? http://HOST:PORT", "");
+    if (lt_scenario_check(s, &err)) return usage(err.message, "");
+    return 0;
+}
+
+static int run(const struct lt_scenario *s, const struct options *o)
+{
+    struct cn_error err = {0};
+    struct lt_result result;
+    struct cn_buf out;
+    uint64_t ok = 0;
+    int rc = lt_run(s, o->url, o->key, !o->quiet && isatty(2), &result, &err);
+
+    if (rc) {
+        fprintf(stderr, "conifer-load: %s\n", err.message);
+        lt_result_fini(&result);
+        return EXIT_FAILED;
+    }
+    for (size_t i = 0; i < result.n_classes; i++)
+        ok += result.classes[i].ok + result.classes[i].aborted + result.classes[i].cut;
+    cn_buf_init(&out, 0);
+    if (o->json) lt_report_json(s, o->url, &result, &out);
+    else lt_report_table(s, o->url, &result, &out);
+    fwrite(out.data, 1, out.len, stdout);
+    rc = out.failed || fflush(stdout) || !ok ? EXIT_FAILED : EXIT_DONE;
+    cn_buf_fini(&out);
+    lt_result_fini(&result);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.key = getenv("OPENAI_API_KEY")};
+    struct cn_error err = {0};
+    struct lt_scenario s;
+    bool check = false;
+    int rc;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (lt_scenario_init(&s, &err)) return usage(err.message, "");
+    rc = parse(argc, argv, &s, &o, &check);
+    if (!rc && !check) rc = run(&s, &o);
+    lt_scenario_fini(&s);
+    return rc < 0 ? EXIT_DONE : rc;
+}
