@@ -11,30 +11,60 @@
 #include "kernels/cpu/kv_read.h"
 #include "kernels/cpu/ops_simd.h"
 
-/* Registers: V_PAIRS pairs by V_COLS vectors of accumulators. */
+/* Registers: V_PAIRS pairs by V_COLS vectors of accumulators; or, where K and V are read in place and
+ * converted on the way, up to V_MANY pairs by half as many vectors. */
 #define V_PAIRS 6u
+#define V_MANY  8u
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
-/* Calls f(n, ...) with n a constant from 1 to V_PAIRS. */
-#define V_SWITCH(n, f, ...)   \
-    switch (n) {              \
-    case 1:                   \
-        f(1, __VA_ARGS__);    \
-        break;                \
-    case 2:                   \
-        f(2, __VA_ARGS__);    \
-        break;                \
-    case 3:                   \
-        f(3, __VA_ARGS__);    \
-        break;                \
-    case 4:                   \
-        f(4, __VA_ARGS__);    \
-        break;                \
-    case 5:                   \
-        f(5, __VA_ARGS__);    \
-        break;                \
-    default:                  \
-        f(6, __VA_ARGS__);    \
+/* Calls f(n, V_COLS, ...) with n a constant from 1 to V_PAIRS. */
+#define V_SWITCH(n, f, ...)        \
+    switch (n) {                   \
+    case 1:                        \
+        f(1, V_COLS, __VA_ARGS__); \
+        break;                     \
+    case 2:                        \
+        f(2, V_COLS, __VA_ARGS__); \
+        break;                     \
+    case 3:                        \
+        f(3, V_COLS, __VA_ARGS__); \
+        break;                     \
+    case 4:                        \
+        f(4, V_COLS, __VA_ARGS__); \
+        break;                     \
+    case 5:                        \
+        f(5, V_COLS, __VA_ARGS__); \
+        break;                     \
+    default:                       \
+        f(6, V_COLS, __VA_ARGS__); \
+    }
+
+/* The same for what is read in place: up to V_MANY. f's first two arguments: pairs, vectors. */
+#define V_SWITCH_MANY(n, f, ...)      \
+    switch (n) {                      \
+    case 1:                           \
+        f(1, V_COLS, __VA_ARGS__);    \
+        break;                        \
+    case 2:                           \
+        f(2, V_COLS, __VA_ARGS__);    \
+        break;                        \
+    case 3:                           \
+        f(3, V_COLS, __VA_ARGS__);    \
+        break;                        \
+    case 4:                           \
+        f(4, V_COLS, __VA_ARGS__);    \
+        break;                        \
+    case 5:                           \
+        f(5, V_COLS, __VA_ARGS__);    \
+        break;                        \
+    case 6:                           \
+        f(6, V_COLS, __VA_ARGS__);    \
+        break;                        \
+    case 7:                           \
+        f(7, V_COLS / 2, __VA_ARGS__); \
+        break;                        \
+    default:                          \
+        f(8, V_COLS / 2, __VA_ARGS__); \
     }
 
 /* ---- K and V to float32 ------------------------------------------------------------------------ */
@@ -195,11 +225,11 @@ static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *
 }
 
 /* Dim d of the columns' keys, of q4_0 the one after it too. */
-V_INLINE void key_dims(const enum kr_type type, const struct kr_attn_tile *t,
+V_INLINE void key_dims(const uint32_t cols, const enum kr_type type, const struct kr_attn_tile *t,
                        const struct key_source *k, uint32_t d, vf scale[V_COLS],
                        vf key[2][V_COLS])
 {
-    for (uint32_t c = 0; c < V_COLS; c++) {
+    for (uint32_t c = 0; c < cols; c++) {
         const uint8_t *at = k->at[c] + (type == KR_Q4_0 ? d / 2 : d) * k->step;
         if (type != KR_F32) __builtin_prefetch(k->ahead[c] + d * k->ahead_step);
         if (type != KR_F32 && type != KR_F16 && d % KR_KV_DIMS == 0)
@@ -218,32 +248,33 @@ V_INLINE void key_dims(const enum kr_type type, const struct kr_attn_tile *t,
     }
 }
 
-/* n pairs by V_COLS vectors of keys; type: of what they are read from. */
-V_INLINE void scores_tile(const uint32_t n, const enum kr_type type, const struct kr_attn_tile *t,
-                          uint32_t pair, uint32_t v, const struct key_source *k)
+/* n pairs by `cols` vectors of keys; type: of what they are read from. */
+V_INLINE void scores_tile(const uint32_t n, const uint32_t cols, const enum kr_type type,
+                          const struct kr_attn_tile *t, uint32_t pair, uint32_t v,
+                          const struct key_source *k)
 {
     const float *q = t->q + (size_t)pair * t->k_dim;
     float *p = t->p + (size_t)pair * KR_RANGE_KEYS + v * VL;
     const uint32_t dims = type == KR_Q4_0 ? 2 : 1;
-    vf acc[V_PAIRS][V_COLS], scale[V_COLS], key[2][V_COLS];
-    for (uint32_t c = 0; c < V_COLS; c++)
+    vf acc[V_MANY][V_COLS], scale[V_COLS], key[2][V_COLS];
+    for (uint32_t c = 0; c < cols; c++)
         scale[c] = v_set(0);
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t c = 0; c < V_COLS; c++)
+        for (uint32_t c = 0; c < cols; c++)
             acc[i][c] = v_set(0);
     for (uint32_t d = 0; d < t->k_dim; d += dims) {
-        key_dims(type, t, k, d, scale, key);
+        key_dims(cols, type, t, k, d, scale, key);
         for (uint32_t j = 0; j < dims; j++) {
             if (dims > 1 && d + j == t->k_dim) break;
             for (uint32_t i = 0; i < n; i++) {
                 vf x = v_set(q[(size_t)i * t->k_dim + d + j]);
-                for (uint32_t c = 0; c < V_COLS; c++)
+                for (uint32_t c = 0; c < cols; c++)
                     acc[i][c] = v_fma(x, key[j][c], acc[i][c]);
             }
         }
     }
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t c = 0; c < V_COLS; c++)
+        for (uint32_t c = 0; c < cols; c++)
             v_store(p + (size_t)i * KR_RANGE_KEYS + c * VL, acc[i][c]);
 }
 
@@ -252,26 +283,26 @@ static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                    const uint8_t *const *blocks)
 {
     uint32_t pairs = t->n_rows * t->heads, first = k0 / VL, last = (k1 - 1) / VL;
-    for (uint32_t v = first / V_COLS * V_COLS; v <= last; v += V_COLS) {
+    uint32_t cols = blocks && pairs > V_PAIRS ? V_COLS / 2 : V_COLS;
+    for (uint32_t v = first / cols * cols; v <= last; v += cols) {
         struct key_source k = find_keys(t, blocks, v, first, last);
         if (blocks && t->kv_type == KR_F16)
-            V_SWITCH(pairs, scores_tile, KR_F16, t, 0, v, &k)
+            V_SWITCH_MANY(pairs, scores_tile, KR_F16, t, 0, v, &k)
         else if (blocks && t->kv_type == KR_Q8_0)
-            V_SWITCH(pairs, scores_tile, KR_Q8_0, t, 0, v, &k)
+            V_SWITCH_MANY(pairs, scores_tile, KR_Q8_0, t, 0, v, &k)
         else if (blocks)
-            V_SWITCH(pairs, scores_tile, KR_Q4_0, t, 0, v, &k)
+            V_SWITCH_MANY(pairs, scores_tile, KR_Q4_0, t, 0, v, &k)
         for (uint32_t i = 0; !blocks && i < pairs; i += V_PAIRS)
             V_SWITCH(CN_MIN(V_PAIRS, pairs - i), scores_tile, KR_F32, t, i, v, &k)
     }
 }
 
-/* Scores of pair i to exponentials; its maximum and sum. Lanes outside [k0, k1) become 0: they are
- * -infinity before, whose exponential is 0. */
-static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1, float *max,
-                    float *sum)
+/* Scores of pair i capped; their maximum. Lanes outside [k0, k1) become -infinity, whose exponential
+ * is 0. */
+static float cap_scores(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1)
 {
     float *p = t->p + (size_t)i * KR_RANGE_KEYS;
-    vf none = v_set(-INFINITY), top = none, total = v_set(0), cap = v_set(t->softcap);
+    vf none = v_set(-INFINITY), top = none, cap = v_set(t->softcap);
     for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
         vf s = v_load(p + v);
         bool whole = v >= k0 && v + VL <= k1;
@@ -280,14 +311,21 @@ static void softmax(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint3
         if (!whole || t->softcap > 0) v_store(p + v, s);
         top = v_max(top, s);
     }
-    *max = v_hmax(top);
-    vf m = v_set(*max);
+    return v_hmax(top);
+}
+
+/* Scores of pair i to exponentials; their sum. */
+static float exponentials(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1,
+                          float max)
+{
+    float *p = t->p + (size_t)i * KR_RANGE_KEYS;
+    vf total = v_set(0), m = v_set(max);
     for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
         vf e = v_exp(v_sub(v_load(p + v), m));
         v_store(p + v, e);
         total = v_add(total, e);
     }
-    *sum = v_sum(total);
+    return v_sum(total);
 }
 
 /* ---- weighted values --------------------------------------------------------------------------- */
@@ -318,12 +356,22 @@ V_INLINE void fetch_some(struct fetch *f)
     }
 }
 
+/* The scales of values read in place, as floats in t->values: [key][v_dim / 32]. */
+static void load_scales(const struct kr_attn_tile *t, const uint8_t *const *blocks, uint32_t k0,
+                        uint32_t k1)
+{
+    uint32_t bt = t->block_tokens, n = bt * (t->v_dim / KR_KV_DIMS);
+    for (uint32_t b = k0 / bt; b * bt < k1; b++)
+        for (uint32_t i = 0; i < n; i += VL)
+            v_store(t->values + (size_t)b * n + i, v_half(blocks[b] + t->at.v_scale + 2ull * i));
+}
+
 /* VL values from column c of those at v, of a token that the pool keeps or of the scratch. */
-V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const uint8_t *scales, uint32_t c)
+V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *scales, uint32_t c)
 {
     if (type == KR_F32) return v_load((const float *)(const void *)v + c);
     if (type == KR_F16) return v_half(v + 2ull * c);
-    vf s = v_half_all(kr_load_u16(scales + 2 * (c / KR_KV_DIMS)));
+    vf s = v_set(scales[c / KR_KV_DIMS]);
     return v_mul(s, type == KR_Q8_0 ? v_int8(v + c) : v_int4(v + c / 2));
 }
 
@@ -338,18 +386,17 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
     const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
     uint32_t bt = t->block_tokens;
     size_t step = direct ? kr_kv_bytes(type, t->v_dim) : t->acc_stride * sizeof(float);
-    size_t scale_step = direct ? kr_kv_scale_bytes(type, t->v_dim) : 0;
+    size_t scale_step = direct ? t->v_dim / KR_KV_DIMS : 0;
     acc += (size_t)pair * t->acc_stride + c;
-    vf a[V_PAIRS][V_COLS];
+    vf a[V_MANY][V_COLS];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < cols; j++)
             a[i][j] = v_load(acc + (size_t)i * t->acc_stride + j * VL);
     for (uint32_t k = k0; k < k1;) {
         uint32_t end = direct ? CN_MIN(k1, (k / bt + 1) * bt) : k1;
         const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride);
-        const uint8_t *scales = NULL;
+        const float *scales = t->values + scale_step * k;
         if (direct) v = blocks[k / bt] + t->at.v + step * (k % bt);
-        if (direct) scales = blocks[k / bt] + t->at.v_scale + scale_step * (k % bt);
         for (; k < end; k++, v += step, scales += scale_step) {
             if (direct) fetch_some(next);
             vf value[V_COLS];
@@ -367,13 +414,13 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
             v_store(acc + (size_t)i * t->acc_stride + j * VL, a[i][j]);
 }
 
-V_INLINE void values_tile(const uint32_t n, const enum kr_type type, const struct kr_attn_tile *t,
-                          const uint8_t *const *blocks, struct fetch *next, float *acc,
-                          uint32_t pair, uint32_t k0, uint32_t k1)
+V_INLINE void values_tile(const uint32_t n, const uint32_t cols, const enum kr_type type,
+                          const struct kr_attn_tile *t, const uint8_t *const *blocks,
+                          struct fetch *next, float *acc, uint32_t pair, uint32_t k0, uint32_t k1)
 {
     uint32_t c = 0;
-    for (; c + V_COLS * VL <= t->acc_stride; c += V_COLS * VL)
-        values_part(n, V_COLS, type, t, blocks, next, acc, pair, c, k0, k1);
+    for (; c + cols * VL <= t->acc_stride; c += cols * VL)
+        values_part(n, cols, type, t, blocks, next, acc, pair, c, k0, k1);
     for (; c < t->acc_stride; c += VL)
         values_part(n, 1, type, t, blocks, next, acc, pair, c, k0, k1);
 }
@@ -386,11 +433,11 @@ static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks
     if (!blocks)
         V_SWITCH(n, values_tile, KR_F32, t, blocks, next, acc, pair, k0, k1)
     else if (t->kv_type == KR_F16)
-        V_SWITCH(n, values_tile, KR_F16, t, blocks, next, acc, pair, k0, k1)
+        V_SWITCH_MANY(n, values_tile, KR_F16, t, blocks, next, acc, pair, k0, k1)
     else if (t->kv_type == KR_Q8_0)
-        V_SWITCH(n, values_tile, KR_Q8_0, t, blocks, next, acc, pair, k0, k1)
+        V_SWITCH_MANY(n, values_tile, KR_Q8_0, t, blocks, next, acc, pair, k0, k1)
     else
-        V_SWITCH(n, values_tile, KR_Q4_0, t, blocks, next, acc, pair, k0, k1)
+        V_SWITCH_MANY(n, values_tile, KR_Q4_0, t, blocks, next, acc, pair, k0, k1)
 }
 
 /* n neighbouring pairs: the keys all of them see together, what comes before and after alone. */
@@ -425,21 +472,33 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     memset(s.sum, 0, pairs * sizeof *s.sum);
     if (from >= to) return;
     /* Few pairs: reading in place beats writing float32 once and reading it once. */
-    bool direct = pairs <= V_PAIRS && t->v_dim == t->acc_stride && !t->latent && !t->list;
+    bool quantised = t->kv_type != KR_F16;
+    bool direct = pairs <= V_MANY && t->v_dim == t->acc_stride && !t->latent && !t->list &&
+                  !(quantised && t->v_dim % KR_KV_DIMS);
     if (t->latent) {
         load_latent(t, from, to, blocks);
     } else if (!direct) {
         load_keys(t, from, to, blocks);
         load_values(t, from, to, blocks);
+    } else if (quantised) {
+        load_scales(t, blocks, from, to);
     }
     scores(t, from, to, direct ? blocks : NULL);
-    for (uint32_t i = 0; i < pairs; i++) {
-        kr_attn_visible(t, i / t->heads, base, &k0, &k1);
-        if (k0 < k1) softmax(t, i, k0, k1, &s.max[i], &s.sum[i]);
+    /* One thing after the other for all pairs: the processor then works on several at once. */
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        kr_attn_visible(t, r, base, &k0, &k1);
+        for (uint32_t i = r * t->heads; k0 < k1 && i < (r + 1) * t->heads; i++)
+            s.max[i] = cap_scores(t, i, k0, k1);
+    }
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        kr_attn_visible(t, r, base, &k0, &k1);
+        for (uint32_t i = r * t->heads; k0 < k1 && i < (r + 1) * t->heads; i++)
+            s.sum[i] = exponentials(t, i, k0, k1, s.max[i]);
     }
     struct fetch next = fetch_in(t, (to - from) * CN_MAX(t->acc_stride / (V_COLS * VL), 1u));
-    for (uint32_t i = 0; i < pairs; i += V_PAIRS)
-        values_group(t, direct ? blocks : NULL, &next, s.acc, i, CN_MIN(V_PAIRS, pairs - i), base);
+    uint32_t some = direct ? V_MANY : V_PAIRS;
+    for (uint32_t i = 0; i < pairs; i += some)
+        values_group(t, direct ? blocks : NULL, &next, s.acc, i, CN_MIN(some, pairs - i), base);
 }
 
 /* Pieces of heads, so that their scores fit the scratch; heads add up in ascending order. */
@@ -466,25 +525,37 @@ static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint
     }
 }
 
+/* dst = dst * a + src * b: what has no key yet is taken as it is. */
+static void merge_pair(struct kr_attn_state dst, struct kr_attn_state src, uint32_t i, float max,
+                       float a, float b, uint32_t acc_stride)
+{
+    float *da = dst.acc + (size_t)i * acc_stride;
+    const float *sa = src.acc + (size_t)i * acc_stride;
+    if (src.sum[i] == 0) return;
+    if (dst.sum[i] == 0) {
+        dst.max[i] = src.max[i];
+        dst.sum[i] = src.sum[i];
+        memcpy(da, sa, acc_stride * sizeof *da);
+        return;
+    }
+    dst.max[i] = max;
+    dst.sum[i] = dst.sum[i] * a + src.sum[i] * b;
+    for (uint32_t d = 0; d < acc_stride; d += VL)
+        v_store(da + d, v_fma(v_load(sa + d), v_set(b), v_mul(v_load(da + d), v_set(a))));
+}
+
 static void attn_merge(struct kr_attn_state dst, struct kr_attn_state src, uint32_t n,
                        uint32_t v_dim, uint32_t acc_stride)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        float *da = dst.acc + (size_t)i * acc_stride;
-        const float *sa = src.acc + (size_t)i * acc_stride;
-        if (src.sum[i] == 0) continue;
-        if (dst.sum[i] == 0) {
-            dst.max[i] = src.max[i];
-            dst.sum[i] = src.sum[i];
-            memcpy(da, sa, acc_stride * sizeof *da);
-            continue;
-        }
-        float max = dst.max[i] >= src.max[i] ? dst.max[i] : src.max[i];
-        float a = v_exp1(dst.max[i] - max), b = v_exp1(src.max[i] - max);
-        dst.max[i] = max;
-        dst.sum[i] = dst.sum[i] * a + src.sum[i] * b;
-        for (uint32_t d = 0; d < acc_stride; d += VL)
-            v_store(da + d, v_fma(v_load(sa + d), v_set(b), v_mul(v_load(da + d), v_set(a))));
+    float max[VL], a[VL], b[VL];
+    for (uint32_t i = 0; i < n; i += VL) {
+        uint32_t some = CN_MIN(VL, n - i);
+        vf d = v_load_n(dst.max + i, some), s = v_load_n(src.max + i, some), m = v_max(d, s);
+        v_store(max, m);
+        v_store(a, v_exp(v_sub(d, m)));
+        v_store(b, v_exp(v_sub(s, m)));
+        for (uint32_t j = 0; j < some; j++)
+            merge_pair(dst, src, i + j, max[j], a[j], b[j], acc_stride);
     }
 }
 

@@ -16,7 +16,7 @@
 /* (row, query head) pairs that an attention tile aims at. */
 #define KR_TILE_PAIRS 48u
 #define KR_TILE_GROUP 6u /* that vector code takes at a time */
-#define KR_TILE_ROWS  16u
+#define KR_TILE_ROWS  48u
 /* Elementwise ops on rows this wide are heavy work, cut by columns. */
 #define KR_WIDE_ROW  8192u
 #define KR_WIDE_PART 4096u
