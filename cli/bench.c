@@ -1,126 +1,181 @@
-/* conifer bench: time to first token, prefill and decode speed of one request at a time, through
- * the same runtime that serves. Medians over rounds; every round has a prompt of its own, so that
- * nothing comes from the prefix cache. */
+/* conifer bench: time to first token, prefill and decode speed, decode of several streams and behind
+ * long contexts, through the same runtime that serves; each as a share of what the machine reaches,
+ * which is probed before and after every measurement. Every round has prompts of its own, so that
+ * nothing comes from the prefix cache, but for the long contexts, which are computed once. */
 #include "cli/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, PROMPT_TOKENS = 512, NEW_TOKENS = 128, MOST = 1 << 24 };
-
-struct round {
-    uint64_t first_ns, last_ns, tokens;
+enum {
+    ROUNDS = 9,
+    PROMPT_TOKENS = 512,
+    NEW_TOKENS = 128,
+    BATCH_PROMPT = 64,
+    DEPTH_TOKENS = 64,
+    MOST = 1 << 24,
+    MOST_STREAMS = 1024,
+    LONGEST_PREFILL_S = 30
 };
 
-struct bench {
-    struct cli_stack stack;
-    uint64_t rounds, prompt, tokens;
-    bool json, probe, prompt_given, tokens_given;
-};
+/* ---- what to measure ------------------------------------------------------------------------------ */
 
-static void on_token(void *arg)
+static int add_point(struct bench *b, enum bench_kind kind, uint32_t streams, uint64_t prompt,
+                     uint64_t tokens)
 {
-    struct round *r = arg;
+    struct bench_point *p = &b->points[b->n_points++];
+    uint64_t window = eng_model_info(rt_model(b->stack.rt))->context;
 
-    r->last_ns = cn_now_ns();
-    if (!r->tokens++) r->first_ns = r->last_ns;
+    *p = (struct bench_point){.kind = kind, .ask = {streams, prompt, tokens, NULL}};
+    if (prompt + tokens > window)
+        snprintf(p->why_not, sizeof p->why_not, "the window is %llu tokens",
+                 (unsigned long long)window);
+    if (kind != BENCH_DEPTH || p->why_not[0]) return 0;
+    p->prompt = bench_random_prompt(eng_model_vocab(rt_model(b->stack.rt)), (size_t)prompt);
+    p->ask.prompt = p->prompt;
+    return p->prompt ? 0 : CN_ENOMEM;
 }
 
-static int by_value(const void *a, const void *b)
+/* The depths that nobody chose end with what the window holds. */
+static void fit_depths(struct bench *b)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+    uint64_t window = eng_model_info(rt_model(b->stack.rt))->context;
+    uint64_t tokens = CN_MIN(b->tokens, DEPTH_TOKENS), room = window > tokens ? window - tokens : 0;
 
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-/* Ordinary tokens by chance: control tokens could change what the model does. */
-static uint32_t *random_prompt(const struct eng_vocab *v, size_t n)
-{
-    uint32_t *ids = cn_malloc_array(n, sizeof *ids);
-    size_t size = eng_vocab_size(v);
-
-    for (size_t i = 0; ids && i < n; i++) {
-        for (int tries = 0; tries < 64; tries++) {
-            uint64_t x;
-            cn_random(&x, sizeof x);
-            ids[i] = (uint32_t)(x % size);
-            if (!eng_vocab_is_control(v, ids[i])) break;
-        }
+    for (size_t i = 0; !b->depths_given && i < b->n_depths; i++) {
+        if (b->depths[i] <= room) continue;
+        bool more = room > (i ? b->depths[i - 1] : b->prompt);
+        if (more) b->depths[i] = room;
+        b->n_depths = i + more;
     }
-    return ids;
 }
 
-static int one_round(struct bench *b, double *ttft, double *prefill, double *decode,
-                     struct cn_error *err)
+static int make_points(struct bench *b, struct cn_error *err)
 {
-    const struct eng_vocab *v = eng_model_vocab(rt_model(b->stack.rt));
-    struct round r = {0};
-    struct cli_sink sink = {.arg = &r, .on_token = on_token};
-    struct cli_result result;
-    struct rt_request q = {
-        .n = 1, .n_prompt = (size_t)b->prompt, .max_tokens = b->tokens, .priority = RT_INTERACTIVE};
+    int rc = 0;
 
-    eng_sampling_defaults(&q.sampling);
-    q.sampling.temperature = 0;
-    q.sampling.ignore_eos = true;
-    q.prompt = random_prompt(v, (size_t)b->prompt);
-    if (!q.prompt) return cn_fail(err, CN_ENOMEM, "out of memory");
-    uint64_t start = cn_now_ns();
-    cli_stack_ask(&b->stack, &q, &sink, &result);
-    if (result.code) return cn_fail(err, result.code, "%s", result.message);
-    if (r.tokens < 2) return cn_fail(err, CN_EINTERNAL, "the model made fewer than two tokens");
-    *ttft = (double)(r.first_ns - start) / 1e9;
-    *prefill = (double)b->prompt / *ttft;
-    *decode = (double)(r.tokens - 1) / ((double)(r.last_ns - r.first_ns) / 1e9);
+    fit_depths(b);
+    b->points = cn_calloc(1 + b->n_batches + b->n_depths, sizeof *b->points);
+    if (!b->points) return cn_fail(err, CN_ENOMEM, "out of memory");
+    rc = add_point(b, BENCH_ONE, 1, b->prompt, b->tokens);
+    for (size_t i = 0; !rc && i < b->n_batches; i++)
+        rc = add_point(b, BENCH_BATCH, (uint32_t)b->batches[i], CN_MIN(b->prompt, BATCH_PROMPT),
+                       b->tokens);
+    for (size_t i = 0; !rc && i < b->n_depths; i++)
+        rc = add_point(b, BENCH_DEPTH, 1, b->depths[i], CN_MIN(b->tokens, DEPTH_TOKENS));
+    return rc ? cn_fail(err, rc, "out of memory") : 0;
+}
+
+/* ---- rounds --------------------------------------------------------------------------------------- */
+
+/* The first run of each point: caches and memory are as they will be; who cannot run is left out.
+ * The first point's tells how fast the model is, so that a slow one is not asked for much. */
+static int warm_up(struct bench *b, struct cn_error *err)
+{
+    struct bench_times t, one = {0};
+
+    for (size_t i = 0; i < b->n_points; i++) {
+        struct bench_point *p = &b->points[i];
+        struct cn_error why = {0};
+        double rate = one.ttft_s > 0 ? (double)b->prompt / one.ttft_s : 0;
+        if (p->why_not[0]) continue;
+        if (p->kind == BENCH_DEPTH && !b->depths_given &&
+            (double)p->ask.n_prompt > rate * LONGEST_PREFILL_S) {
+            snprintf(p->why_not, sizeof p->why_not,
+                     "its prefill would take over %d s (--depth asks for it)", LONGEST_PREFILL_S);
+            continue;
+        }
+        int rc = bench_streams(&b->stack, &p->ask, &t, &why);
+        if (rc && i == 0) return cn_fail(err, rc, "%s", why.message);
+        if (rc) snprintf(p->why_not, sizeof p->why_not, "%s", why.message);
+        if (i) continue;
+        one = t;
+        if (b->tokens_given) continue;
+        b->tokens = (uint64_t)CN_MIN((double)b->tokens, CN_MAX(16, one.decode_tok_s * 1.5));
+        for (size_t k = 0; k < b->n_points; k++)
+            b->points[k].ask.tokens = CN_MIN(b->points[k].ask.tokens, b->tokens);
+    }
     return 0;
+}
+
+static int keep(struct bench_point *p, const struct bench_times *t, bool steady)
+{
+    int rc = bench_series_add(&p->decode, t->decode_tok_s, steady);
+    if (!rc && p->kind == BENCH_ONE) rc = bench_series_add(&p->ttft_ms, t->ttft_s * 1000, steady);
+    if (!rc && p->kind == BENCH_ONE)
+        rc = bench_series_add(&p->prefill, (double)p->ask.n_prompt / t->ttft_s, steady);
+    return rc;
+}
+
+static int keep_machine(struct bench *b, const struct bench_machine *m)
+{
+    int rc = bench_series_add(&b->read, m->probe.read_bytes_s, true);
+    if (!rc) rc = bench_series_add(&b->int8, m->probe.int8_ops_s, true);
+    if (!rc) rc = bench_series_add(&b->fma, m->probe.fma_flops_s, true);
+    if (!rc && m->again_bytes_s > 0) rc = bench_series_add(&b->again, m->again_bytes_s, true);
+    return rc;
+}
+
+/* All points, there and back in turns, each between two probes. */
+static int run_rounds(struct bench *b, struct cn_error *err)
+{
+    uint64_t weights = eng_model_info(rt_model(b->stack.rt))->exec->weight_bytes;
+    struct bench_machine before, after;
+    int rc = bench_probe_now(b->device, weights, &before, err);
+
+    for (uint64_t r = 0; !rc && r < b->rounds; r++)
+        for (size_t i = 0; !rc && i < b->n_points; i++) {
+            struct bench_point *p = &b->points[r % 2 ? b->n_points - 1 - i : i];
+            struct bench_times t;
+            if (p->why_not[0]) continue;
+            rc = bench_streams(&b->stack, &p->ask, &t, err);
+            if (!rc) rc = bench_probe_now(b->device, weights, &after, err);
+            if (rc) break;
+            rc = keep(p, &t, bench_same_machine(&before, &after));
+            if (!rc) rc = keep_machine(b, &after);
+            if (rc) cn_fail(err, rc, "out of memory");
+            before = after;
+        }
+    return rc;
 }
 
 static int bench(struct bench *b, struct cn_error *err)
 {
-    size_t n = (size_t)b->rounds;
-    double *all = cn_calloc(n * 3, sizeof *all), skip;
-    int rc = all ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
+    struct cn_buf out;
+    int rc = rt_device_new(&b->stack.cfg, &b->device, err);
 
-    if (!rc) rc = one_round(b, &skip, &skip, &skip, err); /* warms up */
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = one_round(b, &all[i], &all[n + i], &all[2 * n + i], err);
-    if (!rc) {
-        double ttft = median(all, n) * 1000, prefill = median(all + n, n),
-               decode = median(all + 2 * n, n);
-        struct cn_buf out;
-        cn_buf_init(&out, 0);
-        if (b->json) {
-            cn_buf_puts(&out, "{\"model\":");
-            cn_buf_json_str(&out, b->stack.name, strlen(b->stack.name));
-            cn_buf_printf(&out,
-                          ",\"path\":\"%s\",\"prompt_tokens\":%llu,\"new_tokens\":%llu,"
-                          "\"rounds\":%llu,\"ttft_ms\":%.3f,\"prefill_tok_s\":%.2f,"
-                          "\"decode_tok_s\":%.2f}\n",
-                          rt_fingerprint(b->stack.rt), (unsigned long long)b->prompt,
-                          (unsigned long long)b->tokens, (unsigned long long)b->rounds, ttft,
-                          prefill, decode);
-        } else {
-            cn_buf_printf(&out,
-                          "%s: %llu prompt tokens, %llu new tokens, median of %llu\n"
-                          "  time to first token  %9.1f ms\n"
-                          "  prefill              %9.1f tok/s\n"
-                          "  decode               %9.1f tok/s\n",
-                          b->stack.name, (unsigned long long)b->prompt,
-                          (unsigned long long)b->tokens, (unsigned long long)b->rounds, ttft,
-                          prefill, decode);
-        }
-        fwrite(out.data, 1, out.len, stdout);
-        cn_buf_fini(&out);
-    }
-    free(all);
+    if (!rc) rc = make_points(b, err);
+    if (!rc) rc = warm_up(b, err);
+    if (!rc) rc = run_rounds(b, err);
+    if (rc) return rc;
+    cn_buf_init(&out, 0);
+    if (b->json) bench_put_json(b, &out);
+    else bench_put_table(b, &out);
+    if (out.failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    else fwrite(out.data, 1, out.len, stdout);
+    cn_buf_fini(&out);
     return rc;
 }
+
+static void bench_fini(struct bench *b)
+{
+    for (size_t i = 0; i < b->n_points; i++) {
+        free(b->points[i].prompt);
+        bench_series_fini(&b->points[i].ttft_ms);
+        bench_series_fini(&b->points[i].prefill);
+        bench_series_fini(&b->points[i].decode);
+    }
+    free(b->points);
+    bench_series_fini(&b->read);
+    bench_series_fini(&b->again);
+    bench_series_fini(&b->int8);
+    bench_series_fini(&b->fma);
+    kr_device_free(b->device);
+    cli_stack_close(&b->stack);
+}
+
+/* ---- the command ---------------------------------------------------------------------------------- */
 
 /* What was asked for must fit; the defaults are made smaller for a small window, and that is said.
  */
@@ -147,13 +202,48 @@ static int fit(struct bench *b, const char *name)
 static void help(void)
 {
     printf("usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
-           "Time to first token, prefill and decode speed of one request at a time.\n\n"
-           "  --rounds N             the median of so many (%d)\n"
+           "Time to first token, prefill and decode speed; decode of several streams at once and\n"
+           "behind long contexts; and each as a share of what the machine reaches.\n\n"
+           "  --rounds N             so many, of which medians and spread are shown (%d)\n"
            "  --prompt-tokens N      (%d)\n"
-           "  --new-tokens N         (%d)\n"
+           "  --new-tokens N         (%d, fewer for slow models)\n"
+           "  --batch LIST           streams at once; 0 for none (1,2,4,8,16)\n"
+           "  --depth LIST           decode behind so many tokens; 0 for none (1k,8k,32k, as far as\n"
+           "                         the window goes and prefill takes under %d s)\n"
            "  --probe                only what the machine reaches: reads, 8-bit and float products\n"
            "  --json                 one JSON object instead of text\n%s",
-           ROUNDS, PROMPT_TOKENS, NEW_TOKENS, cli_model_help());
+           ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
+}
+
+/* "1,2,8k" into numbers; "0" alone: none. 0, or 2 after naming the option. */
+static int read_list(const char *name, const char *option, char *text, uint64_t high,
+                     uint64_t *out, size_t max, size_t *n)
+{
+    char *rest = NULL;
+
+    *n = 0;
+    if (!strcmp(text, "0")) return 0;
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        size_t len = strlen(word);
+        bool kilo = len > 1 && (word[len - 1] == 'k' || word[len - 1] == 'K');
+        if (kilo) word[len - 1] = '\0';
+        if (*n == max) return cli_usage(name, "--%s: at most %zu numbers", option, max);
+        int bad = cli_count(name, option, word, 1, kilo ? high / 1024 : high, &out[*n]);
+        if (bad) return bad;
+        if (kilo) out[*n] *= 1024;
+        ++*n;
+    }
+    return *n ? 0 : cli_usage(name, "--%s: numbers are expected", option);
+}
+
+static void defaults(struct bench *b)
+{
+    static const uint64_t batches[] = {1, 2, 4, 8, 16}, depths[] = {1024, 8192, 32768};
+
+    *b = (struct bench){.rounds = ROUNDS, .prompt = PROMPT_TOKENS, .tokens = NEW_TOKENS,
+                        .n_batches = CN_ARRAY_LEN(batches), .n_depths = CN_ARRAY_LEN(depths)};
+    memcpy(b->batches, batches, sizeof batches);
+    memcpy(b->depths, depths, sizeof depths);
 }
 
 /* 0, or an exit code + 1. */
@@ -162,6 +252,8 @@ static int read_options(struct bench *b, int argc, char **argv)
     static const struct option options[] = {{"rounds", required_argument, NULL, 'r'},
                                             {"prompt-tokens", required_argument, NULL, 'p'},
                                             {"new-tokens", required_argument, NULL, 'n'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"depth", required_argument, NULL, 'd'},
                                             {"probe", no_argument, NULL, 'P'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
@@ -186,6 +278,14 @@ static int read_options(struct bench *b, int argc, char **argv)
             bad = cli_count(argv[0], "new-tokens", optarg, 2, MOST, &b->tokens);
             b->tokens_given = true;
         }
+        if (opt == 'b')
+            bad = read_list(argv[0], "batch", optarg, MOST_STREAMS, b->batches,
+                            CN_ARRAY_LEN(b->batches), &b->n_batches);
+        if (opt == 'd') {
+            bad = read_list(argv[0], "depth", optarg, MOST, b->depths, CN_ARRAY_LEN(b->depths),
+                            &b->n_depths);
+            b->depths_given = true;
+        }
     }
     if (!bad && argc - optind + b->stack.model_given > 1)
         bad = cli_usage(argv[0], "one model is expected");
@@ -195,27 +295,25 @@ static int read_options(struct bench *b, int argc, char **argv)
 int cli_bench(int argc, char **argv)
 {
     struct cn_error err = {0};
-    struct bench b = {.rounds = ROUNDS, .prompt = PROMPT_TOKENS, .tokens = NEW_TOKENS};
-    int status = 0, rc = cli_stack_config(&b.stack, &argc, argv, &err);
+    struct bench b;
+    int status = 0, early = 0, rc;
 
-    if (!rc) {
-        int early = read_options(&b, argc, argv);
-        if (early) {
-            cli_stack_close(&b.stack);
-            return early - 1;
-        }
+    defaults(&b);
+    rc = cli_stack_config(&b.stack, &argc, argv, &err);
+    if (!rc) early = read_options(&b, argc, argv);
+    if (early) {
+        bench_fini(&b);
+        return early - 1;
     }
     if (!rc && b.probe) {
         rc = cli_bench_probe(&b.stack.cfg, b.json, &err);
-        if (rc) status = cli_error(argv[0], &err);
-        cli_stack_close(&b.stack);
-        return status;
+    } else {
+        if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
+        if (!rc) rc = cli_stack_open(&b.stack, &err);
+        if (!rc) status = fit(&b, argv[0]);
+        if (!rc && !status) rc = bench(&b, &err);
     }
-    if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
-    if (!rc) rc = cli_stack_open(&b.stack, &err);
-    if (!rc) status = fit(&b, argv[0]);
-    if (!rc && !status) rc = bench(&b, &err);
     if (rc) status = cli_error(argv[0], &err);
-    cli_stack_close(&b.stack);
+    bench_fini(&b);
     return status;
 }

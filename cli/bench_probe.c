@@ -1,9 +1,32 @@
-/* conifer bench --probe: what the machine reaches now with the config's kernels and threads. */
+/* What the machine reaches now with the config's kernels and threads: conifer bench --probe, and the
+ * brackets around measurements. Main thread, on a device of its own. */
 #include "cli/bench.h"
 
 #include <stdio.h>
 
-#define PROBE_NS 200000000u
+#define PROBE_NS   200000000u
+#define BRACKET_NS 16000000u
+
+int bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
+                    struct cn_error *err)
+{
+    int rc = kr_device_probe(d, BRACKET_NS, &out->probe, err);
+    out->again_bytes_s = 0;
+    if (!rc && weight_bytes)
+        rc = kr_device_probe_read(d, weight_bytes, BRACKET_NS, &out->again_bytes_s, err);
+    return rc;
+}
+
+static bool near(double a, double b)
+{
+    return CN_MIN(a, b) >= CN_MAX(a, b) * (1 - BENCH_STEADY);
+}
+
+bool bench_same_machine(const struct bench_machine *a, const struct bench_machine *b)
+{
+    return near(a->probe.read_bytes_s, b->probe.read_bytes_s) &&
+           near(a->probe.int8_ops_s, b->probe.int8_ops_s);
+}
 
 static void put_probe(struct cn_buf *out, const struct kr_device *d, const struct kr_probe *p,
                       bool json)

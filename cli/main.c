@@ -15,7 +15,7 @@ static const struct command {
     {"rm", "conifer rm", "remove a model", cli_rm},
     {"show", "conifer show", "what a model file is, and the memory it needs", cli_show},
     {"plan", "conifer plan", "how many users fit in memory", cli_plan},
-    {"bench", "conifer bench", "time to first token, prefill and decode speed", cli_bench},
+    {"bench", "conifer bench", "how fast a model is here, and the machine", cli_bench},
     {"tokenize", "conifer tokenize", "token ids of standard input", cli_tokenize},
     {"key", "conifer key", "make an API key", cli_key},
     {"version", "conifer version", "the version", cli_version},

@@ -293,6 +293,8 @@ struct kr_exec_info {
     uint64_t weight_bytes;     /* what a decode step reads of the weights, experts not counted */
     uint64_t expert_bytes;     /* of one expert in every layer that has them */
     uint32_t n_experts, n_experts_used;
+    uint64_t row_macs;         /* multiply-adds of matrix products with weights, chosen experts' too, */
+    uint64_t logit_macs;       /* of a row; and those of a row whose logits are wanted besides */
     uint64_t packed_bytes;     /* memory taken by repacked weights */
     uint64_t scratch_bytes;    /* exact */
     uint64_t embd_dim, n_vocab;

@@ -100,9 +100,24 @@ static int alloc_scratch(struct kr_cpu_exec *x, struct cn_error *err)
     return 0;
 }
 
+/* Of products with weights: what a row costs, and what its logits do. */
+static void count_macs(const struct kr_plan *p, struct kr_exec_info *info)
+{
+    for (size_t i = 0; i < p->n_ops; i++) {
+        const struct kr_plan_op *op = &p->ops[i];
+        if (!kr_is_product(op)) continue;
+        uint64_t macs = op->w.ne[0] * kr_tensor_dim(&op->w, 1);
+        if (op->kind == KR_OP_HEAD_MATMUL) macs *= kr_tensor_dim(&op->w, 2);
+        if (op->kind == KR_OP_EXPERT_MATMUL) macs = op->w.ne[0] * op->len * p->n_used;
+        if (p->values[op->out].domain == KR_DOM_LOGITS) info->logit_macs += macs;
+        else info->row_macs += macs;
+    }
+}
+
 static void fill_info(struct kr_cpu_exec *x)
 {
     const struct kr_plan *p = x->plan;
+    count_macs(p, &x->base.info);
     x->base.info.n_vocab = p->values[p->output].width;
     x->n_tokens = UINT32_MAX;
     for (size_t i = 0; i < p->n_ops; i++) {

@@ -105,15 +105,39 @@ def test_plan():
 
 
 def test_bench():
-    out = json.loads(conifer("bench", tiny_model(), "--rounds", "1", "--json", "--prompt-tokens", "32",
-                             "--new-tokens", "8"))
-    assert out["prompt_tokens"] == 32 and out["new_tokens"] == 8 and out["rounds"] == 1
+    out = json.loads(conifer("bench", tiny_model(), "--rounds", "2", "--json", "--prompt-tokens", "32",
+                             "--new-tokens", "8", "--batch", "1,3", "--depth", "64,90k"))
+    assert out["prompt_tokens"] == 32 and out["new_tokens"] == 8 and out["rounds"] == 2
     assert out["prefill_tok_s"] > 0 and out["decode_tok_s"] > 0
-    assert out["ttft_ms"] == pytest.approx(32000 / out["prefill_tok_s"], rel=0.01)
-    assert b"decode" in conifer("bench", tiny_model(), "--rounds", "1", "--prompt-tokens", "8",
-                                "--new-tokens", "4")
+    machine = out["machine"]
+    for key in ("read_bytes_s", "read_again_bytes_s", "int8_ops_s", "fma_flops_s"):
+        assert 0 < machine[key]["min"] <= machine[key]["median"] <= machine[key]["max"]
+    ttft, prefill, one, *batches, deep, too_deep = out["points"]
+    assert [p["what"] for p in (ttft, prefill, one)] == ["ttft", "prefill", "decode"]
+    assert [p["streams"] for p in batches] == [1, 3]
+    assert deep["prompt_tokens"] == 64 and "window" in too_deep["why_not"]
+    assert ttft["read_share"] is None and prefill["read_share"] is None
+    for p in (ttft, prefill, one, *batches, deep):
+        assert 0 < p["min"] <= p["median"] <= p["max"]
+        assert p["rounds"] + p["left_out"] == 2
+    for p in (one, *batches, deep):
+        bound = machine["read_bytes_s"]["median"] * p["streams"] / p["median"]
+        assert p["read_share"] * bound >= out["weight_bytes"] * 0.99  # of a step: the weights, and KV
+        assert p["int8_share"] > 0
+    text = conifer("bench", tiny_model(), "--rounds", "1", "--prompt-tokens", "8", "--new-tokens", "4",
+                   "--batch", "0", "--depth", "0")
+    assert b"decode behind 8 tokens" in text and b"streams" not in text
     assert b"--rounds x: not a number" in conifer("bench", tiny_model(), "--rounds", "x", want=2)
+    assert b"--batch x: not a number" in conifer("bench", tiny_model(), "--batch", "2,x", want=2)
     assert b"window" in conifer("bench", tiny_model(), "--prompt-tokens", "90000", want=2)
+
+
+def test_bench_null():
+    """No arithmetic, so no shares of any."""
+    out = json.loads(conifer("bench", "null:layers=2,vocab=1000", "--rounds", "1", "--json",
+                             "--prompt-tokens", "32", "--new-tokens", "64", "--batch", "2", "--depth", "0"))
+    assert out["decode_tok_s"] > 0
+    assert all(p["read_share"] is None and p["int8_share"] is None for p in out["points"])
 
 
 def test_bench_probe():
