@@ -120,7 +120,8 @@ static int keep_machine(struct bench *b, const struct bench_machine *m)
 /* All points, there and back in turns, each between two probes. */
 static int run_rounds(struct bench *b, struct cn_error *err)
 {
-    uint64_t weights = eng_model_info(rt_model(b->stack.rt))->exec->weight_bytes;
+    const struct kr_exec_info *x = eng_model_info(rt_model(b->stack.rt))->exec;
+    uint64_t weights = x->row_macs ? x->weight_bytes : 0; /* the null model reads none */
     struct bench_machine before, after;
     int rc = bench_probe_now(b->device, weights, &before, err);
 
@@ -146,8 +147,11 @@ static int bench(struct bench *b, struct cn_error *err)
     int rc = rt_device_new(&b->stack.cfg, &b->device, err);
 
     if (!rc) rc = make_points(b, err);
+    struct bench_busy *busy = NULL;
+    if (!rc && b->busy) rc = bench_busy_start((uint32_t)b->busy, &busy, err);
     if (!rc) rc = warm_up(b, err);
     if (!rc) rc = run_rounds(b, err);
+    bench_busy_stop(busy);
     if (rc) return rc;
     cn_buf_init(&out, 0);
     if (b->json) bench_put_json(b, &out);
@@ -210,7 +214,10 @@ static void help(void)
            "  --batch LIST           streams at once; 0 for none (1,2,4,8,16)\n"
            "  --depth LIST           decode behind so many tokens; 0 for none (1k,8k,32k, as far as\n"
            "                         the window goes and prefill takes under %d s)\n"
+           "  --busy N               with so many processors kept busy by others (0)\n"
            "  --probe                only what the machine reaches: reads, 8-bit and float products\n"
+           "  --ladder               what each classic step brings: cache, vector registers, threads,\n"
+           "                         8-bit weights, many streams\n"
            "  --json                 one JSON object instead of text\n%s",
            ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
 }
@@ -254,7 +261,9 @@ static int read_options(struct bench *b, int argc, char **argv)
                                             {"new-tokens", required_argument, NULL, 'n'},
                                             {"batch", required_argument, NULL, 'b'},
                                             {"depth", required_argument, NULL, 'd'},
+                                            {"busy", required_argument, NULL, 'B'},
                                             {"probe", no_argument, NULL, 'P'},
+                                            {"ladder", no_argument, NULL, 'L'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
@@ -269,6 +278,7 @@ static int read_options(struct bench *b, int argc, char **argv)
         if (opt == '?') return 3;
         if (opt == 'j') b->json = true;
         if (opt == 'P') b->probe = true;
+        if (opt == 'L') b->ladder = true;
         if (opt == 'r') bad = cli_count(argv[0], "rounds", optarg, 1, 1000000, &b->rounds);
         if (opt == 'p') {
             bad = cli_count(argv[0], "prompt-tokens", optarg, 1, MOST, &b->prompt);
@@ -278,6 +288,7 @@ static int read_options(struct bench *b, int argc, char **argv)
             bad = cli_count(argv[0], "new-tokens", optarg, 2, MOST, &b->tokens);
             b->tokens_given = true;
         }
+        if (opt == 'B') bad = cli_count(argv[0], "busy", optarg, 0, MOST_STREAMS, &b->busy);
         if (opt == 'b')
             bad = read_list(argv[0], "batch", optarg, MOST_STREAMS, b->batches,
                             CN_ARRAY_LEN(b->batches), &b->n_batches);
@@ -307,6 +318,10 @@ int cli_bench(int argc, char **argv)
     }
     if (!rc && b.probe) {
         rc = cli_bench_probe(&b.stack.cfg, b.json, &err);
+    } else if (!rc && b.ladder) {
+        rc = cli_one_model(&b.stack, argc, argv, &status, &err);
+        if (!rc && !status)
+            rc = cli_bench_ladder(&b.stack.cfg, b.stack.path, b.stack.name, b.json, &err);
     } else {
         if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
         if (!rc) rc = cli_stack_open(&b.stack, &err);

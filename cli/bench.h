@@ -47,6 +47,23 @@ uint32_t *bench_random_prompt(const struct eng_vocab *v, size_t n);
 /* conifer bench --probe: a table, or one JSON object. */
 int cli_bench_probe(const struct cfg *cfg, bool json, struct cn_error *err);
 
+/* ---- bench_busy.c --------------------------------------------------------------------------------- */
+
+/* Busy threads, each on a processor of its own, until stopped. After an error too. */
+struct bench_busy;
+int bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err);
+void bench_busy_stop(struct bench_busy *b);
+
+/* ---- bench_ladder.c, bench_convert.c ------------------------------------------------------------ */
+
+/* conifer bench --ladder: what each classic step brings to the model. */
+int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, bool json,
+                     struct cn_error *err);
+/* The file with its matrices as F32 or Q8_0, in memory that goes with *fd; out: a path to open. */
+int bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
+                  size_t out_size, int *fd, struct cn_error *err);
+uint64_t bench_converted_bytes(const struct eng_gguf *g, enum kr_type type);
+
 /* A bracket: the machine as it was between two measurements. */
 struct bench_machine {
     struct kr_probe probe;
@@ -71,10 +88,10 @@ struct bench_point {
 struct bench {
     struct cli_stack stack;
     struct kr_device *device; /* for probes: as the runtime's, which is its own thread's */
-    uint64_t rounds, prompt, tokens;
+    uint64_t rounds, prompt, tokens, busy;
     uint64_t batches[32], depths[32];
     size_t n_batches, n_depths;
-    bool json, probe, prompt_given, tokens_given, depths_given;
+    bool json, probe, ladder, prompt_given, tokens_given, depths_given;
     struct bench_point *points;
     size_t n_points;
     struct bench_series read, again, int8, fma; /* of the machine, over all brackets */

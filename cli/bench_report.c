@@ -53,7 +53,7 @@ static double share(double work, double rate, double peak)
 static struct line decode_line(struct bench *b, struct bench_point *p)
 {
     double steps = bench_summarise(&p->decode).median / p->ask.streams;
-    double bytes = exec_of(b)->weight_bytes ? bench_step_bytes(b, p) : 0;
+    double bytes = exec_of(b)->row_macs ? bench_step_bytes(b, p) : 0; /* the null model */
     struct line l = {.what = "decode", .unit = "tok/s", .p = p, .s = &p->decode};
 
     l.of_read = share(bytes, steps, bench_summarise(&b->read).median);
@@ -132,12 +132,12 @@ void bench_put_json(struct bench *b, struct cn_buf *out)
     cn_buf_json_str(out, b->stack.name, strlen(b->stack.name));
     cn_buf_printf(out,
                   ",\"path\":\"%s\",\"device\":\"%s\",\"threads\":%u,\"prompt_tokens\":%llu,"
-                  "\"new_tokens\":%llu,\"rounds\":%llu,\"weight_bytes\":%llu,\"ttft_ms\":%.3f,"
+                  "\"new_tokens\":%llu,\"rounds\":%llu,\"busy\":%llu,\"weight_bytes\":%llu,\"ttft_ms\":%.3f,"
                   "\"prefill_tok_s\":%.2f,\"decode_tok_s\":%.2f,\"machine\":{\"steady\":%.2f",
                   rt_fingerprint(b->stack.rt), kr_device_path(b->device),
                   kr_device_threads(b->device), (unsigned long long)b->prompt,
                   (unsigned long long)b->tokens, (unsigned long long)b->rounds,
-                  (unsigned long long)exec_of(b)->weight_bytes,
+                  (unsigned long long)b->busy, (unsigned long long)exec_of(b)->weight_bytes,
                   bench_summarise(&one->ttft_ms).median, bench_summarise(&one->prefill).median,
                   bench_summarise(&one->decode).median, 1 - BENCH_STEADY);
     json_series(out, "read_bytes_s", &b->read);
@@ -205,10 +205,11 @@ void bench_put_table(struct bench *b, struct cn_buf *out)
 {
     struct bench_summary read = bench_summarise(&b->read), int8 = bench_summarise(&b->int8);
 
-    cn_buf_printf(out, "%s: %s, threads: %u, rounds: %llu, new tokens: %llu\n", b->stack.name,
+    cn_buf_printf(out, "%s: %s, threads: %u, rounds: %llu, new tokens: %llu", b->stack.name,
                   kr_device_path(b->device), kr_device_threads(b->device),
                   (unsigned long long)b->rounds, (unsigned long long)b->tokens);
-    cn_buf_printf(out, "machine: reads %.1f GB/s (%.1f..%.1f)", read.median / 1e9, read.min / 1e9,
+    if (b->busy) cn_buf_printf(out, ", busy processors: %llu", (unsigned long long)b->busy);
+    cn_buf_printf(out, "\nmachine: reads %.1f GB/s (%.1f..%.1f)", read.median / 1e9, read.min / 1e9,
                   read.max / 1e9);
     if (b->again.n)
         cn_buf_printf(out, ", the same %.0f MB over and over %.1f GB/s",

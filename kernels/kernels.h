@@ -304,6 +304,7 @@ struct kr_exec_info {
 /* What the steps so far have done. */
 struct kr_counters {
     uint64_t steps, rows;
+    uint64_t barriers;         /* times that the device's threads waited for each other, in all */
     uint64_t weight_bytes;     /* of dense weights that were read, each once a step */
     uint64_t expert_bytes;     /* of experts' weights that were read */
     uint64_t kv_bytes;         /* of keys and values that attention read, for however many rows */

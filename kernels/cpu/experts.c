@@ -264,7 +264,8 @@ void kr_cpu_expert_row(const struct kr_cpu_exec *x, const struct kr_step *s, uin
 void kr_cpu_counters(const struct kr_exec *base, struct kr_counters *out)
 {
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
-    *out = (struct kr_counters){ .steps = x->steps, .rows = x->rows };
+    *out = (struct kr_counters){ .steps = x->steps, .rows = x->rows,
+                                    .barriers = kr_pool_shared(x->dev->pool) };
     for (uint32_t t = 0; t < kr_pool_threads(x->dev->pool); t++) {
         out->weight_bytes += x->touched[t].dense;
         out->expert_bytes += x->touched[t].experts;

@@ -2,7 +2,8 @@
  *
  * A stage is over when its work is done, not when every thread has come by: a thread whose
  * processor was taken away holds up nobody unless it is in the middle of a chunk, and finds its way
- * back to whatever stage is on when it returns. Who finishes a stage's last chunk sets up the next.
+ * back to whatever stage is on when it returns. Who finishes a stage's last chunk sets up the next,
+ * having done those between that are a single chunk: the others need not hear of them.
  * Threads without work spin briefly and then sleep on a futex.
  *
  * Each thread's share of a stage is one word: the stage's number above, chunks left below. Taking a
@@ -39,6 +40,7 @@ struct kr_pool {
     /* Written by whoever sets up a stage, read by those who hold a chunk of it. */
     _Alignas(CACHE_LINE) uint64_t stage_number; /* of stages[stage] */
     uint32_t stage, n_stages, n_chunks, run;
+    uint64_t n_shared;
     const struct kr_stage *stages;
     const struct kr_job *jobs;
     void *arg;
@@ -142,33 +144,6 @@ static uint32_t share_chunks(const struct kr_pool *p, const struct kr_stage *s, 
     return sum;
 }
 
-/* Puts up the next stage that has work; false when there is none. Shares without work are written
- * first: once the last one with work is there, others may finish the stage and set up the one after
- * it, and nothing of ours may come later than that but a harmless tell(). */
-static bool next_stage(struct kr_pool *p)
-{
-    for (; p->stage < p->n_stages; p->stage++) {
-        const struct kr_stage *s = &p->stages[p->stage];
-        uint32_t n = 0, threads = p->n_threads;
-        for (uint32_t t = 0; t < threads; t++)
-            n += p->shares[t].chunks = share_chunks(p, s, t);
-        if (!n) continue;
-        uint64_t tag = ++p->stage_number << LEFT_BITS;
-        p->n_chunks = n;
-        atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-        for (uint32_t t = 0; t < threads; t++)
-            if (!p->shares[t].chunks)
-                atomic_store_explicit(&p->shares[t].word, tag, memory_order_release);
-        for (uint32_t t = 0; t < threads && n; t++) {
-            uint32_t left = p->shares[t].chunks;
-            n -= left; /* before the store: afterwards the stage may be another one */
-            if (left) atomic_store_explicit(&p->shares[t].word, tag | left, memory_order_release);
-        }
-        return true;
-    }
-    return false;
-}
-
 static void run_chunk(struct kr_pool *p, uint32_t thread, uint32_t owner, uint32_t left)
 {
     const struct kr_stage *s = &p->stages[p->stage];
@@ -186,12 +161,50 @@ static void run_chunk(struct kr_pool *p, uint32_t thread, uint32_t owner, uint32
     }
 }
 
-static void finish_chunk(struct kr_pool *p)
+static void run_single(struct kr_pool *p, uint32_t thread)
+{
+    uint32_t owner = 0;
+    while (!p->shares[owner].chunks)
+        owner++;
+    run_chunk(p, thread, owner, 1);
+}
+
+/* Puts up the next stage that has work for several; false when there is none. What is a single chunk
+ * is done here and now: nobody holds a chunk of any stage. Shares without work are written
+ * first: once the last one with work is there, others may finish the stage and set up the one after
+ * it, and nothing of ours may come later than that but a harmless tell(). */
+static bool next_stage(struct kr_pool *p, uint32_t thread)
+{
+    for (; p->stage < p->n_stages; p->stage++) {
+        const struct kr_stage *s = &p->stages[p->stage];
+        uint32_t n = 0, threads = p->n_threads;
+        for (uint32_t t = 0; t < threads; t++)
+            n += p->shares[t].chunks = share_chunks(p, s, t);
+        if (n == 1) run_single(p, thread);
+        if (n <= 1) continue;
+        p->n_shared++;
+        uint64_t tag = ++p->stage_number << LEFT_BITS;
+        p->n_chunks = n;
+        atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+        for (uint32_t t = 0; t < threads; t++)
+            if (!p->shares[t].chunks)
+                atomic_store_explicit(&p->shares[t].word, tag, memory_order_release);
+        for (uint32_t t = 0; t < threads && n; t++) {
+            uint32_t left = p->shares[t].chunks;
+            n -= left; /* before the store: afterwards the stage may be another one */
+            if (left) atomic_store_explicit(&p->shares[t].word, tag | left, memory_order_release);
+        }
+        return true;
+    }
+    return false;
+}
+
+static void finish_chunk(struct kr_pool *p, uint32_t thread)
 {
     uint32_t all = p->n_chunks, run = p->run; /* read while our chunk still counts */
     if (atomic_fetch_add_explicit(&p->done, 1, memory_order_acq_rel) + 1 < all) return;
     p->stage++;
-    if (!next_stage(p)) atomic_store_explicit(&p->finished, run, memory_order_release);
+    if (!next_stage(p, thread)) atomic_store_explicit(&p->finished, run, memory_order_release);
     tell(p);
 }
 
@@ -206,7 +219,7 @@ static bool work(struct kr_pool *p, uint32_t thread)
                                                        memory_order_relaxed))
                 continue;
             run_chunk(p, thread, owner, (uint32_t)(w & LEFT_MASK));
-            finish_chunk(p);
+            finish_chunk(p, thread);
             return true;
         }
         owner = owner + 1 == p->n_threads ? 0 : owner + 1;
@@ -235,7 +248,7 @@ void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_st
     p->stage = 0;
     p->jobs = jobs;
     p->arg = arg;
-    if (!next_stage(p)) return;
+    if (!next_stage(p, 0)) return;
     tell(p);
     for (;;) {
         unsigned seen = atomic_load(&p->news);
@@ -249,6 +262,11 @@ void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_st
 uint32_t kr_pool_threads(const struct kr_pool *p)
 {
     return p->n_threads;
+}
+
+uint64_t kr_pool_shared(const struct kr_pool *p)
+{
+    return p->n_shared;
 }
 
 static void start_workers(struct kr_pool *p)

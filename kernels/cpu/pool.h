@@ -9,6 +9,8 @@ struct kr_pool;
 struct kr_pool *kr_pool_new(uint32_t n_threads);
 void kr_pool_free(struct kr_pool *p);
 uint32_t kr_pool_threads(const struct kr_pool *p);
+/* Stages so far whose work was shared: as often all threads waited for the last. Between runs. */
+uint64_t kr_pool_shared(const struct kr_pool *p);
 
 /* Units 0..n-1 of one kind of work. Each thread has its own share of them (the same one for the
  * same n, so that what it touches stays in its caches and on its memory node), and helps with the

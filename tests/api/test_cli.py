@@ -140,6 +140,17 @@ def test_bench_null():
     assert all(p["read_share"] is None and p["int8_share"] is None for p in out["points"])
 
 
+def test_bench_ladder():
+    out = json.loads(conifer("bench", "--ladder", tiny_model(), "--json", "--threads", "2"))
+    rungs = {r["rung"]: r for r in out["ladder"]}
+    assert list(rungs) == ["no_cache", "cache", "simd", "threads", "q8_0", "own", "batch"]
+    assert rungs["no_cache"]["factor"] is None
+    assert all(r["tok_s"] > 0 for r in rungs.values())
+    assert b"in all" in conifer("bench", "--ladder", tiny_model(), "--threads", "1")
+    assert b"no weights" in conifer("bench", "--ladder", "null:layers=1,vocab=1000", want=1)
+    assert conifer("bench", "--ladder", "/no/such.gguf", want=1)
+
+
 def test_bench_probe():
     out = json.loads(conifer("bench", "--probe", "--json", "--threads", "1"))
     assert out["threads"] == 1 and out["path"].startswith("cpu-")

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/matmul.h"
 #include "tests/kernels/tiny.h"
 
 static const struct tiny_shape shapes[] = {
@@ -168,6 +169,42 @@ static void test_batch(void **state)
     }
 }
 
+/* Threads wait for each other at most five times a layer in a decode step (and for the head): each of
+ * q, k and v; attention; its product; gate and up; down. Rows of a batch are one more stage before
+ * each. Counted, not timed. */
+static void test_barriers(void **state)
+{
+    for (size_t s = 0; s < CN_ARRAY_LEN(shapes); s++) {
+        struct tiny *t = tiny_new(&shapes[s], 31 + s);
+        uint32_t vocab = shapes[s].vocab, layers = shapes[s].n_layers, many = 16, one = 1;
+        uint32_t *tokens = some_tokens(40, vocab, 9);
+        struct tiny_run_opts o = { .isa = KR_ISA_AUTO, .threads = 2, .block_tokens = 16,
+                                   .max_rows = 64, .max_context = 64, .n_blocks = 8,
+                                   .kv_type = KR_F16 };
+        struct tiny_run r;
+        struct tiny_seq seq, *list[1] = { &seq };
+        struct kr_counters was, now;
+        assert_true(tiny_run_open(&r, t, &o));
+        bool fused = kr_cpu_best() != KR_ISA_GENERIC; /* plain C takes op by op */
+        tiny_seq_open(&r, &seq, tokens, 40, vocab, false);
+        kr_exec_counters(r.exec, &was);
+        tiny_step(&r, list, &many, 1, vocab);
+        kr_exec_counters(r.exec, &now);
+        assert_true(now.barriers > was.barriers);
+        if (fused) assert_true(now.barriers - was.barriers <= 10 * layers + 4);
+        for (int i = 0; i < 5; i++) {
+            was = now;
+            tiny_step(&r, list, &one, 1, vocab);
+            kr_exec_counters(r.exec, &now);
+            if (fused) assert_true(now.barriers - was.barriers <= 5 * layers + 2);
+        }
+        tiny_seq_close(&seq);
+        tiny_run_close(&r);
+        tiny_free(t);
+        free(tokens);
+    }
+}
+
 /* The generic path runs op by op in the plan's order, so it also checks the fusing ones. */
 static void test_isas_agree(void **state)
 {
@@ -206,6 +243,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cuts),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_isas_agree),
+        cmocka_unit_test(test_barriers),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
