@@ -2,6 +2,7 @@
 that misbehaves in every way a server can."""
 import json
 import re
+import resource
 import socket
 import subprocess
 import threading
@@ -294,6 +295,10 @@ def test_latency_counts_from_when_a_request_was_due(stand_in):
 
 def test_many_connections(stand_in):
     """2,000 at once, each of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("too few descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     everyone = threading.Barrier(2000)
 
     def hold(s):
@@ -307,6 +312,7 @@ def test_many_connections(stand_in):
                  "--answer-tokens", "3")
     finally:
         threading.stack_size(0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (r["classes"][0]["done"], r["classes"][0]["failed"]) == (2000, 0)
     assert r["connections"] == 2000
 
