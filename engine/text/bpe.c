@@ -61,10 +61,17 @@ static inline size_t pair_slot(const struct eng_pairs *t, uint64_t key)
     return ((size_t)m ^ (size_t)(m >> 64)) & t->mask;
 }
 
+static inline size_t maybe_bit(const struct eng_pairs *t, uint64_t key)
+{
+    return (key * t->mult) >> t->maybe_shift;
+}
+
 const struct eng_pair *eng_bpe_pair(const struct eng_vocab *v, uint32_t left, uint32_t right)
 {
     const struct eng_pairs *t = &v->pairs;
     uint64_t key = (uint64_t)left << 32 | right;
+    size_t bit = maybe_bit(t, key);
+    if (!(t->maybe[bit / 64] >> bit % 64 & 1)) return NULL; /* most pairs, at little cost */
     for (size_t at = pair_slot(t, key); t->slot[at].rank != ENG_NO_ID; at = (at + 1) & t->mask) {
         if (t->slot[at].key == key) return &t->slot[at];
     }
@@ -82,7 +89,12 @@ static int pairs_init(struct eng_pairs *t, size_t n)
     t->mask = cap - 1;
     cn_random(&t->mult, sizeof t->mult);
     t->mult |= 1;
-    return 0;
+    unsigned log = 10; /* bits: 8 to 16 times the pairs */
+    while (log < 32 && (size_t)1 << log < 8 * n)
+        log++;
+    t->maybe_shift = 64 - log;
+    t->maybe = cn_calloc((size_t)1 << (log - 6), sizeof *t->maybe);
+    return t->maybe ? 0 : CN_ENOMEM;
 }
 
 /* The first of two equal merges counts. */
@@ -93,6 +105,8 @@ static void pairs_put(struct eng_pairs *t, struct eng_pair pair)
         if (t->slot[at].key == pair.key) return;
     }
     t->slot[at] = pair;
+    size_t bit = maybe_bit(t, pair.key);
+    t->maybe[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
 /* The symbol of a string, made if there is none. */

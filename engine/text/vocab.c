@@ -84,6 +84,7 @@ void eng_vocab_free(struct eng_vocab *v)
     free(v->rank);
     free(v->eog);
     free(v->pairs.slot);
+    free(v->pairs.maybe);
     free((void *)v->whole);
     free(v);
 }

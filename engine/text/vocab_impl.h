@@ -172,6 +172,8 @@ struct eng_pairs {
     struct eng_pair *slot;
     size_t mask;
     uint64_t mult;
+    uint64_t *maybe; /* bits by a hash of the key: small enough for a cache */
+    unsigned maybe_shift;
 };
 
 /* A symbol at work, numbered by where it began: it covers the bytes from start to the next one's;
