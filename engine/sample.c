@@ -27,6 +27,7 @@ struct eng_sampler {
     uint64_t n_output;
     struct seen *seen; /* open addressing; the prompt's tokens too when repetition is penalised */
     size_t n_seen, seen_cap;
+    float *tops; /* work memory of a draw: see sample_select.h */
 };
 
 void eng_sampling_defaults(struct eng_sampling *s)
@@ -83,6 +84,8 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
         if (!n->bias) goto nomem;
         memcpy(n->bias, s->bias, s->n_bias * sizeof *n->bias);
     }
+    n->tops = cn_malloc_array(eng_n_tops(n->n_vocab), sizeof *n->tops);
+    if (!n->tops) goto nomem;
     n->eog = eng_vocab_eog(v, &n->n_eog);
     *out = n;
     return 0;
@@ -99,7 +102,8 @@ int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_s
     n->choice = choice;
     n->bias = cn_malloc_array(s->p.n_bias, sizeof *n->bias);
     n->seen = cn_malloc_array(s->seen_cap, sizeof *n->seen);
-    if (!n->bias || !n->seen) {
+    n->tops = cn_malloc_array(eng_n_tops(s->n_vocab), sizeof *n->tops);
+    if (!n->bias || !n->seen || !n->tops) {
         eng_sampler_free(n);
         return CN_ENOMEM;
     }
@@ -114,6 +118,7 @@ void eng_sampler_free(struct eng_sampler *s)
     if (!s) return;
     free(s->bias);
     free(s->seen);
+    free(s->tops);
     free(s);
 }
 
@@ -197,8 +202,12 @@ static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
 
 static void apply_mask(float *z, size_t n, const uint32_t *mask)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!(mask[i / 32] >> (i % 32) & 1)) z[i] = -INFINITY;
+    for (size_t i = 0; i < n; i += 32) {
+        uint32_t out = ~mask[i / 32];
+        if (n - i < 32) out &= (1u << (n - i)) - 1;
+        for (; out; out &= out - 1)
+            z[i + (size_t)__builtin_ctz(out)] = -INFINITY;
+    }
 }
 
 /* Uniform in [0, 1): 53 bits of a keyed hash of where the draw stands. */
@@ -241,7 +250,7 @@ static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t
     struct eng_candidates c = {0};
     struct eng_select_rule rule = {
         .inv_t = inv_t, .top_k = s->p.top_k, .top_p = s->p.top_p, .min_p = s->p.min_p};
-    int rc = eng_select(z, s->n_vocab, max, &rule, &c);
+    int rc = eng_select(z, s->n_vocab, s->tops, max, &rule, &c);
     if (rc) return rc;
     double at = 0;
     *id = c.v[c.n - 1].id;
@@ -283,16 +292,16 @@ ENG_PER_WIDTH static float run_max(const float *z, size_t n, bool *nan)
     return m[0];
 }
 
-/* Maximum of a row and the first place that has it; false when a value is NaN or none is finite.
- * In runs, so that only one of them has to be searched for the place. */
-static bool row_max(const float *z, size_t n, float *max, uint32_t *arg)
+/* Maximum of a row and the first place that has it, and of every run; false when a value is NaN or
+ * none is finite. In runs, so that only one of them has to be searched for the place. */
+static bool row_max(const float *z, size_t n, float *tops, float *max, uint32_t *arg)
 {
-    enum { RUN = 4096 };
     float top = -INFINITY;
     size_t at = 0;
     bool nan = false;
-    for (size_t i = 0; i < n; i += RUN) {
-        float m = run_max(z + i, CN_MIN(n - i, (size_t)RUN), &nan);
+    for (size_t i = 0; i < n; i += ENG_TOPS_RUN) {
+        float m = run_max(z + i, CN_MIN(n - i, (size_t)ENG_TOPS_RUN), &nan);
+        tops[i / ENG_TOPS_RUN] = m;
         if (m > top) at = i;
         top = m > top ? m : top;
     }
@@ -309,13 +318,20 @@ static double log_sum_exp(const float *z, size_t n, float max)
     return (double)max + log(eng_exp_sum(z, n, max, 1.0f, NULL));
 }
 
-static void score_top(const float *z, size_t n, double lse, uint32_t n_top, struct eng_drawn *out)
+static void score_top(const float *z, size_t n, const float *tops, double lse, uint32_t n_top,
+                      struct eng_drawn *out)
 {
     struct eng_logprob *t = out->top;
+    float floor = -INFINITY, heap[ENG_MAX_LOGPROBS];
     uint32_t k = 0;
     n_top = CN_MIN(n_top, (uint32_t)ENG_MAX_LOGPROBS);
+    if (n_top && n_top <= eng_n_tops(n)) floor = eng_kth_top(tops, eng_n_tops(n), n_top, heap);
     for (size_t i = 0; n_top && i < n; i++) {
-        if (k == n_top && !(z[i] > t[k - 1].logprob)) continue; /* the usual case */
+        if (i % ENG_TOPS_RUN == 0 && tops[i / ENG_TOPS_RUN] < floor) {
+            i += ENG_TOPS_RUN - 1; /* nothing in this run */
+            continue;
+        }
+        if (k == n_top && !(z[i] > t[k - 1].logprob)) continue;
         uint32_t j = k < n_top ? k++ : k - 1;
         while (j > 0 && z[i] > t[j - 1].logprob) {
             t[j] = t[j - 1];
@@ -334,12 +350,17 @@ int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
     float max;
     uint32_t arg;
     if (id >= n_vocab) return CN_EINVAL;
-    if (!row_max(logits, n_vocab, &max, &arg)) return CN_ENUMERIC;
-    double lse = log_sum_exp(logits, n_vocab, max);
-    out->id = id;
-    out->logprob = (float)((double)logits[id] - lse);
-    score_top(logits, n_vocab, lse, n_top, out);
-    return 0;
+    float *tops = cn_malloc_array(eng_n_tops(n_vocab), sizeof *tops);
+    if (!tops) return CN_ENOMEM;
+    int rc = row_max(logits, n_vocab, tops, &max, &arg) ? 0 : CN_ENUMERIC;
+    if (!rc) {
+        double lse = log_sum_exp(logits, n_vocab, max);
+        out->id = id;
+        out->logprob = (float)((double)logits[id] - lse);
+        score_top(logits, n_vocab, tops, lse, n_top, out);
+    }
+    free(tops);
+    return rc;
 }
 
 static bool adjusts(const struct eng_sampler *s, const uint32_t *mask)
@@ -355,12 +376,12 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
     float max, *raw = NULL;
     uint32_t id;
     double lse = 0;
-    if (!row_max(logits, n, &max, &id)) return CN_ENUMERIC;
+    if (!row_max(logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
     out->n_top = 0;
     out->logprob = 0;
     if (s->p.logprobs >= 0) {
         lse = log_sum_exp(logits, n, max);
-        score_top(logits, n, lse, (uint32_t)s->p.logprobs, out);
+        score_top(logits, n, s->tops, lse, (uint32_t)s->p.logprobs, out);
     }
     if (adjusts(s, mask)) {
         /* The log-probability reported is the model's own, so its raw logits are kept. */
@@ -371,7 +392,7 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
         }
         apply_bias_and_penalties(s, logits);
         if (mask) apply_mask(logits, n, mask);
-        if (!row_max(logits, n, &max, &id)) {
+        if (!row_max(logits, n, s->tops, &max, &id)) {
             free(raw);
             return CN_ENUMERIC;
         }

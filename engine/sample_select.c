@@ -1,6 +1,10 @@
 /* Selection of the likeliest tokens: a histogram over the distance from the maximum says which
  * bucket the cut falls in; buckets above it are kept whole, only that bucket is ordered (by a heap,
- * and only as far as needed). Two passes over the vocabulary, O(V + k log k). */
+ * and only as far as needed). O(V + k log k).
+ *
+ * A value below a floor that is known beforehand is in no set: with top_k the k-th of the runs'
+ * maxima, with min_p alone its own bound. Runs that lie below it are not looked at again; only top_p
+ * needs the weight of all. */
 #include "engine/sample_select.h"
 
 #include <math.h>
@@ -50,14 +54,16 @@ ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_
     float w[256];
     for (size_t at = 0; at < n; at += 256) {
         size_t len = CN_MIN(n - at, (size_t)256);
+        const float *p = z + at;
         float sum[16] = {0};
-        for (size_t i = 0; i < len; i++)
-            w[i] = eng_exp((z[at + i] - max) * inv_t);
-        for (size_t i = len; i < 256; i++)
-            w[i] = 0;
+        if (len < 256) {
+            for (size_t i = 0; i < 256; i++)
+                w[i] = i < len ? p[i] : -INFINITY; /* weighs nothing */
+            p = w;
+        }
         for (size_t i = 0; i < 256; i += 16)
             for (size_t j = 0; j < 16; j++)
-                sum[j] += w[i + j];
+                sum[j] += eng_exp((p[i + j] - max) * inv_t);
         double chunk = 0;
         for (size_t j = 0; j < 16; j++)
             chunk += sum[j];
@@ -65,6 +71,27 @@ ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_
         total += chunk;
     }
     return total;
+}
+
+float eng_kth_top(const float *tops, size_t n, uint32_t k, float *heap)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t at = i;
+        if (i < k) {
+            for (; at > 0 && heap[(at - 1) / 2] > tops[i]; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+        } else {
+            if (!(tops[i] > heap[0])) continue;
+            at = 0;
+            for (size_t c = 1; c < k; at = c, c = 2 * at + 1) {
+                if (c + 1 < k && heap[c + 1] < heap[c]) c++;
+                if (!(heap[c] < tops[i])) break;
+                heap[at] = heap[c];
+            }
+        }
+        heap[at] = tops[i];
+    }
+    return heap[0];
 }
 
 /* Whether any of the 64 values at z is above t. */
@@ -81,34 +108,58 @@ struct histogram {
     double mass[N_BUCKETS];
 };
 
+/* What a selection works on. */
+struct work {
+    const float *z;
+    size_t n;
+    const float *tops;
+    float max, inv_t, floor; /* nothing below the floor counts */
+};
+
+/* Groups of 64 that hold a value above `limit`, none below the floor: the next one at or after *at. */
+static bool next_group(const struct work *w, float limit, size_t *at, size_t *end)
+{
+    while (*at < w->n) {
+        *end = CN_MIN(*at + 64, w->n);
+        float top = w->tops[*at / ENG_TOPS_RUN];
+        if (!(top > limit) || top < w->floor)
+            *at = (*at / ENG_TOPS_RUN + 1) * ENG_TOPS_RUN;
+        else if (*end - *at == 64 && !any_above(w->z + *at, limit))
+            *at += 64;
+        else
+            return true;
+    }
+    return false;
+}
+
 /* Most of a vocabulary is far from the maximum: groups without a near value are only summed. */
-static void histogram(const float *z, size_t n, float max, float inv_t, struct histogram *h)
+static void histogram(const struct work *w, bool all, struct histogram *h)
 {
     uint32_t last = N_BUCKETS - 1;
-    float limit = max - NEAR / inv_t;
-    double near = 0, total = eng_exp_sum(z, n, max, inv_t, NULL);
+    float limit = w->max - NEAR / w->inv_t;
+    double near = 0, total = all ? eng_exp_sum(w->z, w->n, w->max, w->inv_t, NULL) : 0;
     uint64_t n_near = 0;
-    for (size_t at = 0; at < n; at += 64) {
-        size_t end = CN_MIN(at + 64, n);
-        if (end - at == 64 && !any_above(z + at, limit)) continue;
+    if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
+    for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end) {
         for (size_t i = at; i < end; i++) {
-            uint32_t b = bucket_of(z[i], max, inv_t);
-            if (b == last) continue;
-            float w = eng_exp((z[i] - max) * inv_t);
+            uint32_t b = bucket_of(w->z[i], w->max, w->inv_t);
+            if (b == last || w->z[i] < w->floor) continue;
+            float e = eng_exp((w->z[i] - w->max) * w->inv_t);
             h->count[b]++;
-            h->mass[b] += w;
-            near += w;
+            h->mass[b] += e;
+            near += e;
             n_near++;
         }
     }
-    h->count[last] = n - n_near;
+    h->count[last] = w->n - n_near;
     h->mass[last] = CN_MAX(total - near, 0.0);
 }
 
 /* Collects the prefix, in likelihood order, that first reaches `count` tokens or `mass`. */
-static int collect(const float *z, size_t n, float max, float inv_t, const struct histogram *h,
-                   uint64_t count, double mass, struct eng_candidates *out)
+static int collect(const struct work *w, const struct histogram *h, uint64_t count, double mass,
+                   struct eng_candidates *out)
 {
+    const float *z = w->z, max = w->max, inv_t = w->inv_t;
     uint64_t whole = 0;
     double whole_mass = 0;
     uint32_t cut = 0;
@@ -129,12 +180,11 @@ static int collect(const float *z, size_t n, float max, float inv_t, const struc
     size_t nv = 0, nh = 0;
     /* A bucket's edge in z, less a little for rounding. */
     float limit = cut == N_BUCKETS - 1 ? -INFINITY : max - ((float)cut + 1.5f) / PER_NAT / inv_t;
-    for (size_t at = 0; at < n; at += 64) {
-        size_t end = CN_MIN(at + 64, n);
-        if (end - at == 64 && !any_above(z + at, limit)) continue;
+    if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
+    for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end) {
         for (size_t i = at; i < end; i++) {
             uint32_t b = bucket_of(z[i], max, inv_t);
-            if (b > cut || z[i] == -INFINITY) continue;
+            if (b > cut || z[i] == -INFINITY || z[i] < w->floor) continue;
             struct eng_candidate c = {
                 .z = z[i], .w = eng_exp((z[i] - max) * inv_t), .id = (uint32_t)i};
             if (b < cut) v[nv++] = c;
@@ -159,19 +209,28 @@ static int by_likelihood(const void *a, const void *b)
     return before(a, b) ? -1 : 1;
 }
 
-int eng_select(const float *z, size_t n, float max, const struct eng_select_rule *rule,
-               struct eng_candidates *out)
+int eng_select(const float *z, size_t n, const float *tops, float max,
+               const struct eng_select_rule *rule, struct eng_candidates *out)
 {
     struct histogram h = {0};
+    struct work w = {z, n, tops, max, rule->inv_t, -INFINITY};
     double total = 0;
-    histogram(z, n, max, rule->inv_t, &h);
+    if (rule->top_k && rule->top_k <= eng_n_tops(n)) {
+        float *heap = cn_malloc_array(rule->top_k, sizeof *heap);
+        if (!heap) return CN_ENOMEM;
+        w.floor = eng_kth_top(tops, eng_n_tops(n), rule->top_k, heap);
+        free(heap);
+    } else if (!rule->top_k && rule->top_p >= 1.0f && rule->min_p > 0) {
+        w.floor = max + (logf(rule->min_p) - 1e-3f) / rule->inv_t; /* a little less, for rounding */
+    }
+    histogram(&w, !rule->top_k && rule->top_p < 1.0f, &h);
     for (uint32_t b = 0; b < N_BUCKETS; b++)
         total += h.mass[b];
     bool cut_p = rule->top_p < 1.0f;
     uint64_t count = rule->top_k ? rule->top_k : UINT64_MAX;
     double mass = cut_p && !rule->top_k ? rule->top_p * total : INFINITY;
     struct eng_candidates c = {0};
-    int rc = collect(z, n, max, rule->inv_t, &h, count, mass, &c);
+    int rc = collect(&w, &h, count, mass, &c);
     if (rc) return rc;
     if (cut_p && rule->top_k) {
         qsort(c.v, c.n, sizeof *c.v, by_likelihood);

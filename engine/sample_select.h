@@ -14,10 +14,20 @@ struct eng_candidates {
 };
 struct eng_select_rule { float inv_t; uint32_t top_k; float top_p, min_p; };
 
+/* The greatest value of each run of ENG_TOPS_RUN values: what lets later passes look at few of them. */
+enum { ENG_TOPS_RUN = 512 };
+static inline size_t eng_n_tops(size_t n)
+{
+    return (n + ENG_TOPS_RUN - 1) / ENG_TOPS_RUN;
+}
+
+/* The k-th greatest of n >= k of them: k values of the row are no less. heap: room for k. */
+float eng_kth_top(const float *tops, size_t n, uint32_t k, float *heap);
+
 /* The tokens that top_k, then top_p (of what top_k left), then min_p keep; at least one. The order
- * of v is fixed by (z, n) alone. Errors: CN_ENOMEM. */
-int eng_select(const float *z, size_t n, float max, const struct eng_select_rule *rule,
-               struct eng_candidates *out);
+ * of v is fixed by (z, n) alone. tops: of z. Errors: CN_ENOMEM. */
+int eng_select(const float *z, size_t n, const float *tops, float max,
+               const struct eng_select_rule *rule, struct eng_candidates *out);
 
 /* e^x for x <= 0, relative error below 3e-7; 0 below -87. Branch-free so that loops vectorise.
  * Range reduction by ln 2 in two parts (Cody and Waite), then the Taylor polynomial of degree 7. */

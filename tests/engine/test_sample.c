@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { V = 1000, EOS = 7 };
+enum { V = 3001, EOS = 7 }; /* six runs of ENG_TOPS_RUN, the last one short */
 
 static struct eng_vocab *vocab;
 
@@ -92,12 +92,22 @@ static size_t reference_set(const float *z, const struct eng_select_rule *r, str
     return keep;
 }
 
+static const float *tops_of(const float *z)
+{
+    static float tops[V];
+    for (size_t i = 0; i < eng_n_tops(V); i++)
+        tops[i] = -INFINITY;
+    for (size_t i = 0; i < V; i++)
+        tops[i / ENG_TOPS_RUN] = fmaxf(tops[i / ENG_TOPS_RUN], z[i]);
+    return tops;
+}
+
 static void test_select_against_sort(void **state)
 {
     static float z[V];
     static struct ref s[V];
     const float ps[] = {0.01f, 0.3f, 0.5f, 0.9f, 0.95f, 0.999f, 1.0f};
-    const uint32_t ks[] = {0, 1, 2, 40, 500, 5000};
+    const uint32_t ks[] = {0, 1, 2, 5, 6, 7, 500, 5000};
     const float mins[] = {0, 0.02f, 0.5f};
     for (int round = 0; round < 40; round++) {
         random_logits(z, round % 4 == 0 ? 0.01 : 1.0 + round);
@@ -107,12 +117,12 @@ static void test_select_against_sort(void **state)
         float max = -INFINITY;
         for (int i = 0; i < V; i++)
             max = fmaxf(max, z[i]);
-        for (size_t a = 0; a < 7 * 6 * 3; a++) {
+        for (size_t a = 0; a < 7 * 8 * 3; a++) {
             struct eng_select_rule r = {.inv_t = 1.0f / (0.5f + (float)(round % 3)),
-                                        .top_p = ps[a % 7], .top_k = ks[a / 7 % 6],
-                                        .min_p = mins[a / 42]};
+                                        .top_p = ps[a % 7], .top_k = ks[a / 7 % 8],
+                                        .min_p = mins[a / 56]};
             struct eng_candidates c;
-            assert_int_equal(eng_select(z, V, max, &r, &c), 0);
+            assert_int_equal(eng_select(z, V, tops_of(z), max, &r, &c), 0);
             size_t n = reference_set(z, &r, s);
             /* Float sums may move a top_p or min_p cut by one token. */
             assert_true(c.n >= 1 && c.n + 1 >= n && c.n <= n + 1);
@@ -266,6 +276,61 @@ static void test_logprobs(void **state)
     eng_sampler_free(s);
 }
 
+/* The alternatives are those of a full sort, ties by lower id, wherever the runs lie. */
+static void test_top_against_sort(void **state)
+{
+    static float z[V];
+    static struct ref s[V];
+    for (int round = 0; round < 20; round++) {
+        random_logits(z, 3);
+        for (int i = 0; i < V && round % 2; i += 1 + round)
+            z[i] = 2.5f; /* more equal ones than are given */
+        for (int i = 0; i < V; i++)
+            s[i] = (struct ref){z[i], 0, i};
+        qsort(s, V, sizeof *s, ref_cmp);
+        struct eng_drawn d;
+        assert_int_equal(eng_score(z, V, 0, ENG_MAX_LOGPROBS, &d), 0);
+        assert_int_equal(d.n_top, ENG_MAX_LOGPROBS);
+        for (int i = 0; i < ENG_MAX_LOGPROBS; i++)
+            assert_int_equal(d.top[i].id, s[i].id);
+    }
+}
+
+/* All values alike, or all but one impossible: every kind of sampling keeps its rules. */
+static void test_flat_and_lonely(void **state)
+{
+    static float z[V];
+    const float temperatures[] = {0, 0.01f, 1, 2};
+    const uint32_t ks[] = {0, 1, 3, 40};
+    const float cuts[][2] = {{1, 0}, {0.5f, 0}, {1, 0.5f}, {0.9f, 1}};
+    for (size_t a = 0; a < 4 * 4 * 4; a++) {
+        struct eng_sampling p;
+        struct eng_drawn d;
+        eng_sampling_defaults(&p);
+        p.temperature = temperatures[a % 4];
+        p.top_k = ks[a / 4 % 4];
+        p.top_p = cuts[a / 16][0];
+        p.min_p = cuts[a / 16][1];
+        p.logprobs = 2;
+        struct eng_sampler *s = sampler(&p, 0);
+        for (uint64_t pos = 0; pos < 20; pos++) {
+            for (int i = 0; i < V; i++)
+                z[i] = -1.5f;
+            uint32_t id = sample(s, z, pos, &d), below = p.temperature > 0 ? V : 1;
+            if (p.top_k) below = CN_MIN(below, p.top_k);
+            assert_true(id < below);
+            assert_true(fabs(d.logprob + log(V)) < 1e-4);
+            assert_true(d.n_top == 2 && d.top[0].id == 0 && d.top[1].id == 1);
+            for (int i = 0; i < V; i++)
+                z[i] = -INFINITY;
+            z[V - 1 - (int)pos * 97] = -700;
+            assert_int_equal(sample(s, z, pos, &d), V - 1 - (int)pos * 97);
+            assert_true(d.logprob == 0);
+        }
+        eng_sampler_free(s);
+    }
+}
+
 static void test_bad_numbers(void **state)
 {
     static float z[V];
@@ -275,8 +340,13 @@ static void test_bad_numbers(void **state)
     eng_sampling_defaults(&p);
     struct eng_sampler *s = sampler(&p, 0);
     random_logits(z, 1);
-    z[V - 1] = NAN;
-    assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
+    for (int i = 0; i < V; i += i < 530 ? 1 : 61) {
+        float good = z[i];
+        z[i] = NAN;
+        assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
+        assert_int_equal(eng_score(z, V, 0, 5, &d), CN_ENUMERIC);
+        z[i] = good;
+    }
     z[V - 1] = INFINITY;
     assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
     for (int i = 0; i < V; i++)
@@ -328,6 +398,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_top_against_sort),
+        cmocka_unit_test(test_flat_and_lonely),
         cmocka_unit_test(test_select_against_sort),
         cmocka_unit_test(test_greedy_and_ties),
         cmocka_unit_test(test_draw_is_pure_and_fair),
