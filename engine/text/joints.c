@@ -64,8 +64,12 @@ void eng_joints_add(struct eng_joints *j, struct eng_str s)
     for (size_t i = 1; i < s.n; i++) {
         uint8_t a = (uint8_t)s.p[i - 1], b = (uint8_t)s.p[i];
         if ((b & 0xC0) == 0x80) continue; /* no character begins here */
+        uint32_t left = a, right = b;
         size_t len;
-        uint32_t left = char_before(j, s, i), right = char_at(j, s.p + i, s.p + s.n, &len);
+        if (a >= 128 || b >= 128) {
+            left = char_before(j, s, i);
+            right = char_at(j, s.p + i, s.p + s.n, &len);
+        }
         if (left == NO_CHAR || right == NO_CHAR)
             j->edge[a][b / 8] |= (uint8_t)(1u << b % 8);
         else if (left < 128 && right < 128)

@@ -271,6 +271,49 @@ static void test_bpe(void **state)
     vocab_file_fini(&f);
 }
 
+/* The same with characters of several bytes, whose parts are tokens too: there the text is cut where
+ * no merge can cross, and few of the places that look so may be. */
+static void test_bpe_wide(void **state)
+{
+    static const char letters[] =
+        "\u7684\u4e00\u662f\u4e0d\u4e86\u4eba\u6211\u5728\u6709\u4ed6\u8fd9\u4e3a\u4e4b\u5927\u6765"
+        "\u4ee5\u4e2a\u4e2d\u4e0a\u4eec\u5230\u8bf4\u56fd\u548c\u5730\u4e5f\u5b50\u65f6\u9053\u51fa"
+        "\u3042\u306e\u3057\u305f\u304b\u306f\u0435\u043d\u0438\u0430\u0442\u043e\u0441\u0440\u00e9"
+        "\uac00\ub294\ub2e4\u0627\u0644\u0645\U00020000\U0001d49caet";
+    struct vocab_file f;
+    if (!vocab_file_read(&f, vocab_path(*state, ""))) skip();
+    struct eng_vocab *v = NULL;
+    assert_int_equal(eng_vocab_new(&f.spec, &v, NULL), 0);
+    struct rank *sorted = malloc(f.spec.n_merges * sizeof *sorted);
+    for (size_t i = 0; i < f.spec.n_merges; i++)
+        sorted[i] = (struct rank){f.spec.merges[i], (uint32_t)i};
+    qsort(sorted, f.spec.n_merges, sizeof *sorted, by_text);
+    size_t starts[128], n_starts = 0;
+    for (size_t i = 0; i < sizeof letters - 1; i++)
+        if (((uint8_t)letters[i] & 0xC0) != 0x80) starts[n_starts++] = i;
+    starts[n_starts] = sizeof letters - 1;
+    for (int round = 0; round < 2000; round++) {
+        char text[1000], mapped[2001], want[8192] = "";
+        struct eng_str piece[1000];
+        size_t n = 0, m = 0, used = 0, kinds = 1 + below((uint32_t)n_starts);
+        for (uint32_t k = 1 + below(round % 50 == 0 ? 200 : 12); k > 0; k--) {
+            size_t at = below((uint32_t)kinds), len = starts[at + 1] - starts[at];
+            memcpy(text + n, letters + starts[at], len);
+            n += len;
+        }
+        for (size_t i = 0; i < n; i++)
+            m += cn_utf8_encode(eng_byte_char((uint8_t)text[i]), mapped + m);
+        size_t count = merge_literally(sorted, f.spec.n_merges, mapped, m, piece);
+        for (size_t i = 0; i < count; i++)
+            used += (size_t)snprintf(want + used, sizeof want - used, "%s%lld", i ? " " : "",
+                                     (long long)eng_vocab_find(v, piece[i].p, piece[i].n));
+        assert_string_equal(ids_of(v, text, n, NULL, 0, 0), want);
+    }
+    free(sorted);
+    eng_vocab_free(v);
+    vocab_file_fini(&f);
+}
+
 /* SentencePiece: scores that tie, tokens that overlap, in a small alphabet. */
 static void test_spm(void **state)
 {
@@ -335,6 +378,8 @@ int main(void)
         cmocka_unit_test(test_goldens), cmocka_unit_test(test_specials),
         cmocka_unit_test(test_spans),   cmocka_unit_test(test_user_defined),
         cmocka_unit_test(test_limit),   cmocka_unit_test(test_bpe),
+        {"wide, gpt-2", test_bpe_wide, NULL, NULL, "gpt-2"},
+        {"wide, qwen35", test_bpe_wide, NULL, NULL, "qwen35"},
         cmocka_unit_test(test_spm),
     };
     return cmocka_run_group_tests_name("tokenize", tests, NULL, NULL);
