@@ -271,8 +271,8 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
     struct eng_parts text;
     eng_parts_init(&text);
     bool ends = ends_choice(req, t->token); /* such a token is reported, but has no text */
-    int rc = eng_sampler_accept(c->sampler, t->token);
-    if (!rc && !ends)
+    int rc = 0;
+    if (!ends)
         rc = rt_text_out_push(&c->text, t->token, t->index + 1 > req->q.sampling.min_tokens, &text,
                               &c->stop);
     if (!rc) {

@@ -79,6 +79,8 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
 
 /* ---- steps (stepper.c) ------------------------------------------------------------------------------ */
 
+#define RT_MAX_DRAFT 16          /* tokens guessed for a choice in a step */
+
 struct rt_logits_row;
 struct rt_stepper {
     struct rt *rt;

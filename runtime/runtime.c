@@ -246,6 +246,8 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_tokens_generated, s.generated - l->generated);
     cn_metric_add(m, CN_M_tokens_cancelled, s.cancelled_tokens - l->cancelled_tokens);
     cn_metric_add(m, CN_M_tokens_wasted, s.wasted - l->wasted);
+    cn_metric_add(m, CN_M_drafts_right, s.drafts_right - l->drafts_right);
+    cn_metric_add(m, CN_M_drafts_wrong, s.drafted - l->drafted - (s.drafts_right - l->drafts_right));
     cn_metric_add(m, CN_M_preemptions, s.preemptions - l->preemptions);
     cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
     cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);

@@ -10,6 +10,9 @@ struct rt_logits_row {
     uint64_t pos;       /* of the row; its logits are about position pos + 1 */
     uint32_t choice;
     int32_t sample;     /* index among the step's sampled rows, or -1: scored only */
+    uint32_t n_drafts;  /* rows behind it that hold drafts, whose ids are `drafts` */
+    const uint32_t *drafts;
+    bool is_draft;      /* done together with the row before the drafts */
     int status;
 };
 
@@ -93,7 +96,19 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     return rc;
 }
 
-/* One row of logits: a draw, or the score of a prompt token that is known. Any thread. */
+/* Draws the token behind a row, and tells the sampler: a token that is drawn is put out, or its
+ * choice has ended. */
+static void draw_row(struct rt_stepper *s, struct rt_logits_row *row)
+{
+    uint64_t i = (uint64_t)(row - s->logits_rows);
+    struct eng_sampler *sampler = row->req->choices[row->choice].sampler;
+    struct eng_drawn *d = &s->drawn[row->sample];
+    row->status = eng_sample(sampler, s->logits + i * s->n_vocab, row->pos + 1, NULL, d);
+    if (!row->status) row->status = eng_sampler_accept(sampler, d->id);
+}
+
+/* One row of logits: a draw, with those of its drafts as long as they come true, or the score of a
+ * prompt token that is known. Any thread. */
 static void work_row(void *arg, uint32_t i)
 {
     struct rt_stepper *s = arg;
@@ -101,8 +116,7 @@ static void work_row(void *arg, uint32_t i)
     struct rt_req *req = row->req;
     float *z = s->logits + (uint64_t)i * s->n_vocab;
     uint64_t next = row->pos + 1;
-    row->status = 0;
-    if (req->pooled) return;
+    if (req->pooled || row->is_draft) return;
     if (req->scores && row->choice == 0 && next < req->q.n_prompt) {
         struct eng_drawn d;
         uint32_t n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
@@ -115,9 +129,12 @@ static void work_row(void *arg, uint32_t i)
                 p->top[k] = d.top[k];
         }
     }
-    if (!row->status && row->sample >= 0)
-        row->status =
-            eng_sample(req->choices[row->choice].sampler, z, next, NULL, &s->drawn[row->sample]);
+    if (row->status || row->sample < 0) return;
+    draw_row(s, row);
+    for (uint32_t k = 0; k < row->n_drafts; k++) {
+        if (row[k].status || s->drawn[row[k].sample].id != row->drafts[k]) break;
+        draw_row(s, &row[k + 1]);
+    }
 }
 
 /* Rows of embedding requests, in order, on one thread: a few additions per value of the row. */
@@ -140,14 +157,35 @@ static uint32_t list_logits_rows(struct rt_stepper *s, const struct sch_step *st
     int32_t sample = 0;
     for (uint32_t i = 0; i < step->n_segments; i++) {
         const struct sch_segment *g = &step->segments[i];
-        for (uint32_t k = 0; k < g->n_logits; k++)
-            s->logits_rows[n++] = (struct rt_logits_row){
+        uint32_t n_drafts = g->n_sample ? g->n_sample - 1 : 0;
+        for (uint32_t k = 0; k < g->n_logits; k++) {
+            struct rt_logits_row *row = &s->logits_rows[n++];
+            *row = (struct rt_logits_row){
                 .req = g->user,
                 .pos = g->pos + g->n_rows - g->n_logits + k,
                 .choice = g->choice,
-                .sample = k + g->n_sample >= g->n_logits ? sample++ : -1};
+                .sample = k + g->n_sample >= g->n_logits ? sample++ : -1,
+                .is_draft = k + n_drafts >= g->n_logits};
+            if (row->is_draft) row->status = CN_EINTERNAL; /* until it is drawn */
+            if (!n_drafts || k + n_drafts + 1 != g->n_logits) continue;
+            row->n_drafts = n_drafts;
+            row->drafts = g->tokens + g->n_rows - n_drafts;
+        }
     }
     return n;
+}
+
+static void observe_drafts(struct rt_stepper *s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct rt_logits_row *row = &s->logits_rows[i];
+        uint64_t tokens = 1;
+        if (!row->n_drafts) continue;
+        while (tokens <= row->n_drafts && !row[tokens].status)
+            tokens++;
+        /* Its buckets count in seconds. */
+        cn_metric_observe(s->rt->metrics, CN_H_draft_tokens, tokens * 1000000000u);
+    }
 }
 
 static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
@@ -167,13 +205,14 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     pool_rows(s, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct rt_logits_row *row = &s->logits_rows[i];
-        if (row->status) row->req->error = row->status;
+        if (row->status && !row->is_draft) row->req->error = row->status;
         if (row->sample < 0) continue;
         s->results[row->sample] =
             (struct sch_row_result){.status = row->status,
                                     .token = row->status ? 0 : s->drawn[row->sample].id,
                                     .drawn = &s->drawn[row->sample]};
     }
+    observe_drafts(s, n);
     out->n_rows = step->n_sample;
     out->rows = s->results;
     rt_watch_done(&s->rt->watch, cn_now_ns());

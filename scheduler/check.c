@@ -25,7 +25,8 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
         CHECK((c->seq != NULL) == (c->state == CH_RUNNING), "sequence and state", i, c->state);
         CHECK(!c->in_flight || c->seq, "in flight and not running", i, c->in_flight);
         if (!c->seq) continue;
-        CHECK(kv_seq_planned(c->seq) <= c->n_ids + 1, "planned too far", i, c->n_ids);
+        CHECK(kv_seq_planned(c->seq) <= c->n_ids + (c->in_flight ? CN_MAX(c->n_draft, 1u) : 1u),
+              "planned too far", i, c->n_ids);
         CHECK(c->in_flight || kv_seq_planned(c->seq) == kv_seq_length(c->seq), "not run", i, 0);
     }
     CHECK(running == r->n_running && waiting == r->n_waiting && open == r->n_open,

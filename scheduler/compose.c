@@ -33,8 +33,9 @@ static uint32_t logits_of(const struct sch_choice *c, uint64_t pos, uint32_t n)
     return (uint32_t)(pos + n - from);
 }
 
+/* Rows [pos, pos + n), and as many drafts. */
 static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *c, uint64_t pos,
-                        uint32_t n)
+                        uint32_t n, uint32_t drafts)
 {
     struct sch_step *st = &f->step;
     struct sch_segment *g = &f->segs[st->n_segments];
@@ -44,17 +45,19 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
 
     *g = (struct sch_segment){
         .request = c->req->id, .user = c->req->spec.user, .choice = c->index,
-        .adapter = c->req->spec.adapter, .seq = c->seq, .pos = pos, .n_rows = n,
+        .adapter = c->req->spec.adapter, .seq = c->seq, .pos = pos, .n_rows = n + drafts,
         .first_row = st->n_rows, .tokens = known ? c->ids + pos : NULL,
         .from_ticket = known ? 0 : c->last_ticket, .from_row = known ? 0 : c->last_row,
-        .n_sample = pos + n >= c->n_ids ? 1 : 0, .n_logits = logits_of(c, pos, n)};
+        .n_sample = (pos + n >= c->n_ids ? 1 : 0) + drafts,
+        .n_logits = logits_of(c, pos, n) + drafts};
     f->recs[st->n_segments++] = (struct sch_rec){c, c->req};
     for (uint32_t i = 0; i < n_copies; i++)
         f->copies[st->n_copies++] = copies[i];
-    st->n_rows += n;
+    st->n_rows += g->n_rows;
     st->n_sample += g->n_sample;
     st->n_logits += g->n_logits;
     c->planned_now = true;
+    c->n_draft = drafts;
     sch_charge(s, c->req->tenant, rows_cost(s, c, pos, n));
 }
 
@@ -127,7 +130,7 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
         struct sch_choice *v;
 
         if (extend(c, pos, n) == 0) {
-            add_segment(s, f, c, pos, n);
+            add_segment(s, f, c, pos, n, 0);
             return n;
         }
         if (n > m->block_tokens && !is_whole(c)) { /* perhaps a shorter chunk has room */
@@ -147,6 +150,21 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
         n = chunk_of(m, f, c, pos, most);
     }
     return 0;
+}
+
+/* The next row of c with its drafts, whose blocks are announced to nobody. Nobody gives way for
+ * them: where they have no room, 0. */
+static uint32_t plan_drafts(struct sch *s, struct sch_flight *f, struct sch_choice *c)
+{
+    const struct sch_model *m = choice_model(c);
+    uint32_t rows = CN_MIN(m->o.max_rows - f->step.n_rows, m->o.max_logit_rows - f->step.n_logits);
+    uint32_t n = CN_MIN(c->n_draft + 1, rows);
+    uint64_t pos = kv_seq_planned(c->seq);
+
+    c->n_draft = 0;
+    if (n < 2 || kv_seq_extend(c->seq, n, NULL)) return 0;
+    add_segment(s, f, c, pos, 1, n - 1);
+    return n;
 }
 
 /* ---- who has rows to run --------------------------------------------------------------------- */
@@ -205,6 +223,7 @@ static bool collect_candidates(struct sch *s, uint32_t model, bool background, b
     s->n_act = 0;
     for (struct sch_choice *c = s->running.head; c; c = c->next) {
         c->planned_now = c->starved = false;
+        if (!c->in_flight) c->n_draft = 0;
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
         cand_push(s, c, pass_of(c, first));
@@ -244,7 +263,9 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
         t->cand[pass].head = c->next_cand;
         if (rows && f->step.n_rows < m->o.max_rows && c->state == CH_RUNNING && !c->evict &&
             f->step.n_logits < m->o.max_logit_rows) {
-            uint32_t got = plan(s, f, c, pass == PASS_DECODE ? 1 : CN_MIN(fair, rows));
+            uint32_t got = c->n_draft ? plan_drafts(s, f, c) : 0;
+
+            if (!got) got = plan(s, f, c, pass == PASS_DECODE ? 1 : CN_MIN(fair, rows));
             rows -= CN_MIN(got, rows); /* one that needs one step may have more */
         }
         if (!t->cand[pass].head) {
@@ -290,6 +311,7 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
         prefills = prefills || t->cand[PASS_PREFILL].head || t->cand[PASS_PREFILL_LATER].head;
     }
     /* decoding never takes every row from those whose prompt is yet to be read */
+    if (m->curve && !prefills) sch_speculate(s, m, others);
     spare = prefills ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
@@ -409,7 +431,7 @@ bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *
         if (kv_seq_planned(c->seq) == pos) extend(c, pos, n);
     }
     if (kv_seq_planned(c->seq) > pos) {
-        add_segment(s, f, c, pos, n);
+        add_segment(s, f, c, pos, n, 0);
         return true;
     }
     if (s->solo == c) { /* it had the pool to itself: what was promised at the door is gone */

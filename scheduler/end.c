@@ -19,6 +19,7 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
         kv_seq_close(c->seq);
     c->seq = NULL;
     c->evict = c->planned_now = false;
+    c->n_draft = 0;
     for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
         struct sch_flight *f = s->flights[k];
 
@@ -158,7 +159,7 @@ bool sch_launch(struct sch *s, struct sch_flight *f)
         if (!c->req->usage.first_step_ns) c->req->usage.first_step_ns = f->launched_ns;
         if (g->n_sample) {
             c->last_ticket = f->ticket;
-            c->last_row = g->first_row + g->n_rows - 1;
+            c->last_row = g->first_row + g->n_rows - 1; /* of no use behind drafts */
         }
     }
     return true;
@@ -166,16 +167,17 @@ bool sch_launch(struct sch *s, struct sch_flight *f)
 
 /* ---- collect --------------------------------------------------------------------------------- */
 
-static void count_rows(struct sch *s, struct sch_choice *c, const struct sch_segment *g)
+static void commit_rows(struct sch *s, struct sch_choice *c, uint64_t pos, uint32_t n)
 {
     struct sch_req *r = c->req;
-    uint64_t to = g->pos + g->n_rows, from = CN_MIN(CN_MAX(g->pos, c->high), to);
+    uint64_t to = pos + n, from = CN_MIN(CN_MAX(pos, c->high), to);
     uint64_t prompt_to = CN_MIN(to, r->spec.n_prompt);
     uint64_t prompt = prompt_to > from ? prompt_to - from : 0;
 
+    kv_seq_commit(c->seq, c->ids + pos, n);
     r->usage.computed_tokens += to - from;
-    r->usage.recomputed_tokens += from - g->pos;
-    s->stats.recomputed += from - g->pos;
+    r->usage.recomputed_tokens += from - pos;
+    s->stats.recomputed += from - pos;
     s->stats.prompt_computed += prompt;
     r->tenant->prompt_computed += prompt;
     c->high = CN_MAX(c->high, to);
@@ -202,20 +204,44 @@ static void deliver(struct sch *s, struct sch_choice *c, const struct sch_row_re
         sch_choice_stop(s, c, SCH_END_LENGTH, false);
 }
 
-/* One segment's rows are there. row: the result of its sampled one, or NULL. */
+/* Hands out the draws up to the first that is not the draft behind it. A row of a draft counts as
+ * computed once its token has come true; the rows behind are forgotten. */
+static void take_tokens(struct sch *s, struct sch_choice *c, const struct sch_segment *g,
+                        const struct sch_row_result *rows)
+{
+    uint64_t pos = g->pos + g->n_rows - g->n_sample + 1; /* of the first draft */
+
+    s->stats.drafted += g->n_sample - 1;
+    for (uint32_t i = 0;; i++) {
+        bool right = i + 1 < g->n_sample && c->ids[pos + i] == rows[i].token;
+
+        deliver(s, c, &rows[i]);
+        if (right) s->stats.drafts_right++;
+        if (!right || c->state != CH_RUNNING) break;
+        if (rows[i + 1].status) {
+            sch_req_end(s, c->req, SCH_END_ERROR, rows[i + 1].status);
+            break;
+        }
+        commit_rows(s, c, pos + i, 1);
+        sch_charge(s, c->req->tenant, s->o.decode_cost);
+    }
+    if (c->state == CH_RUNNING && g->n_sample > 1) kv_seq_truncate(c->seq, kv_seq_length(c->seq));
+}
+
+/* One segment's rows are there. rows: the results of its sampled ones, or NULL. */
 static void take_segment(struct sch *s, struct sch_choice *c, const struct sch_segment *g,
-                         const struct sch_row_result *row)
+                         const struct sch_row_result *rows)
 {
     struct sch_req *r = c->req;
 
-    if (row && row->status) {
-        sch_req_end(s, r, SCH_END_ERROR, row->status);
+    c->n_draft = 0;
+    if (rows && rows->status) {
+        sch_req_end(s, r, SCH_END_ERROR, rows->status);
         return;
     }
-    kv_seq_commit(c->seq, c->ids + g->pos, g->n_rows);
-    count_rows(s, c, g);
+    commit_rows(s, c, g->pos, g->n_rows - (rows ? g->n_sample - 1 : 0));
     if (c->index == 0 && kv_seq_length(c->seq) + 1 >= r->spec.n_prompt) release_siblings(r);
-    if (row) deliver(s, c, row);
+    if (rows) take_tokens(s, c, g, rows);
     if (c->state == CH_RUNNING && c->evict && c->in_flight == 0) sch_preempt(s, c);
 }
 
@@ -228,6 +254,8 @@ static void learn_cost(struct sch *s, const struct sch_flight *f)
     s->stats.last_step_ns = s->now - begin;
     s->stats.last_progress_ns = s->now;
     sch_cost_learn(m, f->step.n_rows, (double)s->stats.last_step_ns);
+    if (f->step.n_sample == f->step.n_rows)
+        sch_curve_learn(m, f->step.n_segments, f->step.n_rows, (double)s->stats.last_step_ns);
     s->stats.step_base_ns = m->base_ns;
     s->stats.step_row_ns = m->row_ns;
 }
@@ -260,18 +288,17 @@ void sch_collect(struct sch *s)
     }
     for (uint32_t i = 0; i < n; i++) {
         const struct sch_segment *g = &f->segs[i];
-        const struct sch_row_result *row =
-            !rc && g->n_sample ? &res.rows[k + g->n_sample - 1] : NULL;
+        const struct sch_row_result *rows = !rc && g->n_sample ? &res.rows[k] : NULL;
         struct sch_rec rec = f->recs[i];
 
         k += g->n_sample;
         f->recs[i].choice = NULL;
         if (!rec.choice)
-            s->stats.wasted += g->n_rows;
+            s->stats.wasted += g->n_rows - (g->n_sample ? g->n_sample - 1 : 0);
         else if (rc)
             sch_req_end(s, rec.req, SCH_END_ERROR, rc);
         else
-            take_segment(s, rec.choice, g, row);
+            take_segment(s, rec.choice, g, rows);
     }
     f->step.n_segments = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -7,11 +7,14 @@
 #ifndef SCHEDULER_INTERNAL_H
 #define SCHEDULER_INTERNAL_H
 
+#include "scheduler/draft.h"
 #include "scheduler/scheduler.h"
 
 #define SCH_NONE UINT32_MAX
 #define SCH_MAX_DEPTH 2
 #define SCH_MAX_MODELS 256
+#define SCH_CURVE_ROWS 64    /* steps of more rows are never drafted for */
+#define SCH_CURVE_SEQS 7     /* 1, 2, up to 4, 8, ... sequences */
 
 /* Passes of composing a step. */
 enum { PASS_WHOLE, PASS_DECODE, PASS_PREFILL, PASS_PREFILL_LATER, SCH_N_PASSES };
@@ -45,6 +48,8 @@ struct sch_choice {
     uint32_t in_flight;      /* steps with rows of it */
     uint64_t last_ticket;    /* where its last sampled row is */
     uint32_t last_row;
+    uint32_t n_draft;        /* ids behind n_ids that are guesses: to be, or in, the next step */
+    struct sch_draft *draft; /* NULL before it decodes, and where there is no speculation */
     struct sch_choice *prev, *next;   /* queue or running list */
     struct sch_choice *next_cand;     /* composition */
 };
@@ -93,6 +98,13 @@ struct sch_tenant {
 
 struct sch_theap { struct sch_tenant **v; uint32_t n; };
 
+/* What steps of so many rows took that only decode, by number of sequences. */
+struct sch_curve {
+    struct sch_point { double ns; uint64_t step; } at[SCH_CURVE_SEQS][SCH_CURVE_ROWS + 1];
+    uint64_t steps;          /* measured so far */
+};
+struct sch_guesser { struct sch_choice *c; uint32_t n; double p, gain; };
+
 struct sch_model {
     bool used;
     struct sch_model_opts o;
@@ -102,6 +114,7 @@ struct sch_model {
     uint32_t passed_over;    /* steps that went to other models while it had work */
     /* step cost: sums over (rows, ns), older steps weigh less */
     double w, wx, wy, wxx, wxy, base_ns, row_ns;
+    struct sch_curve *curve; /* NULL: no speculation */
 };
 
 struct sch_rec { struct sch_choice *choice; struct sch_req *req; };
@@ -149,6 +162,7 @@ struct sch {
     uint32_t n_flights;      /* flights[0] is the oldest; those from n_flights on are empty */
     struct sch_tenant **act; /* tenants in the step being composed, room for max_running */
     uint32_t n_act;
+    struct sch_guesser *guessers; /* those that decode, room for SCH_CURVE_ROWS; NULL: none */
     struct sch_choice *solo; /* runs alone until it ends */
     struct sch_tenant *last_admitted;
     uint64_t admissions, rounds, compositions, n_launched;
@@ -248,6 +262,14 @@ bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *
 void sch_cost_init(struct sch_model *m);
 void sch_cost_learn(struct sch_model *m, uint32_t rows, double ns);
 uint32_t sch_cost_rows(const struct sch_model *m, double target_ns);
+
+/* ---- spec.c ---------------------------------------------------------------------------------- */
+int sch_curve_new(struct sch *s, struct sch_model *m);
+/* A step of n_seqs sequences and n_rows rows that did nothing but decode took ns. */
+void sch_curve_learn(struct sch_model *m, uint32_t n_seqs, uint32_t n_rows, double ns);
+/* Drafts for those that are about to decode: n_draft, and the ids behind n_ids. others: somebody who
+ * is not in the step waits for its end. */
+void sch_speculate(struct sch *s, struct sch_model *m, bool others);
 
 /* ---- end.c ----------------------------------------------------------------------------------- */
 void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, bool failed);

@@ -49,8 +49,10 @@ int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err)
 void sch_req_free(struct sch_req *r)
 {
     if (!r) return;
-    for (uint32_t i = 0; i < r->spec.n_choices; i++)
+    for (uint32_t i = 0; i < r->spec.n_choices; i++) {
         free(r->choices[i].ids);
+        sch_draft_free(r->choices[i].draft);
+    }
     free((void *)r->spec.prompt);
     free((void *)r->spec.marks);
     free(r);
@@ -82,7 +84,10 @@ void sch_free(struct sch *s)
     free(s->tenants);
     free(s->slots);
     free(s->dl);
+    for (uint32_t i = 0; i < s->n_models; i++)
+        free(s->models[i].curve);
     free(s->models);
+    free(s->guessers);
     free(s->act);
     free(s);
 }
@@ -115,6 +120,10 @@ int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model
                             .block_bytes = kv_space_block_bytes(o->space)};
     m->chunk = (uint32_t)CN_MIN((uint64_t)o->max_rows * s->o.stepper.depth, 1u << 30);
     sch_cost_init(m);
+    if (sch_curve_new(s, m)) {
+        m->used = false;
+        return cn_fail(err, CN_ENOMEM, "no memory for a model's schedule");
+    }
     *model = i;
     return 0;
 }
@@ -124,6 +133,8 @@ int sch_model_drop(struct sch *s, uint32_t model)
     if (model >= s->n_models || !s->models[model].used) return CN_EMODEL;
     if (s->models[model].n_reqs) return CN_EBUSY;
     s->models[model].used = false;
+    free(s->models[model].curve);
+    s->models[model].curve = NULL;
     return 0;
 }
 

@@ -11,6 +11,15 @@
  * comes back from idle is lifted to the lowest of those that are busy. Tokens computed again after
  * a preemption cost nobody. Cost per token does not depend on how many requests wait.
  *
+ * Speculation: a choice that decodes may get, after the row of its last token, rows of drafts: what
+ * followed in its own prompt and output when they last read as they now end (draft.c). Their draws
+ * are kept as long as each gives the token of the next row, so what is put out does not depend on
+ * drafts. How many rows is decided by what steps were measured to take and how often guesses like
+ * these came true (spec.c): none where that gains less than 5 %, none while a prompt is to be read,
+ * and never so many that another one's tokens come more than 10 % later. A draft that was right
+ * costs its tenant what any token costs; one that was wrong costs nobody. Not where a sequence has a
+ * state, which cannot be cut.
+ *
  * Threads: everything here is called by one thread (the engine thread). Callbacks run inside
  * sch_iterate; of the functions below they may call sch_cancel, sch_pause and sch_submit. */
 #ifndef SCHEDULER_SCHEDULER_H
@@ -38,7 +47,9 @@ struct sch_segment {
     const uint32_t *tokens;  /* n_rows ids; NULL: from_ticket and from_row (then n_rows is 1) */
     uint64_t from_ticket;    /* the id sampled for row from_row of that step */
     uint32_t from_row;
-    uint32_t n_sample;       /* the last n_sample rows are sampled (0 in the midst of a prompt) */
+    uint32_t n_sample;       /* the last n_sample rows are sampled (0 in the midst of a prompt). Of
+                              * more than one, all but the first hold drafts: they are drawn in
+                              * order, each only if the draw before it gave its token */
     uint32_t n_logits;       /* the last n_logits rows want logits (>= n_sample): scored prompts */
 };
 
@@ -50,7 +61,8 @@ struct sch_step {
     const struct kv_copy *copies;
 };
 
-/* One per sampled row, in the order of the rows. */
+/* One per sampled row, in the order of the rows. Behind a draw that is not the next row's token the
+ * segment's are not looked at. */
 struct sch_row_result {
     int status;              /* 0, or CN_ENUMERIC: the row's logits are no numbers */
     uint32_t token;
@@ -137,6 +149,20 @@ struct sch_callbacks {
 
 /* ---- set-up (sch.c) -------------------------------------------------------------------------- */
 
+struct sch_drafting {        /* for whom */
+    void *user;
+    uint32_t choice;
+    const uint32_t *ids;     /* prompt and output so far */
+    uint64_t n_ids;
+};
+struct sch_speculation {
+    uint32_t max_draft;      /* tokens per choice and step; 0: no drafts at all */
+    /* Another source of drafts (NULL: the choice's own text): writes at most `most` ids and returns
+     * how many. All are tried, whatever they cost. */
+    uint32_t (*propose)(void *arg, const struct sch_drafting *d, uint32_t most, uint32_t *out);
+    void *arg;
+};
+
 struct sch_opts {            /* 0 = the default in parentheses */
     struct kv_pool *pool;    /* borrowed */
     struct sch_stepper stepper;
@@ -152,6 +178,7 @@ struct sch_opts {            /* 0 = the default in parentheses */
     double decode_cost;      /* per generated token (2) */
     double block_cost;       /* per second and bytes of a block of tokens, all groups (0.05) */
     uint64_t quantum;        /* cost that a tenant may overdraw for a cached prefix (512) */
+    struct sch_speculation speculation;
 };
 int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err);
 /* Ends what is left (SCH_END_CANCELLED), waits for steps in flight. */
@@ -219,7 +246,9 @@ struct sch_stats {
     uint64_t prompt_cached;      /* prompt tokens adopted instead */
     uint64_t recomputed, generated, preemptions;
     uint64_t cancelled_tokens;   /* generated for requests that were cancelled */
-    uint64_t wasted;             /* rows computed whose result nobody saw */
+    uint64_t wasted;             /* rows computed whose result nobody saw, drafts aside */
+    uint64_t drafted;            /* rows of drafts */
+    uint64_t drafts_right;       /* of these, whose token was drawn before them and put out */
     uint64_t accepted, refused, ended_ok, ended_error, ended_cancelled;
     uint64_t last_step_ns;       /* duration */
     uint64_t last_progress_ns;   /* when a step was last collected */

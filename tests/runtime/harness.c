@@ -27,6 +27,7 @@ void h_start(struct h *h, const struct h_setup *s)
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
     if (s->step_target_ms > 0) h->cfg.engine.step_target_ms = s->step_target_ms;
     h->cfg.kv.memory_bytes = s->kv_bytes;
+    h->cfg.scheduler.speculation = s->speculation ? CFG_SPECULATION_AUTO : CFG_SPECULATION_OFF;
     h->cfg.model.kv_type = s->kv_type;
     h->cfg.model.context = (int64_t)s->context;
     h->cfg.limits.max_n = 8;

@@ -16,6 +16,7 @@ struct h_setup {
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */
     double step_target_ms;     /* 0 = the config's */
+    bool speculation;          /* else there is none: steps are then the same whenever they are run */
 };
 struct h {
     struct cfg cfg;

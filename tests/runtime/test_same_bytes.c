@@ -1,14 +1,17 @@
 /* Promise 1: a request's bytes depend on the model and the request alone.
- * usage: test_same_bytes MODEL [REQUESTS [f16|q8_0|q4_0 [cross]]]
+ * usage: test_same_bytes MODEL [REQUESTS [f16|q8_0|q4_0 [cross|drafts]]]
  * The same requests alone, 16 at once, in chunks of 1, 7 and 16 rows, from the prefix cache (or a
  * snapshot of the state), preempted, with one thread and two: ids, text and log-probabilities must
  * be byte-identical to those of each alone with one thread. A way that did not come about is a
  * failure too. With "cross" (or CONIFER_LONG set) each way runs with one thread and with two, and
- * more answers reach the window; else with one or the other. Exit 77 = skipped. */
+ * more answers reach the window; else with one or the other. With "drafts" every step of each way
+ * tests guesses at the next tokens, some of which are right and some wrong, and two more ways do so:
+ * alone, and as the scheduler itself guesses; the reference does not. Exit 77 = skipped. */
 #include "tests/runtime/harness.h"
 #include "tests/runtime/spy.h"
 
 #include "runtime/rt.h"
+#include "tests/runtime/guess.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +33,7 @@ enum {
 static const char *model;
 static uint32_t n_requests = 200;
 static int kv_type;
-static bool cross;
+static bool cross, drafts;
 static struct h_result *alone;
 
 /* ---- requests ----------------------------------------------------------------------------------- */
@@ -84,6 +87,7 @@ static struct h_setup base(void)
                             .kv_type = kv_type,
                             .kv_bytes = 256u << 20,
                             .step_target_ms = 60000,
+                            .speculation = drafts,
                             .context = CONTEXT};
 }
 
@@ -119,6 +123,7 @@ static int run_alone(void **state)
     struct h h;
     struct h_setup s = base();
     alone = results_new();
+    s.speculation = false;
     start(&h, &s);
     h_run(&h, n_requests, 1, own_tenant, NULL, alone);
     for (uint32_t i = 0; i < n_requests; i++) {
@@ -128,6 +133,7 @@ static int run_alone(void **state)
     }
     h_settle(&h);
     h_stop(&h);
+    if (drafts) guess_from(alone, n_requests);
     return 0;
 }
 
@@ -149,6 +155,18 @@ static void each_threads(void (*pass)(struct h_setup s), uint32_t threads)
     }
 }
 
+/* There were right guesses and wrong ones, where there can be any. */
+static void check_drafts(struct h *h, const struct h_setup *s)
+{
+    double right = h_metric(h, CN_M_drafts_right), wrong = h_metric(h, CN_M_drafts_wrong);
+    if (!drafts || h_has_span(h, KR_SPAN_STATE) || s->max_batch_rows == 1) {
+        assert_true(right == 0 && wrong == 0);
+        return;
+    }
+    print_message("%g right guesses, %g wrong\n", right, wrong);
+    assert_true(right > 0 && wrong > 0);
+}
+
 /* The first n requests, each of a tenant of its own; the preemptions. */
 static double run_pass(struct h_setup s, uint32_t n, uint32_t at_once, const char *what)
 {
@@ -160,6 +178,7 @@ static double run_pass(struct h_setup s, uint32_t n, uint32_t at_once, const cha
     h_run(&h, n, at_once, own_tenant, NULL, r);
     compare(&h, r, n, name);
     double preempted = h_metric(&h, CN_M_preemptions);
+    check_drafts(&h, &s);
     h_stop(&h);
     return preempted;
 }
@@ -183,6 +202,26 @@ static void chunked(struct h_setup s)
         run_pass(s, n, 4, name);
         assert_int_equal(spy_read().most_rows, rows[i]);
     }
+}
+
+static void one_by_one(struct h_setup s)
+{
+    run_pass(s, n_requests, 1, "alone");
+}
+
+static void own_guesses(struct h_setup s)
+{
+    guess_from(NULL, 0);
+    s.speculation = true;
+    struct h h;
+    struct h_result *r = results_new();
+    start(&h, &s);
+    h_run(&h, n_requests, 4, own_tenant, NULL, r);
+    compare(&h, r, n_requests, "its own guesses");
+    print_message("its own: %g right guesses, %g wrong\n", h_metric(&h, CN_M_drafts_right),
+                  h_metric(&h, CN_M_drafts_wrong));
+    h_stop(&h);
+    guess_from(alone, n_requests);
 }
 
 /* ---- the cache ---------------------------------------------------------------------------------- */
@@ -303,11 +342,19 @@ static void test_preempted(void **state)
     each_threads(gave_way, 2);
 }
 
+static void test_drafts(void **state)
+{
+    if (!drafts) skip();
+    each_threads(one_by_one, 1);
+    each_threads(own_guesses, 2);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sixteen_at_once), cmocka_unit_test(test_chunked),
-        cmocka_unit_test(test_prefix_cached), cmocka_unit_test(test_preempted)};
+        cmocka_unit_test(test_prefix_cached), cmocka_unit_test(test_preempted),
+        cmocka_unit_test(test_drafts)};
     model = argc > 1 ? argv[1] : NULL;
     model = h_model(model);
     if (argc > 2) n_requests = CN_MAX((uint32_t)atoi(argv[2]), 16u);
@@ -315,7 +362,8 @@ int main(int argc, char **argv)
         kv_type = !strcmp(argv[3], "q8_0")   ? CFG_KV_Q8_0
                   : !strcmp(argv[3], "q4_0") ? CFG_KV_Q4_0
                                              : CFG_KV_F16;
-    cross = argc > 4 || getenv("CONIFER_LONG");
+    drafts = argc > 4 && !strcmp(argv[4], "drafts");
+    cross = (argc > 4 && !drafts) || getenv("CONIFER_LONG");
     if (!model) {
         fprintf(stderr, "skipped: no model\n");
         return 77;

@@ -52,9 +52,11 @@ static uint64_t row_begin(const struct sim_req *r, uint64_t pos, uint32_t token)
     return mix(mix(mix(7, r->spec.model), pos), token);
 }
 
-static uint32_t draw(const struct sim_req *r, uint32_t choice, uint64_t h)
+static uint32_t draw(const struct sim *m, const struct sim_req *r, uint32_t choice, uint64_t pos,
+                     uint64_t h)
 {
-    return (uint32_t)(mix(mix(h, r->spec.salt + 3), choice) % VOCAB);
+    if (r->parrot) return r->prompt[(pos + 1) % r->spec.n_prompt];
+    return (uint32_t)(mix(mix(h, r->spec.salt + 3), choice) % (m->o.vocab ? m->o.vocab : VOCAB));
 }
 
 static uint64_t first_seen(const struct kv_group *g, uint64_t pos)
@@ -98,7 +100,7 @@ uint32_t sim_solo(struct sim *m, const struct sim_req *r, uint32_t choice, uint3
             kv[g][pos] = mix(h, g);
         state = mix(h, 1000);
         if (pos + 1 < n) continue;
-        out[n_out++] = ids[n] = draw(r, choice, h);
+        out[n_out++] = ids[n] = draw(m, r, choice, pos, h);
         if (stops(r, ids[n])) {
             *stopped = true;
             break;
@@ -200,7 +202,7 @@ static uint32_t run_row(struct sim *m, const struct sch_segment *s, uint64_t pos
         else
             *word(m, g, t[g][pos / bt], pos % bt) = mix(h, g);
     }
-    return draw(r, s->choice, h);
+    return draw(m, r, s->choice, pos, h);
 }
 
 static void check_segment(struct sim *m, const struct sch_segment *s)
@@ -245,6 +247,9 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
     if ((r->spec.flags & SCH_ONE_STEP) && (s->pos || s->n_rows != r->spec.n_prompt))
         sim_fail(m, "a part of a prompt that needs one step");
     if (s->n_sample > s->n_logits || s->n_logits > s->n_rows) sim_fail(m, "logits of a segment");
+    if (s->n_sample > 1 && (s->n_sample != s->n_rows || s->n_sample > m->o.max_draft + 1 ||
+                            s->pos < r->spec.n_prompt))
+        sim_fail(m, "a segment of %u rows and %u draws", s->n_rows, s->n_sample);
     for (uint32_t i = 0; i < s->n_rows; i++) {
         uint64_t pos = s->pos + i;
         uint32_t token = 0;
@@ -268,7 +273,7 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
 
 static void check_step(struct sim *m, const struct sch_step *step)
 {
-    uint32_t rows = 0, logits = 0, sample = 0, background = 0;
+    uint32_t rows = 0, logits = 0, sample = 0, background = 0, drafts = 0, reads = 0;
 
     for (uint32_t i = 0; i < step->n_segments; i++) {
         const struct sch_segment *s = &step->segments[i];
@@ -280,7 +285,10 @@ static void check_step(struct sim *m, const struct sch_step *step)
         rows += s->n_rows;
         logits += s->n_logits;
         sample += s->n_sample;
+        drafts += s->n_sample > 1 ? s->n_sample - 1 : 0;
+        reads += s->pos + 1 < req_of(s->user)->spec.n_prompt;
     }
+    if (drafts && reads && !m->o.guess) sim_fail(m, "drafts beside a prompt");
     if (rows != step->n_rows || logits != step->n_logits || sample != step->n_sample)
         sim_fail(m, "sums of a step");
     if (background && background != step->n_segments) sim_fail(m, "background rows beside others");
@@ -343,11 +351,15 @@ static int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
 
         if (req_of(s->user)->ends) sim_fail(m, "a request has ended with rows in flight");
         for (uint32_t k = 0; k < s->n_sample; k++) {
+            uint32_t row = s->first_row + s->n_rows - s->n_sample + k;
             bool nan = m->o.fail_row && sim_below(m, m->o.fail_row) == 0;
 
             m->results[n++] = (struct sch_row_result){
                 .status = nan ? CN_ENUMERIC : 0,
-                .token = st->sampled[s->first_row + s->n_rows - s->n_sample + k]};
+                .token = st->sampled[row]};
+            if (k + 1 == s->n_sample || st->sampled[row] == s->tokens[k + 1]) continue;
+            for (k++; k < s->n_sample; k++) /* nobody is to look at these */
+                m->results[n++] = (struct sch_row_result){.status = CN_EINTERNAL, .token = ~0u};
         }
     }
     m->clock += m->o.step_ns + m->o.row_ns * st->step->n_rows;
@@ -362,6 +374,31 @@ static int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
 static uint64_t sim_now(void *self)
 {
     return ((struct sim *)self)->clock;
+}
+
+/* Wrong and right ones, in runs; more or fewer than could be used. */
+static uint32_t sim_propose(void *arg, const struct sch_drafting *d, uint32_t most, uint32_t *out)
+{
+    struct sim *m = arg;
+    struct sim_req *r = req_of(d->user);
+    uint32_t n = 1 + sim_below(m, most), known, k = 0;
+    uint64_t at = d->n_ids - r->spec.n_prompt;
+    bool stopped;
+
+    if (most > m->o.max_draft) sim_fail(m, "more drafts wanted than may be");
+    if (at != r->n_out[d->choice] || memcmp(d->ids, r->prompt, r->spec.n_prompt * sizeof(*out)))
+        sim_fail(m, "drafts wanted for other ids");
+    if (!r->solo[d->choice]) {
+        r->solo[d->choice] = cn_calloc(SIM_MAX_LEN, sizeof(*out));
+        sim_solo(m, r, d->choice, r->solo[d->choice], &stopped);
+    }
+    known = (uint32_t)(SIM_MAX_LEN - at);
+    for (; k < n; k++) {
+        bool right = k < known && sim_below(m, 4);
+
+        out[k] = right ? r->solo[d->choice][at + k] : sim_below(m, VOCAB);
+    }
+    return sim_below(m, 5) ? n : 0;
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
@@ -425,6 +462,8 @@ void sim_init(struct sim *m, const struct sim_opts *o)
     m->reqs = cn_calloc(SIM_MAX_REQS, sizeof(*m->reqs));
     so.stepper = (struct sch_stepper){.self = m, .depth = o->depth, .launch = sim_launch,
                                       .collect = sim_collect, .now = sim_now};
+    if (!so.speculation.propose)
+        so.speculation = (struct sch_speculation){o->max_draft, o->guess ? sim_propose : NULL, m};
     so.cb.arg = m;
     so.cb.on_token = on_token;
     so.cb.on_choice_end = on_choice_end;
@@ -452,6 +491,10 @@ void sim_fini(struct sim *m)
     free(m->mem);
     free(m->users);
     free(m->results);
+    for (uint32_t i = 0; i < m->n_reqs; i++) {
+        for (uint32_t c = 0; c < SIM_MAX_CHOICES; c++)
+            free(m->reqs[i].solo[c]);
+    }
     free(m->reqs);
 }
 

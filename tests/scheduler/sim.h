@@ -20,6 +20,7 @@ struct sim_req {
     uint32_t prompt[SIM_MAX_LEN];
     uint64_t marks[4];
     uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
+    bool parrot;             /* puts out its prompt again and again, whatever its rows see */
     bool submitted, cancelled, had_rows;
     uint64_t cancel_iteration;
     uint32_t ends, choice_ends[SIM_MAX_CHOICES];
@@ -28,6 +29,7 @@ struct sim_req {
     struct sch_usage usage;
     uint32_t n_out[SIM_MAX_CHOICES];
     uint32_t out[SIM_MAX_CHOICES][SIM_MAX_LEN];
+    uint32_t *solo[SIM_MAX_CHOICES]; /* for drafts: what it puts out alone */
     uint32_t scored[SIM_MAX_LEN]; /* logits of prompt rows, as the stepper saw them wanted */
 };
 
@@ -42,6 +44,10 @@ struct sim_opts {
     uint64_t step_ns, row_ns; /* of the fake device */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
     uint32_t fail_launch, fail_collect, fail_row; /* one in so many; 0 = never */
+    uint32_t max_draft;       /* 0 = no speculation */
+    bool guess;               /* drafts are made up, with the right tokens and wrong ones at random;
+                               * else the scheduler's own */
+    uint32_t vocab;           /* 0 = 251 */
 };
 
 struct sim_step;

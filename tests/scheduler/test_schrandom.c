@@ -53,6 +53,11 @@ static struct sim_opts random_opts(uint64_t seed)
     if (sim_below(&d, 16) == 0) o.fail_row = 40;
     if (sim_below(&d, 8) == 0) o.sch.max_queue = 1 + sim_below(&d, 8);
     if (sim_below(&d, 8) == 0) o.sch.max_queue_tokens = 1 + sim_below(&d, 200);
+    if (sim_below(&d, 2)) {
+        o.max_draft = 1 + sim_below(&d, 12);
+        o.guess = sim_below(&d, 4) != 0;
+        if (!o.guess) o.vocab = 2 + sim_below(&d, 3); /* so that something comes back */
+    }
     return o;
 }
 
@@ -176,7 +181,7 @@ static void check_scores(struct sim *m)
     }
 }
 
-struct totals { uint64_t steps, rows, preemptions, cached, recomputed, ends, over, taken, used; };
+struct totals { uint64_t drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used; };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
 {
@@ -220,6 +225,8 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     sim_check_idle(&m);
     sch_stats(m.sch, &st);
     tot->steps += st.steps;
+    tot->drafted += st.drafted;
+    tot->right += st.drafts_right;
     tot->rows += st.rows;
     tot->preemptions += st.preemptions;
     tot->cached += st.prompt_cached;
@@ -259,11 +266,15 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < runs; i++) {
         if (!run(seed + i, &tot, true)) return 1;
     }
+    if (runs >= 2000 && (!tot.drafted || !tot.right || tot.right == tot.drafted)) {
+        printf("drafts: %" PRIu64 ", right: %" PRIu64 "\n", tot.drafted, tot.right);
+        return 1;
+    }
     printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
            " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64
            " preemptions, %" PRIu64 " requests preempted more than 4 times, %" PRIu64
-           " snapshots, used %" PRIu64 " times\n",
+           " snapshots, used %" PRIu64 " times, %" PRIu64 " drafts, %" PRIu64 " right\n",
            runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
-           tot.over, tot.taken, tot.used);
+           tot.over, tot.taken, tot.used, tot.drafted, tot.right);
     return 0;
 }

@@ -1,0 +1,151 @@
+/* Drafts: what came next in a choice's own ids where they read the same before.
+ *
+ * For n-grams of 3 and of 2 ids a table tells the position behind the last occurrence of each, by
+ * hash, a later one in the place of an earlier: the ids themselves are compared, so a collision
+ * costs a guess and no time. While what is expected comes true the place is kept and the tables are
+ * not asked. The tables double with the ids: 16 bytes an id at most, and the cost of an id is flat.
+ *
+ * The chance of a guess is counted by how many ids before it agree, on every output token that was
+ * expected to be something, whether it was drafted or not. */
+#include "scheduler/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LONGEST  3
+#define SHORTEST 2
+#define MAX_LEN  32
+#define MEMORY   64.0f  /* guesses of a class after which the counts are halved */
+#define PRIOR    4.0    /* what `prior` weighs, in guesses */
+
+/* Agreeing ids, from so many on, and how often the next one then agrees too in ordinary text. */
+static const uint32_t class_from[SCH_DRAFT_CLASSES] = {0, 3, 4, 5, 7, 10, 16, MAX_LEN};
+static const double prior[SCH_DRAFT_CLASSES] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85};
+
+struct sch_draft *sch_draft_new(void)
+{
+    return cn_calloc(1, sizeof(struct sch_draft));
+}
+
+void sch_draft_free(struct sch_draft *d)
+{
+    if (!d) return;
+    free(d->table);
+    free(d);
+}
+
+/* The place of the n-gram that ends before position n. */
+static uint32_t *slot_of(const struct sch_draft *d, const uint32_t *ids, uint64_t n, uint32_t order)
+{
+    uint64_t h = order;
+
+    for (uint32_t i = order; i > 0; i--)
+        h = (h ^ ids[n - i]) * 0x9e3779b97f4a7c15ull;
+    return &d->table[((uint64_t)(order - SHORTEST) << d->bits) + (h >> (64 - d->bits))];
+}
+
+static void insert(const struct sch_draft *d, const uint32_t *ids, uint64_t n)
+{
+    for (uint32_t order = LONGEST; order >= SHORTEST; order--) {
+        if (n >= order) *slot_of(d, ids, n, order) = (uint32_t)n;
+    }
+}
+
+static int grow(struct sch_draft *d, const uint32_t *ids, uint64_t n)
+{
+    uint32_t bits = CN_MAX(d->bits, 6u);
+    uint32_t *table;
+
+    while (n > (uint64_t)1 << bits)
+        bits++;
+    if (bits == d->bits) return 0;
+    if (bits > 31) return CN_ENOMEM;
+    table = cn_calloc((size_t)(LONGEST - SHORTEST + 1) << bits, sizeof(*table));
+    if (!table) return CN_ENOMEM;
+    free(d->table);
+    d->table = table;
+    d->bits = bits;
+    for (uint64_t i = 1; i <= d->n; i++)
+        insert(d, ids, i);
+    return 0;
+}
+
+/* How many ids before a and before b agree. */
+static uint32_t agreeing(const uint32_t *ids, uint64_t a, uint64_t b)
+{
+    uint32_t k = 0;
+
+    while (k < MAX_LEN && k < a && ids[a - 1 - k] == ids[b - 1 - k])
+        k++;
+    return k;
+}
+
+/* Where the ids up to n read before as they end; the tables do not know that end yet. */
+static void look_up(struct sch_draft *d, const uint32_t *ids, uint64_t n)
+{
+    for (uint32_t order = LONGEST; order >= SHORTEST && !d->at; order--) {
+        uint64_t at = n >= order ? *slot_of(d, ids, n, order) : 0;
+        uint32_t len = at ? agreeing(ids, at, n) : 0;
+
+        if (len < order) continue;
+        d->at = at;
+        d->len = len;
+    }
+}
+
+static uint32_t class_of(uint32_t len)
+{
+    uint32_t k = SCH_DRAFT_CLASSES - 1;
+
+    while (class_from[k] > len)
+        k--;
+    return k;
+}
+
+static void note(struct sch_draft *d, bool right)
+{
+    uint32_t k = class_of(d->len);
+
+    d->tried[k] += 1;
+    d->right[k] += right;
+    if (d->tried[k] < MEMORY) return;
+    d->tried[k] /= 2;
+    d->right[k] /= 2;
+}
+
+int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint64_t own)
+{
+    int rc = grow(d, ids, n);
+
+    if (rc) return rc;
+    for (; d->n < n; d->n++) {
+        if (d->at) {
+            bool right = ids[d->at] == ids[d->n];
+
+            if (d->n >= own) note(d, right);
+            d->at = right ? d->at + 1 : 0;
+            d->len = CN_MIN(d->len + 1, (uint32_t)MAX_LEN);
+        }
+        if (!d->at && d->n + 1 >= own) look_up(d, ids, d->n + 1);
+        insert(d, ids, d->n + 1);
+    }
+    return 0;
+}
+
+/* What is expected may run into what is being guessed: then it goes round. */
+uint32_t sch_draft_read(const struct sch_draft *d, const uint32_t *ids, uint32_t most,
+                        uint32_t *out)
+{
+    if (!d->at) return 0;
+    for (uint32_t i = 0; i < most; i++)
+        out[i] = d->at + i < d->n ? ids[d->at + i] : out[d->at + i - d->n];
+    return most;
+}
+
+double sch_draft_chance(const struct sch_draft *d, uint32_t i)
+{
+    uint32_t k = class_of(CN_MIN(d->len + i, (uint32_t)MAX_LEN));
+
+    if (!d->at) return 0;
+    return (d->right[k] + PRIOR * prior[k]) / (d->tried[k] + PRIOR);
+}

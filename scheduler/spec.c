@@ -1,0 +1,217 @@
+/* How many tokens to draft for whom: what gives most tokens per time.
+ *
+ * The time of a step that only decodes is measured for each number of rows, apart for steps of few
+ * and of many sequences (whose keys differ in weight). Between two points it is interpolated; behind
+ * the last a row is taken to cost what those before it do, and where there are none little, so that
+ * it is tried once and then known; never more than twice as many drafts at once as were tried before,
+ * or one for each. A point that was not measured lately is forgotten, for contexts grow and shrink:
+ * now and then a step without drafts is run to know what they cost.
+ *
+ * Rows are added one by one, the likeliest next guess first, and the number is taken that gives most
+ * tokens per time, if that is enough more than without. */
+#include "scheduler/internal.h"
+
+#include <stdlib.h>
+
+#define MARGIN      1.05  /* what it must give, of tokens per time without drafts */
+#define GAP         1.10  /* how much later the tokens of any other one may come */
+#define LEAST       0.02  /* chance of a guess that is not worth a thought */
+#define FRESH       1024  /* steps for which a point is good */
+#define FRESH_PLAIN 256   /* and that of no drafts */
+#define TRIAL       32    /* a row that was never measured costs one such part of a step */
+
+/* ---- the curve ------------------------------------------------------------------------------- */
+
+int sch_curve_new(struct sch *s, struct sch_model *m)
+{
+    if (!s->o.speculation.max_draft || kv_space_state_bytes(m->o.space)) return 0;
+    if (!s->guessers) s->guessers = cn_calloc(SCH_CURVE_ROWS, sizeof(*s->guessers));
+    if (s->guessers) m->curve = cn_calloc(1, sizeof(*m->curve));
+    return m->curve ? 0 : CN_ENOMEM;
+}
+
+static uint32_t curve_of(uint32_t n_seqs)
+{
+    uint32_t k = 0;
+
+    while ((1u << k) < n_seqs)
+        k++;
+    return k;
+}
+
+/* Nearly the median, so that a step that the machine held up changes little. */
+static void follow(double *mean, double ns)
+{
+    double step = (ns - *mean) / 4, most = *mean / 8;
+
+    *mean += step > most ? most : step < -most ? -most : step;
+}
+
+void sch_curve_learn(struct sch_model *m, uint32_t n_seqs, uint32_t n_rows, double ns)
+{
+    struct sch_curve *c = m->curve;
+    struct sch_point *p;
+
+    if (!c || n_rows > SCH_CURVE_ROWS || !(ns > 0)) return;
+    p = &c->at[curve_of(n_seqs)][n_rows];
+    if (!p->step || ++c->steps - p->step > FRESH)
+        p->ns = ns;
+    else
+        follow(&p->ns, ns);
+    p->step = c->steps = CN_MAX(c->steps, 1u);
+}
+
+static bool is_fresh(const struct sch_curve *c, const struct sch_point *p, uint64_t steps)
+{
+    return p->step && c->steps - p->step < steps;
+}
+
+/* What steps of n_seqs sequences and `from` to `to` rows take; up to how many may be tried: `from`
+ * when nothing is known. */
+static uint32_t read_curve(const struct sch_curve *c, uint32_t n_seqs, uint32_t from, uint32_t to,
+                           double *ns)
+{
+    const struct sch_point *p = c->at[curve_of(n_seqs)];
+    uint32_t last = from;
+    double row;
+
+    if (!is_fresh(c, &p[from], FRESH_PLAIN)) return from;
+    ns[from] = p[from].ns;
+    for (uint32_t i = from + 1; i <= to; i++) {
+        if (!is_fresh(c, &p[i], FRESH)) continue;
+        ns[i] = p[i].ns;
+        for (uint32_t k = last + 1; k < i; k++)
+            ns[k] = ns[last] + (ns[i] - ns[last]) * (k - last) / (i - last);
+        last = i;
+    }
+    to = CN_MIN(to, last + CN_MAX(last - from, CN_MAX(n_seqs, 2u)));
+    row = last > from ? CN_MAX(ns[last] - ns[from], 0) / (last - from) : ns[from] / TRIAL;
+    for (uint32_t k = last + 1; k <= to; k++)
+        ns[k] = ns[last] + row * (k - last);
+    return to;
+}
+
+/* ---- who could have drafts ------------------------------------------------------------------- */
+
+/* Drafts it could use: with them it puts out one token more. */
+static uint32_t room_of(const struct sch *s, const struct sch_choice *c)
+{
+    uint64_t left = c->req->limit - c->n_ids;
+
+    if (c->in_flight || c->n_ids <= c->req->spec.n_prompt || left < 2) return 0;
+    return (uint32_t)CN_MIN(left - 1, (uint64_t)s->o.speculation.max_draft);
+}
+
+/* Takes up what it put out since; whether there is something to guess. */
+static bool expects(struct sch_choice *c)
+{
+    if (!c->draft) c->draft = sch_draft_new();
+    if (!c->draft || sch_draft_update(c->draft, c->ids, c->n_ids, c->req->spec.n_prompt))
+        return false;
+    return c->draft->at > 0;
+}
+
+static bool wants_guess(const struct sch *s, const struct sch_guesser *g)
+{
+    return g->p >= LEAST && g->n < room_of(s, g->c);
+}
+
+static void propose(struct sch *s, struct sch_choice *c)
+{
+    const struct sch_speculation *o = &s->o.speculation;
+    struct sch_drafting d = {c->req->spec.user, c->index, c->ids, c->n_ids};
+    uint32_t most = room_of(s, c);
+
+    if (most) c->n_draft = CN_MIN(o->propose(o->arg, &d, most, c->ids + c->n_ids), most);
+}
+
+/* The choices that decode in the step that is being composed; SCH_NONE: too many. *any: one of them
+ * expects something. */
+static uint32_t gather(struct sch *s, bool *any)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_act; i++) {
+        for (struct sch_choice *c = s->act[i]->cand[PASS_DECODE].head; c; c = c->next_cand) {
+            bool may = s->o.speculation.propose == NULL && room_of(s, c) && expects(c);
+
+            if (s->o.speculation.propose) propose(s, c);
+            if (n == SCH_CURVE_ROWS) return SCH_NONE;
+            s->guessers[n++] = (struct sch_guesser){
+                .c = c, .p = may ? sch_draft_chance(c->draft, 0) : 0};
+            *any = *any || may;
+        }
+    }
+    return n;
+}
+
+/* ---- how many -------------------------------------------------------------------------------- */
+
+/* Adds the likeliest guess that is left to those that are meant; its chance, 0 when none is. *least:
+ * what the worst off has to expect beyond the token it gets anyhow. */
+static double add_guess(const struct sch *s, struct sch_guesser *v, uint32_t n, double *least)
+{
+    struct sch_guesser *best = NULL;
+    double p;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (wants_guess(s, &v[i]) && (!best || v[i].p > best->p)) best = &v[i];
+    }
+    if (!best) return 0;
+    p = best->p;
+    best->gain += p;
+    best->n++;
+    best->p *= sch_draft_chance(best->c->draft, best->n);
+    *least = v[0].gain;
+    for (uint32_t i = 1; i < n; i++)
+        *least = CN_MIN(*least, v[i].gain);
+    return p;
+}
+
+/* The number of drafts that gives most. */
+static uint32_t best_number(const struct sch *s, struct sch_guesser *v, uint32_t n, uint32_t most,
+                            const double *ns, bool others)
+{
+    double tokens = n, best, least;
+    uint32_t number = 0;
+
+    if (most <= n) return 0;
+    best = n / ns[n] * MARGIN;
+    for (uint32_t r = n + 1; r <= most; r++) {
+        double p = add_guess(s, v, n, &least);
+
+        if (p == 0) break;
+        tokens += p;
+        if (others) least = 0;
+        if ((n > 1 || others) && ns[r] > ns[n] * GAP * (1 + least)) continue;
+        if (ns[r] > (double)s->o.step_target_ns && ns[r] > ns[n] * GAP) continue;
+        if (tokens / ns[r] <= best) continue;
+        best = tokens / ns[r];
+        number = r - n;
+    }
+    return number;
+}
+
+void sch_speculate(struct sch *s, struct sch_model *m, bool others)
+{
+    struct sch_guesser *v = s->guessers;
+    double ns[SCH_CURVE_ROWS + 1], least;
+    bool any = false;
+    uint32_t n = gather(s, &any), number;
+    uint32_t most = CN_MIN(CN_MIN(m->o.max_rows, m->o.max_logit_rows), (uint32_t)SCH_CURVE_ROWS);
+
+    if (!any || n >= most) return;
+    most = read_curve(m->curve, n, n, most, ns);
+    number = best_number(s, v, n, most, ns, others);
+    for (uint32_t i = 0; i < n; i++) {
+        v[i].n = 0;
+        v[i].p = v[i].p > 0 ? sch_draft_chance(v[i].c->draft, 0) : 0;
+    }
+    for (; number; number--)
+        add_guess(s, v, n, &least);
+    for (uint32_t i = 0; i < n; i++) {
+        struct sch_choice *c = v[i].c;
+
+        if (v[i].n) c->n_draft = sch_draft_read(c->draft, c->ids, v[i].n, c->ids + c->n_ids);
+    }
+}

@@ -1,0 +1,214 @@
+/* The n-gram index: what it expects is what followed where the ids read the same before; copies and
+ * loops are guessed right; its price is flat whatever the ids are. */
+#include "scheduler/draft.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+static uint64_t rng = 88172645463325252ull;
+
+static uint32_t below(uint32_t n)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 11) % n;
+}
+
+/* Adds ids one by one; how many from `own` on were expected. What is expected must follow ids like
+ * the last ones. */
+static uint32_t feed(struct sch_draft *d, const uint32_t *ids, uint32_t n, uint32_t own)
+{
+    uint32_t hits = 0;
+
+    for (uint32_t i = own; i < n; i++) {
+        uint32_t guess;
+
+        assert_int_equal(sch_draft_update(d, ids, i, own), 0);
+        if (!sch_draft_read(d, ids, 1, &guess)) continue;
+        assert_true(d->at < i && d->len >= 2 && d->len <= d->at);
+        assert_memory_equal(ids + d->at - d->len, ids + i - d->len, d->len * sizeof(*ids));
+        assert_int_equal(guess, ids[d->at]);
+        hits += guess == ids[i];
+    }
+    return hits;
+}
+
+static void test_copies_are_found(void **state)
+{
+    enum { N = 3000, COPY = 300 };
+    uint32_t ids[N + COPY];
+
+    for (uint32_t round = 0; round < 50; round++) {
+        struct sch_draft *d = sch_draft_new();
+        uint32_t from = below(N - COPY - 1);
+
+        for (uint32_t i = 0; i < N; i++)
+            ids[i] = below(5000);
+        memcpy(ids + N, ids + from, COPY * sizeof(*ids));
+        /* two ids have to be there before it is known where they come from; a hash that another has
+         * taken costs one or two more, seldom */
+        assert_true(feed(d, ids, N + COPY, N) >= COPY - 8);
+        sch_draft_free(d);
+    }
+}
+
+/* After an edit in the midst it finds back. */
+static void test_edits_cost_little(void **state)
+{
+    enum { N = 400 };
+    uint32_t ids[2 * N];
+    struct sch_draft *d = sch_draft_new();
+
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = ids[N + i] = i * 7;
+    for (uint32_t i = 20; i < N; i += 40)
+        ids[N + i] = 100000 + i;
+    assert_true(feed(d, ids, 2 * N, N) >= N - N / 40 * 4 - 4);
+    sch_draft_free(d);
+}
+
+/* Guesses go on into what is guessed. */
+static void test_loops_go_round(void **state)
+{
+    for (uint32_t period = 1; period < 9; period++) {
+        uint32_t ids[64], out[40];
+        struct sch_draft *d = sch_draft_new();
+
+        for (uint32_t i = 0; i < 64; i++)
+            ids[i] = i % period + 3;
+        assert_int_equal(sch_draft_update(d, ids, 24, 1), 0);
+        assert_int_equal(sch_draft_read(d, ids, 40, out), 40);
+        assert_memory_equal(out, ids + 24, sizeof(out));
+        sch_draft_free(d);
+    }
+}
+
+static void test_nothing_to_expect(void **state)
+{
+    uint32_t ids[1000], out[4];
+    struct sch_draft *d = sch_draft_new();
+
+    for (uint32_t i = 0; i < 1000; i++)
+        ids[i] = i;
+    assert_int_equal(sch_draft_update(d, ids, 0, 0), 0);
+    assert_int_equal(sch_draft_read(d, ids, 4, out), 0);
+    assert_int_equal(feed(d, ids, 1000, 1), 0);
+    assert_int_equal(sch_draft_read(d, ids, 4, out), 0);
+    assert_true(sch_draft_chance(d, 0) == 0);
+    sch_draft_free(d);
+}
+
+/* It is the same whether ids come one by one or many at once, as long as the tables do not grow. */
+static void test_pieces(void **state)
+{
+    enum { N = 64 };
+    uint32_t ids[N];
+
+    for (uint32_t round = 0; round < 500; round++) {
+        struct sch_draft *a = sch_draft_new(), *b = sch_draft_new();
+        uint32_t n = 1;
+
+        for (uint32_t i = 0; i < N; i++)
+            ids[i] = below(12);
+        while (n < N) {
+            n = CN_MIN(n + 1 + below(20), (uint32_t)N);
+            assert_int_equal(sch_draft_update(a, ids, n, 1), 0);
+        }
+        feed(b, ids, N, 1);
+        assert_int_equal(sch_draft_update(b, ids, N, 1), 0);
+        assert_true(a->at == b->at && a->len == b->len);
+        for (uint32_t i = 0; i < 16; i++)
+            assert_true(sch_draft_chance(a, i) == sch_draft_chance(b, i));
+        sch_draft_free(a);
+        sch_draft_free(b);
+    }
+}
+
+/* What comes true becomes likelier, what does not less likely. */
+static void test_chances_are_learned(void **state)
+{
+    enum { N = 600 };
+    uint32_t ids[N];
+    double before, after;
+    struct sch_draft *d = sch_draft_new();
+
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = i % 20;
+    assert_int_equal(sch_draft_update(d, ids, 45, 20), 0);
+    before = sch_draft_chance(d, 8);
+    assert_int_equal(sch_draft_update(d, ids, N, 20), 0);
+    after = sch_draft_chance(d, 8);
+    assert_true(after > before && after > 0.95);
+    sch_draft_free(d);
+
+    d = sch_draft_new(); /* the same two, and then something else each time */
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = i % 3 < 2 ? i % 3 : 10 + i;
+    feed(d, ids, N, 3);
+    assert_int_equal(sch_draft_update(d, ids, N - 1, 3), 0);
+    assert_true(d->at && sch_draft_chance(d, 0) < 0.05);
+    sch_draft_free(d);
+}
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Seconds for n ids; the best of five. */
+static double price(const uint32_t *ids, uint32_t n)
+{
+    double best = 1e9;
+
+    for (int round = 0; round < 5; round++) {
+        struct sch_draft *d = sch_draft_new();
+        double begin = cpu_s();
+
+        for (uint32_t i = 1; i <= n; i++)
+            assert_int_equal(sch_draft_update(d, ids, i, 1), 0);
+        best = CN_MIN(best, cpu_s() - begin);
+        sch_draft_free(d);
+    }
+    return best;
+}
+
+/* 64 times the ids: at most 64 times the time, with room for caches. Repeats are what a search would
+ * get stuck in. */
+static void test_price_is_flat(void **state)
+{
+    enum { SMALL = 1 << 12, LARGE = 1 << 18 };
+    uint32_t *ids = cn_malloc_array(LARGE, sizeof(*ids));
+
+    for (uint32_t kinds = 1; kinds <= 100000; kinds = kinds * 10 + 1) {
+        double small, large;
+
+        for (uint32_t i = 0; i < LARGE; i++)
+            ids[i] = below(kinds);
+        small = price(ids, SMALL) / SMALL;
+        large = price(ids, LARGE) / LARGE;
+        print_message("%u kinds: %.0f and %.0f ns an id\n", kinds, small * 1e9, large * 1e9);
+        assert_true(large < small * 8 + 1e-7);
+    }
+    free(ids);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies_are_found), cmocka_unit_test(test_edits_cost_little),
+        cmocka_unit_test(test_loops_go_round),   cmocka_unit_test(test_nothing_to_expect),
+        cmocka_unit_test(test_pieces),           cmocka_unit_test(test_chances_are_learned),
+        cmocka_unit_test(test_price_is_flat)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
