@@ -122,7 +122,8 @@ static void propose(struct sch *s, struct sch_choice *c)
     struct sch_drafting d = {c->req->spec.user, c->index, c->ids, c->n_ids};
     uint32_t most = room_of(s, c);
 
-    if (most) c->n_draft = CN_MIN(o->propose(o->arg, &d, most, c->ids + c->n_ids), most);
+    if (most) c->n_draft = o->propose(o->arg, &d, most, c->ids + c->n_ids);
+    c->n_draft = CN_MIN(c->n_draft, most);
 }
 
 /* The choices that decode in the step that is being composed; SCH_NONE: too many. *any: one of them

@@ -118,7 +118,8 @@ static void test_pieces(void **state)
         for (uint32_t i = 0; i < N; i++)
             ids[i] = below(12);
         while (n < N) {
-            n = CN_MIN(n + 1 + below(20), (uint32_t)N);
+            n += 1 + below(20);
+            n = CN_MIN(n, (uint32_t)N);
             assert_int_equal(sch_draft_update(a, ids, n, 1), 0);
         }
         feed(b, ids, N, 1);
