@@ -78,7 +78,7 @@ const char *cli_model_help(void)
            "  --context TOKENS       context window (the model's own)\n"
            "  --kv-type TYPE         f16, q8_0 or q4_0: of the stored keys and values (f16)\n"
            "  --threads N            threads of the kernels (all cores)\n"
-           "  --isa NAME             auto, generic, avx2, avx512, neon or i8mm (auto)\n"
+           "  --isa NAME             auto, generic, avx2, avxvnni, avx512, neon or i8mm (auto)\n"
            "  --config FILE          read settings from a YAML file (docs/CONFIG.md)\n"
            "  --set KEY=VALUE        set any key of docs/CONFIG.md\n"
            "  --log-level LEVEL      error, warn, info or debug (warn)\n"

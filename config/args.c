@@ -35,7 +35,7 @@ const char *cfg_args_help(void)
            "  --context TOKENS       context window (the model's own)\n"
            "  --kv-type TYPE         f16, q8_0 or q4_0: of the stored keys and values (f16)\n"
            "  --threads N            threads of the kernels (all cores)\n"
-           "  --isa NAME             auto, generic, avx2, avx512, neon or i8mm (auto)\n"
+           "  --isa NAME             auto, generic, avx2, avxvnni, avx512, neon or i8mm (auto)\n"
            "  --log-level LEVEL      error, warn, info or debug (info)\n"
            "  --log-format FORMAT    auto, text, json or journal (auto)\n"
            "  --set KEY=VALUE        set any key of docs/CONFIG.md\n";

@@ -18,7 +18,8 @@ struct cfg_list {
 /* Values of ENUM keys, in the order of their words in keys.def. */
 enum cfg_kv_type { CFG_KV_F16, CFG_KV_Q8_0, CFG_KV_Q4_0 };
 enum cfg_isa {
-    CFG_ISA_AUTO, CFG_ISA_GENERIC, CFG_ISA_AVX2, CFG_ISA_AVX512, CFG_ISA_NEON, CFG_ISA_I8MM
+    CFG_ISA_AUTO, CFG_ISA_GENERIC, CFG_ISA_AVX2, CFG_ISA_AVXVNNI, CFG_ISA_AVX512, CFG_ISA_NEON,
+    CFG_ISA_I8MM
 };
 enum cfg_speculation { CFG_SPECULATION_AUTO, CFG_SPECULATION_OFF };
 enum cfg_log_level { CFG_LOG_ERROR, CFG_LOG_WARN, CFG_LOG_INFO, CFG_LOG_DEBUG };

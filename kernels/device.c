@@ -60,6 +60,16 @@ int kr_exec_describe(const struct kr_exec *x, struct cn_buf *out)
     return x->ops->describe(x, out);
 }
 
+int kr_exec_profile(struct kr_exec *x, bool on)
+{
+    return x->ops->profile(x, on);
+}
+
+int kr_exec_profile_text(const struct kr_exec *x, struct cn_buf *out)
+{
+    return x->ops->profile_text(x, out);
+}
+
 int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err)
 {

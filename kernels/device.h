@@ -16,6 +16,8 @@ struct kr_device_ops {
     void (*exec_free)(struct kr_exec *x);
     void (*counters)(const struct kr_exec *x, struct kr_counters *out);
     int (*describe)(const struct kr_exec *x, struct cn_buf *out);
+    int (*profile)(struct kr_exec *x, bool on);
+    int (*profile_text)(const struct kr_exec *x, struct cn_buf *out);
     int (*kv_mem_new)(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                       struct kr_kv_mem **out, struct cn_error *err);
     void (*kv_mem_free)(struct kr_kv_mem *m);

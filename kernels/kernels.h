@@ -227,13 +227,15 @@ void kr_plan_output(struct kr_plan *p, int x);
 
 /* ---- devices (device.c, cpu/) ------------------------------------------------------------------ */
 
-/* AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of bytes; I8MM the products of matrices too,
+/* AVXVNNI = AVX2 and the products of bytes. AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of bytes; I8MM the products of matrices too,
  * and gives the same bytes. */
 enum kr_isa {
-    KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM, KR_N_ISAS
+    KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON,
+    KR_ISA_I8MM, KR_N_ISAS
 };
 /* All that there are kernels for, on any processor. */
-#define KR_ISAS KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM
+#define KR_ISAS                                                                                    \
+    KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM
 /* "auto", "generic", "avx2" ... */
 const char *kr_isa_name(enum kr_isa isa);
 enum kr_isa kr_isa_named(const char *name); /* KR_N_ISAS: there is none */
@@ -319,6 +321,11 @@ const struct kr_exec_info *kr_exec_info(const struct kr_exec *x);
 void kr_exec_counters(const struct kr_exec *x, struct kr_counters *out);
 /* One line per op: name, shapes, kernel variant; for `show` and docs. */
 int kr_exec_describe(const struct kr_exec *x, struct cn_buf *out);
+
+/* For benchmarks: from now on the time of each stage of a step is noted (on), or no longer. */
+int kr_exec_profile(struct kr_exec *x, bool on);
+/* What was noted since: a line for each kind of stage, the costliest first. */
+int kr_exec_profile_text(const struct kr_exec *x, struct cn_buf *out);
 
 /* KV memory: n_slabs slabs of slab_bytes (a multiple of 64), page-aligned, committed when touched.
  * A block number is slab << KR_BLOCK_INDEX_BITS | index; the block of group g lies at

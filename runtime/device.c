@@ -6,6 +6,7 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
     static const enum kr_isa isa[] = {[CFG_ISA_AUTO] = KR_ISA_AUTO,
                                       [CFG_ISA_GENERIC] = KR_ISA_GENERIC,
                                       [CFG_ISA_AVX2] = KR_ISA_AVX2,
+                                      [CFG_ISA_AVXVNNI] = KR_ISA_AVXVNNI,
                                       [CFG_ISA_AVX512] = KR_ISA_AVX512,
                                       [CFG_ISA_NEON] = KR_ISA_NEON,
                                       [CFG_ISA_I8MM] = KR_ISA_I8MM};

@@ -206,6 +206,7 @@ struct kr_cpu_exec {
     struct kr_job *jobs;
     struct kr_bound now;
     uint64_t ticket;
+    struct kr_profile *profile;     /* NULL: off */
 };
 
 struct kr_cpu_mem {
@@ -230,6 +231,11 @@ int kr_cpu_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *
 void kr_cpu_probe_free(struct kr_cpu_probe *p);
 /* describe.c */
 int kr_cpu_describe(const struct kr_exec *base, struct cn_buf *out);
+/* profile.c: the step of n stages that begins or is done */
+int kr_cpu_profile(struct kr_exec *base, bool on);
+int kr_cpu_profile_text(const struct kr_exec *base, struct cn_buf *out);
+void kr_cpu_profile_begin(struct kr_cpu_exec *x, uint32_t n_stages);
+void kr_cpu_profile_end(struct kr_cpu_exec *x, uint32_t n_stages);
 /* kv.c */
 int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err);
 int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
@@ -321,6 +327,12 @@ static inline uint32_t kr_domain_rows(const struct kr_cpu_exec *x, enum kr_domai
 {
     if (domain == KR_DOM_ROWS) return x->now.n_rows;
     return domain == KR_DOM_LOGITS ? x->now.n_logits : x->now.n_routed;
+}
+/* Floats from row to row of a value: whole cache lines, and an odd number of them, so that the rows
+ * of a product's outputs do not all fall into the same few sets of a cache. */
+static inline uint32_t kr_value_stride(uint32_t width)
+{
+    return ((width + 15) / 16 | 1) * 16;
 }
 /* A slot's memory in this step: places scale with the step's rows. */
 static inline float *kr_slot_mem(const struct kr_cpu_exec *x, uint32_t slot)

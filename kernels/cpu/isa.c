@@ -19,10 +19,14 @@ static const struct {
 #if defined(__x86_64__)
     [KR_ISA_AVX2] = {"avx2", "cpu-avx2-1", kr_matmul_avx2, kr_ops_avx2, kr_recurrent_avx2,
                      kr_probe_avx2},
+    /* the quantised products are others, and give the same bytes */
+    [KR_ISA_AVXVNNI] = {"avxvnni", "cpu-avx2-1", kr_matmul_avxvnni, kr_ops_avx2,
+                        kr_recurrent_avx2, kr_probe_avxvnni},
     [KR_ISA_AVX512] = {"avx512", "cpu-avx512-1", kr_matmul_avx512, kr_ops_avx512,
                        kr_recurrent_avx512, kr_probe_avx512},
 #else
     [KR_ISA_AVX2] = {.name = "avx2"},
+    [KR_ISA_AVXVNNI] = {.name = "avxvnni"},
     [KR_ISA_AVX512] = {.name = "avx512"},
 #endif
     [KR_ISA_NEON] = {.name = "neon"},

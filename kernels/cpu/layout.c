@@ -200,7 +200,7 @@ static void place_op(struct sched *s, uint32_t index)
     if (op->kind == KR_OP_KV_WRITE) s->written[op->kv_layer] = t;
     if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) s->attn_at[t / 2]++;
     if (op->out < 0) return;
-    uint32_t width = s->p->values[op->out].width, pad = (width + 15) & ~15u;
+    uint32_t width = s->p->values[op->out].width, pad = kr_value_stride(width);
     bool output = op->out == s->p->output;
     make(s, (uint32_t)op->out, t, domain, pad, output ? width : pad);
     if (output) x->slots[op->out].last = UINT32_MAX;

@@ -83,6 +83,7 @@ const char *kr_isa_path(enum kr_isa isa);
 /* The tables themselves, each in builds for its processor only; for isa.c. */
 void kr_matmul_generic(struct kr_matmul_kernels *k);
 void kr_matmul_avx2(struct kr_matmul_kernels *k);
+void kr_matmul_avxvnni(struct kr_matmul_kernels *k);
 void kr_matmul_avx512(struct kr_matmul_kernels *k);
 void kr_matmul_neon(struct kr_matmul_kernels *k);
 void kr_matmul_i8mm(struct kr_matmul_kernels *k);

@@ -44,6 +44,7 @@ struct kr_pool {
     const struct kr_stage *stages;
     const struct kr_job *jobs;
     void *arg;
+    uint64_t *ends; /* NULL: not noted */
     /* Constant. */
     uint32_t n_threads, n_started;
     uint64_t spin_ns;
@@ -169,6 +170,11 @@ static void run_single(struct kr_pool *p, uint32_t thread)
     run_chunk(p, thread, owner, 1);
 }
 
+static void note_end(struct kr_pool *p)
+{
+    if (p->ends) p->ends[p->stage] = cn_now_ns();
+}
+
 /* Puts up the next stage that has work for several; false when there is none. What is a single chunk
  * is done here and now: nobody holds a chunk of any stage. Shares without work are written
  * first: once the last one with work is there, others may finish the stage and set up the one after
@@ -180,7 +186,10 @@ static bool next_stage(struct kr_pool *p, uint32_t thread)
         uint32_t n = 0, threads = p->n_threads;
         for (uint32_t t = 0; t < threads; t++)
             n += p->shares[t].chunks = share_chunks(p, s, t);
-        if (n == 1) run_single(p, thread);
+        if (n == 1) {
+            run_single(p, thread);
+            note_end(p);
+        }
         if (n <= 1) continue;
         p->n_shared++;
         uint64_t tag = ++p->stage_number << LEFT_BITS;
@@ -203,6 +212,7 @@ static void finish_chunk(struct kr_pool *p, uint32_t thread)
 {
     uint32_t all = p->n_chunks, run = p->run; /* read while our chunk still counts */
     if (atomic_fetch_add_explicit(&p->done, 1, memory_order_acq_rel) + 1 < all) return;
+    note_end(p);
     p->stage++;
     if (!next_stage(p, thread)) atomic_store_explicit(&p->finished, run, memory_order_release);
     tell(p);
@@ -258,6 +268,11 @@ void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_st
 }
 
 /* ---- life ------------------------------------------------------------------------------------- */
+
+void kr_pool_note_ends(struct kr_pool *p, uint64_t *ends)
+{
+    p->ends = ends;
+}
 
 uint32_t kr_pool_threads(const struct kr_pool *p)
 {

@@ -29,4 +29,8 @@ struct kr_stage {
 void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_stages,
                  const struct kr_job *jobs, void *arg);
 
+/* From the next run on the end of each stage is noted (cn_now_ns) in ends[stage]; stages without
+ * work are left out. NULL: no longer. */
+void kr_pool_note_ends(struct kr_pool *p, uint64_t *ends);
+
 #endif

@@ -160,6 +160,7 @@ void kr_cpu_exec_free(struct kr_exec *base)
 {
     if (!base) return;
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
+    kr_cpu_profile(base, false);
     if (x->scratch) munmap(x->scratch, x->scratch_bytes);
     if (x->weight_mem) munmap(x->weight_mem, x->weight_mem_bytes);
     free(x->vectors);

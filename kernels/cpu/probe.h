@@ -15,6 +15,7 @@ struct kr_probe_ops {
 };
 void kr_probe_generic(struct kr_probe_ops *o);
 void kr_probe_avx2(struct kr_probe_ops *o); /* x86-64 builds only; the caller checked CPUID */
+void kr_probe_avxvnni(struct kr_probe_ops *o);
 void kr_probe_avx512(struct kr_probe_ops *o);
 
 #endif

@@ -169,7 +169,10 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
                                 .n_routed = b->n_rows * x->plan->n_used };
     kr_cpu_cut_batch(x);
     kr_cpu_cut_runs(x);
-    kr_pool_run(x->dev->pool, x->stages, make_stages(x), x->jobs, x);
+    uint32_t n_stages = make_stages(x);
+    if (x->profile) kr_cpu_profile_begin(x, n_stages);
+    kr_pool_run(x->dev->pool, x->stages, n_stages, x->jobs, x);
+    if (x->profile) kr_cpu_profile_end(x, n_stages);
     x->now.batch = NULL;
     x->steps++;
     x->rows += b->n_rows;

@@ -1,11 +1,14 @@
 /* What a decode step of one sequence costs at several lengths of context. The keys and values before
  * it are not computed but for the first block, of which all others are copies: that takes as long.
  *
- *   bench_context MODEL.gguf [THREADS [TOKENS...]]     default: all processors; 1024 32768 */
+ *   bench_context [--profile] MODEL.gguf [THREADS [TOKENS...]]
+ *
+ * default: all processors; 1024 32768. --profile: and where the time of a step goes. */
 #include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BLOCK_TOKENS = 16, STEPS = 32, ROUNDS = 5, MAX_GROUPS = 16 };
 
@@ -100,15 +103,26 @@ static void line(struct bench *b, uint32_t tokens, double ms, double first)
            (double)held / 1048576, ms, 1000 / ms, first / ms);
 }
 
+static void print_profile(struct bench *b)
+{
+    struct cn_buf out;
+    cn_buf_init(&out, 0);
+    if (!kr_exec_profile_text(b->exec, &out)) fwrite(out.data, 1, out.len, stdout);
+    cn_buf_fini(&out);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const lengths[] = {"1024", "32768"};
     struct bench b = {0};
     uint32_t most = 0;
     double first = 0;
+    const bool profile = argc > 1 && !strcmp(argv[1], "--profile");
 
+    argv += profile;
+    argc -= profile;
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_context MODEL.gguf [THREADS [TOKENS...]]\n");
+        fprintf(stderr, "usage: bench_context [--profile] MODEL.gguf [THREADS [TOKENS...]]\n");
         return 2;
     }
     int n = argc > 3 ? argc - 3 : (int)CN_ARRAY_LEN(lengths);
@@ -120,9 +134,11 @@ int main(int argc, char **argv)
     fill(&b, most / BLOCK_TOKENS + 1);
     for (int i = 0; i < n; i++) {
         uint32_t tokens = (uint32_t)atoi(list[i]);
+        if (profile && kr_exec_profile(b.exec, true)) return 1;
         double ms = decode_ms(&b, CN_MAX(tokens, (uint32_t)STEPS));
         if (!i) first = ms;
         line(&b, tokens, ms, first);
+        if (profile) print_profile(&b);
     }
     for (uint32_t g = 0; g < kr_exec_info(b.exec)->n_groups; g++)
         free(b.tables[g]);

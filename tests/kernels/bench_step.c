@@ -1,6 +1,7 @@
 /* bench_step: times decode and prefill steps of a random model of a real one's shape. Not a test.
  * bench_step [--isa NAME] [--threads N] [--context N] [--seqs N] [--kv q8_0]
- *            [--shape smollm2|qwen3] [--weights NAME] [--describe] [--seconds S] */
+ *            [--shape smollm2|qwen3|llama1b] [--weights NAME] [--head NAME] [--describe] [--profile]
+ *            [--seconds S] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ struct bench {
     struct tiny_run_opts run;
     uint32_t context, seqs;
     double seconds;
-    bool describe;
+    bool describe, profile;
 };
 
 static double now_s(void)
@@ -30,6 +31,18 @@ static void set_shape(struct bench *b, const char *name)
                                         .head_dim = 128, .ffn = 3072, .vocab = 151936,
                                         .weights = KR_Q8_0, .head = KR_Q8_0, .neox = true,
                                         .qk_norm = true };
+    if (!strcmp(name, "llama1b")) /* 3.2 */
+        b->shape = (struct tiny_shape){ .n_layers = 16, .width = 2048, .heads = 32, .kv_heads = 8,
+                                        .head_dim = 64, .ffn = 8192, .vocab = 128256,
+                                        .weights = KR_Q4_K, .head = KR_Q6_K };
+}
+
+static enum kr_type type_named(const char *name)
+{
+    for (uint32_t t = 0; t < 64; t++)
+        if (kr_type_info(t) && !strcmp(kr_type_info(t)->name, name)) return (enum kr_type)t;
+    fprintf(stderr, "no such type: %s\n", name);
+    exit(2);
 }
 
 static bool parse(struct bench *b, int argc, char **argv)
@@ -38,6 +51,10 @@ static bool parse(struct bench *b, int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--describe")) {
             b->describe = true;
+            continue;
+        }
+        if (!strcmp(argv[i], "--profile")) {
+            b->profile = true;
             continue;
         }
         if (i + 1 == argc) return false;
@@ -56,11 +73,11 @@ static bool parse(struct bench *b, int argc, char **argv)
             b->seconds = atof(v);
         else if (!strcmp(key, "--shape"))
             set_shape(b, v);
-        else if (!strcmp(key, "--weights")) {
-            for (uint32_t t = 0; t < 64; t++)
-                if (kr_type_info(t) && !strcmp(kr_type_info(t)->name, v))
-                    b->shape.weights = (enum kr_type)t;
-        } else
+        else if (!strcmp(key, "--weights"))
+            b->shape.weights = type_named(v);
+        else if (!strcmp(key, "--head"))
+            b->shape.head = type_named(v);
+        else
             return false;
     }
     return true;
@@ -77,6 +94,17 @@ static double median(double *a, int n)
     return a[n / 2];
 }
 
+/* Begins to note where the time goes, or says where it went. */
+static void profile(const struct bench *b, struct tiny_run *r, bool on)
+{
+    struct cn_buf out;
+    if (!b->profile) return;
+    cn_buf_init(&out, 0);
+    if (!on && !kr_exec_profile_text(r->exec, &out)) fwrite(out.data, 1, out.len, stdout);
+    cn_buf_fini(&out);
+    if (kr_exec_profile(r->exec, on)) abort();
+}
+
 static void bench(struct bench *b, struct tiny_run *r)
 {
     enum { STEPS = 400 };
@@ -89,6 +117,7 @@ static void bench(struct bench *b, struct tiny_run *r)
     for (uint32_t i = 0; i < n_tokens; i++)
         tokens[i] = tiny_rand(&seed) % vocab;
     int k = 0;
+    profile(b, r, true);
     for (uint32_t i = 0; i < b->seqs; i++) {
         list[i] = &seqs[i];
         tiny_seq_open(r, &seqs[i], tokens, n_tokens, vocab, false);
@@ -104,11 +133,13 @@ static void bench(struct bench *b, struct tiny_run *r)
         double m = median(times, k);
         printf("prefill 512 rows: median %.2f ms, best %.2f ms, %.0f tokens/s\n", m * 1e3,
                times[0] * 1e3, 512 / m);
+        profile(b, r, false);
     }
     /* Decode with logits: the first value of each row is enough. */
     struct kr_row *rows = calloc(b->seqs, sizeof *rows);
     struct kr_seq *ks = calloc(b->seqs, sizeof *ks);
     if (!rows || !ks) abort();
+    profile(b, r, true);
     double end = now_s() + b->seconds;
     for (k = 0; k < STEPS && (k < 5 || now_s() < end); k++) {
         for (uint32_t i = 0; i < b->seqs; i++) {
@@ -129,6 +160,7 @@ static void bench(struct bench *b, struct tiny_run *r)
     double m = median(times, k);
     printf("decode %u x 1 row at %u: median %.3f ms, best %.3f ms, %.1f tokens/s\n", b->seqs,
            b->context, m * 1e3, times[0] * 1e3, b->seqs / m);
+    profile(b, r, false);
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,8 @@
 /* Checks and times the kernels of an ISA.
  *
  * usage: parity [--isa NAME] [--op NAME] [--type NAME] [--json]
- *               [--bench [--shape ROWSxCOLS] [--min-ms N]]
+ *               [--bench [--shape ROWSxCOLS] [--batch N,N-N,...] [--threads N] [--rounds N]
+ *                        [--min-ms N]]
  * Exits 0 when all is well, 1 on a difference, 77 when the machine lacks the ISA. */
 #include "tests/kernels/parity.h"
 
@@ -102,7 +103,8 @@ static int usage(void)
 {
     fprintf(stderr, "usage: parity [--isa NAME] [--op matmul|quantize|conv|scan|delta] "
                     "[--type NAME] [--json]\n"
-                    "              [--bench [--shape ROWSxCOLS] [--min-ms N]]\n");
+                    "              [--bench [--shape ROWSxCOLS] [--batch N,N-N,...] [--threads N]\n"
+                    "                       [--rounds N] [--min-ms N]]\n");
     return 2;
 }
 
@@ -136,6 +138,12 @@ static bool parse_options(int argc, char **argv, struct parity_opts *o)
             if (sscanf(v, "%ux%u", &o->rows, &o->cols) != 2 || !o->rows || !o->cols) return false;
         } else if (!strcmp(a, "--min-ms")) {
             o->min_ms = (uint32_t)strtoul(v, NULL, 10);
+        } else if (!strcmp(a, "--threads")) {
+            o->threads = (uint32_t)strtoul(v, NULL, 10);
+        } else if (!strcmp(a, "--rounds")) {
+            o->rounds = (uint32_t)strtoul(v, NULL, 10);
+        } else if (!strcmp(a, "--batch")) {
+            o->batches = v;
         } else {
             return false;
         }
@@ -145,7 +153,7 @@ static bool parse_options(int argc, char **argv, struct parity_opts *o)
 
 int main(int argc, char **argv)
 {
-    struct parity p = {.opts = {.isa = KR_ISA_AUTO, .min_ms = 30}};
+    struct parity p = {.opts = {.isa = KR_ISA_AUTO, .min_ms = 10, .rounds = 5}};
     struct kr_matmul_kernels k;
     if (!parse_options(argc, argv, &p.opts)) return usage();
     if (!kr_matmul_fill(p.opts.isa, &k)) {

@@ -15,7 +15,9 @@ struct parity_opts {
     const char *op, *type; /* only these; NULL = all */
     bool bench, json;
     uint32_t rows, cols;   /* bench: one shape; 0 = the usual ones */
-    uint32_t min_ms;       /* bench: time per figure */
+    uint32_t min_ms;       /* bench: time per figure (matmul: and round) */
+    uint32_t threads, rounds;
+    const char *batches;   /* bench: numbers of input rows, as in "1,2,16-19"; NULL = the usual */
 };
 
 struct parity {

@@ -4,124 +4,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/cpu/matmul.h"
 #include "kernels/half.h"
-#include "tests/kernels/parity.h"
-#include "tests/kernels/scales.h"
+#include "tests/kernels/parity_data.h"
 
 #define MAX_BATCH 70
 
-/* A random matrix as a file would hold it, packed, and as numbers. */
-struct weights {
-    struct kr_packed packed;
-    uint8_t *raw;
-    float *values; /* [rows][cols] */
-    float *bias;
-    uint32_t groups;
-};
-
-static uint16_t random_half(struct parity_rng *r)
-{
-    /* Mostly usual scales, some subnormal, zero or negative ones. */
-    switch (parity_u32(r) % 16) {
-    case 0:
-        return (uint16_t)(parity_u32(r) & 0x83ff);
-    case 1:
-        return 0;
-    default:
-        return (uint16_t)((parity_u32(r) & 0x83ff) | (8 + parity_u32(r) % 7) << 10);
-    }
-}
-
-static void random_block(struct parity_rng *r, enum kr_type type, uint8_t *block)
-{
-    uint32_t n = kr_type_info(type)->block_bytes;
-    for (uint32_t i = 0; i < n; i++) block[i] = (uint8_t)(parity_u32(r) >> 8);
-    if (type == KR_F32) {
-        float f = parity_uniform(r);
-        memcpy(block, &f, 4);
-        return;
-    }
-    if (type == KR_MXFP4) { /* usual exponents, and now and then the smallest */
-        uint32_t any = parity_u32(r);
-        block[0] = (uint8_t)(any % 16 ? 110 + any / 16 % 24 : any / 16 % 5);
-        return;
-    }
-    uint16_t h = random_half(r), m = random_half(r);
-    if (type == KR_BF16) h = (uint16_t)(kr_f32_bits(parity_uniform(r)) >> 16);
-    memcpy(block + scale_at(type), &h, 2);
-    if (min_at(type) >= 0) memcpy(block + min_at(type), &m, 2);
-}
-
-static void weights_new(struct weights *w, enum kr_type type, uint32_t rows, uint32_t cols,
-                        uint64_t seed)
-{
-    const struct kr_type_info *info = kr_type_info(type);
-    struct parity_rng r = {seed * 0x9e3779b97f4a7c15ull + 1};
-    size_t blocks = (size_t)rows * (cols / info->block_elems);
-    w->raw = parity_alloc(blocks * info->block_bytes);
-    w->values = parity_alloc((size_t)rows * cols * sizeof(float));
-    w->bias = parity_alloc(rows * sizeof(float));
-    for (size_t i = 0; i < blocks; i++) random_block(&r, type, w->raw + i * info->block_bytes);
-    for (uint32_t i = 0; i < rows; i++) w->bias[i] = parity_uniform(&r);
-    kr_dequantize_row(type, w->raw, w->values, (size_t)rows * cols);
-    w->groups = (rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
-    void *data = parity_alloc(kr_packed_bytes(type, rows, cols));
-    w->packed = (struct kr_packed){type, rows, cols, data};
-    kr_pack(&w->packed, w->raw, 0, w->groups / 2);
-    kr_pack(&w->packed, w->raw, w->groups / 2, w->groups);
-}
-
-static void weights_free(struct weights *w)
-{
-    free(w->raw);
-    free(w->values);
-    free(w->bias);
-    free(w->packed.data);
-}
-
-/* Input rows, and what the kernels are given of them. */
-struct inputs {
-    float *x;
-    size_t stride;
-    uint32_t n, cols;
-    struct kr_q8 q;
-    void *q_mem;
-};
-
-static void inputs_new(struct inputs *in, uint32_t n, uint32_t cols, uint64_t seed, float scale)
-{
-    struct parity_rng r = {seed * 0x9e3779b97f4a7c15ull + 7};
-    in->n = n;
-    in->cols = cols;
-    in->stride = cols + 3;
-    in->x = parity_alloc((n * in->stride + 1) * sizeof(float));
-    for (size_t i = 0; i < n * in->stride; i++) in->x[i] = parity_uniform(&r) * scale;
-    in->q_mem = parity_alloc(kr_q8_bytes(n, cols));
-    kr_q8_place(&in->q, in->q_mem, n, cols);
-}
-
-static void inputs_free(struct inputs *in)
-{
-    free(in->x);
-    free(in->q_mem);
-}
-
-static void run(const struct kr_matmul_kernels *k, const struct weights *w, uint32_t g0,
-                uint32_t g1, const struct inputs *in, uint32_t r0, uint32_t r1, bool bias,
-                float *out, size_t stride)
-{
-    bool q8 = kr_type_wants_q8(w->packed.type);
-    k->matmul(&w->packed, g0, g1, q8 ? &in->q : NULL, q8 ? NULL : in->x, in->stride, r0, r1,
-              bias ? w->bias : NULL, out, stride);
-}
-
 /* Generic against double. What an activation is worth is what its quants say: the error of
  * quantising is the method's, not the kernel's. */
-static void check_truth(struct parity *p, const struct weights *w, const struct inputs *in,
-                        const float *out, size_t stride)
+static void check_truth(struct parity *p, const struct parity_weights *w,
+                        const struct parity_inputs *in, const float *out, size_t stride)
 {
     const uint32_t cols = w->packed.cols, blocks = cols / 32;
     const bool q8 = kr_type_wants_q8(w->packed.type);
@@ -154,8 +47,9 @@ static void check_truth(struct parity *p, const struct weights *w, const struct 
 /* The same bytes as generic, nothing outside the outputs touched: batches of the sizes given,
  * split into group ranges as the seed says. */
 static void check_equal(struct parity *p, const struct kr_matmul_kernels *k,
-                        const struct weights *w, const struct inputs *in, const float *truth,
-                        size_t truth_stride, uint32_t batch, uint32_t r0, uint32_t split)
+                        const struct parity_weights *w, const struct parity_inputs *in,
+                        const float *truth, size_t truth_stride, uint32_t batch, uint32_t r0,
+                        uint32_t split)
 {
     const uint32_t rows = w->packed.rows;
     const size_t stride = rows + 5;
@@ -164,8 +58,8 @@ static void check_equal(struct parity *p, const struct kr_matmul_kernels *k,
     parity_area_new(&a, (size_t)(r0 + batch) * stride);
     float *before = parity_alloc(a.n * sizeof(float));
     memcpy(before, a.data, a.n * sizeof(float));
-    run(k, w, 0, split, in, r0, r0 + batch, true, a.data, stride);
-    run(k, w, split, w->groups, in, r0, r0 + batch, true, a.data, stride);
+    parity_run(k, w, 0, split, in, r0, r0 + batch, true, a.data, stride);
+    parity_run(k, w, split, w->groups, in, r0, r0 + batch, true, a.data, stride);
     parity_check(p, parity_area_intact(&a), "matmul %s %ux%u batch %u: wrote outside", name, rows,
                  w->packed.cols, batch);
     for (uint32_t r = 0; r < r0 + batch; r++) {
@@ -187,14 +81,14 @@ static void check_shape(struct parity *p, const struct kr_matmul_kernels *k,
                         const struct kr_matmul_kernels *generic, enum kr_type type, uint32_t rows,
                         uint32_t cols, uint32_t max_batch, float scale)
 {
-    struct weights w;
-    struct inputs in;
+    struct parity_weights w;
+    struct parity_inputs in;
     struct parity_area truth;
-    weights_new(&w, type, rows, cols, rows * 131 + cols);
-    inputs_new(&in, max_batch, cols, rows * 17 + cols, scale);
+    parity_weights_new(&w, type, rows, cols, rows * 131 + cols);
+    parity_inputs_new(&in, max_batch, cols, rows * 17 + cols, scale);
     generic->quantize(&in.q, in.x, in.stride, 0, max_batch);
     parity_area_new(&truth, (size_t)max_batch * rows);
-    run(generic, &w, 0, w.groups, &in, 0, max_batch, true, truth.data, rows);
+    parity_run(generic, &w, 0, w.groups, &in, 0, max_batch, true, truth.data, rows);
     check_truth(p, &w, &in, truth.data, rows);
     for (uint32_t batch = 1; batch <= max_batch; batch++) {
         check_equal(p, k, &w, &in, truth.data, rows, batch, 0, batch % (w.groups + 1));
@@ -202,8 +96,8 @@ static void check_shape(struct parity *p, const struct kr_matmul_kernels *k,
     }
     if (max_batch > 2) check_equal(p, k, &w, &in, truth.data, rows, max_batch - 2, 1, 0);
     parity_area_free(&truth);
-    inputs_free(&in);
-    weights_free(&w);
+    parity_inputs_free(&in);
+    parity_weights_free(&w);
 }
 
 /* More and longer input rows than fit in a run that a cache holds. */
@@ -211,20 +105,20 @@ static void check_runs(struct parity *p, const struct kr_matmul_kernels *k,
                        const struct kr_matmul_kernels *generic, enum kr_type type)
 {
     const uint32_t rows = 35, cols = 8192, batch = 130;
-    struct weights w;
-    struct inputs in;
+    struct parity_weights w;
+    struct parity_inputs in;
     struct parity_area truth;
-    weights_new(&w, type, rows, cols, 3);
-    inputs_new(&in, batch, cols, 4, 1);
+    parity_weights_new(&w, type, rows, cols, 3);
+    parity_inputs_new(&in, batch, cols, 4, 1);
     generic->quantize(&in.q, in.x, in.stride, 0, batch);
     parity_area_new(&truth, (size_t)batch * rows);
-    run(generic, &w, 0, w.groups, &in, 0, batch, true, truth.data, rows);
+    parity_run(generic, &w, 0, w.groups, &in, 0, batch, true, truth.data, rows);
     check_truth(p, &w, &in, truth.data, rows);
     check_equal(p, k, &w, &in, truth.data, rows, batch, 0, 2);
     check_equal(p, k, &w, &in, truth.data, rows, batch - 33, 33, 0);
     parity_area_free(&truth);
-    inputs_free(&in);
-    weights_free(&w);
+    parity_inputs_free(&in);
+    parity_weights_free(&w);
 }
 
 /* A row with NaN or infinity gives NaN (floats: whatever IEEE says) and leaves the others alone. */
@@ -232,18 +126,18 @@ static void check_not_finite(struct parity *p, const struct kr_matmul_kernels *k
 {
     const uint32_t rows = 33, cols = 512, n = 9;
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    struct weights w;
-    struct inputs in;
+    struct parity_weights w;
+    struct parity_inputs in;
     float *clean = parity_alloc(n * rows * sizeof(float));
     float *out = parity_alloc(n * rows * sizeof(float));
-    weights_new(&w, type, rows, cols, 5);
-    inputs_new(&in, n, cols, 6, 1);
+    parity_weights_new(&w, type, rows, cols, 5);
+    parity_inputs_new(&in, n, cols, 6, 1);
     k->quantize(&in.q, in.x, in.stride, 0, n);
-    run(k, &w, 0, w.groups, &in, 0, n, false, clean, rows);
+    parity_run(k, &w, 0, w.groups, &in, 0, n, false, clean, rows);
     for (size_t b = 0; b < CN_ARRAY_LEN(bad); b++) {
         in.x[4 * in.stride + 100 + b] = bad[b];
         k->quantize(&in.q, in.x, in.stride, 0, n);
-        run(k, &w, 0, w.groups, &in, 0, n, false, out, rows);
+        parity_run(k, &w, 0, w.groups, &in, 0, n, false, out, rows);
         for (uint32_t r = 0; r < n; r++)
             for (uint32_t o = 0; o < rows; o++) {
                 bool ok = r == 4 ? !isfinite(out[r * rows + o])
@@ -255,8 +149,8 @@ static void check_not_finite(struct parity *p, const struct kr_matmul_kernels *k
     }
     free(clean);
     free(out);
-    inputs_free(&in);
-    weights_free(&w);
+    parity_inputs_free(&in);
+    parity_weights_free(&w);
 }
 
 void parity_matmul(struct parity *p)
@@ -288,8 +182,8 @@ static void check_quants(struct parity *p, const struct kr_matmul_kernels *k,
                          const struct kr_matmul_kernels *generic, uint32_t n, uint32_t cols,
                          float scale)
 {
-    struct inputs in;
-    inputs_new(&in, n, cols, cols + n, scale);
+    struct parity_inputs in;
+    parity_inputs_new(&in, n, cols, cols + n, scale);
     if (cols > 40 && n > 1) in.x[in.stride + 40] = NAN;
     if (cols > 70 && n > 2) in.x[2 * in.stride + 70] = -INFINITY;
     for (uint32_t c = 0; c < 32 && c < cols; c++) in.x[(n - 1) * in.stride + c] = 0;
@@ -326,7 +220,7 @@ static void check_quants(struct parity *p, const struct kr_matmul_kernels *k,
                          (double)b->scale, b->q[c % 32]);
         }
     free(mem);
-    inputs_free(&in);
+    parity_inputs_free(&in);
 }
 
 void parity_quantize(struct parity *p)
@@ -342,55 +236,4 @@ void parity_quantize(struct parity *p)
     check_quants(p, &k, &generic, 5, 576, 1e-42f);
     check_quants(p, &k, &generic, 5, 576, 1e-35f);
     check_quants(p, &k, &generic, 5, 576, 3e38f);
-}
-
-/* ---- bench ----------------------------------------------------------------------------------- */
-
-/* Processor time of this thread: other programs on the machine count less. */
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void bench_one(struct parity *p, const struct kr_matmul_kernels *k, const struct weights *w,
-                      const struct inputs *in, uint32_t batch, float *out)
-{
-    uint64_t start = cn_now_ns(), best = UINT64_MAX;
-    for (uint32_t i = 0; i < 3 || cn_now_ns() - start < p->opts.min_ms * 1000000ull; i++) {
-        uint64_t t = cpu_ns();
-        run(k, w, 0, w->groups, in, 0, batch, false, out, w->packed.rows);
-        t = cpu_ns() - t;
-        best = CN_MIN(best, t);
-    }
-    parity_figure(p, "matmul", kr_type_info(w->packed.type)->name, w->packed.rows, w->packed.cols,
-                  batch, (double)best * 1e-9, 2.0 * w->packed.rows * w->packed.cols * batch,
-                  (double)kr_packed_bytes(w->packed.type, w->packed.rows, w->packed.cols));
-}
-
-void parity_matmul_bench(struct parity *p)
-{
-    static const uint32_t shapes[][2] = {{576, 1536}, {1536, 576}, {2048, 2048}};
-    static const uint32_t batches[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 512};
-    struct kr_matmul_kernels k;
-    kr_matmul_fill(p->opts.isa, &k);
-    for (size_t s = 0; s < (p->opts.rows ? 1 : CN_ARRAY_LEN(shapes)); s++)
-        for (size_t i = 0; i < parity_n_types; i++) {
-            uint32_t rows = p->opts.rows ? p->opts.rows : shapes[s][0];
-            uint32_t cols = p->opts.rows ? p->opts.cols : shapes[s][1];
-            struct weights w;
-            struct inputs in;
-            if (!parity_wants(p, "matmul", parity_types[i])) continue;
-            if (cols % kr_type_info(parity_types[i])->block_elems) continue;
-            weights_new(&w, parity_types[i], rows, cols, 1);
-            inputs_new(&in, 512, cols, 2, 1);
-            k.quantize(&in.q, in.x, in.stride, 0, 512);
-            float *out = parity_alloc((size_t)512 * rows * sizeof(float));
-            for (size_t b = 0; b < CN_ARRAY_LEN(batches); b++)
-                bench_one(p, &k, &w, &in, batches[b], out);
-            free(out);
-            inputs_free(&in);
-            weights_free(&w);
-        }
 }

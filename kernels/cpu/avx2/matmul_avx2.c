@@ -1,4 +1,4 @@
-/* AVX2 matrix products: the table, and the quantisation of activations.
+/* AVX2 and AVX-VNNI matrix products: the table, and the quantisation of activations.
  * Pure but for the memory given; bit-equal to generic/matmul_generic.c. */
 #include "kernels/cpu/avx2/matmul_avx2.h"
 
@@ -88,7 +88,7 @@ static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const st
 
 void kr_matmul_avx2(struct kr_matmul_kernels *k)
 {
-    k->name = "avx2";
+    k->name = KR_AVX2_NAME;
     k->quantize = quantize;
     k->matmul = matmul;
 }

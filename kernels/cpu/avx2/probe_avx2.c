@@ -1,10 +1,18 @@
 /* probe for AVX2: loads, maddubs (its sums kept in 16 bits, as far as the unit itself goes) and fused
- * multiply-adds of whole registers. Ten chains hide the latency of two units. Pure; any thread. */
+ * multiply-adds of whole registers. Compiled a second time for AVX-VNNI, with vpdpbusd. Ten chains
+ * hide the latency of two units. Pure; any thread. */
 #include "kernels/cpu/probe.h"
 
 #include <immintrin.h>
 
 enum { CHAINS = 10, STEPS = 8 };
+
+#if defined(__AVXVNNI__)
+#define kr_probe_avx2         kr_probe_avxvnni
+#define ADD_PRODUCTS(s, a, b) _mm256_dpbusd_avx_epi32(s, a, b)
+#else
+#define ADD_PRODUCTS(s, a, b) _mm256_add_epi16(s, _mm256_maddubs_epi16(a, b))
+#endif
 
 /* Keeps what was computed. */
 #define KEEP(v) __asm__ volatile("" : : "x"(v))
@@ -31,7 +39,7 @@ static uint64_t int8_products(uint32_t rounds)
         for (int s = 0; s < STEPS; s++)
             for (int c = 0; c < CHAINS; c++) {
                 __asm__("" : "+x"(a)); /* another value, for all the compiler knows */
-                sum[c] = _mm256_add_epi16(sum[c], _mm256_maddubs_epi16(a, b));
+                sum[c] = ADD_PRODUCTS(sum[c], a, b);
             }
     for (int c = 0; c < CHAINS; c++)
         KEEP(sum[c]);

@@ -1,4 +1,5 @@
-/* AVX2: quantised products of a range of row groups and input rows. Pure but for the outputs.
+/* AVX2 and AVX-VNNI: quantised products of a range of row groups and input rows. Pure but for the
+ * outputs.
  * Input rows meet the packed weights directly, unpacked in registers; many of them may meet a panel
  * that a group was unpacked to once. Both add up in the same order, so the choice may depend on the
  * number of rows. */
@@ -23,10 +24,19 @@ struct tile_set {
         tile_run(t, bits, header, panel, R);                                                       \
     }
 /* All the tiles of a kind, and their table: [rows - 1]. */
+#if TILE_MAX_ROWS == 6
+#define TILES(name, bits, header, panel)                                                           \
+    TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
+    TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
+    TILE(name, bits, header, panel, 5) TILE(name, bits, header, panel, 6)                          \
+    static const struct tile_set name = {                                                          \
+        {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}};
+#else
 #define TILES(name, bits, header, panel)                                                           \
     TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
     TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
     static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
+#endif
 
 TILES(q4_d, 4, KR_HDR_D, false)
 TILES(q4_dm, 4, KR_HDR_DM, false)

@@ -1,9 +1,10 @@
 /* One register tile of a quantised product on AVX2: a group of 16 output rows (two vectors) times
  * R input rows, over a run of blocks. Private to kernels/cpu/avx2. Pure but for the outputs.
+ * Compiled a second time for AVX-VNNI, where vpdpbusd adds four products to a sum at once.
  *
  * tile_run is a template: callers give bits, header, panel and R as constants. A lane is an output
- * row; four columns of it meet four columns of an input row, broadcast. vpmaddubsw adds pairs of
- * unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room for 8, 4 or 2
+ * row; four columns of it meet four columns of an input row, broadcast. Without AVX-VNNI vpmaddubsw
+ * adds pairs of unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room for 8, 4 or 2
  * of them at 4, 5 and 6 bits before they are widened; FP4's and eight times 2 bits are below 2^5,
  * eight times 3 bits below 2^6. At 8 bits and for IQ4 the signs move from the weight to the input,
  * so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
@@ -27,8 +28,14 @@
 #endif
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-#define TILE_MAX_ROWS     4
-#define PANEL_MAX_BYTES   768
+#if defined(__AVXVNNI__)
+#define TILE_VNNI     true
+#define TILE_MAX_ROWS 6
+#else
+#define TILE_VNNI     false
+#define TILE_MAX_ROWS 4
+#endif
+#define PANEL_MAX_BYTES 768
 /* How far ahead of the quants in use the direct kernels fetch. */
 #define PREFETCH_BYTES 2048
 
@@ -127,7 +134,8 @@ ALWAYS_INLINE __m256i load_word(const uint8_t *block, const int i, const int h)
     return _mm256_load_si256((const __m256i *)(block + 64 * i + 32 * h));
 }
 
-/* The numbers that nibbles stand for: IQ4's signed, the others' with the offset that ends signs. */
+/* The numbers that nibbles stand for: IQ4's signed, the others' with the offset that ends signs
+ * (with AVX-VNNI: all of them). */
 ALWAYS_INLINE __m256i tile_table(const int bits)
 {
     static const int8_t iq4[16] = {KR_IQ4_VALUES}, odd[16] = {KR_ODD_VALUES};
@@ -135,6 +143,7 @@ ALWAYS_INLINE __m256i tile_table(const int bits)
     const int8_t *values = bits == KR_BITS_IQ4 ? iq4 : bits == KR_BITS_ODD ? odd : fp4;
     __m128i t = _mm_loadu_si128((const __m128i *)values);
     if (bits != KR_BITS_IQ4) t = _mm_add_epi8(t, _mm_set1_epi8(16));
+    else if (TILE_VNNI) t = _mm_add_epi8(t, _mm_set1_epi8(-128));
     return _mm256_broadcastsi128_si256(t);
 }
 
@@ -160,12 +169,19 @@ ALWAYS_INLINE __m256i tile_eightfold(const uint8_t *block, const int bits, const
     return bits == 2 ? v : _mm256_or_si256(v, tile_high_bits(block, bits, i, h));
 }
 
-/* Word i (0..7) of rows 8h..8h+7, as unsigned bytes (8 bits and IQ4: as signed ones). */
+/* Whether words are signed bytes, so that their sums have no offset to take off. */
+ALWAYS_INLINE bool signed_words(const int bits)
+{
+    return !TILE_VNNI && (bits == 8 || bits == KR_BITS_IQ4);
+}
+
+/* Word i (0..7) of rows 8h..8h+7. */
 ALWAYS_INLINE __m256i tile_word(const uint8_t *block, const int bits, const bool panel, const int i,
                                 const int h)
 {
-    if (bits == 8) return _mm256_xor_si256(load_word(block, i, h), _mm256_set1_epi8(-128));
-    if (panel) return load_word(block, i, h);
+    if (bits == 8 && signed_words(bits))
+        return _mm256_xor_si256(load_word(block, i, h), _mm256_set1_epi8(-128));
+    if (panel || bits == 8) return load_word(block, i, h);
     if (bits <= 3) return tile_eightfold(block, bits, i, h);
     const int skip = bits % 16 - 4; /* vectors of high bits before the nibbles */
     __m256i v = load_word(block, skip + i % 4, h);
@@ -182,10 +198,34 @@ ALWAYS_INLINE __m256i tile_x(const struct kr_q8_block *x, const int word)
     return _mm256_set1_epi32(w);
 }
 
-ALWAYS_INLINE bool signed_words(const int bits)
+/* Words of a block in the order to take them: k and k + 4 share a vector of nibbles. */
+ALWAYS_INLINE int tile_order(const int n, const int from, const int to)
 {
-    return bits == 8 || bits == KR_BITS_IQ4;
+    return to - from == 8 ? n / 2 + 4 * (n % 2) : from + n;
 }
+
+#if defined(__AVXVNNI__)
+
+/* sums[h][r] += words [from, to) of the block. */
+ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool panel, const int R,
+                            const int from, const int to, const struct kr_q8_block *x,
+                            size_t x_stride, __m256i sums[2][TILE_MAX_ROWS])
+{
+    UNROLL for (int n = 0; n < to - from; n++)
+    {
+        const int i = tile_order(n, from, to);
+        __m256i w[2];
+        UNROLL for (int h = 0; h < 2; h++) w[h] = tile_word(block, bits, panel, i, h);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const __m256i xr = tile_x(x + r * x_stride, i);
+            UNROLL for (int h = 0; h < 2; h++)
+                sums[h][r] = _mm256_dpbusd_avx_epi32(sums[h][r], w[h], xr);
+        }
+    }
+}
+
+#else
 
 /* Pairs of products of a word in 16 bits. */
 ALWAYS_INLINE __m256i tile_pairs(const int bits, __m256i w, __m256i x)
@@ -210,8 +250,7 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
     __m256i pairs[2][TILE_MAX_ROWS];
     UNROLL for (int n = 0; n < to - from; n++)
     {
-        /* Words k and k + 4 share a vector of nibbles: take them one after the other. */
-        const int i = to - from == 8 ? n / 2 + 4 * (n % 2) : from + n;
+        const int i = tile_order(n, from, to);
         __m256i w[2];
         UNROLL for (int h = 0; h < 2; h++) w[h] = tile_word(block, bits, panel, i, h);
         UNROLL for (int r = 0; r < R; r++)
@@ -228,6 +267,8 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
         }
     }
 }
+
+#endif
 
 ALWAYS_INLINE void tile_start(const int R, const struct kr_q8_block *x, size_t stride,
                               const uint32_t at, __m256i sums[2][TILE_MAX_ROWS])
@@ -317,7 +358,6 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
         if (k2) tile_mins(quants, t->headers, panel, R, block, x, stride, acc);
         return;
     }
-    /* Signed words have no offset to take off. */
     tile_start(R, x, stride, has_min || signed_words(bits) ? 0 : t->start_at, sums);
     tile_dot(quants, bits, panel, R, 0, 8, x, stride, sums);
     tile_scale(R, sums, s0, x, stride, acc);

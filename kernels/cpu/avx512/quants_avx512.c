@@ -242,15 +242,17 @@ static uint32_t panel_from(const struct kr_layout *l)
     return l->bits == 8 ? UINT32_MAX : l->bits == 5 || l->bits == 6 ? 7 : 19;
 }
 
-/* Several tiles over the same groups: only the first meets weights that are not in the cache, and
- * would wait for memory that is idle later. So each of them fetches its part of the next groups. */
+/* Every tile fetches its part of the next groups: of several tiles over the same groups only the
+ * first meets weights that are not in the cache, and would wait for memory that is idle later; and
+ * what the processor fetches by itself stops at the end of each run of memory, four in a pair of
+ * groups. */
 static void set_ahead(struct tile *t, size_t group_bytes, uint32_t rows)
 {
     const size_t bytes = TILE_MAX_GROUPS * group_bytes;
     uint32_t parts = row_tiles(rows) * t->blocks;
     t->ahead = t->headers[0] + bytes;
     t->ahead_end = t->ahead + bytes;
-    if (parts > t->blocks) t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
+    t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)

@@ -40,9 +40,6 @@ ALWAYS_INLINE uint32_t panel_bytes(const int header)
     return header == PANEL_K2 || header == KR_HDR_K2 ? 768 : 640;
 }
 
-/* How far ahead of the quants in use the direct kernels fetch. */
-#define PREFETCH_BYTES 2048
-
 struct tile {
     const uint8_t *headers[TILE_MAX_GROUPS]; /* at the first block, a multiple of 8 */
     const uint8_t *quants[TILE_MAX_GROUPS];  /* at the first block; a panel: [0] is its start */
@@ -55,8 +52,8 @@ struct tile {
     __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
     bool resume;                             /* out holds the sums so far */
     const float *bias;                       /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead, *ahead_end;        /* to be fetched for later: ahead_bytes a block; */
-    uint32_t ahead_bytes;                    /* 0: direct: the quants PREFETCH_BYTES on */
+    const uint8_t *ahead, *ahead_end;        /* to be fetched for later: ahead_bytes a block */
+    uint32_t ahead_bytes;
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -344,14 +341,9 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         }
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
-        if (header < PANEL_D && !t->ahead_bytes) {
-            UNROLL for (int g = 0; g < G; g++)
-                _mm_prefetch(quants[g] + PREFETCH_BYTES, _MM_HINT_T0);
-        }
         for (const uint8_t *stop = ahead + t->ahead_bytes; ahead < stop; ahead += 64) {
             if (ahead >= t->ahead_end) break;
-            if (header >= PANEL_D) _mm_prefetch(ahead, _MM_HINT_T1); /* the panel fills the first */
-            else _mm_prefetch(ahead, _MM_HINT_T0);
+            _mm_prefetch(ahead, _MM_HINT_T1); /* the first level is full of what is in use */
         }
         if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
             UNROLL for (int r = 0; r < R; r++)
