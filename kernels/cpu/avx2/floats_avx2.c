@@ -11,6 +11,8 @@
 
 #define MAX_GROUPS 4
 #define MAX_ROWS   6
+/* How far ahead of the weights in use a single row fetches. */
+#define PREFETCH_BYTES    2048
 /* From how many input rows on runs of columns pay. */
 #define PANEL_MIN_ROWS    33
 #define PANEL_COLS        256

@@ -159,7 +159,7 @@ static void run_rows(const struct tile_set *set, bool panel, struct tile t, uint
         t.x = x + r * t.x_stride;
         t.out = out + r * t.out_stride;
         for (uint32_t at = 0; panel && at < t.ahead_bytes; at += 64)
-            _mm_prefetch((const char *)t.ahead + at, _MM_HINT_T0);
+            _mm_prefetch((const char *)t.ahead + at, _MM_HINT_T1);
         set->fn[n - 1](&t);
         t.ahead += ahead;
         r += n;
@@ -185,13 +185,13 @@ static void run_panels(const struct kind *k, const struct kr_layout *l, struct t
     }
 }
 
-/* Several tiles over the same group: only the first meets weights that are not in the cache, and
- * would wait for memory that is idle later. So each of them fetches its part of the next group. */
+/* Every tile fetches its part of the next group: of several tiles over the same group only the first
+ * meets weights that are not in the cache, and would wait for memory that is idle later; and what
+ * the processor fetches by itself stops at the end of each run of memory. */
 static void set_ahead(struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
 {
     uint32_t parts = row_tiles(rows);
     t->ahead = t->headers + group_bytes;
-    if (parts == 1) return;
     parts *= panel ? (t->blocks - 1) / PANEL_BLOCKS + 1 : t->blocks;
     t->ahead_bytes = (uint32_t)(group_bytes / parts + 63) / 64 * 64;
 }

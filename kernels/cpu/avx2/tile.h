@@ -29,15 +29,17 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #if defined(__AVXVNNI__)
-#define TILE_VNNI     true
+#define TILE_VNNI true
+#else
+#define TILE_VNNI false
+#endif
+/* As in avx512/tile.h: large tiles take a sanitizer minutes to instrument. */
+#if defined(__AVXVNNI__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TILE_MAX_ROWS 6
 #else
-#define TILE_VNNI     false
 #define TILE_MAX_ROWS 4
 #endif
 #define PANEL_MAX_BYTES 768
-/* How far ahead of the quants in use the direct kernels fetch. */
-#define PREFETCH_BYTES 2048
 
 /* Of a block in a panel. */
 ALWAYS_INLINE uint32_t panel_bytes(const int header)
@@ -57,8 +59,8 @@ struct tile {
     uint32_t lanes;         /* output rows that exist, 1..16 */
     bool resume;            /* out holds the sums so far */
     const float *bias;      /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead;   /* what to fetch for later: ahead_bytes a block, a tile of a panel; */
-    uint32_t ahead_bytes;   /* 0: quants PREFETCH_BYTES on */
+    const uint8_t *ahead;   /* what to fetch for later: ahead_bytes a block, a tile of a panel */
+    uint32_t ahead_bytes;
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -406,10 +408,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         }
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++, quants += quant_bytes) {
-        if (!panel && !t->ahead_bytes)
-            _mm_prefetch((const char *)quants + PREFETCH_BYTES, _MM_HINT_T0);
         for (uint32_t at = 0; !panel && at < t->ahead_bytes; at += 64)
-            _mm_prefetch((const char *)t->ahead + b * t->ahead_bytes + at, _MM_HINT_T0);
+            _mm_prefetch((const char *)t->ahead + b * t->ahead_bytes + at, _MM_HINT_T1);
         tile_block(t, quants, b, x, bits, header, panel, R, acc);
     }
     UNROLL for (int h = 0; h < 2; h++)
