@@ -106,7 +106,7 @@ static double log_sum(const float *logits, size_t n)
 {
     double max = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++)
-        max = fmax(max, (double)logits[i]);
+        max = CN_MAX((double)logits[i], max);
     for (size_t i = 0; i < n; i++)
         sum += exp((double)logits[i] - max);
     return max + log(sum);

@@ -26,7 +26,7 @@ static double log_sum(const float *logits, size_t n)
 {
     double max = -INFINITY, sum = 0;
     for (size_t i = 0; i < n; i++)
-        max = fmax(max, logits[i]);
+        max = CN_MAX((double)logits[i], max);
     for (size_t i = 0; i < n; i++)
         sum += exp(logits[i] - max);
     return max + log(sum);

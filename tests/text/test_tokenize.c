@@ -348,7 +348,7 @@ static void test_spm(void **state)
                 strcat(escaped, text[k] == ' ' ? "\u2581" : (char[]){text[k], 0});
             }
             for (const char *p = escaped; *p; p += s[count++].n)
-                s[count] = (struct eng_str){p, *p < 0 ? 3 : 1};
+                s[count] = (struct eng_str){p, *p & 0x80 ? 3 : 1};
             for (;;) {
                 int64_t best = -1;
                 size_t at = 0;
