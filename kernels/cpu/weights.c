@@ -14,7 +14,8 @@
 #define CHUNK_MIN_BYTES 8192u
 #define CHUNK_MAX_BYTES (256u << 10)
 #define CHUNKS_A_THREAD 4u
-/* Packed in the background between two looks at whether to stop. */
+/* Packed between two looks at whether to stop, and how much of the file each thread may still hold
+ * when the copy is there already. */
 #define ALONE_BYTES (1u << 20)
 
 static uint32_t n_groups(const struct kr_packed *w)
@@ -230,8 +231,9 @@ static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
         at += packed_size(w, &sources[i]);
         struct pack_job pack = { &x->opts, w, &sources[i] };
         uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
-        struct kr_job job = { .fn = pack_pairs, .n = units,
-                              .chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1 };
+        uint64_t most = ALONE_BYTES / (packed_size(w, &sources[i]) / units + 1) + 1;
+        uint32_t chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1;
+        struct kr_job job = { .fn = pack_pairs, .n = units, .chunk = (uint32_t)CN_MIN(chunk, most) };
         if (x->opts.background) pack_alone(x, &pack, units);
         else kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
         leave(&pack, 0, (n_groups(w) + 1) / 2);
