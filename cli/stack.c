@@ -102,7 +102,7 @@ static bool take_event(const struct rt_event *e, const struct cli_sink *sink,
         break;
     case RT_EV_END:
         out->code = e->code;
-        snprintf(out->message, sizeof out->message, "%s", e->message);
+        snprintf(out->message, sizeof out->message, "%s", rt_event_reason(e).message);
         out->usage = e->usage;
         return true;
     case RT_EV_ACCEPTED:

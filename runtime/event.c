@@ -1,4 +1,5 @@
-/* Events: one allocation each, made by the engine thread, freed by who took them. */
+/* Events: one allocation each (and the reason of a failure), made by the engine thread, freed by who
+ * took them. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
@@ -39,7 +40,16 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
     return e;
 }
 
+void rt_event_fail(struct rt_event *e, const struct cn_error *err)
+{
+    e->code = err->code;
+    if (!err->message[0]) return;
+    e->error = malloc(sizeof *e->error);
+    if (e->error) *e->error = *err;
+}
+
 void rt_event_free(struct rt_event *e)
 {
+    if (e) free(e->error);
     free(e);
 }

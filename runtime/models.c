@@ -275,13 +275,10 @@ void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t be
         *at = w->next;
         count_waiting(m, -1);
         struct rt_event *e = w->event;
-        if (err) {
-            e->code = err->code;
-            memcpy(e->param, err->param, sizeof e->param);
-            memcpy(e->message, err->message, sizeof e->message);
-        } else {
+        if (err)
+            rt_event_fail(e, err);
+        else
             hold(m);
-        }
         cn_mailbox_post(w->reply, &e->msg);
         free(w);
     }

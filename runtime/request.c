@@ -360,12 +360,13 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     struct rt_event *e = req->end;
     req->end = NULL;
     e->code = code;
-    if (code == CN_EQUEUE)
-        snprintf(e->message, sizeof e->message,
-                 "the request waited %g s without being started, the longest that is allowed here",
-                 r->cfg->scheduler.queue_timeout_s);
-    else if (code)
-        snprintf(e->message, sizeof e->message, "%s", cn_err_info(code)->text);
+    if (code == CN_EQUEUE) {
+        struct cn_error err;
+        cn_fail(&err, code,
+                "the request waited %g s without being started, the longest that is allowed here",
+                r->cfg->scheduler.queue_timeout_s);
+        rt_event_fail(e, &err);
+    }
     e->usage = (struct rt_usage){.prompt_tokens = usage->prompt_tokens,
                                  .cached_tokens = usage->cached_tokens,
                                  .completion_tokens =

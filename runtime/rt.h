@@ -77,6 +77,9 @@ struct rt_event_parts {
 struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t choice,
                               const struct rt_event_parts *parts);
 
+/* What went wrong. Where memory is short the code alone, so that it cannot fail. */
+void rt_event_fail(struct rt_event *e, const struct cn_error *err);
+
 /* ---- steps (stepper.c) ------------------------------------------------------------------------------ */
 
 #define RT_MAX_DRAFT 16          /* tokens guessed for a choice in a step */

@@ -64,9 +64,8 @@ static void refuse(struct rt *r, struct rt_req *req, int code, const struct cn_e
 {
     struct rt_event *e = req->end;
     req->end = NULL;
+    rt_event_fail(e, err);
     e->code = code;
-    memcpy(e->param, err->param, sizeof e->param);
-    memcpy(e->message, err->message, sizeof e->message);
     cn_metric_add(r->metrics, CN_M_requests_refused, 1);
     cn_tenant_add(r->metrics, req->q.tenant, CN_TM_refused, 1);
     cn_mailbox_post(req->q.reply, &e->msg);

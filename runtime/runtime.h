@@ -192,7 +192,7 @@ struct rt_usage {
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t reasoning_tokens;      /* of completion_tokens, in parted output */
 };
-/* Owned by who takes it from the mailbox; rt_event_free. One allocation. */
+/* Owned by who takes it from the mailbox; rt_event_free. */
 struct rt_event {
     struct cn_msg msg;              /* first member */
     uint64_t id;
@@ -215,10 +215,17 @@ struct rt_event {
     const char *stop_text;
     /* END: 0 or the error, and what was used. */
     int code;
-    char param[128];                /* the field at fault, "" when none */
-    char message[512];
+    struct cn_error *error;         /* owned; NULL: the code says it all. rt_event_reason reads it */
     struct rt_usage usage;
 };
+/* Why, of an END or MODEL with a code. */
+static inline struct cn_error rt_event_reason(const struct rt_event *e)
+{
+    struct cn_error err = {0};
+    if (e->error) return *e->error;
+    if (e->code) cn_fail(&err, e->code, "%s", cn_err_info(e->code)->text);
+    return err;
+}
 void rt_event_free(struct rt_event *e);
 
 #endif

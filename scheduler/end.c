@@ -88,13 +88,7 @@ static void forget(struct sch *s, struct sch_req *r)
 {
     struct sch_slot *slot = &s->slots[r->slot];
 
-    if (r->cancelled) {
-        struct sch_req **at = &s->cancels;
-
-        while (*at && *at != r)
-            at = &(*at)->cancel_next;
-        if (*at) *at = r->cancel_next;
-    }
+    sch_cancel_unlist(r);
     sch_deadline_clear(s, r);
     slot->req = NULL;
     slot->generation++;

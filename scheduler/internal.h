@@ -71,7 +71,7 @@ struct sch_req {
     uint64_t peek_ns, peeked, peeked_in_use;
     uint32_t heap_pos;       /* among the deadlines */
     uint64_t wake_ns;        /* its key there */
-    struct sch_req *cancel_next;
+    struct sch_req *cancel_next, **cancel_at; /* what points to it; NULL: in no list of cancels */
     struct sch_usage usage;
     struct sch_choice choices[];
 };
@@ -202,6 +202,8 @@ static inline bool tenant_may_start(const struct sch_tenant *t, uint32_t class)
 
 /* ---- sch.c ----------------------------------------------------------------------------------- */
 struct sch_req *sch_find(const struct sch *s, uint64_t id);
+/* No longer among those that are to be cancelled. */
+void sch_cancel_unlist(struct sch_req *r);
 void sch_req_free(struct sch_req *r);
 int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out);
 

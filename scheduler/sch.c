@@ -294,7 +294,17 @@ void sch_cancel(struct sch *s, uint64_t id)
     if (!r || r->cancelled) return;
     r->cancelled = true;
     r->cancel_next = s->cancels;
+    if (r->cancel_next) r->cancel_next->cancel_at = &r->cancel_next;
+    r->cancel_at = &s->cancels;
     s->cancels = r;
+}
+
+void sch_cancel_unlist(struct sch_req *r)
+{
+    if (!r->cancel_at) return;
+    *r->cancel_at = r->cancel_next;
+    if (r->cancel_next) r->cancel_next->cancel_at = r->cancel_at;
+    r->cancel_at = NULL;
 }
 
 void sch_pause(struct sch *s, uint64_t id, bool paused)
@@ -311,7 +321,7 @@ static void expire(struct sch *s)
     while (s->cancels) {
         struct sch_req *r = s->cancels;
 
-        s->cancels = r->cancel_next;
+        sch_cancel_unlist(r);
         sch_req_end(s, r, SCH_END_CANCELLED, CN_ECANCELLED);
         sch_req_settle(s, r);
     }

@@ -40,9 +40,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
     srv_slot_give(s, q->subs[sub].slot);
     add_usage(q, &e->usage);
     if (q->conn && e->code) {
-        struct cn_error err = {.code = e->code};
-        memcpy(err.param, e->param, sizeof err.param);
-        memcpy(err.message, e->message, sizeof err.message);
+        struct cn_error err = rt_event_reason(e);
         srv_req_name_field(q, &err);
         srv_req_fail(q, &err);
     } else if (q->conn && q->call->op == SRV_OP_EMBED && q->call->n_submitted < q->n_subs) {

@@ -298,11 +298,9 @@ static void on_model(struct srv_req *q, const struct rt_event *e)
     struct srv *s = q->srv;
 
     if (!q->conn || q->cancelled || e->code) {
-        struct cn_error err = {.code = e->code};
+        struct cn_error err = rt_event_reason(e);
         end_wait(q);
         q->held = !e->code;
-        memcpy(err.param, e->param, sizeof err.param);
-        memcpy(err.message, e->message, sizeof err.message);
         if (e->code && !q->cancelled) refuse(q, &err);
         srv_req_release(q);
         return;

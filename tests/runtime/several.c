@@ -101,7 +101,7 @@ int sv_get(struct h *h, size_t i, char message[512])
     assert_int_equal(e->kind, RT_EV_MODEL);
     assert_int_equal(e->id, 1000 + i);
     rc = e->code;
-    if (message) snprintf(message, 512, "%s", e->message);
+    if (message) snprintf(message, 512, "%s", rt_event_reason(e).message);
     rt_event_free(e);
     return rc;
 }

@@ -31,6 +31,7 @@ static struct rt_event *event(const struct live *l, enum rt_event_kind kind, uin
 
 void rt_event_free(struct rt_event *e)
 {
+    if (e) free(e->error);
     if (e) free((void *)e->stop_text);
     if (e) free((void *)e->runs);
     free(e);
@@ -95,7 +96,6 @@ static void end_request(struct rt *r, struct live *l, int code)
 {
     struct rt_event *e = event(l, RT_EV_END, 0, NULL, 0, 0, 0);
     e->code = code;
-    if (code) snprintf(e->message, sizeof e->message, "%s", cn_err_info(code)->text);
     e->usage = (struct rt_usage){l->q.n_prompt, 0, l->done_tokens, 0};
     for (uint32_t i = 0; i < l->q.n; i++)
         e->usage.reasoning_tokens += l->choices[i].n_reasoning;
