@@ -83,7 +83,7 @@ static void take(struct run *r, const struct rt_event *e, uint64_t now)
     } else if (e->kind == RT_EV_END) {
         s->done = true;
         r->n_done++;
-        if (e->code) fail(r, e->code, e->message);
+        if (e->code) fail(r, e->code, rt_event_reason(e).message);
         else if (s->n < 2) fail(r, CN_EINTERNAL, "the model made fewer than two tokens");
     }
 }

@@ -39,10 +39,15 @@ static void release_body(struct srv_conn *c)
     srv_body_give(c->http, c->tenant, srv_body_take(c));
 }
 
-static void request_fini(struct srv_conn *c)
+void srv_conn_drop_head(struct srv_conn *c)
 {
     head_free(c->head);
     c->head = NULL;
+}
+
+static void request_fini(struct srv_conn *c)
+{
+    srv_conn_drop_head(c);
     release_body(c);
     c->user = NULL;
     c->route = NULL;
@@ -113,6 +118,11 @@ static struct srv_conn *conn_of(llhttp_t *p)
     return p->data;
 }
 
+static struct cn_error *why(const struct srv_conn *c)
+{
+    return &c->head->err;
+}
+
 static int on_begin(llhttp_t *p)
 {
     conn_of(p)->started = true;
@@ -124,9 +134,9 @@ static int on_url(llhttp_t *p, const char *at, size_t n)
     struct srv_conn *c = conn_of(p);
 
     if (c->head->target.len + n > SRV_MAX_TARGET)
-        return cn_fail(&c->err, CN_ETARGET, "the request target is longer than %d bytes",
+        return cn_fail(why(c), CN_ETARGET, "the request target is longer than %d bytes",
                        SRV_MAX_TARGET);
-    if (cn_buf_append(&c->head->target, at, n)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (cn_buf_append(&c->head->target, at, n)) return cn_fail(why(c), CN_ENOMEM, "out of memory");
     return 0;
 }
 
@@ -136,9 +146,9 @@ static int header_part(struct srv_conn *c, struct cn_buf *to, const char *at, si
 
     h->header_bytes += n;
     if (h->header_bytes > SRV_MAX_HEAD)
-        return cn_fail(&c->err, CN_EHEADERS, "the headers are longer than %d bytes", SRV_MAX_HEAD);
+        return cn_fail(why(c), CN_EHEADERS, "the headers are longer than %d bytes", SRV_MAX_HEAD);
     if (h->trailers) return 0;
-    if (cn_buf_append(to, at, n)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (cn_buf_append(to, at, n)) return cn_fail(why(c), CN_ENOMEM, "out of memory");
     return 0;
 }
 
@@ -157,9 +167,9 @@ static int on_value_complete(llhttp_t *p)
     struct srv_conn *c = conn_of(p);
 
     if (++c->head->n_headers > SRV_MAX_HEADERS)
-        return cn_fail(&c->err, CN_EHEADERS, "there are more than %d headers", SRV_MAX_HEADERS);
+        return cn_fail(why(c), CN_EHEADERS, "there are more than %d headers", SRV_MAX_HEADERS);
     if (c->head->trailers) return 0;
-    int rc = srv_head_header(c->head, &c->err);
+    int rc = srv_head_header(c->head, why(c));
     cn_buf_reset(&c->head->name);
     cn_buf_reset(&c->head->value);
     return rc;
@@ -175,7 +185,7 @@ static int charge_body(struct srv_conn *c, uint64_t n)
     uint64_t mine = h->tenant_held ? h->tenant_held[c->tenant] : h->body_held;
 
     if (c->body_charge + n > SRV_SMALL_BODY && (n > left || mine + n > left - n))
-        return cn_fail(&c->err, CN_ENOMEM, "too many request bodies are being received");
+        return cn_fail(why(c), CN_ENOMEM, "too many request bodies are being received");
     h->body_held += n;
     if (h->tenant_held) h->tenant_held[c->tenant] += n;
     c->body_charge += n;
@@ -187,10 +197,10 @@ static int check_body(struct srv_conn *c)
     const char *expect = srv_conn_header(c, SRV_H_expect);
 
     if (c->parser.content_length > c->http->limits.max_body)
-        return cn_fail(&c->err, CN_EBODY, "the body is longer than %zu bytes",
+        return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes",
                        c->http->limits.max_body);
     if (expect && strcasecmp(expect, "100-continue"))
-        return cn_fail(&c->err, CN_EEXPECT, "the Expect header is not supported");
+        return cn_fail(why(c), CN_EEXPECT, "the Expect header is not supported");
     return 0;
 }
 
@@ -203,12 +213,12 @@ static int on_headers_complete(llhttp_t *p)
     c->http10 = p->http_minor == 0;
     c->head_only = p->method == HTTP_HEAD;
     c->has_body = p->content_length > 0 || c->head->values[SRV_H_transfer_encoding];
-    if (srv_head_check(c, &c->err)) return c->err.code;
+    if (srv_head_check(c, why(c))) return why(c)->code;
     if (c->http->metrics) cn_metric_add(c->http->metrics, CN_M_http_requests, 1);
 
-    int rc = c->http->handler->on_head(c->http->ctx, c, &c->err);
+    int rc = c->http->handler->on_head(c->http->ctx, c, why(c));
     if (rc == 0) rc = check_body(c);
-    if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    if (rc && !why(c)->code) cn_fail(why(c), rc, "%s", cn_err_info(rc)->text);
     if (rc && c->has_body) return rc;
     c->refused = rc != 0;
     if (c->has_body && !c->http10 && srv_conn_header(c, SRV_H_expect))
@@ -226,7 +236,7 @@ static int on_chunk_ext(llhttp_t *p, const char *at, size_t n)
 
     c->ext_bytes += n;
     if (c->ext_bytes <= SRV_MAX_CHUNK_EXT) return 0;
-    return cn_fail(&c->err, CN_EHTTP, "chunk extensions are longer than %d bytes",
+    return cn_fail(why(c), CN_EHTTP, "chunk extensions are longer than %d bytes",
                    SRV_MAX_CHUNK_EXT);
 }
 
@@ -234,7 +244,7 @@ static int on_chunk_ext(llhttp_t *p, const char *at, size_t n)
 static int body_room(struct srv_conn *c, uint64_t n)
 {
     if (n <= c->http->limits.max_body - c->body.len) return 0;
-    return cn_fail(&c->err, CN_EBODY, "the body is longer than %zu bytes",
+    return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes",
                    c->http->limits.max_body);
 }
 
@@ -248,9 +258,9 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
 {
     struct srv_conn *c = conn_of(p);
 
-    if (body_room(c, n)) return c->err.code;
-    if (charge_body(c, n)) return c->err.code;
-    if (cn_buf_append(&c->body, at, n)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (body_room(c, n)) return why(c)->code;
+    if (charge_body(c, n)) return why(c)->code;
+    if (cn_buf_append(&c->body, at, n)) return cn_fail(why(c), CN_ENOMEM, "out of memory");
     return 0;
 }
 
@@ -286,7 +296,6 @@ static int request_begin(struct srv_conn *c)
     cn_buf_init(&c->body, c->http->limits.max_body + 1);
     llhttp_init(&c->parser, HTTP_REQUEST, &settings);
     c->parser.data = c;
-    memset(&c->err, 0, sizeof c->err);
     c->ext_bytes = 0;
     c->started = c->refused = c->streaming = c->chunked_out = false;
     c->keep_alive = c->http10 = c->head_only = c->has_body = false;
@@ -295,12 +304,12 @@ static int request_begin(struct srv_conn *c)
 }
 
 /* Answers what cannot go on, and closes: where the next request begins is not known. */
-static void refuse(struct srv_conn *c, int code, const char *why)
+static void refuse(struct srv_conn *c, int code, const char *text)
 {
-    if (!c->err.code) cn_fail(&c->err, code, "%s", why);
+    if (!why(c)->code) cn_fail(why(c), code, "%s", text);
     c->keep_alive = false;
     set_phase(c, SRV_HANDLING);
-    struct cn_error err = c->err;
+    struct cn_error err = *why(c);
     srv_conn_error(c, &err, c->extra);
 }
 
@@ -318,7 +327,7 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
     if (rc == HPE_PAUSED && c->phase == SRV_HANDLING) {
         size_t used = (size_t)(llhttp_get_error_pos(&c->parser) - data);
         if (c->refused) {
-            struct cn_error err = c->err;
+            struct cn_error err = *why(c);
             srv_conn_error(c, &err, c->extra);
         } else {
             c->http->handler->on_request(c->http->ctx, c);
@@ -331,7 +340,7 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
     }
     c->raw_bytes += n;
     if (heading && c->phase == SRV_HEADING && c->raw_bytes > SRV_MAX_HEAD) {
-        cn_fail(&c->err, CN_EHEADERS, "the request's head is longer than %d bytes", SRV_MAX_HEAD);
+        cn_fail(why(c), CN_EHEADERS, "the request's head is longer than %d bytes", SRV_MAX_HEAD);
         refuse(c, CN_EHEADERS, "");
     } else if (c->phase == SRV_BODY &&
                c->raw_bytes > c->http->limits.max_body * 2 + SRV_MAX_PIPELINED) {
@@ -476,9 +485,7 @@ void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, v
     h->date_s = -1;
 }
 
-static void orphan_closed(void *owner)
-{
-}
+static void orphan_closed(void *owner) {}
 
 struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
 {
@@ -586,15 +593,4 @@ void srv_http_close_all(struct srv_http *h)
         next = c->next;
         conn_close(c, false);
     }
-}
-
-const char *srv_conn_path(const struct srv_conn *c, size_t *n)
-{
-    *n = c->head->path_len;
-    return c->head->target.data + c->head->path_at;
-}
-
-size_t srv_conn_unsent(const struct srv_conn *c)
-{
-    return c->stream->ops->unsent(c->stream);
 }

@@ -29,8 +29,10 @@ enum srv_header {
     SRV_H_COUNT
 };
 
-/* The head of a request; alive from its first byte until its answer is done. */
+/* The head of a request; alive from its first byte until its answer is done, or its streamed answer
+ * has begun: streams may be many, and wait for long. */
 struct srv_head {
+    struct cn_error err; /* why the request is refused */
     struct cn_buf target;
     struct cn_buf name, value; /* of the header being read */
     char *values[SRV_H_COUNT]; /* NUL-terminated, no NUL inside, NULL when absent */
@@ -100,7 +102,6 @@ struct srv_conn {
     struct srv_head *head;
     struct cn_buf body;
     struct cn_buf in;     /* bytes not parsed yet */
-    struct cn_error err;  /* why the request at hand is refused */
     uint64_t body_charge; /* this connection's part of http->body_held */
     uint64_t since_ns;    /* start of the phase */
     uint64_t read_ns;     /* last byte read while lingering */
@@ -168,6 +169,8 @@ int srv_head_header(struct srv_head *h, struct cn_error *err);
 int srv_head_check(struct srv_conn *c, struct cn_error *err);
 /* host[:port] as RFC 9112 allows it in Host, without userinfo. */
 bool srv_host_ok(const char *s, size_t n);
+/* Nobody asks for the head any more. */
+void srv_conn_drop_head(struct srv_conn *c);
 /* The answer is done: on to the next request, or towards closing. */
 void srv_conn_done(struct srv_conn *c, bool close);
 void srv_conn_append(struct srv_conn *c, const void *p, size_t n);

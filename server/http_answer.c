@@ -147,6 +147,7 @@ void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *ext
     if (c->http10) c->keep_alive = false;
     put_head(c, 200, type, c->chunked_out ? "Transfer-Encoding: chunked\r\n" : "", closes(c),
              extra);
+    srv_conn_drop_head(c);
     c->stream->ops->flush(c->stream);
 }
 
@@ -169,4 +170,9 @@ void srv_conn_stream_end(struct srv_conn *c, bool close)
 {
     if (c->chunked_out) srv_conn_append(c, "0\r\n\r\n", 5);
     srv_conn_done(c, close);
+}
+
+size_t srv_conn_unsent(const struct srv_conn *c)
+{
+    return c->stream->ops->unsent(c->stream);
 }

@@ -185,3 +185,9 @@ int srv_head_check(struct srv_conn *c, struct cn_error *err)
     if ((rc = check_host(h, c->http10, err))) return rc;
     return check_target(h, err);
 }
+
+const char *srv_conn_path(const struct srv_conn *c, size_t *n)
+{
+    *n = c->head->path_len;
+    return c->head->target.data + c->head->path_at;
+}

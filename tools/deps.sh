@@ -4,7 +4,7 @@
 BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config python3 python3-pip python3-venv
     ca-certificates libuv1-dev libssl-dev libjansson-dev libpcre2-dev libutf8proc-dev libyaml-dev
     libsystemd-dev libjemalloc-dev libedit-dev libcurl4-openssl-dev libminizip-dev zlib1g-dev"
-TEST_PACKAGES="libcmocka-dev clang libclang-rt-dev llvm binutils nginx-light curl"
+TEST_PACKAGES="libcmocka-dev clang libclang-rt-dev llvm binutils nginx-light curl wrk"
 
 say() { printf '%s\n' "$*" >&2; }
 

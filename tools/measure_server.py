@@ -8,6 +8,7 @@ health   requests a second of GET /health/live with keep-alive, one loop thread,
 idle     growth of the daemon's RssAnon per accepted stream that waits for its turn
 tokens   processor time per token event with 1, 16 and 256 streams, thread by thread
 idlers   processor time per token event beside 10 to 9,000 idle connections, and its log-log slope
+latency  time from a token's logits to the client's socket, one stream, steps of 1 ms
 busy     time that /health/live takes while the engine is saturated (--model names a real one)
 
 Prints a line for people and, with --json, one JSON object.
@@ -243,6 +244,15 @@ def health(a):
     return {"health": {"rates": rates, "ratio": statistics.median(ratios)}}
 
 
+def latency(a):
+    runs = [json.loads(subprocess.run([str(a.build / "tests/server/token_latency")], check=True, text=True,
+                                      capture_output=True, timeout=120).stdout) for _ in range(a.rounds)]
+    m = {k: statistics.median(r[k] for r in runs) for k in ("p50_us", "p90_us", "p99_us")}
+    print(f"from logits to the client: p50 {m['p50_us']:.1f} us, p90 {m['p90_us']:.1f}, "
+          f"p99 {m['p99_us']:.1f} (median of {a.rounds} runs)")
+    return {"latency": m}
+
+
 def free_port():
     import socket
     with socket.socket() as s:
@@ -269,9 +279,15 @@ def probe(d, seconds, gap=0.002):
 def busy(a):
     with Daemon(a.build, a.model) as d:
         quiet = probe(d, 2)
-        with Streams(a.build, d.port, "hold", 8, 1500):
+        load = subprocess.Popen([str(a.build / "tests/server/streams"), str(d.port), "run", "8", "1500"],
+                                stdout=subprocess.DEVNULL)
+        try:
+            time.sleep(0.5)
             saturated = probe(d, a.seconds)
             running = d.metrics()["conifer_requests_running"]
+        finally:
+            load.terminate()
+            load.wait()
 
     def at(v, q):
         return v[min(len(v) - 1, int(len(v) * q))] * 1e3
@@ -283,7 +299,7 @@ def busy(a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("what", choices=["health", "idle", "tokens", "idlers", "busy"])
+    p.add_argument("what", choices=["health", "idle", "tokens", "idlers", "latency", "busy"])
     p.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
     p.add_argument("--json", action="store_true")
     p.add_argument("--rounds", type=int, default=5)

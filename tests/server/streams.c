@@ -55,7 +55,8 @@ static void send_request(int fd, const char *mode, long tokens)
     } else {
         int len = snprintf(body, sizeof body,
                            "{\"messages\":[{\"role\":\"user\",\"content\":\"Say something\"}],"
-                           "\"stream\":true,\"temperature\":0,\"max_tokens\":%ld}", tokens);
+                           "\"stream\":true,\"temperature\":0,\"ignore_eos\":true,"
+                           "\"max_tokens\":%ld}", tokens);
         n = snprintf(text, sizeof text,
                      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
                      "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len, body);
