@@ -19,10 +19,12 @@ class OutOfTime(Exception):
 
 class Store:
     """One JSON line for each piece that was measured. A piece is found again by its key, so that a
-    comparison goes on where it was cut. `limit_s` (0: none) ends a call between two pieces."""
+    comparison goes on where it was cut; `tag` keeps those of other programs apart. `limit_s` (0: none)
+    ends a call between two pieces."""
 
-    def __init__(self, path, limit_s=0):
+    def __init__(self, path, limit_s=0, tag=""):
         self.path = pathlib.Path(path) if path else None
+        self.tag = tag
         self.end = time.monotonic() + limit_s if limit_s else None
         self.done = {}
         if self.path and self.path.exists():
@@ -32,6 +34,7 @@ class Store:
 
     def take(self, key, measure):
         """The record of a piece: kept, or measured now. A piece that fails is kept with its error."""
+        key = [*key, self.tag]
         name = json.dumps(key)
         if name in self.done:
             return self.done[name]
@@ -66,6 +69,15 @@ def counts(default, given):
 def config_hash(*parts):
     """Records of other settings are not mixed with these."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def build_tag(build):
+    """The programs that are measured: another build is measured anew, peers and all."""
+    h = hashlib.sha256()
+    for name in ("cli/conifer", "cli/conifer-server", "loadtest/conifer-load"):
+        file = pathlib.Path(build) / name
+        h.update(file.read_bytes() if file.exists() else b"-")
+    return h.hexdigest()[:12]
 
 
 def probe(command):
@@ -135,6 +147,12 @@ def number(v):
 
 def show_spread(s):
     return "-" if not s else f"{number(s['median'])} ({number(s['min'])} to {number(s['max'])})"
+
+
+def show_unsteady(rows):
+    """A line about pieces whose two probes disagree, "" when there are none. rows: (name, of all)."""
+    parts = [f"{r['unsteady']} of {r['rounds']} of {name}" for name, r in rows if r["unsteady"]]
+    return f"Between probes more than 10 % apart: {', '.join(parts)}." if parts else ""
 
 
 def show_ratio(r):

@@ -55,6 +55,17 @@ def test_a_store_goes_on_where_it_was_cut(tmp_path):
     assert late.take(["x", 4], lambda: piece(9))["value"] == 4
     with pytest.raises(rounds.OutOfTime):
         late.take(["x", 5], lambda: piece(5))
+    other = rounds.Store(path, tag="another build")
+    assert other.take(["x", 0], lambda: piece(7))["value"] == 7
+
+
+def test_another_build_has_another_tag(tmp_path):
+    (tmp_path / "cli").mkdir()
+    empty = rounds.build_tag(tmp_path)
+    (tmp_path / "cli/conifer-server").write_bytes(b"one")
+    one = rounds.build_tag(tmp_path)
+    (tmp_path / "cli/conifer-server").write_bytes(b"two")
+    assert len({empty, one, rounds.build_tag(tmp_path)}) == 3
 
 
 def test_probes_that_differ_are_seen():
