@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -69,6 +70,13 @@ def counts(default, given):
 def config_hash(*parts):
     """Records of other settings are not mixed with these."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def found(command):
+    """The command with its program's whole path, so that it can run in a folder of its own: some leave
+    a log where they run."""
+    program = shutil.which(command[0])
+    return [os.path.abspath(program), *command[1:]] if program else command
 
 
 def build_tag(build):
@@ -146,7 +154,9 @@ def number(v):
 
 
 def show_spread(s):
-    return "-" if not s else f"{number(s['median'])} ({number(s['min'])} to {number(s['max'])})"
+    if not s:
+        return "-"
+    return number(s["median"]) + (f" ({number(s['min'])} to {number(s['max'])})" if s["n"] > 1 else "")
 
 
 def show_unsteady(rows):
@@ -156,7 +166,9 @@ def show_unsteady(rows):
 
 
 def show_ratio(r):
-    return "-" if not r else f"{number(r['median'])} ({number(r['low'])} to {number(r['high'])})"
+    if not r:
+        return "-"
+    return number(r["median"]) + (f" ({number(r['low'])} to {number(r['high'])})" if r["n"] > 1 else "")
 
 
 def machine():
