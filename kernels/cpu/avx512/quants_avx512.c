@@ -241,7 +241,8 @@ static void run_panels(enum kr_type type, const struct kr_layout *l, uint32_t gr
 static uint32_t panel_from(const struct kr_layout *l)
 {
     if (l->bits == 8) return UINT32_MAX;
-    return l->bits == 4 && l->header_blocks == 1 ? 65 : 19;
+    if (l->bits == 4 && l->header == KR_HDR_D) return 65;
+    return l->bits == 4 && l->header == KR_HDR_DM ? 27 : 19;
 }
 
 /* Every tile fetches its part of the next groups: of several tiles over the same groups only the
