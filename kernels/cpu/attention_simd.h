@@ -1,4 +1,4 @@
-/* attention over one range of keys for AVX2 and AVX-512: included once by each ISA's file.
+/* attention over one range of keys for AVX2, AVX-512 and NEON: included once by each ISA's file.
  *
  * K and V of the range are first made float32 in the thread's scratch, so that all KV types take
  * the same path and many rows share the work; for few rows they are read where they lie, which

@@ -32,6 +32,37 @@ static bool x86_has(enum kr_isa isa)
 }
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+static bool arm_has(enum kr_isa isa)
+{
+    const unsigned long dotprod = 1ul << 20 /* HWCAP_ASIMDDP */, i8mm = 1ul << 13 /* HWCAP2_I8MM */;
+    if (!(getauxval(AT_HWCAP) & dotprod)) return false;
+    return isa == KR_ISA_NEON || (getauxval(AT_HWCAP2) & i8mm);
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static bool told(const char *name)
+{
+    int value = 0;
+    size_t size = sizeof(value);
+    return !sysctlbyname(name, &value, &size, NULL, 0) && value;
+}
+
+static bool arm_has(enum kr_isa isa)
+{
+    if (!told("hw.optional.arm.FEAT_DotProd")) return false;
+    return isa == KR_ISA_NEON || told("hw.optional.arm.FEAT_I8MM");
+}
+#elif defined(__aarch64__)
+static bool arm_has(enum kr_isa isa)
+{
+    return false; /* no way to ask is known here */
+}
+#endif
+
 bool kr_cpu_has(enum kr_isa isa)
 {
     switch (isa) {
@@ -43,6 +74,10 @@ bool kr_cpu_has(enum kr_isa isa)
     case KR_ISA_AVXVNNI:
     case KR_ISA_AVX512:
         return x86_has(isa);
+#elif defined(__aarch64__)
+    case KR_ISA_NEON:
+    case KR_ISA_I8MM:
+        return arm_has(isa);
 #endif
     default:
         return false;
@@ -51,7 +86,8 @@ bool kr_cpu_has(enum kr_isa isa)
 
 enum kr_isa kr_cpu_best(void)
 {
-    static const enum kr_isa best[] = {KR_ISA_AVX512, KR_ISA_AVXVNNI, KR_ISA_AVX2};
+    static const enum kr_isa best[] = {KR_ISA_AVX512, KR_ISA_AVXVNNI, KR_ISA_AVX2, KR_ISA_I8MM,
+                                       KR_ISA_NEON};
     for (size_t i = 0; i < CN_ARRAY_LEN(best); i++)
         if (kr_cpu_has(best[i])) return best[i];
     return KR_ISA_GENERIC;

@@ -29,8 +29,15 @@ static const struct {
     [KR_ISA_AVXVNNI] = {.name = "avxvnni"},
     [KR_ISA_AVX512] = {.name = "avx512"},
 #endif
+#if defined(__aarch64__)
+    [KR_ISA_NEON] = {"neon", "cpu-neon-1", kr_matmul_neon, kr_ops_neon, kr_recurrent_neon,
+                     kr_probe_neon},
+    [KR_ISA_I8MM] = {"i8mm", "cpu-neon-1", kr_matmul_i8mm, kr_ops_neon, kr_recurrent_neon,
+                     kr_probe_i8mm},
+#else
     [KR_ISA_NEON] = {.name = "neon"},
     [KR_ISA_I8MM] = {.name = "i8mm"},
+#endif
 };
 
 const char *kr_isa_name(enum kr_isa isa)

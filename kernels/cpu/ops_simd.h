@@ -1,5 +1,5 @@
-/* ops on rows for AVX2 and AVX-512: included once by each ISA's file after its flags are known.
- * Every element is computed by the same instructions wherever it stands in a vector. */
+/* ops on rows for AVX2, AVX-512 and NEON: included once by each ISA's file after its flags are
+ * known. Every element is computed by the same instructions wherever it stands in a vector. */
 #ifndef KERNELS_CPU_OPS_SIMD_H
 #define KERNELS_CPU_OPS_SIMD_H
 

@@ -96,7 +96,7 @@ static void cpu_pause(void)
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("yield");
+    __asm__ volatile("isb"); /* yield is over at once on most */
 #endif
 }
 

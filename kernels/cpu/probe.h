@@ -14,8 +14,11 @@ struct kr_probe_ops {
     uint64_t (*fma)(uint32_t rounds);
 };
 void kr_probe_generic(struct kr_probe_ops *o);
-void kr_probe_avx2(struct kr_probe_ops *o); /* x86-64 builds only; the caller checked CPUID */
+/* Each in builds for its processor only; use kr_ops_fill. */
+void kr_probe_avx2(struct kr_probe_ops *o);
 void kr_probe_avxvnni(struct kr_probe_ops *o);
 void kr_probe_avx512(struct kr_probe_ops *o);
+void kr_probe_neon(struct kr_probe_ops *o);
+void kr_probe_i8mm(struct kr_probe_ops *o);
 
 #endif

@@ -1,6 +1,6 @@
-/* recurrences for AVX2 and AVX-512: included once by each ISA's file. A lane is a channel (conv,
- * scan) or a row of a head's matrix (delta), so that no sum goes across lanes; whole and partial
- * vectors do the same operations on a lane. */
+/* recurrences for AVX2, AVX-512 and NEON: included once by each ISA's file. A lane is a channel
+ * (conv, scan) or a row of a head's matrix (delta), so that no sum goes across lanes; whole and
+ * partial vectors do the same operations on a lane. */
 #ifndef KERNELS_CPU_RECURRENT_SIMD_H
 #define KERNELS_CPU_RECURRENT_SIMD_H
 

@@ -1,8 +1,15 @@
-/* simd: one vector of floats, for AVX2 (8 lanes) and AVX-512 (16), so that the ops are written once.
- * Included only by files compiled for one of them; what it is follows from the compiler's flags.
- * Parts of a vector are read and written under a mask: nothing past the n-th lane is touched. */
+/* simd: one vector of floats, for AVX2 and NEON (8 lanes) and AVX-512 (16), so that the ops are
+ * written once. Included only by files compiled for one of them; what it is follows from the
+ * compiler's flags. Parts of a vector are read and written under a mask: nothing past the n-th lane
+ * is touched. */
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
+
+#if defined(__aarch64__)
+
+#include "kernels/cpu/neon/simd_neon.h"
+
+#else
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -205,6 +212,7 @@ V_INLINE void v_transpose(vf m[8])
         m[i] = a[i];
 }
 
+#endif
 #endif
 
 /* e^x = 2^n e^r, r in +-ln2/2, by its series to r^7; 0 below -87, held at e^88, NaN stays NaN. */

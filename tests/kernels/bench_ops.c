@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/matmul.h"
 #include "tests/kernels/tiny.h"
 
 enum { ROWS = 32, CONTEXT = 1024, WIDTH = 2048, MAX_STEPS = 25, MIN_STEPS = 3 };
@@ -468,6 +469,7 @@ int main(int argc, char **argv)
         printf("| %s | %s |", c->name, c->shape);
         for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
             struct kr_device *dev;
+            if (!kr_isa_path(isas[k])) continue; /* another processor's */
             struct kr_cpu_opts cpu = {.isa = isas[k], .n_threads = 1};
             if (kr_cpu_new(&cpu, &dev, NULL)) { /* the machine lacks it */
                 printf(" %s: none |", kr_isa_name(isas[k]));

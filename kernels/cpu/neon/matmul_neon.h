@@ -1,0 +1,62 @@
+/* What the files for NEON and for I8MM share. Private to kernels/cpu/neon.
+ *
+ * A tile is a group of 16 output rows times 1 to TILE_MAX_ROWS input rows over a run of blocks. A
+ * direct one meets the packed weights; the others a panel: a run of blocks of a group, unpacked to
+ * signed bytes from which the type's offset has been taken, with their scales as float32. Integer sums
+ * are exact in either, so the choice between them may depend on the number of rows. */
+#ifndef KERNELS_CPU_NEON_MATMUL_NEON_H
+#define KERNELS_CPU_NEON_MATMUL_NEON_H
+
+#include "kernels/cpu/pack.h"
+
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)") /* "unroll" alone leaves some as they are */
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+#define TILE_MAX_ROWS 4
+#define PANEL_BLOCKS  16 /* a multiple of 8 */
+/* Of a block in a panel. */
+#define PANEL_MAX_BYTES 1152
+
+struct tile {
+    const uint8_t *headers; /* at the first block, a multiple of 8 */
+    const uint8_t *quants;  /* at the first block; or the panel */
+    uint32_t blocks;
+    const struct kr_q8_block *x; /* first input row, first block */
+    size_t x_stride;        /* blocks from row to row */
+    float *out;             /* first input row, first output row */
+    size_t out_stride;
+    uint32_t lanes;         /* output rows that exist, 1..16 */
+    bool resume;            /* out holds the sums so far */
+    const float *bias;      /* for the first output row; NULL: none, or not yet */
+    const uint8_t *ahead;   /* what to fetch for later: ahead_bytes a block, a tile of a panel; */
+    uint32_t ahead_bytes;   /* 0: quants PREFETCH_BYTES on */
+};
+typedef void tile_fn(const struct tile *t);
+/* Unpacks a run of blocks of a group to a panel. */
+typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
+                       uint8_t *panel);
+struct tile_set {
+    tile_fn *fn[TILE_MAX_ROWS]; /* [rows - 1] */
+};
+/* How a type is multiplied: panels from so many input rows on (0: never). */
+struct kind {
+    const struct tile_set *direct, *panel;
+    unpack_fn *unpack;
+    uint32_t panel_min_rows;
+    bool pairs; /* a panel's tiles are best of whole pairs of input rows */
+};
+struct kind kr_neon_kind(enum kr_type type);
+/* Row groups [g0, g1) times input rows [r0, r1). */
+void kr_neon_quants(struct kind k, const struct kr_packed *w, uint32_t g0, uint32_t g1,
+                    const struct kr_q8 *q, uint32_t r0, uint32_t r1, const float *bias, float *out,
+                    size_t out_stride);
+void kr_neon_quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1);
+void kr_neon_floats(const struct kr_packed *w, uint32_t g0, uint32_t g1, const float *x,
+                    size_t x_stride, uint32_t r0, uint32_t r1, const float *bias, float *out,
+                    size_t out_stride);
+
+#endif

@@ -1,0 +1,7 @@
+/* ops other than matrix products for NEON: the shared vector code, 8 lanes. Pure; any thread. */
+#include "kernels/cpu/attention_simd.h"
+
+void kr_ops_neon(struct kr_cpu_ops *o)
+{
+    fill_ops(o, "neon");
+}
