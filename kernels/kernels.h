@@ -227,8 +227,8 @@ void kr_plan_output(struct kr_plan *p, int x);
 
 /* ---- devices (device.c, cpu/) ------------------------------------------------------------------ */
 
-/* AVXVNNI = AVX2 and the products of bytes. AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of bytes; I8MM the products of matrices too,
- * and gives the same bytes. */
+/* AVXVNNI = AVX2 and the products of bytes. AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of
+ * bytes; I8MM the products of matrices too, and gives the same bytes. */
 enum kr_isa {
     KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON,
     KR_ISA_I8MM, KR_N_ISAS

@@ -36,7 +36,8 @@ HEAD
 
 ## Ops
 
-Every op has a variant for AVX2 and for AVX-512, chosen when the model is prepared.
+Every op has a variant for AVX2, for AVX-512 and for NEON, chosen when the model is prepared. NEON's are
+checked in the same ways under emulation (`./check --all`), and were never timed on hardware.
 Times are those of one op over 32 rows of one sequence, behind 1024 others, with one thread
 (tests/kernels/bench_ops.c); the factor is the generic C's time over the variant's. Ops that only move
 data run at the speed of the cache in all three, and storing quantised keys and values is one piece of C
