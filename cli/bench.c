@@ -32,7 +32,7 @@ static int add_point(struct bench *b, enum bench_kind kind, uint32_t streams, ui
         snprintf(p->why_not, sizeof p->why_not, "the window is %llu tokens",
                  (unsigned long long)window);
     if (kind != BENCH_DEPTH || p->why_not[0]) return 0;
-    p->prompt = bench_random_prompt(eng_model_vocab(rt_model(b->stack.rt)), (size_t)prompt);
+    p->prompt = cli_bench_random_prompt(eng_model_vocab(rt_model(b->stack.rt)), (size_t)prompt);
     p->ask.prompt = p->prompt;
     return p->prompt ? 0 : CN_ENOMEM;
 }
@@ -86,7 +86,7 @@ static int warm_up(struct bench *b, struct cn_error *err)
                      "its prefill would take over %d s (--depth asks for it)", LONGEST_PREFILL_S);
             continue;
         }
-        int rc = bench_streams(&b->stack, &p->ask, &t, &why);
+        int rc = cli_bench_streams(&b->stack, &p->ask, &t, &why);
         if (rc && i == 0) return cn_fail(err, rc, "%s", why.message);
         if (rc) snprintf(p->why_not, sizeof p->why_not, "%s", why.message);
         if (i) continue;
@@ -101,19 +101,20 @@ static int warm_up(struct bench *b, struct cn_error *err)
 
 static int keep(struct bench_point *p, const struct bench_times *t, bool steady)
 {
-    int rc = bench_series_add(&p->decode, t->decode_tok_s, steady);
-    if (!rc && p->kind == BENCH_ONE) rc = bench_series_add(&p->ttft_ms, t->ttft_s * 1000, steady);
+    int rc = cli_bench_series_add(&p->decode, t->decode_tok_s, steady);
     if (!rc && p->kind == BENCH_ONE)
-        rc = bench_series_add(&p->prefill, (double)p->ask.n_prompt / t->ttft_s, steady);
+        rc = cli_bench_series_add(&p->ttft_ms, t->ttft_s * 1000, steady);
+    if (!rc && p->kind == BENCH_ONE)
+        rc = cli_bench_series_add(&p->prefill, (double)p->ask.n_prompt / t->ttft_s, steady);
     return rc;
 }
 
 static int keep_machine(struct bench *b, const struct bench_machine *m)
 {
-    int rc = bench_series_add(&b->read, m->probe.read_bytes_s, true);
-    if (!rc) rc = bench_series_add(&b->int8, m->probe.int8_ops_s, true);
-    if (!rc) rc = bench_series_add(&b->fma, m->probe.fma_flops_s, true);
-    if (!rc && m->again_bytes_s > 0) rc = bench_series_add(&b->again, m->again_bytes_s, true);
+    int rc = cli_bench_series_add(&b->read, m->probe.read_bytes_s, true);
+    if (!rc) rc = cli_bench_series_add(&b->int8, m->probe.int8_ops_s, true);
+    if (!rc) rc = cli_bench_series_add(&b->fma, m->probe.fma_flops_s, true);
+    if (!rc && m->again_bytes_s > 0) rc = cli_bench_series_add(&b->again, m->again_bytes_s, true);
     return rc;
 }
 
@@ -123,23 +124,23 @@ static int run_rounds(struct bench *b, struct cn_error *err)
     const struct kr_exec_info *x = eng_model_info(rt_model(b->stack.rt))->exec;
     uint64_t weights = x->row_macs ? x->weight_bytes : 0; /* the null model reads none */
     struct bench_machine before, after;
-    int rc = bench_probe_now(b->device, weights, &before, err);
+    int rc = cli_bench_probe_now(b->device, weights, &before, err);
 
     for (uint64_t r = 0; !rc && r < b->rounds; r++)
         for (size_t i = 0; !rc && i < b->n_points; i++) {
             struct bench_point *p = &b->points[r % 2 ? b->n_points - 1 - i : i];
             struct bench_times t;
             if (p->why_not[0]) continue;
-            rc = bench_streams(&b->stack, &p->ask, &t, err);
+            rc = cli_bench_streams(&b->stack, &p->ask, &t, err);
             if (rc == CN_ERANGE) { /* too fast to be seen together: no figure, no failure */
                 snprintf(p->why_not, sizeof p->why_not, "%s", err->message);
                 *err = (struct cn_error){0};
                 rc = 0;
                 continue;
             }
-            if (!rc) rc = bench_probe_now(b->device, weights, &after, err);
+            if (!rc) rc = cli_bench_probe_now(b->device, weights, &after, err);
             if (rc) break;
-            rc = keep(p, &t, bench_same_machine(&before, &after));
+            rc = keep(p, &t, cli_bench_same_machine(&before, &after));
             if (!rc) rc = keep_machine(b, &after);
             if (rc) cn_fail(err, rc, "out of memory");
             before = after;
@@ -154,14 +155,16 @@ static int bench(struct bench *b, struct cn_error *err)
 
     if (!rc) rc = make_points(b, err);
     struct bench_busy *busy = NULL;
-    if (!rc && b->busy) rc = bench_busy_start((uint32_t)b->busy, &busy, err);
+    if (!rc && b->busy) rc = cli_bench_busy_start((uint32_t)b->busy, &busy, err);
     if (!rc) rc = warm_up(b, err);
     if (!rc) rc = run_rounds(b, err);
-    bench_busy_stop(busy);
+    cli_bench_busy_stop(busy);
     if (rc) return rc;
     cn_buf_init(&out, 0);
-    if (b->json) bench_put_json(b, &out);
-    else bench_put_table(b, &out);
+    if (b->json)
+        cli_bench_put_json(b, &out);
+    else
+        cli_bench_put_table(b, &out);
     if (out.failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
     else fwrite(out.data, 1, out.len, stdout);
     cn_buf_fini(&out);
@@ -172,15 +175,15 @@ static void bench_fini(struct bench *b)
 {
     for (size_t i = 0; i < b->n_points; i++) {
         free(b->points[i].prompt);
-        bench_series_fini(&b->points[i].ttft_ms);
-        bench_series_fini(&b->points[i].prefill);
-        bench_series_fini(&b->points[i].decode);
+        cli_bench_series_fini(&b->points[i].ttft_ms);
+        cli_bench_series_fini(&b->points[i].prefill);
+        cli_bench_series_fini(&b->points[i].decode);
     }
     free(b->points);
-    bench_series_fini(&b->read);
-    bench_series_fini(&b->again);
-    bench_series_fini(&b->int8);
-    bench_series_fini(&b->fma);
+    cli_bench_series_fini(&b->read);
+    cli_bench_series_fini(&b->again);
+    cli_bench_series_fini(&b->int8);
+    cli_bench_series_fini(&b->fma);
     kr_device_free(b->device);
     cli_stack_close(&b->stack);
 }

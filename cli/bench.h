@@ -20,10 +20,10 @@ struct bench_summary {
     size_t used, left_out;
     bool unsteady; /* more rounds than half were: all are used */
 };
-int bench_series_add(struct bench_series *s, double v, bool steady);
-void bench_series_fini(struct bench_series *s);
+int cli_bench_series_add(struct bench_series *s, double v, bool steady);
+void cli_bench_series_fini(struct bench_series *s);
 /* Of at least one value; sorts them. */
-struct bench_summary bench_summarise(struct bench_series *s);
+struct bench_summary cli_bench_summarise(struct bench_series *s);
 
 /* ---- bench_streams.c: requests at the same time, through the runtime ---------------------------- */
 
@@ -37,10 +37,10 @@ struct bench_times {
     double decode_tok_s; /* of all, while all ran */
 };
 /* Fails when the streams never all ran at once (CN_ERANGE). */
-int bench_streams(struct cli_stack *s, const struct bench_ask *a, struct bench_times *out,
-                  struct cn_error *err);
+int cli_bench_streams(struct cli_stack *s, const struct bench_ask *a, struct bench_times *out,
+                      struct cn_error *err);
 /* Ordinary tokens by chance; NULL when out of memory. */
-uint32_t *bench_random_prompt(const struct eng_vocab *v, size_t n);
+uint32_t *cli_bench_random_prompt(const struct eng_vocab *v, size_t n);
 
 /* ---- bench_probe.c: what the machine reaches --------------------------------------------------- */
 
@@ -51,8 +51,8 @@ int cli_bench_probe(const struct cfg *cfg, bool json, struct cn_error *err);
 
 /* Busy threads, each on a processor of its own, until stopped. After an error too. */
 struct bench_busy;
-int bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err);
-void bench_busy_stop(struct bench_busy *b);
+int cli_bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err);
+void cli_bench_busy_stop(struct bench_busy *b);
 
 /* ---- bench_ladder.c, bench_convert.c ------------------------------------------------------------ */
 
@@ -60,20 +60,20 @@ void bench_busy_stop(struct bench_busy *b);
 int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, bool json,
                      struct cn_error *err);
 /* The file with its matrices as F32 or Q8_0, in memory that goes with *fd; out: a path to open. */
-int bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
-                  size_t out_size, int *fd, struct cn_error *err);
-uint64_t bench_converted_bytes(const struct eng_gguf *g, enum kr_type type);
+int cli_bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
+                      size_t out_size, int *fd, struct cn_error *err);
+uint64_t cli_bench_converted_bytes(const struct eng_gguf *g, enum kr_type type);
 
 /* A bracket: the machine as it was between two measurements. */
 struct bench_machine {
     struct kr_probe probe;
     double again_bytes_s; /* reading as much as the weights, over and over; 0 = not asked */
 };
-int bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
-                    struct cn_error *err);
+int cli_bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
+                        struct cn_error *err);
 /* More than this share between the brackets of a measurement: it is left out. */
 #define BENCH_STEADY 0.05
-bool bench_same_machine(const struct bench_machine *a, const struct bench_machine *b);
+bool cli_bench_same_machine(const struct bench_machine *a, const struct bench_machine *b);
 
 /* ---- points: what is measured ------------------------------------------------------------------- */
 
@@ -100,9 +100,9 @@ struct bench {
 /* ---- bench_report.c ------------------------------------------------------------------------------ */
 
 /* Bytes that one decode step of a point reads, and operations of its products. */
-double bench_step_bytes(const struct bench *b, const struct bench_point *p);
-double bench_step_ops(const struct bench *b, const struct bench_point *p);
-void bench_put_json(struct bench *b, struct cn_buf *out);
-void bench_put_table(struct bench *b, struct cn_buf *out);
+double cli_bench_step_bytes(const struct bench *b, const struct bench_point *p);
+double cli_bench_step_ops(const struct bench *b, const struct bench_point *p);
+void cli_bench_put_json(struct bench *b, struct cn_buf *out);
+void cli_bench_put_table(struct bench *b, struct cn_buf *out);
 
 #endif

@@ -36,7 +36,7 @@ static void keep_on(pthread_t thread, uint32_t k)
 #endif
 }
 
-int bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err)
+int cli_bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err)
 {
     struct bench_busy *b = cn_calloc(1, sizeof *b);
     if (b) b->threads = cn_calloc(n, sizeof *b->threads);
@@ -50,7 +50,7 @@ int bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err)
     return 0;
 }
 
-void bench_busy_stop(struct bench_busy *b)
+void cli_bench_busy_stop(struct bench_busy *b)
 {
     if (!b) return;
     atomic_store(&b->stop, true);

@@ -71,7 +71,7 @@ static uint64_t bytes_as(const struct kr_tensor *t, enum kr_type type)
     return type == t->type ? t->bytes : elements(t) / i->block_elems * i->block_bytes;
 }
 
-uint64_t bench_converted_bytes(const struct eng_gguf *g, enum kr_type type)
+uint64_t cli_bench_converted_bytes(const struct eng_gguf *g, enum kr_type type)
 {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < eng_gguf_n_tensors(g); i++) {
@@ -206,8 +206,8 @@ static int write_all(struct writer *w, const struct eng_gguf *g, const uint8_t *
     return rc;
 }
 
-int bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
-                  size_t out_size, int *fd, struct cn_error *err)
+int cli_bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
+                      size_t out_size, int *fd, struct cn_error *err)
 {
     struct writer w = {.fd = memfd_create("conifer-ladder", MFD_CLOEXEC)};
     int from = open(path, O_RDONLY | O_CLOEXEC), rc = 0;

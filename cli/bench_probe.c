@@ -7,8 +7,8 @@
 #define PROBE_NS   200000000u
 #define BRACKET_NS 16000000u
 
-int bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
-                    struct cn_error *err)
+int cli_bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
+                        struct cn_error *err)
 {
     int rc = kr_device_probe(d, BRACKET_NS, &out->probe, err);
     out->again_bytes_s = 0;
@@ -22,7 +22,7 @@ static bool near(double a, double b)
     return CN_MIN(a, b) >= CN_MAX(a, b) * (1 - BENCH_STEADY);
 }
 
-bool bench_same_machine(const struct bench_machine *a, const struct bench_machine *b)
+bool cli_bench_same_machine(const struct bench_machine *a, const struct bench_machine *b)
 {
     return near(a->probe.read_bytes_s, b->probe.read_bytes_s) &&
            near(a->probe.int8_ops_s, b->probe.int8_ops_s);

@@ -12,7 +12,7 @@ static const struct kr_exec_info *exec_of(const struct bench *b)
 
 /* Weights once; of experts as many as rows would choose by chance; each stream's keys and values, in
  * the middle of its answer. */
-double bench_step_bytes(const struct bench *b, const struct bench_point *p)
+double cli_bench_step_bytes(const struct bench *b, const struct bench_point *p)
 {
     const struct kr_exec_info *x = exec_of(b);
     double rows = p->ask.streams, bytes = (double)x->weight_bytes;
@@ -25,7 +25,7 @@ double bench_step_bytes(const struct bench *b, const struct bench_point *p)
                                                      p->ask.n_prompt + p->ask.tokens / 2);
 }
 
-double bench_step_ops(const struct bench *b, const struct bench_point *p)
+double cli_bench_step_ops(const struct bench *b, const struct bench_point *p)
 {
     const struct kr_exec_info *x = exec_of(b);
     return 2.0 * p->ask.streams * (double)(x->row_macs + x->logit_macs);
@@ -52,21 +52,21 @@ static double share(double work, double rate, double peak)
 
 static struct line decode_line(struct bench *b, struct bench_point *p)
 {
-    double steps = bench_summarise(&p->decode).median / p->ask.streams;
-    double bytes = exec_of(b)->row_macs ? bench_step_bytes(b, p) : 0; /* the null model */
+    double steps = cli_bench_summarise(&p->decode).median / p->ask.streams;
+    double bytes = exec_of(b)->row_macs ? cli_bench_step_bytes(b, p) : 0; /* the null model */
     struct line l = {.what = "decode", .unit = "tok/s", .p = p, .s = &p->decode};
 
-    l.of_read = share(bytes, steps, bench_summarise(&b->read).median);
-    l.of_int8 = share(bench_step_ops(b, p), steps, bench_summarise(&b->int8).median);
-    if (b->again.n) l.of_again = share(bytes, steps, bench_summarise(&b->again).median);
+    l.of_read = share(bytes, steps, cli_bench_summarise(&b->read).median);
+    l.of_int8 = share(cli_bench_step_ops(b, p), steps, cli_bench_summarise(&b->int8).median);
+    if (b->again.n) l.of_again = share(bytes, steps, cli_bench_summarise(&b->again).median);
     return l;
 }
 
 static struct line prefill_line(struct bench *b, struct bench_point *p)
 {
     struct line l = {.what = "prefill", .unit = "tok/s", .p = p, .s = &p->prefill};
-    l.of_int8 = share(prefill_ops(b, p), bench_summarise(&p->prefill).median,
-                      bench_summarise(&b->int8).median);
+    l.of_int8 = share(prefill_ops(b, p), cli_bench_summarise(&p->prefill).median,
+                      cli_bench_summarise(&b->int8).median);
     return l;
 }
 
@@ -74,7 +74,7 @@ static struct line prefill_line(struct bench *b, struct bench_point *p)
 
 static void json_series(struct cn_buf *out, const char *name, struct bench_series *s)
 {
-    struct bench_summary m = bench_summarise(s);
+    struct bench_summary m = cli_bench_summarise(s);
     cn_buf_printf(out, ",\"%s\":{\"median\":%.4g,\"min\":%.4g,\"max\":%.4g}", name, m.median, m.min,
                   m.max);
 }
@@ -87,7 +87,7 @@ static void json_share(struct cn_buf *out, const char *name, double share)
 
 static void json_line(struct cn_buf *out, const struct line *l)
 {
-    struct bench_summary m = bench_summarise(l->s);
+    struct bench_summary m = cli_bench_summarise(l->s);
     cn_buf_printf(out,
                   "{\"what\":\"%s\",\"streams\":%u,\"prompt_tokens\":%llu,\"new_tokens\":%llu,"
                   "\"unit\":\"%s\",\"median\":%.3f,\"min\":%.3f,\"max\":%.3f,\"rounds\":%zu,"
@@ -124,22 +124,22 @@ static void json_point(struct bench *b, struct bench_point *p, struct cn_buf *ou
     json_line(out, &l);
 }
 
-void bench_put_json(struct bench *b, struct cn_buf *out)
+void cli_bench_put_json(struct bench *b, struct cn_buf *out)
 {
     struct bench_point *one = &b->points[0];
 
     cn_buf_puts(out, "{\"model\":");
     cn_buf_json_str(out, b->stack.name, strlen(b->stack.name));
-    cn_buf_printf(out,
-                  ",\"path\":\"%s\",\"device\":\"%s\",\"threads\":%u,\"prompt_tokens\":%llu,"
-                  "\"new_tokens\":%llu,\"rounds\":%llu,\"busy\":%llu,\"weight_bytes\":%llu,\"ttft_ms\":%.3f,"
-                  "\"prefill_tok_s\":%.2f,\"decode_tok_s\":%.2f,\"machine\":{\"steady\":%.2f",
-                  rt_fingerprint(b->stack.rt), kr_device_path(b->device),
-                  kr_device_threads(b->device), (unsigned long long)b->prompt,
-                  (unsigned long long)b->tokens, (unsigned long long)b->rounds,
-                  (unsigned long long)b->busy, (unsigned long long)exec_of(b)->weight_bytes,
-                  bench_summarise(&one->ttft_ms).median, bench_summarise(&one->prefill).median,
-                  bench_summarise(&one->decode).median, 1 - BENCH_STEADY);
+    cn_buf_printf(
+        out,
+        ",\"path\":\"%s\",\"device\":\"%s\",\"threads\":%u,\"prompt_tokens\":%llu,"
+        "\"new_tokens\":%llu,\"rounds\":%llu,\"busy\":%llu,\"weight_bytes\":%llu,\"ttft_ms\":%.3f,"
+        "\"prefill_tok_s\":%.2f,\"decode_tok_s\":%.2f,\"machine\":{\"steady\":%.2f",
+        rt_fingerprint(b->stack.rt), kr_device_path(b->device), kr_device_threads(b->device),
+        (unsigned long long)b->prompt, (unsigned long long)b->tokens, (unsigned long long)b->rounds,
+        (unsigned long long)b->busy, (unsigned long long)exec_of(b)->weight_bytes,
+        cli_bench_summarise(&one->ttft_ms).median, cli_bench_summarise(&one->prefill).median,
+        cli_bench_summarise(&one->decode).median, 1 - BENCH_STEADY);
     json_series(out, "read_bytes_s", &b->read);
     if (b->again.n) json_series(out, "read_again_bytes_s", &b->again);
     json_series(out, "int8_ops_s", &b->int8);
@@ -162,7 +162,7 @@ static void table_share(struct cn_buf *out, double share)
 
 static void table_line(struct cn_buf *out, const char *name, const struct line *l)
 {
-    struct bench_summary m = bench_summarise(l->s);
+    struct bench_summary m = cli_bench_summarise(l->s);
     char spread[48];
 
     snprintf(spread, sizeof spread, "%.1f..%.1f", m.min, m.max);
@@ -201,9 +201,9 @@ static void table_point(struct bench *b, struct bench_point *p, struct cn_buf *o
     table_line(out, name, &l);
 }
 
-void bench_put_table(struct bench *b, struct cn_buf *out)
+void cli_bench_put_table(struct bench *b, struct cn_buf *out)
 {
-    struct bench_summary read = bench_summarise(&b->read), int8 = bench_summarise(&b->int8);
+    struct bench_summary read = cli_bench_summarise(&b->read), int8 = cli_bench_summarise(&b->int8);
 
     cn_buf_printf(out, "%s: %s, threads: %u, rounds: %llu, new tokens: %llu", b->stack.name,
                   kr_device_path(b->device), kr_device_threads(b->device),
@@ -214,7 +214,7 @@ void bench_put_table(struct bench *b, struct cn_buf *out)
     if (b->again.n)
         cn_buf_printf(out, ", the same %.0f MB over and over %.1f GB/s",
                       (double)exec_of(b)->weight_bytes / 1e6,
-                      bench_summarise(&b->again).median / 1e9);
+                      cli_bench_summarise(&b->again).median / 1e9);
     cn_buf_printf(out, "; 8-bit products %.3f Tops/s (%.3f..%.3f)\n\n", int8.median / 1e12,
                   int8.min / 1e12, int8.max / 1e12);
     cn_buf_printf(out, "  %-34s %9s %-5s  %-17s  %8s  %8s  %8s\n", "", "median", "", "min..max",

@@ -3,14 +3,14 @@
 
 #include <stdlib.h>
 
-int bench_series_add(struct bench_series *s, double v, bool steady)
+int cli_bench_series_add(struct bench_series *s, double v, bool steady)
 {
     int rc = cn_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v);
     if (!rc) s->v[s->n++] = (struct bench_value){v, steady};
     return rc;
 }
 
-void bench_series_fini(struct bench_series *s)
+void cli_bench_series_fini(struct bench_series *s)
 {
     free(s->v);
     *s = (struct bench_series){0};
@@ -28,7 +28,7 @@ static int steady_first(const void *a, const void *b)
     return x->steady != y->steady ? y->steady - x->steady : by_value(a, b);
 }
 
-struct bench_summary bench_summarise(struct bench_series *s)
+struct bench_summary cli_bench_summarise(struct bench_series *s)
 {
     struct bench_summary sum = {0};
     size_t steady = 0;

@@ -20,7 +20,7 @@ struct run {
     int rc;
 };
 
-uint32_t *bench_random_prompt(const struct eng_vocab *v, size_t n)
+uint32_t *cli_bench_random_prompt(const struct eng_vocab *v, size_t n)
 {
     uint32_t *ids = cn_malloc_array(n, sizeof *ids);
     size_t size = eng_vocab_size(v);
@@ -57,7 +57,7 @@ static int begin(struct run *r, struct stream *s)
     q.sampling.temperature = 0;
     q.sampling.ignore_eos = true;
     q.id = s->id = ++r->stack->last_id;
-    q.prompt = bench_random_prompt(v, (size_t)a->n_prompt);
+    q.prompt = cli_bench_random_prompt(v, (size_t)a->n_prompt);
     if (q.prompt && a->prompt) memcpy(q.prompt, a->prompt, q.n_prompt * sizeof *q.prompt);
     int rc = q.prompt ? rt_submit(r->stack->rt, &q, &err)
                       : cn_fail(&err, CN_ENOMEM, "out of memory");
@@ -122,8 +122,8 @@ static int measure(const struct run *r, uint64_t start, struct bench_times *out)
     return 0;
 }
 
-int bench_streams(struct cli_stack *s, const struct bench_ask *a, struct bench_times *out,
-                  struct cn_error *err)
+int cli_bench_streams(struct cli_stack *s, const struct bench_ask *a, struct bench_times *out,
+                      struct cn_error *err)
 {
     struct run r = {.stack = s, .ask = a, .err = err,
                     .streams = cn_calloc(a->streams, sizeof *r.streams),
