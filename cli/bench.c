@@ -132,12 +132,7 @@ static int run_rounds(struct bench *b, struct cn_error *err)
             struct bench_times t;
             if (p->why_not[0]) continue;
             rc = cli_bench_streams(&b->stack, &p->ask, &t, err);
-            if (rc == CN_ERANGE) { /* too fast to be seen together: no figure, no failure */
-                snprintf(p->why_not, sizeof p->why_not, "%s", err->message);
-                *err = (struct cn_error){0};
-                rc = 0;
-                continue;
-            }
+            if (!rc && !t.together) continue; /* too fast to be seen together: no figure */
             if (!rc) rc = cli_bench_probe_now(b->device, weights, &after, err);
             if (rc) break;
             rc = keep(p, &t, cli_bench_same_machine(&before, &after));
@@ -145,6 +140,12 @@ static int run_rounds(struct bench *b, struct cn_error *err)
             if (rc) cn_fail(err, rc, "out of memory");
             before = after;
         }
+    for (size_t i = 0; !rc && i < b->n_points; i++) {
+        struct bench_point *p = &b->points[i];
+        if (!p->decode.n && !p->why_not[0])
+            snprintf(p->why_not, sizeof p->why_not, "%u streams were never all at work at once",
+                     p->ask.streams);
+    }
     return rc;
 }
 

@@ -34,9 +34,9 @@ struct bench_ask {
 };
 struct bench_times {
     double ttft_s;       /* of the last to begin */
-    double decode_tok_s; /* of all, while all ran */
+    bool together;       /* whether all ran at once at some time */
+    double decode_tok_s; /* of all, while all ran; 0 where they never did */
 };
-/* Fails when the streams never all ran at once (CN_ERANGE). */
 int cli_bench_streams(struct cli_stack *s, const struct bench_ask *a, struct bench_times *out,
                       struct cn_error *err);
 /* Ordinary tokens by chance; NULL when out of memory. */

@@ -268,7 +268,7 @@ static int check_model(const struct ladder *l, struct cn_error *err)
     struct cn_error none = {0};
     uint64_t parts;
 
-    if (!strncmp(l->path, "null:", 5))
+    if (cfg_model_is_null(l->path))
         return cn_fail(err, CN_EUNSUPP, "the null model has no weights to climb with");
     if (!eng_gguf_u64(l->file, "split.count", &parts, &none) && parts > 1)
         return cn_fail(err, CN_EUNSUPP, "%s is split into several files: the ladder needs one",

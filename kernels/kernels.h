@@ -322,9 +322,10 @@ void kr_exec_counters(const struct kr_exec *x, struct kr_counters *out);
 /* One line per op: name, shapes, kernel variant; for `show` and docs. */
 int kr_exec_describe(const struct kr_exec *x, struct cn_buf *out);
 
-/* For benchmarks: from now on the time of each stage of a step is noted (on), or no longer. */
+/* For benchmarks, between steps: from now on the time of each stage of a step is noted (on), or no
+ * longer. 0 or CN_ENOMEM, then it is not. */
 int kr_exec_profile(struct kr_exec *x, bool on);
-/* What was noted since: a line for each kind of stage, the costliest first. */
+/* What was noted since, appended: a line for each kind of stage, the costliest first. CN_ENOMEM. */
 int kr_exec_profile_text(const struct kr_exec *x, struct cn_buf *out);
 
 /* KV memory: n_slabs slabs of slab_bytes (a multiple of 64), page-aligned, committed when touched.

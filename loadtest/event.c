@@ -30,11 +30,8 @@ static bool string(struct cursor *c, const char **s, size_t *n)
     if (!take(c, '"')) return !(c->bad = true);
     *s = c->p;
     while (c->p < c->end && *c->p != '"')
-        c->p += *c->p == '\\' ? 2 : 1;
-    if (c->p >= c->end) {
-        c->p = c->end;
-        return !(c->bad = true);
-    }
+        c->p += *c->p == '\\' && c->end - c->p > 1 ? 2 : 1;
+    if (c->p >= c->end) return !(c->bad = true);
     *n = (size_t)(c->p++ - *s);
     return true;
 }

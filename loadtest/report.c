@@ -121,8 +121,11 @@ static void table_tenants(const struct lt_scenario *s, struct lt_result *r, stru
 void lt_report_table(const struct lt_scenario *s, const char *url, struct lt_result *r,
                      struct cn_buf *out)
 {
-    cn_buf_printf(out, "%s%s%s at %s, seed %llu%s\n", s->name, *s->name ? ": " : "", r->model, url,
-                  (unsigned long long)r->seed, r->interrupted ? ", interrupted" : "");
+    cn_buf_printf(out, "%s%s", s->name, *s->name ? ": " : "");
+    for (const char *p = r->model; *p; p++) /* a server's text goes to a terminal */
+        cn_buf_append(out, (unsigned char)*p < 0x20 || *p == 0x7f ? " " : p, 1);
+    cn_buf_printf(out, " at %s, seed %llu%s\n", url, (unsigned long long)r->seed,
+                  r->interrupted ? ", interrupted" : "");
     for (size_t i = 0; i < r->n_classes; i++)
         table_class(&s->classes[i], &r->classes[i], r->window_s, out);
     table_tenants(s, r, out);

@@ -29,7 +29,11 @@ class Store:
         self.end = time.monotonic() + limit_s if limit_s else None
         self.done = {}
         if self.path and self.path.exists():
-            for line in self.path.read_text().splitlines():
+            text = self.path.read_text()
+            whole = text[:text.rfind("\n") + 1]
+            if whole != text:  # cut while it was written: that piece is measured again
+                self.path.write_text(whole)
+            for line in whole.splitlines():
                 record = json.loads(line)
                 self.done[json.dumps(record["key"])] = record
 

@@ -222,7 +222,7 @@ static void post_prompt_scores(struct rt_req *req)
     post(req, e);
 }
 
-static bool ends_choice(const struct rt_req *req, uint32_t id)
+bool rt_ends_choice(const struct rt_req *req, uint32_t id)
 {
     if (eng_vocab_is_eog(eng_model_vocab(req->m->model), id)) return true;
     for (size_t i = 0; i < req->q.n_stop_ids; i++)
@@ -270,7 +270,7 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
     observe_token(req, c);
     struct eng_parts text;
     eng_parts_init(&text);
-    bool ends = ends_choice(req, t->token); /* such a token is reported, but has no text */
+    bool ends = rt_ends_choice(req, t->token); /* such a token is reported, but has no text */
     int rc = 0;
     if (!ends)
         rc = rt_text_out_push(&c->text, t->token, t->index + 1 > req->q.sampling.min_tokens, &text,

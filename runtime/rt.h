@@ -57,6 +57,8 @@ void rt_req_free(struct rt_req *req, bool keep_request);
 
 /* The scheduler's callbacks (arg is the struct rt). */
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t);
+/* Whether a choice of the request is over with this token. Any thread. */
+bool rt_ends_choice(const struct rt_req *req, uint32_t id);
 void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason);
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
                const struct sch_usage *usage);

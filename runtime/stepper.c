@@ -132,7 +132,8 @@ static void work_row(void *arg, uint32_t i)
     if (row->status || row->sample < 0) return;
     draw_row(s, row);
     for (uint32_t k = 0; k < row->n_drafts; k++) {
-        if (row[k].status || s->drawn[row[k].sample].id != row->drafts[k]) break;
+        uint32_t id = s->drawn[row[k].sample].id;
+        if (row[k].status || id != row->drafts[k] || rt_ends_choice(req, id)) break;
         draw_row(s, &row[k + 1]);
     }
 }

@@ -39,7 +39,8 @@ class Daemon:
         self.log = pathlib.Path(self.dir.name) / "log"
         with open(self.log, "wb") as out:
             self.process = subprocess.Popen(
-                [str(build / "cli/conifer-server"), "--port", "0", "--model", model, *args],
+                [str(build / "cli/conifer-server"), "--port", "0", "--model", model,
+                 "--set", "scheduler.speculation=off", *args],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         end = time.time() + 120
         while time.time() < end and self.process.poll() is None:

@@ -139,6 +139,9 @@ struct kr_attn_step {
     uint32_t tiling, heads, parts;
 };
 
+/* A level's stages: its row work, tiles of several sequences, its heavy work. */
+enum { KR_STAGE_ROWS, KR_STAGE_SHARED, KR_STAGE_HEAVY, KR_STAGES_A_LEVEL };
+
 /* The rows of a sequence in the step. */
 struct kr_run {
     uint32_t row, n_rows, seq;

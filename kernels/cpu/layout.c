@@ -320,8 +320,8 @@ static int alloc_tables(struct sched *s)
     x->row_steps = cn_calloc(n_steps, sizeof *x->row_steps);
     x->heavy_steps = cn_calloc(n_steps, sizeof *x->heavy_steps);
     x->levels = cn_calloc(s->max_levels, sizeof *x->levels);
-    x->stages = cn_calloc(3 * s->max_levels, sizeof *x->stages);
-    x->jobs = cn_calloc(3 * s->max_levels + n_steps, sizeof *x->jobs);
+    x->stages = cn_calloc(KR_STAGES_A_LEVEL * (size_t)s->max_levels, sizeof *x->stages);
+    x->jobs = cn_calloc(KR_STAGES_A_LEVEL * (size_t)s->max_levels + n_steps, sizeof *x->jobs);
     s->ready = cn_calloc(n_slots, sizeof *s->ready);
     s->quantized = cn_calloc(n_slots, sizeof *s->quantized);
     s->written = cn_calloc(p->n_layers, sizeof *s->written);

@@ -1,6 +1,5 @@
 /* profile: how long each stage of the steps took, added up by what the stage does. For benchmarks;
- * off it costs a test a step. Engine thread. Stage 2l is the row work of level l, 2l + 1 its heavy
- * work (step.c). */
+ * off it costs a test a step. Engine thread. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -17,6 +16,11 @@ struct kind {
     uint32_t n;
     uint64_t ns;
 };
+
+static size_t n_stages(const struct kr_cpu_exec *x)
+{
+    return KR_STAGES_A_LEVEL * (size_t)x->n_levels;
+}
 
 static void profile_free(struct kr_cpu_exec *x)
 {
@@ -35,8 +39,8 @@ int kr_cpu_profile(struct kr_exec *base, bool on)
     if (!on) return 0;
     x->profile = cn_calloc(1, sizeof *x->profile);
     if (!x->profile) return CN_ENOMEM;
-    x->profile->ends = cn_calloc(2 * (size_t)x->n_levels, sizeof *x->profile->ends);
-    x->profile->ns = cn_calloc(2 * (size_t)x->n_levels, sizeof *x->profile->ns);
+    x->profile->ends = cn_calloc(n_stages(x), sizeof *x->profile->ends);
+    x->profile->ns = cn_calloc(n_stages(x), sizeof *x->profile->ns);
     if (x->profile->ends && x->profile->ns) return 0;
     profile_free(x);
     return CN_ENOMEM;
@@ -91,13 +95,18 @@ static void name_step(const struct kr_cpu_exec *x, const struct kr_step *s, stru
 /* What a stage does, cut to the room there is. */
 static int name_stage(const struct kr_cpu_exec *x, uint32_t stage, char *what, size_t room)
 {
-    const struct kr_level *l = &x->levels[stage / 2];
-    const bool heavy = stage & 1;
+    const struct kr_level *l = &x->levels[stage / KR_STAGES_A_LEVEL];
+    const bool heavy = stage % KR_STAGES_A_LEVEL == KR_STAGE_HEAVY;
     const struct kr_step *steps = heavy ? x->heavy_steps : x->row_steps;
     uint32_t i = heavy ? l->heavy_begin : l->row_begin, end = heavy ? l->heavy_end : l->row_end;
     struct cn_buf out;
     cn_buf_init(&out, 0);
-    cn_buf_puts(&out, heavy ? "outputs:" : "rows:");
+    if (stage % KR_STAGES_A_LEVEL == KR_STAGE_SHARED) {
+        cn_buf_puts(&out, "shared keys");
+        i = end;
+    } else {
+        cn_buf_puts(&out, heavy ? "outputs:" : "rows:");
+    }
     for (; i < end; i++) name_step(x, &steps[i], &out);
     bool failed = out.failed;
     if (!failed) {
@@ -122,9 +131,9 @@ int kr_cpu_profile_text(const struct kr_exec *base, struct cn_buf *out)
     uint32_t n = 0;
     uint64_t all = 0;
     if (!p || !p->steps) return 0;
-    struct kind *kinds = cn_calloc(2 * (size_t)x->n_levels, sizeof *kinds);
+    struct kind *kinds = cn_calloc(n_stages(x), sizeof *kinds);
     if (!kinds) return CN_ENOMEM;
-    for (uint32_t stage = 0; stage < 2 * x->n_levels; stage++) {
+    for (uint32_t stage = 0; stage < n_stages(x); stage++) {
         struct kind *k = &kinds[n];
         if (!p->ns[stage]) continue;
         if (name_stage(x, stage, k->what, sizeof k->what)) {

@@ -203,7 +203,14 @@ static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
                         (matrix * kr_tensor_dim(t, 1) + j->from->from) * row_bytes(t),
                 2 * pair, CN_MIN(2 * pair + 2, n_groups(&w)));
     }
-    leave(j, lo / n, (hi + n - 1) / n);
+    leave(j, lo / n, hi / n);
+}
+
+/* Units a thread takes at a time: of several matrices whole pairs of groups, so that their source is
+ * left once. Of one no more than ALONE_BYTES beside the copy. */
+static uint32_t whole_pairs(uint32_t chunk, uint32_t n, uint32_t units)
+{
+    return CN_MIN(units, (chunk + n - 1) / n * n);
 }
 
 static bool stopped(const struct kr_cpu_exec *x)
@@ -215,7 +222,8 @@ static bool stopped(const struct kr_cpu_exec *x)
 static void pack_alone(const struct kr_cpu_exec *x, struct pack_job *pack, uint32_t n)
 {
     uint64_t unit = packed_size(pack->w, pack->from) / n + 1;
-    uint32_t chunk = (uint32_t)CN_MIN(n, ALONE_BYTES / unit + 1);
+    uint32_t chunk =
+        whole_pairs((uint32_t)CN_MIN(n, ALONE_BYTES / unit + 1), pack->from->n, n);
     for (uint32_t i = 0; i < n && !stopped(x); i += CN_MIN(chunk, n - i))
         pack_pairs(pack, 0, 0, i, i + CN_MIN(chunk, n - i));
 }
@@ -233,7 +241,9 @@ static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
         uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
         uint64_t most = ALONE_BYTES / (packed_size(w, &sources[i]) / units + 1) + 1;
         uint32_t chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1;
-        struct kr_job job = { .fn = pack_pairs, .n = units, .chunk = (uint32_t)CN_MIN(chunk, most) };
+        if (sources[i].n == 1) chunk = (uint32_t)CN_MIN(chunk, most);
+        struct kr_job job = { .fn = pack_pairs, .n = units,
+                              .chunk = whole_pairs(chunk, sources[i].n, units) };
         if (x->opts.background) pack_alone(x, &pack, units);
         else kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
         leave(&pack, 0, (n_groups(w) + 1) / 2);

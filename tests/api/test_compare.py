@@ -68,6 +68,16 @@ def test_another_build_has_another_tag(tmp_path):
     assert len({empty, one, rounds.build_tag(tmp_path)}) == 3
 
 
+def test_a_line_cut_in_the_middle_is_measured_again(tmp_path):
+    kept = tmp_path / "pieces.jsonl"
+    for n in (1, 2):
+        rounds.Store(kept).take([n], lambda: {"v": "first"})
+    kept.write_text(kept.read_text()[:-5])
+    for n, v in ((1, "first"), (2, "again")):
+        assert rounds.Store(kept).take([n], lambda: {"v": "again"})["v"] == v
+    assert len(rounds.Store(kept).done) == 2
+
+
 def test_probes_that_differ_are_seen():
     record = {"before": {"read_bytes_s": 30e9}, "after": {"read_bytes_s": 15e9}}
     assert rounds.unsteady(record) == pytest.approx(0.5)

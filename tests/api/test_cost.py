@@ -1,5 +1,5 @@
 """What the server costs on the null model: memory of streams that wait, processor time beside idle
-connections. The figures come from tools/measure_server.py, which measures whole ranges with --all."""
+connections. The figures come from tools/measure_server.py, which also measures what these leave out."""
 import argparse
 import os
 import sys

@@ -168,7 +168,10 @@ class StandIn(threading.Thread):
                     head, _, data = data.partition(b"\r\n\r\n")
                     length = int((re.search(rb"Content-Length: (\d+)", head) or [0, 0])[1])
                     while len(data) < length:
-                        data += s.recv(65536)
+                        part = s.recv(65536)
+                        if not part:
+                            return
+                        data += part
                     body, data = data[:length], data[length:]
                     with self.lock:
                         self.requests.append((head, body))

@@ -49,9 +49,12 @@ static void on_request(void *ctx, struct srv_conn *c)
     }
     w->ended++;
     if (n > 1 && path[1] == 's') {
+        char *kept = strndup(path, n); /* the path goes when the stream begins */
+        cn_assert(kept);
         srv_conn_stream_begin(c, "text/plain", NULL);
-        srv_conn_stream_data(c, path, n);
+        srv_conn_stream_data(c, kept, n);
         srv_conn_stream_end(c, n % 2);
+        free(kept);
         return;
     }
     srv_conn_answer(c, 200, "text/plain", c->body.data, c->body.len, NULL);

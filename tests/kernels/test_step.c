@@ -125,6 +125,7 @@ static void check_batch(const struct tiny *t, enum kr_isa isa, const char *name,
     struct tiny_seq seqs[SEQS], *list[SEQS];
     uint32_t *tokens[SEQS], left = 0;
     if (!tiny_run_open(&r, t, &o)) return;
+    assert_int_equal(kr_exec_profile(r.exec, true), 0); /* it changes nothing */
     for (int i = 0; i < SEQS; i++) {
         tokens[i] = some_tokens(lens[i], vocab, 7 + (uint64_t)i);
         tiny_seq_open(&r, &seqs[i], tokens[i], lens[i], vocab, true);
@@ -154,6 +155,12 @@ static void check_batch(const struct tiny *t, enum kr_isa isa, const char *name,
         tiny_seq_close(&seqs[i]);
         free(tokens[i]);
     }
+    struct cn_buf text;
+    cn_buf_init(&text, 0);
+    assert_int_equal(kr_exec_profile_text(r.exec, &text), 0);
+    assert_non_null(strstr(cn_buf_cstr(&text), "rows:"));
+    assert_non_null(strstr(cn_buf_cstr(&text), "outputs: matmul("));
+    cn_buf_fini(&text);
     tiny_run_close(&r);
 }
 

@@ -51,6 +51,7 @@ static void start(struct world *w, struct load l)
     memset(w, 0, sizeof *w);
     must(cfg_init(&w->cfg, &err), &err);
     w->cfg.engine.threads = 1;
+    w->cfg.scheduler.speculation = CFG_SPECULATION_OFF; /* a token a step: steps are counted */
     w->cfg.scheduler.max_running = RUNNING;
     w->cfg.scheduler.queue_requests = 4 * ((int64_t)l.waiting + RUNNING);
     w->cfg.scheduler.queue_tokens = INT64_MAX / 4;
@@ -129,8 +130,15 @@ static void fill_cache(struct world *w, uint32_t blocks)
         take(w, false);
     /* The gauge is set after the iteration that told of the last end. */
     struct timespec pause = {.tv_nsec = 1000000};
-    while (cn_metric_get(&w->metrics, CN_M_kv_blocks_cached) < 0.9 * blocks)
+    double cached = 0;
+    for (int ms = 0; ms < 10000 && cached < 0.9 * blocks; ms++) {
         nanosleep(&pause, NULL);
+        cached = cn_metric_get(&w->metrics, CN_M_kv_blocks_cached);
+    }
+    if (cached < 0.9 * blocks) {
+        fprintf(stderr, "%.0f of %u blocks are cached\n", cached, blocks);
+        exit(1);
+    }
 }
 
 static double cpu_ns(const struct world *w)

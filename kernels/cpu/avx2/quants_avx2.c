@@ -31,6 +31,10 @@ struct tile_set {
     TILE(name, bits, header, panel, 5) TILE(name, bits, header, panel, 6)                          \
     static const struct tile_set name = {                                                          \
         {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}};
+#elif TILE_MAX_ROWS == 2
+#define TILES(name, bits, header, panel)                                                           \
+    TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
+    static const struct tile_set name = {{name##_1, name##_2}};
 #else
 #define TILES(name, bits, header, panel)                                                           \
     TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \

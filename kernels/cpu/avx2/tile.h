@@ -34,7 +34,9 @@
 #define TILE_VNNI false
 #endif
 /* As in avx512/tile.h: large tiles take a sanitizer minutes to instrument. */
-#if defined(__AVXVNNI__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TILE_MAX_ROWS 2
+#elif defined(__AVXVNNI__)
 #define TILE_MAX_ROWS 6
 #else
 #define TILE_MAX_ROWS 4

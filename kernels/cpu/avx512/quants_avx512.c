@@ -34,11 +34,11 @@ struct tile_set {
     }};
 #else
 #define TILES(name, bits, header)                                                                  \
-    TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2) TILE(name, bits, header, 1, 3)   \
-    TILE(name, bits, header, 2, 1) TILE(name, bits, header, 2, 2) TILE(name, bits, header, 2, 3)   \
+    TILE(name, bits, header, 1, 1) TILE(name, bits, header, 1, 2)                                  \
+    TILE(name, bits, header, 2, 1) TILE(name, bits, header, 2, 2)                                  \
     static const struct tile_set name = {{                                                         \
-        {name##_1_1, name##_1_2, name##_1_3},                                                      \
-        {name##_2_1, name##_2_2, name##_2_3},                                                      \
+        {name##_1_1, name##_1_2},                                                                  \
+        {name##_2_1, name##_2_2},                                                                  \
     }};
 #endif
 

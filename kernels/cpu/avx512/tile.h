@@ -26,7 +26,7 @@
 #define TILE_MAX_GROUPS 2
 /* Instrumented for a sanitizer the largest tiles take minutes to compile and check nothing more */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TILE_MAX_ROWS 3
+#define TILE_MAX_ROWS 2
 #else
 #define TILE_MAX_ROWS 6
 #endif
