@@ -42,8 +42,8 @@ def above(screen):
 
 def check(screen, line, kept=True):
     text = screen.text()
-    assert text.count(">>>") == 1, text
-    assert text[text.index(">>>"):] == screen.wrapped(">>> " + line), text
+    assert text.count(">>>") == 1 or not kept, text
+    assert text[text.rindex(">>>"):] == screen.wrapped(">>> " + line), text
     if screen.rewraps and kept:
         assert above(screen) == screen.before.replace("\n", "").replace(" ", ""), text
 
@@ -77,8 +77,8 @@ def test_the_cursor_within_the_line(chat, sizes):
 
 def test_keys_while_it_is_resized(chat):
     """What is typed while the terminal is asked for its cursor is not lost or mixed up. (Where widths
-    change faster than the answers come, lines above may be drawn over: no terminal tells which width an
-    answer was for.)"""
+    change faster than the answers come, lines above may be drawn over or stay: no terminal tells which
+    width an answer was for.)"""
     os.write(chat.fd, LINE.encode())
     chat.run(until="over")
     typed = LINE
