@@ -95,12 +95,13 @@ struct eng_known *eng_known_get(const struct eng_merge *m, const char *p, size_t
 }
 
 void eng_known_put(const struct eng_merge *m, struct eng_known *k, const uint64_t key[2],
-                   const uint32_t *ids, size_t n_ids)
+                   const struct eng_ids *ids, size_t from)
 {
-    if (!k || n_ids == 0 || n_ids > ENG_KNOWN_IDS) return;
+    size_t n = ids->n - from;
+    if (!k || n == 0 || n > ENG_KNOWN_IDS) return;
     *k = (struct eng_known){.key = {key[0], key[1]}, .call = m->call};
     for (size_t i = 0; i < ENG_KNOWN_IDS; i++)
-        k->id[i] = i < n_ids ? ids[i] : ENG_NO_ID;
+        k->id[i] = i < n ? ids->v[from + i] : ENG_NO_ID;
 }
 
 int eng_known_push(const struct eng_known *k, struct eng_ids *ids)
@@ -211,7 +212,7 @@ static int part(const struct eng_vocab *v, struct eng_merge *m, const char *p, s
         p = m->text;
     }
     if (rc == 0) rc = merge_part(v, m, p, n, ids);
-    if (rc == 0) eng_known_put(m, k, key, ids->v + before, ids->n - before);
+    if (rc == 0) eng_known_put(m, k, key, ids, before);
     return rc;
 }
 
@@ -238,7 +239,7 @@ int eng_piece(const struct eng_vocab *v, struct eng_merge *m, const char *p, siz
     uint32_t id;
     int rc = whole_token(v, m, p, n, any, &id);
     if (rc == 0) rc = id != ENG_NO_ID ? eng_ids_push(ids, id) : parts(v, m, p, n, ids);
-    if (rc == 0) eng_known_put(m, k, key, ids->v + before, ids->n - before);
+    if (rc == 0) eng_known_put(m, k, key, ids, before);
     return rc;
 }
 

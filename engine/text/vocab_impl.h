@@ -219,8 +219,9 @@ int eng_line(const struct eng_vocab *v, struct eng_merge *m, const char *p, size
 struct eng_known *eng_known_get(const struct eng_merge *m, const char *p, size_t n, const char *end,
                                 unsigned kind, uint64_t key[2], bool *hit);
 int eng_known_push(const struct eng_known *k, struct eng_ids *ids);
+/* Keeps the ids from `from` on. */
 void eng_known_put(const struct eng_merge *m, struct eng_known *k, const uint64_t key[2],
-                   const uint32_t *ids, size_t n_ids);
+                   const struct eng_ids *ids, size_t from);
 
 /* joints.c: which characters stand side by side in some symbol. Between two that do not, no merge
  * can cross. */

@@ -94,7 +94,7 @@ static int end_word(struct word *w)
         rc = eng_known_push(k, w->ids);
     } else {
         rc = split_word(w);
-        if (rc == 0) eng_known_put(w->merge, k, key, w->ids->v + first, w->ids->n - first);
+        if (rc == 0) eng_known_put(w->merge, k, key, w->ids, first);
     }
     w->n = 3;
     w->chars = 0;
