@@ -230,6 +230,15 @@ static void on_copied(void *arg, const void *p, uint64_t n)
         if (g->shards[i].map) eng_mapping_leave(g->shards[i].map, p, n);
 }
 
+/* Nothing of the file is read but the weights from here on, and each of those once. */
+static void leave_file(const struct eng_gguf *g)
+{
+    for (uint32_t i = 0; i < g->n_shards; i++) {
+        const struct eng_gguf_shard *s = &g->shards[i];
+        if (s->map) eng_mapping_leave(s->map, s->data, s->size);
+    }
+}
+
 static int prepare(struct eng_model *m, const struct eng_model_opts *opts, struct cn_error *err)
 {
     struct kr_prepare_opts prepare = opts->prepare;
@@ -237,12 +246,13 @@ static int prepare(struct eng_model *m, const struct eng_model_opts *opts, struc
     prepare.copied = on_copied;
     prepare.copied_arg = m->g;
     if (m->info.pooling) prepare.max_logit_rows = prepare.max_rows;
+    set_fingerprint(m, opts);
+    leave_file(m->g);
     int rc = kr_prepare(opts->device, m->plan, &prepare, &m->exec, err);
     if (rc) return rc;
     cn_arena_fini(&m->loading); /* it is packed */
     cn_arena_init(&m->loading, 0);
     m->info.exec = kr_exec_info(m->exec);
-    set_fingerprint(m, opts);
     if (!eng_gguf_intact(m->g))
         return cn_fail(err, CN_EIO,
                        "the file was changed or could not be read while it was loaded");

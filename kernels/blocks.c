@@ -60,42 +60,66 @@ const int8_t *kr_block_table(enum kr_type type)
     }
 }
 
-static void nibbles(const uint8_t *p, uint8_t q[KR_SUB])
+/* Bytes go eight at a time: loading would be slower than a disk otherwise. */
+#define EACH_BYTE 0x0101010101010101u
+
+static uint64_t load_bytes(const uint8_t *p)
 {
-    for (int j = 0; j < 16; j++) {
-        q[j] = p[j] & 15;
-        q[j + 16] = p[j] >> 4;
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* q = (low >> low_shift & low_mask) | (high >> high_shift & high_mask) << at, byte by byte. */
+static inline void two_fields(const uint8_t *low, unsigned low_shift, unsigned low_mask,
+                              const uint8_t *high, unsigned high_shift, unsigned high_mask,
+                              unsigned at, uint8_t q[KR_SUB])
+{
+    for (int i = 0; i < KR_SUB; i += 8) {
+        uint64_t v = load_bytes(low + i) >> low_shift & low_mask * EACH_BYTE;
+        v |= (load_bytes(high + i) >> high_shift & high_mask * EACH_BYTE) << at;
+        memcpy(q + i, &v, sizeof v);
     }
 }
 
+static inline void one_field(const uint8_t *p, uint32_t n, unsigned shift, unsigned mask, uint8_t *q)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        uint64_t v = load_bytes(p + i) >> shift & mask * EACH_BYTE;
+        memcpy(q + i, &v, sizeof v);
+    }
+}
+
+static void nibbles(const uint8_t *p, uint8_t q[KR_SUB])
+{
+    one_field(p, 16, 0, 15, q);
+    one_field(p, 16, 4, 15, q + 16);
+}
+
+/* Bit i of the four bytes goes to q[i]. */
 static void fifth_bits(const uint8_t *p, uint8_t q[KR_SUB])
 {
-    uint32_t bits = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-                    (uint32_t)p[3] << 24;
-    for (int i = 0; i < KR_SUB; i++) q[i] |= (uint8_t)((bits >> i & 1) << 4);
+    for (int i = 0; i < KR_SUB; i += 8)
+        for (int bit = 0; bit < 8; bit++) q[i + bit] |= (uint8_t)((p[i / 8] >> bit & 1) << 4);
 }
 
 /* Q4_K and Q5_K keep two subs in 32 bytes: the even one in the low nibbles. */
 static void k_nibbles(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
 {
-    unsigned shift = 4 * (sub & 1);
-    p += 32 * (sub / 2);
-    for (int l = 0; l < KR_SUB; l++) q[l] = p[l] >> shift & 15;
+    one_field(p + 32 * (sub / 2), KR_SUB, 4 * (sub & 1), 15, q);
 }
 
 static void q6_quants(const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
 {
     uint32_t half = sub / 4, k = sub % 4;
-    const uint8_t *low = block + 64 * half + 32 * (k & 1), *high = block + 128 + 32 * half;
-    unsigned low_shift = 4 * (k >> 1), high_shift = 2 * k;
-    for (int l = 0; l < KR_SUB; l++)
-        q[l] = (uint8_t)((low[l] >> low_shift & 15) | (high[l] >> high_shift & 3) << 4);
+    two_fields(block + 64 * half + 32 * (k & 1), 4 * (k >> 1), 15, block + 128 + 32 * half, 2 * k, 3,
+               4, q);
 }
 
 /* Four subs in 32 bytes, two bits of each. */
 static void two_bits(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
 {
-    for (int l = 0; l < KR_SUB; l++) q[l] = p[32 * (sub / 4) + (uint32_t)l] >> 2 * (sub % 4) & 3;
+    one_field(p + 32 * (sub / 4), KR_SUB, 2 * (sub % 4), 3, q);
 }
 
 /* TQ1_0: bytes of five ternary digits, the first one the highest: digit n is the integer part of
@@ -149,15 +173,13 @@ void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint
         two_bits(block + 16, sub, q);
         break;
     case KR_Q3_K:
-        two_bits(block + 32, sub, q);
-        for (int l = 0; l < KR_SUB; l++) q[l] |= (uint8_t)((block[l] >> sub & 1) << 2);
+        two_fields(block + 32 + 32 * (sub / 4), 2 * (sub % 4), 3, block, sub, 1, 2, q);
         break;
     case KR_Q4_K:
         k_nibbles(block + 16, sub, q);
         break;
     case KR_Q5_K:
-        k_nibbles(block + 48, sub, q);
-        for (int l = 0; l < KR_SUB; l++) q[l] |= (uint8_t)((block[16 + l] >> sub & 1) << 4);
+        two_fields(block + 48 + 32 * (sub / 2), 4 * (sub & 1), 15, block + 16, sub, 1, 4, q);
         break;
     case KR_Q6_K:
         q6_quants(block, sub, q);

@@ -80,29 +80,33 @@ uint64_t kr_group_range_bytes(const struct kr_packed *w, uint32_t g0, uint32_t g
     return (uint64_t)(g1 - g0) * kr_group_bytes(kr_layout(w->type), w->cols);
 }
 
+static uint32_t load_word(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 /* Bit `bit` of the row's quants, one of word i in bit i of four bytes. */
 static void put_one_bit(uint8_t *p, const uint8_t q[KR_SUB], int bit)
 {
-    for (int t = 0; t < 4; t++) {
-        unsigned byte = 0;
-        for (int i = 0; i < 8; i++) byte |= (q[4 * i + t] >> bit & 1u) << i;
-        p[t] = (uint8_t)byte;
-    }
+    uint32_t v = 0;
+    for (int i = 0; i < 8; i++) v |= (load_word(q + 4 * i) >> bit & 0x01010101u) << i;
+    memcpy(p, &v, sizeof v);
 }
 
 /* Bits `bit` and `bit` + 1: words 0..3 in one vector, 4..7 in the next. */
 static void put_two_bits(uint8_t *p, const uint8_t q[KR_SUB], int bit)
 {
-    for (int v = 0; v < 2; v++)
-        for (int t = 0; t < 4; t++) {
-            unsigned byte = 0;
-            for (int f = 0; f < 4; f++) byte |= (q[16 * v + 4 * f + t] >> bit & 3u) << 2 * f;
-            p[64 * v + t] = (uint8_t)byte;
-        }
+    for (int i = 0; i < 2; i++) {
+        uint32_t v = 0;
+        for (int f = 0; f < 4; f++)
+            v |= (load_word(q + 16 * i + 4 * f) >> bit & 0x03030303u) << 2 * f;
+        memcpy(p + 64 * i, &v, sizeof v);
+    }
 }
 
-/* One row's 32 quants into the block of its group; lane is the row in the group. The block was
- * zeroed before. */
+/* One row's 32 quants into the block of its group; lane is the row in the group. */
 static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
                        const uint8_t q[KR_SUB])
 {
@@ -127,9 +131,11 @@ static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
         p += 128;
         break;
     }
-    for (int k = 0; k < 4; k++)
-        for (int t = 0; t < 4; t++)
-            p[64 * k + t] = (uint8_t)((q[4 * k + t] & 15) | q[4 * k + t + 16] << 4);
+    for (int k = 0; k < 4; k++) {
+        uint32_t v = (load_word(q + 4 * k) & 0x0f0f0f0fu) |
+                     (load_word(q + 4 * k + 16) & 0x0f0f0f0fu) << 4;
+        memcpy(p + 64 * k, &v, sizeof v);
+    }
 }
 
 /* One row's scales, from a block of the file into the header of its group. */
@@ -182,14 +188,15 @@ static void put_sub_scales(enum kr_type type, const struct kr_layout *l, uint8_t
     }
 }
 
-static void pack_quantised_row(const struct kr_packed *w, uint8_t *group, uint32_t lane,
-                               const uint8_t *src)
+/* Blocks [b0, b1) of a row; src is at the first. */
+static void pack_quantised_run(const struct kr_packed *w, uint8_t *group, uint32_t lane,
+                               uint32_t b0, uint32_t b1, const uint8_t *src)
 {
     const struct kr_layout *l = kr_layout(w->type);
     const struct kr_type_info *info = kr_type_info(w->type);
     uint8_t *quants = group + kr_header_plane_bytes(l, w->cols);
     uint32_t subs = info->block_elems / KR_SUB;
-    for (uint32_t b = 0; b < w->cols / KR_SUB; b += subs, src += info->block_bytes) {
+    for (uint32_t b = b0; b < b1; b += subs, src += info->block_bytes) {
         uint8_t *header = group + kr_header_at(l, b);
         put_header(w->type, l, header, lane, src);
         for (uint32_t sub = 0; sub < subs; sub++) {
@@ -199,6 +206,19 @@ static void pack_quantised_row(const struct kr_packed *w, uint8_t *group, uint32
             put_quants(l, quants + (size_t)(b + sub) * l->quant_bytes, lane, q);
         }
     }
+}
+
+/* Runs of columns keep the lines that all the rows write to in the cache. */
+static void pack_quantised_group(const struct kr_packed *w, uint32_t rows, uint8_t *group,
+                                 const uint8_t *src)
+{
+    const struct kr_type_info *info = kr_type_info(w->type);
+    const uint32_t blocks = w->cols / KR_SUB, run = 8, subs = info->block_elems / KR_SUB;
+    const size_t row_bytes = (size_t)blocks / subs * info->block_bytes;
+    for (uint32_t b = 0; b < blocks; b += run)
+        for (uint32_t lane = 0; lane < rows; lane++)
+            pack_quantised_run(w, group, lane, b, CN_MIN(b + run, blocks),
+                               src + lane * row_bytes + (size_t)b / subs * info->block_bytes);
 }
 
 /* Rows past the last one are left as they are: zero. Runs of columns keep the lines that all the
@@ -220,6 +240,19 @@ static void pack_float_group(uint32_t elem_bytes, uint32_t rows, uint32_t cols, 
         }
 }
 
+/* What no row is written to: the ends of the planes, or lanes without a row. */
+static void clear(const struct kr_layout *l, uint32_t cols, uint32_t rows, uint8_t *group)
+{
+    size_t headers = l->header == KR_HDR_NONE ? 0 : kr_header_plane_bytes(l, cols);
+    size_t bytes = kr_group_bytes(l, cols);
+    if (rows < KR_PACK_ROWS) {
+        memset(group, 0, bytes);
+        return;
+    }
+    if (headers) memset(group + headers - 64, 0, 64);
+    memset(group + bytes - 64, 0, 64);
+}
+
 void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g1)
 {
     const struct kr_layout *l = kr_layout(w->type);
@@ -229,15 +262,14 @@ void kr_pack(const struct kr_packed *w, const void *src, uint32_t g0, uint32_t g
     cn_assert(w->cols % info->block_elems == 0);
     for (uint32_t g = g0; g < g1; g++) {
         uint8_t *group = (uint8_t *)w->data + g * group_bytes;
-        memset(group, 0, group_bytes);
         const uint8_t *first = (const uint8_t *)src + (size_t)g * KR_PACK_ROWS * row_bytes;
         uint32_t rows = CN_MIN(w->rows - g * KR_PACK_ROWS, (uint32_t)KR_PACK_ROWS);
+        clear(l, w->cols, rows, group);
         if (l->header == KR_HDR_NONE) {
             pack_float_group(info->block_bytes, rows, w->cols, group, first);
-            continue;
+        } else {
+            pack_quantised_group(w, rows, group, first);
         }
-        for (uint32_t lane = 0; lane < rows; lane++)
-            pack_quantised_row(w, group, lane, first + lane * row_bytes);
     }
 }
 
