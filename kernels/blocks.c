@@ -82,7 +82,8 @@ static inline void two_fields(const uint8_t *low, unsigned low_shift, unsigned l
     }
 }
 
-static inline void one_field(const uint8_t *p, uint32_t n, unsigned shift, unsigned mask, uint8_t *q)
+static inline void one_field(const uint8_t *p, uint32_t n, unsigned shift, unsigned mask,
+                             uint8_t *q)
 {
     for (uint32_t i = 0; i < n; i += 8) {
         uint64_t v = load_bytes(p + i) >> shift & mask * EACH_BYTE;
@@ -112,8 +113,8 @@ static void k_nibbles(const uint8_t *p, uint32_t sub, uint8_t q[KR_SUB])
 static void q6_quants(const uint8_t *block, uint32_t sub, uint8_t q[KR_SUB])
 {
     uint32_t half = sub / 4, k = sub % 4;
-    two_fields(block + 64 * half + 32 * (k & 1), 4 * (k >> 1), 15, block + 128 + 32 * half, 2 * k, 3,
-               4, q);
+    const uint8_t *low = block + 64 * half + 32 * (k & 1), *high = block + 128 + 32 * half;
+    two_fields(low, 4 * (k >> 1), 15, high, 2 * k, 3, 4, q);
 }
 
 /* Four subs in 32 bytes, two bits of each. */
