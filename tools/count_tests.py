@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prints "PASSED FAILED SKIPPED" for a JUnit file of meson or pytest.
+"""Prints "PASSED FAILED SKIPPED" for the JUnit files of meson or pytest that are named, all together.
 
 A test program that uses cmocka counts with the tests it ran, as its own closing lines say; any other
-counts as one. Fails when the file is missing or names no test: a run that tested nothing is no pass.
+counts as one. Fails when a file is missing or names no test: a run that tested nothing is no pass.
 """
 import re
 import sys
@@ -18,9 +18,9 @@ def cmocka_counts(output):
     return total("PASSED"), total("FAILED"), total("SKIPPED")
 
 
-def main():
+def count(path):
     passed = failed = skipped = 0
-    for case in ET.parse(sys.argv[1]).getroot().iter("testcase"):
+    for case in ET.parse(path).getroot().iter("testcase"):
         broken = case.find("failure") is not None or case.find("error") is not None
         output = (case.findtext("system-out") or "") + "\n" + (case.findtext("system-err") or "")
         counts = cmocka_counts(output)
@@ -34,10 +34,15 @@ def main():
             skipped += 1
         else:
             passed += 1
-    if passed + failed + skipped == 0:
+    return passed, failed, skipped
+
+
+def main():
+    files = [count(path) for path in sys.argv[1:]]
+    if not files or not all(map(sum, files)):
         print("no test was run", file=sys.stderr)
         return 1
-    print(passed, failed, skipped)
+    print(*map(sum, zip(*files)))
     return 0
 
 

@@ -66,6 +66,7 @@ class Server:
         self.process = subprocess.Popen(cmd, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
                                         env={**os.environ, **(env or {})}, **(popen or {}))
         self.port = None
+        self.clients = []
         self.stopped = False
         if wait:
             self.wait_ready()
@@ -92,7 +93,8 @@ class Server:
     def client(self, key="none", **more):
         import openai
         more.setdefault("max_retries", 0)
-        return openai.OpenAI(base_url=self.url + "/v1", api_key=key, **more)
+        self.clients.append(openai.OpenAI(base_url=self.url + "/v1", api_key=key, **more))
+        return self.clients[-1]
 
     def http(self, method, path, body=None, headers=None, timeout=60):
         """(status, headers, bytes); errors are answers too."""
@@ -142,10 +144,14 @@ class Server:
         shown = {k: v for k, v in m.items() if "bucket" not in k}
         raise AssertionError(f"not idle: {shown}, wanted {want}")
 
-    def stop(self, expect=0, seconds=30):
+    def stop(self, expect=0, seconds=30, busy=False):
+        """busy: clients are at work. The others hang up first: a connection that is kept, and not
+        closed by its client, holds the end up for the server's 5 s."""
         if self.stopped:
             return self.process.returncode
         self.stopped = True
+        for c in () if busy else self.clients:
+            c.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

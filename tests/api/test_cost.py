@@ -10,6 +10,7 @@ from conftest import BUILD, ROOT, SERVER, program
 sys.path.insert(0, str(ROOT / "tools"))
 import measure_server  # noqa: E402
 
+pytestmark = pytest.mark.alone
 STREAMS = BUILD / "tests/server/streams"
 
 

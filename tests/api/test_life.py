@@ -122,6 +122,7 @@ def test_real_drain(start):
     s.stop(expect=0)
 
 
+@pytest.mark.alone
 def test_ready_after_a_silence(start):
     """Time without work is no lack of progress: the first request after it is not stuck."""
     s = start.real()
@@ -201,6 +202,7 @@ def test_handed_sockets(tmp_path):
         local.close()
 
 
+@pytest.mark.alone
 def test_notify(tmp_path):
     """READY, WATCHDOG while there is progress, STOPPING."""
     box = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -61,6 +61,7 @@ def test_keep_alive_after_a_stream(fake):
             assert b"[DONE]" in data
 
 
+@pytest.mark.alone
 def test_head_and_heartbeats_come_early(start):
     s = start("--set", "server.heartbeat_s=0.4", env={"CONIFER_FAKE_HOLD_MS": "2500"})
     with s.connect() as c:
@@ -230,6 +231,7 @@ def test_large_answer_to_a_slow_reader(fake):
     assert json.loads(rest)["count"] > 1000
 
 
+@pytest.mark.alone
 def test_ready_allows_long_steps(start):
     """A step that may take long is no standstill: what is stuck is the runtime's to say."""
     s = start(env={"CONIFER_FAKE_STALL_MS": "3500", "CONIFER_FAKE_STUCK_MS": "9000"})
@@ -244,6 +246,7 @@ def test_ready_allows_long_steps(start):
     assert "stuck" not in s.text()
 
 
+@pytest.mark.alone
 def test_ready_follows_progress(start):
     s = start(env={"CONIFER_FAKE_STALL_MS": "4000"})
     assert s.get("/health/ready")[0] == 200

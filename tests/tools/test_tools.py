@@ -165,6 +165,15 @@ class Counts(Repository):
         out = self.count(f"<testcase name='a'><failure/><system-out>{text}</system-out></testcase>")
         self.assertEqual(out.stdout.split(), ["2", "1", "0"])
 
+    def test_files_are_counted_together(self):
+        self.put("other.xml", "<testsuite><testcase name='b'/><testcase><skipped/></testcase></testsuite>")
+        self.count("<testcase name='a'/>", "<testcase name='c'><failure/></testcase>")
+        out = self.run_tool("count_tests.py", "junit.xml", "other.xml")
+        self.assertEqual(out.stdout.split(), ["2", "1", "1"])
+        self.put("other.xml", "<testsuite></testsuite>")
+        self.assertEqual(self.run_tool("count_tests.py", "junit.xml", "other.xml").returncode, 1)
+        self.assertNotEqual(self.run_tool("count_tests.py", "junit.xml", "none.xml").returncode, 0)
+
     def test_nothing_run_is_an_error(self):
         self.assertEqual(self.count().returncode, 1)
         (self.root / "junit.xml").unlink()
