@@ -2,6 +2,7 @@
  * metadata, tensors dequantised and written as F32 or Q8_0. Main thread. */
 #include "cli/bench.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ static void put(struct writer *w, const void *p, uint64_t n)
     w->at += n;
     while (n && !w->failed) {
         ssize_t k = write(w->fd, at, (size_t)CN_MIN(n, 1u << 30));
+        if (k < 0 && errno == EINTR) continue;
         if (k <= 0) {
             w->failed = true;
             return;
@@ -206,10 +208,30 @@ static int write_all(struct writer *w, const struct eng_gguf *g, const uint8_t *
     return rc;
 }
 
+/* A file without a name, and by which path it is opened all the same. Elsewhere than on Linux it lies
+ * on the disk. */
+#if defined(__linux__)
+#define SCRATCH_PATH "/proc/self/fd/%d"
+static int scratch_file(void)
+{
+    return memfd_create("conifer-ladder", MFD_CLOEXEC);
+}
+#else
+#define SCRATCH_PATH "/dev/fd/%d"
+static int scratch_file(void)
+{
+    char name[] = "/tmp/conifer-ladder-XXXXXX";
+    int fd = mkstemp(name);
+
+    if (fd >= 0) unlink(name);
+    return fd;
+}
+#endif
+
 int cli_bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
                       size_t out_size, int *fd, struct cn_error *err)
 {
-    struct writer w = {.fd = memfd_create("conifer-ladder", MFD_CLOEXEC)};
+    struct writer w = {.fd = scratch_file()};
     int from = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
     off_t size = from >= 0 ? lseek(from, 0, SEEK_END) : -1;
     void *file = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, from, 0) : MAP_FAILED;
@@ -218,7 +240,7 @@ int cli_bench_convert(const char *path, const struct eng_gguf *g, enum kr_type t
     if (w.fd < 0 || file == MAP_FAILED)
         rc = cn_fail(err, CN_EIO, "%s could not be read again", path);
     if (!rc) rc = write_all(&w, g, file, type, err);
-    snprintf(out, out_size, "/proc/self/fd/%d", w.fd);
+    snprintf(out, out_size, SCRATCH_PATH, w.fd);
     if (file != MAP_FAILED) munmap(file, (size_t)size);
     if (from >= 0) close(from);
     if (rc && w.fd >= 0) close(w.fd);

@@ -22,10 +22,10 @@ struct lt_conn {
     struct lt_client *client;
     struct lt_call *call;          /* NULL: idle, or to be closed */
     struct lt_conn *prev, *next;   /* of all */
-    struct lt_conn *idle_next;
+    struct lt_conn *idle_next, **idle_at; /* of the idle; what points to it, NULL: not idle */
     struct cn_buf out;
     int handles;                   /* not yet closed */
-    bool connected, used, closing, is_idle;
+    bool connected, used, closing;
     bool writing, answered, complete, keep;
 };
 
@@ -63,14 +63,19 @@ static void on_closed(uv_handle_t *h)
     free(k);
 }
 
+static void idle_add(struct lt_conn *k)
+{
+    k->idle_at = &k->client->idle;
+    k->idle_next = k->client->idle;
+    if (k->idle_next) k->idle_next->idle_at = &k->idle_next;
+    k->client->idle = k;
+}
+
 static void idle_remove(struct lt_conn *k)
 {
-    struct lt_conn **at = &k->client->idle;
-
-    while (*at && *at != k)
-        at = &(*at)->idle_next;
-    if (*at) *at = k->idle_next;
-    k->is_idle = false;
+    *k->idle_at = k->idle_next;
+    if (k->idle_next) k->idle_next->idle_at = k->idle_at;
+    k->idle_at = NULL;
 }
 
 static void conn_close(struct lt_conn *k)
@@ -79,7 +84,7 @@ static void conn_close(struct lt_conn *k)
 
     if (k->closing) return;
     k->closing = true;
-    if (k->is_idle) idle_remove(k);
+    if (k->idle_at) idle_remove(k);
     if (k->prev) k->prev->next = k->next;
     else c->conns = k->next;
     if (k->next) k->next->prev = k->prev;
@@ -179,9 +184,7 @@ static void finish(struct lt_conn *k, uint64_t now)
         conn_close(k);
     } else {
         k->used = true;
-        k->is_idle = true;
-        k->idle_next = c->idle;
-        c->idle = k;
+        idle_add(k);
     }
     end_call(call, c, now, LT_END_OK, "");
 }

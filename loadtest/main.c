@@ -9,9 +9,12 @@
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
+/* Walked through twice: the scenario's file is read before any option overrides it. */
 struct options {
     const char *url, *key;
-    bool json, quiet;
+    bool json, quiet, check, help;
+    bool overrides; /* the second time */
+    bool has_file;
 };
 
 static void help_keys(enum lt_group g)
@@ -87,16 +90,6 @@ static int set_key(struct lt_scenario *s, const char *name, const char *value,
     return lt_scenario_set(s, NULL, key, value, err);
 }
 
-/* The scenario's file is read before any option overrides it. */
-static int load_file(struct lt_scenario *s, int argc, char **argv, struct cn_error *err)
-{
-    for (int i = 1; i + 1 < argc; i++) {
-        if (!strcmp(argv[i], "-s") || !strcmp(argv[i], "--scenario"))
-            return lt_scenario_load(s, argv[i + 1], err);
-    }
-    return CN_OK;
-}
-
 static bool has_no_value(const char *arg)
 {
     static const char *const flags[] = {"--json", "-q", "--quiet", "--check", "-h", "--help"};
@@ -106,38 +99,68 @@ static bool has_no_value(const char *arg)
     return *arg != '-';
 }
 
-static int parse(int argc, char **argv, struct lt_scenario *s, struct options *o, bool *check)
+/* Whether arg is this option: --name VALUE or --name=VALUE. */
+static bool is_option(const char *arg, const char *name)
+{
+    size_t n = strlen(name);
+
+    return !strncmp(arg, name, n) && (!arg[n] || arg[n] == '=');
+}
+
+static int take_file(struct lt_scenario *s, struct options *o, const char *arg, const char *value,
+                     struct cn_error *err)
+{
+    if (!is_option(arg, "-s") && !is_option(arg, "--scenario")) return CN_OK;
+    if (o->has_file) return cn_fail(err, CN_EINVAL, "one scenario at a time");
+    o->has_file = true;
+    return lt_scenario_load(s, value, err);
+}
+
+static int take(struct lt_scenario *s, struct options *o, const char *arg, const char *value,
+                struct cn_error *err)
+{
+    if (!o->overrides) return take_file(s, o, arg, value, err);
+    if (is_option(arg, "-s") || is_option(arg, "--scenario")) return CN_OK;
+    if (!strcmp(arg, "--json")) o->json = true;
+    else if (!strcmp(arg, "-q") || !strcmp(arg, "--quiet")) o->quiet = true;
+    else if (!strcmp(arg, "--check")) o->check = true;
+    else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) o->help = true;
+    else if (is_option(arg, "--key")) o->key = value;
+    else if (is_option(arg, "--set")) return set_one(s, value, err);
+    else if (!strncmp(arg, "--", 2)) return set_key(s, arg + 2, value, err);
+    else if (*arg == '-') return cn_fail(err, CN_ENOENT, "unknown option; --help lists them");
+    else if (o->url) return cn_fail(err, CN_EINVAL, "one server at a time");
+    else o->url = arg;
+    return CN_OK;
+}
+
+static int walk(int argc, char **argv, struct lt_scenario *s, struct options *o)
 {
     struct cn_error err = {0};
 
-    if (load_file(s, argc, argv, &err)) return usage(err.message, "");
     for (int i = 1; i < argc; i++) {
         const char *arg = argv[i], *equals = strchr(arg, '='), *value = equals ? equals + 1 : NULL;
-        int rc = CN_OK;
 
         if (!has_no_value(arg) && !value) {
             if (i + 1 == argc) return usage(arg, ": needs a value");
             value = argv[++i];
         }
-        if (!strcmp(arg, "--json")) o->json = true;
-        else if (!strcmp(arg, "-q") || !strcmp(arg, "--quiet")) o->quiet = true;
-        else if (!strcmp(arg, "--check")) *check = true;
-        else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) {
-            help();
-            return -1;
-        } else if (!strcmp(arg, "-s") || !strcmp(arg, "--scenario")) continue;
-        else if (!strcmp(arg, "--key")) o->key = value;
-        else if (!strncmp(arg, "--set", 5) && (!arg[5] || arg[5] == '=')) rc = set_one(s, value, &err);
-        else if (!strncmp(arg, "--", 2)) rc = set_key(s, arg + 2, value, &err);
-        else if (*arg == '-') return usage(arg, ": unknown option; --help lists them");
-        else if (o->url) return usage(arg, ": one server at a time");
-        else o->url = arg;
-        if (rc) {
-            fprintf(stderr, "conifer-load: %s: %s\n", arg, err.message);
-            return EXIT_USAGE;
-        }
+        if (!take(s, o, arg, value, &err)) continue;
+        fprintf(stderr, "conifer-load: %s: %s\n", arg, err.message);
+        return EXIT_USAGE;
     }
-    if (!o->url && !*check) return usage("which server? http://HOST:PORT", "");
+    return 0;
+}
+
+static int parse(int argc, char **argv, struct lt_scenario *s, struct options *o)
+{
+    struct cn_error err = {0};
+    int rc = walk(argc, argv, s, o);
+
+    o->overrides = true;
+    if (!rc) rc = walk(argc, argv, s, o);
+    if (rc || o->help) return rc;
+    if (!o->url && !o->check) return usage("which server? http://HOST:PORT", "");
     if (lt_scenario_check(s, &err)) return usage(err.message, "");
     return 0;
 }
@@ -172,13 +195,13 @@ int main(int argc, char **argv)
     struct options o = {.key = getenv("OPENAI_API_KEY")};
     struct cn_error err = {0};
     struct lt_scenario s;
-    bool check = false;
     int rc;
 
     signal(SIGPIPE, SIG_IGN);
     if (lt_scenario_init(&s, &err)) return usage(err.message, "");
-    rc = parse(argc, argv, &s, &o, &check);
-    if (!rc && !check) rc = run(&s, &o);
+    rc = parse(argc, argv, &s, &o);
+    if (!rc && o.help) help();
+    else if (!rc && !o.check) rc = run(&s, &o);
     lt_scenario_fini(&s);
-    return rc < 0 ? EXIT_DONE : rc;
+    return rc;
 }

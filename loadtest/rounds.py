@@ -83,6 +83,15 @@ def found(command):
     return [os.path.abspath(program), *command[1:]] if program else command
 
 
+def stamp(file):
+    """A file by its size and time: one that was made anew under the same name is another."""
+    try:
+        at = os.stat(shutil.which(file) or file)
+        return [at.st_size, at.st_mtime_ns]
+    except OSError:
+        return []
+
+
 def build_tag(build):
     """The programs that are measured: another build is measured anew, peers and all."""
     h = hashlib.sha256()

@@ -152,8 +152,8 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
     return 0;
 }
 
-/* The next row of c with its drafts, whose blocks are announced to nobody. Nobody gives way for
- * them: where they have no room, 0. */
+/* The next row of c with its drafts, whose blocks are announced to nobody. Nobody who runs gives way
+ * for them: where they have no room beside what the cache alone holds, 0. */
 static uint32_t plan_drafts(struct sch *s, struct sch_flight *f, struct sch_choice *c)
 {
     const struct sch_model *m = choice_model(c);
@@ -301,7 +301,7 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
                           bool others)
 {
     struct sch_model *m = &s->models[model];
-    bool prefills = false;
+    bool prefills = false, whole = false;
     uint32_t spare, budget;
 
     reset(f, model);
@@ -309,9 +309,10 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     for (uint32_t i = 0; i < s->n_act; i++) {
         struct sch_tenant *t = s->act[i];
         prefills = prefills || t->cand[PASS_PREFILL].head || t->cand[PASS_PREFILL_LATER].head;
+        whole = whole || t->cand[PASS_WHOLE].head;
     }
     /* decoding never takes every row from those whose prompt is yet to be read */
-    if (m->curve && !prefills) sch_speculate(s, m, others);
+    if (m->curve && !prefills && !whole) sch_speculate(s, m, others);
     spare = prefills ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);

@@ -118,7 +118,7 @@ int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint6
     int rc = grow(d, ids, n);
 
     if (rc) return rc;
-    for (; d->n < n; d->n++) {
+    for (n = CN_MIN(n, d->n + SCH_DRAFT_BURST); d->n < n; d->n++) {
         if (d->at) {
             bool right = ids[d->at] == ids[d->n];
 

@@ -20,6 +20,8 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
     c->seq = NULL;
     c->evict = c->planned_now = false;
     c->n_draft = 0;
+    sch_draft_free(c->draft); /* made anew if it decodes again */
+    c->draft = NULL;
     for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
         struct sch_flight *f = s->flights[k];
 

@@ -102,13 +102,14 @@ static uint32_t room_of(const struct sch *s, const struct sch_choice *c)
     return (uint32_t)CN_MIN(left - 1, (uint64_t)s->o.speculation.max_draft);
 }
 
-/* Takes up what it put out since; whether there is something to guess. */
+/* Takes up what it put out since, and of a long prompt a part a step; whether there is something to
+ * guess. */
 static bool expects(struct sch_choice *c)
 {
     if (!c->draft) c->draft = sch_draft_new();
     if (!c->draft || sch_draft_update(c->draft, c->ids, c->n_ids, c->req->spec.n_prompt))
         return false;
-    return c->draft->at > 0;
+    return c->draft->n == c->n_ids && c->draft->at > 0;
 }
 
 static bool wants_guess(const struct sch *s, const struct sch_guesser *g)

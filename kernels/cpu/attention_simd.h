@@ -39,32 +39,17 @@
         f(6, V_COLS, __VA_ARGS__); \
     }
 
-/* The same for what is read in place: up to V_MANY. f's first two arguments: pairs, vectors. */
-#define V_SWITCH_MANY(n, f, ...)      \
-    switch (n) {                      \
-    case 1:                           \
-        f(1, V_COLS, __VA_ARGS__);    \
-        break;                        \
-    case 2:                           \
-        f(2, V_COLS, __VA_ARGS__);    \
-        break;                        \
-    case 3:                           \
-        f(3, V_COLS, __VA_ARGS__);    \
-        break;                        \
-    case 4:                           \
-        f(4, V_COLS, __VA_ARGS__);    \
-        break;                        \
-    case 5:                           \
-        f(5, V_COLS, __VA_ARGS__);    \
-        break;                        \
-    case 6:                           \
-        f(6, V_COLS, __VA_ARGS__);    \
-        break;                        \
-    case 7:                           \
-        f(7, V_COLS / 2, __VA_ARGS__); \
-        break;                        \
-    default:                          \
-        f(8, V_COLS / 2, __VA_ARGS__); \
+/* The same for what is read in place: up to V_MANY, those beyond V_PAIRS by half as many vectors. */
+#define V_SWITCH_MANY(n, f, ...)           \
+    switch (n) {                           \
+    case 7:                                \
+        f(7, V_COLS / 2, __VA_ARGS__);     \
+        break;                             \
+    case 8:                                \
+        f(8, V_COLS / 2, __VA_ARGS__);     \
+        break;                             \
+    default:                               \
+        V_SWITCH(n, f, __VA_ARGS__)        \
     }
 
 /* ---- K and V to float32 ------------------------------------------------------------------------ */

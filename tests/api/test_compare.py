@@ -1,6 +1,7 @@
 """loadtest/compare, engines and measure: rounds, resuming, what is quoted."""
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,17 @@ def test_the_interval_holds_the_median_and_narrows():
     narrow, wide = rounds.interval(many), rounds.interval(few)
     assert narrow[1] - narrow[0] < wide[1] - wide[0]
     assert rounds.interval(few) == rounds.interval(few)
+
+
+def test_a_file_made_anew_is_another(tmp_path):
+    file = tmp_path / "model.gguf"
+    assert rounds.stamp(str(file)) == []
+    file.write_bytes(b"one")
+    first = rounds.stamp(str(file))
+    assert first and rounds.stamp(str(file)) == first
+    file.write_bytes(b"other")
+    assert rounds.stamp(str(file)) != first
+    assert rounds.stamp("sh") == rounds.stamp(shutil.which("sh"))
 
 
 def test_a_store_goes_on_where_it_was_cut(tmp_path):

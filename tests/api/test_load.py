@@ -330,7 +330,10 @@ def test_options_that_are_wrong(tmp_path):
             (["-s", str(bad), "http://h"], f"{bad}:2:14: clients: must be a whole number"),
             (["--requests", "x", "http://h"], "must be a whole number"),
             (["--set", "a=b", "http://h"], "CLASS.KEY=VALUE"), (["http://h"], "how many?"),
-            (["-s", "nowhere.yaml", "http://h"], "cannot be opened")]:
+            (["-s", "nowhere.yaml", "http://h"], "cannot be opened"),
+            (["--scenario=nowhere.yaml", "http://h"], "nowhere.yaml: cannot be opened"),
+            (["-s", "/dev/null", "--scenario=/dev/null", "http://h"], "one scenario at a time"),
+            (["--key=K", "--clients=1", "--requests=1", "a", "b"], "one server at a time")]:
         out = subprocess.run([program(LOAD), *args], capture_output=True, text=True, check=False)
         assert out.returncode == 2 and message in out.stderr, (args, out.stderr)
     out = subprocess.run([program(LOAD), "--requests", "1", "https://h"], capture_output=True,

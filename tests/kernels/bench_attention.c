@@ -13,9 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/kernels/attn_case.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#define PROBE_NS 50000000u /* for each of the two */
 
 struct bench {
     struct attn_shape shape;
@@ -29,127 +27,6 @@ static void need(int rc, const struct cn_error *err)
     if (!rc) return;
     fprintf(stderr, "bench_attention: %s\n", err->message);
     exit(1);
-}
-
-/* ---- what the machine can do ------------------------------------------------------------------- */
-
-#define FMA_ROUNDS 2000000u
-#define READ_BYTES (192u << 20)
-
-struct probe {
-    uint8_t *data;
-    uint64_t bytes; /* of each thread */
-    double sink;
-};
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static double fma512(void)
-{
-    __m512 a[16], x = _mm512_set1_ps(0.5f), y = _mm512_set1_ps(1e-3f);
-    for (int i = 0; i < 16; i++)
-        a[i] = _mm512_set1_ps((float)i);
-    for (uint32_t r = 0; r < FMA_ROUNDS; r++)
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            a[i] = _mm512_fmadd_ps(a[i], x, y);
-    for (int i = 1; i < 16; i++)
-        a[0] = _mm512_add_ps(a[0], a[i]);
-    return (double)_mm512_reduce_add_ps(a[0]);
-}
-
-__attribute__((target("avx2,fma"))) static double fma256(void)
-{
-    float out[8];
-    __m256 a[12], x = _mm256_set1_ps(0.5f), y = _mm256_set1_ps(1e-3f);
-    for (int i = 0; i < 12; i++)
-        a[i] = _mm256_set1_ps((float)i);
-    for (uint32_t r = 0; r < FMA_ROUNDS; r++)
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++)
-            a[i] = _mm256_fmadd_ps(a[i], x, y);
-    for (int i = 1; i < 12; i++)
-        a[0] = _mm256_add_ps(a[0], a[i]);
-    _mm256_storeu_ps(out, a[0]);
-    return (double)out[0];
-}
-
-__attribute__((target("avx512f"))) static double sum512(const uint8_t *p, uint64_t n)
-{
-    __m512i a[8] = {0};
-    for (uint64_t i = 0; i + 512 <= n; i += 512)
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; j++)
-            a[j] = _mm512_add_epi32(a[j], _mm512_loadu_si512(p + i + 64 * j));
-    for (int j = 1; j < 8; j++)
-        a[0] = _mm512_add_epi32(a[0], a[j]);
-    return (double)_mm512_reduce_add_epi32(a[0]);
-}
-#endif
-
-static bool has_512(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f");
-#else
-    return false;
-#endif
-}
-
-static double sum_words(const uint8_t *p, uint64_t n)
-{
-    uint64_t s = 0, w;
-    for (uint64_t i = 0; i + 8 <= n; i += 8) {
-        memcpy(&w, p + i, sizeof w);
-        s += w;
-    }
-    return (double)s;
-}
-
-static void fma_job(void *arg, uint32_t i)
-{
-    volatile double sink = 0;
-#if defined(__x86_64__)
-    sink = has_512() ? fma512() : fma256();
-#endif
-    (void)sink;
-}
-
-static void read_job(void *arg, uint32_t i)
-{
-    const struct probe *p = arg;
-    volatile double sink;
-#if defined(__x86_64__)
-    if (has_512()) {
-        sink = sum512(p->data + i * p->bytes, p->bytes);
-        return;
-    }
-#endif
-    sink = sum_words(p->data + i * p->bytes, p->bytes);
-    (void)sink;
-}
-
-/* Best of three: float32 operations, bytes read, in a second, of all threads. */
-static void probe(struct kr_device *dev, double *flops, double *bytes)
-{
-    static struct probe p;
-    uint32_t threads = kr_device_threads(dev);
-    double lanes = has_512() ? 16 * 16 : 12 * 8, best[2] = {1e9, 1e9};
-    if (!p.data) {
-        p.data = malloc(READ_BYTES);
-        if (!p.data) exit(1);
-        memset(p.data, 1, READ_BYTES);
-    }
-    p.bytes = READ_BYTES / threads & ~511ull;
-    for (int i = 0; i < 3; i++) {
-        uint64_t t0 = cn_now_ns();
-        kr_device_parallel(dev, threads, fma_job, &p);
-        uint64_t t1 = cn_now_ns();
-        kr_device_parallel(dev, threads, read_job, &p);
-        best[0] = CN_MIN(best[0], (double)(t1 - t0) * 1e-9);
-        best[1] = CN_MIN(best[1], (double)(cn_now_ns() - t1) * 1e-9);
-    }
-    *flops = 2 * lanes * FMA_ROUNDS * threads / best[0];
-    *bytes = (double)p.bytes * threads / best[1];
 }
 
 /* ---- a case ------------------------------------------------------------------------------------ */
@@ -278,10 +155,12 @@ static void time_steps(struct world *w, const struct bench *b, double median[2])
 static void run(const struct bench *b)
 {
     static struct world w;
-    double median[2], flops, bytes, ops = 0, kv = 0, read;
+    struct kr_probe probe;
+    struct cn_error err = {0};
+    double median[2], ops = 0, kv = 0, read;
     struct kr_counters was, now;
     open_world(&w, b);
-    probe(w.dev, &flops, &bytes);
+    need(kr_device_probe(w.dev, PROBE_NS, &probe, &err), &err);
     kr_exec_counters(w.exec, &was);
     time_steps(&w, b, median);
     kr_exec_counters(w.exec, &now);
@@ -298,8 +177,8 @@ static void run(const struct bench *b)
            "%6.1f GFLOP/s = %.2f of %.0f, %5.2f GB/s = %.2f of %.1f, read %.2fx\n",
            b->shape.name, kr_type_info((uint32_t)b->kv)->name, b->shape.heads, b->shape.kv_heads,
            b->shape.k_dim, b->threads, b->seqs, b->rows, b->context, b->shared, t * 1e6,
-           ops / t * 1e-9, ops / t / flops, flops * 1e-9, kv / t * 1e-9, kv / t / bytes,
-           bytes * 1e-9, read / kv);
+           ops / t * 1e-9, ops / t / probe.fma_flops_s, probe.fma_flops_s * 1e-9, kv / t * 1e-9, kv / t / probe.read_bytes_s,
+           probe.read_bytes_s * 1e-9, read / kv);
     fflush(stdout);
     close_world(&w);
 }

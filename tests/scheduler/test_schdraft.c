@@ -90,6 +90,27 @@ static void test_loops_go_round(void **state)
     }
 }
 
+/* A long prompt is taken up in parts, and then all is as if it had come token by token. */
+static void test_long_prompts_in_parts(void **state)
+{
+    enum { N = 3 * SCH_DRAFT_BURST + 100 };
+    uint32_t *ids = calloc(N, sizeof(*ids)), parts = 0, out[50];
+    struct sch_draft *d = sch_draft_new();
+
+    assert_non_null(ids);
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = i < N - 50 ? i : i - (N - 50) + 10; /* the end is the beginning again */
+    for (; d->n < N; parts++) {
+        assert_int_equal(sch_draft_update(d, ids, N, N), 0);
+        assert_true(d->n == CN_MIN((parts + 1) * (uint64_t)SCH_DRAFT_BURST, (uint64_t)N));
+    }
+    assert_int_equal(parts, 4);
+    assert_int_equal(sch_draft_read(d, ids, 50, out), 50);
+    assert_memory_equal(out, ids + 60, sizeof(out));
+    sch_draft_free(d);
+    free(ids);
+}
+
 static void test_nothing_to_expect(void **state)
 {
     uint32_t ids[1000], out[4];
@@ -207,7 +228,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_are_found), cmocka_unit_test(test_edits_cost_little),
-        cmocka_unit_test(test_loops_go_round),   cmocka_unit_test(test_nothing_to_expect),
+        cmocka_unit_test(test_loops_go_round),   cmocka_unit_test(test_long_prompts_in_parts),
+        cmocka_unit_test(test_nothing_to_expect),
         cmocka_unit_test(test_pieces),           cmocka_unit_test(test_chances_are_learned),
         cmocka_unit_test(test_price_is_flat)};
 
