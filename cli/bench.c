@@ -132,7 +132,10 @@ static int run_rounds(struct bench *b, struct cn_error *err)
             struct bench_times t;
             if (p->why_not[0]) continue;
             rc = cli_bench_streams(&b->stack, &p->ask, &t, err);
-            if (!rc && !t.together) continue; /* too fast to be seen together: no figure */
+            if (!rc && !t.together) { /* too fast to be seen together: no figure */
+                p->decode.missed++;
+                continue;
+            }
             if (!rc) rc = cli_bench_probe_now(b->device, weights, &after, err);
             if (rc) break;
             rc = keep(p, &t, cli_bench_same_machine(&before, &after));

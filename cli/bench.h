@@ -14,6 +14,7 @@ struct bench_value {
 struct bench_series {
     struct bench_value *v;
     size_t n, cap;
+    size_t missed; /* rounds that gave no value: left out too */
 };
 struct bench_summary {
     double median, min, max;

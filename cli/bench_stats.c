@@ -37,7 +37,7 @@ struct bench_summary cli_bench_summarise(struct bench_series *s)
         steady += s->v[i].steady;
     sum.unsteady = steady * 2 < s->n;
     sum.used = sum.unsteady ? s->n : steady;
-    sum.left_out = s->n - sum.used;
+    sum.left_out = s->n - sum.used + s->missed;
     qsort(s->v, s->n, sizeof *s->v, sum.unsteady ? by_value : steady_first);
     sum.min = s->v[0].v;
     sum.max = s->v[sum.used - 1].v;

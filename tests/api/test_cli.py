@@ -106,8 +106,8 @@ def test_plan():
 
 def test_bench():
     out = json.loads(conifer("bench", tiny_model(), "--rounds", "2", "--json", "--prompt-tokens", "32",
-                             "--new-tokens", "8", "--batch", "1,3", "--depth", "64,90k"))
-    assert out["prompt_tokens"] == 32 and out["new_tokens"] == 8 and out["rounds"] == 2
+                             "--new-tokens", "400", "--batch", "1,3", "--depth", "64,90k"))
+    assert out["prompt_tokens"] == 32 and out["new_tokens"] == 400 and out["rounds"] == 2
     assert out["prefill_tok_s"] > 0 and out["decode_tok_s"] > 0
     machine = out["machine"]
     for key in ("read_bytes_s", "read_again_bytes_s", "int8_ops_s", "fma_flops_s"):
