@@ -7,12 +7,6 @@
 #include "kernels/cpu/recurrent.h"
 #include "kernels/cpu/simd.h"
 
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /* Rows that a block of a state stays in registers for. */
 #define ROWS 16u
 /* Floats that a state is fetched ahead: in decode steps it comes from memory. */

@@ -5,6 +5,12 @@
 #ifndef KERNELS_CPU_SIMD_H
 #define KERNELS_CPU_SIMD_H
 
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #if defined(__aarch64__)
 
 #include "kernels/cpu/neon/simd_neon.h"
@@ -59,6 +65,11 @@ V_INLINE vf v_half(const void *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 V_INLINE vf v_half_all(uint16_t h) { return _mm512_set1_ps(_cvtsh_ss(h)); }
+V_INLINE vf v_bfloat(const void *p) /* the upper half of a float32 */
+{
+    __m512i h = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
+}
 V_INLINE void v_to_half(void *p, vf a)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
@@ -169,6 +180,11 @@ V_INLINE vf v_half(const void *p)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 V_INLINE vf v_half_all(uint16_t h) { return _mm256_set1_ps(_cvtsh_ss(h)); }
+V_INLINE vf v_bfloat(const void *p)
+{
+    __m256i h = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
+}
 V_INLINE void v_to_half(void *p, vf a)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

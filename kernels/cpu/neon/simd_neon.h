@@ -106,6 +106,12 @@ V_INLINE vf v_half_all(uint16_t h)
     const float32x4_t f = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
     return (vf){f, f};
 }
+V_INLINE vf v_bfloat(const void *p)
+{
+    const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8((const uint8_t *)p));
+    return (vf){vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16)),
+                vreinterpretq_f32_u32(vshll_high_n_u16(h, 16))};
+}
 V_INLINE void v_to_half(void *p, vf a)
 {
     vst1_u8((uint8_t *)p, vreinterpret_u8_f16(vcvt_f16_f32(a.lo)));
