@@ -254,8 +254,7 @@ static void set_ahead(struct tile *t, size_t group_bytes, uint32_t rows)
     const size_t bytes = TILE_MAX_GROUPS * group_bytes;
     uint32_t parts = row_tiles(rows) * t->blocks;
     t->ahead = t->headers[0] + bytes;
-    t->ahead_end = t->ahead + bytes;
-    t->ahead_bytes = (uint32_t)(bytes / parts + 63) / 64 * 64;
+    t->ahead_bytes = (uint32_t)(bytes / parts + 3) / 4 * 4;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)

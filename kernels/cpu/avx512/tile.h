@@ -52,8 +52,12 @@ struct tile {
     __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
     bool resume;                             /* out holds the sums so far */
     const float *bias;                       /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead, *ahead_end;        /* to be fetched for later: ahead_bytes a block */
+    const uint8_t *ahead;                    /* to be fetched for later: ahead_bytes a block */
     uint32_t ahead_bytes;
+};
+/* What is fetched for later: all before `due`, of which the lines before `next` were asked for. */
+struct tile_ahead {
+    const uint8_t *next, *due;
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -185,15 +189,24 @@ ALWAYS_INLINE __m512i tile_x(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
-/* sums[g][r] += words [from, to) of the block. */
+ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes)
+{
+    a->due += bytes;
+    for (; a->next < a->due; a->next += 64)
+        _mm_prefetch(a->next, _MM_HINT_T1); /* the first level is full of what is in use */
+}
+
+/* sums[g][r] += words [from, to) of the block. Fetches bytes for later, four times a block. */
 ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const int G, const int R,
                             const int from, const int to, const struct kr_q8_block *x,
-                            size_t x_stride, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+                            size_t x_stride, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
+                            struct tile_ahead *ahead, uint32_t bytes)
 {
     if (bits == 8) {
         UNROLL for (int i = from; i < to; i++)
         {
             __m512i w[TILE_MAX_GROUPS];
+            if (ahead && i % 2 == 0) tile_fetch(ahead, bytes);
             UNROLL for (int g = 0; g < G; g++) w[g] = _mm512_load_si512(blocks[g] + 64 * i);
             UNROLL for (int r = 0; r < R; r++)
             {
@@ -208,6 +221,7 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
     UNROLL for (int k = 0; k < 4; k++)
     {
         __m512i low[TILE_MAX_GROUPS], high[TILE_MAX_GROUPS];
+        if (ahead && (to - from == 8 || k % 2 == 0)) tile_fetch(ahead, bytes);
         UNROLL for (int g = 0; g < G; g++) tile_words(blocks[g], bits, k, &low[g], &high[g]);
         UNROLL for (int r = 0; r < R; r++)
         {
@@ -282,8 +296,9 @@ ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const 
 ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const *headers,
                               const int bits, const int header, const int G, const int R,
                               uint32_t block, const struct tile *t, const struct kr_q8_block *x,
-                              __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+                              __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS], struct tile_ahead *ahead)
 {
+    const uint32_t fetch = t->ahead_bytes / 4;
     const bool has_min = header == KR_HDR_DM || header == KR_HDR_K || header == PANEL_DM;
     const size_t stride = t->x_stride;
     __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS];
@@ -302,16 +317,16 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
         const bool k2 = header == KR_HDR_K2 || header == PANEL_K2;
         const uint32_t at = k2 ? 0 : offsetof(struct kr_q8_block, half_start);
         tile_start(G, R, x, stride, at, sums);
-        tile_dot(quants, bits, G, R, 0, 4, x, stride, sums);
+        tile_dot(quants, bits, G, R, 0, 4, x, stride, sums, ahead, fetch);
         tile_scale(G, R, sums, s0, x, stride, acc);
         tile_start(G, R, x, stride, k2 ? 0 : at + 4, sums);
-        tile_dot(quants, bits, G, R, 4, 8, x, stride, sums);
+        tile_dot(quants, bits, G, R, 4, 8, x, stride, sums, ahead, fetch);
         tile_scale(G, R, sums, s1, x, stride, acc);
         if (k2) tile_mins(quants, headers, header, G, R, block, x, stride, acc);
         return;
     }
     tile_start(G, R, x, stride, has_min ? 0 : t->start_at, sums);
-    tile_dot(quants, bits, G, R, 0, 8, x, stride, sums);
+    tile_dot(quants, bits, G, R, 0, 8, x, stride, sums, ahead, fetch);
     tile_scale(G, R, sums, s0, x, stride, acc);
     if (!has_min) return;
     UNROLL for (int r = 0; r < R; r++)
@@ -329,7 +344,7 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     const size_t quant_bytes =
         header >= PANEL_D ? TILE_MAX_GROUPS * panel_bytes(header) : bits % 16 * 64u;
     const struct kr_q8_block *x = t->x;
-    const uint8_t *ahead = t->ahead;
+    struct tile_ahead ahead = {t->ahead, t->ahead};
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];
 
     UNROLL for (int g = 0; g < G; g++)
@@ -341,15 +356,13 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         }
     }
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
-        for (const uint8_t *stop = ahead + t->ahead_bytes; ahead < stop; ahead += 64) {
-            if (ahead >= t->ahead_end) break;
-            _mm_prefetch(ahead, _MM_HINT_T1); /* the first level is full of what is in use */
-        }
         if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
+            tile_fetch(&ahead, t->ahead_bytes);
             UNROLL for (int r = 0; r < R; r++)
                 _mm_prefetch(x + (R + r) * t->x_stride, _MM_HINT_T0);
         }
-        tile_block(quants, t->headers, bits, header, G, R, b, t, x, acc);
+        tile_block(quants, t->headers, bits, header, G, R, b, t, x, acc,
+                   header >= PANEL_D ? NULL : &ahead);
         UNROLL for (int g = 0; g < G; g++) quants[g] += quant_bytes;
     }
     UNROLL for (int g = 0; g < G; g++)
