@@ -251,10 +251,10 @@ static uint32_t panel_from(const struct kr_layout *l)
  * groups. */
 static void set_ahead(struct tile *t, size_t group_bytes, uint32_t rows)
 {
-    const size_t bytes = TILE_MAX_GROUPS * group_bytes;
     uint32_t parts = row_tiles(rows) * t->blocks;
-    t->ahead = t->headers[0] + bytes;
-    t->ahead_bytes = (uint32_t)(bytes / parts + 3) / 4 * 4;
+    t->ahead = t->headers[0] + TILE_MAX_GROUPS * group_bytes;
+    t->ahead_other = group_bytes;
+    t->ahead_bytes = (uint32_t)(group_bytes / parts + 3) / 4 * 4;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)

@@ -52,12 +52,16 @@ struct tile {
     __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
     bool resume;                             /* out holds the sums so far */
     const float *bias;                       /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead;                    /* to be fetched for later: ahead_bytes a block */
+    /* To be fetched for later: ahead_bytes a block, and as many ahead_other behind them: of two
+     * pages at once, for at each one's start what the processor fetches by itself begins anew. */
+    const uint8_t *ahead;
+    size_t ahead_other;
     uint32_t ahead_bytes;
 };
 /* What is fetched for later: all before `due`, of which the lines before `next` were asked for. */
 struct tile_ahead {
     const uint8_t *next, *due;
+    size_t other;
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -192,8 +196,10 @@ ALWAYS_INLINE __m512i tile_x(const int8_t *q)
 ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes)
 {
     a->due += bytes;
-    for (; a->next < a->due; a->next += 64)
+    for (; a->next < a->due; a->next += 64) {
         _mm_prefetch(a->next, _MM_HINT_T1); /* the first level is full of what is in use */
+        _mm_prefetch(a->next + a->other, _MM_HINT_T1);
+    }
 }
 
 /* sums[g][r] += words [from, to) of the block. Fetches bytes for later, four times a block. */
@@ -344,7 +350,7 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     const size_t quant_bytes =
         header >= PANEL_D ? TILE_MAX_GROUPS * panel_bytes(header) : bits % 16 * 64u;
     const struct kr_q8_block *x = t->x;
-    struct tile_ahead ahead = {t->ahead, t->ahead};
+    struct tile_ahead ahead = {t->ahead, t->ahead, t->ahead_other};
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];
 
     UNROLL for (int g = 0; g < G; g++)
