@@ -5,6 +5,7 @@
 
 #define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
 #define MODEL_LATE      4 /* steps that go to other models before it is this one's turn */
+#define LOOK_STEPS      32 /* between two looks at what decoding takes alone */
 
 /* ---- one segment ----------------------------------------------------------------------------- */
 
@@ -95,7 +96,7 @@ static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
     }
     if (left <= most) return logits || left > 1 ? (uint32_t)CN_MIN(left, left - !logits) : 0;
     end = (pos + most) / m->block_tokens * m->block_tokens;
-    return end > pos ? (uint32_t)(end - pos) : most;
+    return end > pos && most >= m->block_tokens ? (uint32_t)(end - pos) : most;
 }
 
 /* Adopts what can be; false: it has to wait for a block that another fills. */
@@ -216,9 +217,12 @@ static uint32_t pass_of(const struct sch_choice *c, enum sch_class first)
     return class == SCH_BACKGROUND || class == first ? PASS_PREFILL : PASS_PREFILL_LATER;
 }
 
-static bool collect_candidates(struct sch *s, uint32_t model, bool background, bool normal_first)
+/* Tenants to s->act; how many choices there are that have a prompt to read. */
+static uint32_t collect_candidates(struct sch *s, uint32_t model, bool background,
+                                   bool normal_first)
 {
     enum sch_class first = normal_first ? SCH_NORMAL : SCH_INTERACTIVE;
+    uint32_t n_prompts = 0, pass;
 
     s->n_act = 0;
     for (struct sch_choice *c = s->running.head; c; c = c->next) {
@@ -226,9 +230,11 @@ static bool collect_candidates(struct sch *s, uint32_t model, bool background, b
         if (!c->in_flight) c->n_draft = 0;
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
-        cand_push(s, c, pass_of(c, first));
+        pass = pass_of(c, first);
+        n_prompts += pass != PASS_DECODE;
+        cand_push(s, c, pass);
     }
-    return s->n_act > 0;
+    return n_prompts;
 }
 
 /* Tenants of this pass as a heap by counter in s->act; tenants of other passes stay behind it. */
@@ -294,6 +300,29 @@ static void rotate(struct sch *s, struct sch_flight *f)
 static void reset(struct sch_flight *f, uint32_t model)
 {
     f->step = (struct sch_step){.model = model, .segments = f->segs, .copies = f->copies};
+    f->n_decode = 0;
+}
+
+/* How many rows of prompts go into the step beside those that decode.
+ *
+ * As many as make it step_target_ns long, but longer than the decoding rows alone would be only by
+ * step_stretch of that; by more while there is a prompt for fewer than four that decode. Now and
+ * then a step is without, to see what decoding takes alone. others: another model waits. */
+static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
+                            const struct sch_flight *f, uint32_t n_prompts, bool others)
+{
+    uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most;
+    double target = (double)s->o.step_target_ns * (n || others ? 1 : 4), part;
+
+    rows = sch_cost_rows(m, target);
+    if (others && m->cost.w == 0) rows = 0; /* nobody knows yet how long a row takes */
+    rows = CN_MAX(rows > n ? rows - n : 0, CN_MIN(m->block_tokens, room));
+    if (!f->n_decode || s->o.step_stretch <= 0 || !n_prompts) return rows;
+    part = s->o.step_stretch * CN_MAX(1.0, 4.0 * n_prompts / f->n_decode);
+    most = sch_cost_beside(m, f->n_decode, part);
+    if (most >= rows && m->alone.w > 0) return rows;
+    if ((m->alone.w == 0 || m->since_alone >= LOOK_STEPS) && f->n_decode == n) return 0;
+    return CN_MIN(most, room);
 }
 
 /* others: another model waits for its turn, so the step is short though nobody here decodes. */
@@ -301,26 +330,19 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
                           bool others)
 {
     struct sch_model *m = &s->models[model];
-    bool prefills = false, whole = false;
-    uint32_t spare, budget;
+    uint32_t spare, budget, n_prompts;
 
     reset(f, model);
-    if (!collect_candidates(s, model, background, s->compositions % 4 == 3)) return false;
-    for (uint32_t i = 0; i < s->n_act; i++) {
-        struct sch_tenant *t = s->act[i];
-        prefills = prefills || t->cand[PASS_PREFILL].head || t->cand[PASS_PREFILL_LATER].head;
-        whole = whole || t->cand[PASS_WHOLE].head;
-    }
+    n_prompts = collect_candidates(s, model, background, s->compositions % 4 == 3);
+    if (!s->n_act) return false;
     /* decoding never takes every row from those whose prompt is yet to be read */
-    if (m->curve && !prefills && !whole) sch_speculate(s, m, others);
-    spare = prefills ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
+    if (m->curve && !n_prompts) sch_speculate(s, m, others);
+    spare = n_prompts ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
+    f->n_decode = f->step.n_rows;
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
-    budget = sch_cost_rows(m, (double)s->o.step_target_ns * (f->step.n_rows || others ? 1 : 4));
-    if (others && m->w == 0) budget = 0; /* nobody knows yet how long a row takes */
-    budget = budget > f->step.n_rows ? budget - f->step.n_rows : 0;
-    budget = CN_MAX(budget, CN_MIN(m->block_tokens, m->o.max_rows - f->step.n_rows));
-    budget = run_pass(s, f, m, PASS_PREFILL, budget);
+    f->n_decode = f->step.n_rows - f->n_decode;
+    budget = run_pass(s, f, m, PASS_PREFILL, prompt_rows(s, m, f, n_prompts, others));
     run_pass(s, f, m, PASS_PREFILL_LATER, budget);
     if (f->step.n_rows == 0) return false;
     rotate(s, f);

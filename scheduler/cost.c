@@ -1,47 +1,86 @@
-/* What a step costs: ns = base + row x rows, fitted by least squares over the steps of a model,
- * each step counting 2 % less with every later one. */
+/* What steps cost: ns = base + row x rows, fitted by least squares, each step counting 2 % less
+ * with every later one. One fit is of all steps of a model, one of those that only decode; what a
+ * prompt's row adds to the latter is followed apart: it depends on how much it has behind it. */
 #include "scheduler/internal.h"
 
 #define DECAY 0.98
+#define DECAY_STEPS 200 /* what is older than that counts for nothing */
+
+static void fit_learn(struct sch_fit *f, uint32_t rows, double ns, uint32_t age)
+{
+    double x = rows, var, decay = 1;
+
+    for (uint32_t i = 0; i < CN_MIN(age, (uint32_t)DECAY_STEPS); i++)
+        decay *= DECAY;
+    f->w = f->w * decay + 1;
+    f->wx = f->wx * decay + x;
+    f->wy = f->wy * decay + ns;
+    f->wxx = f->wxx * decay + x * x;
+    f->wxy = f->wxy * decay + x * ns;
+    var = f->w * f->wxx - f->wx * f->wx;
+    if (var > 1e-3 * f->wxx * f->w) {
+        f->row_ns = (f->w * f->wxy - f->wx * f->wy) / var;
+    } else if (f->row_ns == 0) {
+        f->row_ns = f->wy / f->wx; /* all steps alike: as if it were all rows */
+    }
+    if (f->row_ns < 0) f->row_ns = 0;
+    f->base_ns = (f->wy - f->row_ns * f->wx) / f->w;
+    if (f->base_ns < 0) {
+        f->base_ns = 0;
+        f->row_ns = f->wy / f->wx;
+    }
+}
 
 void sch_cost_init(struct sch_model *m)
 {
-    m->w = m->wx = m->wy = m->wxx = m->wxy = 0;
-    m->base_ns = 0;
-    m->row_ns = 0;
+    m->cost = m->alone = (struct sch_fit){0};
+    m->beside_ns = 0;
+    m->since_alone = 0;
 }
 
-void sch_cost_learn(struct sch_model *m, uint32_t rows, double ns)
+/* A new measurement that was disturbed may not move an estimate far at once. */
+static double no_more_than(double ns, double most)
 {
-    double x = rows, var;
+    return most > 0 ? CN_MIN(ns, most) : ns;
+}
 
-    m->w = m->w * DECAY + 1;
-    m->wx = m->wx * DECAY + x;
-    m->wy = m->wy * DECAY + ns;
-    m->wxx = m->wxx * DECAY + x * x;
-    m->wxy = m->wxy * DECAY + x * ns;
-    var = m->w * m->wxx - m->wx * m->wx;
-    if (var > 1e-3 * m->wxx * m->w) {
-        m->row_ns = (m->w * m->wxy - m->wx * m->wy) / var;
-    } else if (m->row_ns == 0) {
-        m->row_ns = m->wy / m->wx; /* all steps alike: as if it were all rows */
-    }
-    if (m->row_ns < 0) m->row_ns = 0;
-    m->base_ns = (m->wy - m->row_ns * m->wx) / m->w;
-    if (m->base_ns < 0) {
-        m->base_ns = 0;
-        m->row_ns = m->wy / m->wx;
+void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, double ns)
+{
+    double alone = m->alone.base_ns + m->alone.row_ns * n_decode;
+
+    fit_learn(&m->cost, rows, ns, 1);
+    m->since_alone++;
+    if (n_decode == rows) {
+        fit_learn(&m->alone, rows, no_more_than(ns, 1.5 * alone), m->since_alone);
+        m->since_alone = 0;
+    } else if (n_decode && m->alone.w > 0) {
+        double each = CN_MAX(ns - alone, 0.02 * ns) / (rows - n_decode);
+
+        each = no_more_than(each, 2 * m->beside_ns);
+        m->beside_ns += m->beside_ns > 0 ? (each - m->beside_ns) / 8 : each;
     }
 }
 
 /* How many rows a step of target_ns has: at most the model's, at least one block. */
 uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 {
+    const struct sch_fit *f = &m->cost;
     double rows = m->o.max_rows;
     uint32_t least = CN_MIN(m->block_tokens, m->o.max_rows);
 
-    if (m->w == 0) rows = 4.0 * m->block_tokens; /* nothing is known yet: not too much at once */
-    if (m->row_ns > 0) rows = (target_ns - m->base_ns) / m->row_ns;
+    if (f->w == 0) rows = 4.0 * m->block_tokens; /* nothing is known yet: not too much at once */
+    if (f->row_ns > 0) rows = (target_ns - f->base_ns) / f->row_ns;
     if (!(rows > least)) return least;
     return rows < m->o.max_rows ? (uint32_t)rows : m->o.max_rows;
+}
+
+/* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
+ * take alone: at least two, of which keys that lie behind a prompt's rows are read for both. */
+uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
+{
+    double alone = m->alone.base_ns + m->alone.row_ns * n_decode;
+    double each = m->beside_ns > 0 ? m->beside_ns : m->cost.row_ns, rows = m->o.max_rows;
+
+    if (each > 0 && alone * part < each * rows) rows = alone * part / each;
+    return CN_MIN((uint32_t)CN_MAX(rows, 2.0), m->o.max_rows);
 }

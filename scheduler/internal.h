@@ -105,6 +105,9 @@ struct sch_curve {
 };
 struct sch_guesser { struct sch_choice *c; uint32_t n; double p, gain; };
 
+/* base + row x rows, and the sums it was fitted from: over (rows, ns), older steps weigh less. */
+struct sch_fit { double w, wx, wy, wxx, wxy, base_ns, row_ns; };
+
 struct sch_model {
     bool used;
     struct sch_model_opts o;
@@ -112,14 +115,16 @@ struct sch_model {
     uint64_t block_bytes;    /* a block of tokens in all groups */
     uint32_t n_reqs;
     uint32_t passed_over;    /* steps that went to other models while it had work */
-    /* step cost: sums over (rows, ns), older steps weigh less */
-    double w, wx, wy, wxx, wxy, base_ns, row_ns;
+    struct sch_fit cost, alone; /* of all steps; of those that only decode */
+    double beside_ns;        /* what a prompt's row adds to a step that decodes; 0: not known */
+    uint32_t since_alone;    /* steps since one that only decoded */
     struct sch_curve *curve; /* NULL: no speculation */
 };
 
 struct sch_rec { struct sch_choice *choice; struct sch_req *req; };
 struct sch_flight {
     uint64_t ticket, launched_ns;
+    uint32_t n_decode;       /* rows of those that decode, with drafts */
     struct sch_step step;
     struct sch_segment *segs;
     struct sch_rec *recs;    /* per segment; choice is NULL once it ended */
@@ -262,8 +267,10 @@ bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *
 
 /* ---- cost.c ---------------------------------------------------------------------------------- */
 void sch_cost_init(struct sch_model *m);
-void sch_cost_learn(struct sch_model *m, uint32_t rows, double ns);
+/* n_decode: of the rows, those that decode. */
+void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, double ns);
 uint32_t sch_cost_rows(const struct sch_model *m, double target_ns);
+uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part);
 
 /* ---- spec.c ---------------------------------------------------------------------------------- */
 int sch_curve_new(struct sch *s, struct sch_model *m);

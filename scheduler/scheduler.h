@@ -173,7 +173,9 @@ struct sch_opts {            /* 0 = the default in parentheses */
     uint32_t max_queue;      /* requests that wait for their first start (1024) */
     uint64_t max_queue_tokens; /* their prompt tokens (4,194,304); the only one of a tenant may
                               * have more */
-    uint64_t step_target_ns; /* what a step with decode rows in it should take (100 ms) */
+    uint64_t step_target_ns; /* what a step with decode rows in it should take at most (100 ms) */
+    double step_stretch;     /* and by what part longer than decoding alone takes (no limit); k
+                              * times that with 4 / k choices that decode for a prompt to read */
     uint32_t max_choices;    /* per request (8) */
     uint32_t max_preemptions; /* per choice; then it is not chosen any more (4) */
     /* cost units: a computed prompt token costs 1 */

@@ -25,7 +25,10 @@ void h_start(struct h *h, const struct h_setup *s)
     h->cfg.engine.threads = s->threads;
     h->cfg.engine.isa = s->isa;
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
-    if (s->step_target_ms > 0) h->cfg.engine.step_target_ms = s->step_target_ms;
+    if (s->step_target_ms > 0) {
+        h->cfg.engine.step_target_ms = s->step_target_ms;
+        h->cfg.engine.step_stretch = 0;
+    }
     h->cfg.kv.memory_bytes = s->kv_bytes;
     h->cfg.scheduler.speculation = s->speculation ? CFG_SPECULATION_AUTO : CFG_SPECULATION_OFF;
     h->cfg.model.kv_type = s->kv_type;

@@ -1,0 +1,144 @@
+/* How much longer prompts make the steps of those that decode, over simulated steps that take a
+ * base and so much a row. */
+#include "tests/scheduler/simcase.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#define STEP_NS 4000000.0
+#define ROW_NS  500000.0
+
+struct world {
+    double stretch;
+    uint32_t depth, n_decode, n_prompts;
+    /* of the steps in which all decode and a prompt is being read: */
+    double longest_ns;
+    uint32_t steps, without; /* all of them; those without a row of a prompt */
+};
+
+static bool all_read(const struct sim *m, const struct world *w)
+{
+    for (uint32_t i = w->n_decode; i < w->n_decode + w->n_prompts; i++) {
+        if (!m->reqs[i].usage.ended_ns && !m->reqs[i].ends && !m->reqs[i].n_out[0]) return false;
+    }
+    return true;
+}
+
+static bool all_decode(const struct sim *m, const struct world *w)
+{
+    for (uint32_t i = 0; i < w->n_decode; i++) {
+        if (m->reqs[i].ends || m->reqs[i].n_out[0] < 4) return false;
+    }
+    return true;
+}
+
+static void watch(struct sim *m, struct world *w)
+{
+    uint64_t seen = 0, settled = 0;
+    struct sch_stats st;
+
+    while (!all_read(m, w)) {
+        assert_true(sim_iterate(m));
+        sch_stats(m->sch, &st);
+        if (st.steps == seen || st.in_flight == w->depth) continue;
+        seen = st.steps;
+        if (!all_decode(m, w)) fail_msg("the streams ended before the prompts were read");
+        if (all_read(m, w) || ++settled < 4) continue; /* what rows cost was just learnt */
+        w->steps++;
+        w->longest_ns = CN_MAX(w->longest_ns, (double)st.last_step_ns);
+        w->without += (double)st.last_step_ns < STEP_NS + ROW_NS * (w->n_decode + 0.5);
+    }
+}
+
+static void run(struct world *w)
+{
+    struct sim_opts o = simcase_opts(w->depth);
+    struct sim m;
+
+    o.step_ns = (uint64_t)STEP_NS;
+    o.row_ns = (uint64_t)ROW_NS;
+    o.n_slabs = 256;
+    o.sch.step_stretch = w->stretch;
+    o.sch.step_target_ns = 40000000;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < w->n_decode; i++)
+        assert_int_equal(sim_submit(&m, sim_req_new(&m, 0, 1, 400)), 0);
+    while (!all_decode(&m, w))
+        assert_true(sim_iterate(&m));
+    for (uint32_t i = 0; i < w->n_prompts; i++) {
+        struct sim_req *r = sim_req_new(&m, 1, 400, 1);
+
+        r->spec.flags = SCH_NO_CACHE_READ;
+        assert_int_equal(sim_submit(&m, r), 0);
+    }
+    watch(&m, w);
+    simcase_sound(&m);
+    simcase_finish(&m);
+}
+
+static double alone(const struct world *w)
+{
+    return STEP_NS + ROW_NS * w->n_decode;
+}
+
+/* Without the bound a step has as many rows as it may. */
+static void test_no_bound(void **state)
+{
+    struct world w = {.depth = 1, .n_decode = 8, .n_prompts = 1};
+
+    run(&w);
+    assert_true(w.longest_ns > 3 * alone(&w));
+    assert_int_equal(w.without, 0);
+}
+
+static void test_bound(void **state)
+{
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        for (double stretch = 0.25; stretch <= 1; stretch *= 2) {
+            struct world w = {.stretch = stretch, .depth = depth, .n_decode = 8, .n_prompts = 1};
+            double rows = stretch * alone(&w) / ROW_NS; /* that the prompt should get a step */
+
+            run(&w);
+            print_message("%u deep, %.2f: %.2f times as long, %u steps, %u without\n", depth,
+                          stretch, w.longest_ns / alone(&w), w.steps, w.without);
+            assert_true(w.longest_ns < (1 + stretch) * alone(&w) + ROW_NS);
+            assert_true(w.steps < 1.3 * 400 / rows + 8); /* and it does get them */
+            assert_true(w.without <= depth * (w.steps / 32 + 1));
+        }
+    }
+}
+
+/* As many prompts as streams: they get four times the part. */
+static void test_more_prompts_get_more(void **state)
+{
+    struct world w = {.stretch = 0.5, .depth = 1, .n_decode = 8, .n_prompts = 8};
+
+    run(&w);
+    assert_true(w.longest_ns > (1 + 0.5) * alone(&w) + ROW_NS);
+    assert_true(w.longest_ns < (1 + 4 * 0.5) * alone(&w) + ROW_NS);
+}
+
+/* However small the part: a prompt gets on by two rows. */
+static void test_never_starves(void **state)
+{
+    struct world w = {.stretch = 0.001, .depth = 1, .n_decode = 4, .n_prompts = 1};
+
+    run(&w);
+    assert_true(w.steps < 400 / 2 * 34 / 32 + 4);
+    assert_true(w.longest_ns < alone(&w) + 2.5 * ROW_NS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_bound),
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_more_prompts_get_more),
+        cmocka_unit_test(test_never_starves),
+    };
+
+    return cmocka_run_group_tests_name("schstretch", tests, NULL, NULL);
+}
