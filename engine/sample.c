@@ -17,6 +17,12 @@ struct seen {
     bool used;
 };
 
+/* Work memory of a draw, kept so that a token costs no allocation: see sample_select.h. */
+struct work {
+    struct eng_candidates candidates;
+    float tops[];
+};
+
 struct eng_sampler {
     struct eng_sampling p;
     struct eng_bias *bias;
@@ -27,7 +33,7 @@ struct eng_sampler {
     uint64_t n_output;
     struct seen *seen; /* open addressing; the prompt's tokens too when repetition is penalised */
     size_t n_seen, seen_cap;
-    float *tops; /* work memory of a draw: see sample_select.h */
+    struct work *work;
 };
 
 void eng_sampling_defaults(struct eng_sampling *s)
@@ -68,6 +74,11 @@ int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
     return 0;
 }
 
+static struct work *work_new(size_t n_vocab)
+{
+    return cn_calloc(1, sizeof(struct work) + eng_n_tops(n_vocab) * sizeof(float));
+}
+
 int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
                     struct eng_sampler **out, struct cn_error *err)
 {
@@ -84,8 +95,8 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
         if (!n->bias) goto nomem;
         memcpy(n->bias, s->bias, s->n_bias * sizeof *n->bias);
     }
-    n->tops = cn_malloc_array(eng_n_tops(n->n_vocab), sizeof *n->tops);
-    if (!n->tops) goto nomem;
+    n->work = work_new(n->n_vocab);
+    if (!n->work) goto nomem;
     n->eog = eng_vocab_eog(v, &n->n_eog);
     *out = n;
     return 0;
@@ -102,8 +113,8 @@ int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_s
     n->choice = choice;
     n->bias = cn_malloc_array(s->p.n_bias, sizeof *n->bias);
     n->seen = cn_malloc_array(s->seen_cap, sizeof *n->seen);
-    n->tops = cn_malloc_array(eng_n_tops(s->n_vocab), sizeof *n->tops);
-    if (!n->bias || !n->seen || !n->tops) {
+    n->work = work_new(s->n_vocab);
+    if (!n->bias || !n->seen || !n->work) {
         eng_sampler_free(n);
         return CN_ENOMEM;
     }
@@ -118,7 +129,8 @@ void eng_sampler_free(struct eng_sampler *s)
     if (!s) return;
     free(s->bias);
     free(s->seen);
-    free(s->tops);
+    if (s->work) free(s->work->candidates.v);
+    free(s->work);
     free(s);
 }
 
@@ -210,102 +222,96 @@ static void apply_mask(float *z, size_t n, const uint32_t *mask)
     }
 }
 
-/* Uniform in [0, 1): 53 bits of a keyed hash of where the draw stands. */
-static double uniform(uint64_t seed, uint32_t choice, uint64_t position)
+/* Uniform in [0, 1): 53 bits of a keyed hash of where the draw stands, and how often it was tried. */
+static double uniform(const struct eng_sampler *s, uint64_t position, uint32_t attempt)
 {
     uint8_t key[16] = "conifer sampling";
-    struct { uint64_t seed, position, choice; } in = {seed, position, choice};
+    struct { uint64_t seed, position, choice; } in = {
+        s->p.seed, position, (uint64_t)attempt << 32 | s->choice};
     return (double)(cn_siphash13(key, &in, sizeof in) >> 11) * 0x1p-53;
 }
 
-/* Draws in id order from the softmax of all of z / temperature: first the run of 256, then in it. */
-static int draw_all(const float *z, size_t n, float max, float inv_t, double u, uint32_t *id)
+/* Draws from the softmax of all of z / temperature: first a run, then a token of it. Only runs that
+ * may matter are summed; the others count as much as their maximum allows, and a draw that falls where
+ * such a run does not weigh is drawn again. So the chances are those of the weights, whatever is
+ * summed. What is not summed counts in all at most four times as much as the likeliest token: every
+ * fifth attempt succeeds at least, and after so many failures *id stays the likeliest. */
+static void draw_all(const struct eng_sampler *s, const float *z, float max, float inv_t,
+                     uint64_t position, uint32_t *id)
 {
-    size_t n_chunks = (n + 255) / 256, c = 0;
-    double *chunks = cn_malloc_array(n_chunks, sizeof *chunks), at = 0;
-    if (!chunks) return CN_ENOMEM;
-    double target = u * eng_exp_sum(z, n, max, inv_t, chunks);
-    while (c + 1 < n_chunks && at + chunks[c] <= target)
-        at += chunks[c++];
-    while (c > 0 && chunks[c] <= 0) /* rounding at the very end: back to one that has weight */
-        c--;
-    free(chunks);
-    for (size_t i = c * 256; i < CN_MIN(n, (c + 1) * 256); i++) {
-        float w = eng_exp((z[i] - max) * inv_t);
-        if (w <= 0) continue;
-        *id = (uint32_t)i;
-        at += w;
-        if (at > target) break;
+    enum { ATTEMPTS = 250 };
+    size_t n = s->n_vocab, n_runs = eng_n_tops(n);
+    float *weights = s->work->tops, w[ENG_TOPS_RUN];
+    double total = 0;
+    eng_exp_each(weights, n_runs, max, inv_t, weights);
+    for (size_t r = 0; r < n_runs; r++) {
+        size_t at = r * ENG_TOPS_RUN;
+        weights[r] *= ENG_TOPS_RUN + 1; /* a little more, for rounding */
+        if (weights[r] * (float)n_runs > 4.0f)
+            weights[r] =
+                (float)eng_exp_sum(z + at, CN_MIN(n - at, (size_t)ENG_TOPS_RUN), max, inv_t);
+        total += weights[r];
     }
-    return 0;
+    for (uint32_t attempt = 0; attempt < ATTEMPTS; attempt++) {
+        double rest = uniform(s, position, attempt) * total;
+        size_t r = 0;
+        while (r + 1 < n_runs && rest >= weights[r])
+            rest -= weights[r++];
+        size_t at = r * ENG_TOPS_RUN, len = CN_MIN(n - at, (size_t)ENG_TOPS_RUN);
+        eng_exp_each(z + at, len, max, inv_t, w);
+        for (size_t i = 0; i < len; i++) {
+            rest -= w[i];
+            if (rest >= 0) continue;
+            *id = (uint32_t)(at + i);
+            return;
+        }
+    }
 }
+
+enum { MAX_KEPT = 4096 }; /* candidates that a sampler keeps memory for */
 
 static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t position,
                 uint32_t *id)
 {
     float inv_t = 1.0f / s->p.temperature;
-    double u = uniform(s->p.seed, s->choice, position);
-    if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f)
-        return draw_all(z, s->n_vocab, max, inv_t, u, id);
-    struct eng_candidates c = {0};
+    if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f) {
+        draw_all(s, z, max, inv_t, position, id);
+        return 0;
+    }
+    double u = uniform(s, position, 0);
+    struct eng_candidates *c = &s->work->candidates;
     struct eng_select_rule rule = {
         .inv_t = inv_t, .top_k = s->p.top_k, .top_p = s->p.top_p, .min_p = s->p.min_p};
-    int rc = eng_select(z, s->n_vocab, s->tops, max, &rule, &c);
+    int rc = eng_select(z, s->n_vocab, s->work->tops, max, &rule, c);
     if (rc) return rc;
     double at = 0;
-    *id = c.v[c.n - 1].id;
-    for (size_t i = 0; i < c.n; i++) {
-        at += c.v[i].w;
-        if (at > u * c.mass) {
-            *id = c.v[i].id;
+    *id = c->v[c->n - 1].id;
+    for (size_t i = 0; i < c->n; i++) {
+        at += c->v[i].w;
+        if (at > u * c->mass) {
+            *id = c->v[i].id;
             break;
         }
     }
-    free(c.v);
+    if (c->cap > MAX_KEPT) {
+        free(c->v);
+        *c = (struct eng_candidates){0};
+    }
     return 0;
 }
 
-/* Maximum of n values, NaN aside; *nan becomes true when there is one. 32 running maxima, so that
- * the compiler keeps them in vectors, and more than one. */
-ENG_PER_WIDTH static float run_max(const float *z, size_t n, bool *nan)
-{
-    float m[32];
-    int32_t bad[32] = {0};
-    for (size_t j = 0; j < 32; j++)
-        m[j] = -INFINITY;
-    size_t i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (size_t j = 0; j < 32; j++) {
-            m[j] = z[i + j] > m[j] ? z[i + j] : m[j];
-            bad[j] |= z[i + j] != z[i + j];
-        }
-    for (; i < n; i++) {
-        m[0] = z[i] > m[0] ? z[i] : m[0];
-        bad[0] |= z[i] != z[i];
-    }
-    for (size_t half = 16; half; half /= 2)
-        for (size_t j = 0; j < half; j++) {
-            m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
-            bad[j] |= bad[j + half];
-        }
-    *nan |= bad[0] != 0;
-    return m[0];
-}
-
 /* Maximum of a row and the first place that has it, and of every run; false when a value is NaN or
- * none is finite. In runs, so that only one of them has to be searched for the place. */
+ * none is finite. */
 static bool row_max(const float *z, size_t n, float *tops, float *max, uint32_t *arg)
 {
     float top = -INFINITY;
     size_t at = 0;
-    bool nan = false;
-    for (size_t i = 0; i < n; i += ENG_TOPS_RUN) {
-        float m = run_max(z + i, CN_MIN(n - i, (size_t)ENG_TOPS_RUN), &nan);
-        tops[i / ENG_TOPS_RUN] = m;
-        if (m > top) at = i;
-        top = m > top ? m : top;
+    if (!eng_tops(z, n, tops)) return false;
+    for (size_t r = 0; r < eng_n_tops(n); r++) {
+        if (tops[r] > top) at = r * ENG_TOPS_RUN;
+        top = CN_MAX(top, tops[r]);
     }
-    if (nan || !isfinite(top)) return false;
+    if (!isfinite(top)) return false;
     while (z[at] != top)
         at++;
     *max = top;
@@ -315,7 +321,7 @@ static bool row_max(const float *z, size_t n, float *tops, float *max, uint32_t 
 
 static double log_sum_exp(const float *z, size_t n, float max)
 {
-    return (double)max + log(eng_exp_sum(z, n, max, 1.0f, NULL));
+    return (double)max + log(eng_exp_sum(z, n, max, 1.0f));
 }
 
 static void score_top(const float *z, size_t n, const float *tops, double lse, uint32_t n_top,
@@ -376,12 +382,12 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
     float max, *raw = NULL;
     uint32_t id;
     double lse = 0;
-    if (!row_max(logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
+    if (!row_max(logits, n, s->work->tops, &max, &id)) return CN_ENUMERIC;
     out->n_top = 0;
     out->logprob = 0;
     if (s->p.logprobs >= 0) {
         lse = log_sum_exp(logits, n, max);
-        score_top(logits, n, s->tops, lse, (uint32_t)s->p.logprobs, out);
+        score_top(logits, n, s->work->tops, lse, (uint32_t)s->p.logprobs, out);
     }
     if (adjusts(s, mask)) {
         /* The log-probability reported is the model's own, so its raw logits are kept. */
@@ -392,7 +398,7 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
         }
         apply_bias_and_penalties(s, logits);
         if (mask) apply_mask(logits, n, mask);
-        if (!row_max(logits, n, s->tops, &max, &id)) {
+        if (!row_max(logits, n, s->work->tops, &max, &id)) {
             free(raw);
             return CN_ENUMERIC;
         }

@@ -48,7 +48,56 @@ static struct eng_candidate heap_pop(struct eng_candidate *h, size_t *n)
     return top;
 }
 
-ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_t, double *chunks)
+/* Maxima of whole runs. 32 running maxima, so that the compiler keeps them in vectors, and more than
+ * one; NaN is looked for in pairs. */
+ENG_PER_WIDTH static bool whole_tops(const float *z, size_t n_runs, float *tops)
+{
+    int32_t nan[32] = {0}, any = 0;
+    for (size_t r = 0; r < n_runs; r++, z += ENG_TOPS_RUN) {
+        float m[32];
+        for (size_t j = 0; j < 32; j++)
+            m[j] = z[j];
+        for (size_t i = 0; i < ENG_TOPS_RUN; i += 64)
+            for (size_t j = 0; j < 32; j++) {
+                float x = z[i + j], y = z[i + j + 32];
+                nan[j] |= __builtin_isunordered(x, y);
+                x = x > y ? x : y;
+                m[j] = x > m[j] ? x : m[j];
+            }
+        for (size_t j = 0; j < 16; j++)
+            m[j] = m[j + 16] > m[j] ? m[j + 16] : m[j];
+        for (size_t j = 0; j < 8; j++)
+            m[j] = m[j + 8] > m[j] ? m[j + 8] : m[j];
+        for (size_t j = 0; j < 4; j++)
+            m[j] = m[j + 4] > m[j] ? m[j + 4] : m[j];
+        tops[r] = CN_MAX(CN_MAX(m[0], m[1]), CN_MAX(m[2], m[3]));
+    }
+    for (size_t j = 0; j < 32; j++)
+        any |= nan[j];
+    return !any;
+}
+
+bool eng_tops(const float *z, size_t n, float *tops)
+{
+    size_t whole = n / ENG_TOPS_RUN, left = n % ENG_TOPS_RUN;
+    bool good = whole_tops(z, whole, tops);
+    if (left) {
+        float last[ENG_TOPS_RUN];
+        memcpy(last, z + n - left, left * sizeof *last);
+        for (size_t i = left; i < ENG_TOPS_RUN; i++)
+            last[i] = -INFINITY;
+        good &= whole_tops(last, 1, tops + whole);
+    }
+    return good;
+}
+
+ENG_PER_WIDTH void eng_exp_each(const float *z, size_t n, float max, float inv_t, float *w)
+{
+    for (size_t i = 0; i < n; i++)
+        w[i] = eng_exp((z[i] - max) * inv_t);
+}
+
+ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_t)
 {
     double total = 0;
     float w[256];
@@ -64,11 +113,8 @@ ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_
         for (size_t i = 0; i < 256; i += 16)
             for (size_t j = 0; j < 16; j++)
                 sum[j] += eng_exp((p[i + j] - max) * inv_t);
-        double chunk = 0;
         for (size_t j = 0; j < 16; j++)
-            chunk += sum[j];
-        if (chunks) chunks[at / 256] = chunk;
-        total += chunk;
+            total += sum[j];
     }
     return total;
 }
@@ -137,7 +183,7 @@ static void histogram(const struct work *w, bool all, struct histogram *h)
 {
     uint32_t last = N_BUCKETS - 1;
     float limit = w->max - NEAR / w->inv_t;
-    double near = 0, total = all ? eng_exp_sum(w->z, w->n, w->max, w->inv_t, NULL) : 0;
+    double near = 0, total = all ? eng_exp_sum(w->z, w->n, w->max, w->inv_t) : 0;
     uint64_t n_near = 0;
     if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
     for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end) {
@@ -170,13 +216,9 @@ static int collect(const struct work *w, const struct histogram *h, uint64_t cou
         cut++;
     }
     size_t n_cut = h->count[cut];
-    struct eng_candidate *v = cn_malloc_array(whole + n_cut + 1, sizeof *v);
-    struct eng_candidate *heap = cn_malloc_array(n_cut + 1, sizeof *heap);
-    if (!v || !heap) {
-        free(v);
-        free(heap);
-        return CN_ENOMEM;
-    }
+    int rc = cn_grow(&out->v, &out->cap, whole + 2 * n_cut + 1, sizeof *out->v);
+    if (rc) return rc;
+    struct eng_candidate *v = out->v, *heap = v + whole + n_cut;
     size_t nv = 0, nh = 0;
     /* A bucket's edge in z, less a little for rounding. */
     float limit = cut == N_BUCKETS - 1 ? -INFINITY : max - ((float)cut + 1.5f) / PER_NAT / inv_t;
@@ -198,8 +240,6 @@ static int collect(const struct work *w, const struct histogram *h, uint64_t cou
         v[nv] = heap_pop(heap, &nh);
         mass_at += v[nv++].w;
     }
-    free(heap);
-    out->v = v;
     out->n = nv;
     return 0;
 }
@@ -216,10 +256,9 @@ int eng_select(const float *z, size_t n, const float *tops, float max,
     struct work w = {z, n, tops, max, rule->inv_t, -INFINITY};
     double total = 0;
     if (rule->top_k && rule->top_k <= eng_n_tops(n)) {
-        float *heap = cn_malloc_array(rule->top_k, sizeof *heap);
-        if (!heap) return CN_ENOMEM;
-        w.floor = eng_kth_top(tops, eng_n_tops(n), rule->top_k, heap);
-        free(heap);
+        int rc = cn_grow(&out->v, &out->cap, rule->top_k, sizeof *out->v);
+        if (rc) return rc;
+        w.floor = eng_kth_top(tops, eng_n_tops(n), rule->top_k, (void *)out->v);
     } else if (!rule->top_k && rule->top_p >= 1.0f && rule->min_p > 0) {
         w.floor = max + (logf(rule->min_p) - 1e-3f) / rule->inv_t; /* a little less, for rounding */
     }
@@ -229,27 +268,25 @@ int eng_select(const float *z, size_t n, const float *tops, float max,
     bool cut_p = rule->top_p < 1.0f;
     uint64_t count = rule->top_k ? rule->top_k : UINT64_MAX;
     double mass = cut_p && !rule->top_k ? rule->top_p * total : INFINITY;
-    struct eng_candidates c = {0};
-    int rc = collect(&w, &h, count, mass, &c);
+    int rc = collect(&w, &h, count, mass, out);
     if (rc) return rc;
     if (cut_p && rule->top_k) {
-        qsort(c.v, c.n, sizeof *c.v, by_likelihood);
+        qsort(out->v, out->n, sizeof *out->v, by_likelihood);
         double all = 0, at = 0;
-        for (size_t i = 0; i < c.n; i++)
-            all += c.v[i].w;
+        for (size_t i = 0; i < out->n; i++)
+            all += out->v[i].w;
         size_t keep = 0;
-        while (keep < c.n && (keep == 0 || at < rule->top_p * all))
-            at += c.v[keep++].w;
-        c.n = keep;
+        while (keep < out->n && (keep == 0 || at < rule->top_p * all))
+            at += out->v[keep++].w;
+        out->n = keep;
     }
     size_t keep = 0;
-    c.mass = 0;
-    for (size_t i = 0; i < c.n; i++) {
-        if (c.v[i].w < rule->min_p) continue; /* the likeliest has w = 1 */
-        c.mass += c.v[i].w;
-        c.v[keep++] = c.v[i];
+    out->mass = 0;
+    for (size_t i = 0; i < out->n; i++) {
+        if (out->v[i].w < rule->min_p) continue; /* the likeliest has w = 1 */
+        out->mass += out->v[i].w;
+        out->v[keep++] = out->v[i];
     }
-    c.n = keep;
-    *out = c;
+    out->n = keep;
     return 0;
 }

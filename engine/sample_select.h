@@ -8,8 +8,8 @@
 
 struct eng_candidate { float z, w; uint32_t id; }; /* w = exp((z - max) / temperature) */
 struct eng_candidates {
-    struct eng_candidate *v; /* heap; the caller frees */
-    size_t n;
+    struct eng_candidate *v; /* the caller's: grown where it must be, for the next selection too */
+    size_t cap, n;
     double mass;             /* sum of w, in the order of v */
 };
 struct eng_select_rule { float inv_t; uint32_t top_k; float top_p, min_p; };
@@ -25,37 +25,39 @@ static inline size_t eng_n_tops(size_t n)
 float eng_kth_top(const float *tops, size_t n, uint32_t k, float *heap);
 
 /* The tokens that top_k, then top_p (of what top_k left), then min_p keep; at least one. The order
- * of v is fixed by (z, n) alone. tops: of z. Errors: CN_ENOMEM. */
+ * of v is fixed by (z, n) alone. tops: of z. out: zero at first. Errors: CN_ENOMEM. */
 int eng_select(const float *z, size_t n, const float *tops, float max,
                const struct eng_select_rule *rule, struct eng_candidates *out);
 
+/* The greatest value of every run of z[0..n) to tops; false when a value is NaN. */
+bool eng_tops(const float *z, size_t n, float *tops);
+
 /* e^x for x <= 0, relative error below 3e-7; 0 below -87. Branch-free so that loops vectorise.
- * Range reduction by ln 2 in two parts (Cody and Waite), then the Taylor polynomial of degree 7. */
+ * Range reduction by ln 2 in two parts (Cody and Waite), then 1 + x and a polynomial of degree 5 whose
+ * other coefficients make the greatest relative error least. */
 static inline float eng_exp(float x)
 {
     float c = x < -87.0f ? -87.0f : x;
-    float k = c * 1.44269504f + 12582912.0f; /* round to an integer in the low mantissa bits */
-    int32_t bits;
+    float k = c * 1.44269504f + 12583039.0f; /* round to an integer + 127 in the low mantissa bits */
+    uint32_t bits;
     memcpy(&bits, &k, sizeof bits);
-    k -= 12582912.0f;
+    k -= 12583039.0f;
     float r = (c - k * 0.693145752f) - k * 1.42860677e-6f;
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
+    float p = 8.3125010e-3f;
+    p = p * r + 4.1890331e-2f;
+    p = p * r + 0.16667116f;
+    p = p * r + 0.49999231f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    int32_t e = (int32_t)((uint32_t)bits << 23) + (127 << 23);
+    bits <<= 23;
     float scale;
-    memcpy(&scale, &e, sizeof scale);
+    memcpy(&scale, &bits, sizeof scale);
     return x < -87.0f ? 0.0f : p * scale;
 }
 
-/* Sum of exp((z - max) * inv_t) over z[0..n), always in the same order. With `chunks` (n / 256
- * rounded up of them, or NULL) also the sum of every 256 values. */
-double eng_exp_sum(const float *z, size_t n, float max, float inv_t, double *chunks);
+/* w[i] = exp((z[i] - max) * inv_t), and their sum over z[0..n), always in the same order. */
+void eng_exp_each(const float *z, size_t n, float max, float inv_t, float *w);
+double eng_exp_sum(const float *z, size_t n, float max, float inv_t);
 
 /* A loop over the vocabulary is compiled once per vector width and chosen at run time. Element by
  * element the arithmetic is the same, so are the bytes. */

@@ -121,7 +121,7 @@ static void test_select_against_sort(void **state)
             struct eng_select_rule r = {.inv_t = 1.0f / (0.5f + (float)(round % 3)),
                                         .top_p = ps[a % 7], .top_k = ks[a / 7 % 8],
                                         .min_p = mins[a / 56]};
-            struct eng_candidates c;
+            struct eng_candidates c = {0};
             assert_int_equal(eng_select(z, V, tops_of(z), max, &r, &c), 0);
             size_t n = reference_set(z, &r, s);
             /* Float sums may move a top_p or min_p cut by one token. */
@@ -196,6 +196,36 @@ static void test_draw_is_pure_and_fair(void **state)
         eng_sampler_free(b);
         eng_sampler_free(c);
     }
+}
+
+/* Runs that count by their maximum only: what they do not weigh is drawn again. */
+static void test_draw_among_unlikely(void **state)
+{
+    enum { N = 60000, KINDS = 3 };
+    static float z[V];
+    const float heights[KINDS] = {-7, -8, -12};
+    struct eng_sampling p;
+    eng_sampling_defaults(&p);
+    p.seed = 7;
+    struct eng_sampler *s = sampler(&p, 0);
+    int count[7][KINDS] = {0}, first = 0;
+    double weight[7][KINDS] = {0}, total = 1;
+    for (int i = 1; i < V; i++) {
+        weight[i / ENG_TOPS_RUN][i % KINDS] += exp(heights[i % KINDS]);
+        total += exp(heights[i % KINDS]);
+        z[i] = heights[i % KINDS];
+    }
+    for (int i = 0; i < N; i++) {
+        uint32_t id = sample(s, z, (uint64_t)i, NULL);
+        if (id == 0) first++;
+        else count[id / ENG_TOPS_RUN][id % KINDS]++;
+    }
+    assert_true(fabs(first - N / total) < 5 * sqrt(N / total));
+    for (int i = 0; i < 7 * KINDS; i++) {
+        double want = N * weight[i / KINDS][i % KINDS] / total;
+        assert_true(fabs(count[i / KINDS][i % KINDS] - want) <= 5 * sqrt(want) + 1);
+    }
+    eng_sampler_free(s);
 }
 
 static void test_penalties_and_bias(void **state)
@@ -403,6 +433,7 @@ int main(void)
         cmocka_unit_test(test_select_against_sort),
         cmocka_unit_test(test_greedy_and_ties),
         cmocka_unit_test(test_draw_is_pure_and_fair),
+        cmocka_unit_test(test_draw_among_unlikely),
         cmocka_unit_test(test_penalties_and_bias),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_bad_numbers),
