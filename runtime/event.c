@@ -1,9 +1,61 @@
-/* Events: one allocation each (and the reason of a failure), made by the engine thread, freed by who
- * took them. */
+/* Events: one block each (and the reason of a failure), made by the engine thread, freed by who took
+ * them. Blocks of a few tokens are of one size, and some of them are kept for the next: a token costs
+ * no allocation. Invariant: what is kept is under the lock, and nobody else's. */
 #include "runtime/rt.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { KEPT_BYTES = 512 };
+#ifdef __SANITIZE_ADDRESS__
+static const size_t max_kept = 0; /* so that a use after the end is seen */
+#else
+static const size_t max_kept = 4096;
+#endif
+
+struct block {
+    struct block *next;
+    bool keep; /* KEPT_BYTES large */
+    struct rt_event e;
+};
+
+static struct { pthread_mutex_t lock; struct block *first; size_t n; } kept = {
+    .lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct rt_event *block_new(bool keep, size_t bytes)
+{
+    struct block *b = NULL;
+    if (keep) {
+        pthread_mutex_lock(&kept.lock);
+        b = kept.first;
+        if (b) {
+            kept.first = b->next;
+            kept.n--;
+        }
+        pthread_mutex_unlock(&kept.lock);
+    }
+    if (!b) b = malloc(bytes);
+    if (!b) return NULL;
+    *b = (struct block){.keep = keep};
+    return &b->e;
+}
+
+static void block_free(struct block *b)
+{
+    bool keep = false;
+    if (b->keep) {
+        pthread_mutex_lock(&kept.lock);
+        keep = kept.n < max_kept;
+        if (keep) {
+            b->next = kept.first;
+            kept.first = b;
+            kept.n++;
+        }
+        pthread_mutex_unlock(&kept.lock);
+    }
+    if (!keep) free(b);
+}
 
 struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t choice,
                               const struct rt_event_parts *parts)
@@ -15,8 +67,10 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
     size_t vector_bytes = p->n_vector * sizeof *p->vector;
     size_t text_len = p->text ? p->text->text.len : 0, n_runs = p->text ? p->text->n_runs : 0;
     size_t runs_bytes = n_runs * sizeof(struct eng_run);
-    struct rt_event *e = calloc(1, sizeof *e + runs_bytes + tokens_bytes + top_bytes +
-                                    vector_bytes + text_len + stop_len);
+    size_t bytes = sizeof(struct block) + runs_bytes + tokens_bytes + top_bytes + vector_bytes +
+                   text_len + stop_len;
+    bool keep = kind == RT_EV_TOKENS && bytes <= KEPT_BYTES;
+    struct rt_event *e = block_new(keep, keep ? KEPT_BYTES : bytes);
     if (!e) return NULL;
     char *at = (char *)(e + 1);
     e->id = id;
@@ -50,6 +104,7 @@ void rt_event_fail(struct rt_event *e, const struct cn_error *err)
 
 void rt_event_free(struct rt_event *e)
 {
-    if (e) free(e->error);
-    free(e);
+    if (!e) return;
+    free(e->error);
+    block_free(CN_CONTAINER(e, struct block, e));
 }

@@ -268,23 +268,22 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
         return SCH_STOP;
     }
     observe_token(req, c);
-    struct eng_parts text;
-    eng_parts_init(&text);
+    struct eng_parts *text = &req->rt->token_text;
+    eng_parts_reset(text);
     bool ends = rt_ends_choice(req, t->token); /* such a token is reported, but has no text */
     int rc = 0;
     if (!ends)
-        rc = rt_text_out_push(&c->text, t->token, t->index + 1 > req->q.sampling.min_tokens, &text,
+        rc = rt_text_out_push(&c->text, t->token, t->index + 1 > req->q.sampling.min_tokens, text,
                               &c->stop);
     if (!rc) {
         struct rt_token token = {.id = t->token, .logprob = d->logprob, .n_top = d->n_top};
-        struct rt_event_parts parts = {.text = &text,
+        struct rt_event_parts parts = {.text = text,
                                        .tokens = &token, .n_tokens = 1,
                                        .top = d->top, .n_top = d->n_top};
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, t->choice, &parts));
     } else {
         post(req, NULL);
     }
-    eng_parts_fini(&text);
     return ends || c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
 }
 

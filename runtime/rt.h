@@ -274,6 +274,7 @@ struct rt {
     struct rt_model *running[RT_MAX_MODELS]; /* by the scheduler's number */
     struct sch *sch;
     struct rt_stepper stepper;
+    struct eng_parts token_text; /* scratch: what a token made final */
     struct rt_req **table;       /* live requests by (reply, id) */
     size_t table_size, n_live;
     struct sch_stats last_stats;

@@ -391,6 +391,7 @@ void rt_free(struct rt *r)
     }
     sch_free(r->sch);
     rt_stepper_fini(&r->stepper);
+    eng_parts_fini(&r->token_text);
     rt_tenants_fini(&r->tenants);
     kv_pool_free(r->pool);
     kr_kv_mem_free(r->kv_mem);

@@ -1,0 +1,197 @@
+/* A token costs no allocation on its way from the logits to the socket: the whole daemon in this
+ * process, on the null model, with malloc counted. A step is made to take a time, as with a real
+ * model, so that frames do not pile up. One allocation in eight tokens is let pass: the pool's node of
+ * each block of 16, and buffers that grow where a busy machine lets the loop fall behind. */
+#include "kernels/kernels.h"
+#include "runtime/runtime.h"
+#include "server/server.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { WARM = 300, COUNTED = 1600, AFTER = 100 };
+
+static _Atomic bool counting;
+static _Atomic uint64_t n_allocs;
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+
+static void count(void)
+{
+    if (atomic_load_explicit(&counting, memory_order_relaxed)) atomic_fetch_add(&n_allocs, 1);
+}
+
+void *__wrap_malloc(size_t n)
+{
+    count();
+    return __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    count();
+    return __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    count();
+    return __real_realloc(p, n);
+}
+
+int __real_kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
+                     uint64_t *ticket, struct cn_error *err);
+int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
+                     uint64_t *ticket, struct cn_error *err);
+
+int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
+                     uint64_t *ticket, struct cn_error *err)
+{
+    usleep(200);
+    return __real_kr_launch(x, m, b, ticket, err);
+}
+
+static struct srv *srv;
+static struct rt *rt;
+static struct cfg cfg;
+static struct cn_metrics metrics;
+static pthread_t thread;
+static _Atomic int port;
+
+static void on_ready(void *arg)
+{
+    atomic_store(&port, srv_port(srv));
+}
+
+static void *serve(void *arg)
+{
+    struct cn_error err = {0};
+    if (srv_run(srv, rt, &err)) fprintf(stderr, "%s\n", err.message);
+    return NULL;
+}
+
+static int start(void **state)
+{
+    struct cn_error err = {0};
+    if (cfg_init(&cfg, &err)) return -1;
+    cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
+    cfg.server.port = 0;
+    cfg.engine.threads = 1;
+    struct rt_opts ro = {.cfg = &cfg, .metrics = &metrics, .model_id = "null",
+                         .model_path = "null:vocab=2048"};
+    struct srv_opts so = {.cfg = &cfg, .metrics = &metrics, .version = "0", .ready = on_ready,
+                          .quiet = true};
+    if (rt_new(&ro, &rt, &err) || srv_new(&so, &srv, &err)) return -1;
+    return pthread_create(&thread, NULL, serve, NULL) ? -1 : 0;
+}
+
+static int stop(void **state)
+{
+    srv_stop(srv);
+    pthread_join(thread, NULL);
+    rt_free(rt);
+    srv_free(srv);
+    cfg_fini(&cfg);
+    return 0;
+}
+
+static int dial(const char *path, const char *fields)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    char body[400], text[800];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    while (!atomic_load(&port))
+        usleep(1000);
+    to.sin_port = htons((uint16_t)atomic_load(&port));
+    int len = snprintf(body, sizeof body, "{\"stream\":true,\"max_tokens\":%d,%s}",
+                       WARM + COUNTED + AFTER, fields);
+    int n = snprintf(text, sizeof text, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len, body);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    assert_int_equal(write(fd, text, (size_t)n), n);
+    return fd;
+}
+
+/* Reads on until `n` events were seen in all, or the stream ends. */
+static void read_events(int fd, size_t *seen, size_t n)
+{
+    static const char mark[] = "\ndata: {";
+    static size_t at;
+    char buf[4096];
+    while (*seen < n) {
+        ssize_t got = read(fd, buf, sizeof buf);
+        if (got <= 0) return;
+        for (ssize_t i = 0; i < got; i++) {
+            at = buf[i] == mark[at] ? at + 1 : buf[i] == mark[0];
+            if (at < sizeof mark - 1) continue;
+            at = 0;
+            ++*seen;
+        }
+    }
+}
+
+static void check(const char *path, const char *fields)
+{
+    size_t seen = 0, from;
+    int fd = dial(path, fields);
+    read_events(fd, &seen, WARM);
+    from = seen;
+    atomic_store(&n_allocs, 0);
+    atomic_store(&counting, true);
+    read_events(fd, &seen, WARM + COUNTED);
+    atomic_store(&counting, false);
+    uint64_t n = atomic_load(&n_allocs);
+    read_events(fd, &seen, SIZE_MAX);
+    close(fd);
+    assert_true(seen >= WARM + COUNTED);
+    if (n * 8 > seen - from) fail_msg("%s: %llu allocations in %zu tokens", fields,
+                                       (unsigned long long)n, seen - from);
+}
+
+static void test_chat(void **state)
+{
+    check("/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]");
+}
+
+static void test_kinds_of_sampling(void **state)
+{
+    check("/v1/completions", "\"prompt\":\"b\",\"temperature\":0");
+    check("/v1/completions", "\"prompt\":\"c\",\"temperature\":0.7,\"top_p\":0.9");
+    check("/v1/completions", "\"prompt\":\"d\",\"top_k\":40,\"top_p\":0.95,\"min_p\":0.01");
+}
+
+static void test_stop_strings(void **state)
+{
+    check("/v1/completions", "\"prompt\":\"e\",\"stop\":[\"never so\",\" nor so\"]");
+}
+
+static void test_logprobs(void **state)
+{
+    check("/v1/chat/completions", "\"messages\":[{\"role\":\"user\",\"content\":\"f\"}],"
+                                  "\"logprobs\":true,\"top_logprobs\":2");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_kinds_of_sampling),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_logprobs),
+    };
+    return cmocka_run_group_tests(tests, start, stop);
+}
