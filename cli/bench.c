@@ -316,6 +316,18 @@ static int read_options(struct bench *b, int argc, char **argv)
     return bad ? bad + 1 : 0;
 }
 
+/* One tenant gets no more than seven of eight places. */
+static void make_room(struct bench *b)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < b->n_batches; i++)
+        most = CN_MAX(most, b->batches[i]);
+    most += most / 7 + 1;
+    if (b->stack.cfg.scheduler.max_running < (int64_t)most)
+        b->stack.cfg.scheduler.max_running = (int64_t)most;
+}
+
 int cli_bench(int argc, char **argv)
 {
     struct cn_error err = {0};
@@ -338,6 +350,7 @@ int cli_bench(int argc, char **argv)
         if (!rc && !status)
             rc = cli_bench_ladder(&b.stack.cfg, b.stack.path, b.stack.name, b.json, &err);
     } else {
+        make_room(&b);
         if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
         if (!rc) rc = cli_stack_open(&b.stack, &err);
         if (!rc) status = fit(&b, argv[0]);
