@@ -223,7 +223,9 @@ static int scratch_file(void)
     char name[] = "/tmp/conifer-ladder-XXXXXX";
     int fd = mkstemp(name);
 
-    if (fd >= 0) unlink(name);
+    if (fd < 0) return fd;
+    unlink(name);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
     return fd;
 }
 #endif

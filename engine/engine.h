@@ -159,7 +159,8 @@ struct eng_drawn {
     struct eng_logprob top[ENG_MAX_LOGPROBS]; /* descending; ties by lower id */
 };
 /* Draws from one row of logits (n_vocab floats; may be overwritten). position is that of the token
- * to be chosen. mask: bit set of allowed ids or NULL. Does not accept the token.
+ * to be chosen. mask: bit set of allowed ids or NULL. Does not accept the token. A sampler keeps its
+ * working memory: one thread at a time.
  * Errors: CN_ENUMERIC when a logit is NaN or none is finite. Ties go to the lower id. */
 int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
                const uint32_t *mask, struct eng_drawn *out);

@@ -5,6 +5,7 @@
  * re-batched request gives the same bytes. */
 #include "engine/engine.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,7 +274,7 @@ enum { MAX_KEPT = 4096 }; /* candidates that a sampler keeps memory for */
 static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t position,
                 uint32_t *id)
 {
-    float inv_t = 1.0f / s->p.temperature;
+    float inv_t = fminf(1.0f / s->p.temperature, FLT_MAX); /* infinitely often 0 would be NaN */
     if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f) {
         draw_all(s, z, max, inv_t, position, id);
         return 0;
@@ -285,7 +286,7 @@ static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t
     int rc = eng_select(z, s->n_vocab, s->work->tops, max, &rule, c);
     if (rc) return rc;
     double at = 0;
-    *id = c->v[c->n - 1].id;
+    if (c->n) *id = c->v[c->n - 1].id;
     for (size_t i = 0; i < c->n; i++) {
         at += c->v[i].w;
         if (at > u * c->mass) {

@@ -12,12 +12,18 @@
 
 #define N_BUCKETS 512
 #define PER_NAT 48.0f /* buckets per unit of (max - z) / temperature */
-#define NEAR ((N_BUCKETS - 1) / PER_NAT) /* what is farther from the maximum shares the last bucket */
 
 static uint32_t bucket_of(float z, float max, float inv_t)
 {
     float d = (max - z) * inv_t * PER_NAT; /* may be +inf */
     return d < N_BUCKETS - 1 ? (uint32_t)d : N_BUCKETS - 1;
+}
+
+/* What no value of bucket b or of those before it is at or below: half a bucket beyond its edge, and
+ * one float, where half a bucket is less than that. */
+static float below_bucket(uint32_t b, float max, float inv_t)
+{
+    return nextafterf(max - ((float)b + 1.5f) / PER_NAT / inv_t, -INFINITY);
 }
 
 /* Likelier first; equal values by lower id, so that the order is total. */
@@ -155,7 +161,7 @@ struct histogram {
 };
 
 /* What a selection works on. */
-struct work {
+struct row {
     const float *z;
     size_t n;
     const float *tops;
@@ -163,7 +169,7 @@ struct work {
 };
 
 /* Groups of 64 that hold a value above `limit`, none below the floor: the next one at or after *at. */
-static bool next_group(const struct work *w, float limit, size_t *at, size_t *end)
+static bool next_group(const struct row *w, float limit, size_t *at, size_t *end)
 {
     while (*at < w->n) {
         *end = CN_MIN(*at + 64, w->n);
@@ -179,10 +185,10 @@ static bool next_group(const struct work *w, float limit, size_t *at, size_t *en
 }
 
 /* Most of a vocabulary is far from the maximum: groups without a near value are only summed. */
-static void histogram(const struct work *w, bool all, struct histogram *h)
+static void histogram(const struct row *w, bool all, struct histogram *h)
 {
     uint32_t last = N_BUCKETS - 1;
-    float limit = w->max - NEAR / w->inv_t;
+    float limit = below_bucket(last - 1, w->max, w->inv_t);
     double near = 0, total = all ? eng_exp_sum(w->z, w->n, w->max, w->inv_t) : 0;
     uint64_t n_near = 0;
     if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
@@ -202,7 +208,7 @@ static void histogram(const struct work *w, bool all, struct histogram *h)
 }
 
 /* Collects the prefix, in likelihood order, that first reaches `count` tokens or `mass`. */
-static int collect(const struct work *w, const struct histogram *h, uint64_t count, double mass,
+static int collect(const struct row *w, const struct histogram *h, uint64_t count, double mass,
                    struct eng_candidates *out)
 {
     const float *z = w->z, max = w->max, inv_t = w->inv_t;
@@ -220,8 +226,7 @@ static int collect(const struct work *w, const struct histogram *h, uint64_t cou
     if (rc) return rc;
     struct eng_candidate *v = out->v, *heap = v + whole + n_cut;
     size_t nv = 0, nh = 0;
-    /* A bucket's edge in z, less a little for rounding. */
-    float limit = cut == N_BUCKETS - 1 ? -INFINITY : max - ((float)cut + 1.5f) / PER_NAT / inv_t;
+    float limit = cut == N_BUCKETS - 1 ? -INFINITY : below_bucket(cut, max, inv_t);
     if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
     for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end) {
         for (size_t i = at; i < end; i++) {
@@ -229,8 +234,8 @@ static int collect(const struct work *w, const struct histogram *h, uint64_t cou
             if (b > cut || z[i] == -INFINITY || z[i] < w->floor) continue;
             struct eng_candidate c = {
                 .z = z[i], .w = eng_exp((z[i] - max) * inv_t), .id = (uint32_t)i};
-            if (b < cut) v[nv++] = c;
-            else heap[nh++] = c;
+            if (b == cut && nh < n_cut) heap[nh++] = c;
+            else if (b < cut && nv < whole) v[nv++] = c;
         }
     }
     for (size_t i = nh / 2; i-- > 0;)
@@ -253,7 +258,7 @@ int eng_select(const float *z, size_t n, const float *tops, float max,
                const struct eng_select_rule *rule, struct eng_candidates *out)
 {
     struct histogram h = {0};
-    struct work w = {z, n, tops, max, rule->inv_t, -INFINITY};
+    struct row w = {z, n, tops, max, rule->inv_t, -INFINITY};
     double total = 0;
     if (rule->top_k && rule->top_k <= eng_n_tops(n)) {
         int rc = cn_grow(&out->v, &out->cap, rule->top_k, sizeof *out->v);

@@ -83,13 +83,17 @@ def found(command):
     return [os.path.abspath(program), *command[1:]] if program else command
 
 
-def stamp(file):
-    """A file by its size and time: one that was made anew under the same name is another."""
-    try:
-        at = os.stat(shutil.which(file) or file)
-        return [at.st_size, at.st_mtime_ns]
-    except OSError:
-        return []
+def stamp(*words):
+    """The files among the words, by size and time: one that was made anew under the same name is
+    another."""
+    out = []
+    for word in words:
+        try:
+            at = os.stat(shutil.which(word) or word)
+            out.append([at.st_size, at.st_mtime_ns])
+        except (OSError, ValueError):
+            pass
+    return out
 
 
 def build_tag(build):

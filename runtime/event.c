@@ -1,14 +1,20 @@
 /* Events: one block each (and the reason of a failure), made by the engine thread, freed by who took
  * them. Blocks of a few tokens are of one size, and some of them are kept for the next: a token costs
- * no allocation. Invariant: what is kept is under the lock, and nobody else's. */
+ * no allocation. Invariant: what is kept is under the lock, and nobody else's; the store goes with its
+ * runtime or with the last of its blocks, whichever is later. */
 #include "runtime/rt.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+
 enum { KEPT_BYTES = 512 };
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 static const size_t max_kept = 0; /* so that a use after the end is seen */
 #else
 static const size_t max_kept = 4096;
@@ -16,45 +22,85 @@ static const size_t max_kept = 4096;
 
 struct block {
     struct block *next;
-    bool keep; /* KEPT_BYTES large */
+    struct rt_kept *home; /* KEPT_BYTES large; NULL: of any size */
     struct rt_event e;
 };
 
-static struct { pthread_mutex_t lock; struct block *first; size_t n; } kept = {
-    .lock = PTHREAD_MUTEX_INITIALIZER};
+struct rt_kept {
+    pthread_mutex_t lock;
+    struct block *first;
+    size_t n, n_out; /* kept; with those who take events */
+    bool closed;
+};
 
-static struct rt_event *block_new(bool keep, size_t bytes)
+struct rt_kept *rt_kept_new(void)
 {
-    struct block *b = NULL;
-    if (keep) {
-        pthread_mutex_lock(&kept.lock);
-        b = kept.first;
-        if (b) {
-            kept.first = b->next;
-            kept.n--;
-        }
-        pthread_mutex_unlock(&kept.lock);
+    struct rt_kept *k = cn_calloc(1, sizeof *k);
+    if (k && pthread_mutex_init(&k->lock, NULL)) {
+        free(k);
+        return NULL;
     }
-    if (!b) b = malloc(bytes);
-    if (!b) return NULL;
-    *b = (struct block){.keep = keep};
-    return &b->e;
+    return k;
 }
 
-static void block_free(struct block *b)
+static void kept_free(struct rt_kept *k)
 {
-    bool keep = false;
-    if (b->keep) {
-        pthread_mutex_lock(&kept.lock);
-        keep = kept.n < max_kept;
-        if (keep) {
-            b->next = kept.first;
-            kept.first = b;
-            kept.n++;
-        }
-        pthread_mutex_unlock(&kept.lock);
+    for (struct block *b = k->first, *next; b; b = next) {
+        next = b->next;
+        free(b);
     }
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+void rt_kept_close(struct rt_kept *k)
+{
+    if (!k) return;
+    pthread_mutex_lock(&k->lock);
+    k->closed = true;
+    bool last = !k->n_out;
+    pthread_mutex_unlock(&k->lock);
+    if (last) kept_free(k);
+}
+
+static struct block *take_kept(struct rt_kept *k)
+{
+    pthread_mutex_lock(&k->lock);
+    struct block *b = k->first;
+    if (b) {
+        k->first = b->next;
+        k->n--;
+    }
+    k->n_out++;
+    pthread_mutex_unlock(&k->lock);
+    return b;
+}
+
+static void give_back(struct rt_kept *k, struct block *b)
+{
+    pthread_mutex_lock(&k->lock);
+    bool keep = b && !k->closed && k->n < max_kept;
+    if (keep) {
+        b->next = k->first;
+        k->first = b;
+        k->n++;
+    }
+    bool last = !--k->n_out && k->closed;
+    pthread_mutex_unlock(&k->lock);
     if (!keep) free(b);
+    if (last) kept_free(k);
+}
+
+static struct rt_event *block_new(struct rt_kept *home, size_t bytes)
+{
+    struct block *b = home ? take_kept(home) : NULL;
+    if (!b) b = malloc(bytes);
+    if (!b) {
+        if (home) give_back(home, NULL);
+        return NULL;
+    }
+    *b = (struct block){.home = home};
+    return &b->e;
 }
 
 struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t choice,
@@ -69,8 +115,8 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
     size_t runs_bytes = n_runs * sizeof(struct eng_run);
     size_t bytes = sizeof(struct block) + runs_bytes + tokens_bytes + top_bytes + vector_bytes +
                    text_len + stop_len;
-    bool keep = kind == RT_EV_TOKENS && bytes <= KEPT_BYTES;
-    struct rt_event *e = block_new(keep, keep ? KEPT_BYTES : bytes);
+    bool keep = p->kept && bytes <= KEPT_BYTES;
+    struct rt_event *e = block_new(keep ? p->kept : NULL, keep ? KEPT_BYTES : bytes);
     if (!e) return NULL;
     char *at = (char *)(e + 1);
     e->id = id;
@@ -106,5 +152,7 @@ void rt_event_free(struct rt_event *e)
 {
     if (!e) return;
     free(e->error);
-    block_free(CN_CONTAINER(e, struct block, e));
+    struct block *b = CN_CONTAINER(e, struct block, e);
+    if (b->home) give_back(b->home, b);
+    else free(b);
 }

@@ -277,7 +277,8 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
                               &c->stop);
     if (!rc) {
         struct rt_token token = {.id = t->token, .logprob = d->logprob, .n_top = d->n_top};
-        struct rt_event_parts parts = {.text = text,
+        struct rt_event_parts parts = {.kept = req->rt->kept,
+                                       .text = text,
                                        .tokens = &token, .n_tokens = 1,
                                        .top = d->top, .n_top = d->n_top};
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, t->choice, &parts));
@@ -294,7 +295,7 @@ static void post_held_text(struct rt_req *req, uint32_t choice)
     if (rt_text_out_finish(&req->choices[choice].text, &text)) {
         req->error = CN_ENOMEM;
     } else if (text.text.len) {
-        struct rt_event_parts parts = {.text = &text};
+        struct rt_event_parts parts = {.kept = req->rt->kept, .text = &text};
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, choice, &parts));
     }
     eng_parts_fini(&text);

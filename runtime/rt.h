@@ -65,7 +65,14 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
 
 /* ---- events (event.c) ------------------------------------------------------------------------------ */
 
+/* Blocks of events that are used again, of one runtime. NULL when out of memory. Closed, it goes once
+ * the last of its blocks was freed. */
+struct rt_kept;
+struct rt_kept *rt_kept_new(void);
+void rt_kept_close(struct rt_kept *k);
+
 struct rt_event_parts {
+    struct rt_kept *kept; /* where a small block comes from; NULL: it is made for the event */
     const struct eng_parts *text;
     const struct rt_token *tokens;
     size_t n_tokens;
@@ -268,6 +275,7 @@ struct rt {
     bool several;                /* of a list: loaded and unloaded as needed */
     uint64_t budget;             /* bytes for weights and scratch; UINT64_MAX: not known */
     struct kr_kv_mem *kv_mem;
+    struct rt_kept *kept;        /* blocks of events that were taken */
     /* engine thread only, once it runs */
     struct kv_pool *pool;
     uint64_t slab_bytes;

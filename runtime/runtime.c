@@ -357,7 +357,8 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     r->table = cn_calloc(r->table_size, sizeof *r->table);
     r->stop = cn_calloc(1, sizeof *r->stop); /* made now, so that stopping cannot fail */
     if (r->stop) r->stop->kind = RT_CMD_STOP;
-    int rc = r->table && r->stop ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    r->kept = rt_kept_new();
+    int rc = r->table && r->stop && r->kept ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc && !(rc = cn_mailbox_init(&r->inbox, NULL, NULL))) r->mailbox_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&r->loader_inbox, NULL, NULL))) r->loader_mail_ready = true;
     if (!rc) rc = rt_models_init(r, opts, err);
@@ -392,6 +393,7 @@ void rt_free(struct rt *r)
     sch_free(r->sch);
     rt_stepper_fini(&r->stepper);
     eng_parts_fini(&r->token_text);
+    rt_kept_close(r->kept);
     rt_tenants_fini(&r->tenants);
     kv_pool_free(r->pool);
     kr_kv_mem_free(r->kv_mem);

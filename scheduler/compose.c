@@ -6,6 +6,7 @@
 #define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
 #define MODEL_LATE      4 /* steps that go to other models before it is this one's turn */
 #define LOOK_STEPS      32 /* between two looks at what decoding takes alone */
+#define LONG_LOOK       256 /* the same where that does not seem to bound the prompts */
 
 /* ---- one segment ----------------------------------------------------------------------------- */
 
@@ -320,9 +321,10 @@ static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
     if (!f->n_decode || s->o.step_stretch <= 0 || !n_prompts) return rows;
     part = s->o.step_stretch * CN_MAX(1.0, 4.0 * n_prompts / f->n_decode);
     most = sch_cost_beside(m, f->n_decode, part);
-    if (most >= rows && m->alone.w > 0) return rows;
-    if ((m->alone.w == 0 || m->since_alone >= LOOK_STEPS) && f->n_decode == n) return 0;
-    return CN_MIN(most, room);
+    if ((m->alone.w == 0 || m->since_alone >= (most < rows ? LOOK_STEPS : LONG_LOOK)) &&
+        f->n_decode == n)
+        return 0;
+    return m->alone.w > 0 ? CN_MIN(most, rows) : rows;
 }
 
 /* others: another model waits for its turn, so the step is short though nobody here decodes. */

@@ -4,13 +4,14 @@
 #include "scheduler/internal.h"
 
 #define DECAY 0.98
-#define DECAY_STEPS 200 /* what is older than that counts for nothing */
+#define DECAY_STEPS 200 /* what is older than that counts for nothing, but for what a row costs */
 
 static void fit_learn(struct sch_fit *f, uint32_t rows, double ns, uint32_t age)
 {
     double x = rows, var, decay = 1;
 
-    for (uint32_t i = 0; i < CN_MIN(age, (uint32_t)DECAY_STEPS); i++)
+    if (age >= DECAY_STEPS) *f = (struct sch_fit){.row_ns = f->row_ns};
+    for (uint32_t i = 0; i < age && i < DECAY_STEPS; i++)
         decay *= DECAY;
     f->w = f->w * decay + 1;
     f->wx = f->wx * decay + x;
@@ -46,12 +47,15 @@ static double no_more_than(double ns, double most)
 
 void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, double ns)
 {
-    double alone = m->alone.base_ns + m->alone.row_ns * n_decode;
+    double alone = m->alone.base_ns + m->alone.row_ns * n_decode, most = 0;
 
     fit_learn(&m->cost, rows, ns, 1);
     m->since_alone++;
     if (n_decode == rows) {
-        fit_learn(&m->alone, rows, no_more_than(ns, 1.5 * alone), m->since_alone);
+        /* The mean too: for far fewer rows than were ever seen the line may be far too low. */
+        if (m->alone.w > 0 && m->since_alone < DECAY_STEPS)
+            most = 1.5 * CN_MAX(alone, m->alone.wy / m->alone.w);
+        fit_learn(&m->alone, rows, no_more_than(ns, most), m->since_alone);
         m->since_alone = 0;
     } else if (n_decode && m->alone.w > 0) {
         double each = CN_MAX(ns - alone, 0.02 * ns) / (rows - n_decode);
@@ -75,7 +79,8 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 }
 
 /* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
- * take alone: at least two, of which keys that lie behind a prompt's rows are read for both. */
+ * take alone. At least two: the keys behind a prompt are read once for both, so one row would cost as
+ * much. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
     double alone = m->alone.base_ns + m->alone.row_ns * n_decode;

@@ -20,7 +20,8 @@ struct sch_draft *sch_draft_new(void); /* NULL when out of memory */
 void sch_draft_free(struct sch_draft *d);
 /* Takes up what was added to the ids, at most SCH_DRAFT_BURST of them: it has caught up when d->n is
  * n. From `own` on they are output: how often what was expected came true is counted there.
- * CN_ENOMEM: nothing was taken up. Each id costs the same, whatever they are. */
+ * CN_ENOMEM: nothing was taken up. Each id costs the same on average, whatever they are: now
+ * and then the tables double. */
 int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint64_t own);
 /* The `most` ids that are expected next; 0 when nothing is. */
 uint32_t sch_draft_read(const struct sch_draft *d, const uint32_t *ids, uint32_t most,

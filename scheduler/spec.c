@@ -18,6 +18,7 @@
 #define LEAST       0.02  /* chance of a guess that is not worth a thought */
 #define FRESH       1024  /* steps for which a point is good */
 #define FRESH_PLAIN 256   /* and that of no drafts */
+#define FEW_IDS     64    /* that may be taken up in any step, whoever else was behind */
 #define TRIAL       32    /* a row that was never measured costs one such part of a step */
 
 /* ---- the curve ------------------------------------------------------------------------------- */
@@ -103,12 +104,18 @@ static uint32_t room_of(const struct sch *s, const struct sch_choice *c)
 }
 
 /* Takes up what it put out since, and of a long prompt a part a step; whether there is something to
- * guess. */
-static bool expects(struct sch_choice *c)
+ * guess. *taken: ids that were taken up in this step, over all choices. */
+static bool expects(struct sch_choice *c, uint64_t *taken)
 {
+    uint64_t had, left;
+
     if (!c->draft) c->draft = sch_draft_new();
-    if (!c->draft || sch_draft_update(c->draft, c->ids, c->n_ids, c->req->spec.n_prompt))
-        return false;
+    if (!c->draft) return false;
+    had = c->draft->n;
+    left = c->n_ids - had;
+    if (left > FEW_IDS && *taken >= SCH_DRAFT_BURST) return false; /* its turn comes */
+    if (sch_draft_update(c->draft, c->ids, c->n_ids, c->req->spec.n_prompt)) return false;
+    *taken += c->draft->n - had;
     return c->draft->n == c->n_ids && c->draft->at > 0;
 }
 
@@ -131,11 +138,17 @@ static void propose(struct sch *s, struct sch_choice *c)
  * expects something. */
 static uint32_t gather(struct sch *s, bool *any)
 {
+    uint64_t taken = 0;
     uint32_t n = 0;
 
+    for (uint32_t i = 0; i < s->n_act; i++)
+        for (struct sch_choice *c = s->act[i]->cand[PASS_DECODE].head; c; c = c->next_cand)
+            n++;
+    if (n > SCH_CURVE_ROWS && !s->o.speculation.propose) return SCH_NONE;
+    n = 0;
     for (uint32_t i = 0; i < s->n_act; i++) {
         for (struct sch_choice *c = s->act[i]->cand[PASS_DECODE].head; c; c = c->next_cand) {
-            bool may = s->o.speculation.propose == NULL && room_of(s, c) && expects(c);
+            bool may = s->o.speculation.propose == NULL && room_of(s, c) && expects(c, &taken);
 
             if (s->o.speculation.propose) propose(s, c);
             if (n == SCH_CURVE_ROWS) return SCH_NONE;

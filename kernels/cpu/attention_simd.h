@@ -332,7 +332,7 @@ static struct fetch fetch_in(const struct kr_attn_tile *t, uint32_t calls)
 V_INLINE void fetch_some(struct fetch *f)
 {
     for (uint32_t i = 0; i < f->lines && f->n; i++) {
-        __builtin_prefetch(f->places[0] + f->at, 0, 2);
+        __builtin_prefetch(f->places[0] + f->at, 0, 2); /* the first level holds what is in use */
         f->at += 64;
         if (f->at < f->bytes) continue;
         f->at = 0;

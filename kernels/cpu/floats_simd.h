@@ -13,10 +13,18 @@
 /* Vectors of a group of output rows. */
 #define PER_GROUP ((int)(KR_PACK_ROWS / VL))
 /* The largest tile fills the registers: of AVX-512 8 rows by 2 groups, else 6 by one; one row takes 4
- * groups, to have more sums under way. */
+ * groups, to have more sums under way, or 2 of NEON, whose vectors are two registers each. */
 #define MAX_ROWS    (VL == 16u ? 8 : 6)
 #define TILE_GROUPS (VL == 16u ? 2 : 1)
-#define ROW_GROUPS  4
+#if defined(__aarch64__)
+#define ROW_GROUPS           2
+#define ROW_NAME(name)       name##_2_1
+#define ROW_TILE(name, type) TILE(name, type, 2, 1)
+#else
+#define ROW_GROUPS           4
+#define ROW_NAME(name)       name##_4_1
+#define ROW_TILE(name, type) TILE(name, type, 4, 1)
+#endif
 /* How far ahead of the weights in use a single row fetches. */
 #define PREFETCH_BYTES 2048
 /* From how many input rows on runs of columns pay. */
@@ -118,12 +126,12 @@ V_INLINE void float_tile(const struct float_tile *t, const enum kr_type type, co
 #if VL == 16u
 #define TILES(name, type)                                                                          \
     TILES_6(name, type, 1) TILE(name, type, 1, 7) TILE(name, type, 1, 8)                           \
-    TILES_6(name, type, 2) TILE(name, type, 2, 7) TILE(name, type, 2, 8) TILE(name, type, 4, 1)    \
+    TILES_6(name, type, 2) TILE(name, type, 2, 7) TILE(name, type, 2, 8) ROW_TILE(name, type)     \
     static float_tile_fn *const name[TILE_GROUPS][MAX_ROWS] = {                                    \
         {ROWS_6(name, 1), name##_1_7, name##_1_8}, {ROWS_6(name, 2), name##_2_7, name##_2_8}};
 #else
 #define TILES(name, type)                                                                          \
-    TILES_6(name, type, 1) TILE(name, type, 4, 1)                                                  \
+    TILES_6(name, type, 1) ROW_TILE(name, type)                                                    \
     static float_tile_fn *const name[TILE_GROUPS][MAX_ROWS] = {{ROWS_6(name, 1)}};
 #endif
 
@@ -133,7 +141,8 @@ TILES(bf16, KR_BF16)
 
 static float_tile_fn *choose(enum kr_type type, uint32_t groups, uint32_t rows)
 {
-    if (groups == ROW_GROUPS) return type == KR_F32 ? f32_4_1 : type == KR_F16 ? f16_4_1 : bf16_4_1;
+    if (groups == ROW_GROUPS)
+        return type == KR_F32 ? ROW_NAME(f32) : type == KR_F16 ? ROW_NAME(f16) : ROW_NAME(bf16);
     if (type == KR_F32) return f32[groups - 1][rows - 1];
     return type == KR_F16 ? f16[groups - 1][rows - 1] : bf16[groups - 1][rows - 1];
 }

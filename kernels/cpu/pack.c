@@ -245,6 +245,7 @@ static void clear(const struct kr_layout *l, uint32_t cols, uint32_t rows, uint8
 {
     size_t headers = l->header == KR_HDR_NONE ? 0 : kr_header_plane_bytes(l, cols);
     size_t bytes = kr_group_bytes(l, cols);
+    if (!bytes) return;
     if (rows < KR_PACK_ROWS) {
         memset(group, 0, bytes);
         return;

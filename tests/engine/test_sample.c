@@ -137,6 +137,30 @@ static void test_select_against_sort(void **state)
     }
 }
 
+/* Many equal values at the edge of what is told apart from the far ones, and at its neighbours. */
+static void test_ties_at_the_last_edge(void **state)
+{
+    static float z[V];
+    static struct ref s[V];
+    const float maxima[] = {0, 1, 7.3f, 40, 1000, -700}, temperatures[] = {0.37f, 1, 1.7f};
+    for (int k = 0; k < 6 * 3 * 33; k++) {
+        float max = maxima[k % 6], t = temperatures[k / 6 % 3], edge = max - 511.0f / 48 * t;
+        for (int step = k / 18 - 16; step; step += step < 0 ? 1 : -1)
+            edge = nextafterf(edge, step < 0 ? -INFINITY : INFINITY);
+        for (int i = 0; i < V; i++)
+            z[i] = i % 3 == 1 && i > V / 2 ? edge : max - 100 * t;
+        z[V / 4] = max;
+        for (uint32_t top_k = 0; top_k <= 5000; top_k += 1250) {
+            struct eng_select_rule r = {.inv_t = 1 / t, .top_p = 0.99999f, .top_k = top_k};
+            struct eng_candidates c = {0};
+            assert_int_equal(eng_select(z, V, tops_of(z), max, &r, &c), 0);
+            size_t n = reference_set(z, &r, s);
+            assert_true(c.n >= 1 && c.n + 2 >= n && c.n <= n + 2);
+            free(c.v);
+        }
+    }
+}
+
 static struct eng_sampler *sampler(const struct eng_sampling *p, uint32_t choice)
 {
     struct eng_sampler *s = NULL;
@@ -326,6 +350,27 @@ static void test_top_against_sort(void **state)
     }
 }
 
+/* As small as a request may name it, where its inverse is no number any more. */
+static void test_tiny_temperatures(void **state)
+{
+    static float z[V];
+    const float temperatures[] = {1e-6f, 1e-30f, 1e-38f, 1e-40f, 1e-45f};
+    for (size_t a = 0; a < 5 * 3; a++) {
+        struct eng_sampling p;
+        eng_sampling_defaults(&p);
+        p.temperature = temperatures[a % 5];
+        p.top_k = a / 5 == 1 ? 40 : 0;
+        p.top_p = a / 5 == 2 ? 0.9f : 1;
+        struct eng_sampler *s = sampler(&p, 0);
+        for (uint64_t pos = 0; pos < 20; pos++) {
+            random_logits(z, 3);
+            z[100 + pos * 131] = 50;
+            assert_int_equal(sample(s, z, pos, NULL), 100 + pos * 131);
+        }
+        eng_sampler_free(s);
+    }
+}
+
 /* All values alike, or all but one impossible: every kind of sampling keeps its rules. */
 static void test_flat_and_lonely(void **state)
 {
@@ -429,8 +474,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_top_against_sort),
+        cmocka_unit_test(test_tiny_temperatures),
         cmocka_unit_test(test_flat_and_lonely),
         cmocka_unit_test(test_select_against_sort),
+        cmocka_unit_test(test_ties_at_the_last_edge),
         cmocka_unit_test(test_greedy_and_ties),
         cmocka_unit_test(test_draw_is_pure_and_fair),
         cmocka_unit_test(test_draw_among_unlikely),
