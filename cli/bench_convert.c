@@ -220,12 +220,10 @@ static int scratch_file(void)
 #define SCRATCH_PATH "/dev/fd/%d"
 static int scratch_file(void)
 {
-    char name[] = "/tmp/conifer-ladder-XXXXXX";
-    int fd = mkstemp(name);
+    FILE *f = tmpfile();
+    int fd = f ? fcntl(fileno(f), F_DUPFD_CLOEXEC, 0) : -1;
 
-    if (fd < 0) return fd;
-    unlink(name);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (f) fclose(f);
     return fd;
 }
 #endif

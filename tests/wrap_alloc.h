@@ -1,4 +1,4 @@
-/* Allocations that a test can make fail: included once, by a program that defines
+/* Allocations that a test can make fail, or count: included once, by a program that defines
  *     static bool alloc_fails(void)
  * before, and is linked with -Wl,--wrap=malloc, calloc and realloc (reaching static libraries too).
  */

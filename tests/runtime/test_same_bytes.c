@@ -1,13 +1,12 @@
 /* Promise 1: a request's bytes depend on the model and the request alone.
- * usage: test_same_bytes MODEL [REQUESTS[/LONG] [f16|q8_0|q4_0 [cross|drafts]]]
+ * usage: test_same_bytes MODEL [REQUESTS [f16|q8_0|q4_0 [cross|drafts]]]
  * The same requests alone, 16 at once, in chunks of 1, 7 and 16 rows, from the prefix cache (or a
  * snapshot of the state), preempted, with one thread and two: ids, text and log-probabilities must
  * be byte-identical to those of each alone with one thread. A way that did not come about is a
  * failure too. With "cross" (or CONIFER_LONG set) each way runs with one thread and with two, and
  * more answers reach the window; else with one or the other. With "drafts" every step of each way
  * tests guesses at the next tokens, some of which are right and some wrong, and two more ways do so:
- * alone, and as the scheduler itself guesses; the reference does not. LONG: so many requests with
- * CONIFER_LONG. Exit 77 = skipped. */
+ * alone, and as the scheduler itself guesses; the reference does not. Exit 77 = skipped. */
 #include "tests/runtime/harness.h"
 #include "tests/runtime/spy.h"
 
@@ -32,7 +31,7 @@ enum {
 };
 
 static const char *model;
-static uint32_t n_requests;
+static uint32_t n_requests = 200;
 static int kv_type;
 static bool cross, drafts;
 static struct h_result *alone;
@@ -360,9 +359,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_drafts)};
     model = argc > 1 ? argv[1] : NULL;
     model = h_model(model);
-    const char *requests = argc > 2 ? argv[2] : "200", *more = strchr(requests, '/');
-    if (more && getenv("CONIFER_LONG")) requests = more + 1;
-    n_requests = CN_MAX((uint32_t)atoi(requests), 16u);
+    if (argc > 2) n_requests = CN_MAX((uint32_t)atoi(argv[2]), 16u);
     if (argc > 3)
         kv_type = !strcmp(argv[3], "q8_0")   ? CFG_KV_Q8_0
                   : !strcmp(argv[3], "q4_0") ? CFG_KV_Q4_0
