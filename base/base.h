@@ -148,6 +148,12 @@ void cn_random(void *p, size_t n);
 /* Lower-case hex of n bytes; out holds 2n+1 chars. */
 void cn_hex(const void *p, size_t n, char *out);
 
+/* A number from text that a person wrote: all of the text, or false and *out as it was.
+ * u64: the n characters are decimal digits, no sign, nothing above UINT64_MAX.
+ * double: decimal, with a sign and an exponent if need be; finite ("inf", "nan" and hex are none). */
+bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
+bool cn_parse_double(const char *s, double *out);
+
 /* ---- clocks ------------------------------------------------------------------------------- */
 
 uint64_t cn_now_ns(void);   /* monotonic */

@@ -1,8 +1,9 @@
-/* UTF-8 (RFC 3629), SipHash, random bytes, hex, clocks.
+/* UTF-8 (RFC 3629), SipHash, random bytes, hex, numbers from text, clocks.
  * Pure functions but for the kernel's generator and clocks; any thread. */
 #include "base/base.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -241,6 +242,32 @@ void cn_hex(const void *p, size_t n, char *out)
         out[2 * i + 1] = digits[b[i] & 15];
     }
     out[2 * n] = '\0';
+}
+
+bool cn_parse_u64(const char *s, size_t n, uint64_t *out)
+{
+    uint64_t v = 0;
+
+    if (!n) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9' || !cn_mul_u64(v, 10, &v) ||
+            !cn_add_u64(v, (uint64_t)(s[i] - '0'), &v))
+            return false;
+    }
+    *out = v;
+    return true;
+}
+
+bool cn_parse_double(const char *s, double *out)
+{
+    char *end;
+
+    /* keeps out hex, "inf" and "nan", which strtod would take */
+    if (!*s || strspn(s, "0123456789.+-eE") != strlen(s)) return false;
+    double v = strtod(s, &end);
+    if (*end || !isfinite(v)) return false;
+    *out = v;
+    return true;
 }
 
 uint64_t cn_now_ns(void)

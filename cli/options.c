@@ -2,7 +2,6 @@
  * recognised anywhere in front of "--". Main thread. */
 #include "cli/cli.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,10 +40,9 @@ int cli_option(const char *name, int argc, char **argv, const struct option *opt
 int cli_number(const char *name, const char *option, const char *text, double low, double high,
                double *out)
 {
-    char *end;
-    double x = strtod(text, &end);
+    double x;
 
-    if (end == text || *end || isnan(x))
+    if (!cn_parse_double(text, &x))
         return cli_usage(name, "--%s %s: not a number", option, text);
     if (x < low || x > high)
         return cli_usage(name, "--%s %s: must be from %g to %g", option, text, low, high);
@@ -56,6 +54,7 @@ int cli_count(const char *name, const char *option, const char *text, uint64_t l
               uint64_t *out)
 {
     size_t digits = strspn(text, "0123456789");
+    uint64_t x;
 
     if (!digits || text[digits]) {
         const char *what = *text == '-' && strspn(text + 1, "0123456789") == strlen(text + 1)
@@ -63,8 +62,7 @@ int cli_count(const char *name, const char *option, const char *text, uint64_t l
                                : "not a number";
         return cli_usage(name, "--%s %s: %s", option, text, what);
     }
-    unsigned long long x = strtoull(text, NULL, 10);
-    if (digits > 20 || x < low || x > high || (x == UINT64_MAX && digits == 20))
+    if (!cn_parse_u64(text, digits, &x) || x < low || x > high)
         return cli_usage(name, "--%s %s: must be from %llu to %llu", option, text,
                          (unsigned long long)low, (unsigned long long)high);
     *out = x;

@@ -3,7 +3,6 @@
 #include "config/internal.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,9 +27,7 @@ static bool parse_size(const char *s, uint64_t *out)
     size_t digits = strspn(s, "0123456789");
     uint64_t v = 0, factor = 1;
 
-    if (digits == 0) return false;
-    for (size_t i = 0; i < digits; i++)
-        if (!cn_mul_u64(v, 10, &v) || !cn_add_u64(v, (uint64_t)(s[i] - '0'), &v)) return false;
+    if (!cn_parse_u64(s, digits, &v)) return false;
     s += digits;
     if (*s == ' ') s++;
     for (size_t i = 0; *s && i < CN_ARRAY_LEN(units); i++) {
@@ -39,18 +36,6 @@ static bool parse_size(const char *s, uint64_t *out)
         s += 3;
     }
     return !*s && cn_mul_u64(v, factor, out);
-}
-
-static bool parse_num(const char *s, double *out)
-{
-    char *end;
-
-    /* keeps out hex, "inf" and "nan", which strtod would take */
-    if (!*s || strspn(s, "0123456789.+-eE") != strlen(s)) return false;
-    double v = strtod(s, &end);
-    if (*end || !isfinite(v)) return false;
-    *out = v;
-    return true;
 }
 
 /* Splits "low..high"; either side may be empty. */
@@ -116,11 +101,11 @@ static int put_num(const struct cfg_key *k, double *member, const char *text, st
     char low[32], high[32];
     double v, bound;
 
-    if (!parse_num(text, &v))
+    if (!cn_parse_double(text, &v))
         return cn_fail(err, CN_ETYPE, "must be a number, not \"%.*s\"", SHOWN, text);
     split_bounds(k->bounds, low, high);
-    if (parse_num(low, &bound) && v < bound) return out_of_bounds(k, text, err);
-    if (parse_num(high, &bound) && v > bound) return out_of_bounds(k, text, err);
+    if (cn_parse_double(low, &bound) && v < bound) return out_of_bounds(k, text, err);
+    if (cn_parse_double(high, &bound) && v > bound) return out_of_bounds(k, text, err);
     *member = v;
     return CN_OK;
 }

@@ -1,39 +1,11 @@
 /* One value of a scenario from its text: from a file or an option. */
 #include "loadtest/loadtest.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SHOWN     40   /* characters of a wrong value that a message repeats */
 #define LEN_ITEMS 65536
-
-static bool parse_u64(const char *s, size_t n, uint64_t *out)
-{
-    uint64_t v = 0;
-
-    if (!n) return false;
-    for (size_t i = 0; i < n; i++) {
-        if (s[i] < '0' || s[i] > '9' || !cn_mul_u64(v, 10, &v) ||
-            !cn_add_u64(v, (uint64_t)(s[i] - '0'), &v))
-            return false;
-    }
-    *out = v;
-    return true;
-}
-
-static bool parse_num(const char *s, double *out)
-{
-    char *end;
-
-    /* keeps out hex, "inf" and "nan", which strtod would take */
-    if (!*s || strspn(s, "0123456789.+-eE") != strlen(s)) return false;
-    double v = strtod(s, &end);
-    if (*end || !isfinite(v)) return false;
-    *out = v;
-    return true;
-}
 
 /* The bounds "low..high" of a key; high is huge when it is open. */
 static void bounds_of(const struct lt_key *k, double *low, double *high)
@@ -67,7 +39,7 @@ static int put_int(const struct lt_key *k, int64_t *member, const char *text, st
     uint64_t v;
     bool minus = *text == '-';
 
-    if (!parse_u64(text + minus, strlen(text + minus), &v) || v > INT64_MAX)
+    if (!cn_parse_u64(text + minus, strlen(text + minus), &v) || v > INT64_MAX)
         return cn_fail(err, CN_ETYPE, "must be a whole number, not \"%.*s\"", SHOWN, text);
     if (minus || !within(k, (double)v)) return outside(k, text, err);
     *member = (int64_t)v;
@@ -78,7 +50,7 @@ static int put_num(const struct lt_key *k, double *member, const char *text, str
 {
     double v;
 
-    if (!parse_num(text, &v))
+    if (!cn_parse_double(text, &v))
         return cn_fail(err, CN_ETYPE, "must be a number, not \"%.*s\"", SHOWN, text);
     if (!within(k, v)) return outside(k, text, err);
     *member = v;
@@ -132,7 +104,7 @@ static int len_list(const struct lt_key *k, struct lt_len *l, const char *text,
         size_t n = strcspn(p, ",");
         uint64_t v;
 
-        if (!parse_u64(p, n, &v)) return not_a_length(text, err);
+        if (!cn_parse_u64(p, n, &v)) return not_a_length(text, err);
         if (!within(k, (double)v)) return outside(k, text, err);
         if (l->n_list == LEN_ITEMS)
             return cn_fail(err, CN_ELIMIT, "has more than %d numbers", LEN_ITEMS);
@@ -161,11 +133,11 @@ static int len_lognormal(const struct lt_key *k, struct lt_len *l, const char *t
     }
     bounds_of(k, &l->median, &most);
     l->low = (uint64_t)l->median;
-    if (p || n < 2 || !parse_num(part[0], &l->median) || !parse_num(part[1], &l->sigma))
+    if (p || n < 2 || !cn_parse_double(part[0], &l->median) || !cn_parse_double(part[1], &l->sigma))
         return not_a_length(text, err);
     l->kind = LT_LEN_LOGNORMAL;
     l->high = (uint64_t)most;
-    if (n == 3 && !parse_u64(part[2], strlen(part[2]), &l->high)) return not_a_length(text, err);
+    if (n == 3 && !cn_parse_u64(part[2], strlen(part[2]), &l->high)) return not_a_length(text, err);
     if (!within(k, l->median) || !within(k, (double)l->high)) return outside(k, text, err);
     if (l->sigma < 0 || l->sigma > 10)
         return cn_fail(err, CN_ERANGE, "sigma must be from 0 to 10, not %.*s", SHOWN, part[1]);
@@ -187,8 +159,8 @@ static int put_len(const struct lt_key *k, struct lt_len *member, const char *te
         const char *high = dots ? dots + 2 : text;
 
         l.kind = dots ? LT_LEN_UNIFORM : LT_LEN_FIXED;
-        if (!parse_u64(text, dots ? (size_t)(dots - text) : strlen(text), &l.low) ||
-            !parse_u64(high, strlen(high), &l.high))
+        if (!cn_parse_u64(text, dots ? (size_t)(dots - text) : strlen(text), &l.low) ||
+            !cn_parse_u64(high, strlen(high), &l.high))
             rc = not_a_length(text, err);
         else if (!within(k, (double)l.low) || !within(k, (double)l.high))
             rc = outside(k, text, err);

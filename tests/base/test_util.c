@@ -186,6 +186,45 @@ static void siphash_vectors(void **state)
     }
 }
 
+static void numbers_from_text(void **state)
+{
+    static const struct {
+        const char *text;
+        bool good;
+        uint64_t v;
+    } counts[] = {{"0", true, 0},
+                  {"007", true, 7},
+                  {"18446744073709551615", true, UINT64_MAX},
+                  {"18446744073709551616", false, 0},
+                  {"99999999999999999999999", false, 0},
+                  {"", false, 0},
+                  {"-1", false, 0},
+                  {"+1", false, 0},
+                  {" 1", false, 0},
+                  {"1x", false, 0}};
+    static const struct {
+        const char *text;
+        bool good;
+        double v;
+    } doubles[] = {{"0", true, 0},    {"-1.5", true, -1.5}, {"+2e3", true, 2000},
+                   {".5", true, 0.5}, {"1e999", false, 0},  {"inf", false, 0},
+                   {"nan", false, 0}, {"0x10", false, 0},   {"", false, 0},
+                   {"-", false, 0},   {"1 ", false, 0},     {"1e", false, 0},
+                   {"1,5", false, 0}};
+    (void)state;
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(counts); i++) {
+        uint64_t v = 42;
+        assert_int_equal(cn_parse_u64(counts[i].text, strlen(counts[i].text), &v), counts[i].good);
+        assert_true(v == (counts[i].good ? counts[i].v : 42));
+    }
+    for (size_t i = 0; i < CN_ARRAY_LEN(doubles); i++) {
+        double v = 42;
+        assert_int_equal(cn_parse_double(doubles[i].text, &v), doubles[i].good);
+        assert_true(v == (doubles[i].good ? doubles[i].v : 42));
+    }
+}
+
 static void random_and_clocks(void **state)
 {
     uint8_t a[64] = {0}, b[64] = {0}, big[70000] = {0};
@@ -223,8 +262,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scalar_value),      cmocka_unit_test(every_three_bytes),
         cmocka_unit_test(four_bytes_at_the_edges), cmocka_unit_test(tail_of_mixed_text),
-        cmocka_unit_test(siphash_vectors),         cmocka_unit_test(random_and_clocks),
-        cmocka_unit_test(checked_arithmetic),
+        cmocka_unit_test(siphash_vectors),         cmocka_unit_test(numbers_from_text),
+        cmocka_unit_test(random_and_clocks),       cmocka_unit_test(checked_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
