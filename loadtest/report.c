@@ -83,6 +83,9 @@ static void table_class(const struct lt_class *c, struct lt_tally *t, double win
     if (t->slow) cn_buf_printf(out, ", %llu read slowly", (unsigned long long)t->slow);
     cn_buf_printf(out, ", %llu failed\n", (unsigned long long)failures(t));
     table_failures(t, out);
+    if (t->behind_s >= 0.01) /* less is a timer's grain */
+        cn_buf_printf(out, "  %.2f s behind at the end: what was due then was never sent\n",
+                      t->behind_s);
     if (n)
         cn_buf_printf(out, "  %-16s %10s %10s %10s %10s %10s\n", "ms", "mean", "p50", "p90", "p99",
                       "max");
@@ -202,6 +205,7 @@ static void json_class(const struct lt_class *c, struct lt_tally *t, double wind
                       "\"beside_tokens_per_s\":%.3f",
                       t->split_s[0], rate(t->split_tokens[0], t->split_s[0]), t->split_s[1],
                       rate(t->split_tokens[1], t->split_s[1]));
+    if (c->rate > 0) cn_buf_printf(out, ",\"behind_s\":%.3f", t->behind_s);
     for (size_t i = 0; i < n; i++)
         json_times(out, &rows[i]);
     cn_buf_putc(out, '}');

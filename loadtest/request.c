@@ -30,10 +30,13 @@ static void leave(struct lt_request *q, uint64_t now)
     else k->first = q->next;
     if (q->next) q->next->prev = q->prev;
     if (--k->in_flight) return;
-    uint64_t from = CN_MAX(k->busy_since_ns, k->run->window_ns);
+    /* the part of it inside the window, which ends when the sending does */
+    const struct lt_run *r = k->run;
+    uint64_t from = CN_MAX(k->busy_since_ns, r->window_ns);
+    uint64_t until = r->stop_ns ? CN_MIN(now, r->stop_ns) : now;
 
     k->last_busy_ns = now;
-    if (k->run->phase >= LT_PHASE_MEASURE && now > from) k->busy_ns += now - from;
+    if (r->phase >= LT_PHASE_MEASURE && until > from) k->busy_ns += until - from;
 }
 
 static void request_free(struct lt_request *q)

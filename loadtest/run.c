@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 
 #define TICK_MS     5
+#define TURN_NS     1000000u /* of sending what is due, before the loop looks at anything else */
 #define SHOW_NS     1000000000u
 #define RETRY_NS    100000000u /* a client's pause after a failure, so that a dead server is not hammered */
 #define MODELS_MAX  (1u << 20)
@@ -55,6 +56,7 @@ static void shut(struct lt_run *r)
     uv_close((uv_handle_t *)&r->tick, NULL);
     uv_close((uv_handle_t *)&r->until, NULL);
     uv_close((uv_handle_t *)&r->interrupt, NULL);
+    uv_close((uv_handle_t *)&r->terminate, NULL);
     for (size_t i = 0; i < r->result->n_classes; i++) {
         struct lt_class_run *k = &r->classes[i];
 
@@ -99,17 +101,29 @@ static void on_user(uv_timer_t *t)
     lt_request_send(k, u, u->due_ns, false);
 }
 
+/* Sends what is due. A schedule that is faster than requests can be made falls behind: what is sent
+ * late shows as lag, what is never sent as behind_s; answers, the clock's end and signals are looked
+ * at between two turns all the same. */
 static void on_arrival(uv_timer_t *t)
 {
     struct lt_class_run *k = t->data;
+    struct lt_run *r = k->run;
+    uint64_t now = cn_now_ns(), end = now + TURN_NS;
 
-    while (!exhausted(k) && k->next_due_ns <= cn_now_ns()) {
+    while (!exhausted(k) && !r->oom && k->next_due_ns <= now) {
+        if (r->stop_ns && k->next_due_ns > r->stop_ns) return; /* on_until ends the run */
+        if (now >= end) {
+            /* neither 0 nor a fresh time: libuv would be back here before it looked at a socket */
+            uv_timer_start(t, on_arrival, 1, 0);
+            return;
+        }
         lt_request_send(k, NULL, k->next_due_ns, false);
-        k->next_due_ns =
-            k->run->start_ns + ns_of(k->c->start_s) + ns_of(lt_arrival_next(&k->arrival));
+        k->next_due_ns = r->start_ns + ns_of(k->c->start_s) + ns_of(lt_arrival_next(&k->arrival));
+        now = cn_now_ns();
     }
+    if (r->oom) return; /* on_tick ends the run */
     if (!exhausted(k)) arm(t, k->next_due_ns, on_arrival);
-    else check_end(k->run);
+    else check_end(r);
 }
 
 static void on_until(uv_timer_t *t)
@@ -367,11 +381,15 @@ static void sum_up(struct lt_run *r, double cpu_before)
     out->opened = r->client.opened;
     out->reused = r->client.reused;
     for (size_t i = 0; i < out->n_classes; i++) {
-        int at = r->classes[i].c->split;
+        const struct lt_class_run *k = &r->classes[i];
+        int at = k->c->split;
         double busy = at < 0 ? 0 : (double)r->classes[at].busy_ns / 1e9;
 
         out->classes[i].split_s[1] = CN_MIN(busy, out->window_s);
         out->classes[i].split_s[0] = out->window_s - out->classes[i].split_s[1];
+        if (k->c->rate > 0 && r->start_ns && k->next_due_ns < until &&
+            (!k->c->requests || k->issued < (uint64_t)k->c->requests))
+            out->classes[i].behind_s = (double)(until - k->next_due_ns) / 1e9;
     }
 }
 
@@ -394,9 +412,11 @@ static int run_loop(struct lt_run *r, struct cn_error *err)
     uv_timer_init(&r->loop, &r->tick);
     uv_timer_init(&r->loop, &r->until);
     uv_signal_init(&r->loop, &r->interrupt);
-    r->tick.data = r->until.data = r->interrupt.data = r;
+    uv_signal_init(&r->loop, &r->terminate);
+    r->tick.data = r->until.data = r->interrupt.data = r->terminate.data = r;
     uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
     uv_signal_start(&r->interrupt, on_interrupt, SIGINT);
+    uv_signal_start(&r->terminate, on_interrupt, SIGTERM);
     if (rc) {
         uv_walk(&r->loop, close_handle, NULL);
     } else if (*r->s->model) {

@@ -42,6 +42,7 @@ struct lt_tally { /* of one class */
     double window_tokens;       /* tokens of the answers that came inside the window */
     double split_tokens[2];     /* of these: while none, while one of split_by's ran */
     double split_s[2];          /* for how long */
+    double behind_s;            /* of an open loop's schedule nothing of this last time was sent */
     struct lt_samples ttft, itl[2], total, tpot, lag; /* ns */
 };
 struct lt_tenant_tally {
@@ -118,7 +119,7 @@ struct lt_run {
     struct lt_result *result;
     struct lt_class_run *classes;
     uv_timer_t tick, until;
-    uv_signal_t interrupt;
+    uv_signal_t interrupt, terminate;
     enum lt_phase phase;
     bool stopped, progress, oom;
     uint64_t start_ns, window_ns, stop_ns, end_ns, shown_ns; /* stop_ns: nothing is sent later */

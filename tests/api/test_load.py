@@ -3,6 +3,7 @@ that misbehaves in every way a server can."""
 import json
 import re
 import resource
+import signal
 import socket
 import subprocess
 import threading
@@ -294,6 +295,59 @@ def test_latency_counts_from_when_a_request_was_due(stand_in):
     # 50 were due in that second: a tenth of all waited more than 0.8 s, half of it less than 0.5
     assert c["total_ms"]["p90"] > 700, c["total_ms"]
     assert c["total_ms"]["max"] >= 1000
+
+
+# a thousand million ids a second, which no machine writes
+TOO_FAST = ["--model", "m", "--rate", "50000", "--prompt-tokens", "20000"]
+
+
+def test_a_rate_that_cannot_be_made_ends_all_the_same(stand_in):
+    server = stand_in(GOOD)
+    server.stop()  # nobody listens
+    r = load(server.url, *TOO_FAST, "--duration-s", "1", expect=1)
+    c = r["classes"][0]
+    assert 0 < c["sent"] < 50000 and c["failures"] == {"connect": c["sent"]}
+    # how late it was, and what it never sent
+    assert c["lag_ms"]["n"] == c["sent"] and c["behind_s"] > 0
+    out = subprocess.run([program(LOAD), *TOO_FAST, "--duration-s", "1", server.url], capture_output=True,
+                         text=True, timeout=120, check=False).stdout
+    assert "s behind at the end" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_is_told(stand_in, number):
+    def names_and_goes(s):
+        s.sendall(reply(b'{"data":[{"id":"m"}]}'))
+        server.stop()
+    server = stand_in(names_and_goes)
+    p = subprocess.Popen([program(LOAD), "--json", "--quiet", *TOO_FAST[2:], "--duration-s", "600", server.url],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not server.requests:  # from then on it minds signals
+            assert p.poll() is None, p.stderr.read()
+            time.sleep(0.01)
+        time.sleep(0.5)  # and is at its sending
+        p.send_signal(number)
+        out, err = p.communicate(timeout=60)
+    finally:
+        p.kill()
+    assert p.returncode in (0, 1) and not err  # 0: some were under way, and cut
+    assert json.loads(out)["interrupted"] is True
+
+
+def test_the_window_ends_when_sending_does(stand_in, tmp_path):
+    """A request that runs on after that was beside nothing that is counted."""
+    server = stand_in(GOOD, lambda s: (time.sleep(2), s.sendall(GOOD)))
+    r = load(server.url, tmp_path=tmp_path, scenario="""
+model: m
+duration_s: 1
+classes:
+  - {name: streams, requests: 1, split_by: prompts, answer_tokens: 3}
+  - {name: prompts, requests: 1, start_s: 0.6, answer_tokens: 3}
+""")
+    streams = r["classes"][0]
+    assert r["window_s"] == pytest.approx(1, abs=0.001)
+    assert streams["alone_s"] >= 0.599 and streams["alone_s"] + streams["beside_s"] == pytest.approx(1, abs=0.002)
 
 
 def test_many_connections(stand_in):
