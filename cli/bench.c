@@ -220,7 +220,8 @@ static void help(void)
 {
     printf("usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
            "Time to first token, prefill and decode speed; decode of several streams at once and\n"
-           "behind long contexts; and each as a share of what the machine reaches.\n\n"
+           "behind long contexts; and each as a share of what the machine reaches. No guesses at\n"
+           "tokens are made (scheduler.speculation): prompts by chance would flatter them.\n\n"
            "  --rounds N             so many, of which medians and spread are shown (%d)\n"
            "  --prompt-tokens N      (%d)\n"
            "  --new-tokens N         (%d, fewer for slow models)\n"

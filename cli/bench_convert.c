@@ -231,13 +231,15 @@ static int scratch_file(void)
 int cli_bench_convert(const char *path, const struct eng_gguf *g, enum kr_type type, char *out,
                       size_t out_size, int *fd, struct cn_error *err)
 {
-    struct writer w = {.fd = scratch_file()};
     int from = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
+    struct writer w = {.fd = scratch_file()};
     off_t size = from >= 0 ? lseek(from, 0, SEEK_END) : -1;
     void *file = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, from, 0) : MAP_FAILED;
 
     *fd = w.fd;
-    if (w.fd < 0 || file == MAP_FAILED)
+    if (w.fd < 0)
+        rc = cn_fail(err, CN_EIO, "no room for other weights in memory: %s", strerror(errno));
+    else if (file == MAP_FAILED)
         rc = cn_fail(err, CN_EIO, "%s could not be read again", path);
     if (!rc) rc = write_all(&w, g, file, type, err);
     snprintf(out, out_size, SCRATCH_PATH, w.fd);

@@ -85,6 +85,8 @@ static int rig_open(struct rig *r, const struct ladder *l, const char *path, enu
     int rc = kr_cpu_new(&cpu, &r->device, err);
     o.device = r->device;
     if (!rc) rc = eng_model_open(path, &o, &r->model, err);
+    if (!rc && eng_model_info(r->model)->pooling != ENG_POOL_NONE)
+        rc = cn_fail(err, CN_EUNSUPP, "this model gives embeddings; it generates no text");
     if (!rc) {
         r->exec = eng_model_exec(r->model);
         rc = place_blocks(r, l->block_tokens, err);

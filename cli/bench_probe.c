@@ -7,13 +7,22 @@
 #define PROBE_NS   200000000u
 #define BRACKET_NS 16000000u
 
+/* A quarter of what is free: the control groups' limits included. */
+static uint64_t affordable(void)
+{
+    uint64_t left = cfg_free_memory();
+    return left ? left / 4 : UINT64_MAX; /* 0: nothing tells how much there is */
+}
+
 int cli_bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
                         struct cn_error *err)
 {
-    int rc = kr_device_probe(d, BRACKET_NS, &out->probe, err);
+    uint64_t most = affordable();
+    int rc = kr_device_probe(d, most, BRACKET_NS, &out->probe, err);
     out->again_bytes_s = 0;
     if (!rc && weight_bytes)
-        rc = kr_device_probe_read(d, weight_bytes, BRACKET_NS, &out->again_bytes_s, err);
+        rc = kr_device_probe_read(d, CN_MIN(weight_bytes, most), BRACKET_NS, &out->again_bytes_s,
+                                  err);
     return rc;
 }
 
@@ -33,7 +42,7 @@ static void put_probe(struct cn_buf *out, const struct kr_device *d, const struc
 {
     if (json)
         cn_buf_printf(out,
-                      "{\"path\":\"%s\",\"threads\":%u,\"read_bytes_s\":%.0f,"
+                      "{\"device\":\"%s\",\"threads\":%u,\"read_bytes_s\":%.0f,"
                       "\"int8_ops_s\":%.0f,\"fma_flops_s\":%.0f}\n",
                       kr_device_path(d), kr_device_threads(d), p->read_bytes_s, p->int8_ops_s,
                       p->fma_flops_s);
@@ -56,7 +65,7 @@ int cli_bench_probe(const struct cfg *cfg, bool json, struct cn_error *err)
 
     if (rc) return rc;
     cn_buf_init(&out, 0);
-    rc = kr_device_probe(d, PROBE_NS, &p, err);
+    rc = kr_device_probe(d, affordable(), PROBE_NS, &p, err);
     if (!rc) {
         put_probe(&out, d, &p, json);
         fwrite(out.data, 1, out.len, stdout);

@@ -70,7 +70,7 @@ static struct line prefill_line(struct bench *b, struct bench_point *p)
     return l;
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static void json_series(struct cn_buf *out, const char *name, struct bench_series *s)
 {
@@ -132,7 +132,7 @@ void cli_bench_put_json(struct bench *b, struct cn_buf *out)
     cn_buf_json_str(out, b->stack.name, strlen(b->stack.name));
     cn_buf_printf(
         out,
-        ",\"path\":\"%s\",\"device\":\"%s\",\"threads\":%u,\"prompt_tokens\":%llu,"
+        ",\"fingerprint\":\"%s\",\"device\":\"%s\",\"threads\":%u,\"prompt_tokens\":%llu,"
         "\"new_tokens\":%llu,\"rounds\":%llu,\"busy\":%llu,\"weight_bytes\":%llu,\"ttft_ms\":%.3f,"
         "\"prefill_tok_s\":%.2f,\"decode_tok_s\":%.2f,\"machine\":{\"steady\":%.2f",
         rt_fingerprint(b->stack.rt), kr_device_path(b->device), kr_device_threads(b->device),

@@ -6,6 +6,7 @@
 #include <string.h>
 
 struct stream {
+    uint32_t *prompt; /* until the stream has begun */
     uint64_t id, first_ns, last_ns, n;
     bool done;
 };
@@ -23,13 +24,13 @@ struct run {
 uint32_t *cli_bench_random_prompt(const struct eng_vocab *v, size_t n)
 {
     uint32_t *ids = cn_malloc_array(n, sizeof *ids);
-    size_t size = eng_vocab_size(v);
+    size_t size = eng_vocab_size(v), drawn = 0;
+    uint64_t x[256];
 
     for (size_t i = 0; ids && i < n; i++) {
         for (int tries = 0; tries < 64; tries++) {
-            uint64_t x;
-            cn_random(&x, sizeof x);
-            ids[i] = (uint32_t)(x % size);
+            if (drawn % CN_ARRAY_LEN(x) == 0) cn_random(x, sizeof x);
+            ids[i] = (uint32_t)(x[drawn++ % CN_ARRAY_LEN(x)] % size);
             /* control tokens could change what the model does */
             if (!eng_vocab_is_control(v, ids[i])) break;
         }
@@ -45,10 +46,24 @@ static void fail(struct run *r, int code, const char *message)
         if (!r->streams[i].done) rt_cancel(r->stack->rt, &r->stack->mail, r->streams[i].id);
 }
 
-static int begin(struct run *r, struct stream *s)
+static int make_prompts(struct run *r)
 {
     const struct bench_ask *a = r->ask;
     const struct eng_vocab *v = eng_model_vocab(rt_model(r->stack->rt));
+    size_t n = (size_t)a->n_prompt;
+
+    for (uint32_t i = 0; i < a->streams; i++) {
+        uint32_t *ids = a->prompt ? cn_malloc_array(n, sizeof *ids) : cli_bench_random_prompt(v, n);
+        if (!ids) return cn_fail(r->err, CN_ENOMEM, "out of memory");
+        if (a->prompt) memcpy(ids, a->prompt, n * sizeof *ids);
+        r->streams[i].prompt = ids;
+    }
+    return 0;
+}
+
+static int begin(struct run *r, struct stream *s)
+{
+    const struct bench_ask *a = r->ask;
     struct rt_request q = {.n = 1, .n_prompt = (size_t)a->n_prompt, .max_tokens = a->tokens,
                            .priority = RT_INTERACTIVE, .reply = &r->stack->mail};
     struct cn_error err = {0};
@@ -57,10 +72,9 @@ static int begin(struct run *r, struct stream *s)
     q.sampling.temperature = 0;
     q.sampling.ignore_eos = true;
     q.id = s->id = ++r->stack->last_id;
-    q.prompt = cli_bench_random_prompt(v, (size_t)a->n_prompt);
-    if (q.prompt && a->prompt) memcpy(q.prompt, a->prompt, q.n_prompt * sizeof *q.prompt);
-    int rc = q.prompt ? rt_submit(r->stack->rt, &q, &err)
-                      : cn_fail(&err, CN_ENOMEM, "out of memory");
+    q.prompt = s->prompt;
+    s->prompt = NULL;
+    int rc = rt_submit(r->stack->rt, &q, &err);
     if (rc) {
         rt_request_fini(&q);
         fail(r, rc, err.message);
@@ -126,14 +140,16 @@ int cli_bench_streams(struct cli_stack *s, const struct bench_ask *a, struct ben
     struct run r = {.stack = s, .ask = a, .err = err,
                     .streams = cn_calloc(a->streams, sizeof *r.streams),
                     .stamps = cn_malloc_array((size_t)a->streams * a->tokens, sizeof *r.stamps)};
-    uint64_t start = cn_now_ns();
 
-    if (!r.streams || !r.stamps) r.rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    r.rc = r.streams && r.stamps ? make_prompts(&r) : cn_fail(err, CN_ENOMEM, "out of memory");
+    uint64_t start = cn_now_ns();
     while (!r.rc && r.n_begun < a->streams)
         if (!begin(&r, &r.streams[r.n_begun])) r.n_begun++;
     wait_all(&r);
     *out = (struct bench_times){0};
     if (!r.rc) measure(&r, start, out);
+    for (uint32_t i = 0; r.streams && i < a->streams; i++)
+        free(r.streams[i].prompt);
     free(r.streams);
     free(r.stamps);
     return r.rc;

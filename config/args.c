@@ -61,7 +61,8 @@ static int set_model(struct cfg *c, const char *flag, const char *value, struct 
 {
     size_t n = strlen(value);
     struct stat st;
-    bool path = cfg_model_is_null(value) || strchr(value, '/') || (n > 5 && !strcmp(value + n - 5, ".gguf")) ||
+    bool path = cfg_model_is_null(value) || strchr(value, '/') ||
+                (n > 5 && !strcmp(value + n - 5, ".gguf")) ||
                 (stat(value, &st) == 0 && S_ISREG(st.st_mode));
     int rc = cfg_set_from(c, path ? "model.path" : "model.name", value, flag, err);
 

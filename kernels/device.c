@@ -22,10 +22,10 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
     d->ops->parallel(d, n, fn, arg);
 }
 
-int kr_device_probe(struct kr_device *d, uint64_t ns_each, struct kr_probe *out,
-                    struct cn_error *err)
+int kr_device_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each,
+                    struct kr_probe *out, struct cn_error *err)
 {
-    return d->ops->probe(d, ns_each, out, err);
+    return d->ops->probe(d, most_bytes, ns_each, out, err);
 }
 
 int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,

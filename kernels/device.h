@@ -8,7 +8,8 @@ struct kr_device_ops {
     void (*free)(struct kr_device *d);
     uint32_t (*threads)(const struct kr_device *d);
     void (*parallel)(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
-    int (*probe)(struct kr_device *d, uint64_t ns_each, struct kr_probe *out, struct cn_error *err);
+    int (*probe)(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each, struct kr_probe *out,
+                 struct cn_error *err);
     int (*probe_read)(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
                       struct cn_error *err);
     int (*prepare)(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,

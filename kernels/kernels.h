@@ -256,14 +256,15 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
 
 /* What the device reaches now, all its threads together: the bounds that speeds are shares of. Each
  * is the best of a few short runs that take ns_each in all (reading: and the time to fill a buffer,
- * the first time; it is kept until the device is freed). CN_ENOMEM when little memory is free. */
+ * the first time; it is kept until the device is freed). The buffer takes at most most_bytes (but a
+ * quarter of a MiB a thread): how much is free is for the caller to know. CN_ENOMEM without it. */
 struct kr_probe {
-    double read_bytes_s; /* of a buffer larger than the last cache, as far as memory allows */
+    double read_bytes_s; /* of a buffer larger than the last cache, as far as most_bytes allows */
     double int8_ops_s;   /* products of 8-bit integers in registers, two operations each */
     double fma_flops_s;  /* fused multiply-adds of float32, two operations each */
 };
-int kr_device_probe(struct kr_device *d, uint64_t ns_each, struct kr_probe *out,
-                    struct cn_error *err);
+int kr_device_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each,
+                    struct kr_probe *out, struct cn_error *err);
 /* The same of a buffer of about so many bytes, read over and over: what caches make of that size. */
 int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
                          struct cn_error *err);

@@ -358,7 +358,9 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     r->stop = cn_calloc(1, sizeof *r->stop); /* made now, so that stopping cannot fail */
     if (r->stop) r->stop->kind = RT_CMD_STOP;
     r->kept = rt_kept_new();
-    int rc = r->table && r->stop && r->kept ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    int rc = 0;
+    if (!r->table || !r->stop || !r->kept)
+        rc = cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc && !(rc = cn_mailbox_init(&r->inbox, NULL, NULL))) r->mailbox_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&r->loader_inbox, NULL, NULL))) r->loader_mail_ready = true;
     if (!rc) rc = rt_models_init(r, opts, err);

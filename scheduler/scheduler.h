@@ -155,8 +155,8 @@ struct sch_drafting {        /* for whom */
     const uint32_t *ids;     /* prompt and output so far */
     uint64_t n_ids;
 };
-/* The choice's own text is indexed while it runs: at most 16 bytes per token of its context, of up to
- * 64 choices that decode, beside the token ids themselves. */
+/* The choice's own text is indexed while it runs: at most 16 bytes per token of its context, beside the
+ * token ids themselves. A step begins at most 64 such indexes; each stays until its choice ends. */
 struct sch_speculation {
     uint32_t max_draft;      /* tokens per choice and step; 0: no drafts at all */
     /* Another source of drafts (NULL: the choice's own text): writes at most `most` ids and returns

@@ -228,7 +228,8 @@ void kr_cpu_exec_free(struct kr_exec *base);
 /* weights.c: distinct weights packed in parallel; norm weights and biases copied */
 int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err);
 /* probe.c */
-int kr_cpu_probe(struct kr_device *d, uint64_t ns_each, struct kr_probe *out, struct cn_error *err);
+int kr_cpu_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each, struct kr_probe *out,
+                 struct cn_error *err);
 int kr_cpu_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
                       struct cn_error *err);
 void kr_cpu_probe_free(struct kr_cpu_probe *p);

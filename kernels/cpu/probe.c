@@ -2,7 +2,6 @@
  * Engine thread; the buffer that is read belongs to the device and is kept from probe to probe. */
 #include "kernels/cpu/cpu.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -88,28 +87,6 @@ static double best(struct kr_cpu *c, void (*fn)(void *arg, uint32_t i), uint64_t
 
 /* ---- the buffer ------------------------------------------------------------------------------- */
 
-static uint64_t number_in(const char *path, const char *format)
-{
-    unsigned long long n = 0;
-    char line[128];
-    FILE *f = fopen(path, "re");
-    while (f && !n && fgets(line, sizeof line, f))
-        if (sscanf(line, format, &n) != 1) n = 0;
-    if (f) fclose(f);
-    return n;
-}
-
-/* A quarter of the memory that is free, the control group's limit included. */
-static uint64_t affordable(void)
-{
-    uint64_t kib = number_in("/proc/meminfo", "MemAvailable: %llu kB");
-    uint64_t room = kib ? kib * 1024 : 4 * MIN_BYTES;
-    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "%llu");
-    uint64_t used = number_in("/sys/fs/cgroup/memory.current", "%llu");
-    if (limit) room = CN_MIN(room, limit > used ? limit - used : 0);
-    return room / 4;
-}
-
 /* Twice the last-level cache: from there on more makes no difference, the cache being shared with
  * whoever else is on the machine, and twice its size never found in it. */
 static uint64_t default_bytes(void)
@@ -175,20 +152,18 @@ int kr_cpu_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
     uint64_t whole = (uint64_t)kr_pool_threads(c->pool) * STEP_BYTES;
-    uint64_t most = affordable() / whole * whole;
-    if (c->probe) most = CN_MAX(most, c->probe->bytes);
-    if (!most) return cn_fail(err, CN_ENOMEM, "too little memory is free to measure reading it");
-    bytes = CN_MIN(most, CN_MAX(1, (bytes + whole / 2) / whole) * whole);
+    bytes = CN_MAX(1, bytes / whole) * whole;
     int rc = grow(c, bytes, err);
     if (rc) return rc;
     *bytes_s = best(c, read_part, bytes / whole * STEP_BYTES, ns);
     return 0;
 }
 
-int kr_cpu_probe(struct kr_device *d, uint64_t ns_each, struct kr_probe *out, struct cn_error *err)
+int kr_cpu_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each, struct kr_probe *out,
+                 struct cn_error *err)
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
-    int rc = kr_cpu_probe_read(d, default_bytes(), ns_each, &out->read_bytes_s, err);
+    int rc = kr_cpu_probe_read(d, CN_MIN(default_bytes(), most_bytes), ns_each, &out->read_bytes_s, err);
     if (rc) return rc;
     out->int8_ops_s = best(c, int8_part, 0, ns_each);
     out->fma_flops_s = best(c, fma_part, 0, ns_each);

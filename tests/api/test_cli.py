@@ -149,11 +149,14 @@ def test_bench_ladder():
     assert b"in all" in conifer("bench", "--ladder", tiny_model(), "--threads", "1")
     assert b"no weights" in conifer("bench", "--ladder", "null:layers=1,vocab=1000", want=1)
     assert conifer("bench", "--ladder", "/no/such.gguf", want=1)
+    vectors = ORACLE / "real/minilm-q8_0.gguf"
+    if vectors.exists():
+        assert b"generates no text" in conifer("bench", "--ladder", str(vectors), want=1)
 
 
 def test_bench_probe():
     out = json.loads(conifer("bench", "--probe", "--json", "--threads", "1"))
-    assert out["threads"] == 1 and out["path"].startswith("cpu-")
+    assert out["threads"] == 1 and out["device"].startswith("cpu-")
     assert min(out[key] for key in ("read_bytes_s", "int8_ops_s", "fma_flops_s")) > 1e6
     text = conifer("bench", "--probe", "--isa", "generic")
     assert b"cpu-generic" in text and b"GB/s" in text

@@ -160,7 +160,7 @@ static void run(const struct bench *b)
     double median[2], ops = 0, kv = 0, read;
     struct kr_counters was, now;
     open_world(&w, b);
-    need(kr_device_probe(w.dev, PROBE_NS, &probe, &err), &err);
+    need(kr_device_probe(w.dev, UINT64_MAX, PROBE_NS, &probe, &err), &err);
     kr_exec_counters(w.exec, &was);
     time_steps(&w, b, median);
     kr_exec_counters(w.exec, &now);

@@ -1,6 +1,6 @@
-/* probe: every ISA's figures are positive and finite, a register's worth of products is more than a
- * scalar's, small buffers are no slower than large ones, and devices of any thread count can be
- * asked. No time is asserted: a busy machine only makes the figures smaller. */
+/* probe: every ISA's figures are positive and finite, with the least buffer and with all that is
+ * asked for, and devices of any thread count can be asked. Vector registers do more products than
+ * plain C. No time is asserted: a busy machine only makes the figures smaller. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/kernels.h"
 
@@ -40,7 +41,7 @@ static void figures_of(enum kr_isa isa, uint32_t threads)
     if (!d) return;
     /* twice: the second goes on with what the first has left */
     for (int k = 0; k < 2; k++) {
-        assert_int_equal(kr_device_probe(d, 4 * MS, &p, &err), 0);
+        assert_int_equal(kr_device_probe(d, k ? UINT64_MAX : 0, 4 * MS, &p, &err), 0);
         assert_rate(p.read_bytes_s);
         assert_rate(p.int8_ops_s);
         assert_rate(p.fma_flops_s);
@@ -58,20 +59,21 @@ static void test_figures(void **state)
     figures_of(KR_ISA_AUTO, 5);
 }
 
-/* The widest registers of a machine do at least as many products as plain C; asked often enough for
- * both to have had the processor once. */
+/* Vector registers do several times the products of plain C (32 a instruction and more); asked often
+ * enough for both to have had the processor once. */
 static void test_wider_is_more(void **state)
 {
     struct kr_device *plain = device(KR_ISA_GENERIC, 1), *wide = device(KR_ISA_AUTO, 1);
     struct kr_probe a = {0}, b = {0}, p;
     struct cn_error err = {0};
     for (int k = 0; k < 5; k++) {
-        assert_int_equal(kr_device_probe(plain, 2 * MS, &p, &err), 0);
+        assert_int_equal(kr_device_probe(plain, UINT64_MAX, 2 * MS, &p, &err), 0);
         a.int8_ops_s = CN_MAX(a.int8_ops_s, p.int8_ops_s);
-        assert_int_equal(kr_device_probe(wide, 2 * MS, &p, &err), 0);
+        assert_int_equal(kr_device_probe(wide, UINT64_MAX, 2 * MS, &p, &err), 0);
         b.int8_ops_s = CN_MAX(b.int8_ops_s, p.int8_ops_s);
     }
-    assert_true(b.int8_ops_s > a.int8_ops_s * 0.7);
+    if (strcmp(kr_device_path(plain), kr_device_path(wide)))
+        assert_true(b.int8_ops_s > 2 * a.int8_ops_s);
     kr_device_free(plain);
     kr_device_free(wide);
 }

@@ -2,6 +2,8 @@
  * damaged or change, the end. */
 #include "tests/runtime/several.h"
 
+#include "engine/null.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +12,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+
+/* What a path says about the null model, said by the folder that reads settings and by the one that
+ * reads models: neither knows the other. */
+static void test_null_names(void **state)
+{
+    static const char *const paths[] = {"null", "null:", "null:vocab=600", "nul", "nulls", "null.gguf",
+                                        "./null", "", "NULL"};
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(paths); i++)
+        assert_int_equal(cfg_model_is_null(paths[i]), eng_null_is(paths[i]));
+    assert_true(eng_null_is("null:layers=2") && !eng_null_is("null.gguf"));
+}
 
 /* Each of several answers as it does alone. */
 static void test_same_as_alone(void **state)
@@ -232,6 +246,7 @@ static void test_end_while_waiting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_null_names),
         cmocka_unit_test(test_same_as_alone),
         cmocka_unit_test(test_stream_goes_on),
         cmocka_unit_test(test_streams_take_turns),
