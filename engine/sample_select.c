@@ -207,6 +207,17 @@ static void histogram(const struct row *w, bool all, struct histogram *h)
     h->mass[last] = CN_MAX(total - near, 0.0);
 }
 
+/* How many values count at all. */
+static uint64_t at_least_floor(const struct row *w)
+{
+    float limit = nextafterf(w->floor, -INFINITY);
+    uint64_t count = 0;
+    for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end)
+        for (size_t i = at; i < end; i++)
+            count += w->z[i] >= w->floor;
+    return count;
+}
+
 /* Collects the prefix, in likelihood order, that first reaches `count` tokens or `mass`. */
 static int collect(const struct row *w, const struct histogram *h, uint64_t count, double mass,
                    struct eng_candidates *out)
@@ -222,6 +233,8 @@ static int collect(const struct row *w, const struct histogram *h, uint64_t coun
         cut++;
     }
     size_t n_cut = h->count[cut];
+    /* the last bucket's count is of all the rest, a vocabulary's worth */
+    if (cut == N_BUCKETS - 1 && w->floor > -INFINITY) n_cut = at_least_floor(w) - whole;
     int rc = cn_grow(&out->v, &out->cap, whole + 2 * n_cut + 1, sizeof *out->v);
     if (rc) return rc;
     struct eng_candidate *v = out->v, *heap = v + whole + n_cut;

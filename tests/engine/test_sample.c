@@ -161,6 +161,28 @@ static void test_ties_at_the_last_edge(void **state)
     }
 }
 
+/* Where few values are near the maximum, room is asked for those that can be kept, not for a
+ * vocabulary's worth: what a sampler keeps from token to token is enough. */
+static void test_room_of_few(void **state)
+{
+    static float z[V];
+    const struct eng_select_rule rules[] = {{.inv_t = 1, .top_p = 1, .min_p = 0.02f},
+                                            {.inv_t = 1, .top_p = 1, .top_k = V / ENG_TOPS_RUN},
+                                            {.inv_t = 1, .top_p = 0.9f, .min_p = 0.02f}};
+
+    for (int i = 0; i < V; i++)
+        z[i] = -40 - (float)rnd();
+    z[7] = 0;
+    z[V - 3] = -1;
+    for (size_t i = 0; i < CN_ARRAY_LEN(rules); i++) {
+        struct eng_candidates c = {0};
+        assert_int_equal(eng_select(z, V, tops_of(z), 0, &rules[i], &c), 0);
+        assert_int_equal(c.n, rules[i].top_k ? rules[i].top_k : 2);
+        assert_true(c.cap < V / 4);
+        free(c.v);
+    }
+}
+
 static struct eng_sampler *sampler(const struct eng_sampling *p, uint32_t choice)
 {
     struct eng_sampler *s = NULL;
@@ -475,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_top_against_sort),
         cmocka_unit_test(test_tiny_temperatures),
+        cmocka_unit_test(test_room_of_few),
         cmocka_unit_test(test_flat_and_lonely),
         cmocka_unit_test(test_select_against_sort),
         cmocka_unit_test(test_ties_at_the_last_edge),
