@@ -199,12 +199,15 @@ static void json_class(const struct lt_class *c, struct lt_tally *t, double wind
                   (unsigned long long)t->prompt_tokens, (unsigned long long)t->cached_tokens,
                   (unsigned long long)t->answer_tokens, rate(t->window_tokens, window_s),
                   rate((double)t->window_ok, window_s));
-    if (c->split >= 0)
+    if (c->split >= 0) {
+        cn_buf_putc(out, ',');
+        json_text(out, "split_by", c->split_by);
         cn_buf_printf(out,
                       ",\"alone_s\":%.3f,\"alone_tokens_per_s\":%.3f,\"beside_s\":%.3f,"
                       "\"beside_tokens_per_s\":%.3f",
                       t->split_s[0], rate(t->split_tokens[0], t->split_s[0]), t->split_s[1],
                       rate(t->split_tokens[1], t->split_s[1]));
+    }
     if (c->rate > 0) cn_buf_printf(out, ",\"behind_s\":%.3f", t->behind_s);
     for (size_t i = 0; i < n; i++)
         json_times(out, &rows[i]);

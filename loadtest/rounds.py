@@ -60,13 +60,24 @@ def order(items, number):
     return list(items) if number % 4 in (0, 3) else list(reversed(items))
 
 
-def counts(default, given):
-    """How many rounds each has, of NAME=N in `given`; the others have `default`."""
+def names_of(pairs):
+    """The names, each of which must be one's own."""
+    names = [name for name, *_ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            sys.exit(f"{name}: two have this name")
+    return names
+
+
+def counts(default, given, names):
+    """How many rounds each of names has, of NAME=N in `given`; the others have `default`."""
     out = {}
     for text in given:
         name, _, n = text.rpartition("=")
-        if not name or not n.isdigit():
+        if not name or not n.isdecimal():
             sys.exit(f"{text}: not NAME=ROUNDS")
+        if name not in names:
+            sys.exit(f"{text}: nothing has this name")
         out[name] = int(n)
     return lambda name: out.get(name, default)
 

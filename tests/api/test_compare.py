@@ -1,7 +1,11 @@
 """loadtest/compare, engines and measure: rounds, resuming, what is quoted."""
+import importlib.machinery
+import importlib.util
 import json
+import os
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -13,6 +17,18 @@ sys.path.insert(0, str(ROOT / "loadtest"))
 import rounds  # noqa: E402
 
 COMPARE = ROOT / "loadtest/compare"
+
+
+def module(name):
+    """A program of loadtest/, which has no .py."""
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "loadtest" / name))
+    made = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        loader.exec_module(made)
+    finally:
+        sys.dont_write_bytecode = kept
+    return made
 
 
 def test_order_is_abba():
@@ -137,6 +153,7 @@ def test_two_servers_in_rounds(tmp_path, scenario):
     text = compare(tmp_path, scenario, *args)
     assert (tmp_path / "kept.jsonl").read_bytes() == before
     assert "| tokens/s |" in text and "against again" in text
+    assert "| ready s |" in text and "| peak RSS MB |" in text and "2 of conifer, 2 of again" in text
 
 
 def test_cut_by_the_clock(tmp_path, scenario):
@@ -157,6 +174,121 @@ def test_wrong_commands(tmp_path, scenario):
     assert "nothing that can be filled in" in compare(
         tmp_path, scenario, "--server", "x=run {colour}", expect=1)
     assert "no server is known" in compare(tmp_path, scenario, "--server", "x", expect=1)
+    for where, args, message in [
+            (tmp_path / "none.yaml", [], "none.yaml"), (f"{scenario}:abc", [], "not FILE[:SLOTS"),
+            (f"{scenario}:1:2:3:4", [], "not FILE[:SLOTS"),
+            (scenario, ["--server", "conifer=true"], "conifer: two have this name"),
+            (scenario, ["--rounds-of", "other=3"], "other=3: nothing has this name"),
+            (scenario, ["--rounds-of", "conifer=x"], "conifer=x: not NAME=ROUNDS")]:
+        text = compare(tmp_path, where, "--server", "conifer", *args, expect=1)
+        assert message in text and "Traceback" not in text
+    assert not (tmp_path / "kept.jsonl").exists()
+
+
+STAND_IN = r"""
+import http.server, json, pathlib, sys
+port, mode, state = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[0] + ".state")
+failing, asked = mode == "fails-once" and not state.exists(), []
+state.write_text("")
+class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *args):
+        pass
+    def say(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        asked.append(self.path)
+        if mode == "no-http" and len(asked) < 4:
+            self.wfile.write(b"what do you say?\r\n\r\n")
+            self.close_connection = True
+        elif self.path == "/v1/models":
+            self.say(200, b'{"data": [{"id": "m"}]}')
+        else:
+            self.say(404 if mode == "no-health" else 200, b"{}")
+    def do_POST(self):
+        global failing
+        n = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["max_tokens"]
+        if failing:
+            failing = False
+            self.say(500, b"{}")
+        else:
+            self.say(200, b'data: {"choices": [{"text": "a"}]}\n\n' * n + b"data: [DONE]\n\n")
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """The command of a small server that does what a mode says."""
+    def make(mode):
+        file = tmp_path / f"{mode}.py"
+        file.write_text(STAND_IN)
+        return f"{sys.executable} {file} {{port}} {mode}"
+    return make
+
+
+def test_a_round_with_failed_requests_is_left_out(tmp_path, scenario, stand_in):
+    args = ["--server", f"good={stand_in('good')}", "--server", f"bad={stand_in('fails-once')}", "--rounds", "2"]
+    (s,) = json.loads(compare(tmp_path, scenario, *args, "--json"))["scenarios"]
+    bad = s["servers"]["bad"]
+    assert (bad["failed"], bad["left_out"], bad["errors"]) == (1, 1, [])
+    assert bad["classes"]["requests"]["tokens/s"]["n"] == s["ratios"]["bad"]["requests"]["tokens/s"]["n"] == 1
+    assert s["servers"]["good"]["classes"]["requests"]["wall s"]["n"] == 2
+    text = compare(tmp_path, scenario, *args)
+    assert "2 of good, 1 of bad" in text and "bad: 1 requests failed, in 1 of 2 rounds" in text
+
+
+@pytest.mark.parametrize("mode", ["no-health", "no-http"])
+def test_servers_that_start_oddly(tmp_path, scenario, stand_in, mode):
+    """One that has no /health; one that says something else than HTTP at first."""
+    (s,) = json.loads(compare(tmp_path, scenario, "--server", f"x={stand_in(mode)}", "--rounds", "1", "--wait-s",
+                              "30", "--json"))["scenarios"]
+    assert s["servers"]["x"]["errors"] == [] and s["servers"]["x"]["failed"] == 0
+
+
+def test_what_a_command_started_is_ended_too(tmp_path, scenario, stand_in):
+    pid_file = tmp_path / "pid"
+    command = f"sh -c '{stand_in('good')} & echo $! > {pid_file}; wait'"
+    (s,) = json.loads(compare(tmp_path, scenario, "--server", f"x={command}", "--rounds", "1",
+                              "--json"))["scenarios"]
+    assert s["servers"]["x"]["errors"] == []
+    pid = int(pid_file.read_text())
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return
+    if state not in "ZX":
+        os.kill(pid, signal.SIGKILL)
+        pytest.fail("it still runs")
+
+
+def test_what_the_bound_gives_and_costs():
+    """By hand: 700 tokens/s beside prompts of 2 x 4,000 ids (1,000 of them cached) and an answer of one
+    each in 40 s; gaps of 16 ms beside, of 10 ms alone."""
+    compare_, measure = module("compare"), module("measure")
+
+    def record(beside_tokens_per_s, beside_s, p99):
+        return {"result": {"wall_s": 1, "classes": [
+            {"name": "streams", "split_by": "prompts", "failed": 0, "beside_s": beside_s,
+             "beside_tokens_per_s": beside_tokens_per_s, "itl_alone_ms": {"p99": 10}, "itl_beside_ms": {"p99": p99}},
+            {"name": "prompts", "failed": 0, "prompt_tokens": 8000, "cached_tokens": 1000, "answer_tokens": 2}]}}
+    held, free = record(700, 40, 16), record(100, 10, 80)
+    assert compare_.with_others(held["result"], 0) == pytest.approx(700 + 7002 / 40)
+    assert compare_.stretch(held["result"], 0) == pytest.approx(1.6)
+    assert compare_.with_others(held["result"], 1) is None and compare_.stretch(held["result"], 1) is None
+    names = ["conifer", measure.NO_BOUND]
+    s = compare_.summary({"name": "arrivals", "slots": 1, "slot_tokens": 1}, names,
+                         {names[0]: [held], names[1]: [free]})
+    said = measure.price_of_the_bound(s, compare_)
+    assert "is 1.60 of that alone" in said and f"get {(700 + 7002 / 40) / (100 + 7002 / 10):.2f} of" in said
+    assert f"| {compare_.STRETCH} | 1.60 | 8.00 | 5.00 |" in compare_.table(s, names)
+    # a piece is found by its command, and parts name servers that there are
+    args = measure.argparse.Namespace(llama_cpp=None, ik=None)
+    assert [x.split("=")[0] for x in measure.servers_of(args, compare_)] == names
+    assert measure.servers_of(args, compare_)[1].endswith("--set engine.step_stretch=0")
 
 
 def test_probes_bracket_each_piece(tmp_path, scenario):
