@@ -12,7 +12,10 @@
 #define CLI_VERSION CONIFER_VERSION /* from meson.build */
 
 /* Commands: argv[0] is the name to show in messages ("conifer run"); argv may be changed. */
-int cli_serve(int argc, char **argv);
+/* `fetch`, unless NULL, fetches the one model that cfg names when it is not there. The daemon has none,
+ * and so does not link what speaks HTTP to others: half of its libraries. */
+typedef int cli_fetch(const struct cfg *cfg, struct cn_error *err);
+int cli_serve(int argc, char **argv, cli_fetch *fetch);
 int cli_run(int argc, char **argv);
 int cli_pull(int argc, char **argv);
 int cli_list(int argc, char **argv);

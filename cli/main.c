@@ -4,12 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Who types it waits for the model. */
+static int serve(int argc, char **argv)
+{
+    return cli_serve(argc, argv, cli_pull_missing);
+}
+
 static const struct command {
     const char *name, *shown, *help;
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"run", "conifer run", "chat with a model in this terminal", cli_run},
-    {"serve", "conifer serve", "serve a model over HTTP (as conifer-server does)", cli_serve},
+    {"serve", "conifer serve", "serve a model over HTTP (as conifer-server does)", serve},
     {"pull", "conifer pull", "fetch a model: a name of the catalog, hf:... or a URL", cli_pull},
     {"list", "conifer list", "the models here, and those of the catalog", cli_list},
     {"rm", "conifer rm", "remove a model", cli_rm},

@@ -99,7 +99,7 @@ static int list_models(const struct cfg *cfg, struct rt_model_opts **out, struct
     return 0;
 }
 
-static int serve(const struct cfg *cfg, const char *name)
+static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 {
     struct cn_error err = {0};
     struct cn_metrics *metrics = NULL;
@@ -110,8 +110,7 @@ static int serve(const struct cfg *cfg, const char *name)
     char *path = NULL, *model = NULL;
     int rc = make_metrics(cfg, &metrics, &err);
 
-    /* Who types `conifer serve` waits for the model; a service is told what it lacks. */
-    if (!rc && !cfg->n_models && strcmp(name, "conifer-server")) rc = cli_pull_missing(cfg, &err);
+    if (!rc && !cfg->n_models && fetch) rc = fetch(cfg, &err);
     if (!rc && cfg->n_models) rc = list_models(cfg, &models, &err);
     else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
     if (!rc) rc = name_models(metrics, cfg, model, &err);
@@ -190,7 +189,7 @@ static int check_model(const struct cfg *cfg, const char *name)
     return 0;
 }
 
-int cli_serve(int argc, char **argv)
+int cli_serve(int argc, char **argv, cli_fetch *fetch)
 {
     static const struct option options[] = {{"check-config", no_argument, NULL, 'c'},
                                             {"help", no_argument, NULL, 'h'},
@@ -233,7 +232,7 @@ int cli_serve(int argc, char **argv)
                            : "no --config was given: the defaults are valid");
     } else {
         cfg_log_setup(&cfg);
-        rc = serve(&cfg, argv[0]);
+        rc = serve(&cfg, argv[0], fetch);
     }
     cfg_fini(&cfg);
     return rc;

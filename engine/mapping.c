@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define AROUND_BYTES 65536u /* that Linux maps at a fault */
+
 struct eng_mapping {
     _Atomic uintptr_t start, end; /* end is a page boundary; 0, 0 when unused */
     atomic_bool damaged;
@@ -158,9 +160,10 @@ void eng_mapping_leave(const struct eng_mapping *m, const void *p, uint64_t n)
 {
     uintptr_t start = atomic_load(&m->start), end = atomic_load(&m->end), at = (uintptr_t)p;
     if (at < start || at > end || n > end - at) return;
-    uintptr_t lo = (at + page_size - 1) & ~(uintptr_t)(page_size - 1);
-    uintptr_t hi = (at + n) & ~(uintptr_t)(page_size - 1);
-    if (lo < hi) madvise((void *)lo, hi - lo, MADV_DONTNEED); /* advice: nothing to do when refused */
+    /* Who reads a page is given those around it too, also those left before. */
+    uintptr_t lo = CN_MAX(at / AROUND_BYTES * AROUND_BYTES, start);
+    uintptr_t hi = CN_MIN(((at + n - 1) / AROUND_BYTES + 1) * AROUND_BYTES, end);
+    if (n) madvise((void *)lo, hi - lo, MADV_DONTNEED); /* advice: nothing to do when refused */
 }
 
 bool eng_mapping_intact(const struct eng_mapping *m)

@@ -16,7 +16,7 @@
 #define CHUNKS_A_THREAD 4u
 /* Packed between two looks at whether to stop, and how much of the file each thread may still hold
  * when the copy is there already. */
-#define ALONE_BYTES (1u << 20)
+#define ALONE_BYTES (256u << 10)
 
 static uint32_t n_groups(const struct kr_packed *w)
 {

@@ -1,6 +1,10 @@
-/* GGUF reader, on files: split models, files that are not there, files cut short while open. */
+/* GGUF reader, on files: split models, files that are not there, files cut short while open,
+ * pages that are left behind. */
 #include "gguf_write.h"
 
+#include "engine/mapping.h"
+
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -139,6 +143,52 @@ static void test_truncated_while_open(void **state)
     }
 }
 
+/* Pages of the mapping that are this process's at the moment; -1 where that cannot be asked. */
+static int present(const struct eng_mapping *m)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), entry;
+    uint64_t first = (uintptr_t)eng_mapping_data(m) / page;
+    int n = 0, fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    for (uint64_t i = 0; fd >= 0 && i * page < eng_mapping_bytes(m); i++) {
+        if (pread(fd, &entry, sizeof(entry), (off_t)(8 * (first + i))) != sizeof(entry)) n = -1;
+        if (n < 0) break;
+        n += (int)(entry >> 63);
+    }
+    if (fd < 0) return -1;
+    close(fd);
+    return n;
+}
+
+/* What was left is no memory of this process, in whatever order its parts were read: the kernel maps
+ * pages around the one that is read, those left before among them. */
+static void test_left_behind(void **state)
+{
+    enum { PARTS = 41, PART = 100001, BYTES = PARTS * PART };
+    struct eng_mapping *m;
+    struct cn_error err;
+    FILE *f = fopen(in_dir("left.bin"), "wb");
+    assert_non_null(f);
+    for (int i = 0; i < BYTES; i++)
+        putc(i % 251, f);
+    assert_int_equal(fclose(f), 0);
+    if (eng_mapping_open(in_dir("left.bin"), &m, &err)) fail_msg("%s", err.message);
+    const volatile uint8_t *data = eng_mapping_data(m);
+    for (int i = 0; i < PARTS; i++) {
+        int from = i * 18 % PARTS * PART;
+        for (int k = from; k < from + PART; k++)
+            if (data[k] != k % 251) fail_msg("byte %d is %d", k, data[k]);
+        if (i == 0 && present(m) >= 0) assert_in_range(present(m), PART / 65536, BYTES);
+        eng_mapping_leave(m, (const uint8_t *)data + from, PART);
+    }
+    /* neither before nor behind it is anything of it */
+    eng_mapping_leave(m, (const uint8_t *)data - 1, 1);
+    eng_mapping_leave(m, (const uint8_t *)data + BYTES - 1, 2);
+    if (present(m) >= 0) assert_in_range(present(m), 0, 16);
+    assert_int_equal(data[BYTES - 1], (BYTES - 1) % 251);
+    assert_true(eng_mapping_intact(m));
+    eng_mapping_close(m);
+}
+
 static int make_dir(void **state)
 {
     snprintf(dir, sizeof(dir), "/tmp/conifer-gguf-XXXXXX");
@@ -154,7 +204,8 @@ static int remove_dir(void **state)
                                         "single.gguf",
                                         "empty.gguf",
                                         "three.gguf",
-                                        "cut.gguf"};
+                                        "cut.gguf",
+                                        "left.bin"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
         unlink(in_dir(names[i]));
     return rmdir(dir);
@@ -166,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_no_file),
         cmocka_unit_test(test_truncated_while_open),
+        cmocka_unit_test(test_left_behind),
     };
     return cmocka_run_group_tests_name("gguf files", tests, make_dir, remove_dir);
 }
