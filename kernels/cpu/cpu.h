@@ -50,6 +50,7 @@ struct kr_step {
     uint32_t slot;         /* QUANTIZE, ANGLES, GATHER: the slot made; matmul: its quantised input; route:
                             * the slot it works in */
     uint32_t weight;       /* matmul: index of the packed weight, the first matrix of it */
+    uint32_t then;         /* matmul: the weight of the next one, the first's after the last */
     uint32_t chunk;        /* matmul: pairs of row groups taken at a time */
     uint32_t parts;        /* head_matmul, expert_matmul: such chunks of one matrix */
     uint32_t from;         /* GATHER: the quantised slot whose rows are copied */

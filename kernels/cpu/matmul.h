@@ -31,6 +31,10 @@ struct kr_packed {
     enum kr_type type;
     uint32_t rows, cols;  /* cols a multiple of the type's block (floats: any) */
     void *data;           /* 64-byte aligned, kr_packed_bytes long */
+    /* Hint: what is read after the groups of a call, and as far behind it the next group of it; NULL:
+     * the groups behind them. Memory that is not there is no harm. */
+    const uint8_t *then;
+    size_t then_other;
 };
 uint64_t kr_packed_bytes(enum kr_type type, uint32_t rows, uint32_t cols);
 /* Of row groups [g0, g1): a kernel reads them once for some rows. */

@@ -14,6 +14,7 @@
 
 #include <stdlib.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -56,9 +57,10 @@ struct kr_pool {
 #endif
 };
 struct worker {
-    struct kr_pool *pool;
+    _Alignas(CACHE_LINE) struct kr_pool *pool;
     pthread_t thread;
     uint32_t index;
+    const uint8_t *ahead, *ahead_end; /* the thread's own: fetched while it waits */
 };
 
 /* ---- sleeping --------------------------------------------------------------------------------- */
@@ -100,13 +102,22 @@ static void cpu_pause(void)
 #endif
 }
 
-static void wait_news(struct kr_pool *p, unsigned seen)
+/* A few lines of what the thread reads next; false when all were asked for. */
+static bool fetch_ahead(struct worker *w)
+{
+    if (w->ahead >= w->ahead_end) return false;
+    for (int i = 0; i < 4; i++, w->ahead += CACHE_LINE)
+        __builtin_prefetch(w->ahead, 0, 2);
+    return true;
+}
+
+static void wait_news(struct kr_pool *p, uint32_t thread, unsigned seen)
 {
     uint64_t end = 0;
     for (;;) {
         for (int i = 0; i < PAUSES_A_CHECK; i++) {
             if (atomic_load_explicit(&p->news, memory_order_acquire) != seen) return;
-            cpu_pause();
+            if (!fetch_ahead(&p->workers[thread])) cpu_pause();
         }
         uint64_t now = cn_now_ns();
         if (!end) end = now + p->spin_ns;
@@ -130,9 +141,8 @@ static void tell(struct kr_pool *p)
 /* Thread t's units of a job: [first, first + count). */
 static uint32_t job_share(const struct kr_job *j, uint32_t threads, uint32_t t, uint32_t *first)
 {
-    uint32_t each = j->n / threads, more = j->n % threads;
-    *first = t * each + CN_MIN(t, more);
-    return each + (t < more);
+    *first = kr_pool_share(j->n, threads, t);
+    return kr_pool_share(j->n, threads, t + 1) - *first;
 }
 
 static uint32_t share_chunks(const struct kr_pool *p, const struct kr_stage *s, uint32_t t)
@@ -244,7 +254,7 @@ static void *worker_main(void *arg)
     for (;;) {
         unsigned seen = atomic_load(&p->news);
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
-        if (!work(p, w->index)) wait_news(p, seen);
+        if (!work(p, w->index)) wait_news(p, w->index, seen);
     }
 }
 
@@ -263,11 +273,18 @@ void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_st
     for (;;) {
         unsigned seen = atomic_load(&p->news);
         if (atomic_load_explicit(&p->finished, memory_order_acquire) == run) return;
-        if (!work(p, 0)) wait_news(p, seen);
+        if (!work(p, 0)) wait_news(p, 0, seen);
     }
 }
 
 /* ---- life ------------------------------------------------------------------------------------- */
+
+void kr_pool_ahead(struct kr_pool *p, uint32_t thread, const void *at, size_t bytes)
+{
+    struct worker *w = &p->workers[thread];
+    w->ahead = at;
+    w->ahead_end = w->ahead + bytes;
+}
 
 void kr_pool_note_ends(struct kr_pool *p, uint64_t *ends)
 {
@@ -315,9 +332,10 @@ struct kr_pool *kr_pool_new(uint32_t n_threads)
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     /* With more threads than processors the one waited for needs the processor spun on. */
     p->spin_ns = cpus > 0 && n_threads <= (unsigned long)cpus ? SPIN_NS : 0;
-    p->workers = cn_calloc(n_threads, sizeof *p->workers);
+    p->workers = aligned_alloc(CACHE_LINE, n_threads * sizeof *p->workers);
     p->shares = aligned_alloc(CACHE_LINE, n_threads * sizeof *p->shares);
     if (p->workers && p->shares) {
+        memset(p->workers, 0, n_threads * sizeof *p->workers);
         for (uint32_t i = 0; i < n_threads; i++)
             atomic_init(&p->shares[i].word, 0);
         start_workers(p);

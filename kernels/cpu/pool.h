@@ -20,6 +20,11 @@ struct kr_job {
     uint32_t index; /* for fn */
     uint32_t n, chunk;
 };
+/* The first unit of thread t's share of n; of one thread more than there are: n. */
+static inline uint32_t kr_pool_share(uint32_t n, uint32_t threads, uint32_t t)
+{
+    return t * (n / threads) + CN_MIN(t, n % threads);
+}
 /* Jobs that may run at the same time; a stage begins when all of the one before is done. */
 struct kr_stage {
     uint32_t first_job, n_jobs;
@@ -28,6 +33,9 @@ struct kr_stage {
  * Not to be nested. */
 void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_stages,
                  const struct kr_job *jobs, void *arg);
+
+/* A hint by thread `thread` in a job: what it will read next, to be fetched while it waits. */
+void kr_pool_ahead(struct kr_pool *p, uint32_t thread, const void *at, size_t bytes);
 
 /* From the next run on the end of each stage is noted (cn_now_ns) in ends[stage]; stages without
  * work are left out. NULL: no longer. */

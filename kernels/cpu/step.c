@@ -4,6 +4,9 @@
  * stages to the pool. Engine thread outside, all threads inside; `now` does not change inside. */
 #include "kernels/cpu/cpu.h"
 
+/* Of weights that a thread without work fetches: some of a second-level cache. */
+#define AHEAD_BYTES (256u << 10)
+
 /* ---- jobs --------------------------------------------------------------------------------------- */
 
 static void row_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
@@ -13,21 +16,43 @@ static void row_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uin
                     hi);
 }
 
-/* Units are pairs of row groups. */
+/* Units of a product: pairs of row groups. */
+static uint32_t matmul_units(const struct kr_packed *w)
+{
+    return ((w->rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS + 1) / 2;
+}
+
+/* The weights of pairs [.., hi); whoever ends a share reads its share of another matrix next. */
+static struct kr_packed weights_to(const struct kr_cpu_exec *x, const struct kr_step *s,
+                                   uint32_t thread, uint32_t hi)
+{
+    struct kr_packed w = x->packed[s->weight];
+    const struct kr_packed *next = &x->packed[s->then];
+    uint32_t n = matmul_units(&w), threads = kr_pool_threads(x->dev->pool);
+    if (hi != n && hi != kr_pool_share(n, threads, thread + 1)) return w;
+    uint32_t g = 2 * kr_pool_share(matmul_units(next), threads, thread);
+    w.then = (const uint8_t *)next->data + kr_group_range_bytes(next, 0, g);
+    w.then_other = kr_group_range_bytes(next, 0, 1);
+    uint32_t end = 2 * kr_pool_share(matmul_units(next), threads, thread + 1);
+    kr_pool_ahead(x->dev->pool, thread, w.then,
+                  CN_MIN(kr_group_range_bytes(next, g, end), (uint64_t)AHEAD_BYTES));
+    return w;
+}
+
 static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     struct kr_cpu_exec *x = arg;
     const struct kr_step *s = &x->heavy_steps[index];
     const struct kr_plan_op *op = &x->plan->ops[s->op];
-    const struct kr_packed *w = &x->packed[s->weight];
+    const struct kr_packed w = weights_to(x, s, thread, hi);
     uint32_t in = (uint32_t)op->in[0], out = (uint32_t)op->out;
-    uint32_t groups = (w->rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
+    uint32_t groups = (w.rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
     struct kr_q8 q = { 0 };
-    if (s->slot) q = kr_slot_q8(x, s->slot, w->cols);
-    x->dev->mm.matmul(w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
+    if (s->slot) q = kr_slot_q8(x, s->slot, w.cols);
+    x->dev->mm.matmul(&w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
                       x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->bias,
                       kr_slot_mem(x, out), x->slots[out].stride);
-    x->touched[thread].dense += kr_group_range_bytes(w, 2 * lo, CN_MIN(2 * hi, groups));
+    x->touched[thread].dense += kr_group_range_bytes(&w, 2 * lo, CN_MIN(2 * hi, groups));
 }
 
 static void attention_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
@@ -105,7 +130,7 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
         j->n = kr_cpu_recurrent_units(x, s);
     } else if (op->kind == KR_OP_MATMUL) {
         j->fn = matmul_job;
-        j->n = ((x->packed[s->weight].rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS + 1) / 2;
+        j->n = matmul_units(&x->packed[s->weight]);
         j->chunk = s->chunk;
     } else if (s->kind == KR_STEP_GROUP || kr_is_product(op)) {
         kr_cpu_add_expert_job(x, j, index);

@@ -129,6 +129,19 @@ static void find_distinct(struct kr_cpu_exec *x, struct source *sources, uint64_
     x->base.info.weight_bytes += (*n_floats - expert_floats) * sizeof(float);
 }
 
+/* Which weights are read after which: of the last of a step, the next step's first. */
+static void link_products(struct kr_cpu_exec *x)
+{
+    uint32_t then = 0;
+    for (uint32_t turn = 0; turn < 2; turn++)
+        for (uint32_t i = x->n_heavy_steps; i-- > 0;) {
+            struct kr_step *s = &x->heavy_steps[i];
+            if (s->kind != KR_STEP_OP || x->plan->ops[s->op].kind != KR_OP_MATMUL) continue;
+            s->then = then;
+            then = s->weight;
+        }
+}
+
 static const float *copy_vector(const struct kr_tensor *t, float **at)
 {
     if (!t->data) return NULL;
@@ -265,6 +278,7 @@ int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
             free(from);
             return 0;
         }
+        link_products(x);
         rc = copy_vectors(x, n_floats);
     }
     if (!rc && x->base.info.packed_bytes) {

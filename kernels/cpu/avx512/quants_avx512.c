@@ -249,11 +249,13 @@ static uint32_t panel_from(const struct kr_layout *l)
  * first meets weights that are not in the cache, and would wait for memory that is idle later; and
  * what the processor fetches by itself stops at the end of each run of memory, four in a pair of
  * groups. */
-static void set_ahead(struct tile *t, size_t group_bytes, uint32_t rows)
+static void set_ahead(struct tile *t, size_t group_bytes, const struct kr_packed *w, bool last,
+                      uint32_t rows)
 {
     uint32_t parts = row_tiles(rows) * t->blocks;
-    t->ahead = t->headers[0] + TILE_MAX_GROUPS * group_bytes;
-    t->ahead_other = group_bytes;
+    bool then = last && w->then;
+    t->ahead = then ? w->then : t->headers[0] + TILE_MAX_GROUPS * group_bytes;
+    t->ahead_other = then ? w->then_other : group_bytes;
     t->ahead_bytes = (uint32_t)(group_bytes / parts + 3) / 4 * 4;
 }
 
@@ -288,7 +290,7 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             t.quants[i] = t.headers[i] + header_bytes;
             t.lanes[i] = (__mmask16)((1u << n) - 1);
         }
-        set_ahead(&t, group_bytes, rows);
+        set_ahead(&t, group_bytes, w, g + TILE_MAX_GROUPS >= g1, rows);
         if (rows >= panel_from(l))
             run_panels(w->type, l, groups, t, rows, t.bias);
         else
