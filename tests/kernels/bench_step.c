@@ -1,7 +1,8 @@
 /* bench_step: times decode and prefill steps of a random model of a real one's shape. Not a test.
  * bench_step [--isa NAME] [--threads N] [--context N] [--seqs N] [--kv q8_0]
  *            [--shape smollm2|qwen3|llama1b] [--weights NAME] [--head NAME] [--describe] [--profile]
- *            [--seconds S] */
+ *            [--seconds S] [--stay]
+ * --stay: each decode step is of the same position, so that none looks at more keys than another. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ struct bench {
     struct tiny_run_opts run;
     uint32_t context, seqs;
     double seconds;
-    bool describe, profile;
+    bool describe, profile, stay;
 };
 
 static double now_s(void)
@@ -55,6 +56,10 @@ static bool parse(struct bench *b, int argc, char **argv)
         }
         if (!strcmp(argv[i], "--profile")) {
             b->profile = true;
+            continue;
+        }
+        if (!strcmp(argv[i], "--stay")) {
+            b->stay = true;
             continue;
         }
         if (i + 1 == argc) return false;
@@ -143,7 +148,7 @@ static void bench(struct bench *b, struct tiny_run *r)
     double end = now_s() + b->seconds;
     for (k = 0; k < STEPS && (k < 5 || now_s() < end); k++) {
         for (uint32_t i = 0; i < b->seqs; i++) {
-            uint32_t pos = b->context + (uint32_t)k;
+            uint32_t pos = b->context + (b->stay ? 0 : (uint32_t)k);
             ks[i].tables = seqs[i].table_ptrs;
             rows[i] = (struct kr_row){ .seq = i, .pos = { pos }, .logits = true,
                                        .token = tokens[pos] };
