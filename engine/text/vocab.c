@@ -215,6 +215,13 @@ static int index_symbols(struct eng_vocab *v)
     return rc;
 }
 
+/* For a byte that no token stands for. Some files name the end of the text as their unknown token:
+ * then the byte is left out, for a client's text never becomes a control token. */
+static uint32_t unknown_byte(const struct eng_vocab *v)
+{
+    return v->unk >= 0 && v->type[v->unk] != ENG_TOKEN_CONTROL ? (uint32_t)v->unk : ENG_NO_ID;
+}
+
 static void byte_ids(struct eng_vocab *v)
 {
     for (uint32_t id = v->n; v->model != ENG_MODEL_BPE && id-- > 0;) {
@@ -230,7 +237,7 @@ static void byte_ids(struct eng_vocab *v)
             id = eng_strmap_get(&v->by_text, &v->texts, text, 6);
         }
         if (id == ENG_NO_ID) id = eng_strmap_get(&v->by_sym, &v->syms, &c, 1);
-        if (id >= v->n) id = v->unk >= 0 ? (uint32_t)v->unk : ENG_NO_ID;
+        if (id >= v->n) id = unknown_byte(v);
         v->byte_id[b] = id;
     }
 }

@@ -229,6 +229,28 @@ static void test_no_forgery(void **state)
     eng_vocab_free(v);
 }
 
+/* A byte that no token stands for is left out where the file's unknown token ends the text. */
+static void test_unknown_bytes(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        clear();
+        add("a", ENG_TOKEN_NORMAL);
+        add("b", ENG_TOKEN_NORMAL);
+        add("<|endoftext|>", i ? ENG_TOKEN_UNKNOWN : ENG_TOKEN_CONTROL);
+        struct eng_vocab_spec spec = bare_spec("gpt2", "smollm");
+        spec.unk = 2;
+        struct eng_vocab *v = open_list(&spec);
+        struct eng_ids ids = {0};
+        assert_int_equal(eng_tokenize(v, "a\xf1\xf2" "b", 4, NULL, 0, 0, &ids, NULL), 0);
+        assert_int_equal(ids.n, i ? 4 : 2);
+        assert_int_equal(ids.v[0], 0);
+        assert_int_equal(ids.v[ids.n - 1], 1);
+        if (i) assert_int_equal(ids.v[1], 2);
+        eng_ids_fini(&ids);
+        eng_vocab_free(v);
+    }
+}
+
 /* The pre-tokeniser of a file that names none. */
 static void test_default_pre(void **state)
 {
@@ -492,6 +514,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),    cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_merges),      cmocka_unit_test(test_no_forgery),
+        cmocka_unit_test(test_unknown_bytes),
         cmocka_unit_test(test_default_pre), cmocka_unit_test(test_end),
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_any_bytes),
         cmocka_unit_test(test_detok),       cmocka_unit_test(test_spm_prefix),
