@@ -1,6 +1,7 @@
 /* HTTP exchanges. A connection carries one call at a time and owns the bytes being written, so that
  * a call may end before they are gone. A connection that was kept and turns out to be closed before
- * a byte of the answer came is replaced once by a fresh one.
+ * a byte of the answer came is replaced once by a fresh one. Until a connection was made, each that
+ * fails is tried again at the server's next address.
  *
  * Callers' functions are called from the read callback after llhttp has returned, or from on_data
  * inside it; a connection is freed only by its close callback. */
@@ -24,6 +25,7 @@ struct lt_conn {
     struct lt_conn *prev, *next;   /* of all */
     struct lt_conn *idle_next, **idle_at; /* of the idle; what points to it, NULL: not idle */
     struct cn_buf out;
+    size_t addr;                   /* of the client's addrs */
     int handles;                   /* not yet closed */
     bool connected, used, closing;
     bool writing, answered, complete, keep;
@@ -104,14 +106,17 @@ static void end_call(struct lt_call *call, struct lt_client *c, uint64_t now, en
 
 static void begin(struct lt_conn *k, struct lt_call *call);
 
-static struct lt_conn *conn_new(struct lt_client *c)
+/* To be made to the address `at`, or to a later one if none is known to work. */
+static struct lt_conn *conn_new(struct lt_client *c, size_t at)
 {
     struct lt_conn *k = cn_calloc(1, sizeof *k);
 
     if (!k) return NULL;
     k->client = c;
     cn_buf_init(&k->out, 0);
-    if (uv_tcp_init_ex(c->loop, &k->tcp, c->addr.ss_family)) { /* no descriptor left */
+    /* no descriptor left, or no such kind of address here */
+    for (k->addr = at; uv_tcp_init_ex(c->loop, &k->tcp, c->addrs.v[k->addr].ss_family);) {
+        if (!c->proven && ++k->addr < c->addrs.n) continue;
         free(k);
         return NULL;
     }
@@ -131,6 +136,8 @@ static void conn_lost(struct lt_conn *k, enum lt_end end, int uv_code)
     struct lt_client *c = k->client;
     struct lt_call *call = k->call;
     bool stale = k->used && !k->answered && end == LT_END_CLOSED;
+    size_t at = c->proven ? c->addr : k->addr + 1;
+    bool elsewhere = end == LT_END_CONNECT && at != k->addr && at < c->addrs.n;
 
     if (k->closing) return;
     k->call = NULL;
@@ -139,8 +146,8 @@ static void conn_lost(struct lt_conn *k, enum lt_end end, int uv_code)
         return;
     }
     call->conn = NULL;
-    if (stale && !k->out.failed && k->out.len) {
-        struct lt_conn *fresh = conn_new(c);
+    if ((stale || elsewhere) && !k->out.failed && k->out.len) {
+        struct lt_conn *fresh = conn_new(c, elsewhere ? at : c->addr);
 
         if (fresh) {
             cn_buf_fini(&call->out);
@@ -214,6 +221,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         conn_close(k);
         return;
     }
+    if (!k->answered && !k->writing) cn_buf_fini(&k->out); /* it will not be sent again */
     k->answered = true;
     e = llhttp_execute(&k->parser, buf->base, (size_t)n);
     if (k->closing) return; /* cut by its owner */
@@ -280,6 +288,7 @@ static void on_written(uv_write_t *w, int status)
 
     k->writing = false;
     if (status) k->keep = false;
+    else if (k->answered || !k->used) cn_buf_fini(&k->out);
 }
 
 /* What failed before it began: told from the loop, never from within a start. */
@@ -311,6 +320,8 @@ static void on_connected(uv_connect_t *r, int status)
         return;
     }
     k->connected = true;
+    k->client->addr = k->addr;
+    k->client->proven = true;
     uv_tcp_nodelay(&k->tcp, 1);
     if (k->call) send_out(k);
 }
@@ -335,8 +346,8 @@ static void begin(struct lt_conn *k, struct lt_call *call)
         int size = SLOW_BUFFER;
         uv_recv_buffer_size((uv_handle_t *)&k->tcp, &size);
     }
-    if (uv_tcp_connect(&k->connect, &k->tcp, (const struct sockaddr *)&k->client->addr,
-                       on_connected))
+    if (uv_tcp_connect(&k->connect, &k->tcp,
+                       (const struct sockaddr *)&k->client->addrs.v[k->addr], on_connected))
         uv_timer_start(&k->pace, on_no_connection, 0, 0);
 }
 
@@ -362,12 +373,12 @@ static void on_sweep(uv_timer_t *t)
     }
 }
 
-int lt_client_init(struct lt_client *c, uv_loop_t *loop, const struct sockaddr_storage *addr,
+int lt_client_init(struct lt_client *c, uv_loop_t *loop, const struct lt_addrs *addrs,
                    uint64_t timeout_ns, bool keep_alive)
 {
     memset(c, 0, sizeof *c);
     c->loop = loop;
-    c->addr = *addr;
+    c->addrs = *addrs;
     c->timeout_ns = timeout_ns;
     c->keep_alive = keep_alive;
     llhttp_settings_init(&c->settings);
@@ -390,7 +401,7 @@ void lt_client_start(struct lt_client *c, struct lt_call *call)
         idle_remove(k);
         c->reused++;
     } else {
-        k = conn_new(c);
+        k = conn_new(c, c->addr);
     }
     call_link(c, call, !k);
     if (k) begin(k, call);

@@ -36,9 +36,18 @@ struct lt_call {
     uint64_t deadline_ns;
 };
 
+/* Where a server may be, in the order to be tried. */
+#define LT_ADDRS 16
+struct lt_addrs {
+    struct sockaddr_storage v[LT_ADDRS];
+    size_t n;
+};
+
 struct lt_client {
     uv_loop_t *loop;
-    struct sockaddr_storage addr;
+    struct lt_addrs addrs;
+    size_t addr; /* that connections are made to */
+    bool proven; /* one was made: no other address is tried from then on */
     llhttp_settings_t settings;
     uv_timer_t sweep;
     uint64_t timeout_ns;
@@ -49,7 +58,7 @@ struct lt_client {
     char buffer[65536];
 };
 
-int lt_client_init(struct lt_client *c, uv_loop_t *loop, const struct sockaddr_storage *addr,
+int lt_client_init(struct lt_client *c, uv_loop_t *loop, const struct lt_addrs *addrs,
                    uint64_t timeout_ns, bool keep_alive);
 /* Starts an exchange. Failures come through on_end, never from within this call. */
 void lt_client_start(struct lt_client *c, struct lt_call *call);

@@ -23,10 +23,12 @@ static void help_keys(enum lt_group g)
     const struct lt_key *k = lt_keys(g, &count);
 
     for (size_t i = 0; i < count; i++) {
+        /* a class's name can be given in a file only: --name is the run's */
+        bool option = g == LT_RUN || (g == LT_CLASS && !lt_key_find(LT_RUN, k[i].name));
         char name[64];
 
-        snprintf(name, sizeof name, g == LT_TENANT ? "%s" : "--%s", k[i].name);
-        for (char *p = name; g != LT_TENANT && *p; p++)
+        snprintf(name, sizeof name, option ? "--%s" : "%s", k[i].name);
+        for (char *p = name; option && *p; p++)
             if (*p == '_') *p = '-';
         printf("  %-22s %s%s%s%s\n", name, k[i].help, *k[i].def ? " [" : "", k[i].def,
                *k[i].def ? "]" : "");
@@ -37,8 +39,9 @@ static void help(void)
 {
     printf("usage: conifer-load [options] http://HOST:PORT\n\n"
            "Sends a scenario's requests to an OpenAI-compatible server and reports how long they took:\n"
-           "first token, gaps between tokens, whole answer, throughput, failures by kind. Latencies\n"
-           "count from the moment a request was due.\n\n"
+           "first token (TTFT), gaps between tokens (ITL), their mean in an answer (TPOT), whole answer,\n"
+           "throughput, failures by kind. Latencies count from the moment a request was due. Every one is\n"
+           "kept, 8 bytes for each token that comes, so that percentiles are exact.\n\n"
            "  -s, --scenario FILE    YAML; the options below override it\n"
            "  --set CLASS.KEY=VALUE  a key of one class\n"
            "  --key KEY              API key of all requests (default: $OPENAI_API_KEY)\n"
@@ -160,6 +163,8 @@ static int parse(int argc, char **argv, struct lt_scenario *s, struct options *o
     o->overrides = true;
     if (!rc) rc = walk(argc, argv, s, o);
     if (rc || o->help) return rc;
+    if (o->key && strpbrk(o->key, "\r\n"))
+        return usage("the API key (--key, $OPENAI_API_KEY) must be one line", "");
     if (!o->url && !o->check) return usage("which server? http://HOST:PORT", "");
     if (lt_scenario_check(s, &err)) return usage(err.message, "");
     return 0;

@@ -9,6 +9,18 @@ struct times { /* one kind of time of a class */
     struct lt_samples *s;
 };
 
+void lt_plain(char *text)
+{
+    for (size_t left = strlen(text), n; left; text += n, left -= n) {
+        uint32_t cp = 0;
+
+        n = cn_utf8_decode(text, left, &cp);
+        if (n && cp >= 0x20 && (cp < 0x7f || cp >= 0xa0)) continue; /* C0, DEL and C1 are not */
+        if (!n) n = 1;
+        memset(text, ' ', n);
+    }
+}
+
 static double ms(uint64_t ns)
 {
     return (double)ns / 1e6;
@@ -32,12 +44,12 @@ static double rate(double count, double seconds)
 static size_t times_of(const struct lt_class *c, struct lt_tally *t, struct times out[6])
 {
     bool split = c->split >= 0;
-    struct times all[] = {{"first token", "ttft_ms", &t->ttft},
-                          {split ? "between, alone" : "between tokens",
+    struct times all[] = {{"TTFT", "ttft_ms", &t->ttft},
+                          {split ? "ITL alone" : "ITL",
                            split ? "itl_alone_ms" : "itl_ms", &t->itl[0]},
-                          {"between, beside", "itl_beside_ms", &t->itl[1]},
-                          {"mean between", "tpot_ms", &t->tpot},
-                          {"whole answer", "total_ms", &t->total},
+                          {"ITL beside", "itl_beside_ms", &t->itl[1]},
+                          {"TPOT", "tpot_ms", &t->tpot},
+                          {"answer", "total_ms", &t->total},
                           {"sent late", "lag_ms", &t->lag}};
     size_t n = 0;
 
@@ -109,7 +121,7 @@ static void table_tenants(const struct lt_scenario *s, struct lt_result *r, stru
 {
     if (!r->n_tenants) return;
     cn_buf_printf(out, "%-20s %8s %8s %8s %10s %12s %12s\n", "tenant", "sent", "done", "failed",
-                  "tokens", "first p50", "first p99");
+                  "tokens", "TTFT p50", "TTFT p99");
     for (size_t i = 0; i < r->n_tenants; i++) {
         struct lt_tenant_tally *t = &r->tenants[i];
 
@@ -124,11 +136,9 @@ static void table_tenants(const struct lt_scenario *s, struct lt_result *r, stru
 void lt_report_table(const struct lt_scenario *s, const char *url, struct lt_result *r,
                      struct cn_buf *out)
 {
-    cn_buf_printf(out, "%s%s", s->name, *s->name ? ": " : "");
-    for (const char *p = r->model; *p; p++) /* a server's text goes to a terminal */
-        cn_buf_append(out, (unsigned char)*p < 0x20 || *p == 0x7f ? " " : p, 1);
-    cn_buf_printf(out, " at %s, seed %llu%s\n", url, (unsigned long long)r->seed,
-                  r->interrupted ? ", interrupted" : "");
+    lt_plain(r->model);
+    cn_buf_printf(out, "%s%s%s at %s, seed %llu%s\n", s->name, *s->name ? ": " : "", r->model, url,
+                  (unsigned long long)r->seed, r->interrupted ? ", interrupted" : "");
     for (size_t i = 0; i < r->n_classes; i++)
         table_class(&s->classes[i], &r->classes[i], r->window_s, out);
     table_tenants(s, r, out);

@@ -144,7 +144,8 @@ static bool on_data(struct lt_call *call, uint64_t now, const char *p, size_t n)
 /* Tokens of the answer: as the server counts them, else pieces of text. */
 static uint64_t tokens_of(const struct lt_request *q)
 {
-    return q->usage ? q->completion_tokens : q->events;
+    if (q->usage && q->completion_tokens) return q->completion_tokens;
+    return q->class->c->stream ? q->events : q->text;
 }
 
 static void count_tokens(struct lt_request *q, uint64_t now)
@@ -195,13 +196,12 @@ static void count_failure(struct lt_request *q, enum lt_failure f, const char *d
     int status = q->call.status;
 
     t->failed[f]++;
-    if (f == LT_F_STATUS && status >= 0 && status < 600) t->statuses[status]++;
+    if (f == LT_F_STATUS) t->statuses[CN_MIN((size_t)status, CN_ARRAY_LEN(t->statuses) - 1)]++;
     if (q->run->s->n_tenants) q->run->result->tenants[q->shape.tenant].failed++;
     if (t->failure[0]) return;
     if (f == LT_F_STATUS) snprintf(t->failure, sizeof t->failure, "%d: %s", status, detail);
     else snprintf(t->failure, sizeof t->failure, "%s: %s", lt_failure_names[f], detail);
-    for (char *p = t->failure; *p; p++) /* a server's text goes to a terminal */
-        if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = ' ';
+    lt_plain(t->failure);
 }
 
 /* What an answer that is whole as HTTP amounts to; LT_F_COUNT: all is well. */
@@ -220,6 +220,7 @@ static enum lt_failure judge(struct lt_request *q, const char **detail)
             return LT_F_BAD;
         }
         q->done = e.finish;
+        q->text = e.text;
     }
     if (q->error) return LT_F_ERROR;
     if (q->bad) {

@@ -256,7 +256,7 @@ static void ask_end(struct lt_call *call, uint64_t now, enum lt_end end, const c
     else if (call->status != 200)
         a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: status %d", r->target.base, call->status);
     else if (!first_model(&a->body, r->result->model, sizeof r->result->model))
-        a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: no model is listed", r->target.base);
+        a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: no model is listed, or a name too long", r->target.base);
     if (a->rc) shut(r);
     else begin_warming(r);
 }
@@ -438,7 +438,7 @@ int lt_run(const struct lt_scenario *s, const char *url, const char *key, bool p
            struct lt_result *out, struct cn_error *err)
 {
     struct lt_run *r = cn_calloc(1, sizeof *r);
-    struct sockaddr_storage addr;
+    struct lt_addrs addrs;
     int rc;
 
     memset(out, 0, sizeof *out);
@@ -453,11 +453,13 @@ int lt_run(const struct lt_scenario *s, const char *url, const char *key, bool p
         out->seed &= INT64_MAX; /* so that it can be given again */
     }
     raise_descriptors();
-    rc = lt_target_parse(url, &r->target, err);
-    if (!rc) rc = lt_target_resolve(&r->target, &addr, err);
+    rc = strlen(s->model) < sizeof out->model
+             ? lt_target_parse(url, &r->target, err)
+             : cn_fail(err, CN_ELIMIT, "model: longer than %zu bytes", sizeof out->model - 1);
+    if (!rc) rc = lt_target_resolve(&r->target, &addrs, err);
     if (!rc && uv_loop_init(&r->loop)) rc = cn_fail(err, CN_EINTERNAL, "no event loop");
     if (!rc) {
-        rc = lt_client_init(&r->client, &r->loop, &addr, ns_of(s->timeout_s), s->keep_alive);
+        rc = lt_client_init(&r->client, &r->loop, &addrs, ns_of(s->timeout_s), s->keep_alive);
         if (!rc) rc = run_loop(r, err);
         uv_loop_close(&r->loop);
     }

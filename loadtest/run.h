@@ -15,8 +15,8 @@ struct lt_target {
 };
 /* http://HOST[:PORT][/BASE], with or without a /v1 at the end. */
 int lt_target_parse(const char *url, struct lt_target *out, struct cn_error *err);
-int lt_target_resolve(const struct lt_target *t, struct sockaddr_storage *out,
-                      struct cn_error *err);
+/* All its addresses, at most LT_ADDRS, none twice. */
+int lt_target_resolve(const struct lt_target *t, struct lt_addrs *out, struct cn_error *err);
 
 /* ---- what was measured -------------------------------------------------------------------------- */
 
@@ -35,7 +35,7 @@ extern const char *const lt_failure_names[LT_F_COUNT];
 
 struct lt_tally { /* of one class */
     uint64_t sent, ok, aborted, cut, slow, warm;
-    uint64_t failed[LT_F_COUNT], statuses[600];
+    uint64_t failed[LT_F_COUNT], statuses[1000];
     char failure[256]; /* what the first one said */
     uint64_t prompt_tokens, cached_tokens, answer_tokens; /* of answers that were whole */
     uint64_t window_ok;                                   /* answers that became whole in the window */
@@ -53,7 +53,7 @@ struct lt_result {
     struct lt_tally *classes;
     struct lt_tenant_tally *tenants;
     size_t n_classes, n_tenants;
-    char model[256];
+    char model[4096]; /* some servers name a model by its whole path */
     uint64_t seed;
     double window_s, wall_s; /* the window; from the clock's start to the last answer */
     double cpu_s;            /* this program's own, over wall_s */
@@ -66,6 +66,9 @@ void lt_result_fini(struct lt_result *r);
  * standard error. What fails in single requests is counted; an error is a run that could not be. */
 int lt_run(const struct lt_scenario *s, const char *url, const char *key, bool progress,
            struct lt_result *out, struct cn_error *err);
+
+/* Blanks what would drive a terminal, and bytes that are no UTF-8: a server's text is shown. */
+void lt_plain(char *text);
 
 /* ---- reports (report.c) --------------------------------------------------------------------------- */
 
@@ -90,6 +93,7 @@ struct lt_request {
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
     char message[160];
     bool warm, usage, error, done, bad;
+    bool text; /* of an answer that is not a stream: it has some */
     struct lt_request *prev, *next; /* of its class */
 };
 struct lt_user { /* one client of a closed loop */

@@ -204,6 +204,9 @@ static int check_class(struct lt_scenario *s, size_t index, struct cn_error *err
     if (!c->background && !c->requests && s->duration_s <= 0)
         return refuse(s, &c->place, "requests",
                       "how many? (or duration_s for how long, or background)", err);
+    if (c->abort_share > 0 && !c->stream && c->abort_after_s <= 0)
+        return refuse(s, &c->place, "abort_share",
+                      "an answer that is no stream is cut after a time: abort_after_s", err);
     return check_extra(s, c, err);
 }
 

@@ -44,14 +44,22 @@ int lt_target_parse(const char *url, struct lt_target *out, struct cn_error *err
     return CN_OK;
 }
 
-int lt_target_resolve(const struct lt_target *t, struct sockaddr_storage *out, struct cn_error *err)
+int lt_target_resolve(const struct lt_target *t, struct lt_addrs *out, struct cn_error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
     int rc = getaddrinfo(t->name, t->port, &hints, &found);
 
     if (rc) return cn_fail(err, CN_EIO, "%s: %s", t->name, gai_strerror(rc));
     memset(out, 0, sizeof *out);
-    memcpy(out, found->ai_addr, found->ai_addrlen);
+    for (const struct addrinfo *a = found; a && out->n < LT_ADDRS; a = a->ai_next) {
+        bool again = false;
+
+        memcpy(&out->v[out->n], a->ai_addr, a->ai_addrlen);
+        for (size_t i = 0; i < out->n; i++)
+            again |= !memcmp(&out->v[i], &out->v[out->n], sizeof out->v[i]);
+        if (again) memset(&out->v[out->n], 0, sizeof out->v[0]);
+        else out->n++;
+    }
     freeaddrinfo(found);
     return CN_OK;
 }

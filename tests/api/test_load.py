@@ -1,6 +1,7 @@
 """conifer-load: against the daemon, whose own counts it must agree with, and against a stand-in
 that misbehaves in every way a server can."""
 import json
+import os
 import re
 import resource
 import signal
@@ -224,6 +225,7 @@ GOOD = HEAD + event(TEXT) * 3 + event(USAGE % 3) + END
     ((b"SSH-2.0-x\r\n\r\n", "close"), "bad"),
     (reply(b'{"error":{"message":"slow down"}}', b"429 Too Many"), "status"),
     (reply(b"<html>", b"502 Bad Gateway"), "status"),
+    (reply(b"{}", b"799 Odd"), "status"),
     (HEAD + END, "bad"),
     (lambda s: time.sleep(3), "timeout"),
 ])
@@ -264,6 +266,28 @@ def test_bodies_that_end_with_the_connection(stand_in):
     server = stand_in((head + text * 3 + b"data: [DONE]\n\n", "close"))
     r = load(server.url, "--model", "m", "--requests", "3", "--answer-tokens", "3")
     assert (r["classes"][0]["done"], r["classes"][0]["answer_tokens"]) == (3, 9)
+
+
+def test_whole_answers_without_usage(stand_in):
+    server = stand_in(reply(b'{"choices":[{"message":{"content":"all of it"},"finish_reason":"stop"}]}'),
+                      reply(b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}'))
+    r = load(server.url, "--model", "m", "--requests", "2", "--endpoint", "chat", "--stream", "false")
+    c = r["classes"][0]
+    assert (c["done"], c["answer_tokens"], c["failures"]) == (1, 1, {"bad": 1})
+
+
+def test_a_long_name_is_sent_whole(stand_in):
+    server, name = stand_in(GOOD), "/models/" + "x" * 1000 + ".gguf"
+    load(server.url, "--model", name, "--requests", "1", "--answer-tokens", "3")
+    assert json.loads(server.requests[0][1])["model"] == name
+    assert "model: longer than" in load(server.url, "--model", "x" * 5000, "--requests", "1", expect=1)
+
+
+def test_the_table_has_the_field_s_words(stand_in):
+    server = stand_in(GOOD)
+    out = subprocess.run([program(LOAD), "--model", "m", "--requests", "2", "--answer-tokens", "3", server.url],
+                         capture_output=True, text=True, timeout=120, check=True).stdout
+    assert [row for row in ("TTFT", "ITL", "TPOT", "answer", "sent late") if f"\n  {row} " not in out] == []
 
 
 def test_requests_as_sent(stand_in):
@@ -389,11 +413,17 @@ def test_options_that_are_wrong(tmp_path):
             (["-s", "nowhere.yaml", "http://h"], "cannot be opened"),
             (["--scenario=nowhere.yaml", "http://h"], "nowhere.yaml: cannot be opened"),
             (["-s", str(good), f"--scenario={good}", "http://h"], "one scenario at a time"),
-            (["--key=K", "--clients=1", "--requests=1", "a", "b"], "one server at a time")]:
+            (["--key=K", "--clients=1", "--requests=1", "a", "b"], "one server at a time"),
+            (["--key", "a\r\nX: y", "--requests", "1", "http://h"], "must be one line")]:
         out = subprocess.run([program(LOAD), *args], capture_output=True, text=True, check=False)
         assert out.returncode == 2 and message in out.stderr, (args, out.stderr)
     out = subprocess.run([program(LOAD), "--requests", "1", "https://h"], capture_output=True,
                          text=True, check=False)
     assert out.returncode == 1 and "only http://" in out.stderr
+    out = subprocess.run([program(LOAD), "--requests", "1", "http://h"], capture_output=True, text=True,
+                         env={**os.environ, "OPENAI_API_KEY": "key\n"}, check=False)
+    assert out.returncode == 2 and "must be one line" in out.stderr
     out = subprocess.run([program(LOAD), "--help"], capture_output=True, text=True, check=True).stdout
     assert "--prefix-tokens" in out and "--duration-s" in out
+    options = re.findall(r"^  (--[\w-]+)", out, re.M)
+    assert len(options) == len(set(options)) > 30

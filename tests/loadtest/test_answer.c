@@ -173,6 +173,28 @@ static void addresses(void **state)
     }
 }
 
+static void nothing_drives_a_terminal(void **state)
+{
+    static const struct {
+        const char *text, *shown;
+    } rows[] = {
+        {"plain \xc3\xa9 \xe2\x82\xac", "plain \xc3\xa9 \xe2\x82\xac"},
+        {"a\x1b[2Jb\x7f\r\n", "a [2Jb   "},
+        {"c\xc2\x9b" "2J\xc2\x80\xc2\xa0", "c  2J  \xc2\xa0"}, /* U+009B begins a sequence too */
+        {"cut \xe2\x82", "cut   "},
+        {"\x9b" "1m", " 1m"},
+        {"", ""},
+    };
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
+        char text[64];
+
+        strcpy(text, rows[i].text);
+        lt_plain(text);
+        assert_string_equal(text, rows[i].shown);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +203,7 @@ int main(void)
         cmocka_unit_test(what_events_say),
         cmocka_unit_test(what_is_no_object),
         cmocka_unit_test(addresses),
+        cmocka_unit_test(nothing_drives_a_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

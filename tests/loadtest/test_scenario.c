@@ -104,6 +104,8 @@ static void errors_name_their_place(void **state)
         {"classes:\n  - {requests: 2, ids_from: 9, ids_to: 9}",
          "t.yaml:2:5: ids_to: must be above ids_from"},
         {"classes:\n  - {requests: 2, extra: '[1]'}", "t.yaml:2:5: extra: must be a JSON object"},
+        {"classes:\n  - {requests: 2, stream: false, abort_share: 0.5}",
+         "t.yaml:2:5: abort_share: an answer that is no stream is cut after a time: abort_after_s"},
         {"classes:\n  - {requests: 2, split_by: x}",
          "t.yaml:2:5: split_by: there is no class of this name"},
         {"classes:\n  - {requests: 2, name: x, split_by: x}",
