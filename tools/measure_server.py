@@ -34,6 +34,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 class Daemon:
     """A conifer-server of its own on a free port."""
 
+    wait_s = 120  # for it to start
+
     def __init__(self, build, model="null:", *args):
         self.dir = tempfile.TemporaryDirectory(prefix="conifer-measure-")
         self.log = pathlib.Path(self.dir.name) / "log"
@@ -42,12 +44,18 @@ class Daemon:
                 [str(build / "cli/conifer-server"), "--port", "0", "--model", model,
                  "--set", "scheduler.speculation=off", *args],
                 stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        end = time.time() + 120
+        try:
+            self.port = self.wait_port()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def wait_port(self):
+        end = time.time() + self.wait_s
         while time.time() < end and self.process.poll() is None:
             found = re.search(r"serving \S+ on http://\S*:(\d+)", self.log.read_text(errors="replace"))
             if found:
-                self.port = int(found[1])
-                return
+                return int(found[1])
             time.sleep(0.02)
         raise RuntimeError("the server did not start:\n" + self.log.read_text(errors="replace"))
 
@@ -91,8 +99,13 @@ class Streams:
     def __init__(self, build, port, mode, n, tokens=0):
         self.process = subprocess.Popen([str(build / "tests/server/streams"), str(port), mode, str(n),
                                          str(tokens)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if self.process.stdout.readline() != b"ready\n":
-            raise RuntimeError("the streams did not come about")
+        try:
+            if self.process.stdout.readline() != b"ready\n":
+                raise RuntimeError("the streams did not come about")
+        except BaseException:
+            self.process.kill()
+            self.__exit__()
+            raise
 
     def __enter__(self):
         return self
