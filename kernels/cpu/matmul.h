@@ -10,7 +10,7 @@
  * Float types (F32, F16, BF16) multiply float32 activations without quantising.
  *
  * Threads: everything here is pure but for the memory it is given; calls on disjoint row groups or
- * disjoint input rows may run at the same time. A matmul call takes up to 56 KiB of stack. */
+ * disjoint input rows may run at the same time. A matmul call takes up to 40 KiB of stack. */
 #ifndef KERNELS_CPU_MATMUL_H
 #define KERNELS_CPU_MATMUL_H
 

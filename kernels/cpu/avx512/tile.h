@@ -7,7 +7,8 @@
  *
  * A panel is a run of blocks of two groups, already unpacked: per block and group 8 vectors of
  * bytes, 16 float scales, 16 floats more (mins, or the scales of the second halves); K2: then 16
- * floats and 16 pairs of mins. */
+ * floats and 16 pairs of mins. The first of several tiles makes it of the packed weights that it
+ * meets: what that takes hides behind its products. */
 #ifndef KERNELS_CPU_AVX512_TILE_H
 #define KERNELS_CPU_AVX512_TILE_H
 
@@ -31,6 +32,9 @@
 #define TILE_MAX_ROWS 6
 #endif
 
+/* A tile of packed weights, one that makes a panel of them besides, or one that meets a panel. */
+enum tile_kind { TILE_DIRECT, TILE_MAKES, TILE_PANEL };
+
 /* Headers of a panel, beside enum kr_header's. */
 enum { PANEL_D = 16, PANEL_DM, PANEL_K6, PANEL_K2 };
 #define PANEL_MAX_BYTES 768
@@ -42,7 +46,8 @@ ALWAYS_INLINE uint32_t panel_bytes(const int header)
 
 struct tile {
     const uint8_t *headers[TILE_MAX_GROUPS]; /* at the first block, a multiple of 8 */
-    const uint8_t *quants[TILE_MAX_GROUPS];  /* at the first block; a panel: [0] is its start */
+    const uint8_t *quants[TILE_MAX_GROUPS];  /* at the first block, packed or in a panel */
+    uint8_t *panel;                          /* to be made */
     uint32_t blocks;
     uint32_t start_at;                       /* byte offset in kr_q8_block of the offset's sum */
     const struct kr_q8_block *x;             /* first input row, first block */
@@ -193,26 +198,35 @@ ALWAYS_INLINE __m512i tile_x(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
-ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes)
+/* Of a line at most, one is asked for without a branch: the first of several tiles and the others
+ * fetch a part each. */
+ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes, const int kind)
 {
+    if (kind != TILE_DIRECT) {
+        _mm_prefetch(a->next, _MM_HINT_T1); /* the first level is full of what is in use */
+        _mm_prefetch(a->next + a->other, _MM_HINT_T1);
+        a->next += bytes;
+        return;
+    }
     a->due += bytes;
     for (; a->next < a->due; a->next += 64) {
-        _mm_prefetch(a->next, _MM_HINT_T1); /* the first level is full of what is in use */
+        _mm_prefetch(a->next, _MM_HINT_T1);
         _mm_prefetch(a->next + a->other, _MM_HINT_T1);
     }
 }
 
 /* sums[g][r] += words [from, to) of the block. Fetches bytes for later, four times a block. */
-ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const int G, const int R,
-                            const int from, const int to, const struct kr_q8_block *x,
-                            size_t x_stride, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
-                            struct tile_ahead *ahead, uint32_t bytes)
+ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const int kind,
+                            uint8_t *const *panel, const int G, const int R, const int from,
+                            const int to, const struct kr_q8_block *x, size_t x_stride,
+                            __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS], struct tile_ahead *ahead,
+                            uint32_t bytes)
 {
     if (bits == 8) {
         UNROLL for (int i = from; i < to; i++)
         {
             __m512i w[TILE_MAX_GROUPS];
-            if (ahead && i % 2 == 0) tile_fetch(ahead, bytes);
+            if (i % 2 == 0) tile_fetch(ahead, bytes, kind);
             UNROLL for (int g = 0; g < G; g++) w[g] = _mm512_load_si512(blocks[g] + 64 * i);
             UNROLL for (int r = 0; r < R; r++)
             {
@@ -227,8 +241,14 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
     UNROLL for (int k = 0; k < 4; k++)
     {
         __m512i low[TILE_MAX_GROUPS], high[TILE_MAX_GROUPS];
-        if (ahead && (to - from == 8 || k % 2 == 0)) tile_fetch(ahead, bytes);
-        UNROLL for (int g = 0; g < G; g++) tile_words(blocks[g], bits, k, &low[g], &high[g]);
+        if (to - from == 8 || k % 2 == 0) tile_fetch(ahead, bytes, kind);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            tile_words(blocks[g], bits, k, &low[g], &high[g]);
+            if (kind != TILE_MAKES) continue;
+            if (low_half) _mm512_store_si512(panel[g] + 64 * k, low[g]);
+            if (high_half) _mm512_store_si512(panel[g] + 64 * (k + 4), high[g]);
+        }
         UNROLL for (int r = 0; r < R; r++)
         {
             __m512i xl = tile_x(x[r * x_stride].q + 4 * k);
@@ -298,10 +318,28 @@ ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const 
     tile_scale(G, R, sums, s, x, stride, acc);
 }
 
+/* Leaves the scales of a block of a group in its place in a panel. */
+ALWAYS_INLINE void tile_keep_scales(const uint8_t *headers, const int header, uint32_t block,
+                                    __m512 s0, __m512 s1, uint8_t *panel)
+{
+    const bool has_s1 = header == KR_HDR_DM || header == KR_HDR_K || header == KR_HDR_K6 ||
+                        header == KR_HDR_K2;
+    _mm512_store_ps(panel + 512, s0);
+    if (has_s1) _mm512_store_ps(panel + 576, s1);
+    if (header == KR_HDR_K2) {
+        __m512i mins;
+        __m512 s;
+        tile_half_mins(headers, block, &mins, &s);
+        _mm512_store_ps(panel + 640, s);
+        _mm512_store_si512(panel + 704, mins);
+    }
+}
+
 /* Adds one block of every group to the sums. */
 ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const *headers,
-                              const int bits, const int header, const int G, const int R,
-                              uint32_t block, const struct tile *t, const struct kr_q8_block *x,
+                              const int bits, const int header, const int kind,
+                              uint8_t *const *panel, const int G, const int R, uint32_t block,
+                              const struct tile *t, const struct kr_q8_block *x,
                               __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS], struct tile_ahead *ahead)
 {
     const uint32_t fetch = t->ahead_bytes / 4;
@@ -318,21 +356,23 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
         } else {
             tile_scales(headers[g], header, block, &s0[g], &s1[g]);
         }
+        if (kind == TILE_MAKES)
+            tile_keep_scales(headers[g], header, block, s0[g], s1[g], panel[g]);
     }
     if (header == KR_HDR_K6 || header == PANEL_K6 || header == KR_HDR_K2 || header == PANEL_K2) {
         const bool k2 = header == KR_HDR_K2 || header == PANEL_K2;
         const uint32_t at = k2 ? 0 : offsetof(struct kr_q8_block, half_start);
         tile_start(G, R, x, stride, at, sums);
-        tile_dot(quants, bits, G, R, 0, 4, x, stride, sums, ahead, fetch);
+        tile_dot(quants, bits, kind, panel, G, R, 0, 4, x, stride, sums, ahead, fetch);
         tile_scale(G, R, sums, s0, x, stride, acc);
         tile_start(G, R, x, stride, k2 ? 0 : at + 4, sums);
-        tile_dot(quants, bits, G, R, 4, 8, x, stride, sums, ahead, fetch);
+        tile_dot(quants, bits, kind, panel, G, R, 4, 8, x, stride, sums, ahead, fetch);
         tile_scale(G, R, sums, s1, x, stride, acc);
         if (k2) tile_mins(quants, headers, header, G, R, block, x, stride, acc);
         return;
     }
     tile_start(G, R, x, stride, has_min ? 0 : t->start_at, sums);
-    tile_dot(quants, bits, G, R, 0, 8, x, stride, sums, ahead, fetch);
+    tile_dot(quants, bits, kind, panel, G, R, 0, 8, x, stride, sums, ahead, fetch);
     tile_scale(G, R, sums, s0, x, stride, acc);
     if (!has_min) return;
     UNROLL for (int r = 0; r < R; r++)
@@ -343,12 +383,13 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
     }
 }
 
-ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header, const int G,
-                            const int R)
+ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header, const int kind,
+                            const int G, const int R)
 {
+    uint8_t *panel[TILE_MAX_GROUPS] = {NULL, NULL};
     const uint8_t *quants[TILE_MAX_GROUPS] = {t->quants[0], t->quants[1]};
     const size_t quant_bytes =
-        header >= PANEL_D ? TILE_MAX_GROUPS * panel_bytes(header) : bits % 16 * 64u;
+        kind == TILE_PANEL ? TILE_MAX_GROUPS * panel_bytes(header) : bits % 16 * 64u;
     const struct kr_q8_block *x = t->x;
     struct tile_ahead ahead = {t->ahead, t->ahead, t->ahead_other};
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];
@@ -361,15 +402,19 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
             acc[g][r] = t->resume ? _mm512_maskz_loadu_ps(t->lanes[g], out) : _mm512_setzero_ps();
         }
     }
+    UNROLL for (int g = 0; g < G; g++)
+        if (kind == TILE_MAKES) panel[g] = t->panel + g * panel_bytes(header);
     for (uint32_t b = 0; b < t->blocks; b++, x++) {
-        if (header >= PANEL_D) { /* the next tile's input rows, while this one computes */
-            tile_fetch(&ahead, t->ahead_bytes);
+        if (kind == TILE_PANEL) { /* the next tile's input rows, while this one computes */
             UNROLL for (int r = 0; r < R; r++)
                 _mm_prefetch(x + (R + r) * t->x_stride, _MM_HINT_T0);
         }
-        tile_block(quants, t->headers, bits, header, G, R, b, t, x, acc,
-                   header >= PANEL_D ? NULL : &ahead);
-        UNROLL for (int g = 0; g < G; g++) quants[g] += quant_bytes;
+        tile_block(quants, t->headers, bits, header, kind, panel, G, R, b, t, x, acc, &ahead);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            quants[g] += quant_bytes;
+            if (kind == TILE_MAKES) panel[g] += TILE_MAX_GROUPS * panel_bytes(header);
+        }
     }
     UNROLL for (int g = 0; g < G; g++)
     {
