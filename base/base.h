@@ -167,6 +167,16 @@ void cn_log_setup(enum cn_log_level max, enum cn_log_format format);
 /* One line to standard error; control characters in the text are escaped so that a line cannot be
  * forged. Never give it prompt text or keys. Thread-safe. */
 void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...) CN_PRINTF(3, 4);
+/* One line of named values: `message name=value ...`; members of the object in JSON. A text is escaped
+ * so that it is one word: nobody's text can make a field. */
+struct cn_log_field {
+    const char *name;
+    const char *text; /* NULL: the number */
+    double number;    /* not finite: there is none, "-" or null */
+    int decimals;
+};
+void cn_log_fields(enum cn_log_level level, const char *component, const char *message,
+                   const struct cn_log_field *fields, size_t n);
 
 /* ---- mailbox (base/mailbox.c) ---------------------------------------------------------------
  * Many senders, one receiver. The receiver takes the whole list; the wake callback runs only

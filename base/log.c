@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +36,9 @@ static const char *level_name(enum cn_log_level level)
     return "info";
 }
 
-/* Everything that a terminal could act on is written as \xNN (newline as \n). */
-static void put_plain(struct cn_buf *b, const char *s, size_t n)
+/* Everything that a terminal could act on is written as \xNN (newline as \n); of a word, also what
+ * could end it or stand for an escape. */
+static void put_plain(struct cn_buf *b, const char *s, size_t n, bool word)
 {
     size_t i = 0;
 
@@ -47,7 +49,8 @@ static void put_plain(struct cn_buf *b, const char *s, size_t n)
         if (s[i] == '\n') {
             cn_buf_puts(b, "\\n");
             i++;
-        } else if (len == 0 || cp < 0x20 || (cp >= 0x7f && cp <= 0x9f)) {
+        } else if (len == 0 || cp < 0x20 || (cp >= 0x7f && cp <= 0x9f) ||
+                   (word && (cp == ' ' || cp == '\\'))) {
             size_t bytes = len ? len : 1;
             for (size_t k = 0; k < bytes; k++)
                 cn_buf_printf(b, "\\x%02x", (unsigned char)s[i + k]);
@@ -71,8 +74,40 @@ static void put_time(struct cn_buf *b)
     cn_buf_printf(b, "%s.%03ldZ", text, t.tv_nsec / 1000000);
 }
 
+static void put_number(struct cn_buf *b, const struct cn_log_field *f, const char *none)
+{
+    if (isfinite(f->number))
+        cn_buf_printf(b, "%.*f", f->decimals, f->number);
+    else
+        cn_buf_puts(b, none);
+}
+
+static void put_members(struct cn_buf *b, const struct cn_log_field *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        cn_buf_putc(b, ',');
+        cn_buf_json_str(b, f[i].name, strlen(f[i].name));
+        cn_buf_putc(b, ':');
+        if (f[i].text)
+            cn_buf_json_str(b, f[i].text, strlen(f[i].text));
+        else
+            put_number(b, &f[i], "null");
+    }
+}
+
+static void put_words(struct cn_buf *b, const struct cn_log_field *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        cn_buf_printf(b, " %s=", f[i].name);
+        if (f[i].text)
+            put_plain(b, f[i].text, strlen(f[i].text), true);
+        else
+            put_number(b, &f[i], "-");
+    }
+}
+
 static void compose(struct cn_buf *b, enum cn_log_level level, const char *component,
-                    const char *text, size_t n)
+                    const char *text, size_t n, const struct cn_log_field *f, size_t n_fields)
 {
     switch ((enum cn_log_format)atomic_load_explicit(&log_format, memory_order_relaxed)) {
     case CN_LOG_JSON:
@@ -82,6 +117,7 @@ static void compose(struct cn_buf *b, enum cn_log_level level, const char *compo
         cn_buf_json_str(b, component, strlen(component));
         cn_buf_puts(b, ",\"message\":");
         cn_buf_json_str(b, text, n);
+        put_members(b, f, n_fields);
         cn_buf_puts(b, "}\n");
         return;
     case CN_LOG_JOURNAL:
@@ -92,7 +128,8 @@ static void compose(struct cn_buf *b, enum cn_log_level level, const char *compo
         cn_buf_printf(b, " %-5s %s: ", level_name(level), component);
         break;
     }
-    put_plain(b, text, n);
+    put_plain(b, text, n, false);
+    put_words(b, f, n_fields);
     cn_buf_putc(b, '\n');
 }
 
@@ -108,15 +145,34 @@ static void emit(const char *p, size_t n)
     }
 }
 
-void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...)
+static bool wanted(enum cn_log_level level)
+{
+    return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+/* text NULL: there was no memory for it. */
+static void put_line(enum cn_log_level level, const char *component, const char *text, size_t n,
+                     const struct cn_log_field *f, size_t n_fields)
 {
     static const char lost[] = "conifer: a log line was lost: out of memory\n";
-    char small[512], *text = small;
     struct cn_buf line;
+
+    cn_buf_init(&line, 0);
+    if (text) compose(&line, level, component, text, n, f, n_fields);
+    if (line.len && !line.failed)
+        emit(line.data, line.len);
+    else
+        emit(lost, sizeof lost - 1);
+    cn_buf_fini(&line);
+}
+
+void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...)
+{
+    char small[512], *text = small;
     va_list ap, again;
     int n, saved = errno;
 
-    if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed)) return;
+    if (!wanted(level)) return;
     va_start(ap, fmt);
     va_copy(again, ap);
     n = vsnprintf(small, sizeof small, fmt, ap);
@@ -126,14 +182,17 @@ void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...
         if (text) n = vsnprintf(text, (size_t)n + 1, fmt, again);
     }
     va_end(again);
-
-    cn_buf_init(&line, 0);
-    if (text && n >= 0) compose(&line, level, component, text, (size_t)n);
-    if (line.len && !line.failed)
-        emit(line.data, line.len);
-    else
-        emit(lost, sizeof lost - 1);
-    cn_buf_fini(&line);
+    put_line(level, component, n >= 0 ? text : NULL, n >= 0 ? (size_t)n : 0, NULL, 0);
     if (text != small) free(text);
+    errno = saved;
+}
+
+void cn_log_fields(enum cn_log_level level, const char *component, const char *message,
+                   const struct cn_log_field *fields, size_t n)
+{
+    int saved = errno;
+
+    if (!wanted(level)) return;
+    put_line(level, component, message, strlen(message), fields, n);
     errno = saved;
 }

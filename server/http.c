@@ -298,7 +298,7 @@ static int request_begin(struct srv_conn *c)
     c->parser.data = c;
     c->ext_bytes = 0;
     c->started = c->refused = c->streaming = c->chunked_out = false;
-    c->keep_alive = c->http10 = c->head_only = c->has_body = false;
+    c->keep_alive = c->http10 = c->head_only = c->has_body = c->known = false;
     set_phase(c, SRV_HEADING);
     return 0;
 }
@@ -309,8 +309,7 @@ static void refuse(struct srv_conn *c, int code, const char *text)
     if (!why(c)->code) cn_fail(why(c), code, "%s", text);
     c->keep_alive = false;
     set_phase(c, SRV_HANDLING);
-    struct cn_error err = *why(c);
-    srv_conn_error(c, &err, c->extra);
+    srv_conn_refuse(c);
 }
 
 /* Parses up to the end of the message at hand; returns how many bytes were taken. */
@@ -326,12 +325,10 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
     llhttp_errno_t rc = llhttp_execute(&c->parser, data, n);
     if (rc == HPE_PAUSED && c->phase == SRV_HANDLING) {
         size_t used = (size_t)(llhttp_get_error_pos(&c->parser) - data);
-        if (c->refused) {
-            struct cn_error err = *why(c);
-            srv_conn_error(c, &err, c->extra);
-        } else {
+        if (c->refused)
+            srv_conn_refuse(c);
+        else
             c->http->handler->on_request(c->http->ctx, c);
-        }
         return used;
     }
     if (rc != HPE_OK) {

@@ -17,6 +17,7 @@
 #define SRV_MAX_HEADERS    100
 #define SRV_MAX_CHUNK_EXT  4096
 #define SRV_MAX_PIPELINED  65536 /* bytes kept while an answer is open */
+#define SRV_REQUEST_ID     64    /* characters of an id that a client may choose */
 #define SRV_SMALL_BODY     65536 /* bodies up to here have room however long the others are */
 #define SRV_LINGER_IDLE_NS (5 * 1000000000ull)
 #define SRV_LINGER_MAX_NS  (30 * 1000000000ull)
@@ -40,7 +41,7 @@ struct srv_head {
     size_t header_bytes;
     size_t path_at, path_len; /* in target */
     bool trailers;            /* past the head: headers are trailers, and dropped */
-    char request_id[65];
+    char request_id[SRV_REQUEST_ID + 1];
 };
 
 enum srv_phase {
@@ -70,6 +71,8 @@ struct srv_http_handler {
     void (*on_sent)(void *ctx, struct srv_conn *c);
     /* A connection's memory was given back. */
     void (*on_closed)(void *ctx);
+    /* The request is about to be refused without on_request; NULL: nobody asks. */
+    void (*on_refused)(void *ctx, struct srv_conn *c, const struct cn_error *err);
     /* What Retry-After says with 429 and 503; NULL: one second. */
     uint32_t (*retry_after_s)(void *ctx);
 };
@@ -108,6 +111,7 @@ struct srv_conn {
     uint64_t appended, stall_mark, stall_ns;
     size_t raw_bytes, ext_bytes; /* of this phase; of chunk extensions */
     bool keep_alive, http10, head_only, has_body;
+    bool known;   /* tenant is who asks */
     bool started; /* more than empty lines came */
     bool refused; /* err is the answer once the message is whole */
     bool eof, pumping, overrun;
@@ -171,6 +175,8 @@ int srv_head_header(struct srv_head *h, struct cn_error *err);
 int srv_head_check(struct srv_conn *c, struct cn_error *err);
 /* host[:port] as RFC 9112 allows it in Host, without userinfo. */
 bool srv_host_ok(const char *s, size_t n);
+/* Answers head->err: the handler never sees the request. */
+void srv_conn_refuse(struct srv_conn *c);
 /* Nobody asks for the head any more. */
 void srv_conn_drop_head(struct srv_conn *c);
 /* The answer is done: on to the next request, or towards closing. */

@@ -140,6 +140,15 @@ void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *
     cn_buf_fini(&b);
 }
 
+void srv_conn_refuse(struct srv_conn *c)
+{
+    const struct srv_http *h = c->http;
+    struct cn_error err = c->head->err; /* the head goes with the answer */
+
+    if (h->handler->on_refused) h->handler->on_refused(h->ctx, c, &err);
+    srv_conn_error(c, &err, c->extra);
+}
+
 void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *extra)
 {
     c->streaming = true;

@@ -22,6 +22,12 @@ struct srv_slot {
     uint32_t gen;
 };
 
+/* Log lines about refused requests in the second at hand. */
+struct srv_refusals {
+    uint64_t since_ns, left_out;
+    unsigned lines;
+};
+
 struct srv {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
@@ -58,6 +64,7 @@ struct srv {
     uint32_t *tenant_reqs; /* requests of each tenant */
     uint64_t *tenant_held; /* bytes of each tenant's bodies */
     struct cn_buf frame;   /* scratch: one SSE frame */
+    struct srv_refusals refusals[2]; /* [1]: for want of a right */
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
@@ -75,6 +82,13 @@ void srv_reqs_tick(struct srv *s, uint64_t now);
 void srv_reqs_end(struct srv *s,
                   const struct cn_error *why); /* every open answer gets this error */
 void srv_mail_clear(struct srv *s);            /* frees what is left in the mailboxes */
+
+/* ---- request_log.c: those that have no record --------------------------------------------------- */
+
+/* A line about a request that is about to be refused; above a number in a second they are only counted,
+ * and the tick tells how many. */
+void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err);
+void srv_refused_tick(struct srv *s, uint64_t now);
 
 /* ---- routes.c ----------------------------------------------------------------------------------
  */

@@ -90,6 +90,7 @@ void srv_page_model(struct srv *s, struct srv_conn *c)
     if (!m) {
         struct cn_error err = {0};
         cn_fail_param(&err, CN_EMODEL, "model", "this model does not exist");
+        srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;
     }

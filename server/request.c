@@ -191,6 +191,7 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
     struct srv *s = q->srv;
     struct srv_call *call = q->call;
 
+    memcpy(q->request_id, q->conn->head->request_id, sizeof q->request_id);
     call->env = &s->text;
     call->op = op;
     call->ceiling = q->tenant < s->cfg->n_tenants
@@ -319,6 +320,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     if (read_deadline(srv_conn_header(c, SRV_H_deadline_ms), &deadline_ms, &err) ||
         check_tenant(s, tenant, &err)) {
         count_refused(s, op, tenant);
+        srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;
     }

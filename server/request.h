@@ -70,6 +70,7 @@ struct srv_req {
     uint64_t body_charge; /* what the body counts for, until a worker is done with it */
     int code;             /* why it failed, 0: it did not */
     char id[40];
+    char request_id[SRV_REQUEST_ID + 1];
     int64_t created;
     struct rt_usage usage;
     struct cn_buf prefix; /* of every chunk: {"id":...,"choices":[ */

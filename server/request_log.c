@@ -1,8 +1,14 @@
-/* The log line of a request that is over. Loop thread only; reads one record. Nothing that a client
- * wrote is in it: names are the config's and the model's, everything else is numbers. */
+/* The log lines of requests: one that is over, one that was refused before there was a record of it.
+ * Loop thread only. Of what a client wrote they hold its id (checked in http_check.c) and the path of
+ * what was refused, cut and escaped; names are the config's and the model's. Refusals are free for who
+ * asks for them, so that only so many of a second are told apart. */
 #include "server/request.h"
 
-#include <stdio.h>
+#include <math.h>
+#include <string.h>
+
+#define REFUSED_A_SECOND 20  /* lines, of each level */
+#define PATH_SHOWN       128 /* bytes */
 
 static const char *endpoint(enum srv_op op)
 {
@@ -31,22 +37,116 @@ static const char *ending(const struct srv_req *q)
     return q->choices[0].finish == RT_FINISH_STOP ? "stop" : "length";
 }
 
+static struct cn_log_field text(const char *name, const char *value)
+{
+    return (struct cn_log_field){.name = name, .text = value && *value ? value : "-"};
+}
+
+static struct cn_log_field count(const char *name, uint64_t n)
+{
+    return (struct cn_log_field){.name = name, .number = (double)n};
+}
+
+static struct cn_log_field ms(const char *name, uint64_t from_ns, uint64_t to_ns)
+{
+    return (struct cn_log_field){.name = name,
+                                 .number = to_ns ? (double)(to_ns - from_ns) / 1e6 : NAN,
+                                 .decimals = 1};
+}
+
+static const char *tenant_name(const struct srv *s, uint32_t tenant)
+{
+    return tenant < s->cfg->n_tenants ? s->cfg->tenants[tenant].name : "-";
+}
+
 void srv_req_log(const struct srv_req *q)
 {
     const struct srv *s = q->srv;
     const struct srv_call *c = q->call;
-    uint64_t now = cn_now_ns();
-    char ttft[32] = "-";
 
     if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
-    if (q->first_ns)
-        snprintf(ttft, sizeof ttft, "%.1f", (double)(q->first_ns - c->received_ns) / 1e6);
-    cn_log(CN_LOG_INFO, "server",
-           "request tenant=%s endpoint=%s model=%s status=%d finish=%s prompt_tokens=%llu "
-           "cached_tokens=%llu completion_tokens=%llu ttft_ms=%s total_ms=%.1f",
-           q->tenant < s->cfg->n_tenants ? s->cfg->tenants[q->tenant].name : "-", endpoint(c->op),
-           q->code == CN_EMODEL ? "-" : c->env->model_id, q->code ? cn_err_info(q->code)->status : 200, ending(q),
-           (unsigned long long)q->usage.prompt_tokens, (unsigned long long)q->usage.cached_tokens,
-           (unsigned long long)q->usage.completion_tokens, ttft,
-           (double)(now - c->received_ns) / 1e6);
+    const struct cn_log_field fields[] = {
+        text("tenant", tenant_name(s, q->tenant)),
+        text("endpoint", endpoint(c->op)),
+        text("model", q->code == CN_EMODEL ? "-" : c->env->model_id),
+        count("status", q->code ? (uint64_t)cn_err_info(q->code)->status : 200),
+        text("finish", ending(q)),
+        count("prompt_tokens", q->usage.prompt_tokens),
+        count("cached_tokens", q->usage.cached_tokens),
+        count("completion_tokens", q->usage.completion_tokens),
+        ms("ttft_ms", c->received_ns, q->first_ns),
+        ms("total_ms", c->received_ns, cn_now_ns()),
+        text("id", q->request_id),
+    };
+    cn_log_fields(CN_LOG_INFO, "server", "request", fields, CN_ARRAY_LEN(fields));
+}
+
+/* ---- refused ---------------------------------------------------------------------------------- */
+
+/* The path alone: a query may hold a secret, and so may the part of a whole URL before its host. */
+static void take_path(const struct srv_head *h, char out[PATH_SHOWN + 1])
+{
+    const char *s = h->target.len ? h->target.data + h->path_at : "";
+    size_t n = h->path_len ? h->path_len : h->target.len, k = 0;
+
+    if (*s == '/' || h->path_len)
+        while (k < n && k < PATH_SHOWN && s[k] && s[k] != '?' && s[k] != '#')
+            k++;
+    memcpy(out, s, k);
+    out[k] = 0;
+}
+
+static void put_refused(const struct srv *s, const struct srv_conn *c, const struct cn_error *err,
+                        enum cn_log_level level)
+{
+    const struct cn_err_info *info = cn_err_info(err->code);
+    char path[PATH_SHOWN + 1], peer[SRV_PEER_LEN] = "";
+
+    take_path(c->head, path);
+    if (c->stream->ops->peer) c->stream->ops->peer(c->stream, peer);
+    const struct cn_log_field fields[] = {
+        text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
+        text("method", c->head->target.len ? llhttp_method_name(srv_conn_method(c)) : "-"),
+        text("path", path),
+        count("status", (uint64_t)info->status),
+        text("code", info->slug),
+        text("peer", peer),
+        text("id", c->head->request_id),
+    };
+    cn_log_fields(level, "server", "refused", fields, CN_ARRAY_LEN(fields));
+}
+
+static void end_second(struct srv_refusals *r, enum cn_log_level level)
+{
+    if (r->left_out)
+        cn_log(level, "server", "%llu more requests were refused within a second",
+               (unsigned long long)r->left_out);
+    *r = (struct srv_refusals){0};
+}
+
+void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err)
+{
+    bool denied = err->code == CN_EAUTH || err->code == CN_EFORBID;
+    enum cn_log_level level = denied ? CN_LOG_WARN : CN_LOG_INFO;
+    struct srv_refusals *r = &s->refusals[denied];
+    uint64_t now = cn_now_ns();
+
+    if (s->quiet) return;
+    if (now - r->since_ns >= 1000000000u) end_second(r, level);
+    if (!r->lines) r->since_ns = now;
+    if (r->lines >= REFUSED_A_SECOND) {
+        r->left_out++;
+        return;
+    }
+    r->lines++;
+    put_refused(s, c, err, level);
+}
+
+void srv_refused_tick(struct srv *s, uint64_t now)
+{
+    for (int denied = 0; denied < 2; denied++) {
+        struct srv_refusals *r = &s->refusals[denied];
+        if (r->left_out && now > r->since_ns && now - r->since_ns >= 1000000000u)
+            end_second(r, denied ? CN_LOG_WARN : CN_LOG_INFO);
+    }
 }

@@ -142,12 +142,14 @@ static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
 {
     if (!cfg_has_keys(s->cfg)) {
         c->tenant = 0;
+        c->known = true;
         return check_browser(s, c, err);
     }
     const char *key = credential(c);
     int64_t tenant = key ? srv_keys_find(&s->keys, key, strlen(key)) : -1;
     if (tenant < 0) return cn_fail(err, CN_EAUTH, "the API key is missing or not valid");
     c->tenant = (uint32_t)tenant;
+    c->known = true;
     return 0;
 }
 
@@ -203,6 +205,11 @@ static void on_gone(void *ctx, struct srv_conn *c)
     if (c->user) srv_req_gone(c->user);
 }
 
+static void on_refused(void *ctx, struct srv_conn *c, const struct cn_error *err)
+{
+    srv_refused_log(ctx, c, err);
+}
+
 static void on_sent(void *ctx, struct srv_conn *c)
 {
     if (c->user) srv_req_sent(c->user);
@@ -219,5 +226,5 @@ static uint32_t retry_after_s(void *ctx)
     return rt_retry_after_s(s->rt);
 }
 
-const struct srv_http_handler srv_routes = {on_head, on_request, on_gone,
-                                            on_sent, on_closed,  retry_after_s};
+const struct srv_http_handler srv_routes = {on_head, on_request, on_gone,      on_sent,
+                                            on_closed, on_refused, retry_after_s};

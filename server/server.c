@@ -84,6 +84,7 @@ static void on_tick(uv_timer_t *t)
 
     srv_http_tick(&s->http, now);
     srv_reqs_tick(s, now);
+    srv_refused_tick(s, now);
     check_engine(s, now);
     check_drain(s, now);
     bool idle = !s->http.n_conns && !s->draining && !s->watchdog_ns;
@@ -277,6 +278,7 @@ static void close_all(struct srv *s)
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     srv_on_mail(s);
+    srv_refused_tick(s, UINT64_MAX);
 }
 
 int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)

@@ -10,6 +10,8 @@
 
 #include "base/base.h"
 
+#define SRV_PEER_LEN 64 /* an address and its port */
+
 struct srv_stream;
 
 struct srv_stream_ops {
@@ -18,6 +20,8 @@ struct srv_stream_ops {
     void (*shutdown)(struct srv_stream *s);          /* no more writes: FIN after what is queued */
     void (*close)(struct srv_stream *s, bool reset); /* reset: drop what is queued, send RST */
     size_t (*unsent)(const struct srv_stream *s);    /* bytes appended that the kernel lacks */
+    /* Who is at the other end, "" when that is not known; NULL: it never is. */
+    void (*peer)(const struct srv_stream *s, char out[SRV_PEER_LEN]);
 };
 
 struct srv_stream_events {

@@ -7,7 +7,9 @@
 #include "server/internal.h"
 #include "server/listen.h"
 
+#include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -221,7 +223,30 @@ static size_t op_unsent(const struct srv_stream *st)
     return st->out.len + (c->writing ? uv_stream_get_write_queue_size(&c->u.stream) : 0);
 }
 
-static const struct srv_stream_ops uv_ops = {op_flush, op_read, op_shutdown, op_close, op_unsent};
+static void op_peer(const struct srv_stream *st, char out[SRV_PEER_LEN])
+{
+    const struct uv_conn *c = CN_CONTAINER(st, struct uv_conn, base);
+    struct sockaddr_storage sa;
+    const struct sockaddr *any = (const struct sockaddr *)&sa;
+    char host[INET6_ADDRSTRLEN];
+    int len = sizeof sa;
+
+    *out = 0;
+    if (st->local) {
+        snprintf(out, SRV_PEER_LEN, "unix");
+        return;
+    }
+    if (uv_tcp_getpeername(&c->u.tcp, (struct sockaddr *)&sa, &len)) return;
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&sa;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&sa;
+    if (any->sa_family == AF_INET && !uv_ip4_name(v4, host, sizeof host))
+        snprintf(out, SRV_PEER_LEN, "%s:%u", host, (unsigned)ntohs(v4->sin_port));
+    else if (any->sa_family == AF_INET6 && !uv_ip6_name(v6, host, sizeof host))
+        snprintf(out, SRV_PEER_LEN, "[%s]:%u", host, (unsigned)ntohs(v6->sin6_port));
+}
+
+static const struct srv_stream_ops uv_ops = {op_flush, op_read,   op_shutdown,
+                                             op_close, op_unsent, op_peer};
 
 /* A peer that vanished without a word is noticed within 30 s, sending or not. */
 static void tune_tcp(uv_tcp_t *t)

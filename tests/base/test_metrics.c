@@ -2,6 +2,7 @@
  * line may hold, read back from a pipe in place of standard error. */
 #include "base/base.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <ctype.h>
 #include <stdio.h>
@@ -229,9 +230,9 @@ static void values_and_histograms(void **state)
     cn_buf_fini(&b);
 }
 
-/* Runs cn_log with standard error in a pipe; returns what came, NUL-terminated. */
-static char *logged(enum cn_log_format f, enum cn_log_level max, enum cn_log_level level,
-                    const char *text)
+/* Runs `put` with standard error in a pipe; returns what came, NUL-terminated. */
+static char *captured(enum cn_log_format f, enum cn_log_level max, void (*put)(const void *arg),
+                      const void *arg)
 {
     static char out[65536];
     int ends[2], keep = dup(STDERR_FILENO);
@@ -241,13 +242,35 @@ static char *logged(enum cn_log_format f, enum cn_log_level max, enum cn_log_lev
     dup2(ends[1], STDERR_FILENO);
     close(ends[1]);
     cn_log_setup(max, f);
-    cn_log(level, "test", "%s", text);
+    put(arg);
     dup2(keep, STDERR_FILENO);
     close(keep);
     n = read(ends[0], out, sizeof out - 1);
     close(ends[0]);
     out[n > 0 ? n : 0] = '\0';
     return out;
+}
+
+struct line {
+    enum cn_log_level level;
+    const char *text;
+};
+
+static void put_line(const void *arg)
+{
+    const struct line *l = arg;
+    cn_log(l->level, "test", "%s", l->text);
+}
+
+static void put_fields(const void *arg)
+{
+    cn_log_fields(CN_LOG_INFO, "test", "ended", arg, 4);
+}
+
+static char *logged(enum cn_log_format f, enum cn_log_level max, enum cn_log_level level,
+                    const char *text)
+{
+    return captured(f, max, put_line, &(struct line){level, text});
 }
 
 static void log_lines_cannot_be_forged(void **state)
@@ -276,6 +299,28 @@ static void log_lines_cannot_be_forged(void **state)
     assert_int_equal(strlen(line), strlen("<6>test: \n") + strlen(big));
 }
 
+/* Words of a line: nobody's text ends one or makes another; members in JSON, numbers as numbers. */
+static void log_fields(void **state)
+{
+    static const struct cn_log_field f[] = {{"a", "x b=1\n\\ \"", 0, 0},
+                                            {"n", NULL, 9007199254740992.0, 0},
+                                            {"t", NULL, 1.25, 1},
+                                            {"none", NULL, HUGE_VAL, 0}};
+    char *line = captured(CN_LOG_JOURNAL, CN_LOG_INFO, put_fields, f);
+
+    assert_string_equal(line, "<6>test: ended a=x\\x20b=1\\n\\x5c\\x20\" n=9007199254740992 t=1.2 none=-\n");
+    line = captured(CN_LOG_JSON, CN_LOG_INFO, put_fields, f);
+    json_t *j = json_loads(line, 0, NULL);
+    assert_non_null(j);
+    assert_string_equal(json_string_value(json_object_get(j, "message")), "ended");
+    assert_string_equal(json_string_value(json_object_get(j, "a")), f[0].text);
+    assert_true(json_integer_value(json_object_get(j, "n")) == 9007199254740992);
+    assert_true(json_is_real(json_object_get(j, "t")));
+    assert_true(json_is_null(json_object_get(j, "none")));
+    json_decref(j);
+    assert_string_equal(captured(CN_LOG_TEXT, CN_LOG_WARN, put_fields, f), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +329,7 @@ int main(void)
         cmocka_unit_test(values_and_histograms),
         cmocka_unit_test(page_is_valid),
         cmocka_unit_test(log_lines_cannot_be_forged),
+        cmocka_unit_test(log_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
