@@ -56,6 +56,9 @@ static int read_int(const struct field *f, const json_t *v, int64_t *to, struct 
 {
     if (!json_is_integer(v)) return wrong_type(f, v, "an integer", err);
     int64_t x = json_integer_value(v);
+    if (x < f->low && f->high >= INT32_MAX) /* as good as no bound */
+        return cn_fail_param(err, CN_ERANGE, f->name, "%s must be at least %lld, got %lld", f->name,
+                             (long long)f->low, (long long)x);
     if (x < f->low || x > f->high)
         return cn_fail_param(err, CN_ERANGE, f->name, "%s must be between %lld and %lld, got %lld",
                              f->name, (long long)f->low, (long long)f->high, (long long)x);

@@ -120,7 +120,8 @@ static int read_max_tokens(struct srv_call *c)
     const struct srv_params *p = &c->p;
     bool newer = srv_given(p, SRV_P_max_completion_tokens);
     const char *name = newer ? "max_completion_tokens" : "max_tokens";
-    int64_t max = newer ? p->max_completion_tokens : p->max_tokens;
+    bool text = c->op == SRV_OP_TEXT;
+    int64_t max = newer ? p->max_completion_tokens : text ? p->max_text_tokens : p->max_tokens;
     int64_t limit = c->env->max_tokens;
 
     if (limit && max > limit)
@@ -128,8 +129,9 @@ static int read_max_tokens(struct srv_call *c)
                              (long long)limit);
     c->max_tokens = (uint64_t)max;
     if (max) c->max_name = name;
-    if (!newer && srv_given(p, SRV_P_max_tokens) && max == 0) {
-        if (!p->echo) return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1", name);
+    if (text && srv_given(p, SRV_P_max_text_tokens) && max == 0) {
+        if (!p->echo)
+            return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1, or 0 with echo", name);
         c->echo_only = true;
         c->max_tokens = 1;
     } else if (max == 0) {
