@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     ROUNDS = 9,
@@ -69,6 +70,22 @@ static int make_points(struct bench *b, struct cn_error *err)
 
 /* ---- rounds --------------------------------------------------------------------------------------- */
 
+/* On a terminal: what goes on, in one line that is rewritten. */
+static void show_progress(const struct bench *b, const char *stage, const struct bench_point *p)
+{
+    char name[BENCH_NAME];
+
+    if (!b->tty) return;
+    cli_bench_name(p, name);
+    fprintf(stderr, "\r%s: %s\033[K", stage, name);
+    fflush(stderr);
+}
+
+static void end_progress(const struct bench *b)
+{
+    if (b->tty) fputs("\r\033[K", stderr);
+}
+
 /* The first run of each point: caches and memory are as they will be; who cannot run is left out.
  * The first point's tells how fast the model is, so that a slow one is not asked for much. */
 static int warm_up(struct bench *b, struct cn_error *err)
@@ -86,6 +103,7 @@ static int warm_up(struct bench *b, struct cn_error *err)
                      "its prefill would take over %d s (--depth asks for it)", LONGEST_PREFILL_S);
             continue;
         }
+        show_progress(b, "first run", p);
         int rc = cli_bench_streams(&b->stack, &p->ask, &t, &why);
         if (rc && i == 0) return cn_fail(err, rc, "%s", why.message);
         if (rc) snprintf(p->why_not, sizeof p->why_not, "%s", why.message);
@@ -130,7 +148,11 @@ static int run_rounds(struct bench *b, struct cn_error *err)
         for (size_t i = 0; !rc && i < b->n_points; i++) {
             struct bench_point *p = &b->points[r % 2 ? b->n_points - 1 - i : i];
             struct bench_times t;
+            char stage[64];
             if (p->why_not[0]) continue;
+            snprintf(stage, sizeof stage, "round %llu of %llu", (unsigned long long)r + 1,
+                     (unsigned long long)b->rounds);
+            show_progress(b, stage, p);
             rc = cli_bench_streams(&b->stack, &p->ask, &t, err);
             if (!rc && !t.together) { /* too fast to be seen together: no figure */
                 p->decode.missed++;
@@ -157,11 +179,13 @@ static int bench(struct bench *b, struct cn_error *err)
     struct cn_buf out;
     int rc = rt_device_new(&b->stack.cfg, &b->device, err);
 
+    b->tty = isatty(STDERR_FILENO);
     if (!rc) rc = make_points(b, err);
     struct bench_busy *busy = NULL;
     if (!rc && b->busy) rc = cli_bench_busy_start((uint32_t)b->busy, &busy, err);
     if (!rc) rc = warm_up(b, err);
     if (!rc) rc = run_rounds(b, err);
+    end_progress(b);
     cli_bench_busy_stop(busy);
     if (rc) return rc;
     cn_buf_init(&out, 0);
@@ -244,6 +268,9 @@ static int read_list(const char *name, const char *option, char *text, uint64_t 
 
     *n = 0;
     if (!strcmp(text, "0")) return 0;
+    size_t end = strlen(text);
+    if (end && (*text == ',' || text[end - 1] == ',' || strstr(text, ",,")))
+        return cli_usage(name, "--%s %s: a number is missing beside a comma", option, text);
     for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         size_t len = strlen(word);
         bool kilo = len > 1 && (word[len - 1] == 'k' || word[len - 1] == 'K');
@@ -314,6 +341,8 @@ static int read_options(struct bench *b, int argc, char **argv)
     }
     if (!bad && argc - optind + b->stack.model_given > 1)
         bad = cli_usage(argv[0], "one model is expected");
+    if (!bad && b->probe && b->ladder)
+        bad = cli_usage(argv[0], "--probe and --ladder do not go together");
     return bad ? bad + 1 : 0;
 }
 

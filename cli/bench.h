@@ -92,6 +92,7 @@ struct bench {
     uint64_t rounds, prompt, tokens, busy;
     uint64_t batches[32], depths[32];
     size_t n_batches, n_depths;
+    bool tty; /* of standard error: progress is shown */
     bool json, probe, ladder, prompt_given, tokens_given, depths_given;
     struct bench_point *points;
     size_t n_points;
@@ -103,6 +104,9 @@ struct bench {
 /* Bytes that one decode step of a point reads, and operations of its products. */
 double cli_bench_step_bytes(const struct bench *b, const struct bench_point *p);
 double cli_bench_step_ops(const struct bench *b, const struct bench_point *p);
+/* What a point measures, for people. */
+#define BENCH_NAME 64
+void cli_bench_name(const struct bench_point *p, char out[BENCH_NAME]);
 void cli_bench_put_json(struct bench *b, struct cn_buf *out);
 void cli_bench_put_table(struct bench *b, struct cn_buf *out);
 

@@ -35,7 +35,16 @@ struct ladder {
     char widest[48], own[48], streams[48];
     struct rung rungs[MAX_RUNGS];
     size_t n;
+    bool tty; /* of standard error: progress is shown */
 };
+
+/* One line that is rewritten; "" at the end. */
+static void show_stage(const struct ladder *l, const char *what)
+{
+    if (!l->tty) return;
+    fprintf(stderr, "\r%s\033[K", what);
+    fflush(stderr);
+}
 
 /* ---- a rig ------------------------------------------------------------------------------------------ */
 
@@ -135,6 +144,7 @@ static int climb(struct ladder *l, struct rig *r, const char *name, const char *
     struct rung *g = add(l, name, what);
     int rc = 0;
 
+    show_stage(l, what);
     for (uint32_t s = 0; !rc && cache && s < streams; s++) { /* the prefix, stream by stream */
         struct kr_seq first = r->seqs[0];
         r->seqs[0] = r->seqs[s];
@@ -191,6 +201,7 @@ static int converted(struct ladder *l, enum kr_type type, struct cn_error *err)
                   why);
         return 0;
     }
+    show_stage(l, type == KR_F32 ? "weights to F32" : "weights to Q8_0");
     rc = cli_bench_convert(l->path, l->file, type, path, sizeof path, &fd, err);
     if (!rc && type == KR_F32) rc = float_rungs(l, path, err);
     if (!rc && type == KR_Q8_0) {
@@ -282,7 +293,8 @@ int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, 
                      struct cn_error *err)
 {
     struct ladder l = {.cfg = cfg, .path = path, .name = name,
-                       .block_tokens = (uint32_t)cfg->kv.block_tokens};
+                       .block_tokens = (uint32_t)cfg->kv.block_tokens,
+                       .tty = isatty(STDERR_FILENO)};
     struct kr_device *d = NULL;
     struct cn_buf out;
     int rc = rt_device_new(cfg, &d, err);
@@ -299,6 +311,7 @@ int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, 
     if (!rc) rc = converted(&l, KR_F32, err);
     if (!rc) rc = converted(&l, KR_Q8_0, err);
     if (!rc) rc = own_rungs(&l, err);
+    show_stage(&l, "");
     if (!rc) {
         cn_buf_init(&out, 0);
         if (json) put_json(&l, &out);

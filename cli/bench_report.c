@@ -154,10 +154,11 @@ void cli_bench_put_json(struct bench *b, struct cn_buf *out)
 
 /* ---- the table ------------------------------------------------------------------------------------ */
 
+/* Lines of 80 columns. */
 static void table_share(struct cn_buf *out, double share)
 {
-    if (share > 0) cn_buf_printf(out, "  %8.2f", share);
-    else cn_buf_puts(out, "         -");
+    if (share > 0) cn_buf_printf(out, " %5.2f", share);
+    else cn_buf_puts(out, "     -");
 }
 
 static void table_line(struct cn_buf *out, const char *name, const struct line *l)
@@ -165,20 +166,29 @@ static void table_line(struct cn_buf *out, const char *name, const struct line *
     struct bench_summary m = cli_bench_summarise(l->s);
     char spread[48];
 
-    snprintf(spread, sizeof spread, "%.1f..%.1f", m.min, m.max);
-    cn_buf_printf(out, "  %-34s %9.1f %-5s  %-17s", name, m.median, l->unit, spread);
+    int digits = m.max < 10000;
+    snprintf(spread, sizeof spread, "%.*f..%.*f", digits, m.min, digits, m.max);
+    cn_buf_printf(out, "  %-26s %8.1f %-5s %-14s", name, m.median, l->unit, spread);
     table_share(out, l->of_read);
     table_share(out, l->of_again);
     table_share(out, l->of_int8);
-    if (m.unsteady) cn_buf_puts(out, "  unsteady machine");
-    else if (m.left_out) cn_buf_printf(out, "  %zu left out", m.left_out);
+    if (m.unsteady) cn_buf_puts(out, " *");
+    else if (m.left_out) cn_buf_printf(out, " (%zu)", m.left_out);
     cn_buf_puts(out, "\n");
+}
+
+void cli_bench_name(const struct bench_point *p, char out[BENCH_NAME])
+{
+    unsigned long long n = p->ask.n_prompt;
+
+    if (p->kind == BENCH_BATCH) snprintf(out, BENCH_NAME, "decode, streams: %u", p->ask.streams);
+    else snprintf(out, BENCH_NAME, "decode behind %llu tokens", n);
 }
 
 static void table_point(struct bench *b, struct bench_point *p, struct cn_buf *out)
 {
     unsigned long long n = p->ask.n_prompt;
-    char name[64];
+    char name[BENCH_NAME];
     struct line l;
 
     if (p->kind == BENCH_ONE) {
@@ -189,41 +199,46 @@ static void table_point(struct bench *b, struct bench_point *p, struct cn_buf *o
         l = prefill_line(b, p);
         table_line(out, name, &l);
     }
-    if (p->kind == BENCH_BATCH)
-        snprintf(name, sizeof name, "decode, streams: %u", p->ask.streams);
-    else
-        snprintf(name, sizeof name, "decode behind %llu tokens", n);
+    cli_bench_name(p, name);
     if (p->why_not[0]) {
-        cn_buf_printf(out, "  %-34s not measured: %s\n", name, p->why_not);
+        cn_buf_printf(out, "  %-26s not measured: %s\n", name, p->why_not);
         return;
     }
     l = decode_line(b, p);
     table_line(out, name, &l);
 }
 
-void cli_bench_put_table(struct bench *b, struct cn_buf *out)
+static void table_head(struct bench *b, struct cn_buf *out)
 {
     struct bench_summary read = cli_bench_summarise(&b->read), int8 = cli_bench_summarise(&b->int8);
 
     cn_buf_printf(out, "%s: %s, threads: %u, rounds: %llu, new tokens: %llu", b->stack.name,
                   kr_device_path(b->device), kr_device_threads(b->device),
                   (unsigned long long)b->rounds, (unsigned long long)b->tokens);
-    if (b->busy) cn_buf_printf(out, ", busy processors: %llu", (unsigned long long)b->busy);
+    if (b->busy) cn_buf_printf(out, "\nbusy processors: %llu", (unsigned long long)b->busy);
     cn_buf_printf(out, "\nmachine: reads %.1f GB/s (%.1f..%.1f)", read.median / 1e9, read.min / 1e9,
                   read.max / 1e9);
     if (b->again.n)
-        cn_buf_printf(out, ", the same %.0f MB over and over %.1f GB/s",
+        cn_buf_printf(out, ",\n         the same %.0f MB over and over %.1f GB/s",
                       (double)exec_of(b)->weight_bytes / 1e6,
                       cli_bench_summarise(&b->again).median / 1e9);
-    cn_buf_printf(out, "; 8-bit products %.3f Tops/s (%.3f..%.3f)\n\n", int8.median / 1e12,
-                  int8.min / 1e12, int8.max / 1e12);
-    cn_buf_printf(out, "  %-34s %9s %-5s  %-17s  %8s  %8s  %8s\n", "", "median", "", "min..max",
-                  "of reads", "of cache", "of int8");
+    cn_buf_printf(out, ";\n         8-bit products %.3f Tops/s (%.3f..%.3f)\n\n",
+                  int8.median / 1e12, int8.min / 1e12, int8.max / 1e12);
+    cn_buf_printf(out, "%77s\n", "share of machine's");
+    cn_buf_printf(out, "  %-26s %8s %-5s %-14s %5s %5s %5s\n", "", "median", "", "min..max", "reads",
+                  "cache", "int8");
+}
+
+void cli_bench_put_table(struct bench *b, struct cn_buf *out)
+{
+    table_head(b, out);
     for (size_t i = 0; i < b->n_points; i++)
         table_point(b, &b->points[i], out);
     cn_buf_printf(out,
-                  "\nShares: of the machine's reads (weights and KV of a step), of reading as much as "
-                  "the weights\nover and over (caches), and of its 8-bit products. A round before and "
-                  "after which the machine\ndiffered by more than %.0f %% is left out.\n",
+                  "\nShares: of the machine's reads (weights and KV of a step), of reading as\n"
+                  "much as the weights over and over (cache), and of its 8-bit products. Above 1:\n"
+                  "the processor's last cache holds a part of a small model. (n): so many rounds,\n"
+                  "before and after which the machine differed by more than %.0f %%, are left out;\n"
+                  "*: most were so, and none is.\n",
                   BENCH_STEADY * 100);
 }

@@ -34,6 +34,8 @@ int cli_version(int argc, char **argv);
 int cli_error(const char *name, const struct cn_error *err);
 /* "name: text" and a hint at --help; returns 2. */
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
+/* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */
+int cli_finish(const char *name, int status);
 /* Progress of loading: one line that is rewritten, on a terminal, after the first second. */
 struct cli_progress {
     uint64_t started_ns, shown_ns;

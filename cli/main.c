@@ -46,14 +46,14 @@ int main(int argc, char **argv)
     const char *want = argv[1];
     if (!strcmp(want, "--help") || !strcmp(want, "-h") || !strcmp(want, "help")) {
         help(stdout);
-        return 0;
+        return cli_finish("conifer", 0);
     }
     if (!strcmp(want, "--version")) want = "version";
     for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++) {
         if (strcmp(want, commands[i].name)) continue;
         snprintf(name, sizeof name, "%s", commands[i].shown);
         argv[1] = name;
-        return commands[i].run(argc - 1, argv + 1);
+        return cli_finish(commands[i].shown, commands[i].run(argc - 1, argv + 1));
     }
     fprintf(stderr, "conifer: there is no command %s\n\n", want);
     help(stderr);

@@ -14,5 +14,5 @@ int main(int argc, char **argv)
     static char name[] = "conifer-server";
 
     if (argc > 0) argv[0] = name;
-    return cli_serve(argc, argv, NULL); /* a service is told what it lacks */
+    return cli_finish(name, cli_serve(argc, argv, NULL)); /* a service is told what it lacks */
 }

@@ -297,6 +297,17 @@ static bool is_model(const struct cli_run *r, const char *word)
     return cli_names_model(word);
 }
 
+static bool ends_in_gguf(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 5 && !strcmp(s + n - 5, ".gguf");
+}
+
+static int no_file(const char *name, const char *word)
+{
+    return cli_usage(name, "there is no file %s", word) + 1;
+}
+
 /* A prompt of one word that is nearly a model's name, digit and all, is hardly meant as a prompt.
  * 0, or an exit code + 1. */
 static int mistyped(const char *name, const char *word)
@@ -304,6 +315,7 @@ static int mistyped(const char *name, const char *word)
     struct cn_buf near;
     int status = 0;
 
+    if (ends_in_gguf(word) && !strpbrk(word, " \t\n")) return no_file(name, word);
     cn_buf_init(&near, 0);
     if (cfg_model_name_ok(word) && strpbrk(word, "0123456789")) cli_suggest(word, &near);
     if (near.len)
@@ -326,6 +338,8 @@ static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
     *prompt = n ? words[n - 1] : NULL;
     if (n > 2 || (n == 2 && r->stack.model_given))
         return cli_usage(argv[0], "the prompt must be one argument: put it in quotes") + 1;
+    if (n == 2 && !is_model(r, words[0]) && (ends_in_gguf(words[0]) || strchr("./", words[0][0])))
+        return no_file(argv[0], words[0]);
     if (n == 2 && !is_model(r, words[0]))
         return cli_usage(argv[0],
                          "\"%s\" is no model that is here: --model chooses one, and a prompt of "

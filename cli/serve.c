@@ -141,10 +141,12 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     return rc ? 1 : 0;
 }
 
-/* Whether those of the list could be; settings are often checked before models arrive, so what is not
- * there is worth a warning. */
+/* Whether those of the list could be. The daemon starts with one that works, and the others' requests
+ * fail; so what is not there or damaged is worth a warning, unless nothing is left. Settings are often
+ * checked before models arrive: all missing is no error. */
 static int check_list(const struct cfg *cfg, const char *name)
 {
+    size_t good = 0, damaged = 0;
     int status = 0;
 
     for (size_t i = 0; i < cfg->n_models; i++) {
@@ -153,15 +155,20 @@ static int check_list(const struct cfg *cfg, const char *name)
         struct cn_error err = {0};
         char *path = NULL;
         int rc = cfg_served_file(m, &path, &err);
+        bool fatal = rc && rc != CN_EMODEL; /* list_models ends there, too */
         bool there = !rc && (cfg_model_is_null(path) || !access(path, R_OK));
         o.path = path;
         if (!rc) rc = rt_check_served(&o, &err);
-        if (rc && there) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
+        if (rc && (there || fatal)) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
         free(path);
-        if (rc && there) status = cli_error(name, &err);
+        good += !rc;
+        damaged += rc && there;
+        if (fatal) status = cli_error(name, &err);
         else if (rc) fprintf(stderr, "%s: warning: %s\n", name, err.message);
     }
-    return status;
+    if (status || good || !damaged) return status;
+    fprintf(stderr, "%s: none of the models can be served\n", name);
+    return 1;
 }
 
 /* Whether the model that is asked for could be loaded. One of the catalog that was not fetched yet

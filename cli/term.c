@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,6 +26,17 @@ int cli_usage(const char *name, const char *fmt, ...)
     va_end(ap);
     fprintf(stderr, "\nTry %s --help\n", name);
     return 2;
+}
+
+int cli_finish(const char *name, int status)
+{
+    bool lost = ferror(stdout);
+    int why = fflush(stdout) ? errno : 0;
+
+    if (status || (!lost && !why)) return status;
+    fprintf(stderr, "%s: standard output: %s\n", name,
+            why ? strerror(why) : "not all of it could be written");
+    return 1;
 }
 
 void cli_progress_start(struct cli_progress *p)
