@@ -15,7 +15,14 @@
 struct seen {
     uint32_t id;
     uint32_t in_output; /* how often it was chosen */
+    float logit;        /* in the row at work, before penalties */
     bool used;
+};
+
+/* Bias on a token, and its logit in the row at work before that. */
+struct bias {
+    struct eng_bias b;
+    float logit;
 };
 
 /* Work memory of a draw, kept so that a token costs no allocation: see sample_select.h. */
@@ -26,7 +33,7 @@ struct work {
 
 struct eng_sampler {
     struct eng_sampling p;
-    struct eng_bias *bias;
+    struct bias *bias;   /* p.n_bias of them */
     const uint32_t *eog; /* the vocabulary's: what min_tokens and ignore_eos keep out */
     size_t n_eog;
     size_t n_vocab;
@@ -94,7 +101,8 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
     if (s->n_bias) {
         n->bias = cn_malloc_array(s->n_bias, sizeof *n->bias);
         if (!n->bias) goto nomem;
-        memcpy(n->bias, s->bias, s->n_bias * sizeof *n->bias);
+        for (size_t i = 0; i < s->n_bias; i++)
+            n->bias[i] = (struct bias){.b = s->bias[i]};
     }
     n->work = work_new(n->n_vocab);
     if (!n->work) goto nomem;
@@ -195,12 +203,15 @@ int eng_sampler_accept(struct eng_sampler *s, uint32_t id)
 
 static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
 {
-    for (size_t i = 0; i < s->p.n_bias; i++)
-        z[s->bias[i].id] += s->bias[i].bias;
+    for (size_t i = 0; i < s->p.n_bias; i++) {
+        struct bias *t = &s->bias[i];
+        t->logit = z[t->b.id];
+        z[t->b.id] += t->b.bias;
+    }
     for (size_t i = 0; i < s->seen_cap; i++) {
-        const struct seen *t = &s->seen[i];
+        struct seen *t = &s->seen[i];
         if (!t->used || t->id >= s->n_vocab) continue;
-        float v = z[t->id];
+        float v = t->logit = z[t->id];
         v = v > 0 ? v / s->p.repetition_penalty : v * s->p.repetition_penalty;
         if (t->in_output)
             v -= s->p.presence_penalty + (float)t->in_output * s->p.frequency_penalty;
@@ -211,6 +222,16 @@ static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
         z[s->eog[i]] = -INFINITY;
     for (size_t i = 0; early && i < s->p.n_stop_ids; i++)
         if (s->p.stop_ids[i] < s->n_vocab) z[s->p.stop_ids[i]] = -INFINITY;
+}
+
+/* What a token that may be drawn had before all that. The first of two biases has it. */
+static float own_logit(const struct eng_sampler *s, const float *z, uint32_t id)
+{
+    for (size_t i = 0; i < s->p.n_bias; i++)
+        if (s->bias[i].b.id == id) return s->bias[i].logit;
+    if (!s->n_seen) return z[id];
+    const struct seen *t = &s->seen[seen_slot(s->seen, s->seen_cap, id)];
+    return t->used ? t->logit : z[id];
 }
 
 static void apply_mask(float *z, size_t n, const uint32_t *mask)
@@ -380,7 +401,7 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
                const uint32_t *mask, struct eng_drawn *out)
 {
     size_t n = s->n_vocab;
-    float max, *raw = NULL;
+    float max;
     uint32_t id;
     double lse = 0;
     if (!row_max(logits, n, s->work->tops, &max, &id)) return CN_ENUMERIC;
@@ -391,25 +412,14 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
         score_top(logits, n, s->work->tops, lse, (uint32_t)s->p.logprobs, out);
     }
     if (adjusts(s, mask)) {
-        /* The log-probability reported is the model's own, so its raw logits are kept. */
-        if (s->p.logprobs >= 0) {
-            raw = cn_malloc_array(n, sizeof *raw);
-            if (!raw) return CN_ENOMEM;
-            memcpy(raw, logits, n * sizeof *raw);
-        }
         apply_bias_and_penalties(s, logits);
         if (mask) apply_mask(logits, n, mask);
-        if (!row_max(logits, n, s->work->tops, &max, &id)) {
-            free(raw);
-            return CN_ENUMERIC;
-        }
+        if (!row_max(logits, n, s->work->tops, &max, &id)) return CN_ENUMERIC;
     }
-    int rc = 0;
-    if (s->p.temperature > 0) rc = draw(s, logits, max, position, &id);
-    if (!rc) {
-        out->id = id;
-        if (s->p.logprobs >= 0) out->logprob = (float)((double)(raw ? raw : logits)[id] - lse);
-    }
-    free(raw);
-    return rc;
+    int rc = s->p.temperature > 0 ? draw(s, logits, max, position, &id) : 0;
+    if (rc) return rc;
+    out->id = id;
+    /* The log-probability reported is the model's own. */
+    if (s->p.logprobs >= 0) out->logprob = (float)((double)own_logit(s, logits, id) - lse);
+    return 0;
 }

@@ -223,7 +223,8 @@ static bool lanes_check(struct audit *a, struct kv_grp *g)
             CHECK(e->linked && (!e->next || e->next->stamp > e->stamp), "order of a lane", t, 0);
             CHECK((e->next ? e->next->prev : l->tail) == e, "links of a lane", t, 0);
         }
-        CHECK(!l->head || g->loose || !l->head->node->child, "a lane's head is no leaf", t, g->id);
+        CHECK(!l->head || g->loose || !kv_ent_node(l->head)->child, "a lane's head is no leaf", t,
+              g->id);
         CHECK((l->heap_pos != KV_NONE) == (l->head && ten->exposed), "a lane in the heap", t, 0);
         CHECK(l->heap_pos == KV_NONE || g->heap[l->heap_pos] == l, "heap position", t, 0);
     }

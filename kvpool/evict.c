@@ -102,17 +102,17 @@ int kv_lanes_ensure(struct kv_pool *p, uint32_t tenant, struct kv_space *s)
 
 static struct kv_grp *ent_grp(const struct kv_ent *e)
 {
-    return e->node->space->grp[e->group].lane_grp;
+    return kv_ent_node(e)->space->grp[e->group].lane_grp;
 }
 
 static struct kv_lane *ent_lane(const struct kv_ent *e)
 {
-    return e->node->space->pool->tenants[e->node->tenant].lanes[ent_grp(e)->id];
+    return kv_ent_node(e)->space->pool->tenants[kv_ent_node(e)->tenant].lanes[ent_grp(e)->id];
 }
 
 void kv_lane_link(struct kv_ent *e)
 {
-    struct kv_pool *p = e->node->space->pool;
+    struct kv_pool *p = kv_ent_node(e)->space->pool;
     struct kv_lane *l = ent_lane(e);
 
     cn_assert(!e->linked);
@@ -131,7 +131,7 @@ void kv_lane_link(struct kv_ent *e)
 
 void kv_lane_unlink(struct kv_ent *e)
 {
-    struct kv_pool *p = e->node->space->pool;
+    struct kv_pool *p = kv_ent_node(e)->space->pool;
     struct kv_lane *l = ent_lane(e);
     bool was_head = l->head == e;
 
@@ -178,16 +178,16 @@ void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes)
 
 static void evict_ent(struct kv_ent *e)
 {
-    if (e->node->space->grp[e->group].loose)
+    if (kv_ent_node(e)->space->grp[e->group].loose)
         kv_ent_evict(e);
     else
-        kv_node_evict(e->node);
+        kv_node_evict(kv_ent_node(e));
 }
 
 /* What a hit on this snapshot would compute again without it. */
 static uint64_t saved_tokens(const struct kv_ent *e)
 {
-    const struct kv_node *n = e->node;
+    const struct kv_node *n = kv_ent_node(e);
     uint64_t blocks = 0;
 
     do {

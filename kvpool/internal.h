@@ -12,6 +12,8 @@
 
 #include "kvpool/kvpool.h"
 
+#include <stddef.h>
+
 #define KV_NONE UINT32_MAX
 #define KV_MAX_SLAB_BLOCKS (1u << KV_BLOCK_INDEX_BITS)
 
@@ -40,8 +42,7 @@ enum { SLAB_NOWHERE, SLAB_FREE, SLAB_PARTIAL };
 /* A doubly linked list of slabs by number. */
 struct kv_slab_list { uint32_t head, tail; };
 
-struct kv_ent {              /* one group's block of a node */
-    struct kv_node *node;
+struct kv_ent {              /* one group's block of a node: kv_ent_node */
     struct kv_ent *prev, *next; /* in the tenant's lane */
     uint64_t stamp;
     uint64_t credit;         /* snapshots: the group's age when it was last used */
@@ -86,7 +87,8 @@ struct kv_space {
     struct kv_grp *primary;  /* the first full group; NULL when there is none */
     struct kv_grp *state;    /* the STATE group; NULL when there is none */
     uint64_t n_seqs;
-    struct kv_node *node_pool; /* freed nodes, linked by hnext */
+    struct kv_node *node_pool; /* free nodes, linked by hnext */
+    struct kv_node_batch *batches; /* what nodes were cut from */
     struct kv_node *roots;   /* linked by sib_next */
     struct kv_grp grp[];
 };
@@ -98,17 +100,18 @@ struct kv_node {
     struct kv_node *parent;  /* NULL: a root, one per (space, tenant, salt) */
     struct kv_node *child, *sib_prev, *sib_next;
     struct kv_space *space;
+    union {
+        uint64_t salt;       /* roots */
+        uint64_t writer;     /* others: serial of the sequence that computed it */
+    };
     uint32_t tenant, pins;
     uint32_t seen;           /* kv_check's own */
-    uint64_t salt;           /* roots */
-    uint64_t writer;         /* serial of the sequence that computed it */
     uint8_t state;
     bool dead;               /* not to be found any more; goes when its last pin goes */
     struct kv_seq *filler;   /* FILLING: who; READY: who computes blocks that it lost, or NULL */
     struct kv_node *fill_prev, *fill_next;
     struct kv_seq *waiters;
-    uint32_t *ids;
-    struct kv_ent ent[];
+    struct kv_ent ent[];     /* one of each group; the ids follow, see kv_node_ids */
 };
 
 struct kv_tenant {
@@ -196,6 +199,14 @@ struct kv_seq {
 static inline uint64_t kv_div_up(uint64_t a, uint64_t b)
 {
     return a / b + (a % b != 0);
+}
+static inline struct kv_node *kv_ent_node(const struct kv_ent *e)
+{
+    return (struct kv_node *)((char *)(e - e->group) - offsetof(struct kv_node, ent));
+}
+static inline uint32_t *kv_node_ids(const struct kv_node *n)
+{
+    return (uint32_t *)&n->ent[n->space->n_groups];
 }
 /* First position that a row at position n sees in this group (not the STATE group). */
 static inline uint64_t kv_first_seen(const struct kv_grp *g, uint64_t n)

@@ -160,7 +160,7 @@ static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
     uint32_t n = (uint32_t)CN_MIN((uint64_t)q->space->block_tokens, limit - q->len);
 
     for (struct kv_node *c = parent->child; c && seen < MAX_SIBLINGS; c = c->sib_next, seen++) {
-        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(c->ids, ids + q->len, n)
+        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(kv_node_ids(c), ids + q->len, n)
                                            : 0;
 
         if (k > most) {
@@ -169,7 +169,7 @@ static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
         }
     }
     if (!best || most == q->space->block_tokens || plan_copy(q, best, NULL, most)) return;
-    memcpy(q->tail, best->ids, most * sizeof(*q->tail));
+    memcpy(q->tail, kv_node_ids(best), most * sizeof(*q->tail));
     q->len += most;
     q->planned = q->len;
     kv_seq_leave_windows(q);
@@ -200,7 +200,7 @@ static enum kv_match adopt_state(struct kv_seq *q, const uint32_t *ids, uint64_t
         take_nodes(q, w.best); /* before anything can be evicted */
         kv_ent_ref(snap);
         rc = kv_live_alloc(q, &fresh);
-        if (!rc) kv_snap_restore(q, snap->node);
+        if (!rc) kv_snap_restore(q, kv_ent_node(snap));
         kv_ent_unref(snap);
         if (rc) {
             kv_seq_drop_blocks(q, had); /* had is 0: what has rows has a live state */
@@ -361,7 +361,7 @@ static int own_copy(struct kv_seq *q, uint64_t i, uint32_t n)
         if (s->grp[g].loose) kv_ent_unref(&node->ent[g]);
     }
     if (node) {
-        memcpy(q->tail, node->ids, n * sizeof(*q->tail));
+        memcpy(q->tail, kv_node_ids(node), n * sizeof(*q->tail));
         q->nodes[i] = NULL;
         kv_node_unpin(node);
     }

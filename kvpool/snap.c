@@ -112,11 +112,11 @@ static bool install(struct kv_seq *q, uint64_t pos, uint32_t block)
 {
     struct kv_ent *e = ent_at(q, pos);
 
-    if (!e || e->node->dead || e->block != KV_NO_BLOCK) return false;
+    if (!e || kv_ent_node(e)->dead || e->block != KV_NO_BLOCK) return false;
     e->block = block;
     e->writer = q->serial;
-    kv_blk_of(q->space->pool, block)->node = e->node;
-    kv_node_settle(e->node);
+    kv_blk_of(q->space->pool, block)->node = kv_ent_node(e);
+    kv_node_settle(kv_ent_node(e));
     q->space->pool->snapshots_taken++;
     return true;
 }
@@ -215,7 +215,7 @@ struct kv_node *kv_snap_node(const struct kv_seq *q, uint64_t pos)
 {
     const struct kv_ent *e = pos % q->space->block_tokens ? NULL : ent_at(q, pos);
 
-    return e && e->block != KV_NO_BLOCK ? e->node : NULL;
+    return e && e->block != KV_NO_BLOCK ? kv_ent_node(e) : NULL;
 }
 
 void kv_snap_restore(struct kv_seq *q, struct kv_node *n)

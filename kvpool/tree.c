@@ -57,31 +57,58 @@ static void unhash(struct kv_pool *p, struct kv_node *n)
     n->hnext = NULL;
 }
 
+/* As many nodes at a time as go into this: hardly a token costs an allocation, and no node has an
+ * allocator's overhead. */
+#define BATCH_BYTES 16384u
+
+struct kv_node_batch {
+    struct kv_node_batch *next;
+    _Alignas(16) char nodes[];
+};
+
+static bool more_nodes(struct kv_space *s)
+{
+    size_t bytes = sizeof(struct kv_node) + s->n_groups * sizeof(struct kv_ent) +
+                   (size_t)s->block_tokens * 4;
+    struct kv_node_batch *b;
+    size_t n;
+
+    bytes = (bytes + 7) & ~(size_t)7;
+    n = CN_MAX((BATCH_BYTES - sizeof(*b)) / bytes, (size_t)1);
+    b = malloc(sizeof(*b) + n * bytes);
+    if (!b) return false;
+    b->next = s->batches;
+    s->batches = b;
+    while (n-- > 0) {
+        struct kv_node *node = (struct kv_node *)(b->nodes + n * bytes);
+        node->hnext = s->node_pool;
+        s->node_pool = node;
+    }
+    return true;
+}
+
 static struct kv_node *node_new(struct kv_space *s)
 {
-    size_t ents = s->n_groups * sizeof(struct kv_ent);
-    struct kv_node *n = s->node_pool;
+    struct kv_node *n;
 
-    if (n)
-        s->node_pool = n->hnext;
-    else
-        n = cn_malloc_array(1, sizeof(*n) + ents + (size_t)s->block_tokens * 4);
-    if (!n) return NULL;
-    memset(n, 0, sizeof(*n) + ents);
+    if (!s->node_pool && !more_nodes(s)) return NULL;
+    n = s->node_pool;
+    s->node_pool = n->hnext;
+    memset(n, 0, sizeof(*n) + s->n_groups * sizeof(struct kv_ent));
     n->space = s;
-    n->ids = (uint32_t *)((char *)n + sizeof(*n) + ents);
     for (uint32_t g = 0; g < s->n_groups; g++)
-        n->ent[g] = (struct kv_ent){.node = n, .group = (uint8_t)g, .block = KV_NO_BLOCK};
+        n->ent[g] = (struct kv_ent){.group = (uint8_t)g, .block = KV_NO_BLOCK};
     return n;
 }
 
 void kv_node_pool_free(struct kv_space *s)
 {
-    while (s->node_pool) {
-        struct kv_node *n = s->node_pool;
-        s->node_pool = n->hnext;
-        free(n);
+    while (s->batches) {
+        struct kv_node_batch *b = s->batches;
+        s->batches = b->next;
+        free(b);
     }
+    s->node_pool = NULL;
 }
 
 /* ---- roots ----------------------------------------------------------------------------------- */
@@ -131,7 +158,7 @@ struct kv_node *kv_node_find(const struct kv_node *parent, const uint32_t *ids)
     kv_node_key(s->pool, parent, ids, s->block_tokens, key);
     for (n = *bucket_of(s->pool, key[0]); n; n = n->hnext) {
         if (n->key[0] == key[0] && n->key[1] == key[1] && n->parent == parent &&
-            memcmp(n->ids, ids, (size_t)s->block_tokens * 4) == 0)
+            memcmp(kv_node_ids(n), ids, (size_t)s->block_tokens * 4) == 0)
             break;
     }
     return n;
@@ -162,7 +189,7 @@ struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids)
 
     if (!n) return NULL;
     kv_node_key(s->pool, parent, ids, s->block_tokens, n->key);
-    memcpy(n->ids, ids, (size_t)s->block_tokens * 4);
+    memcpy(kv_node_ids(n), ids, (size_t)s->block_tokens * 4);
     n->tenant = parent->tenant;
     n->state = NODE_FILLING;
     n->pins = 1;
@@ -204,7 +231,7 @@ static void node_free(struct kv_node *n)
 
 static void ent_drop_block(struct kv_ent *e)
 {
-    struct kv_pool *p = e->node->space->pool;
+    struct kv_pool *p = kv_ent_node(e)->space->pool;
     uint32_t block = e->block;
 
     if (e->linked) kv_lane_unlink(e);
@@ -238,14 +265,14 @@ static void count_eviction(struct kv_node *n)
 
 void kv_ent_evict(struct kv_ent *e)
 {
-    count_eviction(e->node);
+    count_eviction(kv_ent_node(e));
     ent_drop_block(e);
-    prune(e->node);
+    prune(kv_ent_node(e));
 }
 
 void kv_ent_forget(struct kv_ent *e)
 {
-    cn_assert(e->refs == 0 && e->node->pins);
+    cn_assert(e->refs == 0 && kv_ent_node(e)->pins);
     ent_drop_block(e);
 }
 
@@ -346,7 +373,7 @@ void kv_node_kill(struct kv_node *top)
 /* An evictable block has exactly this: a node that is READY, and nobody who sees it. */
 static bool evictable(const struct kv_ent *e)
 {
-    const struct kv_node *n = e->node;
+    const struct kv_node *n = kv_ent_node(e);
 
     if (e->block == KV_NO_BLOCK || n->state != NODE_READY || n->dead) return false;
     return n->space->grp[e->group].loose ? e->refs == 0 : n->pins == 0;
@@ -355,7 +382,7 @@ static bool evictable(const struct kv_ent *e)
 /* Brings state and lane of a block in line with who sees it. */
 static void ent_settle(struct kv_ent *e)
 {
-    struct kv_node *n = e->node;
+    struct kv_node *n = kv_ent_node(e);
     struct kv_grp *g = &n->space->grp[e->group];
     bool ev = evictable(e), lane = ev && (g->loose || g == n->space->primary);
 
@@ -417,7 +444,7 @@ void kv_ent_unref(struct kv_ent *e)
 {
     cn_assert(e->refs > 0);
     e->refs--;
-    if (e->refs == 0 && e->node->dead && e->node->space->grp[e->group].loose)
+    if (e->refs == 0 && kv_ent_node(e)->dead && kv_ent_node(e)->space->grp[e->group].loose)
         ent_drop_block(e);
     else
         ent_settle(e);

@@ -64,6 +64,7 @@ void srv_out_choices_free(struct srv_req *q)
         cn_buf_fini(&c->lp_values);
         cn_buf_fini(&c->lp_top);
         cn_buf_fini(&c->lp_offsets);
+        cn_buf_fini(&c->shown);
     }
     free(q->choices);
     cn_buf_fini(&q->prefix);
@@ -194,8 +195,6 @@ static void put_alternatives(const struct srv_req *q, struct cn_buf *b, const st
 static void text_logprob(struct srv_req *q, struct srv_choice *c, const struct rt_token *t,
                          const struct eng_logprob *top)
 {
-    struct cn_buf shown;
-
     comma(&c->lp_tokens);
     put_token(q, &c->lp_tokens, t->id);
     comma(&c->lp_values);
@@ -210,10 +209,9 @@ static void text_logprob(struct srv_req *q, struct srv_choice *c, const struct r
         put_alternatives(q, &c->lp_top, t, top);
         cn_buf_putc(&c->lp_top, '}');
     }
-    cn_buf_init(&shown, 0);
-    eng_detok_push(&c->detok, t->id, &shown);
-    c->offset += code_points(shown.data ? shown.data : "", shown.len);
-    cn_buf_fini(&shown);
+    cn_buf_reset(&c->shown);
+    eng_detok_push(&c->detok, t->id, &c->shown);
+    c->offset += code_points(c->shown.data ? c->shown.data : "", c->shown.len);
 }
 
 void srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_event *e)

@@ -31,6 +31,7 @@ struct srv_choice {
     struct cn_buf content;                                  /* chat: entries of logprobs.content */
     struct cn_buf lp_tokens, lp_values, lp_top, lp_offsets; /* completions: the four lists */
     struct eng_detok detok; /* where tokens lie in the text, for text_offset */
+    struct cn_buf shown;    /* what the last one added to it */
     uint64_t offset;        /* code points before the next token */
     bool dirty;             /* something to send */
     double logprob_sum;

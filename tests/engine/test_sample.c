@@ -319,6 +319,49 @@ static void test_penalties_and_bias(void **state)
     eng_sampler_free(s);
 }
 
+/* Whatever is laid on a row before the draw, the log-probability told is that of the row as it came. */
+static void test_logprobs_are_the_rows_own(void **state)
+{
+    static float z[V], row[V];
+    static uint32_t mask[(V + 31) / 32];
+    struct eng_bias bias[] = {{3, 4.0f}, {9, -2.0f}, {3, 3.0f}, {40, 5.0f}, {41, 100.0f}};
+    uint32_t prompt[] = {40, 50, 51}, drawn_biased = 0, drawn_seen = 0, drawn_plain = 0;
+    struct eng_drawn d;
+    struct eng_sampling p;
+    eng_sampling_defaults(&p);
+    p.temperature = 2;
+    p.logprobs = 1;
+    p.bias = bias;
+    p.n_bias = CN_ARRAY_LEN(bias);
+    p.repetition_penalty = 1.3f;
+    p.presence_penalty = -1.5f;
+    p.frequency_penalty = 0.1f;
+    p.ignore_eos = true;
+    struct eng_sampler *s = sampler(&p, 0);
+    assert_int_equal(eng_sampler_prompt(s, prompt, 3), 0);
+    for (uint64_t pos = 0; pos < 300; pos++) {
+        double sum = 0;
+        random_logits(z, (double)(1 + pos % 4));
+        memset(mask, 0, sizeof mask);
+        for (uint32_t i = 0; i < V; i++) {
+            sum += exp(z[i]);
+            if (i < 64 && i != 41) mask[i / 32] |= 1u << i % 32; /* the likeliest by far may not be */
+        }
+        memcpy(row, z, sizeof row);
+        assert_int_equal(eng_sample(s, row, pos, mask, &d), 0);
+        assert_true(d.id < 64 && d.id != 41);
+        if (fabs(d.logprob - (z[d.id] - log(sum))) > 1e-4)
+            fail_msg("position %d, token %u: %g, not %g", (int)pos, d.id, d.logprob, z[d.id] - log(sum));
+        bool biased = d.id == 3 || d.id == 9 || d.id == 40;
+        drawn_biased += biased;
+        drawn_seen += !biased && pos > 150; /* each of 63 was drawn by then, or nearly */
+        drawn_plain += !biased && pos < 5;
+        assert_int_equal(eng_sampler_accept(s, d.id), 0);
+    }
+    assert_true(drawn_biased && drawn_seen && drawn_plain);
+    eng_sampler_free(s);
+}
+
 static void test_logprobs(void **state)
 {
     static float z[V];
@@ -506,6 +549,7 @@ int main(void)
         cmocka_unit_test(test_draw_among_unlikely),
         cmocka_unit_test(test_penalties_and_bias),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_logprobs_are_the_rows_own),
         cmocka_unit_test(test_bad_numbers),
         cmocka_unit_test(test_mask),
     };
