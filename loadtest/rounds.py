@@ -69,9 +69,17 @@ def names_of(pairs):
     return names
 
 
+def need_files(*paths):
+    for path in paths:
+        if not os.path.exists(path):
+            sys.exit(f"{path}: no such file")
+
+
 def counts(default, given, names):
     """How many rounds each of names has, of NAME=N in `given`; the others have `default`."""
     out = {}
+    if default < 1:
+        sys.exit("at least one round is needed")
     for text in given:
         name, _, n = text.rpartition("=")
         if not name or not n.isdecimal():

@@ -164,7 +164,7 @@ def test_cut_by_the_clock(tmp_path, scenario):
 
 def test_a_server_that_does_not_start_is_a_result(tmp_path, scenario):
     out = json.loads(compare(tmp_path, scenario, "--server", "conifer", "--server", "no=false {port}",
-                             "--rounds", "1", "--json"))
+                             "--rounds", "1", "--json", expect=1))
     row = out["scenarios"][0]["servers"]["no"]
     assert len(row["errors"]) == 1 and "ended with 1" in row["errors"][0]
     assert out["scenarios"][0]["ratios"]["no"]["requests"]["tokens/s"] is None
@@ -179,7 +179,10 @@ def test_wrong_commands(tmp_path, scenario):
             (f"{scenario}:1:2:3:4", [], "not FILE[:SLOTS"),
             (scenario, ["--server", "conifer=true"], "conifer: two have this name"),
             (scenario, ["--rounds-of", "other=3"], "other=3: nothing has this name"),
-            (scenario, ["--rounds-of", "conifer=x"], "conifer=x: not NAME=ROUNDS")]:
+            (scenario, ["--rounds-of", "conifer=x"], "conifer=x: not NAME=ROUNDS"),
+            (scenario, ["--rounds", "0"], "at least one round"),
+            (scenario, ["--model", "no.gguf"], "no.gguf: no such file"),
+            (scenario, ["--load", "no-load"], "no-load: no such file")]:
         text = compare(tmp_path, where, "--server", "conifer", *args, expect=1)
         assert message in text and "Traceback" not in text
     assert not (tmp_path / "kept.jsonl").exists()
