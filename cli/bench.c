@@ -141,8 +141,9 @@ static int run_rounds(struct bench *b, struct cn_error *err)
 {
     const struct kr_exec_info *x = eng_model_info(rt_model(b->stack.rt))->exec;
     uint64_t weights = x->row_macs ? x->weight_bytes : 0; /* the null model reads none */
+    uint64_t room = cli_bench_probe_room();
     struct bench_machine before, after;
-    int rc = cli_bench_probe_now(b->device, weights, &before, err);
+    int rc = cli_bench_probe_now(b->device, room, weights, &before, err);
 
     for (uint64_t r = 0; !rc && r < b->rounds; r++)
         for (size_t i = 0; !rc && i < b->n_points; i++) {
@@ -158,7 +159,7 @@ static int run_rounds(struct bench *b, struct cn_error *err)
                 p->decode.missed++;
                 continue;
             }
-            if (!rc) rc = cli_bench_probe_now(b->device, weights, &after, err);
+            if (!rc) rc = cli_bench_probe_now(b->device, room, weights, &after, err);
             if (rc) break;
             rc = keep(p, &t, cli_bench_same_machine(&before, &after));
             if (!rc) rc = keep_machine(b, &after);

@@ -70,8 +70,11 @@ struct bench_machine {
     struct kr_probe probe;
     double again_bytes_s; /* reading as much as the weights, over and over; 0 = not asked */
 };
-int cli_bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
-                        struct cn_error *err);
+/* What a probe may read at most, asked before the first: a quarter of what is free, the control
+ * groups' limits included. */
+uint64_t cli_bench_probe_room(void);
+int cli_bench_probe_now(struct kr_device *d, uint64_t most, uint64_t weight_bytes,
+                        struct bench_machine *out, struct cn_error *err);
 /* More than this share between the brackets of a measurement: it is left out. */
 #define BENCH_STEADY 0.05
 bool cli_bench_same_machine(const struct bench_machine *a, const struct bench_machine *b);

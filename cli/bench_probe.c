@@ -6,18 +6,16 @@
 
 #define PROBE_NS   200000000u
 #define BRACKET_NS 16000000u
+#define LEAST_BYTES ((uint64_t)64 << 20) /* read where little is free, or nothing tells how much */
 
-/* A quarter of what is free: the control groups' limits included. */
-static uint64_t affordable(void)
+uint64_t cli_bench_probe_room(void)
 {
-    uint64_t left = cfg_free_memory();
-    return left ? left / 4 : UINT64_MAX; /* 0: nothing tells how much there is */
+    return CN_MAX(cfg_free_memory() / 4, LEAST_BYTES);
 }
 
-int cli_bench_probe_now(struct kr_device *d, uint64_t weight_bytes, struct bench_machine *out,
-                        struct cn_error *err)
+int cli_bench_probe_now(struct kr_device *d, uint64_t most, uint64_t weight_bytes,
+                        struct bench_machine *out, struct cn_error *err)
 {
-    uint64_t most = affordable();
     int rc = kr_device_probe(d, most, BRACKET_NS, &out->probe, err);
     out->again_bytes_s = 0;
     if (!rc && weight_bytes)
@@ -65,7 +63,7 @@ int cli_bench_probe(const struct cfg *cfg, bool json, struct cn_error *err)
 
     if (rc) return rc;
     cn_buf_init(&out, 0);
-    rc = kr_device_probe(d, affordable(), PROBE_NS, &p, err);
+    rc = kr_device_probe(d, cli_bench_probe_room(), PROBE_NS, &p, err);
     if (!rc) {
         put_probe(&out, d, &p, json);
         fwrite(out.data, 1, out.len, stdout);

@@ -338,7 +338,8 @@ static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
     *prompt = n ? words[n - 1] : NULL;
     if (n > 2 || (n == 2 && r->stack.model_given))
         return cli_usage(argv[0], "the prompt must be one argument: put it in quotes") + 1;
-    if (n == 2 && !is_model(r, words[0]) && (ends_in_gguf(words[0]) || strchr("./", words[0][0])))
+    if (n == 2 && !is_model(r, words[0]) &&
+        (ends_in_gguf(words[0]) || words[0][0] == '.' || words[0][0] == '/'))
         return no_file(argv[0], words[0]);
     if (n == 2 && !is_model(r, words[0]))
         return cli_usage(argv[0],

@@ -82,7 +82,7 @@ def counts(default, given, names):
         sys.exit("at least one round is needed")
     for text in given:
         name, _, n = text.rpartition("=")
-        if not name or not n.isdecimal():
+        if not name or not n.isdecimal() or not int(n):
             sys.exit(f"{text}: not NAME=ROUNDS")
         if name not in names:
             sys.exit(f"{text}: nothing has this name")

@@ -326,8 +326,10 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     }
     q = req_new(s, c, tenant);
     if (!q) {
+        err.code = CN_ENOMEM;
         count_refused(s, op, tenant);
-        srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
+        srv_refused_log(s, c, &err);
+        srv_conn_error(c, &err, NULL);
         return;
     }
     set_call(q, op, deadline_ms);

@@ -216,10 +216,14 @@ static int index_symbols(struct eng_vocab *v)
 }
 
 /* For a byte that no token stands for. Some files name the end of the text as their unknown token:
- * then the byte is left out, for a client's text never becomes a control token. */
+ * then the byte is left out, for a client's text never becomes a control token. One that is only
+ * called unknown is meant for it. */
 static uint32_t unknown_byte(const struct eng_vocab *v)
 {
-    return v->unk >= 0 && v->type[v->unk] != ENG_TOKEN_CONTROL ? (uint32_t)v->unk : ENG_NO_ID;
+    if (v->unk < 0 || (v->flags[v->unk] & ENG_TF_EOG)) return ENG_NO_ID;
+    bool control = v->flags[v->unk] & ENG_TF_CONTROL;
+    if (control && v->type[v->unk] != ENG_TOKEN_UNKNOWN) return ENG_NO_ID;
+    return (uint32_t)v->unk;
 }
 
 static void byte_ids(struct eng_vocab *v)

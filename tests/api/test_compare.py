@@ -181,6 +181,7 @@ def test_wrong_commands(tmp_path, scenario):
             (scenario, ["--rounds-of", "other=3"], "other=3: nothing has this name"),
             (scenario, ["--rounds-of", "conifer=x"], "conifer=x: not NAME=ROUNDS"),
             (scenario, ["--rounds", "0"], "at least one round"),
+            (scenario, ["--rounds-of", "conifer=0"], "conifer=0: not NAME=ROUNDS"),
             (scenario, ["--model", "no.gguf"], "no.gguf: no such file"),
             (scenario, ["--load", "no-load"], "no-load: no such file")]:
         text = compare(tmp_path, where, "--server", "conifer", *args, expect=1)

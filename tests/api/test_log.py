@@ -123,7 +123,9 @@ def test_refused_lines_are_bounded(start):
             c.sendall(one * 100)
             got = b""
             while got.count(b'"code":"invalid_api_key"}}') < 100:
-                got += c.recv(1 << 20)
+                part = c.recv(1 << 20)
+                assert part, "the server closed"
+                got += part
     took = time.time() - began
     end = time.time() + 20
     while True:

@@ -81,7 +81,7 @@ def test_memory_of_a_small_model():
     """Where the file is small the program itself counts: its libraries, the vocabulary's tables, the
     file's pages that are being repacked. Room for other machines' libraries: 2 MiB."""
     path = real_model_path()
-    s = Server(program(SERVER), path)
+    s = Server(program(SERVER), path, ["--threads", "2"])  # each maps some of the file
     peak = status_kib(s, "VmHWM")
     maps = open(f"/proc/{s.process.pid}/maps").read()
     s.stop()

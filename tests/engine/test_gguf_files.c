@@ -182,7 +182,7 @@ static void test_left_behind(void **state)
     }
     /* neither before nor behind it is anything of it */
     eng_mapping_leave(m, (const uint8_t *)data - 1, 1);
-    eng_mapping_leave(m, (const uint8_t *)data + BYTES - 1, 2);
+    eng_mapping_leave(m, (const uint8_t *)data + BYTES - 1, PART);
     if (present(m) >= 0) assert_in_range(present(m), 0, 16);
     assert_int_equal(data[BYTES - 1], (BYTES - 1) % 251);
     assert_true(eng_mapping_intact(m));

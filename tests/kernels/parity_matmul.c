@@ -158,6 +158,7 @@ void parity_matmul(struct parity *p)
     struct kr_matmul_kernels k, generic;
     kr_matmul_fill(p->opts.isa, &k);
     kr_matmul_fill(KR_ISA_GENERIC, &generic);
+    static const uint32_t panels[] = {512, 544, 640, 672, 768, 1024, 1280, 1312, 2304};
     for (size_t i = 0; i < parity_n_types; i++) {
         enum kr_type type = parity_types[i];
         uint32_t unit = kr_type_info(type)->block_elems;
@@ -168,6 +169,10 @@ void parity_matmul(struct parity *p)
         for (uint32_t rows = 1; rows <= 50; rows++)
             check_shape(p, &k, &generic, type, rows, unit * 2, 2 + rows % 13, 1);
         check_shape(p, &k, &generic, type, 40, unit == 1 ? 259 : 1536, MAX_BATCH, 1);
+        /* rows enough for panels, whose last is whole, short and one block */
+        for (uint32_t n = 0; unit > 1 && n < CN_ARRAY_LEN(panels); n++)
+            if (panels[n] % unit == 0)
+                check_shape(p, &k, &generic, type, 40, panels[n], 13 + n % 2 * 6, 1);
         check_shape(p, &k, &generic, type, 20, 256, 13, 1e-40f);
         check_shape(p, &k, &generic, type, 20, 256, 13, 1e-30f);
         check_shape(p, &k, &generic, type, 20, 256, 13, 1e25f);

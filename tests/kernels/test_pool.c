@@ -33,6 +33,52 @@ static void note(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32
     if (n && r->seen[(index - 1) * MAX_UNITS + at] != 1) atomic_fetch_add(&r->early, 1);
 }
 
+/* Every unit is in one share, in the order of the threads. */
+static void test_shares(void **state)
+{
+    for (uint32_t n = 0; n <= 20; n++)
+        for (uint32_t threads = 1; threads <= 9; threads++) {
+            assert_int_equal(kr_pool_share(n, threads, 0), 0);
+            assert_int_equal(kr_pool_share(n, threads, threads), n);
+            for (uint32_t t = 0; t < threads; t++)
+                assert_true(kr_pool_share(n, threads, t) <= kr_pool_share(n, threads, t + 1));
+        }
+}
+
+struct ahead {
+    struct kr_pool *pool;
+    const void *at;
+    atomic_uint units;
+};
+
+static void tell_ahead(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    struct ahead *a = arg;
+    kr_pool_ahead(a->pool, thread, a->at, index ? 1u << 20 : 0);
+    atomic_fetch_add(&a->units, hi - lo);
+}
+
+/* A hint may point to memory that is gone: nothing is read of it. */
+static void test_hints_do_no_harm(void **state)
+{
+    const void *nowhere = (const void *)(uintptr_t)4096;
+    static const uint32_t threads[] = { 1, 2, 5 };
+    struct kr_stage stages[4];
+    struct kr_job jobs[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        stages[i] = (struct kr_stage){ i, 1 };
+        jobs[i] = (struct kr_job){ .fn = tell_ahead, .index = i, .n = 50, .chunk = 1 };
+    }
+    for (size_t t = 0; t < CN_ARRAY_LEN(threads); t++) {
+        struct ahead a = { .pool = kr_pool_new(threads[t]), .at = nowhere };
+        assert_non_null(a.pool);
+        for (int k = 0; k < 20; k++)
+            kr_pool_run(a.pool, stages, 4, jobs, &a);
+        assert_int_equal(atomic_load(&a.units), 20 * 4 * 50);
+        kr_pool_free(a.pool);
+    }
+}
+
 static void run_stages(struct kr_pool *p, uint32_t n_stages, const uint32_t *units,
                        const uint32_t *chunks)
 {
@@ -162,6 +208,8 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_hints_do_no_harm),
         cmocka_unit_test(test_every_unit_once),
         cmocka_unit_test(test_jobs_of_a_stage),
         cmocka_unit_test(test_stolen_processor),
