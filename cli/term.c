@@ -30,9 +30,13 @@ int cli_usage(const char *name, const char *fmt, ...)
 
 int cli_finish(const char *name, int status)
 {
-    bool lost = ferror(stdout);
-    int why = fflush(stdout) ? errno : 0;
+    /* Ctrl-C may cut a write to a terminal short, which whoever typed it sees. */
+    bool lost = ferror(stdout) && !isatty(STDOUT_FILENO);
+    int why;
 
+    do
+        why = fflush(stdout) ? errno : 0;
+    while (why == EINTR);
     if (status || (!lost && !why)) return status;
     fprintf(stderr, "%s: standard output: %s\n", name,
             why ? strerror(why) : "not all of it could be written");
