@@ -163,7 +163,8 @@ int kr_cpu_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each, str
                  struct cn_error *err)
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
-    int rc = kr_cpu_probe_read(d, CN_MIN(default_bytes(), most_bytes), ns_each, &out->read_bytes_s, err);
+    uint64_t bytes = CN_MIN(default_bytes(), most_bytes);
+    int rc = kr_cpu_probe_read(d, bytes, ns_each, &out->read_bytes_s, err);
     if (rc) return rc;
     out->int8_ops_s = best(c, int8_part, 0, ns_each);
     out->fma_flops_s = best(c, fma_part, 0, ns_each);

@@ -1,6 +1,6 @@
 /* probe: every ISA's figures are positive and finite, with the least buffer and with all that is
- * asked for, and devices of any thread count can be asked. No time is asserted: a busy machine only
- * makes the figures smaller. */
+ * asked for, and devices of any thread count can be asked. What is asserted of speed is a ratio of
+ * two devices that take turns: a busy machine only makes both smaller. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/kernels.h"
 
@@ -58,9 +59,15 @@ static void test_figures(void **state)
     figures_of(KR_ISA_AUTO, 5);
 }
 
-/* Vector registers do no fewer products than plain C, which a kernel that does nothing of what it counts
- * would; asked often enough for both to have had the processor once. Not how many more: the test runs
- * on emulated processors too. */
+/* What an instruction of many products reaches is several times plain C's, asked often enough for both
+ * to have had the processor once. Only on x86: elsewhere the test may run on an emulated processor,
+ * where the widest instructions are the slowest. */
+#if defined(__x86_64__)
+#define FACTOR 2
+#else
+#define FACTOR 0.7
+#endif
+
 static void test_wider_is_more(void **state)
 {
     struct kr_device *plain = device(KR_ISA_GENERIC, 1), *wide = device(KR_ISA_AUTO, 1);
@@ -72,7 +79,8 @@ static void test_wider_is_more(void **state)
         assert_int_equal(kr_device_probe(wide, UINT64_MAX, 2 * MS, &p, &err), 0);
         b.int8_ops_s = CN_MAX(b.int8_ops_s, p.int8_ops_s);
     }
-    assert_true(b.int8_ops_s > 0.7 * a.int8_ops_s);
+    bool same = !strcmp(kr_device_path(plain), kr_device_path(wide));
+    assert_true(b.int8_ops_s > (same ? 0.7 : FACTOR) * a.int8_ops_s);
     kr_device_free(plain);
     kr_device_free(wide);
 }

@@ -1,6 +1,6 @@
 /* A token costs no allocation of ours on its way from the logits to the socket: the whole daemon in
- * this process, on the null model, with malloc, calloc and realloc counted where our code calls them. A step is made to take a time, as with a real
- * model, so that frames do not pile up. One allocation in 64 tokens is let pass: the pool's nodes of
+ * this process, on the null model, with malloc, calloc and realloc counted where our code calls them.
+ * A step is made to take a time, as with a real model, so that frames do not pile up. One allocation in 64 tokens is let pass: the pool's nodes of
  * blocks, many at a time, and buffers that grow where a busy machine lets the loop fall behind. */
 #include "kernels/kernels.h"
 #include "runtime/runtime.h"
@@ -140,8 +140,8 @@ static void check(const char *path, const char *fields)
     read_events(fd, &seen, SIZE_MAX);
     close(fd);
     assert_true(seen >= WARM + COUNTED);
-    if (n * 64 > seen - from) fail_msg("%s: %llu allocations in %zu tokens", fields,
-                                       (unsigned long long)n, seen - from);
+    if (n * 64 > seen - from)
+        fail_msg("%s: %llu allocations in %zu tokens", fields, (unsigned long long)n, seen - from);
 }
 
 static void test_chat(void **state)
