@@ -255,10 +255,14 @@ def test_servers_that_start_oddly(tmp_path, scenario, stand_in, mode):
 
 def test_what_a_command_started_is_ended_too(tmp_path, scenario, stand_in):
     pid_file = tmp_path / "pid"
-    command = f"sh -c '{stand_in('good')} & echo $! > {pid_file}; wait'"
+    # the shell dies of SIGTERM at once, what it started takes its time and says so
+    slow = f"(trap \"sleep 0.5; touch {tmp_path}/gently; exit\" TERM; while :; do sleep 0.05; done) &"
+    command = f"sh -c '{slow} {stand_in('good')} & echo $! > {pid_file}; wait'"
     (s,) = json.loads(compare(tmp_path, scenario, "--server", f"x={command}", "--rounds", "1",
                               "--json"))["scenarios"]
     assert s["servers"]["x"]["errors"] == []
+    assert s["servers"]["x"]["peak_rss_mb"]["median"] > 8  # the interpreter's, not the shell's
+    assert (tmp_path / "gently").exists()
     pid = int(pid_file.read_text())
     try:
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
