@@ -306,6 +306,45 @@ def test_probes_bracket_each_piece(tmp_path, scenario):
     assert kept["before"] == kept["after"] == {"read_bytes_s": 2e9}
 
 
+def test_shares_of_the_machine(tmp_path):
+    """With tools that answer by rote: what is quoted of them, and that nothing is measured twice."""
+    shares = module("shares")
+    calls = tmp_path / "calls"
+    build, synthetic = tmp_path / "build", tmp_path / "synthetic"
+    synthetic.mkdir()
+    for kind in shares.WHOLE:
+        (synthetic / f"{kind}.gguf").write_text(kind)
+    point = {"unit": "tok/s", "rounds": 2, "median": 100, "min": 90, "max": 110}
+    points = [{**point, "what": "prefill", "streams": 1, "prompt_tokens": 256, "int8_share": 0.5, "read_share": None},
+              {**point, "what": "decode", "streams": 1, "prompt_tokens": 256, "int8_share": 0.1, "read_share": 0.9},
+              *({**point, "what": "decode", "streams": n, "prompt_tokens": 64, "median": n, "int8_share": 0.3,
+                 "read_share": 0.4} for n in (1, 8, 64))]
+    told = {"cli/conifer": {"device": "cpu-avx2", "weight_bytes": 1, "points": points},
+            "tests/kernels/parity": {"batch": 64, "of_peak": 0.61},
+            "tests/kernels/bench_attention": {"of_fma": 0.52, "of_read": 0.71}}
+    for name, answer in told.items():
+        file = build / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/sh\necho \"$0 $*\" >> {calls}\ncat <<'E'\n{json.dumps(answer)}\nE\n")
+        file.chmod(0o755)
+    args = shares.parser().parse_args(["--model", str(synthetic / "Q4_0.gguf"), "--build", str(build), "--synthetic",
+                                       str(synthetic), "--rounds", "2", "--threads", "2"])
+    store = rounds.Store(tmp_path / "kept.jsonl")
+    page = shares.table(args, store)
+    assert "| 64 | 0.61 (0.61 to 0.61) |" in page and "| 512 | - |" in page
+    assert "| Q6_K | 100 (90.0 to 110) | 0.50 | 100 (90.0 to 110) | 0.90 |" in page
+    bound = page.split("| of the bound | ")[1].split(" |\n")[0].split(" | ")
+    assert bound == ["0.90" if n in (1, 8, 64) else "-" for n in shares.BATCHES]  # .4 + .3 / .6
+    assert "| decode behind 8,192 keys | 0.71 (0.71 to 0.71) | 0.71 (0.71 to 0.71) |" in page
+    assert "--busy 1" in calls.read_text() and "| 1, 1 | 100 (90.0 to 110) |" in page
+    before = len(calls.read_text().splitlines())
+    assert shares.table(args, store) == page
+    assert len(calls.read_text().splitlines()) == before + 1  # which kernels there are
+    # a tool that fails leaves a gap, and says so
+    (build / "tests/kernels/parity").write_text("#!/bin/sh\nexit 3\n")
+    assert "| 64 | - | - |" in shares.table(args, rounds.Store(None))
+
+
 def test_the_page_has_a_place_for_each_part():
     page = (ROOT / "docs/PERFORMANCE.md").read_text()
     source = (ROOT / "loadtest/measure").read_text()
@@ -313,6 +352,6 @@ def test_the_page_has_a_place_for_each_part():
     for part in ["machine", *parts]:
         assert f"<!-- figures: {part} -->" in page
     for part in parts:
-        if part != "engines":
+        if part not in ("engines", "shares"):
             assert (ROOT / f"loadtest/scenarios/{part}.yaml").exists()
     assert pathlib.Path(ROOT / "loadtest/plot").exists()

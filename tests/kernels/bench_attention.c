@@ -3,7 +3,7 @@
  * test.
  * bench_attention [--isa NAME] [--threads N] [--kv f16|q8_0|q4_0] [--shape gqa|mla|dsa]
  *                 [--heads N] [--kv-heads N] [--dim N] [--context N] [--rows N] [--seqs N]
- *                 [--shared N] [--steps N] [--sweep prefill|decode|shared]
+ *                 [--shared N] [--steps N] [--sweep prefill|decode|shared] [--json]
  * rows: of each sequence in a step; shared: tokens at the beginning that all sequences have in
  * common, in the same blocks. A step's time less that of the same step without attention. */
 #include <stdio.h>
@@ -20,6 +20,7 @@ struct bench {
     enum kr_type kv;
     enum kr_isa isa;
     uint32_t threads, context, rows, seqs, shared, steps;
+    bool json;
 };
 
 static void need(int rc, const struct cn_error *err)
@@ -152,6 +153,25 @@ static void time_steps(struct world *w, const struct bench *b, double median[2])
     free(times);
 }
 
+/* A step's seconds, operations, and bytes of keys and values: each position's once, and as read. */
+static void report(const struct bench *b, const struct kr_probe *probe, double t, double ops, double kv,
+                   double read)
+{
+    const struct attn_shape *s = &b->shape;
+    const char *form =
+        b->json ? "{\"shape\":\"%s\",\"kv\":\"%s\",\"heads\":%u,\"kv_heads\":%u,\"dim\":%u,\"threads\":%u,"
+                  "\"seqs\":%u,\"rows\":%u,\"context\":%u,\"shared\":%u,\"us\":%.1f,\"gflops\":%.1f,"
+                  "\"of_fma\":%.3f,\"fma_gflops\":%.0f,\"gbps\":%.2f,\"of_read\":%.3f,\"read_gbps\":%.1f,"
+                  "\"times_read\":%.2f}\n"
+                : "%-4s %-4s %2u/%u x %3u, %u threads, %2u seqs, %3u rows at %5u, %4u shared: %9.1f us, "
+                  "%6.1f GFLOP/s = %.2f of %.0f, %5.2f GB/s = %.2f of %.1f, read %.2fx\n";
+    printf(form, s->name, kr_type_info((uint32_t)b->kv)->name, s->heads, s->kv_heads, s->k_dim,
+           b->threads, b->seqs, b->rows, b->context, b->shared, t * 1e6, ops / t * 1e-9,
+           ops / t / probe->fma_flops_s, probe->fma_flops_s * 1e-9, kv / t * 1e-9,
+           kv / t / probe->read_bytes_s, probe->read_bytes_s * 1e-9, read / kv);
+    fflush(stdout);
+}
+
 static void run(const struct bench *b)
 {
     static struct world w;
@@ -171,15 +191,7 @@ static void run(const struct bench *b)
     for (uint32_t g = 0; g < info->n_groups; g++) /* each position's keys once */
         kv += (double)info->groups[g].block_bytes / 16 *
               ((double)(b->context + b->rows - b->shared / 16 * 16) * b->seqs + b->shared / 16 * 16);
-    double t = CN_MAX(median[1] - median[0], 1e-9);
-    ops *= b->seqs;
-    printf("%-4s %-4s %2u/%u x %3u, %u threads, %2u seqs, %3u rows at %5u, %4u shared: %9.1f us, "
-           "%6.1f GFLOP/s = %.2f of %.0f, %5.2f GB/s = %.2f of %.1f, read %.2fx\n",
-           b->shape.name, kr_type_info((uint32_t)b->kv)->name, b->shape.heads, b->shape.kv_heads,
-           b->shape.k_dim, b->threads, b->seqs, b->rows, b->context, b->shared, t * 1e6,
-           ops / t * 1e-9, ops / t / probe.fma_flops_s, probe.fma_flops_s * 1e-9, kv / t * 1e-9, kv / t / probe.read_bytes_s,
-           probe.read_bytes_s * 1e-9, read / kv);
-    fflush(stdout);
+    report(b, &probe, CN_MAX(median[1] - median[0], 1e-9), ops * b->seqs, kv, read);
     close_world(&w);
 }
 
@@ -248,11 +260,16 @@ int main(int argc, char **argv)
 {
     struct bench b = {.kv = KR_F16, .threads = 1, .context = 8192, .rows = 1, .seqs = 1, .steps = 9};
     const char *what = NULL;
-    bool ok = argc % 2;
+    bool ok = true;
     set_shape(&b, "gqa");
-    for (int i = 1; ok && i + 1 < argc; i += 2) {
-        const char *key = argv[i], *v = argv[i + 1];
-        if (!strcmp(key, "--isa"))
+    for (int i = 1; ok && i < argc; i += 2) {
+        const char *key = argv[i], *v = argv[i + 1]; /* NULL after the last */
+        if (!strcmp(key, "--json")) {
+            b.json = true;
+            i--;
+        } else if (!v)
+            ok = false;
+        else if (!strcmp(key, "--isa"))
             ok = (b.isa = kr_isa_named(v)) != KR_N_ISAS;
         else if (!strcmp(key, "--kv"))
             b.kv = !strcmp(v, "q8_0") ? KR_Q8_0 : !strcmp(v, "q4_0") ? KR_Q4_0 : KR_F16;
