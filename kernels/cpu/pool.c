@@ -218,19 +218,21 @@ static bool next_stage(struct kr_pool *p, uint32_t thread)
     return false;
 }
 
-static void finish_chunk(struct kr_pool *p, uint32_t thread)
+static void finish_chunks(struct kr_pool *p, uint32_t thread, uint32_t n)
 {
-    uint32_t all = p->n_chunks, run = p->run; /* read while our chunk still counts */
-    if (atomic_fetch_add_explicit(&p->done, 1, memory_order_acq_rel) + 1 < all) return;
+    uint32_t all = p->n_chunks, run = p->run; /* read while our chunks still count */
+    if (atomic_fetch_add_explicit(&p->done, n, memory_order_acq_rel) + n < all) return;
     note_end(p);
     p->stage++;
     if (!next_stage(p, thread)) atomic_store_explicit(&p->finished, run, memory_order_release);
     tell(p);
 }
 
-/* Does one chunk: of the thread's own share, else of the next one that has any. */
+/* Does what chunks there are: of the thread's own share, then of the next ones. They are reported
+ * together, once: all threads write the counter. False when there were none. */
 static bool work(struct kr_pool *p, uint32_t thread)
 {
+    uint32_t n = 0;
     for (uint32_t i = 0, owner = thread; i < p->n_threads; i++) {
         _Atomic uint64_t *word = &p->shares[owner].word;
         uint64_t w = atomic_load_explicit(word, memory_order_relaxed);
@@ -239,12 +241,13 @@ static bool work(struct kr_pool *p, uint32_t thread)
                                                        memory_order_relaxed))
                 continue;
             run_chunk(p, thread, owner, (uint32_t)(w & LEFT_MASK));
-            finish_chunk(p, thread);
-            return true;
+            n++;
+            w = atomic_load_explicit(word, memory_order_relaxed);
         }
         owner = owner + 1 == p->n_threads ? 0 : owner + 1;
     }
-    return false;
+    if (n) finish_chunks(p, thread, n);
+    return n;
 }
 
 static void *worker_main(void *arg)
