@@ -195,6 +195,7 @@ static void set_ahead(struct tile *t, size_t group_bytes, const struct kr_packed
     t->ahead = then ? w->then : t->headers[0] + TILE_MAX_GROUPS * group_bytes;
     t->ahead_other = then ? w->then_other : group_bytes;
     t->ahead_bytes = (uint32_t)(group_bytes / parts + 3) / 4 * 4;
+    t->near_other = then ? 0 : group_bytes + (size_t)(t->quants[0] - t->headers[0]);
 }
 
 static uint32_t start_offset(const struct kr_layout *l)

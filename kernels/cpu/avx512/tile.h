@@ -44,6 +44,10 @@ ALWAYS_INLINE uint32_t panel_bytes(const int header)
     return header == PANEL_K2 || header == KR_HDR_K2 ? 768 : 640;
 }
 
+/* How far ahead of what is multiplied weights come to the first-level cache. */
+#define TILE_NEAR_BYTES   2048
+#define TILE_NEAR_HEADERS 512
+
 struct tile {
     const uint8_t *headers[TILE_MAX_GROUPS]; /* at the first block, a multiple of 8 */
     const uint8_t *quants[TILE_MAX_GROUPS];  /* at the first block, packed or in a panel */
@@ -62,11 +66,15 @@ struct tile {
     const uint8_t *ahead;
     size_t ahead_other;
     uint32_t ahead_bytes;
+    size_t near_other; /* from a group's end to where the next one's quants begin */
 };
-/* What is fetched for later: all before `due`, of which the lines before `next` were asked for. */
+/* What is fetched for later: all before `due`, of which the lines before `next` were asked for, to
+ * the second-level cache. From there the quants at `near` come to the first: a tile that meets them
+ * in the second waits, and while it waits it asks memory for nothing. */
 struct tile_ahead {
     const uint8_t *next, *due;
     size_t other;
+    const uint8_t *near[TILE_MAX_GROUPS];
 };
 
 typedef void tile_fn(const struct tile *t);
@@ -198,15 +206,21 @@ ALWAYS_INLINE __m512i tile_x(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
-/* Of a line at most, one is asked for without a branch: the first of several tiles and the others
- * fetch a part each. */
-ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes, const int kind)
+/* Quarter `part` of a block's fetches. Of a line at most, one is asked for without a branch: the
+ * first of several tiles and the others fetch a part each. */
+ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes, const int bits, const int kind,
+                              const int G, const int part)
 {
     if (kind != TILE_DIRECT) {
         _mm_prefetch(a->next, _MM_HINT_T1); /* the first level is full of what is in use */
         _mm_prefetch(a->next + a->other, _MM_HINT_T1);
         a->next += bytes;
         return;
+    }
+    const int lines = bits % 16;
+    UNROLL for (int i = part * lines / 4; i < (part + 1) * lines / 4; i++)
+    {
+        UNROLL for (int g = 0; g < G; g++) _mm_prefetch(a->near[g] + 64 * i, _MM_HINT_T0);
     }
     a->due += bytes;
     for (; a->next < a->due; a->next += 64) {
@@ -226,7 +240,7 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
         UNROLL for (int i = from; i < to; i++)
         {
             __m512i w[TILE_MAX_GROUPS];
-            if (i % 2 == 0) tile_fetch(ahead, bytes, kind);
+            if (i % 2 == 0) tile_fetch(ahead, bytes, bits, kind, G, i / 2);
             UNROLL for (int g = 0; g < G; g++) w[g] = _mm512_load_si512(blocks[g] + 64 * i);
             UNROLL for (int r = 0; r < R; r++)
             {
@@ -241,7 +255,8 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
     UNROLL for (int k = 0; k < 4; k++)
     {
         __m512i low[TILE_MAX_GROUPS], high[TILE_MAX_GROUPS];
-        if (to - from == 8 || k % 2 == 0) tile_fetch(ahead, bytes, kind);
+        if (to - from == 8) tile_fetch(ahead, bytes, bits, kind, G, k);
+        else if (k % 2 == 0) tile_fetch(ahead, bytes, bits, kind, G, (from + k) / 2);
         UNROLL for (int g = 0; g < G; g++)
         {
             tile_words(blocks[g], bits, k, &low[g], &high[g]);
@@ -335,6 +350,13 @@ ALWAYS_INLINE void tile_keep_scales(const uint8_t *headers, const int header, ui
     }
 }
 
+/* Of a block, on the average. */
+ALWAYS_INLINE uint32_t tile_header_bytes(const int header)
+{
+    return header == KR_HDR_D ? 32 : header == KR_HDR_DM ? 64 : header == KR_HDR_KX ? 20 :
+           header == KR_HDR_T ? 4 : header == KR_HDR_E ? 16 : 40;
+}
+
 /* Adds one block of every group to the sums. */
 ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const *headers,
                               const int bits, const int header, const int kind,
@@ -383,6 +405,23 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
     }
 }
 
+/* Whose quants a block fetches to the first-level cache: those of one further on in the group, or
+ * of the next pair's at its end. Headers are fetched here. */
+ALWAYS_INLINE void tile_near(const struct tile *t, const uint8_t *const *quants, const int bits,
+                             const int header, const int G, uint32_t block, struct tile_ahead *a)
+{
+    const size_t quant_bytes = bits % 16 * 64u;
+    const uint32_t blocks = (uint32_t)(TILE_NEAR_BYTES / quant_bytes);
+    const uint32_t header_bytes = tile_header_bytes(header);
+    size_t far = blocks * quant_bytes;
+    if (block + blocks >= t->blocks) far += t->near_other;
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        a->near[g] = quants[g] + far;
+        _mm_prefetch(t->headers[g] + block * header_bytes + TILE_NEAR_HEADERS, _MM_HINT_T0);
+    }
+}
+
 ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header, const int kind,
                             const int G, const int R)
 {
@@ -409,6 +448,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
             UNROLL for (int r = 0; r < R; r++)
                 _mm_prefetch(x + (R + r) * t->x_stride, _MM_HINT_T0);
         }
+        if (kind == TILE_DIRECT)
+            tile_near(t, quants, bits, header, G, b, &ahead);
         tile_block(quants, t->headers, bits, header, kind, panel, G, R, b, t, x, acc, &ahead);
         UNROLL for (int g = 0; g < G; g++)
         {
