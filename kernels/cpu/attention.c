@@ -10,6 +10,10 @@
 
 #include <string.h>
 
+/* Fetched while a piece of work is done: so many runs of memory; so many bytes of a whole tile. */
+#define AHEAD_RUNS  64u
+#define AHEAD_BYTES (512u << 10)
+
 /* ---- a piece of work -------------------------------------------------------------------------- */
 
 struct piece {
@@ -22,10 +26,12 @@ struct piece {
     const struct kr_tile *tile;
     uint32_t unit, head0, kv_head, thread; /* head0: the first query head */
     uint64_t end;                          /* of the keys it reads */
+    bool looks_ahead;                      /* range by range */
     const struct kr_tile *next;            /* of the piece of work after this one; NULL: none */
     uint32_t next_head;
     uint64_t next_key;                     /* where its first range begins */
-    const uint8_t *ahead[KR_RANGE_KEYS / 16];
+    struct kr_attn_ahead ahead;
+    struct kr_attn_run *runs;              /* [AHEAD_RUNS] */
     struct kr_attn_tile t;
     struct kr_attn_state range, super, total; /* scratch */
 };
@@ -64,6 +70,7 @@ static void set_tile(struct piece *p)
         .acc_stride = v_pad, .block_tokens = x->opts.block_tokens,
         .kv_type = x->opts.kv_type, .latent = l->latent,
         .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
+        .ahead = &p->ahead,
         .at = { .k = l->at + l->head.k + p->kv_head * l->k_head,
                 .k_scale = l->at + l->head.k_scale + p->kv_head * l->ks_head,
                 .v = l->at + l->head.v + p->kv_head * l->v_head,
@@ -112,14 +119,43 @@ static uint32_t list_chosen(const struct piece *p, uint64_t base, uint8_t list[K
     return n;
 }
 
-/* Where the K lies that is read after the range at `base`: the next range's, or that of the piece
- * which the thread will most likely do next. */
-static void find_ahead(struct piece *p, uint64_t base)
+/* ---- what is read next ------------------------------------------------------------------------- */
+
+static void begin_list(struct piece *p)
+{
+    const uint8_t *none = (const uint8_t *)p->runs;
+    p->ahead = (struct kr_attn_ahead){ .at = none, .end = none };
+}
+
+static void add_run(struct piece *p, const uint8_t *at, uint64_t bytes)
+{
+    if (!bytes) return;
+    p->ahead.left += bytes;
+    p->runs[p->ahead.n++] = (struct kr_attn_run){ at, (uint32_t)bytes };
+}
+
+/* What was listed is to be asked for while `keys` keys are worked on; 0: those of one range. */
+static void end_list(struct piece *p, uint64_t keys)
+{
+    struct kr_attn_ahead *a = &p->ahead;
+    a->keys = (uint32_t)keys;
+    a->runs = p->runs;
+    if (!a->n) return;
+    a->at = p->runs[0].at;
+    a->end = a->at + p->runs[0].bytes;
+    a->runs++;
+    a->n--;
+}
+
+/* K and V of one head that are read after the range at `base`: the next range's, or those of the
+ * piece which the thread will most likely do next. */
+static void list_range(struct piece *p, uint64_t base)
 {
     const struct kr_kv_layer *l = p->layer;
     const struct kr_tile *tile = p->tile;
     const uint8_t *blocks[KR_RANGE_KEYS / 16] = { 0 };
     uint32_t head = p->kv_head;
+    begin_list(p);
     base += KR_RANGE_KEYS;
     if (base >= p->end) {
         tile = p->next;
@@ -127,11 +163,41 @@ static void find_ahead(struct piece *p, uint64_t base)
         base = p->next_key;
     }
     if (tile) kr_cpu_range_blocks(p->x, l->group, tile, base, blocks);
-    p->t.ahead = p->ahead;
-    p->t.ahead_bytes = (uint32_t)l->k_head;
-    p->t.n_ahead = 0;
-    for (uint32_t i = 0; i < KR_RANGE_KEYS / 16; i++)
-        if (blocks[i]) p->ahead[p->t.n_ahead++] = blocks[i] + l->at + l->head.k + head * l->k_head;
+    for (uint32_t i = 0; i < KR_RANGE_KEYS / 16; i++) {
+        if (!blocks[i]) continue;
+        const uint8_t *at = blocks[i] + l->at;
+        add_run(p, at + l->head.k + head * l->k_head, l->k_head);
+        add_run(p, at + l->head.k_scale + head * l->ks_head, l->ks_head);
+        add_run(p, at + l->head.v + head * l->v_head, l->v_head);
+        add_run(p, at + l->head.v_scale + head * l->vs_head, l->vs_head);
+    }
+    end_list(p, 0);
+}
+
+/* A part of the tile after this one with all of its heads, in the order in which they lie: so much
+ * that this tile's units fetch it together. Memory is fastest with long runs, one after another.
+ * False when there is more than the cache should hold. */
+static bool list_tile(struct piece *p, const struct kr_tile *tiles, const struct kr_work *works,
+                      uint32_t work, uint32_t end, uint32_t units)
+{
+    const struct kr_cpu_exec *x = p->x;
+    const struct kr_kv_layer *l = p->layer;
+    uint32_t bt = x->opts.block_tokens;
+    uint64_t from, to;
+    begin_list(p);
+    if (work + units < end) {
+        const struct kr_work *w = &works[(work + units) / units];
+        const struct kr_tile *next = &tiles[w->tile];
+        const uint32_t *table = x->now.batch->seqs[next->seq].tables[l->group];
+        kr_cpu_tile_sight(x, l->group, next, &from, &to);
+        from = CN_MAX(from, (uint64_t)w->first * KR_SUPER_KEYS) / bt;
+        to = (CN_MIN(to, (uint64_t)w->last * KR_SUPER_KEYS) + bt - 1) / bt;
+        uint64_t n = to - from;
+        if (n > AHEAD_RUNS || n * l->bytes > AHEAD_BYTES) return false;
+        for (uint64_t b = from + n * p->unit / units; b < from + n * (p->unit + 1) / units; b++)
+            add_run(p, kr_cpu_block(x, x->now.mem, l->group, table[b]) + l->at, l->bytes);
+    }
+    return true;
 }
 
 /* Counts what the range reads. */
@@ -159,7 +225,7 @@ static bool do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
         if (!p->t.n_list) return false;
     }
     kr_cpu_range_blocks(x, p->layer->group, p->tile, base, blocks);
-    find_ahead(p, base);
+    if (p->looks_ahead) list_range(p, base);
     count_keys(p, base);
     x->dev->ops.attn_range(&p->t, (uint32_t)base, blocks, s);
     return true;
@@ -279,23 +345,46 @@ static void do_shared(struct piece *p, const struct kr_work *w)
     }
 }
 
-static uint32_t units_of(const struct kr_cpu_exec *x, const struct kr_step *s)
+static uint32_t units_of(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
+                         const struct kr_attn_step *a)
 {
-    return x->kv_layers[x->plan->ops[s->op].kv_layer].n_heads * x->attn[s->op].parts;
+    return x->kv_layers[op->kv_layer].n_heads * a->parts;
 }
 
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s, bool shared)
 {
     const struct kr_tiling *t = &x->tilings[x->attn[s->op].tiling];
-    return (shared ? t->n_shared_works : t->n_works) * units_of(x, s);
+    return (shared ? t->n_shared_works : t->n_works) *
+           units_of(x, &x->plan->ops[s->op], &x->attn[s->op]);
 }
 
-static void set_next(struct piece *p, const struct kr_tile *tiles, const struct kr_work *w,
-                     uint32_t unit)
+/* Pieces that a thread takes at once: a tile's, when there are enough for all threads. */
+uint32_t kr_cpu_attention_chunk(const struct kr_cpu_exec *x, const struct kr_step *s,
+                                uint32_t works)
 {
+    uint32_t units = units_of(x, &x->plan->ops[s->op], &x->attn[s->op]);
+    return works >= 4 * units * kr_pool_threads(x->dev->pool) ? units : 1;
+}
+
+/* What will be fetched on the way. */
+static void look_ahead(struct piece *p, const struct kr_tile *tiles, const struct kr_work *works,
+                       uint32_t work, uint32_t n)
+{
+    uint32_t units = units_of(p->x, p->op, p->step), next = work + 1;
+    uint32_t end = kr_pool_share_end(n, kr_pool_threads(p->x->dev->pool), work);
     uint64_t from, to;
+    if (p->t.n_rows * p->t.heads > KR_FEW_PAIRS || p->t.latent || p->op->in[1] >= 0) return;
+    if (list_tile(p, tiles, works, work, end, units)) {
+        kr_cpu_tile_sight(p->x, p->layer->group, p->tile, &from, &to);
+        from = CN_MAX(from, (uint64_t)works[work / units].first * KR_SUPER_KEYS);
+        end_list(p, p->end - from);
+        return;
+    }
+    p->looks_ahead = true;
+    if (next >= end) return;
+    const struct kr_work *w = &works[next / units];
     p->next = &tiles[w->tile];
-    p->next_head = unit / p->step->parts;
+    p->next_head = next % units / p->step->parts;
     kr_cpu_tile_sight(p->x, p->layer->group, p->next, &from, &to);
     from = CN_MAX(from, (uint64_t)w->first * KR_SUPER_KEYS);
     p->next_key = from / KR_RANGE_KEYS * KR_RANGE_KEYS;
@@ -310,16 +399,17 @@ static void do_work(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step
     const struct kr_tiling *t = &x->tilings[a->tiling];
     const struct kr_tile *tiles = shared ? t->shared : t->tiles;
     const struct kr_work *works = shared ? t->shared_works : t->works;
-    uint32_t units = units_of(x, s), n = kr_cpu_attention_works(x, s, shared), next = work + 1;
+    uint32_t units = units_of(x, op, a);
+    struct kr_attn_run runs[AHEAD_RUNS];
     const struct kr_work *w = &works[work / units];
     struct piece p = { .x = x, .op = op, .step = a, .sinks = s->w, .tiling = t,
                        .layer = &x->kv_layers[op->kv_layer], .tile = &tiles[w->tile],
-                       .unit = work % units, .thread = thread };
+                       .unit = work % units, .thread = thread, .runs = runs };
     uint64_t from;
-    if (next < n) set_next(&p, tiles, &works[next / units], next % units);
     set_tile(&p);
     kr_cpu_tile_sight(x, p.layer->group, p.tile, &from, &p.end);
     p.end = CN_MIN(p.end, (uint64_t)w->last * KR_SUPER_KEYS);
+    look_ahead(&p, tiles, works, work, kr_cpu_attention_works(x, s, shared));
     if (shared)
         do_shared(&p, w);
     else if (p.tile->pieces > 1)

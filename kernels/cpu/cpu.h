@@ -89,7 +89,7 @@ struct kr_kv_layer {
     uint32_t group, n_heads, k_dim, v_dim;
     uint32_t v_kept;                           /* V's dims in the block: 0 when it is K's */
     bool latent;
-    uint64_t at;                               /* of head 0, from the block's start */
+    uint64_t at, bytes;                        /* of head 0, from the block's start; of all heads */
     struct kr_kv_place head;                   /* offsets of head 0 from `at` */
     uint64_t k_head, ks_head, v_head, vs_head; /* from head to head */
 };
@@ -295,9 +295,11 @@ static inline uint32_t kr_state_of(const struct kr_tile *t, uint32_t super)
 uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t);
 /* What rows of a sequence that ends before `end` see in a group. */
 struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end);
-/* attention.c: pieces of work of an attention op in this step, and doing one; those on keys that
- * sequences share come first, all of them. */
+/* attention.c: pieces of work of an attention op in this step, how many of them a thread should take
+ * at once, and doing one; those on keys that sequences share come first, all of them. */
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s, bool shared);
+uint32_t kr_cpu_attention_chunk(const struct kr_cpu_exec *x, const struct kr_step *s,
+                                uint32_t works);
 void kr_cpu_attention(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,
                       uint32_t work);
 void kr_cpu_attention_shared(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s,

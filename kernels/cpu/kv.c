@@ -41,7 +41,8 @@ static void place_layer(struct kr_cpu_exec *x, uint32_t i, uint64_t *block_bytes
     l->head.k_scale = pad64(heads * l->k_head);
     l->head.v = l->head.k_scale + pad64(heads * l->ks_head);
     l->head.v_scale = l->head.v + pad64(heads * l->v_head);
-    *block_bytes += l->head.v_scale + pad64(heads * l->vs_head);
+    l->bytes = l->head.v_scale + pad64(heads * l->vs_head);
+    *block_bytes += l->bytes;
 }
 
 int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)

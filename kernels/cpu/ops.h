@@ -20,6 +20,8 @@
 #define KR_SUPER_KEYS   (KR_RANGE_KEYS * KR_SUPER_RANGES)
 /* An indexer's heads are taken so many at a time. */
 #define KR_SELECT_HEADS 48u
+/* Up to so many (row, query head) pairs read K and V where they lie, and what comes next ahead. */
+#define KR_FEW_PAIRS 8u
 /* Rows of v and of the accumulators are padded to this many floats. */
 #define KR_LANES 16u
 
@@ -60,6 +62,21 @@ static inline void kr_sight_at(const struct kr_sight *s, uint32_t pos, uint64_t 
     }
 }
 
+/* What is read after a tile's keys, in the order in which it is wanted: asked for little by little
+ * while those are worked on. A hint alone. */
+struct kr_attn_run {
+    const uint8_t *at;
+    uint32_t bytes;
+};
+struct kr_attn_ahead {
+    const uint8_t *at, *end;        /* of the first run: what is left of it */
+    const struct kr_attn_run *runs; /* the ones after it */
+    uint32_t n;                     /* of them */
+    uint32_t pace;                  /* bytes that are asked for at once */
+    uint64_t left;                  /* bytes for ranges to come, */
+    uint32_t keys;                  /* and the keys of those */
+};
+
 /* A tile: rows whose keys lie in the same blocks, of one sequence or of several that share them, at
  * ascending positions (some may be equal); `heads` query heads each; pair r * heads + g. */
 struct kr_attn_tile {
@@ -80,9 +97,7 @@ struct kr_attn_tile {
     float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
     float *values;         /* scratch [KR_RANGE_KEYS][acc_stride] */
     float *p;              /* scratch [n_rows * heads][KR_RANGE_KEYS] */
-    /* Hint: where the K lies that will be read next, ahead_bytes at each place. */
-    const uint8_t *const *ahead;
-    uint32_t n_ahead, ahead_bytes;
+    struct kr_attn_ahead *ahead;
 };
 
 struct kr_cpu_ops {

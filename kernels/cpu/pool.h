@@ -25,6 +25,13 @@ static inline uint32_t kr_pool_share(uint32_t n, uint32_t threads, uint32_t t)
 {
     return t * (n / threads) + CN_MIN(t, n % threads);
 }
+/* The end of the share of n that the unit is in. */
+static inline uint32_t kr_pool_share_end(uint32_t n, uint32_t threads, uint32_t unit)
+{
+    uint32_t each = n / threads, more = n % threads, t;
+    t = unit < more * (each + 1) ? unit / (each + 1) : more + (unit - more * (each + 1)) / each;
+    return kr_pool_share(n, threads, t + 1);
+}
 /* Jobs that may run at the same time; a stage begins when all of the one before is done. */
 struct kr_stage {
     uint32_t first_job, n_jobs;

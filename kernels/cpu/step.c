@@ -125,6 +125,7 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
     if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) {
         j->fn = op->kind == KR_OP_SELECT ? select_job : attention_job;
         j->n = kr_cpu_attention_works(x, s, false);
+        if (op->kind == KR_OP_ATTENTION) j->chunk = kr_cpu_attention_chunk(x, s, j->n);
     } else if (op->state >= 0) {
         j->fn = recurrent_job;
         j->n = kr_cpu_recurrent_units(x, s);
