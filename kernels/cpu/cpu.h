@@ -63,6 +63,9 @@ struct kr_level {
     uint32_t row_begin, row_end;     /* in row_steps */
     uint32_t heavy_begin, heavy_end; /* in heavy_steps */
     bool has_rows[KR_N_DOMAINS];     /* row work in that domain */
+    /* A chain begins here: row work of so many levels and, but for the last one's where that is one
+     * less, their heavy work. 0: none */
+    uint32_t chain_rows, chain_heavy;
 };
 
 /* What a route makes of a step's rows: slots, expert after expert, in each by row and choice. */
@@ -153,6 +156,8 @@ struct kr_bound {
     const struct kr_batch *batch;
     struct kr_cpu_mem *mem;
     uint32_t n_rows, n_logits, n_routed;
+    uint32_t n_levels;    /* that the step goes through */
+    uint32_t chain_parts; /* that its rows are cut into for chains; 0: no chains */
 };
 
 struct kr_cpu_exec {
@@ -222,6 +227,11 @@ struct kr_cpu_mem {
 
 /* layout.c: levels, steps and slots of a plan */
 int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err);
+/* chain.c: levels that a thread takes some rows through alone. Parts that this step's rows are cut
+ * into for it, or 0; a part's work. */
+void kr_cpu_find_chains(struct kr_cpu_exec *x);
+uint32_t kr_cpu_chain_parts(const struct kr_cpu_exec *x);
+void kr_cpu_chain(struct kr_cpu_exec *x, uint32_t thread, uint32_t level, uint32_t part);
 /* prepare.c */
 int kr_cpu_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
                    struct kr_exec **out, struct cn_error *err);

@@ -372,6 +372,7 @@ int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err)
         if (s.n_row) last = x->row_steps[s.n_row - 1].level;
         if (s.n_heavy) last = CN_MAX(last, x->heavy_steps[s.n_heavy - 1].level);
         make_levels(&s, last + 1);
+        kr_cpu_find_chains(x);
         rc = place_slots(x);
     }
     free(tmp);

@@ -92,6 +92,12 @@ static void name_step(const struct kr_cpu_exec *x, const struct kr_step *s, stru
     }
 }
 
+static void name_products(const struct kr_cpu_exec *x, const struct kr_level *l, struct cn_buf *out)
+{
+    for (uint32_t i = l->heavy_begin; i < l->heavy_end; i++)
+        if (kr_is_product(&x->plan->ops[x->heavy_steps[i].op])) name_step(x, &x->heavy_steps[i], out);
+}
+
 /* What a stage does, cut to the room there is. */
 static int name_stage(const struct kr_cpu_exec *x, uint32_t stage, char *what, size_t room)
 {
@@ -101,7 +107,11 @@ static int name_stage(const struct kr_cpu_exec *x, uint32_t stage, char *what, s
     uint32_t i = heavy ? l->heavy_begin : l->row_begin, end = heavy ? l->heavy_end : l->row_end;
     struct cn_buf out;
     cn_buf_init(&out, 0);
-    if (stage % KR_STAGES_A_LEVEL == KR_STAGE_SHARED) {
+    if (x->now.chain_parts && l->chain_rows && stage % KR_STAGES_A_LEVEL == KR_STAGE_ROWS) {
+        cn_buf_puts(&out, "by rows:");
+        for (uint32_t k = 0; k < l->chain_rows; k++) name_products(x, &l[k], &out);
+        i = end;
+    } else if (stage % KR_STAGES_A_LEVEL == KR_STAGE_SHARED) {
         cn_buf_puts(&out, "shared keys");
         i = end;
     } else {

@@ -155,31 +155,60 @@ static void add_shared(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t l
     }
 }
 
-/* The step's stages: row work and heavy work of each level. Without logits only what the pool keeps
- * is of use, so that the last store of K and V or of a state is the end. */
+static void chain_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
+{
+    for (uint32_t i = lo; i < hi; i++)
+        kr_cpu_chain(arg, thread, index, i);
+}
+
+/* What of a level is its own stages' to do: a chain that begins there, or what no chain did. */
+struct todo {
+    bool chain, rows, heavy;
+};
+
+static void make_level(struct kr_cpu_exec *x, uint32_t level, struct todo todo,
+                       struct kr_stage stages[KR_STAGES_A_LEVEL], uint32_t *n_jobs)
+{
+    const struct kr_level *l = &x->levels[level];
+    const bool last = !x->now.n_logits && level + 1 == x->now.n_levels;
+    struct kr_stage *rows = &stages[KR_STAGE_ROWS], *shared = &stages[KR_STAGE_SHARED];
+    struct kr_stage *heavy = &stages[KR_STAGE_HEAVY];
+    *rows = (struct kr_stage){ .first_job = *n_jobs };
+    if (todo.chain)
+        x->jobs[*n_jobs + rows->n_jobs++] = (struct kr_job){
+            .fn = chain_job, .index = level, .n = x->now.chain_parts, .chunk = 1 };
+    for (int d = 0; todo.rows && d < KR_N_DOMAINS; d++)
+        add_rows(x, rows, level, (enum kr_domain)d);
+    *n_jobs += rows->n_jobs;
+    *shared = (struct kr_stage){ .first_job = *n_jobs };
+    if (todo.heavy && !last) add_shared(x, shared, level);
+    *n_jobs += shared->n_jobs;
+    *heavy = (struct kr_stage){ .first_job = *n_jobs };
+    for (uint32_t i = l->heavy_begin; todo.heavy && i < l->heavy_end; i++)
+        if (!last || x->plan->ops[x->heavy_steps[i].op].state >= 0) add_heavy(x, heavy, i);
+    *n_jobs += heavy->n_jobs;
+}
+
+/* The step's stages: row work and heavy work of each level, or chains of it. Without logits only
+ * what the pool keeps is of use, so that the last store of K and V or of a state is the end. */
 static uint32_t make_stages(struct kr_cpu_exec *x)
 {
-    uint32_t n = 0, n_jobs = 0, end = x->n_levels;
-    if (!x->now.n_logits) end = CN_MIN(end, x->last_kv_level + 1);
-    for (uint32_t l = 0; l < end; l++) {
-        struct kr_stage *rows = &x->stages[n++];
-        *rows = (struct kr_stage){ .first_job = n_jobs };
-        for (int d = 0; d < KR_N_DOMAINS; d++)
-            add_rows(x, rows, l, (enum kr_domain)d);
-        n_jobs += rows->n_jobs;
-        bool last = !x->now.n_logits && l + 1 == end;
-        if (last && !x->last_kv_heavy) break;
-        struct kr_stage *shared = &x->stages[n++];
-        *shared = (struct kr_stage){ .first_job = n_jobs };
-        if (!last) add_shared(x, shared, l);
-        n_jobs += shared->n_jobs;
-        struct kr_stage *heavy = &x->stages[n++];
-        *heavy = (struct kr_stage){ .first_job = n_jobs };
-        for (uint32_t i = x->levels[l].heavy_begin; i < x->levels[l].heavy_end; i++)
-            if (!last || x->plan->ops[x->heavy_steps[i].op].state >= 0) add_heavy(x, heavy, i);
-        n_jobs += heavy->n_jobs;
+    uint32_t n_jobs = 0, rows_from = 0, heavy_from = 0;
+    x->now.n_levels = x->n_levels;
+    if (!x->now.n_logits) x->now.n_levels = CN_MIN(x->n_levels, x->last_kv_level + 1);
+    x->now.chain_parts = kr_cpu_chain_parts(x);
+    for (uint32_t l = 0; l < x->now.n_levels; l++) {
+        const struct kr_level *v = &x->levels[l];
+        struct todo todo = { .chain = x->now.chain_parts && l >= rows_from && v->chain_rows };
+        if (todo.chain) {
+            rows_from = l + v->chain_rows;
+            heavy_from = l + v->chain_heavy;
+        }
+        todo.rows = l >= rows_from;
+        todo.heavy = l >= heavy_from;
+        make_level(x, l, todo, &x->stages[KR_STAGES_A_LEVEL * l], &n_jobs);
     }
-    return n;
+    return KR_STAGES_A_LEVEL * x->now.n_levels;
 }
 
 int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_batch *b,

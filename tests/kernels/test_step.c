@@ -67,6 +67,30 @@ struct with {
     uint32_t threads, chunk, block_tokens, order;
 };
 
+/* Chunks whose logits nobody wants end with the last keys and values; what follows is the same. */
+static void check_silent(const struct tiny *t, const struct tiny_run_opts *o,
+                         const uint32_t *tokens, uint32_t n, const float *want, const char *name)
+{
+    uint32_t vocab = t->shape.vocab, silent = 0, c;
+    struct tiny_run r;
+    struct tiny_seq s, *list[1] = { &s };
+    assert_true(tiny_run_open(&r, t, o));
+    tiny_seq_open(&r, &s, tokens, n, vocab, true);
+    float *logits = s.logits;
+    s.logits = NULL;
+    for (; silent + 40 < n && silent < 80; silent += c) {
+        c = 40;
+        tiny_step(&r, list, &c, 1, vocab);
+    }
+    s.logits = logits;
+    c = n - silent;
+    tiny_step(&r, list, &c, 1, vocab);
+    same_bytes(want + (size_t)silent * vocab, logits + (size_t)silent * vocab, (size_t)c * vocab,
+               "after rows without logits", name);
+    tiny_seq_close(&s);
+    tiny_run_close(&r);
+}
+
 static void check_cuts(const struct tiny *t, enum kr_isa isa, const char *name, enum kr_type kv)
 {
     static const struct with ways[] = {
@@ -76,6 +100,7 @@ static void check_cuts(const struct tiny *t, enum kr_isa isa, const char *name, 
         { "chunks of 16, blocks of 32", 1, 16, 32, 2 },
         { "one token at a time, three threads, blocks of 32", 3, 1, 32, 3 },
         { "all at once, two threads", 2, 700, 16, 2 },
+        { "chunks of 50, three threads", 3, 50, 16, 1 },
     };
     /* Past one super-range, so that keys are split between threads; plain C takes too long. */
     uint32_t n = isa == KR_ISA_GENERIC ? 150 : 600, vocab = t->shape.vocab;
@@ -95,6 +120,8 @@ static void check_cuts(const struct tiny *t, enum kr_isa isa, const char *name, 
             same_bytes(want, got, (size_t)n * vocab, ways[i].what, name);
             free(got);
         }
+        o.threads = 2;
+        check_silent(t, &o, tokens, n, want, name);
     }
     free(want);
     free(tokens);
@@ -178,13 +205,14 @@ static void test_batch(void **state)
 
 /* Threads wait for each other at most five times a layer in a decode step (and for the head): each of
  * q, k and v; attention; its product; gate and up; down. Rows of a batch are one more stage before
- * each. Counted, not timed. */
+ * each; of many rows a thread takes its own from one attention to the next. Counted, not timed. */
 static void test_barriers(void **state)
 {
     for (size_t s = 0; s < CN_ARRAY_LEN(shapes); s++) {
         struct tiny *t = tiny_new(&shapes[s], 31 + s);
-        uint32_t vocab = shapes[s].vocab, layers = shapes[s].n_layers, many = 16, one = 1;
-        uint32_t *tokens = some_tokens(40, vocab, 9);
+        uint32_t vocab = shapes[s].vocab, layers = shapes[s].n_layers;
+        uint32_t lots = 33, many = 16, one = 1;
+        uint32_t *tokens = some_tokens(60, vocab, 9);
         struct tiny_run_opts o = { .isa = KR_ISA_AUTO, .threads = 2, .block_tokens = 16,
                                    .max_rows = 64, .max_context = 64, .n_blocks = 8,
                                    .kv_type = KR_F16 };
@@ -193,12 +221,16 @@ static void test_barriers(void **state)
         struct kr_counters was, now;
         assert_true(tiny_run_open(&r, t, &o));
         bool fused = kr_cpu_best() != KR_ISA_GENERIC; /* plain C takes op by op */
-        tiny_seq_open(&r, &seq, tokens, 40, vocab, false);
+        tiny_seq_open(&r, &seq, tokens, 60, vocab, false);
         kr_exec_counters(r.exec, &was);
         tiny_step(&r, list, &many, 1, vocab);
         kr_exec_counters(r.exec, &now);
         assert_true(now.barriers > was.barriers);
         if (fused) assert_true(now.barriers - was.barriers <= 10 * layers + 4);
+        was = now;
+        tiny_step(&r, list, &lots, 1, vocab);
+        kr_exec_counters(r.exec, &now);
+        if (fused) assert_true(now.barriers - was.barriers <= 2 * layers + 4);
         for (int i = 0; i < 5; i++) {
             was = now;
             tiny_step(&r, list, &one, 1, vocab);

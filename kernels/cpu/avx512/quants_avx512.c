@@ -15,18 +15,21 @@
     {                                                                                              \
         tile_run(t, bits, header, kind, G, R);                                                     \
     }
-#if TILE_MAX_ROWS == 6
+#if TILE_MAX_ROWS == 7
 #define TILE_ROWS(name, bits, header, kind, G)                                                     \
     TILE(name, bits, header, kind, G, 1) TILE(name, bits, header, kind, G, 2)                      \
     TILE(name, bits, header, kind, G, 3) TILE(name, bits, header, kind, G, 4)                      \
-    TILE(name, bits, header, kind, G, 5) TILE(name, bits, header, kind, G, 6)
+    TILE(name, bits, header, kind, G, 5) TILE(name, bits, header, kind, G, 6)                      \
+    TILE(name, bits, header, kind, G, 7)
 #define TILE_LIST(name, G)                                                                         \
-    {name##_##G##_1, name##_##G##_2, name##_##G##_3, name##_##G##_4, name##_##G##_5, name##_##G##_6}
+    {name##_##G##_1, name##_##G##_2, name##_##G##_3, name##_##G##_4,                               \
+     name##_##G##_5, name##_##G##_6, name##_##G##_7}
 /* The first of several tiles as equal as can be has more than half of the most rows. */
 #define TILE_TALL(name, bits, header, kind, G)                                                     \
     TILE(name, bits, header, kind, G, 4) TILE(name, bits, header, kind, G, 5)                      \
-    TILE(name, bits, header, kind, G, 6)
-#define TILE_TALL_LIST(name, G) {NULL, NULL, NULL, name##_##G##_4, name##_##G##_5, name##_##G##_6}
+    TILE(name, bits, header, kind, G, 6) TILE(name, bits, header, kind, G, 7)
+#define TILE_TALL_LIST(name, G)                                                                    \
+    {NULL, NULL, NULL, name##_##G##_4, name##_##G##_5, name##_##G##_6, name##_##G##_7}
 #else
 #define TILE_ROWS(name, bits, header, kind, G)                                                     \
     TILE(name, bits, header, kind, G, 1) TILE(name, bits, header, kind, G, 2)

@@ -29,7 +29,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TILE_MAX_ROWS 2
 #else
-#define TILE_MAX_ROWS 6
+#define TILE_MAX_ROWS 7
 #endif
 
 /* A tile of packed weights, one that makes a panel of them besides, or one that meets a panel. */
