@@ -49,6 +49,9 @@ ALWAYS_INLINE uint32_t panel_bytes(const int header)
     return header == KR_HDR_K2 ? 768 : 640;
 }
 
+/* How far ahead of what is multiplied quants come to the first-level cache, from the second. */
+#define TILE_NEAR_BYTES 2048
+
 struct tile {
     const uint8_t *headers; /* at the first block, a multiple of 8 */
     const uint8_t *quants;  /* at the first block; or the panel */
@@ -412,6 +415,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     for (uint32_t b = 0; b < t->blocks; b++, x++, quants += quant_bytes) {
         for (uint32_t at = 0; !panel && at < t->ahead_bytes; at += 64)
             _mm_prefetch((const char *)t->ahead + b * t->ahead_bytes + at, _MM_HINT_T1);
+        for (size_t at = 0; !panel && at < quant_bytes; at += 64)
+            _mm_prefetch((const char *)quants + TILE_NEAR_BYTES + at, _MM_HINT_T0);
         tile_block(t, quants, b, x, bits, header, panel, R, acc);
     }
     UNROLL for (int h = 0; h < 2; h++)
