@@ -174,30 +174,36 @@ static void list_range(struct piece *p, uint64_t base)
     end_list(p, 0);
 }
 
+/* Blocks that a work of a tile reads, from *from on; 0 when they are too many to fetch as a whole. */
+static uint64_t whole_blocks(const struct piece *p, const struct kr_tile *tile,
+                             const struct kr_work *w, uint64_t *from)
+{
+    uint64_t to, bt = p->x->opts.block_tokens;
+    kr_cpu_tile_sight(p->x, p->layer->group, tile, from, &to);
+    *from = CN_MAX(*from, (uint64_t)w->first * KR_SUPER_KEYS) / bt;
+    to = (CN_MIN(to, (uint64_t)w->last * KR_SUPER_KEYS) + bt - 1) / bt;
+    uint64_t n = to - *from;
+    return n <= AHEAD_RUNS && n * p->layer->bytes <= AHEAD_BYTES ? n : 0;
+}
+
 /* A part of the tile after this one with all of its heads, in the order in which they lie: so much
  * that this tile's units fetch it together. Memory is fastest with long runs, one after another.
- * False when there is more than the cache should hold. */
+ * False when there is none, or either is more than the cache should hold. */
 static bool list_tile(struct piece *p, const struct kr_tile *tiles, const struct kr_work *works,
                       uint32_t work, uint32_t end, uint32_t units)
 {
     const struct kr_cpu_exec *x = p->x;
     const struct kr_kv_layer *l = p->layer;
-    uint32_t bt = x->opts.block_tokens;
-    uint64_t from, to;
+    uint64_t from;
     begin_list(p);
-    if (work + units < end) {
-        const struct kr_work *w = &works[(work + units) / units];
-        const struct kr_tile *next = &tiles[w->tile];
-        const uint32_t *table = x->now.batch->seqs[next->seq].tables[l->group];
-        kr_cpu_tile_sight(x, l->group, next, &from, &to);
-        from = CN_MAX(from, (uint64_t)w->first * KR_SUPER_KEYS) / bt;
-        to = (CN_MIN(to, (uint64_t)w->last * KR_SUPER_KEYS) + bt - 1) / bt;
-        uint64_t n = to - from;
-        if (n > AHEAD_RUNS || n * l->bytes > AHEAD_BYTES) return false;
-        for (uint64_t b = from + n * p->unit / units; b < from + n * (p->unit + 1) / units; b++)
-            add_run(p, kr_cpu_block(x, x->now.mem, l->group, table[b]) + l->at, l->bytes);
-    }
-    return true;
+    if (work + units >= end || !whole_blocks(p, p->tile, &works[work / units], &from)) return false;
+    const struct kr_work *w = &works[(work + units) / units];
+    const struct kr_tile *next = &tiles[w->tile];
+    const uint32_t *table = x->now.batch->seqs[next->seq].tables[l->group];
+    uint64_t n = whole_blocks(p, next, w, &from);
+    for (uint64_t b = from + n * p->unit / units; b < from + n * (p->unit + 1) / units; b++)
+        add_run(p, kr_cpu_block(x, x->now.mem, l->group, table[b]) + l->at, l->bytes);
+    return n > 0;
 }
 
 /* Counts what the range reads. */

@@ -16,7 +16,7 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 /* Queries of few pairs lie so many floats apart, a constant: registers are scarce. */
-#define Q_DIMS  256u
+#define Q_DIMS  512u
 #define Q_PITCH (Q_DIMS + 16u)
 
 /* Calls f(n, cols, ...) with n a constant from 1 to V_PAIRS. */
@@ -64,7 +64,8 @@ static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t 
     uint32_t cols = t->n_rows * t->heads > V_PAIRS ? V_COLS / 2 : V_COLS, half = V_COLS / 2;
     uint32_t halves = ((k1 - 1) / VL - k0 / VL) / half + 1;
     uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
-    return tiles * t->k_dim + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u);
+    uint32_t dims = t->kv_type == KR_Q4_0 ? (t->k_dim + 1) / 2 : t->k_dim; /* two at a time */
+    return tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u);
 }
 
 /* The part of it that the range [k0, k1) should ask for, in so many bytes a call. */

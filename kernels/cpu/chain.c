@@ -1,16 +1,19 @@
 /* chain: row work and products that follow each other, done by rows instead of by outputs.
  *
- * With many rows a thread takes some of them through all levels up to the next attention: nobody
- * waits for the others in between, and what is made of a row stays in the cache of who made it. Each
- * thread reads all weights then, which many rows pay for. The sums are the same ones.
+ * With many rows and small layers a thread takes some rows through all levels up to the next
+ * attention: nobody waits for the others in between, and what is made of a row stays in the cache
+ * of who made it. Each thread reads all weights then. The sums are the same ones.
  *
  * Levels are found at prepare; threads may be at different ones of a chain, so that two slots that
  * are in use anywhere in it share no memory. */
 #include "kernels/cpu/cpu.h"
 
-/* Rows that a thread must have for it: all read the weights, and the more threads there are the less
- * memory has for each. A part of more rows than the most would leave the caches. */
+/* Rows that a thread must have for it: all read the weights, and the more threads there are the
+ * less memory has for each. A part of more rows than the most would leave the caches. */
 #define PART_MIN_ROWS     16u
+/* Of the products of a chain: more than the caches beside a processor hold come from memory again
+ * for each thread, and cost more than the waits they save. */
+#define CHAIN_MAX_BYTES   (8ull << 20)
 #define ROWS_FOR_A_THREAD 4u
 #define PART_MAX_ROWS     128u
 
@@ -39,6 +42,17 @@ static bool only_products(const struct kr_cpu_exec *x, const struct kr_level *l)
     return true;
 }
 
+static uint64_t weight_bytes(const struct kr_cpu_exec *x, const struct kr_level *l)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = l->heavy_begin; i < l->heavy_end; i++) {
+        const struct kr_tensor *w = &x->plan->ops[x->heavy_steps[i].op].w;
+        const struct kr_type_info *t = kr_type_info((uint32_t)w->type);
+        bytes += w->ne[0] / t->block_elems * t->block_bytes * kr_tensor_dim(w, 1);
+    }
+    return bytes;
+}
+
 /* What is in use at a level of the chain is so at all of them. */
 static void hold_slots(struct kr_cpu_exec *x, uint32_t begin, uint32_t end)
 {
@@ -54,15 +68,17 @@ void kr_cpu_find_chains(struct kr_cpu_exec *x)
 {
     for (uint32_t begin = 0, end; begin < x->n_levels; begin = CN_MAX(end, begin + 1)) {
         struct kr_level *l = &x->levels[begin];
+        uint64_t bytes = 0;
         for (end = begin; end < x->n_levels && rows_alone(x, &x->levels[end]); end++) {
             if (only_products(x, &x->levels[end])) {
+                bytes += weight_bytes(x, &x->levels[end]);
                 l->chain_heavy++;
                 continue;
             }
             end++; /* its row work is the chain's last */
             break;
         }
-        if (!x->dev->fuse || end - begin < 2) l->chain_heavy = 0;
+        if (!x->dev->fuse || end - begin < 2 || bytes > CHAIN_MAX_BYTES) l->chain_heavy = 0;
         if (!l->chain_heavy) continue;
         l->chain_rows = end - begin;
         hold_slots(x, begin, end);

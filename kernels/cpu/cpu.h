@@ -2,8 +2,8 @@
  *
  * A prepared plan is a list of levels. A level is row work (ops that need one row at a time, done
  * one after the other on the same rows by the same thread) and then heavy work (matrix products and
- * attention, cut by output): two stages of the pool. Nothing here chooses arithmetic by the number
- * of rows. */
+ * attention, cut by output): stages of the pool, or parts of a chain (chain.c). Nothing here chooses
+ * arithmetic by the number of rows. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 

@@ -97,7 +97,7 @@ struct kr_attn_tile {
     float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
     float *values;         /* scratch [KR_RANGE_KEYS][acc_stride] */
     float *p;              /* scratch [n_rows * heads][KR_RANGE_KEYS] */
-    struct kr_attn_ahead *ahead;
+    struct kr_attn_ahead *ahead; /* hint, moved on by attn_range; not NULL, but may be empty */
 };
 
 struct kr_cpu_ops {

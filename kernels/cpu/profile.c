@@ -95,7 +95,8 @@ static void name_step(const struct kr_cpu_exec *x, const struct kr_step *s, stru
 static void name_products(const struct kr_cpu_exec *x, const struct kr_level *l, struct cn_buf *out)
 {
     for (uint32_t i = l->heavy_begin; i < l->heavy_end; i++)
-        if (kr_is_product(&x->plan->ops[x->heavy_steps[i].op])) name_step(x, &x->heavy_steps[i], out);
+        if (kr_is_product(&x->plan->ops[x->heavy_steps[i].op]))
+            name_step(x, &x->heavy_steps[i], out);
 }
 
 /* What a stage does, cut to the room there is. */
@@ -109,7 +110,7 @@ static int name_stage(const struct kr_cpu_exec *x, uint32_t stage, char *what, s
     cn_buf_init(&out, 0);
     if (x->now.chain_parts && l->chain_rows && stage % KR_STAGES_A_LEVEL == KR_STAGE_ROWS) {
         cn_buf_puts(&out, "by rows:");
-        for (uint32_t k = 0; k < l->chain_rows; k++) name_products(x, &l[k], &out);
+        for (uint32_t k = 0; k < l->chain_heavy; k++) name_products(x, &l[k], &out);
         i = end;
     } else if (stage % KR_STAGES_A_LEVEL == KR_STAGE_SHARED) {
         cn_buf_puts(&out, "shared keys");
