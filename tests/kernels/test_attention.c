@@ -55,6 +55,9 @@ static const struct attn_shape shapes[] = {
      .sel_dim = 33, .n = 400},
     {.name = "chosen, all", .kv_heads = 1, .heads = 64, .k_dim = 40, .v_dim = 32, .latent = true,
      .top_k = 280, .sel_heads = 3, .sel_dim = 64, .n = 300},
+    {.name = "wide", .kv_heads = 1, .heads = 3, .k_dim = 256, .v_dim = 256, .n = 200},
+    {.name = "wide, read in place", .kv_heads = 1, .heads = 2, .k_dim = 512, .v_dim = 512, .n = 150},
+    {.name = "too wide for it", .kv_heads = 1, .heads = 2, .k_dim = 544, .v_dim = 64, .n = 150},
 };
 static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
 static const enum kr_isa isas[] = { KR_ISAS };

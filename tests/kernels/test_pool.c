@@ -40,8 +40,12 @@ static void test_shares(void **state)
         for (uint32_t threads = 1; threads <= 9; threads++) {
             assert_int_equal(kr_pool_share(n, threads, 0), 0);
             assert_int_equal(kr_pool_share(n, threads, threads), n);
-            for (uint32_t t = 0; t < threads; t++)
-                assert_true(kr_pool_share(n, threads, t) <= kr_pool_share(n, threads, t + 1));
+            for (uint32_t t = 0; t < threads; t++) {
+                uint32_t begin = kr_pool_share(n, threads, t), end = kr_pool_share(n, threads, t + 1);
+                assert_true(begin <= end);
+                for (uint32_t unit = begin; unit < end; unit++)
+                    assert_int_equal(kr_pool_share_end(n, threads, unit), end);
+            }
         }
 }
 
