@@ -101,6 +101,7 @@ static void check_cuts(const struct tiny *t, enum kr_isa isa, const char *name, 
         { "one token at a time, three threads, blocks of 32", 3, 1, 32, 3 },
         { "all at once, two threads", 2, 700, 16, 2 },
         { "chunks of 50, three threads", 3, 50, 16, 1 },
+        { "chunks of 130, five threads", 5, 130, 16, 0 },
     };
     /* Past one super-range, so that keys are split between threads; plain C takes too long. */
     uint32_t n = isa == KR_ISA_GENERIC ? 150 : 600, vocab = t->shape.vocab;
