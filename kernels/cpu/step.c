@@ -162,11 +162,11 @@ static void chain_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, u
 }
 
 /* What of a level is its own stages' to do: a chain that begins there, or what no chain did. */
-struct todo {
+struct due {
     bool chain, rows, heavy;
 };
 
-static void make_level(struct kr_cpu_exec *x, uint32_t level, struct todo todo,
+static void make_level(struct kr_cpu_exec *x, uint32_t level, struct due due,
                        struct kr_stage stages[KR_STAGES_A_LEVEL], uint32_t *n_jobs)
 {
     const struct kr_level *l = &x->levels[level];
@@ -174,17 +174,17 @@ static void make_level(struct kr_cpu_exec *x, uint32_t level, struct todo todo,
     struct kr_stage *rows = &stages[KR_STAGE_ROWS], *shared = &stages[KR_STAGE_SHARED];
     struct kr_stage *heavy = &stages[KR_STAGE_HEAVY];
     *rows = (struct kr_stage){ .first_job = *n_jobs };
-    if (todo.chain)
+    if (due.chain)
         x->jobs[*n_jobs + rows->n_jobs++] = (struct kr_job){
             .fn = chain_job, .index = level, .n = x->now.chain_parts, .chunk = 1 };
-    for (int d = 0; todo.rows && d < KR_N_DOMAINS; d++)
+    for (int d = 0; due.rows && d < KR_N_DOMAINS; d++)
         add_rows(x, rows, level, (enum kr_domain)d);
     *n_jobs += rows->n_jobs;
     *shared = (struct kr_stage){ .first_job = *n_jobs };
-    if (todo.heavy && !last) add_shared(x, shared, level);
+    if (due.heavy && !last) add_shared(x, shared, level);
     *n_jobs += shared->n_jobs;
     *heavy = (struct kr_stage){ .first_job = *n_jobs };
-    for (uint32_t i = l->heavy_begin; todo.heavy && i < l->heavy_end; i++)
+    for (uint32_t i = l->heavy_begin; due.heavy && i < l->heavy_end; i++)
         if (!last || x->plan->ops[x->heavy_steps[i].op].state >= 0) add_heavy(x, heavy, i);
     *n_jobs += heavy->n_jobs;
 }
@@ -199,14 +199,14 @@ static uint32_t make_stages(struct kr_cpu_exec *x)
     x->now.chain_parts = kr_cpu_chain_parts(x);
     for (uint32_t l = 0; l < x->now.n_levels; l++) {
         const struct kr_level *v = &x->levels[l];
-        struct todo todo = { .chain = x->now.chain_parts && l >= rows_from && v->chain_rows };
-        if (todo.chain) {
+        struct due due = { .chain = x->now.chain_parts && l >= rows_from && v->chain_rows };
+        if (due.chain) {
             rows_from = l + v->chain_rows;
             heavy_from = l + v->chain_heavy;
         }
-        todo.rows = l >= rows_from;
-        todo.heavy = l >= heavy_from;
-        make_level(x, l, todo, &x->stages[KR_STAGES_A_LEVEL * l], &n_jobs);
+        due.rows = l >= rows_from;
+        due.heavy = l >= heavy_from;
+        make_level(x, l, due, &x->stages[KR_STAGES_A_LEVEL * l], &n_jobs);
     }
     return KR_STAGES_A_LEVEL * x->now.n_levels;
 }
