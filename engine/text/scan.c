@@ -102,19 +102,6 @@ void eng_scan_bits(const struct eng_scan_set *set, struct eng_set_bits *b)
         b->bit[i] ^= 0xff;
 }
 
-/* The character at p, below `end`, whose first byte is not ASCII; 0 bytes when it is not UTF-8. */
-static inline size_t decode(const char *p, const char *end, uint32_t *cp)
-{
-    const uint8_t *b = (const uint8_t *)p;
-    size_t n = (size_t)(end - p);
-    if (n >= 3 && (b[0] & 0xF0) == 0xE0 && (b[1] & 0xC0) == 0x80 && (b[2] & 0xC0) == 0x80) {
-        *cp = (b[0] & 0x0Fu) << 12 | (b[1] & 0x3Fu) << 6 | (b[2] & 0x3Fu);
-        if (*cp >= 0x800 && (*cp & 0xF800) != 0xD800) return 3;
-        return 0;
-    }
-    return cn_utf8_decode(p, n, cp);
-}
-
 /* Class and length of the character at p. A byte that is not UTF-8 is "something else". */
 static inline unsigned class_at(const struct eng_classes *t, const char *p, const char *end,
                                 size_t *len)
@@ -124,7 +111,7 @@ static inline unsigned class_at(const struct eng_classes *t, const char *p, cons
     uint8_t c = (uint8_t)*p;
     if (c < 128) return t->of[c];
     uint32_t cp;
-    size_t n = decode(p, end, &cp);
+    size_t n = eng_decode(p, end, &cp);
     if (n == 0) return 0;
     *len = n;
     return cp < ENG_N_CLASSES ? t->of[cp] : class_of(t->words, cp);
@@ -409,7 +396,7 @@ static inline bool in_set(const struct eng_set_bits *b, const char *p, const cha
     uint32_t cp = (uint8_t)*p;
     *len = 1;
     if (cp >= 128) {
-        *len = decode(p, end, &cp);
+        *len = eng_decode(p, end, &cp);
         if (*len == 0) {
             *len = 1;
             cp = 0x7F;

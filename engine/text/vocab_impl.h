@@ -47,6 +47,19 @@ int eng_strmap_put(struct eng_strmap *m, const struct eng_keys *k, uint32_t id, 
 uint32_t eng_strmap_get(const struct eng_strmap *m, const struct eng_keys *k, const char *p,
                         size_t n);
 
+/* The character at p, below `end`, whose first byte is not ASCII; 0 bytes when it is not UTF-8. */
+static inline size_t eng_decode(const char *p, const char *end, uint32_t *cp)
+{
+    const uint8_t *b = (const uint8_t *)p;
+    size_t n = (size_t)(end - p);
+    if (n >= 3 && (b[0] & 0xF0) == 0xE0 && (b[1] & 0xC0) == 0x80 && (b[2] & 0xC0) == 0x80) {
+        *cp = (b[0] & 0x0Fu) << 12 | (b[1] & 0x3Fu) << 6 | (b[2] & 0x3Fu);
+        if (*cp >= 0x800 && (*cp & 0xF800) != 0xD800) return 3;
+        return 0;
+    }
+    return cn_utf8_decode(p, n, cp);
+}
+
 /* ---- pre-tokenisers (pretokenize.c, scan.c) - */
 
 enum eng_pre_flag {

@@ -314,6 +314,88 @@ static void test_bpe_wide(void **state)
     vocab_file_fini(&f);
 }
 
+/* Merges of characters and of parts of them, drawn from what merging leaves of drawn texts: symbols
+ * that begin or end within a character, in an alphabet whose characters share bytes. */
+enum { N_DRAWN = 90 };
+
+struct drawn { struct token_list l; struct eng_str merge[N_DRAWN]; char blob[16384]; size_t n; };
+
+/* Letters that gpt-2's pre-tokeniser leaves in one piece, as the mapped characters of their bytes. */
+static size_t draw_letters(char *text, size_t *n, char *mapped)
+{
+    static const char *const letters[] = {"\u4e00", "\u4e01", "\u4e40", "\u5e00", "\u5e41",
+                                          "\u00e4", "\u00e5", "\u0178", "\U00020000", "a", "b"};
+    size_t m = 0;
+    *n = 0;
+    for (uint32_t k = 1 + below(30), kinds = 2 + below(CN_ARRAY_LEN(letters) - 1); k > 0; k--) {
+        const char *c = letters[below(kinds)];
+        memcpy(text + *n, c, strlen(c));
+        *n += strlen(c);
+    }
+    for (size_t i = 0; i < *n; i++)
+        m += cn_utf8_encode(eng_byte_char((uint8_t)text[i]), mapped + m);
+    return m;
+}
+
+static bool has_token(const struct token_list *l, struct eng_str s)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->text[i].n == s.n && memcmp(l->text[i].p, s.p, s.n) == 0) return true;
+    return false;
+}
+
+static void draw_merges(struct drawn *d, struct rank *sorted)
+{
+    size_t used = 0;
+    d->l.n = d->l.used = d->n = 0;
+    add_bytes(&d->l);
+    while (d->n < N_DRAWN) {
+        char text[200], mapped[400];
+        struct eng_str piece[200];
+        size_t n, m = draw_letters(text, &n, mapped);
+        size_t count = merge_literally(sorted, d->n, mapped, m, piece);
+        if (count < 2) continue;
+        size_t at = below((uint32_t)count - 1), both = piece[at].n + piece[at + 1].n;
+        if (both > 24) continue;
+        char *out = d->blob + used;
+        memcpy(out, piece[at].p, piece[at].n);
+        out[piece[at].n] = ' ';
+        memcpy(out + piece[at].n + 1, piece[at + 1].p, piece[at + 1].n);
+        d->merge[d->n] = (struct eng_str){out, both + 1};
+        sorted[d->n] = (struct rank){d->merge[d->n], (uint32_t)d->n};
+        qsort(sorted, ++d->n, sizeof *sorted, by_text);
+        used += both + 1;
+        struct eng_str merged = {piece[at].p, both};
+        if (!has_token(&d->l, merged)) add_token(&d->l, merged.p, both, ENG_TOKEN_NORMAL);
+    }
+}
+
+static void test_bpe_parts(void **state)
+{
+    static struct drawn d;
+    struct rank sorted[N_DRAWN];
+    for (int round = 0; round < 200; round++) {
+        struct eng_vocab_spec spec = bare_spec("gpt2", "gpt-2");
+        struct eng_vocab *v = NULL;
+        draw_merges(&d, sorted);
+        use_tokens(&spec, &d.l);
+        spec.merges = d.merge;
+        spec.n_merges = d.n;
+        assert_int_equal(eng_vocab_new(&spec, &v, NULL), 0);
+        for (int i = 0; i < 50; i++) {
+            char text[200], mapped[400], want[4096] = "";
+            struct eng_str piece[200];
+            size_t n, m = draw_letters(text, &n, mapped), used = 0;
+            size_t count = merge_literally(sorted, d.n, mapped, m, piece);
+            for (size_t k = 0; k < count; k++)
+                used += (size_t)snprintf(want + used, sizeof want - used, "%s%lld", k ? " " : "",
+                                         (long long)eng_vocab_find(v, piece[k].p, piece[k].n));
+            assert_string_equal(ids_of(v, text, n, NULL, 0, 0), want);
+        }
+        eng_vocab_free(v);
+    }
+}
+
 /* SentencePiece: scores that tie, tokens that overlap, in a small alphabet. */
 static void test_spm(void **state)
 {
@@ -380,6 +462,8 @@ int main(void)
         cmocka_unit_test(test_limit),   cmocka_unit_test(test_bpe),
         {"wide, gpt-2", test_bpe_wide, NULL, NULL, "gpt-2"},
         {"wide, qwen35", test_bpe_wide, NULL, NULL, "qwen35"},
+        {"wide, falcon", test_bpe_wide, NULL, NULL, "falcon"},
+        cmocka_unit_test(test_bpe_parts),
         cmocka_unit_test(test_spm),
     };
     return cmocka_run_group_tests_name("tokenize", tests, NULL, NULL);
