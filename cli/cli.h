@@ -32,6 +32,9 @@ int cli_version(int argc, char **argv);
 
 /* "name: message", with the field in front where err names one; returns 1. */
 int cli_error(const char *name, const struct cn_error *err);
+/* Prints every error of the config but the last, which err then is; err as it was when it is none of
+ * them. */
+void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);
 /* "name: text" and a hint at --help; returns 2. */
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
 /* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */

@@ -196,6 +196,20 @@ static int check_model(const struct cfg *cfg, const char *name)
     return 0;
 }
 
+/* Tells every error, not the first alone: those of rules between keys and of the model, too, as far as
+ * what was read says. The exit code. */
+static int refuse(struct cfg *cfg, const char *name, struct cn_error *err)
+{
+    int status = err->code == CN_EIO || err->code == CN_ENOMEM ? 1 : 2;
+    bool model = cfg->faults.count && !cfg->half_read &&
+                 (cfg->n_models || cfg->model.path || cfg->model.name);
+
+    cli_faults(name, cfg, err);
+    cli_error(name, err);
+    if (model) check_model(cfg, name);
+    return status;
+}
+
 int cli_serve(int argc, char **argv, cli_fetch *fetch)
 {
     static const struct option options[] = {{"check-config", no_argument, NULL, 'c'},
@@ -211,9 +225,10 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
         if (!strncmp(argv[i], "--config", 8) && strchr("=", argv[i][8])) from_file = true;
     if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
     if (rc) {
-        cli_error(argv[0], &err);
+        if (cfg.faults.count) cfg_check(&cfg, NULL);
+        rc = refuse(&cfg, argv[0], &err);
         cfg_fini(&cfg);
-        return rc == CN_EIO || rc == CN_ENOMEM ? 1 : 2;
+        return rc;
     }
     optind = 0;
     while ((opt = cli_option(argv[0], argc, argv, options)) != -1) {
@@ -231,7 +246,7 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
     if (optind < argc) {
         rc = cli_usage(argv[0], "unexpected argument %s", argv[optind]);
     } else if (cfg_check(&cfg, &err)) {
-        rc = cli_error(argv[0], &err) + 1;
+        rc = refuse(&cfg, argv[0], &err);
     } else if (check) {
         rc = check_model(&cfg, argv[0]);
         if (!rc)

@@ -13,6 +13,7 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
     int rc = cfg_init(&s->cfg, err);
     if (!rc) rc = cfg_set(&s->cfg, "log.level", "warn", err);
     if (!rc) rc = cfg_from_args(&s->cfg, argc, argv, err);
+    if (rc) cli_faults(argv[0], &s->cfg, err);
     if (!rc) cfg_log_setup(&s->cfg);
     return rc;
 }

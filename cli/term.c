@@ -16,6 +16,18 @@ int cli_error(const char *name, const struct cn_error *err)
     return 1;
 }
 
+void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err)
+{
+    size_t n = cfg->faults.count;
+    bool among = n && !strcmp(err->message, cfg->faults.items[0]);
+
+    for (size_t i = 0; i + among < n; i++)
+        fprintf(stderr, "%s: %s\n", name, cfg->faults.items[i]);
+    if (!among || n == 1) return;
+    snprintf(err->message, sizeof err->message, "%s", cfg->faults.items[n - 1]);
+    err->param[0] = '\0';
+}
+
 int cli_usage(const char *name, const char *fmt, ...)
 {
     va_list ap;

@@ -86,7 +86,6 @@ static int apply(struct cfg *c, const struct option *o, const char *value, struc
 {
     int rc;
 
-    if (!strcmp(o->flag, "--config")) return CN_OK; /* was read first */
     if (!strcmp(o->flag, "--model"))
         rc = set_model(c, o->flag, value, err);
     else if (!strcmp(o->flag, "--set"))
@@ -97,8 +96,29 @@ static int apply(struct cfg *c, const struct option *o, const char *value, struc
     return rc;
 }
 
-/* Walks argv[1..] and calls apply, or loads the files when `files`. Keeps what it does not know in
- * place when `take` is not NULL, else leaves argv as it is. */
+/* Takes one option, or reads its file when `files`. What is wrong with it goes to err unless that has
+ * an error already; returns an error only where nothing after it can be read. */
+static int take_option(struct cfg *c, const struct option *o, const char *value, bool files,
+                       struct cn_error *err)
+{
+    bool file = !strcmp(o->flag, "--config");
+    size_t before = c->faults.count;
+    struct cn_error e = {0};
+    int rc;
+
+    if (file != files) return CN_OK; /* files are read first */
+    rc = file ? cfg_load_file(c, value, &e) : apply(c, o, value, &e);
+    if (rc && (rc == CN_ENOMEM || (file && c->faults.count == before))) {
+        c->half_read = true;
+        if (err) *err = e;
+        return rc;
+    }
+    if (rc && file && err && !err->code) *err = e;
+    return rc && !file ? cfg_fault(c, &e, err) : CN_OK;
+}
+
+/* Walks argv[1..] and takes the options, or reads the files when `files`. Keeps what it does not know
+ * in place when `take` is not NULL, else leaves argv as it is. */
 static int walk(struct cfg *c, int argc, char **argv, bool files, int *take, struct cn_error *err)
 {
     int kept = 1, i = 1;
@@ -106,20 +126,22 @@ static int walk(struct cfg *c, int argc, char **argv, bool files, int *take, str
     for (; i < argc && strcmp(argv[i], "--"); i++) {
         const char *value;
         const struct option *o = match(argv[i], &value);
-        int rc = CN_OK;
+        int rc;
 
         if (!o) {
             if (take) argv[kept++] = argv[i];
             continue;
         }
         if (!value) {
-            if (i + 1 >= argc) return cn_fail(err, CN_EMISSING, "%s needs a value", o->flag);
+            if (i + 1 >= argc) {
+                struct cn_error e = {0};
+                rc = cn_fail(&e, CN_EMISSING, "%s needs a value", o->flag);
+                cfg_fault(c, &e, err);
+                return rc;
+            }
             value = argv[++i];
         }
-        if (!files)
-            rc = apply(c, o, value, err);
-        else if (!strcmp(o->flag, "--config"))
-            rc = cfg_load_file(c, value, err);
+        rc = take_option(c, o, value, files, err);
         if (rc) return rc;
     }
     if (take) {
@@ -133,7 +155,9 @@ static int walk(struct cfg *c, int argc, char **argv, bool files, int *take, str
 
 int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err)
 {
-    int rc = walk(c, *argc, argv, true, NULL, err);
+    struct cn_error first = {0};
 
-    return rc ? rc : walk(c, *argc, argv, false, argc, err);
+    if (!walk(c, *argc, argv, true, NULL, &first)) walk(c, *argc, argv, false, argc, &first);
+    if (first.code && err) *err = first;
+    return first.code;
 }

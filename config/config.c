@@ -3,6 +3,8 @@
 #include "config/internal.h"
 
 #include <arpa/inet.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -118,6 +120,7 @@ void cfg_fini(struct cfg *c)
         cfg_served_fini(&c->models[i]);
     free(c->models);
     cfg_list_fini(&c->sources);
+    cfg_list_fini(&c->faults);
     memset(c, 0, sizeof *c);
 }
 
@@ -196,13 +199,40 @@ void cfg_error_place(const struct cfg *c, struct cn_error *err)
     if (k) cfg_error_at(&c->places[k - keys], err);
 }
 
+int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err)
+{
+    static const char more[] = "there are more errors: these are the first";
+
+    if (err && !err->code) *err = *e;
+    if (cfg_list_add(&c->faults, e->message, strlen(e->message)))
+        return cn_fail(err, CN_ENOMEM, "out of memory");
+    if (c->faults.count < CFG_MAX_FAULTS) return CN_OK;
+    return cfg_list_add(&c->faults, more, sizeof more - 1) ? CN_ENOMEM : CN_ELIMIT;
+}
+
 /* ---- rules between keys --------------------------------------------------------------------- */
 
-/* Fails with the place of the key at fault before the reason that err holds. */
-static int broken(const struct cfg_place *place, struct cn_error *err, int code)
+struct checker {
+    struct cfg *c;
+    struct cn_error *first; /* of the rules that are broken */
+    bool full;              /* more are not told */
+};
+
+/* Notes a broken rule, with the place of the key at fault before the reason. */
+CN_PRINTF(5, 6)
+static void broken(struct checker *k, const struct cfg_place *place, int code, const char *param,
+                   const char *fmt, ...)
 {
-    cfg_error_at(place, err);
-    return code;
+    struct cn_error e = {0};
+    char why[sizeof e.message];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    cn_fail_param(&e, code, param, "%s", why);
+    cfg_error_at(place, &e);
+    if (!k->full) k->full = cfg_fault(k->c, &e, k->first) != 0;
 }
 
 bool cfg_has_keys(const struct cfg *c)
@@ -225,56 +255,49 @@ bool cfg_is_loopback(const char *host)
 }
 
 /* What b, the later of two tenants, may not have in common with a. */
-static int check_tenant_pair(const struct cfg_tenant *a, const struct cfg_tenant *b,
-                             struct cn_error *err)
+static void check_tenant_pair(struct checker *k, const struct cfg_tenant *a,
+                              const struct cfg_tenant *b)
 {
     if (!strcmp(a->name, b->name))
-        return broken(&b->places[CFG_TENANT_KEY_name], err,
-                      cn_fail_param(err, CN_EINVAL, "tenants.name",
-                                    "two tenants are named \"%.80s\"", a->name));
+        broken(k, &b->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.name",
+               "two tenants are named \"%.80s\"", a->name);
     for (size_t i = 0; i < a->keys.count; i++)
         for (size_t j = 0; j < b->keys.count; j++)
             if (!memcmp(&a->key_hashes[i], &b->key_hashes[j], sizeof a->key_hashes[i]))
-                return broken(&b->places[CFG_TENANT_KEY_keys], err,
-                              cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                                            "tenants \"%.80s\" and \"%.80s\" share a key",
-                                            a->name, b->name));
-    return CN_OK;
+                broken(k, &b->places[CFG_TENANT_KEY_keys], CN_EINVAL, "tenants.keys",
+                       "tenants \"%.80s\" and \"%.80s\" share a key", a->name, b->name);
 }
 
-static int check_tenants(const struct cfg *c, struct cn_error *err)
+static void check_tenants(struct checker *k)
 {
+    const struct cfg *c = k->c;
+    bool keys_used = cfg_has_keys(c);
     double shares = 0;
-    int rc;
 
-    for (size_t i = 0; i < c->n_tenants; i++) {
+    for (size_t i = 0; i < c->n_tenants && !k->full; i++) {
         const struct cfg_tenant *t = &c->tenants[i];
+        bool fits = shares <= 1 + 1e-9;
 
-        if (cfg_has_keys(c) && !t->keys.count)
-            return broken(&t->places[CFG_TENANT_KEY_name], err,
-                          cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                                        "tenant \"%.80s\" has no key, so nobody could ever use it",
-                                        t->name));
-        if (!cfg_has_keys(c) && i > 0)
-            return broken(&t->places[CFG_TENANT_KEY_name], err,
-                          cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                                        "several tenants need keys: without one, every request "
-                                        "belongs to the first"));
-        for (size_t j = 0; j < i; j++)
-            if ((rc = check_tenant_pair(&c->tenants[j], t, err))) return rc;
+        if (keys_used && !t->keys.count)
+            broken(k, &t->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.keys",
+                   "tenant \"%.80s\" has no key, so nobody could ever use it", t->name);
+        if (!keys_used && i == 1)
+            broken(k, &t->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.keys",
+                   "several tenants need keys: without one, every request belongs to the first");
+        for (size_t j = 0; j < i && !k->full; j++)
+            check_tenant_pair(k, &c->tenants[j], t);
         shares += t->kv_share;
-        if (shares > 1 + 1e-9)
-            return broken(&t->places[CFG_TENANT_KEY_kv_share], err,
-                          cn_fail_param(err, CN_ERANGE, "tenants.kv_share",
-                                        "the tenants' kv_share add up to %.3g with \"%.80s\", which "
-                                        "is more than 1", shares, t->name));
+        if (fits && shares > 1 + 1e-9)
+            broken(k, &t->places[CFG_TENANT_KEY_kv_share], CN_ERANGE, "tenants.kv_share",
+                   "the tenants' kv_share add up to %.3g with \"%.80s\", which is more than 1",
+                   shares, t->name);
     }
-    return CN_OK;
 }
 
 /* Beside a list of models the group of the one model says nothing: what is set there would be lost. */
-static int check_models(const struct cfg *c, struct cn_error *err)
+static void check_models(struct checker *k)
 {
+    const struct cfg *c = k->c;
     const struct {
         bool set;
         enum cfg_key_number key;
@@ -288,39 +311,35 @@ static int check_models(const struct cfg *c, struct cn_error *err)
     for (size_t i = 0; i < c->n_models; i++)
         for (size_t j = 0; j < i; j++)
             if (!strcmp(c->models[i].name, c->models[j].name))
-                return broken(&c->models[i].places[CFG_MODEL_KEY_name], err,
-                              cn_fail_param(err, CN_EINVAL, "models.name",
-                                            "two models are named \"%.80s\"", c->models[i].name));
+                broken(k, &c->models[i].places[CFG_MODEL_KEY_name], CN_EINVAL, "models.name",
+                       "two models are named \"%.80s\"", c->models[i].name);
     for (size_t i = 0; c->n_models && i < CN_ARRAY_LEN(lost); i++)
         if (lost[i].set)
-            return broken(&c->places[lost[i].key], err,
-                          cn_fail_param(err, CN_EINVAL, lost[i].name,
-                                        "%s is for one model, and models lists several: set it "
-                                        "there", lost[i].name));
-    return CN_OK;
+            broken(k, &c->places[lost[i].key], CN_EINVAL, lost[i].name,
+                   "%s is for one model, and models lists several: set it there", lost[i].name);
 }
 
-int cfg_check(const struct cfg *c, struct cn_error *err)
+int cfg_check(struct cfg *c, struct cn_error *err)
 {
-    int rc;
+    struct cn_error first = {0};
+    struct checker k = {.c = c, .first = &first};
 
+    if (c->half_read) return CN_OK;
     if (!c->server.host)
-        return broken(&c->places[CFG_KEY_server_host], err,
-                      cn_fail_param(err, CN_EMISSING, "server.host",
-                                    "server.host must not be empty"));
-    if (!cfg_is_loopback(c->server.host) && !cfg_has_keys(c))
-        return broken(&c->places[CFG_KEY_server_host], err,
-                      cn_fail_param(err, CN_EINVAL, "server.host",
-                                    "server.host %.80s can be reached from other machines, but no "
-                                    "tenant has a key: make one with `conifer key new`, or listen "
-                                    "on 127.0.0.1", c->server.host));
+        broken(&k, &c->places[CFG_KEY_server_host], CN_EMISSING, "server.host",
+               "server.host must not be empty");
+    else if (!cfg_is_loopback(c->server.host) && !cfg_has_keys(c))
+        broken(&k, &c->places[CFG_KEY_server_host], CN_EINVAL, "server.host",
+               "server.host %.80s can be reached from other machines, but no tenant has a key: make "
+               "one with `conifer key new`, or listen on 127.0.0.1", c->server.host);
     if (c->model.name && !c->model.path && !cfg_model_name_ok(c->model.name))
-        return broken(&c->places[CFG_KEY_model_name], err,
-                      cn_fail_param(err, CN_EINVAL, "model.name",
-                                    "model.name \"%.80s\" may hold only letters, digits, '.', '_' "
-                                    "and '-'", c->model.name));
-    if ((rc = check_models(c, err))) return rc;
-    return check_tenants(c, err);
+        broken(&k, &c->places[CFG_KEY_model_name], CN_EINVAL, "model.name",
+               "model.name \"%.80s\" may hold only letters, digits, '.', '_' and '-'",
+               c->model.name);
+    check_models(&k);
+    check_tenants(&k);
+    if (first.code && err) *err = first;
+    return first.code;
 }
 
 void cfg_log_setup(const struct cfg *c)

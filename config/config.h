@@ -113,6 +113,8 @@ struct cfg {
     size_t n_models;
     struct cfg_place places[CFG_N_KEYS];
     struct cfg_list sources; /* names that places point to */
+    struct cfg_list faults;  /* every error that was found, in order: one message each */
+    bool half_read;          /* some of them left out parts that rules between keys look at */
 };
 
 /* ---- reading (config/config.c, config/yaml.c, config/args.c) -------------------------------- */
@@ -123,7 +125,8 @@ void cfg_fini(struct cfg *c);
 
 /* Reads YAML over what c holds. `name` stands in messages: "name:line:column: key: reason". Refused:
  * unknown or repeated keys, wrong types, values out of bounds, anchors, tags, more than 1 MiB.
- * err->param names the key. */
+ * Reads on after an error, so that c->faults has all of them; err is the first, err->param its key.
+ * Out of memory or a file that cannot be read is no fault: then only err tells. */
 int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n,
                   struct cn_error *err);
 int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err);
@@ -134,15 +137,17 @@ int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *
 /* Reads the options of argv[1..]: --config FILE first, wherever it stands, then --host --port
  * --model --chat-template --context --threads --isa --kv-type --log-level --log-format --unix-socket
  * and --set KEY=VALUE in their order, each as "--x V" or "--x=V". What it knows is taken out of argv
- * and *argc; everything else stays in order for the caller, and "--" ends the reading. */
+ * and *argc; everything else stays in order for the caller, and "--" ends the reading. As with files,
+ * c->faults has every error. */
 int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err);
 /* Help text for those options; static. */
 const char *cfg_args_help(void);
 
 /* Rules between keys: a listener that others can reach needs keys, tenants and their keys are
- * unique, shares of the pool add up to at most 1, models have names of their own. The message begins with the place of the key that
- * breaks the rule. */
-int cfg_check(const struct cfg *c, struct cn_error *err);
+ * unique, shares of the pool add up to at most 1, models have names of their own. The message begins
+ * with the place of the key that breaks the rule. c->faults gets every error, err is the first;
+ * nothing is looked at where a file was half read. */
+int cfg_check(struct cfg *c, struct cn_error *err);
 /* Puts where a key was set before err's message ("file:line:column", "--host"); nothing when it has
  * its default. cfg_error_place takes the key from err->param, for errors found later. */
 void cfg_error_at(const struct cfg_place *place, struct cn_error *err);

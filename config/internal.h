@@ -17,6 +17,7 @@ enum cfg_type {
 };
 
 #define CFG_MAX_MODELS 256 /* what the scheduler can hold */
+#define CFG_MAX_FAULTS 100 /* that are worth telling */
 
 struct cfg_key {
     const char *group, *name;
@@ -41,6 +42,10 @@ int cfg_key_put(const struct cfg_key *k, void *base, const char *text, size_t n,
                 struct cn_error *err);
 int cfg_list_add(struct cfg_list *l, const char *text, size_t n);
 void cfg_list_fini(struct cfg_list *l);
+
+/* Notes an error that does not end the reading, in c->faults and, unless it holds one, in *err. An
+ * error when there are too many or no memory is left. */
+int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err);
 
 int cfg_tenant_init(struct cfg_tenant *t, struct cn_error *err);
 void cfg_tenant_fini(struct cfg_tenant *t);

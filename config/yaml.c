@@ -1,6 +1,8 @@
 /* Reads conifer.yaml event by event (libyaml), straight into a struct cfg.
  * One thread, at start. Nothing is kept of the file; anchors and tags are refused, so that the work
- * is linear in the file's size, and the depth is fixed by the table of keys. */
+ * is linear in the file's size, and the depth is fixed by the table of keys.
+ * A fault is noted and what it concerns is skipped: functions return an error only where the reading
+ * cannot go on. */
 #include "config/internal.h"
 
 #include <errno.h>
@@ -12,7 +14,8 @@
 #include <unistd.h>
 #include <yaml.h>
 
-#define FILE_MAX (1024 * 1024)
+#define FILE_MAX  (1024 * 1024)
+#define DEPTH_MAX 64 /* of what is skipped */
 
 struct reader {
     yaml_parser_t parser;
@@ -20,20 +23,33 @@ struct reader {
     bool have;
     const char *file;
     const char *source; /* the same, owned by the cfg */
-    struct cn_error *err;
+    struct cfg *c;
+    struct cn_error *err; /* gets the first fault, or what stopped the reading */
 };
 
-/* Fails at a mark: "file:line:column: key: reason", with the reason that is in why. */
-static int fail_at(struct reader *r, yaml_mark_t mark, const char *key, int code, const char *why)
+/* Notes a fault at a mark: "file:line:column: key: reason", with the reason that is in why. */
+static int fault_at(struct reader *r, yaml_mark_t mark, const char *key, int code, const char *why)
 {
-    return cn_fail_param(r->err, code, key, "%s:%zu:%zu: %s%s%s", r->file, mark.line + 1,
-                         mark.column + 1, key ? key : "", key ? ": " : "", why);
+    struct cn_error e = {0};
+
+    cn_fail_param(&e, code, key, "%s:%zu:%zu: %s%s%s", r->file, mark.line + 1, mark.column + 1,
+                  key ? key : "", key ? ": " : "", why);
+    if (!key || !strchr(key, '.') || !strncmp(key, "tenants.", 8) || !strncmp(key, "models.", 7))
+        r->c->half_read = true;
+    return cfg_fault(r->c, &e, r->err);
 }
 
-/* Fails at the current event. */
-static int fail_here(struct reader *r, const char *key, int code, const char *why)
+/* Notes one at the current event. */
+static int fault_here(struct reader *r, const char *key, int code, const char *why)
 {
-    return fail_at(r, r->ev.start_mark, key, code, why);
+    return fault_at(r, r->ev.start_mark, key, code, why);
+}
+
+/* Notes one after which nothing more can be read. */
+static int stop_at(struct reader *r, yaml_mark_t mark, const char *key, int code, const char *why)
+{
+    int rc = fault_at(r, mark, key, code, why);
+    return rc ? rc : code;
 }
 
 static int next(struct reader *r)
@@ -45,12 +61,12 @@ static int next(struct reader *r)
 
         if (r->parser.error == YAML_MEMORY_ERROR)
             return cn_fail(r->err, CN_ENOMEM, "%s: out of memory", r->file);
+        char text[160];
         if (r->parser.error == YAML_READER_ERROR) { /* has an offset and no mark */
-            return cn_fail(r->err, CN_EINVAL, "%s:%zu:%zu: %s (byte %zu)", r->file,
-                           r->parser.mark.line + 1, r->parser.mark.column + 1, why,
-                           r->parser.problem_offset);
+            snprintf(text, sizeof text, "%s (byte %zu)", why, r->parser.problem_offset);
+            return stop_at(r, r->parser.mark, NULL, CN_EINVAL, text);
         }
-        return fail_at(r, r->parser.problem_mark, NULL, CN_EINVAL, why);
+        return stop_at(r, r->parser.problem_mark, NULL, CN_EINVAL, why);
     }
     r->have = true;
     const yaml_char_t *tag = NULL, *anchor = NULL;
@@ -64,10 +80,42 @@ static int next(struct reader *r)
         tag = r->ev.data.sequence_start.tag;
         anchor = r->ev.data.sequence_start.anchor;
     }
-    if (anchor || r->ev.type == YAML_ALIAS_EVENT)
-        return fail_here(r, NULL, CN_EUNSUPP, "anchors and aliases are not supported");
-    if (tag) return fail_here(r, NULL, CN_EUNSUPP, "tags are not supported");
+    if (r->ev.type == YAML_ALIAS_EVENT)
+        return stop_at(r, r->ev.start_mark, NULL, CN_EUNSUPP,
+                       "anchors and aliases are not supported");
+    if (anchor) return fault_here(r, NULL, CN_EUNSUPP, "anchors and aliases are not supported");
+    if (tag) return fault_here(r, NULL, CN_EUNSUPP, "tags are not supported");
     return CN_OK;
+}
+
+/* Goes to the end of the current event's node, when it is a list or a group. */
+static int skip_node(struct reader *r)
+{
+    int depth = 0, rc = CN_OK;
+
+    for (;;) {
+        if (r->ev.type == YAML_MAPPING_START_EVENT || r->ev.type == YAML_SEQUENCE_START_EVENT)
+            depth++;
+        if (r->ev.type == YAML_MAPPING_END_EVENT || r->ev.type == YAML_SEQUENCE_END_EVENT) depth--;
+        if (!depth) return CN_OK;
+        if (depth > DEPTH_MAX)
+            return stop_at(r, r->ev.start_mark, NULL, CN_ELIMIT, "nested too deeply");
+        if ((rc = next(r))) return rc;
+    }
+}
+
+/* Skips the value of a key that is not read. */
+static int skip_value(struct reader *r)
+{
+    int rc = next(r);
+    return rc ? rc : skip_node(r);
+}
+
+/* A fault of the current event's node, which is skipped. */
+static int bad_node(struct reader *r, const char *key, int code, const char *why)
+{
+    int rc = fault_here(r, key, code, why);
+    return rc ? rc : skip_node(r);
 }
 
 static bool is_null(const yaml_event_t *ev)
@@ -106,7 +154,8 @@ static size_t distance(const char *a, const char *b)
     return row[m];
 }
 
-/* Refuses an unknown key, with the nearest known one of its group (or the nearest group). */
+/* Refuses an unknown key, with the nearest known one of its group (or the nearest group), and skips
+ * its value. */
 static int unknown_key(struct reader *r, const char *group, const char *name)
 {
     size_t count, best = 3;
@@ -133,7 +182,8 @@ static int unknown_key(struct reader *r, const char *group, const char *name)
     snprintf(full, sizeof full, "%s%s%s", group ? group : "", group ? "." : "", name);
     snprintf(why, sizeof why, "unknown key%s%s%s", near ? "; did you mean \"" : "",
              near ? near : "", near ? "\"?" : "");
-    return fail_here(r, full, CN_EINVAL, why);
+    int rc = fault_here(r, full, CN_EINVAL, why);
+    return rc ? rc : skip_value(r);
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
@@ -153,7 +203,8 @@ static int put_scalar(struct reader *r, const struct cfg_key *k, const char *ful
         n = strlen(text);
     }
     rc = cfg_key_put(k, base, text, n, quoted, &why);
-    return rc ? fail_here(r, full, rc, why.message) : CN_OK;
+    if (rc == CN_ENOMEM) return cn_fail(r->err, rc, "out of memory");
+    return rc ? fault_here(r, full, rc, why.message) : CN_OK;
 }
 
 static int read_list(struct reader *r, const char *full, struct cfg_list *list)
@@ -165,9 +216,9 @@ static int read_list(struct reader *r, const char *full, struct cfg_list *list)
         const char *text = (const char *)r->ev.data.scalar.value;
 
         if (r->ev.type != YAML_SCALAR_EVENT || is_null(&r->ev))
-            rc = fail_here(r, full, CN_ETYPE, "each item must be a text");
+            rc = bad_node(r, full, CN_ETYPE, "each item must be a text");
         else if (strlen(text) != r->ev.data.scalar.length)
-            rc = fail_here(r, full, CN_EINVAL, "must not hold a NUL character");
+            rc = fault_here(r, full, CN_EINVAL, "must not hold a NUL character");
         else if (cfg_list_add(&fresh, text, strlen(text)))
             rc = cn_fail(r->err, CN_ENOMEM, "out of memory");
         if (rc) break;
@@ -190,12 +241,18 @@ static int read_value(struct reader *r, const struct cfg_key *k, const char *ful
     if (k->type == CFG_T_LIST) {
         if (is_null(&r->ev)) return CN_OK;
         if (r->ev.type != YAML_SEQUENCE_START_EVENT)
-            return fail_here(r, full, CN_ETYPE, "must be a list");
+            return bad_node(r, full, CN_ETYPE, "must be a list");
         return read_list(r, full, (struct cfg_list *)((char *)base + k->offset));
     }
     if (r->ev.type != YAML_SCALAR_EVENT)
-        return fail_here(r, full, CN_ETYPE, "must be a single value, not a list or a group");
+        return bad_node(r, full, CN_ETYPE, "must be a single value, not a list or a group");
     return put_scalar(r, k, full, base);
+}
+
+static int given_already(struct reader *r, const char *key)
+{
+    int rc = fault_here(r, key, CN_EINVAL, "this key was given already");
+    return rc ? rc : skip_value(r);
 }
 
 /* Reads the members of one group into base, from after its MAPPING-START to its end. */
@@ -209,21 +266,26 @@ static int read_group(struct reader *r, const char *group, void *base, struct cf
     if (!all) all = cfg_keys(&count);
     cn_assert(count <= CN_ARRAY_LEN(seen));
     while ((rc = next(r)) == CN_OK && r->ev.type != YAML_MAPPING_END_EVENT) {
-        const struct cfg_key *k;
+        const struct cfg_key *k = NULL;
+        yaml_mark_t at = r->ev.start_mark;
         char full[64];
 
-        if (r->ev.type != YAML_SCALAR_EVENT)
-            return fail_here(r, group, CN_ETYPE, "a key must be a single word");
-        k = cfg_key_find(group, (const char *)r->ev.data.scalar.value, r->ev.data.scalar.length);
-        if (!k) return unknown_key(r, group, (const char *)r->ev.data.scalar.value);
-        snprintf(full, sizeof full, "%s.%s", k->group, k->name);
-        if (seen[k - all]) return fail_here(r, full, CN_EINVAL, "this key was given already");
-        seen[k - all] = true;
-        yaml_mark_t at = r->ev.start_mark;
-        rc = read_value(r, k, full, base);
+        if (r->ev.type != YAML_SCALAR_EVENT) {
+            rc = bad_node(r, group, CN_ETYPE, "a key must be a single word");
+            if (!rc) rc = skip_value(r);
+        } else if (!(k = cfg_key_find(group, (const char *)r->ev.data.scalar.value,
+                                      r->ev.data.scalar.length))) {
+            rc = unknown_key(r, group, (const char *)r->ev.data.scalar.value);
+        } else {
+            snprintf(full, sizeof full, "%s.%s", k->group, k->name);
+            rc = seen[k - all] ? given_already(r, full) : read_value(r, k, full, base);
+            if (!seen[k - all])
+                places[k - all] = (struct cfg_place){.source = r->source,
+                                                     .line = (uint32_t)at.line + 1,
+                                                     .column = (uint32_t)at.column + 1};
+            seen[k - all] = true;
+        }
         if (rc) return rc;
-        places[k - all] = (struct cfg_place){
-            .source = r->source, .line = (uint32_t)at.line + 1, .column = (uint32_t)at.column + 1};
     }
     return rc;
 }
@@ -236,12 +298,12 @@ static int decode_keys(struct reader *r, yaml_mark_t at, struct cfg_tenant *t)
     if (!t->key_hashes) return cn_fail(r->err, CN_ENOMEM, "out of memory");
     for (size_t i = 0; i < t->keys.count; i++) {
         if (!cfg_parse_key_hash(t->keys.items[i], &t->key_hashes[i]))
-            return fail_at(r, at, "tenants.keys", CN_EINVAL,
+            return fault_at(r, at, "tenants.keys", CN_EINVAL,
                            "a key must be \"sha256:\" and 64 hex digits, as `conifer key new` "
                            "prints it (never the key itself)");
         for (size_t j = 0; j < i; j++)
             if (!memcmp(&t->key_hashes[i], &t->key_hashes[j], sizeof t->key_hashes[i]))
-                return fail_at(r, at, "tenants.keys", CN_EINVAL, "a key is listed twice");
+                return fault_at(r, at, "tenants.keys", CN_EINVAL, "a key is listed twice");
     }
     return CN_OK;
 }
@@ -252,17 +314,18 @@ static int read_tenant(struct reader *r, struct cfg_tenant *t)
     int rc;
 
     if (r->ev.type != YAML_MAPPING_START_EVENT)
-        return fail_here(r, "tenants", CN_ETYPE, "each tenant must be a group of keys");
+        return bad_node(r, "tenants", CN_ETYPE, "each tenant must be a group of keys");
     rc = read_group(r, "tenants", t, t->places);
     if (rc) return rc;
-    if (!t->name) return fail_at(r, at, "tenants.name", CN_EMISSING, "a tenant needs a name");
-    if (!cfg_model_name_ok(t->name))
-        return fail_at(r, at, "tenants.name", CN_EINVAL,
-                       "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
-    return decode_keys(r, at, t);
+    if (!t->name)
+        rc = fault_at(r, at, "tenants.name", CN_EMISSING, "a tenant needs a name");
+    else if (!cfg_model_name_ok(t->name))
+        rc = fault_at(r, at, "tenants.name", CN_EINVAL,
+                      "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
+    return rc ? rc : decode_keys(r, at, t);
 }
 
-/* Goes to the items of the list `name`: *none when nothing is written there. */
+/* Goes to the items of the list `name`: *none when there are none to read. */
 static int open_list(struct reader *r, const char *name, bool *none)
 {
     char why[48];
@@ -270,8 +333,9 @@ static int open_list(struct reader *r, const char *name, bool *none)
 
     *none = !rc && is_null(&r->ev);
     if (rc || *none || r->ev.type == YAML_SEQUENCE_START_EVENT) return rc;
+    *none = true;
     snprintf(why, sizeof why, "must be a list of %s", name);
-    return fail_here(r, name, CN_ETYPE, why);
+    return bad_node(r, name, CN_ETYPE, why);
 }
 
 /* The sequence under `tenants`, which replaces what c holds. */
@@ -305,13 +369,13 @@ static int read_model(struct reader *r, struct cfg_served *m)
     int rc;
 
     if (r->ev.type != YAML_MAPPING_START_EVENT)
-        return fail_here(r, "models", CN_ETYPE, "each model must be a group of keys");
+        return bad_node(r, "models", CN_ETYPE, "each model must be a group of keys");
     rc = read_group(r, "models", m, m->places);
     if (rc) return rc;
-    if (!m->name) return fail_at(r, at, "models.name", CN_EMISSING, "a model needs a name");
+    if (!m->name) return fault_at(r, at, "models.name", CN_EMISSING, "a model needs a name");
     if (!cfg_model_name_ok(m->name))
-        return fail_at(r, at, "models.name", CN_EINVAL,
-                       "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
+        return fault_at(r, at, "models.name", CN_EINVAL,
+                        "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
     return CN_OK;
 }
 
@@ -330,7 +394,7 @@ static int read_models(struct reader *r, struct cfg *c)
     c->n_models = 0;
     while ((rc = next(r)) == CN_OK && r->ev.type != YAML_SEQUENCE_END_EVENT) {
         if (c->n_models == CFG_MAX_MODELS)
-            return fail_here(r, "models", CN_ELIMIT, "more models than can be served");
+            return stop_at(r, r->ev.start_mark, "models", CN_ELIMIT, "more models than can be served");
         if (cn_grow(&c->models, &cap, c->n_models + 1, sizeof *c->models))
             return cn_fail(r->err, CN_ENOMEM, "out of memory");
         rc = cfg_served_init(&c->models[c->n_models++], r->err);
@@ -356,32 +420,38 @@ static bool first_time(bool *seen, const char *name)
     return seen[at] = true;
 }
 
+/* The group or list whose name is the current event. */
+static int read_part(struct reader *r, struct cfg *c, bool *seen)
+{
+    const char *word = (const char *)r->ev.data.scalar.value;
+    char group[32];
+    size_t count;
+    int rc;
+
+    snprintf(group, sizeof group, "%s", word);
+    bool list = cfg_item_keys(group, &count);
+    if (strlen(group) != r->ev.data.scalar.length || (!list && !cfg_group_known(group)))
+        return unknown_key(r, NULL, word);
+    if (!first_time(seen, group)) return given_already(r, group);
+    if (list) return strcmp(group, "models") ? read_tenants(r, c) : read_models(r, c);
+    rc = next(r);
+    if (rc || is_null(&r->ev)) return rc;
+    if (r->ev.type != YAML_MAPPING_START_EVENT)
+        return bad_node(r, group, CN_ETYPE, "must be a group of keys");
+    return read_group(r, group, c, c->places);
+}
+
 static int read_top(struct reader *r, struct cfg *c)
 {
     bool seen[64 + CN_ARRAY_LEN(lists)] = {false};
     int rc;
 
     while ((rc = next(r)) == CN_OK && r->ev.type != YAML_MAPPING_END_EVENT) {
-        char group[32];
-
-        if (r->ev.type != YAML_SCALAR_EVENT)
-            return fail_here(r, NULL, CN_ETYPE, "a key must be a single word");
-        snprintf(group, sizeof group, "%s", (const char *)r->ev.data.scalar.value);
-        size_t count;
-        bool list = cfg_item_keys(group, &count);
-        if (strlen(group) != r->ev.data.scalar.length || (!list && !cfg_group_known(group)))
-            return unknown_key(r, NULL, (const char *)r->ev.data.scalar.value);
-        if (!first_time(seen, group))
-            return fail_here(r, group, CN_EINVAL, "this key was given already");
-        if (list) {
-            rc = strcmp(group, "models") ? read_tenants(r, c) : read_models(r, c);
+        if (r->ev.type == YAML_SCALAR_EVENT) {
+            rc = read_part(r, c, seen);
         } else {
-            rc = next(r);
-            if (rc == CN_OK && !is_null(&r->ev)) {
-                if (r->ev.type != YAML_MAPPING_START_EVENT)
-                    return fail_here(r, group, CN_ETYPE, "must be a group of keys");
-                rc = read_group(r, group, c, c->places);
-            }
+            rc = bad_node(r, NULL, CN_ETYPE, "a key must be a single word");
+            if (!rc) rc = skip_value(r);
         }
         if (rc) return rc;
     }
@@ -399,17 +469,18 @@ static int read_stream(struct reader *r, struct cfg *c)
     if (r->ev.type == YAML_MAPPING_START_EVENT)
         rc = read_top(r, c);
     else if (!is_null(&r->ev))
-        rc = fail_here(r, NULL, CN_ETYPE, "the file must hold groups of keys");
+        rc = stop_at(r, r->ev.start_mark, NULL, CN_ETYPE, "the file must hold groups of keys");
     if (rc == CN_OK) rc = next(r); /* DOCUMENT-END */
     if (rc == CN_OK) rc = next(r);
     if (rc == CN_OK && r->ev.type != YAML_STREAM_END_EVENT)
-        rc = fail_here(r, NULL, CN_EUNSUPP, "a second document is not supported");
+        rc = stop_at(r, r->ev.start_mark, NULL, CN_EUNSUPP, "a second document is not supported");
     return rc;
 }
 
 int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, struct cn_error *err)
 {
-    struct reader r = {.file = name, .err = err};
+    struct cn_error first = {0};
+    struct reader r = {.file = name, .c = c, .err = &first};
     int rc;
 
     if (n > FILE_MAX) return cn_fail(err, CN_ELIMIT, "%s: longer than %d bytes", name, FILE_MAX);
@@ -421,7 +492,9 @@ int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, s
     rc = read_stream(&r, c);
     if (r.have) yaml_event_delete(&r.ev);
     yaml_parser_delete(&r.parser);
-    return rc;
+    cn_assert(!rc || first.code);
+    if (first.code && err) *err = first;
+    return first.code;
 }
 
 int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err)

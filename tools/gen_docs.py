@@ -22,7 +22,7 @@ CONFIG_HEAD = """# Configuration
 
 `conifer-server --config FILE` reads YAML. A key is written below its group; anything left out has
 its default. Every key can also be set on the command line, which wins over the file:
-`--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says what is
+`--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says all that is
 wrong with it, as `file:line:column: key: reason`.
 
 Refused, never ignored: unknown keys, keys given twice, values of the wrong type or out of bounds.

@@ -274,6 +274,23 @@ def test_rules_between_keys_have_a_place(tmp_path):
 
 
 @pytest.mark.parametrize("check", [["--check-config"], ["--port", "0"]])
+def test_every_error_is_told(tmp_path, check):
+    """Those of the file, of the rules between its keys, and of the model: one round of mending is enough."""
+    f = tmp_path / "c.yaml"
+    f.write_text(f"server:\n  host: 0.0.0.0\n  idle_timeout_s: soon\n  colour: red\n"
+                 f"model:\n  path: {tmp_path}/none.gguf\n  kv_type: f17\n")
+    out = subprocess.run([program(SERVER), *check, "--threads", "x", "--config", str(f)],
+                         capture_output=True, text=True, timeout=20, check=False)
+    lines = out.stderr.splitlines()
+    want = ["c.yaml:3:19: server.idle_timeout_s:", "c.yaml:4:3: server.colour:", "c.yaml:7:12: model.kv_type:",
+            "--threads", "c.yaml:2:3: server.host", "c.yaml:6:3: model.path"]
+    assert out.returncode == 2 and len(lines) == len(want), out.stderr
+    for line, text in zip(lines, want):
+        assert line.startswith("conifer-server: ") or "/conifer-server: " in line
+        assert text in line
+
+
+@pytest.mark.parametrize("check", [["--check-config"], ["--port", "0"]])
 def test_context_beyond_training_is_refused(tmp_path, check):
     """Nothing is silently cut: not the window either."""
     f = tmp_path / "c.yaml"

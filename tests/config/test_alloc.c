@@ -38,6 +38,27 @@ static const char text[] = "server: {host: '::1', allowed_hosts: [a, b, c], unix
                            "- {name: two, kv_share: 0.5, keys: [sha256:"
                            "0000000000000000000000000000000000000000000000000000000000000002]}\n";
 
+static const char faulty[] = "server: {host: [a], port: x, allowed_hosts: [[b]]}\nfoo: {a: b}\n"
+                             "tenants: [{name: a, keys: [x]}, 5]\nmodels: 7\n";
+
+/* A file with errors: they are told, or that memory is short. */
+static int many_errors(void)
+{
+    struct cfg c;
+    struct cn_error e = {0};
+    int rc = cfg_init(&c, &e);
+
+    if (rc == 0) rc = cfg_load_text(&c, "t", faulty, sizeof faulty - 1, &e);
+    assert_int_equal(e.code, rc);
+    if (rc != CN_ENOMEM) {
+        assert_int_equal(rc, CN_ETYPE);
+        assert_int_equal(c.faults.count, 7);
+        rc = 0;
+    }
+    cfg_fini(&c);
+    return rc;
+}
+
 /* One pass over everything; 0 or the first error. */
 static int all_of_it(void)
 {
@@ -68,7 +89,7 @@ static int all_of_it(void)
     return rc;
 }
 
-static void every_allocation_refused_once(void **state)
+static void refuse_each(int (*pass)(void), long least)
 {
     long n = 0;
 
@@ -77,13 +98,19 @@ static void every_allocation_refused_once(void **state)
         bool reached;
 
         fail_after = n;
-        rc = all_of_it();
+        rc = pass();
         reached = fail_after < 0;
         fail_after = -1;
         assert_int_equal(rc, reached ? CN_ENOMEM : 0);
         if (!reached) break;
     }
-    assert_in_range(n, 50, 100000); /* it did go through many of them */
+    assert_in_range(n, least, 100000); /* it did go through many of them */
+}
+
+static void every_allocation_refused_once(void **state)
+{
+    refuse_each(all_of_it, 50);
+    refuse_each(many_errors, 50);
 }
 
 static void the_models_folder(void **state)

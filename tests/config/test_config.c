@@ -241,6 +241,100 @@ static void bad_files_name_place_and_key(void **state)
     }
 }
 
+/* What is wrong in one place hides nothing of the others. */
+static void every_error_is_told(void **state)
+{
+    static const char text[] = "server:\n  port: many\n  colour: {red: [1, 2]}\n"
+                               "  allowed_hosts: [a, [b, c], d]\n  host: [x]\n  port: 1\n"
+                               "  ? [p, q]\n  : {r: s}\n"
+                               "modle: {a: {b: c}}\n"
+                               "model: 5\n"
+                               "kv: !tag {block_tokens: 24}\n"
+                               "tenants:\n- [a]\n- weight: heavy\n- {name: b, keys: [secret]}\n"
+                               "models: {}\n"
+                               "engine:\n  isa: best\n"
+                               "server: {port: 5}\n";
+    static const char *const want[] = {
+        "t.yaml:2:9: server.port: must be a whole", "t.yaml:3:3: server.colour: unknown",
+        "t.yaml:4:22: server.allowed_hosts: each item", "t.yaml:5:9: server.host: must be a single",
+        "t.yaml:6:3: server.port: this key was given", "t.yaml:7:5: server: a key must be",
+        "t.yaml:9:1: modle: unknown", "t.yaml:10:8: model: must be a group", "t.yaml:11:5: tags",
+        "t.yaml:11:25: kv.block_tokens: must be one", "t.yaml:13:3: tenants: each",
+        "t.yaml:14:11: tenants.weight: must be", "t.yaml:14:3: tenants.name: a tenant needs",
+        "t.yaml:15:3: tenants.keys: a key must", "t.yaml:16:9: models: must be a list",
+        "t.yaml:18:8: engine.isa: must be", "t.yaml:19:1: server: this key was given"};
+    struct cfg c;
+    struct cn_error e;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, text, &e), CN_ETYPE);
+    assert_string_equal(e.param, "server.port");
+    assert_int_equal(c.faults.count, CN_ARRAY_LEN(want));
+    for (size_t i = 0; i < c.faults.count; i++)
+        if (strncmp(c.faults.items[i], want[i], strlen(want[i])))
+            fail_msg("%zu: %s, not %s", i, c.faults.items[i], want[i]);
+    assert_string_equal(e.message, c.faults.items[0]);
+    assert_int_equal(c.server.allowed_hosts.count, 2);
+    cfg_fini(&c);
+}
+
+/* Broken YAML ends the reading with what was found until there; so do too many errors. */
+static void errors_that_end_the_reading(void **state)
+{
+    struct cfg c;
+    struct cn_error e;
+    char many[4096];
+    size_t n = 0;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, "server: {port: x}\nkv: [\n", &e), CN_ETYPE);
+    assert_int_equal(c.faults.count, 3);
+    assert_non_null(strstr(c.faults.items[1], "kv: must be a group"));
+    assert_memory_equal(c.faults.items[2], "t.yaml:3:1: ", 12);
+    cfg_fini(&c);
+    for (int i = 0; i < 300; i++)
+        n += (size_t)snprintf(many + n, sizeof many - n, "key%d: 1\n", i);
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, many, &e), CN_EINVAL);
+    assert_string_equal(e.param, "key0");
+    assert_int_equal(c.faults.count, 101);
+    assert_non_null(strstr(c.faults.items[100], "more errors"));
+    cfg_fini(&c);
+}
+
+/* Options and rules go on after an error as the file does, but for rules about what was not read. */
+static void errors_of_all_stages(void **state)
+{
+    char path[] = "/tmp/test_config_XXXXXX";
+    char *argv[] = {"x", "--config", path, "--port", "x", "--threads=y", "--context", "5", NULL};
+    int argc = 8, fd = mkstemp(path);
+    static const char text[] = "server: {host: 0.0.0.0, body_min_rate: -1}\n"
+                               "models: [{name: a}, {name: b}, {name: a}]\n";
+    struct cfg c;
+    struct cn_error e = {0};
+
+    assert_true(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1);
+    close(fd);
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(cfg_from_args(&c, &argc, argv, &e), CN_ERANGE);
+    assert_int_equal(c.faults.count, 3);
+    assert_int_equal(argc, 1);
+    assert_non_null(strstr(c.faults.items[1], "--port"));
+    assert_non_null(strstr(c.faults.items[2], "--threads"));
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_string_equal(e.param, "server.host");
+    assert_int_equal(c.faults.count, 6);
+    assert_non_null(strstr(c.faults.items[4], ":2:33: two models are named \"a\""));
+    assert_non_null(strstr(c.faults.items[5], "--context: model.context is for one model"));
+    cfg_fini(&c);
+    unlink(path);
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, "server: {host: 0.0.0.0}\ntenants: [{nam: a, keys: [x]}]\n", &e),
+                     CN_EINVAL);
+    assert_int_equal(cfg_check(&c, &e), 0);
+    cfg_fini(&c);
+}
+
 /* Every beginning of a valid file is read or refused, and nothing leaks (run under ASan). */
 static void every_cut_of_a_file(void **state)
 {
@@ -486,6 +580,9 @@ int main(void)
         cmocka_unit_test(a_whole_file),
         cmocka_unit_test(files_with_nothing_to_say),
         cmocka_unit_test(bad_files_name_place_and_key),
+        cmocka_unit_test(every_error_is_told),
+        cmocka_unit_test(errors_that_end_the_reading),
+        cmocka_unit_test(errors_of_all_stages),
         cmocka_unit_test(every_cut_of_a_file),
         cmocka_unit_test(large_and_deep_files),
         cmocka_unit_test(rules_between_keys),

@@ -30,10 +30,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     int rc = cfg_load_text(&c, "fuzz.yaml", (const char *)data, n, &err);
     cn_assert(rc == err.code);
     cn_assert((rc != 0) == (err.message[0] != '\0'));
-    if (rc == CN_OK) {
-        check_loaded(&c);
-        (void)cfg_check(&c, &err);
-    }
+    cn_assert((rc != 0) == (c.faults.count > 0) || rc == CN_ELIMIT);
+    if (rc == CN_OK) check_loaded(&c);
+    size_t before = c.faults.count;
+    rc = cfg_check(&c, &err);
+    cn_assert((rc != 0) == (c.faults.count > before));
     text = strndup((const char *)data, n);
     if (text) {
         char *equals = strchr(text, '=');
