@@ -162,6 +162,7 @@ static void load(struct rt_model *m)
     }
     const struct eng_model_info *info = eng_model_info(model);
     cn_metric_add(r->metrics, CN_M_model_loads, 1); /* before who waits is told */
+    cn_metric_observe(r->metrics, CN_H_model_load, cn_now_ns() - began);
     cn_model_add(r->metrics, m->index, CN_MM_loads, 1);
     lock(r);
     m->failures = 0;
@@ -171,7 +172,6 @@ static void load(struct rt_model *m)
     rt_model_set_state(m, RT_LOADED);
     rt_model_answer(m, NULL, UINT64_MAX);
     unlock(r);
-    cn_metric_observe(r->metrics, CN_H_model_load, cn_now_ns() - began);
     cn_log(CN_LOG_INFO, "engine", "%s was loaded in %.1f s: %.1f MiB", m->id,
            (double)(cn_now_ns() - began) * 1e-9, mib(m->bytes));
 }

@@ -373,7 +373,8 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
 
 /* ---- all of it -------------------------------------------------------------------------------------- */
 
-static void set_loaded(struct rt_model *m)
+/* began_ns: when its loading did. */
+static void set_loaded(struct rt_model *m, uint64_t began_ns)
 {
     struct rt *r = m->rt;
     const struct eng_model_info *info = eng_model_info(m->model);
@@ -383,6 +384,7 @@ static void set_loaded(struct rt_model *m)
     rt_model_set_state(m, RT_LOADED);
     pthread_mutex_unlock(&r->models_lock);
     cn_metric_add(r->metrics, CN_M_model_loads, 1);
+    cn_metric_observe(r->metrics, CN_H_model_load, cn_now_ns() - began_ns);
     cn_model_add(r->metrics, m->index, CN_MM_loads, 1);
     double kv_bytes = cn_metric_get(r->metrics, CN_M_kv_bytes_total);
     uint32_t block = (uint32_t)r->cfg->kv.block_tokens;
@@ -408,11 +410,12 @@ static void set_loaded(struct rt_model *m)
 static int open_one(struct rt *r, const struct rt_loading *how, struct cn_error *err)
 {
     struct rt_model *m = &r->models[0];
+    uint64_t began = cn_now_ns();
     int rc = rt_model_open(m, how, &m->model, err);
     if (!rc) rc = pool_for_one(r, err);
     if (!rc) rc = make_scheduler(r, err);
     if (!rc) rc = rt_attach(m, err);
-    if (!rc) set_loaded(m);
+    if (!rc) set_loaded(m, began);
     return rc;
 }
 
@@ -421,7 +424,7 @@ static void preload(struct rt_model *m, const struct rt_loading *how)
 {
     struct rt *r = m->rt;
     struct cn_error err = {0};
-    uint64_t used = 0;
+    uint64_t used = 0, began = cn_now_ns();
     for (size_t i = 0; i < r->n_models; i++)
         used += r->models[i].bytes;
     int rc = 0;
@@ -432,7 +435,7 @@ static void preload(struct rt_model *m, const struct rt_loading *how)
     if (!rc) rc = rt_model_open(m, how, &m->model, &err);
     if (!rc) rc = rt_attach(m, &err);
     if (!rc) {
-        set_loaded(m);
+        set_loaded(m, began);
         return;
     }
     eng_model_unref(m->model);

@@ -122,6 +122,16 @@ void srv_error_json(struct cn_buf *b, const struct cn_error *err)
     cn_buf_printf(b, ",\"code\":\"%s\"}}", info->slug);
 }
 
+/* Each code of 429 and 503 has a series of its own. */
+static void count_refused(struct cn_metrics *m, int code)
+{
+    if (code == CN_ERATE) cn_metric_add(m, CN_M_http_rate_limited, 1);
+    if (code == CN_EQUEUE) cn_metric_add(m, CN_M_http_queue_full, 1);
+    if (code == CN_ENOTREADY) cn_metric_add(m, CN_M_http_not_ready, 1);
+    if (code == CN_EDRAIN) cn_metric_add(m, CN_M_http_shutting_down, 1);
+    if (code == CN_ENOMEM) cn_metric_add(m, CN_M_http_out_of_memory, 1);
+}
+
 void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *extra)
 {
     int status = cn_err_info(err->code)->status;
@@ -134,6 +144,7 @@ void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *
                  h->handler->retry_after_s ? h->handler->retry_after_s(h->ctx) : 1);
     snprintf(more, sizeof more, "%s%s%s", extra ? extra : "",
              status == 401 ? "WWW-Authenticate: Bearer\r\n" : "", retry);
+    if (h->metrics) count_refused(h->metrics, err->code);
     cn_buf_init(&b, 0);
     srv_error_json(&b, err);
     srv_conn_answer(c, status, "application/json", b.data, b.len, more);

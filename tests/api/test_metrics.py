@@ -108,3 +108,9 @@ def test_without_keys_all_is_seen(start):
 
 def test_without_tenants_there_are_no_labels(tiny):
     assert "tenant" not in tiny.get("/metrics")[2].decode()
+
+
+def test_the_load_at_start_is_timed(start):
+    m = start.real().metrics()
+    assert m["conifer_model_load_seconds_count"] == m["conifer_model_loads_total"] == 1
+    assert m["conifer_model_load_seconds_sum"] > 0

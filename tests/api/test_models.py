@@ -73,8 +73,10 @@ def test_states_without_loading(serve):
     assert gemma.max_model_len == 512 and gemma.pinned is True and gemma.object == "model"
     gone = s.client().models.retrieve("gone")
     assert gone.max_model_len is None and "gone.gguf" in gone.error and "/nonexistent" not in gone.error
-    assert s.metrics()["conifer_model_loads_total"] == 1
+    m = s.metrics()
+    assert m["conifer_model_loads_total"] == m["conifer_model_load_seconds_count"] == 1
     assert say(s, "gemma").model == "gemma"
+    assert s.metrics()["conifer_model_load_seconds_count"] == 2
     assert states(s)["gemma"] == "loaded"
     assert s.get("/health/ready")[0] == 200
     with pytest.raises(openai.NotFoundError):
@@ -130,6 +132,8 @@ def test_failed_load_fails_only_its_own(serve, tmp_path):
         assert say(s, "llama").usage.completion_tokens == 4
     assert s.metrics()["conifer_model_load_failures_total"] == 1
     idle(s)
+    m = s.metrics()
+    assert m['conifer_http_refused_total{status="503",code="not_ready"}'] == 3
 
 
 def test_tokenize_of_each(serve):

@@ -86,6 +86,7 @@ def test_a_refusal_has_its_status(start):
             status, headers, data = s.http("POST", "/v1/completions", {"prompt": "abc", **more})
             assert status == 429 and headers["Retry-After"] == "7"  # what the runtime says
             assert json.loads(data)["error"]["code"] == "queue_full"
+    assert s.metrics()['conifer_http_refused_total{status="429",code="queue_full"}'] == 2
 
 
 def test_one_refused_prompt_refuses_all(start):

@@ -206,6 +206,46 @@ static void test_forms_of_answers(void **state)
     world_fini(&w);
 }
 
+/* Every code of 429 and 503 has its own line on the page of metrics, and counts there alone. */
+static void test_refusals_are_counted_by_code(void **state)
+{
+#define ERR(name, number, status, type, code, text) {number, status, code},
+    static const struct {
+        int code, status;
+        const char *slug;
+    } errors[] = {
+#include "base/errors.def"
+    };
+#undef ERR
+    int counted = 0;
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(errors); i++) {
+        bool busy = errors[i].status == 429 || errors[i].status == 503;
+        struct cn_error err = {.code = errors[i].code};
+        struct cn_buf page;
+        char line[128], *at;
+        int lines = 0;
+        struct world w;
+
+        world_init(&w);
+        fake_feed(w.stream, "GET /later HTTP/1.1\r\n" H "\r\n", 32);
+        assert_non_null(w.open);
+        srv_conn_error(w.open, &err, NULL);
+        cn_buf_init(&page, 0);
+        assert_int_equal(cn_metrics_render(&w.metrics, &page), 0);
+        snprintf(line, sizeof line, "\nconifer_http_refused_total{status=\"%d\",code=\"%s\"} 1\n",
+                 errors[i].status, errors[i].slug);
+        assert_int_equal(strstr(cn_buf_cstr(&page), line) != NULL, busy);
+        for (at = page.data; (at = strstr(at, "\nconifer_http_refused_total{")); at++)
+            lines += at[strcspn(at + 1, "\n")] != '0';
+        assert_int_equal(lines, busy);
+        counted += busy;
+        cn_buf_fini(&page);
+        world_fini(&w);
+    }
+    assert_in_range(counted, 5, 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -218,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_forms_of_answers),
+        cmocka_unit_test(test_refusals_are_counted_by_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
