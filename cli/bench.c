@@ -246,7 +246,8 @@ static void help(void)
     printf("usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
            "Time to first token, prefill and decode speed; decode of several streams at once and\n"
            "behind long contexts; and each as a share of what the machine reaches. No guesses at\n"
-           "tokens are made (scheduler.speculation): prompts by chance would flatter them.\n\n"
+           "tokens are made (scheduler.speculation): prompts by chance would flatter them; prompts\n"
+           "are read without regard for who decodes (engine.step_stretch, step_target_ms).\n\n"
            "  --rounds N             so many, of which medians and spread are shown (%d)\n"
            "  --prompt-tokens N      (%d)\n"
            "  --new-tokens N         (%d, fewer for slow models)\n"
@@ -360,6 +361,16 @@ static void make_room(struct bench *b)
     fprintf(stderr, "scheduler.max_running is %llu here, for --batch\n", (unsigned long long)most);
 }
 
+/* Decoding, and nothing else, in as many steps as there are tokens. */
+static void decode_alone(struct cfg *cfg)
+{
+    /* Answers to prompts by chance repeat themselves: guesses at them would flatter. */
+    cfg->scheduler.speculation = CFG_SPECULATION_OFF;
+    /* Streams count from when the last has begun: nobody's prompt waits for those that decode. */
+    cfg->engine.step_stretch = 0;
+    cfg->engine.step_target_ms = 60000;
+}
+
 int cli_bench(int argc, char **argv)
 {
     struct cn_error err = {0};
@@ -368,8 +379,7 @@ int cli_bench(int argc, char **argv)
 
     defaults(&b);
     rc = cli_stack_config(&b.stack, &argc, argv, &err);
-    /* Answers to prompts by chance repeat themselves: guesses at them would flatter. */
-    b.stack.cfg.scheduler.speculation = CFG_SPECULATION_OFF;
+    decode_alone(&b.stack.cfg);
     if (!rc) early = read_options(&b, argc, argv);
     if (early) {
         bench_fini(&b);
