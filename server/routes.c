@@ -67,14 +67,83 @@ static bool matches(const struct route *r, const char *path, size_t n)
     return n == r->len && !memcmp(path, r->path, n);
 }
 
+static const struct route *find_path(const char *path, size_t n)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(routes); i++)
+        if (matches(&routes[i], path, n)) return &routes[i];
+    return NULL;
+}
+
 static const struct route *find_route(const struct srv_conn *c)
 {
     size_t n;
     const char *path = srv_conn_path(c, &n);
+    return find_path(path, n);
+}
 
-    for (size_t i = 0; i < CN_ARRAY_LEN(routes); i++)
-        if (matches(&routes[i], path, n)) return &routes[i];
+/* ---- no route ------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *path;
+    size_t len;
+    const char *use;
+} instead[] = {
+#define INSTEAD(path, use) {path, sizeof path - 1, use},
+#include "server/routes.def"
+#undef INSTEAD
+};
+
+static const char *find_instead(const char *path, size_t n)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(instead); i++) {
+        size_t len = instead[i].len;
+        bool any = instead[i].path[len - 1] == '*';
+
+        if (any ? n >= len - 1 && !memcmp(path, instead[i].path, len - 1)
+                : n == len && !memcmp(path, instead[i].path, n))
+            return instead[i].use;
+    }
     return NULL;
+}
+
+/* A route that is nearly the path: /v1 left out, or put in where it does not belong, or a slash at
+ * the end. */
+static const struct route *find_near(const char *path, size_t n)
+{
+    char longer[64] = "/v1";
+    const struct route *r = NULL;
+
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (n > sizeof longer - 3) return NULL;
+    r = find_path(path, n);
+    memcpy(longer + 3, path, n);
+    if (!r) r = find_path(longer, n + 3);
+    if (!r && n > 3 && !memcmp(path, "/v1/", 4)) r = find_path(path + 3, n - 3);
+    return r;
+}
+
+/* What the client may have meant, else all there is. */
+static int no_route(const struct srv_conn *c, struct cn_error *err)
+{
+    size_t n;
+    const char *path = srv_conn_path(c, &n);
+    const struct route *near = find_near(path, n);
+    const char *use = find_instead(path, n);
+    struct cn_buf all;
+
+    if (near)
+        return cn_fail(err, CN_EROUTE, "no such path: use %s %s", llhttp_method_name(near->method),
+                       near->path);
+    if (use) return cn_fail(err, CN_EROUTE, "this server has no such path: use %s", use);
+    cn_buf_init(&all, 0);
+    for (size_t i = 0; i < CN_ARRAY_LEN(routes); i++)
+        cn_buf_printf(&all, "%s%s %s", i ? ", " : "", llhttp_method_name(routes[i].method),
+                      routes[i].path);
+    cn_fail(err, CN_EROUTE, "no such path; there are %s", all.failed ? "others" : cn_buf_cstr(&all));
+    cn_buf_fini(&all);
+    return CN_EROUTE;
 }
 
 /* ---- who ---------------------------------------------------------------------------------------
@@ -186,7 +255,7 @@ static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)
 
     if (!r || r->auth != OPEN)
         if ((rc = authenticate(s, c, err))) return rc;
-    if (!r) return cn_fail(err, CN_EROUTE, "no such path");
+    if (!r) return no_route(c, err);
     if ((rc = check_method(c, r, err))) return rc;
     if (r->work && (rc = check_media(c, err))) return rc;
     if (r->work && s->draining) return cn_fail(err, CN_EDRAIN, "the server is shutting down");

@@ -106,6 +106,15 @@ API_ROUTES = {
     "/version": "name and version",
 }
 
+API_INSTEAD = """
+Any other path is a 404 with the code `not_found`, whose message says which of these was meant, or lists
+them all. There are no Responses, Messages or Ollama endpoints and no page to look at: of theirs it names
+what to use.
+
+| path | instead |
+|---|---|
+"""
+
 API_FIELDS = """
 ## Fields of a request
 
@@ -314,6 +323,10 @@ def api_page(params, routes):
     out = API_HEAD
     for method, path, auth in re.findall(r'^ROUTE\((\w+), "([^"]+)", \w+, (\w+)\)', routes, re.M):
         out += f"| `{method} {path}` | {API_ROUTES[path]} | {'yes' if auth == 'KEY' else 'no'} |\n"
+    out += API_INSTEAD
+    for path, use in re.findall(r'^INSTEAD\("([^"]+)", "([^"]+)"\)', routes, re.M):
+        marked = re.sub(r"((?:GET|POST) [^ ]+)", r"`\1`", use)
+        out += f"| `{path}` | {marked} |\n"
     out += API_FIELDS
     found = re.findall(r'^PARAM\(([A-Z |]+), "(\w+)", (\w+), \w+, ([^,]+), ([-\d]+), ([-\d]+),\n +"(.*)"\)',
                        params, re.M)

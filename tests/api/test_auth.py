@@ -65,6 +65,29 @@ def test_unknown_paths_are_401_first(keyed):
     assert keyed.http("DELETE", "/v1/models")[0] == 401
 
 
+def test_unknown_paths_say_what_is_served(fake):
+    for path, use in (("/v1/responses", "POST /v1/chat/completions"), ("/v1/responses/r1", "POST /v1/chat/completions"),
+                      ("/v1/messages", "POST /v1/chat/completions"), ("/api/tags", "GET /v1/models"),
+                      ("/chat/completions", "POST /v1/chat/completions"), ("/models", "GET /v1/models"),
+                      ("/v1/v1/models", "GET /v1/models"), ("/v1/tokenize", "POST /tokenize"),
+                      ("/v1/models/", "GET /v1/models"), ("/v1/chat/completions//?a=b", "POST /v1/chat/completions"),
+                      ("/health", "GET /health/live or GET /health/ready")):
+        for method, body in (("POST", {}), ("GET", None)):
+            status, head, data = fake.http(method, path, body)
+            e = json.loads(data)["error"]
+            assert status == 404 and head["Content-Type"] == "application/json", path
+            assert e["type"] == "invalid_request_error" and e["code"] == "not_found" and e["param"] is None
+            assert e["message"].endswith(f"use {use}"), (path, e)
+    text = (ROOT / "server/routes.def").read_text()
+    every = [f"{m} {p}" for m, p in re.findall(r'^ROUTE\((\w+), "([^"]+)"', text, re.M)]
+    for path in ("/", "/index.html", "/v1", "/v1/audio/speech", "/" + "v1/" * 40, "/v1/", "//"):
+        status, head, data = fake.get(path)
+        message = json.loads(data)["error"]["message"]
+        assert status == 404 and message == "no such path; there are " + ", ".join(every), path
+    with pytest.raises(openai.NotFoundError, match="use POST /v1/chat/completions"):
+        fake.client().responses.create(model="x", input="y")
+
+
 def test_refused_before_the_body(keyed):
     with keyed.connect() as s:
         s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")

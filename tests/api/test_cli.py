@@ -95,13 +95,19 @@ def test_show():
     assert "99999 asked for" in conifer("show", tiny_model(), "--context", "99999").decode()
 
 
-def test_plan():
+def test_plan(tmp_path):
     out = conifer("plan", tiny_model(), "--users", "3").decode()
     assert "fit" in out and "weights" in out and "do not fit" not in out
     conifer("plan", tiny_model(), "--users", "1000000000", want=1)
     assert b"was trained for" in conifer("plan", tiny_model(), "--context", "99999", want=1)
-    assert conifer("plan", want=2)
+    for command in ("plan", "show", "tokenize"):
+        said = conifer(command, want=2).decode().splitlines()
+        assert said[0].startswith(f"conifer {command}: which model? Give a GGUF file") and len(said) == 2
+        assert b"tiny.gguf is one more" in conifer(command, "a.gguf", "tiny.gguf", want=2)
     assert conifer("plan", tiny_model(), "--users", "none", want=2)
+    config = tmp_path / "c.yaml"
+    config.write_text(f"model: {{path: {tiny_model()}}}\n")
+    assert conifer("plan", "--config", str(config)).decode().splitlines()[0] == out.splitlines()[0]
 
 
 def test_bench():
