@@ -168,6 +168,19 @@ def test_bench_probe():
     assert b"cpu-generic" in text and b"GB/s" in text
 
 
+def test_run_keeps_memory_for_one():
+    """Two windows, not the 64 of a daemon's users; and a whole window fits, whatever layers a model has."""
+    for path in sorted(pathlib.Path(tiny_model()).parent.glob("*.gguf")):
+        out = subprocess.run([program(CONIFER), "run", "--model", str(path), "--log-level", "info",
+                              "--max-tokens", "1", "--threads", "1", "a"], input=b"", capture_output=True,
+                             timeout=60, check=False)
+        said = out.stderr.decode()
+        held = re.search(r"KV memory ([\d.]+) MiB holds ([\d.]+) of them", said)
+        assert out.returncode == 0 and "requests are refused" not in said, said
+        # what recurrent layers keep beside a window counts, and small pools are rounded up
+        assert float(held[2]) >= 2 and (float(held[2]) < 4 or float(held[1]) < 8), said
+
+
 def test_wrong_numbers_are_named():
     for args, what in ((["--max-tokens", "x"], b"--max-tokens x: not a number"),
                        (["--temperature", "3"], b"--temperature 3: must be from 0 to 2"),
