@@ -12,6 +12,9 @@
 
 #include "engine/sample_select.h"
 
+/* Runs of a vocabulary of half a million tokens, 4 KiB: larger ones take memory for each score. */
+enum { SCORE_TOPS = 1024 };
+
 struct seen {
     uint32_t id;
     uint32_t in_output; /* how often it was chosen */
@@ -378,7 +381,8 @@ int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
     float max;
     uint32_t arg;
     if (id >= n_vocab) return CN_EINVAL;
-    float *tops = cn_malloc_array(eng_n_tops(n_vocab), sizeof *tops);
+    float few[SCORE_TOPS], *tops = few; /* a prompt has many tokens to score: no allocation for each */
+    if (eng_n_tops(n_vocab) > SCORE_TOPS) tops = cn_malloc_array(eng_n_tops(n_vocab), sizeof *tops);
     if (!tops) return CN_ENOMEM;
     int rc = row_max(logits, n_vocab, tops, &max, &arg) ? 0 : CN_ENUMERIC;
     if (!rc) {
@@ -387,7 +391,7 @@ int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
         out->logprob = (float)((double)logits[id] - lse);
         score_top(logits, n_vocab, tops, lse, n_top, out);
     }
-    free(tops);
+    if (tops != few) free(tops);
     return rc;
 }
 

@@ -89,23 +89,30 @@ static int stop(void **state)
     return 0;
 }
 
-static int dial(const char *path, const char *fields)
+static int ask(const char *path, const char *body)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    char body[400], text[800];
+    char head[400];
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     while (!atomic_load(&port))
         usleep(1000);
     assert_true(atomic_load(&port) > 0);
     to.sin_port = htons((uint16_t)atomic_load(&port));
-    int len = snprintf(body, sizeof body, "{\"stream\":true,\"max_tokens\":%d,%s}",
-                       WARM + COUNTED + AFTER, fields);
-    int n = snprintf(text, sizeof text, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len, body);
+    int n = snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                     "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n", path, strlen(body));
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    assert_int_equal(write(fd, text, (size_t)n), n);
+    assert_int_equal(write(fd, head, (size_t)n), n);
+    assert_int_equal(write(fd, body, strlen(body)), strlen(body));
     return fd;
+}
+
+static int dial(const char *path, const char *fields)
+{
+    char body[400];
+    snprintf(body, sizeof body, "{\"stream\":true,\"max_tokens\":%d,%s}", WARM + COUNTED + AFTER,
+             fields);
+    return ask(path, body);
 }
 
 /* Reads on until `n` events were seen in all, or the stream ends. */
@@ -183,6 +190,53 @@ static void test_logprobs(void **state)
     check("/v1/completions", "\"prompt\":\"h\",\"logprobs\":2,\"logit_bias\":{\"65\":-20,\"70\":3}");
 }
 
+/* The allocations from sending a prompt of so many bytes to the end of the answer, which scores all of
+ * its tokens: about as many. (As ids, each would be an object of the body's.) */
+static uint64_t count_prompt(int n_bytes, const char *fields, uint64_t *tokens)
+{
+    static char body[8192], answer[1 << 20];
+    size_t got = 0;
+    ssize_t k;
+    int n = snprintf(body, sizeof body, "{\"max_tokens\":1,%s,\"prompt\":\"", fields);
+    for (int i = 0; i < n_bytes; i++)
+        body[n + i] = (char)('b' + i % 10);
+    strcpy(body + n + n_bytes, "\"}");
+    atomic_store(&n_allocs, 0);
+    atomic_store(&counting, true);
+    int fd = ask("/v1/completions", body);
+    while ((k = read(fd, answer + got, sizeof answer - 1 - got)) > 0)
+        got += (size_t)k;
+    atomic_store(&counting, false);
+    close(fd);
+    answer[got] = 0;
+    assert_non_null(strstr(answer, " 200 OK"));
+    const char *list = strstr(answer, "\"token_logprobs\":[");
+    assert_non_null(list);
+    for (*tokens = 0, list = strchr(list, '['); *list != ']'; list++)
+        *tokens += *list == ',';
+    return atomic_load(&n_allocs);
+}
+
+/* What a longer prompt costs beyond a shorter one. */
+static void test_prompt_logprobs(void **state)
+{
+    static const char *const kinds[] = {"\"echo\":true,\"logprobs\":0",
+                                        "\"echo\":true,\"logprobs\":3"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(kinds); i++) {
+        uint64_t least = UINT64_MAX, some = 0, more = 0;
+        for (int t = 0; t < TRIES; t++) {
+            uint64_t few = count_prompt(COUNTED / 4, kinds[i], &some);
+            uint64_t many = count_prompt(COUNTED * 2, kinds[i], &more);
+            assert_true(more - some > COUNTED);
+            if ((many - CN_MIN(many, few)) * TOKENS_EACH <= more - some) break;
+            least = CN_MIN(least, many - few);
+            if (t == TRIES - 1)
+                fail_msg("%s: %llu allocations or more in %llu tokens", kinds[i],
+                         (unsigned long long)least, (unsigned long long)(more - some));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +244,7 @@ int main(void)
         cmocka_unit_test(test_kinds_of_sampling),
         cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_prompt_logprobs),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
