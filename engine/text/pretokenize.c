@@ -86,7 +86,6 @@ struct step {
     const struct eng_scan *scan; /* NULL: the expression */
     const struct eng_classes *classes;
     struct eng_classes *own; /* where it does not share the pre-tokeniser's */
-    struct eng_set_bits *bits;
     pcre2_code *code;
 };
 
@@ -97,6 +96,7 @@ struct eng_pretok {
     struct step step[MAX_STEPS];
     uint8_t pass[MAX_STEPS]; /* bits by enum eng_common: what steps from this one on leave whole */
     struct eng_classes classes;
+    struct eng_touch *touch; /* where a step is a RUN */
 };
 
 static int compile(const char *regex, bool jit, pcre2_code **out, struct cn_error *err)
@@ -126,12 +126,14 @@ static int add_scan(struct eng_pretok *p, struct step *s, const struct eng_scan 
         if (!s->own) return cn_fail(err, CN_ENOMEM, "out of memory");
         eng_scan_classes(scan->words, s->own);
     }
-    if (scan->set) {
-        s->bits = cn_malloc_array(1, sizeof *s->bits);
-        if (!s->bits) return cn_fail(err, CN_ENOMEM, "out of memory");
-        eng_scan_bits(scan->set, s->bits);
-    }
     return 0;
+}
+
+static bool has_run(enum kind kind)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(step_rows); i++)
+        if (step_rows[i].kind == kind && step_rows[i].scan.op == ENG_SCAN_RUN) return true;
+    return false;
 }
 
 static void find_passes(struct eng_pretok *p);
@@ -143,9 +145,18 @@ static int build(enum kind kind, unsigned flags, bool jit, bool regex_only,
     if (!p) return cn_fail(err, CN_ENOMEM, "out of memory");
     p->flags = flags;
     eng_scan_classes(NULL, &p->classes);
+    if (has_run(kind) && !regex_only) {
+        p->touch = cn_calloc(1, sizeof *p->touch);
+        if (!p->touch) {
+            eng_pretok_free(p);
+            return cn_fail(err, CN_ENOMEM, "out of memory");
+        }
+    }
     for (size_t i = 0; i < CN_ARRAY_LEN(step_rows); i++) {
         if (step_rows[i].kind != kind) continue;
         cn_assert(p->n_steps < MAX_STEPS);
+        if (p->touch)
+            eng_scan_touch(&step_rows[i].scan, &p->classes, (unsigned)p->n_steps, p->touch);
         struct step *s = &p->step[p->n_steps++];
         int rc = regex_only || step_rows[i].scan.op == ENG_SCAN_NONE
                      ? compile(step_rows[i].regex, jit, &s->code, err)
@@ -217,8 +228,8 @@ void eng_pretok_free(struct eng_pretok *p)
     for (size_t i = 0; i < MAX_STEPS; i++) {
         pcre2_code_free(p->step[i].code);
         free(p->step[i].own);
-        free(p->step[i].bits);
     }
+    free(p->touch);
     free(p);
 }
 
@@ -282,12 +293,35 @@ static int split_scan(struct split *s, size_t k, size_t start, size_t len)
 {
     const struct step *step = &s->pre->step[k];
     size_t done = 0, state = 0, at, n;
-    while (eng_scan_find(step->scan, step->classes, step->bits, s->text + start, len, done, &state,
-                         &at, &n)) {
+    while (eng_scan_find(step->scan, step->classes, s->text + start, len, done, &state, &at, &n)) {
         int rc = pieces(s, k, start, &done, at, n);
         if (rc) return rc;
     }
     return pieces(s, k, start, &done, len, 0);
+}
+
+/* A piece for the first of the steps after k that touches it. */
+static inline int touched(struct split *s, size_t k, const char *p, const char *end,
+                          unsigned touch)
+{
+    size_t start = (size_t)(p - s->text), len = (size_t)(end - p);
+    unsigned after = touch >> (k + 1);
+    if (!after) return s->emit(s->arg, start, len);
+    return run_step(s, k + 1 + (size_t)__builtin_ctz(after), start, len);
+}
+
+static int split_runs(struct split *s, size_t k, size_t start, size_t len)
+{
+    const struct step *step = &s->pre->step[k];
+    const char *done = s->text + start, *end = done + len;
+    struct eng_scan_match r;
+    while (eng_scan_run(step->scan, step->classes, s->pre->touch, (unsigned)k, done, end, &r)) {
+        int rc = r.at > done ? touched(s, k, done, r.at, r.gap) : 0;
+        if (rc == 0) rc = touched(s, k, r.at, r.end, r.match);
+        if (rc) return rc;
+        done = r.end;
+    }
+    return done < end ? touched(s, k, done, end, r.gap) : 0;
 }
 
 /* JIT code has a small stack; where it does not suffice the interpreter goes on. */
@@ -335,6 +369,7 @@ static int run_step(struct split *s, size_t k, size_t start, size_t len)
     const struct step *step = &s->pre->step[k];
     if (!step->scan) return split_regex(s, k, start, len);
     if (step->scan->op == ENG_SCAN_WORDS) return split_words(s, k, start, len);
+    if (step->scan->op == ENG_SCAN_RUN) return split_runs(s, k, start, len);
     return split_scan(s, k, start, len);
 }
 

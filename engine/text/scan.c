@@ -86,20 +86,31 @@ void eng_scan_classes(const struct eng_scan_words *w, struct eng_classes *t)
         t->of[cp] = (uint8_t)class_of(w, cp);
 }
 
-void eng_scan_bits(const struct eng_scan_set *set, struct eng_set_bits *b)
+/* Whether a match of the step, which is no RUN, may have such a character. */
+static bool touches(const struct eng_scan *s, const struct eng_classes *t, uint32_t cp)
 {
-    const struct eng_scan_set categories = {.categories = set->categories};
-    memset(b->bit, 0, sizeof b->bit);
-    b->set = set;
-    for (uint32_t cp = 0; cp < ENG_N_CLASSES && set->categories; cp++) {
-        if (eng_scan_in(&categories, cp)) b->bit[cp / 8] |= (uint8_t)(1u << cp % 8);
+    if (s->op == ENG_SCAN_NUMBERS) return t->of[cp] & C_N;
+    return s->op != ENG_SCAN_TRAILING || t->of[cp] & C_WS;
+}
+
+void eng_scan_touch(const struct eng_scan *s, const struct eng_classes *t, unsigned step,
+                    struct eng_touch *touch)
+{
+    const uint8_t bit = (uint8_t)(1u << step);
+    if (s->op != ENG_SCAN_RUN) {
+        for (uint32_t cp = 0; cp < ENG_N_CLASSES; cp++)
+            touch->of[cp] |= touches(s, t, cp) ? bit : 0;
+        return;
     }
+    const struct eng_scan_set *set = s->set, categories = {.categories = set->categories};
+    for (uint32_t cp = 0; cp < ENG_N_CLASSES && set->categories; cp++)
+        touch->of[cp] |= eng_scan_in(&categories, cp) ? bit : 0;
     for (size_t i = 0; i < set->n_ranges; i++) {
         for (uint32_t cp = set->ranges[i][0]; cp <= set->ranges[i][1] && cp < ENG_N_CLASSES; cp++)
-            b->bit[cp / 8] |= (uint8_t)(1u << cp % 8);
+            touch->of[cp] |= bit;
     }
-    for (size_t i = 0; i < sizeof b->bit && set->outside; i++)
-        b->bit[i] ^= 0xff;
+    for (uint32_t cp = 0; cp < ENG_N_CLASSES && set->outside; cp++)
+        touch->of[cp] ^= bit;
 }
 
 /* Class and length of the character at p. A byte that is not UTF-8 is "something else". */
@@ -390,39 +401,52 @@ static bool find_trailing(const struct eng_classes *t, const char *p, const char
     return start != NULL;
 }
 
-/* Whether the character at p is of the set; a byte that is not UTF-8 counts as U+007F. */
-static inline bool in_set(const struct eng_set_bits *b, const char *p, const char *end, size_t *len)
+/* Which steps touch the character at p; a byte that is not UTF-8 counts as U+007F. Beyond the table
+ * only whether `step` has it is known. */
+static inline unsigned touch_at(const struct eng_scan_set *set, const struct eng_touch *touch,
+                                unsigned step, const char *p, const char *end, size_t *len)
 {
     uint32_t cp = (uint8_t)*p;
     *len = 1;
-    if (cp >= 128) {
-        *len = eng_decode(p, end, &cp);
-        if (*len == 0) {
-            *len = 1;
-            cp = 0x7F;
-        }
+    if (cp < 128) return touch->of[cp];
+    *len = eng_decode(p, end, &cp);
+    if (*len == 0) {
+        *len = 1;
+        return touch->of[0x7F];
     }
-    if (cp >= ENG_N_CLASSES) return eng_scan_in(b->set, cp);
-    return b->bit[cp / 8] >> cp % 8 & 1;
+    if (cp < ENG_N_CLASSES) return touch->of[cp];
+    return ~(eng_scan_in(set, cp) ? 0 : 1u << step);
 }
 
-/* `B?S+`, B being a space, any white space, or nothing; no set has white space in it. */
-static bool find_run(const struct eng_scan *s, const struct eng_classes *t,
-                     const struct eng_set_bits *b, const char *p, const char *end, const char **at,
-                     const char **e)
+bool eng_scan_run(const struct eng_scan *s, const struct eng_classes *t,
+                  const struct eng_touch *touch, unsigned step, const char *p, const char *end,
+                  struct eng_scan_match *run)
 {
+    const unsigned bit = 1u << step;
     size_t len = 1, before = 0;
-    const char *q = p;
-    for (; q < end && !in_set(b, q, end, &len); q += len)
+    unsigned c = 0, all = 0;
+    for (; p < end && !((c = touch_at(s->set, touch, step, p, end, &len)) & bit); p += len) {
         before = len;
-    if (q >= end) return false;
-    *at = q;
-    if (before && s->max == ENG_RUN_AFTER_SPACE && q[-1] == ' ') *at = q - 1;
-    if (before && s->max == ENG_RUN_AFTER_WHITE && class_at(t, q - before, end, &len) & C_WS)
-        *at = q - before;
-    while (q < end && in_set(b, q, end, &len))
-        q += len;
-    *e = q;
+        all |= c;
+    }
+    run->gap = all;
+    if (p >= end) return false;
+    run->at = p;
+    all = 0;
+    if (before && s->max == ENG_RUN_AFTER_SPACE && p[-1] == ' ') run->at = p - 1;
+    if (before && s->max == ENG_RUN_AFTER_WHITE) {
+        size_t white;
+        if (p[-1] == ' ') {
+            run->at = p - 1;
+        } else if (class_at(t, p - before, end, &white) & C_WS) {
+            run->at = p - before;
+            all = ~0u;
+        }
+    }
+    for (; p < end && (c = touch_at(s->set, touch, step, p, end, &len)) & bit; p += len)
+        all |= c;
+    run->match = all;
+    run->end = p;
     return true;
 }
 
@@ -438,9 +462,8 @@ static bool find_three(const char *p, const char *end, const char **at)
     return false;
 }
 
-bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t,
-                   const struct eng_set_bits *bits, const char *p, size_t n, size_t from,
-                   size_t *state, size_t *start, size_t *len)
+bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t, const char *p, size_t n,
+                   size_t from, size_t *state, size_t *start, size_t *len)
 {
     const char *end = p + n, *q = p + from, *e = end;
     switch (s->op) {
@@ -470,15 +493,13 @@ bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t,
         if (!find_threes(q, end, state, &q)) return false;
         e = q;
         break;
-    case ENG_SCAN_RUN:
-        if (!find_run(s, t, bits, q, end, &q, &e)) return false;
-        break;
     case ENG_SCAN_THREE:
         if (!find_three(q, end, &q)) return false;
         e = q + 3;
         break;
     case ENG_SCAN_NONE:
     case ENG_SCAN_WORDS:
+    case ENG_SCAN_RUN:
         return false;
     }
     if (q >= end) return false;

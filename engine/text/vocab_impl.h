@@ -133,19 +133,20 @@ struct eng_scan_words {
     bool symbols;         /* DeepSeek's: `own` is \p{P} and \p{S}; see symbols_word */
 };
 
-/* What the scanners look characters up in: classes of the Basic Multilingual Plane, or whether they
- * are of a set. Others are computed. */
+/* What the scanners look characters up in: classes of the Basic Multilingual Plane, and which steps
+ * touch them. Others are computed. */
 enum { ENG_N_CLASSES = 0x10000 };
 struct eng_classes {
     const struct eng_scan_words *words; /* whose `own` counts; NULL = none */
     uint8_t of[ENG_N_CLASSES];
 };
-struct eng_set_bits {
-    const struct eng_scan_set *set;
-    uint8_t bit[ENG_N_CLASSES / 8];
-};
+/* Bits by step: of a RUN what its set has, of others what a match may have. A step leaves a piece
+ * whole that has no such character; the space that a run takes along is not of its set. */
+struct eng_touch { uint8_t of[ENG_N_CLASSES]; };
 void eng_scan_classes(const struct eng_scan_words *w, struct eng_classes *t);
-void eng_scan_bits(const struct eng_scan_set *set, struct eng_set_bits *b);
+/* Adds the bit of a step. */
+void eng_scan_touch(const struct eng_scan *s, const struct eng_classes *t, unsigned step,
+                    struct eng_touch *touch);
 
 /* What most pieces are: letters, or marks of punctuation, of ASCII, maybe after a space. */
 enum eng_common { ENG_COMMON_NONE, ENG_COMMON_LETTERS, ENG_COMMON_MARKS };
@@ -154,11 +155,19 @@ enum eng_common eng_scan_common(const char *p, size_t n);
 /* The next piece of `p` (n > 0 bytes) for op WORDS: its length. */
 size_t eng_scan_word(const struct eng_scan_words *w, const struct eng_classes *t, const char *p,
                      size_t n);
+/* The next match of a RUN in p, which is what the match before left; false when there is none, then
+ * only `gap` is set. */
+struct eng_scan_match {
+    const char *at, *end;
+    unsigned gap, match; /* the steps that touch what lies before it, and it */
+};
+bool eng_scan_run(const struct eng_scan *s, const struct eng_classes *t,
+                  const struct eng_touch *touch, unsigned step, const char *p, const char *end,
+                  struct eng_scan_match *run);
 /* The next match of the other ops at or after `from`, the end of the match before: *start and *len,
  * or false when none is left. *state is 0 for the first one. A match of THREES is empty. */
-bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t,
-                   const struct eng_set_bits *bits, const char *p, size_t n, size_t from,
-                   size_t *state, size_t *start, size_t *len);
+bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t, const char *p, size_t n,
+                   size_t from, size_t *state, size_t *start, size_t *len);
 
 /* ---- special tokens (special.c) - */
 
