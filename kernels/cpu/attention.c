@@ -59,6 +59,7 @@ static void set_tile(struct piece *p)
     uint32_t heads = CN_MIN(p->step->heads, all - part), pairs = p->tile->n_rows * heads;
     p->kv_head = p->unit / p->step->parts;
     p->head0 = p->kv_head * all + part;
+    uint64_t at = l->at + p->kv_head * l->step;
     uint32_t v_pad = (l->v_dim + KR_LANES - 1) & ~(KR_LANES - 1);
     float *mem = (float *)(void *)(x->attn_mem + p->thread * x->attn_bytes);
     float *keys = mem, *values = keys + (size_t)KR_RANGE_KEYS * l->k_dim;
@@ -71,19 +72,22 @@ static void set_tile(struct piece *p)
         .kv_type = x->opts.kv_type, .latent = l->latent,
         .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
         .ahead = &p->ahead,
-        .at = { .k = l->at + l->head.k + p->kv_head * l->k_head,
-                .k_scale = l->at + l->head.k_scale + p->kv_head * l->ks_head,
-                .v = l->at + l->head.v + p->kv_head * l->v_head,
-                .v_scale = l->at + l->head.v_scale + p->kv_head * l->vs_head } };
+        .at = { .k = at + l->head.k, .k_scale = at + l->head.k_scale, .v = at + l->head.v,
+                .v_scale = at + l->head.v_scale } };
     p->range = state_at(states, pairs);
     p->super = state_at(states + kr_cpu_state_floats(x), pairs);
     p->total = state_at(states + 2 * kr_cpu_state_floats(x), pairs);
+    if (p->t.kv_type == KR_Q8_0 && !l->latent && p->op->in[1] < 0) {
+        p->t.words = (int16_t *)(void *)(states + 3 * kr_cpu_state_floats(x));
+        p->t.worth = states + 3 * kr_cpu_state_floats(x) + kr_cpu_word_floats(pairs, l->k_dim);
+    }
     for (uint32_t r = 0; r < p->tile->n_rows; r++) {
         const float *row =
             kr_value_row(x, (uint32_t)p->op->in[0], p->tiling->rows[p->tile->row + r]);
         x->dev->ops.scale(q + (size_t)r * heads * l->k_dim,
                           row + (size_t)p->head0 * l->k_dim, p->op->f, heads * l->k_dim);
     }
+    if (p->t.words) x->dev->ops.attn_queries(&p->t);
 }
 
 void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
@@ -129,7 +133,6 @@ static void begin_list(struct piece *p)
 
 static void add_run(struct piece *p, const uint8_t *at, uint64_t bytes)
 {
-    if (!bytes) return;
     p->ahead.left += bytes;
     p->runs[p->ahead.n++] = (struct kr_attn_run){ at, (uint32_t)bytes };
 }
@@ -163,14 +166,8 @@ static void list_range(struct piece *p, uint64_t base)
         base = p->next_key;
     }
     if (tile) kr_cpu_range_blocks(p->x, l->group, tile, base, blocks);
-    for (uint32_t i = 0; i < KR_RANGE_KEYS / 16; i++) {
-        if (!blocks[i]) continue;
-        const uint8_t *at = blocks[i] + l->at;
-        add_run(p, at + l->head.k + head * l->k_head, l->k_head);
-        add_run(p, at + l->head.k_scale + head * l->ks_head, l->ks_head);
-        add_run(p, at + l->head.v + head * l->v_head, l->v_head);
-        add_run(p, at + l->head.v_scale + head * l->vs_head, l->vs_head);
-    }
+    for (uint32_t i = 0; i < KR_RANGE_KEYS / 16; i++)
+        if (blocks[i]) add_run(p, blocks[i] + l->at + head * l->step, l->step);
     end_list(p, 0);
 }
 
@@ -379,6 +376,7 @@ static void look_ahead(struct piece *p, const struct kr_tile *tiles, const struc
     uint32_t units = units_of(p->x, p->op, p->step), next = work + 1;
     uint32_t end = kr_pool_share_end(n, kr_pool_threads(p->x->dev->pool), work);
     uint64_t from, to;
+    begin_list(p);
     if (p->t.n_rows * p->t.heads > KR_FEW_PAIRS || p->t.latent || p->op->in[1] >= 0) return;
     if (list_tile(p, tiles, works, work, end, units)) {
         kr_cpu_tile_sight(p->x, p->layer->group, p->tile, &from, &to);

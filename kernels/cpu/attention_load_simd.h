@@ -34,10 +34,10 @@ V_INLINE void keys_at(const enum kr_type type, const struct kr_attn_tile *t, con
             s = v_half(scales + 2 * (d / KR_KV_DIMS * bt + tok));
         if (type == KR_F16) {
             v_store(dst, v_half(keys + 2 * (d * bt + tok)));
-        } else if (type == KR_Q8_0) {
-            v_store(dst, v_mul(s, v_int8(keys + d * bt + tok)));
         } else {
-            if (d % 2 == 0) v_int4_pair(keys + d / 2 * bt + tok, &low, &high);
+            size_t pair = d / 2 * bt + tok;
+            if (d % 2 == 0 && type == KR_Q8_0) v_int8_pair(keys + 2 * pair, &low, &high);
+            if (d % 2 == 0 && type == KR_Q4_0) v_int4_pair(keys + pair, &low, &high);
             v_store(dst, v_mul(s, d % 2 ? high : low));
         }
     }
@@ -84,6 +84,20 @@ static void load_keys(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     }
 }
 
+/* VL dims from d on of token tok's values in block b; 0 past v_dim. */
+V_INLINE vf values_at(const struct kr_attn_tile *t, const uint8_t *b, uint32_t tok, uint32_t d)
+{
+    enum kr_type type = t->kv_type;
+    const uint8_t *values = b + t->at.v, *scales = b + t->at.v_scale;
+    if (type != KR_Q8_0)
+        return dims_at(type, values + kr_kv_bytes(type, t->v_dim) * tok,
+                       scales + kr_kv_scale_bytes(type, t->v_dim) * tok, d, t->v_dim);
+    float some[VL] = { 0 };
+    for (uint32_t i = 0; i < VL && d + i < t->v_dim; i++)
+        some[i] = kr_kv_v(type, values, scales, t->block_tokens, t->v_dim, tok, d + i);
+    return v_load(some);
+}
+
 /* t->values as [key][acc_stride], zero past v_dim. */
 static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                         const uint8_t *const *blocks)
@@ -91,13 +105,9 @@ static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     uint32_t bt = t->block_tokens;
     for (uint32_t k = k0; k < k1; k++) {
         uint32_t key = t->list ? t->list[k] : k;
-        const uint8_t *b = blocks[key / bt];
-        const uint8_t *values = b + t->at.v + kr_kv_bytes(t->kv_type, t->v_dim) * (key % bt);
-        const uint8_t *scales =
-            b + t->at.v_scale + kr_kv_scale_bytes(t->kv_type, t->v_dim) * (key % bt);
         float *dst = t->values + (size_t)k * t->acc_stride;
         for (uint32_t d = 0; d < t->acc_stride; d += VL)
-            v_store(dst + d, dims_at(t->kv_type, values, scales, d, t->v_dim));
+            v_store(dst + d, values_at(t, blocks[key / bt], key % bt, d));
     }
 }
 

@@ -1,8 +1,8 @@
 /* attention over one range of keys for AVX2, AVX-512 and NEON: included once by each ISA's file.
  *
- * K and V of the range are first made float32 in the thread's scratch, so that all KV types take
- * the same path and many rows share the work; for few rows they are read where they lie, which
- * gives the same numbers. A score is summed over dims in ascending order, a weighted value over keys
+ * K and V of the range are first made float32 in the thread's scratch, so that many rows share the
+ * work; for few rows they are read where they lie, which gives the same numbers. (q8_0 has a way of
+ * its own: attention_q8_simd.h.) A score is summed over dims in ascending order, a weighted value over keys
  * in ascending order, one fused multiply-add each, whatever else is in the tile; invisible keys take
  * no part (their lanes may hold anything, NaN too), keys that were not chosen are not loaded. */
 #ifndef KERNELS_CPU_ATTENTION_SIMD_H
@@ -64,7 +64,8 @@ static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t 
     uint32_t cols = t->n_rows * t->heads > V_PAIRS ? V_COLS / 2 : V_COLS, half = V_COLS / 2;
     uint32_t halves = ((k1 - 1) / VL - k0 / VL) / half + 1;
     uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
-    uint32_t dims = t->kv_type == KR_Q4_0 ? (t->k_dim + 1) / 2 : t->k_dim; /* two at a time */
+    uint32_t dims = t->kv_type == KR_F16 ? t->k_dim : (t->k_dim + 1) / 2; /* two at a time */
+    if (t->words) return tiles * dims + ((k1 - k0) / 2 + 1) * CN_MAX(t->acc_stride / (2 * VL), 1u);
     return tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u);
 }
 
@@ -103,14 +104,14 @@ V_INLINE void fetch_some(struct kr_attn_ahead *f)
 /* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
 struct key_source {
     const uint8_t *at[V_COLS], *scales[V_COLS];
-    size_t step; /* bytes from dim to dim; q4_0: from pair to pair */
+    size_t step; /* bytes from dim to dim; of blocks of 32 from pair to pair */
 };
 
 /* Columns without a visible key take the nearest one that has: what they give is not used. */
 static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *const *blocks,
                                    uint32_t v, uint32_t first, uint32_t last)
 {
-    uint32_t elem = t->kv_type == KR_F16 ? 2 : 1;
+    uint32_t elem = t->kv_type == KR_Q4_0 ? 1 : 2;
     struct key_source s = { .step = blocks ? elem * t->block_tokens : VL * sizeof(float) };
     for (uint32_t c = 0; c < V_COLS; c++) {
         uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
@@ -139,8 +140,6 @@ V_INLINE void key_dims(const uint32_t cols, const enum kr_type type, const struc
             key[0][c] = v_load((const float *)(const void *)at);
         } else if (type == KR_F16) {
             key[0][c] = v_half(at);
-        } else if (type == KR_Q8_0) {
-            key[0][c] = v_mul(scale[c], v_int8(at));
         } else {
             v_int4_pair(at, &key[0][c], &key[1][c]);
             key[0][c] = v_mul(scale[c], key[0][c]);
@@ -191,8 +190,6 @@ V_INLINE void scores_in_place(const uint32_t cols, const struct kr_attn_tile *t,
     uint32_t pairs = t->n_rows * t->heads;
     if (t->kv_type == KR_F16)
         V_SWITCH_MANY(pairs, cols, scores_tile, KR_F16, t, 0, v, k)
-    else if (t->kv_type == KR_Q8_0)
-        V_SWITCH_MANY(pairs, cols, scores_tile, KR_Q8_0, t, 0, v, k)
     else
         V_SWITCH_MANY(pairs, cols, scores_tile, KR_Q4_0, t, 0, v, k)
 }
@@ -313,8 +310,7 @@ V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *sca
 {
     if (type == KR_F32) return v_load((const float *)(const void *)v + c);
     if (type == KR_F16) return v_half(v + 2ull * c);
-    vf s = v_set(scales[c / KR_KV_DIMS]);
-    return v_mul(s, type == KR_Q8_0 ? v_int8(v + c) : v_int4(v + c / 2));
+    return v_mul(v_set(scales[c / KR_KV_DIMS]), v_int4(v + c / 2));
 }
 
 /* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); type: of
@@ -377,8 +373,6 @@ static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks
         V_SWITCH(n, V_COLS, values_tile, KR_F32, t, blocks, acc, pair, k0, k1)
     else if (t->kv_type == KR_F16)
         V_SWITCH_MANY(n, V_COLS, values_tile, KR_F16, t, blocks, acc, pair, k0, k1)
-    else if (t->kv_type == KR_Q8_0)
-        V_SWITCH_MANY(n, V_COLS, values_tile, KR_Q8_0, t, blocks, acc, pair, k0, k1)
     else
         V_SWITCH_MANY(n, V_COLS, values_tile, KR_Q4_0, t, blocks, acc, pair, k0, k1)
 }
@@ -407,7 +401,39 @@ static void values_group(const struct kr_attn_tile *t, const uint8_t *const *blo
     }
 }
 
+#include "kernels/cpu/attention_q8_simd.h"
+
 /* ---- a range ----------------------------------------------------------------------------------- */
+
+/* Scores of all pairs by keys [k0, k1), which the tile's rows see between them. True: K and V are read
+ * in place. */
+static bool range_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
+                         const uint8_t *const *blocks)
+{
+    /* Few pairs: reading in place beats writing float32 once and reading it once. */
+    bool q4 = t->kv_type == KR_Q4_0;
+    bool direct = t->n_rows * t->heads <= V_MANY && t->k_dim <= Q_DIMS &&
+                  t->v_dim == t->acc_stride && !t->latent && !t->list && t->kv_type != KR_Q8_0 &&
+                  !(q4 && t->v_dim % KR_KV_DIMS);
+    if (direct && q4) load_scales(t, blocks, k0, k1);
+    if (direct || t->words) pace_fetch(t, k0, k1);
+    if (t->words) {
+        q8_scores(t, k0, k1, blocks);
+        return true;
+    }
+    if (direct) {
+        scores_direct(t, k0, k1, blocks);
+        return true;
+    }
+    if (t->latent) {
+        load_latent(t, k0, k1, blocks);
+    } else {
+        load_keys(t, k0, k1, blocks);
+        load_values(t, k0, k1, blocks);
+    }
+    scores(t, k0, k1);
+    return false;
+}
 
 static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
                        struct kr_attn_state s)
@@ -418,27 +444,14 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
     memset(s.acc, 0, (size_t)pairs * t->acc_stride * sizeof *s.acc);
     memset(s.sum, 0, pairs * sizeof *s.sum);
     if (from >= to) return;
-    /* Few pairs: reading in place beats writing float32 once and reading it once. */
-    bool quantised = t->kv_type != KR_F16;
-    bool direct = pairs <= V_MANY && t->k_dim <= Q_DIMS && t->v_dim == t->acc_stride &&
-                  !t->latent && !t->list && !(quantised && t->v_dim % KR_KV_DIMS);
-    if (t->latent) {
-        load_latent(t, from, to, blocks);
-    } else if (!direct) {
-        load_keys(t, from, to, blocks);
-        load_values(t, from, to, blocks);
-    } else if (quantised) {
-        load_scales(t, blocks, from, to);
-    }
-    if (direct) {
-        pace_fetch(t, from, to);
-        scores_direct(t, from, to, blocks);
-    } else {
-        scores(t, from, to);
-    }
+    bool direct = range_scores(t, from, to, blocks);
     for (uint32_t r = 0; r < t->n_rows; r++) {
         kr_attn_visible(t, r, base, &k0, &k1);
         if (k0 < k1) softmax_row(t, r, k0, k1, s);
+    }
+    if (t->words) {
+        q8_values(t, blocks, s.acc, base, from, to);
+        return;
     }
     uint32_t some = direct ? V_MANY : V_PAIRS;
     for (uint32_t i = 0; i < pairs; i += some)
@@ -515,7 +528,7 @@ static void fill_ops(struct kr_cpu_ops *o, const char *name)
 {
     *o = (struct kr_cpu_ops){
         .name = name, .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
-        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
+        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_queries = attn_queries, .attn_range = attn_range,
         .attn_merge = attn_merge, .attn_finish = attn_finish, .select_range = select_range,
     };
 }

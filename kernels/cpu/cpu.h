@@ -93,8 +93,9 @@ struct kr_kv_layer {
     uint32_t v_kept;                           /* V's dims in the block: 0 when it is K's */
     bool latent;
     uint64_t at, bytes;                        /* of head 0, from the block's start; of all heads */
-    struct kr_kv_place head;                   /* offsets of head 0 from `at` */
-    uint64_t k_head, ks_head, v_head, vs_head; /* from head to head */
+    uint64_t step;                             /* from head to head */
+    struct kr_kv_place head;                   /* where each begins within a head */
+    uint64_t k_head, ks_head, v_head, vs_head; /* bytes of each */
 };
 
 /* Rows that walk key ranges together. Every row is in one tile of its sequence (its own), and may be
@@ -292,6 +293,8 @@ void kr_cpu_route(const struct kr_router *r, uint32_t n_experts, const float *lo
 int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err);
 void kr_cpu_cut_batch(struct kr_cpu_exec *x);
 uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x);
+/* Floats that queries of so many pairs take as integers. */
+uint64_t kr_cpu_word_floats(uint64_t pairs, uint64_t k_dim);
 /* Floats that a thread keeps softmax states of a tile in. */
 uint64_t kr_cpu_state_floats(const struct kr_cpu_exec *x);
 /* Which of a tile's kept states is a super-range's. */

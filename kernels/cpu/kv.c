@@ -1,10 +1,12 @@
 /* kv: the memory of KV blocks, where each layer and head lies in a block, storing and copying.
  *
  * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows. A
- * block of a group holds, layer by layer, K [head][k_dim][token] (so that a vector lane is a key)
- * and V [head][token][v_dim]; quantised types have their f16 scales after each. Latent layers have
- * K [head][token][k_dim] alone: it is V too, and chosen keys are read one by one. A block of the
- * group of states is a sequence's, one op's after the other (recurrent.h says how each lies). */
+ * block of a group holds, layer by layer and head by head (memory is fastest with long runs), K
+ * [k_dim][token] (so that a vector lane is a key) and V [token][v_dim]; after them quantised types
+ * have the f16 scales of both. q8_0 has pairs side by side: K [k_dim / 2][token][2], V
+ * [token / 2][v_dim][2], and V's scales as K's. Latent layers have K [token][k_dim] alone: it is V
+ * too, and chosen keys are read one by one. A block of the group of states is a sequence's, one op's
+ * after the other (recurrent.h says how each lies). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_read.h"
 #include "kernels/half.h"
@@ -27,21 +29,22 @@ static void place_layer(struct kr_cpu_exec *x, uint32_t i, uint64_t *block_bytes
 {
     const struct kr_plan_layer *p = &x->plan->layers[i];
     struct kr_kv_layer *l = &x->kv_layers[i];
-    uint64_t bt = x->opts.block_tokens, heads = p->n_kv_heads;
+    uint64_t bt = x->opts.block_tokens;
     uint32_t v_kept = p->latent ? 0 : p->v_dim;
     enum kr_type type = x->opts.kv_type;
+    uint32_t k_kept = p->k_dim + (type == KR_Q8_0 && !p->latent ? p->k_dim % 2 : 0);
     *l = (struct kr_kv_layer){ .group = p->group, .n_heads = p->n_kv_heads, .k_dim = p->k_dim,
                                .v_dim = p->v_dim, .v_kept = v_kept, .latent = p->latent,
                                .at = *block_bytes,
-                               .k_head = kr_kv_bytes(type, p->k_dim) * bt,
+                               .k_head = kr_kv_bytes(type, k_kept) * bt,
                                .ks_head = kr_kv_scale_bytes(type, p->k_dim) * bt,
                                .v_head = kr_kv_bytes(type, v_kept) * bt,
                                .vs_head = kr_kv_scale_bytes(type, v_kept) * bt };
-    l->head.k = 0;
-    l->head.k_scale = pad64(heads * l->k_head);
-    l->head.v = l->head.k_scale + pad64(heads * l->ks_head);
-    l->head.v_scale = l->head.v + pad64(heads * l->v_head);
-    l->bytes = l->head.v_scale + pad64(heads * l->vs_head);
+    l->head.v = l->k_head;
+    l->head.k_scale = l->head.v + l->v_head;
+    l->head.v_scale = l->head.k_scale + l->ks_head;
+    l->step = pad64(l->head.v_scale + l->vs_head);
+    l->bytes = l->step * p->n_kv_heads;
     *block_bytes += l->bytes;
 }
 
@@ -121,18 +124,21 @@ static void copy_tokens(uint8_t *dst, const uint8_t *src, uint64_t rows, uint64_
         memcpy(dst + r * bt * elem, src + r * bt * elem, n * elem);
 }
 
-/* K's rows are dims, those of a latent layer, like V's, heads. */
-static void copy_layer(const struct kr_kv_layer *l, enum kr_type type, uint8_t *d, const uint8_t *s,
-                       uint64_t bt, uint64_t n)
+/* K's rows are dims (of q8_0 pairs of them); a latent layer has one row, like V. */
+static void copy_head(const struct kr_kv_layer *l, enum kr_type type, uint8_t *d, const uint8_t *s,
+                      uint64_t bt, uint64_t n)
 {
-    uint64_t elem = l->latent ? l->k_head / bt : type == KR_F16 ? 2 : 1;
+    uint64_t elem = l->latent ? l->k_head / bt : type == KR_Q4_0 ? 1 : 2;
     uint64_t scale = l->latent ? l->ks_head / bt : 2;
-    copy_tokens(d + l->head.k, s + l->head.k, l->n_heads * (l->k_head / bt / elem), elem, bt, n);
+    bool pairs = type == KR_Q8_0;
+    copy_tokens(d + l->head.k, s + l->head.k, l->k_head / bt / elem, elem, bt, n);
     if (l->ks_head)
-        copy_tokens(d + l->head.k_scale, s + l->head.k_scale,
-                    l->n_heads * (l->ks_head / bt / scale), scale, bt, n);
-    copy_tokens(d + l->head.v, s + l->head.v, l->n_heads, l->v_head / bt, bt, n);
-    copy_tokens(d + l->head.v_scale, s + l->head.v_scale, l->n_heads, l->vs_head / bt, bt, n);
+        copy_tokens(d + l->head.k_scale, s + l->head.k_scale, l->ks_head / bt / scale, scale, bt, n);
+    copy_tokens(d + l->head.v, s + l->head.v, 1, l->v_head / bt, bt, pairs ? n + n % 2 : n);
+    if (pairs)
+        copy_tokens(d + l->head.v_scale, s + l->head.v_scale, l->vs_head / bt / 2, 2, bt, n);
+    else
+        copy_tokens(d + l->head.v_scale, s + l->head.v_scale, 1, l->vs_head / bt, bt, n);
 }
 
 #define PIECE (256u << 10)
@@ -176,8 +182,10 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
     if (whole) copy_state(x, d, s, x->kv_groups[group].block_bytes);
     for (uint32_t i = 0; i < x->plan->n_layers; i++) {
         const struct kr_kv_layer *l = &x->kv_layers[i];
-        if (l->group == group)
-            copy_layer(l, x->opts.kv_type, d + l->at, s + l->at, bt, n_tokens);
+        for (uint32_t h = 0; l->group == group && h < l->n_heads; h++) {
+            uint64_t at = l->at + h * l->step;
+            copy_head(l, x->opts.kv_type, d + at, s + at, bt, n_tokens);
+        }
     }
     return 0;
 }
@@ -242,33 +250,50 @@ static void put_half(uint8_t *p, uint64_t i, uint16_t h)
     memcpy(p + 2 * i, &h, sizeof h);
 }
 
-/* n values whose place is `step` bytes from dim to dim (q4_0: from pair to pair), their scales
- * `scale_step` apart. */
-static void store_blocks(enum kr_type type, const float *x, uint32_t n, uint8_t *to, uint64_t step,
-                         uint8_t *scales, uint64_t scale_step)
+/* Where dims of a token lie: so many bytes from an even one to the next, from it to the odd one (q4_0
+ * has both in a byte), and from scale to scale. */
+struct places {
+    uint64_t pair, odd, scale;
+};
+
+static void store_blocks(enum kr_type type, const float *x, uint32_t n, uint8_t *to,
+                         uint8_t *scales, struct places at)
 {
     uint8_t q[KR_KV_DIMS];
     for (uint32_t d = 0; d < n; d += KR_KV_DIMS) {
         uint32_t some = CN_MIN(KR_KV_DIMS, n - d);
-        put_half(scales + d / KR_KV_DIMS * scale_step, 0, quantize_dims(x + d, some, type, q));
+        put_half(scales + d / KR_KV_DIMS * at.scale, 0, quantize_dims(x + d, some, type, q));
         if (type != KR_Q8_0 && some % 2) q[some] = 0;
         if (type == KR_Q8_0)
             for (uint32_t i = 0; i < some; i++)
-                to[(d + i) * step] = q[i];
+                to[(d + i) / 2 * at.pair + i % 2 * at.odd] = q[i];
         else
             for (uint32_t i = 0; i < some; i += 2)
-                to[(d + i) / 2 * step] = (uint8_t)(q[i] | q[i + 1] << 4);
+                to[(d + i) / 2 * at.pair] = (uint8_t)(q[i] | q[i + 1] << 4);
     }
 }
 
-/* Values that lie together: V, and K of latent layers. */
-static void store_values(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
+/* K of latent layers, whose dims lie together. */
+static void store_latent(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
                          uint8_t *to, uint8_t *scales)
 {
+    struct places at = {.pair = type == KR_Q8_0 ? 2 : 1, .odd = 1, .scale = 2};
     if (type == KR_F16)
         ops->to_f16((uint16_t *)(void *)to, x, n);
     else
-        store_blocks(type, x, n, to, 1, scales, 2);
+        store_blocks(type, x, n, to, scales, at);
+}
+
+/* V: those of q8_0 beside their neighbour's. */
+static void store_values(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
+                         uint8_t *values, uint8_t *scales, uint32_t bt, uint32_t tok)
+{
+    struct places at = {.pair = 4, .odd = 2, .scale = 2ull * bt};
+    if (type == KR_Q8_0)
+        store_blocks(type, x, n, values + 2ull * n * (tok / 2) + tok % 2, scales + 2ull * tok, at);
+    else
+        store_latent(ops, type, x, n, values + kr_kv_bytes(type, n) * tok,
+                     scales + kr_kv_scale_bytes(type, n) * tok);
 }
 
 /* A dim of all tokens lies together. */
@@ -276,8 +301,10 @@ static void store_key(const struct kr_cpu_ops *ops, enum kr_type type, const flo
                       uint8_t *keys, uint8_t *scales, uint32_t bt, uint32_t tok)
 {
     uint16_t h[64];
+    uint32_t each = type == KR_Q8_0 ? 2 : 1;
+    struct places at = {.pair = each * bt, .odd = 1, .scale = 2ull * bt};
     if (type != KR_F16) {
-        store_blocks(type, x, n, keys + tok, bt, scales + 2ull * tok, 2ull * bt);
+        store_blocks(type, x, n, keys + each * tok, scales + 2ull * tok, at);
         return;
     }
     for (uint32_t d = 0; d < n; d += 64) {
@@ -299,17 +326,16 @@ void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, 
     uint32_t block = x->now.batch->seqs[r->seq].tables[l->group][r->pos[0] / bt];
     uint8_t *at = kr_cpu_block(x, x->now.mem, l->group, block) + l->at;
     for (uint32_t h = 0; h < l->n_heads; h++) {
-        uint8_t *keys = at + l->head.k + h * l->k_head;
-        uint8_t *scales = at + l->head.k_scale + h * l->ks_head;
+        uint8_t *head = at + h * l->step, *keys = head + l->head.k;
+        uint8_t *scales = head + l->head.k_scale;
         const float *from = k + (size_t)h * l->k_dim;
         if (l->latent)
-            store_values(ops, type, from, l->k_dim, keys + l->k_head / bt * tok,
+            store_latent(ops, type, from, l->k_dim, keys + l->k_head / bt * tok,
                          scales + l->ks_head / bt * tok);
         else
             store_key(ops, type, from, l->k_dim, keys, scales, bt, tok);
         if (l->v_kept)
             store_values(ops, type, v + (size_t)h * l->v_kept, l->v_kept,
-                         at + l->head.v + h * l->v_head + l->v_head / bt * tok,
-                         at + l->head.v_scale + h * l->vs_head + l->vs_head / bt * tok);
+                         head + l->head.v, head + l->head.v_scale, bt, tok);
     }
 }

@@ -2,7 +2,8 @@
  * and plain C for everything. Private to kernels/cpu.
  *
  * f16; or blocks of 32 dims with an f16 scale after all values: q8_0 int8, q4_0 two dims a byte (the
- * even one below), each less 8. */
+ * even one below), each less 8. q8_0 has what is multiplied and added side by side, as products of
+ * integers take it: K two dims of a token, V two tokens of a dim. */
 #ifndef KERNELS_CPU_KV_READ_H
 #define KERNELS_CPU_KV_READ_H
 
@@ -31,7 +32,7 @@ static inline float kr_kv_nibble(uint8_t byte, uint32_t d)
     return (float)((int)(byte >> 4 * (d & 1) & 15) - 8);
 }
 
-/* Value d of a token whose values lie together: V, and K of latent layers. */
+/* Value d of a token whose values lie together: V but of q8_0, and K of latent layers. */
 static inline float kr_kv_value(enum kr_type type, const uint8_t *values, const uint8_t *scales,
                                 uint32_t d)
 {
@@ -47,8 +48,20 @@ static inline float kr_kv_key(enum kr_type type, const uint8_t *keys, const uint
 {
     if (type == KR_F16) return kr_kv_half(keys, (uint64_t)d * n + tok);
     float scale = kr_kv_half(scales, (uint64_t)(d / KR_KV_DIMS) * n + tok);
-    if (type == KR_Q8_0) return scale * (float)(int8_t)keys[(uint64_t)d * n + tok];
-    return scale * kr_kv_nibble(keys[(uint64_t)(d / 2) * n + tok], d);
+    uint64_t pair = (uint64_t)(d / 2) * n + tok;
+    if (type == KR_Q8_0) return scale * (float)(int8_t)keys[2 * pair + d % 2];
+    return scale * kr_kv_nibble(keys[pair], d);
+}
+
+/* Value d of v_dim of token tok of n: V. */
+static inline float kr_kv_v(enum kr_type type, const uint8_t *values, const uint8_t *scales,
+                            uint32_t n, uint32_t v_dim, uint32_t tok, uint32_t d)
+{
+    if (type != KR_Q8_0)
+        return kr_kv_value(type, values + kr_kv_bytes(type, v_dim) * tok,
+                           scales + kr_kv_scale_bytes(type, v_dim) * tok, d);
+    float scale = kr_kv_half(scales, (uint64_t)(d / KR_KV_DIMS) * n + tok);
+    return scale * (float)(int8_t)values[2 * ((uint64_t)(tok / 2) * v_dim + d) + tok % 2];
 }
 
 #endif

@@ -34,7 +34,9 @@ struct kr_attn_state {
 /* Where one block keeps the K and V of one layer and head: byte offsets from the block's start.
  * K: [k_dim][block_tokens], V: [block_tokens][v_dim]; f16 scales, one per 32 dims:
  * K [ceil(k_dim/32)][block_tokens], V [block_tokens][ceil(v_dim/32)]. q4_0's K is
- * [ceil(k_dim/2)][block_tokens]. Latent layers keep K as V is kept, and no V. */
+ * [ceil(k_dim/2)][block_tokens]; q8_0's K [ceil(k_dim/2)][block_tokens][2], V
+ * [block_tokens/2][v_dim][2], and V's scales [ceil(v_dim/32)][block_tokens]. Latent layers keep K
+ * [block_tokens][k_dim], scales likewise, and no V. */
 struct kr_kv_place {
     uint64_t k, k_scale, v, v_scale;
 };
@@ -94,6 +96,10 @@ struct kr_attn_tile {
     uint32_t n_list;
     struct kr_kv_place at;
     const float *q;        /* [n_rows * heads][k_dim], multiplied by the scale */
+    /* Scratch for q as integers, and for what these are worth: of pairs rounded up to KR_FEW_PAIRS,
+     * dims rounded up to 32, one in 32 dims. NULL: K and V are taken as float32. */
+    int16_t *words;
+    float *worth;
     float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
     float *values;         /* scratch [KR_RANGE_KEYS][acc_stride] */
     float *p;              /* scratch [n_rows * heads][KR_RANGE_KEYS] */
@@ -119,6 +125,8 @@ struct kr_cpu_ops {
                  uint32_t head_dim, uint32_t n_rot);
     /* Round to nearest even. */
     void (*to_f16)(uint16_t *y, const float *x, uint32_t n);
+    /* Makes t->words of t->q: once for a tile that has such, before its ranges. */
+    void (*attn_queries)(const struct kr_attn_tile *t);
     /* The range's state for every pair of the tile that sees a key of [base, base + 128); others
      * get sum = 0. blocks: the range's block starts, [0] holds key `base`; only those with a
      * visible key are read. */

@@ -60,6 +60,16 @@ V_INLINE vf v_sign_of(vf a, vf s)
 }
 V_INLINE float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
 V_INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
+/* Of floats without a sign: NaN is more than all others. */
+V_INLINE vf v_max_bits(vf a, vf b)
+{
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+V_INLINE float v_hmax_bits(vf a)
+{
+    return _mm_cvtss_f32(_mm_castsi128_ps(
+        _mm_cvtsi32_si128((int)_mm512_reduce_max_epu32(_mm512_castps_si512(a)))));
+}
 V_INLINE vf v_half(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -77,6 +87,39 @@ V_INLINE void v_to_half(void *p, vf a)
 V_INLINE vf v_int8(const void *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+
+/* Products of integers: vw is VL pairs of words, made of as many pairs of bytes; vq one pair for all
+ * of them; vi sums, VL of them. */
+typedef __m512i vi, vw, vq;
+V_INLINE vi v_none(void) { return _mm512_setzero_si512(); }
+V_INLINE vw v_words(const void *p)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+V_INLINE vq v_words_all(const int16_t *p)
+{
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+}
+/* gcc copies every sum before and after the intrinsic of this. */
+V_INLINE vi v_dot(vi sum, vw a, vq b)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+V_INLINE vf v_float(vi a) { return _mm512_cvtepi32_ps(a); }
+V_INLINE void v_to_words(int16_t *p, vf a) /* rounded to nearest even */
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a)));
+}
+/* The first and the second of VL pairs of bytes. */
+V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
+{
+    __m512i w = v_words(p);
+    *first = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(w, 16), 16));
+    *second = _mm512_cvtepi32_ps(_mm512_srai_epi32(w, 16));
 }
 
 /* 16 values of 4 bits, two a byte, each less 8. */
@@ -175,6 +218,17 @@ V_INLINE float v_hmax(vf a)
     h = _mm_max_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
 }
+V_INLINE vf v_max_bits(vf a, vf b)
+{
+    return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+V_INLINE float v_hmax_bits(vf a)
+{
+    __m256i w = _mm256_castps_si256(a);
+    __m128i h = _mm_max_epu32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    h = _mm_max_epu32(h, _mm_shuffle_epi32(h, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epu32(h, _mm_shuffle_epi32(h, 0xb1))));
+}
 V_INLINE vf v_half(const void *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
@@ -192,6 +246,32 @@ V_INLINE void v_to_half(void *p, vf a)
 V_INLINE vf v_int8(const void *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+typedef __m256i vi, vw, vq;
+V_INLINE vi v_none(void) { return _mm256_setzero_si256(); }
+V_INLINE vw v_words(const void *p)
+{
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+}
+V_INLINE vq v_words_all(const int16_t *p)
+{
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm256_set1_epi32(pair);
+}
+V_INLINE vi v_dot(vi sum, vw a, vq b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+V_INLINE vf v_float(vi a) { return _mm256_cvtepi32_ps(a); }
+V_INLINE void v_to_words(int16_t *p, vf a)
+{
+    __m256i w = _mm256_cvtps_epi32(a);
+    _mm_storeu_si128((__m128i *)p, _mm_packs_epi32(_mm256_castsi256_si128(w),
+                                                   _mm256_extracti128_si256(w, 1)));
+}
+V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
+{
+    __m256i w = v_words(p);
+    *first = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(w, 16), 16));
+    *second = _mm256_cvtepi32_ps(_mm256_srai_epi32(w, 16));
 }
 V_INLINE vf v_int4(const void *p)
 {

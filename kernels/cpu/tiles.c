@@ -4,6 +4,7 @@
  * work is (tile, some super-ranges, unit: a KV head or some of its query heads). How a batch is cut
  * changes no byte: a range's state depends on row and keys alone, and states merge in one order. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/kv_read.h"
 
 /* Pieces of work per thread that splitting aims at; what states of rows may take in all; what a
  * shared tile's pairs may take of a thread's scratch. */
@@ -116,8 +117,14 @@ int kr_cpu_plan_tilings(struct kr_cpu_exec *x, struct cn_error *err)
     return 0;
 }
 
-/* A thread's scratch, in floats: keys, values, probabilities, queries, three states; select's:
- * keys, probabilities, scores. */
+uint64_t kr_cpu_word_floats(uint64_t pairs, uint64_t k_dim)
+{
+    uint64_t blocks = (k_dim + KR_KV_DIMS - 1) / KR_KV_DIMS;
+    return (pairs + KR_FEW_PAIRS - 1) / KR_FEW_PAIRS * KR_FEW_PAIRS * blocks * (KR_KV_DIMS / 2);
+}
+
+/* A thread's scratch, in floats: keys, values, probabilities, queries, three states, queries as
+ * integers and what these are worth; select's: keys, probabilities, scores. */
 uint64_t kr_cpu_state_floats(const struct kr_cpu_exec *x)
 {
     return (uint64_t)x->max_pairs * (x->max_v_pad + 2ull) + KR_LANES;
@@ -128,6 +135,9 @@ uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x)
     uint64_t keys = (uint64_t)KR_RANGE_KEYS * (x->max_k_dim + x->max_pairs);
     uint64_t floats = keys + (uint64_t)KR_RANGE_KEYS * x->max_v_pad +
                       (uint64_t)x->max_pairs * x->max_k_dim + 3 * kr_cpu_state_floats(x);
+    if (x->opts.kv_type == KR_Q8_0)
+        floats += kr_cpu_word_floats(x->max_pairs, x->max_k_dim) / (KR_KV_DIMS / 2) *
+                  (KR_KV_DIMS / 2 + 1);
     floats = CN_MAX(floats, keys + x->max_scores);
     return (floats * sizeof(float) + 63) & ~63ull;
 }

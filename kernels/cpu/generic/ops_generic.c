@@ -152,21 +152,21 @@ static void load_range(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                        const uint8_t *const *blocks)
 {
     enum kr_type type = t->kv_type;
-    uint32_t bt = t->block_tokens, v_from = t->latent ? t->k_dim : t->v_dim;
+    uint32_t bt = t->block_tokens;
     for (uint32_t k = k0; k < k1; k++) {
         uint32_t key = t->list ? t->list[k] : k, tok = key % bt;
         const uint8_t *b = blocks[key / bt];
         const uint8_t *keys = b + t->at.k, *k_scales = b + t->at.k_scale;
-        const uint8_t *values = t->latent ? keys : b + t->at.v;
-        const uint8_t *v_scales = t->latent ? k_scales : b + t->at.v_scale;
-        values += kr_kv_bytes(type, v_from) * tok;
-        v_scales += kr_kv_scale_bytes(type, v_from) * tok;
+        const uint8_t *latent = keys + kr_kv_bytes(type, t->k_dim) * tok;
+        const uint8_t *l_scales = k_scales + kr_kv_scale_bytes(type, t->k_dim) * tok;
         for (uint32_t d = 0; d < t->k_dim; d++)
             t->keys[(size_t)d * KR_RANGE_KEYS + k] =
-                t->latent ? kr_kv_value(type, values, v_scales, d)
+                t->latent ? kr_kv_value(type, latent, l_scales, d)
                           : kr_kv_key(type, keys, k_scales, bt, tok, d);
         for (uint32_t d = 0; d < t->v_dim; d++)
-            t->values[(size_t)k * t->acc_stride + d] = kr_kv_value(type, values, v_scales, d);
+            t->values[(size_t)k * t->acc_stride + d] =
+                t->latent ? kr_kv_value(type, latent, l_scales, d)
+                          : kr_kv_v(type, b + t->at.v, b + t->at.v_scale, bt, t->v_dim, tok, d);
     }
 }
 
@@ -215,6 +215,11 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
                 s.sum[i] = 0;
         }
     }
+}
+
+static void attn_queries(const struct kr_attn_tile *t)
+{
+    (void)t; /* taken as they are */
 }
 
 static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,
@@ -271,7 +276,7 @@ void kr_ops_generic(struct kr_cpu_ops *o)
 {
     *o = (struct kr_cpu_ops){
         .name = "generic", .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
-        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_range = attn_range,
+        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_queries = attn_queries, .attn_range = attn_range,
         .attn_merge = attn_merge, .attn_finish = attn_finish, .select_range = select_range,
     };
 }

@@ -92,6 +92,17 @@ V_INLINE vf v_sign_of(vf a, vf s)
     return v_pick(sign, sign, s, a);
 }
 V_INLINE float v_sum(vf a) { return vaddvq_f32(vaddq_f32(a.lo, a.hi)); }
+V_INLINE vf v_max_bits(vf a, vf b)
+{
+    const uint32x4_t lo = vmaxq_u32(vreinterpretq_u32_f32(a.lo), vreinterpretq_u32_f32(b.lo));
+    const uint32x4_t hi = vmaxq_u32(vreinterpretq_u32_f32(a.hi), vreinterpretq_u32_f32(b.hi));
+    return (vf){vreinterpretq_f32_u32(lo), vreinterpretq_f32_u32(hi)};
+}
+V_INLINE float v_hmax_bits(vf a)
+{
+    const uint32x4_t m = vmaxq_u32(vreinterpretq_u32_f32(a.lo), vreinterpretq_u32_f32(a.hi));
+    return vget_lane_f32(vreinterpret_f32_u32(vdup_n_u32(vmaxvq_u32(m))), 0);
+}
 V_INLINE float v_hmax(vf a) { return vmaxvq_f32(vmaxq_f32(a.lo, a.hi)); }
 V_INLINE float32x4_t v_half_of(const uint8_t *p)
 {
@@ -123,6 +134,47 @@ V_INLINE vf v_of_bytes(int8x8_t b)
     return (vf){vcvtq_f32_s32(vmovl_s16(vget_low_s16(w))), vcvtq_f32_s32(vmovl_high_s16(w))};
 }
 V_INLINE vf v_int8(const void *p) { return v_of_bytes(vld1_s8((const int8_t *)p)); }
+struct v_sums {
+    int32x4_t lo, hi;
+};
+struct v_words {
+    int16x8_t first, second; /* of each pair */
+};
+#define vi struct v_sums
+#define vw struct v_words
+#define vq int16x4_t
+V_INLINE vi v_none(void) { return (vi){vdupq_n_s32(0), vdupq_n_s32(0)}; }
+V_INLINE vw v_words(const void *p)
+{
+    const int8x8x2_t b = vld2_s8((const int8_t *)p);
+    return (vw){vmovl_s8(b.val[0]), vmovl_s8(b.val[1])};
+}
+V_INLINE vq v_words_all(const int16_t *p)
+{
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return vreinterpret_s16_s32(vdup_n_s32(pair));
+}
+V_INLINE vi v_dot(vi sum, vw a, vq b)
+{
+    sum.lo = vmlal_lane_s16(sum.lo, vget_low_s16(a.first), b, 0);
+    sum.hi = vmlal_high_lane_s16(sum.hi, a.first, b, 0);
+    sum.lo = vmlal_lane_s16(sum.lo, vget_low_s16(a.second), b, 1);
+    sum.hi = vmlal_high_lane_s16(sum.hi, a.second, b, 1);
+    return sum;
+}
+V_INLINE vf v_float(vi a) { return (vf){vcvtq_f32_s32(a.lo), vcvtq_f32_s32(a.hi)}; }
+V_INLINE void v_to_words(int16_t *p, vf a)
+{
+    const int16x4_t lo = vqmovn_s32(vcvtnq_s32_f32(a.lo));
+    vst1q_s16(p, vqmovn_high_s32(lo, vcvtnq_s32_f32(a.hi)));
+}
+V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
+{
+    const int8x8x2_t b = vld2_s8((const int8_t *)p);
+    *first = v_of_bytes(b.val[0]);
+    *second = v_of_bytes(b.val[1]);
+}
 V_INLINE vf v_int4(const void *p)
 {
     uint32_t word;
