@@ -342,7 +342,7 @@ static int read_options(struct bench *b, int argc, char **argv)
         }
     }
     if (!bad && argc - optind + b->stack.model_given > 1)
-        bad = cli_usage(argv[0], "one model is expected");
+        bad = cli_usage(argv[0], "one model is expected, and %s is one more", argv[argc - 1]);
     if (!bad && b->probe && b->ladder)
         bad = cli_usage(argv[0], "--probe and --ladder do not go together");
     return bad ? bad + 1 : 0;
@@ -361,12 +361,12 @@ static void make_room(struct bench *b)
     fprintf(stderr, "scheduler.max_running is %llu here, for --batch\n", (unsigned long long)most);
 }
 
-/* Decoding, and nothing else, in as many steps as there are tokens. */
+/* Streams count from when the last has begun to when the first ends: prompts are read in whole
+ * steps, so that the batch decodes together for longer. Answers to prompts by chance repeat
+ * themselves: guesses at them would flatter. */
 static void decode_alone(struct cfg *cfg)
 {
-    /* Answers to prompts by chance repeat themselves: guesses at them would flatter. */
     cfg->scheduler.speculation = CFG_SPECULATION_OFF;
-    /* Streams count from when the last has begun: nobody's prompt waits for those that decode. */
     cfg->engine.step_stretch = 0;
     cfg->engine.step_target_ms = 60000;
 }

@@ -369,8 +369,8 @@ static int run(struct cli_run *r, const char *name, const char *prompt)
     int rc = cli_take_served(&r->stack.cfg, &err);
     if (!rc) rc = cli_pull_missing(&r->stack.cfg, &err);
     /* KV memory for one person, not for a daemon's users: this conversation, and the one before it. */
-    r->stack.cfg.scheduler.max_running = 2;
-
+    if (!r->stack.cfg.places[CFG_KEY_scheduler_max_running].source)
+        r->stack.cfg.scheduler.max_running = 2;
     if (!rc) rc = cli_stack_open(&r->stack, &err);
     if (rc == CN_ECANCELLED) return 130;
     if (rc) return cli_error(name, &err);

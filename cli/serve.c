@@ -197,12 +197,12 @@ static int check_model(const struct cfg *cfg, const char *name)
 }
 
 /* Tells every error, not the first alone: those of rules between keys and of the model, too, as far as
- * what was read says. The exit code. */
-static int refuse(struct cfg *cfg, const char *name, struct cn_error *err)
+ * what was read says; a name that would be fetched is nothing to warn of. The exit code. */
+static int refuse(struct cfg *cfg, const char *name, cli_fetch *fetch, struct cn_error *err)
 {
     int status = err->code == CN_EIO || err->code == CN_ENOMEM ? 1 : 2;
     bool model = cfg->faults.count && !cfg->half_read &&
-                 (cfg->n_models || cfg->model.path || cfg->model.name);
+                 (cfg->n_models || cfg->model.path || (cfg->model.name && !fetch));
 
     cli_faults(name, cfg, err);
     cli_error(name, err);
@@ -226,7 +226,7 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
     if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
     if (rc) {
         if (cfg.faults.count) cfg_check(&cfg, NULL);
-        rc = refuse(&cfg, argv[0], &err);
+        rc = refuse(&cfg, argv[0], fetch, &err);
         cfg_fini(&cfg);
         return rc;
     }
@@ -246,7 +246,7 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
     if (optind < argc) {
         rc = cli_usage(argv[0], "unexpected argument %s", argv[optind]);
     } else if (cfg_check(&cfg, &err)) {
-        rc = refuse(&cfg, argv[0], &err);
+        rc = refuse(&cfg, argv[0], fetch, &err);
     } else if (check) {
         rc = check_model(&cfg, argv[0]);
         if (!rc)

@@ -23,8 +23,7 @@ int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struc
     int rc = 0, words = argc - optind;
 
     if (words + s->model_given > 1) {
-        *status = cli_usage(argv[0], "one model is expected, and %s is one more",
-                            argv[argc - 1]);
+        *status = cli_usage(argv[0], "one model is expected, and %s is one more", argv[argc - 1]);
         return 0;
     }
     if (!words && !s->cfg.model.path && !s->cfg.model.name && !s->cfg.n_models) {

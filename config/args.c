@@ -113,8 +113,10 @@ static int take_option(struct cfg *c, const struct option *o, const char *value,
         if (err) *err = e;
         return rc;
     }
-    if (rc && file && err && !err->code) *err = e;
-    return rc && !file ? cfg_fault(c, &e, err) : CN_OK;
+    if (!rc) return CN_OK;
+    if (!file) return cfg_fault(c, &e, err);
+    if (err && !err->code) *err = e;
+    return c->faults.count > CFG_MAX_FAULTS ? CN_ELIMIT : CN_OK;
 }
 
 /* Walks argv[1..] and takes the options, or reads the files when `files`. Keeps what it does not know
@@ -133,8 +135,10 @@ static int walk(struct cfg *c, int argc, char **argv, bool files, int *take, str
             continue;
         }
         if (!value) {
+            if (i + 1 >= argc && files) break; /* told in its turn */
             if (i + 1 >= argc) {
                 struct cn_error e = {0};
+                c->half_read = true;
                 rc = cn_fail(&e, CN_EMISSING, "%s needs a value", o->flag);
                 cfg_fault(c, &e, err);
                 return rc;

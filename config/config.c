@@ -203,11 +203,15 @@ int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err)
 {
     static const char more[] = "there are more errors: these are the first";
 
+    bool full = c->faults.count >= CFG_MAX_FAULTS;
+    const char *text = full ? more : e->message;
+
     if (err && !err->code) *err = *e;
-    if (cfg_list_add(&c->faults, e->message, strlen(e->message)))
+    if (c->faults.count > CFG_MAX_FAULTS) return CN_ELIMIT;
+    if (full) c->half_read = true;
+    if (cfg_list_add(&c->faults, text, strlen(text)))
         return cn_fail(err, CN_ENOMEM, "out of memory");
-    if (c->faults.count < CFG_MAX_FAULTS) return CN_OK;
-    return cfg_list_add(&c->faults, more, sizeof more - 1) ? CN_ENOMEM : CN_ELIMIT;
+    return full ? CN_ELIMIT : CN_OK;
 }
 
 /* ---- rules between keys --------------------------------------------------------------------- */
@@ -215,7 +219,6 @@ int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err)
 struct checker {
     struct cfg *c;
     struct cn_error *first; /* of the rules that are broken */
-    bool full;              /* more are not told */
 };
 
 /* Notes a broken rule, with the place of the key at fault before the reason. */
@@ -232,7 +235,7 @@ static void broken(struct checker *k, const struct cfg_place *place, int code, c
     va_end(ap);
     cn_fail_param(&e, code, param, "%s", why);
     cfg_error_at(place, &e);
-    if (!k->full) k->full = cfg_fault(k->c, &e, k->first) != 0;
+    (void)cfg_fault(k->c, &e, k->first); /* no memory: k->first says so */
 }
 
 bool cfg_has_keys(const struct cfg *c)
@@ -254,18 +257,30 @@ bool cfg_is_loopback(const char *host)
     return IN6_IS_ADDR_LOOPBACK(&six);
 }
 
-/* What b, the later of two tenants, may not have in common with a. */
-static void check_tenant_pair(struct checker *k, const struct cfg_tenant *a,
-                              const struct cfg_tenant *b)
+static bool share_a_key(const struct cfg_tenant *a, const struct cfg_tenant *b)
 {
-    if (!strcmp(a->name, b->name))
-        broken(k, &b->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.name",
-               "two tenants are named \"%.80s\"", a->name);
     for (size_t i = 0; i < a->keys.count; i++)
         for (size_t j = 0; j < b->keys.count; j++)
-            if (!memcmp(&a->key_hashes[i], &b->key_hashes[j], sizeof a->key_hashes[i]))
-                broken(k, &b->places[CFG_TENANT_KEY_keys], CN_EINVAL, "tenants.keys",
-                       "tenants \"%.80s\" and \"%.80s\" share a key", a->name, b->name);
+            if (!memcmp(&a->key_hashes[i], &b->key_hashes[j], sizeof a->key_hashes[i])) return true;
+    return false;
+}
+
+/* What t may not have in common with those before it; each is told once, of the first of them. */
+static void check_others(struct checker *k, const struct cfg_tenant *before,
+                         const struct cfg_tenant *t)
+{
+    const struct cfg_tenant *a = before;
+
+    while (a < t && strcmp(a->name, t->name))
+        a++;
+    if (a < t)
+        broken(k, &t->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.name",
+               "two tenants are named \"%.80s\"", t->name);
+    for (a = before; a < t && !share_a_key(a, t);)
+        a++;
+    if (a < t)
+        broken(k, &t->places[CFG_TENANT_KEY_keys], CN_EINVAL, "tenants.keys",
+               "tenants \"%.80s\" and \"%.80s\" share a key", a->name, t->name);
 }
 
 static void check_tenants(struct checker *k)
@@ -274,7 +289,7 @@ static void check_tenants(struct checker *k)
     bool keys_used = cfg_has_keys(c);
     double shares = 0;
 
-    for (size_t i = 0; i < c->n_tenants && !k->full; i++) {
+    for (size_t i = 0; i < c->n_tenants; i++) {
         const struct cfg_tenant *t = &c->tenants[i];
         bool fits = shares <= 1 + 1e-9;
 
@@ -284,8 +299,7 @@ static void check_tenants(struct checker *k)
         if (!keys_used && i == 1)
             broken(k, &t->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.keys",
                    "several tenants need keys: without one, every request belongs to the first");
-        for (size_t j = 0; j < i && !k->full; j++)
-            check_tenant_pair(k, &c->tenants[j], t);
+        check_others(k, c->tenants, t);
         shares += t->kv_share;
         if (fits && shares > 1 + 1e-9)
             broken(k, &t->places[CFG_TENANT_KEY_kv_share], CN_ERANGE, "tenants.kv_share",
@@ -308,11 +322,15 @@ static void check_models(struct checker *k)
                 {c->model.context, CFG_KEY_model_context, "model.context"},
                 {c->model.kv_type != CFG_KV_F16, CFG_KEY_model_kv_type, "model.kv_type"}};
 
-    for (size_t i = 0; i < c->n_models; i++)
-        for (size_t j = 0; j < i; j++)
-            if (!strcmp(c->models[i].name, c->models[j].name))
-                broken(k, &c->models[i].places[CFG_MODEL_KEY_name], CN_EINVAL, "models.name",
-                       "two models are named \"%.80s\"", c->models[i].name);
+    for (size_t i = 0; i < c->n_models; i++) {
+        size_t j = 0;
+
+        while (j < i && strcmp(c->models[i].name, c->models[j].name))
+            j++;
+        if (j < i)
+            broken(k, &c->models[i].places[CFG_MODEL_KEY_name], CN_EINVAL, "models.name",
+                   "two models are named \"%.80s\"", c->models[i].name);
+    }
     for (size_t i = 0; c->n_models && i < CN_ARRAY_LEN(lost); i++)
         if (lost[i].set)
             broken(k, &c->places[lost[i].key], CN_EINVAL, lost[i].name,

@@ -43,8 +43,8 @@ int cfg_key_put(const struct cfg_key *k, void *base, const char *text, size_t n,
 int cfg_list_add(struct cfg_list *l, const char *text, size_t n);
 void cfg_list_fini(struct cfg_list *l);
 
-/* Notes an error that does not end the reading, in c->faults and, unless it holds one, in *err. An
- * error when there are too many or no memory is left. */
+/* Notes an error that does not end the reading, in c->faults and, unless it holds one, in *err. The
+ * first beyond CFG_MAX_FAULTS is noted as such, and no more: an error, as when memory is short. */
 int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err);
 
 int cfg_tenant_init(struct cfg_tenant *t, struct cn_error *err);

@@ -88,7 +88,8 @@ static int next(struct reader *r)
     return CN_OK;
 }
 
-/* Goes to the end of the current event's node, when it is a list or a group. */
+/* Goes to the end of the current event's node, when it is a list or a group: what is in it may be
+ * what a rule asks for. */
 static int skip_node(struct reader *r)
 {
     int depth = 0, rc = CN_OK;
@@ -98,6 +99,7 @@ static int skip_node(struct reader *r)
             depth++;
         if (r->ev.type == YAML_MAPPING_END_EVENT || r->ev.type == YAML_SEQUENCE_END_EVENT) depth--;
         if (!depth) return CN_OK;
+        r->c->half_read = true;
         if (depth > DEPTH_MAX)
             return stop_at(r, r->ev.start_mark, NULL, CN_ELIMIT, "nested too deeply");
         if ((rc = next(r))) return rc;
@@ -394,7 +396,8 @@ static int read_models(struct reader *r, struct cfg *c)
     c->n_models = 0;
     while ((rc = next(r)) == CN_OK && r->ev.type != YAML_SEQUENCE_END_EVENT) {
         if (c->n_models == CFG_MAX_MODELS)
-            return stop_at(r, r->ev.start_mark, "models", CN_ELIMIT, "more models than can be served");
+            return stop_at(r, r->ev.start_mark, "models", CN_ELIMIT,
+                           "more models than can be served");
         if (cn_grow(&c->models, &cap, c->n_models + 1, sizeof *c->models))
             return cn_fail(r->err, CN_ENOMEM, "out of memory");
         rc = cfg_served_init(&c->models[c->n_models++], r->err);

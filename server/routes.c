@@ -107,15 +107,12 @@ static const char *find_instead(const char *path, size_t n)
     return NULL;
 }
 
-/* A route that is nearly the path: /v1 left out, or put in where it does not belong, or a slash at
- * the end. */
+/* A route that is nearly the path: /v1 left out, or put in where it does not belong. */
 static const struct route *find_near(const char *path, size_t n)
 {
     char longer[64] = "/v1";
     const struct route *r = NULL;
 
-    while (n > 1 && path[n - 1] == '/')
-        n--;
     if (n > sizeof longer - 3) return NULL;
     r = find_path(path, n);
     memcpy(longer + 3, path, n);
@@ -129,10 +126,12 @@ static int no_route(const struct srv_conn *c, struct cn_error *err)
 {
     size_t n;
     const char *path = srv_conn_path(c, &n);
-    const struct route *near = find_near(path, n);
-    const char *use = find_instead(path, n);
     struct cn_buf all;
 
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    const struct route *near = find_near(path, n);
+    const char *use = find_instead(path, n);
     if (near)
         return cn_fail(err, CN_EROUTE, "no such path: use %s %s", llhttp_method_name(near->method),
                        near->path);

@@ -22,8 +22,9 @@ CONFIG_HEAD = """# Configuration
 
 `conifer-server --config FILE` reads YAML. A key is written below its group; anything left out has
 its default. Every key can also be set on the command line, which wins over the file:
-`--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says all that is
-wrong with it, as `file:line:column: key: reason`.
+`--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says what is
+wrong with it, as `file:line:column: key: reason`: the first 100 errors, and those of rules between keys
+and of the model only where nothing that they need had to be skipped.
 
 Refused, never ignored: unknown keys, keys given twice, values of the wrong type or out of bounds.
 Sizes take `KiB`, `MiB`, `GiB` or `TiB`. Times are seconds (`_s`) or milliseconds (`_ms`).
@@ -107,9 +108,9 @@ API_ROUTES = {
 }
 
 API_INSTEAD = """
-Any other path is a 404 with the code `not_found`, whose message says which of these was meant, or lists
-them all. There are no Responses, Messages or Ollama endpoints and no page to look at: of theirs it names
-what to use.
+Any other path is a 404 with the code `not_found` (with a valid key, where keys are used), whose message
+says which of these was meant, or lists them all. There are no Responses, Messages or Ollama endpoints and
+no page to look at: of theirs it names what to use.
 
 | path | instead |
 |---|---|

@@ -71,6 +71,8 @@ def test_unknown_paths_say_what_is_served(fake):
                       ("/chat/completions", "POST /v1/chat/completions"), ("/models", "GET /v1/models"),
                       ("/v1/v1/models", "GET /v1/models"), ("/v1/tokenize", "POST /tokenize"),
                       ("/v1/models/", "GET /v1/models"), ("/v1/chat/completions//?a=b", "POST /v1/chat/completions"),
+                      ("/api/tags/", "GET /v1/models"), ("/api/embed//", "POST /v1/embeddings"),
+                      ("/health/", "GET /health/live or GET /health/ready"),
                       ("/health", "GET /health/live or GET /health/ready")):
         for method, body in (("POST", {}), ("GET", None)):
             status, head, data = fake.http(method, path, body)

@@ -299,7 +299,44 @@ static void errors_that_end_the_reading(void **state)
     assert_string_equal(e.param, "key0");
     assert_int_equal(c.faults.count, 101);
     assert_non_null(strstr(c.faults.items[100], "more errors"));
+    assert_int_equal(load(&c, "server: {host: 0.0.0.0, port: x}\n", &e), CN_ETYPE);
+    assert_int_equal(cfg_check(&c, &e), 0); /* what was not read is no rule's business */
+    assert_int_equal(c.faults.count, 101);
     cfg_fini(&c);
+    n = 0; /* as many as are told: there are no more */
+    for (int i = 0; i < 100; i++)
+        n += (size_t)snprintf(many + n, sizeof many - n, "%s  key%d: 1\n", i ? "" : "log:\n", i);
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, many, &e), CN_EINVAL);
+    assert_int_equal(c.faults.count, 100);
+    assert_null(strstr(c.faults.items[99], "more errors"));
+    assert_int_equal(cfg_set(&c, "server.host", "0.0.0.0", NULL), 0);
+    assert_int_equal(cfg_set(&c, "model.name", "a/b", NULL), 0);
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_int_equal(c.faults.count, 101);
+    assert_non_null(strstr(c.faults.items[100], "more errors"));
+    cfg_fini(&c);
+}
+
+/* After too many errors neither another file nor an option is looked at. */
+static void too_many_end_the_options(void **state)
+{
+    char path[] = "/tmp/test_config_XXXXXX";
+    char *argv[] = {"x", "--config", path, "--config", path, "--port", "x", NULL};
+    int argc = 7, fd = mkstemp(path);
+    struct cfg c;
+    struct cn_error e = {0};
+
+    assert_true(fd >= 0);
+    for (int i = 0; i < 101; i++)
+        assert_true(dprintf(fd, "key%d: 1\n", i) > 0);
+    close(fd);
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(cfg_from_args(&c, &argc, argv, &e), CN_EINVAL);
+    assert_string_equal(e.param, "key0");
+    assert_int_equal(c.faults.count, 101);
+    cfg_fini(&c);
+    unlink(path);
 }
 
 /* Options and rules go on after an error as the file does, but for rules about what was not read. */
@@ -332,6 +369,72 @@ static void errors_of_all_stages(void **state)
     assert_int_equal(load(&c, "server: {host: 0.0.0.0}\ntenants: [{nam: a, keys: [x]}]\n", &e),
                      CN_EINVAL);
     assert_int_equal(cfg_check(&c, &e), 0);
+    cfg_fini(&c);
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, "server: {host: 0.0.0.0, tenants: [{name: a}]}\n", &e), CN_EINVAL);
+    assert_string_equal(e.param, "server.tenants");
+    assert_int_equal(cfg_check(&c, &e), 0);
+    cfg_fini(&c);
+}
+
+/* An option without its value takes nothing from those before it, and no rule is asked after it. */
+static void an_option_without_its_value(void **state)
+{
+    char path[] = "/tmp/test_config_XXXXXX";
+    static const char text[] = "server: {host: 0.0.0.0, colour: red}\n";
+    static const char *const last[] = {"--port", "--host", "--config"};
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1);
+    close(fd);
+    for (size_t i = 0; i < CN_ARRAY_LEN(last); i++) {
+        char *argv[] = {"x", "--threads", "3", "--kv-type", "f17",
+                        "--config", path, (char *)last[i], NULL};
+        int argc = 8;
+        struct cfg c;
+        struct cn_error e = {0};
+
+        assert_int_equal(cfg_init(&c, NULL), 0);
+        assert_int_equal(cfg_from_args(&c, &argc, argv, &e), CN_EINVAL);
+        assert_int_equal(c.engine.threads, 3);
+        assert_int_equal(c.faults.count, 3);
+        assert_non_null(strstr(c.faults.items[0], "server.colour"));
+        assert_non_null(strstr(c.faults.items[1], "--kv-type"));
+        assert_non_null(strstr(c.faults.items[2], last[i]));
+        assert_non_null(strstr(c.faults.items[2], "needs a value"));
+        assert_int_equal(cfg_check(&c, &e), 0);
+        cfg_fini(&c);
+    }
+    unlink(path);
+}
+
+/* One error for each item that is like one before it, not for each pair. */
+static void what_is_shared_is_told_once(void **state)
+{
+#define KEYS(a, b)                                                                                 \
+    "keys: [sha256:000000000000000000000000000000000000000000000000000000000000000" #a             \
+    ", sha256:000000000000000000000000000000000000000000000000000000000000000" #b "]"
+    static const char text[] = "models: [{name: m}, {name: m}, {name: m}, {name: m}]\n"
+                               "tenants:\n"
+                               "- {name: a, " KEYS(1, 2) "}\n"
+                               "- {name: b, " KEYS(1, 2) "}\n"
+                               "- {name: a, " KEYS(3, 4) "}\n"
+                               "- {name: a, " KEYS(2, 5) "}\n";
+#undef KEYS
+    static const char *const want[] = {
+        ":1:22: two models are named \"m\"", ":1:33: two models", ":1:44: two models",
+        ":4:13: tenants \"a\" and \"b\" share a key", ":5:4: two tenants are named \"a\"",
+        ":6:4: two tenants are named \"a\"", ":6:13: tenants \"a\" and \"a\" share a key"};
+    struct cfg c;
+    struct cn_error e = {0};
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, text, &e), 0);
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_int_equal(c.faults.count, CN_ARRAY_LEN(want));
+    for (size_t i = 0; i < CN_ARRAY_LEN(want); i++)
+        if (!strstr(c.faults.items[i], want[i]))
+            fail_msg("%zu: %s, not %s", i, c.faults.items[i], want[i]);
     cfg_fini(&c);
 }
 
@@ -582,7 +685,10 @@ int main(void)
         cmocka_unit_test(bad_files_name_place_and_key),
         cmocka_unit_test(every_error_is_told),
         cmocka_unit_test(errors_that_end_the_reading),
+        cmocka_unit_test(too_many_end_the_options),
         cmocka_unit_test(errors_of_all_stages),
+        cmocka_unit_test(an_option_without_its_value),
+        cmocka_unit_test(what_is_shared_is_told_once),
         cmocka_unit_test(every_cut_of_a_file),
         cmocka_unit_test(large_and_deep_files),
         cmocka_unit_test(rules_between_keys),

@@ -1,5 +1,6 @@
 /* Tokenising beyond the oracle's cases: golden ids, spans, BOS and EOS, limits, and merging against
  * a literal implementation of "merge the lowest pair until none is left". */
+#include "engine/text/vocab_impl.h"
 #include "tests/text/small_vocab.h"
 #include "tests/text/vocab_file.h"
 
@@ -370,6 +371,40 @@ static void draw_merges(struct drawn *d, struct rank *sorted)
     }
 }
 
+/* Parts of characters among letters: no pre-tokeniser leaves them in one piece with those, so the
+ * piece is given as such. */
+static void merge_stray(const struct eng_vocab *v, const struct drawn *d, const struct rank *sorted)
+{
+    struct eng_merge *merge = eng_merge_take(v);
+    assert_non_null(merge);
+    for (int i = 0; i < 50; i++) {
+        char text[200], mapped[400], got[4096] = "", want[4096] = "";
+        struct eng_str piece[200];
+        struct eng_ids ids = {0};
+        size_t n, m = draw_letters(text, &n, mapped), used = 0;
+        for (uint32_t k = 1 + below(4); k > 0; k--) {
+            size_t at = below((uint32_t)n + 1);
+            memmove(text + at + 1, text + at, n++ - at);
+            text[at] = "\xe4\x80\xb8\xff"[below(4)];
+        }
+        m = 0;
+        for (size_t k = 0; k < n; k++)
+            m += cn_utf8_encode(eng_byte_char((uint8_t)text[k]), mapped + m);
+        size_t count = merge_literally(sorted, d->n, mapped, m, piece);
+        for (size_t k = 0; k < count; k++)
+            used += (size_t)snprintf(want + used, sizeof want - used, " %lld",
+                                     (long long)eng_vocab_find(v, piece[k].p, piece[k].n));
+        merge->end = text + n;
+        assert_int_equal(eng_piece(v, merge, text, n, &ids), 0);
+        used = 0;
+        for (size_t k = 0; k < ids.n; k++)
+            used += (size_t)snprintf(got + used, sizeof got - used, " %u", ids.v[k]);
+        assert_string_equal(got, want);
+        eng_ids_fini(&ids);
+    }
+    eng_merge_give(v, merge);
+}
+
 static void test_bpe_parts(void **state)
 {
     static struct drawn d;
@@ -392,6 +427,7 @@ static void test_bpe_parts(void **state)
                                          (long long)eng_vocab_find(v, piece[k].p, piece[k].n));
             assert_string_equal(ids_of(v, text, n, NULL, 0, 0), want);
         }
+        merge_stray(v, &d, sorted);
         eng_vocab_free(v);
     }
 }
