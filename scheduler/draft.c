@@ -3,7 +3,9 @@
  * For n-grams of 3 and of 2 ids a table tells the position behind the last occurrence of each, by
  * hash, a later one in the place of an earlier: the ids themselves are compared, so a collision
  * costs a guess and no time. While what is expected comes true the place is kept and the tables are
- * not asked. The tables double with the ids: 16 bytes an id at most, and the cost of an id is flat.
+ * not asked. Where the ids outgrow them another one, as large as all before, takes up what comes and
+ * the others are asked after it: 16 bytes an id at most, nothing is moved, and an id costs at most two
+ * look-ups a table.
  *
  * The chance of a guess is counted by how many ids before it agree, on every output token that was
  * expected to be something, whether it was drafted or not. */
@@ -15,6 +17,7 @@
 #define LONGEST  3
 #define SHORTEST 2
 #define MAX_LEN  32
+#define LEAST_BITS 6    /* of the first table */
 #define MEMORY   64.0f  /* guesses of a class after which the counts are halved */
 #define PRIOR    4.0    /* what `prior` weighs, in guesses */
 
@@ -30,43 +33,50 @@ struct sch_draft *sch_draft_new(void)
 void sch_draft_free(struct sch_draft *d)
 {
     if (!d) return;
-    free(d->table);
+    for (uint32_t k = 0; k < d->n_tables; k++)
+        free(d->table[k].slot);
     free(d);
 }
 
-/* The place of the n-gram that ends before position n. */
-static uint32_t *slot_of(const struct sch_draft *d, const uint32_t *ids, uint64_t n, uint32_t order)
+/* Of the n-gram that ends before position n. */
+static uint64_t hash_of(const uint32_t *ids, uint64_t n, uint32_t order)
 {
     uint64_t h = order;
 
     for (uint32_t i = order; i > 0; i--)
         h = (h ^ ids[n - i]) * 0x9e3779b97f4a7c15ull;
-    return &d->table[((uint64_t)(order - SHORTEST) << d->bits) + (h >> (64 - d->bits))];
+    return h;
+}
+
+static uint32_t *slot_of(const struct sch_draft_table *t, uint64_t hash, uint32_t order)
+{
+    return &t->slot[((uint64_t)(order - SHORTEST) << t->bits) + (hash >> (64 - t->bits))];
 }
 
 static void insert(const struct sch_draft *d, const uint32_t *ids, uint64_t n)
 {
+    const struct sch_draft_table *last = &d->table[d->n_tables - 1];
+
     for (uint32_t order = LONGEST; order >= SHORTEST; order--) {
-        if (n >= order) *slot_of(d, ids, n, order) = (uint32_t)n;
+        if (n >= order) *slot_of(last, hash_of(ids, n, order), order) = (uint32_t)n;
     }
 }
 
-static int grow(struct sch_draft *d, const uint32_t *ids, uint64_t n)
+/* At least half as much room again, so that the tables stay few; less than twice n. */
+static int grow(struct sch_draft *d, uint64_t n)
 {
-    uint32_t bits = CN_MAX(d->bits, 6u);
-    uint32_t *table;
+    uint32_t bits = LEAST_BITS;
+    struct sch_draft_table *t = &d->table[d->n_tables];
 
-    while (n > (uint64_t)1 << bits)
+    if (n <= d->room) return 0;
+    while (d->room >> (bits + 1) || d->room + ((uint64_t)1 << bits) < n)
         bits++;
-    if (bits == d->bits) return 0;
-    if (bits > 31) return CN_ENOMEM;
-    table = cn_calloc((size_t)(LONGEST - SHORTEST + 1) << bits, sizeof(*table));
-    if (!table) return CN_ENOMEM;
-    free(d->table);
-    d->table = table;
-    d->bits = bits;
-    for (uint64_t i = 1; i <= d->n; i++)
-        insert(d, ids, i);
+    if (bits > 31 || d->n_tables == SCH_DRAFT_TABLES) return CN_ENOMEM;
+    t->slot = cn_calloc((size_t)(LONGEST - SHORTEST + 1) << bits, sizeof(*t->slot));
+    if (!t->slot) return CN_ENOMEM;
+    t->bits = bits;
+    d->n_tables++;
+    d->room += (uint64_t)1 << bits;
     return 0;
 }
 
@@ -84,12 +94,16 @@ static uint32_t agreeing(const uint32_t *ids, uint64_t a, uint64_t b)
 static void look_up(struct sch_draft *d, const uint32_t *ids, uint64_t n)
 {
     for (uint32_t order = LONGEST; order >= SHORTEST && !d->at; order--) {
-        uint64_t at = n >= order ? *slot_of(d, ids, n, order) : 0;
-        uint32_t len = at ? agreeing(ids, at, n) : 0;
+        uint64_t hash = n >= order ? hash_of(ids, n, order) : 0;
 
-        if (len < order) continue;
-        d->at = at;
-        d->len = len;
+        for (uint32_t k = n >= order ? d->n_tables : 0; k > 0 && !d->at; k--) {
+            uint64_t at = *slot_of(&d->table[k - 1], hash, order);
+            uint32_t len = at ? agreeing(ids, at, n) : 0;
+
+            if (len < order) continue;
+            d->at = at;
+            d->len = len;
+        }
     }
 }
 
@@ -115,7 +129,7 @@ static void note(struct sch_draft *d, bool right)
 
 int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint64_t own)
 {
-    int rc = grow(d, ids, n);
+    int rc = grow(d, n);
 
     if (rc) return rc;
     for (n = CN_MIN(n, d->n + SCH_DRAFT_BURST); d->n < n; d->n++) {

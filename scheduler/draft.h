@@ -6,10 +6,17 @@
 
 #define SCH_DRAFT_CLASSES 8
 #define SCH_DRAFT_BURST   4096 /* ids that one update takes up: a long prompt holds up nobody */
+#define SCH_DRAFT_TABLES  27   /* as many as it takes from the least size to 2^32 ids */
+
+struct sch_draft_table {
+    uint32_t *slot;          /* by hash of an n-gram: the position behind its last occurrence */
+    uint32_t bits;           /* of the slots for each length of n-grams */
+};
 
 struct sch_draft {
-    uint32_t *table;         /* by hash of an n-gram: the position behind its last occurrence */
-    uint32_t bits;           /* of the size of each n-gram length's part */
+    struct sch_draft_table table[SCH_DRAFT_TABLES]; /* the last one takes up ids; others only know */
+    uint32_t n_tables;
+    uint64_t room;           /* ids that they are for, together */
     uint64_t n;              /* ids that it has seen */
     uint64_t at;             /* ids[at] is expected next; 0 = nothing is */
     uint32_t len;            /* so many ids before `at` are the last ones, bounded */
@@ -20,8 +27,8 @@ struct sch_draft *sch_draft_new(void); /* NULL when out of memory */
 void sch_draft_free(struct sch_draft *d);
 /* Takes up what was added to the ids, at most SCH_DRAFT_BURST of them: it has caught up when d->n is
  * n. From `own` on they are output: how often what was expected came true is counted there.
- * CN_ENOMEM: nothing was taken up. Each id costs the same on average, whatever they are: now
- * and then the tables double. */
+ * CN_ENOMEM: nothing was taken up. No id costs more than another: what was taken up once is not
+ * touched again. */
 int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint64_t own);
 /* The `most` ids that are expected next; 0 when nothing is. */
 uint32_t sch_draft_read(const struct sch_draft *d, const uint32_t *ids, uint32_t most,

@@ -111,6 +111,85 @@ static void test_long_prompts_in_parts(void **state)
     free(ids);
 }
 
+static size_t slots_of(const struct sch_draft_table *t)
+{
+    return (size_t)2 << t->bits; /* n-grams of two lengths */
+}
+
+/* Slots that differ from what was kept of the tables; a table that is new has had none set. */
+static size_t slots_written(const struct sch_draft *d, uint32_t *const kept[], uint32_t n_kept)
+{
+    size_t n = 0;
+
+    for (uint32_t k = 0; k < d->n_tables; k++) {
+        for (size_t i = 0; i < slots_of(&d->table[k]); i++)
+            n += d->table[k].slot[i] != (k < n_kept ? kept[k][i] : 0);
+    }
+    return n;
+}
+
+/* Where the tables grow too an update writes what its own ids need, two slots each, and no more: a
+ * step of a million ids costs what a step of a hundred costs. Memory stays in proportion. */
+static void test_growth_moves_nothing(void **state)
+{
+    enum { N = 40000 };
+    uint32_t *ids = calloc(N, sizeof(*ids)), *kept[SCH_DRAFT_TABLES], had, tables = 0;
+    struct sch_draft *d = sch_draft_new();
+
+    assert_non_null(ids);
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = below(5000);
+    for (uint32_t n = 0; n < N;) {
+        uint64_t bytes = 0;
+
+        for (had = 0; had < d->n_tables; had++) {
+            size_t size = slots_of(&d->table[had]) * sizeof(uint32_t);
+            kept[had] = malloc(size);
+            assert_non_null(kept[had]);
+            memcpy(kept[had], d->table[had].slot, size);
+        }
+        n += 1 + below(n % 3 ? 20 : 2000);
+        n = CN_MIN(n, (uint32_t)N);
+        uint64_t before = d->n;
+        assert_int_equal(sch_draft_update(d, ids, n, 1), 0);
+        assert_int_equal(d->n, n);
+        assert_true(slots_written(d, kept, had) <= 2 * (n - before));
+        tables += d->n_tables > had;
+        for (uint32_t k = 0; k < d->n_tables; k++)
+            bytes += slots_of(&d->table[k]) * sizeof(uint32_t);
+        assert_true(bytes <= 16 * CN_MAX((uint64_t)n, (uint64_t)64));
+        while (had > 0)
+            free(kept[--had]);
+    }
+    assert_true(tables >= 5 && d->n_tables == tables);
+    sch_draft_free(d);
+    free(ids);
+}
+
+/* What came before a growth is known after it, and of what came twice the later one. Of the n-grams in
+ * a run of ids some slot is its own still, though a third of them are another's. */
+static void test_growth_forgets_nothing(void **state)
+{
+    enum { N = 4500, RUN = 12, ASKED = 40 };
+    uint32_t ids[N + ASKED * RUN], guess;
+    struct sch_draft *d = sch_draft_new();
+
+    for (uint32_t i = 0; i < N; i++)
+        ids[i] = i;
+    memcpy(ids + 3000, ids + 20, RUN * sizeof(*ids)); /* then 3012 follows, no longer 32 */
+    (void)feed(d, ids, N, 1);
+    assert_true(d->n_tables >= 6);
+    for (uint32_t k = 0, n = N; k < ASKED; k++, n += RUN) {
+        uint32_t from = k ? 3 + k * 109 : 20;
+
+        memcpy(ids + n, ids + from, RUN * sizeof(*ids));
+        assert_int_equal(sch_draft_update(d, ids, n + RUN, 1), 0);
+        assert_int_equal(sch_draft_read(d, ids, 1, &guess), 1);
+        assert_int_equal(guess, k ? from + RUN : 3000 + RUN);
+    }
+    sch_draft_free(d);
+}
+
 static void test_nothing_to_expect(void **state)
 {
     uint32_t ids[1000], out[4];
@@ -229,6 +308,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_are_found), cmocka_unit_test(test_edits_cost_little),
         cmocka_unit_test(test_loops_go_round),   cmocka_unit_test(test_long_prompts_in_parts),
+        cmocka_unit_test(test_growth_moves_nothing),
+        cmocka_unit_test(test_growth_forgets_nothing),
         cmocka_unit_test(test_nothing_to_expect),
         cmocka_unit_test(test_pieces),           cmocka_unit_test(test_chances_are_learned),
         cmocka_unit_test(test_price_is_flat)};
