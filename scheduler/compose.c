@@ -4,6 +4,7 @@
 #include "scheduler/internal.h"
 
 #define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
+#define AGE_TURN        4 /* each so many steps the oldest prompt of a tenant goes first */
 #define MODEL_LATE      4 /* steps that go to other models before it is this one's turn */
 #define LOOK_STEPS      32 /* between two looks at what decoding takes alone */
 #define LONG_LOOK       256 /* the same where that does not seem to bound the prompts */
@@ -193,16 +194,43 @@ static void charge_blocks(struct sch *s, struct sch_choice *c)
                        (double)choice_model(c)->block_bytes * s->o.block_cost);
 }
 
+/* Rows of its prompt that it has to compute. */
+static uint64_t prompt_left(const struct sch_choice *c)
+{
+    uint64_t have = kv_seq_planned(c->seq);
+
+    return c->n_ids > have ? c->n_ids - have : 0;
+}
+
+/* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them would
+ * end late if they took turns; now and then the oldest, so that a long one gets on beside any number
+ * of short ones. */
+static bool reads_before(const struct sch *s, const struct sch_choice *a, const struct sch_choice *b)
+{
+    uint64_t left_a = prompt_left(a), left_b = prompt_left(b);
+
+    if (s->compositions % AGE_TURN == 0 || left_a == left_b)
+        return a->req->number < b->req->number;
+    return left_a < left_b;
+}
+
+/* Only the first place is by order: it gets all rows of its tenant that it can use. */
 static void cand_push(struct sch *s, struct sch_choice *c, uint32_t pass)
 {
     struct sch_tenant *t = c->req->tenant;
+    struct sch_choice *head = t->cand[pass].head;
     bool seen = false;
 
     for (uint32_t p = 0; p < SCH_N_PASSES; p++)
         seen = seen || t->cand[p].head;
     if (!seen) s->act[s->n_act++] = t;
     c->next_cand = NULL;
-    if (t->cand[pass].head)
+    if (head && pass >= PASS_PREFILL && reads_before(s, c, head)) {
+        c->next_cand = head;
+        t->cand[pass].head = c;
+        return;
+    }
+    if (head)
         t->cand[pass].tail->next_cand = c;
     else
         t->cand[pass].head = c;
@@ -232,7 +260,11 @@ static uint32_t collect_candidates(struct sch *s, uint32_t model, bool backgroun
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
         pass = pass_of(c, first);
-        n_prompts += pass != PASS_DECODE;
+        if (pass != PASS_DECODE) {
+            /* all of them look before one goes on: where they part is a place for a snapshot */
+            adopt(s, c);
+            n_prompts++;
+        }
         cand_push(s, c, pass);
     }
     return n_prompts;

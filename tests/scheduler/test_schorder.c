@@ -1,0 +1,121 @@
+/* Which of a tenant's prompts is read first, over the simulated device. */
+#include "tests/scheduler/simcase.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_EQUAL 12u
+#define N_SHORT 8u
+
+/* Equal prompts that come together are read one after the other: taking turns, all would have their
+ * first token near the end. */
+static void test_equal_prompts_do_not_take_turns(void **state)
+{
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct sim_opts o = simcase_opts(depth);
+        struct sim m;
+        struct sim_req *r[N_EQUAL];
+        uint64_t step = 0, sum = 0;
+        uint32_t n_first = 0;
+
+        o.n_slabs = 512;
+        sim_init(&m, &o);
+        for (uint32_t i = 0; i < N_EQUAL; i++) {
+            r[i] = sim_req_new(&m, 0, 200, 40);
+            assert_int_equal(sim_submit(&m, r[i]), 0);
+        }
+        while (n_first < N_EQUAL && ++step < 1000) {
+            uint32_t before = n_first;
+
+            sim_iterate(&m);
+            n_first = 0;
+            for (uint32_t i = 0; i < N_EQUAL; i++)
+                n_first += r[i]->n_out[0] > 0;
+            sum += step * (n_first - before);
+        }
+        assert_int_equal(n_first, N_EQUAL);
+        /* evenly spread from the first step to the last they are at half of it on the average */
+        print_message("%.2f of %u steps\n", (double)sum / N_EQUAL / (double)step, (unsigned)step);
+        assert_true(sum * 10 < 6 * N_EQUAL * step);
+        simcase_finish(&m);
+    }
+}
+
+/* A long prompt gets on beside short ones that never end. */
+static void test_a_long_prompt_is_not_left_behind(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *large;
+    uint64_t step = 0;
+
+    o.n_slabs = 512;
+    o.max_rows = o.max_logit_rows = 32;
+    sim_init(&m, &o);
+    large = sim_req_new(&m, 0, 480, 4);
+    assert_int_equal(sim_submit(&m, large), 0);
+    for (uint32_t i = 0; i < N_SHORT; i++)
+        assert_int_equal(sim_submit(&m, sim_req_new(&m, 0, 90, 1)), 0);
+    while (!large->n_out[0] && step < 400) {
+        sim_iterate(&m);
+        step++;
+        for (uint32_t i = 0; i < m.n_reqs; i++) {
+            struct sim_req *r = &m.reqs[i];
+            struct sch_request spec = r->spec;
+
+            if (!r->ends || r == large) continue;
+            memset(r, 0, sizeof(*r)); /* another in its place */
+            r->spec = spec;
+            for (uint32_t k = 0; k < 90; k++)
+                r->prompt[k] = sim_below(&m, 251);
+            assert_int_equal(sim_submit(&m, r), 0);
+        }
+    }
+    /* a quarter of all rows is its, at least */
+    print_message("%u steps\n", (unsigned)step);
+    assert_true(step <= 4 * 480 / 32 + 8);
+    for (uint32_t i = 0; i < m.n_reqs; i++)
+        sch_cancel(m.sch, m.reqs[i].id);
+    sim_run(&m);
+    sim_check_idle(&m);
+    simcase_sound(&m);
+    sim_fini(&m);
+}
+
+/* A short prompt that comes later does not wait for a long one. */
+static void test_a_short_prompt_overtakes(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *large, *small;
+    uint64_t step = 0;
+
+    sim_init(&m, &o);
+    large = sim_req_new(&m, 0, 480, 4);
+    assert_int_equal(sim_submit(&m, large), 0);
+    sim_iterate(&m);
+    small = sim_req_new(&m, 0, 60, 4);
+    assert_int_equal(sim_submit(&m, small), 0);
+    while (!small->n_out[0] && step < 100) {
+        sim_iterate(&m);
+        step++;
+    }
+    assert_true(step <= 3);
+    assert_int_equal(large->n_out[0], 0);
+    simcase_finish(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal_prompts_do_not_take_turns),
+        cmocka_unit_test(test_a_long_prompt_is_not_left_behind),
+        cmocka_unit_test(test_a_short_prompt_overtakes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
