@@ -72,7 +72,9 @@ def names_of(pairs):
 def need_files(*paths):
     for path in paths:
         if not os.path.exists(path):
-            sys.exit(f"{path}: no such file")
+            more = "" if "/tests/" not in str(path) else (
+                ": `meson configure BUILD -Dtests=true && ninja -C BUILD` makes it")
+            sys.exit(f"{path}: no such file{more}")
 
 
 def counts(default, given, names):

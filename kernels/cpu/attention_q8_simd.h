@@ -23,8 +23,8 @@ V_INLINE float most_of(const float *x, uint32_t n)
     return v_hmax_bits(top);
 }
 
-/* n floats as integers, the largest of which is `most`; gives what 1 is worth: NaN when one was not finite. What is
- * too small to divide by is 0. */
+/* n floats as integers, the largest of which is `most`; gives what 1 is worth: NaN when one was not
+ * finite. What is too small to divide by is 0. */
 V_INLINE float to_words(int16_t *to, const float *x, uint32_t n, float most)
 {
     bool some = most > 1e-30f;
