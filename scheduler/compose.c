@@ -4,7 +4,8 @@
 #include "scheduler/internal.h"
 
 #define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
-#define AGE_TURN        4 /* each so many steps the oldest prompt of a tenant goes first */
+#define NORMAL_TURN     4 /* each so many steps of a model normal prompts go before interactive ones */
+#define AGE_TURN        5 /* and the oldest of a tenant first; no multiple: each class has its turns */
 #define MODEL_LATE      4 /* steps that go to other models before it is this one's turn */
 #define LOOK_STEPS      32 /* between two looks at what decoding takes alone */
 #define LONG_LOOK       256 /* the same where that does not seem to bound the prompts */
@@ -194,23 +195,25 @@ static void charge_blocks(struct sch *s, struct sch_choice *c)
                        (double)choice_model(c)->block_bytes * s->o.block_cost);
 }
 
-/* Rows of its prompt that it has to compute. */
+/* Rows of its prompt that it has to compute, as far as is known. */
 static uint64_t prompt_left(const struct sch_choice *c)
 {
-    uint64_t have = kv_seq_planned(c->seq);
+    uint64_t have = CN_MAX(kv_seq_planned(c->seq), c->req->peeked);
 
     return c->n_ids > have ? c->n_ids - have : 0;
 }
 
 /* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them would
  * end late if they took turns; now and then the oldest, so that a long one gets on beside any number
- * of short ones. */
-static bool reads_before(const struct sch *s, const struct sch_choice *a, const struct sch_choice *b)
+ * of short ones. Where sequences have a state they take turns: states are kept where prompts part,
+ * and the others have to look there before the first one has gone on. */
+static bool reads_before(const struct sch_choice *a, const struct sch_choice *b)
 {
+    const struct sch_model *m = choice_model(a);
     uint64_t left_a = prompt_left(a), left_b = prompt_left(b);
 
-    if (s->compositions % AGE_TURN == 0 || left_a == left_b)
-        return a->req->number < b->req->number;
+    if (kv_space_state_bytes(m->o.space)) return false;
+    if (m->compositions % AGE_TURN == 0 || left_a == left_b) return a->req->number < b->req->number;
     return left_a < left_b;
 }
 
@@ -225,7 +228,7 @@ static void cand_push(struct sch *s, struct sch_choice *c, uint32_t pass)
         seen = seen || t->cand[p].head;
     if (!seen) s->act[s->n_act++] = t;
     c->next_cand = NULL;
-    if (head && pass >= PASS_PREFILL && reads_before(s, c, head)) {
+    if (head && pass >= PASS_PREFILL && reads_before(c, head)) {
         c->next_cand = head;
         t->cand[pass].head = c;
         return;
@@ -260,11 +263,7 @@ static uint32_t collect_candidates(struct sch *s, uint32_t model, bool backgroun
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
         pass = pass_of(c, first);
-        if (pass != PASS_DECODE) {
-            /* all of them look before one goes on: where they part is a place for a snapshot */
-            adopt(s, c);
-            n_prompts++;
-        }
+        n_prompts += pass != PASS_DECODE;
         cand_push(s, c, pass);
     }
     return n_prompts;
@@ -344,14 +343,16 @@ static void reset(struct sch_flight *f, uint32_t model)
 static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
                             const struct sch_flight *f, uint32_t n_prompts, bool others)
 {
-    uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most;
+    uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most, waiting;
     double target = (double)s->o.step_target_ns * (n || others ? 1 : 4), part;
 
     rows = sch_cost_rows(m, target);
     if (others && m->cost.w == 0) rows = 0; /* nobody knows yet how long a row takes */
     rows = CN_MAX(rows > n ? rows - n : 0, CN_MIN(m->block_tokens, room));
     if (!f->n_decode || s->o.step_stretch <= 0 || !n_prompts) return rows;
-    part = s->o.step_stretch * CN_MAX(1.0, 4.0 * n_prompts / f->n_decode);
+    /* they are read one after the other: of several the last would wait long for the usual part */
+    waiting = n_prompts > 1 ? 2 * (n_prompts - 1) : 1;
+    part = s->o.step_stretch * CN_MAX(1.0, 4.0 * waiting / f->n_decode);
     most = sch_cost_beside(m, f->n_decode, part);
     if ((m->alone.w == 0 || m->since_alone >= (most < rows ? LOOK_STEPS : LONG_LOOK)) &&
         f->n_decode == n)
@@ -367,7 +368,8 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     uint32_t spare, budget, n_prompts;
 
     reset(f, model);
-    n_prompts = collect_candidates(s, model, background, s->compositions % 4 == 3);
+    n_prompts = collect_candidates(s, model, background,
+                                   m->compositions % NORMAL_TURN == NORMAL_TURN - 1);
     if (!s->n_act) return false;
     /* decoding never takes every row from those whose prompt is yet to be read */
     if (m->curve && !n_prompts) sch_speculate(s, m, others);
@@ -380,7 +382,7 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     run_pass(s, f, m, PASS_PREFILL_LATER, budget);
     if (f->step.n_rows == 0) return false;
     rotate(s, f);
-    s->compositions++;
+    m->compositions++;
     return true;
 }
 

@@ -118,6 +118,7 @@ struct sch_model {
     struct sch_fit cost, alone; /* of all steps; of those that only decode */
     double beside_ns;        /* what a prompt's row adds to a step that decodes; 0: not known */
     uint32_t since_alone;    /* steps since one that only decoded */
+    uint64_t compositions;   /* steps that were composed */
     struct sch_curve *curve; /* NULL: no speculation */
 };
 
@@ -170,7 +171,7 @@ struct sch {
     struct sch_guesser *guessers; /* those that decode, room for SCH_CURVE_ROWS; NULL: none */
     struct sch_choice *solo; /* runs alone until it ends */
     struct sch_tenant *last_admitted;
-    uint64_t admissions, rounds, compositions, n_launched;
+    uint64_t admissions, rounds, n_launched;
     bool again;              /* something changed that the next iteration can use */
     uint64_t now;
     struct sch_stats stats;

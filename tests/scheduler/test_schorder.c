@@ -46,8 +46,9 @@ static void test_equal_prompts_do_not_take_turns(void **state)
     }
 }
 
-/* A long prompt gets on beside short ones that never end. */
-static void test_a_long_prompt_is_not_left_behind(void **state)
+/* Steps until a long prompt has its first token, beside short ones that never end; `every`th of them
+ * has a class above its own, or is of another model. */
+static uint64_t steps_of_long(uint32_t every, bool other_model)
 {
     struct sim_opts o = simcase_opts(1);
     struct sim m;
@@ -56,12 +57,24 @@ static void test_a_long_prompt_is_not_left_behind(void **state)
 
     o.n_slabs = 512;
     o.max_rows = o.max_logit_rows = 32;
+    o.n_models = other_model ? 2 : 1;
     sim_init(&m, &o);
     large = sim_req_new(&m, 0, 480, 4);
+    large->spec.class = SCH_NORMAL;
     assert_int_equal(sim_submit(&m, large), 0);
-    for (uint32_t i = 0; i < N_SHORT; i++)
-        assert_int_equal(sim_submit(&m, sim_req_new(&m, 0, 90, 1)), 0);
-    while (!large->n_out[0] && step < 400) {
+    for (uint32_t i = 0; i < N_SHORT; i++) {
+        struct sim_req *r = sim_req_new(&m, 0, 90, 1);
+
+        r->spec.class = SCH_NORMAL;
+        if (every && i % every == 0) {
+            if (other_model)
+                r->spec.model = 1;
+            else
+                r->spec.class = SCH_INTERACTIVE;
+        }
+        assert_int_equal(sim_submit(&m, r), 0);
+    }
+    while (!large->n_out[0] && step < 1000) {
         sim_iterate(&m);
         step++;
         for (uint32_t i = 0; i < m.n_reqs; i++) {
@@ -76,15 +89,26 @@ static void test_a_long_prompt_is_not_left_behind(void **state)
             assert_int_equal(sim_submit(&m, r), 0);
         }
     }
-    /* a quarter of all rows is its, at least */
-    print_message("%u steps\n", (unsigned)step);
-    assert_true(step <= 4 * 480 / 32 + 8);
     for (uint32_t i = 0; i < m.n_reqs; i++)
         sch_cancel(m.sch, m.reqs[i].id);
     sim_run(&m);
     sim_check_idle(&m);
     simcase_sound(&m);
     sim_fini(&m);
+    return step;
+}
+
+static void test_a_long_prompt_is_not_left_behind(void **state)
+{
+    uint64_t alone = steps_of_long(0, false), classes = steps_of_long(2, false);
+    uint64_t models = steps_of_long(2, true);
+
+    print_message("%u steps, %u beside a class above, %u beside another model\n", (unsigned)alone,
+                  (unsigned)classes, (unsigned)models);
+    /* a fifth of all rows is its, at least; of those of every fourth step; of every other step */
+    assert_true(alone <= 5 * 480 / 32 + 10);
+    assert_true(classes <= 4 * (5 * 480 / 32 + 10));
+    assert_true(models <= 2 * (5 * 480 / 32 + 10));
 }
 
 /* A short prompt that comes later does not wait for a long one. */
