@@ -1,5 +1,5 @@
 /* attention_q8_simd: q8_0 keys and values where they lie, as products of 16-bit integers with exact
- * sums. Included once by each ISA's file, in the middle of attention_simd.h.
+ * sums. Included once by each ISA's file, through attention_simd.h.
  *
  * A query's blocks of 32 dims, and for each block of 32 values the probabilities times those values'
  * scales, are rounded to 16 bits of the largest of them: 1/256 of what the pool's own rounding to 8
@@ -8,6 +8,8 @@
  * Latent layers and chosen keys take the way by float32. */
 #ifndef KERNELS_CPU_ATTENTION_Q8_SIMD_H
 #define KERNELS_CPU_ATTENTION_Q8_SIMD_H
+
+#include "kernels/cpu/attention_tile_simd.h"
 
 #define WORD_MAX 32767.0f
 

@@ -1,0 +1,89 @@
+/* attention_tile_simd: what all tiles of attention have in common: how many pairs and columns, where
+ * keys are read, what is fetched meanwhile. Included once by each ISA's file, through
+ * attention_simd.h. */
+#ifndef KERNELS_CPU_ATTENTION_TILE_SIMD_H
+#define KERNELS_CPU_ATTENTION_TILE_SIMD_H
+
+#include "kernels/cpu/kv_read.h"
+#include "kernels/cpu/ops_simd.h"
+
+/* Registers: V_PAIRS pairs by V_COLS vectors of accumulators; or, where K and V are read in place and
+ * converted on the way, up to V_MANY pairs by half as many vectors. */
+#define V_PAIRS 6u
+#define V_MANY  KR_FEW_PAIRS
+#define V_COLS  (VL == 16u ? 4u : 2u)
+
+/* ---- what is read next -------------------------------------------------------------------------- */
+
+#define LINE 64u
+
+/* How often fetch_some is called for keys [k0, k1), about. */
+static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
+{
+    uint32_t cols = t->n_rows * t->heads > V_PAIRS ? V_COLS / 2 : V_COLS, half = V_COLS / 2;
+    uint32_t halves = ((k1 - 1) / VL - k0 / VL) / half + 1;
+    uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
+    uint32_t dims = t->kv_type == KR_F16 ? t->k_dim : (t->k_dim + 1) / 2; /* two at a time */
+    if (t->words) return tiles * dims + ((k1 - k0) / 2 + 1) * CN_MAX(t->acc_stride / (2 * VL), 1u);
+    return tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u);
+}
+
+/* The part of it that the range [k0, k1) should ask for, in so many bytes a call. */
+static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
+{
+    struct kr_attn_ahead *a = t->ahead;
+    uint32_t keys = k1 - k0, calls = fetch_calls(t, k0, k1);
+    uint64_t bytes = a->left;
+    if (keys < a->keys) bytes = bytes * keys / a->keys;
+    a->pace = (uint32_t)CN_MIN((bytes + calls - 1) / calls, 2u * LINE);
+    a->keys -= CN_MIN(a->keys, keys);
+    a->left -= bytes;
+}
+
+/* Into the second level: the first holds what is in use. A line that is asked for twice costs little. */
+V_INLINE void fetch_some(struct kr_attn_ahead *f)
+{
+    __builtin_prefetch(f->at, 0, 2);
+    __builtin_prefetch(f->at + LINE, 0, 2);
+    f->at += f->pace;
+    if (__builtin_expect(f->at < f->end, 1)) return;
+    if (f->n) {
+        f->at = f->runs->at;
+        f->end = f->at + f->runs->bytes;
+        f->runs++;
+        f->n--;
+    } else {
+        f->at = f->end;
+        f->pace = 0;
+    }
+}
+
+/* ---- where keys are ------------------------------------------------------------------------------ */
+
+/* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
+struct key_source {
+    const uint8_t *at[V_COLS], *scales[V_COLS];
+    size_t step; /* bytes from dim to dim; of blocks of 32 from pair to pair */
+};
+
+/* Columns without a visible key take the nearest one that has: what they give is not used. */
+static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *const *blocks,
+                                   uint32_t v, uint32_t first, uint32_t last)
+{
+    uint32_t elem = t->kv_type == KR_Q4_0 ? 1 : 2;
+    struct key_source s = { .step = blocks ? elem * t->block_tokens : VL * sizeof(float) };
+    for (uint32_t c = 0; c < V_COLS; c++) {
+        uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
+        if (!blocks) {
+            s.at[c] = (const uint8_t *)(t->keys + (size_t)at * t->k_dim * VL);
+            continue;
+        }
+        const uint8_t *b = blocks[key / t->block_tokens];
+        uint32_t tok = key % t->block_tokens;
+        s.at[c] = b + t->at.k + (size_t)elem * tok;
+        s.scales[c] = b + t->at.k_scale + 2ull * tok;
+    }
+    return s;
+}
+
+#endif
