@@ -127,7 +127,7 @@ static uint64_t check_model(const char *path, const char *name, enum kr_isa isa)
     struct kr_cpu_opts cpu = {.isa = isa, .n_threads = 2};
     struct eng_model_opts opts = {.prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 64,
                                               .max_logit_rows = 64}};
-    struct eng_model *m;
+    struct eng_model *m = NULL;
     struct cn_error err = {0};
     int rc = kr_cpu_new(&cpu, &opts.device, &err);
     if (rc == CN_EUNSUPP) return 0;
