@@ -261,7 +261,8 @@ static void check_truth(const struct tiny *t, enum kr_isa isa, enum kr_type kv, 
     worst /= sigma;
     bool int8 = kr_type_info(t->shape.weights)->block_elems > 1 || kv == KR_Q8_0; /* whose steps are large */
     double rms_most = int8 ? 0.01 : 3e-4, worst_most = int8 ? 0.15 : 3e-3;
-    if (kv == KR_Q8_0) rms_most = 0.03; /* queries of 16 bits: more of those */
+    /* Vector code rounds queries to 16 bits: more of those. */
+    if (kv == KR_Q8_0 && isa != KR_ISA_GENERIC) rms_most = 0.03;
     if (!(rms <= rms_most && worst <= worst_most)) /* so that NaN fails, too */
         fail_msg("isa %d, KV type %d: rms %.2g, worst %.2g", (int)isa, (int)kv, rms, worst);
     tiny_seq_close(&s);
