@@ -35,6 +35,16 @@ void simcase_finish(struct sim *m)
     sim_fini(m);
 }
 
+void simcase_cancel(struct sim *m)
+{
+    for (uint32_t i = 0; i < m->n_reqs; i++)
+        sch_cancel(m->sch, m->reqs[i].id);
+    sim_run(m);
+    sim_check_idle(m);
+    simcase_sound(m);
+    sim_fini(m);
+}
+
 uint64_t simcase_in_use(struct sim *m)
 {
     struct kv_stats st;

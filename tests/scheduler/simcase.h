@@ -13,6 +13,8 @@ struct sim_opts simcase_opts(uint32_t depth);
 void simcase_sound(struct sim *m);
 /* Runs what is left; every answer is the solo run's, and the pool is empty again. */
 void simcase_finish(struct sim *m);
+/* Cancels what is left; the pool is empty again. */
+void simcase_cancel(struct sim *m);
 /* Blocks that sequences hold. */
 uint64_t simcase_in_use(struct sim *m);
 
