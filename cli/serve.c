@@ -142,11 +142,11 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 }
 
 /* Whether those of the list could be. The daemon starts with one that works, and the others' requests
- * fail; so what is not there or damaged is worth a warning, unless nothing is left. Settings are often
- * checked before models arrive: all missing is no error. */
+ * fail; so one that is not there or damaged is worth a warning, unless nothing is left: without a
+ * single model the daemon does not start, whichever are to be preloaded. */
 static int check_list(const struct cfg *cfg, const char *name)
 {
-    size_t good = 0, damaged = 0;
+    size_t good = 0;
     int status = 0;
 
     for (size_t i = 0; i < cfg->n_models; i++) {
@@ -156,18 +156,16 @@ static int check_list(const struct cfg *cfg, const char *name)
         char *path = NULL;
         int rc = cfg_served_file(m, &path, &err);
         bool fatal = rc && rc != CN_EMODEL; /* list_models ends there, too */
-        bool there = !rc && (cfg_model_is_null(path) || !access(path, R_OK));
         o.path = path;
         if (!rc) rc = rt_check_served(&o, &err);
-        if (rc && (there || fatal)) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
+        if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
         free(path);
         good += !rc;
-        damaged += rc && there;
         if (fatal) status = cli_error(name, &err);
         else if (rc) fprintf(stderr, "%s: warning: %s\n", name, err.message);
     }
-    if (status || good || !damaged) return status;
-    fprintf(stderr, "%s: none of the models can be served\n", name);
+    if (status || good) return status;
+    fprintf(stderr, "%s: none of the models can be served: the daemon would not start\n", name);
     return 1;
 }
 

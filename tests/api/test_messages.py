@@ -63,11 +63,27 @@ def test_one_damaged_model_stops_no_service(tmp_path):
                 assert status == (200 if name == "good" else 503)
         finally:
             s.stop()
-    out = check_config(tmp_path, [("bad", bad, ""), ("gone", tmp_path / "gone.gguf", "")])
-    assert out.returncode == 1 and b"none of the models" in out.stderr
-    daemon = run("--config", tmp_path / "c.yaml", "--port", "0", path=SERVER, stdout=subprocess.PIPE)
-    assert daemon.returncode == 1
-    assert check_config(tmp_path, [("gone", tmp_path / "gone.gguf", "")]).returncode == 0
+
+
+def test_no_model_left_is_an_error(tmp_path):
+    """The check refuses what the daemon refuses: missing or damaged, preloaded or not."""
+    bad, gone, preload = tmp_path / "bad.gguf", tmp_path / "gone.gguf", "    preload: true\n"
+    bad.write_bytes(b"GGUF" + b"\xff" * 100)
+    for models in ([("bad", bad, ""), ("gone", gone, "")], [("gone", gone, "")], [("gone", gone, preload)],
+                   [("bad", bad, preload)]):
+        out = check_config(tmp_path, models)
+        assert out.returncode == 1 and b"none of the models" in out.stderr, out
+        assert b"is valid" not in out.stdout and b"c.yaml:2:5: " in out.stderr
+        daemon = run("--config", tmp_path / "c.yaml", "--port", "0", path=SERVER, stdout=subprocess.PIPE)
+        assert daemon.returncode == 1
+    out = check_config(tmp_path, [("gone", gone, preload), ("good", tiny_model(), "")])
+    assert out.returncode == 0 and b"warning: " in out.stderr and b"gone.gguf" in out.stderr, out
+    s = Server(program(SERVER), None, config=(tmp_path / "c.yaml").read_text())
+    try:
+        status, _ = s.post("/v1/completions", {"model": "good", "prompt": "a", "max_tokens": 1})
+        assert status == 200
+    finally:
+        s.stop()
 
 
 def refusal(server, path, **body):
