@@ -363,8 +363,8 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     if (code == CN_EQUEUE) {
         struct cn_error err;
         cn_fail(&err, code,
-                "the request waited %g s without being started, the longest that is allowed here",
-                r->cfg->scheduler.queue_timeout_s);
+                "the request waited %g s without being started, the server's limit "
+                "(scheduler.queue_timeout_s)", r->cfg->scheduler.queue_timeout_s);
         rt_event_fail(e, &err);
     }
     e->usage = (struct rt_usage){.prompt_tokens = usage->prompt_tokens,

@@ -155,6 +155,18 @@ static bool has_place_for(const struct sch *s, const struct sch_tenant *t, uint6
     return others <= s->o.max_queue_tokens && tokens <= s->o.max_queue_tokens - others;
 }
 
+/* The queue is the server's, and so is the limit; the sum is told: what waits, what is kept for others
+ * and what this request would add. */
+static int queue_full(struct cn_error *err, const char *what, uint64_t adds, uint64_t waiting,
+                      uint64_t own, uint64_t kept, const char *key, uint64_t most)
+{
+    return cn_fail(err, CN_EQUEUE,
+                   "the server's queue is full: %" PRIu64 " %s wait, %" PRIu64 " of them this "
+                   "tenant's, %" PRIu64 " are kept for other tenants, and this one would add %" PRIu64
+                   "; the limit (%s) is %" PRIu64, waiting, what, own,
+                   CN_MIN(kept, most - CN_MIN(most, waiting)), adds, key, most);
+}
+
 int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
                     struct cn_error *err)
 {
@@ -164,17 +176,18 @@ int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch
 
     divide_queue(s);
     if (t->opts.max_queued && t->n_queued >= (uint64_t)t->opts.max_queued + may_start)
-        return cn_fail(err, CN_ERATE, "%u requests of this tenant are waiting, its limit",
-                       t->n_queued);
+        return cn_fail(err, CN_ERATE,
+                       "this tenant's limit of waiting requests (max_queued) is reached: it is %u "
+                       "beside those that may start (%u), and %u wait",
+                       t->opts.max_queued, may_start, t->n_queued);
     if (!has_place(s, t))
-        return cn_fail(err, CN_EQUEUE,
-                       "the queue is full: %" PRIu64 " of %u requests wait, %u of this tenant",
-                       s->n_queued, s->o.max_queue, t->n_queued);
+        return queue_full(err, "requests", 1, s->n_queued, t->n_queued,
+                          s->kept - unused(t->part, t->n_queued), "scheduler.queue_requests",
+                          s->o.max_queue);
     if (!has_place_for(s, t, r->n_prompt))
-        return cn_fail(err, CN_EQUEUE,
-                       "the queue is full: %" PRIu64 " of %" PRIu64
-                       " prompt tokens wait, %" PRIu64 " of this tenant",
-                       s->queued_tokens, s->o.max_queue_tokens, t->queued_tokens);
+        return queue_full(err, "prompt tokens", r->n_prompt, s->queued_tokens, t->queued_tokens,
+                          s->kept_tokens - unused(t->part_tokens, t->queued_tokens),
+                          "scheduler.queue_tokens", s->o.max_queue_tokens);
     return 0;
 }
 

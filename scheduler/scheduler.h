@@ -215,9 +215,10 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 
-/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
- * CN_EWINDOW (also a SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic),
- * CN_ERANGE (choices, max_new), CN_EMODEL, CN_EDEADLINE, CN_ENOMEM.
+/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued), both
+ * with the limit's key in conifer.yaml, its value and whose it is; CN_EWINDOW (also a SCH_ONE_STEP
+ * prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new),
+ * CN_EMODEL, CN_EDEADLINE, CN_ENOMEM.
  * Half of the queue is divided among the known tenants by weight (at least one request each); a
  * tenant with less than its part waiting is never refused with CN_EQUEUE for what others have
  * there. Beyond its part it may use all that leaves the other parts free: a single tenant the whole

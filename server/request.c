@@ -164,8 +164,12 @@ static int check_tenant(struct srv *s, uint32_t tenant, struct cn_error *err)
     if (tenant >= s->cfg->n_tenants) return 0;
     const struct cfg_tenant *t = &s->cfg->tenants[tenant];
     if (!t->max_concurrency || !t->max_queued) return 0;
-    if (s->tenant_reqs[tenant] < (uint64_t)t->max_concurrency + (uint64_t)t->max_queued) return 0;
-    return cn_fail(err, CN_ERATE, "the limit of requests at once is reached");
+    uint64_t most = (uint64_t)t->max_concurrency + (uint64_t)t->max_queued;
+    if (s->tenant_reqs[tenant] < most) return 0;
+    return cn_fail(err, CN_ERATE,
+                   "this tenant's limit of %llu requests at once is reached: max_concurrency is %lld "
+                   "and max_queued %lld", (unsigned long long)most, (long long)t->max_concurrency,
+                   (long long)t->max_queued);
 }
 
 /* X-Deadline-Ms: as strict, and within the same bounds, as the body's deadline_ms. */

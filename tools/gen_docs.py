@@ -83,7 +83,9 @@ API_HEAD = """# API
 
 The requests and answers are OpenAI's, so that its clients work: give them `http://HOST:PORT/v1` as the
 base URL. With keys, every route but the two of health needs `Authorization: Bearer cnf_...` (or
-`X-Api-Key`). An error is `{"error": {"message", "type", "param", "code"}}`, and `param` names the field;
+`X-Api-Key`). An error is `{"error": {"message", "type", "param", "code"}}`, and `param` names the field.
+The message of a 429 says which limit was hit, by its [key](CONFIG.md), and its value: the tenant's (code
+`rate_limit_exceeded`) or the server's (`queue_full`); `Retry-After` says when to try again. The
 `X-Request-Id` of a request (up to 64 letters, digits and `-._:`; else, or without one, the server makes
 an id) comes back with its answer and stands in the log as `id`. A request that is over has a line
 `request`; one that was refused before it was read (no key, no such path, too large) a line `refused`, at

@@ -169,7 +169,10 @@ def test_limit_of_a_tenant(start):
     for status, headers, data in got:
         if status == 429:
             assert int(headers["Retry-After"]) >= 1
-            assert json.loads(data)["error"]["type"] == "rate_limit_error"
+            error = json.loads(data)["error"]
+            assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+            assert error["message"] == ("this tenant's limit of 3 requests at once is reached: "
+                                        "max_concurrency is 2 and max_queued 1")
     assert s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 1}, bearer(ALPHA))[0] == 200
 
 

@@ -45,6 +45,7 @@ def test_a_wait_has_an_end(busy, stream):
     status, headers, data, took = until_refused(
         busy, {"prompt": "abc", "max_tokens": 2, "stream": stream})
     assert b"waited 0.5 s without being started" in data and b'"queue_full"' in data, data
+    assert b"(scheduler.queue_timeout_s)" in data
     assert took > 0.4
     if not stream:
         assert status == 429 and int(headers["Retry-After"]) >= 1

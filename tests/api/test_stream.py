@@ -111,6 +111,7 @@ def test_refused_by_the_scheduler_before_the_head(start, stream):
     status, headers, data = s.http("POST", "/v1/completions", body)
     assert status == 429 and int(headers["Retry-After"]) >= 1
     assert json.loads(data)["error"]["code"] == "queue_full"
+    assert b"the limit (scheduler.queue_requests) is 1" in data, data
     m = s.wait_idle(seconds=5)
     assert m['conifer_kv_blocks{state="filling"}'] + m['conifer_kv_blocks{state="ready"}'] == 0
 

@@ -223,6 +223,43 @@ static void test_max_queued(void **state)
     simcase_finish(&m);
 }
 
+/* A refusal names the limit as conifer.yaml does, its value and whose it is, with what adds up to it. */
+static void test_refusals_name_the_limit(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct cn_error err;
+    struct sim m;
+    struct sim_req *r;
+
+    o.sch.max_queue = 8;
+    o.sch.max_queue_tokens = 100;
+    sim_init(&m, &o);
+    set(&m, 0, 1, 2, 3);
+    set(&m, 1, 1, 0, 0);
+    assert_int_equal(fill(&m, 0, 1, 60, CN_ERATE), 5);
+    r = sim_req_new(&m, 0, 1, 5);
+    assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_ERATE);
+    assert_string_equal(err.message, "this tenant's limit of waiting requests (max_queued) is reached: "
+                                     "it is 3 beside those that may start (2), and 5 wait");
+    m.n_reqs--; /* its place is used again */
+    set(&m, 0, 1, 0, 0);
+    assert_int_equal(submit(&m, 0, 1), 0);
+    r = sim_req_new(&m, 0, 1, 5);
+    assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
+    assert_string_equal(err.message, "the server's queue is full: 6 requests wait, 6 of them this "
+                                     "tenant's, 2 are kept for other tenants, and this one would add 1; "
+                                     "the limit (scheduler.queue_requests) is 8");
+    m.n_reqs--;
+    assert_int_equal(submit(&m, 1, 90), 0);
+    r = sim_req_new(&m, 1, 5, 5);
+    assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
+    assert_string_equal(err.message, "the server's queue is full: 96 prompt tokens wait, 90 of them "
+                                     "this tenant's, 4 are kept for other tenants, and this one would "
+                                     "add 5; the limit (scheduler.queue_tokens) is 100");
+    m.n_reqs--;
+    simcase_finish(&m);
+}
+
 static void test_all_that_waits_is_held_back(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -371,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_parts_follow_the_weights),
         cmocka_unit_test(test_max_concurrent_holds_back),
         cmocka_unit_test(test_max_queued),
+        cmocka_unit_test(test_refusals_name_the_limit),
         cmocka_unit_test(test_all_that_waits_is_held_back),
         cmocka_unit_test(test_pause_does_not_pass_the_limit),
         cmocka_unit_test(test_background_does_not_fill_the_limit),
