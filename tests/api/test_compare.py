@@ -345,6 +345,46 @@ def test_shares_of_the_machine(tmp_path):
     assert "| 64 | - | - |" in shares.table(args, rounds.Store(None)) and args.failed
 
 
+PAGE = """<!-- figures: engines -->
+| smollm.gguf, 1 | ik_llama.cpp, 6 | 580 |
+| gemma-3.gguf, 2 | conifer, 9 | 600 |
+<!-- end -->
+<!-- figures: sixteen -->
+| | conifer | llama.cpp | against llama.cpp |
+<!-- end -->
+<!-- figures: arrivals -->
+| | conifer | conifer (no bound) |
+<!-- end -->
+"""
+
+
+def test_no_figures_are_lost_by_writing(tmp_path, monkeypatch, capsys):
+    """A part is written as a whole: without those whose rows it has it is refused before anything is run."""
+    measure = module("measure")
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    monkeypatch.setattr(measure, "PAGE", page)
+
+    def said(*more):
+        monkeypatch.setattr(sys, "argv", ["measure", "--smollm", "x", *more])
+        try:
+            measure.parse()
+        except SystemExit as e:
+            assert e.code == 2
+            return capsys.readouterr().err.split("give ")[1].split("; or")[0]
+        return ""
+    assert said("--write", "--only", "sixteen,arrivals") == "--llama-cpp (for sixteen)"
+    assert said("--write", "--only", "engines,sixteen", "--llama-cpp", "y", "--threads", "2") == \
+        "--ik (for engines); --gemma (for engines); --threads 1 (for engines)"
+    for fine in (["--only", "engines,sixteen"], ["--write", "--only", "arrivals,shares"],
+                 ["--write", "--only", "engines,sixteen", "--ik", "x", "--llama-cpp", "y", "--gemma", "z",
+                  "--threads", "1", "--threads", "2"]):
+        assert said(*fine) == ""
+    measure.write_page({"sixteen": r"new \1"})
+    old = "| | conifer | llama.cpp | against llama.cpp |"
+    assert page.read_text() == PAGE.replace(old, r"XXnew \1XX".replace("XX", "\n"))
+
+
 def test_the_page_has_a_place_for_each_part():
     page = (ROOT / "docs/PERFORMANCE.md").read_text()
     source = (ROOT / "loadtest/measure").read_text()
