@@ -262,6 +262,25 @@ static void help(void)
            ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
 }
 
+/* One number of a list, with or without a k behind it. 0, or 2 after naming the option and the number. */
+static int read_item(const char *name, const char *option, const char *word, uint64_t high,
+                     uint64_t *out)
+{
+    size_t digits = strspn(word, "0123456789");
+    bool kilo = digits && (word[digits] == 'k' || word[digits] == 'K') && !word[digits + 1];
+    uint64_t x;
+
+    if (!kilo && (!digits || word[digits])) return cli_count(name, option, word, 1, high, out);
+    if (cn_parse_u64(word, digits, &x) && x == 0)
+        return cli_usage(name, "--%s %s: none is said by a 0 alone, and the numbers of a list are from "
+                         "1 to %llu", option, word, (unsigned long long)high);
+    if (!cn_parse_u64(word, digits, &x) || x > high / (kilo ? 1024 : 1))
+        return cli_usage(name, "--%s %s: must be from 1 to %llu", option, word,
+                         (unsigned long long)high);
+    *out = kilo ? x * 1024 : x;
+    return 0;
+}
+
 /* "1,2,8k" into numbers; "0" alone: none. 0, or 2 after naming the option. */
 static int read_list(const char *name, const char *option, char *text, uint64_t high,
                      uint64_t *out, size_t max, size_t *n)
@@ -274,13 +293,9 @@ static int read_list(const char *name, const char *option, char *text, uint64_t 
     if (end && (*text == ',' || text[end - 1] == ',' || strstr(text, ",,")))
         return cli_usage(name, "--%s %s: a number is missing beside a comma", option, text);
     for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
-        size_t len = strlen(word);
-        bool kilo = len > 1 && (word[len - 1] == 'k' || word[len - 1] == 'K');
-        if (kilo) word[len - 1] = '\0';
         if (*n == max) return cli_usage(name, "--%s: at most %zu numbers", option, max);
-        int bad = cli_count(name, option, word, 1, kilo ? high / 1024 : high, &out[*n]);
+        int bad = read_item(name, option, word, high, &out[*n]);
         if (bad) return bad;
-        if (kilo) out[*n] *= 1024;
         ++*n;
     }
     return *n ? 0 : cli_usage(name, "--%s: numbers are expected", option);
