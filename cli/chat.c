@@ -20,8 +20,8 @@ static void help(void)
                     "  /help    this text\n"
                     "Ctrl-C stops an answer, or clears the line. Arrow keys edit the line and go "
                     "back to earlier ones.\n"
-                    "A text of several lines stands between \"\"\" and \"\"\".\nA text that is to begin with a slash takes a space in "
-                    "front of it.\n");
+                    "A text of several lines stands between \"\"\" and \"\"\".\n"
+                    "A text that is to begin with a slash takes a space in front of it.\n");
 }
 
 /* Whether the line is one word after a slash, and letters only: "/etc/hosts: ..." is a text. */
@@ -112,7 +112,7 @@ static bool take_line(struct cli_run *r, const char *name, struct cn_buf *severa
 
 int cli_chat(struct cli_run *r, const char *name)
 {
-    struct cli_line *in = cli_line_new(">>>", r->colour);
+    struct cli_line *in = cli_line_new(r->colour);
     size_t keep = json_array_size(r->messages);
     bool warned = false; /* the last thing was a Ctrl-C */
     struct cn_buf several;
@@ -125,7 +125,7 @@ int cli_chat(struct cli_run *r, const char *name)
     while (!status) {
         const char *text = NULL;
         size_t n = 0;
-        enum cli_line_event event = cli_line_read(in, &text, &n);
+        enum cli_line_event event = cli_line_read(in, several.len ? "..." : ">>>", &text, &n);
 
         if (event != CLI_LINE_TEXT) putchar('\n');
         if (event == CLI_LINE_END || (event == CLI_LINE_INTERRUPT && warned)) break;

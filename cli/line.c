@@ -22,7 +22,8 @@
 enum { HISTORY_LINES = 1000, POLL_MS = 200 };
 
 struct cli_line {
-    char prompt[64], plain_prompt[64];
+    bool colour;
+    char prompt[64]; /* with what makes it bold */
     char *text; /* what the caller sees */
     size_t cap;
 #ifdef CLI_LIBEDIT
@@ -227,16 +228,13 @@ static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n
 
 #endif
 
-struct cli_line *cli_line_new(const char *prompt, bool colour)
+struct cli_line *cli_line_new(bool colour)
 {
     struct cli_line *l = cn_calloc(1, sizeof *l);
 
     if (!l) return NULL;
-    /* The editor is told by \1 what takes no room. */
-    snprintf(l->prompt, sizeof l->prompt, colour ? "\1\033[1m\1%s\1\033[0m\1 " : "%s ", prompt);
-    snprintf(l->plain_prompt, sizeof l->plain_prompt, colour ? "\033[1m%s\033[0m " : "%s ", prompt);
+    l->colour = colour;
 #ifdef CLI_LIBEDIT
-    l->prompt_columns = (unsigned)strlen(prompt) + 1;
     start_editor(l);
 #endif
     return l;
@@ -254,13 +252,28 @@ void cli_line_free(struct cli_line *l)
     free(l);
 }
 
-enum cli_line_event cli_line_read(struct cli_line *l, const char **text, size_t *n)
+/* `quiet` stands around what takes no room: the editor counts columns. */
+static void set_prompt(struct cli_line *l, const char *prompt, const char *quiet)
+{
+    if (l->colour)
+        snprintf(l->prompt, sizeof l->prompt, "%s\033[1m%s%s%s\033[0m%s ", quiet, quiet, prompt, quiet,
+                 quiet);
+    else
+        snprintf(l->prompt, sizeof l->prompt, "%s ", prompt);
+}
+
+enum cli_line_event cli_line_read(struct cli_line *l, const char *prompt, const char **text, size_t *n)
 {
     cli_interrupted = 0;
 #ifdef CLI_LIBEDIT
-    if (l->editor) return edit(l, text, n);
+    if (l->editor) {
+        l->prompt_columns = (unsigned)strlen(prompt) + 1;
+        set_prompt(l, prompt, "\1");
+        return edit(l, text, n);
+    }
 #endif
-    fputs(l->plain_prompt, stdout);
+    set_prompt(l, prompt, "");
+    fputs(l->prompt, stdout);
     fflush(stdout);
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
     while (!cli_interrupted && poll(&p, 1, POLL_MS) == 0)

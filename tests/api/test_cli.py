@@ -402,15 +402,20 @@ def test_chat_commands(echo_args):
 
 
 def test_several_lines(echo_args):
-    """A text between three quotes may have several lines; Ctrl-C drops what there is of it. (Errors show line ends as spaces.)"""
-    with Terminal(*echo_args) as t:
-        t.send(b'"""one\n', b">>>")
-        t.send(b"\n", b">>>")
-        t.send(b'/exit """\n', b"<one  /exit >")
-        t.send(b'"""alone"""\n', b"<alone>")
-        t.send(b'"""dropped\n', b">>>")
-        t.send(b"\x03", b"ends")
-        t.send(b"whole\n", b"<whole>")
+    """A text between three quotes may have several lines, each asked for by dots; Ctrl-C drops what there
+    is of it. (Errors show line ends as spaces.)"""
+    for term in ("xterm", "dumb"):
+        with Terminal(*echo_args, term=term) as t:
+            assert b">>>" not in t.send(b'"""one\n', b"...")
+            os.write(t.fd, b"\n")
+            assert b">>>" not in read_until(t.fd, b"...")
+            os.write(t.fd, b'/exit """\n')
+            t.rest = read_until(t.fd, b"<one  /exit >")
+            assert b"..." not in t.send(b'"""alone"""\n', b"<alone>")
+            t.send(b'"""dropped\n', b"...")
+            os.write(t.fd, b"\x03")
+            t.rest = read_until(t.fd, b"ends)")
+            t.send(b"whole\n", b"<whole>")
 
 
 def test_line_editing(echo_args):
