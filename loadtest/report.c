@@ -82,7 +82,7 @@ static void table_failures(const struct lt_tally *t, struct cn_buf *out)
     cn_buf_printf(out, "; the first: %s\n", t->failure);
 }
 
-static void table_class(const struct lt_class *c, struct lt_tally *t, double window_s,
+static void table_class(const struct lt_class *c, struct lt_tally *t, double run_s,
                         struct cn_buf *out)
 {
     struct times rows[6];
@@ -106,8 +106,9 @@ static void table_class(const struct lt_class *c, struct lt_tally *t, double win
                       lt_samples_mean(rows[i].s) / 1e6, ms(lt_samples_at(rows[i].s, 0.5)),
                       ms(lt_samples_at(rows[i].s, 0.9)), ms(lt_samples_at(rows[i].s, 0.99)),
                       ms(lt_samples_at(rows[i].s, 1)));
-    cn_buf_printf(out, "  %.1f tokens/s, %.2f answers/s", rate(t->window_tokens, window_s),
-                  rate((double)t->window_ok, window_s));
+    cn_buf_printf(out, "  %.1f tokens/s, %.2f answers/s", rate(t->window_tokens, t->window_s),
+                  rate((double)t->window_ok, t->window_s));
+    if (run_s - t->window_s >= 0.01) cn_buf_printf(out, " in its %.2f s", t->window_s);
     if (c->split >= 0)
         cn_buf_printf(out, "; alone %.1f tokens/s, beside %.1f",
                       rate(t->split_tokens[0], t->split_s[0]),
@@ -188,8 +189,7 @@ static void json_failures(struct cn_buf *out, const struct lt_tally *t)
     json_text(out, "first_failure", t->failure);
 }
 
-static void json_class(const struct lt_class *c, struct lt_tally *t, double window_s,
-                       struct cn_buf *out)
+static void json_class(const struct lt_class *c, struct lt_tally *t, struct cn_buf *out)
 {
     struct times rows[6];
     size_t n = times_of(c, t, rows);
@@ -205,10 +205,10 @@ static void json_class(const struct lt_class *c, struct lt_tally *t, double wind
     json_failures(out, t);
     cn_buf_printf(out,
                   ",\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"answer_tokens\":%llu,"
-                  "\"tokens_per_s\":%.3f,\"answers_per_s\":%.4f",
+                  "\"window_s\":%.6f,\"tokens_per_s\":%.3f,\"answers_per_s\":%.4f",
                   (unsigned long long)t->prompt_tokens, (unsigned long long)t->cached_tokens,
-                  (unsigned long long)t->answer_tokens, rate(t->window_tokens, window_s),
-                  rate((double)t->window_ok, window_s));
+                  (unsigned long long)t->answer_tokens, t->window_s,
+                  rate(t->window_tokens, t->window_s), rate((double)t->window_ok, t->window_s));
     if (c->split >= 0) {
         cn_buf_putc(out, ',');
         json_text(out, "split_by", c->split_by);
@@ -241,7 +241,7 @@ void lt_report_json(const struct lt_scenario *s, const char *url, struct lt_resu
                   r->cpu_s);
     for (size_t i = 0; i < r->n_classes; i++) {
         if (i) cn_buf_putc(out, ',');
-        json_class(&s->classes[i], &r->classes[i], r->window_s, out);
+        json_class(&s->classes[i], &r->classes[i], out);
     }
     cn_buf_puts(out, "],\"tenants\":[");
     for (size_t i = 0; i < r->n_tenants; i++) {

@@ -159,7 +159,13 @@ static void count_tokens(struct lt_request *q, uint64_t now)
         t->window_tokens += tokens * (double)q->window_events / (double)q->events;
         for (int i = 0; i < 2; i++)
             t->split_tokens[i] += tokens * (double)q->split_events[i] / (double)q->events;
-    } else if (now >= r->window_ns && (!r->stop_ns || now <= r->stop_ns)) {
+    } else {
+        /* when its tokens were made is not known: all along, and so the window has its part of them */
+        uint64_t from = CN_MAX(q->sent_ns, r->window_ns);
+        uint64_t until = r->stop_ns ? CN_MIN(now, r->stop_ns) : now;
+
+        if (until <= from) return;
+        tokens *= (double)(until - from) / (double)(now - q->sent_ns);
         t->window_tokens += tokens;
         t->split_tokens[split_of(q, q->sent_ns)] += tokens;
     }

@@ -370,6 +370,19 @@ static int prepare(struct lt_run *r, struct cn_error *err)
     return CN_OK;
 }
 
+/* The part of the window, which ends at `until`, in which the class was there: not before it begins, and
+ * not when it has sent all that it had and others go on. */
+static double class_window_s(const struct lt_class_run *k, uint64_t until)
+{
+    const struct lt_run *r = k->run;
+    uint64_t from = CN_MAX(r->window_ns, r->start_ns + ns_of(k->c->start_s));
+
+    if (!r->start_ns) return 0;
+    if (k->c->requests && k->issued >= (uint64_t)k->c->requests && !k->in_flight)
+        until = CN_MIN(until, k->last_busy_ns);
+    return until > from ? (double)(until - from) / 1e9 : 0;
+}
+
 static void sum_up(struct lt_run *r, double cpu_before)
 {
     struct lt_result *out = r->result;
@@ -385,6 +398,7 @@ static void sum_up(struct lt_run *r, double cpu_before)
         int at = k->c->split;
         double busy = at < 0 ? 0 : (double)r->classes[at].busy_ns / 1e9;
 
+        out->classes[i].window_s = class_window_s(k, until);
         out->classes[i].split_s[1] = CN_MIN(busy, out->window_s);
         out->classes[i].split_s[0] = out->window_s - out->classes[i].split_s[1];
         if (k->c->rate > 0 && r->start_ns && k->next_due_ns < until &&

@@ -40,6 +40,8 @@ struct lt_tally { /* of one class */
     uint64_t prompt_tokens, cached_tokens, answer_tokens; /* of answers that were whole */
     uint64_t window_ok;                                   /* answers that became whole in the window */
     double window_tokens;       /* tokens of the answers that came inside the window */
+    double window_s;            /* the class's part of the window: from its start until the last of its
+                                 * requests was over */
     double split_tokens[2];     /* of these: while none, while one of split_by's ran */
     double split_s[2];          /* for how long */
     double behind_s;            /* of an open loop's schedule nothing of this last time was sent */

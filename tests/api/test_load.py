@@ -374,6 +374,50 @@ classes:
     assert streams["alone_s"] >= 0.599 and streams["alone_s"] + streams["beside_s"] == pytest.approx(1, abs=0.002)
 
 
+def paced(n, gap_s):
+    """A stream of n tokens, one after each gap."""
+    def answer(s):
+        s.sendall(HEAD)
+        for _ in range(n):
+            time.sleep(gap_s)
+            s.sendall(event(TEXT))
+        s.sendall(event(USAGE % n) + END)
+    return answer
+
+
+def test_a_class_has_a_time_of_its_own(stand_in, tmp_path):
+    """One that is done early, and one that begins late, had their tokens in their own time."""
+    server = stand_in(paced(10, 0.02))
+    r = load(server.url, tmp_path=tmp_path, scenario="""
+model: m
+classes:
+  - {name: early, requests: 1, answer_tokens: 10}
+  - {name: late, requests: 2, start_s: 0.8, answer_tokens: 10}
+""")
+    early, late = r["classes"]
+    assert r["window_s"] > 1.2 and early["window_s"] == pytest.approx(early["total_ms"]["max"] / 1e3, abs=0.05)
+    assert late["window_s"] == pytest.approx(r["window_s"] - 0.8, abs=0.001)
+    for c, n in ((early, 10), (late, 20)):
+        assert c["tokens_per_s"] == pytest.approx(n / c["window_s"], rel=0.001)
+        assert c["answers_per_s"] == pytest.approx(n / 10 / c["window_s"], rel=0.001)
+    out = subprocess.run([program(LOAD), "-s", str(tmp_path / "scenario.yaml"), "--quiet", server.url], capture_output=True,
+                         text=True, timeout=60, check=True).stdout
+    assert len(re.findall(r"tokens/s, .* answers/s in its \d\.\d\d s;", out)) == 2
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_answers_that_end_after_the_sending(stand_in, tmp_path, stream):
+    """Of their tokens those count that came, or, where nobody sees them come, are due to the time inside."""
+    whole = b'{"choices":[{"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":40}}'
+    server = stand_in(paced(40, 0.05) if stream == "true" else lambda s: (time.sleep(2), s.sendall(reply(whole))))
+    r = load(server.url, "--model", "m", "--duration-s", "1", "--requests", "1", "--answer-tokens", "40",
+             "--stream", stream)
+    c = r["classes"][0]
+    assert (c["done"], c["answer_tokens"]) == (1, 40) and c["window_s"] == pytest.approx(1, abs=0.001)
+    assert c["tokens_per_s"] == pytest.approx(40 / c["total_ms"]["max"] * 1e3, rel=0.15)
+    assert c["answers_per_s"] == 0  # none became whole inside
+
+
 def test_many_connections(stand_in):
     """2,000 at once, each of its own."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
