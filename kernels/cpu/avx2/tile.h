@@ -234,6 +234,10 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
 
 #else
 
+/* Ends a sum: of a chain of them GCC would make a tree, and keep all the products of a block in
+ * memory for it. */
+#define KEEP_SUM(v) __asm__("" : "+x"(v))
+
 /* Pairs of products of a word in 16 bits. */
 ALWAYS_INLINE __m256i tile_pairs(const int bits, __m256i w, __m256i x)
 {
@@ -267,9 +271,11 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
             {
                 __m256i p = tile_pairs(bits, w[h], xr);
                 pairs[h][r] = n % run == 0 ? p : _mm256_add_epi16(pairs[h][r], p);
+                KEEP_SUM(pairs[h][r]);
                 if (n % run != run - 1) continue;
                 p = _mm256_madd_epi16(pairs[h][r], _mm256_set1_epi16(1));
                 sums[h][r] = _mm256_add_epi32(sums[h][r], p);
+                KEEP_SUM(sums[h][r]);
             }
         }
     }
