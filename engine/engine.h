@@ -139,10 +139,22 @@ void eng_sampling_defaults(struct eng_sampling *s);
 int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
                        struct cn_error *err);
 
-/* State of one choice of one request: parameters, counts of tokens seen. One thread at a time. */
+/* Room for the candidates of draws, some MiB where a large vocabulary's row is flat: lent for a draw
+ * and kept for the next, so that a token costs no allocation and there is no more of it than draws that
+ * ran at once, however many requests there are. Any thread. */
+struct eng_draw_room;
+struct eng_draw_rooms {
+    pthread_mutex_t lock;
+    struct eng_draw_room *first; /* not lent */
+};
+void eng_draw_rooms_init(struct eng_draw_rooms *r);
+void eng_draw_rooms_fini(struct eng_draw_rooms *r); /* none is lent */
+
+/* State of one choice of one request: parameters, counts of tokens seen. One thread at a time.
+ * rooms: borrowed, outlives it and its clones. */
 struct eng_sampler;
 int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
-                    struct eng_sampler **out, struct cn_error *err);
+                    struct eng_draw_rooms *rooms, struct eng_sampler **out, struct cn_error *err);
 /* As a new one for another choice of the same request, the prompt it was told of included. */
 int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_sampler **out);
 void eng_sampler_free(struct eng_sampler *s);

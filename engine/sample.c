@@ -28,10 +28,9 @@ struct bias {
     float logit;
 };
 
-/* Work memory of a draw, kept so that a token costs no allocation: see sample_select.h. */
-struct work {
+struct eng_draw_room {
     struct eng_candidates candidates;
-    float tops[];
+    struct eng_draw_room *next;
 };
 
 struct eng_sampler {
@@ -44,7 +43,8 @@ struct eng_sampler {
     uint64_t n_output;
     struct seen *seen; /* open addressing; the prompt's tokens too when repetition is penalised */
     size_t n_seen, seen_cap;
-    struct work *work;
+    struct eng_draw_rooms *rooms;
+    float *tops; /* of the row at work: kept so that a token costs no allocation */
 };
 
 void eng_sampling_defaults(struct eng_sampling *s)
@@ -85,13 +85,8 @@ int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
     return 0;
 }
 
-static struct work *work_new(size_t n_vocab)
-{
-    return cn_calloc(1, sizeof(struct work) + eng_n_tops(n_vocab) * sizeof(float));
-}
-
 int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
-                    struct eng_sampler **out, struct cn_error *err)
+                    struct eng_draw_rooms *rooms, struct eng_sampler **out, struct cn_error *err)
 {
     int rc = eng_sampling_check(s, v, err);
     if (rc) return rc;
@@ -100,6 +95,7 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
     n->p = *s;
     n->p.bias = NULL;
     n->choice = choice;
+    n->rooms = rooms;
     n->n_vocab = eng_vocab_size(v);
     if (s->n_bias) {
         n->bias = cn_malloc_array(s->n_bias, sizeof *n->bias);
@@ -107,8 +103,8 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
         for (size_t i = 0; i < s->n_bias; i++)
             n->bias[i] = (struct bias){.b = s->bias[i]};
     }
-    n->work = work_new(n->n_vocab);
-    if (!n->work) goto nomem;
+    n->tops = cn_malloc_array(eng_n_tops(n->n_vocab), sizeof *n->tops);
+    if (!n->tops) goto nomem;
     n->eog = eng_vocab_eog(v, &n->n_eog);
     *out = n;
     return 0;
@@ -125,8 +121,8 @@ int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_s
     n->choice = choice;
     n->bias = cn_malloc_array(s->p.n_bias, sizeof *n->bias);
     n->seen = cn_malloc_array(s->seen_cap, sizeof *n->seen);
-    n->work = work_new(s->n_vocab);
-    if (!n->bias || !n->seen || !n->work) {
+    n->tops = cn_malloc_array(eng_n_tops(s->n_vocab), sizeof *n->tops);
+    if (!n->bias || !n->seen || !n->tops) {
         eng_sampler_free(n);
         return CN_ENOMEM;
     }
@@ -141,8 +137,7 @@ void eng_sampler_free(struct eng_sampler *s)
     if (!s) return;
     free(s->bias);
     free(s->seen);
-    if (s->work) free(s->work->candidates.v);
-    free(s->work);
+    free(s->tops);
     free(s);
 }
 
@@ -202,7 +197,7 @@ int eng_sampler_accept(struct eng_sampler *s, uint32_t id)
     return seen_add(s, id, 1);
 }
 
-/* ---- one draw ----------------------------------------------------------------------------------- */
+/* ---- the row -------------------------------------------------------------------------------------- */
 
 static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
 {
@@ -266,7 +261,7 @@ static void draw_all(const struct eng_sampler *s, const float *z, float max, flo
 {
     enum { ATTEMPTS = 250 };
     size_t n = s->n_vocab, n_runs = eng_n_tops(n);
-    float *weights = s->work->tops, w[ENG_TOPS_RUN];
+    float *weights = s->tops, w[ENG_TOPS_RUN];
     double total = 0;
     eng_exp_each(weights, n_runs, max, inv_t, weights);
     for (size_t r = 0; r < n_runs; r++) {
@@ -293,7 +288,54 @@ static void draw_all(const struct eng_sampler *s, const float *z, float max, flo
     }
 }
 
-enum { MAX_KEPT = 4096 }; /* candidates that a sampler keeps memory for */
+/* ---- room for candidates ------------------------------------------------------------------------ */
+
+void eng_draw_rooms_init(struct eng_draw_rooms *r)
+{
+    r->first = NULL;
+    pthread_mutex_init(&r->lock, NULL);
+}
+
+void eng_draw_rooms_fini(struct eng_draw_rooms *r)
+{
+    for (struct eng_draw_room *room = r->first, *next; room; room = next) {
+        next = room->next;
+        free(room->candidates.v);
+        free(room);
+    }
+    pthread_mutex_destroy(&r->lock);
+}
+
+/* NULL when out of memory. */
+static struct eng_draw_room *room_take(struct eng_draw_rooms *r)
+{
+    pthread_mutex_lock(&r->lock);
+    struct eng_draw_room *room = r->first;
+    if (room) r->first = room->next;
+    pthread_mutex_unlock(&r->lock);
+    return room ? room : cn_calloc(1, sizeof *room);
+}
+
+static void room_give(struct eng_draw_rooms *r, struct eng_draw_room *room)
+{
+    pthread_mutex_lock(&r->lock);
+    room->next = r->first;
+    r->first = room;
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- one draw ----------------------------------------------------------------------------------- */
+
+/* The candidate at the point u of [0, 1). */
+static uint32_t candidate_at(const struct eng_candidates *c, double u)
+{
+    double at = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        at += c->v[i].w;
+        if (at > u * c->mass) return c->v[i].id;
+    }
+    return c->v[c->n - 1].id;
+}
 
 static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t position,
                 uint32_t *id)
@@ -303,26 +345,15 @@ static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t
         draw_all(s, z, max, inv_t, position, id);
         return 0;
     }
-    double u = uniform(s, position, 0);
-    struct eng_candidates *c = &s->work->candidates;
+    struct eng_draw_room *room = room_take(s->rooms);
+    if (!room) return CN_ENOMEM;
+    struct eng_candidates *c = &room->candidates;
     struct eng_select_rule rule = {
         .inv_t = inv_t, .top_k = s->p.top_k, .top_p = s->p.top_p, .min_p = s->p.min_p};
-    int rc = eng_select(z, s->n_vocab, s->work->tops, max, &rule, c);
-    if (rc) return rc;
-    double at = 0;
-    if (c->n) *id = c->v[c->n - 1].id;
-    for (size_t i = 0; i < c->n; i++) {
-        at += c->v[i].w;
-        if (at > u * c->mass) {
-            *id = c->v[i].id;
-            break;
-        }
-    }
-    if (c->cap > MAX_KEPT) {
-        free(c->v);
-        *c = (struct eng_candidates){0};
-    }
-    return 0;
+    int rc = eng_select(z, s->n_vocab, s->tops, max, &rule, c);
+    if (!rc && c->n) *id = candidate_at(c, uniform(s, position, 0));
+    room_give(s->rooms, room);
+    return rc;
 }
 
 /* Maximum of a row and the first place that has it, and of every run; false when a value is NaN or
@@ -408,17 +439,17 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
     float max;
     uint32_t id;
     double lse = 0;
-    if (!row_max(logits, n, s->work->tops, &max, &id)) return CN_ENUMERIC;
+    if (!row_max(logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
     out->n_top = 0;
     out->logprob = 0;
     if (s->p.logprobs >= 0) {
         lse = log_sum_exp(logits, n, max);
-        score_top(logits, n, s->work->tops, lse, (uint32_t)s->p.logprobs, out);
+        score_top(logits, n, s->tops, lse, (uint32_t)s->p.logprobs, out);
     }
     if (adjusts(s, mask)) {
         apply_bias_and_penalties(s, logits);
         if (mask) apply_mask(logits, n, mask);
-        if (!row_max(logits, n, s->work->tops, &max, &id)) return CN_ENUMERIC;
+        if (!row_max(logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
     }
     int rc = s->p.temperature > 0 ? draw(s, logits, max, position, &id) : 0;
     if (rc) return rc;

@@ -90,7 +90,8 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
         struct eng_sampling s = req->q.sampling;
         s.stop_ids = req->q.stop_ids;
         s.n_stop_ids = req->q.n_stop_ids;
-        rc = eng_sampler_new(&s, eng_model_vocab(req->m->model), 0, &c->sampler, err);
+        rc = eng_sampler_new(&s, eng_model_vocab(req->m->model), 0, &req->m->rt->stepper.rooms,
+                             &c->sampler, err);
         if (rc) return rc;
         rc = eng_sampler_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
     }

@@ -106,6 +106,7 @@ struct rt_stepper {
     struct sch_row_result *results;
     struct rt_logits_row *logits_rows;
     size_t drawn_cap, results_cap, logits_cap;
+    struct eng_draw_rooms rooms; /* of all samplers */
     float *logits;
     uint64_t n_vocab;
     struct rt_model *model;      /* of the last step */

@@ -19,6 +19,7 @@ struct rt_logits_row {
 void rt_stepper_init(struct rt_stepper *s, struct rt *r)
 {
     *s = (struct rt_stepper){.rt = r, .depth = 1};
+    eng_draw_rooms_init(&s->rooms);
 }
 
 void rt_stepper_fini(struct rt_stepper *s)
@@ -28,6 +29,7 @@ void rt_stepper_fini(struct rt_stepper *s)
     free(s->drawn);
     free(s->results);
     free(s->logits_rows);
+    eng_draw_rooms_fini(&s->rooms);
     *s = (struct rt_stepper){0};
 }
 

@@ -70,7 +70,9 @@ static void measure(const struct eng_vocab *v, size_t k, float *const *rows, flo
     size_t n = eng_vocab_size(v);
     double us[MAX_ROUNDS];
     uint64_t hash = 0;
-    if (eng_sampler_new(&kinds[k].s, v, 0, &s, NULL)) exit(1);
+    struct eng_draw_rooms rooms;
+    eng_draw_rooms_init(&rooms);
+    if (eng_sampler_new(&kinds[k].s, v, 0, &rooms, &s, NULL)) exit(1);
     for (uint32_t i = 0; i < 500; i++)
         if (eng_sampler_accept(s, i * 17)) exit(1);
     for (int r = -2; r < rounds; r++) {
@@ -94,6 +96,7 @@ static void measure(const struct eng_vocab *v, size_t k, float *const *rows, flo
     printf("%7zu  %-16s %8.1f us  %6.2f GB/s  hash %08x\n", n, kinds[k].name, us[rounds / 2],
            (double)n * 4e-3 / us[rounds / 2], (unsigned)(hash >> 32));
     eng_sampler_free(s);
+    eng_draw_rooms_fini(&rooms);
 }
 
 int main(int argc, char **argv)

@@ -12,6 +12,7 @@
 enum { V = 3001, EOS = 7 }; /* six runs of ENG_TOPS_RUN, the last one short */
 
 static struct eng_vocab *vocab;
+static struct eng_draw_rooms rooms;
 
 static int make_vocab(void **state)
 {
@@ -29,12 +30,14 @@ static int make_vocab(void **state)
         .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
         .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
     struct cn_error err = {0};
+    eng_draw_rooms_init(&rooms);
     return eng_vocab_new(&spec, &vocab, &err);
 }
 
 static int free_vocab(void **state)
 {
     eng_vocab_free(vocab);
+    eng_draw_rooms_fini(&rooms);
     return 0;
 }
 
@@ -187,7 +190,7 @@ static struct eng_sampler *sampler(const struct eng_sampling *p, uint32_t choice
 {
     struct eng_sampler *s = NULL;
     struct cn_error err = {0};
-    assert_int_equal(eng_sampler_new(p, vocab, choice, &s, &err), 0);
+    assert_int_equal(eng_sampler_new(p, vocab, choice, &rooms, &s, &err), 0);
     return s;
 }
 

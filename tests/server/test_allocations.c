@@ -72,7 +72,7 @@ static int start(void **state)
     cfg.server.port = 0;
     cfg.engine.threads = 1;
     struct rt_opts ro = {.cfg = &cfg, .metrics = &metrics, .model_id = "null",
-                         .model_path = "null:vocab=2048"};
+                         .model_path = "null:vocab=16384"};
     struct srv_opts so = {.cfg = &cfg, .metrics = &metrics, .version = "0", .ready = on_ready,
                           .quiet = true};
     if (rt_new(&ro, &rt, &err) || srv_new(&so, &srv, &err)) return -1;
@@ -173,6 +173,7 @@ static void test_kinds_of_sampling(void **state)
 {
     check("/v1/completions", "\"prompt\":\"b\",\"temperature\":0");
     check("/v1/completions", "\"prompt\":\"c\",\"temperature\":0.7,\"top_p\":0.9");
+    check("/v1/completions", "\"prompt\":\"d\",\"temperature\":2,\"top_p\":0.999");
     check("/v1/completions", "\"prompt\":\"d\",\"top_k\":40,\"top_p\":0.95,\"min_p\":0.01");
 }
 
