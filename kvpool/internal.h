@@ -320,7 +320,6 @@ void kv_snap_restore(struct kv_seq *q, struct kv_node *n);
 void kv_wake(struct kv_seq **waiters);
 void kv_wait_node(struct kv_seq *q, struct kv_node *n);
 void kv_follow(struct kv_seq *q, struct kv_seq *leader);
-bool kv_seq_waits(struct kv_seq *q);
 /* Who is about to take a snapshot that saves q enough beyond position `from`; asks one for it. */
 struct kv_seq *kv_leader(struct kv_seq *q, const uint32_t *ids, uint64_t limit, uint64_t from);
 

@@ -145,6 +145,7 @@ static void start(struct sch *s, struct sch_choice *c)
     sch_queue_remove(c);
     c->state = CH_RUNNING;
     c->charged_ns = s->now;
+    c->looked = false;
     c->promised = wanted_tokens(c);
     sch_list_push(&s->running, c);
     s->n_running++;

@@ -205,14 +205,14 @@ static uint64_t prompt_left(const struct sch_choice *c)
 
 /* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them would
  * end late if they took turns; now and then the oldest, so that a long one gets on beside any number
- * of short ones. Where sequences have a state they take turns: states are kept where prompts part,
- * and the others have to look there before the first one has gone on. */
+ * of short ones. One that waits for what another computes comes last: it could run nothing. */
 static bool reads_before(const struct sch_choice *a, const struct sch_choice *b)
 {
     const struct sch_model *m = choice_model(a);
     uint64_t left_a = prompt_left(a), left_b = prompt_left(b);
+    bool waits_a = kv_seq_waits(a->seq), waits_b = kv_seq_waits(b->seq);
 
-    if (kv_space_state_bytes(m->o.space)) return false;
+    if (waits_a != waits_b) return waits_b;
     if (m->compositions % AGE_TURN == 0 || left_a == left_b) return a->req->number < b->req->number;
     return left_a < left_b;
 }
@@ -249,6 +249,13 @@ static uint32_t pass_of(const struct sch_choice *c, enum sch_class first)
     return class == SCH_BACKGROUND || class == first ? PASS_PREFILL : PASS_PREFILL_LATER;
 }
 
+/* States are kept where prompts part: all that are there tell where before the first one goes on. */
+static void look(struct sch *s, struct sch_choice *c)
+{
+    c->looked = true;
+    if (kv_space_state_bytes(choice_model(c)->o.space)) adopt(s, c);
+}
+
 /* Tenants to s->act; how many choices there are that have a prompt to read. */
 static uint32_t collect_candidates(struct sch *s, uint32_t model, bool background,
                                    bool normal_first)
@@ -264,6 +271,7 @@ static uint32_t collect_candidates(struct sch *s, uint32_t model, bool backgroun
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
         pass = pass_of(c, first);
         n_prompts += pass != PASS_DECODE;
+        if (!c->looked) look(s, c);
         cand_push(s, c, pass);
     }
     return n_prompts;

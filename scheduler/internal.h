@@ -35,6 +35,7 @@ struct sch_choice {
     bool resumed;            /* WAITING, of a request that was started: these go first */
     bool evict;              /* to be preempted when no step with it is in flight */
     bool planned_now;        /* has rows in the step that is being composed */
+    bool looked;             /* for what others have read or will, since it was started */
     bool starved;            /* wanted rows in this step and there were no blocks */
     struct kv_seq *seq;
     uint32_t *ids;           /* prompt and output; room for all that may come */

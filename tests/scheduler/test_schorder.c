@@ -12,36 +12,54 @@
 #define N_EQUAL 12u
 #define N_SHORT 8u
 
+/* Whether the requests have their first tokens evenly spread from the first step to the last: then
+ * they are at half of it on the average. */
+static void one_after_the_other(struct sim *m, struct sim_req *const *r, uint32_t n)
+{
+    uint64_t step = 0, sum = 0;
+    uint32_t n_first = 0;
+
+    while (n_first < n && ++step < 1000) {
+        uint32_t before = n_first;
+
+        sim_iterate(m);
+        n_first = 0;
+        for (uint32_t i = 0; i < n; i++)
+            n_first += r[i]->n_out[0] > 0;
+        sum += step * (n_first - before);
+    }
+    assert_int_equal(n_first, n);
+    print_message("%.2f of %u steps\n", (double)sum / n / (double)step, (unsigned)step);
+    assert_true(sum * 10 < 6 * n * step);
+}
+
+static struct sim_opts order_opts(uint32_t depth, bool with_state)
+{
+    struct sim_opts o = simcase_opts(depth);
+
+    o.n_slabs = 512;
+    if (with_state) {
+        o.groups[1] = (struct kv_group){KV_SPAN_STATE, 0, 2 * SIMCASE_BLOCK_BYTES};
+        o.n_groups = 2;
+    }
+    return o;
+}
+
 /* Equal prompts that come together are read one after the other: taking turns, all would have their
  * first token near the end. */
 static void test_equal_prompts_do_not_take_turns(void **state)
 {
-    for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct sim_opts o = simcase_opts(depth);
+    for (uint32_t k = 0; k < 4; k++) {
+        struct sim_opts o = order_opts(1 + k / 2, k % 2);
         struct sim m;
         struct sim_req *r[N_EQUAL];
-        uint64_t step = 0, sum = 0;
-        uint32_t n_first = 0;
 
-        o.n_slabs = 512;
         sim_init(&m, &o);
         for (uint32_t i = 0; i < N_EQUAL; i++) {
             r[i] = sim_req_new(&m, 0, 200, 40);
             assert_int_equal(sim_submit(&m, r[i]), 0);
         }
-        while (n_first < N_EQUAL && ++step < 1000) {
-            uint32_t before = n_first;
-
-            sim_iterate(&m);
-            n_first = 0;
-            for (uint32_t i = 0; i < N_EQUAL; i++)
-                n_first += r[i]->n_out[0] > 0;
-            sum += step * (n_first - before);
-        }
-        assert_int_equal(n_first, N_EQUAL);
-        /* evenly spread from the first step to the last they are at half of it on the average */
-        print_message("%.2f of %u steps\n", (double)sum / N_EQUAL / (double)step, (unsigned)step);
-        assert_true(sum * 10 < 6 * N_EQUAL * step);
+        one_after_the_other(&m, r, N_EQUAL);
         simcase_finish(&m);
     }
 }

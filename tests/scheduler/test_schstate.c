@@ -186,6 +186,43 @@ static void test_a_burst_computes_a_prefix_once(void **state)
     each(bursts);
 }
 
+/* Prompts that come together, each second one with the beginning of the one before: that is computed
+ * once though many others are read between, and the first tokens do not all come at the end. */
+static void pairs(struct sim_opts o)
+{
+    enum { PAIRS = 12, SHARED = 256, ALL = 290 };
+    struct sim m;
+    struct sim_req *r[2 * PAIRS];
+    uint64_t steps = 0, sum = 0;
+    uint32_t n_first = 0;
+
+    o.n_slabs = 1024;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 2 * PAIRS; i++) {
+        r[i] = i % 2 ? like(&m, r[i - 1], SHARED, ALL, 4) : sim_req_new(&m, 0, ALL, 4);
+        assert_int_equal(sim_submit(&m, r[i]), 0);
+    }
+    while (n_first < 2 * PAIRS && ++steps < 1000) {
+        uint32_t before = n_first;
+
+        sim_iterate(&m);
+        n_first = 0;
+        for (uint32_t i = 0; i < 2 * PAIRS; i++)
+            n_first += r[i]->n_out[0] > 0;
+        sum += steps * (n_first - before);
+    }
+    print_message("%u rows, first tokens at %.2f of %u steps\n", (unsigned)m.prompt_rows,
+                  (double)sum / (2 * PAIRS) / (double)steps, (unsigned)steps);
+    assert_true(m.prompt_rows <= PAIRS * (2 * ALL - SHARED) + SHARED); /* one that waited too long */
+    assert_true(sum * 4 < 3 * 2 * PAIRS * steps);
+    simcase_finish(&m);
+}
+
+static void test_pairs_compute_what_they_share_once(void **state)
+{
+    each(pairs);
+}
+
 static void cancelled_leader(struct sim_opts o)
 {
     struct sim_req *a, *b, *c;
@@ -482,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_marks_are_found_at_the_first_visit),
         cmocka_unit_test(test_a_branch_is_found_at_the_third_visit),
         cmocka_unit_test(test_a_burst_computes_a_prefix_once),
+        cmocka_unit_test(test_pairs_compute_what_they_share_once),
         cmocka_unit_test(test_a_cancelled_leader_is_followed),
         cmocka_unit_test(test_a_paused_leader_holds_nobody_up),
         cmocka_unit_test(test_background_work_leads_nobody),
