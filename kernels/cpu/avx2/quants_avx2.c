@@ -6,10 +6,11 @@
 #include "kernels/cpu/avx2/matmul_avx2.h"
 #include "kernels/cpu/avx2/tile.h"
 
-/* From how many input rows on a panel pays, but for 4 and 8 bits: at 8 there is nothing to unpack,
- * and at 4 it costs what loading twice as many words from the panel does. */
-#define PANEL_MIN_ROWS 9
-#define PANEL_BLOCKS   32 /* 24 KiB of stack; a multiple of 8 */
+/* From how many input rows on a panel pays. Of 4 bits it takes loading twice as many words, which
+ * AVX-VNNI, with less to do for each word, has no time for; of 8 bits there is nothing to unpack. */
+#define PANEL_MIN_ROWS  9
+#define PANEL4_MIN_ROWS (TILE_VNNI ? UINT32_MAX : 32)
+#define PANEL_BLOCKS    32 /* 24 KiB of stack; a multiple of 8 */
 /* Input rows go in runs that stay in the second-level cache while the weights pass. */
 #define X_RUN_BYTES    (256 << 10)
 #define X_RUN_MIN_ROWS 64
@@ -57,10 +58,13 @@ TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D, false)
 TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX, false)
 TILES(odd_kx, KR_BITS_ODD, KR_HDR_KX, false)
 TILES(fp4_e, KR_BITS_FP4, KR_HDR_E, false)
+TILES(panel4_d, 4, KR_HDR_D, true)
+TILES(panel4_dm, 4, KR_HDR_DM, true)
 TILES(panel5_d, 5, KR_HDR_D, true)
 TILES(panel5_dm, 5, KR_HDR_DM, true)
 TILES(panel5_k2, 5, KR_HDR_K2, true)
 TILES(panel6_k6, 6, KR_HDR_K6, true)
+TILES(panel8_d, 8, KR_HDR_D, true)
 
 /* Unpacks a run of blocks of a group to a panel. */
 typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
@@ -95,9 +99,14 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
     {                                                                                              \
         unpack_blocks(headers, quants, blocks, bits, header, panel);                               \
     }
+UNPACK(unpack4_d, 4, KR_HDR_D)
+UNPACK(unpack4_dm, 4, KR_HDR_DM)
+UNPACK(unpack4_k, 4, KR_HDR_K)
 UNPACK(unpack5_d, 5, KR_HDR_D)
 UNPACK(unpack5_dm, 5, KR_HDR_DM)
 UNPACK(unpack5_k, 5, KR_HDR_K)
+UNPACK(unpack_iq4_d, KR_BITS_IQ4, KR_HDR_D)
+UNPACK(unpack_iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
 UNPACK(unpack6_k, 6, KR_HDR_K6)
 UNPACK(unpack2_k, 2, KR_HDR_K2)
 UNPACK(unpack3_k, 3, KR_HDR_K6)
@@ -106,44 +115,45 @@ UNPACK(unpack_odd, KR_BITS_ODD, KR_HDR_KX)
 UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 
 struct kind {
-    const struct tile_set *direct, *panel; /* panel NULL: never */
+    const struct tile_set *direct, *panel;
     unpack_fn *unpack;
+    uint32_t panel_rows; /* from so many input rows on */
 };
 
 static struct kind choose(enum kr_type type)
 {
     switch (type) {
     case KR_Q4_0:
-        return (struct kind){&q4_d, NULL, NULL};
+        return (struct kind){&q4_d, &panel4_d, unpack4_d, PANEL4_MIN_ROWS};
     case KR_Q4_1:
-        return (struct kind){&q4_dm, NULL, NULL};
+        return (struct kind){&q4_dm, &panel4_dm, unpack4_dm, PANEL4_MIN_ROWS};
     case KR_Q5_0:
-        return (struct kind){&q5_d, &panel5_d, unpack5_d};
+        return (struct kind){&q5_d, &panel5_d, unpack5_d, PANEL_MIN_ROWS};
     case KR_Q5_1:
-        return (struct kind){&q5_dm, &panel5_dm, unpack5_dm};
+        return (struct kind){&q5_dm, &panel5_dm, unpack5_dm, PANEL_MIN_ROWS};
     case KR_Q8_0:
-        return (struct kind){&q8_d, NULL, NULL};
+        return (struct kind){&q8_d, NULL, NULL, UINT32_MAX};
     case KR_Q2_K:
-        return (struct kind){&q2_k, &panel5_k2, unpack2_k};
+        return (struct kind){&q2_k, &panel5_k2, unpack2_k, PANEL_MIN_ROWS};
     case KR_Q3_K:
-        return (struct kind){&q3_k, &panel6_k6, unpack3_k};
+        return (struct kind){&q3_k, &panel6_k6, unpack3_k, PANEL_MIN_ROWS};
     case KR_Q4_K:
-        return (struct kind){&q4_k, NULL, NULL};
+        return (struct kind){&q4_k, &panel4_dm, unpack4_k, PANEL4_MIN_ROWS};
     case KR_Q5_K:
-        return (struct kind){&q5_k, &panel5_dm, unpack5_k};
+        return (struct kind){&q5_k, &panel5_dm, unpack5_k, PANEL_MIN_ROWS};
     case KR_IQ4_NL:
-        return (struct kind){&iq4_d, NULL, NULL};
+        return (struct kind){&iq4_d, &panel8_d, unpack_iq4_d, PANEL4_MIN_ROWS};
     case KR_IQ3_S:
-        return (struct kind){&odd_kx, &panel5_d, unpack_odd};
+        return (struct kind){&odd_kx, &panel5_d, unpack_odd, PANEL_MIN_ROWS};
     case KR_IQ4_XS:
-        return (struct kind){&iq4_kx, NULL, NULL};
+        return (struct kind){&iq4_kx, &panel8_d, unpack_iq4_kx, PANEL4_MIN_ROWS};
     case KR_TQ1_0:
     case KR_TQ2_0:
-        return (struct kind){&tq_t, &panel5_d, unpack_tq};
+        return (struct kind){&tq_t, &panel5_d, unpack_tq, PANEL_MIN_ROWS};
     case KR_MXFP4:
-        return (struct kind){&fp4_e, &panel5_d, unpack_fp4};
+        return (struct kind){&fp4_e, &panel5_d, unpack_fp4, PANEL_MIN_ROWS};
     default:
-        return (struct kind){&q6_k, &panel6_k6, unpack6_k};
+        return (struct kind){&q6_k, &panel6_k6, unpack6_k, PANEL_MIN_ROWS};
     }
 }
 
@@ -230,7 +240,7 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             .lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS),
             .bias = bias ? bias + first : NULL,
         };
-        const bool panel = k.panel && rows >= PANEL_MIN_ROWS;
+        const bool panel = rows >= k.panel_rows;
         set_ahead(&t, group_bytes, panel, rows);
         if (panel) run_panels(&k, l, t, rows);
         else run_rows(k.direct, false, t, rows);

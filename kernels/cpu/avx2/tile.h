@@ -186,7 +186,7 @@ ALWAYS_INLINE bool signed_words(const int bits)
 ALWAYS_INLINE __m256i tile_word(const uint8_t *block, const int bits, const bool panel, const int i,
                                 const int h)
 {
-    if (bits == 8 && signed_words(bits))
+    if (bits == 8 && signed_words(bits) && !panel)
         return _mm256_xor_si256(load_word(block, i, h), _mm256_set1_epi8(-128));
     if (panel || bits == 8) return load_word(block, i, h);
     if (bits <= 3) return tile_eightfold(block, bits, i, h);
