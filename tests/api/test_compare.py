@@ -345,7 +345,9 @@ def test_shares_of_the_machine(tmp_path):
     assert "| 64 | - | - |" in shares.table(args, rounds.Store(None)) and args.failed
 
 
-PAGE = """<!-- figures: engines -->
+PAGE = """<!-- figures: machine -->
+<!-- end -->
+<!-- figures: engines -->
 | smollm.gguf, 1 | ik_llama.cpp, 6 | 580 |
 | gemma-3.gguf, 2 | conifer, 9 | 600 |
 <!-- end -->
@@ -371,18 +373,32 @@ def test_no_figures_are_lost_by_writing(tmp_path, monkeypatch, capsys):
             measure.parse()
         except SystemExit as e:
             assert e.code == 2
-            return capsys.readouterr().err.split("give ")[1].split("; or")[0]
+            err = capsys.readouterr().err
+            return err.split("give ")[-1].split("; or")[0].split("error: docs/PERFORMANCE.md ")[-1].strip()
         return ""
     assert said("--write", "--only", "sixteen,arrivals") == "--llama-cpp (for sixteen)"
     assert said("--write", "--only", "engines,sixteen", "--llama-cpp", "y", "--threads", "2") == \
         "--ik (for engines); --gemma (for engines); --threads 1 (for engines)"
-    for fine in (["--only", "engines,sixteen"], ["--write", "--only", "arrivals,shares"],
+    for fine in (["--only", "engines,sixteen"], ["--write", "--only", "arrivals"],
                  ["--write", "--only", "engines,sixteen", "--ik", "x", "--llama-cpp", "y", "--gemma", "z",
                   "--threads", "1", "--threads", "2"]):
         assert said(*fine) == ""
     measure.write_page({"sixteen": r"new \1"})
     old = "| | conifer | llama.cpp | against llama.cpp |"
-    assert page.read_text() == PAGE.replace(old, r"XXnew \1XX".replace("XX", "\n"))
+    new = PAGE.replace(old, r"XXnew \1XX".replace("XX", "\n"))
+    assert page.read_text() == new
+    # another machine's have places of their own
+    page.write_text(new + """<!-- figures: machine old -->
+<!-- end -->
+<!-- figures: sixteen old -->
+| | llama.cpp |
+<!-- end -->
+""")
+    assert said("--write", "--only", "sixteen", "--beside", "old") == "--llama-cpp (for sixteen)"
+    assert said("--write", "--only", "sixteen", "--beside", "old", "--llama-cpp", "y") == ""
+    measure.write_page({"sixteen old": "theirs"})
+    assert page.read_text().startswith(new) and "\ntheirs\n" in page.read_text()
+    assert said("--write", "--only", "crowd", "--beside", "old").startswith("has no place for crowd old")
 
 
 def test_the_page_has_a_place_for_each_part():
