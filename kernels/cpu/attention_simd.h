@@ -39,6 +39,7 @@
     }
 
 /* The same for what is read in place: up to V_MANY, those beyond V_PAIRS by half of V_COLS. */
+#if VL == 16
 #define V_SWITCH_MANY(n, cols, f, ...)     \
     switch (n) {                           \
     case 7:                                \
@@ -50,6 +51,9 @@
     default:                               \
         V_SWITCH(n, cols, f, __VA_ARGS__)  \
     }
+#else
+#define V_SWITCH_MANY V_SWITCH
+#endif
 
 /* ---- scores ------------------------------------------------------------------------------------ */
 
@@ -113,11 +117,12 @@ V_INLINE void scores_tile(const uint32_t n, const uint32_t cols, const enum kr_t
 V_INLINE void scores_in_place(const uint32_t cols, const struct kr_attn_tile *t, uint32_t v,
                               const struct key_source *k)
 {
-    uint32_t pairs = t->n_rows * t->heads;
-    if (t->kv_type == KR_F16)
-        V_SWITCH_MANY(pairs, cols, scores_tile, KR_F16, t, 0, v, k)
-    else
-        V_SWITCH_MANY(pairs, cols, scores_tile, KR_Q4_0, t, 0, v, k)
+    uint32_t pairs = t->n_rows * t->heads, some = pairs_at_once(pairs);
+    for (uint32_t i = 0; i < pairs; i += some)
+        if (t->kv_type == KR_F16)
+            V_SWITCH_MANY(CN_MIN(some, pairs - i), cols, scores_tile, KR_F16, t, i, v, k)
+        else
+            V_SWITCH_MANY(CN_MIN(some, pairs - i), cols, scores_tile, KR_Q4_0, t, i, v, k)
 }
 
 /* All pairs by the vectors that hold keys [k0, k1), read where they lie. */
@@ -133,7 +138,7 @@ static void scores_direct(const struct kr_attn_tile *whole, uint32_t k0, uint32_
     t.q = q;
     for (uint32_t v = first / half * half; v <= last; v += cols) {
         struct key_source k = find_keys(&t, blocks, v, first, last);
-        cols = pairs > V_PAIRS || v % V_COLS || last - v < half ? half : V_COLS;
+        cols = (VL == 16u && pairs > V_PAIRS) || v % V_COLS || last - v < half ? half : V_COLS;
         if (cols == half)
             scores_in_place(half, &t, v, &k);
         else
@@ -377,7 +382,7 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
         q8_values(t, blocks, s.acc, base, from, to);
         return;
     }
-    uint32_t some = direct ? V_MANY : V_PAIRS;
+    uint32_t some = direct ? pairs_at_once(pairs) : V_PAIRS;
     for (uint32_t i = 0; i < pairs; i += some)
         values_group(t, direct ? blocks : NULL, s.acc, i, CN_MIN(some, pairs - i), base);
 }

@@ -13,6 +13,13 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
+/* Of so many pairs that are read in place, how many a tile takes. With few registers two tiles of half
+ * of them by two vectors beat one by one vector, where every product has a broadcast of its own. */
+static uint32_t pairs_at_once(uint32_t pairs)
+{
+    return VL == 16u || pairs <= V_PAIRS ? V_MANY : (pairs + 1) / 2;
+}
+
 /* ---- what is read next -------------------------------------------------------------------------- */
 
 #define LINE 64u
@@ -20,12 +27,15 @@
 /* How often fetch_some is called for keys [k0, k1), about. */
 static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 {
-    uint32_t cols = t->n_rows * t->heads > V_PAIRS ? V_COLS / 2 : V_COLS, half = V_COLS / 2;
+    uint32_t pairs = t->n_rows * t->heads, half = V_COLS / 2;
+    uint32_t some = t->words ? pairs : CN_MIN(pairs_at_once(pairs), pairs);
+    uint32_t cols = some > V_PAIRS ? half : V_COLS;
     uint32_t halves = ((k1 - 1) / VL - k0 / VL) / half + 1;
     uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
     uint32_t dims = t->kv_type == KR_F16 ? t->k_dim : (t->k_dim + 1) / 2; /* two at a time */
     if (t->words) return tiles * dims + ((k1 - k0) / 2 + 1) * CN_MAX(t->acc_stride / (2 * VL), 1u);
-    return tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u);
+    return (pairs + some - 1) / some *
+           (tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u));
 }
 
 /* The part of it that the range [k0, k1) should ask for, in so many bytes a call. */
@@ -54,6 +64,8 @@ V_INLINE void fetch_some(struct kr_attn_ahead *f)
         f->n--;
     } else {
         f->at = f->end;
+        f->end = (const uint8_t *)UINTPTR_MAX; /* so that this is not asked again */
+        f->left = 0;
         f->pace = 0;
     }
 }

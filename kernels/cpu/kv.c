@@ -90,8 +90,9 @@ int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                        (unsigned long long)bytes);
     }
 #if defined(MADV_HUGEPAGE)
-    /* A layer's part of a block is a few KB: with small pages each costs a walk of the tables. */
-    if (slab_bytes >= HUGE_PAGE) madvise(data, bytes, MADV_HUGEPAGE);
+    /* A head's part of a block is a few KB: with small pages each costs a walk of the tables. Slabs are
+     * as many whole blocks as come near a huge page's size. */
+    if (slab_bytes > HUGE_PAGE / 2) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
     *m = (struct kr_cpu_mem){ .base.ops = d->ops, .data = data, .slab_bytes = slab_bytes,
                               .bytes = bytes, .n_slabs = n_slabs };

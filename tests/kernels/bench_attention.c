@@ -14,6 +14,7 @@
 #include "tests/kernels/attn_case.h"
 
 #define PROBE_NS 50000000u /* for each of the two */
+#define SLAB_AIM (2u << 20) /* as the daemon's */
 
 struct bench {
     struct attn_shape shape;
@@ -47,8 +48,13 @@ struct world {
     const uint32_t **ptrs;
     struct kr_seq *seqs;
     struct kr_row *rows;
-    uint32_t n_blocks, n_groups;
+    uint32_t n_blocks, n_groups, slab_blocks;
 };
+
+static uint32_t block_number(const struct world *w, uint32_t i)
+{
+    return i / w->slab_blocks << KR_BLOCK_INDEX_BITS | i % w->slab_blocks;
+}
 
 static void open_tables(struct world *w, const struct bench *b)
 {
@@ -64,7 +70,7 @@ static void open_tables(struct world *w, const struct bench *b)
             bool same = s >= w->n_groups && (i + 1) * 16 <= b->shared;
             w->tables[(size_t)s * w->n_blocks + i] =
                 same ? w->tables[(size_t)(s % w->n_groups) * w->n_blocks + i]
-                     : next++ << KR_BLOCK_INDEX_BITS;
+                     : block_number(w, next++);
         }
     }
     for (uint32_t s = 0; s < b->seqs; s++)
@@ -116,7 +122,9 @@ static void open_world(struct world *w, const struct bench *b)
     w->n_blocks = (b->context + b->rows) / 16 + 1;
     for (uint32_t g = 0; g < info->n_groups; g++)
         bytes = CN_MAX(bytes, info->groups[g].block_bytes);
-    need(kr_kv_mem_new(w->dev, bytes, w->n_blocks * w->n_groups * b->seqs, &w->mem, &err), &err);
+    w->slab_blocks = (uint32_t)CN_MIN(CN_MAX(SLAB_AIM / bytes, 1u), 1u << KR_BLOCK_INDEX_BITS);
+    uint32_t slabs = (w->n_blocks * w->n_groups * b->seqs - 1) / w->slab_blocks + 1;
+    need(kr_kv_mem_new(w->dev, bytes * w->slab_blocks, slabs, &w->mem, &err), &err);
     open_tables(w, b);
     fill(w, b);
 }
