@@ -1,17 +1,16 @@
-/* attention_q8_simd: q8_0 keys and values where they lie, as products of 16-bit integers with exact
- * sums. Included once by each ISA's file, through attention_simd.h.
+/* attention_q8_simd: q8_0 keys and values where they lie, never written as float32. Included once by each
+ * ISA's file, through attention_simd.h.
  *
- * A query's blocks of 32 dims, and for each block of 32 values the probabilities times those values'
- * scales, are rounded to 16 bits of the largest of them: 1/256 of what the pool's own rounding to 8
- * bits did. No sum of integers overflows, so that their order does not matter; blocks of dims add up
- * in ascending order. A pair's numbers come from the keys it sees, whatever else is in the tile.
- * Latent layers and chosen keys take the way by float32. */
+ * Scores are products of 16-bit integers with exact sums: the queries' blocks of 32 dims are rounded to
+ * 16 bits (kv_read.h). No sum overflows, so that their order does not matter; blocks of dims add up in
+ * ascending order. Probabilities are not rounded, as a few of them may be all that counts: times their
+ * values' scales they meet values in float32, over keys in ascending order, one fused multiply-add each.
+ * A pair's numbers come from the keys it sees, whatever else is in the tile. Latent layers and chosen
+ * keys take the way by float32. */
 #ifndef KERNELS_CPU_ATTENTION_Q8_SIMD_H
 #define KERNELS_CPU_ATTENTION_Q8_SIMD_H
 
 #include "kernels/cpu/attention_tile_simd.h"
-
-#define WORD_MAX 32767.0f
 
 /* f(n) for each number of pairs: functions of their own, whose registers the compiler finds easier. */
 #define Q8_EACH(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8)
@@ -29,11 +28,11 @@ V_INLINE float most_of(const float *x, uint32_t n)
  * finite. What is too small to divide by is 0. */
 V_INLINE float to_words(int16_t *to, const float *x, uint32_t n, float most)
 {
-    bool some = most > 1e-30f;
-    vf inv = v_set(some ? WORD_MAX / most : 0);
+    bool some = most > KR_WORD_LEAST;
+    vf inv = v_set(some ? KR_WORD_MAX / most : 0);
     for (uint32_t i = 0; i < n; i += VL)
         v_to_words(to + i, v_mul(v_load(x + i), inv));
-    return (some ? most / WORD_MAX : 0) + (most - most);
+    return (some ? most / KR_WORD_MAX : 0) + (most - most);
 }
 
 /* t->q to t->words: [pair / V_MANY][dim / 2][V_MANY][2], zero past k_dim. */
@@ -130,126 +129,109 @@ static void q8_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
 
 /* ---- weighted values --------------------------------------------------------------------------- */
 
-/* What the values of a block of dims are multiplied by, for a few pairs: 0 for keys that are not
- * seen. */
-struct q8_weights {
-    int16_t words[V_MANY][KR_RANGE_KEYS];
-    float worth[V_MANY];
-};
+/* Pairs that are taken at once, by two vectors: what the registers hold. */
+#define Q8_PAIRS (VL == 16u ? V_MANY : V_PAIRS)
 
-/* x = p * scale of a pair that sees keys [from, to), 0 outside them; gives the largest. */
-V_INLINE float times_scales(float *x, const float *p, const float *scales, uint32_t n,
-                            uint32_t from, uint32_t to)
-{
-    const vf zero = v_set(0);
-    vf top = zero;
-    for (uint32_t k = 0; k < n; k += VL) {
-        vf a = v_mul(v_load(p + k), v_load(scales + k));
-        if (k < from || k + VL > to)
-            a = v_keep(a, from > k ? CN_MIN(from - k, VL) : 0, to > k ? CN_MIN(to - k, VL) : 0, zero);
-        v_store(x + k, a);
-        top = v_max_bits(top, a);
-    }
-    return v_hmax_bits(top);
-}
-
-/* Of n pairs, for whole vectors of keys that hold [k0, k1). First all products, then all integers:
- * what one pair waits for, others do meanwhile. */
+/* What the values of a block of dims are multiplied by, for n pairs: p times the values' scales, in whole
+ * vectors of keys that hold [k0, k1), 0 for keys that are not seen. */
 static void weigh(const struct kr_attn_tile *t, const uint8_t *const *blocks, uint32_t pair,
                   uint32_t n, uint32_t base, uint32_t block, uint32_t k0, uint32_t k1,
-                  struct q8_weights *w)
+                  float w[][KR_RANGE_KEYS])
 {
-    uint32_t bt = t->block_tokens, begin = k0 / VL * VL, some = (k1 + VL - 1) / VL * VL - begin;
-    float scales[KR_RANGE_KEYS], x[V_MANY][KR_RANGE_KEYS], most[V_MANY];
-    for (uint32_t i = 0; i < some; i += VL) {
-        uint32_t k = begin + i;
+    uint32_t bt = t->block_tokens, begin = k0 / VL * VL, from, to;
+    float scales[KR_RANGE_KEYS];
+    for (uint32_t k = begin; k < k1; k += VL) {
         const uint8_t *at = blocks[k / bt] + t->at.v_scale + 2ull * (block * bt + k % bt);
-        v_store(scales + i, v_half(at));
+        v_store(scales + k, v_mul(v_set(V_BYTE_UNIT), v_half(at)));
     }
     for (uint32_t i = 0; i < n; i++) {
-        const float *p = t->p + (size_t)(pair + i) * KR_RANGE_KEYS + begin;
-        uint32_t from, to;
+        const float *p = t->p + (size_t)(pair + i) * KR_RANGE_KEYS;
         kr_attn_visible(t, (pair + i) / t->heads, base, &from, &to);
-        if (from <= begin && to - begin >= KR_RANGE_KEYS)
-            most[i] = times_scales(x[i], p, scales, KR_RANGE_KEYS, 0, KR_RANGE_KEYS);
-        else
-            most[i] = times_scales(x[i], p, scales, some, from > begin ? from - begin : 0,
-                                   to > begin ? to - begin : 0);
+        for (uint32_t k = begin; k < k1; k += VL) {
+            vf a = v_mul(v_load(p + k), v_load(scales + k));
+            if (k < from || k + VL > to)
+                a = v_keep(a, from > k ? CN_MIN(from - k, VL) : 0, to > k ? CN_MIN(to - k, VL) : 0,
+                           v_set(0));
+            v_store(w[i] + k, a);
+        }
     }
-    for (uint32_t i = 0; i < n; i++)
-        if (some == KR_RANGE_KEYS)
-            w->worth[i] = to_words(w->words[i], x[i], KR_RANGE_KEYS, most[i]);
-        else
-            w->worth[i] = to_words(w->words[i] + begin, x[i], some, most[i]);
 }
 
 /* acc of n pairs, `cols` vectors from column c. */
 V_INLINE void q8_values_tile(const uint32_t n, const uint32_t cols, const struct kr_attn_tile *t,
-                             const uint8_t *const *blocks, const struct q8_weights *w, float *acc,
-                             uint32_t c, uint32_t k0, uint32_t k1)
+                             const uint8_t *const *blocks, const float w[][KR_RANGE_KEYS],
+                             float *acc, uint32_t c, uint32_t k0, uint32_t k1)
 {
     struct kr_attn_ahead f = *t->ahead; /* in registers */
     uint32_t bt = t->block_tokens;
     size_t step = 2ull * t->v_dim;
-    vi a[V_MANY][V_COLS];
+    vf a[Q8_PAIRS][2];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < cols; j++)
-            a[i][j] = v_none();
+            a[i][j] = v_set(0);
     for (uint32_t k = k0 / 2 * 2; k < k1;) {
         const uint8_t *v = blocks[k / bt] + t->at.v + step * (k % bt / 2) + 2ull * c;
-        const int16_t *x = w->words[0] + k;
+        const float *x = w[0] + k;
         k = CN_MIN(k1, (k / bt + 1) * bt);
-        for (const int16_t *end = w->words[0] + k; x < end; x += 2, v += step) {
+        for (const float *end = w[0] + k; x < end; x += 2, v += step) {
             fetch_some(&f);
-            vw value[V_COLS];
-            for (uint32_t j = 0; j < cols; j++)
-                value[j] = v_words(v + j * 2 * VL);
-            for (uint32_t i = 0; i < n; i++) {
-                vq p = v_words_all(x + i * KR_RANGE_KEYS);
+            for (uint32_t second = 0; second < 2; second++) {
+                vf value[2];
+                /* With few registers, not both at once: sums would go through memory. */
+                if (VL < 16u) __asm__ volatile("" ::: "memory");
                 for (uint32_t j = 0; j < cols; j++)
-                    a[i][j] = v_dot(a[i][j], value[j], p);
+                    value[j] = v_byte(v + j * 2 * VL, second);
+                for (uint32_t i = 0; i < n; i++) {
+                    vf p = v_set(x[i * KR_RANGE_KEYS + second]);
+                    for (uint32_t j = 0; j < cols; j++)
+                        a[i][j] = v_fma(p, value[j], a[i][j]);
+                }
             }
         }
     }
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < cols; j++)
-            v_store(acc + (size_t)i * t->acc_stride + c + j * VL,
-                    v_mul(v_set(w->worth[i]), v_float(a[i][j])));
+            v_store(acc + (size_t)i * t->acc_stride + c + j * VL, a[i][j]);
     *t->ahead = f;
 }
 
 /* Columns [c, end) of a block of dims. */
 #define Q8_VALUES(n)                                                                                \
     static void q8_values_##n(const struct kr_attn_tile *t, const uint8_t *const *blocks,           \
-                              const struct q8_weights *w, float *acc, uint32_t c, uint32_t end,     \
+                              const float w[][KR_RANGE_KEYS], float *acc, uint32_t c, uint32_t end, \
                               uint32_t k0, uint32_t k1)                                             \
     {                                                                                               \
-        const uint32_t cols = n > V_PAIRS ? V_COLS / 2 : 2;                                         \
-        for (; c + cols * VL <= end; c += cols * VL)                                                \
-            q8_values_tile(n, cols, t, blocks, w, acc, c, k0, k1);                                  \
+        for (; c + 2 * VL <= end; c += 2 * VL)                                                      \
+            q8_values_tile(n, 2, t, blocks, w, acc, c, k0, k1);                                     \
         for (; c < end; c += VL)                                                                    \
             q8_values_tile(n, 1, t, blocks, w, acc, c, k0, k1);                                     \
     }
-Q8_EACH(Q8_VALUES)
 #define Q8_VALUES_ENTRY(n) q8_values_##n,
+#if defined(__AVX512F__)
+#define Q8_EACH_VALUES(f) Q8_EACH(f)
+#else
+#define Q8_EACH_VALUES(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#endif
+Q8_EACH_VALUES(Q8_VALUES)
 
 /* acc of all pairs; rows of the tile see keys [k0, k1) between them. Columns past v_dim, which
  * nobody reads, get what lies behind a token's values. */
 static void q8_values(const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
                       uint32_t base, uint32_t k0, uint32_t k1)
 {
-    static void (*const tiles[V_MANY])(const struct kr_attn_tile *, const uint8_t *const *,
-                                       const struct q8_weights *, float *, uint32_t, uint32_t,
-                                       uint32_t, uint32_t) = { Q8_EACH(Q8_VALUES_ENTRY) };
-    struct q8_weights w;
+    static void (*const tiles[Q8_PAIRS])(const struct kr_attn_tile *, const uint8_t *const *,
+                                         const float[][KR_RANGE_KEYS], float *, uint32_t, uint32_t,
+                                         uint32_t, uint32_t) = { Q8_EACH_VALUES(Q8_VALUES_ENTRY) };
+    float w[Q8_PAIRS][KR_RANGE_KEYS];
     uint32_t pairs = t->n_rows * t->heads;
-    for (uint32_t i = 0; i < pairs; i += V_MANY) {
-        uint32_t n = CN_MIN(V_MANY, pairs - i);
+    uint32_t some = CN_MIN(pairs > V_MANY ? Q8_PAIRS : pairs_at_once(pairs), Q8_PAIRS);
+    for (uint32_t i = 0; i < pairs; i += some) {
+        uint32_t n = CN_MIN(some, pairs - i);
         float *to = acc + (size_t)i * t->acc_stride;
         for (uint32_t c = 0; c < t->acc_stride; c += KR_KV_DIMS) {
             uint32_t end = CN_MIN(c + KR_KV_DIMS, t->acc_stride);
-            weigh(t, blocks, i, n, base, c / KR_KV_DIMS, k0, k1, &w);
-            tiles[n - 1](t, blocks, &w, to, c, end, k0, k1);
+            weigh(t, blocks, i, n, base, c / KR_KV_DIMS, k0, k1, w);
+            tiles[n - 1](t, blocks, w, to, c, end, k0, k1);
         }
     }
 }

@@ -125,7 +125,8 @@ struct kr_cpu_ops {
                  uint32_t head_dim, uint32_t n_rot);
     /* Round to nearest even. */
     void (*to_f16)(uint16_t *y, const float *x, uint32_t n);
-    /* Makes t->words of t->q: once for a tile that has such, before its ranges. */
+    /* Makes t->words and t->worth of t->q: once for a tile that has such, before its ranges. How they
+     * lie is the ISA's. */
     void (*attn_queries)(const struct kr_attn_tile *t);
     /* The range's state for every pair of the tile that sees a key of [base, base + 128); others
      * get sum = 0. blocks: the range's block starts, [0] holds key `base`; only those with a

@@ -121,6 +121,14 @@ V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
     *first = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(w, 16), 16));
     *second = _mm512_cvtepi32_ps(_mm512_srai_epi32(w, 16));
 }
+/* The first or the second of VL pairs of bytes, in units of V_BYTE_UNIT: a byte at a number's top has its
+ * sign. */
+#define V_BYTE_UNIT 0x1p-16f
+V_INLINE vf v_byte(const void *p, uint32_t second)
+{
+    __m512i w = v_words(p), top = _mm512_set1_epi32((int)0xffff0000u);
+    return _mm512_cvtepi32_ps(second ? _mm512_and_si512(w, top) : _mm512_slli_epi32(w, 16));
+}
 
 /* 16 values of 4 bits, two a byte, each less 8. */
 V_INLINE vf v_int4(const void *p)
@@ -259,7 +267,11 @@ V_INLINE vq v_words_all(const int16_t *p)
     __builtin_memcpy(&pair, p, sizeof pair);
     return _mm256_set1_epi32(pair);
 }
-V_INLINE vi v_dot(vi sum, vw a, vq b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+V_INLINE vi v_dot(vi sum, vw a, vq b)
+{
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+    return sum;
+}
 V_INLINE vf v_float(vi a) { return _mm256_cvtepi32_ps(a); }
 V_INLINE void v_to_words(int16_t *p, vf a)
 {
@@ -272,6 +284,15 @@ V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
     __m256i w = v_words(p);
     *first = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(w, 16), 16));
     *second = _mm256_cvtepi32_ps(_mm256_srai_epi32(w, 16));
+}
+#define V_BYTE_UNIT 0x1p-24f
+V_INLINE vf v_byte(const void *p, uint32_t second)
+{
+    __m256i b = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
+    __m256i at = _mm256_setr_epi32(0x00808080, 0x02808080, 0x04808080, 0x06808080,
+                                   0x08808080, 0x0a808080, 0x0c808080, 0x0e808080);
+    if (second) at = _mm256_add_epi32(at, _mm256_set1_epi32(0x01000000));
+    return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(b, at));
 }
 V_INLINE vf v_int4(const void *p)
 {

@@ -190,15 +190,27 @@ static void choose(const struct attn_case *c, uint32_t r, bool *chosen)
     free(score);
 }
 
-static double logit(const struct attn_case *c, const float *q, uint32_t j, uint32_t kv_head)
+/* Dim d of a query times the softmax's scale; where q8_0 keys are read by all rows it is one of 65535
+ * steps of the block's largest. */
+static double query(const struct attn_case *c, const float *q, uint32_t d)
+{
+    const struct attn_shape *s = &c->shape;
+    float scale = softmax_scale(s), most = 0;
+    if (c->kv_type != KR_Q8_0 || s->latent || s->top_k) return (double)q[d] * (double)scale;
+    for (uint32_t i = d / 32 * 32; i < CN_MIN(d / 32 * 32 + 32, s->k_dim); i++)
+        most = fmaxf(most, fabsf(q[i] * scale));
+    float inv = 32767.0f / most; /* float32, as the steps are defined: a tie goes the same way */
+    return most > 0 ? (double)rintf(q[d] * scale * inv) * (double)most / 32767 : 0;
+}
+
+static double logit(const struct attn_case *c, const double *q, uint32_t j, uint32_t kv_head)
 {
     const struct attn_shape *s = &c->shape;
     const float *k =
         c->kept + (size_t)j * c->width + attn_parts_of(s).k + (size_t)kv_head * s->k_dim;
     double x = 0;
     for (uint32_t d = 0; d < s->k_dim; d++)
-        x += (double)q[d] * (double)k[d];
-    x *= (double)softmax_scale(s);
+        x += q[d] * (double)k[d];
     return s->softcap > 0 ? s->softcap * tanh(x / (double)s->softcap) : x;
 }
 
@@ -208,12 +220,14 @@ static void truth_head(const struct attn_case *c, uint32_t r, uint32_t h, const 
     const struct attn_shape *s = &c->shape;
     struct attn_parts at = attn_parts_of(s);
     uint32_t kv_head = h / (s->heads / s->kv_heads);
+    const float *row = c->rows + (size_t)r * c->width + at.q + (size_t)h * s->k_dim;
+    double *q = get(s->k_dim, sizeof *q);
+    for (uint32_t d = 0; d < s->k_dim; d++)
+        q[d] = query(c, row, d);
     double *p = get(s->n, sizeof *p), max = s->sinks ? (double)c->sinks[h] : -INFINITY;
     for (uint32_t j = 0; j < s->n; j++) {
         p[j] = -INFINITY;
-        if (chosen[j])
-            p[j] = logit(c, c->rows + (size_t)r * c->width + at.q + (size_t)h * s->k_dim, j,
-                         kv_head);
+        if (chosen[j]) p[j] = logit(c, q, j, kv_head);
         max = fmax(max, p[j]);
     }
     double sum = s->sinks ? exp((double)c->sinks[h] - max) : 0;
@@ -221,12 +235,13 @@ static void truth_head(const struct attn_case *c, uint32_t r, uint32_t h, const 
         sum += p[j] = exp(p[j] - max);
     memset(y, 0, s->v_dim * sizeof *y);
     for (uint32_t j = 0; j < s->n; j++) {
-        const float *row = c->kept + (size_t)j * c->width;
-        const float *v = s->latent ? row + at.k + (size_t)kv_head * s->k_dim
-                                   : row + at.v + (size_t)kv_head * s->v_dim;
+        const float *kept = c->kept + (size_t)j * c->width;
+        const float *v = s->latent ? kept + at.k + (size_t)kv_head * s->k_dim
+                                   : kept + at.v + (size_t)kv_head * s->v_dim;
         for (uint32_t d = 0; chosen[j] && d < s->v_dim; d++)
             y[d] += p[j] / sum * (double)v[d];
     }
+    free(q);
     free(p);
 }
 

@@ -87,16 +87,12 @@ static bool is_checked(const struct attn_shape *s, uint32_t r)
 static void check_truth(const struct attn_case *c, const double *want, uint32_t isa,
                         const float *got)
 {
-    /* Values are below 2. Scores of float32 sums differ by some 1e-6 of their terms. q8_0's vector
-     * code rounds queries to 1/32767 of a block's largest: with the scale that these have, scores
-     * differ by 5e-5 (by 1e-2 from those of keys that were not rounded). */
-    bool words = c->kv_type == KR_Q8_0 && isas[isa] != KR_ISA_GENERIC && !c->shape.latent &&
-                 !c->shape.top_k;
+    /* Values are below 2. Scores of float32 sums differ by some 1e-6 of their terms. */
     for (uint32_t r = 0; r < c->shape.n; r++) {
         if (!is_checked(&c->shape, r)) continue;
         for (uint32_t i = 0; i < c->out; i++) {
             size_t at = (size_t)r * c->out + i;
-            if (fabs((double)got[at] - want[at]) > (words ? 5e-4 : 2e-5))
+            if (fabs((double)got[at] - want[at]) > 2e-5)
                 fail_msg("%s, %s, %s: row %u value %u is %.9g, not %.9g", c->shape.name,
                          kv_name(c->kv_type), kr_isa_name(isas[isa]), r, i, (double)got[at], want[at]);
         }

@@ -170,18 +170,54 @@ static void load_range(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     }
 }
 
+/* 32 dims of a query as words; gives what 1 is worth, NaN when one was not finite. */
+static float round_query(int16_t *words, const float *q, uint32_t n)
+{
+    uint32_t most_bits = 0; /* magnitudes as integers: NaN comes last */
+    for (uint32_t d = 0; d < n; d++)
+        most_bits = CN_MAX(most_bits, kr_f32_bits(q[d]) & 0x7fffffffu);
+    float most;
+    memcpy(&most, &most_bits, sizeof most);
+    bool some = most > KR_WORD_LEAST && most < INFINITY;
+    float inv = some ? KR_WORD_MAX / most : 0;
+    for (uint32_t d = 0; d < n; d++)
+        words[d] = some ? (int16_t)rintf(q[d] * inv) : 0;
+    return (some ? most / KR_WORD_MAX : 0) + (most - most);
+}
+
+/* t->q to t->words: [pair][dim rounded up to 32]. */
+static void attn_queries(const struct kr_attn_tile *t)
+{
+    uint32_t n = (t->k_dim + KR_KV_DIMS - 1) / KR_KV_DIMS;
+    for (uint32_t i = 0; i < t->n_rows * t->heads; i++)
+        for (uint32_t b = 0; b < n; b++)
+            t->worth[i * n + b] =
+                round_query(t->words + (size_t)(i * n + b) * KR_KV_DIMS,
+                            t->q + (size_t)i * t->k_dim + b * KR_KV_DIMS,
+                            CN_MIN(KR_KV_DIMS, t->k_dim - b * KR_KV_DIMS));
+}
+
+/* Dim d of a pair's query. */
+static float query_at(const struct kr_attn_tile *t, uint32_t pair, uint32_t d)
+{
+    size_t block = (size_t)pair * ((t->k_dim + KR_KV_DIMS - 1) / KR_KV_DIMS) + d / KR_KV_DIMS;
+    if (!t->words) return t->q[(size_t)pair * t->k_dim + d];
+    return (float)t->words[block * KR_KV_DIMS + d % KR_KV_DIMS] * t->worth[block];
+}
+
 /* One pair: scores, softmax and weighted values over the visible keys [k0, k1) of the range. */
 static void pair_range(const struct kr_attn_tile *t, uint32_t i, uint32_t k0, uint32_t k1,
                        struct kr_attn_state s)
 {
-    const float *q = t->q + (size_t)i * t->k_dim;
     float *p = t->p + (size_t)i * KR_RANGE_KEYS, *acc = s.acc + (size_t)i * t->acc_stride;
     float max = -INFINITY, sum = 0;
     for (uint32_t k = k0; k < k1; k++)
         p[k] = 0;
-    for (uint32_t d = 0; d < t->k_dim; d++)
+    for (uint32_t d = 0; d < t->k_dim; d++) {
+        float q = query_at(t, i, d);
         for (uint32_t k = k0; k < k1; k++)
-            p[k] += q[d] * t->keys[(size_t)d * KR_RANGE_KEYS + k];
+            p[k] += q * t->keys[(size_t)d * KR_RANGE_KEYS + k];
+    }
     for (uint32_t k = k0; k < k1; k++) {
         if (t->softcap > 0) p[k] = t->softcap * tanh_f32(p[k] / t->softcap);
         if (!(p[k] <= max)) max = p[k];
@@ -215,11 +251,6 @@ static void attn_range(const struct kr_attn_tile *t, uint32_t base, const uint8_
                 s.sum[i] = 0;
         }
     }
-}
-
-static void attn_queries(const struct kr_attn_tile *t)
-{
-    (void)t; /* taken as they are */
 }
 
 static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint8_t *const *blocks,

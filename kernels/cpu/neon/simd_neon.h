@@ -175,6 +175,12 @@ V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
     *first = v_of_bytes(b.val[0]);
     *second = v_of_bytes(b.val[1]);
 }
+#define V_BYTE_UNIT 1.0f
+V_INLINE vf v_byte(const void *p, uint32_t second)
+{
+    const int8x8x2_t b = vld2_s8((const int8_t *)p);
+    return v_of_bytes(second ? b.val[1] : b.val[0]);
+}
 V_INLINE vf v_int4(const void *p)
 {
     uint32_t word;
