@@ -380,3 +380,12 @@ float *attn_case_run(const struct attn_case *c, const struct attn_run *how, floa
         free(out[1]);
     return out[0];
 }
+
+uint32_t attn_case_share(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return 3;
+#else
+    return getenv("CONIFER_SHORT") ? 3 : 1;
+#endif
+}

@@ -52,4 +52,8 @@ struct attn_run {
  * the machine lacks the ISA. */
 float *attn_case_run(const struct attn_case *c, const struct attn_run *how, float **other);
 
+/* Every how-manieth case a run tries: more than one where kernels are instrumented (ten to twenty
+ * times slower) or emulated (CONIFER_SHORT is set; some fifty times). */
+uint32_t attn_case_share(void);
+
 #endif

@@ -206,20 +206,14 @@ static void check_family(const struct attn_shape *shape, enum kr_type kv, enum k
     close_world(&b);
 }
 
-/* Instrumented kernels are ten to twenty times slower: a part of the cases tells of their memory. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { ONE_CASE_OF = 9 };
-#else
-enum { ONE_CASE_OF = 3 };
-#endif
-
 static void test_same_bytes(void **state)
 {
     bool all = getenv("CONIFER_LONG");
+    uint32_t share = 3 * attn_case_share();
     for (uint32_t i = 0; i < CN_ARRAY_LEN(shapes); i++)
         for (uint32_t k = 0; k < CN_ARRAY_LEN(kv_types); k++)
             for (uint32_t a = 0; a < CN_ARRAY_LEN(isas); a++)
-                if (all || (i + k + a) % ONE_CASE_OF == 0 || (a == 2 && k == 0 && ONE_CASE_OF == 3))
+                if (all || (i + k + a) % share == 0 || (a == 2 && k == 0 && share == 3))
                     for (uint32_t turn = 0; turn < (all ? 10u : 1u); turn++)
                         check_family(&shapes[i], kv_types[k], isas[a], 100 * i + 10 * k + a + turn * 1000);
 }
