@@ -275,6 +275,11 @@ bool kv_seq_waits(struct kv_seq *q)
     return q->wait != NULL;
 }
 
+void kv_seq_in_line(struct kv_seq *q)
+{
+    q->active_at = q->space->pool->launched;
+}
+
 void kv_seq_no_wait(struct kv_seq *q)
 {
     kv_seq_unwait(q);

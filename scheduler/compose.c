@@ -205,14 +205,16 @@ static uint64_t prompt_left(const struct sch_choice *c)
 
 /* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them would
  * end late if they took turns; now and then the oldest, so that a long one gets on beside any number
- * of short ones. One that waits for what another computes comes last: it could run nothing. */
+ * of short ones. One that waits for a state that another is to leave comes last: it could run nothing. */
 static bool reads_before(const struct sch_choice *a, const struct sch_choice *b)
 {
     const struct sch_model *m = choice_model(a);
     uint64_t left_a = prompt_left(a), left_b = prompt_left(b);
-    bool waits_a = kv_seq_waits(a->seq), waits_b = kv_seq_waits(b->seq);
 
-    if (waits_a != waits_b) return waits_b;
+    if (kv_space_state_bytes(m->o.space)) {
+        bool waits_a = kv_seq_waits(a->seq), waits_b = kv_seq_waits(b->seq);
+        if (waits_a != waits_b) return waits_b;
+    }
     if (m->compositions % AGE_TURN == 0 || left_a == left_b) return a->req->number < b->req->number;
     return left_a < left_b;
 }
@@ -269,9 +271,10 @@ static uint32_t collect_candidates(struct sch *s, uint32_t model, bool backgroun
         if (!c->in_flight) c->n_draft = 0;
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
+        if (!c->looked) look(s, c);
         pass = pass_of(c, first);
         n_prompts += pass != PASS_DECODE;
-        if (!c->looked) look(s, c);
+        if (pass == PASS_PREFILL && !kv_seq_waits(c->seq)) kv_seq_in_line(c->seq);
         cand_push(s, c, pass);
     }
     return n_prompts;

@@ -15,9 +15,9 @@
 enum { ROWS = 64, TRIES = 10 };
 #define MEASURE_NS 150000000u
 /* Of two processors one and a half are left, and a thread that is interrupted in the middle of its
- * work holds the others up until it is back: 0.5 to 0.7 of the speed is what comes of it, and no less
- * than one thread alone has. Where each stage waits for every thread it is a fifth of that, and a
- * hundredth where they spin besides. */
+ * work holds the others up until it is back: about half of the speed is what comes of it, and about what
+ * one thread has beside the same loop. Where each stage waits for every thread it is a fifth of that, and
+ * a hundredth where they spin besides. */
 #define LEAST_OF_ALONE 0.3
 #define LEAST_OF_ONE   0.5
 
@@ -80,15 +80,15 @@ struct machine {
     struct tiny_seq all_seq, one_seq;
 };
 
-/* The best of several tries: what else the machine does comes and goes. Where it is so busy that
+/* One try of several must do: what else the machine does comes and goes. Where it is so busy that
  * "alone" is not, one thread's pace beside the same loop tells. */
 static void no_collapse(struct machine *m, uint32_t rows)
 {
-    double of_alone = 0, of_one = 0;
+    bool good = false;
 
     pace(&m->all, &m->all_seq, rows);
     pace(&m->one, &m->one_seq, rows);
-    for (int i = 0; i < TRIES && (of_alone < LEAST_OF_ALONE || of_one < LEAST_OF_ONE); i++) {
+    for (int i = 0; i < TRIES && !good; i++) {
         double alone = pace(&m->all, &m->all_seq, rows);
         pthread_t t = start_busy();
         double beside = pace(&m->all, &m->all_seq, rows);
@@ -96,11 +96,9 @@ static void no_collapse(struct machine *m, uint32_t rows)
         stop_busy(t);
         print_message("%2u rows, %u threads: %.0f steps/s alone; beside a busy loop %.0f, one thread %.0f\n",
                       rows, kr_device_threads(m->all.dev), alone, beside, one);
-        of_alone = CN_MAX(of_alone, beside / alone);
-        of_one = CN_MAX(of_one, beside / one);
+        good = beside >= LEAST_OF_ALONE * alone && beside >= LEAST_OF_ONE * one;
     }
-    assert_true(of_alone >= LEAST_OF_ALONE);
-    assert_true(of_one >= LEAST_OF_ONE);
+    assert_true(good);
 }
 
 static void open_run(struct tiny_run *r, struct tiny_seq *s, const struct tiny *t, uint32_t threads,
@@ -118,6 +116,10 @@ static void test_beside_a_busy_loop(void **state)
     static const struct tiny_shape shape = {
         .n_layers = 6, .width = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 768,
         .vocab = 2048, .weights = KR_Q4_1, .head = KR_Q8_0 };
+#if defined(__SANITIZE_THREAD__)
+    skip(); /* its locks are what would be timed */
+#endif
+    if (getenv("CONIFER_SHORT")) skip(); /* emulated threads keep no pace */
     struct machine m = { .t = tiny_new(&shape, 1) };
     uint32_t tokens[ROWS];
 
