@@ -8,6 +8,7 @@
 #include "scheduler/internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- parts of the queue ---------------------------------------------------------------------- */
 
@@ -155,16 +156,23 @@ static bool has_place_for(const struct sch *s, const struct sch_tenant *t, uint6
     return others <= s->o.max_queue_tokens && tokens <= s->o.max_queue_tokens - others;
 }
 
-/* The queue is the server's, and so is the limit; the sum is told: what waits, what is kept for others
- * and what this request would add. */
+static const char *waits(uint64_t n)
+{
+    return n == 1 ? "waits" : "wait";
+}
+
+/* The queue is the server's, and so is the limit; the sum is told: what waits, what is kept for
+ * others and what this request would add. */
 static int queue_full(struct cn_error *err, const char *what, uint64_t adds, uint64_t waiting,
                       uint64_t own, uint64_t kept, const char *key, uint64_t most)
 {
+    kept = CN_MIN(kept, most - CN_MIN(most, waiting));
     return cn_fail(err, CN_EQUEUE,
-                   "the server's queue is full: %" PRIu64 " %s wait, %" PRIu64 " of them this "
-                   "tenant's, %" PRIu64 " are kept for other tenants, and this one would add %" PRIu64
-                   "; the limit (%s) is %" PRIu64, waiting, what, own,
-                   CN_MIN(kept, most - CN_MIN(most, waiting)), adds, key, most);
+                   "the server's queue is full: %" PRIu64 " %s%s %s, %" PRIu64 " of them this "
+                   "tenant's, %" PRIu64 " %s kept for other tenants, and this one would add "
+                   "%" PRIu64 "; the limit (%s) is %" PRIu64,
+                   waiting, what, waiting == 1 ? "" : "s", waits(waiting), own, kept,
+                   kept == 1 ? "is" : "are", adds, key, most);
 }
 
 int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
@@ -173,19 +181,22 @@ int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch
     enum sch_class class = CN_MAX(r->class, t->opts.ceiling);
     uint32_t runs = tenant_started(t, class), most = t->opts.max_concurrent;
     uint32_t may_start = most > runs ? most - runs : 0;
+    char beside[64] = "";
 
     divide_queue(s);
-    if (t->opts.max_queued && t->n_queued >= (uint64_t)t->opts.max_queued + may_start)
+    if (t->opts.max_queued && t->n_queued >= (uint64_t)t->opts.max_queued + may_start) {
+        if (most) snprintf(beside, sizeof beside, " beside those that may start (%u)", may_start);
         return cn_fail(err, CN_ERATE,
-                       "this tenant's limit of waiting requests (max_queued) is reached: it is %u "
-                       "beside those that may start (%u), and %u wait",
-                       t->opts.max_queued, may_start, t->n_queued);
-    if (!has_place(s, t))
-        return queue_full(err, "requests", 1, s->n_queued, t->n_queued,
-                          s->kept - unused(t->part, t->n_queued), "scheduler.queue_requests",
-                          s->o.max_queue);
+                       "this tenant's limit of waiting requests (max_queued) is reached: it is %u"
+                       "%s, and %u %s",
+                       t->opts.max_queued, beside, t->n_queued, waits(t->n_queued));
+    }
+    if (!has_place(s, t)) /* one without a part leaves the others as much as it has: has_place */
+        return queue_full(err, "request", 1, s->n_queued, t->n_queued,
+                          t->part ? s->kept - unused(t->part, t->n_queued) : s->o.max_queue,
+                          "scheduler.queue_requests", s->o.max_queue);
     if (!has_place_for(s, t, r->n_prompt))
-        return queue_full(err, "prompt tokens", r->n_prompt, s->queued_tokens, t->queued_tokens,
+        return queue_full(err, "prompt token", r->n_prompt, s->queued_tokens, t->queued_tokens,
                           s->kept_tokens - unused(t->part_tokens, t->queued_tokens),
                           "scheduler.queue_tokens", s->o.max_queue_tokens);
     return 0;

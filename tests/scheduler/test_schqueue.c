@@ -260,6 +260,49 @@ static void test_refusals_name_the_limit(void **state)
     simcase_finish(&m);
 }
 
+/* With more tenants than half the queue has places nobody has a part: what a tenant may not have is as
+ * much as is left. Of one it is told as of one, and of places of another kind nothing. */
+static void test_refusals_count_right(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct cn_error err;
+    struct sim m;
+    struct sim_req *r;
+
+    o.sch.max_queue = 8;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 5; i++)
+        set(&m, i, 1, 0, 0);
+    assert_int_equal(fill(&m, 0, 1, 60, CN_EQUEUE), 4);
+    r = sim_req_new(&m, 0, 1, 5);
+    assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
+    assert_string_equal(err.message, "the server's queue is full: 4 requests wait, 4 of them this "
+                                     "tenant's, 4 are kept for other tenants, and this one would add 1; "
+                                     "the limit (scheduler.queue_requests) is 8");
+    m.n_reqs--;
+    set(&m, 1, 1, 0, 1);
+    assert_int_equal(submit(&m, 1, 1), 0);
+    r = sim_req_new(&m, 1, 1, 5);
+    assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_ERATE);
+    assert_string_equal(err.message, "this tenant's limit of waiting requests (max_queued) is reached: "
+                                     "it is 1, and 1 waits");
+    m.n_reqs--;
+    simcase_finish(&m);
+
+    o.sch.max_queue = 2;
+    sim_init(&m, &o);
+    set(&m, 0, 1, 0, 0);
+    set(&m, 1, 1, 0, 0);
+    assert_int_equal(submit(&m, 0, 1), 0);
+    r = sim_req_new(&m, 0, 1, 5);
+    assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
+    assert_string_equal(err.message, "the server's queue is full: 1 request waits, 1 of them this "
+                                     "tenant's, 1 is kept for other tenants, and this one would add 1; "
+                                     "the limit (scheduler.queue_requests) is 2");
+    m.n_reqs--;
+    simcase_finish(&m);
+}
+
 static void test_all_that_waits_is_held_back(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -409,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_max_concurrent_holds_back),
         cmocka_unit_test(test_max_queued),
         cmocka_unit_test(test_refusals_name_the_limit),
+        cmocka_unit_test(test_refusals_count_right),
         cmocka_unit_test(test_all_that_waits_is_held_back),
         cmocka_unit_test(test_pause_does_not_pass_the_limit),
         cmocka_unit_test(test_background_does_not_fill_the_limit),
