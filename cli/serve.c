@@ -141,12 +141,19 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     return rc ? 1 : 0;
 }
 
+/* Whether a model of that name, NULL the default one, is only to be fetched yet: a program that fetches
+ * is often asked about settings before models arrive. Where nothing fetches, what is not here lacks. */
+static bool to_come(const char *model, int rc, cli_fetch *fetch)
+{
+    return fetch && rc == CN_EMODEL && (!model || cfg_catalog_find(model));
+}
+
 /* Whether those of the list could be. The daemon starts with one that works, and the others' requests
  * fail; so one that is not there or damaged is worth a warning, unless nothing is left: without a
  * single model the daemon does not start, whichever are to be preloaded. */
-static int check_list(const struct cfg *cfg, const char *name)
+static int check_list(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 {
-    size_t good = 0;
+    size_t good = 0, coming = 0;
     int status = 0;
 
     for (size_t i = 0; i < cfg->n_models; i++) {
@@ -156,6 +163,7 @@ static int check_list(const struct cfg *cfg, const char *name)
         char *path = NULL;
         int rc = cfg_served_file(m, &path, &err);
         bool fatal = rc && rc != CN_EMODEL; /* list_models ends there, too */
+        coming += to_come(m->name, rc, fetch);
         o.path = path;
         if (!rc) rc = rt_check_served(&o, &err);
         if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
@@ -165,31 +173,33 @@ static int check_list(const struct cfg *cfg, const char *name)
         else if (rc) fprintf(stderr, "%s: warning: %s\n", name, err.message);
     }
     if (status || good) return status;
-    fprintf(stderr, "%s: none of the models can be served: the daemon would not start\n", name);
-    return 1;
+    if (coming)
+        fprintf(stderr, "%s: warning: none of the models is here yet: one of them is to be fetched "
+                        "before the start\n", name);
+    else
+        fprintf(stderr, "%s: none of the models can be served: the daemon would not start\n", name);
+    return !coming;
 }
 
-/* Whether the model that is asked for could be loaded. One of the catalog that was not fetched yet
- * is worth a warning: settings are often checked before models arrive. */
-static int check_model(const struct cfg *cfg, const char *name)
+/* Whether the model that is asked for could be loaded. One that is to come is worth a warning. */
+static int check_model(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 {
     struct cn_error err = {0};
     char *path = NULL, *model = NULL;
     struct stat st;
     int rc;
 
-    if (cfg->n_models) return check_list(cfg, name);
+    if (cfg->n_models) return check_list(cfg, name, fetch);
     rc = cli_find_model(cfg, &path, &model, &err);
+    bool coming = to_come(cfg->model.name, rc, fetch);
     if (!rc && !cfg_model_is_null(path) && stat(path, &st))
         rc = cn_fail_param(&err, CN_ENOENT, "model.path", "model.path: there is no %s", path);
-    bool there = !rc;
-    if (there) rc = rt_check_model(cfg, path, &err);
+    if (!rc) rc = rt_check_model(cfg, path, &err);
     if (rc) cfg_error_place(cfg, &err);
     free(path);
     free(model);
     if (!rc) return 0;
-    if (there || cfg->model.path || (cfg->model.name && !cfg_catalog_find(cfg->model.name)))
-        return cli_error(name, &err);
+    if (!coming) return cli_error(name, &err);
     fprintf(stderr, "%s: warning: %s\n", name, err.message);
     return 0;
 }
@@ -204,7 +214,7 @@ static int refuse(struct cfg *cfg, const char *name, cli_fetch *fetch, struct cn
 
     cli_faults(name, cfg, err);
     cli_error(name, err);
-    if (model) check_model(cfg, name);
+    if (model) check_model(cfg, name, fetch);
     return status;
 }
 
@@ -246,7 +256,7 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
     } else if (cfg_check(&cfg, &err)) {
         rc = refuse(&cfg, argv[0], fetch, &err);
     } else if (check) {
-        rc = check_model(&cfg, argv[0]);
+        rc = check_model(&cfg, argv[0], fetch);
         if (!rc)
             puts(from_file ? "the configuration is valid"
                            : "no --config was given: the defaults are valid");

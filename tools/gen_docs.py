@@ -71,7 +71,9 @@ A request for a model that must first be loaded waits for it; a stream is kept a
 from `server.heartbeat_s` on. A model whose file is missing or damaged fails its own requests only (503,
 with the reason), and is tried again after a time that grows from 5 seconds to 5 minutes; one that is
 not there is looked for again after a second, so that a model may be fetched while the daemon runs.
-With not a single model that can be served the daemon does not start, and `--check-config` says so.
+With not a single model that can be served the daemon does not start, and `--check-config` says so: it
+exits with 1. `conifer serve --check-config` only warns where all that lacks is to fetch a model of the
+catalog.
 Models that have work take turns, step by step: `conifer_inter_token_steps` tells how long a stream
 stood still for the others.
 

@@ -212,7 +212,34 @@ def test_serve_fetches_a_name_before_it_warns(tmp_path, monkeypatch):
     assert len(said.splitlines()) == 1 and "--port" in said
     out = subprocess.run([program(SERVER), "--model", "smollm2-135m", "--port", "x"], capture_output=True,
                          text=True, timeout=20, check=False)
-    assert out.returncode == 2 and "warning" in out.stderr and "smollm2-135m" in out.stderr
+    said = out.stderr.splitlines()
+    assert out.returncode == 2 and len(said) == 2 and "smollm2-135m" in said[1] and "warning" not in said[1]
+
+
+@pytest.mark.parametrize("text", ["", "model: {name: smollm2-135m}\n", "models: [{name: smollm2-135m}]\n",
+                                  "models: [{name: nope}, {name: smollm2-135m}]\n"])
+def test_check_of_models_that_have_not_arrived(tmp_path, monkeypatch, text):
+    """An error for the daemon, which fetches none; one model or a list makes no difference."""
+    monkeypatch.setenv("CONIFER_HOME", str(tmp_path))
+    (tmp_path / "c.yaml").write_text(text)
+    for command, code in (([CONIFER, "serve"], 0), ([SERVER], 1)):
+        out = subprocess.run([program(command[0]), *command[1:], "--check-config", "--config",
+                              str(tmp_path / "c.yaml")], capture_output=True, text=True, timeout=20, check=False)
+        assert out.returncode == code and "smollm2-135m" in out.stderr, out
+        assert ("is valid" in out.stdout) == (code == 0)
+        assert "warning" in out.stderr if code == 0 else "warning" not in out.stderr.splitlines()[-1]
+
+
+def test_check_of_models_that_nobody_knows(tmp_path, monkeypatch):
+    """No fetching helps them, and so it is an error everywhere."""
+    monkeypatch.setenv("CONIFER_HOME", str(tmp_path))
+    for text in ("model: {name: nope}\n", "models: [{name: nope}]\n", "model: {path: /none.gguf}\n",
+                 "models: [{name: smollm2-135m, path: /none.gguf}]\n"):
+        (tmp_path / "c.yaml").write_text(text)
+        for command in ([CONIFER, "serve"], [SERVER]):
+            out = subprocess.run([program(command[0]), *command[1:], "--check-config", "--config",
+                                  str(tmp_path / "c.yaml")], capture_output=True, timeout=20, check=False)
+            assert out.returncode == 1 and b"is valid" not in out.stdout, out
 
 
 def test_wrong_numbers_are_named():
