@@ -30,13 +30,18 @@ static void leave(struct lt_request *q, uint64_t now)
     else k->first = q->next;
     if (q->next) q->next->prev = q->prev;
     if (--k->in_flight) return;
-    /* the part of it inside the window, which ends when the sending does */
-    const struct lt_run *r = k->run;
-    uint64_t from = CN_MAX(k->busy_since_ns, r->window_ns);
-    uint64_t until = r->stop_ns ? CN_MIN(now, r->stop_ns) : now;
-
     k->last_busy_ns = now;
-    if (r->phase >= LT_PHASE_MEASURE && until > from) k->busy_ns += until - from;
+
+    const struct lt_run *r = k->run;
+    for (size_t i = 0; r->phase >= LT_PHASE_MEASURE && i < r->result->n_classes; i++) {
+        struct lt_class_run *beside = &r->classes[i];
+        uint64_t from, until;
+
+        if (beside->c->split != (int)k->index) continue;
+        lt_class_window(beside, now, &from, &until);
+        from = CN_MAX(from, k->busy_since_ns);
+        if (until > from) beside->beside_ns += until - from;
+    }
 }
 
 static void request_free(struct lt_request *q)

@@ -370,16 +370,18 @@ static int prepare(struct lt_run *r, struct cn_error *err)
     return CN_OK;
 }
 
-/* The part of the window, which ends at `until`, in which the class was there: not before it begins, and
- * not when it has sent all that it had and others go on. */
-static double class_window_s(const struct lt_class_run *k, uint64_t until)
+void lt_class_window(const struct lt_class_run *k, uint64_t now, uint64_t *from, uint64_t *until)
 {
     const struct lt_run *r = k->run;
-    uint64_t from = CN_MAX(r->window_ns, r->start_ns + ns_of(k->c->start_s));
 
-    if (!r->start_ns) return 0;
+    *from = CN_MAX(r->window_ns, r->start_ns + ns_of(k->c->start_s));
+    *until = r->stop_ns ? CN_MIN(now, r->stop_ns) : now;
     if (k->c->requests && k->issued >= (uint64_t)k->c->requests && !k->in_flight)
-        until = CN_MIN(until, k->last_busy_ns);
+        *until = CN_MIN(*until, k->last_busy_ns);
+}
+
+static double seconds(uint64_t from, uint64_t until)
+{
     return until > from ? (double)(until - from) / 1e9 : 0;
 }
 
@@ -390,20 +392,21 @@ static void sum_up(struct lt_run *r, double cpu_before)
 
     out->cpu_s = cpu_s() - cpu_before;
     out->wall_s = r->start_ns ? (double)(r->end_ns - r->start_ns) / 1e9 : 0;
-    out->window_s = r->start_ns && until > r->window_ns ? (double)(until - r->window_ns) / 1e9 : 0;
+    out->window_s = r->start_ns ? seconds(r->window_ns, until) : 0;
     out->opened = r->client.opened;
     out->reused = r->client.reused;
     for (size_t i = 0; i < out->n_classes; i++) {
         const struct lt_class_run *k = &r->classes[i];
-        int at = k->c->split;
-        double busy = at < 0 ? 0 : (double)r->classes[at].busy_ns / 1e9;
+        struct lt_tally *t = &out->classes[i];
+        uint64_t first, last;
 
-        out->classes[i].window_s = class_window_s(k, until);
-        out->classes[i].split_s[1] = CN_MIN(busy, out->window_s);
-        out->classes[i].split_s[0] = out->window_s - out->classes[i].split_s[1];
+        lt_class_window(k, r->end_ns, &first, &last);
+        t->window_s = r->start_ns ? seconds(first, last) : 0;
+        t->split_s[1] = CN_MIN((double)k->beside_ns / 1e9, t->window_s);
+        t->split_s[0] = t->window_s - t->split_s[1];
         if (k->c->rate > 0 && r->start_ns && k->next_due_ns < until &&
             (!k->c->requests || k->issued < (uint64_t)k->c->requests))
-            out->classes[i].behind_s = (double)(until - k->next_due_ns) / 1e9;
+            t->behind_s = (double)(until - k->next_due_ns) / 1e9;
     }
 }
 

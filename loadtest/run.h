@@ -43,7 +43,7 @@ struct lt_tally { /* of one class */
     double window_s;            /* the class's part of the window: from its start until the last of its
                                  * requests was over */
     double split_tokens[2];     /* of these: while none, while one of split_by's ran */
-    double split_s[2];          /* for how long */
+    double split_s[2];          /* for how long, of window_s */
     double behind_s;            /* of an open loop's schedule nothing of this last time was sent */
     struct lt_samples ttft, itl[2], total, tpot, lag; /* ns */
 };
@@ -113,7 +113,8 @@ struct lt_class_run {
     struct lt_user *users;
     struct lt_request *first;
     uint64_t issued, warm_issued, in_flight, next_due_ns;
-    uint64_t busy_since_ns, busy_ns, last_busy_ns; /* while one of its requests runs */
+    uint64_t busy_since_ns, last_busy_ns; /* while one of its requests runs */
+    uint64_t beside_ns;                   /* of its window, while one of split_by's ran */
 };
 enum lt_phase { LT_PHASE_MODEL, LT_PHASE_WARM, LT_PHASE_MEASURE, LT_PHASE_END };
 struct lt_run {
@@ -134,6 +135,9 @@ struct lt_run {
 void lt_request_send(struct lt_class_run *k, struct lt_user *user, uint64_t due_ns, bool warm);
 /* Cuts it, as one that its client aborted or that the end of the run cut. */
 void lt_request_cut(struct lt_request *q, bool aborted);
+/* The part of the window until now in which the class is there: not before it begins, and not when
+ * it has sent all that it had and others go on. Empty where until <= from. */
+void lt_class_window(const struct lt_class_run *k, uint64_t now, uint64_t *from, uint64_t *until);
 /* request.c tells run.c that one is over (and freed). */
 void lt_run_request_over(struct lt_class_run *k, struct lt_user *user, bool warm, bool failed);
 void lt_head(const struct lt_run *r, const char *method, const char *path, const char *key,

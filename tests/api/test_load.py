@@ -361,12 +361,12 @@ def test_a_signal_ends_it_and_is_told(stand_in, number):
 
 def test_the_window_ends_when_sending_does(stand_in, tmp_path):
     """A request that runs on after that was beside nothing that is counted."""
-    server = stand_in(GOOD, lambda s: (time.sleep(2), s.sendall(GOOD)))
+    server = stand_in(paced(30, 0.05), lambda s: (time.sleep(2), s.sendall(GOOD)))
     r = load(server.url, tmp_path=tmp_path, scenario="""
 model: m
 duration_s: 1
 classes:
-  - {name: streams, requests: 1, split_by: prompts, answer_tokens: 3}
+  - {name: streams, requests: 1, split_by: prompts, answer_tokens: 30}
   - {name: prompts, requests: 1, start_s: 0.6, answer_tokens: 3}
 """)
     streams = r["classes"][0]
@@ -391,7 +391,7 @@ def test_a_class_has_a_time_of_its_own(stand_in, tmp_path):
     r = load(server.url, tmp_path=tmp_path, scenario="""
 model: m
 classes:
-  - {name: early, requests: 1, answer_tokens: 10}
+  - {name: early, requests: 1, split_by: late, answer_tokens: 10}
   - {name: late, requests: 2, start_s: 0.8, answer_tokens: 10}
 """)
     early, late = r["classes"]
@@ -400,9 +400,28 @@ classes:
     for c, n in ((early, 10), (late, 20)):
         assert c["tokens_per_s"] == pytest.approx(n / c["window_s"], rel=0.001)
         assert c["answers_per_s"] == pytest.approx(n / 10 / c["window_s"], rel=0.001)
+    assert early["beside_s"] == early["beside_tokens_per_s"] == 0  # it was over when the other began
+    assert early["alone_s"] == pytest.approx(early["window_s"], abs=0.001)
+    assert early["alone_tokens_per_s"] == pytest.approx(early["tokens_per_s"], rel=0.01)
     out = subprocess.run([program(LOAD), "-s", str(tmp_path / "scenario.yaml"), "--quiet", server.url], capture_output=True,
                          text=True, timeout=60, check=True).stdout
     assert len(re.findall(r"tokens/s, .* answers/s in its \d\.\d\d s;", out)) == 2
+
+
+def test_what_was_beside_is_of_its_own_time(stand_in, tmp_path):
+    """Of what the other class does nothing counts that was before this one began or after it ended."""
+    server = stand_in(paced(30, 0.05), paced(10, 0.02))
+    r = load(server.url, tmp_path=tmp_path, scenario="""
+model: m
+classes:
+  - {name: long, requests: 1, answer_tokens: 30}
+  - {name: short, requests: 1, start_s: 0.5, split_by: long, answer_tokens: 10}
+""")
+    short = r["classes"][1]
+    assert r["window_s"] > 1.4 and short["window_s"] == pytest.approx(short["total_ms"]["max"] / 1e3, abs=0.05)
+    assert short["alone_s"] == pytest.approx(0, abs=0.002)
+    assert short["beside_s"] == pytest.approx(short["window_s"], abs=0.002)
+    assert short["beside_tokens_per_s"] == pytest.approx(10 / short["window_s"], rel=0.01)
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])
