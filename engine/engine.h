@@ -84,8 +84,9 @@ int eng_model_open(const char *path, const struct eng_model_opts *opts, struct e
 struct eng_model *eng_model_ref(struct eng_model *m);
 void eng_model_unref(struct eng_model *m);
 /* False once the file was cut short, written to or could not be read since it was opened:
- * embeddings may be wrong from then on, so the model's owner fails its requests and gives it up (no signal is
- * raised, other models go on). Any thread; costs an fstat per file: ask about once a second. */
+ * embeddings may be wrong from then on, so the model's owner fails its requests and gives it up
+ * (no signal is raised, other models go on). Any thread; costs an fstat per file: ask about once a
+ * second. */
 bool eng_model_intact(const struct eng_model *m);
 const struct eng_model_info *eng_model_info(const struct eng_model *m);
 const struct eng_vocab *eng_model_vocab(const struct eng_model *m);
@@ -97,8 +98,8 @@ struct kr_exec *eng_model_exec(struct eng_model *m);
  * vectors. opts as for open, device included. *out returned owned. */
 int eng_model_measure(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
                       struct cn_error *err);
-/* Bytes of KV and state that a sequence of n tokens holds: whole blocks, windows and chunks bounded.
- * UINT64_MAX when that is too large a number. */
+/* Bytes of KV and state that a sequence of n tokens holds: whole blocks, windows and chunks
+ * bounded. UINT64_MAX when that is too large a number. */
 uint64_t eng_sequence_bytes(const struct kr_exec_info *info, uint32_t block_tokens,
                             uint64_t n_tokens);
 /* The longest sequence that takes no more than that (at most 2^40 tokens). */
@@ -139,15 +140,16 @@ void eng_sampling_defaults(struct eng_sampling *s);
 int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
                        struct cn_error *err);
 
-/* Room for the candidates of draws, some MiB where a large vocabulary's row is flat: lent for a draw
- * and kept for the next, so that a token costs no allocation and there is no more of it than draws that
- * ran at once, however many requests there are. Any thread. */
+/* Room for the candidates of draws, some MiB where a large vocabulary's row is flat: lent for a
+ * draw and kept for the next, so that a token costs no allocation and there is no more of it than
+ * draws that ran at once, however many requests there are. Any thread. */
 struct eng_draw_room;
 struct eng_draw_rooms {
     pthread_mutex_t lock;
     struct eng_draw_room *first; /* not lent */
 };
 void eng_draw_rooms_init(struct eng_draw_rooms *r);
+void eng_draw_rooms_trim(struct eng_draw_rooms *r); /* gives back all that are not lent */
 void eng_draw_rooms_fini(struct eng_draw_rooms *r); /* none is lent */
 
 /* State of one choice of one request: parameters, counts of tokens seen. One thread at a time.
@@ -171,8 +173,8 @@ struct eng_drawn {
     struct eng_logprob top[ENG_MAX_LOGPROBS]; /* descending; ties by lower id */
 };
 /* Draws from one row of logits (n_vocab floats; may be overwritten). position is that of the token
- * to be chosen. mask: bit set of allowed ids or NULL. Does not accept the token. A sampler keeps its
- * working memory: one thread at a time.
+ * to be chosen. mask: bit set of allowed ids or NULL. Does not accept the token. A sampler keeps
+ * its working memory: one thread at a time.
  * Errors: CN_ENUMERIC when a logit is NaN or none is finite. Ties go to the lower id. */
 int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
                const uint32_t *mask, struct eng_drawn *out);

@@ -296,13 +296,22 @@ void eng_draw_rooms_init(struct eng_draw_rooms *r)
     pthread_mutex_init(&r->lock, NULL);
 }
 
-void eng_draw_rooms_fini(struct eng_draw_rooms *r)
+void eng_draw_rooms_trim(struct eng_draw_rooms *r)
 {
-    for (struct eng_draw_room *room = r->first, *next; room; room = next) {
+    pthread_mutex_lock(&r->lock);
+    struct eng_draw_room *room = r->first, *next;
+    r->first = NULL;
+    pthread_mutex_unlock(&r->lock);
+    for (; room; room = next) {
         next = room->next;
         free(room->candidates.v);
         free(room);
     }
+}
+
+void eng_draw_rooms_fini(struct eng_draw_rooms *r)
+{
+    eng_draw_rooms_trim(r);
     pthread_mutex_destroy(&r->lock);
 }
 

@@ -347,7 +347,6 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
 {
     const struct cfg *cfg = r->cfg;
     struct kv_stats kv;
-    rt_stepper_init(&r->stepper, r);
     eng_parts_init(&r->token_text);
     struct sch_opts o = {.pool = r->pool,
                          .stepper = rt_stepper_interface(&r->stepper),

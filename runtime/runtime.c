@@ -187,6 +187,7 @@ static void answer(struct rt_model *m)
 {
     m->answer = m->cmd.kind == RT_CMD_ATTACH ? rt_attach(m, &m->answer_error) : rt_detach(m);
     struct rt *r = m->rt;
+    if (m->cmd.kind == RT_CMD_DETACH) eng_draw_rooms_trim(&r->stepper.rooms);
     atomic_store(&m->answered, true); /* from here on the loader may do with m as it likes */
     rt_loader_poke(r);
 }
@@ -274,6 +275,7 @@ static void *engine_main(void *arg)
         update_gauges(r);
         if (more) continue;
         if (r->stopping && !r->n_live) return NULL;
+        if (!r->n_live) eng_draw_rooms_trim(&r->stepper.rooms);
         rt_watch_idle(&r->watch);
         uint64_t wake = sch_next_wake(r->sch), now = cn_now_ns();
         uint64_t wait = wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0;
@@ -358,6 +360,7 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     r->stop = cn_calloc(1, sizeof *r->stop); /* made now, so that stopping cannot fail */
     if (r->stop) r->stop->kind = RT_CMD_STOP;
     r->kept = rt_kept_new();
+    rt_stepper_init(&r->stepper, r); /* rt_free ends it, however far this comes */
     int rc = 0;
     if (!r->table || !r->stop || !r->kept)
         rc = cn_fail(err, CN_ENOMEM, "out of memory for the runtime");

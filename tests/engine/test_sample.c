@@ -418,6 +418,28 @@ static void test_top_against_sort(void **state)
     }
 }
 
+/* What draws took is kept for the next ones, until it is given back; the draw is the same with either. */
+static void test_rooms_are_given_back(void **state)
+{
+    static float z[V];
+    struct eng_sampling p;
+    eng_sampling_defaults(&p);
+    p.top_p = 0.9f;
+    random_logits(z, 1);
+    struct eng_sampler *s = sampler(&p, 0);
+    uint32_t id = sample(s, z, 3, NULL);
+    const struct eng_draw_room *kept = rooms.first;
+    assert_non_null(kept);
+    assert_int_equal(sample(s, z, 3, NULL), id);
+    assert_ptr_equal(rooms.first, kept);
+    eng_draw_rooms_trim(&rooms);
+    assert_null(rooms.first);
+    eng_draw_rooms_trim(&rooms);
+    assert_int_equal(sample(s, z, 3, NULL), id);
+    assert_non_null(rooms.first);
+    eng_sampler_free(s);
+}
+
 /* A vocabulary of more runs than a score has room for at hand. */
 static void test_score_of_many(void **state)
 {
@@ -562,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_score_of_many),
         cmocka_unit_test(test_tiny_temperatures),
         cmocka_unit_test(test_room_of_few),
+        cmocka_unit_test(test_rooms_are_given_back),
         cmocka_unit_test(test_flat_and_lonely),
         cmocka_unit_test(test_select_against_sort),
         cmocka_unit_test(test_ties_at_the_last_edge),
