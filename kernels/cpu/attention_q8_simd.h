@@ -1,18 +1,18 @@
-/* attention_q8_simd: q8_0 keys and values where they lie, never written as float32. Included once by each
- * ISA's file, through attention_simd.h.
+/* attention_q8_simd: q8_0 keys and values where they lie, never written as float32. Included once
+ * by each ISA's file, through attention_simd.h.
  *
- * Scores are products of 16-bit integers with exact sums: the queries' blocks of 32 dims are rounded to
- * 16 bits (kv_read.h). No sum overflows, so that their order does not matter; blocks of dims add up in
- * ascending order. Probabilities are not rounded, as a few of them may be all that counts: times their
- * values' scales they meet values in float32, over keys in ascending order, one fused multiply-add each.
- * A pair's numbers come from the keys it sees, whatever else is in the tile. Latent layers and chosen
- * keys take the way by float32. */
+ * Scores are products of 16-bit integers with exact sums: the queries' blocks of 32 dims are
+ * rounded to 16 bits (kv_read.h). No sum overflows, so that their order does not matter; blocks of
+ * dims add up in ascending order. Probabilities are not rounded, as a few of them may be all that
+ * counts: times their values' scales they meet values in float32, over keys in ascending order,
+ * one fused multiply-add each. A pair's numbers come from the keys it sees, whatever else is in
+ * the tile. Latent layers and chosen keys take the way by float32. */
 #ifndef KERNELS_CPU_ATTENTION_Q8_SIMD_H
 #define KERNELS_CPU_ATTENTION_Q8_SIMD_H
 
 #include "kernels/cpu/attention_tile_simd.h"
 
-/* f(n) for each number of pairs: functions of their own, whose registers the compiler finds easier. */
+/* f(n) for each number of pairs: functions of their own, whose registers compilers find easier. */
 #define Q8_EACH(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8)
 
 /* The largest of n floats (a multiple of VL) without their signs; NaN and infinity are larger. */
@@ -45,15 +45,17 @@ static void attn_queries(const struct kr_attn_tile *t)
         for (uint32_t b = 0; b < n; b++) {
             float x[KR_KV_DIMS] = { 0 };
             int16_t w[KR_KV_DIMS], *to = t->words + (first + b) * KR_KV_DIMS * V_MANY + 2 * at;
-            memcpy(x, q + b * KR_KV_DIMS, CN_MIN(KR_KV_DIMS, t->k_dim - b * KR_KV_DIMS) * sizeof *x);
-            t->worth[(first + b) * V_MANY + at] = to_words(w, x, KR_KV_DIMS, most_of(x, KR_KV_DIMS));
+            memcpy(x, q + b * KR_KV_DIMS,
+                   CN_MIN(KR_KV_DIMS, t->k_dim - b * KR_KV_DIMS) * sizeof *x);
+            float most = most_of(x, KR_KV_DIMS);
+            t->worth[(first + b) * V_MANY + at] = to_words(w, x, KR_KV_DIMS, most);
             for (uint32_t d = 0; d < KR_KV_DIMS; d += 2)
                 memcpy(to + d * V_MANY, w + d, 2 * sizeof *w);
         }
     }
 }
 
-/* ---- scores ------------------------------------------------------------------------------------ */
+/* ---- scores ---------------------------------------------------------------------------------- */
 
 /* n pairs by `cols` vectors of keys. */
 V_INLINE void q8_scores_tile(const uint32_t n, const uint32_t cols, const struct kr_attn_tile *t,
@@ -95,16 +97,16 @@ V_INLINE void q8_scores_tile(const uint32_t n, const uint32_t cols, const struct
     *t->ahead = f;
 }
 
-#define Q8_SCORES(n)                                                                                \
-    static void q8_scores_##n(const struct kr_attn_tile *t, uint32_t pair, uint32_t v,              \
-                              const struct key_source *k)                                           \
-    {                                                                                               \
-        q8_scores_tile(n, n > V_PAIRS ? V_COLS / 2 : V_COLS, t, pair, v, k);                        \
-    }                                                                                               \
-    static void q8_half_##n(const struct kr_attn_tile *t, uint32_t pair, uint32_t v,                \
-                            const struct key_source *k)                                             \
-    {                                                                                               \
-        q8_scores_tile(n, V_COLS / 2, t, pair, v, k);                                               \
+#define Q8_SCORES(n)                                                                               \
+    static void q8_scores_##n(const struct kr_attn_tile *t, uint32_t pair, uint32_t v,             \
+                              const struct key_source *k)                                          \
+    {                                                                                              \
+        q8_scores_tile(n, n > V_PAIRS ? V_COLS / 2 : V_COLS, t, pair, v, k);                       \
+    }                                                                                              \
+    static void q8_half_##n(const struct kr_attn_tile *t, uint32_t pair, uint32_t v,               \
+                            const struct key_source *k)                                            \
+    {                                                                                              \
+        q8_scores_tile(n, V_COLS / 2, t, pair, v, k);                                              \
     }
 Q8_EACH(Q8_SCORES)
 #define Q8_SCORES_ENTRY(n) { q8_scores_##n, q8_half_##n },
@@ -127,13 +129,13 @@ static void q8_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     }
 }
 
-/* ---- weighted values --------------------------------------------------------------------------- */
+/* ---- weighted values ------------------------------------------------------------------------- */
 
 /* Pairs that are taken at once, by two vectors: what the registers hold. */
 #define Q8_PAIRS (VL == 16u ? V_MANY : V_PAIRS)
 
-/* What the values of a block of dims are multiplied by, for n pairs: p times the values' scales, in whole
- * vectors of keys that hold [k0, k1), 0 for keys that are not seen. */
+/* What the values of a block of dims are multiplied by, for n pairs: p times the values' scales,
+ * in whole vectors of keys that hold [k0, k1), 0 for keys that are not seen. */
 static void weigh(const struct kr_attn_tile *t, const uint8_t *const *blocks, uint32_t pair,
                   uint32_t n, uint32_t base, uint32_t block, uint32_t k0, uint32_t k1,
                   float w[][KR_RANGE_KEYS])
@@ -177,8 +179,7 @@ V_INLINE void q8_values_tile(const uint32_t n, const uint32_t cols, const struct
             fetch_some(&f);
             for (uint32_t second = 0; second < 2; second++) {
                 vf value[2];
-                /* With few registers, not both at once: sums would go through memory. */
-                if (VL < 16u) __asm__ volatile("" ::: "memory");
+                V_LOAD_LATE(); /* not the values of both tokens at once */
                 for (uint32_t j = 0; j < cols; j++)
                     value[j] = v_byte(v + j * 2 * VL, second);
                 for (uint32_t i = 0; i < n; i++) {
@@ -196,15 +197,15 @@ V_INLINE void q8_values_tile(const uint32_t n, const uint32_t cols, const struct
 }
 
 /* Columns [c, end) of a block of dims. */
-#define Q8_VALUES(n)                                                                                \
-    static void q8_values_##n(const struct kr_attn_tile *t, const uint8_t *const *blocks,           \
-                              const float w[][KR_RANGE_KEYS], float *acc, uint32_t c, uint32_t end, \
-                              uint32_t k0, uint32_t k1)                                             \
-    {                                                                                               \
-        for (; c + 2 * VL <= end; c += 2 * VL)                                                      \
-            q8_values_tile(n, 2, t, blocks, w, acc, c, k0, k1);                                     \
-        for (; c < end; c += VL)                                                                    \
-            q8_values_tile(n, 1, t, blocks, w, acc, c, k0, k1);                                     \
+#define Q8_VALUES(n)                                                                               \
+    static void q8_values_##n(const struct kr_attn_tile *t, const uint8_t *const *blocks,          \
+                              const float w[][KR_RANGE_KEYS], float *acc, uint32_t c,              \
+                              uint32_t end, uint32_t k0, uint32_t k1)                              \
+    {                                                                                              \
+        for (; c + 2 * VL <= end; c += 2 * VL)                                                     \
+            q8_values_tile(n, 2, t, blocks, w, acc, c, k0, k1);                                    \
+        for (; c < end; c += VL)                                                                   \
+            q8_values_tile(n, 1, t, blocks, w, acc, c, k0, k1);                                    \
     }
 #define Q8_VALUES_ENTRY(n) q8_values_##n,
 #if defined(__AVX512F__)

@@ -1,5 +1,5 @@
-/* attention_tile_simd: what all tiles of attention have in common: how many pairs and columns, where
- * keys are read, what is fetched meanwhile. Included once by each ISA's file, through
+/* attention_tile_simd: what all tiles of attention have in common: how many pairs and columns,
+ * where keys are read, what is fetched meanwhile. Included once by each ISA's file, through
  * attention_simd.h. */
 #ifndef KERNELS_CPU_ATTENTION_TILE_SIMD_H
 #define KERNELS_CPU_ATTENTION_TILE_SIMD_H
@@ -7,20 +7,29 @@
 #include "kernels/cpu/kv_read.h"
 #include "kernels/cpu/ops_simd.h"
 
-/* Registers: V_PAIRS pairs by V_COLS vectors of accumulators; or, where K and V are read in place and
- * converted on the way, up to V_MANY pairs by half as many vectors. */
+/* Registers: V_PAIRS pairs by V_COLS vectors of accumulators; or, where K and V are read in place
+ * and converted on the way, up to V_MANY pairs by half as many vectors. */
 #define V_PAIRS 6u
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
-/* Of so many pairs that are read in place, how many a tile takes. With few registers two tiles of half
- * of them by two vectors beat one by one vector, where every product has a broadcast of its own. */
+/* With few registers: no load is moved up across it, where it would push sums out to memory. With
+ * more of them it would only repeat loads. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define V_LOAD_LATE() __asm__ volatile("" ::: "memory")
+#else
+#define V_LOAD_LATE() (void)0
+#endif
+
+/* Of so many pairs that are read in place, how many a tile takes. With few registers two tiles of
+ * half of them by two vectors beat one by one vector, where every product has a broadcast of its
+ * own. */
 static uint32_t pairs_at_once(uint32_t pairs)
 {
     return VL == 16u || pairs <= V_PAIRS ? V_MANY : (pairs + 1) / 2;
 }
 
-/* ---- what is read next -------------------------------------------------------------------------- */
+/* ---- what is read next ----------------------------------------------------------------------- */
 
 #define LINE 64u
 
@@ -70,7 +79,7 @@ V_INLINE void fetch_some(struct kr_attn_ahead *f)
     }
 }
 
-/* ---- where keys are ------------------------------------------------------------------------------ */
+/* ---- where keys are -------------------------------------------------------------------------- */
 
 /* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
 struct key_source {

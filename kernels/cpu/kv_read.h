@@ -1,14 +1,14 @@
 /* kv_read: how KV blocks keep values, one at a time: what vector code uses for what is left over,
  * and plain C for everything. Private to kernels/cpu.
  *
- * f16; or blocks of 32 dims with an f16 scale after all values: q8_0 int8, q4_0 two dims a byte (the
- * even one below), each less 8. q8_0 has what is multiplied and added side by side, as products of
- * integers take it: K two dims of a token, V two tokens of a dim.
+ * f16; or blocks of 32 dims with an f16 scale after all values: q8_0 int8, q4_0 two dims a byte
+ * (the even one below), each less 8. q8_0 has what is multiplied and added side by side, as
+ * products of integers take it: K two dims of a token, V two tokens of a dim.
  *
- * q8_0 K that is read by all of its keys (latent layers and chosen keys aside) meets queries rounded to
- * 16 bits, as 8-bit weights meet activations rounded to 8: the queries, times the softmax's scale, by
- * blocks of 32 dims; 32767 is the block's largest; nearest, ties to even. That is 1/256 of what the
- * keys' own rounding did, part of what q8_0 means, and the same on every ISA. */
+ * q8_0 K that is read by all of its keys (latent layers and chosen keys aside) meets queries
+ * rounded to 16 bits, as 8-bit weights meet activations rounded to 8: the queries, times the
+ * softmax's scale, by blocks of 32 dims; 32767 is the block's largest; nearest, ties to even. That
+ * is 1/256 of what the keys' own rounding did, part of what q8_0 means, and the same on all ISAs. */
 #ifndef KERNELS_CPU_KV_READ_H
 #define KERNELS_CPU_KV_READ_H
 
