@@ -139,7 +139,7 @@ static int next_char(EditLine *e, wchar_t *out)
             memset(&l->shift, 0, sizeof l->shift);
             continue;
         }
-        /* A Ctrl-D typed before the terminal was ours: it was queued as an end of file, read as NUL. */
+        /* A Ctrl-D typed before the terminal was ours was queued as an end of file, read as NUL. */
         if (!got) *out = 4;
         return 1;
     }
@@ -256,13 +256,14 @@ void cli_line_free(struct cli_line *l)
 static void set_prompt(struct cli_line *l, const char *prompt, const char *quiet)
 {
     if (l->colour)
-        snprintf(l->prompt, sizeof l->prompt, "%s\033[1m%s%s%s\033[0m%s ", quiet, quiet, prompt, quiet,
-                 quiet);
+        snprintf(l->prompt, sizeof l->prompt, "%s\033[1m%s%s%s\033[0m%s ", quiet, quiet, prompt,
+                 quiet, quiet);
     else
         snprintf(l->prompt, sizeof l->prompt, "%s ", prompt);
 }
 
-enum cli_line_event cli_line_read(struct cli_line *l, const char *prompt, const char **text, size_t *n)
+enum cli_line_event cli_line_read(struct cli_line *l, const char *prompt, const char **text,
+                                  size_t *n)
 {
     cli_interrupted = 0;
 #ifdef CLI_LIBEDIT
