@@ -56,17 +56,6 @@ static void random_logits(float *z, double spread)
         z[i] = (float)((rnd() + rnd() + rnd() - 1.5) * spread);
 }
 
-static void test_exp(void **state)
-{
-    for (double x = -87.0; x <= 0; x += 0.00137) {
-        double want = exp((float)x), got = eng_exp((float)x);
-        assert_true(fabs(got - want) <= 3e-7 * want);
-    }
-    assert_true(eng_exp(0.0f) == 1.0f);
-    assert_true(eng_exp(-INFINITY) == 0.0f);
-    assert_true(eng_exp(-88.0f) == 0.0f);
-}
-
 struct ref { double z, p; int id; };
 static int ref_cmp(const void *a, const void *b)
 {
@@ -440,23 +429,6 @@ static void test_rooms_are_given_back(void **state)
     eng_sampler_free(s);
 }
 
-/* A vocabulary of more runs than a score has room for at hand. */
-static void test_score_of_many(void **state)
-{
-    enum { MANY = 1024 * 512 + 700 };
-    float *z = calloc(MANY, sizeof *z);
-    struct eng_drawn d;
-    assert_non_null(z);
-    z[MANY - 3] = 9;
-    z[7] = 8;
-    assert_int_equal(eng_score(z, MANY, MANY - 3, 2, &d), 0);
-    assert_true(fabs(d.logprob - (9 - log(exp(9) + exp(8) + MANY - 2))) < 1e-5);
-    assert_int_equal(d.n_top, 2);
-    assert_int_equal(d.top[0].id, MANY - 3);
-    assert_int_equal(d.top[1].id, 7);
-    free(z);
-}
-
 /* As small as a request may name it, where its inverse is no number any more. */
 static void test_tiny_temperatures(void **state)
 {
@@ -579,9 +551,7 @@ static void test_mask(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),
         cmocka_unit_test(test_top_against_sort),
-        cmocka_unit_test(test_score_of_many),
         cmocka_unit_test(test_tiny_temperatures),
         cmocka_unit_test(test_room_of_few),
         cmocka_unit_test(test_rooms_are_given_back),
