@@ -202,8 +202,17 @@ V_INLINE __m256i v_below(uint32_t n) /* lanes with an index below n */
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-V_INLINE vf v_load_n(const float *p, uint32_t n) { return _mm256_maskload_ps(p, v_below(n)); }
-V_INLINE void v_store_n(float *p, vf a, uint32_t n) { _mm256_maskstore_ps(p, v_below(n), a); }
+/* A store under a mask is dozens of instructions on some processors, and its bytes reach no load
+ * before they are in the cache: whole vectors go without. */
+V_INLINE vf v_load_n(const float *p, uint32_t n)
+{
+    return n >= VL ? v_load(p) : _mm256_maskload_ps(p, v_below(n));
+}
+V_INLINE void v_store_n(float *p, vf a, uint32_t n)
+{
+    if (n >= VL) v_store(p, a);
+    else _mm256_maskstore_ps(p, v_below(n), a);
+}
 V_INLINE vf v_keep(vf a, uint32_t k0, uint32_t k1, vf other)
 {
     __m256i m = _mm256_andnot_si256(v_below(k0), v_below(k1));
