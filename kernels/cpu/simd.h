@@ -44,8 +44,15 @@ V_INLINE vf v_zero_below(vf x, vf limit, vf a)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), a);
 }
 V_INLINE __mmask16 v_mask(uint32_t n) { return (__mmask16)((1u << n) - 1); }
-V_INLINE vf v_load_n(const float *p, uint32_t n) { return _mm512_maskz_loadu_ps(v_mask(n), p); }
-V_INLINE void v_store_n(float *p, vf a, uint32_t n) { _mm512_mask_storeu_ps(p, v_mask(n), a); }
+V_INLINE vf v_load_n(const float *p, uint32_t n)
+{
+    return n >= VL ? v_load(p) : _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+V_INLINE void v_store_n(float *p, vf a, uint32_t n)
+{
+    if (n >= VL) v_store(p, a);
+    else _mm512_mask_storeu_ps(p, v_mask(n), a);
+}
 /* Lanes [k0, k1) of a, `other` elsewhere; both at most VL. */
 V_INLINE vf v_keep(vf a, uint32_t k0, uint32_t k1, vf other)
 {
