@@ -162,52 +162,53 @@ static uint32_t row_tiles(uint32_t rows)
     return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
 }
 
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. */
-static void run_rows(const struct tile_set *set, bool panel, struct tile t, uint32_t rows)
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. `t` says
+ * which are the first; it says so again afterwards, and `ahead` is behind what was fetched. */
+static void run_rows(const struct tile_set *set, bool panel, struct tile *t, uint32_t rows)
 {
-    uint32_t tiles = row_tiles(rows), ahead = t.ahead_bytes * (panel ? 1 : t.blocks);
-    const struct kr_q8_block *x = t.x;
-    float *out = t.out;
+    uint32_t tiles = row_tiles(rows), ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
+    const struct kr_q8_block *x = t->x;
+    float *out = t->out;
     for (uint32_t i = 0, r = 0; i < tiles; i++) {
-        uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
-        t.x = x + r * t.x_stride;
-        t.out = out + r * t.out_stride;
-        for (uint32_t at = 0; panel && at < t.ahead_bytes; at += 64)
-            _mm_prefetch((const char *)t.ahead + at, _MM_HINT_T1);
-        set->fn[n - 1](&t);
-        t.ahead += ahead;
+        uint32_t n = tiles - i > 1 ? (rows - r + tiles - i - 1) / (tiles - i) : rows - r;
+        t->x = x + r * t->x_stride;
+        t->out = out + r * t->out_stride;
+        for (uint32_t at = 0; panel && at < t->ahead_bytes; at += 64)
+            _mm_prefetch((const char *)t->ahead + at, _MM_HINT_T1);
+        set->fn[n - 1](t);
+        t->ahead += ahead;
         r += n;
     }
+    t->x = x;
+    t->out = out;
 }
 
-static void run_panels(const struct kind *k, const struct kr_layout *l, struct tile t,
+static void run_panels(const struct kind *k, const struct kr_layout *l, const struct tile *whole,
                        uint32_t rows)
 {
     _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_MAX_BYTES];
-    const struct tile whole = t;
+    struct tile t = *whole;
 
     t.quants = panel;
-    for (uint32_t b = 0; b < whole.blocks; b += t.blocks) {
-        t.blocks = CN_MIN(whole.blocks - b, (uint32_t)PANEL_BLOCKS);
-        t.x = whole.x + b;
+    for (uint32_t b = 0; b < whole->blocks; b += t.blocks) {
+        t.blocks = CN_MIN(whole->blocks - b, (uint32_t)PANEL_BLOCKS);
+        t.x = whole->x + b;
         t.resume = b > 0;
-        t.bias = b + t.blocks == whole.blocks ? whole.bias : NULL;
-        k->unpack(whole.headers + kr_header_at(l, b), whole.quants + (size_t)b * l->quant_bytes,
+        t.bias = b + t.blocks == whole->blocks ? whole->bias : NULL;
+        k->unpack(whole->headers + kr_header_at(l, b), whole->quants + (size_t)b * l->quant_bytes,
                   t.blocks, panel);
-        run_rows(k->panel, true, t, rows);
-        t.ahead += t.ahead_bytes * row_tiles(rows);
+        run_rows(k->panel, true, &t, rows);
     }
 }
 
 /* Every tile fetches its part of the next group: of several tiles over the same group only the first
  * meets weights that are not in the cache, and would wait for memory that is idle later; and what
  * the processor fetches by itself stops at the end of each run of memory. */
-static void set_ahead(struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
+static uint32_t ahead_bytes(const struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
 {
     uint32_t parts = row_tiles(rows);
-    t->ahead = t->headers + group_bytes;
     parts *= panel ? (t->blocks - 1) / PANEL_BLOCKS + 1 : t->blocks;
-    t->ahead_bytes = (uint32_t)(group_bytes / parts + 63) / 64 * 64;
+    return (uint32_t)(group_bytes / parts + 63) / 64 * 64;
 }
 
 static uint32_t start_offset(const struct kr_layout *l)
@@ -224,26 +225,26 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
     const size_t group_bytes = kr_group_bytes(l, w->cols);
     const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
     const uint32_t rows = r1 - r0;
+    const bool panel = rows >= k.panel_rows;
+    struct tile t = {
+        .blocks = w->cols / KR_SUB,
+        .start_at = start_offset(l),
+        .x = q->blocks + (size_t)r0 * q->stride,
+        .x_stride = q->stride,
+        .out_stride = out_stride,
+    };
 
-    for (uint32_t g = g0; g < g1; g++) {
+    t.ahead_bytes = ahead_bytes(&t, group_bytes, panel, rows);
+    for (uint32_t g = g0; g < g1; g++) { /* one row: some 100 ns each, so that what is the same stays */
         const uint32_t first = g * KR_PACK_ROWS;
-        const uint8_t *group = (const uint8_t *)w->data + g * group_bytes;
-        struct tile t = {
-            .headers = group,
-            .quants = group + header_bytes,
-            .blocks = w->cols / KR_SUB,
-            .start_at = start_offset(l),
-            .x = q->blocks + (size_t)r0 * q->stride,
-            .x_stride = q->stride,
-            .out = out + r0 * out_stride + first,
-            .out_stride = out_stride,
-            .lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS),
-            .bias = bias ? bias + first : NULL,
-        };
-        const bool panel = rows >= k.panel_rows;
-        set_ahead(&t, group_bytes, panel, rows);
-        if (panel) run_panels(&k, l, t, rows);
-        else run_rows(k.direct, false, t, rows);
+        t.headers = (const uint8_t *)w->data + g * group_bytes;
+        t.quants = t.headers + header_bytes;
+        t.ahead = t.headers + group_bytes;
+        t.out = out + r0 * out_stride + first;
+        t.lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS);
+        t.bias = bias ? bias + first : NULL;
+        if (panel) run_panels(&k, l, &t, rows);
+        else run_rows(k.direct, false, &t, rows);
     }
 }
 
