@@ -128,23 +128,29 @@ static uint32_t row_tiles(uint32_t rows)
 }
 
 /* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. The
- * first is of `first`, the others meet what it leaves them at `quants`. */
+ * first is of `first`, the others meet what it leaves them at `quants`. `t` is as it was afterwards,
+ * but `ahead`, which is behind what was fetched. */
 static void run_rows(const struct tile_set *first, const struct tile_set *others,
-                     const uint8_t *const *quants, uint32_t groups, struct tile t, uint32_t rows)
+                     const uint8_t *const *quants, uint32_t groups, struct tile *t, uint32_t rows)
 {
     uint32_t tiles = row_tiles(rows);
-    const struct kr_q8_block *x = t.x;
-    float *out = t.out;
+    const uint8_t *const packed[] = {t->quants[0], t->quants[1]};
+    const struct kr_q8_block *x = t->x;
+    float *out = t->out;
     for (uint32_t i = 0, r = 0; i < tiles; i++) {
-        uint32_t n = (rows - r + tiles - i - 1) / (tiles - i);
-        t.x = x + r * t.x_stride;
-        t.out = out + r * t.out_stride;
-        (i ? others : first)->fn[groups - 1][n - 1](&t);
-        t.quants[0] = quants[0];
-        t.quants[1] = quants[1];
-        t.ahead += (size_t)t.ahead_bytes * t.blocks;
+        uint32_t n = tiles - i > 1 ? (rows - r + tiles - i - 1) / (tiles - i) : rows - r;
+        t->x = x + r * t->x_stride;
+        t->out = out + r * t->out_stride;
+        (i ? others : first)->fn[groups - 1][n - 1](t);
+        t->quants[0] = quants[0];
+        t->quants[1] = quants[1];
+        t->ahead += (size_t)t->ahead_bytes * t->blocks;
         r += n;
     }
+    t->quants[0] = packed[0];
+    t->quants[1] = packed[1];
+    t->x = x;
+    t->out = out;
 }
 
 /* How a row's blocks are cut into panels: as equal as can be, whole headers each. */
@@ -157,12 +163,13 @@ static uint32_t panel_blocks(const struct kr_layout *l, uint32_t blocks)
 
 /* A product of one or two groups: `t` holds the group's headers and quants from the first block. */
 static void run_panels(const struct packed_tiles *tiles, const struct kr_layout *l, uint32_t groups,
-                       struct tile t, uint32_t rows, const float *bias)
+                       struct tile t, uint32_t rows)
 {
     _Alignas(64) uint8_t panel[PANEL_BLOCKS * TILE_MAX_GROUPS * PANEL_MAX_BYTES];
     const uint8_t *const in_panel[] = {panel, panel + panel_bytes(l->header)};
     const uint32_t blocks = t.blocks, each = panel_blocks(l, blocks);
     const struct kr_q8_block *x = t.x;
+    const float *bias = t.bias;
 
     t.panel = panel;
     for (uint32_t b = 0; b < blocks; b += t.blocks) {
@@ -170,12 +177,11 @@ static void run_panels(const struct packed_tiles *tiles, const struct kr_layout 
         t.x = x + b;
         t.resume = b > 0;
         t.bias = b + t.blocks == blocks ? bias : NULL;
-        run_rows(&tiles->makes, tiles->panel, in_panel, groups, t, rows);
+        run_rows(&tiles->makes, tiles->panel, in_panel, groups, &t, rows);
         for (uint32_t g = 0; g < groups; g++) {
             t.headers[g] += kr_header_at(l, t.blocks);
             t.quants[g] += (size_t)t.blocks * l->quant_bytes;
         }
-        t.ahead += (size_t)t.ahead_bytes * t.blocks * row_tiles(rows);
     }
 }
 
@@ -190,14 +196,11 @@ static uint32_t panel_from(const struct kr_layout *l)
  * first meets weights that are not in the cache, and would wait for memory that is idle later; and
  * what the processor fetches by itself stops at the end of each run of memory, four in a pair of
  * groups. */
-static void set_ahead(struct tile *t, size_t group_bytes, const struct kr_packed *w, bool last,
-                      uint32_t rows)
+static void set_ahead(struct tile *t, size_t group_bytes, const struct kr_packed *w, bool last)
 {
-    uint32_t parts = row_tiles(rows) * t->blocks;
     bool then = last && w->then;
     t->ahead = then ? w->then : t->headers[0] + TILE_MAX_GROUPS * group_bytes;
     t->ahead_other = then ? w->then_other : group_bytes;
-    t->ahead_bytes = (uint32_t)(group_bytes / parts + 3) / 4 * 4;
     t->near_other = then ? 0 : group_bytes + (size_t)(t->quants[0] - t->headers[0]);
 }
 
@@ -215,28 +218,29 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
     const size_t group_bytes = kr_group_bytes(l, w->cols);
     const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
     const uint32_t blocks = w->cols / KR_SUB, rows = r1 - r0;
+    const bool panel = rows >= panel_from(l);
+    struct tile t = {
+        .blocks = blocks,
+        .start_at = start_offset(l),
+        .x = q->blocks + (size_t)r0 * q->stride,
+        .x_stride = q->stride,
+        .out_stride = out_stride,
+        .ahead_bytes = (uint32_t)(group_bytes / (row_tiles(rows) * blocks) + 3) / 4 * 4,
+    };
+    /* One row takes some 300 ns a pair of groups: what is the same for all stays. */
     for (uint32_t g = g0; g < g1; g += TILE_MAX_GROUPS) {
         uint32_t groups = CN_MIN(g1 - g, (uint32_t)TILE_MAX_GROUPS), first = g * KR_PACK_ROWS;
-        struct tile t = {
-            .blocks = blocks,
-            .start_at = start_offset(l),
-            .x = q->blocks + (size_t)r0 * q->stride,
-            .x_stride = q->stride,
-            .out = out + r0 * out_stride + first,
-            .out_stride = out_stride,
-            .bias = bias ? bias + first : NULL,
-        };
+        t.out = out + r0 * out_stride + first;
+        t.bias = bias ? bias + first : NULL;
         for (uint32_t i = 0; i < groups; i++) {
             uint32_t n = CN_MIN(w->rows - first - i * KR_PACK_ROWS, (uint32_t)KR_PACK_ROWS);
             t.headers[i] = (const uint8_t *)w->data + (g + i) * group_bytes;
             t.quants[i] = t.headers[i] + header_bytes;
             t.lanes[i] = (__mmask16)((1u << n) - 1);
         }
-        set_ahead(&t, group_bytes, w, g + TILE_MAX_GROUPS >= g1, rows);
-        if (rows >= panel_from(l))
-            run_panels(tiles, l, groups, t, rows, t.bias);
-        else
-            run_rows(&tiles->direct, &tiles->direct, t.quants, groups, t, rows);
+        set_ahead(&t, group_bytes, w, g + TILE_MAX_GROUPS >= g1);
+        if (panel) run_panels(tiles, l, groups, t, rows);
+        else run_rows(&tiles->direct, &tiles->direct, t.quants, groups, &t, rows);
     }
 }
 
