@@ -140,10 +140,11 @@ static void weigh(const struct kr_attn_tile *t, const uint8_t *const *blocks, ui
                   uint32_t n, uint32_t base, uint32_t block, uint32_t k0, uint32_t k1,
                   float w[][KR_RANGE_KEYS])
 {
-    uint32_t bt = t->block_tokens, begin = k0 / VL * VL, from, to;
+    uint32_t begin = k0 / VL * VL, from, to;
     float scales[KR_RANGE_KEYS];
     for (uint32_t k = begin; k < k1; k += VL) {
-        const uint8_t *at = blocks[k / bt] + t->at.v_scale + 2ull * (block * bt + k % bt);
+        const uint8_t *b = blocks[block_of(t, k)];
+        const uint8_t *at = b + t->at.v_scale + 2ull * (block * t->block_tokens + token_of(t, k));
         v_store(scales + k, v_mul(v_set(V_BYTE_UNIT), v_half(at)));
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -165,16 +166,15 @@ V_INLINE void q8_values_tile(const uint32_t n, const uint32_t cols, const struct
                              float *acc, uint32_t c, uint32_t k0, uint32_t k1)
 {
     struct kr_attn_ahead f = *t->ahead; /* in registers */
-    uint32_t bt = t->block_tokens;
     size_t step = 2ull * t->v_dim;
     vf a[Q8_PAIRS][2];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < cols; j++)
             a[i][j] = v_set(0);
     for (uint32_t k = k0 / 2 * 2; k < k1;) {
-        const uint8_t *v = blocks[k / bt] + t->at.v + step * (k % bt / 2) + 2ull * c;
+        const uint8_t *v = blocks[block_of(t, k)] + t->at.v + step * (token_of(t, k) / 2) + 2ull * c;
         const float *x = w[0] + k;
-        k = CN_MIN(k1, (k / bt + 1) * bt);
+        k = CN_MIN(k1, next_block(t, k));
         for (const float *end = w[0] + k; x < end; x += 2, v += step) {
             fetch_some(&f);
             for (uint32_t second = 0; second < 2; second++) {

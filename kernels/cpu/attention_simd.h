@@ -237,7 +237,7 @@ static void load_scales(const struct kr_attn_tile *t, const uint8_t *const *bloc
 }
 
 /* VL values from column c of those at v, of a token that the pool keeps or of the scratch. */
-V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *scales, uint32_t c)
+V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *scales, size_t c)
 {
     if (type == KR_F32) return v_load((const float *)(const void *)v + c);
     if (type == KR_F16) return v_half(v + 2ull * c);
@@ -248,11 +248,10 @@ V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *sca
  * what values are read from, t->values or the blocks. */
 V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_type type,
                           const struct kr_attn_tile *t, const uint8_t *const *blocks,
-                          float *acc, uint32_t pair, uint32_t c, uint32_t k0, uint32_t k1)
+                          float *acc, uint32_t pair, size_t c, uint32_t k0, uint32_t k1)
 {
     const bool direct = type != KR_F32;
     const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
-    uint32_t bt = t->block_tokens;
     size_t step = direct ? kr_kv_bytes(type, t->v_dim) : t->acc_stride * sizeof(float);
     size_t scale_step = direct ? t->v_dim / KR_KV_DIMS : 0;
     struct kr_attn_ahead f = { .n = 0 };
@@ -263,10 +262,10 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
         for (uint32_t j = 0; j < cols; j++)
             a[i][j] = v_load(acc + (size_t)i * t->acc_stride + j * VL);
     for (uint32_t k = k0; k < k1;) {
-        uint32_t end = direct ? CN_MIN(k1, (k / bt + 1) * bt) : k1;
+        uint32_t end = direct ? CN_MIN(k1, next_block(t, k)) : k1;
         const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride);
         const float *scales = t->values + scale_step * k;
-        if (direct) v = blocks[k / bt] + t->at.v + step * (k % bt);
+        if (direct) v = blocks[block_of(t, k)] + t->at.v + step * token_of(t, k);
         for (; k < end; k++, v += step, scales += scale_step) {
             if (direct) fetch_some(&f);
             vf value[V_COLS];

@@ -31,7 +31,8 @@ static uint32_t pairs_at_once(uint32_t pairs)
 
 /* ---- what is read next ----------------------------------------------------------------------- */
 
-#define LINE 64u
+#define LINE        64u
+#define FETCH_LINES (VL == 16u ? 2u : 1u) /* that are asked for at once: about what a step reads */
 
 /* How often fetch_some is called for keys [k0, k1), about. */
 static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
@@ -54,7 +55,7 @@ static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
     uint32_t keys = k1 - k0, calls = fetch_calls(t, k0, k1);
     uint64_t bytes = a->left;
     if (keys < a->keys) bytes = bytes * keys / a->keys;
-    a->pace = (uint32_t)CN_MIN((bytes + calls - 1) / calls, 2u * LINE);
+    a->pace = (uint32_t)CN_MIN((bytes + calls - 1) / calls, FETCH_LINES * LINE);
     a->keys -= CN_MIN(a->keys, keys);
     a->left -= bytes;
 }
@@ -63,7 +64,7 @@ static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 V_INLINE void fetch_some(struct kr_attn_ahead *f)
 {
     __builtin_prefetch(f->at, 0, 2);
-    __builtin_prefetch(f->at + LINE, 0, 2);
+    if (FETCH_LINES > 1) __builtin_prefetch(f->at + LINE, 0, 2);
     f->at += f->pace;
     if (__builtin_expect(f->at < f->end, 1)) return;
     if (f->n) {
@@ -80,6 +81,21 @@ V_INLINE void fetch_some(struct kr_attn_ahead *f)
 }
 
 /* ---- where keys are -------------------------------------------------------------------------- */
+
+/* Which of the range's blocks (of 16 or 32 tokens) holds a key, and as which token. */
+V_INLINE uint32_t block_of(const struct kr_attn_tile *t, uint32_t key)
+{
+    return key >> (4 + t->block_tokens / 32);
+}
+V_INLINE uint32_t token_of(const struct kr_attn_tile *t, uint32_t key)
+{
+    return key & (t->block_tokens - 1);
+}
+/* The first key after those of its block. */
+V_INLINE uint32_t next_block(const struct kr_attn_tile *t, uint32_t key)
+{
+    return key - token_of(t, key) + t->block_tokens;
+}
 
 /* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
 struct key_source {
@@ -99,8 +115,8 @@ static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *
             s.at[c] = (const uint8_t *)(t->keys + (size_t)at * t->k_dim * VL);
             continue;
         }
-        const uint8_t *b = blocks[key / t->block_tokens];
-        uint32_t tok = key % t->block_tokens;
+        const uint8_t *b = blocks[block_of(t, key)];
+        uint32_t tok = token_of(t, key);
         s.at[c] = b + t->at.k + (size_t)elem * tok;
         s.scales[c] = b + t->at.k_scale + 2ull * tok;
     }

@@ -260,8 +260,14 @@ void kr_cpu_mem_free(struct kr_kv_mem *base);
 int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, uint32_t dst,
                    uint32_t src, uint32_t n_tokens);
 /* The block's start, or NULL when the number is not one of this memory. */
-uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m, uint32_t group,
-                      uint32_t block);
+static inline uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m,
+                                    uint32_t group, uint32_t block)
+{
+    uint64_t slab = block >> KR_BLOCK_INDEX_BITS, bytes = x->kv_groups[group].block_bytes;
+    uint64_t index = block & ((1u << KR_BLOCK_INDEX_BITS) - 1);
+    if (slab >= m->n_slabs || (index + 1) * bytes > m->slab_bytes) return NULL;
+    return m->data + slab * m->slab_bytes + index * bytes;
+}
 /* Stores one row's K and V at its place in the pool. */
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
                      const float *v);

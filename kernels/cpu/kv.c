@@ -108,15 +108,6 @@ void kr_cpu_mem_free(struct kr_kv_mem *base)
     free(m);
 }
 
-uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m, uint32_t group,
-                      uint32_t block)
-{
-    uint64_t slab = block >> KR_BLOCK_INDEX_BITS, bytes = x->kv_groups[group].block_bytes;
-    uint64_t index = block & ((1u << KR_BLOCK_INDEX_BITS) - 1);
-    if (slab >= m->n_slabs || (index + 1) * bytes > m->slab_bytes) return NULL;
-    return m->data + slab * m->slab_bytes + index * bytes;
-}
-
 /* Copies the first n of bt tokens' elements in each row of [rows][bt]. */
 static void copy_tokens(uint8_t *dst, const uint8_t *src, uint64_t rows, uint64_t elem, uint64_t bt,
                         uint64_t n)
