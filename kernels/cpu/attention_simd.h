@@ -193,13 +193,17 @@ V_INLINE void softmax(const uint32_t n, const struct kr_attn_tile *t, uint32_t p
         total[i] = v_set(0);
         m[i] = v_set(s.max[pair + i]);
     }
-    for (uint32_t v = k0 / VL * VL; v < k1; v += VL)
+    for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
+        float *at = p + v;
+        vf e[V_SOFT];
+        for (uint32_t i = 0; i < n; i++)
+            e[i] = v_sub(v_load(at + (size_t)i * KR_RANGE_KEYS), m[i]);
+        v_exp_all(n, e);
         for (uint32_t i = 0; i < n; i++) {
-            float *at = p + (size_t)i * KR_RANGE_KEYS + v;
-            vf e = v_exp(v_sub(v_load(at), m[i]));
-            v_store(at, e);
-            total[i] = v_add(total[i], e);
+            v_store(at + (size_t)i * KR_RANGE_KEYS, e[i]);
+            total[i] = v_add(total[i], e[i]);
         }
+    }
     for (uint32_t i = 0; i < n; i++)
         s.sum[pair + i] = v_sum(total[i]);
 }

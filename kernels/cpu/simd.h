@@ -348,22 +348,34 @@ V_INLINE void v_transpose(vf m[8])
 #endif
 #endif
 
-/* e^x = 2^n e^r, r in +-ln2/2, by its series to r^7; 0 below -87, held at e^88, NaN stays NaN. */
+#define V_EXPS 4u /* exponentials at once, at most */
+
+/* x[i] = e^x[i] = 2^n e^r, r in +-ln2/2, by its series to r^7; 0 below -87, held at e^88, NaN stays NaN.
+ * Step by step for all of them: one after another they would fill the queues of what waits. */
+V_INLINE void v_exp_all(const uint32_t many, vf x[])
+{
+    const float series[] = { 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f };
+    vf n[V_EXPS], r[V_EXPS], p[V_EXPS];
+    UNROLL for (uint32_t i = 0; i < many; i++) {
+        r[i] = v_min(v_set(88.0f), x[i]); /* x when it is NaN */
+        n[i] = v_round(v_mul(r[i], v_set(0x1.715476p0f)));
+    }
+    UNROLL for (uint32_t i = 0; i < many; i++)
+        r[i] = v_fma(n[i], v_set(-0x1.62e4p-1f), r[i]);
+    UNROLL for (uint32_t i = 0; i < many; i++) {
+        r[i] = v_fma(n[i], v_set(-0x1.7f7d1cp-20f), r[i]);
+        p[i] = v_set(1.0f / 5040);
+    }
+    UNROLL for (uint32_t j = 0; j < sizeof series / sizeof *series; j++)
+        UNROLL for (uint32_t i = 0; i < many; i++)
+            p[i] = v_fma(p[i], r[i], v_set(series[j]));
+    UNROLL for (uint32_t i = 0; i < many; i++)
+        x[i] = v_zero_below(x[i], v_set(-87.0f), v_scale2(p[i], n[i]));
+}
 V_INLINE vf v_exp(vf x)
 {
-    vf y = v_min(v_set(88.0f), x); /* x when it is NaN */
-    vf n = v_round(v_mul(y, v_set(0x1.715476p0f)));
-    vf r = v_fma(n, v_set(-0x1.62e4p-1f), y);
-    r = v_fma(n, v_set(-0x1.7f7d1cp-20f), r);
-    vf p = v_set(1.0f / 5040);
-    p = v_fma(p, r, v_set(1.0f / 720));
-    p = v_fma(p, r, v_set(1.0f / 120));
-    p = v_fma(p, r, v_set(1.0f / 24));
-    p = v_fma(p, r, v_set(1.0f / 6));
-    p = v_fma(p, r, v_set(0.5f));
-    p = v_fma(p, r, v_set(1.0f));
-    p = v_fma(p, r, v_set(1.0f));
-    return v_zero_below(x, v_set(-87.0f), v_scale2(p, n));
+    v_exp_all(1, &x);
+    return x;
 }
 V_INLINE float v_exp1(float x)
 {
