@@ -51,6 +51,13 @@ static struct kr_attn_state kept_state(const struct piece *p, const struct kr_ti
     return state_at(p->x->parts + own->part + i * each, pairs);
 }
 
+/* Asks for n floats that are used soon. */
+static void fetch_floats(const float *at, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        __builtin_prefetch(at + i);
+}
+
 static void set_tile(struct piece *p)
 {
     struct kr_cpu_exec *x = p->x;
@@ -82,10 +89,13 @@ static void set_tile(struct piece *p)
         p->t.worth = states + 3 * kr_cpu_state_floats(x) + kr_cpu_word_floats(pairs, l->k_dim);
     }
     for (uint32_t r = 0; r < p->tile->n_rows; r++) {
-        const float *row =
-            kr_value_row(x, (uint32_t)p->op->in[0], p->tiling->rows[p->tile->row + r]);
-        x->dev->ops.scale(q + (size_t)r * heads * l->k_dim,
-                          row + (size_t)p->head0 * l->k_dim, p->op->f, heads * l->k_dim);
+        uint32_t row = p->tiling->rows[p->tile->row + r];
+        const float *from = kr_value_row(x, (uint32_t)p->op->in[0], row);
+        const float *to = kr_value_row(x, (uint32_t)p->op->out, row);
+        from += (size_t)p->head0 * l->k_dim;
+        x->dev->ops.scale(q + (size_t)r * heads * l->k_dim, from, p->op->f, heads * l->k_dim);
+        fetch_floats(from + (size_t)heads * l->k_dim, heads * l->k_dim); /* the next unit's */
+        fetch_floats(to + (size_t)p->head0 * l->v_dim, heads * l->v_dim);
     }
     if (p->t.words) x->dev->ops.attn_queries(&p->t);
 }

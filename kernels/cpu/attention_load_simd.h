@@ -5,11 +5,10 @@
 #ifndef KERNELS_CPU_ATTENTION_LOAD_SIMD_H
 #define KERNELS_CPU_ATTENTION_LOAD_SIMD_H
 
-#include "kernels/cpu/kv_read.h"
-#include "kernels/cpu/ops_simd.h"
+#include "kernels/cpu/attention_tile_simd.h"
 
 /* VL dims from d (a multiple of VL) on of a token's n values that lie together; 0 past them. */
-V_INLINE vf dims_at(enum kr_type type, const uint8_t *values, const uint8_t *scales, uint32_t d,
+V_INLINE vf dims_at(const enum kr_type type, const uint8_t *values, const uint8_t *scales, uint32_t d,
                     uint32_t n)
 {
     if (d + VL > n) {
@@ -84,30 +83,41 @@ static void load_keys(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     }
 }
 
-/* VL dims from d on of token tok's values in block b; 0 past v_dim. */
-V_INLINE vf values_at(const struct kr_attn_tile *t, const uint8_t *b, uint32_t tok, uint32_t d)
+/* Token tok's values in block b: [acc_stride], zero past v_dim. */
+V_INLINE void values_at(const enum kr_type type, const struct kr_attn_tile *t, const uint8_t *b,
+                        uint32_t tok, float *dst)
 {
-    enum kr_type type = t->kv_type;
     const uint8_t *values = b + t->at.v, *scales = b + t->at.v_scale;
-    if (type != KR_Q8_0)
-        return dims_at(type, values + kr_kv_bytes(type, t->v_dim) * tok,
-                       scales + kr_kv_scale_bytes(type, t->v_dim) * tok, d, t->v_dim);
-    float some[VL] = { 0 };
-    for (uint32_t i = 0; i < VL && d + i < t->v_dim; i++)
-        some[i] = kr_kv_v(type, values, scales, t->block_tokens, t->v_dim, tok, d + i);
-    return v_load(some);
+    if (type != KR_Q8_0) {
+        values += kr_kv_bytes(type, t->v_dim) * tok;
+        scales += kr_kv_scale_bytes(type, t->v_dim) * tok;
+    }
+    for (uint32_t d = 0; d < t->acc_stride; d += VL) {
+        if (type != KR_Q8_0) {
+            v_store(dst + d, dims_at(type, values, scales, d, t->v_dim));
+            continue;
+        }
+        float some[VL] = { 0 };
+        for (uint32_t i = 0; i < VL && d + i < t->v_dim; i++)
+            some[i] = kr_kv_v(type, values, scales, t->block_tokens, t->v_dim, tok, d + i);
+        v_store(dst + d, v_load(some));
+    }
 }
 
-/* t->values as [key][acc_stride], zero past v_dim. */
+/* t->values as [key][acc_stride]. */
 static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                         const uint8_t *const *blocks)
 {
-    uint32_t bt = t->block_tokens;
     for (uint32_t k = k0; k < k1; k++) {
-        uint32_t key = t->list ? t->list[k] : k;
+        uint32_t key = t->list ? t->list[k] : k, tok = token_of(t, key);
+        const uint8_t *b = blocks[block_of(t, key)];
         float *dst = t->values + (size_t)k * t->acc_stride;
-        for (uint32_t d = 0; d < t->acc_stride; d += VL)
-            v_store(dst + d, values_at(t, blocks[key / bt], key % bt, d));
+        if (t->kv_type == KR_F16)
+            values_at(KR_F16, t, b, tok, dst);
+        else if (t->kv_type == KR_Q8_0)
+            values_at(KR_Q8_0, t, b, tok, dst);
+        else
+            values_at(KR_Q4_0, t, b, tok, dst);
     }
 }
 
