@@ -55,6 +55,19 @@
 #define V_SWITCH_MANY V_SWITCH
 #endif
 
+/* The same for up to V_FEW. */
+#define V_SWITCH_FEW(n, cols, f, ...) \
+    switch (n) {                      \
+    case 1:                           \
+        f(1, cols, __VA_ARGS__);      \
+        break;                        \
+    case 2:                           \
+        f(2, cols, __VA_ARGS__);      \
+        break;                        \
+    default:                          \
+        f(3, cols, __VA_ARGS__);      \
+    }
+
 /* ---- scores ------------------------------------------------------------------------------------ */
 
 /* Dim d of the columns' keys, of q4_0 the one after it too. */
@@ -248,20 +261,47 @@ V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *sca
     return v_mul(v_set(scales[c / KR_KV_DIMS]), v_int4(v + c / 2));
 }
 
+/* a += p * a token's values, for n pairs by `cols` vectors from column c: these stay in registers, */
+V_INLINE void add_value(const uint32_t n, const uint32_t cols, const enum kr_type type,
+                        const float *p, const uint8_t *v, const float *scales, size_t c,
+                        vf a[][V_WIDE])
+{
+    vf value[V_COLS];
+    for (uint32_t j = 0; j < cols; j++)
+        value[j] = value_at(type, v, scales, c + j * VL);
+    for (uint32_t i = 0; i < n; i++) {
+        vf w = v_set(p[(size_t)i * KR_RANGE_KEYS]);
+        for (uint32_t j = 0; j < cols; j++)
+            a[i][j] = v_fma(w, value[j], a[i][j]);
+    }
+}
+/* or the few pairs' p, for V_WIDE vectors of f16. */
+V_INLINE void add_wide(const uint32_t n, const float *p, const uint8_t *v, vf a[][V_WIDE])
+{
+    vf w[V_WIDE];
+    for (uint32_t i = 0; i < n; i++)
+        w[i] = v_set(p[(size_t)i * KR_RANGE_KEYS]);
+    for (uint32_t j = 0; j < V_WIDE; j++) {
+        vf value = v_half(v + j * 2 * VL);
+        for (uint32_t i = 0; i < n; i++)
+            a[i][j] = v_fma(w[i], value, a[i][j]);
+    }
+}
+
 /* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); type: of
  * what values are read from, t->values or the blocks. */
 V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_type type,
                           const struct kr_attn_tile *t, const uint8_t *const *blocks,
                           float *acc, uint32_t pair, size_t c, uint32_t k0, uint32_t k1)
 {
-    const bool direct = type != KR_F32;
+    const bool direct = type != KR_F32, wide = n <= V_FEW && cols == V_WIDE;
     const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
     size_t step = direct ? kr_kv_bytes(type, t->v_dim) : t->acc_stride * sizeof(float);
     size_t scale_step = direct ? t->v_dim / KR_KV_DIMS : 0;
     struct kr_attn_ahead f = { .n = 0 };
     if (direct) f = *t->ahead; /* in registers */
     acc += (size_t)pair * t->acc_stride + c;
-    vf a[V_MANY][V_COLS];
+    vf a[V_MANY][V_WIDE];
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < cols; j++)
             a[i][j] = v_load(acc + (size_t)i * t->acc_stride + j * VL);
@@ -272,14 +312,10 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
         if (direct) v = blocks[block_of(t, k)] + t->at.v + step * token_of(t, k);
         for (; k < end; k++, v += step, scales += scale_step) {
             if (direct) fetch_some(&f);
-            vf value[V_COLS];
-            for (uint32_t j = 0; j < cols; j++)
-                value[j] = value_at(type, v, scales, c + j * VL);
-            for (uint32_t i = 0; i < n; i++) {
-                vf w = v_set(p[(size_t)i * KR_RANGE_KEYS + k]);
-                for (uint32_t j = 0; j < cols; j++)
-                    a[i][j] = v_fma(w, value[j], a[i][j]);
-            }
+            if (wide)
+                add_wide(n, p + k, v + 2 * c, a);
+            else
+                add_value(n, cols, type, p + k, v, scales, c, a);
         }
     }
     for (uint32_t i = 0; i < n; i++)
@@ -295,6 +331,8 @@ V_INLINE void values_tile(const uint32_t n, const uint32_t cols, const enum kr_t
     uint32_t c = 0;
     for (; c + cols * VL <= t->acc_stride; c += cols * VL)
         values_part(n, cols, type, t, blocks, acc, pair, c, k0, k1);
+    for (; cols > V_COLS && c + V_COLS * VL <= t->acc_stride; c += V_COLS * VL)
+        values_part(n, V_COLS, type, t, blocks, acc, pair, c, k0, k1);
     for (; c < t->acc_stride; c += VL)
         values_part(n, 1, type, t, blocks, acc, pair, c, k0, k1);
 }
@@ -305,6 +343,8 @@ static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks
     if (k0 >= k1) return;
     if (!blocks)
         V_SWITCH(n, V_COLS, values_tile, KR_F32, t, blocks, acc, pair, k0, k1)
+    else if (t->kv_type == KR_F16 && V_FEW && n <= V_FEW)
+        V_SWITCH_FEW(n, V_WIDE, values_tile, KR_F16, t, blocks, acc, pair, k0, k1)
     else if (t->kv_type == KR_F16)
         V_SWITCH_MANY(n, V_COLS, values_tile, KR_F16, t, blocks, acc, pair, k0, k1)
     else

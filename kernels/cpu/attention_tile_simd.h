@@ -13,6 +13,11 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
+/* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors, as sums of two would wait for
+ * themselves. */
+#define V_FEW  (VL == 16u ? 0u : 3u)
+#define V_WIDE 4u
+
 /* With few registers: no load is moved up across it, where it would push sums out to memory. With
  * more of them it would only repeat loads. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -44,6 +49,7 @@ static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t 
     uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
     uint32_t dims = t->kv_type == KR_F16 ? t->k_dim : (t->k_dim + 1) / 2; /* two at a time */
     if (t->words) return tiles * dims + ((k1 - k0) / 2 + 1) * CN_MAX(t->acc_stride / (2 * VL), 1u);
+    if (V_FEW && some <= V_FEW && t->kv_type == KR_F16) cols = V_WIDE;
     return (pairs + some - 1) / some *
            (tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u));
 }
