@@ -132,6 +132,8 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     }
     q.prompt = ids.v;
     q.n_prompt = ids.n;
+    uint64_t window = eng_model_info(rt_model(r->stack.rt))->context;
+    if (ids.n < window) q.max_tokens = CN_MIN(q.max_tokens, window - ids.n); /* 0: all of that */
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
     cn_buf_reset(&r->answer);
     cli_interrupted = 0;

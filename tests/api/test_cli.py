@@ -308,6 +308,16 @@ def test_run_once(template):
     assert conifer(*args, "\udcff" if False else b"\xff", want=1)
 
 
+def test_run_in_a_small_window():
+    """The longest answer is what the window has left, however long the default is."""
+    for more in ([], ["--max-tokens", "0"], ["--max-tokens", "9999"]):
+        out = subprocess.run([program(CONIFER), "run", "null:layers=2,vocab=600,context=64", "hello", *more],
+                             input=b"", capture_output=True, timeout=60, check=True)
+        assert out.stdout and b"the window of 64 tokens is full" in out.stderr
+    long = conifer("run", "null:layers=2,vocab=600,context=64", "hello " * 80, want=1)
+    assert b"must hold it and at least one more" in long
+
+
 def test_run_names(template, tmp_path):
     """One word: a prompt, a model of the config or of the catalog, or a slip of the pen."""
     err = conifer("run", "smolm2-135m", want=2)
