@@ -343,7 +343,7 @@ static void values_of(const struct kr_attn_tile *t, const uint8_t *const *blocks
     if (k0 >= k1) return;
     if (!blocks)
         V_SWITCH(n, V_COLS, values_tile, KR_F32, t, blocks, acc, pair, k0, k1)
-    else if (t->kv_type == KR_F16 && V_FEW && n <= V_FEW)
+    else if (t->kv_type == KR_F16 && V_FEW > 0 && n <= V_FEW)
         V_SWITCH_FEW(n, V_WIDE, values_tile, KR_F16, t, blocks, acc, pair, k0, k1)
     else if (t->kv_type == KR_F16)
         V_SWITCH_MANY(n, V_COLS, values_tile, KR_F16, t, blocks, acc, pair, k0, k1)

@@ -49,7 +49,7 @@ static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t 
     uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
     uint32_t dims = t->kv_type == KR_F16 ? t->k_dim : (t->k_dim + 1) / 2; /* two at a time */
     if (t->words) return tiles * dims + ((k1 - k0) / 2 + 1) * CN_MAX(t->acc_stride / (2 * VL), 1u);
-    if (V_FEW && some <= V_FEW && t->kv_type == KR_F16) cols = V_WIDE;
+    if (V_FEW > 0 && some <= V_FEW && t->kv_type == KR_F16) cols = V_WIDE;
     return (pairs + some - 1) / some *
            (tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u));
 }
