@@ -211,13 +211,24 @@ ALWAYS_INLINE int tile_order(const int n, const int from, const int to)
     return to - from == 8 ? n / 2 + 4 * (n % 2) : from + n;
 }
 
+/* What a sum starts from: what lies at byte `at` of the input block, if that has one of its own. */
+ALWAYS_INLINE __m256i tile_start(const struct kr_q8_block *x, const bool own, uint32_t at)
+{
+    int32_t start = KR_SUM_BIAS;
+    if (own) memcpy(&start, (const char *)x + at, sizeof(start));
+    return _mm256_set1_epi32(start);
+}
+
 #if defined(__AVXVNNI__)
 
-/* sums[h][r] += words [from, to) of the block. */
+/* sums[h][r] = a start and words [from, to) of the block. */
 ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool panel, const int R,
                             const int from, const int to, const struct kr_q8_block *x,
-                            size_t x_stride, __m256i sums[2][TILE_MAX_ROWS])
+                            size_t x_stride, const bool own, uint32_t start_at,
+                            __m256i sums[2][TILE_MAX_ROWS])
 {
+    UNROLL for (int r = 0; r < R; r++)
+        sums[0][r] = sums[1][r] = tile_start(x + r * x_stride, own, start_at);
     UNROLL for (int n = 0; n < to - from; n++)
     {
         const int i = tile_order(n, from, to);
@@ -252,29 +263,37 @@ ALWAYS_INLINE int tile_widening(const int bits)
     return bits == 6 || bits == 3 ? 2 : bits == 4 ? 8 : 4;
 }
 
-/* sums[h][r] += words [from, to) of the block, `run` words to a widening. */
+/* sums[h][r] = a start and words [from, to) of the block. The pairs of `run` words are added up in
+ * 16 bits, `group` words of it for a row after another: short runs so end in the register that they
+ * began in. The start is loaded where it is added: before, it would only be kept in memory. */
 ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool panel, const int R,
                             const int from, const int to, const struct kr_q8_block *x,
-                            size_t x_stride, __m256i sums[2][TILE_MAX_ROWS])
+                            size_t x_stride, const bool own, uint32_t start_at,
+                            __m256i sums[2][TILE_MAX_ROWS])
 {
-    const int run = tile_widening(bits);
-    __m256i pairs[2][TILE_MAX_ROWS];
-    UNROLL for (int n = 0; n < to - from; n++)
+    const int run = tile_widening(bits), group = run == 2 ? 2 : 1;
+    __m256i pairs[2][TILE_MAX_ROWS], w[2][2];
+    UNROLL for (int n = 0; n < to - from; n += group)
     {
-        const int i = tile_order(n, from, to);
-        __m256i w[2];
-        UNROLL for (int h = 0; h < 2; h++) w[h] = tile_word(block, bits, panel, i, h);
+        UNROLL for (int k = 0; k < group; k++)
+            UNROLL for (int h = 0; h < 2; h++)
+                w[k][h] = tile_word(block, bits, panel, tile_order(n + k, from, to), h);
         UNROLL for (int r = 0; r < R; r++)
         {
-            const __m256i xr = tile_x(x + r * x_stride, i);
+            const struct kr_q8_block *xr = x + r * x_stride;
+            const bool ends = n % run + group == run, first = n + group == run;
             UNROLL for (int h = 0; h < 2; h++)
             {
-                __m256i p = tile_pairs(bits, w[h], xr);
-                pairs[h][r] = n % run == 0 ? p : _mm256_add_epi16(pairs[h][r], p);
-                KEEP_SUM(pairs[h][r]);
-                if (n % run != run - 1) continue;
-                p = _mm256_madd_epi16(pairs[h][r], _mm256_set1_epi16(1));
-                sums[h][r] = _mm256_add_epi32(sums[h][r], p);
+                UNROLL for (int k = 0; k < group; k++)
+                {
+                    __m256i p = tile_pairs(bits, w[k][h], tile_x(xr, tile_order(n + k, from, to)));
+                    pairs[h][r] = (n + k) % run == 0 ? p : _mm256_add_epi16(pairs[h][r], p);
+                    KEEP_SUM(pairs[h][r]);
+                }
+                if (!ends) continue;
+                const __m256i p = _mm256_madd_epi16(pairs[h][r], _mm256_set1_epi16(1));
+                const __m256i sum = first ? tile_start(xr, own, start_at) : sums[h][r];
+                sums[h][r] = _mm256_add_epi32(sum, p);
                 KEEP_SUM(sums[h][r]);
             }
         }
@@ -282,17 +301,6 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
 }
 
 #endif
-
-ALWAYS_INLINE void tile_start(const int R, const struct kr_q8_block *x, size_t stride,
-                              const uint32_t at, __m256i sums[2][TILE_MAX_ROWS])
-{
-    UNROLL for (int r = 0; r < R; r++)
-    {
-        int32_t start = KR_SUM_BIAS;
-        if (at != 0) memcpy(&start, (const char *)(x + r * stride) + at, sizeof(start));
-        sums[0][r] = sums[1][r] = _mm256_set1_epi32(start);
-    }
-}
 
 /* acc[h][r] += product(sums[h][r], scale of the rows) * scale of the input row */
 ALWAYS_INLINE void tile_scale(const int R, __m256i sums[2][TILE_MAX_ROWS], const __m256 *w_scale,
@@ -361,18 +369,16 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
     }
     if (header == KR_HDR_K6 || header == KR_HDR_K2) {
         const bool k2 = header == KR_HDR_K2;
-        const uint32_t at = k2 ? 0 : offsetof(struct kr_q8_block, half_start);
-        tile_start(R, x, stride, at, sums);
-        tile_dot(quants, bits, panel, R, 0, 4, x, stride, sums);
+        const uint32_t at = offsetof(struct kr_q8_block, half_start);
+        tile_dot(quants, bits, panel, R, 0, 4, x, stride, !k2, at, sums);
         tile_scale(R, sums, s0, x, stride, acc);
-        tile_start(R, x, stride, k2 ? 0 : at + 4, sums);
-        tile_dot(quants, bits, panel, R, 4, 8, x, stride, sums);
+        tile_dot(quants, bits, panel, R, 4, 8, x, stride, !k2, at + 4, sums);
         tile_scale(R, sums, s1, x, stride, acc);
         if (k2) tile_mins(quants, t->headers, panel, R, block, x, stride, acc);
         return;
     }
-    tile_start(R, x, stride, has_min || signed_words(bits) ? 0 : t->start_at, sums);
-    tile_dot(quants, bits, panel, R, 0, 8, x, stride, sums);
+    const bool own_start = !has_min && !signed_words(bits);
+    tile_dot(quants, bits, panel, R, 0, 8, x, stride, own_start, t->start_at, sums);
     tile_scale(R, sums, s0, x, stride, acc);
     if (!has_min) return;
     UNROLL for (int h = 0; h < 2; h++)
