@@ -150,7 +150,8 @@ void cn_hex(const void *p, size_t n, char *out);
 
 /* A number from text that a person wrote: all of the text, or false and *out as it was.
  * u64: the n characters are decimal digits, no sign, nothing above UINT64_MAX.
- * double: decimal, with a sign and an exponent if need be; finite ("inf", "nan" and hex are none). */
+ * double: decimal, with a sign and an exponent if need be; finite ("inf", "nan" and hex are
+ * none). */
 bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
 bool cn_parse_double(const char *s, double *out);
 
@@ -167,8 +168,8 @@ void cn_log_setup(enum cn_log_level max, enum cn_log_format format);
 /* One line to standard error; control characters in the text are escaped so that a line cannot be
  * forged. Never give it prompt text or keys. Thread-safe. */
 void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...) CN_PRINTF(3, 4);
-/* One line of named values: `message name=value ...`; members of the object in JSON. A text is escaped
- * so that it is one word: nobody's text can make a field. */
+/* One line of named values: `message name=value ...`; members of the object in JSON. A text is
+ * escaped so that it is one word: nobody's text can make a field. */
 struct cn_log_field {
     const char *name;
     const char *text; /* NULL: the number */
@@ -290,9 +291,9 @@ void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id
 void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value);
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
                        uint64_t ns);
-/* Prometheus text format 0.0.4: the fixed series and those of the models; those of one tenant, or of all with CN_ALL_TENANTS.
- * Of all, the first CN_TENANTS_SHOWN have their own, the others are summed as tenant="(other)": a
- * page has a bounded number of lines. */
+/* Prometheus text format 0.0.4: the fixed series and those of the models; those of one tenant, or
+ * of all with CN_ALL_TENANTS. Of all, the first CN_TENANTS_SHOWN have their own, the others are
+ * summed as tenant="(other)": a page has a bounded number of lines. */
 #define CN_TENANTS_SHOWN 100
 #define CN_ALL_TENANTS   SIZE_MAX
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out);

@@ -106,7 +106,7 @@ static void add(_Atomic uint64_t *v, uint64_t n)
     atomic_fetch_add_explicit(v, n, memory_order_relaxed);
 }
 
-/* ---- updates ---------------------------------------------------------------------------------- */
+/* ---- updates --------------------------------------------------------------------------------- */
 
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n)
 {
@@ -204,12 +204,13 @@ void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id
         atomic_store_explicit(&m->tenants[tenant].value[id], value, memory_order_relaxed);
 }
 
-void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id, uint64_t ns)
+void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
+                       uint64_t ns)
 {
     if (tenant < m->n_tenants) observe(&tenant_hists[id], &m->tenants[tenant].hist[id], ns);
 }
 
-/* ---- the page --------------------------------------------------------------------------------- */
+/* ---- the page -------------------------------------------------------------------------------- */
 
 static void put_head(struct cn_buf *out, const char *name, const char *help, const char *type)
 {
@@ -299,7 +300,7 @@ int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
     return rendered(out);
 }
 
-/* ---- tenants ---------------------------------------------------------------------------------- */
+/* ---- tenants --------------------------------------------------------------------------------- */
 
 /* The sum of several tenants' series. */
 static void sum_up(const struct cn_tenant_series *all, size_t n, struct cn_tenant_series *out)

@@ -1,7 +1,8 @@
-/* conifer bench: time to first token, prefill and decode speed, decode of several streams and behind
- * long contexts, through the same runtime that serves; each as a share of what the machine reaches,
- * which is probed before and after every measurement. Every round has prompts of its own, so that
- * nothing comes from the prefix cache, but for the long contexts, which are computed once. */
+/* conifer bench: time to first token, prefill and decode speed, decode of several streams and
+ * behind long contexts, through the same runtime that serves; each as a share of what the machine
+ * reaches, which is probed before and after every measurement. Every round has prompts of its own,
+ * so that nothing comes from the prefix cache, but for the long contexts, which are computed
+ * once. */
 #include "cli/bench.h"
 
 #include <stdio.h>
@@ -20,7 +21,7 @@ enum {
     LONGEST_PREFILL_S = 30
 };
 
-/* ---- what to measure ------------------------------------------------------------------------------ */
+/* ---- what to measure ------------------------------------------------------------------------- */
 
 static int add_point(struct bench *b, enum bench_kind kind, uint32_t streams, uint64_t prompt,
                      uint64_t tokens)
@@ -68,7 +69,7 @@ static int make_points(struct bench *b, struct cn_error *err)
     return rc ? cn_fail(err, rc, "out of memory") : 0;
 }
 
-/* ---- rounds --------------------------------------------------------------------------------------- */
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 /* On a terminal: what goes on, in one line that is rewritten. */
 static void show_progress(const struct bench *b, const char *stage, const struct bench_point *p)
@@ -217,7 +218,7 @@ static void bench_fini(struct bench *b)
     cli_stack_close(&b->stack);
 }
 
-/* ---- the command ---------------------------------------------------------------------------------- */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 /* What was asked for must fit; the defaults are made smaller for a small window, and that is said.
  */
@@ -262,7 +263,8 @@ static void help(void)
            ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
 }
 
-/* One number of a list, with or without a k behind it. 0, or 2 after naming the option and the number. */
+/* One number of a list, with or without a k behind it. 0, or 2 after naming the option and the
+ * number. */
 static int read_item(const char *name, const char *option, const char *word, uint64_t high,
                      uint64_t *out)
 {
@@ -272,8 +274,10 @@ static int read_item(const char *name, const char *option, const char *word, uin
 
     if (!kilo && (!digits || word[digits])) return cli_count(name, option, word, 1, high, out);
     if (cn_parse_u64(word, digits, &x) && x == 0)
-        return cli_usage(name, "--%s %s: none is said by a 0 alone, and the numbers of a list are from "
-                         "1 to %llu", option, word, (unsigned long long)high);
+        return cli_usage(name,
+                         "--%s %s: none is said by a 0 alone, and the numbers of a list are from "
+                         "1 to %llu",
+                         option, word, (unsigned long long)high);
     if (!cn_parse_u64(word, digits, &x) || x > high / (kilo ? 1024 : 1))
         return cli_usage(name, "--%s %s: must be from 1 to %llu", option, word,
                          (unsigned long long)high);
@@ -363,7 +367,8 @@ static int read_options(struct bench *b, int argc, char **argv)
     return bad ? bad + 1 : 0;
 }
 
-/* One tenant gets no more than seven of eight places: fewer streams than were asked for would run. */
+/* One tenant gets no more than seven of eight places: fewer streams than were asked for would
+ * run. */
 static void make_room(struct bench *b)
 {
     uint64_t most = 0;

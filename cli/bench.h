@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-/* ---- bench_stats.c ------------------------------------------------------------------------------ */
+/* ---- bench_stats.c --------------------------------------------------------------------------- */
 
 /* Values of the rounds; those taken while the machine itself changed are not steady. */
 struct bench_value {
@@ -26,7 +26,7 @@ void cli_bench_series_fini(struct bench_series *s);
 /* Of at least one value; sorts them. */
 struct bench_summary cli_bench_summarise(struct bench_series *s);
 
-/* ---- bench_streams.c: requests at the same time, through the runtime ---------------------------- */
+/* ---- bench_streams.c: requests at the same time, through the runtime ------------------------- */
 
 struct bench_ask {
     uint32_t streams;
@@ -43,19 +43,19 @@ int cli_bench_streams(struct cli_stack *s, const struct bench_ask *a, struct ben
 /* Ordinary tokens by chance; NULL when out of memory. */
 uint32_t *cli_bench_random_prompt(const struct eng_vocab *v, size_t n);
 
-/* ---- bench_probe.c: what the machine reaches --------------------------------------------------- */
+/* ---- bench_probe.c: what the machine reaches ------------------------------------------------- */
 
 /* conifer bench --probe: a table, or one JSON object. */
 int cli_bench_probe(const struct cfg *cfg, bool json, struct cn_error *err);
 
-/* ---- bench_busy.c --------------------------------------------------------------------------------- */
+/* ---- bench_busy.c ---------------------------------------------------------------------------- */
 
 /* Busy threads, each on a processor of its own, until stopped. After an error too. */
 struct bench_busy;
 int cli_bench_busy_start(uint32_t n, struct bench_busy **out, struct cn_error *err);
 void cli_bench_busy_stop(struct bench_busy *b);
 
-/* ---- bench_ladder.c, bench_convert.c ------------------------------------------------------------ */
+/* ---- bench_ladder.c, bench_convert.c --------------------------------------------------------- */
 
 /* conifer bench --ladder: what each classic step brings to the model. */
 int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, bool json,
@@ -79,7 +79,7 @@ int cli_bench_probe_now(struct kr_device *d, uint64_t most, uint64_t weight_byte
 #define BENCH_STEADY 0.05
 bool cli_bench_same_machine(const struct bench_machine *a, const struct bench_machine *b);
 
-/* ---- points: what is measured ------------------------------------------------------------------- */
+/* ---- points: what is measured ---------------------------------------------------------------- */
 
 enum bench_kind { BENCH_ONE, BENCH_BATCH, BENCH_DEPTH };
 struct bench_point {
@@ -102,7 +102,7 @@ struct bench {
     struct bench_series read, again, int8, fma; /* of the machine, over all brackets */
 };
 
-/* ---- bench_report.c ------------------------------------------------------------------------------ */
+/* ---- bench_report.c -------------------------------------------------------------------------- */
 
 /* Bytes that one decode step of a point reads, and operations of its products. */
 double cli_bench_step_bytes(const struct bench *b, const struct bench_point *p);

@@ -42,7 +42,7 @@ static void pad_to(struct writer *w, uint64_t align)
         put(w, zeros, CN_MIN(sizeof zeros, align - w->at % align));
 }
 
-/* ---- what becomes of a tensor --------------------------------------------------------------------- */
+/* ---- what becomes of a tensor ---------------------------------------------------------------- */
 
 /* Matrices of products; small tensors that are F32 stay as they are. */
 static bool is_matrix(const struct kr_tensor *t)
@@ -117,7 +117,7 @@ static void put_tensor(struct writer *w, const struct kr_tensor *t, enum kr_type
     }
 }
 
-/* ---- the file's head -------------------------------------------------------------------------------- */
+/* ---- the file's head ------------------------------------------------------------------------- */
 
 /* Bytes of a value of a GGUF type; 0 where they do not follow from the type. */
 static const uint8_t sizes[] = {
@@ -208,8 +208,8 @@ static int write_all(struct writer *w, const struct eng_gguf *g, const uint8_t *
     return rc;
 }
 
-/* A file without a name, and by which path it is opened all the same. Elsewhere than on Linux it lies
- * on the disk. */
+/* A file without a name, and by which path it is opened all the same. Elsewhere than on Linux it
+ * lies on the disk. */
 #if defined(__linux__)
 #define SCRATCH_PATH "/proc/self/fd/%d"
 static int scratch_file(void)

@@ -1,6 +1,6 @@
-/* conifer bench --ladder: the classic steps to a fast server, one after the other on one model: no KV
- * cache, cache, vector registers, all threads, 8-bit weights, the file's own, many streams. Each rung
- * is the engine alone: steps of a plan over KV memory of its own. Main thread. */
+/* conifer bench --ladder: the classic steps to a fast server, one after the other on one model: no
+ * KV cache, cache, vector registers, all threads, 8-bit weights, the file's own, many streams. Each
+ * rung is the engine alone: steps of a plan over KV memory of its own. Main thread. */
 #include "cli/bench.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ static void show_stage(const struct ladder *l, const char *what)
     fflush(stderr);
 }
 
-/* ---- a rig ------------------------------------------------------------------------------------------ */
+/* ---- a rig ----------------------------------------------------------------------------------- */
 
 static void rig_close(struct rig *r)
 {
@@ -108,7 +108,8 @@ static int rig_open(struct rig *r, const struct ladder *l, const char *path, enu
 static int step(struct rig *r, uint32_t streams, uint32_t from, uint32_t n, struct cn_error *err)
 {
     struct kr_row rows[CN_MAX(ROWS, STREAMS)];
-    struct kr_batch batch = {.n_rows = streams * n, .n_seqs = streams, .rows = rows, .seqs = r->seqs};
+    struct kr_batch batch = {
+        .n_rows = streams * n, .n_seqs = streams, .rows = rows, .seqs = r->seqs};
     uint64_t n_vocab = kr_exec_info(r->exec)->n_vocab, ticket;
     float *logits;
 
@@ -122,7 +123,7 @@ static int step(struct rig *r, uint32_t streams, uint32_t from, uint32_t n, stru
     return rc ? rc : kr_collect(r->exec, ticket, &logits, err);
 }
 
-/* ---- rungs ------------------------------------------------------------------------------------------ */
+/* ---- rungs ----------------------------------------------------------------------------------- */
 
 static struct rung *add(struct ladder *l, const char *name, const char *what)
 {
@@ -229,7 +230,7 @@ static int own_rungs(struct ladder *l, struct cn_error *err)
     return rc;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------ */
+/* ---- the command ----------------------------------------------------------------------------- */
 
 static void put_json(const struct ladder *l, struct cn_buf *out)
 {
@@ -259,8 +260,8 @@ static void put_table(const struct ladder *l, struct cn_buf *out)
 {
     double before = 0, first = 0;
 
-    cn_buf_printf(out, "%s, threads: %u, tokens behind %d others\n\n  %-40s %10s %9s %9s\n", l->name,
-                  l->threads, PREFIX, "", "tok/s", "factor", "in all");
+    cn_buf_printf(out, "%s, threads: %u, tokens behind %d others\n\n  %-40s %10s %9s %9s\n",
+                  l->name, l->threads, PREFIX, "", "tok/s", "factor", "in all");
     for (size_t i = 0; i < l->n; i++) {
         const struct rung *g = &l->rungs[i];
         cn_buf_printf(out, "  %-40s ", g->what);

@@ -1,5 +1,5 @@
-/* What the machine reaches now with the config's kernels and threads: conifer bench --probe, and the
- * brackets around measurements. Main thread, on a device of its own. */
+/* What the machine reaches now with the config's kernels and threads: conifer bench --probe, and
+ * the brackets around measurements. Main thread, on a device of its own. */
 #include "cli/bench.h"
 
 #include <stdio.h>

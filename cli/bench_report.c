@@ -10,8 +10,8 @@ static const struct kr_exec_info *exec_of(const struct bench *b)
     return eng_model_info(rt_model(b->stack.rt))->exec;
 }
 
-/* Weights once; of experts as many as rows would choose by chance; each stream's keys and values, in
- * the middle of its answer. */
+/* Weights once; of experts as many as rows would choose by chance; each stream's keys and values,
+ * in the middle of its answer. */
 double cli_bench_step_bytes(const struct bench *b, const struct bench_point *p)
 {
     const struct kr_exec_info *x = exec_of(b);
@@ -152,7 +152,7 @@ void cli_bench_put_json(struct bench *b, struct cn_buf *out)
     cn_buf_puts(out, "]}\n");
 }
 
-/* ---- the table ------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* Lines of 80 columns. */
 static void table_share(struct cn_buf *out, double share)
@@ -225,8 +225,8 @@ static void table_head(struct bench *b, struct cn_buf *out)
     cn_buf_printf(out, ";\n         8-bit products %.3f Tops/s (%.3f..%.3f)\n\n",
                   int8.median / 1e12, int8.min / 1e12, int8.max / 1e12);
     cn_buf_printf(out, "%77s\n", "share of machine's");
-    cn_buf_printf(out, "  %-26s %8s %-5s %-14s %5s %5s %5s\n", "", "median", "", "min..max", "reads",
-                  "cache", "int8");
+    cn_buf_printf(out, "  %-26s %8s %-5s %-14s %5s %5s %5s\n", "", "median", "", "min..max",
+                  "reads", "cache", "int8");
 }
 
 void cli_bench_put_table(struct bench *b, struct cn_buf *out)

@@ -77,7 +77,8 @@ static int say(struct cli_run *r, const char *name, const char *text, size_t n)
 
 #define QUOTES "\"\"\""
 
-/* Adds a line to a text of several; true when it was the last one. The first has its quotes still. */
+/* Adds a line to a text of several; true when it was the last one. The first has its quotes
+ * still. */
 static bool add_line(struct cn_buf *b, const char *line, size_t n)
 {
     bool first = !b->len, last;

@@ -12,8 +12,8 @@
 #define CLI_VERSION CONIFER_VERSION /* from meson.build */
 
 /* Commands: argv[0] is the name to show in messages ("conifer run"); argv may be changed. */
-/* `fetch`, unless NULL, fetches the one model that cfg names when it is not there. The daemon has none,
- * and so does not link what speaks HTTP to others: half of its libraries. */
+/* `fetch`, unless NULL, fetches the one model that cfg names when it is not there. The daemon has
+ * none, and so does not link what speaks HTTP to others: half of its libraries. */
 typedef int cli_fetch(const struct cfg *cfg, struct cn_error *err);
 int cli_serve(int argc, char **argv, cli_fetch *fetch);
 int cli_run(int argc, char **argv);
@@ -32,8 +32,8 @@ int cli_version(int argc, char **argv);
 
 /* "name: message", with the field in front where err names one; returns 1. */
 int cli_error(const char *name, const struct cn_error *err);
-/* Prints every error of the config but the last, which err then is; err as it was when it is none of
- * them. */
+/* Prints every error of the config but the last, which err then is; err as it was when it is none
+ * of them. */
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);
 /* "name: text" and a hint at --help; returns 2. */
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
@@ -68,10 +68,12 @@ const char *cli_model_help(void);
 
 /* Finds the file, saying what to do when there is none. */
 int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
-/* For commands of one model: when the config lists several, the one that model.name says, or the first,
- * becomes the model of the group `model`. A file, or a name that is not in the list, stays. */
+/* For commands of one model: when the config lists several, the one that model.name says, or the
+ * first, becomes the model of the group `model`. A file, or a name that is not in the list,
+ * stays. */
 int cli_take_served(struct cfg *cfg, struct cn_error *err);
-/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null model. */
+/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null
+ * model. */
 bool cli_names_model(const char *word);
 /* Fetches the model that cfg names (or the default) when the catalog has it and the folder has not.
  */
@@ -81,10 +83,10 @@ int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
 /* The catalog's line for a file, by its name and size; NULL when it has none. */
 const struct cfg_model *cli_catalog_of(const char *path);
 
-/* ---- memory.c ---------------------------------------------------------------------------------- */
+/* ---- memory.c -------------------------------------------------------------------------------- */
 
-/* Prints the arithmetic of what a daemon with this config takes for a measured model. CN_ENOMEM when
- * it cannot serve it. */
+/* Prints the arithmetic of what a daemon with this config takes for a measured model. CN_ENOMEM
+ * when it cannot serve it. */
 int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
                    struct cn_error *err);
 /* What is free, or less when the config gives less. */

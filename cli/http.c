@@ -404,12 +404,13 @@ int cli_http_refused(const struct cli_net *net, const char *url, const struct cl
     while (n && strchr(". ", why[n - 1])) /* our own words follow */
         n--;
     if (head->status == 401 || head->status == 403)
-        return cn_fail(err, head->status == 401 ? CN_EAUTH : CN_EFORBID,
-                       "the server refuses (%d)%s%.*s%s", head->status, n ? ": " : "", (int)n, why,
-                       !hub ? ""
-                       : net->token
-                           ? "; has the account of this HF_TOKEN agreed to the model's licence?"
-                           : "; where a model wants to know who asks, set HF_TOKEN to a key of the hub");
+        return cn_fail(
+            err, head->status == 401 ? CN_EAUTH : CN_EFORBID, "the server refuses (%d)%s%.*s%s",
+            head->status, n ? ": " : "", (int)n, why,
+            !hub ? ""
+            : net->token
+                ? "; has the account of this HF_TOKEN agreed to the model's licence?"
+                : "; where a model wants to know who asks, set HF_TOKEN to a key of the hub");
     if (head->status == 404 || head->status == 410)
         return cn_fail(err, CN_ENOENT, "the server has no such file (%d)%s%s", head->status,
                        *why ? ": " : "", why);

@@ -35,11 +35,12 @@ static const struct cfg_model *known_file(const char *file)
 static const char *type_name(uint64_t type)
 {
     static const char *const names[] = {
-        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",    [7] = "Q8_0",
-        [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S", [12] = "Q3_K_M",
-        [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S", [17] = "Q5_K_M",
-        [18] = "Q6_K",   [21] = "Q2_K_S", [22] = "IQ3_XS", [23] = "IQ3_XXS", [25] = "IQ4_NL", [26] = "IQ3_S",  [27] = "IQ3_M",  [30] = "IQ4_XS",
-        [32] = "BF16",   [36] = "TQ1_0",  [37] = "TQ2_0",  [38] = "MXFP4"};
+        [0] = "F32",     [1] = "F16",     [2] = "Q4_0",    [3] = "Q4_1",     [7] = "Q8_0",
+        [8] = "Q5_0",    [9] = "Q5_1",    [10] = "Q2_K",   [11] = "Q3_K_S",  [12] = "Q3_K_M",
+        [13] = "Q3_K_L", [14] = "Q4_K_S", [15] = "Q4_K_M", [16] = "Q5_K_S",  [17] = "Q5_K_M",
+        [18] = "Q6_K",   [21] = "Q2_K_S", [22] = "IQ3_XS", [23] = "IQ3_XXS", [25] = "IQ4_NL",
+        [26] = "IQ3_S",  [27] = "IQ3_M",  [30] = "IQ4_XS", [32] = "BF16",    [36] = "TQ1_0",
+        [37] = "TQ2_0",  [38] = "MXFP4"};
 
     return type < CN_ARRAY_LEN(names) && names[type] ? names[type] : "?";
 }
@@ -205,7 +206,8 @@ static void print_begun(const char *dir)
         if (len < sizeof end || strcmp(e->d_name + stem, end)) continue;
         char *file = strndup(e->d_name, len - strlen(".part"));
         if (file && cfg_model_name_ok(file) && !known_file(file)) {
-            if (first) printf("\nBegun; the same conifer pull goes on, conifer rm NAME removes it:\n");
+            if (first)
+                printf("\nBegun; the same conifer pull goes on, conifer rm NAME removes it:\n");
             first = false;
             printf("%.*s: %s so far\n", (int)stem, file, cli_bytes(begun(dir, file), size));
         }
@@ -238,7 +240,7 @@ static void print_catalog(const char *dir, const struct entry *list, size_t n)
     }
 }
 
-/* ---- as JSON ----------------------------------------------------------------------------------- */
+/* ---- as JSON --------------------------------------------------------------------------------- */
 
 static int print_json(const char *dir, const struct entry *list, size_t n, bool installed)
 {

@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #ifdef CLI_JEMALLOC
-/* What is free goes back to the system within seconds: without a thread of its own jemalloc looks at
- * that only when somebody allocates, and a daemon that is idle after a burst keeps it all. */
+/* What is free goes back to the system within seconds: without a thread of its own jemalloc looks
+ * at that only when somebody allocates, and a daemon that is idle after a burst keeps it all. */
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf =
     "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0";

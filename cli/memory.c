@@ -48,8 +48,10 @@ int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_m
     put("weights", x->packed_bytes, "");
     put("scratch", x->scratch_bytes, "");
     if (there <= fixed)
-        return cn_fail(err, CN_ENOMEM, "it does not fit: weights and scratch take %.1f MiB more than "
-                       "there is", (double)(fixed - there) / MIB);
+        return cn_fail(err, CN_ENOMEM,
+                       "it does not fit: weights and scratch take %.1f MiB more than "
+                       "there is",
+                       (double)(fixed - there) / MIB);
     put("left", there - fixed, "");
     int rc = rt_memory_for(cfg, info, there - fixed, there == cfg->engine.memory_bytes, plan, err);
     if (rc) return rc;

@@ -14,9 +14,8 @@ static int put_waiting(const struct cfg *cfg, const struct eng_model *m, uint64_
     more.scheduler.max_running = (int64_t)users;
     printf("scheduler.max_running is %llu: the others would wait\n",
            (unsigned long long)cfg->scheduler.max_running);
-    return rt_memory_for(&more, eng_model_info(m),
-                         there - x->packed_bytes - x->scratch_bytes, there == cfg->engine.memory_bytes,
-                         p, err);
+    return rt_memory_for(&more, eng_model_info(m), there - x->packed_bytes - x->scratch_bytes,
+                         there == cfg->engine.memory_bytes, p, err);
 }
 
 /* 0 when the users fit, else 1. */
@@ -86,11 +85,15 @@ int cli_plan(int argc, char **argv)
             status = cli_count(argv[0], "users", optarg, 1, 1000000000, &users);
         } else {
             if (opt == 'h')
-                puts("usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L] [--kv-type TYPE]\n"
+                puts("usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L] [--kv-type "
+                     "TYPE]\n"
                      "                    [--config FILE]\n\n"
-                     "How many users fit at once, each with a window of L tokens (the model's own when\n"
-                     "not said), with the settings a daemon would have. Without MODEL the one of the\n"
-                     "config, its first where it lists several. Nothing is loaded. Exit status 1 when N\n"
+                     "How many users fit at once, each with a window of L tokens (the model's own "
+                     "when\n"
+                     "not said), with the settings a daemon would have. Without MODEL the one of "
+                     "the\n"
+                     "config, its first where it lists several. Nothing is loaded. Exit status 1 "
+                     "when N\n"
                      "users do not fit.");
             cli_stack_close(&s);
             return opt == 'h' ? 0 : 2;

@@ -39,10 +39,10 @@ void cli_redraw_begin(struct cli_redraw *r, FILE *to)
     r->drawn = 0;
 }
 
-/* Where the cursor stands behind prompt and text: as it was drawn, and after the terminal has wrapped
- * each row of that anew. Rows end in a line feed (the editor does not know that terminals wrap), so
- * they are not joined; a row is as long as what was written into it, and a blank at its end was
- * written only when it was typed, not when the line was drawn as a whole. */
+/* Where the cursor stands behind prompt and text: as it was drawn, and after the terminal has
+ * wrapped each row of that anew. Rows end in a line feed (the editor does not know that terminals
+ * wrap), so they are not joined; a row is as long as what was written into it, and a blank at its
+ * end was written only when it was typed, not when the line was drawn as a whole. */
 struct place {
     unsigned row, column;
     unsigned wrapped_row, wrapped_column;
@@ -86,9 +86,10 @@ static struct place find_place(const struct cli_redraw *r, unsigned is, unsigned
     return p;
 }
 
-/* ---- where the cursor is ----------------------------------------------------------------------- */
+/* ---- where the cursor is --------------------------------------------------------------------- */
 
-/* The report "ESC [ row ; column R" at the end of what came in: its length, 0 when there is none. */
+/* The report "ESC [ row ; column R" at the end of what came in: its length, 0 when there is
+ * none. */
 static size_t report_len(const char *s, size_t n, unsigned *column)
 {
     size_t at = n;

@@ -30,7 +30,8 @@ static void catch_interrupts(void)
 /* ---- one answer
  * ---------------------------------------------------------------------------------- */
 
-/* Reasoning is for a person to watch, not part of the answer: dim, and only where one is looking. */
+/* Reasoning is for a person to watch, not part of the answer: dim, and only where one is
+ * looking. */
 static void on_thought(void *arg, const char *text, size_t n)
 {
     struct cli_run *r = arg;
@@ -321,9 +322,10 @@ static int mistyped(const char *name, const char *word)
     cn_buf_init(&near, 0);
     if (cfg_model_name_ok(word) && strpbrk(word, "0123456789")) cli_suggest(word, &near);
     if (near.len)
-        status = cli_usage(name, "\"%s\" is no model; did you mean %s? As a prompt it goes behind --",
-                           word, cn_buf_cstr(&near)) +
-                 1;
+        status =
+            cli_usage(name, "\"%s\" is no model; did you mean %s? As a prompt it goes behind --",
+                      word, cn_buf_cstr(&near)) +
+            1;
     cn_buf_fini(&near);
     return status;
 }
@@ -370,7 +372,8 @@ static int run(struct cli_run *r, const char *name, const char *prompt)
     struct cn_error err = {0};
     int rc = cli_take_served(&r->stack.cfg, &err);
     if (!rc) rc = cli_pull_missing(&r->stack.cfg, &err);
-    /* KV memory for one person, not for a daemon's users: this conversation, and the one before it. */
+    /* KV memory for one person, not for a daemon's users: this conversation, and the one before
+     * it. */
     if (!r->stack.cfg.places[CFG_KEY_scheduler_max_running].source)
         r->stack.cfg.scheduler.max_running = 2;
     if (!rc) rc = cli_stack_open(&r->stack, &err);

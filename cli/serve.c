@@ -141,16 +141,17 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     return rc ? 1 : 0;
 }
 
-/* Whether a model of that name, NULL the default one, is only to be fetched yet: a program that fetches
- * is often asked about settings before models arrive. Where nothing fetches, what is not here lacks. */
+/* Whether a model of that name, NULL the default one, is only to be fetched yet: a program that
+ * fetches is often asked about settings before models arrive. Where nothing fetches, what is not
+ * here lacks. */
 static bool to_come(const char *model, int rc, cli_fetch *fetch)
 {
     return fetch && rc == CN_EMODEL && (!model || cfg_catalog_find(model));
 }
 
-/* Whether those of the list could be. The daemon starts with one that works, and the others' requests
- * fail; so one that is not there or damaged is worth a warning, unless nothing is left: without a
- * single model the daemon does not start, whichever are to be preloaded. */
+/* Whether those of the list could be. The daemon starts with one that works, and the others'
+ * requests fail; so one that is not there or damaged is worth a warning, unless nothing is left:
+ * without a single model the daemon does not start, whichever are to be preloaded. */
 static int check_list(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 {
     size_t good = 0, coming = 0;
@@ -204,8 +205,8 @@ static int check_model(const struct cfg *cfg, const char *name, cli_fetch *fetch
     return 0;
 }
 
-/* Tells every error, not the first alone: those of rules between keys and of the model, too, as far as
- * what was read says; a name that would be fetched is nothing to warn of. The exit code. */
+/* Tells every error, not the first alone: those of rules between keys and of the model, too, as far
+ * as what was read says; a name that would be fetched is nothing to warn of. The exit code. */
 static int refuse(struct cfg *cfg, const char *name, cli_fetch *fetch, struct cn_error *err)
 {
     int status = err->code == CN_EIO || err->code == CN_ENOMEM ? 1 : 2;

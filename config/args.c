@@ -96,8 +96,8 @@ static int apply(struct cfg *c, const struct option *o, const char *value, struc
     return rc;
 }
 
-/* Takes one option, or reads its file when `files`. What is wrong with it goes to err unless that has
- * an error already; returns an error only where nothing after it can be read. */
+/* Takes one option, or reads its file when `files`. What is wrong with it goes to err unless that
+ * has an error already; returns an error only where nothing after it can be read. */
 static int take_option(struct cfg *c, const struct option *o, const char *value, bool files,
                        struct cn_error *err)
 {
@@ -119,8 +119,8 @@ static int take_option(struct cfg *c, const struct option *o, const char *value,
     return c->faults.count > CFG_MAX_FAULTS ? CN_ELIMIT : CN_OK;
 }
 
-/* Walks argv[1..] and takes the options, or reads the files when `files`. Keeps what it does not know
- * in place when `take` is not NULL, else leaves argv as it is. */
+/* Walks argv[1..] and takes the options, or reads the files when `files`. Keeps what it does not
+ * know in place when `take` is not NULL, else leaves argv as it is. */
 static int walk(struct cfg *c, int argc, char **argv, bool files, int *take, struct cn_error *err)
 {
     int kept = 1, i = 1;

@@ -308,7 +308,8 @@ static void check_tenants(struct checker *k)
     }
 }
 
-/* Beside a list of models the group of the one model says nothing: what is set there would be lost. */
+/* Beside a list of models the group of the one model says nothing: what is set there would be
+ * lost. */
 static void check_models(struct checker *k)
 {
     const struct cfg *c = k->c;

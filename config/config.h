@@ -42,8 +42,8 @@ struct cfg_key_hash {
     uint8_t sha256[32];
 };
 
-/* The keys, numbered: CFG_KEY_server_host ..., those of a tenant, CFG_TENANT_KEY_name ..., and those
- * of a model, CFG_MODEL_KEY_name ... */
+/* The keys, numbered: CFG_KEY_server_host ..., those of a tenant, CFG_TENANT_KEY_name ..., and
+ * those of a model, CFG_MODEL_KEY_name ... */
 enum cfg_key_number {
 #define GROUP(group, help)
 #define KEY(group, name, type, def, bounds, help) CFG_KEY_##group##_##name,
@@ -123,10 +123,10 @@ struct cfg {
 int cfg_init(struct cfg *c, struct cn_error *err);
 void cfg_fini(struct cfg *c);
 
-/* Reads YAML over what c holds. `name` stands in messages: "name:line:column: key: reason". Refused:
- * unknown or repeated keys, wrong types, values out of bounds, anchors, tags, more than 1 MiB.
- * Reads on after an error, so that c->faults has all of them; err is the first, err->param its key.
- * Out of memory or a file that cannot be read is no fault: then only err tells. */
+/* Reads YAML over what c holds. `name` stands in messages: "name:line:column: key: reason".
+ * Refused: unknown or repeated keys, wrong types, values out of bounds, anchors, tags, more than 1
+ * MiB. Reads on after an error, so that c->faults has all of them; err is the first, err->param its
+ * key. Out of memory or a file that cannot be read is no fault: then only err tells. */
 int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n,
                   struct cn_error *err);
 int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err);
@@ -135,18 +135,18 @@ int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err);
 int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *err);
 
 /* Reads the options of argv[1..]: --config FILE first, wherever it stands, then --host --port
- * --model --chat-template --context --threads --isa --kv-type --log-level --log-format --unix-socket
- * and --set KEY=VALUE in their order, each as "--x V" or "--x=V". What it knows is taken out of argv
- * and *argc; everything else stays in order for the caller, and "--" ends the reading. As with files,
- * c->faults has every error. */
+ * --model --chat-template --context --threads --isa --kv-type --log-level --log-format
+ * --unix-socket and --set KEY=VALUE in their order, each as "--x V" or "--x=V". What it knows is
+ * taken out of argv and *argc; everything else stays in order for the caller, and "--" ends the
+ * reading. As with files, c->faults has every error. */
 int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err);
 /* Help text for those options; static. */
 const char *cfg_args_help(void);
 
 /* Rules between keys: a listener that others can reach needs keys, tenants and their keys are
- * unique, shares of the pool add up to at most 1, models have names of their own. The message begins
- * with the place of the key that breaks the rule. c->faults gets every error, err is the first;
- * nothing is looked at where a file was half read. */
+ * unique, shares of the pool add up to at most 1, models have names of their own. The message
+ * begins with the place of the key that breaks the rule. c->faults gets every error, err is the
+ * first; nothing is looked at where a file was half read. */
 int cfg_check(struct cfg *c, struct cn_error *err);
 /* Puts where a key was set before err's message ("file:line:column", "--host"); nothing when it has
  * its default. cfg_error_place takes the key from err->param, for errors found later. */
@@ -176,14 +176,15 @@ bool cfg_model_name_ok(const char *name);
 /* "null" and "null:...": a model without arithmetic, no file (docs/NULL.md); ./null is a file. */
 bool cfg_model_is_null(const char *path);
 /* $CONIFER_HOME/models, else $XDG_DATA_HOME/conifer/models, else ~/.local/share/conifer/models.
- * The service's unit sets CONIFER_HOME=/var/lib/conifer. Returned owned; NULL when out of memory. */
+ * The service's unit sets CONIFER_HOME=/var/lib/conifer. Returned owned; NULL when out of
+ * memory. */
 char *cfg_models_dir(void);
-/* Finds the file of a model name in dir: the catalog's file, else <name>.gguf, or <name> when it ends
- * in .gguf. CN_EINVAL for a name outside the alphabet, CN_EMODEL when there is none. *path is returned
- * owned. */
+/* Finds the file of a model name in dir: the catalog's file, else <name>.gguf, or <name> when it
+ * ends in .gguf. CN_EINVAL for a name outside the alphabet, CN_EMODEL when there is none. *path is
+ * returned owned. */
 int cfg_find_model(const char *dir, const char *name, char **path, struct cn_error *err);
-/* The file that c asks for: model.path, else model.name, else the catalog's default. *path and *name
- * (what clients call it) are returned owned. */
+/* The file that c asks for: model.path, else model.name, else the catalog's default. *path and
+ * *name (what clients call it) are returned owned. */
 int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_error *err);
 /* The file of an item of `models`; returned owned. */
 int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *err);
@@ -195,7 +196,8 @@ int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *er
 uint64_t cfg_free_memory(void);
 /* As above, with /proc and /sys read below `root` (tests). */
 uint64_t cfg_free_memory_at(const char *root);
-/* Processors this process may use: its affinity, and its control groups' quota, rounded up. >= 1. */
+/* Processors this process may use: its affinity, and its control groups' quota, rounded up. >=
+ * 1. */
 int cfg_cores(void);
 
 #endif

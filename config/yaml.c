@@ -1,8 +1,8 @@
 /* Reads conifer.yaml event by event (libyaml), straight into a struct cfg.
  * One thread, at start. Nothing is kept of the file; anchors and tags are refused, so that the work
  * is linear in the file's size, and the depth is fixed by the table of keys.
- * A fault is noted and what it concerns is skipped: functions return an error only where the reading
- * cannot go on. */
+ * A fault is noted and what it concerns is skipped: functions return an error only where the
+ * reading cannot go on. */
 #include "config/internal.h"
 
 #include <errno.h>

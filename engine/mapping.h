@@ -13,9 +13,9 @@ int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error
 void eng_mapping_close(struct eng_mapping *m);
 const uint8_t *eng_mapping_data(const struct eng_mapping *m);
 uint64_t eng_mapping_bytes(const struct eng_mapping *m);
-/* The bytes will hardly be needed again: their pages, and those mapped around them, no longer count as
- * this process's memory, and are read again, from the system's cache or the file, when they are touched.
- * Any thread; what is not of this mapping is ignored. */
+/* The bytes will hardly be needed again: their pages, and those mapped around them, no longer count
+ * as this process's memory, and are read again, from the system's cache or the file, when they are
+ * touched. Any thread; what is not of this mapping is ignored. */
 void eng_mapping_leave(const struct eng_mapping *m, const void *p, uint64_t n);
 /* False once a page was found missing, or when the file's size or time of change is no longer that
  * of the opening: what was read since then cannot be trusted. Any thread; one fstat. */

@@ -13,7 +13,7 @@ struct eng_model {
     struct kr_plan *plan;
     struct kr_exec *exec;
     struct cn_arena arena;      /* texts, converted vectors: what the plan points to */
-    struct cn_arena loading;    /* weights that the file has in another form, until they are packed */
+    struct cn_arena loading; /* weights that the file has in another form, until they are packed */
     struct eng_builder builder; /* numbers of the model */
     struct eng_model_info info;
 };

@@ -6,9 +6,10 @@
  * vocabulary, template, plan, pool and sampling serve it (arch/null.c has the plan). The same text
  * gives the same bytes, so that the fingerprint names the model.
  *
- * Its vocabulary is byte-level BPE: 256 bytes, two control tokens, then words made of syllables, each
- * an earlier one and a syllable more, with the merges that lead there. Answers are words that begin
- * with a space, so their text is valid UTF-8 whatever the sampling. Any thread; owns nothing. */
+ * Its vocabulary is byte-level BPE: 256 bytes, two control tokens, then words made of syllables,
+ * each an earlier one and a syllable more, with the merges that lead there. Answers are words that
+ * begin with a space, so their text is valid UTF-8 whatever the sampling. Any thread; owns
+ * nothing. */
 #include "engine/null.h"
 
 #include "engine/engine.h"
@@ -46,7 +47,7 @@ bool eng_null_is(const char *path)
     return !strncmp(path, "null", 4) && (!path[4] || path[4] == ':');
 }
 
-/* ---- the line ---------------------------------------------------------------------------------- */
+/* ---- the line -------------------------------------------------------------------------------- */
 
 static int list_params(struct cn_error *err, const char *what, const char *at, size_t n)
 {
@@ -112,7 +113,7 @@ static int read_line(const char *text, uint64_t v[N_PARAMS], struct cn_error *er
     return rc;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static void put_u32(struct cn_buf *b, uint32_t v)
 {
@@ -149,7 +150,8 @@ static void key_str(struct cn_buf *b, uint64_t *n_keys, const char *key, const c
     put_str(b, v, strlen(v));
 }
 
-static void key_array(struct cn_buf *b, uint64_t *n_keys, const char *key, uint32_t type, uint64_t n)
+static void key_array(struct cn_buf *b, uint64_t *n_keys, const char *key, uint32_t type,
+                      uint64_t n)
 {
     put_key(b, n_keys, key, ENG_GGUF_ARRAY);
     put_u32(b, type);
@@ -174,8 +176,8 @@ static void syllable(uint64_t i, char out[2])
     out[1] = "aeiou"[i % 5];
 }
 
-/* The two parts of word i: the first 80 are syllables, the next 80 a space and a syllable, the others
- * an earlier word with a space and a syllable more. Each of at most 16 bytes. */
+/* The two parts of word i: the first 80 are syllables, the next 80 a space and a syllable, the
+ * others an earlier word with a space and a syllable more. Each of at most 16 bytes. */
 struct parts {
     char left[16], right[2];
     size_t n_left, n_right;
@@ -265,8 +267,8 @@ static void put_tensor(struct cn_buf *b, const char *name, uint64_t n, uint64_t 
     *at += (n * sizeof(float) + NULL_ALIGNMENT - 1) & ~(uint64_t)(NULL_ALIGNMENT - 1);
 }
 
-/* A table of embeddings one value wide, which says how many tokens there are, and one value a layer:
- * the reader bounds a file's layers by its tensors. All are zeros. */
+/* A table of embeddings one value wide, which says how many tokens there are, and one value a
+ * layer: the reader bounds a file's layers by its tensors. All are zeros. */
 static void put_tensors(struct cn_buf *b, const uint64_t v[N_PARAMS])
 {
     static const char zeros[4096];

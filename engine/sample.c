@@ -1,8 +1,8 @@
 /* Sampling: from a row of logits to one token.
  *
  * Any thread, one at a time per sampler. A sampler owns its parameters and the counts of tokens its
- * choice has seen; the draw itself is a pure function of (seed, choice, position), so a preempted or
- * re-batched request gives the same bytes. */
+ * choice has seen; the draw itself is a pure function of (seed, choice, position), so a preempted
+ * or re-batched request gives the same bytes. */
 #include "engine/engine.h"
 
 #include <float.h>
@@ -197,7 +197,7 @@ int eng_sampler_accept(struct eng_sampler *s, uint32_t id)
     return seen_add(s, id, 1);
 }
 
-/* ---- the row -------------------------------------------------------------------------------------- */
+/* ---- the row --------------------------------------------------------------------------------- */
 
 static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
 {
@@ -242,7 +242,8 @@ static void apply_mask(float *z, size_t n, const uint32_t *mask)
     }
 }
 
-/* Uniform in [0, 1): 53 bits of a keyed hash of where the draw stands, and how often it was tried. */
+/* Uniform in [0, 1): 53 bits of a keyed hash of where the draw stands, and how often it was
+ * tried. */
 static double uniform(const struct eng_sampler *s, uint64_t position, uint32_t attempt)
 {
     uint8_t key[16] = "conifer sampling";
@@ -252,10 +253,10 @@ static double uniform(const struct eng_sampler *s, uint64_t position, uint32_t a
 }
 
 /* Draws from the softmax of all of z / temperature: first a run, then a token of it. Only runs that
- * may matter are summed; the others count as much as their maximum allows, and a draw that falls where
- * such a run does not weigh is drawn again. So the chances are those of the weights, whatever is
- * summed. What is not summed counts in all at most four times as much as the likeliest token: every
- * fifth attempt succeeds at least, and after so many failures *id stays the likeliest. */
+ * may matter are summed; the others count as much as their maximum allows, and a draw that falls
+ * where such a run does not weigh is drawn again. So the chances are those of the weights, whatever
+ * is summed. What is not summed counts in all at most four times as much as the likeliest token:
+ * every fifth attempt succeeds at least, and after so many failures *id stays the likeliest. */
 static void draw_all(const struct eng_sampler *s, const float *z, float max, float inv_t,
                      uint64_t position, uint32_t *id)
 {
@@ -288,7 +289,7 @@ static void draw_all(const struct eng_sampler *s, const float *z, float max, flo
     }
 }
 
-/* ---- room for candidates ------------------------------------------------------------------------ */
+/* ---- room for candidates --------------------------------------------------------------------- */
 
 void eng_draw_rooms_init(struct eng_draw_rooms *r)
 {
@@ -333,7 +334,7 @@ static void room_give(struct eng_draw_rooms *r, struct eng_draw_room *room)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- one draw ----------------------------------------------------------------------------------- */
+/* ---- one draw -------------------------------------------------------------------------------- */
 
 /* The candidate at the point u of [0, 1). */
 static uint32_t candidate_at(const struct eng_candidates *c, double u)
@@ -421,7 +422,8 @@ int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
     float max;
     uint32_t arg;
     if (id >= n_vocab) return CN_EINVAL;
-    float few[SCORE_TOPS], *tops = few; /* a prompt has many tokens to score: no allocation for each */
+    float few[SCORE_TOPS],
+        *tops = few; /* a prompt has many tokens to score: no allocation for each */
     if (eng_n_tops(n_vocab) > SCORE_TOPS) tops = cn_malloc_array(eng_n_tops(n_vocab), sizeof *tops);
     if (!tops) return CN_ENOMEM;
     int rc = row_max(logits, n_vocab, tops, &max, &arg) ? 0 : CN_ENUMERIC;

@@ -3,8 +3,8 @@
  * and only as far as needed). O(V + k log k).
  *
  * A value below a floor that is known beforehand is in no set: with top_k the k-th of the runs'
- * maxima, with min_p alone its own bound. Runs that lie below it are not looked at again; only top_p
- * needs the weight of all. */
+ * maxima, with min_p alone its own bound. Runs that lie below it are not looked at again; only
+ * top_p needs the weight of all. */
 #include "engine/sample_select.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ static uint32_t bucket_of(float z, float max, float inv_t)
     return d < N_BUCKETS - 1 ? (uint32_t)d : N_BUCKETS - 1;
 }
 
-/* What no value of bucket b or of those before it is at or below: half a bucket beyond its edge, and
- * one float, where half a bucket is less than that. */
+/* What no value of bucket b or of those before it is at or below: half a bucket beyond its edge,
+ * and one float, where half a bucket is less than that. */
 static float below_bucket(uint32_t b, float max, float inv_t)
 {
     return nextafterf(max - ((float)b + 1.5f) / PER_NAT / inv_t, -INFINITY);
@@ -54,8 +54,8 @@ static struct eng_candidate heap_pop(struct eng_candidate *h, size_t *n)
     return top;
 }
 
-/* Maxima of whole runs. 32 running maxima, so that the compiler keeps them in vectors, and more than
- * one; NaN is looked for in pairs. */
+/* Maxima of whole runs. 32 running maxima, so that the compiler keeps them in vectors, and more
+ * than one; NaN is looked for in pairs. */
 ENG_PER_WIDTH static bool whole_tops(const float *z, size_t n_runs, float *tops)
 {
     int32_t nan[32] = {0}, any = 0;
@@ -168,7 +168,8 @@ struct row {
     float max, inv_t, floor; /* nothing below the floor counts */
 };
 
-/* Groups of 64 that hold a value above `limit`, none below the floor: the next one at or after *at. */
+/* Groups of 64 that hold a value above `limit`, none below the floor: the next one at or after
+ * *at. */
 static bool next_group(const struct row *w, float limit, size_t *at, size_t *end)
 {
     while (*at < w->n) {

@@ -14,7 +14,8 @@ struct eng_candidates {
 };
 struct eng_select_rule { float inv_t; uint32_t top_k; float top_p, min_p; };
 
-/* The greatest value of each run of ENG_TOPS_RUN values: what lets later passes look at few of them. */
+/* The greatest value of each run of ENG_TOPS_RUN values: what lets later passes look at few of
+ * them. */
 enum { ENG_TOPS_RUN = 512 };
 static inline size_t eng_n_tops(size_t n)
 {
@@ -33,12 +34,13 @@ int eng_select(const float *z, size_t n, const float *tops, float max,
 bool eng_tops(const float *z, size_t n, float *tops);
 
 /* e^x for x <= 0, relative error below 3e-7; 0 below -87. Branch-free so that loops vectorise.
- * Range reduction by ln 2 in two parts (Cody and Waite), then 1 + x and a polynomial of degree 5 whose
- * other coefficients make the greatest relative error least. */
+ * Range reduction by ln 2 in two parts (Cody and Waite), then 1 + x and a polynomial of degree 5
+ * whose other coefficients make the greatest relative error least. */
 static inline float eng_exp(float x)
 {
     float c = x < -87.0f ? -87.0f : x;
-    float k = c * 1.44269504f + 12583039.0f; /* round to an integer + 127 in the low mantissa bits */
+    float k =
+        c * 1.44269504f + 12583039.0f; /* round to an integer + 127 in the low mantissa bits */
     uint32_t bits;
     memcpy(&bits, &k, sizeof bits);
     k -= 12583039.0f;

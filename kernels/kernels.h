@@ -17,7 +17,7 @@
 
 #include "base/base.h"
 
-/* ---- tensor types (types.c; formulas: GGUF, reference attention section 3) -------------------- */
+/* ---- tensor types (types.c; formulas: GGUF, reference attention section 3) ------------------- */
 
 enum kr_type { /* numbers as in GGUF */
     KR_F32 = 0, KR_F16 = 1, KR_Q4_0 = 2, KR_Q4_1 = 3, KR_Q5_0 = 6, KR_Q5_1 = 7, KR_Q8_0 = 8,
@@ -98,13 +98,13 @@ struct kr_attn {
     const struct kr_tensor *sinks; /* [n_heads] F32: a logit without a value; NULL = none */
 };
 enum kr_act {
-    KR_ACT_NONE,        /* g */
-    KR_ACT_SILU,        /* g / (1 + e^-g) */
-    KR_ACT_GELU_TANH,   /* 0.5 g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) */
-    KR_ACT_GELU,        /* 0.5 g (1 + erf(g / sqrt 2)) */
-    KR_ACT_SIGMOID,     /* 1 / (1 + e^-g) */
-    KR_ACT_RELU2,       /* max(g, 0)^2 */
-    KR_ACT_SWIGLU_OAI,  /* gates only: g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u in +-7 */
+    KR_ACT_NONE,       /* g */
+    KR_ACT_SILU,       /* g / (1 + e^-g) */
+    KR_ACT_GELU_TANH,  /* 0.5 g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) */
+    KR_ACT_GELU,       /* 0.5 g (1 + erf(g / sqrt 2)) */
+    KR_ACT_SIGMOID,    /* 1 / (1 + e^-g) */
+    KR_ACT_RELU2,      /* max(g, 0)^2 */
+    KR_ACT_SWIGLU_OAI, /* gates only: g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u in +-7 */
 };
 
 /* table [V, D] -> [R, D] */
@@ -182,18 +182,18 @@ int kr_op_expert_matmul(struct kr_plan *p, int x, int route, const struct kr_ten
  * times its weight */
 int kr_op_combine(struct kr_plan *p, int x, int route, bool weighted);
 
-/* ---- recurrences (one row after another, in prefill and decode alike) ------------------------- */
+/* ---- recurrences (one row after another, in prefill and decode alike) ------------------------ */
 
-/* Causal depthwise convolution over the last k rows: y[c] = act(b[c] + sum_j w[c][j] u[c, t-k+1+j]).
- * x [R, C]; w [C, k] F32; b [C] F32 or NULL. Its state: C * (k - 1) floats. act NONE or SILU. */
+/* Causal depthwise convolution over the last k rows: y[c] = act(b[c] + sum_j w[c][j] u[c,
+ * t-k+1+j]). x [R, C]; w [C, k] F32; b [C] F32 or NULL. Its state: C * (k - 1) floats. act NONE or
+ * SILU. */
 int kr_op_conv(struct kr_plan *p, int x, int state, const struct kr_tensor *w,
                const struct kr_tensor *b, enum kr_act act);
-/* Selective state space scan. Per head of P = width(x) / n_heads values and its group's B and C of N
- * values:  D = softplus(dt + dt_bias);  S[p][n] = e^(D A) S[p][n] + D x[p] B[n];
- * y[p] = sum_n S[p][n] C[n] + d x[p].
- * x [R, n_heads * P], dt [R, n_heads], b and c [R, n_groups * N]; a F32 [n_heads] (Mamba-2) or
- * [n_heads * N] (Mamba-1: P = 1, one decay per n); d [n_heads] F32; dt_bias [n_heads] F32 or NULL.
- * Its state: width(x) * N floats. */
+/* Selective state space scan. Per head of P = width(x) / n_heads values and its group's B and C of
+ * N values: D = softplus(dt + dt_bias); S[p][n] = e^(D A) S[p][n] + D x[p] B[n]; y[p] = sum_n
+ * S[p][n] C[n] + d x[p]. x [R, n_heads * P], dt [R, n_heads], b and c [R, n_groups * N]; a F32
+ * [n_heads] (Mamba-2) or [n_heads * N] (Mamba-1: P = 1, one decay per n); d [n_heads] F32; dt_bias
+ * [n_heads] F32 or NULL. Its state: width(x) * N floats. */
 struct kr_scan {
     int state, x, dt, b, c;
     const struct kr_tensor *a, *d, *dt_bias;
@@ -213,9 +213,9 @@ struct kr_delta {
 };
 int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
 
-/* A model without arithmetic: x's rows (whose values are not read), of one peak of 32 among zeros. It
- * is at `at_period` where the next position is a multiple of period (0: never), else at
- * first + a fixed function of the row's token and position, below width - first. */
+/* A model without arithmetic: x's rows (whose values are not read), of one peak of 32 among zeros.
+ * It is at `at_period` where the next position is a multiple of period (0: never), else at first +
+ * a fixed function of the row's token and position, below width - first. */
 struct kr_peak {
     uint32_t width, first, period, at_period;
 };
@@ -225,7 +225,7 @@ int kr_op_take_logits(struct kr_plan *p, int x);
  * length.) */
 void kr_plan_output(struct kr_plan *p, int x);
 
-/* ---- devices (device.c, cpu/) ------------------------------------------------------------------ */
+/* ---- devices (device.c, cpu/) ---------------------------------------------------------------- */
 
 /* AVXVNNI = AVX2 and the products of bytes. AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of
  * bytes; I8MM the products of matrices too, and gives the same bytes. */
@@ -265,7 +265,8 @@ struct kr_probe {
 };
 int kr_device_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each,
                     struct kr_probe *out, struct cn_error *err);
-/* The same of a buffer of about so many bytes, read over and over: what caches make of that size. */
+/* The same of a buffer of about so many bytes, read over and over: what caches make of that
+ * size. */
 int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
                          struct cn_error *err);
 
@@ -282,7 +283,7 @@ struct kr_prepare_opts {
     void (*copied)(void *arg, const void *p, uint64_t n);
     void *copied_arg;
     bool measure;              /* everything but the weights: for exact sizes; cannot be launched */
-    bool background;           /* while the device may be in a step: the calling thread alone packs */
+    bool background; /* while the device may be in a step: the calling thread alone packs */
     const atomic_bool *stop;   /* becomes true: gives up with CN_ECANCELLED, soon; NULL = never */
 };
 
@@ -296,7 +297,7 @@ struct kr_exec_info {
     uint64_t weight_bytes;     /* what a decode step reads of the weights, experts not counted */
     uint64_t expert_bytes;     /* of one expert in every layer that has them */
     uint32_t n_experts, n_experts_used;
-    uint64_t row_macs;         /* multiply-adds of matrix products with weights, chosen experts' too, */
+    uint64_t row_macs; /* multiply-adds of matrix products with weights, chosen experts' too, */
     uint64_t logit_macs;       /* of a row; and those of a row whose logits are wanted besides */
     uint64_t packed_bytes;     /* memory taken by repacked weights */
     uint64_t scratch_bytes;    /* exact */
@@ -342,12 +343,12 @@ void kr_kv_mem_free(struct kr_kv_mem *m);
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens);
 
-/* ---- steps -------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 enum kr_row_src { KR_ROW_TOKEN, KR_ROW_EMBED, KR_ROW_TICKET };
 struct kr_row {
     uint32_t seq;               /* index into the batch's sequences */
-    uint32_t pos[3];            /* pos[0] is the position; the others are for models that use three */
+    uint32_t pos[3]; /* pos[0] is the position; the others are for models that use three */
     uint32_t adapter;           /* 0 = none */
     uint8_t src;                /* enum kr_row_src */
     bool logits;
@@ -359,8 +360,8 @@ struct kr_row {
 };
 struct kr_seq {
     /* Per group: block number of each logical block (position / block_tokens); entries behind the
-     * window are not read. Long enough for the last row's position. Groups of span STATE: one entry,
-     * the block of the sequence's state, which the step reads and writes. */
+     * window are not read. Long enough for the last row's position. Groups of span STATE: one
+     * entry, the block of the sequence's state, which the step reads and writes. */
     const uint32_t *const *tables;
 };
 /* Rows of a sequence stand together, positions ascending by one. */

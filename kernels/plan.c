@@ -347,8 +347,8 @@ static bool same_rows(struct kr_plan *p, const char *name, int a, int b)
 {
     if (!kr_plan_value_ok(p, name, a) || !kr_plan_value_ok(p, name, b)) return false;
     if (p->values[a].domain == p->values[b].domain) return true;
-    cn_fail(&p->err, CN_EFORMAT, "%s: its inputs have different rows (before and after take_logits or dispatch)",
-            name);
+    cn_fail(&p->err, CN_EFORMAT,
+            "%s: its inputs have different rows (before and after take_logits or dispatch)", name);
     return false;
 }
 

@@ -2,8 +2,8 @@
  *
  * Each tenant has a lane per group: its evictable blocks, oldest first. Each group has a heap of
  * the lanes that everybody may evict from (their tenants hold more than their reserve), the oldest
- * head on top; so the oldest block is found in O(1) and removed in O(log tenants). A tenant may always
- * evict from its own lane.
+ * head on top; so the oldest block is found in O(1) and removed in O(log tenants). A tenant may
+ * always evict from its own lane.
  *
  * Snapshots go by worth as well: of the oldest in the lane whose turn it is the one that saves the
  * fewest tokens, where those used later start from a higher mark (GreedyDual, Young 1994). All

@@ -179,8 +179,8 @@ enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
 enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted);
 /* Whether the last match answered KV_WAIT, and what it waits for is still to come. */
 bool kv_seq_waits(struct kv_seq *q);
-/* It could go on, and others were before it: who waits for its snapshots goes on waiting, however many
- * launches that takes. Otherwise it is given up after some. */
+/* It could go on, and others were before it: who waits for its snapshots goes on waiting, however
+ * many launches that takes. Otherwise it is given up after some. */
 void kv_seq_in_line(struct kv_seq *q);
 /* It waits for nobody's snapshot before its next rows: when nothing else can be done. */
 void kv_seq_no_wait(struct kv_seq *q);

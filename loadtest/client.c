@@ -351,7 +351,7 @@ static void begin(struct lt_conn *k, struct lt_call *call)
         uv_timer_start(&k->pace, on_no_connection, 0, 0);
 }
 
-/* ---- the client ------------------------------------------------------------------------------- */
+/* ---- the client ------------------------------------------------------------------------------ */
 
 /* Ends the calls whose time is over: those at the head of the list, since all have the same. */
 static void on_sweep(uv_timer_t *t)

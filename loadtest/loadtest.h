@@ -156,7 +156,7 @@ void lt_sse_fini(struct lt_sse *s);
 int lt_sse_feed(struct lt_sse *s, const char *p, size_t n,
                 bool (*on_event)(void *arg, const char *data, size_t n), void *arg);
 
-/* ---- what an answer says (event.c) ------------------------------------------------------------ */
+/* ---- what an answer says (event.c) ----------------------------------------------------------- */
 
 struct lt_event {
     bool text;   /* a choice has text of an answer, of reasoning, or a call */

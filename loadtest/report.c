@@ -60,7 +60,7 @@ static size_t times_of(const struct lt_class *c, struct lt_tally *t, struct time
     return n;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static void table_failures(const struct lt_tally *t, struct cn_buf *out)
 {
@@ -143,13 +143,14 @@ void lt_report_table(const struct lt_scenario *s, const char *url, struct lt_res
     for (size_t i = 0; i < r->n_classes; i++)
         table_class(&s->classes[i], &r->classes[i], r->window_s, out);
     table_tenants(s, r, out);
-    cn_buf_printf(out,
-                  "all in %.2f s; %llu connections, used again %llu times; this program took %.2f s "
-                  "of processor time\n",
-                  r->wall_s, (unsigned long long)r->opened, (unsigned long long)r->reused, r->cpu_s);
+    cn_buf_printf(
+        out,
+        "all in %.2f s; %llu connections, used again %llu times; this program took %.2f s "
+        "of processor time\n",
+        r->wall_s, (unsigned long long)r->opened, (unsigned long long)r->reused, r->cpu_s);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------ */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void json_text(struct cn_buf *out, const char *name, const char *value)
 {

@@ -63,7 +63,7 @@ static bool counts(const struct lt_request *q)
     return !q->warm && !q->shape.slow && q->due_ns >= q->run->window_ns;
 }
 
-/* ---- pieces of an answer ----------------------------------------------------------------------- */
+/* ---- pieces of an answer --------------------------------------------------------------------- */
 
 /* 1 when a request of the class that split_by names ran at some time since the last piece. */
 static int split_of(const struct lt_request *q, uint64_t since)
@@ -144,7 +144,7 @@ static bool on_data(struct lt_call *call, uint64_t now, const char *p, size_t n)
     return false;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* Tokens of the answer: as the server counts them, else pieces of text. */
 static uint64_t tokens_of(const struct lt_request *q)
@@ -165,7 +165,8 @@ static void count_tokens(struct lt_request *q, uint64_t now)
         for (int i = 0; i < 2; i++)
             t->split_tokens[i] += tokens * (double)q->split_events[i] / (double)q->events;
     } else {
-        /* when its tokens were made is not known: all along, and so the window has its part of them */
+        /* when its tokens were made is not known: all along, and so the window has its part of
+         * them */
         uint64_t from = CN_MAX(q->sent_ns, r->window_ns);
         uint64_t until = r->stop_ns ? CN_MIN(now, r->stop_ns) : now;
 
@@ -297,7 +298,7 @@ void lt_request_cut(struct lt_request *q, bool aborted)
     over(q, now, false);
 }
 
-/* ---- the beginning -------------------------------------------------------------------------------- */
+/* ---- the beginning --------------------------------------------------------------------------- */
 
 void lt_head(const struct lt_run *r, const char *method, const char *path, const char *key,
              size_t body, struct cn_buf *out)

@@ -36,7 +36,7 @@ static bool exhausted(const struct lt_class_run *k)
     return k->run->stopped || (k->c->requests && k->issued >= (uint64_t)k->c->requests);
 }
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void close_handle(uv_handle_t *h, void *arg)
 {
@@ -83,7 +83,7 @@ static void check_end(struct lt_run *r)
     shut(r);
 }
 
-/* ---- sending ------------------------------------------------------------------------------------ */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static void on_user(uv_timer_t *t)
 {
@@ -102,8 +102,8 @@ static void on_user(uv_timer_t *t)
 }
 
 /* Sends what is due. A schedule that is faster than requests can be made falls behind: what is sent
- * late shows as lag, what is never sent as behind_s; answers, the clock's end and signals are looked
- * at between two turns all the same. */
+ * late shows as lag, what is never sent as behind_s; answers, the clock's end and signals are
+ * looked at between two turns all the same. */
 static void on_arrival(uv_timer_t *t)
 {
     struct lt_class_run *k = t->data;
@@ -171,7 +171,7 @@ static void begin_measuring(struct lt_run *r)
         start_class(&r->classes[i]);
 }
 
-/* ---- warming up ----------------------------------------------------------------------------------- */
+/* ---- warming up ------------------------------------------------------------------------------ */
 
 static void check_warm(struct lt_run *r)
 {
@@ -215,7 +215,7 @@ void lt_run_request_over(struct lt_class_run *k, struct lt_user *user, bool warm
     check_end(r);
 }
 
-/* ---- the model's name --------------------------------------------------------------------------- */
+/* ---- the model's name ------------------------------------------------------------------------ */
 
 struct ask {
     struct lt_call call;
@@ -254,9 +254,11 @@ static void ask_end(struct lt_call *call, uint64_t now, enum lt_end end, const c
     if (end != LT_END_OK)
         a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: %s", r->target.base, detail);
     else if (call->status != 200)
-        a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: status %d", r->target.base, call->status);
+        a->rc =
+            cn_fail(a->err, CN_EIO, "GET %s/v1/models: status %d", r->target.base, call->status);
     else if (!first_model(&a->body, r->result->model, sizeof r->result->model))
-        a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: no model is listed, or a name too long", r->target.base);
+        a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: no model is listed, or a name too long",
+                        r->target.base);
     if (a->rc) shut(r);
     else begin_warming(r);
 }
@@ -273,7 +275,7 @@ static void ask_model(struct lt_run *r, struct ask *a, struct cn_error *err)
     lt_client_start(&r->client, &a->call);
 }
 
-/* ---- the run ---------------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static void show(struct lt_run *r, uint64_t now)
 {

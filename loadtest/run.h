@@ -5,7 +5,7 @@
 #include "loadtest/client.h"
 #include "loadtest/loadtest.h"
 
-/* ---- the server (url.c) ----------------------------------------------------------------------- */
+/* ---- the server (url.c) ---------------------------------------------------------------------- */
 
 struct lt_target {
     char host[256];  /* as the Host header has it */
@@ -18,7 +18,7 @@ int lt_target_parse(const char *url, struct lt_target *out, struct cn_error *err
 /* All its addresses, at most LT_ADDRS, none twice. */
 int lt_target_resolve(const struct lt_target *t, struct lt_addrs *out, struct cn_error *err);
 
-/* ---- what was measured -------------------------------------------------------------------------- */
+/* ---- what was measured ----------------------------------------------------------------------- */
 
 enum lt_failure {
     LT_F_CONNECT,   /* no connection */
@@ -38,9 +38,9 @@ struct lt_tally { /* of one class */
     uint64_t failed[LT_F_COUNT], statuses[1000];
     char failure[256]; /* what the first one said */
     uint64_t prompt_tokens, cached_tokens, answer_tokens; /* of answers that were whole */
-    uint64_t window_ok;                                   /* answers that became whole in the window */
+    uint64_t window_ok;         /* answers that became whole in the window */
     double window_tokens;       /* tokens of the answers that came inside the window */
-    double window_s;            /* the class's part of the window: from its start until the last of its
+    double window_s; /* the class's part of the window: from its start until the last of its
                                  * requests was over */
     double split_tokens[2];     /* of these: while none, while one of split_by's ran */
     double split_s[2];          /* for how long, of window_s */
@@ -72,14 +72,14 @@ int lt_run(const struct lt_scenario *s, const char *url, const char *key, bool p
 /* Blanks what would drive a terminal, and bytes that are no UTF-8: a server's text is shown. */
 void lt_plain(char *text);
 
-/* ---- reports (report.c) --------------------------------------------------------------------------- */
+/* ---- reports (report.c) ---------------------------------------------------------------------- */
 
 void lt_report_table(const struct lt_scenario *s, const char *url, struct lt_result *r,
                      struct cn_buf *out);
 void lt_report_json(const struct lt_scenario *s, const char *url, struct lt_result *r,
                     struct cn_buf *out);
 
-/* ---- inside a run (run.c, request.c) ---------------------------------------------------------------- */
+/* ---- inside a run (run.c, request.c) --------------------------------------------------------- */
 
 struct lt_run;
 struct lt_request {

@@ -143,7 +143,7 @@ int lt_scenario_set(struct lt_scenario *s, const char *class_name, const char *k
     return rc;
 }
 
-/* ---- the rules between keys ------------------------------------------------------------------- */
+/* ---- the rules between keys ------------------------------------------------------------------ */
 
 static int refuse(const struct lt_scenario *s, const struct lt_place *at, const char *key,
                   const char *why, struct cn_error *err)
@@ -174,7 +174,8 @@ static int check_split(const struct lt_scenario *s, struct lt_class *c, struct c
     if (!*c->split_by) return CN_OK;
     for (size_t i = 0; i < s->n_classes; i++)
         if (!strcmp(s->classes[i].name, c->split_by)) c->split = (int)i;
-    if (c->split < 0) return refuse(s, &c->place, "split_by", "there is no class of this name", err);
+    if (c->split < 0)
+        return refuse(s, &c->place, "split_by", "there is no class of this name", err);
     if (&s->classes[c->split] == c)
         return refuse(s, &c->place, "split_by", "must name another class", err);
     return CN_OK;

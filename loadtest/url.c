@@ -36,7 +36,8 @@ int lt_target_parse(const char *url, struct lt_target *out, struct cn_error *err
     if (!copy(t.name, sizeof t.name, name, (size_t)(stop - name)) ||
         !copy(t.host, sizeof t.host, host, (size_t)(end - host)) ||
         !copy(t.base, sizeof t.base, end, base) ||
-        !copy(t.port, sizeof t.port, colon ? colon + 1 : "80", colon ? (size_t)(end - colon - 1) : 2))
+        !copy(t.port, sizeof t.port, colon ? colon + 1 : "80",
+              colon ? (size_t)(end - colon - 1) : 2))
         return cn_fail(err, CN_ELIMIT, "%s: too long", url);
     if (!*t.port || strspn(t.port, "0123456789") != strlen(t.port))
         return cn_fail(err, CN_EINVAL, "%s: the port must be a number", url);

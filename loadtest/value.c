@@ -165,7 +165,8 @@ static int put_len(const struct lt_key *k, struct lt_len *member, const char *te
         else if (!within(k, (double)l.low) || !within(k, (double)l.high))
             rc = outside(k, text, err);
         else if (l.low > l.high)
-            rc = cn_fail(err, CN_EINVAL, "the first bound is above the second in %.*s", SHOWN, text);
+            rc =
+                cn_fail(err, CN_EINVAL, "the first bound is above the second in %.*s", SHOWN, text);
     }
     if (rc) {
         lt_len_fini(&l);

@@ -54,7 +54,7 @@ static void rest(struct rt *r, uint64_t ns)
     if (cn_mailbox_take(&r->loader_inbox)) atomic_store(&r->poked, false);
 }
 
-/* ---- what failed ------------------------------------------------------------------------------ */
+/* ---- what failed ----------------------------------------------------------------------------- */
 
 /* What a client may read: which model and why, but not where its file lies. */
 static void public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out)
@@ -99,7 +99,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     unlock(r);
 }
 
-/* ---- with the engine thread -------------------------------------------------------------------- */
+/* ---- with the engine thread ------------------------------------------------------------------ */
 
 static int ask_engine(struct rt_model *m, enum rt_cmd_kind kind, struct cn_error *err)
 {
@@ -176,7 +176,7 @@ static void load(struct rt_model *m)
            (double)(cn_now_ns() - began) * 1e-9, mib(m->bytes));
 }
 
-/* ---- making room (all with models_lock) --------------------------------------------------------- */
+/* ---- making room (all with models_lock) ------------------------------------------------------ */
 
 static uint64_t bytes_used(const struct rt *r)
 {
@@ -253,7 +253,7 @@ static uint64_t block(struct rt_model *m, uint64_t now)
     return CN_MIN(next, end);
 }
 
-/* ---- what to do next ----------------------------------------------------------------------------- */
+/* ---- what to do next ------------------------------------------------------------------------- */
 
 static struct rt_model *find_broken(struct rt *r)
 {
@@ -350,9 +350,10 @@ static void refuse_never(struct rt_model *m)
     lock(r);
     uint64_t pinned = bytes_pinned(r);
     unlock(r);
-    cn_fail(&err, CN_ENOMEM, "it takes %.1f MiB for weights and scratch; there are %.1f MiB for all "
-            "models, of which %.1f MiB are taken by pinned ones", mib(m->need), mib(r->budget),
-            mib(pinned));
+    cn_fail(&err, CN_ENOMEM,
+            "it takes %.1f MiB for weights and scratch; there are %.1f MiB for all "
+            "models, of which %.1f MiB are taken by pinned ones",
+            mib(m->need), mib(r->budget), mib(pinned));
     rt_model_failed(m, &err);
 }
 

@@ -98,7 +98,10 @@ int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t bloc
      * given to the daemon; memory is only committed when a block is first written. */
     uint64_t most = !free_bytes ? s.one : given ? free_bytes : free_bytes / 2;
     if (!total) total = CN_MIN(s.all, most);
-    out->why = want_bytes ? RT_KV_ASKED : s.all <= most ? RT_KV_ENOUGH : given ? RT_KV_GIVEN : RT_KV_HALF;
+    out->why = want_bytes      ? RT_KV_ASKED
+               : s.all <= most ? RT_KV_ENOUGH
+               : given         ? RT_KV_GIVEN
+                               : RT_KV_HALF;
     out->one_bytes = s.one;
     if (want_bytes && free_bytes && want_bytes > free_bytes)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",

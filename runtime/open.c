@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one model's file -------------------------------------------------------------------------- */
+/* ---- one model's file ------------------------------------------------------------------------ */
 
-/* A window beyond what the model was trained for is refused; what is missing or odd in the header is
- * told by eng_model_open. */
+/* A window beyond what the model was trained for is refused; what is missing or odd in the header
+ * is told by eng_model_open. */
 static int check_context(const char *path, uint64_t asked, const char *key, struct cn_error *err)
 {
     uint64_t trained;
@@ -125,7 +125,7 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
     return rc;
 }
 
-/* ---- known to pool and scheduler ----------------------------------------------------------------- */
+/* ---- known to pool and scheduler ------------------------------------------------------------- */
 
 static int add_space(struct rt_model *m, const struct eng_model_info *info, struct cn_error *err)
 {
@@ -200,7 +200,7 @@ int rt_detach(struct rt_model *m)
     return 0;
 }
 
-/* ---- the pool ------------------------------------------------------------------------------------ */
+/* ---- the pool -------------------------------------------------------------------------------- */
 
 static int make_pool(struct rt *r, const struct rt_memory_plan *plan, struct cn_error *err)
 {
@@ -234,10 +234,11 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
     bool given = false;
     if (cfg->engine.memory_bytes) {
         if (cfg->engine.memory_bytes <= need)
-            return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
-                                 "engine.memory_bytes is %.1f MiB, and the model takes %.1f MiB for "
-                                 "weights and scratch alone",
-                                 (double)cfg->engine.memory_bytes / 1048576, (double)need / 1048576);
+            return cn_fail_param(
+                err, CN_ENOMEM, "engine.memory_bytes",
+                "engine.memory_bytes is %.1f MiB, and the model takes %.1f MiB for "
+                "weights and scratch alone",
+                (double)cfg->engine.memory_bytes / 1048576, (double)need / 1048576);
         uint64_t mine = cfg->engine.memory_bytes - need;
         given = !left || mine <= left;
         left = given ? mine : left;
@@ -326,7 +327,7 @@ static int size_for_several(struct rt *r, struct cn_error *err)
     return rc;
 }
 
-/* ---- the scheduler --------------------------------------------------------------------------------- */
+/* ---- the scheduler --------------------------------------------------------------------------- */
 
 static int set_tenants(struct rt *r, uint64_t kv_bytes)
 {
@@ -370,7 +371,7 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
     return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
 }
 
-/* ---- all of it -------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 /* began_ns: when its loading did. */
 static void set_loaded(struct rt_model *m, uint64_t began_ns)
@@ -395,13 +396,16 @@ static void set_loaded(struct rt_model *m, uint64_t began_ns)
            (double)info->exec->packed_bytes / 1048576, (double)info->exec->scratch_bytes / 1048576,
            cn_buf_cstr(&text));
     if (one)
-        cn_log(CN_LOG_INFO, "engine", "%s: a window of %llu tokens takes %.2f MiB; KV memory %.1f MiB "
-               "holds %.1f of them", m->id, (unsigned long long)info->context,
-               (double)one / 1048576, kv_bytes / 1048576, kv_bytes / (double)one);
+        cn_log(CN_LOG_INFO, "engine",
+               "%s: a window of %llu tokens takes %.2f MiB; KV memory %.1f MiB "
+               "holds %.1f of them",
+               m->id, (unsigned long long)info->context, (double)one / 1048576, kv_bytes / 1048576,
+               kv_bytes / (double)one);
     if (kv_bytes < (double)one)
-        cn_log(CN_LOG_WARN, "engine", "%s: the KV memory holds %llu tokens at most, and the window has "
-               "%llu: longer requests are refused", m->id,
-               (unsigned long long)kv_space_max_tokens(m->space, 0, 1),
+        cn_log(CN_LOG_WARN, "engine",
+               "%s: the KV memory holds %llu tokens at most, and the window has "
+               "%llu: longer requests are refused",
+               m->id, (unsigned long long)kv_space_max_tokens(m->space, 0, 1),
                (unsigned long long)info->context);
     cn_buf_fini(&text);
 }

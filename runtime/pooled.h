@@ -17,8 +17,8 @@ struct rt_pooled {
 /* NULL when out of memory. */
 struct rt_pooled *rt_pooled_new(enum eng_pooling how, uint64_t n_prompt, uint64_t n);
 void rt_pooled_free(struct rt_pooled *p);
-/* Takes the row of one position. Rows come in order; of LAST only the last has to come, and one that
- * was taken before may come again. CN_EINTERNAL when one is missing. */
+/* Takes the row of one position. Rows come in order; of LAST only the last has to come, and one
+ * that was taken before may come again. CN_EINTERNAL when one is missing. */
 int rt_pooled_row(struct rt_pooled *p, uint64_t pos, const float *row);
 /* After the last row: the vector, of length 1. CN_ENUMERIC when there is none: a value that is no
  * number, or nothing but zeros. */

@@ -182,7 +182,7 @@ void rt_req_free(struct rt_req *req, bool keep_request)
     free(req);
 }
 
-/* ---- callbacks ---------------------------------------------------------------------------------- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 /* Posts an event; when there is no memory for it the request ends with that error. */
 static void post(struct rt_req *req, struct rt_event *e)

@@ -13,7 +13,7 @@
 #include "runtime/watch.h"
 #include "scheduler/scheduler.h"
 
-/* ---- requests (request.c) ----------------------------------------------------------------------- */
+/* ---- requests (request.c) -------------------------------------------------------------------- */
 
 struct rt_choice {
     struct eng_sampler *sampler;
@@ -63,10 +63,10 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
                const struct sch_usage *usage);
 
-/* ---- events (event.c) ------------------------------------------------------------------------------ */
+/* ---- events (event.c) ------------------------------------------------------------------------ */
 
-/* Blocks of events that are used again, of one runtime. NULL when out of memory. Closed, it goes once
- * the last of its blocks was freed. */
+/* Blocks of events that are used again, of one runtime. NULL when out of memory. Closed, it goes
+ * once the last of its blocks was freed. */
 struct rt_kept;
 struct rt_kept *rt_kept_new(void);
 void rt_kept_close(struct rt_kept *k);
@@ -89,7 +89,7 @@ struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t cho
 /* What went wrong. Where memory is short the code alone, so that it cannot fail. */
 void rt_event_fail(struct rt_event *e, const struct cn_error *err);
 
-/* ---- steps (stepper.c) ------------------------------------------------------------------------------ */
+/* ---- steps (stepper.c) ----------------------------------------------------------------------- */
 
 #define RT_MAX_DRAFT 16          /* tokens guessed for a choice in a step */
 
@@ -115,16 +115,17 @@ void rt_stepper_init(struct rt_stepper *s, struct rt *r);
 void rt_stepper_fini(struct rt_stepper *s);
 struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
 
-/* ---- memory (memory.c) ------------------------------------------------------------------------------ */
+/* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
 /* One of several models: its groups and its window. */
 struct rt_memory_ask {
     const struct kr_exec_info *info;
     uint64_t context;
 };
-/* How much KV memory, cut how, so that every model's blocks go into the slabs, and the memory serves
- * at least one of them. free_bytes: what the machine can give (0 = unknown), given: to this daemon alone; want_bytes: from the
- * config, 0 = choose. The message of CN_ENOMEM shows the arithmetic. */
+/* How much KV memory, cut how, so that every model's blocks go into the slabs, and the memory
+ * serves at least one of them. free_bytes: what the machine can give (0 = unknown), given: to this
+ * daemon alone; want_bytes: from the config, 0 = choose. The message of CN_ENOMEM shows the
+ * arithmetic. */
 int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
                        uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                        struct rt_memory_plan *out, struct cn_error *err);
@@ -136,7 +137,7 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
 /* ", KV of 3 layers 3 KiB a token, state of ...": what each group takes. */
 void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, struct cn_buf *out);
 
-/* ---- what each tenant's series are told (tenant.c) ------------------------------------------------- */
+/* ---- what each tenant's series are told (tenant.c) ------------------------------------------- */
 
 /* What was last told. The engine thread owns it. */
 struct rt_tenants {
@@ -161,15 +162,23 @@ void rt_tenant_embedded(struct rt *r, uint32_t tenant);
 /* Whether a model's blocks go into slabs of that size (CN_EUNSUPP). */
 int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes,
                          struct cn_error *err);
-/* Refuses (CN_ENEVERFIT) a request that the pool can never hold: fit_tokens is what it holds for the
- * request's tenant when nothing else runs. What was not asked for, *max_tokens loses instead. */
+/* Refuses (CN_ENEVERFIT) a request that the pool can never hold: fit_tokens is what it holds for
+ * the request's tenant when nothing else runs. What was not asked for, *max_tokens loses
+ * instead. */
 int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool_bytes,
                   uint64_t *max_tokens, struct cn_error *err);
 
-/* ---- models (models.c, open.c, loader.c) ------------------------------------------------------------ */
+/* ---- models (models.c, open.c, loader.c) ----------------------------------------------------- */
 
-enum rt_cmd_kind { RT_CMD_SUBMIT, RT_CMD_CANCEL, RT_CMD_PAUSE, RT_CMD_ATTACH, RT_CMD_DETACH, RT_CMD_STOP };
-struct rt_cmd {                  /* to the engine thread, which frees it but for ATTACH and DETACH */
+enum rt_cmd_kind {
+    RT_CMD_SUBMIT,
+    RT_CMD_CANCEL,
+    RT_CMD_PAUSE,
+    RT_CMD_ATTACH,
+    RT_CMD_DETACH,
+    RT_CMD_STOP
+};
+struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETACH */
     struct cn_msg msg;
     enum rt_cmd_kind kind;
     struct rt_req *req;          /* SUBMIT: moved */
@@ -233,8 +242,8 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err);
 void rt_models_fini(struct rt *r); /* after all threads */
 /* Another user of a model that is held already; false when it is not loaded. */
 bool rt_model_hold(struct rt_model *m);
-/* With models_lock: everybody who waits gets the model (err NULL), or the error; those alone who came
- * before `before_ns`. */
+/* With models_lock: everybody who waits gets the model (err NULL), or the error; those alone who
+ * came before `before_ns`. */
 void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t before_ns);
 /* With models_lock. */
 void rt_model_set_state(struct rt_model *m, enum rt_model_state state);
@@ -264,7 +273,7 @@ void rt_loader_poke(struct rt *r);
 /* A load has failed: everybody who waits is told, and for a while those who ask. */
 void rt_model_failed(struct rt_model *m, const struct cn_error *err);
 
-/* ---- the engine thread (runtime.c) ------------------------------------------------------------------ */
+/* ---- the engine thread (runtime.c) ----------------------------------------------------------- */
 
 struct rt {
     const struct cfg *cfg;

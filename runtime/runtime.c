@@ -7,7 +7,7 @@
 
 #define CHECK_MODEL_NS 500000000u
 
-/* ---- live requests, by (mailbox, caller's id) ----------------------------------------------------- */
+/* ---- live requests, by (mailbox, caller's id) ------------------------------------------------ */
 
 static size_t slot_of(const struct rt *r, const struct cn_mailbox *reply, uint64_t id)
 {
@@ -58,7 +58,7 @@ void rt_forget(struct rt *r, struct rt_req *req)
     r->n_live--;
 }
 
-/* ---- engine thread ---------------------------------------------------------------------------------- */
+/* ---- engine thread --------------------------------------------------------------------------- */
 
 static void refuse(struct rt *r, struct rt_req *req, int code, const struct cn_error *err)
 {
@@ -168,9 +168,9 @@ static void give_up(struct rt *r, struct rt_model *m)
     if (r->several) rt_loader_poke(r);
 }
 
-/* A model file that was cut short or rewritten gives wrong numbers, not a crash. What was handed out
- * since the last look may be made of them: at most CHECK_MODEL_NS of it, and its request ends with
- * an error. */
+/* A model file that was cut short or rewritten gives wrong numbers, not a crash. What was handed
+ * out since the last look may be made of them: at most CHECK_MODEL_NS of it, and its request ends
+ * with an error. */
 static void check_models(struct rt *r)
 {
     uint64_t now = cn_now_ns();
@@ -247,7 +247,8 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_tokens_cancelled, s.cancelled_tokens - l->cancelled_tokens);
     cn_metric_add(m, CN_M_tokens_wasted, s.wasted - l->wasted);
     cn_metric_add(m, CN_M_drafts_right, s.drafts_right - l->drafts_right);
-    cn_metric_add(m, CN_M_drafts_wrong, s.drafted - l->drafted - (s.drafts_right - l->drafts_right));
+    cn_metric_add(m, CN_M_drafts_wrong,
+                  s.drafted - l->drafted - (s.drafts_right - l->drafts_right));
     cn_metric_add(m, CN_M_preemptions, s.preemptions - l->preemptions);
     cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
     cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
@@ -283,7 +284,7 @@ static void *engine_main(void *arg)
     }
 }
 
-/* ---- from other threads ------------------------------------------------------------------------------- */
+/* ---- from other threads ---------------------------------------------------------------------- */
 
 static int send_cmd(struct rt *r, struct rt_cmd c)
 {
@@ -319,7 +320,8 @@ void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id)
 
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused)
 {
-    if (send_cmd(r, (struct rt_cmd){.kind = RT_CMD_PAUSE, .reply = reply, .id = id, .paused = paused}))
+    if (send_cmd(r,
+                 (struct rt_cmd){.kind = RT_CMD_PAUSE, .reply = reply, .id = id, .paused = paused}))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a pause was not sent");
 }
 
@@ -346,7 +348,7 @@ void rt_health(const struct rt *r, struct rt_health *out)
     rt_watch_read(&m->watch, cn_now_ns(), out);
 }
 
-/* ---- start and end ---------------------------------------------------------------------------------------- */
+/* ---- start and end --------------------------------------------------------------------------- */
 
 int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
 {

@@ -5,11 +5,12 @@
  * Others talk to it by messages: submit and cancel go in, events come back on the mailbox that each
  * request names. Ids, never pointers: a stale id is ignored.
  *
- * Of several models those that are asked for are loaded, by a thread of its own, while there is room;
- * who uses a model holds it (rt_acquire, rt_release), and what is held is not unloaded.
+ * Of several models those that are asked for are loaded, by a thread of its own, while there is
+ * room; who uses a model holds it (rt_acquire, rt_release), and what is held is not unloaded.
  *
- * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS... (or one EMBEDDING), one CHOICE_END
- * per choice, and exactly one END, whatever happens. A refused one yields END alone, with the reason. */
+ * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS... (or one EMBEDDING), one
+ * CHOICE_END per choice, and exactly one END, whatever happens. A refused one yields END alone,
+ * with the reason. */
 #ifndef RUNTIME_RUNTIME_H
 #define RUNTIME_RUNTIME_H
 
@@ -37,11 +38,12 @@ struct rt_opts {
     /* Or several (then the two above are not read); the first is the default. */
     const struct rt_model_opts *models;
     size_t n_models;
-    void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* loading; may be NULL */
+    void (*progress)(void *arg, uint64_t done_bytes,
+                     uint64_t total_bytes); /* loading; may be NULL */
     void *progress_arg;
 };
-/* The device that the config asks for, and the sizes of its steps: what serves is what `conifer show`
- * and `conifer plan` measure. *out returned owned. */
+/* The device that the config asks for, and the sizes of its steps: what serves is what `conifer
+ * show` and `conifer plan` measure. *out returned owned. */
 int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err);
 struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg);
 /* What a file's header alone says against serving it with these settings: a model.context beyond
@@ -50,10 +52,10 @@ int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_erro
 
 /* The KV memory that a daemon with this config takes for one model, and what decided it. */
 enum rt_kv_why {
-    RT_KV_ASKED,                 /* kv.memory_bytes */
-    RT_KV_ENOUGH,                /* scheduler.max_running windows need no more */
-    RT_KV_HALF,                  /* half of what is left; the rest is for the page cache and others */
-    RT_KV_GIVEN                  /* all that is left of engine.memory_bytes */
+    RT_KV_ASKED,  /* kv.memory_bytes */
+    RT_KV_ENOUGH, /* scheduler.max_running windows need no more */
+    RT_KV_HALF,   /* half of what is left; the rest is for the page cache and others */
+    RT_KV_GIVEN   /* all that is left of engine.memory_bytes */
 };
 struct rt_memory_plan {
     enum rt_kv_why why;
@@ -62,16 +64,16 @@ struct rt_memory_plan {
     uint32_t n_slabs;
     uint64_t one_bytes;          /* a sequence of the whole window; of several models the largest */
 };
-/* For a model that was measured or opened: info's exec says what it takes. left_bytes: memory there is
- * beside its weights and scratch (0 = not known), which nobody else counts on when it was given.
+/* For a model that was measured or opened: info's exec says what it takes. left_bytes: memory there
+ * is beside its weights and scratch (0 = not known), which nobody else counts on when it was given.
  * CN_ENOMEM with the arithmetic when the memory cannot serve it. */
 int rt_memory_for(const struct cfg *cfg, const struct eng_model_info *info, uint64_t left_bytes,
                   bool given, struct rt_memory_plan *out, struct cn_error *err);
 /* The same of one of several. */
 int rt_check_served(const struct rt_model_opts *m, struct cn_error *err);
 /* Loads the model, or those of several that are to be preloaded (on the calling thread), sizes the
- * pool, starts the threads. Memory that does not fit is CN_ENOMEM with the arithmetic in the message.
- * One of several models that cannot be loaded fails its own requests only. */
+ * pool, starts the threads. Memory that does not fit is CN_ENOMEM with the arithmetic in the
+ * message. One of several models that cannot be loaded fails its own requests only. */
 int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);
 /* Ends all requests (END with CN_EDRAIN), stops the thread, frees everything. */
 void rt_free(struct rt *r);
@@ -90,7 +92,7 @@ const char *rt_model_id(const struct rt *r);
 /* "fp_...": the one model and the numeric path; "" where there are several. */
 const char *rt_fingerprint(const struct rt *r);
 
-/* ---- models (models.c, loader.c): any thread ----------------------------------------------------- */
+/* ---- models (models.c, loader.c): any thread ------------------------------------------------- */
 
 /* One of the configured models; valid for the runtime's life. */
 struct rt_model;
@@ -110,8 +112,8 @@ struct rt_model *rt_model_at(const struct rt *r, size_t i); /* 0: the default */
 struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n);
 void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
 
-/* Asks for a model. 0 with *held: it is loaded, and held from now on. 0 without: one RT_EV_MODEL will
- * come on `reply`; with code 0 the model is held from then on. Else it is refused: CN_EDRAIN,
+/* Asks for a model. 0 with *held: it is loaded, and held from now on. 0 without: one RT_EV_MODEL
+ * will come on `reply`; with code 0 the model is held from then on. Else it is refused: CN_EDRAIN,
  * CN_ENOMEM, CN_ENOTREADY (it could not be loaded a short time ago, with the reason). */
 int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
                struct cn_error *err);
@@ -126,7 +128,7 @@ uint64_t rt_embedding_size(const struct rt_model *m);
 
 struct rt_health {
     bool draining;
-    bool failed;                    /* the model's file changed under it: requests get CN_ENOTREADY */
+    bool failed; /* the model's file changed under it: requests get CN_ENOTREADY */
     bool pending;                   /* there is work */
     bool stuck;                     /* pending, and no progress for longer than stuck_after_ns */
     uint64_t since_progress_ns;     /* time since the last launch or end of a step, while pending */
@@ -149,15 +151,15 @@ struct rt_request {
     size_t n_prompt;                /* >= 1 */
     uint32_t n;                     /* choices, >= 1 */
     uint64_t max_tokens;            /* per choice; 0 = up to the window, or what memory holds */
-    bool max_is_bound;              /* nobody asked for max_tokens: less is fine where memory ends */
+    bool max_is_bound; /* nobody asked for max_tokens: less is fine where memory ends */
     struct eng_sampling sampling;   /* .bias is moved */
     char **stop;                    /* stop strings, each heap; removed from the output */
     size_t n_stop;
     uint32_t *stop_ids;             /* further ids that end a choice; heap */
     size_t n_stop_ids;
     bool include_stop;              /* keep the stop string in the output */
-    bool special_tokens;            /* show control tokens in the text (skip_special_tokens false) */
-    bool parted;                    /* the answer to a conversation, to be taken apart as the model's
+    bool special_tokens; /* show control tokens in the text (skip_special_tokens false) */
+    bool parted;         /* the answer to a conversation, to be taken apart as the model's
                                      * template says (eng_model_reply); stop strings then count in
                                      * the answer, not in reasoning and calls */
     bool opened;                    /* parted: the prompt ends inside reasoning */
@@ -202,7 +204,7 @@ struct rt_event {
      * tokens it came from; PROMPT: the prompt's tokens, no text. */
     const char *text;
     size_t text_len;
-    const struct eng_run *runs;     /* of parted output: what the text is; none: all is the answer */
+    const struct eng_run *runs; /* of parted output: what the text is; none: all is the answer */
     size_t n_runs;
     const struct rt_token *tokens;
     size_t n_tokens;
@@ -215,7 +217,7 @@ struct rt_event {
     const char *stop_text;
     /* END: 0 or the error, and what was used. */
     int code;
-    struct cn_error *error;         /* owned; NULL: the code says it all. rt_event_reason reads it */
+    struct cn_error *error; /* owned; NULL: the code says it all. rt_event_reason reads it */
     struct rt_usage usage;
 };
 /* Why, of an END or MODEL with a code. */

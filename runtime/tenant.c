@@ -48,8 +48,10 @@ static void tell(struct rt *r, uint32_t i)
     cn_tenant_add(m, i, CN_TM_prompt_computed, s.prompt_computed - last->computed);
     cn_tenant_add(m, i, CN_TM_prompt_cached, s.cached - last->cached);
     cn_tenant_add(m, i, CN_TM_generated, s.generated - last->generated);
-    *last = (struct rt_tenant){
-        .embedded = last->embedded, .computed = s.prompt_computed, .cached = s.cached, .generated = s.generated};
+    *last = (struct rt_tenant){.embedded = last->embedded,
+                               .computed = s.prompt_computed,
+                               .cached = s.cached,
+                               .generated = s.generated};
 }
 
 void rt_tenants_tell(struct rt *r)

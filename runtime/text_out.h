@@ -20,15 +20,15 @@ struct rt_text_out {
     uint64_t n_reasoning;            /* tokens that were reasoning */
 };
 
-/* detok is copied. reply: NULL, or how to take the output apart, and whether it begins in reasoning. */
+/* detok is copied. reply: NULL, or how to take the output apart, and whether it begins in
+ * reasoning. */
 int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
                      const struct rt_stop_set *stops, bool include_stop,
                      const struct eng_reply_format *reply, bool opened);
 void rt_text_out_fini(struct rt_text_out *t);
-/* One more token: appends the text that is final now (without runs where there are no parts: then all
- * is the answer). match false: its text can begin no stop
- * string (min_tokens). *stop = index of the stop string that is
- * complete, or -1; after a match nothing more may be pushed. */
+/* One more token: appends the text that is final now (without runs where there are no parts: then
+ * all is the answer). match false: its text can begin no stop string (min_tokens). *stop = index of
+ * the stop string that is complete, or -1; after a match nothing more may be pushed. */
 int rt_text_out_push(struct rt_text_out *t, uint32_t id, bool match, struct eng_parts *out,
                      int *stop);
 /* The end without a stop string: gives out what was held back. */

@@ -30,7 +30,8 @@ void rt_watch_begin(struct rt_watch *w, uint64_t now);
 void rt_watch_idle(struct rt_watch *w);
 /* A step of so many rows is about to be launched; the measured cost of steps is base + rows x row
  * (both 0: none was measured yet). */
-void rt_watch_launch(struct rt_watch *w, uint64_t now, uint32_t rows, double base_ns, double row_ns);
+void rt_watch_launch(struct rt_watch *w, uint64_t now, uint32_t rows, double base_ns,
+                     double row_ns);
 /* The oldest step in flight was collected, or could not be launched. */
 void rt_watch_done(struct rt_watch *w, uint64_t now);
 /* Fills pending, stuck, since_progress_ns and stuck_after_ns. */

@@ -156,8 +156,8 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
     return 0;
 }
 
-/* The next row of c with its drafts, whose blocks are announced to nobody. Nobody who runs gives way
- * for them: where they have no room beside what the cache alone holds, 0. */
+/* The next row of c with its drafts, whose blocks are announced to nobody. Nobody who runs gives
+ * way for them: where they have no room beside what the cache alone holds, 0. */
 static uint32_t plan_drafts(struct sch *s, struct sch_flight *f, struct sch_choice *c)
 {
     const struct sch_model *m = choice_model(c);
@@ -203,9 +203,10 @@ static uint64_t prompt_left(const struct sch_choice *c)
     return c->n_ids > have ? c->n_ids - have : 0;
 }
 
-/* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them would
- * end late if they took turns; now and then the oldest, so that a long one gets on beside any number
- * of short ones. One that waits for a state that another is to leave comes last: it could run nothing. */
+/* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them
+ * would end late if they took turns; now and then the oldest, so that a long one gets on beside any
+ * number of short ones. One that waits for a state that another is to leave comes last: it could
+ * run nothing. */
 static bool reads_before(const struct sch_choice *a, const struct sch_choice *b)
 {
     const struct sch_model *m = choice_model(a);
@@ -251,7 +252,8 @@ static uint32_t pass_of(const struct sch_choice *c, enum sch_class first)
     return class == SCH_BACKGROUND || class == first ? PASS_PREFILL : PASS_PREFILL_LATER;
 }
 
-/* States are kept where prompts part: all that are there tell where before the first one goes on. */
+/* States are kept where prompts part: all that are there tell where before the first one goes
+ * on. */
 static void look(struct sch *s, struct sch_choice *c)
 {
     c->looked = true;
@@ -397,9 +399,9 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     return true;
 }
 
-/* Whether a model goes before b: the one that was passed over too often (of two such, the more often:
- * with m models at work none waits longer than MODEL_LATE + m - 1 steps), then the one with the
- * neediest tenant; in turn where that is the same. */
+/* Whether a model goes before b: the one that was passed over too often (of two such, the more
+ * often: with m models at work none waits longer than MODEL_LATE + m - 1 steps), then the one with
+ * the neediest tenant; in turn where that is the same. */
 static bool model_first(const struct sch *s, const double *need, uint32_t a, uint32_t b)
 {
     uint32_t waited_a = s->models[a].passed_over, waited_b = s->models[b].passed_over;

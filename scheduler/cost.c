@@ -79,8 +79,8 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 }
 
 /* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
- * take alone. At least two: the keys behind a prompt are read once for both, so one row would cost as
- * much. */
+ * take alone. At least two: the keys behind a prompt are read once for both, so one row would cost
+ * as much. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
     double alone = m->alone.base_ns + m->alone.row_ns * n_decode;

@@ -14,7 +14,8 @@ struct sch_draft_table {
 };
 
 struct sch_draft {
-    struct sch_draft_table table[SCH_DRAFT_TABLES]; /* the last one takes up ids; others only know */
+    struct sch_draft_table
+        table[SCH_DRAFT_TABLES]; /* the last one takes up ids; others only know */
     uint32_t n_tables;
     uint64_t room;           /* ids that they are for, together */
     uint64_t n;              /* ids that it has seen */
@@ -25,8 +26,8 @@ struct sch_draft {
 
 struct sch_draft *sch_draft_new(void); /* NULL when out of memory */
 void sch_draft_free(struct sch_draft *d);
-/* Takes up what was added to the ids, at most SCH_DRAFT_BURST of them: it has caught up when d->n is
- * n. From `own` on they are output: how often what was expected came true is counted there.
+/* Takes up what was added to the ids, at most SCH_DRAFT_BURST of them: it has caught up when d->n
+ * is n. From `own` on they are output: how often what was expected came true is counted there.
  * CN_ENOMEM: nothing was taken up. No id costs more than another: what was taken up once is not
  * touched again. */
 int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint64_t own);

@@ -278,8 +278,8 @@ uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double pa
 int sch_curve_new(struct sch *s, struct sch_model *m);
 /* A step of n_seqs sequences and n_rows rows that did nothing but decode took ns. */
 void sch_curve_learn(struct sch_model *m, uint32_t n_seqs, uint32_t n_rows, double ns);
-/* Drafts for those that are about to decode: n_draft, and the ids behind n_ids. others: somebody who
- * is not in the step waits for its end. */
+/* Drafts for those that are about to decode: n_draft, and the ids behind n_ids. others: somebody
+ * who is not in the step waits for its end. */
 void sch_speculate(struct sch *s, struct sch_model *m, bool others);
 
 /* ---- end.c ----------------------------------------------------------------------------------- */

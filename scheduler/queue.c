@@ -1,5 +1,6 @@
 /* Who waits: per tenant and class a list of preempted choices (oldest first) and one of new ones,
- * per class a heap of the tenants that may start one, lowest counter first. And the heap of deadlines. */
+ * per class a heap of the tenants that may start one, lowest counter first. And the heap of
+ * deadlines. */
 #include "scheduler/internal.h"
 
 #define LOOK 4          /* new requests of a tenant compared for their cached prefix */

@@ -17,8 +17,8 @@
  * drafts. How many rows is decided by what steps were measured to take and how often guesses like
  * these came true (spec.c): none where that gains less than 5 %, none while a prompt is to be read,
  * and never so many that another one's tokens come more than 10 % later. A draft that was right
- * costs its tenant what any token costs; one that was wrong costs nobody. Not where a sequence has a
- * state, which cannot be cut.
+ * costs its tenant what any token costs; one that was wrong costs nobody. Not where a sequence has
+ * a state, which cannot be cut.
  *
  * Threads: everything here is called by one thread (the engine thread). Callbacks run inside
  * sch_iterate; of the functions below they may call sch_cancel, sch_pause and sch_submit. */
@@ -155,8 +155,9 @@ struct sch_drafting {        /* for whom */
     const uint32_t *ids;     /* prompt and output so far */
     uint64_t n_ids;
 };
-/* The choice's own text is indexed while it runs: at most 16 bytes per token of its context, beside the
- * token ids themselves. A step begins at most 64 such indexes; each stays until its choice ends. */
+/* The choice's own text is indexed while it runs: at most 16 bytes per token of its context, beside
+ * the token ids themselves. A step begins at most 64 such indexes; each stays until its choice
+ * ends. */
 struct sch_speculation {
     uint32_t max_draft;      /* tokens per choice and step; 0: no drafts at all */
     /* Another source of drafts (NULL: the choice's own text): writes at most `most` ids and returns
@@ -215,15 +216,14 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 
-/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued), both
- * with the limit's key in conifer.yaml, its value and whose it is; CN_EWINDOW (also a SCH_ONE_STEP
- * prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices, max_new),
- * CN_EMODEL, CN_EDEADLINE, CN_ENOMEM.
- * Half of the queue is divided among the known tenants by weight (at least one request each); a
- * tenant with less than its part waiting is never refused with CN_EQUEUE for what others have
- * there. Beyond its part it may use all that leaves the other parts free: a single tenant the whole
- * queue. Tenants too many for that (more than half of max_queue): none may have more waiting than
- * is still free. */
+/* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
+ * both with the limit's key in conifer.yaml, its value and whose it is; CN_EWINDOW (also a
+ * SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices,
+ * max_new), CN_EMODEL, CN_EDEADLINE, CN_ENOMEM. Half of the queue is divided among the known
+ * tenants by weight (at least one request each); a tenant with less than its part waiting is never
+ * refused with CN_EQUEUE for what others have there. Beyond its part it may use all that leaves the
+ * other parts free: a single tenant the whole queue. Tenants too many for that (more than half of
+ * max_queue): none may have more waiting than is still free. */
 int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err);
 /* Takes effect in the next sch_iterate, before anything else. A stale id is ignored. */
 void sch_cancel(struct sch *s, uint64_t id);

@@ -1,14 +1,14 @@
 /* How many tokens to draft for whom: what gives most tokens per time.
  *
  * The time of a step that only decodes is measured for each number of rows, apart for steps of few
- * and of many sequences (whose keys differ in weight). Between two points it is interpolated; behind
- * the last a row is taken to cost what those before it do, and where there are none little, so that
- * it is tried once and then known; never more than twice as many drafts at once as were tried before,
- * or one for each. A point that was not measured lately is forgotten, for contexts grow and shrink:
- * now and then a step without drafts is run to know what they cost.
+ * and of many sequences (whose keys differ in weight). Between two points it is interpolated;
+ * behind the last a row is taken to cost what those before it do, and where there are none little,
+ * so that it is tried once and then known; never more than twice as many drafts at once as were
+ * tried before, or one for each. A point that was not measured lately is forgotten, for contexts
+ * grow and shrink: now and then a step without drafts is run to know what they cost.
  *
- * Rows are added one by one, the likeliest next guess first, and the number is taken that gives most
- * tokens per time, if that is enough more than without. */
+ * Rows are added one by one, the likeliest next guess first, and the number is taken that gives
+ * most tokens per time, if that is enough more than without. */
 #include "scheduler/internal.h"
 
 #include <stdlib.h>
@@ -162,8 +162,8 @@ static uint32_t gather(struct sch *s, bool *any)
 
 /* ---- how many -------------------------------------------------------------------------------- */
 
-/* Adds the likeliest guess that is left to those that are meant; its chance, 0 when none is. *least:
- * what the worst off has to expect beyond the token it gets anyhow. */
+/* Adds the likeliest guess that is left to those that are meant; its chance, 0 when none is.
+ * *least: what the worst off has to expect beyond the token it gets anyhow. */
 static double add_guess(const struct sch *s, struct sch_guesser *v, uint32_t n, double *least)
 {
     struct sch_guesser *best = NULL;

@@ -21,8 +21,8 @@ enum srv_op {
 #define SRV_MAX_STOPS      64
 #define SRV_MAX_STOP_BYTES 4096
 
-/* What a call reads: its model and the limits. Vocabulary, template, context and fingerprint are there
- * once the model is (srv_req holds it). */
+/* What a call reads: its model and the limits. Vocabulary, template, context and fingerprint are
+ * there once the model is (srv_req holds it). */
 struct srv_text_env {
     const struct eng_vocab *vocab;
     const struct eng_template *chat_template; /* NULL when the model has none */
@@ -91,8 +91,8 @@ struct srv_call {
 void srv_call_free(struct srv_call *c);
 /* Whether the engine answers it. */
 bool srv_op_runs(enum srv_op op);
-/* All that needs no model: parses the body, reads its fields and the deadline, where that is still to
- * be done. */
+/* All that needs no model: parses the body, reads its fields and the deadline, where that is still
+ * to be done. */
 int srv_call_head(struct srv_call *c);
 /* The same as a job: sets c->err. */
 void srv_call_head_work(struct srv_job *job);
@@ -111,7 +111,7 @@ void srv_embed_work(struct srv_job *job);
 /* messages, tools, kwargs -> the conversation as text (chat.c). */
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out);
 int srv_chat_prompt(struct srv_call *c);       /* chat.c: -> prompts[0] */
-int srv_text_prompts(struct srv_call *c);      /* prompts.c: `prompt` or `input` in its four shapes */
+int srv_text_prompts(struct srv_call *c); /* prompts.c: `prompt` or `input` in its four shapes */
 int srv_embed_read(struct srv_call *c);        /* embed.c: all but the input */
 int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */

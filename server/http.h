@@ -139,8 +139,8 @@ static inline enum llhttp_method srv_conn_method(const struct srv_conn *c)
 {
     return (enum llhttp_method)c->parser.method;
 }
-/* This and the path: until the answer's stream has begun (srv_conn_stream_begin), when the request's
- * head goes. */
+/* This and the path: until the answer's stream has begun (srv_conn_stream_begin), when the
+ * request's head goes. */
 static inline const char *srv_conn_header(const struct srv_conn *c, enum srv_header id)
 {
     return c->head->values[id];

@@ -83,10 +83,10 @@ void srv_reqs_end(struct srv *s,
                   const struct cn_error *why); /* every open answer gets this error */
 void srv_mail_clear(struct srv *s);            /* frees what is left in the mailboxes */
 
-/* ---- request_log.c: those that have no record --------------------------------------------------- */
+/* ---- request_log.c: those that have no record ------------------------------------------------ */
 
-/* A line about a request that is about to be refused; above a number in a second they are only counted,
- * and the tick tells how many. */
+/* A line about a request that is about to be refused; above a number in a second they are only
+ * counted, and the tick tells how many. */
 void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err);
 void srv_refused_tick(struct srv *s, uint64_t now);
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* jansson tells a failed allocation within a value as an error of syntax: what failed is noted here,
- * by the thread that parses. */
+/* jansson tells a failed allocation within a value as an error of syntax: what failed is noted
+ * here, by the thread that parses. */
 static _Thread_local bool short_of_memory;
 
 static void *json_malloc(size_t n)

@@ -1,5 +1,6 @@
 /* The parts of a chat answer: reasoning, content and calls of tools, as OpenAI's clients read them.
- * Loop thread only; works on one choice. Whole and streamed answers are written from the same buffers.
+ * Loop thread only; works on one choice. Whole and streamed answers are written from the same
+ * buffers.
  *
  * Reasoning goes out under both names that clients know, reasoning_content and reasoning. */
 #include "server/request.h"

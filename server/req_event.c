@@ -1,5 +1,5 @@
-/* What the runtime tells of a request, turned into its answer. Loop thread only; works on one record.
- * Invariant: the record may be gone when srv_req_event returns. */
+/* What the runtime tells of a request, turned into its answer. Loop thread only; works on one
+ * record. Invariant: the record may be gone when srv_req_event returns. */
 #include "server/request.h"
 
 #include <string.h>

@@ -111,7 +111,8 @@ static void cancel(struct srv_req *q)
         atomic_store(&q->call->job.cancelled, true);
     else
         drop_unsubmitted(q);
-    if (q->wait_ns && rt_acquire_cancel(q->call->model, &q->srv->mail, srv_slot_id(q->srv, q->job_slot)))
+    if (q->wait_ns &&
+        rt_acquire_cancel(q->call->model, &q->srv->mail, srv_slot_id(q->srv, q->job_slot)))
         end_wait(q); /* else its event is on its way */
     cancel_subs(q);
 }
@@ -356,8 +357,8 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 /* ---- to the runtime
  * ------------------------------------------------------------------------------ */
 
-/* The runtime has one name for what holds the prompt and for the length of the answer; each endpoint
- * has its own. */
+/* The runtime has one name for what holds the prompt and for the length of the answer; each
+ * endpoint has its own. */
 void srv_req_name_field(const struct srv_req *q, struct cn_error *err)
 {
     const char *max = q->call->max_name;

@@ -10,7 +10,8 @@
 #include "server/call.h"
 #include "server/internal.h"
 
-/* A call of a tool. Calls stay until the choice ends; in a stream their arguments until they are sent. */
+/* A call of a tool. Calls stay until the choice ends; in a stream their arguments until they are
+ * sent. */
 struct srv_tool_call {
     char id[32];
     struct cn_buf name, arguments;
@@ -95,23 +96,23 @@ void srv_req_release(struct srv_req *q);
 /* The names that the runtime gives to fields, as the endpoint calls them. */
 void srv_req_name_field(const struct srv_req *q, struct cn_error *err);
 
-/* ---- req_event.c ------------------------------------------------------------------------------ */
+/* ---- req_event.c ----------------------------------------------------------------------------- */
 void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e);
 
-/* ---- vectors.c -------------------------------------------------------------------------------- */
+/* ---- vectors.c ------------------------------------------------------------------------------- */
 
 /* Inputs that the runtime may have at once. */
 size_t srv_vec_at_once(const struct srv_req *q);
 /* Takes an EMBEDDING event: part sub has its vector. */
 int srv_vec_take(struct srv_req *q, uint32_t sub, const struct rt_event *e);
 
-/* ---- slot.c ----------------------------------------------------------------------------------- */
+/* ---- slot.c ---------------------------------------------------------------------------------- */
 int srv_slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out);
 void srv_slot_give(struct srv *s, uint32_t i);
 uint64_t srv_slot_id(const struct srv *s, uint32_t i);
 struct srv_req *srv_slot_find(const struct srv *s, uint64_t id, uint32_t *sub);
 
-/* ---- request_log.c ---------------------------------------------------------------------------- */
+/* ---- request_log.c --------------------------------------------------------------------------- */
 
 /* One line about a request that is over: who, what, how it ended, how much. Never its text. */
 void srv_req_log(const struct srv_req *q);
@@ -145,7 +146,7 @@ void srv_out_usage(struct cn_buf *b, const struct srv_req *q);
 void srv_out_answer(struct cn_buf *b, struct srv_req *q);
 void srv_choice_reset(struct srv_choice *c);
 
-/* ---- reply.c: the parts of a chat answer ------------------------------------------------------- */
+/* ---- reply.c: the parts of a chat answer ----------------------------------------------------- */
 
 /* Takes the text of a TOKENS event into the choice's buffers. */
 void srv_parts_take(struct srv_choice *c, const struct rt_event *e);

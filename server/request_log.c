@@ -1,7 +1,7 @@
-/* The log lines of requests: one that is over, one that was refused before there was a record of it.
- * Loop thread only. Of what a client wrote they hold its id (checked in http_check.c) and the path of
- * what was refused, cut and escaped; names are the config's and the model's. Refusals are free for who
- * asks for them, so that only so many of a second are told apart. */
+/* The log lines of requests: one that is over, one that was refused before there was a record of
+ * it. Loop thread only. Of what a client wrote they hold its id (checked in http_check.c) and the
+ * path of what was refused, cut and escaped; names are the config's and the model's. Refusals are
+ * free for who asks for them, so that only so many of a second are told apart. */
 #include "server/request.h"
 
 #include <math.h>
@@ -81,7 +81,7 @@ void srv_req_log(const struct srv_req *q)
     cn_log_fields(CN_LOG_INFO, "server", "request", fields, CN_ARRAY_LEN(fields));
 }
 
-/* ---- refused ---------------------------------------------------------------------------------- */
+/* ---- refused --------------------------------------------------------------------------------- */
 
 /* The path alone: a query may hold a secret, and so may the part of a whole URL before its host. */
 static void take_path(const struct srv_head *h, char out[PATH_SHOWN + 1])

@@ -81,7 +81,8 @@ static const struct route *find_route(const struct srv_conn *c)
     return find_path(path, n);
 }
 
-/* ---- no route ------------------------------------------------------------------------------------
+/* ---- no route
+ * ------------------------------------------------------------------------------------
  */
 
 static const struct {
@@ -140,7 +141,8 @@ static int no_route(const struct srv_conn *c, struct cn_error *err)
     for (size_t i = 0; i < CN_ARRAY_LEN(routes); i++)
         cn_buf_printf(&all, "%s%s %s", i ? ", " : "", llhttp_method_name(routes[i].method),
                       routes[i].path);
-    cn_fail(err, CN_EROUTE, "no such path; there are %s", all.failed ? "others" : cn_buf_cstr(&all));
+    cn_fail(err, CN_EROUTE, "no such path; there are %s",
+            all.failed ? "others" : cn_buf_cstr(&all));
     cn_buf_fini(&all);
     return CN_EROUTE;
 }

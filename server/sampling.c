@@ -131,7 +131,8 @@ static int read_max_tokens(struct srv_call *c)
     if (max) c->max_name = name;
     if (text && srv_given(p, SRV_P_max_text_tokens) && max == 0) {
         if (!p->echo)
-            return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1, or 0 with echo", name);
+            return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1, or 0 with echo",
+                                 name);
         c->echo_only = true;
         c->max_tokens = 1;
     } else if (max == 0) {

@@ -262,7 +262,8 @@ static void log_ready(const struct srv *s)
     const char *all = names.failed ? rt_model_id(s->rt) : cn_buf_cstr(&names);
     bool v6 = strchr(s->cfg->server.host, ':') != NULL; /* in brackets, or it could not be opened */
     if (port)
-        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s%s%s:%d", all, v6 ? "[" : "", s->cfg->server.host, v6 ? "]" : "", port);
+        cn_log(CN_LOG_INFO, "server", "serving %s on http://%s%s%s:%d", all, v6 ? "[" : "",
+               s->cfg->server.host, v6 ? "]" : "", port);
     if (s->cfg->server.unix_socket)
         cn_log(CN_LOG_INFO, "server", "serving %s on %s", all, s->cfg->server.unix_socket);
     cn_buf_fini(&names);

@@ -1,5 +1,5 @@
-/* Slots: a number and a generation stand for a record where other threads hand back an id. Loop thread
- * only. Invariant: an id of a slot that was given back finds nothing. */
+/* Slots: a number and a generation stand for a record where other threads hand back an id. Loop
+ * thread only. Invariant: an id of a slot that was given back finds nothing. */
 #include "server/request.h"
 
 int srv_slot_take(struct srv *s, struct srv_req *q, uint32_t sub, uint32_t *out)

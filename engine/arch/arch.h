@@ -124,8 +124,8 @@ void eng_b_check_needs(struct eng_builder *b);
 /* Rows of a matrix, 0 when there is none of that name. */
 uint64_t eng_b_rows(struct eng_builder *b, int layer, const char *name);
 /* A matrix of any type, [rows, cols], or [n, rows, cols]. NULL after an error. */
-const struct kr_tensor *eng_b_matrices(struct eng_builder *b, int layer, const char *name, uint64_t n,
-                                       uint64_t rows, uint64_t cols);
+const struct kr_tensor *eng_b_matrices(struct eng_builder *b, int layer, const char *name,
+                                       uint64_t n, uint64_t rows, uint64_t cols);
 /* n values as float32, converted when the file has another type. */
 const struct kr_tensor *eng_b_vector(struct eng_builder *b, int layer, const char *name,
                                      uint64_t n);
@@ -187,7 +187,7 @@ float eng_b_usual_scale(const struct eng_builder *b, int layer);
 /* down(act(gate x) * up x); gate and up may be one tensor, "ffn_up" */
 int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 
-/* ---- multi-head latent attention (latent.c) ---------------------------------------------------- */
+/* ---- multi-head latent attention (latent.c) -------------------------------------------------- */
 
 /* What absorbs the projections of keys and values: k_b [heads, latent, nope], v_b [heads, v_dim,
  * latent]; of a legacy file made from attn_kv_b. NULLs after an error. */
@@ -197,7 +197,7 @@ struct eng_latent {
 struct eng_latent eng_b_latent(struct eng_builder *b, int layer, bool legacy, uint32_t heads,
                                uint32_t nope, uint32_t v_dim, uint32_t latent);
 
-/* ---- recurrent mixers (mixers.c): from the layer's normed input to what is added ----------------- */
+/* ---- recurrent mixers (mixers.c): from the layer's normed input to what is added ------------- */
 
 /* Mamba-1. Its small norms (ssm_dt_norm, ssm_b_norm, ssm_c_norm) are used where the file has them;
  * bare_norms: without weights. */
@@ -208,7 +208,7 @@ int eng_b_short_conv(struct eng_builder *b, int n, int layer);
 /* Gated delta rule of Qwen 3 Next and 3.5. */
 int eng_b_delta_net(struct eng_builder *b, int n, int layer);
 
-/* ---- mixtures of experts (experts.c) ---------------------------------------------------------- */
+/* ---- mixtures of experts (experts.c) --------------------------------------------------------- */
 
 struct eng_experts {
     struct kr_router router;
@@ -235,7 +235,7 @@ int eng_b_gated_shared_expert(struct eng_builder *b, int x, int layer, uint64_t 
 /* Whether the layer has experts. */
 bool eng_b_has_experts(struct eng_builder *b, int layer);
 
-/* ---- branches of a layer ---------------------------------------------------------------------- */
+/* ---- branches of a layer --------------------------------------------------------------------- */
 
 /* The two branches of the plain decoder layer, without their sum with x. */
 /* Wo attention(rope(Wq n), rope(Wk n), Wv n), n = rms(x; attn_norm), with the usual scale. */

@@ -5,7 +5,8 @@
  *
  * The tensors of all experts lie together: ffn_gate_exps, ffn_up_exps [E, F, D], or both in one,
  * ffn_gate_up_exps [E, 2F, D] (gate first); ffn_down_exps [E, D, F]; each may have a bias [E,
- * rows]. ffn_down_exps.scale [E] multiplies an expert's output: it goes into the router's weights. */
+ * rows]. ffn_down_exps.scale [E] multiplies an expert's output: it goes into the router's
+ * weights. */
 #include "engine/arch/arch.h"
 
 #include <stdio.h>

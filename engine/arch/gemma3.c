@@ -16,8 +16,8 @@
  * The scale is 1 / sqrt(head size), but 1 / sqrt(D / heads) in the 27B model (62 layers). Files
  * made by ollama lack some keys, name others differently, and have more tokens than embeddings.
  *
- * EmbeddingGemma: the same layers, every row sees every other (in windowed layers those at most half
- * a window away, before it or after), and no head. A row's vector is rms(x; output_norm), then
+ * EmbeddingGemma: the same layers, every row sees every other (in windowed layers those at most
+ * half a window away, before it or after), and no head. A row's vector is rms(x; output_norm), then
  * Wdense_3 Wdense_2 of it where the file has these: they have no biases and nothing between them,
  * so that the mean of the rows' vectors is what the projections of the rows' mean are. */
 #include "engine/arch/arch.h"

@@ -15,9 +15,9 @@
  * there is no Wv. Windowed layers have heads of another size and a base of their own; full layers
  * turn by rope_freqs, whose 1e30 leaves most pairs where they are. The last shared_kv_layers layers
  * store no keys: they read those of the last layer of their kind that does. e is there only where
- * embedding_length_per_layer_input is not 0. The router reads rms(x) * ffn_gate_inp.scale / sqrt(D),
- * not what the experts read; the weights of the chosen are divided by their sum, then multiplied by
- * each expert's own scale. */
+ * embedding_length_per_layer_input is not 0. The router reads rms(x) * ffn_gate_inp.scale /
+ * sqrt(D), not what the experts read; the weights of the chosen are divided by their sum, then
+ * multiplied by each expert's own scale. */
 #include "engine/arch/arch.h"
 
 #include <math.h>
@@ -94,7 +94,8 @@ static int experts(struct eng_builder *b, int x, int l)
 {
     struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_GELU_TANH);
     e.router.norm = true;
-    if (eng_b_optional(b, l, "ffn_gate_inp.per_expert_scale")) /* ollama's name of ffn_down_exps.scale */
+    if (eng_b_optional(b, l,
+                       "ffn_gate_inp.per_expert_scale")) /* ollama's name of ffn_down_exps.scale */
         e.router.expert_scale =
             eng_b_vector(b, l, "ffn_gate_inp.per_expert_scale", b->h.n_experts);
     int n = eng_b_norm(b, x, l, "pre_ffw_norm_2", 1, b->h.embd_dim);

@@ -1,6 +1,6 @@
 /* mixers: recurrent parts of a layer, in terms of the plan's convolution, scan and delta ops.
  *
- * Mamba-1:    [x; z] = Win n;  x = silu(conv x);  [r; B; C] = Wx x  (each normalised in some models)
+ * Mamba-1: [x; z] = Win n; x = silu(conv x); [r; B; C] = Wx x (each normalised in some models)
  *             y = scan(x, Wdt r + bdt, B, C);  out = Wout (y * silu(z))
  * Mamba-2:    [z; x; B; C; dt] = Win n;  [x; B; C] = silu(conv [x; B; C])
  *             y = scan(x, dt + bdt, B, C);  out = Wout rms(y * silu(z); ssm_norm), group by group

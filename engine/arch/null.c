@@ -3,9 +3,9 @@
  *   logits = 32 at one token, 0 elsewhere:  the end of the answer where the position says so
  *            (answer_length), else a fixed function of the row's token and position
  *
- * Odd points: its layers have places for keys and values in the pool, which nothing is written to or
- * read from, so that a token takes its blocks like any other model's. The table of embeddings is one
- * value wide and only says which tokens there are. */
+ * Odd points: its layers have places for keys and values in the pool, which nothing is written to
+ * or read from, so that a token takes its blocks like any other model's. The table of embeddings is
+ * one value wide and only says which tokens there are. */
 #include "engine/arch/arch.h"
 
 static void record(struct eng_builder *b)

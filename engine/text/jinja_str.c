@@ -305,8 +305,8 @@ size_t eng_j_find(const struct eng_jstr *s, size_t from, size_t to, const struct
 {
     if (from > to || needle->n > to - from) return SIZE_MAX;
     if (!needle->n) return from;
-    /* memmem takes linear time whatever the texts; AddressSanitizer's looks at all of them each time,
-     * which made replacing one character by others quadratic. */
+    /* memmem takes linear time whatever the texts; AddressSanitizer's looks at all of them each
+     * time, which made replacing one character by others quadratic. */
     const char *q = needle->n == 1 ? memchr(s->p + from, needle->p[0], to - from)
                                    : memmem(s->p + from, to - from, needle->p, needle->n);
     return q ? (size_t)(q - s->p) : SIZE_MAX;

@@ -2,12 +2,11 @@
  *
  * A merge makes a symbol of its two sides, so a symbol that spans the border of two characters has
  * both side by side in its text, or one of them and a part of the other, or parts: the last bytes
- * of the one on the left, the first bytes of the one on the right. A border that none has is a place
- * where a text may be cut before merging: what is left and what is right of it merge as if the other
- * were not there. So texts without spaces fall into short pieces, which are fast, and mostly known.
- * Pairs are kept as bits of their hash: a bit that is set by chance leaves a piece longer and
- * nothing else.
- * Filled while the vocabulary is built, then read-only. */
+ * of the one on the left, the first bytes of the one on the right. A border that none has is a
+ * place where a text may be cut before merging: what is left and what is right of it merge as if
+ * the other were not there. So texts without spaces fall into short pieces, which are fast, and
+ * mostly known. Pairs are kept as bits of their hash: a bit that is set by chance leaves a piece
+ * longer and nothing else. Filled while the vocabulary is built, then read-only. */
 #include "engine/text/vocab_impl.h"
 
 #include <stdlib.h>
@@ -74,8 +73,8 @@ static size_t continuations(const char *p, size_t n)
     return i;
 }
 
-/* What ends before s[at]: a character, or the end of one where s has no more of it; NO_CHAR where no
- * text of whole characters can have it. */
+/* What ends before s[at]: a character, or the end of one where s has no more of it; NO_CHAR where
+ * no text of whole characters can have it. */
 static uint32_t side_before(const struct eng_joints *j, struct eng_str s, size_t at)
 {
     if (at < 4 && continuations(s.p, at) == at) return part_of(s.p, at);

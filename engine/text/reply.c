@@ -1,27 +1,27 @@
 /* reply: a model's output taken apart into reasoning, answer and calls of tools, as it comes.
  *
- * Two kinds of format. Tags: reasoning stands between two marks, the opening one often written by the
- * template. Harmony: messages with a header of channel and recipient,
+ * Two kinds of format. Tags: reasoning stands between two marks, the opening one often written by
+ * the template. Harmony: messages with a header of channel and recipient,
  *     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...
  *     <|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{...}<|call|>
  * of which analysis is reasoning, what has a recipient is a call, and the rest is the answer.
  *
- * Text is looked at byte by byte, so that it does not matter how it is cut. White space next to a tag
- * belongs to the tag. What turns out to be no mark after all is given out as it came; a header is
- * markup, and given out only where no message followed that it could belong to.
- * One object per stream, one thread at a time. */
+ * Text is looked at byte by byte, so that it does not matter how it is cut. White space next to a
+ * tag belongs to the tag. What turns out to be no mark after all is given out as it came; a header
+ * is markup, and given out only where no message followed that it could belong to. One object per
+ * stream, one thread at a time. */
 #include "engine/text/text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum state {
-    START,   /* nothing but white space, or the beginning of a mark, so far; held */
-    REASON,  /* tags: between the marks; white space and the beginning of the closing one are held */
-    AFTER,   /* tags: behind the closing one, white space so far */
-    ANSWER,  /* tags: the rest */
-    HEADER,  /* harmony: between <|start|> or <|channel|> and <|message|>; held */
-    BODY,    /* harmony: in a message */
+    START,  /* nothing but white space, or the beginning of a mark, so far; held */
+    REASON, /* tags: between the marks; white space and the beginning of the closing one are held */
+    AFTER,  /* tags: behind the closing one, white space so far */
+    ANSWER, /* tags: the rest */
+    HEADER, /* harmony: between <|start|> or <|channel|> and <|message|>; held */
+    BODY,   /* harmony: in a message */
     BETWEEN, /* harmony: after <|end|> */
 };
 
@@ -37,7 +37,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-/* ---- parts ------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 void eng_parts_init(struct eng_parts *p)
 {
@@ -71,7 +71,7 @@ int eng_parts_add(struct eng_parts *p, enum eng_part part, const char *s, size_t
     return 0;
 }
 
-/* ---- formats ----------------------------------------------------------------------------------- */
+/* ---- formats --------------------------------------------------------------------------------- */
 
 static bool contains(struct eng_str s, const char *what)
 {
@@ -129,7 +129,7 @@ bool eng_reply_opened(const struct eng_reply_format *f, const struct eng_rendere
     return end - from >= open && !memcmp(s + end - open, f->open, open);
 }
 
-/* ---- tags -------------------------------------------------------------------------------------- */
+/* ---- tags ------------------------------------------------------------------------------------ */
 
 void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f, bool opened)
 {
@@ -256,7 +256,7 @@ static int tags_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out)
     return rc;
 }
 
-/* ---- harmony ----------------------------------------------------------------------------------- */
+/* ---- harmony --------------------------------------------------------------------------------- */
 
 /* The word at `at` of the header: up to white space or a control token. */
 static struct eng_str word(const struct eng_reply *r, size_t at)
@@ -296,7 +296,8 @@ static int begin_body(struct eng_reply *r, struct eng_parts *out)
     if (at) channel = word(r, (size_t)(at - r->held) + 1);
     r->part = says(channel, "analysis") ? ENG_PART_REASONING : ENG_PART_CONTENT;
     if (to.n) {
-        size_t skip = to.n > sizeof own - 1 && !memcmp(to.p, own, sizeof own - 1) ? sizeof own - 1 : 0;
+        size_t skip =
+            to.n > sizeof own - 1 && !memcmp(to.p, own, sizeof own - 1) ? sizeof own - 1 : 0;
         r->part = ENG_PART_ARGUMENTS;
         rc = eng_parts_add(out, ENG_PART_CALL, to.p + skip, to.n - skip);
     }
@@ -378,7 +379,7 @@ static int harmony_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out)
     return 0;
 }
 
-/* ---- both -------------------------------------------------------------------------------------- */
+/* ---- both ------------------------------------------------------------------------------------ */
 
 bool eng_reply_is_mark(const struct eng_reply *r, uint32_t id)
 {

@@ -270,8 +270,8 @@ static const char *space(const struct eng_scan_words *w, const struct eng_classe
     return c == C_END || last == p ? q : last;
 }
 
-/* DeepSeek's: `A[A-Za-z]+` with A a punctuation mark or symbol of ASCII, `[^\r\n\p{L}\p{P}\p{S}]?` and
- * letters or marks, ` ?[\p{P}\p{S}]+[\r\n]*`, white space; NULL where none of them starts. */
+/* DeepSeek's: `A[A-Za-z]+` with A a punctuation mark or symbol of ASCII, `[^\r\n\p{L}\p{P}\p{S}]?`
+ * and letters or marks, ` ?[\p{P}\p{S}]+[\r\n]*`, white space; NULL where none of them starts. */
 static const char *symbols_word(const struct eng_scan_words *w, const struct eng_classes *t,
                                 const char *p, const char *end, unsigned c, size_t len)
 {

@@ -281,8 +281,9 @@ static void cut_places(struct search *q, size_t from, size_t to)
     }
 }
 
-/* Tokens that do not overlap cannot take bytes from each other, so the procedure is gone through for
- * one run of overlapping ones after the other. Mostly the first token to be cut is all of a run. */
+/* Tokens that do not overlap cannot take bytes from each other, so the procedure is gone through
+ * for one run of overlapping ones after the other. Mostly the first token to be cut is all of a
+ * run. */
 static int cut_in_order(struct search *q)
 {
     q->taken = cn_calloc(q->n, 1);

@@ -115,7 +115,7 @@ void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special
 int eng_detok_push(struct eng_detok *d, uint32_t id, struct cn_buf *out);
 int eng_detok_flush(struct eng_detok *d, struct cn_buf *out);
 
-/* ---- chat templates (jinja_*.c, template.c) --------------------------------------------------- */
+/* ---- chat templates (jinja_*.c, template.c) -------------------------------------------------- */
 
 struct eng_template;
 
@@ -154,11 +154,12 @@ void eng_rendered_fini(struct eng_rendered *r);
 
 /* Renders; every byte that came from messages, tools, documents or kwargs, through whatever filter
  * or slice, is in an untrusted span. Errors: CN_ETEMPLATE (raise_exception's own text included),
- * CN_ELIMIT (steps, depth, output, memory, time), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is fini'd by the caller on success. */
+ * CN_ELIMIT (steps, depth, output, memory, time), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is
+ * fini'd by the caller on success. */
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);
 
-/* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool ------ */
+/* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool --- */
 
 enum eng_part {
     ENG_PART_CONTENT,
@@ -202,8 +203,8 @@ struct eng_reply {
     char held[256];
 };
 void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f, bool opened);
-/* Whether the token is a mark where the stream is: then it goes to eng_reply_mark, after all text of
- * the tokens before it, and its own text is not fed. */
+/* Whether the token is a mark where the stream is: then it goes to eng_reply_mark, after all text
+ * of the tokens before it, and its own text is not fed. */
 bool eng_reply_is_mark(const struct eng_reply *r, uint32_t id);
 int eng_reply_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out);
 /* Text that tokens gave, cut anywhere: appends what is decided. */

@@ -221,7 +221,8 @@ struct eng_merge {
     uint32_t call;   /* entries of other calls do not count */
     const char *end; /* of the text that pieces lie in */
 };
-/* Merges one piece (n > 0 bytes, below 4 GiB): m->s has *n_left symbols, and where the last ends. */
+/* Merges one piece (n > 0 bytes, below 4 GiB): m->s has *n_left symbols, and where the last
+ * ends. */
 int eng_merge(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n,
               size_t *n_left);
 

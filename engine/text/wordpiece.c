@@ -1,8 +1,9 @@
 /* engine/text: WordPiece, as BERT's own tokenizer does it: the text is cleaned, lower-cased and
  * stripped of accents where the vocabulary says so, cut at white space, punctuation and CJK
  * characters; each word becomes the longest tokens that match from its start on, or the unknown
- * token as a whole. In the file a token that begins a word has U+2581 in front, others have nothing.
- * A word of more than 100 characters is unknown, so the time is linear in the text. Pure. */
+ * token as a whole. In the file a token that begins a word has U+2581 in front, others have
+ * nothing. A word of more than 100 characters is unknown, so the time is linear in the text.
+ * Pure. */
 #include "engine/text/vocab_impl.h"
 
 #include <stdlib.h>

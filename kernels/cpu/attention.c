@@ -1,10 +1,10 @@
 /* attention: walks the key ranges of tiles (rows that share blocks).
  *
- * Pool threads; tiles.c and share.c cut the batch. A piece of work is (tile, some super-ranges, unit:
- * a KV head or some of its query heads). First come the tiles of several sequences: what they find is
- * kept per row and super-range, and the rows' own tiles merge it with the rest. When a tile's
- * super-ranges went to several threads, the one that ends last merges their states, in ascending
- * order, as a single thread would have. */
+ * Pool threads; tiles.c and share.c cut the batch. A piece of work is (tile, some super-ranges,
+ * unit: a KV head or some of its query heads). First come the tiles of several sequences: what they
+ * find is kept per row and super-range, and the rows' own tiles merge it with the rest. When a
+ * tile's super-ranges went to several threads, the one that ends last merges their states, in
+ * ascending order, as a single thread would have. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_read.h"
 
@@ -14,7 +14,7 @@
 #define AHEAD_RUNS  64u
 #define AHEAD_BYTES (512u << 10)
 
-/* ---- a piece of work -------------------------------------------------------------------------- */
+/* ---- a piece of work ------------------------------------------------------------------------- */
 
 struct piece {
     struct kr_cpu_exec *x;
@@ -133,7 +133,7 @@ static uint32_t list_chosen(const struct piece *p, uint64_t base, uint8_t list[K
     return n;
 }
 
-/* ---- what is read next ------------------------------------------------------------------------- */
+/* ---- what is read next ----------------------------------------------------------------------- */
 
 static void begin_list(struct piece *p)
 {
@@ -181,7 +181,8 @@ static void list_range(struct piece *p, uint64_t base)
     end_list(p, 0);
 }
 
-/* Blocks that a work of a tile reads, from *from on; 0 when they are too many to fetch as a whole. */
+/* Blocks that a work of a tile reads, from *from on; 0 when they are too many to fetch as a
+ * whole. */
 static uint64_t whole_blocks(const struct piece *p, const struct kr_tile *tile,
                              const struct kr_work *w, uint64_t *from)
 {

@@ -1,5 +1,6 @@
-/* attention_load_simd: K and V of a range of keys made float32 in a thread's scratch: for many rows,
- * for latent layers and for chosen keys. Included once by each ISA's file, through attention_simd.h.
+/* attention_load_simd: K and V of a range of keys made float32 in a thread's scratch: for many
+ * rows, for latent layers and for chosen keys. Included once by each ISA's file, through
+ * attention_simd.h.
  *
  * Keys that are not visible may hold anything; those that were not chosen are not loaded. */
 #ifndef KERNELS_CPU_ATTENTION_LOAD_SIMD_H
@@ -8,8 +9,8 @@
 #include "kernels/cpu/attention_tile_simd.h"
 
 /* VL dims from d (a multiple of VL) on of a token's n values that lie together; 0 past them. */
-V_INLINE vf dims_at(const enum kr_type type, const uint8_t *values, const uint8_t *scales, uint32_t d,
-                    uint32_t n)
+V_INLINE vf dims_at(const enum kr_type type, const uint8_t *values, const uint8_t *scales,
+                    uint32_t d, uint32_t n)
 {
     if (d + VL > n) {
         float some[VL] = { 0 };
@@ -121,7 +122,8 @@ static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     }
 }
 
-/* Both from a latent layer: a token's values lie together, so that keys are VL tokens transposed. */
+/* Both from a latent layer: a token's values lie together, so that keys are VL tokens
+ * transposed. */
 static void load_latent(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                         const uint8_t *const *blocks)
 {

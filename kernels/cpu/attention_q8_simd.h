@@ -172,7 +172,8 @@ V_INLINE void q8_values_tile(const uint32_t n, const uint32_t cols, const struct
         for (uint32_t j = 0; j < cols; j++)
             a[i][j] = v_set(0);
     for (uint32_t k = k0 / 2 * 2; k < k1;) {
-        const uint8_t *v = blocks[block_of(t, k)] + t->at.v + step * (token_of(t, k) / 2) + 2ull * c;
+        const uint8_t *v =
+            blocks[block_of(t, k)] + t->at.v + step * (token_of(t, k) / 2) + 2ull * c;
         const float *x = w[0] + k;
         k = CN_MIN(k1, next_block(t, k));
         for (const float *end = w[0] + k; x < end; x += 2, v += step) {

@@ -2,9 +2,10 @@
  *
  * K and V of the range are first made float32 in the thread's scratch, so that many rows share the
  * work; for few rows they are read where they lie, which gives the same numbers. (q8_0 has a way of
- * its own: attention_q8_simd.h.) A score is summed over dims in ascending order, a weighted value over
- * keys in ascending order, one fused multiply-add each, whatever else is in the tile; invisible keys
- * take no part (their lanes may hold anything, NaN too), keys that were not chosen are not loaded. */
+ * its own: attention_q8_simd.h.) A score is summed over dims in ascending order, a weighted value
+ * over keys in ascending order, one fused multiply-add each, whatever else is in the tile;
+ * invisible keys take no part (their lanes may hold anything, NaN too), keys that were not chosen
+ * are not loaded. */
 #ifndef KERNELS_CPU_ATTENTION_SIMD_H
 #define KERNELS_CPU_ATTENTION_SIMD_H
 
@@ -68,7 +69,7 @@
         f(3, cols, __VA_ARGS__);      \
     }
 
-/* ---- scores ------------------------------------------------------------------------------------ */
+/* ---- scores ---------------------------------------------------------------------------------- */
 
 /* Dim d of the columns' keys, of q4_0 the one after it too. */
 V_INLINE void key_dims(const uint32_t cols, const enum kr_type type, const struct kr_attn_tile *t,
@@ -172,8 +173,8 @@ static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 
 #define V_SOFT 4u /* pairs at once: what one waits for, others do meanwhile */
 
-/* Scores of n pairs capped; their maxima. Lanes outside [k0, k1) become -infinity, whose exponential
- * is 0. */
+/* Scores of n pairs capped; their maxima. Lanes outside [k0, k1) become -infinity, whose
+ * exponential is 0. */
 V_INLINE void cap_scores(const uint32_t n, const struct kr_attn_tile *t, float *p, uint32_t k0,
                          uint32_t k1, float *max)
 {
@@ -241,7 +242,7 @@ static void softmax_row(const struct kr_attn_tile *t, uint32_t r, uint32_t k0, u
         }
 }
 
-/* ---- weighted values --------------------------------------------------------------------------- */
+/* ---- weighted values ------------------------------------------------------------------------- */
 
 /* The scales of values read in place, as floats in t->values: [key][v_dim / 32]. */
 static void load_scales(const struct kr_attn_tile *t, const uint8_t *const *blocks, uint32_t k0,
@@ -261,7 +262,8 @@ V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *sca
     return v_mul(v_set(scales[c / KR_KV_DIMS]), v_int4(v + c / 2));
 }
 
-/* a += p * a token's values, for n pairs by `cols` vectors from column c: these stay in registers, */
+/* a += p * a token's values, for n pairs by `cols` vectors from column c: these stay in
+ * registers, */
 V_INLINE void add_value(const uint32_t n, const uint32_t cols, const enum kr_type type,
                         const float *p, const uint8_t *v, const float *scales, size_t c,
                         vf a[][V_WIDE])
@@ -375,10 +377,10 @@ static void values_group(const struct kr_attn_tile *t, const uint8_t *const *blo
     }
 }
 
-/* ---- a range ----------------------------------------------------------------------------------- */
+/* ---- a range --------------------------------------------------------------------------------- */
 
-/* Scores of all pairs by keys [k0, k1), which the tile's rows see between them. True: K and V are read
- * in place. */
+/* Scores of all pairs by keys [k0, k1), which the tile's rows see between them. True: K and V are
+ * read in place. */
 static bool range_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                          const uint8_t *const *blocks)
 {
@@ -446,7 +448,8 @@ static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint
         for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
             vf sum = h ? v_load(scores_out + v) : v_set(0);
             for (uint32_t i = 0; i < part.heads; i++) {
-                vf s = v_max(v_set(0), v_load(t->p + (size_t)i * KR_RANGE_KEYS + v)); /* NaN stays */
+                vf s =
+                    v_max(v_set(0), v_load(t->p + (size_t)i * KR_RANGE_KEYS + v)); /* NaN stays */
                 sum = v_fma(v_set(w[h + i]), s, sum);
             }
             v_store(scores_out + v, sum);
@@ -499,9 +502,21 @@ static void attn_finish(float *y, const float *acc, float max, float sum, const 
 static void fill_ops(struct kr_cpu_ops *o, const char *name)
 {
     *o = (struct kr_cpu_ops){
-        .name = name, .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
-        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_queries = attn_queries, .attn_range = attn_range,
-        .attn_merge = attn_merge, .attn_finish = attn_finish, .select_range = select_range,
+        .name = name,
+        .rms_norm = rms_norm,
+        .layer_norm = layer_norm,
+        .add = add,
+        .scale = scale,
+        .sum_rows = sum_rows,
+        .softcap = softcap,
+        .glu = glu,
+        .rope = rope,
+        .to_f16 = to_f16,
+        .attn_queries = attn_queries,
+        .attn_range = attn_range,
+        .attn_merge = attn_merge,
+        .attn_finish = attn_finish,
+        .select_range = select_range,
     };
 }
 

@@ -13,8 +13,8 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
-/* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors, as sums of two would wait for
- * themselves. */
+/* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors, as sums of two would
+ * wait for themselves. */
 #define V_FEW  (VL == 16u ? 0u : 3u)
 #define V_WIDE 4u
 
@@ -66,7 +66,8 @@ static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
     a->left -= bytes;
 }
 
-/* Into the second level: the first holds what is in use. A line that is asked for twice costs little. */
+/* Into the second level: the first holds what is in use. A line that is asked for twice costs
+ * little. */
 V_INLINE void fetch_some(struct kr_attn_ahead *f)
 {
     __builtin_prefetch(f->at, 0, 2);

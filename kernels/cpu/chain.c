@@ -17,7 +17,7 @@
 #define ROWS_FOR_A_THREAD 4u
 #define PART_MAX_ROWS     128u
 
-/* ---- prepare ------------------------------------------------------------------------------------ */
+/* ---- prepare --------------------------------------------------------------------------------- */
 
 /* Row work that needs its own row and nothing else of the step. */
 static bool rows_alone(const struct kr_cpu_exec *x, const struct kr_level *l)
@@ -85,7 +85,7 @@ void kr_cpu_find_chains(struct kr_cpu_exec *x)
     }
 }
 
-/* ---- steps -------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 uint32_t kr_cpu_chain_parts(const struct kr_cpu_exec *x)
 {

@@ -15,8 +15,9 @@ static int check_row(const struct kr_cpu_exec *x, const struct kr_batch *b, uint
     if (r->src == KR_ROW_TICKET)
         return cn_fail(err, CN_EUNSUPP, "row %u wants an id of an earlier step", i);
     if (r->src == KR_ROW_EMBED && x->n_tables != 1)
-        return cn_fail(err, CN_EUNSUPP, "row %u is an embedding, this model looks tokens up %u times",
-                       i, x->n_tables);
+        return cn_fail(err, CN_EUNSUPP,
+                       "row %u is an embedding, this model looks tokens up %u times", i,
+                       x->n_tables);
     if (r->src == KR_ROW_TOKEN && r->token >= x->n_tokens)
         return cn_fail(err, CN_ERANGE, "row %u is token %u, tokens end at %u", i, r->token,
                        x->n_tokens);

@@ -2,8 +2,8 @@
  *
  * A prepared plan is a list of levels. A level is row work (ops that need one row at a time, done
  * one after the other on the same rows by the same thread) and then heavy work (matrix products and
- * attention, cut by output): stages of the pool, or parts of a chain (chain.c). Nothing here chooses
- * arithmetic by the number of rows. */
+ * attention, cut by output): stages of the pool, or parts of a chain (chain.c). Nothing here
+ * chooses arithmetic by the number of rows. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -47,7 +47,7 @@ struct kr_step {
     enum kr_domain domain;
     uint32_t op;           /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope;
                             * GROUP: the route; GATHER: the dispatch */
-    uint32_t slot;         /* QUANTIZE, ANGLES, GATHER: the slot made; matmul: its quantised input; route:
+    uint32_t slot; /* QUANTIZE, ANGLES, GATHER: the slot made; matmul: its quantised input; route:
                             * the slot it works in */
     uint32_t weight;       /* matmul: index of the packed weight, the first matrix of it */
     uint32_t then;         /* matmul: the weight of the next one, the first's after the last */
@@ -98,9 +98,9 @@ struct kr_kv_layer {
     uint64_t k_head, ks_head, v_head, vs_head; /* bytes of each */
 };
 
-/* Rows that walk key ranges together. Every row is in one tile of its sequence (its own), and may be
- * in tiles of several sequences that share blocks: those do the first ranges, and leave the states of
- * their super-ranges with the rows' own tiles, which go on from there. */
+/* Rows that walk key ranges together. Every row is in one tile of its sequence (its own), and may
+ * be in tiles of several sequences that share blocks: those do the first ranges, and leave the
+ * states of their super-ranges with the rows' own tiles, which go on from there. */
 struct kr_tile {
     uint32_t row, n_rows;   /* in the tiling's rows */
     uint32_t seq;           /* whose table is read */
@@ -129,13 +129,13 @@ struct kr_tiling {
     uint32_t n_shared, n_shared_works, n_listed;
     struct kr_tile *shared;           /* [max_rows] */
     struct kr_work *shared_works;     /* [max_works] */
-    uint32_t *rows, *positions;       /* [3 * max_rows]: the step's rows, then those of shared tiles */
+    uint32_t *rows, *positions; /* [3 * max_rows]: the step's rows, then those of shared tiles */
     uint32_t *owner;                  /* [max_rows] a row's own tile */
 };
 /* A sequence's rows, for finding out who shares blocks. */
 struct kr_member {
     uint32_t row, n_rows, seq;
-    uint32_t first, whole;   /* ranges: the first visible; those before `whole` lie before its rows */
+    uint32_t first, whole; /* ranges: the first visible; those before `whole` lie before its rows */
     const uint32_t *table;
     bool alone;
 };
@@ -209,7 +209,7 @@ struct kr_cpu_exec {
     uint32_t n_runs, longest_run;
     uint32_t *logit_rows;           /* row of each logit row */
     uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
-    uint32_t n_tables;              /* embedding tables: rows with an embedding of their own need one */
+    uint32_t n_tables; /* embedding tables: rows with an embedding of their own need one */
     uint32_t n_tokens;              /* rows of the embedding table; UINT32_MAX without one */
     /* the step as the pool runs it; only n of the jobs changes */
     struct kr_stage *stages;
@@ -309,13 +309,13 @@ static inline uint32_t kr_state_of(const struct kr_tile *t, uint32_t super)
     uint32_t i = super - t->first;
     return i < t->merged ? 0 : i - t->merged + 1;
 }
-/* share.c: tiles of rows of several sequences, over ranges whose blocks they share. Gives the floats
- * of states that rows' own tiles keep for them. */
+/* share.c: tiles of rows of several sequences, over ranges whose blocks they share. Gives the
+ * floats of states that rows' own tiles keep for them. */
 uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t);
 /* What rows of a sequence that ends before `end` see in a group. */
 struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end);
-/* attention.c: pieces of work of an attention op in this step, how many of them a thread should take
- * at once, and doing one; those on keys that sequences share come first, all of them. */
+/* attention.c: pieces of work of an attention op in this step, how many of them a thread should
+ * take at once, and doing one; those on keys that sequences share come first, all of them. */
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s, bool shared);
 uint32_t kr_cpu_attention_chunk(const struct kr_cpu_exec *x, const struct kr_step *s,
                                 uint32_t works);

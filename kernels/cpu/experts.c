@@ -1,15 +1,15 @@
 /* experts: a step's rows grouped by expert, and products with many matrices.
  *
- * A (row, choice) pair is a slot; slots stand expert after expert, within one by row and choice. One
- * unit of work makes the grouping and says how many units the products that wait for it have, so
- * that experts nobody chose cost nothing. A unit of a product is some row groups of one matrix with
- * all of its rows; units go part by part and matrix by matrix in it, so that a thread meets the same
- * part of every matrix. All threads; a product's result does not depend on the cut. */
+ * A (row, choice) pair is a slot; slots stand expert after expert, within one by row and choice.
+ * One unit of work makes the grouping and says how many units the products that wait for it have,
+ * so that experts nobody chose cost nothing. A unit of a product is some row groups of one matrix
+ * with all of its rows; units go part by part and matrix by matrix in it, so that a thread meets
+ * the same part of every matrix. All threads; a product's result does not depend on the cut. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
 
-/* ---- grouping --------------------------------------------------------------------------------- */
+/* ---- grouping -------------------------------------------------------------------------------- */
 
 static uint64_t padded(uint64_t n)
 {
@@ -125,7 +125,7 @@ static void group_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, u
         x->jobs[x->heavy_steps[i].job].n = g->n_active * x->heavy_steps[i].parts;
 }
 
-/* ---- products --------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* Some row groups of one matrix of a step's weight, with rows [r0, r1) of its input from value
  * `x_at` and quantised block `q_at` on, to column y_at of its output. */
@@ -208,7 +208,7 @@ void kr_cpu_add_expert_job(struct kr_cpu_exec *x, struct kr_job *j, uint32_t ind
     }
 }
 
-/* ---- row work --------------------------------------------------------------------------------- */
+/* ---- row work -------------------------------------------------------------------------------- */
 
 static void dispatch(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
                      const struct kr_grouping *g, uint32_t slot)

@@ -1,9 +1,11 @@
 /* Products of float weights (F32, F16, BF16) and float32 activations, for AVX2, AVX-512 and NEON:
- * included once by each ISA's file, which names the function that it fills in. Pure but for the outputs.
+ * included once by each ISA's file, which names the function that it fills in. Pure but for the
+ * outputs.
  *
  * A lane is an output row; columns are added one after another by fused multiply-add, so every tile
  * shape gives the same bytes (generic/matmul_generic.c). Many input rows meet runs of columns that
- * stay in the first-level cache, widened to float32 once; the sums wait in the outputs meanwhile. */
+ * stay in the first-level cache, widened to float32 once; the sums wait in the outputs
+ * meanwhile. */
 #ifndef KERNELS_CPU_FLOATS_SIMD_H
 #define KERNELS_CPU_FLOATS_SIMD_H
 
@@ -12,8 +14,8 @@
 
 /* Vectors of a group of output rows. */
 #define PER_GROUP ((int)(KR_PACK_ROWS / VL))
-/* The largest tile fills the registers: of AVX-512 8 rows by 2 groups, else 6 by one; one row takes 4
- * groups, to have more sums under way, or 2 of NEON, whose vectors are two registers each. */
+/* The largest tile fills the registers: of AVX-512 8 rows by 2 groups, else 6 by one; one row takes
+ * 4 groups, to have more sums under way, or 2 of NEON, whose vectors are two registers each. */
 #define MAX_ROWS    (VL == 16u ? 8 : 6)
 #define TILE_GROUPS (VL == 16u ? 2 : 1)
 #if defined(__aarch64__)

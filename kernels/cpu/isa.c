@@ -1,4 +1,5 @@
-/* isa: the ISAs by name, and where the tables of those in this build come from. Pure; any thread. */
+/* isa: the ISAs by name, and where the tables of those in this build come from. Pure; any
+ * thread. */
 #include "kernels/cpu/ops.h"
 
 #include "kernels/cpu/matmul.h"

@@ -5,8 +5,8 @@
  * [k_dim][token] (so that a vector lane is a key) and V [token][v_dim]; after them quantised types
  * have the f16 scales of both. q8_0 has pairs side by side: K [k_dim / 2][token][2], V
  * [token / 2][v_dim][2], and V's scales as K's. Latent layers have K [token][k_dim] alone: it is V
- * too, and chosen keys are read one by one. A block of the group of states is a sequence's, one op's
- * after the other (recurrent.h says how each lies). */
+ * too, and chosen keys are read one by one. A block of the group of states is a sequence's, one
+ * op's after the other (recurrent.h says how each lies). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_read.h"
 #include "kernels/half.h"
@@ -18,7 +18,7 @@
 
 #define HUGE_PAGE (2ull << 20)
 
-/* ---- layout ----------------------------------------------------------------------------------- */
+/* ---- layout ---------------------------------------------------------------------------------- */
 
 static uint64_t pad64(uint64_t n)
 {
@@ -69,7 +69,7 @@ int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)
     return 0;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                    struct kr_kv_mem **out, struct cn_error *err)
@@ -90,8 +90,8 @@ int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                        (unsigned long long)bytes);
     }
 #if defined(MADV_HUGEPAGE)
-    /* A head's part of a block is a few KB: with small pages each costs a walk of the tables. Slabs are
-     * as many whole blocks as come near a huge page's size. */
+    /* A head's part of a block is a few KB: with small pages each costs a walk of the tables. Slabs
+     * are as many whole blocks as come near a huge page's size. */
     if (slab_bytes > HUGE_PAGE / 2) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
     *m = (struct kr_cpu_mem){ .base.ops = d->ops, .data = data, .slab_bytes = slab_bytes,
@@ -125,7 +125,8 @@ static void copy_head(const struct kr_kv_layer *l, enum kr_type type, uint8_t *d
     bool pairs = type == KR_Q8_0;
     copy_tokens(d + l->head.k, s + l->head.k, l->k_head / bt / elem, elem, bt, n);
     if (l->ks_head)
-        copy_tokens(d + l->head.k_scale, s + l->head.k_scale, l->ks_head / bt / scale, scale, bt, n);
+        copy_tokens(d + l->head.k_scale, s + l->head.k_scale, l->ks_head / bt / scale, scale, bt,
+                    n);
     copy_tokens(d + l->head.v, s + l->head.v, 1, l->v_head / bt, bt, pairs ? n + n % 2 : n);
     if (pairs)
         copy_tokens(d + l->head.v_scale, s + l->head.v_scale, l->vs_head / bt / 2, 2, bt, n);
@@ -182,10 +183,10 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
     return 0;
 }
 
-/* ---- storing ---------------------------------------------------------------------------------- */
+/* ---- storing --------------------------------------------------------------------------------- */
 
-/* The scale of 32 values that are `steps` times it at most. A value that is not finite makes it NaN,
- * so that it is seen and not stored as a number. Gives its inverse, 0 for none. Magnitudes are
+/* The scale of 32 values that are `steps` times it at most. A value that is not finite makes it
+ * NaN, so that it is seen and not stored as a number. Gives its inverse, 0 for none. Magnitudes are
  * compared as integers, where their order is the same and infinity and NaN come last: the compiler
  * makes vectors of such loops, whatever it targets. */
 static uint16_t find_scale(const float x[KR_KV_DIMS], enum kr_type type, float *inv)
@@ -242,8 +243,8 @@ static void put_half(uint8_t *p, uint64_t i, uint16_t h)
     memcpy(p + 2 * i, &h, sizeof h);
 }
 
-/* Where dims of a token lie: so many bytes from an even one to the next, from it to the odd one (q4_0
- * has both in a byte), and from scale to scale. */
+/* Where dims of a token lie: so many bytes from an even one to the next, from it to the odd one
+ * (q4_0 has both in a byte), and from scale to scale. */
 struct places {
     uint64_t pair, odd, scale;
 };
@@ -266,8 +267,8 @@ static void store_blocks(enum kr_type type, const float *x, uint32_t n, uint8_t 
 }
 
 /* K of latent layers, whose dims lie together. */
-static void store_latent(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
-                         uint8_t *to, uint8_t *scales)
+static void store_latent(const struct kr_cpu_ops *ops, enum kr_type type, const float *x,
+                         uint32_t n, uint8_t *to, uint8_t *scales)
 {
     struct places at = {.pair = type == KR_Q8_0 ? 2 : 1, .odd = 1, .scale = 2};
     if (type == KR_F16)
@@ -277,8 +278,8 @@ static void store_latent(const struct kr_cpu_ops *ops, enum kr_type type, const 
 }
 
 /* V: those of q8_0 beside their neighbour's. */
-static void store_values(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
-                         uint8_t *values, uint8_t *scales, uint32_t bt, uint32_t tok)
+static void store_values(const struct kr_cpu_ops *ops, enum kr_type type, const float *x,
+                         uint32_t n, uint8_t *values, uint8_t *scales, uint32_t bt, uint32_t tok)
 {
     struct places at = {.pair = 4, .odd = 2, .scale = 2ull * bt};
     if (type == KR_Q8_0)

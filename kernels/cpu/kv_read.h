@@ -8,7 +8,8 @@
  * q8_0 K that is read by all of its keys (latent layers and chosen keys aside) meets queries
  * rounded to 16 bits, as 8-bit weights meet activations rounded to 8: the queries, times the
  * softmax's scale, by blocks of 32 dims; 32767 is the block's largest; nearest, ties to even. That
- * is 1/256 of what the keys' own rounding did, part of what q8_0 means, and the same on all ISAs. */
+ * is 1/256 of what the keys' own rounding did, part of what q8_0 means, and the same on all
+ * ISAs. */
 #ifndef KERNELS_CPU_KV_READ_H
 #define KERNELS_CPU_KV_READ_H
 

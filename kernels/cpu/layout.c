@@ -329,8 +329,9 @@ static int alloc_tables(struct sched *s)
     s->grouping_of = cn_calloc(p->n_values, sizeof *s->grouping_of);
     x->groupings = cn_calloc(p->n_ops, sizeof *x->groupings);
     s->needed = cn_calloc(p->n_ops, sizeof *s->needed);
-    bool ok = s->needed && x->stages && x->jobs && x->slots && x->row_steps && x->heavy_steps && x->levels && s->ready &&
-              s->quantized && s->written && s->attn_at && s->grouping_of && x->groupings;
+    bool ok = s->needed && x->stages && x->jobs && x->slots && x->row_steps && x->heavy_steps &&
+              x->levels && s->ready && s->quantized && s->written && s->attn_at && s->grouping_of &&
+              x->groupings;
     return ok ? 0 : CN_ENOMEM;
 }
 

@@ -31,8 +31,8 @@ struct kr_packed {
     enum kr_type type;
     uint32_t rows, cols;  /* cols a multiple of the type's block (floats: any) */
     void *data;           /* 64-byte aligned, kr_packed_bytes long */
-    /* Hint: what is read after the groups of a call, and as far behind it the next group of it; NULL:
-     * the groups behind them. Memory that is not there is no harm. */
+    /* Hint: what is read after the groups of a call, and as far behind it the next group of it;
+     * NULL: the groups behind them. Memory that is not there is no harm. */
     const uint8_t *then;
     size_t then_other;
 };
@@ -80,7 +80,8 @@ struct kr_matmul_kernels {
                    const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
                    float *out, size_t out_stride);
 };
-/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is. (isa.c) */
+/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is.
+ * (isa.c) */
 bool kr_matmul_fill(enum kr_isa isa, struct kr_matmul_kernels *k);
 /* Names the numeric path of an ISA that the build has. */
 const char *kr_isa_path(enum kr_isa isa);

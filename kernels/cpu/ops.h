@@ -14,7 +14,8 @@
 
 /* Keys are taken in ranges aligned to absolute positions; each range gives a softmax state, ranges
  * merge in ascending order into the state of a super-range, those again into the row's. Only whole
- * super-ranges are given to different threads, so the order of merging is one whatever the split. */
+ * super-ranges are given to different threads, so the order of merging is one whatever the
+ * split. */
 #define KR_RANGE_KEYS   128u
 #define KR_SUPER_RANGES 4u
 #define KR_SUPER_KEYS   (KR_RANGE_KEYS * KR_SUPER_RANGES)
@@ -125,8 +126,8 @@ struct kr_cpu_ops {
                  uint32_t head_dim, uint32_t n_rot);
     /* Round to nearest even. */
     void (*to_f16)(uint16_t *y, const float *x, uint32_t n);
-    /* Makes t->words and t->worth of t->q: once for a tile that has such, before its ranges. How they
-     * lie is the ISA's. */
+    /* Makes t->words and t->worth of t->q: once for a tile that has such, before its ranges. How
+     * they lie is the ISA's. */
     void (*attn_queries)(const struct kr_attn_tile *t);
     /* The range's state for every pair of the tile that sees a key of [base, base + 128); others
      * get sum = 0. blocks: the range's block starts, [0] holds key `base`; only those with a
@@ -147,7 +148,8 @@ struct kr_cpu_ops {
     struct kr_recurrent_ops recurrent;
     struct kr_probe_ops probe;
 };
-/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is. (isa.c) */
+/* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is.
+ * (isa.c) */
 bool kr_ops_fill(enum kr_isa isa, struct kr_cpu_ops *o);
 /* All but `recurrent` and `probe`, each in builds for its processor only; for isa.c. */
 void kr_ops_generic(struct kr_cpu_ops *o);

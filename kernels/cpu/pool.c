@@ -63,7 +63,7 @@ struct worker {
     const uint8_t *ahead, *ahead_end; /* the thread's own: fetched while it waits */
 };
 
-/* ---- sleeping --------------------------------------------------------------------------------- */
+/* ---- sleeping -------------------------------------------------------------------------------- */
 
 #if defined(__linux__)
 static void sleep_while(struct kr_pool *p, unsigned seen)
@@ -136,7 +136,7 @@ static void tell(struct kr_pool *p)
     if (atomic_load(&p->sleepers)) wake_all(p);
 }
 
-/* ---- shares ----------------------------------------------------------------------------------- */
+/* ---- shares ---------------------------------------------------------------------------------- */
 
 /* Thread t's units of a job: [first, first + count). */
 static uint32_t job_share(const struct kr_job *j, uint32_t threads, uint32_t t, uint32_t *first)
@@ -185,8 +185,8 @@ static void note_end(struct kr_pool *p)
     if (p->ends) p->ends[p->stage] = cn_now_ns();
 }
 
-/* Puts up the next stage that has work for several; false when there is none. What is a single chunk
- * is done here and now: nobody holds a chunk of any stage. Shares without work are written
+/* Puts up the next stage that has work for several; false when there is none. What is a single
+ * chunk is done here and now: nobody holds a chunk of any stage. Shares without work are written
  * first: once the last one with work is there, others may finish the stage and set up the one after
  * it, and nothing of ours may come later than that but a harmless tell(). */
 static bool next_stage(struct kr_pool *p, uint32_t thread)
@@ -280,7 +280,7 @@ void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_st
     }
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 void kr_pool_ahead(struct kr_pool *p, uint32_t thread, const void *at, size_t bytes)
 {

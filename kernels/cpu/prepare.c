@@ -1,7 +1,7 @@
 /* prepare: makes a plan ready for this machine: schedule, KV layout, packed weights, scratch.
  *
- * Engine thread (the pool packs), or with `background` any thread. Everything is chosen from the plan
- * and the options; all memory a step uses is taken here. */
+ * Engine thread (the pool packs), or with `background` any thread. Everything is chosen from the
+ * plan and the options; all memory a step uses is taken here. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -30,7 +30,8 @@ static int check_opts(const struct kr_plan *p, const struct kr_prepare_opts *o,
     for (size_t i = 0; i < p->n_ops; i++) {
         const struct kr_plan_op *op = &p->ops[i];
         if (op->kind == KR_OP_SELECT && o->max_context > 32ull * p->values[op->out].width)
-            return cn_fail(err, CN_EINVAL, "a context of %llu tokens, the indexer was made for %llu",
+            return cn_fail(err, CN_EINVAL,
+                           "a context of %llu tokens, the indexer was made for %llu",
                            (unsigned long long)o->max_context, 32ull * p->values[op->out].width);
     }
     return 0;

@@ -85,7 +85,7 @@ static double best(struct kr_cpu *c, void (*fn)(void *arg, uint32_t i), uint64_t
     return most;
 }
 
-/* ---- the buffer ------------------------------------------------------------------------------- */
+/* ---- the buffer ------------------------------------------------------------------------------ */
 
 /* Twice the last-level cache: from there on more makes no difference, the cache being shared with
  * whoever else is on the machine, and twice its size never found in it. */
@@ -145,7 +145,7 @@ static int grow(struct kr_cpu *c, uint64_t bytes, struct cn_error *err)
     return 0;
 }
 
-/* ---- the probes ------------------------------------------------------------------------------- */
+/* ---- the probes ------------------------------------------------------------------------------ */
 
 int kr_cpu_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
                       struct cn_error *err)

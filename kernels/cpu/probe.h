@@ -1,5 +1,5 @@
-/* probe: what bounds the kernels, per ISA: bytes read, int8 products, fused multiply-adds. Private to
- * kernels/cpu. Pure but for the memory that is read; any thread. */
+/* probe: what bounds the kernels, per ISA: bytes read, int8 products, fused multiply-adds. Private
+ * to kernels/cpu. Pure but for the memory that is read; any thread. */
 #ifndef KERNELS_CPU_PROBE_H
 #define KERNELS_CPU_PROBE_H
 

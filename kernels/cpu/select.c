@@ -1,4 +1,5 @@
-/* select: an indexer's choice of keys for each row: scores by ranges of keys, then the best of them.
+/* select: an indexer's choice of keys for each row: scores by ranges of keys, then the best of
+ * them.
  *
  * Pool threads. A tile is one row; when its super-ranges went to several threads, the one that ends
  * last chooses. A key's score depends on row and key alone and the choice on the scores alone, so
@@ -21,7 +22,7 @@ static void set_bit(uint32_t *words, uint64_t key)
     words[key / 32] |= 1u << key % 32;
 }
 
-/* ---- the best ---------------------------------------------------------------------------------- */
+/* ---- the best -------------------------------------------------------------------------------- */
 
 /* In the order of the scores, -0 and 0 alike; not a number is above all, so that it is seen. */
 static uint32_t rank_of(float score)
@@ -65,7 +66,7 @@ static void choose(const struct choice *c)
     }
 }
 
-/* ---- scores ------------------------------------------------------------------------------------ */
+/* ---- scores ---------------------------------------------------------------------------------- */
 
 static void score_supers(const struct choice *c, const struct kr_work *w, struct kr_attn_tile *t,
                          const float *weights)

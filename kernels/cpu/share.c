@@ -1,5 +1,6 @@
-/* share: finds sequences of a step whose block tables begin with the same blocks, and puts their rows
- * into tiles of their own for the key ranges that lie wholly in those, so that keys are read once.
+/* share: finds sequences of a step whose block tables begin with the same blocks, and puts their
+ * rows into tiles of their own for the key ranges that lie wholly in those, so that keys are read
+ * once.
  *
  * Engine thread, at launch. Sequences that agree form a list; as far as all of it agrees is a
  * segment, and where some of it go on together beyond that, they do so from the super-range where
@@ -16,7 +17,7 @@ struct sharing {
     uint32_t blocks;  /* of a range */
 };
 
-/* ---- who agrees ------------------------------------------------------------------------------- */
+/* ---- who agrees ------------------------------------------------------------------------------ */
 
 static int compare_range(const struct sharing *s, const struct kr_member *a,
                          const struct kr_member *b, uint32_t range)
@@ -74,7 +75,7 @@ static uint32_t common_end(const struct sharing *s, const struct kr_member *m, u
     return end;
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------ */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 static void sort_rows(struct kr_tiling *t, uint32_t from, uint32_t n)
 {
@@ -145,7 +146,8 @@ static bool add_segment(struct sharing *s, const struct kr_member *m, uint32_t n
     struct kr_tile model = { .seq = m->seq, .begin = first, .stop = stop, .first = super,
                              .last = (stop - 1) / KR_SUPER_RANGES + 1, .merged = 1, .pieces = 1 };
     uint32_t supers = model.last - super;
-    if (works < s->x->max_split) model.pieces = CN_MIN(supers, (s->x->max_split + works - 1) / works);
+    if (works < s->x->max_split)
+        model.pieces = CN_MIN(supers, (s->x->max_split + works - 1) / works);
     if (t->n_shared_works + n_tiles * model.pieces > s->x->max_works) model.pieces = 1;
     if (begins) /* what one thread does from the beginning of a row's keys on is one state */
         model.merged = CN_MAX(1u, CN_MIN(supers / model.pieces, stop / KR_SUPER_RANGES - super));

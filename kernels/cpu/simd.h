@@ -96,8 +96,8 @@ V_INLINE vf v_int8(const void *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
-/* Products of integers: vw is VL pairs of words, made of as many pairs of bytes; vq one pair for all
- * of them; vi sums, VL of them. */
+/* Products of integers: vw is VL pairs of words, made of as many pairs of bytes; vq one pair for
+ * all of them; vi sums, VL of them. */
 typedef __m512i vi, vw, vq;
 V_INLINE vi v_none(void) { return _mm512_setzero_si512(); }
 V_INLINE vw v_words(const void *p)
@@ -128,8 +128,8 @@ V_INLINE void v_int8_pair(const void *p, vf *first, vf *second)
     *first = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(w, 16), 16));
     *second = _mm512_cvtepi32_ps(_mm512_srai_epi32(w, 16));
 }
-/* The first or the second of VL pairs of bytes, in units of V_BYTE_UNIT: a byte at a number's top has its
- * sign. */
+/* The first or the second of VL pairs of bytes, in units of V_BYTE_UNIT: a byte at a number's top
+ * has its sign. */
 #define V_BYTE_UNIT 0x1p-16f
 V_INLINE vf v_byte(const void *p, uint32_t second)
 {
@@ -350,8 +350,8 @@ V_INLINE void v_transpose(vf m[8])
 
 #define V_EXPS 4u /* exponentials at once, at most */
 
-/* x[i] = e^x[i] = 2^n e^r, r in +-ln2/2, by its series to r^7; 0 below -87, held at e^88, NaN stays NaN.
- * Step by step for all of them: one after another they would fill the queues of what waits. */
+/* x[i] = e^x[i] = 2^n e^r, r in +-ln2/2, by its series to r^7; 0 below -87, held at e^88, NaN stays
+ * NaN. Step by step for all of them: one after another they would fill the queues of what waits. */
 V_INLINE void v_exp_all(const uint32_t many, vf x[])
 {
     const float series[] = { 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f };

@@ -7,7 +7,7 @@
 /* Of weights that a thread without work fetches: some of a second-level cache. */
 #define AHEAD_BYTES (256u << 10)
 
-/* ---- jobs --------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 static void row_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
@@ -102,7 +102,7 @@ static void wide_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, ui
     }
 }
 
-/* ---- stages ------------------------------------------------------------------------------------- */
+/* ---- stages ---------------------------------------------------------------------------------- */
 
 static void add_rows(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t level,
                      enum kr_domain domain)

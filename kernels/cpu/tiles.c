@@ -1,4 +1,5 @@
-/* tiles: cuts a batch into tiles for attention: rows of one sequence, or of several that share keys.
+/* tiles: cuts a batch into tiles for attention: rows of one sequence, or of several that share
+ * keys.
  *
  * Tilings are made at prepare, cut on the engine thread at launch, and then only read. A piece of
  * work is (tile, some super-ranges, unit: a KV head or some of its query heads). How a batch is cut
@@ -14,7 +15,7 @@
 #define SHARED_STATES    4u   /* kept for each of so many rows, for keys that are shared */
 #define SHARED_STEP_ROWS 512u
 
-/* ---- prepare ---------------------------------------------------------------------------------- */
+/* ---- prepare --------------------------------------------------------------------------------- */
 
 static uint32_t find_tiling(struct kr_cpu_exec *x, uint32_t group, uint32_t tile_rows,
                             bool each_alone)
@@ -142,7 +143,7 @@ uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x)
     return (floats * sizeof(float) + 63) & ~63ull;
 }
 
-/* ---- launch ----------------------------------------------------------------------------------- */
+/* ---- launch ---------------------------------------------------------------------------------- */
 
 struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end)
 {

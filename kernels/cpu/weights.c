@@ -219,8 +219,8 @@ static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     leave(j, lo / n, hi / n);
 }
 
-/* Units a thread takes at a time: of several matrices whole pairs of groups, so that their source is
- * left once. Of one no more than ALONE_BYTES beside the copy. */
+/* Units a thread takes at a time: of several matrices whole pairs of groups, so that their source
+ * is left once. Of one no more than ALONE_BYTES beside the copy. */
 static uint32_t whole_pairs(uint32_t chunk, uint32_t n, uint32_t units)
 {
     return CN_MIN(units, (chunk + n - 1) / n * n);

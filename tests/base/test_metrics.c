@@ -149,10 +149,13 @@ static void series_of_tenants(void **state)
     assert_int_equal(read_page(&all), per_tenant * (CN_TENANTS_SHOWN + 1));
     const char *page = cn_buf_cstr(&all);
     assert_true(sample(page, "conifer_tenant_generated_tokens_total{tenant=\"t7\"}") == 7);
-    assert_true(sample(page, "conifer_tenant_generated_tokens_total{tenant=\"a\\\"b\\\\c\\nd\"}") == 1);
-    assert_true(sample(page, "conifer_tenant_requests_total{tenant=\"t2\",result=\"refused\"}") == 5);
+    assert_true(sample(page, "conifer_tenant_generated_tokens_total{tenant=\"a\\\"b\\\\c\\nd\"}") ==
+                1);
+    assert_true(sample(page, "conifer_tenant_requests_total{tenant=\"t2\",result=\"refused\"}") ==
+                5);
     assert_true(sample(page, "conifer_tenant_queue_seconds_bucket{tenant=\"t99\",le=\"1\"}") == 0);
-    assert_true(sample(page, "conifer_tenant_queue_seconds_bucket{tenant=\"t99\",le=\"2.5\"}") == 1);
+    assert_true(sample(page, "conifer_tenant_queue_seconds_bucket{tenant=\"t99\",le=\"2.5\"}") ==
+                1);
     assert_true(sample(page, "conifer_tenant_queue_seconds_sum{tenant=\"t99\"}") == 2);
     assert_null(strstr(page, "\"t100\""));
     int rest = 0;
@@ -308,7 +311,8 @@ static void log_fields(void **state)
                                             {"none", NULL, HUGE_VAL, 0}};
     char *line = captured(CN_LOG_JOURNAL, CN_LOG_INFO, put_fields, f);
 
-    assert_string_equal(line, "<6>test: ended a=x\\x20b=1\\n\\x5c\\x20\" n=9007199254740992 t=1.2 none=-\n");
+    assert_string_equal(
+        line, "<6>test: ended a=x\\x20b=1\\n\\x5c\\x20\" n=9007199254740992 t=1.2 none=-\n");
     line = captured(CN_LOG_JSON, CN_LOG_INFO, put_fields, f);
     json_t *j = json_loads(line, 0, NULL);
     assert_non_null(j);

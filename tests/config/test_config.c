@@ -231,7 +231,8 @@ static void the_last_place_is_told(void **state)
 {
     struct cfg c;
     struct cn_error e = {0};
-    char *argv[] = {"prog", "--context=99", "--host", "0.0.0.0", "--set", "kv.memory_bytes=5", NULL};
+    char *argv[] = {"prog",  "--context=99",      "--host", "0.0.0.0",
+                    "--set", "kv.memory_bytes=5", NULL};
     int argc = 6;
 
     assert_int_equal(cfg_init(&c, NULL), 0);
@@ -297,9 +298,11 @@ static void several_models(void **state)
 
     assert_int_equal(cfg_init(&c, NULL), 0);
     assert_int_equal(c.n_models, 0);
-    assert_int_equal(load(&c, "tenants: []\nmodels:\n- name: a\n- {name: b, path: /x.gguf, pin: true, "
-                              "preload: false, kv_type: q4_0,\n   context: 99, chat_template: t}\n"
-                              "server: {unknown_model: default}\nengine: {memory_bytes: 2GiB}\n", &e),
+    assert_int_equal(load(&c,
+                          "tenants: []\nmodels:\n- name: a\n- {name: b, path: /x.gguf, pin: true, "
+                          "preload: false, kv_type: q4_0,\n   context: 99, chat_template: t}\n"
+                          "server: {unknown_model: default}\nengine: {memory_bytes: 2GiB}\n",
+                          &e),
                      0);
     assert_int_equal(c.n_models, 2);
     const struct cfg_served *a = &c.models[0], *b = &c.models[1];

@@ -217,7 +217,8 @@ static void too_many_end_the_options(void **state)
     unlink(path);
 }
 
-/* Options and rules go on after an error as the file does, but for rules about what was not read. */
+/* Options and rules go on after an error as the file does, but for rules about what was not
+ * read. */
 static void errors_of_all_stages(void **state)
 {
     char path[] = "/tmp/test_config_XXXXXX";

@@ -1,5 +1,6 @@
-/* What a decode step of one sequence costs at several lengths of context. The keys and values before
- * it are not computed but for the first block, of which all others are copies: that takes as long.
+/* What a decode step of one sequence costs at several lengths of context. The keys and values
+ * before it are not computed but for the first block, of which all others are copies: that takes as
+ * long.
  *
  *   bench_context [--profile] MODEL.gguf [THREADS [TOKENS...]]
  *

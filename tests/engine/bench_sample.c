@@ -9,12 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; struct eng_sampling s; } kinds[] = {
+static const struct { const char *name; struct eng_sampling s;
+} kinds[] = {
     {"greedy", {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}},
     {"T=1", {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}},
-    {"T=.7 k=40 p=.95", {.temperature = .7f, .top_k = 40, .top_p = .95f, .repetition_penalty = 1, .logprobs = -1}},
+    {"T=.7 k=40 p=.95",
+     {.temperature = .7f, .top_k = 40, .top_p = .95f, .repetition_penalty = 1, .logprobs = -1}},
     {"T=.7 p=.9", {.temperature = .7f, .top_p = .9f, .repetition_penalty = 1, .logprobs = -1}},
-    {"T=1 min_p=.05", {.temperature = 1, .top_p = 1, .min_p = .05f, .repetition_penalty = 1, .logprobs = -1}},
+    {"T=1 min_p=.05",
+     {.temperature = 1, .top_p = 1, .min_p = .05f, .repetition_penalty = 1, .logprobs = -1}},
     {"greedy logprobs", {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .logprobs = 0}},
     {"greedy top 20", {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .logprobs = 20}},
     {"T=1 penalty", {.temperature = 1, .top_p = 1, .repetition_penalty = 1.1f, .logprobs = -1}},
@@ -45,7 +48,8 @@ static struct eng_vocab *make_vocab(size_t n)
     char *names = malloc(n * 12);
     struct eng_vocab *v = NULL;
     for (size_t i = 0; i < n; i++)
-        tokens[i] = (struct eng_str){names + 12 * i, (size_t)snprintf(names + 12 * i, 12, "t%zu", i)};
+        tokens[i] =
+            (struct eng_str){names + 12 * i, (size_t)snprintf(names + 12 * i, 12, "t%zu", i)};
     struct eng_vocab_spec spec = {
         .model = "gpt2", .pre = "gpt-2", .n_tokens = n, .tokens = tokens, .bos = -1, .eos = 7,
         .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1, .fim_pre = -1, .fim_suf = -1,
@@ -63,7 +67,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void measure(const struct eng_vocab *v, size_t k, float *const *rows, float *work, int rounds)
+static void measure(const struct eng_vocab *v, size_t k, float *const *rows, float *work,
+                    int rounds)
 {
     struct eng_sampler *s;
     struct eng_drawn d;

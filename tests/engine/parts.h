@@ -1,5 +1,5 @@
-/* For the tests that open changed models: a model of the oracle taken apart into keys and tensors, and
- * put together differently in a temporary folder; what opening it says, and its logits. */
+/* For the tests that open changed models: a model of the oracle taken apart into keys and tensors,
+ * and put together differently in a temporary folder; what opening it says, and its logits. */
 #ifndef TESTS_ENGINE_PARTS_H
 #define TESTS_ENGINE_PARTS_H
 

@@ -159,8 +159,8 @@ static int present(const struct eng_mapping *m)
     return n;
 }
 
-/* What was left is no memory of this process, in whatever order its parts were read: the kernel maps
- * pages around the one that is read, those left before among them. */
+/* What was left is no memory of this process, in whatever order its parts were read: the kernel
+ * maps pages around the one that is read, those left before among them. */
 static void test_left_behind(void **state)
 {
     enum { PARTS = 41, PART = 100001, BYTES = PARTS * PART };

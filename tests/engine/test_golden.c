@@ -55,7 +55,8 @@ static struct reference read_reference(const char *folder, const char *name)
     r.std = json_number_value(json_object_get(doc, "logit_std"));
     r.first =
         (uint32_t)json_integer_value(json_array_get(json_object_get(doc, "logits_positions"), 0));
-    const char *of = json_string_value(json_object_get(doc, "of")); /* another prompt of that model */
+    const char *of =
+        json_string_value(json_object_get(doc, "of")); /* another prompt of that model */
     r.gguf = strdup(reference_file(folder, of ? of : name, ".gguf"));
     json_decref(doc);
     r.logits = golden_floats(reference_file(folder, name, ".logits.f32"), &r.n_logits);
@@ -165,9 +166,10 @@ static void test_models(void **state)
     }
 }
 
-/* What the oracle leaves out: prompts of eleven windows; chunks; experts beside a dense part; layers
- * that share keys; MLA without a query rank, in a file of the older generation; layers of which only
- * those with a window turn, and those with a window turn unscaled; norms of every head. */
+/* What the oracle leaves out: prompts of eleven windows; chunks; experts beside a dense part;
+ * layers that share keys; MLA without a query rank, in a file of the older generation; layers of
+ * which only those with a window turn, and those with a window turn unscaled; norms of every
+ * head. */
 static void test_fixtures(void **state)
 {
     static const char *const names[] = {"gemma2-long",  "gemma3-long",    "gpt-oss-long",

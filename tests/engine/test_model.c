@@ -226,8 +226,8 @@ static void test_describe(void **state)
     cn_buf_fini(&out);
 }
 
-/* Against sizes added up by hand: two heads of 16 and 16 values in f16, seven layers of which six see
- * 16 tokens. */
+/* Against sizes added up by hand: two heads of 16 and 16 values in f16, seven layers of which six
+ * see 16 tokens. */
 static void test_measure(void **state)
 {
     struct eng_model_opts opts = {.device = parts_device(),

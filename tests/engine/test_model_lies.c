@@ -1,8 +1,9 @@
-/* Files that lie, one lie at a time, for every model of the oracle and every fixture: a tensor taken
- * away, a tensor of another shape, an integer key taken away, set to 0 or to 2^31, an array of zeros.
- * Opening refuses with the tensor's or a key's name, before anything of that size is allocated; or,
- * where the lie does no harm (`harmless` below says which may), the model gives finite logits. The
- * lies are written over a good file's header: names and values keep their lengths. */
+/* Files that lie, one lie at a time, for every model of the oracle and every fixture: a tensor
+ * taken away, a tensor of another shape, an integer key taken away, set to 0 or to 2^31, an array
+ * of zeros. Opening refuses with the tensor's or a key's name, before anything of that size is
+ * allocated; or, where the lie does no harm (`harmless` below says which may), the model gives
+ * finite logits. The lies are written over a good file's header: names and values keep their
+ * lengths. */
 #include "golden.h"
 
 #include "engine/gguf.h"
@@ -37,7 +38,7 @@ struct file {
     size_t tried, accepted;
 };
 
-/* ---- a good file to write lies into ----------------------------------------------------------- */
+/* ---- a good file to write lies into ---------------------------------------------------------- */
 
 static uint64_t number_at(const uint8_t *data, size_t at, size_t width)
 {
@@ -103,7 +104,7 @@ static void restore(struct file *f, size_t at, size_t n)
     put(f, at, f->g->shards[0].data + at, n);
 }
 
-/* ---- what must come of a lie ------------------------------------------------------------------ */
+/* ---- what must come of a lie ----------------------------------------------------------------- */
 
 /* Eight tokens (or as many as the model may see) in one step; all logits are finite. */
 static void run_step(struct file *f, struct eng_model *m, const char *lie)
@@ -165,11 +166,12 @@ static void judge(struct file *f, const char *name, const char *what, bool may_p
     }
 }
 
-/* ---- lies about tensors ----------------------------------------------------------------------- */
+/* ---- lies about tensors ---------------------------------------------------------------------- */
 
-/* What a model is whole without: the embeddings are the head then; frequencies are not divided; full
- * layers of gemma4 may use what becomes their keys (these have one such layer with keys, so that
- * there is no other to compare with). And gemma3's files may have more tokens than embeddings. */
+/* What a model is whole without: the embeddings are the head then; frequencies are not divided;
+ * full layers of gemma4 may use what becomes their keys (these have one such layer with keys, so
+ * that there is no other to compare with). And gemma3's files may have more tokens than
+ * embeddings. */
 static bool may_lack(const struct file *f, const char *name)
 {
     bool llama3 = !strcmp(f->name, "llama3-gqa"), gemma4 = !strcmp(f->arch, "gemma4.");
@@ -202,7 +204,7 @@ static void lie_about_tensors(struct file *f)
     }
 }
 
-/* ---- lies about keys -------------------------------------------------------------------------- */
+/* ---- lies about keys ------------------------------------------------------------------------- */
 
 static bool is_integer(enum eng_gguf_type type)
 {
@@ -309,7 +311,7 @@ static void lie_about_keys(struct file *f)
     }
 }
 
-/* ---- every model ------------------------------------------------------------------------------ */
+/* ---- every model ----------------------------------------------------------------------------- */
 
 static void lie_about(const char *folder, const char *file)
 {

@@ -1,5 +1,6 @@
-/* Equal models told in different ways: fused projections, split files, other types of vectors, older
- * and newer forms of a family, other names of keys; vocabularies and lists that do not fit. */
+/* Equal models told in different ways: fused projections, split files, other types of vectors,
+ * older and newer forms of a family, other names of keys; vocabularies and lists that do not
+ * fit. */
 #include "parts.h"
 
 #include <math.h>
@@ -171,7 +172,7 @@ static void test_gemma_spellings(void **state)
     refused(put_together(&p, "x.gguf"), CN_EFORMAT, "sliding_window_pattern", "fewer elements");
 }
 
-/* ---- the two generations of files with latent attention ---------------------------------------- */
+/* ---- the two generations of files with latent attention -------------------------------------- */
 
 enum { HEADS = 4, NOPE = 16, VALUE = 16, LATENT = 32 };
 
@@ -254,7 +255,7 @@ static void test_mla_generations(void **state)
     }
 }
 
-/* ---- the ends of YaRN's ramp ---------------------------------------------------------------------- */
+/* ---- the ends of YaRN's ramp ----------------------------------------------------------------- */
 
 /* Files that say them say 32 and 1 as a rule; others move the ramp. */
 static void test_yarn_ramp(void **state)
@@ -276,7 +277,7 @@ static void test_yarn_ramp(void **state)
     refused(put_together(&p, "x.gguf"), CN_EFORMAT, "rope.scaling.yarn_beta_slow", "");
 }
 
-/* ---- lists with one element per layer ---------------------------------------------------------- */
+/* ---- lists with one element per layer -------------------------------------------------------- */
 
 /* Every such list of the model with one element less, and with one more. */
 static void check_lengths(const char *name, const char *key, size_t n_layers)
@@ -324,5 +325,6 @@ int main(void)
         cmocka_unit_test(test_yarn_ramp),
         cmocka_unit_test(test_pattern_lengths),
     };
-    return cmocka_run_group_tests_name("models told differently", tests, parts_set_up, parts_tear_down);
+    return cmocka_run_group_tests_name("models told differently", tests, parts_set_up,
+                                       parts_tear_down);
 }

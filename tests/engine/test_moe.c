@@ -12,7 +12,8 @@
 
 enum { ROWS = 8 };
 
-/* ROWS sequences of one token each; the experts' bytes, and in *dense those of all other weights. */
+/* ROWS sequences of one token each; the experts' bytes, and in *dense those of all other
+ * weights. */
 static uint64_t touched(struct golden *g, const uint32_t *ids, uint32_t n, uint64_t *dense)
 {
     const struct kr_exec_info *info = kr_exec_info(g->exec);
@@ -72,8 +73,8 @@ static void check(const char *name, enum kr_isa isa, uint32_t threads)
     uint64_t many = touched(&g, unlike, ROWS, &again);
     assert_int_equal(again, dense);
     assert_true(many > one && many <= CN_MIN(one * ROWS, all));
-    print_message("%s, %s: %u of %u experts: %.1f %% of their bytes for a row, %.1f %% for %u\n", name,
-                  kr_isa_name(isa), x->n_experts_used, x->n_experts,
+    print_message("%s, %s: %u of %u experts: %.1f %% of their bytes for a row, %.1f %% for %u\n",
+                  name, kr_isa_name(isa), x->n_experts_used, x->n_experts,
                   100.0 * (double)one / (double)all, 100.0 * (double)many / (double)all, ROWS);
     golden_close(&g);
 }

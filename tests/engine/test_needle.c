@@ -2,9 +2,9 @@
  *
  * A context is made-up sentences with a pass key of five digits hidden in them, at five depths in
  * turn; then it is asked for, and the answer fed digit by digit. Counted per type: keys whose every
- * digit is the likeliest token, log-probability of a digit, and, over all tokens of questions and answers, the
- * divergence KL(f16 || type) of the whole distributions and how often the likeliest token is the
- * same. What f16 itself gives is checked against references in test_real.c.
+ * digit is the likeliest token, log-probability of a digit, and, over all tokens of questions and
+ * answers, the divergence KL(f16 || type) of the whole distributions and how often the likeliest
+ * token is the same. What f16 itself gives is checked against references in test_real.c.
  *
  * As a test: SmolLM2 and Gemma 3 with short contexts, with CONIFER_LONG longer ones.
  * As a measurement (tools/gen_kv.sh): test_engine_needle FILE CONTEXT CASES prints the rows of a
@@ -24,7 +24,7 @@ enum { DEPTHS = 5, DIGITS = 5, TYPES = 3, MAX_ROWS = 48 };
 static const enum kr_type types[TYPES] = {KR_F16, KR_Q8_0, KR_Q4_0};
 static const char *const type_names[TYPES] = {"f16", "q8_0", "q4_0"};
 
-/* ---- the haystack ----------------------------------------------------------------------------- */
+/* ---- the haystack ---------------------------------------------------------------------------- */
 
 static uint32_t draw(uint64_t *seed, uint32_t n)
 {
@@ -94,7 +94,7 @@ static struct eng_ids make_context(const struct golden *g, size_t n, uint32_t ke
     return ids;
 }
 
-/* ---- figures ---------------------------------------------------------------------------------- */
+/* ---- figures --------------------------------------------------------------------------------- */
 
 struct figures {
     uint32_t found[DEPTHS], asked; /* keys found at each depth, of so many */
@@ -149,7 +149,7 @@ static uint32_t total(const struct figures *f)
     return n;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 struct bench {
     const char *file;
@@ -238,7 +238,8 @@ static uint64_t token_bytes(const struct golden *g)
 static void print_rows(FILE *out, const struct bench *b, size_t context, const struct figures *f)
 {
     for (size_t t = 0; t < TYPES; t++) {
-        fprintf(out, "| %s | %zu | %s | %" PRIu64 " |", b->file, context, type_names[t], token_bytes(&b->g[t]));
+        fprintf(out, "| %s | %zu | %s | %" PRIu64 " |", b->file, context, type_names[t],
+                token_bytes(&b->g[t]));
         for (size_t i = 0; i < DEPTHS; i++)
             fprintf(out, " %" PRIu32 " |", f[t].found[i]);
         fprintf(out, " %" PRIu32 " of %" PRIu32 " | %.3f | %.5f | %.1f %% |\n", total(&f[t]),
@@ -247,7 +248,7 @@ static void print_rows(FILE *out, const struct bench *b, size_t context, const s
     }
 }
 
-/* ---- as a test -------------------------------------------------------------------------------- */
+/* ---- as a test ------------------------------------------------------------------------------- */
 
 static void measure(struct bench *b, size_t context, uint32_t cases, struct figures f[TYPES])
 {

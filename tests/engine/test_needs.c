@@ -1,5 +1,5 @@
-/* Tensors that a family's formula needs, though the format lets others go without: a file that lacks
- * one is refused by its name. The tensor is renamed in a copy of an oracle model. */
+/* Tensors that a family's formula needs, though the format lets others go without: a file that
+ * lacks one is refused by its name. The tensor is renamed in a copy of an oracle model. */
 #include "golden.h"
 #include "sweep.h"
 

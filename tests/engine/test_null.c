@@ -94,7 +94,8 @@ static void check_word(const struct eng_vocab *v, uint32_t id, struct eng_str wo
     eng_ids_fini(&ids);
 }
 
-/* Every token has a text of its own, those of answers are words in ASCII, and any text comes back. */
+/* Every token has a text of its own, those of answers are words in ASCII, and any text comes
+ * back. */
 static void check_vocabulary(const char *text, size_t vocab)
 {
     struct eng_gguf *g;

@@ -311,7 +311,8 @@ static void test_penalties_and_bias(void **state)
     eng_sampler_free(s);
 }
 
-/* Whatever is laid on a row before the draw, the log-probability told is that of the row as it came. */
+/* Whatever is laid on a row before the draw, the log-probability told is that of the row as it
+ * came. */
 static void test_logprobs_are_the_rows_own(void **state)
 {
     static float z[V], row[V];
@@ -337,13 +338,15 @@ static void test_logprobs_are_the_rows_own(void **state)
         memset(mask, 0, sizeof mask);
         for (uint32_t i = 0; i < V; i++) {
             sum += exp(z[i]);
-            if (i < 64 && i != 41) mask[i / 32] |= 1u << i % 32; /* the likeliest by far may not be */
+            if (i < 64 && i != 41)
+                mask[i / 32] |= 1u << i % 32; /* the likeliest by far may not be */
         }
         memcpy(row, z, sizeof row);
         assert_int_equal(eng_sample(s, row, pos, mask, &d), 0);
         assert_true(d.id < 64 && d.id != 41);
         if (fabs(d.logprob - (z[d.id] - log(sum))) > 1e-4)
-            fail_msg("position %d, token %u: %g, not %g", (int)pos, d.id, d.logprob, z[d.id] - log(sum));
+            fail_msg("position %d, token %u: %g, not %g", (int)pos, d.id, d.logprob,
+                     z[d.id] - log(sum));
         bool biased = d.id == 3 || d.id == 9 || d.id == 40;
         drawn_biased += biased;
         drawn_seen += !biased && pos > 150; /* each of 63 was drawn by then, or nearly */
@@ -407,7 +410,8 @@ static void test_top_against_sort(void **state)
     }
 }
 
-/* What draws took is kept for the next ones, until it is given back; the draw is the same with either. */
+/* What draws took is kept for the next ones, until it is given back; the draw is the same with
+ * either. */
 static void test_rooms_are_given_back(void **state)
 {
     static float z[V];

@@ -1,6 +1,7 @@
 /* Where a step's values lie: no two that are in use at one time share memory, for every family and
- * both forms of a plan. When each is used is taken from the ops here, not from what the layout notes
- * beside a slot; threads may be anywhere within a level, and anywhere within a chain of levels. */
+ * both forms of a plan. When each is used is taken from the ops here, not from what the layout
+ * notes beside a slot; threads may be anywhere within a level, and anywhere within a chain of
+ * levels. */
 #include "golden.h"
 
 #include <dirent.h>
@@ -20,7 +21,7 @@ struct life {
 struct lives {
     const struct kr_cpu_exec *x;
     struct life *of;      /* by slot */
-    uint32_t *chain;      /* by level: the last level that a thread may be at while another is here */
+    uint32_t *chain; /* by level: the last level that a thread may be at while another is here */
     uint32_t *begin;      /* by level: the first such */
 };
 

@@ -1,6 +1,6 @@
 /* Encoders: token ids and vectors of all-MiniLM-L6-v2 (Q8_0) against transformers' of the original
- * weights: cosine at least 0.9985 for each sentence and 0.9994 on average, on every ISA. Tiny models
- * of the other families (fixtures, float16 weights): every row's vector within 0.01 standard
+ * weights: cosine at least 0.9985 for each sentence and 0.9994 on average, on every ISA. Tiny
+ * models of the other families (fixtures, float16 weights): every row's vector within 0.01 standard
  * deviations of transformers', with the same bytes for one thread and two. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
-/* Fuzz target: a reply is taken apart alike however its text is cut, runs cover the text, and nothing
- * of an answer without marks is lost.
+/* Fuzz target: a reply is taken apart alike however its text is cut, runs cover the text, and
+ * nothing of an answer without marks is lost.
  *
  * Byte 0 chooses the format (bit 0, 1), whether the marks are tokens (bit 2) and whether the prompt
- * opened reasoning (bit 3). Of the rest the bytes 0xF0 to 0xF8 are the mark tokens; others are text. */
+ * opened reasoning (bit 3). Of the rest the bytes 0xF0 to 0xF8 are the mark tokens; others are
+ * text. */
 #include "engine/text/text.h"
 
 #include <stdlib.h>
@@ -10,8 +11,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-static const char *const marks[] = {"<|channel|>", "<|message|>", "<|start|>",  "<|end|>", "<|constrain|>",
-                                    "<think>",     "</think>",    "<|channel>", "<channel|>"};
+static const char *const marks[] = {"<|channel|>", "<|message|>",   "<|start|>",
+                                    "<|end|>",     "<|constrain|>", "<think>",
+                                    "</think>",    "<|channel>",    "<channel|>"};
 #define N_MARKS CN_ARRAY_LEN(marks)
 #define FIRST   0xF0
 
@@ -60,7 +62,8 @@ static void feed(const struct eng_vocab *v, const struct eng_reply_format *f, bo
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static const char *const sources[] = {"<|channel|><|message|>", "</think>", "<channel|>", "</think>"};
+    static const char *const sources[] = {"<|channel|><|message|>", "</think>", "<channel|>",
+                                          "</think>"};
     static struct eng_vocab *vocabs[2];
     if (!n) return 0;
     bool tokens = data[0] >> 2 & 1, opened = data[0] >> 3 & 1, marked = false;

@@ -16,7 +16,8 @@ static void check_draws(const struct lt_scenario *s)
         const struct lt_class *c = &s->classes[i];
         struct lt_shape shape;
 
-        cn_assert(c->name[0] && c->clients >= 1 && c->prefix_groups >= 1 && c->ids_from < c->ids_to);
+        cn_assert(c->name[0] && c->clients >= 1 && c->prefix_groups >= 1 &&
+                  c->ids_from < c->ids_to);
         cn_assert(c->prompt != LT_PROMPT_AUTO && c->split < (int)s->n_classes);
         lt_shape_draw(s, i, 3, false, 1, &shape);
         cn_assert(shape.prompt_tokens >= 1 && shape.prompt_tokens <= 10000000);

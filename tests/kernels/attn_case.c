@@ -22,7 +22,7 @@ static void *get(size_t n, size_t each)
     return p;
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 struct attn_parts attn_parts_of(const struct attn_shape *s)
 {
@@ -123,7 +123,7 @@ void attn_case_close(struct attn_case *c)
     free(c->sinks);
 }
 
-/* ---- truth ------------------------------------------------------------------------------------- */
+/* ---- truth ----------------------------------------------------------------------------------- */
 
 /* What the pool keeps of value d of a vector of n: blocks of 32 (the last may be shorter) with an
  * f16 scale. */
@@ -190,8 +190,8 @@ static void choose(const struct attn_case *c, uint32_t r, bool *chosen)
     free(score);
 }
 
-/* Dim d of a query times the softmax's scale; where q8_0 keys are read by all rows it is one of 65535
- * steps of the block's largest. */
+/* Dim d of a query times the softmax's scale; where q8_0 keys are read by all rows it is one of
+ * 65535 steps of the block's largest. */
 static double query(const struct attn_case *c, const float *q, uint32_t d)
 {
     const struct attn_shape *s = &c->shape;
@@ -260,7 +260,7 @@ void attn_case_truth(struct attn_case *c, uint32_t r, double *y)
     free(chosen);
 }
 
-/* ---- runs -------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 enum { MAX_GROUPS = 2 };
 
@@ -360,7 +360,8 @@ float *attn_case_run(const struct attn_case *c, const struct attn_run *how, floa
     struct bench b;
     if (!open_bench(&b, c, how)) return NULL;
     uint32_t n = c->shape.n, done[2] = {0, how->twice ? 0 : n}, started = 0;
-    float *out[2] = {get((size_t)n * c->out, sizeof(float)), get((size_t)n * c->out, sizeof(float))};
+    float *out[2] = {get((size_t)n * c->out, sizeof(float)),
+                     get((size_t)n * c->out, sizeof(float))};
     for (uint32_t i = 0; done[0] < n || done[1] < n; i++) {
         if (!how->cuts[i]) i = 0;
         uint32_t m[2];

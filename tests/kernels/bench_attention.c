@@ -31,7 +31,7 @@ static void need(int rc, const struct cn_error *err)
     exit(1);
 }
 
-/* ---- a case ------------------------------------------------------------------------------------ */
+/* ---- a case ---------------------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -162,17 +162,21 @@ static void time_steps(struct world *w, const struct bench *b, double median[2])
 }
 
 /* A step's seconds, operations, and bytes of keys and values: each position's once, and as read. */
-static void report(const struct bench *b, const struct kr_probe *probe, double t, double ops, double kv,
-                   double read)
+static void report(const struct bench *b, const struct kr_probe *probe, double t, double ops,
+                   double kv, double read)
 {
     const struct attn_shape *s = &b->shape;
     const char *form =
-        b->json ? "{\"shape\":\"%s\",\"kv\":\"%s\",\"heads\":%u,\"kv_heads\":%u,\"dim\":%u,\"threads\":%u,"
-                  "\"seqs\":%u,\"rows\":%u,\"context\":%u,\"shared\":%u,\"us\":%.1f,\"gflops\":%.1f,"
-                  "\"of_fma\":%.3f,\"fma_gflops\":%.0f,\"gbps\":%.2f,\"of_read\":%.3f,\"read_gbps\":%.1f,"
-                  "\"times_read\":%.2f}\n"
-                : "%-4s %-4s %2u/%u x %3u, %u threads, %2u seqs, %3u rows at %5u, %4u shared: %9.1f us, "
-                  "%6.1f GFLOP/s = %.2f of %.0f, %5.2f GB/s = %.2f of %.1f, read %.2fx\n";
+        b->json
+            ? "{\"shape\":\"%s\",\"kv\":\"%s\",\"heads\":%u,\"kv_heads\":%u,\"dim\":%u,\"threads\":"
+              "%u,"
+              "\"seqs\":%u,\"rows\":%u,\"context\":%u,\"shared\":%u,\"us\":%.1f,\"gflops\":%.1f,"
+              "\"of_fma\":%.3f,\"fma_gflops\":%.0f,\"gbps\":%.2f,\"of_read\":%.3f,\"read_gbps\":%."
+              "1f,"
+              "\"times_read\":%.2f}\n"
+            : "%-4s %-4s %2u/%u x %3u, %u threads, %2u seqs, %3u rows at %5u, %4u shared: %9.1f "
+              "us, "
+              "%6.1f GFLOP/s = %.2f of %.0f, %5.2f GB/s = %.2f of %.1f, read %.2fx\n";
     printf(form, s->name, kr_type_info((uint32_t)b->kv)->name, s->heads, s->kv_heads, s->k_dim,
            b->threads, b->seqs, b->rows, b->context, b->shared, t * 1e6, ops / t * 1e-9,
            ops / t / probe->fma_flops_s, probe->fma_flops_s * 1e-9, kv / t * 1e-9,
@@ -197,13 +201,14 @@ static void run(const struct bench *b)
         ops += 2.0 * (b->context + r + 1) * b->shape.heads * (b->shape.k_dim + b->shape.v_dim);
     const struct kr_exec_info *info = kr_exec_info(w.exec);
     for (uint32_t g = 0; g < info->n_groups; g++) /* each position's keys once */
-        kv += (double)info->groups[g].block_bytes / 16 *
-              ((double)(b->context + b->rows - b->shared / 16 * 16) * b->seqs + b->shared / 16 * 16);
+        kv +=
+            (double)info->groups[g].block_bytes / 16 *
+            ((double)(b->context + b->rows - b->shared / 16 * 16) * b->seqs + b->shared / 16 * 16);
     report(b, &probe, CN_MAX(median[1] - median[0], 1e-9), ops * b->seqs, kv, read);
     close_world(&w);
 }
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static void set_shape(struct bench *b, const char *name)
 {
@@ -266,7 +271,8 @@ static void sweep(struct bench b, const char *what)
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.kv = KR_F16, .threads = 1, .context = 8192, .rows = 1, .seqs = 1, .steps = 9};
+    struct bench b = {
+        .kv = KR_F16, .threads = 1, .context = 8192, .rows = 1, .seqs = 1, .steps = 9};
     const char *what = NULL;
     bool ok = true;
     set_shape(&b, "gqa");

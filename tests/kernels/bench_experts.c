@@ -84,8 +84,10 @@ static double time_steps(const struct bench *b, struct kr_exec *x, uint32_t n, d
     for (double end = (double)cn_now_ns() * 1e-9 + b->seconds;
          k < STEPS && (k < 5 || (double)cn_now_ns() * 1e-9 < end); k++) {
         for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct kr_row){ .seq = i, .src = KR_ROW_EMBED, .logits = true,
-                                       .embed = embd + (size_t)(tiny_rand(&seed) % POOL) * b->width };
+            rows[i] = (struct kr_row){.seq = i,
+                                      .src = KR_ROW_EMBED,
+                                      .logits = true,
+                                      .embed = embd + (size_t)(tiny_rand(&seed) % POOL) * b->width};
         struct kr_batch batch = { .n_rows = n, .n_seqs = n, .rows = rows, .seqs = seqs };
         uint64_t ticket, start = cn_now_ns();
         if (kr_launch(x, NULL, &batch, &ticket, NULL)) abort();
@@ -177,8 +179,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         double bytes, none, ops = 6.0 * b.layers * rows[i] * b.used * b.width * b.ffn;
         double s = time_steps(&b, x, rows[i], &bytes), r = time_steps(&b, y, rows[i], &none);
-        printf("%4u rows: %8.3f ms, %6.1f GB/s, %7.1f GOP/s; without the products %.3f ms (%.1f %%)\n",
-               rows[i], s * 1e3, bytes / s * 1e-9, ops / s * 1e-9, r * 1e3, r / s * 100);
+        printf(
+            "%4u rows: %8.3f ms, %6.1f GB/s, %7.1f GOP/s; without the products %.3f ms (%.1f %%)\n",
+            rows[i], s * 1e3, bytes / s * 1e-9, ops / s * 1e-9, r * 1e3, r / s * 100);
     }
     kr_exec_free(x);
     kr_exec_free(y);

@@ -1,7 +1,6 @@
-/* bench_ops: the time of one op of every kind on each instruction set of the machine, at the shape of
- * a model of about 1B, 32 rows of one sequence behind 1024 positions, one thread. Lines of a table in
- * Markdown. Not a test.
- * bench_ops [--op WORD] (only cases whose name has it)
+/* bench_ops: the time of one op of every kind on each instruction set of the machine, at the shape
+ * of a model of about 1B, 32 rows of one sequence behind 1024 positions, one thread. Lines of a
+ * table in Markdown. Not a test. bench_ops [--op WORD] (only cases whose name has it)
  *
  * The time is that of a step with 1 + n of the op less that of a step with one, by n: what
  * feeds the op is in both. */
@@ -45,7 +44,7 @@ static void keep(struct rec *r, int v)
     r->sum = kr_op_add(r->p, r->sum, kr_op_slice(r->p, v, 1, 0, 64));
 }
 
-/* ---- one of each ----------------------------------------------------------------------------------- */
+/* ---- one of each ----------------------------------------------------------------------------- */
 
 static void in_x(struct rec *r)
 {
@@ -146,7 +145,7 @@ static void one_head_matmul(struct rec *r)
     keep(r, kr_op_head_matmul(r->p, r->in[0], &w));
 }
 
-/* ---- attention: 16 query heads of 128, 4 of keys and values --------------------------------------- */
+/* ---- attention: 16 query heads of 128, 4 of keys and values ---------------------------------- */
 
 enum { HEADS = 16, KV_HEADS = 4, DIM = 128, LATENT = 576 };
 
@@ -187,8 +186,8 @@ static void in_latent(struct rec *r)
     r->in[2] = kr_op_concat(r->p, q8, q8, 1);
 }
 
-/* The latent layer's attention if keys and values were made from the latents first: 16 heads of 192,
- * V 128 (without the products that make them). */
+/* The latent layer's attention if keys and values were made from the latents first: 16 heads of
+ * 192, V 128 (without the products that make them). */
 static void in_expanded(struct rec *r)
 {
     in_x(r);
@@ -232,7 +231,7 @@ static void one_selected(struct rec *r)
     keep(r, kr_op_attention_selected(r->p, r->in[2], &a, best));
 }
 
-/* ---- experts: 8 of 64, 1024 wide ------------------------------------------------------------------- */
+/* ---- experts: 8 of 64, 1024 wide ------------------------------------------------------------- */
 
 enum { EXPERTS = 64, USED = 8, FFN = 1024 };
 
@@ -271,7 +270,7 @@ static void one_expert_matmul(struct rec *r)
     keep(r, kr_op_combine(r->p, y, r->in[1], true));
 }
 
-/* ---- recurrences ------------------------------------------------------------------------------------- */
+/* ---- recurrences ----------------------------------------------------------------------------- */
 
 static void one_conv(struct rec *r)
 {
@@ -314,7 +313,7 @@ static void one_delta(struct rec *r)
     keep(r, kr_op_delta(r->p, &d));
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define WIDE "2048"
 #define SQUARE "512 x 2048"
@@ -361,7 +360,7 @@ static const struct ocase cases[] = {
     {"delta", "16 heads of 128 x 128", NULL, one_delta, 0, 0},
 };
 
-/* ---- running ---------------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static void need(int rc, const char *name, const struct cn_error *err)
 {

@@ -4,10 +4,10 @@
  *   bench_same_bytes [--isa NAME] [--threads N] [--rounds N]
  *
  * Attention: keys go in fixed ranges that are merged in one order. The other side pays nothing for
- * merging at all (its results are wrong), which no order of any kind can beat: a bound on the price.
- * Products: a decode step's weights are shared out by output, each summed by one thread in column
- * order. The other side shares out the columns, every thread summing its part of every output, and
- * adds the parts; with one thread, in as many parts as two would take. */
+ * merging at all (its results are wrong), which no order of any kind can beat: a bound on the
+ * price. Products: a decode step's weights are shared out by output, each summed by one thread in
+ * column order. The other side shares out the columns, every thread summing its part of every
+ * output, and adds the parts; with one thread, in as many parts as two would take. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static void compare(const char *what, uint32_t rounds, double (*run)(void *arg, 
            (ratio[rounds - 1] - 1) * 100);
 }
 
-/* ---- attention: a whole step of a small model ------------------------------------------------------ */
+/* ---- attention: a whole step of a small model ------------------------------------------------ */
 
 struct steps {
     struct tiny_run run;
@@ -132,7 +132,7 @@ static void attention(enum kr_isa isa, uint32_t threads, uint32_t rounds)
     free(tokens);
 }
 
-/* ---- products: the matrices of a decode step ------------------------------------------------------- */
+/* ---- products: the matrices of a decode step ------------------------------------------------- */
 
 static const uint32_t shapes[SHAPES][2] = { /* rows, columns */
     { 960, WIDTH }, { WIDTH, WIDTH }, { 2 * FFN, WIDTH }, { WIDTH, FFN },
@@ -243,7 +243,8 @@ int main(int argc, char **argv)
         else need(false, "usage: bench_same_bytes [--isa NAME] [--threads N] [--rounds N]");
     }
     need(isa < KR_N_ISAS && rounds >= 1 && rounds <= MOST_ROUNDS, "no such ISA, or rounds");
-    printf("%-34s %12s %12s   price, median of %u rounds\n", "", "as shipped", "order freed", rounds);
+    printf("%-34s %12s %12s   price, median of %u rounds\n", "", "as shipped", "order freed",
+           rounds);
     attention(isa, threads, rounds);
     products(isa, threads, rounds);
     return 0;

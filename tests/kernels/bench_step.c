@@ -2,7 +2,8 @@
  * bench_step [--isa NAME] [--threads N] [--context N] [--seqs N] [--kv q8_0]
  *            [--shape smollm2|qwen3|llama1b] [--weights NAME] [--head NAME] [--describe] [--profile]
  *            [--seconds S] [--stay]
- * --stay: each decode step is of the same position, so that none looks at more keys than another. */
+ * --stay: each decode step is of the same position, so that none looks at more keys than
+ * another. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -67,8 +67,9 @@ static void product(const struct truth *t, const struct kr_plan_op *op)
             for (uint32_t o = 0; o < n; o++) {
                 size_t matrix = routed ? t->experts[op->in[1]][i] : h;
                 size_t line = matrix * all + op->from + o;
-                y[(i * parts + h) * n + o] = dot(w + line * cols, x + (i * parts + h) * cols, cols) +
-                                             (bias ? bias[routed ? line : o] : 0);
+                y[(i * parts + h) * n + o] =
+                    dot(w + line * cols, x + (i * parts + h) * cols, cols) +
+                    (bias ? bias[routed ? line : o] : 0);
             }
     free(x);
     free(w);

@@ -1,5 +1,5 @@
-/* experts_truth: a naive interpreter in double precision of plans with mixtures of experts. It knows
- * no grouping: a routed value is [row][choice]. Tests only. */
+/* experts_truth: a naive interpreter in double precision of plans with mixtures of experts. It
+ * knows no grouping: a routed value is [row][choice]. Tests only. */
 #ifndef TESTS_KERNELS_EXPERTS_TRUTH_H
 #define TESTS_KERNELS_EXPERTS_TRUTH_H
 

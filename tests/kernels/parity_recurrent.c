@@ -67,12 +67,23 @@ static void run_delta(const struct kr_recurrent_ops *o, const struct work *w, fl
     uint32_t end = lanes / PARTS * (part + 1);
     for (uint32_t at = lanes / PARTS * part; at < end; at += KR_DELTA_LANES) {
         uint32_t head = at / w->dim;
-        struct kr_delta_part p = {
-            .n_rows = rows, .n_state = w->n, .lanes = CN_MIN(KR_DELTA_LANES, lanes - at),
-            .state = state + (size_t)at * w->n, .decay = w->w[head],
-            .q = shared, .k = shared + MAX_BATCH * w->n, .v = in + at, .a = in + head, .b = in + head, .y = w->out + row * lanes + at,
-            .q_stride = w->n, .k_stride = w->n, .v_stride = lanes, .a_stride = lanes,
-            .b_stride = lanes, .y_stride = lanes};
+        struct kr_delta_part p = {.n_rows = rows,
+                                  .n_state = w->n,
+                                  .lanes = CN_MIN(KR_DELTA_LANES, lanes - at),
+                                  .state = state + (size_t)at * w->n,
+                                  .decay = w->w[head],
+                                  .q = shared,
+                                  .k = shared + MAX_BATCH * w->n,
+                                  .v = in + at,
+                                  .a = in + head,
+                                  .b = in + head,
+                                  .y = w->out + row * lanes + at,
+                                  .q_stride = w->n,
+                                  .k_stride = w->n,
+                                  .v_stride = lanes,
+                                  .a_stride = lanes,
+                                  .b_stride = lanes,
+                                  .y_stride = lanes};
         o->delta(&p);
     }
 }
@@ -125,7 +136,8 @@ void parity_recurrent_bench(struct parity *p)
         for (size_t j = 0; j < (MAX_BATCH + 64) * lanes; j++) w.in[j] = 0.1f * parity_uniform(&rng);
         for (size_t j = 0; j < lanes * w.n + 64; j++) w.w[j] = parity_uniform(&rng) - 1.001f;
         for (size_t j = 0; j < states; j++) w.state[j] = parity_uniform(&rng);
-        for (size_t b = 0; b < CN_ARRAY_LEN(batches); b++) bench_batch(p, &o.recurrent, &w, batches[b]);
+        for (size_t b = 0; b < CN_ARRAY_LEN(batches); b++)
+            bench_batch(p, &o.recurrent, &w, batches[b]);
         free(w.in);
         free(w.out);
         free(w.state);

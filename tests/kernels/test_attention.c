@@ -73,7 +73,7 @@ static const char *kv_name(enum kr_type t)
     return kr_type_info((uint32_t)t)->name;
 }
 
-/* ---- truth ------------------------------------------------------------------------------------- */
+/* ---- truth ----------------------------------------------------------------------------------- */
 
 /* Rows on both sides of every border, and some anywhere. */
 static bool is_checked(const struct attn_shape *s, uint32_t r)
@@ -100,7 +100,7 @@ static void check_truth(const struct attn_case *c, const double *want, uint32_t 
     }
 }
 
-/* ---- cuts -------------------------------------------------------------------------------------- */
+/* ---- cuts ------------------------------------------------------------------------------------ */
 
 static void same_bytes(const struct attn_case *c, uint32_t isa, const char *what, const float *want,
                        const float *got)
@@ -150,7 +150,7 @@ static void check_cuts(const struct attn_case *c, uint32_t isa, uint32_t turn, c
     }
 }
 
-/* ---- cases ------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static void check_case(const struct attn_shape *shape, uint32_t kv, bool plain_c, uint64_t seed)
 {

@@ -15,9 +15,9 @@
 enum { ROWS = 64, TRIES = 10 };
 #define MEASURE_NS 150000000u
 /* Of two processors one and a half are left, and a thread that is interrupted in the middle of its
- * work holds the others up until it is back: about half of the speed is what comes of it, and about what
- * one thread has beside the same loop. Where each stage waits for every thread it is a fifth of that, and
- * a hundredth where they spin besides. */
+ * work holds the others up until it is back: about half of the speed is what comes of it, and about
+ * what one thread has beside the same loop. Where each stage waits for every thread it is a fifth
+ * of that, and a hundredth where they spin besides. */
 #define LEAST_OF_ALONE 0.3
 #define LEAST_OF_ONE   0.5
 
@@ -94,8 +94,9 @@ static void no_collapse(struct machine *m, uint32_t rows)
         double beside = pace(&m->all, &m->all_seq, rows);
         double one = pace(&m->one, &m->one_seq, rows);
         stop_busy(t);
-        print_message("%2u rows, %u threads: %.0f steps/s alone; beside a busy loop %.0f, one thread %.0f\n",
-                      rows, kr_device_threads(m->all.dev), alone, beside, one);
+        print_message(
+            "%2u rows, %u threads: %.0f steps/s alone; beside a busy loop %.0f, one thread %.0f\n",
+            rows, kr_device_threads(m->all.dev), alone, beside, one);
         good = beside >= LEAST_OF_ALONE * alone && beside >= LEAST_OF_ONE * one;
     }
     assert_true(good);

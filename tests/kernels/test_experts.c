@@ -17,7 +17,7 @@
 enum { MAX_R = 64 };
 static const enum kr_isa isas[] = { KR_ISAS };
 
-/* ---- models ------------------------------------------------------------------------------------- */
+/* ---- models ---------------------------------------------------------------------------------- */
 
 struct shape {
     enum kr_type weights;
@@ -136,7 +136,7 @@ static struct model mixture_model(const struct shape *s, uint64_t seed, uint32_t
     return m;
 }
 
-/* ---- running ------------------------------------------------------------------------------------ */
+/* ---- running --------------------------------------------------------------------------------- */
 
 struct run {
     struct kr_device *dev;
@@ -210,7 +210,8 @@ static void compare(const float *got, const double *want, size_t n, enum kr_type
 
 static const uint32_t batches[] = { 1, 2, 5, 16, 64 };
 
-/* Every batch size and ISA, one thread and two: near the truth, and all of an ISA the same bytes. */
+/* Every batch size and ISA, one thread and two: near the truth, and all of an ISA the same
+ * bytes. */
 static void check_model(const struct model *m, enum kr_type type, uint64_t seed, bool truth)
 {
     float *embd = some_rows(MAX_R, m->width, seed);
@@ -289,16 +290,19 @@ static void test_same_bytes(void **state)
 static void test_used(void **state)
 {
     for (uint32_t i = 0; i < 32; i++) {
-        struct shape s = { .weights = i % 2 ? KR_Q8_0 : KR_F16, .width = 32, .ffn = 32,
-                           .n_experts = 8, .n_used = i % 8 + 1,
-                           .router = { .gating = (enum kr_gating)(i / 8), .norm = i % 3, .scale = 1 } };
+        struct shape s = {.weights = i % 2 ? KR_Q8_0 : KR_F16,
+                          .width = 32,
+                          .ffn = 32,
+                          .n_experts = 8,
+                          .n_used = i % 8 + 1,
+                          .router = {.gating = (enum kr_gating)(i / 8), .norm = i % 3, .scale = 1}};
         struct model m = mixture_model(&s, 300 + i, 1);
         check_model(&m, s.weights, 27 + i, true);
         tiny_free(m.t);
     }
 }
 
-/* ---- per-head products -------------------------------------------------------------------------- */
+/* ---- per-head products ----------------------------------------------------------------------- */
 
 static void test_heads(void **state)
 {
@@ -326,7 +330,7 @@ static void test_heads(void **state)
     }
 }
 
-/* ---- what is counted ---------------------------------------------------------------------------- */
+/* ---- what is counted ------------------------------------------------------------------------- */
 
 static uint32_t active_experts(const struct model *m, const float *embd, uint32_t rows)
 {

@@ -180,7 +180,8 @@ static void test_exp(void **state)
     each_isa(exp_of);
 }
 
-/* Every half to float and back is itself; floats between two halves go to the nearer, ties to even. */
+/* Every half to float and back is itself; floats between two halves go to the nearer, ties to
+ * even. */
 static void halves_of(const struct kr_cpu_ops *o)
 {
     float x[19];

@@ -41,7 +41,8 @@ static void test_shares(void **state)
             assert_int_equal(kr_pool_share(n, threads, 0), 0);
             assert_int_equal(kr_pool_share(n, threads, threads), n);
             for (uint32_t t = 0; t < threads; t++) {
-                uint32_t begin = kr_pool_share(n, threads, t), end = kr_pool_share(n, threads, t + 1);
+                uint32_t begin = kr_pool_share(n, threads, t),
+                         end = kr_pool_share(n, threads, t + 1);
                 assert_true(begin <= end);
                 for (uint32_t unit = begin; unit < end; unit++)
                     assert_int_equal(kr_pool_share_end(n, threads, unit), end);

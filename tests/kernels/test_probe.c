@@ -59,9 +59,9 @@ static void test_figures(void **state)
     figures_of(KR_ISA_AUTO, 5);
 }
 
-/* What an instruction of many products reaches is several times plain C's, asked often enough for both
- * to have had the processor once. Only on x86: elsewhere the test may run on an emulated processor,
- * where the widest instructions are the slowest. */
+/* What an instruction of many products reaches is several times plain C's, asked often enough for
+ * both to have had the processor once. Only on x86: elsewhere the test may run on an emulated
+ * processor, where the widest instructions are the slowest. */
 #if defined(__x86_64__)
 #define FACTOR 2
 #else

@@ -123,7 +123,8 @@ static void test_odd_numbers(void **state)
     }
 }
 
-/* A state of more than a megabyte, which threads copy in pieces: the copy goes on as the first does. */
+/* A state of more than a megabyte, which threads copy in pieces: the copy goes on as the first
+ * does. */
 static void test_large_state(void **state)
 {
     enum { WIDTH = 100000, ROWS = 6 };

@@ -176,8 +176,10 @@ static void test_odd_logits(void **state)
             logits[e] = odd[pattern >> 2 * e & 3];
             nan = nan || isnan(logits[e]);
         }
-        struct kr_router r = { .n_used = pattern % 4 + 1, .gating = (enum kr_gating)(pattern / 4 % 4),
-                               .norm = true, .scale = 1 };
+        struct kr_router r = {.n_used = pattern % 4 + 1,
+                              .gating = (enum kr_gating)(pattern / 4 % 4),
+                              .norm = true,
+                              .scale = 1};
         check_odd(&r, logits, nan);
         r.n_groups = 4;
         r.n_groups_used = 2;

@@ -125,7 +125,8 @@ static void run_alone(struct world *w, uint32_t seq, uint32_t end)
     step(w, k);
 }
 
-/* Parents first, each as far as others share it; then all together, in steps of few or many rows. */
+/* Parents first, each as far as others share it; then all together, in steps of few or many
+ * rows. */
 static void run_together(struct world *w, uint64_t *seed)
 {
     uint32_t k[MAX_SEQS], left = 1, most = 1 + tiny_rand(seed) % 24;
@@ -162,8 +163,10 @@ static const struct attn_shape shapes[] = {
 static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
 static const enum kr_isa isas[] = {KR_ISAS};
 
-/* Families of sequences out of a die: shared wholly or in part, one within the other, not at all. */
-static void add_family(struct world *w, uint64_t seed, uint32_t n_seqs, uint32_t longest, bool share)
+/* Families of sequences out of a die: shared wholly or in part, one within the other, not at
+ * all. */
+static void add_family(struct world *w, uint64_t seed, uint32_t n_seqs, uint32_t longest,
+                       bool share)
 {
     w->n_seqs = 0;
     for (uint32_t s = 0; s < n_seqs; s++) {
@@ -215,10 +218,11 @@ static void test_same_bytes(void **state)
             for (uint32_t a = 0; a < CN_ARRAY_LEN(isas); a++)
                 if (all || (i + k + a) % share == 0 || (a == 2 && k == 0 && share == 3))
                     for (uint32_t turn = 0; turn < (all ? 10u : 1u); turn++)
-                        check_family(&shapes[i], kv_types[k], isas[a], 100 * i + 10 * k + a + turn * 1000);
+                        check_family(&shapes[i], kv_types[k], isas[a],
+                                     100 * i + 10 * k + a + turn * 1000);
 }
 
-/* ---- what is read ------------------------------------------------------------------------------- */
+/* ---- what is read ---------------------------------------------------------------------------- */
 
 static uint64_t kv_bytes(const struct world *w)
 {

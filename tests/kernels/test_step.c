@@ -204,9 +204,10 @@ static void test_batch(void **state)
     }
 }
 
-/* Threads wait for each other at most five times a layer in a decode step (and for the head): each of
- * q, k and v; attention; its product; gate and up; down. Rows of a batch are one more stage before
- * each; of many rows a thread takes its own from one attention to the next. Counted, not timed. */
+/* Threads wait for each other at most five times a layer in a decode step (and for the head): each
+ * of q, k and v; attention; its product; gate and up; down. Rows of a batch are one more stage
+ * before each; of many rows a thread takes its own from one attention to the next. Counted, not
+ * timed. */
 static void test_barriers(void **state)
 {
     for (size_t s = 0; s < CN_ARRAY_LEN(shapes); s++) {

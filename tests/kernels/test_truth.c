@@ -35,7 +35,7 @@ static const struct tiny_shape shapes[] = {
       .vocab = 40, .weights = KR_IQ3_S, .head = KR_IQ3_S },
 };
 
-/* ---- the interpreter: every value for all N rows, [N][width] doubles -------------------------- */
+/* ---- the interpreter: every value for all N rows, [N][width] doubles ------------------------- */
 
 struct truth {
     const struct kr_plan *p;
@@ -272,7 +272,8 @@ static void check_truth(const struct tiny *t, enum kr_isa isa, enum kr_type kv, 
     /* float32 sums, and what rounds to its other neighbour now and then. */
     double rms = sqrt(err2 / count) / sigma;
     worst /= sigma;
-    bool int8 = kr_type_info(t->shape.weights)->block_elems > 1 || kv == KR_Q8_0; /* whose steps are large */
+    bool int8 = kr_type_info(t->shape.weights)->block_elems > 1 ||
+                kv == KR_Q8_0; /* whose steps are large */
     double rms_most = int8 ? 0.01 : 3e-4, worst_most = int8 ? 0.15 : 3e-3;
     if (!(rms <= rms_most && worst <= worst_most)) /* so that NaN fails, too */
         fail_msg("isa %d, KV type %d: rms %.2g, worst %.2g", (int)isa, (int)kv, rms, worst);
@@ -300,7 +301,7 @@ static void test_against_double(void **state)
     }
 }
 
-/* ---- what else a step may meet ------------------------------------------------------------------ */
+/* ---- what else a step may meet --------------------------------------------------------------- */
 
 /* A NaN in one sequence's embedding: its logits are NaN, its neighbour's are what they were. */
 static void test_nan(void **state)

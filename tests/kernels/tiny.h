@@ -1,4 +1,5 @@
-/* tiny: a small random transformer recorded as a plan, and a way to run it in any cut. Tests only. */
+/* tiny: a small random transformer recorded as a plan, and a way to run it in any cut. Tests
+ * only. */
 #ifndef TESTS_KERNELS_TINY_H
 #define TESTS_KERNELS_TINY_H
 

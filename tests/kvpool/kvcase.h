@@ -1,4 +1,5 @@
-/* What the tests of single cases with recurrent state share: a small pool, and one sequence at work. */
+/* What the tests of single cases with recurrent state share: a small pool, and one sequence at
+ * work. */
 #ifndef TESTS_KVPOOL_KVCASE_H
 #define TESTS_KVPOOL_KVCASE_H
 

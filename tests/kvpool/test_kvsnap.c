@@ -1,5 +1,6 @@
 /* Snapshots of recurrent state: where they are taken, who finds them, what becomes of them when a
- * sequence goes back, branches off or fails. What the copies bring is checked by test_kvrandom.c. */
+ * sequence goes back, branches off or fails. What the copies bring is checked by
+ * test_kvrandom.c. */
 #include "tests/kvpool/kvcase.h"
 
 #include <setjmp.h>

@@ -93,8 +93,9 @@ static struct lt_event event(const char *text)
 
 static void what_events_say(void **state)
 {
-    struct lt_event e = event("{\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"a\\\"b\",\"logprobs\":null,"
-                              "\"finish_reason\":null}],\"usage\":null}");
+    struct lt_event e =
+        event("{\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"a\\\"b\",\"logprobs\":null,"
+              "\"finish_reason\":null}],\"usage\":null}");
     assert_true(e.text && !e.finish && !e.usage && !e.error);
     e = event("{\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}");
     assert_true(!e.text && e.finish);
@@ -117,7 +118,8 @@ static void what_events_say(void **state)
     e = event("{\"usage\":{\"prompt_tokens\":1,\"prompt_tokens_details\":null,"
               "\"completion_tokens\":99999999999999999999999}}");
     assert_true(e.usage && e.prompt_tokens == 1 && e.completion_tokens == UINT64_MAX);
-    e = event("{\"choices\":[{\"message\":{\"content\":\"all of it\"},\"finish_reason\":\"stop\"}]}");
+    e = event(
+        "{\"choices\":[{\"message\":{\"content\":\"all of it\"},\"finish_reason\":\"stop\"}]}");
     assert_true(e.text && e.finish);
     e = event("{\"error\":{\"code\":500,\"message\":\"went wrong\",\"x\":{\"message\":\"no\"}}}");
     assert_true(e.error);
@@ -153,8 +155,9 @@ static void addresses(void **state)
         {"http://[::1]", "::1", "80", "", "[::1]"},
         {"http://h:5/api", "h", "5", "/api", "h:5"},
     };
-    static const char *const wrong[] = {"https://h", "http://", "http://:80", "http://h:", "http://h:x",
-                                        "http://[::1", "http://a b", "http://u@h", "", "ftp://h"};
+    static const char *const wrong[] = {
+        "https://h",   "http://",    "http://:80", "http://h:", "http://h:x",
+        "http://[::1", "http://a b", "http://u@h", "",          "ftp://h"};
 
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         struct lt_target t;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* ---- a server that answers everything with nothing, on the loop of its client ------------------ */
+/* ---- a server that answers everything with nothing, on the loop of its client ---------------- */
 
 static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *out)
 {
@@ -79,7 +79,7 @@ static int refuse_at(struct sockaddr_storage *out)
     return fd;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 struct asked {
     struct lt_call call;

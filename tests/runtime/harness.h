@@ -16,7 +16,7 @@ struct h_setup {
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */
     double step_target_ms;     /* 0 = the config's */
-    bool speculation;          /* else there is none: steps are then the same whenever they are run */
+    bool speculation; /* else there is none: steps are then the same whenever they are run */
 };
 struct h {
     struct cfg cfg;
@@ -54,7 +54,8 @@ struct h_result {
 };
 void h_result_fini(struct h_result *r);
 
-/* A request that is a function of the seed: prompt with a shared beginning, sampling, stop strings. */
+/* A request that is a function of the seed: prompt with a shared beginning, sampling, stop
+ * strings. */
 void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *out);
 
 /* A run of requests 0..n-1, each made by `make` when it is its turn. Whose turn it is is decided on

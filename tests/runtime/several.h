@@ -13,7 +13,8 @@ extern char sv_paths[N_FILES][4096];
 
 /* Group setup: ends the program with 77 (skipped) when they are not there. */
 int sv_find_files(void **state);
-/* list[i] is completed to the i-th file. memory: engine.memory_bytes; wait_s: engine.swap_wait_s. */
+/* list[i] is completed to the i-th file. memory: engine.memory_bytes; wait_s:
+ * engine.swap_wait_s. */
 void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s);
 /* What a model takes, as its own plan says. */
 uint64_t sv_need(int file);
@@ -26,8 +27,8 @@ int sv_get(struct h *h, size_t i, char message[512]);
 void sv_release(struct h *h, size_t i);
 /* Eight tokens of a prompt that any of the vocabularies has. */
 void sv_ask(struct h *h, size_t i, uint64_t id, uint64_t max_tokens);
-/* Everything is given back: no model is held, nobody waits, no block is in use. What is being loaded
- * or unloaded for one who gave up comes to its end. */
+/* Everything is given back: no model is held, nobody waits, no block is in use. What is being
+ * loaded or unloaded for one who gave up comes to its end. */
 void sv_check_idle(struct h *h);
 
 struct answer {

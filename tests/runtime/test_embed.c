@@ -1,6 +1,6 @@
 /* Embedding requests. The model is a tiny one that generates, whose rows of logits are taken for
- * hidden vectors (eng_model_info is wrapped): what is pooled is known from a step of the engine's own
- * with all rows in it, and the last row from the oracle's reference. usage: test_embed MODEL */
+ * hidden vectors (eng_model_info is wrapped): what is pooled is known from a step of the engine's
+ * own with all rows in it, and the last row from the oracle's reference. usage: test_embed MODEL */
 #include "tests/runtime/harness.h"
 
 #include "runtime/pooled.h"
@@ -34,7 +34,7 @@ const struct eng_model_info *__wrap_eng_model_info(const struct eng_model *m)
     return &info;
 }
 
-/* ---- what is to be expected --------------------------------------------------------------------- */
+/* ---- what is to be expected ------------------------------------------------------------------ */
 
 static void read_prompt(void)
 {
@@ -123,7 +123,7 @@ static double cosine(const float *a, const float *b)
     return ab / sqrt(aa * bb);
 }
 
-/* ---- requests ----------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* Request 0 has the oracle's prompt; the others begin like it and go on their own way. With `arg`
  * there are long ones of the lowest class, and at last one that goes before them. */
@@ -136,7 +136,8 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
     if (arg) out->priority = i == N_WORK - 1 ? RT_INTERACTIVE : RT_BACKGROUND;
     out->prompt = cn_malloc_array(n, sizeof *out->prompt);
     for (size_t k = 0; k < n; k++)
-        out->prompt[k] = k < N_PROMPT && (!i || k < 20) ? prompt[k] : (uint32_t)(k * 31 + i * 7) % 250;
+        out->prompt[k] =
+            k < N_PROMPT && (!i || k < 20) ? prompt[k] : (uint32_t)(k * 31 + i * 7) % 250;
     eng_sampling_defaults(&out->sampling);
 }
 
@@ -244,8 +245,8 @@ static void test_cache(void **state)
     }
 }
 
-/* Memory for three of them. When the first has ended the last one comes, for which the younger of the
- * two that are on their way has to make room; no row counts twice. */
+/* Memory for three of them. When the first has ended the last one comes, for which the younger of
+ * the two that are on their way has to make room; no row counts twice. */
 static void test_preempted(void **state)
 {
     for (pooling = ENG_POOL_MEAN; pooling <= ENG_POOL_LAST; pooling++) {

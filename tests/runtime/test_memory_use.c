@@ -1,8 +1,8 @@
-/* Blocks and states in use, at every step, are those of the arithmetic: of a sequence whose step has
- * rows [pos, end) a group of layers that see everything holds ceil(end / 16) blocks, one with a
+/* Blocks and states in use, at every step, are those of the arithmetic: of a sequence whose step
+ * has rows [pos, end) a group of layers that see everything holds ceil(end / 16) blocks, one with a
  * window those from the first position that row pos sees, one with a state one block; what a copy
- * before the step reads or writes beside that is in use too; nothing else is.
- * usage: test_memory_use MODEL [windows: it has some]. Exit 77 = skipped.
+ * before the step reads or writes beside that is in use too; nothing else is. usage:
+ * test_memory_use MODEL [windows: it has some]. Exit 77 = skipped.
  *
  * kr_launch and kr_kv_copy are wrapped: the counting is done on the engine thread. */
 #include "tests/runtime/harness.h"
@@ -39,7 +39,7 @@ static struct {
     char problem[256];
 } w;
 
-/* ---- the arithmetic ----------------------------------------------------------------------------- */
+/* ---- the arithmetic -------------------------------------------------------------------------- */
 
 static uint64_t first_seen(const struct kr_kv_group *g, uint64_t pos)
 {
@@ -133,7 +133,7 @@ static void check_pool(void)
                  (unsigned long long)want);
 }
 
-/* ---- what the engine does ----------------------------------------------------------------------- */
+/* ---- what the engine does -------------------------------------------------------------------- */
 
 int __real_kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst,
                       uint32_t src, uint32_t n_tokens);
@@ -188,7 +188,7 @@ int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_b
     return __real_kr_launch(x, mem, b, ticket, err);
 }
 
-/* ---- runs --------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 struct ask {
     size_t n_prompt;
@@ -199,7 +199,8 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 {
     const struct ask *a = arg;
     uint32_t n_vocab = (uint32_t)eng_model_info(rt_model(h->rt))->n_vocab;
-    struct rt_request q = {.tenant = i, .priority = RT_NORMAL, .n = a->choices, .max_tokens = ANSWER};
+    struct rt_request q = {
+        .tenant = i, .priority = RT_NORMAL, .n = a->choices, .max_tokens = ANSWER};
     q.n_prompt = a->n_prompt + (size_t)i * 5;
     q.prompt = cn_malloc_array(q.n_prompt, sizeof *q.prompt);
     for (uint32_t k = 0; k < q.n_prompt; k++)

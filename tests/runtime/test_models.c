@@ -1,5 +1,5 @@
-/* Several models in one runtime: what each one answers and who stands still for whom, files that are
- * damaged or change, the end. */
+/* Several models in one runtime: what each one answers and who stands still for whom, files that
+ * are damaged or change, the end. */
 #include "tests/runtime/several.h"
 
 #include "engine/null.h"
@@ -17,8 +17,8 @@
  * reads models: neither knows the other. */
 static void test_null_names(void **state)
 {
-    static const char *const paths[] = {"null", "null:", "null:vocab=600", "nul", "nulls", "null.gguf",
-                                        "./null", "", "NULL"};
+    static const char *const paths[] = {
+        "null", "null:", "null:vocab=600", "nul", "nulls", "null.gguf", "./null", "", "NULL"};
 
     for (size_t i = 0; i < CN_ARRAY_LEN(paths); i++)
         assert_int_equal(cfg_model_is_null(paths[i]), eng_null_is(paths[i]));
@@ -32,7 +32,8 @@ static void test_same_as_alone(void **state)
     struct answer alone[N_FILES] = {{{0}, 0}}, among[N_FILES] = {{{0}, 0}};
     struct h h;
     for (size_t i = 0; i < N_FILES; i++) {
-        struct h_setup s = {.model = sv_paths[i], .threads = 1, .n_tenants = 1, .kv_bytes = KV_BYTES};
+        struct h_setup s = {
+            .model = sv_paths[i], .threads = 1, .n_tenants = 1, .kv_bytes = KV_BYTES};
         h_start(&h, &s);
         sv_ask(&h, 0, 3, 40);
         sv_collect(&h, 3, &alone[i]);
@@ -60,7 +61,8 @@ static uint32_t longest_gap(struct h *h)
     const struct cn_hist *hist = &h->metrics.hist[CN_H_itl_steps];
     uint32_t worst = 0;
     for (uint32_t i = 0; i <= CN_HIST_MAX_BUCKETS; i++)
-        if (atomic_load(&hist->bucket[i])) worst = i + 1; /* the first buckets are of one step each */
+        if (atomic_load(&hist->bucket[i]))
+            worst = i + 1; /* the first buckets are of one step each */
     return worst;
 }
 

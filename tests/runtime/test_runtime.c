@@ -91,8 +91,8 @@ static double blocks_free(struct h *h)
     return h_metric(h, CN_M_kv_blocks_free) + h_metric(h, CN_M_kv_blocks_cached);
 }
 
-/* Reads its events on the engine thread, as they are posted, and cancels or pauses at the first of a
- * kind: so that cannot come late however slow the tester is. */
+/* Reads its events on the engine thread, as they are posted, and cancels or pauses at the first of
+ * a kind: so that cannot come late however slow the tester is. */
 struct watcher {
     struct h *h;
     struct cn_mailbox mail;

@@ -5,9 +5,10 @@
  * be byte-identical to those of each alone with one thread. A way that did not come about is a
  * failure too. With "cross" (or CONIFER_LONG set) each way runs with one thread and with two, and
  * more answers reach the window; else with one or the other. With "drafts" every step of each way
- * tests guesses at the next tokens, some of which are right and some wrong, and two more ways do so:
- * alone, and as the scheduler itself guesses; the reference does not. "guesses" is "drafts" for a
- * model whose answers repeat themselves: the scheduler must have guessed right. Exit 77 = skipped. */
+ * tests guesses at the next tokens, some of which are right and some wrong, and two more ways do
+ * so: alone, and as the scheduler itself guesses; the reference does not. "guesses" is "drafts" for
+ * a model whose answers repeat themselves: the scheduler must have guessed right. Exit 77 =
+ * skipped. */
 #include "tests/runtime/harness.h"
 #include "tests/runtime/spy.h"
 
@@ -37,7 +38,7 @@ static int kv_type;
 static bool cross, drafts, guesses;
 static struct h_result *alone;
 
-/* ---- requests ----------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void steady(struct h *h, uint32_t i, uint32_t tenant, struct rt_request *out)
 {
@@ -77,7 +78,7 @@ static void one_tenant(struct h *h, uint32_t i, struct rt_request *out, void *ar
     request(h, i, 0, out);
 }
 
-/* ---- runs --------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 /* Steps are not cut by the time they take, which would make chunks shorter on a slow machine. */
 static struct h_setup base(void)
@@ -226,10 +227,10 @@ static void own_guesses(struct h_setup s)
     guess_from(alone, n_requests);
 }
 
-/* ---- the cache ---------------------------------------------------------------------------------- */
+/* ---- the cache ------------------------------------------------------------------------------- */
 
-/* A prompt that was there before is found up to its last whole block; where there is a state up to a
- * snapshot, and these are so far apart. */
+/* A prompt that was there before is found up to its last whole block; where there is a state up to
+ * a snapshot, and these are so far apart. */
 static void check_cached(const struct h_result *r, uint32_t i, bool has_state)
 {
     uint64_t most = (r->usage.prompt_tokens - 1) / H_BLOCK_TOKENS * H_BLOCK_TOKENS;
@@ -265,7 +266,7 @@ static void prefix_cached(struct h_setup s)
     h_stop(&h);
 }
 
-/* ---- hardly any memory -------------------------------------------------------------------------- */
+/* ---- hardly any memory ----------------------------------------------------------------------- */
 
 /* Their answers grow until not all fit any more: only where memory grows with the answer. */
 static void grown(struct h_setup s)
@@ -320,7 +321,7 @@ static void gave_way(struct h_setup s)
     h_stop(&h);
 }
 
-/* ---- the tests ---------------------------------------------------------------------------------- */
+/* ---- the tests ------------------------------------------------------------------------------- */
 
 /* The reference has one thread; so has the cache's, where sixteen run at once too. */
 static void test_sixteen_at_once(void **state)

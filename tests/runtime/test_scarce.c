@@ -48,7 +48,7 @@ static void check_nothing_left(struct h *h)
     assert_int_equal(kv.bytes[KV_FREE] + kv.bytes[KV_CACHED], kv.n_slabs * kv.slab_bytes);
 }
 
-/* ---- cancelled while preempted ------------------------------------------------------------------ */
+/* ---- cancelled while preempted --------------------------------------------------------------- */
 
 struct plan {
     size_t tokens[2];
@@ -95,7 +95,7 @@ static void test_cancelled_while_preempted(void **state)
     }
 }
 
-/* ---- choices of one request --------------------------------------------------------------------- */
+/* ---- choices of one request ------------------------------------------------------------------ */
 
 static void many(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 {
@@ -117,7 +117,8 @@ static void test_choices(void **state)
     h_run(&h, 1, 1, many, NULL, &want);
     assert_true(h_metric(&h, CN_M_preemptions) == 0);
     assert_int_equal(want.code, 0);
-    /* the prompt was computed once, but for what follows the last place of a shared block or state */
+    /* the prompt was computed once, but for what follows the last place of a shared block or
+     * state */
     double computed = h_metric(&h, CN_M_prompt_tokens_computed);
     assert_true(computed <= PROMPT + (CHOICES - 1) * 1.0 * H_BLOCK_TOKENS);
     if (has_state) assert_true(spy_read().pool.snapshots_used >= CHOICES - 1);
@@ -137,7 +138,7 @@ static void test_choices(void **state)
     h_result_fini(&got);
 }
 
-/* ---- aborts ------------------------------------------------------------------------------------- */
+/* ---- aborts ---------------------------------------------------------------------------------- */
 
 static void some(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 {

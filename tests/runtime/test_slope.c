@@ -1,16 +1,17 @@
 /* Promise 8: the engine thread's processor time per token does not grow with what waits, what is
- * cached, or how many tenants there are. The whole runtime on the null model: scheduler, pool, prefix
- * tree, sampling, text, events, metrics.
+ * cached, or how many tenants there are. The whole runtime on the null model: scheduler, pool,
+ * prefix tree, sampling, text, events, metrics.
  *
- * The load is the same everywhere: 16 running requests of a prompt of 48 tokens, each its own, and 64
- * tokens of answer; when one ends the next begins and another is submitted. So a token has its part
- * of what a request costs: its way through the queue, the look into the cache, its blocks, taken from
- * the cache's oldest where the pool is full.
+ * The load is the same everywhere: 16 running requests of a prompt of 48 tokens, each its own, and
+ * 64 tokens of answer; when one ends the next begins and another is submitted. So a token has its
+ * part of what a request costs: its way through the queue, the look into the cache, its blocks,
+ * taken from the cache's oldest where the pool is full.
  *
  * usage: test_slope [waiting|cached|tenants]...
- * Small ranges and a bound with room for a busy machine; with CONIFER_LONG the whole ranges and 0.05.
- * Processor time of the engine thread alone, the least of several rounds; all sizes are measured in
- * turn, up to PASSES times, and the least counts, so that only a cost that is always there fails. */
+ * Small ranges and a bound with room for a busy machine; with CONIFER_LONG the whole ranges and
+ * 0.05. Processor time of the engine thread alone, the least of several rounds; all sizes are
+ * measured in turn, up to PASSES times, and the least counts, so that only a cost that is always
+ * there fails. */
 #include "tests/runtime/slope.h"
 
 #include "runtime/rt.h"

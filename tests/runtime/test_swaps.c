@@ -148,7 +148,7 @@ static void test_asked_again_and_again(void **state)
     h_stop(&h);
 }
 
-/* ---- swaps at random --------------------------------------------------------------------------- */
+/* ---- swaps at random ------------------------------------------------------------------------- */
 
 enum { CLIENTS = 12, SWAPS = 40 };
 struct client {

@@ -92,7 +92,7 @@ static void test_empty_strings_are_ignored(void **state)
     rt_stop_set_fini(&set);
 }
 
-/* ---- parts -------------------------------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------------------------- */
 
 /* Tokens a reply is made of; the marks are tokens of their own. */
 static const char *const words[] = {"<think>", "</think>", "a", "b", "xy", "x", "y", "\xC3"};
@@ -118,8 +118,8 @@ static struct eng_vocab *make_words(void)
     return v;
 }
 
-/* Stop strings count in the answer only, do not reach across marks, and what was held for them or as
- * half a character comes out before the mark. */
+/* Stop strings count in the answer only, do not reach across marks, and what was held for them or
+ * as half a character comes out before the mark. */
 static void test_parts_and_stops(void **state)
 {
     static const struct {
@@ -168,7 +168,7 @@ static void test_parts_and_stops(void **state)
     eng_vocab_free(v);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void test_memory_plan(void **state)
 {
@@ -194,9 +194,11 @@ static void test_memory_plan(void **state)
     assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 8u << 20, 64u << 20, false, &p, &err), 0);
     assert_true(p.total_bytes <= 8u << 20 && p.n_slabs >= 2 && p.why == RT_KV_ASKED);
     /* More than there is, and too little to be of use: refused with numbers. */
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 65u << 20, 64u << 20, false, &p, &err), CN_ENOMEM);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 65u << 20, 64u << 20, false, &p, &err),
+                     CN_ENOMEM);
     assert_non_null(strstr(err.message, "65.0 MiB"));
-    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 100000, 64u << 20, false, &p, &err), CN_ENOMEM);
+    assert_int_equal(rt_memory_plan(&info, 16, 32768, 4, 100000, 64u << 20, false, &p, &err),
+                     CN_ENOMEM);
     assert_string_equal(err.param, "kv.memory_bytes");
 }
 

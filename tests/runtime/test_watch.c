@@ -73,7 +73,8 @@ static void long_steps_have_their_time(void **state)
     t += 6 * S;
     assert_false(at(&w, t + 1900 * MS).stuck); /* between two steps nothing takes long */
     assert_true(at(&w, t + 2100 * MS).stuck);
-    rt_watch_begin(&w, t); /* a decode step after it: told by its own rows and the slowest of late */
+    rt_watch_begin(&w,
+                   t); /* a decode step after it: told by its own rows and the slowest of late */
     rt_watch_launch(&w, t, 1, base, row);
     assert_false(at(&w, t + 11 * S).stuck);
     assert_true(at(&w, t + 13 * S).stuck);

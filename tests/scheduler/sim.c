@@ -517,7 +517,8 @@ int sim_submit(struct sim *m, struct sim_req *r)
     int rc = sch_submit(m->sch, &r->spec, &r->id, &err);
 
     if (rc == 0) r->submitted = true;
-    if (!m->device && (rc == CN_ENOMEM || rc == CN_EINTERNAL)) sim_fail(m, "submit: %s", err.message);
+    if (!m->device && (rc == CN_ENOMEM || rc == CN_EINTERNAL))
+        sim_fail(m, "submit: %s", err.message);
     return rc;
 }
 

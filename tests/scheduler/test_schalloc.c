@@ -1,6 +1,6 @@
-/* The scheduler and the pool when memory runs out: one fixed schedule, again and again with the 1st,
- * 2nd, 3rd ... allocation failing, once or from there on. Every request still ends exactly once,
- * what it put out is a prefix of what it puts out alone, and nothing is left behind. */
+/* The scheduler and the pool when memory runs out: one fixed schedule, again and again with the
+ * 1st, 2nd, 3rd ... allocation failing, once or from there on. Every request still ends exactly
+ * once, what it put out is a prefix of what it puts out alone, and nothing is left behind. */
 #include "tests/scheduler/sim.h"
 
 #include <errno.h>
@@ -78,7 +78,8 @@ static uint64_t set_up(uint64_t at)
 {
     struct kv_pool_opts po = {.slab_bytes = 256, .n_slabs = 4};
     struct kv_group g[2] = {{0, 32}, {9, 32}};
-    struct kv_space_opts ko = {.id = "m", .id_len = 1, .block_tokens = 4, .n_groups = 2, .groups = g};
+    struct kv_space_opts ko = {
+        .id = "m", .id_len = 1, .block_tokens = 4, .n_groups = 2, .groups = g};
     struct sch_opts so = {.max_running = 2};
     struct sch_model_opts mo = {.context = 60, .max_rows = 4, .max_logit_rows = 4};
     struct sch_tenant_opts to = {.weight = 2, .kv_reserve_bytes = 100};

@@ -166,8 +166,8 @@ static void test_growth_moves_nothing(void **state)
     free(ids);
 }
 
-/* What came before a growth is known after it, and of what came twice the later one. Of the n-grams in
- * a run of ids some slot is its own still, though a third of them are another's. */
+/* What came before a growth is known after it, and of what came twice the later one. Of the n-grams
+ * in a run of ids some slot is its own still, though a third of them are another's. */
 static void test_growth_forgets_nothing(void **state)
 {
     enum { N = 4500, RUN = 12, ASKED = 40 };
@@ -283,8 +283,8 @@ static double price(const uint32_t *ids, uint32_t n)
     return best;
 }
 
-/* 64 times the ids: at most 64 times the time, with room for caches. Repeats are what a search would
- * get stuck in. */
+/* 64 times the ids: at most 64 times the time, with room for caches. Repeats are what a search
+ * would get stuck in. */
 static void test_price_is_flat(void **state)
 {
     enum { SMALL = 1 << 12, LARGE = 1 << 18 };

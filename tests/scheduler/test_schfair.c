@@ -152,8 +152,8 @@ static void test_returning_tenant_has_no_credit(void **state)
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* Two models stream, two requests each, of tenants with these weights; the most steps from one token
- * of a stream to its next. */
+/* Two models stream, two requests each, of tenants with these weights; the most steps from one
+ * token of a stream to its next. */
 static uint32_t longest_gap(double weight0, double weight1, bool one_tenant)
 {
     struct sim_opts o = simcase_opts(1);
@@ -193,7 +193,8 @@ static void test_models_take_turns(void **state)
     assert_int_equal(longest_gap(1000, 1, false), 5);
 }
 
-/* While one model decodes, the other's prompts are read in steps of the target, the first of a block. */
+/* While one model decodes, the other's prompts are read in steps of the target, the first of a
+ * block. */
 static void test_prompts_beside_another_model(void **state)
 {
     struct sim_opts o = simcase_opts(1);

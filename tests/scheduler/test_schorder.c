@@ -64,8 +64,8 @@ static void test_equal_prompts_do_not_take_turns(void **state)
     }
 }
 
-/* Steps until a long prompt has its first token, beside short ones that never end; `every`th of them
- * has a class above its own, or is of another model. */
+/* Steps until a long prompt has its first token, beside short ones that never end; `every`th of
+ * them has a class above its own, or is of another model. */
 static uint64_t steps_of_long(uint32_t every, bool other_model)
 {
     struct sim_opts o = simcase_opts(1);

@@ -223,7 +223,8 @@ static void test_max_queued(void **state)
     simcase_finish(&m);
 }
 
-/* A refusal names the limit as conifer.yaml does, its value and whose it is, with what adds up to it. */
+/* A refusal names the limit as conifer.yaml does, its value and whose it is, with what adds up to
+ * it. */
 static void test_refusals_name_the_limit(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -239,8 +240,9 @@ static void test_refusals_name_the_limit(void **state)
     assert_int_equal(fill(&m, 0, 1, 60, CN_ERATE), 5);
     r = sim_req_new(&m, 0, 1, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_ERATE);
-    assert_string_equal(err.message, "this tenant's limit of waiting requests (max_queued) is reached: "
-                                     "it is 3 beside those that may start (2), and 5 wait");
+    assert_string_equal(err.message,
+                        "this tenant's limit of waiting requests (max_queued) is reached: "
+                        "it is 3 beside those that may start (2), and 5 wait");
     m.n_reqs--; /* its place is used again */
     set(&m, 0, 1, 0, 0);
     assert_int_equal(submit(&m, 0, 1), 0);
@@ -253,15 +255,16 @@ static void test_refusals_name_the_limit(void **state)
     assert_int_equal(submit(&m, 1, 90), 0);
     r = sim_req_new(&m, 1, 5, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
-    assert_string_equal(err.message, "the server's queue is full: 96 prompt tokens wait, 90 of them "
-                                     "this tenant's, 4 are kept for other tenants, and this one would "
-                                     "add 5; the limit (scheduler.queue_tokens) is 100");
+    assert_string_equal(err.message,
+                        "the server's queue is full: 96 prompt tokens wait, 90 of them "
+                        "this tenant's, 4 are kept for other tenants, and this one would "
+                        "add 5; the limit (scheduler.queue_tokens) is 100");
     m.n_reqs--;
     simcase_finish(&m);
 }
 
-/* With more tenants than half the queue has places nobody has a part: what a tenant may not have is as
- * much as is left. Of one it is told as of one, and of places of another kind nothing. */
+/* With more tenants than half the queue has places nobody has a part: what a tenant may not have is
+ * as much as is left. Of one it is told as of one, and of places of another kind nothing. */
 static void test_refusals_count_right(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -284,8 +287,9 @@ static void test_refusals_count_right(void **state)
     assert_int_equal(submit(&m, 1, 1), 0);
     r = sim_req_new(&m, 1, 1, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_ERATE);
-    assert_string_equal(err.message, "this tenant's limit of waiting requests (max_queued) is reached: "
-                                     "it is 1, and 1 waits");
+    assert_string_equal(err.message,
+                        "this tenant's limit of waiting requests (max_queued) is reached: "
+                        "it is 1, and 1 waits");
     m.n_reqs--;
     simcase_finish(&m);
 

@@ -182,7 +182,9 @@ static void check_scores(struct sim *m)
     }
 }
 
-struct totals { uint64_t drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used; };
+struct totals {
+    uint64_t drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used;
+};
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
 {

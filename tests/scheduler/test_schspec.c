@@ -13,7 +13,7 @@ struct outcome { double ns, drafted, right, served[2]; };
 
 struct world {
     uint32_t n;              /* choices that decode at once */
-    uint32_t parrots;        /* of them, those that repeat themselves; tenant 0's, others tenant 1's */
+    uint32_t parrots; /* of them, those that repeat themselves; tenant 0's, others tenant 1's */
     uint32_t max_draft;
     uint64_t step_ns, row_ns;
     double others_ns;        /* set: when the last that does not repeat itself had ended */
@@ -39,7 +39,8 @@ static struct outcome run(struct world *w)
     }
     sim_run(&m);
     for (uint32_t i = 0; i < w->n; i++) {
-        if (!m.reqs[i].parrot) w->others_ns = CN_MAX(w->others_ns, (double)m.reqs[i].usage.ended_ns);
+        if (!m.reqs[i].parrot)
+            w->others_ns = CN_MAX(w->others_ns, (double)m.reqs[i].usage.ended_ns);
     }
     sch_stats(m.sch, &st);
     out = (struct outcome){(double)m.clock, (double)st.drafted, (double)st.drafts_right, {0}};

@@ -186,9 +186,9 @@ static void test_a_burst_computes_a_prefix_once(void **state)
     each(bursts);
 }
 
-/* Prompts that come together, each second one with the beginning of the one before: that is computed
- * once though many others are read between, the second ones' too, which are shorter; and the first tokens
- * do not all come at the end. */
+/* Prompts that come together, each second one with the beginning of the one before: that is
+ * computed once though many others are read between, the second ones' too, which are shorter; and
+ * the first tokens do not all come at the end. */
 static void pairs(struct sim_opts o)
 {
     enum { PAIRS = 12, SHARED = 256, ALL = 290, SECOND = 275 };

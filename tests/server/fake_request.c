@@ -189,7 +189,8 @@ static void step_vector(struct rt *r, struct live *l)
     float *v = (float *)(e + 1);
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < n; i++) {
-            double x = (double)((int64_t)(l->q.prompt[i % l->q.n_prompt] * 31ull + i * 7) % 97 - 48);
+            double x =
+                (double)((int64_t)(l->q.prompt[i % l->q.n_prompt] * 31ull + i * 7) % 97 - 48);
             if (!pass)
                 length += x * x;
             else

@@ -1,6 +1,6 @@
 /* Says how the HTTP layer frames what it reads, for tests that compare it with other servers.
- * Standard input: conversations, each a 32-bit length (little-endian) and its bytes, then the end of
- * the stream; a length of 0 ends. Standard output: a line for each:
+ * Standard input: conversations, each a 32-bit length (little-endian) and its bytes, then the end
+ * of the stream; a length of 0 ends. Standard output: a line for each:
  *     METHOD TARGET BODY-AS-HEX|...;END
  * every request that was read whole, and how it ended: the status of a refusal, "closed" after an
  * answer that closes, "body" or "head" within one, "idle" between two. */

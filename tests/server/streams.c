@@ -3,9 +3,9 @@
  * usage: streams PORT live N            N idle connections, each after one GET /health/live
  *        streams PORT hold N TOKENS     N streams, each until its answer has begun
  *        streams PORT run N TOKENS      N streams read to their ends
- * live and hold print "ready" when all are there and keep them until standard input ends. run prints
- * {"events", "bytes", "seconds"}: `data:` lines, the last of each stream included. Exit status 1: a
- * connection failed, or an answer was not 200. */
+ * live and hold print "ready" when all are there and keep them until standard input ends. run
+ * prints {"events", "bytes", "seconds"}: `data:` lines, the last of each stream included. Exit
+ * status 1: a connection failed, or an answer was not 200. */
 #include "base/base.h"
 
 #include <arpa/inet.h>

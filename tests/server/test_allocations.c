@@ -1,8 +1,9 @@
 /* A token costs no allocation of ours on its way from the logits to the socket: the whole daemon in
- * this process, on the null model, with malloc, calloc and realloc counted where our code calls them.
- * A step is made to take a time, as with a real model, so that frames do not pile up. One allocation
- * in 32 tokens is let pass: the pool's nodes of blocks, and buffers that grow where a busy machine lets
- * the loop fall behind. That being the machine's doing, and not a token's, the best of some tries counts. */
+ * this process, on the null model, with malloc, calloc and realloc counted where our code calls
+ * them. A step is made to take a time, as with a real model, so that frames do not pile up. One
+ * allocation in 32 tokens is let pass: the pool's nodes of blocks, and buffers that grow where a
+ * busy machine lets the loop fall behind. That being the machine's doing, and not a token's, the
+ * best of some tries counts. */
 #include "kernels/kernels.h"
 #include "runtime/runtime.h"
 #include "server/server.h"
@@ -98,8 +99,10 @@ static int ask(const char *path, const char *body)
         usleep(1000);
     assert_true(atomic_load(&port) > 0);
     to.sin_port = htons((uint16_t)atomic_load(&port));
-    int n = snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-                     "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n", path, strlen(body));
+    int n = snprintf(head, sizeof head,
+                     "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                     "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+                     path, strlen(body));
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     assert_int_equal(write(fd, head, (size_t)n), n);
@@ -161,7 +164,8 @@ static void check(const char *path, const char *fields)
         if (allocs * TOKENS_EACH <= tokens) return;
         least = CN_MIN(least, allocs);
     }
-    fail_msg("%s: %llu allocations or more in %d tokens", fields, (unsigned long long)least, COUNTED);
+    fail_msg("%s: %llu allocations or more in %d tokens", fields, (unsigned long long)least,
+             COUNTED);
 }
 
 static void test_chat(void **state)
@@ -188,11 +192,12 @@ static void test_logprobs(void **state)
                                   "\"logprobs\":true,\"top_logprobs\":2");
     check("/v1/completions", "\"prompt\":\"g\",\"logprobs\":2,\"presence_penalty\":0.5,"
                              "\"frequency_penalty\":0.1,\"repetition_penalty\":1.1");
-    check("/v1/completions", "\"prompt\":\"h\",\"logprobs\":2,\"logit_bias\":{\"65\":-20,\"70\":3}");
+    check("/v1/completions",
+          "\"prompt\":\"h\",\"logprobs\":2,\"logit_bias\":{\"65\":-20,\"70\":3}");
 }
 
-/* The allocations from sending a prompt of so many bytes to the end of the answer, which scores all of
- * its tokens: about as many. (As ids, each would be an object of the body's.) */
+/* The allocations from sending a prompt of so many bytes to the end of the answer, which scores all
+ * of its tokens: about as many. (As ids, each would be an object of the body's.) */
 static uint64_t count_prompt(int n_bytes, const char *fields, uint64_t *tokens)
 {
     static char body[8192], answer[1 << 20];

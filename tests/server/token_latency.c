@@ -91,7 +91,8 @@ static int dial(void)
                        n_tokens);
     int n = snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                      "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len, body);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) || write(fd, text, (size_t)n) != n) {
+    if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) ||
+        write(fd, text, (size_t)n) != n) {
         perror("token_latency");
         exit(1);
     }

@@ -3,9 +3,11 @@
  *   bench_tokenize [--rounds N] [--kb N] [--vocab FILE.gguf]... [NAME=FILE]...
  *
  * Without --vocab the oracle's vocabularies; without texts the project's own documents and sources,
- * Chinese of drawn words, and a mixture of the three. Each text is brought to --kb KiB (default 256)
- * by cutting it, or by writing its file again and again; the whole of it is one call. Medians of
- * --rounds (default 9), the least in brackets; "hash" tells whether two builds give the same ids. */
+ * Chinese of drawn words, and a mixture of the three. Each text is brought to --kb KiB (default
+ * 256) by cutting it, or by writing its file again and again; the whole of it is one call. Medians
+ * of
+ * --rounds (default 9), the least in brackets; "hash" tells whether two builds give the same
+ * ids. */
 #include "engine/text/text.h"
 #include "tests/text/vocab_file.h"
 

@@ -1,5 +1,5 @@
-/* Replies taken apart: every format's cases with what they must give, each cut in every place and fed
- * byte by byte; marks as tokens and as text; what looks like a mark and is none. */
+/* Replies taken apart: every format's cases with what they must give, each cut in every place and
+ * fed byte by byte; marks as tokens and as text; what looks like a mark and is none. */
 #include "small_vocab.h"
 
 #include <setjmp.h>
@@ -45,7 +45,8 @@ static void show(const struct eng_parts *p, struct cn_buf *out)
     assert_int_equal(at, p->text.len);
 }
 
-/* Feeds the case, its text in pieces: cut before byte `cut` of the input, or with 0 byte by byte. */
+/* Feeds the case, its text in pieces: cut before byte `cut` of the input, or with 0 byte by
+ * byte. */
 static void feed(const struct eng_vocab *v, const struct eng_reply_format *f,
                  const struct reply_case *c, size_t cut, struct cn_buf *out)
 {

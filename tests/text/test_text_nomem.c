@@ -1,6 +1,7 @@
 /* Allocation failures: building a vocabulary, tokenising and detokenising with the k-th allocation
- * failing, for every k: CN_ENOMEM, nothing leaked (the sanitizer build sees that), results as before
- * once memory is there again. PCRE2's own allocations are in a shared library and not reached. */
+ * failing, for every k: CN_ENOMEM, nothing leaked (the sanitizer build sees that), results as
+ * before once memory is there again. PCRE2's own allocations are in a shared library and not
+ * reached. */
 #include "tests/text/small_vocab.h"
 
 #include <setjmp.h>
@@ -15,8 +16,9 @@ static bool alloc_fails(void)
 
 #include "tests/wrap_alloc.h"
 
-static const char text[] = "<|a|> ab ab\n\n abababababababababababababababababababababababababababab"
-                           "ababababababab \xff\u00e9 <|a|>12345";
+static const char text[] =
+    "<|a|> ab ab\n\n abababababababababababababababababababababababababababab"
+    "ababababababab \xff\u00e9 <|a|>12345";
 
 static int work(const struct eng_vocab_spec *spec, struct eng_ids *ids, struct cn_buf *out,
                 struct cn_error *err)

@@ -272,8 +272,8 @@ static void test_bpe(void **state)
     vocab_file_fini(&f);
 }
 
-/* The same with characters of several bytes, whose parts are tokens too: there the text is cut where
- * no merge can cross, and few of the places that look so may be. */
+/* The same with characters of several bytes, whose parts are tokens too: there the text is cut
+ * where no merge can cross, and few of the places that look so may be. */
 static void test_bpe_wide(void **state)
 {
     static const char letters[] =
@@ -321,7 +321,8 @@ enum { N_DRAWN = 90 };
 
 struct drawn { struct token_list l; struct eng_str merge[N_DRAWN]; char blob[16384]; size_t n; };
 
-/* Letters that gpt-2's pre-tokeniser leaves in one piece, as the mapped characters of their bytes. */
+/* Letters that gpt-2's pre-tokeniser leaves in one piece, as the mapped characters of their
+ * bytes. */
 static size_t draw_letters(char *text, size_t *n, char *mapped)
 {
     static const char *const letters[] = {"\u4e00", "\u4e01", "\u4e40", "\u5e00", "\u5e41",

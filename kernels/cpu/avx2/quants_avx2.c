@@ -7,7 +7,8 @@
 #include "kernels/cpu/avx2/tile.h"
 
 /* From how many input rows on a panel pays. Of 4 bits it takes loading twice as many words, which
- * AVX-VNNI, with less to do for each word, has no time for; of 8 bits there is nothing to unpack. */
+ * AVX-VNNI, with less to do for each word, has no time for; of 8 bits there is nothing to
+ * unpack. */
 #define PANEL_MIN_ROWS  9
 #define PANEL4_MIN_ROWS (TILE_VNNI ? UINT32_MAX : 32)
 #define PANEL_BLOCKS    32 /* 24 KiB of stack; a multiple of 8 */
@@ -162,8 +163,8 @@ static uint32_t row_tiles(uint32_t rows)
     return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
 }
 
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. `t` says
- * which are the first; it says so again afterwards, and `ahead` is behind what was fetched. */
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. `t`
+ * says which are the first; it says so again afterwards, and `ahead` is behind what was fetched. */
 static void run_rows(const struct tile_set *set, bool panel, struct tile *t, uint32_t rows)
 {
     uint32_t tiles = row_tiles(rows), ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
@@ -201,9 +202,9 @@ static void run_panels(const struct kind *k, const struct kr_layout *l, const st
     }
 }
 
-/* Every tile fetches its part of the next group: of several tiles over the same group only the first
- * meets weights that are not in the cache, and would wait for memory that is idle later; and what
- * the processor fetches by itself stops at the end of each run of memory. */
+/* Every tile fetches its part of the next group: of several tiles over the same group only the
+ * first meets weights that are not in the cache, and would wait for memory that is idle later; and
+ * what the processor fetches by itself stops at the end of each run of memory. */
 static uint32_t ahead_bytes(const struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
 {
     uint32_t parts = row_tiles(rows);
@@ -235,7 +236,8 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
     };
 
     t.ahead_bytes = ahead_bytes(&t, group_bytes, panel, rows);
-    for (uint32_t g = g0; g < g1; g++) { /* one row: some 100 ns each, so that what is the same stays */
+    for (uint32_t g = g0; g < g1;
+         g++) { /* one row: some 100 ns each, so that what is the same stays */
         const uint32_t first = g * KR_PACK_ROWS;
         t.headers = (const uint8_t *)w->data + g * group_bytes;
         t.quants = t.headers + header_bytes;

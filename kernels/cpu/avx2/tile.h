@@ -4,11 +4,11 @@
  *
  * tile_run is a template: callers give bits, header, panel and R as constants. A lane is an output
  * row; four columns of it meet four columns of an input row, broadcast. Without AVX-VNNI vpmaddubsw
- * adds pairs of unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room for 8, 4 or 2
- * of them at 4, 5 and 6 bits before they are widened; FP4's and eight times 2 bits are below 2^5,
- * eight times 3 bits below 2^6. At 8 bits and for IQ4 the signs move from the weight to the input,
- * so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact.
- * The order of the sums is the one in generic/matmul_generic.c, for every R.
+ * adds pairs of unsigned times signed bytes in 16 bits, where |2 * (2^bits - 1) * 127| leaves room
+ * for 8, 4 or 2 of them at 4, 5 and 6 bits before they are widened; FP4's and eight times 2 bits
+ * are below 2^5, eight times 3 bits below 2^6. At 8 bits and for IQ4 the signs move from the weight
+ * to the input, so that 2 * 128 * 127 fits. Nothing saturates; integer sums are exact. The order of
+ * the sums is the one in generic/matmul_generic.c, for every R.
  *
  * A panel is a run of blocks of a group, already unpacked: per block 8 words of 16 rows x 4 bytes,
  * 16 float scales, 16 floats more (mins, or the scales of the second halves); K2: then 16 floats

@@ -128,8 +128,8 @@ static uint32_t row_tiles(uint32_t rows)
 }
 
 /* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. The
- * first is of `first`, the others meet what it leaves them at `quants`. `t` is as it was afterwards,
- * but `ahead`, which is behind what was fetched. */
+ * first is of `first`, the others meet what it leaves them at `quants`. `t` is as it was
+ * afterwards, but `ahead`, which is behind what was fetched. */
 static void run_rows(const struct tile_set *first, const struct tile_set *others,
                      const uint8_t *const *quants, uint32_t groups, struct tile *t, uint32_t rows)
 {

@@ -145,7 +145,7 @@ static void to_f16(uint16_t *y, const float *x, uint32_t n)
         y[i] = kr_f32_f16(x[i]);
 }
 
-/* ---- attention -------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* Keys [k0, k1) of the range to t->keys and t->values. */
 static void load_range(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
@@ -306,8 +306,20 @@ static void attn_finish(float *y, const float *acc, float max, float sum, const 
 void kr_ops_generic(struct kr_cpu_ops *o)
 {
     *o = (struct kr_cpu_ops){
-        .name = "generic", .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, .sum_rows = sum_rows, .softcap = softcap,
-        .glu = glu, .rope = rope, .to_f16 = to_f16, .attn_queries = attn_queries, .attn_range = attn_range,
-        .attn_merge = attn_merge, .attn_finish = attn_finish, .select_range = select_range,
+        .name = "generic",
+        .rms_norm = rms_norm,
+        .layer_norm = layer_norm,
+        .add = add,
+        .scale = scale,
+        .sum_rows = sum_rows,
+        .softcap = softcap,
+        .glu = glu,
+        .rope = rope,
+        .to_f16 = to_f16,
+        .attn_queries = attn_queries,
+        .attn_range = attn_range,
+        .attn_merge = attn_merge,
+        .attn_finish = attn_finish,
+        .select_range = select_range,
     };
 }

@@ -2,8 +2,8 @@
  *
  * A tile is a group of 16 output rows times 1 to TILE_MAX_ROWS input rows over a run of blocks. A
  * direct one meets the packed weights; the others a panel: a run of blocks of a group, unpacked to
- * signed bytes from which the type's offset has been taken, with their scales as float32. Integer sums
- * are exact in either, so the choice between them may depend on the number of rows. */
+ * signed bytes from which the type's offset has been taken, with their scales as float32. Integer
+ * sums are exact in either, so the choice between them may depend on the number of rows. */
 #ifndef KERNELS_CPU_NEON_MATMUL_NEON_H
 #define KERNELS_CPU_NEON_MATMUL_NEON_H
 

@@ -1,12 +1,12 @@
 /* I8MM: quantised products of many input rows by smmla, which multiplies two rows by two rows of
  * eight columns. Pure but for the outputs. Few input rows, and all else, go as on NEON.
  *
- * A lane of the sums is an output row and one of a pair of input rows: [r a, r b, r+1 a, r+1 b], and
- * so it stays until the end. Each lane is summed in the order of generic/matmul_generic.c.
+ * A lane of the sums is an output row and one of a pair of input rows: [r a, r b, r+1 a, r+1 b],
+ * and so it stays until the end. Each lane is summed in the order of generic/matmul_generic.c.
  *
- * A panel: per block and vector v, for columns 8i..8i+7 rows 4v, 4v+1 and then 4v+2, 4v+3 (i = 0..3);
- * then scales, each twice: 32 floats, and 32 more (mins, or the scales of the second halves); K2:
- * then 32 floats, and the two halves' mins as 32 integers each. */
+ * A panel: per block and vector v, for columns 8i..8i+7 rows 4v, 4v+1 and then 4v+2, 4v+3 (i =
+ * 0..3); then scales, each twice: 32 floats, and 32 more (mins, or the scales of the second
+ * halves); K2: then 32 floats, and the two halves' mins as 32 integers each. */
 #include "kernels/cpu/neon/matmul_neon.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ ALWAYS_INLINE uint32_t panel_bytes(const int header)
     return header == KR_HDR_K2 ? 1152 : 768;
 }
 
-/* ---- panels ----------------------------------------------------------------------------------- */
+/* ---- panels ---------------------------------------------------------------------------------- */
 
 ALWAYS_INLINE void store_twice(uint8_t *panel, const int v, float32x4_t s)
 {
@@ -88,7 +88,7 @@ UNPACK(unpack_iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
 UNPACK(unpack_odd, KR_BITS_ODD, KR_HDR_KX)
 UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 
-/* ---- tiles ------------------------------------------------------------------------------------ */
+/* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* A block of two input rows: columns 8i..8i+7 of both in one register. */
 struct pair {
@@ -282,7 +282,7 @@ TILES(pairs_k6, KR_HDR_K6)
 TILES(pairs_k2, KR_HDR_K2)
 TILES(pairs_e, KR_HDR_E)
 
-/* ---- the table -------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static unpack_fn *unpack_of(enum kr_type type)
 {

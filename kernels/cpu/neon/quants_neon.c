@@ -127,9 +127,10 @@ struct kind kr_neon_kind(enum kr_type type)
     }
 }
 
-/* ---- runs of rows and groups ------------------------------------------------------------------ */
+/* ---- runs of rows and groups ----------------------------------------------------------------- */
 
-/* In tiles as equal as can be, so that no row count falls off; of pairs: in whole ones but the last. */
+/* In tiles as equal as can be, so that no row count falls off; of pairs: in whole ones but the
+ * last. */
 static uint32_t tile_rows(const struct kind *k, bool panel, uint32_t rows)
 {
     const uint32_t unit = panel && k->pairs ? 2 : 1;

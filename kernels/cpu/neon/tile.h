@@ -2,14 +2,14 @@
  * vectors) times R input rows, over a run of blocks. Private to kernels/cpu/neon. Pure but for the
  * outputs.
  *
- * Templates: callers give bits, header, panel and R as constants. A lane is an output row; four columns
- * of it meet four columns of an input row, which are a lane of its 16 bytes, in one sdot: all words
- * are below 128 or signed. Vectors go one after another, so that their eight words, which the input
- * rows share, and all the sums of float32 are in registers.
- * The order of the sums is the one in generic/matmul_generic.c, for every R.
+ * Templates: callers give bits, header, panel and R as constants. A lane is an output row; four
+ * columns of it meet four columns of an input row, which are a lane of its 16 bytes, in one sdot:
+ * all words are below 128 or signed. Vectors go one after another, so that their eight words, which
+ * the input rows share, and all the sums of float32 are in registers. The order of the sums is the
+ * one in generic/matmul_generic.c, for every R.
  *
- * A panel: per block, vector after vector, its 8 words; then 16 float scales, 16 floats more (mins, or
- * the scales of the second halves); K2: then 16 floats and 16 pairs of mins. */
+ * A panel: per block, vector after vector, its 8 words; then 16 float scales, 16 floats more (mins,
+ * or the scales of the second halves); K2: then 16 floats and 16 pairs of mins. */
 #ifndef KERNELS_CPU_NEON_TILE_H
 #define KERNELS_CPU_NEON_TILE_H
 

@@ -34,8 +34,8 @@ ALWAYS_INLINE uint32x4_t load_pairs(const uint8_t *headers, uint32_t block, cons
 }
 
 /* Scales of vector v of a block: s1 is the second half's (K6, K2) or the min (DM, K). */
-ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block, const int v,
-                               float32x4_t *s0, float32x4_t *s1)
+ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block,
+                               const int v, float32x4_t *s0, float32x4_t *s1)
 {
     const uint8_t *unit = headers + 320 * (block / 8), *sub = unit + 64 + 32 * (block % 8);
     if (header == KR_HDR_D) {
