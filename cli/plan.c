@@ -85,16 +85,12 @@ int cli_plan(int argc, char **argv)
             status = cli_count(argv[0], "users", optarg, 1, 1000000000, &users);
         } else {
             if (opt == 'h')
-                puts("usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L] [--kv-type "
-                     "TYPE]\n"
-                     "                    [--config FILE]\n\n"
-                     "How many users fit at once, each with a window of L tokens (the model's own "
-                     "when\n"
-                     "not said), with the settings a daemon would have. Without MODEL the one of "
-                     "the\n"
-                     "config, its first where it lists several. Nothing is loaded. Exit status 1 "
-                     "when N\n"
-                     "users do not fit.");
+                puts("usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L]\n"
+                     "                    [--kv-type TYPE] [--config FILE]\n\n"
+                     "How many users fit at once, each with a window of L tokens (the model's own\n"
+                     "when not said), with the settings a daemon would have. Without MODEL the one\n"
+                     "of the config, its first where it lists several. Nothing is loaded. Exit\n"
+                     "status 1 when N users do not fit.");
             cli_stack_close(&s);
             return opt == 'h' ? 0 : 2;
         }

@@ -50,9 +50,8 @@ static void help(void)
            "  --check                only read the scenario\n"
            "  -h, --help\n\nThe run:\n");
     help_keys(LT_RUN);
-    printf("\nEach class of requests (as options: all of them; in a file: under \"classes\"). A "
-           "length is\n"
-           "128, 16..256, lognormal:MEDIAN:SIGMA[:MOST] or a list 16,32,64:\n");
+    printf("\nEach class of requests (as options: all of them; in a file: under \"classes\").\n"
+           "A length is 128, 16..256, lognormal:MEDIAN:SIGMA[:MOST] or a list 16,32,64:\n");
     help_keys(LT_CLASS);
     printf("\nTenants (in a file, under \"tenants\"):\n");
     help_keys(LT_TENANT);
