@@ -106,14 +106,21 @@ int cli_run_add(struct cli_run *r, const char *role, const char *text, size_t n)
     return m && json_array_append_new(r->messages, m) == 0 ? 0 : CN_ENOMEM;
 }
 
+static uint64_t window_of(const struct cli_run *r)
+{
+    return eng_model_info(rt_model(r->stack.rt))->context;
+}
+
 static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
 {
     if (r->max_tokens && used->completion_tokens >= r->max_tokens)
         fprintf(stderr, "(cut off at %llu tokens; --max-tokens sets the limit)\n",
                 (unsigned long long)r->max_tokens);
-    else
+    else if (used->prompt_tokens + used->completion_tokens >= window_of(r))
         fprintf(stderr, "(cut off: the window of %llu tokens is full)\n",
-                (unsigned long long)eng_model_info(rt_model(r->stack.rt))->context);
+                (unsigned long long)window_of(r));
+    else
+        fprintf(stderr, "(cut off: the KV memory is full; kv.memory_bytes sets its size)\n");
 }
 
 int cli_run_answer(struct cli_run *r, struct cn_error *err)
@@ -133,8 +140,9 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     }
     q.prompt = ids.v;
     q.n_prompt = ids.n;
-    uint64_t window = eng_model_info(rt_model(r->stack.rt))->context;
-    if (ids.n < window) q.max_tokens = CN_MIN(q.max_tokens, window - ids.n); /* 0: all of that */
+    q.max_is_bound = !r->max_given;
+    if (q.max_is_bound && ids.n < window_of(r))
+        q.max_tokens = CN_MIN(q.max_tokens, window_of(r) - ids.n);
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
     cn_buf_reset(&r->answer);
     cli_interrupted = 0;
@@ -259,6 +267,7 @@ static int take_number(struct cli_run *r, const char *name, int opt)
         break;
     case 'm':
         bad = cli_count(name, "max-tokens", optarg, 0, 16777216, &r->max_tokens);
+        r->max_given = r->max_tokens != 0;
         break;
     case 'd':
         bad = cli_count(name, "seed", optarg, 0, UINT64_MAX - 1, &r->sampling.seed);

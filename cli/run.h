@@ -11,6 +11,7 @@ struct cli_run {
     struct cli_stack stack;
     struct eng_sampling sampling;
     uint64_t max_tokens; /* 0: up to the window */
+    bool max_given;      /* it was asked for: else less is fine where window or memory end */
     bool seeded, colour;
     bool thinking; /* what was written last is reasoning */
     json_t *messages;

@@ -51,11 +51,11 @@ static struct kr_attn_state kept_state(const struct piece *p, const struct kr_ti
     return state_at(p->x->parts + own->part + i * each, pairs);
 }
 
-/* Asks for n floats that are used soon. */
+/* Asks for n floats that are used soon, into the second level: the first holds what is in use. */
 static void fetch_floats(const float *at, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 16)
-        __builtin_prefetch(at + i);
+        __builtin_prefetch(at + i, 0, 2);
 }
 
 static void set_tile(struct piece *p)
@@ -94,8 +94,9 @@ static void set_tile(struct piece *p)
         const float *to = kr_value_row(x, (uint32_t)p->op->out, row);
         from += (size_t)p->head0 * l->k_dim;
         x->dev->ops.scale(q + (size_t)r * heads * l->k_dim, from, p->op->f, heads * l->k_dim);
-        fetch_floats(from + (size_t)heads * l->k_dim, heads * l->k_dim); /* the next unit's */
-        fetch_floats(to + (size_t)p->head0 * l->v_dim, heads * l->v_dim);
+        if (p->head0 + 2 * heads <= p->op->heads) /* the next unit's queries */
+            fetch_floats(from + (size_t)heads * l->k_dim, heads * l->k_dim);
+        fetch_floats(to + (size_t)p->head0 * l->v_dim, heads * l->v_dim); /* where sums end up */
     }
     if (p->t.words) x->dev->ops.attn_queries(&p->t);
 }

@@ -85,8 +85,8 @@ static void load_keys(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
 }
 
 /* Token tok's values in block b: [acc_stride], zero past v_dim. */
-V_INLINE void values_at(const enum kr_type type, const struct kr_attn_tile *t, const uint8_t *b,
-                        uint32_t tok, float *dst)
+V_INLINE void load_value(const enum kr_type type, const struct kr_attn_tile *t, const uint8_t *b,
+                         uint32_t tok, float *dst)
 {
     const uint8_t *values = b + t->at.v, *scales = b + t->at.v_scale;
     if (type != KR_Q8_0) {
@@ -114,11 +114,11 @@ static void load_values(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
         const uint8_t *b = blocks[block_of(t, key)];
         float *dst = t->values + (size_t)k * t->acc_stride;
         if (t->kv_type == KR_F16)
-            values_at(KR_F16, t, b, tok, dst);
+            load_value(KR_F16, t, b, tok, dst);
         else if (t->kv_type == KR_Q8_0)
-            values_at(KR_Q8_0, t, b, tok, dst);
+            load_value(KR_Q8_0, t, b, tok, dst);
         else
-            values_at(KR_Q4_0, t, b, tok, dst);
+            load_value(KR_Q4_0, t, b, tok, dst);
     }
 }
 

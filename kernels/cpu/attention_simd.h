@@ -172,6 +172,7 @@ static void scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 }
 
 #define V_SOFT 4u /* pairs at once: what one waits for, others do meanwhile */
+_Static_assert(V_SOFT <= V_EXPS, "their exponentials are taken together");
 
 /* Scores of n pairs capped; their maxima. Lanes outside [k0, k1) become -infinity, whose
  * exponential is 0. */
@@ -262,8 +263,10 @@ V_INLINE vf value_at(const enum kr_type type, const uint8_t *v, const float *sca
     return v_mul(v_set(scales[c / KR_KV_DIMS]), v_int4(v + c / 2));
 }
 
-/* a += p * a token's values, for n pairs by `cols` vectors from column c: these stay in
- * registers, */
+_Static_assert(V_COLS <= V_WIDE && V_FEW <= 3, "what V_SWITCH_FEW and the sums' arrays hold");
+
+/* a += p * a token's values, for n pairs by `cols` vectors from column c: the values stay in
+ * registers while the pairs pass. */
 V_INLINE void add_value(const uint32_t n, const uint32_t cols, const enum kr_type type,
                         const float *p, const uint8_t *v, const float *scales, size_t c,
                         vf a[][V_WIDE])
@@ -277,7 +280,9 @@ V_INLINE void add_value(const uint32_t n, const uint32_t cols, const enum kr_typ
             a[i][j] = v_fma(w, value[j], a[i][j]);
     }
 }
-/* or the few pairs' p, for V_WIDE vectors of f16. */
+
+/* The same for few pairs by V_WIDE vectors of f16: the pairs' p stay in registers while the values
+ * pass. */
 V_INLINE void add_wide(const uint32_t n, const float *p, const uint8_t *v, vf a[][V_WIDE])
 {
     vf w[V_WIDE];

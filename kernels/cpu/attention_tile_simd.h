@@ -13,8 +13,9 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
-/* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors, as sums of two would
- * wait for themselves. */
+/* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors. A fused multiply-add
+ * takes some four cycles on two units, so that fewer than eight sums wait for themselves, and three
+ * pairs by two vectors are six. */
 #define V_FEW  (VL == 16u ? 0u : 3u)
 #define V_WIDE 4u
 

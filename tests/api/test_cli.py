@@ -309,13 +309,20 @@ def test_run_once(template):
 
 
 def test_run_in_a_small_window():
-    """The longest answer is what the window has left, however long the default is."""
-    for more in ([], ["--max-tokens", "0"], ["--max-tokens", "9999"]):
-        out = subprocess.run([program(CONIFER), "run", "null:layers=2,vocab=600,context=64", "hello", *more],
-                             input=b"", capture_output=True, timeout=60, check=True)
-        assert out.stdout and b"the window of 64 tokens is full" in out.stderr
-    long = conifer("run", "null:layers=2,vocab=600,context=64", "hello " * 80, want=1)
-    assert b"must hold it and at least one more" in long
+    """The default of an answer's length is cut where window or memory end; what was asked for is refused."""
+    small = ["run", "null:layers=2,vocab=600,context=64"]
+    little = ["run", "null:layers=2,vocab=600,context=8192", "--set", "kv.memory_bytes=256KiB"]
+
+    def answered(command, what):
+        out = subprocess.run([program(CONIFER), *command, "hello"], input=b"", capture_output=True,
+                             timeout=60, check=True)
+        assert out.stdout and what in out.stderr
+    for more in ([], ["--max-tokens", "0"]):
+        answered(small + more, b"the window of 64 tokens is full")
+        answered(little + more, b"the KV memory is full")
+    for command in (small, little):
+        assert b"9999" in conifer(*command, "--max-tokens", "9999", "hello", want=1)
+    assert b"must hold it and at least one more" in conifer(*small, "hello " * 80, want=1)
 
 
 def test_run_names(template, tmp_path):

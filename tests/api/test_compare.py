@@ -299,6 +299,25 @@ def test_what_the_bound_gives_and_costs():
     assert measure.servers_of(args, compare_)[1].endswith("--set engine.step_stretch=0")
 
 
+def test_engines_decode_behind_nothing(tmp_path):
+    """As llama-bench does: the prompt's own measurement is another call."""
+    fake = tmp_path / "cli/conifer"
+    fake.parent.mkdir()
+    fake.write_text(f"""#!/bin/sh
+echo "$@" >> {tmp_path}/said
+case "$*" in
+*"--prompt-tokens 512"*) echo '{{"prefill_tok_s": 1000, "decode_tok_s": 1, "weight_bytes": 7}}' ;;
+*) echo '{{"prefill_tok_s": 1, "decode_tok_s": 300, "weight_bytes": 7}}' ;;
+esac
+""")
+    fake.chmod(0o755)
+    engines = module("engines")
+    args = engines.parser().parse_args(["--model", "m.gguf", "--build", str(tmp_path)])
+    assert engines.conifer(args, "m.gguf", 2) == {"prefill": 1000, "decode": 300, "token_bytes": 7}
+    said = (tmp_path / "said").read_text()
+    assert f"--prompt-tokens 1 --new-tokens {args.new_tokens} " in said and said.count("--threads 2") == 2
+
+
 def test_probes_bracket_each_piece(tmp_path, scenario):
     compare(tmp_path, scenario, "--server", "conifer", "--rounds", "1", "--probe",
             "echo '{{\"read_bytes_s\": 2e9, \"path\": \"x\"}}'")

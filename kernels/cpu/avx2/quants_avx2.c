@@ -163,8 +163,9 @@ static uint32_t row_tiles(uint32_t rows)
     return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
 }
 
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. `t`
- * says which are the first; it says so again afterwards, and `ahead` is behind what was fetched. */
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off; the
+ * only or last one needs no division. Leaves t as it found it, but for `ahead`, which it moves past
+ * what was fetched. */
 static void run_rows(const struct tile_set *set, bool panel, struct tile *t, uint32_t rows)
 {
     uint32_t tiles = row_tiles(rows), ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
@@ -236,8 +237,8 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
     };
 
     t.ahead_bytes = ahead_bytes(&t, group_bytes, panel, rows);
-    for (uint32_t g = g0; g < g1;
-         g++) { /* one row: some 100 ns each, so that what is the same stays */
+    /* One row takes some 100 ns a group: what does not change is set outside. */
+    for (uint32_t g = g0; g < g1; g++) {
         const uint32_t first = g * KR_PACK_ROWS;
         t.headers = (const uint8_t *)w->data + g * group_bytes;
         t.quants = t.headers + header_bytes;

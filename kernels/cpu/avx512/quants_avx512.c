@@ -127,9 +127,9 @@ static uint32_t row_tiles(uint32_t rows)
     return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
 }
 
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off. The
- * first is of `first`, the others meet what it leaves them at `quants`. `t` is as it was
- * afterwards, but `ahead`, which is behind what was fetched. */
+/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off; the
+ * only or last one needs no division. The first is of `first`, the others meet what it leaves them
+ * at `quants`. Leaves t as it found it, but for `ahead`, which it moves past what was fetched. */
 static void run_rows(const struct tile_set *first, const struct tile_set *others,
                      const uint8_t *const *quants, uint32_t groups, struct tile *t, uint32_t rows)
 {
@@ -227,7 +227,7 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
         .out_stride = out_stride,
         .ahead_bytes = (uint32_t)(group_bytes / (row_tiles(rows) * blocks) + 3) / 4 * 4,
     };
-    /* One row takes some 300 ns a pair of groups: what is the same for all stays. */
+    /* One row takes some 300 ns a pair of groups: what does not change is set outside. */
     for (uint32_t g = g0; g < g1; g += TILE_MAX_GROUPS) {
         uint32_t groups = CN_MIN(g1 - g, (uint32_t)TILE_MAX_GROUPS), first = g * KR_PACK_ROWS;
         t.out = out + r0 * out_stride + first;
