@@ -144,51 +144,52 @@ static uint32_t row_tiles(uint32_t rows)
     return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
 }
 
-static void run_rows(const struct kind *k, bool panel, struct tile t, uint32_t rows)
+/* Leaves t as it found it, but for `ahead`, which it moves past what was fetched. */
+static void run_rows(const struct kind *k, bool panel, struct tile *t, uint32_t rows)
 {
     const struct tile_set *set = panel ? k->panel : k->direct;
-    const uint32_t ahead = t.ahead_bytes * (panel ? 1 : t.blocks);
-    const struct kr_q8_block *x = t.x;
-    float *out = t.out;
+    const uint32_t ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
+    const struct kr_q8_block *x = t->x;
+    float *out = t->out;
     for (uint32_t r = 0, n; r < rows; r += n) {
         n = tile_rows(k, panel, rows - r);
-        t.x = x + r * t.x_stride;
-        t.out = out + r * t.out_stride;
-        for (uint32_t at = 0; panel && at < t.ahead_bytes; at += 64)
-            __builtin_prefetch(t.ahead + at);
-        set->fn[n - 1](&t);
-        t.ahead += ahead;
+        t->x = x + r * t->x_stride;
+        t->out = out + r * t->out_stride;
+        for (uint32_t at = 0; panel && at < t->ahead_bytes; at += 64)
+            __builtin_prefetch(t->ahead + at);
+        set->fn[n - 1](t);
+        t->ahead += ahead;
     }
+    t->x = x;
+    t->out = out;
 }
 
-static void run_panels(const struct kind *k, const struct kr_layout *l, struct tile t,
+static void run_panels(const struct kind *k, const struct kr_layout *l, const struct tile *whole,
                        uint32_t rows)
 {
     _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_MAX_BYTES];
-    const struct tile whole = t;
+    struct tile t = *whole;
 
     t.quants = panel;
-    for (uint32_t b = 0; b < whole.blocks; b += t.blocks) {
-        t.blocks = CN_MIN(whole.blocks - b, (uint32_t)PANEL_BLOCKS);
-        t.x = whole.x + b;
+    for (uint32_t b = 0; b < whole->blocks; b += t.blocks) {
+        t.blocks = CN_MIN(whole->blocks - b, (uint32_t)PANEL_BLOCKS);
+        t.x = whole->x + b;
         t.resume = b > 0;
-        t.bias = b + t.blocks == whole.blocks ? whole.bias : NULL;
-        k->unpack(whole.headers + kr_header_at(l, b), whole.quants + (size_t)b * l->quant_bytes,
+        t.bias = b + t.blocks == whole->blocks ? whole->bias : NULL;
+        k->unpack(whole->headers + kr_header_at(l, b), whole->quants + (size_t)b * l->quant_bytes,
                   t.blocks, panel);
-        run_rows(k, true, t, rows);
-        t.ahead += t.ahead_bytes * row_tiles(rows);
+        run_rows(k, true, &t, rows);
     }
 }
 
 /* Several tiles over the same group: only the first meets weights that are not in the cache, and
  * would wait for memory that is idle later. So each of them fetches its part of the next group. */
-static void set_ahead(struct tile *t, size_t group_bytes, bool panel, uint32_t rows)
+static uint32_t ahead_bytes(uint32_t blocks, size_t group_bytes, bool panel, uint32_t rows)
 {
     uint32_t parts = row_tiles(rows);
-    t->ahead = t->headers + group_bytes;
-    if (parts == 1) return;
-    parts *= panel ? (t->blocks - 1) / PANEL_BLOCKS + 1 : t->blocks;
-    t->ahead_bytes = (uint32_t)(group_bytes / parts + 63) / 64 * 64;
+    if (parts == 1 || !blocks) return 0;
+    parts *= panel ? (blocks - 1) / PANEL_BLOCKS + 1 : blocks;
+    return (uint32_t)(group_bytes / parts + 63) / 64 * 64;
 }
 
 static void run_groups(const struct kind *k, const struct kr_packed *w, uint32_t g0, uint32_t g1,
@@ -198,26 +199,26 @@ static void run_groups(const struct kind *k, const struct kr_packed *w, uint32_t
     const struct kr_layout *l = kr_layout(w->type);
     const size_t group_bytes = kr_group_bytes(l, w->cols);
     const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
-    const uint32_t rows = r1 - r0;
+    const uint32_t rows = r1 - r0, blocks = w->cols / KR_SUB;
+    const bool panel = k->panel && rows >= k->panel_min_rows && blocks;
+    struct tile t = {
+        .blocks = blocks,
+        .x = q->blocks + (size_t)r0 * q->stride,
+        .x_stride = q->stride,
+        .out_stride = out_stride,
+        .ahead_bytes = ahead_bytes(blocks, group_bytes, panel, rows),
+    };
 
-    for (uint32_t g = g0; g < g1; g++) {
+    for (uint32_t g = g0; g < g1; g++) { /* what does not change is set once, above */
         const uint32_t first = g * KR_PACK_ROWS;
-        const uint8_t *group = (const uint8_t *)w->data + g * group_bytes;
-        struct tile t = {
-            .headers = group,
-            .quants = group + header_bytes,
-            .blocks = w->cols / KR_SUB,
-            .x = q->blocks + (size_t)r0 * q->stride,
-            .x_stride = q->stride,
-            .out = out + r0 * out_stride + first,
-            .out_stride = out_stride,
-            .lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS),
-            .bias = bias ? bias + first : NULL,
-        };
-        const bool panel = k->panel && rows >= k->panel_min_rows && t.blocks;
-        set_ahead(&t, group_bytes, panel, rows);
-        if (panel) run_panels(k, l, t, rows);
-        else run_rows(k, false, t, rows);
+        t.headers = (const uint8_t *)w->data + g * group_bytes;
+        t.quants = t.headers + header_bytes;
+        t.ahead = t.headers + group_bytes;
+        t.out = out + r0 * out_stride + first;
+        t.lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS);
+        t.bias = bias ? bias + first : NULL;
+        if (panel) run_panels(k, l, &t, rows);
+        else run_rows(k, false, &t, rows);
     }
 }
 
