@@ -372,6 +372,7 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
     if (!rc) rc = rt_open_all(r, opts, err);
     if (!rc) {
         rt_watch_init(&r->watch, 0, cn_now_ns());
+        update_gauges(r); /* who asks as soon as it answers is told of all of the memory */
         if (pthread_create(&r->thread, NULL, engine_main, r))
             rc = cn_fail(err, CN_ENOMEM, "the engine thread cannot be started");
         else

@@ -146,6 +146,17 @@ static void cancel_at(struct h *h, enum rt_event_kind when, size_t n_prompt, siz
     cn_mailbox_fini(&c.mail);
 }
 
+/* A gauge read as soon as the runtime is there tells what is, not what its thread has yet to say. */
+static void test_blocks_are_told_from_the_start(void **state)
+{
+    struct h h;
+    (void)state;
+    struct h_setup s = small();
+    h_start(&h, &s);
+    assert_true(blocks_free(&h) > 0);
+    h_stop(&h);
+}
+
 static void test_cancel_in_every_phase(void **state)
 {
     struct h h;
@@ -469,6 +480,7 @@ static void test_prompt_scores(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks_are_told_from_the_start),
         cmocka_unit_test(test_cancel_in_every_phase),
         cmocka_unit_test(test_random_aborts),
         cmocka_unit_test(test_a_shared_cold_prefix_is_computed_once),
