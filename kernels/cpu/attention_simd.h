@@ -453,9 +453,8 @@ static void select_range(const struct kr_attn_tile *t, uint32_t base, const uint
         for (uint32_t v = k0 / VL * VL; v < k1; v += VL) {
             vf sum = h ? v_load(scores_out + v) : v_set(0);
             for (uint32_t i = 0; i < part.heads; i++) {
-                vf s =
-                    v_max(v_set(0), v_load(t->p + (size_t)i * KR_RANGE_KEYS + v)); /* NaN stays */
-                sum = v_fma(v_set(w[h + i]), s, sum);
+                vf s = v_load(t->p + (size_t)i * KR_RANGE_KEYS + v);
+                sum = v_fma(v_set(w[h + i]), v_max(v_set(0), s), sum); /* NaN stays */
             }
             v_store(scores_out + v, sum);
         }

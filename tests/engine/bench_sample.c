@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; struct eng_sampling s;
-} kinds[] = {
+static const struct { const char *name; struct eng_sampling s; } kinds[] = {
     {"greedy", {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}},
     {"T=1", {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}},
     {"T=.7 k=40 p=.95",
