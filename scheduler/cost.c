@@ -35,7 +35,7 @@ static void fit_learn(struct sch_fit *f, uint32_t rows, double ns, uint32_t age)
 void sch_cost_init(struct sch_model *m)
 {
     m->cost = m->alone = (struct sch_fit){0};
-    m->beside_ns = 0;
+    m->beside_ns = m->single_ns = 0;
     m->since_alone = 0;
 }
 
@@ -43,6 +43,12 @@ void sch_cost_init(struct sch_model *m)
 static double no_more_than(double ns, double most)
 {
     return most > 0 ? CN_MIN(ns, most) : ns;
+}
+
+static void follow(double *estimate, double ns)
+{
+    ns = no_more_than(ns, 2 * *estimate);
+    *estimate += *estimate > 0 ? (ns - *estimate) / 8 : ns;
 }
 
 void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, double ns)
@@ -57,11 +63,13 @@ void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, doubl
             most = 1.5 * CN_MAX(alone, m->alone.wy / m->alone.w);
         fit_learn(&m->alone, rows, no_more_than(ns, most), m->since_alone);
         m->since_alone = 0;
+        m->single_ns = 0; /* to be tried again: prompts have more behind them by now */
     } else if (n_decode && m->alone.w > 0) {
-        double each = CN_MAX(ns - alone, 0.02 * ns) / (rows - n_decode);
+        uint32_t n = rows - n_decode;
+        double added = CN_MAX(ns - alone, 0.02 * ns);
 
-        each = no_more_than(each, 2 * m->beside_ns);
-        m->beside_ns += m->beside_ns > 0 ? (each - m->beside_ns) / 8 : each;
+        follow(n == 1 ? &m->single_ns : &m->beside_ns, added / n);
+        if (n > 2) m->single_ns = 0; /* of a prompt that had more, or less, behind it */
     }
 }
 
@@ -79,13 +87,16 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 }
 
 /* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
- * take alone. At least two: the keys behind a prompt are read once for both, so one row would cost
- * as much. */
+ * take alone. One, where two are too many, only if one is not: where the keys behind a prompt are
+ * read once for both and that is what takes the time, one costs as much as two. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
-    double alone = m->alone.base_ns + m->alone.row_ns * n_decode;
+    double most = part * (m->alone.base_ns + m->alone.row_ns * n_decode);
     double each = m->beside_ns > 0 ? m->beside_ns : m->cost.row_ns, rows = m->o.max_rows;
 
-    if (each > 0 && alone * part < each * rows) rows = alone * part / each;
+    /* of single rows for a while: more of them cost no more each, and at least one's in all */
+    if (m->single_ns > 0 && m->single_ns < each) each = m->single_ns;
+    if (each > 0 && most < each * rows) rows = most / each;
+    if (rows < 2 && m->beside_ns > 0 && m->single_ns <= most) return 1;
     return CN_MIN((uint32_t)CN_MAX(rows, 2.0), m->o.max_rows);
 }

@@ -118,6 +118,7 @@ struct sch_model {
     uint32_t passed_over;    /* steps that went to other models while it had work */
     struct sch_fit cost, alone; /* of all steps; of those that only decode */
     double beside_ns;        /* what a prompt's row adds to a step that decodes; 0: not known */
+    double single_ns;        /* a row that is the only one of prompts; 0: not known of late */
     uint32_t since_alone;    /* steps since one that only decoded */
     uint64_t compositions;   /* steps that were composed */
     struct sch_curve *curve; /* NULL: no speculation */

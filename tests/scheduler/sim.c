@@ -338,6 +338,18 @@ static int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
     return 0;
 }
 
+static uint64_t keys_read(const struct sim *m, const struct sch_step *step)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < step->n_segments; i++) {
+        const struct sch_segment *s = &step->segments[i];
+        if (s->pos + s->n_rows > req_of(s->user)->spec.n_prompt) continue;
+        n += (s->pos + 1) * (m->o.keys_once ? 1 : s->n_rows);
+    }
+    return n;
+}
+
 static int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
 {
     struct sim *m = self;
@@ -362,7 +374,7 @@ static int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
                 m->results[n++] = (struct sch_row_result){.status = CN_EINTERNAL, .token = ~0u};
         }
     }
-    m->clock += m->o.step_ns + m->o.row_ns * st->step->n_rows;
+    m->clock += m->o.step_ns + m->o.row_ns * st->step->n_rows + m->o.key_ns * keys_read(m, st->step);
     *out = (struct sch_step_result){n, m->results};
     m->steps[0] = m->steps[1];
     m->n_steps--;

@@ -42,6 +42,8 @@ struct sim_opts {
     uint32_t max_rows, max_logit_rows;
     uint64_t context;
     uint64_t step_ns, row_ns; /* of the fake device */
+    uint64_t key_ns;          /* for each key behind a row of a prompt */
+    bool keys_once;           /* of a segment's rows together */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
     uint32_t fail_launch, fail_collect, fail_row; /* one in so many; 0 = never */
     uint32_t max_draft;       /* 0 = no speculation */

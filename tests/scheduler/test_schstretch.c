@@ -18,6 +18,8 @@ struct world {
     double before_ns;    /* base of a step until then; 0: as later */
     uint32_t settle;     /* steps that are not looked at: estimates follow */
     uint32_t first_prompt, more; /* times that as many prompts come again */
+    uint64_t key_ns;     /* what a key behind a row of a prompt takes */
+    bool keys_once;      /* for all rows of a prompt together */
     /* of the steps in which all decode and a prompt is being read: */
     double longest_ns;
     uint32_t steps, without; /* all of them; those without a row of a prompt */
@@ -101,6 +103,8 @@ static void run(struct world *w)
     while (!all_decode(&m, w) || !all_ended(&m, w->n_decode, w->n_before))
         assert_true(sim_iterate(&m));
     m.o.step_ns = (uint64_t)STEP_NS;
+    m.o.key_ns = w->key_ns;
+    m.o.keys_once = w->keys_once;
     submit_prompts(&m, w);
     watch(&m, w);
     simcase_sound(&m);
@@ -185,6 +189,24 @@ static void test_never_starves(void **state)
     assert_true(w.longest_ns < alone(&w) + 2.5 * ROW_NS);
 }
 
+/* Keys make two rows of a prompt take more than the part. Where one takes half of it the prompt gets
+ * on by one; where one takes as much as both, by two: the part cannot be kept. */
+static void test_many_keys(void **state)
+{
+    struct world w = {.stretch = 0.25, .depth = 1, .n_decode = 8, .n_prompts = 1, .key_ns = 3000};
+
+    run(&w);
+    print_message("each for itself: %.2f of alone in %u steps\n", w.longest_ns / alone(&w), w.steps);
+    assert_true(w.longest_ns < (1 + 0.25) * alone(&w) + ROW_NS);
+    assert_true(w.steps < 400);
+    w = (struct world){.stretch = 0.5, .depth = 1, .n_decode = 8, .n_prompts = 1, .key_ns = 20000,
+                       .keys_once = true};
+    run(&w);
+    print_message("for both at once: %.2f of alone in %u steps\n", w.longest_ns / alone(&w), w.steps);
+    assert_true(w.longest_ns < alone(&w) + 400 * 20000 + 2.5 * ROW_NS);
+    assert_true(w.steps < 400 / 2 * 34 / 32 + 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +216,7 @@ int main(void)
         cmocka_unit_test(test_steps_become_shorter),
         cmocka_unit_test(test_few_are_left_of_many),
         cmocka_unit_test(test_never_starves),
+        cmocka_unit_test(test_many_keys),
     };
 
     return cmocka_run_group_tests_name("schstretch", tests, NULL, NULL);
