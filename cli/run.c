@@ -73,7 +73,7 @@ static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
 
 /* The conversation as ids: through the template, or, for a model without one, its last text alone.
  */
-static int make_prompt(struct cli_run *r, struct eng_ids *ids, bool *opened, struct cn_error *err)
+static int make_prompt(struct cli_run *r, struct eng_ids *ids, enum eng_reply_start *start, struct cn_error *err)
 {
     const struct eng_model *m = rt_model(r->stack.rt);
     const struct eng_vocab *v = eng_model_vocab(m);
@@ -95,7 +95,7 @@ static int make_prompt(struct cli_run *r, struct eng_ids *ids, bool *opened, str
     if (rc) return rc;
     rc = eng_tokenize(v, text.text.data, text.text.len, text.spans, text.n_spans,
                       ENG_TOKENIZE_PARSE, ids, err);
-    *opened = eng_reply_opened(eng_model_reply(m), &text);
+    *start = eng_reply_where(eng_model_reply(m), &text, false);
     eng_rendered_fini(&text);
     return rc;
 }
@@ -132,7 +132,7 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     struct rt_request q = {
         .n = 1, .max_tokens = r->max_tokens, .sampling = r->sampling, .priority = RT_INTERACTIVE,
         .parted = eng_model_template(rt_model(r->stack.rt)) != NULL};
-    int rc = make_prompt(r, &ids, &q.opened, err);
+    int rc = make_prompt(r, &ids, &q.start, err);
 
     if (rc) {
         eng_ids_fini(&ids);

@@ -106,7 +106,7 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
     struct eng_detok detok;
     eng_detok_init(&detok, eng_model_vocab(req->m->model), req->q.special_tokens, false);
     int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop,
-                              req->q.parted ? eng_model_reply(req->m->model) : NULL, req->q.opened);
+                              req->q.parted ? eng_model_reply(req->m->model) : NULL, req->q.start);
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
 

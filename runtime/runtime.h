@@ -162,7 +162,7 @@ struct rt_request {
     bool parted;         /* the answer to a conversation, to be taken apart as the model's
                                      * template says (eng_model_reply); stop strings then count in
                                      * the answer, not in reasoning and calls */
-    bool opened;                    /* parted: the prompt ends inside reasoning */
+    enum eng_reply_start start;     /* parted: where in the reply the prompt ends */
     bool embed;                     /* the prompt's vector, no text: n is 1, nothing is sampled; the
                                      * prompt may be as long as the window */
     bool prompt_logprobs;           /* PROMPT event with the prompt's own log-probabilities */

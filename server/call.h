@@ -76,7 +76,7 @@ struct srv_call {
     bool include_usage;
     bool want_logprobs;
     bool parted;         /* chat: the answer is taken apart, */
-    bool opened;         /* and begins in reasoning */
+    enum eng_reply_start start; /* and where in it the prompt ends */
     bool base64;         /* embeddings: not as numbers */
     enum rt_priority priority;
     uint64_t deadline_ns;

@@ -8,6 +8,7 @@
 
 struct at {
     size_t message;
+    bool null_content; /* as eng_template_null_content */
     size_t *json_left;
     struct cn_error *err;
 };
@@ -157,13 +158,18 @@ static int check_message(json_t *m, const struct at *at)
     if (json_is_string(content)) return 0;
     if (content && !json_is_null(content))
         return bad(at, CN_ETYPE, "content", "must be a string or an array of parts");
-    if (assistant) return 0;
-    return bad(at, CN_EMISSING, "content", "is missing");
+    if (!assistant) return bad(at, CN_EMISSING, "content", "is missing");
+    bool null = at->null_content && json_array_size(json_object_get(m, "tool_calls"));
+    if (json_object_set_new(m, "content", null ? json_null() : json_string("")))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
 }
 
 static int check_messages(struct srv_call *c)
 {
-    struct at at = {.json_left = &c->json_left, .err = &c->err};
+    struct at at = {.null_content = eng_template_null_content(c->env->chat_template),
+                    .json_left = &c->json_left,
+                    .err = &c->err};
     json_t *m;
     int rc;
 
@@ -289,9 +295,10 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
     if (c->p.chat_template)
         return cn_fail_param(&c->err, CN_EUNSUPP, "chat_template",
                              "chat_template: a request may not bring its own template");
-    if (c->p.continue_final)
-        return cn_fail_param(&c->err, CN_EUNSUPP, "continue_final_message",
-                             "continue_final_message is not supported");
+    if (c->p.continue_final && c->p.add_generation_prompt &&
+        srv_given(&c->p, SRV_P_add_generation_prompt))
+        return cn_fail_param(&c->err, CN_EINVAL, "continue_final_message",
+                             "continue_final_message and add_generation_prompt exclude each other");
     if ((rc = check_messages(c)) || (rc = check_tools(c)) || (rc = check_reasoning(c)) ||
         (rc = make_kwargs(c, &kwargs)))
         return rc;
@@ -300,12 +307,13 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
         .tools = json_array_size(c->p.tools) ? c->p.tools : NULL,
         .documents = c->p.documents,
         .kwargs = kwargs,
-        .add_generation_prompt = c->p.add_generation_prompt,
+        .add_generation_prompt = c->p.add_generation_prompt && !c->p.continue_final,
         .bos_token = token_text(v, eng_vocab_bos(v)),
         .eos_token = token_text(v, eng_vocab_eos(v)),
         .now_s = cn_wall_s(),
     };
-    rc = eng_template_render(c->env->chat_template, &in, out, &c->err);
+    rc = c->p.continue_final ? eng_template_continue(c->env->chat_template, &in, out, &c->err)
+                             : eng_template_render(c->env->chat_template, &in, out, &c->err);
     if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
     if (rc && !c->err.param[0]) snprintf(c->err.param, sizeof c->err.param, "messages");
     json_decref(kwargs);
@@ -319,7 +327,7 @@ int srv_chat_prompt(struct srv_call *c)
     int rc = srv_chat_render(c, &text);
 
     if (rc) return rc;
-    c->opened = c->parted && eng_reply_opened(c->env->reply, &text);
+    if (c->parted) c->start = eng_reply_where(c->env->reply, &text, c->p.continue_final);
     bool bos = c->op == SRV_OP_CHAT ? c->p.chat_add_special : false;
     rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
                       ENG_TOKENIZE_PARSE | (bos ? ENG_TOKENIZE_SPECIAL : 0u), &ids, &c->err);

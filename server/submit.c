@@ -46,7 +46,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->include_stop = c->p.include_stop;
     out->special_tokens = !c->p.skip_special;
     out->parted = c->parted;
-    out->opened = c->opened;
+    out->start = c->start;
     out->prompt_logprobs = c->p.echo && c->want_logprobs;
     out->deadline_ns = c->deadline_ns;
     out->embed = c->op == SRV_OP_EMBED;

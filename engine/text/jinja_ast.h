@@ -147,6 +147,7 @@ struct eng_template {
     size_t n_names;
     uint32_t id_loop;
     struct eng_str source;
+    bool null_content;
 };
 
 struct eng_jparser {

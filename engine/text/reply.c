@@ -115,25 +115,66 @@ struct eng_reply_format eng_reply_format(const struct eng_vocab *v, struct eng_s
     return f;
 }
 
-bool eng_reply_opened(const struct eng_reply_format *f, const struct eng_rendered *r)
+/* Whether the text ends in the mark that opens reasoning, and white space. */
+static bool ends_opening(const struct eng_reply_format *f, const char *s, size_t n)
 {
-    if (f->kind != ENG_REPLY_TAGS || !r->n_spans || !r->spans[r->n_spans - 1].trusted) return false;
-    size_t from = r->n_spans > 1 ? r->spans[r->n_spans - 2].end : 0, end = r->text.len;
     size_t open = strlen(f->open), skip = strlen(f->skip);
     while (skip && is_space(f->skip[skip - 1]))
         skip--;
-    const char *s = r->text.data;
-    while (end > from && is_space(s[end - 1]))
-        end--;
-    if (skip && end - from >= skip && !memcmp(s + end - skip, f->skip, skip)) end -= skip;
-    return end - from >= open && !memcmp(s + end - open, f->open, open);
+    while (n && is_space(s[n - 1]))
+        n--;
+    if (skip && n >= skip && !memcmp(s + n - skip, f->skip, skip)) n -= skip;
+    return n >= open && !memcmp(s + n - open, f->open, open);
+}
+
+/* Behind the last place of the mark; 0: nowhere. */
+static size_t last_mark(const char *s, size_t n, const char *mark)
+{
+    size_t len = strlen(mark);
+    while (n >= len && memcmp(s + n - len, mark, len))
+        n--;
+    return n >= len ? n : 0;
+}
+
+/* Whether a client's message that goes on has marks itself, and where it ends then. */
+static bool has_marks(const struct eng_reply_format *f, const char *s, size_t n,
+                      enum eng_reply_start *out)
+{
+    size_t opened = last_mark(s, n, f->open), closed = last_mark(s, n, f->close);
+    if (closed >= opened)
+        *out = ENG_REPLY_ANEW;
+    else
+        *out = ends_opening(f, s, n) ? ENG_REPLY_OPENED : ENG_REPLY_THOUGHT;
+    return opened || closed;
+}
+
+enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const struct eng_rendered *r,
+                                     bool continued)
+{
+    enum eng_reply_start there, behind = ENG_REPLY_OPENED;
+    size_t last = r->n_spans, to = r->text.len, from;
+
+    if (f->kind != ENG_REPLY_TAGS || !last--) return ENG_REPLY_ANEW;
+    if (continued && !r->spans[last].trusted) {
+        from = last ? r->spans[last - 1].end : 0;
+        if (has_marks(f, r->text.data + from, to - from, &there) || !last) return there;
+        behind = ENG_REPLY_THOUGHT;
+        to = from;
+        last--;
+    }
+    from = last ? r->spans[last - 1].end : 0;
+    bool opens = r->spans[last].trusted && ends_opening(f, r->text.data + from, to - from);
+    return opens ? behind : ENG_REPLY_ANEW;
 }
 
 /* ---- tags ------------------------------------------------------------------------------------ */
 
-void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f, bool opened)
+void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f,
+                    enum eng_reply_start start)
 {
-    *r = (struct eng_reply){.format = f, .state = opened ? REASON : START, .lead = opened};
+    *r = (struct eng_reply){.format = f,
+                            .state = start == ENG_REPLY_ANEW ? START : REASON,
+                            .lead = start == ENG_REPLY_OPENED};
 }
 
 /* Text of a part. A second message of a kind begins on a line of its own. */

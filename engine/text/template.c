@@ -30,6 +30,43 @@ static int compile(struct eng_jctx *c, const char *src, size_t n, struct eng_tem
     return 0;
 }
 
+/* How long a conversation with a call and no text is; SIZE_MAX: the template cannot be told of one in
+ * this way. */
+static int probe(const struct eng_template *t, json_t *content, size_t *len)
+{
+    json_t *messages = json_pack(
+        "[{s:s, s:s}, {s:s, s:o, s:[{s:s, s:s, s:{s:s, s:{}}}]}, {s:s, s:s, s:s, s:s}]", "role",
+        "user", "content", "x", "role", "assistant", "content", content, "tool_calls", "id",
+        "call00001", "type", "function", "function", "name", "f", "arguments", "role", "tool",
+        "tool_call_id", "call00001", "name", "f", "content", "x");
+    if (!messages) return CN_ENOMEM;
+    struct eng_template_in in = {
+        .messages = messages,
+        .bos_token = {"", 0},
+        .eos_token = {"", 0},
+        .limits = {.max_steps = 50000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20}};
+    struct eng_rendered r = {0};
+    int rc = eng_template_render(t, &in, &r, NULL);
+    *len = rc ? SIZE_MAX : r.text.len;
+    if (!rc) eng_rendered_fini(&r);
+    json_decref(messages);
+    return rc == CN_ENOMEM ? rc : 0;
+}
+
+/* Beside calls the content is null in most clients' messages. Most templates want an empty string in
+ * its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it is
+ * null, and write a turn without text beside the calls where it is a string: they are those that say
+ * less of null than of "". */
+static int learn_null_content(struct eng_template *t)
+{
+    size_t null_len, empty_len;
+    int rc = probe(t, json_null(), &null_len);
+
+    if (!rc) rc = probe(t, json_string(""), &empty_len);
+    if (!rc) t->null_content = null_len < empty_len;
+    return rc;
+}
+
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err)
 {
     if (n > COMPILE_SOURCE)
@@ -62,6 +99,11 @@ int eng_template_new(const char *src, size_t n, struct eng_template **out, struc
         if (err) err->code = rc;
         return rc;
     }
+    rc = learn_null_content(t);
+    if (rc) {
+        eng_template_free(t);
+        return cn_fail(err, rc, "chat template: out of memory");
+    }
     *out = t;
     return 0;
 }
@@ -76,6 +118,11 @@ void eng_template_free(struct eng_template *t)
 struct eng_str eng_template_source(const struct eng_template *t)
 {
     return t->source;
+}
+
+bool eng_template_null_content(const struct eng_template *t)
+{
+    return t->null_content;
 }
 
 /* ---- rendering ---- */

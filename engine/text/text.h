@@ -126,6 +126,10 @@ void eng_template_free(struct eng_template *t);
 /* As it was given. */
 struct eng_str eng_template_source(const struct eng_template *t);
 
+/* Whether a message of calls without text is told to this template with a content of null; all
+ * others want an empty string. */
+bool eng_template_null_content(const struct eng_template *t);
+
 struct eng_template_limits {
     uint64_t max_steps;        /* 0 = default 500,000 */
     uint32_t max_depth;        /* 0 = default 64 */
@@ -159,6 +163,13 @@ void eng_rendered_fini(struct eng_rendered *r);
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);
 
+/* The same, ending behind the content of the last message, which the model then goes on with: what
+ * the template writes after it is left out. The content is a string; white space at its ends is cut
+ * where the template does that. add_generation_prompt must be false. Also CN_EINVAL: there is no such
+ * content, or the template does not write it once and as it is. */
+int eng_template_continue(const struct eng_template *t, const struct eng_template_in *in,
+                          struct eng_rendered *out, struct cn_error *err);
+
 /* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool --- */
 
 enum eng_part {
@@ -190,8 +201,16 @@ struct eng_reply_format {
 };
 /* Told by the chat template's source and the vocabulary. */
 struct eng_reply_format eng_reply_format(const struct eng_vocab *v, struct eng_str source);
-/* Whether the prompt, by the template's own text, ends inside reasoning. */
-bool eng_reply_opened(const struct eng_reply_format *f, const struct eng_rendered *r);
+/* Where in the reply the prompt ends. */
+enum eng_reply_start {
+    ENG_REPLY_ANEW,    /* before it */
+    ENG_REPLY_OPENED,  /* behind the mark that opens reasoning */
+    ENG_REPLY_THOUGHT, /* further on in reasoning */
+};
+/* By the template's own text; and, with `continued` (eng_template_continue), by that of the message
+ * that goes on. */
+enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const struct eng_rendered *r,
+                                     bool continued);
 
 /* The state of one stream. */
 struct eng_reply {
@@ -202,7 +221,8 @@ struct eng_reply {
     size_t skipped, n_held;
     char held[256];
 };
-void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f, bool opened);
+void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f,
+                    enum eng_reply_start start);
 /* Whether the token is a mark where the stream is: then it goes to eng_reply_mark, after all text
  * of the tokens before it, and its own text is not fed. */
 bool eng_reply_is_mark(const struct eng_reply *r, uint32_t id);

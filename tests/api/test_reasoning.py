@@ -185,6 +185,30 @@ def test_opened_by_the_template(thinking):
     assert usage["completion_tokens_details"] == {"reasoning_tokens": hm + 1}  # the closing mark is one
 
 
+def test_a_message_that_goes_on(marked, tmp_path):
+    """Its text says whether the answer begins in reasoning; the answer is the prompt again."""
+    s = serve(marked, "{{ messages[-1].content }}{# </think> #}", tmp_path)
+    try:
+        for text, reasoning, content in [
+                ("<think> Hm.</think>Four.", "Hm.", "Four."),
+                (" Hm.</think>Four. <think>so", " Hm.\nso", "Four. "),
+                (" Four.", None, " Four."),
+                (" so", None, " so")]:
+            messages = [{"role": "assistant", "content": text}]
+            more = {"messages": messages, "continue_final_message": True}
+            n = len(s.post("/tokenize", more)[1]["tokens"])
+            answer = s.post("/v1/chat/completions", {**more, "max_tokens": n})[1]
+            message = answer["choices"][0]["message"]
+            assert (message.get("reasoning"), message["content"]) == (reasoning, content)
+            streamed = [e["choices"][0]["delta"] for e in sse(s.http("POST", "/v1/chat/completions", {
+                **more, "max_tokens": n, "stream": True})[2])[:-1]]
+            assert "".join(d.get("content") or "" for d in streamed) == content
+            assert "".join(d.get("reasoning") or "" for d in streamed) == (reasoning or "")
+    finally:
+        s.wait_idle()
+        s.stop()
+
+
 def test_marks_in_a_clients_text_are_text(harmony):
     """Control tokens are never made of what a client writes: it comes back as it is, in the answer."""
     text = "a <|channel|>analysis<|message|>b"
@@ -278,7 +302,7 @@ def test_history(marked, tmp_path):
         assert shown({"role": "assistant", "content": "a", "reasoning": "b", "tool_calls": calls}) \
             == "(assistant a|b|b|)"
         assert shown({"role": "assistant", "content": None, "reasoning": "b", "tool_calls": calls}) \
-            == "(assistant None|b|b|b)"
+            == "(assistant |b|b|b)"
         assert shown({"role": "user", "content": "a"}, reasoning_effort="high").endswith(")high")
     finally:
         s.wait_idle()

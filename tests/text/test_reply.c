@@ -216,6 +216,54 @@ static void test_a_word_behind_the_mark(void **state)
     eng_vocab_free(v);
 }
 
+static enum eng_reply_start where(const struct eng_reply_format *f, const char *text, size_t mine,
+                                  bool clients_end, bool continued)
+{
+    size_t n = strlen(text);
+    struct eng_span spans[2] = {{mine, clients_end}, {n, !clients_end}};
+    struct eng_rendered r = {.spans = spans, .n_spans = mine < n ? 2 : 1};
+
+    cn_buf_init(&r.text, 0);
+    cn_buf_append(&r.text, text, n);
+    enum eng_reply_start start = eng_reply_where(f, &r, continued);
+    cn_buf_fini(&r.text);
+    return start;
+}
+
+/* A message that goes on, `mine` bytes of which the template wrote: its text says where it is. */
+static void check_continued(const struct eng_reply_format *f)
+{
+    static const struct { const char *text; size_t mine; enum eng_reply_start want; } rows[] = {
+        {"<a>Four", 3, ENG_REPLY_ANEW},
+        {"<a><think>", 3, ENG_REPLY_OPENED},
+        {"<a><think>\n ", 3, ENG_REPLY_OPENED},
+        {"<a><think>\nOkay", 3, ENG_REPLY_THOUGHT},
+        {"<a><think>Okay</think>", 3, ENG_REPLY_ANEW},
+        {"<a><think>Okay</think>Four", 3, ENG_REPLY_ANEW},
+        {"<a></think><think>Okay", 3, ENG_REPLY_THOUGHT},
+        {"<a><think>\nOkay", 11, ENG_REPLY_THOUGHT}, /* the template has opened it */
+        {"<a><think>\nOkay</think>\n", 11, ENG_REPLY_ANEW},
+        {"<a><think>\n\n</think>\n\nFour", 22, ENG_REPLY_ANEW},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
+        assert_int_equal(where(f, rows[i].text, rows[i].mine, true, true), rows[i].want);
+        assert_int_equal(where(f, rows[i].text, rows[i].mine, true, false), ENG_REPLY_ANEW);
+    }
+    assert_int_equal(where(f, "<think>Okay", 0, true, true), ENG_REPLY_THOUGHT);
+    assert_int_equal(where(f, "<a>\n<think>", 0, false, true), ENG_REPLY_OPENED); /* no text yet */
+
+    struct eng_parts parts;
+    struct eng_reply r;
+    eng_parts_init(&parts);
+    eng_reply_init(&r, f, ENG_REPLY_THOUGHT);
+    assert_int_equal(eng_reply_text(&r, " so", 3, &parts), 0); /* the space is the thought's */
+    assert_int_equal(eng_reply_finish(&r, &parts), 0);
+    assert_int_equal(parts.n_runs, 1);
+    assert_int_equal(parts.runs[0].part, ENG_PART_REASONING);
+    assert_string_equal(cn_buf_cstr(&parts.text), " so");
+    eng_parts_fini(&parts);
+}
+
 /* Which format, and whether the prompt has opened it, is the template's to say. */
 static void test_formats(void **state)
 {
@@ -233,15 +281,10 @@ static void test_formats(void **state)
         {"think>", 0, false},        {"", 0, false},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
-        size_t n = strlen(rows[i].text);
-        struct eng_span spans[2] = {{rows[i].mine, false}, {n, true}};
-        struct eng_rendered r = {.spans = spans, .n_spans = 2};
-        cn_buf_init(&r.text, 0);
-        cn_buf_append(&r.text, rows[i].text, n);
-        if (rows[i].mine >= n) r.n_spans = 1;
-        assert_int_equal(eng_reply_opened(&f, &r), rows[i].want);
-        cn_buf_fini(&r.text);
+        assert_int_equal(where(&f, rows[i].text, rows[i].mine, false, false),
+                         rows[i].want ? ENG_REPLY_OPENED : ENG_REPLY_ANEW);
     }
+    check_continued(&f);
     eng_vocab_free(v);
     eng_vocab_free(bare);
 }
