@@ -63,13 +63,15 @@ void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, doubl
             most = 1.5 * CN_MAX(alone, m->alone.wy / m->alone.w);
         fit_learn(&m->alone, rows, no_more_than(ns, most), m->since_alone);
         m->since_alone = 0;
-        m->single_ns = 0; /* to be tried again: prompts have more behind them by now */
     } else if (n_decode && m->alone.w > 0) {
         uint32_t n = rows - n_decode;
         double added = CN_MAX(ns - alone, 0.02 * ns);
 
-        follow(n == 1 ? &m->single_ns : &m->beside_ns, added / n);
-        if (n > 2) m->single_ns = 0; /* of a prompt that had more, or less, behind it */
+        if (n > 1) follow(&m->beside_ns, added / n);
+        else follow(&m->single_ns, added);
+        /* more rows cost no more each: known again when a prompt with less behind it comes */
+        if (n == 1 && m->single_ns < m->beside_ns) follow(&m->beside_ns, m->single_ns);
+        if (n > 2) m->single_ns = 0;
     }
 }
 
@@ -87,16 +89,14 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 }
 
 /* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
- * take alone. One, where two are too many, only if one is not: where the keys behind a prompt are
- * read once for both and that is what takes the time, one costs as much as two. */
+ * take alone. Where two are too many, one if that is not, which is tried now and then: where the
+ * keys behind a prompt are read once for both, and that is what takes the time, one costs as much. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
-    double most = part * (m->alone.base_ns + m->alone.row_ns * n_decode);
+    double most = part * (m->alone.base_ns + m->alone.row_ns * n_decode), one = m->single_ns;
     double each = m->beside_ns > 0 ? m->beside_ns : m->cost.row_ns, rows = m->o.max_rows;
 
-    /* of single rows for a while: more of them cost no more each, and at least one's in all */
-    if (m->single_ns > 0 && m->single_ns < each) each = m->single_ns;
     if (each > 0 && most < each * rows) rows = most / each;
-    if (rows < 2 && m->beside_ns > 0 && m->single_ns <= most) return 1;
-    return CN_MIN((uint32_t)CN_MAX(rows, 2.0), m->o.max_rows);
+    if (rows >= 2 || m->beside_ns == 0) return CN_MIN((uint32_t)CN_MAX(rows, 2.0), m->o.max_rows);
+    return one <= most || m->since_alone == 0 ? 1 : CN_MIN(2, m->o.max_rows);
 }

@@ -374,7 +374,8 @@ static int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
                 m->results[n++] = (struct sch_row_result){.status = CN_EINTERNAL, .token = ~0u};
         }
     }
-    m->clock += m->o.step_ns + m->o.row_ns * st->step->n_rows + m->o.key_ns * keys_read(m, st->step);
+    m->clock += m->o.step_ns + m->o.row_ns * st->step->n_rows;
+    m->clock += m->o.key_ns * keys_read(m, st->step);
     *out = (struct sch_step_result){n, m->results};
     m->steps[0] = m->steps[1];
     m->n_steps--;

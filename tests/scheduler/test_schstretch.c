@@ -189,20 +189,22 @@ static void test_never_starves(void **state)
     assert_true(w.longest_ns < alone(&w) + 2.5 * ROW_NS);
 }
 
-/* Keys make two rows of a prompt take more than the part. Where one takes half of it the prompt gets
- * on by one; where one takes as much as both, by two: the part cannot be kept. */
+/* Keys make two rows of a prompt take more than the part. Where one keeps to it the prompt gets on
+ * by one; where one takes as much as both, by two: the part cannot be kept. */
 static void test_many_keys(void **state)
 {
     struct world w = {.stretch = 0.25, .depth = 1, .n_decode = 8, .n_prompts = 1, .key_ns = 3000};
 
     run(&w);
-    print_message("each for itself: %.2f of alone in %u steps\n", w.longest_ns / alone(&w), w.steps);
+    print_message("each for itself: %.2f of alone in %u steps\n", w.longest_ns / alone(&w),
+                  w.steps);
     assert_true(w.longest_ns < (1 + 0.25) * alone(&w) + ROW_NS);
     assert_true(w.steps < 400);
     w = (struct world){.stretch = 0.5, .depth = 1, .n_decode = 8, .n_prompts = 1, .key_ns = 20000,
                        .keys_once = true};
     run(&w);
-    print_message("for both at once: %.2f of alone in %u steps\n", w.longest_ns / alone(&w), w.steps);
+    print_message("for both at once: %.2f of alone in %u steps\n", w.longest_ns / alone(&w),
+                  w.steps);
     assert_true(w.longest_ns < alone(&w) + 400 * 20000 + 2.5 * ROW_NS);
     assert_true(w.steps < 400 / 2 * 34 / 32 + 4);
 }
