@@ -90,7 +90,7 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 
 /* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
  * take alone. Where two are too many, one if that is not, which is tried now and then: where the
- * keys behind a prompt are read once for both, and that is what takes the time, one costs as much. */
+ * keys behind a prompt are read once for both and that takes the time, one costs as much. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
     double most = part * (m->alone.base_ns + m->alone.row_ns * n_decode), one = m->single_ns;
