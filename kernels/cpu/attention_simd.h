@@ -127,6 +127,15 @@ V_INLINE void scores_tile(const uint32_t n, const uint32_t cols, const enum kr_t
     if (type != KR_F32) *t->ahead = f;
 }
 
+V_APART void scores_half(uint32_t n, const uint32_t cols, const struct kr_attn_tile *t,
+                         uint32_t pair, uint32_t v, const struct key_source *k)
+{
+    if (cols == V_COLS)
+        V_SWITCH_MANY(n, V_COLS, scores_tile, KR_F16, t, pair, v, k)
+    else
+        V_SWITCH_MANY(n, V_COLS / 2, scores_tile, KR_F16, t, pair, v, k)
+}
+
 /* All pairs by `cols` vectors of keys from v on, read where they lie. */
 V_INLINE void scores_in_place(const uint32_t cols, const struct kr_attn_tile *t, uint32_t v,
                               const struct key_source *k)
@@ -134,7 +143,7 @@ V_INLINE void scores_in_place(const uint32_t cols, const struct kr_attn_tile *t,
     uint32_t pairs = t->n_rows * t->heads, some = pairs_at_once(pairs);
     for (uint32_t i = 0; i < pairs; i += some)
         if (t->kv_type == KR_F16)
-            V_SWITCH_MANY(CN_MIN(some, pairs - i), cols, scores_tile, KR_F16, t, i, v, k)
+            scores_half(CN_MIN(some, pairs - i), cols, t, i, v, k);
         else
             V_SWITCH_MANY(CN_MIN(some, pairs - i), cols, scores_tile, KR_Q4_0, t, i, v, k)
 }
@@ -146,7 +155,7 @@ static void scores_direct(const struct kr_attn_tile *whole, uint32_t k0, uint32_
     const uint32_t half = V_COLS / 2;
     uint32_t pairs = whole->n_rows * whole->heads, first = k0 / VL, last = (k1 - 1) / VL, cols;
     struct kr_attn_tile t = *whole;
-    float q[V_MANY * Q_PITCH];
+    float q[V_DIRECT * Q_PITCH];
     for (uint32_t i = 0; i < pairs; i++)
         memcpy(q + i * Q_PITCH, t.q + (size_t)i * t.k_dim, t.k_dim * sizeof *q);
     t.q = q;
@@ -391,7 +400,8 @@ static bool range_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
 {
     /* Few pairs: reading in place beats writing float32 once and reading it once. */
     bool q4 = t->kv_type == KR_Q4_0;
-    bool direct = t->n_rows * t->heads <= V_MANY && t->k_dim <= Q_DIMS &&
+    uint32_t few = t->kv_type == KR_F16 ? V_DIRECT : V_MANY;
+    bool direct = t->n_rows * t->heads <= few && t->k_dim <= Q_DIMS &&
                   t->v_dim == t->acc_stride && !t->latent && !t->list && t->kv_type != KR_Q8_0 &&
                   !(q4 && t->v_dim % KR_KV_DIMS);
     if (direct && q4) load_scales(t, blocks, k0, k1);

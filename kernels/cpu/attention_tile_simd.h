@@ -13,6 +13,18 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
+/* Up to so many pairs f16 is read in place: where a tile's products take longer than making float32
+ * of its keys does, writing that once saves nothing until there are many tiles. */
+#define V_DIRECT (VL == 8u ? 24u : V_MANY)
+
+/* With few registers, what is for one type is a function of its own: constants of another type's
+ * would be kept in registers that the sums need. */
+#if VL == 16
+#define V_APART V_INLINE
+#else
+#define V_APART static __attribute__((noinline))
+#endif
+
 /* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors. A fused multiply-add
  * takes some four cycles on two units, so that fewer than eight sums wait for themselves, and three
  * pairs by two vectors are six. */
@@ -27,12 +39,13 @@
 #define V_LOAD_LATE() (void)0
 #endif
 
-/* Of so many pairs that are read in place, how many a tile takes. With few registers two tiles of
- * half of them by two vectors beat one by one vector, where every product has a broadcast of its
+/* Of so many pairs that are read in place, how many a tile takes. With few registers some tiles of
+ * a part of them by two vectors beat one by one vector, where every product has a broadcast of its
  * own. */
 static uint32_t pairs_at_once(uint32_t pairs)
 {
-    return VL == 16u || pairs <= V_PAIRS ? V_MANY : (pairs + 1) / 2;
+    uint32_t tiles = (pairs + V_PAIRS - 1) / V_PAIRS;
+    return VL == 16u || tiles <= 1 ? V_MANY : (pairs + tiles - 1) / tiles;
 }
 
 /* ---- what is read next ----------------------------------------------------------------------- */
