@@ -186,6 +186,7 @@ int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *
 void cfg_error_at(const struct cfg_place *place, struct cn_error *err)
 {
     if (!err || !place->source) return;
+    if (err->param[0] && !strstr(err->message, err->param)) cn_error_wrap(err, "%s", err->param);
     if (place->line)
         cn_error_wrap(err, "%s:%u:%u", place->source, place->line, place->column);
     else
@@ -221,7 +222,7 @@ struct checker {
     struct cn_error *first; /* of the rules that are broken */
 };
 
-/* Notes a broken rule, with the place of the key at fault before the reason. */
+/* Notes a broken rule as "file:line:column: key: reason", with the place of the key at fault. */
 CN_PRINTF(5, 6)
 static void broken(struct checker *k, const struct cfg_place *place, int code, const char *param,
                    const char *fmt, ...)
@@ -233,7 +234,7 @@ static void broken(struct checker *k, const struct cfg_place *place, int code, c
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    cn_fail_param(&e, code, param, "%s", why);
+    cn_fail_param(&e, code, param, "%s: %s", param, why);
     cfg_error_at(place, &e);
     (void)cfg_fault(k->c, &e, k->first); /* no memory: k->first says so */
 }
@@ -335,7 +336,7 @@ static void check_models(struct checker *k)
     for (size_t i = 0; c->n_models && i < CN_ARRAY_LEN(lost); i++)
         if (lost[i].set)
             broken(k, &c->places[lost[i].key], CN_EINVAL, lost[i].name,
-                   "%s is for one model, and models lists several: set it there", lost[i].name);
+                   "this is for one model, and models lists several: set it there");
 }
 
 int cfg_check(struct cfg *c, struct cn_error *err)
@@ -346,14 +347,14 @@ int cfg_check(struct cfg *c, struct cn_error *err)
     if (c->half_read) return CN_OK;
     if (!c->server.host)
         broken(&k, &c->places[CFG_KEY_server_host], CN_EMISSING, "server.host",
-               "server.host must not be empty");
+               "must not be empty");
     else if (!cfg_is_loopback(c->server.host) && !cfg_has_keys(c))
         broken(&k, &c->places[CFG_KEY_server_host], CN_EINVAL, "server.host",
-               "server.host %.80s can be reached from other machines, but no tenant has a key: make "
-               "one with `conifer key new`, or listen on 127.0.0.1", c->server.host);
+               "%.80s can be reached from other machines, but no tenant has a key: make one "
+               "with `conifer key new`, or listen on 127.0.0.1", c->server.host);
     if (c->model.name && !c->model.path && !cfg_model_name_ok(c->model.name))
         broken(&k, &c->places[CFG_KEY_model_name], CN_EINVAL, "model.name",
-               "model.name \"%.80s\" may hold only letters, digits, '.', '_' and '-'",
+               "\"%.80s\" may hold only letters, digits, '.', '_' and '-'",
                c->model.name);
     check_models(&k);
     check_tenants(&k);

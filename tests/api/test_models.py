@@ -294,7 +294,7 @@ def test_drain_serves_those_who_wait(serve):
     ("models:\n  - name: a\n  - name: a\n", 'two models are named "a"'),
     ("models:\n  - name: a\n    pin: 1\n", "must be true or false"),
     ("models:\n  - name: a\n    kv_typ: f16\n", 'did you mean "kv_type"'),
-    ("model:\n  path: /x.gguf\nmodels:\n  - name: a\n", "model.path is for one model"),
+    ("model:\n  path: /x.gguf\nmodels:\n  - name: a\n", "model.path: this is for one model"),
     ("models: llama\n", "must be a list of models"),
     ("modles:\n  - name: a\n", 'did you mean "model'),
 ])

@@ -244,21 +244,21 @@ static void the_last_place_is_told(void **state)
     memset(name, 'x', sizeof name - 1);
     cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
     cfg_error_place(&c, &e);
-    assert_string_equal(e.message, "first.yaml:2:3: too long");
+    assert_string_equal(e.message, "first.yaml:2:3: model.context: too long");
     assert_string_equal(e.param, "model.context");
     assert_int_equal(cfg_load_text(&c, "second.yaml", "model: {context: 6}\n", 20, &e), 0);
     cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
     cfg_error_place(&c, &e);
-    assert_string_equal(e.message, "second.yaml:1:9: too long");
+    assert_string_equal(e.message, "second.yaml:1:9: model.context: too long");
     assert_int_equal(cfg_from_args(&c, &argc, argv, &e), 0);
     cn_fail_param(&e, CN_ERANGE, "model.context", "too long");
     cfg_error_place(&c, &e);
-    assert_string_equal(e.message, "--context: too long");
+    assert_string_equal(e.message, "--context: model.context: too long");
     cn_fail_param(&e, CN_ENOMEM, "kv.memory_bytes", "too little");
     cfg_error_place(&c, &e);
-    assert_string_equal(e.message, "--set: too little");
+    assert_string_equal(e.message, "--set: kv.memory_bytes: too little");
     assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
-    assert_int_equal(strncmp(e.message, "--host: server.host 0.0.0.0 ", 28), 0);
+    assert_int_equal(strncmp(e.message, "--host: server.host: 0.0.0.0 ", 29), 0);
     static const char *const no_keys[] = {"", "n", "messages", "tenants.name", "model.", ".x"};
     for (size_t i = 0; i < CN_ARRAY_LEN(no_keys); i++) {
         cn_fail_param(&e, CN_EINVAL, no_keys[i], "reason");
@@ -325,7 +325,7 @@ static void several_models(void **state)
     assert_int_equal(load(&c, "models:\n- name: z\n- name: y\n- name: z\n", &e), 0);
     assert_int_equal(c.n_models, 3);
     assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
-    assert_string_equal(e.message, "t.yaml:4:3: two models are named \"z\"");
+    assert_string_equal(e.message, "t.yaml:4:3: models.name: two models are named \"z\"");
     cfg_fini(&c);
 }
 

@@ -240,8 +240,8 @@ static void errors_of_all_stages(void **state)
     assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
     assert_string_equal(e.param, "server.host");
     assert_int_equal(c.faults.count, 6);
-    assert_non_null(strstr(c.faults.items[4], ":2:33: two models are named \"a\""));
-    assert_non_null(strstr(c.faults.items[5], "--context: model.context is for one model"));
+    assert_non_null(strstr(c.faults.items[4], ":2:33: models.name: two models are named \"a\""));
+    assert_non_null(strstr(c.faults.items[5], "--context: model.context: this is for one model"));
     cfg_fini(&c);
     unlink(path);
     assert_int_equal(cfg_init(&c, NULL), 0);
@@ -301,9 +301,12 @@ static void what_is_shared_is_told_once(void **state)
                                "- {name: a, " KEYS(2, 5) "}\n";
 #undef KEYS
     static const char *const want[] = {
-        ":1:22: two models are named \"m\"", ":1:33: two models", ":1:44: two models",
-        ":4:13: tenants \"a\" and \"b\" share a key", ":5:4: two tenants are named \"a\"",
-        ":6:4: two tenants are named \"a\"", ":6:13: tenants \"a\" and \"a\" share a key"};
+        ":1:22: models.name: two models are named \"m\"", ":1:33: models.name: two models",
+        ":1:44: models.name: two models",
+        ":4:13: tenants.keys: tenants \"a\" and \"b\" share a key",
+        ":5:4: tenants.name: two tenants are named \"a\"",
+        ":6:4: tenants.name: two tenants are named \"a\"",
+        ":6:13: tenants.keys: tenants \"a\" and \"a\" share a key"};
     struct cfg c;
     struct cn_error e = {0};
 
