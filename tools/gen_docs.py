@@ -125,7 +125,7 @@ API_FIELDS = """
 ## Fields of a request
 
 A field of the wrong type or out of bounds is refused, `null` is as good as absent, and a field that is
-not in this list is ignored; "chat" is `/apply-template` too. A conversation's text never becomes a control token; in a prompt of
+not in this list has no effect; "chat" is `/apply-template` too. A conversation's text never becomes a control token; in a prompt of
 `/v1/completions`, `/v1/embeddings` and `/tokenize` it does unless `parse_special` is false.
 
 | field | in | type | default | |
