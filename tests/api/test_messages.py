@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import CONIFER, SERVER, Server, program, tiny_model
+from conftest import CONIFER, SERVER, Server, program, real_model_path, tiny_model
 
 NULL = "null:vocab=1000"
 QUICK = ["--rounds", "2", "--prompt-tokens", "16", "--new-tokens", "8"]
@@ -152,6 +152,16 @@ def test_bench_shows_where_it_is():
     assert quiet.returncode == 0 and quiet.stderr == b""
     _, shown = bench_on_a_terminal("--ladder", tiny_model(), "--threads", "1")
     assert "\rKV cache\033[K" in shown and shown.endswith("\r\033[K")
+
+
+def test_bench_says_which_model(tmp_path):
+    real_model_path()
+    out = run("bench", "--batch", "0", "--depth", "0", *QUICK, "--rounds", "1", stdout=subprocess.PIPE)
+    assert out.returncode == 0 and b"the default, smollm2-135m" in out.stderr
+    (tmp_path / "c.yaml").write_text("model:\n  path: null:vocab=1000\n")
+    out = run("bench", "--config", tmp_path / "c.yaml", "--batch", "0", "--depth", "0", *QUICK,
+              stdout=subprocess.PIPE)
+    assert out.returncode == 0 and b"default" not in out.stderr
 
 
 def test_bench_fits_a_terminal():
