@@ -24,7 +24,9 @@ CONFIG_HEAD = """# Configuration
 its default. Every key can also be set on the command line, which wins over the file:
 `--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says what is
 wrong with it, as `file:line:column: key: reason`: the first 100 errors, and those of rules between keys
-and of the model only where nothing that they need had to be skipped.
+and of the model only where nothing that they need had to be skipped. It loads no weights and does not
+weigh memory: whether a model, its context and `kv.memory_bytes` fit here is known at start, or from
+`conifer plan` before.
 
 Refused, never ignored: unknown keys, keys given twice, values of the wrong type or out of bounds.
 Sizes take `KiB`, `MiB`, `GiB` or `TiB`. Times are seconds (`_s`) or milliseconds (`_ms`).
