@@ -1,5 +1,5 @@
 /* Promise 1: a request's bytes depend on the model and the request alone.
- * usage: test_same_bytes MODEL [REQUESTS[:LONG] [f16|q8_0|q4_0 [cross|drafts|guesses]]]
+ * usage: test_same_bytes MODEL [REQUESTS [f16|q8_0|q4_0 [cross|drafts|guesses]]]
  * The same requests alone, 16 at once, in chunks of 1, 7 and 16 rows, from the prefix cache (or a
  * snapshot of the state), preempted, with one thread and two: ids, text and log-probabilities must
  * be byte-identical to those of each alone with one thread. A way that did not come about is a
@@ -7,8 +7,8 @@
  * more answers reach the window; else with one or the other. With "drafts" every step of each way
  * tests guesses at the next tokens, some of which are right and some wrong, and two more ways do
  * so: alone, and as the scheduler itself guesses; the reference does not. "guesses" is "drafts" for
- * a model whose answers repeat themselves: the scheduler must have guessed right. With
- * CONIFER_LONG set there are LONG requests. Exit 77 = skipped. */
+ * a model whose answers repeat themselves: the scheduler must have guessed right. Exit 77 =
+ * skipped. */
 #include "tests/runtime/harness.h"
 #include "tests/runtime/spy.h"
 
@@ -351,13 +351,6 @@ static void test_drafts(void **state)
     each_threads(own_guesses, 2);
 }
 
-/* "80", or "80:200": so many, and so many where the time does not count. */
-static uint32_t count(const char *text)
-{
-    const char *longer = getenv("CONIFER_LONG") ? strchr(text, ':') : NULL;
-    return (uint32_t)atoi(longer ? longer + 1 : text);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -369,7 +362,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_drafts)};
     model = argc > 1 ? argv[1] : NULL;
     model = h_model(model);
-    if (argc > 2) n_requests = CN_MAX(count(argv[2]), 16u);
+    if (argc > 2) n_requests = CN_MAX((uint32_t)atoi(argv[2]), 16u);
     if (argc > 3)
         kv_type = !strcmp(argv[3], "q8_0")   ? CFG_KV_Q8_0
                   : !strcmp(argv[3], "q4_0") ? CFG_KV_Q4_0
