@@ -73,7 +73,8 @@ static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
 
 /* The conversation as ids: through the template, or, for a model without one, its last text alone.
  */
-static int make_prompt(struct cli_run *r, struct eng_ids *ids, enum eng_reply_start *start, struct cn_error *err)
+static int make_prompt(struct cli_run *r, struct eng_ids *ids, enum eng_reply_start *start,
+                       struct cn_error *err)
 {
     const struct eng_model *m = rt_model(r->stack.rt);
     const struct eng_vocab *v = eng_model_vocab(m);

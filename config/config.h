@@ -149,7 +149,8 @@ const char *cfg_args_help(void);
  * first; nothing is looked at where a file was half read. */
 int cfg_check(struct cfg *c, struct cn_error *err);
 /* Puts where a key was set before err's message ("file:line:column", "--host"), and the key between
- * them where the message does not say it; nothing when it has its default. cfg_error_place takes the key from err->param, for errors found later. */
+ * them where the message does not say it; nothing when it has its default. cfg_error_place takes
+ * the key from err->param, for errors found later. */
 void cfg_error_at(const struct cfg_place *place, struct cn_error *err);
 void cfg_error_place(const struct cfg *c, struct cn_error *err);
 /* Whether any tenant has a key; without one requests are checked by Host and Origin. */

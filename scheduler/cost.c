@@ -68,10 +68,10 @@ void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, doubl
         double added = CN_MAX(ns - alone, 0.02 * ns);
 
         if (n > 1) follow(&m->beside_ns, added / n);
-        else follow(&m->single_ns, added);
-        /* more rows cost no more each: known again when a prompt with less behind it comes */
+        else follow(&m->single_ns, no_more_than(added, 2 * m->beside_ns)); /* no more than two */
+        /* One of several takes no more than a single one: a prompt with fewer keys has come. */
         if (n == 1 && m->single_ns < m->beside_ns) follow(&m->beside_ns, m->single_ns);
-        if (n > 2) m->single_ns = 0;
+        if (n > 2) m->single_ns = 0; /* measured anew when two are too many again */
     }
 }
 
@@ -89,8 +89,9 @@ uint32_t sch_cost_rows(const struct sch_model *m, double target_ns)
 }
 
 /* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
- * take alone. Where two are too many, one if that is not, which is tried now and then: where the
- * keys behind a prompt are read once for both and that takes the time, one costs as much. */
+ * take alone. Where two are too many, one if one is not: where the keys behind a prompt are read
+ * once for both and that takes the time, one costs as much. What one takes is measured behind each
+ * look at decoding alone. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
     double most = part * (m->alone.base_ns + m->alone.row_ns * n_decode), one = m->single_ns;

@@ -75,8 +75,8 @@ struct srv_call {
     bool echo_only;      /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
-    bool parted;         /* chat: the answer is taken apart, */
-    enum eng_reply_start start; /* and where in it the prompt ends */
+    bool parted;         /* chat: the answer is taken apart; where in it the prompt ends: */
+    enum eng_reply_start start;
     bool base64;         /* embeddings: not as numbers */
     enum rt_priority priority;
     uint64_t deadline_ns;

@@ -1,7 +1,8 @@
-/* A conversation whose last message is left open, for the model to go on with. Templates know nothing
- * of this: a mark is put behind the message's content, and the text ends where the mark comes out. The
- * mark is drawn at random, so that no client can write it; it ends in a space, and a template that
- * trims the content shows it by losing that. The reference (transformers) does it this way. */
+/* A conversation whose last message is left open, for the model to go on with. Templates know
+ * nothing of this: a mark is put behind the message's content, and the text ends where the mark
+ * comes out. The mark is drawn at random, so that no client can write it; it ends in a space, and a
+ * template that trims the content shows it by losing that. The reference (transformers) does it
+ * this way. */
 #include "engine/text/jinja_value.h"
 
 #include <stdlib.h>

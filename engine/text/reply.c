@@ -140,9 +140,11 @@ static size_t last_mark(const char *s, size_t n, const char *mark)
 static bool has_marks(const struct eng_reply_format *f, const char *s, size_t n,
                       enum eng_reply_start *out)
 {
-    size_t opened = last_mark(s, n, f->open), closed = last_mark(s, n, f->close);
+    size_t opened = last_mark(s, n, f->open), closed = last_mark(s, n, f->close), end = n;
+    while (end && is_space(s[end - 1]))
+        end--;
     if (closed >= opened)
-        *out = ENG_REPLY_ANEW;
+        *out = closed && end <= closed ? ENG_REPLY_CLOSED : ENG_REPLY_ANSWER;
     else
         *out = ends_opening(f, s, n) ? ENG_REPLY_OPENED : ENG_REPLY_THOUGHT;
     return opened || closed;
@@ -151,11 +153,13 @@ static bool has_marks(const struct eng_reply_format *f, const char *s, size_t n,
 enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const struct eng_rendered *r,
                                      bool continued)
 {
-    enum eng_reply_start there, behind = ENG_REPLY_OPENED;
+    enum eng_reply_start there, behind = ENG_REPLY_OPENED, else_there = ENG_REPLY_ANEW;
     size_t last = r->n_spans, to = r->text.len, from;
 
-    if (f->kind != ENG_REPLY_TAGS || !last--) return ENG_REPLY_ANEW;
+    if (f->kind == ENG_REPLY_PLAIN || !last--) return ENG_REPLY_ANEW;
     if (continued && !r->spans[last].trusted) {
+        else_there = ENG_REPLY_ANSWER;
+        if (f->kind == ENG_REPLY_HARMONY) return else_there;
         from = last ? r->spans[last - 1].end : 0;
         if (has_marks(f, r->text.data + from, to - from, &there) || !last) return there;
         behind = ENG_REPLY_THOUGHT;
@@ -163,8 +167,9 @@ enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const str
         last--;
     }
     from = last ? r->spans[last - 1].end : 0;
-    bool opens = r->spans[last].trusted && ends_opening(f, r->text.data + from, to - from);
-    return opens ? behind : ENG_REPLY_ANEW;
+    bool opens = f->kind == ENG_REPLY_TAGS && r->spans[last].trusted &&
+                 ends_opening(f, r->text.data + from, to - from);
+    return opens ? behind : else_there;
 }
 
 /* ---- tags ------------------------------------------------------------------------------------ */
@@ -172,9 +177,14 @@ enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const str
 void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f,
                     enum eng_reply_start start)
 {
+    static const enum state states[] = {[ENG_REPLY_ANEW] = START,     [ENG_REPLY_OPENED] = REASON,
+                                        [ENG_REPLY_THOUGHT] = REASON, [ENG_REPLY_CLOSED] = AFTER,
+                                        [ENG_REPLY_ANSWER] = ANSWER};
     *r = (struct eng_reply){.format = f,
-                            .state = start == ENG_REPLY_ANEW ? START : REASON,
-                            .lead = start == ENG_REPLY_OPENED};
+                            .state = states[start],
+                            .lead = start == ENG_REPLY_OPENED,
+                            .part = ENG_PART_CONTENT};
+    if (f->kind == ENG_REPLY_HARMONY && start == ENG_REPLY_ANSWER) r->state = BODY;
 }
 
 /* Text of a part. A second message of a kind begins on a line of its own. */

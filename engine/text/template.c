@@ -30,8 +30,8 @@ static int compile(struct eng_jctx *c, const char *src, size_t n, struct eng_tem
     return 0;
 }
 
-/* How long a conversation with a call and no text is; SIZE_MAX: the template cannot be told of one in
- * this way. */
+/* How long a conversation with a call and no text is; SIZE_MAX: the template cannot be told of one
+ * in this way. The clock takes no part, as what is learnt stays. */
 static int probe(const struct eng_template *t, json_t *content, size_t *len)
 {
     json_t *messages = json_pack(
@@ -44,19 +44,20 @@ static int probe(const struct eng_template *t, json_t *content, size_t *len)
         .messages = messages,
         .bos_token = {"", 0},
         .eos_token = {"", 0},
-        .limits = {.max_steps = 50000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20}};
+        .limits = {.max_steps = 50000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20,
+                   .max_ns = UINT64_MAX}};
     struct eng_rendered r = {0};
     int rc = eng_template_render(t, &in, &r, NULL);
     *len = rc ? SIZE_MAX : r.text.len;
     if (!rc) eng_rendered_fini(&r);
     json_decref(messages);
-    return rc == CN_ENOMEM ? rc : 0;
+    return rc == CN_ENOMEM || rc == CN_ELIMIT ? rc : 0;
 }
 
-/* Beside calls the content is null in most clients' messages. Most templates want an empty string in
- * its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it is
- * null, and write a turn without text beside the calls where it is a string: they are those that say
- * less of null than of "". */
+/* Beside calls the content is null in most clients' messages. Most templates want an empty string
+ * in its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it is
+ * null, and write a turn without text beside the calls where it is a string: they are those that
+ * say less of null than of "". */
 static int learn_null_content(struct eng_template *t)
 {
     size_t null_len, empty_len;
@@ -64,7 +65,7 @@ static int learn_null_content(struct eng_template *t)
 
     if (!rc) rc = probe(t, json_string(""), &empty_len);
     if (!rc) t->null_content = null_len < empty_len;
-    return rc;
+    return rc == CN_ELIMIT ? 0 : rc; /* too much for a look: as most */
 }
 
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err)

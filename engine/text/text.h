@@ -165,8 +165,8 @@ int eng_template_render(const struct eng_template *t, const struct eng_template_
 
 /* The same, ending behind the content of the last message, which the model then goes on with: what
  * the template writes after it is left out. The content is a string; white space at its ends is cut
- * where the template does that. add_generation_prompt must be false. Also CN_EINVAL: there is no such
- * content, or the template does not write it once and as it is. */
+ * where the template does that. add_generation_prompt must be false. Also CN_EINVAL: there is no
+ * such content, or the template does not write it once and as it is. */
 int eng_template_continue(const struct eng_template *t, const struct eng_template_in *in,
                           struct eng_rendered *out, struct cn_error *err);
 
@@ -206,6 +206,8 @@ enum eng_reply_start {
     ENG_REPLY_ANEW,    /* before it */
     ENG_REPLY_OPENED,  /* behind the mark that opens reasoning */
     ENG_REPLY_THOUGHT, /* further on in reasoning */
+    ENG_REPLY_CLOSED,  /* behind the mark that closes it */
+    ENG_REPLY_ANSWER,  /* in the answer */
 };
 /* By the template's own text; and, with `continued` (eng_template_continue), by that of the message
  * that goes on. */

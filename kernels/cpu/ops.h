@@ -21,7 +21,8 @@
 #define KR_SUPER_KEYS   (KR_RANGE_KEYS * KR_SUPER_RANGES)
 /* An indexer's heads are taken so many at a time. */
 #define KR_SELECT_HEADS 48u
-/* Up to so many (row, query head) pairs read K and V where they lie, and what comes next ahead. */
+/* Up to so many (row, query head) pairs read K and V where they lie (f16 is by some code with more),
+ * and what comes next ahead. */
 #define KR_FEW_PAIRS 8u
 /* Rows of v and of the accumulators are padded to this many floats. */
 #define KR_LANES 16u

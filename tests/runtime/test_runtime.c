@@ -146,7 +146,7 @@ static void cancel_at(struct h *h, enum rt_event_kind when, size_t n_prompt, siz
     cn_mailbox_fini(&c.mail);
 }
 
-/* A gauge read as soon as the runtime is there tells what is, not what its thread has yet to say. */
+/* A gauge read as soon as the runtime is there tells what is, not what its thread will say. */
 static void test_blocks_are_told_from_the_start(void **state)
 {
     struct h h;

@@ -199,7 +199,7 @@ static void test_many_keys(void **state)
     print_message("each for itself: %.2f of alone in %u steps\n", w.longest_ns / alone(&w),
                   w.steps);
     assert_true(w.longest_ns < (1 + 0.25) * alone(&w) + ROW_NS);
-    assert_true(w.steps < 400);
+    assert_true(w.steps < 330);
     w = (struct world){.stretch = 0.5, .depth = 1, .n_decode = 8, .n_prompts = 1, .key_ns = 20000,
                        .keys_once = true};
     run(&w);

@@ -100,7 +100,7 @@ static bool each_template(void (*visit)(const char *name, const char *src, size_
     return true;
 }
 
-/* The whole conversation, cut behind the last place of its last text, is what the model goes on with. */
+/* The whole conversation, cut behind the last place of its last text: what the model goes on with. */
 static void cut_whole(const char *name, const char *src, size_t n, void *arg)
 {
     static const char said[] = "The answer is forty";

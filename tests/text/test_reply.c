@@ -230,20 +230,37 @@ static enum eng_reply_start where(const struct eng_reply_format *f, const char *
     return start;
 }
 
+/* Of a reply that begins there the text is this part. */
+static void check_start(const struct eng_reply_format *f, enum eng_reply_start start,
+                        const char *text, enum eng_part part, const char *want)
+{
+    struct eng_parts parts;
+    struct eng_reply r;
+
+    eng_parts_init(&parts);
+    eng_reply_init(&r, f, start);
+    assert_int_equal(eng_reply_text(&r, text, strlen(text), &parts), 0);
+    assert_int_equal(eng_reply_finish(&r, &parts), 0);
+    assert_int_equal(parts.n_runs, 1);
+    assert_int_equal(parts.runs[0].part, part);
+    assert_string_equal(cn_buf_cstr(&parts.text), want);
+    eng_parts_fini(&parts);
+}
+
 /* A message that goes on, `mine` bytes of which the template wrote: its text says where it is. */
 static void check_continued(const struct eng_reply_format *f)
 {
     static const struct { const char *text; size_t mine; enum eng_reply_start want; } rows[] = {
-        {"<a>Four", 3, ENG_REPLY_ANEW},
+        {"<a>Four", 3, ENG_REPLY_ANSWER},
         {"<a><think>", 3, ENG_REPLY_OPENED},
         {"<a><think>\n ", 3, ENG_REPLY_OPENED},
         {"<a><think>\nOkay", 3, ENG_REPLY_THOUGHT},
-        {"<a><think>Okay</think>", 3, ENG_REPLY_ANEW},
-        {"<a><think>Okay</think>Four", 3, ENG_REPLY_ANEW},
+        {"<a><think>Okay</think>", 3, ENG_REPLY_CLOSED},
+        {"<a><think>Okay</think>Four", 3, ENG_REPLY_ANSWER},
         {"<a></think><think>Okay", 3, ENG_REPLY_THOUGHT},
         {"<a><think>\nOkay", 11, ENG_REPLY_THOUGHT}, /* the template has opened it */
-        {"<a><think>\nOkay</think>\n", 11, ENG_REPLY_ANEW},
-        {"<a><think>\n\n</think>\n\nFour", 22, ENG_REPLY_ANEW},
+        {"<a><think>\nOkay</think>\n", 11, ENG_REPLY_CLOSED},
+        {"<a><think>\n\n</think>\n\nFour", 22, ENG_REPLY_ANSWER},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         assert_int_equal(where(f, rows[i].text, rows[i].mine, true, true), rows[i].want);
@@ -252,16 +269,9 @@ static void check_continued(const struct eng_reply_format *f)
     assert_int_equal(where(f, "<think>Okay", 0, true, true), ENG_REPLY_THOUGHT);
     assert_int_equal(where(f, "<a>\n<think>", 0, false, true), ENG_REPLY_OPENED); /* no text yet */
 
-    struct eng_parts parts;
-    struct eng_reply r;
-    eng_parts_init(&parts);
-    eng_reply_init(&r, f, ENG_REPLY_THOUGHT);
-    assert_int_equal(eng_reply_text(&r, " so", 3, &parts), 0); /* the space is the thought's */
-    assert_int_equal(eng_reply_finish(&r, &parts), 0);
-    assert_int_equal(parts.n_runs, 1);
-    assert_int_equal(parts.runs[0].part, ENG_PART_REASONING);
-    assert_string_equal(cn_buf_cstr(&parts.text), " so");
-    eng_parts_fini(&parts);
+    check_start(f, ENG_REPLY_THOUGHT, " so", ENG_PART_REASONING, " so"); /* the thought's space */
+    check_start(f, ENG_REPLY_CLOSED, "\n\nFour", ENG_PART_CONTENT, "Four");
+    check_start(f, ENG_REPLY_ANSWER, "\n<think>", ENG_PART_CONTENT, "\n<think>");
 }
 
 /* Which format, and whether the prompt has opened it, is the template's to say. */
@@ -285,6 +295,10 @@ static void test_formats(void **state)
                          rows[i].want ? ENG_REPLY_OPENED : ENG_REPLY_ANEW);
     }
     check_continued(&f);
+    f = eng_reply_format(v, harmony);
+    assert_int_equal(where(&f, "<a>Four", 3, true, true), ENG_REPLY_ANSWER);
+    assert_int_equal(where(&f, "<a>Four", 3, true, false), ENG_REPLY_ANEW);
+    check_start(&f, ENG_REPLY_ANSWER, "to=all", ENG_PART_CONTENT, "to=all"); /* no header */
     eng_vocab_free(v);
     eng_vocab_free(bare);
 }
