@@ -122,6 +122,7 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
         l->next = r->live;
         r->live = l;
         r->n_live++;
+        cn_metric_set(r->metrics, CN_M_requests_running, (double)r->n_live); /* not idle any more */
         l = NULL;
         pthread_cond_signal(&r->cond);
     }
