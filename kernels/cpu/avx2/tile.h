@@ -302,6 +302,35 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
 
 #endif
 
+/* of[h][r] = product(sums[h][r], scale of the rows); of halves after the first: that added to it. */
+ALWAYS_INLINE void tile_product(const int R, const bool first, __m256i sums[2][TILE_MAX_ROWS],
+                                const __m256 *w_scale, __m256 of[2][TILE_MAX_ROWS])
+{
+    const __m256 bias = _mm256_set1_ps(0x1.8p23f);
+    UNROLL for (int h = 0; h < 2; h++)
+    {
+        const __m256 unbias = _mm256_mul_ps(w_scale[h], _mm256_set1_ps(-0x1.8p23f));
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const __m256 sum = _mm256_castsi256_ps(sums[h][r]);
+            of[h][r] = first ? _mm256_fmadd_ps(sum, w_scale[h], unbias) :
+                               _mm256_fmadd_ps(_mm256_sub_ps(sum, bias), w_scale[h], of[h][r]);
+        }
+    }
+}
+
+/* acc[h][r] += of[h][r] * scale of the input row */
+ALWAYS_INLINE void tile_add(const int R, __m256 of[2][TILE_MAX_ROWS], const struct kr_q8_block *x,
+                            size_t stride, __m256 acc[2][TILE_MAX_ROWS])
+{
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const __m256 x_scale = _mm256_set1_ps(x[r * stride].scale);
+        UNROLL for (int h = 0; h < 2; h++)
+            acc[h][r] = _mm256_fmadd_ps(of[h][r], x_scale, acc[h][r]);
+    }
+}
+
 /* acc[h][r] += product(sums[h][r], scale of the rows) * scale of the input row */
 ALWAYS_INLINE void tile_scale(const int R, __m256i sums[2][TILE_MAX_ROWS], const __m256 *w_scale,
                               const struct kr_q8_block *x, size_t stride,
@@ -319,10 +348,10 @@ ALWAYS_INLINE void tile_scale(const int R, __m256i sums[2][TILE_MAX_ROWS], const
     }
 }
 
-/* K2: acc[h][r] += product(the halves' mins times the input's sums, -dmin) * scale of the input */
+/* K2: of[h][r] += the halves' mins times the input's sums, times -dmin */
 ALWAYS_INLINE void tile_mins(const uint8_t *quants, const uint8_t *headers, const bool panel,
                              const int R, uint32_t block, const struct kr_q8_block *x,
-                             size_t stride, __m256 acc[2][TILE_MAX_ROWS])
+                             size_t stride, __m256 of[2][TILE_MAX_ROWS])
 {
     __m256i sums[2][TILE_MAX_ROWS], mins[2];
     __m256 s[2];
@@ -345,7 +374,7 @@ ALWAYS_INLINE void tile_mins(const uint8_t *quants, const uint8_t *headers, cons
             sums[h][r] = _mm256_add_epi32(m, _mm256_set1_epi32(KR_SUM_BIAS));
         }
     }
-    tile_scale(R, sums, s, x, stride, acc);
+    tile_product(R, false, sums, s, of);
 }
 
 /* Adds one block to the sums. */
@@ -370,11 +399,13 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
     if (header == KR_HDR_K6 || header == KR_HDR_K2) {
         const bool k2 = header == KR_HDR_K2;
         const uint32_t at = offsetof(struct kr_q8_block, half_start);
+        __m256 of[2][TILE_MAX_ROWS];
         tile_dot(quants, bits, panel, R, 0, 4, x, stride, !k2, at, sums);
-        tile_scale(R, sums, s0, x, stride, acc);
+        tile_product(R, true, sums, s0, of);
         tile_dot(quants, bits, panel, R, 4, 8, x, stride, !k2, at + 4, sums);
-        tile_scale(R, sums, s1, x, stride, acc);
-        if (k2) tile_mins(quants, t->headers, panel, R, block, x, stride, acc);
+        tile_product(R, false, sums, s1, of);
+        if (k2) tile_mins(quants, t->headers, panel, R, block, x, stride, of);
+        tile_add(R, of, x, stride, acc);
         return;
     }
     const bool own_start = !has_min && !signed_words(bits);

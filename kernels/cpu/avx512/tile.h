@@ -276,6 +276,40 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
         }
     }
 }
+/* of[g][r] = product(sums[g][r], scale of the group); of halves after the first: that added to it,
+ * the bias taken off by the units of additions, which have less to do than those of products. */
+ALWAYS_INLINE void tile_product(const int G, const int R, const bool first,
+                                __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
+                                const __m512 *w_scale, __m512 of[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    const __m512 bias = _mm512_set1_ps(0x1.8p23f);
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        const __m512 unbias = _mm512_mul_ps(w_scale[g], _mm512_set1_ps(-0x1.8p23f));
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const __m512 sum = _mm512_castsi512_ps(sums[g][r]);
+            of[g][r] = first ? _mm512_fmadd_ps(sum, w_scale[g], unbias) :
+                               _mm512_fmadd_ps(_mm512_sub_ps(sum, bias), w_scale[g], of[g][r]);
+        }
+    }
+}
+
+/* acc[g][r] += of[g][r] * scale of the input row */
+ALWAYS_INLINE void tile_add(const int G, const int R, __m512 of[TILE_MAX_GROUPS][TILE_MAX_ROWS],
+                            const struct kr_q8_block *x, size_t stride,
+                            __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+{
+    UNROLL for (int r = 0; r < R; r++)
+    {
+        const __m512 x_scale = _mm512_set1_ps(x[r * stride].scale);
+        UNROLL for (int g = 0; g < G; g++)
+        {
+            acc[g][r] = _mm512_fmadd_ps(of[g][r], x_scale, acc[g][r]);
+        }
+    }
+}
+
 /* acc[g][r] += product(sums[g][r], scale of the group) * scale of the input row */
 ALWAYS_INLINE void tile_scale(const int G, const int R,
                               __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
@@ -307,11 +341,11 @@ ALWAYS_INLINE void tile_start(const int G, const int R, const struct kr_q8_block
     }
 }
 
-/* K2: acc[g][r] += product(the halves' mins times the input's sums, -dmin) * scale of the input */
+/* K2: of[g][r] += the halves' mins times the input's sums, times -dmin */
 ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const *headers,
                              const int header, const int G, const int R, uint32_t block,
                              const struct kr_q8_block *x, size_t stride,
-                             __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+                             __m512 of[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
     __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS], mins[TILE_MAX_GROUPS];
     __m512 s[TILE_MAX_GROUPS];
@@ -330,7 +364,7 @@ ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const 
         UNROLL for (int g = 0; g < G; g++)
             sums[g][r] = _mm512_dpwssd_epi32(_mm512_set1_epi32(KR_SUM_BIAS), mins[g], xr);
     }
-    tile_scale(G, R, sums, s, x, stride, acc);
+    tile_product(G, R, false, sums, s, of);
 }
 
 /* Leaves the scales of a block of a group in its place in a panel. */
@@ -384,13 +418,15 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
     if (header == KR_HDR_K6 || header == PANEL_K6 || header == KR_HDR_K2 || header == PANEL_K2) {
         const bool k2 = header == KR_HDR_K2 || header == PANEL_K2;
         const uint32_t at = k2 ? 0 : offsetof(struct kr_q8_block, half_start);
+        __m512 of[TILE_MAX_GROUPS][TILE_MAX_ROWS];
         tile_start(G, R, x, stride, at, sums);
         tile_dot(quants, bits, kind, panel, G, R, 0, 4, x, stride, sums, ahead, fetch);
-        tile_scale(G, R, sums, s0, x, stride, acc);
+        tile_product(G, R, true, sums, s0, of);
         tile_start(G, R, x, stride, k2 ? 0 : at + 4, sums);
         tile_dot(quants, bits, kind, panel, G, R, 4, 8, x, stride, sums, ahead, fetch);
-        tile_scale(G, R, sums, s1, x, stride, acc);
-        if (k2) tile_mins(quants, headers, header, G, R, block, x, stride, acc);
+        tile_product(G, R, false, sums, s1, of);
+        if (k2) tile_mins(quants, headers, header, G, R, block, x, stride, of);
+        tile_add(G, R, of, x, stride, acc);
         return;
     }
     tile_start(G, R, x, stride, has_min ? 0 : t->start_at, sums);
@@ -420,6 +456,13 @@ ALWAYS_INLINE void tile_near(const struct tile *t, const uint8_t *const *quants,
         a->near[g] = quants[g] + far;
         _mm_prefetch(t->headers[g] + block * header_bytes + TILE_NEAR_HEADERS, _MM_HINT_T0);
     }
+}
+
+/* A store under a mask is slow, and its bytes reach no load that follows it closely. */
+ALWAYS_INLINE void store_lanes(float *p, __mmask16 lanes, __m512 v)
+{
+    if (lanes == 0xffff) _mm512_storeu_ps(p, v);
+    else _mm512_mask_storeu_ps(p, lanes, v);
 }
 
 ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header, const int kind,
@@ -465,7 +508,7 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         {
             float *out = t->out + r * t->out_stride + g * KR_PACK_ROWS;
             if (t->bias) acc[g][r] = _mm512_add_ps(acc[g][r], bias);
-            _mm512_mask_storeu_ps(out, t->lanes[g], acc[g][r]);
+            store_lanes(out, t->lanes[g], acc[g][r]);
         }
     }
 }

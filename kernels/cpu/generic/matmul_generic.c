@@ -6,9 +6,10 @@
  *   KX:  as D with scale_w = d * sc; T: d / 8; E: a power of two
  *   DM:  as D without offset, then acc = fma(min_w, scaled_sum_x, acc)
  *   K:   as DM with scale_w = d * sc and min_w = -(dmin * mn), rounded to float32
- *   K6:  as D with scale_w = d * sc, for each half of 16 columns after the other
- *   K2:  as K6 with scale_w = d / 8 * sc, then acc = fma(product(msum, -dmin), scale_x, acc) where
- *        msum adds up min_w * (sum of x) of both halves
+ *   K6:  each half of 16 columns has an isum and scale_w = d * sc:
+ *        acc = fma(fma(isum1, scale_w1, product(isum0, scale_w0)), scale_x, acc)
+ *   K2:  as K6 with scale_w = d / 8 * sc, and before scale_x fma(msum, -dmin, that), where msum
+ *        adds up min_w * (sum of x) of both halves
  * Floats: acc = fma(w, x, acc), column after column.
  *
  * product(isum, s) is isum * s, rounded once. isum is exact and |isum| < 2^22, so the integer
@@ -171,6 +172,12 @@ static float product(int32_t biased, float scale)
     return fmaf(kr_bits_f32((uint32_t)biased), scale, -0x1.8p23f * scale);
 }
 
+/* sum + isum * scale, rounded once. */
+static float product_more(int32_t biased, float scale, float sum)
+{
+    return fmaf(kr_bits_f32((uint32_t)biased) - 0x1.8p23f, scale, sum);
+}
+
 /* Adds a block of one input row to the sums of up to 16 output rows. */
 static void add_block(const struct kr_layout *l, const struct unpacked *u,
                       const struct kr_q8_block *x, uint32_t lanes, float *out)
@@ -180,14 +187,16 @@ static void add_block(const struct kr_layout *l, const struct unpacked *u,
         int32_t low = dot16(u->q[lane], x->q), high = dot16(u->q[lane] + 16, x->q + 16);
         float acc = out[lane];
         if (l->header == KR_HDR_K6) {
-            acc = fmaf(product(low + x->half_start[0], u->scale[0][lane]), x->scale, acc);
-            acc = fmaf(product(high + x->half_start[1], u->scale[1][lane]), x->scale, acc);
+            float sum = product(low + x->half_start[0], u->scale[0][lane]);
+            sum = product_more(high + x->half_start[1], u->scale[1][lane], sum);
+            acc = fmaf(sum, x->scale, acc);
         } else if (l->header == KR_HDR_K2) {
             int32_t mins = u->half_min[0][lane] * x->half_sum[0];
             mins += u->half_min[1][lane] * x->half_sum[1];
-            acc = fmaf(product(low + KR_SUM_BIAS, u->scale[0][lane]), x->scale, acc);
-            acc = fmaf(product(high + KR_SUM_BIAS, u->scale[1][lane]), x->scale, acc);
-            acc = fmaf(product(mins + KR_SUM_BIAS, u->min[lane]), x->scale, acc);
+            float sum = product(low + KR_SUM_BIAS, u->scale[0][lane]);
+            sum = product_more(high + KR_SUM_BIAS, u->scale[1][lane], sum);
+            sum = product_more(mins + KR_SUM_BIAS, u->min[lane], sum);
+            acc = fmaf(sum, x->scale, acc);
         } else {
             acc = fmaf(product(low + high + start, u->scale[0][lane]), x->scale, acc);
         }

@@ -153,6 +153,21 @@ ALWAYS_INLINE void pair_scale(const uint8_t *s, const int header, const int v, c
     }
 }
 
+/* of = product(sums, scales at s); of halves after the first: that added to it */
+ALWAYS_INLINE void pair_product(const uint8_t *s, const bool first, const int v, const int P,
+                                int32x4_t sums[2][MAX_PAIRS], float32x4_t of[2][MAX_PAIRS])
+{
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        const float32x4_t scale = vld1q_f32((const float *)(const void *)s + 8 * v + 4 * j);
+        UNROLL for (int p = 0; p < P; p++)
+        {
+            const float32x4_t sum = vcvtq_f32_s32(sums[j][p]);
+            of[j][p] = first ? vmulq_f32(sum, scale) : vfmaq_f32(of[j][p], sum, scale);
+        }
+    }
+}
+
 /* What the rows' mins are multiplied with: DM. */
 ALWAYS_INLINE void pair_mins(const uint8_t *panel, const int v, const int P, const int R,
                              const struct kr_q8_block *x, size_t stride,
@@ -193,6 +208,28 @@ ALWAYS_INLINE void pair_half_mins(const uint8_t *panel, const int v, const int P
     }
 }
 
+/* K6 and K2: the block's first half, whose sums are given, and all that follows. */
+ALWAYS_INLINE void pair_halves(const uint8_t *panel, const int header, const int v, const int R,
+                               const struct kr_q8_block *x, size_t stride, const struct pair *q,
+                               const float32x4_t *x_scale, int32x4_t sums[2][MAX_PAIRS],
+                               float32x4_t acc[2][MAX_PAIRS])
+{
+    const int P = (R + 1) / 2;
+    float32x4_t of[2][MAX_PAIRS];
+    pair_product(panel + 512, true, v, P, sums, of);
+    pair_dot(panel, v, P, 2, 4, q, sums);
+    pair_product(panel + 640, false, v, P, sums, of);
+    if (header == KR_HDR_K2) {
+        pair_half_mins(panel, v, P, R, x, stride, sums);
+        pair_product(panel + 768, false, v, P, sums, of);
+    }
+    UNROLL for (int j = 0; j < 2; j++)
+    {
+        UNROLL for (int p = 0; p < P; p++)
+            acc[j][p] = vfmaq_f32(acc[j][p], of[j][p], x_scale[p]);
+    }
+}
+
 ALWAYS_INLINE void pair_block(const uint8_t *panel, const int header, const int R,
                               const struct kr_q8_block *x, size_t stride,
                               float32x4_t acc[4][2][MAX_PAIRS])
@@ -211,14 +248,12 @@ ALWAYS_INLINE void pair_block(const uint8_t *panel, const int header, const int 
     UNROLL for (int v = 0; v < 4; v++)
     {
         pair_dot(panel, v, P, 0, halves ? 2 : 4, q, sums);
+        if (halves) {
+            pair_halves(panel, header, v, R, x, stride, q, x_scale, sums, acc[v]);
+            continue;
+        }
         pair_scale(panel + 512, header, v, P, sums, x_scale, acc[v]);
         if (header == KR_HDR_DM) pair_mins(panel, v, P, R, x, stride, acc[v]);
-        if (!halves) continue;
-        pair_dot(panel, v, P, 2, 4, q, sums);
-        pair_scale(panel + 640, header, v, P, sums, x_scale, acc[v]);
-        if (header != KR_HDR_K2) continue;
-        pair_half_mins(panel, v, P, R, x, stride, sums);
-        pair_scale(panel + 768, header, v, P, sums, x_scale, acc[v]);
     }
 }
 

@@ -53,14 +53,15 @@ ALWAYS_INLINE float32x4_t product(int32x4_t biased, float32x4_t scale, const int
     return vmulq_f32(vsubq_f32(sum, bias), scale);
 }
 
-/* K2: the product of the halves' mins and the input's sums. */
-ALWAYS_INLINE float32x4_t mins_product(int16x8_t mins, float32x4_t s, const struct kr_q8_block *x)
+/* K2: sum + the halves' mins times the input's sums, times s. */
+ALWAYS_INLINE float32x4_t add_mins(float32x4_t sum, int16x8_t mins, float32x4_t s,
+                                   const struct kr_q8_block *x)
 {
     int32_t pair;
     memcpy(&pair, x->half_sum, sizeof(pair));
     const int16x8_t sums = vreinterpretq_s16_s32(vdupq_n_s32(pair));
     const int32x4_t low = vmull_s16(vget_low_s16(mins), vget_low_s16(sums));
-    return vmulq_f32(vcvtq_f32_s32(vpaddq_s32(low, vmull_high_s16(mins, sums))), s);
+    return vfmaq_f32(sum, vcvtq_f32_s32(vpaddq_s32(low, vmull_high_s16(mins, sums))), s);
 }
 
 /* Words, scales and mins of vector v of a block. */
@@ -102,10 +103,11 @@ ALWAYS_INLINE float32x4_t tile_add(const struct vector *p, const struct kr_q8_bl
     int32x4_t sum = dot_half(dot_start(x, offset, header, 0), p->w, low);
     if (header == KR_HDR_K6 || header == KR_HDR_K2) {
         int32x4_t second = dot_half(dot_start(x, offset, header, 1), p->w + 4, high);
-        acc = vfmaq_n_f32(acc, product(sum, p->s0, header), x->scale);
-        acc = vfmaq_n_f32(acc, product(second, p->s1, header), x->scale);
-        if (header == KR_HDR_K6) return acc;
-        return vfmaq_n_f32(acc, mins_product(p->mins, p->min_scale, x), x->scale);
+        const float32x4_t second_sum =
+            vsubq_f32(vreinterpretq_f32_s32(second), vdupq_n_f32(0x1.8p23f));
+        float32x4_t of = vfmaq_f32(product(sum, p->s0, header), second_sum, p->s1);
+        if (header == KR_HDR_K2) of = add_mins(of, p->mins, p->min_scale, x);
+        return vfmaq_n_f32(acc, of, x->scale);
     }
     sum = dot_half(sum, p->w + 4, high);
     acc = vfmaq_n_f32(acc, product(sum, p->s0, header), x->scale);
