@@ -185,6 +185,34 @@ static void test_shapes(void **state)
                 check_case(&shapes[i], k, everything() || i % CN_ARRAY_LEN(kv_types) == k, 5 + i);
 }
 
+/* Tiles of few pairs are cut differently for each number of them: rows of steps one more than of
+ * the step before, of one head, and of three that share keys. */
+static void test_each_number_of_pairs(void **state)
+{
+    static const uint32_t all[] = {2048, 0}, rising[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,
+                                                         10, 11, 12, 13, 14, 15, 16, 17, 18,
+                                                         19, 20, 21, 22, 23, 24, 25, 0};
+    for (uint32_t k = 0; k < CN_ARRAY_LEN(kv_types); k++)
+        for (uint32_t heads = 1; heads <= 3; heads += 2) {
+            struct attn_shape s = {.name = "each number of pairs", .kv_heads = 1, .heads = heads,
+                                   .k_dim = 33, .v_dim = 96, .n = 325};
+            struct attn_case c;
+            attn_case_open(&c, &s, kv_types[k], 1 + heads);
+            for (uint32_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
+                struct attn_run how = {.isa = isas[i], .threads = 1, .block_tokens = 16 << heads / 3,
+                                       .max_rows = s.n, .cuts = all};
+                float *want = attn_case_run(&c, &how, NULL);
+                if (!want) continue;
+                how.cuts = rising;
+                float *got = attn_case_run(&c, &how, NULL);
+                same_bytes(&c, i, "rows rising", want, got);
+                free(want);
+                free(got);
+            }
+            attn_case_close(&c);
+        }
+}
+
 /* Whatever comes out of a die. */
 static void test_random(void **state)
 {
@@ -282,6 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_each_number_of_pairs),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_nan),
         cmocka_unit_test(test_encoder_cut),
