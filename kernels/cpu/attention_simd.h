@@ -9,13 +9,10 @@
 #ifndef KERNELS_CPU_ATTENTION_SIMD_H
 #define KERNELS_CPU_ATTENTION_SIMD_H
 
+#include "kernels/cpu/attention_half_simd.h"
 #include "kernels/cpu/attention_load_simd.h"
 #include "kernels/cpu/attention_q8_simd.h"
 #include "kernels/cpu/attention_tile_simd.h"
-
-/* Queries of few pairs lie so many floats apart, a constant: registers are scarce. */
-#define Q_DIMS  512u
-#define Q_PITCH (Q_DIMS + 16u)
 
 /* Calls f(n, cols, ...) with n a constant from 1 to V_PAIRS. */
 #define V_SWITCH(n, cols, f, ...) \
@@ -142,7 +139,7 @@ V_INLINE void scores_in_place(const uint32_t cols, const struct kr_attn_tile *t,
 {
     uint32_t pairs = t->n_rows * t->heads, some = pairs_at_once(pairs);
     for (uint32_t i = 0; i < pairs; i += some)
-        if (t->kv_type == KR_F16)
+        if (!V_HALVES && t->kv_type == KR_F16)
             scores_half(CN_MIN(some, pairs - i), cols, t, i, v, k);
         else
             V_SWITCH_MANY(CN_MIN(some, pairs - i), cols, scores_tile, KR_Q4_0, t, i, v, k)
@@ -159,6 +156,12 @@ static void scores_direct(const struct kr_attn_tile *whole, uint32_t k0, uint32_
     for (uint32_t i = 0; i < pairs; i++)
         memcpy(q + i * Q_PITCH, t.q + (size_t)i * t.k_dim, t.k_dim * sizeof *q);
     t.q = q;
+#if V_HALVES
+    if (t.kv_type == KR_F16) {
+        half_scores(&t, first, last, blocks);
+        return;
+    }
+#endif
     for (uint32_t v = first / half * half; v <= last; v += cols) {
         struct key_source k = find_keys(&t, blocks, v, first, last);
         cols = (VL == 16u && pairs > V_PAIRS) || v % V_COLS || last - v < half ? half : V_COLS;
@@ -326,6 +329,15 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
         const uint8_t *v = (const uint8_t *)(t->values + (size_t)k * t->acc_stride);
         const float *scales = t->values + scale_step * k;
         if (direct) v = blocks[block_of(t, k)] + t->at.v + step * token_of(t, k);
+#if V_HALVES
+        if (wide) {
+            v += 2 * c;
+            const uint8_t *from[V_WIDE] = { v, v + 2 * VL, v + 4 * VL, v + 6 * VL };
+            add_terms(n, V_WIDE, p + k, p + end, KR_RANGE_KEYS, from, step, &f, a);
+            k = end;
+            continue;
+        }
+#endif
         for (; k < end; k++, v += step, scales += scale_step) {
             if (direct) fetch_some(&f);
             if (wide)

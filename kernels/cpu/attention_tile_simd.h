@@ -31,13 +31,22 @@
 #define V_FEW  (VL == 16u ? 0u : 3u)
 #define V_WIDE 4u
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
 /* With few registers: no load is moved up across it, where it would push sums out to memory. With
  * more of them it would only repeat loads. */
-#if defined(__AVX2__) && !defined(__AVX512F__)
 #define V_LOAD_LATE() __asm__ volatile("" ::: "memory")
+/* f16 is read as attention_half_simd.h says, keys by up to so many vectors. */
+#define V_HALVES 1
+#define V_KEYS   V_WIDE
 #else
 #define V_LOAD_LATE() (void)0
+#define V_HALVES 0
+#define V_KEYS   V_COLS
 #endif
+
+/* Queries of few pairs lie so many floats apart, a constant: registers are scarce. */
+#define Q_DIMS  512u
+#define Q_PITCH (Q_DIMS + 16u)
 
 /* Of so many pairs that are read in place, how many a tile takes. With few registers some tiles of
  * a part of them by two vectors beat one by one vector, where every product has a broadcast of its
@@ -48,10 +57,31 @@ static uint32_t pairs_at_once(uint32_t pairs)
     return VL == 16u || tiles <= 1 ? V_MANY : (pairs + tiles - 1) / tiles;
 }
 
+#if V_HALVES
+/* Of `left` vectors of f16 keys, how many n pairs meet at once: twelve sums, a key and as many
+ * floats of pairs as it meets, or the other way round, are sixteen registers at most. */
+static uint32_t half_cols(uint32_t n, uint32_t left)
+{
+    uint32_t most = n <= V_FEW ? V_WIDE : n == 4 ? 3 : V_COLS;
+    return left < most || (most == 3 && left == 4) ? CN_MIN(left, V_COLS) : most;
+}
+
+/* How often fetch_some is called for f16 keys [k0, k1) of some pairs at a time, about. */
+static uint32_t half_calls(const struct kr_attn_tile *t, uint32_t some, uint32_t k0, uint32_t k1)
+{
+    uint32_t vectors = (k1 - 1) / VL - k0 / VL + 1, most = half_cols(some, vectors);
+    uint32_t scores = (vectors + most - 1) / most * ((t->k_dim + 1) / 2);
+    uint32_t tokens = some <= V_FEW ? (k1 - k0 + 1) / 2 : k1 - k0;
+    uint32_t parts = t->acc_stride / ((some <= V_FEW ? V_WIDE : V_COLS) * VL);
+    return scores + tokens * CN_MAX(parts, 1u);
+}
+#endif
+
 /* ---- what is read next ----------------------------------------------------------------------- */
 
 #define LINE        64u
-#define FETCH_LINES (VL == 16u ? 2u : 1u) /* that are asked for at once: about what a step reads */
+/* That are asked for at once: about what a step reads. */
+#define FETCH_LINES (VL == 16u || V_HALVES ? 2u : 1u)
 
 /* How often fetch_some is called for keys [k0, k1), about. */
 static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
@@ -63,6 +93,9 @@ static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t 
     uint32_t tiles = cols == half ? halves : (halves + 1) / 2;
     uint32_t dims = t->kv_type == KR_F16 ? t->k_dim : (t->k_dim + 1) / 2; /* two at a time */
     if (t->words) return tiles * dims + ((k1 - k0) / 2 + 1) * CN_MAX(t->acc_stride / (2 * VL), 1u);
+#if V_HALVES
+    if (t->kv_type == KR_F16) return (pairs + some - 1) / some * half_calls(t, some, k0, k1);
+#endif
     if (V_FEW > 0 && some <= V_FEW && t->kv_type == KR_F16) cols = V_WIDE;
     return (pairs + some - 1) / some *
            (tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u));
@@ -120,7 +153,7 @@ V_INLINE uint32_t next_block(const struct kr_attn_tile *t, uint32_t key)
 
 /* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
 struct key_source {
-    const uint8_t *at[V_COLS], *scales[V_COLS];
+    const uint8_t *at[V_KEYS], *scales[V_KEYS];
     size_t step; /* bytes from dim to dim; of blocks of 32 from pair to pair */
 };
 
@@ -130,7 +163,7 @@ static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *
 {
     uint32_t elem = t->kv_type == KR_Q4_0 ? 1 : 2;
     struct key_source s = { .step = blocks ? elem * t->block_tokens : VL * sizeof(float) };
-    for (uint32_t c = 0; c < V_COLS; c++) {
+    for (uint32_t c = 0; c < V_KEYS; c++) {
         uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
         if (!blocks) {
             s.at[c] = (const uint8_t *)(t->keys + (size_t)at * t->k_dim * VL);
