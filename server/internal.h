@@ -41,6 +41,7 @@ struct srv {
     uv_async_t wake, stop_async; /* the only handles that other threads touch */
     uv_timer_t tick;
     uv_prepare_t before_poll;
+    uv_check_t after_poll;
     uv_signal_t sigterm, sigint, sighup;
     char read_buf[65536];
     struct uv_conn *dirty; /* streams with output to push */
@@ -68,12 +69,17 @@ struct srv {
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
-    bool draining, rt_drained, ending, failed, stuck;
+    bool draining, rt_drained, ending, failed, stuck, tick_due;
     uint64_t drain_until_ns, end_until_ns;
     uint64_t watchdog_ns, watchdog_next_ns;
+    uint64_t looked_ns, resumed_ns; /* at the engine's health; after a pause of the process */
 };
 
 void srv_streams_flush(struct srv *s); /* stream_uv.c */
+
+/* The engine's health, from which pauses of the whole process are taken out (a machine that was put
+ * to sleep or moved): the engine was as unable to move as the loop. The tick looks often enough. */
+void srv_health(struct srv *s, struct rt_health *h);
 
 /* ---- request.c: records of API requests
  * ---------------------------------------------------------- */

@@ -105,12 +105,12 @@ void srv_page_live(struct srv *s, struct srv_conn *c)
     srv_conn_answer(c, 200, "application/json", live, sizeof live - 1, NULL);
 }
 
-const char *srv_not_ready(const struct srv *s)
+const char *srv_not_ready(struct srv *s)
 {
     struct rt_health h;
 
     if (s->draining) return "draining";
-    rt_health(s->rt, &h);
+    srv_health(s, &h);
     if (h.failed) return "failed";
     if (h.draining) return "draining";
     if (h.stuck) return "no progress";

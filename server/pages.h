@@ -13,6 +13,6 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c);
 void srv_page_version(struct srv *s, struct srv_conn *c);
 
 /* Why no work can be done now, or NULL: draining, failed, or work that does not move for 2 s. */
-const char *srv_not_ready(const struct srv *s);
+const char *srv_not_ready(struct srv *s);
 
 #endif

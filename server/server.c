@@ -11,7 +11,8 @@
 
 #define TICK_MS     100
 #define IDLE_MS     1000
-#define SPARE_FDS   64 /* for files, the loop and the log beside connections */
+#define PAUSE_NS    1500000000ull /* not looked for so long: the whole process stood still */
+#define SPARE_FDS   64            /* for files, the loop and the log beside connections */
 #define END_WAIT_NS 3000000000ull
 
 static void begin_drain(struct srv *s)
@@ -52,11 +53,24 @@ static void check_drain(struct srv *s, uint64_t now)
     if (idle || (s->ending && now > s->end_until_ns)) uv_stop(&s->loop);
 }
 
+void srv_health(struct srv *s, struct rt_health *h)
+{
+    uint64_t now = cn_now_ns();
+
+    rt_health(s->rt, h);
+    if (now - s->looked_ns > PAUSE_NS) s->resumed_ns = now;
+    s->looked_ns = now;
+    uint64_t since_pause = now - s->resumed_ns;
+    if (h->since_progress_ns <= since_pause) return;
+    h->since_progress_ns = since_pause;
+    h->stuck = since_pause > h->stuck_after_ns;
+}
+
 static void check_engine(struct srv *s, uint64_t now)
 {
     struct rt_health h;
 
-    rt_health(s->rt, &h);
+    srv_health(s, &h);
     if (h.failed && !s->failed) {
         s->failed = true;
         cn_log(CN_LOG_ERROR, "server", "the engine failed");
@@ -66,9 +80,10 @@ static void check_engine(struct srv *s, uint64_t now)
     if (h.stuck != s->stuck) {
         s->stuck = h.stuck;
         if (h.stuck)
-            cn_log(CN_LOG_ERROR, "server",
-                   "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
-                   (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
+            cn_log(
+                CN_LOG_ERROR, "server",
+                "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
+                (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
         else
             cn_log(CN_LOG_WARN, "server", "the engine moves again");
     }
@@ -77,9 +92,10 @@ static void check_engine(struct srv *s, uint64_t now)
     srv_notify("WATCHDOG=1");
 }
 
-static void on_tick(uv_timer_t *t)
+static void on_due(uv_timer_t *t);
+
+static void tick(struct srv *s)
 {
-    struct srv *s = t->data;
     uint64_t now = cn_now_ns();
 
     srv_http_tick(&s->http, now);
@@ -88,7 +104,24 @@ static void on_tick(uv_timer_t *t)
     check_engine(s, now);
     check_drain(s, now);
     bool idle = !s->http.n_conns && !s->draining && !s->watchdog_ns;
-    uv_timer_start(t, on_tick, idle ? IDLE_MS : TICK_MS, 0);
+    uv_timer_start(&s->tick, on_due, idle ? IDLE_MS : TICK_MS, 0);
+}
+
+/* libuv runs timers before it polls. After a pause of the whole process, what clients sent in time
+ * lies unread then, so that what is due is judged after the poll, which this wakes. */
+static void on_due(uv_timer_t *t)
+{
+    struct srv *s = t->data;
+    s->tick_due = true;
+    uv_timer_start(t, on_due, 1, 0);
+}
+
+static void on_after_poll(uv_check_t *h)
+{
+    struct srv *s = h->data;
+    if (!s->tick_due) return;
+    s->tick_due = false;
+    tick(s);
 }
 
 static void on_before_poll(uv_prepare_t *h)
@@ -114,7 +147,7 @@ static void stop_step(struct srv *s)
         end_now(s);
     else
         begin_drain(s);
-    uv_timer_start(&s->tick, on_tick, 0, 0);
+    uv_timer_start(&s->tick, on_due, 0, 0);
 }
 
 static void on_stop(uv_async_t *a)
@@ -230,11 +263,14 @@ static int start_handles(struct srv *s, struct cn_error *err)
     int rc = uv_async_init(&s->loop, &s->wake, on_wake);
 
     s->wake.data = s->stop_async.data = s->tick.data = s->before_poll.data = s;
+    s->after_poll.data = s;
     if (rc == 0) rc = uv_async_init(&s->loop, &s->stop_async, on_stop);
     if (rc == 0) rc = uv_timer_init(&s->loop, &s->tick);
     if (rc == 0) rc = uv_prepare_init(&s->loop, &s->before_poll);
-    if (rc == 0) rc = uv_timer_start(&s->tick, on_tick, TICK_MS, 0);
+    if (rc == 0) rc = uv_check_init(&s->loop, &s->after_poll);
+    if (rc == 0) rc = uv_timer_start(&s->tick, on_due, TICK_MS, 0);
     if (rc == 0) rc = uv_prepare_start(&s->before_poll, on_before_poll);
+    if (rc == 0) rc = uv_check_start(&s->after_poll, on_after_poll);
     for (size_t i = 0; rc == 0 && i < CN_ARRAY_LEN(signals); i++) {
         rc = uv_signal_init(&s->loop, handles[i]);
         handles[i]->data = s;
