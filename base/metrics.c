@@ -1,6 +1,7 @@
 /* Metrics: the fixed series of metrics.def and their text form (Prometheus 0.0.4).
- * Updates come from any thread as relaxed atomics; a page is a snapshot of each number, not of all
- * at one instant, but a histogram's count is always the sum of its buckets. */
+ * Updates come from any thread as atomics; a page is a snapshot of each number, not of all at one
+ * instant, but a histogram's count is always the sum of its buckets, and who reads one number sees
+ * what the same thread had told before it. */
 #include "base/base.h"
 
 #include <inttypes.h>
@@ -98,12 +99,12 @@ static const struct histogram tenant_hists[CN_TH_COUNT] = {
 
 static uint64_t load(const _Atomic uint64_t *v)
 {
-    return atomic_load_explicit(v, memory_order_relaxed);
+    return atomic_load_explicit(v, memory_order_acquire);
 }
 
 static void add(_Atomic uint64_t *v, uint64_t n)
 {
-    atomic_fetch_add_explicit(v, n, memory_order_relaxed);
+    atomic_fetch_add_explicit(v, n, memory_order_release);
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */
@@ -120,7 +121,7 @@ void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value)
 
     cn_assert(all_series[id].gauge);
     memcpy(&bits, &value, sizeof bits);
-    atomic_store_explicit(&m->value[id], bits, memory_order_relaxed);
+    atomic_store_explicit(&m->value[id], bits, memory_order_release);
 }
 
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id)

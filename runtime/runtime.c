@@ -225,8 +225,6 @@ static void update_gauges(struct rt *r)
     kv_pool_stats(r->pool, &kv);
     sch_stats(r->sch, &s);
     s.generated -= r->embedded;
-    cn_metric_set(m, CN_M_requests_running, (double)s.running);
-    cn_metric_set(m, CN_M_requests_waiting, (double)s.waiting);
     cn_metric_set(m, CN_M_kv_blocks_free, (double)kv.blocks[KV_FREE]);
     cn_metric_set(m, CN_M_kv_blocks_filling, (double)kv.blocks[KV_FILLING]);
     cn_metric_set(m, CN_M_kv_blocks_copying, (double)kv.blocks[KV_COPYING]);
@@ -250,12 +248,15 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_drafts_wrong,
                   s.drafted - l->drafted - (s.drafts_right - l->drafts_right));
     cn_metric_add(m, CN_M_preemptions, s.preemptions - l->preemptions);
-    cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
-    cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
-    cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);
     cn_metric_add(m, CN_M_evictions, kv.evictions - r->last_evictions);
     r->last_evictions = kv.evictions;
     rt_tenants_tell(r);
+    /* Last: who sees that a request has ended sees all that it did. */
+    cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
+    cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
+    cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);
+    cn_metric_set(m, CN_M_requests_running, (double)s.running);
+    cn_metric_set(m, CN_M_requests_waiting, (double)s.waiting);
     atomic_store(&r->retry_after_s, sch_retry_after_s(r->sch));
     *l = s;
 }
