@@ -3,11 +3,17 @@
 CONIFER_BUILD is the build folder (default: build). `fake` is the daemon over a stand-in for the
 runtime (tests/server/fake_runtime.c), which answers exactly: token i of choice c is prompt token
 (i + c) mod n. `tiny` is the whole daemon on a tiny random model of the oracle; `real` on SmolLM2.
+
+A test's machine may stand still for seconds at any point, so that none relies on being somewhere in
+time: what is to be seen on its way is held there until it was seen (`go`), a limit that ends a wait is
+far above what is waited for, and what has to be quick is so in one of some tries (`quick`).
 """
+import functools
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +48,87 @@ def tiny_model():
     if not TINY.exists():
         pytest.skip("the oracle is not here")
     return str(TINY)
+
+
+def until(what, seconds=60):
+    """Waits until what() is true, and gives it."""
+    end = time.time() + seconds
+    while not (found := what()):
+        assert time.time() < end, "this never came"
+        time.sleep(0.01)
+    return found
+
+
+def quick(limit_s, what, tries=5):
+    """what() takes less than limit_s in one of some tries: a machine that stood still in one of them
+    does not in all. what() may give the seconds, where not all that it does is to count."""
+    took = []
+    for _ in range(tries):
+        began = time.time()
+        told = what()
+        took.append(time.time() - began if told is None else told)
+        if took[-1] < limit_s:
+            return
+    raise AssertionError(f"took {took}, not {limit_s} s")
+
+
+def tries(n):
+    """A test that reads clocks, of itself or of what it tests, and says nothing where the machine stood
+    still in it: it is done again, n times in all. What is wrong is so each time."""
+    def wrap(test):
+        @functools.wraps(test)
+        def again(*args, **more):
+            for i in range(n):
+                try:
+                    return test(*args, **more)
+                except AssertionError:
+                    if i == n - 1:
+                        raise
+        return again
+    return wrap
+
+
+class Nginx:
+    """An nginx whose server has this configuration. Its port is held for it while it starts."""
+
+    def __init__(self, path, server, more=""):
+        binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
+        if not binary:
+            pytest.skip("nginx is not installed")
+        with socket.socket() as holder:  # bound, and not listening
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind(("127.0.0.1", 0))
+            self.port = holder.getsockname()[1]
+            (path / "nginx.conf").write_text(f"""
+daemon off; master_process off; pid {path}/pid; error_log {path}/error.log crit;
+events {{ }}
+http {{
+    access_log off;
+    client_body_temp_path {path}/body; proxy_temp_path {path}/proxy;
+    fastcgi_temp_path {path}/f; uwsgi_temp_path {path}/u; scgi_temp_path {path}/s;
+    {more}
+    server {{
+        listen 127.0.0.1:{self.port} reuseport;
+        {server}
+    }}
+}}
+""")
+            self.process = subprocess.Popen([binary, "-c", str(path / "nginx.conf"), "-p", str(path)],
+                                            stderr=subprocess.DEVNULL)
+            until(self.listens)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def listens(self):
+        assert self.process.poll() is None, "nginx did not start"
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except OSError:
+            return False
+        return True
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
 
 
 class Server:
@@ -121,7 +208,7 @@ class Server:
         s = socket.socket()
         if rcvbuf:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-        s.settimeout(30)
+        s.settimeout(60)
         s.connect(("127.0.0.1", self.port))
         return s
 
@@ -129,7 +216,7 @@ class Server:
         text = self.get("/metrics", headers=headers)[2].decode()
         return {k: float(v) for k, v in re.findall(r"^(\w+(?:\{[^}]*\})?) (\S+)$", text, re.M)}
 
-    def wait_idle(self, seconds=20, connections=None, **want):
+    def wait_idle(self, seconds=60, connections=None, **want):
         """Nothing runs or waits; with `connections`, at most so many are open, this page's included
         (clients that keep theirs alive are not to be counted)."""
         end = time.time() + seconds
@@ -144,7 +231,13 @@ class Server:
         shown = {k: v for k, v in m.items() if "bucket" not in k}
         raise AssertionError(f"not idle: {shown}, wanted {want}")
 
-    def stop(self, expect=0, seconds=30, busy=False):
+    def ended(self, n):
+        """The metrics when n requests in all have ended there: an answer is out before they tell."""
+        until(lambda: sum(v for k, v in self.metrics().items() if k.startswith("conifer_requests_total")
+                          and "refused" not in k) >= n)
+        return self.metrics()
+
+    def stop(self, expect=0, seconds=60, busy=False):
         """busy: clients are at work. The others hang up first: a connection that is kept, and not
         closed by its client, holds the end up for the server's 5 s."""
         if self.stopped:
@@ -187,6 +280,17 @@ def start():
     yield begin
     for s in servers:
         s.stop(expect=None)
+
+
+@pytest.fixture
+def go(tmp_path):
+    """A file to be made: with env=held(go, ...) the stand-in holds, delays, loads and stands still until
+    it is there."""
+    return tmp_path / "go"
+
+
+def held(go, **more):
+    return {"CONIFER_FAKE_GO": str(go), **more}
 
 
 @pytest.fixture(scope="session")

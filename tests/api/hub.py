@@ -53,6 +53,7 @@ class Hub:
         self.files, self.rules, self.seen, self.lock = {}, [], [], threading.Lock()
         self.linked = True  # says X-Linked-ETag, as a hub does
         self.etags = {}
+        self.closed = threading.Event()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.hub = self
@@ -60,6 +61,7 @@ class Hub:
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self):
+        self.closed.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -72,11 +74,21 @@ class Hub:
         left = [times]
 
         def limited(hub, r):
-            if left[0] <= 0 or not rule(hub, r):
+            if left[0] <= 0:
                 return False
-            left[0] -= 1
-            return True
+            left[0] -= 1  # before it answers, which may take until the test's end
+            done = rule(hub, r)
+            left[0] += not done
+            return done
         self.rules.append(limited)
+
+    def stall(self, sent):
+        """A rule: so much of the file, and then nothing for as long as the hub is there."""
+        def rule(hub, r):
+            hub.serve(r, send=sent)
+            hub.closed.wait(600)
+            return True
+        return rule
 
     def etag(self, path):
         return self.etags.get(path, '"' + hashlib.md5(self.files[path]).hexdigest() + '"')

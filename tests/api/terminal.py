@@ -127,7 +127,7 @@ class Screen:
 
     # ---- what a test does
 
-    def run(self, quiet=0.3, until=None, seconds=20):
+    def run(self, quiet=0.3, until=None, seconds=60):
         """Takes what comes until `until` stands on the screen and nothing came for a while."""
         end = time.time() + seconds
         while time.time() < end:

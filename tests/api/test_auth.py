@@ -7,6 +7,7 @@ import subprocess
 
 import openai
 import pytest
+from conftest import held, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ALPHA, BETA = "cnf_" + "a" * 43, "cnf_" + "b" * 43
@@ -155,16 +156,20 @@ def test_others_can_reach_it_with_keys(start):
     assert s.get("/v1/models")[0] == 401
 
 
-def test_limit_of_a_tenant(start):
+def test_limit_of_a_tenant(start, go):
     import concurrent.futures
     from collections import Counter
     text = config().replace("  - name: beta", "    max_concurrency: 2\n    max_queued: 1\n  - name: beta")
-    s = start(config=text, env={"CONIFER_FAKE_DELAY_US": "50000"})
+    s = start(config=text, env=held(go, CONIFER_FAKE_DELAY_US="600000000"))
+    refused = 'conifer_http_refused_total{status="429",code="rate_limit_exceeded"}'
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         def one(_):
             return s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 10},
                           bearer(ALPHA))
-        got = list(pool.map(one, range(8)))
+        asked = [pool.submit(one, i) for i in range(8)]
+        until(lambda: s.metrics(bearer(ALPHA)).get(refused) == 5)
+        go.touch()
+        got = [x.result() for x in asked]
     assert Counter(x[0] for x in got) == {200: 3, 429: 5}
     for status, headers, data in got:
         if status == 429:
@@ -177,23 +182,33 @@ def test_limit_of_a_tenant(start):
 
 
 def test_limit_of_a_tenant_of_the_daemon(start):
-    """Two run, one waits, five are refused; who waited is answered."""
+    """Two run, one waits, five are refused; who waited is answered. Where one of them asks so late that
+    others are done it is served as well: such a try says nothing."""
     import threading
     text = config().replace("  - name: beta", "    max_concurrency: 2\n    max_queued: 1\n  - name: beta")
     s = start.real(config=text)
-    gate = threading.Barrier(8)
-    got = []
 
-    def one(i):
-        body = {"prompt": f"{i} abc", "max_tokens": 480, "ignore_eos": True, "n": 4}
-        gate.wait()
-        got.append(s.http("POST", "/v1/completions", body, bearer(ALPHA)))
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert sorted(x[0] for x in got) == [200] * 3 + [429] * 5
+    def all_at_once():
+        gate = threading.Barrier(8)
+        got = []
+
+        def one(i):
+            body = {"prompt": f"{i} abc", "max_tokens": 480, "ignore_eos": True, "n": 4}
+            gate.wait()
+            got.append(s.http("POST", "/v1/completions", body, bearer(ALPHA)))
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return got
+    for _ in range(10):
+        got = all_at_once()
+        found = sorted(x[0] for x in got)
+        assert found[:3] == [200] * 3 and set(found) <= {200, 429}
+        if found.count(200) == 3:
+            break
+    assert found == [200] * 3 + [429] * 5
     for status, headers, data in got:
         if status == 429:
             assert int(headers["Retry-After"]) >= 1
@@ -205,16 +220,13 @@ def test_limit_of_a_tenant_of_the_daemon(start):
 
 def test_log_line_of_a_request(start):
     """Who, what, how it ended, how much; nothing that was said."""
-    import time
     s = start.real(config=config())
     secret = "unsayable words"
     status, answer = s.post("/v1/completions", {"prompt": secret, "max_tokens": 3, "ignore_eos": True},
                             headers=bearer(BETA))
     assert status == 200
     s.post("/v1/chat/completions", {"messages": [{"role": secret}]}, headers=bearer(ALPHA))
-    end = time.time() + 5
-    while s.text().count(" request tenant=") < 2 and time.time() < end:
-        time.sleep(0.02)
+    until(lambda: s.text().count(" request tenant=") >= 2)
     lines = [x for x in s.text().splitlines() if " request tenant=" in x]
     used = answer["usage"]["prompt_tokens"]
     assert (f"tenant=beta endpoint=/v1/completions model=llama3-gqa status=200 finish=length "

@@ -6,6 +6,7 @@ import struct
 import time
 
 import pytest
+from conftest import until
 from test_stream import post
 
 LONG = {"messages": [{"role": "user", "content": "tell me " * 20}], "max_tokens": 300,
@@ -31,21 +32,23 @@ def in_use(m):
     return m['conifer_kv_blocks{state="filling"}'] + m['conifer_kv_blocks{state="ready"}']
 
 
+NONE_IN_USE = {f'conifer_kv_blocks{{state="{s}"}}': 0 for s in ("filling", "ready")}
+
+
 @pytest.fixture(scope="module")
 def slow():
     from conftest import FAKE, Server, program, tiny_model
-    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_DELAY_US": "5000",
+    s = Server(program(FAKE), tiny_model(), env={"CONIFER_FAKE_DELAY_US": "60000000",
                                                  "CONIFER_FAKE_HOLD_MS": "300"})
-    yield s
+    yield s  # what is not cancelled takes hours
     s.wait_idle(connections=1)
     s.stop()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("how", ["fin", "rst", "half"])
-@pytest.mark.parametrize("phase,wait", [("head", 0), ("worker", 0.001), ("waiting", 0.1),
-                                        ("decode", 0.6)])
-def test_every_phase(slow, how, stream, phase, wait):
+@pytest.mark.parametrize("phase", ["head", "worker", "waiting", "decode"])
+def test_every_phase(slow, how, stream, phase):
     before = slow.metrics()
     data = post("/v1/chat/completions", {**LONG, "stream": stream})
     s = slow.connect()
@@ -53,16 +56,19 @@ def test_every_phase(slow, how, stream, phase, wait):
         s.sendall(data[:len(data) // 2])
     else:
         s.sendall(data)
-    time.sleep(wait)
-    t = time.time()
+    made = "conifer_generated_tokens_total"
+    if phase == "worker":
+        time.sleep(0.001)
+    elif phase == "waiting":
+        until(lambda: slow.metrics()["conifer_requests_running"] == 1)
+    elif phase == "decode":
+        until(lambda: slow.metrics()[made] > before[made])
     leave(s, how)
     if how == "half":
-        s.settimeout(10)
         while s.recv(65536):
             pass
         s.close()
-    m = slow.wait_idle(seconds=5, connections=1)
-    assert time.time() - t < 3
+    m = slow.wait_idle(connections=1)
     ended = 'conifer_requests_total{result="cancelled"}'
     if phase in ("waiting", "decode"):
         assert m[ended] == before[ended] + 1
@@ -73,9 +79,9 @@ def test_pipelined_behind_a_stream_that_is_left(slow):
     s = slow.connect()
     data = post("/v1/chat/completions", {**LONG, "stream": True})
     s.sendall(data * 3)
-    time.sleep(0.5)
+    until(lambda: slow.metrics()["conifer_requests_running"] == 1)
     leave(s, "rst")
-    slow.wait_idle(seconds=5, connections=1)
+    slow.wait_idle(connections=1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,8 +93,7 @@ def test_blocks_come_back(tiny, how, stream):
         s.sendall(post("/v1/chat/completions", {**LONG, "stream": stream}))
         time.sleep(wait)
         leave(s, how)
-    m = tiny.wait_idle(seconds=10)
-    assert in_use(m) == 0
+    tiny.wait_idle(**NONE_IN_USE)
 
 
 PHASES = {
@@ -104,8 +109,14 @@ PHASES = {
 @pytest.mark.parametrize("how", ["fin", "rst"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_daemon_in_every_phase(start, phase, how, stream):
-    """The whole daemon: who leaves in this phase is cancelled there, and all is as it was."""
+    """The whole daemon: who leaves in this phase is cancelled there, and all is as it was. A try in
+    which it was over between the look and the leaving says nothing, and another one follows."""
     server = start.real(*PHASES[phase])
+    assert any(leave_in(server, phase, how, stream) for _ in range(20))
+
+
+def leave_in(server, phase, how, stream):
+    """Whether one left in the phase, or it cannot be told."""
     before = server.wait_idle(connections=1)
     ahead = []
     if phase == "queued":
@@ -116,39 +127,41 @@ def test_daemon_in_every_phase(start, phase, how, stream):
     s = server.connect()
     s.sendall(post("/v1/completions", {"prompt": "tell me " * 20, "max_tokens": 300, "seed": 1,
                                        "ignore_eos": True, "stream": stream}))
-    seen = wait_for_phase(server, phase, 1 + len(ahead))
+    seen = wait_for_phase(server, phase, before, 1 + len(ahead))
     leave(s, how)
     for c in ahead:
         leave(c, how)
-    m = server.wait_idle(seconds=10, connections=1)
-    cancelled = 'conifer_requests_total{result="cancelled"}'
-    ok = 'conifer_requests_total{result="ok"}'
-    if seen:
-        assert m[cancelled] >= 1
-    assert m[cancelled] + m[ok] == 1 + len(ahead)
+    m = server.wait_idle(connections=1, **NONE_IN_USE)
+    cancelled, ok = (m[of] - before[of] for of in (CANCELLED, DONE))
+    assert cancelled + ok == 1 + len(ahead)
     assert in_use(m) == 0 and lent(m) == lent(before)
     assert m["conifer_connections"] == before["conifer_connections"]
+    return cancelled >= 1 or not seen
 
 
 def lent(m):
     return m['conifer_kv_blocks{state="free"}'] + m['conifer_kv_blocks{state="cached"}']
 
 
-def wait_for_phase(server, phase, n):
+CANCELLED = 'conifer_requests_total{result="cancelled"}'
+DONE = 'conifer_requests_total{result="ok"}'
+
+
+def wait_for_phase(server, phase, before, n):
     """Waits until all n requests are in and one was seen in the phase; False when they were over
     before one could look, as on a fast machine."""
     made = "conifer_generated_tokens_total"
-    end = time.time() + 20
+    end = time.time() + 60
     while time.time() < end:
         m = server.metrics()
         running, waiting = m["conifer_requests_running"], m["conifer_requests_waiting"]
-        done = m['conifer_requests_total{result="ok"}']
+        done = m[DONE] - before[DONE]
         if done == n:
             return False
         if running + waiting + done < n:
             continue
         if (waiting >= 1 if phase == "queued" else
-                running == 1 and (m[made] == 0) == (phase == "prefill")):
+                running == 1 and (m[made] == before[made]) == (phase == "prefill")):
             return True
     raise AssertionError(f"never {phase}: {m}")
 
@@ -182,7 +195,7 @@ def test_random_aborts(start):
             leave(old, rng.choice(["fin", "rst"]))
     for _, s in live:
         leave(s, "rst")
-    m = tiny.wait_idle(seconds=60, connections=1)
+    m = tiny.wait_idle(connections=1, **NONE_IN_USE)
     for gauge in ("conifer_connections", "conifer_requests_running", "conifer_requests_waiting"):
         assert m[gauge] == before[gauge]
     assert in_use(m) == in_use(before) == 0 and lent(m) == lent(before)

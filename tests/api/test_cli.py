@@ -211,7 +211,7 @@ def test_serve_fetches_a_name_before_it_warns(tmp_path, monkeypatch):
     said = conifer("serve", "--model", "smollm2-135m", "--port", "x", want=2).decode()
     assert len(said.splitlines()) == 1 and "--port" in said
     out = subprocess.run([program(SERVER), "--model", "smollm2-135m", "--port", "x"], capture_output=True,
-                         text=True, timeout=20, check=False)
+                         text=True, timeout=60, check=False)
     said = out.stderr.splitlines()
     assert out.returncode == 2 and len(said) == 2 and "smollm2-135m" in said[1] and "warning" not in said[1]
 
@@ -224,7 +224,7 @@ def test_check_of_models_that_have_not_arrived(tmp_path, monkeypatch, text):
     (tmp_path / "c.yaml").write_text(text)
     for command, code in (([CONIFER, "serve"], 0), ([SERVER], 1)):
         out = subprocess.run([program(command[0]), *command[1:], "--check-config", "--config",
-                              str(tmp_path / "c.yaml")], capture_output=True, text=True, timeout=20, check=False)
+                              str(tmp_path / "c.yaml")], capture_output=True, text=True, timeout=60, check=False)
         assert out.returncode == code and "smollm2-135m" in out.stderr, out
         assert ("is valid" in out.stdout) == (code == 0)
         assert "warning" in out.stderr if code == 0 else "warning" not in out.stderr.splitlines()[-1]
@@ -238,7 +238,7 @@ def test_check_of_models_that_nobody_knows(tmp_path, monkeypatch):
         (tmp_path / "c.yaml").write_text(text)
         for command in ([CONIFER, "serve"], [SERVER]):
             out = subprocess.run([program(command[0]), *command[1:], "--check-config", "--config",
-                                  str(tmp_path / "c.yaml")], capture_output=True, timeout=20, check=False)
+                                  str(tmp_path / "c.yaml")], capture_output=True, timeout=60, check=False)
             assert out.returncode == 1 and b"is valid" not in out.stdout, out
 
 
@@ -355,7 +355,7 @@ def test_addresses(tmp_path):
     s.stop()
 
 
-def read_until(fd, what, seconds=20):
+def read_until(fd, what, seconds=60):
     data, end = b"", time.time() + seconds
     while what not in data:
         assert time.time() < end, data
@@ -398,7 +398,7 @@ class Terminal:
 
     def ends(self, keys=b""):
         """Its exit status; `keys` are typed until it ends, as it may not listen for them yet."""
-        end, typed = time.time() + 20, 0
+        end, typed = time.time() + 60, 0
         while time.time() < end:
             if keys and time.time() > typed + 0.5:
                 os.write(self.fd, keys)
@@ -498,10 +498,16 @@ def test_ctrl_c_stops_an_answer():
         os.execv(program(CONIFER), ["conifer", "run", "--model", model])
     try:
         read_until(fd, b">>>")
-        os.write(fd, b"Tell me a very long story about the sea and the mountains.\n")
-        time.sleep(1.5)
-        os.write(fd, b"\x03")
-        assert b"(stopped)" in read_until(fd, b">>>", 10)
+
+        def stopped():
+            os.write(fd, b"Tell me a very long story about the sea and the mountains.\n")
+            read_until(fd, b"mountains.")
+            said = b""
+            while len(said) < 60:  # it has begun
+                said += os.read(fd, 65536)
+            os.write(fd, b"\x03")
+            return b"(stopped)" in said + read_until(fd, b">>>")
+        assert any(stopped() for _ in range(5))  # one that was done before says nothing
         os.write(fd, b"/bye\n")
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         pid = 0

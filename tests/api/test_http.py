@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from conftest import quick as soon
 
 QUICK = "\n".join([
     "server:", "  header_timeout_s: 0.5", "  body_grace_s: 0.5", "  body_min_rate: 100000",
@@ -20,7 +21,7 @@ def body(text=b'{"prompt":"abcdef","max_tokens":3}'):
             b"Content-Length: %d\r\n\r\n" % len(text) + text)
 
 
-def read_all(s, seconds=20):
+def read_all(s, seconds=60):
     s.settimeout(seconds)
     data = b""
     try:
@@ -58,13 +59,24 @@ def one_error(data, status):
     return error
 
 
-@pytest.fixture(scope="module")
-def quick():
+def served(config):
     from conftest import FAKE, Server, program, tiny_model
-    s = Server(program(FAKE), tiny_model(), config=QUICK, env={"CONIFER_FAKE_DELAY_US": "1000"})
+    s = Server(program(FAKE), tiny_model(), config=config, env={"CONIFER_FAKE_DELAY_US": "1000"})
     yield s
     s.wait_idle(connections=1)
     s.stop()
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Whose limits of time come soon."""
+    yield from served(QUICK)
+
+
+@pytest.fixture(scope="module")
+def patient():
+    """Whose limits of time are not reached by a client that was stopped for a while."""
+    yield from served("server:\n  max_body_bytes: 64KiB\n  body_min_rate: 1\n  stream_buffer_bytes: 16KiB\n")
 
 
 # reliability.md 5.2: what a strict llhttp lets through, and the answer to each
@@ -115,20 +127,19 @@ DECISIONS = [
 
 
 @pytest.mark.parametrize("name,data,status", DECISIONS, ids=[d[0] for d in DECISIONS])
-def test_decisions(quick, name, data, status):
-    one_error(exchange(quick, data, end=False), status)
+def test_decisions(patient, name, data, status):
+    one_error(exchange(patient, data, end=False), status)
 
 
-def test_trailers_are_dropped(quick):
-    data = exchange(quick, b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+def test_trailers_are_dropped(patient):
+    data = exchange(patient, b"POST /tokenize HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
                     b"d\r\n" + b'{"prompt":""}' + b"\r\n0\r\nAuthorization: x\r\nHost: evil\r\n\r\n", GET)
     assert statuses(data) == [200, 200]
 
 
-def test_a_gigabyte_is_refused_at_its_head(quick):
-    with quick.connect() as s:
+def test_a_gigabyte_is_refused_at_its_head(patient):
+    with patient.connect() as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: 1073741824\r\n\r\n")
-        s.settimeout(2)
         data = s.recv(65536)  # while not one byte of the body was sent
         assert statuses(data) == [413]
         # and the answer survives a client that goes on sending for a while
@@ -139,34 +150,34 @@ def test_a_gigabyte_is_refused_at_its_head(quick):
     one_error(data, 413)
 
 
-def test_methods_and_paths(quick):
+def test_methods_and_paths(patient):
     for method, path, want in (("GET", "/nowhere", 404), ("POST", "/health/live", 405),
                                ("GET", "/v1/completions", 405), ("DELETE", "/v1/models/x", 405),
                                ("GET", "/v1/models/", 404), ("GET", "/v1/../health/live", 404),
                                ("GET", "//health/live", 404), ("OPTIONS", "/v1/models", 405)):
-        status, headers, data = quick.http(method, path)
+        status, headers, data = patient.http(method, path)
         assert status == want, (method, path)
         assert json.loads(data)["error"]["code"]
         assert ("Allow" in headers) == (want == 405)
-    status, headers, data = quick.http("HEAD", "/v1/models")
+    status, headers, data = patient.http("HEAD", "/v1/models")
     assert status == 200 and data == b"" and int(headers["Content-Length"]) > 0
-    model = json.loads(quick.get("/v1/models")[2])["data"][0]["id"]
-    assert quick.get("/v1/models/" + "".join("%%%02x" % ord(c) for c in model))[0] == 200
-    assert quick.get("/health/live?probe=1")[0] == 200
+    model = json.loads(patient.get("/v1/models")[2])["data"][0]["id"]
+    assert patient.get("/v1/models/" + "".join("%%%02x" % ord(c) for c in model))[0] == 200
+    assert patient.get("/health/live?probe=1")[0] == 200
 
 
-def test_request_ids(quick):
-    assert quick.get("/health/live", headers={"X-Request-Id": "abc-1"})[1]["X-Request-Id"] == "abc-1"
-    ids = {quick.get("/health/live")[1]["X-Request-Id"] for _ in range(5)}
+def test_request_ids(patient):
+    assert patient.get("/health/live", headers={"X-Request-Id": "abc-1"})[1]["X-Request-Id"] == "abc-1"
+    ids = {patient.get("/health/live")[1]["X-Request-Id"] for _ in range(5)}
     assert len(ids) == 5
-    assert quick.get("/health/live", headers={"X-Request-Id": "a b\tc"})[1]["X-Request-Id"] != "a b\tc"
+    assert patient.get("/health/live", headers={"X-Request-Id": "a b\tc"})[1]["X-Request-Id"] != "a b\tc"
 
 
-def test_keep_alive_and_pipelining(quick):
-    data = exchange(quick, GET * 50)
+def test_keep_alive_and_pipelining(patient):
+    data = exchange(patient, GET * 50)
     assert statuses(data) == [200] * 50
     post = body()
-    with quick.connect() as s:
+    with patient.connect() as s:
         s.sendall(post + GET + post + GET)
         data = b""
         while len(statuses(data)) < 4 or data.count(b"live") < 2:
@@ -175,9 +186,9 @@ def test_keep_alive_and_pipelining(quick):
     assert order == [b'"text":"abc"', b'"status":"live"'] * 2
 
 
-def test_one_byte_segments(quick):
+def test_one_byte_segments(patient):
     post = body()
-    with quick.connect() as s:
+    with patient.connect() as s:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for i in range(len(post)):
             s.sendall(post[i:i + 1])
@@ -187,10 +198,10 @@ def test_one_byte_segments(quick):
     assert statuses(data) == [200] and b'"text":"abc"' in data
 
 
-def test_expect_continue(quick):
+def test_expect_continue(patient):
     post = body()
     head, text = post.split(b"\r\n\r\n", 1)
-    with quick.connect() as s:
+    with patient.connect() as s:
         s.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
         assert s.recv(100).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
         s.sendall(text)
@@ -198,37 +209,41 @@ def test_expect_continue(quick):
         assert statuses(data) == [200]
 
 
-def test_http_1_0(quick):
-    data = exchange(quick, b"GET /health/live HTTP/1.0\r\n\r\n", end=False)
+def test_http_1_0(patient):
+    data = exchange(patient, b"GET /health/live HTTP/1.0\r\n\r\n", end=False)
     assert statuses(data) == [200] and b"chunked" not in data
     text = b'{"prompt":"abcdef","max_tokens":6,"stream":true}'
-    data = exchange(quick, b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(text)
+    data = exchange(patient, b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(text)
                     + text, end=False)
     assert b"chunked" not in data.lower() and data.endswith(b"data: [DONE]\n\n")
 
 
 def test_time_outs(quick):
-    t = time.time()
-    one_error(exchange(quick, b"GET /health", end=False), 408)
-    assert time.time() - t < 3
-    # dripping does not help: the deadline is for the whole head
-    t = time.time()
+    def late(data):
+        one_error(exchange(quick, data, end=False), 408)
+    soon(3, lambda: late(b"GET /health"))
+    soon(5, lambda: late(body()[:-5]))
+
+    def idle():
+        t = time.time()
+        assert exchange(quick, GET, end=False).count(b"HTTP/1.1") == 1  # idle: closed without a word
+        assert time.time() - t > 0.8
+    soon(5, idle)
+
+
+def test_dripping_does_not_help(quick):
+    """The deadline is for the whole head: who sends a byte now and then for ever is not waited for."""
     with quick.connect() as s:
-        try:
-            for c in b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100:
-                s.sendall(bytes([c]))
-                time.sleep(0.03)
-        except OSError:
-            pass
-        data = read_all(s)
-    assert statuses(data) in ([408], [])  # the answer may be lost to a client that goes on
-    assert time.time() - t < 6
-    t = time.time()
-    one_error(exchange(quick, body()[:-5], end=False), 408)
-    assert time.time() - t < 5
-    t = time.time()
-    assert exchange(quick, GET, end=False).count(b"HTTP/1.1") == 1  # idle: closed without a word
-    assert 0.8 < time.time() - t < 5
+        s.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX: ")
+        s.settimeout(0.03)
+        for _ in range(1000):
+            s.sendall(b"a")
+            try:
+                data = s.recv(65536)
+                break
+            except TimeoutError:
+                pass
+    assert statuses(data) == [408]
 
 
 def test_the_limit_of_connections(start):
@@ -243,7 +258,7 @@ def test_the_limit_of_connections(start):
     with pytest.raises(TimeoutError):
         waiting.recv(100)
     held[0].close()
-    waiting.settimeout(5)
+    waiting.settimeout(60)
     assert b"200" in waiting.recv(1000)
     for c in held[1:] + [waiting]:
         c.close()
@@ -258,15 +273,19 @@ def test_few_descriptors(start):
     held = []
     for _ in range(300):
         c = socket.socket()
-        c.settimeout(2)
+        c.settimeout(30)
         c.connect(("127.0.0.1", s.port))
         held.append(c)
-    with open(f"/proc/{s.process.pid}/stat") as f:
-        before = sum(map(int, f.read().split()[13:15]))
-    time.sleep(1)
-    with open(f"/proc/{s.process.pid}/stat") as f:
-        used = sum(map(int, f.read().split()[13:15])) - before
-    assert used < 30  # hundredths of a second
+
+    def used():
+        with open(f"/proc/{s.process.pid}/stat") as f:
+            return sum(map(int, f.read().split()[13:15]))
+
+    def of_a_second():
+        before = used()
+        time.sleep(1)
+        return used() - before
+    soon(30, of_a_second)  # hundredths of a second
     for c in held:
         c.close()
     time.sleep(0.3)
@@ -274,8 +293,8 @@ def test_few_descriptors(start):
     s.wait_idle(connections=1)
 
 
-def test_curl(quick):
-    out = subprocess.run(["curl", "-sS", "-N", quick.url + "/v1/chat/completions", "-H",
+def test_curl(patient):
+    out = subprocess.run(["curl", "-sS", "-N", patient.url + "/v1/chat/completions", "-H",
                           "Content-Type: application/json", "-d",
                           '{"messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":3}'],
                          capture_output=True, timeout=30, check=True).stdout

@@ -7,7 +7,6 @@ CONIFER_LONG=1 runs a million mutations in place of some thousands."""
 import os
 import random
 import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -15,7 +14,7 @@ import threading
 
 import h11
 import pytest
-from conftest import BUILD, program
+from conftest import BUILD, Nginx, program
 from http_corpus import CASES, GET, HOST, OK, TE
 
 FRAMES = BUILD / "tests/server/frame_http"
@@ -180,48 +179,21 @@ class Upstream:
 
 @pytest.fixture(scope="module")
 def nginx(tmp_path_factory):
-    binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/sbin")
-    if not binary:
-        pytest.skip("nginx is not installed")
-    path, up = tmp_path_factory.mktemp("nginx"), Upstream()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (path / "nginx.conf").write_text(f"""
-daemon off; master_process off; pid {path}/pid; error_log {path}/error.log crit;
-events {{ }}
-http {{
-    access_log off;
-    client_body_temp_path {path}/body; proxy_temp_path {path}/proxy;
-    fastcgi_temp_path {path}/f; uwsgi_temp_path {path}/u; scgi_temp_path {path}/s;
-    lingering_close off;
-    upstream up {{ server 127.0.0.1:{up.port}; keepalive 8; }}
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
+    up = Upstream()
+    front = Nginx(tmp_path_factory.mktemp("nginx"), """
+        location / {
             proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection "";
             proxy_set_header X-Client $remote_port; proxy_ignore_client_abort on;
-        }}
-    }}
-}}
-""")
-    p = subprocess.Popen([binary, "-c", str(path / "nginx.conf"), "-p", str(path)])
-    for _ in range(200):
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            break
-        except OSError:
-            assert p.poll() is None
-            threading.Event().wait(0.05)
-    yield port, up
-    p.terminate()
-    p.wait()
+        }
+""", f"lingering_close off; upstream up {{ server 127.0.0.1:{up.port}; keepalive 8; }}")
+    yield front.port, up
+    front.stop()
     up.listener.close()
 
 
 def of_nginx(port, up, data):
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as s:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
         mine = s.getsockname()[1]
         up.seen.pop(mine, None)
         try:

@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from conftest import FAKE, Server, program, tiny_model
+from conftest import FAKE, Server, program, tiny_model, tries
 from http_corpus import CASES, EITHER, GET, OK, REFUSED, WAITS, get, post
 from test_http import QUICK
 
@@ -23,7 +23,7 @@ def quick():
     s.stop()
 
 
-def talk(server, *pieces, end=False, limit=10):
+def talk(server, *pieces, end=False, limit=60):
     """What comes back until the server closes, and whether it did. end: it hears that no more comes,
     so that it need not wait for the next request."""
     data = b""
@@ -71,6 +71,7 @@ def check(name, data, closed, want, ended):
 
 
 @pytest.mark.parametrize("name,data,want", CASES, ids=[c[0] for c in CASES])
+@tries(5)
 def test_case(quick, name, data, want):
     ends = b"/tokenize" not in data  # who hangs up while a worker has the request gets no answer
     got, closed = talk(quick, data, end=ends and want == OK)

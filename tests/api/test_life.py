@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import FAKE, SERVER, Server, program, sse, tiny_model
+from conftest import FAKE, SERVER, Server, held, program, quick, sse, tiny_model, until
 from test_stream import dechunk, post
 
 
@@ -28,39 +28,51 @@ def rest(c, data):
     return data
 
 
+def refuses(s):
+    """Nobody listens at its port any more: it drains."""
+    try:
+        s.connect().close()
+    except OSError:
+        return True
+    return False
+
+
 def test_idle_stop(start):
-    s = start()
-    t = time.time()
-    s.stop(expect=0)
-    assert time.time() - t < 3
+    def stop():
+        s = start()
+        t = time.time()
+        s.stop(expect=0)
+        return time.time() - t
+    quick(3, stop)
 
 
 def test_kept_alive_connections_do_not_hold_it_up(start):
-    s = start()
-    c = s.connect()
-    c.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert b"200" in c.recv(1000)
-    t = time.time()
-    s.process.send_signal(signal.SIGTERM)
-    assert c.recv(1000) == b""  # told at once
-    c.close()
-    s.stop(expect=0)
-    assert time.time() - t < 3
+    def stop():
+        s = start()
+        c = s.connect()
+        c.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in c.recv(1000)
+        t = time.time()
+        s.process.send_signal(signal.SIGTERM)
+        assert c.recv(1000) == b""  # told at once
+        c.close()
+        s.stop(expect=0)
+        return time.time() - t
+    quick(3, stop)
 
 
-def test_drain_lets_streams_end(start):
-    s = start(env={"CONIFER_FAKE_DELAY_US": "10000"})
+def test_drain_lets_streams_end(start, go):
+    s = start(env=held(go, CONIFER_FAKE_DELAY_US="600000000"))
     c, data = open_stream(s, 100)
     idle = s.connect()
     half = s.connect()
     half.sendall(b"GET /health/ready HTTP/1.1\r\nHost: lo")
-    time.sleep(0.3)
+    until(lambda: s.metrics()["conifer_connections"] >= 4)  # these, whose bytes were read, and the one that asks
     s.process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    with pytest.raises(OSError):
-        s.connect()
+    until(lambda: refuses(s))
     half.sendall(b"calhost\r\n\r\n")  # a connection that was at work hears that it is not ready
     assert half.recv(1000).startswith(b"HTTP/1.1 503 ")
+    go.touch()
     data = rest(c, data)
     events = sse(dechunk(data.partition(b"\r\n\r\n")[2]))
     assert events[-1] == "[DONE]"
@@ -71,26 +83,29 @@ def test_drain_lets_streams_end(start):
 
 
 def test_drain_has_a_deadline(start):
-    s = start("--set", "server.drain_timeout_s=0.5", env={"CONIFER_FAKE_DELAY_US": "10000"})
-    c, data = open_stream(s)
-    t = time.time()
-    s.process.send_signal(signal.SIGTERM)
-    events = sse(dechunk(rest(c, data).partition(b"\r\n\r\n")[2]))
-    assert events[-1]["error"]["code"] == "shutting_down" and "[DONE]" not in events
-    c.close()
-    s.stop(expect=0)
-    assert 0.4 < time.time() - t < 5
+    def drain():
+        s = start("--set", "server.drain_timeout_s=0.5", env={"CONIFER_FAKE_DELAY_US": "600000000"})
+        c, data = open_stream(s)
+        t = time.time()
+        s.process.send_signal(signal.SIGTERM)
+        events = sse(dechunk(rest(c, data).partition(b"\r\n\r\n")[2]))
+        assert events[-1]["error"]["code"] == "shutting_down" and "[DONE]" not in events
+        c.close()
+        s.stop(expect=0)
+        assert time.time() - t > 0.4
+        return time.time() - t
+    quick(5, drain)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_second_signal_ends_at_once(start, second):
-    s = start(env={"CONIFER_FAKE_DELAY_US": "10000"})
+    s = start("--set", "server.drain_timeout_s=600", env={"CONIFER_FAKE_DELAY_US": "600000000"})
     c, data = open_stream(s)
     whole = s.connect()
     whole.sendall(post("/v1/completions", {"prompt": "abc", "max_tokens": 500}))
-    time.sleep(0.2)
-    t = time.time()
+    until(lambda: s.metrics()["conifer_requests_running"] == 2)
     s.process.send_signal(signal.SIGTERM)
+    until(lambda: refuses(s))
     time.sleep(0.3)
     assert s.process.poll() is None
     s.process.send_signal(second)
@@ -99,8 +114,7 @@ def test_second_signal_ends_at_once(start, second):
     assert whole.recv(1000).startswith(b"HTTP/1.1 503 ")
     c.close()
     whole.close()
-    s.stop(expect=0)
-    assert time.time() - t < 5
+    s.stop(expect=0)  # long before the ten minutes
 
 
 def test_hangup_is_survived(start):
@@ -128,23 +142,27 @@ def test_ready_after_a_silence(start):
     s = start.real()
     assert s.post("/v1/completions", {"prompt": "abc", "max_tokens": 2})[0] == 200
     time.sleep(4)
-    c = s.connect()
-    c.sendall(post("/v1/completions", {"prompt": "abcdef", "max_tokens": 480, "stream": True, "n": 8,
-                                       "ignore_eos": True}))
-    seen = 0
-    end = time.time() + 2
-    while time.time() < end:
-        status, _, data = s.get("/health/ready")
-        assert status == 200, data
-        if s.metrics()["conifer_requests_running"]:
-            seen += 1
+    done = 'conifer_requests_total{result="ok"}'
+    for _ in range(50):  # until it was at work at a look; those that look late find it done
+        before = s.metrics()[done]
+        with s.connect() as c:
+            c.sendall(post("/v1/completions", {"prompt": "abcdef", "max_tokens": 480, "stream": True, "n": 8,
+                                               "ignore_eos": True}))
+            seen, over = 0, False
+            while not over and seen < 10:
+                status, _, data = s.get("/health/ready")
+                assert status == 200, data
+                m = s.metrics()
+                seen += m["conifer_requests_running"] > 0
+                over = m[done] > before
+        if seen:
+            return
     assert seen
-    c.close()
 
 
 def unix_get(path, request):
     with socket.socket(socket.AF_UNIX) as c:
-        c.settimeout(10)
+        c.settimeout(60)
         c.connect(str(path))
         c.sendall(request)
         return c.recv(65536)
@@ -160,17 +178,18 @@ def test_unix_socket(start, tmp_path):
     data = unix_get(path, b"GET /v1/models HTTP/1.1\r\nHost: whatever\r\nConnection: close\r\n\r\n")
     assert data.startswith(b"HTTP/1.1 200 ")
     out = subprocess.run([program(FAKE), "--model", tiny_model(), "--port", "0", "--unix-socket",
-                          str(path)], capture_output=True, timeout=20, check=False)
+                          str(path)], capture_output=True, timeout=60, check=False)
     assert out.returncode == 1 and b"in use" in out.stderr  # one that is served is not
     s.stop(expect=0)
     assert not path.exists()
 
 
 def test_port_taken(fake):
-    t = time.time()
-    out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", str(fake.port)],
-                         capture_output=True, timeout=20, check=False)
-    assert out.returncode == 1 and b"in use" in out.stderr and time.time() - t < 10
+    def taken():
+        out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", str(fake.port)],
+                             capture_output=True, timeout=60, check=False)
+        assert out.returncode == 1 and b"in use" in out.stderr
+    quick(10, taken)
 
 
 def test_handed_sockets(tmp_path):
@@ -191,26 +210,25 @@ def test_handed_sockets(tmp_path):
                          stderr=subprocess.DEVNULL)
     try:
         request = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as c:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as c:
             c.sendall(request)
             assert c.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert unix_get(tmp_path / "u", request).startswith(b"HTTP/1.1 200 ")
     finally:
         p.send_signal(signal.SIGTERM)
-        assert p.wait(20) == 0
+        assert p.wait(60) == 0
         listener.close()
         local.close()
 
 
-@pytest.mark.alone
-def test_notify(tmp_path):
+def test_notify(tmp_path, go):
     """READY, WATCHDOG while there is progress, STOPPING."""
     box = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     box.bind(str(tmp_path / "n"))
-    box.settimeout(20)
+    box.settimeout(60)
     s = Server(program(FAKE), tiny_model(), wait=False,
-               env={"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "1000000",
-                    "CONIFER_FAKE_STALL_MS": "3000", "CONIFER_FAKE_STUCK_MS": "500"})
+               env=held(go, NOTIFY_SOCKET=str(tmp_path / "n"), WATCHDOG_USEC="1000000",
+                        CONIFER_FAKE_STALL_MS="600000", CONIFER_FAKE_STUCK_MS="500"))
     try:
         first = box.recv(1000)
         if not first:
@@ -221,7 +239,7 @@ def test_notify(tmp_path):
             assert box.recv(1000) == b"WATCHDOG=1"
         with s.connect() as c:  # the engine stands still: no more pings
             c.sendall(post("/v1/completions", {"prompt": "abc", "max_tokens": 1}))
-            time.sleep(1.5)
+            until(lambda: "is stuck: " in s.text())
             box.setblocking(False)
             try:
                 while box.recv(1000):
@@ -231,7 +249,8 @@ def test_notify(tmp_path):
             time.sleep(0.8)
             with pytest.raises(BlockingIOError):
                 box.recv(1000)
-            box.settimeout(20)
+            box.settimeout(60)
+            go.touch()
             assert box.recv(1000) == b"WATCHDOG=1"  # and it moves again
     finally:
         stop = threading.Thread(target=s.stop)
@@ -250,7 +269,7 @@ def test_notify(tmp_path):
 def test_arguments(args, want):
     if args == ["--check-config"]:
         args = [*args, "--model", tiny_model()]  # none was fetched, maybe
-    out = subprocess.run([program(SERVER), *args], capture_output=True, timeout=20, check=False)
+    out = subprocess.run([program(SERVER), *args], capture_output=True, timeout=60, check=False)
     assert out.returncode == want, out
     assert (out.stderr if want else out.stdout).strip()
 
@@ -259,7 +278,7 @@ def test_config_errors_have_a_place(tmp_path):
     f = tmp_path / "c.yaml"
     f.write_text("server:\n  port: 80\n  colour: red\n")
     out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
-                         text=True, timeout=20, check=False)
+                         text=True, timeout=60, check=False)
     assert out.returncode == 2 and "c.yaml:3:3" in out.stderr and "colour" in out.stderr
 
 
@@ -267,11 +286,11 @@ def test_rules_between_keys_have_a_place(tmp_path):
     f = tmp_path / "c.yaml"
     f.write_text("server:\n  port: 80\n  host: 0.0.0.0\n")
     out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
-                         text=True, timeout=20, check=False)
+                         text=True, timeout=60, check=False)
     assert out.returncode == 2 and "c.yaml:3:3: server.host" in out.stderr
     f.write_text("model:\n    name: no-such-name\n")
     out = subprocess.run([program(SERVER), "--check-config", "--config", str(f)], capture_output=True,
-                         text=True, timeout=20, check=False)
+                         text=True, timeout=60, check=False)
     assert out.returncode == 1 and "c.yaml:2:5: there is no model" in out.stderr
 
 
@@ -282,7 +301,7 @@ def test_every_error_is_told(tmp_path, check):
     f.write_text(f"server:\n  host: 0.0.0.0\n  idle_timeout_s: soon\n  colour: red\n"
                  f"model:\n  path: {tmp_path}/none.gguf\n  kv_type: f17\n")
     out = subprocess.run([program(SERVER), *check, "--threads", "x", "--config", str(f)],
-                         capture_output=True, text=True, timeout=20, check=False)
+                         capture_output=True, text=True, timeout=60, check=False)
     lines = out.stderr.splitlines()
     want = ["c.yaml:3:19: server.idle_timeout_s:", "c.yaml:4:3: server.colour:", "c.yaml:7:12: model.kv_type:",
             "--threads", "c.yaml:2:3: server.host", "c.yaml:6:3: model.path"]
@@ -298,17 +317,17 @@ def test_context_beyond_training_is_refused(tmp_path, check):
     f = tmp_path / "c.yaml"
     f.write_text(f"model:\n  path: {tiny_model()}\n  context: 99999\n")
     args = [program(SERVER), *check, "--config", str(f)]
-    out = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
+    out = subprocess.run(args, capture_output=True, text=True, timeout=60, check=False)
     assert out.returncode == 1
     assert re.search(r"c\.yaml:3:3: model\.context is 99999 tokens, but .* trained for \d+:", out.stderr)
-    out = subprocess.run([*args, "--context", "99998"], capture_output=True, text=True, timeout=20,
+    out = subprocess.run([*args, "--context", "99998"], capture_output=True, text=True, timeout=60,
                          check=False)
     assert out.returncode == 1 and "--context: model.context is 99998 tokens" in out.stderr
 
 
 def test_context_of_all_that_was_trained(start):
     out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", "0", "--context", "99999"],
-                         capture_output=True, text=True, timeout=20, check=False)
+                         capture_output=True, text=True, timeout=60, check=False)
     trained = int(re.search(r"trained for (\d+):", out.stderr).group(1))
     s = start.real("--context", str(trained))
     assert s.get("/v1/models")[0] == 200
@@ -319,11 +338,11 @@ def test_bad_template(tmp_path):
     f = tmp_path / "t.jinja"
     f.write_text("{% for %}")
     out = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", "0", "--chat-template",
-                          str(f)], capture_output=True, text=True, timeout=20, check=False)
+                          str(f)], capture_output=True, text=True, timeout=60, check=False)
     assert out.returncode == 1 and "line 1" in out.stderr
     missing = subprocess.run([program(SERVER), "--model", tiny_model(), "--port", "0",
                               "--chat-template", str(f) + "x"], capture_output=True, text=True,
-                             timeout=20, check=False)
+                             timeout=60, check=False)
     assert missing.returncode == 1 and "t.jinjax" in missing.stderr
 
 

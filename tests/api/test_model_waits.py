@@ -4,11 +4,10 @@ import json
 import signal
 import socket
 import threading
-import time
+import urllib.request
 
 import pytest
-
-from conftest import ORACLE, SERVER, Server, program, sse
+from conftest import ORACLE, SERVER, Server, held, program, sse, until
 
 WAITING = "conifer_requests_waiting_for_model"
 BODY = {"prompt": "abc", "max_tokens": 4}
@@ -21,13 +20,6 @@ def send(s, body):
     c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
               b"Content-Length: %d\r\n\r\n" % len(data) + data)
     return c
-
-
-def until(what, seconds=60):
-    end = time.time() + seconds
-    while not what():
-        assert time.time() < end
-        time.sleep(0.01)
 
 
 def waiting(s, n):
@@ -52,26 +44,37 @@ def test_deadline(start):
     s = start(env=LONG)
     status, a = s.post("/v1/completions", {**BODY, "deadline_ms": 100})
     assert status == 504 and a["error"]["code"] == "deadline_exceeded"
-    assert s.metrics()[WAITING] == 0
+    waiting(s, 0)
 
 
-def test_stream_is_kept_warm(start):
+def test_stream_is_kept_warm(start, go):
     """A proxy would give up on a stream that says nothing; the answer follows in the same stream."""
-    s = start("--set", "server.heartbeat_s=0.1", env={"CONIFER_FAKE_LOAD_MS": "1500"})
-    status, headers, data = s.http("POST", "/v1/completions", {**BODY, "stream": True})
-    assert status == 200 and headers["Content-Type"].startswith("text/event-stream")
+    s = start("--set", "server.heartbeat_s=0.1", env=held(go, **LONG))
+    request = urllib.request.Request(s.url + "/v1/completions", json.dumps({**BODY, "stream": True}).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/event-stream")
+        data = b""
+        while data.count(b": ") < 2:
+            data += answer.readline()
+        assert b"data" not in data
+        go.touch()
+        data += answer.read()
     assert data.startswith(b": ") and sse(data)[-1] == "[DONE]"
     assert "".join(e["choices"][0]["text"] for e in sse(data)[:-1]) == "abca"
 
 
-def test_drain_waits_for_the_load(start):
-    s = start(env={"CONIFER_FAKE_LOAD_MS": "1500"})
+def test_drain_waits_for_the_load(start, go):
+    s = start(env=held(go, **LONG))
     got = []
     t = threading.Thread(target=lambda: got.append(s.post("/v1/completions", BODY)))
     t.start()
     waiting(s, 1)
-    assert s.stop() == 0
+    s.process.send_signal(signal.SIGTERM)
+    until(lambda: "draining: " in s.text())
+    go.touch()
     t.join()
+    assert s.stop() == 0
     assert got[0][0] == 200 and got[0][1]["choices"][0]["text"] == "abca"
 
 

@@ -87,7 +87,7 @@ def test_each_model_has_its_series(serve, tmp_path):
     s = serve({"llama": "", "gemma": "", "gone": "path: /nonexistent/gone.gguf"})
     for _ in range(2):
         assert say(s, "gemma", 5).usage.completion_tokens == 5
-    m = s.metrics()
+    m = s.ended(2)
 
     def of(name):
         return [m[f'conifer_model_{name}{{model="{model}"}}'] for model in ("llama", "gemma", "gone")]

@@ -1,10 +1,14 @@
 """conifer pull: whole files, what is cut off and goes on, two at once, no room."""
 import hashlib
 import json
+import os
+import select
 import signal
+import threading
 import time
 
 import pytest
+from conftest import until
 from hub import gguf
 from pulling import NAME, check, conifer, home, hub, left, pull, start
 
@@ -86,14 +90,8 @@ def test_stalls(hub, home):
     data = gguf(400000)
     source = hub.add(NAME, "m.gguf", data)
 
-    def stall(h, r):
-        h.serve(r, send=150000)
-        time.sleep(6)
-        return True
-    hub.once(stall)
-    began = time.time()
+    hub.once(hub.stall(150000))
     assert "no bytes for 1 seconds" in pull(source, "--stall", "1")
-    assert time.time() - began < 20
     check(home, "m.gguf", data)
     assert hub.ranges()[1] == "bytes=150000-"
 
@@ -101,7 +99,7 @@ def test_stalls(hub, home):
 def test_stalls_for_ever(hub, home):
     data = gguf(1000)
     source = hub.add(NAME, "m.gguf", data)
-    hub.rules.append(lambda h, r: time.sleep(4) or True)
+    hub.rules.append(lambda h, r: h.closed.wait(600))
     assert "no bytes" in pull(source, "--stall", "1", "--retries", "1", want=1)
     assert left(home) == []
 
@@ -114,19 +112,16 @@ def test_kill_and_go_on(hub, home):
         begin = r.range() or 0
         r.head(200 if not begin else 206, ETag=h.etag(r.path), Content_Length=len(data) - begin,
                Content_Range=f"bytes {begin}-{len(data) - 1}/{len(data)}" if begin else None)
-        for i in range(begin, len(data), 50000):
+        for i in range(begin, begin + 400000, 50000):
             r.wfile.write(data[i:i + 50000])
-            time.sleep(0.05)
+        h.closed.wait(600)
         return True
     hub.once(slow, times=2)
     for _ in range(2):
         p = start("pull", source)
-        part, size = home / "m.gguf.part", -1
+        part = home / "m.gguf.part"
         before = part.stat().st_size if part.exists() else 0
-        end = time.time() + 30
-        while size < before + 300000 and time.time() < end:
-            size = part.stat().st_size if part.exists() else -1
-            time.sleep(0.02)
+        until(lambda: part.exists() and part.stat().st_size >= before + 300000)
         p.kill()
         p.wait()
         assert part.stat().st_size >= before + 300000
@@ -141,18 +136,12 @@ def test_stopped_by_ctrl_c(hub, home):
     data = gguf(400000)
     source = hub.add(NAME, "m.gguf", data)
 
-    def stall(h, r):
-        h.serve(r, send=150000)
-        time.sleep(5)
-        return True
-    hub.once(stall)
+    hub.once(hub.stall(150000))
     p = start("pull", source)
-    end = time.time() + 20
-    while time.time() < end and not ((home / "m.gguf.part").exists()
-                                     and (home / "m.gguf.part").stat().st_size == 150000):
-        time.sleep(0.02)
+    part = home / "m.gguf.part"
+    until(lambda: part.exists() and part.stat().st_size == 150000)
     p.send_signal(signal.SIGINT)
-    _, err = p.communicate(timeout=20)
+    _, err = p.communicate(timeout=60)
     assert p.returncode == 130 and "goes on where it was" in err
     pull(source)
     check(home, "m.gguf", data)
@@ -278,15 +267,26 @@ def test_two_at_once(hub, home):
     data = gguf(600000)
     source = hub.add(NAME, "m.gguf", data)
 
+    both_there = threading.Event()
+
     def slow(h, r):
         r.head(200, ETag=h.etag(r.path), Content_Length=len(data))
-        for i in range(0, len(data), 60000):
-            r.wfile.write(data[i:i + 60000])
-            time.sleep(0.1)
+        r.wfile.write(data[:60000])
+        both_there.wait(60)
+        r.wfile.write(data[60000:])
         return True
     hub.once(slow)
     both = [start("pull", source) for _ in range(2)]
-    outs = [p.communicate(timeout=60) for p in both]
+    said = ["", ""]
+
+    def waits():
+        for i, p in enumerate(both):
+            if select.select([p.stderr], [], [], 0)[0]:
+                said[i] += os.read(p.stderr.fileno(), 65536).decode()
+        return "waiting" in said[0] + said[1]
+    until(waits)
+    both_there.set()
+    outs = [(out, before + err) for before, (out, err) in zip(said, [p.communicate(timeout=60) for p in both])]
     assert [p.returncode for p in both] == [0, 0], outs
     assert sorted("waiting" in e for _, e in outs) == [False, True]
     assert any("there already" in e for _, e in outs)
@@ -298,15 +298,9 @@ def test_first_of_two_dies(hub, home):
     data = gguf(600000)
     source = hub.add(NAME, "m.gguf", data)
 
-    def stall(h, r):
-        h.serve(r, send=200000)
-        time.sleep(8)
-        return True
-    hub.once(stall)
+    hub.once(hub.stall(200000))
     first = start("pull", source)
-    end = time.time() + 20
-    while time.time() < end and not (home / "m.gguf.part").exists():
-        time.sleep(0.02)
+    until(lambda: (home / "m.gguf.part").exists())
     second = start("pull", source)
     time.sleep(1)
     assert "in use" in conifer("rm", "m", want=1)

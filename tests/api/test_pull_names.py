@@ -111,10 +111,10 @@ def test_serve_pulls_and_the_daemon_says(hub, home):
     p = start("serve", "--model", "llama-3.2-1b", "--port", "0")
     text, end = "", time.time() + 60
     while "serving llama-3.2-1b on" not in text and time.time() < end:
-        assert select.select([p.stderr], [], [], 30)[0], text
+        assert select.select([p.stderr], [], [], 60)[0], text
         text += os.read(p.stderr.fileno(), 65536).decode()
     p.send_signal(signal.SIGTERM)
-    p.communicate(timeout=30)
+    p.communicate(timeout=60)
     assert p.returncode == 0 and len(hub.seen) == 1
 
 

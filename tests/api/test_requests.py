@@ -261,7 +261,7 @@ def test_deadline_header_is_an_integer(fake, value):
 
 def test_deadline_header_is_taken(fake, start):
     assert fake.http("POST", "/v1/completions", TEXT, {"X-Deadline-Ms": "864000000"})[0] == 200
-    s = start(env={"CONIFER_FAKE_DELAY_US": "20000"})
+    s = start(env={"CONIFER_FAKE_DELAY_US": "60000000"})
     status, _, data = s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 400},
                              {"X-Deadline-Ms": "100"})
     assert status == 504, data

@@ -137,8 +137,8 @@ static void step_parted(struct live *l, uint32_t i, uint32_t id)
     eng_parts_init(&p);
     c->n_reasoning += eng_reply_reasons(&c->reply);
     bool mark = eng_reply_is_mark(&c->reply, id);
-    cn_assert(!(mark ? eng_detok_flush(&c->detok, &c->held)
-                     : eng_detok_push(&c->detok, id, &c->held)));
+    cn_assert(
+        !(mark ? eng_detok_flush(&c->detok, &c->held) : eng_detok_push(&c->detok, id, &c->held)));
     cn_assert(!eng_reply_text(&c->reply, c->held.data, c->held.len, &p));
     cn_assert(!mark || !eng_reply_mark(&c->reply, id, &p));
     cn_buf_reset(&c->held);
@@ -213,12 +213,20 @@ static void send_prompt(struct live *l)
     send(l, e);
 }
 
+static void stand_still(const struct rt *r)
+{
+    uint64_t end = cn_now_ns() + (uint64_t)r->stall_ms * 1000000;
+    struct timespec t = {0, 1000000};
+    while (cn_now_ns() < end && !fake_goes(r))
+        nanosleep(&t, NULL);
+}
+
 bool fake_step(struct rt *r, struct live *l, uint64_t now)
 {
     int code = l->cancelled                                  ? CN_ECANCELLED
                : l->q.deadline_ns && now >= l->q.deadline_ns ? CN_EDEADLINE
                                                              : 0;
-    if (!code && l->next_ns > now) return false;
+    if (!code && l->next_ns > now && !fake_goes(r)) return false;
     if (!code && !l->accepted) {
         l->accepted = true;
         send(l, event(l, RT_EV_ACCEPTED, 0, NULL, 0, 0, 0));
@@ -226,11 +234,11 @@ bool fake_step(struct rt *r, struct live *l, uint64_t now)
     if (!code && l->paused) return false;
     if (!code && !l->prompted) {
         l->prompted = true;
-        struct timespec t = {r->stall_ms / 1000, r->stall_ms % 1000 * 1000000};
-        if (r->stall_ms) nanosleep(&t, NULL);
+        stand_still(r);
         if (l->q.prompt_logprobs) send_prompt(l);
     }
     bool all = true;
+    uint64_t had = l->done_tokens;
     for (uint32_t i = 0; i < l->q.n; i++) {
         struct choice *c = &l->choices[i];
         if (!c->ended && !code && l->q.embed && r->fail_at && l->q.prompt[0] == r->fail_at)
@@ -244,6 +252,7 @@ bool fake_step(struct rt *r, struct live *l, uint64_t now)
             end_choice(l, i, code == CN_ECANCELLED ? RT_FINISH_CANCELLED : RT_FINISH_ERROR, NULL);
         all &= c->ended;
     }
+    cn_metric_add(r->metrics, CN_M_tokens_generated, l->done_tokens - had);
     l->next_ns = now + (uint64_t)r->delay_us * 1000;
     if (!all) return false;
     end_request(r, l, code);

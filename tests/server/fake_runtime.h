@@ -42,8 +42,12 @@ struct rt {
     bool stop;
     atomic_bool draining;
     atomic_ullong progress_ns;
+    const char *go;
     long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms, embed, load_ms;
 };
+
+/* There is to be no more waiting: the test has made the file for it. */
+bool fake_goes(const struct rt *r);
 
 /* One token of every choice, when it is time; true when the request is over (and freed). */
 bool fake_step(struct rt *r, struct live *l, uint64_t now);
