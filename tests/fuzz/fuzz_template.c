@@ -1,11 +1,53 @@
 /* Fuzz target of chat templates: the bytes up to the first NUL are a template, the rest is a
  * client's text. Whatever they are, compiling and rendering end, in an error or a text whose spans
- * are sound. */
+ * are sound; and so with the last message left open, where the text ends in what the client wrote,
+ * white space at its ends aside. */
 #include "engine/text/text.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(const struct eng_rendered *r)
+{
+    size_t last = 0;
+    for (size_t i = 0; i < r->n_spans; i++) {
+        cn_assert(r->spans[i].end > last);
+        cn_assert(!i || r->spans[i].trusted != r->spans[i - 1].trusted);
+        last = r->spans[i].end;
+    }
+    cn_assert(last == r->text.len);
+    cn_assert(cn_utf8_valid_len(r->text.data ? r->text.data : "", r->text.len) == r->text.len);
+}
+
+/* The length without controls and spaces at the end. */
+static size_t end_of(const char *s, size_t n)
+{
+    while (n && (unsigned char)s[n - 1] <= ' ')
+        n--;
+    return n;
+}
+
+static void go_on(const struct eng_template *t, struct eng_template_in in, json_t *text)
+{
+    const char *content = json_string_value(text);
+    struct eng_rendered r = {0};
+    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:O}]", "role", "user", "content", "Q", "role",
+                                 "assistant", "content", text);
+
+    in.messages = messages;
+    in.add_generation_prompt = false;
+    if (!eng_template_continue(t, &in, &r, NULL)) {
+        size_t n = end_of(content, json_string_length(text));
+        check(&r);
+        if (n && (unsigned char)content[n - 1] < 0x80) {
+            size_t at = end_of(r.text.data, r.text.len);
+            cn_assert(at && r.text.data[at - 1] == content[n - 1]);
+        }
+        eng_rendered_fini(&r);
+    }
+    json_decref(messages);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -31,16 +73,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                             .max_ns = 1000000000}};
     struct eng_rendered r = {0};
     if (!eng_template_render(t, &in, &r, NULL)) {
-        size_t last = 0;
-        for (size_t i = 0; i < r.n_spans; i++) {
-            cn_assert(r.spans[i].end > last);
-            cn_assert(!i || r.spans[i].trusted != r.spans[i - 1].trusted);
-            last = r.spans[i].end;
-        }
-        cn_assert(last == r.text.len);
-        cn_assert(cn_utf8_valid_len(r.text.data ? r.text.data : "", r.text.len) == r.text.len);
+        check(&r);
         eng_rendered_fini(&r);
     }
+    go_on(t, in, text);
     json_decref(messages);
     json_decref(kwargs);
     json_decref(text);

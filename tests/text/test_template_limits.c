@@ -298,7 +298,10 @@ static const char everything[] =
     "{{ messages|tojson(indent=2) }}{{ '%5s'|format('a') }}{{ '{:>9}'.format('b') }}"
     "{% filter indent %}a\nb{% endfilter %}{{ 'a,b,c'.split(',')|map('upper')|sort|join('-') }}";
 
-static void failing_allocations(void **state)
+static const char open_end[] = "{% for m in messages %}<m>{{ m.content|trim }}</m>{% endfor %}";
+
+/* go_on: the last message is left open. */
+static void fail_each(bool go_on)
 {
     json_t *messages =
         json_pack("[{s:s,s:s},{s:s}]", "role", "user", "content", "hi", "content", "x");
@@ -309,8 +312,11 @@ static void failing_allocations(void **state)
         struct eng_rendered r = {0};
         struct cn_error err = {0};
         left = i;
-        int rc = eng_template_new(everything, sizeof(everything) - 1, &t, &err);
-        if (!rc) rc = eng_template_render(t, &in, &r, &err);
+        int rc = go_on ? eng_template_new(open_end, sizeof open_end - 1, &t, &err)
+                       : eng_template_new(everything, sizeof everything - 1, &t, &err);
+        if (!rc)
+            rc = go_on ? eng_template_continue(t, &in, &r, &err)
+                       : eng_template_render(t, &in, &r, &err);
         left = -1;
         if (!rc) eng_rendered_fini(&r);
         eng_template_free(t);
@@ -320,6 +326,12 @@ static void failing_allocations(void **state)
     }
     assert_true(n_failed >= 4);
     json_decref(messages);
+}
+
+static void failing_allocations(void **state)
+{
+    fail_each(false);
+    fail_each(true);
 }
 
 static void *renderings(void *arg)
