@@ -3,6 +3,7 @@
 #include "config/internal.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,10 +184,27 @@ int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *
     return cfg_set_from(c, key, value, NULL, err);
 }
 
+static bool in_name(char c)
+{
+    return isalnum((unsigned char)c) || (c && strchr("_-/[]", c));
+}
+
+/* Whether text names the key: neither as a part of another name nor within a path. */
+static bool says_key(const char *text, const char *key)
+{
+    size_t n = strlen(key);
+
+    for (const char *at = text; (at = strstr(at, key)); at++) {
+        bool begins = at == text || (!in_name(at[-1]) && at[-1] != '.');
+        if (begins && !in_name(at[n]) && !(at[n] == '.' && in_name(at[n + 1]))) return true;
+    }
+    return false;
+}
+
 void cfg_error_at(const struct cfg_place *place, struct cn_error *err)
 {
     if (!err || !place->source) return;
-    if (err->param[0] && !strstr(err->message, err->param)) cn_error_wrap(err, "%s", err->param);
+    if (err->param[0] && !says_key(err->message, err->param)) cn_error_wrap(err, "%s", err->param);
     if (place->line)
         cn_error_wrap(err, "%s:%u:%u", place->source, place->line, place->column);
     else

@@ -320,6 +320,31 @@ static void what_is_shared_is_told_once(void **state)
     cfg_fini(&c);
 }
 
+/* The key stands between the place and the message, unless that says it: as a whole name, and not as
+ * a part of another one or of a path. */
+static void the_key_is_told_once(void **state)
+{
+    static const struct { const char *message, *want; } rows[] = {
+        {"is 5", "c.yaml:2:3: model.path: is 5"},
+        {"model.path is 5", "c.yaml:2:3: model.path is 5"},
+        {"nothing is at model.path.", "c.yaml:2:3: nothing is at model.path."},
+        {"x (model.path), y", "c.yaml:2:3: x (model.path), y"},
+        {"cannot open /srv/model.path/x", "c.yaml:2:3: model.path: cannot open /srv/model.path/x"},
+        {"model.path.gguf is cut", "c.yaml:2:3: model.path: model.path.gguf is cut"},
+        {"model.paths is 5", "c.yaml:2:3: model.path: model.paths is 5"},
+        {"my-model.path is 5", "c.yaml:2:3: model.path: my-model.path is 5"},
+        {"model.path_2 with model.path", "c.yaml:2:3: model.path_2 with model.path"},
+    };
+    struct cfg_place place = {.source = "c.yaml", .line = 2, .column = 3};
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
+        struct cn_error e = {0};
+        cn_fail_param(&e, CN_EINVAL, "model.path", "%s", rows[i].message);
+        cfg_error_at(&place, &e);
+        assert_string_equal(e.message, rows[i].want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +355,7 @@ int main(void)
         cmocka_unit_test(errors_of_all_stages),
         cmocka_unit_test(an_option_without_its_value),
         cmocka_unit_test(what_is_shared_is_told_once),
+        cmocka_unit_test(the_key_is_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
