@@ -416,10 +416,11 @@ int cli_bench(int argc, char **argv)
         bool named = optind < argc || cfg->model.path || cfg->model.name || cfg->n_models;
         make_room(&b);
         if (!rc && optind < argc) rc = cli_use_model(&b.stack.cfg, argv[optind], &err);
-        if (!rc) rc = cli_stack_open(&b.stack, &err);
+        if (!rc) rc = cli_stack_find(&b.stack, &err);
         if (!rc && !named)
             fprintf(stderr, "%s: no model is named; measuring the default, %s\n", argv[0],
                     b.stack.name);
+        if (!rc) rc = cli_stack_open(&b.stack, &err);
         if (!rc) status = fit(&b, argv[0]);
         if (!rc && !status) rc = bench(&b, &err);
     }

@@ -109,7 +109,9 @@ struct cli_stack {
 };
 /* Reads config and the options it knows out of argv; logs warnings and worse only. */
 int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_error *err);
-/* Finds and loads the model. */
+/* Finds the model's file and name, once. */
+int cli_stack_find(struct cli_stack *s, struct cn_error *err);
+/* Finds it, if that is to be done yet, and loads it. */
 int cli_stack_open(struct cli_stack *s, struct cn_error *err);
 void cli_stack_close(struct cli_stack *s);
 /* Finds the file of the one model that a command's words (from optind), --model or the config name.

@@ -18,6 +18,13 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
     return rc;
 }
 
+int cli_stack_find(struct cli_stack *s, struct cn_error *err)
+{
+    if (s->path) return 0;
+    int rc = cli_take_served(&s->cfg, err);
+    return rc ? rc : cli_find_model(&s->cfg, &s->path, &s->name, err);
+}
+
 int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struct cn_error *err)
 {
     int rc = 0, words = argc - optind;
@@ -32,16 +39,14 @@ int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struc
         return 0;
     }
     if (words) rc = cli_use_model(&s->cfg, argv[optind], err);
-    if (!rc) rc = cli_take_served(&s->cfg, err);
-    return rc ? rc : cli_find_model(&s->cfg, &s->path, &s->name, err);
+    return rc ? rc : cli_stack_find(s, err);
 }
 
 int cli_stack_open(struct cli_stack *s, struct cn_error *err)
 {
     struct cli_progress progress;
-    int rc = cli_take_served(&s->cfg, err);
+    int rc = cli_stack_find(s, err);
 
-    if (!rc) rc = cli_find_model(&s->cfg, &s->path, &s->name, err);
     if (!rc && !(rc = cn_mailbox_init(&s->mail, NULL, NULL))) s->mail_ready = true;
     if (rc) return rc;
     cli_progress_start(&progress);

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import CONIFER, ORACLE, SERVER, Server, TEMPLATE, program, real_model_path, tiny_model
+from conftest import CONIFER, ORACLE, ROOT, SERVER, Server, TEMPLATE, program, real_model_path, tiny_model
 
 
 def conifer(*args, stdin=b"", want=0, timeout=60):
@@ -144,6 +144,18 @@ def test_bench():
         said = conifer("bench", tiny_model(), f"--{option}", value, want=2)
         assert says in said, said
     assert b"window" in conifer("bench", tiny_model(), "--prompt-tokens", "90000", want=2)
+
+
+def test_bench_says_what_it_measures_before_it_loads(tmp_path):
+    """Who named no model learns which one it is before it is waited for; here it cannot be loaded."""
+    name, file = re.search(r'^MODEL\("([^"]+)", "([^"]+)"', (ROOT / "config/catalog.def").read_text(), re.M).groups()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / file).write_bytes(b"GGUF and nothing else")
+    out = subprocess.run([program(CONIFER), "bench"], capture_output=True, text=True, check=False, timeout=60,
+                         env={**os.environ, "CONIFER_HOME": str(tmp_path)})
+    told, error = out.stderr.splitlines()
+    assert out.returncode == 1 and told.endswith(f"no model is named; measuring the default, {name}"), out
+    assert file in error
 
 
 def test_bench_null():
