@@ -34,8 +34,9 @@ static struct eng_str trimmed(struct eng_str s, bool end)
 /* The only place of the mark without its space; NULL: there is none, or there are more. */
 static char *find(const struct cn_buf *text, const char *mark)
 {
+    if (!text->len) return NULL;
     char *end = text->data + text->len;
-    char *at = text->len ? memmem(text->data, text->len, mark, MARK) : NULL;
+    char *at = memmem(text->data, text->len, mark, MARK);
 
     return at && memmem(at + MARK, (size_t)(end - at) - MARK, mark, MARK) ? NULL : at;
 }
