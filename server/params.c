@@ -120,6 +120,24 @@ void srv_params_bounds(enum srv_param id, int64_t *low, int64_t *high)
     *high = fields[id].high;
 }
 
+static const char *const forms[] = {
+#define PARAM(ep, name, type, member, def, low, high, text)
+#define FORM(name) name,
+#include "server/params.def"
+#undef PARAM
+};
+
+static int refuse_forms(json_t *body, struct cn_error *err)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(forms); i++) {
+        json_t *v = json_object_get(body, forms[i]);
+        if (!v || json_is_null(v) || (json_is_string(v) && !json_string_length(v))) continue;
+        return cn_fail_param(err, CN_EUNSUPP, forms[i],
+                             "%s is not supported: answers are not held to a form", forms[i]);
+    }
+    return 0;
+}
+
 int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err)
 {
     memset(p, 0, sizeof *p);
@@ -133,5 +151,5 @@ int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, st
         if (rc) return rc;
         p->given |= 1ull << i;
     }
-    return 0;
+    return ep & (CHAT | TEXT) ? refuse_forms(body, err) : 0;
 }

@@ -37,7 +37,8 @@ static inline bool srv_given(const struct srv_params *p, enum srv_param id)
 }
 /* Lowest and highest value of an INT or NUM field. */
 void srv_params_bounds(enum srv_param id, int64_t *low, int64_t *high);
-/* Reads the fields of one endpoint. CN_ETYPE and CN_ERANGE name the field. */
+/* Reads the fields of one endpoint. CN_ETYPE, CN_ERANGE and CN_EUNSUPP
+ * name the field. */
 int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err);
 
 #endif

@@ -174,6 +174,23 @@ def test_completion_values(fake, more, param):
     refused(fake, "/v1/completions", {**TEXT, **more}, param)
 
 
+@pytest.mark.parametrize("field,value", [
+    ("structured_outputs", {"json": {}}), ("guided_json", {"type": "object"}), ("guided_regex", "a+"),
+    ("guided_choice", ["a", "b"]), ("guided_grammar", "root ::= x"), ("json_schema", {}), ("grammar", "root ::= x"),
+    ("regex", "a+"), ("ebnf", "root ::= x"), ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})])
+def test_a_form_that_is_not_kept_is_refused(fake, field, value):
+    """Who asks for JSON in another server's way is told, and not given what may not be JSON."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT),
+                       ("/v1/chat/completions", {**CHAT, "tools": [tool]}),
+                       ("/v1/chat/completions", {**CHAT, "stream": True})):
+        assert refused(fake, path, {**body, field: value}, field)["code"] == "unsupported"
+        for nothing in (None, ""):
+            if field != "response_format":
+                assert fake.http("POST", path, {**body, field: nothing})[0] == 200
+
+
 def test_accepted_values(fake):
     for more in ({"tool_choice": "auto"}, {"tool_choice": "none"}, {"response_format": {"type": "text"}},
                  {"max_completion_tokens": 1}, {"n": 8}, {"user": "me"}, {"priority": "background"},
