@@ -59,6 +59,13 @@ size_t cli_line_plain(char *s, size_t n)
 
 #ifdef CLI_LIBEDIT
 
+/* What is pasted is one text (the terminal puts marks around it), however many lines it has. In the
+ * editor's one line these symbols stand for their ends and for tabs. */
+#define LINE_END "\xe2\x90\xa4" /* U+2424 */
+#define TAB      "\xe2\x90\x89" /* U+2409 */
+#define PASTES_ON  "\033[?2004h"
+#define PASTES_OFF "\033[?2004l"
+
 static volatile sig_atomic_t resized, continued;
 
 static void on_resize(int signum)
@@ -103,6 +110,7 @@ static bool wait_input(EditLine *e, struct cli_line *l)
         if (continued) { /* back from a stop: the shell left the terminal in its own mode */
             continued = 0;
             el_set(e, EL_PREP_TERM, 1);
+            fputs(PASTES_ON, l->to);
             el_set(e, EL_REFRESH);
         }
         int n = poll(&p, 1, POLL_MS); /* a signal just before it is seen a moment later */
@@ -145,6 +153,66 @@ static int next_char(EditLine *e, wchar_t *out)
     }
 }
 
+/* Valid UTF-8 of one line, without controls, for what was pasted. */
+static void put_pasted(struct cn_buf *out, const char *s, size_t n)
+{
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = cn_utf8_decode(s + i, n - i, &cp);
+        if (s[i] == '\n' || s[i] == '\r')
+            cn_buf_puts(out, LINE_END);
+        else if (s[i] == '\t')
+            cn_buf_puts(out, TAB);
+        else
+            cn_buf_append(out, s + i, len);
+        len = CN_MAX(len, (size_t)1);
+    }
+    if (!out->failed) out->len = cli_line_plain(out->data, out->len);
+}
+
+/* Takes what comes up to the mark of its end into the line. */
+static unsigned char paste(EditLine *e, int key)
+{
+    static const char end[] = "\033[201~";
+    struct cli_line *l = NULL;
+    struct cn_buf raw, text;
+    bool whole = false, fits = false;
+
+    el_get(e, EL_CLIENTDATA, &l);
+    cn_buf_init(&raw, 0);
+    cn_buf_init(&text, 0);
+    while (!whole && wait_input(e, l)) {
+        char c;
+        ssize_t n = read_byte(l, &c);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (n <= 0) break;
+        cn_buf_putc(&raw, c);
+        size_t mark = sizeof end - 1;
+        whole = raw.len >= mark && !memcmp(raw.data + raw.len - mark, end, mark);
+    }
+    if (whole && !raw.failed) {
+        put_pasted(&text, raw.data, raw.len - (sizeof end - 1));
+        fits = !text.failed && (!text.len || !el_insertstr(e, cn_buf_cstr(&text)));
+    }
+    cn_buf_fini(&raw);
+    cn_buf_fini(&text);
+    return !whole ? CC_EOF : fits ? CC_REFRESH : CC_ERROR;
+}
+
+/* Symbols become what they stand for; the new length. */
+static size_t unfold(char *s, size_t n)
+{
+    size_t out = 0;
+
+    for (size_t i = 0; i < n;) {
+        bool end = n - i >= 3 && !memcmp(s + i, LINE_END, 3);
+        bool tab = n - i >= 3 && !memcmp(s + i, TAB, 3);
+        s[out++] = end ? '\n' : tab ? '\t' : s[i];
+        i += end || tab ? 3 : 1;
+    }
+    return out;
+}
+
 static void bind_keys(EditLine *e)
 {
     static const char *const keys[][2] = {
@@ -160,6 +228,8 @@ static void bind_keys(EditLine *e)
 
     for (size_t i = 0; i < CN_ARRAY_LEN(keys); i++)
         el_set(e, EL_BIND, keys[i][0], keys[i][1], NULL);
+    el_set(e, EL_ADDFN, "paste", "take what is pasted", paste);
+    el_set(e, EL_BIND, "\033[200~", "paste", NULL);
 }
 
 static void start_editor(struct cli_line *l)
@@ -205,7 +275,11 @@ static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n
     }
     cli_redraw_begin(&l->redraw, l->to);
     el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt invites to type */
+    fputs(PASTES_ON, l->to);
+    fflush(l->to);
     const char *line = el_gets(l->editor, &count);
+    fputs(PASTES_OFF, l->to);
+    fflush(l->to);
     if (cli_interrupted) {
         cli_interrupted = 0;
         return l->was_empty ? CLI_LINE_INTERRUPT : CLI_LINE_CLEARED;
@@ -221,6 +295,10 @@ static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n
     len = cli_line_plain(l->text, len);
     l->text[len] = 0;
     if (len) history(l->history, &ev, H_ENTER, l->text);
+    len = unfold(l->text, len);
+    while (len && l->text[len - 1] == '\n')
+        len--;
+    l->text[len] = 0;
     *text = l->text;
     *n = len;
     return CLI_LINE_TEXT;

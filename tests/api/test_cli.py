@@ -474,12 +474,54 @@ def test_several_lines(echo_args):
             t.send(b"whole\n", b"<whole>")
 
 
+def has_editor():
+    return b"libedit" in subprocess.run(["ldd", program(CONIFER)], capture_output=True, check=False).stdout
+
+
+@pytest.fixture
+def json_args(tmp_path):
+    """As echo_args, the end of the message as JSON, where line ends are seen, and its length."""
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('<' + (messages[-1].content | tojson)[-200:] + '>' + "
+                                      "(messages[-1].content | length | string)) }}")
+    return ["--model", tiny_model(), "--chat-template", str(tmp_path / "t.jinja")]
+
+
+def test_a_paste_is_one_message(json_args):
+    """However many lines it has; what is typed around it is of the same message."""
+    if not has_editor():
+        pytest.skip("built without libedit")
+
+    def pasted(data):
+        return b"\033[200~" + data + b"\033[201~"
+    with Terminal(*json_args) as t:
+        assert b"\033[?2004h" in t.rest  # the terminal is asked for the marks
+        data = t.send(b"look: " + pasted(b"one\n\n\ttwo\nthree\r") + b"end\n", rb'<"look: one\n\n\ttwo\nthree\nend">')
+        assert b"\033[?2004l" in data  # and is as it was while the model answers
+        t.send(pasted(b"/exit\nis no command\n") + b"\n", rb'<"/exit\nis no command">')
+        t.send(pasted('grüße\n日本語 "x"'.encode()) + b"\n", 'grüße\\n日本語'.encode())
+        t.send(pasted(b"") + pasted(b"a\x01\x1b[A\x7f\xffb") + b"\n", b'<"ab">')
+        many = b"\n".join(b"line %d" % i for i in range(400))
+        t.send(pasted(many) + b"\n", many.replace(b"\n", b"\\n")[-199:] + b'">%d' % len(many))
+        t.send(b"\033[A\033[A again\n", rb'<"ab again">')  # history has them whole
+        t.prompt()
+        for piece in (b"\033[20", b"0~in pie", b"ces\nof it\033[2", b"01", b"~\n"):
+            os.write(t.fd, piece)
+            time.sleep(0.1)
+        t.rest = read_until(t.fd, rb'<"in pieces\nof it">')
+        t.prompt()
+        os.write(t.fd, b"\033[200~never ended\n")
+        time.sleep(0.5)
+        t.send(b"\x03")
+        t.send(b"whole\n", b'<"whole">')
+        t.prompt()
+        assert t.ends(b"\x04") == 0
+
+
 def test_line_editing(echo_args):
     """Keys move in the line and its history, and none of their bytes reach the model."""
     left, right, up, down, home, end = b"\033[D", b"\033[C", b"\033[A", b"\033[B", b"\033[H", b"\033[F"
     with Terminal(*echo_args) as t:
-        if b"libedit" not in subprocess.run(["ldd", program(CONIFER)], capture_output=True,
-                                            check=False).stdout:
+        if not has_editor():
             pytest.skip("built without libedit")
         t.send(b"ac" + left + b"b" + right + b"d\n", b"<abcd>")
         t.send(b"world" + home + b"hello " + end + b"!\n", b"<hello world!>")
