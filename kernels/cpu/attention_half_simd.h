@@ -53,7 +53,7 @@ V_INLINE void add_terms(const uint32_t n, const uint32_t cols, const float *x, c
 {
     size_t at = 0;
     do {
-        fetch_some(f);
+        fetch_lines(f, 2);
         add_term(n, cols, x, pitch, from, at, sum);
         at += step;
         if (__builtin_expect(++x == end, 0)) break;
@@ -83,7 +83,7 @@ V_INLINE void half_scores_tile(const uint32_t n, const uint32_t cols, const stru
 /* The tiles that there are: pairs and columns. */
 #define HALF_EACH(f)                                                                               \
     f(1, 1) f(2, 1) f(3, 1) f(4, 1) f(5, 1) f(6, 1) f(1, 2) f(2, 2) f(3, 2) f(4, 2) f(5, 2)        \
-    f(6, 2) f(3, 3) f(4, 3) f(1, 4) f(2, 4) f(3, 4)
+    f(6, 2) f(1, 3) f(2, 3) f(3, 3) f(4, 3) f(1, 4) f(2, 4) f(3, 4)
 #define HALF_SCORES(n, cols)                                                                       \
     static void half_scores_##n##_##cols(const struct kr_attn_tile *t, uint32_t pair, uint32_t v,  \
                                          const struct key_source *k)                               \

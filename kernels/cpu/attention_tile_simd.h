@@ -63,7 +63,7 @@ static uint32_t pairs_at_once(uint32_t pairs)
 static uint32_t half_cols(uint32_t n, uint32_t left)
 {
     uint32_t most = n <= V_FEW ? V_WIDE : n == 4 ? 3 : V_COLS;
-    return left < most || (most == 3 && left == 4) ? CN_MIN(left, V_COLS) : most;
+    return most == 3 && left == 4 ? 2 : CN_MIN(left, most); /* not three and one */
 }
 
 /* How often fetch_some is called for f16 keys [k0, k1) of some pairs at a time, about. */
@@ -80,8 +80,7 @@ static uint32_t half_calls(const struct kr_attn_tile *t, uint32_t some, uint32_t
 /* ---- what is read next ----------------------------------------------------------------------- */
 
 #define LINE        64u
-/* That are asked for at once: about what a step reads. */
-#define FETCH_LINES (VL == 16u || V_HALVES ? 2u : 1u)
+#define FETCH_LINES (VL == 16u ? 2u : 1u) /* that are asked for at once: about what a step reads */
 
 /* How often fetch_some is called for keys [k0, k1), about. */
 static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
@@ -106,19 +105,20 @@ static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 {
     struct kr_attn_ahead *a = t->ahead;
     uint32_t keys = k1 - k0, calls = fetch_calls(t, k0, k1);
+    uint32_t lines = V_HALVES && t->kv_type == KR_F16 ? 2 : FETCH_LINES; /* of two steps */
     uint64_t bytes = a->left;
     if (keys < a->keys) bytes = bytes * keys / a->keys;
-    a->pace = (uint32_t)CN_MIN((bytes + calls - 1) / calls, FETCH_LINES * LINE);
+    a->pace = (uint32_t)CN_MIN((bytes + calls - 1) / calls, lines * LINE);
     a->keys -= CN_MIN(a->keys, keys);
     a->left -= bytes;
 }
 
 /* Into the second level: the first holds what is in use. A line that is asked for twice costs
  * little. */
-V_INLINE void fetch_some(struct kr_attn_ahead *f)
+V_INLINE void fetch_lines(struct kr_attn_ahead *f, const uint32_t lines)
 {
     __builtin_prefetch(f->at, 0, 2);
-    if (FETCH_LINES > 1) __builtin_prefetch(f->at + LINE, 0, 2);
+    if (lines > 1) __builtin_prefetch(f->at + LINE, 0, 2);
     f->at += f->pace;
     if (__builtin_expect(f->at < f->end, 1)) return;
     if (f->n) {
@@ -132,6 +132,11 @@ V_INLINE void fetch_some(struct kr_attn_ahead *f)
         f->left = 0;
         f->pace = 0;
     }
+}
+
+V_INLINE void fetch_some(struct kr_attn_ahead *f)
+{
+    fetch_lines(f, FETCH_LINES);
 }
 
 /* ---- where keys are -------------------------------------------------------------------------- */
