@@ -6,7 +6,7 @@ runtime (tests/server/fake_runtime.c), which answers exactly: token i of choice 
 
 A test's machine may stand still for seconds at any point, so that none relies on being somewhere in
 time: what is to be seen on its way is held there until it was seen (`go`), a limit that ends a wait is
-far above what is waited for, and what has to be quick is so in one of some tries (`quick`).
+far above what is waited for, and times in which it stood still do not count (`quick`, `unless_still`).
 """
 import functools
 import json
@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -59,33 +60,56 @@ def until(what, seconds=60):
     return found
 
 
-def quick(limit_s, what, tries=5):
-    """what() takes less than limit_s in one of some tries: a machine that stood still in one of them
-    does not in all. what() may give the seconds, where not all that it does is to count."""
-    took = []
-    for _ in range(tries):
-        began = time.time()
-        told = what()
-        took.append(time.time() - began if told is None else told)
-        if took[-1] < limit_s:
-            return
-    raise AssertionError(f"took {took}, not {limit_s} s")
+class Stills(threading.Thread):
+    """Sees the machine stand still: it asks to sleep for 20 ms, over and over, and notes when that took
+    over 100 ms more."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.gaps = []
+        self.start()
+
+    def run(self):
+        while True:
+            began = time.monotonic()
+            time.sleep(0.02)
+            gap = time.monotonic() - began - 0.02
+            if gap > 0.1:
+                self.gaps.append((began, gap))
+
+    def since(self, began):
+        """For how many seconds it stood still since then."""
+        time.sleep(0.05)  # the last of it is noted
+        return sum(gap for at, gap in self.gaps if at + gap > began)
 
 
-def tries(n):
+STILLS = Stills()
+
+
+def quick(limit_s, what):
+    """what() takes less than limit_s, without the time in which the machine stood still. what() may give
+    the seconds, where not all that it does is to count."""
+    began = time.monotonic()
+    told = what()
+    took = time.monotonic() - began if told is None else told
+    still = STILLS.since(began)
+    assert took - still < limit_s, f"took {took:.3f} s, {still:.3f} s of them the machine stood still"
+
+
+def unless_still(test):
     """A test that reads clocks, of itself or of what it tests, and says nothing where the machine stood
-    still in it: it is done again, n times in all. What is wrong is so each time."""
-    def wrap(test):
-        @functools.wraps(test)
-        def again(*args, **more):
-            for i in range(n):
-                try:
-                    return test(*args, **more)
-                except AssertionError:
-                    if i == n - 1:
-                        raise
-        return again
-    return wrap
+    still in it: then, and only then, it is done again."""
+    @functools.wraps(test)
+    def again(*args, **more):
+        for _ in range(5):
+            began = time.monotonic()
+            try:
+                return test(*args, **more)
+            except AssertionError:
+                if not STILLS.since(began):
+                    raise
+        return test(*args, **more)
+    return again
 
 
 class Nginx:

@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from conftest import FAKE, Server, program, tiny_model, tries
+from conftest import FAKE, Server, program, tiny_model, unless_still
 from http_corpus import CASES, EITHER, GET, OK, REFUSED, WAITS, get, post
 from test_http import QUICK
 
@@ -71,7 +71,7 @@ def check(name, data, closed, want, ended):
 
 
 @pytest.mark.parametrize("name,data,want", CASES, ids=[c[0] for c in CASES])
-@tries(5)
+@unless_still
 def test_case(quick, name, data, want):
     ends = b"/tokenize" not in data  # who hangs up while a worker has the request gets no answer
     got, closed = talk(quick, data, end=ends and want == OK)

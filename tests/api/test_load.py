@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from conftest import BUILD, program, tries
+from conftest import BUILD, program, unless_still
 
 LOAD = BUILD / "loadtest/conifer-load"
 
@@ -79,7 +79,7 @@ def test_open_loop_aborts_and_slow_readers(start):
     assert m["conifer_requests_running"] == 0
 
 
-@tries(5)
+@unless_still
 def test_background_is_cut_and_gaps_are_told_apart(start, tmp_path):
     server = start.real()
     r = load(server.url, tmp_path=tmp_path, scenario="""
@@ -230,7 +230,7 @@ GOOD = HEAD + event(TEXT) * 3 + event(USAGE % 3) + END
     (HEAD + END, "bad"),
     (lambda s: time.sleep(3), "timeout"),
 ])
-@tries(5)
+@unless_still
 def test_failures_by_kind(stand_in, answer, kind):
     server = stand_in(GOOD, answer)
     r = load(server.url, "--model", "m", "--requests", "4", "--answer-tokens", "3", "--timeout-s", "1",
@@ -361,7 +361,7 @@ def test_a_signal_ends_it_and_is_told(stand_in, number):
     assert json.loads(out)["interrupted"] is True
 
 
-@tries(5)
+@unless_still
 def test_the_window_ends_when_sending_does(stand_in, tmp_path):
     """A request that runs on after that was beside nothing that is counted."""
     server = stand_in(paced(30, 0.05), lambda s: (time.sleep(2), s.sendall(GOOD)))
@@ -388,7 +388,7 @@ def paced(n, gap_s):
     return answer
 
 
-@tries(5)
+@unless_still
 def test_a_class_has_a_time_of_its_own(stand_in, tmp_path):
     """One that is done early, and one that begins late, had their tokens in their own time."""
     server = stand_in(paced(10, 0.02))
@@ -412,7 +412,7 @@ classes:
     assert len(re.findall(r"tokens/s, .* answers/s in its \d\.\d\d s;", out)) == 2
 
 
-@tries(5)
+@unless_still
 def test_what_was_beside_is_of_its_own_time(stand_in, tmp_path):
     """Of what the other class does nothing counts that was before this one began or after it ended."""
     server = stand_in(paced(30, 0.05), paced(10, 0.02))
@@ -430,7 +430,7 @@ classes:
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])
-@tries(5)
+@unless_still
 def test_answers_that_end_after_the_sending(stand_in, tmp_path, stream):
     """Of their tokens those count that came, or, where nobody sees them come, are due to the time inside."""
     whole = b'{"choices":[{"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":40}}'
