@@ -132,6 +132,8 @@ static void submit(struct rt *r, struct rt_req *req)
         rc = cn_fail(&err, CN_ENOTREADY, "the model's file changed while it was served");
     if (!rc) rc = fit(req->m, q, &s.max_new, &err);
     if (!rc) rc = sch_submit(r->sch, &s, &req->sch_id, &err);
+    if ((rc == CN_EQUEUE || rc == CN_ERATE) && sch_let_in(r->sch))
+        rc = sch_submit(r->sch, &s, &req->sch_id, &err);
     if (rc) {
         rt_event_free(accepted);
         refuse(r, req, rc, &err);

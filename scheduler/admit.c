@@ -35,11 +35,13 @@ struct sch_choice *sch_oldest(const struct sch *s)
     return best;
 }
 
-/* Those that give way to anybody come first: paused ones, and background ones. */
+/* Those that give way to anybody come first: paused ones, and background ones before them. */
+enum { RANK_SAME, RANK_PAUSED, RANK_BACKGROUND };
+
 static int rank(const struct sch_choice *v, const struct sch_choice *c)
 {
-    if (v->req->class == SCH_BACKGROUND && c->req->class != SCH_BACKGROUND) return 2;
-    return v->req->paused ? 1 : 0;
+    if (v->req->class == SCH_BACKGROUND && c->req->class != SCH_BACKGROUND) return RANK_BACKGROUND;
+    return v->req->paused ? RANK_PAUSED : RANK_SAME;
 }
 
 struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force)
@@ -52,7 +54,9 @@ struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force)
         int r = rank(v, c);
         double over;
 
-        if (v == oldest || v->planned_now || v->evict || (v == c && v->in_flight)) continue;
+        /* so that some work always ends the oldest goes on, or c if that is background work */
+        if (v == oldest && r != RANK_BACKGROUND) continue;
+        if (v->planned_now || v->evict || (v == c && v->in_flight)) continue;
         if (!force && !r && v->preemptions >= s->o.max_preemptions) continue;
         if (!force && c->req->class == SCH_BACKGROUND && v->req->class != SCH_BACKGROUND) continue;
         over = sch_over_share(s, v->req->tenant);
@@ -151,6 +155,7 @@ static void start(struct sch *s, struct sch_choice *c)
     s->n_running++;
     s->n_running_class[r->class]++;
     r->tenant->n_running++;
+    r->tenant->n_running_background += r->class == SCH_BACKGROUND;
     sch_req_phase(r, 1, 0);
     if (!r->started) {
         sch_door_start(s, r);
@@ -221,14 +226,35 @@ static bool make_room(struct sch *s, struct sch_choice *c)
     return true;
 }
 
+/* A place for one more: where all are taken, a background choice gives up its own. */
+static bool make_place(struct sch *s, struct sch_choice *c)
+{
+    struct sch_choice *v;
+
+    if (s->n_running < s->o.max_running) return true;
+    for (v = s->running.head; v; v = v->next) {
+        if (v->evict) return false; /* a place comes when its step is done */
+    }
+    v = sch_victim(s, c, false);
+    if (!v || rank(v, c) != RANK_BACKGROUND) return false;
+    sch_evict(s, v);
+    return !v->evict;
+}
+
 /* What its counter will be when the prompts that were just let in are computed. */
 static double due(const struct sch *s, const struct sch_tenant *t)
 {
     return t->counter + (t->round == s->rounds ? t->started : 0);
 }
 
+/* Choices of the tenant that keep those of this class from a place. */
+static uint32_t keep_places(const struct sch_tenant *t, enum sch_class class)
+{
+    return class == SCH_BACKGROUND ? t->n_running : t->n_running - t->n_running_background;
+}
+
 /* The tenant to serve: the lowest counter; or the last one again, a quantum further, for what it
- * has cached; none that fills nearly all places while others wait. */
+ * has cached; none that fills nearly all places: an eighth is for whoever comes next. */
 static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
 {
     struct sch_theap *h = &s->heap[class];
@@ -236,25 +262,29 @@ static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
     uint32_t most = s->o.max_running - s->o.max_running / 8;
 
     for (uint32_t i = 0; i < h->n && i < 16; i++) {
-        if (h->v[i]->n_running >= most && s->o.max_running >= 8) continue;
+        if (keep_places(h->v[i], class) >= most && s->o.max_running >= 8) continue;
         if (!top || due(s, h->v[i]) < due(s, top)) top = h->v[i];
     }
     if (!top || !last || last == top || last->heap_pos[class] == SCH_NONE) return top;
     if (due(s, last) <= due(s, top) + (double)s->o.quantum / last->opts.weight) {
         struct sch_choice *c = sch_queue_best(s, last, class);
 
-        if (c->req->peeked > c->req->spec.n_prompt / 2 && last->n_running < most) return last;
+        if (c->req->peeked > c->req->spec.n_prompt / 2 && keep_places(last, class) < most)
+            return last;
     }
     return top;
 }
 
 static bool admit_one(struct sch *s, enum sch_class class)
 {
-    struct sch_tenant *t = s->n_running < s->o.max_running ? pick_tenant(s, class) : NULL;
+    bool full = s->n_running >= s->o.max_running;
+    bool gives = class != SCH_BACKGROUND && s->n_running_class[SCH_BACKGROUND];
+    struct sch_tenant *t = !full || gives ? pick_tenant(s, class) : NULL;
     struct sch_choice *c;
 
     if (!t) return false;
     c = sch_queue_best(s, t, class);
+    if (!make_place(s, c)) return false;
     if (anything_runs(s) && !has_room(s, c) && !make_room(s, c)) return false;
     start(s, c);
     return true;
@@ -288,6 +318,9 @@ static void admit_all(struct sch *s)
 void sch_admit(struct sch *s)
 {
     s->rounds++;
+    s->stale = false;
+    for (struct sch_choice *c = s->running.head; c; c = c->next)
+        c->planned_now = false; /* of the last step */
     if (s->solo && s->solo->req->paused) s->solo = NULL;
     if (s->solo) {
         if (s->solo->state == CH_WAITING && s->n_running == 0) start(s, s->solo);

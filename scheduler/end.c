@@ -34,6 +34,8 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
     s->n_running--;
     s->n_running_class[r->class]--;
     r->tenant->n_running--;
+    r->tenant->n_running_background -= r->class == SCH_BACKGROUND;
+    s->stale = true;
     sch_req_phase(r, -1, 0);
 }
 

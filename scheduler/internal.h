@@ -90,7 +90,7 @@ struct sch_tenant {
     uint32_t n_started_background; /* of those */
     uint64_t queued_tokens;  /* prompt tokens of n_queued */
     uint64_t part, part_tokens; /* of the queue: what others leave to it */
-    uint32_t n_running;      /* choices */
+    uint32_t n_running, n_running_background; /* choices */
     double started;          /* weighted cost of the prompts that admission `round` has let in */
     uint64_t round;
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
@@ -175,6 +175,7 @@ struct sch {
     struct sch_tenant *last_admitted;
     uint64_t admissions, rounds, n_launched;
     bool again;              /* something changed that the next iteration can use */
+    bool stale;              /* somebody came or went since the last admission */
     uint64_t now;
     struct sch_stats stats;
 };

@@ -245,6 +245,7 @@ static int accept(struct sch *s, const struct sch_request *spec, struct sch_tena
     sch_deadline_set(s, r);
     sch_door_enter(s, r);
     sch_queue_add(&r->choices[0], false);
+    s->stale = true;
     *id = r->id;
     return 0;
 }
@@ -365,6 +366,14 @@ bool sch_iterate(struct sch *s)
         return true;
     }
     return launched || s->again;
+}
+
+bool sch_let_in(struct sch *s)
+{
+    if (!s->stale) return false;
+    s->now = s->o.stepper.now(s->o.stepper.self);
+    sch_admit(s);
+    return true;
 }
 
 uint64_t sch_next_wake(const struct sch *s)

@@ -160,6 +160,87 @@ static void test_background_runs_when_idle(void **state)
     simcase_finish(&m);
 }
 
+/* All places are taken by background requests: others start within a step or two all the same, and
+ * in all places; the background ones go on behind them. */
+static void places(uint32_t depth, uint32_t most, uint32_t tenant)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *bg[8], *fg[8];
+    uint32_t had = 0, has = 0, begun = 0, kept = most / 8;
+
+    o.depth = depth;
+    o.sch.max_running = most;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < most; i++) {
+        bg[i] = sim_req_new(&m, 0, 20, 60);
+        bg[i]->spec.class = SCH_BACKGROUND;
+        sim_submit(&m, bg[i]);
+    }
+    for (int i = 0; i < 8; i++)
+        sim_iterate(&m);
+    for (uint32_t i = 0; i < most; i++) {
+        fg[i] = sim_req_new(&m, tenant, 20, 30);
+        sim_submit(&m, fg[i]);
+    }
+    for (uint32_t i = 0; i < 4 * depth + most; i++) /* with a step in flight one a step */
+        sim_iterate(&m);
+    for (uint32_t i = 0; i < most; i++) {
+        begun += fg[i]->n_out[0] > 0;
+        had += bg[i]->n_out[0];
+    }
+    assert_int_equal(begun, most - kept);
+    assert_true(had > 0);
+    for (uint32_t i = 0; i < most; i++) {
+        while (!fg[i]->ends)
+            sim_iterate(&m);
+    }
+    for (uint32_t i = 0; i < most; i++)
+        has += bg[i]->n_out[0];
+    assert_int_equal(has, had);
+    sim_run(&m);
+    for (uint32_t i = 0; i < most; i++)
+        assert_int_equal(bg[i]->reason, SCH_END_LENGTH);
+    simcase_finish(&m);
+}
+
+static void test_background_gives_its_places(void **state)
+{
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        places(depth, 1, 1);
+        places(depth, 4, 1);
+        places(depth, 8, 1);
+        places(depth, 8, 0);
+    }
+}
+
+/* A queue of six and four free places: of twelve that come at once ten are taken. */
+static void test_a_burst_finds_the_free_places(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+
+    o.sch.max_running = 4;
+    o.sch.max_queue = 6;
+    sim_init(&m, &o);
+    for (uint32_t round = 0; round < 3; round++) {
+        uint32_t taken = 0;
+
+        for (uint32_t i = 0; i < 12; i++) {
+            struct sim_req *r = sim_req_new(&m, 0, 20, 5);
+            int rc = sim_submit(&m, r);
+
+            if (rc == CN_EQUEUE && sch_let_in(m.sch)) rc = sim_submit(&m, r);
+            if (rc) m.n_reqs--; /* its place is used again */
+            taken += rc == 0;
+        }
+        assert_int_equal(taken, 10);
+        assert_false(sch_let_in(m.sch));
+        sim_run(&m);
+    }
+    simcase_finish(&m);
+}
+
 static void test_ceiling(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -239,6 +320,8 @@ int main(void)
         cmocka_unit_test(test_open_ended_runs_to_what_fits),
         cmocka_unit_test(test_decode_goes_on_beside_a_long_prompt),
         cmocka_unit_test(test_background_runs_when_idle),
+        cmocka_unit_test(test_background_gives_its_places),
+        cmocka_unit_test(test_a_burst_finds_the_free_places),
         cmocka_unit_test(test_ceiling),
         cmocka_unit_test(test_longest_prefix_first_but_not_for_ever),
         cmocka_unit_test(test_preemption_keeps_bytes_and_bounds),
