@@ -39,13 +39,15 @@ void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
 /* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */
 int cli_finish(const char *name, int status);
-/* Progress of loading: one line that is rewritten, on a terminal, after the first second. */
+/* Progress of loading, or of reading a prompt: one line that is rewritten, on a terminal, after the
+ * first second. */
 struct cli_progress {
     uint64_t started_ns, shown_ns;
     bool shown, tty;
 };
 void cli_progress_start(struct cli_progress *p);
 void cli_progress_update(void *arg, uint64_t done, uint64_t total);
+void cli_progress_tokens(struct cli_progress *p, uint64_t done, uint64_t total);
 void cli_progress_end(struct cli_progress *p);
 
 /* ---- options.c ---------------------------------------------------------------------------------

@@ -61,8 +61,26 @@ static void on_text(void *arg, const char *text, size_t n)
     fflush(stdout);
 }
 
+/* Prompt tokens that this process has read so far, computed or found in the cache. */
+static uint64_t tokens_read(const struct cli_run *r)
+{
+    return (uint64_t)cn_metric_get(&r->stack.metrics, CN_M_prompt_tokens_computed) +
+           (uint64_t)cn_metric_get(&r->stack.metrics, CN_M_prompt_tokens_cached);
+}
+
+static void on_token(void *arg)
+{
+    struct cli_run *r = arg;
+
+    r->begun = true;
+    cli_progress_end(&r->reading);
+}
+
 static bool stopped(void *arg)
 {
+    struct cli_run *r = arg;
+
+    if (!r->begun) cli_progress_tokens(&r->reading, tokens_read(r) - r->before, r->n_prompt);
     return cli_interrupted;
 }
 
@@ -126,8 +144,11 @@ static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
 
 int cli_run_answer(struct cli_run *r, struct cn_error *err)
 {
-    struct cli_sink sink = {
-        .arg = r, .on_text = on_text, .on_thought = on_thought, .stopped = stopped};
+    struct cli_sink sink = {.arg = r,
+                            .on_text = on_text,
+                            .on_thought = on_thought,
+                            .on_token = on_token,
+                            .stopped = stopped};
     struct cli_result result;
     struct eng_ids ids = {0};
     struct rt_request q = {
@@ -147,7 +168,12 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
     cn_buf_reset(&r->answer);
     cli_interrupted = 0;
+    r->n_prompt = ids.n;
+    r->before = tokens_read(r);
+    r->begun = false;
+    cli_progress_start(&r->reading);
     cli_stack_ask(&r->stack, &q, &sink, &result);
+    cli_progress_end(&r->reading);
     end_thought(r, false);
     if (r->answer.len && r->answer.data[r->answer.len - 1] != '\n') putchar('\n');
     fflush(stdout);

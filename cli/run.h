@@ -14,6 +14,9 @@ struct cli_run {
     bool max_given;      /* it was asked for: else less is fine where window or memory end */
     bool seeded, colour;
     bool thinking; /* what was written last is reasoning */
+    struct cli_progress reading; /* of the prompt, until the first token */
+    bool begun;                  /* that has come */
+    uint64_t n_prompt, before;   /* its tokens; those read before it, by the metrics */
     json_t *messages;
     struct cn_buf answer; /* the one being written */
 };

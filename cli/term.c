@@ -63,16 +63,49 @@ void cli_progress_start(struct cli_progress *p)
     p->tty = isatty(STDERR_FILENO);
 }
 
+/* Whether it is time to draw the line again, which is then to be done. */
+static bool due(struct cli_progress *p)
+{
+    uint64_t now = cn_now_ns();
+
+    if (!p->tty || now - p->started_ns < 1000000000u || now - p->shown_ns < 100000000u)
+        return false;
+    p->shown_ns = now;
+    p->shown = true;
+    return true;
+}
+
 void cli_progress_update(void *arg, uint64_t done, uint64_t total)
 {
     struct cli_progress *p = arg;
-    uint64_t now = cn_now_ns();
 
-    if (!p->tty || now - p->started_ns < 1000000000u || now - p->shown_ns < 100000000u) return;
-    p->shown_ns = now;
-    p->shown = true;
+    if (!due(p)) return;
     fprintf(stderr, "\rloading the model: %3.0f %% of %.0f MiB ",
             total ? 100.0 * (double)done / (double)total : 0.0, (double)total / 1048576);
+    fflush(stderr);
+}
+
+/* 1234567 as 1,234,567. */
+static const char *with_commas(uint64_t n, char out[32])
+{
+    char digits[24];
+    size_t len = (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)n), at = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        if (i && (len - i) % 3 == 0) out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = 0;
+    return out;
+}
+
+void cli_progress_tokens(struct cli_progress *p, uint64_t done, uint64_t total)
+{
+    char a[32], b[32];
+
+    if (!due(p)) return;
+    fprintf(stderr, "\rreading the prompt: %s of %s tokens ", with_commas(CN_MIN(done, total), a),
+            with_commas(total, b));
     fflush(stderr);
 }
 
