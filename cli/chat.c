@@ -56,7 +56,7 @@ static bool command(struct cli_run *r, const char *line, size_t n, size_t keep)
     return false;
 }
 
-static int say(struct cli_run *r, const char *name, const char *text, size_t n)
+static int say(struct cli_run *r, const char *name, const char *text, size_t n, size_t keep)
 {
     struct cn_error err = {0};
 
@@ -70,8 +70,11 @@ static int say(struct cli_run *r, const char *name, const char *text, size_t n)
     if (!rc) return 0;
     cli_error(name, &err);
     forget_last(r);
-    if (rc == CN_EWINDOW)
-        fprintf(stderr, "The conversation has grown too long; /clear forgets it.\n");
+    if (rc == CN_EWINDOW || rc == CN_ENEVERFIT)
+        fputs(json_array_size(r->messages) > keep && eng_model_template(rt_model(r->stack.rt))
+                  ? "The conversation has grown too long; /clear forgets it.\n"
+                  : "A shorter text is needed.\n",
+              stderr);
     return 0;
 }
 
@@ -99,7 +102,7 @@ static bool take_line(struct cli_run *r, const char *name, struct cn_buf *severa
 {
     if (several->len || !strncmp(text, QUOTES, strlen(QUOTES))) {
         if (!add_line(several, text, n)) return false;
-        *status = say(r, name, several->data, several->len - 1);
+        *status = say(r, name, several->data, several->len - 1, keep);
         cn_buf_fini(several);
         cn_buf_init(several, 0);
         return false;
@@ -107,7 +110,7 @@ static bool take_line(struct cli_run *r, const char *name, struct cn_buf *severa
     if (strspn(text, " \t") == n) return false;
     size_t word = command_len(text);
     if (word) return command(r, text, word, keep);
-    *status = say(r, name, text, n);
+    *status = say(r, name, text, n, keep);
     return false;
 }
 
@@ -120,6 +123,7 @@ int cli_chat(struct cli_run *r, const char *name)
     int status = 0;
 
     if (!in) return 1;
+    r->chatting = true;
     cn_buf_init(&several, 0);
     fprintf(stderr, "%s. /help lists commands; Ctrl-C stops an answer, Ctrl-D ends.\n",
             r->stack.name);

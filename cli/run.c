@@ -142,6 +142,18 @@ static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
         fprintf(stderr, "(cut off: the KV memory is full; kv.memory_bytes sets its size)\n");
 }
 
+static int no_room(const struct cli_run *r, size_t n_prompt, struct cn_error *err)
+{
+    char most[40] = "";
+
+    if (r->max_tokens)
+        snprintf(most, sizeof most, " of up to %llu", (unsigned long long)r->max_tokens);
+    return cn_fail(err, CN_EWINDOW,
+                   "the conversation has %zu tokens with this text: the context window of %llu has "
+                   "no room for an answer%s",
+                   n_prompt, (unsigned long long)window_of(r), most);
+}
+
 int cli_run_answer(struct cli_run *r, struct cn_error *err)
 {
     struct cli_sink sink = {.arg = r,
@@ -156,13 +168,14 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
         .parted = eng_model_template(rt_model(r->stack.rt)) != NULL};
     int rc = make_prompt(r, &ids, &q.start, err);
 
+    if (!rc && r->chatting && ids.n >= window_of(r)) rc = no_room(r, ids.n, err);
     if (rc) {
         eng_ids_fini(&ids);
         return rc;
     }
     q.prompt = ids.v;
     q.n_prompt = ids.n;
-    q.max_is_bound = !r->max_given;
+    q.max_is_bound = r->chatting || !r->max_given;
     if (q.max_is_bound && ids.n < window_of(r))
         q.max_tokens = CN_MIN(q.max_tokens, window_of(r) - ids.n);
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
@@ -265,7 +278,9 @@ static void help(void)
            "  --temperature T        0 to 2; 0 takes the likeliest token (0.2)\n"
            "  --top-p P              the likeliest tokens of this much probability (0.9)\n"
            "  --top-k K              the K likeliest tokens (0: off)\n"
-           "  --max-tokens N         longest answer (%d); 0: up to the window\n"
+           "  --max-tokens N         longest answer (%d); 0: up to the window. In a chat an answer\n"
+           "                         ends where the window does; one answer for which the window\n"
+           "                         has not as many tokens as were asked for here is refused\n"
            "  --seed N               the same seed gives the same answer (random)\n%s",
            LONGEST_ANSWER, cli_model_help());
 }

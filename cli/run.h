@@ -12,6 +12,7 @@ struct cli_run {
     struct eng_sampling sampling;
     uint64_t max_tokens; /* 0: up to the window */
     bool max_given;      /* it was asked for: else less is fine where window or memory end */
+    bool chatting;       /* less is fine then too: what is left gets less with every turn */
     bool seeded, colour;
     bool thinking; /* what was written last is reasoning */
     struct cli_progress reading; /* of the prompt, until the first token */
