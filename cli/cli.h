@@ -32,6 +32,8 @@ int cli_version(int argc, char **argv);
 
 /* "name: message", with the field in front where err names one; returns 1. */
 int cli_error(const char *name, const struct cn_error *err);
+/* CN_EINVAL with the first byte that is no UTF-8, and its offset. */
+int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error *err);
 /* Prints every error of the config but the last, which err then is; err as it was when it is none
  * of them. */
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);

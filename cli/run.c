@@ -234,19 +234,19 @@ static int one_shot(struct cli_run *r, const char *prompt, struct cn_error *err)
     cn_buf_init(&text, 64u << 20);
     cn_buf_init(&input, 64u << 20);
     if (prompt) cn_buf_puts(&text, prompt);
-    if (!isatty(STDIN_FILENO)) {
+    rc = cli_check_utf8("the prompt", &text, err);
+    if (!rc && !isatty(STDIN_FILENO)) {
         if (prompt) wait_input();
         if ((rc = read_input(&input)))
             cn_fail(err, rc,
                     rc == CN_ENOMEM ? "standard input is longer than 64 MiB"
                                     : "standard input cannot be read");
+        if (!rc) rc = cli_check_utf8("standard input", &input, err);
         if (text.len && input.len) cn_buf_puts(&text, "\n\n");
         if (input.len) cn_buf_append(&text, input.data, input.len);
         if (!rc && text.failed) rc = cn_fail(err, CN_EINVAL, "the prompt is longer than 64 MiB");
     }
     if (!rc && !text.len) rc = cn_fail(err, CN_EINVAL, "there is no prompt");
-    if (!rc && cn_utf8_valid_len(text.data, text.len) != text.len)
-        rc = cn_fail(err, CN_EINVAL, "the prompt is not valid UTF-8");
     if (!rc && (rc = cli_run_add(r, "user", text.data, text.len)))
         cn_fail(err, rc, "out of memory");
     if (!rc) rc = cli_run_answer(r, err);

@@ -16,6 +16,15 @@ int cli_error(const char *name, const struct cn_error *err)
     return 1;
 }
 
+int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error *err)
+{
+    size_t valid = text->len ? cn_utf8_valid_len(text->data, text->len) : 0;
+
+    if (valid == text->len) return 0;
+    return cn_fail(err, CN_EINVAL, "%s is not valid UTF-8: byte 0x%02x at offset %zu", what,
+                   (unsigned char)text->data[valid], valid);
+}
+
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err)
 {
     size_t n = cfg->faults.count;

@@ -58,7 +58,10 @@ static int tokenize(const char *path, bool ids_only, bool special, struct cn_err
 
     cn_buf_init(&text, 0);
     if (!rc) rc = eng_gguf_vocab(g, &v, err);
+    if (!rc && isatty(STDIN_FILENO))
+        fprintf(stderr, "(reading the text from standard input, up to Ctrl-D)\n");
     if (!rc) rc = read_all(&text, err);
+    if (!rc) rc = cli_check_utf8("standard input", &text, err);
     unsigned flags = ENG_TOKENIZE_PARSE | (special ? ENG_TOKENIZE_SPECIAL : 0u);
     if (!rc) rc = eng_tokenize(v, text.data ? text.data : "", text.len, NULL, 0, flags, &ids, err);
     if (!rc) rc = ids_only ? print_ids(&ids, err) : print_lines(&ids, v, err);

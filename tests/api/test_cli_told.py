@@ -4,8 +4,8 @@ import pty
 import re
 import subprocess
 
-from conftest import CONIFER, program
-from test_cli import Terminal, read_until
+from conftest import CONIFER, program, tiny_model
+from test_cli import Terminal, conifer, read_until
 
 
 def test_a_long_prompt_is_seen_to_be_read(tmp_path):
@@ -59,3 +59,24 @@ def test_a_chat_goes_on_until_its_window_is_full():
     with Terminal("null:layers=2,vocab=600,context=8192", "--set", "kv.memory_bytes=256KiB", "--max-tokens", "9000") as t:
         assert b"KV memory is full" in t.send(b"hello\n", b"size)")
         assert b"/clear forgets it" in t.send(b"hello\n", b"forgets it")
+
+
+def test_bytes_that_are_no_text_are_named():
+    """Refused with their place, never left out."""
+    for data, byte, offset in ((b"x\xff\xffy", b"0xff", 1), (b"\xc3", b"0xc3", 0), ("grüße".encode() + b"\xed\xa0\x80", b"0xed", 7)):
+        told = b"not valid UTF-8: byte %s at offset %d\n" % (byte, offset)
+        for command in (["tokenize"], ["tokenize", "--ids"], ["run"], ["run", "hello"]):
+            assert told in conifer(*command, "--model", tiny_model(), stdin=data, want=1)
+        assert told in conifer("run", "--model", tiny_model(), data, want=1)
+
+
+def test_tokenize_at_a_terminal_says_that_it_waits():
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([program(CONIFER), "tokenize", tiny_model(), "--ids"], stdin=theirs,
+                          stdout=subprocess.PIPE, stderr=theirs) as p:
+        os.close(theirs)
+        read_until(ours, b"Ctrl-D")
+        os.write(ours, b"hello\n\x04")
+        ids = p.stdout.read()
+    os.close(ours)
+    assert p.returncode == 0 and ids == conifer("tokenize", tiny_model(), "--ids", stdin=b"hello\n")
