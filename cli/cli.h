@@ -79,6 +79,9 @@ int cli_take_served(struct cfg *cfg, struct cn_error *err);
 /* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null
  * model. */
 bool cli_names_model(const char *word);
+/* Names, as --model takes them, of the config's list and the models folder; separated by commas, ""
+ * when there are none. */
+void cli_put_here(const struct cfg *cfg, struct cn_buf *out);
 /* Fetches the model that cfg names (or the default) when the catalog has it and the folder has not.
  */
 int cli_pull_missing(const struct cfg *cfg, struct cn_error *err);

@@ -50,7 +50,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The models folder's names, as --model takes them, separated by commas. */
+/* The models folder's names, as --model takes them, separated by commas from what is there. */
 static void put_installed(const char *dir, struct cn_buf *out)
 {
     char **names = NULL;
@@ -72,10 +72,21 @@ static void put_installed(const char *dir, struct cn_buf *out)
     if (d) closedir(d);
     if (n) qsort(names, n, sizeof *names, by_name);
     for (size_t i = 0; i < n; i++) {
-        cn_buf_printf(out, i ? ", %s" : "%s", names[i]);
+        cn_buf_printf(out, out->len ? ", %s" : "%s", names[i]);
         free(names[i]);
     }
     free(names);
+}
+
+void cli_put_here(const struct cfg *cfg, struct cn_buf *out)
+{
+    char *dir = cfg_models_dir();
+
+    for (size_t i = 0; i < cfg->n_models; i++) /* those without a file are the folder's */
+        if (cfg->models[i].path)
+            cn_buf_printf(out, out->len ? ", %s" : "%s", cfg->models[i].name);
+    if (dir) put_installed(dir, out);
+    free(dir);
 }
 
 /* The reason in err, and what could be done about it. */

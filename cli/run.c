@@ -381,6 +381,22 @@ static int mistyped(const char *name, const char *word)
     return status;
 }
 
+/* Two words, and the first is no model. */
+static int no_model(const struct cli_run *r, const char *name, const char *word)
+{
+    struct cn_buf here;
+
+    if (ends_in_gguf(word) || word[0] == '.' || word[0] == '/') return no_file(name, word);
+    cn_buf_init(&here, 0);
+    cli_put_here(&r->stack.cfg, &here);
+    int status = cli_usage(name,
+                           "\"%s\" is no model that is here. Installed: %s. conifer list shows what "
+                           "can be pulled; a prompt of several words takes quotes",
+                           word, here.len ? cn_buf_cstr(&here) : "none");
+    cn_buf_fini(&here);
+    return status + 1;
+}
+
 /* [MODEL] [PROMPT]: one word is the prompt unless it names a model, and always behind "--".
  * 0, or an exit code + 1. */
 static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
@@ -393,15 +409,7 @@ static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
     *prompt = n ? words[n - 1] : NULL;
     if (n > 2 || (n == 2 && r->stack.model_given))
         return cli_usage(argv[0], "the prompt must be one argument: put it in quotes") + 1;
-    if (n == 2 && !is_model(r, words[0]) &&
-        (ends_in_gguf(words[0]) || words[0][0] == '.' || words[0][0] == '/'))
-        return no_file(argv[0], words[0]);
-    if (n == 2 && !is_model(r, words[0]))
-        return cli_usage(argv[0],
-                         "\"%s\" is no model that is here: --model chooses one, and a prompt of "
-                         "several words takes quotes",
-                         words[0]) +
-               1;
+    if (n == 2 && !is_model(r, words[0])) return no_model(r, argv[0], words[0]);
     if (n == 0 || (n == 1 && (literal || r->stack.model_given))) return 0;
     if (n == 1 && !is_model(r, words[0])) return mistyped(argv[0], words[0]);
     if (n == 1) *prompt = NULL;

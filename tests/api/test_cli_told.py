@@ -1,5 +1,6 @@
 """What conifer's commands tell who waits, or who asked for what is not there."""
 import os
+import pathlib
 import pty
 import re
 import subprocess
@@ -80,3 +81,15 @@ def test_tokenize_at_a_terminal_says_that_it_waits():
         ids = p.stdout.read()
     os.close(ours)
     assert p.returncode == 0 and ids == conifer("tokenize", tiny_model(), "--ids", stdin=b"hello\n")
+
+
+def test_run_names_the_models_that_are_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONIFER_HOME", str(tmp_path))
+    assert b'"smollm2" is no model that is here. Installed: none.' in conifer("run", "smollm2", "hi", want=2)
+    (tmp_path / "models").mkdir()
+    for name in ("tiny", "another"):
+        (tmp_path / f"models/{name}.gguf").symlink_to(pathlib.Path(tiny_model()).resolve())
+    said = conifer("run", "smollm2", "hi", want=2)
+    assert b"Installed: another, tiny. conifer list shows what can be pulled" in said and b"quotes" in said
+    (tmp_path / "c.yaml").write_text(f"models: [{{name: mine, path: {tiny_model()}}}, {{name: tiny}}]\n")
+    assert b"Installed: mine, another, tiny." in conifer("run", "--config", str(tmp_path / "c.yaml"), "smollm2", "hi", want=2)
