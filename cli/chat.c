@@ -130,7 +130,8 @@ int cli_chat(struct cli_run *r, const char *name)
     while (!status) {
         const char *text = NULL;
         size_t n = 0;
-        enum cli_line_event event = cli_line_read(in, several.len ? "..." : ">>>", &text, &n);
+        bool more = several.len;
+        enum cli_line_event event = cli_line_read(in, more ? "..." : ">>>", more, &text, &n);
 
         if (event != CLI_LINE_TEXT) putchar('\n');
         if (event == CLI_LINE_END || (event == CLI_LINE_INTERRUPT && warned)) break;

@@ -263,9 +263,21 @@ static void start_editor(struct cli_line *l)
     sigaction(SIGCONT, &resume, NULL);
 }
 
-static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n)
+/* A text of several lines is one entry, as it would be pasted. */
+static void remember(struct cli_line *l, const char *line, bool more)
 {
     HistEvent ev;
+
+    if (!more) {
+        if (*line) history(l->history, &ev, H_ENTER, line);
+    } else if (history(l->history, &ev, H_FIRST) >= 0) { /* H_ADD adds to where the keys went */
+        history(l->history, &ev, H_ADD, LINE_END);
+        history(l->history, &ev, H_ADD, line);
+    }
+}
+
+static enum cli_line_event edit(struct cli_line *l, bool more, const char **text, size_t *n)
+{
     int count = 0;
 
     l->was_empty = true;
@@ -294,7 +306,7 @@ static enum cli_line_event edit(struct cli_line *l, const char **text, size_t *n
         len--;
     len = cli_line_plain(l->text, len);
     l->text[len] = 0;
-    if (len) history(l->history, &ev, H_ENTER, l->text);
+    remember(l, l->text, more);
     len = unfold(l->text, len);
     while (len && l->text[len - 1] == '\n')
         len--;
@@ -340,15 +352,15 @@ static void set_prompt(struct cli_line *l, const char *prompt, const char *quiet
         snprintf(l->prompt, sizeof l->prompt, "%s ", prompt);
 }
 
-enum cli_line_event cli_line_read(struct cli_line *l, const char *prompt, const char **text,
-                                  size_t *n)
+enum cli_line_event cli_line_read(struct cli_line *l, const char *prompt, bool more,
+                                  const char **text, size_t *n)
 {
     cli_interrupted = 0;
 #ifdef CLI_LIBEDIT
     if (l->editor) {
         l->prompt_columns = (unsigned)strlen(prompt) + 1;
         set_prompt(l, prompt, "\1");
-        return edit(l, text, n);
+        return edit(l, more, text, n);
     }
 #endif
     set_prompt(l, prompt, "");

@@ -5,8 +5,9 @@ import pty
 import re
 import subprocess
 
+import pytest
 from conftest import CONIFER, program, tiny_model
-from test_cli import Terminal, conifer, read_until
+from test_cli import Terminal, conifer, has_editor, json_args, read_until
 
 
 def test_a_long_prompt_is_seen_to_be_read(tmp_path):
@@ -93,3 +94,31 @@ def test_run_names_the_models_that_are_here(tmp_path, monkeypatch):
     assert b"Installed: another, tiny. conifer list shows what can be pulled" in said and b"quotes" in said
     (tmp_path / "c.yaml").write_text(f"models: [{{name: mine, path: {tiny_model()}}}, {{name: tiny}}]\n")
     assert b"Installed: mine, another, tiny." in conifer("run", "--config", str(tmp_path / "c.yaml"), "smollm2", "hi", want=2)
+
+
+def test_a_block_is_one_entry_of_the_history(json_args):
+    """All of its lines, the quotes too, so that it can be sent again; one that was dropped can be ended."""
+    if not has_editor():
+        pytest.skip("built without libedit")
+    up, home = b"\033[A", b"\033[H"
+
+    def block(t, *lines, ends):
+        for line in lines[:-1]:
+            t.send(line + b"\n", b"...")
+            t.rest = b">>>"  # it asks, in its way
+        os.write(t.fd, lines[-1] + b"\n")
+        t.rest = read_until(t.fd, ends)
+    with Terminal(*json_args) as t:
+        t.send(b"before\n", b'<"before">')
+        block(t, b'"""one', b"", b"two", b'three"""', ends=rb'<"one\n\ntwo\nthree">')
+        t.send(up + b"\n", rb'<"one\n\ntwo\nthree">')
+        t.send(up + up + b"\n", b'<"before">')
+        block(t, b'"""one', up + up + b"\x15half", b'"""', ends=rb'<"one\nhalf\n">')  # looked back within
+        t.send(up + home + b"\033[C\033[C\033[Cno\n", rb'<"noone\nhalf\n">')
+        t.send(b'"""dropped\n', b"...")
+        os.write(t.fd, b"\x03")
+        t.rest = read_until(t.fd, b"ends)")
+        t.send(b"next\n", b'<"next">')
+        t.send(up + up + b' no more"""\n', b'<"dropped no more">')
+        t.prompt()
+        assert t.ends(b"\x04") == 0
