@@ -1,6 +1,8 @@
 /* The device and the sizes of a step that the config asks for. */
 #include "runtime/rt.h"
 
+#include <stdio.h>
+
 int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err)
 {
     static const enum kr_isa isa[] = {[CFG_ISA_AUTO] = KR_ISA_AUTO,
@@ -13,7 +15,9 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
     struct kr_cpu_opts cpu = {.isa = isa[cfg->engine.isa],
                               .n_threads = (uint32_t)cfg->engine.threads};
     if (!cpu.n_threads) cpu.n_threads = (uint32_t)cfg_cores();
-    return kr_cpu_new(&cpu, out, err);
+    int rc = kr_cpu_new(&cpu, out, err);
+    if (rc == CN_EUNSUPP && err) snprintf(err->param, sizeof err->param, "engine.isa");
+    return rc;
 }
 
 enum kr_type rt_kv_type(int cfg_kv_type)

@@ -38,6 +38,21 @@ static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
     return true;
 }
 
+/* The ISA asked for is not there: which it was, and which are. */
+static int lacks(enum kr_isa isa, struct cn_error *err)
+{
+    static const enum kr_isa all[] = {KR_ISAS};
+    char there[64] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < CN_ARRAY_LEN(all); i++)
+        if (kr_cpu_has(all[i]) && n < sizeof there)
+            n += (size_t)snprintf(there + n, sizeof there - n, "%s%s", n ? ", " : "",
+                                  kr_isa_name(all[i]));
+    return cn_fail(err, CN_EUNSUPP,
+                   "this processor lacks the instructions of %s; it has those of %s",
+                   kr_isa_name(isa), there);
+}
+
 static void cpu_free(struct kr_device *d)
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
@@ -102,7 +117,7 @@ int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn
     c->base.ops = &cpu_ops;
     if (!fill_tables(c, isa)) {
         free(c);
-        return cn_fail(err, CN_EUNSUPP, "this processor lacks the instructions asked for");
+        return lacks(isa, err);
     }
     c->pool = kr_pool_new(threads);
     if (!c->pool) {

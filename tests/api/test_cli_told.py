@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import CONIFER, program, tiny_model
+from conftest import CONIFER, SERVER, program, tiny_model
 from test_cli import Terminal, conifer, has_editor, json_args, read_until
 
 
@@ -122,3 +122,26 @@ def test_a_block_is_one_entry_of_the_history(json_args):
         t.send(up + up + b' no more"""\n', b'<"dropped no more">')
         t.prompt()
         assert t.ends(b"\x04") == 0
+
+
+def test_instructions_that_are_not_there_are_named():
+    """Beside those that are: no processor has all of them."""
+    names = ["generic", "avx2", "avxvnni", "avx512", "neon", "i8mm"]
+    there, refused = [], {}
+    for isa in names:
+        out = subprocess.run([program(CONIFER), "run", "--model", "null:", "--isa", isa, "--max-tokens", "1", "hi"],
+                             input=b"", capture_output=True, timeout=60, check=False)
+        if out.returncode:
+            refused[isa] = out.stderr.decode()
+        else:
+            there.append(isa)
+    assert refused and there[0] == "generic"
+    for isa, said in refused.items():
+        assert said == (f"conifer run: --isa: engine.isa: this processor lacks the instructions of {isa}; "
+                        f"it has those of {', '.join(there)}\n")
+        for command in ("show", "plan", "bench"):
+            assert f"engine.isa: this processor lacks the instructions of {isa};".encode() in \
+                conifer(command, "null:", "--isa", isa, want=1)
+    said = subprocess.run([program(SERVER), "--model", "null:", "--port", "0", "--isa", isa], capture_output=True,
+                          timeout=60, check=False).stderr
+    assert b"engine.isa: this processor lacks" in said, said
