@@ -85,6 +85,10 @@ void cli_put_here(const struct cfg *cfg, struct cn_buf *out);
 /* Fetches the model that cfg names (or the default) when the catalog has it and the folder has not.
  */
 int cli_pull_missing(const struct cfg *cfg, struct cn_error *err);
+/* The list of `models` for the runtime; *out owned, for cli_free_models. A name of which there is no
+ * file yet is the runtime's to look for again. */
+int cli_list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn_error *err);
+void cli_free_models(struct rt_model_opts *all, size_t n);
 /* As --model WORD. */
 int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
 /* The catalog's line for a file, by its name and size; NULL when it has none. */
@@ -96,6 +100,10 @@ const struct cfg_model *cli_catalog_of(const char *path);
  * when it cannot serve it. */
 int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
                    struct cn_error *err);
+/* The same of several that are listed: what rt_weigh says; `only`, unless NULL, of one of them
+ * alone. *fit: whether each can be loaded, and `users` at once. */
+int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *only,
+                    uint64_t users, bool *fit, struct cn_error *err);
 /* What is free, or less when the config gives less. */
 uint64_t cli_memory_there(const struct cfg *cfg);
 /* How many at once, each with the whole window. */

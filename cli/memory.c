@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define MIB (1024.0 * 1024.0)
 
@@ -32,6 +34,58 @@ uint64_t cli_memory_there(const struct cfg *cfg)
 {
     uint64_t there = cfg_free_memory();
     return cfg->engine.memory_bytes ? CN_MIN(there, (uint64_t)cfg->engine.memory_bytes) : there;
+}
+
+/* False when it cannot be loaded, or not for so many users. */
+static bool put_one(const struct cfg *cfg, const struct rt_model_opts *m,
+                    const struct rt_model_weight *w, const struct rt_memory_plan *kv,
+                    uint64_t users)
+{
+    struct rt_memory_plan mine = *kv;
+    uint64_t room;
+
+    printf("\n%s", m->id);
+    if (!w->bytes) {
+        puts(": it cannot be measured");
+        return false;
+    }
+    mine.one_bytes = w->window_bytes;
+    room = w->fits ? cli_users(cfg, &mine) : 0;
+    printf(", %" PRIu64 " tokens each, KV in %s\n", w->context,
+           kr_type_info((uint32_t)w->kv_type)->name);
+    put("weights+scratch", w->bytes, w->fits ? "" : "  it does not fit: requests are refused");
+    printf("  %-15s %10" PRIu64 "  at once, each with a window of %" PRIu64 " tokens\n", "users",
+           room, w->context);
+    if (w->fits && w->max_tokens < w->context)
+        printf("  %-15s %10" PRIu64 "  tokens, of one user alone\n", "longest", w->max_tokens);
+    if (users)
+        printf("  %-15s %10" PRIu64 "  %s\n", "asked for", users,
+               users <= room ? "fit" : "do not fit");
+    return w->fits && users <= room;
+}
+
+int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *only,
+                    uint64_t users, bool *fit, struct cn_error *err)
+{
+    struct rt_model_weight *each = cn_calloc(o->n_models, sizeof *each);
+    struct rt_weights all;
+    char text[96];
+
+    if (!each) return cn_fail(err, CN_ENOMEM, "out of memory");
+    int rc = rt_weigh(o, &all, each, err);
+    if (!rc) {
+        printf("memory of a daemon on this machine, for %zu models that take turns in it\n",
+               o->n_models);
+        put(cfg->engine.memory_bytes ? "engine.memory" : "free now", all.there_bytes, "");
+        put("KV memory", all.kv.total_bytes, why(cfg, &all.kv, text, sizeof text));
+        put("models", all.budget_bytes, "  weights and scratch of all that are loaded at once");
+    }
+    *fit = true;
+    for (size_t i = 0; !rc && i < o->n_models; i++)
+        if (!only || !strcmp(only, o->models[i].id))
+            *fit &= put_one(cfg, &o->models[i], &each[i], &all.kv, users);
+    free(each);
+    return rc;
 }
 
 int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,

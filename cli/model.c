@@ -157,6 +157,40 @@ int cli_take_served(struct cfg *cfg, struct cn_error *err)
     return failed ? cn_fail(err, CN_ENOMEM, "out of memory") : 0;
 }
 
+void cli_free_models(struct rt_model_opts *all, size_t n)
+{
+    for (size_t i = 0; all && i < n; i++)
+        free((char *)all[i].path);
+    free(all);
+}
+
+int cli_list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn_error *err)
+{
+    struct rt_model_opts *all = cn_calloc(cfg->n_models, sizeof *all);
+    int rc = all ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
+
+    for (size_t i = 0; !rc && i < cfg->n_models; i++) {
+        const struct cfg_served *m = &cfg->models[i];
+        char *path = NULL;
+        rc = cfg_served_file(m, &path, err);
+        if (rc == CN_EMODEL) rc = 0;
+        if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], err);
+        all[i] = (struct rt_model_opts){.id = m->name,
+                                        .path = path,
+                                        .chat_template = m->chat_template,
+                                        .context = (uint64_t)m->context,
+                                        .kv_type = m->kv_type,
+                                        .pin = m->pin,
+                                        .preload = m->preload};
+    }
+    if (rc) {
+        cli_free_models(all, cfg->n_models);
+        return rc;
+    }
+    *out = all;
+    return 0;
+}
+
 int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err)
 {
     char self[] = "conifer", flag[] = "--model", *args[] = {self, flag, word, NULL};

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* More than may run at once: the others wait. Whether memory is there for them is told too. */
 static int put_waiting(const struct cfg *cfg, const struct eng_model *m, uint64_t users,
@@ -69,6 +70,39 @@ static int plan(struct cli_stack *s, uint64_t users, int *status, struct cn_erro
     return rc;
 }
 
+/* Whether the list is what is to be planned for; *only: of which of it alone, or NULL. */
+static bool of_list(const struct cli_stack *s, int words, char **argv, const char **only)
+{
+    const struct cfg *c = &s->cfg;
+    size_t i = 0;
+
+    *only = words ? argv[optind] : c->model.name;
+    if (!c->n_models || c->model.path || words + s->model_given > 1) return false;
+    while (*only && i < c->n_models && strcmp(*only, c->models[i].name))
+        i++;
+    return i < c->n_models;
+}
+
+static int plan_list(struct cli_stack *s, const char *only, uint64_t users, int *status,
+                     struct cn_error *err)
+{
+    const struct cfg *c = &s->cfg;
+    struct rt_model_opts *models = NULL;
+    bool fit = false;
+    int rc = cli_list_models(c, &models, err);
+
+    for (size_t i = 0; !rc && i < c->n_models; i++) { /* as asked for beside the list */
+        if (c->model.context) models[i].context = (uint64_t)c->model.context;
+        if (c->model.kv_type != CFG_KV_F16) models[i].kv_type = c->model.kv_type;
+    }
+    struct rt_opts o = {
+        .cfg = c, .metrics = &s->metrics, .models = models, .n_models = c->n_models};
+    if (!rc) rc = cli_put_weights(c, &o, only, users, &fit, err);
+    *status = !rc && !fit;
+    cli_free_models(models, c->n_models);
+    return rc;
+}
+
 int cli_plan(int argc, char **argv)
 {
     static const struct option options[] = {{"users", required_argument, NULL, 'u'},
@@ -77,6 +111,7 @@ int cli_plan(int argc, char **argv)
     struct cn_error err = {0};
     struct cli_stack s;
     uint64_t users = 0;
+    const char *only;
     int opt, status = 0, rc = cli_stack_config(&s, &argc, argv, &err);
 
     optind = 0;
@@ -89,14 +124,18 @@ int cli_plan(int argc, char **argv)
                      "                    [--kv-type TYPE] [--config FILE]\n\n"
                      "How many users fit at once, each with a window of L tokens (the model's own\n"
                      "when not said), with the settings a daemon would have. Without MODEL the one\n"
-                     "of the config, its first where it lists several. Nothing is loaded. Exit\n"
-                     "status 1 when N users do not fit.");
+                     "of the config, or all that it lists, which share its memory. Nothing is\n"
+                     "loaded. Exit status 1 when N users do not fit, or a model.");
             cli_stack_close(&s);
             return opt == 'h' ? 0 : 2;
         }
     }
-    if (!rc && !status) rc = cli_one_model(&s, argc, argv, &status, &err);
-    if (!rc && !status) rc = plan(&s, users, &status, &err);
+    if (!rc && !status && of_list(&s, argc - optind, argv, &only)) {
+        rc = plan_list(&s, only, users, &status, &err);
+    } else {
+        if (!rc && !status) rc = cli_one_model(&s, argc, argv, &status, &err);
+        if (!rc && !status) rc = plan(&s, users, &status, &err);
+    }
     if (rc) status = cli_error(argv[0], &err);
     cli_stack_close(&s);
     return status;

@@ -64,41 +64,6 @@ static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *
     return rc ? cn_fail(err, rc, "out of memory") : 0;
 }
 
-static void free_models(struct rt_model_opts *all, size_t n)
-{
-    for (size_t i = 0; all && i < n; i++)
-        free((char *)all[i].path);
-    free(all);
-}
-
-/* The list of `models`. A name of which there is no file yet is the runtime's to look for again. */
-static int list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn_error *err)
-{
-    struct rt_model_opts *all = cn_calloc(cfg->n_models, sizeof *all);
-    int rc = all ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
-
-    for (size_t i = 0; !rc && i < cfg->n_models; i++) {
-        const struct cfg_served *m = &cfg->models[i];
-        char *path = NULL;
-        rc = cfg_served_file(m, &path, err);
-        if (rc == CN_EMODEL) rc = 0;
-        if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], err);
-        all[i] = (struct rt_model_opts){.id = m->name,
-                                        .path = path,
-                                        .chat_template = m->chat_template,
-                                        .context = (uint64_t)m->context,
-                                        .kv_type = m->kv_type,
-                                        .pin = m->pin,
-                                        .preload = m->preload};
-    }
-    if (rc) {
-        free_models(all, cfg->n_models);
-        return rc;
-    }
-    *out = all;
-    return 0;
-}
-
 static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 {
     struct cn_error err = {0};
@@ -111,7 +76,7 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     int rc = make_metrics(cfg, &metrics, &err);
 
     if (!rc && !cfg->n_models && fetch) rc = fetch(cfg, &err);
-    if (!rc && cfg->n_models) rc = list_models(cfg, &models, &err);
+    if (!rc && cfg->n_models) rc = cli_list_models(cfg, &models, &err);
     else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
     if (!rc) rc = name_models(metrics, cfg, model, &err);
     struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
@@ -133,7 +98,7 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     if (rc == CN_EBUSY) _exit(1); /* the engine does not answer: its thread cannot be joined */
     rt_free(rt);
     srv_free(s);
-    free_models(models, cfg->n_models);
+    cli_free_models(models, cfg->n_models);
     free(path);
     free(model);
     if (metrics) cn_metrics_fini(metrics);
@@ -163,7 +128,7 @@ static int check_list(const struct cfg *cfg, const char *name, cli_fetch *fetch)
         struct cn_error err = {0};
         char *path = NULL;
         int rc = cfg_served_file(m, &path, &err);
-        bool fatal = rc && rc != CN_EMODEL; /* list_models ends there, too */
+        bool fatal = rc && rc != CN_EMODEL; /* cli_list_models ends there, too */
         coming += to_come(m->name, rc, fetch);
         o.path = path;
         if (!rc) rc = rt_check_served(&o, &err);

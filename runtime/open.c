@@ -262,15 +262,23 @@ static uint64_t weights_at_once(const struct rt *r, uint64_t there)
     return pinned + largest;
 }
 
-/* None of several is loaded by now: the KV memory is for whichever will be. */
-static int pool_for_several(struct rt *r, const struct rt_memory_ask *asks, size_t n,
-                            struct cn_error *err)
+/* Several models, none of which is loaded. */
+struct measured {
+    struct eng_model **models; /* by their index; NULL: it could not be measured */
+    struct rt_memory_ask *asks;
+    size_t n; /* asks */
+    uint64_t there; /* 0: not known */
+    struct rt_memory_plan plan;
+};
+
+/* The KV memory is for whichever will be loaded; the rest is the models' budget. */
+static int plan_for_several(struct rt *r, struct measured *s, struct cn_error *err)
 {
     const struct cfg *cfg = r->cfg;
-    uint64_t want = cfg->kv.memory_bytes, there = 0;
-    struct rt_memory_plan plan;
-    int rc = memory_there(cfg, &there, err);
+    uint64_t want = cfg->kv.memory_bytes, there;
+    int rc = memory_there(cfg, &s->there, err);
     if (rc) return rc;
+    there = s->there;
     uint64_t weights = weights_at_once(r, there ? there : UINT64_MAX);
     if (there && weights >= there)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
@@ -283,47 +291,117 @@ static int pool_for_several(struct rt *r, const struct rt_memory_ask *asks, size
                              "scratch and KV together", (double)want / 1048576,
                              (double)there / 1048576);
     /* Where the size is given, a model that does not fit beside it is refused when it is loaded. */
-    rc = rt_memory_plan_for(asks, n, (uint32_t)cfg->kv.block_tokens,
+    rc = rt_memory_plan_for(s->asks, s->n, (uint32_t)cfg->kv.block_tokens,
                             (uint32_t)cfg->scheduler.max_running, want,
-                            there && !want ? there - weights : 0, false, &plan, err);
-    if (!rc) rc = make_pool(r, &plan, err);
-    if (!rc) r->budget = there ? there - CN_MIN(there, plan.total_bytes) : UINT64_MAX;
+                            there && !want ? there - weights : 0, false, &s->plan, err);
+    if (!rc) r->budget = there ? there - CN_MIN(there, s->plan.total_bytes) : UINT64_MAX;
     return rc;
 }
 
 /* Measures all; those that cannot be are told of, and tried again when somebody asks for them. When
  * it is all of them, the first one's error. */
-static int measure_all(struct rt *r, struct eng_model **models, struct rt_memory_ask *asks,
-                       size_t *n, struct cn_error *err)
+static int measure_all(struct rt *r, struct measured *s, struct cn_error *err)
 {
     struct cn_error first = {0};
     for (size_t i = 0; i < r->n_models; i++) {
         struct cn_error e = {0};
-        if (rt_model_measure(&r->models[i], &models[*n], &e)) {
+        if (rt_model_measure(&r->models[i], &s->models[i], &e)) {
             if (!first.code) first = e;
             rt_model_failed(&r->models[i], &e);
             continue;
         }
-        const struct eng_model_info *info = eng_model_info(models[*n]);
-        asks[(*n)++] = (struct rt_memory_ask){info->exec, info->context};
+        const struct eng_model_info *info = eng_model_info(s->models[i]);
+        s->asks[s->n++] = (struct rt_memory_ask){info->exec, info->context};
     }
-    if (*n) return 0;
+    if (s->n) return 0;
     if (err) *err = first;
     return first.code;
 }
 
+/* Beside the pinned ones, which stay once they are there. */
+static bool can_be_loaded(const struct rt_model *m)
+{
+    const struct rt *r = m->rt;
+    uint64_t least = m->need;
+    for (size_t i = 0; i < r->n_models; i++)
+        if (r->models[i].pin && &r->models[i] != m) least += r->models[i].need;
+    return least <= r->budget;
+}
+
+static void measured_fini(struct rt *r, struct measured *s)
+{
+    for (size_t i = 0; s->models && i < r->n_models; i++)
+        eng_model_unref(s->models[i]);
+    free(s->models);
+    free(s->asks);
+}
+
+/* What the config and the machine give several models. */
+static int weigh(struct rt *r, struct measured *s, struct cn_error *err)
+{
+    s->models = cn_calloc(r->n_models, sizeof *s->models);
+    s->asks = cn_calloc(r->n_models, sizeof *s->asks);
+    int rc = s->models && s->asks ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    if (!rc) rc = measure_all(r, s, err);
+    return rc ? rc : plan_for_several(r, s, err);
+}
+
+/* Those that no request will ever get are told of now, not when the first one is refused. */
+static void warn_of_large(const struct rt *r)
+{
+    for (size_t i = 0; i < r->n_models; i++)
+        if (r->models[i].need && !can_be_loaded(&r->models[i]))
+            cn_log(CN_LOG_WARN, "engine",
+                   "%s takes %.1f MiB for weights and scratch, and there are %.1f MiB for all "
+                   "models: its requests are refused%s",
+                   r->models[i].id, (double)r->models[i].need / 1048576,
+                   (double)r->budget / 1048576,
+                   r->models[i].need > r->budget ? "" : " while the pinned ones are there");
+}
+
 static int size_for_several(struct rt *r, struct cn_error *err)
 {
-    struct eng_model **models = cn_calloc(r->n_models, sizeof *models);
-    struct rt_memory_ask *asks = cn_calloc(r->n_models, sizeof *asks);
-    size_t n = 0;
-    int rc = models && asks ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
-    if (!rc) rc = measure_all(r, models, asks, &n, err);
-    if (!rc) rc = pool_for_several(r, asks, n, err);
-    for (size_t i = 0; i < n; i++)
-        eng_model_unref(models[i]);
-    free(models);
-    free(asks);
+    struct measured s = {0};
+    int rc = weigh(r, &s, err);
+    if (!rc) rc = make_pool(r, &s.plan, err);
+    if (!rc) warn_of_large(r);
+    measured_fini(r, &s);
+    return rc;
+}
+
+/* The longest sequence, as the pool itself says: it is made, but no memory for it. */
+static int weigh_one(struct rt_model *m, const struct eng_model_info *info, uint64_t slab_bytes,
+                     struct rt_model_weight *out, struct cn_error *err)
+{
+    uint32_t block = (uint32_t)m->rt->cfg->kv.block_tokens;
+    *out = (struct rt_model_weight){.bytes = m->need,
+                                    .context = info->context,
+                                    .kv_type = opts_of(m).prepare.kv_type,
+                                    .window_bytes = eng_sequence_bytes(info->exec, block,
+                                                                       info->context),
+                                    .fits = can_be_loaded(m)};
+    if (rt_memory_blocks_fit(info->exec, slab_bytes, NULL)) return 0;
+    int rc = add_space(m, info, err);
+    if (rc) return rc;
+    out->max_tokens = CN_MIN(kv_space_max_tokens(m->space, 0, 1), info->context);
+    kv_space_drop(m->space);
+    m->space = NULL;
+    return 0;
+}
+
+int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *each,
+                 struct cn_error *err)
+{
+    struct measured s = {0};
+    int rc = rt_device_new(r->cfg, &r->device, err);
+    if (!rc) rc = weigh(r, &s, err);
+    struct kv_pool_opts o = {.slab_bytes = s.plan.slab_bytes, .n_slabs = s.plan.n_slabs};
+    if (!rc) rc = kv_pool_new(&o, &r->pool, err);
+    for (size_t i = 0; !rc && i < r->n_models; i++)
+        if (s.models[i])
+            rc = weigh_one(&r->models[i], eng_model_info(s.models[i]), o.slab_bytes, &each[i], err);
+    *out = (struct rt_weights){.there_bytes = s.there, .budget_bytes = r->budget, .kv = s.plan};
+    measured_fini(r, &s);
     return rc;
 }
 

@@ -260,6 +260,9 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
                   struct cn_error *err);
 /* The pool, the scheduler, and the models that are there from the beginning. */
 int rt_open_all(struct rt *r, const struct rt_opts *o, struct cn_error *err);
+/* For rt_weigh, of a runtime that is for nothing else. */
+int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *each,
+                 struct cn_error *err);
 /* Makes m->model known to pool and scheduler, or forgets it (CN_EBUSY: not yet). Engine thread, or
  * before it runs. */
 int rt_attach(struct rt_model *m, struct cn_error *err);

@@ -353,10 +353,13 @@ void rt_health(const struct rt *r, struct rt_health *out)
 
 /* ---- start and end --------------------------------------------------------------------------- */
 
-int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
+/* A runtime that knows its models' names, without device and threads. *out is to be freed, however
+ * far this came. */
+static int make(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
 {
     struct rt *r = cn_calloc(1, sizeof *r);
     if (!r) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    *out = r;
     r->cfg = opts->cfg;
     r->metrics = opts->metrics;
     r->created_s = cn_wall_s();
@@ -371,7 +374,23 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
         rc = cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc && !(rc = cn_mailbox_init(&r->inbox, NULL, NULL))) r->mailbox_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&r->loader_inbox, NULL, NULL))) r->loader_mail_ready = true;
-    if (!rc) rc = rt_models_init(r, opts, err);
+    return rc ? rc : rt_models_init(r, opts, err);
+}
+
+int rt_weigh(const struct rt_opts *opts, struct rt_weights *out, struct rt_model_weight *each,
+             struct cn_error *err)
+{
+    struct rt *r = NULL;
+    int rc = make(opts, &r, err);
+    if (!rc) rc = rt_weigh_all(r, out, each, err);
+    rt_free(r);
+    return rc;
+}
+
+int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
+{
+    struct rt *r = NULL;
+    int rc = make(opts, &r, err);
     if (!rc) rc = rt_open_all(r, opts, err);
     if (!rc) {
         rt_watch_init(&r->watch, 0, cn_now_ns());

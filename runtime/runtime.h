@@ -75,6 +75,24 @@ int rt_check_served(const struct rt_model_opts *m, struct cn_error *err);
  * pool, starts the threads. Memory that does not fit is CN_ENOMEM with the arithmetic in the
  * message. One of several models that cannot be loaded fails its own requests only. */
 int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);
+/* What rt_new would make of several models, by the same rules; nothing is loaded. One that cannot be
+ * measured is told in the log, as at start. */
+struct rt_model_weight {
+    uint64_t bytes;                 /* weights and scratch; 0: it could not be measured */
+    uint64_t context;
+    enum kr_type kv_type;
+    uint64_t window_bytes;          /* KV memory of a sequence of the whole window */
+    uint64_t max_tokens;            /* of it that the KV memory holds; 0: none of its blocks fits */
+    bool fits;                      /* beside the pinned ones: it can be loaded */
+};
+struct rt_weights {
+    uint64_t there_bytes;           /* for all; 0: not known */
+    uint64_t budget_bytes;          /* of it for weights and scratch; UINT64_MAX: not known */
+    struct rt_memory_plan kv;
+};
+/* each[n_models] comes zeroed. */
+int rt_weigh(const struct rt_opts *opts, struct rt_weights *out, struct rt_model_weight *each,
+             struct cn_error *err);
 /* Ends all requests (END with CN_EDRAIN), stops the thread, frees everything. */
 void rt_free(struct rt *r);
 /* From now on submissions get CN_EDRAIN; running requests go on. */

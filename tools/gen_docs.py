@@ -56,8 +56,9 @@ A list; each item is one model that the daemon serves, and the first is the defa
 is one model, that of the group `model`. A model is loaded when a request first names it (or at start,
 with `preload`). All of them share one memory budget, `engine.memory_bytes`: when there is no room, the
 model that was idle for longest is unloaded, never a pinned one and never one that is answering. KV
-blocks of all of them come from one pool, `kv.memory_bytes`, made at start. `GET /v1/models` tells each
-one's `state` and loads none.
+blocks of all of them come from one pool, `kv.memory_bytes`, made at start: `conifer plan --config
+FILE` tells how much that is, and what each model takes; one that does not fit into the rest is warned
+of at start. `GET /v1/models` tells each one's `state` and loads none.
 
 ```yaml
 models:

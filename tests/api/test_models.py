@@ -1,12 +1,14 @@
 """Several models in one daemon: whose are loaded when, what a client sees of it."""
 import pathlib
+import re
+import subprocess
 import threading
 import time
 
 import openai
 import pytest
 
-from conftest import ORACLE, SERVER, TEMPLATE, Server, program
+from conftest import CONIFER, ORACLE, SERVER, TEMPLATE, Server, program
 
 KV = 16 << 20
 FILES = {"llama": "llama3-gqa", "gemma": "gemma3", "mamba": "mamba2"}
@@ -134,6 +136,35 @@ def test_failed_load_fails_only_its_own(serve, tmp_path):
     idle(s)
     m = s.metrics()
     assert m['conifer_http_refused_total{status="503",code="not_ready"}'] == 3
+
+
+def test_plan_weighs_what_the_daemon_does(tmp_path):
+    """All that are listed, by the daemon's rules; one that can never be loaded is told at start, too."""
+    def figures(memory):
+        f = tmp_path / "c.yaml"
+        text = config(tmp_path, {"llama": "context: 64\npreload: true", "gemma": ""}, memory)
+        f.write_text(text.replace(f"memory_bytes: {KV}", "memory_bytes: 0"))
+
+        def plan(*args):
+            out = subprocess.run([program(CONIFER), "plan", *args, "--config", str(f)], capture_output=True,
+                                 text=True, timeout=60)
+            kv = re.search(r"KV memory +([0-9.]+ MiB)", out.stdout)
+            needs = re.findall(r"^(\S+), .*\n +weights\+scratch +([0-9.]+) MiB", out.stdout, re.MULTILINE)
+            return out.returncode, kv and kv[1], needs, out.stdout + out.stderr
+        status, kv, needs, said = plan()
+        assert [m for m, _ in needs] == ["llama", "gemma"] and "llama, 64 tokens each" in said, said
+        assert plan("gemma")[:3] == (status, kv, needs[1:])
+        assert plan("--users", "100000")[0] == 1 and "100000  do not fit" in plan("--users", "100000")[3]
+        s = Server(program(SERVER), None, config=f.read_text())
+        log = s.text()
+        s.stop()
+        assert f"KV memory {kv} holds" in log, (said, log)
+        assert ("its requests are refused" in log) == ("requests are refused" in said) == bool(status)
+        return status, [float(need) for _, need in needs]
+
+    status, (llama, gemma) = figures(12 << 20)
+    assert status == 0 and llama < gemma
+    assert figures(int((llama + gemma) / 2 * (1 << 20)))[0] == 1
 
 
 def test_tokenize_of_each(serve):
