@@ -21,10 +21,14 @@ struct reader {
     yaml_parser_t parser;
     yaml_event_t ev; /* the current event; valid when have */
     bool have;
+    const char *text; /* all of it */
+    size_t n;
     const char *file;
     const char *source; /* the same, owned by the cfg */
     struct cfg *c;
     struct cn_error *err; /* gets the first fault, or what stopped the reading */
+    yaml_mark_t *items;   /* where those of the last list stand */
+    size_t items_cap;
 };
 
 /* Notes a fault at a mark: "file:line:column: key: reason", with the reason that is in why. */
@@ -52,6 +56,18 @@ static int stop_at(struct reader *r, yaml_mark_t mark, const char *key, int code
     return rc ? rc : code;
 }
 
+/* Whether what could not be read is a tab. */
+static bool at_tab(const struct reader *r)
+{
+    const yaml_mark_t mark = r->parser.problem_mark;
+    size_t at = 0;
+
+    for (size_t line = 0; at < r->n && line < mark.line; at++)
+        line += r->text[at] == '\n';
+    at += mark.column; /* counts characters: spaces, or a dash, stand before such a tab */
+    return at < r->n && r->text[at] == '\t';
+}
+
 static int next(struct reader *r)
 {
     if (r->have) yaml_event_delete(&r->ev);
@@ -66,6 +82,8 @@ static int next(struct reader *r)
             snprintf(text, sizeof text, "%s (byte %zu)", why, r->parser.problem_offset);
             return stop_at(r, r->parser.mark, NULL, CN_EINVAL, text);
         }
+        if (!strcmp(why, "found character that cannot start any token") && at_tab(r))
+            why = "a tab cannot indent YAML: use spaces";
         return stop_at(r, r->parser.problem_mark, NULL, CN_EINVAL, why);
     }
     r->have = true;
@@ -221,8 +239,11 @@ static int read_list(struct reader *r, const char *full, struct cfg_list *list)
             rc = bad_node(r, full, CN_ETYPE, "each item must be a text");
         else if (strlen(text) != r->ev.data.scalar.length)
             rc = fault_here(r, full, CN_EINVAL, "must not hold a NUL character");
-        else if (cfg_list_add(&fresh, text, strlen(text)))
+        else if (cfg_list_add(&fresh, text, strlen(text)) ||
+                 cn_grow(&r->items, &r->items_cap, fresh.count, sizeof *r->items))
             rc = cn_fail(r->err, CN_ENOMEM, "out of memory");
+        else
+            r->items[fresh.count - 1] = r->ev.start_mark;
         if (rc) break;
     }
     if (rc) {
@@ -294,18 +315,19 @@ static int read_group(struct reader *r, const char *group, void *base, struct cf
 
 /* ---- tenants -------------------------------------------------------------------------------- */
 
-static int decode_keys(struct reader *r, yaml_mark_t at, struct cfg_tenant *t)
+/* keys is a tenant's only list, so that the last list's items are its. */
+static int decode_keys(struct reader *r, struct cfg_tenant *t)
 {
     t->key_hashes = cn_calloc(t->keys.count, sizeof *t->key_hashes);
     if (!t->key_hashes) return cn_fail(r->err, CN_ENOMEM, "out of memory");
     for (size_t i = 0; i < t->keys.count; i++) {
         if (!cfg_parse_key_hash(t->keys.items[i], &t->key_hashes[i]))
-            return fault_at(r, at, "tenants.keys", CN_EINVAL,
+            return fault_at(r, r->items[i], "tenants.keys", CN_EINVAL,
                            "a key must be \"sha256:\" and 64 hex digits, as `conifer key new` "
                            "prints it (never the key itself)");
         for (size_t j = 0; j < i; j++)
             if (!memcmp(&t->key_hashes[i], &t->key_hashes[j], sizeof t->key_hashes[i]))
-                return fault_at(r, at, "tenants.keys", CN_EINVAL, "a key is listed twice");
+                return fault_at(r, r->items[i], "tenants.keys", CN_EINVAL, "a key is listed twice");
     }
     return CN_OK;
 }
@@ -324,7 +346,7 @@ static int read_tenant(struct reader *r, struct cfg_tenant *t)
     else if (!cfg_model_name_ok(t->name))
         rc = fault_at(r, at, "tenants.name", CN_EINVAL,
                       "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
-    return rc ? rc : decode_keys(r, at, t);
+    return rc ? rc : decode_keys(r, t);
 }
 
 /* Goes to the items of the list `name`: *none when there are none to read. */
@@ -483,7 +505,7 @@ static int read_stream(struct reader *r, struct cfg *c)
 int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, struct cn_error *err)
 {
     struct cn_error first = {0};
-    struct reader r = {.file = name, .c = c, .err = &first};
+    struct reader r = {.text = text, .n = n, .file = name, .c = c, .err = &first};
     int rc;
 
     if (n > FILE_MAX) return cn_fail(err, CN_ELIMIT, "%s: longer than %d bytes", name, FILE_MAX);
@@ -495,6 +517,7 @@ int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, s
     rc = read_stream(&r, c);
     if (r.have) yaml_event_delete(&r.ev);
     yaml_parser_delete(&r.parser);
+    free(r.items);
     cn_assert(!rc || first.code);
     if (first.code && err) *err = first;
     return first.code;

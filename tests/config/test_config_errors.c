@@ -84,7 +84,9 @@ static const struct {
     {"just text\n", CN_ETYPE, "", "t.yaml:1:1: the file must hold"},
     {"? [a]\n: b\n", CN_ETYPE, "", "t.yaml:1:3: a key must be a single word"},
     {"server: {port: 1\n", CN_EINVAL, "", "t.yaml:2:1: "},
-    {"server:\n\tport: 1\n", CN_EINVAL, "", "t.yaml:2:1: "},
+    {"server:\n\tport: 1\n", CN_EINVAL, "", "t.yaml:2:1: a tab cannot indent YAML"},
+    {"server:\n  \tport: 1\n", CN_EINVAL, "", "t.yaml:2:3: a tab cannot indent YAML"},
+    {"server:\n  port: @1\n", CN_EINVAL, "", "t.yaml:2:9: found character that"},
     {"server: &x {port: 1}\n", CN_EUNSUPP, "", "t.yaml:1:9: anchors"},
     {"server: *x\n", CN_EUNSUPP, "", "t.yaml:1:9: anchors"},
     {"server: {port: !!int 1}\n", CN_EUNSUPP, "", "t.yaml:1:16: tags"},
@@ -95,10 +97,12 @@ static const struct {
     {"tenants:\n- weight: 1\n", CN_EMISSING, "tenants.name", "t.yaml:2:3: tenants.name: a tenant"},
     {"tenants: [{name: 'a b'}]\n", CN_EINVAL, "tenants.name",
      "t.yaml:1:11: tenants.name: may hold"},
-    {"tenants: [{name: a, keys: [cnf_secret]}]\n", CN_EINVAL, "tenants.keys", "t.yaml:1:11: "},
-    {"tenants: [{name: a, keys: [" HASH_A "a]}]\n", CN_EINVAL, "tenants.keys", "t.yaml:1:11: "},
+    {"tenants: [{name: a, keys: [cnf_secret]}]\n", CN_EINVAL, "tenants.keys", "t.yaml:1:28: "},
+    {"tenants: [{name: a, keys: [" HASH_A "a]}]\n", CN_EINVAL, "tenants.keys", "t.yaml:1:28: "},
     {"tenants: [{name: a, keys: [" HASH_A ", " HASH_A "]}]\n", CN_EINVAL, "tenants.keys",
-     "t.yaml:"},
+     "t.yaml:1:101: "},
+    {"tenants:\n- keys:\n  - " HASH_A "\n  - sha256:abc\n  name: a\n  weight: 1\n", CN_EINVAL,
+     "tenants.keys", "t.yaml:4:5: tenants.keys: a key must"},
     {"tenants: [{name: a, kv_share: 1.5}]\n", CN_ERANGE, "tenants.kv_share", "t.yaml:1:31: "},
     {"tenants: [{name: a, name: b}]\n", CN_EINVAL, "tenants.name", "t.yaml:1:21: "},
 };
@@ -139,7 +143,7 @@ static void every_error_is_told(void **state)
         "t.yaml:9:1: modle: unknown", "t.yaml:10:8: model: must be a group", "t.yaml:11:5: tags",
         "t.yaml:11:25: kv.block_tokens: must be one", "t.yaml:13:3: tenants: each",
         "t.yaml:14:11: tenants.weight: must be", "t.yaml:14:3: tenants.name: a tenant needs",
-        "t.yaml:15:3: tenants.keys: a key must", "t.yaml:16:9: models: must be a list",
+        "t.yaml:15:20: tenants.keys: a key must", "t.yaml:16:9: models: must be a list",
         "t.yaml:18:8: engine.isa: must be", "t.yaml:19:1: server: this key was given"};
     struct cfg c;
     struct cn_error e;
