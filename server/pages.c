@@ -1,5 +1,6 @@
 #include "server/pages.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void answer(struct srv_conn *c, int status, const char *type, struct cn_buf *b)
@@ -35,6 +36,25 @@ static void put_model(const struct rt_model *model, struct cn_buf *b)
         cn_buf_json_str(b, m.error.message, strlen(m.error.message));
     }
     cn_buf_putc(b, '}');
+}
+
+/* With those there are: every key may use, and list, all of them. */
+int srv_no_model(const struct srv *s, const char *name, struct cn_error *err)
+{
+    const size_t most = 5, n = rt_n_models(s->rt);
+    char list[256];
+    size_t len = 0, i = 0;
+
+    for (; i < CN_MIN(n, most); i++) {
+        struct rt_model_status m;
+        rt_model_status(rt_model_at(s->rt, i), &m);
+        if (len + strlen(m.id) + 3 > sizeof list) break;
+        len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", m.id);
+    }
+    if (i < n) snprintf(list + len, sizeof list - len, i ? ",..." : "others");
+    return cn_fail_param(err, CN_EMODEL, "model", "%s%.128s does not exist; there %s %s",
+                         name ? "the model " : "this model", name ? name : "",
+                         n == 1 ? "is" : "are", list);
 }
 
 void srv_page_models(struct srv *s, struct srv_conn *c)
@@ -89,7 +109,7 @@ void srv_page_model(struct srv *s, struct srv_conn *c)
 
     if (!m) {
         struct cn_error err = {0};
-        cn_fail_param(&err, CN_EMODEL, "model", "this model does not exist");
+        srv_no_model(s, NULL, &err);
         srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;

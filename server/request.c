@@ -1,4 +1,5 @@
 /* API requests: start, model, worker, runtime, end. Loop thread only; owns every srv_req. */
+#include "server/pages.h"
 #include "server/request.h"
 
 #include <stdio.h>
@@ -250,8 +251,7 @@ static int find_model(struct srv_req *q, struct cn_error *err)
         q->call->env = &q->call->own;
         return 0;
     }
-    return cn_fail_param(err, CN_EMODEL, "model", "the model %.128s does not exist",
-                         json_string_value(name));
+    return srv_no_model(s, json_string_value(name), err);
 }
 
 /* The model is held: the rest is a worker's. */

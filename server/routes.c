@@ -245,7 +245,8 @@ static int check_media(struct srv_conn *c, struct cn_error *err)
     if (!type) return 0;
     size_t n = strcspn(type, "; \t");
     if (n == 16 && !strncasecmp(type, "application/json", n)) return 0;
-    return cn_fail(err, CN_EMEDIA, "the body must be application/json");
+    return cn_fail(err, CN_EMEDIA, "the body must be application/json, as the header "
+                                    "Content-Type says");
 }
 
 static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)

@@ -104,7 +104,8 @@ static int read_counts(struct srv_call *c)
 
     if (p->n > c->env->max_n || best > c->env->max_n)
         return cn_fail_param(&c->err, CN_ERANGE, p->n > c->env->max_n ? "n" : "best_of",
-                             "at most %lld choices can be asked for", (long long)c->env->max_n);
+                             "at most %lld choices can be asked for (limits.max_n)",
+                             (long long)c->env->max_n);
     if (best < p->n)
         return cn_fail_param(&c->err, CN_EINVAL, "best_of", "best_of must be at least n");
     if (best > p->n && p->stream)
@@ -125,7 +126,8 @@ static int read_max_tokens(struct srv_call *c)
     int64_t limit = c->env->max_tokens;
 
     if (limit && max > limit)
-        return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at most %lld here", name,
+        return cn_fail_param(&c->err, CN_ERANGE, name,
+                             "%s must be at most %lld here (limits.max_tokens)", name,
                              (long long)limit);
     c->max_tokens = (uint64_t)max;
     if (max) c->max_name = name;

@@ -106,7 +106,30 @@ def test_unknown_model(serve):
     with pytest.raises(openai.NotFoundError) as e:
         say(s, "gpt-4o")
     assert e.value.code == "model_not_found" and e.value.param == "model"
+    assert "the model gpt-4o does not exist; there are llama, gemma" in e.value.message
+    with pytest.raises(openai.NotFoundError, match="this model does not exist; there are llama, gemma"):
+        s.client().models.retrieve("gpt-4o")
     assert states(s) == {"llama": "unloaded", "gemma": "unloaded"}
+
+
+def test_many_models_are_not_all_named(serve):
+    s = serve({f"m{i}": f"path: {ORACLE}/models/gemma3.gguf" for i in range(7)})
+    with pytest.raises(openai.NotFoundError, match=r"there are m0, m1, m2, m3, m4,\.\.\.'"):
+        say(s, "gpt-4o")
+
+
+def test_a_value_that_is_no_number_is_told_with_the_model(serve, tmp_path):
+    import gguf
+    data = bytearray((ORACLE / "models/llama3-gqa.gguf").read_bytes())
+    norm = next(t for t in gguf.GGUFReader(ORACLE / "models/llama3-gqa.gguf").tensors if t.name == "output_norm.weight")
+    data[norm.data_offset:norm.data_offset + 4] = b"\0\0\xc0\x7f"
+    (tmp_path / "bad.gguf").write_bytes(data)
+    s = serve({"odd": f"path: {tmp_path}/bad.gguf", "llama": ""})
+    with pytest.raises(openai.InternalServerError, match="not a number"):
+        say(s, "odd")
+    assert say(s, "llama").usage.completion_tokens == 4
+    said = [line for line in s.text().splitlines() if "not a number" in line and "error" in line]
+    assert said and "odd: the model produced a value that is not a number: its file may be damaged" in said[0]
 
 
 def test_unknown_model_is_the_default(serve):

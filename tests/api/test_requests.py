@@ -323,6 +323,15 @@ def test_a_limit_of_the_config_gives_way_to_the_window(start):
     assert status == 200 and answer["usage"]["completion_tokens"] == 412
 
 
+def test_a_limit_of_the_config_is_named(start):
+    s = start("--set", "limits.max_tokens=500", "--set", "limits.max_n=2")
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        assert "limits.max_tokens" in refused(s, path, {**body, "max_tokens": 501}, "max_tokens")["message"]
+        assert "limits.max_n" in refused(s, path, {**body, "n": 3}, "n")["message"]
+    status, _, body = s.http("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})
+    assert status == 415 and b"Content-Type" in body
+
+
 def test_priority_above_the_ceiling(fake):
     error = refused(fake, "/v1/completions", {**TEXT, "priority": "interactive"}, "priority")
     assert "normal" in error["message"]
