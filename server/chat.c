@@ -201,7 +201,13 @@ static int check_tools(struct srv_call *c)
             return cn_fail_param(&c->err, CN_ETYPE, "tools", "tools[%zu].function must have a name",
                                  i);
     }
-    if (!choice || (json_is_string(choice) && !strcmp(json_string_value(choice), "auto"))) return 0;
+    if (!choice || (json_is_string(choice) && !strcmp(json_string_value(choice), "auto"))) {
+        if (!json_array_size(c->p.tools) || eng_template_takes_tools(c->env->chat_template))
+            return 0;
+        return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
+                             "this model's chat template has no place for tools: it would not see "
+                             "them; leave them out, or set tool_choice to none");
+    }
     if (json_is_string(choice) && !strcmp(json_string_value(choice), "none")) {
         c->p.tools = NULL;
         return 0;

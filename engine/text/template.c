@@ -158,6 +158,11 @@ static bool uses(const struct eng_template *t, const char *name)
     return false;
 }
 
+bool eng_template_takes_tools(const struct eng_template *t)
+{
+    return uses(t, "tools");
+}
+
 static int check_kwargs(json_t *kwargs, struct cn_error *err)
 {
     static const char *const own[] = {

@@ -129,6 +129,8 @@ struct eng_str eng_template_source(const struct eng_template *t);
 /* Whether a message of calls without text is told to this template with a content of null; all
  * others want an empty string. */
 bool eng_template_null_content(const struct eng_template *t);
+/* Whether it names `tools`: any others render the same with and without. */
+bool eng_template_takes_tools(const struct eng_template *t);
 
 struct eng_template_limits {
     uint64_t max_steps;        /* 0 = default 500,000 */

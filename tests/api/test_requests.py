@@ -226,6 +226,16 @@ def test_apply_template(fake):
     assert render(fake, messages=[{"role": "user", "content": odd}]) == f"<|user|>{odd}\n<|assistant|>"
 
 
+def test_tools_that_the_template_would_not_show_are_refused(start, tmp_path):
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    s = start("--chat-template", str(tmp_path / "t.jinja"), template=False)
+    body = {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
+    for more in ({}, {"tool_choice": "auto"}, {"stream": True}):
+        assert refused(s, "/v1/chat/completions", {**body, **more}, "tools")["code"] == "unsupported"
+    assert s.post("/v1/chat/completions", {**body, "tool_choice": "none"})[0] == 200
+    assert s.post("/v1/chat/completions", {**body, "tools": []})[0] == 200
+
+
 def test_tokenize_and_back(fake):
     for text in ("Hello there", "\U0001f600 caf\u00e9", " leading", ""):
         status, a = fake.post("/tokenize", {"prompt": text, "return_token_strs": True,

@@ -139,6 +139,23 @@ static void wants_null(const char *name, const char *src, size_t n, void *arg)
     eng_template_free(t);
 }
 
+static void a_place_for_tools(void **state)
+{
+    static const struct { const char *src; bool takes; } rows[] = {
+        {"{% for m in messages %}{{ m.content }}{% endfor %}", false},
+        {"{% for m in messages %}{{ m.tools }} tools{# tools #}{% endfor %}", false},
+        {"{% if tools %}{{ tools | tojson }}{% endif %}", true},
+        {"{% macro m(x) %}{{ tools }}{% endmacro %}{{ m(1) }}", true},
+        {"{% if tools is defined and tools is not none %}x{% endif %}", true},
+    };
+    for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
+        struct eng_template *t = NULL;
+        assert_int_equal(eng_template_new(rows[i].src, strlen(rows[i].src), &t, NULL), 0);
+        assert_int_equal(eng_template_takes_tools(t), rows[i].takes);
+        eng_template_free(t);
+    }
+}
+
 static void null_or_empty(void **state)
 {
     static const struct { const char *src; bool null; } rows[] = {
@@ -165,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_templates),
         cmocka_unit_test(templates_in_use),
+        cmocka_unit_test(a_place_for_tools),
         cmocka_unit_test(null_or_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
