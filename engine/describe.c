@@ -74,7 +74,7 @@ static void put_identity(const struct eng_model *m, uint64_t asked, struct cn_bu
     cn_buf_printf(out, "name            %s\n", i->name);
     cn_buf_printf(out, "architecture    %s\n", i->arch);
     cn_buf_printf(out, "parameters      %s\n", count_of(i->n_params).text);
-    cn_buf_printf(out, "quantisation    mostly %s\n", i->file_type);
+    cn_buf_printf(out, "quantisation    mostly %s, by bytes\n", i->file_type);
     cn_buf_printf(out, "file            %s", size_of(i->file_bytes).text);
     if (m->g->n_shards > 1) cn_buf_printf(out, " in %u files", m->g->n_shards);
     cn_buf_printf(out, "\ncontext         %llu tokens", (unsigned long long)i->train_context);

@@ -120,6 +120,10 @@ Any other path is a 404 with the code `not_found` (with a valid key, where keys 
 says which of these was meant, or lists them all. There are no Responses, Messages or Ollama endpoints and
 no page to look at: of theirs it names what to use.
 
+There is no CORS: no answer has an `Access-Control-` header, and `OPTIONS` is refused, so that pages of
+other origins cannot use the server from a browser; a proxy in front can allow them. Without keys a
+request with an `Origin` that is no loopback name (or in `server.allowed_hosts`) is a 403.
+
 | path | instead |
 |---|---|
 """

@@ -135,6 +135,15 @@ def test_origin_without_keys(fake, origin, want):
     assert fake.http("POST", "/tokenize", {"prompt": "x"}, {"Origin": origin})[0] == want
 
 
+def test_no_cors(fake):
+    """A page of another origin, were it a neighbour on this machine, may not read or preflight."""
+    origin = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST"}
+    status, headers, _ = fake.http("OPTIONS", "/v1/chat/completions", None, origin)
+    assert status == 405 and headers["Allow"] == "POST"
+    for h in (headers, fake.get("/v1/models", headers=origin)[1]):
+        assert not [k for k in h if k.lower().startswith("access-control-")]
+
+
 def test_allowed_hosts(start):
     s = start("--set", "server.allowed_hosts=box.lan")
     assert s.get("/v1/models", headers={"Host": "BOX.lan:80"})[0] == 200

@@ -215,7 +215,7 @@ static void test_describe(void **state)
     eng_model_unref(m);
     const char *text = cn_buf_cstr(&out);
     describe_has(text, "architecture    gemma3");
-    describe_has(text, "mostly F16");
+    describe_has(text, "mostly F16, by bytes");
     describe_has(text, "512 tokens");
     describe_has(text, "16 tokens in 6 of 7 layers");
     describe_has(text, "KV, 1 layer          128 B  a token (F16)"); /* 2 heads * 2 * 16 * 2 */
