@@ -180,7 +180,7 @@ static void chain(uint8_t hash[16], const void *p, size_t n)
 static void set_fingerprint(struct eng_model *m, const struct eng_model_opts *opts)
 {
     enum { SAMPLE = 256 };
-    uint8_t hash[16] = "conifer model 4"; /* raised when drawing or a path's numbers change */
+    uint8_t hash[16] = "conifer model 5"; /* raised when drawing or a path's numbers change */
     const char *path = kr_device_path(opts->device);
     const struct eng_hparams *h = &m->builder.h; /* some files have frequencies for long contexts */
     uint32_t numeric[3] = {(uint32_t)opts->prepare.kv_type, opts->prepare.block_tokens,

@@ -80,7 +80,8 @@ void sch_preempt(struct sch *s, struct sch_choice *c)
 {
     cn_assert(c->in_flight == 0);
     sch_choice_close(s, c, false);
-    c->preemptions++;
+    if (!c->displaced) c->preemptions++;
+    c->displaced = false;
     c->req->usage.preemptions++;
     s->stats.preemptions++;
     sch_queue_add(c, true);
@@ -237,6 +238,7 @@ static bool make_place(struct sch *s, struct sch_choice *c)
     }
     v = sch_victim(s, c, false);
     if (!v || rank(v, c) != RANK_BACKGROUND) return false;
+    v->displaced = true;
     sch_evict(s, v);
     return !v->evict;
 }
@@ -317,7 +319,6 @@ static void admit_all(struct sch *s)
 
 void sch_admit(struct sch *s)
 {
-    s->rounds++;
     s->stale = false;
     for (struct sch_choice *c = s->running.head; c; c = c->next)
         c->planned_now = false; /* of the last step */

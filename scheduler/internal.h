@@ -3,7 +3,7 @@
  * A choice is NEW (waits for choice 0's prompt), WAITING (in its tenant's queue), RUNNING (has a KV
  * sequence, stands in the running list), or ENDED. Only RUNNING choices hold blocks.
  * Age = (request number, choice): the oldest running choice that can run is never preempted for
- * another, so something always ends. */
+ * another, unless it is background work and the other is not; so something always ends. */
 #ifndef SCHEDULER_INTERNAL_H
 #define SCHEDULER_INTERNAL_H
 
@@ -34,6 +34,7 @@ struct sch_choice {
     uint8_t state;
     bool resumed;            /* WAITING, of a request that was started: these go first */
     bool evict;              /* to be preempted when no step with it is in flight */
+    bool displaced;          /* for its place alone: no sign that there are too few blocks */
     bool planned_now;        /* has rows in the step that is being composed */
     bool looked;             /* for what others have read or will, since it was started */
     bool starved;            /* wanted rows in this step and there were no blocks */
@@ -92,7 +93,7 @@ struct sch_tenant {
     uint64_t part, part_tokens; /* of the queue: what others leave to it */
     uint32_t n_running, n_running_background; /* choices */
     double started;          /* weighted cost of the prompts that admission `round` has let in */
-    uint64_t round;
+    uint64_t round;          /* admissions up to the next step are one */
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
 };

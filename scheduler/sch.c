@@ -360,6 +360,7 @@ bool sch_iterate(struct sch *s)
     s->now = s->o.stepper.now(s->o.stepper.self);
     expire(s);
     sch_admit(s);
+    s->rounds++;
     if (sch_compose(s, f) || (s->n_flights == 0 && force(s, f))) launched = sch_launch(s, f);
     if (s->n_flights == s->o.stepper.depth || (!launched && s->n_flights)) {
         sch_collect(s);
@@ -370,8 +371,9 @@ bool sch_iterate(struct sch *s)
 
 bool sch_let_in(struct sch *s)
 {
-    if (!s->stale) return false;
     s->now = s->o.stepper.now(s->o.stepper.self);
+    if (!s->stale && !s->cancels && sch_next_wake(s) > s->now) return false;
+    expire(s);
     sch_admit(s);
     return true;
 }

@@ -233,9 +233,9 @@ void sch_pause(struct sch *s, uint64_t id, bool paused);
  * collection of one when `depth` steps are in flight or there is nothing to launch. True when
  * there was a step to launch or collect: call it again at once. */
 bool sch_iterate(struct sch *s);
-/* Starts waiting requests that there are places for, as the next sch_iterate would: of many that
- * come at once none is refused for a place in the queue that another, which need not wait, still
- * has. False, and nothing done, when nobody came or went since that was last done. */
+/* Cancels, deadlines and admission, as the next sch_iterate would do them first: of many that come
+ * at once none is refused for a place in the queue that another, which need not wait, still has.
+ * False, and nothing done, when nobody came or went since that was last done. */
 bool sch_let_in(struct sch *s);
 /* When sch_iterate has something to do by the clock alone: ns, UINT64_MAX = never. Only meaningful
  * after sch_iterate returned false. */

@@ -567,10 +567,22 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
     }
 }
 
+/* Takes a pause of the process out of the connection's times: nobody could send or be read in it. */
+static void conn_paused(struct srv_conn *c, uint64_t pause, uint64_t now)
+{
+    c->since_ns = CN_MIN(c->since_ns + pause, now);
+    c->read_ns = CN_MIN(c->read_ns + pause, now);
+    if (c->stall_ns) c->stall_ns = CN_MIN(c->stall_ns + pause, now);
+}
+
 void srv_http_tick(struct srv_http *h, uint64_t now)
 {
+    uint64_t pause = h->ticked_ns ? now - h->ticked_ns : 0;
+
+    h->ticked_ns = now;
     for (struct srv_conn *c = h->conns, *next; c; c = next) {
         next = c->next;
+        if (pause > SRV_PAUSE_NS) conn_paused(c, pause, now);
         conn_tick(c, now);
     }
 }

@@ -78,6 +78,9 @@ struct srv_http_handler {
 };
 
 /* What all connections of a server share. */
+/* A loop that did not look for so long stood still, and the whole process with it. */
+#define SRV_PAUSE_NS 1500000000ull
+
 struct srv_http {
     struct srv_http_limits limits;
     const struct srv_http_handler *handler;
@@ -87,6 +90,7 @@ struct srv_http {
     size_t n_conns;
     uint64_t body_held, body_held_max; /* bytes of all bodies at once */
     uint64_t *tenant_held;             /* of each tenant; NULL: they are not told apart */
+    uint64_t ticked_ns;                /* last call of srv_http_tick; 0: none yet */
     bool draining;                     /* every answer closes */
     int64_t date_s;
     char date[32];

@@ -241,6 +241,93 @@ static void test_a_burst_finds_the_free_places(void **state)
     simcase_finish(&m);
 }
 
+/* What is let in between two steps counts as one admission: tenants get places by turns. */
+static void test_let_in_is_fair(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sch_tenant_stats ts;
+
+    o.sch.max_running = 6;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 12; i++) {
+        sim_submit(&m, sim_req_new(&m, i / 6, 200, 5));
+        if (i == 2) assert_true(sch_let_in(m.sch));
+    }
+    sim_iterate(&m);
+    sch_tenant_stats(m.sch, 0, &ts);
+    assert_int_equal(ts.running, 3);
+    sim_run(&m);
+    simcase_finish(&m);
+}
+
+/* One that is cancelled is not let in, and nobody gives his place for it. */
+static void test_let_in_sees_cancels(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *runner, *gone;
+    struct sch_stats st;
+
+    o.sch.max_running = 1;
+    o.sch.max_queue = 1;
+    sim_init(&m, &o);
+    runner = sim_req_new(&m, 0, 20, 20);
+    runner->spec.class = SCH_BACKGROUND;
+    sim_submit(&m, runner);
+    for (int i = 0; i < 3; i++)
+        sim_iterate(&m);
+    gone = sim_req_new(&m, 1, 20, 5);
+    sim_submit(&m, gone);
+    gone->cancelled = true;
+    sch_cancel(m.sch, gone->id);
+    assert_true(sch_let_in(m.sch));
+    assert_int_equal(gone->ends, 1);
+    sch_stats(m.sch, &st);
+    assert_int_equal(st.preemptions, 0);
+    assert_int_equal(sim_submit(&m, sim_req_new(&m, 1, 20, 5)), 0);
+    sim_run(&m);
+    simcase_finish(&m);
+}
+
+/* Losing a place again and again is no sign of too few blocks: all run again together. */
+static void test_displaced_need_no_more_room(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *bg[4];
+    struct sch_tenant_stats ts;
+
+    o.n_slabs = 8;
+    o.sch.max_running = 4;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 4; i++) {
+        bg[i] = sim_req_new(&m, 0, 20, 470);
+        bg[i]->spec.class = SCH_BACKGROUND;
+        sim_submit(&m, bg[i]);
+    }
+    for (uint32_t burst = 0; burst < 6; burst++) {
+        struct sim_req *fg[4];
+
+        for (int i = 0; i < 4; i++)
+            sim_iterate(&m);
+        for (uint32_t i = 0; i < 4; i++) {
+            fg[i] = sim_req_new(&m, 1, 20, 5);
+            sim_submit(&m, fg[i]);
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            while (!fg[i]->ends)
+                sim_iterate(&m);
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        sim_iterate(&m);
+    sch_tenant_stats(m.sch, 0, &ts);
+    assert_int_equal(ts.running, 4);
+    sim_run(&m);
+    simcase_finish(&m);
+}
+
 static void test_ceiling(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -322,6 +409,9 @@ int main(void)
         cmocka_unit_test(test_background_runs_when_idle),
         cmocka_unit_test(test_background_gives_its_places),
         cmocka_unit_test(test_a_burst_finds_the_free_places),
+        cmocka_unit_test(test_let_in_is_fair),
+        cmocka_unit_test(test_let_in_sees_cancels),
+        cmocka_unit_test(test_displaced_need_no_more_room),
         cmocka_unit_test(test_ceiling),
         cmocka_unit_test(test_longest_prefix_first_but_not_for_ever),
         cmocka_unit_test(test_preemption_keeps_bytes_and_bounds),
