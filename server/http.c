@@ -514,12 +514,8 @@ static bool stalled(struct srv_conn *c, uint64_t now)
 {
     uint64_t unsent = srv_conn_unsent(c), sent = c->appended - unsent;
 
-    if (unsent == 0) {
-        c->stall_ns = 0;
-        return false;
-    }
-    if (c->stall_ns == 0) {
-        c->stall_ns = now;
+    if (unsent == 0 || c->stall_ns == 0) {
+        c->stall_ns = unsent ? now : 0;
         c->stall_mark = sent;
         return false;
     }
@@ -567,22 +563,19 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
     }
 }
 
-/* Takes a pause of the process out of the connection's times: nobody could send or be read in it. */
-static void conn_paused(struct srv_conn *c, uint64_t pause, uint64_t now)
+void srv_http_paused(struct srv_http *h, uint64_t pause_ns, uint64_t now)
 {
-    c->since_ns = CN_MIN(c->since_ns + pause, now);
-    c->read_ns = CN_MIN(c->read_ns + pause, now);
-    if (c->stall_ns) c->stall_ns = CN_MIN(c->stall_ns + pause, now);
+    for (struct srv_conn *c = h->conns; c; c = c->next) {
+        c->since_ns = CN_MIN(c->since_ns + pause_ns, now);
+        c->read_ns = CN_MIN(c->read_ns + pause_ns, now);
+        if (c->stall_ns) c->stall_ns = CN_MIN(c->stall_ns + pause_ns, now);
+    }
 }
 
 void srv_http_tick(struct srv_http *h, uint64_t now)
 {
-    uint64_t pause = h->ticked_ns ? now - h->ticked_ns : 0;
-
-    h->ticked_ns = now;
     for (struct srv_conn *c = h->conns, *next; c; c = next) {
         next = c->next;
-        if (pause > SRV_PAUSE_NS) conn_paused(c, pause, now);
         conn_tick(c, now);
     }
 }

@@ -78,9 +78,6 @@ struct srv_http_handler {
 };
 
 /* What all connections of a server share. */
-/* A loop that did not look for so long stood still, and the whole process with it. */
-#define SRV_PAUSE_NS 1500000000ull
-
 struct srv_http {
     struct srv_http_limits limits;
     const struct srv_http_handler *handler;
@@ -90,7 +87,6 @@ struct srv_http {
     size_t n_conns;
     uint64_t body_held, body_held_max; /* bytes of all bodies at once */
     uint64_t *tenant_held;             /* of each tenant; NULL: they are not told apart */
-    uint64_t ticked_ns;                /* last call of srv_http_tick; 0: none yet */
     bool draining;                     /* every answer closes */
     int64_t date_s;
     char date[32];
@@ -126,6 +122,9 @@ void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, v
                    struct cn_metrics *metrics);
 /* A new connection on a stream (moved; closed when memory is short). NULL in that case. */
 struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream);
+/* The whole process stood still for pause_ns until now: nobody could send or be read in that time,
+ * which is taken out of the times of all connections. Before the next srv_http_tick. */
+void srv_http_paused(struct srv_http *h, uint64_t pause_ns, uint64_t now);
 /* Looks at time-outs of all connections. */
 void srv_http_tick(struct srv_http *h, uint64_t now);
 /* Closes connections that are between requests; the others close after their answer. */

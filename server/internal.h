@@ -73,6 +73,7 @@ struct srv {
     uint64_t drain_until_ns, end_until_ns;
     uint64_t watchdog_ns, watchdog_next_ns;
     uint64_t looked_ns, resumed_ns; /* at the engine's health; after a pause of the process */
+    uint64_t ticked_ns;             /* when the tick last ran; 0: not yet */
 };
 
 void srv_streams_flush(struct srv *s); /* stream_uv.c */

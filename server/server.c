@@ -11,7 +11,8 @@
 
 #define TICK_MS     100
 #define IDLE_MS     1000
-#define SPARE_FDS   64 /* for files, the loop and the log beside connections */
+#define PAUSE_NS    1500000000ull /* not looked for so long: the whole process stood still */
+#define SPARE_FDS   64            /* for files, the loop and the log beside connections */
 #define END_WAIT_NS 3000000000ull
 
 static void begin_drain(struct srv *s)
@@ -57,7 +58,7 @@ void srv_health(struct srv *s, struct rt_health *h)
     uint64_t now = cn_now_ns();
 
     rt_health(s->rt, h);
-    if (now - s->looked_ns > SRV_PAUSE_NS) s->resumed_ns = now;
+    if (now - s->looked_ns > PAUSE_NS) s->resumed_ns = now;
     s->looked_ns = now;
     uint64_t since_pause = now - s->resumed_ns;
     if (s->stuck || h->since_progress_ns <= since_pause) return; /* then only progress ends it */
@@ -97,6 +98,9 @@ static void tick(struct srv *s)
 {
     uint64_t now = cn_now_ns();
 
+    if (s->ticked_ns && now - s->ticked_ns > PAUSE_NS)
+        srv_http_paused(&s->http, now - s->ticked_ns, now);
+    s->ticked_ns = now;
     srv_http_tick(&s->http, now);
     srv_reqs_tick(s, now);
     srv_refused_tick(s, now);
