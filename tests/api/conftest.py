@@ -73,27 +73,27 @@ class Stills(threading.Thread):
         while True:
             began = time.monotonic()
             time.sleep(0.02)
-            gap = time.monotonic() - began - 0.02
-            if gap > 0.1:
-                self.gaps.append((began, gap))
+            due, now = began + 0.02, time.monotonic()
+            if now - due > 0.1:
+                self.gaps.append((due, now))
 
-    def since(self, began):
-        """For how many seconds it stood still since then."""
+    def since(self, began, end):
+        """For how many of these seconds it stood still."""
         time.sleep(0.05)  # the last of it is noted
-        return sum(gap for at, gap in self.gaps if at + gap > began)
+        return sum(max(0, min(woken, end) - max(due, began)) for due, woken in self.gaps)
 
 
 STILLS = Stills()
 
 
 def quick(limit_s, what):
-    """what() takes less than limit_s, without the time in which the machine stood still. what() may give
-    the seconds, where not all that it does is to count."""
+    """What what() gives, in less than limit_s without the time in which the machine stood still."""
     began = time.monotonic()
-    told = what()
-    took = time.monotonic() - began if told is None else told
-    still = STILLS.since(began)
+    found = what()
+    end = time.monotonic()
+    took, still = end - began, STILLS.since(began, end)
     assert took - still < limit_s, f"took {took:.3f} s, {still:.3f} s of them the machine stood still"
+    return found
 
 
 def unless_still(test):
@@ -105,8 +105,8 @@ def unless_still(test):
             began = time.monotonic()
             try:
                 return test(*args, **more)
-            except AssertionError:
-                if not STILLS.since(began):
+            except (AssertionError, TimeoutError):
+                if not STILLS.since(began, time.monotonic()):
                     raise
         return test(*args, **more)
     return again
