@@ -1,11 +1,10 @@
 """Streams on the wire: heads, heartbeats, errors, slow readers, health."""
 import json
 import signal
-import statistics
 import time
 
 import pytest
-from conftest import held, quick, sse, until
+from conftest import held, quick, sse, unless_still, until
 from test_http import read_all, statuses
 
 
@@ -75,9 +74,13 @@ def test_head_and_heartbeats_come_early(start, go):
     quick(1.3, head)
     with s.connect() as c:
         c.sendall(ask)
-        data = b""
-        while data.count(b"\n: waiting\n\n") < 3:
-            data += c.recv(65536)
+
+        def heartbeats():
+            data = b""
+            while data.count(b"\n: waiting\n\n") < 3:
+                data += c.recv(65536)
+            return data
+        data = quick(2.5, heartbeats)
         assert b"data: " not in data  # the engine has said nothing so far
         go.touch()
         while b"[DONE]" not in data:
@@ -107,7 +110,7 @@ def test_one_refused_prompt_refuses_all(start):
         status, headers, data = s.http("POST", "/v1/completions", body)
         assert status == 429 and headers["Content-Type"] == "application/json"
         assert json.loads(data)["error"]["code"] == "queue_full"
-        s.wait_idle()
+        quick(2, s.wait_idle)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -121,7 +124,8 @@ def test_refused_by_the_scheduler_before_the_head(start, stream):
     assert status == 429 and int(headers["Retry-After"]) >= 1
     assert json.loads(data)["error"]["code"] == "queue_full"
     assert b"the limit (scheduler.queue_requests) is 1" in data, data
-    s.wait_idle(**{'conifer_kv_blocks{state="filling"}': 0, 'conifer_kv_blocks{state="ready"}': 0})
+    none = {'conifer_kv_blocks{state="filling"}': 0, 'conifer_kv_blocks{state="ready"}': 0}
+    quick(5, lambda: s.wait_idle(**none))
 
 
 def test_several_prompts_streamed(fake):
@@ -165,7 +169,7 @@ def test_deadline(start):
             status, answer = s.post("/v1/completions", {"prompt": "abc", "max_tokens": 500, **body},
                                     headers=headers)
             assert status == 504 and answer["error"]["code"] == "deadline_exceeded"
-        quick(1.5, ask)
+        quick(1.3, ask)
 
 
 # as much as the tiny model's window gives: megabytes
@@ -177,7 +181,7 @@ def test_slow_reader_is_paused_then_cut(start):
     s = start("--set", "server.stream_buffer_bytes=8KiB", "--set", "server.slow_reader_timeout_s=1.5")
     c = s.connect(rcvbuf=4096)
     c.sendall(post("/v1/completions", MUCH))
-    until(lambda: s.metrics()['conifer_requests_total{result="cancelled"}'] == 1)
+    quick(20, lambda: until(lambda: s.metrics()['conifer_requests_total{result="cancelled"}'] == 1))
     s.wait_idle(connections=1)
     c.close()
 
@@ -252,7 +256,9 @@ def test_ready_allows_long_steps(start, go):
     assert "stuck" not in s.text()
 
 
+@unless_still
 def test_ready_follows_progress(start, go):
+    go.unlink(missing_ok=True)  # of a try in which the machine stood still
     s = start(env=held(go, CONIFER_FAKE_STALL_MS="600000"))
     assert s.get("/health/ready")[0] == 200
     with s.connect() as c:
@@ -265,13 +271,14 @@ def test_ready_follows_progress(start, go):
             assert s.get("/health/live")[0] == 200
             took.append(time.time() - began)
             return status == 503 and data
-        assert json.loads(until(not_ready))["reason"] == "no progress"
-        assert statistics.median(took) < 0.5
-        until(lambda: "stuck: no progress for " in s.text())  # told by the next tick
+        assert json.loads(quick(4, lambda: until(not_ready)))["reason"] == "no progress"
+        assert max(took) < 0.5
+        until(lambda: "stuck: no progress for 2." in s.text(), 4)  # told by the next tick
         go.touch()
         assert statuses(c.recv(65536)) == [200]
     assert s.get("/health/ready")[0] == 200
-    until(lambda: "moves again" in s.text())
+    time.sleep(0.3)
+    assert "moves again" in s.text()
 
 
 def test_a_pause_of_the_process_is_nobodys_fault(start, go):
