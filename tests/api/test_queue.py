@@ -1,8 +1,12 @@
 """Waiting in the queue: a limit of its own, and what a client that waited too long is told."""
+import json
+import signal
 import threading
 import time
+from collections import Counter
 
 import pytest
+from test_stream import post
 
 ONE = ("--set", "scheduler.max_running=1", "--set", "scheduler.queue_timeout_s=0.5")
 LONG = {"prompt": "abc", "max_tokens": 480, "ignore_eos": True, "n": 8}
@@ -64,3 +68,38 @@ def test_what_was_started_is_not_timed(busy):
     busy.wait_idle()
     assert busy.metrics()['conifer_requests_total{result="ok"}'] >= 1
     assert 200 in busy.long
+
+
+def test_of_a_burst_none_is_refused_while_places_are_free(start):
+    """Four run and six wait: of twelve at once two are refused, however the daemon takes them in. In
+    every other round all of them are there before it looks."""
+    s = start.real("--set", "scheduler.max_running=4", "--set", "scheduler.queue_requests=6")
+
+    def answer(c):
+        data = b""
+        while not (head := data.partition(b"\r\n\r\n"))[1]:
+            data += c.recv(65536)
+        length = int(head[0].lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        data = head[2]
+        while len(data) < length:
+            data += c.recv(65536)
+        return int(head[0].split()[1]), json.loads(data)
+    for i in range(8):
+        clients = [s.connect() for _ in range(12)]
+        if i % 2:
+            s.process.send_signal(signal.SIGSTOP)
+        for k, c in enumerate(clients):
+            c.sendall(post("/v1/completions", {"prompt": f"{i} {k} abc", "max_tokens": 480, "ignore_eos": True}))
+        if i % 2:
+            s.process.send_signal(signal.SIGCONT)
+        got = [answer(c) for c in clients]
+        for status, told in got:
+            if status == 429:
+                assert told["error"]["code"] == "queue_full"
+            else:
+                assert told["usage"]["completion_tokens"] == 480
+        found = Counter(status for status, _ in got)
+        assert found[200] >= 10 and found[200] + found[429] == 12
+        for c in clients:
+            c.close()
+        s.wait_idle()
