@@ -1,7 +1,7 @@
 /* Metrics: the fixed series of metrics.def and their text form (Prometheus 0.0.4).
  * Updates come from any thread as atomics; a page is a snapshot of each number, not of all at one
- * instant, but a histogram's count is always the sum of its buckets, and who reads one number sees
- * what the same thread had told before it. */
+ * instant, but a histogram's count is always the sum of its buckets, and who reads one number and then
+ * another sees of the second all that the same thread had told before the first. */
 #include "base/base.h"
 
 #include <inttypes.h>
@@ -102,6 +102,11 @@ static uint64_t load(const _Atomic uint64_t *v)
     return atomic_load_explicit(v, memory_order_acquire);
 }
 
+static void set(_Atomic uint64_t *v, uint64_t value)
+{
+    atomic_store_explicit(v, value, memory_order_release);
+}
+
 static void add(_Atomic uint64_t *v, uint64_t n)
 {
     atomic_fetch_add_explicit(v, n, memory_order_release);
@@ -121,7 +126,7 @@ void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value)
 
     cn_assert(all_series[id].gauge);
     memcpy(&bits, &value, sizeof bits);
-    atomic_store_explicit(&m->value[id], bits, memory_order_release);
+    set(&m->value[id], bits);
 }
 
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id)
@@ -188,8 +193,7 @@ void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, u
 void cn_model_set(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t value)
 {
     cn_assert(model_series[id].gauge);
-    if (model < m->n_models)
-        atomic_store_explicit(&m->models[model].value[id], value, memory_order_relaxed);
+    if (model < m->n_models) set(&m->models[model].value[id], value);
 }
 
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n)
@@ -201,8 +205,7 @@ void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id
 void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value)
 {
     cn_assert(tenant_series[id].gauge);
-    if (tenant < m->n_tenants)
-        atomic_store_explicit(&m->tenants[tenant].value[id], value, memory_order_relaxed);
+    if (tenant < m->n_tenants) set(&m->tenants[tenant].value[id], value);
 }
 
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,

@@ -323,11 +323,7 @@ static void observe_end(struct rt *r, const struct rt_req *req, int code, const 
 {
     uint32_t tenant = req->q.tenant;
     struct cn_metrics *m = r->metrics;
-    cn_tenant_add(m, tenant,
-                  !code                 ? CN_TM_ok
-                  : code == CN_ECANCELLED ? CN_TM_cancelled
-                                          : CN_TM_error, 1);
-    rt_tenant_changed(r, tenant);
+    rt_tenant_ended(r, tenant, code);
     if (!u->first_step_ns) return;
     cn_metric_observe(m, CN_H_queue, u->first_step_ns - u->submitted_ns);
     cn_tenant_observe(m, tenant, CN_TH_queue, u->first_step_ns - u->submitted_ns);

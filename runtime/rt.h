@@ -143,6 +143,7 @@ void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, stru
 struct rt_tenants {
     struct rt_tenant {
         uint64_t computed, cached, generated;
+        uint64_t ended[3];       /* that are not told yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
         uint64_t embedded;       /* vectors: the scheduler counts each as a token */
         bool changed;
     } *v;                        /* [n] */
@@ -151,8 +152,10 @@ struct rt_tenants {
 };
 int rt_tenants_init(struct rt_tenants *t, uint32_t n);
 void rt_tenants_fini(struct rt_tenants *t);
-/* Something of this tenant's was accepted, gave a token or ended. */
+/* Something of this tenant's was accepted or gave a token. */
 void rt_tenant_changed(struct rt *r, uint32_t tenant);
+/* A request of its ended so. */
+void rt_tenant_ended(struct rt *r, uint32_t tenant, int code);
 /* After an iteration: tells of those that changed, and of a few more in turn, so that what has no
  * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
 void rt_tenants_tell(struct rt *r);

@@ -253,7 +253,7 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_evictions, kv.evictions - r->last_evictions);
     r->last_evictions = kv.evictions;
     rt_tenants_tell(r);
-    /* Last: who sees that a request has ended sees all that it did. */
+    /* Last, and first on the page: one that shows that a request has ended shows all that it did. */
     cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
     cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
     cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);

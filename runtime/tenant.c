@@ -36,6 +36,16 @@ void rt_tenant_embedded(struct rt *r, uint32_t tenant)
     rt_tenant_changed(r, tenant);
 }
 
+_Static_assert(CN_TM_error == CN_TM_ok + 1 && CN_TM_cancelled == CN_TM_ok + 2, "rt_tenant.ended");
+
+void rt_tenant_ended(struct rt *r, uint32_t tenant, int code)
+{
+    if (tenant >= r->tenants.n) return;
+    int how = !code ? CN_TM_ok : code == CN_ECANCELLED ? CN_TM_cancelled : CN_TM_error;
+    r->tenants.v[tenant].ended[how - CN_TM_ok]++;
+    rt_tenant_changed(r, tenant);
+}
+
 static void tell(struct rt *r, uint32_t i)
 {
     struct rt_tenant *last = &r->tenants.v[i];
@@ -43,11 +53,14 @@ static void tell(struct rt *r, uint32_t i)
     struct sch_tenant_stats s;
     sch_tenant_stats(r->sch, i, &s);
     s.generated -= last->embedded;
-    cn_tenant_set(m, i, CN_TM_running, s.running);
-    cn_tenant_set(m, i, CN_TM_waiting, s.waiting);
     cn_tenant_add(m, i, CN_TM_prompt_computed, s.prompt_computed - last->computed);
     cn_tenant_add(m, i, CN_TM_prompt_cached, s.cached - last->cached);
     cn_tenant_add(m, i, CN_TM_generated, s.generated - last->generated);
+    /* Last, as in update_gauges. */
+    for (int k = 0; k < 3; k++)
+        cn_tenant_add(m, i, (enum cn_tenant_metric)(CN_TM_ok + k), last->ended[k]);
+    cn_tenant_set(m, i, CN_TM_running, s.running);
+    cn_tenant_set(m, i, CN_TM_waiting, s.waiting);
     *last = (struct rt_tenant){.embedded = last->embedded,
                                .computed = s.prompt_computed,
                                .cached = s.cached,
