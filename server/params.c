@@ -120,20 +120,41 @@ void srv_params_bounds(enum srv_param id, int64_t *low, int64_t *high)
     *high = fields[id].high;
 }
 
-static const char *const forms[] = {
+static const struct form {
+    const char *name;
+    bool schema;
+} forms[] = {
 #define PARAM(ep, name, type, member, def, low, high, text)
-#define FORM(name) name,
+#define FORM(name, schema) {name, schema},
 #include "server/params.def"
 #undef PARAM
 };
 
+static bool asks_for_form(const struct form *f, const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+    case JSON_FALSE:
+        return false;
+    case JSON_STRING:
+        return json_string_length(v) > 0;
+    case JSON_ARRAY:
+        return json_array_size(v) > 0;
+    case JSON_OBJECT:
+        return f->schema || json_object_size(v) > 0;
+    default:
+        return true;
+    }
+}
+
 static int refuse_forms(json_t *body, struct cn_error *err)
 {
     for (size_t i = 0; i < CN_ARRAY_LEN(forms); i++) {
-        json_t *v = json_object_get(body, forms[i]);
-        if (!v || json_is_null(v) || (json_is_string(v) && !json_string_length(v))) continue;
-        return cn_fail_param(err, CN_EUNSUPP, forms[i],
-                             "%s is not supported: answers are not held to a form", forms[i]);
+        const char *name = forms[i].name;
+        json_t *v = json_object_get(body, name);
+        if (!v || !asks_for_form(&forms[i], v)) continue;
+        return cn_fail_param(err, CN_EUNSUPP, name,
+                             "%s is not supported: answers are not held to a form", name);
     }
     return 0;
 }

@@ -355,8 +355,8 @@ def api_page(params, routes):
         places = ", ".join(ends[x] for x in where.split(" | "))
         text = text.replace('\\"', '"').replace("|", "\\|")
         out += f"| `{name}` | {places} | {types[kind]}{bounds} | {said} | {text} |\n"
-    forms = ", ".join(f"`{name}`" for name in re.findall(r'^FORM\("(\w+)"\)', params, re.M))
-    out += f"| {forms} | chat, completions | see there |  | refused: answers are not held to a form |\n"
+    forms = ", ".join(f"`{name}`" for name in re.findall(r'^FORM\("(\w+)",', params, re.M))
+    out += f"| {forms} | chat, completions | any |  | refused, unless empty: answers are not held to a form; `{{}}` as a schema is any JSON, and refused too |\n"
     return out
 
 

@@ -186,8 +186,8 @@ def test_a_form_that_is_not_kept_is_refused(fake, field, value):
                        ("/v1/chat/completions", {**CHAT, "tools": [tool]}),
                        ("/v1/chat/completions", {**CHAT, "stream": True})):
         assert refused(fake, path, {**body, field: value}, field)["code"] == "unsupported"
-        for nothing in (None, ""):
-            if field != "response_format":
+        for nothing in (None, "", [], {}, False):
+            if field != "response_format" and (nothing != {} or field not in ("guided_json", "json_schema")):
                 assert fake.http("POST", path, {**body, field: nothing})[0] == 200
 
 
