@@ -21,7 +21,8 @@ static void help(void)
                     "Ctrl-C stops an answer, or clears the line. Arrow keys edit the line and go "
                     "back to earlier ones.\n"
                     "A text of several lines stands between \"\"\" and \"\"\".\n"
-                    "A text that is to begin with a slash takes a space in front of it.\n");
+                    "A text that is to begin with a slash takes a space in front of it; what is "
+                    "pasted is a message as it is.\n");
 }
 
 /* Whether the line is one word after a slash, and letters only: "/etc/hosts: ..." is a text. */
@@ -96,11 +97,12 @@ static bool add_line(struct cn_buf *b, const char *line, size_t n)
     return last || b->failed;
 }
 
-/* A line, a command or the text of several lines that ends with this one; true ends the chat. */
+/* A line, a command or the text of several lines that ends with this one; true ends the chat.
+ * Pasted: a message as it is. */
 static bool take_line(struct cli_run *r, const char *name, struct cn_buf *several, const char *text,
-                      size_t n, size_t keep, int *status)
+                      size_t n, bool pasted, size_t keep, int *status)
 {
-    if (several->len || !strncmp(text, QUOTES, strlen(QUOTES))) {
+    if (several->len || (!pasted && !strncmp(text, QUOTES, strlen(QUOTES)))) {
         if (!add_line(several, text, n)) return false;
         *status = say(r, name, several->data, several->len - 1, keep);
         cn_buf_fini(several);
@@ -108,7 +110,7 @@ static bool take_line(struct cli_run *r, const char *name, struct cn_buf *severa
         return false;
     }
     if (strspn(text, " \t") == n) return false;
-    size_t word = command_len(text);
+    size_t word = pasted ? 0 : command_len(text);
     if (word) return command(r, text, word, keep);
     *status = say(r, name, text, n, keep);
     return false;
@@ -133,12 +135,14 @@ int cli_chat(struct cli_run *r, const char *name)
         bool more = several.len;
         enum cli_line_event event = cli_line_read(in, more ? "..." : ">>>", more, &text, &n);
 
-        if (event != CLI_LINE_TEXT) putchar('\n');
+        bool pasted = event == CLI_LINE_PASTED, typed = event == CLI_LINE_TEXT || pasted;
+
+        if (!typed) putchar('\n');
         if (event == CLI_LINE_END || (event == CLI_LINE_INTERRUPT && warned)) break;
         if (event == CLI_LINE_INTERRUPT) fprintf(stderr, "(Ctrl-C again, or Ctrl-D, ends)\n");
-        warned = event != CLI_LINE_TEXT;
-        if (event == CLI_LINE_TEXT) {
-            if (take_line(r, name, &several, text, n, keep, &status)) break;
+        warned = !typed;
+        if (typed) {
+            if (take_line(r, name, &several, text, n, pasted, keep, &status)) break;
         } else {
             cn_buf_reset(&several);
         }

@@ -30,7 +30,8 @@ struct cli_line {
     EditLine *editor; /* NULL: not on this terminal */
     History *history;
     mbstate_t shift;
-    bool was_empty;
+    bool was_empty, more;
+    struct sigaction stop_before;
     FILE *to;
     unsigned prompt_columns;
     struct cli_redraw redraw;
@@ -60,17 +61,24 @@ size_t cli_line_plain(char *s, size_t n)
 #ifdef CLI_LIBEDIT
 
 /* What is pasted is one text (the terminal puts marks around it), however many lines it has. In the
- * editor's one line these symbols stand for their ends and for tabs. */
+ * editor's one line these symbols stand for their ends and for tabs, and for its beginning where it
+ * would be taken for something else. Being text they move with it, and are in the history. */
 #define LINE_END "\xe2\x90\xa4" /* U+2424 */
 #define TAB      "\xe2\x90\x89" /* U+2409 */
+#define PASTED   "\xe2\x90\x82" /* U+2402: what begins here is no command */
 #define PASTES_ON  "\033[?2004h"
 #define PASTES_OFF "\033[?2004l"
 
-static volatile sig_atomic_t resized, continued;
+static volatile sig_atomic_t resized, stopping, continued;
 
 static void on_resize(int signum)
 {
     resized = 1;
+}
+
+static void on_stop(int signum)
+{
+    stopping = 1;
 }
 
 static void on_continue(int signum)
@@ -84,6 +92,21 @@ static char *show_prompt(EditLine *e)
 
     el_get(e, EL_CLIENTDATA, &l);
     return l->prompt;
+}
+
+/* Ctrl-Z: the terminal is the shell's while this process stands still. */
+static void stop(EditLine *e, struct cli_line *l)
+{
+    struct sigaction own;
+
+    stopping = 0;
+    fputs(PASTES_OFF, l->to);
+    fflush(l->to);
+    el_set(e, EL_PREP_TERM, 0);
+    sigaction(SIGTSTP, &l->stop_before, &own);
+    raise(SIGTSTP);
+    sigaction(SIGTSTP, &own, NULL);
+    continued = 1; /* also where there is no shell to stop for */
 }
 
 /* libedit would go on after the first interrupted read; waiting here lets Ctrl-C end the line. */
@@ -107,6 +130,7 @@ static bool wait_input(EditLine *e, struct cli_line *l)
             el_set(e, EL_REFRESH);
         }
         if (l->redraw.typed.at < l->redraw.typed.len) return true;
+        if (stopping) stop(e, l);
         if (continued) { /* back from a stop: the shell left the terminal in its own mode */
             continued = 0;
             el_set(e, EL_PREP_TERM, 1);
@@ -170,6 +194,15 @@ static void put_pasted(struct cn_buf *out, const char *s, size_t n)
     if (!out->failed) out->len = cli_line_plain(out->data, out->len);
 }
 
+/* Whether a line that begins with this paste would be taken for a command or its first quotes. */
+static bool begins(EditLine *e, const struct cli_line *l, const struct cn_buf *text)
+{
+    const LineInfo *at = el_line(e);
+
+    return !l->more && at->cursor == at->buffer && text->len &&
+           (text->data[0] == '/' || text->data[0] == '"');
+}
+
 /* Takes what comes up to the mark of its end into the line. */
 static unsigned char paste(EditLine *e, int key)
 {
@@ -192,7 +225,8 @@ static unsigned char paste(EditLine *e, int key)
     }
     if (whole && !raw.failed) {
         put_pasted(&text, raw.data, raw.len - (sizeof end - 1));
-        fits = !text.failed && (!text.len || !el_insertstr(e, cn_buf_cstr(&text)));
+        fits = !text.failed && (!begins(e, l, &text) || !el_insertstr(e, PASTED)) &&
+               (!text.len || !el_insertstr(e, cn_buf_cstr(&text)));
     }
     cn_buf_fini(&raw);
     cn_buf_fini(&text);
@@ -207,8 +241,9 @@ static size_t unfold(char *s, size_t n)
     for (size_t i = 0; i < n;) {
         bool end = n - i >= 3 && !memcmp(s + i, LINE_END, 3);
         bool tab = n - i >= 3 && !memcmp(s + i, TAB, 3);
-        s[out++] = end ? '\n' : tab ? '\t' : s[i];
-        i += end || tab ? 3 : 1;
+        bool pasted = n - i >= 3 && !memcmp(s + i, PASTED, 3);
+        if (!pasted) s[out++] = end ? '\n' : tab ? '\t' : s[i];
+        i += end || tab || pasted ? 3 : 1;
     }
     return out;
 }
@@ -278,9 +313,11 @@ static void remember(struct cli_line *l, const char *line, bool more)
 
 static enum cli_line_event edit(struct cli_line *l, bool more, const char **text, size_t *n)
 {
+    struct sigaction stops = {.sa_handler = on_stop};
     int count = 0;
 
     l->was_empty = true;
+    l->more = more;
     if (resized) { /* since the last line: nothing is drawn yet */
         resized = 0;
         el_resize(l->editor);
@@ -289,9 +326,14 @@ static enum cli_line_event edit(struct cli_line *l, bool more, const char **text
     el_set(l->editor, EL_PREP_TERM, 1); /* before the prompt invites to type */
     fputs(PASTES_ON, l->to);
     fflush(l->to);
+    sigaction(SIGTSTP, NULL, &l->stop_before);
+    if (l->stop_before.sa_handler != SIG_IGN) sigaction(SIGTSTP, &stops, NULL);
     const char *line = el_gets(l->editor, &count);
     fputs(PASTES_OFF, l->to);
     fflush(l->to);
+    sigaction(SIGTSTP, &l->stop_before, NULL);
+    if (stopping) raise(SIGTSTP); /* it came with the line's end */
+    stopping = 0;
     if (cli_interrupted) {
         cli_interrupted = 0;
         return l->was_empty ? CLI_LINE_INTERRUPT : CLI_LINE_CLEARED;
@@ -307,13 +349,14 @@ static enum cli_line_event edit(struct cli_line *l, bool more, const char **text
     len = cli_line_plain(l->text, len);
     l->text[len] = 0;
     remember(l, l->text, more);
+    bool pasted = !strncmp(l->text, PASTED, strlen(PASTED));
     len = unfold(l->text, len);
     while (len && l->text[len - 1] == '\n')
         len--;
     l->text[len] = 0;
     *text = l->text;
     *n = len;
-    return CLI_LINE_TEXT;
+    return pasted ? CLI_LINE_PASTED : CLI_LINE_TEXT;
 }
 
 #endif

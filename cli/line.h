@@ -8,6 +8,7 @@ struct cli_line;
 
 enum cli_line_event {
     CLI_LINE_TEXT,      /* *text is the line, without its end; valid until the next call */
+    CLI_LINE_PASTED,    /* likewise, beginning with a paste: not looked into */
     CLI_LINE_CLEARED,   /* Ctrl-C, and there was something to clear */
     CLI_LINE_INTERRUPT, /* Ctrl-C on an empty line */
     CLI_LINE_END,       /* Ctrl-D, or the terminal is gone */

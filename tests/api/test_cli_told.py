@@ -145,3 +145,44 @@ def test_instructions_that_are_not_there_are_named():
     said = subprocess.run([program(SERVER), "--model", "null:", "--port", "0", "--isa", isa], capture_output=True,
                           timeout=60, check=False).stderr
     assert b"engine.isa: this processor lacks" in said, said
+
+
+def test_a_paste_is_a_message_as_it_is(json_args):
+    """Quotes and a slash that it begins with mean nothing."""
+    if not has_editor():
+        pytest.skip("built without libedit")
+    up = b"\033[A"
+
+    def pasted(data):
+        return b"\033[200~" + data + b"\033[201~"
+    quoted = rb'<"\"\"\"A module.\n\"\"\"\nimport os">'
+    with Terminal(*json_args) as t:
+        t.send(pasted(b'"""A module.\n"""\nimport os\n') + b"\n", quoted)
+        t.send(b"after\n", b'<"after">')
+        t.send(up + up + b"\n", quoted)  # and again from the history
+        t.send(pasted(b'"""A module."""\n') + b"\n", rb'<"\"\"\"A module.\"\"\"">')
+        t.send(pasted(b"/exit 1\nis no command") + b"\n", rb'<"/exit 1\nis no command">')
+        t.send(pasted(b"/clear") + b"\n", b'<"/clear">')
+        t.send(pasted(b'"""x') + b'\x15"""typed"""\n', b'<"typed">')  # dropped before it was sent
+        t.send(b'"""see\n', b"...")
+        t.rest = b">>>"
+        t.send(pasted(b'"""A module."""\n\nimport os') + b'"""\n', rb'<"see\n\"\"\"A module.\"\"\"\n\nimport os">')
+        t.prompt()
+        assert t.ends(b"\x04") == 0
+
+
+def test_ctrl_z_gives_the_terminal_back(json_args):
+    """Pastes are not marked while another program has it, and are again afterwards; the line stays."""
+    if not has_editor():
+        pytest.skip("built without libedit")
+    with Terminal(*json_args) as t:
+        os.write(t.fd, b"half ")
+        read_until(t.fd, b"half")
+        os.write(t.fd, b"\x1a")
+        said = read_until(t.fd, b"\033[?2004l")
+        if b"\033[?2004h" not in said.partition(b"\033[?2004l")[2]:  # nobody can continue it here: it goes on
+            read_until(t.fd, b"\033[?2004h")
+        t.rest = b">>>"
+        t.send(b"a line\n", b'<"half a line">')
+        t.prompt()
+        assert t.ends(b"\x04") == 0
