@@ -177,11 +177,13 @@ static int next_char(EditLine *e, wchar_t *out)
     }
 }
 
-/* Valid UTF-8 of one line, without controls, for what was pasted. */
+/* Valid UTF-8 of one line, without controls, for what was pasted. In the editor's mode the terminal
+ * swaps "\r" and "\n" (ICRNL and INLCR): "\r\n", one line end, comes as "\n\r". */
 static void put_pasted(struct cn_buf *out, const char *s, size_t n)
 {
     for (size_t i = 0, len; i < n; i += len) {
         uint32_t cp;
+        bool both = s[i] == '\n' && i + 1 < n && s[i + 1] == '\r';
         len = cn_utf8_decode(s + i, n - i, &cp);
         if (s[i] == '\n' || s[i] == '\r')
             cn_buf_puts(out, LINE_END);
@@ -189,7 +191,7 @@ static void put_pasted(struct cn_buf *out, const char *s, size_t n)
             cn_buf_puts(out, TAB);
         else
             cn_buf_append(out, s + i, len);
-        len = CN_MAX(len, (size_t)1);
+        len = both ? 2 : CN_MAX(len, (size_t)1);
     }
     if (!out->failed) out->len = cli_line_plain(out->data, out->len);
 }

@@ -148,7 +148,7 @@ def test_instructions_that_are_not_there_are_named():
 
 
 def test_a_paste_is_a_message_as_it_is(json_args):
-    """Quotes and a slash that it begins with mean nothing."""
+    """Quotes and a slash that it begins with mean nothing; a line's end may be of two characters."""
     if not has_editor():
         pytest.skip("built without libedit")
     up = b"\033[A"
@@ -157,7 +157,8 @@ def test_a_paste_is_a_message_as_it_is(json_args):
         return b"\033[200~" + data + b"\033[201~"
     quoted = rb'<"\"\"\"A module.\n\"\"\"\nimport os">'
     with Terminal(*json_args) as t:
-        t.send(pasted(b'"""A module.\n"""\nimport os\n') + b"\n", quoted)
+        t.send(pasted(b"one\r\n\r\ntwo\rthree\n\nfour\r\r\r\n") + b"\n", rb'<"one\n\ntwo\nthree\n\nfour">')
+        t.send(pasted(b'"""A module.\r\n"""\r\nimport os\r\n') + b"\n", quoted)
         t.send(b"after\n", b'<"after">')
         t.send(up + up + b"\n", quoted)  # and again from the history
         t.send(pasted(b'"""A module."""\n') + b"\n", rb'<"\"\"\"A module.\"\"\"">')
