@@ -80,10 +80,9 @@ static void check_engine(struct srv *s, uint64_t now)
     if (h.stuck != s->stuck) {
         s->stuck = h.stuck;
         if (h.stuck)
-            cn_log(
-                CN_LOG_ERROR, "server",
-                "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
-                (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
+            cn_log(CN_LOG_ERROR, "server",
+                   "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
+                   (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
         else
             cn_log(CN_LOG_WARN, "server", "the engine moves again");
     }
