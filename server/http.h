@@ -170,7 +170,20 @@ void srv_conn_abort(struct srv_conn *c);
 /* Appends {"error":{...}} for err. */
 void srv_error_json(struct cn_buf *b, const struct cn_error *err);
 
-/* ---- between http.c, http_check.c and http_answer.c ------------------------------------------ */
+/* ---- between http.c, http_parse.c, http_check.c, http_answer.c and http_time.c ---------------- */
+
+/* Callbacks of the parser, whose data is the connection. */
+extern const llhttp_settings_t srv_parse_settings;
+/* Enters a phase; its clock and its count of bytes begin. */
+void srv_conn_phase(struct srv_conn *c, enum srv_phase phase);
+/* Closes the connection; on_gone comes for an open answer. reset: what is queued is dropped. */
+void srv_conn_close(struct srv_conn *c, bool reset);
+/* Sends what is queued and a FIN, then reads until the peer closes too: closing with unread input
+ * would send a reset, and the peer could lose the answer. */
+void srv_conn_linger(struct srv_conn *c);
+/* Answers a request that cannot continue, and closes: where the next one begins is not known. The
+ * head's err is the reason when it is set, else code and text are. */
+void srv_conn_break(struct srv_conn *c, int code, const char *text);
 
 /* Notes one header (c->head->name and value) of the head. */
 int srv_head_header(struct srv_head *h, struct cn_error *err);
