@@ -109,13 +109,26 @@ char *cn_arena_strn(struct cn_arena *a, const char *s, size_t n);
 /* Growing byte buffer with a hard cap. After a failed append `failed` stays true and the contents
  * are unchanged, so a series of appends may be checked once at the end. data is not
  * NUL-terminated unless cn_buf_cstr was called. */
+struct cn_account;
 struct cn_buf {
     char *data;
     size_t len, cap, max;
+    struct cn_account *account; /* pays for cap; NULL: nobody does */
     bool failed;
+    int code; /* why, where it is known; cn_buf_code reads it */
 };
 void cn_buf_init(struct cn_buf *b, size_t max_bytes); /* max_bytes 0 = no cap */
+/* As cn_buf_init; every byte of capacity is taken from the account (borrowed) before it is
+ * allocated, and given back by cn_buf_fini. */
+void cn_buf_init_for(struct cn_buf *b, size_t max_bytes, struct cn_account *account);
+/* From now on another account pays (NULL: nobody). On failure the old one still does. */
+int cn_buf_rebill(struct cn_buf *b, struct cn_account *account);
 void cn_buf_fini(struct cn_buf *b);
+/* Why an append failed; 0 when none did. */
+static inline int cn_buf_code(const struct cn_buf *b)
+{
+    return !b->failed ? 0 : b->code ? b->code : CN_ENOMEM;
+}
 void cn_buf_reset(struct cn_buf *b); /* length 0, failed false, memory kept */
 int cn_buf_reserve(struct cn_buf *b, size_t extra);
 int cn_buf_append(struct cn_buf *b, const void *p, size_t n);
@@ -127,6 +140,39 @@ int cn_buf_printf(struct cn_buf *b, const char *fmt, ...) CN_PRINTF(2, 3);
 int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n);
 /* Terminates with a NUL that is not counted in len; NULL when out of memory or failed. */
 const char *cn_buf_cstr(struct cn_buf *b);
+
+/* ---- memory accounts (base/account.c) -------------------------------------------------------
+ * One budget of a process, divided among accounts. Half of the budget is reserved for the accounts
+ * by weight. The other half is lent: an account borrows what it needs beyond its reserve, as long
+ * as it leaves as much as it has borrowed (the only one that may borrow takes all). Any thread. */
+struct cn_budget;
+struct cn_share {
+    double weight;
+    bool borrows;
+};
+/* Accounts 0 .. n-1 of the budget. */
+int cn_budget_new(uint64_t bytes, const struct cn_share *shares, size_t n, struct cn_budget **out);
+/* Takes NULL. Every account must be empty. */
+void cn_budget_free(struct cn_budget *b);
+struct cn_account *cn_budget_account(struct cn_budget *b, size_t i); /* borrowed */
+uint64_t cn_budget_bytes(const struct cn_budget *b);
+uint64_t cn_budget_held(struct cn_budget *b); /* by all accounts */
+uint64_t cn_account_held(struct cn_account *a);
+uint64_t cn_account_most(const struct cn_account *a); /* what it could hold with nobody else there */
+/* Takes n bytes before they are allocated. CN_ETOOLARGE: more than it could ever hold; CN_EHELD: too
+ * much with what it holds now; CN_EFULL: others have borrowed what it needs. A NULL account takes
+ * nothing and never fails. */
+int cn_account_take(struct cn_account *a, uint64_t n);
+void cn_account_give(struct cn_account *a, uint64_t n); /* at most what it holds */
+
+/* What one owner has taken, so that it is given back as a whole. One thread at a time. */
+struct cn_hold {
+    struct cn_account *account;
+    uint64_t bytes;
+};
+int cn_hold_take(struct cn_hold *h, uint64_t n); /* as cn_account_take */
+void cn_hold_give(struct cn_hold *h, uint64_t n);
+void cn_hold_drop(struct cn_hold *h); /* all of it */
 
 /* ---- UTF-8, hashes, random (base/util.c) --------------------------------------------------- */
 

@@ -148,10 +148,27 @@ void cn_buf_init(struct cn_buf *b, size_t max_bytes)
     b->max = max_bytes;
 }
 
+void cn_buf_init_for(struct cn_buf *b, size_t max_bytes, struct cn_account *account)
+{
+    cn_buf_init(b, max_bytes);
+    b->account = account;
+}
+
+int cn_buf_rebill(struct cn_buf *b, struct cn_account *account)
+{
+    int rc = account == b->account ? 0 : cn_account_take(account, b->cap);
+
+    if (rc || account == b->account) return rc;
+    cn_account_give(b->account, b->cap);
+    b->account = account;
+    return 0;
+}
+
 void cn_buf_fini(struct cn_buf *b)
 {
     if (!b) return;
     free(b->data);
+    cn_account_give(b->account, b->cap);
     b->data = NULL;
     b->len = b->cap = 0;
 }
@@ -160,6 +177,7 @@ void cn_buf_reset(struct cn_buf *b)
 {
     b->len = 0;
     b->failed = false;
+    b->code = 0;
 }
 
 /* Room for `total` bytes; the cap is checked by the caller (the NUL of cstr is not under it). */
@@ -171,8 +189,14 @@ static int buf_room(struct cn_buf *b, size_t total)
     if (total <= b->cap) return CN_OK;
     if (b->max && want > b->max) want = b->max;
     if (want < total) want = total;
+    int rc = cn_account_take(b->account, want - b->cap);
+    if (rc && want > total) rc = cn_account_take(b->account, (want = total) - b->cap);
+    if (rc) return rc;
     grown = realloc(b->data, want);
-    if (!grown) return CN_ENOMEM;
+    if (!grown) {
+        cn_account_give(b->account, want - b->cap);
+        return CN_ENOMEM;
+    }
     b->data = grown;
     b->cap = want;
     return CN_OK;
@@ -182,12 +206,15 @@ int cn_buf_reserve(struct cn_buf *b, size_t extra)
 {
     int rc = CN_OK;
 
-    if (b->failed) return b->max ? CN_ELIMIT : CN_ENOMEM;
+    if (b->failed) return cn_buf_code(b);
     if (extra > SIZE_MAX - 1 - b->len || (b->max && b->len + extra > b->max))
         rc = CN_ELIMIT;
     else
         rc = buf_room(b, b->len + extra);
-    if (rc) b->failed = true;
+    if (rc) {
+        b->failed = true;
+        b->code = rc;
+    }
     return rc;
 }
 
@@ -228,7 +255,7 @@ int cn_buf_printf(struct cn_buf *b, const char *fmt, ...)
     va_end(again);
     if (n < 0 || !text) {
         b->failed = true;
-        return CN_ENOMEM;
+        return b->code = CN_ENOMEM;
     }
     rc = cn_buf_append(b, text, (size_t)n);
     if (text != small) free(text);
@@ -287,7 +314,7 @@ int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n)
     cn_buf_putc(b, '"');
     if (!b->failed) return CN_OK;
     b->len = start;
-    return b->max ? CN_ELIMIT : CN_ENOMEM;
+    return cn_buf_code(b);
 }
 
 const char *cn_buf_cstr(struct cn_buf *b)

@@ -1,0 +1,162 @@
+/* Memory accounts: who may hold how much of a process budget. Any thread; one lock per budget,
+ * taken for a few instructions. Invariant: the sum of what accounts hold beyond their reserves is
+ * `lent`, never above the budget's other half; so all of them together never hold more than it. */
+#include "base/base.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct cn_account {
+    struct cn_budget *budget;
+    uint64_t reserve, held, most;
+    bool borrows;
+};
+
+struct cn_budget {
+    pthread_mutex_t lock;
+    uint64_t bytes, lendable, lent, held;
+    size_t n, n_borrowers;
+    struct cn_account accounts[];
+};
+
+static void divide(struct cn_budget *b, const struct cn_share *shares)
+{
+    double all = 0;
+
+    for (size_t i = 0; i < b->n; i++) {
+        all += shares[i].weight;
+        b->n_borrowers += shares[i].borrows;
+    }
+    for (size_t i = 0; i < b->n; i++) {
+        struct cn_account *a = &b->accounts[i];
+        double part = all > 0 ? shares[i].weight / all : 0;
+        a->budget = b;
+        a->borrows = shares[i].borrows;
+        a->reserve = (uint64_t)((double)(b->bytes - b->lendable) * part);
+        a->most = a->reserve;
+        if (a->borrows) a->most += b->n_borrowers > 1 ? b->lendable / 2 : b->lendable;
+    }
+}
+
+int cn_budget_new(uint64_t bytes, const struct cn_share *shares, size_t n, struct cn_budget **out)
+{
+    uint64_t size;
+
+    if (!cn_mul_u64(n, sizeof(struct cn_account), &size)) return CN_ENOMEM;
+    struct cn_budget *b = cn_calloc(1, sizeof *b + size);
+    if (!b) return CN_ENOMEM;
+    if (pthread_mutex_init(&b->lock, NULL)) {
+        free(b);
+        return CN_ENOMEM;
+    }
+    b->bytes = bytes;
+    b->lendable = bytes / 2;
+    b->n = n;
+    divide(b, shares);
+    *out = b;
+    return 0;
+}
+
+void cn_budget_free(struct cn_budget *b)
+{
+    if (!b) return;
+    cn_assert(b->held == 0);
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+struct cn_account *cn_budget_account(struct cn_budget *b, size_t i)
+{
+    return &b->accounts[i];
+}
+
+uint64_t cn_budget_bytes(const struct cn_budget *b)
+{
+    return b->bytes;
+}
+
+uint64_t cn_account_most(const struct cn_account *a)
+{
+    return a->most;
+}
+
+uint64_t cn_budget_held(struct cn_budget *b)
+{
+    pthread_mutex_lock(&b->lock);
+    uint64_t n = b->held;
+    pthread_mutex_unlock(&b->lock);
+    return n;
+}
+
+uint64_t cn_account_held(struct cn_account *a)
+{
+    pthread_mutex_lock(&a->budget->lock);
+    uint64_t n = a->held;
+    pthread_mutex_unlock(&a->budget->lock);
+    return n;
+}
+
+static uint64_t borrowed(const struct cn_account *a, uint64_t held)
+{
+    return held > a->reserve ? held - a->reserve : 0;
+}
+
+/* With the lock. */
+static int take(struct cn_account *a, uint64_t n)
+{
+    struct cn_budget *b = a->budget;
+
+    if (n > a->most) return CN_ETOOLARGE;
+    if (n > a->most - a->held) return CN_EHELD;
+    uint64_t had = borrowed(a, a->held), has = borrowed(a, a->held + n);
+    uint64_t left = b->lendable - b->lent;
+    if (has - had > left) return CN_EFULL;
+    left -= has - had;
+    if (has > had && b->n_borrowers > 1 && has > left) return CN_EFULL;
+    a->held += n;
+    b->held += n;
+    b->lent += has - had;
+    return 0;
+}
+
+int cn_account_take(struct cn_account *a, uint64_t n)
+{
+    if (!a || !n) return 0;
+    pthread_mutex_lock(&a->budget->lock);
+    int rc = take(a, n);
+    pthread_mutex_unlock(&a->budget->lock);
+    return rc;
+}
+
+void cn_account_give(struct cn_account *a, uint64_t n)
+{
+    if (!a || !n) return;
+    struct cn_budget *b = a->budget;
+
+    pthread_mutex_lock(&b->lock);
+    cn_assert(n <= a->held);
+    b->lent -= borrowed(a, a->held) - borrowed(a, a->held - n);
+    a->held -= n;
+    b->held -= n;
+    pthread_mutex_unlock(&b->lock);
+}
+
+int cn_hold_take(struct cn_hold *h, uint64_t n)
+{
+    int rc = cn_account_take(h->account, n);
+
+    if (!rc) h->bytes += n;
+    return rc;
+}
+
+void cn_hold_give(struct cn_hold *h, uint64_t n)
+{
+    cn_assert(n <= h->bytes);
+    h->bytes -= n;
+    cn_account_give(h->account, n);
+}
+
+void cn_hold_drop(struct cn_hold *h)
+{
+    cn_hold_give(h, h->bytes);
+}
