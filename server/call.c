@@ -23,6 +23,7 @@ void srv_call_free(struct srv_call *c)
     free(c->stop_ids);
     free(c->bias);
     free(c->ids);
+    cn_hold_drop(&c->hold);
     free(c);
 }
 

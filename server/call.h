@@ -50,6 +50,8 @@ struct srv_call {
     struct rt_model *model;
     enum srv_op op;
     enum rt_priority ceiling; /* of the tenant */
+    struct cn_hold hold; /* what the call takes beside its buffers */
+    uint64_t root_bytes; /* of it: the parsed body */
     struct cn_buf body;
     json_t *root;        /* the parsed body; NULL: not parsed yet */
     size_t json_left;    /* of SRV_JSON_WEIGHT, for JSON within the body's strings */

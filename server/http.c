@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void conn_pump(struct srv_conn *c, const char *data, size_t n);
+static void resume(struct srv_conn *c);
+static void dequeue(struct srv_conn *c);
 
 static struct cn_error *why(const struct srv_conn *c)
 {
@@ -21,27 +22,8 @@ static void head_free(struct srv_head *h)
     cn_buf_fini(&h->value);
     for (int i = 0; i < SRV_H_COUNT; i++)
         free(h->values[i]);
+    cn_hold_drop(&h->hold);
     free(h);
-}
-
-uint64_t srv_body_take(struct srv_conn *c)
-{
-    uint64_t n = c->body_charge;
-
-    c->body_charge = 0;
-    return n;
-}
-
-void srv_body_give(struct srv_http *h, uint32_t tenant, uint64_t n)
-{
-    h->body_held -= n;
-    if (h->tenant_held) h->tenant_held[tenant] -= n;
-}
-
-static void release_body(struct srv_conn *c)
-{
-    cn_buf_fini(&c->body);
-    srv_body_give(c->http, c->tenant, srv_body_take(c));
 }
 
 void srv_conn_drop_head(struct srv_conn *c)
@@ -53,7 +35,7 @@ void srv_conn_drop_head(struct srv_conn *c)
 static void request_fini(struct srv_conn *c)
 {
     srv_conn_drop_head(c);
-    release_body(c);
+    cn_buf_fini(&c->body);
     c->user = NULL;
     c->route = NULL;
     c->extra = NULL;
@@ -66,11 +48,29 @@ void srv_conn_phase(struct srv_conn *c, enum srv_phase phase)
     c->raw_bytes = 0;
 }
 
+int srv_conn_rebill(struct srv_conn *c)
+{
+    struct srv_http *h = c->http;
+    struct cn_account *old = c->hold.account;
+    struct cn_account *account = h->budget ? cn_budget_account(h->budget, c->tenant) : NULL;
+    struct cn_buf *const buffers[] = {&c->in, &c->stream->out, &c->head->target, &c->head->name,
+                                      &c->head->value};
+    int rc = account == old ? 0 : cn_account_take(account, c->hold.bytes + c->head->hold.bytes);
+
+    if (rc || account == old) return rc;
+    cn_account_give(old, c->hold.bytes + c->head->hold.bytes);
+    c->hold.account = c->head->hold.account = c->stream->account = account;
+    for (size_t i = 0; !rc && i < CN_ARRAY_LEN(buffers); i++)
+        rc = cn_buf_rebill(buffers[i], account);
+    return rc;
+}
+
 /* ---- closing --------------------------------------------------------------------------------- */
 
 void srv_conn_close(struct srv_conn *c, bool reset)
 {
     if (c->phase == SRV_CLOSED) return;
+    dequeue(c);
     bool due = c->phase == SRV_HANDLING;
     srv_conn_phase(c, SRV_CLOSED);
     if (due) c->http->handler->on_gone(c->http->ctx, c);
@@ -81,6 +81,7 @@ void srv_conn_close(struct srv_conn *c, bool reset)
 void srv_conn_abort(struct srv_conn *c)
 {
     if (c->phase == SRV_CLOSED) return;
+    dequeue(c);
     srv_conn_phase(c, SRV_CLOSED);
     request_fini(c);
     c->stream->ops->close(c->stream, true);
@@ -88,6 +89,8 @@ void srv_conn_abort(struct srv_conn *c)
 
 void srv_conn_linger(struct srv_conn *c)
 {
+    dequeue(c);
+    c->blocked = c->throttled = false;
     request_fini(c);
     cn_buf_fini(&c->in);
     srv_conn_phase(c, SRV_LINGER);
@@ -111,7 +114,7 @@ void srv_conn_done(struct srv_conn *c, bool close)
     request_fini(c);
     srv_conn_phase(c, SRV_IDLE);
     /* The next request may be here already. From inside the pump its own loop goes on. */
-    if (!c->pumping && c->in.len) conn_pump(c, NULL, 0);
+    if (!c->pumping && c->in.len) resume(c);
 }
 
 /* ---- bytes in -------------------------------------------------------------------------------- */
@@ -120,9 +123,11 @@ static int request_begin(struct srv_conn *c)
 {
     c->head = cn_calloc(1, sizeof *c->head);
     if (!c->head) return CN_ENOMEM;
-    cn_buf_init(&c->head->target, SRV_MAX_TARGET + 1);
-    cn_buf_init(&c->head->name, SRV_MAX_HEAD + 1);
-    cn_buf_init(&c->head->value, SRV_MAX_HEAD + 1);
+    struct cn_account *account = c->hold.account;
+    c->head->hold.account = account;
+    cn_buf_init_for(&c->head->target, SRV_MAX_TARGET + 1, account);
+    cn_buf_init_for(&c->head->name, SRV_MAX_HEAD + 1, account);
+    cn_buf_init_for(&c->head->value, SRV_MAX_HEAD + 1, account);
     cn_buf_init(&c->body, c->http->limits.max_body + 1);
     llhttp_init(&c->parser, HTTP_REQUEST, &srv_parse_settings);
     c->parser.data = c;
@@ -180,7 +185,7 @@ static bool parsing(const struct srv_conn *c)
     return c->phase == SRV_IDLE || c->phase == SRV_HEADING || c->phase == SRV_BODY;
 }
 
-/* Keeps bytes of requests to come. Too many: they are dropped, and so is keep-alive. */
+/* Keeps bytes for later. Too many: they are dropped, and so is keep-alive. */
 static void keep_input(struct srv_conn *c, const char *data, size_t n)
 {
     if (c->overrun || n == 0) return;
@@ -190,24 +195,112 @@ static void keep_input(struct srv_conn *c, const char *data, size_t n)
     }
 }
 
+/* ---- whose turn it is ------------------------------------------------------------------------ */
+
+static void enqueue(struct srv_conn *c)
+{
+    struct srv_http *h = c->http;
+
+    if (c->queued) return;
+    c->queued = true;
+    c->next_ready = NULL;
+    *h->ready_tail = c;
+    h->ready_tail = &c->next_ready;
+}
+
+static void dequeue(struct srv_conn *c)
+{
+    struct srv_http *h = c->http;
+    struct srv_conn **p = &h->ready;
+
+    if (!c->queued) return;
+    while (*p != c)
+        p = &(*p)->next_ready;
+    *p = c->next_ready;
+    if (!*p) h->ready_tail = p;
+    c->queued = false;
+}
+
+/* Nothing is parsed for one who does not read the answers that are there. */
+static bool too_much_unsent(const struct srv_conn *c)
+{
+    return srv_conn_unsent(c) > (c->known ? SRV_MAX_UNSENT : SRV_STRANGER_UNSENT);
+}
+
+/* Bytes are left that cannot be parsed now: no more are read until they are. */
+static void wait_for_turn(struct srv_conn *c)
+{
+    c->blocked = too_much_unsent(c);
+    if (!c->blocked) enqueue(c);
+    c->stream->ops->read(c->stream, false);
+}
+
+/* Feeds from p while the connection may have more parsed, and *requests of it; returns how much was
+ * taken. */
+static size_t feed_some(struct srv_conn *c, const char *p, size_t n, unsigned *requests)
+{
+    size_t at = 0;
+
+    while (at < n && parsing(c)) {
+        if (c->phase == SRV_IDLE &&
+            (!*requests || too_much_unsent(c) || srv_turn_over(c->http->turn)))
+            break;
+        at += feed(c, p + at, n - at);
+        if (c->phase == SRV_IDLE || c->phase == SRV_HANDLING) (*requests)--;
+    }
+    return at;
+}
+
 /* Feeds what waits in `in`, then data; keeps the rest. */
 static void conn_pump(struct srv_conn *c, const char *data, size_t n)
 {
     struct cn_buf held = c->in;
-    size_t at = 0, used = 0;
+    unsigned requests = SRV_REQUESTS_A_TURN;
+    size_t at, used = 0;
 
     c->pumping = true;
-    cn_buf_init(&c->in, SRV_MAX_PIPELINED);
-    while (parsing(c) && at < held.len)
-        at += feed(c, held.data + at, held.len - at);
-    while (parsing(c) && used < n)
-        used += feed(c, data + used, n - used);
+    cn_buf_init_for(&c->in, SRV_MAX_PIPELINED, c->hold.account);
+    at = feed_some(c, held.data, held.len, &requests);
+    if (at == held.len) used = feed_some(c, data, n, &requests);
     c->pumping = false;
-    if (c->phase == SRV_HANDLING) {
+    if (c->phase == SRV_HANDLING || parsing(c)) {
         keep_input(c, held.data ? held.data + at : NULL, held.len - at);
         keep_input(c, data ? data + used : NULL, n - used);
     }
     cn_buf_fini(&held);
+    if (!parsing(c)) return;
+    if (c->overrun)
+        srv_conn_linger(c); /* what follows a gap is no request */
+    else if (c->in.len)
+        wait_for_turn(c);
+}
+
+static void end_of_input(struct srv_conn *c);
+
+/* Goes on with bytes that waited. */
+static void resume(struct srv_conn *c)
+{
+    if (!parsing(c)) return;
+    if (srv_turn_over(c->http->turn)) {
+        enqueue(c);
+        return;
+    }
+    conn_pump(c, NULL, 0);
+    if (!parsing(c) || c->queued || c->blocked) return;
+    if (c->eof)
+        end_of_input(c);
+    else
+        c->stream->ops->read(c->stream, true);
+}
+
+bool srv_http_work(struct srv_http *h)
+{
+    while (h->ready && !srv_turn_over(h->turn)) {
+        struct srv_conn *c = h->ready;
+        dequeue(c);
+        resume(c);
+    }
+    return h->ready != NULL;
 }
 
 static void on_read(void *owner, const char *data, size_t n)
@@ -218,10 +311,18 @@ static void on_read(void *owner, const char *data, size_t n)
     case SRV_IDLE:
     case SRV_HEADING:
     case SRV_BODY:
-        conn_pump(c, data, n);
+        if (c->queued || c->blocked || srv_turn_over(c->http->turn)) {
+            keep_input(c, data, n);
+            wait_for_turn(c);
+        } else {
+            conn_pump(c, data, n);
+        }
         break;
     case SRV_HANDLING:
         keep_input(c, data, n);
+        if (!c->overrun) break;
+        c->throttled = true; /* the tick reads on, to see when it leaves */
+        c->stream->ops->read(c->stream, false);
         break;
     case SRV_LINGER:
         c->read_ns = cn_now_ns();
@@ -231,11 +332,8 @@ static void on_read(void *owner, const char *data, size_t n)
     }
 }
 
-static void on_eof(void *owner)
+static void end_of_input(struct srv_conn *c)
 {
-    struct srv_conn *c = owner;
-
-    c->eof = true;
     switch (c->phase) {
     case SRV_HEADING:
     case SRV_BODY:
@@ -260,6 +358,14 @@ static void on_eof(void *owner)
     }
 }
 
+static void on_eof(void *owner)
+{
+    struct srv_conn *c = owner;
+
+    c->eof = true;
+    if (!c->queued && !c->blocked) end_of_input(c); /* else when what came before it is parsed */
+}
+
 static void on_fail(void *owner)
 {
     srv_conn_close(owner, true);
@@ -270,7 +376,10 @@ static void on_sent(void *owner)
     struct srv_conn *c = owner;
 
     c->stall_ns = 0;
-    if (c->phase == SRV_LINGER && c->eof)
+    if (c->blocked) {
+        c->blocked = false;
+        resume(c);
+    } else if (c->phase == SRV_LINGER && c->eof)
         srv_conn_close(c, false);
     else if (c->phase == SRV_HANDLING && c->streaming)
         c->http->handler->on_sent(c->http->ctx, c);
@@ -290,6 +399,7 @@ static void on_closed(void *owner)
     if (h->metrics) cn_metric_set(h->metrics, CN_M_connections, (double)h->n_conns);
     request_fini(c);
     cn_buf_fini(&c->in);
+    cn_hold_drop(&c->hold);
     free(c);
     h->handler->on_closed(h->ctx);
 }
@@ -307,7 +417,7 @@ void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, v
     h->handler = handler;
     h->ctx = ctx;
     h->metrics = metrics;
-    h->body_held_max = UINT64_MAX;
+    h->ready_tail = &h->ready;
     h->date_s = -1;
 }
 
@@ -316,9 +426,11 @@ static void orphan_closed(void *owner) {}
 struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
 {
     static const struct srv_stream_events orphan = {.on_closed = orphan_closed};
-    struct srv_conn *c = cn_calloc(1, sizeof *c);
+    struct cn_hold hold = {.account = h->budget ? cn_budget_account(h->budget, h->strangers) : NULL};
+    struct srv_conn *c = cn_hold_take(&hold, SRV_CONN_BYTES) ? NULL : cn_calloc(1, sizeof *c);
 
     if (!c) {
+        cn_hold_drop(&hold);
         stream->events = &orphan;
         stream->ops->close(stream, true);
         return NULL;
@@ -327,7 +439,10 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
     c->stream = stream;
     stream->events = &stream_events;
     stream->owner = c;
-    cn_buf_init(&c->in, SRV_MAX_PIPELINED);
+    c->hold = hold;
+    stream->account = hold.account;
+    cn_buf_rebill(&stream->out, hold.account); /* it is empty */
+    cn_buf_init_for(&c->in, SRV_MAX_PIPELINED, hold.account);
     srv_conn_phase(c, SRV_IDLE);
     c->next = h->conns;
     if (c->next) c->next->prev = c;

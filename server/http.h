@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "server/stream.h"
+#include "server/turn.h"
 
 #include <llhttp.h>
 
@@ -18,7 +19,10 @@
 #define SRV_MAX_CHUNK_EXT  4096
 #define SRV_MAX_PIPELINED  65536 /* bytes kept while an answer is open */
 #define SRV_REQUEST_ID     64    /* characters of an id that a client may choose */
-#define SRV_SMALL_BODY     65536 /* bodies up to here have room however long the others are */
+#define SRV_MAX_UNSENT     262144 /* with more unsent no further request is parsed; a stranger's: */
+#define SRV_STRANGER_UNSENT 65536
+#define SRV_CONN_BYTES     8192   /* what a connection counts for beside its buffers */
+#define SRV_REQUESTS_A_TURN 16    /* of one connection */
 #define SRV_LINGER_IDLE_NS (5 * 1000000000ull)
 #define SRV_LINGER_MAX_NS  (30 * 1000000000ull)
 
@@ -36,6 +40,7 @@ struct srv_head {
     struct cn_error err; /* why the request is refused */
     struct cn_buf target;
     struct cn_buf name, value; /* of the header being read */
+    struct cn_hold hold;       /* what the values count for */
     char *values[SRV_H_COUNT]; /* NUL-terminated, no NUL inside, NULL when absent */
     unsigned n_headers;
     size_t header_bytes;
@@ -85,8 +90,10 @@ struct srv_http {
     struct cn_metrics *metrics;
     struct srv_conn *conns;
     size_t n_conns;
-    uint64_t body_held, body_held_max; /* bytes of all bodies at once */
-    uint64_t *tenant_held;             /* of each tenant; NULL: they are not told apart */
+    struct cn_budget *budget;          /* an account for each tenant, then one for strangers; */
+    size_t strangers;                  /* its number. NULL: nothing is charged */
+    struct srv_turn *turn;             /* NULL: turns have no bound */
+    struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */
     bool draining;                     /* every answer closes */
     int64_t date_s;
     char date[32];
@@ -105,7 +112,8 @@ struct srv_conn {
     struct srv_head *head;
     struct cn_buf body;
     struct cn_buf in;     /* bytes not parsed yet */
-    uint64_t body_charge; /* this connection's part of http->body_held */
+    struct cn_hold hold;  /* SRV_CONN_BYTES; its account is the connection's */
+    struct srv_conn *next_ready;
     uint64_t since_ns;    /* start of the phase */
     uint64_t read_ns;     /* last byte read while lingering */
     uint64_t appended, stall_mark, stall_ns;
@@ -115,6 +123,9 @@ struct srv_conn {
     bool started; /* more than empty lines came */
     bool refused; /* err is the answer once the message is whole */
     bool eof, pumping, overrun;
+    bool queued;   /* in http->ready */
+    bool blocked;  /* its bytes wait until what is unsent is sent */
+    bool throttled; /* it sends more than is kept: read once a tick */
     bool streaming, chunked_out;
 };
 
@@ -132,9 +143,9 @@ void srv_http_drain(struct srv_http *h);
 /* Closes all of them now. on_gone comes for open answers. */
 void srv_http_close_all(struct srv_http *h);
 
-/* Bytes of a tenant's bodies: taken over from its connection, given back. */
-uint64_t srv_body_take(struct srv_conn *c);
-void srv_body_give(struct srv_http *h, uint32_t tenant, uint64_t n);
+/* Parses what waits of connections, in the order of its coming, until the turn is over. Whether some
+ * is left. */
+bool srv_http_work(struct srv_http *h);
 
 /* ---- the request at hand ------------------------------------------------------------------- */
 
@@ -193,6 +204,8 @@ int srv_head_check(struct srv_conn *c, struct cn_error *err);
 bool srv_host_ok(const char *s, size_t n);
 /* Answers head->err: the handler never sees the request. */
 void srv_conn_refuse(struct srv_conn *c);
+/* From now on the tenant that was found pays for the connection. */
+int srv_conn_rebill(struct srv_conn *c);
 /* Nobody asks for the head any more. */
 void srv_conn_drop_head(struct srv_conn *c);
 /* The answer is done: on to the next request, or towards closing. */

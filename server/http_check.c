@@ -25,8 +25,9 @@ int srv_head_header(struct srv_head *h, struct cn_error *err)
         size_t n = h->value.len;
         while (n && (h->value.data[n - 1] == ' ' || h->value.data[n - 1] == '\t'))
             n--;
-        char *v = cn_malloc_array(n + 1, 1);
-        if (!v) return cn_fail(err, CN_ENOMEM, "out of memory");
+        int rc = cn_hold_take(&h->hold, n + 1);
+        char *v = rc ? NULL : cn_malloc_array(n + 1, 1);
+        if (!v) return cn_fail(err, rc ? rc : CN_ENOMEM, "%s", cn_err_info(rc ? rc : CN_ENOMEM)->text);
         if (n) memcpy(v, h->value.data, n);
         v[n] = 0;
         h->values[i] = v;

@@ -14,6 +14,12 @@ static struct cn_error *why(const struct srv_conn *c)
     return &c->head->err;
 }
 
+/* The reason of a buffer that could not grow. */
+static int short_of(const struct srv_conn *c, int rc)
+{
+    return rc ? cn_fail(why(c), rc, "%s", cn_err_info(rc)->text) : 0;
+}
+
 static int on_begin(llhttp_t *p)
 {
     conn_of(p)->started = true;
@@ -27,8 +33,7 @@ static int on_url(llhttp_t *p, const char *at, size_t n)
     if (c->head->target.len + n > SRV_MAX_TARGET)
         return cn_fail(why(c), CN_ETARGET, "the request target is longer than %d bytes",
                        SRV_MAX_TARGET);
-    if (cn_buf_append(&c->head->target, at, n)) return cn_fail(why(c), CN_ENOMEM, "out of memory");
-    return 0;
+    return short_of(c, cn_buf_append(&c->head->target, at, n));
 }
 
 static int header_part(struct srv_conn *c, struct cn_buf *to, const char *at, size_t n)
@@ -39,8 +44,7 @@ static int header_part(struct srv_conn *c, struct cn_buf *to, const char *at, si
     if (h->header_bytes > SRV_MAX_HEAD)
         return cn_fail(why(c), CN_EHEADERS, "the headers are longer than %d bytes", SRV_MAX_HEAD);
     if (h->trailers) return 0;
-    if (cn_buf_append(to, at, n)) return cn_fail(why(c), CN_ENOMEM, "out of memory");
-    return 0;
+    return short_of(c, cn_buf_append(to, at, n));
 }
 
 static int on_field(llhttp_t *p, const char *at, size_t n)
@@ -66,21 +70,10 @@ static int on_value_complete(llhttp_t *p)
     return rc;
 }
 
-/* Bytes that came, never bytes announced. A tenant may hold as much as it leaves free, so that one
- * takes at most half and each further one finds room; small bodies always have it, as the number of
- * connections bounds what they come to. */
-static int charge_body(struct srv_conn *c, uint64_t n)
+/* A body of n bytes, whatever else its tenant holds. */
+static bool never_fits(const struct srv_conn *c, uint64_t n)
 {
-    struct srv_http *h = c->http;
-    uint64_t left = h->body_held_max - CN_MIN(h->body_held, h->body_held_max);
-    uint64_t mine = h->tenant_held ? h->tenant_held[c->tenant] : h->body_held;
-
-    if (c->body_charge + n > SRV_SMALL_BODY && (n > left || mine + n > left - n))
-        return cn_fail(why(c), CN_ENOMEM, "too many request bodies are being received");
-    h->body_held += n;
-    if (h->tenant_held) h->tenant_held[c->tenant] += n;
-    c->body_charge += n;
-    return 0;
+    return c->hold.account && n > cn_account_most(c->hold.account);
 }
 
 static int check_body(struct srv_conn *c)
@@ -109,6 +102,9 @@ static int on_headers_complete(llhttp_t *p)
 
     int rc = c->http->handler->on_head(c->http->ctx, c, why(c));
     if (rc == 0) rc = check_body(c);
+    if (rc == 0 && c->known) rc = srv_conn_rebill(c);
+    cn_buf_rebill(&c->body, c->hold.account); /* it is empty */
+    if (rc == 0 && never_fits(c, c->parser.content_length)) rc = CN_ETOOLARGE;
     if (rc && !why(c)->code) cn_fail(why(c), rc, "%s", cn_err_info(rc)->text);
     if (rc && c->has_body) return rc;
     c->refused = rc != 0;
@@ -150,9 +146,9 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
     struct srv_conn *c = conn_of(p);
 
     if (body_room(c, n)) return why(c)->code;
-    if (charge_body(c, n)) return why(c)->code;
-    if (cn_buf_append(&c->body, at, n)) return cn_fail(why(c), CN_ENOMEM, "out of memory");
-    return 0;
+    int rc = cn_buf_append(&c->body, at, n);
+    if (rc == CN_EHELD && never_fits(c, c->body.len + n)) rc = CN_ETOOLARGE;
+    return short_of(c, rc);
 }
 
 static int on_message_complete(llhttp_t *p)

@@ -50,6 +50,9 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
             srv_conn_close(c, false);
         break;
     case SRV_HANDLING:
+        if (c->throttled) c->stream->ops->read(c->stream, true);
+        c->throttled = false;
+        break;
     case SRV_CLOSED:
         break;
     }

@@ -9,6 +9,7 @@
 #include "server/server.h"
 #include "server/call.h"
 #include "server/text_pool.h"
+#include "server/turn.h"
 
 #include <uv.h>
 
@@ -20,6 +21,11 @@ struct srv_slot {
     struct srv_req *req; /* NULL: free, and sub is the next free slot */
     uint32_t sub;        /* which of the request's parts */
     uint32_t gen;
+};
+
+/* Messages in the order of their coming, taken from a mailbox and not looked at yet. */
+struct srv_mail {
+    struct cn_msg *head, **tail;
 };
 
 /* Log lines about refused requests in the second at hand. */
@@ -44,7 +50,10 @@ struct srv {
     uv_check_t after_poll;
     uv_signal_t sigterm, sigint, sighup;
     char read_buf[65536];
-    struct uv_conn *dirty; /* streams with output to push */
+    uv_idle_t more; /* while work is left: the loop does not sleep */
+    struct srv_turn turn;
+    struct cn_budget *budget; /* an account for each tenant, then one for strangers */
+    struct uv_conn *dirty, **dirty_tail; /* streams with output to push */
 
     struct srv_listener *listeners;
     size_t n_listeners;
@@ -54,6 +63,7 @@ struct srv {
 
     struct cn_mailbox mail;      /* rt_event: from the engine thread */
     struct cn_mailbox jobs_done; /* srv_job: from the text workers */
+    struct srv_mail events, jobs; /* of both, what no turn had time for yet */
     struct srv_text_pool *pool;
     struct srv_text_env text; /* what calls begin with: no model but the default one's name */
 
@@ -63,7 +73,6 @@ struct srv {
     struct srv_req *reqs; /* all of them */
     size_t n_reqs, n_jobs, n_waiting; /* n_waiting: for their model to be loaded */
     uint32_t *tenant_reqs; /* requests of each tenant */
-    uint64_t *tenant_held; /* bytes of each tenant's bodies */
     struct cn_buf frame;   /* scratch: one SSE frame */
     struct srv_refusals refusals[2]; /* [1]: for want of a right */
 
@@ -76,7 +85,8 @@ struct srv {
     uint64_t ticked_ns;             /* when the tick last ran; 0: not yet */
 };
 
-void srv_streams_flush(struct srv *s); /* stream_uv.c */
+/* stream_uv.c: gives what is due to the kernel, until the turn is over. Whether some is left. */
+bool srv_streams_flush(struct srv *s);
 
 /* The engine's health, from which pauses of the whole process are taken out (a machine that was put
  * to sleep or moved): the engine was as unable to move as the loop. The tick looks often enough. */
@@ -84,7 +94,8 @@ void srv_health(struct srv *s, struct rt_health *h);
 
 /* ---- request.c: records of API requests
  * ---------------------------------------------------------- */
-void srv_on_mail(struct srv *s); /* events and finished jobs */
+/* Events and finished jobs, until the turn is over (NULL: all of them). Whether some are left. */
+bool srv_on_mail(struct srv *s, struct srv_turn *turn);
 void srv_reqs_tick(struct srv *s, uint64_t now);
 void srv_reqs_end(struct srv *s,
                   const struct cn_error *why); /* every open answer gets this error */

@@ -13,13 +13,6 @@
 /* ---- records
  * ------------------------------------------------------------------------------------- */
 
-/* The body is gone: its room is the tenant's next one's. */
-static void give_body(struct srv_req *q)
-{
-    srv_body_give(&q->srv->http, q->tenant, q->body_charge);
-    q->body_charge = 0;
-}
-
 static void req_free(struct srv_req *q)
 {
     struct srv *s = q->srv;
@@ -31,7 +24,6 @@ static void req_free(struct srv_req *q)
     if (q->next) q->next->prev = q->prev;
     s->n_reqs--;
     s->tenant_reqs[q->tenant]--;
-    give_body(q);
     srv_req_log(q);
     srv_out_choices_free(q);
     if (q->held && s->rt) rt_release(q->call->model);
@@ -206,7 +198,7 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
     call->received_ns = cn_now_ns();
     call->header_deadline_ms = deadline_ms;
     call->body = q->conn->body; /* moved, with what it is charged */
-    q->body_charge = srv_body_take(q->conn);
+    call->hold.account = cn_budget_account(s->budget, q->tenant);
     cn_buf_init(&q->conn->body, 0);
     call->job.tenant = q->tenant;
     call->job.cost = call->body.len + 1;
@@ -529,12 +521,28 @@ static void on_event(struct srv *s, const struct rt_event *e)
         srv_req_event(q, sub, e);
 }
 
-void srv_on_mail(struct srv *s)
+static void fetch_mail(struct srv_mail *to, struct cn_mailbox *from)
 {
-    struct cn_msg *m = cn_mailbox_take(&s->jobs_done), *next;
+    for (*to->tail = cn_mailbox_take(from); *to->tail;)
+        to->tail = &(*to->tail)->next;
+}
 
-    for (; m; m = next) {
-        next = m->next;
+static struct cn_msg *next_mail(struct srv_mail *from)
+{
+    struct cn_msg *m = from->head;
+
+    if (!m) return NULL;
+    from->head = m->next;
+    if (!from->head) from->tail = &from->head;
+    return m;
+}
+
+bool srv_on_mail(struct srv *s, struct srv_turn *turn)
+{
+    struct cn_msg *m;
+
+    fetch_mail(&s->jobs, &s->jobs_done);
+    while (!srv_turn_over(turn) && (m = next_mail(&s->jobs))) {
         uint64_t id =
             CN_CONTAINER(CN_CONTAINER(m, struct srv_job, msg), struct srv_call, job)->slot;
         uint32_t sub;
@@ -542,17 +550,18 @@ void srv_on_mail(struct srv *s)
         cn_assert(q);
         job_done(q);
     }
-    for (m = cn_mailbox_take(&s->mail); m; m = next) {
+    fetch_mail(&s->events, &s->mail);
+    while (!srv_turn_over(turn) && (m = next_mail(&s->events))) {
         struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
-        next = m->next;
         on_event(s, e);
         rt_event_free(e);
     }
+    return s->jobs.head || s->events.head;
 }
 
 void srv_mail_clear(struct srv *s)
 {
-    srv_on_mail(s);
+    srv_on_mail(s, NULL);
 }
 
 /* ---- all of them

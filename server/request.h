@@ -69,7 +69,6 @@ struct srv_req {
     uint64_t wait_ns; /* since when its model is waited for, under job_slot's id; 0: it is not */
     uint64_t submitted_ns, wrote_ns, paused_ns;
     uint64_t first_ns;    /* the first token; 0: none came */
-    uint64_t body_charge; /* what the body counts for, until a worker is done with it */
     int code;             /* why it failed, 0: it did not */
     char id[40];
     char request_id[SRV_REQUEST_ID + 1];

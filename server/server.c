@@ -14,6 +14,7 @@
 #define PAUSE_NS    1500000000ull /* not looked for so long: the whole process stood still */
 #define SPARE_FDS   64            /* for files, the loop and the log beside connections */
 #define END_WAIT_NS 3000000000ull
+#define STRANGERS_PART 0.125 /* of the tenants' reserves together */
 
 static void begin_drain(struct srv *s)
 {
@@ -126,16 +127,27 @@ static void on_after_poll(uv_check_t *h)
     tick(s);
 }
 
+static void on_more(uv_idle_t *h) {}
+
+/* All work of a turn but reading is done here, before the loop sleeps. */
 static void on_before_poll(uv_prepare_t *h)
 {
     struct srv *s = h->data;
-    srv_streams_flush(s);
+
+    srv_turn_begin(&s->turn);
+    bool more = srv_on_mail(s, &s->turn);
+    more |= srv_http_work(&s->http);
+    srv_turn_begin(&s->turn);
+    more |= srv_streams_flush(s);
+    srv_turn_begin(&s->turn);
+    if (more)
+        uv_idle_start(&s->more, on_more);
+    else
+        uv_idle_stop(&s->more);
 }
 
-static void on_wake(uv_async_t *a)
-{
-    srv_on_mail(a->data);
-}
+/* The mail is looked at before the next poll. */
+static void on_wake(uv_async_t *a) {}
 
 static void wake(void *arg)
 {
@@ -186,7 +198,6 @@ static void set_limits(struct srv *s)
     l->write_ns = (uint64_t)(c->server.slow_reader_timeout_s * 1e9);
     l->body_grace_ns = (uint64_t)(c->server.body_grace_s * 1e9);
     l->body_min_rate = (uint64_t)c->server.body_min_rate;
-    s->http.body_held_max = CN_MAX((uint64_t)l->max_body * 4, 256u << 20);
     s->max_conns = (size_t)c->server.max_connections;
     if (getrlimit(RLIMIT_NOFILE, &fds)) return;
     if (fds.rlim_cur < s->max_conns + SPARE_FDS && fds.rlim_cur < fds.rlim_max) {
@@ -197,6 +208,27 @@ static void set_limits(struct srv *s)
     s->max_conns = fds.rlim_cur > SPARE_FDS * 2 ? fds.rlim_cur - SPARE_FDS : fds.rlim_cur / 2;
     cn_log(CN_LOG_WARN, "server", "the limit of open files allows %zu connections, not %lld",
            s->max_conns, (long long)c->server.max_connections);
+}
+
+/* An account for each tenant, and one for connections that have shown no key: those borrow nothing. */
+static int make_budget(struct srv *s)
+{
+    size_t n = CN_MAX(s->cfg->n_tenants, (size_t)1);
+    struct cn_share *shares = cn_calloc(n + 1, sizeof *shares);
+    double all = 0;
+
+    if (!shares) return CN_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        double weight = i < s->cfg->n_tenants ? s->cfg->tenants[i].weight : 1;
+        shares[i] = (struct cn_share){weight, true};
+        all += weight;
+    }
+    shares[n].weight = all * STRANGERS_PART;
+    int rc = cn_budget_new(s->cfg->server.memory_bytes, shares, n + 1, &s->budget);
+    free(shares);
+    s->http.budget = s->budget;
+    s->http.strangers = n;
+    return rc;
 }
 
 int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
@@ -222,8 +254,11 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     cn_buf_init(&s->frame, 0);
     srv_http_init(&s->http, &srv_routes, s, s->metrics);
     s->tenant_reqs = cn_calloc(n, sizeof *s->tenant_reqs);
-    s->tenant_held = s->http.tenant_held = cn_calloc(n, sizeof *s->tenant_held);
-    rc = s->tenant_reqs && s->tenant_held ? 0 : CN_ENOMEM;
+    s->http.turn = &s->turn;
+    s->dirty_tail = &s->dirty;
+    s->events.tail = &s->events.head;
+    s->jobs.tail = &s->jobs.head;
+    rc = s->tenant_reqs ? make_budget(s) : CN_ENOMEM;
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
@@ -265,11 +300,12 @@ static int start_handles(struct srv *s, struct cn_error *err)
     int rc = uv_async_init(&s->loop, &s->wake, on_wake);
 
     s->wake.data = s->stop_async.data = s->tick.data = s->before_poll.data = s;
-    s->after_poll.data = s;
+    s->after_poll.data = s->more.data = s;
     if (rc == 0) rc = uv_async_init(&s->loop, &s->stop_async, on_stop);
     if (rc == 0) rc = uv_timer_init(&s->loop, &s->tick);
     if (rc == 0) rc = uv_prepare_init(&s->loop, &s->before_poll);
     if (rc == 0) rc = uv_check_init(&s->loop, &s->after_poll);
+    if (rc == 0) rc = uv_idle_init(&s->loop, &s->more);
     if (rc == 0) rc = uv_timer_start(&s->tick, on_due, TICK_MS, 0);
     if (rc == 0) rc = uv_prepare_start(&s->before_poll, on_before_poll);
     if (rc == 0) rc = uv_check_start(&s->after_poll, on_after_poll);
@@ -316,7 +352,7 @@ static void close_all(struct srv *s)
     s->pool = NULL;
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
-    srv_on_mail(s);
+    srv_on_mail(s, NULL);
     srv_refused_tick(s, UINT64_MAX);
 }
 
@@ -358,6 +394,6 @@ void srv_free(struct srv *s)
     cn_buf_fini(&s->frame);
     free(s->slots);
     free(s->tenant_reqs);
-    free(s->tenant_held);
+    cn_budget_free(s->budget);
     free(s);
 }

@@ -16,6 +16,7 @@
 
 /* Memory of idle connections counts: buffers above this are given back when empty. */
 #define KEEP_BUFFER 4096
+#define MOST_A_WRITE ((size_t)1 << 30)
 
 struct uv_conn {
     struct srv_stream base;
@@ -29,6 +30,7 @@ struct uv_conn {
     uv_shutdown_t shut;
     struct srv *srv;
     struct cn_buf sending;
+    size_t written; /* of sending, by the write in flight */
     struct uv_conn *next_dirty;
     bool dirty, writing, want_shutdown, closing, failed;
 };
@@ -57,6 +59,7 @@ static void start_shutdown(struct uv_conn *c)
 }
 
 static void push(struct uv_conn *c);
+static void write_rest(struct uv_conn *c);
 
 static void on_write(uv_write_t *req, int status)
 {
@@ -68,10 +71,29 @@ static void on_write(uv_write_t *req, int status)
         fail(c);
         return;
     }
+    if (c->written < c->sending.len) {
+        memmove(c->sending.data, c->sending.data + c->written, c->sending.len - c->written);
+        c->sending.len -= c->written;
+        write_rest(c);
+        return;
+    }
     cn_buf_reset(&c->sending);
     if (c->sending.cap > KEEP_BUFFER) cn_buf_fini(&c->sending);
     push(c);
     if (!c->writing && !c->failed && !c->closing) c->base.events->on_sent(c->base.owner);
+}
+
+/* Writes what is left of `sending`, as much as a write takes. */
+static void write_rest(struct uv_conn *c)
+{
+    uv_buf_t b = uv_buf_init(c->sending.data, (unsigned)CN_MIN(c->sending.len, MOST_A_WRITE));
+
+    c->write.data = c;
+    c->written = b.len;
+    c->writing = true;
+    if (uv_write(&c->write, &c->u.stream, &b, 1, on_write) >= 0) return;
+    c->writing = false;
+    fail(c);
 }
 
 /* Hands what is in out to the kernel: at once as far as it takes it, the rest with a write. */
@@ -89,8 +111,12 @@ static void push(struct uv_conn *c)
     struct cn_buf t = c->sending;
     c->sending = c->base.out;
     c->base.out = t;
+    if (cn_buf_rebill(&c->base.out, c->base.account)) { /* what was kept of it */
+        cn_buf_fini(&c->base.out);
+        cn_buf_rebill(&c->base.out, c->base.account);
+    }
 
-    uv_buf_t b = uv_buf_init(c->sending.data, (unsigned)CN_MIN(c->sending.len, (size_t)1 << 30));
+    uv_buf_t b = uv_buf_init(c->sending.data, (unsigned)CN_MIN(c->sending.len, MOST_A_WRITE));
     int n = uv_try_write(&c->u.stream, &b, 1);
     if (n < 0 && n != UV_EAGAIN) {
         fail(c);
@@ -105,25 +131,30 @@ static void push(struct uv_conn *c)
     }
     if (done) memmove(c->sending.data, c->sending.data + done, c->sending.len - done);
     c->sending.len -= done;
-    b = uv_buf_init(c->sending.data, (unsigned)CN_MIN(c->sending.len, (size_t)1 << 30));
-    c->write.data = c;
-    if (uv_write(&c->write, &c->u.stream, &b, 1, on_write) < 0) {
-        fail(c);
-        return;
-    }
-    c->writing = true;
+    write_rest(c);
 }
 
-void srv_streams_flush(struct srv *s)
+static void undirty(struct uv_conn *c)
 {
-    while (s->dirty) {
+    struct uv_conn **p = &c->srv->dirty;
+
+    while (*p != c)
+        p = &(*p)->next_dirty;
+    *p = c->next_dirty;
+    if (!*p) c->srv->dirty_tail = p;
+    c->dirty = false;
+}
+
+bool srv_streams_flush(struct srv *s)
+{
+    while (s->dirty && !srv_turn_over(&s->turn)) {
         struct uv_conn *c = s->dirty;
-        s->dirty = c->next_dirty;
-        c->dirty = false;
+        undirty(c);
         bool had = c->base.out.len > 0;
         push(c);
         if (had && !c->writing && !c->failed && !c->closing) c->base.events->on_sent(c->base.owner);
     }
+    return s->dirty != NULL;
 }
 
 static void op_flush(struct srv_stream *st)
@@ -132,14 +163,20 @@ static void op_flush(struct srv_stream *st)
 
     if (c->dirty || c->closing) return;
     c->dirty = true;
-    c->next_dirty = c->srv->dirty;
-    c->srv->dirty = c;
+    c->next_dirty = NULL;
+    *c->srv->dirty_tail = c;
+    c->srv->dirty_tail = &c->next_dirty;
 }
 
-/* One buffer for all: every owner takes what it was given before the next read. */
+/* One buffer for all: every owner takes what it was given before the next read. No buffer when the
+ * turn is over: libuv then asks again in the next one. */
 static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *b)
 {
     struct uv_conn *c = h->data;
+    if (srv_turn_over(&c->srv->turn)) {
+        *b = uv_buf_init(NULL, 0);
+        return;
+    }
     *b = uv_buf_init(c->srv->read_buf, sizeof c->srv->read_buf);
 }
 
@@ -147,7 +184,7 @@ static void on_read(uv_stream_t *h, ssize_t n, const uv_buf_t *b)
 {
     struct uv_conn *c = h->data;
 
-    if (c->closing || n == 0) return;
+    if (c->closing || n == 0 || n == UV_ENOBUFS) return;
     if (n > 0) {
         c->base.events->on_read(c->base.owner, b->base, (size_t)n);
     } else if (n == UV_EOF) {
@@ -181,16 +218,6 @@ static void op_shutdown(struct srv_stream *st)
     op_flush(st);
 }
 
-static void undirty(struct uv_conn *c)
-{
-    struct uv_conn **p = &c->srv->dirty;
-
-    while (*p && *p != c)
-        p = &(*p)->next_dirty;
-    if (*p) *p = c->next_dirty;
-    c->dirty = false;
-}
-
 static void on_closed(uv_handle_t *h)
 {
     struct uv_conn *c = h->data;
@@ -220,7 +247,8 @@ static void op_close(struct srv_stream *st, bool reset)
 static size_t op_unsent(const struct srv_stream *st)
 {
     const struct uv_conn *c = CN_CONTAINER(st, struct uv_conn, base);
-    return st->out.len + (c->writing ? uv_stream_get_write_queue_size(&c->u.stream) : 0);
+    size_t flying = c->writing ? uv_stream_get_write_queue_size(&c->u.stream) : 0;
+    return st->out.len + flying + (c->writing ? c->sending.len - c->written : 0);
 }
 
 static void op_peer(const struct srv_stream *st, char out[SRV_PEER_LEN])

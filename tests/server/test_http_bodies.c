@@ -1,5 +1,5 @@
-/* The memory of request bodies over the stand-in stream: charged as bytes arrive, by tenant, and
- * given back exactly once. */
+/* The memory of connections over the stand-in stream: charged as bytes arrive, to the address or the
+ * tenant, and given back exactly once; nothing is parsed for one who does not read. */
 #include "tests/server/http_world.h"
 
 #include <setjmp.h>
@@ -18,7 +18,7 @@ static struct fake_stream *another(struct world *w, uint32_t tenant)
 
     assert_non_null(c);
     c->tenant = tenant;
-    return f;
+    return f; /* the handler leaves the tenant as it is, and knows it */
 }
 
 static void leave(struct world *w, struct fake_stream *f)
@@ -44,6 +44,22 @@ static void feed_many(struct fake_stream *f, char byte, size_t n)
 
 static const char long_post[] = "POST /later HTTP/1.1\r\n" H "Content-Length: 300000\r\n\r\n";
 
+/* Two tenants and strangers share a budget: reserves of 4, 4 and 1 parts of its half. The handler
+ * knows tenant 0 or 1 by the connection's own number. */
+static struct cn_account *give_budget(struct world *w, uint64_t bytes)
+{
+    static const struct cn_share shares[] = {{4, true}, {4, true}, {1, false}};
+
+    assert_int_equal(cn_budget_new(bytes, shares, 3, &w->http.budget), 0);
+    w->http.strangers = 2;
+    return cn_budget_account(w->http.budget, 0);
+}
+
+static uint64_t held_by(struct world *w, size_t i)
+{
+    return cn_account_held(cn_budget_account(w->http.budget, i));
+}
+
 /* Only bytes that came count: announcing bodies keeps nobody out. */
 static void test_bodies_announced(void **state)
 {
@@ -52,80 +68,123 @@ static void test_bodies_announced(void **state)
 
     world_init(&w);
     w.http.limits.max_body = 400000;
-    w.http.body_held_max = 1000000;
+    give_budget(&w, 4000000);
     for (size_t i = 0; i < CN_ARRAY_LEN(others); i++) {
         others[i] = another(&w, 0);
         fake_feed(others[i], long_post, sizeof long_post - 1);
-        assert_int_equal(w.http.body_held, 0);
     }
+    assert_in_range(held_by(&w, 0), 16 * SRV_CONN_BYTES, 16 * (SRV_CONN_BYTES + 1024));
     fake_feed(w.stream, long_post, sizeof long_post - 1);
     feed_many(w.stream, 'x', 300000);
     assert_int_equal(w.requests, 1);
-    assert_int_equal(w.http.body_held, 300000);
     for (size_t i = 0; i < CN_ARRAY_LEN(others); i++)
         leave(&w, others[i]);
     world_fini(&w);
 }
 
-/* A tenant gets at most as much as it leaves; small bodies and other tenants still have room, and
- * what an answer gives back can be taken again. */
+/* What does not fit beside a tenant's own bodies is its affair (429), another one still has room,
+ * and what an answer gives back can be taken again. */
 static void test_bodies_together(void **state)
 {
     struct world w;
-    uint64_t held[2] = {0};
-    const char *small = "POST / HTTP/1.1\r\n" H "Content-Length: 65536\r\n\r\n";
 
     world_init(&w);
     w.http.limits.max_body = 400000;
-    w.http.body_held_max = 1000000;
-    w.http.tenant_held = held;
-    fake_feed(w.stream, long_post, sizeof long_post - 1);
-    feed_many(w.stream, 'x', 300000);
+    struct cn_account *first = give_budget(&w, 1200000); /* 266,666 and half of 600,000 */
+    assert_int_equal(cn_account_most(first), 566666);
+    struct fake_stream *one = another(&w, 0), *same = another(&w, 0), *other = another(&w, 1);
+    fake_feed(one, long_post, sizeof long_post - 1);
+    feed_many(one, 'x', 300000);
     assert_int_equal(w.requests, 1);
 
-    struct fake_stream *same = another(&w, 0), *little = another(&w, 0), *other = another(&w, 1);
     fake_feed(same, long_post, sizeof long_post - 1);
     feed_many(same, 'x', 300000);
-    assert_non_null(strstr(cn_buf_cstr(&same->sent), "503"));
+    assert_non_null(strstr(cn_buf_cstr(&same->sent), "429"));
+    assert_non_null(strstr(cn_buf_cstr(&same->sent), "memory_in_use"));
     assert_non_null(strstr(cn_buf_cstr(&same->sent), "Retry-After: 1\r\n"));
-    assert_int_equal(held[0], 300000);
-
-    fake_feed(little, small, strlen(small));
-    feed_many(little, 'x', 65536);
-    assert_non_null(strstr(cn_buf_cstr(&little->sent), "200 OK"));
 
     fake_feed(other, long_post, sizeof long_post - 1);
     feed_many(other, 'x', 300000);
-    assert_int_equal(w.requests, 3);
-    assert_int_equal(held[1], 300000);
-    assert_int_equal(w.http.body_held, 600000);
-
+    assert_int_equal(w.requests, 2);
+    assert_in_range(held_by(&w, 1), 300000, 566666);
     leave(&w, same);
-    leave(&w, little);
     leave(&w, other);
-    assert_int_equal(held[1], 0);
-    assert_int_equal(w.http.body_held, 300000);
+    assert_int_equal(held_by(&w, 1), 0);
+    leave(&w, one);
+    assert_int_equal(held_by(&w, 0), 0);
     world_fini(&w);
-    assert_int_equal(held[0], 0);
 }
 
-/* A body whose owner took over its charge counts until it is given back, whoever closes. */
-static void test_bodies_taken_over(void **state)
+/* A body that could never fit is refused as that. */
+static void test_body_never_fits(void **state)
 {
     struct world w;
-    uint64_t held[1] = {0};
 
     world_init(&w);
     w.http.limits.max_body = 400000;
-    w.http.tenant_held = held;
-    fake_feed(w.stream, long_post, sizeof long_post - 1);
-    feed_many(w.stream, 'x', 300000);
-    assert_int_equal(srv_body_take(w.open), 300000);
-    assert_int_equal(srv_body_take(w.open), 0);
-    srv_conn_answer(w.open, 200, "text/plain", "x", 1, NULL);
-    assert_int_equal(held[0], 300000);
-    srv_body_give(&w.http, 0, 300000);
-    assert_int_equal(held[0], 0);
+    give_budget(&w, 400000);
+    struct fake_stream *one = another(&w, 0);
+    fake_feed(one, long_post, sizeof long_post - 1);
+    fake_turn(one);
+    assert_non_null(strstr(cn_buf_cstr(&one->sent), "413"));
+    assert_non_null(strstr(cn_buf_cstr(&one->sent), "server.memory_bytes"));
+    leave(&w, one);
+    world_fini(&w);
+}
+
+/* Strangers have their part and no more: a connection beyond it is closed at once. */
+static void test_strangers(void **state)
+{
+    struct world w;
+    struct fake_stream *others[64];
+    size_t n = 0;
+
+    world_init(&w);
+    give_budget(&w, 18 * 16 * SRV_CONN_BYTES); /* strangers: 16 connections */
+    for (; n < CN_ARRAY_LEN(others); n++) {
+        others[n] = fake_new();
+        if (!srv_conn_new(&w.http, &others[n]->base)) break;
+    }
+    assert_int_equal(n, 16);
+    fake_turn(others[n]);
+    assert_true(others[n]->closed && others[n]->reset);
+    fake_free(others[n]);
+    w.closed = 0;
+    while (n--)
+        leave(&w, others[n]);
+    world_fini(&w);
+}
+
+/* Pipelined requests of one who does not read the answers wait, and then are answered in order. */
+static void test_unread_answers(void **state)
+{
+    static const char get[] = "GET /a HTTP/1.1\r\n" H "\r\n";
+    struct world w;
+    char many[sizeof get * 1500];
+    size_t n = 0;
+
+    world_init(&w);
+    w.stream->window = 1; /* the kernel takes nearly nothing */
+    for (; n + sizeof get < sizeof many; n += sizeof get - 1)
+        memcpy(many + n, get, sizeof get - 1);
+    size_t fed = n / (sizeof get - 1);
+    for (int i = 0; i < 4 && w.stream->reading; i++) {
+        fake_feed(w.stream, many, n);
+        while (srv_http_work(&w.http)) {
+        }
+        fake_turn(w.stream);
+    }
+    assert_false(w.stream->reading);
+    assert_in_range(w.stream->base.out.len, SRV_STRANGER_UNSENT, SRV_STRANGER_UNSENT + 4096);
+    assert_in_range(w.requests, 16, fed - 1);
+    w.stream->window = SIZE_MAX;
+    for (int i = 0; i < 1000 && !w.stream->reading; i++) {
+        fake_turn(w.stream);
+        while (srv_http_work(&w.http)) {
+        }
+    }
+    assert_true(w.stream->reading);
+    assert_int_equal(w.requests, fed);
     world_fini(&w);
 }
 
@@ -134,7 +193,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bodies_announced),
         cmocka_unit_test(test_bodies_together),
-        cmocka_unit_test(test_bodies_taken_over),
+        cmocka_unit_test(test_body_never_fits),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_unread_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

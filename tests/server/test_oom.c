@@ -155,7 +155,7 @@ static void run_http(void)
     assert_int_equal(closed, c ? 1 : 0);
     assert_int_equal(begun, ended);
     assert_int_equal(h.n_conns, 0);
-    assert_int_equal(h.body_held, 0);
+    assert_null(h.ready);
     fake_free(f);
 }
 
