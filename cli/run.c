@@ -154,6 +154,19 @@ static int no_room(const struct cli_run *r, size_t n_prompt, struct cn_error *er
                    n_prompt, (unsigned long long)window_of(r), most);
 }
 
+/* In a chat an answer ends where the window does; one answer gets what was asked for, or none. */
+static int check_room(const struct cli_run *r, size_t n_prompt, struct cn_error *err)
+{
+    unsigned long long window = window_of(r);
+
+    if (r->chatting) return n_prompt < window ? 0 : no_room(r, n_prompt, err);
+    if (!r->max_given || n_prompt >= window || r->max_tokens <= window - n_prompt) return 0;
+    return cn_fail(err, CN_EWINDOW,
+                   "--max-tokens is %llu, and the prompt has %zu tokens: the context window of %llu "
+                   "leaves %llu",
+                   (unsigned long long)r->max_tokens, n_prompt, window, window - n_prompt);
+}
+
 int cli_run_answer(struct cli_run *r, struct cn_error *err)
 {
     struct cli_sink sink = {.arg = r,
@@ -168,7 +181,7 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
         .parted = eng_model_template(rt_model(r->stack.rt)) != NULL};
     int rc = make_prompt(r, &ids, &q.start, err);
 
-    if (!rc && r->chatting && ids.n >= window_of(r)) rc = no_room(r, ids.n, err);
+    if (!rc) rc = check_room(r, ids.n, err);
     if (rc) {
         eng_ids_fini(&ids);
         return rc;
@@ -308,7 +321,7 @@ static int take_number(struct cli_run *r, const char *name, int opt)
         r->sampling.top_k = (uint32_t)n;
         break;
     case 'm':
-        bad = cli_count(name, "max-tokens", optarg, 0, 16777216, &r->max_tokens);
+        bad = cli_count(name, "max-tokens", optarg, 0, INT64_MAX, &r->max_tokens);
         r->max_given = r->max_tokens != 0;
         break;
     case 'd':

@@ -289,11 +289,11 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
     return ends || c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
 }
 
-static void post_held_text(struct rt_req *req, uint32_t choice)
+static void post_held_text(struct rt_req *req, uint32_t choice, bool cut)
 {
     struct eng_parts text;
     eng_parts_init(&text);
-    if (rt_text_out_finish(&req->choices[choice].text, &text)) {
+    if (rt_text_out_finish(&req->choices[choice].text, cut, &text)) {
         req->error = CN_ENOMEM;
     } else if (text.text.len) {
         struct rt_event_parts parts = {.kept = req->rt->kept, .text = &text};
@@ -312,7 +312,8 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     struct rt_req *req = user;
     struct rt_choice *c = &req->choices[choice];
     bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
-    if (done && c->stop < 0 && !req->error && !req->pooled) post_held_text(req, choice);
+    if (done && c->stop < 0 && !req->error && !req->pooled)
+        post_held_text(req, choice, reason == SCH_END_LENGTH);
     struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? req->stops.v[c->stop].text : NULL};
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
     if (e) e->finish = req->error ? RT_FINISH_ERROR : finish[reason];

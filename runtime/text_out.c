@@ -119,9 +119,10 @@ int rt_text_out_push(struct rt_text_out *t, uint32_t id, bool match, struct eng_
     return match ? release(t, from, out, stop) : give(t, t->held.len, out);
 }
 
-int rt_text_out_finish(struct rt_text_out *t, struct eng_parts *out)
+int rt_text_out_finish(struct rt_text_out *t, bool cut, struct eng_parts *out)
 {
     int stop = -1, rc;
+    if (cut) eng_detok_drop(&t->detok);
     if (!t->parted) {
         rc = eng_detok_flush(&t->detok, &t->held);
         return rc ? rc : give(t, t->held.len, out);

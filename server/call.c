@@ -49,6 +49,7 @@ int srv_call_head(struct srv_call *c)
     if (!rc) rc = srv_params_read(&c->p, c->root, endpoint[c->op], &c->err);
     if (rc) return rc;
     srv_deadline_read(c);
+    if ((c->op == SRV_OP_CHAT || c->op == SRV_OP_TEXT) && (rc = srv_counts_read(c))) return rc;
     c->head = true;
     return 0;
 }

@@ -34,6 +34,15 @@ struct srv_text_env {
     double default_deadline_s;
 };
 
+/* A text on its way to tokens: as eng_tokenize takes it. */
+struct srv_text {
+    const char *data;
+    size_t len;
+    const struct eng_span *spans;
+    size_t n_spans;
+    unsigned flags;
+};
+
 struct srv_prompt {
     uint32_t *ids;
     size_t n;
@@ -119,7 +128,10 @@ int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
 void srv_deadline_read(struct srv_call *c);    /* sampling.c */
 int srv_priority_read(struct srv_call *c);     /* sampling.c */
-int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text */
+int srv_counts_read(struct srv_call *c);       /* sampling.c: n and best_of */
+int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text, nor these */
+/* prompts.c: the text has more tokens than the window; how many, where counting them is cheap. */
+int srv_too_long(struct srv_call *c, const char *field, const struct srv_text *t);
 /* sampling.c: the window holds every prompt and what was asked for after it. */
 int srv_window_check(struct srv_call *c);
 

@@ -24,6 +24,7 @@ static int bad(const struct at *at, int code, const char *field, const char *why
 /* Text parts become one string, a line each: what most templates expect. */
 static int join_parts(json_t *message, json_t *parts, const struct at *at)
 {
+    static const char *const types[] = {"text", "input_text", "refusal", NULL};
     struct cn_buf b;
     size_t i;
     json_t *part;
@@ -39,12 +40,10 @@ static int join_parts(json_t *message, json_t *parts, const struct at *at)
             rc = bad(at, CN_ETYPE, field, "must be an object");
         else if (!json_is_string(type))
             rc = bad(at, CN_ETYPE, field, "must have a type");
-        else if (strcmp(json_string_value(type), "text") &&
-                 strcmp(json_string_value(type), "input_text") &&
-                 strcmp(json_string_value(type), "refusal"))
+        else if (srv_json_one_of(type, types) < 0)
             rc = bad(at, CN_EUNSUPP, field,
                      "has a type that is not supported: this model reads text");
-        else if (!strcmp(json_string_value(type), "refusal"))
+        else if (srv_json_is(type, "refusal"))
             continue;
         else if (!json_is_string(text))
             rc = bad(at, CN_ETYPE, field, "must have a text");
@@ -128,26 +127,19 @@ static int name_reasoning(json_t *m, const struct at *at)
     return 0;
 }
 
-static bool role_ok(const char *role)
-{
-    static const char *const known[] = {"system",    "developer", "user",
-                                        "assistant", "tool",      "function"};
-    for (size_t i = 0; i < CN_ARRAY_LEN(known); i++)
-        if (!strcmp(role, known[i])) return true;
-    return false;
-}
-
 static int check_message(json_t *m, const struct at *at)
 {
+    static const char *const roles[] = {"system", "developer", "user",    "assistant",
+                                        "tool",   "function",  NULL};
     if (!json_is_object(m)) return bad(at, CN_ETYPE, "", "must be an object");
     json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
 
     if (!role) return bad(at, CN_EMISSING, "role", "is missing");
     if (!json_is_string(role)) return bad(at, CN_ETYPE, "role", "must be a string");
-    if (!role_ok(json_string_value(role)))
+    if (srv_json_one_of(role, roles) < 0)
         return bad(at, CN_EINVAL, "role",
                    "must be one of system, developer, user, assistant, tool, function");
-    bool assistant = !strcmp(json_string_value(role), "assistant");
+    bool assistant = srv_json_is(role, "assistant");
     int rc = check_tool_calls(m, at);
     if (rc) return rc;
     if (json_is_array(content)) {
@@ -194,21 +186,21 @@ static int check_tools(struct srv_call *c)
         if (!json_is_object(tool) || !json_is_string(type))
             return cn_fail_param(&c->err, CN_ETYPE, "tools",
                                  "tools[%zu] must be an object with a type", i);
-        if (strcmp(json_string_value(type), "function"))
+        if (!srv_json_is(type, "function"))
             return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
                                  "tools[%zu]: the only type supported is function", i);
         if (!json_is_string(json_object_get(f, "name")))
             return cn_fail_param(&c->err, CN_ETYPE, "tools", "tools[%zu].function must have a name",
                                  i);
     }
-    if (!choice || (json_is_string(choice) && !strcmp(json_string_value(choice), "auto"))) {
+    if (!choice || srv_json_is(choice, "auto")) {
         if (!json_array_size(c->p.tools) || eng_template_takes_tools(c->env->chat_template))
             return 0;
         return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
                              "this model's chat template has no place for tools: it would not see "
                              "them; leave them out, or set tool_choice to none");
     }
-    if (json_is_string(choice) && !strcmp(json_string_value(choice), "none")) {
+    if (srv_json_is(choice, "none")) {
         c->p.tools = NULL;
         return 0;
     }
@@ -257,13 +249,6 @@ static int make_kwargs(struct srv_call *c, json_t **out)
     return 0;
 }
 
-static bool one_of(const json_t *value, const char *const *texts)
-{
-    while (*texts && strcmp(json_string_value(value), *texts))
-        texts++;
-    return *texts;
-}
-
 /* Whether the answer is to be taken apart, and the words that say how much to think. */
 static int check_reasoning(struct srv_call *c)
 {
@@ -272,14 +257,14 @@ static int check_reasoning(struct srv_call *c)
                                           "high", "xhigh",   "max", NULL};
     const json_t *format = c->p.reasoning_format;
 
-    if (format && !one_of(format, formats))
+    if (format && srv_json_one_of(format, formats) < 0)
         return cn_fail_param(&c->err, CN_EINVAL, "reasoning_format",
                              "reasoning_format must be auto, deepseek or none");
-    if (c->p.reasoning_effort && !one_of(c->p.reasoning_effort, efforts))
+    if (c->p.reasoning_effort && srv_json_one_of(c->p.reasoning_effort, efforts) < 0)
         return cn_fail_param(&c->err, CN_EINVAL, "reasoning_effort",
                              "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
     c->parted = c->op == SRV_OP_CHAT && c->env->reply && c->env->reply->kind != ENG_REPLY_PLAIN &&
-                !(format && !strcmp(json_string_value(format), "none"));
+                !srv_json_is(format, "none");
     return 0;
 }
 
@@ -335,13 +320,11 @@ int srv_chat_prompt(struct srv_call *c)
     if (rc) return rc;
     if (c->parted) c->start = eng_reply_where(c->env->reply, &text, c->p.continue_final);
     bool bos = c->op == SRV_OP_CHAT ? c->p.chat_add_special : false;
-    rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
-                      ENG_TOKENIZE_PARSE | (bos ? ENG_TOKENIZE_SPECIAL : 0u), &ids, &c->err);
+    struct srv_text t = {text.text.data, text.text.len, text.spans, text.n_spans,
+                         ENG_TOKENIZE_PARSE | (bos ? ENG_TOKENIZE_SPECIAL : 0u)};
+    rc = eng_tokenize(c->env->vocab, t.data, t.len, t.spans, t.n_spans, t.flags, &ids, &c->err);
+    if (rc == CN_EWINDOW) srv_too_long(c, "messages", &t);
     eng_rendered_fini(&text);
-    if (rc == CN_EWINDOW)
-        cn_fail_param(&c->err, rc, "messages",
-                      "the conversation is longer than the context window of %llu tokens",
-                      (unsigned long long)c->env->context);
     c->prompts = rc ? NULL : cn_calloc(1, sizeof *c->prompts);
     if (!rc && !c->prompts) rc = cn_fail(&c->err, CN_ENOMEM, "out of memory");
     if (rc) {

@@ -7,13 +7,14 @@
 
 int srv_embed_read(struct srv_call *c)
 {
-    const char *format = c->p.encoding ? json_string_value(c->p.encoding) : "float";
+    static const char *const formats[] = {"float", "base64", NULL};
+    int format = c->p.encoding ? srv_json_one_of(c->p.encoding, formats) : 0;
     unsigned long long size = c->env->embedding_size;
 
     eng_sampling_defaults(&c->sampling);
     c->n = c->best_of = 1;
-    c->base64 = !strcmp(format, "base64");
-    if (!c->base64 && strcmp(format, "float"))
+    c->base64 = format == 1;
+    if (format < 0)
         return cn_fail_param(&c->err, CN_EINVAL, "encoding_format",
                              "encoding_format must be float or base64");
     if (c->p.dimensions > (int64_t)size)

@@ -1,5 +1,6 @@
 #include "server/json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,74 @@ int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err
     return 0;
 }
 
+/* ---- integers beyond 64 bits -------------------------------------------------------------------
+ * jansson refuses the text that holds one. Whether such a value is wrong, and of which field, is for
+ * its reader to say: it is read again with an exponent behind each, as reals. */
+
+struct wide_reader {
+    const char *at, *end;
+    const char *stop;  /* where the next of them ends, */
+    bool wide;         /* or, where there is none, the text */
+    size_t n_exponent; /* bytes of the exponent that are still to be given */
+};
+
+/* Whether an integer that 64 bits do not hold follows; where it ends. */
+static bool next_wide(struct wide_reader *r)
+{
+    const char *s = r->at, *end = r->end;
+
+    while (s < end) {
+        if (*s == '"') {
+            for (s++; s < end && *s != '"'; s++)
+                if (*s == '\\') s++;
+            s += s < end;
+            continue;
+        }
+        const char *digits = s + (*s == '-'), *p = digits;
+        uint64_t v, most = (uint64_t)INT64_MAX + (*s == '-');
+        while (p < end && *p >= '0' && *p <= '9')
+            p++;
+        bool real = p < end && (*p == '.' || *p == 'e' || *p == 'E');
+        if (p > digits && !real && (!cn_parse_u64(digits, (size_t)(p - digits), &v) || v > most)) {
+            r->stop = p;
+            return true;
+        }
+        while (real && p < end && (strchr("+-.eE", *p) || (*p >= '0' && *p <= '9')))
+            p++;
+        s = p > s ? p : s + 1;
+    }
+    r->stop = end;
+    return false;
+}
+
+static size_t read_wide(void *to, size_t room, void *arg)
+{
+    struct wide_reader *r = arg;
+    size_t n = CN_MIN(room, r->n_exponent);
+
+    if (n) {
+        memcpy(to, &"e0"[2 - r->n_exponent], n);
+        r->n_exponent -= n;
+        return n;
+    }
+    n = CN_MIN(room, (size_t)(r->stop - r->at));
+    if (n) memcpy(to, r->at, n);
+    r->at += n;
+    if (r->at == r->stop && r->wide) {
+        r->wide = next_wide(r);
+        r->n_exponent = 2;
+    }
+    return n;
+}
+
+static json_t *load_wide(const char *data, size_t n, json_error_t *e)
+{
+    struct wide_reader r = {.at = data, .end = data + n};
+
+    r.wide = next_wide(&r);
+    return json_load_callback(read_wide, &r, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, e);
+}
+
 int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struct cn_error *err)
 {
     json_error_t e;
@@ -67,6 +136,11 @@ int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struc
     if (n == 0) return cn_fail(err, CN_EJSON, "the body is empty; a JSON object is expected");
     short_of_memory = false;
     json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    if (!root && json_error_code(&e) == json_error_numeric_overflow)
+        root = load_wide(data, n, &e);
+    if (!root && json_error_code(&e) == json_error_numeric_overflow)
+        return cn_fail(err, CN_ERANGE, "line %d, column %d of the body: a number is out of range",
+                       e.line, e.column);
     if (!root) {
         if (short_of_memory || !e.text[0] || json_error_code(&e) == json_error_out_of_memory)
             return cn_fail(err, CN_ENOMEM, "out of memory");
@@ -79,4 +153,34 @@ int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struc
     }
     *out = root;
     return 0;
+}
+
+/* ---- values ------------------------------------------------------------------------------------
+ */
+
+bool srv_json_is(const json_t *v, const char *text)
+{
+    size_t n = strlen(text);
+
+    return json_is_string(v) && json_string_length(v) == n &&
+           !memcmp(json_string_value(v), text, n);
+}
+
+int srv_json_one_of(const json_t *v, const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (srv_json_is(v, words[i])) return i;
+    return -1;
+}
+
+bool srv_json_int(const json_t *v, int64_t *out)
+{
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+        return true;
+    }
+    double x = json_real_value(v); /* 0 where it is none */
+    if (!json_is_real(v) || x != floor(x) || x <= -0x1p63 || x >= 0x1p63) return false;
+    *out = (int64_t)x;
+    return true;
 }

@@ -16,10 +16,17 @@
  * on. */
 void srv_json_setup(void);
 /* An object, with duplicate keys, invalid UTF-8, more than SRV_JSON_DEPTH levels and anything after
- * the value refused (CN_EJSON, CN_ELIMIT; CN_ENOMEM where memory was short). Its weight is taken
+ * the value refused (CN_EJSON, CN_ELIMIT; CN_ERANGE for a number that is too large for any field;
+ * CN_ENOMEM where memory was short). Integers beyond 64 bits come as reals. Its weight is taken
  * from *left, which starts at SRV_JSON_WEIGHT and is shared by all that one request has parsed.
  * *out is returned owned. */
 int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struct cn_error *err);
+/* Whether it is a string of exactly these bytes: a NUL within it ends nothing. */
+bool srv_json_is(const json_t *v, const char *text);
+/* Which of the words it is (the last is NULL); -1: none, or no string. */
+int srv_json_one_of(const json_t *v, const char *const *words);
+/* A whole number, also one that is written as 1.0 or 1e3. False: it is none, or none of 64 bits. */
+bool srv_json_int(const json_t *v, int64_t *out);
 /* Depth and weight only: what the parser may cost is known before it runs. */
 int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err);
 

@@ -39,8 +39,10 @@ static void put_model(const struct rt_model *model, struct cn_buf *b)
 }
 
 /* With those there are: every key may use, and list, all of them. */
-int srv_no_model(const struct srv *s, const char *name, struct cn_error *err)
+int srv_no_model(const struct srv *s, const json_t *name, struct cn_error *err)
 {
+    char asked[129] = "";
+    size_t n_asked = CN_MIN(json_string_length(name), sizeof asked - 1);
     const size_t most = 5, n = rt_n_models(s->rt);
     char list[256];
     size_t len = 0, i = 0;
@@ -52,9 +54,14 @@ int srv_no_model(const struct srv *s, const char *name, struct cn_error *err)
         len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", m.id);
     }
     if (i < n) snprintf(list + len, sizeof list - len, i ? ",..." : "others");
-    return cn_fail_param(err, CN_EMODEL, "model", "%s%.128s does not exist; there %s %s",
-                         name ? "the model " : "this model", name ? name : "",
-                         n == 1 ? "is" : "are", list);
+    if (name && !n_asked)
+        return cn_fail_param(err, CN_EINVAL, "model",
+                             "model is empty: leave it out for the default model; there %s %s",
+                             n == 1 ? "is" : "are", list);
+    for (size_t k = 0; k < n_asked; k++) /* a NUL is shown, and ends nothing */
+        asked[k] = json_string_value(name)[k] ? json_string_value(name)[k] : '?';
+    return cn_fail_param(err, CN_EMODEL, "model", "%s%s does not exist; there %s %s",
+                         name ? "the model " : "this model", asked, n == 1 ? "is" : "are", list);
 }
 
 void srv_page_models(struct srv *s, struct srv_conn *c)

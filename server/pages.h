@@ -8,7 +8,7 @@
 void srv_page_models(struct srv *s, struct srv_conn *c);
 void srv_page_model(struct srv *s, struct srv_conn *c);
 /* Fails with CN_EMODEL; name NULL: the one of a path. */
-int srv_no_model(const struct srv *s, const char *name, struct cn_error *err);
+int srv_no_model(const struct srv *s, const json_t *name, struct cn_error *err);
 void srv_page_live(struct srv *s, struct srv_conn *c);
 void srv_page_ready(struct srv *s, struct srv_conn *c);
 void srv_page_metrics(struct srv *s, struct srv_conn *c);

@@ -1,5 +1,6 @@
 #include "server/params.h"
 
+#include <math.h>
 #include <string.h>
 
 enum type { T_BOOL, T_INT, T_NUM, T_STR, T_ARR, T_OBJ, T_ANY };
@@ -54,8 +55,13 @@ static int wrong_type(const struct field *f, const json_t *v, const char *want,
 
 static int read_int(const struct field *f, const json_t *v, int64_t *to, struct cn_error *err)
 {
-    if (!json_is_integer(v)) return wrong_type(f, v, "an integer", err);
-    int64_t x = json_integer_value(v);
+    int64_t x;
+    if (!srv_json_int(v, &x)) {
+        double real = json_real_value(v);
+        if (!json_is_real(v) || real != floor(real)) return wrong_type(f, v, "an integer", err);
+        return cn_fail_param(err, CN_ERANGE, f->name, "%s must be between %lld and %lld, got %.0f",
+                             f->name, (long long)f->low, (long long)f->high, real);
+    }
     if (x < f->low && f->high >= INT32_MAX) /* as good as no bound */
         return cn_fail_param(err, CN_ERANGE, f->name, "%s must be at least %lld, got %lld", f->name,
                              (long long)f->low, (long long)x);

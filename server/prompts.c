@@ -6,26 +6,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COUNT_BYTES (512u << 10) /* of a text that is too long: its tokens are counted all the same */
+
 /* What the endpoint calls the text. */
 static const char *field(const struct srv_call *c)
 {
     return c->op == SRV_OP_EMBED ? "input" : "prompt";
 }
 
-static int window(struct srv_call *c, int rc)
+int srv_too_long(struct srv_call *c, const char *name, const struct srv_text *t)
 {
-    if (rc == CN_EWINDOW)
-        return cn_fail_param(&c->err, rc, field(c),
-                             "the prompt is longer than the context window of %llu tokens",
-                             (unsigned long long)c->env->context);
-    return rc;
+    unsigned long long n = c->env->context;
+    struct eng_ids all = {0};
+    bool counted = t->len <= COUNT_BYTES &&
+                   !eng_tokenize(c->env->vocab, t->data, t->len, t->spans, t->n_spans, t->flags,
+                                 &all, NULL);
+
+    if (counted) n = all.n;
+    eng_ids_fini(&all);
+    return cn_fail_param(&c->err, CN_EWINDOW, name,
+                         "the prompt has %s%llu tokens; the context window of %llu tokens must hold "
+                         "it and at least one more", counted ? "" : "more than ", n,
+                         (unsigned long long)c->env->context);
 }
 
 static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
 {
     unsigned flags = (c->p.parse_special ? ENG_TOKENIZE_PARSE : 0u) |
                      (c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0u);
-    return window(c, eng_tokenize(c->env->vocab, text, n, NULL, 0, flags, ids, &c->err));
+    int rc = eng_tokenize(c->env->vocab, text, n, NULL, 0, flags, ids, &c->err);
+    if (rc != CN_EWINDOW) return rc;
+    eng_ids_fini(ids);
+    return srv_too_long(c, field(c), &(struct srv_text){.data = text, .len = n, .flags = flags});
 }
 
 static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *out)
@@ -49,9 +61,9 @@ static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *o
 /* An id of the vocabulary from JSON. */
 static int read_id(struct srv_call *c, const json_t *v, const char *name, size_t i, uint32_t *out)
 {
-    if (!json_is_integer(v))
+    int64_t id;
+    if (!srv_json_int(v, &id))
         return cn_fail_param(&c->err, CN_ETYPE, name, "%s[%zu] must be a token id", name, i);
-    int64_t id = json_integer_value(v);
     if (id < 0 || (uint64_t)id >= eng_vocab_size(c->env->vocab))
         return cn_fail_param(&c->err, CN_ERANGE, name,
                              "%s[%zu]: %lld is not an id of the vocabulary of %zu", name, i,
@@ -79,7 +91,11 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
     int rc;
 
     if (!n) return cn_fail_param(&c->err, CN_EINVAL, field(c), "the prompt has no tokens");
-    if (n > c->env->context) return window(c, CN_EWINDOW);
+    if (n > c->env->context)
+        return cn_fail_param(&c->err, CN_EWINDOW, field(c),
+                             "the prompt has %zu tokens; the context window of %llu tokens must "
+                             "hold it and at least one more", n,
+                             (unsigned long long)c->env->context);
     out->ids = cn_malloc_array(n, sizeof *out->ids);
     if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     out->n = n;
@@ -115,7 +131,7 @@ int srv_text_prompts(struct srv_call *c)
     if (!json_is_string(p) && !json_is_array(p))
         return cn_fail_param(&c->err, CN_ETYPE, name, "%s must be a string or an array", name);
     const json_t *first = json_array_get(p, 0);
-    bool many = json_is_array(p) && !json_is_integer(first);
+    bool many = json_is_array(p) && !json_is_number(first);
     if (many) n = json_array_size(p);
     if (n == 0) return cn_fail_param(&c->err, CN_EINVAL, name, "%s is empty", name);
     if (n > most)

@@ -243,7 +243,7 @@ static int find_model(struct srv_req *q, struct cn_error *err)
         q->call->env = &q->call->own;
         return 0;
     }
-    return srv_no_model(s, json_string_value(name), err);
+    return srv_no_model(s, name, err);
 }
 
 /* The model is held: the rest is a worker's. */

@@ -150,17 +150,26 @@ static int no_route(const struct srv_conn *c, struct cn_error *err)
 /* ---- who ---------------------------------------------------------------------------------------
  */
 
-/* The credential: Authorization: Bearer KEY, or x-api-key: KEY. Both only if they agree. */
-static const char *credential(const struct srv_conn *c)
+/* The credential: Authorization: Bearer KEY, or x-api-key: KEY. Both only if they agree. NULL: *why
+ * says what is wrong with what was sent, and never repeats it. */
+static const char *credential(const struct srv_conn *c, const char **why)
 {
     const char *auth = srv_conn_header(c, SRV_H_authorization);
     const char *key = srv_conn_header(c, SRV_H_api_key);
 
-    if (!auth) return key;
-    if (strncasecmp(auth, "Bearer ", 7)) return NULL;
-    for (auth += 7; *auth == ' '; auth++) {
+    *why = "there is no API key: send one in the header Authorization: Bearer KEY, or x-api-key: KEY";
+    if (!auth) return key && *key ? key : NULL;
+    if (strncasecmp(auth, "Bearer", 6) || (auth[6] && auth[6] != ' ')) {
+        *why = "the header Authorization must be Bearer and the API key";
+        return NULL;
     }
-    return key && strcmp(key, auth) ? NULL : auth;
+    for (auth += 6; *auth == ' '; auth++) {
+    }
+    if (key && strcmp(key, auth)) {
+        *why = "the headers Authorization and x-api-key hold different API keys";
+        return NULL;
+    }
+    return *auth ? auth : NULL;
 }
 
 /* The host of host[:port], without brackets. */
@@ -215,9 +224,10 @@ static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
         c->known = true;
         return check_browser(s, c, err);
     }
-    const char *key = credential(c);
-    int64_t tenant = key ? srv_keys_find(&s->keys, key, strlen(key)) : -1;
-    if (tenant < 0) return cn_fail(err, CN_EAUTH, "the API key is missing or not valid");
+    const char *why, *key = credential(c, &why);
+    if (!key) return cn_fail(err, CN_EAUTH, "%s", why);
+    int64_t tenant = srv_keys_find(&s->keys, key, strlen(key));
+    if (tenant < 0) return cn_fail(err, CN_EAUTH, "the API key is not valid");
     c->tenant = (uint32_t)tenant;
     c->known = true;
     return 0;
@@ -241,12 +251,15 @@ static int check_media(struct srv_conn *c, struct cn_error *err)
     const char *coding = srv_conn_header(c, SRV_H_content_encoding);
 
     if (coding && strcasecmp(coding, "identity"))
-        return cn_fail(err, CN_EMEDIA, "the body must not be compressed");
+        return cn_fail(err, CN_EMEDIA,
+                       "the body must not be compressed: the header Content-Encoding says %.80s",
+                       coding);
     if (!type) return 0;
     size_t n = strcspn(type, "; \t");
     if (n == 16 && !strncasecmp(type, "application/json", n)) return 0;
-    return cn_fail(err, CN_EMEDIA, "the body must be application/json, as the header "
-                                    "Content-Type says");
+    return cn_fail(err, CN_EMEDIA,
+                   "the body must be application/json: the header Content-Type says %s%.80s",
+                   *type ? "" : "nothing", type);
 }
 
 static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)

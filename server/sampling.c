@@ -13,10 +13,12 @@ static int add_stop(struct srv_call *c, const json_t *s)
         return cn_fail_param(&c->err, CN_ETYPE, "stop", "stop must be a string or strings");
     if (n == 0)
         return cn_fail_param(&c->err, CN_EINVAL, "stop", "stop may not hold an empty string");
-    if (n > SRV_MAX_STOP_BYTES || memchr(json_string_value(s), 0, n))
-        return cn_fail_param(&c->err, CN_ELIMIT, "stop",
-                             "a stop string is longer than %d bytes or holds a NUL",
+    if (n > SRV_MAX_STOP_BYTES)
+        return cn_fail_param(&c->err, CN_ELIMIT, "stop", "a stop string is longer than %d bytes",
                              SRV_MAX_STOP_BYTES);
+    if (memchr(json_string_value(s), 0, n))
+        return cn_fail_param(&c->err, CN_EINVAL, "stop",
+                             "a stop string may not hold the character U+0000");
     if (c->n_stop == SRV_MAX_STOPS)
         return cn_fail_param(&c->err, CN_ELIMIT, "stop", "there are more than %d stop strings",
                              SRV_MAX_STOPS);
@@ -54,10 +56,10 @@ static int read_stop_ids(struct srv_call *c)
     if (!c->stop_ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     json_array_foreach(c->p.stop_ids, i, v)
     {
-        if (!json_is_integer(v))
+        int64_t id;
+        if (!srv_json_int(v, &id))
             return cn_fail_param(&c->err, CN_ETYPE, "stop_token_ids",
                                  "stop_token_ids[%zu] must be a token id", i);
-        json_int_t id = json_integer_value(v);
         if (id < 0 || (uint64_t)id >= eng_vocab_size(c->env->vocab))
             return cn_fail_param(&c->err, CN_ERANGE, "stop_token_ids",
                                  "stop_token_ids[%zu] is not an id of the vocabulary", i);
@@ -97,15 +99,21 @@ static int read_bias(struct srv_call *c)
     return 0;
 }
 
-static int read_counts(struct srv_call *c)
+static int check_count(struct srv_call *c, const char *name, int64_t n)
+{
+    if (n >= 1 && n <= c->env->max_n) return 0;
+    return cn_fail_param(&c->err, CN_ERANGE, name,
+                         "%s must be between 1 and %lld (limits.max_n), got %lld", name,
+                         (long long)c->env->max_n, (long long)n);
+}
+
+int srv_counts_read(struct srv_call *c)
 {
     const struct srv_params *p = &c->p;
     int64_t best = srv_given(p, SRV_P_best_of) ? p->best_of : p->n;
+    int rc;
 
-    if (p->n > c->env->max_n || best > c->env->max_n)
-        return cn_fail_param(&c->err, CN_ERANGE, p->n > c->env->max_n ? "n" : "best_of",
-                             "at most %lld choices can be asked for (limits.max_n)",
-                             (long long)c->env->max_n);
+    if ((rc = check_count(c, "n", p->n)) || (rc = check_count(c, "best_of", best))) return rc;
     if (best < p->n)
         return cn_fail_param(&c->err, CN_EINVAL, "best_of", "best_of must be at least n");
     if (best > p->n && p->stream)
@@ -124,13 +132,15 @@ static int read_max_tokens(struct srv_call *c)
     bool text = c->op == SRV_OP_TEXT;
     int64_t max = newer ? p->max_completion_tokens : text ? p->max_text_tokens : p->max_tokens;
     int64_t limit = c->env->max_tokens;
+    bool asked = max && (!text || srv_given(p, SRV_P_max_text_tokens));
 
+    if (limit && !asked && max) max = CN_MIN(max, limit);
     if (limit && max > limit)
         return cn_fail_param(&c->err, CN_ERANGE, name,
                              "%s must be at most %lld here (limits.max_tokens)", name,
                              (long long)limit);
     c->max_tokens = (uint64_t)max;
-    if (max) c->max_name = name;
+    if (asked) c->max_name = name;
     if (text && srv_given(p, SRV_P_max_text_tokens) && max == 0) {
         if (!p->echo)
             return cn_fail_param(&c->err, CN_ERANGE, name, "%s must be at least 1, or 0 with echo",
@@ -141,7 +151,9 @@ static int read_max_tokens(struct srv_call *c)
         c->max_tokens = (uint64_t)limit;
     }
     if (c->max_tokens && (uint64_t)p->min_tokens > c->max_tokens)
-        return cn_fail_param(&c->err, CN_EINVAL, "min_tokens", "min_tokens is above %s", name);
+        return cn_fail_param(&c->err, CN_EINVAL, "min_tokens",
+                             "min_tokens is above %s, which is %llu", name,
+                             (unsigned long long)c->max_tokens);
     return 0;
 }
 
@@ -190,22 +202,18 @@ static int read_logprobs(struct srv_call *c)
 
 int srv_priority_read(struct srv_call *c)
 {
-    static const char *const names[] = {"interactive", "normal", "background"};
-    const char *s = c->p.priority ? json_string_value(c->p.priority) : NULL;
+    static const char *const names[] = {"interactive", "normal", "background", NULL};
+    int i = c->p.priority ? srv_json_one_of(c->p.priority, names) : (int)c->ceiling;
 
-    c->priority = c->ceiling;
-    if (!s) return 0;
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(s, names[i])) continue;
-        if (i < (int)c->ceiling)
-            return cn_fail_param(&c->err, CN_EINVAL, "priority",
-                                 "priority %s is above this tenant's highest, %s", s,
-                                 names[c->ceiling]);
-        c->priority = (enum rt_priority)i;
-        return 0;
-    }
-    return cn_fail_param(&c->err, CN_EINVAL, "priority",
-                         "priority must be interactive, normal or background");
+    if (i < 0)
+        return cn_fail_param(&c->err, CN_EINVAL, "priority",
+                             "priority must be interactive, normal or background");
+    if (i < (int)c->ceiling)
+        return cn_fail_param(&c->err, CN_EINVAL, "priority",
+                             "priority %s is above this tenant's highest, %s", names[i],
+                             names[c->ceiling]);
+    c->priority = (enum rt_priority)i;
+    return 0;
 }
 
 static int read_format(struct srv_call *c)
@@ -215,7 +223,7 @@ static int read_format(struct srv_call *c)
     if (!json_is_string(type))
         return cn_fail_param(&c->err, CN_ETYPE, "response_format",
                              "response_format must have a type");
-    if (strcmp(json_string_value(type), "text"))
+    if (!srv_json_is(type, "text"))
         return cn_fail_param(&c->err, CN_EUNSUPP, "response_format",
                              "response_format: the only type supported is text");
     return 0;
@@ -253,7 +261,7 @@ int srv_sampling_read(struct srv_call *c)
     int rc;
 
     eng_sampling_defaults(s);
-    if ((rc = read_counts(c)) || (rc = read_max_tokens(c)) || (rc = read_logprobs(c)) ||
+    if ((rc = read_max_tokens(c)) || (rc = read_logprobs(c)) ||
         (rc = read_stop(c)) || (rc = read_stop_ids(c)) || (rc = read_bias(c)) ||
         (rc = srv_priority_read(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
         return rc;

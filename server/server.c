@@ -24,7 +24,9 @@ static void begin_drain(struct srv *s)
     srv_notify("STOPPING=1");
     srv_listen_stop(s);
     srv_http_drain(&s->http);
-    if (!s->quiet) cn_log(CN_LOG_INFO, "server", "draining: %zu requests open", s->n_reqs);
+    if (!s->quiet) 
+        cn_log(CN_LOG_INFO, "server", "draining: %zu request%s open", s->n_reqs,
+               s->n_reqs == 1 ? "" : "s");
 }
 
 /* Open answers end with an error now; then the engine has a moment to say that it let go. */

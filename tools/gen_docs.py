@@ -87,7 +87,7 @@ API_HEAD = """# API
 <!-- Made by tools/gen_docs.py from server/params.def and server/routes.def; do not edit. -->
 
 The requests and answers are OpenAI's, so that its clients work: give them `http://HOST:PORT/v1` as the
-base URL. With keys, every route but the two of health needs `Authorization: Bearer cnf_...` (or
+base URL. With keys, every route but those of health needs `Authorization: Bearer cnf_...` (or
 `X-Api-Key`). An error is `{"error": {"message", "type", "param", "code"}}`, and `param` names the field.
 The message of a 429 says which limit was hit, by its [key](CONFIG.md), and its value: the tenant's (code
 `rate_limit_exceeded`) or the server's (`queue_full`); `Retry-After` says when to try again. The
@@ -109,6 +109,7 @@ API_ROUTES = {
     "/tokenize": "ids of a `prompt`, or of `messages` as the template renders them",
     "/detokenize": "text of `tokens`",
     "/apply-template": "the prompt that a conversation becomes",
+    "/health": "the same as `/health/ready`",
     "/health/live": "200 while the event loop runs",
     "/health/ready": "200 while requests are taken and steps go on",
     "/metrics": "[the series](METRICS.md), in Prometheus' form; with a key those of its tenant",

@@ -114,6 +114,11 @@ void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special
 /* CN_ERANGE (no such token), or what appending to out gives. */
 int eng_detok_push(struct eng_detok *d, uint32_t id, struct cn_buf *out);
 int eng_detok_flush(struct eng_detok *d, struct cn_buf *out);
+/* Forgets the start of a character whose rest will not come. */
+static inline void eng_detok_drop(struct eng_detok *d)
+{
+    d->n_held = 0;
+}
 
 /* ---- chat templates (jinja_*.c, template.c) -------------------------------------------------- */
 

@@ -60,7 +60,7 @@ def test_route_matrix(keyed, method, path, auth):
 
 
 def test_unknown_paths_are_401_first(keyed):
-    for path in ("/nowhere", "/", "/v1", "/admin", "/metrics/", "/health", "/health/live/"):
+    for path in ("/nowhere", "/", "/v1", "/admin", "/metrics/", "/health/", "/health/live/"):
         assert keyed.get(path)[0] == 401
         assert keyed.get(path, headers=bearer(ALPHA))[0] == 404
     assert keyed.http("DELETE", "/v1/models")[0] == 401
@@ -73,8 +73,7 @@ def test_unknown_paths_say_what_is_served(fake):
                       ("/v1/v1/models", "GET /v1/models"), ("/v1/tokenize", "POST /tokenize"),
                       ("/v1/models/", "GET /v1/models"), ("/v1/chat/completions//?a=b", "POST /v1/chat/completions"),
                       ("/api/tags/", "GET /v1/models"), ("/api/embed//", "POST /v1/embeddings"),
-                      ("/health/", "GET /health/live or GET /health/ready"),
-                      ("/health", "GET /health/live or GET /health/ready")):
+                      ("/health/", "GET /health"), ("/health/x", "GET /health/live or GET /health/ready")):
         for method, body in (("POST", {}), ("GET", None)):
             status, head, data = fake.http(method, path, body)
             e = json.loads(data)["error"]

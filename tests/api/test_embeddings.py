@@ -108,6 +108,7 @@ def test_dimensions(server, n, encoding):
     ({"input": "a", "dimensions": 0}, "dimensions", "out_of_range", []),
     ({"input": "a", "dimensions": "4"}, "dimensions", "invalid_type", []),
     ({"input": "a", "encoding_format": "int8"}, "encoding_format", "invalid_value", ["base64"]),
+    ({"input": "a", "encoding_format": "float\0x"}, "encoding_format", "invalid_value", ["base64"]),
     ({"input": "a", "encoding_format": 1}, "encoding_format", "invalid_type", []),
     ({"input": "a", "user": 1}, "user", "invalid_type", []),
     ({"input": "a", "priority": "urgent"}, "priority", "invalid_value", []),

@@ -17,6 +17,9 @@ def small(request):
     s.stop()
 
 
+HI = {"messages": [{"role": "user", "content": "hello"}]}
+
+
 def refused(s, path, body):
     status, data = s.post(path, body)
     assert status == 400, data
@@ -62,15 +65,17 @@ def test_a_prompt_beyond_memory(small):
 
 def test_nothing_asked_for_is_what_there_is_room_for(small):
     """limits.max_tokens is a bound, no wish: it gives way to memory as it does to the window."""
-    status, data = small.post("/v1/completions", {"prompt": [5] * 20, "ignore_eos": True})
+    status, data = small.post("/v1/chat/completions", {**HI, "ignore_eos": True})
     assert status == 200, data
-    assert data["usage"]["completion_tokens"] == 128 - 20 + 1
+    assert data["usage"]["completion_tokens"] == 128 - data["usage"]["prompt_tokens"] + 1
+    status, data = small.post("/v1/completions", {"prompt": [5] * 120, "ignore_eos": True})
+    assert status == 200 and data["usage"]["completion_tokens"] == 9
     assert data["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_limit_below_memory(start):
     s = start.real(*POOL, "--set", "limits.max_tokens=30")
-    status, data = s.post("/v1/completions", {"prompt": [5] * 20, "ignore_eos": True})
+    status, data = s.post("/v1/chat/completions", {**HI, "ignore_eos": True})
     assert status == 200 and data["usage"]["completion_tokens"] == 30
     status, data = s.post("/v1/completions", {"prompt": [5] * 20, "max_tokens": 31})
     assert status == 400 and data["error"]["param"] == "max_tokens" and "30" in data["error"]["message"]

@@ -42,7 +42,7 @@ def test_the_same_text_whatever_the_sampling_and_the_load(null):
 
 
 def test_the_window_ends_an_answer(null):
-    a = null.client().completions.create(model="null", prompt="abc", max_tokens=None)
+    a = null.client().chat.completions.create(model="null", messages=[{"role": "user", "content": "abc"}])
     assert a.choices[0].finish_reason == "length"
     assert a.usage.prompt_tokens + a.usage.completion_tokens in (600, 601)
     m = null.wait_idle()

@@ -85,9 +85,9 @@ def test_unknown_fields_are_ignored(fake):
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"x"', b"{", b'{"a":1,"a":2}',
-                                  b'{"messages": "\xff"}', b'{"a": NaN}', b'{"a": 1e999}',
+                                  b'{"messages": "\xff"}', b'{"a": NaN}',
                                   b"{" * 10000, b"[" * 100000, b'{"a":' * 65 + b"1" + b"}" * 65,
-                                  b'{"a": 123456789012345678901234567890}'])
+                                  b'{"a": 123456789012345678901234567890'])
 def test_not_json(fake, body):
     for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize",
                  "/apply-template"):
@@ -329,8 +329,13 @@ def test_prompt_over_the_window(fake, n):
 
 def test_a_limit_of_the_config_gives_way_to_the_window(start):
     s = start("--set", "limits.max_tokens=500")
+    chat = {"messages": [{"role": "user", "content": "word and " * 20}]}
+    status, answer = s.post("/v1/chat/completions", chat)
+    assert status == 200 and answer["usage"]["prompt_tokens"] > 12
+    assert answer["usage"]["completion_tokens"] == 512 - answer["usage"]["prompt_tokens"]
+    s = start("--set", "limits.max_tokens=5")
     status, answer = s.post("/v1/completions", {"prompt": [5] * 100})
-    assert status == 200 and answer["usage"]["completion_tokens"] == 412
+    assert status == 200 and answer["usage"]["completion_tokens"] == 5
 
 
 def test_a_limit_of_the_config_is_named(start):

@@ -128,6 +128,7 @@ static void test_parts_and_stops(void **state)
         const char *want;
         int stop;
         uint64_t n_reasoning;
+        bool cut;
     } rows[] = {
         {{OPEN, XY, CLOSE, A, XY, B}, 6, "R[xy]C[a]", 0, 2},
         {{A, X, OPEN, Y, CLOSE, Y}, 6, "C[ax]R[y]C[\ny]", -1, 2},
@@ -135,6 +136,8 @@ static void test_parts_and_stops(void **state)
         {{A, X}, 2, "C[ax]", -1, 0},
         {{OPEN, A, HALF, CLOSE, B}, 5, "R[a\xEF\xBF\xBD]C[b]", -1, 3},
         {{OPEN, A, HALF}, 3, "R[a\xEF\xBF\xBD]", -1, 2},
+        {{OPEN, A, HALF}, 3, "R[a]", -1, 2, true},
+        {{A, X, HALF}, 3, "C[ax]", -1, 0, true},
     };
     char *stops[] = {"xy"};
     struct eng_vocab *v = make_words();
@@ -153,7 +156,7 @@ static void test_parts_and_stops(void **state)
         assert_int_equal(rt_text_out_init(&t, &detok, &set, false, &f, false), 0);
         for (size_t k = 0; k < rows[i].n && stop < 0; k++)
             assert_int_equal(rt_text_out_push(&t, rows[i].ids[k], true, &p, &stop), 0);
-        if (stop < 0) assert_int_equal(rt_text_out_finish(&t, &p), 0);
+        if (stop < 0) assert_int_equal(rt_text_out_finish(&t, rows[i].cut, &p), 0);
         for (size_t k = 0, at = 0; k < p.n_runs; at = p.runs[k++].end)
             cn_buf_printf(&got, "%c[%.*s]", "CRTA"[p.runs[k].part], (int)(p.runs[k].end - at),
                           p.text.data + at);

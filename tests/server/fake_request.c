@@ -76,13 +76,13 @@ static void end_choice(struct live *l, uint32_t i, enum rt_finish finish, const 
     if (finish == RT_FINISH_LENGTH && l->q.parted) {
         struct eng_parts p;
         eng_parts_init(&p);
-        eng_detok_flush(&c->detok, &c->held);
+        eng_detok_drop(&c->detok);
         eng_reply_text(&c->reply, c->held.data, c->held.len, &p);
         eng_reply_finish(&c->reply, &p);
         if (p.text.len) send_parts(l, i, &p, NULL);
         eng_parts_fini(&p);
     } else if (finish == RT_FINISH_LENGTH) {
-        eng_detok_flush(&c->detok, &c->held);
+        eng_detok_drop(&c->detok);
         if (c->held.len) send(l, event(l, RT_EV_TOKENS, i, c->held.data, c->held.len, 0, 0));
     }
     struct rt_event *e = event(l, RT_EV_CHOICE_END, i, NULL, 0, 0, 0);

@@ -41,18 +41,64 @@ static void test_json(void **state)
         {"{\"a\":\"\xff\"}", CN_EJSON},
         {"{\"a\":\"\xed\xa0\x80\"}", CN_EJSON},
         {"{\"a\":NaN}", CN_EJSON},
-        {"{\"a\":1e999}", CN_EJSON},
+        {"{\"a\":1e999}", CN_ERANGE},
         {"{\"a\":}", CN_EJSON},
         {"{\"a\":\"\\u0000\"}", 0},
         {"{\"a\":\"\\ud800\"}", CN_EJSON},
         {"{\"a\":\"[[[[\\\"{{\"}", 0},
         {"{\"a\":\"\\", CN_EJSON},
-        {"{\"a\":99999999999999999999}", CN_EJSON},
+        {"{\"a\":99999999999999999999}", 0},
+        {"{\"a\":[9223372036854775808,-9223372036854775809,\"9223372036854775808\"]}", 0},
+        {"{\"a\":9223372036854775808,\"a\":1}", CN_EJSON},
+        {"{\"a\":9223372036854775808", CN_EJSON},
+        {"{\"a\":9223372036854775808.5e999}", CN_ERANGE},
     };
     struct cn_error err;
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++)
         if (parse(cases[i].text, strlen(cases[i].text), &err) != cases[i].want)
             fail_msg("%s: %d %s", cases[i].text, err.code, err.message);
+}
+
+/* An integer that 64 bits do not hold is a real, and what is around it stays what it is. */
+static void test_json_wide(void **state)
+{
+    static const char text[] = "{\"s\":\"\\\"18446744073709551616\",\"b\":18446744073709551616,"
+                               "\"i\":-9223372036854775808,\"r\":18446744073709551616.5,"
+                               "\"n\":-9223372036854775809,\"one\":1.0,\"k\":1e3,\"h\":1.5}";
+    size_t left = SRV_JSON_WEIGHT;
+    struct cn_error err = {0};
+    json_t *root = NULL;
+    int64_t x;
+
+    assert_int_equal(srv_json_parse(text, sizeof text - 1, &left, &root, &err), 0);
+    assert_true(srv_json_is(json_object_get(root, "s"), "\"18446744073709551616"));
+    assert_true(json_real_value(json_object_get(root, "b")) == 18446744073709551616.0);
+    assert_true(json_integer_value(json_object_get(root, "i")) == INT64_MIN);
+    assert_true(json_is_real(json_object_get(root, "r")) && json_is_real(json_object_get(root, "n")));
+    assert_false(srv_json_int(json_object_get(root, "b"), &x));
+    assert_false(srv_json_int(json_object_get(root, "h"), &x));
+    assert_false(srv_json_int(json_object_get(root, "s"), &x));
+    assert_true(srv_json_int(json_object_get(root, "i"), &x) && x == INT64_MIN);
+    assert_true(srv_json_int(json_object_get(root, "one"), &x) && x == 1);
+    assert_true(srv_json_int(json_object_get(root, "k"), &x) && x == 1000);
+    json_decref(root);
+}
+
+/* A word with a NUL and more behind it is not that word. */
+static void test_json_words(void **state)
+{
+    static const char *const words[] = {"user", "use", "", NULL};
+    json_t *long_one = json_stringn("user\0x", 6), *use = json_string("use"), *none = json_string("");
+
+    assert_false(srv_json_is(long_one, "user"));
+    assert_int_equal(srv_json_one_of(long_one, words), -1);
+    assert_int_equal(srv_json_one_of(use, words), 1);
+    assert_int_equal(srv_json_one_of(none, words), 2);
+    assert_int_equal(srv_json_one_of(json_true(), words), -1);
+    assert_int_equal(srv_json_one_of(NULL, words), -1);
+    json_decref(long_one);
+    json_decref(use);
+    json_decref(none);
 }
 
 static void nested(struct cn_buf *b, size_t depth)
@@ -112,6 +158,8 @@ static void test_params(void **state)
                      0);
     assert_true(p.temperature == 0 && p.stream && p.n == 3);
     assert_true(srv_given(&p, SRV_P_n) && !srv_given(&p, SRV_P_seed));
+    assert_int_equal(fields("{\"max_tokens\":1.0}", SRV_EP_CHAT, &p, &err), 0);
+    assert_int_equal(p.max_tokens, 1);
 
     static const struct {
         const char *text, *param;
@@ -120,7 +168,8 @@ static void test_params(void **state)
         {"{\"temperature\":\"hot\"}", "temperature", CN_ETYPE},
         {"{\"temperature\":2.01}", "temperature", CN_ERANGE},
         {"{\"temperature\":-0.1}", "temperature", CN_ERANGE},
-        {"{\"n\":0}", "n", CN_ERANGE},
+        {"{\"top_k\":-2}", "top_k", CN_ERANGE},
+        {"{\"seed\":1e30}", "seed", CN_ERANGE},
         {"{\"n\":1.5}", "n", CN_ETYPE},
         {"{\"n\":true}", "n", CN_ETYPE},
         {"{\"max_tokens\":-1}", "max_tokens", CN_ERANGE},
@@ -291,7 +340,8 @@ static void test_pool_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),       cmocka_unit_test(test_json_depth),
+        cmocka_unit_test(test_json),       cmocka_unit_test(test_json_wide),
+        cmocka_unit_test(test_json_words), cmocka_unit_test(test_json_depth),
         cmocka_unit_test(test_params),     cmocka_unit_test(test_keys),
         cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_pool_end),
     };
