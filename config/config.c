@@ -357,6 +357,19 @@ static void check_models(struct checker *k)
                    "this is for one model, and models lists several: set it there");
 }
 
+static void check_proxies(struct checker *k)
+{
+    const struct cfg_list *all = &k->c->server.trusted_proxies;
+
+    for (size_t i = 0; i < all->count; i++) {
+        struct cn_error why = {0};
+        struct cfg_range r;
+        if (cfg_parse_range(all->items[i], strlen(all->items[i]), &r, &why))
+            broken(k, &k->c->places[CFG_KEY_server_trusted_proxies], CN_EINVAL,
+                   "server.trusted_proxies", "%s", why.message);
+    }
+}
+
 int cfg_check(struct cfg *c, struct cn_error *err)
 {
     struct cn_error first = {0};
@@ -374,6 +387,7 @@ int cfg_check(struct cfg *c, struct cn_error *err)
         broken(&k, &c->places[CFG_KEY_model_name], CN_EINVAL, "model.name",
                "\"%.80s\" may hold only letters, digits, '.', '_' and '-'",
                c->model.name);
+    check_proxies(&k);
     check_models(&k);
     check_tenants(&k);
     if (first.code && err) *err = first;

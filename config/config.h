@@ -160,6 +160,28 @@ bool cfg_is_loopback(const char *host);
 /* Sets the logger's level and format. */
 void cfg_log_setup(const struct cfg *c);
 
+/* ---- addresses (config/address.c) ----------------------------------------------------------- */
+
+#define CFG_ADDR_TEXT 46 /* of the longest address, NUL included */
+
+/* An IP address, IPv4 as the IPv6 address that maps it (::ffff:192.0.2.1): both ways to write one
+ * are the same address. */
+struct cfg_addr {
+    uint8_t bytes[16];
+};
+/* The addresses that share the first bits of one. */
+struct cfg_range {
+    struct cfg_addr at;
+    uint8_t bits; /* of the 128 */
+};
+bool cfg_addr_is_v4(const struct cfg_addr *a);
+/* Reads an address: no port, brackets, zone or spaces. */
+bool cfg_parse_addr(const char *s, size_t n, struct cfg_addr *out);
+void cfg_addr_text(const struct cfg_addr *a, char out[CFG_ADDR_TEXT]);
+/* Reads ADDRESS or ADDRESS/LENGTH, which must be the range's own first address. */
+int cfg_parse_range(const char *s, size_t n, struct cfg_range *out, struct cn_error *err);
+bool cfg_range_has(const struct cfg_range *r, const struct cfg_addr *a);
+
 /* ---- models (config/models.c) --------------------------------------------------------------- */
 
 struct cfg_model {

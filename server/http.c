@@ -133,6 +133,7 @@ static int request_begin(struct srv_conn *c)
     c->parser.data = c;
     c->ext_bytes = 0;
     c->started = c->refused = c->streaming = c->chunked_out = false;
+    c->client = c->stream->peer;
     c->keep_alive = c->http10 = c->head_only = c->has_body = c->known = false;
     srv_conn_phase(c, SRV_HEADING);
     return 0;
@@ -439,6 +440,7 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
     c->stream = stream;
     stream->events = &stream_events;
     stream->owner = c;
+    c->client = stream->peer;
     c->hold = hold;
     stream->account = hold.account;
     cn_buf_rebill(&stream->out, hold.account); /* it is empty */

@@ -94,6 +94,7 @@ struct srv_http {
     size_t strangers;                  /* its number. NULL: nothing is charged */
     struct srv_turn *turn;             /* NULL: turns have no bound */
     struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */
+    const struct srv_trust *trust;     /* NULL: no proxy is trusted */
     bool draining;                     /* every answer closes */
     int64_t date_s;
     char date[32];
@@ -106,6 +107,7 @@ struct srv_conn {
     void *user;        /* the handler's, while an answer is due */
     const void *route; /* the handler's notes between on_head and on_request */
     uint32_t tenant;
+    struct srv_peer client; /* whom the request at hand is for: the peer, or a proxy's client */
     const char *extra; /* static: further header lines for a refusal, or NULL */
     llhttp_t parser;
     enum srv_phase phase;

@@ -21,15 +21,22 @@ int srv_head_header(struct srv_head *h, struct cn_error *err)
     for (int i = 0; i < SRV_H_COUNT; i++) {
         if (h->name.len != known[i].n || strncasecmp(h->name.data, known[i].name, known[i].n))
             continue;
-        if (h->values[i]) return cn_fail(err, CN_EHTTP, "the header %s came twice", known[i].name);
-        size_t n = h->value.len;
+        const char *first = h->values[i];
+        if (first && i != SRV_H_forwarded_for)
+            return cn_fail(err, CN_EHTTP, "the header %s came twice", known[i].name);
+        size_t n = h->value.len, at = first ? strlen(first) + 1 : 0;
         while (n && (h->value.data[n - 1] == ' ' || h->value.data[n - 1] == '\t'))
             n--;
         int rc = cn_hold_take(&h->hold, n + 1);
-        char *v = rc ? NULL : cn_malloc_array(n + 1, 1);
+        char *v = rc ? NULL : cn_malloc_array(at + n + 1, 1);
         if (!v) return cn_fail(err, rc ? rc : CN_ENOMEM, "%s", cn_err_info(rc ? rc : CN_ENOMEM)->text);
-        if (n) memcpy(v, h->value.data, n);
-        v[n] = 0;
+        if (first) {
+            memcpy(v, first, at - 1);
+            v[at - 1] = ',';
+        }
+        if (n) memcpy(v + at, h->value.data, n);
+        v[at + n] = 0;
+        free(h->values[i]);
         h->values[i] = v;
         return 0;
     }

@@ -97,6 +97,9 @@ static int on_headers_complete(llhttp_t *p)
     c->http10 = p->http_minor == 0;
     c->head_only = p->method == HTTP_HEAD;
     c->has_body = p->content_length > 0 || c->head->values[SRV_H_transfer_encoding];
+    if (c->http->trust)
+        c->client = srv_peer_client(c->http->trust, &c->stream->peer,
+                                    srv_conn_header(c, SRV_H_forwarded_for));
     if (srv_head_check(c, why(c))) return why(c)->code;
     if (c->http->metrics) cn_metric_add(c->http->metrics, CN_M_http_requests, 1);
 

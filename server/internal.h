@@ -60,6 +60,7 @@ struct srv {
     size_t max_conns;
     struct srv_http http;
     struct srv_keys keys;
+    struct srv_trust trust;
 
     struct cn_mailbox mail;      /* rt_event: from the engine thread */
     struct cn_mailbox jobs_done; /* srv_job: from the text workers */

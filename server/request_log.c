@@ -100,10 +100,10 @@ static void put_refused(const struct srv *s, const struct srv_conn *c, const str
                         enum cn_log_level level)
 {
     const struct cn_err_info *info = cn_err_info(err->code);
-    char path[PATH_SHOWN + 1], peer[SRV_PEER_LEN] = "";
+    char path[PATH_SHOWN + 1], peer[SRV_PEER_TEXT];
 
     take_path(c->head, path);
-    if (c->stream->ops->peer) c->stream->ops->peer(c->stream, peer);
+    srv_peer_text(&c->client, peer);
     const struct cn_log_field fields[] = {
         text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
         text("method", c->head->target.len ? llhttp_method_name(srv_conn_method(c)) : "-"),

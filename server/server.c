@@ -264,6 +264,8 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
+    s->http.trust = &s->trust;
+    if (!rc) rc = srv_trust_init(&s->trust, s->cfg, err);
     if (!rc) rc = srv_keys_init(&s->keys, s->cfg, err);
     if (!rc) rc = srv_listen_open(s, err);
     if (rc) {
@@ -393,6 +395,7 @@ void srv_free(struct srv *s)
     if (s->mail_ready) cn_mailbox_fini(&s->mail);
     if (s->done_ready) cn_mailbox_fini(&s->jobs_done);
     srv_keys_fini(&s->keys);
+    srv_trust_fini(&s->trust);
     cn_buf_fini(&s->frame);
     free(s->slots);
     free(s->tenant_reqs);

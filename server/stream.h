@@ -9,8 +9,7 @@
 #define SERVER_STREAM_H
 
 #include "base/base.h"
-
-#define SRV_PEER_LEN 64 /* an address and its port */
+#include "server/peer.h"
 
 struct srv_stream;
 
@@ -20,8 +19,6 @@ struct srv_stream_ops {
     void (*shutdown)(struct srv_stream *s);          /* no more writes: FIN after what is queued */
     void (*close)(struct srv_stream *s, bool reset); /* reset: drop what is queued, send RST */
     size_t (*unsent)(const struct srv_stream *s);    /* bytes appended that the kernel lacks */
-    /* Who is at the other end, "" when that is not known; NULL: it never is. */
-    void (*peer)(const struct srv_stream *s, char out[SRV_PEER_LEN]);
 };
 
 struct srv_stream_events {
@@ -39,6 +36,7 @@ struct srv_stream {
     struct cn_buf out; /* not yet handed to a write */
     struct cn_account *account; /* pays for out; NULL: nobody does */
     bool local;        /* a Unix socket: no browser can reach it */
+    struct srv_peer peer;
 };
 
 struct srv;

@@ -7,9 +7,7 @@
 #include "server/internal.h"
 #include "server/listen.h"
 
-#include <arpa/inet.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -251,30 +249,17 @@ static size_t op_unsent(const struct srv_stream *st)
     return st->out.len + flying + (c->writing ? c->sending.len - c->written : 0);
 }
 
-static void op_peer(const struct srv_stream *st, char out[SRV_PEER_LEN])
+static struct srv_peer peer_of(const struct uv_conn *c)
 {
-    const struct uv_conn *c = CN_CONTAINER(st, struct uv_conn, base);
-    struct sockaddr_storage sa;
-    const struct sockaddr *any = (const struct sockaddr *)&sa;
-    char host[INET6_ADDRSTRLEN];
+    struct sockaddr_storage sa = {.ss_family = AF_UNSPEC};
     int len = sizeof sa;
 
-    *out = 0;
-    if (st->local) {
-        snprintf(out, SRV_PEER_LEN, "unix");
-        return;
-    }
-    if (uv_tcp_getpeername(&c->u.tcp, (struct sockaddr *)&sa, &len)) return;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&sa;
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&sa;
-    if (any->sa_family == AF_INET && !uv_ip4_name(v4, host, sizeof host))
-        snprintf(out, SRV_PEER_LEN, "%s:%u", host, (unsigned)ntohs(v4->sin_port));
-    else if (any->sa_family == AF_INET6 && !uv_ip6_name(v6, host, sizeof host))
-        snprintf(out, SRV_PEER_LEN, "[%s]:%u", host, (unsigned)ntohs(v6->sin6_port));
+    if (c->base.local) return (struct srv_peer){.kind = SRV_PEER_UNIX};
+    if (uv_tcp_getpeername(&c->u.tcp, (struct sockaddr *)&sa, &len)) sa.ss_family = AF_UNSPEC;
+    return srv_peer_of((struct sockaddr *)&sa);
 }
 
-static const struct srv_stream_ops uv_ops = {op_flush, op_read,   op_shutdown,
-                                             op_close, op_unsent, op_peer};
+static const struct srv_stream_ops uv_ops = {op_flush, op_read, op_shutdown, op_close, op_unsent};
 
 /* A peer that vanished without a word is noticed within 30 s, sending or not. */
 static void tune_tcp(uv_tcp_t *t)
@@ -324,6 +309,7 @@ struct srv_stream *srv_stream_accept(struct srv *s, struct srv_listener *from)
     c->srv = s;
     c->base.ops = &uv_ops;
     c->base.local = from->local;
+    c->base.peer = peer_of(c);
     cn_buf_init(&c->base.out, 0);
     cn_buf_init(&c->sending, 0);
     return &c->base;

@@ -160,6 +160,24 @@ static void every_error_is_told(void **state)
     cfg_fini(&c);
 }
 
+/* Each entry that is not an address or a range is told, with the place of the key. */
+static void proxies(void **state)
+{
+    struct cfg c;
+    struct cn_error e;
+
+    assert_int_equal(cfg_init(&c, NULL), 0);
+    assert_int_equal(load(&c, "server:\n  trusted_proxies: [10.0.0.0/8, '::1', 10.0.0.1/8, lb]\n",
+                          &e), 0);
+    assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
+    assert_string_equal(e.param, "server.trusted_proxies");
+    assert_int_equal(c.faults.count, 2);
+    assert_string_equal(c.faults.items[0], "t.yaml:2:3: server.trusted_proxies: \"10.0.0.1/8\" is "
+                                           "inside a range, whose own address is 10.0.0.0/8");
+    assert_non_null(strstr(c.faults.items[1], "\"lb\" is not an IP address or a range of them"));
+    cfg_fini(&c);
+}
+
 /* Broken YAML ends the reading with what was found until there; so do too many errors. */
 static void errors_that_end_the_reading(void **state)
 {
@@ -354,6 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_files_name_place_and_key),
         cmocka_unit_test(every_error_is_told),
+        cmocka_unit_test(proxies),
         cmocka_unit_test(errors_that_end_the_reading),
         cmocka_unit_test(too_many_end_the_options),
         cmocka_unit_test(errors_of_all_stages),

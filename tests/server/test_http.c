@@ -213,11 +213,39 @@ static void test_limits(void **state)
     cn_buf_fini(&b);
 }
 
+/* X-Forwarded-For may come in several lines, which are one list; it counts from a proxy only. */
+static void test_forwarded(void **state)
+{
+    static const char get[] = "GET /later HTTP/1.1\r\n" H "X-Forwarded-For: 192.0.2.1\r\n"
+                              "x-forwarded-for: 198.51.100.1 \r\nX-Forwarded-For: 10.0.0.2\r\n"
+                              "\r\n";
+    struct cfg_range proxies;
+    const struct srv_trust trust = {&proxies, 1};
+    char text[SRV_PEER_TEXT];
+
+    assert_int_equal(cfg_parse_range("10.0.0.0/8", 10, &proxies, NULL), 0);
+    for (int trusted = 0; trusted < 2; trusted++) {
+        struct world w;
+        world_init(&w);
+        w.http.trust = &trust;
+        w.stream->base.peer = (struct srv_peer){.kind = SRV_PEER_IP, .port = 5};
+        const char *from = trusted ? "10.0.0.1" : "11.0.0.1";
+        assert_true(cfg_parse_addr(from, 8, &w.stream->base.peer.addr));
+        fake_feed(w.stream, get, sizeof get - 1);
+        assert_non_null(w.open);
+        srv_peer_text(&w.open->client, text);
+        assert_string_equal(text, trusted ? "198.51.100.1" : "11.0.0.1:5");
+        srv_conn_answer(w.open, 200, "text/plain", "", 0, NULL);
+        world_fini(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_forwarded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
