@@ -9,7 +9,6 @@
  * for again and again cannot keep others from a model that is there. */
 #include "runtime/rt.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -56,24 +55,6 @@ static void rest(struct rt *r, uint64_t ns)
 
 /* ---- what failed ----------------------------------------------------------------------------- */
 
-/* What a client may read: which model and why, but not where its file lies. */
-static void public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out)
-{
-    const char *slash = m->path ? strrchr(m->path, '/') : NULL;
-    const char *at = slash ? strstr(err->message, m->path) : NULL;
-    char reason[sizeof err->message];
-    if (!m->path)
-        snprintf(reason, sizeof reason, "its file is not in the models folder");
-    else if (at)
-        snprintf(reason, sizeof reason, "%.*s%s", (int)(at - err->message), err->message,
-                 at + (slash + 1 - m->path));
-    else
-        snprintf(reason, sizeof reason, "%s", err->message);
-    *out = (struct cn_error){0};
-    cn_fail_param(out, CN_ENOTREADY, "model", "the model %s could not be loaded: %.400s", m->id,
-                  reason);
-}
-
 /* Reading a file that is no good costs something, looking for one that is not there does not. */
 static uint64_t retry_after(const struct rt_model *m, uint32_t failures)
 {
@@ -89,7 +70,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     cn_metric_add(r->metrics, CN_M_model_load_failures, 1);
     cn_model_add(r->metrics, m->index, CN_MM_failures, 1);
     lock(r);
-    public_error(m, err, &m->error);
+    rt_public_error(m, err, &m->error);
     m->failures++;
     m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
     m->bytes = m->need = 0; /* the file may be another one next time */

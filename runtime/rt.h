@@ -279,6 +279,11 @@ void rt_loader_poke(struct rt *r);
 /* A load has failed: everybody who waits is told, and for a while those who ask. */
 void rt_model_failed(struct rt_model *m, const struct cn_error *err);
 
+/* ---- reason.c -------------------------------------------------------------------------------- */
+
+/* Of a model that could not be loaded, what its clients are told. */
+void rt_public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out);
+
 /* ---- the engine thread (runtime.c) ----------------------------------------------------------- */
 
 struct rt {
