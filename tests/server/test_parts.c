@@ -1,9 +1,8 @@
-/* The server's small parts: JSON before and in jansson, typed fields, keys, the workers' queue. */
+/* The server's small parts: JSON before and in jansson, typed fields, keys. */
 #include "server/json.h"
 #include "server/key.h"
 #include "server/params.h"
 #include "server/server.h"
-#include "server/text_pool.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -234,116 +233,12 @@ static void test_keys(void **state)
     srv_keys_fini(&k);
 }
 
-/* ---- the workers' queue ------------------------------------------------------------------------
- */
-
-struct job {
-    struct srv_job job;
-    int number;
-    bool worked;
-};
-
-static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-static int order[256];
-static int n_order;
-
-static void work(struct srv_job *j)
-{
-    struct job *job = (struct job *)j;
-    if (job->number < 0) { /* holds the only worker until the others wait in line */
-        pthread_mutex_lock(&gate);
-        pthread_mutex_unlock(&gate);
-        return;
-    }
-    job->worked = true;
-    order[n_order++] = job->number;
-}
-
-static struct job *push(struct srv_text_pool *p, uint32_t tenant, uint64_t cost, int number)
-{
-    struct job *j = calloc(1, sizeof *j);
-    assert_non_null(j);
-    j->job.tenant = tenant;
-    j->job.cost = cost;
-    j->job.work = work;
-    j->number = number;
-    srv_text_push(p, &j->job);
-    return j;
-}
-
-static unsigned take(struct cn_mailbox *m, unsigned want)
-{
-    unsigned n = 0;
-    while (n < want && cn_mailbox_wait(m, 5000000000u))
-        for (struct cn_msg *x = cn_mailbox_take(m), *next; x; x = next) {
-            next = x->next;
-            free(x);
-            n++;
-        }
-    return n;
-}
-
-static void test_fair_queue(void **state)
-{
-    double weights[3] = {1, 1, 4};
-    struct cn_mailbox done;
-    struct srv_text_pool *p;
-
-    assert_int_equal(cn_mailbox_init(&done, NULL, NULL), 0);
-    assert_int_equal(srv_text_pool_new(1, weights, 3, &done, &p, NULL), 0);
-    pthread_mutex_lock(&gate);
-    push(p, 0, 1, -1);
-    struct timespec t = {0, 50000000};
-    nanosleep(&t, NULL); /* the worker has it */
-    for (int i = 0; i < 50; i++)
-        push(p, 0, 1000, i); /* a flood */
-    push(p, 1, 1000, 100);   /* one of another tenant */
-    for (int i = 0; i < 8; i++)
-        push(p, 2, 1000, 200 + i); /* a tenant of weight 4 */
-    struct job *dropped = push(p, 1, 1000, 101);
-    atomic_store(&dropped->job.cancelled, true);
-    pthread_mutex_unlock(&gate);
-    assert_int_equal(take(&done, 61), 61);
-    assert_int_equal(n_order, 59);
-    int lone = -1, heavy = 0, flood = 0;
-    for (int i = 0; i < n_order; i++) {
-        if (order[i] == 100) lone = i;
-        if (i < 10) {
-            heavy += order[i] >= 200;
-            flood += order[i] < 50;
-        }
-        assert_true(order[i] != 101);
-    }
-    assert_in_range(lone, 0, 3); /* behind at most one job of each other */
-    assert_true(heavy >= 6);     /* four times the flood's share */
-    assert_true(flood >= 1 && flood <= 3);
-    srv_text_pool_free(p);
-    cn_mailbox_fini(&done);
-}
-
-static void test_pool_end(void **state)
-{
-    struct cn_mailbox done;
-    struct srv_text_pool *p;
-    double weight = 1;
-
-    n_order = 0;
-    assert_int_equal(cn_mailbox_init(&done, NULL, NULL), 0);
-    assert_int_equal(srv_text_pool_new(2, &weight, 1, &done, &p, NULL), 0);
-    for (int i = 0; i < 100; i++)
-        push(p, 7, 1, -1); /* an unknown tenant is the first */
-    srv_text_pool_free(p);
-    assert_int_equal(take(&done, 100), 100); /* worked on or not, all came back */
-    cn_mailbox_fini(&done);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json),       cmocka_unit_test(test_json_wide),
         cmocka_unit_test(test_json_words), cmocka_unit_test(test_json_depth),
         cmocka_unit_test(test_params),     cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_pool_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
