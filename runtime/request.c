@@ -9,12 +9,8 @@
 
 void rt_request_fini(struct rt_request *q)
 {
-    for (size_t i = 0; i < q->n_stop; i++)
-        free(q->stop[i]);
-    free(q->stop);
-    free(q->stop_ids);
+    rt_shared_unref(q->shared);
     free(q->prompt);
-    free((void *)q->sampling.bias);
     *q = (struct rt_request){0};
 }
 
@@ -87,9 +83,12 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
     if (i) {
         rc = eng_sampler_clone(req->choices[0].sampler, i, &c->sampler);
     } else {
+        const struct rt_shared *shared = rt_shared_of(&req->q);
         struct eng_sampling s = req->q.sampling;
-        s.stop_ids = req->q.stop_ids;
-        s.n_stop_ids = req->q.n_stop_ids;
+        s.bias = shared->bias;
+        s.n_bias = shared->n_bias;
+        s.stop_ids = shared->stop_ids;
+        s.n_stop_ids = shared->n_stop_ids;
         rc = eng_sampler_new(&s, eng_model_vocab(req->m->model), 0, &req->m->rt->stepper.rooms,
                              &c->sampler, err);
         if (rc) return rc;
@@ -105,7 +104,7 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
     if (req->pooled) return 0;
     struct eng_detok detok;
     eng_detok_init(&detok, eng_model_vocab(req->m->model), req->q.special_tokens, false);
-    int rc = rt_text_out_init(&c->text, &detok, &req->stops, req->q.include_stop,
+    int rc = rt_text_out_init(&c->text, &detok, &rt_shared_of(&req->q)->stops, req->q.include_stop,
                               req->q.parted ? eng_model_reply(req->m->model) : NULL, req->q.start);
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
@@ -152,8 +151,7 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
         find_marks(req);
     req->end = rt_event_new(q->id, RT_EV_END, 0, NULL);
     if (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
-        (q->embed && !req->pooled) ||
-        rt_stop_set_init(&req->stops, q->stop, q->n_stop))
+        (q->embed && !req->pooled))
         rc = cn_fail(err, CN_ENOMEM, "out of memory for a request");
     for (uint32_t i = 0; !rc && i < q->n; i++)
         rc = make_choice(req, i, err);
@@ -176,7 +174,6 @@ void rt_req_free(struct rt_req *req, bool keep_request)
     free(req->choices);
     free(req->scores);
     rt_pooled_free(req->pooled);
-    rt_stop_set_fini(&req->stops);
     rt_release(req->m);
     if (!keep_request) rt_request_fini(&req->q);
     free(req);
@@ -226,8 +223,9 @@ static void post_prompt_scores(struct rt_req *req)
 bool rt_ends_choice(const struct rt_req *req, uint32_t id)
 {
     if (eng_vocab_is_eog(eng_model_vocab(req->m->model), id)) return true;
-    for (size_t i = 0; i < req->q.n_stop_ids; i++)
-        if (req->q.stop_ids[i] == id) return true;
+    const struct rt_shared *shared = rt_shared_of(&req->q);
+    for (size_t i = 0; i < shared->n_stop_ids; i++)
+        if (shared->stop_ids[i] == id) return true;
     return false;
 }
 
@@ -314,7 +312,8 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
     if (done && c->stop < 0 && !req->error && !req->pooled)
         post_held_text(req, choice, reason == SCH_END_LENGTH);
-    struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? req->stops.v[c->stop].text : NULL};
+    const struct rt_stop_set *stops = &rt_shared_of(&req->q)->stops;
+    struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? stops->v[c->stop].text : NULL};
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
     if (e) e->finish = req->error ? RT_FINISH_ERROR : finish[reason];
     post(req, e);

@@ -8,7 +8,7 @@
 #include "kvpool/kvpool.h"
 #include "runtime/pooled.h"
 #include "runtime/runtime.h"
-#include "runtime/stop.h"
+#include "runtime/shared.h"
 #include "runtime/text_out.h"
 #include "runtime/watch.h"
 #include "scheduler/scheduler.h"
@@ -35,7 +35,6 @@ struct rt_req {
     struct rt *rt;
     struct rt_model *m;        /* held */
     struct rt_request q;       /* as submitted; owned */
-    struct rt_stop_set stops;
     struct rt_choice *choices; /* [q.n] */
     struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
     uint64_t marks[RT_MAX_MARKS];   /* positions behind the ends of messages, ascending */

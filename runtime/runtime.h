@@ -157,8 +157,23 @@ void rt_health(const struct rt *r, struct rt_health *out);
 
 enum rt_priority { RT_INTERACTIVE, RT_NORMAL, RT_BACKGROUND };
 
-/* A request, prompt already tokenised. rt_submit moves prompt, stop, bias (all heap, freed with
- * free()) when it returns 0; on failure they stay the caller's. */
+/* What the requests of one call have in common: made once, counted, immutable. Any thread. */
+struct rt_shared;
+struct rt_shared_in { /* all copied */
+    const char *const *stop;  /* stop strings; removed from the output */
+    size_t n_stop;
+    const uint32_t *stop_ids; /* further ids that end a choice */
+    size_t n_stop_ids;
+    const struct eng_bias *bias; /* logit bias */
+    size_t n_bias;
+};
+/* CN_ENOMEM, or 0 with *out, which the caller holds once. */
+int rt_shared_new(const struct rt_shared_in *in, struct rt_shared **out);
+struct rt_shared *rt_shared_ref(struct rt_shared *s); /* takes NULL */
+void rt_shared_unref(struct rt_shared *s);            /* takes NULL */
+
+/* A request, prompt already tokenised. rt_submit moves prompt (heap, freed with free()) and the hold
+ * on shared when it returns 0; on failure they stay the caller's. */
 struct rt_request {
     uint64_t id;                    /* chosen by the caller, unique among its live requests */
     struct cn_mailbox *reply;       /* where events go; outlives the request's END */
@@ -170,11 +185,8 @@ struct rt_request {
     uint32_t n;                     /* choices, >= 1 */
     uint64_t max_tokens;            /* per choice; 0 = up to the window, or what memory holds */
     bool max_is_bound; /* nobody asked for max_tokens: less is fine where memory ends */
-    struct eng_sampling sampling;   /* .bias is moved */
-    char **stop;                    /* stop strings, each heap; removed from the output */
-    size_t n_stop;
-    uint32_t *stop_ids;             /* further ids that end a choice; heap */
-    size_t n_stop_ids;
+    struct eng_sampling sampling;   /* .bias and .stop_ids are those of shared */
+    struct rt_shared *shared;       /* stop strings, stop ids, bias; NULL: none */
     bool include_stop;              /* keep the stop string in the output */
     bool special_tokens; /* show control tokens in the text (skip_special_tokens false) */
     bool parted;         /* the answer to a conversation, to be taken apart as the model's

@@ -18,7 +18,7 @@ static int string_init(struct rt_stop_string *s, const char *text)
     return 0;
 }
 
-int rt_stop_set_init(struct rt_stop_set *s, char *const *texts, size_t n)
+int rt_stop_set_init(struct rt_stop_set *s, const char *const *texts, size_t n)
 {
     *s = (struct rt_stop_set){0};
     if (!n) return 0;

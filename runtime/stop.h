@@ -9,11 +9,11 @@
 #include "base/base.h"
 
 struct rt_stop_string {
-    const char *text; /* borrowed from the request */
+    const char *text; /* borrowed */
     size_t len;
     uint32_t *fail;   /* [len]: length of the longest border of text[0..i] */
 };
-struct rt_stop_set { /* shared by the choices of a request */
+struct rt_stop_set { /* shared by the choices of all requests of a call */
     struct rt_stop_string *v;
     size_t n;
 };
@@ -22,7 +22,7 @@ struct rt_stop_match { /* state of one choice */
 };
 
 /* Borrows the strings. Empty ones are ignored. */
-int rt_stop_set_init(struct rt_stop_set *s, char *const *texts, size_t n);
+int rt_stop_set_init(struct rt_stop_set *s, const char *const *texts, size_t n);
 void rt_stop_set_fini(struct rt_stop_set *s);
 int rt_stop_match_init(struct rt_stop_match *m, const struct rt_stop_set *s);
 void rt_stop_match_fini(struct rt_stop_match *m);

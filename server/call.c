@@ -21,6 +21,7 @@ void srv_call_free(struct srv_call *c)
         free(c->stop[i]);
     free(c->stop);
     free(c->stop_ids);
+    rt_shared_unref(c->shared);
     free(c->bias);
     free(c->ids);
     cn_hold_drop(&c->hold);

@@ -80,6 +80,7 @@ struct srv_call {
     size_t n_stop;
     uint32_t *stop_ids;
     size_t n_stop_ids;
+    struct rt_shared *shared; /* stops and bias as the runtime takes them, once submitted */
     uint32_t n, best_of; /* choices answered, choices generated */
     uint64_t max_tokens; /* 0 = up to the window */
     const char *max_name; /* the field that set max_tokens; NULL when the client did not */

@@ -4,21 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char **copy_stops(const struct srv_call *c)
-{
-    char **all = cn_calloc(c->n_stop, sizeof *all);
-
-    for (size_t i = 0; all && i < c->n_stop; i++) {
-        all[i] = strdup(c->stop[i]);
-        if (all[i]) continue;
-        while (i > 0)
-            free(all[--i]);
-        free(all);
-        return NULL;
-    }
-    return all;
-}
-
 static void *copy_of(const void *p, size_t n)
 {
     void *q = cn_malloc_array(n, 1);
@@ -43,6 +28,8 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->max_tokens = CN_MIN(c->max_tokens, room); /* the client's own is checked by now */
     out->max_is_bound = !c->max_name;
     out->sampling = c->sampling;
+    out->sampling.bias = NULL; /* those of shared */
+    out->sampling.n_bias = 0;
     out->include_stop = c->p.include_stop;
     out->special_tokens = !c->p.skip_special;
     out->parted = c->parted;
@@ -51,18 +38,14 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->deadline_ns = c->deadline_ns;
     out->embed = c->op == SRV_OP_EMBED;
     if (out->embed) out->max_tokens = 1; /* as the scheduler counts it; nothing comes after it */
-    out->sampling.bias = copy_of(c->bias, c->n_bias * sizeof *c->bias);
-    out->stop = copy_stops(c);
-    out->stop_ids = copy_of(c->stop_ids, c->n_stop_ids * sizeof *c->stop_ids);
-    if (out->stop) out->n_stop = c->n_stop;
-    if (out->stop_ids) out->n_stop_ids = c->n_stop_ids;
+    out->shared = rt_shared_ref(c->shared);
     if (c->p.return_ids) {
         out->prompt = copy_of(p->ids, p->n * sizeof *p->ids);
     } else {
         out->prompt = p->ids;
         p->ids = NULL;
     }
-    if (out->prompt && out->sampling.bias && out->stop && out->stop_ids) return 0;
+    if (out->prompt) return 0;
     rt_request_fini(out);
     return CN_ENOMEM;
 }
@@ -78,10 +61,23 @@ static int submit_one(struct srv_call *c, size_t i)
     return rc;
 }
 
+/* What all prompts have in common, when the first of them is submitted. */
+static int share(struct srv_call *c)
+{
+    struct rt_shared_in in = {.stop = (const char *const *)c->stop, .n_stop = c->n_stop,
+                              .stop_ids = c->stop_ids, .n_stop_ids = c->n_stop_ids,
+                              .bias = c->bias, .n_bias = c->n_bias};
+
+    if (c->shared || !(c->n_stop || c->n_stop_ids || c->n_bias)) return 0;
+    int rc = rt_shared_new(&in, &c->shared);
+    return rc ? cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text) : 0;
+}
+
 void srv_submit_work(struct srv_job *job)
 {
     struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
 
+    if (share(c)) return;
     for (; c->n_submitted < c->submit_until; c->n_submitted++) {
         if (atomic_load(&job->cancelled)) {
             cn_fail(&c->err, CN_ECANCELLED, "cancelled");

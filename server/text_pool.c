@@ -109,7 +109,7 @@ static struct srv_job *pop_job(struct srv_lane *lane)
     return job;
 }
 
-/* What the lane runs next, with its thread; NULL: nothing for now. */
+/* What the lane runs next, with its thread; NULL: nothing. */
 static struct srv_text_worker *next_of(struct srv_text_pool *p, struct srv_lane *lane)
 {
     struct srv_text_worker *w = lane->parked;

@@ -134,9 +134,9 @@ void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *o
     q.sampling.logprobs = next(&s) % 3 == 0 ? 2 : -1;
     q.sampling.ignore_eos = next(&s) % 2;
     if (next(&s) % 4 == 0) {
-        q.stop = cn_calloc(1, sizeof *q.stop);
-        q.stop[0] = strdup(next(&s) % 2 ? "e" : "th");
-        q.n_stop = 1;
+        const char *stop = next(&s) % 2 ? "e" : "th";
+        struct rt_shared_in in = {.stop = &stop, .n_stop = 1};
+        if (rt_shared_new(&in, &q.shared)) abort();
     }
     *out = q;
 }

@@ -377,17 +377,14 @@ static void test_min_tokens(void **state)
     }
     assert_int_equal(n, 12);
     struct rt_request q = plain(&h, 1, 0, 0, 10, 12); /* the same prompt: the same first token */
-    q.stop_ids = cn_malloc_array(1, sizeof *q.stop_ids);
-    q.stop_ids[0] = ids[0];
-    q.n_stop_ids = 1;
+    struct rt_shared_in in = {.stop_ids = ids, .n_stop_ids = 1};
+    assert_int_equal(rt_shared_new(&in, &q.shared), 0);
     submit(&h, q);
     n = 0;
     rt_event_free(until_end(&h, &list, 1, &n));
     assert_int_equal(n, 1); /* the token that ended it is reported */
     q = plain(&h, 1, 0, 0, 10, 12);
-    q.stop_ids = cn_malloc_array(1, sizeof *q.stop_ids);
-    q.stop_ids[0] = ids[0];
-    q.n_stop_ids = 1;
+    assert_int_equal(rt_shared_new(&in, &q.shared), 0);
     q.sampling.min_tokens = 5;
     submit(&h, q);
     n = 0;

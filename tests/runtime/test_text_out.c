@@ -15,7 +15,7 @@ static uint32_t rnd(uint32_t n)
 }
 
 /* The first end of any stop string; of those that end there the longest. */
-static int naive(const char *text, size_t n, char *const *stops, size_t n_stops, size_t *end)
+static int naive(const char *text, size_t n, const char *const *stops, size_t n_stops, size_t *end)
 {
     for (size_t e = 1; e <= n; e++) {
         int best = -1;
@@ -36,7 +36,8 @@ static int naive(const char *text, size_t n, char *const *stops, size_t n_stops,
 static void test_against_naive(void **state)
 {
     for (int round = 0; round < 20000; round++) {
-        char text[64], bufs[3][8], *stops[3];
+        char text[64], bufs[3][8];
+        const char *stops[3];
         size_t n = rnd(60), n_stops = 1 + rnd(3);
         for (size_t i = 0; i < n; i++)
             text[i] = (char)('a' + rnd(2));
@@ -78,7 +79,7 @@ static void test_against_naive(void **state)
 
 static void test_empty_strings_are_ignored(void **state)
 {
-    char *stops[] = {"", "x"};
+    const char *stops[] = {"", "x"};
     struct rt_stop_set set;
     struct rt_stop_match m;
     size_t used;
@@ -139,7 +140,7 @@ static void test_parts_and_stops(void **state)
         {{OPEN, A, HALF}, 3, "R[a]", -1, 2, true},
         {{A, X, HALF}, 3, "C[ax]", -1, 0, true},
     };
-    char *stops[] = {"xy"};
+    const char *stops[] = {"xy"};
     struct eng_vocab *v = make_words();
     struct eng_reply_format f = eng_reply_format(v, (struct eng_str){"</think>", 8});
     struct rt_stop_set set;

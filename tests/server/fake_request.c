@@ -1,5 +1,6 @@
 /* A request of the stand-in: from its prompt to its events, exactly (fake_runtime.c says how). */
 #include "tests/server/fake_runtime.h"
+#include "runtime/shared.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -118,12 +119,14 @@ static const char *find_stop(const struct live *l, const struct cn_buf *held, si
     size_t longest = 0;
     const char *found = NULL;
     *final = held->len;
-    for (size_t i = 0; i < l->q.n_stop; i++) {
-        size_t n = strlen(l->q.stop[i]);
+    const struct rt_stop_set *stops = l->q.shared ? &l->q.shared->stops : NULL;
+    for (size_t i = 0; stops && i < stops->n; i++) {
+        const char *stop = stops->v[i].text;
+        size_t n = stops->v[i].len;
         if (n > longest) longest = n;
-        const char *at = held->len ? memmem(held->data, held->len, l->q.stop[i], n) : NULL;
+        const char *at = held->len ? memmem(held->data, held->len, stop, n) : NULL;
         if (!at || (found && (size_t)(at - held->data) >= *final)) continue;
-        found = l->q.stop[i];
+        found = stop;
         *final = (size_t)(at - held->data);
     }
     if (!found && longest) *final = held->len >= longest - 1 ? held->len - (longest - 1) : 0;

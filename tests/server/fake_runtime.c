@@ -92,12 +92,8 @@ static void *run(void *arg)
 
 void rt_request_fini(struct rt_request *q)
 {
-    for (size_t i = 0; i < q->n_stop; i++)
-        free(q->stop[i]);
-    free(q->stop);
-    free(q->stop_ids);
+    rt_shared_unref(q->shared);
     free(q->prompt);
-    free((void *)q->sampling.bias);
     memset(q, 0, sizeof *q);
 }
 
