@@ -73,6 +73,7 @@ void srv_conn_close(struct srv_conn *c, bool reset)
     dequeue(c);
     bool due = c->phase == SRV_HANDLING;
     srv_conn_phase(c, SRV_CLOSED);
+    if (c->http->gate) srv_gate_leave(c->http->gate, c);
     if (due) c->http->handler->on_gone(c->http->ctx, c);
     request_fini(c);
     c->stream->ops->close(c->stream, reset);
@@ -83,6 +84,7 @@ void srv_conn_abort(struct srv_conn *c)
     if (c->phase == SRV_CLOSED) return;
     dequeue(c);
     srv_conn_phase(c, SRV_CLOSED);
+    if (c->http->gate) srv_gate_leave(c->http->gate, c);
     request_fini(c);
     c->stream->ops->close(c->stream, true);
 }
@@ -107,6 +109,7 @@ void srv_conn_done(struct srv_conn *c, bool close)
 {
     if (c->phase == SRV_CLOSED) return;
     c->streaming = false;
+    c->served = true;
     if (close || !c->keep_alive || c->overrun || c->http->draining) {
         srv_conn_linger(c);
         return;
@@ -132,6 +135,7 @@ static int request_begin(struct srv_conn *c)
     llhttp_init(&c->parser, HTTP_REQUEST, &srv_parse_settings);
     c->parser.data = c;
     c->ext_bytes = 0;
+    c->retry_s = 0;
     c->started = c->refused = c->streaming = c->chunked_out = false;
     c->client = c->stream->peer;
     c->keep_alive = c->http10 = c->head_only = c->has_body = c->known = false;
@@ -451,6 +455,7 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
     h->conns = c;
     h->n_conns++;
     if (h->metrics) cn_metric_set(h->metrics, CN_M_connections, (double)h->n_conns);
+    if (h->gate) srv_gate_enter(h->gate, c);
     stream->ops->read(stream, true);
     return c;
 }

@@ -8,6 +8,7 @@
 #define SERVER_HTTP_H
 
 #include "base/base.h"
+#include "server/gate.h"
 #include "server/stream.h"
 #include "server/turn.h"
 
@@ -94,6 +95,7 @@ struct srv_http {
     size_t strangers;                  /* its number. NULL: nothing is charged */
     struct srv_turn *turn;             /* NULL: turns have no bound */
     struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */
+    struct srv_gate *gate;             /* NULL: places are not counted */
     const struct srv_trust *trust;     /* NULL: no proxy is trusted */
     bool draining;                     /* every answer closes */
     int64_t date_s;
@@ -107,8 +109,10 @@ struct srv_conn {
     void *user;        /* the handler's, while an answer is due */
     const void *route; /* the handler's notes between on_head and on_request */
     uint32_t tenant;
+    struct srv_place place;
     struct srv_peer client; /* whom the request at hand is for: the peer, or a proxy's client */
     const char *extra; /* static: further header lines for a refusal, or NULL */
+    uint32_t retry_s;  /* for Retry-After of a refusal; 0: as the handler says */
     llhttp_t parser;
     enum srv_phase phase;
     struct srv_head *head;
@@ -123,6 +127,7 @@ struct srv_conn {
     bool keep_alive, http10, head_only, has_body;
     bool known;   /* tenant is who asks */
     bool started; /* more than empty lines came */
+    bool served;  /* a request was answered */
     bool refused; /* err is the answer once the message is whole */
     bool eof, pumping, overrun;
     bool queued;   /* in http->ready */

@@ -129,6 +129,8 @@ static void count_refused(struct cn_metrics *m, int code)
     if (code == CN_EQUEUE) cn_metric_add(m, CN_M_http_queue_full, 1);
     if (code == CN_ENOTREADY) cn_metric_add(m, CN_M_http_not_ready, 1);
     if (code == CN_EDRAIN) cn_metric_add(m, CN_M_http_shutting_down, 1);
+    if (code == CN_EPLACES) cn_metric_add(m, CN_M_http_no_place, 1);
+    if (code == CN_EFAILURES) cn_metric_add(m, CN_M_http_failed_keys, 1);
     if (code == CN_ENOMEM) cn_metric_add(m, CN_M_http_out_of_memory, 1);
     if (code == CN_EHELD) cn_metric_add(m, CN_M_http_memory_in_use, 1);
     if (code == CN_EFULL) cn_metric_add(m, CN_M_http_memory_full, 1);
@@ -143,7 +145,9 @@ void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *
 
     if (status == 429 || status == 503)
         snprintf(retry, sizeof retry, "Retry-After: %u\r\n",
-                 h->handler->retry_after_s ? h->handler->retry_after_s(h->ctx) : 1);
+                 c->retry_s                  ? c->retry_s
+                 : h->handler->retry_after_s ? h->handler->retry_after_s(h->ctx)
+                                             : 1);
     snprintf(more, sizeof more, "%s%s%s", extra ? extra : "",
              status == 401 ? "WWW-Authenticate: Bearer\r\n" : "", retry);
     if (h->metrics) count_refused(h->metrics, err->code);

@@ -30,7 +30,8 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
     }
     switch (c->phase) {
     case SRV_IDLE:
-        if (age > l->idle_ns && srv_conn_unsent(c) == 0) srv_conn_linger(c);
+        if (age > (c->served ? l->idle_ns : l->header_ns) && srv_conn_unsent(c) == 0)
+            srv_conn_linger(c);
         break;
     case SRV_HEADING:
         if (age <= l->header_ns) break;

@@ -34,6 +34,11 @@ struct srv_refusals {
     unsigned lines;
 };
 
+/* Failed accepts since the last log line about them. */
+struct srv_accept_log {
+    uint64_t told_ns, failed;
+};
+
 struct srv {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
@@ -57,10 +62,11 @@ struct srv {
 
     struct srv_listener *listeners;
     size_t n_listeners;
-    size_t max_conns;
     struct srv_http http;
     struct srv_keys keys;
     struct srv_trust trust;
+    struct srv_gate gate;
+    struct srv_accept_log accept_log;
 
     struct cn_mailbox mail;      /* rt_event: from the engine thread */
     struct cn_mailbox jobs_done; /* srv_job: from the text workers */

@@ -17,6 +17,7 @@
 
 #define FIRST_HANDED_FD 3
 #define BACKLOG         511
+#define ACCEPT_LOG_NS   1000000000u
 
 static int add_listener(struct srv *s, int fd, bool local, char *path)
 {
@@ -189,7 +190,7 @@ static void take(struct srv_listener *l)
 {
     struct srv *s = l->srv;
 
-    if (s->http.n_conns >= s->max_conns) {
+    if (srv_gate_room(&s->gate) == SRV_ROOM_NONE) {
         l->waiting = true;
         return;
     }
@@ -198,12 +199,28 @@ static void take(struct srv_listener *l)
     if (st) srv_conn_new(&s->http, st);
 }
 
+/* A flood of connections must not become one of log lines: one a second, with how many it is for. */
+static void failed_accept(struct srv *s, int status)
+{
+    struct srv_accept_log *a = &s->accept_log;
+    uint64_t now = cn_now_ns();
+
+    a->failed++;
+    if (a->told_ns && now - a->told_ns < ACCEPT_LOG_NS) return;
+    if (a->failed > 1)
+        cn_log(CN_LOG_WARN, "server", "accept: %s (%llu times since the last such line)",
+               uv_strerror(status), (unsigned long long)a->failed);
+    else
+        cn_log(CN_LOG_WARN, "server", "accept: %s", uv_strerror(status));
+    *a = (struct srv_accept_log){.told_ns = now};
+}
+
 static void on_connection(uv_stream_t *h, int status)
 {
     struct srv_listener *l = h->data;
 
     if (status < 0) { /* libuv has shed the connection already when descriptors are short */
-        cn_log(CN_LOG_WARN, "server", "accept: %s", uv_strerror(status));
+        failed_accept(l->srv, status);
         return;
     }
     take(l);

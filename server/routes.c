@@ -262,14 +262,37 @@ static int check_media(struct srv_conn *c, struct cn_error *err)
                    *type ? "" : "nothing", type);
 }
 
+/* No valid key: 401, or 429 and the end of the connection where that is too frequent. */
+static int deny(struct srv *s, struct srv_conn *c, int rc, struct cn_error *err)
+{
+    if (rc != CN_EAUTH || srv_gate_failed(&s->gate, &c->client, cn_now_ns(), &c->retry_s)) return rc;
+    c->keep_alive = false;
+    return cn_fail(err, CN_EFAILURES, "%s", cn_err_info(CN_EFAILURES)->text);
+}
+
+/* Who has shown a valid key has a place, if need be that of a connection without one. Without keys
+ * a whole request shows as much as there is to see. */
+static int take_place(struct srv *s, struct srv_conn *c, bool open, struct cn_error *err)
+{
+    if (open && cfg_has_keys(s->cfg)) {
+        if (c->place.health) c->keep_alive = false;
+        return 0;
+    }
+    if (srv_gate_prove(&s->gate, c)) return 0;
+    c->keep_alive = false;
+    return open ? 0 : cn_fail(err, CN_EPLACES, "%s", cn_err_info(CN_EPLACES)->text);
+}
+
 static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)
 {
     struct srv *s = ctx;
     const struct route *r = find_route(c);
     int rc;
 
-    if (!r || r->auth != OPEN)
-        if ((rc = authenticate(s, c, err))) return rc;
+    bool open = r && r->auth == OPEN;
+    if (!open && (rc = authenticate(s, c, err))) return deny(s, c, rc, err);
+    if ((rc = take_place(s, c, open, err))) return rc;
+    if (open && c->has_body) return cn_fail(err, CN_EBODY, "this path takes no body");
     if (!r) return no_route(c, err);
     if ((rc = check_method(c, r, err))) return rc;
     if (r->work && (rc = check_media(c, err))) return rc;

@@ -104,6 +104,8 @@ static void tick(struct srv *s)
         srv_http_paused(&s->http, now - s->ticked_ns, now);
     s->ticked_ns = now;
     srv_http_tick(&s->http, now);
+    srv_gate_tick(&s->gate, s->metrics, now);
+    srv_listen_resume(s);
     srv_reqs_tick(s, now);
     srv_refused_tick(s, now);
     check_engine(s, now);
@@ -188,11 +190,28 @@ static void on_signal(uv_signal_t *h, int signum)
 /* ---- start -------------------------------------------------------------------------------------
  */
 
-static void set_limits(struct srv *s)
+/* As many connections as descriptors allow; raises their limit where it can. */
+static size_t conn_places(size_t asked)
+{
+    const size_t spare = SPARE_FDS + SRV_HEALTH_PLACES;
+    struct rlimit fds;
+
+    if (getrlimit(RLIMIT_NOFILE, &fds)) return asked;
+    if (fds.rlim_cur < asked + spare && fds.rlim_cur < fds.rlim_max) {
+        fds.rlim_cur = CN_MIN(fds.rlim_max, asked + spare);
+        if (setrlimit(RLIMIT_NOFILE, &fds)) getrlimit(RLIMIT_NOFILE, &fds);
+    }
+    if (fds.rlim_cur == RLIM_INFINITY || fds.rlim_cur >= asked + spare) return asked;
+    size_t places = fds.rlim_cur > spare * 2 ? fds.rlim_cur - spare : fds.rlim_cur / 2;
+    cn_log(CN_LOG_WARN, "server", "the limit of open files allows %zu connections, not %zu", places,
+           asked);
+    return places;
+}
+
+static int set_limits(struct srv *s, struct cn_error *err)
 {
     const struct cfg *c = s->cfg;
     struct srv_http_limits *l = &s->http.limits;
-    struct rlimit fds;
 
     l->max_body = c->server.max_body_bytes;
     l->header_ns = (uint64_t)(c->server.header_timeout_s * 1e9);
@@ -200,16 +219,17 @@ static void set_limits(struct srv *s)
     l->write_ns = (uint64_t)(c->server.slow_reader_timeout_s * 1e9);
     l->body_grace_ns = (uint64_t)(c->server.body_grace_s * 1e9);
     l->body_min_rate = (uint64_t)c->server.body_min_rate;
-    s->max_conns = (size_t)c->server.max_connections;
-    if (getrlimit(RLIMIT_NOFILE, &fds)) return;
-    if (fds.rlim_cur < s->max_conns + SPARE_FDS && fds.rlim_cur < fds.rlim_max) {
-        fds.rlim_cur = CN_MIN(fds.rlim_max, s->max_conns + SPARE_FDS);
-        if (setrlimit(RLIMIT_NOFILE, &fds)) getrlimit(RLIMIT_NOFILE, &fds);
-    }
-    if (fds.rlim_cur == RLIM_INFINITY || fds.rlim_cur >= s->max_conns + SPARE_FDS) return;
-    s->max_conns = fds.rlim_cur > SPARE_FDS * 2 ? fds.rlim_cur - SPARE_FDS : fds.rlim_cur / 2;
-    cn_log(CN_LOG_WARN, "server", "the limit of open files allows %zu connections, not %lld",
-           s->max_conns, (long long)c->server.max_connections);
+    size_t places = conn_places((size_t)c->server.max_connections);
+    size_t per_address = (size_t)c->server.max_connections_per_address;
+    struct srv_gate_limits g = {
+        .places = places,
+        .per_address = !cfg_has_keys(c) ? SIZE_MAX /* all are this machine's */
+                       : per_address    ? per_address
+                                        : CN_MAX(places / 4, (size_t)16),
+        .failures = (uint32_t)c->server.failed_keys_per_minute,
+    };
+    s->http.gate = &s->gate;
+    return srv_gate_init(&s->gate, &g, &s->trust, err);
 }
 
 /* An account for each tenant, and one for connections that have shown no key: those borrow nothing. */
@@ -268,11 +288,11 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     if (!rc) rc = srv_trust_init(&s->trust, s->cfg, err);
     if (!rc) rc = srv_keys_init(&s->keys, s->cfg, err);
     if (!rc) rc = srv_listen_open(s, err);
+    if (!rc) rc = set_limits(s, err);
     if (rc) {
         srv_free(s);
         return rc;
     }
-    set_limits(s);
     *out = s;
     return 0;
 }
@@ -395,6 +415,7 @@ void srv_free(struct srv *s)
     if (s->mail_ready) cn_mailbox_fini(&s->mail);
     if (s->done_ready) cn_mailbox_fini(&s->jobs_done);
     srv_keys_fini(&s->keys);
+    srv_gate_fini(&s->gate);
     srv_trust_fini(&s->trust);
     cn_buf_fini(&s->frame);
     free(s->slots);

@@ -1,0 +1,257 @@
+/* Who has a place: unproven connections, oldest first, of all and of each address. */
+#include "server/gate.h"
+
+#include "server/http.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GRACE_TICKS 5 /* before a connection may lose its place: its request may be on the way */
+#define FAILURES_NS (60 * 1000000000ull)
+#define WARN_NS     1000000000ull
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static void list_add(struct srv_list *l, struct srv_conn *c, enum srv_list_kind kind)
+{
+    c->place.links[kind] = (struct srv_link){.older = l->newest};
+    if (l->newest)
+        l->newest->place.links[kind].newer = c;
+    else
+        l->oldest = c;
+    l->newest = c;
+    l->n++;
+}
+
+static void list_remove(struct srv_list *l, struct srv_conn *c, enum srv_list_kind kind)
+{
+    struct srv_link *k = &c->place.links[kind];
+
+    if (k->older)
+        k->older->place.links[kind].newer = k->newer;
+    else
+        l->oldest = k->newer;
+    if (k->newer)
+        k->newer->place.links[kind].older = k->older;
+    else
+        l->newest = k->older;
+    *k = (struct srv_link){0};
+    l->n--;
+}
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+static struct srv_addr **bucket(struct srv_gate *g, const struct srv_peer_key *key)
+{
+    return &g->buckets[cn_siphash13(g->seed, key, sizeof *key) & (g->n_buckets - 1)];
+}
+
+/* Appends to, and takes from, the addresses that have no connection. */
+static void record_add(struct srv_gate *g, struct srv_addr *a)
+{
+    a->before = g->last;
+    a->after = NULL;
+    if (g->last)
+        g->last->after = a;
+    else
+        g->first = a;
+    g->last = a;
+    g->n_records++;
+}
+
+static void record_remove(struct srv_gate *g, struct srv_addr *a)
+{
+    if (a->before)
+        a->before->after = a->after;
+    else
+        g->first = a->after;
+    if (a->after)
+        a->after->before = a->before;
+    else
+        g->last = a->before;
+    a->before = a->after = NULL;
+    g->n_records--;
+}
+
+static void forget(struct srv_gate *g, struct srv_addr *a)
+{
+    struct srv_addr **p = bucket(g, &a->key);
+
+    while (*p != a)
+        p = &(*p)->chain;
+    *p = a->chain;
+    record_remove(g, a);
+    free(a);
+}
+
+/* The entry of an address, made if there is none; it is among those without a connection then.
+ * NULL when memory is short. */
+static struct srv_addr *addr_of(struct srv_gate *g, const struct srv_peer *peer)
+{
+    struct srv_peer_key key = srv_peer_key(peer);
+    struct srv_addr **at = bucket(g, &key), *a;
+
+    for (a = *at; a; a = a->chain)
+        if (!memcmp(&a->key, &key, sizeof key)) return a;
+    if (g->n_records >= SRV_GATE_RECORDS) forget(g, g->first);
+    if (!(a = cn_calloc(1, sizeof *a))) return NULL;
+    at = bucket(g, &key);
+    a->key = key;
+    a->chain = *at;
+    *at = a;
+    record_add(g, a);
+    return a;
+}
+
+/* Whether limits per address are for this peer. */
+static bool counted(const struct srv_gate *g, const struct srv_peer *p)
+{
+    return p->kind == SRV_PEER_IP && !srv_trusted(g->trust, p);
+}
+
+static void leave_lists(struct srv_gate *g, struct srv_conn *c)
+{
+    struct srv_addr *a = c->place.addr;
+
+    list_remove(&g->unproven, c, SRV_OF_ALL);
+    if (!a) return;
+    list_remove(&a->unproven, c, SRV_OF_ADDRESS);
+    c->place.addr = NULL;
+    if (a->unproven.n) return;
+    record_add(g, a);
+    if (!a->failed || g->n_records > SRV_GATE_RECORDS) forget(g, a->failed ? g->first : a);
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+int srv_gate_init(struct srv_gate *g, const struct srv_gate_limits *limits,
+                  const struct srv_trust *trust, struct cn_error *err)
+{
+    memset(g, 0, sizeof *g);
+    g->limits = *limits;
+    g->trust = trust;
+    g->n_buckets = 64;
+    while (g->n_buckets < limits->places && g->n_buckets < (size_t)1 << 20)
+        g->n_buckets *= 2;
+    cn_random(g->seed, sizeof g->seed);
+    g->buckets = cn_calloc(g->n_buckets, sizeof *g->buckets);
+    return g->buckets ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
+}
+
+void srv_gate_fini(struct srv_gate *g)
+{
+    while (g->first)
+        forget(g, g->first);
+    free(g->buckets);
+    memset(g, 0, sizeof *g);
+}
+
+static void shed_one(struct srv_gate *g, struct srv_conn *c)
+{
+    g->shed++;
+    srv_conn_close(c, false);
+}
+
+/* Closes the oldest of a list if it is older than the grace. */
+static bool shed(struct srv_gate *g, const struct srv_list *l)
+{
+    struct srv_conn *c = l->oldest;
+
+    if (!c || g->ticks - c->place.tick < GRACE_TICKS) return false;
+    shed_one(g, c);
+    return true;
+}
+
+static bool full(const struct srv_gate *g)
+{
+    return g->n_open - g->n_health >= g->limits.places;
+}
+
+enum srv_room srv_gate_room(struct srv_gate *g)
+{
+    if (full(g) || g->unproven.n >= g->limits.places - g->limits.places / 8)
+        shed(g, &g->unproven);
+    if (!full(g)) return SRV_ROOM;
+    return g->n_health < SRV_HEALTH_PLACES ? SRV_ROOM_HEALTH : SRV_ROOM_NONE;
+}
+
+void srv_gate_enter(struct srv_gate *g, struct srv_conn *c)
+{
+    struct srv_place *p = &c->place;
+
+    p->health = full(g);
+    p->inside = true;
+    p->tick = g->ticks;
+    g->n_open++;
+    g->n_health += p->health;
+    list_add(&g->unproven, c, SRV_OF_ALL);
+    struct srv_addr *a = counted(g, &c->stream->peer) ? addr_of(g, &c->stream->peer) : NULL;
+    if (!a) return;
+    if (!a->unproven.n) record_remove(g, a);
+    p->addr = a;
+    list_add(&a->unproven, c, SRV_OF_ADDRESS);
+    /* Two for one, so that a burst of young ones, which had to be let in, is made up for. */
+    for (int k = 0; k < 2 && a->unproven.n > g->limits.per_address; k++)
+        if (!shed(g, &a->unproven)) break;
+}
+
+void srv_gate_leave(struct srv_gate *g, struct srv_conn *c)
+{
+    struct srv_place *p = &c->place;
+
+    if (!p->inside) return;
+    if (!p->proven) leave_lists(g, c);
+    p->inside = false;
+    g->n_open--;
+    g->n_health -= p->health;
+}
+
+bool srv_gate_prove(struct srv_gate *g, struct srv_conn *c)
+{
+    struct srv_place *p = &c->place;
+
+    if (!p->inside || p->proven) return true;
+    if (p->health && full(g)) {
+        struct srv_conn *least = g->unproven.oldest;
+        while (least && least->place.health) /* so many there are at most */
+            least = least->place.links[SRV_OF_ALL].newer;
+        if (!least) return false; /* and c stays unproven: its place is wanted back */
+        shed_one(g, least);
+    }
+    g->n_health -= p->health;
+    p->health = false;
+    leave_lists(g, c);
+    p->proven = true;
+    return true;
+}
+
+bool srv_gate_failed(struct srv_gate *g, const struct srv_peer *client, uint64_t now,
+                     uint32_t *retry_s)
+{
+    struct srv_addr *a;
+
+    if (!g->limits.failures || !counted(g, client) || !(a = addr_of(g, client))) return true;
+    if (!a->failed || now - a->failed_ns > FAILURES_NS) {
+        a->failed = 0;
+        a->failed_ns = now;
+    }
+    if (a->failed < g->limits.failures) {
+        a->failed++;
+        return true;
+    }
+    *retry_s = (uint32_t)((a->failed_ns + FAILURES_NS - now) / 1000000000u) + 1;
+    return false;
+}
+
+void srv_gate_tick(struct srv_gate *g, struct cn_metrics *m, uint64_t now)
+{
+    g->ticks++;
+    cn_metric_add(m, CN_M_connections_shed, g->shed - g->counted);
+    g->counted = g->shed;
+    if (g->shed == g->warned || now - g->warned_ns < WARN_NS) return;
+    cn_log(CN_LOG_WARN, "server",
+           "closed %llu connections without a valid key: others needed their places",
+           (unsigned long long)(g->shed - g->warned));
+    g->warned = g->shed;
+    g->warned_ns = now;
+}
