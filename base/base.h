@@ -138,6 +138,9 @@ int cn_buf_printf(struct cn_buf *b, const char *fmt, ...) CN_PRINTF(2, 3);
 /* Appends a JSON string literal, quotes included: control characters, '"' and '\' escaped, bytes
  * that are not valid UTF-8 replaced by U+FFFD, everything else as it is. */
 int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n);
+/* As the inside of such a literal, without its quotes: a long text may be appended in pieces that end
+ * where a character does. On failure what fitted stays. */
+int cn_buf_json_text(struct cn_buf *b, const char *s, size_t n);
 /* Terminates with a NUL that is not counted in len; NULL when out of memory or failed. */
 const char *cn_buf_cstr(struct cn_buf *b);
 

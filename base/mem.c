@@ -284,11 +284,10 @@ static void put_escaped(struct cn_buf *b, unsigned char c)
     cn_buf_printf(b, "\\u%04x", c);
 }
 
-int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n)
+int cn_buf_json_text(struct cn_buf *b, const char *s, size_t n)
 {
-    size_t start = b->len, plain = 0, i = 0;
+    size_t plain = 0, i = 0;
 
-    cn_buf_putc(b, '"');
     while (i < n) {
         unsigned char c = (unsigned char)s[i];
         uint32_t cp;
@@ -311,9 +310,17 @@ int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n)
         i += len;
     }
     cn_buf_append(b, s + plain, n - plain);
+    return cn_buf_code(b);
+}
+
+int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n)
+{
+    size_t start = b->len;
+
     cn_buf_putc(b, '"');
-    if (!b->failed) return CN_OK;
-    b->len = start;
+    cn_buf_json_text(b, s, n);
+    cn_buf_putc(b, '"');
+    if (b->failed) b->len = start;
     return cn_buf_code(b);
 }
 

@@ -10,6 +10,8 @@ void srv_call_free(struct srv_call *c)
     if (!c) return;
     cn_buf_fini(&c->body);
     cn_buf_fini(&c->answer);
+    cn_buf_fini(&c->text);
+    free(c->shown_ids);
     json_decref(c->root);
     for (size_t i = 0; i < c->n_prompts; i++) {
         free(c->prompts[i].ids);
@@ -86,17 +88,54 @@ static int check_kind(struct srv_call *c)
                          "/v1/completions", c->env->model_id);
 }
 
+/* {"prompt":"..."}: what c->text has. */
+static bool write_text(struct srv_call *c, struct cn_buf *b)
+{
+    if (!c->at.at) cn_buf_puts(b, "{\"prompt\":");
+    if (!srv_put_text(b, &c->at, c->text.data ? c->text.data : "", c->text.len, SRV_PIECE))
+        return b->failed;
+    cn_buf_putc(b, '}');
+    return true;
+}
+
+int srv_text_answer(struct srv_call *c)
+{
+    if (c->text.failed) return cn_fail(&c->err, cn_buf_code(&c->text), "%s",
+                                       cn_err_info(cn_buf_code(&c->text))->text);
+    c->write = write_text;
+    return 0;
+}
+
 static int render_answer(struct srv_call *c)
 {
     struct eng_rendered r = {0};
     int rc = srv_chat_render(c, &r);
 
     if (rc) return rc;
-    cn_buf_puts(&c->answer, "{\"prompt\":");
-    cn_buf_json_str(&c->answer, r.text.data ? r.text.data : "", r.text.len);
-    cn_buf_putc(&c->answer, '}');
+    c->text = r.text; /* moved */
+    cn_buf_init(&r.text, 0);
     eng_rendered_fini(&r);
-    return c->answer.failed ? cn_fail(&c->err, CN_ENOMEM, "out of memory") : 0;
+    if ((rc = cn_buf_rebill(&c->text, c->hold.account)))
+        return cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    return srv_text_answer(c);
+}
+
+static void write_piece(struct srv_call *c)
+{
+    struct cn_buf *b = &c->answer;
+
+    if (!b->account) cn_buf_init_for(b, 0, c->hold.account);
+    cn_buf_reset(b);
+    c->written = c->write(c, b);
+    int rc = cn_buf_code(b);
+    if (rc) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+}
+
+void srv_write_work(struct srv_job *job)
+{
+    struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
+
+    write_piece(c);
 }
 
 static int work(struct srv_call *c)
@@ -149,4 +188,5 @@ void srv_call_work(struct srv_job *job)
 
     set_error(c, work(c));
     drop_body(c);
+    if (!c->err.code && c->write) write_piece(c);
 }

@@ -8,7 +8,10 @@
 #include "engine/text/text.h"
 #include "runtime/runtime.h"
 #include "server/params.h"
+#include "server/pieces.h"
 #include "server/text_pool.h"
+
+struct srv_req;
 
 enum srv_op {
     SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_OP_TEMPLATE, SRV_OP_EMBED
@@ -70,7 +73,15 @@ struct srv_call {
     int64_t header_deadline_ms; /* 0 = none */
 
     struct cn_error err;  /* code 0: done */
-    struct cn_buf answer; /* endpoints without an engine, and embeddings: the JSON */
+    /* The answer: appends a piece of about SRV_PIECE bytes; true when it was the last, or failed. */
+    bool (*write)(struct srv_call *c, struct cn_buf *b);
+    struct srv_cursor at; /* where it stands */
+    struct cn_buf answer; /* the piece */
+    bool written;         /* it is the last */
+    struct srv_req *record; /* completions: what the engine gave */
+    uint32_t *shown_ids;  /* /tokenize: the answer's */
+    size_t n_shown_ids;
+    struct cn_buf text;   /* /detokenize, /apply-template: the answer's */
     struct srv_prompt *prompts;
     size_t n_prompts;
     struct eng_sampling sampling;
@@ -114,8 +125,10 @@ void srv_call_work(struct srv_job *job);
 /* A job's work too: hands every prompt to the runtime. Any thread. */
 void srv_submit_work(struct srv_job *job);
 
-/* embed.c: the vectors -> the answer; a job's work too. Sets c->err. */
-void srv_embed_work(struct srv_job *job);
+/* The next piece of the answer; a job's work too. Sets c->err. */
+void srv_write_work(struct srv_job *job);
+/* embed.c: the vectors -> the answer. */
+bool srv_embed_write(struct srv_call *c, struct cn_buf *b);
 
 /* ---- between the files of the worker's side ----------------------------------------------------
  */
@@ -127,6 +140,7 @@ int srv_text_prompts(struct srv_call *c); /* prompts.c: `prompt` or `input` in i
 int srv_embed_read(struct srv_call *c);        /* embed.c: all but the input */
 int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
+int srv_text_answer(struct srv_call *c);       /* call.c: c->text is the answer */
 void srv_deadline_read(struct srv_call *c);    /* sampling.c */
 int srv_priority_read(struct srv_call *c);     /* sampling.c */
 int srv_counts_read(struct srv_call *c);       /* sampling.c: n and best_of */

@@ -72,37 +72,37 @@ static void put_base64(struct cn_buf *b, const float *v, size_t n)
     cn_buf_putc(b, '"');
 }
 
-static int answer(struct srv_call *c)
+static int put_vector(struct srv_call *c, struct cn_buf *b, size_t i)
 {
-    struct cn_buf *b = &c->answer;
     size_t size = c->env->embedding_size, n = c->p.dimensions ? (size_t)c->p.dimensions : size;
+    float *v = c->prompts[i].vector;
+    int rc = !v ? CN_EINTERNAL : n < size ? cut(v, n) : 0;
+
+    if (rc) return rc;
+    cn_buf_printf(b, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+    if (c->base64)
+        put_base64(b, v, n);
+    else
+        put_floats(b, v, n);
+    cn_buf_putc(b, '}');
+    return 0;
+}
+
+bool srv_embed_write(struct srv_call *c, struct cn_buf *b)
+{
     unsigned long long tokens = 0;
 
-    cn_buf_puts(b, "{\"object\":\"list\",\"data\":[");
-    for (size_t i = 0; i < c->n_prompts; i++) {
-        float *v = c->prompts[i].vector;
-        int rc = !v ? CN_EINTERNAL : n < size ? cut(v, n) : 0;
-        if (rc) return rc;
-        if (atomic_load(&c->job.cancelled)) return CN_ECANCELLED;
-        if (i) cn_buf_putc(b, ',');
-        cn_buf_printf(b, "{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i);
-        if (c->base64)
-            put_base64(b, v, n);
-        else
-            put_floats(b, v, n);
-        cn_buf_putc(b, '}');
-        tokens += c->prompts[i].n;
+    if (!c->at.item) cn_buf_puts(b, "{\"object\":\"list\",\"data\":[");
+    for (; c->at.item < c->n_prompts && b->len < SRV_PIECE && !b->failed; c->at.item++) {
+        int rc = put_vector(c, b, c->at.item);
+        if (rc) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+        if (rc) return true;
     }
+    if (c->at.item < c->n_prompts) return b->failed;
+    for (size_t i = 0; i < c->n_prompts; i++)
+        tokens += c->prompts[i].n;
     cn_buf_puts(b, "],\"model\":");
     cn_buf_json_str(b, c->env->model_id, strlen(c->env->model_id));
     cn_buf_printf(b, ",\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu}}", tokens, tokens);
-    return b->failed ? CN_ENOMEM : 0;
-}
-
-void srv_embed_work(struct srv_job *job)
-{
-    struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
-    int rc = answer(c);
-
-    if (rc) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    return true;
 }

@@ -179,6 +179,8 @@ void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *
 /* A streamed answer: head, then data as often as wanted, then the end. Chunked, or ended by closing
  * for HTTP/1.0. `close`: the connection is closed afterwards in any case. */
 void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *extra);
+/* Whether n bytes of data have room: 0, or why not; nothing is appended. */
+int srv_conn_room(struct srv_conn *c, size_t n);
 void srv_conn_stream_data(struct srv_conn *c, const void *data, size_t n);
 void srv_conn_stream_end(struct srv_conn *c, bool close);
 /* Bytes appended that the kernel has not taken. */

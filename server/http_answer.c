@@ -177,6 +177,19 @@ void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *ext
     c->stream->ops->flush(c->stream);
 }
 
+int srv_conn_room(struct srv_conn *c, size_t n)
+{
+    struct cn_buf *out = &c->stream->out;
+    bool failed = out->failed;
+    int rc = cn_buf_reserve(out, n + 32);
+
+    if (rc && !failed) { /* it is as it was: an error may follow */
+        out->failed = false;
+        out->code = 0;
+    }
+    return rc;
+}
+
 void srv_conn_stream_data(struct srv_conn *c, const void *data, size_t n)
 {
     char size[24];

@@ -74,6 +74,8 @@ struct srv {
     struct srv_text_pool *pool;
     struct srv_text_env text; /* what calls begin with: no model but the default one's name */
 
+    struct srv_req *sending, **sending_tail; /* streams with something to write */
+
     struct srv_slot *slots;
     size_t n_slots, cap_slots;
     uint32_t free_slot;   /* UINT32_MAX = none */
@@ -103,6 +105,8 @@ void srv_health(struct srv *s, struct rt_health *h);
  * ---------------------------------------------------------- */
 /* Events and finished jobs, until the turn is over (NULL: all of them). Whether some are left. */
 bool srv_on_mail(struct srv *s, struct srv_turn *turn);
+/* sse.c: writes what streams have to send, until the turn is over. Whether some is left. */
+bool srv_sse_work(struct srv *s);
 void srv_reqs_tick(struct srv *s, uint64_t now);
 void srv_reqs_end(struct srv *s,
                   const struct cn_error *why); /* every open answer gets this error */

@@ -79,9 +79,9 @@ static int detokenize(struct srv_call *c, const uint32_t *ids, size_t n, bool sp
 
     eng_detok_init(&d, c->env->vocab, special, true);
     for (size_t i = 0; i < n; i++)
-        if (eng_detok_push(&d, ids[i], out)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    if (eng_detok_flush(&d, out)) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    return 0;
+        if (eng_detok_push(&d, ids[i], out)) break;
+    int rc = out->failed ? cn_buf_code(out) : eng_detok_flush(&d, out);
+    return rc ? cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text) : 0;
 }
 
 static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *out)
@@ -150,28 +150,29 @@ int srv_text_prompts(struct srv_call *c)
     return 0;
 }
 
-static int put_tokens(struct srv_call *c, const uint32_t *ids, size_t n)
+/* {"count":...,"tokens":[...],"token_strs":[...] or null}: c->shown_ids. */
+static bool write_tokens(struct srv_call *c, struct cn_buf *b)
 {
-    struct cn_buf *b = &c->answer;
+    const uint32_t *ids = c->shown_ids;
+    size_t n = c->n_shown_ids;
 
-    cn_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
-                  (unsigned long long)c->env->context);
-    for (size_t i = 0; i < n; i++)
-        cn_buf_printf(b, i ? ",%u" : "%u", ids[i]);
-    cn_buf_puts(b, "],\"token_strs\":");
-    if (c->p.token_strs) {
-        cn_buf_putc(b, '[');
-        for (size_t i = 0; i < n; i++) {
-            struct eng_str s = eng_vocab_piece(c->env->vocab, ids[i], true);
-            if (i) cn_buf_putc(b, ',');
-            cn_buf_json_str(b, s.p, s.n);
-        }
-        cn_buf_putc(b, ']');
-    } else {
-        cn_buf_puts(b, "null");
+    if (c->at.part == 0) {
+        if (!c->at.at)
+            cn_buf_printf(b, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
+                          (unsigned long long)c->env->context);
+        if (!srv_put_ids(b, &c->at, ids, n, SRV_PIECE)) return b->failed;
+        cn_buf_puts(b, c->p.token_strs ? "],\"token_strs\":[" : "],\"token_strs\":null}");
+        if (!c->p.token_strs) return true;
+        c->at = (struct srv_cursor){.part = 1};
     }
-    cn_buf_putc(b, '}');
-    return b->failed ? cn_fail(&c->err, CN_ENOMEM, "out of memory") : 0;
+    for (; c->at.at < n && b->len < SRV_PIECE; c->at.at++) {
+        struct eng_str s = eng_vocab_piece(c->env->vocab, ids[c->at.at], true);
+        if (c->at.at) cn_buf_putc(b, ',');
+        cn_buf_json_str(b, s.p, s.n);
+    }
+    if (c->at.at < n) return b->failed;
+    cn_buf_puts(b, "]}");
+    return true;
 }
 
 int srv_tokenize_answer(struct srv_call *c)
@@ -195,8 +196,9 @@ int srv_tokenize_answer(struct srv_call *c)
     } else {
         rc = tokenize(c, json_string_value(c->p.prompt), json_string_length(c->p.prompt), &ids);
     }
-    if (!rc) rc = put_tokens(c, ids.v, ids.n);
-    eng_ids_fini(&ids);
+    c->shown_ids = ids.v;
+    c->n_shown_ids = ids.n;
+    c->write = write_tokens;
     return rc;
 }
 
@@ -211,16 +213,8 @@ int srv_detokenize_answer(struct srv_call *c)
     uint32_t *ids = cn_malloc_array(n, sizeof *ids);
     if (!ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     json_array_foreach(c->p.tokens, i, v) if ((rc = read_id(c, v, "tokens", i, &ids[i]))) break;
-    struct cn_buf text;
-    cn_buf_init(&text, 0);
-    if (!rc) rc = detokenize(c, ids, n, true, &text);
-    if (!rc) {
-        cn_buf_puts(&c->answer, "{\"prompt\":");
-        cn_buf_json_str(&c->answer, text.data ? text.data : "", text.len);
-        cn_buf_putc(&c->answer, '}');
-        if (c->answer.failed) rc = cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    }
-    cn_buf_fini(&text);
+    cn_buf_init_for(&c->text, 0, c->hold.account);
+    if (!rc) rc = detokenize(c, ids, n, true, &c->text);
     free(ids);
-    return rc;
+    return rc ? rc : srv_text_answer(c);
 }

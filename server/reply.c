@@ -12,49 +12,47 @@ static struct srv_tool_call *new_call(struct srv_choice *c)
 {
     uint8_t r[12];
 
+    if (cn_buf_reserve(&c->text, sizeof *c->calls)) return NULL; /* what it counts for */
     if (cn_grow(&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls)) return NULL;
     struct srv_tool_call *call = &c->calls[c->n_calls++];
     cn_random(r, sizeof r);
     memcpy(call->id, "call_", 5);
     cn_hex(r, sizeof r, call->id + 5);
-    cn_buf_init(&call->name, 0);
-    cn_buf_init(&call->arguments, 0);
+    cn_buf_init_for(&call->name, 0, c->text.account);
+    cn_buf_init_for(&call->arguments, 0, c->text.account);
     call->begun = false;
     return call;
 }
 
-static void take_run(struct srv_choice *c, enum eng_part part, const char *s, size_t n)
+static int take_run(struct srv_choice *c, enum eng_part part, const char *s, size_t n)
 {
     struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
 
     switch (part) {
     case ENG_PART_CONTENT:
-        cn_buf_append(&c->text, s, n);
-        break;
+        return cn_buf_append(&c->text, s, n);
     case ENG_PART_REASONING:
-        cn_buf_append(&c->reasoning, s, n);
-        break;
+        return cn_buf_append(&c->reasoning, s, n);
     case ENG_PART_CALL:
-        if (!(call = new_call(c)))
-            c->text.failed = true; /* the answer fails as one */
-        else
-            cn_buf_append(&call->name, s, n);
-        break;
+        call = new_call(c);
+        return call ? cn_buf_append(&call->name, s, n)
+                    : c->text.failed ? cn_buf_code(&c->text) : CN_ENOMEM;
     case ENG_PART_ARGUMENTS:
-        if (call) cn_buf_append(&call->arguments, s, n);
-        break;
+        return call ? cn_buf_append(&call->arguments, s, n) : 0;
     }
+    return 0;
 }
 
-void srv_parts_take(struct srv_choice *c, const struct rt_event *e)
+int srv_parts_take(struct srv_choice *c, const struct rt_event *e)
 {
     size_t at = 0;
+    int rc = e->n_runs ? 0 : cn_buf_append(&c->text, e->text, e->text_len);
 
-    if (!e->n_runs) cn_buf_append(&c->text, e->text, e->text_len);
-    for (size_t i = 0; i < e->n_runs; i++) {
-        take_run(c, e->runs[i].part, e->text + at, e->runs[i].end - at);
+    for (size_t i = 0; i < e->n_runs && !rc; i++) {
+        rc = take_run(c, e->runs[i].part, e->text + at, e->runs[i].end - at);
         at = e->runs[i].end;
     }
+    return rc;
 }
 
 void srv_parts_sent(struct srv_choice *c)

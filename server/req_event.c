@@ -4,24 +4,6 @@
 
 #include <string.h>
 
-static void answer_whole(struct srv_req *q)
-{
-    struct srv_conn *c = q->conn;
-    struct cn_buf b;
-
-    if (!c) return;
-    cn_buf_init(&b, 0);
-    srv_out_answer(&b, q);
-    if (b.failed) {
-        srv_req_fail(q, &(struct cn_error){.code = CN_ENOMEM});
-    } else {
-        q->conn = NULL;
-        c->user = NULL;
-        srv_conn_answer(c, 200, "application/json", b.data, b.len, NULL);
-    }
-    cn_buf_fini(&b);
-}
-
 static void add_usage(struct srv_req *q, const struct rt_usage *u)
 {
     q->usage.prompt_tokens += u->prompt_tokens;
@@ -47,11 +29,11 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         srv_req_submit_more(q);
     } else if (q->conn && !q->n_live) {
         if (q->call->op == SRV_OP_EMBED)
-            srv_req_answer_vectors(q);
+            srv_answer_begin(q);
         else if (q->stream)
             srv_sse_finish(q);
         else
-            answer_whole(q);
+            srv_answer_begin(q);
     }
     srv_req_release(q);
 }
@@ -61,7 +43,8 @@ static void echo_once(struct srv_req *q, uint32_t sub, struct srv_choice *c)
 {
     if (!q->call->p.echo || c->echoed) return;
     c->echoed = true;
-    srv_out_echo(q, c, &q->call->prompts[sub]);
+    c->prompt = q->call->want_logprobs ? q->subs[sub].prompt : NULL;
+    q->kept += q->call->prompts[sub].text_len;
 }
 
 static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
@@ -72,16 +55,18 @@ static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
     if (e->stop_text && !q->call->echo_only) c->stop_text = strdup(e->stop_text);
-    if (q->stream) srv_sse_choice(q, c, true);
+    if (q->stream) srv_sse_choice(q, c);
 }
 
-static void on_prompt(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+/* All choices show the same prompt: one copy of its tokens, the event itself. */
+static void on_prompt(struct srv_req *q, uint32_t sub, struct rt_event *e)
 {
-    for (uint32_t i = 0; i < q->call->best_of && q->conn; i++) {
+    q->subs[sub].prompt = e;
+    for (uint32_t i = 0; i < q->call->best_of; i++) {
         struct srv_choice *c = &q->choices[sub * q->call->best_of + i];
         echo_once(q, sub, c);
-        srv_out_tokens(q, c, e);
-        if (q->stream) srv_sse_choice(q, c, false);
+        q->kept += q->stream ? 64 * (uint64_t)e->n_tokens : 0;
+        if (q->stream) srv_sse_choice(q, c);
     }
 }
 
@@ -98,8 +83,11 @@ static void on_tokens(struct srv_req *q, uint32_t sub, struct srv_choice *c,
 {
     if (!q->first_ns && e->n_tokens) q->first_ns = cn_now_ns();
     echo_once(q, sub, c);
-    if (!q->call->echo_only) srv_out_tokens(q, c, e);
-    if (q->stream) srv_sse_choice(q, c, false);
+    int rc = q->call->echo_only ? 0 : srv_out_tokens(q, c, e);
+    if (rc)
+        srv_req_fail(q, &(struct cn_error){.code = rc});
+    else if (q->stream)
+        srv_sse_choice(q, c);
 }
 
 static void on_embedding(struct srv_req *q, uint32_t sub, const struct rt_event *e)
@@ -109,16 +97,16 @@ static void on_embedding(struct srv_req *q, uint32_t sub, const struct rt_event 
     if (rc) srv_req_fail(q, &(struct cn_error){.code = rc});
 }
 
-void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
+bool srv_req_event(struct srv_req *q, uint32_t sub, struct rt_event *e)
 {
     if (e->kind == RT_EV_END) {
         on_end(q, sub, e);
-        return;
+        return false;
     }
-    if (!q->conn || e->choice >= q->call->best_of) return;
+    if (!q->conn || e->choice >= q->call->best_of) return false;
     if (q->call->op == SRV_OP_EMBED) {
         if (e->kind == RT_EV_EMBEDDING) on_embedding(q, sub, e);
-        return;
+        return false;
     }
     struct srv_choice *c = &q->choices[sub * q->call->best_of + e->choice];
     switch (e->kind) {
@@ -126,8 +114,9 @@ void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         on_accepted(q, sub);
         break;
     case RT_EV_PROMPT:
+        if (q->subs[sub].prompt) break;
         on_prompt(q, sub, e);
-        break;
+        return true;
     case RT_EV_TOKENS:
         on_tokens(q, sub, c, e);
         break;
@@ -139,4 +128,5 @@ void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e)
     case RT_EV_MODEL:
         break;
     }
+    return false;
 }

@@ -8,7 +8,6 @@
 
 #define PARSE_ON_LOOP  65536 /* longer bodies are parsed by a worker */
 #define SUBMIT_ON_LOOP 65536 /* more tokens times choices are submitted by a worker */
-#define ANSWER_ON_LOOP 4096  /* more values of embeddings are written by a worker */
 
 /* ---- records
  * ------------------------------------------------------------------------------------- */
@@ -25,10 +24,12 @@ static void req_free(struct srv_req *q)
     s->n_reqs--;
     s->tenant_reqs[q->tenant]--;
     srv_req_log(q);
+    srv_sse_forget(q);
     srv_out_choices_free(q);
     if (q->held && s->rt) rt_release(q->call->model);
     srv_call_free(q->call);
     free(q->subs);
+    free(q->order);
     free(q);
 }
 
@@ -116,6 +117,7 @@ void srv_req_gone(struct srv_req *q)
         q->conn->user = NULL;
         q->code = CN_ECANCELLED;
     }
+    srv_sse_forget(q);
     q->conn = NULL;
     cancel(q);
     srv_req_release(q);
@@ -135,7 +137,10 @@ static void fail_answer(struct srv_req *q, const struct cn_error *err)
     }
     q->conn = NULL;
     c->user = NULL;
-    srv_conn_error(c, err, NULL);
+    if (q->in_pieces)
+        srv_conn_abort(c); /* half an answer must not look whole */
+    else
+        srv_conn_error(c, err, NULL);
 }
 
 void srv_req_fail(struct srv_req *q, const struct cn_error *err)
@@ -145,7 +150,10 @@ void srv_req_fail(struct srv_req *q, const struct cn_error *err)
 
 void srv_req_sent(struct srv_req *q)
 {
-    srv_sse_drained(q);
+    if (q->in_pieces)
+        srv_answer_sent(q);
+    else if (q->begun)
+        srv_sse_drained(q);
 }
 
 /* ---- start
@@ -444,35 +452,15 @@ static void submit(struct srv_req *q)
 /* ---- what comes back
  * ----------------------------------------------------------------------------- */
 
-static void send_answer(struct srv_req *q)
+int srv_req_write(struct srv_req *q)
 {
-    struct srv_conn *c = q->conn;
+    int rc = srv_slot_take(q->srv, q, 0, &q->job_slot);
 
-    q->conn = NULL;
-    c->user = NULL;
-    srv_conn_answer(c, 200, "application/json", q->call->answer.data, q->call->answer.len, NULL);
-}
-
-/* Many values take a while to write: a worker's job. */
-void srv_req_answer_vectors(struct srv_req *q)
-{
-    struct srv_call *c = q->call;
-    bool many = c->n_prompts * c->env->embedding_size > ANSWER_ON_LOOP;
-    int rc = many ? srv_slot_take(q->srv, q, 0, &q->job_slot) : 0;
-
-    if (rc) {
-        fail_answer(q, &(struct cn_error){.code = rc});
-    } else if (many) {
-        q->answering = true;
-        c->job.cost = c->n_prompts * c->env->embedding_size;
-        start_job(q, srv_embed_work);
-    } else {
-        srv_embed_work(&c->job);
-        if (c->err.code)
-            fail_answer(q, &c->err);
-        else
-            send_answer(q);
-    }
+    if (rc) return rc;
+    q->answering = true;
+    q->call->job.cost = SRV_PIECE;
+    start_job(q, srv_write_work);
+    return 0;
 }
 
 static void job_done(struct srv_req *q)
@@ -504,21 +492,22 @@ static void job_done(struct srv_req *q)
     } else if (srv_op_runs(q->call->op) && !q->answering) {
         submit(q);
     } else {
-        send_answer(q);
+        srv_answer_piece(q);
     }
     srv_req_release(q);
 }
 
-static void on_event(struct srv *s, const struct rt_event *e)
+static void on_event(struct srv *s, struct rt_event *e)
 {
     uint32_t sub;
     struct srv_req *q = srv_slot_find(s, e->id, &sub);
+    bool taken = false;
 
-    if (!q) return;
-    if (e->kind == RT_EV_MODEL)
+    if (q && e->kind == RT_EV_MODEL)
         on_model(q, e);
-    else
-        srv_req_event(q, sub, e);
+    else if (q)
+        taken = srv_req_event(q, sub, e);
+    if (!taken) rt_event_free(e);
 }
 
 static void fetch_mail(struct srv_mail *to, struct cn_mailbox *from)
@@ -554,7 +543,6 @@ bool srv_on_mail(struct srv *s, struct srv_turn *turn)
     while (!srv_turn_over(turn) && (m = next_mail(&s->events))) {
         struct rt_event *e = CN_CONTAINER(m, struct rt_event, msg);
         on_event(s, e);
-        rt_event_free(e);
     }
     return s->jobs.head || s->events.head;
 }

@@ -9,6 +9,7 @@
 
 #include "server/call.h"
 #include "server/internal.h"
+#include "server/pieces.h"
 
 /* A call of a tool. Calls stay until the choice ends; in a stream their arguments until they are
  * sent. */
@@ -18,25 +19,31 @@ struct srv_tool_call {
     bool begun; /* streams: its id and name are out */
 };
 
-/* One choice of the answer. Its buffers collect what is not sent yet: all of it, or one delta. */
+/* One choice of the answer. It collects what is not written yet: all of it, or what a stream has
+ * not sent. Everything is paid for by the tenant's account. */
 struct srv_choice {
     uint32_t index;
+    bool queued;  /* streams: on the request's list of choices with something to send */
     bool started; /* streams: its first chunk is out */
     bool ended, echoed;
+    bool last;    /* streams: its last chunk is out */
+    bool fresh;   /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
     char *stop_text; /* or NULL */
     struct cn_buf text, reasoning;
     struct srv_tool_call *calls;
     size_t n_calls, cap_calls;
-    struct cn_buf ids;                                      /* token ids, comma-separated */
-    struct cn_buf content;                                  /* chat: entries of logprobs.content */
-    struct cn_buf lp_tokens, lp_values, lp_top, lp_offsets; /* completions: the four lists */
+    const struct rt_event *prompt; /* the echoed prompt's tokens; its part's, or NULL */
+    struct cn_buf tokens;          /* of struct rt_token, and */
+    struct cn_buf top;             /* of struct eng_logprob: their alternatives */
+    size_t n_sent;                 /* streams: of the prompt's and these tokens */
+    size_t text_sent;              /* streams: bytes of the echoed text */
     struct eng_detok detok; /* where tokens lie in the text, for text_offset */
     struct cn_buf shown;    /* what the last one added to it */
     uint64_t offset;        /* code points before the next token */
-    bool dirty;             /* something to send */
     double logprob_sum;
     uint64_t n_tokens;
+    struct srv_choice *next; /* on the request's list */
 };
 
 /* One prompt: one request of the runtime. */
@@ -45,6 +52,7 @@ struct srv_sub {
     bool live;     /* submitted, END not seen */
     bool accepted; /* it can not be refused any more */
     struct rt_usage usage;
+    struct rt_event *prompt; /* owned: its tokens' log-probabilities, for all choices; or NULL */
 };
 
 struct srv_req {
@@ -57,7 +65,9 @@ struct srv_req {
     bool on_worker;
     bool reading;    /* the worker's job is to read the body's head, */
     bool submitting; /* or to submit; else all between */
-    bool answering;  /* or to write the answer (embeddings) */
+    bool answering;  /* or to write the answer */
+    bool in_pieces;  /* an answer that is not streamed and does not fit into one piece; has begun */
+    uint32_t *order; /* of the choices in it */
     bool held;       /* call->model is */
     bool cancelled;
     bool stream, begun; /* a streamed answer; its head is out */
@@ -66,6 +76,11 @@ struct srv_req {
     size_t n_subs, n_live, n_accepted, n_ended;
     struct srv_choice *choices; /* n_subs * best_of */
     size_t n_choices;
+    struct srv_choice *waiting, **waiting_tail; /* streams: choices with something to send */
+    struct srv_req *next_sending;
+    bool sending;    /* on the server's list */
+    bool all_in;     /* streams: every part has ended */
+    uint64_t kept;   /* streams: about how many bytes of output are not written yet */
     uint64_t wait_ns; /* since when its model is waited for, under job_slot's id; 0: it is not */
     uint64_t submitted_ns, wrote_ns, paused_ns;
     uint64_t first_ns;    /* the first token; 0: none came */
@@ -86,8 +101,6 @@ void srv_req_sent(struct srv_req *q);
 /* Ends the answer with an error, in whatever form is still possible, and cancels the rest. */
 void srv_req_fail(struct srv_req *q, const struct cn_error *err);
 
-/* All vectors of an embeddings request are there. */
-void srv_req_answer_vectors(struct srv_req *q);
 /* Gives the runtime more of its inputs, as those before are done. */
 void srv_req_submit_more(struct srv_req *q);
 /* Frees the record when nothing needs it any more. */
@@ -96,7 +109,8 @@ void srv_req_release(struct srv_req *q);
 void srv_req_name_field(const struct srv_req *q, struct cn_error *err);
 
 /* ---- req_event.c ----------------------------------------------------------------------------- */
-void srv_req_event(struct srv_req *q, uint32_t sub, const struct rt_event *e);
+/* Whether the record has taken the event over. */
+bool srv_req_event(struct srv_req *q, uint32_t sub, struct rt_event *e);
 
 /* ---- vectors.c ------------------------------------------------------------------------------- */
 
@@ -116,39 +130,72 @@ struct srv_req *srv_slot_find(const struct srv *s, uint64_t id, uint32_t *sub);
 /* One line about a request that is over: who, what, how it ended, how much. Never its text. */
 void srv_req_log(const struct srv_req *q);
 
-/* ---- sse.c -------------------------------------------------------------------------------------
- */
+/* ---- sse.c -----------------------------------------------------------------------------------
+ * Events only collect; what there is to send is written by srv_sse_work, within the turn and while
+ * the reader keeps up. */
 void srv_sse_begin(struct srv_req *q);
 void srv_sse_tick(struct srv_req *q, uint64_t now);
-/* Sends what the choice has collected; with `end`, its last chunk as well. */
-void srv_sse_choice(struct srv_req *q, struct srv_choice *c, bool end);
+/* The choice has something to send. */
+void srv_sse_choice(struct srv_req *q, struct srv_choice *c);
+/* Every part has ended: the stream does when all is sent. */
 void srv_sse_finish(struct srv_req *q);
 void srv_sse_fail(struct srv_req *q, const struct cn_error *err);
 void srv_sse_drained(struct srv_req *q);
+/* The record goes, or its client has gone. */
+void srv_sse_forget(struct srv_req *q);
 
-/* ---- output.c: what both dialects share, and each one's shapes
- * ----------------------------------- */
+/* ---- output.c: what both dialects share, and each one's shapes ------------------------------- */
 int srv_out_begin(struct srv_req *q);   /* id and prefix */
 int srv_out_choices(struct srv_req *q); /* makes the choices */
 void srv_out_choices_free(struct srv_req *q);
-/* Takes a TOKENS or PROMPT event into a choice's buffers. */
-void srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_event *e);
-void srv_out_echo(struct srv_req *q, struct srv_choice *c, const struct srv_prompt *p);
-/* One choice as it stands in an answer, and as a chunk's: delta, or the last one with its reason.
- */
-void srv_out_choice(struct cn_buf *b, struct srv_req *q, struct srv_choice *c, uint32_t index);
+/* Takes a TOKENS event into a choice's buffers. */
+int srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_event *e);
+/* A choice as chunks have it: the first, a delta with a part of what there is, the last. */
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_end(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
+/* Whether a delta would have anything. */
+bool srv_out_more(const struct srv_req *q, const struct srv_choice *c);
+void srv_out_finish(struct cn_buf *b, const struct srv_choice *c);
 void srv_out_usage(struct cn_buf *b, const struct srv_req *q);
-/* The whole answer that is not streamed. */
-void srv_out_answer(struct cn_buf *b, struct srv_req *q);
-void srv_choice_reset(struct srv_choice *c);
+const struct srv_prompt *srv_out_prompt(const struct srv_req *q, const struct srv_choice *c);
+void srv_out_prompt_ids(struct cn_buf *b, const struct srv_prompt *p);
+
+/* ---- answer.c: answers that are not streamed ------------------------------------------------- */
+
+/* All parts have ended: writes the answer, by a worker and in pieces where it is long. */
+void srv_answer_begin(struct srv_req *q);
+/* A piece is there, or the first of them is due; the reader took all of the last one. */
+void srv_answer_piece(struct srv_req *q);
+void srv_answer_sent(struct srv_req *q);
+/* Another piece is to be written by a worker (request.c). */
+int srv_req_write(struct srv_req *q);
+
+/* ---- tokens.c -------------------------------------------------------------------------------- */
+
+enum srv_token_list {
+    SRV_LIST_CONTENT, /* chat */
+    SRV_LIST_TOKENS, SRV_LIST_LOGPROBS, SRV_LIST_TOP, SRV_LIST_OFFSETS, /* completions */
+    SRV_LIST_IDS
+};
+/* Keeps an event's tokens and alternatives. */
+int srv_tokens_keep(struct srv_choice *c, const struct rt_event *e);
+/* The echoed prompt's and the kept ones. */
+size_t srv_tokens_n(const struct srv_choice *c);
+/* The end of a run from `from` on that takes about `work` (a token 2, an alternative 1) to write. */
+size_t srv_tokens_some(const struct srv_choice *c, size_t from, size_t work);
+/* Streams: those before n are sent. */
+void srv_tokens_sent(struct srv_choice *c, size_t n);
+size_t srv_tokens_first(const struct srv_choice *c, enum srv_token_list list);
+/* Appends entries from .. to - 1 with commas between them while b is shorter than `most`; returns the
+ * first that is not there. */
+size_t srv_tokens_put(struct cn_buf *b, const struct srv_req *q, struct srv_choice *c,
+                      enum srv_token_list list, size_t from, size_t to, size_t most);
 
 /* ---- reply.c: the parts of a chat answer ----------------------------------------------------- */
 
 /* Takes the text of a TOKENS event into the choice's buffers. */
-void srv_parts_take(struct srv_choice *c, const struct rt_event *e);
+int srv_parts_take(struct srv_choice *c, const struct rt_event *e);
 /* `"message":{...}` of a whole answer, and `"delta":{...}` with what is new. */
 void srv_parts_message(struct cn_buf *b, const struct srv_choice *c);
 void srv_parts_delta(struct cn_buf *b, const struct srv_choice *c);

@@ -140,6 +140,7 @@ static void on_before_poll(uv_prepare_t *h)
 
     srv_turn_begin(&s->turn);
     bool more = srv_on_mail(s, &s->turn);
+    more |= srv_sse_work(s);
     more |= srv_http_work(&s->http);
     srv_turn_begin(&s->turn);
     more |= srv_streams_flush(s);
@@ -280,6 +281,7 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     s->dirty_tail = &s->dirty;
     s->events.tail = &s->events.head;
     s->jobs.tail = &s->jobs.head;
+    s->sending_tail = &s->sending;
     rc = s->tenant_reqs ? make_budget(s) : CN_ENOMEM;
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;

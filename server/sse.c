@@ -1,5 +1,6 @@
 /* Streamed answers: server-sent events, heartbeats, slow readers. Loop thread only.
- * Frames go into the connection's buffer; it is sent once per turn of the loop. Invariant: a stream
+ * Events leave what they bring with the choices; chunks are written from there into the connection's
+ * buffer, requests by turns, as long as the turn lasts and the reader keeps up. Invariant: a stream
  * ends with [DONE], or with one error event and no [DONE], or with the connection. */
 #include "server/request.h"
 
@@ -7,6 +8,52 @@
 
 static const char type[] = "text/event-stream; charset=utf-8";
 static const char headers[] = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+
+/* ---- who has something to send --------------------------------------------------------------- */
+
+static void enqueue(struct srv_req *q)
+{
+    struct srv *s = q->srv;
+
+    if (q->sending || !q->begun || !q->conn) return;
+    q->sending = true;
+    q->next_sending = NULL;
+    *s->sending_tail = q;
+    s->sending_tail = &q->next_sending;
+}
+
+void srv_sse_forget(struct srv_req *q)
+{
+    struct srv *s = q->srv;
+    struct srv_req **p = &s->sending;
+
+    if (!q->sending) return;
+    while (*p != q)
+        p = &(*p)->next_sending;
+    *p = q->next_sending;
+    if (!*p) s->sending_tail = p;
+    q->sending = false;
+}
+
+static void choice_push(struct srv_req *q, struct srv_choice *c)
+{
+    if (!q->waiting) q->waiting_tail = &q->waiting;
+    c->queued = true;
+    c->next = NULL;
+    *q->waiting_tail = c;
+    q->waiting_tail = &c->next;
+}
+
+static struct srv_choice *choice_pop(struct srv_req *q)
+{
+    struct srv_choice *c = q->waiting;
+
+    q->waiting = c->next;
+    c->queued = false;
+    return c;
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 /* The scratch frame, begun with `data: ` and the chunk's prefix. */
 static struct cn_buf *frame_begin(struct srv_req *q)
@@ -19,13 +66,18 @@ static struct cn_buf *frame_begin(struct srv_req *q)
     return b;
 }
 
+/* What the connection's buffer cannot take is not sent in part: the stream ends with the reason. */
 static void frame_send(struct srv_req *q, struct cn_buf *b)
 {
-    if (b->failed) {
-        srv_req_fail(q, &(struct cn_error){.code = CN_ENOMEM});
+    int rc = cn_buf_code(b);
+
+    if (!rc) rc = srv_conn_room(q->conn, b->len);
+    if (rc) {
+        srv_req_fail(q, &(struct cn_error){.code = rc});
         return;
     }
     srv_conn_stream_data(q->conn, b->data, b->len);
+    q->kept -= CN_MIN(q->kept, (uint64_t)b->len);
     q->wrote_ns = cn_now_ns();
 }
 
@@ -52,62 +104,50 @@ static void set_paused(struct srv_req *q, bool paused)
     }
 }
 
-static void check_reader(struct srv_req *q)
+static bool behind(const struct srv_req *q)
 {
-    if (q->conn && srv_conn_unsent(q->conn) > q->srv->cfg->server.stream_buffer_bytes)
+    return srv_conn_unsent(q->conn) > q->srv->cfg->server.stream_buffer_bytes;
+}
+
+/* The engine waits for a reader who is behind, and for what is not written yet. */
+static void check_pace(struct srv_req *q)
+{
+    uint64_t most = q->srv->cfg->server.stream_buffer_bytes;
+
+    if (!q->waiting) q->kept = 0;
+    if (behind(q) || q->kept > most)
         set_paused(q, true);
+    else if (srv_conn_unsent(q->conn) <= most / 2 && q->kept <= most / 2)
+        set_paused(q, false);
 }
 
-void srv_sse_drained(struct srv_req *q)
+static bool has_more(const struct srv_req *q, const struct srv_choice *c)
 {
-    set_paused(q, false);
+    return !c->started || srv_out_more(q, c) || (c->ended && !c->last);
 }
 
-static void put_choice(struct srv_req *q, struct srv_choice *c, bool end)
+/* One chunk of a choice that has more. */
+static void put_choice(struct srv_req *q, struct srv_choice *c)
 {
-    if (!c->started && q->conn) {
+    struct cn_buf *b = frame_begin(q);
+
+    if (!c->started) {
         c->started = true;
-        struct cn_buf *b = frame_begin(q);
         srv_out_role(b, q, c);
-        frame_end(q, b);
-    }
-    if (c->dirty && q->conn) {
-        struct cn_buf *b = frame_begin(q);
+    } else if (srv_out_more(q, c)) {
         srv_out_delta(b, q, c);
-        frame_end(q, b);
-        srv_choice_reset(c);
-    }
-    if (end && q->conn) {
-        struct cn_buf *b = frame_begin(q);
+    } else {
+        c->last = true;
         srv_out_end(b, q, c);
-        frame_end(q, b);
     }
-    check_reader(q);
+    frame_end(q, b);
 }
 
-/* Until the head is out, choices collect: one prompt of several may be refused yet. */
-void srv_sse_choice(struct srv_req *q, struct srv_choice *c, bool end)
-{
-    if (q->begun) put_choice(q, c, end);
-}
-
-void srv_sse_begin(struct srv_req *q)
-{
-    if (q->begun || !q->conn) return;
-    q->begun = true;
-    srv_conn_stream_begin(q->conn, type, headers);
-    comment(q, ": accepted\n\n");
-    for (size_t i = 0; i < q->n_choices && q->conn; i++)
-        if (q->choices[i].dirty || q->choices[i].ended)
-            put_choice(q, &q->choices[i], q->choices[i].ended);
-}
-
-void srv_sse_finish(struct srv_req *q)
+static void finish(struct srv_req *q)
 {
     struct srv_conn *conn;
 
-    srv_sse_begin(q);
-    if (q->call->include_usage && q->conn) {
+    if (q->call->include_usage) {
         struct cn_buf *b = frame_begin(q);
         cn_buf_puts(b, "],");
         srv_out_usage(b, q);
@@ -121,6 +161,67 @@ void srv_sse_finish(struct srv_req *q)
     srv_conn_stream_end(conn, false);
 }
 
+#define CHUNKS_IN_TURN 8 /* of one request; then others have theirs */
+
+/* Some chunks of a request, its choices by turns. The record may be gone afterwards. */
+static void send_some(struct srv_req *q)
+{
+    for (int i = 0; i < CHUNKS_IN_TURN && q->conn && q->waiting && !behind(q); i++) {
+        struct srv_choice *c = choice_pop(q);
+        put_choice(q, c);
+        if (q->conn && has_more(q, c)) choice_push(q, c);
+    }
+    if (q->conn && !q->waiting && q->all_in) finish(q);
+    if (!q->conn) {
+        srv_req_release(q);
+        return;
+    }
+    check_pace(q);
+    if (q->waiting && !behind(q)) enqueue(q); /* else when its reader has taken what there is */
+}
+
+bool srv_sse_work(struct srv *s)
+{
+    while (s->sending && !srv_turn_over(&s->turn)) {
+        struct srv_req *q = s->sending;
+        srv_sse_forget(q);
+        send_some(q);
+    }
+    return s->sending != NULL;
+}
+
+/* ---- what happens ---------------------------------------------------------------------------- */
+
+void srv_sse_drained(struct srv_req *q)
+{
+    check_pace(q);
+    if (q->waiting || q->all_in) enqueue(q);
+}
+
+/* Until the head is out, choices collect: one prompt of several may be refused yet. */
+void srv_sse_choice(struct srv_req *q, struct srv_choice *c)
+{
+    if (!c->queued && has_more(q, c)) choice_push(q, c);
+    if (q->kept > q->srv->cfg->server.stream_buffer_bytes) set_paused(q, true);
+    if (q->waiting) enqueue(q);
+}
+
+void srv_sse_begin(struct srv_req *q)
+{
+    if (q->begun || !q->conn) return;
+    q->begun = true;
+    srv_conn_stream_begin(q->conn, type, headers);
+    comment(q, ": accepted\n\n");
+    if (q->waiting) enqueue(q);
+}
+
+void srv_sse_finish(struct srv_req *q)
+{
+    srv_sse_begin(q);
+    q->all_in = true;
+    enqueue(q);
+}
+
 void srv_sse_fail(struct srv_req *q, const struct cn_error *err)
 {
     struct srv_conn *conn = q->conn;
@@ -132,6 +233,7 @@ void srv_sse_fail(struct srv_req *q, const struct cn_error *err)
     cn_buf_puts(&b, "\n\n");
     if (!b.failed) srv_conn_stream_data(conn, b.data, b.len);
     cn_buf_fini(&b);
+    srv_sse_forget(q);
     q->conn = NULL;
     conn->user = NULL;
     srv_conn_stream_end(conn, true);
@@ -153,7 +255,8 @@ void srv_sse_tick(struct srv_req *q, uint64_t now)
     }
     if (q->paused) {
         if (srv_conn_unsent(q->conn) <= cfg->server.stream_buffer_bytes / 2) {
-            set_paused(q, false);
+            check_pace(q);
+            if (q->waiting) enqueue(q);
         } else if ((double)(now - q->paused_ns) > cfg->server.slow_reader_timeout_s * 1e9) {
             struct srv_conn *conn = q->conn;
             srv_req_gone(q);

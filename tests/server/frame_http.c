@@ -70,6 +70,8 @@ static void converse(const char *data, size_t n, unsigned piece)
     if (!srv_conn_new(&h, &f->base)) abort();
     for (size_t i = 0; i < n && !f->closing; i += piece) {
         fake_feed(f, data + i, CN_MIN((size_t)piece, n - i));
+        while (srv_http_work(&h)) {
+        }
         fake_turn(f);
     }
     const char *end = f->closing ? "closed" : ended(&h);

@@ -189,8 +189,9 @@ static void write_embeddings(struct srv_call *c)
         if (!v) cn_fail(&c->err, CN_ENOMEM, "out of memory");
         if (!v) return;
     }
-    srv_embed_work(&c->job);
-    if (!c->err.code) assert_true(c->answer.len > 0 && !c->answer.failed);
+    c->write = srv_embed_write;
+    srv_write_work(&c->job);
+    if (!c->err.code) assert_true(c->written && c->answer.len > 0 && !c->answer.failed);
 }
 
 static void run_body(size_t i)
