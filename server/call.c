@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define BIG_TREE 4096 /* weight (json.h) of a body whose values the loop does not free itself */
+
 void srv_call_free(struct srv_call *c)
 {
     if (!c) return;
@@ -30,17 +32,27 @@ void srv_call_free(struct srv_call *c)
     free(c);
 }
 
-int srv_call_take(struct srv_call *c, uint64_t n)
+static void free_work(struct srv_job *job)
 {
-    int rc = cn_hold_take(&c->hold, n);
-    return rc ? cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text) : 0;
+    srv_call_free(CN_CONTAINER(job, struct srv_call, job));
+}
+
+void srv_call_drop(struct srv_call *c, struct srv_text_pool *pool)
+{
+    if (!pool || !c->root || SRV_JSON_WEIGHT - c->json_left < BIG_TREE) {
+        srv_call_free(c);
+        return;
+    }
+    c->job.detached = true;
+    c->job.work = free_work;
+    srv_text_push(pool, &c->job);
 }
 
 static int parse(struct srv_call *c)
 {
     if (c->root) return 0;
-    c->json = (struct srv_json_room){.left = SRV_JSON_WEIGHT, .hold = &c->hold};
-    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json, &c->root,
+    c->json_left = SRV_JSON_WEIGHT;
+    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json_left, &c->root,
                             &c->err);
     if (!rc) cn_buf_fini(&c->body);
     return rc;
@@ -63,6 +75,24 @@ int srv_call_head(struct srv_call *c)
     return 0;
 }
 
+/* The parsed body is not needed any more: its memory goes before the request waits its turn. */
+static void drop_body(struct srv_call *c)
+{
+    cn_buf_fini(&c->body);
+    json_decref(c->root);
+    c->root = NULL;
+#define PARAM(ep, name, type, member, def, low, high, text) DROP_##type(member)
+#define DROP_BOOL(m)
+#define DROP_INT(m)
+#define DROP_NUM(m)
+#define DROP_STR(m) c->p.m = NULL;
+#define DROP_ARR(m) c->p.m = NULL;
+#define DROP_OBJ(m) c->p.m = NULL;
+#define DROP_ANY(m) c->p.m = NULL;
+#include "server/params.def"
+#undef PARAM
+}
+
 static void set_error(struct srv_call *c, int rc)
 {
     if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
@@ -72,6 +102,7 @@ void srv_call_head_work(struct srv_job *job)
 {
     struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
     set_error(c, srv_call_head(c));
+    if (c->err.code || atomic_load(&job->cancelled)) drop_body(c);
 }
 
 bool srv_op_runs(enum srv_op op)
@@ -168,26 +199,6 @@ static int work(struct srv_call *c)
         return render_answer(c);
     }
     return cn_fail(&c->err, CN_EINTERNAL, "unknown operation");
-}
-
-/* The parsed body is not needed any more: its memory goes before the request waits its turn. */
-static void drop_body(struct srv_call *c)
-{
-    cn_buf_fini(&c->body);
-    json_decref(c->root);
-    c->root = NULL;
-    cn_hold_give(&c->hold, c->json.taken);
-    c->json.taken = 0;
-#define PARAM(ep, name, type, member, def, low, high, text) DROP_##type(member)
-#define DROP_BOOL(m)
-#define DROP_INT(m)
-#define DROP_NUM(m)
-#define DROP_STR(m) c->p.m = NULL;
-#define DROP_ARR(m) c->p.m = NULL;
-#define DROP_OBJ(m) c->p.m = NULL;
-#define DROP_ANY(m) c->p.m = NULL;
-#include "server/params.def"
-#undef PARAM
 }
 
 void srv_call_work(struct srv_job *job)

@@ -7,7 +7,6 @@
 #include "config/config.h"
 #include "engine/text/text.h"
 #include "runtime/runtime.h"
-#include "server/json.h"
 #include "server/params.h"
 #include "server/pieces.h"
 #include "server/text_pool.h"
@@ -35,6 +34,7 @@ struct srv_text_env {
     uint64_t context;
     uint64_t embedding_size; /* 0: the model generates text */
     int64_t max_n, max_tokens; /* limits of the config; max_tokens 0 = none */
+    int64_t max_tokenize_tokens;
     double default_deadline_s;
 };
 
@@ -64,9 +64,10 @@ struct srv_call {
     enum srv_op op;
     enum rt_priority ceiling; /* of the tenant */
     struct cn_hold hold; /* what the call takes beside its buffers */
+    uint64_t root_bytes; /* of it: the parsed body */
     struct cn_buf body;
     json_t *root;        /* the parsed body; NULL: not parsed yet */
-    struct srv_json_room json; /* for the body, and JSON within its strings */
+    size_t json_left;    /* of SRV_JSON_WEIGHT, for JSON within the body's strings */
     struct srv_params p; /* its JSON members are borrowed from root, and gone with it */
     bool head;           /* p is read */
     uint64_t received_ns;
@@ -112,6 +113,8 @@ struct srv_call {
 };
 
 void srv_call_free(struct srv_call *c);
+/* As srv_call_free, which the pool does where it takes long. pool may be NULL. */
+void srv_call_drop(struct srv_call *c, struct srv_text_pool *pool);
 /* Whether the engine answers it. */
 bool srv_op_runs(enum srv_op op);
 /* All that needs no model: parses the body, reads its fields and the deadline, where that is still
@@ -130,12 +133,6 @@ void srv_write_work(struct srv_job *job);
 /* embed.c: the vectors -> the answer. */
 bool srv_embed_write(struct srv_call *c, struct cn_buf *b);
 
-/* Takes n bytes for the call from its tenant's account, until the call is freed; sets c->err. */
-int srv_call_take(struct srv_call *c, uint64_t n);
-
-/* At most what the ids of n bytes of text take, of which there may be `max` (0: any number). */
-uint64_t srv_ids_bytes(size_t n, size_t max);
-
 /* ---- between the files of the worker's side ----------------------------------------------------
  */
 
@@ -149,6 +146,8 @@ int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
 int srv_text_answer(struct srv_call *c);       /* call.c: c->text is the answer */
 void srv_deadline_read(struct srv_call *c);    /* sampling.c */
 int srv_priority_read(struct srv_call *c);     /* sampling.c */
+/* prompts.c: for eng_tokenize: at most `max` ids (0 = any number), in slices, ended with the call. */
+struct eng_ids srv_ids_for(struct srv_call *c, uint64_t max);
 int srv_counts_read(struct srv_call *c);       /* sampling.c: n and best_of */
 int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text, nor these */
 /* prompts.c: the text has more tokens than the window; how many, where counting them is cheap. */

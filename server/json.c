@@ -1,4 +1,5 @@
 #include "server/json.h"
+#include "server/text_pool.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,8 +9,33 @@
  * here, by the thread that parses. */
 static _Thread_local bool short_of_memory;
 
+/* ---- turns -------------------------------------------------------------------------------------
+ * On a text worker's thread reading a text, and making or freeing its values, is work in slices. */
+
+#define YIELD_BYTES 16384
+#define YIELD_CALLS 512
+
+static _Thread_local unsigned n_calls;
+
+static bool keep_going(void)
+{
+    struct srv_job *job = srv_text_job();
+    return !job || srv_text_yield(job);
+}
+
+static void json_free(void *p)
+{
+    if (++n_calls % YIELD_CALLS == 0) keep_going();
+    free(p);
+}
+
+/* A job that was cancelled gets no more memory: what it does ends there. */
 static void *json_malloc(size_t n)
 {
+    if (++n_calls % YIELD_CALLS == 0 && !keep_going()) {
+        short_of_memory = true;
+        return NULL;
+    }
     void *p = malloc(n);
 
     if (!p) short_of_memory = true;
@@ -18,8 +44,20 @@ static void *json_malloc(size_t n)
 
 void srv_json_setup(void)
 {
-    json_set_alloc_funcs(json_malloc, free);
+    json_set_alloc_funcs(json_malloc, json_free);
     json_object_seed(0);
+}
+
+/* The end of a string whose first byte is at i. */
+static size_t end_of_string(const char *data, size_t n, size_t i)
+{
+    for (size_t asked = i; i < n && data[i] != '"'; i++) {
+        if (data[i] == '\\') i++;
+        if (i - asked < 8 * YIELD_BYTES) continue;
+        asked = i;
+        keep_going();
+    }
+    return i;
 }
 
 int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err)
@@ -27,11 +65,14 @@ int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err
     unsigned depth = 0;
     size_t weight = 1;
 
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0, asked = 0; i < n; i++) {
+        if (i - asked >= 4 * YIELD_BYTES) {
+            asked = i;
+            if (!keep_going()) return cn_fail(err, CN_ECANCELLED, "cancelled");
+        }
         switch (data[i]) {
         case '"':
-            for (i++; i < n && data[i] != '"'; i++)
-                if (data[i] == '\\') i++;
+            i = end_of_string(data, n, i + 1);
             break;
         case '{':
             weight += 4; /* and 4 more as an array's */
@@ -99,6 +140,26 @@ static bool next_wide(struct wide_reader *r)
     return false;
 }
 
+struct reader {
+    const char *at, *end;
+    size_t n_given;
+};
+
+static size_t read_text(void *to, size_t room, void *arg)
+{
+    struct reader *r = arg;
+    size_t n = CN_MIN(room, (size_t)(r->end - r->at));
+
+    r->n_given += n;
+    if (r->n_given >= YIELD_BYTES) {
+        r->n_given = 0;
+        if (!keep_going()) return (size_t)-1;
+    }
+    memcpy(to, r->at, n);
+    r->at += n;
+    return n;
+}
+
 static size_t read_wide(void *to, size_t room, void *arg)
 {
     struct wide_reader *r = arg;
@@ -127,34 +188,23 @@ static json_t *load_wide(const char *data, size_t n, json_error_t *e)
     return json_load_callback(read_wide, &r, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, e);
 }
 
-/* What a tree of this weight takes, its texts included. */
-static int take_room(struct srv_json_room *room, size_t weight, size_t n, struct cn_error *err)
-{
-    uint64_t bytes = (uint64_t)weight * SRV_JSON_UNIT + n;
-    int rc = room->hold ? cn_hold_take(room->hold, bytes) : 0;
-
-    if (rc) return cn_fail(err, rc, "%s", cn_err_info(rc)->text);
-    if (room->hold) room->taken += bytes;
-    return 0;
-}
-
-int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_t **out,
-                   struct cn_error *err)
+int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struct cn_error *err)
 {
     json_error_t e;
-    size_t had = room->left;
-    int rc = srv_json_scan(data, n, &room->left, err);
+    int rc = srv_json_scan(data, n, left, err);
 
-    if (!rc) rc = take_room(room, had - room->left, n, err);
     if (rc) return rc;
     if (n == 0) return cn_fail(err, CN_EJSON, "the body is empty; a JSON object is expected");
     short_of_memory = false;
-    json_t *root = json_loadb(data, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    struct reader reader = {.at = data, .end = data + n};
+    json_t *root =
+        json_load_callback(read_text, &reader, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!root && json_error_code(&e) == json_error_numeric_overflow)
         root = load_wide(data, n, &e);
     if (!root && json_error_code(&e) == json_error_numeric_overflow)
         return cn_fail(err, CN_ERANGE, "line %d, column %d of the body: a number is out of range",
                        e.line, e.column);
+    if (!root && !keep_going()) return cn_fail(err, CN_ECANCELLED, "cancelled");
     if (!root) {
         if (short_of_memory || !e.text[0] || json_error_code(&e) == json_error_out_of_memory)
             return cn_fail(err, CN_ENOMEM, "out of memory");

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_RUN     (2u << 20)   /* bytes of a word: merging it takes 60 times as much memory */
 #define COUNT_BYTES (512u << 10) /* of a text that is too long: its tokens are counted all the same */
 
 /* What the endpoint calls the text. */
@@ -14,10 +15,32 @@ static const char *field(const struct srv_call *c)
     return c->op == SRV_OP_EMBED ? "input" : "prompt";
 }
 
+struct eng_ids srv_ids_for(struct srv_call *c, uint64_t max)
+{
+    return (struct eng_ids){.max = max, .max_run = MAX_RUN, .keep_going = srv_text_keep_going,
+                            .arg = &c->job};
+}
+
+/* /tokenize: ids that are not for a model are bounded all the same. */
+static int too_many(struct srv_call *c, const char *name)
+{
+    return cn_fail_param(&c->err, CN_ELIMIT, name,
+                         "the text has more than %lld tokens (limits.max_tokenize_tokens)",
+                         (long long)c->env->max_tokenize_tokens);
+}
+
+/* Whether the i-th of many values may be worked on. */
+static bool go_on(struct srv_call *c, size_t i)
+{
+    if (i % 1024 || srv_text_yield(&c->job)) return true;
+    cn_fail(&c->err, CN_ECANCELLED, "cancelled");
+    return false;
+}
+
 int srv_too_long(struct srv_call *c, const char *name, const struct srv_text *t)
 {
     unsigned long long n = c->env->context;
-    struct eng_ids all = {0};
+    struct eng_ids all = srv_ids_for(c, 0);
     bool counted = t->len <= COUNT_BYTES &&
                    !eng_tokenize(c->env->vocab, t->data, t->len, t->spans, t->n_spans, t->flags,
                                  &all, NULL);
@@ -30,37 +53,20 @@ int srv_too_long(struct srv_call *c, const char *name, const struct srv_text *t)
                          (unsigned long long)c->env->context);
 }
 
-static int tokenize_paid(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
+static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
 {
     unsigned flags = (c->p.parse_special ? ENG_TOKENIZE_PARSE : 0u) |
                      (c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0u);
     int rc = eng_tokenize(c->env->vocab, text, n, NULL, 0, flags, ids, &c->err);
     if (rc != CN_EWINDOW) return rc;
     eng_ids_fini(ids);
+    if (c->op == SRV_OP_TOKENIZE) return too_many(c, field(c));
     return srv_too_long(c, field(c), &(struct srv_text){.data = text, .len = n, .flags = flags});
-}
-
-/* The vector doubles as it grows. */
-uint64_t srv_ids_bytes(size_t n, size_t max)
-{
-    uint64_t most = (uint64_t)n + 16;
-
-    return (max ? CN_MIN(most, (uint64_t)max + 1) : most) * 2 * sizeof(uint32_t);
-}
-
-static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
-{
-    uint64_t paid = srv_ids_bytes(n, ids->max);
-    int rc = srv_call_take(c, paid);
-
-    if (!rc) rc = tokenize_paid(c, text, n, ids);
-    if (!rc) cn_hold_give(&c->hold, paid - CN_MIN(paid, (uint64_t)(ids->cap * sizeof *ids->v)));
-    return rc;
 }
 
 static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *out)
 {
-    struct eng_ids ids = {.max = c->env->context};
+    struct eng_ids ids = srv_ids_for(c, c->env->context);
     size_t n = json_string_length(s);
     int rc = tokenize(c, json_string_value(s), n, &ids);
 
@@ -69,7 +75,6 @@ static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *o
     if (rc) return rc;
     if (!ids.n) return cn_fail_param(&c->err, CN_EINVAL, field(c), "the prompt has no tokens");
     if (!c->p.echo) return 0;
-    if ((rc = srv_call_take(c, n + 1))) return rc;
     out->text = cn_malloc_array(n + 1, 1);
     if (!out->text) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     memcpy(out->text, json_string_value(s), n + 1);
@@ -97,8 +102,10 @@ static int detokenize(struct srv_call *c, const uint32_t *ids, size_t n, bool sp
     struct eng_detok d;
 
     eng_detok_init(&d, c->env->vocab, special, true);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        if (!go_on(c, i)) return CN_ECANCELLED;
         if (eng_detok_push(&d, ids[i], out)) break;
+    }
     int rc = out->failed ? cn_buf_code(out) : eng_detok_flush(&d, out);
     return rc ? cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text) : 0;
 }
@@ -115,18 +122,20 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
                              "the prompt has %zu tokens; the context window of %llu tokens must "
                              "hold it and at least one more", n,
                              (unsigned long long)c->env->context);
-    if ((rc = srv_call_take(c, n * sizeof *out->ids))) return rc;
     out->ids = cn_malloc_array(n, sizeof *out->ids);
     if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     out->n = n;
-    json_array_foreach(list, i, v) if ((rc = read_id(c, v, field(c), i, &out->ids[i]))) return rc;
+    json_array_foreach(list, i, v)
+    {
+        if (!go_on(c, i)) return CN_ECANCELLED;
+        if ((rc = read_id(c, v, field(c), i, &out->ids[i]))) return rc;
+    }
     if (!c->p.echo) return 0;
     struct cn_buf b;
-    cn_buf_init_for(&b, 0, c->hold.account);
+    cn_buf_init(&b, 0);
     rc = detokenize(c, out->ids, n, true, &b);
-    out->text = b.data; /* moved, and who pays for it */
+    out->text = b.data;
     out->text_len = b.len;
-    c->hold.bytes += b.cap;
     return rc;
 }
 
@@ -160,15 +169,13 @@ int srv_text_prompts(struct srv_call *c)
     if (c->best_of > 1 && n * c->best_of > SRV_MAX_CHOICES)
         return cn_fail_param(&c->err, CN_ELIMIT, "n", "prompts times choices are more than %d",
                              SRV_MAX_CHOICES);
-    int rc = srv_call_take(c, n * sizeof *c->prompts);
-    if (rc) return rc;
     c->prompts = cn_calloc(n, sizeof *c->prompts);
     if (!c->prompts) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     for (; c->n_prompts < n;) {
         size_t i = c->n_prompts++;
-        rc = read_prompt(c, many ? json_array_get(p, i) : p, i);
+        int rc = read_prompt(c, many ? json_array_get(p, i) : p, i);
         if (rc) return rc;
-        if (atomic_load(&c->job.cancelled)) return cn_fail(&c->err, CN_ECANCELLED, "cancelled");
+        if (!srv_text_yield(&c->job)) return cn_fail(&c->err, CN_ECANCELLED, "cancelled");
     }
     return 0;
 }
@@ -200,7 +207,7 @@ static bool write_tokens(struct srv_call *c, struct cn_buf *b)
 
 int srv_tokenize_answer(struct srv_call *c)
 {
-    struct eng_ids ids = {0};
+    struct eng_ids ids = srv_ids_for(c, (uint64_t)c->env->max_tokenize_tokens);
     int rc;
 
     if (c->p.messages) {
@@ -209,10 +216,9 @@ int srv_tokenize_answer(struct srv_call *c)
         if (rc) return rc;
         unsigned special =
             srv_given(&c->p, SRV_P_add_special) && c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0;
-        rc = srv_call_take(c, srv_ids_bytes(text.text.len, ids.max));
-        if (!rc)
-            rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans,
-                              text.n_spans, ENG_TOKENIZE_PARSE | special, &ids, &c->err);
+        rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
+                          ENG_TOKENIZE_PARSE | special, &ids, &c->err);
+        if (rc == CN_EWINDOW) rc = too_many(c, "messages");
         eng_rendered_fini(&text);
     } else if (!c->p.prompt) {
         return cn_fail_param(&c->err, CN_EMISSING, "prompt", "prompt is missing");
@@ -220,6 +226,10 @@ int srv_tokenize_answer(struct srv_call *c)
         return cn_fail_param(&c->err, CN_ETYPE, "prompt", "prompt must be a string");
     } else {
         rc = tokenize(c, json_string_value(c->p.prompt), json_string_length(c->p.prompt), &ids);
+    }
+    if (rc) {
+        eng_ids_fini(&ids);
+        return rc;
     }
     c->shown_ids = ids.v;
     c->n_shown_ids = ids.n;
@@ -235,10 +245,13 @@ int srv_detokenize_answer(struct srv_call *c)
 
     if (!c->p.tokens) return cn_fail_param(&c->err, CN_EMISSING, "tokens", "tokens is missing");
     size_t n = json_array_size(c->p.tokens);
-    if ((rc = srv_call_take(c, n * sizeof(uint32_t)))) return rc;
     uint32_t *ids = cn_malloc_array(n, sizeof *ids);
     if (!ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    json_array_foreach(c->p.tokens, i, v) if ((rc = read_id(c, v, "tokens", i, &ids[i]))) break;
+    json_array_foreach(c->p.tokens, i, v)
+    {
+        rc = go_on(c, i) ? read_id(c, v, "tokens", i, &ids[i]) : CN_ECANCELLED;
+        if (rc) break;
+    }
     cn_buf_init_for(&c->text, 0, c->hold.account);
     if (!rc) rc = detokenize(c, ids, n, true, &c->text);
     free(ids);

@@ -79,7 +79,7 @@ void srv_submit_work(struct srv_job *job)
 
     if (share(c)) return;
     for (; c->n_submitted < c->submit_until; c->n_submitted++) {
-        if (atomic_load(&job->cancelled)) {
+        if (!srv_text_yield(job)) {
             cn_fail(&c->err, CN_ECANCELLED, "cancelled");
             return;
         }

@@ -51,26 +51,34 @@ static inline uint64_t eng_heap_pop(uint64_t *h, size_t *n)
 }
 
 /* Sorts h[0..n), byte by byte from the lowest, through tmp of the same size; returns which of the
- * two arrays holds the result. Bytes that all keys share cost nothing, sorted input one pass. */
-static inline uint64_t *eng_radix_sort(uint64_t *h, uint64_t *tmp, size_t n)
+ * two arrays holds the result. Bytes that all keys share cost nothing, sorted input one pass. tick
+ * is called every 64 Ki keys of a pass. */
+static inline uint64_t *eng_radix_sort(uint64_t *h, uint64_t *tmp, size_t n, void (*tick)(void *arg),
+                                       void *arg)
 {
+    const size_t often = 65536;
     uint64_t differ = 0, falls = 0;
     for (size_t i = 1; i < n; i++) {
+        if (i % often == 0) tick(arg);
         differ |= h[i] ^ h[0];
         falls |= h[i] < h[i - 1];
     }
     for (unsigned shift = 0; falls && shift < 64; shift += 8) {
         size_t at[256] = {0}, sum = 0;
         if (!(differ >> shift & 255)) continue;
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
+            if (i % often == often - 1) tick(arg);
             at[h[i] >> shift & 255]++;
+        }
         for (unsigned b = 0; b < 256; b++) {
             size_t count = at[b];
             at[b] = sum;
             sum += count;
         }
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
+            if (i % often == often - 1) tick(arg);
             tmp[at[h[i] >> shift & 255]++] = h[i];
+        }
         uint64_t *swap = h;
         h = tmp;
         tmp = swap;

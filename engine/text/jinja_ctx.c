@@ -59,10 +59,15 @@ void *eng_j_room(struct eng_jctx *c, void *p, size_t n, size_t *cap, size_t size
 
 static void check_clock(struct eng_jctx *c)
 {
+    uint64_t now = cn_now_ns();
+
     c->work = 0;
-    if (c->max_ns && cn_now_ns() - c->started_ns > c->max_ns)
+    if (c->max_ns && now - c->started_ns > c->max_ns)
         eng_j_fail(c, CN_ELIMIT, "rendering took longer than %llu ms",
                    (unsigned long long)(c->max_ns / 1000000));
+    if (!c->keep_going) return;
+    if (!c->keep_going(c->going_arg)) eng_j_fail(c, CN_ECANCELLED, "cancelled");
+    c->started_ns += cn_now_ns() - now; /* whoever waits takes no time */
 }
 
 void eng_j_work(struct eng_jctx *c, uint64_t n)

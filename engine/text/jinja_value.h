@@ -163,6 +163,8 @@ struct eng_jctx {
     uint32_t line; /* of the statement at work, for messages */
     uint64_t steps, max_steps;
     uint64_t work, started_ns, max_ns; /* max_ns 0 = no limit */
+    bool (*keep_going)(void *arg);     /* or NULL */
+    void *going_arg;
     uint32_t depth, max_depth;         /* calls; in the parser nested constructs */
     uint32_t frames;                   /* C recursion of the interpreter */
     size_t max_out, max_memory, heap_bytes;

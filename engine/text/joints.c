@@ -139,12 +139,17 @@ static inline bool joined(const struct eng_joints *j, struct side left, struct s
            ((j->edge[a][b / 8] >> b % 8 & 1) && parts_joined(j, left, right, p));
 }
 
-size_t eng_joints_cut(const struct eng_joints *j, const char *p, const char *end)
+size_t eng_joints_cut(const struct eng_joints *j, const char *p, const char *end,
+                      struct eng_tick *tick)
 {
     struct side left, right;
     left.cp = char_at(j, p, end, &left.len);
-    const char *at = p + left.len;
+    const char *at = p + left.len, *told = p;
     for (; at < end; at += right.len, left = right) {
+        if (at - told >= ENG_TICK) {
+            eng_tick(tick, (size_t)(at - told));
+            told = at;
+        }
         right.cp = char_at(j, at, end, &right.len);
         if (!joined(j, left, right, at)) break;
     }

@@ -33,6 +33,7 @@ static int first_symbols(const struct eng_vocab *v, struct eng_merge *m, const c
     if (rc) return rc;
     if (v->model == ENG_MODEL_BPE) {
         for (; count < n; count++) {
+            if (count % 4096 == 4095) eng_tick(&m->tick, 4096);
             m->s[count].sym = v->byte_sym[(uint8_t)p[count]];
             m->s[count].start = (uint32_t)count;
         }
@@ -40,6 +41,7 @@ static int first_symbols(const struct eng_vocab *v, struct eng_merge *m, const c
         uint32_t cp;
         for (size_t i = 0; i < n; count++) {
             size_t len = cn_utf8_decode(p + i, n - i, &cp);
+            if (count % 1024 == 1023) eng_tick(&m->tick, 4096);
             if (len == 0) len = 1;
             m->s[count].sym = eng_strmap_get(&v->by_sym, &v->syms, p + i, len);
             m->s[count].start = (uint32_t)i;
@@ -101,6 +103,16 @@ struct queue {
     size_t at, n_run, n_heap;
 };
 
+static void sort_tick(void *tick)
+{
+    eng_tick(tick, ENG_TICK / 2);
+}
+
+static uint64_t *sort_pairs(uint64_t *h, uint64_t *tmp, size_t n, struct eng_tick *tick)
+{
+    return eng_radix_sort(h, tmp, n, sort_tick, tick);
+}
+
 enum { SHORT_HEAP = 64 }; /* popped rather than sorted */
 
 static inline void push_pair(const struct eng_merge *m, struct queue *q, uint32_t l)
@@ -109,10 +121,10 @@ static inline void push_pair(const struct eng_merge *m, struct queue *q, uint32_
         eng_heap_push(q->heap, &q->n_heap, (uint64_t)m->s[l].rank << 32 | l);
 }
 
-static inline bool pop_pair(struct queue *q, uint64_t *key)
+static inline bool pop_pair(struct queue *q, struct eng_tick *tick, uint64_t *key)
 {
     if (q->at == q->n_run && q->n_heap > SHORT_HEAP) {
-        uint64_t *sorted = eng_radix_sort(q->heap, q->run, q->n_heap);
+        uint64_t *sorted = sort_pairs(q->heap, q->run, q->n_heap, tick);
         if (sorted == q->heap) q->heap = q->run;
         q->run = sorted;
         q->n_run = q->n_heap;
@@ -139,13 +151,14 @@ static int first_pairs(const struct eng_vocab *v, struct eng_merge *m, const cha
     *q = (struct queue){.run = m->heap, .heap = m->heap + 2 * (size_t)n};
     for (uint32_t i = 0; i < n; i++) {
         struct eng_sym *s = &m->s[i];
+        if (i % 512 == 511) eng_tick(&m->tick, 4096);
         s->prev = i - 1;
         s->next = i + 1;
         s->rank = ENG_NO_ID;
         if (i + 1 < n) look_up(v, s, s + 1, p, s[2].start);
         if (s->rank != ENG_NO_ID) q->run[q->n_run++] = (uint64_t)s->rank << 32 | i;
     }
-    uint64_t *sorted = eng_radix_sort(q->run, q->heap, q->n_run);
+    uint64_t *sorted = sort_pairs(q->run, q->heap, q->n_run, &m->tick);
     if (sorted == q->heap) q->heap = q->run;
     q->run = sorted;
     return 0;
@@ -159,7 +172,8 @@ static int merge_long(const struct eng_vocab *v, struct eng_merge *m, const char
     uint64_t top;
     int rc = first_pairs(v, m, p, end, &q);
     if (rc) return rc;
-    while (pop_pair(&q, &top)) {
+    while (pop_pair(&q, &m->tick, &top)) {
+        if ((rc = eng_tick(&m->tick, 8))) return rc;
         uint32_t at = (uint32_t)top;
         struct eng_sym *l = &m->s[at];
         if (l->rank != top >> 32) continue; /* the pair is gone */
@@ -180,6 +194,7 @@ static int merge_long(const struct eng_vocab *v, struct eng_merge *m, const char
     }
     size_t left = 0;
     for (uint32_t i = 0, next; i != end; i = next, left++) {
+        if (left % 4096 == 4095) eng_tick(&m->tick, 4096);
         next = m->s[i].next;
         m->s[left].sym = m->s[i].sym;
         m->s[left].start = m->s[i].start;
@@ -193,6 +208,7 @@ int eng_merge(const struct eng_vocab *v, struct eng_merge *m, const char *p, siz
               size_t *n_left)
 {
     size_t n_sym;
+    if (m->max_run && n > m->max_run) return CN_ELIMIT;
     int rc = first_symbols(v, m, p, n, &n_sym);
     if (rc) return rc;
     if (n_sym > SHORT_PIECE) return merge_long(v, m, p, n_sym, n_left);

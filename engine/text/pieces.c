@@ -166,8 +166,10 @@ static int merge_part(const struct eng_vocab *v, struct eng_merge *m, const char
     if (rc) return rc;
     if (id != ENG_NO_ID) return eng_ids_push(ids, id);
     rc = eng_merge(v, m, p, n, &left);
-    for (size_t i = 0; i < left && rc == 0; i++)
+    for (size_t i = 0; i < left && rc == 0; i++) {
+        if (i % 1024 == 1023 && (rc = eng_tick(&m->tick, 1024))) break;
         rc = push_symbol(v, m->s[i].sym, p + m->s[i].start, m->s[i + 1].start - m->s[i].start, ids);
+    }
     return rc;
 }
 
@@ -186,6 +188,7 @@ static int escape(struct eng_merge *m, const char *p, size_t n, bool prefix, siz
         out += 3;
     }
     for (size_t i = 0; i < n; i++) {
+        if (i % ENG_TICK == ENG_TICK - 1) eng_tick(&m->tick, ENG_TICK);
         if (p[i] == ' ') {
             memcpy(out, space_mark, 3);
             out += 3;
@@ -221,8 +224,9 @@ static int parts(const struct eng_vocab *v, struct eng_merge *m, const char *p, 
 {
     int rc = 0;
     for (size_t len; n > 0 && rc == 0; p += len, n -= len) {
-        len = eng_joints_cut(&v->joints, p, p + n);
-        rc = part(v, m, p, len, ids);
+        len = eng_joints_cut(&v->joints, p, p + n, &m->tick);
+        rc = eng_tick(&m->tick, len);
+        if (rc == 0) rc = part(v, m, p, len, ids);
     }
     return rc;
 }
@@ -249,7 +253,7 @@ int eng_line(const struct eng_vocab *v, struct eng_merge *m, const char *p, size
     size_t first = 0;
     if (prefix) {
         size_t len;
-        first = eng_joints_cut(&v->joints, p, p + n);
+        first = eng_joints_cut(&v->joints, p, p + n, &m->tick);
         int rc = escape(m, p, first, true, &len);
         if (rc == 0) rc = merge_part(v, m, m->text, len, ids);
         if (rc) return rc;

@@ -170,6 +170,7 @@ struct search {
     size_t n_places, cap;
     uint8_t *taken;
     uint64_t *heap;
+    struct eng_tick *tick;
 };
 
 /* Moves p to the longest token, from its node on along the shorter ones, that may be recognised
@@ -206,6 +207,8 @@ static int scan(struct search *q, const struct eng_span *spans, size_t n_spans)
     uint32_t at = 0;
     size_t span = n_spans ? n_spans - 1 : 0, trusted_end = q->n;
     for (size_t i = q->n; i-- > 0;) {
+        int rc = i % 1024 ? 0 : eng_tick(q->tick, 1024);
+        if (rc) return rc;
         while (span > 0 && i < spans[span - 1].end) { /* on into the span before */
             size_t start = spans[span - 1].end;
             if (!spans[span].trusted && spans[span].end > start) trusted_end = start;
@@ -221,11 +224,11 @@ static int scan(struct search *q, const struct eng_span *spans, size_t n_spans)
         struct place p = {.at = (uint32_t)i, .node = at};
         p.trusted_end = trusted ? (uint32_t)trusted_end : p.at;
         if (usable(q, &p)) {
-            int rc = add_place(q, p);
-            if (rc) return rc;
+            if ((rc = add_place(q, p))) return rc;
         }
     }
     for (size_t i = 0; i < q->n_places / 2; i++) {
+        if (i % 1024 == 0) eng_tick(q->tick, 1024);
         struct place t = q->place[i];
         q->place[i] = q->place[q->n_places - 1 - i];
         q->place[q->n_places - 1 - i] = t;
@@ -262,13 +265,15 @@ static uint64_t key_of(const struct search *q, size_t i)
 }
 
 /* The places from..to in the order of the procedure; keys are rank << 32 | place. */
-static void cut_places(struct search *q, size_t from, size_t to)
+static int cut_places(struct search *q, size_t from, size_t to)
 {
     size_t n_heap = to - from;
     for (size_t i = from; i < to; i++)
         q->heap[i - from] = key_of(q, i);
     eng_heap_build(q->heap, n_heap);
     while (n_heap > 0) {
+        int rc = eng_tick(q->tick, 16);
+        if (rc) return rc;
         uint32_t i = (uint32_t)eng_heap_pop(q->heap, &n_heap);
         struct place *p = &q->place[i];
         if (q->taken[p->at]) continue;
@@ -279,6 +284,7 @@ static void cut_places(struct search *q, size_t from, size_t to)
         else
             eng_heap_push(q->heap, &n_heap, key_of(q, i));
     }
+    return 0;
 }
 
 /* Tokens that do not overlap cannot take bytes from each other, so the procedure is gone through
@@ -289,11 +295,9 @@ static int cut_in_order(struct search *q)
     q->taken = cn_calloc(q->n, 1);
     q->heap = cn_malloc_array(q->n_places, sizeof *q->heap);
     if (!q->taken || !q->heap) return CN_ENOMEM;
-    if (q->v->strips) {
-        cut_places(q, 0, q->n_places);
-        return 0;
-    }
-    for (size_t from = 0, to; from < q->n_places; from = to) {
+    if (q->v->strips) return cut_places(q, 0, q->n_places);
+    int rc = 0;
+    for (size_t from = 0, to; from < q->n_places && rc == 0; from = to) {
         size_t end = 0, first = from;
         for (to = from; to < q->n_places && (to == from || q->place[to].at < end); to++) {
             size_t e = q->place[to].at + q->s->token[q->place[to].rank].len;
@@ -304,19 +308,22 @@ static int cut_in_order(struct search *q)
         if (first == from && p->at + q->s->token[p->rank].len == end)
             cut(q, &q->place[first]);
         else
-            cut_places(q, from, to);
+            rc = cut_places(q, from, to);
+        if (rc == 0) rc = eng_tick(q->tick, to - from);
     }
-    return 0;
+    return rc;
 }
 
 static int collect(const struct search *q, struct eng_cuts *out)
 {
     for (size_t i = 0; i < q->n_places; i++) {
         const struct place *p = &q->place[i];
+        int rc = i % 1024 ? 0 : eng_tick(q->tick, 1024);
+        if (rc) return rc;
         if (!p->cut) continue;
         const struct ranked *t = &q->s->token[p->rank];
         if (out->n == out->cap) {
-            int rc = cn_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v);
+            rc = cn_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v);
             if (rc) return rc;
         }
         out->v[out->n++] = (struct eng_cut){p->at, p->at + t->len, p->raw_start, p->raw_end, t->id};
@@ -326,9 +333,10 @@ static int collect(const struct search *q, struct eng_cuts *out)
 
 int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
                      const struct eng_span *spans, size_t n_spans, bool parse,
-                     struct eng_cuts *out)
+                     struct eng_tick *tick, struct eng_cuts *out)
 {
-    struct search q = {.v = v, .s = v->special, .text = text, .n = n, .parse = parse};
+    struct search q = {
+        .v = v, .s = v->special, .text = text, .n = n, .parse = parse, .tick = tick};
     if (v->special->n_tokens == 0 || n == 0) return 0;
     int rc = scan(&q, spans, n_spans);
     if (rc == 0 && q.n_places > 0) rc = cut_in_order(&q);

@@ -219,6 +219,8 @@ static void setup(struct eng_jctx *c, const struct eng_template *t,
     c->max_memory = l->max_memory_bytes ? l->max_memory_bytes : DEFAULT_MEMORY;
     c->max_ns = l->max_ns ? l->max_ns : DEFAULT_NS;
     c->started_ns = cn_now_ns();
+    c->keep_going = l->keep_going;
+    c->going_arg = l->arg;
     c->now_s = in->now_s;
     cn_random(c->key, sizeof(c->key));
     cn_arena_init(&c->arena, c->max_memory);

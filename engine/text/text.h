@@ -75,6 +75,13 @@ struct eng_ids {
     uint32_t *v;
     size_t n, cap;
     size_t max; /* 0 = none; a longer result is CN_EWINDOW */
+    /* Called about every millisecond of work on a long text; false, which then stays so, ends it with
+     * CN_ECANCELLED. NULL: nothing is called. */
+    bool (*keep_going)(void *arg);
+    void *arg;
+    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes some 60 bytes of memory
+     * for each. A longer one is CN_ELIMIT. */
+    size_t max_run;
 };
 void eng_ids_fini(struct eng_ids *ids);
 
@@ -92,7 +99,7 @@ enum {
  * tokens that do not end generation are recognised everywhere, as the reference does. Between the
  * recognised tokens the text is tokenised as one piece whatever its origin.
  * A template that writes BOS itself: with SPECIAL, BOS is not added twice (nor EOS).
- * Errors: CN_EWINDOW (ids->max), CN_EINVAL (spans that do not end at n or run backwards), CN_ELIMIT
+ * Errors: CN_EWINDOW (ids->max), CN_ECANCELLED (ids->keep_going), CN_EINVAL (spans that do not end at n or run backwards), CN_ELIMIT
  * (n of 4 GiB), CN_ENOMEM. On error ids->n is as before. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
                  const struct eng_span *spans, size_t n_spans, unsigned flags,
@@ -143,6 +150,9 @@ struct eng_template_limits {
     size_t max_output_bytes;   /* 0 = default 16 MiB */
     size_t max_memory_bytes;   /* 0 = default 64 MiB */
     uint64_t max_ns;           /* 0 = default 250 ms */
+    /* As of struct eng_ids; the time that it takes does not count. */
+    bool (*keep_going)(void *arg);
+    void *arg;
 };
 
 struct eng_template_in {
@@ -165,7 +175,7 @@ void eng_rendered_fini(struct eng_rendered *r);
 
 /* Renders; every byte that came from messages, tools, documents or kwargs, through whatever filter
  * or slice, is in an untrusted span. Errors: CN_ETEMPLATE (raise_exception's own text included),
- * CN_ELIMIT (steps, depth, output, memory, time), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is
+ * CN_ELIMIT (steps, depth, output, memory, time), CN_ECANCELLED (limits.keep_going), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is
  * fini'd by the caller on success. */
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);

@@ -23,7 +23,8 @@ void eng_ids_fini(struct eng_ids *ids)
 static int piece(void *arg, size_t start, size_t len)
 {
     struct call *c = arg;
-    return eng_piece(c->v, c->merge, c->base + start, len, c->ids);
+    int rc = eng_tick(&c->merge->tick, len);
+    return rc ? rc : eng_piece(c->v, c->merge, c->base + start, len, c->ids);
 }
 
 static int fragment(struct call *c, const char *text, size_t n)
@@ -60,6 +61,7 @@ static int encode(struct call *c, const char *text, size_t n, const struct eng_c
     c->after_special = true;
     for (size_t i = 0; i < cuts->n && rc == 0; i++) {
         last = &cuts->v[i];
+        if ((rc = eng_tick(&c->merge->tick, 8))) break;
         if (last->raw_start > at) rc = fragment(c, text + at, last->raw_start - at);
         if (rc == 0) rc = eng_ids_push(c->ids, last->id);
         at = last->raw_end;
@@ -88,8 +90,10 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
     c.err = &why;
     c.merge = eng_merge_take(v);
     if (!c.merge) return cn_fail(err, CN_ENOMEM, "out of memory");
+    c.merge->tick = (struct eng_tick){.keep_going = ids->keep_going, .arg = ids->arg};
+    c.merge->max_run = ids->max_run;
     rc = eng_special_find(v, text, n, spans, spans ? n_spans : 0, flags & ENG_TOKENIZE_PARSE,
-                          &cuts);
+                          &c.merge->tick, &cuts);
     if (rc == 0) rc = encode(&c, text, n, &cuts, flags);
     free(cuts.v);
     eng_merge_give(v, c.merge);
@@ -97,5 +101,7 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
     ids->n = before;
     if (why.code == rc) return cn_fail(err, rc, "%s", why.message);
     if (rc == CN_EWINDOW) return cn_fail(err, rc, "the text has more than %zu tokens", ids->max);
+    if (rc == CN_ELIMIT && ids->max_run)
+        return cn_fail(err, rc, "the text has a word of more than %zu bytes", ids->max_run);
     return cn_fail(err, rc, "%s", cn_err_info(rc)->text);
 }

@@ -60,6 +60,24 @@ static inline size_t eng_decode(const char *p, const char *end, uint32_t *cp)
     return cn_utf8_decode(p, n, cp);
 }
 
+/* ---- long work (text.h: keep_going) - */
+
+/* Counts work in units of about a byte of text; every ENG_TICK of them it asks whether to go on.
+ * Whoever cannot fail may leave the answer to the next one who asks. */
+enum { ENG_TICK = 16384 };
+struct eng_tick {
+    bool (*keep_going)(void *arg);
+    void *arg;
+    size_t done;
+};
+static inline int eng_tick(struct eng_tick *t, size_t n)
+{
+    t->done += n;
+    if (t->done < ENG_TICK) return 0;
+    t->done = 0;
+    return !t->keep_going || t->keep_going(t->arg) ? 0 : CN_ECANCELLED;
+}
+
 /* ---- pre-tokenisers (pretokenize.c, scan.c) - */
 
 enum eng_pre_flag {
@@ -185,7 +203,7 @@ void eng_special_free(struct eng_special *s);
 /* Cuts in text order. Longest token first, then lower id, then leftmost; see special.c. */
 int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
                      const struct eng_span *spans, size_t n_spans, bool parse,
-                     struct eng_cuts *out);
+                     struct eng_tick *tick, struct eng_cuts *out);
 
 /* ---- merging (merge.c, pieces.c, joints.c, bpe.c, spm.c) - */
 
@@ -220,6 +238,8 @@ struct eng_merge {
     struct eng_known *known;
     uint32_t call;   /* entries of other calls do not count */
     const char *end; /* of the text that pieces lie in */
+    struct eng_tick tick;
+    size_t max_run;  /* of eng_ids */
 };
 /* Merges one piece (n > 0 bytes, below 4 GiB): m->s has *n_left symbols, and where the last
  * ends. */
@@ -259,7 +279,8 @@ int eng_joints_init(struct eng_joints *j, size_t n_symbols, bool marks);
 void eng_joints_fini(struct eng_joints *j);
 void eng_joints_add(struct eng_joints *j, struct eng_str symbol);
 /* Bytes from p (below end) to the first place that no merge can cross, or to the end. */
-size_t eng_joints_cut(const struct eng_joints *j, const char *p, const char *end);
+size_t eng_joints_cut(const struct eng_joints *j, const char *p, const char *end,
+                      struct eng_tick *tick);
 
 /* BPE: the pair's merge, NULL when there is none. */
 const struct eng_pair *eng_bpe_pair(const struct eng_vocab *v, uint32_t left, uint32_t right);

@@ -143,10 +143,15 @@ int eng_wordpiece(const struct eng_vocab *v, struct eng_merge *m, const char *te
                   struct eng_ids *ids)
 {
     struct word w = {.v = v, .merge = m, .ids = ids, .n = 3};
+    size_t next = ENG_TICK / 4;
     int rc = 0;
     memcpy(w.text, "\xE2\x96\x81", 3);
     for (size_t i = 0; i < n && rc == 0;) {
         utf8proc_int32_t c = (uint8_t)text[i];
+        if (i >= next) {
+            next = i + ENG_TICK / 4; /* decomposing takes its time */
+            if ((rc = eng_tick(&m->tick, ENG_TICK))) return rc;
+        }
         if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z')) {
             add_char(&w, v->lowercase && c >= 'A' && c <= 'Z' ? c + 32 : c);
             i++;

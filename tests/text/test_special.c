@@ -104,7 +104,8 @@ static void compare(const struct eng_vocab *v, const char *text, size_t n,
     }
     procedure(v, text, n, trusted, parse, &l);
     struct eng_cuts cuts = {0};
-    assert_int_equal(eng_special_find(v, text, n, spans, n_spans, parse, &cuts), 0);
+    struct eng_tick tick = {0};
+    assert_int_equal(eng_special_find(v, text, n, spans, n_spans, parse, &tick, &cuts), 0);
     size_t k = 0, at = 0;
     for (size_t i = 0; i < l.n; i++) {
         if (l.v[i].id < 0) { /* raw text lies between the cuts */
