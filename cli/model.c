@@ -14,17 +14,7 @@ static bool ends_in_gguf(const char *s)
 
 const struct cfg_model *cli_catalog_of(const char *path)
 {
-    const char *base = strrchr(path, '/');
-    struct stat st;
-    size_t n;
-    const struct cfg_model *m = cfg_catalog(&n);
-
-    base = base ? base + 1 : path;
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(base, m[i].file) && !stat(path, &st) &&
-            (!*m[i].sha256 || (uint64_t)st.st_size == m[i].bytes))
-            return &m[i];
-    return NULL;
+    return cfg_catalog_of(path);
 }
 
 bool cli_names_model(const char *word)
@@ -149,9 +139,11 @@ int cli_take_served(struct cfg *cfg, struct cn_error *err)
     if (rc) return rc;
     free(cfg->model.name);
     free(cfg->model.chat_template);
+    free(cfg->model.sampling);
     cfg->model.path = path;
     cfg->model.name = copy(m->name, &failed);
     cfg->model.chat_template = copy(m->chat_template, &failed);
+    cfg->model.sampling = copy(m->sampling, &failed);
     cfg->model.context = m->context;
     cfg->model.kv_type = m->kv_type;
     return failed ? cn_fail(err, CN_ENOMEM, "out of memory") : 0;
@@ -180,6 +172,7 @@ int cli_list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn
                                         .chat_template = m->chat_template,
                                         .context = (uint64_t)m->context,
                                         .kv_type = m->kv_type,
+                                        .sampling = m->sampling,
                                         .pin = m->pin,
                                         .preload = m->preload};
     }

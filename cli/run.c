@@ -191,6 +191,7 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     q.max_is_bound = r->chatting || !r->max_given;
     if (q.max_is_bound && ids.n < window_of(r))
         q.max_tokens = CN_MIN(q.max_tokens, window_of(r) - ids.n);
+    q.sampling.seed = r->seed;
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
     cn_buf_reset(&r->answer);
     cli_interrupted = 0;
@@ -288,14 +289,21 @@ static void help(void)
            "Chats in the terminal; with a PROMPT answers it and ends. Standard input that is no\n"
            "terminal is the prompt, or is added to it.\n\n"
            "  --system TEXT          system message\n"
-           "  --temperature T        0 to 2; 0 takes the likeliest token (0.2)\n"
-           "  --top-p P              the likeliest tokens of this much probability (0.9)\n"
-           "  --top-k K              the K likeliest tokens (0: off)\n"
+           "  --temperature T        0 to 2; 0 takes the likeliest token\n"
+           "  --top-p P              the likeliest tokens of this much probability\n"
+           "  --top-k K              the K likeliest tokens; 0: all. Without these three: as\n"
+           "                         the model's defaults are (conifer show)\n"
            "  --max-tokens N         longest answer (%d); 0: up to the window. In a chat an answer\n"
            "                         ends where the window does; one answer for which the window\n"
            "                         has not as many tokens as were asked for here is refused\n"
            "  --seed N               the same seed gives the same answer (random)\n%s",
            LONGEST_ANSWER, cli_model_help());
+}
+
+static void ask(struct cli_run *r, enum cfg_sampling_field f, double v)
+{
+    r->asked.v[f] = v;
+    r->asked.given |= 1u << f;
 }
 
 /* One option with a number: 0, or an exit code. */
@@ -308,24 +316,24 @@ static int take_number(struct cli_run *r, const char *name, int opt)
     switch (opt) {
     case 't':
         bad = cli_number(name, "temperature", optarg, 0, 2, &x);
-        r->sampling.temperature = (float)x;
+        ask(r, CFG_S_TEMPERATURE, x);
         break;
     case 'p':
         bad = cli_number(name, "top-p", optarg, 0, 1, &x);
         if (!bad && x <= 0)
             bad = cli_usage(name, "--top-p %s: must be above 0 and at most 1", optarg);
-        r->sampling.top_p = (float)x;
+        ask(r, CFG_S_TOP_P, x);
         break;
     case 'k':
         bad = cli_count(name, "top-k", optarg, 0, INT32_MAX, &n);
-        r->sampling.top_k = (uint32_t)n;
+        ask(r, CFG_S_TOP_K, (double)n);
         break;
     case 'm':
         bad = cli_count(name, "max-tokens", optarg, 0, INT64_MAX, &r->max_tokens);
         r->max_given = r->max_tokens != 0;
         break;
     case 'd':
-        bad = cli_count(name, "seed", optarg, 0, UINT64_MAX - 1, &r->sampling.seed);
+        bad = cli_count(name, "seed", optarg, 0, UINT64_MAX - 1, &r->seed);
         r->seeded = true;
         break;
     }
@@ -451,6 +459,10 @@ static int run(struct cli_run *r, const char *name, const char *prompt)
     if (!rc) rc = cli_stack_open(&r->stack, &err);
     if (rc == CN_ECANCELLED) return 130;
     if (rc) return cli_error(name, &err);
+    struct rt_model_status model;
+    rt_model_status(rt_model_at(r->stack.rt, 0), &model);
+    r->sampling = model.sampling.v;
+    rt_sampling_apply(&r->sampling, &r->asked);
     if (eng_sampling_check(&r->sampling, eng_model_vocab(rt_model(r->stack.rt)), &err))
         return cli_error(name, &err) + 1;
     catch_interrupts();
@@ -468,10 +480,6 @@ int cli_run(int argc, char **argv)
     char *prompt = NULL;
     int rc = cli_stack_config(&r.stack, &argc, argv, &err), status;
 
-    eng_sampling_defaults(&r.sampling);
-    /* For a person at a terminal: small models ramble at 1 and 1, the API's defaults. */
-    r.sampling.temperature = 0.2f;
-    r.sampling.top_p = 0.9f;
     cn_buf_init(&r.answer, 0);
     r.messages = json_array();
     if (!r.messages && !rc) rc = cn_fail(&err, CN_ENOMEM, "out of memory");

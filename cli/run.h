@@ -9,7 +9,9 @@
 
 struct cli_run {
     struct cli_stack stack;
-    struct eng_sampling sampling;
+    struct cfg_sampling asked;    /* what the options name, */
+    struct eng_sampling sampling; /* over what the model's defaults are */
+    uint64_t seed;
     uint64_t max_tokens; /* 0: up to the window */
     bool max_given;      /* it was asked for: else less is fine where window or memory end */
     bool chatting;       /* less is fine then too: what is left gets less with every turn */

@@ -5,6 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What requests draw with that do not say otherwise. */
+static int put_sampling(const struct cli_stack *s, const struct eng_model_info *info,
+                        struct cn_error *err)
+{
+    struct cfg_sampling asked;
+    struct rt_sampling d;
+    const struct eng_sampling *v = &d.v;
+    int rc = cfg_sampling_read(s->cfg.model.sampling, &asked, err);
+
+    if (rc || info->pooling != ENG_POOL_NONE) return rc;
+    rt_sampling_for(s->path, &info->recommended, &asked, &d);
+    printf("sampling        temperature %g", (double)v->temperature);
+    if (v->top_p != 1) printf(", top-p %g", (double)v->top_p);
+    if (v->top_k) printf(", top-k %u", v->top_k);
+    if (v->min_p != 0) printf(", min-p %g", (double)v->min_p);
+    if (v->repetition_penalty != 1) printf(", repetition %g", (double)v->repetition_penalty);
+    if (v->presence_penalty != 0) printf(", presence %g", (double)v->presence_penalty);
+    if (v->frequency_penalty != 0) printf(", frequency %g", (double)v->frequency_penalty);
+    printf(" (%s)\n", !strcmp(d.from, "default") ? "for most models" : d.from);
+    return 0;
+}
+
 static int show(struct cli_stack *s, struct cn_error *err)
 {
     struct eng_model_opts opts = {.prepare = rt_prepare_opts(&s->cfg)};
@@ -18,6 +40,7 @@ static int show(struct cli_stack *s, struct cn_error *err)
     if (!rc) rc = eng_model_describe(m, &opts.prepare, &text, err);
     const struct cfg_model *known = rc ? NULL : cli_catalog_of(s->path);
     if (known) printf("catalog name    %s\n", known->name);
+    if (!rc) rc = put_sampling(s, eng_model_info(m), err);
     if (!rc) fwrite(text.data, 1, text.len, stdout);
     if (!rc && cli_put_memory(&s->cfg, m, &plan, err)) printf("  %s\n", err->message);
     cn_buf_fini(&text);

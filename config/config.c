@@ -327,6 +327,16 @@ static void check_tenants(struct checker *k)
     }
 }
 
+static void check_sampling(struct checker *k, const char *text, const struct cfg_place *place,
+                           const char *key)
+{
+    struct cfg_sampling s;
+    struct cn_error why = {0};
+    int rc = cfg_sampling_read(text, &s, &why);
+
+    if (rc) broken(k, place, rc, key, "%s", why.message);
+}
+
 /* Beside a list of models the group of the one model says nothing: what is set there would be
  * lost. */
 static void check_models(struct checker *k)
@@ -339,12 +349,16 @@ static void check_models(struct checker *k)
     } lost[] = {{c->model.path, CFG_KEY_model_path, "model.path"},
                 {c->model.name, CFG_KEY_model_name, "model.name"},
                 {c->model.chat_template, CFG_KEY_model_chat_template, "model.chat_template"},
+                {c->model.sampling, CFG_KEY_model_sampling, "model.sampling"},
                 {c->model.context, CFG_KEY_model_context, "model.context"},
                 {c->model.kv_type != CFG_KV_F16, CFG_KEY_model_kv_type, "model.kv_type"}};
 
+    check_sampling(k, c->model.sampling, &c->places[CFG_KEY_model_sampling], "model.sampling");
     for (size_t i = 0; i < c->n_models; i++) {
         size_t j = 0;
 
+        check_sampling(k, c->models[i].sampling, &c->models[i].places[CFG_MODEL_KEY_sampling],
+                       "models.sampling");
         while (j < i && strcmp(c->models[i].name, c->models[j].name))
             j++;
         if (j < i)

@@ -212,6 +212,27 @@ int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_erro
 /* The file of an item of `models`; returned owned. */
 int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *err);
 
+/* The line of the catalog that a file is: by its name, and its size where that is exact; or NULL. */
+const struct cfg_model *cfg_catalog_of(const char *path);
+
+/* ---- sampling (config/sampling.c) ------------------------------------------------------------ */
+
+enum cfg_sampling_field {
+    CFG_S_TEMPERATURE, CFG_S_TOP_P, CFG_S_TOP_K, CFG_S_MIN_P, CFG_S_REPETITION, CFG_S_PRESENCE,
+    CFG_S_FREQUENCY, CFG_N_SAMPLING
+};
+struct cfg_sampling {
+    double v[CFG_N_SAMPLING];
+    unsigned given; /* bit per field that has a value */
+};
+const char *cfg_sampling_name(enum cfg_sampling_field f);
+/* Whether it lies within the field's bounds. */
+bool cfg_sampling_ok(enum cfg_sampling_field f, double v);
+/* "temperature=0.6, top_p=0.95"; NULL and "" name nothing. */
+int cfg_sampling_read(const char *text, struct cfg_sampling *out, struct cn_error *err);
+/* What is recommended for a model of the catalog, as such a text; or NULL. */
+const char *cfg_catalog_sampling(const char *name);
+
 /* ---- the machine (config/machine.c) --------------------------------------------------------- */
 
 /* Bytes that can be allocated without swapping: what the system has available, and at most what

@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 
 static const struct cfg_model catalog[] = {
+#define SAMPLING(name, text)
 #define MODEL(name, file, family, quant, bytes, sha256, licence, source, note)                     \
     {name, file, family, quant, bytes, sha256, licence, source, note},
 #include "config/catalog.def"
 #undef MODEL
+#undef SAMPLING
 };
 
 const struct cfg_model *cfg_catalog(size_t *count)
@@ -25,6 +27,19 @@ const struct cfg_model *cfg_catalog_find(const char *name)
 {
     for (size_t i = 0; i < CN_ARRAY_LEN(catalog); i++)
         if (!strcmp(catalog[i].name, name)) return &catalog[i];
+    return NULL;
+}
+
+const struct cfg_model *cfg_catalog_of(const char *path)
+{
+    const char *base = strrchr(path, '/');
+    struct stat st;
+
+    base = base ? base + 1 : path;
+    for (size_t i = 0; i < CN_ARRAY_LEN(catalog); i++)
+        if (!strcmp(base, catalog[i].file) && !stat(path, &st) &&
+            (!*catalog[i].sha256 || (uint64_t)st.st_size == catalog[i].bytes))
+            return &catalog[i];
     return NULL;
 }
 

@@ -63,7 +63,14 @@ struct eng_model_opts {
 /* What the rows of an embedding model become one vector by; NONE: the model generates. */
 enum eng_pooling { ENG_POOL_NONE, ENG_POOL_MEAN, ENG_POOL_CLS, ENG_POOL_LAST };
 
+/* What a file recommends to draw with: its keys general.sampling.*, as far as they are known here and
+ * make sense. NAN: nothing. */
+struct eng_recommended {
+    float temperature, top_k, top_p, min_p, repetition_penalty;
+};
+
 struct eng_model_info {
+    struct eng_recommended recommended;
     const char *arch;                /* "llama" */
     const char *name;                /* general.name, or the file's base name */
     const char *file_type;           /* the type most weight bytes have: "Q4_1" */

@@ -139,6 +139,7 @@ static int fill_info(struct eng_model *m, const char *path, struct cn_error *err
     info->train_context = h->train_context;
     info->context = h->context;
     info->pooling = h->pooling;
+    eng_read_recommended(m->g, &info->recommended);
     count_weights(m);
     return CN_OK;
 }

@@ -24,5 +24,6 @@ struct eng_model {
 int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path,
                    uint64_t max_context, bool measuring, struct cn_error *err);
 struct eng_model *eng_model_alloc(void);
+void eng_read_recommended(const struct eng_gguf *g, struct eng_recommended *out); /* recommended.c */
 
 #endif

@@ -36,7 +36,9 @@ static int init_one(struct rt *r, uint32_t i, const struct rt_model_opts *o, str
     if (copy_text(o->id, &m->id) || copy_text(o->path, &m->path) ||
         copy_text(o->chat_template, &m->chat_template))
         return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
-    return 0;
+    int rc = cfg_sampling_read(o->sampling, &m->asked_sampling, err);
+    if (rc) cn_error_wrap(err, "the sampling of %s", m->id);
+    return rc;
 }
 
 int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
@@ -47,6 +49,7 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
                                 .chat_template = c->model.chat_template,
                                 .context = (uint64_t)c->model.context,
                                 .kv_type = c->model.kv_type,
+                                .sampling = c->model.sampling,
                                 .pin = true,
                                 .preload = true};
     const struct rt_model_opts *all = o->n_models ? o->models : &one;
@@ -124,10 +127,19 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
                                     .state = m->broken ? RT_FAILED : m->state,
                                     .created_s = r->created_s,
                                     .context = m->context,
+                                    .sampling = m->sampling,
+                                    .embeds = m->embeds,
                                     .pinned = m->pin};
     memcpy(out->fingerprint, m->fingerprint, sizeof out->fingerprint);
     if (out->state == RT_FAILED) out->error = m->error;
     unlock(r);
+}
+
+void rt_model_sampling(const struct rt_model *m, struct rt_sampling *out)
+{
+    lock(m->rt);
+    *out = m->sampling;
+    unlock(m->rt);
 }
 
 struct eng_model *rt_model(const struct rt *r)

@@ -81,6 +81,8 @@ static void note(struct rt_model *m, const struct eng_model_info *info)
     pthread_mutex_lock(&m->rt->models_lock);
     m->need = info->exec->packed_bytes + info->exec->scratch_bytes;
     m->context = info->context;
+    m->embeds = info->pooling != ENG_POOL_NONE;
+    rt_sampling_for(m->path, &info->recommended, &m->asked_sampling, &m->sampling);
     if (info->fingerprint[0]) memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     pthread_mutex_unlock(&m->rt->models_lock);
 }

@@ -227,6 +227,9 @@ struct rt_model {
     uint32_t failures;
     struct cn_error error;
     char fingerprint[40];
+    struct cfg_sampling asked_sampling; /* of the config */
+    struct rt_sampling sampling;        /* with `context` */
+    bool embeds;
     /* the loader's question to the engine thread, and the answer */
     struct rt_cmd cmd;
     int answer;

@@ -27,6 +27,7 @@ struct rt_model_opts {              /* one of several models; all is copied */
     const char *chat_template;      /* file; NULL: the model's own */
     uint64_t context;               /* 0: the model's own */
     int kv_type;                    /* enum cfg_kv_type */
+    const char *sampling;           /* as models.sampling; NULL: nothing */
     bool pin, preload;
 };
 struct rt_opts {
@@ -115,11 +116,25 @@ const char *rt_fingerprint(const struct rt *r);
 /* One of the configured models; valid for the runtime's life. */
 struct rt_model;
 enum rt_model_state { RT_UNLOADED, RT_LOADING, RT_LOADED, RT_FAILED, RT_N_MODEL_STATES };
+/* What requests draw with that do not say otherwise. */
+struct rt_sampling {
+    struct eng_sampling v;
+    const char *from;               /* "file", "catalog", "default", or "config" where that names
+                                     * any of it */
+};
+/* For a file that was measured or opened: info->recommended; config: what it names. */
+void rt_sampling_for(const char *path, const struct eng_recommended *file,
+                     const struct cfg_sampling *config, struct rt_sampling *out);
+/* What is named takes the place of what is there. A temperature of 0 means the likeliest token
+ * whatever the defaults are: filters and penalties that are not named beside it are off. */
+void rt_sampling_apply(struct eng_sampling *s, const struct cfg_sampling *asked);
 struct rt_model_status {
     const char *id;                 /* valid for the runtime's life */
     enum rt_model_state state;
     int64_t created_s;              /* when the runtime began to serve it */
     uint64_t context;               /* 0: not known */
+    struct rt_sampling sampling;    /* known with the context */
+    bool embeds;                    /* as rt_embedding_size; known with the context */
     bool pinned;
     char fingerprint[40];           /* "": not known */
     struct cn_error error;          /* FAILED: why */
@@ -141,6 +156,8 @@ bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint6
 void rt_release(struct rt_model *m);
 /* Of a held model. */
 struct eng_model *rt_model_engine(const struct rt_model *m);
+/* Of a held model. */
+void rt_model_sampling(const struct rt_model *m, struct rt_sampling *out);
 /* Of a held model: values of an embedding; 0 where it generates text. It does one or the other. */
 uint64_t rt_embedding_size(const struct rt_model *m);
 

@@ -33,6 +33,7 @@ struct srv_text_env {
     const char *model_id, *fingerprint;
     uint64_t context;
     uint64_t embedding_size; /* 0: the model generates text */
+    struct eng_sampling sampling; /* what the request does not say */
     int64_t max_n, max_tokens; /* limits of the config; max_tokens 0 = none */
     int64_t max_tokenize_tokens;
     double default_deadline_s;

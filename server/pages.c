@@ -12,6 +12,19 @@ static void answer(struct srv_conn *c, int status, const char *type, struct cn_b
     cn_buf_fini(b);
 }
 
+static void put_sampling(const struct rt_sampling *s, struct cn_buf *b)
+{
+    const struct eng_sampling *v = &s->v;
+
+    cn_buf_printf(b,
+                  ",\"sampling\":{\"from\":\"%s\",\"temperature\":%.6g,\"top_p\":%.6g,\"top_k\":%u,"
+                  "\"min_p\":%.6g,\"repetition_penalty\":%.6g,\"presence_penalty\":%.6g,"
+                  "\"frequency_penalty\":%.6g}",
+                  s->from, (double)v->temperature, (double)v->top_p, v->top_k, (double)v->min_p,
+                  (double)v->repetition_penalty, (double)v->presence_penalty,
+                  (double)v->frequency_penalty);
+}
+
 static void put_model(const struct rt_model *model, struct cn_buf *b)
 {
     static const char *const states[RT_N_MODEL_STATES] = {"unloaded", "loading", "loaded",
@@ -29,6 +42,7 @@ static void put_model(const struct rt_model *model, struct cn_buf *b)
         cn_buf_printf(b, "%llu", (unsigned long long)m.context);
     else
         cn_buf_puts(b, "null");
+    if (m.context && !m.embeds) put_sampling(&m.sampling, b);
     cn_buf_printf(b, ",\"state\":\"%s\",\"pinned\":%s", states[m.state],
                   m.pinned ? "true" : "false");
     if (m.state == RT_FAILED) {

@@ -267,6 +267,9 @@ static void use_model(struct srv_req *q)
     c->own.fingerprint = eng_model_info(m)->fingerprint;
     c->own.context = eng_model_info(m)->context;
     c->own.embedding_size = rt_embedding_size(c->model);
+    struct rt_sampling sampling;
+    rt_model_sampling(c->model, &sampling);
+    c->own.sampling = sampling.v;
     start_job(q, srv_call_work);
 }
 

@@ -254,24 +254,40 @@ void srv_deadline_read(struct srv_call *c)
     c->deadline_ns = ms > 0 ? c->received_ns + (uint64_t)(ms * 1e6) : 0;
 }
 
+/* The model's defaults, and over them what the request names. */
+static void read_draw(struct srv_call *c)
+{
+    const struct srv_params *p = &c->p;
+    struct cfg_sampling asked = {
+        .v = {[CFG_S_TEMPERATURE] = p->temperature, [CFG_S_TOP_P] = p->top_p,
+              [CFG_S_TOP_K] = (double)CN_MAX(p->top_k, (int64_t)0), [CFG_S_MIN_P] = p->min_p,
+              [CFG_S_REPETITION] = p->repetition_penalty,
+              [CFG_S_PRESENCE] = p->presence_penalty,
+              [CFG_S_FREQUENCY] = p->frequency_penalty}};
+    static const enum srv_param of[CFG_N_SAMPLING] = {
+        [CFG_S_TEMPERATURE] = SRV_P_temperature, [CFG_S_TOP_P] = SRV_P_top_p,
+        [CFG_S_TOP_K] = SRV_P_top_k, [CFG_S_MIN_P] = SRV_P_min_p,
+        [CFG_S_REPETITION] = SRV_P_repetition_penalty,
+        [CFG_S_PRESENCE] = SRV_P_presence_penalty,
+        [CFG_S_FREQUENCY] = SRV_P_frequency_penalty};
+
+    for (int f = 0; f < CFG_N_SAMPLING; f++)
+        if (srv_given(p, of[f])) asked.given |= 1u << f;
+    c->sampling = c->env->sampling;
+    rt_sampling_apply(&c->sampling, &asked);
+}
+
 int srv_sampling_read(struct srv_call *c)
 {
     const struct srv_params *p = &c->p;
     struct eng_sampling *s = &c->sampling;
     int rc;
 
-    eng_sampling_defaults(s);
+    read_draw(c);
     if ((rc = read_max_tokens(c)) || (rc = read_logprobs(c)) ||
         (rc = read_stop(c)) || (rc = read_stop_ids(c)) || (rc = read_bias(c)) ||
         (rc = srv_priority_read(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
         return rc;
-    s->temperature = (float)p->temperature;
-    s->top_p = (float)p->top_p;
-    s->top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0;
-    s->min_p = (float)p->min_p;
-    s->repetition_penalty = (float)p->repetition_penalty;
-    s->presence_penalty = (float)p->presence_penalty;
-    s->frequency_penalty = (float)p->frequency_penalty;
     s->min_tokens = (uint32_t)p->min_tokens;
     s->ignore_eos = p->ignore_eos;
     if (srv_given(p, SRV_P_seed))

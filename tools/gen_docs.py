@@ -191,6 +191,22 @@ Sizes are the hub's, rounded, when the model was listed; `?` where it is not kno
 """
 
 
+MODELS_SAMPLING = """
+## Sampling
+
+What requests draw with that do not say otherwise, by the beginning of the model's name: the first line
+that fits. A file's own recommendation (its keys `general.sampling.temp`, `top_k`, `top_p`, `min_p` and
+`penalty_repeat`) goes before it, and whatever neither names is off. Models without either have
+temperature=0.7, top_p=0.95, min_p=0.05. `models[].sampling` of the [configuration](CONFIG.md), and before
+all a request, name single values over it; a `temperature` of 0 alone means the likeliest token, without
+filters and penalties. `conifer run` and the daemon do the same; `conifer show` and `GET /v1/models` tell
+what holds.
+
+| name | |
+|---|---|
+"""
+
+
 NULL_HEAD = """# The null model
 
 <!-- Made by tools/gen_docs.py from engine/null.def; do not edit. -->
@@ -326,7 +342,14 @@ def models_page(catalog, families):
             note = "; ".join(filter(None, [note, "not run yet"]))
         out += (f"| `{name}` | {size(n_bytes)} | {quant} | {family} | {cell(licence)} | {where} "
                 f"| {cell(note)} |\n")
+    out += MODELS_SAMPLING
+    for name, text in re.findall(r'^SAMPLING\("([^"]+)", "([^"]+)"\)', catalog, re.M):
+        out += f"| `{name}` | {text} |\n"
     return out
+
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+            "frequency_penalty")
 
 
 def api_page(params, routes):
@@ -353,6 +376,7 @@ def api_page(params, routes):
         said = {"BOOL": "true" if default == "1" else "false"}.get(kind, default if default != "0" or
                                                                    kind == "NUM" else "")
         said = "" if text.startswith("given to") else said
+        said = "the model's" if name in SAMPLING else said
         places = ", ".join(ends[x] for x in where.split(" | "))
         text = text.replace('\\"', '"').replace("|", "\\|")
         out += f"| `{name}` | {places} | {types[kind]}{bounds} | {said} | {text} |\n"

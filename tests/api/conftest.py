@@ -51,6 +51,32 @@ def tiny_model():
     return str(TINY)
 
 
+def copy_tiny(path, change=lambda name, value: value, add=lambda writer: None):
+    """The tiny model as another file. change(name, value): a key's value there, None to leave it out;
+    add(writer): further keys."""
+    import gguf
+    import numpy as np
+    data = pathlib.Path(tiny_model()).read_bytes()
+    reader = gguf.GGUFReader(tiny_model())
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture":
+            continue
+        value = change(field.name, field.contents())
+        if value is not None:
+            writer.add_key_value(field.name, value, field.types[0],
+                                 field.types[-1] if len(field.types) > 1 else None)
+    add(writer)
+    for t in reader.tensors:
+        raw = np.frombuffer(data[t.data_offset:t.data_offset + t.n_bytes], t.data.dtype)
+        writer.add_tensor(t.name, raw.reshape(t.data.shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def until(what, seconds=60):
     """Waits until what() is true, and gives it."""
     end = time.time() + seconds

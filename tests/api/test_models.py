@@ -74,7 +74,8 @@ def test_states_without_loading(serve):
     gemma = s.client().models.retrieve("gemma")
     assert gemma.max_model_len == 512 and gemma.pinned is True and gemma.object == "model"
     gone = s.client().models.retrieve("gone")
-    assert gone.max_model_len is None and "gone.gguf" in gone.error and "/nonexistent" not in gone.error
+    assert gone.max_model_len is None and gone.error.startswith("the model gone could")
+    assert "gone.gguf" not in gone.error and gemma.sampling["from"] == "default" and not hasattr(gone, "sampling")
     m = s.metrics()
     assert m["conifer_model_loads_total"] == m["conifer_model_load_seconds_count"] == 1
     assert say(s, "gemma").model == "gemma"

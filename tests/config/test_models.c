@@ -66,6 +66,28 @@ static void catalog_lines_are_sound(void **state)
     assert_null(cfg_catalog_find("nope"));
 }
 
+static void sampling_is_read(void **state)
+{
+    struct cfg_sampling s;
+    struct cn_error err = {0};
+    size_t n;
+    const struct cfg_model *m = cfg_catalog(&n);
+
+    assert_int_equal(cfg_sampling_read(NULL, &s, &err), 0);
+    assert_int_equal(s.given, 0);
+    assert_int_equal(cfg_sampling_read(" temperature = 0.5 ,top_k=3 ", &s, &err), 0);
+    assert_int_equal(s.given, 1u << CFG_S_TEMPERATURE | 1u << CFG_S_TOP_K);
+    assert_true(s.v[CFG_S_TEMPERATURE] == 0.5 && s.v[CFG_S_TOP_K] == 3);
+    static const char *const bad[] = {"temperature", "=1", "top_p=", ",", "top_p=0", "min_p=1.1",
+                                      "top_k=-1", "presence_penalty=nan", "temperature=0.5;top_k=3"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(bad); i++)
+        if (!cfg_sampling_read(bad[i], &s, &err)) fail_msg("%s was taken", bad[i]);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(cfg_sampling_read(cfg_catalog_sampling(m[i].name), &s, &err), 0);
+    assert_string_equal(cfg_catalog_sampling("qwen3-0.6b"), "temperature=0.6, top_p=0.95, top_k=20");
+    assert_null(cfg_catalog_sampling("nope"));
+}
+
 static void names(void **state)
 {
     char longest[130];
@@ -226,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(catalog_lines_are_sound),
+        cmocka_unit_test(sampling_is_read),
         cmocka_unit_test(names),
         cmocka_unit_test(a_name_becomes_a_file),
         cmocka_unit_test(where_models_live),

@@ -265,6 +265,7 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
                                     .state = RT_LOADED,
                                     .created_s = 1700000000,
                                     .context = eng_model_info(m->rt->model)->context,
+                                    .sampling.from = "default",
                                     .pinned = true,
                                     .fingerprint = "fp_fake"};
 }
@@ -315,6 +316,12 @@ void rt_release(struct rt_model *m)
 struct eng_model *rt_model_engine(const struct rt_model *m)
 {
     return m->rt->model;
+}
+
+void rt_model_sampling(const struct rt_model *m, struct rt_sampling *out)
+{
+    eng_sampling_defaults(&out->v);
+    out->from = "default";
 }
 
 int rt_check_served(const struct rt_model_opts *m, struct cn_error *err)
