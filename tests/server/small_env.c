@@ -61,6 +61,7 @@ static void make_env(void)
     cn_assert(eng_template_new(text, sizeof text - 1, &t, NULL) == 0);
     env = (struct srv_text_env){
         .vocab = v, .chat_template = t, .model_id = "m", .context = 512, .max_n = 8};
+    eng_sampling_defaults(&env.sampling);
 }
 
 const struct srv_text_env *small_env(void)
