@@ -2,7 +2,11 @@
  *
  * A signal handler can only reach static data, so the ranges live in one static list whose nodes
  * are never freed, only reused: the handler may walk it while another thread changes it.
- * Invariant: a node's range is non-empty exactly while its pages are mapped. */
+ * Invariant: a node's range is non-empty exactly while its pages are mapped.
+ *
+ * No descriptor is kept: a model may have hundreds of files, and descriptors are what connections
+ * need. Whether a file changed is asked by its path, which names the same file as at the opening
+ * or, when that was replaced or removed, nothing that matters: the mapping has the old one. */
 #include "engine/mapping.h"
 
 #include <errno.h>
@@ -11,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +26,9 @@ struct eng_mapping {
     atomic_bool damaged;
     struct eng_mapping *next; /* set once, before the node is published */
     uint64_t bytes;
-    int fd;
+    char *path; /* absolute; NULL: the node is free */
+    dev_t dev;
+    ino_t ino;
     struct timespec mtime;
 };
 
@@ -72,15 +79,11 @@ static int install_handler(struct cn_error *err)
     return CN_OK;
 }
 
-/* A node that is in the list and belongs to the caller. */
-static struct eng_mapping *take_node(void)
+/* A free node that is in the list; whose the path is, it becomes under the same lock. */
+static struct eng_mapping *free_node(void)
 {
-    for (struct eng_mapping *m = atomic_load(&list_head); m; m = m->next) {
-        if (m->fd < 0) {
-            m->fd = 0; /* taken; the caller sets the real one under the same lock */
-            return m;
-        }
-    }
+    for (struct eng_mapping *m = atomic_load(&list_head); m; m = m->next)
+        if (!m->path) return m;
     struct eng_mapping *m = cn_calloc(1, sizeof(*m));
     if (!m) return NULL;
     m->next = atomic_load(&list_head);
@@ -97,9 +100,13 @@ static int map_file(int fd, const char *path, struct eng_mapping **out, struct c
     if ((uint64_t)st.st_size > SIZE_MAX / 2)
         return cn_fail(err, CN_EIO, "%s: too large for this machine's addresses", path);
 
+    char *real = realpath(path, NULL);
+    if (!real && errno == ENOMEM) return cn_fail(err, CN_ENOMEM, "out of memory");
+    if (!real) return cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
+
     pthread_mutex_lock(&list_lock);
     int rc = install_handler(err);
-    struct eng_mapping *m = rc ? NULL : take_node();
+    struct eng_mapping *m = rc ? NULL : free_node();
     if (!rc && !m) rc = cn_fail(err, CN_ENOMEM, "out of memory");
     if (!rc) {
         size_t bytes = (size_t)st.st_size;
@@ -107,10 +114,11 @@ static int map_file(int fd, const char *path, struct eng_mapping **out, struct c
         void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED) {
             rc = cn_fail(err, CN_EIO, "%s: cannot be mapped: %s", path, strerror(errno));
-            m->fd = -1;
         } else {
             m->bytes = bytes;
-            m->fd = fd;
+            m->path = real;
+            m->dev = st.st_dev;
+            m->ino = st.st_ino;
             m->mtime = st.st_mtim;
             atomic_store(&m->damaged, false);
             atomic_store(&m->end, (uintptr_t)p + span);
@@ -119,6 +127,7 @@ static int map_file(int fd, const char *path, struct eng_mapping **out, struct c
         }
     }
     pthread_mutex_unlock(&list_lock);
+    if (rc) free(real);
     return rc;
 }
 
@@ -126,10 +135,16 @@ int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error
 {
     /* O_NONBLOCK: opening a pipe by mistake must not hang. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        struct rlimit limit = {0};
+        getrlimit(RLIMIT_NOFILE, &limit);
+        return cn_fail(err, CN_EIO, "%s: all of the %llu descriptors are taken (ulimit -n, LimitNOFILE)",
+                       path, (unsigned long long)limit.rlim_cur);
+    }
     if (fd < 0)
         return cn_fail(err, errno == ENOENT ? CN_ENOENT : CN_EIO, "%s: %s", path, strerror(errno));
     int rc = map_file(fd, path, out, err);
-    if (rc) close(fd);
+    close(fd);
     return rc;
 }
 
@@ -141,8 +156,8 @@ void eng_mapping_close(struct eng_mapping *m)
     atomic_store(&m->start, 0);
     atomic_store(&m->end, 0);
     munmap(p, m->bytes);
-    close(m->fd);
-    m->fd = -1;
+    free(m->path);
+    m->path = NULL;
     pthread_mutex_unlock(&list_lock);
 }
 
@@ -170,6 +185,7 @@ bool eng_mapping_intact(const struct eng_mapping *m)
 {
     struct stat st;
     if (atomic_load(&m->damaged)) return false;
-    return fstat(m->fd, &st) == 0 && (uint64_t)st.st_size == m->bytes &&
-           st.st_mtim.tv_sec == m->mtime.tv_sec && st.st_mtim.tv_nsec == m->mtime.tv_nsec;
+    if (stat(m->path, &st) || st.st_dev != m->dev || st.st_ino != m->ino) return true;
+    return (uint64_t)st.st_size == m->bytes && st.st_mtim.tv_sec == m->mtime.tv_sec &&
+           st.st_mtim.tv_nsec == m->mtime.tv_nsec;
 }

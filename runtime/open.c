@@ -440,6 +440,7 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
                          .max_queue_tokens = (uint64_t)cfg->scheduler.queue_tokens,
                          .step_target_ns = (uint64_t)(cfg->engine.step_target_ms * 1e6),
                          .step_stretch = cfg->engine.step_stretch,
+                         .short_prompt = (uint32_t)cfg->engine.short_prompt,
                          .max_choices = (uint32_t)cfg->limits.max_n};
     if (cfg->scheduler.speculation == CFG_SPECULATION_AUTO)
         o.speculation.max_draft = RT_MAX_DRAFT;

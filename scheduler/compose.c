@@ -203,6 +203,16 @@ static uint64_t prompt_left(const struct sch_choice *c)
     return c->n_ids > have ? c->n_ids - have : 0;
 }
 
+/* Short prompts are not read slowly for those that decode. What counts is all that it has to
+ * compute, not what of that is left. */
+static bool is_short(const struct sch *s, const struct sch_choice *c)
+{
+    uint64_t found = CN_MAX(c->req->usage.cached_tokens, c->req->peeked);
+
+    if (c->index) return prompt_left(c) <= s->o.short_prompt; /* it has what choice 0 computed */
+    return c->n_ids <= found + s->o.short_prompt;
+}
+
 /* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them
  * would end late if they took turns; now and then the oldest, so that a long one gets on beside any
  * number of short ones. One that waits for a state that another is to leave comes last: it could
@@ -260,12 +270,16 @@ static void look(struct sch *s, struct sch_choice *c)
     if (kv_space_state_bytes(choice_model(c)->o.space)) adopt(s, c);
 }
 
-/* Tenants to s->act; how many choices there are that have a prompt to read. */
-static uint32_t collect_candidates(struct sch *s, uint32_t model, bool background,
-                                   bool normal_first)
+/* What is to be read: by how many choices; rows of short prompts. */
+struct reading { uint32_t n; uint64_t short_rows; };
+
+/* Tenants to s->act. */
+static struct reading collect_candidates(struct sch *s, uint32_t model, bool background,
+                                         bool normal_first)
 {
     enum sch_class first = normal_first ? SCH_NORMAL : SCH_INTERACTIVE;
-    uint32_t n_prompts = 0, pass;
+    struct reading reading = {0};
+    uint32_t pass;
 
     s->n_act = 0;
     for (struct sch_choice *c = s->running.head; c; c = c->next) {
@@ -275,11 +289,12 @@ static uint32_t collect_candidates(struct sch *s, uint32_t model, bool backgroun
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
         if (!c->looked) look(s, c);
         pass = pass_of(c, first);
-        n_prompts += pass != PASS_DECODE;
+        reading.n += pass != PASS_DECODE;
+        if (pass != PASS_DECODE && is_short(s, c)) reading.short_rows += prompt_left(c);
         if (pass == PASS_PREFILL && !kv_seq_waits(c->seq)) kv_seq_in_line(c->seq);
         cand_push(s, c, pass);
     }
-    return n_prompts;
+    return reading;
 }
 
 /* Tenants of this pass as a heap by counter in s->act; tenants of other passes stay behind it. */
@@ -351,24 +366,29 @@ static void reset(struct sch_flight *f, uint32_t model)
 /* How many rows of prompts go into the step beside those that decode.
  *
  * As many as make it step_target_ns long, but longer than the decoding rows alone would be only by
- * step_stretch of that; by more while there is a prompt for fewer than four that decode. Now and
- * then a step is without, to see what decoding takes alone. others: another model waits. */
+ * step_stretch of that; by more while there is a prompt for fewer than four that decode, and where
+ * the prompts are short. Now and then a step is without, to see what decoding takes alone. others:
+ * another model waits. */
 static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
-                            const struct sch_flight *f, uint32_t n_prompts, bool others)
+                            const struct sch_flight *f, const struct reading *r, bool others)
 {
-    uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most, waiting;
+    uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most, few, waiting;
     double target = (double)s->o.step_target_ns * (n || others ? 1 : 4), part;
 
     rows = sch_cost_rows(m, target);
     if (others && m->cost.w == 0) rows = 0; /* nobody knows yet how long a row takes */
     rows = CN_MAX(rows > n ? rows - n : 0, CN_MIN(m->block_tokens, room));
-    if (!f->n_decode || s->o.step_stretch <= 0 || !n_prompts) return rows;
+    /* what steps take was seen without prompts only: not too much at once */
+    if (f->n_decode && m->alone.w > 0 && m->beside_ns == 0)
+        rows = CN_MIN(rows, 4 * m->block_tokens);
+    if (!f->n_decode || s->o.step_stretch <= 0 || !r->n) return rows;
     /* they are read one after the other: of several the last would wait long for the usual part */
-    waiting = n_prompts > 1 ? 2 * (n_prompts - 1) : 1;
+    waiting = r->n > 1 ? 2 * (r->n - 1) : 1;
     part = s->o.step_stretch * CN_MAX(1.0, 4.0 * waiting / f->n_decode);
     most = sch_cost_beside(m, f->n_decode, part);
-    if ((m->alone.w == 0 || m->since_alone >= (most < rows ? LOOK_STEPS : LONG_LOOK)) &&
-        f->n_decode == n)
+    few = sch_cost_short(m, f->n_decode, (double)s->o.step_target_ns);
+    most = CN_MAX(most, (uint32_t)CN_MIN((uint64_t)few, r->short_rows));
+    if (sch_cost_asks(m, f->n_decode, most < rows ? LOOK_STEPS : LONG_LOOK) && f->n_decode == n)
         return 0;
     return m->alone.w > 0 ? CN_MIN(most, rows) : rows;
 }
@@ -378,20 +398,21 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
                           bool others)
 {
     struct sch_model *m = &s->models[model];
-    uint32_t spare, budget, n_prompts;
+    struct reading reading;
+    uint32_t spare, budget;
 
     reset(f, model);
-    n_prompts = collect_candidates(s, model, background,
-                                   m->compositions % NORMAL_TURN == NORMAL_TURN - 1);
+    reading = collect_candidates(s, model, background,
+                                 m->compositions % NORMAL_TURN == NORMAL_TURN - 1);
     if (!s->n_act) return false;
     /* decoding never takes every row from those whose prompt is yet to be read */
-    if (m->curve && !n_prompts) sch_speculate(s, m, others);
-    spare = n_prompts ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
+    if (m->curve && !reading.n) sch_speculate(s, m, others);
+    spare = reading.n ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
     f->n_decode = f->step.n_rows;
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
     f->n_decode = f->step.n_rows - f->n_decode;
-    budget = run_pass(s, f, m, PASS_PREFILL, prompt_rows(s, m, f, n_prompts, others));
+    budget = run_pass(s, f, m, PASS_PREFILL, prompt_rows(s, m, f, &reading, others));
     run_pass(s, f, m, PASS_PREFILL_LATER, budget);
     if (f->step.n_rows == 0) return false;
     rotate(s, f);

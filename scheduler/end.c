@@ -252,6 +252,7 @@ static void learn_cost(struct sch *s, const struct sch_flight *f)
     s->stats.last_step_ns = s->now - begin;
     s->stats.last_progress_ns = s->now;
     sch_cost_learn(m, f->step.n_rows, f->n_decode, (double)s->stats.last_step_ns);
+    sch_cost_credit(m, f->n_decode ? f->step.n_rows - f->n_decode : 0, s->now);
     if (f->step.n_sample == f->step.n_rows)
         sch_curve_learn(m, f->step.n_segments, f->step.n_rows, (double)s->stats.last_step_ns);
     s->stats.step_base_ns = m->cost.base_ns;

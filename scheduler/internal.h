@@ -108,7 +108,7 @@ struct sch_curve {
 struct sch_guesser { struct sch_choice *c; uint32_t n; double p, gain; };
 
 /* base + row x rows, and the sums it was fitted from: over (rows, ns), older steps weigh less. */
-struct sch_fit { double w, wx, wy, wxx, wxy, base_ns, row_ns; };
+struct sch_fit { double w, wx, wy, wxx, wxy, base_ns, row_ns; bool fitted; }; /* row_ns is */
 
 struct sch_model {
     bool used;
@@ -121,6 +121,8 @@ struct sch_model {
     double beside_ns;        /* what a prompt's row adds to a step that decodes; 0: not known */
     double single_ns;        /* a row that is the only one of prompts; 0: not known of late */
     uint32_t since_alone;    /* steps since one that only decoded */
+    double credit;           /* rows of short prompts that may still be read at their pace, and */
+    uint64_t credit_ns;      /* since when that was not added to */
     uint64_t compositions;   /* steps that were composed */
     struct sch_curve *curve; /* NULL: no speculation */
 };
@@ -276,6 +278,11 @@ void sch_cost_init(struct sch_model *m);
 void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, double ns);
 uint32_t sch_cost_rows(const struct sch_model *m, double target_ns);
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part);
+/* Whether to see what n_decode rows take alone: every so many steps. */
+bool sch_cost_asks(const struct sch_model *m, uint32_t n_decode, uint32_t steps);
+uint32_t sch_cost_short(const struct sch_model *m, uint32_t n_decode, double target_ns);
+/* A step ended that read so many rows of prompts beside others that decode. */
+void sch_cost_credit(struct sch_model *m, uint32_t rows, uint64_t now);
 
 /* ---- spec.c ---------------------------------------------------------------------------------- */
 int sch_curve_new(struct sch *s, struct sch_model *m);

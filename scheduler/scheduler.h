@@ -177,6 +177,10 @@ struct sch_opts {            /* 0 = the default in parentheses */
     uint64_t step_target_ns; /* what a step with decode rows in it should take at most (100 ms) */
     double step_stretch;     /* and by what part longer than decoding alone takes (no limit); k
                               * times that with 4 / k choices that decode for a prompt to read */
+    uint32_t short_prompt;   /* a prompt with at most so many tokens to compute is short: whatever
+                              * step_stretch is, it is read nearly as soon as in steps of
+                              * step_target_ns. After a burst of 4,096 such rows only while they
+                              * take no more than half of the time (0: none is) */
     uint32_t max_choices;    /* per request (8) */
     uint32_t max_preemptions; /* per choice; then it is not chosen any more (4) */
     /* cost units: a computed prompt token costs 1 */

@@ -32,6 +32,12 @@ void srv_call_free(struct srv_call *c)
     free(c);
 }
 
+int srv_call_take(struct srv_call *c, uint64_t n)
+{
+    int rc = cn_hold_take(&c->hold, n);
+    return rc ? cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text) : 0;
+}
+
 static void free_work(struct srv_job *job)
 {
     srv_call_free(CN_CONTAINER(job, struct srv_call, job));
@@ -39,7 +45,7 @@ static void free_work(struct srv_job *job)
 
 void srv_call_drop(struct srv_call *c, struct srv_text_pool *pool)
 {
-    if (!pool || !c->root || SRV_JSON_WEIGHT - c->json_left < BIG_TREE) {
+    if (!pool || !c->root || SRV_JSON_WEIGHT - c->json.left < BIG_TREE) {
         srv_call_free(c);
         return;
     }
@@ -51,8 +57,8 @@ void srv_call_drop(struct srv_call *c, struct srv_text_pool *pool)
 static int parse(struct srv_call *c)
 {
     if (c->root) return 0;
-    c->json_left = SRV_JSON_WEIGHT;
-    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json_left, &c->root,
+    c->json = (struct srv_json_room){.left = SRV_JSON_WEIGHT, .hold = &c->hold};
+    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json, &c->root,
                             &c->err);
     if (!rc) cn_buf_fini(&c->body);
     return rc;
@@ -81,6 +87,8 @@ static void drop_body(struct srv_call *c)
     cn_buf_fini(&c->body);
     json_decref(c->root);
     c->root = NULL;
+    cn_hold_give(&c->hold, c->json.taken);
+    c->json.taken = 0;
 #define PARAM(ep, name, type, member, def, low, high, text) DROP_##type(member)
 #define DROP_BOOL(m)
 #define DROP_INT(m)

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "engine/text/text.h"
 #include "runtime/runtime.h"
+#include "server/json.h"
 #include "server/params.h"
 #include "server/pieces.h"
 #include "server/text_pool.h"
@@ -65,10 +66,9 @@ struct srv_call {
     enum srv_op op;
     enum rt_priority ceiling; /* of the tenant */
     struct cn_hold hold; /* what the call takes beside its buffers */
-    uint64_t root_bytes; /* of it: the parsed body */
     struct cn_buf body;
     json_t *root;        /* the parsed body; NULL: not parsed yet */
-    size_t json_left;    /* of SRV_JSON_WEIGHT, for JSON within the body's strings */
+    struct srv_json_room json; /* for the body, and JSON within its strings */
     struct srv_params p; /* its JSON members are borrowed from root, and gone with it */
     bool head;           /* p is read */
     uint64_t received_ns;
@@ -133,6 +133,12 @@ void srv_submit_work(struct srv_job *job);
 void srv_write_work(struct srv_job *job);
 /* embed.c: the vectors -> the answer. */
 bool srv_embed_write(struct srv_call *c, struct cn_buf *b);
+
+/* Takes n bytes for the call from its tenant's account, until the call is freed; sets c->err. */
+int srv_call_take(struct srv_call *c, uint64_t n);
+
+/* At most what the ids of n bytes of text take, of which there may be `max` (0: any number). */
+uint64_t srv_ids_bytes(size_t n, size_t max);
 
 /* ---- between the files of the worker's side ----------------------------------------------------
  */

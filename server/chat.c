@@ -9,7 +9,7 @@
 struct at {
     size_t message;
     bool null_content; /* as eng_template_null_content */
-    size_t *json_left;
+    struct srv_json_room *json;
     struct cn_error *err;
 };
 
@@ -68,10 +68,11 @@ static int open_arguments(json_t *call, const struct at *at)
     if (!json_is_string(json_object_get(function, "name")))
         return bad(at, CN_ETYPE, "tool_calls", "must hold functions with a name");
     if (!json_is_string(text)) return 0;
-    int rc = srv_json_parse(json_string_value(text), json_string_length(text), at->json_left,
-                            &value, NULL);
+    int rc = srv_json_parse(json_string_value(text), json_string_length(text), at->json, &value,
+                            NULL);
     if (rc == CN_ELIMIT) return bad(at, rc, "tool_calls", "hold too many values");
-    if (rc == CN_ENOMEM) return cn_fail(at->err, rc, "out of memory");
+    if (rc == CN_ENOMEM || rc == CN_ETOOLARGE || rc == CN_EHELD || rc == CN_EFULL)
+        return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
     if (rc) return 0;
     if (json_object_set_new(function, "arguments", value))
         return cn_fail(at->err, CN_ENOMEM, "out of memory");
@@ -160,7 +161,7 @@ static int check_message(json_t *m, const struct at *at)
 static int check_messages(struct srv_call *c)
 {
     struct at at = {.null_content = eng_template_null_content(c->env->chat_template),
-                    .json_left = &c->json_left,
+                    .json = &c->json,
                     .err = &c->err};
     json_t *m;
     int rc;
@@ -273,6 +274,11 @@ static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
     return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
 }
 
+/* What an interpreter may take: grows with what it has to render. */
+#define TEMPLATE_LEAST (1u << 20)
+#define TEMPLATE_TIMES 16u
+#define TEMPLATE_MOST  ((uint64_t)64 << 20)
+
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
 {
     const struct eng_vocab *v = c->env->vocab;
@@ -304,11 +310,19 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
         .now_s = cn_wall_s(),
         .limits = {.keep_going = srv_text_keep_going, .arg = &c->job},
     };
+    uint64_t memory = CN_MIN(TEMPLATE_MOST, TEMPLATE_LEAST + TEMPLATE_TIMES * c->json.taken);
+    in.limits.max_memory_bytes = memory;
+    if ((rc = srv_call_take(c, memory))) {
+        json_decref(kwargs);
+        return rc;
+    }
     rc = c->p.continue_final ? eng_template_continue(c->env->chat_template, &in, out, &c->err)
                              : eng_template_render(c->env->chat_template, &in, out, &c->err);
     if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
     if (rc && !c->err.param[0]) snprintf(c->err.param, sizeof c->err.param, "messages");
     json_decref(kwargs);
+    /* what was rendered is paid for on, the interpreter's memory is gone */
+    cn_hold_give(&c->hold, rc ? memory : memory - CN_MIN(memory, (uint64_t)out->text.cap));
     return rc;
 }
 
@@ -319,6 +333,11 @@ int srv_chat_prompt(struct srv_call *c)
     int rc = srv_chat_render(c, &text);
 
     if (rc) return rc;
+    uint64_t paid = srv_ids_bytes(text.text.len, ids.max);
+    if ((rc = srv_call_take(c, paid))) {
+        eng_rendered_fini(&text);
+        return rc;
+    }
     if (c->parted) c->start = eng_reply_where(c->env->reply, &text, c->p.continue_final);
     bool bos = c->op == SRV_OP_CHAT ? c->p.chat_add_special : false;
     struct srv_text t = {text.text.data, text.text.len, text.spans, text.n_spans,
@@ -334,6 +353,7 @@ int srv_chat_prompt(struct srv_call *c)
     }
     c->n_prompts = 1;
     c->prompts[0] = (struct srv_prompt){.ids = ids.v, .n = ids.n};
+    cn_hold_give(&c->hold, paid - CN_MIN(paid, (uint64_t)(ids.cap * sizeof *ids.v)));
     if (!ids.n)
         return cn_fail_param(&c->err, CN_EINVAL, "messages", "the conversation renders to nothing");
     return 0;

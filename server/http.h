@@ -63,6 +63,7 @@ struct srv_http_limits {
     size_t max_body;
     uint64_t header_ns, idle_ns, write_ns;
     uint64_t body_grace_ns, body_min_rate;
+    uint64_t body_ns; /* for the whole body; 0: no limit */
 };
 
 struct srv_conn;

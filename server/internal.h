@@ -87,8 +87,8 @@ struct srv {
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
-    bool draining, rt_drained, ending, failed, stuck, tick_due;
-    uint64_t drain_until_ns, end_until_ns;
+    bool draining, door_shut, rt_drained, ending, failed, stuck, tick_due;
+    uint64_t door_until_ns, drain_until_ns, end_until_ns;
     uint64_t watchdog_ns, watchdog_next_ns;
     uint64_t looked_ns, resumed_ns; /* at the engine's health; after a pause of the process */
     uint64_t ticked_ns;             /* when the tick last ran; 0: not yet */

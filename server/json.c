@@ -188,11 +188,25 @@ static json_t *load_wide(const char *data, size_t n, json_error_t *e)
     return json_load_callback(read_wide, &r, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, e);
 }
 
-int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struct cn_error *err)
+/* What a tree of this weight takes, its texts included. */
+static int take_room(struct srv_json_room *room, size_t weight, size_t n, struct cn_error *err)
+{
+    uint64_t bytes = (uint64_t)weight * SRV_JSON_UNIT + n;
+    int rc = room->hold ? cn_hold_take(room->hold, bytes) : 0;
+
+    if (rc) return cn_fail(err, rc, "%s", cn_err_info(rc)->text);
+    if (room->hold) room->taken += bytes;
+    return 0;
+}
+
+int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_t **out,
+                   struct cn_error *err)
 {
     json_error_t e;
-    int rc = srv_json_scan(data, n, left, err);
+    size_t had = room->left;
+    int rc = srv_json_scan(data, n, &room->left, err);
 
+    if (!rc) rc = take_room(room, had - room->left, n, err);
     if (rc) return rc;
     if (n == 0) return cn_fail(err, CN_EJSON, "the body is empty; a JSON object is expected");
     short_of_memory = false;

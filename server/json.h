@@ -11,6 +11,14 @@
 /* What the parsed JSON of one request may weigh, in units of about 40 bytes: a scalar 1, an array
  * 4, an object 8. */
 #define SRV_JSON_WEIGHT (1u << 20)
+#define SRV_JSON_UNIT   48
+
+/* What one request may still parse, and who pays for what it has parsed. */
+struct srv_json_room {
+    size_t left;          /* of SRV_JSON_WEIGHT */
+    struct cn_hold *hold; /* borrowed; NULL: nobody pays */
+    uint64_t taken;       /* from hold */
+};
 
 /* Once, before any thread uses jansson: a failed allocation is told from a wrong text from then
  * on. */
@@ -18,9 +26,10 @@ void srv_json_setup(void);
 /* An object, with duplicate keys, invalid UTF-8, more than SRV_JSON_DEPTH levels and anything after
  * the value refused (CN_EJSON, CN_ELIMIT; CN_ERANGE for a number that is too large for any field;
  * CN_ENOMEM where memory was short). Integers beyond 64 bits come as reals. Its weight is taken
- * from *left, which starts at SRV_JSON_WEIGHT and is shared by all that one request has parsed.
- * *out is returned owned. */
-int srv_json_parse(const char *data, size_t n, size_t *left, json_t **out, struct cn_error *err);
+ * from the room, and what it will take in memory from the room's hold before it is parsed (else the
+ * error of cn_hold_take). *out is returned owned; who frees it gives the hold its bytes back. */
+int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_t **out,
+                   struct cn_error *err);
 /* Whether it is a string of exactly these bytes: a NUL within it ends nothing. */
 bool srv_json_is(const json_t *v, const char *text);
 /* Which of the words it is (the last is NULL); -1: none, or no string. */

@@ -53,7 +53,7 @@ int srv_too_long(struct srv_call *c, const char *name, const struct srv_text *t)
                          (unsigned long long)c->env->context);
 }
 
-static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
+static int tokenize_paid(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
 {
     unsigned flags = (c->p.parse_special ? ENG_TOKENIZE_PARSE : 0u) |
                      (c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0u);
@@ -62,6 +62,24 @@ static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_i
     eng_ids_fini(ids);
     if (c->op == SRV_OP_TOKENIZE) return too_many(c, field(c));
     return srv_too_long(c, field(c), &(struct srv_text){.data = text, .len = n, .flags = flags});
+}
+
+/* The vector doubles as it grows. */
+uint64_t srv_ids_bytes(size_t n, size_t max)
+{
+    uint64_t most = (uint64_t)n + 16;
+
+    return (max ? CN_MIN(most, (uint64_t)max + 1) : most) * 2 * sizeof(uint32_t);
+}
+
+static int tokenize(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
+{
+    uint64_t paid = srv_ids_bytes(n, ids->max);
+    int rc = srv_call_take(c, paid);
+
+    if (!rc) rc = tokenize_paid(c, text, n, ids);
+    if (!rc) cn_hold_give(&c->hold, paid - CN_MIN(paid, (uint64_t)(ids->cap * sizeof *ids->v)));
+    return rc;
 }
 
 static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *out)
@@ -75,6 +93,7 @@ static int text_prompt(struct srv_call *c, const json_t *s, struct srv_prompt *o
     if (rc) return rc;
     if (!ids.n) return cn_fail_param(&c->err, CN_EINVAL, field(c), "the prompt has no tokens");
     if (!c->p.echo) return 0;
+    if ((rc = srv_call_take(c, n + 1))) return rc;
     out->text = cn_malloc_array(n + 1, 1);
     if (!out->text) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     memcpy(out->text, json_string_value(s), n + 1);
@@ -122,6 +141,7 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
                              "the prompt has %zu tokens; the context window of %llu tokens must "
                              "hold it and at least one more", n,
                              (unsigned long long)c->env->context);
+    if ((rc = srv_call_take(c, n * sizeof *out->ids))) return rc;
     out->ids = cn_malloc_array(n, sizeof *out->ids);
     if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     out->n = n;
@@ -132,10 +152,11 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
     }
     if (!c->p.echo) return 0;
     struct cn_buf b;
-    cn_buf_init(&b, 0);
+    cn_buf_init_for(&b, 0, c->hold.account);
     rc = detokenize(c, out->ids, n, true, &b);
-    out->text = b.data;
+    out->text = b.data; /* moved, and who pays for it */
     out->text_len = b.len;
+    c->hold.bytes += b.cap;
     return rc;
 }
 
@@ -169,11 +190,13 @@ int srv_text_prompts(struct srv_call *c)
     if (c->best_of > 1 && n * c->best_of > SRV_MAX_CHOICES)
         return cn_fail_param(&c->err, CN_ELIMIT, "n", "prompts times choices are more than %d",
                              SRV_MAX_CHOICES);
+    int rc = srv_call_take(c, n * sizeof *c->prompts);
+    if (rc) return rc;
     c->prompts = cn_calloc(n, sizeof *c->prompts);
     if (!c->prompts) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     for (; c->n_prompts < n;) {
         size_t i = c->n_prompts++;
-        int rc = read_prompt(c, many ? json_array_get(p, i) : p, i);
+        rc = read_prompt(c, many ? json_array_get(p, i) : p, i);
         if (rc) return rc;
         if (!srv_text_yield(&c->job)) return cn_fail(&c->err, CN_ECANCELLED, "cancelled");
     }
@@ -216,8 +239,10 @@ int srv_tokenize_answer(struct srv_call *c)
         if (rc) return rc;
         unsigned special =
             srv_given(&c->p, SRV_P_add_special) && c->p.add_special ? ENG_TOKENIZE_SPECIAL : 0;
-        rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans, text.n_spans,
-                          ENG_TOKENIZE_PARSE | special, &ids, &c->err);
+        rc = srv_call_take(c, srv_ids_bytes(text.text.len, ids.max));
+        if (!rc)
+            rc = eng_tokenize(c->env->vocab, text.text.data, text.text.len, text.spans,
+                              text.n_spans, ENG_TOKENIZE_PARSE | special, &ids, &c->err);
         if (rc == CN_EWINDOW) rc = too_many(c, "messages");
         eng_rendered_fini(&text);
     } else if (!c->p.prompt) {
@@ -245,6 +270,7 @@ int srv_detokenize_answer(struct srv_call *c)
 
     if (!c->p.tokens) return cn_fail_param(&c->err, CN_EMISSING, "tokens", "tokens is missing");
     size_t n = json_array_size(c->p.tokens);
+    if ((rc = srv_call_take(c, n * sizeof(uint32_t)))) return rc;
     uint32_t *ids = cn_malloc_array(n, sizeof *ids);
     if (!ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     json_array_foreach(c->p.tokens, i, v)

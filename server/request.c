@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PROMPT_BYTES  2048 /* what the engine side takes for a prompt, */
+#define CHOICE_BYTES  2048 /* and for a choice */
 #define PARSE_ON_LOOP  4096 /* longer bodies are parsed by a worker */
 #define SUBMIT_ON_LOOP 65536 /* more tokens times choices are submitted by a worker */
 
@@ -391,17 +393,36 @@ static void submit_done(struct srv_req *q)
     }
 }
 
+/* About what the engine side takes for a call: a record for each prompt and each choice, ids that are
+ * copied, vectors, the log-probabilities of prompts and the event that brings them. */
+static uint64_t engine_bytes(const struct srv_call *c)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        uint64_t tokens = c->prompts[i].n;
+        n += PROMPT_BYTES + (uint64_t)c->best_of * CHOICE_BYTES;
+        if (c->p.return_ids) n += tokens * sizeof(uint32_t);
+        if (c->p.echo && c->want_logprobs)
+            n += tokens * (2 * sizeof(struct eng_logprob) * ENG_MAX_LOGPROBS + 32);
+    }
+    if (c->op == SRV_OP_EMBED) n += c->n_prompts * c->env->embedding_size * sizeof(float);
+    return n;
+}
+
 /* A slot for each part, so that events find it whenever they come. */
 static int make_subs(struct srv_req *q)
 {
     struct srv_call *c = q->call;
+    int rc = cn_hold_take(&c->hold, engine_bytes(c));
 
+    if (rc) return rc;
     q->subs = cn_calloc(c->n_prompts, sizeof *q->subs);
     c->ids = cn_malloc_array(c->n_prompts, sizeof *c->ids);
     if (!q->subs || !c->ids) return CN_ENOMEM;
     for (; q->n_subs < c->n_prompts; q->n_subs++) {
         struct srv_sub *sub = &q->subs[q->n_subs];
-        int rc = srv_slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
+        rc = srv_slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
         if (rc) return rc;
         sub->live = true;
         q->n_live++;

@@ -16,14 +16,28 @@
 #define END_WAIT_NS 3000000000ull
 #define STRANGERS_PART 0.125 /* of the tenants' reserves together */
 
-static void begin_drain(struct srv *s)
+/* No connection is taken any more, and those between requests are closed. */
+static void shut_door(struct srv *s)
 {
-    if (s->draining) return;
-    s->draining = true;
-    s->drain_until_ns = cn_now_ns() + (uint64_t)(s->cfg->server.drain_timeout_s * 1e9);
-    srv_notify("STOPPING=1");
+    if (s->door_shut) return;
+    s->door_shut = true;
     srv_listen_stop(s);
     srv_http_drain(&s->http);
+}
+
+/* For server.drain_delay_s connections are still taken: a balancer has to see that the server is
+ * not ready before it sees that nobody listens. */
+static void begin_drain(struct srv *s)
+{
+    uint64_t now = cn_now_ns(), delay_ns = (uint64_t)(s->cfg->server.drain_delay_s * 1e9);
+
+    if (s->draining) return;
+    s->draining = s->http.draining = true;
+    s->door_until_ns = now + delay_ns;
+    s->drain_until_ns =
+        now + CN_MAX(delay_ns, (uint64_t)(s->cfg->server.drain_timeout_s * 1e9));
+    srv_notify("STOPPING=1");
+    if (!delay_ns) shut_door(s);
     if (!s->quiet) 
         cn_log(CN_LOG_INFO, "server", "draining: %zu request%s open", s->n_reqs,
                s->n_reqs == 1 ? "" : "s");
@@ -36,6 +50,7 @@ static void end_now(struct srv *s)
 
     if (s->ending) return;
     s->ending = true;
+    shut_door(s);
     s->end_until_ns = cn_now_ns() + END_WAIT_NS;
     cn_fail(&why, CN_EDRAIN, "the server is shutting down");
     srv_reqs_end(s, &why);
@@ -50,7 +65,8 @@ static void check_drain(struct srv *s, uint64_t now)
         rt_drain(s->rt);
     }
     if (!s->ending && now > s->drain_until_ns) end_now(s);
-    bool idle = s->n_reqs == 0 && s->http.n_conns == 0;
+    if (now >= s->door_until_ns) shut_door(s);
+    bool idle = s->n_reqs == 0 && s->http.n_conns == 0 && s->door_shut;
     /* Clients that do not close are not waited for once their answers are out. */
     if (s->n_reqs == 0 && s->ending && now > s->end_until_ns - END_WAIT_NS / 2) idle = true;
     if (idle || (s->ending && now > s->end_until_ns)) uv_stop(&s->loop);
@@ -219,6 +235,7 @@ static int set_limits(struct srv *s, struct cn_error *err)
     l->idle_ns = (uint64_t)(c->server.idle_timeout_s * 1e9);
     l->write_ns = (uint64_t)(c->server.slow_reader_timeout_s * 1e9);
     l->body_grace_ns = (uint64_t)(c->server.body_grace_s * 1e9);
+    l->body_ns = (uint64_t)(c->server.body_timeout_s * 1e9);
     l->body_min_rate = (uint64_t)c->server.body_min_rate;
     size_t places = conn_places((size_t)c->server.max_connections);
     size_t per_address = (size_t)c->server.max_connections_per_address;

@@ -76,6 +76,25 @@ def test_the_first_byte_has_a_deadline(keyed):
     silent.close()
 
 
+def test_a_body_has_a_deadline(keyed):
+    """However steadily it comes: 20 KB/s is far above the least rate."""
+    s = keyed("server: {body_timeout_s: 1, body_grace_s: 0.2, body_min_rate: 1000}")
+    with s.connect() as c:
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\nX-Api-Key: "
+                  + ALPHA.encode() + b"\r\n\r\n")
+        c.settimeout(0.05)
+
+        def drip():
+            for _ in range(1000):
+                c.sendall(b" " * 1000)
+                try:
+                    return c.recv(1000)
+                except TimeoutError:
+                    pass
+        answer = quick(4, drip)
+        assert b" 408 " in answer and b"server.body_timeout_s" in answer
+
+
 def test_an_address_keeps_the_newest(keyed):
     """Those of an address beyond its part go, the oldest first; who showed a key stays."""
     s = keyed("server: {max_connections_per_address: 16}")

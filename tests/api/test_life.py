@@ -77,6 +77,40 @@ def test_drain_lets_streams_end(start, go):
     s.stop(expect=0)
 
 
+def test_drain_delay(start, go):
+    """For drain_delay_s a balancer sees that the server is not ready: health is answered, on a kept
+    connection and on new ones, work is refused, and what runs goes on. Then nobody listens."""
+    s = start("--set", "server.drain_delay_s=2", env=held(go, CONIFER_FAKE_DELAY_US="600000000"))
+    c, data = open_stream(s, 100)
+    kept = s.connect()
+    kept.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert b" 200 " in kept.recv(1000)
+    began = time.time()
+    s.process.send_signal(signal.SIGTERM)
+    until(lambda: s.get("/health/ready")[0] == 503)
+    assert s.get("/health/live")[0] == 200
+    kept.sendall(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = kept.recv(1000)
+    assert b" 503 " in answer and b"Connection: close" in answer and b"draining" in answer
+    status, refused = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+    assert status == 503 and refused["error"]["code"] == "shutting_down"
+    go.touch()
+    assert sse(dechunk(rest(c, data).partition(b"\r\n\r\n")[2]))[-1] == "[DONE]"
+    until(lambda: refuses(s))
+    assert time.time() - began > 1.9  # though nothing ran any more
+    for x in (c, kept):
+        x.close()
+    s.stop(expect=0)
+
+
+def test_drain_delay_ends_at_once(start):
+    """A second signal does not wait for it."""
+    s = start("--set", "server.drain_delay_s=600", "--set", "server.drain_timeout_s=600")
+    s.process.send_signal(signal.SIGTERM)
+    until(lambda: s.get("/health/ready")[0] == 503)
+    quick(5, lambda: s.stop(expect=0))
+
+
 def test_drain_has_a_deadline(start):
     s = start("--set", "server.drain_timeout_s=0.5", env={"CONIFER_FAKE_DELAY_US": "600000000"})
     c, data = open_stream(s)

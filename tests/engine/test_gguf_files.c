@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -91,6 +93,58 @@ static void test_split(void **state)
     write_shard("single.gguf", 0, 1, 1, "a");
     if (eng_gguf_open(in_dir("single.gguf"), &g, &err)) fail_msg("%s", err.message);
     eng_gguf_close(g);
+}
+
+static int used_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* A model may have more files than the process has descriptors: none is kept. */
+static void test_many_shards(void **state)
+{
+    enum { SHARDS = 100 };
+    struct rlimit old, few;
+    struct eng_gguf *g = NULL;
+    struct cn_error err = {0};
+    char name[64], other[160], tensor[16];
+
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        snprintf(name, sizeof name, "many-%05u-of-%05u.gguf", i + 1, (unsigned)SHARDS);
+        snprintf(tensor, sizeof tensor, "t%u", i);
+        write_shard(name, i, SHARDS, SHARDS, tensor);
+    }
+    int used = used_descriptors();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = (struct rlimit){(rlim_t)used + 8, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    if (eng_gguf_open(in_dir("many-00001-of-00100.gguf"), &g, &err)) fail_msg("%s", err.message);
+    assert_int_equal(used_descriptors(), used);
+    assert_non_null(eng_gguf_find(g, "t99"));
+
+    /* Where there is no descriptor at all, the limit is named. */
+    few.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    refused_file("many-00001-of-00100.gguf", CN_EIO, "LimitNOFILE", "descriptors");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+
+    /* Replaced and removed files are still those that are mapped; a changed one is not. */
+    assert_true(eng_gguf_intact(g));
+    write_shard("other.gguf", 98, SHARDS, SHARDS, "t98");
+    snprintf(other, sizeof other, "%s", in_dir("other.gguf"));
+    assert_int_equal(rename(other, in_dir("many-00099-of-00100.gguf")), 0);
+    assert_int_equal(unlink(in_dir("many-00098-of-00100.gguf")), 0);
+    assert_true(eng_gguf_intact(g));
+    assert_int_equal(truncate(in_dir("many-00097-of-00100.gguf"), 10), 0);
+    assert_false(eng_gguf_intact(g));
+    eng_gguf_close(g);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        snprintf(name, sizeof name, "many-%05u-of-%05u.gguf", i + 1, (unsigned)SHARDS);
+        unlink(in_dir(name));
+    }
 }
 
 static void test_no_file(void **state)
@@ -215,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_many_shards),
         cmocka_unit_test(test_no_file),
         cmocka_unit_test(test_truncated_while_open),
         cmocka_unit_test(test_left_behind),

@@ -47,6 +47,7 @@ static struct sim_opts random_opts(uint64_t seed)
     o.step_ns = 1000000 * (uint64_t)sim_below(&d, 20);
     o.row_ns = 1 + 100000 * (uint64_t)sim_below(&d, 20);
     o.sch.step_stretch = sim_below(&d, 3) * 0.4;
+    o.sch.short_prompt = sim_below(&d, 3) * 16;
     o.sch.max_running = pick(&d, running, 5);
     o.sch.step_target_ns = 1 + 1000000 * (uint64_t)sim_below(&d, 60);
     if (sim_below(&d, 16) == 0) o.fail_launch = 30;

@@ -126,6 +126,34 @@ static void test_timeouts(void **state)
     assert_non_null(strstr(world_sent(&w), "request_timeout"));
     world_fini(&w);
 
+    world_init(&w); /* a body that is fast enough, and too long on its way */
+    w.http.limits.body_ns = 5 * s;
+    fake_feed(w.stream, post, strlen(post));
+    char part[1500];
+    memset(part, 'x', sizeof part);
+    fake_feed(w.stream, part, sizeof part);
+    w.http.limits.body_min_rate = 100;
+    srv_http_tick(&w.http, cn_now_ns() + 4 * s);
+    assert_int_equal(w.stream->shut, false);
+    srv_http_tick(&w.http, cn_now_ns() + 6 * s);
+    fake_turn(w.stream);
+    assert_non_null(strstr(world_sent(&w), "408"));
+    assert_non_null(strstr(world_sent(&w), "server.body_timeout_s"));
+    world_fini(&w);
+
+    world_init(&w); /* nothing came at all: the first byte has the head's time, later ones more */
+    srv_http_tick(&w.http, cn_now_ns() + 3 * s / 2);
+    fake_turn(w.stream);
+    assert_true(w.stream->shut);
+    world_fini(&w);
+    world_init(&w);
+    const char *get = "GET / HTTP/1.1\r\n" H "\r\n";
+    fake_feed(w.stream, get, strlen(get));
+    fake_turn(w.stream);
+    srv_http_tick(&w.http, cn_now_ns() + 3 * s / 2);
+    assert_false(w.stream->shut);
+    world_fini(&w);
+
     world_init(&w); /* idle: closed without a word */
     srv_http_tick(&w.http, cn_now_ns() + 3 * s);
     fake_turn(w.stream);

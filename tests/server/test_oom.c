@@ -260,7 +260,7 @@ static void test_bodies(void **state)
 static void test_syntax_after_memory(void **state)
 {
     static const char good[] = "{\"a\":[1,\"two\"]}", bad[] = "{\"a\":[1,\"two\"}";
-    size_t left = 1000;
+    struct srv_json_room left = {.left = 1000};
     struct cn_error err;
     json_t *root;
 

@@ -16,7 +16,7 @@ static int parse(const char *text, size_t n, struct cn_error *err)
 {
     json_t *root = NULL;
     memset(err, 0, sizeof *err);
-    size_t left = SRV_JSON_WEIGHT;
+    struct srv_json_room left = {.left = SRV_JSON_WEIGHT};
     int rc = srv_json_parse(text, n, &left, &root, err);
     assert_int_equal(rc, err->code);
     assert_true((rc == 0) == (root != NULL));
@@ -64,7 +64,7 @@ static void test_json_wide(void **state)
     static const char text[] = "{\"s\":\"\\\"18446744073709551616\",\"b\":18446744073709551616,"
                                "\"i\":-9223372036854775808,\"r\":18446744073709551616.5,"
                                "\"n\":-9223372036854775809,\"one\":1.0,\"k\":1e3,\"h\":1.5}";
-    size_t left = SRV_JSON_WEIGHT;
+    struct srv_json_room left = {.left = SRV_JSON_WEIGHT};
     struct cn_error err = {0};
     json_t *root = NULL;
     int64_t x;
