@@ -215,31 +215,50 @@ static void failed_accept(struct srv *s, int status)
     *a = (struct srv_accept_log){.told_ns = now};
 }
 
+static void on_rest(uv_handle_t *h)
+{
+    ((struct srv_listener *)h->data)->inited = false;
+}
+
 static void on_connection(uv_stream_t *h, int status)
 {
     struct srv_listener *l = h->data;
 
     if (status < 0) { /* libuv has shed the connection already when descriptors are short */
         failed_accept(l->srv, status);
+        /* libuv would try again and again without ever returning to the loop. */
+        l->resting = true;
+        uv_close(&l->u.handle, on_rest);
         return;
     }
     take(l);
 }
 
+static int open_listener(struct srv_listener *l)
+{
+    struct srv *s = l->srv;
+    int fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return uv_translate_sys_error(errno);
+    int rc = l->local ? uv_pipe_init(&s->loop, &l->u.pipe, 0) : uv_tcp_init(&s->loop, &l->u.tcp);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    l->inited = true;
+    l->u.handle.data = l;
+    rc = l->local ? uv_pipe_open(&l->u.pipe, fd) : uv_tcp_open(&l->u.tcp, fd);
+    if (rc < 0)
+        close(fd);
+    else
+        rc = uv_listen(&l->u.stream, BACKLOG, on_connection);
+    if (rc < 0) uv_close(&l->u.handle, on_rest);
+    return rc;
+}
+
 int srv_listen_start(struct srv *s, struct cn_error *err)
 {
     for (size_t i = 0; i < s->n_listeners; i++) {
-        struct srv_listener *l = &s->listeners[i];
-        int rc =
-            l->local ? uv_pipe_init(&s->loop, &l->u.pipe, 0) : uv_tcp_init(&s->loop, &l->u.tcp);
-        if (rc < 0) return cn_fail(err, CN_EIO, "listen: %s", uv_strerror(rc));
-        l->inited = true;
-        l->u.handle.data = l;
-        rc = l->local ? uv_pipe_open(&l->u.pipe, l->fd) : uv_tcp_open(&l->u.tcp, l->fd);
-        if (rc == 0) {
-            l->fd = -1;
-            rc = uv_listen(&l->u.stream, BACKLOG, on_connection);
-        }
+        int rc = open_listener(&s->listeners[i]);
         if (rc < 0) return cn_fail(err, CN_EIO, "listen: %s", uv_strerror(rc));
     }
     return 0;
@@ -250,6 +269,7 @@ void srv_listen_resume(struct srv *s)
     for (size_t i = 0; i < s->n_listeners; i++) {
         struct srv_listener *l = &s->listeners[i];
         if (l->waiting && !uv_is_closing(&l->u.handle)) take(l);
+        if (l->resting && !l->inited && open_listener(l) == 0) l->resting = false;
     }
 }
 
@@ -257,7 +277,9 @@ void srv_listen_stop(struct srv *s)
 {
     for (size_t i = 0; i < s->n_listeners; i++) {
         struct srv_listener *l = &s->listeners[i];
-        l->waiting = false;
+        l->waiting = l->resting = false;
+        if (l->fd >= 0) close(l->fd);
+        l->fd = -1;
         if (l->inited && !uv_is_closing(&l->u.handle)) uv_close(&l->u.handle, NULL);
         if (l->path) unlink(l->path);
         free(l->path);
@@ -283,9 +305,8 @@ int srv_port(const struct srv *s)
     for (size_t i = 0; i < s->n_listeners; i++) {
         struct sockaddr_storage sa;
         socklen_t len = sizeof sa;
-        uv_os_fd_t fd = s->listeners[i].fd;
-        if (s->listeners[i].local) continue;
-        if (s->listeners[i].inited && uv_fileno(&s->listeners[i].u.handle, &fd)) continue;
+        int fd = s->listeners[i].fd;
+        if (s->listeners[i].local || fd < 0) continue;
         if (getsockname(fd, (struct sockaddr *)&sa, &len)) continue;
         if (sa.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&sa)->sin_port);
         if (sa.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&sa)->sin6_port);

@@ -17,9 +17,10 @@ struct srv_listener {
         uv_pipe_t pipe;
     } u;
     struct srv *srv;
-    int fd;       /* until the handle has it */
+    int fd;       /* the socket; the handle has a copy, so that it can be closed and opened again */
     bool local;   /* Unix socket */
     bool inited;  /* the handle lives in the loop */
+    bool resting; /* accept failed: the handle is closed until the tick opens it again */
     bool waiting; /* a connection is ready and not taken: at max_connections */
     char *path;   /* Unix socket to remove at the end, or NULL */
 };
@@ -28,7 +29,7 @@ struct srv_listener {
  * (LISTEN_FDS). Refuses an address that others can reach when no tenant has a key. */
 int srv_listen_open(struct srv *s, struct cn_error *err);
 int srv_listen_start(struct srv *s, struct cn_error *err);
-/* Takes connections that waited for room. */
+/* Takes connections that waited for room, and listens again where accept had failed. */
 void srv_listen_resume(struct srv *s);
 void srv_listen_stop(struct srv *s);
 void srv_listen_free(struct srv *s); /* frees what was opened and never started, too */

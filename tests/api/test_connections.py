@@ -1,5 +1,6 @@
 """Connections that give nothing: silent ones, those without a key, slow ones; and who answers beside
 them, after how long."""
+import resource
 import socket
 import threading
 import time
@@ -95,6 +96,30 @@ def test_a_body_has_a_deadline(keyed):
         assert b" 408 " in answer and b"server.body_timeout_s" in answer
 
 
+@pytest.mark.parametrize("limit", [5, 1])
+def test_accept_fails(keyed, limit):
+    """With no descriptor left, not even to turn a connection away: a log line a second, and the loop
+    goes on for those that are connected."""
+    s = keyed()
+    pid = s.process.pid
+    kept = s.connect()
+    kept.sendall(GET)
+    assert b"200" in kept.recv(1000)
+    old = resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    waiting = s.connect()
+    until(lambda: "accept: too many open files" in s.text())
+    for _ in range(5):
+        kept.sendall(GET)
+        assert b"200" in kept.recv(1000)
+        time.sleep(0.3)
+    assert s.text().count("accept: too many open files") <= 4
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, old)
+    waiting.sendall(GET)
+    assert b"200" in waiting.recv(1000)
+    kept.close()
+    waiting.close()
+
+
 def test_an_address_keeps_the_newest(keyed):
     """Those of an address beyond its part go, the oldest first; who showed a key stays."""
     s = keyed("server: {max_connections_per_address: 16}")
@@ -106,7 +131,7 @@ def test_an_address_keeps_the_newest(keyed):
     new = open_many(s, 16)
     until(lambda: not any(map(is_open, old)), 10)
     assert all(map(is_open, new)) and is_open(first)
-    assert "connections without a valid key" in s.text()
+    until(lambda: "connections without a valid key" in s.text())
     for c in [first] + new:
         c.close()
 
