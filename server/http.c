@@ -136,6 +136,7 @@ static int request_begin(struct srv_conn *c)
     c->parser.data = c;
     c->ext_bytes = 0;
     c->retry_s = 0;
+    c->body_max = c->http->limits.max_body;
     c->started = c->refused = c->streaming = c->chunked_out = false;
     c->client = c->stream->peer;
     c->keep_alive = c->http10 = c->head_only = c->has_body = c->known = false;
@@ -179,7 +180,7 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
         cn_fail(why(c), CN_EHEADERS, "the request's head is longer than %d bytes", SRV_MAX_HEAD);
         srv_conn_break(c, CN_EHEADERS, "");
     } else if (c->phase == SRV_BODY &&
-               c->raw_bytes > c->http->limits.max_body * 2 + SRV_MAX_PIPELINED) {
+               c->raw_bytes > c->body_max * 2 + SRV_MAX_PIPELINED) {
         srv_conn_break(c, CN_EBODY, "the body's chunks are longer than allowed");
     }
     return n;

@@ -18,6 +18,7 @@
 #define SRV_MAX_HEAD       32768 /* request line, headers and what stands between */
 #define SRV_MAX_HEADERS    100
 #define SRV_MAX_CHUNK_EXT  4096
+#define SRV_OPEN_BODY      4096 /* of a request that needs no key */
 #define SRV_MAX_PIPELINED  65536 /* bytes kept while an answer is open */
 #define SRV_REQUEST_ID     64    /* characters of an id that a client may choose */
 #define SRV_MAX_UNSENT     262144 /* with more unsent no further request is parsed; a stranger's: */
@@ -124,6 +125,7 @@ struct srv_conn {
     uint64_t since_ns;    /* start of the phase */
     uint64_t read_ns;     /* last byte read while lingering */
     uint64_t appended, stall_mark, stall_ns;
+    size_t body_max; /* bytes that this request's body may have */
     size_t raw_bytes, ext_bytes; /* of this phase; of chunk extensions */
     bool keep_alive, http10, head_only, has_body;
     bool known;   /* tenant is who asks */

@@ -80,9 +80,8 @@ static int check_body(struct srv_conn *c)
 {
     const char *expect = srv_conn_header(c, SRV_H_expect);
 
-    if (c->parser.content_length > c->http->limits.max_body)
-        return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes",
-                       c->http->limits.max_body);
+    if (c->parser.content_length > c->body_max)
+        return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes", c->body_max);
     if (expect && strcasecmp(expect, "100-continue"))
         return cn_fail(why(c), CN_EEXPECT, "the Expect header is not supported");
     return 0;
@@ -133,9 +132,8 @@ static int on_chunk_ext(llhttp_t *p, const char *at, size_t n)
 /* Whether n more bytes are within the limit. */
 static int body_room(struct srv_conn *c, uint64_t n)
 {
-    if (n <= c->http->limits.max_body - c->body.len) return 0;
-    return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes",
-                   c->http->limits.max_body);
+    if (n <= c->body_max - c->body.len) return 0;
+    return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes", c->body_max);
 }
 
 /* A chunk that says it is too long is not waited for. */

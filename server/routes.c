@@ -292,7 +292,7 @@ static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)
     bool open = r && r->auth == OPEN;
     if (!open && (rc = authenticate(s, c, err))) return deny(s, c, rc, err);
     if ((rc = take_place(s, c, open, err))) return rc;
-    if (open && c->has_body) return cn_fail(err, CN_EBODY, "this path takes no body");
+    if (open) c->body_max = CN_MIN(c->body_max, (size_t)SRV_OPEN_BODY);
     if (!r) return no_route(c, err);
     if ((rc = check_method(c, r, err))) return rc;
     if (r->work && (rc = check_media(c, err))) return rc;

@@ -167,6 +167,10 @@ def test_no_body_without_a_key(keyed):
     with s.connect() as c:
         c.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000)
         assert b" 413 " in c.recv(1000)
+    with s.connect() as c:
+        c.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        c.sendall(b"ff0\r\n" + b"x" * 0xff0 + b"\r\n20\r\n" + b"x" * 0x20)
+        assert b" 413 " in c.recv(1000)
 
 
 def test_a_burst_of_tenants(keyed):
