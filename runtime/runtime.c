@@ -258,7 +258,8 @@ static void update_gauges(struct rt *r)
     cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
     cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);
     cn_metric_set(m, CN_M_requests_running, (double)s.running);
-    cn_metric_set(m, CN_M_requests_waiting, (double)s.waiting);
+    cn_metric_set(m, CN_M_requests_waiting, (double)(s.waiting - CN_MIN(s.paused, s.waiting)));
+    cn_metric_set(m, CN_M_requests_paused, (double)s.paused);
     atomic_store(&r->retry_after_s, sch_retry_after_s(r->sch));
     *l = s;
 }

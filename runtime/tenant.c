@@ -60,7 +60,7 @@ static void tell(struct rt *r, uint32_t i)
     for (int k = 0; k < 3; k++)
         cn_tenant_add(m, i, (enum cn_tenant_metric)(CN_TM_ok + k), last->ended[k]);
     cn_tenant_set(m, i, CN_TM_running, s.running);
-    cn_tenant_set(m, i, CN_TM_waiting, s.waiting);
+    cn_tenant_set(m, i, CN_TM_waiting, s.waiting - CN_MIN(s.paused, s.waiting));
     *last = (struct rt_tenant){.embedded = last->embedded,
                                .computed = s.prompt_computed,
                                .cached = s.cached,

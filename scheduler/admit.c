@@ -41,19 +41,33 @@ enum { RANK_SAME, RANK_PAUSED, RANK_BACKGROUND };
 static int rank(const struct sch_choice *v, const struct sch_choice *c)
 {
     if (v->req->class == SCH_BACKGROUND && c->req->class != SCH_BACKGROUND) return RANK_BACKGROUND;
-    return v->req->paused ? RANK_PAUSED : RANK_SAME;
+    return v->req->paused || v->state == CH_WAITING ? RANK_PAUSED : RANK_SAME;
 }
 
-struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force)
+/* Those that run, then the parked ones. */
+static struct sch_choice *next_victim(const struct sch *s, const struct sch_choice *v)
+{
+    if (v->state == CH_WAITING) return v->park_next;
+    return v->next ? v->next : s->parked;
+}
+
+static struct sch_choice *victims_from(const struct sch *s)
+{
+    return s->running.head ? s->running.head : s->parked;
+}
+
+/* place: only those that have one. */
+static struct sch_choice *victim(struct sch *s, struct sch_choice *c, bool force, bool place)
 {
     struct sch_choice *oldest = sch_oldest(s), *best = NULL;
     double best_over = 0;
     int best_rank = 0;
 
-    for (struct sch_choice *v = s->running.head; v; v = v->next) {
+    for (struct sch_choice *v = victims_from(s); v; v = next_victim(s, v)) {
         int r = rank(v, c);
         double over;
 
+        if (v->state == CH_WAITING && (v == c || place)) continue;
         /* so that some work always ends the oldest goes on, or c if that is background work */
         if (v == oldest && r != RANK_BACKGROUND) continue;
         if (v->planned_now || v->evict || (v == c && v->in_flight)) continue;
@@ -76,15 +90,25 @@ struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force)
     return best;
 }
 
+struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force)
+{
+    return victim(s, c, force, false);
+}
+
 void sch_preempt(struct sch *s, struct sch_choice *c)
 {
+    bool parked = c->state == CH_WAITING;
+
     cn_assert(c->in_flight == 0);
-    sch_choice_close(s, c, false);
+    if (parked)
+        sch_parked_close(s, c, false);
+    else
+        sch_choice_close(s, c, false);
     if (!c->displaced) c->preemptions++;
     c->displaced = false;
     c->req->usage.preemptions++;
     s->stats.preemptions++;
-    sch_queue_add(c, true);
+    if (!parked) sch_queue_add(c, true);
     s->again = true;
 }
 
@@ -122,7 +146,7 @@ static int open_seq(struct sch *s, struct sch_choice *c)
         memcpy(c->ids, r->spec.prompt, r->spec.n_prompt * sizeof(*c->ids));
         c->n_ids = r->spec.n_prompt;
     }
-    if (c != first && n && first->state == CH_RUNNING && kv_seq_length(first->seq) >= n) {
+    if (c != first && n && first->seq && kv_seq_length(first->seq) >= n) {
         int rc = kv_seq_fork(first->seq, c->ids, n, r->limit, &c->seq);
         if (!rc) c->high = CN_MAX(c->high, kv_seq_length(c->seq));
         return rc;
@@ -138,34 +162,33 @@ static void start(struct sch *s, struct sch_choice *c)
 {
     struct sch_req *r = c->req;
     struct sch_choice *head = r->tenant->fresh[r->class].head;
-    int rc;
+    uint64_t left = r->spec.n_prompt - r->peeked;
+    int rc = 0;
 
     if (head && !c->resumed && head != c) head->req->skips++;
-    rc = open_seq(s, c);
+    if (c->seq) {
+        sch_unpark(s, c);
+        left = c->n_ids - CN_MIN(c->n_ids, kv_seq_planned(c->seq));
+    } else {
+        c->charged_ns = s->now;
+        c->looked = false;
+        rc = open_seq(s, c);
+    }
     if (rc) {
         sch_req_end(s, r, SCH_END_ERROR, rc);
         sch_req_settle(s, r);
         return;
     }
     sch_queue_remove(c);
-    c->state = CH_RUNNING;
-    c->charged_ns = s->now;
-    c->looked = false;
     c->promised = wanted_tokens(c);
-    sch_list_push(&s->running, c);
-    s->n_running++;
-    s->n_running_class[r->class]++;
-    r->tenant->n_running++;
-    r->tenant->n_running_background += r->class == SCH_BACKGROUND;
-    sch_req_phase(r, 1, 0);
+    sch_running_in(s, c);
     if (!r->started) {
         sch_door_start(s, r);
         sch_deadline_set(s, r);
     }
     if (r->tenant->round != s->rounds) r->tenant->started = 0;
     r->tenant->round = s->rounds;
-    r->tenant->started += ((double)(r->spec.n_prompt - r->peeked) + s->o.decode_cost) /
-                          r->tenant->opts.weight;
+    r->tenant->started += ((double)left + s->o.decode_cost) / r->tenant->opts.weight;
     s->last_admitted = r->tenant;
     s->admissions++;
 }
@@ -199,10 +222,11 @@ static bool has_room(const struct sch *s, const struct sch_choice *c)
     const struct sch_model *m = &s->models[r->spec.model];
     uint64_t tokens = wanted_tokens(c);
     uint64_t need = kv_space_bytes(m->o.space, tokens, m->chunk);
-    uint64_t have = kv_space_bytes(m->o.space, r->peeked_in_use, m->chunk);
+    uint64_t have = kv_space_bytes(m->o.space, c->seq ? kv_seq_planned(c->seq) : r->peeked_in_use,
+                                   m->chunk);
     struct kv_stats st;
 
-    if (have) have -= kv_space_state_bytes(m->o.space); /* that is its own */
+    if (have && !c->seq) have -= kv_space_state_bytes(m->o.space); /* that is its own */
 
     kv_pool_stats(s->o.pool, &st);
     need += m->block_bytes * ((s->n_running + 3) / 4) + promised_bytes(s);
@@ -236,7 +260,7 @@ static bool make_place(struct sch *s, struct sch_choice *c)
     for (v = s->running.head; v; v = v->next) {
         if (v->evict) return false; /* a place comes when its step is done */
     }
-    v = sch_victim(s, c, false);
+    v = victim(s, c, false, true);
     if (!v || rank(v, c) != RANK_BACKGROUND) return false;
     v->displaced = true;
     sch_evict(s, v);
@@ -256,22 +280,22 @@ static uint32_t keep_places(const struct sch_tenant *t, enum sch_class class)
 }
 
 /* The tenant to serve: the lowest counter; or the last one again, a quantum further, for what it
- * has cached; none that fills nearly all places: an eighth is for whoever comes next. */
+ * has cached; none that has all the places it may take: the rest is for whoever comes next. */
 static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
 {
     struct sch_theap *h = &s->heap[class];
     struct sch_tenant *top = NULL, *last = s->last_admitted;
-    uint32_t most = s->o.max_running - s->o.max_running / 8;
 
     for (uint32_t i = 0; i < h->n && i < 16; i++) {
-        if (keep_places(h->v[i], class) >= most && s->o.max_running >= 8) continue;
+        if (keep_places(h->v[i], class) >= sch_door_places(s, h->v[i], class)) continue;
         if (!top || due(s, h->v[i]) < due(s, top)) top = h->v[i];
     }
     if (!top || !last || last == top || last->heap_pos[class] == SCH_NONE) return top;
     if (due(s, last) <= due(s, top) + (double)s->o.quantum / last->opts.weight) {
         struct sch_choice *c = sch_queue_best(s, last, class);
 
-        if (c->req->peeked > c->req->spec.n_prompt / 2 && keep_places(last, class) < most)
+        if (c->req->peeked > c->req->spec.n_prompt / 2 &&
+            keep_places(last, class) < sch_door_places(s, last, class))
             return last;
     }
     return top;
@@ -323,6 +347,7 @@ void sch_admit(struct sch *s)
     for (struct sch_choice *c = s->running.head; c; c = c->next)
         c->planned_now = false; /* of the last step */
     if (s->solo && s->solo->req->paused) s->solo = NULL;
+    sch_park_paused(s);
     if (s->solo) {
         if (s->solo->state == CH_WAITING && s->n_running == 0) start(s, s->solo);
     } else {

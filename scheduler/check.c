@@ -10,7 +10,9 @@
                            (uint64_t)(x), (uint64_t)(y)); \
     } while (0)
 
-struct sums { uint64_t running, waiting, tokens, choices, open, in_flight, started, queued; };
+struct sums {
+    uint64_t running, waiting, tokens, choices, open, in_flight, started, queued, parked, paused;
+};
 
 static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error *err)
 {
@@ -22,7 +24,11 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
         running += c->state == CH_RUNNING;
         waiting += c->state == CH_WAITING;
         open += c->state != CH_ENDED;
-        CHECK((c->seq != NULL) == (c->state == CH_RUNNING), "sequence and state", i, c->state);
+        CHECK((c->seq != NULL) == (c->state == CH_RUNNING || c->park_at), "sequence and state", i,
+              c->state);
+        CHECK(!c->park_at || (c->state == CH_WAITING && c->resumed && !c->in_flight), "parked", i,
+              c->state);
+        sum->parked += c->park_at != NULL;
         CHECK(!c->in_flight || c->seq, "in flight and not running", i, c->in_flight);
         if (!c->seq) continue;
         CHECK(kv_seq_planned(c->seq) <= c->n_ids + (c->in_flight ? CN_MAX(c->n_draft, 1u) : 1u),
@@ -42,6 +48,7 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
     if (running == 0 && waiting) sum->tokens += r->spec.n_prompt;
     sum->in_flight += r->in_flight;
     sum->started += r->started && r->n_open;
+    sum->paused += r->started && r->n_open && r->paused;
     sum->queued += !r->started && r->n_open;
     return 0;
 }
@@ -63,7 +70,7 @@ static int check_lists(const struct sch_tenant *t, struct cn_error *err)
 
 static int check_door(const struct sch *s, const struct sums *sum, struct cn_error *err)
 {
-    uint64_t queued = 0, tokens = 0, started = 0, kept = 0, kept_tokens = 0;
+    uint64_t queued = 0, tokens = 0, started = 0, kept = 0, kept_tokens = 0, paused = 0;
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct sch_tenant *t = s->tenants[i];
@@ -73,12 +80,15 @@ static int check_door(const struct sch *s, const struct sums *sum, struct cn_err
         queued += t->n_queued;
         tokens += t->queued_tokens;
         started += t->n_started;
+        paused += t->n_paused;
         kept += t->part > t->n_queued ? t->part - t->n_queued : 0;
         kept_tokens += t->part_tokens > t->queued_tokens ? t->part_tokens - t->queued_tokens : 0;
     }
     CHECK(queued == sum->queued && queued == s->n_queued, "the queue", queued, sum->queued);
     CHECK(tokens == s->queued_tokens, "tokens in the queue", tokens, s->queued_tokens);
     CHECK(started == sum->started, "started requests", started, sum->started);
+    CHECK(paused == sum->paused && paused == s->stats.paused, "paused requests", paused,
+          sum->paused);
     CHECK(queued <= s->o.max_queue, "more wait than may", queued, s->o.max_queue);
     CHECK(kept == s->kept && kept_tokens == s->kept_tokens, "parts", kept, kept_tokens);
     return 0;
@@ -87,7 +97,7 @@ static int check_door(const struct sch *s, const struct sums *sum, struct cn_err
 int sch_check(const struct sch *s, struct cn_error *err)
 {
     struct sums sum = {0};
-    uint64_t open = 0, in_flight = 0;
+    uint64_t open = 0, in_flight = 0, parked = 0;
     double weight = 0;
 
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -96,7 +106,11 @@ int sch_check(const struct sch *s, struct cn_error *err)
     }
     for (uint32_t i = 0; i < s->n_flights; i++)
         in_flight += s->flights[i]->step.n_segments;
+    for (const struct sch_choice *c = s->parked; c; c = c->park_next)
+        parked++;
+    CHECK(sum.parked == parked, "parked choices", sum.parked, parked);
     CHECK(sum.choices == s->n_running, "running choices", sum.choices, s->n_running);
+    CHECK(s->n_running <= s->o.max_running, "more run than may", s->n_running, s->o.max_running);
     CHECK(sum.running == s->stats.running, "running requests", sum.running, s->stats.running);
     CHECK(sum.waiting == s->stats.waiting, "waiting requests", sum.waiting, s->stats.waiting);
     CHECK(sum.tokens == s->stats.waiting_tokens, "waiting tokens", sum.tokens,

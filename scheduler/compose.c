@@ -184,17 +184,6 @@ static bool is_ready(const struct sch *s, const struct sch_choice *c)
            c->n_ids + 1 < c->req->limit;
 }
 
-static void charge_blocks(struct sch *s, struct sch_choice *c)
-{
-    double seconds = (double)(s->now - c->charged_ns) / 1e9;
-
-    c->charged_ns = s->now;
-    if (seconds > 0)
-        sch_charge(s, c->req->tenant,
-                   seconds * (double)kv_seq_bytes(c->seq) /
-                       (double)choice_model(c)->block_bytes * s->o.block_cost);
-}
-
 /* Rows of its prompt that it has to compute, as far as is known. */
 static uint64_t prompt_left(const struct sch_choice *c)
 {
@@ -475,7 +464,7 @@ static void advance_vtime(struct sch *s)
     double least = -1;
 
     for (struct sch_choice *c = s->running.head; c; c = c->next) {
-        charge_blocks(s, c);
+        sch_charge_blocks(s, c);
         if (least < 0 || c->req->tenant->counter < least) least = c->req->tenant->counter;
     }
     for (uint32_t k = 0; k < SCH_BACKGROUND; k++) {

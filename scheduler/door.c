@@ -88,12 +88,31 @@ void sch_door_start(struct sch *s, struct sch_req *r)
     s->last_start_ns = s->now;
 }
 
+void sch_door_pause(struct sch *s, struct sch_req *r, bool paused)
+{
+    r->tenant->n_paused = paused ? r->tenant->n_paused + 1 : r->tenant->n_paused - 1;
+    s->stats.paused = paused ? s->stats.paused + 1 : s->stats.paused - 1;
+    sch_queue_sync(s, r->tenant);
+}
+
 void sch_door_leave(struct sch *s, struct sch_req *r)
 {
+    if (r->started && r->paused) sch_door_pause(s, r, false);
     if (r->started)
         count_started(s, r, false);
     else
         count(s, r->tenant, r->spec.n_prompt, false);
+}
+
+/* Of several tenants one may have half; more where its part by weight or its own limit says so. One
+ * alone, and background work, which gives way, leave an eighth free, where there are eighths. */
+uint32_t sch_door_places(const struct sch *s, const struct sch_tenant *t, enum sch_class class)
+{
+    uint32_t all = s->o.max_running, eighth = all < 8 ? 0 : all / 8, own;
+
+    if (s->n_tenants == 1 || class == SCH_BACKGROUND) return all - eighth;
+    own = (uint32_t)((double)(all - eighth) * t->opts.weight / s->weight_known);
+    return CN_MAX(CN_MAX((all + 1) / 2, own), CN_MIN(t->opts.max_concurrent, all));
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */

@@ -10,8 +10,6 @@
 
 void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
 {
-    struct sch_req *r = c->req;
-
     cn_assert(c->state == CH_RUNNING);
     if (failed)
         kv_seq_close_failed(c->seq);
@@ -30,13 +28,7 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
         }
     }
     c->in_flight = 0;
-    sch_list_remove(&s->running, c);
-    s->n_running--;
-    s->n_running_class[r->class]--;
-    r->tenant->n_running--;
-    r->tenant->n_running_background -= r->class == SCH_BACKGROUND;
-    s->stale = true;
-    sch_req_phase(r, -1, 0);
+    sch_running_out(s, c);
 }
 
 static void release_siblings(struct sch_req *r)
@@ -54,6 +46,7 @@ void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, b
 
     if (c->state == CH_ENDED) return;
     if (c->state == CH_RUNNING) sch_choice_close(s, c, failed);
+    if (c->seq) sch_parked_close(s, c, failed);
     if (c->state == CH_WAITING) sch_queue_remove(c);
     c->state = CH_ENDED;
     if (s->solo == c) s->solo = NULL;

@@ -1,7 +1,8 @@
 /* Inside the scheduler: requests, choices, tenants, steps in flight.
  *
  * A choice is NEW (waits for choice 0's prompt), WAITING (in its tenant's queue), RUNNING (has a KV
- * sequence, stands in the running list), or ENDED. Only RUNNING choices hold blocks.
+ * sequence and a place, stands in the running list), or ENDED. Only RUNNING choices hold blocks,
+ * and those that were paused: they are WAITING, without a place, in the list of parked ones.
  * Age = (request number, choice): the oldest running choice that can run is never preempted for
  * another, unless it is background work and the other is not; so something always ends. */
 #ifndef SCHEDULER_INTERNAL_H
@@ -13,6 +14,8 @@
 #define SCH_NONE UINT32_MAX
 #define SCH_MAX_DEPTH 2
 #define SCH_MAX_MODELS 256
+#define SCH_LEAST_PAUSED 16  /* so many started ones of a tenant, or half of max_running, may be
+                              * paused before nothing more of its starts */
 #define SCH_CURVE_ROWS 64    /* steps of more rows are never drafted for */
 #define SCH_CURVE_SEQS 7     /* 1, 2, up to 4, 8, ... sequences */
 
@@ -54,6 +57,7 @@ struct sch_choice {
     struct sch_draft *draft; /* NULL before it decodes, and where there is no speculation */
     struct sch_choice *prev, *next;   /* queue or running list */
     struct sch_choice *next_cand;     /* composition */
+    struct sch_choice *park_next, **park_at; /* what points to it; NULL: it is not parked */
 };
 
 struct sch_req {
@@ -89,6 +93,8 @@ struct sch_tenant {
     uint32_t n_queued;       /* of these, never started */
     uint32_t n_started;      /* of these, started and not done, be they preempted */
     uint32_t n_started_background; /* of those */
+    uint32_t n_paused;       /* of n_started, paused ones: they have no place, but memory */
+    uint32_t most_paused;    /* then nothing new of its starts */
     uint64_t queued_tokens;  /* prompt tokens of n_queued */
     uint64_t part, part_tokens; /* of the queue: what others leave to it */
     uint32_t n_running, n_running_background; /* choices */
@@ -151,6 +157,7 @@ struct sch {
     size_t tenants_cap;
     uint32_t n_tenants;
     double weight_active;    /* of tenants with open requests */
+    double weight_known;     /* of all */
     double vtime;
     uint64_t n_queued, queued_tokens; /* sums over the tenants */
     uint64_t kept, kept_tokens; /* of the parts of all tenants: not in use */
@@ -166,6 +173,7 @@ struct sch {
     size_t models_cap;
     uint32_t n_models;
     struct sch_list running;
+    struct sch_choice *parked; /* WAITING ones that hold blocks */
     uint32_t n_running, n_running_class[SCH_N_CLASSES];
     struct sch_req *cancels;
     struct sch_flight store[SCH_MAX_DEPTH]; /* the stepper keeps pointers into these */
@@ -205,6 +213,7 @@ static inline uint32_t tenant_started(const struct sch_tenant *t, uint32_t class
 }
 static inline bool tenant_is_full(const struct sch_tenant *t, uint32_t class)
 {
+    if (t->n_paused >= t->most_paused) return true;
     return t->opts.max_concurrent && tenant_started(t, class) >= t->opts.max_concurrent;
 }
 static inline bool tenant_may_start(const struct sch_tenant *t, uint32_t class)
@@ -226,6 +235,10 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
 /* Refuses what the tenant's limits or the queue have no place for. */
 int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
                     struct cn_error *err);
+/* How many of max_running are for this tenant's at most. */
+uint32_t sch_door_places(const struct sch *s, const struct sch_tenant *t, enum sch_class class);
+/* A started request is paused, or goes on. */
+void sch_door_pause(struct sch *s, struct sch_req *r, bool paused);
 /* A request is accepted; its first choice starts for the first time; its last choice ended. */
 void sch_door_enter(struct sch *s, struct sch_req *r);
 void sch_door_start(struct sch *s, struct sch_req *r);
@@ -271,6 +284,17 @@ double sch_over_share(const struct sch *s, const struct sch_tenant *t);
 bool sch_compose(struct sch *s, struct sch_flight *f);
 /* A step of c alone, whatever it takes; false when c was put back to start again. */
 bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *c);
+
+/* ---- park.c ---------------------------------------------------------------------------------- */
+void sch_running_in(struct sch *s, struct sch_choice *c);
+void sch_running_out(struct sch *s, struct sch_choice *c);
+/* Paused choices that are in no step give up their places. */
+void sch_park_paused(struct sch *s);
+/* It keeps its sequence, and is no more among those that may lose it for being parked. */
+void sch_unpark(struct sch *s, struct sch_choice *c);
+void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed);
+/* Pays for the time since its blocks were last paid for. */
+void sch_charge_blocks(struct sch *s, struct sch_choice *c);
 
 /* ---- cost.c ---------------------------------------------------------------------------------- */
 void sch_cost_init(struct sch_model *m);

@@ -212,11 +212,14 @@ void sch_queue_remove(struct sch_choice *c)
     if (!c->req->paused) link_out(c);
 }
 
-/* A paused request waits outside the queue, and comes back to where its age puts it. */
+/* A paused request waits outside the queue, and comes back to where its age puts it; if it runs its
+ * place goes with the next admission. */
 void sch_queue_pause(struct sch_req *r, bool paused)
 {
     if (r->paused == paused) return;
     r->paused = paused;
+    if (r->started && r->n_open) sch_door_pause(r->s, r, paused);
+    r->s->stale = true;
     for (uint32_t i = 0; i < r->spec.n_choices; i++) {
         struct sch_choice *c = &r->choices[i];
 

@@ -153,6 +153,8 @@ int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out)
             t->heap_pos[k] = SCH_NONE;
         s->tenants[s->n_tenants++] = t;
         s->parts_stale = true;
+        t->most_paused = CN_MAX((s->o.max_running + 1) / 2, (uint32_t)SCH_LEAST_PAUSED);
+        s->weight_known += t->opts.weight;
     }
     *out = s->tenants[index];
     return sch_queue_room(s);
@@ -166,8 +168,10 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
     if (!rc) rc = kv_pool_reserve(s->o.pool, tenant, o->kv_reserve_bytes);
     if (rc) return rc;
     if (t->n_open) s->weight_active -= t->opts.weight;
+    s->weight_known -= t->opts.weight;
     t->opts = *o;
     if (!(t->opts.weight > 0)) t->opts.weight = 1;
+    s->weight_known += t->opts.weight;
     if (t->n_open) s->weight_active += t->opts.weight;
     s->parts_stale = true;
     sch_queue_sync(s, t);
@@ -401,6 +405,7 @@ void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_st
     out->served = t->served;
     out->running = t->n_running;
     out->waiting = t->n_waiting;
+    out->paused = t->n_paused;
     out->prompt_computed = t->prompt_computed;
     out->cached = t->cached;
     out->generated = t->generated;

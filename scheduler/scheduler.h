@@ -170,7 +170,9 @@ struct sch_opts {            /* 0 = the default in parentheses */
     struct kv_pool *pool;    /* borrowed */
     struct sch_stepper stepper;
     struct sch_callbacks cb;
-    uint32_t max_running;    /* choices that hold KV at once (256) */
+    uint32_t max_running;    /* choices that may be in steps at once (256). Of several tenants one
+                              * has at most half of them, or its part by weight or its
+                              * max_concurrent if that is more */
     uint32_t max_queue;      /* requests that wait for their first start (1024) */
     uint64_t max_queue_tokens; /* their prompt tokens (4,194,304); the only one of a tenant may
                               * have more */
@@ -231,7 +233,10 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
 int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err);
 /* Takes effect in the next sch_iterate, before anything else. A stale id is ignored. */
 void sch_cancel(struct sch *s, uint64_t id);
-/* A paused request gets no more decode or prefill rows; it keeps its blocks while there is room. */
+/* A paused request gets no more decode or prefill rows and gives up its place in max_running; it
+ * keeps its blocks while there is room. Resumed, it waits for a place again, before all of its
+ * tenant's that never started. It counts against max_concurrent all the time; a tenant whose paused
+ * ones are half of max_running, or 16 if that is more, starts nothing new. */
 void sch_pause(struct sch *s, uint64_t id, bool paused);
 /* One iteration: cancels, deadlines, admission, composition and launch of at most one step, and
  * collection of one when `depth` steps are in flight or there is nothing to launch. True when
@@ -250,7 +255,8 @@ uint32_t sch_retry_after_s(const struct sch *s);
 
 struct sch_stats {
     uint64_t running;            /* requests that hold KV blocks */
-    uint64_t waiting;            /* accepted, not running */
+    uint64_t waiting;            /* accepted, not running: paused ones too */
+    uint64_t paused;             /* started and paused */
     uint64_t waiting_tokens;
     uint64_t in_flight;          /* steps */
     uint64_t steps, rows;
@@ -272,7 +278,7 @@ void sch_stats(const struct sch *s, struct sch_stats *out);
 struct sch_tenant_stats {
     double counter;              /* weighted cost served (lifts included) */
     double served;               /* cost served, not weighted, no lifts */
-    uint64_t running, waiting, prompt_computed, cached, generated;
+    uint64_t running, waiting, paused, prompt_computed, cached, generated;
 };
 void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_stats *out);
 

@@ -167,7 +167,7 @@ static void places(uint32_t depth, uint32_t most, uint32_t tenant)
     struct sim_opts o = simcase_opts(1);
     struct sim m;
     struct sim_req *bg[8], *fg[8];
-    uint32_t had = 0, has = 0, begun = 0, kept = most / 8;
+    uint32_t had = 0, has = 0, begun = 0, kept = tenant ? most / 2 : most / 8;
 
     o.depth = depth;
     o.sch.max_running = most;

@@ -26,7 +26,8 @@ static void backlog(uint64_t seed, double *worst, double *bound)
     sim_init(&m, &o);
     n_tenants = 2 + sim_below(&m, 3);
     for (uint32_t t = 0; t < n_tenants; t++) {
-        struct sch_tenant_opts to = {.weight = 1 + sim_below(&m, 4)};
+        /* as many places as it can use: half of them are not enough for a large weight */
+        struct sch_tenant_opts to = {.weight = 1 + sim_below(&m, 4), .max_concurrent = 16};
 
         sch_tenant_set(m.sch, t, &to);
         w[t] = to.weight;

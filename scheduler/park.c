@@ -1,0 +1,87 @@
+/* Paused choices: who may not go on gives up its place in max_running and keeps its blocks while
+ * there is room. It waits with its sequence open, first in its tenant's order once it is resumed;
+ * where blocks are short it is the first to lose them, and then starts again as a preempted one. */
+#include "scheduler/internal.h"
+
+void sch_charge_blocks(struct sch *s, struct sch_choice *c)
+{
+    double seconds = (double)(s->now - c->charged_ns) / 1e9;
+
+    c->charged_ns = s->now;
+    if (seconds > 0)
+        sch_charge(s, c->req->tenant,
+                   seconds * (double)kv_seq_bytes(c->seq) /
+                       (double)choice_model(c)->block_bytes * s->o.block_cost);
+}
+
+void sch_running_in(struct sch *s, struct sch_choice *c)
+{
+    struct sch_req *r = c->req;
+
+    c->state = CH_RUNNING;
+    sch_list_push(&s->running, c);
+    s->n_running++;
+    s->n_running_class[r->class]++;
+    r->tenant->n_running++;
+    r->tenant->n_running_background += r->class == SCH_BACKGROUND;
+    sch_req_phase(r, 1, 0);
+}
+
+void sch_running_out(struct sch *s, struct sch_choice *c)
+{
+    struct sch_req *r = c->req;
+
+    sch_list_remove(&s->running, c);
+    s->n_running--;
+    s->n_running_class[r->class]--;
+    r->tenant->n_running--;
+    r->tenant->n_running_background -= r->class == SCH_BACKGROUND;
+    s->stale = true;
+    sch_req_phase(r, -1, 0);
+}
+
+static void park(struct sch *s, struct sch_choice *c)
+{
+    sch_charge_blocks(s, c);
+    sch_running_out(s, c);
+    c->evict = c->displaced = c->planned_now = false;
+    c->n_draft = 0;
+    c->park_next = s->parked;
+    c->park_at = &s->parked;
+    if (c->park_next) c->park_next->park_at = &c->park_next;
+    s->parked = c;
+    sch_queue_add(c, true);
+}
+
+void sch_unpark(struct sch *s, struct sch_choice *c)
+{
+    cn_assert(c->state == CH_WAITING && c->seq);
+    *c->park_at = c->park_next;
+    if (c->park_next) c->park_next->park_at = c->park_at;
+    c->park_next = NULL;
+    c->park_at = NULL;
+    sch_charge_blocks(s, c); /* for all of the time that it lay there */
+}
+
+void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed)
+{
+    sch_unpark(s, c);
+    if (failed)
+        kv_seq_close_failed(c->seq);
+    else
+        kv_seq_close(c->seq);
+    c->seq = NULL;
+    sch_draft_free(c->draft);
+    c->draft = NULL;
+    s->stale = true;
+}
+
+void sch_park_paused(struct sch *s)
+{
+    struct sch_choice *next;
+
+    for (struct sch_choice *c = s->running.head; c; c = next) {
+        next = c->next;
+        if (c->req->paused && !c->in_flight) park(s, c);
+    }
+}
