@@ -30,9 +30,22 @@ uint64_t cli_users(const struct cfg *cfg, const struct rt_memory_plan *plan)
     return plan->one_bytes ? CN_MIN(plan->total_bytes / plan->one_bytes, most) : most;
 }
 
+/* What there is, and what of it is kept for requests. */
+static void put_there(const struct cfg *cfg, uint64_t there)
+{
+    if (cfg->engine.memory_bytes) {
+        put("engine.memory", there, "");
+        put("requests", (uint64_t)cfg->server.memory_bytes, "  server.memory_bytes, beside it");
+        return;
+    }
+    uint64_t requests = CN_MIN((uint64_t)cfg->server.memory_bytes, there * 3);
+    put("free now", there + requests, "");
+    put("requests", requests, "  server.memory_bytes");
+}
+
 uint64_t cli_memory_there(const struct cfg *cfg)
 {
-    uint64_t there = cfg_free_memory();
+    uint64_t there = cfg_engine_memory(cfg);
     return cfg->engine.memory_bytes ? CN_MIN(there, (uint64_t)cfg->engine.memory_bytes) : there;
 }
 
@@ -76,7 +89,7 @@ int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *
     if (!rc) {
         printf("memory of a daemon on this machine, for %zu models that take turns in it\n",
                o->n_models);
-        put(cfg->engine.memory_bytes ? "engine.memory" : "free now", all.there_bytes, "");
+        put_there(cfg, all.there_bytes);
         put("KV memory", all.kv.total_bytes, why(cfg, &all.kv, text, sizeof text));
         put("models", all.budget_bytes, "  weights and scratch of all that are loaded at once");
     }
@@ -98,7 +111,7 @@ int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_m
     char text[96];
 
     printf("\nmemory of a daemon on this machine\n");
-    put(cfg->engine.memory_bytes ? "engine.memory" : "free now", there, "");
+    put_there(cfg, there);
     put("weights", x->packed_bytes, "");
     put("scratch", x->scratch_bytes, "");
     if (there <= fixed)

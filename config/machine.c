@@ -170,6 +170,12 @@ uint64_t cfg_free_memory(void)
 #endif
 }
 
+uint64_t cfg_engine_memory(const struct cfg *cfg)
+{
+    uint64_t there = cfg_free_memory();
+    return there - CN_MIN((uint64_t)cfg->server.memory_bytes, there / 4 * 3);
+}
+
 /* Processors' worth of time that one group allows, rounded up, or UINT64_MAX. */
 static uint64_t group_cores(const char *root, const char *dir, bool v2)
 {

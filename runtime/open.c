@@ -217,7 +217,7 @@ static int make_pool(struct rt *r, const struct rt_memory_plan *plan, struct cn_
 /* What the config gives, or the machine has; 0: not known. */
 static int memory_there(const struct cfg *cfg, uint64_t *out, struct cn_error *err)
 {
-    uint64_t left = cfg_free_memory(), asked = cfg->engine.memory_bytes;
+    uint64_t left = cfg_engine_memory(cfg), asked = cfg->engine.memory_bytes;
     if (asked && left && asked > left)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
                              "engine.memory_bytes is %.1f MiB, but only %.1f MiB are free",
@@ -232,7 +232,7 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
     const struct cfg *cfg = r->cfg;
     const struct eng_model_info *info = eng_model_info(r->models[0].model);
     struct rt_memory_plan plan;
-    uint64_t left = cfg_free_memory(), need = r->models[0].need;
+    uint64_t left = cfg_engine_memory(cfg), need = r->models[0].need;
     bool given = false;
     if (cfg->engine.memory_bytes) {
         if (cfg->engine.memory_bytes <= need)

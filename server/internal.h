@@ -94,6 +94,10 @@ struct srv {
     uint64_t ticked_ns;             /* when the tick last ran; 0: not yet */
 };
 
+/* budget.c: makes the accounts, and tells the metrics what they hold. */
+int srv_budget_open(struct srv *s);
+void srv_budget_tell(struct srv *s);
+
 /* stream_uv.c: gives what is due to the kernel, until the turn is over. Whether some is left. */
 bool srv_streams_flush(struct srv *s);
 

@@ -175,6 +175,7 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
 {
     struct cn_buf b;
 
+    srv_budget_tell(s);
     cn_buf_init(&b, 0);
     /* A key sees the sums and its own tenant; others' names only where the config says so. */
     bool all = !cfg_has_keys(s->cfg) || s->cfg->tenants[c->tenant].metrics == CFG_METRICS_ALL;

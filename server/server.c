@@ -14,7 +14,6 @@
 #define PAUSE_NS    1500000000ull /* not looked for so long: the whole process stood still */
 #define SPARE_FDS   64            /* for files, the loop and the log beside connections */
 #define END_WAIT_NS 3000000000ull
-#define STRANGERS_PART 0.125 /* of the tenants' reserves together */
 
 /* No connection is taken any more, and those between requests are closed. */
 static void shut_door(struct srv *s)
@@ -250,27 +249,6 @@ static int set_limits(struct srv *s, struct cn_error *err)
     return srv_gate_init(&s->gate, &g, &s->trust, err);
 }
 
-/* An account for each tenant, and one for connections that have shown no key: those borrow nothing. */
-static int make_budget(struct srv *s)
-{
-    size_t n = CN_MAX(s->cfg->n_tenants, (size_t)1);
-    struct cn_share *shares = cn_calloc(n + 1, sizeof *shares);
-    double all = 0;
-
-    if (!shares) return CN_ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        double weight = i < s->cfg->n_tenants ? s->cfg->tenants[i].weight : 1;
-        shares[i] = (struct cn_share){weight, true};
-        all += weight;
-    }
-    shares[n].weight = all * STRANGERS_PART;
-    int rc = cn_budget_new(s->cfg->server.memory_bytes, shares, n + 1, &s->budget);
-    free(shares);
-    s->http.budget = s->budget;
-    s->http.strangers = n;
-    return rc;
-}
-
 int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 {
     struct srv *s = cn_calloc(1, sizeof *s);
@@ -299,7 +277,7 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     s->events.tail = &s->events.head;
     s->jobs.tail = &s->jobs.head;
     s->sending_tail = &s->sending;
-    rc = s->tenant_reqs ? make_budget(s) : CN_ENOMEM;
+    rc = s->tenant_reqs ? srv_budget_open(s) : CN_ENOMEM;
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
