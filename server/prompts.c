@@ -41,12 +41,14 @@ int srv_too_long(struct srv_call *c, const char *name, const struct srv_text *t)
 {
     unsigned long long n = c->env->context;
     struct eng_ids all = srv_ids_for(c, 0);
-    bool counted = t->len <= COUNT_BYTES &&
-                   !eng_tokenize(c->env->vocab, t->data, t->len, t->spans, t->n_spans, t->flags,
-                                 &all, NULL);
+    uint64_t paid = srv_ids_bytes(t->len, 0);
+    bool taken = t->len <= COUNT_BYTES && !srv_call_take(c, paid);
+    bool counted = taken && !eng_tokenize(c->env->vocab, t->data, t->len, t->spans, t->n_spans,
+                                          t->flags, &all, NULL);
 
     if (counted) n = all.n;
     eng_ids_fini(&all);
+    if (taken) cn_hold_give(&c->hold, paid);
     return cn_fail_param(&c->err, CN_EWINDOW, name,
                          "the prompt has %s%llu tokens; the context window of %llu tokens must hold "
                          "it and at least one more", counted ? "" : "more than ", n,

@@ -396,7 +396,8 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
     }
     close_all(s);
     if (!rc && s->n_reqs)
-        rc = cn_fail(err, CN_EBUSY, "the engine did not let go of %zu requests", s->n_reqs);
+        rc = cn_fail(err, CN_EBUSY, "the engine did not let go of %zu request%s", s->n_reqs,
+                     s->n_reqs == 1 ? "" : "s");
     return rc;
 }
 

@@ -1,9 +1,10 @@
 """What fields take, and what a refusal says of them: the field, what came, and the bound that holds."""
+import json
 import re
 import subprocess
 
 import pytest
-from conftest import CONIFER, program, real_model_path, sse
+from conftest import CONIFER, held, program, real_model_path, sse, until
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HI = {"messages": [{"role": "user", "content": "hi"}]}
@@ -152,6 +153,23 @@ def test_half_a_character_at_the_end(fake):
         assert status == 200 and text == ("a\U0001f9ff" if n == len(ids) else "a"), (n, text)
         events = sse(fake.http("POST", TEXT, {**body, "stream": True})[2])
         assert text == "".join(e["choices"][0]["text"] for e in events[:-1] if e["choices"])
+
+
+@pytest.mark.parametrize("n,said", [(1, "draining: 1 request open"), (2, "draining: 2 requests open")])
+def test_what_a_drain_waits_for(start, go, n, said):
+    s = start(env=held(go, CONIFER_FAKE_DELAY_US="1000000"))
+    streams = [s.connect() for _ in range(n)]
+    body = json.dumps({"prompt": "hi", "max_tokens": 3, "stream": True}).encode()
+    for c in streams:
+        c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n" % (TEXT.encode(), len(body)) + body)
+        assert c.recv(12) == b"HTTP/1.1 200"
+    s.process.terminate()
+    until(lambda: "draining: " in s.text())
+    go.touch()
+    assert re.search(f"{said}$", s.text(), re.M), s.text()
+    for c in streams:
+        c.close()
 
 
 def run(*args):
