@@ -133,7 +133,7 @@ struct eng_sampling {               /* defaults in parentheses */
     float presence_penalty;         /* -2..2 (0): output tokens */
     float frequency_penalty;        /* -2..2 (0): output tokens */
     uint64_t seed;
-    const struct eng_bias *bias;    /* copied */
+    const struct eng_bias *bias;    /* borrowed: outlives the sampler and its clones */
     size_t n_bias;
     uint32_t min_tokens;            /* no end of generation before this many output tokens */
     const uint32_t *stop_ids;       /* further ids that min_tokens keeps out; borrowed: outlives the

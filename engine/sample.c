@@ -7,6 +7,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,34 +16,35 @@
 /* Runs of a vocabulary of half a million tokens, 4 KiB: larger ones take memory for each score. */
 enum { SCORE_TOPS = 1024 };
 
-struct seen {
-    uint32_t id;
-    uint32_t in_output; /* how often it was chosen */
-    float logit;        /* in the row at work, before penalties */
-    bool used;
-};
+/* A token that was chosen, and how often; 0: the slot is free. */
+struct seen { uint32_t id, in_output; };
 
-/* Bias on a token, and its logit in the row at work before that. */
-struct bias {
-    struct eng_bias b;
-    float logit;
+/* The tokens of a prompt: open addressing, NO_ID where a slot is free. Choices of a request share
+ * it: a long prompt's takes as much as all else of a choice many times over. */
+struct prompt_ids {
+    atomic_uint refs;
+    uint32_t *id;
+    size_t n, cap;
 };
+#define NO_ID UINT32_MAX
 
 struct eng_draw_room {
     struct eng_candidates candidates;
+    float *saved; /* logits before bias and penalties: by bias, slot of seen, slot of the prompt's */
+    size_t saved_cap;
     struct eng_draw_room *next;
 };
 
 struct eng_sampler {
     struct eng_sampling p;
-    struct bias *bias;   /* p.n_bias of them */
     const uint32_t *eog; /* the vocabulary's: what min_tokens and ignore_eos keep out */
     size_t n_eog;
     size_t n_vocab;
     uint32_t choice;
     uint64_t n_output;
-    struct seen *seen; /* open addressing; the prompt's tokens too when repetition is penalised */
+    struct seen *seen; /* open addressing */
     size_t n_seen, seen_cap;
+    struct prompt_ids *prompt; /* when repetition is penalised; NULL: none was told of */
     struct eng_draw_rooms *rooms;
     float *tops; /* of the row at work: kept so that a token costs no allocation */
 };
@@ -93,24 +95,17 @@ int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uin
     struct eng_sampler *n = cn_calloc(1, sizeof *n);
     if (!n) return cn_fail(err, CN_ENOMEM, "out of memory for a sampler");
     n->p = *s;
-    n->p.bias = NULL;
     n->choice = choice;
     n->rooms = rooms;
     n->n_vocab = eng_vocab_size(v);
-    if (s->n_bias) {
-        n->bias = cn_malloc_array(s->n_bias, sizeof *n->bias);
-        if (!n->bias) goto nomem;
-        for (size_t i = 0; i < s->n_bias; i++)
-            n->bias[i] = (struct bias){.b = s->bias[i]};
-    }
     n->tops = cn_malloc_array(eng_n_tops(n->n_vocab), sizeof *n->tops);
-    if (!n->tops) goto nomem;
+    if (!n->tops) {
+        eng_sampler_free(n);
+        return cn_fail(err, CN_ENOMEM, "out of memory for a sampler");
+    }
     n->eog = eng_vocab_eog(v, &n->n_eog);
     *out = n;
     return 0;
-nomem:
-    eng_sampler_free(n);
-    return cn_fail(err, CN_ENOMEM, "out of memory for a sampler");
 }
 
 int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_sampler **out)
@@ -119,23 +114,29 @@ int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_s
     if (!n) return CN_ENOMEM;
     *n = *s;
     n->choice = choice;
-    n->bias = cn_malloc_array(s->p.n_bias, sizeof *n->bias);
+    if (n->prompt) atomic_fetch_add_explicit(&n->prompt->refs, 1, memory_order_relaxed);
     n->seen = cn_malloc_array(s->seen_cap, sizeof *n->seen);
     n->tops = cn_malloc_array(eng_n_tops(s->n_vocab), sizeof *n->tops);
-    if (!n->bias || !n->seen || !n->tops) {
+    if (!n->seen || !n->tops) {
         eng_sampler_free(n);
         return CN_ENOMEM;
     }
-    if (s->p.n_bias) memcpy(n->bias, s->bias, s->p.n_bias * sizeof *n->bias);
     if (s->seen_cap) memcpy(n->seen, s->seen, s->seen_cap * sizeof *n->seen);
     *out = n;
     return 0;
 }
 
+static void prompt_unref(struct prompt_ids *t)
+{
+    if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) > 1) return;
+    free(t->id);
+    free(t);
+}
+
 void eng_sampler_free(struct eng_sampler *s)
 {
     if (!s) return;
-    free(s->bias);
+    prompt_unref(s->prompt);
     free(s->seen);
     free(s->tops);
     free(s);
@@ -146,7 +147,7 @@ void eng_sampler_free(struct eng_sampler *s)
 static size_t seen_slot(const struct seen *t, size_t cap, uint32_t id)
 {
     size_t i = (id * 0x9E3779B1u) & (cap - 1);
-    while (t[i].used && t[i].id != id)
+    while (t[i].in_output && t[i].id != id)
         i = (i + 1) & (cap - 1);
     return i;
 }
@@ -158,32 +159,63 @@ static int seen_grow(struct eng_sampler *s)
     struct seen *t = cn_calloc(cap, sizeof *t);
     if (!t) return CN_ENOMEM;
     for (size_t i = 0; i < s->seen_cap; i++)
-        if (s->seen[i].used) t[seen_slot(t, cap, s->seen[i].id)] = s->seen[i];
+        if (s->seen[i].in_output) t[seen_slot(t, cap, s->seen[i].id)] = s->seen[i];
     free(s->seen);
     s->seen = t;
     s->seen_cap = cap;
     return 0;
 }
 
-static int seen_add(struct eng_sampler *s, uint32_t id, uint32_t in_output)
+static int seen_add(struct eng_sampler *s, uint32_t id)
 {
     int rc = seen_grow(s);
     if (rc) return rc;
     size_t i = seen_slot(s->seen, s->seen_cap, id);
-    if (!s->seen[i].used) {
-        s->seen[i] = (struct seen){.id = id, .used = true};
-        s->n_seen++;
-    }
-    s->seen[i].in_output += in_output;
+    s->n_seen += !s->seen[i].in_output;
+    s->seen[i].id = id;
+    s->seen[i].in_output++;
+    return 0;
+}
+
+static size_t prompt_slot(const struct prompt_ids *t, uint32_t id)
+{
+    size_t i = (id * 0x9E3779B1u) & (t->cap - 1);
+    while (t->id[i] != NO_ID && t->id[i] != id)
+        i = (i + 1) & (t->cap - 1);
+    return i;
+}
+
+static int prompt_grow(struct prompt_ids *t)
+{
+    if ((t->n + 1) * 4 <= t->cap * 3) return 0;
+    struct prompt_ids more = {.cap = t->cap ? t->cap * 2 : 64};
+    more.id = cn_malloc_array(more.cap, sizeof *more.id);
+    if (!more.id) return CN_ENOMEM;
+    memset(more.id, 0xff, more.cap * sizeof *more.id);
+    for (size_t i = 0; i < t->cap; i++)
+        if (t->id[i] != NO_ID) more.id[prompt_slot(&more, t->id[i])] = t->id[i];
+    free(t->id);
+    t->id = more.id;
+    t->cap = more.cap;
     return 0;
 }
 
 int eng_sampler_prompt(struct eng_sampler *s, const uint32_t *ids, size_t n)
 {
     if (s->p.repetition_penalty == 1.0f) return 0;
+    if (!s->prompt) {
+        s->prompt = cn_calloc(1, sizeof *s->prompt);
+        if (!s->prompt) return CN_ENOMEM;
+        atomic_init(&s->prompt->refs, 1);
+    }
+    struct prompt_ids *t = s->prompt;
     for (size_t i = 0; i < n; i++) {
-        int rc = seen_add(s, ids[i], 0);
+        if (ids[i] == NO_ID) continue;
+        int rc = prompt_grow(t);
         if (rc) return rc;
+        size_t at = prompt_slot(t, ids[i]);
+        t->n += t->id[at] == NO_ID;
+        t->id[at] = ids[i];
     }
     return 0;
 }
@@ -194,26 +226,51 @@ int eng_sampler_accept(struct eng_sampler *s, uint32_t id)
     if (s->p.repetition_penalty == 1.0f && s->p.presence_penalty == 0.0f &&
         s->p.frequency_penalty == 0.0f)
         return 0;
-    return seen_add(s, id, 1);
+    return seen_add(s, id);
 }
 
 /* ---- the row --------------------------------------------------------------------------------- */
 
-static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
+static size_t n_saved(const struct eng_sampler *s)
+{
+    return s->p.n_bias + s->seen_cap + (s->prompt ? s->prompt->cap : 0);
+}
+
+/* Whether it was chosen before, and its slot. */
+static bool was_chosen(const struct eng_sampler *s, uint32_t id, size_t *slot)
+{
+    if (!s->n_seen) return false;
+    *slot = seen_slot(s->seen, s->seen_cap, id);
+    return s->seen[*slot].in_output;
+}
+
+static float repeated(const struct eng_sampler *s, float v)
+{
+    return v > 0 ? v / s->p.repetition_penalty : v * s->p.repetition_penalty;
+}
+
+/* saved: n_saved values, or NULL. */
+static void apply_bias_and_penalties(const struct eng_sampler *s, float *z, float *saved)
 {
     for (size_t i = 0; i < s->p.n_bias; i++) {
-        struct bias *t = &s->bias[i];
-        t->logit = z[t->b.id];
-        z[t->b.id] += t->b.bias;
+        const struct eng_bias *b = &s->p.bias[i];
+        if (saved) saved[i] = z[b->id];
+        z[b->id] += b->bias;
     }
+    if (saved) saved += s->p.n_bias;
     for (size_t i = 0; i < s->seen_cap; i++) {
-        struct seen *t = &s->seen[i];
-        if (!t->used || t->id >= s->n_vocab) continue;
-        float v = t->logit = z[t->id];
-        v = v > 0 ? v / s->p.repetition_penalty : v * s->p.repetition_penalty;
-        if (t->in_output)
-            v -= s->p.presence_penalty + (float)t->in_output * s->p.frequency_penalty;
-        z[t->id] = v;
+        const struct seen *t = &s->seen[i];
+        if (!t->in_output || t->id >= s->n_vocab) continue;
+        if (saved) saved[i] = z[t->id];
+        z[t->id] = repeated(s, z[t->id]) -
+                   (s->p.presence_penalty + (float)t->in_output * s->p.frequency_penalty);
+    }
+    if (saved) saved += s->seen_cap;
+    for (size_t i = 0, slot; s->prompt && i < s->prompt->cap; i++) {
+        uint32_t id = s->prompt->id[i];
+        if (id >= s->n_vocab || was_chosen(s, id, &slot)) continue;
+        if (saved) saved[i] = z[id];
+        z[id] = repeated(s, z[id]);
     }
     bool early = s->n_output < s->p.min_tokens;
     for (size_t i = 0; (early || s->p.ignore_eos) && i < s->n_eog; i++)
@@ -223,13 +280,18 @@ static void apply_bias_and_penalties(const struct eng_sampler *s, float *z)
 }
 
 /* What a token that may be drawn had before all that. The first of two biases has it. */
-static float own_logit(const struct eng_sampler *s, const float *z, uint32_t id)
+static float own_logit(const struct eng_sampler *s, const float *z, const float *saved, uint32_t id)
 {
+    size_t slot;
+    if (!saved) return z[id];
     for (size_t i = 0; i < s->p.n_bias; i++)
-        if (s->bias[i].b.id == id) return s->bias[i].logit;
-    if (!s->n_seen) return z[id];
-    const struct seen *t = &s->seen[seen_slot(s->seen, s->seen_cap, id)];
-    return t->used ? t->logit : z[id];
+        if (s->p.bias[i].id == id) return saved[i];
+    saved += s->p.n_bias;
+    if (was_chosen(s, id, &slot)) return saved[slot];
+    saved += s->seen_cap;
+    if (!s->prompt || !s->prompt->n) return z[id];
+    slot = prompt_slot(s->prompt, id);
+    return s->prompt->id[slot] == id ? saved[slot] : z[id];
 }
 
 static void apply_mask(float *z, size_t n, const uint32_t *mask)
@@ -306,6 +368,7 @@ void eng_draw_rooms_trim(struct eng_draw_rooms *r)
     for (; room; room = next) {
         next = room->next;
         free(room->candidates.v);
+        free(room->saved);
         free(room);
     }
 }
@@ -347,22 +410,23 @@ static uint32_t candidate_at(const struct eng_candidates *c, double u)
     return c->v[c->n - 1].id;
 }
 
+/* lent: the draw's room, or NULL: it takes one where it needs one. */
 static int draw(const struct eng_sampler *s, const float *z, float max, uint64_t position,
-                uint32_t *id)
+                struct eng_draw_room *lent, uint32_t *id)
 {
     float inv_t = fminf(1.0f / s->p.temperature, FLT_MAX); /* infinitely often 0 would be NaN */
     if (!s->p.top_k && s->p.top_p >= 1.0f && s->p.min_p <= 0.0f) {
         draw_all(s, z, max, inv_t, position, id);
         return 0;
     }
-    struct eng_draw_room *room = room_take(s->rooms);
+    struct eng_draw_room *room = lent ? lent : room_take(s->rooms);
     if (!room) return CN_ENOMEM;
     struct eng_candidates *c = &room->candidates;
     struct eng_select_rule rule = {
         .inv_t = inv_t, .top_k = s->p.top_k, .top_p = s->p.top_p, .min_p = s->p.min_p};
     int rc = eng_select(z, s->n_vocab, s->tops, max, &rule, c);
     if (!rc && c->n) *id = candidate_at(c, uniform(s, position, 0));
-    room_give(s->rooms, room);
+    if (!lent) room_give(s->rooms, room);
     return rc;
 }
 
@@ -439,15 +503,27 @@ int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
 
 static bool adjusts(const struct eng_sampler *s, const uint32_t *mask)
 {
-    return s->p.n_bias || s->n_seen || mask ||
+    return s->p.n_bias || s->n_seen || (s->prompt && s->prompt->n) || mask ||
            s->p.ignore_eos || s->n_output < s->p.min_tokens;
 }
 
-int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
-               const uint32_t *mask, struct eng_drawn *out)
+/* Where the log-probability of the token will be asked for: room for what is adjusted. */
+static int room_for_saved(const struct eng_sampler *s, struct eng_draw_room **out)
+{
+    size_t n = n_saved(s);
+    if (s->p.logprobs < 0 || !n) return 0;
+    struct eng_draw_room *room = room_take(s->rooms);
+    if (!room) return CN_ENOMEM;
+    *out = room;
+    if (n <= room->saved_cap) return 0;
+    return cn_grow(&room->saved, &room->saved_cap, n, sizeof *room->saved);
+}
+
+static int sample_in(const struct eng_sampler *s, float *logits, uint64_t position,
+                     const uint32_t *mask, struct eng_draw_room *room, struct eng_drawn *out)
 {
     size_t n = s->n_vocab;
-    float max;
+    float max, *saved = NULL;
     uint32_t id;
     double lse = 0;
     if (!row_max(logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
@@ -458,14 +534,25 @@ int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
         score_top(logits, n, s->tops, lse, (uint32_t)s->p.logprobs, out);
     }
     if (adjusts(s, mask)) {
-        apply_bias_and_penalties(s, logits);
+        saved = room ? room->saved : NULL;
+        apply_bias_and_penalties(s, logits, saved);
         if (mask) apply_mask(logits, n, mask);
         if (!row_max(logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
     }
-    int rc = s->p.temperature > 0 ? draw(s, logits, max, position, &id) : 0;
+    int rc = s->p.temperature > 0 ? draw(s, logits, max, position, room, &id) : 0;
     if (rc) return rc;
     out->id = id;
     /* The log-probability reported is the model's own. */
-    if (s->p.logprobs >= 0) out->logprob = (float)((double)own_logit(s, logits, id) - lse);
+    if (s->p.logprobs >= 0) out->logprob = (float)((double)own_logit(s, logits, saved, id) - lse);
     return 0;
+}
+
+int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
+               const uint32_t *mask, struct eng_drawn *out)
+{
+    struct eng_draw_room *room = NULL;
+    int rc = room_for_saved(s, &room);
+    if (!rc) rc = sample_in(s, logits, position, mask, room, out);
+    if (room) room_give(s->rooms, room);
+    return rc;
 }

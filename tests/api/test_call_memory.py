@@ -45,3 +45,13 @@ def test_stops_are_held_once_for_a_call(server):
     mib = grown(server, {"prompt": ["hello"] * PROMPTS, "stop": stops, "max_tokens": 20000,
                          "ignore_eos": True}, PROMPTS)
     assert mib < 150, f"grew by {mib:.0f} MiB"
+
+
+def test_biases_and_penalties_are_little_for_each_choice(server):
+    """8 prompts of 8,000 different tokens, 128 choices of each, with a penalty that counts the prompt's
+    tokens, and a bias on 1,024 tokens."""
+    prompts = [[(7919 * i + j * 3) % 30000 for j in range(8000)] for i in range(8)]
+    bias = {str(3 * i): 1.5 for i in range(1024)}
+    mib = grown(server, {"prompt": prompts, "n": 128, "max_tokens": 20000, "logit_bias": bias,
+                         "repetition_penalty": 1.3, "logprobs": 1, "ignore_eos": True}, len(prompts))
+    assert mib < 60, f"grew by {mib:.0f} MiB"
