@@ -115,7 +115,7 @@ static void leave_lists(struct srv_gate *g, struct srv_conn *c)
 
     list_remove(&g->unproven, c, SRV_OF_ALL);
     if (!a) return;
-    list_remove(&a->unproven, c, SRV_OF_ADDRESS);
+    list_remove(&a->unproven, c, SRV_OF_ONE);
     c->place.addr = NULL;
     if (a->unproven.n) return;
     record_add(g, a);
@@ -135,7 +135,8 @@ int srv_gate_init(struct srv_gate *g, const struct srv_gate_limits *limits,
         g->n_buckets *= 2;
     cn_random(g->seed, sizeof g->seed);
     g->buckets = cn_calloc(g->n_buckets, sizeof *g->buckets);
-    return g->buckets ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
+    g->tenants = cn_calloc(limits->n_tenants, sizeof *g->tenants);
+    return g->buckets && g->tenants ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
 }
 
 void srv_gate_fini(struct srv_gate *g)
@@ -143,6 +144,7 @@ void srv_gate_fini(struct srv_gate *g)
     while (g->first)
         forget(g, g->first);
     free(g->buckets);
+    free(g->tenants);
     memset(g, 0, sizeof *g);
 }
 
@@ -152,12 +154,14 @@ static void shed_one(struct srv_gate *g, struct srv_conn *c)
     srv_conn_close(c, false);
 }
 
-/* Closes the oldest of a list if it is older than the grace. */
+/* Closes the oldest of a list if it is older than the grace. One between requests may have some of
+ * its last answer to send yet, or its next request has come. */
 static bool shed(struct srv_gate *g, const struct srv_list *l)
 {
     struct srv_conn *c = l->oldest;
 
     if (!c || g->ticks - c->place.tick < GRACE_TICKS) return false;
+    if (c->place.idle && (c->in.len || srv_conn_unsent(c))) return false;
     shed_one(g, c);
     return true;
 }
@@ -171,6 +175,7 @@ enum srv_room srv_gate_room(struct srv_gate *g)
 {
     if (full(g) || g->unproven.n >= g->limits.places - g->limits.places / 8)
         shed(g, &g->unproven);
+    if (full(g)) shed(g, &g->idle);
     if (!full(g)) return SRV_ROOM;
     return g->n_health < SRV_HEALTH_PLACES ? SRV_ROOM_HEALTH : SRV_ROOM_NONE;
 }
@@ -189,7 +194,7 @@ void srv_gate_enter(struct srv_gate *g, struct srv_conn *c)
     if (!a) return;
     if (!a->unproven.n) record_remove(g, a);
     p->addr = a;
-    list_add(&a->unproven, c, SRV_OF_ADDRESS);
+    list_add(&a->unproven, c, SRV_OF_ONE);
     /* Two for one, so that a burst of young ones, which had to be let in, is made up for. */
     for (int k = 0; k < 2 && a->unproven.n > g->limits.per_address; k++)
         if (!shed(g, &a->unproven)) break;
@@ -200,29 +205,60 @@ void srv_gate_leave(struct srv_gate *g, struct srv_conn *c)
     struct srv_place *p = &c->place;
 
     if (!p->inside) return;
-    if (!p->proven) leave_lists(g, c);
+    srv_gate_idle(g, c, false);
+    if (p->proven)
+        g->tenants[p->tenant].n--;
+    else
+        leave_lists(g, c);
     p->inside = false;
     g->n_open--;
     g->n_health -= p->health;
 }
 
-bool srv_gate_prove(struct srv_gate *g, struct srv_conn *c)
+/* Makes room for one with a key; its own place is beyond the others. */
+static bool make_room(struct srv_gate *g)
+{
+    struct srv_conn *c = g->unproven.oldest;
+
+    while (c && c->place.health) /* there are few of those */
+        c = c->place.links[SRV_OF_ALL].newer;
+    if (!c) return shed(g, &g->idle);
+    shed_one(g, c);
+    return true;
+}
+
+int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant)
 {
     struct srv_place *p = &c->place;
+    struct srv_tenant_places *t = &g->tenants[tenant];
 
-    if (!p->inside || p->proven) return true;
-    if (p->health && full(g)) {
-        struct srv_conn *least = g->unproven.oldest;
-        while (least && least->place.health) /* so many there are at most */
-            least = least->place.links[SRV_OF_ALL].newer;
-        if (!least) return false; /* and c stays unproven: its place is wanted back */
-        shed_one(g, least);
-    }
+    /* One that gets no place stays unproven, so that its own can be had back. */
+    if (!p->inside || p->proven) return 0;
+    if (t->n >= g->limits.per_tenant && !shed(g, &t->idle)) return CN_ERATE;
+    if (p->health && full(g) && !make_room(g)) return CN_EPLACES;
     g->n_health -= p->health;
     p->health = false;
     leave_lists(g, c);
     p->proven = true;
-    return true;
+    p->tenant = tenant;
+    t->n++;
+    return 0;
+}
+
+void srv_gate_idle(struct srv_gate *g, struct srv_conn *c, bool idle)
+{
+    struct srv_place *p = &c->place;
+
+    if (!p->inside || !p->proven || p->idle == idle) return;
+    p->idle = idle;
+    if (idle) {
+        p->tick = g->ticks;
+        list_add(&g->idle, c, SRV_OF_ALL);
+        list_add(&g->tenants[p->tenant].idle, c, SRV_OF_ONE);
+    } else {
+        list_remove(&g->idle, c, SRV_OF_ALL);
+        list_remove(&g->tenants[p->tenant].idle, c, SRV_OF_ONE);
+    }
 }
 
 bool srv_gate_failed(struct srv_gate *g, const struct srv_peer *client, uint64_t now,
@@ -250,7 +286,7 @@ void srv_gate_tick(struct srv_gate *g, struct cn_metrics *m, uint64_t now)
     g->counted = g->shed;
     if (g->shed == g->warned || now - g->warned_ns < WARN_NS) return;
     cn_log(CN_LOG_WARN, "server",
-           "closed %llu connections without a valid key: others needed their places",
+           "closed %llu silent connections: others needed their places",
            (unsigned long long)(g->shed - g->warned));
     g->warned = g->shed;
     g->warned_ns = now;

@@ -5,7 +5,10 @@
  * A connection is unproven until a request on it had a valid key (without keys: until a request is
  * whole). An unproven one that is older than the grace may lose its place to a newcomer: when 7/8
  * of the places are held by unproven ones, when all places are taken, and when its address holds
- * more than its share of them. Beyond the places there are a few for health alone. */
+ * more than its share of them. Beyond the places there are a few for health alone.
+ *
+ * Who has shown a key keeps its place while it asks something. Between requests it may lose it, too,
+ * when all are taken, and when its tenant has more than its part of them. */
 #ifndef SERVER_GATE_H
 #define SERVER_GATE_H
 
@@ -17,8 +20,9 @@
 
 struct srv_conn;
 
-/* Connections in order of arrival; each may be in one list of either kind. */
-enum srv_list_kind { SRV_OF_ALL, SRV_OF_ADDRESS, SRV_N_LISTS };
+/* Connections in order of arrival, or since when they have been between requests; each may be in
+ * one list of either kind: of all, and of its address or tenant. */
+enum srv_list_kind { SRV_OF_ALL, SRV_OF_ONE, SRV_N_LISTS };
 struct srv_link {
     struct srv_conn *older, *newer;
 };
@@ -37,8 +41,16 @@ struct srv_addr {
     struct srv_addr *before, *after; /* among those without a connection */
 };
 
+/* The proven connections of a tenant: all, and those between requests. */
+struct srv_tenant_places {
+    size_t n;
+    struct srv_list idle;
+};
+
 struct srv_gate_limits {
     size_t places;      /* of connections */
+    size_t n_tenants;
+    size_t per_tenant; /* of proven ones */
     size_t per_address; /* of unproven ones */
     uint32_t failures;  /* requests without a valid key, of an address in a minute; 0: no limit */
 };
@@ -47,7 +59,8 @@ struct srv_gate {
     struct srv_gate_limits limits;
     const struct srv_trust *trust; /* exempt from what counts by address */
     size_t n_open, n_health;       /* connections not closed; those of them beyond the places */
-    struct srv_list unproven;
+    struct srv_list unproven, idle;
+    struct srv_tenant_places *tenants;
     uint64_t ticks, shed; /* shed: connections that lost their place; counted, warned: told */
     uint64_t counted, warned, warned_ns;
     struct srv_addr **buckets;
@@ -60,9 +73,10 @@ struct srv_gate {
 struct srv_place {
     struct srv_link links[SRV_N_LISTS];
     struct srv_addr *addr; /* NULL: proven, or not counted by address */
-    uint64_t tick;         /* of its arrival */
+    uint64_t tick;         /* of its arrival, or of the end of its last request */
+    uint32_t tenant;       /* whose key was the first, when proven */
     bool inside;           /* counted in n_open */
-    bool proven;
+    bool proven, idle;
     bool health; /* beyond the places, for health alone, and unproven */
 };
 
@@ -78,8 +92,11 @@ enum srv_room srv_gate_room(struct srv_gate *g);
 void srv_gate_enter(struct srv_gate *g, struct srv_conn *c);
 /* It is about to close. Any number of times. */
 void srv_gate_leave(struct srv_gate *g, struct srv_conn *c);
-/* It showed a valid key. False: there is no place for it, even at the cost of an unproven one. */
-bool srv_gate_prove(struct srv_gate *g, struct srv_conn *c);
+/* It showed a valid key of a tenant. CN_EPLACES: there is no place for it, even at the cost of others;
+ * CN_ERATE: its tenant has its part. */
+int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant);
+/* It is between requests, or no longer. Any number of times. */
+void srv_gate_idle(struct srv_gate *g, struct srv_conn *c, bool idle);
 /* A request of this client had no valid key. When that was one too many, false, and in how many
  * seconds the next is due. */
 bool srv_gate_failed(struct srv_gate *g, const struct srv_peer *client, uint64_t now,

@@ -116,6 +116,7 @@ void srv_conn_done(struct srv_conn *c, bool close)
     }
     request_fini(c);
     srv_conn_phase(c, SRV_IDLE);
+    if (c->http->gate) srv_gate_idle(c->http->gate, c, true);
     /* The next request may be here already. From inside the pump its own loop goes on. */
     if (!c->pumping && c->in.len) resume(c);
 }
@@ -126,6 +127,7 @@ static int request_begin(struct srv_conn *c)
 {
     c->head = cn_calloc(1, sizeof *c->head);
     if (!c->head) return CN_ENOMEM;
+    if (c->http->gate) srv_gate_idle(c->http->gate, c, false);
     struct cn_account *account = c->hold.account;
     c->head->hold.account = account;
     cn_buf_init_for(&c->head->target, SRV_MAX_TARGET + 1, account);

@@ -278,9 +278,13 @@ static int take_place(struct srv *s, struct srv_conn *c, bool open, struct cn_er
         if (c->place.health) c->keep_alive = false;
         return 0;
     }
-    if (srv_gate_prove(&s->gate, c)) return 0;
+    int rc = srv_gate_prove(&s->gate, c, c->tenant);
+    if (!rc) return 0;
     c->keep_alive = false;
-    return open ? 0 : cn_fail(err, CN_EPLACES, "%s", cn_err_info(CN_EPLACES)->text);
+    if (open) return 0;
+    return cn_fail(err, rc, "%s", rc == CN_ERATE ? "this tenant holds half of the connections "
+                                                   "(server.max_connections)"
+                                                 : cn_err_info(rc)->text);
 }
 
 static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)

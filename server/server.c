@@ -240,6 +240,8 @@ static int set_limits(struct srv *s, struct cn_error *err)
     size_t per_address = (size_t)c->server.max_connections_per_address;
     struct srv_gate_limits g = {
         .places = places,
+        .n_tenants = CN_MAX(c->n_tenants, (size_t)1),
+        .per_tenant = c->n_tenants > 1 ? CN_MAX(places / 2, (size_t)1) : SIZE_MAX,
         .per_address = !cfg_has_keys(c) ? SIZE_MAX /* all are this machine's */
                        : per_address    ? per_address
                                         : CN_MAX(places / 4, (size_t)16),

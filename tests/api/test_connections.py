@@ -7,7 +7,7 @@ import time
 
 import pytest
 from conftest import FAKE, Server, program, quick, tiny_model, until
-from test_auth import ALPHA, bearer, config
+from test_auth import ALPHA, BETA, bearer, config
 
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ASK = {"prompt": "abc", "max_tokens": 3}
@@ -131,7 +131,7 @@ def test_an_address_keeps_the_newest(keyed):
     new = open_many(s, 16)
     until(lambda: not any(map(is_open, old)), 10)
     assert all(map(is_open, new)) and is_open(first)
-    until(lambda: "connections without a valid key" in s.text())
+    until(lambda: "others needed their places" in s.text())
     for c in [first] + new:
         c.close()
 
@@ -171,6 +171,22 @@ def test_no_body_without_a_key(keyed):
         c.sendall(b"GET /health/live HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         c.sendall(b"ff0\r\n" + b"x" * 0xff0 + b"\r\n20\r\n" + b"x" * 0x20)
         assert b" 413 " in c.recv(1000)
+
+
+def test_one_tenant_does_not_hold_all(keyed):
+    """A tenant with as many connections as there are places, idle or with a body on its way: another
+    one is served within 2 s."""
+    s = keyed("server: {max_connections: 64}")
+    ask = b"GET /version HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: " + ALPHA.encode() + b"\r\n"
+    for more in (b"\r\n", b"Content-Length: 10000\r\n\r\nx"):
+        held = open_many(s, 64)
+        for c in held:
+            c.sendall(ask + more)
+        time.sleep(0.7)
+        for _ in range(3):
+            assert quick(2, lambda: s.get("/version", headers=bearer(BETA), timeout=10))[0] == 200
+        for c in held:
+            c.close()
 
 
 def test_a_burst_of_tenants(keyed):

@@ -31,7 +31,11 @@ static const struct srv_http_handler handler = {.on_gone = on_gone, .on_closed =
 
 static void begin(struct world *w, size_t places, size_t per_address, uint32_t failures)
 {
-    struct srv_gate_limits l = {places, per_address, failures};
+    struct srv_gate_limits l = {.places = places,
+                                .n_tenants = 2,
+                                .per_tenant = CN_MAX(places / 2, (size_t)1),
+                                .per_address = per_address,
+                                .failures = failures};
 
     memset(w, 0, sizeof *w);
     srv_http_init(&w->http, &handler, w, &w->metrics);
@@ -103,7 +107,7 @@ static void test_seven_eighths(void **state)
     for (size_t i = 0; i < w.n; i++)
         assert_false(closed(&w, i));
     ticks(&w, 1);
-    assert_true(srv_gate_prove(&w.gate, w.conns[0]));
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[0], 0), 0);
     assert_true(come(&w, "192.0.2.3"));
     assert_false(closed(&w, 0)); /* it has shown a key */
     assert_true(closed(&w, 1));
@@ -122,7 +126,7 @@ static void test_health_places(void **state)
     begin(&w, 4, 16, 0);
     for (int i = 0; i < 4; i++) {
         assert_true(come(&w, "192.0.2.1"));
-        assert_true(srv_gate_prove(&w.gate, w.conns[i]));
+        assert_int_equal(srv_gate_prove(&w.gate, w.conns[i], i % 2), 0);
     }
     for (int i = 0; i < SRV_HEALTH_PLACES; i++) {
         assert_int_equal(srv_gate_room(&w.gate), SRV_ROOM_HEALTH);
@@ -130,14 +134,16 @@ static void test_health_places(void **state)
         assert_true(w.conns[4 + i]->place.health);
     }
     assert_false(come(&w, "192.0.2.2"));
-    assert_false(srv_gate_prove(&w.gate, w.conns[5])); /* its place is for health alone */
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0), CN_ERATE);
+    w.gate.limits.per_tenant = SIZE_MAX;
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0), CN_EPLACES); /* its place is for health alone */
     ticks(&w, 5);
     assert_true(come(&w, "192.0.2.2"));
     assert_true(closed(&w, 4));
     for (int i = 0; i < 4; i++)
         assert_false(closed(&w, i));
     srv_conn_abort(w.conns[0]); /* a place is free: the next with a key gets it */
-    assert_true(srv_gate_prove(&w.gate, w.conns[6]));
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[6], 0), 0);
     assert_false(w.conns[6]->place.health);
     end(&w);
 }
@@ -151,10 +157,35 @@ static void test_key_wins(void **state)
     for (int i = 0; i < 5; i++)
         assert_true(come(&w, "192.0.2.1"));
     assert_true(w.conns[4]->place.health);
-    assert_true(srv_gate_prove(&w.gate, w.conns[4]));
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[4], 0), 0);
     assert_true(closed(&w, 0));
     assert_false(w.conns[4]->place.health);
     assert_false(closed(&w, 4));
+    end(&w);
+}
+
+/* Connections with keys that do nothing: the one idle for longest makes room when all places are
+ * taken, those at work stay; a tenant gives up its own when it has its part. */
+static void test_idle_ones(void **state)
+{
+    struct world w;
+
+    begin(&w, 4, 16, 0);
+    for (int i = 0; i < 4; i++) {
+        assert_true(come(&w, "192.0.2.1"));
+        assert_int_equal(srv_gate_prove(&w.gate, w.conns[i], i % 2), 0);
+        if (i != 1) srv_gate_idle(&w.gate, w.conns[i], true);
+    }
+    ticks(&w, 5);
+    assert_int_equal(srv_gate_room(&w.gate), SRV_ROOM);
+    assert_true(closed(&w, 0));
+    assert_true(come(&w, "192.0.2.2"));
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[4], 1), 0); /* the third of tenant 1 */
+    assert_true(closed(&w, 3));
+    assert_false(closed(&w, 1) || closed(&w, 2));
+    srv_gate_idle(&w.gate, w.conns[4], true);
+    assert_true(come(&w, "192.0.2.2"));
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 1), CN_ERATE); /* both are at work */
     end(&w);
 }
 
@@ -174,7 +205,7 @@ static void test_addresses(void **state)
     for (int i = 0; i < 6; i++)
         assert_true(come(&w, i % 2 ? NULL : "10.9.1.1")); /* 7 to 12 */
     ticks(&w, 5);
-    assert_true(srv_gate_prove(&w.gate, w.conns[1]));
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[1], 0), 0);
     assert_true(come(&w, same[0])); /* 13: three and one, and one too many */
     assert_true(closed(&w, 0));
     assert_true(come(&w, net[1])); /* 14 */
@@ -277,7 +308,10 @@ static void test_any_order(void **state)
                 if (w.n < MOST) come(&w, addrs[(rnd >> 8) % CN_ARRAY_LEN(addrs)]);
                 break;
             case 3:
-                if (w.n && !closed(&w, at)) srv_gate_prove(&w.gate, w.conns[at]);
+                if (w.n && !closed(&w, at)) {
+                    srv_gate_prove(&w.gate, w.conns[at], rnd >> 8 & 1);
+                    srv_gate_idle(&w.gate, w.conns[at], rnd >> 9 & 1);
+                }
                 break;
             case 4:
                 if (w.n && !closed(&w, at)) srv_conn_abort(w.conns[at]);
@@ -304,7 +338,7 @@ int main(void)
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seven_eighths), cmocka_unit_test(test_health_places),
-        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_idle_ones),      cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_burst_of_an_address), cmocka_unit_test(test_failed_keys),
         cmocka_unit_test(test_records_are_bounded), cmocka_unit_test(test_any_order),
     };
