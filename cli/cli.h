@@ -39,6 +39,10 @@ int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error 
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);
 /* "name: text" and a hint at --help; returns 2. */
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
+/* First in main: opens on /dev/null whichever of the descriptors 0 to 2 are closed, so that no file
+ * or socket opened later stands for them. Standard input is then empty; writing to standard output
+ * fails, as it does on a closed one. Exits with 1 where there is no /dev/null. */
+void cli_open_standard(void);
 /* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */
 int cli_finish(const char *name, int status);
 /* Progress of loading, or of reading a prompt: one line that is rewritten, on a terminal, after the

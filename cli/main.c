@@ -39,6 +39,7 @@ int main(int argc, char **argv)
 {
     char name[32];
 
+    cli_open_standard();
     if (argc < 2) {
         help(stderr);
         return 2;

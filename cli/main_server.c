@@ -13,6 +13,7 @@ int main(int argc, char **argv)
 {
     static char name[] = "conifer-server";
 
+    cli_open_standard();
     if (argc > 0) argv[0] = name;
     return cli_finish(name, cli_serve(argc, argv, NULL)); /* a service is told what it lacks */
 }

@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -47,6 +48,17 @@ int cli_usage(const char *name, const char *fmt, ...)
     va_end(ap);
     fprintf(stderr, "\nTry %s --help\n", name);
     return 2;
+}
+
+void cli_open_standard(void)
+{
+    static const int modes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+
+    /* open gives the lowest free number: those below fd are open by then. */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        if (open("/dev/null", modes[fd]) != fd) _exit(1);
+    }
 }
 
 int cli_finish(const char *name, int status)
