@@ -214,8 +214,29 @@ int64_t cn_wall_s(void);    /* seconds since the epoch, UTC */
 enum cn_log_level { CN_LOG_ERROR = 3, CN_LOG_WARN = 4, CN_LOG_INFO = 6, CN_LOG_DEBUG = 7 };
 enum cn_log_format { CN_LOG_TEXT, CN_LOG_JSON, CN_LOG_JOURNAL };
 void cn_log_setup(enum cn_log_level max, enum cn_log_format format);
-/* One line to standard error; control characters in the text are escaped so that a line cannot be
- * forged. Never give it prompt text or keys. Thread-safe. */
+/* From now on lines go to this file, which is made (mode 0640) or appended to; before any thread
+ * logs. CN_EIO with the reason. */
+int cn_log_open(const char *path, struct cn_error *err);
+/* Starts the thread that writes: until then a line is written by the thread that logs it, which a
+ * pipe nobody reads holds up. Afterwards no thread waits: lines wait in a bounded ring, and one for
+ * which there is no room is dropped and counted. Once per process, by its main thread. */
+int cn_log_start(struct cn_error *err);
+/* Waits until all lines put so far are written, for at most timeout_ns; whether they are. */
+bool cn_log_flush(uint64_t timeout_ns);
+/* Flushes for at most timeout_ns and ends the thread; one that is held up stays, and lines then go
+ * on to its ring. */
+void cn_log_stop(uint64_t timeout_ns);
+/* Opens the file anew, which a tool may have moved away, and says so in a line; one that cannot be
+ * opened leaves the old one in use. The writer does it: nobody waits. False: lines go to standard
+ * error. */
+bool cn_log_reopen(void);
+/* Lines that were dropped or could not be written. */
+uint64_t cn_log_dropped(void);
+/* A line as it is, and at most a second for it to get out: before the process ends at once. */
+void cn_log_last(const char *line, size_t n);
+/* One line of at most 8 KiB to standard error or the file; control characters in the text are
+ * escaped so that a line cannot be forged, and a longer text is cut. Never give it prompt text or
+ * keys. Thread-safe. */
 void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...) CN_PRINTF(3, 4);
 /* One line of named values: `message name=value ...`; members of the object in JSON. A text is
  * escaped so that it is one word: nobody's text can make a field. */

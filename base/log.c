@@ -1,8 +1,7 @@
-/* Log lines to standard error: text for a person, JSON, or with the journal's priority prefix.
- * Any thread; the level and the format are the project's one piece of global state. A line is one
- * write(2), so that lines of two threads do not mix, and holds no control character, so that
- * text from outside cannot forge one. */
-#include "base/base.h"
+/* Log lines: text for a person, JSON, or with the journal's priority prefix. Any thread; level and
+ * format are global state, as is where lines go (log_out.c). A line holds no control character, so
+ * that text from outside cannot forge one, and has at most CN_LOG_LINE_MAX bytes. */
+#include "base/log_out.h"
 
 #include <errno.h>
 #include <math.h>
@@ -10,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
+
+#define TEXT_MAX 4096 /* bytes of a text, before escapes make it longer; what is over is cut */
 
 static _Atomic int log_level = CN_LOG_INFO;
 static _Atomic int log_format = CN_LOG_TEXT;
@@ -74,6 +74,12 @@ static void put_time(struct cn_buf *b)
     cn_buf_printf(b, "%s.%03ldZ", text, t.tv_nsec / 1000000);
 }
 
+/* The bytes of s that a line takes: at most `most`, whole characters. */
+static size_t cut(const char *s, size_t n, size_t most)
+{
+    return n <= most ? n : most - cn_utf8_tail_len(s, most);
+}
+
 static void put_number(struct cn_buf *b, const struct cn_log_field *f, const char *none)
 {
     if (isfinite(f->number))
@@ -82,33 +88,36 @@ static void put_number(struct cn_buf *b, const struct cn_log_field *f, const cha
         cn_buf_puts(b, none);
 }
 
-static void put_members(struct cn_buf *b, const struct cn_log_field *f, size_t n)
+static void put_members(struct cn_buf *b, const struct cn_log_field *f, size_t n, size_t most)
 {
     for (size_t i = 0; i < n; i++) {
         cn_buf_putc(b, ',');
         cn_buf_json_str(b, f[i].name, strlen(f[i].name));
         cn_buf_putc(b, ':');
         if (f[i].text)
-            cn_buf_json_str(b, f[i].text, strlen(f[i].text));
+            cn_buf_json_str(b, f[i].text, cut(f[i].text, strlen(f[i].text), most));
         else
             put_number(b, &f[i], "null");
     }
 }
 
-static void put_words(struct cn_buf *b, const struct cn_log_field *f, size_t n)
+static void put_words(struct cn_buf *b, const struct cn_log_field *f, size_t n, size_t most)
 {
     for (size_t i = 0; i < n; i++) {
         cn_buf_printf(b, " %s=", f[i].name);
         if (f[i].text)
-            put_plain(b, f[i].text, strlen(f[i].text), true);
+            put_plain(b, f[i].text, cut(f[i].text, strlen(f[i].text), most), true);
         else
             put_number(b, &f[i], "-");
     }
 }
 
+/* `most`: bytes of each text, the message's and the fields'. */
 static void compose(struct cn_buf *b, enum cn_log_level level, const char *component,
-                    const char *text, size_t n, const struct cn_log_field *f, size_t n_fields)
+                    const char *text, const struct cn_log_field *f, size_t n_fields, size_t most)
 {
+    size_t n = cut(text, strlen(text), most);
+
     switch ((enum cn_log_format)atomic_load_explicit(&log_format, memory_order_relaxed)) {
     case CN_LOG_JSON:
         cn_buf_puts(b, "{\"time\":\"");
@@ -117,7 +126,7 @@ static void compose(struct cn_buf *b, enum cn_log_level level, const char *compo
         cn_buf_json_str(b, component, strlen(component));
         cn_buf_puts(b, ",\"message\":");
         cn_buf_json_str(b, text, n);
-        put_members(b, f, n_fields);
+        put_members(b, f, n_fields, most);
         cn_buf_puts(b, "}\n");
         return;
     case CN_LOG_JOURNAL:
@@ -129,20 +138,8 @@ static void compose(struct cn_buf *b, enum cn_log_level level, const char *compo
         break;
     }
     put_plain(b, text, n, false);
-    put_words(b, f, n_fields);
+    put_words(b, f, n_fields, most);
     cn_buf_putc(b, '\n');
-}
-
-static void emit(const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t done = write(STDERR_FILENO, p, n);
-
-        if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) return; /* nobody reads: there is no one to tell */
-        p += done;
-        n -= (size_t)done;
-    }
 }
 
 static bool wanted(enum cn_log_level level)
@@ -150,40 +147,46 @@ static bool wanted(enum cn_log_level level)
     return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
-/* text NULL: there was no memory for it. */
-static void put_line(enum cn_log_level level, const char *component, const char *text, size_t n,
-                     const struct cn_log_field *f, size_t n_fields)
+static void put_line(enum cn_log_level level, const char *component, const char *text,
+                     const struct cn_log_field *f, size_t n_fields,
+                     void (*put)(const char *line, size_t n))
 {
     static const char lost[] = "conifer: a log line was lost: out of memory\n";
     struct cn_buf line;
 
     cn_buf_init(&line, 0);
-    if (text) compose(&line, level, component, text, n, f, n_fields);
-    if (line.len && !line.failed)
-        emit(line.data, line.len);
+    /* Escapes and many fields may make a line too long: then its texts are cut shorter. */
+    for (size_t most = TEXT_MAX; most && !line.failed; most /= 4) {
+        cn_buf_reset(&line);
+        compose(&line, level, component, text, f, n_fields, most);
+        if (line.len <= CN_LOG_LINE_MAX) break;
+    }
+    if (line.len && line.len <= CN_LOG_LINE_MAX && !line.failed)
+        put(line.data, line.len);
     else
-        emit(lost, sizeof lost - 1);
+        put(lost, sizeof lost - 1);
     cn_buf_fini(&line);
+}
+
+void cn_log_compose(enum cn_log_level level, const char *text,
+                    void (*put)(const char *line, size_t n))
+{
+    if (wanted(level)) put_line(level, "log", text, NULL, 0, put);
 }
 
 void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...)
 {
-    char small[512], *text = small;
-    va_list ap, again;
-    int n, saved = errno;
+    char text[TEXT_MAX + 1];
+    va_list ap;
+    int saved = errno;
 
     if (!wanted(level)) return;
     va_start(ap, fmt);
-    va_copy(again, ap);
-    n = vsnprintf(small, sizeof small, fmt, ap);
+    int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    if (n >= (int)sizeof small) {
-        text = malloc((size_t)n + 1);
-        if (text) n = vsnprintf(text, (size_t)n + 1, fmt, again);
-    }
-    va_end(again);
-    put_line(level, component, n >= 0 ? text : NULL, n >= 0 ? (size_t)n : 0, NULL, 0);
-    if (text != small) free(text);
+    if (n < 0) text[0] = '\0';
+    if (n >= (int)sizeof text) text[TEXT_MAX - cn_utf8_tail_len(text, TEXT_MAX)] = '\0';
+    put_line(level, component, text, NULL, 0, cn_log_put);
     errno = saved;
 }
 
@@ -193,6 +196,6 @@ void cn_log_fields(enum cn_log_level level, const char *component, const char *m
     int saved = errno;
 
     if (!wanted(level)) return;
-    put_line(level, component, message, strlen(message), fields, n);
+    put_line(level, component, message, fields, n, cn_log_put);
     errno = saved;
 }

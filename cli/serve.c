@@ -2,11 +2,14 @@
 #include "cli/cli.h"
 #include "server/server.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define LOG_END_NS 1000000000ull /* for the last lines, at the end: a pipe may never take them */
 
 static void help(const char *name)
 {
@@ -64,6 +67,17 @@ static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *
     return rc ? cn_fail(err, rc, "out of memory") : 0;
 }
 
+/* SIGUSR1 is to reopen the log and never to kill: until srv_run takes it, and after that, it waits.
+ * Threads that are started from here on leave it to the loop's. */
+static void hold_usr1(void)
+{
+    sigset_t usr1;
+
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &usr1, NULL);
+}
+
 static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
 {
     struct cn_error err = {0};
@@ -73,8 +87,11 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     struct rt *rt = NULL;
     struct rt_model_opts *models = NULL;
     char *path = NULL, *model = NULL;
-    int rc = make_metrics(cfg, &metrics, &err);
+    hold_usr1();
+    int rc = cfg->log.file ? cn_log_open(cfg->log.file, &err) : 0;
 
+    if (rc) cfg_error_place(cfg, &err);
+    if (!rc) rc = make_metrics(cfg, &metrics, &err);
     if (!rc && !cfg->n_models && fetch) rc = fetch(cfg, &err);
     if (!rc && cfg->n_models) rc = cli_list_models(cfg, &models, &err);
     else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
@@ -93,11 +110,20 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
                          .progress_arg = &progress};
     if (!rc && (rc = rt_new(&ro, &rt, &err))) cfg_error_place(cfg, &err);
     cli_progress_end(&progress);
-    if (!rc) rc = srv_run(s, rt, &err);
-    if (rc) cli_error(name, &err);
-    if (rc == CN_EBUSY) _exit(1); /* the engine does not answer: its thread cannot be joined */
+    if (!rc) rc = cn_log_start(&err);
+    if (rc) {
+        cli_error(name, &err);
+    } else {
+        rc = srv_run(s, rt, &err);
+        if (rc) cn_log(CN_LOG_ERROR, "server", "%s", err.message);
+    }
+    if (rc == CN_EBUSY) { /* the engine does not answer: its thread cannot be joined */
+        cn_log_flush(LOG_END_NS);
+        _exit(1);
+    }
     rt_free(rt);
     srv_free(s);
+    cn_log_stop(LOG_END_NS);
     cli_free_models(models, cfg->n_models);
     free(path);
     free(model);

@@ -416,7 +416,7 @@ void cfg_log_setup(const struct cfg *c)
 
     switch ((enum cfg_log_format)c->log.format) {
     case CFG_LOG_AUTO:
-        if (getenv("JOURNAL_STREAM")) format = CN_LOG_JOURNAL;
+        if (getenv("JOURNAL_STREAM") && !c->log.file) format = CN_LOG_JOURNAL;
         break;
     case CFG_LOG_TEXT:
         break;

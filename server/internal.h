@@ -53,7 +53,7 @@ struct srv {
     uv_timer_t tick;
     uv_prepare_t before_poll;
     uv_check_t after_poll;
-    uv_signal_t sigterm, sigint, sighup;
+    uv_signal_t sigterm, sigint, sighup, sigusr1;
     char read_buf[65536];
     uv_idle_t more; /* while work is left: the loop does not sleep */
     struct srv_turn turn;

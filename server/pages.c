@@ -179,6 +179,8 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
     cn_buf_init(&b, 0);
     /* A key sees the sums and its own tenant; others' names only where the config says so. */
     bool all = !cfg_has_keys(s->cfg) || s->cfg->tenants[c->tenant].metrics == CFG_METRICS_ALL;
+    uint64_t known = (uint64_t)cn_metric_get(s->metrics, CN_M_log_lines_dropped);
+    cn_metric_add(s->metrics, CN_M_log_lines_dropped, cn_log_dropped() - known);
     if (cn_metrics_render(s->metrics, &b) ||
         cn_metrics_render_tenants(s->metrics, all ? CN_ALL_TENANTS : c->tenant, &b))
         b.failed = true;

@@ -198,9 +198,33 @@ void srv_stop(struct srv *s)
     uv_async_send(&s->stop_async);
 }
 
+/* The log's writer tells whether the file could be opened. */
+static void reopen_log(const char *name, const char *more)
+{
+    if (cn_log_reopen())
+        cn_log(CN_LOG_INFO, "server", "%s: the log file is opened anew%s", name, more);
+    else
+        cn_log(CN_LOG_INFO, "server", "%s: there is no log.file to open anew%s", name, more);
+}
+
 static void on_signal(uv_signal_t *h, int signum)
 {
-    if (signum != SIGHUP) stop_step(h->data);
+    if (signum == SIGUSR1)
+        reopen_log("SIGUSR1", "");
+    else if (signum == SIGHUP)
+        reopen_log("SIGHUP", "; settings are read at start only: restart the server to change them");
+    else
+        stop_step(h->data);
+}
+
+/* Whether SIGUSR1 may reach this thread: without libuv's handler it would kill. */
+static void take_usr1(bool taken)
+{
+    sigset_t usr1;
+
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    pthread_sigmask(taken ? SIG_UNBLOCK : SIG_BLOCK, &usr1, NULL);
 }
 
 /* ---- start -------------------------------------------------------------------------------------
@@ -319,8 +343,8 @@ static int start_text(struct srv *s, struct cn_error *err)
 
 static int start_handles(struct srv *s, struct cn_error *err)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
-    uv_signal_t *const handles[] = {&s->sigterm, &s->sigint, &s->sighup};
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    uv_signal_t *const handles[] = {&s->sigterm, &s->sigint, &s->sighup, &s->sigusr1};
     int rc = uv_async_init(&s->loop, &s->wake, on_wake);
 
     s->wake.data = s->stop_async.data = s->tick.data = s->before_poll.data = s;
@@ -393,7 +417,9 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
         log_ready(s);
         if (s->ready) s->ready(s->ready_arg);
         if (atomic_load(&s->stops)) uv_async_send(&s->stop_async);
+        take_usr1(true);
         uv_run(&s->loop, UV_RUN_DEFAULT);
+        take_usr1(false);
         if (s->failed) rc = cn_fail(err, CN_EINTERNAL, "the engine failed");
     }
     close_all(s);
