@@ -126,6 +126,8 @@ void srv_call_head_work(struct srv_job *job);
 /* The job's work: everything from the body to the prompts or the answer; sets c->err. */
 void srv_call_work(struct srv_job *job);
 
+/* About how many ns srv_submit_work takes. */
+uint64_t srv_submit_cost(const struct srv_call *c);
 /* A job's work too: hands every prompt to the runtime. Any thread. */
 void srv_submit_work(struct srv_job *job);
 

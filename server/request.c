@@ -9,7 +9,7 @@
 #define PROMPT_BYTES  2048 /* what the engine side takes for a prompt, */
 #define CHOICE_BYTES  2048 /* and for a choice */
 #define PARSE_ON_LOOP  4096 /* longer bodies are parsed by a worker */
-#define SUBMIT_ON_LOOP 65536 /* more tokens times choices are submitted by a worker */
+#define SUBMIT_ON_LOOP 262144 /* ns of srv_submit_cost: what takes longer a worker submits */
 
 /* ---- records
  * ------------------------------------------------------------------------------------- */
@@ -444,7 +444,7 @@ void srv_req_submit_more(struct srv_req *q)
 static void submit(struct srv_req *q)
 {
     struct srv_call *c = q->call;
-    uint64_t work = 0;
+    uint64_t work;
 
     c->rt = q->srv->rt;
     c->reply = &q->srv->mail;
@@ -458,8 +458,7 @@ static void submit(struct srv_req *q)
     if (!rc) rc = srv_out_begin(q);
     if (!rc) rc = srv_out_choices(q);
     q->submitted_ns = cn_now_ns();
-    for (size_t i = 0; i < c->n_prompts; i++)
-        work += (c->prompts[i].n + c->n_bias + 64) * c->best_of;
+    work = srv_submit_cost(c);
     if (!rc && work > SUBMIT_ON_LOOP && !(rc = srv_slot_take(q->srv, q, 0, &q->job_slot))) {
         q->submitting = true;
         c->job.cost = work;

@@ -73,6 +73,19 @@ static int share(struct srv_call *c)
     return rc ? cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text) : 0;
 }
 
+uint64_t srv_submit_cost(const struct srv_call *c)
+{
+    enum { PROMPT_NS = 4000, CHOICE_NS = 2000, STOP_NS = 6000, BIAS_NS = 4, TOKEN_NS = 1,
+           COUNTED_NS = 20 /* a token that the repetition penalty counts */ };
+    uint64_t token = c->sampling.repetition_penalty == 1.0f ? TOKEN_NS : COUNTED_NS;
+    uint64_t ns = c->n_stop * STOP_NS;
+
+    for (size_t i = 0; i < c->n_prompts; i++)
+        ns += PROMPT_NS + (uint64_t)c->best_of * CHOICE_NS + c->n_bias * BIAS_NS +
+              c->prompts[i].n * token;
+    return ns;
+}
+
 void srv_submit_work(struct srv_job *job)
 {
     struct srv_call *c = CN_CONTAINER(job, struct srv_call, job);
