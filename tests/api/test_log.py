@@ -115,7 +115,7 @@ def test_refused_lines_cannot_be_forged(start):
 
 def test_refused_lines_are_bounded(start):
     """Whoever asks without a key cannot fill the disk: some lines of a second, and how many there were."""
-    s = start.real(model=NULL, config=config())
+    s = start.real(model=NULL, config=config("server: {failed_keys_per_minute: 0}"))
     began, n = time.time(), 3000
     one = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
     with s.connect() as c:
