@@ -207,6 +207,7 @@ bool cn_parse_double(const char *s, double *out);
 /* ---- clocks ------------------------------------------------------------------------------- */
 
 uint64_t cn_now_ns(void);   /* monotonic */
+uint64_t cn_thread_ns(void); /* CPU time of the thread that asks */
 int64_t cn_wall_s(void);    /* seconds since the epoch, UTC */
 
 /* ---- logging (base/log.c): the one piece of global state ----------------------------------- */

@@ -26,12 +26,19 @@ static const struct bound DURATION[] = {
     {MS(20000), "20"},   {MS(40000), "40"},   {MS(80000), "80"}, {MS(160000), "160"},
     {MS(320000), "320"}, {MS(640000), "640"},
 };
+static const struct bound TURN[] = {
+    {MS(0.1), "0.0001"}, {MS(0.25), "0.00025"}, {MS(0.5), "0.0005"}, {MS(1), "0.001"},
+    {MS(2.5), "0.0025"}, {MS(5), "0.005"},      {MS(10), "0.01"},    {MS(25), "0.025"},
+    {MS(50), "0.05"},    {MS(100), "0.1"},      {MS(250), "0.25"},   {MS(500), "0.5"},
+    {MS(1000), "1"},     {MS(10000), "10"},
+};
 #define COUNT(n) {(uint64_t)(n)*1000000000u, #n}
 static const struct bound STEPS[] = {
     COUNT(1),  COUNT(2),  COUNT(3),  COUNT(4),  COUNT(5),  COUNT(6),   COUNT(8),   COUNT(10),
     COUNT(12), COUNT(16), COUNT(24), COUNT(32), COUNT(64), COUNT(128), COUNT(256), COUNT(1024),
 };
 _Static_assert(CN_ARRAY_LEN(STEPS) <= CN_HIST_MAX_BUCKETS, "STEPS has too many buckets");
+_Static_assert(CN_ARRAY_LEN(TURN) <= CN_HIST_MAX_BUCKETS, "TURN has too many buckets");
 _Static_assert(CN_ARRAY_LEN(LATENCY) <= CN_HIST_MAX_BUCKETS, "LATENCY has too many buckets");
 _Static_assert(CN_ARRAY_LEN(DURATION) <= CN_HIST_MAX_BUCKETS, "DURATION has too many buckets");
 

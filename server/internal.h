@@ -92,6 +92,7 @@ struct srv {
     uint64_t watchdog_ns, watchdog_next_ns;
     uint64_t looked_ns, resumed_ns; /* at the engine's health; after a pause of the process */
     uint64_t ticked_ns;             /* when the tick last ran; 0: not yet */
+    uint64_t turn_ns, turn_max_ns;  /* this thread's CPU time when the turn began; the longest */
 };
 
 /* budget.c: makes the accounts, and tells the metrics what they hold. */

@@ -146,6 +146,20 @@ static void on_after_poll(uv_check_t *h)
     tick(s);
 }
 
+/* libuv calls what came within its poll, so that a turn is all from here to here: waiting takes no
+ * CPU time. That of this thread alone, so that what else the machine does is not counted. */
+static void end_turn(struct srv *s)
+{
+    uint64_t now = cn_thread_ns(), turn = now - s->turn_ns;
+
+    s->turn_ns = now;
+    if (!s->metrics) return;
+    cn_metric_observe(s->metrics, CN_H_loop_turn, turn);
+    if (turn <= s->turn_max_ns) return;
+    s->turn_max_ns = turn;
+    cn_metric_set(s->metrics, CN_M_loop_turn_max_seconds, (double)turn * 1e-9);
+}
+
 static void on_more(uv_idle_t *h) {}
 
 /* All work of a turn but reading is done here, before the loop sleeps. */
@@ -164,6 +178,7 @@ static void on_before_poll(uv_prepare_t *h)
         uv_idle_start(&s->more, on_more);
     else
         uv_idle_stop(&s->more);
+    end_turn(s);
 }
 
 /* The mail is looked at before the next poll. */
@@ -418,6 +433,7 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
         if (s->ready) s->ready(s->ready_arg);
         if (atomic_load(&s->stops)) uv_async_send(&s->stop_async);
         take_usr1(true);
+        s->turn_ns = cn_thread_ns();
         uv_run(&s->loop, UV_RUN_DEFAULT);
         take_usr1(false);
         if (s->failed) rc = cn_fail(err, CN_EINTERNAL, "the engine failed");

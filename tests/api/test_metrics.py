@@ -121,3 +121,20 @@ def test_the_load_at_start_is_timed(start):
     m = start.real().metrics()
     assert m["conifer_model_load_seconds_count"] == m["conifer_model_loads_total"] == 1
     assert m["conifer_model_load_seconds_sum"] > 0
+
+
+def test_turns_of_the_loop_are_measured(start):
+    """CPU time, so that idle waiting does not count; the longest lies in the topmost bucket that is used."""
+    s = start.real()
+    before = s.metrics()
+    time.sleep(0.3)
+    for _ in range(20):
+        assert s.get("/health/live")[0] == 200
+    m = s.metrics()
+    turns, took, longest = (m[f"conifer_loop_turn_{x}"] for x in ("seconds_count", "seconds_sum", "max_seconds"))
+    assert turns >= before["conifer_loop_turn_seconds_count"] + 20
+    assert took - before["conifer_loop_turn_seconds_sum"] < 0.2
+    assert longest >= before["conifer_loop_turn_max_seconds"] > 0
+    assert took / turns <= longest <= took
+    buckets = {float(k.split('"')[1]): v for k, v in m.items() if k.startswith("conifer_loop_turn_seconds_bucket")}
+    assert min(le for le, v in buckets.items() if v == turns) >= longest
