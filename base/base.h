@@ -370,4 +370,17 @@ void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histo
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out);
 int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct cn_buf *out);
 
+/* ---- the process (base/process.c) ----------------------------------------------------------- */
+
+/* What the system tells of this process, under the names that Prometheus' clients use. One thread. */
+struct cn_process {
+    double start_s;  /* 0: not read yet */
+    double open_fds; /* as counted at counted_ns */
+    uint64_t counted_ns;
+};
+
+/* Appends conifer_build_info and process_*; some ten microseconds, except that an old kernel is
+ * asked for descriptors one by one, once in ten seconds. p is zero at first. */
+void cn_process_render(struct cn_process *p, const char *version, struct cn_buf *out);
+
 #endif

@@ -83,6 +83,8 @@ struct srv_http_handler {
     void (*on_refused)(void *ctx, struct srv_conn *c, const struct cn_error *err);
     /* What Retry-After says with 429 and 503; NULL: one second. */
     uint32_t (*retry_after_s)(void *ctx);
+    /* An answer begins: c->head is there, or the request had none. NULL: nobody counts them. */
+    void (*on_answer)(void *ctx, const struct srv_conn *c, int status);
 };
 
 /* What all connections of a server share. */

@@ -76,6 +76,7 @@ static void put_head(struct srv_conn *c, int status, const char *type, const cha
     size_t before = out->len;
 
     if (status >= 400 && c->http->metrics) cn_metric_add(c->http->metrics, CN_M_http_errors, 1);
+    if (c->http->handler->on_answer) c->http->handler->on_answer(c->http->ctx, c, status);
     cn_buf_printf(out, "HTTP/1.1 %d %s\r\nServer: conifer\r\nDate: %s\r\n", status,
                   reason_of(status), http_date(c->http));
     if (type) cn_buf_printf(out, "Content-Type: %s\r\n", type);

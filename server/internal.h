@@ -6,6 +6,7 @@
 #include "server/http.h"
 #include "server/key.h"
 #include "server/listen.h"
+#include "server/responses.h"
 #include "server/server.h"
 #include "server/call.h"
 #include "server/text_pool.h"
@@ -83,6 +84,8 @@ struct srv {
     size_t n_reqs, n_jobs, n_waiting; /* n_waiting: for their model to be loaded */
     uint32_t *tenant_reqs; /* requests of each tenant */
     struct cn_buf frame;   /* scratch: one SSE frame */
+    struct srv_responses responses;
+    struct cn_process process;
     struct srv_refusals refusals[2]; /* [1]: for want of a right */
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */

@@ -184,6 +184,8 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
     if (cn_metrics_render(s->metrics, &b) ||
         cn_metrics_render_tenants(s->metrics, all ? CN_ALL_TENANTS : c->tenant, &b))
         b.failed = true;
+    srv_responses_render(&s->responses, &b);
+    cn_process_render(&s->process, s->version, &b);
     answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

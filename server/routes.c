@@ -337,5 +337,14 @@ static uint32_t retry_after_s(void *ctx)
     return rt_retry_after_s(s->rt);
 }
 
-const struct srv_http_handler srv_routes = {on_head, on_request, on_gone,      on_sent,
-                                            on_closed, on_refused, retry_after_s};
+static void on_answer(void *ctx, const struct srv_conn *c, int status)
+{
+    const struct route *r = c->route;
+    struct srv *s = ctx;
+
+    if (!r && c->head && c->head->path_len) r = find_route(c);
+    srv_responses_count(&s->responses, r ? (size_t)(r - routes) : SRV_ROUTE_other, status);
+}
+
+const struct srv_http_handler srv_routes = {on_head,   on_request, on_gone,       on_sent,
+                                            on_closed, on_refused, retry_after_s, on_answer};

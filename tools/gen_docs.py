@@ -149,6 +149,16 @@ from a client.
 
 """
 
+PAGE_METRICS = """
+## By route
+
+`conifer_http_responses_total{route,code}`, a counter: HTTP answers begun, by route (a path of
+[the API](API.md) as it stands there, or `other`) and status. A pair that there was none of has no line.
+
+## Of the process
+
+"""
+
 MODEL_METRICS_HEAD = """
 ## Of each model
 
@@ -308,10 +318,18 @@ def metrics_table(text):
     return out
 
 
-def metrics_page(text):
+def process_table(text):
+    out = "| name | type | labels | meaning |\n|---|---|---|---|\n"
+    for _, (_, name, kind, labels, what) in calls(text, {"SERIES"}):
+        shown = f"`{labels}`" if labels else ""
+        out += f"| `{name}` | {kind} | {shown} | {cell(what)} |\n"
+    return out
+
+
+def metrics_page(text, process):
     fixed, rest = text.split("#elif defined(CN_TENANT_METRICS)\n")
     tenants, models = rest.split("#else\n")
-    return (METRICS_HEAD + metrics_table(fixed) + MODEL_METRICS_HEAD + metrics_table(models) +
+    return (METRICS_HEAD + metrics_table(fixed) + PAGE_METRICS + process_table(process) + MODEL_METRICS_HEAD + metrics_table(models) +
             TENANT_METRICS_HEAD + metrics_table(tenants))
 
 
@@ -398,7 +416,8 @@ def main():
         ROOT / "docs/API.md": api_page((ROOT / "server/params.def").read_text(),
                                        (ROOT / "server/routes.def").read_text()),
         ROOT / "docs/CONFIG.md": config_page((ROOT / "config/keys.def").read_text()),
-        ROOT / "docs/METRICS.md": metrics_page((ROOT / "base/metrics.def").read_text()),
+        ROOT / "docs/METRICS.md": metrics_page((ROOT / "base/metrics.def").read_text(),
+                                                (ROOT / "base/process.def").read_text()),
         ROOT / "docs/MODELS.md": models_page((ROOT / "config/catalog.def").read_text(),
                                              (ROOT / "engine/arch_list.def").read_text()),
     }

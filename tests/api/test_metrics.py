@@ -138,3 +138,26 @@ def test_turns_of_the_loop_are_measured(start):
     assert took / turns <= longest <= took
     buckets = {float(k.split('"')[1]): v for k, v in m.items() if k.startswith("conifer_loop_turn_seconds_bucket")}
     assert min(le for le, v in buckets.items() if v == turns) >= longest
+
+
+def test_answers_by_route_and_code(start):
+    """Paths of clients make no series; what is refused counts where it was sent to."""
+    s = start.real()
+    for method, path, body, status in (
+            ("GET", "/health/live", None, 200), ("GET", "/health/live", None, 200), ("GET", "/v1/models/none", None, 404),
+            ("GET", "/v1/completions", None, 405), ("POST", "/v1/completions", b"{", 400),
+            ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, 200),
+            ("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "stream": True}, 200),
+            ("GET", "/a", None, 404), ("GET", "/b", None, 404)):
+        assert s.http(method, path, body)[0] == status
+    m = s.metrics()
+    got = {k[k.index("{"):]: v for k, v in m.items() if k.startswith("conifer_http_responses_total")}
+    assert got.pop('{route="/health/ready",code="200"}', 1) and got == {
+        '{route="/health/live",code="200"}': 2, '{route="/v1/models/*",code="404"}': 1,
+        '{route="/v1/completions",code="405"}': 1, '{route="/v1/completions",code="400"}': 1,
+        '{route="/v1/completions",code="200"}': 2, '{route="other",code="404"}': 2}
+    build = [k for k in m if k.startswith("conifer_build_info")]
+    assert len(build) == 1 and m[build[0]] == 1 and 'version="' in build[0]
+    assert abs(m["process_start_time_seconds"] - time.time()) < 60
+    assert m["process_open_fds"] > 3 and m["process_resident_memory_bytes"] > 1 << 20
+    assert 0 < m["process_cpu_seconds_total"] < 60 and m["process_max_fds"] >= m["process_open_fds"]

@@ -325,11 +325,51 @@ static void log_fields(void **state)
     assert_string_equal(captured(CN_LOG_TEXT, CN_LOG_WARN, put_fields, f), "");
 }
 
+/* Of the process: what the test can tell by itself. */
+static void of_the_process(void **state)
+{
+    struct cn_process p = {0};
+    struct cn_buf one, two;
+
+    cn_buf_init(&one, 0);
+    cn_buf_init(&two, 0);
+    cn_process_render(&p, "1.2.3", &one);
+    assert_false(one.failed);
+    read_page(&one);
+    const char *page = cn_buf_cstr(&one);
+    assert_true(sample(page, "conifer_build_info{version=\"1.2.3\"}") == 1);
+    double started = sample(page, "process_start_time_seconds"), now = (double)cn_wall_s();
+    assert_true(started <= now + 2 && started > now - 3600);
+    assert_true(sample(page, "process_max_fds") > 0);
+    double cpu = sample(page, "process_cpu_seconds_total");
+    for (uint64_t end = cn_thread_ns() + 20000000; cn_thread_ns() < end;) {
+    }
+    cn_process_render(&p, "1.2.3", &two);
+    page = cn_buf_cstr(&two);
+    assert_true(sample(page, "process_cpu_seconds_total") > cpu + 0.01);
+    assert_true(sample(page, "process_start_time_seconds") == started);
+#ifdef __linux__
+    double resident = sample(page, "process_resident_memory_bytes");
+    assert_true(resident > 65536 && resident < sample(page, "process_virtual_memory_bytes"));
+    int fd = dup(0);
+    assert_true(fd >= 0);
+    p.counted_ns = 0;
+    double before = sample(page, "process_open_fds");
+    cn_buf_reset(&two);
+    cn_process_render(&p, "1.2.3", &two);
+    assert_true(sample(cn_buf_cstr(&two), "process_open_fds") == before + 1);
+    close(fd);
+#endif
+    cn_buf_fini(&one);
+    cn_buf_fini(&two);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(series_of_tenants),
         cmocka_unit_test(series_of_models),
+        cmocka_unit_test(of_the_process),
         cmocka_unit_test(values_and_histograms),
         cmocka_unit_test(page_is_valid),
         cmocka_unit_test(log_lines_cannot_be_forged),
