@@ -24,6 +24,7 @@ enum cfg_isa {
 enum cfg_speculation { CFG_SPECULATION_AUTO, CFG_SPECULATION_OFF };
 enum cfg_log_level { CFG_LOG_ERROR, CFG_LOG_WARN, CFG_LOG_INFO, CFG_LOG_DEBUG };
 enum cfg_log_format { CFG_LOG_AUTO, CFG_LOG_TEXT, CFG_LOG_JSON, CFG_LOG_JOURNAL };
+enum cfg_log_access { CFG_ACCESS_ALL, CFG_ACCESS_ERRORS, CFG_ACCESS_OFF };
 enum cfg_metrics { CFG_METRICS_OWN, CFG_METRICS_ALL };
 enum cfg_unknown { CFG_UNKNOWN_REFUSE, CFG_UNKNOWN_DEFAULT };
 enum cfg_priority { CFG_INTERACTIVE, CFG_NORMAL, CFG_BACKGROUND };

@@ -39,6 +39,7 @@ static void request_fini(struct srv_conn *c)
     c->user = NULL;
     c->route = NULL;
     c->extra = NULL;
+    c->tally = NULL;
 }
 
 void srv_conn_phase(struct srv_conn *c, enum srv_phase phase)
@@ -142,6 +143,7 @@ static int request_begin(struct srv_conn *c)
     c->started = c->refused = c->streaming = c->chunked_out = false;
     c->client = c->stream->peer;
     c->keep_alive = c->http10 = c->head_only = c->has_body = c->known = false;
+    c->key_id[0] = 0;
     srv_conn_phase(c, SRV_HEADING);
     return 0;
 }

@@ -130,6 +130,8 @@ struct srv_conn {
     size_t body_max; /* bytes that this request's body may have */
     size_t raw_bytes, ext_bytes; /* of this phase; of chunk extensions */
     bool keep_alive, http10, head_only, has_body;
+    char key_id[9];  /* the first digits of the hash of the key that came; "" without a valid one */
+    uint64_t *tally; /* counts the bytes of the answer's body until the request is done; or NULL */
     bool known;   /* tenant is who asks */
     bool started; /* more than empty lines came */
     bool served;  /* a request was answered */

@@ -65,6 +65,7 @@ void srv_conn_append(struct srv_conn *c, const void *p, size_t n)
 
     if (n) cn_buf_append(out, p, n);
     c->appended += out->len - before;
+    if (c->tally) *c->tally += out->len - before;
     c->stream->ops->flush(c->stream); /* a failed buffer is found there */
 }
 

@@ -29,7 +29,10 @@ struct srv_mail {
     struct cn_msg *head, **tail;
 };
 
-/* Log lines about refused requests in the second at hand. */
+/* Lines that cost who asks nothing, of which so many a second are written of each kind. */
+enum srv_lines { SRV_LINES_REFUSED, SRV_LINES_DENIED, SRV_LINES_PAGES, SRV_N_LINES };
+
+/* Those in the second at hand. */
 struct srv_refusals {
     uint64_t since_ns, left_out;
     unsigned lines;
@@ -86,7 +89,7 @@ struct srv {
     struct cn_buf frame;   /* scratch: one SSE frame */
     struct srv_responses responses;
     struct cn_process process;
-    struct srv_refusals refusals[2]; /* [1]: for want of a right */
+    struct srv_refusals refusals[SRV_N_LINES];
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
@@ -125,6 +128,8 @@ void srv_mail_clear(struct srv *s);            /* frees what is left in the mail
 /* A line about a request that is about to be refused; above a number in a second they are only
  * counted, and the tick tells how many. */
 void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err);
+/* One about a page; probes, which come all the time, at level debug. Before the answer. */
+void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t bytes, bool probe);
 void srv_refused_tick(struct srv *s, uint64_t now);
 
 /* ---- routes.c ----------------------------------------------------------------------------------

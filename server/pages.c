@@ -3,13 +3,28 @@
 #include <stdio.h>
 #include <string.h>
 
+static void answer_to(struct srv_conn *c, int status, const char *type, struct cn_buf *b,
+                      bool probe)
+{
+    if (b->failed) {
+        struct cn_error err = {.code = CN_ENOMEM};
+        srv_refused_log(c->http->ctx, c, &err);
+        srv_conn_error(c, &err, NULL);
+    } else {
+        srv_page_log(c->http->ctx, c, status, b->len, probe);
+        srv_conn_answer(c, status, type, b->data, b->len, NULL);
+    }
+    cn_buf_fini(b);
+}
+
 static void answer(struct srv_conn *c, int status, const char *type, struct cn_buf *b)
 {
-    if (b->failed)
-        srv_conn_error(c, &(struct cn_error){.code = CN_ENOMEM}, NULL);
-    else
-        srv_conn_answer(c, status, type, b->data, b->len, NULL);
-    cn_buf_fini(b);
+    answer_to(c, status, type, b, false);
+}
+
+static void answer_probe(struct srv_conn *c, int status, const char *type, struct cn_buf *b)
+{
+    answer_to(c, status, type, b, true);
 }
 
 static void put_sampling(const struct rt_sampling *s, struct cn_buf *b)
@@ -143,6 +158,7 @@ void srv_page_model(struct srv *s, struct srv_conn *c)
 void srv_page_live(struct srv *s, struct srv_conn *c)
 {
     static const char live[] = "{\"status\":\"live\"}";
+    srv_page_log(s, c, 200, sizeof live - 1, true);
     srv_conn_answer(c, 200, "application/json", live, sizeof live - 1, NULL);
 }
 
@@ -168,7 +184,7 @@ void srv_page_ready(struct srv *s, struct srv_conn *c)
         cn_buf_printf(&b, "{\"status\":\"not ready\",\"reason\":\"%s\"}", why);
     else
         cn_buf_puts(&b, "{\"status\":\"ready\"}");
-    answer(c, why ? 503 : 200, "application/json", &b);
+    answer_probe(c, why ? 503 : 200, "application/json", &b);
 }
 
 void srv_page_metrics(struct srv *s, struct srv_conn *c)
@@ -186,7 +202,7 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
         b.failed = true;
     srv_responses_render(&s->responses, &b);
     cn_process_render(&s->process, s->version, &b);
-    answer(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
+    answer_probe(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 
 void srv_page_version(struct srv *s, struct srv_conn *c)

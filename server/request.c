@@ -200,6 +200,9 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
     struct srv_call *call = q->call;
 
     memcpy(q->request_id, q->conn->head->request_id, sizeof q->request_id);
+    memcpy(q->key_id, q->conn->key_id, sizeof q->key_id);
+    srv_peer_text(&q->conn->client, q->peer);
+    q->conn->tally = &q->bytes;
     call->env = &s->text;
     call->op = op;
     call->ceiling = q->tenant < s->cfg->n_tenants

@@ -87,6 +87,8 @@ struct srv_req {
     int code;             /* why it failed, 0: it did not */
     char id[40];
     char request_id[SRV_REQUEST_ID + 1];
+    char peer[SRV_PEER_TEXT], key_id[9]; /* for its line in the log */
+    uint64_t bytes;                      /* of the answer's body so far */
     int64_t created;
     struct rt_usage usage;
     struct cn_buf prefix; /* of every chunk: {"id":...,"choices":[ */

@@ -65,6 +65,7 @@ void srv_req_log(const struct srv_req *q)
     const struct srv_call *c = q->call;
 
     if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
+    if (s->cfg->log.access >= (q->code ? CFG_ACCESS_OFF : CFG_ACCESS_ERRORS)) return;
     const struct cn_log_field fields[] = {
         text("tenant", tenant_name(s, q->tenant)),
         text("endpoint", endpoint(c->op)),
@@ -76,6 +77,10 @@ void srv_req_log(const struct srv_req *q)
         count("completion_tokens", q->usage.completion_tokens),
         ms("ttft_ms", c->received_ns, q->first_ns),
         ms("total_ms", c->received_ns, cn_now_ns()),
+        count("bytes", q->bytes),
+        text("method", "POST"),
+        text("key", q->key_id),
+        text("peer", q->peer),
         text("id", q->request_id),
     };
     cn_log_fields(CN_LOG_INFO, "server", "request", fields, CN_ARRAY_LEN(fields));
@@ -106,6 +111,7 @@ static void put_refused(const struct srv *s, const struct srv_conn *c, const str
     srv_peer_text(&c->client, peer);
     const struct cn_log_field fields[] = {
         text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
+        text("key", c->key_id),
         text("method", c->head->target.len ? llhttp_method_name(srv_conn_method(c)) : "-"),
         text("path", path),
         count("status", (uint64_t)info->status),
@@ -116,37 +122,79 @@ static void put_refused(const struct srv *s, const struct srv_conn *c, const str
     cn_log_fields(level, "server", "refused", fields, CN_ARRAY_LEN(fields));
 }
 
-static void end_second(struct srv_refusals *r, enum cn_log_level level)
+/* Of each kind: refused, refused for want of a right, pages. */
+static const struct {
+    enum cn_log_level level;
+    const char *what;
+} kinds[SRV_N_LINES] = {
+    [SRV_LINES_REFUSED] = {CN_LOG_INFO, "requests were refused"},
+    [SRV_LINES_DENIED] = {CN_LOG_WARN, "requests were refused"},
+    [SRV_LINES_PAGES] = {CN_LOG_INFO, "pages were asked for"},
+};
+
+static void end_second(struct srv *s, enum srv_lines kind)
 {
+    struct srv_refusals *r = &s->refusals[kind];
+
     if (r->left_out)
-        cn_log(level, "server", "%llu more requests were refused within a second",
-               (unsigned long long)r->left_out);
+        cn_log(kinds[kind].level, "server", "%llu more %s within a second",
+               (unsigned long long)r->left_out, kinds[kind].what);
     *r = (struct srv_refusals){0};
+}
+
+/* Whether one more line of the kind may be written in this second. */
+static bool may_log(struct srv *s, enum srv_lines kind)
+{
+    struct srv_refusals *r = &s->refusals[kind];
+    uint64_t now = cn_now_ns();
+
+    if (now - r->since_ns >= 1000000000u) end_second(s, kind);
+    if (!r->lines) r->since_ns = now;
+    if (r->lines < REFUSED_A_SECOND) {
+        r->lines++;
+        return true;
+    }
+    r->left_out++;
+    return false;
 }
 
 void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err)
 {
     bool denied = err->code == CN_EAUTH || err->code == CN_EFORBID;
-    enum cn_log_level level = denied ? CN_LOG_WARN : CN_LOG_INFO;
-    struct srv_refusals *r = &s->refusals[denied];
-    uint64_t now = cn_now_ns();
+    enum srv_lines kind = denied ? SRV_LINES_DENIED : SRV_LINES_REFUSED;
 
-    if (s->quiet) return;
-    if (now - r->since_ns >= 1000000000u) end_second(r, level);
-    if (!r->lines) r->since_ns = now;
-    if (r->lines >= REFUSED_A_SECOND) {
-        r->left_out++;
-        return;
-    }
-    r->lines++;
-    put_refused(s, c, err, level);
+    if (s->quiet || s->cfg->log.access == CFG_ACCESS_OFF) return;
+    if (may_log(s, kind)) put_refused(s, c, err, kinds[kind].level);
+}
+
+void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t bytes, bool probe)
+{
+    char path[PATH_SHOWN + 1], peer[SRV_PEER_TEXT];
+
+    if (s->quiet || s->cfg->log.access != CFG_ACCESS_ALL) return;
+    if (probe ? s->cfg->log.level < CFG_LOG_DEBUG : !may_log(s, SRV_LINES_PAGES)) return;
+    take_path(c->head, path);
+    srv_peer_text(&c->client, peer);
+    const struct cn_log_field fields[] = {
+        text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
+        text("key", c->key_id),
+        text("peer", peer),
+        text("method", llhttp_method_name(srv_conn_method(c))),
+        text("path", path),
+        count("status", (uint64_t)status),
+        ms("total_ms", c->since_ns, cn_now_ns()),
+        count("bytes", c->head_only ? 0 : bytes),
+        text("id", c->head->request_id),
+    };
+    cn_log_fields(probe ? CN_LOG_DEBUG : CN_LOG_INFO, "server", "page", fields,
+                  CN_ARRAY_LEN(fields));
 }
 
 void srv_refused_tick(struct srv *s, uint64_t now)
 {
-    for (int denied = 0; denied < 2; denied++) {
-        struct srv_refusals *r = &s->refusals[denied];
+    for (int kind = 0; kind < SRV_N_LINES; kind++) {
+        const struct srv_refusals *r = &s->refusals[kind];
         if (r->left_out && now > r->since_ns && now - r->since_ns >= 1000000000u)
-            end_second(r, denied ? CN_LOG_WARN : CN_LOG_INFO);
+            end_second(s, (enum srv_lines)kind);
     }
 }

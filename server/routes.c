@@ -217,8 +217,18 @@ static int check_browser(const struct srv *s, const struct srv_conn *c, struct c
     return 0;
 }
 
+/* What the log calls a key: as much of its hash as tells the keys of a config apart. */
+static void name_key(struct srv_conn *c, const char *key)
+{
+    uint8_t hash[32];
+
+    srv_key_hash(key, strlen(key), hash);
+    cn_hex(hash, (sizeof c->key_id - 1) / 2, c->key_id);
+}
+
 static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
 {
+    c->key_id[0] = 0;
     if (!cfg_has_keys(s->cfg)) {
         c->tenant = 0;
         c->known = true;
@@ -230,6 +240,7 @@ static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
     if (tenant < 0) return cn_fail(err, CN_EAUTH, "the API key is not valid");
     c->tenant = (uint32_t)tenant;
     c->known = true;
+    name_key(c, key);
     return 0;
 }
 

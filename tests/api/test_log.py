@@ -1,4 +1,5 @@
 """Lines of the log about requests: whose id they have, what was refused, their form in JSON."""
+import hashlib
 import json
 import re
 import socket
@@ -54,7 +55,7 @@ def test_members_in_json(start):
     done, bad = [json.loads(x) for x in logged(s, "request", 2)]
     assert done.keys() == {"time", "level", "component", "message", "tenant", "endpoint", "model", "status",
                            "finish", "prompt_tokens", "cached_tokens", "completion_tokens", "ttft_ms",
-                           "total_ms", "id"}
+                           "total_ms", "bytes", "method", "key", "peer", "id"}
     assert (done["message"], done["endpoint"], done["level"]) == ("request", "/v1/completions", "info")
     assert (done["status"], done["completion_tokens"], done["finish"]) == (200, 3, "length")
     assert 0 < done["ttft_ms"] <= done["total_ms"]
@@ -107,7 +108,7 @@ def test_refused_lines_cannot_be_forged(start):
     lines = logged(s, "refused", 5)
     assert len(lines) == 5
     assert " warn " in lines[0] and fields(lines[0])["code"] == "forbidden"
-    assert all(re.fullmatch(r"[ -~]+", x) and len(fields(x)) == 7 for x in lines), lines
+    assert all(re.fullmatch(r"[ -~]+", x) and len(fields(x)) == 8 for x in lines), lines
     assert "pass" not in s.text()
     assert fields(lines[3])["path"] == "/" + "y" * 127
     assert [fields(x)["status"] for x in lines] == ["403", "400", "400", "404", "400"]
@@ -161,3 +162,44 @@ def test_refused_for_a_limit(start):
     assert status == 429
     f = fields(logged(s, "refused")[0])
     assert (f["tenant"], f["code"], f["status"]) == ("alpha", "rate_limit_exceeded", "429")
+
+
+def key_id(key):
+    return hashlib.sha256(key.encode()).hexdigest()[:8]
+
+
+def test_each_request_has_a_line(start):
+    """Who asked with which key from where, what came of it and how much was sent; probes only where asked for."""
+    s = start.real("--set", "log.level=debug", "--set", "server.trusted_proxies=127.0.0.1", model=NULL,
+                   config=config())
+    who = {**bearer(ALPHA), "X-Forwarded-For": "203.0.113.9, 192.0.2.77"}
+    status, _, body = s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 3, "ignore_eos": True}, who)
+    assert status == 200
+    done = fields(logged(s, "request")[0])
+    assert (done["tenant"], done["key"], done["peer"]) == ("alpha", key_id(ALPHA), "192.0.2.77")
+    assert (done["method"], done["status"], int(done["bytes"])) == ("POST", "200", len(body))
+    status, _, body = s.http("GET", "/v1/models", headers=who)
+    assert status == 200 and s.http("GET", "/health/live")[0] == 200
+    assert s.http("GET", "/nowhere", headers=who)[0] == 404
+    refused = fields(logged(s, "refused")[0])
+    assert (refused["tenant"], refused["key"], refused["peer"]) == ("alpha", key_id(ALPHA), "192.0.2.77")
+    lines = [x for x in logged(s, "page", 2) if "/health/ready" not in x]
+    models, live = [fields(x) for x in lines if "/v1/models" in x or "/health/live" in x][:2]
+    if models["path"] != "/v1/models":
+        models, live = live, models
+    assert (models["tenant"], models["key"], models["peer"]) == ("alpha", key_id(ALPHA), "192.0.2.77")
+    assert (models["status"], int(models["bytes"])) == ("200", len(body)) and float(models["total_ms"]) >= 0
+    assert (live["tenant"], live["key"]) == ("-", "-") and " debug" in [x for x in lines if "/health/live" in x][0]
+    assert ALPHA not in s.text() and ALPHA[4:] not in s.text()
+
+
+@pytest.mark.parametrize("access, words", [("all", {"request", "page", "refused"}), ("errors", {"refused"}),
+                                           ("off", set())])
+def test_which_requests_have_a_line(start, access, words):
+    s = start.real("--set", f"log.access={access}", model=NULL)
+    ask(s)
+    for path, status in (("/health/live", 200), ("/v1/models", 200), ("/nowhere", 404)):
+        assert s.http("GET", path)[0] == status
+    time.sleep(0.3)
+    assert {w for w in ("request", "page", "refused") if re.search(f"server: {w} ", s.text())} == words
+    assert "/health/live" not in s.text()
