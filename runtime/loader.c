@@ -76,7 +76,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     m->bytes = m->need = 0; /* the file may be another one next time */
     m->blocked_ns = 0;
     rt_model_set_state(m, RT_FAILED);
-    rt_model_answer(m, &m->error, UINT64_MAX);
+    rt_model_answer(m, &m->error, 0, UINT64_MAX);
     unlock(r);
 }
 
@@ -150,8 +150,9 @@ static void load(struct rt_model *m)
     m->blocked_ns = 0;
     m->used_ns = cn_now_ns();
     m->bytes = info->exec->packed_bytes + info->exec->scratch_bytes;
+    rt_stay_loaded(m, (double)(m->used_ns - began) / 1e9);
     rt_model_set_state(m, RT_LOADED);
-    rt_model_answer(m, NULL, UINT64_MAX);
+    rt_model_answer(m, NULL, 0, UINT64_MAX);
     unlock(r);
     cn_log(CN_LOG_INFO, "engine", "%s was loaded in %.1f s: %.1f MiB", m->id,
            (double)(cn_now_ns() - began) * 1e-9, mib(m->bytes));
@@ -167,24 +168,29 @@ static uint64_t bytes_used(const struct rt *r)
     return sum;
 }
 
-/* Of those that may be unloaded, held or not, the one that was not used for longest. */
-static struct rt_model *oldest(const struct rt *r, bool held)
+/* Of those that may be unloaded for `to`, held or not, the one that was not used for longest. */
+static struct rt_model *oldest(const struct rt *r, const struct rt_model *to, bool held)
 {
+    uint64_t now = cn_now_ns();
     struct rt_model *best = NULL;
     for (size_t i = 0; i < r->n_models; i++) {
         struct rt_model *m = &r->models[i];
         if (m->state != RT_LOADED || m->pin || m->leaving || (m->uses > 0) != held) continue;
+        if (rt_stays_until(m, to, now)) continue;
         if (!best || m->used_ns < best->used_ns) best = m;
     }
     return best;
 }
 
-static uint64_t bytes_idle(const struct rt *r)
+/* Of those that `to` could have unloaded now. */
+static uint64_t bytes_idle(const struct rt *r, const struct rt_model *to)
 {
+    uint64_t now = cn_now_ns();
     uint64_t sum = 0;
     for (size_t i = 0; i < r->n_models; i++) {
         const struct rt_model *m = &r->models[i];
-        if (m->state == RT_LOADED && !m->pin && !m->uses) sum += m->bytes;
+        if (m->state == RT_LOADED && !m->pin && !m->uses && !rt_stays_until(m, to, now))
+            sum += m->bytes;
     }
     return sum;
 }
@@ -198,14 +204,45 @@ static uint64_t bytes_pinned(const struct rt *r)
 }
 
 /* Marks those that a blocked model needs to go, until they would be enough. */
-static void mark_leaving(struct rt *r, uint64_t need)
+static void mark_leaving(struct rt *r, const struct rt_model *to)
 {
-    uint64_t left = bytes_used(r) - bytes_idle(r);
+    uint64_t left = bytes_used(r) - bytes_idle(r, to);
     struct rt_model *m;
-    while (left + need > r->budget && (m = oldest(r, true))) {
+    while (left + to->need > r->budget && (m = oldest(r, to, true))) {
         m->leaving = true;
         left -= m->bytes;
     }
+}
+
+/* The first time at which one that stays may make way for m; UINT64_MAX: none stays. */
+static uint64_t first_to_go(const struct rt_model *m, uint64_t now)
+{
+    const struct rt *r = m->rt;
+    uint64_t first = UINT64_MAX;
+    for (size_t i = 0; i < r->n_models; i++) {
+        const struct rt_model *v = &r->models[i];
+        uint64_t until = v->state == RT_LOADED && !v->pin ? rt_stays_until(v, m, now) : 0;
+        if (until) first = CN_MIN(first, until);
+    }
+    return first;
+}
+
+/* Why it is not there, and after how many seconds it may be (0: not known). */
+static uint32_t blocked_error(const struct rt_model *m, uint64_t stays, uint64_t now,
+                              struct cn_error *err)
+{
+    if (stays == UINT64_MAX) {
+        cn_fail_param(err, CN_ENOTREADY, "model",
+                      "the model %s is not loaded, and those that would make way for it are at "
+                      "work", m->id);
+        return 0;
+    }
+    uint32_t s = (uint32_t)((stays - now) / 1000000000u) + 1;
+    cn_fail_param(err, CN_ENOTREADY, "model",
+                  "the model %s is not loaded, and those that would make way for it were loaded for "
+                  "other tenants and stay %g s (engine.min_stay_s): the first may go in %u s",
+                  m->id, m->rt->cfg->engine.min_stay_s, s);
+    return s;
 }
 
 /* There is no room for m now, but there may be. Tells when to look again. */
@@ -213,13 +250,12 @@ static uint64_t block(struct rt_model *m, uint64_t now)
 {
     struct rt *r = m->rt;
     uint64_t bound = (uint64_t)(r->cfg->engine.swap_wait_s * 1e9);
+    uint64_t stays = first_to_go(m, now);
     if (!m->blocked_ns) m->blocked_ns = now;
     if (now - m->blocked_ns >= bound) {
         struct cn_error err = {0};
-        cn_fail_param(&err, CN_ENOTREADY, "model",
-                      "the model %s is not loaded, and those that would make way for it are at work",
-                      m->id);
-        rt_model_answer(m, &err, now - bound);
+        uint32_t retry_s = blocked_error(m, stays, now, &err);
+        rt_model_answer(m, &err, retry_s, now - bound);
     }
     if (!m->waits) {
         m->blocked_ns = 0;
@@ -227,11 +263,11 @@ static uint64_t block(struct rt_model *m, uint64_t now)
     }
     if (!r->blocked_ns) r->blocked_ns = now;
     uint64_t phase = bound ? (now - r->blocked_ns) % bound : 0;
-    if (phase >= bound / 2) mark_leaving(r, m->need);
+    if (phase >= bound / 2) mark_leaving(r, m);
     uint64_t next = now + (phase >= bound / 2 ? bound : bound / 2) - phase;
     r->wants_room = true;
     uint64_t end = CN_MAX(m->blocked_ns, m->waits->since_ns) + bound;
-    return CN_MIN(next, end);
+    return CN_MIN(CN_MIN(next, end), stays);
 }
 
 /* ---- what to do next ------------------------------------------------------------------------- */
@@ -254,20 +290,25 @@ static void drop_broken(struct rt_model *m)
     m->failures++;
     m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
     rt_model_set_state(m, RT_FAILED);
-    rt_model_answer(m, &m->error, UINT64_MAX);
+    rt_model_answer(m, &m->error, 0, UINT64_MAX);
     unlock(r);
 }
 
-/* Of those that somebody waits for, the one waited for longest after `after_ns`. */
-static struct rt_model *next_wanted(struct rt *r, uint64_t after_ns, const struct rt_model *after)
+/* Of those that somebody waits for and that were not `tried`, the one whose load is for the tenant
+ * that was charged least; of such the one waited for longest. */
+static struct rt_model *next_wanted(struct rt *r, const bool *tried, uint64_t now)
 {
+    double best_due = 0;
     struct rt_model *best = NULL;
     for (size_t i = 0; i < r->n_models; i++) {
         struct rt_model *m = &r->models[i];
-        if (!m->waits || m->state == RT_LOADED) continue;
-        uint64_t since = m->waits->since_ns;
-        if (since < after_ns || (since == after_ns && after && m <= after)) continue;
-        if (!best || since < best->waits->since_ns) best = m;
+        if (!m->waits || m->state == RT_LOADED || tried[i]) continue;
+        double due = rt_stay_due(m, now);
+        if (best && (due > best_due ||
+                     (due == best_due && m->waits->since_ns >= best->waits->since_ns)))
+            continue;
+        best = m;
+        best_due = due;
     }
     return best;
 }
@@ -278,7 +319,7 @@ static void serve_loaded(struct rt *r)
     for (size_t i = 0; i < r->n_models; i++) {
         struct rt_model *m = &r->models[i];
         if (m->state == RT_LOADED && !m->leaving && !m->broken && m->waits)
-            rt_model_answer(m, NULL, UINT64_MAX);
+            rt_model_answer(m, NULL, 0, UINT64_MAX);
     }
 }
 
@@ -292,8 +333,8 @@ static enum need step_of(struct rt_model *m, struct rt_model **victim)
     if (m->need > r->budget || bytes_pinned(r) > r->budget - m->need) return NEVER;
     uint64_t used = bytes_used(r);
     if (used <= r->budget - m->need) return LOAD;
-    if (used - bytes_idle(r) > r->budget - m->need) return NOTHING;
-    *victim = oldest(r, false);
+    if (used - bytes_idle(r, m) > r->budget - m->need) return NOTHING;
+    *victim = oldest(r, m, false);
     return *victim ? EVICT : NOTHING;
 }
 
@@ -302,15 +343,16 @@ static enum need choose(struct rt *r, struct rt_model **out, struct rt_model **v
                         uint64_t *wake)
 {
     struct rt_model *m = NULL;
-    uint64_t now = cn_now_ns(), after = 0;
+    uint64_t now = cn_now_ns();
+    bool tried[RT_MAX_MODELS] = {false};
     *wake = UINT64_MAX;
     r->wants_room = false;
     for (size_t i = 0; i < r->n_models; i++) {
         r->models[i].leaving = false;
         if (!r->models[i].waits) r->models[i].blocked_ns = 0;
     }
-    while ((m = next_wanted(r, after, m))) {
-        after = m->waits->since_ns;
+    while ((m = next_wanted(r, tried, now))) {
+        tried[m->index] = true;
         enum need next = step_of(m, victim);
         if (next != NOTHING) {
             *out = m;
@@ -347,7 +389,10 @@ static bool work(struct rt *r, uint64_t *wake)
     struct rt_model *broken = find_broken(r);
     if (broken) rt_model_set_state(broken, RT_UNLOADED);
     enum need next = broken ? NOTHING : choose(r, &m, &victim, wake);
-    if (next == EVICT) rt_model_set_state(victim, RT_UNLOADED);
+    if (next == EVICT) {
+        rt_stay_taken(victim, m, cn_now_ns());
+        rt_model_set_state(victim, RT_UNLOADED);
+    }
     if (next == LOAD) {
         m->bytes = m->need;
         rt_model_set_state(m, RT_LOADING);
@@ -413,6 +458,6 @@ void rt_loader_stop(struct rt *r)
     cn_fail(&err, CN_EDRAIN, "the server is shutting down");
     if (r->lock_ready) lock(r);
     for (size_t i = 0; i < r->n_models; i++)
-        rt_model_answer(&r->models[i], &err, UINT64_MAX);
+        rt_model_answer(&r->models[i], &err, 0, UINT64_MAX);
     if (r->lock_ready) unlock(r);
 }

@@ -29,6 +29,7 @@ static int init_one(struct rt *r, uint32_t i, const struct rt_model_opts *o, str
     struct rt_model *m = &r->models[i];
     m->rt = r;
     m->index = i;
+    m->only = RT_NOBODY;
     m->asked_context = o->context;
     m->kv_type = o->kv_type;
     m->pin = o->pin;
@@ -61,7 +62,7 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
     r->lock_ready = true;
     r->several = o->n_models > 0;
     r->models = cn_calloc(n, sizeof *r->models);
-    if (!r->models) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    if (!r->models || rt_stay_init(r)) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     for (; r->n_models < n; r->n_models++) {
         int rc = init_one(r, (uint32_t)r->n_models, &all[r->n_models], err);
         if (!rc) continue;
@@ -82,6 +83,7 @@ void rt_models_fini(struct rt *r)
         free(m->chat_template);
     }
     free(r->models);
+    free(r->payers);
     if (r->lock_ready) pthread_mutex_destroy(&r->models_lock);
 }
 
@@ -166,18 +168,25 @@ static void hold(struct rt_model *m)
     cn_model_set(m->rt->metrics, m->index, CN_MM_requests, m->uses);
 }
 
+static void use(struct rt_model *m, uint32_t tenant)
+{
+    hold(m);
+    rt_stay_used(m, tenant);
+}
+
 static void count_waiting(struct rt_model *m, int change)
 {
     m->n_waits += (uint64_t)change;
     cn_model_set(m->rt->metrics, m->index, CN_MM_waiting, m->n_waits);
 }
 
-static struct rt_wait *wait_new(struct cn_mailbox *reply, uint64_t id)
+static struct rt_wait *wait_new(uint32_t tenant, struct cn_mailbox *reply, uint64_t id)
 {
     struct rt_wait *w = cn_calloc(1, sizeof *w);
     if (!w) return NULL;
     w->event = rt_event_new(id, RT_EV_MODEL, 0, NULL);
     w->reply = reply;
+    w->tenant = tenant;
     w->since_ns = cn_now_ns();
     if (w->event) return w;
     free(w);
@@ -192,7 +201,7 @@ static int ask(struct rt_model *m, struct rt_wait **wait, bool *held, struct cn_
         return m->error.code;
     }
     if (m->state == RT_LOADED && !m->leaving) {
-        hold(m);
+        use(m, (*wait)->tenant);
         *held = true;
         return 0;
     }
@@ -200,18 +209,19 @@ static int ask(struct rt_model *m, struct rt_wait **wait, bool *held, struct cn_
     while (*at)
         at = &(*at)->next;
     *at = *wait;
+    cn_tenant_add(m->rt->metrics, (*wait)->tenant, CN_TM_model_waits, 1);
     *wait = NULL;
     count_waiting(m, 1);
     return 0;
 }
 
-int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
-               struct cn_error *err)
+int rt_acquire(struct rt_model *m, uint32_t tenant, struct cn_mailbox *reply, uint64_t id,
+               bool *held, struct cn_error *err)
 {
     struct rt *r = m->rt;
     *held = false;
     if (atomic_load(&r->draining)) return cn_fail(err, CN_EDRAIN, "the server is shutting down");
-    struct rt_wait *w = wait_new(reply, id);
+    struct rt_wait *w = wait_new(tenant, reply, id);
     if (!w) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
     lock(r);
     int rc = ask(m, &w, held, err);
@@ -277,7 +287,8 @@ struct eng_model *rt_model_engine(const struct rt_model *m)
     return m->model;
 }
 
-void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t before_ns)
+void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint32_t retry_s,
+                     uint64_t before_ns)
 {
     for (struct rt_wait **at = &m->waits, *w; (w = *at);) {
         if (w->since_ns > before_ns) {
@@ -287,10 +298,11 @@ void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t be
         *at = w->next;
         count_waiting(m, -1);
         struct rt_event *e = w->event;
+        e->retry_s = retry_s;
         if (err)
             rt_event_fail(e, err);
         else
-            hold(m);
+            use(m, w->tenant);
         cn_mailbox_post(w->reply, &e->msg);
         free(w);
     }

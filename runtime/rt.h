@@ -194,6 +194,7 @@ struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETAC
 struct rt_wait {
     struct rt_wait *next;
     struct cn_mailbox *reply;
+    uint32_t tenant;
     uint64_t since_ns;
     struct rt_event *event;
 };
@@ -216,7 +217,10 @@ struct rt_model {
     uint64_t uses;               /* who holds it: it is not unloaded */
     bool leaving;                /* another one waits for its place: nobody new may hold it */
     bool broken;                 /* its file changed: as leaving, and then it has failed */
-    uint64_t used_ns;
+    uint64_t used_ns, loaded_ns;
+    uint32_t only;               /* the tenant that used it since it was loaded, or these: */
+#define RT_NOBODY UINT32_MAX
+#define RT_MANY (UINT32_MAX - 1)
     uint64_t bytes;              /* weights and scratch it takes now */
     uint64_t need;               /* and would take; 0: not measured yet */
     uint64_t context;            /* 0: not known */
@@ -248,8 +252,9 @@ void rt_models_fini(struct rt *r); /* after all threads */
 /* Another user of a model that is held already; false when it is not loaded. */
 bool rt_model_hold(struct rt_model *m);
 /* With models_lock: everybody who waits gets the model (err NULL), or the error; those alone who
- * came before `before_ns`. */
-void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint64_t before_ns);
+ * came before `before_ns`. retry_s: when it may be there; 0: not known. */
+void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint32_t retry_s,
+                     uint64_t before_ns);
 /* With models_lock. */
 void rt_model_set_state(struct rt_model *m, enum rt_model_state state);
 
@@ -272,6 +277,21 @@ int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *e
  * before it runs. */
 int rt_attach(struct rt_model *m, struct cn_error *err);
 int rt_detach(struct rt_model *m);
+
+/* ---- who pays for loads (stay.c); all with models_lock --------------------------------------- */
+
+int rt_stay_init(struct rt *r);
+/* What the one of those who wait for m was charged that was charged least. */
+double rt_stay_due(const struct rt_model *m, uint64_t now);
+/* Until when v does not make way for m (0: it does): engine.min_stay_s after it was loaded, and
+ * after the tenant that waits for m took the place of others' models. Where that tenant is the only
+ * one about, its own models make way at once. */
+uint64_t rt_stays_until(const struct rt_model *v, const struct rt_model *m, uint64_t now);
+void rt_stay_used(struct rt_model *m, uint32_t tenant);
+/* v makes way for m. */
+void rt_stay_taken(const struct rt_model *v, const struct rt_model *m, uint64_t now);
+/* Charges those who wait for it. */
+void rt_stay_loaded(struct rt_model *m, double seconds);
 
 int rt_loader_start(struct rt *r, struct cn_error *err);
 /* Those who wait for a model get CN_EDRAIN. */
@@ -296,6 +316,12 @@ struct rt {
     struct rt_model *models;     /* [n_models], never moved */
     size_t n_models;
     bool several;                /* of a list: loaded and unloaded as needed */
+    struct rt_payer {            /* what a tenant's loads took; under models_lock */
+        double paid_s;           /* seconds, when last charged */
+        uint64_t at_ns;          /* and when that was */
+        uint64_t took_ns;        /* when a model that others used made way for it; 0: never */
+    } *payers;                   /* [n_payers] */
+    uint32_t n_payers;
     uint64_t budget;             /* bytes for weights and scratch; UINT64_MAX: not known */
     struct kr_kv_mem *kv_mem;
     struct rt_kept *kept;        /* blocks of events that were taken */

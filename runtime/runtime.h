@@ -148,7 +148,7 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
 /* Asks for a model. 0 with *held: it is loaded, and held from now on. 0 without: one RT_EV_MODEL
  * will come on `reply`; with code 0 the model is held from then on. Else it is refused: CN_EDRAIN,
  * CN_ENOMEM, CN_ENOTREADY (it could not be loaded a short time ago, with the reason). */
-int rt_acquire(struct rt_model *m, struct cn_mailbox *reply, uint64_t id, bool *held,
+int rt_acquire(struct rt_model *m, uint32_t tenant, struct cn_mailbox *reply, uint64_t id, bool *held,
                struct cn_error *err);
 /* No longer waits. False: the event is on its way, or was taken. */
 bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id);
@@ -247,6 +247,8 @@ struct rt_event {
     uint64_t id;
     enum rt_event_kind kind;
     uint32_t choice;
+    uint32_t retry_s;               /* MODEL, refused: seconds after which it may be there; 0: not
+                                     * known */
     /* TOKENS: text that is final now (valid UTF-8, may be empty while text is held back) and the
      * tokens it came from; PROMPT: the prompt's tokens, no text. */
     const char *text;

@@ -4,7 +4,8 @@
  * Half of the queue is divided among all known tenants by weight, at least one request for each;
  * the rest is for whoever comes first. A tenant with less than its part is never refused for what
  * others have waiting: beyond its part a tenant is accepted only while the parts of all others
- * still have room. A request is in the queue until its first start; preempted ones are not. */
+ * still have room, and of several tenants none has more than half. A request is in the queue until
+ * its first start; preempted ones are not. */
 #include "scheduler/internal.h"
 
 #include <inttypes.h>
@@ -158,12 +159,27 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
     return 0;
 }
 
+/* One of several has at most half of the queue, or its own limit where that is more. */
+static bool has_half(const struct sch *s, const struct sch_tenant *t)
+{
+    uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, own = t->opts.max_queued;
+
+    if (own) own += t->opts.max_concurrent; /* which may start */
+    return s->n_tenants > 1 && t->n_queued >= CN_MAX(half, own);
+}
+
+static bool more_than_half(const struct sch *s, const struct sch_tenant *t, uint64_t tokens)
+{
+    return s->n_tenants > 1 && t->queued_tokens + tokens > s->o.max_queue_tokens / 2;
+}
+
 /* Requests beyond its part; with more tenants than parts nobody may have more than is left. */
 static bool has_place(const struct sch *s, const struct sch_tenant *t)
 {
     if (s->n_queued >= s->o.max_queue) return false;
     if (t->n_queued < t->part) return true;
     if (!t->part) return t->n_queued < s->o.max_queue - s->n_queued;
+    if (has_half(s, t)) return false;
     return s->n_queued + s->kept < s->o.max_queue;
 }
 
@@ -172,6 +188,7 @@ static bool has_place_for(const struct sch *s, const struct sch_tenant *t, uint6
     uint64_t others = s->queued_tokens + s->kept_tokens - unused(t->part_tokens, t->queued_tokens);
 
     if (t->n_queued == 0 || t->queued_tokens + tokens <= t->part_tokens) return true;
+    if (more_than_half(s, t, tokens)) return false;
     return others <= s->o.max_queue_tokens && tokens <= s->o.max_queue_tokens - others;
 }
 
@@ -212,11 +229,14 @@ int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch
     }
     if (!has_place(s, t)) /* one without a part leaves the others as much as it has: has_place */
         return queue_full(err, "request", 1, s->n_queued, t->n_queued,
-                          t->part ? s->kept - unused(t->part, t->n_queued) : s->o.max_queue,
+                          t->part && !has_half(s, t) ? s->kept - unused(t->part, t->n_queued)
+                                                     : s->o.max_queue,
                           "scheduler.queue_requests", s->o.max_queue);
     if (!has_place_for(s, t, r->n_prompt))
         return queue_full(err, "prompt token", r->n_prompt, s->queued_tokens, t->queued_tokens,
-                          s->kept_tokens - unused(t->part_tokens, t->queued_tokens),
+                          more_than_half(s, t, r->n_prompt)
+                              ? s->o.max_queue_tokens
+                              : s->kept_tokens - unused(t->part_tokens, t->queued_tokens),
                           "scheduler.queue_tokens", s->o.max_queue_tokens);
     return 0;
 }

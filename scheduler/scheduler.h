@@ -228,7 +228,8 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
  * max_new), CN_EMODEL, CN_EDEADLINE, CN_ENOMEM. Half of the queue is divided among the known
  * tenants by weight (at least one request each); a tenant with less than its part waiting is never
  * refused with CN_EQUEUE for what others have there. Beyond its part it may use all that leaves the
- * other parts free: a single tenant the whole queue. Tenants too many for that (more than half of
+ * other parts free: a single tenant the whole queue, one of several half of it, or its max_queued
+ * where that is more. Tenants too many for that (more than half of
  * max_queue): none may have more waiting than is still free. */
 int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err);
 /* Takes effect in the next sch_iterate, before anything else. A stale id is ignored. */

@@ -288,7 +288,8 @@ static int get_model(struct srv_req *q, struct cn_error *err)
     q->stream = q->call->p.stream;
     if (!rc && (rc = srv_slot_take(s, q, 0, &q->job_slot))) cn_fail(err, rc, "out of memory");
     if (rc) return rc;
-    rc = rt_acquire(q->call->model, &s->mail, srv_slot_id(s, q->job_slot), &held, err);
+    rc = rt_acquire(q->call->model, q->tenant, &s->mail, srv_slot_id(s, q->job_slot), &held,
+                    err);
     if (rc) {
         srv_slot_give(s, q->job_slot);
     } else if (held) {
@@ -315,6 +316,7 @@ static void on_model(struct srv_req *q, const struct rt_event *e)
         struct cn_error err = rt_event_reason(e);
         end_wait(q);
         q->held = !e->code;
+        if (q->conn && e->retry_s) q->conn->retry_s = e->retry_s;
         if (e->code && !q->cancelled) refuse(q, &err);
         srv_req_release(q);
         return;

@@ -1,4 +1,6 @@
 """Several models in one daemon: whose are loaded when, what a client sees of it."""
+import hashlib
+import itertools
 import pathlib
 import re
 import subprocess
@@ -361,3 +363,42 @@ def test_config_is_refused(tmp_path, text, says):
                          capture_output=True, text=True)
     assert out.returncode == 2 or out.returncode == 1
     assert says in out.stderr and f"{path}:" in out.stderr
+
+
+def test_a_tenant_cannot_have_its_neighbours_model_unloaded_again_and_again(serve):
+    """One asks for another model in turn while its neighbour asks fifteen times: unloads only as often as
+    engine.min_stay_s lets it, and refusals that say how long they hold."""
+    s = serve({"llama": "", "gemma": "", "mamba": ""})
+    room = int(max(weights_of(s, m) for m in ("llama", "gemma", "mamba")) * 1.1)
+    s.stop()
+    names = {n: hashlib.sha256(n.encode()).hexdigest() for n in ("neighbour", "other")}
+    tenants = "tenants:\n" + "".join(f"  - name: {n}\n    metrics: all\n    keys: [sha256:{h}]\n" for n, h in names.items())
+    s = serve({"llama": "", "gemma": "", "mamba": ""}, memory=KV + room, rest=f"  min_stay_s: 30\n{tenants}")
+    key = {n: {"Authorization": f"Bearer {n}"} for n in names}
+    body = {"prompt": "hello", "max_tokens": 4}
+    assert s.post("/v1/completions", {**body, "model": "llama"}, headers=key["neighbour"])[0] == 200
+    stop, refused = threading.Event(), []
+
+    def ask_in_turn():
+        for model in itertools.cycle(("gemma", "mamba")):
+            status, head, data = s.http("POST", "/v1/completions", {**body, "model": model}, key["other"])
+            assert status == 503 and b"(engine.min_stay_s)" in data, data
+            refused.append(int(head["Retry-After"]))
+            if stop.is_set():
+                return
+
+    t = threading.Thread(target=ask_in_turn)
+    t.start()
+    worst = 0
+    for _ in range(15):
+        began = time.monotonic()
+        assert s.post("/v1/completions", {**body, "model": "llama"}, headers=key["neighbour"])[0] == 200
+        worst = max(worst, time.monotonic() - began)
+        time.sleep(0.1)
+    stop.set()
+    t.join()
+    m = s.metrics(key["neighbour"])
+    assert m["conifer_model_unloads_total"] == 0 and worst < 2
+    assert refused and all(1 <= r <= 31 for r in refused) and refused == sorted(refused, reverse=True)
+    assert m['conifer_tenant_model_waits_total{tenant="other"}'] == len(refused)
+    assert m['conifer_tenant_model_loads_total{tenant="neighbour"}'] == 1

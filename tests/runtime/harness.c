@@ -44,6 +44,7 @@ void h_start(struct h *h, const struct h_setup *s)
     }
     h->cfg.engine.memory_bytes = s->memory_bytes;
     if (s->swap_wait_s > 0) h->cfg.engine.swap_wait_s = s->swap_wait_s;
+    if (s->min_stay_s > 0) h->cfg.engine.min_stay_s = s->min_stay_s;
     assert_int_equal(cn_mailbox_init(&h->mail, NULL, NULL), 0);
     struct rt_opts o = {.cfg = &h->cfg,
                         .metrics = &h->metrics,

@@ -9,7 +9,7 @@ struct h_setup {
     const struct rt_model_opts *models; /* or several */
     size_t n_models;
     uint64_t memory_bytes;     /* of all of them; 0 = what is free */
-    double swap_wait_s;        /* 0 = the default */
+    double swap_wait_s, min_stay_s; /* 0 = the default */
     uint32_t threads, max_batch_rows, n_tenants;
     uint64_t kv_bytes;         /* 0 = chosen */
     int kv_type;               /* enum cfg_kv_type */

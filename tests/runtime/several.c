@@ -28,15 +28,29 @@ int sv_find_files(void **state)
     return 0;
 }
 
-void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s)
+static void start(struct h *h, struct rt_model_opts *list, struct h_setup s)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < s.n_models; i++) {
         if (!list[i].path) list[i].path = sv_paths[i];
         if (!list[i].id) list[i].id = names[i];
     }
-    struct h_setup s = {.threads = 2, .n_tenants = 1, .kv_bytes = KV_BYTES, .models = list,
-                        .n_models = n, .memory_bytes = memory, .swap_wait_s = wait_s};
+    s.threads = 2;
+    s.kv_bytes = KV_BYTES;
+    s.models = list;
     h_start(h, &s);
+}
+
+void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s)
+{
+    start(h, list, (struct h_setup){.n_tenants = 1, .n_models = n, .memory_bytes = memory,
+                                    .swap_wait_s = wait_s});
+}
+
+void sv_start_two(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s,
+                  double stay_s)
+{
+    start(h, list, (struct h_setup){.n_tenants = 2, .n_models = n, .memory_bytes = memory,
+                                    .swap_wait_s = wait_s, .min_stay_s = stay_s});
 }
 
 uint64_t sv_need(int file)
@@ -94,7 +108,7 @@ int sv_get(struct h *h, size_t i, char message[512])
 {
     struct cn_error err = {0};
     bool held;
-    int rc = rt_acquire(rt_model_at(h->rt, i), &h->mail, 1000 + i, &held, &err);
+    int rc = rt_acquire(rt_model_at(h->rt, i), 0, &h->mail, 1000 + i, &held, &err);
     if (message) snprintf(message, 512, "%s", err.message);
     if (rc || held) return rc;
     struct rt_event *e = sv_take(h);

@@ -16,6 +16,9 @@ int sv_find_files(void **state);
 /* list[i] is completed to the i-th file. memory: engine.memory_bytes; wait_s:
  * engine.swap_wait_s. */
 void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s);
+/* The same for two tenants; stay_s: engine.min_stay_s. */
+void sv_start_two(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s,
+                  double stay_s);
 /* What a model takes, as its own plan says. */
 uint64_t sv_need(int file);
 enum rt_model_state sv_state(struct h *h, size_t i);

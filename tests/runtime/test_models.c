@@ -76,7 +76,7 @@ static void test_stream_goes_on(void **state)
     bool held, streaming = true;
     sv_start(&h, list, 3, KV_BYTES + needs + 4096, 60);
     sv_ask(&h, LLAMA, 1, 480);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, 2, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 2, &held, &err), 0);
     assert_false(held);
     while (streaming || swaps < 8) {
         struct rt_event *e = sv_take(&h);
@@ -89,7 +89,7 @@ static void test_stream_goes_on(void **state)
             size_t at = swaps % 2 ? QWEN : GEMMA, other = swaps % 2 ? GEMMA : QWEN;
             sv_release(&h, at);
             if (++swaps < 8)
-                assert_int_equal(rt_acquire(rt_model_at(h.rt, other), &h.mail, 2, &held, &err), 0);
+                assert_int_equal(rt_acquire(rt_model_at(h.rt, other), 0, &h.mail, 2, &held, &err), 0);
         }
         rt_event_free(e);
     }
@@ -111,7 +111,7 @@ static void test_streams_take_turns(void **state)
     sv_start(&h, list, 2, 0, 0);
     for (uint64_t i = 0; i < 4; i++)
         sv_ask(&h, LLAMA, i, 480);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, 100, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 100, &held, &err), 0);
     while (ended < 4 || !both) {
         struct rt_event *e = sv_take(&h);
         if (e->kind == RT_EV_MODEL) {
@@ -233,9 +233,9 @@ static void test_end_while_waiting(void **state)
     struct rt_request q = {.id = 9, .reply = &h.mail, .model = rt_model_at(h.rt, GEMMA), .n = 1};
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_ENOTREADY);
     assert_int_equal(sv_get(&h, LLAMA, NULL), 0);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, 1, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 1, &held, &err), 0);
     rt_drain(h.rt);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, 2, &held, &err), CN_EDRAIN);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 2, &held, &err), CN_EDRAIN);
     rt_free(h.rt);
     h.rt = NULL;
     struct rt_event *e = sv_take(&h);

@@ -75,14 +75,14 @@ static void test_waits_for_work(void **state)
     sv_start(&h, list, 2, KV_BYTES + room + 4096, 3);
     assert_int_equal(sv_get(&h, LLAMA, NULL), 0);
     uint64_t began = cn_now_ns();
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, 1, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 1, &held, &err), 0);
     assert_false(held);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), &h.mail, 2, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), 0, &h.mail, 2, &held, &err), 0);
     assert_true(held);
     while (!is_leaving(&h, LLAMA) && cn_now_ns() - began < 30 * SECOND)
         usleep(1000);
     assert_true(cn_now_ns() - began >= 3 * SECOND / 2);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), &h.mail, 3, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), 0, &h.mail, 3, &held, &err), 0);
     assert_false(held);
     struct rt_event *e = sv_take(&h);
     assert_int_equal(e->id, 1);
@@ -93,7 +93,7 @@ static void test_waits_for_work(void **state)
     assert_int_equal(e->id, 3);
     assert_int_equal(e->code, 0);
     rt_event_free(e);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, 4, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 4, &held, &err), 0);
     for (int i = 0; i < 3; i++)
         sv_release(&h, LLAMA);
     e = sv_take(&h);
@@ -120,13 +120,13 @@ static void test_asked_again_and_again(void **state)
     sv_start(&h, list, 2, KV_BYTES + room + 4096, 1);
     assert_int_equal(sv_get(&h, LLAMA, NULL), 0);
     while (asked < 4) {
-        assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, asked++, &held, &err), 0);
+        assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, asked++, &held, &err), 0);
         assert_false(held);
         usleep(200000);
     }
     while (!is_leaving(&h, LLAMA))
         usleep(1000);
-    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), &h.mail, 1000, &held, &err), 0);
+    assert_int_equal(rt_acquire(rt_model_at(h.rt, LLAMA), 0, &h.mail, 1000, &held, &err), 0);
     if (held) served = true; /* the turn was over in between */
     while (!served) {
         struct rt_event *e = sv_take(&h);
@@ -135,7 +135,7 @@ static void test_asked_again_and_again(void **state)
         rt_event_free(e);
         if (served) break;
         if (asked == 30) fail_msg("30 were refused the other model, and the first is not given");
-        assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), &h.mail, asked++, &held, &err), 0);
+        assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, asked++, &held, &err), 0);
     }
     sv_release(&h, LLAMA);
     sv_release(&h, LLAMA);
@@ -144,6 +144,57 @@ static void test_asked_again_and_again(void **state)
         if (!e->code) sv_release(&h, GEMMA);
         rt_event_free(e);
     }
+    sv_check_idle(&h);
+    h_stop(&h);
+}
+
+/* As sv_get of one tenant, and gives it back; *retry_s: what a refusal said. */
+static int get_as(struct h *h, uint32_t tenant, size_t i, uint32_t *retry_s, char message[512])
+{
+    struct cn_error err;
+    bool held;
+    assert_int_equal(rt_acquire(rt_model_at(h->rt, i), tenant, &h->mail, 7, &held, &err), 0);
+    if (held) {
+        sv_release(h, i);
+        return 0;
+    }
+    struct rt_event *e = sv_take(h);
+    int rc = e->code;
+    if (retry_s) *retry_s = e->retry_s;
+    if (message) snprintf(message, 512, "%s", rt_event_reason(e).message);
+    rt_event_free(e);
+    if (!rc) sv_release(h, i);
+    return rc;
+}
+
+/* Another tenant does not get a model unloaded in its first seconds, and is told how long they are;
+ * then it does, and its own stays as long. One that is the only one about swaps at once. */
+static void test_a_model_stays(void **state)
+{
+    uint64_t room = CN_MAX(sv_need(LLAMA), sv_need(GEMMA));
+    struct rt_model_opts list[2] = {{0}};
+    char message[512];
+    uint32_t retry_s = 0;
+    struct h h;
+    sv_start_two(&h, list, 2, KV_BYTES + room + 4096, 0.2, 3);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(get_as(&h, 1, GEMMA, NULL, NULL), 0);
+        assert_int_equal(get_as(&h, 1, LLAMA, NULL, NULL), 0);
+    }
+    uint64_t began = cn_now_ns();
+    int unloads = (int)h_metric(&h, CN_M_model_unloads), refused = 0;
+    assert_int_equal(unloads, 3);
+    while (get_as(&h, 0, GEMMA, &retry_s, message)) {
+        uint64_t past = (cn_now_ns() - began) / SECOND;
+        assert_in_range(retry_s, past < 3 ? 3 - past : 1, 4);
+        assert_non_null(strstr(message, "(engine.min_stay_s)"));
+        assert_int_equal(get_as(&h, 1, LLAMA, NULL, NULL), 0); /* its tenant goes on */
+        assert_true(++refused < 100);
+    }
+    assert_true(refused >= 3 && cn_now_ns() - began > 2 * SECOND);
+    assert_int_equal((int)h_metric(&h, CN_M_model_unloads), unloads + 1);
+    assert_int_equal(get_as(&h, 1, LLAMA, &retry_s, NULL), CN_ENOTREADY);
+    assert_in_range(retry_s, 1, 4);
     sv_check_idle(&h);
     h_stop(&h);
 }
@@ -167,7 +218,7 @@ static void begin(struct h *h, struct client *c, uint64_t id, uint32_t *seed)
     struct cn_error err = {0};
     bool held;
     c->model = next(seed) % N_FILES;
-    int rc = rt_acquire(rt_model_at(h->rt, c->model), &h->mail, id, &held, &err);
+    int rc = rt_acquire(rt_model_at(h->rt, c->model), 0, &h->mail, id, &held, &err);
     if (rc) fail_msg("acquire: %s", err.message);
     c->what = held ? ASKING : WAITING;
     if (!held) return;
@@ -236,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_never_fits),
         cmocka_unit_test(test_waits_for_work),
         cmocka_unit_test(test_asked_again_and_again),
+        cmocka_unit_test(test_a_model_stays),
         cmocka_unit_test(test_random_swaps),
     };
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);

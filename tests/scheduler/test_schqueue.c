@@ -70,7 +70,8 @@ static void test_one_tenant_has_the_whole_queue(void **state)
     simcase_finish(&m);
 }
 
-/* 20 places: 10 are divided 1:1 (5 each), so a flood leaves 5; 1:3 leaves more to the heavy one. */
+/* 20 places: a flood has half of them. With its own limit it has more: 10 are divided 1:1 (5 each), so
+ * it leaves 5; 1:3 leaves more to the heavy one. */
 static void test_a_flood_leaves_the_others_their_part(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -80,13 +81,15 @@ static void test_a_flood_leaves_the_others_their_part(void **state)
     sim_init(&m, &o);
     set(&m, 0, 1, 0, 0);
     set(&m, 1, 1, 0, 0);
-    assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 15);
+    assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 10);
+    set(&m, 0, 1, 0, 60);
+    assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 5);
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 5);
     assert_int_equal(submit(&m, 0, 10), CN_EQUEUE);
     simcase_finish(&m);
 
     sim_init(&m, &o);
-    set(&m, 0, 1, 0, 0);
+    set(&m, 0, 1, 0, 60);
     set(&m, 1, 3, 0, 0);
     assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 13); /* kept: 1 + 8 x 3/4 */
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 7);
@@ -134,14 +137,14 @@ static void test_parts_of_the_tokens(void **state)
     sim_init(&m, &o);
     set(&m, 0, 1, 0, 0);
     set(&m, 1, 1, 0, 0);
-    assert_int_equal(fill(&m, 0, 20, 60, CN_EQUEUE), 15); /* 100 are kept for the other */
-    assert_int_equal(fill(&m, 1, 20, 60, CN_EQUEUE), 5);
+    assert_int_equal(fill(&m, 0, 20, 60, CN_EQUEUE), 10); /* half of them */
+    assert_int_equal(fill(&m, 1, 20, 60, CN_EQUEUE), 10);
     simcase_finish(&m);
 
     sim_init(&m, &o);
     set(&m, 0, 1, 0, 0);
     set(&m, 1, 1, 0, 0);
-    assert_int_equal(fill(&m, 0, 20, 60, CN_EQUEUE), 15);
+    assert_int_equal(fill(&m, 0, 20, 60, CN_EQUEUE), 10);
     assert_int_equal(submit(&m, 1, 300), 0); /* the only one it has there */
     assert_int_equal(submit(&m, 1, 20), CN_EQUEUE);
     simcase_finish(&m);
@@ -173,9 +176,11 @@ static void test_parts_follow_the_weights(void **state)
     set(&m, 0, 1, 0, 0);
     assert_int_equal(fill(&m, 0, 10, 8, CN_EQUEUE), 8);
     set(&m, 1, 1, 0, 0);
-    assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 7);
+    assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 2); /* half of them */
+    set(&m, 0, 1, 0, 15); /* unless its own limit says more */
+    assert_int_equal(fill(&m, 0, 10, 60, CN_ERATE), 5);
     set(&m, 1, 3, 0, 0);
-    assert_int_equal(submit(&m, 0, 10), CN_EQUEUE);
+    assert_int_equal(submit(&m, 0, 10), CN_ERATE);
     assert_int_equal(fill(&m, 1, 10, 60, CN_EQUEUE), 5);
     simcase_finish(&m);
 }
@@ -244,7 +249,7 @@ static void test_refusals_name_the_limit(void **state)
                         "this tenant's limit of waiting requests (max_queued) is reached: "
                         "it is 3 beside those that may start (2), and 5 wait");
     m.n_reqs--; /* its place is used again */
-    set(&m, 0, 1, 0, 0);
+    set(&m, 0, 1, 0, 60);
     assert_int_equal(submit(&m, 0, 1), 0);
     r = sim_req_new(&m, 0, 1, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);

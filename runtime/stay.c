@@ -1,0 +1,104 @@
+/* Who may have a model unloaded, and who comes first: a load is charged to those who asked for it,
+ * and what was loaded stays a while where others use it. All under models_lock. */
+#include "runtime/rt.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define FORGET_S 300.0 /* in which half of what was charged is forgotten */
+
+int rt_stay_init(struct rt *r)
+{
+    r->n_payers = CN_MAX((uint32_t)r->cfg->n_tenants, 1u);
+    r->payers = cn_calloc(r->n_payers, sizeof *r->payers);
+    return r->payers ? 0 : CN_ENOMEM;
+}
+
+static uint64_t stay_ns(const struct rt *r)
+{
+    return (uint64_t)(r->cfg->engine.min_stay_s * 1e9);
+}
+
+/* Seconds of loads over its weight, old ones fading. */
+static double paid(const struct rt *r, uint32_t tenant, uint64_t now)
+{
+    if (tenant >= r->n_payers) return 0;
+    const struct rt_payer *p = &r->payers[tenant];
+    return p->paid_s * exp2(-(double)(now - p->at_ns) / 1e9 / FORGET_S);
+}
+
+double rt_stay_due(const struct rt_model *m, uint64_t now)
+{
+    double least = INFINITY;
+    for (const struct rt_wait *w = m->waits; w; w = w->next)
+        least = fmin(least, paid(m->rt, w->tenant, now));
+    return least;
+}
+
+/* The one tenant that waits for it, or RT_MANY. */
+static uint32_t asker(const struct rt_model *m)
+{
+    for (const struct rt_wait *w = m->waits; w; w = w->next)
+        if (w->tenant != m->waits->tenant) return RT_MANY;
+    return m->waits ? m->waits->tenant : RT_NOBODY;
+}
+
+static bool is_others(const struct rt_model *m, uint32_t tenant)
+{
+    return m->only != RT_NOBODY && m->only != tenant;
+}
+
+/* Nobody else uses a model, did so of late, or waits for one. */
+static bool is_alone(const struct rt *r, uint32_t tenant, uint64_t now)
+{
+    for (size_t i = 0; i < r->n_models; i++) {
+        const struct rt_model *m = &r->models[i];
+        if (m->waits && asker(m) != tenant) return false;
+        if (m->state == RT_LOADED && is_others(m, tenant) &&
+            (m->uses || now - m->used_ns < stay_ns(r)))
+            return false;
+    }
+    return true;
+}
+
+uint64_t rt_stays_until(const struct rt_model *v, const struct rt_model *m, uint64_t now)
+{
+    const struct rt *r = v->rt;
+    uint32_t who = asker(m);
+    uint64_t until = v->loaded_ns + stay_ns(r);
+    if (v->only == RT_NOBODY) return 0;
+    if (who < r->n_payers && is_others(v, who) && r->payers[who].took_ns)
+        until = CN_MAX(until, r->payers[who].took_ns + stay_ns(r));
+    if (until <= now || (!is_others(v, who) && is_alone(r, who, now))) return 0;
+    return until;
+}
+
+void rt_stay_used(struct rt_model *m, uint32_t tenant)
+{
+    if (m->only == RT_NOBODY)
+        m->only = tenant;
+    else if (m->only != tenant)
+        m->only = RT_MANY;
+}
+
+void rt_stay_taken(const struct rt_model *v, const struct rt_model *m, uint64_t now)
+{
+    uint32_t who = asker(m);
+    if (who < v->rt->n_payers && is_others(v, who)) v->rt->payers[who].took_ns = now;
+}
+
+void rt_stay_loaded(struct rt_model *m, double seconds)
+{
+    struct rt *r = m->rt;
+    uint64_t now = cn_now_ns();
+    m->loaded_ns = now;
+    m->only = RT_NOBODY;
+    for (const struct rt_wait *w = m->waits; w; w = w->next) {
+        if (w->tenant >= r->n_payers) continue;
+        struct rt_payer *p = &r->payers[w->tenant];
+        double weight = r->cfg->n_tenants ? r->cfg->tenants[w->tenant].weight : 1;
+        p->paid_s = paid(r, w->tenant, now) + seconds / (double)m->n_waits / weight;
+        p->at_ns = now;
+        if (w == m->waits) cn_tenant_add(r->metrics, w->tenant, CN_TM_model_loads, 1);
+    }
+}
