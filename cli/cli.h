@@ -1,5 +1,5 @@
 /* cli: the two mains and their commands. The only folder that sees everything.
- * Exit codes: 0 done, 1 failed, 2 wrong use. */
+ * Exit codes: 0 done, 1 failed, 2 wrong use; of the server also 70, the engine was stuck. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 

@@ -119,7 +119,7 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     }
     if (rc == CN_EBUSY) { /* the engine does not answer: its thread cannot be joined */
         cn_log_flush(LOG_END_NS);
-        _exit(1);
+        _exit(srv_stuck(s) ? SRV_EXIT_STUCK : 1);
     }
     rt_free(rt);
     srv_free(s);

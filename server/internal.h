@@ -6,6 +6,7 @@
 #include "server/http.h"
 #include "server/key.h"
 #include "server/listen.h"
+#include "server/pause.h"
 #include "server/responses.h"
 #include "server/server.h"
 #include "server/call.h"
@@ -93,12 +94,13 @@ struct srv {
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
-    bool draining, door_shut, rt_drained, ending, failed, stuck, tick_due;
+    bool draining, door_shut, rt_drained, ending, failed, stuck, stuck_out, tick_due;
     uint64_t door_until_ns, drain_until_ns, end_until_ns;
     uint64_t watchdog_ns, watchdog_next_ns;
-    uint64_t looked_ns, resumed_ns; /* at the engine's health; after a pause of the process */
-    uint64_t ticked_ns;             /* when the tick last ran; 0: not yet */
     uint64_t turn_ns, turn_max_ns;  /* this thread's CPU time when the turn began; the longest */
+    struct srv_witness witness;   /* of pauses of the process; has its own lock */
+    struct srv_progress progress; /* of the engine, without pauses */
+    uint64_t ticked_paused_ns;    /* sum of pauses when the tick last ran */
 };
 
 /* budget.c: makes the accounts, and tells the metrics what they hold. */
@@ -108,8 +110,8 @@ void srv_budget_tell(struct srv *s);
 /* stream_uv.c: gives what is due to the kernel, until the turn is over. Whether some is left. */
 bool srv_streams_flush(struct srv *s);
 
-/* The engine's health, from which pauses of the whole process are taken out (a machine that was put
- * to sleep or moved): the engine was as unable to move as the loop. The tick looks often enough. */
+/* The engine's health, from which pauses of the whole process are taken out (pause.h): the engine was
+ * as unable to move as the loop. */
 void srv_health(struct srv *s, struct rt_health *h);
 
 /* ---- request.c: records of API requests

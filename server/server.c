@@ -11,9 +11,9 @@
 
 #define TICK_MS     100
 #define IDLE_MS     1000
-#define PAUSE_NS    1500000000ull /* not looked for so long: the whole process stood still */
 #define SPARE_FDS   64            /* for files, the loop and the log beside connections */
 #define END_WAIT_NS 3000000000ull
+#define OUT_NS      10000000000ull /* for the end of a server whose engine is stuck */
 
 /* No connection is taken any more, and those between requests are closed. */
 static void shut_door(struct srv *s)
@@ -76,12 +76,25 @@ void srv_health(struct srv *s, struct rt_health *h)
     uint64_t now = cn_now_ns();
 
     rt_health(s->rt, h);
-    if (now - s->looked_ns > PAUSE_NS) s->resumed_ns = now;
-    s->looked_ns = now;
-    uint64_t since_pause = now - s->resumed_ns;
-    if (s->stuck || h->since_progress_ns <= since_pause) return; /* then only progress ends it */
-    h->since_progress_ns = since_pause;
-    h->stuck = since_pause > h->stuck_after_ns;
+    uint64_t paused = srv_witness_look(&s->witness, now);
+    h->since_progress_ns = srv_progress_look(&s->progress, now, h->since_progress_ns, paused);
+    h->stuck = h->since_progress_ns > h->stuck_after_ns;
+}
+
+/* A stuck engine cannot be joined, and nobody is served: what starts the server again is to know. */
+static void check_stuck(struct srv *s, const struct rt_health *h, uint64_t now)
+{
+    uint64_t most = (uint64_t)(s->cfg->engine.stuck_exit_s * 1e9);
+
+    if (!h->stuck || !most || s->stuck_out || h->since_progress_ns - h->stuck_after_ns < most) return;
+    s->stuck_out = true;
+    cn_log(CN_LOG_ERROR, "server",
+           "the engine has been stuck for %.1f s (engine.stuck_exit_s): the server ends with exit "
+           "status %d; start it again, and report what it did before",
+           (double)(h->since_progress_ns - h->stuck_after_ns) * 1e-9, SRV_EXIT_STUCK);
+    srv_witness_end_at(&s->witness, now + OUT_NS, SRV_EXIT_STUCK);
+    begin_drain(s);
+    end_now(s);
 }
 
 static void check_engine(struct srv *s, uint64_t now)
@@ -104,6 +117,7 @@ static void check_engine(struct srv *s, uint64_t now)
         else
             cn_log(CN_LOG_WARN, "server", "the engine moves again");
     }
+    check_stuck(s, &h, now);
     if (!s->watchdog_ns || now < s->watchdog_next_ns || h.failed || h.stuck) return;
     s->watchdog_next_ns = now + s->watchdog_ns / 4;
     srv_notify("WATCHDOG=1");
@@ -115,9 +129,10 @@ static void tick(struct srv *s)
 {
     uint64_t now = cn_now_ns();
 
-    if (s->ticked_ns && now - s->ticked_ns > PAUSE_NS)
-        srv_http_paused(&s->http, now - s->ticked_ns, now);
-    s->ticked_ns = now;
+    uint64_t paused = srv_witness_look(&s->witness, now);
+    if (paused > s->ticked_paused_ns)
+        srv_http_paused(&s->http, paused - s->ticked_paused_ns, now);
+    s->ticked_paused_ns = paused;
     srv_http_tick(&s->http, now);
     srv_gate_tick(&s->gate, s->metrics, now);
     srv_listen_resume(s);
@@ -423,7 +438,8 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
 {
     signal(SIGPIPE, SIG_IGN);
     s->rt = rt;
-    int rc = start_text(s, err);
+    int rc = srv_witness_start(&s->witness, err);
+    if (!rc) rc = start_text(s, err);
     if (!rc) rc = start_handles(s, err);
     if (!rc) rc = srv_listen_start(s, err);
     if (!rc) {
@@ -443,6 +459,11 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
         rc = cn_fail(err, CN_EBUSY, "the engine did not let go of %zu request%s", s->n_reqs,
                      s->n_reqs == 1 ? "" : "s");
     return rc;
+}
+
+bool srv_stuck(const struct srv *s)
+{
+    return s->stuck_out;
 }
 
 void srv_free(struct srv *s)

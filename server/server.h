@@ -31,6 +31,10 @@ int srv_port(const struct srv *s);
  * when the engine failed; CN_EBUSY when it did not answer a cancel (rt_free would wait for ever).
  */
 int srv_run(struct srv *s, struct rt *rt, struct cn_error *err);
+/* After srv_run gave CN_EBUSY: whether it ended because the engine was stuck for
+ * engine.stuck_exit_s. The process is then to end with SRV_EXIT_STUCK (EX_SOFTWARE). */
+#define SRV_EXIT_STUCK 70
+bool srv_stuck(const struct srv *s);
 /* As one SIGTERM: drain; a second call ends at once. Thread-safe. */
 void srv_stop(struct srv *s);
 /* Takes NULL. The runtime must be gone, or never have been given. */

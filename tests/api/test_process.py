@@ -208,3 +208,18 @@ def listens(s):
             s.port = int(f[1].split(":")[1], 16)
             return True
     return False
+
+
+# ---- an engine that is stuck
+
+def test_a_stuck_engine_ends_the_process(start, go):
+    """Outside systemd too, with a status of its own."""
+    s = start("--set", "engine.stuck_exit_s=1",
+              env=held(go, CONIFER_FAKE_STALL_MS="600000", CONIFER_FAKE_STUCK_MS="500"))
+    body = b'{"prompt":"abc","max_tokens":2}'
+    with s.connect() as c:
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        c.recv(65536)  # nobody waits for ever
+        assert quick(20, lambda: s.process.wait(60)) == 70
+    assert "exit status 70" in s.text() and "engine.stuck_exit_s" in s.text()
