@@ -2,7 +2,7 @@
 and beyond its bounds, slow, cut short, pipelined, unread; what is written down is that the daemon stays
 within what its plan says, that the two others are served, all of them, and about as soon as alone.
 
-CONIFER_LONG makes it 30 minutes and a hundred hostile tenants; its seed is CONIFER_SEED."""
+CONIFER_LONG makes it 30 minutes; CONIFER_SEED gives the seed of a run that failed."""
 import json
 import os
 import random
@@ -12,13 +12,14 @@ import time
 
 import pytest
 from conftest import SERVER, Server, program
+from test_cost import sanitized
 from test_stream import post
 
 pytestmark = pytest.mark.alone
 
 MIB = 1 << 20
 LONG = bool(os.environ.get("CONIFER_LONG"))
-SECONDS = 1800 if LONG else 45
+SECONDS = 1800 if LONG else 40 if sanitized() else 80
 BUDGET = 128 * MIB  # server.memory_bytes
 MODEL = "null:vocab=49152,context=32768"
 KEYS = ["cnf_" + format(i, "043d") for i in range(102)]
@@ -207,7 +208,8 @@ def test_hostile_clients_beside_two_who_behave(tenants):
         print(f"alone {alone.p99() * 1e3:.0f} ms, beside p99 {worst * 1e3:.0f} ms, grew {(most - before) / MIB:.0f} MiB, "
               f"served {[n.served for n in both]}, turn at most {turn * 1e3:.1f} ms")
         assert not any(n.failed for n in both), [n.failed[:3] for n in both]
-        assert most - before < BUDGET + 128 * MIB  # KV memory that is used for the first time is beside it
+        # sanitizers keep what was freed
+        assert sanitized() or most - before < BUDGET + 128 * MIB  # KV memory that is used for the first time is beside it
         assert worst < 2 * alone.p99() + 0.5
     finally:
         end = time.monotonic() + 60
