@@ -6,10 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPT_BYTES  2048 /* what the engine side takes for a prompt, */
-#define CHOICE_BYTES  2048 /* and for a choice */
 #define PARSE_ON_LOOP  4096 /* longer bodies are parsed by a worker */
-#define SUBMIT_ON_LOOP 262144 /* ns of srv_submit_cost: what takes longer a worker submits */
 
 /* ---- records
  * ------------------------------------------------------------------------------------- */
@@ -62,7 +59,7 @@ static struct srv_req *req_new(struct srv *s, struct srv_conn *c, uint32_t tenan
     return q;
 }
 
-static void cancel_subs(struct srv_req *q)
+void srv_req_cancel_subs(struct srv_req *q)
 {
     struct srv *s = q->srv;
 
@@ -87,7 +84,7 @@ static void end_wait(struct srv_req *q)
 }
 
 /* Parts that the runtime was never given will get no END. */
-static void drop_unsubmitted(struct srv_req *q)
+void srv_req_drop_unsubmitted(struct srv_req *q)
 {
     struct srv_call *c = q->call;
 
@@ -106,11 +103,11 @@ static void cancel(struct srv_req *q)
     if (q->on_worker)
         atomic_store(&q->call->job.cancelled, true);
     else
-        drop_unsubmitted(q);
+        srv_req_drop_unsubmitted(q);
     if (q->wait_ns &&
         rt_acquire_cancel(q->call->model, &q->srv->mail, srv_slot_id(q->srv, q->job_slot)))
         end_wait(q); /* else its event is on its way */
-    cancel_subs(q);
+    srv_req_cancel_subs(q);
 }
 
 void srv_req_gone(struct srv_req *q)
@@ -219,7 +216,7 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
 }
 
 /* job_slot is taken. */
-static void start_job(struct srv_req *q, void (*work)(struct srv_job *job))
+void srv_req_job(struct srv_req *q, void (*work)(struct srv_job *job))
 {
     q->call->job.work = work;
     q->on_worker = true;
@@ -229,7 +226,7 @@ static void start_job(struct srv_req *q, void (*work)(struct srv_job *job))
 }
 
 /* A request that never reached the engine; those that did are counted there. */
-static void count_refused(struct srv *s, enum srv_op op, uint32_t tenant)
+void srv_req_count_refused(struct srv *s, enum srv_op op, uint32_t tenant)
 {
     if (!srv_op_runs(op)) return;
     cn_metric_add(s->metrics, CN_M_requests_refused, 1);
@@ -275,7 +272,7 @@ static void use_model(struct srv_req *q)
     struct rt_sampling sampling;
     rt_model_sampling(c->model, &sampling);
     c->own.sampling = sampling.v;
-    start_job(q, srv_call_work);
+    srv_req_job(q, srv_call_work);
 }
 
 /* The body's head is read: on to the model, now or when it has been loaded. */
@@ -303,7 +300,7 @@ static int get_model(struct srv_req *q, struct cn_error *err)
 
 static void refuse(struct srv_req *q, const struct cn_error *err)
 {
-    count_refused(q->srv, q->call->op, q->tenant);
+    srv_req_count_refused(q->srv, q->call->op, q->tenant);
     fail_answer(q, err);
 }
 
@@ -334,7 +331,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
 
     if (read_deadline(srv_conn_header(c, SRV_H_deadline_ms), &deadline_ms, &err) ||
         check_tenant(s, tenant, &err)) {
-        count_refused(s, op, tenant);
+        srv_req_count_refused(s, op, tenant);
         srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;
@@ -342,7 +339,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     q = req_new(s, c, tenant);
     if (!q) {
         err.code = CN_ENOMEM;
-        count_refused(s, op, tenant);
+        srv_req_count_refused(s, op, tenant);
         srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;
@@ -352,7 +349,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     if (q->call->body.len > PARSE_ON_LOOP) {
         if ((rc = srv_slot_take(s, q, 0, &q->job_slot))) err.code = rc;
         q->reading = !rc;
-        if (!rc) start_job(q, srv_call_head_work);
+        if (!rc) srv_req_job(q, srv_call_head_work);
     } else if ((rc = srv_call_head(q->call))) {
         err = q->call->err;
         if (!err.code) err.code = rc;
@@ -362,119 +359,6 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t t
     if (!rc) return;
     refuse(q, &err);
     srv_req_release(q);
-}
-
-/* ---- to the runtime
- * ------------------------------------------------------------------------------ */
-
-/* The runtime has one name for what holds the prompt and for the length of the answer; each
- * endpoint has its own. */
-void srv_req_name_field(const struct srv_req *q, struct cn_error *err)
-{
-    const char *max = q->call->max_name;
-
-    if (max && !strcmp(err->param, "max_tokens")) {
-        snprintf(err->param, sizeof err->param, "%s", max);
-        cn_error_wrap(err, "%s", max);
-    }
-    if (!strcmp(err->param, "messages") || !strcmp(err->param, "prompt"))
-        snprintf(err->param, sizeof err->param, "%s",
-                 q->call->op == SRV_OP_CHAT    ? "messages"
-                 : q->call->op == SRV_OP_EMBED ? "input"
-                                               : "prompt");
-}
-
-static void submit_done(struct srv_req *q)
-{
-    struct srv_call *c = q->call;
-
-    if (q->cancelled || c->err.code) drop_unsubmitted(q);
-    if (q->cancelled) {
-        cancel_subs(q); /* what was submitted after the first cancel */
-    } else if (c->err.code) {
-        count_refused(q->srv, c->op, q->tenant);
-        srv_req_name_field(q, &c->err);
-        fail_answer(q, &c->err);
-    }
-}
-
-/* About what the engine side takes for a call: a record for each prompt and each choice, ids that are
- * copied, vectors, the log-probabilities of prompts and the event that brings them. */
-static uint64_t engine_bytes(const struct srv_call *c)
-{
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < c->n_prompts; i++) {
-        uint64_t tokens = c->prompts[i].n;
-        n += PROMPT_BYTES + (uint64_t)c->best_of * CHOICE_BYTES;
-        if (c->p.return_ids) n += tokens * sizeof(uint32_t);
-        if (c->p.echo && c->want_logprobs)
-            n += tokens * (2 * sizeof(struct eng_logprob) * ENG_MAX_LOGPROBS + 32);
-    }
-    if (c->op == SRV_OP_EMBED) n += c->n_prompts * c->env->embedding_size * sizeof(float);
-    return n;
-}
-
-/* A slot for each part, so that events find it whenever they come. */
-static int make_subs(struct srv_req *q)
-{
-    struct srv_call *c = q->call;
-    int rc = cn_hold_take(&c->hold, engine_bytes(c));
-
-    if (rc) return rc;
-    q->subs = cn_calloc(c->n_prompts, sizeof *q->subs);
-    c->ids = cn_malloc_array(c->n_prompts, sizeof *c->ids);
-    if (!q->subs || !c->ids) return CN_ENOMEM;
-    for (; q->n_subs < c->n_prompts; q->n_subs++) {
-        struct srv_sub *sub = &q->subs[q->n_subs];
-        rc = srv_slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
-        if (rc) return rc;
-        sub->live = true;
-        q->n_live++;
-        c->ids[q->n_subs] = srv_slot_id(q->srv, sub->slot);
-    }
-    return 0;
-}
-
-void srv_req_submit_more(struct srv_req *q)
-{
-    struct srv_call *c = q->call;
-
-    c->submit_until = CN_MIN(c->n_prompts, q->n_ended + srv_vec_at_once(q));
-    srv_submit_work(&c->job);
-    submit_done(q);
-}
-
-/* Prompts are looked at once more per choice: with many or long ones that is a worker's job too. */
-static void submit(struct srv_req *q)
-{
-    struct srv_call *c = q->call;
-    uint64_t work;
-
-    c->rt = q->srv->rt;
-    c->reply = &q->srv->mail;
-    c->submit_until = c->n_prompts;
-    int rc = make_subs(q);
-    if (!rc && c->op == SRV_OP_EMBED) {
-        q->submitted_ns = cn_now_ns();
-        srv_req_submit_more(q);
-        return;
-    }
-    if (!rc) rc = srv_out_begin(q);
-    if (!rc) rc = srv_out_choices(q);
-    q->submitted_ns = cn_now_ns();
-    work = srv_submit_cost(c);
-    if (!rc && work > SUBMIT_ON_LOOP && !(rc = srv_slot_take(q->srv, q, 0, &q->job_slot))) {
-        q->submitting = true;
-        c->job.cost = work;
-        start_job(q, srv_submit_work);
-        return;
-    }
-    if (rc)
-        cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
-    else
-        srv_submit_work(&c->job);
-    submit_done(q);
 }
 
 /* ---- what comes back
@@ -487,7 +371,7 @@ int srv_req_write(struct srv_req *q)
     if (rc) return rc;
     q->answering = true;
     q->call->job.cost = SRV_PIECE;
-    start_job(q, srv_write_work);
+    srv_req_job(q, srv_write_work);
     return 0;
 }
 
@@ -501,7 +385,7 @@ static void job_done(struct srv_req *q)
     srv_slot_give(s, q->job_slot);
     if (q->submitting) {
         q->submitting = false;
-        submit_done(q);
+        srv_req_submitted(q);
         srv_req_release(q);
         return;
     }
@@ -518,7 +402,7 @@ static void job_done(struct srv_req *q)
     } else if (q->call->err.code) {
         refuse(q, &q->call->err);
     } else if (srv_op_runs(q->call->op) && !q->answering) {
-        submit(q);
+        srv_req_submit(q);
     } else {
         srv_answer_piece(q);
     }

@@ -110,6 +110,21 @@ void srv_req_release(struct srv_req *q);
 /* The names that the runtime gives to fields, as the endpoint calls them. */
 void srv_req_name_field(const struct srv_req *q, struct cn_error *err);
 
+/* ---- between request.c and req_submit.c ------------------------------------------------------ */
+
+/* Tells the runtime that nobody waits for the parts that it has. */
+void srv_req_cancel_subs(struct srv_req *q);
+/* Forgets the parts that the runtime was never given, which get no END. */
+void srv_req_drop_unsubmitted(struct srv_req *q);
+/* Counts a request that never reached the engine; those that did are counted there. */
+void srv_req_count_refused(struct srv *s, enum srv_op op, uint32_t tenant);
+/* Gives the call to a worker; job_slot is taken. */
+void srv_req_job(struct srv_req *q, void (*work)(struct srv_job *job));
+/* The call is read: on to the engine. */
+void srv_req_submit(struct srv_req *q);
+/* All that was to be handed over is, or the call says why not. */
+void srv_req_submitted(struct srv_req *q);
+
 /* ---- req_event.c ----------------------------------------------------------------------------- */
 /* Whether the record has taken the event over. */
 bool srv_req_event(struct srv_req *q, uint32_t sub, struct rt_event *e);

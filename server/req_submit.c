@@ -1,0 +1,121 @@
+/* A call on its way into the engine: what it will take there is paid for, each prompt has a slot, and
+ * they are handed over, by a worker where that takes long. Loop thread only. */
+#include "server/request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SUBMIT_ON_LOOP 262144 /* ns of srv_submit_cost: what takes longer a worker submits */
+#define PROMPT_BYTES  2048 /* what the engine side takes for a prompt, */
+#define CHOICE_BYTES  2048 /* and for a choice */
+
+/* The runtime has one name for what holds the prompt and for the length of the answer; each
+ * endpoint has its own. */
+void srv_req_name_field(const struct srv_req *q, struct cn_error *err)
+{
+    const char *max = q->call->max_name;
+
+    if (max && !strcmp(err->param, "max_tokens")) {
+        snprintf(err->param, sizeof err->param, "%s", max);
+        cn_error_wrap(err, "%s", max);
+    }
+    if (!strcmp(err->param, "messages") || !strcmp(err->param, "prompt"))
+        snprintf(err->param, sizeof err->param, "%s",
+                 q->call->op == SRV_OP_CHAT    ? "messages"
+                 : q->call->op == SRV_OP_EMBED ? "input"
+                                               : "prompt");
+}
+
+void srv_req_submitted(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+
+    if (q->cancelled || c->err.code) srv_req_drop_unsubmitted(q);
+    if (q->cancelled) {
+        srv_req_cancel_subs(q); /* what was submitted after the first cancel */
+    } else if (c->err.code) {
+        srv_req_count_refused(q->srv, c->op, q->tenant);
+        srv_req_name_field(q, &c->err);
+        srv_req_fail(q, &c->err);
+    }
+}
+
+/* About what the engine side takes for a call: a record for each prompt and each choice, ids that are
+ * copied, vectors, the log-probabilities of prompts and the event that brings them. */
+static uint64_t engine_bytes(const struct srv_call *c)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        uint64_t tokens = c->prompts[i].n;
+        n += PROMPT_BYTES + (uint64_t)c->best_of * CHOICE_BYTES;
+        if (c->p.return_ids) n += tokens * sizeof(uint32_t);
+        if (c->p.echo && c->want_logprobs)
+            n += tokens * (2 * sizeof(struct eng_logprob) * ENG_MAX_LOGPROBS + 32);
+    }
+    if (c->op == SRV_OP_EMBED) n += c->n_prompts * c->env->embedding_size * sizeof(float);
+    return n;
+}
+
+/* A slot for each part, so that events find it whenever they come. */
+static int make_subs(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+    int rc = cn_hold_take(&c->hold, engine_bytes(c));
+
+    if (rc) return rc;
+    q->subs = cn_calloc(c->n_prompts, sizeof *q->subs);
+    c->ids = cn_malloc_array(c->n_prompts, sizeof *c->ids);
+    if (!q->subs || !c->ids) return CN_ENOMEM;
+    for (; q->n_subs < c->n_prompts; q->n_subs++) {
+        struct srv_sub *sub = &q->subs[q->n_subs];
+        rc = srv_slot_take(q->srv, q, (uint32_t)q->n_subs, &sub->slot);
+        if (rc) return rc;
+        sub->live = true;
+        q->n_live++;
+        c->ids[q->n_subs] = srv_slot_id(q->srv, sub->slot);
+    }
+    return 0;
+}
+
+void srv_req_submit_more(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+
+    c->submit_until = CN_MIN(c->n_prompts, q->n_ended + srv_vec_at_once(q));
+    srv_submit_work(&c->job);
+    srv_req_submitted(q);
+}
+
+/* Prompts are looked at once more per choice: with many or long ones that is a worker's job too. */
+void srv_req_submit(struct srv_req *q)
+{
+    struct srv_call *c = q->call;
+    uint64_t work;
+
+    c->rt = q->srv->rt;
+    c->reply = &q->srv->mail;
+    c->submit_until = c->n_prompts;
+    int rc = make_subs(q);
+    if (!rc && c->op == SRV_OP_EMBED) {
+        q->submitted_ns = cn_now_ns();
+        srv_req_submit_more(q);
+        return;
+    }
+    if (!rc) rc = srv_out_begin(q);
+    if (!rc) rc = srv_out_choices(q);
+    q->submitted_ns = cn_now_ns();
+    work = srv_submit_cost(c);
+    if (!rc && work > SUBMIT_ON_LOOP && !(rc = srv_slot_take(q->srv, q, 0, &q->job_slot))) {
+        q->submitting = true;
+        c->job.cost = work;
+        srv_req_job(q, srv_submit_work);
+        return;
+    }
+    if (rc)
+        cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    else
+        srv_submit_work(&c->job);
+    srv_req_submitted(q);
+}
