@@ -101,8 +101,8 @@ static int map_file(int fd, const char *path, struct eng_mapping **out, struct c
         return cn_fail(err, CN_EIO, "%s: too large for this machine's addresses", path);
 
     char *real = realpath(path, NULL);
-    if (!real && errno == ENOMEM) return cn_fail(err, CN_ENOMEM, "out of memory");
-    if (!real) return cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
+    if (!real) real = strdup(path); /* a descriptor's name, whose file has none: it stays what it is */
+    if (!real) return cn_fail(err, CN_ENOMEM, "out of memory");
 
     pthread_mutex_lock(&list_lock);
     int rc = install_handler(err);
