@@ -113,7 +113,8 @@ struct cn_account;
 struct cn_buf {
     char *data;
     size_t len, cap, max;
-    struct cn_account *account; /* pays for cap; NULL: nobody does */
+    struct cn_account *account; /* pays for cap; NULL: nobody does, */
+    size_t included;            /* but for its first bytes, which are paid for otherwise */
     bool failed;
     int code; /* why, where it is known; cn_buf_code reads it */
 };

@@ -154,12 +154,18 @@ void cn_buf_init_for(struct cn_buf *b, size_t max_bytes, struct cn_account *acco
     b->account = account;
 }
 
+/* What the account pays for a capacity. */
+static size_t charge(const struct cn_buf *b, size_t cap)
+{
+    return cap > b->included ? cap - b->included : 0;
+}
+
 int cn_buf_rebill(struct cn_buf *b, struct cn_account *account)
 {
-    int rc = account == b->account ? 0 : cn_account_take(account, b->cap);
+    int rc = account == b->account ? 0 : cn_account_take(account, charge(b, b->cap));
 
     if (rc || account == b->account) return rc;
-    cn_account_give(b->account, b->cap);
+    cn_account_give(b->account, charge(b, b->cap));
     b->account = account;
     return 0;
 }
@@ -168,7 +174,7 @@ void cn_buf_fini(struct cn_buf *b)
 {
     if (!b) return;
     free(b->data);
-    cn_account_give(b->account, b->cap);
+    cn_account_give(b->account, charge(b, b->cap));
     b->data = NULL;
     b->len = b->cap = 0;
 }
@@ -189,12 +195,13 @@ static int buf_room(struct cn_buf *b, size_t total)
     if (total <= b->cap) return CN_OK;
     if (b->max && want > b->max) want = b->max;
     if (want < total) want = total;
-    int rc = cn_account_take(b->account, want - b->cap);
-    if (rc && want > total) rc = cn_account_take(b->account, (want = total) - b->cap);
+    size_t had = charge(b, b->cap);
+    int rc = cn_account_take(b->account, charge(b, want) - had);
+    if (rc && want > total) rc = cn_account_take(b->account, charge(b, want = total) - had);
     if (rc) return rc;
     grown = realloc(b->data, want);
     if (!grown) {
-        cn_account_give(b->account, want - b->cap);
+        cn_account_give(b->account, charge(b, want) - had);
         return CN_ENOMEM;
     }
     b->data = grown;

@@ -453,6 +453,7 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
     c->hold = hold;
     stream->account = hold.account;
     cn_buf_rebill(&stream->out, hold.account); /* it is empty */
+    stream->out.included = SRV_OUT_INCLUDED;
     cn_buf_init_for(&c->in, SRV_MAX_PIPELINED, hold.account);
     srv_conn_phase(c, SRV_IDLE);
     c->next = h->conns;

@@ -24,6 +24,9 @@
 #define SRV_MAX_UNSENT     262144 /* with more unsent no further request is parsed; a stranger's: */
 #define SRV_STRANGER_UNSENT 65536
 #define SRV_CONN_BYTES     8192   /* what a connection counts for beside its buffers */
+#define SRV_OUT_INCLUDED   2048   /* in it, of what waits to be sent: an error always has room */
+#define SRV_BODY_AHEAD     65536  /* of a body has come: it has room for what was announced */
+#define SRV_BODY_AHEAD_CHUNKED (1 << 20) /* likewise, for a body of any length */
 #define SRV_REQUESTS_A_TURN 16    /* of one connection */
 #define SRV_LINGER_IDLE_NS (5 * 1000000000ull)
 #define SRV_LINGER_MAX_NS  (30 * 1000000000ull)
@@ -121,6 +124,7 @@ struct srv_conn {
     enum srv_phase phase;
     struct srv_head *head;
     struct cn_buf body;
+    size_t body_bytes;    /* as announced; 0: in chunks, or none */
     struct cn_buf in;     /* bytes not parsed yet */
     struct cn_hold hold;  /* SRV_CONN_BYTES; its account is the connection's */
     struct srv_conn *next_ready;

@@ -95,6 +95,7 @@ static int on_headers_complete(llhttp_t *p)
     c->keep_alive = llhttp_should_keep_alive(p);
     c->http10 = p->http_minor == 0;
     c->head_only = p->method == HTTP_HEAD;
+    c->body_bytes = (size_t)CN_MIN(p->content_length, (uint64_t)SIZE_MAX);
     c->has_body = p->content_length > 0 || c->head->values[SRV_H_transfer_encoding];
     if (c->http->trust)
         c->client = srv_peer_client(c->http->trust, &c->stream->peer,
@@ -142,11 +143,26 @@ static int on_chunk_header(llhttp_t *p)
     return body_room(conn_of(p), p->content_length);
 }
 
+/* A buffer that doubles copies MiBs within a turn of the loop. Once some of a body has come, all of it
+ * has its room: what was announced, or in chunks what a body may have. */
+static void reserve_ahead(struct srv_conn *c)
+{
+    size_t want = c->body_bytes;
+    struct cn_buf *b = &c->body;
+
+    if (!want && b->len >= SRV_BODY_AHEAD_CHUNKED) want = c->http->limits.max_body;
+    if (b->len < SRV_BODY_AHEAD || want <= b->cap || want > c->http->limits.max_body) return;
+    if (!cn_buf_reserve(b, want - b->len)) return;
+    b->failed = false; /* it grows as it did */
+    b->code = 0;
+}
+
 static int on_body(llhttp_t *p, const char *at, size_t n)
 {
     struct srv_conn *c = conn_of(p);
 
     if (body_room(c, n)) return why(c)->code;
+    reserve_ahead(c);
     int rc = cn_buf_append(&c->body, at, n);
     if (rc == CN_EHELD && never_fits(c, c->body.len + n)) rc = CN_ETOOLARGE;
     return short_of(c, rc);

@@ -312,5 +312,6 @@ struct srv_stream *srv_stream_accept(struct srv *s, struct srv_listener *from)
     c->base.peer = peer_of(c);
     cn_buf_init(&c->base.out, 0);
     cn_buf_init(&c->sending, 0);
+    c->sending.included = SRV_OUT_INCLUDED;
     return &c->base;
 }

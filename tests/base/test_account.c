@@ -114,6 +114,29 @@ static void a_buffer_is_paid_for_before_it_grows(void **state)
     cn_budget_free(b);
 }
 
+/* The first bytes of a buffer may be paid for otherwise: they have room in a full account. */
+static void some_of_a_buffer_is_included(void **state)
+{
+    struct cn_budget *b = make(1000, (struct cn_share[]){{1, true}}, 1);
+    struct cn_account *a = cn_budget_account(b, 0);
+    char text[400] = {0};
+    struct cn_buf buf;
+
+    cn_buf_init_for(&buf, 0, a);
+    buf.included = 256;
+    assert_int_equal(cn_account_take(a, 1000), 0);
+    assert_int_equal(cn_buf_append(&buf, text, 256), 0);
+    assert_int_equal(cn_buf_append(&buf, text, 1), CN_EHELD);
+    cn_account_give(a, 500);
+    cn_buf_reset(&buf);
+    assert_int_equal(cn_buf_append(&buf, text, 400), 0);
+    assert_int_equal(cn_account_held(a), 500 + buf.cap - 256);
+    cn_buf_fini(&buf);
+    assert_int_equal(cn_account_held(a), 500);
+    cn_account_give(a, 500);
+    cn_budget_free(b);
+}
+
 static void a_hold_gives_back_what_it_took(void **state)
 {
     struct cn_budget *b = make(1000, (struct cn_share[]){{1, true}}, 1);
@@ -160,6 +183,7 @@ int main(void)
         cmocka_unit_test(who_may_not_borrow_has_its_reserve),
         cmocka_unit_test(a_hundred_that_take_all_they_can_leave_each_its_reserve),
         cmocka_unit_test(a_buffer_is_paid_for_before_it_grows),
+        cmocka_unit_test(some_of_a_buffer_is_included),
         cmocka_unit_test(a_hold_gives_back_what_it_took),
         cmocka_unit_test(threads_share_an_account),
     };
