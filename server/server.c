@@ -469,6 +469,7 @@ bool srv_stuck(const struct srv *s)
 void srv_free(struct srv *s)
 {
     if (!s) return;
+    srv_witness_stop(&s->witness);
     s->rt = NULL; /* gone, if it was ever there */
     if (s->mail_ready && s->done_ready) srv_mail_clear(s);
     srv_listen_free(s);
