@@ -4,7 +4,17 @@
 
 #include <stdlib.h>
 
-#define STRANGERS_PART 0.125 /* of the tenants' reserves together */
+/* Of what is reserved, the strangers': room for all connections, but within these bounds. */
+#define STRANGERS_LEAST 0.11
+#define STRANGERS_MOST  0.5
+
+static double strangers_part(const struct cfg *cfg)
+{
+    double want = (double)cfg->server.max_connections * SRV_CONN_BYTES;
+    double part = want / ((double)cfg->server.memory_bytes / 2);
+
+    return part < STRANGERS_LEAST ? STRANGERS_LEAST : CN_MIN(part, STRANGERS_MOST);
+}
 
 int srv_budget_open(struct srv *s)
 {
@@ -18,11 +28,12 @@ int srv_budget_open(struct srv *s)
         shares[i] = (struct cn_share){weight, true};
         all += weight;
     }
-    shares[n].weight = all * STRANGERS_PART; /* and borrow nothing */
+    double part = cfg_has_keys(s->cfg) ? strangers_part(s->cfg) : 0;
+    shares[n].weight = all * part / (1 - part); /* and borrow nothing */
     int rc = cn_budget_new((uint64_t)s->cfg->server.memory_bytes, shares, n + 1, &s->budget);
     free(shares);
     s->http.budget = s->budget;
-    s->http.strangers = n;
+    s->http.strangers = cfg_has_keys(s->cfg) ? n : 0; /* without keys nobody is a stranger */
     return rc;
 }
 

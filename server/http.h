@@ -23,7 +23,7 @@
 #define SRV_REQUEST_ID     64    /* characters of an id that a client may choose */
 #define SRV_MAX_UNSENT     262144 /* with more unsent no further request is parsed; a stranger's: */
 #define SRV_STRANGER_UNSENT 65536
-#define SRV_CONN_BYTES     8192   /* what a connection counts for beside its buffers */
+#define SRV_CONN_BYTES      4096   /* what a connection counts for beside its buffers */
 #define SRV_OUT_INCLUDED   2048   /* in it, of what waits to be sent: an error always has room */
 #define SRV_BODY_AHEAD     65536  /* of a body has come: it has room for what was announced */
 #define SRV_BODY_AHEAD_CHUNKED (1 << 20) /* likewise, for a body of any length */

@@ -6,8 +6,8 @@ usage: tools/measure_server.py [--build FOLDER] WHAT [options]
 health   requests a second of GET /health/live with keep-alive, one loop thread, beside one nginx worker
          with an empty reply, in alternated rounds with wrk: both and the ratio, medians
 idle     growth of the daemon's RssAnon per accepted stream that waits for its turn
-tokens   processor time per token event with 1, 16 and 256 streams, thread by thread
-idlers   processor time per token event beside 10 to 9,000 idle connections, and its log-log slope
+tokens   processor time per token with 1, 16 and 256 streams, thread by thread
+idlers   processor time per token beside 10 to 9,000 idle connections, and its log-log slope
 latency  time from a token's logits to the client's socket, one stream, steps of 1 ms
 busy     time that /health/live takes while the engine is saturated (--model names a real one)
 
@@ -131,11 +131,13 @@ def slope(sizes, costs):
 # ---- tokens ---------------------------------------------------------------------------------------
 
 def token_cost(daemon, build, streams, tokens):
-    """ns of processor time per event, by thread; and events a second of wall time."""
+    """ns of processor time per token, by thread; and tokens a second of wall time. A chunk has several
+    where the loop falls behind."""
     run_streams(build, daemon.port, streams, 64)
     before = daemon.cpu_ns()
     got = run_streams(build, daemon.port, streams, tokens)
     after = daemon.cpu_ns()
+    got["events"] = streams * tokens
     cost = {k: (after[k] - before.get(k, 0)) / got["events"] for k in after}
     cost = {k: v for k, v in cost.items() if v > 1}
     return {"streams": streams, "events": got["events"], "events_s": got["events"] / got["seconds"],
@@ -151,8 +153,8 @@ def tokens(a):
             best = min(rounds, key=lambda r: r["ns_all"])
             out.append(best)
             parts = ", ".join(f"{k} {v:.0f}" for k, v in sorted(best["ns"].items()))
-            print(f"{n:5} streams: {best['ns_all']:6.0f} ns of processor time per event ({parts}); "
-                  f"{best['bytes']:.0f} bytes each, {best['events_s']:.0f} events/s")
+            print(f"{n:5} streams: {best['ns_all']:6.0f} ns of processor time per token ({parts}); "
+                  f"{best['bytes']:.0f} bytes each, {best['events_s']:.0f} tokens/s")
     return {"tokens": out}
 
 
@@ -167,7 +169,7 @@ def idlers(a):
                 with Streams(a.build, d.port, "live", n):
                     best[n] = min(best[n], token_cost(d, a.build, 16, a.events // 16)["ns_all"])
     s = slope(list(best), list(best.values()))
-    print("idle connections: " + ", ".join(f"{n}: {v:.0f} ns per event" for n, v in best.items()) +
+    print("idle connections: " + ", ".join(f"{n}: {v:.0f} ns per token" for n, v in best.items()) +
           f"; slope {s:.3f}")
     return {"idlers": {"ns": best, "slope": s}}
 
@@ -179,7 +181,7 @@ def idle(a):
                 "--set", "scheduler.queue_requests=10000", "--set", "scheduler.max_running=1",
                 "--set", "server.max_connections=20000", "--set", "server.heartbeat_s=3600") as d:
         # One stream runs for as long as it takes and the others wait; a few are warm already.
-        with Streams(a.build, d.port, "hold", 1, 16777000):
+        with Streams(a.build, d.port, "read", 1, 16777000):
             with Streams(a.build, d.port, "hold", 100, 100):
                 pass
             wait_for(d, 'conifer_requests_waiting', 0)

@@ -2,8 +2,9 @@
  *
  * usage: streams PORT live N            N idle connections, each after one GET /health/live
  *        streams PORT hold N TOKENS     N streams, each until its answer has begun
+ *        streams PORT read N TOKENS     likewise, and read on: who does not gives up its place
  *        streams PORT run N TOKENS      N streams read to their ends
- * live and hold print "ready" when all are there and keep them until standard input ends. run
+ * live, hold and read print "ready" when all are there and keep them until standard input ends. run
  * prints {"events", "bytes", "seconds"}: `data:` lines, the last of each stream included. Exit
  * status 1: a connection failed, or an answer was not 200. */
 #include "base/base.h"
@@ -118,10 +119,29 @@ static void wait_all(struct conn *all, size_t n, int ep, const char *mode)
     }
 }
 
+/* Until standard input ends; what the first n connections get is thrown away. */
+static void wait_for_end(struct conn *all, size_t n, int ep)
+{
+    static char buf[1 << 18];
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = NULL};
+
+    if (epoll_ctl(ep, EPOLL_CTL_ADD, 0, &e)) die("epoll_ctl");
+    for (size_t i = 0; i < n; i++) {
+        e.data.ptr = &all[i];
+        if (epoll_ctl(ep, EPOLL_CTL_ADD, all[i].fd, &e)) die("epoll_ctl");
+    }
+    while (epoll_wait(ep, &e, 1, -1) == 1) {
+        const struct conn *c = e.data.ptr;
+        ssize_t got = read(c ? c->fd : 0, buf, sizeof buf);
+        if (got <= 0 && !c) return;
+        if (got <= 0) epoll_ctl(ep, EPOLL_CTL_DEL, c->fd, NULL);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "usage: streams PORT live|hold|run N [TOKENS]\n");
+        fprintf(stderr, "usage: streams PORT live|hold|read|run N [TOKENS]\n");
         return 2;
     }
     const char *mode = argv[2];
@@ -151,11 +171,9 @@ int main(int argc, char **argv)
                (unsigned long long)events, (unsigned long long)bytes,
                (double)(cn_now_ns() - start) / 1e9);
     } else {
-        char c;
         puts("ready");
         fflush(stdout);
-        while (read(0, &c, 1) > 0)
-            ;
+        wait_for_end(all, strcmp(mode, "read") ? 0 : n, ep);
     }
     for (size_t i = 0; i < n; i++)
         close(all[i].fd);
