@@ -177,10 +177,11 @@ def idlers(a):
 # ---- memory of waiting streams --------------------------------------------------------------------
 
 def idle(a):
-    with Daemon(a.build, "null:context=16777216", "--threads", "1",
+    with Daemon(a.build, "null:context=16777216,vocab=1048576", "--threads", "1",
                 "--set", "scheduler.queue_requests=10000", "--set", "scheduler.max_running=1",
                 "--set", "server.max_connections=20000", "--set", "server.heartbeat_s=3600") as d:
-        # One stream runs for as long as it takes and the others wait; a few are warm already.
+        # One stream runs for as long as it takes, in long steps, and the others wait; a few
+        # are warm already.
         with Streams(a.build, d.port, "read", 1, 16777000):
             with Streams(a.build, d.port, "hold", 100, 100):
                 pass

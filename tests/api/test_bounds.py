@@ -40,6 +40,7 @@ class Watched:
     def during(self, do, least=0.0):
         """What do() gives, run beside looks at memory and health."""
         found, began = [], time.monotonic()
+        self.health, self.most = [], 0
         before = self.rss()
         t = threading.Thread(target=lambda: found.append(do()))
         t.start()
