@@ -184,7 +184,9 @@ static void on_before_poll(uv_prepare_t *h)
 
     srv_turn_begin(&s->turn);
     bool more = srv_on_mail(s, &s->turn);
+    srv_turn_begin(&s->turn); /* a flood of events keeps neither streams nor requests waiting */
     more |= srv_sse_work(s);
+    srv_turn_begin(&s->turn);
     more |= srv_http_work(&s->http);
     srv_turn_begin(&s->turn);
     more |= srv_streams_flush(s);

@@ -1,12 +1,12 @@
 /* A turn of the loop: from one poll to the next. What a turn does for clients is bounded in time, so
- * that one who asks for much makes no other wait: reading, work and writing each stop when their
- * part is over, and what is left goes on in the next turn. Loop thread only. */
+ * that one who asks for much makes no other wait: reading, mail, streams, requests and writing each stop
+ * when their part is over, and what is left goes on in the next turn. Loop thread only. */
 #ifndef SERVER_TURN_H
 #define SERVER_TURN_H
 
 #include "base/base.h"
 
-#define SRV_TURN_PART_NS 1200000u
+#define SRV_TURN_PART_NS 800000u
 
 /* The clock is the wall's, which is cheap to read: where the thread lost its processor a part ends
  * early, at the cost of another poll. */
