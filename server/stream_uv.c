@@ -1,7 +1,8 @@
 /* Byte streams over libuv: TCP and Unix sockets. Loop thread only.
- * Output: `out` collects, `sending` is what a uv_write holds; at most one write is in flight.
- * Streams with something to send stand on the server's list `dirty`, which a prepare handle empties
- * before the loop sleeps: one write per stream and turn. */
+ * Output: `out` collects, `sending` is what goes to the kernel. Streams with something to send stand on
+ * the server's list `dirty`, which a prepare handle empties before the loop sleeps: a slice a stream and
+ * round, as long as the turn has time. What the kernel does not take at once waits for a uv_write of a
+ * little, at most one in flight; its end says that there is room again. */
 #include "server/stream.h"
 
 #include "server/internal.h"
@@ -14,7 +15,9 @@
 
 /* Memory of idle connections counts: buffers above this are given back when empty. */
 #define KEEP_BUFFER 4096
-#define MOST_A_WRITE ((size_t)1 << 30)
+#define SLICE 65536
+/* libuv writes this while it polls, for as many streams as have room: it is little. */
+#define FIRST_OF_REST 4096
 
 struct uv_conn {
     struct srv_stream base;
@@ -28,7 +31,8 @@ struct uv_conn {
     uv_shutdown_t shut;
     struct srv *srv;
     struct cn_buf sending;
-    size_t written; /* of sending, by the write in flight */
+    size_t sent;   /* of sending */
+    size_t flying; /* of sending, with the write in flight */
     struct uv_conn *next_dirty;
     bool dirty, writing, want_shutdown, closing, failed;
 };
@@ -56,8 +60,7 @@ static void start_shutdown(struct uv_conn *c)
     uv_shutdown(&c->shut, &c->u.stream, on_shutdown);
 }
 
-static void push(struct uv_conn *c);
-static void write_rest(struct uv_conn *c);
+static void op_flush(struct srv_stream *st);
 
 static void on_write(uv_write_t *req, int status)
 {
@@ -69,43 +72,35 @@ static void on_write(uv_write_t *req, int status)
         fail(c);
         return;
     }
-    if (c->written < c->sending.len) {
-        memmove(c->sending.data, c->sending.data + c->written, c->sending.len - c->written);
-        c->sending.len -= c->written;
-        write_rest(c);
-        return;
-    }
-    cn_buf_reset(&c->sending);
-    if (c->sending.cap > KEEP_BUFFER) cn_buf_fini(&c->sending);
-    push(c);
-    if (!c->writing && !c->failed && !c->closing) c->base.events->on_sent(c->base.owner);
+    c->sent += c->flying;
+    op_flush(&c->base);
 }
 
-/* Writes what is left of `sending`, as much as a write takes. */
-static void write_rest(struct uv_conn *c)
+static void wait_for_room(struct uv_conn *c)
 {
-    uv_buf_t b = uv_buf_init(c->sending.data, (unsigned)CN_MIN(c->sending.len, MOST_A_WRITE));
+    size_t left = c->sending.len - c->sent;
+    uv_buf_t b = uv_buf_init(c->sending.data + c->sent, CN_MIN(left, (size_t)FIRST_OF_REST));
 
     c->write.data = c;
-    c->written = b.len;
+    c->flying = b.len;
     c->writing = true;
     if (uv_write(&c->write, &c->u.stream, &b, 1, on_write) >= 0) return;
     c->writing = false;
     fail(c);
 }
 
-/* Hands what is in out to the kernel: at once as far as it takes it, the rest with a write. */
-static void push(struct uv_conn *c)
+static bool has_unsent(const struct uv_conn *c)
 {
-    if (c->closing || c->writing || c->failed) return;
-    if (c->base.out.failed) { /* out of memory: bytes are missing, nothing may follow */
-        fail(c);
-        return;
-    }
-    if (c->base.out.len == 0) {
-        if (c->want_shutdown) start_shutdown(c);
-        return;
-    }
+    return c->base.out.len || c->sent < c->sending.len;
+}
+
+/* The next to go is what is in out. */
+static void take_out(struct uv_conn *c)
+{
+    cn_buf_reset(&c->sending);
+    c->sent = 0;
+    if (c->sending.cap > KEEP_BUFFER) cn_buf_fini(&c->sending);
+    if (!c->base.out.len) return;
     struct cn_buf t = c->sending;
     c->sending = c->base.out;
     c->base.out = t;
@@ -113,23 +108,36 @@ static void push(struct uv_conn *c)
         cn_buf_fini(&c->base.out);
         cn_buf_rebill(&c->base.out, c->base.account);
     }
+}
 
-    uv_buf_t b = uv_buf_init(c->sending.data, (unsigned)CN_MIN(c->sending.len, MOST_A_WRITE));
-    int n = uv_try_write(&c->u.stream, &b, 1);
-    if (n < 0 && n != UV_EAGAIN) {
+/* Hands a slice to the kernel, as far as that takes it. */
+static void push(struct uv_conn *c)
+{
+    if (c->closing || c->writing || c->failed) return;
+    if (c->base.out.failed) { /* out of memory: bytes are missing, nothing may follow */
         fail(c);
         return;
     }
-    size_t done = n > 0 ? (size_t)n : 0;
-    if (done == c->sending.len) {
-        cn_buf_reset(&c->sending);
-        if (c->sending.cap > KEEP_BUFFER) cn_buf_fini(&c->sending);
-        if (c->want_shutdown) start_shutdown(c);
-        return;
+    if (c->sent == c->sending.len) take_out(c);
+    size_t left = c->sending.len - c->sent;
+    if (left) {
+        uv_buf_t b = uv_buf_init(c->sending.data + c->sent, CN_MIN(left, (size_t)SLICE));
+        int n = uv_try_write(&c->u.stream, &b, 1);
+        if (n < 0 && n != UV_EAGAIN) {
+            fail(c);
+            return;
+        }
+        c->sent += n > 0 ? (size_t)n : 0;
+        if (n < (int)b.len) {
+            wait_for_room(c);
+            return;
+        }
+        if (c->sent == c->sending.len) take_out(c);
     }
-    if (done) memmove(c->sending.data, c->sending.data + done, c->sending.len - done);
-    c->sending.len -= done;
-    write_rest(c);
+    if (has_unsent(c))
+        op_flush(&c->base);
+    else if (c->want_shutdown)
+        start_shutdown(c);
 }
 
 static void undirty(struct uv_conn *c)
@@ -148,9 +156,11 @@ bool srv_streams_flush(struct srv *s)
     while (s->dirty && !srv_turn_over(&s->turn)) {
         struct uv_conn *c = s->dirty;
         undirty(c);
-        bool had = c->base.out.len > 0;
+        bool had = has_unsent(c) || c->flying;
         push(c);
-        if (had && !c->writing && !c->failed && !c->closing) c->base.events->on_sent(c->base.owner);
+        if (c->failed || c->closing || has_unsent(c)) continue;
+        c->flying = 0;
+        if (had) c->base.events->on_sent(c->base.owner);
     }
     return s->dirty != NULL;
 }
@@ -245,8 +255,7 @@ static void op_close(struct srv_stream *st, bool reset)
 static size_t op_unsent(const struct srv_stream *st)
 {
     const struct uv_conn *c = CN_CONTAINER(st, struct uv_conn, base);
-    size_t flying = c->writing ? uv_stream_get_write_queue_size(&c->u.stream) : 0;
-    return st->out.len + flying + (c->writing ? c->sending.len - c->written : 0);
+    return st->out.len + c->sending.len - c->sent;
 }
 
 static struct srv_peer peer_of(const struct uv_conn *c)
