@@ -43,9 +43,15 @@ static void free_work(struct srv_job *job)
     srv_call_free(CN_CONTAINER(job, struct srv_call, job));
 }
 
+static bool is_small(const struct srv_call *c)
+{
+    return (!c->root || SRV_JSON_WEIGHT - c->json.left < BIG_TREE) &&
+           c->body.cap + c->text.cap + c->answer.cap + c->hold.bytes < SRV_TEXT_DROP;
+}
+
 void srv_call_drop(struct srv_call *c, struct srv_text_pool *pool)
 {
-    if (!pool || !c->root || SRV_JSON_WEIGHT - c->json.left < BIG_TREE) {
+    if (!pool || is_small(c)) {
         srv_call_free(c);
         return;
     }

@@ -35,7 +35,7 @@ void srv_conn_drop_head(struct srv_conn *c)
 static void request_fini(struct srv_conn *c)
 {
     srv_conn_drop_head(c);
-    cn_buf_fini(&c->body);
+    srv_text_drop(c->http->pool, c->tenant, &c->body);
     c->user = NULL;
     c->route = NULL;
     c->extra = NULL;
@@ -195,7 +195,7 @@ static bool parsing(const struct srv_conn *c)
     return c->phase == SRV_IDLE || c->phase == SRV_HEADING || c->phase == SRV_BODY;
 }
 
-/* Keeps bytes for later. Too many: they are dropped, and so is keep-alive. */
+/* Keeps bytes for later. Too many, or no memory for them: they are dropped, and so is keep-alive. */
 static void keep_input(struct srv_conn *c, const char *data, size_t n)
 {
     if (c->overrun || n == 0) return;
@@ -261,6 +261,17 @@ static size_t feed_some(struct srv_conn *c, const char *p, size_t n, unsigned *r
     return at;
 }
 
+/* Bytes are missing: a request that has begun is refused, and what follows is none. */
+static void end_at_gap(struct srv_conn *c)
+{
+    int rc = c->in.code;
+
+    if (c->phase == SRV_IDLE && (rc == CN_ELIMIT || request_begin(c)))
+        srv_conn_linger(c);
+    else
+        srv_conn_break(c, rc, cn_err_info(rc)->text);
+}
+
 /* Feeds what waits in `in`, then data; keeps the rest. */
 static void conn_pump(struct srv_conn *c, const char *data, size_t n)
 {
@@ -280,7 +291,7 @@ static void conn_pump(struct srv_conn *c, const char *data, size_t n)
     cn_buf_fini(&held);
     if (!parsing(c)) return;
     if (c->overrun)
-        srv_conn_linger(c); /* what follows a gap is no request */
+        end_at_gap(c);
     else if (c->in.len)
         wait_for_turn(c);
 }
@@ -321,7 +332,7 @@ static void on_read(void *owner, const char *data, size_t n)
     case SRV_IDLE:
     case SRV_HEADING:
     case SRV_BODY:
-        if (c->queued || c->blocked || srv_turn_over(c->http->turn)) {
+        if (c->queued || c->blocked) {
             keep_input(c, data, n);
             wait_for_turn(c);
         } else {

@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "server/gate.h"
 #include "server/stream.h"
+#include "server/text_pool.h"
 #include "server/turn.h"
 
 #include <llhttp.h>
@@ -101,6 +102,7 @@ struct srv_http {
     struct cn_budget *budget;          /* an account for each tenant, then one for strangers; */
     size_t strangers;                  /* its number. NULL: nothing is charged */
     struct srv_turn *turn;             /* NULL: turns have no bound */
+    struct srv_text_pool *pool;        /* gives large bodies back; NULL: the loop does */
     struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */
     struct srv_gate *gate;             /* NULL: places are not counted */
     const struct srv_trust *trust;     /* NULL: no proxy is trusted */

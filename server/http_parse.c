@@ -144,17 +144,20 @@ static int on_chunk_header(llhttp_t *p)
 }
 
 /* A buffer that doubles copies MiBs within a turn of the loop. Once some of a body has come, all of it
- * has its room: what was announced, or in chunks what a body may have. */
-static void reserve_ahead(struct srv_conn *c)
+ * has its room or is refused: what was announced. In chunks it is what a body may have; where there is
+ * less, it grows as it comes. */
+static int reserve_ahead(struct srv_conn *c)
 {
     size_t want = c->body_bytes;
     struct cn_buf *b = &c->body;
 
     if (!want && b->len >= SRV_BODY_AHEAD_CHUNKED) want = c->http->limits.max_body;
-    if (b->len < SRV_BODY_AHEAD || want <= b->cap || want > c->http->limits.max_body) return;
-    if (!cn_buf_reserve(b, want - b->len)) return;
-    b->failed = false; /* it grows as it did */
+    if (b->len < SRV_BODY_AHEAD || want <= b->cap || want > c->http->limits.max_body) return 0;
+    int rc = cn_buf_reserve(b, want - b->len);
+    if (!rc || c->body_bytes) return rc;
+    b->failed = false;
     b->code = 0;
+    return 0;
 }
 
 static int on_body(llhttp_t *p, const char *at, size_t n)
@@ -162,8 +165,8 @@ static int on_body(llhttp_t *p, const char *at, size_t n)
     struct srv_conn *c = conn_of(p);
 
     if (body_room(c, n)) return why(c)->code;
-    reserve_ahead(c);
-    int rc = cn_buf_append(&c->body, at, n);
+    int rc = reserve_ahead(c);
+    if (!rc) rc = cn_buf_append(&c->body, at, n);
     if (rc == CN_EHELD && never_fits(c, c->body.len + n)) rc = CN_ETOOLARGE;
     return short_of(c, rc);
 }

@@ -369,6 +369,7 @@ static int start_text(struct srv *s, struct cn_error *err)
     };
     int rc = srv_text_pool_new((unsigned)s->cfg->server.text_workers, weights, n, &s->jobs_done,
                                &s->pool, err);
+    s->http.pool = s->pool;
     free(weights);
     return rc;
 }
@@ -429,7 +430,7 @@ static void close_all(struct srv *s)
     srv_listen_stop(s);
     srv_http_close_all(&s->http);
     srv_text_pool_free(s->pool);
-    s->pool = NULL;
+    s->pool = s->http.pool = NULL;
     uv_walk(&s->loop, close_handle, NULL);
     uv_run(&s->loop, UV_RUN_DEFAULT);
     srv_on_mail(s, NULL);

@@ -301,6 +301,33 @@ void srv_text_push(struct srv_text_pool *p, struct srv_job *job)
     pthread_mutex_unlock(&p->lock);
 }
 
+struct drop {
+    struct srv_job job;
+    struct cn_buf buf;
+};
+
+static void drop_work(struct srv_job *job)
+{
+    struct drop *d = CN_CONTAINER(job, struct drop, job);
+
+    cn_buf_fini(&d->buf);
+    free(d);
+}
+
+void srv_text_drop(struct srv_text_pool *p, uint32_t tenant, struct cn_buf *b)
+{
+    struct drop *d = p && b->cap >= SRV_TEXT_DROP ? cn_calloc(1, sizeof *d) : NULL;
+
+    if (!d) {
+        cn_buf_fini(b);
+        return;
+    }
+    d->job = (struct srv_job){.tenant = tenant, .work = drop_work, .detached = true};
+    d->buf = *b; /* moved, with what it is charged */
+    cn_buf_init_for(b, b->max, b->account);
+    srv_text_push(p, &d->job);
+}
+
 static int start_threads(struct srv_text_pool *p, struct cn_error *err)
 {
     int rc = 0;

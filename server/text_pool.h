@@ -10,6 +10,7 @@
 
 #define SRV_TEXT_SLICE_NS  4000000u /* CPU time before a job is asked to make room */
 #define SRV_TEXT_SHORT     65536    /* jobs of a lower cost always find a thread */
+#define SRV_TEXT_DROP      262144   /* bytes of a buffer that a worker frees */
 #define SRV_TEXT_MAX_LONG  64       /* other jobs that are begun and not done */
 #define SRV_TEXT_MAX_SHORT 256      /* short ones, likewise */
 
@@ -34,6 +35,10 @@ int srv_text_pool_new(unsigned slots, const double *weights, size_t n_tenants,
 void srv_text_pool_free(struct srv_text_pool *p);
 /* job->worker is NULL before the first push. */
 void srv_text_push(struct srv_text_pool *p, struct srv_job *job);
+
+/* Empties a buffer of that tenant: a large one on a worker, for giving memory back to the system takes
+ * its time. Pool NULL: here. */
+void srv_text_drop(struct srv_text_pool *p, uint32_t tenant, struct cn_buf *b);
 
 /* Called by work at least every millisecond: lets others run where they are due. False when the job
  * was cancelled: the work then ends with CN_ECANCELLED. On a thread that is not the pool's it only
