@@ -210,6 +210,30 @@ def test_long_token_lists_read_slowly(null):
     assert null.worst < 0.3
 
 
+@unless_still
+def test_each_of_many_large_bodies_is_answered():
+    """Bodies that do not all have room: who is refused is told so, however little of it was read."""
+    s = Server(program(SERVER), "null:", template=False, args=("--set", "server.memory_bytes=32MiB"))
+    data = post("/tokenize", {"prompt": "a" * (7 << 20)})
+
+    def ask(i):
+        got = []
+        for _ in range(12):
+            with s.connect() as c:
+                c.sendall(data)
+                got.append(c.recv(4096)[9:12])
+        return got
+    try:
+        w = Watched(s)
+        got = sum(w.during(lambda: at_once(8, ask)), [])
+        assert set(got) <= {b"200", b"400", b"429", b"503"}, set(got)
+        assert {b"429", b"503"} & set(got)
+        assert w.worst < 0.3
+    finally:
+        s.wait_idle()
+        s.stop()
+
+
 def test_what_takes_too_much_is_refused_as_that():
     """413 for what could never fit, with the setting's name; a neighbour's reserve stays."""
     s = Server(program(SERVER), "null:", template=False, args=("--set", "server.memory_bytes=16MiB"))
