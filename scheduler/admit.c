@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TURN_COST 128 /* what a tenant is served in a turn, where there are fewer places than tenants */
+
 /* ---- shares and victims ---------------------------------------------------------------------- */
 
 /* Bytes in use past the tenant's share; negative: it may have more. */
@@ -251,32 +253,94 @@ static bool make_room(struct sch *s, struct sch_choice *c)
     return true;
 }
 
-/* A place for one more: where all are taken, a background choice gives up its own. */
-static bool make_place(struct sch *s, struct sch_choice *c)
-{
-    struct sch_choice *v;
-
-    if (s->n_running < s->o.max_running) return true;
-    for (v = s->running.head; v; v = v->next) {
-        if (v->evict) return false; /* a place comes when its step is done */
-    }
-    v = victim(s, c, false, true);
-    if (!v || rank(v, c) != RANK_BACKGROUND) return false;
-    v->displaced = true;
-    sch_evict(s, v);
-    return !v->evict;
-}
-
 /* What its counter will be when the prompts that were just let in are computed. */
 static double due(const struct sch *s, const struct sch_tenant *t)
 {
     return t->counter + (t->round == s->rounds ? t->started : 0);
 }
 
+/* Its places by weight, with so many more. */
+static double places(const struct sch_tenant *t, double more)
+{
+    return (t->n_running + more) / t->opts.weight;
+}
+
+/* Whether `from` has as many places as t when it has given one to t. */
+static bool has_more(const struct sch_tenant *from, const struct sch_tenant *t)
+{
+    return places(from, -1) >= places(t, 1);
+}
+
+/* Whether a place of `from`, which was served more, is t's turn: it has more than t; or there are
+ * fewer places than tenants, and it was served a turn more. */
+static bool is_turn(const struct sch *s, const struct sch_tenant *from, const struct sch_tenant *t)
+{
+    double more = from->counter - due(s, t);
+
+    if (has_more(from, t)) return more > 0;
+    return places(from, 0) > places(t, 0) && more > TURN_COST / t->opts.weight;
+}
+
+/* Of the tenant with the most places, and the most served of those, the choice that came last. */
+static struct sch_choice *who_yields(const struct sch *s)
+{
+    struct sch_choice *best = NULL;
+
+    for (struct sch_choice *v = s->running.head; v; v = v->next) {
+        const struct sch_tenant *t = v->req->tenant, *b = best ? best->req->tenant : NULL;
+        double more = b ? places(t, 0) - places(b, 0) : 1;
+
+        if (more < 0) continue;
+        if (more == 0 && (t == b ? choice_older(v, best) : t->counter <= b->counter)) continue;
+        best = v;
+    }
+    return best;
+}
+
+/* A place for one more: where all are taken, a background choice gives up its own, or one of a
+ * tenant that has more places. */
+static bool make_place(struct sch *s, struct sch_choice *c)
+{
+    const struct sch_tenant *t = c->req->tenant;
+    struct sch_choice *v;
+
+    if (s->n_running < s->o.max_running) return true;
+    for (v = s->running.head; v; v = v->next) {
+        if (v->evict || v->yields) return false; /* a place comes when its step is done */
+    }
+    v = victim(s, c, false, true);
+    if (v && rank(v, c) == RANK_BACKGROUND) {
+        v->displaced = true;
+        sch_evict(s, v);
+        return !v->evict;
+    }
+    v = who_yields(s);
+    if (!is_turn(s, v->req->tenant, t)) return false;
+    if (!has_more(v->req->tenant, t) && !has_room(s, c)) return false; /* no computing again */
+    v->yields = true;
+    sch_park_all(s);
+    return v->state == CH_WAITING;
+}
+
 /* Choices of the tenant that keep those of this class from a place. */
 static uint32_t keep_places(const struct sch_tenant *t, enum sch_class class)
 {
     return class == SCH_BACKGROUND ? t->n_running : t->n_running - t->n_running_background;
+}
+
+/* Where all places are taken: of the tenants whose turn it is to have another one's the lowest counter. */
+static struct sch_tenant *pick_turn(struct sch *s, enum sch_class class)
+{
+    const struct sch_theap *h = &s->heap[class];
+    const struct sch_tenant *from = h->n ? who_yields(s)->req->tenant : NULL;
+    struct sch_tenant *top = NULL;
+
+    for (uint32_t i = 0; i < h->n && i < 16; i++) {
+        struct sch_tenant *t = h->v[i];
+
+        if (is_turn(s, from, t) && (!top || due(s, t) < due(s, top))) top = t;
+    }
+    return top;
 }
 
 /* The tenant to serve: the lowest counter; or the last one again, a quantum further, for what it
@@ -304,10 +368,11 @@ static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
 static bool admit_one(struct sch *s, enum sch_class class)
 {
     bool full = s->n_running >= s->o.max_running;
-    bool gives = class != SCH_BACKGROUND && s->n_running_class[SCH_BACKGROUND];
-    struct sch_tenant *t = !full || gives ? pick_tenant(s, class) : NULL;
+    struct sch_tenant *t;
     struct sch_choice *c;
 
+    if (full && class == SCH_BACKGROUND) return false;
+    t = full && !s->n_running_class[SCH_BACKGROUND] ? pick_turn(s, class) : pick_tenant(s, class);
     if (!t) return false;
     c = sch_queue_best(s, t, class);
     if (!make_place(s, c)) return false;
@@ -347,7 +412,7 @@ void sch_admit(struct sch *s)
     for (struct sch_choice *c = s->running.head; c; c = c->next)
         c->planned_now = false; /* of the last step */
     if (s->solo && s->solo->req->paused) s->solo = NULL;
-    sch_park_paused(s);
+    sch_park_all(s);
     if (s->solo) {
         if (s->solo->state == CH_WAITING && s->n_running == 0) start(s, s->solo);
     } else {

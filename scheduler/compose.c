@@ -178,7 +178,7 @@ static bool is_ready(const struct sch *s, const struct sch_choice *c)
 {
     uint64_t planned = kv_seq_planned(c->seq);
 
-    if (c->req->paused || c->req->cancelled || c->evict) return false;
+    if (c->req->paused || c->req->cancelled || c->evict || c->yields) return false;
     if (planned < c->n_ids) return true;
     return planned == c->n_ids && s->o.stepper.depth > 1 && c->in_flight == 1 &&
            c->n_ids + 1 < c->req->limit;

@@ -16,7 +16,7 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
     else
         kv_seq_close(c->seq);
     c->seq = NULL;
-    c->evict = c->planned_now = false;
+    c->evict = c->yields = c->planned_now = false;
     c->n_draft = 0;
     sch_draft_free(c->draft); /* made anew if it decodes again */
     c->draft = NULL;

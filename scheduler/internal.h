@@ -37,6 +37,7 @@ struct sch_choice {
     uint8_t state;
     bool resumed;            /* WAITING, of a request that was started: these go first */
     bool evict;              /* to be preempted when no step with it is in flight */
+    bool yields;             /* likewise parked: its place is another tenant's */
     bool displaced;          /* for its place alone: no sign that there are too few blocks */
     bool planned_now;        /* has rows in the step that is being composed */
     bool looked;             /* for what others have read or will, since it was started */
@@ -288,8 +289,8 @@ bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *
 /* ---- park.c ---------------------------------------------------------------------------------- */
 void sch_running_in(struct sch *s, struct sch_choice *c);
 void sch_running_out(struct sch *s, struct sch_choice *c);
-/* Paused choices that are in no step give up their places. */
-void sch_park_paused(struct sch *s);
+/* Paused choices, and those that yield, give up their places when they are in no step. */
+void sch_park_all(struct sch *s);
 /* It keeps its sequence, and is no more among those that may lose it for being parked. */
 void sch_unpark(struct sch *s, struct sch_choice *c);
 void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed);

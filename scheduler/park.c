@@ -1,5 +1,5 @@
-/* Paused choices: who may not go on gives up its place in max_running and keeps its blocks while
- * there is room. It waits with its sequence open, first in its tenant's order once it is resumed;
+/* Parked choices: who is paused, or has a place that is another tenant's turn, gives up its place in
+ * max_running and keeps its blocks while there is room. It waits with its sequence open, first in its tenant's order once it is resumed;
  * where blocks are short it is the first to lose them, and then starts again as a preempted one. */
 #include "scheduler/internal.h"
 
@@ -44,7 +44,7 @@ static void park(struct sch *s, struct sch_choice *c)
 {
     sch_charge_blocks(s, c);
     sch_running_out(s, c);
-    c->evict = c->displaced = c->planned_now = false;
+    c->evict = c->yields = c->displaced = c->planned_now = false;
     c->n_draft = 0;
     c->park_next = s->parked;
     c->park_at = &s->parked;
@@ -76,12 +76,12 @@ void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed)
     s->stale = true;
 }
 
-void sch_park_paused(struct sch *s)
+void sch_park_all(struct sch *s)
 {
     struct sch_choice *next;
 
     for (struct sch_choice *c = s->running.head; c; c = next) {
         next = c->next;
-        if (c->req->paused && !c->in_flight) park(s, c);
+        if ((c->req->paused || c->yields) && !c->in_flight) park(s, c);
     }
 }
