@@ -307,11 +307,11 @@ static void resume(struct srv_conn *c)
         return;
     }
     conn_pump(c, NULL, 0);
-    if (!parsing(c) || c->queued || c->blocked) return;
+    if (c->queued || c->blocked) return;
     if (c->eof)
         end_of_input(c);
-    else
-        c->stream->ops->read(c->stream, true);
+    else if (parsing(c) || (c->phase == SRV_HANDLING && !c->throttled))
+        c->stream->ops->read(c->stream, true); /* also to see when it leaves */
 }
 
 bool srv_http_work(struct srv_http *h)

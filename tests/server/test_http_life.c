@@ -85,6 +85,40 @@ static void test_half_close_after_request(void **state)
     world_fini(&w);
 }
 
+/* The end comes while requests wait for their turn, or after it. */
+static void gone_around_its_turn(bool after)
+{
+    struct world w;
+    struct cn_buf all;
+
+    world_init(&w);
+    cn_buf_init(&all, 0);
+    for (int i = 0; i < SRV_REQUESTS_A_TURN; i++)
+        cn_buf_puts(&all, "GET / HTTP/1.1\r\n" H "\r\n");
+    cn_buf_puts(&all, later);
+    fake_feed(w.stream, all.data, all.len);
+    cn_buf_fini(&all);
+    assert_int_equal(w.requests, SRV_REQUESTS_A_TURN);
+    assert_false(w.stream->reading);
+    if (!after) fake_eof(w.stream);
+    srv_http_work(&w.http);
+    assert_int_equal(w.requests, SRV_REQUESTS_A_TURN + 1);
+    if (after) {
+        assert_true(w.stream->reading); /* else nobody would see the end */
+        fake_eof(w.stream);
+    }
+    assert_int_equal(w.gone, 1);
+    fake_turn(w.stream);
+    assert_true(w.stream->closed);
+    world_fini(&w);
+}
+
+static void test_gone_around_its_turn(void **state)
+{
+    gone_around_its_turn(false);
+    gone_around_its_turn(true);
+}
+
 static void test_cut_short(void **state)
 {
     struct world w;
@@ -281,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_overrun),
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_half_close_after_request),
+        cmocka_unit_test(test_gone_around_its_turn),
         cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_timeouts),
         cmocka_unit_test(test_slow_reader),
