@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define GRACE_TICKS 5 /* before a connection may lose its place: its request may be on the way */
+#define LOOK 64 /* connections that are looked at for one at rest */
 #define FAILURES_NS (60 * 1000000000ull)
 #define WARN_NS     1000000000ull
 
@@ -124,6 +125,32 @@ static void leave_lists(struct srv_gate *g, struct srv_conn *c)
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
+static size_t unused(const struct srv_tenant_places *t)
+{
+    return t->part > t->n ? t->part - t->n : 0;
+}
+
+static void count(struct srv_gate *g, struct srv_tenant_places *t, bool in)
+{
+    g->kept -= unused(t);
+    t->n = in ? t->n + 1 : t->n - 1;
+    g->kept += unused(t);
+}
+
+static void divide(struct srv_gate *g, const double *weights)
+{
+    size_t half = g->limits.places / 2;
+    double sum = 0;
+
+    for (size_t i = 0; i < g->limits.n_tenants; i++)
+        sum += weights ? weights[i] : 1;
+    for (size_t i = 0; i < g->limits.n_tenants; i++) {
+        g->tenants[i].part = (size_t)((double)half * (weights ? weights[i] : 1) / sum);
+        g->kept += g->tenants[i].part;
+    }
+    g->limits.weights = NULL;
+}
+
 int srv_gate_init(struct srv_gate *g, const struct srv_gate_limits *limits,
                   const struct srv_trust *trust, struct cn_error *err)
 {
@@ -136,7 +163,9 @@ int srv_gate_init(struct srv_gate *g, const struct srv_gate_limits *limits,
     cn_random(g->seed, sizeof g->seed);
     g->buckets = cn_calloc(g->n_buckets, sizeof *g->buckets);
     g->tenants = cn_calloc(limits->n_tenants, sizeof *g->tenants);
-    return g->buckets && g->tenants ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
+    if (!g->buckets || !g->tenants) return cn_fail(err, CN_ENOMEM, "out of memory");
+    divide(g, limits->weights);
+    return CN_OK;
 }
 
 void srv_gate_fini(struct srv_gate *g)
@@ -154,16 +183,28 @@ static void shed_one(struct srv_gate *g, struct srv_conn *c)
     srv_conn_close(c, false);
 }
 
-/* Closes the oldest of a list if it is older than the grace. One between requests may have some of
- * its last answer to send yet, or its next request has come. */
+/* One between requests may have some of its last answer to send yet, or its next request has come. */
+static bool at_rest(const struct srv_conn *c)
+{
+    return !c->place.idle || (!c->in.len && !srv_conn_unsent(c));
+}
+
+/* Closes the oldest of a list that is at rest, if it is older than the grace: of the first few, for who
+ * does not read its last answer may stand there for long. */
 static bool shed(struct srv_gate *g, const struct srv_list *l)
 {
     struct srv_conn *c = l->oldest;
+    enum srv_list_kind kind = l == &g->idle || l == &g->unproven ? SRV_OF_ALL : SRV_OF_ONE;
 
-    if (!c || g->ticks - c->place.tick < GRACE_TICKS) return false;
-    if (c->place.idle && (c->in.len || srv_conn_unsent(c))) return false;
-    shed_one(g, c);
-    return true;
+    for (int k = 0; c && k < LOOK; k++) {
+        if (g->ticks - c->place.tick < GRACE_TICKS) return false;
+        if (at_rest(c)) {
+            shed_one(g, c);
+            return true;
+        }
+        c = c->place.links[kind].newer;
+    }
+    return false;
 }
 
 static bool full(const struct srv_gate *g)
@@ -207,7 +248,7 @@ void srv_gate_leave(struct srv_gate *g, struct srv_conn *c)
     if (!p->inside) return;
     srv_gate_idle(g, c, false);
     if (p->proven)
-        g->tenants[p->tenant].n--;
+        count(g, &g->tenants[p->tenant], false);
     else
         leave_lists(g, c);
     p->inside = false;
@@ -227,6 +268,15 @@ static bool make_room(struct srv_gate *g)
     return true;
 }
 
+/* Whether a tenant may have one more: of its part, or of what is for all. */
+static bool may_have(const struct srv_gate *g, const struct srv_tenant_places *t)
+{
+    size_t proven = g->n_open - g->unproven.n;
+
+    if (t->n < t->part) return true;
+    return t->n < g->limits.per_tenant && proven + g->kept < g->limits.places;
+}
+
 int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant)
 {
     struct srv_place *p = &c->place;
@@ -234,14 +284,14 @@ int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant)
 
     /* One that gets no place stays unproven, so that its own can be had back. */
     if (!p->inside || p->proven) return 0;
-    if (t->n >= g->limits.per_tenant && !shed(g, &t->idle)) return CN_ERATE;
+    if (!may_have(g, t) && !shed(g, &t->idle)) return CN_ERATE;
     if (p->health && full(g) && !make_room(g)) return CN_EPLACES;
     g->n_health -= p->health;
     p->health = false;
     leave_lists(g, c);
     p->proven = true;
     p->tenant = tenant;
-    t->n++;
+    count(g, t, true);
     return 0;
 }
 

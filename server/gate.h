@@ -7,6 +7,9 @@
  * of the places are held by unproven ones, when all places are taken, and when its address holds
  * more than its share of them. Beyond the places there are a few for health alone.
  *
+ * Half of the places are kept for the tenants, divided by weight; the other half is for whoever comes
+ * first, and of several tenants none has more than half of all.
+ *
  * Who has shown a key keeps its place while it asks something. Between requests it may lose it, too,
  * when all are taken, and when its tenant has more than its part of them. */
 #ifndef SERVER_GATE_H
@@ -43,13 +46,14 @@ struct srv_addr {
 
 /* The proven connections of a tenant: all, and those between requests. */
 struct srv_tenant_places {
-    size_t n;
+    size_t n, part; /* part: kept for it, whatever others hold */
     struct srv_list idle;
 };
 
 struct srv_gate_limits {
     size_t places;      /* of connections */
     size_t n_tenants;
+    const double *weights; /* of the tenants; read by srv_gate_init alone. NULL: all the same */
     size_t per_tenant; /* of proven ones */
     size_t per_address; /* of unproven ones */
     uint32_t failures;  /* requests without a valid key, of an address in a minute; 0: no limit */
@@ -61,6 +65,7 @@ struct srv_gate {
     size_t n_open, n_health;       /* connections not closed; those of them beyond the places */
     struct srv_list unproven, idle;
     struct srv_tenant_places *tenants;
+    size_t kept; /* of their parts: not taken */
     uint64_t ticks, shed; /* shed: connections that lost their place; counted, warned: told */
     uint64_t counted, warned, warned_ns;
     struct srv_addr **buckets;

@@ -293,7 +293,8 @@ static int take_place(struct srv *s, struct srv_conn *c, bool open, struct cn_er
     if (!rc) return 0;
     c->keep_alive = false;
     if (open) return 0;
-    return cn_fail(err, rc, "%s", rc == CN_ERATE ? "this tenant holds half of the connections "
+    return cn_fail(err, rc, "%s", rc == CN_ERATE ? "this tenant holds as many connections as it may, "
+                                                   "the others have their parts "
                                                    "(server.max_connections)"
                                                  : cn_err_info(rc)->text);
 }

@@ -280,6 +280,18 @@ static size_t conn_places(size_t asked)
     return places;
 }
 
+/* One for each tenant; the caller's to free. NULL: no memory. */
+static double *tenant_weights(const struct cfg *c)
+{
+    double *w = cn_calloc(CN_MAX(c->n_tenants, (size_t)1), sizeof *w);
+
+    if (!w) return NULL;
+    w[0] = 1;
+    for (size_t i = 0; i < c->n_tenants; i++)
+        w[i] = c->tenants[i].weight;
+    return w;
+}
+
 static int set_limits(struct srv *s, struct cn_error *err)
 {
     const struct cfg *c = s->cfg;
@@ -303,8 +315,13 @@ static int set_limits(struct srv *s, struct cn_error *err)
                                         : CN_MAX(places / 4, (size_t)16),
         .failures = (uint32_t)c->server.failed_keys_per_minute,
     };
+    double *weights = tenant_weights(c);
+    if (!weights) return cn_fail(err, CN_ENOMEM, "out of memory");
+    g.weights = weights;
     s->http.gate = &s->gate;
-    return srv_gate_init(&s->gate, &g, &s->trust, err);
+    int rc = srv_gate_init(&s->gate, &g, &s->trust, err);
+    free(weights);
+    return rc;
 }
 
 int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
@@ -355,11 +372,9 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 static int start_text(struct srv *s, struct cn_error *err)
 {
     size_t n = s->cfg->n_tenants;
-    double *weights = cn_calloc(n, sizeof *weights);
+    double *weights = tenant_weights(s->cfg);
 
     if (!weights) return cn_fail(err, CN_ENOMEM, "out of memory");
-    for (size_t i = 0; i < n; i++)
-        weights[i] = s->cfg->tenants[i].weight;
     s->text = (struct srv_text_env){
         .model_id = rt_model_id(s->rt),
         .max_n = s->cfg->limits.max_n,

@@ -29,10 +29,12 @@ static void on_gone(void *ctx, struct srv_conn *c) {}
 static void on_closed(void *ctx) {}
 static const struct srv_http_handler handler = {.on_gone = on_gone, .on_closed = on_closed};
 
-static void begin(struct world *w, size_t places, size_t per_address, uint32_t failures)
+static void begin_for(struct world *w, size_t n_tenants, const double *weights, size_t places,
+                      size_t per_address, uint32_t failures)
 {
     struct srv_gate_limits l = {.places = places,
-                                .n_tenants = 2,
+                                .n_tenants = n_tenants,
+                                .weights = weights,
                                 .per_tenant = CN_MAX(places / 2, (size_t)1),
                                 .per_address = per_address,
                                 .failures = failures};
@@ -44,6 +46,11 @@ static void begin(struct world *w, size_t places, size_t per_address, uint32_t f
     assert_int_equal(srv_gate_init(&w->gate, &l, &w->trust, NULL), 0);
     w->http.gate = &w->gate;
     w->now = 1000000000;
+}
+
+static void begin(struct world *w, size_t places, size_t per_address, uint32_t failures)
+{
+    begin_for(w, 2, NULL, places, per_address, failures);
 }
 
 static struct srv_peer peer(const char *addr)
@@ -136,6 +143,7 @@ static void test_health_places(void **state)
     assert_false(come(&w, "192.0.2.2"));
     assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0), CN_ERATE);
     w.gate.limits.per_tenant = SIZE_MAX;
+    w.gate.tenants[0].part = SIZE_MAX;
     assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0), CN_EPLACES); /* its place is for health alone */
     ticks(&w, 5);
     assert_true(come(&w, "192.0.2.2"));
@@ -186,6 +194,29 @@ static void test_idle_ones(void **state)
     srv_gate_idle(&w.gate, w.conns[4], true);
     assert_true(come(&w, "192.0.2.2"));
     assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 1), CN_ERATE); /* both are at work */
+    end(&w);
+}
+
+/* Two tenants take all they can: a third one's part is left, by weight. */
+static void test_parts_are_kept(void **state)
+{
+    static const double weights[] = {1, 1, 2};
+    struct world w;
+    size_t had[3] = {0};
+
+    begin_for(&w, 3, weights, 32, 64, 0);
+    for (int i = 0; i < 40; i++) {
+        assert_true(come(&w, "192.0.2.1"));
+        had[i % 2] += srv_gate_prove(&w.gate, w.conns[w.n - 1], (uint32_t)i % 2) == 0;
+        if (!w.conns[w.n - 1]->place.proven) srv_conn_abort(w.conns[w.n - 1]);
+    }
+    assert_int_equal(had[0] + had[1], 24);
+    for (int i = 0; i < 8; i++) {
+        assert_true(come(&w, "192.0.2.2"));
+        assert_false(w.conns[w.n - 1]->place.health);
+        assert_int_equal(srv_gate_prove(&w.gate, w.conns[w.n - 1], 2), 0);
+    }
+    assert_int_equal(srv_gate_room(&w.gate), SRV_ROOM_HEALTH);
     end(&w);
 }
 
@@ -338,7 +369,7 @@ int main(void)
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seven_eighths), cmocka_unit_test(test_health_places),
-        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_idle_ones),      cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_idle_ones), cmocka_unit_test(test_parts_are_kept),    cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_burst_of_an_address), cmocka_unit_test(test_failed_keys),
         cmocka_unit_test(test_records_are_bounded), cmocka_unit_test(test_any_order),
     };
