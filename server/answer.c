@@ -154,7 +154,7 @@ static void put_end(struct srv_req *q, struct cn_buf *b)
 {
     cn_buf_puts(b, "],");
     if (q->call->p.return_ids && q->call->op == SRV_OP_CHAT) {
-        srv_out_prompt_ids(b, &q->call->prompts[0]);
+        srv_out_prompt_ids(b, q->call->prompts[0].ids, q->call->prompts[0].n);
         cn_buf_putc(b, ',');
     }
     srv_out_usage(b, q);

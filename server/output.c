@@ -9,6 +9,7 @@
 
 /* Of one chunk. */
 #define FRAME_TEXT 16384
+#define FRAME_IDS  4096 /* of a prompt, likewise */
 #define FRAME_WORK 512 /* as srv_tokens_some counts it: some 200 us */
 
 static bool is_chat(const struct srv_req *q)
@@ -138,12 +139,12 @@ static void put_logprobs(struct cn_buf *b, struct srv_req *q, struct srv_choice 
     cn_buf_putc(b, '}');
 }
 
-void srv_out_prompt_ids(struct cn_buf *b, const struct srv_prompt *p)
+void srv_out_prompt_ids(struct cn_buf *b, const uint32_t *ids, size_t n)
 {
     struct srv_cursor all = {0};
 
     cn_buf_puts(b, "\"prompt_token_ids\":[");
-    srv_put_ids(b, &all, p->ids, p->n, SIZE_MAX);
+    srv_put_ids(b, &all, ids, n, SIZE_MAX);
     cn_buf_putc(b, ']');
 }
 
@@ -167,17 +168,24 @@ void srv_out_finish(struct cn_buf *b, const struct srv_choice *c)
 
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
 {
-    if (is_chat(q))
+    const struct srv_prompt *p = srv_out_prompt(q, c);
+
+    if (!is_chat(q))
+        cn_buf_printf(b, "{\"index\":%u,\"text\":\"\"", c->index);
+    else if (c->ids_sent)
+        cn_buf_printf(b, "{\"index\":%u,\"delta\":{}", c->index);
+    else
         cn_buf_printf(b, "{\"index\":%u,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}",
                       c->index);
-    else
-        cn_buf_printf(b, "{\"index\":%u,\"text\":\"\"", c->index);
     cn_buf_puts(b, ",\"logprobs\":null,\"finish_reason\":null");
     if (q->call->p.return_ids) {
+        size_t n = CN_MIN(p->n - c->ids_sent, (size_t)FRAME_IDS);
         cn_buf_putc(b, ',');
-        srv_out_prompt_ids(b, srv_out_prompt(q, c));
+        srv_out_prompt_ids(b, p->ids + c->ids_sent, n);
+        c->ids_sent += n;
     }
     cn_buf_putc(b, '}');
+    c->started = !q->call->p.return_ids || c->ids_sent == p->n;
 }
 
 /* The text of a prompt that is echoed and not sent yet. */

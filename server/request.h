@@ -24,7 +24,7 @@ struct srv_tool_call {
 struct srv_choice {
     uint32_t index;
     bool queued;  /* streams: on the request's list of choices with something to send */
-    bool started; /* streams: its first chunk is out */
+    bool started; /* streams: what comes before its text is out */
     bool ended, echoed;
     bool last;    /* streams: its last chunk is out */
     bool fresh;   /* something in text, reasoning or calls is not sent */
@@ -37,6 +37,7 @@ struct srv_choice {
     struct cn_buf tokens;          /* of struct rt_token, and */
     struct cn_buf top;             /* of struct eng_logprob: their alternatives */
     size_t n_sent;                 /* streams: of the prompt's and these tokens */
+    size_t ids_sent;               /* streams: of the prompt's ids, where they are asked for */
     size_t text_sent;              /* streams: bytes of the echoed text */
     struct eng_detok detok; /* where tokens lie in the text, for text_offset */
     struct cn_buf shown;    /* what the last one added to it */
@@ -167,7 +168,8 @@ int srv_out_choices(struct srv_req *q); /* makes the choices */
 void srv_out_choices_free(struct srv_req *q);
 /* Takes a TOKENS event into a choice's buffers. */
 int srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_event *e);
-/* A choice as chunks have it: the first, a delta with a part of what there is, the last. */
+/* A choice as chunks have it: the first (where the prompt's ids are asked for, some of them in each
+ * chunk until all are out), a delta with a part of what there is, the last. */
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_end(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
@@ -176,7 +178,7 @@ bool srv_out_more(const struct srv_req *q, const struct srv_choice *c);
 void srv_out_finish(struct cn_buf *b, const struct srv_choice *c);
 void srv_out_usage(struct cn_buf *b, const struct srv_req *q);
 const struct srv_prompt *srv_out_prompt(const struct srv_req *q, const struct srv_choice *c);
-void srv_out_prompt_ids(struct cn_buf *b, const struct srv_prompt *p);
+void srv_out_prompt_ids(struct cn_buf *b, const uint32_t *ids, size_t n);
 
 /* ---- answer.c: answers that are not streamed ------------------------------------------------- */
 

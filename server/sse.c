@@ -132,7 +132,6 @@ static void put_choice(struct srv_req *q, struct srv_choice *c)
     struct cn_buf *b = frame_begin(q);
 
     if (!c->started) {
-        c->started = true;
         srv_out_role(b, q, c);
     } else if (srv_out_more(q, c)) {
         srv_out_delta(b, q, c);

@@ -117,6 +117,21 @@ def test_the_same_whole_and_streamed(served, seed):
             k: whole["usage"][k] for k in ("prompt_tokens", "completion_tokens")}, body
 
 
+def test_ids_of_a_long_prompt(served):
+    """They come in several chunks, none of them long; the role once."""
+    if served.longest < 3000:
+        pytest.skip("its window is short")
+    ids = list(range(20000))
+    body = {"prompt": ids, "max_tokens": 2, "return_token_ids": True, "stream": True, "n": 2}
+    events = [e for e in sse(served.http("POST", "/v1/completions", body)[2]) if e != "[DONE]"]
+    got = {0: [], 1: []}
+    for e in events:
+        for c in e["choices"]:
+            assert len(c.get("prompt_token_ids") or []) <= 4096
+            got[c["index"]] += c.get("prompt_token_ids") or []
+    assert got == {0: ids, 1: ids}
+
+
 def cut(s, data, after, reset):
     """Asks, reads so many bytes, and hangs up."""
     with s.connect(rcvbuf=4096) as c:
