@@ -150,15 +150,17 @@ static step_fn *const text_steps[] = {put_index, put_echo,   put_text,    put_lo
                                       put_finish, put_ids,    put_prompt_ids, put_close, NULL};
 
 /* What stands behind the choices. */
-static void put_end(struct srv_req *q, struct cn_buf *b)
+static bool put_end(struct srv_req *q, struct cn_buf *b, struct srv_cursor *at)
 {
-    cn_buf_puts(b, "],");
-    if (q->call->p.return_ids && q->call->op == SRV_OP_CHAT) {
-        srv_out_prompt_ids(b, q->call->prompts[0].ids, q->call->prompts[0].n);
-        cn_buf_putc(b, ',');
-    }
+    const struct srv_prompt *p = &q->call->prompts[0];
+    bool ids = q->call->p.return_ids && q->call->op == SRV_OP_CHAT;
+
+    if (!at->at) cn_buf_puts(b, ids ? "],\"prompt_token_ids\":[" : "],");
+    if (ids && !srv_put_ids(b, at, p->ids, p->n, SRV_PIECE)) return false;
+    if (ids) cn_buf_puts(b, "],");
     srv_out_usage(b, q);
     cn_buf_putc(b, '}');
+    return true;
 }
 
 /* Choices in the order of the answer: of each prompt's the n best. */
@@ -176,8 +178,7 @@ static bool write_choices(struct srv_call *call, struct cn_buf *b)
             if (b->len >= SRV_PIECE || b->failed || !steps[at->part](&w)) return b->failed;
         }
     }
-    put_end(q, b);
-    return true;
+    return put_end(q, b, at) || b->failed;
 }
 
 static double mean_logprob(const struct srv_choice *c)
@@ -231,6 +232,7 @@ static size_t work_to_do(const struct srv_req *q)
             text += c->calls[k].arguments.len;
         work += 16 + text / 16 + c->top.len / sizeof(struct eng_logprob);
         if (c->echoed) work += srv_out_prompt(q, c)->text_len / 16;
+        if (q->call->p.return_ids) work += srv_out_prompt(q, c)->n;
         if (c->prompt || c->tokens.len) work += 2 * srv_tokens_n(c);
         if (c->prompt && q->call->want_logprobs) work += 20 * c->prompt->n_tokens;
     }

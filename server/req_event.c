@@ -12,6 +12,15 @@ static void add_usage(struct srv_req *q, const struct rt_usage *u)
     if (!q->call->echo_only) q->usage.completion_tokens += u->completion_tokens;
 }
 
+void srv_req_ended(struct srv_req *q)
+{
+    if (!q->conn || q->n_live) return;
+    if (q->stream && q->call->op != SRV_OP_EMBED)
+        srv_sse_finish(q);
+    else
+        srv_answer_begin(q);
+}
+
 static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
 {
     struct srv *s = q->srv;
@@ -27,13 +36,8 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         srv_req_fail(q, &err);
     } else if (q->conn && q->call->op == SRV_OP_EMBED && q->call->n_submitted < q->n_subs) {
         srv_req_submit_more(q);
-    } else if (q->conn && !q->n_live) {
-        if (q->call->op == SRV_OP_EMBED)
-            srv_answer_begin(q);
-        else if (q->stream)
-            srv_sse_finish(q);
-        else
-            srv_answer_begin(q);
+    } else if (!q->submitting) { /* else the worker's job is to come back first */
+        srv_req_ended(q);
     }
     srv_req_release(q);
 }

@@ -386,6 +386,7 @@ static void job_done(struct srv_req *q)
     if (q->submitting) {
         q->submitting = false;
         srv_req_submitted(q);
+        srv_req_ended(q);
         srv_req_release(q);
         return;
     }

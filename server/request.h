@@ -127,6 +127,8 @@ void srv_req_submit(struct srv_req *q);
 void srv_req_submitted(struct srv_req *q);
 
 /* ---- req_event.c ----------------------------------------------------------------------------- */
+/* All parts have ended, and none is being handed over: finishes the answer. Else nothing. */
+void srv_req_ended(struct srv_req *q);
 /* Whether the record has taken the event over. */
 bool srv_req_event(struct srv_req *q, uint32_t sub, struct rt_event *e);
 

@@ -187,3 +187,18 @@ def test_an_answer_that_is_being_read_ends_before_the_daemon(stream):
         assert got.startswith(b"HTTP/1.1 200") and got.endswith(b"0\r\n\r\n"), got[-200:]
         assert time.monotonic() - began < 30
     s.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_there_before_its_call_was_handed_over(start, stream):
+    """The engine is done with all parts while a worker has the call yet."""
+    s = start(env={"CONIFER_FAKE_SUBMIT_MS": "50"})
+    body = {"prompt": ["some words %d" % i for i in range(16)], "n": 8, "max_tokens": 30, "stream": stream}
+    for _ in range(2):
+        status, _, data = s.http("POST", "/v1/completions", body)
+        assert status == 200
+        if stream:
+            assert len(joined(data)[0]) == 128
+        else:
+            assert len(json.loads(data)["choices"]) == 128
+    nothing_held(s)

@@ -12,6 +12,7 @@
  *   looked for;
  *   CONIFER_FAKE_LOAD_MS: the model is loaded so long after it was first asked for (0: at once);
  *   CONIFER_FAKE_STUCK_MS: after so long without progress it says that it is stuck (2000);
+ *   CONIFER_FAKE_SUBMIT_MS: who submits goes on so long after the request is there (0);
  *   CONIFER_FAKE_GO: from when this file is there nothing is held, delayed, loading or standing still,
  *   so that a test need not guess how long what it looks at takes. */
 #include "tests/server/fake_runtime.h"
@@ -132,6 +133,7 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
     }
     pthread_mutex_unlock(&r->lock);
     free(l);
+    if (r->submit_ms) usleep((useconds_t)r->submit_ms * 1000);
     return rc;
 }
 
@@ -194,6 +196,7 @@ int rt_new(const struct rt_opts *o, struct rt **out, struct cn_error *err)
     r->fail_at = number("CONIFER_FAKE_FAIL_AT", 0);
     r->stall_ms = number("CONIFER_FAKE_STALL_MS", 0);
     r->embed = number("CONIFER_FAKE_EMBED", 0);
+    r->submit_ms = number("CONIFER_FAKE_SUBMIT_MS", 0);
     r->load_ms = number("CONIFER_FAKE_LOAD_MS", 0);
     r->stuck_ms = number("CONIFER_FAKE_STUCK_MS", 2000);
     pthread_mutex_init(&r->lock, NULL);

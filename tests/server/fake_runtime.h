@@ -43,7 +43,7 @@ struct rt {
     atomic_bool draining;
     atomic_ullong progress_ns;
     const char *go;
-    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms, embed, load_ms;
+    long delay_us, hold_ms, queue, fail_at, stall_ms, stuck_ms, embed, load_ms, submit_ms;
 };
 
 /* There is to be no more waiting: the test has made the file for it. */
