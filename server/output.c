@@ -68,7 +68,6 @@ void srv_out_choices_free(struct srv_req *q)
 {
     for (size_t i = 0; i < q->n_choices; i++) {
         struct srv_choice *c = &q->choices[i];
-        free(c->stop_text);
         srv_parts_free(c);
         cn_buf_fini(&c->tokens);
         cn_buf_fini(&c->top);

@@ -58,7 +58,8 @@ static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     echo_once(q, sub, c);
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
-    if (e->stop_text && !q->call->echo_only) c->stop_text = strdup(e->stop_text);
+    for (size_t i = 0; e->stop_text && !q->call->echo_only && i < q->call->n_stop; i++)
+        if (!strcmp(q->call->stop[i], e->stop_text)) c->stop_text = q->call->stop[i];
     if (q->stream) srv_sse_choice(q, c);
 }
 

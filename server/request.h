@@ -29,7 +29,7 @@ struct srv_choice {
     bool last;    /* streams: its last chunk is out */
     bool fresh;   /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
-    char *stop_text; /* or NULL */
+    const char *stop_text; /* one of the call's, or NULL */
     struct cn_buf text, reasoning;
     struct srv_tool_call *calls;
     size_t n_calls, cap_calls;
