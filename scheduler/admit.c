@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_OVERTAKEN 16 /* then room is kept for a request that is within its tenant's share */
+#define LOOK_BEHIND   8  /* tenants that are tried where the first one's has no room */
 #define TURN_COST 128 /* what a tenant is served in a turn, where there are fewer places than tenants */
 
 /* ---- shares and victims ---------------------------------------------------------------------- */
@@ -37,13 +39,14 @@ struct sch_choice *sch_oldest(const struct sch *s)
     return best;
 }
 
-/* Those that give way to anybody come first: paused ones, and background ones before them. */
+/* Those that give way to anybody come first: paused ones, and background ones before them. Who only
+ * waits for its next turn is as good as those that run. */
 enum { RANK_SAME, RANK_PAUSED, RANK_BACKGROUND };
 
 static int rank(const struct sch_choice *v, const struct sch_choice *c)
 {
     if (v->req->class == SCH_BACKGROUND && c->req->class != SCH_BACKGROUND) return RANK_BACKGROUND;
-    return v->req->paused || v->state == CH_WAITING ? RANK_PAUSED : RANK_SAME;
+    return v->req->paused || (v->state == CH_WAITING && !v->yielded) ? RANK_PAUSED : RANK_SAME;
 }
 
 /* Those that run, then the parked ones. */
@@ -218,21 +221,27 @@ static uint64_t promised_bytes(const struct sch *s)
     return bytes;
 }
 
-static bool has_room(const struct sch *s, const struct sch_choice *c)
+/* What it takes to start, beside the blocks that are in use already. */
+static uint64_t needed_bytes(const struct sch *s, const struct sch_choice *c)
 {
     const struct sch_req *r = c->req;
     const struct sch_model *m = &s->models[r->spec.model];
-    uint64_t tokens = wanted_tokens(c);
-    uint64_t need = kv_space_bytes(m->o.space, tokens, m->chunk);
+    uint64_t need = kv_space_bytes(m->o.space, wanted_tokens(c), m->chunk);
     uint64_t have = kv_space_bytes(m->o.space, c->seq ? kv_seq_planned(c->seq) : r->peeked_in_use,
                                    m->chunk);
-    struct kv_stats st;
 
     if (have && !c->seq) have -= kv_space_state_bytes(m->o.space); /* that is its own */
+    return need - CN_MIN(need, have);
+}
+
+static bool has_room(const struct sch *s, const struct sch_choice *c)
+{
+    uint64_t grow = choice_model(c)->block_bytes * ((s->n_running + 3) / 4);
+    struct kv_stats st;
 
     kv_pool_stats(s->o.pool, &st);
-    need += m->block_bytes * ((s->n_running + 3) / 4) + promised_bytes(s);
-    return st.bytes[KV_FREE] + st.bytes[KV_CACHED] + have >= need;
+    return st.bytes[KV_FREE] + st.bytes[KV_CACHED] >=
+           needed_bytes(s, c) + grow + promised_bytes(s);
 }
 
 /* Takes blocks back from tenants over their share for one that is below its own. */
@@ -265,19 +274,13 @@ static double places(const struct sch_tenant *t, double more)
     return (t->n_running + more) / t->opts.weight;
 }
 
-/* Whether `from` has as many places as t when it has given one to t. */
-static bool has_more(const struct sch_tenant *from, const struct sch_tenant *t)
-{
-    return places(from, -1) >= places(t, 1);
-}
-
-/* Whether a place of `from`, which was served more, is t's turn: it has more than t; or there are
- * fewer places than tenants, and it was served a turn more. */
+/* Whether a place of `from`, which was served more, is t's turn: `from` has as many as t even then; or
+ * there are fewer places than tenants, and it was served a turn more. */
 static bool is_turn(const struct sch *s, const struct sch_tenant *from, const struct sch_tenant *t)
 {
     double more = from->counter - due(s, t);
 
-    if (has_more(from, t)) return more > 0;
+    if (places(from, -1) >= places(t, 1)) return more > 0;
     return places(from, 0) > places(t, 0) && more > TURN_COST / t->opts.weight;
 }
 
@@ -301,7 +304,6 @@ static struct sch_choice *who_yields(const struct sch *s)
  * tenant that has more places. */
 static bool make_place(struct sch *s, struct sch_choice *c)
 {
-    const struct sch_tenant *t = c->req->tenant;
     struct sch_choice *v;
 
     if (s->n_running < s->o.max_running) return true;
@@ -315,8 +317,9 @@ static bool make_place(struct sch *s, struct sch_choice *c)
         return !v->evict;
     }
     v = who_yields(s);
-    if (!is_turn(s, v->req->tenant, t)) return false;
-    if (!has_more(v->req->tenant, t) && !has_room(s, c)) return false; /* no computing again */
+    if (!is_turn(s, v->req->tenant, c->req->tenant)) return false;
+    if (!has_room(s, c) && !make_room(s, c)) return false;
+    if (s->n_running < s->o.max_running) return true; /* of one that lost its blocks, too */
     v->yields = true;
     sch_park_all(s);
     return v->state == CH_WAITING;
@@ -365,6 +368,33 @@ static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
     return top;
 }
 
+static bool within_share(const struct sch *s, const struct sch_choice *c)
+{
+    return sch_over_share(s, c->req->tenant) + (double)needed_bytes(s, c) <= 0;
+}
+
+/* There is no room for c, whose turn it is: another tenant's starts that needs less, and no more than
+ * its share. c has a claim on room while its own need is within its share, and is overtaken so often. */
+static bool overtake(struct sch *s, struct sch_choice *c, enum sch_class class)
+{
+    const struct sch_theap *h = &s->heap[class];
+
+    if (s->n_running >= s->o.max_running) return false;
+    if (c->req->overtaken >= MAX_OVERTAKEN && within_share(s, c)) return false;
+    for (uint32_t i = 0; i < h->n && i < LOOK_BEHIND; i++) {
+        struct sch_tenant *t = h->v[i];
+        struct sch_choice *other;
+
+        if (t == c->req->tenant || keep_places(t, class) >= sch_door_places(s, t, class)) continue;
+        other = sch_queue_best(s, t, class);
+        if (!within_share(s, other) || !has_room(s, other)) continue;
+        c->req->overtaken++;
+        start(s, other);
+        return true;
+    }
+    return false;
+}
+
 static bool admit_one(struct sch *s, enum sch_class class)
 {
     bool full = s->n_running >= s->o.max_running;
@@ -376,7 +406,7 @@ static bool admit_one(struct sch *s, enum sch_class class)
     if (!t) return false;
     c = sch_queue_best(s, t, class);
     if (!make_place(s, c)) return false;
-    if (anything_runs(s) && !has_room(s, c) && !make_room(s, c)) return false;
+    if (anything_runs(s) && !has_room(s, c) && !make_room(s, c)) return overtake(s, c, class);
     start(s, c);
     return true;
 }

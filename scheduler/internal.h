@@ -37,7 +37,8 @@ struct sch_choice {
     uint8_t state;
     bool resumed;            /* WAITING, of a request that was started: these go first */
     bool evict;              /* to be preempted when no step with it is in flight */
-    bool yields;             /* likewise parked: its place is another tenant's */
+    bool yields;             /* likewise parked: its place is another tenant's, */
+    bool yielded;            /* and was, so that it is parked now */
     bool displaced;          /* for its place alone: no sign that there are too few blocks */
     bool planned_now;        /* has rows in the step that is being composed */
     bool looked;             /* for what others have read or will, since it was started */
@@ -75,6 +76,7 @@ struct sch_req {
     uint32_t n_running, n_waiting, n_open; /* choices; open: not ENDED */
     uint32_t in_flight;      /* segments in steps in flight */
     uint32_t skips;          /* times another of its tenant was preferred */
+    uint32_t overtaken;      /* times another tenant's started for which there was room */
     uint64_t peek_ns, peeked, peeked_in_use;
     uint32_t heap_pos;       /* among the deadlines */
     uint64_t wake_ns;        /* its key there */

@@ -44,6 +44,7 @@ static void park(struct sch *s, struct sch_choice *c)
 {
     sch_charge_blocks(s, c);
     sch_running_out(s, c);
+    c->yielded = c->yields && !c->req->paused;
     c->evict = c->yields = c->displaced = c->planned_now = false;
     c->n_draft = 0;
     c->park_next = s->parked;

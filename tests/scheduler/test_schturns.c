@@ -149,6 +149,66 @@ static void test_no_turns_without_room(void **state)
     simcase_finish(&m);
 }
 
+/* Prompts that fill the pool: one is read, the other waits for its blocks. A third tenant needs few. */
+static void small_beside_large(uint32_t depth)
+{
+    struct sim_opts o = simcase_opts(depth);
+    struct sim_req *a, *b, *c;
+    struct sim m;
+
+    o.n_slabs = 8; /* 1,024 tokens */
+    o.max_rows = 16;
+    sim_init(&m, &o);
+    a = submit(&m, 0, 450, 20);
+    b = submit(&m, 1, 450, 20);
+    for (uint32_t i = 0; i < 4; i++)
+        sim_iterate(&m);
+    submit(&m, 3, 450, 20); /* it was served least, and there is no room for it */
+    submit(&m, 4, 450, 20);
+    for (uint32_t i = 0; i < 4; i++)
+        sim_iterate(&m);
+    for (uint32_t i = 0; i < 5; i++) {
+        c = submit(&m, 2, 30, 2);
+        assert_true(first_token(&m, c) <= 8 * depth);
+        sim_iterate(&m);
+    }
+    assert_false(a->ends && b->ends);
+    simcase_finish(&m);
+}
+
+static void test_small_beside_large(void **state)
+{
+    small_beside_large(1);
+    small_beside_large(2);
+}
+
+/* A request within its tenant's share is not overtaken for ever. */
+static void test_overtaken_at_most_so_often(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim_req *large;
+    struct sim m;
+    uint32_t n = 0;
+
+    o.n_slabs = 8;
+    o.max_rows = 16;
+    o.sch.max_running = 16;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 12; i++)
+        submit(&m, i % 6, 60, 30);
+    for (uint32_t i = 0; i < 4; i++)
+        sim_iterate(&m);
+    large = submit(&m, 6, 140, 4);
+    while (!large->n_out[0]) {
+        sim_iterate(&m);
+        simcase_sound(&m);
+        if (n % 4 == 0 && m.n_reqs < SIM_MAX_REQS) submit(&m, n / 4 % 6, 60, 30);
+        n++;
+        assert_true(n < 400);
+    }
+    simcase_finish(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +216,8 @@ int main(void)
         cmocka_unit_test(test_more_tenants_than_places),
         cmocka_unit_test(test_by_weight),
         cmocka_unit_test(test_no_turns_without_room),
+        cmocka_unit_test(test_small_beside_large),
+        cmocka_unit_test(test_overtaken_at_most_so_often),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
