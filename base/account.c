@@ -144,8 +144,10 @@ void cn_account_give(struct cn_account *a, uint64_t n)
 int cn_hold_take(struct cn_hold *h, uint64_t n)
 {
     int rc = cn_account_take(h->account, n);
+    uint64_t own = h->bytes + (h->beside ? h->beside->cap : 0);
 
     if (!rc) h->bytes += n;
+    if (rc && n > h->account->most - CN_MIN(own, h->account->most)) return CN_ETOOLARGE;
     return rc;
 }
 

@@ -173,8 +173,10 @@ void cn_account_give(struct cn_account *a, uint64_t n); /* at most what it holds
 struct cn_hold {
     struct cn_account *account;
     uint64_t bytes;
+    const struct cn_buf *beside; /* the same owner's, charged by itself; or NULL */
 };
-int cn_hold_take(struct cn_hold *h, uint64_t n); /* as cn_account_take */
+/* As cn_account_take; CN_ETOOLARGE too where the owner alone, with what it has, would be too much. */
+int cn_hold_take(struct cn_hold *h, uint64_t n);
 void cn_hold_give(struct cn_hold *h, uint64_t n);
 void cn_hold_drop(struct cn_hold *h); /* all of it */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RUN     (2u << 20)   /* bytes of a word: merging it takes 60 times as much memory */
+#define MAX_RUN     (2u << 20)   /* bytes of a word: merging it takes up to 100 times as much memory */
 #define COUNT_BYTES (512u << 10) /* of a text that is too long: its tokens are counted all the same */
 
 /* What the endpoint calls the text. */
@@ -15,10 +15,20 @@ static const char *field(const struct srv_call *c)
     return c->op == SRV_OP_EMBED ? "input" : "prompt";
 }
 
+static int take_work(void *arg, size_t bytes)
+{
+    return cn_hold_take(&CN_CONTAINER((struct srv_job *)arg, struct srv_call, job)->hold, bytes);
+}
+
+static void give_work(void *arg, size_t bytes)
+{
+    cn_hold_give(&CN_CONTAINER((struct srv_job *)arg, struct srv_call, job)->hold, bytes);
+}
+
 struct eng_ids srv_ids_for(struct srv_call *c, uint64_t max)
 {
     return (struct eng_ids){.max = max, .max_run = MAX_RUN, .keep_going = srv_text_keep_going,
-                            .arg = &c->job};
+                            .take = take_work, .give = give_work, .arg = &c->job};
 }
 
 /* /tokenize: ids that are not for a model are bounded all the same. */

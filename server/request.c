@@ -209,6 +209,7 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
     call->header_deadline_ms = deadline_ms;
     call->body = q->conn->body; /* moved, with what it is charged */
     call->hold.account = cn_budget_account(s->budget, q->tenant);
+    call->hold.beside = &call->body;
     cn_buf_init(&q->conn->body, 0);
     call->job.tenant = q->tenant;
     call->job.cost = call->body.len + 1;

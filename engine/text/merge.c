@@ -16,6 +16,8 @@ static int reserve(struct eng_merge *m, size_t n)
 {
     if (n <= m->cap) return 0;
     size_t cap = n + n / 2 + 64;
+    int rc = eng_pay(&m->tick, (cap - m->cap) * sizeof *m->s);
+    if (rc) return rc;
     struct eng_sym *s = cn_malloc_array(cap, sizeof *s);
     if (!s) return CN_ENOMEM;
     free(m->s);
@@ -145,7 +147,7 @@ static int first_pairs(const struct eng_vocab *v, struct eng_merge *m, const cha
                        struct queue *q)
 {
     if (4 * (size_t)n > m->heap_cap) {
-        int rc = cn_grow(&m->heap, &m->heap_cap, 4 * (size_t)n, sizeof *m->heap);
+        int rc = eng_grow(&m->tick, &m->heap, &m->heap_cap, 4 * (size_t)n, sizeof *m->heap);
         if (rc) return rc;
     }
     *q = (struct queue){.run = m->heap, .heap = m->heap + 2 * (size_t)n};

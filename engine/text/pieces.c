@@ -179,7 +179,7 @@ static int escape(struct eng_merge *m, const char *p, size_t n, bool prefix, siz
     uint64_t need;
     if (!cn_mul_u64(n + 1, 3, &need)) return CN_ENOMEM;
     if (need > m->text_cap) {
-        int rc = cn_grow(&m->text, &m->text_cap, need, 1);
+        int rc = eng_grow(&m->tick, &m->text, &m->text_cap, need, 1);
         if (rc) return rc;
     }
     char *out = m->text;

@@ -194,7 +194,7 @@ static bool usable(const struct search *q, struct place *p)
 static int add_place(struct search *q, struct place p)
 {
     if (q->n_places == q->cap) {
-        int rc = cn_grow(&q->place, &q->cap, q->n_places + 1, sizeof *q->place);
+        int rc = eng_grow(q->tick, &q->place, &q->cap, q->n_places + 1, sizeof *q->place);
         if (rc) return rc;
     }
     q->place[q->n_places++] = p;
@@ -292,11 +292,12 @@ static int cut_places(struct search *q, size_t from, size_t to)
  * run. */
 static int cut_in_order(struct search *q)
 {
+    int rc = eng_pay(q->tick, q->n + q->n_places * sizeof *q->heap);
+    if (rc) return rc;
     q->taken = cn_calloc(q->n, 1);
     q->heap = cn_malloc_array(q->n_places, sizeof *q->heap);
     if (!q->taken || !q->heap) return CN_ENOMEM;
     if (q->v->strips) return cut_places(q, 0, q->n_places);
-    int rc = 0;
     for (size_t from = 0, to; from < q->n_places && rc == 0; from = to) {
         size_t end = 0, first = from;
         for (to = from; to < q->n_places && (to == from || q->place[to].at < end); to++) {
@@ -323,7 +324,7 @@ static int collect(const struct search *q, struct eng_cuts *out)
         if (!p->cut) continue;
         const struct ranked *t = &q->s->token[p->rank];
         if (out->n == out->cap) {
-            rc = cn_grow(&out->v, &out->cap, out->n + 1, sizeof *out->v);
+            rc = eng_grow(q->tick, &out->v, &out->cap, out->n + 1, sizeof *out->v);
             if (rc) return rc;
         }
         out->v[out->n++] = (struct eng_cut){p->at, p->at + t->len, p->raw_start, p->raw_end, t->id};

@@ -79,9 +79,13 @@ struct eng_ids {
      * CN_ECANCELLED. NULL: nothing is called. */
     bool (*keep_going)(void *arg);
     void *arg;
-    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes some 60 bytes of memory
+    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes up to 100 bytes of memory
      * for each. A longer one is CN_ELIMIT. */
     size_t max_run;
+    /* Work memory that grows with the text is asked for before it is taken: what is not 0 ends the call
+     * with that. `give` gets the sum back at its end. With the same arg; both or none. */
+    int (*take)(void *arg, size_t bytes);
+    void (*give)(void *arg, size_t bytes);
 };
 void eng_ids_fini(struct eng_ids *ids);
 

@@ -90,13 +90,15 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
     c.err = &why;
     c.merge = eng_merge_take(v);
     if (!c.merge) return cn_fail(err, CN_ENOMEM, "out of memory");
-    c.merge->tick = (struct eng_tick){.keep_going = ids->keep_going, .arg = ids->arg};
+    c.merge->tick = (struct eng_tick){.keep_going = ids->keep_going, .take = ids->take, .arg = ids->arg};
     c.merge->max_run = ids->max_run;
     rc = eng_special_find(v, text, n, spans, spans ? n_spans : 0, flags & ENG_TOKENIZE_PARSE,
                           &c.merge->tick, &cuts);
     if (rc == 0) rc = encode(&c, text, n, &cuts, flags);
     free(cuts.v);
+    size_t taken = c.merge->tick.taken;
     eng_merge_give(v, c.merge);
+    if (taken) ids->give(ids->arg, taken);
     if (rc == 0) return 0;
     ids->n = before;
     if (why.code == rc) return cn_fail(err, rc, "%s", why.message);

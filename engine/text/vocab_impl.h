@@ -67,8 +67,9 @@ static inline size_t eng_decode(const char *p, const char *end, uint32_t *cp)
 enum { ENG_TICK = 16384 };
 struct eng_tick {
     bool (*keep_going)(void *arg);
+    int (*take)(void *arg, size_t bytes);
     void *arg;
-    size_t done;
+    size_t done, taken; /* taken: bytes of work memory that are paid for */
 };
 static inline int eng_tick(struct eng_tick *t, size_t n)
 {
@@ -76,6 +77,24 @@ static inline int eng_tick(struct eng_tick *t, size_t n)
     if (t->done < ENG_TICK) return 0;
     t->done = 0;
     return !t->keep_going || t->keep_going(t->arg) ? 0 : CN_ECANCELLED;
+}
+
+/* Work memory of a call is paid for before it is taken. */
+static inline int eng_pay(struct eng_tick *t, size_t bytes)
+{
+    int rc = t->take && bytes ? t->take(t->arg, bytes) : 0;
+    if (rc == 0 && t->take) t->taken += bytes;
+    return rc;
+}
+/* cn_grow, paid for. */
+static inline int eng_grow(struct eng_tick *t, void *p, size_t *cap, size_t need, size_t size)
+{
+    size_t want = *cap ? *cap : 8;
+    if (need <= *cap) return 0;
+    while (want < need)
+        want *= 2;
+    int rc = eng_pay(t, (want - *cap) * size);
+    return rc ? rc : cn_grow(p, cap, need, size);
 }
 
 /* ---- pre-tokenisers (pretokenize.c, scan.c) - */

@@ -211,6 +211,22 @@ def test_long_token_lists_read_slowly(null):
 
 
 @unless_still
+def test_long_words_are_paid_for():
+    """Merging a word takes up to 100 times its bytes: 16 of 1 MB at once, all of them charged."""
+    s = Server(program(SERVER), tiny_model(), args=("--set", "server.memory_bytes=160MiB"))
+    body = {"prompt": "ab" * 500000}
+    try:
+        w = Watched(s)
+        got = w.during(lambda: at_once(16, lambda i: s.http("POST", "/tokenize", body, timeout=120)[0]))
+        assert set(got) <= {200, 429, 503} and got.count(200) >= 1, got
+        assert w.grew < 200 * MIB
+        assert w.worst < 0.3
+    finally:
+        s.wait_idle()
+        s.stop()
+
+
+@unless_still
 def test_each_of_many_large_bodies_is_answered():
     """Bodies that do not all have room: who is refused is told so, however little of it was read."""
     s = Server(program(SERVER), "null:", template=False, args=("--set", "server.memory_bytes=32MiB"))

@@ -140,11 +140,21 @@ static void some_of_a_buffer_is_included(void **state)
 static void a_hold_gives_back_what_it_took(void **state)
 {
     struct cn_budget *b = make(1000, (struct cn_share[]){{1, true}}, 1);
-    struct cn_hold h = {cn_budget_account(b, 0), 0}, nobody = {0};
+    struct cn_hold h = {.account = cn_budget_account(b, 0)}, other = h, nobody = {0};
+    struct cn_buf beside;
 
+    assert_int_equal(cn_hold_take(&other, 300), 0);
     assert_int_equal(cn_hold_take(&h, 400), 0);
-    assert_int_equal(cn_hold_take(&h, 700), CN_EHELD);
+    assert_int_equal(cn_hold_take(&h, 500), CN_EHELD);
+    assert_int_equal(cn_hold_take(&h, 700), CN_ETOOLARGE); /* alone it would be too much, too */
+    cn_buf_init_for(&beside, 0, h.account);
+    h.beside = &beside;
+    assert_int_equal(cn_buf_reserve(&beside, 200), 0);
+    assert_int_equal(cn_hold_take(&h, 500), CN_ETOOLARGE);
+    cn_buf_fini(&beside);
+    assert_int_equal(cn_hold_take(&h, 500), CN_EHELD);
     assert_int_equal(h.bytes, 400);
+    cn_hold_drop(&other);
     cn_hold_give(&h, 100);
     assert_int_equal(cn_budget_held(b), 300);
     cn_hold_drop(&h);

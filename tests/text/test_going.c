@@ -80,6 +80,43 @@ static void each(void (*check)(const char *name, const struct eng_vocab *v, cons
     }
 }
 
+/* What work takes is asked for before, and given back; where it is refused the call ends with that. */
+struct purse { size_t has, held, most; };
+
+static int pay(void *arg, size_t n)
+{
+    struct purse *p = arg;
+    if (n > p->has - p->held) return CN_EHELD;
+    p->held += n;
+    p->most = CN_MAX(p->most, p->held);
+    return 0;
+}
+
+static void get_back(void *arg, size_t n)
+{
+    struct purse *p = arg;
+    assert_true(n <= p->held);
+    p->held -= n;
+}
+
+static void check_paid(const char *name, const struct eng_vocab *v, const char *unit,
+                       const char *text, size_t n)
+{
+    struct purse all = {.has = SIZE_MAX}, none = {.has = 0};
+    struct eng_ids ids = {.take = pay, .give = get_back, .arg = &all};
+
+    assert_int_equal(eng_tokenize(v, text, n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL), 0);
+    assert_int_equal(all.held, 0);
+    assert_true(all.most < 128 * n + 65536);
+    if (!strcmp(unit, "a") && strcmp(name, "llama-spm")) assert_true(all.most > 40 * n);
+    ids.n = 0;
+    ids.arg = &none;
+    int rc = eng_tokenize(v, text, n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL);
+    assert_int_equal(rc, all.most ? CN_EHELD : 0);
+    if (rc) assert_int_equal(ids.n, 0);
+    eng_ids_fini(&ids);
+}
+
 /* A stretch may be part of the whole for a scan or two over the text, which are fast. */
 static void check_often(const char *name, const struct eng_vocab *v, const char *unit,
                         const char *text, size_t n)
@@ -119,6 +156,11 @@ static void test_ends(void **state)
     each(check_end, 256 << 10);
 }
 
+static void test_is_paid(void **state)
+{
+    each(check_paid, 256 << 10);
+}
+
 /* A short text is done before the first question. */
 static void test_short(void **state)
 {
@@ -139,6 +181,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_asks_often),
         cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_is_paid),
         cmocka_unit_test(test_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
