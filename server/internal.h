@@ -31,7 +31,7 @@ struct srv_mail {
 };
 
 /* Lines that cost who asks nothing, of which so many a second are written of each kind. */
-enum srv_lines { SRV_LINES_REFUSED, SRV_LINES_DENIED, SRV_LINES_PAGES, SRV_N_LINES };
+enum srv_lines { SRV_LINES_REFUSED, SRV_LINES_DENIED, SRV_LINES_FAILED, SRV_LINES_PAGES, SRV_N_LINES };
 
 /* Those in the second at hand. */
 struct srv_refusals {

@@ -22,7 +22,7 @@ void srv_key_new(char key[SRV_KEY_LEN + 1], char line[72])
     uint8_t bits[33] = {0}, hash[32];
 
     cn_random(bits, 32);
-    memcpy(key, "cnf_", 4);
+    memcpy(key, SRV_KEY_PREFIX, 4);
     for (int i = 0; i < SRV_KEY_LEN - 4; i++) {
         int at = i * 6;
         unsigned two = (unsigned)bits[at / 8] << 8 | bits[at / 8 + 1];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RUN     (2u << 20)   /* bytes of a word: merging it takes up to 100 times as much memory */
+#define MAX_RUN     (2u << 20)   /* bytes of a word: merging it takes up to 180 times as much */
 #define COUNT_BYTES (512u << 10) /* of a text that is too long: its tokens are counted all the same */
 
 /* What the endpoint calls the text. */

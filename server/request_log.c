@@ -1,9 +1,11 @@
 /* The log lines of requests: one that is over, one that was refused before there was a record of
  * it. Loop thread only. Of what a client wrote they hold its id (checked in http_check.c) and the
  * path of what was refused, cut and escaped; names are the config's and the model's. Refusals are
- * free for who asks for them, so that only so many of a second are told apart. */
+ * free for who asks for them, and so are requests that end before their first token: only so many of
+ * a second are told apart. */
 #include "server/request.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -59,68 +61,7 @@ static const char *tenant_name(const struct srv *s, uint32_t tenant)
     return tenant < s->cfg->n_tenants ? s->cfg->tenants[tenant].name : "-";
 }
 
-void srv_req_log(const struct srv_req *q)
-{
-    const struct srv *s = q->srv;
-    const struct srv_call *c = q->call;
-
-    if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
-    if (s->cfg->log.access >= (q->code ? CFG_ACCESS_OFF : CFG_ACCESS_ERRORS)) return;
-    const struct cn_log_field fields[] = {
-        text("tenant", tenant_name(s, q->tenant)),
-        text("endpoint", endpoint(c->op)),
-        text("model", q->code == CN_EMODEL ? "-" : c->env->model_id),
-        count("status", q->code ? (uint64_t)cn_err_info(q->code)->status : 200),
-        text("finish", ending(q)),
-        count("prompt_tokens", q->usage.prompt_tokens),
-        count("cached_tokens", q->usage.cached_tokens),
-        count("completion_tokens", q->usage.completion_tokens),
-        ms("ttft_ms", c->received_ns, q->first_ns),
-        ms("total_ms", c->received_ns, cn_now_ns()),
-        count("bytes", q->bytes),
-        text("method", "POST"),
-        text("key", q->key_id),
-        text("peer", q->peer),
-        text("id", q->request_id),
-    };
-    cn_log_fields(CN_LOG_INFO, "server", "request", fields, CN_ARRAY_LEN(fields));
-}
-
-/* ---- refused --------------------------------------------------------------------------------- */
-
-/* The path alone: a query may hold a secret, and so may the part of a whole URL before its host. */
-static void take_path(const struct srv_head *h, char out[PATH_SHOWN + 1])
-{
-    const char *s = h->target.len ? h->target.data + h->path_at : "";
-    size_t n = h->path_len ? h->path_len : h->target.len, k = 0;
-
-    if (*s == '/' || h->path_len)
-        while (k < n && k < PATH_SHOWN && s[k] && s[k] != '?' && s[k] != '#')
-            k++;
-    memcpy(out, s, k);
-    out[k] = 0;
-}
-
-static void put_refused(const struct srv *s, const struct srv_conn *c, const struct cn_error *err,
-                        enum cn_log_level level)
-{
-    const struct cn_err_info *info = cn_err_info(err->code);
-    char path[PATH_SHOWN + 1], peer[SRV_PEER_TEXT];
-
-    take_path(c->head, path);
-    srv_peer_text(&c->client, peer);
-    const struct cn_log_field fields[] = {
-        text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
-        text("key", c->key_id),
-        text("method", c->head->target.len ? llhttp_method_name(srv_conn_method(c)) : "-"),
-        text("path", path),
-        count("status", (uint64_t)info->status),
-        text("code", info->slug),
-        text("peer", peer),
-        text("id", c->head->request_id),
-    };
-    cn_log_fields(level, "server", "refused", fields, CN_ARRAY_LEN(fields));
-}
+/* ---- so many of a second ---------------------------------------------------------------------- */
 
 /* Of each kind: refused, refused for want of a right, pages. */
 static const struct {
@@ -129,6 +70,7 @@ static const struct {
 } kinds[SRV_N_LINES] = {
     [SRV_LINES_REFUSED] = {CN_LOG_INFO, "requests were refused"},
     [SRV_LINES_DENIED] = {CN_LOG_WARN, "requests were refused"},
+    [SRV_LINES_FAILED] = {CN_LOG_INFO, "requests failed or were given up"},
     [SRV_LINES_PAGES] = {CN_LOG_INFO, "pages were asked for"},
 };
 
@@ -156,6 +98,83 @@ static bool may_log(struct srv *s, enum srv_lines kind)
     }
     r->left_out++;
     return false;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+void srv_req_log(const struct srv_req *q)
+{
+    const struct srv *s = q->srv;
+    const struct srv_call *c = q->call;
+
+    if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
+    if (s->cfg->log.access >= (q->code ? CFG_ACCESS_OFF : CFG_ACCESS_ERRORS)) return;
+    if (q->code && !q->first_ns && !may_log(q->srv, SRV_LINES_FAILED)) return;
+    const struct cn_log_field fields[] = {
+        text("tenant", tenant_name(s, q->tenant)),
+        text("endpoint", endpoint(c->op)),
+        text("model", q->code == CN_EMODEL ? "-" : c->env->model_id),
+        count("status", q->code ? (uint64_t)cn_err_info(q->code)->status : 200),
+        text("finish", ending(q)),
+        count("prompt_tokens", q->usage.prompt_tokens),
+        count("cached_tokens", q->usage.cached_tokens),
+        count("completion_tokens", q->usage.completion_tokens),
+        ms("ttft_ms", c->received_ns, q->first_ns),
+        ms("total_ms", c->received_ns, cn_now_ns()),
+        count("bytes", q->bytes),
+        text("method", "POST"),
+        text("key", q->key_id),
+        text("peer", q->peer),
+        text("id", q->request_id),
+    };
+    cn_log_fields(CN_LOG_INFO, "server", "request", fields, CN_ARRAY_LEN(fields));
+}
+
+/* ---- refused --------------------------------------------------------------------------------- */
+
+/* What looks like a key is not shown: who writes one to a wrong place has it in the log otherwise. */
+static void mask_keys(char *s)
+{
+    while ((s = strstr(s, SRV_KEY_PREFIX))) {
+        s += strlen(SRV_KEY_PREFIX);
+        for (; isalnum((unsigned char)*s) || *s == '-' || *s == '_'; s++)
+            *s = '*';
+    }
+}
+
+/* The path alone: a query may hold a secret, and so may the part of a whole URL before its host. */
+static void take_path(const struct srv_head *h, char out[PATH_SHOWN + 1])
+{
+    const char *s = h->target.len ? h->target.data + h->path_at : "";
+    size_t n = h->path_len ? h->path_len : h->target.len, k = 0;
+
+    if (*s == '/' || h->path_len)
+        while (k < n && k < PATH_SHOWN && s[k] && s[k] != '?' && s[k] != '#')
+            k++;
+    memcpy(out, s, k);
+    out[k] = 0;
+    mask_keys(out);
+}
+
+static void put_refused(const struct srv *s, const struct srv_conn *c, const struct cn_error *err,
+                        enum cn_log_level level)
+{
+    const struct cn_err_info *info = cn_err_info(err->code);
+    char path[PATH_SHOWN + 1], peer[SRV_PEER_TEXT];
+
+    take_path(c->head, path);
+    srv_peer_text(&c->client, peer);
+    const struct cn_log_field fields[] = {
+        text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
+        text("key", c->key_id),
+        text("method", c->head->target.len ? llhttp_method_name(srv_conn_method(c)) : "-"),
+        text("path", path),
+        count("status", (uint64_t)info->status),
+        text("code", info->slug),
+        text("peer", peer),
+        text("id", c->head->request_id),
+    };
+    cn_log_fields(level, "server", "refused", fields, CN_ARRAY_LEN(fields));
 }
 
 void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err)

@@ -45,6 +45,7 @@ void srv_notify(const char *state);
 
 /* ---- keys (key.c) ---------------------------------------------------------------------------- */
 
+#define SRV_KEY_PREFIX "cnf_"
 #define SRV_KEY_LEN 47 /* "cnf_" and 43 characters of base64url: 256 random bits */
 /* A new key and its line for conifer.yaml ("sha256:" and 64 hex digits). */
 void srv_key_new(char key[SRV_KEY_LEN + 1], char line[72]);

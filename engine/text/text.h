@@ -79,7 +79,7 @@ struct eng_ids {
      * CN_ECANCELLED. NULL: nothing is called. */
     bool (*keep_going)(void *arg);
     void *arg;
-    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes up to 100 bytes of memory
+    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes up to 180 bytes of memory
      * for each. A longer one is CN_ELIMIT. */
     size_t max_run;
     /* Work memory that grows with the text is asked for before it is taken: what is not 0 ends the call

@@ -212,7 +212,7 @@ def test_long_token_lists_read_slowly(null):
 
 @unless_still
 def test_long_words_are_paid_for():
-    """Merging a word takes up to 100 times its bytes: 16 of 1 MB at once, all of them charged."""
+    """Merging a word takes up to 180 times its bytes: 16 of 1 MB at once, all of them charged."""
     s = Server(program(SERVER), tiny_model(), args=("--set", "server.memory_bytes=160MiB"))
     body = {"prompt": "ab" * 500000}
     try:

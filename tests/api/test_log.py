@@ -139,6 +139,32 @@ def test_refused_lines_are_bounded(start):
     assert told <= 20 * (took + 2)
 
 
+def test_lines_of_requests_that_came_to_nothing_are_bounded(start):
+    """Wrong requests are as cheap as refused ones; those that were answered have their lines all the same."""
+    s = start.real(model=NULL)
+    began, n = time.time(), 600
+    for _ in range(n):
+        assert s.http("POST", "/v1/completions", {"prompt": "a", "max_tokens": -1})[0] == 400
+    ask(s)
+    took = time.time() - began
+    time.sleep(1.5)
+    ask(s)
+    lines = logged(s, "request", 2)
+    told = sum(fields(x)["status"] == "400" for x in lines)
+    assert 20 <= told <= 20 * (took + 3)
+    left = sum(map(int, re.findall(r"server: (\d+) more requests failed or were given up", s.text())))
+    assert told + left == n
+    assert sum(fields(x)["status"] == "200" for x in lines) == 2
+
+
+def test_a_key_in_a_path_is_not_shown(start):
+    s = start.real(model=NULL)
+    for path in ("/v1/models/" + ALPHA, "/" + "x" * 100 + ALPHA, "/" + ALPHA + "/" + ALPHA + "?" + ALPHA):
+        assert s.http("GET", path)[0] == 404
+    paths = [fields(x)["path"] for x in logged(s, "refused", 3)]
+    assert paths[0] == "/v1/models/cnf_" + "*" * 43 and ALPHA[4:12] not in s.text()
+
+
 def test_refused_for_a_limit(start):
     text = config().replace("  - name: alpha\n", "  - name: alpha\n    max_concurrency: 1\n    max_queued: 1\n")
     s = start.real(model="null:context=300000", config=text)

