@@ -1,6 +1,7 @@
 """The tools that judge the repository: each rule must be able to fail, and counts must be right.
 
 Run by ./check with python3 -m unittest, on copies in a temporary folder."""
+import os
 import pathlib
 import re
 import shutil
@@ -178,6 +179,36 @@ class Counts(Repository):
         self.assertEqual(self.count().returncode, 1)
         (self.root / "junit.xml").unlink()
         self.assertNotEqual(self.run_tool("count_tests.py", "junit.xml").returncode, 0)
+
+
+class Build(unittest.TestCase):
+    """Which tests `meson setup` configures. pkg-config and cmake find no cmocka."""
+
+    def setup_with(self, *options):
+        root = pathlib.Path(tempfile.mkdtemp(prefix="conifer-tools-"))
+        self.addCleanup(shutil.rmtree, root)
+        fake = root / "pkg-config"
+        fake.write_text('#!/bin/sh\ncase "$*" in *cmocka*) exit 1 ;; esac\n'
+                        f'exec {shutil.which("pkg-config")} "$@"\n')
+        fake.chmod(0o755)
+        out = subprocess.run(["meson", "setup", root / "build", ROOT, *options],
+                             env={**os.environ, "PKG_CONFIG": str(fake),
+                                  "CMAKE": "false"},
+                             capture_output=True, text=True, check=False)
+        ninja = root / "build/build.ninja"
+        return out, ninja.read_text() if ninja.exists() else ""
+
+    def test_without_cmocka_the_programs_are_built(self):
+        out, ninja = self.setup_with()
+        self.assertEqual(out.returncode, 0, out.stdout + out.stderr)
+        self.assertIn("cmocka was not found: the unit tests are not built", out.stdout)
+        self.assertIn("build cli/conifer:", ninja)
+        self.assertNotIn("tests/base/test_util", ninja)
+
+    def test_tests_that_are_asked_for_need_cmocka(self):
+        out, _ = self.setup_with("-Dtests=true")
+        self.assertNotEqual(out.returncode, 0)
+        self.assertIn("cmocka", out.stdout + out.stderr)
 
 
 class Models(Repository):
