@@ -328,7 +328,7 @@ static int read_options(struct bench *b, int argc, char **argv)
                                             {"ladder", no_argument, NULL, 'L'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+                                            {NULL, 0, NULL, CLI_AND_CONFIG}};
     int opt, bad = 0;
 
     optind = 0;

@@ -8,6 +8,7 @@
 #include "runtime/runtime.h"
 
 #include <getopt.h>
+#include <jansson.h>
 
 #define CLI_VERSION CONIFER_VERSION /* from meson.build */
 
@@ -43,6 +44,8 @@ int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
  * or socket opened later stands for them. Standard input is then empty; writing to standard output
  * fails, as it does on a closed one. Exits with 1 where there is no /dev/null. */
 void cli_open_standard(void);
+/* Prints what a command's --json gives, and frees it; the exit code. */
+int cli_put_json(json_t *value);
 /* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */
 int cli_finish(const char *name, int status);
 /* Progress of loading, or of reading a prompt: one line that is rewritten, on a terminal, after the
@@ -59,7 +62,11 @@ void cli_progress_end(struct cli_progress *p);
 /* ---- options.c ---------------------------------------------------------------------------------
  */
 
-/* The next option of argv, wherever it stands in front of "--": its val, -1 at the end, '?' after
+/* In an option's val: its letter may be given as "-x", too. */
+#define CLI_SHORT 0x100
+/* The val of a table's end: the command takes the config's options as well (cfg_from_args). */
+#define CLI_AND_CONFIG 1
+/* The next option of argv, wherever it stands in front of "--": its val without CLI_SHORT, -1 at the end, '?' after
  * saying what is wrong. -h is always there. Set optind to 0 before the first call; afterwards
  * argv[optind..] is what is no option. */
 int cli_option(const char *name, int argc, char **argv, const struct option *options);
@@ -83,6 +90,10 @@ int cli_take_served(struct cfg *cfg, struct cn_error *err);
 /* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null
  * model. */
 bool cli_names_model(const char *word);
+/* Names of the models folder's files, as --model takes them, sorted; for cli_free_names. NULL with 0
+ * when there are none. */
+char **cli_installed(size_t *n);
+void cli_free_names(char **names, size_t n);
 /* Names, as --model takes them, of the config's list and the models folder; separated by commas, ""
  * when there are none. */
 void cli_put_here(const struct cfg *cfg, struct cn_buf *out);
@@ -98,8 +109,20 @@ int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
 /* The catalog's line for a file, by its name and size; NULL when it has none. */
 const struct cfg_model *cli_catalog_of(const char *path);
 
+/* ---- near.c ------------------------------------------------------------------------------------
+ */
+
+/* Adds the models' names near to the word, at most four, separated by commas: of the config's list
+ * (cfg may be NULL), of the models folder, and of the catalog where that is asked for. */
+void cli_suggest(const struct cfg *cfg, const char *word, bool catalog, struct cn_buf *out);
+/* The name nearest to the word, or NULL when none is near. */
+const char *cli_nearest(const char *word, const char *const *names, size_t n);
+
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
+/* What a daemon with this config takes for a measured model. CN_ENOMEM when it cannot serve it. */
+int cli_plan_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
+                    struct cn_error *err);
 /* Prints the arithmetic of what a daemon with this config takes for a measured model. CN_ENOMEM
  * when it cannot serve it. */
 int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,

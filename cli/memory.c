@@ -101,6 +101,22 @@ int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *
     return rc;
 }
 
+int cli_plan_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
+                    struct cn_error *err)
+{
+    const struct eng_model_info *info = eng_model_info(m);
+    uint64_t there = cli_memory_there(cfg);
+    uint64_t fixed = info->exec->packed_bytes + info->exec->scratch_bytes;
+
+    if (there > fixed)
+        return rt_memory_for(cfg, info, there - fixed, there == cfg->engine.memory_bytes, plan,
+                             err);
+    return cn_fail(err, CN_ENOMEM,
+                   "it does not fit: weights and scratch take %.1f MiB more than "
+                   "there is",
+                   (double)(fixed - there) / MIB);
+}
+
 int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
                    struct cn_error *err)
 {
@@ -114,13 +130,8 @@ int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_m
     put_there(cfg, there);
     put("weights", x->packed_bytes, "");
     put("scratch", x->scratch_bytes, "");
-    if (there <= fixed)
-        return cn_fail(err, CN_ENOMEM,
-                       "it does not fit: weights and scratch take %.1f MiB more than "
-                       "there is",
-                       (double)(fixed - there) / MIB);
-    put("left", there - fixed, "");
-    int rc = rt_memory_for(cfg, info, there - fixed, there == cfg->engine.memory_bytes, plan, err);
+    if (there > fixed) put("left", there - fixed, "");
+    int rc = cli_plan_memory(cfg, m, plan, err);
     if (rc) return rc;
     put("KV memory", plan->total_bytes, why(cfg, plan, text, sizeof text));
     printf("  %-15s %10" PRIu64 "  at once, each with a window of %" PRIu64 " tokens\n", "users",

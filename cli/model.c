@@ -40,13 +40,12 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The models folder's names, as --model takes them, separated by commas from what is there. */
-static void put_installed(const char *dir, struct cn_buf *out)
+char **cli_installed(size_t *count)
 {
-    char **names = NULL;
+    char *dir = cfg_models_dir(), **names = NULL;
     size_t n = 0, cap = 0, n_catalog;
     const struct cfg_model *catalog = cfg_catalog(&n_catalog);
-    DIR *d = opendir(dir);
+    DIR *d = dir ? opendir(dir) : NULL;
 
     for (struct dirent *e; d && (e = readdir(d));) {
         size_t len = strlen(e->d_name);
@@ -60,23 +59,35 @@ static void put_installed(const char *dir, struct cn_buf *out)
         n++;
     }
     if (d) closedir(d);
+    free(dir);
     if (n) qsort(names, n, sizeof *names, by_name);
-    for (size_t i = 0; i < n; i++) {
-        cn_buf_printf(out, out->len ? ", %s" : "%s", names[i]);
+    *count = n;
+    return names;
+}
+
+void cli_free_names(char **names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
         free(names[i]);
-    }
     free(names);
+}
+
+static void put_installed(struct cn_buf *out)
+{
+    size_t n;
+    char **names = cli_installed(&n);
+
+    for (size_t i = 0; i < n; i++)
+        cn_buf_printf(out, out->len ? ", %s" : "%s", names[i]);
+    cli_free_names(names, n);
 }
 
 void cli_put_here(const struct cfg *cfg, struct cn_buf *out)
 {
-    char *dir = cfg_models_dir();
-
     for (size_t i = 0; i < cfg->n_models; i++) /* those without a file are the folder's */
         if (cfg->models[i].path)
             cn_buf_printf(out, out->len ? ", %s" : "%s", cfg->models[i].name);
-    if (dir) put_installed(dir, out);
-    free(dir);
+    put_installed(out);
 }
 
 /* The reason in err, and what could be done about it. */
@@ -84,7 +95,7 @@ static void explain(const struct cfg *cfg, struct cn_error *err)
 {
     const char *name = cfg->model.name;
     char *dir = cfg_models_dir();
-    struct cn_buf have;
+    struct cn_buf have, near;
 
     if (!name || cfg_catalog_find(name)) {
         size_t n = strlen(err->message);
@@ -95,16 +106,20 @@ static void explain(const struct cfg *cfg, struct cn_error *err)
         return;
     }
     cn_buf_init(&have, 0);
-    if (dir) put_installed(dir, &have);
+    cn_buf_init(&near, 0);
+    put_installed(&have);
+    cli_suggest(cfg, name, true, &near);
     /* A long list may be cut; what comes after it may not. */
-    const char *list = have.len ? cn_buf_cstr(&have) : NULL;
+    const char *list = have.len ? cn_buf_cstr(&have) : NULL, *meant = near.len ? cn_buf_cstr(&near) : NULL;
     cn_fail_param(err, CN_EMODEL, "model",
-                  "there is no model \"%.128s\" in %.100s. Installed: %.120s%s. "
+                  "there is no model \"%.128s\" in %.100s%s%.100s%s Installed: %.100s%s. "
                   "conifer list shows what can be pulled; "
                   "--model takes a GGUF file too",
-                  name, dir ? dir : "the models folder", list ? list : "none",
-                  have.len > 120 ? "..." : "");
+                  name, dir ? dir : "the models folder", meant ? "; did you mean " : ".",
+                  meant ? meant : "", meant ? "?" : "", list ? list : "none",
+                  have.len > 100 ? "..." : "");
     cn_buf_fini(&have);
+    cn_buf_fini(&near);
     free(dir);
 }
 

@@ -107,7 +107,7 @@ int cli_plan(int argc, char **argv)
 {
     static const struct option options[] = {{"users", required_argument, NULL, 'u'},
                                             {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+                                            {NULL, 0, NULL, CLI_AND_CONFIG}};
     struct cn_error err = {0};
     struct cli_stack s;
     uint64_t users = 0;

@@ -11,71 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TREE_LIMIT = 16 << 20, SHOWN_NAMES = 4 };
+enum { TREE_LIMIT = 16 << 20 };
 
 volatile sig_atomic_t cli_pull_stopped;
 
 static void on_stop(int signum)
 {
     cli_pull_stopped = 1;
-}
-
-/* ---- names near to a name
- * ------------------------------------------------------------------------
- */
-
-/* Letters and digits in lower case: what counts when names are compared. */
-static size_t bare(const char *s, char *out, size_t size)
-{
-    size_t n = 0;
-    for (; *s && n + 1 < size; s++)
-        if (isalnum((unsigned char)*s)) out[n++] = (char)tolower((unsigned char)*s);
-    out[n] = '\0';
-    return n;
-}
-
-/* Edits from one to the other (Levenshtein), in one row. */
-static size_t distance(const char *a, size_t n, const char *b, size_t m)
-{
-    size_t row[130];
-
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t up = row[j];
-            row[j] = CN_MIN(CN_MIN(up, row[j - 1]) + 1, corner + (a[i - 1] != b[j - 1]));
-            corner = up;
-        }
-    }
-    return row[m];
-}
-
-/* Whether the letters of a stand in b, in their order. */
-static bool within(const char *a, const char *b)
-{
-    for (; *b; b++)
-        if (*a == *b) a++;
-    return !*a;
-}
-
-void cli_suggest(const char *word, struct cn_buf *out)
-{
-    char a[129], b[129];
-    size_t n = bare(word, a, sizeof a), n_catalog, shown = 0;
-    const struct cfg_model *m = cfg_catalog(&n_catalog);
-
-    if (!n) return;
-    for (size_t far = 0; far <= CN_MAX(n / 3, 1u) && shown < SHOWN_NAMES; far++)
-        for (size_t i = 0; i < n_catalog && shown < SHOWN_NAMES; i++) {
-            size_t k = bare(m[i].name, b, sizeof b);
-            bool in = (n >= 3 && strstr(b, a)) || (k >= 3 && strstr(a, b));
-            size_t d = in ? 0 : n >= 4 && within(a, b) ? 1 : CN_MAX(distance(a, n, b, k), 1u);
-            if (d != far) continue;
-            cn_buf_printf(out, shown++ ? ", %s" : "%s", m[i].name);
-        }
 }
 
 /* ---- one model
@@ -282,7 +224,7 @@ static int unknown(const char *word, struct cn_error *err)
     struct cn_buf near;
 
     cn_buf_init(&near, 0);
-    cli_suggest(word, &near);
+    cli_suggest(NULL, word, true, &near);
     const char *names = near.len ? cn_buf_cstr(&near) : NULL;
     int rc =
         cn_fail_param(err, CN_EMODEL, "model",

@@ -169,8 +169,5 @@ int cli_pypi_pick(const char *page, size_t n, bool json, const char *base, const
 
 /* Whether this version runs a family (a general.architecture). */
 bool cli_runs_family(const char *family);
-/* Names of the catalog near to what was typed, separated by commas, at most four; "" when none is.
- */
-void cli_suggest(const char *word, struct cn_buf *out);
 
 #endif

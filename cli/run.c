@@ -273,14 +273,14 @@ static int one_shot(struct cli_run *r, const char *prompt, struct cn_error *err)
  * ------------------------------------------------------------------------------------- */
 
 static const struct option options[] = {
-    {"system", required_argument, NULL, 's'},
-    {"temperature", required_argument, NULL, 't'},
+    {"system", required_argument, NULL, CLI_SHORT | 's'},
+    {"temperature", required_argument, NULL, CLI_SHORT | 't'},
     {"top-p", required_argument, NULL, 'p'},
     {"top-k", required_argument, NULL, 'k'},
     {"max-tokens", required_argument, NULL, 'm'},
     {"seed", required_argument, NULL, 'd'},
     {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {NULL, 0, NULL, CLI_AND_CONFIG},
 };
 
 static void help(void)
@@ -288,8 +288,8 @@ static void help(void)
     printf("usage: conifer run [options] [MODEL] [PROMPT]\n\n"
            "Chats in the terminal; with a PROMPT answers it and ends. Standard input that is no\n"
            "terminal is the prompt, or is added to it.\n\n"
-           "  --system TEXT          system message\n"
-           "  --temperature T        0 to 2; 0 takes the likeliest token\n"
+           "  -s, --system TEXT      system message\n"
+           "  -t, --temperature T    0 to 2; 0 takes the likeliest token\n"
            "  --top-p P              the likeliest tokens of this much probability\n"
            "  --top-k K              the K likeliest tokens; 0: all. Without these three: as\n"
            "                         the model's defaults are (conifer show)\n"
@@ -385,14 +385,15 @@ static int no_file(const char *name, const char *word)
 
 /* A prompt of one word that is nearly a model's name, digit and all, is hardly meant as a prompt.
  * 0, or an exit code + 1. */
-static int mistyped(const char *name, const char *word)
+static int mistyped(const struct cli_run *r, const char *name, const char *word)
 {
     struct cn_buf near;
     int status = 0;
 
     if (ends_in_gguf(word) && !strpbrk(word, " \t\n")) return no_file(name, word);
     cn_buf_init(&near, 0);
-    if (cfg_model_name_ok(word) && strpbrk(word, "0123456789")) cli_suggest(word, &near);
+    if (cfg_model_name_ok(word) && strpbrk(word, "0123456789")) 
+        cli_suggest(&r->stack.cfg, word, true, &near);
     if (near.len)
         status =
             cli_usage(name, "\"%s\" is no model; did you mean %s? As a prompt it goes behind --",
@@ -405,16 +406,21 @@ static int mistyped(const char *name, const char *word)
 /* Two words, and the first is no model. */
 static int no_model(const struct cli_run *r, const char *name, const char *word)
 {
-    struct cn_buf here;
+    struct cn_buf here, near;
 
     if (ends_in_gguf(word) || word[0] == '.' || word[0] == '/') return no_file(name, word);
     cn_buf_init(&here, 0);
+    cn_buf_init(&near, 0);
     cli_put_here(&r->stack.cfg, &here);
+    cli_suggest(&r->stack.cfg, word, true, &near);
+    const char *meant = near.len ? cn_buf_cstr(&near) : NULL;
     int status = cli_usage(name,
-                           "\"%s\" is no model that is here. Installed: %s. conifer list shows what "
+                           "\"%s\" is no model that is here%s%s%s Installed: %s. conifer list shows what "
                            "can be pulled; a prompt of several words takes quotes",
-                           word, here.len ? cn_buf_cstr(&here) : "none");
+                           word, meant ? "; did you mean " : ".", meant ? meant : "",
+                           meant ? "?" : "", here.len ? cn_buf_cstr(&here) : "none");
     cn_buf_fini(&here);
+    cn_buf_fini(&near);
     return status + 1;
 }
 
@@ -432,7 +438,7 @@ static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
         return cli_usage(argv[0], "the prompt must be one argument: put it in quotes") + 1;
     if (n == 2 && !is_model(r, words[0])) return no_model(r, argv[0], words[0]);
     if (n == 0 || (n == 1 && (literal || r->stack.model_given))) return 0;
-    if (n == 1 && !is_model(r, words[0])) return mistyped(argv[0], words[0]);
+    if (n == 1 && !is_model(r, words[0])) return mistyped(r, argv[0], words[0]);
     if (n == 1) *prompt = NULL;
     return cli_use_model(&r->stack.cfg, words[0], &err) ? cli_error(argv[0], &err) + 1 : 0;
 }

@@ -13,8 +13,9 @@
 
 static void help(const char *name)
 {
-    printf("usage: %s [options]\n\n"
-           "Serves a model over HTTP to OpenAI-compatible clients.\n\n%s"
+    printf("usage: %s [options] [MODEL]\n\n"
+           "Serves a model over HTTP to OpenAI-compatible clients. MODEL is\n"
+           "what --model takes.\n\n%s"
            "  --check-config         check the settings and exit\n"
            "  -h, --help             this text\n"
            "  --version              the version\n",
@@ -210,19 +211,41 @@ static int refuse(struct cfg *cfg, const char *name, cli_fetch *fetch, struct cn
     return status;
 }
 
+/* The model as a word of its own; 0, or an exit code after saying what is wrong. */
+static int take_word(struct cfg *cfg, int argc, char **argv, bool given)
+{
+    struct cn_error err = {0};
+
+    if (optind == argc) return 0;
+    if (argc - optind + given > 1)
+        return cli_usage(argv[0], "one model is expected, and %s is one more", argv[argc - 1]);
+    if (!cli_use_model(cfg, argv[optind], &err)) return 0;
+    cli_error(argv[0], &err);
+    return 2;
+}
+
+/* Whether the option stands on the command line. */
+static bool has_option(int argc, char **argv, const char *flag)
+{
+    size_t n = strlen(flag);
+
+    for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strncmp(argv[i], flag, n) && (!argv[i][n] || (n > 2 && argv[i][n] == '='))) return true;
+    return false;
+}
+
 int cli_serve(int argc, char **argv, cli_fetch *fetch)
 {
     static const struct option options[] = {{"check-config", no_argument, NULL, 'c'},
                                             {"help", no_argument, NULL, 'h'},
                                             {"version", no_argument, NULL, 'v'},
-                                            {NULL, 0, NULL, 0}};
+                                            {NULL, 0, NULL, CLI_AND_CONFIG}};
     struct cn_error err = {0};
     struct cfg cfg;
-    bool check = false, from_file = false;
+    bool check = false, from_file = has_option(argc, argv, "--config");
+    bool model = has_option(argc, argv, "--model") || has_option(argc, argv, "-m");
     int opt, rc = cfg_init(&cfg, &err);
 
-    for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
-        if (!strncmp(argv[i], "--config", 8) && strchr("=", argv[i][8])) from_file = true;
     if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
     if (rc) {
         if (cfg.faults.count) cfg_check(&cfg, NULL);
@@ -243,8 +266,8 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
         cfg_fini(&cfg);
         return opt == '?' ? 2 : 0;
     }
-    if (optind < argc) {
-        rc = cli_usage(argv[0], "unexpected argument %s", argv[optind]);
+    if ((rc = take_word(&cfg, argc, argv, model))) {
+        /* said */
     } else if (cfg_check(&cfg, &err)) {
         rc = refuse(&cfg, argv[0], fetch, &err);
     } else if (check) {

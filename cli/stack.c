@@ -9,7 +9,9 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
     memset(s, 0, sizeof *s);
     s->cfg_ready = true;
     for (int i = 1; i < *argc && strcmp(argv[i], "--"); i++)
-        if (!strcmp(argv[i], "--model") || !strncmp(argv[i], "--model=", 8)) s->model_given = true;
+        if (!strcmp(argv[i], "-m") || !strcmp(argv[i], "--model") ||
+            !strncmp(argv[i], "--model=", 8))
+            s->model_given = true;
     int rc = cfg_init(&s->cfg, err);
     if (!rc) rc = cfg_set(&s->cfg, "log.level", "warn", err);
     if (!rc) rc = cfg_from_args(&s->cfg, argc, argv, err);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -59,6 +60,16 @@ void cli_open_standard(void)
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
         if (open("/dev/null", modes[fd]) != fd) _exit(1);
     }
+}
+
+int cli_put_json(json_t *value)
+{
+    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+
+    json_decref(value);
+    if (text) puts(text);
+    free(text);
+    return text ? 0 : 1;
 }
 
 int cli_finish(const char *name, int status)

@@ -88,7 +88,7 @@ int cli_tokenize(int argc, char **argv)
     static const struct option options[] = {{"ids", no_argument, NULL, 'i'},
                                             {"no-special", no_argument, NULL, 'n'},
                                             {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+                                            {NULL, 0, NULL, CLI_AND_CONFIG}};
     struct cn_error err = {0};
     struct cli_stack s;
     bool ids_only = false, special = true;

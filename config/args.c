@@ -12,6 +12,7 @@ static const struct option {
     {"--config", NULL},
     {"--set", NULL},
     {"--model", NULL},
+    {"-m", NULL},
     {"--host", "server.host"},
     {"--port", "server.port"},
     {"--unix-socket", "server.unix_socket"},
@@ -27,7 +28,7 @@ static const struct option {
 const char *cfg_args_help(void)
 {
     return "  --config FILE          read settings from a YAML file (docs/CONFIG.md)\n"
-           "  --model FILE|NAME      GGUF file, a name of the catalog or models folder, or null:\n"
+           "  -m, --model FILE|NAME  GGUF file, a name of the catalog or models folder, or null:\n"
            "  --host ADDRESS         address to listen on (127.0.0.1)\n"
            "  --port PORT            port to listen on (8080)\n"
            "  --unix-socket PATH     listen on a Unix socket too\n"
@@ -41,6 +42,11 @@ const char *cfg_args_help(void)
            "  --set KEY=VALUE        set any key of docs/CONFIG.md\n";
 }
 
+const char *cfg_args_flag(size_t i)
+{
+    return i < CN_ARRAY_LEN(options) ? options[i].flag : NULL;
+}
+
 /* Matches one argument against the table. *value is set for "--x=V", NULL for a lone "--x". */
 static const struct option *match(const char *arg, const char **value)
 {
@@ -48,7 +54,7 @@ static const struct option *match(const char *arg, const char **value)
         size_t n = strlen(options[i].flag);
 
         if (strncmp(arg, options[i].flag, n)) continue;
-        if (arg[n] && arg[n] != '=') continue;
+        if (arg[n] && (arg[n] != '=' || n == 2)) continue;
         *value = arg[n] ? arg + n + 1 : NULL;
         return &options[i];
     }
@@ -86,7 +92,7 @@ static int apply(struct cfg *c, const struct option *o, const char *value, struc
 {
     int rc;
 
-    if (!strcmp(o->flag, "--model"))
+    if (!strcmp(o->flag, "--model") || !strcmp(o->flag, "-m"))
         rc = set_model(c, o->flag, value, err);
     else if (!strcmp(o->flag, "--set"))
         rc = set_pair(c, o->flag, value, err);

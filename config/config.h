@@ -136,11 +136,13 @@ int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err);
 int cfg_set(struct cfg *c, const char *key, const char *value, struct cn_error *err);
 
 /* Reads the options of argv[1..]: --config FILE first, wherever it stands, then --host --port
- * --model --chat-template --context --threads --isa --kv-type --log-level --log-format
+ * --model (or -m) --chat-template --context --threads --isa --kv-type --log-level --log-format
  * --unix-socket and --set KEY=VALUE in their order, each as "--x V" or "--x=V". What it knows is
  * taken out of argv and *argc; everything else stays in order for the caller, and "--" ends the
  * reading. As with files, c->faults has every error. */
 int cfg_from_args(struct cfg *c, int *argc, char **argv, struct cn_error *err);
+/* The i-th of those options as it is typed; NULL after the last. Static. */
+const char *cfg_args_flag(size_t i);
 /* Help text for those options; static. */
 const char *cfg_args_help(void);
 

@@ -86,7 +86,8 @@ def test_tokenize_at_a_terminal_says_that_it_waits():
 
 def test_run_names_the_models_that_are_here(tmp_path, monkeypatch):
     monkeypatch.setenv("CONIFER_HOME", str(tmp_path))
-    assert b'"smollm2" is no model that is here. Installed: none.' in conifer("run", "smollm2", "hi", want=2)
+    said = conifer("run", "smollm2", "hi", want=2)
+    assert b'"smollm2" is no model that is here; did you mean smollm2-135m, ' in said and b"? Installed: none." in said
     (tmp_path / "models").mkdir()
     for name in ("tiny", "another"):
         (tmp_path / f"models/{name}.gguf").symlink_to(pathlib.Path(tiny_model()).resolve())

@@ -182,7 +182,7 @@ static void suggestions(void **state)
 
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
         cn_buf_init(&b, 0);
-        cli_suggest(cases[i].typed, &b);
+        cli_suggest(NULL, cases[i].typed, true, &b);
         if (cases[i].meant)
             assert_non_null(strstr(cn_buf_cstr(&b), cases[i].meant));
         else
@@ -193,7 +193,7 @@ static void suggestions(void **state)
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
     cn_buf_init(&b, 0);
-    cli_suggest(longest, &b);
+    cli_suggest(NULL, longest, true, &b);
     cn_buf_fini(&b);
 }
 
