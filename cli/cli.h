@@ -44,6 +44,8 @@ int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
  * or socket opened later stands for them. Standard input is then empty; writing to standard output
  * fails, as it does on a closed one. Exits with 1 where there is no /dev/null. */
 void cli_open_standard(void);
+/* Texts are UTF-8 in the terminal, whatever the locale says: for widths and editing. */
+void cli_set_locale(void);
 /* Prints what a command's --json gives, and frees it; the exit code. */
 int cli_put_json(json_t *value);
 /* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */
@@ -155,6 +157,8 @@ int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_erro
 int cli_stack_find(struct cli_stack *s, struct cn_error *err);
 /* Finds it, if that is to be done yet, and loads it. */
 int cli_stack_open(struct cli_stack *s, struct cn_error *err);
+/* Gives the loaded model up; the config and what was found stay. */
+void cli_stack_unload(struct cli_stack *s);
 void cli_stack_close(struct cli_stack *s);
 /* Finds the file of the one model that a command's words (from optind), --model or the config name.
  * Other than one: told as wrong usage, *status is the exit status, 0 is returned. */

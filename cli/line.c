@@ -1,14 +1,13 @@
-/* Reading a line from a terminal: libedit's editor with history in memory, or, without libedit or
+/* Reading a line from a terminal: libedit's editor with its history, or, without libedit or
  * on a terminal that cannot move its cursor, what the terminal driver gives. Main thread. Ctrl-C is
  * seen through cli_interrupted, which the signal's handler sets. */
 #include "cli/line.h"
 
+#include "cli/history.h"
 #include "cli/redraw.h"
 #include "cli/run.h"
 
 #include <errno.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@
 #define KEPT_FOR_EVER(call) (void)(call)
 #endif
 
-enum { HISTORY_LINES = 1000, POLL_MS = 200 };
+enum { POLL_MS = 200 };
 
 struct cli_line {
     bool colour;
@@ -36,6 +35,8 @@ struct cli_line {
 #ifdef CLI_LIBEDIT
     EditLine *editor; /* NULL: not on this terminal */
     History *history;
+    char *kept, *newest;  /* the history's file, or NULL; its last entry */
+    struct cn_buf unkept; /* the last entry, which may get more lines before it is kept */
     mbstate_t shift;
     bool was_empty, more;
     struct sigaction stop_before;
@@ -276,6 +277,31 @@ static void bind_keys(EditLine *e)
     el_set(e, EL_BIND, "\033[200~", "paste", NULL);
 }
 
+static void recall(void *arg, const char *entry)
+{
+    struct cli_line *l = arg;
+    HistEvent ev;
+    char *copy = strdup(entry); /* another program may have written it */
+
+    if (!copy) return;
+    copy[cli_line_plain(copy, strlen(copy))] = '\0';
+    if (*copy) history(l->history, &ev, H_ENTER, copy);
+    free(l->newest);
+    l->newest = copy;
+}
+
+static void keep(struct cli_line *l)
+{
+    const char *entry = cn_buf_cstr(&l->unkept);
+
+    if (l->kept && entry && *entry && (!l->newest || strcmp(l->newest, entry) != 0)) {
+        cli_history_add(l->kept, entry);
+        free(l->newest);
+        l->newest = strdup(entry);
+    }
+    cn_buf_reset(&l->unkept);
+}
+
 static void start_editor(struct cli_line *l)
 {
     const char *term = getenv("TERM");
@@ -285,14 +311,14 @@ static void start_editor(struct cli_line *l)
     HistEvent ev;
 
     if (!term || !*term || !strcmp(term, "dumb") || !to) return;
-    /* Texts are UTF-8 here whatever the locale says. */
-    setlocale(LC_CTYPE, "");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+    cli_set_locale();
     l->history = history_init();
     l->editor = l->history ? el_init("conifer", stdin, to, stderr) : NULL;
     if (!l->editor) return;
-    history(l->history, &ev, H_SETSIZE, HISTORY_LINES);
+    history(l->history, &ev, H_SETSIZE, CLI_HISTORY_LINES);
     history(l->history, &ev, H_SETUNIQUE, 1);
+    l->kept = cli_history_path();
+    if (l->kept) cli_history_load(l->kept, recall, l);
     el_set(l->editor, EL_CLIENTDATA, l);
     el_set(l->editor, EL_EDITOR, "emacs");
     el_set(l->editor, EL_SIGNAL, 0);
@@ -314,9 +340,12 @@ static void remember(struct cli_line *l, const char *line, bool more)
 
     if (!more) {
         if (*line) history(l->history, &ev, H_ENTER, line);
+        cn_buf_puts(&l->unkept, line);
     } else if (history(l->history, &ev, H_FIRST) >= 0) { /* H_ADD adds to where the keys went */
         history(l->history, &ev, H_ADD, LINE_END);
         history(l->history, &ev, H_ADD, line);
+        cn_buf_puts(&l->unkept, LINE_END);
+        cn_buf_puts(&l->unkept, line);
     }
 }
 
@@ -325,6 +354,7 @@ static enum cli_line_event edit(struct cli_line *l, bool more, const char **text
     struct sigaction stops = {.sa_handler = on_stop};
     int count = 0;
 
+    if (!more) keep(l);
     l->was_empty = true;
     l->more = more;
     if (resized) { /* since the last line: nothing is drawn yet */
@@ -377,6 +407,7 @@ struct cli_line *cli_line_new(bool colour)
     if (!l) return NULL;
     l->colour = colour;
 #ifdef CLI_LIBEDIT
+    cn_buf_init(&l->unkept, 0);
     start_editor(l);
 #endif
     return l;
@@ -386,6 +417,10 @@ void cli_line_free(struct cli_line *l)
 {
     if (!l) return;
 #ifdef CLI_LIBEDIT
+    keep(l);
+    cn_buf_fini(&l->unkept);
+    free(l->kept);
+    free(l->newest);
     if (l->editor) el_end(l->editor);
     if (l->history) history_end(l->history);
     cli_redraw_fini(&l->redraw);

@@ -128,7 +128,7 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
     int rc = cfg_model_file(cfg, path, name, err);
 
     if (rc == CN_EMODEL && err) explain(cfg, err);
-    if (rc) cfg_error_at(&cfg->places[CFG_KEY_model_name], err);
+    if (rc && cfg->places[CFG_KEY_model_name].line) cfg_error_at(&cfg->places[CFG_KEY_model_name], err);
     return rc;
 }
 

@@ -27,192 +27,6 @@ static void catch_interrupts(void)
     sigaction(SIGINT, &sa, NULL);
 }
 
-/* ---- one answer
- * ---------------------------------------------------------------------------------- */
-
-/* Reasoning is for a person to watch, not part of the answer: dim, and only where one is
- * looking. */
-static void on_thought(void *arg, const char *text, size_t n)
-{
-    struct cli_run *r = arg;
-
-    if (!isatty(STDOUT_FILENO)) return;
-    if (!r->thinking && r->colour) fputs("\033[2m", stdout);
-    r->thinking = true;
-    fwrite(text, 1, n, stdout);
-    fflush(stdout);
-}
-
-static void end_thought(struct cli_run *r, bool answer_follows)
-{
-    if (!r->thinking) return;
-    if (r->colour) fputs("\033[0m", stdout);
-    fputs(answer_follows ? "\n\n" : "\n", stdout);
-    r->thinking = false;
-}
-
-static void on_text(void *arg, const char *text, size_t n)
-{
-    struct cli_run *r = arg;
-
-    end_thought(r, true);
-    cn_buf_append(&r->answer, text, n);
-    fwrite(text, 1, n, stdout);
-    fflush(stdout);
-}
-
-/* Prompt tokens that this process has read so far, computed or found in the cache. */
-static uint64_t tokens_read(const struct cli_run *r)
-{
-    return (uint64_t)cn_metric_get(&r->stack.metrics, CN_M_prompt_tokens_computed) +
-           (uint64_t)cn_metric_get(&r->stack.metrics, CN_M_prompt_tokens_cached);
-}
-
-static void on_token(void *arg)
-{
-    struct cli_run *r = arg;
-
-    r->begun = true;
-    cli_progress_end(&r->reading);
-}
-
-static bool stopped(void *arg)
-{
-    struct cli_run *r = arg;
-
-    if (!r->begun) cli_progress_tokens(&r->reading, tokens_read(r) - r->before, r->n_prompt);
-    return cli_interrupted;
-}
-
-static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
-{
-    return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
-}
-
-/* The conversation as ids: through the template, or, for a model without one, its last text alone.
- */
-static int make_prompt(struct cli_run *r, struct eng_ids *ids, enum eng_reply_start *start,
-                       struct cn_error *err)
-{
-    const struct eng_model *m = rt_model(r->stack.rt);
-    const struct eng_vocab *v = eng_model_vocab(m);
-    const struct eng_template *t = eng_model_template(m);
-    struct eng_rendered text = {0};
-
-    if (!t) {
-        const json_t *last = json_array_get(r->messages, json_array_size(r->messages) - 1);
-        const json_t *content = json_object_get(last, "content");
-        return eng_tokenize(v, json_string_value(content), json_string_length(content), NULL, 0,
-                            ENG_TOKENIZE_SPECIAL, ids, err);
-    }
-    struct eng_template_in in = {.messages = r->messages,
-                                 .add_generation_prompt = true,
-                                 .bos_token = token_text(v, eng_vocab_bos(v)),
-                                 .eos_token = token_text(v, eng_vocab_eos(v)),
-                                 .now_s = cn_wall_s()};
-    int rc = eng_template_render(t, &in, &text, err);
-    if (rc) return rc;
-    rc = eng_tokenize(v, text.text.data, text.text.len, text.spans, text.n_spans,
-                      ENG_TOKENIZE_PARSE, ids, err);
-    *start = eng_reply_where(eng_model_reply(m), &text, false);
-    eng_rendered_fini(&text);
-    return rc;
-}
-
-int cli_run_add(struct cli_run *r, const char *role, const char *text, size_t n)
-{
-    json_t *m = json_pack("{s:s, s:o}", "role", role, "content", json_stringn(text, n));
-    return m && json_array_append_new(r->messages, m) == 0 ? 0 : CN_ENOMEM;
-}
-
-static uint64_t window_of(const struct cli_run *r)
-{
-    return eng_model_info(rt_model(r->stack.rt))->context;
-}
-
-static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
-{
-    if (r->max_tokens && used->completion_tokens >= r->max_tokens)
-        fprintf(stderr, "(cut off at %llu tokens; --max-tokens sets the limit)\n",
-                (unsigned long long)r->max_tokens);
-    else if (used->prompt_tokens + used->completion_tokens >= window_of(r))
-        fprintf(stderr, "(cut off: the window of %llu tokens is full)\n",
-                (unsigned long long)window_of(r));
-    else
-        fprintf(stderr, "(cut off: the KV memory is full; kv.memory_bytes sets its size)\n");
-}
-
-static int no_room(const struct cli_run *r, size_t n_prompt, struct cn_error *err)
-{
-    char most[40] = "";
-
-    if (r->max_tokens)
-        snprintf(most, sizeof most, " of up to %llu", (unsigned long long)r->max_tokens);
-    return cn_fail(err, CN_EWINDOW,
-                   "the conversation has %zu tokens with this text: the context window of %llu has "
-                   "no room for an answer%s",
-                   n_prompt, (unsigned long long)window_of(r), most);
-}
-
-/* In a chat an answer ends where the window does; one answer gets what was asked for, or none. */
-static int check_room(const struct cli_run *r, size_t n_prompt, struct cn_error *err)
-{
-    unsigned long long window = window_of(r);
-
-    if (r->chatting) return n_prompt < window ? 0 : no_room(r, n_prompt, err);
-    if (!r->max_given || n_prompt >= window || r->max_tokens <= window - n_prompt) return 0;
-    return cn_fail(err, CN_EWINDOW,
-                   "--max-tokens is %llu, and the prompt has %zu tokens: the context window of %llu "
-                   "leaves %llu",
-                   (unsigned long long)r->max_tokens, n_prompt, window, window - n_prompt);
-}
-
-int cli_run_answer(struct cli_run *r, struct cn_error *err)
-{
-    struct cli_sink sink = {.arg = r,
-                            .on_text = on_text,
-                            .on_thought = on_thought,
-                            .on_token = on_token,
-                            .stopped = stopped};
-    struct cli_result result;
-    struct eng_ids ids = {0};
-    struct rt_request q = {
-        .n = 1, .max_tokens = r->max_tokens, .sampling = r->sampling, .priority = RT_INTERACTIVE,
-        .parted = eng_model_template(rt_model(r->stack.rt)) != NULL};
-    int rc = make_prompt(r, &ids, &q.start, err);
-
-    if (!rc) rc = check_room(r, ids.n, err);
-    if (rc) {
-        eng_ids_fini(&ids);
-        return rc;
-    }
-    q.prompt = ids.v;
-    q.n_prompt = ids.n;
-    q.max_is_bound = r->chatting || !r->max_given;
-    if (q.max_is_bound && ids.n < window_of(r))
-        q.max_tokens = CN_MIN(q.max_tokens, window_of(r) - ids.n);
-    q.sampling.seed = r->seed;
-    if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
-    cn_buf_reset(&r->answer);
-    cli_interrupted = 0;
-    r->n_prompt = ids.n;
-    r->before = tokens_read(r);
-    r->begun = false;
-    cli_progress_start(&r->reading);
-    cli_stack_ask(&r->stack, &q, &sink, &result);
-    cli_progress_end(&r->reading);
-    end_thought(r, false);
-    if (r->answer.len && r->answer.data[r->answer.len - 1] != '\n') putchar('\n');
-    fflush(stdout);
-    if (result.code == CN_ECANCELLED)
-        fprintf(stderr, "(stopped)\n");
-    else if (result.code)
-        return cn_fail(err, result.code, "%s", result.message);
-    else if (result.finish == RT_FINISH_LENGTH)
-        say_cut_off(r, &result.usage);
-    return cli_run_add(r, "assistant", r->answer.data ? r->answer.data : "", r->answer.len);
-}
-
 /* ---- one question
  * -------------------------------------------------------------------------------- */
 
@@ -279,6 +93,7 @@ static const struct option options[] = {
     {"top-k", required_argument, NULL, 'k'},
     {"max-tokens", required_argument, NULL, 'm'},
     {"seed", required_argument, NULL, 'd'},
+    {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, CLI_AND_CONFIG},
 };
@@ -296,7 +111,10 @@ static void help(void)
            "  --max-tokens N         longest answer (%d); 0: up to the window. In a chat an answer\n"
            "                         ends where the window does; one answer for which the window\n"
            "                         has not as many tokens as were asked for here is refused\n"
-           "  --seed N               the same seed gives the same answer (random)\n%s",
+           "  --seed N               the same seed gives the same answer (random)\n"
+           "  --quiet                no greeting, and no line of speeds after an answer\n%s\n"
+           "What is typed is kept in the file history beside the models folder, or in\n"
+           "$CONIFER_HISTORY; nowhere when that is empty.\n",
            LONGEST_ANSWER, cli_model_help());
 }
 
@@ -352,7 +170,9 @@ static int read_options(struct cli_run *r, int argc, char **argv)
             return 1;
         }
         if (opt == '?') return 3;
-        if (opt == 's') {
+        if (opt == 'q') {
+            r->quiet = true;
+        } else if (opt == 's') {
             size_t n = strlen(optarg);
             if (cn_utf8_valid_len(optarg, n) != n || cli_run_add(r, "system", optarg, n))
                 return cli_usage(argv[0], "the system message is not valid UTF-8") + 1;
@@ -443,37 +263,20 @@ static int read_words(struct cli_run *r, int argc, char **argv, char **prompt)
     return cli_use_model(&r->stack.cfg, words[0], &err) ? cli_error(argv[0], &err) + 1 : 0;
 }
 
-/* A base model is told apart once: it does not chat. */
-static void say_kind(const struct cli_run *r)
-{
-    if (eng_model_template(rt_model(r->stack.rt))) return;
-    fprintf(stderr,
-            "%s has no chat template: it continues the text it is given, and neither chats nor "
-            "remembers%s.\n",
-            r->stack.name, json_array_size(r->messages) ? "; the system message is not used" : "");
-}
-
 static int run(struct cli_run *r, const char *name, const char *prompt)
 {
     struct cn_error err = {0};
-    int rc = cli_take_served(&r->stack.cfg, &err);
-    if (!rc) rc = cli_pull_missing(&r->stack.cfg, &err);
-    /* KV memory for one person, not for a daemon's users: this conversation, and the one before
-     * it. */
-    if (!r->stack.cfg.places[CFG_KEY_scheduler_max_running].source)
-        r->stack.cfg.scheduler.max_running = 2;
-    if (!rc) rc = cli_stack_open(&r->stack, &err);
+    int rc = cli_run_open(r, &err);
+
     if (rc == CN_ECANCELLED) return 130;
     if (rc) return cli_error(name, &err);
-    struct rt_model_status model;
-    rt_model_status(rt_model_at(r->stack.rt, 0), &model);
-    r->sampling = model.sampling.v;
-    rt_sampling_apply(&r->sampling, &r->asked);
-    if (eng_sampling_check(&r->sampling, eng_model_vocab(rt_model(r->stack.rt)), &err))
-        return cli_error(name, &err) + 1;
     catch_interrupts();
-    r->colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
-    say_kind(r);
+    r->tty = isatty(STDOUT_FILENO);
+    r->colour = r->tty && !getenv("NO_COLOR");
+    r->wraps = true;
+    r->stats = !r->quiet;
+    if (r->tty) cli_set_locale();
+    cli_run_say_kind(r);
     if (!prompt && isatty(STDIN_FILENO)) return cli_chat(r, name);
     if (one_shot(r, prompt, &err)) return cli_error(name, &err);
     return cli_interrupted ? 130 : 0;

@@ -72,13 +72,19 @@ static void drop_events(struct cn_mailbox *m)
     }
 }
 
-void cli_stack_close(struct cli_stack *s)
+void cli_stack_unload(struct cli_stack *s)
 {
     rt_free(s->rt);
-    if (s->mail_ready) {
-        drop_events(&s->mail);
-        cn_mailbox_fini(&s->mail);
-    }
+    s->rt = NULL;
+    if (!s->mail_ready) return;
+    drop_events(&s->mail);
+    cn_mailbox_fini(&s->mail);
+    s->mail_ready = false;
+}
+
+void cli_stack_close(struct cli_stack *s)
+{
+    cli_stack_unload(s);
     free(s->path);
     free(s->name);
     if (s->cfg_ready) cfg_fini(&s->cfg);

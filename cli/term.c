@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +62,12 @@ void cli_open_standard(void)
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
         if (open("/dev/null", modes[fd]) != fd) _exit(1);
     }
+}
+
+void cli_set_locale(void)
+{
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
 }
 
 int cli_put_json(json_t *value)

@@ -68,8 +68,9 @@ static int bind_one(struct srv *s, const struct addrinfo *ai, bool *missing, str
     if (ai->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
     if (bind(fd, ai->ai_addr, ai->ai_addrlen)) {
         *missing = errno == EADDRNOTAVAIL;
-        rc = cn_fail(err, CN_EIO, "cannot listen on %s port %d: %s", s->cfg->server.host,
-                     (int)s->cfg->server.port, strerror(errno));
+        rc = cn_fail(err, CN_EIO, "cannot listen on %s port %d: %s%s", s->cfg->server.host,
+                     (int)s->cfg->server.port, strerror(errno),
+                     errno == EADDRINUSE ? "; stop the server that has it, or take another --port" : "");
     } else if ((rc = add_listener(s, fd, false, NULL))) {
         cn_fail(err, rc, "out of memory");
     }

@@ -1,4 +1,5 @@
 """conifer's commands."""
+import fcntl
 import hashlib
 import json
 import os
@@ -8,7 +9,9 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
+import termios
 import time
 
 import pytest
@@ -378,12 +381,14 @@ def read_until(fd, what, seconds=60):
 
 
 class Terminal:
-    """`conifer run` in a terminal of its own."""
+    """`conifer run` in a terminal of its own, with no history of others."""
 
-    def __init__(self, *args, term="xterm"):
+    def __init__(self, *args, term="xterm", env=None, rows=24, columns=0):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = term
+            if columns:
+                fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.environ.update({"TERM": term, "CONIFER_HISTORY": "", **(env or {})})
             os.execv(program(CONIFER), ["conifer", "run", *args])
 
     def __enter__(self):
