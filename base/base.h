@@ -230,10 +230,10 @@ bool cn_log_flush(uint64_t timeout_ns);
 /* Flushes for at most timeout_ns and ends the thread; one that is held up stays, and lines then go
  * on to its ring. */
 void cn_log_stop(uint64_t timeout_ns);
-/* Opens the file anew, which a tool may have moved away, and says so in a line; one that cannot be
- * opened leaves the old one in use. The writer does it: nobody waits. False: lines go to standard
- * error. */
-bool cn_log_reopen(void);
+/* Opens the file anew, which a tool may have moved away, and says so in a line that begins with why
+ * and ends with more (both are constants); one that cannot be opened leaves the old one in use. The
+ * writer does it: nobody waits. False: lines go to standard error. */
+bool cn_log_reopen(const char *why, const char *more);
 /* Lines that were dropped or could not be written. */
 uint64_t cn_log_dropped(void);
 /* A line as it is, and at most a second for it to get out: before the process ends at once. */

@@ -27,6 +27,7 @@ static struct {
     uint64_t written;          /* bytes of the ring that were written, or could not be */
     uint64_t failed;           /* lines that could not be */
     bool waiting, reopen, stop, ended;
+    const char *reason, *rest; /* for which it is reopened, and what else its line says */
     pthread_t thread;
     _Atomic bool started;      /* lines go to the ring */
     int fd;                    /* the file, -1 = standard error; the writer's, once it runs */
@@ -98,32 +99,36 @@ int cn_log_open(const char *path, struct cn_error *err)
     return 0;
 }
 
-static void reopen_file(void)
+static void reopen_file(const char *why, const char *more)
 {
-    char text[sizeof out.path + 160];
+    char text[sizeof out.path + 320];
     int fd = open_file();
 
     if (fd < 0) {
-        snprintf(text, sizeof text, "%s cannot be opened (%s): lines go to the old file", out.path,
-                 strerror(errno));
+        snprintf(text, sizeof text, "%s: %s cannot be opened (%s): lines go to the old file%s", why,
+                 out.path, strerror(errno), more);
         cn_log_compose(CN_LOG_ERROR, text, write_own);
         return;
     }
     if (out.fd >= 0) close(out.fd);
     out.fd = fd;
     out.cut = false;
-    snprintf(text, sizeof text, "%s was reopened", out.path);
+    snprintf(text, sizeof text, "%s: %s was reopened%s", why, out.path, more);
     cn_log_compose(CN_LOG_INFO, text, write_own);
 }
 
-bool cn_log_reopen(void)
+bool cn_log_reopen(const char *why, const char *more)
 {
     if (!out.path[0]) return false;
     if (!atomic_load(&out.started)) {
-        reopen_file();
+        reopen_file(why, more);
         return true;
     }
     pthread_mutex_lock(&out.lock);
+    if (!out.reopen || *more) { /* of two at once, the one that has more to say */
+        out.reason = why;
+        out.rest = more;
+    }
     out.reopen = true;
     pthread_cond_signal(&out.more);
     pthread_mutex_unlock(&out.lock);
@@ -171,9 +176,10 @@ static void *writer(void *arg)
         if (out.ring.head != out.ring.tail || out.ring.lost) {
             write_some();
         } else if (out.reopen) {
+            const char *why = out.reason, *rest = out.rest;
             out.reopen = false;
             pthread_mutex_unlock(&out.lock);
-            reopen_file();
+            reopen_file(why, rest);
             pthread_mutex_lock(&out.lock);
         } else if (out.stop) {
             break;

@@ -233,9 +233,7 @@ void srv_stop(struct srv *s)
 /* The log's writer tells whether the file could be opened. */
 static void reopen_log(const char *name, const char *more)
 {
-    if (cn_log_reopen())
-        cn_log(CN_LOG_INFO, "server", "%s: the log file is opened anew%s", name, more);
-    else
+    if (!cn_log_reopen(name, more))
         cn_log(CN_LOG_INFO, "server", "%s: there is no log.file to open anew%s", name, more);
 }
 

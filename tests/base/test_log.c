@@ -226,7 +226,7 @@ static void a_file_is_appended_to_and_reopened(void **state)
     umask(022);
     assert_int_equal(cn_log_open(dir, &err), CN_EIO);
     assert_non_null(strstr(err.message, "log.file"));
-    assert_false(cn_log_reopen()); /* there is none */
+    assert_false(cn_log_reopen("why", "")); /* there is none */
     FILE *f = fopen(path, "w");
     fputs("before\n", f);
     fclose(f);
@@ -237,7 +237,7 @@ static void a_file_is_appended_to_and_reopened(void **state)
     assert_true(cn_log_flush(60 * S));
     assert_int_equal(rename(path, old), 0);
     cn_log(CN_LOG_INFO, "test", "two");
-    assert_true(cn_log_reopen());
+    assert_true(cn_log_reopen("why", ""));
     assert_true(cn_log_flush(60 * S));
     for (int i = 0; i < 6000 && stat(path, &st); i++)
         usleep(10000);
@@ -245,7 +245,7 @@ static void a_file_is_appended_to_and_reopened(void **state)
     cn_log(CN_LOG_INFO, "test", "three");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0); /* it cannot be opened now: the file in use is kept */
-    assert_true(cn_log_reopen());
+    assert_true(cn_log_reopen("why", ""));
     cn_log(CN_LOG_INFO, "test", "four");
     assert_true(cn_log_flush(60 * S));
     cn_log_stop(60 * S);
