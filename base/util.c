@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -242,6 +243,19 @@ void cn_hex(const void *p, size_t n, char *out)
         out[2 * i + 1] = digits[b[i] & 15];
     }
     out[2 * n] = '\0';
+}
+
+struct cn_size cn_size(uint64_t bytes)
+{
+    struct cn_size s;
+
+    if (bytes < 1024)
+        snprintf(s.text, sizeof s.text, "%u bytes", (unsigned)bytes);
+    else if (bytes < 1048576)
+        snprintf(s.text, sizeof s.text, "%.1f KiB", (double)bytes / 1024);
+    else
+        snprintf(s.text, sizeof s.text, "%.1f MiB", (double)bytes / 1048576);
+    return s;
 }
 
 bool cn_parse_u64(const char *s, size_t n, uint64_t *out)

@@ -87,6 +87,21 @@ static int cut(const struct rt_memory_ask *asks, size_t n, uint32_t n_groups, ui
     return 0;
 }
 
+/* The key that is named is the one that was set. */
+static int too_small(const struct sum *s, uint64_t total, uint32_t block_tokens,
+                     uint64_t free_bytes, enum rt_kv_why why, struct cn_error *err)
+{
+    bool given = why == RT_KV_GIVEN;
+
+    return cn_fail_param(err, CN_ENOMEM, given ? "engine.memory_bytes" : "kv.memory_bytes",
+                         "%s%s of KV memory%s cannot hold %u tokens, which take %s; one sequence of "
+                         "the whole window (%llu tokens) takes %s; free: %s",
+                         given ? "engine.memory_bytes leaves " : "", cn_size(total).text,
+                         given ? ", which" : "", block_tokens * 4, cn_size(s->least).text,
+                         (unsigned long long)s->small->context, cn_size(s->one).text,
+                         cn_size(free_bytes).text);
+}
+
 int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
                        uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                        struct rt_memory_plan *out, struct cn_error *err)
@@ -105,28 +120,22 @@ int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t bloc
     out->one_bytes = s.one;
     if (want_bytes && free_bytes && want_bytes > free_bytes)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
-                             "kv.memory_bytes is %.1f MiB, but only %.1f MiB are free after the "
-                             "weights (%.1f MiB) and scratch (%.1f MiB)",
-                             (double)want_bytes / 1048576, (double)free_bytes / 1048576,
-                             (double)info->packed_bytes / 1048576,
-                             (double)info->scratch_bytes / 1048576);
+                             "kv.memory_bytes is %s, but only %s are free after the weights (%s) "
+                             "and scratch (%s)",
+                             cn_size(want_bytes).text, cn_size(free_bytes).text,
+                             cn_size(info->packed_bytes).text, cn_size(info->scratch_bytes).text);
     if (total < s.least)
-        return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
-                             "%.1f MiB of KV memory cannot hold %u tokens, which take %.1f MiB; one "
-                             "sequence of the whole window (%llu tokens) takes %.1f MiB; free: %.1f "
-                             "MiB", (double)total / 1048576, block_tokens * 4,
-                             (double)s.least / 1048576, (unsigned long long)s.small->context,
-                             (double)s.one / 1048576, (double)free_bytes / 1048576);
+        return too_small(&s, total, block_tokens, free_bytes, out->why, err);
     int rc = cut(asks, n, s.n_groups, total, &out->slab_bytes, err);
     if (rc) return rc;
     uint64_t slabs = total / out->slab_bytes;
     if (out->why == RT_KV_ENOUGH && total % out->slab_bytes) slabs++;
     if (slabs < s.groups) /* every group needs a slab of its own */
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
-                             "%.1f MiB of KV memory are %llu slabs of %.1f MiB; the model has %u "
-                             "groups of layers, and each needs one", (double)total / 1048576,
-                             (unsigned long long)slabs, (double)out->slab_bytes / 1048576,
-                             s.groups);
+                             "%s of KV memory are %llu slabs of %s; the model has %u groups of "
+                             "layers, and each needs one",
+                             cn_size(total).text, (unsigned long long)slabs,
+                             cn_size(out->slab_bytes).text, s.groups);
     out->n_slabs = (uint32_t)CN_MIN(slabs, (uint64_t)KV_MAX_SLABS - 1);
     out->total_bytes = out->slab_bytes * out->n_slabs;
     return 0;

@@ -220,8 +220,8 @@ static int memory_there(const struct cfg *cfg, uint64_t *out, struct cn_error *e
     uint64_t left = cfg_engine_memory(cfg), asked = cfg->engine.memory_bytes;
     if (asked && left && asked > left)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
-                             "engine.memory_bytes is %.1f MiB, but only %.1f MiB are free",
-                             (double)asked / 1048576, (double)left / 1048576);
+                             "engine.memory_bytes is %s, but only %s are free",
+                             cn_size(asked).text, cn_size(left).text);
     *out = asked ? asked : left;
     return 0;
 }
@@ -238,9 +238,8 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
         if (cfg->engine.memory_bytes <= need)
             return cn_fail_param(
                 err, CN_ENOMEM, "engine.memory_bytes",
-                "engine.memory_bytes is %.1f MiB, and the model takes %.1f MiB for "
-                "weights and scratch alone",
-                (double)cfg->engine.memory_bytes / 1048576, (double)need / 1048576);
+                "engine.memory_bytes is %s, and the model takes %s for weights and scratch alone",
+                cn_size(cfg->engine.memory_bytes).text, cn_size(need).text);
         uint64_t mine = cfg->engine.memory_bytes - need;
         given = !left || mine <= left;
         left = given ? mine : left;
@@ -284,14 +283,14 @@ static int plan_for_several(struct rt *r, struct measured *s, struct cn_error *e
     uint64_t weights = weights_at_once(r, there ? there : UINT64_MAX);
     if (there && weights >= there)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
-                             "there are %.1f MiB of memory, and the pinned models take %.1f MiB for "
-                             "weights and scratch alone", (double)there / 1048576,
-                             (double)weights / 1048576);
+                             "there are %s of memory, and the pinned models take %s for "
+                             "weights and scratch alone",
+                             cn_size(there).text, cn_size(weights).text);
     if (want && there && want >= there)
         return cn_fail_param(err, CN_ENOMEM, "kv.memory_bytes",
-                             "kv.memory_bytes is %.1f MiB, and there are %.1f MiB for weights, "
-                             "scratch and KV together", (double)want / 1048576,
-                             (double)there / 1048576);
+                             "kv.memory_bytes is %s, and there are %s for weights, scratch and "
+                             "KV together",
+                             cn_size(want).text, cn_size(there).text);
     /* Where the size is given, a model that does not fit beside it is refused when it is loaded. */
     rc = rt_memory_plan_for(s->asks, s->n, (uint32_t)cfg->kv.block_tokens,
                             (uint32_t)cfg->scheduler.max_running, want,

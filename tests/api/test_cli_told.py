@@ -3,11 +3,14 @@ import os
 import pathlib
 import pty
 import re
+import socket
 import subprocess
 
 import pytest
 from conftest import CONIFER, SERVER, program, tiny_model
 from test_cli import Terminal, conifer, has_editor, json_args, read_until
+
+TINY = "null:layers=2,vocab=600,context=512"
 
 
 def test_a_long_prompt_is_seen_to_be_read(tmp_path):
@@ -55,6 +58,39 @@ def test_a_chat_whose_window_is_full_goes_on():
     with Terminal("null:layers=2,vocab=600,context=8192", "--set", "kv.memory_bytes=256KiB", "--max-tokens", "9000") as t:
         assert b"KV memory is full" in t.send(b"hello\n", b"size)")
         assert b"left out from now on" in t.send(b"hello\n", b"from now on")
+
+
+def test_too_little_memory_is_told_in_figures_and_by_the_key_that_was_set(tmp_path):
+    config = tmp_path / "c.yaml"
+
+    def told(key, value):
+        section, name = key.split(".")
+        config.write_text(f"{section}:\n  {name}: {value}\n")
+        out = subprocess.run([program(SERVER), "--config", str(config), "--model", "null:", "--port", "0"],
+                             capture_output=True, timeout=60, check=False)
+        assert out.returncode == 1, out
+        return out.stderr.decode()
+    said = told("kv.memory_bytes", 1000)
+    assert re.search(r"c.yaml:2:3: kv.memory_bytes: 1000 bytes of KV memory cannot hold 64 tokens, which take \d+\.\d KiB",
+                     said), said
+    said = told("engine.memory_bytes", 1000)
+    need = re.search(r"c.yaml:2:3: engine.memory_bytes is 1000 bytes, and the model takes (\d+)\.\d KiB for weights", said)
+    assert need, said
+    said = told("engine.memory_bytes", f"{int(need[1]) + 2}KiB")
+    assert re.search(r"c.yaml:2:3: engine.memory_bytes leaves \d\.\d KiB of KV memory, which cannot hold 64 tokens", said), said
+
+
+def test_a_port_in_use_is_told_with_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = conifer("serve", TINY, "--port", str(port), want=1)
+        assert b"port %d: " % port in said and b"another --port" in said
+
+
+def test_a_model_named_by_a_word_is_told_without_its_option():
+    for command in ("show", "serve", "bench"):
+        said = conifer(command, "nowhere-7b", want=1)
+        assert b"there is no model" in said and b"--model:" not in said, said
 
 
 def test_bytes_that_are_no_text_are_named():

@@ -257,6 +257,15 @@ static void checked_arithmetic(void **state)
     assert_false(cn_align_u64(UINT64_MAX - 3, 32, &v));
 }
 
+static void sizes_for_people(void **state)
+{
+    assert_string_equal(cn_size(0).text, "0 bytes");
+    assert_string_equal(cn_size(1023).text, "1023 bytes");
+    assert_string_equal(cn_size(1536).text, "1.5 KiB");
+    assert_string_equal(cn_size(1048576).text, "1.0 MiB");
+    assert_string_equal(cn_size(UINT64_MAX).text, "17592186044416.0 MiB");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +273,7 @@ int main(void)
         cmocka_unit_test(four_bytes_at_the_edges), cmocka_unit_test(tail_of_mixed_text),
         cmocka_unit_test(siphash_vectors),         cmocka_unit_test(numbers_from_text),
         cmocka_unit_test(random_and_clocks),       cmocka_unit_test(checked_arithmetic),
+        cmocka_unit_test(sizes_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
