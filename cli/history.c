@@ -1,8 +1,6 @@
 /* The file of the history: see history.h. */
 #include "cli/history.h"
 
-#include "config/config.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,17 +10,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONGEST_ENTRY = 64 << 10, MOST_BYTES = 1 << 20, SLACK_LINES = 200, TRIES = 4 };
+enum { LONGEST_ENTRY = 64 << 10, MOST_BYTES = 1 << 20, SLACK_LINES = 200, TRIES = 20, TRY_US = 10000 };
 
 char *cli_history_path(void)
 {
     const char *own = getenv("CONIFER_HISTORY");
     if (own) return *own ? strdup(own) : NULL;
 
-    char *dir = cfg_models_dir(), *path = NULL, *slash = dir ? strrchr(dir, '/') : NULL;
-    if (slash && asprintf(&path, "%.*s/history", (int)(slash - dir), dir) < 0) path = NULL;
-    free(dir);
-    return path;
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+    int n = state && *state == '/' ? asprintf(&path, "%s/conifer/history", state) /* the XDG rule */
+            : home && *home == '/' ? asprintf(&path, "%s/.local/state/conifer/history", home)
+                                   : -1;
+    return n < 0 ? NULL : path;
 }
 
 /* The folders above the file, for the user alone where they are new. */
@@ -38,21 +38,23 @@ static void make_folders(const char *path)
     free(copy);
 }
 
-/* The file, locked; -1 when it cannot be had. Another process may have put a shorter one in its
- * place while this one waited. */
+/* The file, locked; -1 when it cannot be had, also when another one keeps it locked. Another process
+ * may have put a shorter one in its place while this one waited. */
 static int open_locked(const char *path, int flags)
 {
     for (int i = 0; i < TRIES; i++) {
         struct stat a, b;
         int fd = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
         if (fd < 0) return -1;
-        if (!fstat(fd, &a) && S_ISREG(a.st_mode) && a.st_uid == geteuid() && !flock(fd, LOCK_EX) &&
-            !stat(path, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev) {
+        bool ours = !fstat(fd, &a) && S_ISREG(a.st_mode) && a.st_uid == geteuid();
+        if (ours && !flock(fd, LOCK_EX | LOCK_NB) && !stat(path, &b) && a.st_ino == b.st_ino &&
+            a.st_dev == b.st_dev) {
             if (a.st_mode & 077) fchmod(fd, 0600);
             return fd;
         }
         close(fd);
-        if (!S_ISREG(a.st_mode)) return -1;
+        if (!ours) return -1;
+        usleep(TRY_US);
     }
     return -1;
 }

@@ -7,8 +7,8 @@
 
 enum { CLI_HISTORY_LINES = 1000 };
 
-/* $CONIFER_HISTORY, else `history` beside the models folder; NULL when that variable is empty, or
- * out of memory. Returned owned. */
+/* $CONIFER_HISTORY, else $XDG_STATE_HOME/conifer/history, else ~/.local/state/conifer/history; NULL
+ * when the first is empty, where there is no home, or out of memory. Returned owned. */
 char *cli_history_path(void);
 /* Gives the entries, at most CLI_HISTORY_LINES. What cannot be read is as if it were not there. */
 void cli_history_load(const char *path, void (*give)(void *arg, const char *entry), void *arg);

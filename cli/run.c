@@ -27,8 +27,7 @@ static void catch_interrupts(void)
     sigaction(SIGINT, &sa, NULL);
 }
 
-/* ---- one question
- * -------------------------------------------------------------------------------- */
+/* ---- one question ---------------------------------------------------------------------------- */
 
 static int read_input(struct cn_buf *b)
 {
@@ -83,8 +82,7 @@ static int one_shot(struct cli_run *r, const char *prompt, struct cn_error *err)
     return rc;
 }
 
-/* ---- options
- * ------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static const struct option options[] = {
     {"system", required_argument, NULL, CLI_SHORT | 's'},
@@ -113,8 +111,8 @@ static void help(void)
            "                         has not as many tokens as were asked for here is refused\n"
            "  --seed N               the same seed gives the same answer (random)\n"
            "  --quiet                no greeting, and no line of speeds after an answer\n%s\n"
-           "What is typed is kept in the file history beside the models folder, or in\n"
-           "$CONIFER_HISTORY; nowhere when that is empty.\n",
+           "What is typed is kept in ~/.local/state/conifer/history, or in $CONIFER_HISTORY;\n"
+           "nowhere when that is empty.\n",
            LONGEST_ANSWER, cli_model_help());
 }
 
@@ -212,7 +210,7 @@ static int mistyped(const struct cli_run *r, const char *name, const char *word)
 
     if (ends_in_gguf(word) && !strpbrk(word, " \t\n")) return no_file(name, word);
     cn_buf_init(&near, 0);
-    if (cfg_model_name_ok(word) && strpbrk(word, "0123456789")) 
+    if (cfg_model_name_ok(word) && strpbrk(word, "0123456789"))
         cli_suggest(&r->stack.cfg, word, true, &near);
     if (near.len)
         status =

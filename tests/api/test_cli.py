@@ -388,7 +388,11 @@ class Terminal:
         if self.pid == 0:
             if columns:
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.environ.update({"TERM": term, "CONIFER_HISTORY": "", **(env or {})})
+            for name, value in {"TERM": term, "CONIFER_HISTORY": "", **(env or {})}.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
             os.execv(program(CONIFER), ["conifer", "run", *args])
 
     def __enter__(self):

@@ -1,4 +1,5 @@
 """The chat of `conifer run`: its commands, what it keeps, and how an answer stands on the screen."""
+import fcntl
 import json
 import os
 import stat
@@ -94,6 +95,7 @@ def test_history_across_chats(tmp_path, shown):
     with Terminal(*shown, env=env) as t:
         t.send(b"one thing\n", b"[one thing]")
         t.send(b"another\n", b"[another]")
+        assert t.ends(b"\x04") == 0
     assert path.read_text() == "one thing\nanother\n" and stat.S_IMODE(path.stat().st_mode) == 0o600
     with Terminal(*shown, env=env) as t:
         t.send(b"\x1b[A\x1b[A\n", b"[one thing]")
@@ -106,9 +108,28 @@ def test_history_across_chats(tmp_path, shown):
         other.mkdir() if bad == "folder" else other.symlink_to("/dev/zero")
         with Terminal(*shown, env={"CONIFER_HISTORY": str(other)}) as t:
             t.send(b"hello\n", b"[hello]")
+    with path.open("r+") as held:  # locked for ever by another: nobody waits for it
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with Terminal(*shown, env=env) as t:
+            t.send(b"\x1b[A\n", b">>>")
     with Terminal(*shown, env={"CONIFER_HISTORY": "", "HOME": str(tmp_path / "home")}) as t:
         t.send(b"hello\n", b"[hello]")
     assert not (tmp_path / "home").exists()
+
+
+def test_where_the_history_is(tmp_path, shown):
+    """The XDG state folder; nowhere without a home."""
+    if not has_editor():
+        pytest.skip("built without a line editor")
+    for name, env, path in (("a", {"XDG_STATE_HOME": str(tmp_path / "a")}, "a/conifer/history"),
+                            ("b", {"HOME": str(tmp_path / "b"), "XDG_STATE_HOME": ""}, "b/.local/state/conifer/history"),
+                            ("c", {"HOME": "", "XDG_STATE_HOME": "relative"}, None)):
+        with Terminal(*shown, env={"CONIFER_HISTORY": None, **env}) as t:
+            t.send(b"hello\n", b"[hello]")
+            assert t.ends(b"\x04") == 0
+        found = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file() and p.name == "history"]
+        assert [f for f in found if f.startswith(name)] == ([path] if path else []), found
+        assert not path or (tmp_path / path).stat().st_mode & 0o777 == 0o600
 
 
 def test_words_are_wrapped_for_a_terminal_alone(tmp_path):
