@@ -17,7 +17,7 @@ static const struct command {
     {"run", "conifer run", "chat with a model in this terminal", cli_run},
     {"serve", "conifer serve", "serve a model over HTTP (as conifer-server does)", serve},
     {"pull", "conifer pull", "fetch a model: a name of the catalog, hf:... or a URL", cli_pull},
-    {"list", "conifer list", "the models here, and those of the catalog", cli_list},
+    {"list", "conifer list", "the models here, and those of the catalog (also ls)", cli_list},
     {"rm", "conifer rm", "remove a model", cli_rm},
     {"show", "conifer show", "what a model file is, and the memory it needs", cli_show},
     {"plan", "conifer plan", "how many users fit in memory", cli_plan},
