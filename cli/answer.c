@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define LEAST_S 0.01 /* in less no speed is seen */
 #define IDLE_NS 100000000ull /* without more of it a word is shown before its end */
 
 /* ---- as it comes ----------------------------------------------------------------------------- */
@@ -264,7 +265,7 @@ static void put_stats(const struct cli_run *r, const struct rt_usage *used, uint
     char speed[40] = "";
 
     if (!r->stats || !r->tty || !r->first_ns || !isatty(STDERR_FILENO)) return;
-    if (n > 1 && rest_s > 0)
+    if (n > 1 && rest_s > LEAST_S)
         snprintf(speed, sizeof speed, ", %.1f tokens/s", (double)(n - 1) / rest_s);
     fprintf(stderr, "%s(%llu token%s%s, the first after %.2f s)%s\n", r->colour ? "\033[2m" : "",
             (unsigned long long)n, n == 1 ? "" : "s", speed, first_s, r->colour ? "\033[0m" : "");

@@ -20,7 +20,7 @@ void cli_run_say_kind(const struct cli_run *r)
     fprintf(stderr,
             "%s has no chat template: it continues the text it is given, and neither chats nor "
             "remembers%s.\n",
-            r->stack.name, json_array_size(r->messages) ? "; the system message is not used" : "");
+            r->stack.name, cli_run_first(r) ? "; the system message is not used" : "");
 }
 
 int cli_run_open(struct cli_run *r, struct cn_error *err)

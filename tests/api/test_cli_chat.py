@@ -2,6 +2,8 @@
 import fcntl
 import json
 import os
+import pathlib
+import re
 import stat
 
 import pytest
@@ -67,6 +69,25 @@ def test_another_model_goes_on_with_the_conversation():
         t.prompt()
         t.send(b"hello again\n")
         assert t.ends(b"\x04") == 0
+
+
+def test_another_model_without_a_template(tmp_path):
+    """It is told of a system message only where there is one."""
+    base = tmp_path / "base.gguf"
+    base.write_bytes(pathlib.Path(tiny_model()).read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX"))
+    for system in (False, True):
+        with Terminal("null:context=256", "--max-tokens", "4", *(["-s", "be brief"] if system else [])) as t:
+            t.send(b"hello\n")
+            told = t.send(f"/model {base}\n".encode())
+            assert b"neither chats nor remembers" in told and b"conversation goes on" not in told
+            assert (b"the system message is not used" in told) == system, told
+
+
+def test_a_speed_is_told_only_where_it_was_seen():
+    """The null model's tokens come at once: no millions a second."""
+    with Terminal("null:context=256", "--max-tokens", "4") as t:
+        told = re.search(rb"\(4 tokens(?:, (\S+) tokens/s)?, the first after", t.send(b"hello\n", b" s)"))
+        assert float(told[1] or 0) <= 300  # three in 10 ms, should the machine have stood that long
 
 
 def test_save(tmp_path):
