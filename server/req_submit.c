@@ -58,6 +58,23 @@ static uint64_t engine_bytes(const struct srv_call *c)
     return n;
 }
 
+/* More prompts than the tenant's limits let run and wait together can never be taken. */
+static int check_prompts(const struct srv_req *q, struct cn_error *err)
+{
+    const struct srv_call *c = q->call;
+
+    if (q->tenant >= q->srv->cfg->n_tenants || c->op == SRV_OP_EMBED) return 0;
+    const struct cfg_tenant *t = &q->srv->cfg->tenants[q->tenant];
+    if (!t->max_concurrency || !t->max_queued) return 0;
+    uint64_t most = (uint64_t)t->max_concurrency + (uint64_t)t->max_queued;
+    if (c->n_prompts <= most) return 0;
+    return cn_fail_param(err, CN_ELIMIT, "prompt",
+                         "a request of this tenant may have %llu prompts: max_concurrency is %lld and "
+                         "max_queued %lld, got %zu",
+                         (unsigned long long)most, (long long)t->max_concurrency,
+                         (long long)t->max_queued, c->n_prompts);
+}
+
 /* A slot for each part, so that events find it whenever they come. */
 static int make_subs(struct srv_req *q)
 {
@@ -97,7 +114,8 @@ void srv_req_submit(struct srv_req *q)
     c->rt = q->srv->rt;
     c->reply = &q->srv->mail;
     c->submit_until = c->n_prompts;
-    int rc = make_subs(q);
+    int rc = check_prompts(q, &c->err);
+    if (!rc) rc = make_subs(q);
     if (!rc && c->op == SRV_OP_EMBED) {
         q->submitted_ns = cn_now_ns();
         srv_req_submit_more(q);
@@ -113,9 +131,9 @@ void srv_req_submit(struct srv_req *q)
         srv_req_job(q, srv_submit_work);
         return;
     }
-    if (rc)
+    if (rc && !c->err.code)
         cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
-    else
+    else if (!rc)
         srv_submit_work(&c->job);
     srv_req_submitted(q);
 }

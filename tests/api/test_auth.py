@@ -189,6 +189,18 @@ def test_limit_of_a_tenant(start, go):
     assert s.http("POST", "/v1/completions", {"prompt": "abc", "max_tokens": 1}, bearer(ALPHA))[0] == 200
 
 
+def test_more_prompts_than_a_tenant_may_have(start):
+    """It could never be taken: no 429, which says to ask again."""
+    text = config().replace("  - name: beta", "    max_concurrency: 2\n    max_queued: 3\n  - name: beta")
+    s = start.real(model="null:", config=text)
+    for n, want in ((5, 200), (6, 400)):
+        status, _, data = s.http("POST", "/v1/completions", {"prompt": ["abc"] * n, "max_tokens": 2}, bearer(ALPHA))
+        assert status == want, data
+    error = json.loads(data)["error"]
+    assert (error["code"], error["param"]) == ("limit_exceeded", "prompt")
+    assert "may have 5 prompts: max_concurrency is 2 and max_queued 3, got 6" in error["message"]
+
+
 def test_limit_of_a_tenant_of_the_daemon(start):
     """Two run, one waits, five are refused; who waited is answered. Where one of them asks so late that
     others are done it is served as well, and never more than two run and one waits; then another try."""
