@@ -205,13 +205,13 @@ void cn_hex(const void *p, size_t n, char *out);
  * double: decimal, with a sign and an exponent if need be; finite ("inf", "nan" and hex are
  * none). */
 bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
+bool cn_parse_double(const char *s, double *out);
 
 /* A number of bytes for people, in the unit that shows it: "1000 bytes", "1.5 KiB", "300.0 MiB". */
 struct cn_size {
     char text[32];
 };
 struct cn_size cn_size(uint64_t bytes);
-bool cn_parse_double(const char *s, double *out);
 
 /* ---- clocks ------------------------------------------------------------------------------- */
 
