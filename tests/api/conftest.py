@@ -37,6 +37,7 @@ CONIFER = BUILD / "cli/conifer"
 SERVER = BUILD / "cli/conifer-server"
 FAKE = BUILD / "tests/server/fake_server"
 TINY = ORACLE / "models/llama3-gqa.gguf"
+os.environ["CONIFER_HISTORY"] = ""  # chats of tests are not kept in the user's history
 
 
 def program(path):
