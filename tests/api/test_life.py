@@ -295,7 +295,7 @@ def test_notify(tmp_path, go):
 
 @pytest.mark.parametrize("args,want", [
     (["--check-config"], 0), (["--help"], 0), (["--version"], 0), (["--nonsense"], 2),
-    (["extra"], 2), (["--port", "x"], 2), (["--port"], 2), (["--set", "nokey=1"], 2),
+    (["extra"], 1), (["one", "two"], 2), (["--port", "x"], 2), (["--port"], 2), (["--set", "nokey=1"], 2),
     (["--host", "0.0.0.0"], 2), (["--config", "/nonexistent"], 1),
     (["--model", "/nonexistent.gguf"], 1), (["--model", "no-such-name"], 1)])
 def test_arguments(args, want):
