@@ -268,13 +268,14 @@ static bool make_room(struct srv_gate *g)
     return true;
 }
 
-/* Whether a tenant may have one more: of its part, or of what is for all. */
+/* Whether a tenant may have one more: of its part, or of what is for all. Where nothing is kept for
+ * others it is the places alone that count. */
 static bool may_have(const struct srv_gate *g, const struct srv_tenant_places *t)
 {
     size_t proven = g->n_open - g->unproven.n;
 
     if (t->n < t->part) return true;
-    return t->n < g->limits.per_tenant && proven + g->kept < g->limits.places;
+    return t->n < g->limits.per_tenant && (!g->kept || proven + g->kept < g->limits.places);
 }
 
 int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant)
