@@ -55,7 +55,7 @@ static void find_meant(const struct option *o, const char *word, char *out, size
     for (size_t i = 0; o->val == CLI_AND_CONFIG && n < NAMES && cfg_args_flag(i); i++)
         if (!strncmp(cfg_args_flag(i), "--", 2)) names[n++] = cfg_args_flag(i) + 2;
     const char *near = cli_nearest(bare, names, n);
-    snprintf(out, size, near ? "--%s" : "", near);
+    snprintf(out, size, "%s%s", near ? "--" : "", near ? near : "");
 }
 
 static int say_unknown(const char *name, const char *word, const struct option *options)
