@@ -362,7 +362,8 @@ static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
                             const struct sch_flight *f, const struct reading *r, bool others)
 {
     uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most, few, waiting;
-    double target = (double)s->o.step_target_ns * (n || others ? 1 : 4), part;
+    /* four times as long where a tenant is alone with its prompts */
+    double target = (double)s->o.step_target_ns * (n || others || s->n_act > 1 ? 1 : 4), part;
 
     rows = sch_cost_rows(m, target);
     if (others && m->cost.w == 0) rows = 0; /* nobody knows yet how long a row takes */

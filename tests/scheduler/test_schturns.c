@@ -209,6 +209,39 @@ static void test_overtaken_at_most_so_often(void **state)
     simcase_finish(&m);
 }
 
+/* The longest step that reads prompts of so many tenants, in parts of the target; after some of which
+ * the scheduler has learnt what they take. */
+static double longest_step(uint32_t tenants)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    double longest = 0;
+    uint64_t before;
+
+    o.n_slabs = 1024;
+    o.max_rows = 512;
+    o.row_ns = 100000;
+    o.step_ns = 1000000;
+    o.sch.step_target_ns = 10000000;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 24; i++)
+        submit(&m, i % tenants, 490, 1);
+    for (uint32_t i = 0; i < 40; i++) {
+        before = m.clock;
+        sim_iterate(&m);
+        if (i > 10) longest = CN_MAX(longest, (double)(m.clock - before) / 1e7);
+    }
+    simcase_finish(&m);
+    return longest;
+}
+
+static void test_steps_are_short_for_several_tenants(void **state)
+{
+    double one = longest_step(1), two = longest_step(2);
+
+    if (one < 2 || two > 1.3) fail_msg("%.2f and %.2f of the target", one, two);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_by_weight),
         cmocka_unit_test(test_no_turns_without_room),
         cmocka_unit_test(test_small_beside_large),
+        cmocka_unit_test(test_steps_are_short_for_several_tenants),
         cmocka_unit_test(test_overtaken_at_most_so_often),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
