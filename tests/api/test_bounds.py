@@ -127,7 +127,8 @@ def test_long_log_probabilities_streamed(null):
 @unless_still
 def test_many_prompts_of_log_probabilities_not_read(null):
     """24 such prompts, whose answer nobody reads: refused, or written as far as it is read."""
-    body = {"prompt": [list(range(100, 8100))] * 24, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 8}
+    prompts = 6 if sanitized() else 24  # there it takes 20 s more, and shows no more
+    body = {"prompt": [list(range(100, 8100))] * prompts, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 8}
 
     def ask():
         with null.s.connect(rcvbuf=4096) as c:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.alone
 
 MIB = 1 << 20
 LONG = bool(os.environ.get("CONIFER_LONG"))
-SECONDS = 1800 if LONG else 40 if sanitized() else 80
+SECONDS = 1800 if LONG else 30 if sanitized() else 90
 BUDGET = 128 * MIB  # server.memory_bytes
 MODEL = "null:vocab=49152,context=32768"
 KEYS = ["cnf_" + format(i, "043d") for i in range(102)]
