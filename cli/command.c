@@ -149,8 +149,8 @@ static void set(struct cli_run *r, char *text)
         i++;
     if (i == N_SETTINGS) {
         const char *near = cli_nearest(text, names, N_SETTINGS);
-        fprintf(stderr, "There is no setting %.64s%s%s%s; /set lists them.\n", text,
-                near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        fprintf(stderr, "There is no setting %.64s%s%s. /set lists them.\n", text,
+                near ? "; the nearest is " : "", near ? near : "");
         return;
     }
     int rc = !*value              ? 0
@@ -268,12 +268,12 @@ static int write_file(const char *path, bool force, const struct cn_buf *text)
 
 static void save(const struct cli_run *r, const char *text)
 {
-    bool force = !strncmp(text, "--force ", 8);
+    bool force = !strncmp(text, "--force", 7) && (!text[7] || text[7] == ' ');
     char *path = NULL;
     const char *home = getenv("HOME");
     struct cn_buf out;
 
-    if (force) text += 8 + strspn(text + 8, " ");
+    if (force) text += 7 + strspn(text + 7, " ");
     if (!*text) {
         fputs("/save takes the name of a file.\n", stderr);
         return;

@@ -270,7 +270,8 @@ static int run(struct cli_run *r, const char *name, const char *prompt)
     if (rc) return cli_error(name, &err);
     catch_interrupts();
     r->tty = isatty(STDOUT_FILENO);
-    r->colour = r->tty && !getenv("NO_COLOR");
+    const char *term = getenv("TERM");
+    r->colour = r->tty && !getenv("NO_COLOR") && term && *term && strcmp(term, "dumb") != 0;
     r->wraps = true;
     r->stats = !r->quiet;
     if (r->tty) cli_set_locale();

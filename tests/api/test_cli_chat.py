@@ -27,6 +27,12 @@ def test_help(shown):
         assert b"did you mean /system?" in t.send(b"/sytem x\n", b"lists them")
 
 
+def test_a_dumb_terminal_has_no_colours():
+    with Terminal("null:context=256", "--max-tokens", "4", term="dumb") as t:
+        said = t.rest + t.send(b"hello\n", b"limit)") + t.send(b"/set\n", b"wrap")
+        assert b"\x1b" not in said and b"hello" in said
+
+
 def test_set():
     with Terminal("null:context=256", "-t", "0.5", "--max-tokens", "20") as t:
         told = t.send(b"/set\n")
@@ -36,7 +42,7 @@ def test_set():
         assert b"(the model's default)" in t.send(b"/set temperature default\n")
         assert b"temperature must be" in t.send(b"/set temperature 9\n")
         assert b"whole number" in t.send(b"/set max-tokens many\n")
-        assert b"did you mean top_p?" in t.send(b"/set topp 1\n")
+        assert b"the nearest is top_p. /set lists them" in t.send(b"/set topp 1\n")
         assert b"must be on or off" in t.send(b"/set stats maybe\n")
         t.send(b"/set max_tokens 3\n")
         assert b"(cut off at 3 tokens; /set max_tokens sets the limit)" in t.send(b"hello\n", b"limit)")
@@ -100,6 +106,7 @@ def test_save(tmp_path):
         t.send(f"/save --force {data}\n".encode(), b"as JSON)")
         assert b"No such file" in t.send(f"/save {tmp_path}/no/where\n".encode(), b"directory")
         assert b"takes the name" in t.send(b"/save\n", b"of a file.")
+        assert b"takes the name" in t.send(b"/save --force\n", b"of a file.")
     saved = json.loads(data.read_text())
     assert [m["role"] for m in saved["messages"]] == ["system", "user", "assistant"]
     assert saved["messages"][1]["content"] == "grüße" and saved["model"]
