@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OVERTAKEN 16 /* then room is kept for a request that is within its tenant's share */
+#define MAX_OVERTAKEN 16 /* then room is kept for a request that is within its tenant's share, */
+#define MAX_BEYOND    256 /* and for one that is not */
 #define LOOK_BEHIND   8  /* tenants that are tried where the first one's has no room */
 #define TURN_COST 128 /* what a tenant is served in a turn, where there are fewer places than tenants */
 
@@ -374,13 +375,14 @@ static bool within_share(const struct sch *s, const struct sch_choice *c)
 }
 
 /* There is no room for c, whose turn it is: another tenant's starts that needs less, and no more than
- * its share. c has a claim on room while its own need is within its share, and is overtaken so often. */
+ * its share. c is overtaken a bounded number of times, a smaller one where its own need is within its
+ * share: then the others wait until it has room. */
 static bool overtake(struct sch *s, struct sch_choice *c, enum sch_class class)
 {
     const struct sch_theap *h = &s->heap[class];
 
     if (s->n_running >= s->o.max_running) return false;
-    if (c->req->overtaken >= MAX_OVERTAKEN && within_share(s, c)) return false;
+    if (c->req->overtaken >= (within_share(s, c) ? MAX_OVERTAKEN : MAX_BEYOND)) return false;
     for (uint32_t i = 0; i < h->n && i < LOOK_BEHIND; i++) {
         struct sch_tenant *t = h->v[i];
         struct sch_choice *other;

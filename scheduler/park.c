@@ -1,6 +1,7 @@
-/* Parked choices: who is paused, or has a place that is another tenant's turn, gives up its place in
- * max_running and keeps its blocks while there is room. It waits with its sequence open, first in its tenant's order once it is resumed;
- * where blocks are short it is the first to lose them, and then starts again as a preempted one. */
+/* Parked choices. One that is paused, or whose place is another tenant's turn, gives up its place in
+ * max_running and keeps its blocks while there is room. It waits with its sequence open, first in its
+ * tenant's order once it may go on. Where blocks are short a paused one is the first to lose them; one
+ * that waits for its turn loses them as those that run do. Either then starts again as a preempted one. */
 #include "scheduler/internal.h"
 
 void sch_charge_blocks(struct sch *s, struct sch_choice *c)

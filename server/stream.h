@@ -1,8 +1,8 @@
 /* A byte stream under HTTP: TCP and Unix sockets (stream_uv.c), a stand-in in tests, TLS later as
  * one more set of ops around another stream.
  *
- * Loop thread only. The owner appends to `out` and calls flush; the stream sends it with one write
- * per turn of the loop. Events never come from inside an op, except that the stand-in of tests may
+ * Loop thread only. The owner appends to `out` and calls flush; the stream sends it, a slice
+ * after the other, as the turns of the loop have time. Events never come from inside an op, except that the stand-in of tests may
  * do as it likes after flush. Invariant: after close, on_closed comes exactly once and is the last
  * event; the stream's memory is gone when it returns. */
 #ifndef SERVER_STREAM_H

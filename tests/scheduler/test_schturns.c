@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
 
 static struct sim_req *submit(struct sim *m, uint32_t tenant, uint64_t prompt, uint64_t out)
@@ -209,6 +210,41 @@ static void test_overtaken_at_most_so_often(void **state)
     simcase_finish(&m);
 }
 
+/* Nor is one that needs more than its tenant's share, however many small ones come. */
+static void test_beyond_its_share(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim_req *large, *small[12];
+    struct sim m;
+    uint32_t n = 0;
+
+    o.n_slabs = 8; /* 1,024 tokens for seven tenants */
+    o.max_rows = 16;
+    o.sch.max_running = 16;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 12; i++)
+        small[i] = submit(&m, i % 6, 60, 10);
+    for (uint32_t i = 0; i < 8; i++)
+        sim_iterate(&m);
+    large = submit(&m, 6, 460, 4);
+    while (!large->n_out[0]) {
+        sim_iterate(&m);
+        simcase_sound(&m);
+        for (uint32_t i = 0; i < 12; i++) {
+            struct sch_request spec = small[i]->spec;
+
+            if (!small[i]->ends) continue;
+            memset(small[i], 0, sizeof(*small[i])); /* another in its place */
+            small[i]->spec = spec;
+            for (uint32_t k = 0; k < spec.n_prompt; k++)
+                small[i]->prompt[k] = sim_below(&m, 251);
+            sim_submit(&m, small[i]);
+        }
+        assert_true(++n < 20000);
+    }
+    simcase_cancel(&m);
+}
+
 /* The longest step that reads prompts of so many tenants, in parts of the target; after some of which
  * the scheduler has learnt what they take. */
 static double longest_step(uint32_t tenants)
@@ -250,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_by_weight),
         cmocka_unit_test(test_no_turns_without_room),
         cmocka_unit_test(test_small_beside_large),
+        cmocka_unit_test(test_beyond_its_share),
         cmocka_unit_test(test_steps_are_short_for_several_tenants),
         cmocka_unit_test(test_overtaken_at_most_so_often),
     };
