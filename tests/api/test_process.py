@@ -1,4 +1,5 @@
 """The process around the server: descriptors 0 to 2, a log nobody reads or that moves, an engine that is stuck."""
+import contextlib
 import fcntl
 import json
 import os
@@ -202,7 +203,10 @@ def test_a_full_disk_ends_nothing(start):
 
 def listens(s):
     """The port, from the kernel: there is no line of the log to tell."""
-    inodes = {os.readlink(f"/proc/{s.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{s.process.pid}/fd")}
+    inodes = set()
+    for fd in os.listdir(f"/proc/{s.process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            inodes.add(os.readlink(f"/proc/{s.process.pid}/fd/{fd}"))
     for line in open("/proc/net/tcp").read().splitlines()[1:]:
         f = line.split()
         if f[3] == "0A" and f"socket:[{f[9]}]" in inodes:
