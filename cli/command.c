@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void help(void)
@@ -248,22 +249,60 @@ static void put_conversation(const struct cli_run *r, bool json, struct cn_buf *
     }
 }
 
-/* 0, or why not. */
-static int write_file(const char *path, bool force, const struct cn_buf *text)
+/* 0, or why not. Closes fd. */
+static int write_all(int fd, const struct cn_buf *text)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0600);
     size_t at = 0;
     int why = 0;
 
-    if (fd < 0) return errno;
     while (!why && at < text->len) {
         ssize_t n = write(fd, text->data + at, text->len - at);
         if (n > 0) at += (size_t)n;
         if (n < 0 && errno != EINTR) why = errno;
     }
     if (close(fd) && !why) why = errno;
-    if (why && !force) unlink(path);
     return why;
+}
+
+static int write_new(const char *path, int flags, const struct cn_buf *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
+    if (fd < 0) return errno;
+    int why = write_all(fd, text);
+    if (why && (flags & O_EXCL)) unlink(path);
+    return why;
+}
+
+/* The file that is there stays whole until the new one is. */
+static int replace_file(const char *path, const struct stat *old, const struct cn_buf *text)
+{
+    char *real = realpath(path, NULL), *next = NULL; /* what a link names is replaced, not the link */
+    int fd = -1, why = 0;
+
+    if (!real || asprintf(&next, "%s.XXXXXX", real) < 0) {
+        why = real ? ENOMEM : errno;
+        next = NULL;
+    }
+    if (!why && (fd = mkostemp(next, O_CLOEXEC)) < 0) why = errno;
+    if (fd >= 0) {
+        fchmod(fd, old->st_mode & 07777); /* else 0600 */
+        why = write_all(fd, text);
+        if (!why && rename(next, real)) why = errno;
+        if (why) unlink(next);
+    }
+    free(next);
+    free(real);
+    return why;
+}
+
+/* 0, or why not. */
+static int write_file(const char *path, bool force, const struct cn_buf *text)
+{
+    struct stat st;
+
+    if (!force) return write_new(path, O_EXCL, text);
+    if (stat(path, &st) || !S_ISREG(st.st_mode)) return write_new(path, O_TRUNC, text);
+    return replace_file(path, &st, text);
 }
 
 static void save(const struct cli_run *r, const char *text)

@@ -31,7 +31,7 @@ struct srv_mail {
 };
 
 /* Lines that cost who asks nothing, of which so many a second are written of each kind. */
-enum srv_lines { SRV_LINES_REFUSED, SRV_LINES_DENIED, SRV_LINES_FAILED, SRV_LINES_PAGES, SRV_N_LINES };
+enum srv_lines { SRV_LINES_REFUSED, SRV_LINES_DENIED, SRV_LINES_PAGES, SRV_N_LINES };
 
 /* Those in the second at hand. */
 struct srv_refusals {
@@ -91,6 +91,7 @@ struct srv {
     struct srv_responses responses;
     struct cn_process process;
     struct srv_refusals refusals[SRV_N_LINES];
+    struct srv_refusals *failures; /* requests that failed, of each tenant */
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;

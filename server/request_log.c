@@ -2,15 +2,15 @@
  * it. Loop thread only. Of what a client wrote they hold its id (checked in http_check.c) and the
  * path of what was refused, cut and escaped; names are the config's and the model's. Refusals are
  * free for who asks for them, and so are requests that end before their first token: only so many of
- * a second are told apart. */
+ * a second are told apart, the latter for each tenant, so that none hides what happens to another. */
 #include "server/request.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-#define REFUSED_A_SECOND 20  /* lines, of each level */
-#define PATH_SHOWN       128 /* bytes */
+#define LINES_A_SECOND 20  /* of each kind; of failed requests, of each tenant */
+#define PATH_SHOWN     128 /* bytes */
 
 static const char *endpoint(enum srv_op op)
 {
@@ -63,41 +63,49 @@ static const char *tenant_name(const struct srv *s, uint32_t tenant)
 
 /* ---- so many of a second ---------------------------------------------------------------------- */
 
-/* Of each kind: refused, refused for want of a right, pages. */
-static const struct {
+static const struct srv_lines_kind {
     enum cn_log_level level;
     const char *what;
 } kinds[SRV_N_LINES] = {
     [SRV_LINES_REFUSED] = {CN_LOG_INFO, "requests were refused"},
     [SRV_LINES_DENIED] = {CN_LOG_WARN, "requests were refused"},
-    [SRV_LINES_FAILED] = {CN_LOG_INFO, "requests failed or were given up"},
     [SRV_LINES_PAGES] = {CN_LOG_INFO, "pages were asked for"},
-};
+},
+  failed = {CN_LOG_INFO, "requests failed or were given up"};
 
-static void end_second(struct srv *s, enum srv_lines kind)
+/* tenant: its name; NULL where the lines are of all. */
+static void end_second(struct srv_refusals *r, const struct srv_lines_kind *kind, const char *tenant)
 {
-    struct srv_refusals *r = &s->refusals[kind];
-
     if (r->left_out)
-        cn_log(kinds[kind].level, "server", "%llu more %s within a second",
-               (unsigned long long)r->left_out, kinds[kind].what);
+        cn_log(kind->level, "server", "%llu more %s within a second%s%s",
+               (unsigned long long)r->left_out, kind->what, tenant ? ", of tenant " : "",
+               tenant ? tenant : "");
     *r = (struct srv_refusals){0};
 }
 
-/* Whether one more line of the kind may be written in this second. */
-static bool may_log(struct srv *s, enum srv_lines kind)
+static bool second_is_over(const struct srv_refusals *r, uint64_t now)
 {
-    struct srv_refusals *r = &s->refusals[kind];
+    return now > r->since_ns && now - r->since_ns >= 1000000000u;
+}
+
+/* Whether one more line of the kind may be written in this second. */
+static bool may_log(struct srv_refusals *r, const struct srv_lines_kind *kind, const char *tenant)
+{
     uint64_t now = cn_now_ns();
 
-    if (now - r->since_ns >= 1000000000u) end_second(s, kind);
+    if (second_is_over(r, now)) end_second(r, kind, tenant);
     if (!r->lines) r->since_ns = now;
-    if (r->lines < REFUSED_A_SECOND) {
+    if (r->lines < LINES_A_SECOND) {
         r->lines++;
         return true;
     }
     r->left_out++;
     return false;
+}
+
+static bool may_log_failed(const struct srv *s, uint32_t tenant)
+{
+    return may_log(&s->failures[tenant], &failed, tenant_name(s, tenant));
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -109,7 +117,7 @@ void srv_req_log(const struct srv_req *q)
 
     if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
     if (s->cfg->log.access >= (q->code ? CFG_ACCESS_OFF : CFG_ACCESS_ERRORS)) return;
-    if (q->code && !q->first_ns && !may_log(q->srv, SRV_LINES_FAILED)) return;
+    if (q->code && !q->first_ns && !may_log_failed(s, q->tenant)) return;
     const struct cn_log_field fields[] = {
         text("tenant", tenant_name(s, q->tenant)),
         text("endpoint", endpoint(c->op)),
@@ -183,7 +191,7 @@ void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_er
     enum srv_lines kind = denied ? SRV_LINES_DENIED : SRV_LINES_REFUSED;
 
     if (s->quiet || s->cfg->log.access == CFG_ACCESS_OFF) return;
-    if (may_log(s, kind)) put_refused(s, c, err, kinds[kind].level);
+    if (may_log(&s->refusals[kind], &kinds[kind], NULL)) put_refused(s, c, err, kinds[kind].level);
 }
 
 void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t bytes, bool probe)
@@ -191,7 +199,9 @@ void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t by
     char path[PATH_SHOWN + 1], peer[SRV_PEER_TEXT];
 
     if (s->quiet || s->cfg->log.access != CFG_ACCESS_ALL) return;
-    if (probe ? s->cfg->log.level < CFG_LOG_DEBUG : !may_log(s, SRV_LINES_PAGES)) return;
+    if (probe ? s->cfg->log.level < CFG_LOG_DEBUG
+              : !may_log(&s->refusals[SRV_LINES_PAGES], &kinds[SRV_LINES_PAGES], NULL))
+        return;
     take_path(c->head, path);
     srv_peer_text(&c->client, peer);
     const struct cn_log_field fields[] = {
@@ -211,9 +221,9 @@ void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t by
 
 void srv_refused_tick(struct srv *s, uint64_t now)
 {
-    for (int kind = 0; kind < SRV_N_LINES; kind++) {
-        const struct srv_refusals *r = &s->refusals[kind];
-        if (r->left_out && now > r->since_ns && now - r->since_ns >= 1000000000u)
-            end_second(s, (enum srv_lines)kind);
-    }
+    for (int i = 0; i < SRV_N_LINES; i++)
+        if (second_is_over(&s->refusals[i], now)) end_second(&s->refusals[i], &kinds[i], NULL);
+    for (uint32_t t = 0; t < CN_MAX(s->cfg->n_tenants, (size_t)1); t++) /* 0 where nobody has keys */
+        if (second_is_over(&s->failures[t], now))
+            end_second(&s->failures[t], &failed, tenant_name(s, t));
 }

@@ -345,12 +345,13 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     cn_buf_init(&s->frame, 0);
     srv_http_init(&s->http, &srv_routes, s, s->metrics);
     s->tenant_reqs = cn_calloc(n, sizeof *s->tenant_reqs);
+    s->failures = cn_calloc(n, sizeof *s->failures);
     s->http.turn = &s->turn;
     s->dirty_tail = &s->dirty;
     s->events.tail = &s->events.head;
     s->jobs.tail = &s->jobs.head;
     s->sending_tail = &s->sending;
-    rc = s->tenant_reqs ? srv_budget_open(s) : CN_ENOMEM;
+    rc = s->tenant_reqs && s->failures ? srv_budget_open(s) : CN_ENOMEM;
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
@@ -501,6 +502,7 @@ void srv_free(struct srv *s)
     cn_buf_fini(&s->frame);
     free(s->slots);
     free(s->tenant_reqs);
+    free(s->failures);
     cn_budget_free(s->budget);
     free(s);
 }

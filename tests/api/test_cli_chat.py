@@ -103,7 +103,9 @@ def test_save(tmp_path):
         assert b"(3 messages are in" in t.send(f"/save {text}\n".encode(), b"as text)")
         t.send(f"/save {data}\n".encode(), b"as JSON)")
         assert b"is there already; /save --force" in t.send(f"/save {data}\n".encode(), b"overwrites it")
-        t.send(f"/save --force {data}\n".encode(), b"as JSON)")
+        data.chmod(0o640)
+        (tmp_path / "link.json").symlink_to(data)
+        t.send(f"/save --force {tmp_path}/link.json\n".encode(), b"as JSON)")
         assert b"No such file" in t.send(f"/save {tmp_path}/no/where\n".encode(), b"directory")
         assert b"takes the name" in t.send(b"/save\n", b"of a file.")
         assert b"takes the name" in t.send(b"/save --force\n", b"of a file.")
@@ -111,7 +113,9 @@ def test_save(tmp_path):
     assert [m["role"] for m in saved["messages"]] == ["system", "user", "assistant"]
     assert saved["messages"][1]["content"] == "grüße" and saved["model"]
     assert text.read_text().startswith("## system\n\nbe brief\n\n## user\n\ngrüße\n\n## assistant\n")
-    assert stat.S_IMODE(data.stat().st_mode) == 0o600
+    assert stat.S_IMODE(text.stat().st_mode) == 0o600
+    assert stat.S_IMODE(data.stat().st_mode) == 0o640 and (tmp_path / "link.json").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 3  # nothing beside them
 
 
 def test_history_across_chats(tmp_path, shown):

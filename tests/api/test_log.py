@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from test_auth import ALPHA, bearer, config
+from conftest import until
+from test_auth import ALPHA, BETA, bearer, config
 
 NULL = "null:context=4096"
 
@@ -155,6 +156,20 @@ def test_lines_of_requests_that_came_to_nothing_are_bounded(start):
     left = sum(map(int, re.findall(r"server: (\d+) more requests failed or were given up", s.text())))
     assert told + left == n
     assert sum(fields(x)["status"] == "200" for x in lines) == 2
+
+
+def test_a_tenant_hides_no_other_ones_failures(start, tmp_path):
+    (tmp_path / "c.yaml").write_text(config())
+    s = start.real("--config", tmp_path / "c.yaml", model=NULL)
+
+    def fail(key):
+        assert s.http("POST", "/v1/completions", {"prompt": "a", "max_tokens": -1}, bearer(key))[0] == 400
+
+    for _ in range(200):
+        fail(ALPHA)
+    fail(BETA)
+    until(lambda: [x for x in logged(s, "request") if fields(x)["tenant"] == "beta"])
+    until(lambda: re.search(r"more requests failed or were given up within a second, of tenant alpha", s.text()))
 
 
 def test_a_key_in_a_path_is_not_shown(start):
