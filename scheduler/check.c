@@ -30,6 +30,8 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
               c->state);
         sum->parked += c->park_at != NULL;
         CHECK(!c->in_flight || c->seq, "in flight and not running", i, c->in_flight);
+        CHECK(c->n_forced <= r->limit - c->n_ids, "forced ids past the limit", i, c->n_forced);
+        CHECK(c->state != CH_ENDED || !c->forced, "forced ids of a choice that ended", i, 0);
         if (!c->seq) continue;
         CHECK(kv_seq_planned(c->seq) <= c->n_ids + (c->in_flight ? CN_MAX(c->n_draft, 1u) : 1u),
               "planned too far", i, c->n_ids);
@@ -65,6 +67,24 @@ static int check_lists(const struct sch_tenant *t, struct cn_error *err)
         CHECK((t->heap_pos[k] != SCH_NONE) == tenant_may_start(t, k), "a tenant in the heap",
               t->index, k);
     }
+    return 0;
+}
+
+/* Each running choice has a place of its own, and the others are free. */
+static int check_places(const struct sch *s, struct cn_error *err)
+{
+    uint32_t n_free = 0;
+
+    for (uint32_t i = s->free_place; i != SCH_NONE; i = s->places[i].next_free) {
+        for (const struct sch_choice *c = s->running.head; c; c = c->next)
+            CHECK(c->place != i, "a place that is free and taken", i, c->req->number);
+        CHECK(++n_free <= s->o.max_running, "free places", n_free, i);
+    }
+    for (const struct sch_choice *c = s->running.head; c; c = c->next) {
+        for (const struct sch_choice *d = c->next; d; d = d->next)
+            CHECK(c->place != d->place, "a place of two choices", c->place, c->req->number);
+    }
+    CHECK(n_free + s->n_running == s->o.max_running, "places", n_free, s->n_running);
     return 0;
 }
 
@@ -128,5 +148,6 @@ int sch_check(const struct sch *s, struct cn_error *err)
         for (uint32_t i = 1; i < s->heap[k].n; i++)
             CHECK(s->heap[k].v[(i - 1) / 2]->counter <= s->heap[k].v[i]->counter, "heap", k, i);
     }
+    if (check_places(s, err)) return CN_EINTERNAL;
     return check_door(s, &sum, err);
 }

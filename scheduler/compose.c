@@ -45,16 +45,20 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
     struct sch_segment *g = &f->segs[st->n_segments];
     const struct kv_copy *copies;
     uint32_t n_copies = kv_seq_copies(c->seq, &copies);
+    uint64_t n_prompt = c->req->spec.n_prompt;
     bool known = pos < c->n_ids;
 
     *g = (struct sch_segment){
         .request = c->req->id, .user = c->req->spec.user, .choice = c->index,
-        .adapter = c->req->spec.adapter, .seq = c->seq, .pos = pos, .n_rows = n + drafts,
+        .adapter = c->req->spec.adapter, .slot = c->place,
+        .generation = s->places[c->place].generation, .seq = c->seq, .pos = pos,
+        .n_rows = n + drafts,
+        .n_prompt_rows = pos < n_prompt ? (uint32_t)CN_MIN(n_prompt - pos, (uint64_t)n) : 0,
         .first_row = st->n_rows, .tokens = known ? c->ids + pos : NULL,
         .from_ticket = known ? 0 : c->last_ticket, .from_row = known ? 0 : c->last_row,
         .n_sample = (pos + n >= c->n_ids ? 1 : 0) + drafts,
         .n_logits = logits_of(c, pos, n) + drafts};
-    f->recs[st->n_segments++] = (struct sch_rec){c, c->req};
+    f->recs[st->n_segments++] = (struct sch_rec){c, c->req, false};
     for (uint32_t i = 0; i < n_copies; i++)
         f->copies[st->n_copies++] = copies[i];
     st->n_rows += g->n_rows;
@@ -68,11 +72,12 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
 static void count_adopted(struct sch *s, struct sch_choice *c, uint64_t before)
 {
     uint64_t len = kv_seq_length(c->seq), from = CN_MAX(before, c->high);
+    uint64_t to = CN_MIN(len, c->req->spec.n_prompt);
 
-    if (len > from && c->index == 0) {
-        c->req->usage.cached_tokens += len - from;
-        c->req->tenant->cached += len - from;
-        s->stats.prompt_cached += len - from;
+    if (to > from && c->index == 0) {
+        c->req->usage.cached_tokens += to - from;
+        c->req->tenant->cached += to - from;
+        s->stats.prompt_cached += to - from;
     }
     c->high = CN_MAX(c->high, len);
 }
@@ -102,13 +107,22 @@ static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
     return end > pos && most >= m->block_tokens ? (uint32_t)(end - pos) : most;
 }
 
+/* Whether its next rows are of output that was never computed: of its last token, and of ids that
+ * were forced behind it. */
+static bool decodes(const struct sch_choice *c)
+{
+    uint64_t planned = kv_seq_planned(c->seq);
+
+    return planned + 1 >= c->n_ids || planned >= CN_MAX(c->high, c->req->spec.n_prompt);
+}
+
 /* Adopts what can be; false: it has to wait for a block that another fills. */
 static bool adopt(struct sch *s, struct sch_choice *c)
 {
     uint64_t before = kv_seq_length(c->seq);
     enum kv_match m;
 
-    if (c->in_flight || kv_seq_planned(c->seq) + 1 >= c->n_ids) return true;
+    if (c->in_flight || decodes(c)) return true;
     m = kv_seq_match(c->seq, c->ids, c->n_ids, NULL);
     count_adopted(s, c, before);
     return m == KV_GO;
@@ -180,7 +194,7 @@ static bool is_ready(const struct sch *s, const struct sch_choice *c)
 
     if (c->req->paused || c->req->cancelled || c->evict || c->yields) return false;
     if (planned < c->n_ids) return true;
-    return planned == c->n_ids && s->o.stepper.depth > 1 && c->in_flight == 1 &&
+    return planned == c->n_ids && s->o.stepper.depth > 1 && c->in_flight == 1 && !c->n_forced &&
            c->n_ids + 1 < c->req->limit;
 }
 
@@ -247,7 +261,7 @@ static uint32_t pass_of(const struct sch_choice *c, enum sch_class first)
     enum sch_class class = c->req->class;
 
     if (c->passed_over >= MAX_PASSED_OVER) return PASS_WHOLE;
-    if (kv_seq_planned(c->seq) + 1 >= c->n_ids) return PASS_DECODE;
+    if (decodes(c)) return PASS_DECODE;
     return class == SCH_BACKGROUND || class == first ? PASS_PREFILL : PASS_PREFILL_LATER;
 }
 
@@ -259,8 +273,8 @@ static void look(struct sch *s, struct sch_choice *c)
     if (kv_space_state_bytes(choice_model(c)->o.space)) adopt(s, c);
 }
 
-/* What is to be read: by how many choices; rows of short prompts. */
-struct reading { uint32_t n; uint64_t short_rows; };
+/* What is to be read: by how many choices; rows of short prompts. n_decode: choices that decode. */
+struct reading { uint32_t n, n_decode; uint64_t short_rows; };
 
 /* Tenants to s->act. */
 static struct reading collect_candidates(struct sch *s, uint32_t model, bool background,
@@ -279,6 +293,7 @@ static struct reading collect_candidates(struct sch *s, uint32_t model, bool bac
         if (!c->looked) look(s, c);
         pass = pass_of(c, first);
         reading.n += pass != PASS_DECODE;
+        reading.n_decode += pass == PASS_DECODE;
         if (pass != PASS_DECODE && is_short(s, c)) reading.short_rows += prompt_left(c);
         if (pass == PASS_PREFILL && !kv_seq_waits(c->seq)) kv_seq_in_line(c->seq);
         cand_push(s, c, pass);
@@ -320,7 +335,12 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
             f->step.n_logits < m->o.max_logit_rows) {
             uint32_t got = c->n_draft ? plan_drafts(s, f, c) : 0;
 
-            if (!got) got = plan(s, f, c, pass == PASS_DECODE ? 1 : CN_MIN(fair, rows));
+            if (!got && pass == PASS_DECODE) {
+                got = plan(s, f, c, CN_MIN(1 + f->more, rows));
+                f->more -= got ? got - 1 : 0;
+            } else if (!got) {
+                got = plan(s, f, c, CN_MIN(fair, rows));
+            }
             rows -= CN_MIN(got, rows); /* one that needs one step may have more */
         }
         if (!t->cand[pass].head) {
@@ -349,7 +369,16 @@ static void rotate(struct sch *s, struct sch_flight *f)
 static void reset(struct sch_flight *f, uint32_t model)
 {
     f->step = (struct sch_step){.model = model, .segments = f->segs, .copies = f->copies};
-    f->n_decode = 0;
+    f->n_decode = f->more = 0;
+    f->drawn = false;
+}
+
+/* Rows for forced ids, beyond one for each choice that decodes: a block of tokens, and no more than
+ * step_stretch lets a prompt have beside so many others. */
+static uint32_t forced_rows(const struct sch *s, const struct sch_model *m, uint32_t n_decode)
+{
+    if (n_decode < 2 || s->o.step_stretch <= 0) return m->block_tokens;
+    return CN_MIN(m->block_tokens, sch_cost_beside(m, n_decode, s->o.step_stretch));
 }
 
 /* How many rows of prompts go into the step beside those that decode.
@@ -400,6 +429,7 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     spare = reading.n ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
     f->n_decode = f->step.n_rows;
+    f->more = forced_rows(s, m, reading.n_decode);
     run_pass(s, f, m, PASS_DECODE, m->o.max_rows - spare);
     f->n_decode = f->step.n_rows - f->n_decode;
     budget = run_pass(s, f, m, PASS_PREFILL, prompt_rows(s, m, f, &reading, others));
@@ -486,7 +516,7 @@ bool sch_compose(struct sch *s, struct sch_flight *f)
     return compose_class(s, f, !others);
 }
 
-bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *c)
+bool sch_compose_alone(struct sch *s, struct sch_flight *f, struct sch_choice *c)
 {
     struct sch_model *m = choice_model(c);
     struct sch_choice *v;

@@ -1,4 +1,4 @@
-/* Launch and collect, delivery of tokens, and every way a choice or a request ends.
+/* Launch and collect, and every way a choice or a request ends.
  *
  * A request's on_end comes when all its choices have ended and no step with rows of it is in
  * flight; its memory goes right after. */
@@ -50,6 +50,7 @@ void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, b
     if (c->state == CH_WAITING) sch_queue_remove(c);
     c->state = CH_ENDED;
     if (s->solo == c) s->solo = NULL;
+    sch_forced_free(c);
     if (reason <= SCH_END_LENGTH && c->index == 0) release_siblings(r);
     if (--r->n_open == 0) {
         if (r->code == 0) r->reason = reason;
@@ -153,76 +154,17 @@ bool sch_launch(struct sch *s, struct sch_flight *f)
             c->last_row = g->first_row + g->n_rows - 1; /* of no use behind drafts */
         }
     }
+    if (!s->o.stepper.draw) sch_draw_step(s, f);
     return true;
 }
 
 /* ---- collect --------------------------------------------------------------------------------- */
 
-static void commit_rows(struct sch *s, struct sch_choice *c, uint64_t pos, uint32_t n)
-{
-    struct sch_req *r = c->req;
-    uint64_t to = pos + n, from = CN_MIN(CN_MAX(pos, c->high), to);
-    uint64_t prompt_to = CN_MIN(to, r->spec.n_prompt);
-    uint64_t prompt = prompt_to > from ? prompt_to - from : 0;
-
-    kv_seq_commit(c->seq, c->ids + pos, n);
-    r->usage.computed_tokens += to - from;
-    r->usage.recomputed_tokens += from - pos;
-    s->stats.recomputed += from - pos;
-    s->stats.prompt_computed += prompt;
-    r->tenant->prompt_computed += prompt;
-    c->high = CN_MAX(c->high, to);
-    c->scored = CN_MAX(c->scored, to);
-}
-
-static void deliver(struct sch *s, struct sch_choice *c, const struct sch_row_result *row)
-{
-    struct sch_req *r = c->req;
-    struct sch_token t = {.request = r->id, .user = r->spec.user, .choice = c->index,
-                          .index = choice_generated(c), .position = c->n_ids,
-                          .token = row->token, .drawn = row->drawn};
-    enum sch_verdict v;
-
-    c->ids[c->n_ids++] = row->token;
-    r->usage.generated_tokens++;
-    r->tenant->generated++;
-    s->stats.generated++;
-    if (!r->usage.first_token_ns) r->usage.first_token_ns = s->now;
-    v = s->o.cb.on_token(s->o.cb.arg, &t);
-    if (v == SCH_STOP)
-        sch_choice_stop(s, c, SCH_END_STOP, false);
-    else if (c->n_ids == r->limit)
-        sch_choice_stop(s, c, SCH_END_LENGTH, false);
-}
-
-/* Hands out the draws up to the first that is not the draft behind it. A row of a draft counts as
- * computed once its token has come true; the rows behind are forgotten. */
-static void take_tokens(struct sch *s, struct sch_choice *c, const struct sch_segment *g,
-                        const struct sch_row_result *rows)
-{
-    uint64_t pos = g->pos + g->n_rows - g->n_sample + 1; /* of the first draft */
-
-    s->stats.drafted += g->n_sample - 1;
-    for (uint32_t i = 0;; i++) {
-        bool right = i + 1 < g->n_sample && c->ids[pos + i] == rows[i].token;
-
-        deliver(s, c, &rows[i]);
-        if (right) s->stats.drafts_right++;
-        if (!right || c->state != CH_RUNNING) break;
-        if (rows[i + 1].status) {
-            sch_req_end(s, c->req, SCH_END_ERROR, rows[i + 1].status);
-            break;
-        }
-        commit_rows(s, c, pos + i, 1);
-        sch_charge(s, c->req->tenant, s->o.decode_cost);
-    }
-    if (c->state == CH_RUNNING && g->n_sample > 1) kv_seq_truncate(c->seq, kv_seq_length(c->seq));
-}
-
 /* One segment's rows are there. rows: the results of its sampled ones, or NULL. */
-static void take_segment(struct sch *s, struct sch_choice *c, const struct sch_segment *g,
+static void take_segment(struct sch *s, const struct sch_rec *rec, const struct sch_segment *g,
                          const struct sch_row_result *rows)
 {
+    struct sch_choice *c = rec->choice;
     struct sch_req *r = c->req;
 
     c->n_draft = 0;
@@ -230,9 +172,9 @@ static void take_segment(struct sch *s, struct sch_choice *c, const struct sch_s
         sch_req_end(s, r, SCH_END_ERROR, rows->status);
         return;
     }
-    commit_rows(s, c, g->pos, g->n_rows - (rows ? g->n_sample - 1 : 0));
+    sch_commit_rows(s, c, g->pos, g->n_rows - (rows ? g->n_sample - 1 : 0));
     if (c->index == 0 && kv_seq_length(c->seq) + 1 >= r->spec.n_prompt) release_siblings(r);
-    if (rows) take_tokens(s, c, g, rows);
+    if (rows) sch_take_tokens(s, rec, g, rows);
     if (c->state == CH_RUNNING && c->evict && c->in_flight == 0) sch_preempt(s, c);
 }
 
@@ -290,7 +232,7 @@ void sch_collect(struct sch *s)
         else if (rc)
             sch_req_end(s, rec.req, SCH_END_ERROR, rc);
         else
-            take_segment(s, rec.choice, g, rows);
+            take_segment(s, &rec, g, rows);
     }
     f->step.n_segments = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -56,6 +56,10 @@ struct sch_choice {
     uint64_t last_ticket;    /* where its last sampled row is */
     uint32_t last_row;
     uint32_t n_draft;        /* ids behind n_ids that are guesses: to be, or in, the next step */
+    uint32_t place;          /* RUNNING: the slot of its segments */
+    uint32_t *forced;        /* ids to be put out when a token is due: n_forced from forced_at on */
+    size_t forced_cap;
+    uint64_t forced_at, n_forced;
     struct sch_draft *draft; /* NULL before it decodes, and where there is no speculation */
     struct sch_choice *prev, *next;   /* queue or running list */
     struct sch_choice *next_cand;     /* composition */
@@ -136,10 +140,17 @@ struct sch_model {
     struct sch_curve *curve; /* NULL: no speculation */
 };
 
-struct sch_rec { struct sch_choice *choice; struct sch_req *req; };
+struct sch_rec {
+    struct sch_choice *choice;
+    struct sch_req *req;
+    bool forced;             /* the id that its draw gives is the first of the choice's forced ones */
+};
 struct sch_flight {
     uint64_t ticket, launched_ns;
-    uint32_t n_decode;       /* rows of those that decode, with drafts */
+    bool drawn;              /* its draws were asked for */
+    uint32_t n_decode;       /* rows of those that decode, with drafts and forced ids */
+    uint32_t more;           /* while it is composed: rows that those that decode may still have
+                              * beyond one each, where ids were forced */
     struct sch_step step;
     struct sch_segment *segs;
     struct sch_rec *recs;    /* per segment; choice is NULL once it ended */
@@ -149,6 +160,7 @@ struct sch_flight {
 };
 
 struct sch_slot { struct sch_req *req; uint32_t generation, next_free; };
+struct sch_place { uint64_t generation; uint32_t next_free; };
 
 struct sch {
     struct sch_opts o;
@@ -176,6 +188,8 @@ struct sch {
     size_t models_cap;
     uint32_t n_models;
     struct sch_list running;
+    struct sch_place *places; /* max_running of them */
+    uint32_t free_place;
     struct sch_choice *parked; /* WAITING ones that hold blocks */
     uint32_t n_running, n_running_class[SCH_N_CLASSES];
     struct sch_req *cancels;
@@ -184,6 +198,7 @@ struct sch {
     uint32_t n_flights;      /* flights[0] is the oldest; those from n_flights on are empty */
     struct sch_tenant **act; /* tenants in the step being composed, room for max_running */
     uint32_t n_act;
+    struct sch_draw *draws;  /* of a step, room for max_running */
     struct sch_guesser *guessers; /* those that decode, room for SCH_CURVE_ROWS; NULL: none */
     struct sch_choice *solo; /* runs alone until it ends */
     struct sch_tenant *last_admitted;
@@ -286,7 +301,7 @@ double sch_over_share(const struct sch *s, const struct sch_tenant *t);
 /* Fills the flight with the next step; false when there is nothing to run. */
 bool sch_compose(struct sch *s, struct sch_flight *f);
 /* A step of c alone, whatever it takes; false when c was put back to start again. */
-bool sch_compose_forced(struct sch *s, struct sch_flight *f, struct sch_choice *c);
+bool sch_compose_alone(struct sch *s, struct sch_flight *f, struct sch_choice *c);
 
 /* ---- park.c ---------------------------------------------------------------------------------- */
 void sch_running_in(struct sch *s, struct sch_choice *c);
@@ -318,6 +333,15 @@ void sch_curve_learn(struct sch_model *m, uint32_t n_seqs, uint32_t n_rows, doub
 /* Drafts for those that are about to decode: n_draft, and the ids behind n_ids. others: somebody
  * who is not in the step waits for its end. */
 void sch_speculate(struct sch *s, struct sch_model *m, bool others);
+
+/* ---- draw.c ---------------------------------------------------------------------------------- */
+/* Tells the stepper to draw the step's rows, if it was not told before. */
+void sch_draw_step(struct sch *s, struct sch_flight *f);
+/* A choice's sampled rows are there: hands out its tokens. */
+void sch_take_tokens(struct sch *s, const struct sch_rec *rec, const struct sch_segment *g,
+                     const struct sch_row_result *rows);
+void sch_commit_rows(struct sch *s, struct sch_choice *c, uint64_t pos, uint32_t n);
+void sch_forced_free(struct sch_choice *c);
 
 /* ---- end.c ----------------------------------------------------------------------------------- */
 void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, bool failed);

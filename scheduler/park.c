@@ -19,6 +19,10 @@ void sch_running_in(struct sch *s, struct sch_choice *c)
 {
     struct sch_req *r = c->req;
 
+    cn_assert(s->free_place != SCH_NONE);
+    c->place = s->free_place;
+    s->free_place = s->places[c->place].next_free;
+    s->places[c->place].generation++;
     c->state = CH_RUNNING;
     sch_list_push(&s->running, c);
     s->n_running++;
@@ -33,6 +37,8 @@ void sch_running_out(struct sch *s, struct sch_choice *c)
     struct sch_req *r = c->req;
 
     sch_list_remove(&s->running, c);
+    s->places[c->place].next_free = s->free_place;
+    s->free_place = c->place;
     s->n_running--;
     s->n_running_class[r->class]--;
     r->tenant->n_running--;

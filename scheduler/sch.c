@@ -33,11 +33,19 @@ int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err)
     set_defaults(&s->o);
     s->free_slot = SCH_NONE;
     s->act = cn_calloc(s->o.max_running, sizeof(struct sch_tenant *));
+    s->draws = cn_calloc(s->o.max_running, sizeof(*s->draws));
+    s->places = cn_calloc(s->o.max_running, sizeof(*s->places));
+    if (!s->act || !s->draws || !s->places) {
+        sch_free(s);
+        return cn_fail(err, CN_ENOMEM, "no memory for the scheduler");
+    }
+    for (uint32_t i = 0; i < s->o.max_running; i++)
+        s->places[i].next_free = i + 1 < s->o.max_running ? i + 1 : SCH_NONE;
     for (uint32_t i = 0; i < SCH_MAX_DEPTH; i++) {
         s->flights[i] = &s->store[i];
         s->store[i].segs = cn_calloc(s->o.max_running, sizeof(struct sch_segment));
         s->store[i].recs = cn_calloc(s->o.max_running, sizeof(struct sch_rec));
-        if (!s->act || !s->store[i].segs || !s->store[i].recs) {
+        if (!s->store[i].segs || !s->store[i].recs) {
             sch_free(s);
             return cn_fail(err, CN_ENOMEM, "no memory for the scheduler");
         }
@@ -52,6 +60,7 @@ void sch_req_free(struct sch_req *r)
     for (uint32_t i = 0; i < r->spec.n_choices; i++) {
         free(r->choices[i].ids);
         sch_draft_free(r->choices[i].draft);
+        sch_forced_free(&r->choices[i]);
     }
     free((void *)r->spec.prompt);
     free((void *)r->spec.marks);
@@ -89,6 +98,8 @@ void sch_free(struct sch *s)
     free(s->models);
     free(s->guessers);
     free(s->act);
+    free(s->draws);
+    free(s->places);
     free(s);
 }
 
@@ -340,7 +351,7 @@ static void expire(struct sch *s)
 }
 
 /* Nothing could be composed and nothing is in flight: if somebody wants to run, he shall. */
-static bool force(struct sch *s, struct sch_flight *f)
+static bool run_alone(struct sch *s, struct sch_flight *f)
 {
     struct sch_choice *c = sch_oldest(s);
     struct sch_req *r;
@@ -349,7 +360,7 @@ static bool force(struct sch *s, struct sch_flight *f)
     if (!c) return false;
     r = c->req;
     r->in_flight++; /* it may end in there */
-    composed = sch_compose_forced(s, f, c);
+    composed = sch_compose_alone(s, f, c);
     r->in_flight--;
     sch_req_settle(s, r);
     return composed;
@@ -365,9 +376,12 @@ bool sch_iterate(struct sch *s)
     expire(s);
     sch_admit(s);
     s->rounds++;
-    if (sch_compose(s, f) || (s->n_flights == 0 && force(s, f))) launched = sch_launch(s, f);
+    if (sch_compose(s, f) || (s->n_flights == 0 && run_alone(s, f))) launched = sch_launch(s, f);
+    /* the first in flight: the tokens of the step before it were delivered */
+    if (s->n_flights) sch_draw_step(s, s->flights[0]);
     if (s->n_flights == s->o.stepper.depth || (!launched && s->n_flights)) {
         sch_collect(s);
+        if (s->n_flights) sch_draw_step(s, s->flights[0]);
         return true;
     }
     return launched || s->again;

@@ -20,8 +20,19 @@
  * costs its tenant what any token costs; one that was wrong costs nobody. Not where a sequence has
  * a state, which cannot be cut.
  *
+ * Forced ids (sch_force): a choice can be given the ids that it puts out next, such as text that a
+ * grammar allows no other way, or the closing of a reasoning block. They are output like drawn
+ * ids, and on_token has seen them before any row of theirs runs; the rows are then computed a few
+ * at a time, and only the last one is drawn. The output is the same as if each position's draw had
+ * been given a mask of one id.
+ *
+ * Order of a step: launch(t + 1); collect(t), whose tokens go to on_token; draw(t + 1). With one
+ * step in flight: launch(t), draw(t), collect(t). So on_token has seen every id before the ones
+ * that a draw chooses, in both cases.
+ *
  * Threads: everything here is called by one thread (the engine thread). Callbacks run inside
- * sch_iterate; of the functions below they may call sch_cancel, sch_pause and sch_submit. */
+ * sch_iterate; of the functions below they may call sch_cancel, sch_pause, sch_submit and
+ * sch_force. */
 #ifndef SCHEDULER_SCHEDULER_H
 #define SCHEDULER_SCHEDULER_H
 
@@ -40,9 +51,15 @@ struct sch_segment {
                               * step with rows of the request is in flight */
     uint32_t choice;
     uint32_t adapter;        /* 0 = none */
-    struct kv_seq *seq;      /* tables: kv_seq_tables */
+    uint32_t slot;           /* < max_running: no other running choice has it. The choice keeps it
+                              * as long as it keeps its place in max_running */
+    uint64_t generation;     /* of the slot, rising: it changes whenever the slot is given out. Then
+                              * nothing holds that was kept for the slot (tables, draw state) */
+    struct kv_seq *seq;      /* tables: kv_seq_tables; changes: kv_seq_changed */
     uint64_t pos;            /* position of the first row */
     uint32_t n_rows;
+    uint32_t n_prompt_rows;  /* the first of them, whose positions are in the request's prompt; the
+                              * others are generated ones, also when they are computed again */
     uint32_t first_row;      /* the step's number of its first row */
     const uint32_t *tokens;  /* n_rows ids; NULL: from_ticket and from_row (then n_rows is 1) */
     uint64_t from_ticket;    /* the id sampled for row from_row of that step */
@@ -73,14 +90,33 @@ struct sch_step_result {
     const struct sch_row_result *rows; /* the stepper's, valid until the next collect */
 };
 
+#define SCH_NO_ID UINT32_MAX
+
+/* A segment whose sampled rows (n_sample of them) are to be drawn. */
+struct sch_draw {
+    uint32_t segment;        /* its number in the step */
+    uint32_t only;           /* SCH_NO_ID, or the id that the first sampled row's draw gives whatever
+                              * its logits are: it was forced. on_token has told it or will, with
+                              * `forced`: it is not to be counted as drawn. The result's token is not
+                              * looked at, and no row takes its id from this ticket */
+    bool ended;              /* the choice has ended: nothing needs to be drawn */
+};
+
 /* launch: borrows the step until it is collected; *ticket rises by every call. An error fails the
  *   requests of the step, nothing else.
+ * draw: once for each launched step, in order, when the tokens of the step before were delivered
+ *   and before another one is launched: masks, ids that were forced and choices that ended are
+ *   known. draws: one for each segment with sampled rows, in their order (n may be 0), borrowed
+ *   during the call. An error fails the requests of the step; the step is collected all the same.
+ *   A stepper may draw rows that need no mask at launch: a result that was forced in the meantime
+ *   is not looked at. NULL: the stepper draws by itself, in launch or in collect.
  * collect: waits for the oldest launched step; an error fails its requests.
  * cancel (may be NULL): the results of a launched step are no longer wanted (at sch_free). */
 struct sch_stepper {
     void *self;
     uint32_t depth;          /* steps in flight: 1 or 2 */
     int (*launch)(void *self, const struct sch_step *step, uint64_t *ticket);
+    int (*draw)(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n);
     int (*collect)(void *self, uint64_t ticket, struct sch_step_result *out);
     void (*cancel)(void *self, uint64_t ticket);
     uint64_t (*now)(void *self); /* monotonic, ns */
@@ -135,7 +171,8 @@ struct sch_token {
     uint64_t index;          /* of the output token, from 0 */
     uint64_t position;       /* n_prompt + index */
     uint32_t token;
-    const void *drawn;       /* from the stepper */
+    bool forced;             /* by sch_force */
+    const void *drawn;       /* from the stepper; NULL: it was forced */
 };
 
 struct sch_callbacks {
@@ -239,6 +276,15 @@ void sch_cancel(struct sch *s, uint64_t id);
  * tenant's that never started. It counts against max_concurrent all the time; a tenant whose paused
  * ones are half of max_running, or 16 if that is more, starts nothing new. */
 void sch_pause(struct sch *s, uint64_t id, bool paused);
+/* Appends to the ids that the choice puts out next; they are copied, and what is beyond its limit
+ * is left out. Each is a generated token, with a verdict, usage and cost like others. Called from
+ * the choice's own on_token, they follow that token: on_token gets them one by one as soon as it
+ * has returned SCH_CONTINUE, at most SCH_FORCE_BURST in an iteration. Called from elsewhere, they
+ * come when the choice's next token is due, behind a draw that was asked for already; before the
+ * first token too, when the prompt is read. They outlive preemption and pauses. 0; CN_ENOENT: the
+ * id is stale or the choice has ended; CN_ERANGE: no such choice; CN_ENOMEM. */
+#define SCH_FORCE_BURST 256
+int sch_force(struct sch *s, uint64_t id, uint32_t choice, const uint32_t *ids, uint32_t n);
 /* One iteration: cancels, deadlines, admission, composition and launch of at most one step, and
  * collection of one when `depth` steps are in flight or there is nothing to launch. True when
  * there was a step to launch or collect: call it again at once. */
@@ -265,6 +311,7 @@ struct sch_stats {
     uint64_t prompt_computed;    /* prompt rows computed for the first time */
     uint64_t prompt_cached;      /* prompt tokens adopted instead */
     uint64_t recomputed, generated, preemptions;
+    uint64_t forced;             /* of the generated ones */
     uint64_t cancelled_tokens;   /* generated for requests that were cancelled */
     uint64_t wasted;             /* rows computed whose result nobody saw, drafts aside */
     uint64_t drafted;            /* rows of drafts */

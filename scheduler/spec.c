@@ -100,6 +100,7 @@ static uint32_t room_of(const struct sch *s, const struct sch_choice *c)
     uint64_t left = c->req->limit - c->n_ids;
 
     if (c->in_flight || c->n_ids <= c->req->spec.n_prompt || left < 2) return 0;
+    if (c->n_forced || kv_seq_planned(c->seq) + 1 < c->n_ids) return 0; /* it knows what comes */
     return (uint32_t)CN_MIN(left - 1, (uint64_t)s->o.speculation.max_draft);
 }
 
