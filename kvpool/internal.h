@@ -169,6 +169,8 @@ struct kv_seq {
     bool copies_taken, closed;
     uint32_t **tables;       /* of the STATE group one entry: the live state */
     uint64_t *first;         /* per group: first logical block still held */
+    uint32_t *changed;       /* per group: first table entry that was set since somebody asked;
+                              * UINT32_MAX = none */
     struct kv_node **nodes;  /* per logical block, NULL = held alone */
     uint32_t *tail;          /* ids of the incomplete block up to len */
     struct kv_node *fills;
@@ -218,6 +220,11 @@ static inline uint64_t kv_first_seen(const struct kv_grp *g, uint64_t n)
 static inline uint32_t *kv_live(const struct kv_seq *q)
 {
     return q->tables[q->space->state->index];
+}
+/* Logical blocks from i on of a group have, or may have, another block. */
+static inline void kv_mark(struct kv_seq *q, uint32_t group, uint64_t i)
+{
+    if (i < q->changed[group]) q->changed[group] = (uint32_t)i;
 }
 static inline struct kv_blk *kv_blk_of(const struct kv_pool *p, uint32_t block)
 {

@@ -215,6 +215,11 @@ uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
 /* Per group: block number of each logical block; of a STATE group one entry, the sequence's state
  * (KV_NO_BLOCK before its first row). The pointers stay the same while it is open. */
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q);
+/* The first logical block of the group whose table entry may differ from what it was at the call
+ * before (at the first call: from an empty table); UINT32_MAX = none. Entries that were given up,
+ * behind a window or beyond the sequence's end, do not count. For whoever keeps a copy of the
+ * tables and is sent changes only. */
+uint32_t kv_seq_changed(struct kv_seq *q, uint32_t group);
 /* All blocks it uses, over all groups; and their bytes. */
 uint64_t kv_seq_n_blocks(const struct kv_seq *q);
 uint64_t kv_seq_bytes(const struct kv_seq *q);

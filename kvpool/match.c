@@ -83,6 +83,7 @@ static void take_nodes(struct kv_seq *q, uint64_t best)
         uint64_t first = first_block(&s->grp[g], best);
 
         if (&s->grp[g] == s->state) continue;
+        kv_mark(q, g, CN_MAX(q->n_chain, first));
         for (uint64_t i = q->n_chain; i < best; i++) {
             struct kv_ent *e = &q->nodes[i]->ent[g];
 
@@ -353,6 +354,7 @@ static int own_copy(struct kv_seq *q, uint64_t i, uint32_t n)
         uint32_t old = q->tables[g][i];
 
         q->tables[g][i] = fresh[g];
+        kv_mark(q, g, i);
         q->copies[g] = (struct kv_copy){g, fresh[g], old, n};
         kv_block_state(s->pool, fresh[g], KV_COPYING);
         /* a reference of its own keeps the source; what it held alone becomes that */

@@ -19,6 +19,7 @@ static void seq_free(struct kv_seq *q)
         free(q->tables[g]);
     free(q->tables);
     free(q->first);
+    free(q->changed);
     free(q->nodes);
     free(q->tail);
     free(q->copies);
@@ -36,13 +37,15 @@ static struct kv_seq *seq_new(struct kv_space *s, uint64_t cap_blocks)
     q->cap_blocks = cap_blocks;
     q->tables = cn_calloc(s->n_groups, sizeof(*q->tables));
     q->first = cn_calloc(s->n_groups, sizeof(*q->first));
+    q->changed = cn_malloc_array(s->n_groups, sizeof(*q->changed));
     q->nodes = cn_calloc(cap_blocks, sizeof(*q->nodes));
     q->tail = cn_malloc_array(s->block_tokens, sizeof(*q->tail));
     q->copies = cn_malloc_array((size_t)s->n_groups + 1, sizeof(*q->copies));
-    if (!q->tables || !q->first || !q->nodes || !q->tail || !q->copies) goto fail;
+    if (!q->tables || !q->first || !q->changed || !q->nodes || !q->tail || !q->copies) goto fail;
     for (uint32_t g = 0; g < s->n_groups; g++) {
         bool state = &s->grp[g] == s->state;
 
+        q->changed[g] = UINT32_MAX;
         q->tables[g] = cn_calloc(state ? 1 : cap_blocks, sizeof(**q->tables));
         if (!q->tables[g]) goto fail;
     }
@@ -264,6 +267,9 @@ int kv_seq_alloc(struct kv_seq *q, uint64_t from, uint64_t to)
             if (kv_block_alloc(&s->grp[g], q->tenant, &q->tables[g][i])) goto undo;
         }
     }
+    for (g = 0; g < s->n_groups && from < to; g++) {
+        if (&s->grp[g] != s->state) kv_mark(q, g, from);
+    }
     return 0;
 undo:
     for (;;) {
@@ -400,6 +406,7 @@ static void swap_in(struct kv_seq *q, uint64_t i, struct kv_node *n)
             n->writer = q->serial;
         } else {
             q->tables[g][i] = e->block;
+            kv_mark(q, g, i);
             kv_block_put_later(p, b);
         }
         if (q->space->grp[g].loose) e->refs++;
@@ -492,6 +499,14 @@ uint64_t kv_seq_planned(const struct kv_seq *q)
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q)
 {
     return (const uint32_t *const *)q->tables;
+}
+
+uint32_t kv_seq_changed(struct kv_seq *q, uint32_t group)
+{
+    uint32_t from = q->changed[group];
+
+    q->changed[group] = UINT32_MAX;
+    return from;
 }
 
 static uint64_t blocks_of(const struct kv_seq *q, uint32_t g)

@@ -17,6 +17,7 @@
 int kv_live_alloc(struct kv_seq *q, bool *fresh)
 {
     *fresh = q->space->state && *kv_live(q) == KV_NO_BLOCK;
+    if (*fresh) kv_mark(q, q->space->state->index, 0);
     return *fresh ? kv_block_alloc(q->space->state, q->tenant, kv_live(q)) : 0;
 }
 

@@ -3,6 +3,7 @@
  * right one. The state of a sequence likewise: a block of it carries the hash of all its tokens so
  * far, in every word another, and a row checks and replaces it. So a wrong table, share, copy, or a
  * block freed too early is seen at once. After each operation kv_check counts everything again.
+ * A copy of each table, to which changed entries alone are copied before a step, must be the table.
  *
  *   test_kvrandom [--runs N] [--seed S]     S alone = that one run */
 #include "kvpool/kvpool.h"
@@ -23,6 +24,7 @@ struct live {
     uint32_t tenant, flags, salt, space;
     uint32_t in_flight[2];   /* rows in each launched step */
     bool waiting;
+    uint32_t copy[MAX_GROUPS][MAX_LEN]; /* of the tables, from what is said to have changed */
 };
 
 struct world {
@@ -40,7 +42,7 @@ struct world {
     uint64_t waits;
 };
 
-static struct { uint64_t waits, taken, used, rewound; } totals;
+static struct { uint64_t waits, taken, used, rewound, entries, copied; } totals;
 
 static uint64_t rnd(struct world *w)
 {
@@ -126,12 +128,33 @@ static void check_rows(struct world *w, struct live *l, uint64_t from, uint64_t 
     }
 }
 
+/* As a device does that keeps tables: it is sent what changed, before each step that uses them. */
+static void follow_tables(struct world *w, struct live *l)
+{
+    const uint32_t *const *t = kv_seq_tables(l->q);
+
+    for (uint32_t g = 0; g < w->n_groups; g++) {
+        bool state = w->groups[l->space][g].span == KV_SPAN_STATE;
+        uint64_t n = state ? 1 : (kv_seq_planned(l->q) + w->bt - 1) / w->bt;
+        uint32_t from = kv_seq_changed(l->q, g);
+
+        for (uint64_t i = from; i < n; i++, totals.copied++)
+            l->copy[g][i] = t[g][i];
+        for (uint64_t i = 0; i < n; i++, totals.entries++) {
+            if (t[g][i] != KV_NO_BLOCK && l->copy[g][i] != t[g][i])
+                FAIL(w, "group %u: block %" PRIu64 " has changed, told from %u on", g, i, from);
+        }
+        if (kv_seq_changed(l->q, g) != UINT32_MAX) FAIL(w, "a change that is told twice");
+    }
+}
+
 static void op_open(struct world *w, struct live *l)
 {
     struct kv_seq_opts o = {0};
     uint64_t marks[4];
 
     memset(l, 0, sizeof(*l));
+    memset(l->copy, 0xff, sizeof(l->copy));
     l->tenant = below(w, w->n_tenants);
     l->space = below(w, w->n_spaces);
     l->salt = below(w, 8) == 0;
@@ -199,6 +222,7 @@ static void op_launch(struct world *w)
     }
     for (uint32_t s = 0; s < MAX_SEQS; s++) {
         if (!w->seqs[s].q) continue;
+        if (to[s] > from[s]) follow_tables(w, &w->seqs[s]);
         w->seqs[s].in_flight[w->n_tickets] = to[s] - from[s];
         check_rows(w, &w->seqs[s], from[s], to[s]);
     }
@@ -235,6 +259,7 @@ static void op_fork(struct world *w, struct live *l)
     if (!c || !n) return;
     n = 1 + below(w, (uint32_t)n);
     *c = *l;
+    memset(c->copy, 0xff, sizeof(c->copy));
     c->in_flight[0] = c->in_flight[1] = 0;
     c->n_ids = CN_MIN(n + 1, l->n_ids);
     if (kv_seq_fork(l->q, l->ids, n, MAX_LEN, &c->q)) FAIL(w, "fork failed");
@@ -385,7 +410,8 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < runs; i++)
         run(seed + i);
     printf("%" PRIu64 " random runs: %" PRIu64 " waits, %" PRIu64 " snapshots, used %" PRIu64
-           " times, %" PRIu64 " states rewound\n",
-           runs, totals.waits, totals.taken, totals.used, totals.rewound);
+           " times, %" PRIu64 " states rewound, %" PRIu64 " of %" PRIu64 " entries copied\n",
+           runs, totals.waits, totals.taken, totals.used, totals.rewound, totals.copied,
+           totals.entries);
     return 0;
 }
