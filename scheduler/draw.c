@@ -123,6 +123,7 @@ static void deliver(struct sch *s, struct sch_choice *c, uint32_t token,
 static void deliver_forced(struct sch *s, struct sch_choice *c)
 {
     for (uint32_t i = 0; i < SCH_FORCE_BURST && c->n_forced && c->state == CH_RUNNING; i++) {
+        if (c->req->cancelled) return;
         c->n_forced--;
         deliver(s, c, c->forced[c->forced_at++], NULL);
     }

@@ -154,7 +154,6 @@ bool sch_launch(struct sch *s, struct sch_flight *f)
             c->last_row = g->first_row + g->n_rows - 1; /* of no use behind drafts */
         }
     }
-    if (!s->o.stepper.draw) sch_draw_step(s, f);
     return true;
 }
 

@@ -95,9 +95,9 @@ struct sch_step_result {
 /* A segment whose sampled rows (n_sample of them) are to be drawn. */
 struct sch_draw {
     uint32_t segment;        /* its number in the step */
-    uint32_t only;           /* SCH_NO_ID, or the id that the first sampled row's draw gives whatever
-                              * its logits are: it was forced. on_token has told it or will, with
-                              * `forced`: it is not to be counted as drawn. The result's token is not
+    uint32_t only;           /* SCH_NO_ID, or the id that the first sampled row's draw gives, whatever
+                              * its logits are: it was forced. on_token has had it or will have it,
+                              * with `forced`: do not count it as drawn. The result's token is not
                               * looked at, and no row takes its id from this ticket */
     bool ended;              /* the choice has ended: nothing needs to be drawn */
 };
@@ -280,8 +280,8 @@ void sch_pause(struct sch *s, uint64_t id, bool paused);
  * is left out. Each is a generated token, with a verdict, usage and cost like others. Called from
  * the choice's own on_token, they follow that token: on_token gets them one by one as soon as it
  * has returned SCH_CONTINUE, at most SCH_FORCE_BURST in an iteration. Called from elsewhere, they
- * come when the choice's next token is due, behind a draw that was asked for already; before the
- * first token too, when the prompt is read. They outlive preemption and pauses. 0; CN_ENOENT: the
+ * come when the choice's next token is due, or the one after it if its draw was asked for already.
+ * Before the first token they wait until the prompt is read. They outlive preemption and pauses. 0; CN_ENOENT: the
  * id is stale or the choice has ended; CN_ERANGE: no such choice; CN_ENOMEM. */
 #define SCH_FORCE_BURST 256
 int sch_force(struct sch *s, uint64_t id, uint32_t choice, const uint32_t *ids, uint32_t n);

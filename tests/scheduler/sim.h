@@ -20,6 +20,12 @@ struct sim_req {
     uint32_t prompt[SIM_MAX_LEN];
     uint64_t marks[4];
     uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
+    uint32_t mask_mod;       /* of what may be drawn one in so many ids is left out, other ones
+                              * behind each token; 0 = none. With steppers of depth 2: only if late */
+    uint32_t force_mod;      /* one token in so many is followed by forced ids; 0 = none is */
+    uint32_t force_behind, force_n; /* once, behind so many tokens, so many ids; 0 = not */
+    bool force_masks;        /* they come by masks of one id, not by sch_force; as mask_mod */
+    bool cut;                /* sch_force failed: its choice was stopped */
     bool parrot;             /* puts out its prompt again and again, whatever its rows see */
     bool submitted, cancelled, had_rows;
     uint64_t cancel_iteration;
@@ -30,11 +36,13 @@ struct sim_req {
     uint32_t n_out[SIM_MAX_CHOICES];
     uint32_t out[SIM_MAX_CHOICES][SIM_MAX_LEN];
     uint32_t *solo[SIM_MAX_CHOICES]; /* for drafts: what it puts out alone */
+    struct sim_text *text[SIM_MAX_CHOICES];
     uint32_t scored[SIM_MAX_LEN]; /* logits of prompt rows, as the stepper saw them wanted */
 };
 
 struct sim_opts {
     uint64_t seed;
+    bool late;                /* the stepper has draw: masks come after the launch */
     uint32_t depth, block_tokens, n_groups, n_models;
     struct kv_group groups[SIM_MAX_GROUPS];
     uint64_t slab_bytes;
@@ -42,10 +50,11 @@ struct sim_opts {
     uint32_t max_rows, max_logit_rows;
     uint64_t context;
     uint64_t step_ns, row_ns; /* of the fake device */
+    uint32_t jitter;          /* steps and draws take up to so many ns more; 0 = none */
     uint64_t key_ns;          /* for each key behind a row of a prompt */
     bool keys_once;           /* of a segment's rows together */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
-    uint32_t fail_launch, fail_collect, fail_row; /* one in so many; 0 = never */
+    uint32_t fail_launch, fail_draw, fail_collect, fail_row; /* one in so many; 0 = never */
     uint32_t max_draft;       /* 0 = no speculation */
     bool guess;               /* drafts are made up, with the right tokens and wrong ones at random;
                                * else the scheduler's own */
@@ -53,6 +62,8 @@ struct sim_opts {
 };
 
 struct sim_step;
+struct sim_slot;
+struct sim_text;
 struct sim {
     struct sim_opts o;
     uint64_t rng, clock, iterations, tickets;
@@ -64,6 +75,8 @@ struct sim {
     struct sim_step *steps[2]; /* in flight */
     uint32_t n_steps;
     struct sch_row_result *results;
+    struct sim_slot *slots;
+    uint32_t max_running;
     struct { uint64_t ticket, owner; } *users; /* per block: the last step that reads it */
     struct sim_req *reqs;
     uint32_t n_reqs;
@@ -83,6 +96,8 @@ void sim_fail(struct sim *m, const char *fmt, ...) CN_PRINTF(2, 3);
 struct sim_req *sim_req_new(struct sim *m, uint32_t tenant, uint64_t n_prompt, uint64_t max_new);
 int sim_submit(struct sim *m, struct sim_req *r);
 bool sim_iterate(struct sim *m);
+/* Forces ids from outside of on_token, and remembers it for the checks; sch_force's answer. */
+int sim_force(struct sim *m, struct sim_req *r, uint32_t choice, const uint32_t *ids, uint32_t n);
 /* Until nothing is left to do; fails when it does not come to that. */
 void sim_run(struct sim *m);
 /* The tokens that choice puts out when it runs alone: how many, and whether a stop ended it. */

@@ -14,6 +14,7 @@ static void check_choice(struct sim *m, const struct sim_req *r, uint32_t c)
     }
     n = sim_solo(m, r, c, want, &stopped);
     whole = r->choice_reason[c] == SCH_END_STOP || r->choice_reason[c] == SCH_END_LENGTH;
+    whole = whole && !r->cut;
     if (whole && r->spec.max_new && n != r->n_out[c])
         sim_fail(m, "request %d: %u tokens instead of %u", (int)(r - m->reqs), r->n_out[c], n);
     if (whole && (r->choice_reason[c] == SCH_END_STOP) != (stopped && n == r->n_out[c]))

@@ -32,6 +32,8 @@ static void schedule(struct sim *m)
 
         if (i > 2) memcpy(r->prompt, m->reqs[i - 3].prompt, 24 * sizeof(*r->prompt));
         if (i == 4) r->spec.n_choices = 3;
+        if (i % 2) r->force_mod = 4;
+        if (i == 2) r->mask_mod = 3;
         if (i == 5) r->spec.deadline_ns = m->clock + 15000000;
         armed = true;
         sim_submit(m, r);
@@ -48,7 +50,7 @@ static uint64_t run(uint32_t depth, bool with_state, uint64_t at, bool ever)
 {
     struct sim_opts o = {.seed = 3, .depth = depth, .block_tokens = 4, .n_groups = 2, .n_models = 1,
                          .slab_bytes = 128, .n_slabs = 60, .max_rows = 16, .max_logit_rows = 16,
-                         .context = 60, .step_ns = 1000000, .row_ns = 1000};
+                         .context = 60, .step_ns = 1000000, .row_ns = 1000, .late = true};
     struct sim m;
 
     o.groups[0].block_bytes = o.groups[1].block_bytes = 32;

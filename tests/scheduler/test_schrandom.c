@@ -1,5 +1,6 @@
 /* Random schedules: random tenants, weights, classes, prompts that share prefixes, several choices,
- * windows, tiny pools, cancels, deadlines, pauses, device errors, one and two steps in flight.
+ * windows, tiny pools, cancels, deadlines, pauses, device errors, one and two steps in flight, masks
+ * that come after the launch, ids that are forced by sch_force or by masks of one id.
  * Every output is compared with the same request run alone.
  *
  *   test_schrandom [--runs N] [--seed S] [--shrink S]
@@ -60,6 +61,9 @@ static struct sim_opts random_opts(uint64_t seed)
         o.guess = sim_below(&d, 4) != 0;
         if (!o.guess) o.vocab = 2 + sim_below(&d, 3); /* so that something comes back */
     }
+    o.late = sim_below(&d, 3) != 0;
+    if (sim_below(&d, 2)) o.jitter = 1 + sim_below(&d, 20000000);
+    if (o.late && sim_below(&d, 16) == 0) o.fail_draw = 30;
     return o;
 }
 
@@ -104,6 +108,11 @@ static void submit_random(struct sim *m, uint32_t n_tenants)
     if (sim_below(m, 8) == 0) r->spec.deadline_ns = m->clock + sim_below(m, 400000000);
     if (sim_below(m, 8) == 0) r->spec.queue_deadline_ns = m->clock + sim_below(m, 200000000);
     if (sim_below(m, 2)) r->stop_mod = 3 + sim_below(m, 30);
+    if (sim_below(m, 2)) r->force_mod = 4 + sim_below(m, 12);
+    if (m->o.late || m->o.depth == 1) {
+        r->force_masks = r->force_mod && sim_below(m, 3) == 0;
+        if (sim_below(m, 3) == 0) r->mask_mod = 2 + sim_below(m, 4);
+    }
     if (m->n_reqs > 1 && sim_below(m, 4)) { /* a prefix of an earlier one, or what followed it */
         like = &m->reqs[sim_below(m, m->n_reqs - 1)];
         uint32_t n = CN_MIN(len, 1 + sim_below(m, (uint32_t)like->spec.n_prompt));
@@ -139,6 +148,14 @@ static void meddle(struct sim *m)
         sch_pause(m->sch, r->id, false);
     } else if (what == 4) {
         sch_cancel(m->sch, r->id ^ (uint64_t)1 << 40); /* never existed */
+    } else if (what == 5 && r->submitted) {
+        uint32_t choice = sim_below(m, r->spec.n_choices), n = 1 + sim_below(m, 6), ids[6];
+        bool ended = r->choice_ends[choice] > 0;
+
+        for (uint32_t i = 0; i < n; i++)
+            ids[i] = sim_below(m, m->o.vocab ? m->o.vocab : 251);
+        if (sim_force(m, r, choice, ids, n) != (ended ? CN_ENOENT : 0))
+            sim_fail(m, "ids could not be forced");
     }
 }
 
@@ -184,7 +201,7 @@ static void check_scores(struct sim *m)
 }
 
 struct totals {
-    uint64_t drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used;
+    uint64_t two, forced, drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used;
 };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
@@ -229,8 +246,10 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     sim_check_idle(&m);
     sch_stats(m.sch, &st);
     tot->steps += st.steps;
+    tot->two += o.depth == 2;
     tot->drafted += st.drafted;
     tot->right += st.drafts_right;
+    tot->forced += st.forced;
     tot->rows += st.rows;
     tot->preemptions += st.preemptions;
     tot->cached += st.prompt_cached;
@@ -274,11 +293,12 @@ int main(int argc, char **argv)
         printf("drafts: %" PRIu64 ", right: %" PRIu64 "\n", tot.drafted, tot.right);
         return 1;
     }
-    printf("%" PRIu64 " schedules: %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
+    printf("%" PRIu64 " schedules (%" PRIu64 " with two steps in flight): %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
            " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64
            " preemptions, %" PRIu64 " requests preempted more than 4 times, %" PRIu64
-           " snapshots, used %" PRIu64 " times, %" PRIu64 " drafts, %" PRIu64 " right\n",
-           runs, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
-           tot.over, tot.taken, tot.used, tot.drafted, tot.right);
+           " snapshots, used %" PRIu64 " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64
+           " forced ids\n",
+           runs, tot.two, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
+           tot.over, tot.taken, tot.used, tot.drafted, tot.right, tot.forced);
     return 0;
 }
