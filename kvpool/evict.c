@@ -317,7 +317,7 @@ bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp *not)
     return false;
 }
 
-void kv_pool_drop_cache(struct kv_pool *p, uint32_t tenant, bool all)
+void kv_pool_make_room(struct kv_pool *p, uint32_t tenant, bool all)
 {
     if (tenant >= p->n_tenants) return;
     for (struct kv_space *s = p->spaces; s; s = s->next) {
@@ -326,4 +326,30 @@ void kv_pool_drop_cache(struct kv_pool *p, uint32_t tenant, bool all)
                 ;
         }
     }
+}
+
+void kv_pool_drop_cache(struct kv_pool *p, uint32_t tenant)
+{
+    if (tenant >= p->n_tenants) return;
+    const struct kv_tenant *t = &p->tenants[tenant];
+
+    for (size_t i = 0; i < t->lanes_cap; i++) {
+        while (t->lanes[i] && t->lanes[i]->head)
+            evict_ent(t->lanes[i]->head);
+    }
+}
+
+void kv_lanes_free(struct kv_pool *p, uint32_t tenant)
+{
+    struct kv_tenant *t = &p->tenants[tenant];
+
+    for (size_t i = 0; i < t->lanes_cap; i++) {
+        if (!t->lanes[i]) continue;
+        cn_assert(!t->lanes[i]->head && t->lanes[i]->heap_pos == KV_NONE);
+        p->grps[i]->n_lanes--;
+        free(t->lanes[i]);
+    }
+    free(t->lanes);
+    t->lanes = NULL;
+    t->lanes_cap = 0;
 }

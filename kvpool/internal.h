@@ -97,7 +97,7 @@ enum kv_node_state { NODE_FILLING, NODE_READY };
 struct kv_node {
     uint64_t key[2];
     struct kv_node *hnext;
-    struct kv_node *parent;  /* NULL: a root, one per (space, tenant, salt) */
+    struct kv_node *parent;  /* NULL: a root, one per (space, tenant, generation, salt) */
     struct kv_node *child, *sib_prev, *sib_next;
     struct kv_space *space;
     union {
@@ -118,6 +118,7 @@ struct kv_tenant {
     uint64_t held_bytes, cached_bytes, reserve_bytes, evictions;
     struct kv_lane **lanes;  /* by group id */
     size_t lanes_cap;
+    uint32_t generation;     /* how many tenants had this number before it */
     bool exposed;            /* others may evict its cached blocks */
 };
 
@@ -210,6 +211,11 @@ static inline uint32_t *kv_node_ids(const struct kv_node *n)
 {
     return (uint32_t *)&n->ent[n->space->n_groups];
 }
+/* Of a root, which has no ids of its own: the generation of its tenant. */
+static inline uint32_t *kv_root_generation(const struct kv_node *root)
+{
+    return kv_node_ids(root);
+}
 /* First position that a row at position n sees in this group (not the STATE group). */
 static inline uint64_t kv_first_seen(const struct kv_grp *g, uint64_t n)
 {
@@ -251,6 +257,7 @@ void kv_block_put_later(struct kv_pool *p, uint32_t block);
 
 /* ---- evict.c --------------------------------------------------------------------------------- */
 int kv_lanes_ensure(struct kv_pool *p, uint32_t tenant, struct kv_space *s);
+void kv_lanes_free(struct kv_pool *p, uint32_t tenant); /* all of them empty */
 void kv_lane_link(struct kv_ent *e);
 void kv_lane_unlink(struct kv_ent *e);
 void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes);

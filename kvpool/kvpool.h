@@ -74,9 +74,16 @@ void kv_pool_retired(struct kv_pool *p, uint64_t ticket);
  * others while it holds no more than this. Unused shares are lent. CN_ENOMEM; CN_ERANGE: all
  * reserves together are more than the pool. */
 int kv_pool_reserve(struct kv_pool *p, uint32_t tenant, uint64_t reserve_bytes);
-/* Evicts all cached blocks that tenant's requests may evict; `all`: past reserves too (the last
- * resort when nothing runs and a request would never end). */
-void kv_pool_drop_cache(struct kv_pool *p, uint32_t tenant, bool all);
+/* Makes room for a tenant: evicts every cached block that its requests may evict, other tenants'
+ * too. `all`: past reserves (the last resort when nothing runs and a request would never end). */
+void kv_pool_make_room(struct kv_pool *p, uint32_t tenant, bool all);
+/* Drops what is cached of this tenant and of no other. Blocks that its running sequences use stay,
+ * and are found as before. */
+void kv_pool_drop_cache(struct kv_pool *p, uint32_t tenant);
+/* Ends a tenant: drops its cache and its reserve. Whoever gets its number next is another tenant,
+ * who finds nothing of what this one computed. CN_EBUSY, with nothing changed: sequences of it are
+ * open, or closed and waiting for a ticket. */
+int kv_pool_tenant_end(struct kv_pool *p, uint32_t tenant);
 
 enum kv_state { KV_FREE, KV_FILLING, KV_READY, KV_CACHED, KV_COPYING, KV_N_STATES };
 struct kv_stats {

@@ -129,6 +129,28 @@ int kv_pool_reserve(struct kv_pool *p, uint32_t tenant, uint64_t reserve_bytes)
     return 0;
 }
 
+static bool has_seqs(const struct kv_pool *p, uint32_t tenant)
+{
+    for (const struct kv_seq *q = p->seqs; q; q = q->all_next)
+        if (q->tenant == tenant) return true;
+    return false;
+}
+
+int kv_pool_tenant_end(struct kv_pool *p, uint32_t tenant)
+{
+    if (tenant >= p->n_tenants) return 0;
+    struct kv_tenant *t = &p->tenants[tenant];
+
+    /* blocks that wait for a ticket have no sequence any more, and are not cached */
+    if (t->held_bytes != t->cached_bytes || has_seqs(p, tenant)) return CN_EBUSY;
+    kv_pool_drop_cache(p, tenant);
+    cn_assert(t->held_bytes == 0);
+    kv_lanes_free(p, tenant);
+    p->reserve_total -= t->reserve_bytes;
+    *t = (struct kv_tenant){.exposed = true, .generation = t->generation + 1};
+    return 0;
+}
+
 void kv_tenant_stats(const struct kv_pool *p, uint32_t tenant, struct kv_tenant_stats *out)
 {
     const struct kv_tenant *t = tenant < p->n_tenants ? &p->tenants[tenant] : NULL;

@@ -28,10 +28,16 @@ void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const ui
     key[1] &= p->hash_mask;
 }
 
+/* Of the tenant that has this number now. */
+static uint32_t generation_of(const struct kv_pool *p, uint32_t tenant)
+{
+    return tenant < p->n_tenants ? p->tenants[tenant].generation : 0;
+}
+
 static void root_key(const struct kv_space *s, uint32_t tenant, uint64_t salt, uint64_t key[2])
 {
     uint8_t msg[16 + 8 + 8], out[16];
-    uint64_t t = tenant;
+    uint64_t t = (uint64_t)generation_of(s->pool, tenant) << 32 | tenant;
 
     memcpy(msg, s->id_key, 16);
     memcpy(msg + 16, &t, 8);
@@ -120,7 +126,9 @@ struct kv_node *kv_root_find(const struct kv_space *s, uint32_t tenant, uint64_t
 
     root_key(s, tenant, salt, key);
     for (n = *bucket_of(s->pool, key[0]); n; n = n->hnext) {
-        if (!n->parent && n->space == s && n->tenant == tenant && n->salt == salt) break;
+        if (!n->parent && n->space == s && n->tenant == tenant && n->salt == salt &&
+            *kv_root_generation(n) == generation_of(s->pool, tenant))
+            break;
     }
     return n;
 }
@@ -135,6 +143,7 @@ struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt)
     root_key(s, tenant, salt, n->key);
     n->tenant = tenant;
     n->salt = salt;
+    *kv_root_generation(n) = generation_of(s->pool, tenant);
     n->state = NODE_READY;
     at = bucket_of(s->pool, n->key[0]);
     n->hnext = *at;

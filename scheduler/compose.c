@@ -539,8 +539,8 @@ bool sch_compose_alone(struct sch *s, struct sch_flight *f, struct sch_choice *c
         sch_preempt(s, v);
     }
     if (kv_seq_planned(c->seq) == pos) {
-        kv_pool_drop_cache(s->o.pool, c->req->spec.tenant, false);
-        if (extend(c, pos, n)) kv_pool_drop_cache(s->o.pool, c->req->spec.tenant, true);
+        kv_pool_make_room(s->o.pool, c->req->spec.tenant, false);
+        if (extend(c, pos, n)) kv_pool_make_room(s->o.pool, c->req->spec.tenant, true);
         if (kv_seq_planned(c->seq) == pos) extend(c, pos, n);
     }
     if (kv_seq_planned(c->seq) > pos) {
@@ -554,6 +554,6 @@ bool sch_compose_alone(struct sch *s, struct sch_flight *f, struct sch_choice *c
     /* its own blocks lie across slabs that another group needs: start again in an empty pool */
     s->solo = c;
     sch_preempt(s, c);
-    kv_pool_drop_cache(s->o.pool, c->req->spec.tenant, true);
+    kv_pool_make_room(s->o.pool, c->req->spec.tenant, true);
     return false;
 }

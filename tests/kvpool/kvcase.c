@@ -39,7 +39,7 @@ void fix_end(struct fix *f)
     kv_pool_stats(f->p, &st);
     assert_int_equal(st.n_seqs, 0);
     assert_int_equal(st.blocks[KV_FILLING] + st.blocks[KV_READY] + st.blocks[KV_COPYING], 0);
-    kv_pool_drop_cache(f->p, 0, true);
+    kv_pool_make_room(f->p, 0, true);
     kv_pool_stats(f->p, &st);
     assert_int_equal(st.n_nodes, 0);
     kv_pool_free(f->p);

@@ -444,10 +444,91 @@ static void test_fitting(void **state)
     for (uint64_t at = 0; at < most; at += 16) /* and it does fit */
         compute(q, prompt, at + 16);
     kv_seq_close(q);
-    kv_pool_drop_cache(f.p, 0, true);
+    kv_pool_make_room(f.p, 0, true);
     assert_int_equal(kv_pool_reserve(f.p, 1, 256), 0);
     assert_int_equal(kv_space_max_tokens(f.s, 0, 16), 80);
     assert_int_equal(kv_space_max_tokens(f.s, 1, 16), 96);
+    fix_end(&f);
+}
+
+/* Computes n of the prompt for a tenant, which then are cached. */
+static void cache(struct fix *f, uint32_t tenant, uint64_t salt, uint64_t n)
+{
+    struct kv_seq *q = open_as(f, tenant, salt, 0);
+
+    compute(q, prompt, n);
+    kv_seq_close(q);
+}
+
+static uint64_t cached_bytes(const struct fix *f, uint32_t tenant)
+{
+    struct kv_tenant_stats st;
+
+    kv_tenant_stats(f->p, tenant, &st);
+    return st.cached_bytes;
+}
+
+static void test_drop_is_of_one_tenant(void **state)
+{
+    struct kv_group g[2] = {{.block_bytes = 64}, {KV_SPAN_WINDOW, 8, 64}};
+    struct fix f = fix_new(64, 2, g);
+    uint64_t others;
+
+    for (uint32_t t = 0; t < 3; t++)
+        cache(&f, t, t == 1 ? 7 : 0, 32);
+    others = cached_bytes(&f, 0);
+    assert_true(others > 0 && others == cached_bytes(&f, 2));
+    struct kv_seq *q = open_as(&f, 1, 7, 0);
+    uint64_t had = found(q, prompt, 33);
+    assert_true(had > 0);
+    kv_pool_drop_cache(f.p, 1); /* what q uses stays */
+    sound(&f);
+    assert_int_equal(kv_space_peek(f.s, 1, 7, prompt, 33, NULL), had);
+    kv_seq_close(q);
+    kv_pool_drop_cache(f.p, 1);
+    sound(&f);
+    assert_int_equal(cached_bytes(&f, 1), 0);
+    assert_int_equal(kv_space_peek(f.s, 1, 7, prompt, 33, NULL), 0);
+    for (uint32_t t = 0; t < 3; t += 2) {
+        assert_int_equal(cached_bytes(&f, t), others);
+        assert_true(kv_space_peek(f.s, t, 0, prompt, 33, NULL) > 0);
+    }
+    kv_pool_drop_cache(f.p, 99); /* nobody */
+    fix_end(&f);
+}
+
+/* The planted prompt: equal to what the tenant before had cached under the same number. */
+static void test_number_is_used_again(void **state)
+{
+    struct fix f = fix_new(64, 1, NULL);
+    struct kv_seq *q;
+
+    assert_int_equal(kv_pool_reserve(f.p, 1, 1024), 0);
+    cache(&f, 0, 0, 40);
+    cache(&f, 1, 0, 40);
+    cache(&f, 1, 5, 40);
+    q = open_as(&f, 1, 0, 0);
+    assert_int_equal(found(q, prompt, 41), 40);
+    assert_int_equal(kv_pool_tenant_end(f.p, 1), CN_EBUSY);
+    assert_int_equal(kv_seq_extend(q, 2, NULL), 0);
+    kv_pool_launched(f.p, 1);
+    kv_seq_close(q); /* its step is in flight */
+    assert_int_equal(kv_pool_tenant_end(f.p, 1), CN_EBUSY);
+    sound(&f);
+    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 41, NULL), 40);
+    kv_pool_retired(f.p, 1);
+    assert_int_equal(kv_pool_tenant_end(f.p, 1), 0);
+    sound(&f);
+    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 41, NULL), 0);
+    assert_int_equal(kv_space_peek(f.s, 1, 5, prompt, 41, NULL), 0);
+    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 41, NULL), 40);
+    q = open_as(&f, 1, 0, 0); /* another tenant */
+    assert_int_equal(found(q, prompt, 41), 0);
+    compute(q, prompt, 40);
+    kv_seq_close(q);
+    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 41, NULL), 40);
+    assert_int_equal(kv_pool_reserve(f.p, 2, 64 * 256), 0); /* the reserve was given back */
+    assert_int_equal(kv_pool_tenant_end(f.p, 99), 0);
     fix_end(&f);
 }
 
@@ -471,6 +552,8 @@ int main(void)
         cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_share_bound),
         cmocka_unit_test(test_fitting),
+        cmocka_unit_test(test_drop_is_of_one_tenant),
+        cmocka_unit_test(test_number_is_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

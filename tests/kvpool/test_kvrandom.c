@@ -347,7 +347,7 @@ static void world_fini(struct world *w)
     totals.waits += w->waits;
     totals.taken += st.snapshots_taken;
     totals.used += st.snapshots_used;
-    kv_pool_drop_cache(w->pool, 0, true);
+    kv_pool_make_room(w->pool, 0, true);
     kv_pool_stats(w->pool, &st);
     if (st.n_slabs_free != st.n_slabs || st.n_nodes) FAIL(w, "blocks left in an empty pool");
     kv_pool_free(w->pool);
