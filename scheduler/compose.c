@@ -282,6 +282,7 @@ static struct reading collect_candidates(struct sch *s, uint32_t model, bool bac
 {
     enum sch_class first = normal_first ? SCH_NORMAL : SCH_INTERACTIVE;
     struct reading reading = {0};
+    uint64_t taken = 0;
     uint32_t pass;
 
     s->n_act = 0;
@@ -290,6 +291,7 @@ static struct reading collect_candidates(struct sch *s, uint32_t model, bool bac
         if (!c->in_flight) c->n_draft = 0;
         if (c->req->spec.model != model || !is_ready(s, c)) continue;
         if ((c->req->class == SCH_BACKGROUND) != background) continue;
+        if (s->models[model].curve && sch_awaits(s, c, &taken)) continue;
         if (!c->looked) look(s, c);
         pass = pass_of(c, first);
         reading.n += pass != PASS_DECODE;

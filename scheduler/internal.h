@@ -60,6 +60,7 @@ struct sch_choice {
     uint32_t *forced;        /* ids to be put out when a token is due: n_forced from forced_at on */
     size_t forced_cap;
     uint64_t forced_at, n_forced;
+    uint64_t waits_from;     /* from so many ids on it may wait for one, to be drafted for */
     struct sch_draft *draft; /* NULL before it decodes, and where there is no speculation */
     struct sch_choice *prev, *next;   /* queue or running list */
     struct sch_choice *next_cand;     /* composition */
@@ -333,6 +334,9 @@ void sch_curve_learn(struct sch_model *m, uint32_t n_seqs, uint32_t n_rows, doub
 /* Drafts for those that are about to decode: n_draft, and the ids behind n_ids. others: somebody
  * who is not in the step waits for its end. */
 void sch_speculate(struct sch *s, struct sch_model *m, bool others);
+/* Whether c, whose next row needs the id that is being drawn, had better wait for it: drafts behind
+ * it promise more. *taken: as many ids were taken up for that in this step. */
+bool sch_awaits(const struct sch *s, struct sch_choice *c, uint64_t *taken);
 
 /* ---- draw.c ---------------------------------------------------------------------------------- */
 /* Tells the stepper to draw the step's rows, if it was not told before. */

@@ -18,7 +18,9 @@
  * these came true (spec.c): none where that gains less than 5 %, none while a prompt is to be read,
  * and never so many that another one's tokens come more than 10 % later. A draft that was right
  * costs its tenant what any token costs; one that was wrong costs nobody. Not where a sequence has
- * a state, which cannot be cut.
+ * a state, which cannot be cut. Drafts follow an id that is known: with two steps in flight a choice
+ * waits for the one that is being drawn, instead of having its row in the next step, where drafts
+ * promise more than that.
  *
  * Forced ids (sch_force): a choice can be given the ids that it puts out next, such as text that a
  * grammar allows no other way, or the closing of a reasoning block. They are output like drawn
@@ -95,8 +97,8 @@ struct sch_step_result {
 /* A segment whose sampled rows (n_sample of them) are to be drawn. */
 struct sch_draw {
     uint32_t segment;        /* its number in the step */
-    uint32_t only;           /* SCH_NO_ID, or the id that the first sampled row's draw gives, whatever
-                              * its logits are: it was forced. on_token has had it or will have it,
+    uint32_t only;           /* SCH_NO_ID, or the id that the first sampled row's draw gives,
+                              * whatever its logits are: it was forced. on_token has had it or will have it,
                               * with `forced`: do not count it as drawn. The result's token is not
                               * looked at, and no row takes its id from this ticket */
     bool ended;              /* the choice has ended: nothing needs to be drawn */
@@ -281,8 +283,8 @@ void sch_pause(struct sch *s, uint64_t id, bool paused);
  * the choice's own on_token, they follow that token: on_token gets them one by one as soon as it
  * has returned SCH_CONTINUE, at most SCH_FORCE_BURST in an iteration. Called from elsewhere, they
  * come when the choice's next token is due, or the one after it if its draw was asked for already.
- * Before the first token they wait until the prompt is read. They outlive preemption and pauses. 0; CN_ENOENT: the
- * id is stale or the choice has ended; CN_ERANGE: no such choice; CN_ENOMEM. */
+ * Before the first token they wait until the prompt is read. They outlive preemption and pauses.
+ * 0; CN_ENOENT: the id is stale or the choice has ended; CN_ERANGE: no such choice; CN_ENOMEM. */
 #define SCH_FORCE_BURST 256
 int sch_force(struct sch *s, uint64_t id, uint32_t choice, const uint32_t *ids, uint32_t n);
 /* One iteration: cancels, deadlines, admission, composition and launch of at most one step, and

@@ -7,6 +7,10 @@
  * tried before, or one for each. A point that was not measured lately is forgotten, for contexts
  * grow and shrink: now and then a step without drafts is run to know what they cost.
  *
+ * With two steps in flight the id that drafts would follow is being drawn when the next step is
+ * composed. A choice may wait for it and leave that step out; if no drafts come of that, it does not
+ * wait again for WAIT_AGAIN ids.
+ *
  * Rows are added one by one, the likeliest next guess first, and the number is taken that gives
  * most tokens per time, if that is enough more than without. */
 #include "scheduler/internal.h"
@@ -19,6 +23,7 @@
 #define FRESH       1024  /* steps for which a point is good */
 #define FRESH_PLAIN 256   /* and that of no drafts */
 #define FEW_IDS     64    /* that may be taken up in any step, whoever else was behind */
+#define WAIT_AGAIN  32    /* ids without waiting after a wait that brought no drafts */
 #define TRIAL       32    /* a row that was never measured costs one such part of a step */
 
 /* ---- the curve ------------------------------------------------------------------------------- */
@@ -120,6 +125,27 @@ static bool expects(struct sch_choice *c, uint64_t *taken)
     return c->draft->n == c->n_ids && c->draft->at > 0;
 }
 
+bool sch_awaits(const struct sch *s, struct sch_choice *c, uint64_t *taken)
+{
+    uint64_t left = c->req->limit - c->n_ids;
+    uint32_t most = (uint32_t)CN_MIN((uint64_t)s->o.speculation.max_draft, left - 1);
+    double gain = 0, p;
+
+    if (!c->in_flight || kv_seq_planned(c->seq) < c->n_ids || c->n_ids <= c->req->spec.n_prompt)
+        return false;
+    if (c->n_ids < c->waits_from || !most) return false;
+    if (!s->o.speculation.propose) {
+        if (!expects(c, taken)) return false;
+        p = sch_draft_chance(c->draft, 0);
+        for (uint32_t i = 1; i <= most; i++, gain += p)
+            p *= sch_draft_chance(c->draft, i);
+        /* the row that it leaves out, and one more where others use the device meanwhile */
+        if (gain < (s->n_running > 1 ? 1.5 : 0.5)) return false;
+    }
+    c->waits_from = c->n_ids + WAIT_AGAIN;
+    return true;
+}
+
 static bool wants_guess(const struct sch *s, const struct sch_guesser *g)
 {
     return g->p >= LEAST && g->n < room_of(s, g->c);
@@ -133,6 +159,7 @@ static void propose(struct sch *s, struct sch_choice *c)
 
     if (most) c->n_draft = o->propose(o->arg, &d, most, c->ids + c->n_ids);
     c->n_draft = CN_MIN(c->n_draft, most);
+    if (c->n_draft) c->waits_from = 0;
 }
 
 /* The choices that decode in the step that is being composed; SCH_NONE: too many. *any: one of them
@@ -228,6 +255,8 @@ void sch_speculate(struct sch *s, struct sch_model *m, bool others)
     for (uint32_t i = 0; i < n; i++) {
         struct sch_choice *c = v[i].c;
 
-        if (v[i].n) c->n_draft = sch_draft_read(c->draft, c->ids, v[i].n, c->ids + c->n_ids);
+        if (!v[i].n) continue;
+        c->n_draft = sch_draft_read(c->draft, c->ids, v[i].n, c->ids + c->n_ids);
+        c->waits_from = 0;
     }
 }

@@ -14,14 +14,14 @@ struct outcome { double ns, drafted, right, served[2]; };
 struct world {
     uint32_t n;              /* choices that decode at once */
     uint32_t parrots; /* of them, those that repeat themselves; tenant 0's, others tenant 1's */
-    uint32_t max_draft;
+    uint32_t max_draft, depth; /* depth 0: 1 */
     uint64_t step_ns, row_ns;
     double others_ns;        /* set: when the last that does not repeat itself had ended */
 };
 
 static struct outcome run(struct world *w)
 {
-    struct sim_opts o = simcase_opts(1);
+    struct sim_opts o = simcase_opts(w->depth ? w->depth : 1);
     struct sim m;
     struct sch_stats st;
     struct outcome out = {0};
@@ -70,6 +70,43 @@ static void test_gains_where_rows_are_cheap(void **state)
         assert_true(on.right > 0.9 * on.drafted);
         assert_true(off.ns / on.ns > (ns[i] == 1 ? 4 : 2));
         assert_true(on.served[0] > off.served[0] * 0.99 && on.served[0] < off.served[0] * 1.01);
+    }
+}
+
+/* With two steps in flight a choice leaves one out to know what the drafts follow: of several each
+ * has rows in every other step. */
+static void test_gains_with_two_steps_in_flight(void **state)
+{
+    for (uint32_t n = 1; n <= 8; n += 7) {
+        struct world w = {.n = n, .parrots = n, .depth = 2, .step_ns = 10000000, .row_ns = 500000};
+        struct outcome off = run(&w), on;
+
+        w.max_draft = 16;
+        on = run(&w);
+        print_message("%u: %.2f times as fast, %.0f of %.0f right\n", n, off.ns / on.ns, on.right,
+                      on.drafted);
+        assert_true(on.right > 0.9 * on.drafted);
+        assert_true(off.ns / on.ns > (n == 1 ? 4 : 1.5));
+    }
+}
+
+/* Where rows are dear, or nothing repeats, few steps are left out. */
+static void test_no_loss_with_two_steps_in_flight(void **state)
+{
+    for (uint32_t i = 0; i < 6; i++) {
+        struct world w = {.n = 1 + i % 3, .depth = 2, .step_ns = 10000000, .row_ns = 500000};
+        struct outcome off, on;
+
+        if (i >= 3) {
+            w.parrots = w.n;
+            w.step_ns = 100000;
+            w.row_ns = 10000000;
+        }
+        off = run(&w);
+        w.max_draft = 16;
+        on = run(&w);
+        print_message("%u: %.3f of the time, %.0f drafts\n", w.n, on.ns / off.ns, on.drafted);
+        assert_true(on.ns < off.ns * 1.05);
     }
 }
 
@@ -161,6 +198,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gains_where_rows_are_cheap),
+        cmocka_unit_test(test_gains_with_two_steps_in_flight),
+        cmocka_unit_test(test_no_loss_with_two_steps_in_flight),
         cmocka_unit_test(test_none_where_rows_are_dear),
         cmocka_unit_test(test_free_where_nothing_repeats),
         cmocka_unit_test(test_others_hardly_wait), cmocka_unit_test(test_wrong_ones_leave_nothing)};
