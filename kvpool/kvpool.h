@@ -219,6 +219,7 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
 
 uint64_t kv_seq_length(const struct kv_seq *q);   /* committed (or adopted) tokens */
 uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
+uint64_t kv_seq_cached(const struct kv_seq *q);   /* leading tokens that are in the tree */
 /* Per group: block number of each logical block; of a STATE group one entry, the sequence's state
  * (KV_NO_BLOCK before its first row). The pointers stay the same while it is open. */
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q);

@@ -496,6 +496,11 @@ uint64_t kv_seq_planned(const struct kv_seq *q)
     return q->planned;
 }
 
+uint64_t kv_seq_cached(const struct kv_seq *q)
+{
+    return q->n_chain * q->space->block_tokens;
+}
+
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q)
 {
     return (const uint32_t *const *)q->tables;

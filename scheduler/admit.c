@@ -154,8 +154,10 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     }
     if (c != first && n && first->seq && kv_seq_length(first->seq) >= n) {
         int rc = kv_seq_fork(first->seq, c->ids, n, r->limit, &c->seq);
-        if (!rc) c->high = CN_MAX(c->high, kv_seq_length(c->seq));
-        return rc;
+        if (rc) return rc;
+        c->high = CN_MAX(c->high, kv_seq_length(c->seq));
+        c->shared = CN_MAX(c->shared, kv_seq_length(c->seq));
+        return 0;
     }
     if (c == first && (r->spec.flags & SCH_NO_CACHE_READ)) o.flags |= KV_SEQ_NO_READ;
     if (r->spec.flags & SCH_NO_CACHE_WRITE) o.flags |= KV_SEQ_NO_WRITE;

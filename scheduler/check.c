@@ -94,9 +94,10 @@ static int check_door(const struct sch *s, const struct sums *sum, struct cn_err
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct sch_tenant *t = s->tenants[i];
-        int rc = check_lists(t, err);
+        int rc = t ? check_lists(t, err) : 0;
 
         if (rc) return rc;
+        if (!t) continue;
         queued += t->n_queued;
         tokens += t->queued_tokens;
         started += t->n_started;
@@ -118,7 +119,8 @@ int sch_check(const struct sch *s, struct cn_error *err)
 {
     struct sums sum = {0};
     uint64_t open = 0, in_flight = 0, parked = 0;
-    double weight = 0;
+    double weight = 0, all = 0, slack = 1e-6;
+    uint32_t known = 0;
 
     for (uint32_t i = 0; i < s->n_slots; i++) {
         int rc = s->slots[i].req ? check_req(s->slots[i].req, &sum, err) : 0;
@@ -139,10 +141,15 @@ int sch_check(const struct sch *s, struct cn_error *err)
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct sch_tenant *t = s->tenants[i];
 
+        if (!t) continue;
+        known++;
+        all += t->opts.weight;
         open += t->n_open;
         if (t->n_open) weight += t->opts.weight;
     }
     CHECK(open == sum.open, "open requests", open, sum.open);
+    CHECK(known == s->n_known, "known tenants", known, s->n_known);
+    CHECK(all - s->weight_known < slack && s->weight_known - all < slack, "all weights", known, 0);
     CHECK(weight - s->weight_active < 1e-6 && s->weight_active - weight < 1e-6, "weights", open, 0);
     for (uint32_t k = 0; k < SCH_N_CLASSES; k++) {
         for (uint32_t i = 1; i < s->heap[k].n; i++)

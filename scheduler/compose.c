@@ -80,6 +80,7 @@ static void count_adopted(struct sch *s, struct sch_choice *c, uint64_t before)
         s->stats.prompt_cached += to - from;
     }
     c->high = CN_MAX(c->high, len);
+    c->shared = CN_MAX(c->shared, len);
 }
 
 static bool is_whole(const struct sch_choice *c)

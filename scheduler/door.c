@@ -18,21 +18,23 @@ static uint64_t unused(uint64_t part, uint64_t used)
     return part > used ? part - used : 0;
 }
 
-/* Anew when a tenant or a weight is new. */
+/* Anew when a tenant or a weight is new, or a tenant has ended. */
 static void divide_queue(struct sch *s)
 {
-    uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, least = s->n_tenants <= half ? 1 : 0;
-    double weight = 0, n = (double)(half - least * s->n_tenants);
+    uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, least = s->n_known <= half ? 1 : 0;
+    double weight = 0, n = (double)(half - least * s->n_known);
 
     if (!s->parts_stale) return;
     s->parts_stale = false;
     s->kept = s->kept_tokens = 0;
     for (uint32_t i = 0; i < s->n_tenants; i++)
-        weight += s->tenants[i]->opts.weight;
+        if (s->tenants[i]) weight += s->tenants[i]->opts.weight;
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         struct sch_tenant *t = s->tenants[i];
-        double share = t->opts.weight / weight;
+        double share;
 
+        if (!t) continue;
+        share = t->opts.weight / weight;
         t->part = least ? 1 + (uint64_t)(n * share) : 0;
         t->part_tokens = (uint64_t)((double)(s->o.max_queue_tokens / 2) * share);
         s->kept += unused(t->part, t->n_queued);
@@ -111,7 +113,7 @@ uint32_t sch_door_places(const struct sch *s, const struct sch_tenant *t, enum s
 {
     uint32_t all = s->o.max_running, eighth = all < 8 ? 0 : all / 8, own;
 
-    if (s->n_tenants == 1 || class == SCH_BACKGROUND) return all - eighth;
+    if (s->n_known == 1 || class == SCH_BACKGROUND) return all - eighth;
     own = (uint32_t)((double)(all - eighth) * t->opts.weight / s->weight_known);
     return CN_MAX(CN_MAX((all + 1) / 2, own), CN_MIN(t->opts.max_concurrent, all));
 }
@@ -165,12 +167,12 @@ static bool has_half(const struct sch *s, const struct sch_tenant *t)
     uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, own = t->opts.max_queued;
 
     if (own) own += t->opts.max_concurrent; /* which may start */
-    return s->n_tenants > 1 && t->n_queued >= CN_MAX(half, own);
+    return s->n_known > 1 && t->n_queued >= CN_MAX(half, own);
 }
 
 static bool more_than_half(const struct sch *s, const struct sch_tenant *t, uint64_t tokens)
 {
-    return s->n_tenants > 1 && t->queued_tokens + tokens > s->o.max_queue_tokens / 2;
+    return s->n_known > 1 && t->queued_tokens + tokens > s->o.max_queue_tokens / 2;
 }
 
 /* Requests beyond its part; with more tenants than parts nobody may have more than is left. */
@@ -220,6 +222,8 @@ int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch
     char beside[64] = "";
 
     divide_queue(s);
+    if (t->lease == 0 && !(r->flags & SCH_NO_OUTPUT))
+        return cn_fail(err, CN_EBUDGET, "%s", cn_err_info(CN_EBUDGET)->text);
     if (t->opts.max_queued && t->n_queued >= (uint64_t)t->opts.max_queued + may_start) {
         if (most) snprintf(beside, sizeof beside, " beside those that may start (%u)", may_start);
         return cn_fail(err, CN_ERATE,

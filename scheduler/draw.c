@@ -90,15 +90,36 @@ void sch_commit_rows(struct sch *s, struct sch_choice *c, uint64_t pos, uint32_t
     kv_seq_commit(c->seq, c->ids + pos, n);
     r->usage.computed_tokens += to - from;
     r->usage.recomputed_tokens += from - pos;
+    s->stats.computed += to - from;
     s->stats.recomputed += from - pos;
     s->stats.prompt_computed += prompt;
     r->tenant->prompt_computed += prompt;
     c->high = CN_MAX(c->high, to);
+    uint64_t cached = CN_MIN(kv_seq_cached(c->seq), r->spec.n_prompt);
+    if (cached > c->shared) {
+        r->usage.written_tokens += cached - c->shared;
+        s->stats.written += cached - c->shared;
+        c->shared = cached;
+    }
     c->scored = CN_MAX(c->scored, to);
 }
 
-/* row: NULL of a forced one. */
-static void deliver(struct sch *s, struct sch_choice *c, uint32_t token,
+/* A token of r's is about to be put out; false when its tenant has none left: then r has ended. */
+static bool take_lease(struct sch *s, struct sch_req *r)
+{
+    struct sch_tenant *t = r->tenant;
+
+    if (t->lease == SCH_NO_LEASE || (r->spec.flags & SCH_NO_OUTPUT)) return true;
+    if (t->lease == 0) {
+        sch_req_end(s, r, SCH_END_ERROR, CN_EBUDGET);
+        return false;
+    }
+    if (--t->lease == 0) s->spent = true;
+    return true;
+}
+
+/* row: NULL of a forced one. False: it was not put out. */
+static bool deliver(struct sch *s, struct sch_choice *c, uint32_t token,
                     const struct sch_row_result *row)
 {
     struct sch_req *r = c->req;
@@ -107,6 +128,7 @@ static void deliver(struct sch *s, struct sch_choice *c, uint32_t token,
                           .forced = !row, .drawn = row ? row->drawn : NULL};
     enum sch_verdict v;
 
+    if (!take_lease(s, r)) return false;
     c->ids[c->n_ids++] = token;
     r->usage.generated_tokens++;
     r->tenant->generated++;
@@ -118,6 +140,7 @@ static void deliver(struct sch *s, struct sch_choice *c, uint32_t token,
         sch_choice_stop(s, c, SCH_END_STOP, false);
     else if (c->n_ids == r->limit)
         sch_choice_stop(s, c, SCH_END_LENGTH, false);
+    return true;
 }
 
 static void deliver_forced(struct sch *s, struct sch_choice *c)
@@ -140,8 +163,11 @@ static void take_drawn(struct sch *s, struct sch_choice *c, const struct sch_seg
     for (uint32_t i = 0;; i++) {
         bool right = i + 1 < g->n_sample && c->ids[pos + i] == rows[i].token;
 
-        deliver(s, c, rows[i].token, &rows[i]);
-        if (right) s->stats.drafts_right++;
+        if (!deliver(s, c, rows[i].token, &rows[i])) break;
+        if (right) {
+            s->stats.drafts_right++;
+            c->req->usage.right_rows++;
+        }
         if (!right || c->n_forced || c->state != CH_RUNNING) break;
         if (rows[i + 1].status) {
             sch_req_end(s, c->req, SCH_END_ERROR, rows[i + 1].status);
@@ -158,6 +184,7 @@ void sch_take_tokens(struct sch *s, const struct sch_rec *rec, const struct sch_
     struct sch_choice *c = rec->choice;
 
     s->stats.drafted += g->n_sample - 1;
+    c->req->usage.drafted_rows += g->n_sample - 1;
     if (g->pos + g->n_rows - g->n_sample + 1 < c->n_ids) return; /* it was forced since */
     if (!rec->forced) take_drawn(s, c, g, rows);
     if (c->state == CH_RUNNING) deliver_forced(s, c);

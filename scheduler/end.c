@@ -204,6 +204,14 @@ static struct sch_flight *pop_flight(struct sch *s)
     return f;
 }
 
+static void count_unseen(struct sch *s, struct sch_req *r, const struct sch_segment *g)
+{
+    uint32_t rows = g->n_rows - (g->n_sample ? g->n_sample - 1 : 0);
+
+    s->stats.wasted += rows;
+    r->usage.unseen_rows += rows;
+}
+
 /* Waits for the oldest step and hands out what it gave. */
 void sch_collect(struct sch *s)
 {
@@ -227,7 +235,7 @@ void sch_collect(struct sch *s)
         k += g->n_sample;
         f->recs[i].choice = NULL;
         if (!rec.choice)
-            s->stats.wasted += g->n_rows - (g->n_sample ? g->n_sample - 1 : 0);
+            count_unseen(s, rec.req, g);
         else if (rc)
             sch_req_end(s, rec.req, SCH_END_ERROR, rc);
         else

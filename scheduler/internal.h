@@ -47,6 +47,7 @@ struct sch_choice {
     uint32_t *ids;           /* prompt and output; room for all that may come */
     uint64_t n_ids;
     uint64_t high;           /* positions below this were computed or adopted before */
+    uint64_t shared;         /* positions below this were found in the prefix cache or written there */
     uint64_t scored;         /* positions below this had their logits, if asked for */
     uint64_t charged_ns;     /* block time is charged up to here */
     uint32_t preemptions;
@@ -110,6 +111,7 @@ struct sch_tenant {
     uint64_t round;          /* admissions up to the next step are one */
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
+    uint64_t lease;          /* output tokens left, or SCH_NO_LEASE */
 };
 
 struct sch_theap { struct sch_tenant **v; uint32_t n; };
@@ -171,7 +173,9 @@ struct sch {
     uint64_t next_number;
     struct sch_tenant **tenants;
     size_t tenants_cap;
-    uint32_t n_tenants;
+    uint32_t n_tenants;      /* entries of `tenants`, NULL for one that was ended */
+    uint32_t n_known;        /* of these, not NULL */
+    bool spent;              /* somebody's lease has come to its end */
     double weight_active;    /* of tenants with open requests */
     double weight_known;     /* of all */
     double vtime;

@@ -149,24 +149,32 @@ int sch_model_drop(struct sch *s, uint32_t model)
     return 0;
 }
 
+static struct sch_tenant *tenant_new(struct sch *s, uint32_t index)
+{
+    struct sch_tenant *t = cn_calloc(1, sizeof(*t));
+
+    if (!t) return NULL;
+    t->index = index;
+    t->opts.weight = 1;
+    t->lease = SCH_NO_LEASE;
+    for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
+        t->heap_pos[k] = SCH_NONE;
+    t->most_paused = CN_MAX((s->o.max_running + 1) / 2, (uint32_t)SCH_LEAST_PAUSED);
+    s->tenants[index] = t;
+    s->n_known++;
+    s->parts_stale = true;
+    s->weight_known += t->opts.weight;
+    return t;
+}
+
 int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out)
 {
     if (index >= 1u << 20) return CN_ERANGE;
     if (cn_grow(&s->tenants, &s->tenants_cap, (size_t)index + 1, sizeof(*s->tenants)))
         return CN_ENOMEM;
-    while (s->n_tenants <= index) {
-        struct sch_tenant *t = cn_calloc(1, sizeof(*t));
-
-        if (!t) return CN_ENOMEM;
-        t->index = s->n_tenants;
-        t->opts.weight = 1;
-        for (uint32_t k = 0; k < SCH_N_CLASSES; k++)
-            t->heap_pos[k] = SCH_NONE;
-        s->tenants[s->n_tenants++] = t;
-        s->parts_stale = true;
-        t->most_paused = CN_MAX((s->o.max_running + 1) / 2, (uint32_t)SCH_LEAST_PAUSED);
-        s->weight_known += t->opts.weight;
-    }
+    for (; s->n_tenants <= index; s->n_tenants++)
+        if (!tenant_new(s, s->n_tenants)) return CN_ENOMEM;
+    if (!s->tenants[index] && !tenant_new(s, index)) return CN_ENOMEM; /* one was ended */
     *out = s->tenants[index];
     return sch_queue_room(s);
 }
@@ -186,6 +194,37 @@ int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts 
     if (t->n_open) s->weight_active += t->opts.weight;
     s->parts_stale = true;
     sch_queue_sync(s, t);
+    return 0;
+}
+
+int sch_tenant_end(struct sch *s, uint32_t tenant)
+{
+    struct sch_tenant *t = tenant < s->n_tenants ? s->tenants[tenant] : NULL;
+    int rc = t && t->n_open ? CN_EBUSY : kv_pool_tenant_end(s->o.pool, tenant);
+
+    if (rc || !t) return rc;
+    s->tenants[tenant] = NULL;
+    s->n_known--;
+    s->weight_known = s->n_known ? s->weight_known - t->opts.weight : 0;
+    s->parts_stale = true;
+    s->kept -= t->part;
+    s->kept_tokens -= t->part_tokens;
+    if (s->last_admitted == t) s->last_admitted = NULL;
+    free(t);
+    return 0;
+}
+
+int sch_tenant_lease(struct sch *s, uint32_t tenant, uint64_t tokens)
+{
+    struct sch_tenant *t;
+    int rc = sch_tenant_get(s, tenant, &t);
+
+    if (rc) return rc;
+    if (tokens == SCH_NO_LEASE || t->lease == SCH_NO_LEASE)
+        t->lease = tokens;
+    else
+        t->lease = tokens < SCH_NO_LEASE - 1 - t->lease ? t->lease + tokens : SCH_NO_LEASE - 1;
+    if (t->lease == 0) s->spent = true;
     return 0;
 }
 
@@ -350,6 +389,20 @@ static void expire(struct sch *s)
     }
 }
 
+/* Whoever has no output token left computes nothing more. */
+static void end_spent(struct sch *s)
+{
+    if (!s->spent) return;
+    s->spent = false;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct sch_req *r = s->slots[i].req;
+
+        if (!r || r->tenant->lease || (r->spec.flags & SCH_NO_OUTPUT)) continue;
+        sch_req_end(s, r, SCH_END_ERROR, CN_EBUDGET);
+        sch_req_settle(s, r);
+    }
+}
+
 /* Nothing could be composed and nothing is in flight: if somebody wants to run, he shall. */
 static bool run_alone(struct sch *s, struct sch_flight *f)
 {
@@ -374,6 +427,7 @@ bool sch_iterate(struct sch *s)
     s->again = false;
     s->now = s->o.stepper.now(s->o.stepper.self);
     expire(s);
+    end_spent(s);
     sch_admit(s);
     s->rounds++;
     if (sch_compose(s, f) || (s->n_flights == 0 && run_alone(s, f))) launched = sch_launch(s, f);
@@ -413,7 +467,7 @@ void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_st
 {
     const struct sch_tenant *t = tenant < s->n_tenants ? s->tenants[tenant] : NULL;
 
-    *out = (struct sch_tenant_stats){0};
+    *out = (struct sch_tenant_stats){.lease = SCH_NO_LEASE};
     if (!t) return;
     out->counter = t->counter;
     out->served = t->served;
@@ -423,4 +477,5 @@ void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_st
     out->prompt_computed = t->prompt_computed;
     out->cached = t->cached;
     out->generated = t->generated;
+    out->lease = t->lease;
 }

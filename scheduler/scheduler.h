@@ -131,8 +131,9 @@ enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
        SCH_NO_CACHE_WRITE = 2,
        SCH_PROMPT_LOGITS = 4,   /* logits of every prompt row, for choice 0 (with NO_CACHE_READ:
                                  * of all of them; else of those that are computed) */
-       SCH_ONE_STEP = 8 };      /* all prompt rows in one step (encoders), shared with nobody: one
+       SCH_ONE_STEP = 8,        /* all prompt rows in one step (encoders), shared with nobody: one
                                  * choice of one token, and no more rows than a step has */
+       SCH_NO_OUTPUT = 16 };    /* its tokens stand for something else (vectors): no lease is taken */
 struct sch_request {
     uint32_t tenant, model, adapter;
     enum sch_class class;
@@ -162,6 +163,9 @@ struct sch_usage {
     uint64_t cached_tokens;     /* of the prompt, found by choice 0 when it first ran */
     uint64_t computed_tokens;   /* rows computed, all choices, recomputed ones not counted */
     uint64_t recomputed_tokens; /* after preemptions */
+    uint64_t written_tokens;    /* of the prompt, computed and now in the prefix cache */
+    uint64_t drafted_rows, right_rows; /* rows of drafts; of these, whose token was put out */
+    uint64_t unseen_rows;       /* computed, and the choice had ended: drafts aside */
     uint64_t generated_tokens;  /* delivered through on_token, all choices */
     uint32_t preemptions;
     uint64_t submitted_ns, first_step_ns, first_token_ns, ended_ns; /* 0 = never */
@@ -258,13 +262,23 @@ struct sch_tenant_opts {     /* 0 = the default in parentheses */
 /* Tenants are numbered densely from 0; one that was never set has the defaults, and is known from
  * its first request on. Takes effect at once; for a raised limit call sch_iterate. */
 int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts *opts);
+/* Ends a tenant, its cache included. The number may then be given to another one, who starts anew.
+ * CN_EBUSY, with nothing changed: requests of it have not ended, or steps of them are in flight.
+ * Cancel them first. */
+int sch_tenant_end(struct sch *s, uint32_t tenant);
+/* Gives a tenant `tokens` more output tokens. Without any lease it has no limit; the first one sets
+ * what it has, SCH_NO_LEASE takes the limit away. Each token that is put out takes one, over all
+ * its requests. When none is left, what wants another ends with CN_EBUDGET, and all that is open
+ * does before the next step is composed, unless more were given; sch_submit refuses. */
+#define SCH_NO_LEASE UINT64_MAX
+int sch_tenant_lease(struct sch *s, uint32_t tenant, uint64_t tokens);
 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 
 /* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
  * both with the limit's key in conifer.yaml, its value and whose it is; CN_EWINDOW (also a
  * SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices,
- * max_new), CN_EMODEL, CN_EDEADLINE, CN_ENOMEM. Half of the queue is divided among the known
+ * max_new), CN_EMODEL, CN_EBUDGET, CN_EDEADLINE, CN_ENOMEM. Half of the queue is divided among the known
  * tenants by weight (at least one request each); a tenant with less than its part waiting is never
  * refused with CN_EQUEUE for what others have there. Beyond its part it may use all that leaves the
  * other parts free: a single tenant the whole queue, one of several half of it, or its max_queued
@@ -312,6 +326,8 @@ struct sch_stats {
     uint64_t prompt_tokens;      /* of accepted requests */
     uint64_t prompt_computed;    /* prompt rows computed for the first time */
     uint64_t prompt_cached;      /* prompt tokens adopted instead */
+    uint64_t computed;           /* rows computed for the first time, drafts only if they were right */
+    uint64_t written;            /* prompt tokens that were computed and entered the prefix cache */
     uint64_t recomputed, generated, preemptions;
     uint64_t forced;             /* of the generated ones */
     uint64_t cancelled_tokens;   /* generated for requests that were cancelled */
@@ -329,6 +345,7 @@ struct sch_tenant_stats {
     double counter;              /* weighted cost served (lifts included) */
     double served;               /* cost served, not weighted, no lifts */
     uint64_t running, waiting, paused, prompt_computed, cached, generated;
+    uint64_t lease;              /* output tokens left, or SCH_NO_LEASE */
 };
 void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_stats *out);
 

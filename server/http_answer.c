@@ -16,6 +16,7 @@ static const char *reason_of(int status)
         {200, "OK"},
         {400, "Bad Request"},
         {401, "Unauthorized"},
+        {402, "Payment Required"},
         {403, "Forbidden"},
         {404, "Not Found"},
         {405, "Method Not Allowed"},

@@ -81,6 +81,7 @@ struct sim {
     struct sim_req *reqs;
     uint32_t n_reqs;
     uint64_t rows, prompt_rows;
+    struct sch_usage told;   /* sums over all requests that ended */
     bool *device;            /* set while the simulated device and client run; NULL: not wanted */
     bool failed;
     char what[256];

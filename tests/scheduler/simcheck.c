@@ -39,6 +39,19 @@ void sim_check_outputs(struct sim *m)
     }
 }
 
+/* What requests are told adds up to what the scheduler counted. */
+static void check_sums(struct sim *m, const struct sch_stats *ss)
+{
+    struct sch_usage u = m->told;
+
+    if (u.cached_tokens != ss->prompt_cached || u.computed_tokens != ss->computed ||
+        u.recomputed_tokens != ss->recomputed || u.written_tokens != ss->written ||
+        u.generated_tokens != ss->generated || u.drafted_rows != ss->drafted ||
+        u.right_rows != ss->drafts_right || u.unseen_rows != ss->wasted ||
+        u.preemptions != ss->preemptions)
+        sim_fail(m, "the requests' counts do not add up to the scheduler's");
+}
+
 void sim_check_idle(struct sim *m)
 {
     struct cn_error err;
@@ -54,4 +67,5 @@ void sim_check_idle(struct sim *m)
     if (ss.running || ss.waiting || ss.paused || ss.in_flight || ss.waiting_tokens) sim_fail(m, "not at rest");
     if (ss.accepted != ss.ended_ok + ss.ended_error + ss.ended_cancelled)
         sim_fail(m, "accepted and ended requests differ");
+    check_sums(m, &ss);
 }

@@ -161,6 +161,24 @@ void sim_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum
     r->choice_reason[choice] = reason;
 }
 
+static void add_usage(struct sim *m, const struct sch_usage *u)
+{
+    struct sch_usage *all = &m->told;
+
+    all->cached_tokens += u->cached_tokens;
+    all->computed_tokens += u->computed_tokens;
+    all->recomputed_tokens += u->recomputed_tokens;
+    all->written_tokens += u->written_tokens;
+    all->generated_tokens += u->generated_tokens;
+    all->drafted_rows += u->drafted_rows;
+    all->right_rows += u->right_rows;
+    all->unseen_rows += u->unseen_rows;
+    all->preemptions += u->preemptions;
+    if (u->written_tokens > u->computed_tokens) sim_fail(m, "more was cached than computed");
+    if (u->first_step_ns && (u->first_step_ns < u->submitted_ns || u->ended_ns < u->first_step_ns))
+        sim_fail(m, "time stamps out of order");
+}
+
 void sim_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
                 const struct sch_usage *usage)
 {
@@ -177,6 +195,7 @@ void sim_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int cod
     r->reason = reason;
     r->code = code;
     r->usage = *usage;
+    add_usage(m, usage);
 }
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
