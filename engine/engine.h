@@ -117,12 +117,7 @@ int eng_model_describe(const struct eng_model *m, const struct kr_prepare_opts *
 /* Names of the supported families, comma-separated. */
 const char *eng_arch_list(void);
 
-/* ---- sampling (sample.c) ------------------------------------------------------------------------
- * Order: logit_bias, penalties, (mask), then greedy when temperature is 0; else temperature, top_k,
- * top_p, min_p on the softmax, and one draw that is a pure function of (seed, choice, position).
- * One pass over the vocabulary and a partial selection; never a full sort. */
-
-struct eng_bias { uint32_t id; float bias; };
+/* ---- sampling (sample.c): what a request asks for; how it is drawn: kernels/draw.h -------------- */
 
 struct eng_sampling {               /* defaults in parentheses */
     float temperature;              /* 0..2 (1) */
@@ -133,11 +128,11 @@ struct eng_sampling {               /* defaults in parentheses */
     float presence_penalty;         /* -2..2 (0): output tokens */
     float frequency_penalty;        /* -2..2 (0): output tokens */
     uint64_t seed;
-    const struct eng_bias *bias;    /* borrowed: outlives the sampler and its clones */
+    const struct kr_edit *bias;     /* borrowed: outlives the state and its clones */
     size_t n_bias;
     uint32_t min_tokens;            /* no end of generation before this many output tokens */
     const uint32_t *stop_ids;       /* further ids that min_tokens keeps out; borrowed: outlives the
-                                     * sampler */
+                                     * state */
     size_t n_stop_ids;
     bool ignore_eos;                /* end-of-generation tokens are never sampled */
     int32_t logprobs;               /* -1 = none; else how many alternatives (0..20) */
@@ -147,46 +142,14 @@ void eng_sampling_defaults(struct eng_sampling *s);
 int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
                        struct cn_error *err);
 
-/* Room for the candidates of draws, some MiB where a large vocabulary's row is flat: lent for a
- * draw and kept for the next, so that a token costs no allocation and there is no more of it than
- * draws that ran at once, however many requests there are. Any thread. */
-struct eng_draw_room;
-struct eng_draw_rooms {
-    pthread_mutex_t lock;
-    struct eng_draw_room *first; /* not lent */
+struct eng_draw_env {
+    const struct eng_vocab *vocab;   /* outlives the state and its clones */
+    const struct kr_draw_loops *loops; /* the device's */
+    struct kr_draw_rooms *rooms;     /* likewise */
+    uint64_t n_prompt;               /* tokens of the prompt: the output's positions begin there */
 };
-void eng_draw_rooms_init(struct eng_draw_rooms *r);
-void eng_draw_rooms_trim(struct eng_draw_rooms *r); /* gives back all that are not lent */
-void eng_draw_rooms_fini(struct eng_draw_rooms *r); /* none is lent */
-
-/* State of one choice of one request: parameters, counts of tokens seen. One thread at a time.
- * rooms: borrowed, outlives it and its clones. */
-struct eng_sampler;
-int eng_sampler_new(const struct eng_sampling *s, const struct eng_vocab *v, uint32_t choice,
-                    struct eng_draw_rooms *rooms, struct eng_sampler **out, struct cn_error *err);
-/* As a new one for another choice of the same request, the prompt it was told of included. */
-int eng_sampler_clone(const struct eng_sampler *s, uint32_t choice, struct eng_sampler **out);
-void eng_sampler_free(struct eng_sampler *s);
-/* Tells it of prompt tokens (repetition penalty) or of an output token that was chosen. */
-int eng_sampler_prompt(struct eng_sampler *s, const uint32_t *ids, size_t n);
-int eng_sampler_accept(struct eng_sampler *s, uint32_t id);
-
-#define ENG_MAX_LOGPROBS 20
-struct eng_logprob { uint32_t id; float logprob; };
-struct eng_drawn {
-    uint32_t id;
-    float logprob;                  /* of the raw logits (before bias, penalties, temperature) */
-    uint32_t n_top;
-    struct eng_logprob top[ENG_MAX_LOGPROBS]; /* descending; ties by lower id */
-};
-/* Draws from one row of logits (n_vocab floats; may be overwritten). position is that of the token
- * to be chosen. mask: bit set of allowed ids or NULL. Does not accept the token. A sampler keeps
- * its working memory: one thread at a time.
- * Errors: CN_ENUMERIC when a logit is NaN or none is finite. Ties go to the lower id. */
-int eng_sample(const struct eng_sampler *s, float *logits, uint64_t position,
-               const uint32_t *mask, struct eng_drawn *out);
-/* Log-probability of a given token and the top n alternatives, from raw logits (echo). */
-int eng_score(const float *logits, size_t n_vocab, uint32_t id, uint32_t n_top,
-              struct eng_drawn *out);
+/* What choice 0 draws with. As eng_sampling_check; CN_ENOMEM. */
+int eng_draw_state_new(const struct eng_sampling *s, const struct eng_draw_env *env,
+                       struct kr_draw_state **out, struct cn_error *err);
 
 #endif

@@ -1,14 +1,64 @@
-/* device: hands each call to the device kind that made the object. Holds no state. */
+/* device: the kinds of devices, and each call handed to the kind that made the object. Holds no
+ * state. */
 #include "kernels/device.h"
+
+#include <string.h>
+
+static int new_cpu(const struct kr_device_opts *o, struct kr_device **out, struct cn_error *err)
+{
+    return kr_cpu_new(&o->cpu, out, err);
+}
+
+static int new_async(const struct kr_device_opts *o, struct kr_device **out, struct cn_error *err)
+{
+    struct kr_device *cpu;
+    int rc = kr_cpu_new(&o->cpu, &cpu, err);
+    return rc ? rc : kr_async_new(cpu, &o->async, out, err);
+}
+
+/* The first is what "auto" takes. */
+static const struct {
+    const char *kind;
+    int (*make)(const struct kr_device_opts *o, struct kr_device **out, struct cn_error *err);
+} kinds[] = {{"cpu", new_cpu}, {"async", new_async}};
+
+const char *kr_device_kinds(void)
+{
+    return "cpu, async";
+}
+
+int kr_device_new(const char *kind, const struct kr_device_opts *opts, struct kr_device **out,
+                  struct cn_error *err)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(kinds); i++)
+        if (!strcmp(kind, kinds[i].kind) || !strcmp(kind, "auto"))
+            return kinds[i].make(opts, out, err);
+    return cn_fail(err, CN_EINVAL, "there is no device %s; there are %s", kind, kr_device_kinds());
+}
 
 void kr_device_free(struct kr_device *d)
 {
     if (d) d->ops->free(d);
 }
 
+void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
+{
+    *out = (struct kr_device_info){.kind = d->ops->kind, .max_depth = d->ops->max_depth};
+}
+
+bool kr_device_lost(const struct kr_device *d, const char **why)
+{
+    return d->ops->lost && d->ops->lost(d, why);
+}
+
 const char *kr_device_path(const struct kr_device *d)
 {
     return d->path;
+}
+
+const struct kr_draw_loops *kr_device_draw_loops(const struct kr_device *d)
+{
+    return d->ops->draw_loops(d);
 }
 
 uint32_t kr_device_threads(const struct kr_device *d)
@@ -96,4 +146,16 @@ int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, 
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err)
 {
     return x->ops->collect(x, ticket, logits, err);
+}
+
+int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
+            struct cn_error *err)
+{
+    return x->ops->draw(x, ticket, draws, n, err);
+}
+
+int kr_collect_drawn(struct kr_exec *x, uint64_t ticket, const struct kr_result **out,
+                     struct cn_error *err)
+{
+    return x->ops->collect_drawn(x, ticket, out, err);
 }

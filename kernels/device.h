@@ -5,7 +5,11 @@
 #include "kernels/kernels.h"
 
 struct kr_device_ops {
+    const char *kind;
+    uint32_t max_depth;
     void (*free)(struct kr_device *d);
+    bool (*lost)(const struct kr_device *d, const char **why); /* NULL: never */
+    const struct kr_draw_loops *(*draw_loops)(const struct kr_device *d);
     uint32_t (*threads)(const struct kr_device *d);
     void (*parallel)(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
     int (*probe)(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each, struct kr_probe *out,
@@ -27,6 +31,10 @@ struct kr_device_ops {
     int (*launch)(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
                   uint64_t *ticket, struct cn_error *err);
     int (*collect)(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
+    int (*draw)(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
+                struct cn_error *err);
+    int (*collect_drawn)(struct kr_exec *x, uint64_t ticket, const struct kr_result **out,
+                         struct cn_error *err);
 };
 
 /* Each device kind embeds these as its first member. */

@@ -16,6 +16,7 @@
 #define KERNELS_KERNELS_H
 
 #include "base/base.h"
+#include "kernels/draw.h"
 
 /* ---- tensor types (types.c; formulas: GGUF, reference attention section 3) ------------------- */
 
@@ -246,9 +247,39 @@ struct kr_cpu_opts {
     uint32_t n_threads;   /* 0 = the processors this process may use */
 };
 int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn_error *err);
+/* The same arithmetic as `cpu` on a thread of its own, as a device that runs beside the host would
+ * do it: launches return at once, two steps may be in flight, draws and copies keep their order, and
+ * block tables are its own. For tests of what the host does meanwhile. Takes over `cpu`, which must
+ * not be used any more, also where it fails. */
+struct kr_async_opts {
+    uint64_t delay_ns;    /* added to each step */
+    uint64_t lost_after;  /* steps; then the device is lost. 0: never */
+};
+int kr_async_new(struct kr_device *cpu, const struct kr_async_opts *opts, struct kr_device **out,
+                 struct cn_error *err);
+/* A device by its kind: one of kr_device_kinds(), comma-separated, or "auto". CN_EINVAL: there is no
+ * such kind; else as that kind's own function. */
+struct kr_device_opts {
+    struct kr_cpu_opts cpu;
+    struct kr_async_opts async;
+};
+int kr_device_new(const char *kind, const struct kr_device_opts *opts, struct kr_device **out,
+                  struct cn_error *err);
+const char *kr_device_kinds(void);
 void kr_device_free(struct kr_device *d);
-/* Names the numeric path, for system_fingerprint: "cpu-avx512-1". Thread count is not in it. */
+/* What kind of device it is, and how many of its steps may be in flight. */
+struct kr_device_info {
+    const char *kind;        /* "cpu", "async" */
+    uint32_t max_depth;
+};
+void kr_device_info(const struct kr_device *d, struct kr_device_info *out);
+/* Once true, it stays so, and every call gives CN_EDEVICE. *why: static text, or the device's. Any
+ * thread. */
+bool kr_device_lost(const struct kr_device *d, const char **why);
+/* Names the numeric path, for system_fingerprint: "cpu-avx512-2". Thread count is not in it. */
 const char *kr_device_path(const struct kr_device *d);
+/* For states that it draws with (kr_draw_opts). */
+const struct kr_draw_loops *kr_device_draw_loops(const struct kr_device *d);
 uint32_t kr_device_threads(const struct kr_device *d);
 /* Runs fn(arg, i) for i in 0..n-1 on the device's threads (the caller included) and waits. */
 void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i),
@@ -274,7 +305,8 @@ struct kr_prepare_opts {
     enum kr_type kv_type;      /* KR_F16, KR_Q8_0 or KR_Q4_0 */
     uint32_t block_tokens;     /* 16 or 32 */
     uint32_t max_rows;         /* rows of a step */
-    uint32_t max_logit_rows;
+    uint32_t max_logit_rows;   /* whose logits are in memory at once */
+    uint32_t max_seqs;         /* slots of sequences (kr_seq); 0: launches bring whole tables */
     uint64_t max_context;      /* positions are below this (RoPE tables, score scratch) */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
@@ -361,22 +393,62 @@ struct kr_row {
 struct kr_seq {
     /* Per group: block number of each logical block (position / block_tokens); entries behind the
      * window are not read. Long enough for the last row's position. Groups of span STATE: one
-     * entry, the block of the sequence's state, which the step reads and writes. */
+     * entry, the block of the sequence's state, which the step reads and writes. Read by kr_launch
+     * alone where the device's max_depth is above 1. */
     const uint32_t *const *tables;
+    /* For devices that keep tables (max_depth above 1, and prepared with max_seqs): where they keep
+     * this sequence's. A slot whose generation is not that of its last step is empty. */
+    uint32_t slot;
+    uint64_t generation;
+    /* Per group: the first entry that may differ from what the slot's last step was given. NULL:
+     * all may. */
+    const uint32_t *changed;
 };
 /* Rows of a sequence stand together, positions ascending by one. */
 struct kr_batch {
     uint32_t n_rows, n_seqs;
     const struct kr_row *rows;
     const struct kr_seq *seqs;
+    bool drawn; /* kr_draw follows; else kr_collect, for at most max_logit_rows rows with logits */
 };
 
-/* Starts a step: at most max_rows rows. The batch's arrays are borrowed until kr_collect. On the
- * CPU the step is done when this returns; KR_ROW_TICKET is CN_EUNSUPP there (depth 1). */
+/* Starts a step: at most max_rows rows. The batch's arrays are borrowed until it is collected. On
+ * the CPU the step is done when this returns. KR_ROW_TICKET is CN_EUNSUPP where the device's
+ * max_depth is 1; elsewhere the row's id is what was drawn of an earlier step of this exec, whose
+ * kr_draw came before this call, and which may not have been collected yet. */
 int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, uint64_t *ticket,
               struct cn_error *err);
-/* Waits; *logits points to [rows with logits][n_vocab], valid until the next launch. It may be
- * written to (masks, penalties). */
+/* Waits; *logits points to [rows with logits][n_vocab], valid until the next launch but one of as
+ * many as may be in flight. It may be written to. */
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
+
+/* What is done with the logits of a row, and of those behind it that hold guesses. */
+struct kr_draw {
+    uint32_t row;               /* of the step's rows with logits, from 0; ascending */
+    uint32_t n_guesses;         /* that many rows behind it hold guesses of what is drawn before */
+    const uint32_t *guesses;    /* [n_guesses] the ids in those rows */
+    struct kr_draw_state *state; /* what is drawn with; told of the ids that were drawn. NULL: the
+                                  * row is scored */
+    uint64_t position;          /* of the id that is drawn first; the next one's is 1 more ... */
+    const uint32_t *const *masks; /* [1 + n_guesses] a bit for each id that may be drawn, or NULL:
+                                   * all; NULL: all in all rows */
+    uint32_t score, n_top;      /* of a row that is scored: the id whose log-probability is asked
+                                 * for, and how many alternatives (kr_draw_score) */
+};
+/* status: 0; CN_ENUMERIC: the logits are no numbers, or all ids were masked; CN_ECANCELLED: the row
+ * was not looked at: no draw names it, or a guess before it was wrong. */
+struct kr_result {
+    int status;
+    struct kr_drawn drawn;
+};
+/* Draws the rows of the last step that was launched; once a step whose batch says so, also where
+ * nothing is to be drawn, and before the exec's next launch. Everything is copied but the states,
+ * which stay put until the step is collected. */
+int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
+            struct cn_error *err);
+/* Waits for the oldest step that was drawn and not collected. *out: [rows with logits], valid as
+ * kr_collect's. */
+int kr_collect_drawn(struct kr_exec *x, uint64_t ticket, const struct kr_result **out,
+                     struct cn_error *err);
 
 #endif

@@ -12,10 +12,14 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
                                       [CFG_ISA_AVX512] = KR_ISA_AVX512,
                                       [CFG_ISA_NEON] = KR_ISA_NEON,
                                       [CFG_ISA_I8MM] = KR_ISA_I8MM};
-    struct kr_cpu_opts cpu = {.isa = isa[cfg->engine.isa],
-                              .n_threads = (uint32_t)cfg->engine.threads};
-    if (!cpu.n_threads) cpu.n_threads = (uint32_t)cfg_cores();
-    int rc = kr_cpu_new(&cpu, out, err);
+    static const char *const kinds[] = {
+        [CFG_DEVICE_AUTO] = "auto", [CFG_DEVICE_CPU] = "cpu", [CFG_DEVICE_ASYNC] = "async"};
+    struct kr_device_opts o = {
+        .cpu = {.isa = isa[cfg->engine.isa], .n_threads = (uint32_t)cfg->engine.threads},
+        .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
+                  .lost_after = (uint64_t)cfg->engine.async_lost_after}};
+    if (!o.cpu.n_threads) o.cpu.n_threads = (uint32_t)cfg_cores();
+    int rc = kr_device_new(kinds[cfg->engine.device], &o, out, err);
     if (rc == CN_EUNSUPP && err) snprintf(err->param, sizeof err->param, "engine.isa");
     return rc;
 }
@@ -33,6 +37,7 @@ struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg)
     return (struct kr_prepare_opts){.kv_type = rt_kv_type(cfg->model.kv_type),
                                     .block_tokens = (uint32_t)cfg->kv.block_tokens,
                                     .max_rows = max_rows,
+                                    .max_seqs = (uint32_t)cfg->scheduler.max_running,
                                     .max_logit_rows = CN_MIN(max_rows, 64u),
                                     .max_context = (uint64_t)cfg->model.context};
 }

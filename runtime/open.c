@@ -168,8 +168,7 @@ int rt_attach(struct rt_model *m, struct cn_error *err)
     struct sch_model_opts o = {.space = m->space,
                                .context = info->context + embeds,
                                .max_rows = step.max_rows,
-                               .max_logit_rows =
-                                   embeds ? step.max_rows : step.max_logit_rows};
+                               .max_logit_rows = step.max_rows};
     rc = sch_model_add(r->sch, &o, &m->sch_model, err);
     if (!rc && kv_space_max_tokens(m->space, 0, 1) < 2) {
         struct kv_stats kv;

@@ -81,7 +81,7 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
     struct rt_choice *c = &req->choices[i];
     int rc;
     if (i) {
-        rc = eng_sampler_clone(req->choices[0].sampler, i, &c->sampler);
+        rc = kr_draw_state_clone(req->choices[0].sampler, i, &c->sampler);
     } else {
         const struct rt_shared *shared = rt_shared_of(&req->q);
         struct eng_sampling s = req->q.sampling;
@@ -89,10 +89,13 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
         s.n_bias = shared->n_bias;
         s.stop_ids = shared->stop_ids;
         s.n_stop_ids = shared->n_stop_ids;
-        rc = eng_sampler_new(&s, eng_model_vocab(req->m->model), 0, &req->m->rt->stepper.rooms,
-                             &c->sampler, err);
+        struct eng_draw_env env = {.vocab = eng_model_vocab(req->m->model),
+                                   .loops = kr_device_draw_loops(req->rt->device),
+                                   .rooms = &req->rt->stepper.rooms,
+                                   .n_prompt = req->q.n_prompt};
+        rc = eng_draw_state_new(&s, &env, &c->sampler, err);
         if (rc) return rc;
-        rc = eng_sampler_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
+        rc = kr_draw_state_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
     }
     return rc ? cn_fail(err, rc, "out of memory for a request") : 0;
 }
@@ -167,7 +170,7 @@ void rt_req_free(struct rt_req *req, bool keep_request)
 {
     if (!req) return;
     for (uint32_t i = 0; req->choices && i < req->q.n; i++) {
-        eng_sampler_free(req->choices[i].sampler);
+        kr_draw_state_free(req->choices[i].sampler);
         rt_text_out_fini(&req->choices[i].text);
     }
     rt_event_free(req->end);
@@ -199,7 +202,7 @@ static void post_prompt_scores(struct rt_req *req)
     for (size_t i = 0; i < n; i++)
         n_top += req->scores[i].n_top;
     struct rt_token *tokens = cn_calloc(n, sizeof *tokens);
-    struct eng_logprob *top = cn_calloc(n_top, sizeof *top);
+    struct kr_top *top = cn_calloc(n_top, sizeof *top);
     struct rt_event *e = NULL;
     if (tokens && top) {
         size_t at = 0;
@@ -231,7 +234,7 @@ bool rt_ends_choice(const struct rt_req *req, uint32_t id)
 
 static void observe_token(struct rt_req *req, struct rt_choice *c)
 {
-    uint64_t now = cn_now_ns(), step = req->rt->stepper.n_launched;
+    uint64_t now = cn_now_ns(), step = req->rt->stepper.n_collected;
     if (c->last_token_ns) {
         /* Its buckets count in seconds. */
         cn_metric_observe(req->rt->metrics, CN_H_itl_steps, (step - c->last_step) * 1000000000u);
@@ -259,7 +262,7 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
 {
     struct rt_req *req = t->user;
     struct rt_choice *c = &req->choices[t->choice];
-    const struct eng_drawn *d = t->drawn;
+    const struct kr_drawn *d = t->drawn;
     if (req->pooled) return on_vector(req);
     if (req->scores && t->choice == 0 && t->index == 0) post_prompt_scores(req);
     if (req->error) {

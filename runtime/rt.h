@@ -16,7 +16,7 @@
 /* ---- requests (request.c) -------------------------------------------------------------------- */
 
 struct rt_choice {
-    struct eng_sampler *sampler;
+    struct kr_draw_state *sampler;
     struct rt_text_out text;
     int stop;                  /* index of the stop string that matched, or -1 */
     uint64_t last_token_ns;
@@ -26,7 +26,7 @@ struct rt_choice {
 struct rt_prompt_score {       /* of one prompt token */
     float logprob;
     uint32_t n_top;
-    struct eng_logprob top[ENG_MAX_LOGPROBS];
+    struct kr_top top[KR_MAX_TOP];
 };
 
 #define RT_MAX_MARKS 4
@@ -75,7 +75,7 @@ struct rt_event_parts {
     const struct eng_parts *text;
     const struct rt_token *tokens;
     size_t n_tokens;
-    const struct eng_logprob *top;
+    const struct kr_top *top;
     size_t n_top;
     const float *vector;
     size_t n_vector;
@@ -92,27 +92,38 @@ void rt_event_fail(struct rt_event *e, const struct cn_error *err);
 
 #define RT_MAX_DRAFT 16          /* tokens guessed for a choice in a step */
 
+#define RT_MAX_DEPTH 2           /* steps in flight */
+
 struct rt_logits_row;
+/* A step from its launch until it is collected. */
+struct rt_flight {
+    const struct sch_step *step;
+    struct rt_model *model;
+    uint64_t ticket;             /* of the model's exec */
+    bool drawn;                  /* else its rows become vectors */
+    uint32_t n_logits;
+    struct kr_row *rows;
+    struct kr_seq *seqs;
+    uint32_t *changed;           /* by segment and group */
+    struct kr_draw *draws;
+    struct rt_logits_row *logits_rows;
+    struct sch_row_result *results;
+    size_t rows_cap, seqs_cap, changed_cap, draws_cap, logits_cap, results_cap;
+};
 struct rt_stepper {
     struct rt *rt;
     uint32_t depth;              /* steps in flight */
-    uint64_t n_launched;
-    const struct sch_step *step; /* launched, not collected; NULL = none */
-    struct kr_row *rows;
-    struct kr_seq *seqs;
-    size_t rows_cap, seqs_cap;
-    struct eng_drawn *drawn;     /* per logits row */
-    struct sch_row_result *results;
-    struct rt_logits_row *logits_rows;
-    size_t drawn_cap, results_cap, logits_cap;
-    struct eng_draw_rooms rooms; /* of all samplers */
-    float *logits;
-    uint64_t n_vocab;
-    struct rt_model *model;      /* of the last step */
+    uint64_t n_launched, n_collected;
+    struct rt_flight flights[RT_MAX_DEPTH]; /* by number */
+    struct rt_model *model;      /* of the last step that was collected */
+    struct kr_draw_rooms rooms; /* of all samplers */
 };
 void rt_stepper_init(struct rt_stepper *s, struct rt *r);
 void rt_stepper_fini(struct rt_stepper *s);
+/* With the runtime's device. */
 struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
+/* The device gave CN_EDEVICE: every request ends so, and the runtime has failed. Engine thread. */
+void rt_device_lost(struct rt *r);
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 

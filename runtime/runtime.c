@@ -170,6 +170,15 @@ static void give_up(struct rt *r, struct rt_model *m)
     if (r->several) rt_loader_poke(r);
 }
 
+void rt_device_lost(struct rt *r)
+{
+    const char *why = "";
+    if (atomic_exchange(&r->failed, true)) return;
+    kr_device_lost(r->device, &why);
+    cn_log(CN_LOG_ERROR, "engine", "the device is lost: %s", why);
+    cancel_all(r, NULL, CN_EDEVICE);
+}
+
 /* A model file that was cut short or rewritten gives wrong numbers, not a crash. What was handed
  * out since the last look may be made of them: at most CHECK_MODEL_NS of it, and its request ends
  * with an error. */
@@ -189,7 +198,7 @@ static void answer(struct rt_model *m)
 {
     m->answer = m->cmd.kind == RT_CMD_ATTACH ? rt_attach(m, &m->answer_error) : rt_detach(m);
     struct rt *r = m->rt;
-    if (m->cmd.kind == RT_CMD_DETACH) eng_draw_rooms_trim(&r->stepper.rooms);
+    if (m->cmd.kind == RT_CMD_DETACH) kr_draw_rooms_trim(&r->stepper.rooms);
     atomic_store(&m->answered, true); /* from here on the loader may do with m as it likes */
     rt_loader_poke(r);
 }
@@ -233,7 +242,7 @@ static void update_gauges(struct rt *r)
     cn_metric_set(m, CN_M_kv_blocks_ready, (double)kv.blocks[KV_READY]);
     cn_metric_set(m, CN_M_kv_blocks_cached, (double)kv.blocks[KV_CACHED]);
     cn_metric_set(m, CN_M_engine_last_step_seconds, (double)s.last_step_ns * 1e-9);
-    if (s.steps > l->steps) {
+    if (s.steps - s.in_flight > l->steps - l->in_flight) { /* one was collected */
         cn_metric_observe(m, CN_H_step, s.last_step_ns);
         r->stepper.model->base_ns = s.step_base_ns;
         r->stepper.model->row_ns = s.step_row_ns;
@@ -280,7 +289,7 @@ static void *engine_main(void *arg)
         update_gauges(r);
         if (more) continue;
         if (r->stopping && !r->n_live) return NULL;
-        if (!r->n_live) eng_draw_rooms_trim(&r->stepper.rooms);
+        if (!r->n_live) kr_draw_rooms_trim(&r->stepper.rooms);
         rt_watch_idle(&r->watch);
         uint64_t wake = sch_next_wake(r->sch), now = cn_now_ns();
         uint64_t wait = wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0;

@@ -163,7 +163,8 @@ uint64_t rt_embedding_size(const struct rt_model *m);
 
 struct rt_health {
     bool draining;
-    bool failed; /* the model's file changed under it: requests get CN_ENOTREADY */
+    bool failed; /* the model's file changed under it (requests get CN_ENOTREADY), or its device is
+                  * lost (CN_EDEVICE) */
     bool pending;                   /* there is work */
     bool stuck;                     /* pending, and no progress for longer than stuck_after_ns */
     uint64_t since_progress_ns;     /* time since the last launch or end of a step, while pending */
@@ -181,7 +182,7 @@ struct rt_shared_in { /* all copied */
     size_t n_stop;
     const uint32_t *stop_ids; /* further ids that end a choice */
     size_t n_stop_ids;
-    const struct eng_bias *bias; /* logit bias */
+    const struct kr_edit *bias; /* logit bias */
     size_t n_bias;
 };
 /* CN_ENOMEM, or 0 with *out, which the caller holds once. */
@@ -257,7 +258,7 @@ struct rt_event {
     size_t n_runs;
     const struct rt_token *tokens;
     size_t n_tokens;
-    const struct eng_logprob *top;
+    const struct kr_top *top;
     /* EMBEDDING: pooled, of length 1. */
     const float *vector;
     size_t n_vector;

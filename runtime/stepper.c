@@ -1,55 +1,70 @@
-/* The scheduler's steps on a device: builds the batch, runs it, samples.
- * Engine thread. Depth 1: a launched step is done when kr_launch returns. */
+/* The scheduler's steps on a device: builds the batch, has it run and drawn, hands out the ids.
+ * Engine thread. As many steps may be in flight as the device takes; what a step borrows or gives
+ * lies in its flight until it is collected. */
 #include "runtime/rt.h"
 
-#include <math.h>
 #include <stdlib.h>
 
+/* A row whose logits are wanted. */
 struct rt_logits_row {
     struct rt_req *req;
     uint64_t pos;       /* of the row; its logits are about position pos + 1 */
-    uint32_t choice;
-    int32_t sample;     /* index among the step's sampled rows, or -1: scored only */
-    uint32_t n_drafts;  /* rows behind it that hold drafts, whose ids are `drafts` */
-    const uint32_t *drafts;
-    bool is_draft;      /* done together with the row before the drafts */
-    int status;
+    bool scored;        /* the prompt has an id there, whose log-probability is asked for */
+    bool guess;         /* its id is a guess: what comes of it counts only if that was right */
+    int32_t sample;     /* index among the step's sampled rows, or -1 */
 };
 
 void rt_stepper_init(struct rt_stepper *s, struct rt *r)
 {
     *s = (struct rt_stepper){.rt = r, .depth = 1};
-    eng_draw_rooms_init(&s->rooms);
+    kr_draw_rooms_init(&s->rooms);
 }
 
 void rt_stepper_fini(struct rt_stepper *s)
 {
-    free(s->rows);
-    free(s->seqs);
-    free(s->drawn);
-    free(s->results);
-    free(s->logits_rows);
-    eng_draw_rooms_fini(&s->rooms);
+    for (uint32_t i = 0; i < RT_MAX_DEPTH; i++) {
+        struct rt_flight *f = &s->flights[i];
+        free(f->rows);
+        free(f->seqs);
+        free(f->changed);
+        free(f->draws);
+        free(f->results);
+        free(f->logits_rows);
+    }
+    kr_draw_rooms_fini(&s->rooms);
     *s = (struct rt_stepper){0};
 }
 
-static int reserve(struct rt_stepper *s, const struct sch_step *step)
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+static int reserve(struct rt_flight *f, const struct sch_step *step, uint32_t n_groups)
 {
-    int rc = cn_grow(&s->rows, &s->rows_cap, step->n_rows, sizeof *s->rows);
-    if (!rc) rc = cn_grow(&s->seqs, &s->seqs_cap, step->n_segments, sizeof *s->seqs);
-    if (!rc) rc = cn_grow(&s->drawn, &s->drawn_cap, step->n_logits, sizeof *s->drawn);
-    if (!rc) rc = cn_grow(&s->logits_rows, &s->logits_cap, step->n_logits, sizeof *s->logits_rows);
-    if (!rc) rc = cn_grow(&s->results, &s->results_cap, step->n_sample, sizeof *s->results);
+    size_t n_changed = (size_t)step->n_segments * n_groups;
+    int rc = cn_grow(&f->rows, &f->rows_cap, step->n_rows, sizeof *f->rows);
+    if (!rc) rc = cn_grow(&f->seqs, &f->seqs_cap, step->n_segments, sizeof *f->seqs);
+    if (!rc) rc = cn_grow(&f->changed, &f->changed_cap, n_changed, sizeof *f->changed);
+    if (!rc) rc = cn_grow(&f->draws, &f->draws_cap, step->n_logits, sizeof *f->draws);
+    if (!rc) rc = cn_grow(&f->logits_rows, &f->logits_cap, step->n_logits, sizeof *f->logits_rows);
+    if (!rc) rc = cn_grow(&f->results, &f->results_cap, step->n_sample, sizeof *f->results);
     return rc;
 }
 
-static void fill_segment(struct rt_stepper *s, const struct sch_segment *g, uint32_t index,
-                         uint32_t *n_rows)
+/* changed: room for the sequence's groups. */
+static void fill_seq(struct kr_seq *q, const struct sch_segment *g, uint32_t *changed,
+                     uint32_t n_groups)
 {
-    s->seqs[index].tables = kv_seq_tables(g->seq);
+    for (uint32_t k = 0; k < n_groups; k++)
+        changed[k] = kv_seq_changed(g->seq, k);
+    *q = (struct kr_seq){.tables = kv_seq_tables(g->seq), .slot = g->slot,
+                         .generation = g->generation, .changed = changed};
+}
+
+static void fill_rows(struct rt_stepper *s, struct rt_flight *f, const struct sch_segment *g,
+                      uint32_t index)
+{
     for (uint32_t i = 0; i < g->n_rows; i++) {
-        struct kr_row *row = &s->rows[(*n_rows)++];
         uint32_t pos = (uint32_t)(g->pos + i);
+        struct kr_row *row = &f->rows[g->first_row + i];
         *row = (struct kr_row){.seq = index,
                                .pos = {pos, pos, pos},
                                .adapter = g->adapter,
@@ -58,167 +73,201 @@ static void fill_segment(struct rt_stepper *s, const struct sch_segment *g, uint
         if (g->tokens) {
             row->token = g->tokens[i];
         } else {
-            row->from.ticket = g->from_ticket;
+            row->from.ticket = s->flights[(g->from_ticket - 1) % RT_MAX_DEPTH].ticket;
             row->from.row = g->from_row;
         }
     }
 }
 
-static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
-{
-    struct rt_stepper *s = self;
-    struct rt_model *m = s->rt->running[step->model];
-    struct kr_exec *x = eng_model_exec(m->model);
-    const struct kr_exec_info *info = kr_exec_info(x);
-    struct cn_error err = {0};
-    int rc = reserve(s, step);
-    for (uint32_t i = 0; !rc && i < step->n_copies; i++) {
-        const struct kv_copy *c = &step->copies[i];
-        rc = kr_kv_copy(x, s->rt->kv_mem, c->group, c->dst, c->src, c->n_tokens);
-    }
-    if (rc) return rc;
-    uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < step->n_segments; i++)
-        fill_segment(s, &step->segments[i], i, &n_rows);
-    struct kr_batch batch = {
-        .n_rows = n_rows, .n_seqs = step->n_segments, .rows = s->rows, .seqs = s->seqs};
-    s->model = m;
-    s->n_vocab = info->n_vocab;
-    s->rt->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
-    rt_watch_launch(&s->rt->watch, cn_now_ns(), n_rows, m->base_ns, m->row_ns);
-    rc = kr_launch(x, s->rt->kv_mem, &batch, ticket, &err);
-    if (!rc) {
-        s->step = step;
-        s->n_launched++;
-        cn_model_add(s->rt->metrics, m->index, CN_MM_steps, 1);
-        return 0;
-    }
-    rt_watch_done(&s->rt->watch, cn_now_ns());
-    cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", n_rows, err.message);
-    return rc;
-}
-
-/* Draws the token behind a row, and tells the sampler: a token that is drawn is put out, or its
- * choice has ended. */
-static void draw_row(struct rt_stepper *s, struct rt_logits_row *row)
-{
-    uint64_t i = (uint64_t)(row - s->logits_rows);
-    struct eng_sampler *sampler = row->req->choices[row->choice].sampler;
-    struct eng_drawn *d = &s->drawn[row->sample];
-    row->status = eng_sample(sampler, s->logits + i * s->n_vocab, row->pos + 1, NULL, d);
-    if (!row->status) row->status = eng_sampler_accept(sampler, d->id);
-}
-
-/* One row of logits: a draw, with those of its drafts as long as they come true, or the score of a
- * prompt token that is known. Any thread. */
-static void work_row(void *arg, uint32_t i)
-{
-    struct rt_stepper *s = arg;
-    struct rt_logits_row *row = &s->logits_rows[i];
-    struct rt_req *req = row->req;
-    float *z = s->logits + (uint64_t)i * s->n_vocab;
-    uint64_t next = row->pos + 1;
-    if (req->pooled || row->is_draft) return;
-    if (req->scores && row->choice == 0 && next < req->q.n_prompt) {
-        struct eng_drawn d;
-        uint32_t n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
-        row->status = eng_score(z, s->n_vocab, req->q.prompt[next], n_top, &d);
-        if (!row->status) {
-            struct rt_prompt_score *p = &req->scores[next];
-            p->logprob = d.logprob;
-            p->n_top = d.n_top;
-            for (uint32_t k = 0; k < d.n_top; k++)
-                p->top[k] = d.top[k];
-        }
-    }
-    if (row->status || row->sample < 0) return;
-    draw_row(s, row);
-    for (uint32_t k = 0; k < row->n_drafts; k++) {
-        uint32_t id = s->drawn[row[k].sample].id;
-        if (row[k].status || id != row->drafts[k] || rt_ends_choice(req, id)) break;
-        draw_row(s, &row[k + 1]);
-    }
-}
-
-/* Rows of embedding requests, in order, on one thread: a few additions per value of the row. */
-static void pool_rows(struct rt_stepper *s, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        struct rt_logits_row *row = &s->logits_rows[i];
-        struct rt_pooled *p = row->req->pooled;
-        if (!p) continue;
-        row->status = rt_pooled_row(p, row->pos, s->logits + (uint64_t)i * s->n_vocab);
-        if (row->sample < 0) continue;
-        s->drawn[row->sample] = (struct eng_drawn){0};
-        if (!row->status) row->status = rt_pooled_finish(p);
-    }
-}
-
-static uint32_t list_logits_rows(struct rt_stepper *s, const struct sch_step *step)
+static void list_logits_rows(struct rt_flight *f)
 {
     uint32_t n = 0;
     int32_t sample = 0;
-    for (uint32_t i = 0; i < step->n_segments; i++) {
-        const struct sch_segment *g = &step->segments[i];
-        uint32_t n_drafts = g->n_sample ? g->n_sample - 1 : 0;
+    for (uint32_t i = 0; i < f->step->n_segments; i++) {
+        const struct sch_segment *g = &f->step->segments[i];
+        struct rt_req *req = g->user;
+        uint32_t n_guesses = g->n_sample ? g->n_sample - 1 : 0;
         for (uint32_t k = 0; k < g->n_logits; k++) {
-            struct rt_logits_row *row = &s->logits_rows[n++];
-            *row = (struct rt_logits_row){
-                .req = g->user,
-                .pos = g->pos + g->n_rows - g->n_logits + k,
-                .choice = g->choice,
-                .sample = k + g->n_sample >= g->n_logits ? sample++ : -1,
-                .is_draft = k + n_drafts >= g->n_logits};
-            if (row->is_draft) row->status = CN_EINTERNAL; /* until it is drawn */
-            if (!n_drafts || k + n_drafts + 1 != g->n_logits) continue;
-            row->n_drafts = n_drafts;
-            row->drafts = g->tokens + g->n_rows - n_drafts;
+            uint64_t pos = g->pos + g->n_rows - g->n_logits + k;
+            f->logits_rows[n++] = (struct rt_logits_row){
+                .req = req,
+                .pos = pos,
+                .scored = req->scores && g->choice == 0 && pos + 1 < req->q.n_prompt,
+                .guess = k + n_guesses >= g->n_logits,
+                .sample = k + g->n_sample >= g->n_logits ? sample++ : -1};
+        }
+    }
+    f->n_logits = n;
+}
+
+/* Rows of prompts that are asked for are scored, each by itself; a sampled row is drawn from, and
+ * the rows of its drafts with it. draws: of the segments with sampled rows. */
+static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
+{
+    uint32_t n = 0, at = 0;
+    for (uint32_t i = 0; i < f->step->n_segments; i++) {
+        const struct sch_segment *g = &f->step->segments[i];
+        struct rt_req *req = g->user;
+        bool wanted = g->n_sample && !draws->ended && draws->only == SCH_NO_ID;
+        draws += g->n_sample > 0;
+        for (uint32_t end = at + g->n_logits; at < end; at++) {
+            const struct rt_logits_row *row = &f->logits_rows[at];
+            struct kr_draw d = {.row = at, .position = row->pos + 1};
+            if (row->scored) {
+                d.score = req->q.prompt[row->pos + 1];
+                d.n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
+            } else if (row->sample >= 0 && !row->guess && wanted) {
+                d.state = req->choices[g->choice].sampler;
+                d.n_guesses = g->n_sample - 1;
+                if (d.n_guesses) d.guesses = g->tokens + g->n_rows - d.n_guesses;
+            } else {
+                continue;
+            }
+            f->draws[n++] = d;
         }
     }
     return n;
 }
 
-static void observe_drafts(struct rt_stepper *s, uint32_t n)
+static int draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const struct rt_logits_row *row = &s->logits_rows[i];
+    struct rt_stepper *s = self;
+    struct rt_flight *f = &s->flights[(ticket - 1) % RT_MAX_DEPTH];
+    struct cn_error err = {0};
+    if (!f->drawn) return 0;
+    int rc = kr_draw(eng_model_exec(f->model->model), f->ticket, f->draws, list_draws(f, draws),
+                     &err);
+    if (!rc) return 0;
+    cn_log(CN_LOG_ERROR, "engine", "a step's draws failed: %s", err.message);
+    if (rc == CN_EDEVICE) rt_device_lost(s->rt);
+    return rc;
+}
+
+static int start(struct rt_stepper *s, struct rt_flight *f, struct cn_error *err)
+{
+    const struct sch_step *step = f->step;
+    struct kr_exec *x = eng_model_exec(f->model->model);
+    struct kr_batch batch = {.n_rows = step->n_rows, .n_seqs = step->n_segments, .rows = f->rows,
+                             .seqs = f->seqs, .drawn = f->drawn};
+    for (uint32_t i = 0; i < step->n_copies; i++) {
+        const struct kv_copy *c = &step->copies[i];
+        int rc = kr_kv_copy(x, s->rt->kv_mem, c->group, c->dst, c->src, c->n_tokens);
+        if (rc) return cn_fail(err, rc, "a block was not copied");
+    }
+    return kr_launch(x, s->rt->kv_mem, &batch, &f->ticket, err);
+}
+
+static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
+{
+    struct rt_stepper *s = self;
+    struct rt *r = s->rt;
+    struct rt_flight *f = &s->flights[s->n_launched % RT_MAX_DEPTH];
+    struct rt_model *m = r->running[step->model];
+    const struct kr_exec_info *info = kr_exec_info(eng_model_exec(m->model));
+    struct cn_error err = {0};
+    int rc = reserve(f, step, info->n_groups);
+    if (rc) return rc;
+    f->step = step;
+    f->model = m;
+    f->drawn = eng_model_info(m->model)->pooling == ENG_POOL_NONE;
+    for (uint32_t i = 0; i < step->n_segments; i++) {
+        const struct sch_segment *g = &step->segments[i];
+        fill_seq(&f->seqs[i], g, f->changed + (size_t)i * info->n_groups, info->n_groups);
+        fill_rows(s, f, g, i);
+    }
+    list_logits_rows(f);
+    r->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
+    rt_watch_launch(&r->watch, cn_now_ns(), step->n_rows, m->base_ns, m->row_ns);
+    rc = start(s, f, &err);
+    if (rc) {
+        rt_watch_failed(&r->watch);
+        cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", step->n_rows, err.message);
+        if (rc == CN_EDEVICE) rt_device_lost(r);
+        return rc;
+    }
+    *ticket = ++s->n_launched; /* of all models: a device's tickets are of one */
+    cn_model_add(r->metrics, m->index, CN_MM_steps, 1);
+    return 0;
+}
+
+/* ---- collect --------------------------------------------------------------------------------- */
+
+static void keep_score(const struct rt_logits_row *row, const struct kr_drawn *d)
+{
+    struct rt_prompt_score *p = &row->req->scores[row->pos + 1];
+    p->logprob = d->logprob;
+    p->n_top = d->n_top;
+    for (uint32_t k = 0; k < d->n_top; k++)
+        p->top[k] = d->top[k];
+}
+
+static void observe_drafts(struct rt_stepper *s, const struct rt_flight *f,
+                           const struct kr_result *results)
+{
+    for (uint32_t i = 0; i + 1 < f->n_logits; i++) {
         uint64_t tokens = 1;
-        if (!row->n_drafts) continue;
-        while (tokens <= row->n_drafts && !row[tokens].status)
-            tokens++;
+        if (f->logits_rows[i].guess || !f->logits_rows[i + 1].guess) continue;
+        for (uint32_t k = i + 1; k < f->n_logits && f->logits_rows[k].guess; k++)
+            tokens += !results[k].status;
         /* Its buckets count in seconds. */
         cn_metric_observe(s->rt->metrics, CN_H_draft_tokens, tokens * 1000000000u);
     }
 }
 
+static int collect_drawn(struct rt_stepper *s, struct rt_flight *f, struct cn_error *err)
+{
+    const struct kr_result *results;
+    int rc = kr_collect_drawn(eng_model_exec(f->model->model), f->ticket, &results, err);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < f->n_logits; i++) {
+        const struct rt_logits_row *row = &f->logits_rows[i];
+        const struct kr_result *r = &results[i];
+        bool looked_at = row->scored || row->sample >= 0;
+        if (looked_at && !row->guess && r->status && r->status != CN_ECANCELLED)
+            row->req->error = r->status;
+        if (row->scored && !r->status) keep_score(row, &r->drawn);
+        if (row->sample < 0) continue;
+        f->results[row->sample] = (struct sch_row_result){
+            .status = r->status, .token = r->status ? 0 : r->drawn.id, .drawn = &r->drawn};
+    }
+    observe_drafts(s, f, results);
+    return 0;
+}
+
+/* Rows of embedding requests: a few additions per value of the row. */
+static int collect_vectors(struct rt_flight *f, struct cn_error *err)
+{
+    struct kr_exec *x = eng_model_exec(f->model->model);
+    uint64_t width = kr_exec_info(x)->n_vocab;
+    float *rows;
+    int rc = kr_collect(x, f->ticket, &rows, err);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < f->n_logits; i++) {
+        const struct rt_logits_row *row = &f->logits_rows[i];
+        struct rt_pooled *p = row->req->pooled;
+        int status = rt_pooled_row(p, row->pos, rows + i * width);
+        if (!status && row->sample >= 0) status = rt_pooled_finish(p);
+        if (status) row->req->error = status;
+        if (row->sample >= 0) f->results[row->sample] = (struct sch_row_result){.status = status};
+    }
+    return 0;
+}
+
 static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
 {
     struct rt_stepper *s = self;
-    const struct sch_step *step = s->step;
+    struct rt_flight *f = &s->flights[(ticket - 1) % RT_MAX_DEPTH];
     struct cn_error err = {0};
-    s->step = NULL;
-    int rc = kr_collect(eng_model_exec(s->model->model), ticket, &s->logits, &err);
+    int rc = f->drawn ? collect_drawn(s, f, &err) : collect_vectors(f, &err);
+    s->n_collected++;
+    s->model = f->model;
+    rt_watch_done(&s->rt->watch, cn_now_ns());
     if (rc) {
-        rt_watch_done(&s->rt->watch, cn_now_ns());
         cn_log(CN_LOG_ERROR, "engine", "the result of a step is lost: %s", err.message);
+        if (rc == CN_EDEVICE) rt_device_lost(s->rt);
         return rc;
     }
-    uint32_t n = list_logits_rows(s, step);
-    kr_device_parallel(s->rt->device, n, work_row, s);
-    pool_rows(s, n);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct rt_logits_row *row = &s->logits_rows[i];
-        if (row->status && !row->is_draft) row->req->error = row->status;
-        if (row->sample < 0) continue;
-        s->results[row->sample] =
-            (struct sch_row_result){.status = row->status,
-                                    .token = row->status ? 0 : s->drawn[row->sample].id,
-                                    .drawn = &s->drawn[row->sample]};
-    }
-    observe_drafts(s, n);
-    out->n_rows = step->n_sample;
-    out->rows = s->results;
-    rt_watch_done(&s->rt->watch, cn_now_ns());
+    *out = (struct sch_step_result){.n_rows = f->step->n_sample, .rows = f->results};
     return 0;
 }
 
@@ -229,6 +278,9 @@ static uint64_t now(void *self)
 
 struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
 {
+    struct kr_device_info device;
+    kr_device_info(s->rt->device, &device);
+    s->depth = CN_MIN(device.max_depth, (uint32_t)RT_MAX_DEPTH);
     return (struct sch_stepper){
-        .self = s, .depth = s->depth, .launch = launch, .collect = collect, .now = now};
+        .self = s, .depth = s->depth, .launch = launch, .draw = draw, .collect = collect, .now = now};
 }

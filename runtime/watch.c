@@ -53,6 +53,13 @@ void rt_watch_launch(struct rt_watch *w, uint64_t now, uint32_t rows, double bas
     atomic_store(&w->since_ns, now);
 }
 
+void rt_watch_failed(struct rt_watch *w)
+{
+    cn_assert(w->n_flights > 0);
+    w->n_flights--;
+    set_limit(w);
+}
+
 void rt_watch_done(struct rt_watch *w, uint64_t now)
 {
     cn_assert(w->n_flights > 0);

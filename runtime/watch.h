@@ -32,7 +32,9 @@ void rt_watch_idle(struct rt_watch *w);
  * (both 0: none was measured yet). */
 void rt_watch_launch(struct rt_watch *w, uint64_t now, uint32_t rows, double base_ns,
                      double row_ns);
-/* The oldest step in flight was collected, or could not be launched. */
+/* That step could not be launched. */
+void rt_watch_failed(struct rt_watch *w);
+/* The oldest step in flight was collected. */
 void rt_watch_done(struct rt_watch *w, uint64_t now);
 /* Fills pending, stuck, since_progress_ns and stuck_after_ns. */
 void rt_watch_read(struct rt_watch *w, uint64_t now, struct rt_health *out);

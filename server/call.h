@@ -87,7 +87,7 @@ struct srv_call {
     struct srv_prompt *prompts;
     size_t n_prompts;
     struct eng_sampling sampling;
-    struct eng_bias *bias;
+    struct kr_edit *bias;
     size_t n_bias;
     char **stop;
     size_t n_stop;

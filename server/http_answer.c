@@ -137,6 +137,7 @@ static void count_refused(struct cn_metrics *m, int code)
     if (code == CN_ENOMEM) cn_metric_add(m, CN_M_http_out_of_memory, 1);
     if (code == CN_EHELD) cn_metric_add(m, CN_M_http_memory_in_use, 1);
     if (code == CN_EFULL) cn_metric_add(m, CN_M_http_memory_full, 1);
+    if (code == CN_EDEVICE) cn_metric_add(m, CN_M_http_device_lost, 1);
 }
 
 void srv_conn_error(struct srv_conn *c, const struct cn_error *err, const char *extra)

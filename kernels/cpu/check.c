@@ -95,7 +95,7 @@ int kr_cpu_check_batch(struct kr_cpu_exec *x, const struct kr_cpu_mem *m, const 
     uint32_t n = 0;
     for (uint32_t r = 0; r < b->n_rows; r++) {
         if (!b->rows[r].logits) continue;
-        if (n == x->opts.max_logit_rows)
+        if (n == x->opts.max_logit_rows && !b->drawn)
             return cn_fail(err, CN_ELIMIT, "more than %u rows want logits", n);
         x->logit_rows[n++] = r;
     }

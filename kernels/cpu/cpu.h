@@ -26,6 +26,7 @@ struct kr_cpu {
     struct kr_pool *pool;
     struct kr_cpu_ops ops;
     struct kr_matmul_kernels mm;
+    const struct kr_draw_loops *draw;
     struct kr_cpu_probe *probe; /* NULL before the first */
     bool fuse; /* false: one op a level, in the plan's order (the generic ISA) */
 };
@@ -157,6 +158,7 @@ struct kr_bound {
     const struct kr_batch *batch;
     struct kr_cpu_mem *mem;
     uint32_t n_rows, n_logits, n_routed;
+    const uint32_t *logit_rows; /* [n_logits] the step's rows that they are of */
     uint32_t n_levels;    /* that the step goes through */
     uint32_t chain_parts; /* that its rows are cut into for chains; 0: no chains */
 };
@@ -171,6 +173,7 @@ struct kr_cpu_exec {
     struct kr_level *levels;
     struct kr_slot *slots;          /* values, then quantised values, then angles */
     uint32_t n_row_steps, n_heavy_steps, n_levels, n_slots;
+    uint32_t first_logit_level;     /* work on rows of logits begins here */
     uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
     bool last_kv_heavy;             /* its heavy work matters too: a state is made there */
     uint64_t row_floats[KR_N_DOMAINS]; /* scratch per row of each domain */
@@ -207,7 +210,9 @@ struct kr_cpu_exec {
     struct kr_member *members;      /* [max_rows] */
     struct kr_run *runs;            /* [max_rows]; NULL without recurrences */
     uint32_t n_runs, longest_run;
-    uint32_t *logit_rows;           /* row of each logit row */
+    uint32_t *logit_rows;           /* row of each logit row, */
+    uint32_t n_wanted, first_logit; /* all of the step; the first whose logits are there */
+    struct kr_result *results;      /* [max_rows] by logit row */
     uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
     uint32_t n_tables; /* embedding tables: rows with an embedding of their own need one */
     uint32_t n_tokens;              /* rows of the embedding table; UINT32_MAX without one */
@@ -215,7 +220,9 @@ struct kr_cpu_exec {
     struct kr_stage *stages;
     struct kr_job *jobs;
     struct kr_bound now;
+    struct kr_batch batch;          /* the last step's */
     uint64_t ticket;
+    int draw_rc;                    /* of the last step: CN_EINVAL before it was drawn */
     struct kr_profile *profile;     /* NULL: off */
 };
 
@@ -275,6 +282,13 @@ void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, 
 int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_batch *b,
                   uint64_t *ticket, struct cn_error *err);
 int kr_cpu_collect(struct kr_exec *base, uint64_t ticket, float **logits, struct cn_error *err);
+/* Makes the logits of n rows from logit row `first` on, instead of those that are there. */
+void kr_cpu_make_logits(struct kr_cpu_exec *x, uint32_t first, uint32_t n);
+/* draw.c */
+int kr_cpu_draw(struct kr_exec *base, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
+                struct cn_error *err);
+int kr_cpu_collect_drawn(struct kr_exec *base, uint64_t ticket, const struct kr_result **out,
+                         struct cn_error *err);
 /* check.c: that a batch can be run; also notes which rows want logits */
 int kr_cpu_check_batch(struct kr_cpu_exec *x, const struct kr_cpu_mem *m, const struct kr_batch *b,
                        uint32_t *n_logits, struct cn_error *err);
@@ -369,6 +383,11 @@ static inline float *kr_slot_mem(const struct kr_cpu_exec *x, uint32_t slot)
 static inline float *kr_value_row(const struct kr_cpu_exec *x, uint32_t value, uint32_t row)
 {
     return kr_slot_mem(x, value) + (size_t)row * x->slots[value].stride;
+}
+/* Of logit rows from first_logit on. */
+static inline float *kr_cpu_logits(const struct kr_cpu_exec *x)
+{
+    return kr_slot_mem(x, (uint32_t)x->plan->output);
 }
 static inline struct kr_q8 kr_slot_q8(const struct kr_cpu_exec *x, uint32_t slot, uint32_t cols)
 {

@@ -1,5 +1,6 @@
 /* device: the CPU as a device: which ISA's tables, how many threads. Engine thread. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/draw_loops.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -35,6 +36,7 @@ static bool fill_tables(struct kr_cpu *c, enum kr_isa isa)
     if (!kr_matmul_fill(isa, &c->mm) || !kr_ops_fill(isa, &c->ops)) return false;
     c->fuse = isa != KR_ISA_GENERIC;
     c->base.path = kr_isa_path(isa);
+    c->draw = kr_draw_loops(isa);
     return true;
 }
 
@@ -59,6 +61,11 @@ static void cpu_free(struct kr_device *d)
     kr_cpu_probe_free(c->probe);
     kr_pool_free(c->pool);
     free(c);
+}
+
+static const struct kr_draw_loops *cpu_draw_loops(const struct kr_device *d)
+{
+    return CN_CONTAINER(d, struct kr_cpu, base)->draw;
 }
 
 static uint32_t cpu_threads(const struct kr_device *d)
@@ -88,7 +95,10 @@ static void cpu_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, 
 }
 
 static const struct kr_device_ops cpu_ops = {
+    .kind = "cpu",
+    .max_depth = 1,
     .free = cpu_free,
+    .draw_loops = cpu_draw_loops,
     .threads = cpu_threads,
     .parallel = cpu_parallel,
     .probe = kr_cpu_probe,
@@ -104,6 +114,8 @@ static const struct kr_device_ops cpu_ops = {
     .kv_copy = kr_cpu_kv_copy,
     .launch = kr_cpu_launch,
     .collect = kr_cpu_collect,
+    .draw = kr_cpu_draw,
+    .collect_drawn = kr_cpu_collect_drawn,
 };
 
 int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn_error *err)

@@ -42,6 +42,14 @@ static void use(struct sched *s, uint32_t slot, uint32_t t)
     v->last = CN_MAX(v->last, t / 2);
 }
 
+/* Logits are made of some rows after the others: what they are made of stays. */
+static void use_in(struct sched *s, enum kr_domain domain, uint32_t slot, uint32_t t)
+{
+    use(s, slot, t);
+    if (domain == KR_DOM_LOGITS && s->x->slots[slot].domain != domain)
+        s->x->slots[slot].last = UINT32_MAX;
+}
+
 static void make(struct sched *s, uint32_t slot, uint32_t t, enum kr_domain domain,
                  uint32_t row_floats, uint32_t stride)
 {
@@ -188,14 +196,14 @@ static void place_op(struct sched *s, uint32_t index)
     } else {
         t = at_time(s, time_of(s, op));
         for (int i = 0; i < KR_OP_INPUTS; i++)
-            if (op->in[i] >= 0) use(s, (uint32_t)op->in[i], t);
+            if (op->in[i] >= 0) use_in(s, domain, (uint32_t)op->in[i], t);
     }
     struct kr_step *st = add_step(s, KR_STEP_OP, t, domain, index);
     st->slot = q;
     if (op->in[1] >= 0) st->grouping = s->grouping_of[op->in[1]];
     if (op->kind == KR_OP_ROPE) {
         st->slot = s->angles0 + (uint32_t)op->rope;
-        use(s, st->slot, t);
+        use_in(s, domain, st->slot, t);
     }
     if (op->kind == KR_OP_KV_WRITE) s->written[op->kv_layer] = t;
     if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) s->attn_at[t / 2]++;
@@ -253,6 +261,9 @@ static void make_levels(struct sched *s, uint32_t n_levels)
         v->heavy_end = h;
     }
     x->n_levels = n_levels;
+    x->first_logit_level = 0;
+    while (x->first_logit_level < n_levels && !x->levels[x->first_logit_level].has_rows[KR_DOM_LOGITS])
+        x->first_logit_level++; /* the first is KR_OP_TAKE_LOGITS */
     x->n_row_steps = s->n_row;
     x->n_heavy_steps = s->n_heavy;
 }

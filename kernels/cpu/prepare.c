@@ -65,6 +65,7 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
     x->members = take(mem, &at, rows[0] * sizeof(struct kr_member));
     if (x->plan->n_states) x->runs = take(mem, &at, rows[0] * sizeof(struct kr_run));
     x->logit_rows = take(mem, &at, rows[0] * sizeof(uint32_t));
+    x->results = take(mem, &at, rows[0] * sizeof(struct kr_result));
     x->seq_seen = take(mem, &at, rows[0] * sizeof(uint32_t));
     x->grouping_mem = take(mem, &at, kr_cpu_grouping_bytes(x));
     x->touched = take(mem, &at, threads * sizeof *x->touched);

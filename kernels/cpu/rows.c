@@ -119,7 +119,7 @@ static void concat(const struct kr_cpu_exec *x, const struct kr_plan_op *op, con
 static const float *row_angles(const struct kr_cpu_exec *x, const struct kr_step *s,
                                uint32_t row)
 {
-    uint32_t at = s->domain == KR_DOM_LOGITS ? x->logit_rows[row] : row;
+    uint32_t at = s->domain == KR_DOM_LOGITS ? x->now.logit_rows[row] : row;
     return kr_value_row(x, s->slot, at);
 }
 
@@ -128,7 +128,7 @@ static void peak(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t 
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_row *r =
-        &x->now.batch->rows[s->domain == KR_DOM_LOGITS ? x->logit_rows[row] : row];
+        &x->now.batch->rows[s->domain == KR_DOM_LOGITS ? x->now.logit_rows[row] : row];
     uint32_t width = x->plan->values[op->out].width, pos = r->pos[0], at = op->n_state;
     uint32_t h = (r->src == KR_ROW_TOKEN ? r->token : 0) * 0x9e3779b1u + pos * 0x85ebca77u;
     h = (h ^ h >> 15) * 0x2c1b3c6du;
@@ -219,7 +219,7 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
         peak(x, s, row, y);
         break;
     case KR_OP_TAKE_LOGITS:
-        memcpy(y, kr_value_row(x, (uint32_t)op->in[0], x->logit_rows[row]),
+        memcpy(y, kr_value_row(x, (uint32_t)op->in[0], x->now.logit_rows[row]),
                x->plan->values[op->out].width * sizeof *y);
         break;
     case KR_OP_MATMUL:

@@ -200,6 +200,8 @@ class Server:
             (self.path / "conifer.yaml").write_text(config)
             cmd += ["--config", str(self.path / "conifer.yaml")]
         cmd += list(args)
+        if os.environ.get("CONIFER_DEVICE"):  # all of the suite on another device
+            cmd += ["--set", "engine.device=" + os.environ["CONIFER_DEVICE"]]
         self.log = open(self.log_path, "wb")
         self.process = subprocess.Popen(cmd, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
                                         env={**os.environ, **(env or {})}, **(popen or {}))

@@ -1,6 +1,7 @@
 """Several models in one daemon: whose are loaded when, what a client sees of it."""
 import hashlib
 import itertools
+import os
 import pathlib
 import re
 import subprocess
@@ -302,8 +303,9 @@ def test_loaded_during_the_others_streams(serve, second):
     assert not failed and len(results) == 32
     for (model, _), text in results.items():
         assert text == alone[model]
-    # One tenant: the models take turns, and whoever streams is in each step of his model.
-    assert longest_gap(s) in ("1", "2")
+    # One tenant: the models take turns, and whoever streams is in each step of its model; with two steps in
+    # flight it may stay out of one, to wait for the id that its guesses follow.
+    assert longest_gap(s) in (("1", "2", "3") if os.environ.get("CONIFER_DEVICE") else ("1", "2"))
     assert s.metrics()["conifer_model_loads_total"] == 2
     idle(s)
 

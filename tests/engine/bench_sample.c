@@ -3,6 +3,7 @@
  *   bench_sample [ROUNDS]       medians of ROUNDS (default 21), microseconds; "hash" tells whether two
  *                               builds draw the same ids with the same log-probabilities */
 #include "engine/engine.h"
+#include "kernels/draw_loops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -69,22 +70,23 @@ static int by_value(const void *a, const void *b)
 static void measure(const struct eng_vocab *v, size_t k, float *const *rows, float *work,
                     int rounds)
 {
-    struct eng_sampler *s;
-    struct eng_drawn d;
+    struct kr_draw_state *s;
+    struct kr_drawn d;
     size_t n = eng_vocab_size(v);
     double us[MAX_ROUNDS];
     uint64_t hash = 0;
-    struct eng_draw_rooms rooms;
-    eng_draw_rooms_init(&rooms);
-    if (eng_sampler_new(&kinds[k].s, v, 0, &rooms, &s, NULL)) exit(1);
+    struct kr_draw_rooms rooms;
+    kr_draw_rooms_init(&rooms);
+    struct eng_draw_env env = {.vocab = v, .loops = kr_draw_loops(KR_ISA_AUTO), .rooms = &rooms};
+    if (eng_draw_state_new(&kinds[k].s, &env, &s, NULL)) exit(1);
     for (uint32_t i = 0; i < 500; i++)
-        if (eng_sampler_accept(s, i * 17)) exit(1);
+        if (kr_draw_state_accept(s, i * 17)) exit(1);
     for (int r = -2; r < rounds; r++) {
         double sum = 0;
         for (int i = 0; i < ROWS; i++) {
             memcpy(work, rows[i], n * sizeof *work);
             uint64_t t = cn_now_ns();
-            if (eng_sample(s, work, (uint64_t)(r + 2) * ROWS + (uint64_t)i, NULL, &d)) exit(1);
+            if (kr_draw_row(s, work, (uint64_t)(r + 2) * ROWS + (uint64_t)i, NULL, &d)) exit(1);
             sum += (double)(cn_now_ns() - t);
             uint32_t bits;
             memcpy(&bits, &d.logprob, sizeof bits);
@@ -99,8 +101,8 @@ static void measure(const struct eng_vocab *v, size_t k, float *const *rows, flo
     qsort(us, (size_t)rounds, sizeof *us, by_value);
     printf("%7zu  %-16s %8.1f us  %6.2f GB/s  hash %08x\n", n, kinds[k].name, us[rounds / 2],
            (double)n * 4e-3 / us[rounds / 2], (unsigned)(hash >> 32));
-    eng_sampler_free(s);
-    eng_draw_rooms_fini(&rooms);
+    kr_draw_state_free(s);
+    kr_draw_rooms_fini(&rooms);
 }
 
 int main(int argc, char **argv)

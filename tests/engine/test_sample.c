@@ -1,6 +1,6 @@
 /* Sampling against plain double-precision reference code: full sort, no buckets. */
 #include "engine/engine.h"
-#include "engine/sample_select.h"
+#include "kernels/draw_select.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -9,10 +9,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { V = 3001, EOS = 7 }; /* six runs of ENG_TOPS_RUN, the last one short */
+enum { V = 3001, EOS = 7 }; /* six runs of KR_DRAW_RUN, the last one short */
 
 static struct eng_vocab *vocab;
-static struct eng_draw_rooms rooms;
+static struct kr_draw_rooms rooms;
+static const struct kr_draw_loops *loops;
 
 static int make_vocab(void **state)
 {
@@ -30,14 +31,15 @@ static int make_vocab(void **state)
         .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
         .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
     struct cn_error err = {0};
-    eng_draw_rooms_init(&rooms);
+    kr_draw_rooms_init(&rooms);
+    loops = kr_draw_loops(KR_ISA_AUTO);
     return eng_vocab_new(&spec, &vocab, &err);
 }
 
 static int free_vocab(void **state)
 {
     eng_vocab_free(vocab);
-    eng_draw_rooms_fini(&rooms);
+    kr_draw_rooms_fini(&rooms);
     return 0;
 }
 
@@ -65,7 +67,7 @@ static int ref_cmp(const void *a, const void *b)
 
 /* The set that the rules keep, by a full sort in double precision. `slack` tells how near a cut
  * the result was: near ties may fall either way between float and double. */
-static size_t reference_set(const float *z, const struct eng_select_rule *r, struct ref *s)
+static size_t reference_set(const float *z, const struct kr_select_rule *r, struct ref *s)
 {
     size_t n = V;
     for (int i = 0; i < V; i++)
@@ -87,10 +89,10 @@ static size_t reference_set(const float *z, const struct eng_select_rule *r, str
 static const float *tops_of(const float *z)
 {
     static float tops[V];
-    for (size_t i = 0; i < eng_n_tops(V); i++)
+    for (size_t i = 0; i < kr_n_tops(V); i++)
         tops[i] = -INFINITY;
     for (size_t i = 0; i < V; i++)
-        tops[i / ENG_TOPS_RUN] = fmaxf(tops[i / ENG_TOPS_RUN], z[i]);
+        tops[i / KR_DRAW_RUN] = fmaxf(tops[i / KR_DRAW_RUN], z[i]);
     return tops;
 }
 
@@ -110,11 +112,11 @@ static void test_select_against_sort(void **state)
         for (int i = 0; i < V; i++)
             max = fmaxf(max, z[i]);
         for (size_t a = 0; a < 7 * 8 * 3; a++) {
-            struct eng_select_rule r = {.inv_t = 1.0f / (0.5f + (float)(round % 3)),
+            struct kr_select_rule r = {.inv_t = 1.0f / (0.5f + (float)(round % 3)),
                                         .top_p = ps[a % 7], .top_k = ks[a / 7 % 8],
                                         .min_p = mins[a / 56]};
-            struct eng_candidates c = {0};
-            assert_int_equal(eng_select(z, V, tops_of(z), max, &r, &c), 0);
+            struct kr_candidates c = {0};
+            assert_int_equal(kr_select(loops, z, V, tops_of(z), max, &r, &c), 0);
             size_t n = reference_set(z, &r, s);
             /* Float sums may move a top_p or min_p cut by one token. */
             assert_true(c.n >= 1 && c.n + 1 >= n && c.n <= n + 1);
@@ -143,9 +145,9 @@ static void test_ties_at_the_last_edge(void **state)
             z[i] = i % 3 == 1 && i > V / 2 ? edge : max - 100 * t;
         z[V / 4] = max;
         for (uint32_t top_k = 0; top_k <= 5000; top_k += 1250) {
-            struct eng_select_rule r = {.inv_t = 1 / t, .top_p = 0.99999f, .top_k = top_k};
-            struct eng_candidates c = {0};
-            assert_int_equal(eng_select(z, V, tops_of(z), max, &r, &c), 0);
+            struct kr_select_rule r = {.inv_t = 1 / t, .top_p = 0.99999f, .top_k = top_k};
+            struct kr_candidates c = {0};
+            assert_int_equal(kr_select(loops, z, V, tops_of(z), max, &r, &c), 0);
             size_t n = reference_set(z, &r, s);
             assert_true(c.n >= 1 && c.n + 2 >= n && c.n <= n + 2);
             free(c.v);
@@ -158,8 +160,8 @@ static void test_ties_at_the_last_edge(void **state)
 static void test_room_of_few(void **state)
 {
     static float z[V];
-    const struct eng_select_rule rules[] = {{.inv_t = 1, .top_p = 1, .min_p = 0.02f},
-                                            {.inv_t = 1, .top_p = 1, .top_k = V / ENG_TOPS_RUN},
+    const struct kr_select_rule rules[] = {{.inv_t = 1, .top_p = 1, .min_p = 0.02f},
+                                            {.inv_t = 1, .top_p = 1, .top_k = V / KR_DRAW_RUN},
                                             {.inv_t = 1, .top_p = 0.9f, .min_p = 0.02f}};
 
     for (int i = 0; i < V; i++)
@@ -167,29 +169,33 @@ static void test_room_of_few(void **state)
     z[7] = 0;
     z[V - 3] = -1;
     for (size_t i = 0; i < CN_ARRAY_LEN(rules); i++) {
-        struct eng_candidates c = {0};
-        assert_int_equal(eng_select(z, V, tops_of(z), 0, &rules[i], &c), 0);
+        struct kr_candidates c = {0};
+        assert_int_equal(kr_select(loops, z, V, tops_of(z), 0, &rules[i], &c), 0);
         assert_int_equal(c.n, rules[i].top_k ? rules[i].top_k : 2);
         assert_true(c.cap < V / 4);
         free(c.v);
     }
 }
 
-static struct eng_sampler *sampler(const struct eng_sampling *p, uint32_t choice)
+static struct kr_draw_state *sampler(const struct eng_sampling *p, uint32_t choice)
 {
-    struct eng_sampler *s = NULL;
+    struct eng_draw_env env = {.vocab = vocab, .loops = loops, .rooms = &rooms};
+    struct kr_draw_state *first, *s;
     struct cn_error err = {0};
-    assert_int_equal(eng_sampler_new(p, vocab, choice, &rooms, &s, &err), 0);
+    assert_int_equal(eng_draw_state_new(p, &env, &first, &err), 0);
+    if (!choice) return first;
+    assert_int_equal(kr_draw_state_clone(first, choice, &s), 0);
+    kr_draw_state_free(first);
     return s;
 }
 
-static uint32_t sample(const struct eng_sampler *s, const float *logits, uint64_t pos,
-                       struct eng_drawn *d)
+static uint32_t sample(const struct kr_draw_state *s, const float *logits, uint64_t pos,
+                       struct kr_drawn *d)
 {
     static float z[V];
-    struct eng_drawn mine;
+    struct kr_drawn mine;
     memcpy(z, logits, sizeof z);
-    assert_int_equal(eng_sample(s, z, pos, NULL, d ? d : &mine), 0);
+    assert_int_equal(kr_draw_row(s, z, pos, NULL, d ? d : &mine), 0);
     return d ? d->id : mine.id;
 }
 
@@ -201,9 +207,9 @@ static void test_greedy_and_ties(void **state)
     p.temperature = 0;
     random_logits(z, 3);
     z[400] = z[300] = 50;
-    struct eng_sampler *s = sampler(&p, 0);
+    struct kr_draw_state *s = sampler(&p, 0);
     assert_int_equal(sample(s, z, 0, NULL), 300);
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 }
 
 static void test_draw_is_pure_and_fair(void **state)
@@ -216,7 +222,7 @@ static void test_draw_is_pure_and_fair(void **state)
         eng_sampling_defaults(&p);
         p.seed = 42;
         if (mode) p.top_p = 0.9999f;
-        struct eng_sampler *a = sampler(&p, 0), *b = sampler(&p, 0), *c = sampler(&p, 1);
+        struct kr_draw_state *a = sampler(&p, 0), *b = sampler(&p, 0), *c = sampler(&p, 1);
         int count[4] = {0}, differ = 0, n = 40000;
         for (int i = 0; i < n; i++) {
             uint32_t id = sample(a, z, (uint64_t)i, NULL);
@@ -230,13 +236,13 @@ static void test_draw_is_pure_and_fair(void **state)
             double q = (i + 1) / 10.0, sd = sqrt(n * q * (1 - q));
             assert_true(fabs(count[i] - n * q) < 5 * sd);
         }
-        eng_sampler_free(a);
-        eng_sampler_free(b);
-        eng_sampler_free(c);
+        kr_draw_state_free(a);
+        kr_draw_state_free(b);
+        kr_draw_state_free(c);
     }
 }
 
-/* Runs that count by their maximum only: what they do not weigh is drawn again. */
+/* Many that are unlikely, in all runs. */
 static void test_draw_among_unlikely(void **state)
 {
     enum { N = 60000, KINDS = 3 };
@@ -245,25 +251,25 @@ static void test_draw_among_unlikely(void **state)
     struct eng_sampling p;
     eng_sampling_defaults(&p);
     p.seed = 7;
-    struct eng_sampler *s = sampler(&p, 0);
+    struct kr_draw_state *s = sampler(&p, 0);
     int count[7][KINDS] = {0}, first = 0;
     double weight[7][KINDS] = {0}, total = 1;
     for (int i = 1; i < V; i++) {
-        weight[i / ENG_TOPS_RUN][i % KINDS] += exp(heights[i % KINDS]);
+        weight[i / KR_DRAW_RUN][i % KINDS] += exp(heights[i % KINDS]);
         total += exp(heights[i % KINDS]);
         z[i] = heights[i % KINDS];
     }
     for (int i = 0; i < N; i++) {
         uint32_t id = sample(s, z, (uint64_t)i, NULL);
         if (id == 0) first++;
-        else count[id / ENG_TOPS_RUN][id % KINDS]++;
+        else count[id / KR_DRAW_RUN][id % KINDS]++;
     }
     assert_true(fabs(first - N / total) < 5 * sqrt(N / total));
     for (int i = 0; i < 7 * KINDS; i++) {
         double want = N * weight[i / KINDS][i % KINDS] / total;
         assert_true(fabs(count[i / KINDS][i % KINDS] - want) <= 5 * sqrt(want) + 1);
     }
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 }
 
 static void test_penalties_and_bias(void **state)
@@ -271,44 +277,44 @@ static void test_penalties_and_bias(void **state)
     static float z[V];
     memset(z, 0, sizeof z);
     z[10] = 5.0f, z[11] = 4.0f, z[12] = -1.0f, z[EOS] = 9.0f;
-    struct eng_bias bias[] = {{12, 20.0f}};
+    struct kr_edit bias[] = {{12, 20.0f}};
     struct eng_sampling p;
     eng_sampling_defaults(&p);
     p.temperature = 0;
     p.ignore_eos = true;
     p.frequency_penalty = 0.75f;
     p.presence_penalty = 0.5f;
-    struct eng_sampler *s = sampler(&p, 0);
+    struct kr_draw_state *s = sampler(&p, 0);
     assert_int_equal(sample(s, z, 0, NULL), 10);
-    assert_int_equal(eng_sampler_accept(s, 10), 0); /* 5 - 1.25 = 3.75 < 4 */
+    assert_int_equal(kr_draw_state_accept(s, 10), 0); /* 5 - 1.25 = 3.75 < 4 */
     assert_int_equal(sample(s, z, 1, NULL), 11);
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 
     p.ignore_eos = false;
     p.min_tokens = 1;
     s = sampler(&p, 0);
     assert_int_equal(sample(s, z, 0, NULL), 10);
-    assert_int_equal(eng_sampler_accept(s, 10), 0);
+    assert_int_equal(kr_draw_state_accept(s, 10), 0);
     assert_int_equal(sample(s, z, 1, NULL), EOS);
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 
     p.bias = bias;
     p.n_bias = 1;
     s = sampler(&p, 0);
     assert_int_equal(sample(s, z, 0, NULL), 12); /* -1 + 20 */
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 
     eng_sampling_defaults(&p);
     p.temperature = 0;
     p.repetition_penalty = 2.0f;
     s = sampler(&p, 0);
     uint32_t prompt[] = {EOS, 10, 12};
-    assert_int_equal(eng_sampler_prompt(s, prompt, 3), 0);
+    assert_int_equal(kr_draw_state_prompt(s, prompt, 3), 0);
     /* eos 9/2 = 4.5, 10: 5/2, 12: -1*2, 11 stays 4 */
     assert_int_equal(sample(s, z, 0, NULL), EOS);
     z[EOS] = 7.0f;
     assert_int_equal(sample(s, z, 0, NULL), 11);
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 }
 
 /* Whatever is laid on a row before the draw, the log-probability told is that of the row as it
@@ -317,9 +323,9 @@ static void test_logprobs_are_the_rows_own(void **state)
 {
     static float z[V], row[V];
     static uint32_t mask[(V + 31) / 32];
-    struct eng_bias bias[] = {{3, 4.0f}, {9, -2.0f}, {3, 3.0f}, {40, 5.0f}, {41, 100.0f}};
+    struct kr_edit bias[] = {{3, 4.0f}, {9, -2.0f}, {3, 3.0f}, {40, 5.0f}, {41, 100.0f}};
     uint32_t prompt[] = {40, 50, 51}, drawn_biased = 0, drawn_seen = 0, drawn_plain = 0;
-    struct eng_drawn d;
+    struct kr_drawn d;
     struct eng_sampling p;
     eng_sampling_defaults(&p);
     p.temperature = 2;
@@ -330,8 +336,8 @@ static void test_logprobs_are_the_rows_own(void **state)
     p.presence_penalty = -1.5f;
     p.frequency_penalty = 0.1f;
     p.ignore_eos = true;
-    struct eng_sampler *s = sampler(&p, 0);
-    assert_int_equal(eng_sampler_prompt(s, prompt, 3), 0);
+    struct kr_draw_state *s = sampler(&p, 0);
+    assert_int_equal(kr_draw_state_prompt(s, prompt, 3), 0);
     for (uint64_t pos = 0; pos < 300; pos++) {
         double sum = 0;
         random_logits(z, (double)(1 + pos % 4));
@@ -342,7 +348,7 @@ static void test_logprobs_are_the_rows_own(void **state)
                 mask[i / 32] |= 1u << i % 32; /* the likeliest by far may not be */
         }
         memcpy(row, z, sizeof row);
-        assert_int_equal(eng_sample(s, row, pos, mask, &d), 0);
+        assert_int_equal(kr_draw_row(s, row, pos, mask, &d), 0);
         assert_true(d.id < 64 && d.id != 41);
         if (fabs(d.logprob - (z[d.id] - log(sum))) > 1e-4)
             fail_msg("position %d, token %u: %g, not %g", (int)pos, d.id, d.logprob,
@@ -351,10 +357,10 @@ static void test_logprobs_are_the_rows_own(void **state)
         drawn_biased += biased;
         drawn_seen += !biased && pos > 150; /* each of 63 was drawn by then, or nearly */
         drawn_plain += !biased && pos < 5;
-        assert_int_equal(eng_sampler_accept(s, d.id), 0);
+        assert_int_equal(kr_draw_state_accept(s, d.id), 0);
     }
     assert_true(drawn_biased && drawn_seen && drawn_plain);
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 }
 
 static void test_logprobs(void **state)
@@ -367,27 +373,27 @@ static void test_logprobs(void **state)
         sum += exp(z[i]);
         if (z[i] > z[best]) best = i;
     }
-    struct eng_bias bias[] = {{3, 90.0f}};
+    struct kr_edit bias[] = {{3, 90.0f}};
     struct eng_sampling p;
     eng_sampling_defaults(&p);
     p.temperature = 0;
     p.logprobs = 5;
     p.bias = bias;
     p.n_bias = 1;
-    struct eng_sampler *s = sampler(&p, 0);
-    struct eng_drawn d;
+    struct kr_draw_state *s = sampler(&p, 0);
+    struct kr_drawn d;
     assert_int_equal(sample(s, z, 0, &d), 3);
     assert_true(fabs(d.logprob - (z[3] - log(sum))) < 1e-4); /* raw, not biased */
     assert_int_equal(d.n_top, 5);
     assert_int_equal(d.top[0].id, best);
     for (uint32_t i = 1; i < 5; i++)
         assert_true(d.top[i].logprob <= d.top[i - 1].logprob);
-    struct eng_drawn e;
-    assert_int_equal(eng_score(z, V, 17, 0, &e), 0);
+    struct kr_drawn e;
+    assert_int_equal(kr_draw_score(loops, z, V, 17, 0, &e), 0);
     assert_true(fabs(e.logprob - (z[17] - log(sum))) < 1e-4);
     assert_int_equal(e.n_top, 0);
-    assert_int_equal(eng_score(z, V, V, 0, &e), CN_EINVAL);
-    eng_sampler_free(s);
+    assert_int_equal(kr_draw_score(loops, z, V, V, 0, &e), CN_EINVAL);
+    kr_draw_state_free(s);
 }
 
 /* The alternatives are those of a full sort, ties by lower id, wherever the runs lie. */
@@ -402,10 +408,10 @@ static void test_top_against_sort(void **state)
         for (int i = 0; i < V; i++)
             s[i] = (struct ref){z[i], 0, i};
         qsort(s, V, sizeof *s, ref_cmp);
-        struct eng_drawn d;
-        assert_int_equal(eng_score(z, V, 0, ENG_MAX_LOGPROBS, &d), 0);
-        assert_int_equal(d.n_top, ENG_MAX_LOGPROBS);
-        for (int i = 0; i < ENG_MAX_LOGPROBS; i++)
+        struct kr_drawn d;
+        assert_int_equal(kr_draw_score(loops, z, V, 0, KR_MAX_TOP, &d), 0);
+        assert_int_equal(d.n_top, KR_MAX_TOP);
+        for (int i = 0; i < KR_MAX_TOP; i++)
             assert_int_equal(d.top[i].id, s[i].id);
     }
 }
@@ -419,18 +425,18 @@ static void test_rooms_are_given_back(void **state)
     eng_sampling_defaults(&p);
     p.top_p = 0.9f;
     random_logits(z, 1);
-    struct eng_sampler *s = sampler(&p, 0);
+    struct kr_draw_state *s = sampler(&p, 0);
     uint32_t id = sample(s, z, 3, NULL);
-    const struct eng_draw_room *kept = rooms.first;
+    const struct kr_draw_room *kept = rooms.first;
     assert_non_null(kept);
     assert_int_equal(sample(s, z, 3, NULL), id);
     assert_ptr_equal(rooms.first, kept);
-    eng_draw_rooms_trim(&rooms);
+    kr_draw_rooms_trim(&rooms);
     assert_null(rooms.first);
-    eng_draw_rooms_trim(&rooms);
+    kr_draw_rooms_trim(&rooms);
     assert_int_equal(sample(s, z, 3, NULL), id);
     assert_non_null(rooms.first);
-    eng_sampler_free(s);
+    kr_draw_state_free(s);
 }
 
 /* As small as a request may name it, where its inverse is no number any more. */
@@ -444,13 +450,13 @@ static void test_tiny_temperatures(void **state)
         p.temperature = temperatures[a % 5];
         p.top_k = a / 5 == 1 ? 40 : 0;
         p.top_p = a / 5 == 2 ? 0.9f : 1;
-        struct eng_sampler *s = sampler(&p, 0);
+        struct kr_draw_state *s = sampler(&p, 0);
         for (uint64_t pos = 0; pos < 20; pos++) {
             random_logits(z, 3);
             z[100 + pos * 131] = 50;
             assert_int_equal(sample(s, z, pos, NULL), 100 + pos * 131);
         }
-        eng_sampler_free(s);
+        kr_draw_state_free(s);
     }
 }
 
@@ -463,14 +469,14 @@ static void test_flat_and_lonely(void **state)
     const float cuts[][2] = {{1, 0}, {0.5f, 0}, {1, 0.5f}, {0.9f, 1}};
     for (size_t a = 0; a < 4 * 4 * 4; a++) {
         struct eng_sampling p;
-        struct eng_drawn d;
+        struct kr_drawn d;
         eng_sampling_defaults(&p);
         p.temperature = temperatures[a % 4];
         p.top_k = ks[a / 4 % 4];
         p.top_p = cuts[a / 16][0];
         p.min_p = cuts[a / 16][1];
         p.logprobs = 2;
-        struct eng_sampler *s = sampler(&p, 0);
+        struct kr_draw_state *s = sampler(&p, 0);
         for (uint64_t pos = 0; pos < 20; pos++) {
             for (int i = 0; i < V; i++)
                 z[i] = -1.5f;
@@ -485,7 +491,7 @@ static void test_flat_and_lonely(void **state)
             assert_int_equal(sample(s, z, pos, &d), V - 1 - (int)pos * 97);
             assert_true(d.logprob == 0);
         }
-        eng_sampler_free(s);
+        kr_draw_state_free(s);
     }
 }
 
@@ -494,23 +500,23 @@ static void test_bad_numbers(void **state)
     static float z[V];
     struct eng_sampling p;
     struct cn_error err;
-    struct eng_drawn d;
+    struct kr_drawn d;
     eng_sampling_defaults(&p);
-    struct eng_sampler *s = sampler(&p, 0);
+    struct kr_draw_state *s = sampler(&p, 0);
     random_logits(z, 1);
     for (int i = 0; i < V; i += i < 530 ? 1 : 61) {
         float good = z[i];
         z[i] = NAN;
-        assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
-        assert_int_equal(eng_score(z, V, 0, 5, &d), CN_ENUMERIC);
+        assert_int_equal(kr_draw_row(s, z, 0, NULL, &d), CN_ENUMERIC);
+        assert_int_equal(kr_draw_score(loops, z, V, 0, 5, &d), CN_ENUMERIC);
         z[i] = good;
     }
     z[V - 1] = INFINITY;
-    assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
+    assert_int_equal(kr_draw_row(s, z, 0, NULL, &d), CN_ENUMERIC);
     for (int i = 0; i < V; i++)
         z[i] = -INFINITY;
-    assert_int_equal(eng_sample(s, z, 0, NULL, &d), CN_ENUMERIC);
-    eng_sampler_free(s);
+    assert_int_equal(kr_draw_row(s, z, 0, NULL, &d), CN_ENUMERIC);
+    kr_draw_state_free(s);
     struct { float *field; float bad; const char *name; } cases[] = {
         {&p.temperature, NAN, "temperature"}, {&p.temperature, 2.01f, "temperature"},
         {&p.temperature, -0.1f, "temperature"}, {&p.top_p, 0.0f, "top_p"},
@@ -525,7 +531,7 @@ static void test_bad_numbers(void **state)
         assert_string_equal(err.param, cases[i].name);
     }
     eng_sampling_defaults(&p);
-    struct eng_bias bias[] = {{V, 1.0f}};
+    struct kr_edit bias[] = {{V, 1.0f}};
     p.bias = bias;
     p.n_bias = 1;
     assert_int_equal(eng_sampling_check(&p, vocab, &err), CN_ERANGE);
@@ -536,20 +542,20 @@ static void test_mask(void **state)
 {
     static float z[V];
     struct eng_sampling p;
-    struct eng_drawn d;
+    struct kr_drawn d;
     eng_sampling_defaults(&p);
-    struct eng_sampler *s = sampler(&p, 0);
+    struct kr_draw_state *s = sampler(&p, 0);
     uint32_t mask[(V + 31) / 32] = {0};
     mask[5] = 1u << 3; /* id 163 alone */
     for (uint64_t pos = 0; pos < 50; pos++) {
         random_logits(z, 5);
-        assert_int_equal(eng_sample(s, z, pos, mask, &d), 0);
+        assert_int_equal(kr_draw_row(s, z, pos, mask, &d), 0);
         assert_int_equal(d.id, 163);
     }
     memset(mask, 0, sizeof mask);
     random_logits(z, 5);
-    assert_int_equal(eng_sample(s, z, 0, mask, &d), CN_ENUMERIC);
-    eng_sampler_free(s);
+    assert_int_equal(kr_draw_row(s, z, 0, mask, &d), CN_ENUMERIC);
+    kr_draw_state_free(s);
 }
 
 int main(void)

@@ -192,14 +192,15 @@ void tiny_free(struct tiny *t)
 bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_run_opts *o)
 {
     struct cn_error err = { 0 };
-    struct kr_cpu_opts cpu = { .isa = o->isa, .n_threads = o->threads };
+    struct kr_device_opts dev = { .cpu = { .isa = o->isa, .n_threads = o->threads } };
     *r = (struct tiny_run){ .block_tokens = o->block_tokens, .n_blocks = o->n_blocks,
                             .order = o->order };
-    int rc = kr_cpu_new(&cpu, &r->dev, &err);
+    int rc = kr_device_new(o->device ? o->device : "cpu", &dev, &r->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     need(!rc, err.message);
+    uint32_t logit_rows = o->max_logit_rows ? o->max_logit_rows : o->max_rows;
     struct kr_prepare_opts prep = { .kv_type = o->kv_type, .block_tokens = o->block_tokens,
-                                    .max_rows = o->max_rows, .max_logit_rows = o->max_rows,
+                                    .max_rows = o->max_rows, .max_logit_rows = logit_rows,
                                     .max_context = o->max_context };
     if (kr_prepare(r->dev, t->plan, &prep, &r->exec, &err)) need(false, err.message);
     const struct kr_exec_info *info = kr_exec_info(r->exec);

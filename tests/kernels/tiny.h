@@ -46,6 +46,8 @@ struct tiny_run_opts {
     uint32_t threads, block_tokens, max_rows, max_context, n_blocks, order;
     uint32_t slab_blocks;  /* 0 = 1 */
     enum kr_type kv_type;
+    const char *device;    /* NULL: "cpu" */
+    uint32_t max_logit_rows; /* 0 = max_rows */
 };
 /* False when the machine lacks the ISA. */
 bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_run_opts *o);

@@ -24,6 +24,8 @@ void h_start(struct h *h, const struct h_setup *s)
     assert_int_equal(cfg_init(&h->cfg, &err), 0);
     h->cfg.engine.threads = s->threads;
     h->cfg.engine.isa = s->isa;
+    const char *device = getenv("CONIFER_DEVICE");
+    if (device && !s->on_cpu) assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
     if (s->step_target_ms > 0) {
         h->cfg.engine.step_target_ms = s->step_target_ms;
@@ -104,7 +106,8 @@ uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens)
         bytes += bytes / 32;
     while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, false,
                           &plan, NULL) ||
-           slabs_of(info->exec, plan.slab_bytes, tokens, s->max_batch_rows) > plan.n_slabs);
+           slabs_of(info->exec, plan.slab_bytes, tokens,
+                    s->max_batch_rows * h.rt->stepper.depth) > plan.n_slabs);
     h_stop(&h);
     return bytes;
 }

@@ -15,6 +15,7 @@ struct h_setup {
     int kv_type;               /* enum cfg_kv_type */
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */
+    bool on_cpu;               /* not on the device that CONIFER_DEVICE names */
     double step_target_ms;     /* 0 = the config's */
     bool speculation; /* else there is none: steps are then the same whenever they are run */
 };

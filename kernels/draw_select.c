@@ -5,7 +5,7 @@
  * A value below a floor that is known beforehand is in no set: with top_k the k-th of the runs'
  * maxima, with min_p alone its own bound. Runs that lie below it are not looked at again; only
  * top_p needs the weight of all. */
-#include "engine/sample_select.h"
+#include "kernels/draw_select.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -27,105 +27,68 @@ static float below_bucket(uint32_t b, float max, float inv_t)
 }
 
 /* Likelier first; equal values by lower id, so that the order is total. */
-static bool before(const struct eng_candidate *a, const struct eng_candidate *b)
+static bool before(const struct kr_candidate *a, const struct kr_candidate *b)
 {
     return a->z > b->z || (a->z == b->z && a->id < b->id);
 }
 
-static void sift_down(struct eng_candidate *h, size_t n, size_t i)
+static void sift_down(struct kr_candidate *h, size_t n, size_t i)
 {
     for (;;) {
         size_t best = i, l = 2 * i + 1, r = l + 1;
         if (l < n && before(&h[l], &h[best])) best = l;
         if (r < n && before(&h[r], &h[best])) best = r;
         if (best == i) return;
-        struct eng_candidate t = h[i];
+        struct kr_candidate t = h[i];
         h[i] = h[best];
         h[best] = t;
         i = best;
     }
 }
 
-static struct eng_candidate heap_pop(struct eng_candidate *h, size_t *n)
+static struct kr_candidate heap_pop(struct kr_candidate *h, size_t *n)
 {
-    struct eng_candidate top = h[0];
+    struct kr_candidate top = h[0];
     h[0] = h[--*n];
     sift_down(h, *n, 0);
     return top;
 }
 
-/* Maxima of whole runs. 32 running maxima, so that the compiler keeps them in vectors, and more
- * than one; NaN is looked for in pairs. */
-ENG_PER_WIDTH static bool whole_tops(const float *z, size_t n_runs, float *tops)
+bool kr_tops(const struct kr_draw_loops *l, const float *z, size_t n, float *tops)
 {
-    int32_t nan[32] = {0}, any = 0;
-    for (size_t r = 0; r < n_runs; r++, z += ENG_TOPS_RUN) {
-        float m[32];
-        for (size_t j = 0; j < 32; j++)
-            m[j] = z[j];
-        for (size_t i = 0; i < ENG_TOPS_RUN; i += 64)
-            for (size_t j = 0; j < 32; j++) {
-                float x = z[i + j], y = z[i + j + 32];
-                nan[j] |= __builtin_isunordered(x, y);
-                x = x > y ? x : y;
-                m[j] = x > m[j] ? x : m[j];
-            }
-        for (size_t j = 0; j < 16; j++)
-            m[j] = m[j + 16] > m[j] ? m[j + 16] : m[j];
-        for (size_t j = 0; j < 8; j++)
-            m[j] = m[j + 8] > m[j] ? m[j + 8] : m[j];
-        for (size_t j = 0; j < 4; j++)
-            m[j] = m[j + 4] > m[j] ? m[j + 4] : m[j];
-        tops[r] = CN_MAX(CN_MAX(m[0], m[1]), CN_MAX(m[2], m[3]));
-    }
-    for (size_t j = 0; j < 32; j++)
-        any |= nan[j];
-    return !any;
-}
-
-bool eng_tops(const float *z, size_t n, float *tops)
-{
-    size_t whole = n / ENG_TOPS_RUN, left = n % ENG_TOPS_RUN;
-    bool good = whole_tops(z, whole, tops);
+    size_t whole = n / KR_DRAW_RUN, left = n % KR_DRAW_RUN;
+    bool good = l->tops(z, whole, tops);
     if (left) {
-        float last[ENG_TOPS_RUN];
+        float last[KR_DRAW_RUN];
         memcpy(last, z + n - left, left * sizeof *last);
-        for (size_t i = left; i < ENG_TOPS_RUN; i++)
+        for (size_t i = left; i < KR_DRAW_RUN; i++)
             last[i] = -INFINITY;
-        good &= whole_tops(last, 1, tops + whole);
+        good &= l->tops(last, 1, tops + whole);
     }
     return good;
 }
 
-ENG_PER_WIDTH void eng_exp_each(const float *z, size_t n, float max, float inv_t, float *w)
+/* The natural logarithm of total / 2^40, an error below 2e-7 of it. The fraction of its float in
+ * [sqrt(1/2), sqrt 2), then the series of the inverse hyperbolic tangent. */
+float kr_log_mass(uint64_t total)
 {
-    for (size_t i = 0; i < n; i++)
-        w[i] = eng_exp((z[i] - max) * inv_t);
-}
-
-ENG_PER_WIDTH double eng_exp_sum(const float *z, size_t n, float max, float inv_t)
-{
-    double total = 0;
-    float w[256];
-    for (size_t at = 0; at < n; at += 256) {
-        size_t len = CN_MIN(n - at, (size_t)256);
-        const float *p = z + at;
-        float sum[16] = {0};
-        if (len < 256) {
-            for (size_t i = 0; i < 256; i++)
-                w[i] = i < len ? p[i] : -INFINITY; /* weighs nothing */
-            p = w;
-        }
-        for (size_t i = 0; i < 256; i += 16)
-            for (size_t j = 0; j < 16; j++)
-                sum[j] += eng_exp((p[i + j] - max) * inv_t);
-        for (size_t j = 0; j < 16; j++)
-            total += sum[j];
+    int top = 63 - __builtin_clzll(total), shift = CN_MAX(top - 23, 0), exponent = top - 40;
+    float m = (float)(uint32_t)(total >> shift);
+    for (int i = top - shift; i > 0; i--)
+        m *= 0.5f;
+    if (m > 1.41421354f) {
+        m *= 0.5f;
+        exponent++;
     }
-    return total;
+    float s = (m - 1.0f) / (m + 1.0f), q = s * s, p = 0.222222222f;
+    p = p * q + 0.285714286f;
+    p = p * q + 0.4f;
+    p = p * q + 0.666666667f;
+    p = p * q + 2.0f;
+    return (float)exponent * 0.693147181f + p * s;
 }
 
-float eng_kth_top(const float *tops, size_t n, uint32_t k, float *heap)
+float kr_kth_top(const float *tops, size_t n, uint32_t k, float *heap)
 {
     for (size_t i = 0; i < n; i++) {
         size_t at = i;
@@ -146,22 +109,13 @@ float eng_kth_top(const float *tops, size_t n, uint32_t k, float *heap)
     return heap[0];
 }
 
-/* Whether any of the 64 values at z is above t. */
-ENG_PER_WIDTH static bool any_above(const float *z, float t)
-{
-    int32_t any = 0;
-    for (size_t i = 0; i < 64; i++)
-        any |= z[i] > t;
-    return any != 0;
-}
-
 struct histogram {
-    uint64_t count[N_BUCKETS];
-    double mass[N_BUCKETS];
+    uint64_t count[N_BUCKETS], mass[N_BUCKETS];
 };
 
 /* What a selection works on. */
 struct row {
+    const struct kr_draw_loops *loops;
     const float *z;
     size_t n;
     const float *tops;
@@ -174,10 +128,10 @@ static bool next_group(const struct row *w, float limit, size_t *at, size_t *end
 {
     while (*at < w->n) {
         *end = CN_MIN(*at + 64, w->n);
-        float top = w->tops[*at / ENG_TOPS_RUN];
+        float top = w->tops[*at / KR_DRAW_RUN];
         if (!(top > limit) || top < w->floor)
-            *at = (*at / ENG_TOPS_RUN + 1) * ENG_TOPS_RUN;
-        else if (*end - *at == 64 && !any_above(w->z + *at, limit))
+            *at = (*at / KR_DRAW_RUN + 1) * KR_DRAW_RUN;
+        else if (*end - *at == 64 && !w->loops->any_above(w->z + *at, limit))
             *at += 64;
         else
             return true;
@@ -190,14 +144,14 @@ static void histogram(const struct row *w, bool all, struct histogram *h)
 {
     uint32_t last = N_BUCKETS - 1;
     float limit = below_bucket(last - 1, w->max, w->inv_t);
-    double near = 0, total = all ? eng_exp_sum(w->z, w->n, w->max, w->inv_t) : 0;
-    uint64_t n_near = 0;
+    uint64_t n_near = 0, near = 0;
+    uint64_t total = all ? w->loops->mass(w->z, w->n, w->max, w->inv_t) : 0;
     if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
     for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end) {
         for (size_t i = at; i < end; i++) {
             uint32_t b = bucket_of(w->z[i], w->max, w->inv_t);
             if (b == last || w->z[i] < w->floor) continue;
-            float e = eng_exp((w->z[i] - w->max) * w->inv_t);
+            uint64_t e = kr_mass(w->z[i], w->max, w->inv_t);
             h->count[b]++;
             h->mass[b] += e;
             near += e;
@@ -205,7 +159,7 @@ static void histogram(const struct row *w, bool all, struct histogram *h)
         }
     }
     h->count[last] = w->n - n_near;
-    h->mass[last] = CN_MAX(total - near, 0.0);
+    h->mass[last] = all ? total - near : 0;
 }
 
 /* How many values count at all. */
@@ -219,13 +173,36 @@ static uint64_t at_least_floor(const struct row *w)
     return count;
 }
 
-/* Collects the prefix, in likelihood order, that first reaches `count` tokens or `mass`. */
-static int collect(const struct row *w, const struct histogram *h, uint64_t count, double mass,
-                   struct eng_candidates *out)
+static int by_id(const void *a, const void *b)
+{
+    const struct kr_candidate *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static int by_likelihood(const void *a, const void *b)
+{
+    return before(a, b) ? -1 : 1;
+}
+
+/* v[0..first) is in the order of ids, and so will be all n. tmp: room for n - first. */
+static void merge_by_id(struct kr_candidate *v, size_t first, size_t n, struct kr_candidate *tmp)
+{
+    size_t i = first, k = n - first;
+    memcpy(tmp, v + first, k * sizeof *v);
+    qsort(tmp, k, sizeof *tmp, by_id);
+    while (k) {
+        bool mine = i && v[i - 1].id > tmp[k - 1].id;
+        v[--n] = mine ? v[--i] : tmp[--k];
+    }
+}
+
+/* Collects the prefix, in likelihood order, that first reaches `count` ids or `mass`; then in the
+ * order of ids. */
+static int collect(const struct row *w, const struct histogram *h, uint64_t count, uint64_t mass,
+                   struct kr_candidates *out)
 {
     const float *z = w->z, max = w->max, inv_t = w->inv_t;
-    uint64_t whole = 0;
-    double whole_mass = 0;
+    uint64_t whole = 0, whole_mass = 0;
     uint32_t cut = 0;
     while (cut < N_BUCKETS - 1 && whole + h->count[cut] < count &&
            whole_mass + h->mass[cut] < mass) {
@@ -238,7 +215,7 @@ static int collect(const struct row *w, const struct histogram *h, uint64_t coun
     if (cut == N_BUCKETS - 1 && w->floor > -INFINITY) n_cut = at_least_floor(w) - whole;
     int rc = cn_grow(&out->v, &out->cap, whole + 2 * n_cut + 1, sizeof *out->v);
     if (rc) return rc;
-    struct eng_candidate *v = out->v, *heap = v + whole + n_cut;
+    struct kr_candidate *v = out->v, *heap = v + whole + n_cut;
     size_t nv = 0, nh = 0;
     float limit = cut == N_BUCKETS - 1 ? -INFINITY : below_bucket(cut, max, inv_t);
     if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
@@ -246,63 +223,73 @@ static int collect(const struct row *w, const struct histogram *h, uint64_t coun
         for (size_t i = at; i < end; i++) {
             uint32_t b = bucket_of(z[i], max, inv_t);
             if (b > cut || z[i] == -INFINITY || z[i] < w->floor) continue;
-            struct eng_candidate c = {
-                .z = z[i], .w = eng_exp((z[i] - max) * inv_t), .id = (uint32_t)i};
+            struct kr_candidate c = {
+                .z = z[i], .id = (uint32_t)i, .w = kr_mass(z[i], max, inv_t)};
             if (b == cut && nh < n_cut) heap[nh++] = c;
             else if (b < cut && nv < whole) v[nv++] = c;
         }
     }
+    size_t first = nv;
     for (size_t i = nh / 2; i-- > 0;)
         sift_down(heap, nh, i);
-    double mass_at = whole_mass;
+    uint64_t mass_at = whole_mass;
     while (nh && (nv < count || nv == 0) && (mass_at < mass || nv == 0)) {
         v[nv] = heap_pop(heap, &nh);
         mass_at += v[nv++].w;
     }
+    merge_by_id(v, first, nv, heap);
     out->n = nv;
     return 0;
 }
 
-static int by_likelihood(const void *a, const void *b)
+/* What top_p keeps at least of a mass: p as a fraction of 2^32. */
+static uint64_t part_of(uint64_t total, float p)
 {
-    return before(a, b) ? -1 : 1;
+    uint64_t parts = (uint64_t)(((double)p * 0x1p32 + 0x1p52) - 0x1p52);
+    return (uint64_t)((unsigned __int128)total * parts >> 32);
 }
 
-int eng_select(const float *z, size_t n, const float *tops, float max,
-               const struct eng_select_rule *rule, struct eng_candidates *out)
+/* Of a few candidates, which top_k left. */
+static void keep_part(struct kr_candidates *c, float p)
+{
+    uint64_t all = 0, at = 0, want;
+    size_t keep = 0;
+    for (size_t i = 0; i < c->n; i++)
+        all += c->v[i].w;
+    want = part_of(all, p);
+    qsort(c->v, c->n, sizeof *c->v, by_likelihood);
+    while (keep < c->n && (keep == 0 || at < want))
+        at += c->v[keep++].w;
+    c->n = keep;
+    qsort(c->v, c->n, sizeof *c->v, by_id);
+}
+
+int kr_select(const struct kr_draw_loops *loops, const float *z, size_t n, const float *tops,
+              float max, const struct kr_select_rule *rule, struct kr_candidates *out)
 {
     struct histogram h = {0};
-    struct row w = {z, n, tops, max, rule->inv_t, -INFINITY};
-    double total = 0;
-    if (rule->top_k && rule->top_k <= eng_n_tops(n)) {
+    struct row w = {loops, z, n, tops, max, rule->inv_t, -INFINITY};
+    uint64_t total = 0, count = rule->top_k ? rule->top_k : UINT64_MAX;
+    bool cut_p = rule->top_p < 1.0f;
+    if (rule->top_k && rule->top_k <= kr_n_tops(n)) {
         int rc = cn_grow(&out->v, &out->cap, rule->top_k, sizeof *out->v);
         if (rc) return rc;
-        w.floor = eng_kth_top(tops, eng_n_tops(n), rule->top_k, (void *)out->v);
-    } else if (!rule->top_k && rule->top_p >= 1.0f && rule->min_p > 0) {
+        w.floor = kr_kth_top(tops, kr_n_tops(n), rule->top_k, (void *)out->v);
+    } else if (!rule->top_k && !cut_p && rule->min_p > 0) {
         w.floor = max + (logf(rule->min_p) - 1e-3f) / rule->inv_t; /* a little less, for rounding */
     }
-    histogram(&w, !rule->top_k && rule->top_p < 1.0f, &h);
+    histogram(&w, !rule->top_k && cut_p, &h);
     for (uint32_t b = 0; b < N_BUCKETS; b++)
         total += h.mass[b];
-    bool cut_p = rule->top_p < 1.0f;
-    uint64_t count = rule->top_k ? rule->top_k : UINT64_MAX;
-    double mass = cut_p && !rule->top_k ? rule->top_p * total : INFINITY;
-    int rc = collect(&w, &h, count, mass, out);
+    int rc = collect(&w, &h, count, cut_p && !rule->top_k ? part_of(total, rule->top_p) : UINT64_MAX,
+                     out);
     if (rc) return rc;
-    if (cut_p && rule->top_k) {
-        qsort(out->v, out->n, sizeof *out->v, by_likelihood);
-        double all = 0, at = 0;
-        for (size_t i = 0; i < out->n; i++)
-            all += out->v[i].w;
-        size_t keep = 0;
-        while (keep < out->n && (keep == 0 || at < rule->top_p * all))
-            at += out->v[keep++].w;
-        out->n = keep;
-    }
+    if (cut_p && rule->top_k) keep_part(out, rule->top_p);
+    uint64_t least = (uint64_t)ceil((double)rule->min_p * (double)KR_MASS_ONE);
     size_t keep = 0;
     out->mass = 0;
     for (size_t i = 0; i < out->n; i++) {
-        if (out->v[i].w < rule->min_p) continue; /* the likeliest has w = 1 */
+        if (out->v[i].w < least) continue; /* the likeliest has KR_MASS_ONE */
         out->mass += out->v[i].w;
         out->v[keep++] = out->v[i];
     }
