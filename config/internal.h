@@ -17,6 +17,7 @@ enum cfg_type {
 };
 
 #define CFG_MAX_MODELS 256 /* what the scheduler can hold */
+#define CFG_MAX_SLOTS (1u << 20) /* of tenants: what the scheduler and the pool can hold */
 #define CFG_MAX_FAULTS 100 /* that are worth telling */
 
 struct cfg_key {
@@ -49,6 +50,13 @@ int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err);
 
 int cfg_tenant_init(struct cfg_tenant *t, struct cn_error *err);
 void cfg_tenant_fini(struct cfg_tenant *t);
+/* to comes zeroed, and needs cfg_tenant_fini whatever comes of it. Places are left out. */
+int cfg_tenant_copy(struct cfg_tenant *to, const struct cfg_tenant *from);
+/* Whether all keys but `keys` have the same values. */
+bool cfg_tenant_same(const struct cfg_tenant *a, const struct cfg_tenant *b);
+/* Whether a key, or `count` of them, have the same values in two structs. */
+bool cfg_key_same(const struct cfg_key *k, const void *a, const void *b);
+bool cfg_keys_same(const struct cfg_key *k, size_t count, const void *a, const void *b);
 int cfg_served_init(struct cfg_served *m, struct cn_error *err);
 void cfg_served_fini(struct cfg_served *m);
 /* Decodes "sha256:<64 hex>"; false when it is not that. */

@@ -253,3 +253,97 @@ bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out)
     }
     return true;
 }
+
+/* ---- comparing and copying ------------------------------------------------------------------- */
+
+static bool same_text(const char *a, const char *b)
+{
+    return a && b ? !strcmp(a, b) : a == b;
+}
+
+static bool same_list(const struct cfg_list *a, const struct cfg_list *b)
+{
+    bool same = a->count == b->count;
+
+    for (size_t i = 0; same && i < a->count; i++)
+        same = !strcmp(a->items[i], b->items[i]);
+    return same;
+}
+
+bool cfg_key_same(const struct cfg_key *k, const void *a, const void *b)
+{
+    const void *x = (const char *)a + k->offset, *y = (const char *)b + k->offset;
+
+    switch (k->type) {
+    case CFG_T_STR:
+        return same_text(*(char *const *)x, *(char *const *)y);
+    case CFG_T_LIST:
+        return same_list(x, y);
+    case CFG_T_BOOL:
+        return *(const bool *)x == *(const bool *)y;
+    case CFG_T_ENUM:
+        return *(const int *)x == *(const int *)y;
+    case CFG_T_NUM:
+        return *(const double *)x == *(const double *)y;
+    case CFG_T_INT:
+    case CFG_T_SIZE:
+    case CFG_T_PICK:
+        return *(const uint64_t *)x == *(const uint64_t *)y;
+    }
+    return false;
+}
+
+bool cfg_keys_same(const struct cfg_key *k, size_t count, const void *a, const void *b)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!cfg_key_same(&k[i], a, b)) return false;
+    return true;
+}
+
+bool cfg_tenant_same(const struct cfg_tenant *a, const struct cfg_tenant *b)
+{
+    size_t n;
+    const struct cfg_key *k = cfg_item_keys("tenants", &n);
+
+    for (size_t i = 0; i < n; i++)
+        if (i != CFG_TENANT_KEY_keys && !cfg_key_same(&k[i], a, b)) return false;
+    return true;
+}
+
+/* One text or list of `to`, which has from's own now. */
+static int copy_owned(const struct cfg_key *k, struct cfg_tenant *to, const struct cfg_tenant *from)
+{
+    const void *src = (const char *)from + k->offset;
+    void *dst = (char *)to + k->offset;
+
+    if (k->type == CFG_T_STR) {
+        const char *text = *(char *const *)src;
+        if (text && !(*(char **)dst = strdup(text))) return CN_ENOMEM;
+    } else if (k->type == CFG_T_LIST) {
+        const struct cfg_list *list = src;
+        for (size_t i = 0; i < list->count; i++)
+            if (cfg_list_add(dst, list->items[i], strlen(list->items[i]))) return CN_ENOMEM;
+    }
+    return 0;
+}
+
+int cfg_tenant_copy(struct cfg_tenant *to, const struct cfg_tenant *from)
+{
+    size_t n, n_keys = from->key_hashes ? from->keys.count : 0;
+    const struct cfg_key *k = cfg_item_keys("tenants", &n);
+    int rc = 0;
+
+    *to = *from;
+    memset(to->places, 0, sizeof to->places);
+    for (size_t i = 0; i < n; i++) { /* nothing that is from's stays in it */
+        if (k[i].type == CFG_T_STR) *(char **)((char *)to + k[i].offset) = NULL;
+        if (k[i].type == CFG_T_LIST)
+            *(struct cfg_list *)((char *)to + k[i].offset) = (struct cfg_list){0};
+    }
+    to->key_hashes = cn_calloc(CN_MAX(n_keys, (size_t)1), sizeof *to->key_hashes);
+    if (!to->key_hashes) return CN_ENOMEM;
+    if (n_keys) memcpy(to->key_hashes, from->key_hashes, n_keys * sizeof *to->key_hashes);
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = copy_owned(&k[i], to, from);
+    return rc;
+}
