@@ -251,4 +251,8 @@ uint64_t cfg_free_memory_at(const char *root);
  * 1. */
 int cfg_cores(void);
 
+/* ---- tenants as they change ------------------------------------------------------------------ */
+
+#include "config/tenants.h" /* the rest of this folder's public header */
+
 #endif

@@ -26,7 +26,7 @@ struct cfg_roll {
 
 /* ---- the roll -------------------------------------------------------------------------------- */
 
-struct cfg_roll *cfg_roll_new(void)
+static struct cfg_roll *roll_new(void)
 {
     struct cfg_roll *r = cn_calloc(1, sizeof *r);
 
@@ -35,10 +35,11 @@ struct cfg_roll *cfg_roll_new(void)
         return NULL;
     }
     r->first_free = r->last_free = UINT32_MAX;
+    r->refs = 1;
     return r;
 }
 
-/* The snapshots hold it. */
+/* The snapshots hold it, and who makes the first. */
 static void roll_unref(struct cfg_roll *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -85,9 +86,9 @@ void cfg_roll_left(struct cfg_roll *r, uint64_t id, uint32_t party)
     pthread_mutex_lock(&r->lock);
     cn_assert(cfg_slot(id) < r->n);
     struct slot *s = &r->slots[cfg_slot(id)];
-    cn_assert(s->state == LEAVING && s->generation == id >> 32);
+    cn_assert(s->state != FREE && s->generation == id >> 32);
     s->left |= (uint8_t)party;
-    if (all_left(r, s)) set_free(r, cfg_slot(id));
+    if (s->state == LEAVING && all_left(r, s)) set_free(r, cfg_slot(id));
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -239,6 +240,16 @@ static int make(struct cfg_roll *roll, const struct cfg_tenants *old, struct cfg
     return 0;
 }
 
+int cfg_tenant_new(struct cfg_tenant *t, const char *name, struct cn_error *err)
+{
+    int rc = cfg_tenant_init(t, err);
+
+    if (rc) return rc;
+    free(t->name);
+    t->name = strdup(name);
+    return t->name ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
+}
+
 /* Where the source names nobody. */
 static int one_unnamed(struct cfg_tenant **list, struct cn_error *err)
 {
@@ -267,23 +278,27 @@ int cfg_tenants_next(const struct cfg_tenants *old, struct cfg_tenant *list, siz
     return make(old->roll, old, list, unnamed ? 1 : n, unnamed, out, err);
 }
 
-int cfg_tenants_of(const struct cfg *c, struct cfg_roll *roll, struct cfg_tenants **out,
-                   struct cn_error *err)
+int cfg_tenants_of(const struct cfg *c, struct cfg_tenants **out, struct cn_error *err)
 {
-    struct cfg_tenant *list = NULL;
-    size_t n = c->n_tenants;
-    int rc = 0;
+    struct cfg_roll *roll = roll_new();
+    struct cfg_draft d = {.n = CN_MAX(c->n_tenants, (size_t)1)};
+    bool unnamed = !c->n_tenants;
+    int rc = roll ? 0 : CN_ENOMEM;
 
-    if (!n && (rc = one_unnamed(&list, err))) return rc;
-    if (n && !(list = cn_calloc(n, sizeof *list))) return cn_fail(err, CN_ENOMEM, "out of memory");
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = cfg_tenant_copy(&list[i], &c->tenants[i]);
+    if (!rc && unnamed)
+        rc = one_unnamed(&d.tenants, err);
+    else if (!rc && !(d.tenants = cn_calloc(d.n, sizeof *d.tenants)))
+        rc = CN_ENOMEM;
+    for (size_t i = 0; !rc && i < c->n_tenants; i++)
+        rc = cfg_tenant_copy(&d.tenants[i], &c->tenants[i]);
     if (rc) {
-        struct cfg_draft d = {.tenants = list, .n = n};
         cfg_draft_fini(&d);
-        return cn_fail(err, rc, "out of memory for %zu tenants", n);
+        cn_fail(err, rc, "out of memory for the tenants");
+    } else {
+        rc = make(roll, NULL, d.tenants, d.n, unnamed, out, err);
     }
-    return make(roll, NULL, list, n ? n : 1, !n, out, err);
+    if (roll) roll_unref(roll);
+    return rc;
 }
 
 /* Of the two, `a` has tenants that b has not: their slots. */
@@ -295,7 +310,6 @@ static void leave(const struct cfg_tenants *a, const struct cfg_tenants *b, bool
     for (uint32_t i = 0; i < a->n_slots; i++) {
         if (!a->seats[i].tenant || cfg_tenants_find(b, a->seats[i].id)) continue;
         r->slots[i].state = LEAVING;
-        r->slots[i].left = 0;
         if (at_once || all_left(r, &r->slots[i])) set_free(r, i);
     }
     pthread_mutex_unlock(&r->lock);

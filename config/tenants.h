@@ -16,10 +16,9 @@ static inline uint32_t cfg_slot(uint64_t id)
 }
 
 struct cfg_roll;
-struct cfg_roll *cfg_roll_new(void); /* NULL: no memory */
 /* A party that keeps something by slot, from now on; a bit. At most 8, before the first change. */
 uint32_t cfg_roll_join(struct cfg_roll *r);
-/* The party has nothing left of a removed tenant. Any thread. */
+/* The party has nothing left of a tenant that was removed, or is about to be. Any thread. */
 void cfg_roll_left(struct cfg_roll *r, uint64_t id, uint32_t party);
 
 struct cfg_seat {
@@ -38,9 +37,9 @@ struct cfg_tenants {
     bool has_keys;
     bool unnamed;           /* the source named nobody: one tenant without a name or limits */
 };
-/* The first snapshot of a roll: the tenants of c, copied, in slots from 0 on. *out is held once. */
-int cfg_tenants_of(const struct cfg *c, struct cfg_roll *roll, struct cfg_tenants **out,
-                   struct cn_error *err);
+/* The first snapshot, with a roll of its own: the tenants of c, copied, in slots from 0 on. *out is
+ * held once. */
+int cfg_tenants_of(const struct cfg *c, struct cfg_tenants **out, struct cn_error *err);
 /* The snapshot after `old`: tenants of the same name keep their ids. list: n tenants, moved, whatever
  * comes of it (the array too). It becomes real with cfg_tenants_commit, or is given up with
  * cfg_tenants_discard; of the snapshots after `old` only one may be under way. */
@@ -71,6 +70,8 @@ struct cfg_draft {
     size_t n;
     char others[200]; /* keys that have changed too, and need a restart; "" where there are none */
 };
+/* A tenant with the defaults and this name, which is copied. */
+int cfg_tenant_new(struct cfg_tenant *t, const char *name, struct cn_error *err);
 struct cfg_source {
     /* Reads all of them, on any thread, one at a time. An error tells why nothing may change. */
     int (*load)(struct cfg_source *self, struct cfg_draft *out, struct cn_error *err);

@@ -62,7 +62,7 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
     r->lock_ready = true;
     r->several = o->n_models > 0;
     r->models = cn_calloc(n, sizeof *r->models);
-    if (!r->models || rt_stay_init(r)) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    if (!r->models || rt_stay_set(r, r->first_tenants)) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     for (; r->n_models < n; r->n_models++) {
         int rc = init_one(r, (uint32_t)r->n_models, &all[r->n_models], err);
         if (!rc) continue;
@@ -215,13 +215,13 @@ static int ask(struct rt_model *m, struct rt_wait **wait, bool *held, struct cn_
     return 0;
 }
 
-int rt_acquire(struct rt_model *m, uint32_t tenant, struct cn_mailbox *reply, uint64_t id,
+int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, uint64_t id,
                bool *held, struct cn_error *err)
 {
     struct rt *r = m->rt;
     *held = false;
     if (atomic_load(&r->draining)) return cn_fail(err, CN_EDRAIN, "the server is shutting down");
-    struct rt_wait *w = wait_new(tenant, reply, id);
+    struct rt_wait *w = wait_new(cfg_slot(tenant), reply, id);
     if (!w) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
     lock(r);
     int rc = ask(m, &w, held, err);

@@ -407,21 +407,6 @@ int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *e
 
 /* ---- the scheduler --------------------------------------------------------------------------- */
 
-static int set_tenants(struct rt *r, uint64_t kv_bytes)
-{
-    for (size_t i = 0; i < r->cfg->n_tenants; i++) {
-        const struct cfg_tenant *t = &r->cfg->tenants[i];
-        struct sch_tenant_opts o = {.weight = t->weight,
-                                    .max_concurrent = (uint32_t)t->max_concurrency,
-                                    .max_queued = (uint32_t)t->max_queued,
-                                    .ceiling = (enum sch_class)t->priority,
-                                    .kv_reserve_bytes = (uint64_t)(t->kv_share * (double)kv_bytes)};
-        int rc = sch_tenant_set(r->sch, (uint32_t)i, &o);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
 static int make_scheduler(struct rt *r, struct cn_error *err)
 {
     const struct cfg *cfg = r->cfg;
@@ -445,8 +430,10 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
     int rc = sch_new(&o, &r->sch, err);
     if (rc) return rc;
     kv_pool_stats(r->pool, &kv);
-    rc = set_tenants(r, kv.n_slabs * kv.slab_bytes);
-    if (!rc) rc = rt_tenants_init(&r->tenants, (uint32_t)cfg->n_tenants);
+    r->tenants.kv_bytes = kv.n_slabs * kv.slab_bytes;
+    r->tenants.party = cfg_roll_join(r->first_tenants->roll);
+    rc = rt_tenants_apply(r, r->first_tenants);
+    r->first_tenants = NULL;
     return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
 }
 

@@ -239,18 +239,18 @@ static void observe_token(struct rt_req *req, struct rt_choice *c)
         /* Its buckets count in seconds. */
         cn_metric_observe(req->rt->metrics, CN_H_itl_steps, (step - c->last_step) * 1000000000u);
         cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
-        cn_tenant_observe(req->rt->metrics, req->q.tenant, CN_TH_itl, now - c->last_token_ns);
+        cn_tenant_observe(req->rt->metrics, cfg_slot(req->q.tenant), CN_TH_itl, now - c->last_token_ns);
     }
     cn_model_add(req->rt->metrics, req->m->index, CN_MM_generated, 1);
     c->last_token_ns = now;
     c->last_step = step;
-    rt_tenant_changed(req->rt, req->q.tenant);
+    rt_tenant_changed(req->rt, cfg_slot(req->q.tenant));
 }
 
 static enum sch_verdict on_vector(struct rt_req *req)
 {
     struct rt_event_parts parts = {.vector = req->pooled->vector, .n_vector = req->pooled->n};
-    rt_tenant_embedded(req->rt, req->q.tenant);
+    rt_tenant_embedded(req->rt, cfg_slot(req->q.tenant));
     if (req->error)
         sch_cancel(req->rt->sch, req->sch_id);
     else
@@ -324,7 +324,7 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
 
 static void observe_end(struct rt *r, const struct rt_req *req, int code, const struct sch_usage *u)
 {
-    uint32_t tenant = req->q.tenant;
+    uint32_t tenant = cfg_slot(req->q.tenant);
     struct cn_metrics *m = r->metrics;
     rt_tenant_ended(r, tenant, code);
     if (!u->first_step_ns) return;
@@ -344,6 +344,24 @@ static bool waited_too_long(const struct rt *r, const struct rt_req *req, enum s
     if (reason != SCH_END_DEADLINE || u->first_step_ns || !(r->cfg->scheduler.queue_timeout_s > 0))
         return false;
     return !req->q.deadline_ns || u->ended_ns < req->q.deadline_ns;
+}
+
+static struct rt_usage usage_of(const struct rt_req *req, const struct sch_usage *u)
+{
+    return (struct rt_usage){.prompt_tokens = u->prompt_tokens,
+                             .cached_tokens = u->cached_tokens,
+                             .completion_tokens = req->pooled ? 0 : u->generated_tokens,
+                             .computed_tokens = u->computed_tokens,
+                             .recomputed_tokens = u->recomputed_tokens,
+                             .written_tokens = u->written_tokens,
+                             .drafted_rows = u->drafted_rows,
+                             .rejected_rows = u->drafted_rows - u->right_rows,
+                             .unseen_rows = u->unseen_rows,
+                             .preemptions = u->preemptions,
+                             .submitted_ns = u->submitted_ns,
+                             .first_step_ns = u->first_step_ns,
+                             .first_token_ns = u->first_token_ns,
+                             .ended_ns = u->ended_ns};
 }
 
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
@@ -371,10 +389,7 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
                 "(scheduler.queue_timeout_s)", r->cfg->scheduler.queue_timeout_s);
         rt_event_fail(e, &err);
     }
-    e->usage = (struct rt_usage){.prompt_tokens = usage->prompt_tokens,
-                                 .cached_tokens = usage->cached_tokens,
-                                 .completion_tokens =
-                                     req->pooled ? 0 : usage->generated_tokens};
+    e->usage = usage_of(req, usage);
     for (uint32_t i = 0; i < req->q.n; i++)
         e->usage.reasoning_tokens += req->choices[i].text.n_reasoning;
     cn_mailbox_post(req->q.reply, &e->msg);

@@ -149,18 +149,32 @@ void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, stru
 
 /* ---- what each tenant's series are told (tenant.c) ------------------------------------------- */
 
-/* What was last told. The engine thread owns it. */
+/* By slot: who is there, and what was last told. The engine thread owns it. */
 struct rt_tenants {
     struct rt_tenant {
+        uint64_t id;             /* of who is there, or was there last */
         uint64_t computed, cached, generated;
         uint64_t ended[3];       /* that are not told yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
         uint64_t embedded;       /* vectors: the scheduler counts each as a token */
+        bool used, leaving;      /* leaving: its requests are ending */
+        bool stale;              /* other settings than the scheduler has */
         bool changed;
     } *v;                        /* [n] */
     uint32_t *changed;           /* those that are */
+    size_t v_cap, changed_cap;
     uint32_t n, n_changed, next;
+    uint32_t n_leaving, leave_at, to_look; /* to_look: slots not looked at since something ran */
+    uint32_t party;
+    uint64_t kv_bytes;           /* of which kv_share is a part */
+    struct cfg_tenants *now;     /* held: these are in effect; NULL before any are */
+    struct cfg_tenants *next_up; /* held: these are to be, and memory is short; else NULL */
 };
-int rt_tenants_init(struct rt_tenants *t, uint32_t n);
+/* Engine thread, or before it runs. t is moved. CN_ENOMEM: it is tried again. */
+int rt_tenants_apply(struct rt *r, struct cfg_tenants *t);
+/* After an iteration: ends those who have nothing left. ran: it found work. True: call it again. */
+bool rt_tenants_leave(struct rt *r, bool ran);
+/* Refuses who is not there. */
+int rt_tenants_check(const struct rt *r, uint64_t id, struct cn_error *err);
 void rt_tenants_fini(struct rt_tenants *t);
 /* Something of this tenant's was accepted or gave a token. */
 void rt_tenant_changed(struct rt *r, uint32_t tenant);
@@ -189,6 +203,10 @@ enum rt_cmd_kind {
     RT_CMD_PAUSE,
     RT_CMD_ATTACH,
     RT_CMD_DETACH,
+    RT_CMD_TENANTS,
+    RT_CMD_CANCEL_OF,
+    RT_CMD_DROP_CACHE,
+    RT_CMD_LEASE,
     RT_CMD_STOP
 };
 struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETACH */
@@ -199,7 +217,12 @@ struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETAC
     uint64_t id;
     bool paused;
     struct rt_model *m;
+    struct cfg_tenants *tenants; /* TENANTS: moved */
+    uint64_t tenant, key, tokens;
+    int code;
 };
+/* Copies it into the inbox; CN_ENOMEM. Any thread. */
+int rt_send(struct rt *r, struct rt_cmd c);
 
 /* Somebody waits for a model. The event is made beforehand, so that it cannot fail. */
 struct rt_wait {
@@ -291,7 +314,8 @@ int rt_detach(struct rt_model *m);
 
 /* ---- who pays for loads (stay.c); all with models_lock --------------------------------------- */
 
-int rt_stay_init(struct rt *r);
+/* Takes the lock itself: who pays from now on. CN_ENOMEM: as before. */
+int rt_stay_set(struct rt *r, const struct cfg_tenants *t);
 /* What the one of those who wait for m was charged that was charged least. */
 double rt_stay_due(const struct rt_model *m, uint64_t now);
 /* Until when v does not make way for m (0: it does): engine.min_stay_s after it was loaded, and
@@ -322,6 +346,7 @@ void rt_public_error(const struct rt_model *m, const struct cn_error *err, struc
 struct rt {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
+    struct cfg_tenants *first_tenants; /* held until they are in effect */
     int64_t created_s;
     struct kr_device *device;
     struct rt_model *models;     /* [n_models], never moved */
@@ -331,6 +356,8 @@ struct rt {
         double paid_s;           /* seconds, when last charged */
         uint64_t at_ns;          /* and when that was */
         uint64_t took_ns;        /* when a model that others used made way for it; 0: never */
+        uint64_t id;             /* who has the slot */
+        double weight;
     } *payers;                   /* [n_payers] */
     uint32_t n_payers;
     uint64_t budget;             /* bytes for weights and scratch; UINT64_MAX: not known */
@@ -372,6 +399,9 @@ struct rt {
     _Atomic bool poked, loader_stop;
 };
 
+/* Cancels live requests of a tenant (UINT64_MAX: of all that are not there any more), with a key (0:
+ * any). */
+void rt_cancel_those(struct rt *r, uint64_t tenant, uint64_t key, int code);
 /* Takes a live request out of the table. */
 void rt_forget(struct rt *r, struct rt_req *req);
 

@@ -67,7 +67,7 @@ static void refuse(struct rt *r, struct rt_req *req, int code, const struct cn_e
     rt_event_fail(e, err);
     e->code = code;
     cn_metric_add(r->metrics, CN_M_requests_refused, 1);
-    cn_tenant_add(r->metrics, req->q.tenant, CN_TM_refused, 1);
+    cn_tenant_add(r->metrics, cfg_slot(req->q.tenant), CN_TM_refused, 1);
     cn_mailbox_post(req->q.reply, &e->msg);
     rt_req_free(req, false);
     atomic_fetch_sub(&r->in_flight, 1);
@@ -81,7 +81,7 @@ static int fit(const struct rt_model *m, const struct rt_request *q, uint64_t *m
     struct kv_stats kv;
     uint32_t rows = (uint32_t)r->cfg->engine.max_batch_rows * r->stepper.depth;
     kv_pool_stats(r->pool, &kv);
-    return rt_memory_fit(q, kv_space_max_tokens(m->space, q->tenant, rows),
+    return rt_memory_fit(q, kv_space_max_tokens(m->space, cfg_slot(q->tenant), rows),
                          (uint64_t)kv.n_slabs * kv.slab_bytes, max_tokens, err);
 }
 
@@ -111,7 +111,7 @@ static void submit(struct rt *r, struct rt_req *req)
                                            [RT_NORMAL] = SCH_NORMAL,
                                            [RT_BACKGROUND] = SCH_BACKGROUND};
     struct rt_event *accepted = rt_event_new(q->id, RT_EV_ACCEPTED, 0, NULL);
-    struct sch_request s = {.tenant = q->tenant,
+    struct sch_request s = {.tenant = cfg_slot(q->tenant),
                             .model = req->m->sch_model,
                             .class = class[q->priority],
                             .prompt = q->prompt,
@@ -124,12 +124,13 @@ static void submit(struct rt *r, struct rt_req *req)
                             .user = req};
     uint64_t wait_ns = (uint64_t)(r->cfg->scheduler.queue_timeout_s * 1e9);
     if (wait_ns) s.queue_deadline_ns = cn_now_ns() + wait_ns;
-    if (q->embed) s.flags = embed_flags(req->m);
+    if (q->embed) s.flags = embed_flags(req->m) | SCH_NO_OUTPUT;
     if (q->prompt_logprobs) s.flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ;
     int rc = accepted ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory for a request");
     if (!rc && r->stopping) rc = cn_fail(&err, CN_EDRAIN, "the server is shutting down");
     if (!rc && (atomic_load(&r->failed) || model_broken(req->m)))
         rc = cn_fail(&err, CN_ENOTREADY, "the model's file changed while it was served");
+    if (!rc) rc = rt_tenants_check(r, q->tenant, &err);
     if (!rc) rc = fit(req->m, q, &s.max_new, &err);
     if (!rc) rc = sch_submit(r->sch, &s, &req->sch_id, &err);
     if ((rc == CN_EQUEUE || rc == CN_ERATE) && sch_let_in(r->sch))
@@ -140,8 +141,8 @@ static void submit(struct rt *r, struct rt_req *req)
         return;
     }
     remember(r, req);
-    rt_tenant_changed(r, q->tenant);
-    cn_tenant_add(r->metrics, q->tenant, CN_TM_prompt_tokens, q->n_prompt);
+    rt_tenant_changed(r, cfg_slot(q->tenant));
+    cn_tenant_add(r->metrics, cfg_slot(q->tenant), CN_TM_prompt_tokens, q->n_prompt);
     cn_mailbox_post(q->reply, &accepted->msg);
 }
 
@@ -152,6 +153,18 @@ static void cancel_all(struct rt *r, const struct rt_model *of, int error)
         for (struct rt_req *req = r->table[i]; req; req = req->next) {
             if (of && req->m != of) continue;
             if (error) req->error = error;
+            sch_cancel(r->sch, req->sch_id);
+        }
+}
+
+void rt_cancel_those(struct rt *r, uint64_t tenant, uint64_t key, int code)
+{
+    for (size_t i = 0; i < r->table_size; i++)
+        for (struct rt_req *req = r->table[i]; req; req = req->next) {
+            const struct rt_tenant *v = &r->tenants.v[cfg_slot(req->q.tenant)];
+            bool theirs = tenant == UINT64_MAX ? v->leaving : req->q.tenant == tenant;
+            if (!theirs || (key && req->q.key != key)) continue;
+            if (!req->error) req->error = code;
             sch_cancel(r->sch, req->sch_id);
         }
 }
@@ -220,6 +233,20 @@ static void handle(struct rt *r, struct rt_cmd *c)
     case RT_CMD_DETACH:
         answer(c->m);
         return;
+    case RT_CMD_TENANTS:
+        rt_tenants_apply(r, c->tenants);
+        break;
+    case RT_CMD_CANCEL_OF:
+        rt_cancel_those(r, c->tenant, c->key, c->code);
+        break;
+    case RT_CMD_DROP_CACHE:
+        if (!rt_tenants_check(r, c->tenant, NULL))
+            kv_pool_drop_cache(r->pool, cfg_slot(c->tenant));
+        break;
+    case RT_CMD_LEASE:
+        if (!rt_tenants_check(r, c->tenant, NULL))
+            sch_tenant_lease(r->sch, cfg_slot(c->tenant), c->tokens); /* known: needs no memory */
+        break;
     case RT_CMD_STOP:
         r->stopping = true;
         cancel_all(r, NULL, 0);
@@ -285,8 +312,10 @@ static void *engine_main(void *arg)
             list = list->next;
             handle(r, c);
         }
+        if (r->tenants.next_up) rt_tenants_apply(r, r->tenants.next_up);
         bool more = sch_iterate(r->sch);
         update_gauges(r);
+        more |= rt_tenants_leave(r, more);
         if (more) continue;
         if (r->stopping && !r->n_live) return NULL;
         if (!r->n_live) kr_draw_rooms_trim(&r->stepper.rooms);
@@ -299,7 +328,7 @@ static void *engine_main(void *arg)
 
 /* ---- from other threads ---------------------------------------------------------------------- */
 
-static int send_cmd(struct rt *r, struct rt_cmd c)
+int rt_send(struct rt *r, struct rt_cmd c)
 {
     struct rt_cmd *m = cn_malloc_array(1, sizeof *m);
     if (!m) return CN_ENOMEM;
@@ -315,7 +344,7 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
     int rc = rt_req_new(r, q, &req, err);
     if (rc) return rc;
     atomic_fetch_add(&r->in_flight, 1);
-    rc = send_cmd(r, (struct rt_cmd){.kind = RT_CMD_SUBMIT, .req = req});
+    rc = rt_send(r, (struct rt_cmd){.kind = RT_CMD_SUBMIT, .req = req});
     if (rc) {
         atomic_fetch_sub(&r->in_flight, 1);
         rt_req_free(req, true);
@@ -327,13 +356,13 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
 
 void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id)
 {
-    if (send_cmd(r, (struct rt_cmd){.kind = RT_CMD_CANCEL, .reply = reply, .id = id}))
+    if (rt_send(r, (struct rt_cmd){.kind = RT_CMD_CANCEL, .reply = reply, .id = id}))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a cancel was not sent");
 }
 
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused)
 {
-    if (send_cmd(r,
+    if (rt_send(r,
                  (struct rt_cmd){.kind = RT_CMD_PAUSE, .reply = reply, .id = id, .paused = paused}))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a pause was not sent");
 }
@@ -384,6 +413,10 @@ static int make(const struct rt_opts *opts, struct rt **out, struct cn_error *er
         rc = cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc && !(rc = cn_mailbox_init(&r->inbox, NULL, NULL))) r->mailbox_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&r->loader_inbox, NULL, NULL))) r->loader_mail_ready = true;
+    if (!rc && opts->tenants)
+        r->first_tenants = cfg_tenants_ref(opts->tenants);
+    else if (!rc)
+        rc = cfg_tenants_of(r->cfg, &r->first_tenants, err);
     return rc ? rc : rt_models_init(r, opts, err);
 }
 
@@ -434,6 +467,7 @@ void rt_free(struct rt *r)
     rt_stepper_fini(&r->stepper);
     eng_parts_fini(&r->token_text);
     rt_kept_close(r->kept);
+    cfg_tenants_unref(r->first_tenants);
     rt_tenants_fini(&r->tenants);
     kv_pool_free(r->pool);
     kr_kv_mem_free(r->kv_mem);

@@ -33,6 +33,7 @@ struct rt_model_opts {              /* one of several models; all is copied */
 struct rt_opts {
     const struct cfg *cfg;          /* borrowed for the life of the runtime */
     struct cn_metrics *metrics;     /* likewise */
+    struct cfg_tenants *tenants;    /* held for it too; NULL: those of cfg, for good */
     /* One model, with the settings of cfg's group `model`: loaded by rt_new, for good. */
     const char *model_path;         /* resolved file */
     const char *model_id;           /* name clients use; copied */
@@ -148,7 +149,7 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
 /* Asks for a model. 0 with *held: it is loaded, and held from now on. 0 without: one RT_EV_MODEL
  * will come on `reply`; with code 0 the model is held from then on. Else it is refused: CN_EDRAIN,
  * CN_ENOMEM, CN_ENOTREADY (it could not be loaded a short time ago, with the reason). */
-int rt_acquire(struct rt_model *m, uint32_t tenant, struct cn_mailbox *reply, uint64_t id, bool *held,
+int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, uint64_t id, bool *held,
                struct cn_error *err);
 /* No longer waits. False: the event is on its way, or was taken. */
 bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id);
@@ -196,7 +197,8 @@ struct rt_request {
     uint64_t id;                    /* chosen by the caller, unique among its live requests */
     struct cn_mailbox *reply;       /* where events go; outlives the request's END */
     struct rt_model *model;         /* held by the caller; NULL: the one model */
-    uint32_t tenant;                /* index into cfg's tenants */
+    uint64_t tenant;                /* id of a snapshot; of a removed one: CN_EREVOKED */
+    uint64_t key;                   /* cfg_key_id of the key that it came with; 0: none */
     enum rt_priority priority;
     uint32_t *prompt;
     size_t n_prompt;                /* >= 1 */
@@ -224,6 +226,22 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err);
 /* Thread-safe; takes effect within one iteration in any state. END follows (CN_ECANCELLED), unless
  * it was already posted. Unknown ids are ignored. */
 void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id);
+/* ---- tenants (tenant.c): any thread ---------------------------------------------------------- */
+
+/* From now on these are the tenants, in the order of calls; one caller at a time. What is new or
+ * changed takes effect within one iteration; requests of those who are gone end with CN_EREVOKED.
+ * When they have ended, their cache is dropped, and the runtime leaves their slots. CN_ENOMEM:
+ * nothing has changed. */
+int rt_tenants_set(struct rt *r, struct cfg_tenants *now);
+/* Ends every request of a tenant, or only those that came with one key (0: any); END has the code.
+ * Within one iteration. */
+int rt_cancel_of(struct rt *r, uint64_t tenant, uint64_t key, int code);
+/* Drops what is cached of the tenant; what its running requests use stays. */
+int rt_drop_cache(struct rt *r, uint64_t tenant);
+/* Gives it output tokens, as sch_tenant_lease: UINT64_MAX takes the limit away. Requests that would
+ * need one more than there are end with CN_EBUDGET. */
+int rt_lease(struct rt *r, uint64_t tenant, uint64_t tokens);
+
 /* A slow reader: the request keeps its blocks but takes no part in steps until resumed. */
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused);
 
@@ -241,6 +259,14 @@ struct rt_token {
 struct rt_usage {
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
     uint64_t reasoning_tokens;      /* of completion_tokens, in parted output */
+    /* What it took: rows of all choices. */
+    uint64_t computed_tokens;       /* for the first time; without drafts that were wrong */
+    uint64_t recomputed_tokens;     /* again, after preemptions */
+    uint64_t written_tokens;        /* of the prompt, computed and now in the prefix cache */
+    uint64_t drafted_rows, rejected_rows; /* rows of drafts; of these, wrong ones */
+    uint64_t unseen_rows;           /* computed when their choice had ended */
+    uint64_t preemptions;
+    uint64_t submitted_ns, first_step_ns, first_token_ns, ended_ns; /* cn_now_ns(); 0: never */
 };
 /* Owned by who takes it from the mailbox; rt_event_free. */
 struct rt_event {

@@ -4,14 +4,32 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define FORGET_S 300.0 /* in which half of what was charged is forgotten */
 
-int rt_stay_init(struct rt *r)
+int rt_stay_set(struct rt *r, const struct cfg_tenants *t)
 {
-    r->n_payers = CN_MAX((uint32_t)r->cfg->n_tenants, 1u);
-    r->payers = cn_calloc(r->n_payers, sizeof *r->payers);
-    return r->payers ? 0 : CN_ENOMEM;
+    int rc = 0;
+    pthread_mutex_lock(&r->models_lock);
+    if (t->n_slots > r->n_payers) {
+        struct rt_payer *grown = cn_realloc_array(r->payers, t->n_slots, sizeof *grown);
+        if (grown) {
+            memset(grown + r->n_payers, 0, (t->n_slots - r->n_payers) * sizeof *grown);
+            r->payers = grown;
+            r->n_payers = t->n_slots;
+        } else {
+            rc = CN_ENOMEM;
+        }
+    }
+    for (uint32_t i = 0; !rc && i < t->n_slots; i++) {
+        struct rt_payer *p = &r->payers[i];
+        if (!t->seats[i].tenant) continue;
+        if (p->id != t->seats[i].id) *p = (struct rt_payer){.id = t->seats[i].id};
+        p->weight = t->seats[i].tenant->weight;
+    }
+    pthread_mutex_unlock(&r->models_lock);
+    return rc;
 }
 
 static uint64_t stay_ns(const struct rt *r)
@@ -22,7 +40,7 @@ static uint64_t stay_ns(const struct rt *r)
 /* Seconds of loads over its weight, old ones fading. */
 static double paid(const struct rt *r, uint32_t tenant, uint64_t now)
 {
-    if (tenant >= r->n_payers) return 0;
+    cn_assert(tenant < r->n_payers);
     const struct rt_payer *p = &r->payers[tenant];
     return p->paid_s * exp2(-(double)(now - p->at_ns) / 1e9 / FORGET_S);
 }
@@ -94,10 +112,8 @@ void rt_stay_loaded(struct rt_model *m, double seconds)
     m->loaded_ns = now;
     m->only = RT_NOBODY;
     for (const struct rt_wait *w = m->waits; w; w = w->next) {
-        if (w->tenant >= r->n_payers) continue;
         struct rt_payer *p = &r->payers[w->tenant];
-        double weight = r->cfg->n_tenants ? r->cfg->tenants[w->tenant].weight : 1;
-        p->paid_s = paid(r, w->tenant, now) + seconds / (double)m->n_waits / weight;
+        p->paid_s = paid(r, w->tenant, now) + seconds / (double)m->n_waits / p->weight;
         p->at_ns = now;
         if (w == m->waits) cn_tenant_add(r->metrics, w->tenant, CN_TM_model_loads, 1);
     }

@@ -40,7 +40,7 @@ static struct cfg_tenants *first(size_t n, const char *const *names)
     struct cfg c = {.tenants = n ? list_of(n, names, 1) : NULL, .n_tenants = n};
     struct cfg_tenants *t = NULL;
 
-    assert_int_equal(cfg_tenants_of(&c, cfg_roll_new(), &t, NULL), 0);
+    assert_int_equal(cfg_tenants_of(&c, &t, NULL), 0);
     for (size_t i = 0; i < n; i++)
         cfg_tenant_fini(&c.tenants[i]);
     free(c.tenants);

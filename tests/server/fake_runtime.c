@@ -273,7 +273,7 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
                                     .fingerprint = "fp_fake"};
 }
 
-int rt_acquire(struct rt_model *m, uint32_t tenant, struct cn_mailbox *reply, uint64_t id,
+int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, uint64_t id,
                bool *held, struct cn_error *err)
 {
     struct rt *r = m->rt;
