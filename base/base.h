@@ -156,9 +156,14 @@ struct cn_share {
 };
 /* Accounts 0 .. n-1 of the budget. */
 int cn_budget_new(uint64_t bytes, const struct cn_share *shares, size_t n, struct cn_budget **out);
+/* Makes accounts up to n, which have nothing reserved and may borrow nothing. CN_ENOMEM: fewer. One
+ * thread at a time, the same that asks for accounts. */
+int cn_budget_grow(struct cn_budget *b, size_t n);
+/* Divides it anew; accounts keep what they hold. Those from n on have no share. */
+void cn_budget_divide(struct cn_budget *b, const struct cn_share *shares, size_t n);
 /* Takes NULL. Every account must be empty. */
 void cn_budget_free(struct cn_budget *b);
-struct cn_account *cn_budget_account(struct cn_budget *b, size_t i); /* borrowed */
+struct cn_account *cn_budget_account(struct cn_budget *b, size_t i); /* borrowed, stays put */
 uint64_t cn_budget_bytes(const struct cn_budget *b);
 uint64_t cn_budget_held(struct cn_budget *b); /* by all accounts */
 uint64_t cn_account_held(struct cn_account *a);
@@ -339,7 +344,7 @@ struct cn_hist {
     _Atomic uint64_t sum_ns;
 };
 struct cn_tenant_series {
-    const char *name;
+    char *name; /* owned; NULL: nobody has this number */
     _Atomic uint64_t value[CN_TM_COUNT];
     struct cn_hist hist[CN_TH_COUNT];
 };
@@ -347,11 +352,14 @@ struct cn_model_series {
     const char *name;
     _Atomic uint64_t value[CN_MM_COUNT];
 };
+/* Series stay where they are: chunk k has CN_TENANT_CHUNK << k of them. */
+#define CN_TENANT_CHUNK  8
+#define CN_TENANT_CHUNKS 18
 struct cn_metrics {
     _Atomic uint64_t value[CN_M_COUNT]; /* gauges hold the bits of a double */
     struct cn_hist hist[CN_H_COUNT];
-    struct cn_tenant_series *tenants;   /* NULL: none are kept */
-    size_t n_tenants;
+    _Atomic(struct cn_tenant_series *) tenants[CN_TENANT_CHUNKS]; /* NULL: none are kept */
+    _Atomic size_t n_tenants;
     struct cn_model_series *models;     /* likewise */
     size_t n_models;
 };
@@ -359,10 +367,14 @@ void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* co
 void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value); /* gauges */
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id);
 void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
-/* Makes the series of n tenants, before any thread uses m; cn_metrics_fini frees them. names[i]
- * (borrowed) must outlive them. A tenant that has no series is ignored below. */
+/* Makes the series of n tenants, as cn_metrics_tenant does. */
 int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n);
-/* Likewise of n models. */
+/* From now on this number is a tenant's of that name, copied, whose series begin at 0; NULL: nobody's.
+ * While others count for its number, that is lost. One thread at a time, the same that renders; others
+ * may update. A tenant that has no series is ignored below. CN_ENOMEM, CN_ELIMIT. */
+int cn_metrics_tenant(struct cn_metrics *m, size_t tenant, const char *name);
+/* Makes the series of n models, before any thread uses m; cn_metrics_fini frees them. names[i]
+ * (borrowed) must outlive them. */
 int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n);
 void cn_metrics_fini(struct cn_metrics *m);
 void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t n);

@@ -161,14 +161,69 @@ void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns)
     observe(&all_hists[id], &m->hist[id], ns);
 }
 
+/* Where a tenant's series are; NULL: it has none. */
+static struct cn_tenant_series *tenant_at(const struct cn_metrics *m, size_t i)
+{
+    struct cn_metrics *w = (struct cn_metrics *)m;
+    size_t first = 0;
+
+    if (i >= atomic_load_explicit(&w->n_tenants, memory_order_acquire)) return NULL;
+    for (size_t k = 0;; k++) {
+        size_t n = (size_t)CN_TENANT_CHUNK << k;
+        if (i < first + n)
+            return &atomic_load_explicit(&w->tenants[k], memory_order_acquire)[i - first];
+        first += n;
+    }
+}
+
+static int make_chunks(struct cn_metrics *m, size_t n)
+{
+    size_t first = 0;
+
+    if (n > (size_t)CN_TENANT_CHUNK * ((1u << CN_TENANT_CHUNKS) - 1)) return CN_ELIMIT;
+    for (size_t k = 0; first < n; k++) {
+        size_t size = (size_t)CN_TENANT_CHUNK << k;
+        if (!atomic_load(&m->tenants[k])) {
+            struct cn_tenant_series *chunk = cn_calloc(size, sizeof *chunk);
+            if (!chunk) return CN_ENOMEM;
+            atomic_store_explicit(&m->tenants[k], chunk, memory_order_release);
+        }
+        first += size;
+    }
+    return 0;
+}
+
+int cn_metrics_tenant(struct cn_metrics *m, size_t tenant, const char *name)
+{
+    char *copy = name ? strdup(name) : NULL;
+    int rc = name && !copy ? CN_ENOMEM : make_chunks(m, tenant + 1);
+
+    if (rc) {
+        free(copy);
+        return rc;
+    }
+    if (tenant >= atomic_load(&m->n_tenants))
+        atomic_store_explicit(&m->n_tenants, tenant + 1, memory_order_release);
+    struct cn_tenant_series *s = tenant_at(m, tenant);
+    free(s->name);
+    s->name = copy;
+    for (int i = 0; i < CN_TM_COUNT; i++)
+        set(&s->value[i], 0);
+    for (int i = 0; i < CN_TH_COUNT; i++) {
+        for (size_t b = 0; b <= CN_HIST_MAX_BUCKETS; b++)
+            set(&s->hist[i].bucket[b], 0);
+        set(&s->hist[i].sum_ns, 0);
+    }
+    return CN_OK;
+}
+
 int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n)
 {
-    m->tenants = cn_calloc(n, sizeof *m->tenants);
-    if (!m->tenants) return CN_ENOMEM;
-    m->n_tenants = n;
-    for (size_t i = 0; i < n; i++)
-        m->tenants[i].name = names[i];
-    return CN_OK;
+    int rc = CN_OK;
+
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = cn_metrics_tenant(m, i, names[i]);
+    return rc;
 }
 
 int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n)
@@ -183,9 +238,13 @@ int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n)
 
 void cn_metrics_fini(struct cn_metrics *m)
 {
-    free(m->tenants);
-    m->tenants = NULL;
-    m->n_tenants = 0;
+    for (size_t i = 0; i < atomic_load(&m->n_tenants); i++)
+        free(tenant_at(m, i)->name);
+    atomic_store(&m->n_tenants, 0);
+    for (size_t k = 0; k < CN_TENANT_CHUNKS; k++) {
+        free(atomic_load(&m->tenants[k]));
+        atomic_store(&m->tenants[k], NULL);
+    }
     free(m->models);
     m->models = NULL;
     m->n_models = 0;
@@ -206,19 +265,22 @@ void cn_model_set(struct cn_metrics *m, size_t model, enum cn_model_metric id, u
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n)
 {
     cn_assert(!tenant_series[id].gauge);
-    if (tenant < m->n_tenants) add(&m->tenants[tenant].value[id], n);
+    struct cn_tenant_series *s = tenant_at(m, tenant);
+    if (s) add(&s->value[id], n);
 }
 
 void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value)
 {
     cn_assert(tenant_series[id].gauge);
-    if (tenant < m->n_tenants) set(&m->tenants[tenant].value[id], value);
+    struct cn_tenant_series *s = tenant_at(m, tenant);
+    if (s) set(&s->value[id], value);
 }
 
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
                        uint64_t ns)
 {
-    if (tenant < m->n_tenants) observe(&tenant_hists[id], &m->tenants[tenant].hist[id], ns);
+    struct cn_tenant_series *s = tenant_at(m, tenant);
+    if (s) observe(&tenant_hists[id], &s->hist[id], ns);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
@@ -313,17 +375,15 @@ int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
 
 /* ---- tenants --------------------------------------------------------------------------------- */
 
-/* The sum of several tenants' series. */
-static void sum_up(const struct cn_tenant_series *all, size_t n, struct cn_tenant_series *out)
+/* Adds one tenant's series to those of `(other)`. */
+static void sum_up(const struct cn_tenant_series *t, struct cn_tenant_series *out)
 {
-    for (size_t t = 0; t < n; t++) {
-        for (int i = 0; i < CN_TM_COUNT; i++)
-            add(&out->value[i], load(&all[t].value[i]));
-        for (int i = 0; i < CN_TH_COUNT; i++) {
-            for (size_t b = 0; b <= CN_HIST_MAX_BUCKETS; b++)
-                add(&out->hist[i].bucket[b], load(&all[t].hist[i].bucket[b]));
-            add(&out->hist[i].sum_ns, load(&all[t].hist[i].sum_ns));
-        }
+    for (int i = 0; i < CN_TM_COUNT; i++)
+        add(&out->value[i], load(&t->value[i]));
+    for (int i = 0; i < CN_TH_COUNT; i++) {
+        for (size_t b = 0; b <= CN_HIST_MAX_BUCKETS; b++)
+            add(&out->hist[i].bucket[b], load(&t->hist[i].bucket[b]));
+        add(&out->hist[i].sum_ns, load(&t->hist[i].sum_ns));
     }
 }
 
@@ -362,24 +422,39 @@ static void put_tenants(const struct cn_tenant_series *const *tenants, const cha
     }
 }
 
+/* The first of those that are to be seen, and in one more the sum of the others; how many. */
+static size_t choose(const struct cn_metrics *m, size_t tenant, struct cn_tenant_series *other,
+                     const struct cn_tenant_series *shown[CN_TENANTS_SHOWN + 1])
+{
+    bool all = tenant == CN_ALL_TENANTS, more = false;
+    size_t from = all ? 0 : tenant, n = 0;
+
+    for (size_t i = from; all || i == from; i++) {
+        const struct cn_tenant_series *s = tenant_at(m, i);
+        if (!s) break;
+        if (!s->name) continue;
+        if (n < CN_TENANTS_SHOWN) {
+            shown[n++] = s;
+        } else {
+            more = true;
+            sum_up(s, other);
+        }
+    }
+    if (more) shown[n++] = other;
+    return n;
+}
+
 int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct cn_buf *out)
 {
-    size_t first = tenant == CN_ALL_TENANTS ? 0 : tenant;
-    size_t n = tenant == CN_ALL_TENANTS ? CN_MIN(m->n_tenants, (size_t)CN_TENANTS_SHOWN) : 1;
     const struct cn_tenant_series *shown[CN_TENANTS_SHOWN + 1];
     const char *labels[CN_TENANTS_SHOWN + 1];
     size_t at[CN_TENANTS_SHOWN + 1];
-    struct cn_tenant_series other = {.name = "(other)"};
+    struct cn_tenant_series other = {.name = (char *)"(other)"};
+    size_t n = choose(m, tenant, &other, shown);
     struct cn_buf text;
 
-    if (first >= m->n_tenants) return rendered(out);
+    if (!n) return rendered(out);
     cn_buf_init(&text, 0);
-    for (size_t i = 0; i < n; i++)
-        shown[i] = &m->tenants[first + i];
-    if (tenant == CN_ALL_TENANTS && n < m->n_tenants) {
-        sum_up(m->tenants + n, m->n_tenants - n, &other);
-        shown[n++] = &other;
-    }
     for (size_t i = 0; i < n; i++) {
         at[i] = text.len;
         put_label(&text, "tenant", shown[i]->name);

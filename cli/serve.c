@@ -34,26 +34,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     srv_notify("EXTEND_TIMEOUT_USEC=30000000");
 }
 
-/* The series of each tenant, under its name. */
-static int make_metrics(const struct cfg *cfg, struct cn_metrics **out, struct cn_error *err)
-{
-    struct cn_metrics *m = cn_calloc(1, sizeof *m);
-    const char **names = cn_calloc(cfg->n_tenants, sizeof *names);
-    int rc = m && names ? 0 : CN_ENOMEM;
-
-    for (size_t i = 0; !rc && i < cfg->n_tenants; i++)
-        names[i] = cfg->tenants[i].name;
-    if (!rc) rc = cn_metrics_tenants(m, names, cfg->n_tenants);
-    free(names);
-    if (rc) {
-        free(m);
-        return cn_fail(err, rc, "out of memory");
-    }
-    *out = m;
-    return 0;
-}
-
-/* Those of each model, likewise. */
+/* The series of each model, under its name; those of tenants are the server's to make. */
 static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *only,
                        struct cn_error *err)
 {
@@ -79,10 +60,12 @@ static void hold_usr1(void)
     pthread_sigmask(SIG_BLOCK, &usr1, NULL);
 }
 
-static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
+/* source: NULL where there is no file to read tenants from. */
+static int serve(const struct cfg *cfg, struct cfg_source *source, const char *name, cli_fetch *fetch)
 {
     struct cn_error err = {0};
-    struct cn_metrics *metrics = NULL;
+    struct cn_metrics *metrics = cn_calloc(1, sizeof *metrics);
+    struct cfg_tenants *tenants = NULL;
     struct cli_progress progress;
     struct srv *s = NULL;
     struct rt *rt = NULL;
@@ -92,17 +75,20 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     int rc = cfg->log.file ? cn_log_open(cfg->log.file, &err) : 0;
 
     if (rc) cfg_error_place(cfg, &err);
-    if (!rc) rc = make_metrics(cfg, &metrics, &err);
+    if (!rc && !metrics) rc = cn_fail(&err, CN_ENOMEM, "out of memory");
+    if (!rc) rc = cfg_tenants_of(cfg, &tenants, &err);
     if (!rc && !cfg->n_models && fetch) rc = fetch(cfg, &err);
     if (!rc && cfg->n_models) rc = cli_list_models(cfg, &models, &err);
     else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
     if (!rc) rc = name_models(metrics, cfg, model, &err);
-    struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION};
+    struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION,
+                            .tenants = tenants, .source = source};
     if (!rc) rc = srv_new(&opts, &s, &err);
     cli_progress_start(&progress);
     progress.shown_ns = progress.started_ns;
     struct rt_opts ro = {.cfg = cfg,
                          .metrics = metrics,
+                         .tenants = tenants,
                          .model_path = path,
                          .model_id = model,
                          .models = models,
@@ -124,6 +110,7 @@ static int serve(const struct cfg *cfg, const char *name, cli_fetch *fetch)
     }
     rt_free(rt);
     srv_free(s);
+    cfg_tenants_unref(tenants);
     cn_log_stop(LOG_END_NS);
     cli_free_models(models, cfg->n_models);
     free(path);
@@ -244,9 +231,15 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
     struct cfg cfg;
     bool check = false, from_file = has_option(argc, argv, "--config");
     bool model = has_option(argc, argv, "--model") || has_option(argc, argv, "-m");
-    int opt, rc = cfg_init(&cfg, &err);
+    struct cfg_source *source = NULL;
+    int opt, rc = cfg_init(&cfg, &err), all = argc;
+    char **as_given = cn_malloc_array((size_t)argc + 1, sizeof *as_given);
 
+    if (as_given) memcpy(as_given, argv, ((size_t)argc + 1) * sizeof *as_given);
     if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
+    if (!rc && from_file && !cfg_check(&cfg, NULL))
+        rc = as_given ? cfg_source_args(all, as_given, &source, &err) : CN_ENOMEM;
+    free(as_given);
     if (rc) {
         if (cfg.faults.count) cfg_check(&cfg, NULL);
         rc = refuse(&cfg, argv[0], fetch, &err);
@@ -277,8 +270,9 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
                            : "no --config was given: the defaults are valid");
     } else {
         cfg_log_setup(&cfg);
-        rc = serve(&cfg, argv[0], fetch);
+        rc = serve(&cfg, source, argv[0], fetch);
     }
+    cfg_source_free(source);
     cfg_fini(&cfg);
     return rc;
 }

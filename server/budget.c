@@ -16,24 +16,42 @@ static double strangers_part(const struct cfg *cfg)
     return part < STRANGERS_LEAST ? STRANGERS_LEAST : CN_MIN(part, STRANGERS_MOST);
 }
 
-int srv_budget_open(struct srv *s)
+static bool was_there(const struct srv *s, uint32_t slot)
 {
-    size_t n = CN_MAX(s->cfg->n_tenants, (size_t)1);
-    struct cn_share *shares = cn_calloc(n + 1, sizeof *shares);
+    return slot < s->tenants->n_slots && s->tenants->seats[slot].tenant;
+}
+
+struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants *t)
+{
+    struct cn_share *shares = cn_calloc((size_t)t->n_slots + 1, sizeof *shares);
     double all = 0;
 
-    if (!shares) return CN_ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        double weight = i < s->cfg->n_tenants ? s->cfg->tenants[i].weight : 1;
-        shares[i] = (struct cn_share){weight, true};
-        all += weight;
+    if (!shares) return NULL;
+    for (uint32_t i = 0; i < t->n_slots; i++) {
+        const struct cfg_tenant *c = t->seats[i].tenant;
+        if (!c) { /* of who leaves something may still come, to be told so: it borrows */
+            shares[srv_lane_of(i)].borrows = i < s->n_seats && (was_there(s, i) || s->seats[i].leaving);
+            continue;
+        }
+        shares[srv_lane_of(i)] = (struct cn_share){c->weight, true};
+        all += c->weight;
     }
-    double part = cfg_has_keys(s->cfg) ? strangers_part(s->cfg) : 0;
-    shares[n].weight = all * part / (1 - part); /* and borrow nothing */
-    int rc = cn_budget_new((uint64_t)s->cfg->server.memory_bytes, shares, n + 1, &s->budget);
+    double part = t->has_keys ? strangers_part(s->cfg) : 0;
+    shares[0].weight = all * part / (1 - part); /* and borrow nothing */
+    return shares;
+}
+
+int srv_budget_open(struct srv *s)
+{
+    struct cn_share *shares = srv_budget_shares(s, s->tenants);
+
+    if (!shares) return CN_ENOMEM;
+    int rc = cn_budget_new((uint64_t)s->cfg->server.memory_bytes, shares,
+                           (size_t)s->tenants->n_slots + 1, &s->budget);
     free(shares);
     s->http.budget = s->budget;
-    s->http.strangers = cfg_has_keys(s->cfg) ? n : 0; /* without keys nobody is a stranger */
+    /* without keys nobody is a stranger */
+    s->http.strangers = s->tenants->has_keys ? 0 : srv_lane_of(s->tenants->first);
     return rc;
 }
 
@@ -41,7 +59,7 @@ void srv_budget_tell(struct srv *s)
 {
     cn_metric_set(s->metrics, CN_M_request_bytes_held, (double)cn_budget_held(s->budget));
     cn_metric_set(s->metrics, CN_M_request_bytes_most, (double)cn_budget_bytes(s->budget));
-    for (size_t i = 0; i < s->cfg->n_tenants; i++)
+    for (uint32_t i = 0; i < s->tenants->n_slots; i++)
         cn_tenant_set(s->metrics, i, CN_TM_request_bytes,
-                      cn_account_held(cn_budget_account(s->budget, i)));
+                      cn_account_held(cn_budget_account(s->budget, srv_lane_of(i))));
 }

@@ -64,6 +64,7 @@ struct srv_call {
     struct srv_text_env own;
     struct rt_model *model;
     enum srv_op op;
+    uint64_t tenant, key;     /* ids */
     enum rt_priority ceiling; /* of the tenant */
     struct cn_hold hold; /* what the call takes beside its buffers */
     struct cn_buf body;

@@ -142,13 +142,35 @@ static void divide(struct srv_gate *g, const double *weights)
     size_t half = g->limits.places / 2;
     double sum = 0;
 
+    g->kept = 0;
     for (size_t i = 0; i < g->limits.n_tenants; i++)
         sum += weights ? weights[i] : 1;
     for (size_t i = 0; i < g->limits.n_tenants; i++) {
-        g->tenants[i].part = (size_t)((double)half * (weights ? weights[i] : 1) / sum);
-        g->kept += g->tenants[i].part;
+        double part = sum > 0 ? (weights ? weights[i] : 1) / sum : 0;
+        g->tenants[i].part = (size_t)((double)half * part);
+        g->kept += unused(&g->tenants[i]);
     }
     g->limits.weights = NULL;
+}
+
+int srv_gate_grow(struct srv_gate *g, size_t n)
+{
+    size_t had = g->limits.n_tenants;
+
+    if (n <= had) return 0;
+    struct srv_tenant_places *t = cn_realloc_array(g->tenants, n, sizeof *t);
+    if (!t) return CN_ENOMEM;
+    memset(t + had, 0, (n - had) * sizeof *t);
+    g->tenants = t;
+    g->limits.n_tenants = n;
+    return 0;
+}
+
+void srv_gate_divide(struct srv_gate *g, const double *weights, size_t n, size_t per_tenant)
+{
+    cn_assert(n == g->limits.n_tenants);
+    g->limits.per_tenant = per_tenant;
+    divide(g, weights);
 }
 
 int srv_gate_init(struct srv_gate *g, const struct srv_gate_limits *limits,
@@ -283,6 +305,7 @@ int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant)
     struct srv_place *p = &c->place;
     struct srv_tenant_places *t = &g->tenants[tenant];
 
+    cn_assert(tenant < g->limits.n_tenants);
     /* One that gets no place stays unproven, so that its own can be had back. */
     if (!p->inside || p->proven) return 0;
     if (!may_have(g, t) && !shed(g, &t->idle)) return CN_ERATE;

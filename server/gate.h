@@ -53,7 +53,8 @@ struct srv_tenant_places {
 struct srv_gate_limits {
     size_t places;      /* of connections */
     size_t n_tenants;
-    const double *weights; /* of the tenants; read by srv_gate_init alone. NULL: all the same */
+    const double *weights; /* of the tenants, 0: there is none; read by srv_gate_init alone. NULL: all
+                            * the same */
     size_t per_tenant; /* of proven ones */
     size_t per_address; /* of unproven ones */
     uint32_t failures;  /* requests without a valid key, of an address in a minute; 0: no limit */
@@ -89,6 +90,9 @@ enum srv_room { SRV_ROOM, SRV_ROOM_HEALTH, SRV_ROOM_NONE };
 
 int srv_gate_init(struct srv_gate *g, const struct srv_gate_limits *limits,
                   const struct srv_trust *trust, struct cn_error *err);
+/* Makes room for n tenants (CN_ENOMEM: as before); divides the places among the first n. */
+int srv_gate_grow(struct srv_gate *g, size_t n);
+void srv_gate_divide(struct srv_gate *g, const double *weights, size_t n, size_t per_tenant);
 /* No connection is left. */
 void srv_gate_fini(struct srv_gate *g);
 /* Whether one more connection can be taken; may close another for it. */

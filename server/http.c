@@ -35,7 +35,7 @@ void srv_conn_drop_head(struct srv_conn *c)
 static void request_fini(struct srv_conn *c)
 {
     srv_conn_drop_head(c);
-    srv_text_drop(c->http->pool, c->tenant, &c->body);
+    srv_text_drop(c->http->pool, c->lane, &c->body);
     c->user = NULL;
     c->route = NULL;
     c->extra = NULL;
@@ -53,7 +53,7 @@ int srv_conn_rebill(struct srv_conn *c)
 {
     struct srv_http *h = c->http;
     struct cn_account *old = c->hold.account;
-    struct cn_account *account = h->budget ? cn_budget_account(h->budget, c->tenant) : NULL;
+    struct cn_account *account = h->budget ? cn_budget_account(h->budget, c->lane) : NULL;
     struct cn_buf *const buffers[] = {&c->in, &c->stream->out, &c->head->target, &c->head->name,
                                       &c->head->value};
     int rc = account == old ? 0 : cn_account_take(account, c->hold.bytes + c->head->hold.bytes);
@@ -461,6 +461,7 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
     stream->events = &stream_events;
     stream->owner = c;
     c->client = stream->peer;
+    c->lane = h->strangers;
     c->hold = hold;
     stream->account = hold.account;
     cn_buf_rebill(&stream->out, hold.account); /* it is empty */

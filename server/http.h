@@ -99,8 +99,8 @@ struct srv_http {
     struct cn_metrics *metrics;
     struct srv_conn *conns;
     size_t n_conns;
-    struct cn_budget *budget;          /* an account for each tenant, then one for strangers; */
-    size_t strangers;                  /* its number. NULL: nothing is charged */
+    struct cn_budget *budget;          /* NULL: nothing is charged */
+    uint32_t strangers;                /* account of connections that have shown no key */
     struct srv_turn *turn;             /* NULL: turns have no bound */
     struct srv_text_pool *pool;        /* gives large bodies back; NULL: the loop does */
     struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */
@@ -117,7 +117,10 @@ struct srv_conn {
     struct srv_conn *prev, *next;
     void *user;        /* the handler's, while an answer is due */
     const void *route; /* the handler's notes between on_head and on_request */
-    uint32_t tenant;
+    uint64_t tenant;   /* id of who asks; with that */
+    uint64_t key;      /* cfg_key_id of the key that came; 0: none */
+    uint64_t changes;  /* of the tenants before these were found */
+    uint32_t lane;     /* account that pays, and lane of its jobs */
     struct srv_place place;
     struct srv_peer client; /* whom the request at hand is for: the peer, or a proxy's client */
     const char *extra; /* static: further header lines for a refusal, or NULL */

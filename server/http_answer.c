@@ -166,7 +166,7 @@ void srv_conn_refuse(struct srv_conn *c)
     const struct srv_http *h = c->http;
     struct cn_error err = c->head->err; /* the head goes with the answer */
 
-    srv_text_drop(c->http->pool, c->tenant, &c->body);
+    srv_text_drop(c->http->pool, c->lane, &c->body);
     if (h->handler->on_refused) h->handler->on_refused(h->ctx, c, &err);
     srv_conn_error(c, &err, c->extra);
 }

@@ -44,6 +44,25 @@ struct srv_accept_log {
     uint64_t told_ns, failed;
 };
 
+/* What is kept of a tenant, by slot. */
+struct srv_seat {
+    uint32_t reqs;                /* its requests here */
+    bool leaving;                 /* it was removed, and something of it is left: */
+    uint64_t id;                  /* who that is */
+    struct srv_refusals failures; /* requests that failed */
+};
+
+/* tenants.c: one reading of the source, by a thread of libuv's. */
+struct srv_reload {
+    uv_work_t work;
+    bool running, again; /* again: somebody asked for one since it began */
+    int rc;
+    struct cn_error err;
+    struct cfg_tenants *next; /* with their keys; NULL: there is nothing new */
+    struct srv_keys keys;
+    char others[200];
+};
+
 struct srv {
     const struct cfg *cfg;
     struct cn_metrics *metrics;
@@ -62,13 +81,19 @@ struct srv {
     char read_buf[65536];
     uv_idle_t more; /* while work is left: the loop does not sleep */
     struct srv_turn turn;
-    struct cn_budget *budget; /* an account for each tenant, then one for strangers */
+    struct cn_budget *budget; /* one account for strangers, then one for each slot */
     struct uv_conn *dirty, **dirty_tail; /* streams with output to push */
 
     struct srv_listener *listeners;
     size_t n_listeners;
     struct srv_http http;
-    struct srv_keys keys;
+    struct cfg_tenants *tenants; /* held */
+    uint64_t changes;            /* how often they have changed */
+    struct srv_keys keys;        /* theirs */
+    struct srv_seat *seats;      /* [n_seats], by slot */
+    uint32_t n_seats, n_leaving, party;
+    struct cfg_source *source;   /* NULL: they do not change */
+    struct srv_reload reload;
     struct srv_trust trust;
     struct srv_gate gate;
     struct srv_accept_log accept_log;
@@ -86,12 +111,10 @@ struct srv {
     uint32_t free_slot;   /* UINT32_MAX = none */
     struct srv_req *reqs; /* all of them */
     size_t n_reqs, n_jobs, n_waiting; /* n_waiting: for their model to be loaded */
-    uint32_t *tenant_reqs; /* requests of each tenant */
     struct cn_buf frame;   /* scratch: one SSE frame */
     struct srv_responses responses;
     struct cn_process process;
     struct srv_refusals refusals[SRV_N_LINES];
-    struct srv_refusals *failures; /* requests that failed, of each tenant */
 
     atomic_uint stops; /* calls of srv_stop not acted on yet; any thread */
     bool loop_ready, mail_ready, done_ready;
@@ -104,7 +127,34 @@ struct srv {
     uint64_t ticked_paused_ns;    /* sum of pauses when the tick last ran */
 };
 
-/* budget.c: makes the accounts, and tells the metrics what they hold. */
+/* ---- tenants.c ------------------------------------------------------------------------------- */
+
+/* The number of a tenant's account and lane; 0 is the strangers'. */
+static inline uint32_t srv_lane_of(uint64_t tenant)
+{
+    return cfg_slot(tenant) + 1;
+}
+/* The first tenants, and all that is kept by slot. */
+int srv_tenants_open(struct srv *s, const struct srv_opts *opts, struct cn_error *err);
+void srv_tenants_close(struct srv *s);
+/* One for each slot, 0 where nobody is; the caller's to free. NULL: no memory. */
+double *srv_tenants_weights(const struct cfg_tenants *t);
+/* Connections that one tenant may have of so many. */
+size_t srv_tenants_places(const struct cfg_tenants *t, size_t places);
+/* "-" where nobody is, or has a name. */
+const char *srv_tenant_name(const struct cfg_tenants *t, uint64_t id);
+/* Who the connection's request is from may have changed since its head was read. */
+int srv_tenants_check(const struct srv *s, const struct srv_conn *c, struct cn_error *err);
+/* Reads the source again, and soon has its tenants; one line in the log tells. */
+void srv_tenants_reload(struct srv *s);
+/* Leaves the slots of removed tenants of whom nothing is left. */
+void srv_tenants_tick(struct srv *s);
+
+/* ---- budget.c --------------------------------------------------------------------------------- */
+
+/* Shares for cn_budget_divide, one more than slots; the caller's to free. NULL: no memory. */
+struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants *t);
+/* Makes the accounts; tells the metrics what they hold. */
 int srv_budget_open(struct srv *s);
 void srv_budget_tell(struct srv *s);
 

@@ -40,13 +40,24 @@ static size_t place(const struct srv_keys *k, const uint8_t hash[32])
     return (size_t)cn_siphash13(k->seed, hash, 32) & k->mask;
 }
 
-int srv_keys_init(struct srv_keys *k, const struct cfg *cfg, struct cn_error *err)
+static void put(struct srv_keys *k, const uint8_t hash[32], uint64_t tenant)
+{
+    size_t at = place(k, hash);
+
+    while (k->table[at].used)
+        at = (at + 1) & k->mask;
+    memcpy(k->table[at].hash, hash, 32);
+    k->table[at].tenant = tenant;
+    k->table[at].used = true;
+}
+
+int srv_keys_init(struct srv_keys *k, const struct cfg_tenants *t, struct cn_error *err)
 {
     size_t n = 0, cap = 8;
 
     memset(k, 0, sizeof *k);
-    for (size_t t = 0; t < cfg->n_tenants; t++)
-        n += cfg->tenants[t].keys.count;
+    for (size_t i = 0; i < t->n_all; i++)
+        n += t->all[i].keys.count;
     while (cap < n * 2)
         cap *= 2;
     k->table = cn_calloc(cap, sizeof *k->table);
@@ -54,16 +65,10 @@ int srv_keys_init(struct srv_keys *k, const struct cfg *cfg, struct cn_error *er
     k->mask = cap - 1;
     k->count = n;
     cn_random(k->seed, sizeof k->seed);
-    for (size_t t = 0; t < cfg->n_tenants; t++) {
-        for (size_t i = 0; i < cfg->tenants[t].keys.count; i++) {
-            const uint8_t *hash = cfg->tenants[t].key_hashes[i].sha256;
-            size_t at = place(k, hash);
-            while (k->table[at].used)
-                at = (at + 1) & k->mask;
-            memcpy(k->table[at].hash, hash, 32);
-            k->table[at].tenant = (uint32_t)t;
-            k->table[at].used = true;
-        }
+    for (uint32_t slot = 0; slot < t->n_slots; slot++) {
+        const struct cfg_seat *seat = &t->seats[slot];
+        for (size_t i = 0; seat->tenant && i < seat->tenant->keys.count; i++)
+            put(k, seat->tenant->key_hashes[i].sha256, seat->id);
     }
     return 0;
 }
@@ -74,14 +79,14 @@ void srv_keys_fini(struct srv_keys *k)
     memset(k, 0, sizeof *k);
 }
 
-int64_t srv_keys_find(const struct srv_keys *k, const char *key, size_t n)
+const struct srv_key_entry *srv_keys_find(const struct srv_keys *k, const char *key, size_t n)
 {
+    const struct srv_key_entry *found = NULL;
     uint8_t hash[32];
-    int64_t found = -1;
 
-    if (n == 0 || n > MAX_KEY) return -1;
+    if (n == 0 || n > MAX_KEY) return NULL;
     srv_key_hash(key, n, hash);
     for (size_t at = place(k, hash); k->table[at].used; at = (at + 1) & k->mask)
-        if (CRYPTO_memcmp(k->table[at].hash, hash, 32) == 0) found = k->table[at].tenant;
+        if (CRYPTO_memcmp(k->table[at].hash, hash, 32) == 0) found = &k->table[at];
     return found;
 }

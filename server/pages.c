@@ -194,11 +194,12 @@ void srv_page_metrics(struct srv *s, struct srv_conn *c)
     srv_budget_tell(s);
     cn_buf_init(&b, 0);
     /* A key sees the sums and its own tenant; others' names only where the config says so. */
-    bool all = !cfg_has_keys(s->cfg) || s->cfg->tenants[c->tenant].metrics == CFG_METRICS_ALL;
+    const struct cfg_tenant *t = cfg_tenants_find(s->tenants, c->tenant);
+    bool all = !s->tenants->has_keys || (t && t->metrics == CFG_METRICS_ALL);
     uint64_t known = (uint64_t)cn_metric_get(s->metrics, CN_M_log_lines_dropped);
     cn_metric_add(s->metrics, CN_M_log_lines_dropped, cn_log_dropped() - known);
     if (cn_metrics_render(s->metrics, &b) ||
-        cn_metrics_render_tenants(s->metrics, all ? CN_ALL_TENANTS : c->tenant, &b))
+        cn_metrics_render_tenants(s->metrics, all ? CN_ALL_TENANTS : cfg_slot(c->tenant), &b))
         b.failed = true;
     srv_responses_render(&s->responses, &b);
     cn_process_render(&s->process, s->version, &b);

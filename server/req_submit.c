@@ -63,8 +63,8 @@ static int check_prompts(const struct srv_req *q, struct cn_error *err)
 {
     const struct srv_call *c = q->call;
 
-    if (q->tenant >= q->srv->cfg->n_tenants || c->op == SRV_OP_EMBED) return 0;
-    const struct cfg_tenant *t = &q->srv->cfg->tenants[q->tenant];
+    if (c->op == SRV_OP_EMBED) return 0;
+    const struct cfg_tenant *t = srv_req_tenant(q);
     if (!t->max_concurrency || !t->max_queued) return 0;
     uint64_t most = (uint64_t)t->max_concurrency + (uint64_t)t->max_queued;
     if (c->n_prompts <= most) return 0;

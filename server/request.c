@@ -21,8 +21,9 @@ static void req_free(struct srv_req *q)
         s->reqs = q->next;
     if (q->next) q->next->prev = q->prev;
     s->n_reqs--;
-    s->tenant_reqs[q->tenant]--;
+    s->seats[cfg_slot(q->tenant)].reqs--;
     srv_req_log(q);
+    cfg_tenants_unref(q->tenants);
     srv_sse_forget(q);
     srv_out_choices_free(q);
     if (q->held && s->rt) rt_release(q->call->model);
@@ -37,7 +38,12 @@ void srv_req_release(struct srv_req *q)
     if (!q->conn && !q->on_worker && !q->n_live && !q->wait_ns) req_free(q);
 }
 
-static struct srv_req *req_new(struct srv *s, struct srv_conn *c, uint32_t tenant)
+const struct cfg_tenant *srv_req_tenant(const struct srv_req *q)
+{
+    return cfg_tenants_find(q->tenants, q->tenant);
+}
+
+static struct srv_req *req_new(struct srv *s, struct srv_conn *c)
 {
     struct srv_req *q = cn_calloc(1, sizeof *q);
 
@@ -50,12 +56,14 @@ static struct srv_req *req_new(struct srv *s, struct srv_conn *c, uint32_t tenan
     q->srv = s;
     q->conn = c;
     c->user = q;
-    q->tenant = tenant;
+    q->tenant = c->tenant;
+    q->key = c->key;
+    q->tenants = cfg_tenants_ref(s->tenants);
     q->next = s->reqs;
     if (q->next) q->next->prev = q;
     s->reqs = q;
     s->n_reqs++;
-    s->tenant_reqs[tenant]++;
+    s->seats[cfg_slot(q->tenant)].reqs++;
     return q;
 }
 
@@ -160,13 +168,15 @@ void srv_req_sent(struct srv_req *q)
 
 /* A tenant's requests here, beyond what its limits let run and wait, are refused before any work.
  */
-static int check_tenant(struct srv *s, uint32_t tenant, struct cn_error *err)
+static int check_tenant(struct srv *s, const struct srv_conn *c, struct cn_error *err)
 {
-    if (tenant >= s->cfg->n_tenants) return 0;
-    const struct cfg_tenant *t = &s->cfg->tenants[tenant];
+    int rc = srv_tenants_check(s, c, err);
+
+    if (rc) return rc;
+    const struct cfg_tenant *t = cfg_tenants_find(s->tenants, c->tenant);
     if (!t->max_concurrency || !t->max_queued) return 0;
     uint64_t most = (uint64_t)t->max_concurrency + (uint64_t)t->max_queued;
-    if (s->tenant_reqs[tenant] < most) return 0;
+    if (s->seats[cfg_slot(c->tenant)].reqs < most) return 0;
     return cn_fail(err, CN_ERATE,
                    "this tenant's limit of %llu requests at once is reached: max_concurrency is %lld "
                    "and max_queued %lld", (unsigned long long)most, (long long)t->max_concurrency,
@@ -202,16 +212,16 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
     q->conn->tally = &q->bytes;
     call->env = &s->text;
     call->op = op;
-    call->ceiling = q->tenant < s->cfg->n_tenants
-                        ? (enum rt_priority)s->cfg->tenants[q->tenant].priority
-                        : RT_NORMAL;
+    call->ceiling = (enum rt_priority)srv_req_tenant(q)->priority;
     call->received_ns = cn_now_ns();
     call->header_deadline_ms = deadline_ms;
     call->body = q->conn->body; /* moved, with what it is charged */
-    call->hold.account = cn_budget_account(s->budget, q->tenant);
+    call->hold.account = cn_budget_account(s->budget, srv_lane_of(q->tenant));
     call->hold.beside = &call->body;
     cn_buf_init(&q->conn->body, 0);
-    call->job.tenant = q->tenant;
+    call->job.lane = srv_lane_of(q->tenant);
+    call->tenant = q->tenant;
+    call->key = q->key;
     call->job.cost = call->body.len + 1;
     atomic_init(&call->job.cancelled, false);
 }
@@ -227,11 +237,11 @@ void srv_req_job(struct srv_req *q, void (*work)(struct srv_job *job))
 }
 
 /* A request that never reached the engine; those that did are counted there. */
-void srv_req_count_refused(struct srv *s, enum srv_op op, uint32_t tenant)
+void srv_req_count_refused(struct srv *s, enum srv_op op, uint64_t tenant)
 {
     if (!srv_op_runs(op)) return;
     cn_metric_add(s->metrics, CN_M_requests_refused, 1);
-    cn_tenant_add(s->metrics, tenant, CN_TM_refused, 1);
+    cn_tenant_add(s->metrics, cfg_slot(tenant), CN_TM_refused, 1);
 }
 
 /* ---- its model
@@ -324,23 +334,23 @@ static void on_model(struct srv_req *q, const struct rt_event *e)
     use_model(q);
 }
 
-void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t tenant)
+void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op)
 {
     struct cn_error err = {0};
     struct srv_req *q = NULL;
     int64_t deadline_ms;
 
     if (read_deadline(srv_conn_header(c, SRV_H_deadline_ms), &deadline_ms, &err) ||
-        check_tenant(s, tenant, &err)) {
-        srv_req_count_refused(s, op, tenant);
+        check_tenant(s, c, &err)) {
+        srv_req_count_refused(s, op, c->tenant);
         srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;
     }
-    q = req_new(s, c, tenant);
+    q = req_new(s, c);
     if (!q) {
         err.code = CN_ENOMEM;
-        srv_req_count_refused(s, op, tenant);
+        srv_req_count_refused(s, op, c->tenant);
         srv_refused_log(s, c, &err);
         srv_conn_error(c, &err, NULL);
         return;

@@ -61,7 +61,9 @@ struct srv_req {
     struct srv_conn *conn; /* NULL: answered, or the client is gone */
     struct srv_req *prev, *next;
     struct srv_call *call;
-    uint32_t tenant;
+    uint64_t tenant;             /* id */
+    uint64_t key;                /* cfg_key_id of its key; 0: none */
+    struct cfg_tenants *tenants; /* held: those when it began */
     uint32_t job_slot;
     bool on_worker;
     bool reading;    /* the worker's job is to read the body's head, */
@@ -96,7 +98,7 @@ struct srv_req {
 };
 
 /* Starts an API request; answers errors itself. */
-void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op, uint32_t tenant);
+void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op);
 /* Its client is gone. */
 void srv_req_gone(struct srv_req *q);
 /* Its stream's output was all taken. */
@@ -104,6 +106,8 @@ void srv_req_sent(struct srv_req *q);
 /* Ends the answer with an error, in whatever form is still possible, and cancels the rest. */
 void srv_req_fail(struct srv_req *q, const struct cn_error *err);
 
+/* Whose request it is, with the limits that it began with. */
+const struct cfg_tenant *srv_req_tenant(const struct srv_req *q);
 /* Gives the runtime more of its inputs, as those before are done. */
 void srv_req_submit_more(struct srv_req *q);
 /* Frees the record when nothing needs it any more. */
@@ -118,7 +122,7 @@ void srv_req_cancel_subs(struct srv_req *q);
 /* Forgets the parts that the runtime was never given, which get no END. */
 void srv_req_drop_unsubmitted(struct srv_req *q);
 /* Counts a request that never reached the engine; those that did are counted there. */
-void srv_req_count_refused(struct srv *s, enum srv_op op, uint32_t tenant);
+void srv_req_count_refused(struct srv *s, enum srv_op op, uint64_t tenant);
 /* Gives the call to a worker; job_slot is taken. */
 void srv_req_job(struct srv_req *q, void (*work)(struct srv_job *job));
 /* The call is read: on to the engine. */

@@ -56,11 +56,6 @@ static struct cn_log_field ms(const char *name, uint64_t from_ns, uint64_t to_ns
                                  .decimals = 1};
 }
 
-static const char *tenant_name(const struct srv *s, uint32_t tenant)
-{
-    return tenant < s->cfg->n_tenants ? s->cfg->tenants[tenant].name : "-";
-}
-
 /* ---- so many of a second ---------------------------------------------------------------------- */
 
 static const struct srv_lines_kind {
@@ -103,9 +98,11 @@ static bool may_log(struct srv_refusals *r, const struct srv_lines_kind *kind, c
     return false;
 }
 
-static bool may_log_failed(const struct srv *s, uint32_t tenant)
+static bool may_log_failed(const struct srv_req *q)
 {
-    return may_log(&s->failures[tenant], &failed, tenant_name(s, tenant));
+    struct srv_refusals *r = &q->srv->seats[cfg_slot(q->tenant)].failures;
+
+    return may_log(r, &failed, srv_tenant_name(q->tenants, q->tenant));
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -117,9 +114,9 @@ void srv_req_log(const struct srv_req *q)
 
     if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
     if (s->cfg->log.access >= (q->code ? CFG_ACCESS_OFF : CFG_ACCESS_ERRORS)) return;
-    if (q->code && !q->first_ns && !may_log_failed(s, q->tenant)) return;
+    if (q->code && !q->first_ns && !may_log_failed(q)) return;
     const struct cn_log_field fields[] = {
-        text("tenant", tenant_name(s, q->tenant)),
+        text("tenant", srv_tenant_name(q->tenants, q->tenant)),
         text("endpoint", endpoint(c->op)),
         text("model", q->code == CN_EMODEL ? "-" : c->env->model_id),
         count("status", q->code ? (uint64_t)cn_err_info(q->code)->status : 200),
@@ -173,7 +170,7 @@ static void put_refused(const struct srv *s, const struct srv_conn *c, const str
     take_path(c->head, path);
     srv_peer_text(&c->client, peer);
     const struct cn_log_field fields[] = {
-        text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
+        text("tenant", c->known ? srv_tenant_name(s->tenants, c->tenant) : "-"),
         text("key", c->key_id),
         text("method", c->head->target.len ? llhttp_method_name(srv_conn_method(c)) : "-"),
         text("path", path),
@@ -205,7 +202,7 @@ void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t by
     take_path(c->head, path);
     srv_peer_text(&c->client, peer);
     const struct cn_log_field fields[] = {
-        text("tenant", c->known ? tenant_name(s, c->tenant) : "-"),
+        text("tenant", c->known ? srv_tenant_name(s->tenants, c->tenant) : "-"),
         text("key", c->key_id),
         text("peer", peer),
         text("method", llhttp_method_name(srv_conn_method(c))),
@@ -223,7 +220,8 @@ void srv_refused_tick(struct srv *s, uint64_t now)
 {
     for (int i = 0; i < SRV_N_LINES; i++)
         if (second_is_over(&s->refusals[i], now)) end_second(&s->refusals[i], &kinds[i], NULL);
-    for (uint32_t t = 0; t < CN_MAX(s->cfg->n_tenants, (size_t)1); t++) /* 0 where nobody has keys */
-        if (second_is_over(&s->failures[t], now))
-            end_second(&s->failures[t], &failed, tenant_name(s, t));
+    for (uint32_t t = 0; t < s->tenants->n_slots; t++)
+        if (second_is_over(&s->seats[t].failures, now))
+            end_second(&s->seats[t].failures, &failed,
+                       srv_tenant_name(s->tenants, s->tenants->seats[t].id));
 }

@@ -19,32 +19,32 @@ struct route {
 
 static void run_chat(struct srv *s, struct srv_conn *c)
 {
-    srv_req_start(s, c, SRV_OP_CHAT, c->tenant);
+    srv_req_start(s, c, SRV_OP_CHAT);
 }
 
 static void run_text(struct srv *s, struct srv_conn *c)
 {
-    srv_req_start(s, c, SRV_OP_TEXT, c->tenant);
+    srv_req_start(s, c, SRV_OP_TEXT);
 }
 
 static void run_embed(struct srv *s, struct srv_conn *c)
 {
-    srv_req_start(s, c, SRV_OP_EMBED, c->tenant);
+    srv_req_start(s, c, SRV_OP_EMBED);
 }
 
 static void run_tokenize(struct srv *s, struct srv_conn *c)
 {
-    srv_req_start(s, c, SRV_OP_TOKENIZE, c->tenant);
+    srv_req_start(s, c, SRV_OP_TOKENIZE);
 }
 
 static void run_detokenize(struct srv *s, struct srv_conn *c)
 {
-    srv_req_start(s, c, SRV_OP_DETOKENIZE, c->tenant);
+    srv_req_start(s, c, SRV_OP_DETOKENIZE);
 }
 
 static void run_apply_template(struct srv *s, struct srv_conn *c)
 {
-    srv_req_start(s, c, SRV_OP_TEMPLATE, c->tenant);
+    srv_req_start(s, c, SRV_OP_TEMPLATE);
 }
 
 #define run_models  srv_page_models
@@ -217,30 +217,32 @@ static int check_browser(const struct srv *s, const struct srv_conn *c, struct c
     return 0;
 }
 
-/* What the log calls a key: as much of its hash as tells the keys of a config apart. */
-static void name_key(struct srv_conn *c, const char *key)
+/* Notes who asks. The log calls a key by as much of its hash as tells the keys of a config apart. */
+static void know(const struct srv *s, struct srv_conn *c, uint64_t tenant,
+                 const struct srv_key_entry *key)
 {
-    uint8_t hash[32];
-
-    srv_key_hash(key, strlen(key), hash);
-    cn_hex(hash, (sizeof c->key_id - 1) / 2, c->key_id);
+    c->tenant = tenant;
+    c->lane = srv_lane_of(tenant);
+    c->changes = s->changes;
+    c->known = true;
+    c->key = 0;
+    if (!key) return;
+    memcpy(&c->key, key->hash, sizeof c->key); /* cfg_key_id */
+    cn_hex(key->hash, (sizeof c->key_id - 1) / 2, c->key_id);
 }
 
 static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
 {
     c->key_id[0] = 0;
-    if (!cfg_has_keys(s->cfg)) {
-        c->tenant = 0;
-        c->known = true;
+    if (!s->tenants->has_keys) {
+        know(s, c, s->tenants->first, NULL);
         return check_browser(s, c, err);
     }
     const char *why, *key = credential(c, &why);
     if (!key) return cn_fail(err, CN_EAUTH, "%s", why);
-    int64_t tenant = srv_keys_find(&s->keys, key, strlen(key));
-    if (tenant < 0) return cn_fail(err, CN_EAUTH, "the API key is not valid");
-    c->tenant = (uint32_t)tenant;
-    c->known = true;
-    name_key(c, key);
+    const struct srv_key_entry *found = srv_keys_find(&s->keys, key, strlen(key));
+    if (!found) return cn_fail(err, CN_EAUTH, "the API key is not valid");
+    know(s, c, found->tenant, found);
     return 0;
 }
 
@@ -285,11 +287,12 @@ static int deny(struct srv *s, struct srv_conn *c, int rc, struct cn_error *err)
  * a whole request shows as much as there is to see. */
 static int take_place(struct srv *s, struct srv_conn *c, bool open, struct cn_error *err)
 {
-    if (open && cfg_has_keys(s->cfg)) {
+    if (open && s->tenants->has_keys) {
         if (c->place.health) c->keep_alive = false;
         return 0;
     }
-    int rc = srv_gate_prove(&s->gate, c, c->tenant);
+    uint64_t tenant = open ? s->tenants->first : c->tenant; /* open: nobody has keys */
+    int rc = srv_gate_prove(&s->gate, c, cfg_slot(tenant));
     if (!rc) return 0;
     c->keep_alive = false;
     if (open) return 0;

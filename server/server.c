@@ -138,6 +138,7 @@ static void tick(struct srv *s)
     srv_listen_resume(s);
     srv_reqs_tick(s, now);
     srv_refused_tick(s, now);
+    srv_tenants_tick(s);
     check_engine(s, now);
     check_drain(s, now);
     bool idle = !s->http.n_conns && !s->draining && !s->watchdog_ns;
@@ -237,12 +238,22 @@ static void reopen_log(const char *name, const char *more)
         cn_log(CN_LOG_INFO, "server", "%s: there is no log.file to open anew%s", name, more);
 }
 
+static void hang_up(struct srv *s)
+{
+    if (!s->source) {
+        reopen_log("SIGHUP", "; settings are read at start only: restart the server to change them");
+        return;
+    }
+    reopen_log("SIGHUP", "; tenants and keys are read again");
+    srv_tenants_reload(s);
+}
+
 static void on_signal(uv_signal_t *h, int signum)
 {
     if (signum == SIGUSR1)
         reopen_log("SIGUSR1", "");
     else if (signum == SIGHUP)
-        reopen_log("SIGHUP", "; settings are read at start only: restart the server to change them");
+        hang_up(h->data);
     else
         stop_step(h->data);
 }
@@ -278,18 +289,6 @@ static size_t conn_places(size_t asked)
     return places;
 }
 
-/* One for each tenant; the caller's to free. NULL: no memory. */
-static double *tenant_weights(const struct cfg *c)
-{
-    double *w = cn_calloc(CN_MAX(c->n_tenants, (size_t)1), sizeof *w);
-
-    if (!w) return NULL;
-    w[0] = 1;
-    for (size_t i = 0; i < c->n_tenants; i++)
-        w[i] = c->tenants[i].weight;
-    return w;
-}
-
 static int set_limits(struct srv *s, struct cn_error *err)
 {
     const struct cfg *c = s->cfg;
@@ -306,14 +305,14 @@ static int set_limits(struct srv *s, struct cn_error *err)
     size_t per_address = (size_t)c->server.max_connections_per_address;
     struct srv_gate_limits g = {
         .places = places,
-        .n_tenants = CN_MAX(c->n_tenants, (size_t)1),
-        .per_tenant = c->n_tenants > 1 ? CN_MAX(places / 2, (size_t)1) : SIZE_MAX,
+        .n_tenants = s->tenants->n_slots,
+        .per_tenant = srv_tenants_places(s->tenants, places),
         .per_address = !cfg_has_keys(c) ? SIZE_MAX /* all are this machine's */
                        : per_address    ? per_address
                                         : CN_MAX(places / 4, (size_t)16),
         .failures = (uint32_t)c->server.failed_keys_per_minute,
     };
-    double *weights = tenant_weights(c);
+    double *weights = srv_tenants_weights(s->tenants);
     if (!weights) return cn_fail(err, CN_ENOMEM, "out of memory");
     g.weights = weights;
     s->http.gate = &s->gate;
@@ -325,7 +324,6 @@ static int set_limits(struct srv *s, struct cn_error *err)
 int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 {
     struct srv *s = cn_calloc(1, sizeof *s);
-    size_t n = CN_MAX(opts->cfg->n_tenants, (size_t)1);
 
     if (!s) return cn_fail(err, CN_ENOMEM, "out of memory");
     s->cfg = opts->cfg;
@@ -344,20 +342,18 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     s->loop_ready = true;
     cn_buf_init(&s->frame, 0);
     srv_http_init(&s->http, &srv_routes, s, s->metrics);
-    s->tenant_reqs = cn_calloc(n, sizeof *s->tenant_reqs);
-    s->failures = cn_calloc(n, sizeof *s->failures);
     s->http.turn = &s->turn;
     s->dirty_tail = &s->dirty;
     s->events.tail = &s->events.head;
     s->jobs.tail = &s->jobs.head;
     s->sending_tail = &s->sending;
-    rc = s->tenant_reqs && s->failures ? srv_budget_open(s) : CN_ENOMEM;
+    rc = srv_tenants_open(s, opts, err);
+    if (!rc) rc = srv_budget_open(s);
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
     s->http.trust = &s->trust;
     if (!rc) rc = srv_trust_init(&s->trust, s->cfg, err);
-    if (!rc) rc = srv_keys_init(&s->keys, s->cfg, err);
     if (!rc) rc = srv_listen_open(s, err);
     if (!rc) rc = set_limits(s, err);
     if (rc) {
@@ -370,8 +366,8 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 
 static int start_text(struct srv *s, struct cn_error *err)
 {
-    size_t n = s->cfg->n_tenants;
-    double *weights = tenant_weights(s->cfg);
+    size_t n = (size_t)s->tenants->n_slots;
+    double *weights = srv_tenants_weights(s->tenants);
 
     if (!weights) return cn_fail(err, CN_ENOMEM, "out of memory");
     s->text = (struct srv_text_env){
@@ -381,8 +377,13 @@ static int start_text(struct srv *s, struct cn_error *err)
         .max_tokenize_tokens = s->cfg->limits.max_tokenize_tokens,
         .default_deadline_s = s->cfg->scheduler.default_deadline_s,
     };
-    int rc = srv_text_pool_new((unsigned)s->cfg->server.text_workers, weights, n, &s->jobs_done,
+    static const double one = 1; /* strangers' */
+    int rc = srv_text_pool_new((unsigned)s->cfg->server.text_workers, &one, 1, &s->jobs_done,
                                &s->pool, err);
+    if (!rc && !(rc = srv_text_grow(s->pool, n + 1)))
+        srv_text_weigh(s->pool, 1, weights, n);
+    else if (!err->code)
+        cn_fail(err, rc, "out of memory");
     s->http.pool = s->pool;
     free(weights);
     return rc;
@@ -496,13 +497,11 @@ void srv_free(struct srv *s)
     }
     if (s->mail_ready) cn_mailbox_fini(&s->mail);
     if (s->done_ready) cn_mailbox_fini(&s->jobs_done);
-    srv_keys_fini(&s->keys);
+    srv_tenants_close(s);
     srv_gate_fini(&s->gate);
     srv_trust_fini(&s->trust);
     cn_buf_fini(&s->frame);
     free(s->slots);
-    free(s->tenant_reqs);
-    free(s->failures);
     cn_budget_free(s->budget);
     free(s);
 }

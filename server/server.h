@@ -19,6 +19,8 @@ struct srv_opts {
     const struct cfg *cfg;      /* borrowed for the server's life, checked with cfg_check */
     struct cn_metrics *metrics; /* likewise; the same as the runtime's */
     const char *version;        /* static */
+    struct cfg_tenants *tenants; /* held for it too, the same as the runtime's; NULL: those of cfg */
+    struct cfg_source *source;  /* read again at SIGHUP; borrowed; NULL: tenants do not change */
     bool quiet;                 /* no log line about where it listens */
     void (*ready)(void *arg);   /* on the calling thread, once connections are taken; may be NULL */
     void *ready_arg;

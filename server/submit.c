@@ -21,7 +21,8 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->id = c->ids[i];
     out->reply = c->reply;
     out->model = c->model;
-    out->tenant = c->job.tenant;
+    out->tenant = c->tenant;
+    out->key = c->key;
     out->priority = c->priority;
     out->n_prompt = p->n;
     out->n = c->best_of;

@@ -49,22 +49,41 @@ static void take_out(struct srv_lanes *l, struct srv_lane *lane)
     resift(l, at);
 }
 
-int srv_lanes_init(struct srv_lanes *l, const double *weights, size_t n)
+int srv_lanes_grow(struct srv_lanes *l, size_t n)
 {
-    l->n = n ? n : 1;
-    l->all = cn_calloc(l->n, sizeof *l->all);
-    l->heap = cn_calloc(l->n, sizeof *l->heap);
-    if (!l->all || !l->heap) return CN_ENOMEM;
-    for (size_t i = 0; i < l->n; i++) {
-        l->all[i].tail = &l->all[i].head;
-        l->all[i].last = &l->all[i].parked;
-        l->all[i].weight = i < n && weights[i] > 0 ? weights[i] : 1;
+    if (n <= l->n) return 0;
+    if (cn_grow(&l->all, &l->cap, n, sizeof *l->all) ||
+        cn_grow(&l->heap, &l->heap_cap, n, sizeof *l->heap))
+        return CN_ENOMEM;
+    while (l->n < n) {
+        struct srv_lane *lane = cn_calloc(1, sizeof *lane);
+        if (!lane) return CN_ENOMEM;
+        lane->tail = &lane->head;
+        lane->last = &lane->parked;
+        lane->weight = 1;
+        l->all[l->n++] = lane;
     }
     return 0;
 }
 
+void srv_lanes_weigh(struct srv_lanes *l, size_t from, const double *weights, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        l->all[from + i]->weight = weights[i] > 0 ? weights[i] : 1;
+}
+
+int srv_lanes_init(struct srv_lanes *l, const double *weights, size_t n)
+{
+    int rc = srv_lanes_grow(l, n);
+
+    if (!rc) srv_lanes_weigh(l, 0, weights, n);
+    return rc;
+}
+
 void srv_lanes_fini(struct srv_lanes *l)
 {
+    for (size_t i = 0; i < l->n; i++)
+        free(l->all[i]);
     free(l->all);
     free(l->heap);
 }
@@ -109,9 +128,9 @@ void srv_lanes_block(struct srv_lanes *l, struct srv_lane *lane)
 void srv_lanes_unblock(struct srv_lanes *l)
 {
     for (size_t i = 0; l->n_blocked && i < l->n; i++) {
-        if (!l->all[i].blocked) continue;
-        l->all[i].blocked = false;
+        if (!l->all[i]->blocked) continue;
+        l->all[i]->blocked = false;
         l->n_blocked--;
-        srv_lanes_changed(l, &l->all[i]);
+        srv_lanes_changed(l, l->all[i]);
     }
 }

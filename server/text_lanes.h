@@ -16,8 +16,8 @@ struct srv_lane {
 };
 
 struct srv_lanes {
-    struct srv_lane *all;
-    size_t n;
+    struct srv_lane **all; /* each stays where it is */
+    size_t n, cap, heap_cap;
     struct srv_lane **heap; /* lanes with jobs to run, by vtime */
     size_t n_heap, n_blocked;
     double now;
@@ -25,6 +25,10 @@ struct srv_lanes {
 
 int srv_lanes_init(struct srv_lanes *l, const double *weights, size_t n);
 void srv_lanes_fini(struct srv_lanes *l);
+/* Makes lanes up to n, of weight 1. CN_ENOMEM: fewer. */
+int srv_lanes_grow(struct srv_lanes *l, size_t n);
+/* Of n lanes; no weight is 1. */
+void srv_lanes_weigh(struct srv_lanes *l, size_t from, const double *weights, size_t n);
 /* The lane whose turn it is; NULL: none has anything to run. */
 struct srv_lane *srv_lanes_first(const struct srv_lanes *l);
 /* The lane has got or lost jobs, or its vtime changed. */

@@ -292,7 +292,8 @@ void srv_text_push(struct srv_text_pool *p, struct srv_job *job)
 {
     job->next = NULL;
     pthread_mutex_lock(&p->lock);
-    struct srv_lane *lane = &p->lanes.all[job->tenant < p->lanes.n ? job->tenant : 0];
+    cn_assert(job->lane < p->lanes.n);
+    struct srv_lane *lane = p->lanes.all[job->lane];
     if (!lane->head && !lane->parked) srv_lanes_wake(&p->lanes, lane);
     *lane->tail = job;
     lane->tail = &job->next;
@@ -314,7 +315,7 @@ static void drop_work(struct srv_job *job)
     free(d);
 }
 
-void srv_text_drop(struct srv_text_pool *p, uint32_t tenant, struct cn_buf *b)
+void srv_text_drop(struct srv_text_pool *p, uint32_t lane, struct cn_buf *b)
 {
     struct drop *d = p && b->cap >= SRV_TEXT_DROP ? cn_calloc(1, sizeof *d) : NULL;
 
@@ -322,7 +323,7 @@ void srv_text_drop(struct srv_text_pool *p, uint32_t tenant, struct cn_buf *b)
         cn_buf_fini(b);
         return;
     }
-    d->job = (struct srv_job){.tenant = tenant, .work = drop_work, .detached = true};
+    d->job = (struct srv_job){.lane = lane, .work = drop_work, .detached = true};
     d->buf = *b; /* moved, with what it is charged */
     cn_buf_init_for(b, b->max, b->account);
     srv_text_push(p, &d->job);
@@ -346,7 +347,22 @@ static int start_threads(struct srv_text_pool *p, struct cn_error *err)
     return rc;
 }
 
-int srv_text_pool_new(unsigned slots, const double *weights, size_t n_tenants,
+int srv_text_grow(struct srv_text_pool *p, size_t n)
+{
+    pthread_mutex_lock(&p->lock);
+    int rc = srv_lanes_grow(&p->lanes, n);
+    pthread_mutex_unlock(&p->lock);
+    return rc;
+}
+
+void srv_text_weigh(struct srv_text_pool *p, size_t from, const double *weights, size_t n)
+{
+    pthread_mutex_lock(&p->lock);
+    srv_lanes_weigh(&p->lanes, from, weights, n);
+    pthread_mutex_unlock(&p->lock);
+}
+
+int srv_text_pool_new(unsigned slots, const double *weights, size_t n_lanes,
                       struct cn_mailbox *done, struct srv_text_pool **out, struct cn_error *err)
 {
     struct srv_text_pool *p = cn_calloc(1, sizeof *p);
@@ -365,7 +381,7 @@ int srv_text_pool_new(unsigned slots, const double *weights, size_t n_tenants,
         return cn_fail(err, CN_ENOMEM, "out of memory");
     }
     p->workers = cn_calloc(p->max_workers, sizeof *p->workers);
-    int rc = srv_lanes_init(&p->lanes, weights, n_tenants);
+    int rc = srv_lanes_init(&p->lanes, weights, n_lanes);
     if (rc || !p->workers)
         rc = cn_fail(err, CN_ENOMEM, "out of memory");
     else

@@ -19,7 +19,7 @@ struct srv_text_worker;
 struct srv_job {
     struct cn_msg msg; /* first member; on the mailbox when done */
     struct srv_job *next;
-    uint32_t tenant;
+    uint32_t lane;                     /* whose turn it waits for: an account's number */
     uint64_t cost;                     /* bytes of text, or what is like it: short or long */
     atomic_bool cancelled;             /* set by the loop: not worked on, or no longer */
     bool detached;                     /* always worked on, and freed by that; never on the mailbox */
@@ -28,17 +28,20 @@ struct srv_job {
 };
 
 struct srv_text_pool;
-/* weights: one per tenant (n_tenants of them, copied). Done jobs go to `done`. */
-int srv_text_pool_new(unsigned slots, const double *weights, size_t n_tenants,
+/* weights: one per lane (n_lanes of them, copied). Done jobs go to `done`. */
+int srv_text_pool_new(unsigned slots, const double *weights, size_t n_lanes,
                       struct cn_mailbox *done, struct srv_text_pool **out, struct cn_error *err);
+/* Makes lanes up to n, of weight 1 (CN_ENOMEM: fewer); the weights of n of them. Any thread. */
+int srv_text_grow(struct srv_text_pool *p, size_t n);
+void srv_text_weigh(struct srv_text_pool *p, size_t from, const double *weights, size_t n);
 /* Cancels jobs at work and waits for them; those that wait come back unworked. Takes NULL. */
 void srv_text_pool_free(struct srv_text_pool *p);
 /* job->worker is NULL before the first push. */
 void srv_text_push(struct srv_text_pool *p, struct srv_job *job);
 
-/* Empties a buffer of that tenant: a large one on a worker, for giving memory back to the system takes
+/* Empties a buffer of who has that lane: a large one on a worker, for giving memory back to the system takes
  * its time. Pool NULL: here. */
-void srv_text_drop(struct srv_text_pool *p, uint32_t tenant, struct cn_buf *b);
+void srv_text_drop(struct srv_text_pool *p, uint32_t lane, struct cn_buf *b);
 
 /* Called by work at least every millisecond: lets others run where they are due. False when the job
  * was cancelled: the work then ends with CN_ECANCELLED. On a thread that is not the pool's it only

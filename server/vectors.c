@@ -14,11 +14,9 @@ size_t srv_vec_at_once(const struct srv_req *q)
     int64_t n = MOST_AT_ONCE, queue = cfg->scheduler.queue_requests;
 
     if (queue) n = CN_MIN(n, CN_MAX(queue / 4, (int64_t)1));
-    if (q->tenant < cfg->n_tenants) {
-        const struct cfg_tenant *t = &cfg->tenants[q->tenant];
-        int64_t own = t->max_concurrency ? t->max_concurrency : t->max_queued;
-        if (own) n = CN_MIN(n, own);
-    }
+    const struct cfg_tenant *t = srv_req_tenant(q);
+    int64_t own = t->max_concurrency ? t->max_concurrency : t->max_queued;
+    if (own) n = CN_MIN(n, own);
     return (size_t)n;
 }
 

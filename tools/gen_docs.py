@@ -39,6 +39,12 @@ A list; each item is one tenant. Without tenants, or when no tenant has a key, t
 loopback only and checks `Host` and `Origin` instead. With keys, every request needs one, and the
 tenant follows from the key alone.
 
+SIGHUP reads tenants and keys again, and nothing else: a line in the log says what has changed, and which
+other settings of the file would take a restart. A file with an error changes nothing, and the line says
+why. A tenant is known by its name. New keys, weights and limits count from then on. The streams of a key
+or tenant that is gone end within one step with the error `key_revoked`; what was cached of a tenant is
+dropped before anybody else can have its place. The first key of a server, and the last, take a restart.
+
 ```yaml
 tenants:
   - name: team-a

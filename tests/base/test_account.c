@@ -185,6 +185,40 @@ static void threads_share_an_account(void **state)
     cn_budget_free(b);
 }
 
+/* Divided anew while it is in use: accounts stay where they are and keep what they hold, and all
+ * together never hold more than the budget. */
+static void test_divided_anew(void **state)
+{
+    struct cn_share shares[3] = {{1, true}, {1, true}, {2, true}};
+    struct cn_budget *b = NULL;
+
+    assert_int_equal(cn_budget_new(1000, shares, 2, &b), 0);
+    struct cn_account *first = cn_budget_account(b, 0), *second = cn_budget_account(b, 1);
+    assert_int_equal(cn_account_take(first, 500), 0); /* 250 of its own and 250 borrowed */
+    assert_int_equal(cn_budget_grow(b, 3), 0);
+    assert_ptr_equal(cn_budget_account(b, 0), first);
+    struct cn_account *third = cn_budget_account(b, 2);
+    assert_int_equal(cn_account_take(third, 1), CN_ETOOLARGE); /* nothing is for it yet */
+    cn_budget_divide(b, shares, 3);
+    assert_int_equal(cn_account_most(third), 500);
+    assert_int_equal(cn_account_take(third, 250), 0);
+    assert_int_equal(cn_account_take(second, 125), 0);
+    assert_int_equal(cn_account_take(second, 126), CN_EFULL);
+    assert_int_equal(cn_account_take(first, 1), CN_EHELD); /* it has more than it may by now */
+    shares[0] = (struct cn_share){0, false};
+    cn_budget_divide(b, shares, 3);
+    assert_int_equal(cn_account_held(first), 500);
+    assert_int_equal(cn_budget_held(b), 875);
+    assert_int_equal(cn_account_take(third, 83), 0);
+    assert_int_equal(cn_account_take(second, 41), 0);
+    assert_int_equal(cn_account_take(second, 2), CN_EFULL);
+    cn_account_give(first, 500);
+    assert_int_equal(cn_account_take(second, 2), 0);
+    cn_account_give(second, 168);
+    cn_account_give(third, 333);
+    cn_budget_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +230,7 @@ int main(void)
         cmocka_unit_test(some_of_a_buffer_is_included),
         cmocka_unit_test(a_hold_gives_back_what_it_took),
         cmocka_unit_test(threads_share_an_account),
+        cmocka_unit_test(test_divided_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

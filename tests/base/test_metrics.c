@@ -364,6 +364,40 @@ static void of_the_process(void **state)
     cn_buf_fini(&two);
 }
 
+/* A number is used again: nobody's has no lines, another one's begins at 0. */
+static void tenants_come_and_go(void **state)
+{
+    struct cn_buf page;
+    char name[16];
+
+    memset(&metrics, 0, sizeof metrics);
+    cn_buf_init(&page, 0);
+    assert_int_equal(cn_metrics_tenant(&metrics, 5, "five"), 0);
+    cn_tenant_add(&metrics, 5, CN_TM_generated, 7);
+    cn_tenant_add(&metrics, 3, CN_TM_generated, 9); /* nobody's */
+    assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &page), 0);
+    assert_true(sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"five\"}") == 7);
+    assert_null(strstr(cn_buf_cstr(&page), "tenant=\"\""));
+    assert_int_equal(cn_metrics_tenant(&metrics, 5, NULL), 0);
+    cn_buf_reset(&page);
+    assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &page), 0);
+    assert_int_equal(page.len, 0);
+    assert_int_equal(cn_metrics_tenant(&metrics, 5, "other"), 0);
+    for (int i = 6; i < 10000; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        assert_int_equal(cn_metrics_tenant(&metrics, (size_t)i, name), 0);
+        cn_tenant_add(&metrics, (size_t)i, CN_TM_generated, 1);
+    }
+    cn_buf_reset(&page);
+    assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &page), 0);
+    assert_true(sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"other\"}") == 0);
+    assert_true(sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"(other)\"}") ==
+                9994 - 99);
+    assert_int_equal(cn_metrics_tenant(&metrics, SIZE_MAX - 1, "far"), CN_ELIMIT);
+    cn_buf_fini(&page);
+    cn_metrics_fini(&metrics);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +408,7 @@ int main(void)
         cmocka_unit_test(page_is_valid),
         cmocka_unit_test(log_lines_cannot_be_forged),
         cmocka_unit_test(log_fields),
+        cmocka_unit_test(tenants_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@ static struct fake_stream *another(struct world *w, uint32_t tenant)
     struct srv_conn *c = srv_conn_new(&w->http, &f->base);
 
     assert_non_null(c);
-    c->tenant = tenant;
+    c->lane = tenant;
     return f; /* the handler leaves the tenant as it is, and knows it */
 }
 

@@ -199,6 +199,7 @@ static void test_keys(void **state)
     char line[72], hex[65], *items[N] = {0};
     struct cfg_tenant tenants[2] = {0};
     struct cfg cfg = {.tenants = tenants, .n_tenants = 2};
+    struct cfg_tenants *snapshot;
     struct srv_keys k;
 
     for (int i = 0; i < N; i++) {
@@ -223,13 +224,21 @@ static void test_keys(void **state)
     tenants[0].key_hashes = hashes;
     tenants[1].keys = (struct cfg_list){items, 200};
     tenants[1].key_hashes = hashes + 100;
-    assert_int_equal(srv_keys_init(&k, &cfg, NULL), 0);
     for (int i = 0; i < N; i++)
-        assert_int_equal(srv_keys_find(&k, keys[i], SRV_KEY_LEN), i >= 100);
-    assert_int_equal(srv_keys_find(&k, keys[0], SRV_KEY_LEN - 1), -1);
-    assert_int_equal(srv_keys_find(&k, "", 0), -1);
+        items[i] = line;
+    assert_int_equal(cfg_tenants_of(&cfg, &snapshot, NULL), 0);
+    assert_int_equal(srv_keys_init(&k, snapshot, NULL), 0);
+    for (int i = 0; i < N; i++) {
+        const struct srv_key_entry *e = srv_keys_find(&k, keys[i], SRV_KEY_LEN);
+        assert_non_null(e);
+        assert_int_equal(e->tenant, i >= 100);
+        assert_memory_equal(e->hash, hashes[i].sha256, 32);
+    }
+    cfg_tenants_unref(snapshot);
+    assert_null(srv_keys_find(&k, keys[0], SRV_KEY_LEN - 1));
+    assert_null(srv_keys_find(&k, "", 0));
     keys[7][20] ^= 1;
-    assert_int_equal(srv_keys_find(&k, keys[7], SRV_KEY_LEN), -1);
+    assert_null(srv_keys_find(&k, keys[7], SRV_KEY_LEN));
     srv_keys_fini(&k);
 }
 

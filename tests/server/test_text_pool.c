@@ -88,7 +88,7 @@ static struct job *new_job(uint32_t tenant, uint64_t cost, void (*what)(struct s
 {
     struct job *j = calloc(1, sizeof *j);
     assert_non_null(j);
-    j->job.tenant = tenant;
+    j->job.lane = tenant;
     j->job.cost = cost;
     j->job.work = what;
     return j;
@@ -290,7 +290,7 @@ static void test_pool_end(void **state)
     for (int i = 0; i < 8; i++)
         push_spin(p, (uint32_t)i % 2, 1 << 20, &end, NULL);
     for (int i = 0; i < 100; i++)
-        push(p, 7, 1, 0); /* an unknown tenant is the first */
+        push(p, (uint32_t)i % 2, 1, 0);
     nap(50);
     uint64_t since = cn_now_ns();
     srv_text_pool_free(p);
