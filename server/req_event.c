@@ -4,12 +4,31 @@
 
 #include <string.h>
 
+/* Of the time stamps of all parts the first, 0 aside. */
+static void take_first(uint64_t *at, uint64_t ns)
+{
+    if (ns && (!*at || ns < *at)) *at = ns;
+}
+
 static void add_usage(struct srv_req *q, const struct rt_usage *u)
 {
-    q->usage.prompt_tokens += u->prompt_tokens;
-    q->usage.cached_tokens += u->cached_tokens;
-    q->usage.reasoning_tokens += u->reasoning_tokens;
-    if (!q->call->echo_only) q->usage.completion_tokens += u->completion_tokens;
+    struct rt_usage *all = &q->usage;
+
+    all->prompt_tokens += u->prompt_tokens;
+    all->cached_tokens += u->cached_tokens;
+    all->reasoning_tokens += u->reasoning_tokens;
+    if (!q->call->echo_only) all->completion_tokens += u->completion_tokens;
+    all->computed_tokens += u->computed_tokens;
+    all->recomputed_tokens += u->recomputed_tokens;
+    all->written_tokens += u->written_tokens;
+    all->drafted_rows += u->drafted_rows;
+    all->rejected_rows += u->rejected_rows;
+    all->unseen_rows += u->unseen_rows;
+    all->preemptions += u->preemptions;
+    take_first(&all->submitted_ns, u->submitted_ns);
+    take_first(&all->first_step_ns, u->first_step_ns);
+    take_first(&all->first_token_ns, u->first_token_ns);
+    all->ended_ns = CN_MAX(all->ended_ns, u->ended_ns);
 }
 
 void srv_req_ended(struct srv_req *q)

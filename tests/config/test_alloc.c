@@ -134,11 +134,55 @@ static void the_models_folder(void **state)
     }
 }
 
+/* A change of tenants, which is given up whole. */
+static int change_of_tenants(void)
+{
+    static struct cfg_tenants *old; /* made when nothing is refused */
+    struct cfg_tenants *next = NULL;
+    struct cfg c;
+    struct cn_error e = {0};
+    long left = fail_after;
+
+    fail_after = -1;
+    assert_int_equal(cfg_init(&c, NULL) || cfg_load_text(&c, "t", text, sizeof text - 1, NULL), 0);
+    if (!old) assert_int_equal(cfg_tenants_of(&c, &old, NULL), 0);
+    fail_after = left;
+    struct cfg_tenants *again = NULL;
+    int rc = cfg_tenants_of(&c, &again, &e);
+    cfg_tenants_unref(again);
+    if (!rc) {
+        struct cfg_tenant *list = cn_calloc(2, sizeof *list);
+        rc = list ? cfg_tenant_new(&list[0], "new", &e) : CN_ENOMEM;
+        if (!rc) rc = cfg_tenant_new(&list[1], "newer", &e);
+        if (!rc) {
+            rc = cfg_tenants_next(old, list, 2, &next, &e);
+        } else if (list) {
+            struct cfg_draft d = {.tenants = list, .n = 2};
+            cfg_draft_fini(&d);
+        }
+    }
+    if (next) {
+        assert_true(next->first >> 32 || cfg_slot(next->first) >= 2);
+        cfg_tenants_discard(old, next);
+    }
+    left = fail_after;
+    fail_after = -1;
+    cfg_fini(&c);
+    fail_after = left;
+    return rc;
+}
+
+static void tenants_change_or_do_not(void **state)
+{
+    refuse_each(change_of_tenants, 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_refused_once),
         cmocka_unit_test(the_models_folder),
+        cmocka_unit_test(tenants_change_or_do_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

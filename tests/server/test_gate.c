@@ -220,6 +220,32 @@ static void test_parts_are_kept(void **state)
     end(&w);
 }
 
+/* Tenants come and go while connections are there: parts are divided anew, and nobody loses a place
+ * for it. */
+static void test_parts_change(void **state)
+{
+    static const double before[] = {1, 1, 0, 0}, after[] = {1, 0, 3, 4};
+    struct world w;
+
+    begin_for(&w, 2, before, 32, 64, 0);
+    for (int i = 0; i < 12; i++) {
+        assert_true(come(&w, "192.0.2.1"));
+        assert_int_equal(srv_gate_prove(&w.gate, w.conns[w.n - 1], (uint32_t)i % 2), 0);
+    }
+    assert_int_equal(srv_gate_grow(&w.gate, 4), 0);
+    srv_gate_divide(&w.gate, after, 4, 16);
+    assert_int_equal(w.gate.kept, 6 + 8); /* 2 for the first, who has them, 6 and 8 */
+    for (int i = 0; i < 14; i++) {
+        assert_true(come(&w, "192.0.2.2"));
+        assert_int_equal(srv_gate_prove(&w.gate, w.conns[w.n - 1], i < 6 ? 2 : 3), 0);
+    }
+    assert_int_equal(w.gate.kept, 0);
+    for (int i = 0; i < 12; i++)
+        assert_false(closed(&w, (size_t)i));
+    srv_gate_divide(&w.gate, before, 4, 16); /* and back */
+    end(&w);
+}
+
 /* An address loses its own oldest; proxies and the Unix socket are not counted, nor is who has
  * shown a key; a /64 is one address. */
 static void test_addresses(void **state)
@@ -369,7 +395,7 @@ int main(void)
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seven_eighths), cmocka_unit_test(test_health_places),
-        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_idle_ones), cmocka_unit_test(test_parts_are_kept),    cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_idle_ones), cmocka_unit_test(test_parts_are_kept), cmocka_unit_test(test_parts_change),    cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_burst_of_an_address), cmocka_unit_test(test_failed_keys),
         cmocka_unit_test(test_records_are_bounded), cmocka_unit_test(test_any_order),
     };

@@ -137,6 +137,32 @@ static struct srv_text_pool *begin(struct cn_mailbox *done, unsigned slots, cons
     return p;
 }
 
+/* Lanes come while jobs run, and weights change; jobs that wait stay in their lanes. */
+static void test_lanes_grow(void **state)
+{
+    double one = 1, weights[150];
+    struct cn_mailbox done;
+    struct srv_text_pool *p = begin(&done, 1, &one, 1);
+
+    for (int i = 0; i < 150; i++)
+        weights[i] = 1 + i % 5;
+    pthread_mutex_lock(&gate);
+    push(p, 0, 1, -1);
+    nap(50); /* the worker has it */
+    for (int i = 0; i < 20; i++)
+        push(p, 0, 1000, i);
+    for (uint32_t n = 2; n <= 151; n++) {
+        assert_int_equal(srv_text_grow(p, n), 0);
+        push(p, n - 1, 1000, 1000 + (int)n);
+    }
+    srv_text_weigh(p, 1, weights, 150);
+    pthread_mutex_unlock(&gate);
+    assert_int_equal(take(&done, 171), 171);
+    assert_int_equal(n_order, 170);
+    srv_text_pool_free(p);
+    cn_mailbox_fini(&done);
+}
+
 static void test_fair_queue(void **state)
 {
     double weights[3] = {1, 1, 4};
@@ -302,7 +328,7 @@ static void test_pool_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_lanes_grow), cmocka_unit_test(test_slices),
         cmocka_unit_test(test_shares),     cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_detached),   cmocka_unit_test(test_pool_end),
     };
