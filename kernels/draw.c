@@ -35,6 +35,7 @@ struct kr_draw_state {
     uint32_t choice;
     struct seen *seen; /* open addressing */
     size_t n_seen, seen_cap;
+    uint64_t n_accepted;
     struct prompt_ids *prompt; /* when repetition is penalised; NULL: none was told of */
     struct kr_draw_rooms *rooms;
     float *tops; /* of the row at work: kept so that a token costs no allocation */
@@ -171,8 +172,14 @@ int kr_draw_state_prompt(struct kr_draw_state *s, const uint32_t *ids, size_t n)
 
 int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id)
 {
+    s->n_accepted++;
     if (s->o.repetition == 1.0f && s->o.presence == 0.0f && s->o.frequency == 0.0f) return 0;
     return seen_add(s, id);
+}
+
+uint64_t kr_draw_state_accepted(const struct kr_draw_state *s)
+{
+    return s->n_accepted;
 }
 
 /* ---- the row --------------------------------------------------------------------------------- */

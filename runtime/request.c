@@ -258,6 +258,27 @@ static enum sch_verdict on_vector(struct rt_req *req)
     return SCH_STOP;
 }
 
+/* What the draws of the choice were not told of: the device knows what it drew. That may have been
+ * more than was put out, when ids were forced in the midst of guesses: then it drew those. */
+static int follow(struct rt_req *req, struct rt_choice *c, const struct sch_token *t)
+{
+    if (kr_draw_state_accepted(c->sampler) > t->index) return 0;
+    int rc = kr_draw_state_accept(c->sampler, t->token);
+    if (rc) post(req, NULL);
+    return rc;
+}
+
+static int tell_guide(struct rt_req *req, const struct sch_token *t)
+{
+    const struct rt_guide *g = req->q.guide;
+    const uint32_t *forced;
+    if (!g || !g->put) return 0;
+    uint32_t n = g->put(g->arg, t->choice, t->token, &forced);
+    int rc = n ? sch_force(req->rt->sch, req->sch_id, t->choice, forced, n) : 0;
+    if (rc) post(req, NULL);
+    return rc;
+}
+
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
 {
     struct rt_req *req = t->user;
@@ -269,6 +290,7 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
         sch_cancel(req->rt->sch, req->sch_id);
         return SCH_STOP;
     }
+    if (t->forced && follow(req, c, t)) return SCH_STOP;
     observe_token(req, c);
     struct eng_parts *text = &req->rt->token_text;
     eng_parts_reset(text);
@@ -278,16 +300,21 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
         rc = rt_text_out_push(&c->text, t->token, t->index + 1 > req->q.sampling.min_tokens, text,
                               &c->stop);
     if (!rc) {
-        struct rt_token token = {.id = t->token, .logprob = d->logprob, .n_top = d->n_top};
-        struct rt_event_parts parts = {.kept = req->rt->kept,
-                                       .text = text,
-                                       .tokens = &token, .n_tokens = 1,
-                                       .top = d->top, .n_top = d->n_top};
+        struct rt_token token = {.id = t->token}; /* forced: certain, without alternatives */
+        struct rt_event_parts parts = {.kept = req->rt->kept, .text = text, .tokens = &token,
+                                       .n_tokens = 1};
+        if (d) {
+            token.logprob = d->logprob;
+            token.n_top = d->n_top;
+            parts.top = d->top;
+            parts.n_top = d->n_top;
+        }
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, t->choice, &parts));
     } else {
         post(req, NULL);
     }
-    return ends || c->stop >= 0 ? SCH_STOP : SCH_CONTINUE;
+    if (ends || c->stop >= 0) return SCH_STOP;
+    return tell_guide(req, t) ? SCH_STOP : SCH_CONTINUE;
 }
 
 static void post_held_text(struct rt_req *req, uint32_t choice, bool cut)

@@ -6,6 +6,7 @@
 #define RUNTIME_RT_H
 
 #include "kvpool/kvpool.h"
+#include "runtime/guide.h"
 #include "runtime/pooled.h"
 #include "runtime/runtime.h"
 #include "runtime/shared.h"
@@ -101,6 +102,7 @@ struct rt_flight {
     struct rt_model *model;
     uint64_t ticket;             /* of the model's exec */
     bool drawn;                  /* else its rows become vectors */
+    bool guided;                 /* by some request's guide: jobs are filled */
     uint32_t n_logits;
     struct kr_row *rows;
     struct kr_seq *seqs;
@@ -108,7 +110,11 @@ struct rt_flight {
     struct kr_draw *draws;
     struct rt_logits_row *logits_rows;
     struct sch_row_result *results;
-    size_t rows_cap, seqs_cap, changed_cap, draws_cap, logits_cap, results_cap;
+    struct rt_mask_job *jobs;    /* by segment; of guided requests */
+    uint32_t *mask_words;
+    const uint32_t **masks;      /* by logits row */
+    size_t rows_cap, seqs_cap, changed_cap, draws_cap, logits_cap, results_cap, jobs_cap, words_cap,
+        masks_cap;
 };
 struct rt_stepper {
     struct rt *rt;
@@ -117,6 +123,7 @@ struct rt_stepper {
     struct rt_flight flights[RT_MAX_DEPTH]; /* by number */
     struct rt_model *model;      /* of the last step that was collected */
     struct kr_draw_rooms rooms; /* of all samplers */
+    struct rt_masks masks;
 };
 void rt_stepper_init(struct rt_stepper *s, struct rt *r);
 void rt_stepper_fini(struct rt_stepper *s);

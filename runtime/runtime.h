@@ -191,6 +191,19 @@ int rt_shared_new(const struct rt_shared_in *in, struct rt_shared **out);
 struct rt_shared *rt_shared_ref(struct rt_shared *s); /* takes NULL */
 void rt_shared_unref(struct rt_shared *s);            /* takes NULL */
 
+/* What an answer may be, such as a text of a grammar. `mask` is called by a thread of its own while a
+ * step runs, `put` by the engine thread; never both at once for a choice. */
+struct rt_guide {
+    void *arg;
+    /* Which ids may come next, after those that were put and then these guesses: sets their bits of
+     * a mask that is all 0, and true; false: all may. At least one bit is set. */
+    bool (*mask)(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
+                 uint32_t *mask);
+    /* An id was put out. Returns how many ids must come next, which are then put one by one without
+     * a draw: *forced, borrowed until the next call. Masks say the same of them. May be NULL. */
+    uint32_t (*put)(void *arg, uint32_t choice, uint32_t id, const uint32_t **forced);
+};
+
 /* A request, prompt already tokenised. rt_submit moves prompt (heap, freed with free()) and the hold
  * on shared when it returns 0; on failure they stay the caller's. */
 struct rt_request {
@@ -216,6 +229,7 @@ struct rt_request {
     bool embed;                     /* the prompt's vector, no text: n is 1, nothing is sampled; the
                                      * prompt may be as long as the window */
     bool prompt_logprobs;           /* PROMPT event with the prompt's own log-probabilities */
+    const struct rt_guide *guide;   /* borrowed until END; NULL: any answer is one */
     uint64_t deadline_ns;           /* cn_now_ns() time; 0 = none */
 };
 void rt_request_fini(struct rt_request *q); /* frees what a failed submit left */

@@ -18,6 +18,7 @@ void rt_stepper_init(struct rt_stepper *s, struct rt *r)
 {
     *s = (struct rt_stepper){.rt = r, .depth = 1};
     kr_draw_rooms_init(&s->rooms);
+    rt_masks_init(&s->masks);
 }
 
 void rt_stepper_fini(struct rt_stepper *s)
@@ -30,12 +31,16 @@ void rt_stepper_fini(struct rt_stepper *s)
         free(f->draws);
         free(f->results);
         free(f->logits_rows);
+        free(f->jobs);
+        free(f->mask_words);
+        free(f->masks);
     }
+    rt_masks_fini(&s->masks);
     kr_draw_rooms_fini(&s->rooms);
     *s = (struct rt_stepper){0};
 }
 
-/* ---- launch ---------------------------------------------------------------------------------- */
+/* ---- what a step brings ----------------------------------------------------------------------- */
 
 static int reserve(struct rt_flight *f, const struct sch_step *step, uint32_t n_groups)
 {
@@ -49,11 +54,11 @@ static int reserve(struct rt_flight *f, const struct sch_step *step, uint32_t n_
     return rc;
 }
 
-/* changed: room for the sequence's groups. */
+/* changed: room for the sequence's groups; NULL: the device keeps no tables. */
 static void fill_seq(struct kr_seq *q, const struct sch_segment *g, uint32_t *changed,
                      uint32_t n_groups)
 {
-    for (uint32_t k = 0; k < n_groups; k++)
+    for (uint32_t k = 0; changed && k < n_groups; k++)
         changed[k] = kv_seq_changed(g->seq, k);
     *q = (struct kr_seq){.tables = kv_seq_tables(g->seq), .slot = g->slot,
                          .generation = g->generation, .changed = changed};
@@ -100,6 +105,64 @@ static void list_logits_rows(struct rt_flight *f)
     f->n_logits = n;
 }
 
+/* ---- masks of guided requests ----------------------------------------------------------------- */
+
+/* Room for the masks of all rows that guided requests draw from: none, where there are none. */
+static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
+{
+    const struct sch_step *step = f->step;
+    size_t n_words = (n_vocab + 31) / 32, at = 0;
+    f->guided = false;
+    for (uint32_t i = 0; i < step->n_segments; i++)
+        f->guided |= ((const struct rt_req *)step->segments[i].user)->q.guide != NULL;
+    if (!f->guided) return 0;
+    int rc = cn_grow(&f->jobs, &f->jobs_cap, step->n_segments, sizeof *f->jobs);
+    for (uint32_t i = 0; !rc && i < step->n_segments; i++) {
+        const struct sch_segment *g = &step->segments[i];
+        const struct rt_req *req = g->user;
+        f->jobs[i] = (struct rt_mask_job){0};
+        if (!g->n_sample || !req->q.guide) continue;
+        f->jobs[i] = (struct rt_mask_job){.guide = req->q.guide, .choice = g->choice,
+                                          .n_guesses = g->n_sample - 1,
+                                          .n_words = (uint32_t)n_words};
+        if (g->n_sample > 1) f->jobs[i].guesses = g->tokens + g->n_rows - (g->n_sample - 1);
+        at += g->n_sample;
+    }
+    if (!rc) rc = cn_grow(&f->mask_words, &f->words_cap, at * n_words, sizeof *f->mask_words);
+    if (!rc) rc = cn_grow(&f->masks, &f->masks_cap, at, sizeof *f->masks);
+    for (uint32_t i = 0; !rc && at && i < step->n_segments; i++) {
+        struct rt_mask_job *j = &f->jobs[i];
+        if (!j->guide) continue;
+        at -= j->n_guesses + 1;
+        j->words = f->mask_words + at * n_words;
+        j->masks = f->masks + at;
+    }
+    return rc;
+}
+
+/* Those whose ids are all known (a ticket's is not), while the forward pass runs. */
+static void ask_early(struct rt_stepper *s, struct rt_flight *f)
+{
+    for (uint32_t i = 0; f->guided && i < f->step->n_segments; i++)
+        if (f->jobs[i].guide && f->step->segments[i].tokens) rt_masks_ask(&s->masks, &f->jobs[i]);
+}
+
+/* All that are wanted are there when it returns. */
+static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct sch_draw *draws,
+                         uint32_t n)
+{
+    if (!f->guided) return;
+    for (uint32_t i = 0; i < n; i++) {
+        struct rt_mask_job *j = &f->jobs[draws[i].segment];
+        bool wanted = !draws[i].ended && draws[i].only == SCH_NO_ID;
+        if (j->guide && wanted && !j->asked) rt_masks_ask(&s->masks, j);
+    }
+    for (uint32_t i = 0; i < f->step->n_segments; i++)
+        if (f->jobs[i].asked) rt_masks_wait(&s->masks, &f->jobs[i]);
+}
+
+/* ---- launch and draw -------------------------------------------------------------------------- */
+
 /* Rows of prompts that are asked for are scored, each by itself; a sampled row is drawn from, and
  * the rows of its drafts with it. draws: of the segments with sampled rows. */
 static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
@@ -118,6 +181,7 @@ static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
                 d.n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
             } else if (row->sample >= 0 && !row->guess && wanted) {
                 d.state = req->choices[g->choice].sampler;
+                if (f->guided && f->jobs[i].guide) d.masks = f->jobs[i].masks;
                 d.n_guesses = g->n_sample - 1;
                 if (d.n_guesses) d.guesses = g->tokens + g->n_rows - d.n_guesses;
             } else {
@@ -135,6 +199,7 @@ static int draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint3
     struct rt_flight *f = &s->flights[(ticket - 1) % RT_MAX_DEPTH];
     struct cn_error err = {0};
     if (!f->drawn) return 0;
+    finish_masks(s, f, draws, n);
     int rc = kr_draw(eng_model_exec(f->model->model), f->ticket, f->draws, list_draws(f, draws),
                      &err);
     if (!rc) return 0;
@@ -165,21 +230,25 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     struct rt_model *m = r->running[step->model];
     const struct kr_exec_info *info = kr_exec_info(eng_model_exec(m->model));
     struct cn_error err = {0};
-    int rc = reserve(f, step, info->n_groups);
-    if (rc) return rc;
     f->step = step;
+    int rc = reserve(f, step, info->n_groups);
+    if (!rc) rc = reserve_masks(f, info->n_vocab);
+    if (rc) return rc;
     f->model = m;
     f->drawn = eng_model_info(m->model)->pooling == ENG_POOL_NONE;
     for (uint32_t i = 0; i < step->n_segments; i++) {
         const struct sch_segment *g = &step->segments[i];
-        fill_seq(&f->seqs[i], g, f->changed + (size_t)i * info->n_groups, info->n_groups);
+        uint32_t *changed = s->depth > 1 ? f->changed + (size_t)i * info->n_groups : NULL;
+        fill_seq(&f->seqs[i], g, changed, info->n_groups);
         fill_rows(s, f, g, i);
     }
     list_logits_rows(f);
     r->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
     rt_watch_launch(&r->watch, cn_now_ns(), step->n_rows, m->base_ns, m->row_ns);
+    ask_early(s, f);
     rc = start(s, f, &err);
     if (rc) {
+        finish_masks(s, f, NULL, 0);
         rt_watch_failed(&r->watch);
         cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", step->n_rows, err.message);
         if (rc == CN_EDEVICE) rt_device_lost(r);
@@ -222,13 +291,13 @@ static int collect_drawn(struct rt_stepper *s, struct rt_flight *f, struct cn_er
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct rt_logits_row *row = &f->logits_rows[i];
         const struct kr_result *r = &results[i];
-        bool looked_at = row->scored || row->sample >= 0;
-        if (looked_at && !row->guess && r->status && r->status != CN_ECANCELLED)
-            row->req->error = r->status;
-        if (row->scored && !r->status) keep_score(row, &r->drawn);
+        /* A first row that was not drawn (draw): what came of it is not looked at. */
+        int status = r->status == CN_ECANCELLED && !row->guess ? 0 : r->status;
+        if (!row->guess && status) row->req->error = status;
+        if (row->scored && !status) keep_score(row, &r->drawn);
         if (row->sample < 0) continue;
         f->results[row->sample] = (struct sch_row_result){
-            .status = r->status, .token = r->status ? 0 : r->drawn.id, .drawn = &r->drawn};
+            .status = status, .token = r->status ? 0 : r->drawn.id, .drawn = &r->drawn};
     }
     observe_drafts(s, f, results);
     return 0;

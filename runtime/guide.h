@@ -1,0 +1,39 @@
+/* guide: masks of guided requests, made by a thread of its own while the device runs the step that
+ * they are for. Private to runtime/.
+ *
+ * The engine thread asks for the masks of a choice's rows once it knows every id before them, does
+ * what else there is to do, and waits for them at the draw. A guide is never asked for masks while
+ * it is told of an id of the same choice: masks that were asked for are waited for before the step
+ * that they are for is collected, and ids are told when a step was collected. */
+#ifndef RUNTIME_GUIDE_H
+#define RUNTIME_GUIDE_H
+
+#include "runtime/runtime.h"
+
+/* Masks of a row that is drawn and of the guesses behind it. */
+struct rt_mask_job {
+    struct rt_mask_job *next;
+    const struct rt_guide *guide;
+    uint32_t choice, n_guesses;
+    const uint32_t *guesses;     /* borrowed until it is done */
+    uint32_t n_words;            /* of a mask */
+    uint32_t *words;             /* [(n_guesses + 1) * n_words] */
+    const uint32_t **masks;      /* [n_guesses + 1]: into words, or NULL where all ids may be drawn */
+    bool asked, done;            /* done: under the lock */
+};
+
+struct rt_masks {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    struct rt_mask_job *first, **last;
+    bool started, stop;
+};
+void rt_masks_init(struct rt_masks *m);
+void rt_masks_fini(struct rt_masks *m); /* no job is left */
+/* Has the masks made; here and now where there can be no thread. The job stays put until it was
+ * waited for. Engine thread. */
+void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *j);
+void rt_masks_wait(struct rt_masks *m, const struct rt_mask_job *j);
+
+#endif
