@@ -9,6 +9,7 @@ import threading
 import time
 
 from conftest import sse, until
+from test_cost import sanitized
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 
@@ -237,4 +238,39 @@ def test_a_burst_of_hangups_under_load(start):
     assert codes <= {200, "invalid_api_key", "key_revoked"}, codes
     assert all(ask(s, n)[0] == 200 for n in NAMES)
     assert "were not changed" not in s.text()
+    assert s.stop() == 0
+
+
+def test_ten_thousand_come_and_go(start):
+    """By 2,000 at a time, beside one that stays; memory and blocks return to what they were."""
+    more = "server: {failed_keys_per_minute: 0}"
+    s = start.real(config=config({"alpha": {}}, more), model="null:", template=False)
+    want = ask(s, "alpha", max_tokens=32, temperature=0)[1]["choices"][0]["text"]
+    over, wrong, rss = threading.Event(), [], []
+
+    def steady():
+        while not over.is_set():
+            status, answer = ask(s, "alpha", max_tokens=32, temperature=0)
+            if status != 200 or answer["choices"][0]["text"] != want:
+                wrong.append(answer)
+
+    def blocks():
+        m = s.metrics(bearer("alpha"))
+        return sum(m[f'conifer_kv_blocks{{state="{k}"}}'] for k in ("filling", "ready", "copying", "cached"))
+
+    thread = threading.Thread(target=steady)
+    thread.start()
+    for turn in range(5):
+        line = reread(s, config({"alpha": {}} | {f"t{turn}.{i}": {} for i in range(2000)}, more))
+        assert "2000 added, 0 changed, 0 removed" in line
+        for i in range(0, 2000, 250):
+            assert ask(s, f"t{turn}.{i}", prompt="word " * 300)[0] == 200
+        assert blocks() > 8 * 10
+        assert "2000 removed; 2000 keys revoked" in reread(s, config({"alpha": {}}, more))
+        until(lambda: blocks() <= 4)  # alpha's alone
+        rss.append(int(open(f"/proc/{s.process.pid}/statm").read().split()[1]) * 4096 / 2**20)
+    over.set()
+    thread.join()
+    assert not wrong, wrong[:2]
+    assert sanitized() or max(rss) < rss[0] + 16, rss  # sanitizers keep what was freed
     assert s.stop() == 0
