@@ -11,7 +11,7 @@
 /* Runs of a vocabulary of half a million tokens, 4 KiB: larger ones take memory for each score. */
 enum { SCORE_TOPS = 1024 };
 
-/* A token that was chosen, and how often; 0: the slot is free. */
+/* A token that was chosen, and how often: 0 once it was taken back. KR_NO_ID: the slot is free. */
 struct seen { uint32_t id, in_output; };
 
 /* The tokens of a prompt: open addressing, KR_NO_ID where a slot is free. Choices of a request share
@@ -36,6 +36,7 @@ struct kr_draw_state {
     struct seen *seen; /* open addressing */
     size_t n_seen, seen_cap;
     uint64_t n_accepted;
+    uint32_t last[KR_DRAW_BACK]; /* accepted ones, by number */
     struct prompt_ids *prompt; /* when repetition is penalised; NULL: none was told of */
     struct kr_draw_rooms *rooms;
     float *tops; /* of the row at work: kept so that a token costs no allocation */
@@ -97,7 +98,7 @@ void kr_draw_state_free(struct kr_draw_state *s)
 static size_t seen_slot(const struct seen *t, size_t cap, uint32_t id)
 {
     size_t i = (id * 0x9E3779B1u) & (cap - 1);
-    while (t[i].in_output && t[i].id != id)
+    while (t[i].id != KR_NO_ID && t[i].id != id)
         i = (i + 1) & (cap - 1);
     return i;
 }
@@ -106,10 +107,12 @@ static int seen_grow(struct kr_draw_state *s)
 {
     if ((s->n_seen + 1) * 4 <= s->seen_cap * 3) return 0;
     size_t cap = s->seen_cap ? s->seen_cap * 2 : 64;
-    struct seen *t = cn_calloc(cap, sizeof *t);
+    struct seen *t = cn_malloc_array(cap, sizeof *t);
     if (!t) return CN_ENOMEM;
+    for (size_t i = 0; i < cap; i++)
+        t[i] = (struct seen){.id = KR_NO_ID};
     for (size_t i = 0; i < s->seen_cap; i++)
-        if (s->seen[i].in_output) t[seen_slot(t, cap, s->seen[i].id)] = s->seen[i];
+        if (s->seen[i].id != KR_NO_ID) t[seen_slot(t, cap, s->seen[i].id)] = s->seen[i];
     free(s->seen);
     s->seen = t;
     s->seen_cap = cap;
@@ -121,7 +124,7 @@ static int seen_add(struct kr_draw_state *s, uint32_t id)
     int rc = seen_grow(s);
     if (rc) return rc;
     size_t i = seen_slot(s->seen, s->seen_cap, id);
-    s->n_seen += !s->seen[i].in_output;
+    s->n_seen += s->seen[i].id == KR_NO_ID;
     s->seen[i].id = id;
     s->seen[i].in_output++;
     return 0;
@@ -170,16 +173,25 @@ int kr_draw_state_prompt(struct kr_draw_state *s, const uint32_t *ids, size_t n)
     return 0;
 }
 
-int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id)
+static bool counts_ids(const struct kr_draw_state *s)
 {
-    s->n_accepted++;
-    if (s->o.repetition == 1.0f && s->o.presence == 0.0f && s->o.frequency == 0.0f) return 0;
-    return seen_add(s, id);
+    return s->o.repetition != 1.0f || s->o.presence != 0.0f || s->o.frequency != 0.0f;
 }
 
-uint64_t kr_draw_state_accepted(const struct kr_draw_state *s)
+int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id)
 {
-    return s->n_accepted;
+    int rc = counts_ids(s) ? seen_add(s, id) : 0;
+    if (!rc) s->last[s->n_accepted++ % KR_DRAW_BACK] = id;
+    return rc;
+}
+
+void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n)
+{
+    cn_assert(s->n_accepted <= n + KR_DRAW_BACK);
+    while (s->n_accepted > n) {
+        uint32_t id = s->last[--s->n_accepted % KR_DRAW_BACK];
+        if (counts_ids(s)) s->seen[seen_slot(s->seen, s->seen_cap, id)].in_output--;
+    }
 }
 
 /* ---- the row --------------------------------------------------------------------------------- */
@@ -194,7 +206,7 @@ static bool was_chosen(const struct kr_draw_state *s, uint32_t id, size_t *slot)
 {
     if (!s->n_seen) return false;
     *slot = seen_slot(s->seen, s->seen_cap, id);
-    return s->seen[*slot].in_output;
+    return s->seen[*slot].in_output > 0;
 }
 
 static float repeated(const struct kr_draw_state *s, float v)

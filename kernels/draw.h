@@ -70,8 +70,10 @@ void kr_draw_state_free(struct kr_draw_state *s);
 /* Tells it of ids of the prompt (for `repetition`), or of an id that was put out. CN_ENOMEM. */
 int kr_draw_state_prompt(struct kr_draw_state *s, const uint32_t *ids, size_t n);
 int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id);
-/* Of how many ids that were put out it was told. */
-uint64_t kr_draw_state_accepted(const struct kr_draw_state *s);
+/* Takes back what it was told of behind the first n ids of the output: draws of guesses that were
+ * not put out. At most KR_DRAW_BACK of them. */
+#define KR_DRAW_BACK 32
+void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n);
 
 struct kr_top { uint32_t id; float logprob; };
 struct kr_drawn {

@@ -258,11 +258,11 @@ static enum sch_verdict on_vector(struct rt_req *req)
     return SCH_STOP;
 }
 
-/* What the draws of the choice were not told of: the device knows what it drew. That may have been
- * more than was put out, when ids were forced in the midst of guesses: then it drew those. */
+/* The draws of the choice are told: the device knows what it drew, not what was forced. Where ids were
+ * forced in the midst of guesses it drew more than was put out. */
 static int follow(struct rt_req *req, struct rt_choice *c, const struct sch_token *t)
 {
-    if (kr_draw_state_accepted(c->sampler) > t->index) return 0;
+    kr_draw_state_cut(c->sampler, t->index);
     int rc = kr_draw_state_accept(c->sampler, t->token);
     if (rc) post(req, NULL);
     return rc;
