@@ -317,38 +317,6 @@ static void test_penalties_and_bias(void **state)
     kr_draw_state_free(s);
 }
 
-/* What was taken back is as if it had not been put out, also where the table has grown since. */
-static void test_taken_back(void **state)
-{
-    static float z[V];
-    struct eng_sampling p;
-    eng_sampling_defaults(&p);
-    p.temperature = 0;
-    p.frequency_penalty = 1.5f;
-    p.repetition_penalty = 1.2f;
-    for (uint32_t round = 0; round < 60; round++) {
-        struct kr_draw_state *a = sampler(&p, 0), *b = sampler(&p, 0);
-        uint32_t n = round * 3;
-        random_logits(z, 2);
-        for (uint32_t i = 0; i < n; i++) {
-            assert_int_equal(kr_draw_state_accept(a, i * 37 % 200), 0);
-            assert_int_equal(kr_draw_state_accept(b, i * 37 % 200), 0);
-        }
-        for (uint32_t i = 0; i < KR_DRAW_BACK; i++)
-            assert_int_equal(kr_draw_state_accept(a, (round + i * i) % 300), 0);
-        kr_draw_state_cut(a, n);
-        kr_draw_state_cut(a, n + 5); /* there is nothing behind that */
-        for (uint32_t i = 0; i < 20; i++) {
-            uint32_t id = sample(a, z, i, NULL);
-            assert_int_equal(id, sample(b, z, i, NULL));
-            assert_int_equal(kr_draw_state_accept(a, id), 0);
-            assert_int_equal(kr_draw_state_accept(b, id), 0);
-        }
-        kr_draw_state_free(a);
-        kr_draw_state_free(b);
-    }
-}
-
 /* Whatever is laid on a row before the draw, the log-probability told is that of the row as it
  * came. */
 static void test_logprobs_are_the_rows_own(void **state)
@@ -604,7 +572,6 @@ int main(void)
         cmocka_unit_test(test_draw_is_pure_and_fair),
         cmocka_unit_test(test_draw_among_unlikely),
         cmocka_unit_test(test_penalties_and_bias),
-        cmocka_unit_test(test_taken_back),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_logprobs_are_the_rows_own),
         cmocka_unit_test(test_bad_numbers),

@@ -167,6 +167,47 @@ static void test_isas_agree(void **state)
     free(row);
 }
 
+static struct kr_draw_state *penalised(struct kr_draw_rooms *rooms, size_t n_vocab)
+{
+    struct kr_draw_opts o = {.loops = kr_draw_loops(KR_ISA_AUTO), .n_vocab = n_vocab, .top_p = 1,
+                             .repetition = 1.2f, .frequency = 1.5f, .n_top = -1};
+    struct kr_draw_state *s;
+    assert_int_equal(kr_draw_state_new(&o, 0, rooms, &s), 0);
+    return s;
+}
+
+/* What was taken back is as if it had not been put out, also where the table has grown since. */
+static void test_taken_back(void **state)
+{
+    enum { N = 300 };
+    static float z[N], row[N];
+    struct kr_draw_rooms rooms;
+    kr_draw_rooms_init(&rooms);
+    for (uint32_t round = 0; round < 60; round++) {
+        struct kr_draw_state *s[2] = {penalised(&rooms, N), penalised(&rooms, N)};
+        uint32_t n = round * 3;
+        fill(z, N);
+        for (uint32_t i = 0; i < 2 * n; i++)
+            assert_int_equal(kr_draw_state_accept(s[i % 2], i / 2 * 37 % 200), 0);
+        for (uint32_t i = 0; i < KR_DRAW_BACK; i++)
+            assert_int_equal(kr_draw_state_accept(s[0], (round + i * i) % N), 0);
+        kr_draw_state_cut(s[0], n);
+        kr_draw_state_cut(s[0], n + 5); /* there is nothing behind that */
+        for (uint32_t i = 0; i < 20; i++) {
+            struct kr_drawn d[2];
+            for (int k = 0; k < 2; k++) {
+                memcpy(row, z, sizeof row);
+                assert_int_equal(kr_draw_row(s[k], row, i, NULL, &d[k]), 0);
+                assert_int_equal(kr_draw_state_accept(s[k], d[k].id), 0);
+            }
+            assert_int_equal(d[0].id, d[1].id);
+        }
+        kr_draw_state_free(s[0]);
+        kr_draw_state_free(s[1]);
+    }
+    kr_draw_rooms_fini(&rooms);
+}
+
 /* Sums in any order and pieces, and the mass of one. */
 static void test_masses_are_integers(void **state)
 {
@@ -222,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_doubles),
         cmocka_unit_test(test_isas_agree),
+        cmocka_unit_test(test_taken_back),
         cmocka_unit_test(test_masses_are_integers),
         cmocka_unit_test(test_logarithm),
         cmocka_unit_test(test_nearly_one),
