@@ -4,7 +4,7 @@
 
 /* 32 running maxima, so that they stay in vectors, and in more than one; NaN is looked for in
  * pairs. */
-static bool tops(const float *z, size_t n_runs, float *out)
+static inline bool tops(const float *z, size_t n_runs, float *out)
 {
     int32_t nan[32] = {0}, any = 0;
     for (size_t r = 0; r < n_runs; r++, z += KR_DRAW_RUN) {
@@ -31,7 +31,7 @@ static bool tops(const float *z, size_t n_runs, float *out)
     return !any;
 }
 
-static uint64_t mass(const float *z, size_t n, float max, float inv_t)
+static inline uint64_t mass(const float *z, size_t n, float max, float inv_t)
 {
     uint64_t sum[16] = {0};
     float rest[256];
@@ -52,7 +52,7 @@ static uint64_t mass(const float *z, size_t n, float max, float inv_t)
     return sum[0] - (n + 255) / 256 * 256 * KR_MASS_BIAS;
 }
 
-static bool any_above(const float *z, float t)
+static inline bool any_above(const float *z, float t)
 {
     int32_t any = 0;
     for (size_t i = 0; i < 64; i++)
@@ -60,4 +60,8 @@ static bool any_above(const float *z, float t)
     return any != 0;
 }
 
-static const struct kr_draw_loops draw_loops = {tops, mass, any_above};
+static inline const struct kr_draw_loops *draw_loops(void)
+{
+    static const struct kr_draw_loops loops = {tops, mass, any_above};
+    return &loops;
+}

@@ -20,6 +20,13 @@ static const char *const units[] = {
     "<|eot_id|", "\u0301", NULL,
 };
 
+/* Sanitized code takes seven of them where the other takes less than one. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MOST_NS 30000000u
+#else
+#define MOST_NS 10000000u
+#endif
+
 struct watch {
     uint64_t last, longest;
     size_t calls, end_at; /* the call that says no; 0: none */
@@ -123,7 +130,7 @@ static void check_often(const char *name, const struct eng_vocab *v, const char 
                         const char *text, size_t n)
 {
     uint64_t ns, best = UINT64_MAX;
-    for (int i = 0; i < 3 && best > 10000000; i++) { /* pages that come are the machine's */
+    for (int i = 0; i < 3 && best > MOST_NS; i++) { /* pages that come are the machine's */
         struct watch w = {0};
         assert_int_equal(run(v, text, n, &w, &ns), 0);
         best = CN_MIN(best, w.longest);
@@ -132,7 +139,7 @@ static void check_often(const char *name, const struct eng_vocab *v, const char 
         printf("%-14s %-14s %8.1f ms, longest stretch %6.2f ms\n", name, unit, (double)ns / 1e6,
                (double)best / 1e6);
     else
-        assert_true(best < 10000000);
+        assert_true(best < MOST_NS);
 }
 
 static void check_end(const char *name, const struct eng_vocab *v, const char *unit,

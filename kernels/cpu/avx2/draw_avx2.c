@@ -3,5 +3,5 @@
 
 const struct kr_draw_loops *kr_draw_loops_avx2(void)
 {
-    return &draw_loops;
+    return draw_loops();
 }

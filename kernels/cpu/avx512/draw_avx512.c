@@ -6,5 +6,5 @@
 
 const struct kr_draw_loops *kr_draw_loops_avx512(void)
 {
-    return &draw_loops;
+    return draw_loops();
 }

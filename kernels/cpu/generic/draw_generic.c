@@ -3,5 +3,5 @@
 
 const struct kr_draw_loops *kr_draw_loops_generic(void)
 {
-    return &draw_loops;
+    return draw_loops();
 }
