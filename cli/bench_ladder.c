@@ -165,7 +165,7 @@ static int climb(struct ladder *l, struct rig *r, const char *name, const char *
 /* Whether the converted file and its repacked copy go into what is free. */
 static bool affordable(const struct ladder *l, enum kr_type type, char *why, size_t size)
 {
-    uint64_t need = 2 * cli_bench_converted_bytes(l->file, type), there = cli_memory_there(l->cfg);
+    uint64_t need = 2 * cli_bench_converted_bytes(l->file, type), there = cfg_engine_memory(l->cfg);
     if (!there || need < there / 10 * 9) return true;
     snprintf(why, size, "%s weights and their repacked copy take %.1f GiB, %.1f are free",
              kr_type_info((uint32_t)type)->name, (double)need / (1ull << 30),

@@ -122,19 +122,19 @@ const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
-/* What a daemon with this config takes for a measured model. CN_ENOMEM when it cannot serve it. */
-int cli_plan_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
-                    struct cn_error *err);
-/* Prints the arithmetic of what a daemon with this config takes for a measured model. CN_ENOMEM
- * when it cannot serve it. */
-int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
-                   struct cn_error *err);
+/* What is free on the device, or less when the config gives less. */
+struct rt_room cli_memory_room(const struct cfg *cfg, const struct kr_device *d);
+/* What a daemon with this config, and so much room, takes for a measured model. CN_ENOMEM when it
+ * cannot serve it. */
+int cli_plan_room(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
+                  struct rt_memory_plan *plan, struct cn_error *err);
+/* The same, and prints the arithmetic. */
+int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
+                   struct rt_memory_plan *plan, struct cn_error *err);
 /* The same of several that are listed: what rt_weigh says; `only`, unless NULL, of one of them
  * alone. *fit: whether each can be loaded, and `users` at once. */
 int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *only,
                     uint64_t users, bool *fit, struct cn_error *err);
-/* What is free, or less when the config gives less. */
-uint64_t cli_memory_there(const struct cfg *cfg);
 /* How many at once, each with the whole window. */
 uint64_t cli_users(const struct cfg *cfg, const struct rt_memory_plan *plan);
 

@@ -31,11 +31,14 @@ uint64_t cli_users(const struct cfg *cfg, const struct rt_memory_plan *plan)
 }
 
 /* What there is, and what of it is kept for requests. */
-static void put_there(const struct cfg *cfg, uint64_t there)
+static void put_there(const struct cfg *cfg, uint64_t there, bool own)
 {
-    if (cfg->engine.memory_bytes) {
-        put("engine.memory", there, "");
-        put("requests", (uint64_t)cfg->server.memory_bytes, "  server.memory_bytes, beside it");
+    if (cfg->engine.memory_bytes || own) {
+        put(cfg->engine.memory_bytes ? "engine.memory" : "device", there,
+            own ? "  of the device's own memory" : "");
+        put("requests", (uint64_t)cfg->server.memory_bytes,
+            own ? "  server.memory_bytes, of the machine's memory"
+                : "  server.memory_bytes, beside it");
         return;
     }
     uint64_t requests = CN_MIN((uint64_t)cfg->server.memory_bytes, there * 3);
@@ -43,10 +46,25 @@ static void put_there(const struct cfg *cfg, uint64_t there)
     put("requests", requests, "  server.memory_bytes");
 }
 
-uint64_t cli_memory_there(const struct cfg *cfg)
+struct rt_room cli_memory_room(const struct cfg *cfg, const struct kr_device *d)
 {
-    uint64_t there = cfg_engine_memory(cfg);
-    return cfg->engine.memory_bytes ? CN_MIN(there, (uint64_t)cfg->engine.memory_bytes) : there;
+    struct rt_room r = rt_room(cfg, d);
+    if (cfg->engine.memory_bytes) r.bytes = CN_MIN(r.bytes, (uint64_t)cfg->engine.memory_bytes);
+    return r;
+}
+
+int cli_plan_room(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
+                  struct rt_memory_plan *plan, struct cn_error *err)
+{
+    const struct eng_model_info *info = eng_model_info(m);
+    uint64_t fixed = info->exec->packed_bytes + info->exec->scratch_bytes;
+    bool given = room->own || room->bytes == cfg->engine.memory_bytes;
+
+    if (room->bytes > fixed)
+        return rt_memory_for(cfg, info, room->bytes - fixed, given, plan, err);
+    return cn_fail(err, CN_ENOMEM,
+                   "it does not fit: weights and scratch take %.1f MiB more than the %s has",
+                   (double)(fixed - room->bytes) / MIB, room->whose);
 }
 
 /* False when it cannot be loaded, or not for so many users. */
@@ -89,7 +107,7 @@ int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *
     if (!rc) {
         printf("memory of a daemon on this machine, for %zu models that take turns in it\n",
                o->n_models);
-        put_there(cfg, all.there_bytes);
+        put_there(cfg, all.there_bytes, all.own);
         put("KV memory", all.kv.total_bytes, why(cfg, &all.kv, text, sizeof text));
         put("models", all.budget_bytes, "  weights and scratch of all that are loaded at once");
     }
@@ -101,37 +119,21 @@ int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *
     return rc;
 }
 
-int cli_plan_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
-                    struct cn_error *err)
-{
-    const struct eng_model_info *info = eng_model_info(m);
-    uint64_t there = cli_memory_there(cfg);
-    uint64_t fixed = info->exec->packed_bytes + info->exec->scratch_bytes;
-
-    if (there > fixed)
-        return rt_memory_for(cfg, info, there - fixed, there == cfg->engine.memory_bytes, plan,
-                             err);
-    return cn_fail(err, CN_ENOMEM,
-                   "it does not fit: weights and scratch take %.1f MiB more than "
-                   "there is",
-                   (double)(fixed - there) / MIB);
-}
-
-int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *plan,
-                   struct cn_error *err)
+int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
+                   struct rt_memory_plan *plan, struct cn_error *err)
 {
     const struct eng_model_info *info = eng_model_info(m);
     const struct kr_exec_info *x = info->exec;
-    uint64_t there = cli_memory_there(cfg), fixed = x->packed_bytes + x->scratch_bytes;
+    uint64_t there = room->bytes, fixed = x->packed_bytes + x->scratch_bytes;
     uint32_t block = (uint32_t)cfg->kv.block_tokens;
     char text[96];
 
     printf("\nmemory of a daemon on this machine\n");
-    put_there(cfg, there);
+    put_there(cfg, there, room->own);
     put("weights", x->packed_bytes, "");
     put("scratch", x->scratch_bytes, "");
     if (there > fixed) put("left", there - fixed, "");
-    int rc = cli_plan_memory(cfg, m, plan, err);
+    int rc = cli_plan_room(cfg, m, room, plan, err);
     if (rc) return rc;
     put("KV memory", plan->total_bytes, why(cfg, plan, text, sizeof text));
     printf("  %-15s %10" PRIu64 "  at once, each with a window of %" PRIu64 " tokens\n", "users",

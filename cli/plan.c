@@ -6,22 +6,20 @@
 #include <string.h>
 
 /* More than may run at once: the others wait. Whether memory is there for them is told too. */
-static int put_waiting(const struct cfg *cfg, const struct eng_model *m, uint64_t users,
-                       struct rt_memory_plan *p, struct cn_error *err)
+static int put_waiting(const struct cfg *cfg, const struct eng_model *m,
+                       const struct rt_room *room, uint64_t users, struct rt_memory_plan *p,
+                       struct cn_error *err)
 {
     struct cfg more = *cfg;
-    const struct kr_exec_info *x = eng_model_info(m)->exec;
-    uint64_t there = cli_memory_there(cfg);
     more.scheduler.max_running = (int64_t)users;
     printf("scheduler.max_running is %llu: the others would wait\n",
            (unsigned long long)cfg->scheduler.max_running);
-    return rt_memory_for(&more, eng_model_info(m), there - x->packed_bytes - x->scratch_bytes,
-                         there == cfg->engine.memory_bytes, p, err);
+    return cli_plan_room(&more, m, room, p, err);
 }
 
 /* 0 when the users fit, else 1. */
-static int put_users(const struct cfg *cfg, const struct eng_model *m, struct rt_memory_plan *p,
-                     uint64_t users)
+static int put_users(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
+                     struct rt_memory_plan *p, uint64_t users)
 {
     const struct eng_model_info *i = eng_model_info(m);
     uint32_t block = (uint32_t)cfg->kv.block_tokens;
@@ -33,7 +31,7 @@ static int put_users(const struct cfg *cfg, const struct eng_model *m, struct rt
     printf("  %-15s %10llu  %s\n", "asked for", (unsigned long long)users,
            fit ? "fit" : "do not fit");
     if (fit) return 0;
-    if (users > (uint64_t)cfg->scheduler.max_running && put_waiting(cfg, m, users, p, &err)) {
+    if (users > (uint64_t)cfg->scheduler.max_running && put_waiting(cfg, m, room, users, p, &err)) {
         printf("%s\n", err.message);
         return 1;
     }
@@ -55,6 +53,7 @@ static int plan(struct cli_stack *s, uint64_t users, int *status, struct cn_erro
     struct eng_model_opts opts = {.prepare = rt_prepare_opts(&s->cfg)};
     struct eng_model *m = NULL;
     struct rt_memory_plan p;
+    struct rt_room room;
     int rc = rt_check_model(&s->cfg, s->path, err);
     if (!rc) rc = rt_device_new(&s->cfg, &opts.device, err);
     if (!rc) rc = eng_model_measure(s->path, &opts, &m, err);
@@ -62,9 +61,10 @@ static int plan(struct cli_stack *s, uint64_t users, int *status, struct cn_erro
         printf("%s, %llu tokens each, KV in %s\n", eng_model_info(m)->name,
                (unsigned long long)eng_model_info(m)->context,
                kr_type_info((uint32_t)opts.prepare.kv_type)->name);
-        rc = cli_put_memory(&s->cfg, m, &p, err);
+        room = cli_memory_room(&s->cfg, opts.device);
+        rc = cli_put_memory(&s->cfg, m, &room, &p, err);
     }
-    if (!rc) *status = put_users(&s->cfg, m, &p, users);
+    if (!rc) *status = put_users(&s->cfg, m, &room, &p, users);
     eng_model_unref(m);
     kr_device_free(opts.device);
     return rc;

@@ -31,20 +31,21 @@ static void put_sampling(const struct rt_sampling *d)
 }
 
 static int put_text(struct cli_stack *s, const struct eng_model *m,
-                    const struct kr_prepare_opts *prepare, const struct rt_sampling *sampling,
+                    const struct eng_model_opts *opts, const struct rt_sampling *sampling,
                     struct cn_error *err)
 {
     const struct cfg_model *known = cli_catalog_of(s->path);
+    struct rt_room room = cli_memory_room(&s->cfg, opts->device);
     struct rt_memory_plan plan;
     struct cn_buf text;
 
     cn_buf_init(&text, 0);
-    int rc = eng_model_describe(m, prepare, &text, err);
+    int rc = eng_model_describe(m, &opts->prepare, &text, err);
     if (known) printf("catalog name    %s\n", known->name);
     if (eng_model_info(m)->pooling == ENG_POOL_NONE) put_sampling(sampling);
     if (!rc) fwrite(text.data, 1, text.len, stdout);
     cn_buf_fini(&text);
-    if (!rc && cli_put_memory(&s->cfg, m, &plan, err)) printf("  %s\n", err->message);
+    if (!rc && cli_put_memory(&s->cfg, m, &room, &plan, err)) printf("  %s\n", err->message);
     return rc;
 }
 
@@ -72,14 +73,16 @@ static json_t *sampling_json(const struct rt_sampling *d)
 }
 
 /* Without the KV memory's fields where a daemon could not serve the model here. */
-static json_t *memory_json(const struct cli_stack *s, const struct eng_model *m)
+static json_t *memory_json(const struct cli_stack *s, const struct eng_model *m,
+                           const struct kr_device *d)
 {
     const struct eng_model_info *i = eng_model_info(m);
+    struct rt_room room = cli_memory_room(&s->cfg, d);
     struct rt_memory_plan plan;
     struct cn_error err;
     uint64_t window =
         eng_sequence_bytes(i->exec, (uint32_t)s->cfg.kv.block_tokens, i->context);
-    bool fits = !cli_plan_memory(&s->cfg, m, &plan, &err);
+    bool fits = !cli_plan_room(&s->cfg, m, &room, &plan, &err);
     json_t *o = json_pack("{s:b, s:I, s:I, s:I}", "fits", fits, "weight_bytes",
                           (json_int_t)i->exec->packed_bytes, "scratch_bytes",
                           (json_int_t)i->exec->scratch_bytes, "window_bytes",
@@ -103,7 +106,7 @@ static bool has_template(const char *path)
 }
 
 static int put_json(const struct cli_stack *s, const struct eng_model *m,
-                    const struct rt_sampling *sampling)
+                    const struct kr_device *d, const struct rt_sampling *sampling)
 {
     const struct eng_model_info *i = eng_model_info(m);
     const struct cfg_model *known = cli_catalog_of(s->path);
@@ -118,7 +121,7 @@ static int put_json(const struct cli_stack *s, const struct eng_model *m,
         (int)i->n_kv_heads, "chat_template", !embeds && has_template(s->path), "embeds", embeds);
 
     if (o && !embeds) json_object_set_new(o, "sampling", sampling_json(sampling));
-    if (o) json_object_set_new(o, "memory", memory_json(s, m));
+    if (o) json_object_set_new(o, "memory", memory_json(s, m, d));
     return cli_put_json(o);
 }
 
@@ -132,9 +135,9 @@ static int show(struct cli_stack *s, bool json, int *status, struct cn_error *er
     if (!rc) rc = eng_model_measure(s->path, &opts, &m, err);
     if (!rc) rc = find_sampling(s, eng_model_info(m), &sampling, err);
     if (!rc && json)
-        *status = put_json(s, m, &sampling);
+        *status = put_json(s, m, opts.device, &sampling);
     else if (!rc)
-        rc = put_text(s, m, &opts.prepare, &sampling, err);
+        rc = put_text(s, m, &opts, &sampling, err);
     eng_model_unref(m);
     kr_device_free(opts.device);
     return rc;

@@ -44,6 +44,7 @@ void kr_device_free(struct kr_device *d)
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
 {
     *out = (struct kr_device_info){.kind = d->ops->kind, .max_depth = d->ops->max_depth};
+    if (d->ops->memory) d->ops->memory(d, &out->memory_bytes, &out->free_bytes);
 }
 
 bool kr_device_lost(const struct kr_device *d, const char **why)

@@ -9,6 +9,8 @@ struct kr_device_ops {
     uint32_t max_depth;
     void (*free)(struct kr_device *d);
     bool (*lost)(const struct kr_device *d, const char **why); /* NULL: never */
+    /* All of it and what is free; NULL: it uses the host's. Any thread. */
+    void (*memory)(const struct kr_device *d, uint64_t *bytes, uint64_t *free_bytes);
     const struct kr_draw_loops *(*draw_loops)(const struct kr_device *d);
     uint32_t (*threads)(const struct kr_device *d);
     void (*parallel)(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);

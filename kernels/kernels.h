@@ -254,6 +254,8 @@ int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn
 struct kr_async_opts {
     uint64_t delay_ns;    /* added to each step */
     uint64_t lost_after;  /* steps; then the device is lost. 0: never */
+    uint64_t memory_bytes;   /* that it has of its own; 0: it uses the host's */
+    uint64_t upload_bytes_s; /* the most at which it takes weights; 0: no bound */
 };
 int kr_async_new(struct kr_device *cpu, const struct kr_async_opts *opts, struct kr_device **out,
                  struct cn_error *err);
@@ -267,11 +269,15 @@ int kr_device_new(const char *kind, const struct kr_device_opts *opts, struct kr
                   struct cn_error *err);
 const char *kr_device_kinds(void);
 void kr_device_free(struct kr_device *d);
-/* What kind of device it is, and how many of its steps may be in flight. */
 struct kr_device_info {
     const char *kind;        /* "cpu", "async" */
-    uint32_t max_depth;
+    uint32_t max_depth;      /* how many of its steps may be in flight */
+    uint64_t memory_bytes;   /* of its own, for weights, scratch and KV blocks; 0: it uses the
+                              * host's, of which the caller knows more */
+    uint64_t free_bytes;     /* of memory_bytes, now. What does not go in is CN_ENOMEM when it is
+                              * made, with both figures */
 };
+/* Any thread. */
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out);
 /* Once true, it stays so, and every call gives CN_EDEVICE. *why: static text, or the device's. Any
  * thread. */
@@ -346,7 +352,8 @@ struct kr_counters {
     uint64_t kv_bytes;         /* of keys and values that attention read, for however many rows */
 };
 
-/* A plan made ready for a device. The plan and its tensors' bytes must outlive it. */
+/* A plan made ready for a device. The plan and its tensors' bytes must outlive it. Weights travel
+ * from the tensors to the device in here, in whatever form it wants them: the CPU repacks them. */
 struct kr_exec;
 int kr_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
                struct kr_exec **out, struct cn_error *err);

@@ -17,11 +17,23 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
     struct kr_device_opts o = {
         .cpu = {.isa = isa[cfg->engine.isa], .n_threads = (uint32_t)cfg->engine.threads},
         .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
-                  .lost_after = (uint64_t)cfg->engine.async_lost_after}};
+                  .lost_after = (uint64_t)cfg->engine.async_lost_after,
+                  .memory_bytes = (uint64_t)cfg->engine.async_memory,
+                  .upload_bytes_s = (uint64_t)cfg->engine.async_upload}};
     if (!o.cpu.n_threads) o.cpu.n_threads = (uint32_t)cfg_cores();
     int rc = kr_device_new(kinds[cfg->engine.device], &o, out, err);
     if (rc == CN_EUNSUPP && err) snprintf(err->param, sizeof err->param, "engine.isa");
     return rc;
+}
+
+struct rt_room rt_room(const struct cfg *cfg, const struct kr_device *d)
+{
+    struct kr_device_info info;
+    struct rt_room r = {.bytes = cfg_engine_memory(cfg), .whose = "machine"};
+    kr_device_info(d, &info);
+    if (info.memory_bytes)
+        r = (struct rt_room){.bytes = CN_MAX(info.free_bytes, 1u), .own = true, .whose = "device"};
+    return r;
 }
 
 enum kr_type rt_kv_type(int cfg_kv_type)

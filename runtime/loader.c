@@ -113,10 +113,10 @@ static void unload(struct rt_model *m, const char *why)
 /* Room that was free at the start may have gone to other programs. */
 static int check_free(const struct rt_model *m, struct cn_error *err)
 {
-    uint64_t left = cfg_engine_memory(m->rt->cfg);
-    if (!left || left >= m->need) return 0;
-    return cn_fail(err, CN_ENOMEM, "it takes %.1f MiB of memory, and the machine has %.1f MiB free",
-                   mib(m->need), mib(left));
+    struct rt_room room = rt_room(m->rt->cfg, m->rt->device);
+    if (!room.bytes || room.bytes >= m->need) return 0;
+    return cn_fail(err, CN_ENOMEM, "it takes %.1f MiB of memory, and the %s has %.1f MiB free",
+                   mib(m->need), room.whose, mib(room.bytes));
 }
 
 static void load(struct rt_model *m)

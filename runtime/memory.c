@@ -94,10 +94,9 @@ static int too_small(const struct sum *s, uint64_t total, uint32_t block_tokens,
     bool given = why == RT_KV_GIVEN;
 
     return cn_fail_param(err, CN_ENOMEM, given ? "engine.memory_bytes" : "kv.memory_bytes",
-                         "%s%s of KV memory%s cannot hold %u tokens, which take %s; one sequence of "
+                         "%s of KV memory%s cannot hold %u tokens, which take %s; one sequence of "
                          "the whole window (%llu tokens) takes %s; free: %s",
-                         given ? "engine.memory_bytes leaves " : "", cn_size(total).text,
-                         given ? ", which" : "", block_tokens * 4, cn_size(s->least).text,
+                         cn_size(total).text, given ? " are left, which" : "", block_tokens * 4, cn_size(s->least).text,
                          (unsigned long long)s->small->context, cn_size(s->one).text,
                          cn_size(free_bytes).text);
 }

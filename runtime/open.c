@@ -213,15 +213,16 @@ static int make_pool(struct rt *r, const struct rt_memory_plan *plan, struct cn_
     return kv_pool_new(&o, &r->pool, err);
 }
 
-/* What the config gives, or the machine has; 0: not known. */
-static int memory_there(const struct cfg *cfg, uint64_t *out, struct cn_error *err)
+/* What the config gives, or the machine or the device has; 0: not known. */
+static int memory_there(const struct rt *r, struct rt_room *out, struct cn_error *err)
 {
-    uint64_t left = cfg_engine_memory(cfg), asked = cfg->engine.memory_bytes;
-    if (asked && left && asked > left)
+    uint64_t asked = r->cfg->engine.memory_bytes;
+    *out = rt_room(r->cfg, r->device);
+    if (asked && out->bytes && asked > out->bytes)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
-                             "engine.memory_bytes is %s, but only %s are free",
-                             cn_size(asked).text, cn_size(left).text);
-    *out = asked ? asked : left;
+                             "engine.memory_bytes is %s, but the %s has only %s free",
+                             cn_size(asked).text, out->whose, cn_size(out->bytes).text);
+    if (asked) out->bytes = asked;
     return 0;
 }
 
@@ -231,8 +232,9 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
     const struct cfg *cfg = r->cfg;
     const struct eng_model_info *info = eng_model_info(r->models[0].model);
     struct rt_memory_plan plan;
-    uint64_t left = cfg_engine_memory(cfg), need = r->models[0].need;
-    bool given = false;
+    struct rt_room room = rt_room(cfg, r->device);
+    uint64_t left = room.bytes, need = r->models[0].need;
+    bool given = room.own;
     if (cfg->engine.memory_bytes) {
         if (cfg->engine.memory_bytes <= need)
             return cn_fail_param(
@@ -240,8 +242,8 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
                 "engine.memory_bytes is %s, and the model takes %s for weights and scratch alone",
                 cn_size(cfg->engine.memory_bytes).text, cn_size(need).text);
         uint64_t mine = cfg->engine.memory_bytes - need;
-        given = !left || mine <= left;
-        left = given ? mine : left;
+        given |= !left || mine <= left;
+        left = left ? CN_MIN(mine, left) : mine;
     }
     int rc = rt_memory_for(cfg, info, left, given, &plan, err);
     r->budget = UINT64_MAX;
@@ -267,7 +269,7 @@ struct measured {
     struct eng_model **models; /* by their index; NULL: it could not be measured */
     struct rt_memory_ask *asks;
     size_t n; /* asks */
-    uint64_t there; /* 0: not known */
+    struct rt_room room;
     struct rt_memory_plan plan;
 };
 
@@ -276,9 +278,9 @@ static int plan_for_several(struct rt *r, struct measured *s, struct cn_error *e
 {
     const struct cfg *cfg = r->cfg;
     uint64_t want = cfg->kv.memory_bytes, there;
-    int rc = memory_there(cfg, &s->there, err);
+    int rc = memory_there(r, &s->room, err);
     if (rc) return rc;
-    there = s->there;
+    there = s->room.bytes;
     uint64_t weights = weights_at_once(r, there ? there : UINT64_MAX);
     if (there && weights >= there)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
@@ -400,7 +402,7 @@ int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *e
     for (size_t i = 0; !rc && i < r->n_models; i++)
         if (s.models[i])
             rc = weigh_one(&r->models[i], eng_model_info(s.models[i]), o.slab_bytes, &each[i], err);
-    *out = (struct rt_weights){.there_bytes = s.there, .budget_bytes = r->budget, .kv = s.plan};
+    *out = (struct rt_weights){.there_bytes = s.room.bytes, .own = s.room.own, .budget_bytes = r->budget, .kv = s.plan};
     measured_fini(r, &s);
     return rc;
 }

@@ -48,6 +48,14 @@ struct rt_opts {
  * show` and `conifer plan` measure. *out returned owned. */
 int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err);
 struct kr_prepare_opts rt_prepare_opts(const struct cfg *cfg);
+/* What is free now for weights, scratch and KV blocks on a device: of its own memory, or of the
+ * machine's (cfg_engine_memory). engine.memory_bytes is not looked at. */
+struct rt_room {
+    uint64_t bytes;    /* 0: not known */
+    bool own;          /* the device's own: no other program needs it */
+    const char *whose; /* "machine", "device": for messages */
+};
+struct rt_room rt_room(const struct cfg *cfg, const struct kr_device *d);
 /* What a file's header alone says against serving it with these settings: a model.context beyond
  * what the model was trained for (CN_ERANGE), or a file that is no model (as eng_gguf_open). */
 int rt_check_model(const struct cfg *cfg, const char *model_path, struct cn_error *err);
@@ -57,7 +65,7 @@ enum rt_kv_why {
     RT_KV_ASKED,  /* kv.memory_bytes */
     RT_KV_ENOUGH, /* scheduler.max_running windows need no more */
     RT_KV_HALF,   /* half of what is left; the rest is for the page cache and others */
-    RT_KV_GIVEN   /* all that is left of engine.memory_bytes */
+    RT_KV_GIVEN   /* all that is left of engine.memory_bytes, or of the device's own memory */
 };
 struct rt_memory_plan {
     enum rt_kv_why why;
@@ -89,6 +97,7 @@ struct rt_model_weight {
 };
 struct rt_weights {
     uint64_t there_bytes;           /* for all; 0: not known */
+    bool own;                       /* it is the device's own memory */
     uint64_t budget_bytes;          /* of it for weights and scratch; UINT64_MAX: not known */
     struct rt_memory_plan kv;
 };

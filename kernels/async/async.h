@@ -42,6 +42,7 @@ struct kr_async {
     uint64_t n_steps;                        /* the device's thread's */
     bool stop;
     atomic_bool lost;
+    _Atomic uint64_t taken;                  /* bytes of opts.memory_bytes */
 };
 
 /* A changed part of a slot's table, whose entries are in the step's. */
@@ -84,6 +85,7 @@ struct kr_async_exec {
     struct kr_async *dev;
     struct kr_exec *cpu;
     struct kr_prepare_opts opts;
+    uint64_t taken;                          /* bytes of the device's memory */
     uint64_t tickets;
     struct kr_async_step steps[KR_ASYNC_STEPS]; /* by ticket */
     /* tables: by slot and group, [max_entries]; the device's thread's */
@@ -97,6 +99,13 @@ struct kr_async_exec {
 void kr_async_push(struct kr_async *d, struct kr_async_job *j);
 /* Until every job that was asked for is done. */
 void kr_async_drain(struct kr_async *d);
+/* memory.c */
+/* Takes bytes of the device's memory for `what`; CN_ENOMEM. Any thread. */
+int kr_async_take(struct kr_async *d, uint64_t bytes, const char *what, struct cn_error *err);
+void kr_async_give(struct kr_async *d, uint64_t bytes);
+/* Prepares the CPU's exec at the pace of the device's upload. */
+int kr_async_upload(struct kr_async *d, const struct kr_plan *p,
+                    const struct kr_prepare_opts *opts, struct kr_exec **out, struct cn_error *err);
 /* step.c: on the device's thread. */
 void kr_async_run(struct kr_async *d, struct kr_async_job *j);
 int kr_async_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,

@@ -19,6 +19,7 @@ struct async_mem {
     struct kr_kv_mem base;
     struct kr_async *dev;
     struct kr_kv_mem *cpu;
+    uint64_t taken; /* bytes of the device's memory */
 };
 
 /* ---- the queue ------------------------------------------------------------------------------- */
@@ -96,6 +97,13 @@ static bool async_lost(const struct kr_device *base, const char **why)
     return true;
 }
 
+static void async_memory(const struct kr_device *base, uint64_t *bytes, uint64_t *free_bytes)
+{
+    const struct kr_async *d = device_of(base);
+    *bytes = d->opts.memory_bytes;
+    *free_bytes = *bytes - CN_MIN(*bytes, atomic_load(&d->taken));
+}
+
 static const struct kr_draw_loops *async_draw_loops(const struct kr_device *d)
 {
     return kr_device_draw_loops(device_of(d)->cpu);
@@ -131,15 +139,22 @@ static int async_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, do
 static int async_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                          struct kr_kv_mem **out, struct cn_error *err)
 {
+    uint64_t bytes;
     struct async_mem *m = cn_calloc(1, sizeof *m);
-    if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
-    int rc = kr_kv_mem_new(device_of(d)->cpu, slab_bytes, n_slabs, &m->cpu, err);
+    if (!m || !cn_mul_u64(slab_bytes, n_slabs, &bytes)) {
+        free(m);
+        return cn_fail(err, CN_ENOMEM, "out of memory");
+    }
+    int rc = kr_async_take(device_of(d), bytes, "KV memory", err);
+    if (!rc && (rc = kr_kv_mem_new(device_of(d)->cpu, slab_bytes, n_slabs, &m->cpu, err)))
+        kr_async_give(device_of(d), bytes);
     if (rc) {
         free(m);
         return rc;
     }
     m->base.ops = d->ops;
     m->dev = device_of(d);
+    m->taken = bytes;
     *out = &m->base;
     return 0;
 }
@@ -149,6 +164,7 @@ static void async_mem_free(struct kr_kv_mem *base)
     struct async_mem *m = CN_CONTAINER(base, struct async_mem, base);
     kr_async_drain(m->dev);
     kr_kv_mem_free(m->cpu);
+    kr_async_give(m->dev, m->taken);
     free(m);
 }
 
@@ -175,6 +191,7 @@ static void async_exec_free(struct kr_exec *base)
     for (uint32_t i = 0; i < KR_ASYNC_STEPS; i++)
         step_fini(&x->steps[i]);
     kr_exec_free(x->cpu);
+    kr_async_give(x->dev, x->taken);
     free(x->tables);
     free(x->pointers);
     free(x->generations);
@@ -199,6 +216,22 @@ static int make_tables(struct kr_async_exec *x)
     return 0;
 }
 
+/* What the exec will take of the device's memory is taken before any of it is made. */
+static int take_room(struct kr_async_exec *x, const struct kr_plan *p, struct cn_error *err)
+{
+    struct kr_prepare_opts measure = x->opts;
+    struct kr_exec *sized;
+    if (!x->dev->opts.memory_bytes || x->opts.measure) return 0;
+    measure.measure = true;
+    int rc = kr_prepare(x->dev->cpu, p, &measure, &sized, err);
+    if (rc) return rc;
+    uint64_t bytes = kr_exec_info(sized)->packed_bytes + kr_exec_info(sized)->scratch_bytes;
+    kr_exec_free(sized);
+    rc = kr_async_take(x->dev, bytes, "the model", err);
+    if (!rc) x->taken = bytes;
+    return rc;
+}
+
 static int async_prepare(struct kr_device *base, const struct kr_plan *p,
                          const struct kr_prepare_opts *opts, struct kr_exec **out,
                          struct cn_error *err)
@@ -209,7 +242,8 @@ static int async_prepare(struct kr_device *base, const struct kr_plan *p,
     x->dev = d;
     x->opts = *opts;
     if (!opts->background && !opts->measure) kr_async_drain(d);
-    int rc = kr_prepare(d->cpu, p, opts, &x->cpu, err);
+    int rc = take_room(x, p, err);
+    if (!rc && (rc = kr_async_upload(d, p, opts, &x->cpu, err))) kr_async_give(d, x->taken);
     if (rc) {
         free(x);
         return rc;
@@ -272,6 +306,7 @@ static const struct kr_device_ops async_ops = {
     .max_depth = KR_ASYNC_DEPTH,
     .free = async_free,
     .lost = async_lost,
+    .memory = async_memory,
     .draw_loops = async_draw_loops,
     .threads = async_threads,
     .parallel = async_parallel,

@@ -77,7 +77,7 @@ def test_too_little_memory_is_told_in_figures_and_by_the_key_that_was_set(tmp_pa
     need = re.search(r"c.yaml:2:3: engine.memory_bytes is 1000 bytes, and the model takes (\d+)\.\d KiB for weights", said)
     assert need, said
     said = told("engine.memory_bytes", f"{int(need[1]) + 2}KiB")
-    assert re.search(r"c.yaml:2:3: engine.memory_bytes leaves \d\.\d KiB of KV memory, which cannot hold 64 tokens", said), said
+    assert re.search(r"c.yaml:2:3: engine.memory_bytes: \d\.\d KiB of KV memory are left, which cannot hold 64 tokens", said), said
 
 
 def test_a_port_in_use_is_told_with_what_to_do():

@@ -1,9 +1,12 @@
 """Devices: a device that computes beside the engine gives the bytes of the CPU, and one that is lost ends the
 daemon, with a typed error for who waits."""
 import json
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import tiny_model
+from conftest import CONIFER, ORACLE, SERVER, TEMPLATE, Server, program, tiny_model, until
 
 CPU, ASYNC = ("--set", "engine.device=cpu"), ("--set", "engine.device=async")
 BODIES = [{"prompt": "abc", "max_tokens": 40, "ignore_eos": True, "seed": 3, "logprobs": 2},
@@ -43,3 +46,97 @@ def test_a_lost_device_ends_the_daemon(start):
     assert s.process.wait(30) not in (0, None)
     assert "the device is lost" in s.text()
     s.stopped = True
+
+
+# ---- memory of its own ----------------------------------------------------------------------------
+
+MIB = 1 << 20
+FILES = [ORACLE / f"models/{name}.gguf" for name in ("llama3-gqa", "gemma3", "mamba2")]
+needs_oracle = pytest.mark.skipif(not all(f.exists() for f in FILES), reason="the oracle is not here")
+
+
+def told(*args):
+    """What `show` or `plan` print of a model on a device, and their exit status."""
+    out = subprocess.run([program(CONIFER), *args], capture_output=True, text=True, timeout=60)
+    return out.returncode, out.stdout + out.stderr
+
+
+@needs_oracle
+def test_plans_have_the_device_s_figures():
+    here = [str(FILES[0]), *ASYNC, "--set", "engine.async_memory=1GiB"]
+    for command in ("plan", "show"):
+        rc, text = told(command, *here)
+        assert rc == 0, text
+        assert re.search(r"device +1024\.0 MiB  of the device's own memory", text), text
+        weights, scratch, rest = (float(re.search(rf"{what} +([\d.]+) MiB", text)[1])
+                                  for what in ("weights", "scratch", "left"))
+        assert abs(1024 - weights - scratch - rest) < 0.2
+    memory = json.loads(told("show", "--json", *here)[1])["memory"]
+    small = int((memory["weight_bytes"] + memory["scratch_bytes"]) * 0.9)
+    here[-1] = f"engine.async_memory={small}"
+    rc, text = told("plan", *here)
+    assert rc != 0 and "than the device has" in text, text
+    assert json.loads(told("show", "--json", *here)[1])["memory"]["fits"] is False
+    here[-1] = f"engine.async_memory={small * 10 // 9 + 5 * memory['window_bytes'] // 2}"
+    memory = json.loads(told("show", "--json", *here)[1])["memory"]
+    assert memory["fits"] and memory["users"] == 2 and memory["kv_bytes"] <= 2.5 * memory["window_bytes"]
+
+
+@needs_oracle
+def test_a_model_larger_than_the_device_is_refused(start):
+    s = start.real(*ASYNC, "--set", "engine.async_memory=256KiB", model=FILES[0], wait=False)
+    assert s.process.wait(30) not in (0, None)
+    assert "and the device has 256.0 KiB free of 256.0 KiB" in s.text()
+    s.stopped = True
+
+
+@pytest.fixture
+def take_turns(tmp_path):
+    """take_turns(memory, upload): a daemon with three models on such a device."""
+    servers = []
+
+    def begin(memory, upload, more=""):
+        template = tmp_path / "template.jinja"
+        template.write_text(TEMPLATE)
+        models = "".join(f"  - {{name: {f.stem}, path: {f}, chat_template: {template}}}\n" for f in FILES)
+        s = Server(program(SERVER), None, config=(
+            f"engine: {{device: async, async_memory: {memory}, async_upload: {upload}, min_stay_s: 0}}\n"
+            f"kv: {{memory_bytes: 8MiB}}\n{more}models:\n{models}"))
+        servers.append(s)
+        return s
+
+    yield begin
+    for s in servers:
+        s.stop(expect=None)
+
+
+def ask(s, model):
+    status, _, data = s.http("POST", "/v1/completions", {"model": model, "prompt": "abc", "max_tokens": 8, "seed": 1,
+                                                         "ignore_eos": True})
+    assert status == 200, data
+    return json.loads(data)["choices"][0]["text"]
+
+
+@needs_oracle
+def test_models_take_turns_in_the_device_s_memory(take_turns):
+    """KV memory and one model go in, two do not; a load takes as long as its bytes take to arrive."""
+    need = [sum(json.loads(told("show", "--json", str(f))[1])["memory"][k] for k in ("weight_bytes", "scratch_bytes"))
+            for f in FILES]
+    memory = 8 * MIB + max(need) + min(need) // 2
+    s = take_turns(memory, 10 * MIB)
+    first = [ask(s, f.stem) for f in FILES]
+    assert [ask(s, f.stem) for f in FILES] == first
+    m = s.metrics()
+    assert m["conifer_model_loads_total"] == 6 and m["conifer_model_unloads_total"] == 5
+    packed = sum(json.loads(told("show", "--json", str(f))[1])["memory"]["weight_bytes"] for f in FILES)
+    assert m["conifer_model_load_seconds_sum"] >= 2 * packed / (10 * MIB)
+
+
+@needs_oracle
+def test_a_slow_upload_does_not_hold_up_the_end(take_turns):
+    s = take_turns(64 * MIB, 1000, "server: {drain_timeout_s: 1}\n")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(s.post, "/v1/completions", {"model": FILES[0].stem, "prompt": "a", "max_tokens": 1})
+        until(lambda: any(m.state == "loading" for m in s.client().models.list()))
+        s.stop(seconds=20)
+        assert answer.result(20)[0] == 503
