@@ -30,27 +30,27 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576;
 }
 
-static void lock(struct rt *r)
+static void lock(struct rt_group *g)
 {
-    pthread_mutex_lock(&r->models_lock);
+    pthread_mutex_lock(&g->rt->models_lock);
 }
 
-static void unlock(struct rt *r)
+static void unlock(struct rt_group *g)
 {
-    pthread_mutex_unlock(&r->models_lock);
+    pthread_mutex_unlock(&g->rt->models_lock);
 }
 
-void rt_loader_poke(struct rt *r)
+void rt_loader_poke(struct rt_group *g)
 {
-    if (!atomic_exchange(&r->poked, true)) cn_mailbox_post(&r->loader_inbox, &r->poke);
+    if (!atomic_exchange(&g->poked, true)) cn_mailbox_post(&g->loader_inbox, &g->poke);
 }
 
 /* Until somebody pokes, at most so long. */
-static void rest(struct rt *r, uint64_t ns)
+static void rest(struct rt_group *g, uint64_t ns)
 {
-    cn_mailbox_wait(&r->loader_inbox, ns);
+    cn_mailbox_wait(&g->loader_inbox, ns);
     /* In this order: whoever pokes after this has posted again, and is seen next time. */
-    if (cn_mailbox_take(&r->loader_inbox)) atomic_store(&r->poked, false);
+    if (cn_mailbox_take(&g->loader_inbox)) atomic_store(&g->poked, false);
 }
 
 /* ---- what failed ----------------------------------------------------------------------------- */
@@ -65,11 +65,11 @@ static uint64_t retry_after(const struct rt_model *m, uint32_t failures)
 
 void rt_model_failed(struct rt_model *m, const struct cn_error *err)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     cn_log(CN_LOG_ERROR, "engine", "%s could not be loaded: %s", m->id, err->message);
-    cn_metric_add(r->metrics, CN_M_model_load_failures, 1);
-    cn_model_add(r->metrics, m->index, CN_MM_failures, 1);
-    lock(r);
+    cn_metric_add(g->rt->metrics, CN_M_model_load_failures, 1);
+    cn_model_add(g->rt->metrics, m->index, CN_MM_failures, 1);
+    lock(g);
     rt_public_error(m, err, &m->error);
     m->failures++;
     m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
@@ -77,7 +77,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     m->blocked_ns = 0;
     rt_model_set_state(m, RT_FAILED);
     rt_model_answer(m, &m->error, 0, UINT64_MAX);
-    unlock(r);
+    unlock(g);
 }
 
 /* ---- with the engine thread ------------------------------------------------------------------ */
@@ -87,9 +87,9 @@ static int ask_engine(struct rt_model *m, enum rt_cmd_kind kind, struct cn_error
     m->cmd = (struct rt_cmd){.kind = kind, .m = m};
     m->answer_error = (struct cn_error){0};
     atomic_store(&m->answered, false);
-    cn_mailbox_post(&m->rt->inbox, &m->cmd.msg);
+    cn_mailbox_post(&m->group->inbox, &m->cmd.msg);
     while (!atomic_load(&m->answered))
-        rest(m->rt, LOOK_AGAIN_NS);
+        rest(m->group, LOOK_AGAIN_NS);
     if (m->answer && err) *err = m->answer_error;
     return m->answer;
 }
@@ -97,23 +97,23 @@ static int ask_engine(struct rt_model *m, enum rt_cmd_kind kind, struct cn_error
 /* Nobody holds it, and from here on nobody can. */
 static void unload(struct rt_model *m, const char *why)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     while (ask_engine(m, RT_CMD_DETACH, NULL) == CN_EBUSY)
-        rest(r, ASK_AGAIN_NS);
+        rest(g, ASK_AGAIN_NS);
     eng_model_unref(m->model);
-    lock(r);
+    lock(g);
     m->model = NULL;
     m->bytes = 0;
     rt_model_set_state(m, m->state);
-    unlock(r);
-    cn_metric_add(r->metrics, CN_M_model_unloads, 1);
+    unlock(g);
+    cn_metric_add(g->rt->metrics, CN_M_model_unloads, 1);
     cn_log(CN_LOG_INFO, "engine", "%s was unloaded: %s", m->id, why);
 }
 
 /* Room that was free at the start may have gone to other programs. */
 static int check_free(const struct rt_model *m, struct cn_error *err)
 {
-    struct rt_room room = rt_room(m->rt->cfg, m->rt->device);
+    struct rt_room room = rt_room(m->rt->cfg, m->group->device);
     if (!room.bytes || room.bytes >= m->need) return 0;
     return cn_fail(err, CN_ENOMEM, "it takes %.1f MiB of memory, and the %s has %.1f MiB free",
                    mib(m->need), room.whose, mib(room.bytes));
@@ -121,31 +121,31 @@ static int check_free(const struct rt_model *m, struct cn_error *err)
 
 static void load(struct rt_model *m)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     struct cn_error err = {0};
     struct eng_model *model = NULL;
     uint64_t began = cn_now_ns();
     int rc = check_free(m, &err);
     if (!rc) rc = rt_model_open(m, &(struct rt_loading){.background = true}, &model, &err);
     if (!rc) {
-        lock(r);
+        lock(g);
         m->model = model;
-        unlock(r);
+        unlock(g);
         rc = ask_engine(m, RT_CMD_ATTACH, &err);
     }
     if (rc) {
-        lock(r);
+        lock(g);
         m->model = NULL;
-        unlock(r);
+        unlock(g);
         eng_model_unref(model);
-        if (!atomic_load(&r->loader_stop)) rt_model_failed(m, &err);
+        if (!atomic_load(&g->loader_stop)) rt_model_failed(m, &err);
         return;
     }
     const struct eng_model_info *info = eng_model_info(model);
-    cn_metric_add(r->metrics, CN_M_model_loads, 1); /* before who waits is told */
-    cn_metric_observe(r->metrics, CN_H_model_load, cn_now_ns() - began);
-    cn_model_add(r->metrics, m->index, CN_MM_loads, 1);
-    lock(r);
+    cn_metric_add(g->rt->metrics, CN_M_model_loads, 1); /* before who waits is told */
+    cn_metric_observe(g->rt->metrics, CN_H_model_load, cn_now_ns() - began);
+    cn_model_add(g->rt->metrics, m->index, CN_MM_loads, 1);
+    lock(g);
     m->failures = 0;
     m->blocked_ns = 0;
     m->used_ns = cn_now_ns();
@@ -153,28 +153,28 @@ static void load(struct rt_model *m)
     rt_stay_loaded(m, (double)(m->used_ns - began) / 1e9);
     rt_model_set_state(m, RT_LOADED);
     rt_model_answer(m, NULL, 0, UINT64_MAX);
-    unlock(r);
+    unlock(g);
     cn_log(CN_LOG_INFO, "engine", "%s was loaded in %.1f s: %.1f MiB", m->id,
            (double)(cn_now_ns() - began) * 1e-9, mib(m->bytes));
 }
 
 /* ---- making room (all with models_lock) ------------------------------------------------------ */
 
-static uint64_t bytes_used(const struct rt *r)
+static uint64_t bytes_used(const struct rt_group *g)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < r->n_models; i++)
-        sum += r->models[i].bytes;
+    for (size_t i = 0; i < g->n_models; i++)
+        sum += g->models[i]->bytes;
     return sum;
 }
 
 /* Of those that may be unloaded for `to`, held or not, the one that was not used for longest. */
-static struct rt_model *oldest(const struct rt *r, const struct rt_model *to, bool held)
+static struct rt_model *oldest(const struct rt_group *g, const struct rt_model *to, bool held)
 {
     uint64_t now = cn_now_ns();
     struct rt_model *best = NULL;
-    for (size_t i = 0; i < r->n_models; i++) {
-        struct rt_model *m = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++) {
+        struct rt_model *m = g->models[i];
         if (m->state != RT_LOADED || m->pin || m->leaving || (m->uses > 0) != held) continue;
         if (rt_stays_until(m, to, now)) continue;
         if (!best || m->used_ns < best->used_ns) best = m;
@@ -183,32 +183,32 @@ static struct rt_model *oldest(const struct rt *r, const struct rt_model *to, bo
 }
 
 /* Of those that `to` could have unloaded now. */
-static uint64_t bytes_idle(const struct rt *r, const struct rt_model *to)
+static uint64_t bytes_idle(const struct rt_group *g, const struct rt_model *to)
 {
     uint64_t now = cn_now_ns();
     uint64_t sum = 0;
-    for (size_t i = 0; i < r->n_models; i++) {
-        const struct rt_model *m = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++) {
+        const struct rt_model *m = g->models[i];
         if (m->state == RT_LOADED && !m->pin && !m->uses && !rt_stays_until(m, to, now))
             sum += m->bytes;
     }
     return sum;
 }
 
-static uint64_t bytes_pinned(const struct rt *r)
+static uint64_t bytes_pinned(const struct rt_group *g)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < r->n_models; i++)
-        if (r->models[i].pin) sum += r->models[i].bytes;
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->pin) sum += g->models[i]->bytes;
     return sum;
 }
 
 /* Marks those that a blocked model needs to go, until they would be enough. */
-static void mark_leaving(struct rt *r, const struct rt_model *to)
+static void mark_leaving(struct rt_group *g, const struct rt_model *to)
 {
-    uint64_t left = bytes_used(r) - bytes_idle(r, to);
+    uint64_t left = bytes_used(g) - bytes_idle(g, to);
     struct rt_model *m;
-    while (left + to->need > r->budget && (m = oldest(r, to, true))) {
+    while (left + to->need > g->budget && (m = oldest(g, to, true))) {
         m->leaving = true;
         left -= m->bytes;
     }
@@ -217,10 +217,10 @@ static void mark_leaving(struct rt *r, const struct rt_model *to)
 /* The first time at which one that stays may make way for m; UINT64_MAX: none stays. */
 static uint64_t first_to_go(const struct rt_model *m, uint64_t now)
 {
-    const struct rt *r = m->rt;
+    const struct rt_group *g = m->group;
     uint64_t first = UINT64_MAX;
-    for (size_t i = 0; i < r->n_models; i++) {
-        const struct rt_model *v = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++) {
+        const struct rt_model *v = g->models[i];
         uint64_t until = v->state == RT_LOADED && !v->pin ? rt_stays_until(v, m, now) : 0;
         if (until) first = CN_MIN(first, until);
     }
@@ -248,8 +248,8 @@ static uint32_t blocked_error(const struct rt_model *m, uint64_t stays, uint64_t
 /* There is no room for m now, but there may be. Tells when to look again. */
 static uint64_t block(struct rt_model *m, uint64_t now)
 {
-    struct rt *r = m->rt;
-    uint64_t bound = (uint64_t)(r->cfg->engine.swap_wait_s * 1e9);
+    struct rt_group *g = m->group;
+    uint64_t bound = (uint64_t)(g->rt->cfg->engine.swap_wait_s * 1e9);
     uint64_t stays = first_to_go(m, now);
     if (!m->blocked_ns) m->blocked_ns = now;
     if (now - m->blocked_ns >= bound) {
@@ -261,47 +261,47 @@ static uint64_t block(struct rt_model *m, uint64_t now)
         m->blocked_ns = 0;
         return UINT64_MAX;
     }
-    if (!r->blocked_ns) r->blocked_ns = now;
-    uint64_t phase = bound ? (now - r->blocked_ns) % bound : 0;
-    if (phase >= bound / 2) mark_leaving(r, m);
+    if (!g->blocked_ns) g->blocked_ns = now;
+    uint64_t phase = bound ? (now - g->blocked_ns) % bound : 0;
+    if (phase >= bound / 2) mark_leaving(g, m);
     uint64_t next = now + (phase >= bound / 2 ? bound : bound / 2) - phase;
-    r->wants_room = true;
+    g->wants_room = true;
     uint64_t end = CN_MAX(m->blocked_ns, m->waits->since_ns) + bound;
     return CN_MIN(CN_MIN(next, end), stays);
 }
 
 /* ---- what to do next ------------------------------------------------------------------------- */
 
-static struct rt_model *find_broken(struct rt *r)
+static struct rt_model *find_broken(struct rt_group *g)
 {
-    for (size_t i = 0; i < r->n_models; i++)
-        if (r->models[i].broken && !r->models[i].uses) return &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->broken && !g->models[i]->uses) return g->models[i];
     return NULL;
 }
 
 /* A model whose file has changed: out it goes, and after a while it may come back. */
 static void drop_broken(struct rt_model *m)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     unload(m, "its file was changed");
-    lock(r);
+    lock(g);
     m->broken = false;
     m->need = 0;
     m->failures++;
     m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
     rt_model_set_state(m, RT_FAILED);
     rt_model_answer(m, &m->error, 0, UINT64_MAX);
-    unlock(r);
+    unlock(g);
 }
 
 /* Of those that somebody waits for and that were not `tried`, the one whose load is for the tenant
  * that was charged least; of such the one waited for longest. */
-static struct rt_model *next_wanted(struct rt *r, const bool *tried, uint64_t now)
+static struct rt_model *next_wanted(struct rt_group *g, const bool *tried, uint64_t now)
 {
     double best_due = 0;
     struct rt_model *best = NULL;
-    for (size_t i = 0; i < r->n_models; i++) {
-        struct rt_model *m = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++) {
+        struct rt_model *m = g->models[i];
         if (!m->waits || m->state == RT_LOADED || tried[i]) continue;
         double due = rt_stay_due(m, now);
         if (best && (due > best_due ||
@@ -314,10 +314,10 @@ static struct rt_model *next_wanted(struct rt *r, const bool *tried, uint64_t no
 }
 
 /* What was to make way need not any more, unless it is marked again. */
-static void serve_loaded(struct rt *r)
+static void serve_loaded(struct rt_group *g)
 {
-    for (size_t i = 0; i < r->n_models; i++) {
-        struct rt_model *m = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++) {
+        struct rt_model *m = g->models[i];
         if (m->state == RT_LOADED && !m->leaving && !m->broken && m->waits)
             rt_model_answer(m, NULL, 0, UINT64_MAX);
     }
@@ -328,30 +328,30 @@ enum need { NOTHING, MEASURE, EVICT, LOAD, NEVER };
 /* With the lock: what m needs next. */
 static enum need step_of(struct rt_model *m, struct rt_model **victim)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     if (!m->need) return MEASURE;
-    if (m->need > r->budget || bytes_pinned(r) > r->budget - m->need) return NEVER;
-    uint64_t used = bytes_used(r);
-    if (used <= r->budget - m->need) return LOAD;
-    if (used - bytes_idle(r, m) > r->budget - m->need) return NOTHING;
-    *victim = oldest(r, m, false);
+    if (m->need > g->budget || bytes_pinned(g) > g->budget - m->need) return NEVER;
+    uint64_t used = bytes_used(g);
+    if (used <= g->budget - m->need) return LOAD;
+    if (used - bytes_idle(g, m) > g->budget - m->need) return NOTHING;
+    *victim = oldest(g, m, false);
     return *victim ? EVICT : NOTHING;
 }
 
 /* With the lock: the first that something can be done for; else when to look again. */
-static enum need choose(struct rt *r, struct rt_model **out, struct rt_model **victim,
+static enum need choose(struct rt_group *g, struct rt_model **out, struct rt_model **victim,
                         uint64_t *wake)
 {
     struct rt_model *m = NULL;
     uint64_t now = cn_now_ns();
     bool tried[RT_MAX_MODELS] = {false};
     *wake = UINT64_MAX;
-    r->wants_room = false;
-    for (size_t i = 0; i < r->n_models; i++) {
-        r->models[i].leaving = false;
-        if (!r->models[i].waits) r->models[i].blocked_ns = 0;
+    g->wants_room = false;
+    for (size_t i = 0; i < g->n_models; i++) {
+        g->models[i]->leaving = false;
+        if (!g->models[i]->waits) g->models[i]->blocked_ns = 0;
     }
-    while ((m = next_wanted(r, tried, now))) {
+    while ((m = next_wanted(g, tried, now))) {
         tried[m->index] = true;
         enum need next = step_of(m, victim);
         if (next != NOTHING) {
@@ -361,34 +361,34 @@ static enum need choose(struct rt *r, struct rt_model **out, struct rt_model **v
         uint64_t again = block(m, now);
         *wake = CN_MIN(*wake, again);
     }
-    if (!r->wants_room) r->blocked_ns = 0;
-    serve_loaded(r);
+    if (!g->wants_room) g->blocked_ns = 0;
+    serve_loaded(g);
     return NOTHING;
 }
 
 static void refuse_never(struct rt_model *m)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     struct cn_error err = {0};
-    lock(r);
-    uint64_t pinned = bytes_pinned(r);
-    unlock(r);
+    lock(g);
+    uint64_t pinned = bytes_pinned(g);
+    unlock(g);
     cn_fail(&err, CN_ENOMEM,
             "it takes %.1f MiB for weights and scratch; there are %.1f MiB for all "
             "models, of which %.1f MiB are taken by pinned ones",
-            mib(m->need), mib(r->budget), mib(pinned));
+            mib(m->need), mib(g->budget), mib(pinned));
     rt_model_failed(m, &err);
 }
 
 /* One thing; false when there is nothing to do before *wake. */
-static bool work(struct rt *r, uint64_t *wake)
+static bool work(struct rt_group *g, uint64_t *wake)
 {
     struct rt_model *m = NULL, *victim = NULL;
     struct cn_error err = {0};
-    lock(r);
-    struct rt_model *broken = find_broken(r);
+    lock(g);
+    struct rt_model *broken = find_broken(g);
     if (broken) rt_model_set_state(broken, RT_UNLOADED);
-    enum need next = broken ? NOTHING : choose(r, &m, &victim, wake);
+    enum need next = broken ? NOTHING : choose(g, &m, &victim, wake);
     if (next == EVICT) {
         rt_stay_taken(victim, m, cn_now_ns());
         rt_model_set_state(victim, RT_UNLOADED);
@@ -397,7 +397,7 @@ static bool work(struct rt *r, uint64_t *wake)
         m->bytes = m->need;
         rt_model_set_state(m, RT_LOADING);
     }
-    unlock(r);
+    unlock(g);
     if (broken) {
         drop_broken(broken);
         return true;
@@ -423,41 +423,41 @@ static bool work(struct rt *r, uint64_t *wake)
 
 static void *loader_main(void *arg)
 {
-    struct rt *r = arg;
+    struct rt_group *g = arg;
 #ifdef __linux__
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS);
 #endif
-    while (!atomic_load(&r->loader_stop)) {
+    while (!atomic_load(&g->loader_stop)) {
         uint64_t wake = 0, now;
-        if (work(r, &wake)) continue;
+        if (work(g, &wake)) continue;
         now = cn_now_ns();
-        rest(r, wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0);
+        rest(g, wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0);
     }
     return NULL;
 }
 
-int rt_loader_start(struct rt *r, struct cn_error *err)
+int rt_loader_start(struct rt_group *g, struct cn_error *err)
 {
-    if (pthread_create(&r->loader, NULL, loader_main, r))
+    if (pthread_create(&g->loader, NULL, loader_main, g))
         return cn_fail(err, CN_ENOMEM, "the loader's thread cannot be started");
-    r->loader_started = true;
-    pthread_setname_np(r->loader, "loader");
+    g->loader_started = true;
+    pthread_setname_np(g->loader, "loader");
     return 0;
 }
 
-void rt_loader_stop(struct rt *r)
+void rt_loader_stop(struct rt_group *g)
 {
     struct cn_error err = {0};
-    if (r->loader_started) {
-        atomic_store(&r->loader_stop, true);
-        rt_loader_poke(r);
-        pthread_join(r->loader, NULL);
-        r->loader_started = false;
+    if (g->loader_started) {
+        atomic_store(&g->loader_stop, true);
+        rt_loader_poke(g);
+        pthread_join(g->loader, NULL);
+        g->loader_started = false;
     }
-    if (r->loader_mail_ready) cn_mailbox_take(&r->loader_inbox);
+    if (g->loader_mail_ready) cn_mailbox_take(&g->loader_inbox);
     cn_fail(&err, CN_EDRAIN, "the server is shutting down");
-    if (r->lock_ready) lock(r);
-    for (size_t i = 0; i < r->n_models; i++)
-        rt_model_answer(&r->models[i], &err, 0, UINT64_MAX);
-    if (r->lock_ready) unlock(r);
+    if (g->rt->lock_ready) lock(g);
+    for (size_t i = 0; i < g->n_models; i++)
+        rt_model_answer(g->models[i], &err, 0, UINT64_MAX);
+    if (g->rt->lock_ready) unlock(g);
 }

@@ -28,6 +28,7 @@ static int init_one(struct rt *r, uint32_t i, const struct rt_model_opts *o, str
 {
     struct rt_model *m = &r->models[i];
     m->rt = r;
+    m->group = &r->groups[0];
     m->index = i;
     m->only = RT_NOBODY;
     m->asked_context = o->context;
@@ -63,9 +64,16 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
     r->several = o->n_models > 0;
     r->models = cn_calloc(n, sizeof *r->models);
     if (!r->models || rt_stay_set(r, r->first_tenants)) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        if (!(r->groups[i].models = cn_calloc(n, sizeof *r->groups[i].models)))
+            return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     for (; r->n_models < n; r->n_models++) {
+        struct rt_model *m = &r->models[r->n_models];
         int rc = init_one(r, (uint32_t)r->n_models, &all[r->n_models], err);
-        if (!rc) continue;
+        if (!rc) {
+            m->group->models[m->group->n_models++] = m;
+            continue;
+        }
         r->n_models++;
         return rc;
     }
@@ -77,7 +85,6 @@ void rt_models_fini(struct rt *r)
 {
     for (size_t i = 0; i < r->n_models; i++) {
         struct rt_model *m = &r->models[i];
-        eng_model_unref(m->model);
         free(m->id);
         free(m->path);
         free(m->chat_template);
@@ -230,7 +237,7 @@ int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, ui
         rt_event_free(w->event);
         free(w);
     } else {
-        rt_loader_poke(r);
+        rt_loader_poke(m->group);
     }
     return rc;
 }
@@ -271,9 +278,9 @@ void rt_release(struct rt_model *m)
     m->uses--;
     m->used_ns = cn_now_ns();
     cn_model_set(r->metrics, m->index, CN_MM_requests, m->uses);
-    bool poke = !m->uses && (r->wants_room || m->broken);
+    bool poke = !m->uses && (m->group->wants_room || m->broken);
     unlock(r);
-    if (poke) rt_loader_poke(r);
+    if (poke) rt_loader_poke(m->group);
 }
 
 uint64_t rt_embedding_size(const struct rt_model *m)

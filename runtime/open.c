@@ -69,7 +69,7 @@ static int read_text_file(const char *path, const char *key, struct cn_buf *out,
 
 static struct eng_model_opts opts_of(const struct rt_model *m)
 {
-    struct eng_model_opts o = {.device = m->rt->device, .prepare = rt_prepare_opts(m->rt->cfg)};
+    struct eng_model_opts o = {.device = m->group->device, .prepare = rt_prepare_opts(m->rt->cfg)};
     o.prepare.kv_type = rt_kv_type(m->kv_type);
     o.prepare.max_context = m->asked_context;
     return o;
@@ -118,7 +118,7 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
     opts.template_text = m->chat_template ? cn_buf_cstr(&text) : NULL;
     opts.template_len = text.len;
     opts.prepare.background = how->background;
-    opts.prepare.stop = &m->rt->loader_stop;
+    opts.prepare.stop = &m->group->loader_stop;
     opts.prepare.progress = how->progress;
     opts.prepare.progress_arg = how->progress_arg;
     if (!rc) rc = eng_model_open(m->path, &opts, out, err);
@@ -151,17 +151,17 @@ static int add_space(struct rt_model *m, const struct eng_model_info *info, stru
                                   .block_tokens = (uint32_t)cfg->kv.block_tokens,
                                   .n_groups = n,
                                   .groups = groups};
-    int rc = kv_space_add(m->rt->pool, &space, &m->space, err);
+    int rc = kv_space_add(m->group->pool, &space, &m->space, err);
     free(groups);
     return rc;
 }
 
 int rt_attach(struct rt_model *m, struct cn_error *err)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     const struct eng_model_info *info = eng_model_info(m->model);
     struct kr_prepare_opts step = opts_of(m).prepare;
-    int rc = rt_memory_blocks_fit(info->exec, r->slab_bytes, err);
+    int rc = rt_memory_blocks_fit(info->exec, g->slab_bytes, err);
     if (!rc) rc = add_space(m, info, err);
     if (rc) return rc;
     bool embeds = info->pooling != ENG_POOL_NONE; /* no token comes after its prompts */
@@ -169,11 +169,11 @@ int rt_attach(struct rt_model *m, struct cn_error *err)
                                .context = info->context + embeds,
                                .max_rows = step.max_rows,
                                .max_logit_rows = step.max_rows};
-    rc = sch_model_add(r->sch, &o, &m->sch_model, err);
+    rc = sch_model_add(g->sch, &o, &m->sch_model, err);
     if (!rc && kv_space_max_tokens(m->space, 0, 1) < 2) {
         struct kv_stats kv;
-        kv_pool_stats(r->pool, &kv);
-        sch_model_drop(r->sch, m->sch_model);
+        kv_pool_stats(g->pool, &kv);
+        sch_model_drop(g->sch, m->sch_model);
         rc = cn_fail(err, CN_ENOMEM, "the KV memory of %.1f MiB cannot hold a sequence of it",
                      (double)(kv.n_slabs * kv.slab_bytes) / 1048576);
     }
@@ -182,7 +182,7 @@ int rt_attach(struct rt_model *m, struct cn_error *err)
         m->space = NULL;
         return rc;
     }
-    r->running[m->sch_model] = m;
+    g->running[m->sch_model] = m;
     m->in_sch = true;
     m->base_ns = m->row_ns = 0;
     return 0;
@@ -192,8 +192,8 @@ int rt_detach(struct rt_model *m)
 {
     int rc;
     if (m->in_sch) {
-        if ((rc = sch_model_drop(m->rt->sch, m->sch_model))) return rc;
-        m->rt->running[m->sch_model] = NULL;
+        if ((rc = sch_model_drop(m->group->sch, m->sch_model))) return rc;
+        m->group->running[m->sch_model] = NULL;
         m->in_sch = false;
     }
     if (m->space && (rc = kv_space_drop(m->space))) return rc;
@@ -203,21 +203,21 @@ int rt_detach(struct rt_model *m)
 
 /* ---- the pool -------------------------------------------------------------------------------- */
 
-static int make_pool(struct rt *r, const struct rt_memory_plan *plan, struct cn_error *err)
+static int make_pool(struct rt_group *g, const struct rt_memory_plan *plan, struct cn_error *err)
 {
-    int rc = kr_kv_mem_new(r->device, plan->slab_bytes, plan->n_slabs, &r->kv_mem, err);
+    int rc = kr_kv_mem_new(g->device, plan->slab_bytes, plan->n_slabs, &g->kv_mem, err);
     if (rc) return rc;
-    r->slab_bytes = plan->slab_bytes;
-    cn_metric_set(r->metrics, CN_M_kv_bytes_total, (double)plan->total_bytes);
+    g->slab_bytes = plan->slab_bytes;
+    cn_metric_set(g->rt->metrics, CN_M_kv_bytes_total, (double)plan->total_bytes);
     struct kv_pool_opts o = {.slab_bytes = plan->slab_bytes, .n_slabs = plan->n_slabs};
-    return kv_pool_new(&o, &r->pool, err);
+    return kv_pool_new(&o, &g->pool, err);
 }
 
 /* What the config gives, or the machine or the device has; 0: not known. */
-static int memory_there(const struct rt *r, struct rt_room *out, struct cn_error *err)
+static int memory_there(const struct rt_group *g, struct rt_room *out, struct cn_error *err)
 {
-    uint64_t asked = r->cfg->engine.memory_bytes;
-    *out = rt_room(r->cfg, r->device);
+    uint64_t asked = g->rt->cfg->engine.memory_bytes;
+    *out = rt_room(g->rt->cfg, g->device);
     if (asked && out->bytes && asked > out->bytes)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
                              "engine.memory_bytes is %s, but the %s has only %s free",
@@ -227,13 +227,13 @@ static int memory_there(const struct rt *r, struct rt_room *out, struct cn_error
 }
 
 /* The one model is loaded by now: what it left is for KV. */
-static int pool_for_one(struct rt *r, struct cn_error *err)
+static int pool_for_one(struct rt_group *g, struct cn_error *err)
 {
-    const struct cfg *cfg = r->cfg;
-    const struct eng_model_info *info = eng_model_info(r->models[0].model);
+    const struct cfg *cfg = g->rt->cfg;
+    const struct eng_model_info *info = eng_model_info(g->models[0]->model);
     struct rt_memory_plan plan;
-    struct rt_room room = rt_room(cfg, r->device);
-    uint64_t left = room.bytes, need = r->models[0].need;
+    struct rt_room room = rt_room(cfg, g->device);
+    uint64_t left = room.bytes, need = g->models[0]->need;
     bool given = room.own;
     if (cfg->engine.memory_bytes) {
         if (cfg->engine.memory_bytes <= need)
@@ -246,19 +246,19 @@ static int pool_for_one(struct rt *r, struct cn_error *err)
         left = left ? CN_MIN(mine, left) : mine;
     }
     int rc = rt_memory_for(cfg, info, left, given, &plan, err);
-    r->budget = UINT64_MAX;
-    return rc ? rc : make_pool(r, &plan, err);
+    g->budget = UINT64_MAX;
+    return rc ? rc : make_pool(g, &plan, err);
 }
 
 /* What models take at once that must have room beside the KV memory: the pinned ones, and the
  * largest of the others that goes with them. */
-static uint64_t weights_at_once(const struct rt *r, uint64_t there)
+static uint64_t weights_at_once(const struct rt_group *g, uint64_t there)
 {
     uint64_t pinned = 0, largest = 0;
-    for (size_t i = 0; i < r->n_models; i++)
-        if (r->models[i].pin) pinned += r->models[i].need;
-    for (size_t i = 0; i < r->n_models; i++) {
-        const struct rt_model *m = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->pin) pinned += g->models[i]->need;
+    for (size_t i = 0; i < g->n_models; i++) {
+        const struct rt_model *m = g->models[i];
         if (!m->pin && pinned + m->need < there) largest = CN_MAX(largest, m->need);
     }
     return pinned + largest;
@@ -274,14 +274,14 @@ struct measured {
 };
 
 /* The KV memory is for whichever will be loaded; the rest is the models' budget. */
-static int plan_for_several(struct rt *r, struct measured *s, struct cn_error *err)
+static int plan_for_several(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
-    const struct cfg *cfg = r->cfg;
+    const struct cfg *cfg = g->rt->cfg;
     uint64_t want = cfg->kv.memory_bytes, there;
-    int rc = memory_there(r, &s->room, err);
+    int rc = memory_there(g, &s->room, err);
     if (rc) return rc;
     there = s->room.bytes;
-    uint64_t weights = weights_at_once(r, there ? there : UINT64_MAX);
+    uint64_t weights = weights_at_once(g, there ? there : UINT64_MAX);
     if (there && weights >= there)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
                              "there are %s of memory, and the pinned models take %s for "
@@ -296,20 +296,20 @@ static int plan_for_several(struct rt *r, struct measured *s, struct cn_error *e
     rc = rt_memory_plan_for(s->asks, s->n, (uint32_t)cfg->kv.block_tokens,
                             (uint32_t)cfg->scheduler.max_running, want,
                             there && !want ? there - weights : 0, false, &s->plan, err);
-    if (!rc) r->budget = there ? there - CN_MIN(there, s->plan.total_bytes) : UINT64_MAX;
+    if (!rc) g->budget = there ? there - CN_MIN(there, s->plan.total_bytes) : UINT64_MAX;
     return rc;
 }
 
 /* Measures all; those that cannot be are told of, and tried again when somebody asks for them. When
  * it is all of them, the first one's error. */
-static int measure_all(struct rt *r, struct measured *s, struct cn_error *err)
+static int measure_all(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
     struct cn_error first = {0};
-    for (size_t i = 0; i < r->n_models; i++) {
+    for (size_t i = 0; i < g->n_models; i++) {
         struct cn_error e = {0};
-        if (rt_model_measure(&r->models[i], &s->models[i], &e)) {
+        if (rt_model_measure(g->models[i], &s->models[i], &e)) {
             if (!first.code) first = e;
-            rt_model_failed(&r->models[i], &e);
+            rt_model_failed(g->models[i], &e);
             continue;
         }
         const struct eng_model_info *info = eng_model_info(s->models[i]);
@@ -323,51 +323,51 @@ static int measure_all(struct rt *r, struct measured *s, struct cn_error *err)
 /* Beside the pinned ones, which stay once they are there. */
 static bool can_be_loaded(const struct rt_model *m)
 {
-    const struct rt *r = m->rt;
+    const struct rt_group *g = m->group;
     uint64_t least = m->need;
-    for (size_t i = 0; i < r->n_models; i++)
-        if (r->models[i].pin && &r->models[i] != m) least += r->models[i].need;
-    return least <= r->budget;
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->pin && g->models[i] != m) least += g->models[i]->need;
+    return least <= g->budget;
 }
 
-static void measured_fini(struct rt *r, struct measured *s)
+static void measured_fini(struct rt_group *g, struct measured *s)
 {
-    for (size_t i = 0; s->models && i < r->n_models; i++)
+    for (size_t i = 0; s->models && i < g->n_models; i++)
         eng_model_unref(s->models[i]);
     free(s->models);
     free(s->asks);
 }
 
 /* What the config and the machine give several models. */
-static int weigh(struct rt *r, struct measured *s, struct cn_error *err)
+static int weigh(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
-    s->models = cn_calloc(r->n_models, sizeof *s->models);
-    s->asks = cn_calloc(r->n_models, sizeof *s->asks);
+    s->models = cn_calloc(g->n_models, sizeof *s->models);
+    s->asks = cn_calloc(g->n_models, sizeof *s->asks);
     int rc = s->models && s->asks ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
-    if (!rc) rc = measure_all(r, s, err);
-    return rc ? rc : plan_for_several(r, s, err);
+    if (!rc) rc = measure_all(g, s, err);
+    return rc ? rc : plan_for_several(g, s, err);
 }
 
 /* Those that no request will ever get are told of now, not when the first one is refused. */
-static void warn_of_large(const struct rt *r)
+static void warn_of_large(const struct rt_group *g)
 {
-    for (size_t i = 0; i < r->n_models; i++)
-        if (r->models[i].need && !can_be_loaded(&r->models[i]))
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->need && !can_be_loaded(g->models[i]))
             cn_log(CN_LOG_WARN, "engine",
                    "%s takes %.1f MiB for weights and scratch, and there are %.1f MiB for all "
                    "models: its requests are refused%s",
-                   r->models[i].id, (double)r->models[i].need / 1048576,
-                   (double)r->budget / 1048576,
-                   r->models[i].need > r->budget ? "" : " while the pinned ones are there");
+                   g->models[i]->id, (double)g->models[i]->need / 1048576,
+                   (double)g->budget / 1048576,
+                   g->models[i]->need > g->budget ? "" : " while the pinned ones are there");
 }
 
-static int size_for_several(struct rt *r, struct cn_error *err)
+static int size_for_several(struct rt_group *g, struct cn_error *err)
 {
     struct measured s = {0};
-    int rc = weigh(r, &s, err);
-    if (!rc) rc = make_pool(r, &s.plan, err);
-    if (!rc) warn_of_large(r);
-    measured_fini(r, &s);
+    int rc = weigh(g, &s, err);
+    if (!rc) rc = make_pool(g, &s.plan, err);
+    if (!rc) warn_of_large(g);
+    measured_fini(g, &s);
     return rc;
 }
 
@@ -391,32 +391,34 @@ static int weigh_one(struct rt_model *m, const struct eng_model_info *info, uint
     return 0;
 }
 
-int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *each,
+int rt_weigh_all(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
                  struct cn_error *err)
 {
     struct measured s = {0};
-    int rc = rt_device_new(r->cfg, &r->device, err);
-    if (!rc) rc = weigh(r, &s, err);
+    int rc = rt_device_new(g->rt->cfg, &g->device, err);
+    if (!rc) rc = weigh(g, &s, err);
     struct kv_pool_opts o = {.slab_bytes = s.plan.slab_bytes, .n_slabs = s.plan.n_slabs};
-    if (!rc) rc = kv_pool_new(&o, &r->pool, err);
-    for (size_t i = 0; !rc && i < r->n_models; i++)
+    if (!rc) rc = kv_pool_new(&o, &g->pool, err);
+    for (size_t i = 0; !rc && i < g->n_models; i++)
         if (s.models[i])
-            rc = weigh_one(&r->models[i], eng_model_info(s.models[i]), o.slab_bytes, &each[i], err);
-    *out = (struct rt_weights){.there_bytes = s.room.bytes, .own = s.room.own, .budget_bytes = r->budget, .kv = s.plan};
-    measured_fini(r, &s);
+            rc = weigh_one(g->models[i], eng_model_info(s.models[i]), o.slab_bytes, &each[i], err);
+    *out = (struct rt_weights){.there_bytes = s.room.bytes,
+                               .own = s.room.own,
+                               .budget_bytes = g->budget,
+                               .kv = s.plan};
+    measured_fini(g, &s);
     return rc;
 }
 
 /* ---- the scheduler --------------------------------------------------------------------------- */
 
-static int make_scheduler(struct rt *r, struct cn_error *err)
+static int make_scheduler(struct rt_group *g, struct cn_error *err)
 {
-    const struct cfg *cfg = r->cfg;
+    const struct cfg *cfg = g->rt->cfg;
     struct kv_stats kv;
-    eng_parts_init(&r->token_text);
-    struct sch_opts o = {.pool = r->pool,
-                         .stepper = rt_stepper_interface(&r->stepper),
-                         .cb = {.arg = r,
+    struct sch_opts o = {.pool = g->pool,
+                         .stepper = rt_stepper_interface(&g->stepper),
+                         .cb = {.arg = g,
                                 .on_token = rt_on_token,
                                 .on_choice_end = rt_on_choice_end,
                                 .on_end = rt_on_end},
@@ -429,13 +431,13 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
                          .max_choices = (uint32_t)cfg->limits.max_n};
     if (cfg->scheduler.speculation == CFG_SPECULATION_AUTO)
         o.speculation.max_draft = RT_MAX_DRAFT;
-    int rc = sch_new(&o, &r->sch, err);
+    int rc = sch_new(&o, &g->sch, err);
     if (rc) return rc;
-    kv_pool_stats(r->pool, &kv);
-    r->tenants.kv_bytes = kv.n_slabs * kv.slab_bytes;
-    r->tenants.party = cfg_roll_join(r->first_tenants->roll);
-    rc = rt_tenants_apply(r, r->first_tenants);
-    r->first_tenants = NULL;
+    kv_pool_stats(g->pool, &kv);
+    g->tenants.kv_bytes = kv.n_slabs * kv.slab_bytes;
+    g->tenants.party = cfg_roll_join(g->rt->first_tenants->roll);
+    rc = rt_tenants_apply(g, g->rt->first_tenants);
+    g->rt->first_tenants = NULL;
     return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
 }
 
@@ -444,18 +446,18 @@ static int make_scheduler(struct rt *r, struct cn_error *err)
 /* began_ns: when its loading did. */
 static void set_loaded(struct rt_model *m, uint64_t began_ns)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     const struct eng_model_info *info = eng_model_info(m->model);
-    pthread_mutex_lock(&r->models_lock);
+    pthread_mutex_lock(&g->rt->models_lock);
     m->bytes = m->need;
     m->used_ns = cn_now_ns();
     rt_model_set_state(m, RT_LOADED);
-    pthread_mutex_unlock(&r->models_lock);
-    cn_metric_add(r->metrics, CN_M_model_loads, 1);
-    cn_metric_observe(r->metrics, CN_H_model_load, cn_now_ns() - began_ns);
-    cn_model_add(r->metrics, m->index, CN_MM_loads, 1);
-    double kv_bytes = cn_metric_get(r->metrics, CN_M_kv_bytes_total);
-    uint32_t block = (uint32_t)r->cfg->kv.block_tokens;
+    pthread_mutex_unlock(&g->rt->models_lock);
+    cn_metric_add(g->rt->metrics, CN_M_model_loads, 1);
+    cn_metric_observe(g->rt->metrics, CN_H_model_load, cn_now_ns() - began_ns);
+    cn_model_add(g->rt->metrics, m->index, CN_MM_loads, 1);
+    double kv_bytes = cn_metric_get(g->rt->metrics, CN_M_kv_bytes_total);
+    uint32_t block = (uint32_t)g->rt->cfg->kv.block_tokens;
     uint64_t one = eng_sequence_bytes(info->exec, block, info->context);
     struct cn_buf text;
     cn_buf_init(&text, 0);
@@ -478,13 +480,13 @@ static void set_loaded(struct rt_model *m, uint64_t began_ns)
     cn_buf_fini(&text);
 }
 
-static int open_one(struct rt *r, const struct rt_loading *how, struct cn_error *err)
+static int open_one(struct rt_group *g, const struct rt_loading *how, struct cn_error *err)
 {
-    struct rt_model *m = &r->models[0];
+    struct rt_model *m = g->models[0];
     uint64_t began = cn_now_ns();
     int rc = rt_model_open(m, how, &m->model, err);
-    if (!rc) rc = pool_for_one(r, err);
-    if (!rc) rc = make_scheduler(r, err);
+    if (!rc) rc = pool_for_one(g, err);
+    if (!rc) rc = make_scheduler(g, err);
     if (!rc) rc = rt_attach(m, err);
     if (!rc) set_loaded(m, began);
     return rc;
@@ -493,16 +495,16 @@ static int open_one(struct rt *r, const struct rt_loading *how, struct cn_error 
 /* One that cannot be preloaded is tried again when somebody asks for it. */
 static void preload(struct rt_model *m, const struct rt_loading *how)
 {
-    struct rt *r = m->rt;
+    struct rt_group *g = m->group;
     struct cn_error err = {0};
     uint64_t used = 0, began = cn_now_ns();
-    for (size_t i = 0; i < r->n_models; i++)
-        used += r->models[i].bytes;
+    for (size_t i = 0; i < g->n_models; i++)
+        used += g->models[i]->bytes;
     int rc = 0;
-    if (used > r->budget || m->need > r->budget - used)
+    if (used > g->budget || m->need > g->budget - used)
         rc = cn_fail(&err, CN_ENOMEM, "it takes %.1f MiB, and %.1f of the %.1f MiB for all models "
                      "are taken", (double)m->need / 1048576, (double)used / 1048576,
-                     (double)r->budget / 1048576);
+                     (double)g->budget / 1048576);
     if (!rc) rc = rt_model_open(m, how, &m->model, &err);
     if (!rc) rc = rt_attach(m, &err);
     if (!rc) {
@@ -514,15 +516,15 @@ static void preload(struct rt_model *m, const struct rt_loading *how)
     rt_model_failed(m, &err);
 }
 
-int rt_open_all(struct rt *r, const struct rt_opts *o, struct cn_error *err)
+int rt_open_all(struct rt_group *g, const struct rt_opts *o, struct cn_error *err)
 {
     struct rt_loading how = {.progress = o->progress, .progress_arg = o->progress_arg};
-    int rc = rt_device_new(r->cfg, &r->device, err);
+    int rc = rt_device_new(g->rt->cfg, &g->device, err);
     if (rc) return rc;
-    if (!r->several) return open_one(r, &how, err);
-    rc = size_for_several(r, err);
-    if (!rc) rc = make_scheduler(r, err);
-    for (size_t i = 0; !rc && i < r->n_models; i++)
-        if (r->models[i].preload && r->models[i].state == RT_UNLOADED) preload(&r->models[i], &how);
+    if (!g->rt->several) return open_one(g, &how, err);
+    rc = size_for_several(g, err);
+    if (!rc) rc = make_scheduler(g, err);
+    for (size_t i = 0; !rc && i < g->n_models; i++)
+        if (g->models[i]->preload && g->models[i]->state == RT_UNLOADED) preload(g->models[i], &how);
     return rc;
 }

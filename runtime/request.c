@@ -90,8 +90,8 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
         s.stop_ids = shared->stop_ids;
         s.n_stop_ids = shared->n_stop_ids;
         struct eng_draw_env env = {.vocab = eng_model_vocab(req->m->model),
-                                   .loops = kr_device_draw_loops(req->rt->device),
-                                   .rooms = &req->rt->stepper.rooms,
+                                   .loops = kr_device_draw_loops(req->group->device),
+                                   .rooms = &req->group->stepper.rooms,
                                    .n_prompt = req->q.n_prompt};
         rc = eng_draw_state_new(&s, &env, &c->sampler, err);
         if (rc) return rc;
@@ -134,6 +134,7 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
     struct rt_req *req = cn_calloc(1, sizeof *req);
     if (!req) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
     req->rt = r;
+    req->group = m->group;
     if (!rt_model_hold(m)) {
         free(req);
         return cn_fail(err, CN_ENOTREADY, "the model %s is not loaded", m->id);
@@ -189,7 +190,7 @@ static void post(struct rt_req *req, struct rt_event *e)
 {
     if (!e) {
         req->error = CN_ENOMEM;
-        sch_cancel(req->rt->sch, req->sch_id);
+        sch_cancel(req->group->sch, req->sch_id);
         return;
     }
     cn_mailbox_post(req->q.reply, &e->msg);
@@ -234,7 +235,7 @@ bool rt_ends_choice(const struct rt_req *req, uint32_t id)
 
 static void observe_token(struct rt_req *req, struct rt_choice *c)
 {
-    uint64_t now = cn_now_ns(), step = req->rt->stepper.n_collected;
+    uint64_t now = cn_now_ns(), step = req->group->stepper.n_collected;
     if (c->last_token_ns) {
         /* Its buckets count in seconds. */
         cn_metric_observe(req->rt->metrics, CN_H_itl_steps, (step - c->last_step) * 1000000000u);
@@ -244,15 +245,15 @@ static void observe_token(struct rt_req *req, struct rt_choice *c)
     cn_model_add(req->rt->metrics, req->m->index, CN_MM_generated, 1);
     c->last_token_ns = now;
     c->last_step = step;
-    rt_tenant_changed(req->rt, cfg_slot(req->q.tenant));
+    rt_tenant_changed(req->group, cfg_slot(req->q.tenant));
 }
 
 static enum sch_verdict on_vector(struct rt_req *req)
 {
     struct rt_event_parts parts = {.vector = req->pooled->vector, .n_vector = req->pooled->n};
-    rt_tenant_embedded(req->rt, cfg_slot(req->q.tenant));
+    rt_tenant_embedded(req->group, cfg_slot(req->q.tenant));
     if (req->error)
-        sch_cancel(req->rt->sch, req->sch_id);
+        sch_cancel(req->group->sch, req->sch_id);
     else
         post(req, rt_event_new(req->q.id, RT_EV_EMBEDDING, 0, &parts));
     return SCH_STOP;
@@ -274,7 +275,7 @@ static int tell_guide(struct rt_req *req, const struct sch_token *t)
     const uint32_t *forced;
     if (!g || !g->put) return 0;
     uint32_t n = g->put(g->arg, t->choice, t->token, &forced);
-    int rc = n ? sch_force(req->rt->sch, req->sch_id, t->choice, forced, n) : 0;
+    int rc = n ? sch_force(req->group->sch, req->sch_id, t->choice, forced, n) : 0;
     if (rc) post(req, NULL);
     return rc;
 }
@@ -287,12 +288,12 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
     if (req->pooled) return on_vector(req);
     if (req->scores && t->choice == 0 && t->index == 0) post_prompt_scores(req);
     if (req->error) {
-        sch_cancel(req->rt->sch, req->sch_id);
+        sch_cancel(req->group->sch, req->sch_id);
         return SCH_STOP;
     }
     if (t->forced && follow(req, c, t)) return SCH_STOP;
     observe_token(req, c);
-    struct eng_parts *text = &req->rt->token_text;
+    struct eng_parts *text = &req->group->token_text;
     eng_parts_reset(text);
     bool ends = rt_ends_choice(req, t->token); /* such a token is reported, but has no text */
     int rc = 0;
@@ -301,7 +302,7 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
                               &c->stop);
     if (!rc) {
         struct rt_token token = {.id = t->token}; /* forced: certain, without alternatives */
-        struct rt_event_parts parts = {.kept = req->rt->kept, .text = text, .tokens = &token,
+        struct rt_event_parts parts = {.kept = req->group->kept, .text = text, .tokens = &token,
                                        .n_tokens = 1};
         if (d) {
             token.logprob = d->logprob;
@@ -324,7 +325,7 @@ static void post_held_text(struct rt_req *req, uint32_t choice, bool cut)
     if (rt_text_out_finish(&req->choices[choice].text, cut, &text)) {
         req->error = CN_ENOMEM;
     } else if (text.text.len) {
-        struct rt_event_parts parts = {.kept = req->rt->kept, .text = &text};
+        struct rt_event_parts parts = {.kept = req->group->kept, .text = &text};
         post(req, rt_event_new(req->q.id, RT_EV_TOKENS, choice, &parts));
     }
     eng_parts_fini(&text);
@@ -349,11 +350,11 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     post(req, e);
 }
 
-static void observe_end(struct rt *r, const struct rt_req *req, int code, const struct sch_usage *u)
+static void observe_end(struct rt_group *g, const struct rt_req *req, int code, const struct sch_usage *u)
 {
     uint32_t tenant = cfg_slot(req->q.tenant);
-    struct cn_metrics *m = r->metrics;
-    rt_tenant_ended(r, tenant, code);
+    struct cn_metrics *m = g->rt->metrics;
+    rt_tenant_ended(g, tenant, code);
     if (!u->first_step_ns) return;
     cn_metric_observe(m, CN_H_queue, u->first_step_ns - u->submitted_ns);
     cn_tenant_observe(m, tenant, CN_TH_queue, u->first_step_ns - u->submitted_ns);
@@ -394,13 +395,14 @@ static struct rt_usage usage_of(const struct rt_req *req, const struct sch_usage
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
                const struct sch_usage *usage)
 {
-    struct rt *r = arg;
+    struct rt_group *g = arg;
+    struct rt *r = g->rt;
     struct rt_req *req = user;
-    rt_forget(r, req);
+    rt_forget(g, req);
     if (req->error) code = req->error;
-    else if (r->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
+    else if (g->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
     else if (waited_too_long(r, req, reason, usage)) code = CN_EQUEUE;
-    observe_end(r, req, code, usage);
+    observe_end(g, req, code, usage);
     /* The END event was set aside when the request was made, so it cannot fail. */
     struct rt_event *e = req->end;
     req->end = NULL;

@@ -34,6 +34,7 @@ struct rt_prompt_score {       /* of one prompt token */
 
 struct rt_req {
     struct rt *rt;
+    struct rt_group *group;    /* the model's */
     struct rt_model *m;        /* held */
     struct rt_request q;       /* as submitted; owned */
     struct rt_choice *choices; /* [q.n] */
@@ -55,7 +56,7 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
 /* keep_request: what q points to stays the caller's. */
 void rt_req_free(struct rt_req *req, bool keep_request);
 
-/* The scheduler's callbacks (arg is the struct rt). */
+/* The scheduler's callbacks (arg is the struct rt_group). */
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t);
 /* Whether a choice of the request is over with this token. Any thread. */
 bool rt_ends_choice(const struct rt_req *req, uint32_t id);
@@ -65,7 +66,7 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
 
 /* ---- events (event.c) ------------------------------------------------------------------------ */
 
-/* Blocks of events that are used again, of one runtime. NULL when out of memory. Closed, it goes
+/* Blocks of events that are used again, of one group. NULL when out of memory. Closed, it goes
  * once the last of its blocks was freed. */
 struct rt_kept;
 struct rt_kept *rt_kept_new(void);
@@ -117,7 +118,7 @@ struct rt_flight {
         masks_cap;
 };
 struct rt_stepper {
-    struct rt *rt;
+    struct rt_group *group;
     uint32_t depth;              /* steps in flight */
     uint64_t n_launched, n_collected;
     struct rt_flight flights[RT_MAX_DEPTH]; /* by number */
@@ -125,12 +126,12 @@ struct rt_stepper {
     struct kr_draw_rooms rooms; /* of all samplers */
     struct rt_masks masks;
 };
-void rt_stepper_init(struct rt_stepper *s, struct rt *r);
+void rt_stepper_init(struct rt_stepper *s, struct rt_group *g);
 void rt_stepper_fini(struct rt_stepper *s);
-/* With the runtime's device. */
+/* With the group's device. */
 struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
 /* The device gave CN_EDEVICE: every request ends so, and the runtime has failed. Engine thread. */
-void rt_device_lost(struct rt *r);
+void rt_device_lost(struct rt_group *g);
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
@@ -177,21 +178,21 @@ struct rt_tenants {
     struct cfg_tenants *next_up; /* held: these are to be, and memory is short; else NULL */
 };
 /* Engine thread, or before it runs. t is moved. CN_ENOMEM: it is tried again. */
-int rt_tenants_apply(struct rt *r, struct cfg_tenants *t);
+int rt_tenants_apply(struct rt_group *g, struct cfg_tenants *t);
 /* After an iteration: ends those who have nothing left. ran: it found work. True: call it again. */
-bool rt_tenants_leave(struct rt *r, bool ran);
+bool rt_tenants_leave(struct rt_group *g, bool ran);
 /* Refuses who is not there. */
-int rt_tenants_check(const struct rt *r, uint64_t id, struct cn_error *err);
+int rt_tenants_check(const struct rt_group *g, uint64_t id, struct cn_error *err);
 void rt_tenants_fini(struct rt_tenants *t);
 /* Something of this tenant's was accepted or gave a token. */
-void rt_tenant_changed(struct rt *r, uint32_t tenant);
+void rt_tenant_changed(struct rt_group *g, uint32_t tenant);
 /* A request of its ended so. */
-void rt_tenant_ended(struct rt *r, uint32_t tenant, int code);
+void rt_tenant_ended(struct rt_group *g, uint32_t tenant, int code);
 /* After an iteration: tells of those that changed, and of a few more in turn, so that what has no
  * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
-void rt_tenants_tell(struct rt *r);
+void rt_tenants_tell(struct rt_group *g);
 /* A vector was made, for which the scheduler counts a token. */
-void rt_tenant_embedded(struct rt *r, uint32_t tenant);
+void rt_tenant_embedded(struct rt_group *g, uint32_t tenant);
 
 /* Whether a model's blocks go into slabs of that size (CN_EUNSUPP). */
 int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes,
@@ -229,7 +230,7 @@ struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETAC
     int code;
 };
 /* Copies it into the inbox; CN_ENOMEM. Any thread. */
-int rt_send(struct rt *r, struct rt_cmd c);
+int rt_send(struct rt_group *g, struct rt_cmd c);
 
 /* Somebody waits for a model. The event is made beforehand, so that it cannot fail. */
 struct rt_wait {
@@ -245,6 +246,7 @@ struct rt_wait {
 struct rt_model {
     /* never changed */
     struct rt *rt;
+    struct rt_group *group;      /* where it runs */
     uint32_t index;
     char *id, *chat_template;
     uint64_t asked_context;
@@ -289,7 +291,7 @@ struct rt_model {
 #define RT_MAX_MODELS 256
 
 int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err);
-void rt_models_fini(struct rt *r); /* after all threads */
+void rt_models_fini(struct rt *r); /* after all groups */
 /* Another user of a model that is held already; false when it is not loaded. */
 bool rt_model_hold(struct rt_model *m);
 /* With models_lock: everybody who waits gets the model (err NULL), or the error; those alone who
@@ -310,9 +312,9 @@ struct rt_loading {
 int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_model **out,
                   struct cn_error *err);
 /* The pool, the scheduler, and the models that are there from the beginning. */
-int rt_open_all(struct rt *r, const struct rt_opts *o, struct cn_error *err);
+int rt_open_all(struct rt_group *g, const struct rt_opts *o, struct cn_error *err);
 /* For rt_weigh, of a runtime that is for nothing else. */
-int rt_weigh_all(struct rt *r, struct rt_weights *out, struct rt_model_weight *each,
+int rt_weigh_all(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
                  struct cn_error *err);
 /* Makes m->model known to pool and scheduler, or forgets it (CN_EBUSY: not yet). Engine thread, or
  * before it runs. */
@@ -335,11 +337,11 @@ void rt_stay_taken(const struct rt_model *v, const struct rt_model *m, uint64_t 
 /* Charges those who wait for it. */
 void rt_stay_loaded(struct rt_model *m, double seconds);
 
-int rt_loader_start(struct rt *r, struct cn_error *err);
+int rt_loader_start(struct rt_group *g, struct cn_error *err);
 /* Those who wait for a model get CN_EDRAIN. */
-void rt_loader_stop(struct rt *r);
+void rt_loader_stop(struct rt_group *g);
 /* Something changed that it may wait for. Any thread. */
-void rt_loader_poke(struct rt *r);
+void rt_loader_poke(struct rt_group *g);
 /* A load has failed: everybody who waits is told, and for a while those who ask. */
 void rt_model_failed(struct rt_model *m, const struct cn_error *err);
 
@@ -348,25 +350,16 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err);
 /* Of a model that could not be loaded, what its clients are told. */
 void rt_public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out);
 
-/* ---- the engine thread (runtime.c) ----------------------------------------------------------- */
+/* ---- engine groups (group.c) ------------------------------------------------------------------ */
 
-struct rt {
-    const struct cfg *cfg;
-    struct cn_metrics *metrics;
-    struct cfg_tenants *first_tenants; /* held until they are in effect */
-    int64_t created_s;
+/* A device and all that serves with it: an engine thread, which owns scheduler, pool and stepper, and
+ * a loader. A model belongs to one group for good. */
+struct rt_group {
+    struct rt *rt;
+    uint32_t index;
     struct kr_device *device;
-    struct rt_model *models;     /* [n_models], never moved */
+    struct rt_model **models;    /* [n_models]: those that run here */
     size_t n_models;
-    bool several;                /* of a list: loaded and unloaded as needed */
-    struct rt_payer {            /* what a tenant's loads took; under models_lock */
-        double paid_s;           /* seconds, when last charged */
-        uint64_t at_ns;          /* and when that was */
-        uint64_t took_ns;        /* when a model that others used made way for it; 0: never */
-        uint64_t id;             /* who has the slot */
-        double weight;
-    } *payers;                   /* [n_payers] */
-    uint32_t n_payers;
     uint64_t budget;             /* bytes for weights and scratch; UINT64_MAX: not known */
     struct kr_kv_mem *kv_mem;
     struct rt_kept *kept;        /* blocks of events that were taken */
@@ -384,19 +377,15 @@ struct rt {
     uint64_t embedded;           /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
     bool stopping;
-    uint64_t checked_ns;         /* when the model's file was last looked at */
+    uint64_t checked_ns;         /* when the models' files were last looked at */
     /* shared */
     pthread_t thread;
     bool thread_started, mailbox_ready;
     struct cn_mailbox inbox;
     struct rt_cmd *stop;         /* the message that ends the thread */
-    _Atomic bool draining, failed;
     struct rt_watch watch;
-    _Atomic uint64_t in_flight;
     _Atomic uint32_t retry_after_s;
-    pthread_mutex_t models_lock;
-    bool lock_ready;
-    bool wants_room;             /* under the lock: the loader waits for a model to be let go */
+    bool wants_room;             /* under models_lock: the loader waits for a model to be let go */
     uint64_t blocked_ns;         /* since when it does, 0: it does not; the loader's */
     /* the loader */
     pthread_t loader;
@@ -406,11 +395,46 @@ struct rt {
     _Atomic bool poked, loader_stop;
 };
 
+/* g comes zeroed, and needs rt_group_fini whatever comes of it. */
+int rt_group_init(struct rt_group *g, struct rt *r, uint32_t index, struct cn_error *err);
+/* What was opened starts to run: the engine thread, and the loader where there are several models. */
+int rt_group_start(struct rt_group *g, struct cn_error *err);
+/* Ends all requests, then the threads. */
+void rt_group_stop(struct rt_group *g);
+/* After rt_group_stop; its models' plans go with it. */
+void rt_group_fini(struct rt_group *g);
+
 /* Cancels live requests of a tenant (UINT64_MAX: of all that are not there any more), with a key (0:
  * any). */
-void rt_cancel_those(struct rt *r, uint64_t tenant, uint64_t key, int code);
+void rt_cancel_those(struct rt_group *g, uint64_t tenant, uint64_t key, int code);
 /* Takes a live request out of the table. */
-void rt_forget(struct rt *r, struct rt_req *req);
+void rt_forget(struct rt_group *g, struct rt_req *req);
 
+/* ---- the runtime (runtime.c) ----------------------------------------------------------------- */
+
+struct rt {
+    const struct cfg *cfg;
+    struct cn_metrics *metrics;
+    struct cfg_tenants *first_tenants; /* held until they are in effect */
+    int64_t created_s;
+    struct rt_group *groups;     /* [n_groups], never moved */
+    uint32_t n_groups;
+    struct rt_model *models;     /* [n_models], never moved */
+    size_t n_models;
+    bool several;                /* of a list: loaded and unloaded as needed */
+    struct rt_payer {            /* what a tenant's loads took; under models_lock */
+        double paid_s;           /* seconds, when last charged */
+        uint64_t at_ns;          /* and when that was */
+        uint64_t took_ns;        /* when a model that others used made way for it; 0: never */
+        uint64_t id;             /* who has the slot */
+        double weight;
+    } *payers;                   /* [n_payers] */
+    uint32_t n_payers;
+    /* shared */
+    _Atomic bool draining, failed;
+    _Atomic uint64_t in_flight;
+    pthread_mutex_t models_lock;
+    bool lock_ready;
+};
 
 #endif

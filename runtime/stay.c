@@ -66,14 +66,14 @@ static bool is_others(const struct rt_model *m, uint32_t tenant)
     return m->only != RT_NOBODY && m->only != tenant;
 }
 
-/* Nobody else uses a model, did so of late, or waits for one. */
-static bool is_alone(const struct rt *r, uint32_t tenant, uint64_t now)
+/* Of the group: nobody else uses a model, did so of late, or waits for one. */
+static bool is_alone(const struct rt_group *g, uint32_t tenant, uint64_t now)
 {
-    for (size_t i = 0; i < r->n_models; i++) {
-        const struct rt_model *m = &r->models[i];
+    for (size_t i = 0; i < g->n_models; i++) {
+        const struct rt_model *m = g->models[i];
         if (m->waits && asker(m) != tenant) return false;
         if (m->state == RT_LOADED && is_others(m, tenant) &&
-            (m->uses || now - m->used_ns < stay_ns(r)))
+            (m->uses || now - m->used_ns < stay_ns(g->rt)))
             return false;
     }
     return true;
@@ -87,7 +87,7 @@ uint64_t rt_stays_until(const struct rt_model *v, const struct rt_model *m, uint
     if (v->only == RT_NOBODY) return 0;
     if (who < r->n_payers && is_others(v, who) && r->payers[who].took_ns)
         until = CN_MAX(until, r->payers[who].took_ns + stay_ns(r));
-    if (until <= now || (!is_others(v, who) && is_alone(r, who, now))) return 0;
+    if (until <= now || (!is_others(v, who) && is_alone(v->group, who, now))) return 0;
     return until;
 }
 

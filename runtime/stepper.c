@@ -14,9 +14,9 @@ struct rt_logits_row {
     int32_t sample;     /* index among the step's sampled rows, or -1 */
 };
 
-void rt_stepper_init(struct rt_stepper *s, struct rt *r)
+void rt_stepper_init(struct rt_stepper *s, struct rt_group *g)
 {
-    *s = (struct rt_stepper){.rt = r, .depth = 1};
+    *s = (struct rt_stepper){.group = g, .depth = 1};
     kr_draw_rooms_init(&s->rooms);
     rt_masks_init(&s->masks);
 }
@@ -204,7 +204,7 @@ static int draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint3
                      &err);
     if (!rc) return 0;
     cn_log(CN_LOG_ERROR, "engine", "a step's draws failed: %s", err.message);
-    if (rc == CN_EDEVICE) rt_device_lost(s->rt);
+    if (rc == CN_EDEVICE) rt_device_lost(s->group);
     return rc;
 }
 
@@ -216,18 +216,18 @@ static int start(struct rt_stepper *s, struct rt_flight *f, struct cn_error *err
                              .seqs = f->seqs, .drawn = f->drawn};
     for (uint32_t i = 0; i < step->n_copies; i++) {
         const struct kv_copy *c = &step->copies[i];
-        int rc = kr_kv_copy(x, s->rt->kv_mem, c->group, c->dst, c->src, c->n_tokens);
+        int rc = kr_kv_copy(x, s->group->kv_mem, c->group, c->dst, c->src, c->n_tokens);
         if (rc) return cn_fail(err, rc, "a block was not copied");
     }
-    return kr_launch(x, s->rt->kv_mem, &batch, &f->ticket, err);
+    return kr_launch(x, s->group->kv_mem, &batch, &f->ticket, err);
 }
 
 static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
 {
     struct rt_stepper *s = self;
-    struct rt *r = s->rt;
+    struct rt_group *group = s->group;
     struct rt_flight *f = &s->flights[s->n_launched % RT_MAX_DEPTH];
-    struct rt_model *m = r->running[step->model];
+    struct rt_model *m = group->running[step->model];
     const struct kr_exec_info *info = kr_exec_info(eng_model_exec(m->model));
     struct cn_error err = {0};
     f->step = step;
@@ -243,19 +243,19 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
         fill_rows(s, f, g, i);
     }
     list_logits_rows(f);
-    r->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
-    rt_watch_launch(&r->watch, cn_now_ns(), step->n_rows, m->base_ns, m->row_ns);
+    group->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
+    rt_watch_launch(&group->watch, cn_now_ns(), step->n_rows, m->base_ns, m->row_ns);
     ask_early(s, f);
     rc = start(s, f, &err);
     if (rc) {
         finish_masks(s, f, NULL, 0);
-        rt_watch_failed(&r->watch);
+        rt_watch_failed(&group->watch);
         cn_log(CN_LOG_ERROR, "engine", "a step of %u rows failed: %s", step->n_rows, err.message);
-        if (rc == CN_EDEVICE) rt_device_lost(r);
+        if (rc == CN_EDEVICE) rt_device_lost(group);
         return rc;
     }
     *ticket = ++s->n_launched; /* of all models: a device's tickets are of one */
-    cn_model_add(r->metrics, m->index, CN_MM_steps, 1);
+    cn_model_add(group->rt->metrics, m->index, CN_MM_steps, 1);
     return 0;
 }
 
@@ -279,7 +279,7 @@ static void observe_drafts(struct rt_stepper *s, const struct rt_flight *f,
         for (uint32_t k = i + 1; k < f->n_logits && f->logits_rows[k].guess; k++)
             tokens += !results[k].status;
         /* Its buckets count in seconds. */
-        cn_metric_observe(s->rt->metrics, CN_H_draft_tokens, tokens * 1000000000u);
+        cn_metric_observe(s->group->rt->metrics, CN_H_draft_tokens, tokens * 1000000000u);
     }
 }
 
@@ -330,10 +330,10 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     int rc = f->drawn ? collect_drawn(s, f, &err) : collect_vectors(f, &err);
     s->n_collected++;
     s->model = f->model;
-    rt_watch_done(&s->rt->watch, cn_now_ns());
+    rt_watch_done(&s->group->watch, cn_now_ns());
     if (rc) {
         cn_log(CN_LOG_ERROR, "engine", "the result of a step is lost: %s", err.message);
-        if (rc == CN_EDEVICE) rt_device_lost(s->rt);
+        if (rc == CN_EDEVICE) rt_device_lost(s->group);
         return rc;
     }
     *out = (struct sch_step_result){.n_rows = f->step->n_sample, .rows = f->results};
@@ -348,7 +348,7 @@ static uint64_t now(void *self)
 struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
 {
     struct kr_device_info device;
-    kr_device_info(s->rt->device, &device);
+    kr_device_info(s->group->device, &device);
     s->depth = CN_MIN(device.max_depth, (uint32_t)RT_MAX_DEPTH);
     return (struct sch_stepper){
         .self = s, .depth = s->depth, .launch = launch, .draw = draw, .collect = collect, .now = now};

@@ -19,25 +19,25 @@ void rt_tenants_fini(struct rt_tenants *t)
 
 /* ---- coming and changing --------------------------------------------------------------------- */
 
-static int set(struct rt *r, uint32_t slot, const struct cfg_tenant *c, uint64_t reserve_bytes)
+static int set(struct rt_group *g, uint32_t slot, const struct cfg_tenant *c, uint64_t reserve_bytes)
 {
     struct sch_tenant_opts o = {.weight = c->weight,
                                 .max_concurrent = (uint32_t)c->max_concurrency,
                                 .max_queued = (uint32_t)c->max_queued,
                                 .ceiling = (enum sch_class)c->priority,
                                 .kv_reserve_bytes = reserve_bytes};
-    return sch_tenant_set(r->sch, slot, &o);
+    return sch_tenant_set(g->sch, slot, &o);
 }
 
-static uint64_t reserve_of(const struct rt *r, const struct cfg_tenant *c)
+static uint64_t reserve_of(const struct rt_group *g, const struct cfg_tenant *c)
 {
-    return (uint64_t)(c->kv_share * (double)r->tenants.kv_bytes);
+    return (uint64_t)(c->kv_share * (double)g->tenants.kv_bytes);
 }
 
 /* Those who were to come, before others took their place in the plan. */
-static void forget_plan(struct rt *r, const struct cfg_tenants *now)
+static void forget_plan(struct rt_group *g, const struct cfg_tenants *now)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     struct cfg_tenants *old = t->next_up;
     t->next_up = NULL;
     for (uint32_t i = 0; old && i < old->n_slots; i++) {
@@ -60,9 +60,9 @@ static int grow(struct rt_tenants *t, uint32_t n)
     return 0;
 }
 
-static void begin_leaving(struct rt *r, const struct cfg_tenants *now)
+static void begin_leaving(struct rt_group *g, const struct cfg_tenants *now)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     bool some = false;
     for (uint32_t i = 0; i < t->n; i++) {
         struct rt_tenant *v = &t->v[i];
@@ -70,16 +70,16 @@ static void begin_leaving(struct rt *r, const struct cfg_tenants *now)
         v->leaving = some = true;
         t->n_leaving++;
         const struct cfg_tenant *was = cfg_tenants_find(t->now, v->id);
-        if (was) set(r, i, was, 0); /* known: it only gives back */
+        if (was) set(g, i, was, 0); /* known: it only gives back */
     }
     t->to_look = t->n;
-    if (some) rt_cancel_those(r, UINT64_MAX, 0, CN_EREVOKED);
+    if (some) rt_cancel_those(g, UINT64_MAX, 0, CN_EREVOKED);
 }
 
 /* First what gives reserves back, so that others can have them. */
-static int set_all(struct rt *r, const struct cfg_tenants *now)
+static int set_all(struct rt_group *g, const struct cfg_tenants *now)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     int rc = 0;
     for (uint32_t i = 0; i < now->n_slots; i++) {
         const struct cfg_tenant *c = now->seats[i].tenant;
@@ -88,12 +88,12 @@ static int set_all(struct rt *r, const struct cfg_tenants *now)
         cn_assert(!v->leaving);
         const struct cfg_tenant *was = v->used ? cfg_tenants_find(t->now, now->seats[i].id) : NULL;
         v->stale |= !was || cfg_tenants_change(t->now, now, i) != CFG_SAME;
-        if (v->stale && was && !rc) rc = set(r, i, c, CN_MIN(reserve_of(r, was), reserve_of(r, c)));
+        if (v->stale && was && !rc) rc = set(g, i, c, CN_MIN(reserve_of(g, was), reserve_of(g, c)));
     }
     for (uint32_t i = 0; !rc && i < now->n_slots; i++) {
         const struct cfg_tenant *c = now->seats[i].tenant;
         struct rt_tenant *v = &t->v[i];
-        if (!c || !v->stale || (rc = set(r, i, c, reserve_of(r, c)))) continue;
+        if (!c || !v->stale || (rc = set(g, i, c, reserve_of(g, c)))) continue;
         if (!v->used) *v = (struct rt_tenant){.changed = v->changed};
         v->id = now->seats[i].id;
         v->used = true;
@@ -102,15 +102,15 @@ static int set_all(struct rt *r, const struct cfg_tenants *now)
     return rc;
 }
 
-int rt_tenants_apply(struct rt *r, struct cfg_tenants *now)
+int rt_tenants_apply(struct rt_group *g, struct cfg_tenants *now)
 {
-    struct rt_tenants *t = &r->tenants;
-    if (now != t->next_up) forget_plan(r, now);
+    struct rt_tenants *t = &g->tenants;
+    if (now != t->next_up) forget_plan(g, now);
     t->next_up = now;
     int rc = grow(t, now->n_slots);
     if (rc) return rc;
-    begin_leaving(r, now);
-    rc = set_all(r, now);
+    begin_leaving(g, now);
+    rc = set_all(g, now);
     if (rc) return rc;
     cfg_tenants_unref(t->now);
     t->now = now;
@@ -118,9 +118,9 @@ int rt_tenants_apply(struct rt *r, struct cfg_tenants *now)
     return 0;
 }
 
-int rt_tenants_check(const struct rt *r, uint64_t id, struct cn_error *err)
+int rt_tenants_check(const struct rt_group *g, uint64_t id, struct cn_error *err)
 {
-    const struct rt_tenants *t = &r->tenants;
+    const struct rt_tenants *t = &g->tenants;
     uint32_t slot = cfg_slot(id);
     if (slot < t->n && t->v[slot].used && !t->v[slot].leaving && t->v[slot].id == id) return 0;
     if (t->next_up) return cn_fail(err, CN_ENOMEM, "out of memory for a tenant");
@@ -134,60 +134,60 @@ int rt_tenants_set(struct rt *r, struct cfg_tenants *now)
 {
     int rc = rt_stay_set(r, now);
     if (rc) return rc;
-    rc = rt_send(r, (struct rt_cmd){.kind = RT_CMD_TENANTS, .tenants = cfg_tenants_ref(now)});
+    rc = rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_TENANTS, .tenants = cfg_tenants_ref(now)});
     if (rc) cfg_tenants_unref(now);
     return rc;
 }
 
 int rt_cancel_of(struct rt *r, uint64_t tenant, uint64_t key, int code)
 {
-    return rt_send(r, (struct rt_cmd){
+    return rt_send(&r->groups[0], (struct rt_cmd){
                           .kind = RT_CMD_CANCEL_OF, .tenant = tenant, .key = key, .code = code});
 }
 
 int rt_drop_cache(struct rt *r, uint64_t tenant)
 {
-    return rt_send(r, (struct rt_cmd){.kind = RT_CMD_DROP_CACHE, .tenant = tenant});
+    return rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_DROP_CACHE, .tenant = tenant});
 }
 
 int rt_lease(struct rt *r, uint64_t tenant, uint64_t tokens)
 {
-    return rt_send(r, (struct rt_cmd){.kind = RT_CMD_LEASE, .tenant = tenant, .tokens = tokens});
+    return rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_LEASE, .tenant = tenant, .tokens = tokens});
 }
 
 /* ---- series ---------------------------------------------------------------------------------- */
 
-void rt_tenant_changed(struct rt *r, uint32_t tenant)
+void rt_tenant_changed(struct rt_group *g, uint32_t tenant)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     cn_assert(tenant < t->n);
     if (t->v[tenant].changed) return;
     t->v[tenant].changed = true;
     t->changed[t->n_changed++] = tenant;
 }
 
-void rt_tenant_embedded(struct rt *r, uint32_t tenant)
+void rt_tenant_embedded(struct rt_group *g, uint32_t tenant)
 {
-    r->embedded++;
-    rt_tenant_changed(r, tenant);
-    r->tenants.v[tenant].embedded++;
+    g->embedded++;
+    rt_tenant_changed(g, tenant);
+    g->tenants.v[tenant].embedded++;
 }
 
 _Static_assert(CN_TM_error == CN_TM_ok + 1 && CN_TM_cancelled == CN_TM_ok + 2, "rt_tenant.ended");
 
-void rt_tenant_ended(struct rt *r, uint32_t tenant, int code)
+void rt_tenant_ended(struct rt_group *g, uint32_t tenant, int code)
 {
     int how = !code ? CN_TM_ok : code == CN_ECANCELLED ? CN_TM_cancelled : CN_TM_error;
-    rt_tenant_changed(r, tenant);
-    r->tenants.v[tenant].ended[how - CN_TM_ok]++;
+    rt_tenant_changed(g, tenant);
+    g->tenants.v[tenant].ended[how - CN_TM_ok]++;
 }
 
-static void tell(struct rt *r, uint32_t i)
+static void tell(struct rt_group *g, uint32_t i)
 {
-    struct rt_tenant *last = &r->tenants.v[i];
-    struct cn_metrics *m = r->metrics;
+    struct rt_tenant *last = &g->tenants.v[i];
+    struct cn_metrics *m = g->rt->metrics;
     struct sch_tenant_stats s;
-    sch_tenant_stats(r->sch, i, &s);
+    sch_tenant_stats(g->sch, i, &s);
     s.generated -= last->embedded;
     cn_tenant_add(m, i, CN_TM_prompt_computed, s.prompt_computed - last->computed);
     cn_tenant_add(m, i, CN_TM_prompt_cached, s.cached - last->cached);
@@ -205,40 +205,40 @@ static void tell(struct rt *r, uint32_t i)
         last->ended[k] = 0;
 }
 
-void rt_tenants_tell(struct rt *r)
+void rt_tenants_tell(struct rt_group *g)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     for (uint32_t i = 0; i < t->n_changed; i++)
-        tell(r, t->changed[i]);
+        tell(g, t->changed[i]);
     t->n_changed = 0;
     for (uint32_t i = 0; i < IN_TURN && i < t->n; i++) {
         t->next = t->next + 1 < t->n ? t->next + 1 : 0;
-        if (t->v[t->next].used) tell(r, t->next);
+        if (t->v[t->next].used) tell(g, t->next);
     }
 }
 
 /* ---- leaving --------------------------------------------------------------------------------- */
 
-static void end_one(struct rt *r, uint32_t slot)
+static void end_one(struct rt_group *g, uint32_t slot)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     struct rt_tenant *v = &t->v[slot];
-    tell(r, slot);
-    if (sch_tenant_end(r->sch, slot)) return;
+    tell(g, slot);
+    if (sch_tenant_end(g->sch, slot)) return;
     t->n_leaving--;
     *v = (struct rt_tenant){.id = v->id};
     cfg_roll_left(t->now ? t->now->roll : t->next_up->roll, v->id, t->party);
 }
 
-bool rt_tenants_leave(struct rt *r, bool ran)
+bool rt_tenants_leave(struct rt_group *g, bool ran)
 {
-    struct rt_tenants *t = &r->tenants;
+    struct rt_tenants *t = &g->tenants;
     if (!t->n_leaving) return false;
     if (ran) t->to_look = t->n;
     for (uint32_t i = 0; i < LOOK && t->to_look; i++, t->to_look--) {
         t->leave_at = t->leave_at + 1 < t->n ? t->leave_at + 1 : 0;
         /* after rt_tenants_tell: it is in no list of those that changed */
-        if (t->v[t->leave_at].leaving) end_one(r, t->leave_at);
+        if (t->v[t->leave_at].leaving) end_one(g, t->leave_at);
     }
     return t->to_look > 0;
 }

@@ -107,7 +107,7 @@ uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens)
     while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, false,
                           &plan, NULL) ||
            slabs_of(info->exec, plan.slab_bytes, tokens,
-                    s->max_batch_rows * h.rt->stepper.depth) > plan.n_slabs);
+                    s->max_batch_rows * h.rt->groups[0].stepper.depth) > plan.n_slabs);
     h_stop(&h);
     return bytes;
 }

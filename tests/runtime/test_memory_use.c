@@ -117,7 +117,7 @@ static void check_pool(void)
 {
     struct kv_stats kv;
     uint64_t want = 0;
-    kv_pool_stats(w.rt->pool, &kv);
+    kv_pool_stats(w.rt->groups[0].pool, &kv);
     for (uint32_t g = 0; g < w.x->n_groups; g++)
         for (uint32_t i = 0; i < w.n_seqs; i++)
             want += (blocks_held(&w.x->groups[g], &w.seqs[i]) - blocks_shared(g, i)) *

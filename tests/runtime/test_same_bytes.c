@@ -96,7 +96,7 @@ static struct h_setup base(void)
 static void start(struct h *h, const struct h_setup *s)
 {
     h_start(h, s);
-    assert_int_equal(kr_device_threads(h->rt->device), s->threads);
+    assert_int_equal(kr_device_threads(h->rt->groups[0].device), s->threads);
     spy_reset();
 }
 

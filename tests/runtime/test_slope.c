@@ -146,7 +146,7 @@ static double cpu_ns(const struct world *w)
 {
     struct timespec t;
     clockid_t clock;
-    cn_assert(!pthread_getcpuclockid(w->rt->thread, &clock) && !clock_gettime(clock, &t));
+    cn_assert(!pthread_getcpuclockid(w->rt->groups[0].thread, &clock) && !clock_gettime(clock, &t));
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
