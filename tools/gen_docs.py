@@ -5,7 +5,7 @@ server/params.def and routes.def.
 
 usage: tools/gen_docs.py [--check]
 
---check writes nothing and fails when a page differs from what its table says.
+--check writes nothing and fails when a page differs from its table.
 """
 import ast
 import pathlib
@@ -20,15 +20,14 @@ CONFIG_HEAD = """# Configuration
 
 <!-- Made by tools/gen_docs.py from config/keys.def; do not edit. -->
 
-`conifer-server --config FILE` reads YAML. A key is written below its group; anything left out has
-its default. Every key can also be set on the command line, which wins over the file:
-`--set server.port=9000`. `conifer-server --check-config --config FILE` reads a file and says what is
-wrong with it, as `file:line:column: key: reason`: the first 100 errors, and those of rules between keys
-and of the model only where nothing that they need had to be skipped. It loads no weights and does not
-weigh memory: whether a model, its context and `kv.memory_bytes` fit here is known at start, or from
-`conifer plan` before.
+`conifer-server --config FILE` reads YAML. A key is written below its group; a key that is left out has
+its default. Every key can also be set on the command line, which overrides the file:
+`--set server.port=9000`. `conifer-server --check-config --config FILE` checks a file and reports the
+first 100 errors as `file:line:column: key: reason`. Rules between keys, and the model, are checked only
+where no error hides a value that they need. The check loads no weights and does not size memory:
+`conifer plan`, or a start, shows whether a model, its context and `kv.memory_bytes` fit.
 
-Refused, never ignored: unknown keys, keys given twice, values of the wrong type or out of bounds.
+Unknown keys, repeated keys and values of the wrong type or out of bounds are refused, never ignored.
 Sizes take `KiB`, `MiB`, `GiB` or `TiB`. Times are seconds (`_s`) or milliseconds (`_ms`).
 
 """
@@ -37,13 +36,14 @@ TENANTS_HEAD = """## tenants
 
 A list; each item is one tenant. Without tenants, or when no tenant has a key, the server listens on
 loopback only and checks `Host` and `Origin` instead. With keys, every request needs one, and the
-tenant follows from the key alone.
+key alone decides the tenant.
 
-SIGHUP reads tenants and keys again, and nothing else: a line in the log says what has changed, and which
-other settings of the file would take a restart. A file with an error changes nothing, and the line says
-why. A tenant is known by its name. New keys, weights and limits count from then on. The streams of a key
-or tenant that is gone end within one step with the error `key_revoked`; what was cached of a tenant is
-dropped before anybody else can have its place. The first key of a server, and the last, take a restart.
+SIGHUP makes the server reread tenants and keys, and nothing else. A line in the log lists the changes, and
+the other settings of the file that need a restart. A file with an error changes nothing, and the line gives
+the reason. A tenant is identified by its name. New keys, weights and limits apply at once. Streams of a
+removed key or tenant end within one step with the error `key_revoked`. A removed tenant's cache is dropped
+before another tenant can take its place. Adding a server's first key, or removing its last, needs a
+restart.
 
 ```yaml
 tenants:
@@ -58,13 +58,13 @@ tenants:
 SERVED_HEAD = """
 ## models
 
-A list; each item is one model that the daemon serves, and the first is the default. Without it there
-is one model, that of the group `model`. A model is loaded when a request first names it (or at start,
-with `preload`). All of them share one memory budget, `engine.memory_bytes`: when there is no room, the
-model that was idle for longest is unloaded, never a pinned one and never one that is answering. KV
-blocks of all of them come from one pool, `kv.memory_bytes`, made at start: `conifer plan --config
-FILE` tells how much that is, and what each model takes; one that does not fit into the rest is warned
-of at start. `GET /v1/models` tells each one's `state` and loads none.
+A list; each item is one model that the daemon serves, and the first is the default. Without the list the
+daemon serves the model of the group `model`. A model is loaded when a request first names it (or at start,
+with `preload`). All models share one memory budget, `engine.memory_bytes`. When it is used up, the model
+idle longest is unloaded, but never a pinned one and never one that is answering. KV blocks of all models
+come from one pool, `kv.memory_bytes`, made at start. `conifer plan --config FILE` prints its size and what
+each model takes; the daemon warns at start about a model that does not fit into the rest. `GET /v1/models`
+gives each model's `state` and loads none.
 
 ```yaml
 models:
@@ -76,15 +76,13 @@ models:
     kv_type: q8_0
 ```
 
-A request for a model that must first be loaded waits for it; a stream is kept alive with comments
-from `server.heartbeat_s` on. A model whose file is missing or damaged fails its own requests only (503,
-with the reason), and is tried again after a time that grows from 5 seconds to 5 minutes; one that is
-not there is looked for again after a second, so that a model may be fetched while the daemon runs.
-With not a single model that can be served the daemon does not start, and `--check-config` says so: it
-exits with 1. `conifer serve --check-config` only warns where all that lacks is to fetch a model of the
-catalog.
-Models that have work take turns, step by step: `conifer_inter_token_steps` tells how long a stream
-stood still for the others.
+A request for a model that must first be loaded waits for it; a stream gets a comment every
+`server.heartbeat_s`. A model whose file is damaged fails only its own requests (503, with the reason), and
+is tried again after a time that grows from 5 seconds to 5 minutes. A missing file is looked for again after
+a second, so a model may be fetched while the daemon runs. If no model can be served, the daemon does not
+start, and `--check-config` exits with 1; `conifer serve --check-config` only warns if the model just has to
+be fetched from the catalog. Models that have work take turns, step by step: `conifer_inter_token_steps`
+shows how long a stream waited for the others.
 
 """
 
@@ -92,15 +90,14 @@ API_HEAD = """# API
 
 <!-- Made by tools/gen_docs.py from server/params.def and server/routes.def; do not edit. -->
 
-The requests and answers are OpenAI's, so that its clients work: give them `http://HOST:PORT/v1` as the
-base URL. With keys, every route but those of health needs `Authorization: Bearer cnf_...` (or
-`X-Api-Key`). An error is `{"error": {"message", "type", "param", "code"}}`, and `param` names the field.
-The message of a 429 says which limit was hit, by its [key](CONFIG.md), and its value: the tenant's (code
-`rate_limit_exceeded`) or the server's (`queue_full`); `Retry-After` says when to try again. The
-`X-Request-Id` of a request (up to 64 letters, digits and `-._:`; else, or without one, the server makes
-an id) comes back with its answer and stands in the log as `id`. A request that is over has a line
-`request`; one that was refused before it was read (no key, no such path, too large) a line `refused`, at
-most 20 in a second and then one with how many more there were.
+Requests and answers have OpenAI's form, so its clients work: set their base URL to
+`http://HOST:PORT/v1`. With keys, every route except health needs `Authorization: Bearer cnf_...` (or
+`X-Api-Key`). An error is `{"error": {"message", "type", "param", "code"}}`; `param` names the field. The
+message of a 429 gives the [key](CONFIG.md) and the value of the limit, a tenant's (code
+`rate_limit_exceeded`) or the server's (`queue_full`); `Retry-After` gives the time to wait. The answer
+returns the request's `X-Request-Id` (up to 64 letters, digits and `-._:`; otherwise the server makes one),
+which is `id` in the log. A finished request logs a line `request`; one refused before it was read (no key,
+no such path, too large) a line `refused`, at most 20 a second and then one with the number omitted.
 
 | route | | key |
 |---|---|---|
@@ -108,28 +105,28 @@ most 20 in a second and then one with how many more there were.
 
 API_ROUTES = {
     "/v1/chat/completions": "an answer to a conversation",
-    "/v1/completions": "a text goes on; chat templates are not used",
-    "/v1/embeddings": "vectors, of models that give them",
-    "/v1/models": "the models, and the state of each",
-    "/v1/models/*": "one of them",
-    "/tokenize": "ids of a `prompt`, or of `messages` as the template renders them",
+    "/v1/completions": "a continuation of a text, without a chat template",
+    "/v1/embeddings": "vectors, from embedding models",
+    "/v1/models": "the models and their states",
+    "/v1/models/*": "one model",
+    "/tokenize": "token ids of a `prompt`, or of `messages` rendered by the template",
     "/detokenize": "text of `tokens`",
-    "/apply-template": "the prompt that a conversation becomes",
-    "/health": "the same as `/health/ready`",
+    "/apply-template": "the prompt that the template makes of a conversation",
+    "/health": "an alias of `/health/ready`",
     "/health/live": "200 while the event loop runs",
-    "/health/ready": "200 while requests are taken and steps go on",
-    "/metrics": "[the series](METRICS.md), in Prometheus' form; with a key those of its tenant",
+    "/health/ready": "200 while requests are accepted and the engine makes progress",
+    "/metrics": "[the series](METRICS.md) in the Prometheus text format; with a key, those of its tenant",
     "/version": "name and version",
 }
 
 API_INSTEAD = """
-Any other path is a 404 with the code `not_found` (with a valid key, where keys are used), whose message
-says which of these was meant, or lists them all. There are no Responses, Messages or Ollama endpoints and
-no page to look at: of theirs it names what to use.
+Any other path is a 404 with the code `not_found` (with a valid key, where keys are used); its message
+suggests the nearest of these routes, or lists them all. There are no Responses, Messages or Ollama endpoints
+and no web page; for their paths the message names the route to use.
 
-There is no CORS: no answer has an `Access-Control-` header, and `OPTIONS` is refused, so that pages of
-other origins cannot use the server from a browser; a proxy in front can allow them. Without keys a
-request with an `Origin` that is no loopback name (or in `server.allowed_hosts`) is a 403.
+There is no CORS: no answer has an `Access-Control-` header, and `OPTIONS` is refused, so pages of other
+origins cannot use the server from a browser. A proxy in front can allow them. Without keys, a request whose
+`Origin` is neither a loopback name nor in `server.allowed_hosts` gets a 403.
 
 | path | instead |
 |---|---|
@@ -138,9 +135,10 @@ request with an `Origin` that is no loopback name (or in `server.allowed_hosts`)
 API_FIELDS = """
 ## Fields of a request
 
-A field of the wrong type or out of bounds is refused, `null` is as good as absent, and a field that is
-not in this list has no effect; "chat" is `/apply-template` too. A conversation's text never becomes a control token; in a prompt of
-`/v1/completions`, `/v1/embeddings` and `/tokenize` it does unless `parse_special` is false.
+A field of the wrong type or out of bounds is refused; `null` means absent; a field that is not in this list
+has no effect. "chat" includes `/apply-template`. A conversation's text never becomes a control token; a
+prompt's text does, in `/v1/completions`, `/v1/embeddings` and `/tokenize`, unless `parse_special` is
+false.
 
 | field | in | type | default | |
 |---|---|---|---|---|
@@ -156,28 +154,29 @@ from a client.
 """
 
 PAGE_METRICS = """
-## By route
+## Per route
 
-`conifer_http_responses_total{route,code}`, a counter: HTTP answers begun, by route (a path of
-[the API](API.md) as it stands there, or `other`) and status. A pair that there was none of has no line.
+`conifer_http_responses_total{route,code}`, a counter: HTTP answers begun, by route (a path as listed in
+[the API](API.md), or `other`) and status. A pair that has not occurred has no line.
 
-## Of the process
+## Process
 
 """
 
 MODEL_METRICS_HEAD = """
-## Of each model
+## Per model
 
-These have the label `model`, its name as clients use it: the one model's, or those of `models`.
+These have the label `model`: the name that clients use.
 
 """
 
 TENANT_METRICS_HEAD = """
-## Of each tenant
+## Per tenant
 
-These have the label `tenant`, the name in the config. A key shows its own tenant's alone; one of a
-tenant with `metrics: all`, or a server without keys, those of all. Of all, the first 100 tenants have
-their own lines and the others are summed as `tenant="(other)"`, so that a page stays bounded.
+These have the label `tenant`: the name in the config. A key sees only its own tenant's series; a key of a
+tenant with `metrics: all` sees those of all tenants, and so does everyone on a server without keys. On such
+a page the first 100 tenants have lines of their own and the rest are summed as `tenant="(other)"`, so that
+its size is bounded.
 
 """
 
@@ -186,23 +185,23 @@ MODELS_HEAD = """# Models
 
 <!-- Made by tools/gen_docs.py from config/catalog.def and engine/arch_list.def; do not edit. -->
 
-`conifer pull NAME` fetches a model of this list into the models folder, `conifer list` shows what is
-there and what could be, `conifer rm NAME` removes one. Any other GGUF file does too:
-`conifer pull hf:ORG/REPOSITORY/FILE.gguf`, a URL, or a path given to `--model`.
+`conifer pull NAME` fetches a model of this list into the models folder, `conifer list` shows the models
+there and the catalog, `conifer rm NAME` removes a model. Any other GGUF file works too:
+`conifer pull hf:ORG/REPOSITORY/FILE.gguf`, `conifer pull URL`, or `--model PATH`.
 
-- What was cut off goes on where it was: with `Range` where the server still has the same version of
-  the file, from the beginning where it has not. `conifer rm` drops what was begun, too.
-- A file gets its name when its sha256 is right: the catalog's, `--sha256`, or the one that the hub says
-  (`X-Linked-ETag`). Where nobody says one it is printed, for the next time.
-- Two processes that want the same file take turns. Before the first byte the disk's room is checked.
-- `conifer run` and `conifer serve` pull what they are asked for; `conifer-server`, the service, only
-  says what is missing. A request's `model` is a name, never a path or a source.
-- `HF_ENDPOINT` names another hub or a mirror, `HF_TOKEN` is sent to that host alone, never to one it
+- An interrupted download resumes where it stopped, with `Range`, if the server still has the same version
+  of the file; otherwise it starts again. `conifer rm` also removes partial downloads.
+- A file gets its name only after its sha256 was checked, against the catalog, `--sha256`, or the hub's
+  `X-Linked-ETag`. If none of them is known, the sha256 is printed for the next time.
+- Two processes that fetch the same file take turns. Free disk space is checked before the first byte.
+- `conifer run` and `conifer serve` pull the model that they are asked for; `conifer-server`, the service, only
+  reports that it is missing. A request's `model` is a name, never a path or a source.
+- `HF_ENDPOINT` sets another hub or a mirror. `HF_TOKEN` is sent only to that host, never to one that it
   redirects to. `https_proxy`, `no_proxy` and `CURL_CA_BUNDLE` are honoured; `PIP_INDEX_URL` is the
-  index of the packages that the two small models at the top come from. Other hosts must speak https,
-  unless they are this machine.
+  index of the packages that the two small models at the top come from. All hosts except this machine must
+  use https.
 
-Sizes are the hub's, rounded, when the model was listed; `?` where it is not known.
+Sizes are rounded, from the hub at the time of listing; `?` means unknown.
 
 """
 
@@ -210,13 +209,12 @@ Sizes are the hub's, rounded, when the model was listed; `?` where it is not kno
 MODELS_SAMPLING = """
 ## Sampling
 
-What requests draw with that do not say otherwise, by the beginning of the model's name: the first line
-that fits. A file's own recommendation (its keys `general.sampling.temp`, `top_k`, `top_p`, `min_p` and
-`penalty_repeat`) goes before it, and whatever neither names is off. Models without either have
-temperature=0.7, top_p=0.95, min_p=0.05. `models[].sampling` of the [configuration](CONFIG.md), and before
-all a request, name single values over it; a `temperature` of 0 alone means the likeliest token, without
-filters and penalties. `conifer run` and the daemon do the same; `conifer show` and `GET /v1/models` tell
-what holds.
+Sampling defaults by model name: the first line whose prefix matches. A file's own recommendation (its keys
+`general.sampling.temp`, `top_k`, `top_p`, `min_p` and `penalty_repeat`) takes precedence, and a parameter
+that neither sets is off. Models without either have temperature=0.7, top_p=0.95, min_p=0.05. Single values
+are overridden by `models[].sampling` of the [configuration](CONFIG.md), and by the request above all; a
+`temperature` of 0 always takes the likeliest token, without filters and penalties. `conifer run` and the
+daemon use the same rules; `conifer show` and `GET /v1/models` list the values in effect.
 
 | name | |
 |---|---|
@@ -227,9 +225,9 @@ NULL_HEAD = """# The null model
 
 <!-- Made by tools/gen_docs.py from engine/null.def; do not edit. -->
 
-`--model null:` serves a model without arithmetic, so that everything but the kernels can be measured:
-sockets, HTTP, templates, tokenizer, queue, fairness, batches, the pool of KV blocks, sampling, streams.
-It is no file but a line of text with parameters, which may all be left out:
+`--model null:` serves a model without arithmetic, to measure everything except the kernels: sockets, HTTP,
+templates, tokenizer, queue, fairness, batches, the pool of KV blocks, sampling, streams. It is not a file
+but a text with optional parameters:
 
 ```
 conifer-server --model null:
@@ -239,24 +237,24 @@ conifer show null:layers=24
 ```
 
 In `conifer.yaml` it is a path, in quotes: `path: "null:layers=24"` of the group `model` or of an item
-of `models`. Clients call it `null` where it has no other name. A file that is called `null` is `./null`.
+of `models`. Its name is `null` unless the config gives another. A file named `null` is `./null`.
 
 | parameter | | default | |
 |---|---|---|---|
 """
 
 NULL_TAIL = """
-An unknown parameter, one given twice and a value out of its bounds are refused with the reason.
+Unknown or repeated parameters and values out of bounds are refused with the reason.
 
-The text becomes a GGUF file in memory, and that is opened like any other: runtime, scheduler, pool,
-tokenizer, template, sampling and streams are the ones that serve. Its forward pass is one op: zeros,
-and a peak of 32 at a fixed function of the token and its position, the same in every batch, chunk and
-thread; so answers are the same bytes whatever the load. A token takes its place in the pool's blocks
-(2 KiB for 16 tokens with the defaults), and nothing is written there.
+The text becomes a GGUF file in memory, which is opened like any other: runtime, scheduler, pool, tokenizer,
+template, sampling and streams are those of real models. Its forward pass is one op: logits of zero with a
+peak of 32 at a fixed function of the token and its position, so answers are the same bytes whatever the
+load. A token takes room in the pool's blocks (2 KiB for 16 tokens with the defaults), but nothing is written
+there.
 
-Its vocabulary is byte-level BPE with ChatML's two control tokens: any text can be a prompt, a byte a
-token where it is not made of the vocabulary's words. Answers are words of made-up syllables. They have
-`max_tokens` unless `answer` says where they end.
+Its vocabulary is byte-level BPE with ChatML's two control tokens. Any text can be a prompt: text outside the
+vocabulary's words takes a token per byte. Answers are words of made-up syllables. They run to `max_tokens`
+unless `answer` sets their length.
 """
 
 
@@ -399,13 +397,13 @@ def api_page(params, routes):
             bounds = "" if int(low) < -2**62 else bounds
         said = {"BOOL": "true" if default == "1" else "false"}.get(kind, default if default != "0" or
                                                                    kind == "NUM" else "")
-        said = "" if text.startswith("given to") else said
+        said = "" if text.startswith("passed to") else said
         said = "the model's" if name in SAMPLING else said
         places = ", ".join(ends[x] for x in where.split(" | "))
         text = text.replace('\\"', '"').replace("|", "\\|")
         out += f"| `{name}` | {places} | {types[kind]}{bounds} | {said} | {text} |\n"
     forms = ", ".join(f"`{name}`" for name in re.findall(r'^FORM\("(\w+)",', params, re.M))
-    out += f"| {forms} | chat, completions | any |  | refused, unless empty: answers are not held to a form; `{{}}` as a schema is any JSON, and refused too |\n"
+    out += f"| {forms} | chat, completions | any |  | refused unless empty: answers are not constrained to a form; the schema `{{}}` (any JSON) is refused too |\n"
     return out
 
 
