@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes engine/text/jinja_case.inc: what Python's str methods know of characters and utf8proc does
+"""Writes engine/text/jinja/case.inc: what Python's str methods know of characters and utf8proc does
 not: full case mappings (more than one code point), and characters with a digit or numeric value that
 are outside the categories Nd, Nl, No.
-usage: make_jinja_case.py > engine/text/jinja_case.inc"""
+usage: make_jinja_case.py > engine/text/jinja/case.inc"""
 import sys
 import unicodedata as u
 

@@ -3,7 +3,7 @@
  * comes out. The mark is drawn at random, so that no client can write it; it ends in a space, and a
  * template that trims the content shows it by losing that. The reference (transformers) does it
  * this way. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <stdlib.h>
 #include <string.h>

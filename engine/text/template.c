@@ -1,9 +1,9 @@
 /* Chat templates: the public face of the interpreter. A template is compiled once, is immutable and
  * may be rendered from any thread; a rendering owns its context, arena and output. The only setjmp
- * of the interpreter is here: see jinja_value.h. */
+ * of the interpreter is here: see jinja/value.h. */
 #include "engine/text/text.h"
 
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <stdlib.h>
 #include <string.h>

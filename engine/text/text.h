@@ -131,7 +131,7 @@ static inline void eng_detok_drop(struct eng_detok *d)
     d->n_held = 0;
 }
 
-/* ---- chat templates (jinja_*.c, template.c) -------------------------------------------------- */
+/* ---- chat templates (jinja/, template.c) ---------------------------------------------------- */
 
 struct eng_template;
 

@@ -1,6 +1,6 @@
 /* Whose text is it: what a client sends must never come out as the template's, through any filter,
  * method or operator; what the template writes stays its own. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -365,8 +365,8 @@ static void every_filter_and_method_is_swept(void **state)
         {eng_j_filters_seq, eng_j_n_filters_seq, '|'},
         {eng_j_filters_num, eng_j_n_filters_num, '|'},
         {eng_j_filters_sel, eng_j_n_filters_sel, '|'},
-        {eng_j_methods_str, eng_j_n_methods_str, '.'},
-        {eng_j_methods_str2, eng_j_n_methods_str2, '.'},
+        {eng_j_methods_cut, eng_j_n_methods_cut, '.'},
+        {eng_j_methods_case, eng_j_n_methods_case, '.'},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(tables); i++)
         for (size_t k = 0; k < tables[i].n; k++)

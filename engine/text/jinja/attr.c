@@ -1,7 +1,7 @@
 /* Attributes and items of values in chat templates: what the reference's immutable sandbox lets
  * through. `a.b` prefers Python's attribute (a method), `a['b']` the item. What may not be touched
  * is an undefined value that raises when it is used. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 

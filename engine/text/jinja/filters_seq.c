@@ -1,6 +1,6 @@
 /* Filters of chat templates on sequences and mappings. Where Python returns a generator, so do
  * these: it can be walked once and is no JSON. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Filters of chat templates on text. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <stdio.h>
 #include <string.h>

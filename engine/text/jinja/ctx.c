@@ -1,6 +1,6 @@
 /* The chat template interpreter's context: failing, memory, budgets. One thread at a time; owns the
  * arena of one compilation or one rendering. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* JSON in chat templates: a client's JSON to values, and the filter tojson, which writes what
  * Python's json.dumps writes (with ensure_ascii off, as the reference renderer has it). */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <inttypes.h>
 #include <math.h>

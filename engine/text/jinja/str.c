@@ -1,6 +1,6 @@
 /* Strings of the chat template interpreter: bytes with their origin. A mixed string finds the
  * origins of its bytes in the runs of the buffer it lies in, so that slices copy nothing. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Characters as Python's str methods see them: classes, full case mapping, stripping, lines. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -8,7 +8,7 @@ struct full_case {
     uint32_t cp;
     uint32_t to[3];
 };
-#include "engine/text/jinja_case.inc"
+#include "engine/text/jinja/case.inc"
 
 bool eng_j_is_space(uint32_t cp)
 {

@@ -1,6 +1,6 @@
 /* Printing of values in chat templates: Python's str() and repr(), and the shortest decimal form of
  * a double. Structure that is printed from a client's container is the client's. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef ENGINE_TEXT_JINJA_AST_H
 #define ENGINE_TEXT_JINJA_AST_H
 
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 enum eng_jtok_type {
     T_EOF,
@@ -190,7 +190,7 @@ struct eng_jnode *eng_j_parse_target(struct eng_jparser *p, bool with_ns, const 
 struct eng_jnode *eng_j_parse_filters(struct eng_jparser *p, struct eng_jnode *a,
                                       bool inline_first);
 
-/* ---- evaluation (jinja_eval.c, jinja_exec.c, jinja_loop.c, jinja_call.c) ---- */
+/* ---- evaluation (eval.c, exec.c, loop.c, call.c) ---- */
 
 struct eng_jvar {
     uint32_t id;

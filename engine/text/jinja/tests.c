@@ -1,5 +1,5 @@
 /* Tests of chat templates: `x is name(args)`. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <utf8proc.h>
 

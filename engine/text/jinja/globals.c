@@ -1,5 +1,5 @@
 /* Functions that every chat template can call, and the methods of loops and cyclers. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <math.h>
 #include <string.h>
@@ -315,8 +315,8 @@ eng_jfn *eng_j_find_method(struct eng_jv v, const struct eng_jstr *name, const c
     };
     const struct eng_jnamed *e = NULL;
     if (v.t == J_STR) {
-        e = eng_j_find_named(eng_j_methods_str, eng_j_n_methods_str, name->p, name->n);
-        if (!e) e = eng_j_find_named(eng_j_methods_str2, eng_j_n_methods_str2, name->p, name->n);
+        e = eng_j_find_named(eng_j_methods_cut, eng_j_n_methods_cut, name->p, name->n);
+        if (!e) e = eng_j_find_named(eng_j_methods_case, eng_j_n_methods_case, name->p, name->n);
     } else if (by_type[v.t].n) {
         e = eng_j_find_named(by_type[v.t].t, by_type[v.t].n, name->p, name->n);
     }

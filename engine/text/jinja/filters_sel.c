@@ -1,6 +1,6 @@
 /* Filters of chat templates that call other filters and tests (map, select, reject and theirs), and
  * the numeric ones. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Methods of strings in chat templates that cut and search: split, strip, find, replace and theirs.
  */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <string.h>
 
@@ -368,7 +368,7 @@ static struct eng_jv m_join(struct eng_jctx *c, struct eng_jv v, const struct en
     return eng_jv_str(eng_j_as_markup(c, eng_j_done(c, b), v.s->markup));
 }
 
-const struct eng_jnamed eng_j_methods_str[] = {
+const struct eng_jnamed eng_j_methods_cut[] = {
     {"count", m_count},
     {"endswith", m_endswith},
     {"find", m_find},
@@ -389,4 +389,4 @@ const struct eng_jnamed eng_j_methods_str[] = {
     {"startswith", m_startswith},
     {"strip", m_strip},
 };
-const size_t eng_j_n_methods_str = CN_ARRAY_LEN(eng_j_methods_str);
+const size_t eng_j_n_methods_cut = CN_ARRAY_LEN(eng_j_methods_cut);

@@ -1,6 +1,6 @@
 /* Values of the chat template interpreter: lists, dictionaries, truth, equality, order, iteration,
  * sorting, as Python has them. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* str.format in chat templates: replacement fields, attribute and item access through the sandbox,
  * the format mini-language. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <ctype.h>
 #include <inttypes.h>

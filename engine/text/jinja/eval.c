@@ -1,5 +1,5 @@
 /* Evaluation of expressions of chat templates: a walk over the syntax tree. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Lexer of chat templates: source text to tokens, with Jinja's whitespace control as the reference
  * renderer sets it (trim_blocks and lstrip_blocks on, one newline at the end dropped). Linear, no
  * recursion. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Formatting with % in chat templates, and the padding and number forms that str.format shares. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* Operators of chat templates with Python's meaning. Integers are 64 bits: what does not fit is an
  * error. What is computed from a client's number is the client's. */
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <math.h>
 #include <string.h>

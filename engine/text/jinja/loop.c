@@ -1,7 +1,7 @@
 /* Loops of chat templates and the object `loop`. Items are taken one by one, filtered as they come,
  * so that a filter sees what the body changed; loop.last and loop.nextitem look one item ahead,
  * loop.length takes all. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Methods of strings in chat templates that change or ask for the kind of characters: case,
  * padding, classes. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -282,7 +282,7 @@ static struct eng_jv m_format_map(struct eng_jctx *c, struct eng_jv v, const str
     return eng_j_str_format(c, v.s, &named);
 }
 
-const struct eng_jnamed eng_j_methods_str2[] = {
+const struct eng_jnamed eng_j_methods_case[] = {
     {"capitalize", m_capitalize}, {"casefold", m_casefold},   {"center", m_center},
     {"expandtabs", m_expandtabs}, {"format", m_format},       {"format_map", m_format_map},
     {"isalnum", m_isalnum},       {"isalpha", m_isalpha},     {"isascii", m_isascii},
@@ -293,4 +293,4 @@ const struct eng_jnamed eng_j_methods_str2[] = {
     {"swapcase", m_swapcase},     {"title", m_title},         {"upper", m_upper},
     {"zfill", m_zfill},
 };
-const size_t eng_j_n_methods_str2 = CN_ARRAY_LEN(eng_j_methods_str2);
+const size_t eng_j_n_methods_case = CN_ARRAY_LEN(eng_j_methods_case);

@@ -1,6 +1,6 @@
 /* Parser of chat templates, statements. Works on the template's own context; the tree it leaves is
  * never changed again. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Execution of the statements of chat templates: scopes, assignment, output. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Parser of chat templates, expressions: tokens to syntax tree by recursive descent. The recursion
  * is counted (eng_j_deeper); operators of one level make one node, so that long chains are not
  * deep. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <errno.h>
 #include <stdlib.h>

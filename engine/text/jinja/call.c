@@ -1,5 +1,5 @@
 /* Calling in chat templates: binding of arguments, functions, macros. */
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 #include <string.h>
 
