@@ -36,7 +36,6 @@ TEMPLATE = ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %
 CONIFER = BUILD / "cli/conifer"
 SERVER = BUILD / "cli/conifer-server"
 FAKE = BUILD / "tests/server/fake_server"
-TINY = ORACLE / "models/llama3-gqa.gguf"
 os.environ["CONIFER_HISTORY"] = ""  # chats of tests are not kept in the user's history
 
 
@@ -46,10 +45,24 @@ def program(path):
     return str(path)
 
 
-def tiny_model():
-    if not TINY.exists():
+def oracle(name):
+    """A file of the reference data. The test is skipped where there is none of that data at all; a
+    file that is missing from it is an error."""
+    if not ORACLE.exists():
         pytest.skip("the oracle is not here")
-    return str(TINY)
+    assert (ORACLE / name).exists(), f"{ORACLE / name} is missing from the reference data"
+    return ORACLE / name
+
+
+def oracle_files(pattern):
+    """Such files for a parametrized test; none, which skips it, where that data is not here."""
+    found = sorted(ORACLE.glob(pattern))
+    assert found or not ORACLE.exists(), f"no {pattern} in the reference data at {ORACLE}"
+    return found
+
+
+def tiny_model():
+    return str(oracle("models/llama3-gqa.gguf"))
 
 
 def copy_tiny(path, change=lambda name, value: value, add=lambda writer: None):

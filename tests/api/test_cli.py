@@ -15,8 +15,8 @@ import termios
 import time
 
 import pytest
-from conftest import (CONIFER, ORACLE, ROOT, SERVER, Server, TEMPLATE, program, quick, real_model_path,
-                      tiny_model, unless_still)
+from conftest import (CONIFER, ROOT, SERVER, Server, TEMPLATE, oracle, oracle_files, program, quick,
+                      real_model_path, tiny_model, unless_still)
 
 
 def conifer(*args, stdin=b"", want=0, timeout=60):
@@ -52,7 +52,7 @@ def test_key():
     assert conifer("key", want=2)
 
 
-VOCABS = sorted((ORACLE / "vocab").glob("*.gguf")) if ORACLE.exists() else []
+VOCABS = oracle_files("vocab/*.gguf")
 
 
 @pytest.mark.parametrize("path", VOCABS, ids=lambda p: p.stem)
@@ -179,9 +179,8 @@ def test_bench_ladder():
     assert b"in all" in conifer("bench", "--ladder", tiny_model(), "--threads", "1")
     assert b"no weights" in conifer("bench", "--ladder", "null:layers=1,vocab=1000", want=1)
     assert conifer("bench", "--ladder", "/no/such.gguf", want=1)
-    vectors = ORACLE / "real/minilm-q8_0.gguf"
-    if vectors.exists():
-        assert b"generates no text" in conifer("bench", "--ladder", str(vectors), want=1)
+    vectors = oracle("real/minilm-q8_0.gguf")
+    assert b"generates no text" in conifer("bench", "--ladder", str(vectors), want=1)
 
 
 def test_bench_probe():

@@ -10,10 +10,9 @@ import time
 import openai
 import pytest
 
-from conftest import FAKE, ORACLE, SERVER, Server, program, tiny_model, until
+from conftest import FAKE, SERVER, Server, oracle, program, tiny_model, until
 
 SIZE = 24
-REAL = ORACLE / "real/minilm-q8_0.gguf"
 
 
 def vector(ids, n=None):
@@ -237,9 +236,7 @@ def test_drain(start):
 
 @pytest.fixture(scope="module")
 def minilm():
-    if not REAL.exists():
-        pytest.skip("the oracle is not here")
-    s = Server(program(SERVER), REAL)
+    s = Server(program(SERVER), oracle("real/minilm-q8_0.gguf"))
     yield s
     s.wait_idle()
     s.stop()
@@ -247,7 +244,7 @@ def minilm():
 
 @pytest.fixture(scope="module")
 def cases():
-    return json.loads((ORACLE / "real/minilm.json").read_text())["cases"]
+    return json.loads(oracle("real/minilm.json").read_text())["cases"]
 
 
 def cosine(a, b):

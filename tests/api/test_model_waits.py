@@ -7,7 +7,7 @@ import threading
 import urllib.request
 
 import pytest
-from conftest import ORACLE, SERVER, Server, held, program, sse, until
+from conftest import SERVER, Server, held, oracle, program, sse, until
 
 WAITING = "conifer_requests_waiting_for_model"
 BODY = {"prompt": "abc", "max_tokens": 4}
@@ -94,10 +94,8 @@ def test_drain_has_an_end(start, stream):
 @pytest.fixture
 def pair(tmp_path):
     """A daemon with a model of text and one of embeddings."""
-    minilm = ORACLE / "real/minilm-q8_0.gguf"
-    llama = ORACLE / "models/llama3-gqa.gguf"
-    if not minilm.exists() or not llama.exists():
-        pytest.skip("the oracle is not here")
+    minilm = oracle("real/minilm-q8_0.gguf")
+    llama = oracle("models/llama3-gqa.gguf")
     s = Server(program(SERVER), None, config=f"kv:\n  memory_bytes: 64MiB\nmodels:\n"
                f"  - name: text\n    path: {llama}\n  - name: vectors\n    path: {minilm}\n")
     yield s
@@ -134,9 +132,7 @@ def test_text_and_vectors(pair):
 
 def test_fetched_while_it_runs(tmp_path):
     """A name of the list need not be there at start; once the file is, it is served."""
-    llama = ORACLE / "models/llama3-gqa.gguf"
-    if not llama.exists():
-        pytest.skip("the oracle is not here")
+    llama = oracle("models/llama3-gqa.gguf")
     (tmp_path / "models").mkdir()
     s = Server(program(SERVER), None, env={"CONIFER_HOME": str(tmp_path)},
                config=f"models:\n  - name: here\n    path: {llama}\n  - name: later\n")

@@ -11,7 +11,7 @@ import time
 import openai
 import pytest
 
-from conftest import CONIFER, ORACLE, SERVER, TEMPLATE, Server, program
+from conftest import CONIFER, SERVER, TEMPLATE, Server, oracle, program
 
 KV = 16 << 20
 FILES = {"llama": "llama3-gqa", "gemma": "gemma3", "mamba": "mamba2"}
@@ -23,9 +23,7 @@ def config(tmp_path, models, memory=0, rest=""):
     template.write_text(TEMPLATE)
     text = f"kv:\n  memory_bytes: {KV}\nengine:\n  memory_bytes: {memory}\n  swap_wait_s: 1\n{rest}models:\n"
     for name, lines in models.items():
-        path = ORACLE / f"models/{FILES.get(name, name)}.gguf"
-        if name in FILES and not path.exists():
-            pytest.skip("the oracle is not here")
+        path = oracle(f"models/{FILES[name]}.gguf") if name in FILES else tmp_path / f"{name}.gguf"
         text += f"  - name: {name}\n    chat_template: {template}\n"
         if "path:" not in lines:
             text += f"    path: {path}\n"
@@ -117,15 +115,16 @@ def test_unknown_model(serve):
 
 
 def test_many_models_are_not_all_named(serve):
-    s = serve({f"m{i}": f"path: {ORACLE}/models/gemma3.gguf" for i in range(7)})
+    s = serve({f"m{i}": f"path: {oracle('models/gemma3.gguf')}" for i in range(7)})
     with pytest.raises(openai.NotFoundError, match=r"there are m0, m1, m2, m3, m4,\.\.\.'"):
         say(s, "gpt-4o")
 
 
 def test_a_value_that_is_no_number_is_told_with_the_model(serve, tmp_path):
     import gguf
-    data = bytearray((ORACLE / "models/llama3-gqa.gguf").read_bytes())
-    norm = next(t for t in gguf.GGUFReader(ORACLE / "models/llama3-gqa.gguf").tensors if t.name == "output_norm.weight")
+    llama = oracle("models/llama3-gqa.gguf")
+    data = bytearray(llama.read_bytes())
+    norm = next(t for t in gguf.GGUFReader(llama).tensors if t.name == "output_norm.weight")
     data[norm.data_offset:norm.data_offset + 4] = b"\0\0\xc0\x7f"
     (tmp_path / "bad.gguf").write_bytes(data)
     s = serve({"odd": f"path: {tmp_path}/bad.gguf", "llama": ""})
@@ -152,7 +151,7 @@ def test_a_bad_request_loads_nothing(serve):
 
 def test_failed_load_fails_only_its_own(serve, tmp_path):
     cut = tmp_path / "cut.gguf"
-    cut.write_bytes((ORACLE / "models/gemma3.gguf").read_bytes()[:200000])
+    cut.write_bytes(oracle("models/gemma3.gguf").read_bytes()[:200000])
     s = serve({"llama": "", "cut": f"path: {cut}"})
     for _ in range(3):
         status, headers, body = s.http("POST", "/v1/completions", {"model": "cut", "prompt": "x"})

@@ -20,12 +20,13 @@ def chat(request, tmp_path):
     if b"libedit" not in subprocess.run(["ldd", program(CONIFER)], capture_output=True,
                                         check=False).stdout:
         pytest.skip("built without libedit")
+    model = tiny_model()  # before the fork: it may skip the test
     pid, fd = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm"
         while os.get_terminal_size(0).columns != 60:
             time.sleep(0.01)
-        os.execv(program(CONIFER), ["conifer", "run", "--model", tiny_model(), "--chat-template",
+        os.execv(program(CONIFER), ["conifer", "run", "--model", model, "--chat-template",
                                     str(tmp_path / "t.jinja")])
     screen = Screen(fd, 24, 60, request.param)
     screen.run(until=">>>")

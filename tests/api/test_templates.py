@@ -1,9 +1,9 @@
 """Conversations as clients send them, through the chat templates in use: messages of calls without
 text, and a last message that the model goes on with."""
 import pytest
-from conftest import FAKE, ORACLE, Server, program, tiny_model
+from conftest import FAKE, Server, oracle, oracle_files, program, tiny_model
 
-TEMPLATES = sorted((ORACLE / "templates").glob("*.jinja"))
+TEMPLATES = oracle_files("templates/*.jinja")
 CALL = {"id": "call00001", "type": "function",
         "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
 TOOL = {"type": "function", "function": {
@@ -91,9 +91,7 @@ def test_what_does_not_go_on(fake, body, says):
 
 
 def test_a_text_that_the_template_changes(start):
-    path = ORACLE / "templates/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja"
-    if not path.exists():
-        pytest.skip("the oracle is not here")
+    path = oracle("templates/deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja")
     s = start("--chat-template", str(path), template=False)
     status, answer = s.post("/v1/chat/completions", open_ended("<think>Rain.</think>It is"))
     assert status == 400 and answer["error"]["param"] == "continue_final_message"

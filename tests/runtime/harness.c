@@ -316,8 +316,12 @@ const char *h_model(const char *name)
     const char *home = getenv("HOME");
     if (!name) return NULL;
     if (!strncmp(name, "oracle:", 7)) {
-        if (oracle) snprintf(path, sizeof path, "%s/%s", oracle, name + 7);
-        else snprintf(path, sizeof path, CONIFER_SOURCE_ROOT "/../shared/oracle/%s", name + 7);
+        if (!oracle) oracle = CONIFER_SOURCE_ROOT "/../shared/oracle";
+        snprintf(path, sizeof path, "%s/%s", oracle, name + 7);
+        if (!access(oracle, R_OK) && access(path, R_OK)) {
+            fprintf(stderr, "%s is missing from the reference data\n", path);
+            exit(1);
+        }
     } else if (!strncmp(name, "models:", 7)) {
         if (models) snprintf(path, sizeof path, "%s/%s", models, name + 7);
         else snprintf(path, sizeof path, "%s/.local/share/conifer/models/%s", home ? home : "",

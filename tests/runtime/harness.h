@@ -91,7 +91,8 @@ bool h_same(const struct h_result *a, const struct h_result *b);
 void h_settle(struct h *h);
 
 /* "oracle:NAME" below the oracle's folder, "models:FILE" in the folder of fetched models
- * (CONIFER_TEST_MODELS), else a path. NULL (the test is skipped) when it is not there. */
+ * (CONIFER_TEST_MODELS), else a path. NULL (the test is skipped) when the file is not there; a model
+ * that is missing from an oracle's folder that is there ends the test program as failed. */
 const char *h_model(const char *name);
 
 #endif

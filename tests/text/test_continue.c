@@ -174,7 +174,11 @@ static void null_or_empty(void **state)
         assert_int_equal(eng_template_null_content(t), rows[i].null);
         eng_template_free(t);
     }
-    if (!each_template(wants_null, NULL)) print_message("no oracle: its templates are left out\n");
+}
+
+static void null_in_use(void **state)
+{
+    if (!each_template(wants_null, NULL)) skip();
 }
 
 int main(void)
@@ -184,6 +188,7 @@ int main(void)
         cmocka_unit_test(templates_in_use),
         cmocka_unit_test(a_place_for_tools),
         cmocka_unit_test(null_or_empty),
+        cmocka_unit_test(null_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STR, T_ARR, T_U64, T_I64, T_F64 };
 static const size_t type_size[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -167,13 +168,22 @@ void vocab_file_fini(struct vocab_file *f)
     *f = (struct vocab_file){0};
 }
 
+static const char *oracle(void)
+{
+    const char *set = getenv("CONIFER_ORACLE");
+    return set ? set : CONIFER_SOURCE_ROOT "/../shared/oracle";
+}
+
 const char *vocab_path(const char *name, const char *suffix)
 {
     static char path[1024];
-    const char *oracle = getenv("CONIFER_ORACLE");
-    snprintf(path, sizeof path, "%s/vocab/ggml-vocab-%s.gguf%s",
-             oracle ? oracle : CONIFER_SOURCE_ROOT "/../shared/oracle", name, suffix);
+    snprintf(path, sizeof path, "%s/vocab/ggml-vocab-%s.gguf%s", oracle(), name, suffix);
     return path;
+}
+
+bool vocab_here(void)
+{
+    return access(oracle(), R_OK) == 0;
 }
 
 struct eng_vocab *vocab_open(const char *name)

@@ -17,6 +17,8 @@ void vocab_file_fini(struct vocab_file *f);
 
 /* "<oracle>/vocab/ggml-vocab-NAME.gguf<suffix>" in a static buffer. */
 const char *vocab_path(const char *name, const char *suffix);
+/* Whether there is any reference data. */
+bool vocab_here(void);
 /* The vocabulary NAME of the oracle; NULL when the oracle is absent. Aborts the test on damage. */
 struct eng_vocab *vocab_open(const char *name);
 /* The whole file with a NUL; NULL when it cannot be read. */

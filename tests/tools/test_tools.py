@@ -225,5 +225,30 @@ class Models(Repository):
         self.assertEqual(out.returncode, 2)
 
 
+class WithoutReferenceData(Repository):
+    """./check begins with it: nothing is installed or built before."""
+
+    def check(self, *args):
+        shutil.copy(ROOT / "check", self.root)
+        env = {**os.environ, "CONIFER_ORACLE": str(self.root / "oracle")}
+        return subprocess.run([self.root / "check", *args], cwd=self.root, env=env, timeout=20,
+                              capture_output=True, text=True, check=False)
+
+    def test_it_fails(self):
+        folders = ["models", "quants", "real", "templates", "vocab"]
+        for i, missing in enumerate(folders):
+            out = self.check()
+            self.assertEqual(out.returncode, 1)
+            self.assertIn(f"no files in {self.root}/oracle/{missing}\n", out.stderr)
+            self.assertIn("--no-oracle", out.stderr)
+            self.assertEqual(out.stdout, "\n0 passed, 1 failed, 0 skipped\n")
+            self.put(f"oracle/{folders[i]}/a", "")
+
+    def test_help_names_the_option(self):
+        said = self.check("--help").stdout
+        self.assertIn("./check --no-oracle", said)
+        self.assertNotIn("set -u", said)
+
+
 if __name__ == "__main__":
     unittest.main()
