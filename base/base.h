@@ -338,6 +338,16 @@ enum cn_model_metric {
     CN_MM_COUNT
 };
 #undef CN_MODEL_METRICS
+#define CN_GROUP_METRICS
+enum cn_group_metric {
+#define COUNTER(id, name, labels, help) CN_GM_##id,
+#define GAUGE(id, name, labels, help) CN_GM_##id,
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+    CN_GM_COUNT
+};
+#undef CN_GROUP_METRICS
 #define CN_HIST_MAX_BUCKETS 24
 struct cn_hist {
     _Atomic uint64_t bucket[CN_HIST_MAX_BUCKETS + 1]; /* the last one is +Inf */
@@ -352,6 +362,10 @@ struct cn_model_series {
     const char *name;
     _Atomic uint64_t value[CN_MM_COUNT];
 };
+struct cn_group_series {
+    const char *name;
+    _Atomic uint64_t value[CN_GM_COUNT];
+};
 /* Series stay where they are: chunk k has CN_TENANT_CHUNK << k of them. */
 #define CN_TENANT_CHUNK  8
 #define CN_TENANT_CHUNKS 18
@@ -362,9 +376,13 @@ struct cn_metrics {
     _Atomic size_t n_tenants;
     struct cn_model_series *models;     /* likewise */
     size_t n_models;
+    struct cn_group_series *groups;     /* likewise */
+    size_t n_groups;
 };
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* counters */
 void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value); /* gauges */
+/* A gauge that is the sum of what several threads have: each adds its own changes. */
+void cn_metric_shift(struct cn_metrics *m, enum cn_metric id, double by);
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id);
 void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
 /* Makes the series of n tenants, as cn_metrics_tenant does. */
@@ -376,11 +394,18 @@ int cn_metrics_tenant(struct cn_metrics *m, size_t tenant, const char *name);
 /* Makes the series of n models, before any thread uses m; cn_metrics_fini frees them. names[i]
  * (borrowed) must outlive them. */
 int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n);
+/* The same of n engine groups. */
+int cn_metrics_groups(struct cn_metrics *m, const char *const *names, size_t n);
 void cn_metrics_fini(struct cn_metrics *m);
 void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t n);
 void cn_model_set(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t value);
+void cn_group_add(struct cn_metrics *m, size_t group, enum cn_group_metric id, uint64_t n);
+void cn_group_set(struct cn_metrics *m, size_t group, enum cn_group_metric id, uint64_t value);
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n);
 void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value);
+/* As cn_metric_shift: from what was told before to what is so now. */
+void cn_tenant_shift(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t from,
+                     uint64_t to);
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
                        uint64_t ns);
 /* Prometheus text format 0.0.4: the fixed series and those of the models; those of one tenant, or

@@ -66,6 +66,16 @@ static const struct series model_series[CN_MM_COUNT] = {
 };
 #undef CN_MODEL_METRICS
 
+#define CN_GROUP_METRICS
+static const struct series group_series[CN_GM_COUNT] = {
+#define COUNTER(id, name, labels, help) [CN_GM_##id] = {name, labels, help, false},
+#define GAUGE(id, name, labels, help)   [CN_GM_##id] = {name, labels, help, true},
+#include "base/metrics.def"
+#undef COUNTER
+#undef GAUGE
+};
+#undef CN_GROUP_METRICS
+
 struct histogram {
     const char *name, *help;
     const struct bound *bounds;
@@ -134,6 +144,21 @@ void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value)
     cn_assert(all_series[id].gauge);
     memcpy(&bits, &value, sizeof bits);
     set(&m->value[id], bits);
+}
+
+void cn_metric_shift(struct cn_metrics *m, enum cn_metric id, double by)
+{
+    uint64_t was = load(&m->value[id]), is;
+    double value;
+
+    cn_assert(all_series[id].gauge);
+    if (by == 0) return;
+    do {
+        memcpy(&value, &was, sizeof value);
+        value += by;
+        memcpy(&is, &value, sizeof is);
+    } while (!atomic_compare_exchange_weak_explicit(&m->value[id], &was, is, memory_order_acq_rel,
+                                                    memory_order_acquire));
 }
 
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id)
@@ -236,6 +261,16 @@ int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n)
     return CN_OK;
 }
 
+int cn_metrics_groups(struct cn_metrics *m, const char *const *names, size_t n)
+{
+    m->groups = cn_calloc(n, sizeof *m->groups);
+    if (!m->groups) return CN_ENOMEM;
+    m->n_groups = n;
+    for (size_t i = 0; i < n; i++)
+        m->groups[i].name = names[i];
+    return CN_OK;
+}
+
 void cn_metrics_fini(struct cn_metrics *m)
 {
     for (size_t i = 0; i < atomic_load(&m->n_tenants); i++)
@@ -248,6 +283,9 @@ void cn_metrics_fini(struct cn_metrics *m)
     free(m->models);
     m->models = NULL;
     m->n_models = 0;
+    free(m->groups);
+    m->groups = NULL;
+    m->n_groups = 0;
 }
 
 void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t n)
@@ -262,6 +300,18 @@ void cn_model_set(struct cn_metrics *m, size_t model, enum cn_model_metric id, u
     if (model < m->n_models) set(&m->models[model].value[id], value);
 }
 
+void cn_group_add(struct cn_metrics *m, size_t group, enum cn_group_metric id, uint64_t n)
+{
+    cn_assert(!group_series[id].gauge);
+    if (group < m->n_groups) add(&m->groups[group].value[id], n);
+}
+
+void cn_group_set(struct cn_metrics *m, size_t group, enum cn_group_metric id, uint64_t value)
+{
+    cn_assert(group_series[id].gauge);
+    if (group < m->n_groups) set(&m->groups[group].value[id], value);
+}
+
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n)
 {
     cn_assert(!tenant_series[id].gauge);
@@ -274,6 +324,14 @@ void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id
     cn_assert(tenant_series[id].gauge);
     struct cn_tenant_series *s = tenant_at(m, tenant);
     if (s) set(&s->value[id], value);
+}
+
+void cn_tenant_shift(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t from,
+                     uint64_t to)
+{
+    cn_assert(tenant_series[id].gauge);
+    struct cn_tenant_series *s = from == to ? NULL : tenant_at(m, tenant);
+    if (s) add(&s->value[id], to - from);
 }
 
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
@@ -354,6 +412,27 @@ static void put_models(const struct cn_metrics *m, struct cn_buf *out)
     }
 }
 
+static void put_groups(const struct cn_metrics *m, struct cn_buf *out)
+{
+    const char *last = "";
+
+    for (int i = 0; m->n_groups && i < CN_GM_COUNT; i++) {
+        const struct series *s = &group_series[i];
+
+        if (!strcmp(last, s->name)) continue; /* its lines stand with the first of the name */
+        last = s->name;
+        put_head(out, s->name, s->help, s->gauge ? "gauge" : "counter");
+        for (size_t k = 0; k < m->n_groups; k++)
+            for (int j = i; j < CN_GM_COUNT && !strcmp(group_series[j].name, s->name); j++) {
+                const char *more = group_series[j].labels;
+                cn_buf_printf(out, "%s{", s->name);
+                put_label(out, "group", m->groups[k].name);
+                cn_buf_printf(out, "%s%s} %" PRIu64 "\n", more[0] ? "," : "", more,
+                              load(&m->groups[k].value[j]));
+            }
+    }
+}
+
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
 {
     const char *last = "";
@@ -370,6 +449,7 @@ int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out)
         put_hist(&all_hists[i], &m->hist[i], "", out);
     }
     put_models(m, out);
+    put_groups(m, out);
     return rendered(out);
 }
 

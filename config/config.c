@@ -42,6 +42,24 @@ static const struct cfg_key model_keys[] = {
 #undef CFG_MODEL_KEYS
 };
 
+static const struct cfg_key group_keys[] = {
+#define CFG_GROUP_KEYS
+#define KEY(group, name, type, def, bounds, help)                                                  \
+    {#group, #name, CFG_T_##type, def, bounds, help, offsetof(struct cfg_group, name)},
+#include "config/keys.def"
+#undef KEY
+#undef CFG_GROUP_KEYS
+};
+
+/* The lists, by name. */
+static const struct {
+    const char *name;
+    const struct cfg_key *keys;
+    size_t n;
+} item_keys[] = {{"tenants", tenant_keys, CN_ARRAY_LEN(tenant_keys)},
+                 {"models", model_keys, CN_ARRAY_LEN(model_keys)},
+                 {"groups", group_keys, CN_ARRAY_LEN(group_keys)}};
+
 const struct cfg_key *cfg_keys(size_t *count)
 {
     *count = CN_ARRAY_LEN(keys);
@@ -50,10 +68,13 @@ const struct cfg_key *cfg_keys(size_t *count)
 
 const struct cfg_key *cfg_item_keys(const char *list, size_t *count)
 {
-    bool tenants = !strcmp(list, "tenants"), models = !strcmp(list, "models");
-
-    *count = tenants ? CN_ARRAY_LEN(tenant_keys) : models ? CN_ARRAY_LEN(model_keys) : 0;
-    return tenants ? tenant_keys : models ? model_keys : NULL;
+    *count = 0;
+    for (size_t i = 0; i < CN_ARRAY_LEN(item_keys); i++) {
+        if (strcmp(list, item_keys[i].name)) continue;
+        *count = item_keys[i].n;
+        return item_keys[i].keys;
+    }
+    return NULL;
 }
 
 static const struct cfg_key *find_in(const struct cfg_key *k, size_t count, const char *group,
@@ -120,6 +141,9 @@ void cfg_fini(struct cfg *c)
     for (size_t i = 0; i < c->n_models; i++)
         cfg_served_fini(&c->models[i]);
     free(c->models);
+    for (size_t i = 0; i < c->n_groups; i++)
+        cfg_group_fini(&c->groups[i]);
+    free(c->groups);
     cfg_list_fini(&c->sources);
     cfg_list_fini(&c->faults);
     memset(c, 0, sizeof *c);
@@ -148,6 +172,18 @@ void cfg_served_fini(struct cfg_served *m)
 {
     free_values(model_keys, CN_ARRAY_LEN(model_keys), m);
     memset(m, 0, sizeof *m);
+}
+
+int cfg_group_init(struct cfg_group *g, struct cn_error *err)
+{
+    memset(g, 0, sizeof *g);
+    return put_defaults(group_keys, CN_ARRAY_LEN(group_keys), g, err);
+}
+
+void cfg_group_fini(struct cfg_group *g)
+{
+    free_values(group_keys, CN_ARRAY_LEN(group_keys), g);
+    memset(g, 0, sizeof *g);
 }
 
 /* The key of the groups that "group.name" stands for, or NULL. */
@@ -371,6 +407,80 @@ static void check_models(struct checker *k)
                    "this is for one model, and models lists several: set it there");
 }
 
+static bool has_models(const struct cfg *c, uint32_t group)
+{
+    for (size_t i = 0; i < c->n_models; i++)
+        if (cfg_group_of(c, &c->models[i]) == group) return true;
+    return false;
+}
+
+/* Of a group beside those before it. */
+static void check_group(struct checker *k, uint32_t i)
+{
+    const struct cfg *c = k->c;
+    const struct cfg_group *g = &c->groups[i];
+    uint32_t j = 0;
+
+    while (j < i && strcmp(g->name, c->groups[j].name))
+        j++;
+    if (j < i)
+        broken(k, &g->places[CFG_GROUP_KEY_name], CN_EINVAL, "groups.name",
+               "two groups are named \"%.80s\"", g->name);
+    else if (!has_models(c, i))
+        broken(k, &g->places[CFG_GROUP_KEY_name], CN_EINVAL, "groups.name",
+               "no model is in the group \"%.80s\" (models.group)", g->name);
+    if (g->memory_bytes && g->kv_memory_bytes >= g->memory_bytes)
+        broken(k, &g->places[CFG_GROUP_KEY_kv_memory_bytes], CN_ERANGE, "groups.kv_memory_bytes",
+               "the group \"%.80s\" would have no memory left for weights (groups.memory_bytes)",
+               g->name);
+}
+
+/* Together the groups have no more than there is for all. */
+static void check_parts(struct checker *k)
+{
+    const struct cfg *c = k->c;
+    uint64_t threads = 0, memory = 0;
+
+    for (size_t i = 0; i < c->n_groups; i++) {
+        const struct cfg_group *g = &c->groups[i];
+        bool fit = threads <= (uint64_t)c->engine.threads, room = memory <= c->engine.memory_bytes;
+        threads += (uint64_t)g->threads;
+        if (!cn_add_u64(memory, g->memory_bytes, &memory)) memory = UINT64_MAX;
+        if (c->engine.threads && fit && threads > (uint64_t)c->engine.threads)
+            broken(k, &g->places[CFG_GROUP_KEY_threads], CN_ERANGE, "groups.threads",
+                   "with \"%.80s\" the groups have %llu threads, and engine.threads is %lld",
+                   g->name, (unsigned long long)threads, (long long)c->engine.threads);
+        if (c->engine.memory_bytes && room && memory > c->engine.memory_bytes)
+            broken(k, &g->places[CFG_GROUP_KEY_memory_bytes], CN_ERANGE, "groups.memory_bytes",
+                   "with \"%.80s\" the groups have %s, and engine.memory_bytes is %s", g->name,
+                   cn_size(memory).text, cn_size(c->engine.memory_bytes).text);
+    }
+}
+
+static void check_groups(struct checker *k)
+{
+    const struct cfg *c = k->c;
+
+    for (size_t i = 0; i < c->n_models; i++) {
+        const struct cfg_served *m = &c->models[i];
+        uint32_t g = cfg_group_of(c, m);
+        if (m->group && (!c->n_groups || strcmp(m->group, c->groups[g].name)))
+            broken(k, &m->places[CFG_MODEL_KEY_group], CN_EINVAL, "models.group",
+                   "there is no group \"%.80s\" (groups)", m->group);
+    }
+    if (!c->n_groups) return;
+    if (!c->n_models)
+        broken(k, &c->groups[0].places[CFG_GROUP_KEY_name], CN_EINVAL, "groups",
+               "groups are for a list of models: list them under models, each with its group");
+    for (uint32_t i = 0; c->n_models && i < c->n_groups; i++)
+        check_group(k, i);
+    if (c->kv.memory_bytes)
+        broken(k, &c->places[CFG_KEY_kv_memory_bytes], CN_EINVAL, "kv.memory_bytes",
+               "this is for one pool, and each of the groups has its own: set "
+               "groups.kv_memory_bytes");
+    check_parts(k);
+}
+
 static void check_proxies(struct checker *k)
 {
     const struct cfg_list *all = &k->c->server.trusted_proxies;
@@ -403,6 +513,7 @@ int cfg_check(struct cfg *c, struct cn_error *err)
                c->model.name);
     check_proxies(&k);
     check_models(&k);
+    check_groups(&k);
     check_tenants(&k);
     if (first.code && err) *err = first;
     return first.code;

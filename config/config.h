@@ -74,6 +74,15 @@ enum cfg_model_key_number {
     CFG_N_MODEL_KEYS
 };
 
+enum cfg_group_key_number {
+#define CFG_GROUP_KEYS
+#define KEY(group, name, type, def, bounds, help) CFG_GROUP_KEY_##name,
+#include "config/keys.def"
+#undef KEY
+#undef CFG_GROUP_KEYS
+    CFG_N_GROUP_KEYS
+};
+
 /* Where a key was set. */
 struct cfg_place {
     const char *source;    /* the file or the option, owned by the cfg or static; NULL: a default */
@@ -100,6 +109,16 @@ struct cfg_served {
     struct cfg_place places[CFG_N_MODEL_KEYS];
 };
 
+/* One item of `groups`. */
+struct cfg_group {
+#define CFG_GROUP_KEYS
+#define KEY(group, name, type, def, bounds, help) CFG_CTYPE_##type name;
+#include "config/keys.def"
+#undef KEY
+#undef CFG_GROUP_KEYS
+    struct cfg_place places[CFG_N_GROUP_KEYS];
+};
+
 /* c.server.port, c.model.path ...: one member per line of keys.def. */
 struct cfg {
 #define GROUP(group, help)                        struct {
@@ -113,6 +132,8 @@ struct cfg {
     size_t n_tenants;
     struct cfg_served *models; /* empty: one model, of the group `model` */
     size_t n_models;
+    struct cfg_group *groups; /* empty: one, with all that the group `engine` says */
+    size_t n_groups;
     struct cfg_place places[CFG_N_KEYS];
     struct cfg_list sources; /* names that places point to */
     struct cfg_list faults;  /* every error that was found, in order: one message each */
@@ -218,6 +239,27 @@ int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *er
 
 /* The line of the catalog that a file is: by its name, and its size where that is exact; or NULL. */
 const struct cfg_model *cfg_catalog_of(const char *path);
+
+/* ---- engine groups (config/groups.c) --------------------------------------------------------- */
+
+#define CFG_MAX_GROUPS 16
+
+/* At least 1: without a list there is one, named "main". */
+uint32_t cfg_n_groups(const struct cfg *c);
+const char *cfg_group_name(const struct cfg *c, uint32_t group);
+/* enum cfg_device */
+int cfg_group_device(const struct cfg *c, uint32_t group);
+/* >= 1 */
+uint32_t cfg_group_threads(const struct cfg *c, uint32_t group);
+/* What of `total` bytes is the group's; all of it where there is one. 0: total is 0, and the group
+ * does not say. */
+uint64_t cfg_group_memory(const struct cfg *c, uint32_t group, uint64_t total);
+/* The key that says how much memory the group has. */
+const char *cfg_group_memory_key(const struct cfg *c);
+/* Bytes of the pool of KV blocks; 0: to be chosen. */
+uint64_t cfg_group_kv_memory(const struct cfg *c, uint32_t group);
+/* Where an item of `models` runs. */
+uint32_t cfg_group_of(const struct cfg *c, const struct cfg_served *m);
 
 /* ---- sampling (config/sampling.c) ------------------------------------------------------------ */
 

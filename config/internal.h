@@ -24,10 +24,11 @@ struct cfg_key {
     const char *group, *name;
     enum cfg_type type;
     const char *def, *bounds, *help;
-    size_t offset; /* in struct cfg; struct cfg_tenant, struct cfg_served for keys of theirs */
+    size_t offset; /* in struct cfg; in an item's struct for keys of a list */
 };
 
-/* The keys of the groups; those of one item of a list, "tenants" or "models" (NULL: no list). */
+/* The keys of the groups; those of one item of a list, "tenants", "models" or "groups" (NULL:
+ * no list). */
 const struct cfg_key *cfg_keys(size_t *count);
 const struct cfg_key *cfg_item_keys(const char *list, size_t *count);
 /* The key of a group, NULL when there is none. name need not be NUL-terminated. */
@@ -59,6 +60,8 @@ bool cfg_key_same(const struct cfg_key *k, const void *a, const void *b);
 bool cfg_keys_same(const struct cfg_key *k, size_t count, const void *a, const void *b);
 int cfg_served_init(struct cfg_served *m, struct cn_error *err);
 void cfg_served_fini(struct cfg_served *m);
+int cfg_group_init(struct cfg_group *g, struct cn_error *err);
+void cfg_group_fini(struct cfg_group *g);
 /* Decodes "sha256:<64 hex>"; false when it is not that. */
 bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out);
 

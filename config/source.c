@@ -48,8 +48,9 @@ static void name_other(struct cfg_draft *d, const char *group, const char *name)
 
 static void compare_others(const struct cfg *a, const struct cfg *b, struct cfg_draft *d)
 {
-    size_t n, n_model;
+    size_t n, n_model, n_group;
     const struct cfg_key *k = cfg_keys(&n), *of_model = cfg_item_keys("models", &n_model);
+    const struct cfg_key *of_group = cfg_item_keys("groups", &n_group);
     bool same = a->n_models == b->n_models;
 
     for (size_t i = 0; i < n; i++)
@@ -57,6 +58,10 @@ static void compare_others(const struct cfg *a, const struct cfg *b, struct cfg_
     for (size_t i = 0; same && i < a->n_models; i++)
         same = cfg_keys_same(of_model, n_model, &a->models[i], &b->models[i]);
     if (!same) name_other(d, "models", NULL);
+    same = a->n_groups == b->n_groups;
+    for (size_t i = 0; same && i < a->n_groups; i++)
+        same = cfg_keys_same(of_group, n_group, &a->groups[i], &b->groups[i]);
+    if (!same) name_other(d, "groups", NULL);
 }
 
 static int file_load(struct cfg_source *base, struct cfg_draft *out, struct cn_error *err)

@@ -12,7 +12,8 @@ enum { FREE, USED, LEAVING };
 
 struct slot {
     uint32_t generation, next_free;
-    uint8_t state, left; /* left: of the parties */
+    uint8_t state;
+    uint32_t left; /* of the parties */
 };
 
 struct cfg_roll {
@@ -54,7 +55,7 @@ static void roll_unref(struct cfg_roll *r)
 uint32_t cfg_roll_join(struct cfg_roll *r)
 {
     pthread_mutex_lock(&r->lock);
-    cn_assert(r->n_parties < 8);
+    cn_assert(r->n_parties < 32);
     uint32_t party = 1u << r->n_parties++;
     pthread_mutex_unlock(&r->lock);
     return party;
@@ -78,7 +79,7 @@ static void set_free(struct cfg_roll *r, uint32_t i)
 
 static bool all_left(const struct cfg_roll *r, const struct slot *s)
 {
-    return s->left == (1u << r->n_parties) - 1;
+    return s->left == (uint32_t)((1ull << r->n_parties) - 1);
 }
 
 void cfg_roll_left(struct cfg_roll *r, uint64_t id, uint32_t party)
@@ -87,7 +88,7 @@ void cfg_roll_left(struct cfg_roll *r, uint64_t id, uint32_t party)
     cn_assert(cfg_slot(id) < r->n);
     struct slot *s = &r->slots[cfg_slot(id)];
     cn_assert(s->state != FREE && s->generation == id >> 32);
-    s->left |= (uint8_t)party;
+    s->left |= party;
     if (s->state == LEAVING && all_left(r, s)) set_free(r, cfg_slot(id));
     pthread_mutex_unlock(&r->lock);
 }

@@ -16,7 +16,7 @@ static inline uint32_t cfg_slot(uint64_t id)
 }
 
 struct cfg_roll;
-/* A party that keeps something by slot, from now on; a bit. At most 8, before the first change. */
+/* A party that keeps something by slot, from now on; a bit. At most 32, before the first change. */
 uint32_t cfg_roll_join(struct cfg_roll *r);
 /* The party has nothing left of a tenant that was removed, or is about to be. Any thread. */
 void cfg_roll_left(struct cfg_roll *r, uint64_t id, uint32_t party);

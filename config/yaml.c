@@ -38,7 +38,8 @@ static int fault_at(struct reader *r, yaml_mark_t mark, const char *key, int cod
 
     cn_fail_param(&e, code, key, "%s:%zu:%zu: %s%s%s", r->file, mark.line + 1, mark.column + 1,
                   key ? key : "", key ? ": " : "", why);
-    if (!key || !strchr(key, '.') || !strncmp(key, "tenants.", 8) || !strncmp(key, "models.", 7))
+    if (!key || !strchr(key, '.') || !strncmp(key, "tenants.", 8) ||
+        !strncmp(key, "models.", 7) || !strncmp(key, "groups.", 7))
         r->c->half_read = true;
     return cfg_fault(r->c, &e, r->err);
 }
@@ -148,7 +149,7 @@ static bool is_null(const yaml_event_t *ev)
 }
 
 /* The groups that are lists. */
-static const char *const lists[] = {"tenants", "models"};
+static const char *const lists[] = {"tenants", "models", "groups"};
 
 /* ---- which key was meant -------------------------------------------------------------------- */
 
@@ -385,20 +386,25 @@ static int read_tenants(struct reader *r, struct cfg *c)
     return rc;
 }
 
-/* ---- models --------------------------------------------------------------------------------- */
+/* ---- models and groups ---------------------------------------------------------------------- */
 
-static int read_model(struct reader *r, struct cfg_served *m)
+/* An item of a list whose items have names; `what` one is. */
+static int read_named(struct reader *r, const char *list, const char *what, void *item,
+                      struct cfg_place *places, char *const *name)
 {
     yaml_mark_t at = r->ev.start_mark;
+    char key[32], why[64];
     int rc;
 
-    if (r->ev.type != YAML_MAPPING_START_EVENT)
-        return bad_node(r, "models", CN_ETYPE, "each model must be a group of keys");
-    rc = read_group(r, "models", m, m->places);
+    snprintf(why, sizeof why, "each %s must be a group of keys", what);
+    if (r->ev.type != YAML_MAPPING_START_EVENT) return bad_node(r, list, CN_ETYPE, why);
+    rc = read_group(r, list, item, places);
     if (rc) return rc;
-    if (!m->name) return fault_at(r, at, "models.name", CN_EMISSING, "a model needs a name");
-    if (!cfg_model_name_ok(m->name))
-        return fault_at(r, at, "models.name", CN_EINVAL,
+    snprintf(key, sizeof key, "%s.name", list);
+    snprintf(why, sizeof why, "a %s needs a name", what);
+    if (!*name) return fault_at(r, at, key, CN_EMISSING, why);
+    if (!cfg_model_name_ok(*name))
+        return fault_at(r, at, key, CN_EINVAL,
                         "may hold only letters, digits, '.', '_' and '-', at most 128 of them");
     return CN_OK;
 }
@@ -422,8 +428,35 @@ static int read_models(struct reader *r, struct cfg *c)
                            "more models than can be served");
         if (cn_grow(&c->models, &cap, c->n_models + 1, sizeof *c->models))
             return cn_fail(r->err, CN_ENOMEM, "out of memory");
-        rc = cfg_served_init(&c->models[c->n_models++], r->err);
-        if (rc == CN_OK) rc = read_model(r, &c->models[c->n_models - 1]);
+        struct cfg_served *m = &c->models[c->n_models++];
+        rc = cfg_served_init(m, r->err);
+        if (rc == CN_OK) rc = read_named(r, "models", "model", m, m->places, &m->name);
+        if (rc) break;
+    }
+    return rc;
+}
+
+/* The sequence under `groups`, likewise. */
+static int read_groups(struct reader *r, struct cfg *c)
+{
+    size_t cap = 0;
+    bool none;
+    int rc = open_list(r, "groups", &none);
+
+    if (rc || none) return rc;
+    for (size_t i = 0; i < c->n_groups; i++)
+        cfg_group_fini(&c->groups[i]);
+    free(c->groups);
+    c->groups = NULL;
+    c->n_groups = 0;
+    while ((rc = next(r)) == CN_OK && r->ev.type != YAML_SEQUENCE_END_EVENT) {
+        if (c->n_groups == CFG_MAX_GROUPS)
+            return stop_at(r, r->ev.start_mark, "groups", CN_ELIMIT, "more than 16 groups");
+        if (cn_grow(&c->groups, &cap, c->n_groups + 1, sizeof *c->groups))
+            return cn_fail(r->err, CN_ENOMEM, "out of memory");
+        struct cfg_group *g = &c->groups[c->n_groups++];
+        rc = cfg_group_init(g, r->err);
+        if (rc == CN_OK) rc = read_named(r, "groups", "group", g, g->places, &g->name);
         if (rc) break;
     }
     return rc;
@@ -440,7 +473,8 @@ static bool first_time(bool *seen, const char *name)
 
     while (at < count && strcmp(k[at].group, name))
         at++;
-    if (at == count && !strcmp(name, "models")) at++;
+    for (size_t i = 0; at >= count && i < CN_ARRAY_LEN(lists); i++)
+        if (!strcmp(name, lists[i])) at = count + i;
     if (seen[at]) return false;
     return seen[at] = true;
 }
@@ -458,7 +492,8 @@ static int read_part(struct reader *r, struct cfg *c, bool *seen)
     if (strlen(group) != r->ev.data.scalar.length || (!list && !cfg_group_known(group)))
         return unknown_key(r, NULL, word);
     if (!first_time(seen, group)) return given_already(r, group);
-    if (list) return strcmp(group, "models") ? read_tenants(r, c) : read_models(r, c);
+    if (list && !strcmp(group, "models")) return read_models(r, c);
+    if (list) return strcmp(group, "groups") ? read_tenants(r, c) : read_groups(r, c);
     rc = next(r);
     if (rc || is_null(&r->ev)) return rc;
     if (r->ev.type != YAML_MAPPING_START_EVENT)

@@ -86,6 +86,39 @@ shows how long a stream waited for the others.
 
 """
 
+GROUPS_HEAD = """
+## groups
+
+A list; each item is an engine group: a device with threads, memory, a pool of KV blocks and a queue of its
+own, which works beside the others. A model runs in one group (`models[].group`). Without the list there is
+one group, with all that `engine` and `kv` say. Threads and memory are divided: a group has what it names,
+and those that name nothing have equal parts of the rest. The other keys of `engine` and `scheduler` hold
+for each group by itself: `scheduler.max_running` places each, `tenants[].max_concurrency` requests each,
+`tenants[].kv_share` of each pool. Who comes first is decided over all groups: what a tenant is served in
+one counts in the queues of the others.
+
+```yaml
+groups:
+  - name: large
+    threads: 12
+    memory_bytes: 48GiB
+  - name: small
+    threads: 4
+    memory_bytes: 8GiB
+models:
+  - name: qwen3-30b-a3b
+    group: large
+  - name: small
+    path: /srv/models/small.gguf
+    group: small
+    pin: true
+```
+
+A model is unloaded only to make room for another one of its group. `conifer plan --config FILE` tells what
+each group has and holds. When the device of one group is lost, the daemon ends.
+
+"""
+
 API_HEAD = """# API
 
 <!-- Made by tools/gen_docs.py from server/params.def and server/routes.def; do not edit. -->
@@ -167,6 +200,14 @@ MODEL_METRICS_HEAD = """
 ## Per model
 
 These have the label `model`: the name that clients use.
+
+"""
+
+GROUP_METRICS_HEAD = """
+## Of each engine group
+
+These have the label `group`, the name in the config; without `groups` there are none. The series above are
+sums over the groups, `conifer_engine_last_step_seconds` is of whichever group took a step last.
 
 """
 
@@ -287,7 +328,8 @@ def key_row(args):
 def config_page(text):
     table = "| key | type | default | what it does |\n|---|---|---|---|\n"
     head, tail = text.split("#elif defined(CFG_TENANT_KEYS)\n")
-    tenants, models = tail.split("#else\n")
+    tenants, tail = tail.split("#elif defined(CFG_MODEL_KEYS)\n")
+    models, groups = tail.split("#else\n")
     out = CONFIG_HEAD
     for macro, args in calls(head, {"GROUP", "KEY", "END"}):
         if macro == "GROUP":
@@ -301,6 +343,9 @@ def config_page(text):
         out += key_row(args)
     out += SERVED_HEAD + table
     for _, args in calls(models, {"KEY"}):
+        out += key_row(args)
+    out += GROUPS_HEAD + table
+    for _, args in calls(groups, {"KEY"}):
         out += key_row(args)
     return out
 
@@ -332,8 +377,10 @@ def process_table(text):
 
 def metrics_page(text, process):
     fixed, rest = text.split("#elif defined(CN_TENANT_METRICS)\n")
-    tenants, models = rest.split("#else\n")
+    tenants, rest = rest.split("#elif defined(CN_MODEL_METRICS)\n")
+    models, groups = rest.split("#else\n")
     return (METRICS_HEAD + metrics_table(fixed) + PAGE_METRICS + process_table(process) + MODEL_METRICS_HEAD + metrics_table(models) +
+            GROUP_METRICS_HEAD + metrics_table(groups) +
             TENANT_METRICS_HEAD + metrics_table(tenants))
 
 

@@ -329,6 +329,68 @@ static void several_models(void **state)
     cfg_fini(&c);
 }
 
+/* Loads text over the defaults; returns what cfg_check says. */
+static int check_text(struct cfg *c, const char *text, struct cn_error *e)
+{
+    assert_int_equal(cfg_init(c, NULL), 0);
+    *e = (struct cn_error){0};
+    if (load(c, text, e)) fail_msg("%s", e->message);
+    return cfg_check(c, e);
+}
+
+/* What groups name is theirs; those that name nothing have equal parts of the rest. */
+static void engine_groups(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"groups: [{name: g}]\n", "1:11: groups: groups are for a list of models"},
+        {"models: [{name: a, group: g}]\n", "1:20: models.group: there is no group \"g\""},
+        {"models: [{name: a, group: h}]\ngroups: [{name: g}]\n", "1:20: models.group: there is"},
+        {"models: [{name: a}]\ngroups: [{name: g}, {name: g}]\n", "2:22: groups.name: two groups"},
+        {"models: [{name: a}]\ngroups: [{name: g}, {name: h}]\n", "2:22: groups.name: no model is"},
+        {"models: [{name: a}]\ngroups: [{name: g}]\nkv: {memory_bytes: 1MiB}\n",
+         "3:6: kv.memory_bytes: this is for one pool"},
+        {"models: [{name: a}]\ngroups: [{name: g, threads: 3}]\nengine: {threads: 2}\n",
+         "2:20: groups.threads: with \"g\" the groups have 3 threads, and engine.threads is 2"},
+        {"models: [{name: a}]\ngroups: [{name: g, memory_bytes: 3MiB}]\n"
+         "engine: {memory_bytes: 2MiB}\n", "2:20: groups.memory_bytes: with \"g\" the groups have"},
+        {"models: [{name: a}]\ngroups: [{name: g, memory_bytes: 3MiB, kv_memory_bytes: 3MiB}]\n",
+         "2:40: groups.kv_memory_bytes: the group \"g\" would have no memory left"}};
+    struct cfg c;
+    struct cn_error e;
+
+    assert_int_equal(check_text(&c, "engine: {threads: 5}\n", &e), 0);
+    assert_int_equal(cfg_n_groups(&c), 1);
+    assert_string_equal(cfg_group_name(&c, 0), "main");
+    assert_int_equal(cfg_group_threads(&c, 0), 5);
+    assert_int_equal(cfg_group_memory(&c, 0, 77), 77);
+    cfg_fini(&c);
+    assert_int_equal(check_text(&c, "engine: {threads: 8, device: async}\n"
+                                    "groups:\n- {name: a, threads: 3, memory_bytes: 1GiB}\n"
+                                    "- {name: b, device: cpu, kv_memory_bytes: 1MiB}\n- name: c\n"
+                                    "models: [{name: x}, {name: y, group: c}, {name: z, group: b}]\n",
+                                &e), 0);
+    assert_int_equal(cfg_n_groups(&c), 3);
+    assert_int_equal(cfg_group_threads(&c, 0), 3);
+    assert_int_equal(cfg_group_threads(&c, 1), 3);
+    assert_int_equal(cfg_group_threads(&c, 2), 2);
+    assert_int_equal(cfg_group_memory(&c, 0, 5ull << 30), 1u << 30);
+    assert_int_equal(cfg_group_memory(&c, 2, 5ull << 30), 2ull << 30);
+    assert_int_equal(cfg_group_memory(&c, 2, 0), 0);
+    assert_int_equal(cfg_group_kv_memory(&c, 1), 1u << 20);
+    assert_int_equal(cfg_group_device(&c, 0), CFG_DEVICE_ASYNC);
+    assert_int_equal(cfg_group_device(&c, 1), CFG_DEVICE_CPU);
+    assert_int_equal(cfg_group_of(&c, &c.models[0]), 0);
+    assert_int_equal(cfg_group_of(&c, &c.models[1]), 2);
+    c.engine.threads = 3; /* none are left, and no group is without */
+    assert_int_equal(cfg_group_threads(&c, 2), 1);
+    cfg_fini(&c);
+    for (size_t i = 0; i < CN_ARRAY_LEN(wrong); i++) {
+        assert_int_not_equal(check_text(&c, wrong[i][0], &e), 0);
+        if (!strstr(e.message, wrong[i][1])) fail_msg("%s", e.message);
+        cfg_fini(&c);
+    }
+}
+
 static void options_over_file(void **state)
 {
     char file[] = "/tmp/conifer-test-XXXXXX";
@@ -393,6 +455,7 @@ int main(void)
         cmocka_unit_test(setting_one_key),
         cmocka_unit_test(options_over_file),
         cmocka_unit_test(several_models),
+        cmocka_unit_test(engine_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
