@@ -76,6 +76,7 @@ static bool put_one(const struct cfg *cfg, const struct rt_model_opts *m,
     uint64_t room;
 
     printf("\n%s", m->id);
+    if (cfg->n_groups) printf(" (%s)", cfg_group_name(cfg, m->group));
     if (!w->bytes) {
         puts(": it cannot be measured");
         return false;
@@ -95,26 +96,49 @@ static bool put_one(const struct cfg *cfg, const struct rt_model_opts *m,
     return w->fits && users <= room;
 }
 
+static void put_group(const struct cfg *cfg, uint32_t group, const struct rt_weights *all)
+{
+    char text[96];
+
+    if (cfg->n_groups) {
+        uint32_t n = cfg_group_threads(cfg, group);
+        printf("\ngroup %s, %u %s\n", cfg_group_name(cfg, group), n,
+               n == 1 ? "thread" : "threads");
+        put("its part", all->there_bytes, all->own ? "  of the device's own memory" : "");
+    }
+    const char *reason = all->kv.why == RT_KV_ASKED && cfg->n_groups
+                             ? "  groups.kv_memory_bytes"
+                             : why(cfg, &all->kv, text, sizeof text);
+    put("KV memory", all->kv.total_bytes, reason);
+    put("models", all->budget_bytes, "  weights and scratch of all that are loaded at once");
+}
+
+/* What there is for the models, and what each group has of it. */
+static void put_groups(const struct cfg *cfg, const struct rt_opts *o, const struct rt_weights *all)
+{
+    printf("memory of a daemon on this machine, for %zu models that take turns in it\n",
+           o->n_models);
+    if (cfg->n_groups)
+        put("requests", (uint64_t)cfg->server.memory_bytes, "  server.memory_bytes, beside it");
+    else
+        put_there(cfg, all[0].there_bytes, all[0].own);
+    for (uint32_t i = 0; i < cfg_n_groups(cfg); i++)
+        put_group(cfg, i, &all[i]);
+}
+
 int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *only,
                     uint64_t users, bool *fit, struct cn_error *err)
 {
     struct rt_model_weight *each = cn_calloc(o->n_models, sizeof *each);
-    struct rt_weights all;
-    char text[96];
+    struct rt_weights all[CFG_MAX_GROUPS];
 
     if (!each) return cn_fail(err, CN_ENOMEM, "out of memory");
-    int rc = rt_weigh(o, &all, each, err);
-    if (!rc) {
-        printf("memory of a daemon on this machine, for %zu models that take turns in it\n",
-               o->n_models);
-        put_there(cfg, all.there_bytes, all.own);
-        put("KV memory", all.kv.total_bytes, why(cfg, &all.kv, text, sizeof text));
-        put("models", all.budget_bytes, "  weights and scratch of all that are loaded at once");
-    }
+    int rc = rt_weigh(o, all, each, err);
+    if (!rc) put_groups(cfg, o, all);
     *fit = true;
     for (size_t i = 0; !rc && i < o->n_models; i++)
         if (!only || !strcmp(only, o->models[i].id))
-            *fit &= put_one(cfg, &o->models[i], &each[i], &all.kv, users);
+            *fit &= put_one(cfg, &o->models[i], &each[i], &all[o->models[i].group].kv, users);
     free(each);
     return rc;
 }

@@ -188,6 +188,7 @@ int cli_list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn
                                         .context = (uint64_t)m->context,
                                         .kv_type = m->kv_type,
                                         .sampling = m->sampling,
+                                        .group = cfg_group_of(cfg, m),
                                         .pin = m->pin,
                                         .preload = m->preload};
     }

@@ -34,7 +34,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     srv_notify("EXTEND_TIMEOUT_USEC=30000000");
 }
 
-/* The series of each model, under its name; those of tenants are the server's to make. */
+/* The series of each model and engine group, under its name; those of tenants are the server's to make. */
 static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *only,
                        struct cn_error *err)
 {
@@ -45,6 +45,11 @@ static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *
     for (size_t i = 0; !rc && i < cfg->n_models; i++)
         names[i] = cfg->models[i].name;
     if (!rc) rc = cn_metrics_models(m, names, CN_MAX(cfg->n_models, (size_t)1));
+    free(names);
+    names = cfg->n_groups ? cn_calloc(cfg->n_groups, sizeof *names) : NULL;
+    for (size_t i = 0; names && i < cfg->n_groups; i++)
+        names[i] = cfg->groups[i].name;
+    if (!rc && cfg->n_groups) rc = names ? cn_metrics_groups(m, names, cfg->n_groups) : CN_ENOMEM;
     free(names);
     return rc ? cn_fail(err, rc, "out of memory") : 0;
 }
@@ -128,16 +133,18 @@ static bool to_come(const char *model, int rc, cli_fetch *fetch)
     return fetch && rc == CN_EMODEL && (!model || cfg_catalog_find(model));
 }
 
-/* Whether those of the list could be. The daemon starts with one that works, and the others'
+/* Whether those of a group could be. The daemon starts with one that works, and the others'
  * requests fail; so one that is not there or damaged is worth a warning, unless nothing is left:
- * without a single model the daemon does not start, whichever are to be preloaded. */
-static int check_list(const struct cfg *cfg, const char *name, cli_fetch *fetch)
+ * without a single model of each group the daemon does not start, whichever are to be preloaded. */
+static int check_those(const struct cfg *cfg, uint32_t group, const char *name, cli_fetch *fetch)
 {
-    size_t good = 0, coming = 0;
+    size_t n = 0, good = 0, coming = 0;
     int status = 0;
 
     for (size_t i = 0; i < cfg->n_models; i++) {
         const struct cfg_served *m = &cfg->models[i];
+        if (cfg_group_of(cfg, m) != group) continue;
+        n++;
         struct rt_model_opts o = {.context = (uint64_t)m->context};
         struct cn_error err = {0};
         char *path = NULL;
@@ -152,13 +159,25 @@ static int check_list(const struct cfg *cfg, const char *name, cli_fetch *fetch)
         if (fatal) status = cli_error(name, &err);
         else if (rc) fprintf(stderr, "%s: warning: %s\n", name, err.message);
     }
-    if (status || good) return status;
+    if (status || good || !n) return status;
+    const char *of = cfg->n_groups ? " of the group " : "";
+    const char *which = cfg->n_groups ? cfg_group_name(cfg, group) : "";
     if (coming)
-        fprintf(stderr, "%s: warning: none of the models is here yet: one of them is to be fetched "
-                        "before the start\n", name);
+        fprintf(stderr, "%s: warning: none of the models%s%s is here yet: one of them is to be "
+                        "fetched before the start\n", name, of, which);
     else
-        fprintf(stderr, "%s: none of the models can be served: the daemon would not start\n", name);
+        fprintf(stderr, "%s: none of the models%s%s can be served: the daemon would not start\n",
+                name, of, which);
     return !coming;
+}
+
+static int check_list(const struct cfg *cfg, const char *name, cli_fetch *fetch)
+{
+    int status = 0;
+
+    for (uint32_t i = 0; i < cfg_n_groups(cfg); i++)
+        status |= check_those(cfg, i, name, fetch);
+    return status;
 }
 
 /* Whether the model that is asked for could be loaded. One that is to come is worth a warning. */

@@ -3,7 +3,8 @@
 
 #include <stdio.h>
 
-int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err)
+static int device_new(const struct cfg *cfg, int kind, uint32_t threads, struct kr_device **out,
+                      struct cn_error *err)
 {
     static const enum kr_isa isa[] = {[CFG_ISA_AUTO] = KR_ISA_AUTO,
                                       [CFG_ISA_GENERIC] = KR_ISA_GENERIC,
@@ -15,15 +16,26 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
     static const char *const kinds[] = {
         [CFG_DEVICE_AUTO] = "auto", [CFG_DEVICE_CPU] = "cpu", [CFG_DEVICE_ASYNC] = "async"};
     struct kr_device_opts o = {
-        .cpu = {.isa = isa[cfg->engine.isa], .n_threads = (uint32_t)cfg->engine.threads},
+        .cpu = {.isa = isa[cfg->engine.isa], .n_threads = threads},
         .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
                   .lost_after = (uint64_t)cfg->engine.async_lost_after,
                   .memory_bytes = (uint64_t)cfg->engine.async_memory,
                   .upload_bytes_s = (uint64_t)cfg->engine.async_upload}};
-    if (!o.cpu.n_threads) o.cpu.n_threads = (uint32_t)cfg_cores();
-    int rc = kr_device_new(kinds[cfg->engine.device], &o, out, err);
+    int rc = kr_device_new(kinds[kind], &o, out, err);
     if (rc == CN_EUNSUPP && err) snprintf(err->param, sizeof err->param, "engine.isa");
     return rc;
+}
+
+int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error *err)
+{
+    uint32_t threads = cfg->engine.threads ? (uint32_t)cfg->engine.threads : (uint32_t)cfg_cores();
+    return device_new(cfg, cfg->engine.device, threads, out, err);
+}
+
+int rt_group_device(const struct cfg *cfg, uint32_t group, struct kr_device **out,
+                    struct cn_error *err)
+{
+    return device_new(cfg, cfg_group_device(cfg, group), cfg_group_threads(cfg, group), out, err);
 }
 
 struct rt_room rt_room(const struct cfg *cfg, const struct kr_device *d)

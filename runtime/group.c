@@ -186,9 +186,21 @@ static void give_up(struct rt_group *g, struct rt_model *m)
 void rt_device_lost(struct rt_group *g)
 {
     const char *why = "";
-    if (atomic_exchange(&g->rt->failed, true)) return;
+    if (g->lost) return;
+    g->lost = true;
+    atomic_store(&g->rt->failed, true);
+    atomic_store(&g->rt->lost, true);
     kr_device_lost(g->device, &why);
-    cn_log(CN_LOG_ERROR, "engine", "the device is lost: %s", why);
+    cn_log(CN_LOG_ERROR, "engine", "the device%s%s is lost: %s", g->rt->n_groups > 1 ? " of " : "",
+           g->rt->n_groups > 1 ? cfg_group_name(g->rt->cfg, g->index) : "", why);
+    cancel_all(g, NULL, CN_EDEVICE);
+}
+
+/* Another group's device is: the daemon ends, and this group's requests are told why. */
+static void check_lost(struct rt_group *g)
+{
+    if (g->lost || !atomic_load(&g->rt->lost)) return;
+    g->lost = true;
     cancel_all(g, NULL, CN_EDEVICE);
 }
 
@@ -255,6 +267,41 @@ static void handle(struct rt_group *g, struct rt_cmd *c)
     free(c);
 }
 
+/* A gauge that is a sum over the groups: what changed of this one's part. */
+static void shift(struct rt_group *g, enum cn_metric id, double *told, uint64_t now)
+{
+    cn_metric_shift(g->rt->metrics, id, (double)now - *told);
+    *told = (double)now;
+}
+
+static void tell_blocks(struct rt_group *g, const struct kv_stats *kv)
+{
+    static const enum cn_metric sum[] = {[KV_FREE] = CN_M_kv_blocks_free,
+                                         [KV_FILLING] = CN_M_kv_blocks_filling,
+                                         [KV_COPYING] = CN_M_kv_blocks_copying,
+                                         [KV_READY] = CN_M_kv_blocks_ready,
+                                         [KV_CACHED] = CN_M_kv_blocks_cached};
+    static const enum cn_group_metric own[] = {[KV_FREE] = CN_GM_kv_blocks_free,
+                                               [KV_FILLING] = CN_GM_kv_blocks_filling,
+                                               [KV_COPYING] = CN_GM_kv_blocks_copying,
+                                               [KV_READY] = CN_GM_kv_blocks_ready,
+                                               [KV_CACHED] = CN_GM_kv_blocks_cached};
+    for (size_t i = 0; i < CN_ARRAY_LEN(sum); i++) {
+        shift(g, sum[i], &g->told.blocks[i], kv->blocks[i]);
+        cn_group_set(g->rt->metrics, g->index, own[i], kv->blocks[i]);
+    }
+}
+
+static void tell_requests(struct rt_group *g, const struct sch_stats *s)
+{
+    uint64_t waiting = s->waiting - CN_MIN(s->paused, s->waiting);
+    shift(g, CN_M_requests_running, &g->told.running, s->running);
+    shift(g, CN_M_requests_waiting, &g->told.waiting, waiting);
+    shift(g, CN_M_requests_paused, &g->told.paused, s->paused);
+    cn_group_set(g->rt->metrics, g->index, CN_GM_running, s->running);
+    cn_group_set(g->rt->metrics, g->index, CN_GM_waiting, waiting);
+}
+
 static void update_gauges(struct rt_group *g)
 {
     struct cn_metrics *m = g->rt->metrics;
@@ -263,11 +310,7 @@ static void update_gauges(struct rt_group *g)
     kv_pool_stats(g->pool, &kv);
     sch_stats(g->sch, &s);
     s.generated -= g->embedded;
-    cn_metric_set(m, CN_M_kv_blocks_free, (double)kv.blocks[KV_FREE]);
-    cn_metric_set(m, CN_M_kv_blocks_filling, (double)kv.blocks[KV_FILLING]);
-    cn_metric_set(m, CN_M_kv_blocks_copying, (double)kv.blocks[KV_COPYING]);
-    cn_metric_set(m, CN_M_kv_blocks_ready, (double)kv.blocks[KV_READY]);
-    cn_metric_set(m, CN_M_kv_blocks_cached, (double)kv.blocks[KV_CACHED]);
+    tell_blocks(g, &kv);
     cn_metric_set(m, CN_M_engine_last_step_seconds, (double)s.last_step_ns * 1e-9);
     if (s.steps - s.in_flight > l->steps - l->in_flight) { /* one was collected */
         cn_metric_observe(m, CN_H_step, s.last_step_ns);
@@ -275,6 +318,8 @@ static void update_gauges(struct rt_group *g)
         g->stepper.model->row_ns = s.step_row_ns;
     }
     cn_metric_add(m, CN_M_steps, s.steps - l->steps);
+    cn_group_add(m, g->index, CN_GM_steps, s.steps - l->steps);
+    cn_group_add(m, g->index, CN_GM_generated, s.generated - l->generated);
     cn_metric_add(m, CN_M_prompt_tokens, s.prompt_tokens - l->prompt_tokens);
     cn_metric_add(m, CN_M_prompt_tokens_computed, s.prompt_computed - l->prompt_computed);
     cn_metric_add(m, CN_M_prompt_tokens_cached, s.prompt_cached - l->prompt_cached);
@@ -293,9 +338,7 @@ static void update_gauges(struct rt_group *g)
     cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
     cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
     cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);
-    cn_metric_set(m, CN_M_requests_running, (double)s.running);
-    cn_metric_set(m, CN_M_requests_waiting, (double)(s.waiting - CN_MIN(s.paused, s.waiting)));
-    cn_metric_set(m, CN_M_requests_paused, (double)s.paused);
+    tell_requests(g, &s);
     atomic_store(&g->retry_after_s, sch_retry_after_s(g->sch));
     *l = s;
 }
@@ -306,6 +349,7 @@ static void *engine_main(void *arg)
     for (;;) {
         rt_watch_begin(&g->watch, cn_now_ns());
         check_models(g);
+        check_lost(g);
         struct cn_msg *list = cn_mailbox_take(&g->inbox);
         while (list) {
             struct rt_cmd *c = CN_CONTAINER(list, struct rt_cmd, msg);
@@ -334,6 +378,24 @@ int rt_send(struct rt_group *g, struct rt_cmd c)
     if (!m) return CN_ENOMEM;
     *m = c;
     cn_mailbox_post(&g->inbox, &m->msg);
+    return 0;
+}
+
+int rt_send_all(struct rt *r, struct rt_cmd c)
+{
+    struct rt_cmd *all[CFG_MAX_GROUPS];
+    uint32_t n = 0;
+    while (n < r->n_groups && (all[n] = cn_malloc_array(1, sizeof *all[n])))
+        *all[n++] = c;
+    if (n < r->n_groups) {
+        while (n)
+            free(all[--n]);
+        return CN_ENOMEM;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (c.tenants) cfg_tenants_ref(c.tenants);
+        cn_mailbox_post(&r->groups[i].inbox, &all[i]->msg);
+    }
     return 0;
 }
 
@@ -373,7 +435,11 @@ void rt_group_stop(struct rt_group *g)
     if (!g->thread_started) return;
     cn_mailbox_post(&g->inbox, &g->stop->msg);
     g->stop = NULL; /* freed by the engine thread */
-    pthread_join(g->thread, NULL);
+}
+
+void rt_group_join(struct rt_group *g)
+{
+    if (g->thread_started) pthread_join(g->thread, NULL);
     g->thread_started = false;
 }
 

@@ -28,7 +28,7 @@ static int init_one(struct rt *r, uint32_t i, const struct rt_model_opts *o, str
 {
     struct rt_model *m = &r->models[i];
     m->rt = r;
-    m->group = &r->groups[0];
+    m->group = &r->groups[o->group];
     m->index = i;
     m->only = RT_NOBODY;
     m->asked_context = o->context;
@@ -58,12 +58,15 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
     size_t n = CN_MAX(o->n_models, (size_t)1);
     if (n > RT_MAX_MODELS)
         return cn_fail(err, CN_ELIMIT, "%zu models: at most %d can be served", n, RT_MAX_MODELS);
+    for (size_t i = 0; i < n; i++)
+        cn_assert(all[i].group < r->n_groups);
     if (pthread_mutex_init(&r->models_lock, NULL))
         return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     r->lock_ready = true;
     r->several = o->n_models > 0;
     r->models = cn_calloc(n, sizeof *r->models);
-    if (!r->models || rt_stay_set(r, r->first_tenants)) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
+    if (!r->models || rt_stay_set(r, r->first_tenants))
+        return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     for (uint32_t i = 0; i < r->n_groups; i++)
         if (!(r->groups[i].models = cn_calloc(n, sizeof *r->groups[i].models)))
             return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");

@@ -208,22 +208,48 @@ static int make_pool(struct rt_group *g, const struct rt_memory_plan *plan, stru
     int rc = kr_kv_mem_new(g->device, plan->slab_bytes, plan->n_slabs, &g->kv_mem, err);
     if (rc) return rc;
     g->slab_bytes = plan->slab_bytes;
-    cn_metric_set(g->rt->metrics, CN_M_kv_bytes_total, (double)plan->total_bytes);
+    cn_metric_shift(g->rt->metrics, CN_M_kv_bytes_total, (double)plan->total_bytes);
+    cn_group_set(g->rt->metrics, g->index, CN_GM_kv_bytes, plan->total_bytes);
+    cn_group_set(g->rt->metrics, g->index, CN_GM_threads, kr_device_threads(g->device));
     struct kv_pool_opts o = {.slab_bytes = plan->slab_bytes, .n_slabs = plan->n_slabs};
     return kv_pool_new(&o, &g->pool, err);
 }
 
-/* What the config gives, or the machine or the device has; 0: not known. */
-static int memory_there(const struct rt_group *g, struct rt_room *out, struct cn_error *err)
+/* What the config gives the group, or the machine or its device has; 0: not known. What is the
+ * machine's is divided as it was before any group took of it. */
+static int memory_there(struct rt_group *g, struct rt_room *out, struct cn_error *err)
 {
-    uint64_t asked = g->rt->cfg->engine.memory_bytes;
-    *out = rt_room(g->rt->cfg, g->device);
-    if (asked && out->bytes && asked > out->bytes)
+    struct rt *r = g->rt;
+    uint64_t asked = cfg_group_memory(r->cfg, g->index, r->cfg->engine.memory_bytes);
+    *out = rt_room(r->cfg, g->device);
+    if (!out->own) out->bytes = r->there_bytes;
+    uint64_t left = out->bytes - (out->own ? 0 : CN_MIN(out->bytes, r->given_bytes));
+    if (asked && out->bytes && asked > left)
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
                              "engine.memory_bytes is %s, but the %s has only %s free",
-                             cn_size(asked).text, out->whose, cn_size(out->bytes).text);
+                             cn_size(asked).text, out->whose, cn_size(left).text);
     if (asked) out->bytes = asked;
+    else if (!out->own) out->bytes = cfg_group_memory(r->cfg, g->index, out->bytes);
+    if (!out->own) r->given_bytes += out->bytes;
     return 0;
+}
+
+/* Where there are groups, an error about memory is one's, and the keys are its own. */
+static void name_group(const struct rt_group *g, struct cn_error *err)
+{
+    static const char *const keys[][2] = {{"engine.memory_bytes", "groups.memory_bytes"},
+                                          {"kv.memory_bytes", "groups.kv_memory_bytes"}};
+    char text[sizeof err->message];
+    if (!err || !g->rt->cfg->n_groups) return;
+    for (size_t i = 0; i < CN_ARRAY_LEN(keys); i++) {
+        size_t n = strlen(keys[i][0]);
+        if (strcmp(err->param, keys[i][0])) continue;
+        snprintf(err->param, sizeof err->param, "%s", keys[i][1]);
+        if (strncmp(err->message, keys[i][0], n)) continue;
+        snprintf(text, sizeof text, "%s%s", keys[i][1], err->message + n);
+        memcpy(err->message, text, sizeof text);
+    }
+    cn_error_wrap(err, "the group %s", cfg_group_name(g->rt->cfg, g->index));
 }
 
 /* The one model is loaded by now: what it left is for KV. */
@@ -277,7 +303,7 @@ struct measured {
 static int plan_for_several(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
     const struct cfg *cfg = g->rt->cfg;
-    uint64_t want = cfg->kv.memory_bytes, there;
+    uint64_t want = cfg_group_kv_memory(cfg, g->index), there;
     int rc = memory_there(g, &s->room, err);
     if (rc) return rc;
     there = s->room.bytes;
@@ -345,7 +371,9 @@ static int weigh(struct rt_group *g, struct measured *s, struct cn_error *err)
     s->asks = cn_calloc(g->n_models, sizeof *s->asks);
     int rc = s->models && s->asks ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc) rc = measure_all(g, s, err);
-    return rc ? rc : plan_for_several(g, s, err);
+    if (!rc) rc = plan_for_several(g, s, err);
+    if (rc) name_group(g, err);
+    return rc;
 }
 
 /* Those that no request will ever get are told of now, not when the first one is refused. */
@@ -391,17 +419,18 @@ static int weigh_one(struct rt_model *m, const struct eng_model_info *info, uint
     return 0;
 }
 
-int rt_weigh_all(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
+int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
                  struct cn_error *err)
 {
     struct measured s = {0};
-    int rc = rt_device_new(g->rt->cfg, &g->device, err);
+    int rc = rt_group_device(g->rt->cfg, g->index, &g->device, err);
     if (!rc) rc = weigh(g, &s, err);
     struct kv_pool_opts o = {.slab_bytes = s.plan.slab_bytes, .n_slabs = s.plan.n_slabs};
     if (!rc) rc = kv_pool_new(&o, &g->pool, err);
     for (size_t i = 0; !rc && i < g->n_models; i++)
         if (s.models[i])
-            rc = weigh_one(g->models[i], eng_model_info(s.models[i]), o.slab_bytes, &each[i], err);
+            rc = weigh_one(g->models[i], eng_model_info(s.models[i]), o.slab_bytes,
+                           &each[g->models[i]->index], err);
     *out = (struct rt_weights){.there_bytes = s.room.bytes,
                                .own = s.room.own,
                                .budget_bytes = g->budget,
@@ -436,8 +465,7 @@ static int make_scheduler(struct rt_group *g, struct cn_error *err)
     kv_pool_stats(g->pool, &kv);
     g->tenants.kv_bytes = kv.n_slabs * kv.slab_bytes;
     g->tenants.party = cfg_roll_join(g->rt->first_tenants->roll);
-    rc = rt_tenants_apply(g, g->rt->first_tenants);
-    g->rt->first_tenants = NULL;
+    rc = rt_tenants_apply(g, cfg_tenants_ref(g->rt->first_tenants));
     return rc ? cn_fail(err, rc, "the tenants cannot be set up") : 0;
 }
 
@@ -456,7 +484,7 @@ static void set_loaded(struct rt_model *m, uint64_t began_ns)
     cn_metric_add(g->rt->metrics, CN_M_model_loads, 1);
     cn_metric_observe(g->rt->metrics, CN_H_model_load, cn_now_ns() - began_ns);
     cn_model_add(g->rt->metrics, m->index, CN_MM_loads, 1);
-    double kv_bytes = cn_metric_get(g->rt->metrics, CN_M_kv_bytes_total);
+    double kv_bytes = (double)g->tenants.kv_bytes;
     uint32_t block = (uint32_t)g->rt->cfg->kv.block_tokens;
     uint64_t one = eng_sequence_bytes(info->exec, block, info->context);
     struct cn_buf text;
@@ -516,15 +544,16 @@ static void preload(struct rt_model *m, const struct rt_loading *how)
     rt_model_failed(m, &err);
 }
 
-int rt_open_all(struct rt_group *g, const struct rt_opts *o, struct cn_error *err)
+int rt_group_open(struct rt_group *g, const struct rt_opts *o, struct cn_error *err)
 {
     struct rt_loading how = {.progress = o->progress, .progress_arg = o->progress_arg};
-    int rc = rt_device_new(g->rt->cfg, &g->device, err);
+    int rc = rt_group_device(g->rt->cfg, g->index, &g->device, err);
     if (rc) return rc;
     if (!g->rt->several) return open_one(g, &how, err);
     rc = size_for_several(g, err);
     if (!rc) rc = make_scheduler(g, err);
     for (size_t i = 0; !rc && i < g->n_models; i++)
-        if (g->models[i]->preload && g->models[i]->state == RT_UNLOADED) preload(g->models[i], &how);
+        if (g->models[i]->preload && g->models[i]->state == RT_UNLOADED)
+            preload(g->models[i], &how);
     return rc;
 }

@@ -162,6 +162,7 @@ struct rt_tenants {
     struct rt_tenant {
         uint64_t id;             /* of who is there, or was there last */
         uint64_t computed, cached, generated;
+        uint64_t running, waiting; /* told, in a sum over the groups */
         uint64_t ended[3];       /* that are not told yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
         uint64_t embedded;       /* vectors: the scheduler counts each as a token */
         bool used, leaving;      /* leaving: its requests are ending */
@@ -231,6 +232,9 @@ struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETAC
 };
 /* Copies it into the inbox; CN_ENOMEM. Any thread. */
 int rt_send(struct rt_group *g, struct rt_cmd c);
+/* To every group, or, with CN_ENOMEM, to none. Each copy holds c.tenants once; the caller's hold
+ * stays. */
+int rt_send_all(struct rt *r, struct rt_cmd c);
 
 /* Somebody waits for a model. The event is made beforehand, so that it cannot fail. */
 struct rt_wait {
@@ -302,6 +306,8 @@ void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint32_t re
 void rt_model_set_state(struct rt_model *m, enum rt_model_state state);
 
 enum kr_type rt_kv_type(int cfg_kv_type); /* device.c */
+int rt_group_device(const struct cfg *cfg, uint32_t group, struct kr_device **out,
+                    struct cn_error *err);
 /* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
 int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
 struct rt_loading {
@@ -312,9 +318,9 @@ struct rt_loading {
 int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_model **out,
                   struct cn_error *err);
 /* The pool, the scheduler, and the models that are there from the beginning. */
-int rt_open_all(struct rt_group *g, const struct rt_opts *o, struct cn_error *err);
-/* For rt_weigh, of a runtime that is for nothing else. */
-int rt_weigh_all(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
+int rt_group_open(struct rt_group *g, const struct rt_opts *o, struct cn_error *err);
+/* For rt_weigh, of a runtime that is for nothing else. each: of all models of the runtime. */
+int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
                  struct cn_error *err);
 /* Makes m->model known to pool and scheduler, or forgets it (CN_EBUSY: not yet). Engine thread, or
  * before it runs. */
@@ -376,7 +382,10 @@ struct rt_group {
     uint64_t last_evictions;
     uint64_t embedded;           /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
-    bool stopping;
+    bool stopping, lost;         /* lost: its requests were told that a device is */
+    struct rt_told {             /* of the gauges that are sums over the groups */
+        double blocks[KV_N_STATES], running, waiting, paused;
+    } told;
     uint64_t checked_ns;         /* when the models' files were last looked at */
     /* shared */
     pthread_t thread;
@@ -399,9 +408,10 @@ struct rt_group {
 int rt_group_init(struct rt_group *g, struct rt *r, uint32_t index, struct cn_error *err);
 /* What was opened starts to run: the engine thread, and the loader where there are several models. */
 int rt_group_start(struct rt_group *g, struct cn_error *err);
-/* Ends all requests, then the threads. */
+/* Ends all requests, then the threads; rt_group_join waits for them. */
 void rt_group_stop(struct rt_group *g);
-/* After rt_group_stop; its models' plans go with it. */
+void rt_group_join(struct rt_group *g);
+/* After rt_group_join; its models' plans go with it. */
 void rt_group_fini(struct rt_group *g);
 
 /* Cancels live requests of a tenant (UINT64_MAX: of all that are not there any more), with a key (0:
@@ -422,6 +432,8 @@ struct rt {
     struct rt_model *models;     /* [n_models], never moved */
     size_t n_models;
     bool several;                /* of a list: loaded and unloaded as needed */
+    uint64_t there_bytes;        /* of the machine's memory, at the start; 0: not known */
+    uint64_t given_bytes;        /* of that, what groups were given so far */
     struct rt_payer {            /* what a tenant's loads took; under models_lock */
         double paid_s;           /* seconds, when last charged */
         uint64_t at_ns;          /* and when that was */
@@ -431,7 +443,7 @@ struct rt {
     } *payers;                   /* [n_payers] */
     uint32_t n_payers;
     /* shared */
-    _Atomic bool draining, failed;
+    _Atomic bool draining, failed, lost; /* lost: the device of a group is */
     _Atomic uint64_t in_flight;
     pthread_mutex_t models_lock;
     bool lock_ready;

@@ -22,14 +22,15 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
 
 void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id)
 {
-    if (rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_CANCEL, .reply = reply, .id = id}))
+    /* Of the caller's live requests one has the id, and it is in one group. */
+    if (rt_send_all(r, (struct rt_cmd){.kind = RT_CMD_CANCEL, .reply = reply, .id = id}))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a cancel was not sent");
 }
 
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused)
 {
     struct rt_cmd c = {.kind = RT_CMD_PAUSE, .reply = reply, .id = id, .paused = paused};
-    if (rt_send(&r->groups[0], c))
+    if (rt_send_all(r, c))
         cn_log(CN_LOG_ERROR, "engine", "out of memory: a pause was not sent");
 }
 
@@ -45,15 +46,30 @@ uint64_t rt_in_flight(const struct rt *r)
 
 uint32_t rt_retry_after_s(const struct rt *r)
 {
-    return CN_MAX(atomic_load(&r->groups[0].retry_after_s), 1u);
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        most = CN_MAX(most, atomic_load(&r->groups[i].retry_after_s));
+    return most;
 }
 
 void rt_health(const struct rt *r, struct rt_health *out)
 {
     struct rt *m = (struct rt *)r;
+    uint64_t now = cn_now_ns();
+    int64_t worst = INT64_MIN;
+    bool pending = false;
+    for (uint32_t i = 0; i < r->n_groups; i++) {
+        struct rt_health h = {0};
+        rt_watch_read(&m->groups[i].watch, now, &h);
+        int64_t late = (int64_t)h.since_progress_ns - (int64_t)h.stuck_after_ns;
+        pending |= h.pending;
+        if (late < worst) continue;
+        worst = late;
+        *out = h;
+    }
+    out->pending = pending;
     out->draining = atomic_load(&m->draining);
     out->failed = atomic_load(&m->failed);
-    rt_watch_read(&m->groups[0].watch, cn_now_ns(), out);
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */
@@ -68,10 +84,13 @@ static int make(const struct rt_opts *opts, struct rt **out, struct cn_error *er
     r->cfg = opts->cfg;
     r->metrics = opts->metrics;
     r->created_s = cn_wall_s();
-    r->groups = cn_calloc(1, sizeof *r->groups);
+    r->there_bytes = cfg_engine_memory(r->cfg);
+    uint32_t n = opts->n_models ? cfg_n_groups(r->cfg) : 1;
+    r->groups = cn_calloc(n, sizeof *r->groups);
     if (!r->groups) return cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
-    r->n_groups = 1;
-    int rc = rt_group_init(&r->groups[0], r, 0, err);
+    int rc = 0;
+    for (; !rc && r->n_groups < n; r->n_groups++)
+        rc = rt_group_init(&r->groups[r->n_groups], r, r->n_groups, err);
     if (!rc && opts->tenants)
         r->first_tenants = cfg_tenants_ref(opts->tenants);
     else if (!rc)
@@ -84,7 +103,8 @@ int rt_weigh(const struct rt_opts *opts, struct rt_weights *out, struct rt_model
 {
     struct rt *r = NULL;
     int rc = make(opts, &r, err);
-    if (!rc) rc = rt_weigh_all(&r->groups[0], out, each, err);
+    for (uint32_t i = 0; !rc && i < r->n_groups; i++)
+        rc = rt_group_weigh(&r->groups[i], &out[i], each, err);
     rt_free(r);
     return rc;
 }
@@ -93,12 +113,16 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err)
 {
     struct rt *r = NULL;
     int rc = make(opts, &r, err);
-    if (!rc) rc = rt_open_all(&r->groups[0], opts, err);
-    if (!rc) rc = rt_group_start(&r->groups[0], err);
+    for (uint32_t i = 0; !rc && i < r->n_groups; i++)
+        rc = rt_group_open(&r->groups[i], opts, err);
+    for (uint32_t i = 0; !rc && i < r->n_groups; i++)
+        rc = rt_group_start(&r->groups[i], err);
     if (rc) {
         rt_free(r);
         return rc;
     }
+    cfg_tenants_unref(r->first_tenants); /* in effect, and held by each group */
+    r->first_tenants = NULL;
     *out = r;
     return 0;
 }
@@ -109,6 +133,8 @@ void rt_free(struct rt *r)
     atomic_store(&r->draining, true);
     for (uint32_t i = 0; i < r->n_groups; i++)
         rt_group_stop(&r->groups[i]);
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        rt_group_join(&r->groups[i]);
     for (uint32_t i = 0; i < r->n_groups; i++)
         rt_group_fini(&r->groups[i]);
     free(r->groups);

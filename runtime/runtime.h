@@ -1,12 +1,13 @@
-/* runtime: the engine thread. Drives the scheduler with the engine, turns tokens into text, and
- * reports events; loads and unloads models. No sockets.
+/* runtime: the engine threads. They drive schedulers with the engine, turn tokens into text, and
+ * report events; models are loaded and unloaded. No sockets.
  *
- * One thread (started by rt_new) owns the scheduler, the pool, the models' execs and the device.
- * Others talk to it by messages: submit and cancel go in, events come back on the mailbox that each
- * request names. Ids, never pointers: a stale id is ignored.
+ * Each engine group (cfg's `groups`; one without them) has a thread, started by rt_new, that owns its
+ * scheduler, pool, device and the execs of its models. Others talk to it by messages: submit and
+ * cancel go in, events come back on the mailbox that each request names. Ids, never pointers: a
+ * stale id is ignored. A request goes to the group of its model; what concerns a tenant goes to all.
  *
- * Of several models those that are asked for are loaded, by a thread of its own, while there is
- * room; who uses a model holds it (rt_acquire, rt_release), and what is held is not unloaded.
+ * Of several models those that are asked for are loaded, by a thread of the group's own, while there
+ * is room; who uses a model holds it (rt_acquire, rt_release), and what is held is not unloaded.
  *
  * Every accepted request yields: ACCEPTED, then (PROMPT), TOKENS... (or one EMBEDDING), one
  * CHOICE_END per choice, and exactly one END, whatever happens. A refused one yields END alone,
@@ -28,6 +29,7 @@ struct rt_model_opts {              /* one of several models; all is copied */
     uint64_t context;               /* 0: the model's own */
     int kv_type;                    /* enum cfg_kv_type */
     const char *sampling;           /* as models.sampling; NULL: nothing */
+    uint32_t group;                 /* that it runs in: an index of cfg's groups */
     bool pin, preload;
 };
 struct rt_opts {
@@ -95,13 +97,13 @@ struct rt_model_weight {
     uint64_t max_tokens;            /* of it that the KV memory holds; 0: none of its blocks fits */
     bool fits;                      /* beside the pinned ones: it can be loaded */
 };
-struct rt_weights {
+struct rt_weights {                 /* of an engine group */
     uint64_t there_bytes;           /* for all; 0: not known */
     bool own;                       /* it is the device's own memory */
     uint64_t budget_bytes;          /* of it for weights and scratch; UINT64_MAX: not known */
     struct rt_memory_plan kv;
 };
-/* each[n_models] comes zeroed. */
+/* out: one for each of cfg's groups; each[n_models] comes zeroed. */
 int rt_weigh(const struct rt_opts *opts, struct rt_weights *out, struct rt_model_weight *each,
              struct cn_error *err);
 /* Ends all requests (END with CN_EDRAIN), stops the thread, frees everything. */
@@ -259,11 +261,11 @@ int rt_tenants_set(struct rt *r, struct cfg_tenants *now);
 /* Ends every request of a tenant, or only those that came with one key (0: any); END has the code.
  * Within one iteration. */
 int rt_cancel_of(struct rt *r, uint64_t tenant, uint64_t key, int code);
-/* Drops what is cached of the tenant; what its running requests use stays. */
+/* Drops what is cached of the tenant, in every group; what its running requests use stays. */
 int rt_drop_cache(struct rt *r, uint64_t tenant);
-/* Gives it output tokens, as sch_tenant_lease: UINT64_MAX takes the limit away. Requests that would
- * need one more than there are end with CN_EBUDGET. */
-int rt_lease(struct rt *r, uint64_t tenant, uint64_t tokens);
+/* Gives it output tokens of one engine group, as sch_tenant_lease: UINT64_MAX takes the limit away.
+ * Requests there that would need one more than there are end with CN_EBUDGET. */
+int rt_lease(struct rt *r, uint32_t group, uint64_t tenant, uint64_t tokens);
 
 /* A slow reader: the request keeps its blocks but takes no part in steps until resumed. */
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused);

@@ -19,7 +19,8 @@ void rt_tenants_fini(struct rt_tenants *t)
 
 /* ---- coming and changing --------------------------------------------------------------------- */
 
-static int set(struct rt_group *g, uint32_t slot, const struct cfg_tenant *c, uint64_t reserve_bytes)
+static int set(struct rt_group *g, uint32_t slot, const struct cfg_tenant *c,
+               uint64_t reserve_bytes)
 {
     struct sch_tenant_opts o = {.weight = c->weight,
                                 .max_concurrent = (uint32_t)c->max_concurrency,
@@ -134,25 +135,24 @@ int rt_tenants_set(struct rt *r, struct cfg_tenants *now)
 {
     int rc = rt_stay_set(r, now);
     if (rc) return rc;
-    rc = rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_TENANTS, .tenants = cfg_tenants_ref(now)});
-    if (rc) cfg_tenants_unref(now);
-    return rc;
+    return rt_send_all(r, (struct rt_cmd){.kind = RT_CMD_TENANTS, .tenants = now});
 }
 
 int rt_cancel_of(struct rt *r, uint64_t tenant, uint64_t key, int code)
 {
-    return rt_send(&r->groups[0], (struct rt_cmd){
-                          .kind = RT_CMD_CANCEL_OF, .tenant = tenant, .key = key, .code = code});
+    return rt_send_all(r, (struct rt_cmd){
+                              .kind = RT_CMD_CANCEL_OF, .tenant = tenant, .key = key, .code = code});
 }
 
 int rt_drop_cache(struct rt *r, uint64_t tenant)
 {
-    return rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_DROP_CACHE, .tenant = tenant});
+    return rt_send_all(r, (struct rt_cmd){.kind = RT_CMD_DROP_CACHE, .tenant = tenant});
 }
 
-int rt_lease(struct rt *r, uint64_t tenant, uint64_t tokens)
+int rt_lease(struct rt *r, uint32_t group, uint64_t tenant, uint64_t tokens)
 {
-    return rt_send(&r->groups[0], (struct rt_cmd){.kind = RT_CMD_LEASE, .tenant = tenant, .tokens = tokens});
+    struct rt_cmd c = {.kind = RT_CMD_LEASE, .tenant = tenant, .tokens = tokens};
+    return rt_send(&r->groups[group], c);
 }
 
 /* ---- series ---------------------------------------------------------------------------------- */
@@ -195,8 +195,11 @@ static void tell(struct rt_group *g, uint32_t i)
     /* Last, as in update_gauges. */
     for (int k = 0; k < 3; k++)
         cn_tenant_add(m, i, (enum cn_tenant_metric)(CN_TM_ok + k), last->ended[k]);
-    cn_tenant_set(m, i, CN_TM_running, s.running);
-    cn_tenant_set(m, i, CN_TM_waiting, s.waiting - CN_MIN(s.paused, s.waiting));
+    s.waiting -= CN_MIN(s.paused, s.waiting);
+    cn_tenant_shift(m, i, CN_TM_running, last->running, s.running);
+    cn_tenant_shift(m, i, CN_TM_waiting, last->waiting, s.waiting);
+    last->running = s.running;
+    last->waiting = s.waiting;
     last->computed = s.prompt_computed;
     last->cached = s.cached;
     last->generated = s.generated;

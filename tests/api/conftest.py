@@ -33,6 +33,9 @@ TEMPLATE = ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %
             "{% if enable_thinking is defined %}[thinking {{ enable_thinking }}]{% endif %}"
             "{% if colour is defined %}[{{ colour }}]{% endif %}"
             "{% if add_generation_prompt %}<|assistant|>{% endif %}")
+# All models of a list in the second of two engine groups, with half of the threads.
+GROUPS = os.environ.get("CONIFER_GROUPS")
+UNUSED = "unused"  # the first group's model, behind the others
 CONIFER = BUILD / "cli/conifer"
 SERVER = BUILD / "cli/conifer-server"
 FAKE = BUILD / "tests/server/fake_server"
@@ -195,6 +198,21 @@ http {{
         self.process.wait()
 
 
+def in_second_group(config):
+    """The config with its models in the second group, which has the memory that it names."""
+    import yaml
+    c = yaml.safe_load(config)
+    if not c.get("models") or "groups" in c:
+        return config
+    memory, kv = c.get("engine", {}).pop("memory_bytes", 0), c.get("kv", {}).pop("memory_bytes", 0)
+    c["groups"] = [{"name": "first", "threads": 1, "memory_bytes": "64MiB", "kv_memory_bytes": "8MiB"},
+                   {"name": "second", "threads": 1, "memory_bytes": memory, "kv_memory_bytes": kv}]
+    for m in c["models"]:
+        m["group"] = "second"
+    c["models"].append({"name": UNUSED, "path": "null:"})
+    return yaml.safe_dump(c, sort_keys=False)
+
+
 class Server:
     """One daemon of its own: started on a free port, stopped with SIGTERM, its log checked."""
 
@@ -209,6 +227,8 @@ class Server:
             cmd += ["--model", str(model)]
             if template and "smollm2" not in str(model).lower():
                 cmd += ["--chat-template", str(self.path / "template.jinja")]
+        if config is not None and GROUPS and binary == str(SERVER):
+            config = in_second_group(config)
         if config is not None:
             (self.path / "conifer.yaml").write_text(config)
             cmd += ["--config", str(self.path / "conifer.yaml")]

@@ -16,6 +16,16 @@ static uint32_t next(uint32_t *s)
     return *s >> 8;
 }
 
+static void set_groups(struct cfg *c, const struct h_setup *s)
+{
+    c->n_groups = s->n_groups;
+    c->groups = s->n_groups ? cn_calloc(s->n_groups, sizeof *c->groups) : NULL;
+    for (size_t i = 0; i < s->n_groups; i++) {
+        c->groups[i] = s->groups[i];
+        c->groups[i].name = strdup(s->groups[i].name);
+    }
+}
+
 void h_start(struct h *h, const struct h_setup *s)
 {
     struct cn_error err = {0};
@@ -24,6 +34,8 @@ void h_start(struct h *h, const struct h_setup *s)
     assert_int_equal(cfg_init(&h->cfg, &err), 0);
     h->cfg.engine.threads = s->threads;
     h->cfg.engine.isa = s->isa;
+    h->cfg.engine.async_lost_after = s->lost_after;
+    h->cfg.engine.async_delay_s = s->delay_s;
     const char *device = getenv("CONIFER_DEVICE");
     if (device && !s->on_cpu) assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
@@ -45,6 +57,7 @@ void h_start(struct h *h, const struct h_setup *s)
         h->cfg.tenants[i].priority = CFG_NORMAL;
     }
     h->cfg.engine.memory_bytes = s->memory_bytes;
+    set_groups(&h->cfg, s);
     if (s->swap_wait_s > 0) h->cfg.engine.swap_wait_s = s->swap_wait_s;
     if (s->min_stay_s > 0) h->cfg.engine.min_stay_s = s->min_stay_s;
     assert_int_equal(cn_mailbox_init(&h->mail, NULL, NULL), 0);

@@ -8,6 +8,8 @@ struct h_setup {
     const char *model;         /* path */
     const struct rt_model_opts *models; /* or several */
     size_t n_models;
+    const struct cfg_group *groups; /* copied; then memory_bytes and kv_bytes are theirs */
+    size_t n_groups;
     uint64_t memory_bytes;     /* of all of them; 0 = what is free */
     double swap_wait_s, min_stay_s; /* 0 = the default */
     uint32_t threads, max_batch_rows, n_tenants;
@@ -15,6 +17,8 @@ struct h_setup {
     int kv_type;               /* enum cfg_kv_type */
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */
+    int64_t lost_after;        /* engine.async_lost_after */
+    double delay_s;            /* engine.async_delay_s */
     bool on_cpu;               /* not on the device that CONIFER_DEVICE names */
     double step_target_ms;     /* 0 = the config's */
     bool speculation; /* else there is none: steps are then the same whenever they are run */

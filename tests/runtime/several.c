@@ -28,6 +28,27 @@ int sv_find_files(void **state)
     return 0;
 }
 
+/* The same models in the second of two groups. */
+static void start_second(struct h *h, const struct rt_model_opts *list, struct h_setup s)
+{
+    static struct rt_model_opts all[N_FILES + 8];
+    struct cfg_group groups[2] = {
+        {.name = "first", .threads = 1, .memory_bytes = 64u << 20, .kv_memory_bytes = KV_BYTES},
+        {.name = "second", .threads = 1, .memory_bytes = s.memory_bytes,
+         .kv_memory_bytes = KV_BYTES}};
+    assert_true(s.n_models < CN_ARRAY_LEN(all));
+    for (size_t i = 0; i < s.n_models; i++) {
+        all[i] = list[i];
+        all[i].group = 1;
+    }
+    all[s.n_models++] = (struct rt_model_opts){.id = "unused", .path = "null:vocab=600,layers=2"};
+    s.models = all;
+    s.groups = groups;
+    s.n_groups = 2;
+    s.memory_bytes = s.kv_bytes = 0;
+    h_start(h, &s);
+}
+
 static void start(struct h *h, struct rt_model_opts *list, struct h_setup s)
 {
     for (size_t i = 0; i < s.n_models; i++) {
@@ -37,7 +58,10 @@ static void start(struct h *h, struct rt_model_opts *list, struct h_setup s)
     s.threads = 2;
     s.kv_bytes = KV_BYTES;
     s.models = list;
-    h_start(h, &s);
+    if (getenv("CONIFER_GROUPS"))
+        start_second(h, list, s);
+    else
+        h_start(h, &s);
 }
 
 void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s)
@@ -59,7 +83,7 @@ uint64_t sv_need(int file)
     struct eng_model *m;
     struct cfg cfg;
     assert_int_equal(cfg_init(&cfg, NULL), 0);
-    cfg.engine.threads = 2;
+    cfg.engine.threads = getenv("CONIFER_GROUPS") ? 1 : 2;
     struct eng_model_opts o = {.prepare = rt_prepare_opts(&cfg)};
     assert_int_equal(rt_device_new(&cfg, &d, NULL), 0);
     o.device = d;

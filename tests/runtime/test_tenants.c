@@ -258,7 +258,7 @@ static void test_keys_leases_and_flush(void **state)
     finish(&w, NULL);
     assert_int_equal(one->code, -CN_EREVOKED);
     assert_int_equal(two->n_out, 30);
-    assert_int_equal(rt_lease(w.h.rt, t1, 5), 0);
+    assert_int_equal(rt_lease(w.h.rt, 0, t1, 5), 0);
     one = ask(&w, t1, 0, 3, 20);
     one->doomed = true;
     finish(&w, one);
