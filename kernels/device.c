@@ -1,6 +1,7 @@
 /* device: the kinds of devices, and each call handed to the kind that made the object. Holds no
  * state. */
 #include "kernels/device.h"
+#include "kernels/plan.h"
 
 #include <string.h>
 
@@ -88,7 +89,8 @@ int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, doubl
 int kr_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
                struct kr_exec **out, struct cn_error *err)
 {
-    return d->ops->prepare(d, p, opts, out, err);
+    int rc = kr_plan_check(p, opts, err);
+    return rc ? rc : d->ops->prepare(d, p, opts, out, err);
 }
 
 void kr_exec_free(struct kr_exec *x)
@@ -124,7 +126,18 @@ int kr_exec_profile_text(const struct kr_exec *x, struct cn_buf *out)
 int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err)
 {
-    return d->ops->kv_mem_new(d, slab_bytes, n_slabs, out, err);
+    uint64_t bytes;
+    if (!slab_bytes || slab_bytes % 64 || !n_slabs ||
+        n_slabs > UINT32_MAX >> KR_BLOCK_INDEX_BITS || !cn_mul_u64(slab_bytes, n_slabs, &bytes) ||
+        bytes > SIZE_MAX / 2)
+        return cn_fail(err, CN_EINVAL, "KV memory of %u slabs of %llu bytes is not possible",
+                       n_slabs, (unsigned long long)slab_bytes);
+    int rc = d->ops->kv_mem_new(d, slab_bytes, n_slabs, out, err);
+    if (rc) return rc;
+    (*out)->ops = d->ops;
+    (*out)->slab_bytes = slab_bytes;
+    (*out)->n_slabs = n_slabs;
+    return 0;
 }
 
 void kr_kv_mem_free(struct kr_kv_mem *m)
@@ -135,13 +148,16 @@ void kr_kv_mem_free(struct kr_kv_mem *m)
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens)
 {
-    return x->ops->kv_copy(x, m, group, dst_block, src_block, n_tokens);
+    int rc = kr_check_copy(x, m, group, dst_block, src_block, n_tokens);
+    return rc || dst_block == src_block
+               ? rc : x->ops->kv_copy(x, m, group, dst_block, src_block, n_tokens);
 }
 
 int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, uint64_t *ticket,
               struct cn_error *err)
 {
-    return x->ops->launch(x, m, b, ticket, err);
+    int rc = kr_check_batch(x, m, b, err);
+    return rc ? rc : x->ops->launch(x, m, b, ticket, err);
 }
 
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err)
@@ -152,7 +168,8 @@ int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_err
 int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
             struct cn_error *err)
 {
-    return x->ops->draw(x, ticket, draws, n, err);
+    int rc = kr_check_draws(x, draws, n, err);
+    return rc ? rc : x->ops->draw(x, ticket, draws, n, err);
 }
 
 int kr_collect_drawn(struct kr_exec *x, uint64_t ticket, const struct kr_result **out,

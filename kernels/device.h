@@ -47,9 +47,37 @@ struct kr_device {
 struct kr_exec {
     const struct kr_device_ops *ops;
     struct kr_exec_info info;
+    struct kr_prepare_opts opts;
+    uint64_t ticket;             /* of the last step: the device's launch raises it */
+    uint32_t ids_kept;           /* steps whose ids rows may name, the next one's included; 0: none */
+    uint32_t n_tables, n_tokens; /* kr_plan_tables */
+    /* of the last batch that was found right */
+    uint32_t *logit_rows;        /* [n_wanted] rows that want logits */
+    uint32_t n_wanted;
+    uint32_t *seen, round;       /* by sequence: the check that saw it last */
 };
 struct kr_kv_mem {
     const struct kr_device_ops *ops;
+    uint64_t slab_bytes;         /* set by kr_kv_mem_new */
+    uint32_t n_slabs;
 };
+
+/* ---- what devices have in common (check.c) --------------------------------------------------- */
+
+/* A zeroed exec's opts, and of its info what is the same on every device (kr_plan_count). CN_ENOMEM;
+ * kr_exec_fini in any case. */
+int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_plan *p,
+                 const struct kr_prepare_opts *opts, struct cn_error *err);
+void kr_exec_fini(struct kr_exec *x);
+/* These stand before the device's own calls, which so get nothing that is out of bounds. A batch's
+ * logit_rows and n_wanted are noted. */
+int kr_check_batch(struct kr_exec *x, const struct kr_kv_mem *m, const struct kr_batch *b,
+                   struct cn_error *err);
+int kr_check_draws(const struct kr_exec *x, const struct kr_draw *draws, uint32_t n,
+                   struct cn_error *err);
+int kr_check_copy(const struct kr_exec *x, const struct kr_kv_mem *m, uint32_t group, uint32_t dst,
+                  uint32_t src, uint32_t n_tokens);
+/* Whether a block number is one of the memory's, with blocks of that size. */
+bool kr_block_inside(const struct kr_kv_mem *m, uint64_t block_bytes, uint32_t block);
 
 #endif

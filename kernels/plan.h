@@ -89,6 +89,28 @@ struct kr_plan {
     int output;            /* value, -1 until set */
 };
 
+/* ---- what devices ask of a plan (plan_ask.c) -------------------------------------------------- */
+
+static inline bool kr_is_product(const struct kr_plan_op *op)
+{
+    return op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
+           op->kind == KR_OP_EXPERT_MATMUL;
+}
+/* Whether a finished plan can be prepared with these options, on any device. */
+int kr_plan_check(const struct kr_plan *p, const struct kr_prepare_opts *o, struct cn_error *err);
+/* Numbers that are the same on every device: multiply-adds, experts, width and vocabulary, and the
+ * bytes that a token's line of the embedding tables has. */
+void kr_plan_count(const struct kr_plan *p, struct kr_exec_info *info);
+/* Tables that a row's token is looked up in; *n_tokens: lines of the shortest, UINT32_MAX without
+ * one. */
+uint32_t kr_plan_tables(const struct kr_plan *p, uint32_t *n_tokens);
+/* groups[p->n_groups]: all but their block_bytes, which are the device's. */
+void kr_plan_groups(const struct kr_plan *p, struct kr_kv_group *groups);
+/* needed[p->n_ops], zeroed: whether the output, the KV memory or a state depends on an op. A device
+ * that fuses ops says with `reads` which values it reads for one, in place of op->in; NULL: those. */
+typedef void kr_plan_reads(void *arg, const struct kr_plan_op *op, int in[KR_OP_INPUTS]);
+void kr_plan_needed(const struct kr_plan *p, kr_plan_reads *reads, void *arg, bool *needed);
+
 /* ---- recording: plan.c's helpers for plan_kv.c and plan_moe.c -------------------------------- */
 
 /* Widths are kept below this so that products of two fit 64 bits with room to spare. */

@@ -84,9 +84,7 @@ struct kr_async_exec {
     struct kr_exec base;
     struct kr_async *dev;
     struct kr_exec *cpu;
-    struct kr_prepare_opts opts;
     uint64_t taken;                          /* bytes of the device's memory */
-    uint64_t tickets;
     struct kr_async_step steps[KR_ASYNC_STEPS]; /* by ticket */
     /* tables: by slot and group, [max_entries]; the device's thread's */
     uint32_t *tables, **pointers;            /* pointers: to the tables */

@@ -139,12 +139,9 @@ static int async_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, do
 static int async_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                          struct kr_kv_mem **out, struct cn_error *err)
 {
-    uint64_t bytes;
+    uint64_t bytes = slab_bytes * n_slabs;
     struct async_mem *m = cn_calloc(1, sizeof *m);
-    if (!m || !cn_mul_u64(slab_bytes, n_slabs, &bytes)) {
-        free(m);
-        return cn_fail(err, CN_ENOMEM, "out of memory");
-    }
+    if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = kr_async_take(device_of(d), bytes, "KV memory", err);
     if (!rc && (rc = kr_kv_mem_new(device_of(d)->cpu, slab_bytes, n_slabs, &m->cpu, err)))
         kr_async_give(device_of(d), bytes);
@@ -152,7 +149,6 @@ static int async_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_sl
         free(m);
         return rc;
     }
-    m->base.ops = d->ops;
     m->dev = device_of(d);
     m->taken = bytes;
     *out = &m->base;
@@ -196,15 +192,16 @@ static void async_exec_free(struct kr_exec *base)
     free(x->pointers);
     free(x->generations);
     free(x->used);
+    kr_exec_fini(&x->base);
     free(x);
 }
 
 /* Tables of all slots; without slots, of as many sequences as a step may have. */
 static int make_tables(struct kr_async_exec *x)
 {
-    uint64_t n_slots = x->opts.max_seqs ? x->opts.max_seqs : x->opts.max_rows, n;
+    uint64_t n_slots = x->base.opts.max_seqs ? x->base.opts.max_seqs : x->base.opts.max_rows, n;
     uint32_t groups = x->base.info.n_groups;
-    x->max_entries = x->opts.max_context / x->opts.block_tokens + 1;
+    x->max_entries = x->base.opts.max_context / x->base.opts.block_tokens + 1;
     if (!cn_mul_u64(n_slots * groups, x->max_entries, &n)) return CN_ENOMEM;
     x->tables = cn_malloc_array(n, sizeof *x->tables); /* touched where it is used */
     x->pointers = cn_malloc_array(n_slots * groups, sizeof *x->pointers);
@@ -219,9 +216,9 @@ static int make_tables(struct kr_async_exec *x)
 /* What the exec will take of the device's memory is taken before any of it is made. */
 static int take_room(struct kr_async_exec *x, const struct kr_plan *p, struct cn_error *err)
 {
-    struct kr_prepare_opts measure = x->opts;
+    struct kr_prepare_opts measure = x->base.opts;
     struct kr_exec *sized;
-    if (!x->dev->opts.memory_bytes || x->opts.measure) return 0;
+    if (!x->dev->opts.memory_bytes || x->base.opts.measure) return 0;
     measure.measure = true;
     int rc = kr_prepare(x->dev->cpu, p, &measure, &sized, err);
     if (rc) return rc;
@@ -240,19 +237,17 @@ static int async_prepare(struct kr_device *base, const struct kr_plan *p,
     struct kr_async_exec *x = cn_calloc(1, sizeof *x);
     if (!x) return cn_fail(err, CN_ENOMEM, "out of memory");
     x->dev = d;
-    x->opts = *opts;
+    x->base.ids_kept = KR_ASYNC_STEPS;
     if (!opts->background && !opts->measure) kr_async_drain(d);
-    int rc = take_room(x, p, err);
-    if (!rc && (rc = kr_async_upload(d, p, opts, &x->cpu, err))) kr_async_give(d, x->taken);
-    if (rc) {
-        free(x);
-        return rc;
-    }
-    x->base = (struct kr_exec){.ops = base->ops, .info = *kr_exec_info(x->cpu)};
-    if (!opts->measure) rc = make_tables(x);
+    int rc = kr_exec_init(&x->base, base, p, opts, err);
+    if (!rc) rc = take_room(x, p, err);
+    if (!rc) rc = kr_async_upload(d, p, opts, &x->cpu, err);
+    if (!rc) x->base.info = *kr_exec_info(x->cpu);
+    if (!rc && !opts->measure && (rc = make_tables(x)))
+        cn_fail(err, rc, "out of memory for block tables");
     if (rc) {
         async_exec_free(&x->base);
-        return cn_fail(err, rc, "out of memory for block tables");
+        return rc;
     }
     *out = &x->base;
     return 0;

@@ -23,7 +23,7 @@ static int lost(const struct kr_async_exec *x, struct cn_error *err)
 static uint64_t n_entries(const struct kr_async_exec *x, uint32_t group, uint32_t last_pos)
 {
     return x->base.info.groups[group].span == KR_SPAN_STATE ? 1
-                                                             : last_pos / x->opts.block_tokens + 1;
+                                                             : last_pos / x->base.opts.block_tokens + 1;
 }
 
 static int add_change(struct kr_async_exec *x, struct kr_async_step *s, const struct kr_seq *q,
@@ -46,12 +46,10 @@ static int add_change(struct kr_async_exec *x, struct kr_async_step *s, const st
 static int take_tables(struct kr_async_exec *x, struct kr_async_step *s, const struct kr_seq *q,
                        uint32_t seq, uint32_t last_pos)
 {
-    bool slots = x->opts.max_seqs;
+    bool slots = x->base.opts.max_seqs;
     uint32_t slot = slots ? q->slot : seq;
-    if (slot >= (slots ? x->opts.max_seqs : x->opts.max_rows)) return CN_ERANGE;
     bool known = slots && x->used[slot] && x->generations[slot] == q->generation && q->changed;
     for (uint32_t g = 0; g < x->base.info.n_groups; g++) {
-        if (!q->tables || !q->tables[g]) return CN_EINVAL;
         int rc = add_change(x, s, q, seq, g, known ? q->changed[g] : 0, n_entries(x, g, last_pos));
         if (rc) return rc;
     }
@@ -69,16 +67,11 @@ static int take_batch(struct kr_async_exec *x, struct kr_async_step *s, const st
     if (!rc) rc = cn_grow(&s->results, &s->results_cap, b->n_rows, sizeof *s->results);
     if (rc) return rc;
     s->n_changes = s->n_entries = 0;
-    s->n_wanted = 0;
+    s->n_wanted = x->base.n_wanted;
     for (uint32_t i = 0; i < b->n_rows; i++) {
         const struct kr_row *r = &b->rows[i];
         bool last = i + 1 == b->n_rows || b->rows[i + 1].seq != r->seq;
         s->rows[i] = *r;
-        s->n_wanted += r->logits;
-        if (r->seq >= b->n_seqs) return CN_ERANGE;
-        if (r->src == KR_ROW_TICKET &&
-            (r->from.ticket > x->tickets || r->from.ticket + KR_ASYNC_STEPS <= x->tickets + 1))
-            return CN_EINVAL;
         if (last) rc = take_tables(x, s, &b->seqs[r->seq], r->seq, r->pos[0]);
         if (rc) return rc;
     }
@@ -91,18 +84,12 @@ int kr_async_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_b
                     uint64_t *ticket, struct cn_error *err)
 {
     struct kr_async_exec *x = exec_of(base);
-    struct kr_async_step *s = &x->steps[(x->tickets + 1) % KR_ASYNC_STEPS];
+    struct kr_async_step *s = &x->steps[(x->base.ticket + 1) % KR_ASYNC_STEPS];
     int rc = lost(x, err);
     if (rc) return rc;
-    if (x->opts.measure) return cn_fail(err, CN_EINVAL, "the plan was measured, not made ready");
-    if (!b->n_rows || !b->rows || !b->n_seqs || !b->seqs)
-        return cn_fail(err, CN_EINVAL, "the batch has no rows");
-    if (b->n_rows > x->opts.max_rows || b->n_seqs > x->opts.max_rows)
-        return cn_fail(err, CN_ELIMIT, "the batch has %u rows, at most %u are possible", b->n_rows,
-                       x->opts.max_rows);
     rc = take_batch(x, s, b);
     if (rc) return cn_fail(err, rc, "the step cannot be taken: %s", cn_err_info(rc)->text);
-    s->ticket = *ticket = ++x->tickets;
+    s->ticket = *ticket = ++x->base.ticket;
     s->rc = 0;
     s->err = (struct cn_error){0};
     s->draw_asked = s->forward_done = s->draw_done = false;

@@ -74,9 +74,9 @@ static void set_tile(struct piece *p)
     float *q = probs + (size_t)KR_RANGE_KEYS * pairs, *states = q + (size_t)pairs * l->k_dim;
     p->t = (struct kr_attn_tile){
         .n_rows = p->tile->n_rows, .heads = heads, .pos = p->tiling->positions + p->tile->row,
-        .sight = kr_cpu_sight(x, l->group, p->tile->end), .k_dim = l->k_dim, .v_dim = l->v_dim,
-        .acc_stride = v_pad, .block_tokens = x->opts.block_tokens,
-        .kv_type = x->opts.kv_type, .latent = l->latent,
+        .sight = kr_sight_of(&x->kv_groups[l->group], p->tile->end), .k_dim = l->k_dim, .v_dim = l->v_dim,
+        .acc_stride = v_pad, .block_tokens = x->base.opts.block_tokens,
+        .kv_type = x->base.opts.kv_type, .latent = l->latent,
         .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
         .ahead = &p->ahead,
         .at = { .k = at + l->head.k, .k_scale = at + l->head.k_scale, .v = at + l->head.v,
@@ -104,7 +104,7 @@ static void set_tile(struct piece *p)
 void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
                          uint64_t base, const uint8_t *blocks[KR_RANGE_KEYS / 16])
 {
-    uint32_t bt = x->opts.block_tokens;
+    uint32_t bt = x->base.opts.block_tokens;
     const uint32_t *table = x->now.batch->seqs[tile->seq].tables[group];
     uint64_t from, to;
     kr_cpu_tile_sight(x, group, tile, &from, &to);
@@ -187,7 +187,7 @@ static void list_range(struct piece *p, uint64_t base)
 static uint64_t whole_blocks(const struct piece *p, const struct kr_tile *tile,
                              const struct kr_work *w, uint64_t *from)
 {
-    uint64_t to, bt = p->x->opts.block_tokens;
+    uint64_t to, bt = p->x->base.opts.block_tokens;
     kr_cpu_tile_sight(p->x, p->layer->group, tile, from, &to);
     *from = CN_MAX(*from, (uint64_t)w->first * KR_SUPER_KEYS) / bt;
     to = (CN_MIN(to, (uint64_t)w->last * KR_SUPER_KEYS) + bt - 1) / bt;
@@ -225,7 +225,7 @@ static void count_keys(const struct piece *p, uint64_t base)
     from = CN_MAX(from, base);
     to = CN_MIN(to, base + KR_RANGE_KEYS);
     uint64_t n = p->t.list ? p->t.n_list : to > from ? to - from : 0;
-    x->touched[p->thread].kv += n * bytes / x->opts.block_tokens;
+    x->touched[p->thread].kv += n * bytes / x->base.opts.block_tokens;
 }
 
 /* False when no key of the range was chosen, and nothing was done. */

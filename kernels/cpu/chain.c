@@ -122,7 +122,7 @@ void kr_cpu_chain(struct kr_cpu_exec *x, uint32_t thread, uint32_t level, uint32
     for (uint32_t i = 0; i < CN_MIN(first->chain_rows, left); i++) {
         const struct kr_level *l = first + i;
         kr_cpu_row_work(x, l, KR_DOM_ROWS, r0, r1);
-        if (i >= first->chain_heavy || (i + 1 == left && !x->n_wanted)) continue;
+        if (i >= first->chain_heavy || (i + 1 == left && !x->base.n_wanted)) continue;
         for (uint32_t h = l->heavy_begin; h < l->heavy_end; h++)
             product(x, thread, &x->heavy_steps[h], r0, r1);
     }

@@ -167,7 +167,6 @@ struct kr_cpu_exec {
     struct kr_exec base;
     struct kr_cpu *dev;
     const struct kr_plan *plan;
-    struct kr_prepare_opts opts;
     /* the prepared plan */
     struct kr_step *row_steps, *heavy_steps;
     struct kr_level *levels;
@@ -210,18 +209,13 @@ struct kr_cpu_exec {
     struct kr_member *members;      /* [max_rows] */
     struct kr_run *runs;            /* [max_rows]; NULL without recurrences */
     uint32_t n_runs, longest_run;
-    uint32_t *logit_rows;           /* row of each logit row, */
-    uint32_t n_wanted, first_logit; /* all of the step; the first whose logits are there */
+    uint32_t first_logit;           /* the first row of logits that is there */
     struct kr_result *results;      /* [max_rows] by logit row */
-    uint32_t *seq_seen, check;      /* by sequence: the check that saw it last */
-    uint32_t n_tables; /* embedding tables: rows with an embedding of their own need one */
-    uint32_t n_tokens;              /* rows of the embedding table; UINT32_MAX without one */
     /* the step as the pool runs it; only n of the jobs changes */
     struct kr_stage *stages;
     struct kr_job *jobs;
     struct kr_bound now;
     struct kr_batch batch;          /* the last step's */
-    uint64_t ticket;
     int draw_rc;                    /* of the last step: CN_EINVAL before it was drawn */
     struct kr_profile *profile;     /* NULL: off */
 };
@@ -229,8 +223,7 @@ struct kr_cpu_exec {
 struct kr_cpu_mem {
     struct kr_kv_mem base;
     uint8_t *data;
-    uint64_t slab_bytes, bytes;
-    uint32_t n_slabs;
+    uint64_t bytes;
 };
 
 /* layout.c: levels, steps and slots of a plan */
@@ -266,14 +259,13 @@ int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
 void kr_cpu_mem_free(struct kr_kv_mem *base);
 int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, uint32_t dst,
                    uint32_t src, uint32_t n_tokens);
-/* The block's start, or NULL when the number is not one of this memory. */
+/* The start of a block that is inside the memory. */
 static inline uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr_cpu_mem *m,
                                     uint32_t group, uint32_t block)
 {
     uint64_t slab = block >> KR_BLOCK_INDEX_BITS, bytes = x->kv_groups[group].block_bytes;
     uint64_t index = block & ((1u << KR_BLOCK_INDEX_BITS) - 1);
-    if (slab >= m->n_slabs || (index + 1) * bytes > m->slab_bytes) return NULL;
-    return m->data + slab * m->slab_bytes + index * bytes;
+    return m->data + slab * m->base.slab_bytes + index * bytes;
 }
 /* Stores one row's K and V at its place in the pool. */
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
@@ -289,9 +281,6 @@ int kr_cpu_draw(struct kr_exec *base, uint64_t ticket, const struct kr_draw *dra
                 struct cn_error *err);
 int kr_cpu_collect_drawn(struct kr_exec *base, uint64_t ticket, const struct kr_result **out,
                          struct cn_error *err);
-/* check.c: that a batch can be run; also notes which rows want logits */
-int kr_cpu_check_batch(struct kr_cpu_exec *x, const struct kr_cpu_mem *m, const struct kr_batch *b,
-                       uint32_t *n_logits, struct cn_error *err);
 /* The op on columns [c0, c1) of the row: elementwise ops only. */
 void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint32_t row,
                         uint32_t c0, uint32_t c1);
@@ -326,8 +315,6 @@ static inline uint32_t kr_state_of(const struct kr_tile *t, uint32_t super)
 /* share.c: tiles of rows of several sequences, over ranges whose blocks they share. Gives the
  * floats of states that rows' own tiles keep for them. */
 uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t);
-/* What rows of a sequence that ends before `end` see in a group. */
-struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end);
 /* attention.c: pieces of work of an attention op in this step, how many of them a thread should
  * take at once, and doing one; those on keys that sequences share come first, all of them. */
 uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_step *s, bool shared);
@@ -357,11 +344,6 @@ void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint
 static inline uint32_t kr_matrices(const struct kr_plan_op *op)
 {
     return op->kind == KR_OP_MATMUL ? 1 : op->heads;
-}
-static inline bool kr_is_product(const struct kr_plan_op *op)
-{
-    return op->kind == KR_OP_MATMUL || op->kind == KR_OP_HEAD_MATMUL ||
-           op->kind == KR_OP_EXPERT_MATMUL;
 }
 static inline uint32_t kr_domain_rows(const struct kr_cpu_exec *x, enum kr_domain domain)
 {

@@ -37,36 +37,20 @@ static void work(void *arg, uint32_t i)
 /* How many of the draws have their rows within max_logit_rows from the first one's. */
 static uint32_t at_once(const struct kr_cpu_exec *x, const struct kr_draw *draws, uint32_t n)
 {
-    uint32_t k = 0, end = draws[0].row + x->opts.max_logit_rows;
+    uint32_t k = 0, end = draws[0].row + x->base.opts.max_logit_rows;
     while (k < n && draws[k].row + draws[k].n_guesses < end)
         k++;
     return k;
-}
-
-static int check(const struct kr_cpu_exec *x, const struct kr_draw *draws, uint32_t n,
-                 struct cn_error *err)
-{
-    uint64_t next = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct kr_draw *d = &draws[i];
-        if (d->row < next || d->n_guesses >= x->opts.max_logit_rows ||
-            (uint64_t)d->row + d->n_guesses >= x->n_wanted)
-            return cn_fail(err, CN_ERANGE, "draw %u is of row %u and %u more, of %u with logits", i,
-                           d->row, d->n_guesses, x->n_wanted);
-        next = (uint64_t)d->row + d->n_guesses + 1;
-    }
-    return 0;
 }
 
 int kr_cpu_draw(struct kr_exec *base, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
                 struct cn_error *err)
 {
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
-    if (!ticket || ticket != x->ticket || x->draw_rc != CN_EINVAL)
+    if (!ticket || ticket != x->base.ticket || x->draw_rc != CN_EINVAL)
         return cn_fail(err, CN_EINVAL, "there is no step %llu to draw", (unsigned long long)ticket);
-    x->draw_rc = check(x, draws, n, err);
-    if (x->draw_rc) return x->draw_rc;
-    for (uint32_t i = 0; i < x->n_wanted; i++)
+    x->draw_rc = 0;
+    for (uint32_t i = 0; i < x->base.n_wanted; i++)
         x->results[i].status = CN_ECANCELLED;
     for (uint32_t k; n; draws += k, n -= k) {
         uint32_t first = draws[0].row;
@@ -82,7 +66,7 @@ int kr_cpu_collect_drawn(struct kr_exec *base, uint64_t ticket, const struct kr_
                          struct cn_error *err)
 {
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
-    if (!ticket || ticket != x->ticket || x->draw_rc)
+    if (!ticket || ticket != x->base.ticket || x->draw_rc)
         return cn_fail(err, CN_EINVAL, "there is no drawn step %llu", (unsigned long long)ticket);
     *out = x->results;
     return 0;

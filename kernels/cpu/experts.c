@@ -19,7 +19,7 @@ static uint64_t padded(uint64_t n)
 /* 32-bit numbers: active, first, source, slot. */
 static uint64_t grouping_words(const struct kr_cpu_exec *x)
 {
-    uint64_t slots = (uint64_t)x->opts.max_rows * x->plan->n_used, experts = 0;
+    uint64_t slots = (uint64_t)x->base.opts.max_rows * x->plan->n_used, experts = 0;
     for (uint32_t i = 0; i < x->n_groupings; i++)
         experts = CN_MAX(experts, x->groupings[i].n_experts);
     return padded(experts) + padded(experts + 1) + 2 * padded(slots);
@@ -32,7 +32,7 @@ uint64_t kr_cpu_grouping_bytes(const struct kr_cpu_exec *x)
 
 void kr_cpu_place_groupings(struct kr_cpu_exec *x)
 {
-    uint64_t slots = padded((uint64_t)x->opts.max_rows * x->plan->n_used);
+    uint64_t slots = padded((uint64_t)x->base.opts.max_rows * x->plan->n_used);
     for (uint32_t i = 0; i < x->n_groupings; i++) {
         struct kr_grouping *g = &x->groupings[i];
         g->source = (uint32_t *)x->grouping_mem + g->place * grouping_words(x);
@@ -70,9 +70,6 @@ int kr_cpu_plan_experts(struct kr_cpu_exec *x, struct cn_error *err)
 {
     struct kr_exec_info *info = &x->base.info;
     choose_places(x);
-    for (uint32_t i = 0; i < x->n_groupings; i++)
-        info->n_experts = CN_MAX(info->n_experts, x->groupings[i].n_experts);
-    info->n_experts_used = x->plan->n_used;
     for (uint32_t i = 0; i < x->n_heavy_steps; i++) {
         const struct kr_plan_op *op = &x->plan->ops[x->heavy_steps[i].op];
         if (op->kind == KR_OP_EXPERT_MATMUL) info->expert_bytes += expert_bytes(op);

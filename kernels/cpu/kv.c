@@ -29,9 +29,9 @@ static void place_layer(struct kr_cpu_exec *x, uint32_t i, uint64_t *block_bytes
 {
     const struct kr_plan_layer *p = &x->plan->layers[i];
     struct kr_kv_layer *l = &x->kv_layers[i];
-    uint64_t bt = x->opts.block_tokens;
+    uint64_t bt = x->base.opts.block_tokens;
     uint32_t v_kept = p->latent ? 0 : p->v_dim;
-    enum kr_type type = x->opts.kv_type;
+    enum kr_type type = x->base.opts.kv_type;
     uint32_t k_kept = p->k_dim + (type == KR_Q8_0 && !p->latent ? p->k_dim % 2 : 0);
     *l = (struct kr_kv_layer){ .group = p->group, .n_heads = p->n_kv_heads, .k_dim = p->k_dim,
                                .v_dim = p->v_dim, .v_kept = v_kept, .latent = p->latent,
@@ -58,12 +58,9 @@ int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)
         place_layer(x, i, &x->kv_groups[p->layers[i].group].block_bytes);
     if (p->state_group >= 0)
         x->kv_groups[p->state_group].block_bytes = pad64(p->state_floats * sizeof(float));
-    for (uint32_t g = 0; g < p->n_groups; g++) {
-        x->kv_groups[g].span = p->groups[g].span;
-        x->kv_groups[g].window_tokens = p->groups[g].window_tokens;
-        x->kv_groups[g].n_layers = p->groups[g].n_layers;
+    kr_plan_groups(p, x->kv_groups);
+    for (uint32_t g = 0; g < p->n_groups; g++)
         x->kv_groups[g].block_bytes = CN_MAX(x->kv_groups[g].block_bytes, 64u);
-    }
     x->base.info.n_groups = (uint32_t)p->n_groups;
     x->base.info.groups = x->kv_groups;
     return 0;
@@ -74,12 +71,7 @@ int kr_cpu_kv_layout(struct kr_cpu_exec *x, struct cn_error *err)
 int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                    struct kr_kv_mem **out, struct cn_error *err)
 {
-    uint64_t bytes;
-    if (!slab_bytes || slab_bytes % 64 || !n_slabs ||
-        n_slabs > UINT32_MAX >> KR_BLOCK_INDEX_BITS || !cn_mul_u64(slab_bytes, n_slabs, &bytes) ||
-        bytes > SIZE_MAX / 2)
-        return cn_fail(err, CN_EINVAL, "KV memory of %u slabs of %llu bytes is not possible",
-                       n_slabs, (unsigned long long)slab_bytes);
+    uint64_t bytes = slab_bytes * n_slabs;
     struct kr_cpu_mem *m = cn_calloc(1, sizeof *m);
     if (!m) return cn_fail(err, CN_ENOMEM, "out of memory");
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -94,8 +86,7 @@ int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
      * are as many whole blocks as come near a huge page's size. */
     if (slab_bytes > HUGE_PAGE / 2) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
-    *m = (struct kr_cpu_mem){ .base.ops = d->ops, .data = data, .slab_bytes = slab_bytes,
-                              .bytes = bytes, .n_slabs = n_slabs };
+    *m = (struct kr_cpu_mem){ .data = data, .bytes = bytes };
     *out = &m->base;
     return 0;
 }
@@ -164,20 +155,16 @@ int kr_cpu_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t group, ui
 {
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     const struct kr_cpu_mem *mem = CN_CONTAINER(m, struct kr_cpu_mem, base);
-    uint64_t bt = x->opts.block_tokens;
-    if (group >= x->base.info.n_groups) return CN_EINVAL;
+    uint64_t bt = x->base.opts.block_tokens;
     bool whole = x->kv_groups[group].span == KR_SPAN_STATE;
-    if (n_tokens > bt && !whole) return CN_EINVAL;
     uint8_t *d = kr_cpu_block(x, mem, group, dst);
     const uint8_t *s = kr_cpu_block(x, mem, group, src);
-    if (!d || !s) return CN_ERANGE;
-    if (d == s) return 0;
     if (whole) copy_state(x, d, s, x->kv_groups[group].block_bytes);
     for (uint32_t i = 0; i < x->plan->n_layers; i++) {
         const struct kr_kv_layer *l = &x->kv_layers[i];
         for (uint32_t h = 0; l->group == group && h < l->n_heads; h++) {
             uint64_t at = l->at + h * l->step;
-            copy_head(l, x->opts.kv_type, d + at, s + at, bt, n_tokens);
+            copy_head(l, x->base.opts.kv_type, d + at, s + at, bt, n_tokens);
         }
     }
     return 0;
@@ -314,8 +301,8 @@ void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, 
     const struct kr_kv_layer *l = &x->kv_layers[layer];
     const struct kr_row *r = &x->now.batch->rows[row];
     const struct kr_cpu_ops *ops = &x->dev->ops;
-    enum kr_type type = x->opts.kv_type;
-    uint32_t bt = x->opts.block_tokens, tok = r->pos[0] % bt;
+    enum kr_type type = x->base.opts.kv_type;
+    uint32_t bt = x->base.opts.block_tokens, tok = r->pos[0] % bt;
     uint32_t block = x->now.batch->seqs[r->seq].tables[l->group][r->pos[0] / bt];
     uint8_t *at = kr_cpu_block(x, x->now.mem, l->group, block) + l->at;
     for (uint32_t h = 0; h < l->n_heads; h++) {

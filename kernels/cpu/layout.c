@@ -215,26 +215,13 @@ static void place_op(struct sched *s, uint32_t index)
     if (op->kind == KR_OP_ROUTE) place_route(s, st, t);
 }
 
-/* Ops that nothing comes of are left out; the pool and the output are what a step is for. */
-static void find_needed(struct sched *s)
+/* A product of a gathered copy reads what that is made of, not the dispatch. */
+static void reads(void *arg, const struct kr_plan_op *op, int in[KR_OP_INPUTS])
 {
-    const struct kr_plan *p = s->p;
-    for (size_t i = p->n_ops; i-- > 0;) {
-        const struct kr_plan_op *op = &p->ops[i];
-        if (op->kind == KR_OP_KV_WRITE || op->state >= 0 || op->out == p->output)
-            s->needed[i] = true;
-        if (!s->needed[i]) continue;
-        for (int k = 0; k < KR_OP_INPUTS; k++) {
-            if (op->in[k] < 0) continue;
-            const struct kr_plan_op *d = gathered(s, op->in[k]);
-            if (!d || !kr_is_product(op) || !kr_type_wants_q8(op->w.type)) {
-                s->needed[p->values[op->in[k]].op] = true;
-                continue;
-            }
-            s->needed[p->values[d->in[0]].op] = true;
-            s->needed[p->values[d->in[1]].op] = true;
-        }
-    }
+    const struct kr_plan_op *d = op->in[0] >= 0 ? gathered(arg, op->in[0]) : NULL;
+    if (!d || !kr_is_product(op) || !kr_type_wants_q8(op->w.type)) return;
+    in[0] = d->in[0];
+    in[2] = d->in[1]; /* a product has no third input */
 }
 
 static void make_levels(struct sched *s, uint32_t n_levels)
@@ -371,7 +358,7 @@ int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err)
             make(&s, x->n_slots, 0, KR_DOM_ROWS, (n + 15) & ~15u, (n + 15) & ~15u);
             add_step(&s, KR_STEP_ANGLES, 0, KR_DOM_ROWS, i)->slot = x->n_slots++;
         }
-        find_needed(&s);
+        kr_plan_needed(p, reads, &s, s.needed);
         for (uint32_t i = 0; i < p->n_ops; i++)
             if (s.needed[i]) place_op(&s, i);
         tmp = cn_malloc_array(CN_MAX(s.n_row, s.n_heavy), sizeof *tmp);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/probe.h"
 #include "kernels/cpu/recurrent.h"
 #include "kernels/kernels.h"
+#include "kernels/sight.h"
 
 /* Keys are taken in ranges aligned to absolute positions; each range gives a softmax state, ranges
  * merge in ascending order into the state of a super-range, those again into the row's. Only whole
@@ -42,29 +43,6 @@ struct kr_attn_state {
 struct kr_kv_place {
     uint64_t k, k_scale, v, v_scale;
 };
-
-/* What rows see: the span of their layer's group. */
-struct kr_sight {
-    enum kr_span span;
-    uint32_t tokens;       /* the span's */
-    uint32_t end;          /* BOTH: the sequence ends before this position */
-};
-/* The keys that a row at pos sees: [*from, *to). Neither goes back from one row to the next. */
-static inline void kr_sight_at(const struct kr_sight *s, uint32_t pos, uint64_t *from, uint64_t *to)
-{
-    uint64_t half = s->tokens / 2, end = (uint64_t)pos + 1;
-    *from = 0;
-    *to = end;
-    if (s->span == KR_SPAN_WINDOW) {
-        *from = end > s->tokens ? end - s->tokens : 0;
-    } else if (s->span == KR_SPAN_CHUNK) {
-        *from = pos - pos % s->tokens;
-    } else if (s->span == KR_SPAN_BOTH) {
-        *to = s->end;
-        if (s->tokens && pos > half) *from = pos - half;
-        if (s->tokens) *to = CN_MIN(s->end, end + half);
-    }
-}
 
 /* What is read after a tile's keys, in the order in which it is wanted: asked for little by little
  * while those are worked on. A hint alone. */

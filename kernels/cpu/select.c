@@ -90,8 +90,8 @@ static struct kr_attn_tile tile_of(const struct choice *c, float *mem)
     const struct kr_kv_layer *l = &x->kv_layers[c->op->kv_layer];
     return (struct kr_attn_tile){
         .n_rows = 1, .heads = c->op->heads, .pos = &c->tile->pos,
-        .sight = kr_cpu_sight(x, l->group, c->tile->end), .k_dim = l->k_dim,
-        .block_tokens = x->opts.block_tokens, .kv_type = x->opts.kv_type,
+        .sight = kr_sight_of(&x->kv_groups[l->group], c->tile->end), .k_dim = l->k_dim,
+        .block_tokens = x->base.opts.block_tokens, .kv_type = x->base.opts.kv_type,
         .q = kr_value_row(x, (uint32_t)c->op->in[0], c->tile->row),
         .keys = mem, .p = mem + (size_t)KR_RANGE_KEYS * l->k_dim,
         .at = { .k = l->at + l->head.k, .k_scale = l->at + l->head.k_scale } };

@@ -153,9 +153,9 @@ static bool add_segment(struct sharing *s, const struct kr_member *m, uint32_t n
         model.merged = CN_MAX(1u, CN_MIN(supers / model.pieces, stop / KR_SUPER_RANGES - super));
     uint32_t n_states = supers - model.merged + 1;
     uint64_t floats = (uint64_t)n_rows * t->row_floats * n_states;
-    if (s->floats + floats > s->x->parts_floats || t->n_shared + n_tiles > s->x->opts.max_rows ||
+    if (s->floats + floats > s->x->parts_floats || t->n_shared + n_tiles > s->x->base.opts.max_rows ||
         t->n_shared_works + n_tiles * model.pieces > s->x->max_works ||
-        t->n_listed + n_rows > 3ull * s->x->opts.max_rows)
+        t->n_listed + n_rows > 3ull * s->x->base.opts.max_rows)
         return false;
     s->floats += floats;
     for (uint32_t i = 0, at = t->n_listed; i < n; i++) {
@@ -207,7 +207,7 @@ static uint32_t list_members(struct sharing *s)
     const struct kr_row *rows = x->now.batch->rows;
     uint32_t n = 0;
     for (uint32_t r = 0, last; r < x->now.n_rows; r = last) {
-        struct kr_sight sight = kr_cpu_sight(x, s->t->group, 0);
+        struct kr_sight sight = kr_sight_of(&x->kv_groups[s->t->group], 0);
         uint64_t from, to;
         for (last = r; last < x->now.n_rows && rows[last].seq == rows[r].seq;)
             last++;
@@ -223,7 +223,7 @@ static uint32_t list_members(struct sharing *s)
 
 uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t)
 {
-    struct sharing s = { .x = x, .t = t, .blocks = KR_RANGE_KEYS / x->opts.block_tokens };
+    struct sharing s = { .x = x, .t = t, .blocks = KR_RANGE_KEYS / x->base.opts.block_tokens };
     if (x->kv_groups[t->group].span == KR_SPAN_BOTH) return 0;
     uint32_t n = list_members(&s);
     if (n < 2) return 0;

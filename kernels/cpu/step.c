@@ -170,7 +170,7 @@ static void make_level(struct kr_cpu_exec *x, uint32_t level, struct due due,
                        struct kr_stage stages[KR_STAGES_A_LEVEL], uint32_t *n_jobs)
 {
     const struct kr_level *l = &x->levels[level];
-    const bool last = !x->n_wanted && level + 1 == x->now.n_levels;
+    const bool last = !x->base.n_wanted && level + 1 == x->now.n_levels;
     struct kr_stage *rows = &stages[KR_STAGE_ROWS], *shared = &stages[KR_STAGE_SHARED];
     struct kr_stage *heavy = &stages[KR_STAGE_HEAVY];
     *rows = (struct kr_stage){ .first_job = *n_jobs };
@@ -195,7 +195,7 @@ static uint32_t make_stages(struct kr_cpu_exec *x)
 {
     uint32_t n_jobs = 0, rows_from = 0, heavy_from = 0;
     x->now.n_levels = x->n_levels;
-    if (!x->n_wanted) x->now.n_levels = CN_MIN(x->n_levels, x->last_kv_level + 1);
+    if (!x->base.n_wanted) x->now.n_levels = CN_MIN(x->n_levels, x->last_kv_level + 1);
     x->now.chain_parts = kr_cpu_chain_parts(x);
     for (uint32_t l = 0; l < x->now.n_levels; l++) {
         const struct kr_level *v = &x->levels[l];
@@ -239,7 +239,7 @@ static void run_stages(struct kr_cpu_exec *x, uint32_t n_stages)
 static void choose_logits(struct kr_cpu_exec *x, uint32_t first, uint32_t n)
 {
     x->first_logit = first;
-    x->now.logit_rows = x->logit_rows + first;
+    x->now.logit_rows = x->base.logit_rows + first;
     x->now.n_logits = n;
 }
 
@@ -254,27 +254,24 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
 {
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     struct kr_cpu_mem *mem = m ? CN_CONTAINER(m, struct kr_cpu_mem, base) : NULL;
-    if (x->opts.measure) return cn_fail(err, CN_EINVAL, "the plan was measured, not made ready");
-    int rc = kr_cpu_check_batch(x, mem, b, &x->n_wanted, err);
-    if (rc) return rc;
     x->batch = *b;
     x->now = (struct kr_bound){ .batch = &x->batch, .mem = mem, .n_rows = b->n_rows,
                                 .n_routed = b->n_rows * x->plan->n_used };
-    choose_logits(x, 0, CN_MIN(x->n_wanted, x->opts.max_logit_rows));
+    choose_logits(x, 0, CN_MIN(x->base.n_wanted, x->base.opts.max_logit_rows));
     kr_cpu_cut_batch(x);
     kr_cpu_cut_runs(x);
     run_stages(x, make_stages(x));
     x->steps++;
     x->rows += b->n_rows;
     x->draw_rc = CN_EINVAL;
-    *ticket = ++x->ticket;
+    *ticket = ++x->base.ticket;
     return 0;
 }
 
 int kr_cpu_collect(struct kr_exec *base, uint64_t ticket, float **logits, struct cn_error *err)
 {
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
-    if (!ticket || ticket != x->ticket || x->n_wanted > x->opts.max_logit_rows)
+    if (!ticket || ticket != x->base.ticket || x->base.n_wanted > x->base.opts.max_logit_rows)
         return cn_fail(err, CN_EINVAL, "there is no step %llu to collect",
                        (unsigned long long)ticket);
     *logits = kr_cpu_logits(x);

@@ -83,13 +83,13 @@ static void plan_select(struct kr_cpu_exec *x, uint32_t index)
     t->row_floats = CN_MAX(t->row_floats, KR_SUPER_KEYS);
     x->max_pairs = CN_MAX(x->max_pairs, KR_SELECT_HEADS);
     x->max_k_dim = CN_MAX(x->max_k_dim, l->k_dim);
-    x->max_scores = (x->opts.max_context + KR_SUPER_KEYS - 1) / KR_SUPER_KEYS * KR_SUPER_KEYS;
+    x->max_scores = (x->base.opts.max_context + KR_SUPER_KEYS - 1) / KR_SUPER_KEYS * KR_SUPER_KEYS;
 }
 
 /* States of split keys: some rows' super-ranges; of shared keys: a few for each of many rows. */
 static void size_parts(struct kr_cpu_exec *x)
 {
-    uint64_t supers = (x->opts.max_context - 1) / KR_SUPER_KEYS + 1, floats = 0, shared = 0;
+    uint64_t supers = (x->base.opts.max_context - 1) / KR_SUPER_KEYS + 1, floats = 0, shared = 0;
     uint32_t threads = kr_pool_threads(x->dev->pool), splits = WORKS_A_THREAD * threads;
     for (uint32_t i = 0; i < x->n_tilings; i++) {
         const struct kr_tiling *t = &x->tilings[i];
@@ -97,10 +97,10 @@ static void size_parts(struct kr_cpu_exec *x)
         floats = CN_MAX(floats, t->row_floats * supers);
         if (!t->each_alone) shared = CN_MAX(shared, (uint64_t)t->row_floats * SHARED_STATES);
     }
-    x->max_works = 2 * x->opts.max_rows + splits;
+    x->max_works = 2 * x->base.opts.max_rows + splits;
     x->max_split = threads > 1 ? splits : 0;
-    floats *= threads > 1 && supers > 1 ? CN_MIN(splits, x->opts.max_rows) : 0;
-    shared *= x->opts.max_rows > 1 ? CN_MIN(SHARED_STEP_ROWS, x->opts.max_rows) : 0;
+    floats *= threads > 1 && supers > 1 ? CN_MIN(splits, x->base.opts.max_rows) : 0;
+    shared *= x->base.opts.max_rows > 1 ? CN_MIN(SHARED_STEP_ROWS, x->base.opts.max_rows) : 0;
     x->parts_floats = CN_MIN(CN_MAX(floats, shared), MAX_PARTS_BYTES / sizeof(float));
 }
 
@@ -136,7 +136,7 @@ uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x)
     uint64_t keys = (uint64_t)KR_RANGE_KEYS * (x->max_k_dim + x->max_pairs);
     uint64_t floats = keys + (uint64_t)KR_RANGE_KEYS * x->max_v_pad +
                       (uint64_t)x->max_pairs * x->max_k_dim + 3 * kr_cpu_state_floats(x);
-    if (x->opts.kv_type == KR_Q8_0)
+    if (x->base.opts.kv_type == KR_Q8_0)
         floats += kr_cpu_word_floats(x->max_pairs, x->max_k_dim) / (KR_KV_DIMS / 2) *
                   (KR_KV_DIMS / 2 + 1);
     floats = CN_MAX(floats, keys + x->max_scores);
@@ -145,17 +145,11 @@ uint64_t kr_cpu_attention_bytes(const struct kr_cpu_exec *x)
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-struct kr_sight kr_cpu_sight(const struct kr_cpu_exec *x, uint32_t group, uint32_t end)
-{
-    return (struct kr_sight){ .span = x->kv_groups[group].span,
-                              .tokens = x->kv_groups[group].window_tokens, .end = end };
-}
-
 /* The keys that some row of a tile sees, of those that it walks. */
 void kr_cpu_tile_sight(const struct kr_cpu_exec *x, uint32_t group, const struct kr_tile *tile,
                        uint64_t *from, uint64_t *to)
 {
-    struct kr_sight sight = kr_cpu_sight(x, group, tile->end);
+    struct kr_sight sight = kr_sight_of(&x->kv_groups[group], tile->end);
     uint64_t unused;
     kr_sight_at(&sight, tile->pos, from, &unused);
     kr_sight_at(&sight, tile->last_pos, &unused, to);

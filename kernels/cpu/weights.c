@@ -228,7 +228,7 @@ static uint32_t whole_pairs(uint32_t chunk, uint32_t n, uint32_t units)
 
 static bool stopped(const struct kr_cpu_exec *x)
 {
-    return x->opts.stop && atomic_load_explicit(x->opts.stop, memory_order_relaxed);
+    return x->base.opts.stop && atomic_load_explicit(x->base.opts.stop, memory_order_relaxed);
 }
 
 /* Units 0..n-1 on this thread: the pool may be in a step of another model. */
@@ -250,18 +250,18 @@ static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
         struct kr_packed *w = &x->packed[i];
         w->data = at;
         at += packed_size(w, &sources[i]);
-        struct pack_job pack = { &x->opts, w, &sources[i] };
+        struct pack_job pack = { &x->base.opts, w, &sources[i] };
         uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
         uint64_t most = ALONE_BYTES / (packed_size(w, &sources[i]) / units + 1) + 1;
         uint32_t chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1;
         if (sources[i].n == 1) chunk = (uint32_t)CN_MIN(chunk, most);
         struct kr_job job = { .fn = pack_pairs, .n = units,
                               .chunk = whole_pairs(chunk, sources[i].n, units) };
-        if (x->opts.background) pack_alone(x, &pack, units);
+        if (x->base.opts.background) pack_alone(x, &pack, units);
         else kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
         leave(&pack, 0, (n_groups(w) + 1) / 2);
         done += packed_size(w, &sources[i]);
-        if (x->opts.progress) x->opts.progress(x->opts.progress_arg, done, total);
+        if (x->base.opts.progress) x->base.opts.progress(x->base.opts.progress_arg, done, total);
     }
     return stopped(x) ? CN_ECANCELLED : 0;
 }
@@ -274,7 +274,7 @@ int kr_cpu_load_weights(struct kr_cpu_exec *x, struct cn_error *err)
     int rc = from && x->packed ? 0 : CN_ENOMEM;
     if (!rc) {
         find_distinct(x, from, &n_floats);
-        if (x->opts.measure) {
+        if (x->base.opts.measure) {
             free(from);
             return 0;
         }

@@ -113,7 +113,7 @@ static void test_what_does_not_go_in_is_refused(void **state)
     assert_int_equal(left(d), size - 1);
     assert_int_equal(kr_kv_mem_new(d, MIB, (uint32_t)(size / MIB) + 1, &m, &err), CN_ENOMEM);
     assert_non_null(strstr(err.message, "KV memory takes "));
-    assert_int_equal(kr_kv_mem_new(d, UINT64_MAX / 2 / 64 * 64, 3, &m, &err), CN_ENOMEM);
+    assert_int_equal(kr_kv_mem_new(d, UINT64_MAX / 2 / 64 * 64, 3, &m, &err), CN_EINVAL);
     assert_int_equal(left(d), size - 1);
     o.measure = true; /* takes nothing */
     assert_int_equal(kr_prepare(d, model->plan, &o, &x, &err), 0);

@@ -484,10 +484,10 @@ static void test_group(void **state)
         assert_true(isfinite(s.logits[i]));
     for (uint64_t i = 0; i < 3 * 96; i++)
         assert_true(isfinite(((const float *)(const void *)block)[i]));
-    uint64_t at = (uint64_t)(block - mem->data), slab = at / mem->slab_bytes * mem->slab_bytes;
+    uint64_t at = (uint64_t)(block - mem->data), slab = at / mem->base.slab_bytes * mem->base.slab_bytes;
     assert_memory_equal(before + slab, mem->data + slab, at - slab);
     assert_memory_equal(before + at + 3 * 96 * 4, mem->data + at + 3 * 96 * 4,
-                        mem->slab_bytes - (at - slab) - 3 * 96 * 4);
+                        mem->base.slab_bytes - (at - slab) - 3 * 96 * 4);
     free(before);
     /* A block that is not there. */
     struct kr_row row = { .src = KR_ROW_TOKEN };
