@@ -17,15 +17,23 @@ static int new_async(const struct kr_device_opts *o, struct kr_device **out, str
     return rc ? rc : kr_async_new(cpu, &o->async, out, err);
 }
 
-/* The first is what "auto" takes. */
 static const struct {
     const char *kind;
     int (*make)(const struct kr_device_opts *o, struct kr_device **out, struct cn_error *err);
-} kinds[] = {{"cpu", new_cpu}, {"async", new_async}};
+} kinds[] = {
+#define DEVICE(name) {#name, new_##name},
+#include "kernels/devices.def"
+#undef DEVICE
+};
 
 const char *kr_device_kinds(void)
 {
-    return "cpu, async";
+#define DEVICE(name) ", " #name
+    static const char list[] =
+#include "kernels/devices.def"
+        ;
+#undef DEVICE
+    return list + 2;
 }
 
 int kr_device_new(const char *kind, const struct kr_device_opts *opts, struct kr_device **out,
