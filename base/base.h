@@ -224,6 +224,12 @@ uint64_t cn_now_ns(void);   /* monotonic */
 uint64_t cn_thread_ns(void); /* CPU time of the thread that asks */
 int64_t cn_wall_s(void);    /* seconds since the epoch, UTC */
 
+/* ---- ids of a vocabulary with a number: what layers that know nothing of each other hand on ----- */
+
+struct cn_bias { uint32_t id; float add; };    /* what logit_bias adds to the id's logit */
+struct cn_top { uint32_t id; float logprob; }; /* a likely id in the place of one that was drawn */
+#define CN_MAX_TOP 20                          /* of these for a place */
+
 /* ---- logging (base/log.c): the one piece of global state ----------------------------------- */
 
 enum cn_log_level { CN_LOG_ERROR = 3, CN_LOG_WARN = 4, CN_LOG_INFO = 6, CN_LOG_DEBUG = 7 };

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "config/config.h"
+#include "engine/engine.h"
 #include "runtime/runtime.h"
 
 #include <getopt.h>

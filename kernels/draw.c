@@ -224,7 +224,7 @@ static void leave_out(const struct kr_draw_state *s, float *z, const uint32_t *i
 static void adjust(const struct kr_draw_state *s, float *z, uint64_t position, float *saved)
 {
     for (size_t i = 0; i < s->o.n_edits; i++) {
-        const struct kr_edit *b = &s->o.edits[i];
+        const struct cn_bias *b = &s->o.edits[i];
         if (saved) saved[i] = z[b->id];
         z[b->id] += b->add;
     }
@@ -423,10 +423,10 @@ static void score_top(const float *z, size_t n, const float *tops, float max, fl
                       uint32_t n_top,
                       struct kr_drawn *out)
 {
-    struct kr_top *t = out->top;
-    float floor = -INFINITY, heap[KR_MAX_TOP];
+    struct cn_top *t = out->top;
+    float floor = -INFINITY, heap[CN_MAX_TOP];
     uint32_t k = 0;
-    n_top = CN_MIN(n_top, (uint32_t)KR_MAX_TOP);
+    n_top = CN_MIN(n_top, (uint32_t)CN_MAX_TOP);
     if (n_top && n_top <= kr_n_tops(n)) floor = kr_kth_top(tops, kr_n_tops(n), n_top, heap);
     for (size_t i = 0; n_top && i < n; i++) {
         if (i % KR_DRAW_RUN == 0 && tops[i / KR_DRAW_RUN] < floor) {
@@ -439,7 +439,7 @@ static void score_top(const float *z, size_t n, const float *tops, float max, fl
             t[j] = t[j - 1];
             j--;
         }
-        t[j] = (struct kr_top){.id = (uint32_t)i, .logprob = z[i]};
+        t[j] = (struct cn_top){.id = (uint32_t)i, .logprob = z[i]};
     }
     for (uint32_t i = 0; i < k; i++)
         t[i].logprob = (t[i].logprob - max) - total;

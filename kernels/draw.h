@@ -18,10 +18,6 @@
 #include "base/base.h"
 
 #define KR_NO_ID   UINT32_MAX
-#define KR_MAX_TOP 20
-
-struct kr_edit { uint32_t id; float add; }; /* logit_bias */
-
 /* The loops over a vocabulary, compiled for an ISA: the bytes are the same in all of them. */
 struct kr_draw_loops;
 
@@ -36,7 +32,7 @@ struct kr_draw_opts {        /* what a choice draws with */
     float presence, frequency; /* 0 = off. Of ids of the output */
     uint64_t seed;
     /* Borrowed: they outlive the state and its clones. */
-    const struct kr_edit *edits;
+    const struct cn_bias *edits;
     size_t n_edits;
     const uint32_t *never;   /* ids that are never drawn; those of n_vocab and above are no matter */
     size_t n_never;
@@ -44,7 +40,7 @@ struct kr_draw_opts {        /* what a choice draws with */
     size_t n_late, n_late_more;
     uint64_t late_until;
     int32_t n_top;           /* -1: no log-probabilities; else how many alternatives, at most
-                              * KR_MAX_TOP */
+                              * CN_MAX_TOP */
 };
 
 /* Room for the candidates of draws, some MiB where a large vocabulary's row is flat: lent for a
@@ -75,12 +71,11 @@ int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id);
 #define KR_DRAW_BACK 32
 void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n);
 
-struct kr_top { uint32_t id; float logprob; };
 struct kr_drawn {
     uint32_t id;
     float logprob;                /* of the raw logits (before bias, penalties, temperature) */
     uint32_t n_top;
-    struct kr_top top[KR_MAX_TOP]; /* descending; ties by lower id */
+    struct cn_top top[CN_MAX_TOP]; /* descending; ties by lower id */
 };
 /* Draws from one row of logits (n_vocab of them; they may be overwritten). position: of the id to
  * be drawn. mask: a bit for each id that may be drawn; NULL: all. Does not accept the id.

@@ -292,9 +292,15 @@ uint64_t rt_embedding_size(const struct rt_model *m)
     return info->pooling == ENG_POOL_NONE ? 0 : info->exec->n_vocab;
 }
 
-struct eng_model *rt_model_engine(const struct rt_model *m)
+void rt_model_text(const struct rt_model *m, struct rt_model_text *out)
 {
-    return m->model;
+    const struct eng_model *e = m->model;
+    const struct eng_model_info *info = eng_model_info(e);
+    *out = (struct rt_model_text){.vocab = eng_model_vocab(e),
+                                  .chat_template = eng_model_template(e),
+                                  .reply = eng_model_reply(e),
+                                  .fingerprint = info->fingerprint,
+                                  .context = info->context};
 }
 
 void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint32_t retry_s,

@@ -203,7 +203,7 @@ static void post_prompt_scores(struct rt_req *req)
     for (size_t i = 0; i < n; i++)
         n_top += req->scores[i].n_top;
     struct rt_token *tokens = cn_calloc(n, sizeof *tokens);
-    struct kr_top *top = cn_calloc(n_top, sizeof *top);
+    struct cn_top *top = cn_calloc(n_top, sizeof *top);
     struct rt_event *e = NULL;
     if (tokens && top) {
         size_t at = 0;

@@ -5,6 +5,7 @@
 #ifndef RUNTIME_RT_H
 #define RUNTIME_RT_H
 
+#include "engine/engine.h"
 #include "kvpool/kvpool.h"
 #include "runtime/guide.h"
 #include "runtime/pooled.h"
@@ -27,7 +28,7 @@ struct rt_choice {
 struct rt_prompt_score {       /* of one prompt token */
     float logprob;
     uint32_t n_top;
-    struct kr_top top[KR_MAX_TOP];
+    struct cn_top top[CN_MAX_TOP];
 };
 
 #define RT_MAX_MARKS 4
@@ -77,7 +78,7 @@ struct rt_event_parts {
     const struct eng_parts *text;
     const struct rt_token *tokens;
     size_t n_tokens;
-    const struct kr_top *top;
+    const struct cn_top *top;
     size_t n_top;
     const float *vector;
     size_t n_vector;

@@ -17,7 +17,14 @@
 
 #include "base/base.h"
 #include "config/config.h"
-#include "engine/engine.h"
+#include "engine/text/text.h"
+
+/* Only those who include engine/engine.h and kernels/kernels.h too can look into these. */
+struct eng_model;
+struct eng_model_info;
+struct eng_recommended;
+struct kr_device;
+struct kr_prepare_opts;
 
 struct rt;
 
@@ -92,7 +99,7 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);
 struct rt_model_weight {
     uint64_t bytes;                 /* weights and scratch; 0: it could not be measured */
     uint64_t context;
-    enum kr_type kv_type;
+    int kv_type;                    /* enum kr_type */
     uint64_t window_bytes;          /* KV memory of a sequence of the whole window */
     uint64_t max_tokens;            /* of it that the KV memory holds; 0: none of its blocks fits */
     bool fits;                      /* beside the pinned ones: it can be loaded */
@@ -166,8 +173,15 @@ int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, ui
 bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id);
 /* Gives back what rt_acquire gave. */
 void rt_release(struct rt_model *m);
-/* Of a held model. */
-struct eng_model *rt_model_engine(const struct rt_model *m);
+struct rt_model_text {
+    const struct eng_vocab *vocab;
+    const struct eng_template *chat_template; /* NULL: it has none */
+    const struct eng_reply_format *reply;
+    const char *fingerprint;
+    uint64_t context;
+};
+/* Of a held model; what the members point to is valid while it is held. */
+void rt_model_text(const struct rt_model *m, struct rt_model_text *out);
 /* Of a held model. */
 void rt_model_sampling(const struct rt_model *m, struct rt_sampling *out);
 /* Of a held model: values of an embedding; 0 where it generates text. It does one or the other. */
@@ -194,7 +208,7 @@ struct rt_shared_in { /* all copied */
     size_t n_stop;
     const uint32_t *stop_ids; /* further ids that end a choice */
     size_t n_stop_ids;
-    const struct kr_edit *bias; /* logit bias */
+    const struct cn_bias *bias; /* logit bias */
     size_t n_bias;
 };
 /* CN_ENOMEM, or 0 with *out, which the caller holds once. */
@@ -309,7 +323,7 @@ struct rt_event {
     size_t n_runs;
     const struct rt_token *tokens;
     size_t n_tokens;
-    const struct kr_top *top;
+    const struct cn_top *top;
     /* EMBEDDING: pooled, of length 1. */
     const float *vector;
     size_t n_vector;

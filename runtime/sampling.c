@@ -3,6 +3,8 @@
  * itself. Any thread; owns nothing. */
 #include "runtime/runtime.h"
 
+#include "engine/engine.h"
+
 #define FOR_MOST "temperature=0.7, top_p=0.95, min_p=0.05"
 
 void rt_sampling_apply(struct eng_sampling *s, const struct cfg_sampling *asked)

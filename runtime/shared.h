@@ -15,7 +15,7 @@ struct rt_shared {
     char *text; /* of the stop strings, one after the other */
     uint32_t *stop_ids;
     size_t n_stop_ids;
-    struct kr_edit *bias;
+    struct cn_bias *bias;
     size_t n_bias;
 };
 

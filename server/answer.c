@@ -230,7 +230,7 @@ static size_t work_to_do(const struct srv_req *q)
         size_t text = c->text.len + c->reasoning.len;
         for (size_t k = 0; k < c->n_calls; k++)
             text += c->calls[k].arguments.len;
-        work += 16 + text / 16 + c->top.len / sizeof(struct kr_top);
+        work += 16 + text / 16 + c->top.len / sizeof(struct cn_top);
         if (c->echoed) work += srv_out_prompt(q, c)->text_len / 16;
         if (q->call->p.return_ids) work += srv_out_prompt(q, c)->n;
         if (c->prompt || c->tokens.len) work += 2 * srv_tokens_n(c);

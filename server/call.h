@@ -88,7 +88,7 @@ struct srv_call {
     struct srv_prompt *prompts;
     size_t n_prompts;
     struct eng_sampling sampling;
-    struct kr_edit *bias;
+    struct cn_bias *bias;
     size_t n_bias;
     char **stop;
     size_t n_stop;

@@ -52,7 +52,7 @@ static uint64_t engine_bytes(const struct srv_call *c)
         n += PROMPT_BYTES + (uint64_t)c->best_of * CHOICE_BYTES;
         if (c->p.return_ids) n += tokens * sizeof(uint32_t);
         if (c->p.echo && c->want_logprobs)
-            n += tokens * (2 * sizeof(struct kr_top) * KR_MAX_TOP + 32);
+            n += tokens * (2 * sizeof(struct cn_top) * CN_MAX_TOP + 32);
     }
     if (c->op == SRV_OP_EMBED) n += c->n_prompts * c->env->embedding_size * sizeof(float);
     return n;

@@ -271,14 +271,15 @@ static int find_model(struct srv_req *q, struct cn_error *err)
 static void use_model(struct srv_req *q)
 {
     struct srv_call *c = q->call;
-    const struct eng_model *m = rt_model_engine(c->model);
+    struct rt_model_text m;
 
     q->held = true;
-    c->own.vocab = eng_model_vocab(m);
-    c->own.chat_template = eng_model_template(m);
-    c->own.reply = eng_model_reply(m);
-    c->own.fingerprint = eng_model_info(m)->fingerprint;
-    c->own.context = eng_model_info(m)->context;
+    rt_model_text(c->model, &m);
+    c->own.vocab = m.vocab;
+    c->own.chat_template = m.chat_template;
+    c->own.reply = m.reply;
+    c->own.fingerprint = m.fingerprint;
+    c->own.context = m.context;
     c->own.embedding_size = rt_embedding_size(c->model);
     struct rt_sampling sampling;
     rt_model_sampling(c->model, &sampling);

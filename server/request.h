@@ -35,7 +35,7 @@ struct srv_choice {
     size_t n_calls, cap_calls;
     const struct rt_event *prompt; /* the echoed prompt's tokens; its part's, or NULL */
     struct cn_buf tokens;          /* of struct rt_token, and */
-    struct cn_buf top;             /* of struct kr_top: their alternatives */
+    struct cn_buf top;             /* of struct cn_top: their alternatives */
     size_t n_sent;                 /* streams: of the prompt's and these tokens */
     size_t ids_sent;               /* streams: of the prompt's ids, where they are asked for */
     size_t text_sent;              /* streams: bytes of the echoed text */

@@ -94,7 +94,7 @@ static int read_bias(struct srv_call *c)
         if (!(bias >= -100 && bias <= 100))
             return cn_fail_param(&c->err, CN_ERANGE, "logit_bias",
                                  "logit_bias: the value of %s must be between -100 and 100", key);
-        c->bias[c->n_bias++] = (struct kr_edit){(uint32_t)id, (float)bias};
+        c->bias[c->n_bias++] = (struct cn_bias){(uint32_t)id, (float)bias};
     }
     return 0;
 }

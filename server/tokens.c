@@ -15,7 +15,7 @@ int srv_tokens_keep(struct srv_choice *c, const struct rt_event *e)
 
     for (size_t i = 0; i < e->n_tokens; i++) {
         struct rt_token t = e->tokens[i];
-        const struct kr_top *top = t.n_top ? &e->top[t.top_at] : NULL;
+        const struct cn_top *top = t.n_top ? &e->top[t.top_at] : NULL;
         t.top_at = had;
         had += t.n_top;
         if (cn_buf_append(&c->tokens, &t, sizeof t) ||
@@ -37,7 +37,7 @@ size_t srv_tokens_n(const struct srv_choice *c)
 
 /* Token i, those of the prompt first. */
 static const struct rt_token *token_at(const struct srv_choice *c, size_t i,
-                                       const struct kr_top **top)
+                                       const struct cn_top **top)
 {
     const struct rt_token *t;
 
@@ -47,13 +47,13 @@ static const struct rt_token *token_at(const struct srv_choice *c, size_t i,
         return t;
     }
     t = (const struct rt_token *)(const void *)c->tokens.data + (i - n_echoed(c));
-    *top = t->n_top ? (const struct kr_top *)(const void *)c->top.data + t->top_at : NULL;
+    *top = t->n_top ? (const struct cn_top *)(const void *)c->top.data + t->top_at : NULL;
     return t;
 }
 
 size_t srv_tokens_some(const struct srv_choice *c, size_t from, size_t work)
 {
-    const struct kr_top *top;
+    const struct cn_top *top;
     size_t n = srv_tokens_n(c), i = from;
 
     for (size_t done = 0; i < n && done < work; i++)
@@ -101,7 +101,7 @@ static void chat_token(struct cn_buf *b, const struct srv_req *q, uint32_t id, d
 }
 
 static void put_content(struct cn_buf *b, const struct srv_req *q, const struct rt_token *t,
-                        const struct kr_top *top)
+                        const struct cn_top *top)
 {
     chat_token(b, q, t->id, t->logprob);
     cn_buf_puts(b, ",\"top_logprobs\":[");
@@ -146,7 +146,7 @@ static void put_alternative(const struct srv_req *q, struct cn_buf *b, uint32_t 
 /* The likeliest by text, each text once (the likelier of two tokens that read the same), and the
  * chosen token in any case, as in OpenAI's answers. */
 static void put_alternatives(const struct srv_req *q, struct cn_buf *b, const struct rt_token *t,
-                             const struct kr_top *top)
+                             const struct cn_top *top)
 {
     bool listed = false;
 
@@ -187,7 +187,7 @@ static void put_offset(struct srv_choice *c, struct cn_buf *b, uint32_t id)
 
 static void put_one(struct cn_buf *b, const struct srv_req *q, struct srv_choice *c,
                     enum srv_token_list list, const struct rt_token *t,
-                    const struct kr_top *top)
+                    const struct cn_top *top)
 {
     switch (list) {
     case SRV_LIST_CONTENT:
@@ -220,7 +220,7 @@ size_t srv_tokens_first(const struct srv_choice *c, enum srv_token_list list)
 size_t srv_tokens_put(struct cn_buf *b, const struct srv_req *q, struct srv_choice *c,
                       enum srv_token_list list, size_t from, size_t to, size_t most)
 {
-    const struct kr_top *top;
+    const struct cn_top *top;
     bool first = true;
     size_t i = CN_MAX(from, srv_tokens_first(c, list));
 

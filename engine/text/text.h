@@ -257,4 +257,30 @@ int eng_reply_finish(struct eng_reply *r, struct eng_parts *out);
 /* Whether it is inside reasoning now. */
 bool eng_reply_reasons(const struct eng_reply *r);
 
+/* ---- sampling (asked.c): what a request asks for. Plain data, so that who takes requests needs to
+ * know nothing of devices -------------------------------------------------------------------------- */
+
+struct eng_sampling {               /* defaults in parentheses */
+    float temperature;              /* 0..2 (1) */
+    uint32_t top_k;                 /* 0 = off (0) */
+    float top_p;                    /* (0,1] (1) */
+    float min_p;                    /* [0,1] (0) */
+    float repetition_penalty;       /* > 0 (1): prompt and output tokens */
+    float presence_penalty;         /* -2..2 (0): output tokens */
+    float frequency_penalty;        /* -2..2 (0): output tokens */
+    uint64_t seed;
+    const struct cn_bias *bias;     /* borrowed: outlives the state and its clones */
+    size_t n_bias;
+    uint32_t min_tokens;            /* no end of generation before this many output tokens */
+    const uint32_t *stop_ids;       /* further ids that min_tokens keeps out; borrowed: outlives the
+                                     * state */
+    size_t n_stop_ids;
+    bool ignore_eos;                /* end-of-generation tokens are never sampled */
+    int32_t logprobs;               /* -1 = none; else how many alternatives (0..20) */
+};
+void eng_sampling_defaults(struct eng_sampling *s);
+/* Checks ranges (NaN included); CN_ERANGE names the field. */
+int eng_sampling_check(const struct eng_sampling *s, const struct eng_vocab *v,
+                       struct cn_error *err);
+
 #endif

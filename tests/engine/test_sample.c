@@ -277,7 +277,7 @@ static void test_penalties_and_bias(void **state)
     static float z[V];
     memset(z, 0, sizeof z);
     z[10] = 5.0f, z[11] = 4.0f, z[12] = -1.0f, z[EOS] = 9.0f;
-    struct kr_edit bias[] = {{12, 20.0f}};
+    struct cn_bias bias[] = {{12, 20.0f}};
     struct eng_sampling p;
     eng_sampling_defaults(&p);
     p.temperature = 0;
@@ -323,7 +323,7 @@ static void test_logprobs_are_the_rows_own(void **state)
 {
     static float z[V], row[V];
     static uint32_t mask[(V + 31) / 32];
-    struct kr_edit bias[] = {{3, 4.0f}, {9, -2.0f}, {3, 3.0f}, {40, 5.0f}, {41, 100.0f}};
+    struct cn_bias bias[] = {{3, 4.0f}, {9, -2.0f}, {3, 3.0f}, {40, 5.0f}, {41, 100.0f}};
     uint32_t prompt[] = {40, 50, 51}, drawn_biased = 0, drawn_seen = 0, drawn_plain = 0;
     struct kr_drawn d;
     struct eng_sampling p;
@@ -373,7 +373,7 @@ static void test_logprobs(void **state)
         sum += exp(z[i]);
         if (z[i] > z[best]) best = i;
     }
-    struct kr_edit bias[] = {{3, 90.0f}};
+    struct cn_bias bias[] = {{3, 90.0f}};
     struct eng_sampling p;
     eng_sampling_defaults(&p);
     p.temperature = 0;
@@ -409,9 +409,9 @@ static void test_top_against_sort(void **state)
             s[i] = (struct ref){z[i], 0, i};
         qsort(s, V, sizeof *s, ref_cmp);
         struct kr_drawn d;
-        assert_int_equal(kr_draw_score(loops, z, V, 0, KR_MAX_TOP, &d), 0);
-        assert_int_equal(d.n_top, KR_MAX_TOP);
-        for (int i = 0; i < KR_MAX_TOP; i++)
+        assert_int_equal(kr_draw_score(loops, z, V, 0, CN_MAX_TOP, &d), 0);
+        assert_int_equal(d.n_top, CN_MAX_TOP);
+        for (int i = 0; i < CN_MAX_TOP; i++)
             assert_int_equal(d.top[i].id, s[i].id);
     }
 }
@@ -531,7 +531,7 @@ static void test_bad_numbers(void **state)
         assert_string_equal(err.param, cases[i].name);
     }
     eng_sampling_defaults(&p);
-    struct kr_edit bias[] = {{V, 1.0f}};
+    struct cn_bias bias[] = {{V, 1.0f}};
     p.bias = bias;
     p.n_bias = 1;
     assert_int_equal(eng_sampling_check(&p, vocab, &err), CN_ERANGE);

@@ -2,6 +2,7 @@
 #ifndef TESTS_RUNTIME_HARNESS_H
 #define TESTS_RUNTIME_HARNESS_H
 
+#include "engine/engine.h"
 #include "runtime/runtime.h"
 
 struct h_setup {

@@ -13,7 +13,7 @@ static struct rt_event *event(const struct live *l, enum rt_event_kind kind, uin
                               const char *text, size_t len, size_t n_tokens, size_t n_top)
 {
     struct rt_event *e = calloc(1, sizeof *e + n_tokens * sizeof(struct rt_token) +
-                                       n_top * sizeof(struct kr_top) + len + 1);
+                                       n_top * sizeof(struct cn_top) + len + 1);
     char *at = (char *)(e + 1);
     cn_assert(e);
     e->id = l->q.id;
@@ -22,8 +22,8 @@ static struct rt_event *event(const struct live *l, enum rt_event_kind kind, uin
     e->tokens = (struct rt_token *)at;
     e->n_tokens = n_tokens;
     at += n_tokens * sizeof(struct rt_token);
-    e->top = (struct kr_top *)at;
-    at += n_top * sizeof(struct kr_top);
+    e->top = (struct cn_top *)at;
+    at += n_top * sizeof(struct cn_top);
     if (len) memcpy(at, text, len);
     e->text = at;
     e->text_len = len;
@@ -51,8 +51,8 @@ static void set_token(struct rt_event *e, size_t i, uint32_t id, int32_t n_top)
     t->n_top = n_top > 0 ? (uint32_t)n_top : 0;
     t->top_at = (uint32_t)(i * t->n_top);
     for (uint32_t k = 0; k < t->n_top; k++)
-        ((struct kr_top *)e->top)[t->top_at + k] =
-            (struct kr_top){(id + k) % 200, -0.5f - (float)k};
+        ((struct cn_top *)e->top)[t->top_at + k] =
+            (struct cn_top){(id + k) % 200, -0.5f - (float)k};
 }
 
 /* Sends parts; nothing when there are none and no token. */

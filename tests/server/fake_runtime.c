@@ -321,9 +321,15 @@ void rt_release(struct rt_model *m)
 {
 }
 
-struct eng_model *rt_model_engine(const struct rt_model *m)
+void rt_model_text(const struct rt_model *m, struct rt_model_text *out)
 {
-    return m->rt->model;
+    const struct eng_model *e = m->rt->model;
+    const struct eng_model_info *info = eng_model_info(e);
+    *out = (struct rt_model_text){.vocab = eng_model_vocab(e),
+                                  .chat_template = eng_model_template(e),
+                                  .reply = eng_model_reply(e),
+                                  .fingerprint = info->fingerprint,
+                                  .context = info->context};
 }
 
 void rt_model_sampling(const struct rt_model *m, struct rt_sampling *out)

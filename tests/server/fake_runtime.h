@@ -2,6 +2,7 @@
 #ifndef TESTS_SERVER_FAKE_RUNTIME_H
 #define TESTS_SERVER_FAKE_RUNTIME_H
 
+#include "engine/engine.h"
 #include "runtime/runtime.h"
 
 struct choice {

@@ -3,6 +3,7 @@
  * that every thread has gone to sleep when the token comes. A measurement, not a test.
  *
  * usage: token_latency [STEP_US [TOKENS]]     prints {"p50_us", "p90_us", "p99_us", "tokens"} */
+#include "kernels/kernels.h"
 #include "runtime/runtime.h"
 #include "server/server.h"
 
