@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Checks the rules between folders and the conventions that a compiler does not check.
 
-usage: tools/check_layers.py [--build DIR] [--report]
+usage: tools/check_layers.py [--build DIR]
 
   includes   a folder includes only the folders below it, by their public header, root-relative;
-             libraries stay in the folder they belong to; a .c includes its own header first
+             libraries stay in the folder they belong to; a source includes its own header first
+  leaks      nor does it get any other folder's header through the headers that it includes
+  devices    a device's folder below kernels/ includes of kernels only what all devices share;
+             CUDA and Metal, their sources and headers, are in kernels/cuda and kernels/metal
   symbols    with --build: what a folder's library exports carries the folder's prefix
   words      no banned function, no marks of unfinished work, no global flags that change results
-  sizes      files above 600 lines and functions above 80 (printed; --report lists all of them)
 
-Prints one line per finding and exits with 1 when a rule is broken. Sizes are aims, not rules.
+Prints one line per finding and exits with 1 when a rule is broken.
 """
 import argparse
 import pathlib
@@ -36,6 +38,10 @@ MAY = {
 PREFIX = {"base": "cn_", "config": "cfg_", "kvpool": "kv_", "kernels": "kr_", "engine": "eng_",
           "engine/text": "eng_", "scheduler": "sch_", "runtime": "rt_", "server": "srv_",
           "cli": "cli_", "loadtest": "lt_"}
+# A device's sources have a folder each; the others know it by kernels.h and device.h alone.
+DEVICES = ("kernels/async", "kernels/cpu", "kernels/cuda", "kernels/metal")
+ENDINGS = {".cu": "kernels/cuda", ".cuh": "kernels/cuda", ".metal": "kernels/metal", ".m": "kernels/metal"}
+INCLUDE = re.compile(r'\s*#\s*(?:include|import)\s*([<"])([^>"]+)[>"]')
 # header pattern -> the only folders that may include it
 LIBRARIES = {
     r"curl/|histedit\.h": ["cli"],
@@ -48,7 +54,8 @@ LIBRARIES = {
     r"jansson\.h": ["engine/text", "server", "cli", "loadtest"],
     r"systemd/": ["server", "cli"],
     r"jemalloc/": ["cli"],
-    r"cuda.*|cublas.*": ["kernels"],
+    r"cuda.*|cublas.*|nccl.*|mma\.h": ["kernels/cuda"],
+    r"metal_.*|(simd|Metal|Foundation)/": ["kernels/metal"],
 }
 # tests of a folder may use what it may use; those not named here may use everything
 TESTED = {"text": "engine/text"}
@@ -56,6 +63,7 @@ BANNED = {"strcpy", "strcat", "sprintf", "vsprintf", "gets", "strtok", "tmpnam",
           "atoi", "atol", "atof"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bfor now\b", re.IGNORECASE)
 SOURCES = {".c", ".h", ".cu", ".cuh", ".m", ".metal", ".inc"}
+OWN_FIRST = {".c", ".cu", ".m"}
 
 problems = []
 
@@ -119,6 +127,12 @@ def below(layer):
     return out
 
 
+def device_of(path):
+    """The device's folder that a path is in, or None."""
+    folder = "/".join(path.parts[:2])
+    return folder if folder in DEVICES else None
+
+
 def check_include(path, number, name, layer, allowed):
     target = pathlib.PurePath(name)
     if len(target.parts) < 2:
@@ -129,6 +143,9 @@ def check_include(path, number, name, layer, allowed):
         bad(path, number, f'"{name}": includes are root-relative')
         return
     to = folder_of(target)
+    if device_of(target) not in (None, device_of(path)) and path.parts[0] != "tests":
+        bad(path, number, f'"{name}": only {device_of(target)} may include it')
+        return
     if to is None:
         if target.parts[0] == "tests" and path.parts[0] != "tests":
             bad(path, number, f'"{name}": only tests include tests')
@@ -145,7 +162,8 @@ def check_library(path, number, name, layer):
     if path.parts[0] == "tests" or layer is None:
         return
     for pattern, owners in LIBRARIES.items():
-        if re.match(pattern, name) and layer not in owners:
+        inside = [o for o in owners if o == layer or str(path).startswith(o + "/")]
+        if re.match(pattern, name) and not inside:
             bad(path, number, f"<{name}> belongs to {' and '.join(owners)}")
 
 
@@ -154,7 +172,7 @@ def check_source(path, text):
     lines = text.splitlines()
     first = None
     for number, line in enumerate(lines, 1):
-        m = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+        m = INCLUDE.match(line)
         if not m:
             continue
         first = first or (number, m[1], m[2])
@@ -162,7 +180,10 @@ def check_source(path, text):
             check_include(path, number, m[2], layer, allowed)
         else:
             check_library(path, number, m[2], layer)
-    if path.suffix == ".c" and first and path.parts[0] != "tests" and layer:
+    home = ENDINGS.get(path.suffix)
+    if home and path.parts[0] != "tests" and not str(path).startswith(home + "/"):
+        bad(path, 0, f"{path.suffix} files belong in {home}")
+    if path.suffix in OWN_FIRST and first and path.parts[0] != "tests" and layer:
         own = pathlib.PurePath(first[2])
         if first[1] == "<" or folder_of(own) != layer:
             bad(path, first[0], "the folder's own header comes first")
@@ -187,29 +208,32 @@ def check_meson(path, text):
                 bad(path, number, f"{flag} makes results depend on the machine that built them")
 
 
-def functions(code):
-    """(name, first line, lines) of each function body that begins with { in column 0."""
-    lines = code.splitlines()
-    for start, line in enumerate(lines):
-        if line != "{":
+def check_leaks(texts):
+    """A header hands on what it includes: nobody gets another folder's header that way whom the
+    rules keep from including it. One finding for each header that hands on, what, and to whom."""
+    includes = {}
+    for path, text in texts.items():
+        found = [(number, INCLUDE.match(line)) for number, line in enumerate(text.splitlines(), 1)]
+        includes[path] = [(number, pathlib.PurePath(m[2])) for number, m in found if m and m[1] == '"']
+    told = set()
+    for path in texts:
+        layer, allowed = allowed_for(path)
+        if allowed is None:
             continue
-        for end in range(start, len(lines)):
-            if lines[end].startswith("}"):
-                head = " ".join(lines[max(0, start - 4):start])
-                names = re.findall(r"(\w+)\s*\(", head)
-                yield (names[-1] if names else "?"), start + 1, end - start + 1
-                break
-
-
-def sizes(path, text):
-    out = []
-    count = text.count("\n")
-    if count > 600:
-        out.append(f"{path}: {count} lines (aim: 600)")
-    for name, line, length in functions(strip_code(text)):
-        if length > 80:
-            out.append(f"{path}:{line}: {name} has {length} lines (aim: 80)")
-    return out
+        seen = {path}
+        todo = [target for _, target in includes[path]]
+        while todo:
+            header = todo.pop()
+            if header in seen or header not in includes or folder_of(header) not in allowed:
+                continue  # one that must not be included itself is check_include's to tell
+            seen.add(header)
+            for number, target in includes[header]:
+                to = folder_of(target)
+                if to is None or to in allowed:
+                    todo.append(target)
+                elif (header, target, layer) not in told:
+                    told.add((header, target, layer))
+                    bad(header, number, f'"{target}" reaches {path}, and {layer} may not see {to}')
 
 
 def check_symbols(build):
@@ -240,27 +264,22 @@ def check_symbols(build):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, help="build folder, to check symbols in")
-    parser.add_argument("--report", action="store_true", help="list every long file and function")
     args = parser.parse_args()
-    long = []
-    checked = 0
+    texts = {}
     for path in tracked():
         if path.parts[0] in ("subprojects", "docs"):
             continue
         if path.suffix in SOURCES:
-            text = (ROOT / path).read_text(encoding="utf-8")
-            check_source(path, text)
-            long += sizes(path, text)
-            checked += 1
+            texts[path] = (ROOT / path).read_text(encoding="utf-8")
+            check_source(path, texts[path])
         elif path.name == "meson.build":
             check_meson(path, (ROOT / path).read_text(encoding="utf-8"))
+    check_leaks(texts)
     if args.build:
         check_symbols(args.build)
     for line in problems:
         print(line)
-    for line in long if args.report else []:
-        print(f"note: {line}")
-    print(f"{checked} files, {len(problems)} problems, {len(long)} above the aimed size")
+    print(f"{len(texts)} files, {len(problems)} problems")
     return 1 if problems else 0
 
 

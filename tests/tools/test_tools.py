@@ -100,12 +100,94 @@ class Layers(Repository):
         (self.root / "build/kvpool/liba.a").unlink()
         self.assertIn("build first", self.findings("--build", self.root / "build")[0])
 
-    def test_long_functions_are_reported(self):
-        body = "int f(void)\n{\n" + "    ;\n" * 90 + "    return 0;\n}\n"
-        self.put("base/a.c", '#include "base/base.h"\n' + body + "\n" * 600)
-        out = self.run_tool("check_layers.py", "--report").stdout
-        self.assertIn("f has 93 lines", out)
-        self.assertRegex(out, r"base/a.c: 69\d lines")
+    def test_a_header_that_leaks(self):
+        self.put("runtime/runtime.h", '#include "runtime/parts.h"\n')
+        self.put("runtime/parts.h", '#include "engine/engine.h"\n#include "config/config.h"\n')
+        self.put("engine/engine.h", '#include "kernels/kernels.h"\n')
+        self.put("kernels/kernels.h", "")
+        self.put("config/config.h", "")
+        self.put("runtime/a.c", '#include "runtime/runtime.h"\n')
+        self.put("cli/a.c", '#include "cli/cli.h"\n#include "runtime/runtime.h"\n')
+        self.put("tests/server/test_a.c", '#include "runtime/runtime.h"\n')
+        self.assertEqual(self.findings(), [])
+        for name in "ab":
+            self.put(f"server/{name}.c", '#include "server/server.h"\n#include "runtime/runtime.h"\n')
+        found = self.findings()
+        self.assertEqual(len(found), 1, found)
+        self.assertRegex(found[0], r'^runtime/parts.h:1: "engine/engine.h" reaches server/[ab]\.c, '
+                                   "and server may not see engine$")
+        self.put("runtime/parts.h", "struct eng_model;\n")
+        self.assertEqual(self.findings(), [])
+
+    def test_devices(self):
+        self.put("kernels/kernels.h", "")
+        self.put("kernels/cuda/cuda.h", '#include "kernels/device.h"\n')
+        self.put("kernels/cuda/matmul.cu", '#include "kernels/cuda/cuda.h"\n#include <cuda_fp16.h>\n'
+                                           '#include "base/base.h"\n#include "kernels/plan.h"\n')
+        self.put("kernels/metal/step.m", '#include "kernels/metal/metal.h"\n#import <Metal/Metal.h>\n')
+        self.put("kernels/metal/matmul.metal", '#include <metal_stdlib>\n#include "kernels/half.h"\n')
+        self.assertEqual(self.findings(), [])
+        rows = [
+            ("kernels/cuda/a.cu", '#include "engine/engine.h"\n', "kernels may not include engine"),
+            ("kernels/metal/a.metal", '#include "kvpool/kvpool.h"\n', "kernels may not include kvpool"),
+            ("kernels/cuda/a.cu", '#include "kernels/cpu/cpu.h"\n', "only kernels/cpu may include"),
+            ("kernels/metal/a.metal", '#include "kernels/cuda/cuda.h"\n', "only kernels/cuda may"),
+            ("kernels/plan.c", '#include "kernels/kernels.h"\n#include "kernels/cuda/cuda.h"\n',
+             "only kernels/cuda may"),
+            ("kernels/cpu/a.cu", '#include "kernels/kernels.h"\n', ".cu files belong in kernels/cuda"),
+            ("kernels/a.metal", '#include "kernels/kernels.h"\n', "belong in kernels/metal"),
+            ("kernels/cpu/a.c", '#include "kernels/cpu/cpu.h"\n#include <cuda.h>\n',
+             "belongs to kernels/cuda"),
+            ("kernels/cuda/a.cu", '#include "cuda.h"\n', "root-relative"),
+            ("kernels/cuda/a.cu", '#include <cuda.h>\n#include "kernels/cuda/cuda.h"\n', "comes first"),
+            ("kernels/metal/a.metal", "// for " "now\n", "unfinished"),
+        ]
+        for path, text, want in rows:
+            with self.subTest(path=path, want=want):
+                self.put(path, text)
+                found = [line for line in self.findings() if want in line]
+                self.assertEqual(len(found), 1)
+                self.assertTrue(found[0].startswith(path), found)
+                (self.root / path).unlink()
+
+
+class Sizes(Repository):
+    def findings(self):
+        out = self.run_tool("check_sizes.py")
+        lines = out.stdout.splitlines()[:-1]
+        self.assertEqual(out.returncode, 1 if lines else 0, out.stdout + out.stderr)
+        return lines
+
+    def test_long_files_and_functions(self):
+        def c(n):
+            return "int f(void)\n{\n" + "    ;\n" * (n - 2) + "}\n"
+
+        def python(n):
+            return "def f():\n" + "    pass\n" * (n - 1)
+        for n, long in ((80, False), (81, True)):
+            rows = [("base/a.c", c(n)), ("tests/base/a.c", c(n)), ("kernels/cuda/a.cu", c(n)),
+                    ("base/a.h", c(n).replace("\n{", " {")), ("tools/a.py", python(n)),
+                    ("do", "#!/bin/sh\nf() {\n" + "    true\n" * (n - 2) + "}\n")]
+            for path, text in rows:
+                with self.subTest(path=path, n=n):
+                    self.put(path, text)
+                    found = self.findings()
+                    self.assertEqual(len(found), long, found)
+                    self.assertTrue(not long or "f has 81 lines" in found[0])
+                    (self.root / path).unlink()
+        for n, long in ((600, 0), (601, 1)):
+            self.put("config/keys.def", "\n" * n)
+            self.put("docs/A.md", "\n" * 700)
+            self.assertEqual(len(self.findings()), long)
+
+    def test_numbers_for_names(self):
+        self.put("engine/arch_list.def", 'ARCH(gemma2, "gemma2", "Gemma 2")\n')
+        for good in ("engine/arch/gemma2.c", "kernels/cpu/avx2/ops_avx2.c", "base/utf8.c"):
+            self.put(good, "")
+        self.assertEqual(self.findings(), [])
+        for wrong in ("base/methods2.c", "tests/api/test_run_2.py", "engine/arch/gemma9.c"):
+            self.put(wrong, "")
+        self.assertEqual(len(self.findings()), 3)
 
 
 class Docs(Repository):
