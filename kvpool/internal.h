@@ -97,7 +97,8 @@ enum kv_node_state { NODE_FILLING, NODE_READY };
 struct kv_node {
     uint64_t key[2];
     struct kv_node *hnext;
-    struct kv_node *parent;  /* NULL: a root, one per (space, tenant, generation, salt) */
+    struct kv_node *parent;  /* NULL: a root, one per (space, tenant, generation,
+                              * salt, adapter) */
     struct kv_node *child, *sib_prev, *sib_next;
     struct kv_space *space;
     union {
@@ -109,7 +110,11 @@ struct kv_node {
     uint8_t state;
     bool dead;               /* not to be found any more; goes when its last pin goes */
     struct kv_seq *filler;   /* FILLING: who; READY: who computes blocks that it lost, or NULL */
-    struct kv_node *fill_prev, *fill_next;
+    union {
+        struct kv_node *fill_prev;
+        uint32_t adapter;    /* roots, which nobody fills */
+    };
+    struct kv_node *fill_next;
     struct kv_seq *waiters;
     struct kv_ent ent[];     /* one of each group; the ids follow, see kv_node_ids */
 };
@@ -272,8 +277,9 @@ bool kv_evict_cheaper(struct kv_grp *g, uint32_t tenant, uint64_t gap);
 /* ---- tree.c ---------------------------------------------------------------------------------- */
 void kv_node_key(const struct kv_pool *p, const struct kv_node *parent, const uint32_t *ids,
                  uint32_t n, uint64_t key[2]);
-struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt);
-struct kv_node *kv_root_find(const struct kv_space *s, uint32_t tenant, uint64_t salt);
+/* `as`: its tenant, salt and adapter. */
+struct kv_node *kv_root_get(struct kv_space *s, const struct kv_seq_opts *as);
+struct kv_node *kv_root_find(const struct kv_space *s, const struct kv_seq_opts *as);
 struct kv_node *kv_node_find(const struct kv_node *parent, const uint32_t *ids);
 struct kv_node *kv_node_insert(struct kv_node *parent, const uint32_t *ids);
 void kv_node_pin(struct kv_node *n);

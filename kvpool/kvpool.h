@@ -3,10 +3,10 @@
  *
  *   pool      one memory budget of equal slabs, lent on demand to the layer groups of its spaces;
  *             a slab whose blocks are all free goes back
- *   space     one model x adapter x KV type: its layer groups and tokens per block
+ *   space     one model x KV type: its layer groups and tokens per block; all adapters of the model
  *   sequence  tokens of one running choice: per group a table of block numbers
  *   tree      full blocks that can be used again, keyed by a keyed hash chain over (space, tenant,
- *             salt, item ids); the ids are compared on every hit, so a collision is never a hit
+ *             salt, adapter, item ids); the ids are compared on every hit, so a collision is never a hit
  *
  * An item id is a token id, or for a media position a word of the media's digest with bit 31 set.
  *
@@ -125,7 +125,7 @@ struct kv_group {
 };
 struct kv_space;
 struct kv_space_opts {
-    const void *id;               /* model, adapter, KV type: goes into every key; copied */
+    const void *id;               /* model, KV type: goes into every key; copied */
     size_t id_len;
     uint32_t block_tokens;
     uint32_t n_groups;
@@ -161,6 +161,8 @@ enum { KV_SEQ_NO_READ = 1,        /* never adopts blocks of the tree */
 struct kv_seq_opts {
     uint32_t tenant;
     uint64_t salt;                /* a narrower namespace within the tenant's; 0 = none */
+    uint32_t adapter;             /* of the model, 0 = none: what was computed with one is found by
+                                   * nobody who has another one */
     uint32_t flags;
     uint64_t max_tokens;          /* the tables are made for so many (they never move) */
     uint64_t share_tokens;        /* positions from here on never enter the tree; 0 = no bound */
@@ -194,10 +196,11 @@ void kv_seq_no_wait(struct kv_seq *q);
 /* How many rows the next extend may have so that no place for a snapshot is passed over; UINT64_MAX
  * = any number. More is allowed: then there will be no snapshot. */
 uint64_t kv_seq_room(const struct kv_seq *q);
-/* How many items a new sequence would find, without taking anything (for queue order); *in_use (may
- * be NULL): of these, held by running sequences, so that adopting them costs no memory. */
-uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
-                       const uint32_t *ids, uint64_t n, uint64_t *in_use);
+/* How many items a new sequence would find, without taking anything (for queue order); as: its
+ * tenant, salt and adapter. *in_use (may be NULL): of these, held by running sequences, so that
+ * adopting them costs no memory. */
+uint64_t kv_space_peek(const struct kv_space *s, const struct kv_seq_opts *as, const uint32_t *ids,
+                       uint64_t n, uint64_t *in_use);
 /* Reserves blocks for the next n rows, those of one step. ids: the n items of these rows, so that
  * whole blocks are announced as being filled; NULL when they are not known yet. CN_ENOMEM: the
  * blocks cannot be had now, and nothing has changed. CN_ERANGE: past max_tokens. */

@@ -247,10 +247,10 @@ enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, ui
     return m;
 }
 
-uint64_t kv_space_peek(const struct kv_space *s, uint32_t tenant, uint64_t salt,
-                       const uint32_t *ids, uint64_t n, uint64_t *in_use)
+uint64_t kv_space_peek(const struct kv_space *s, const struct kv_seq_opts *as, const uint32_t *ids,
+                       uint64_t n, uint64_t *in_use)
 {
-    const struct kv_node *node = kv_root_find(s, tenant, salt);
+    const struct kv_node *node = kv_root_find(s, as);
     uint64_t i = 0, used = 0, best = 0;
 
     while (node && (i + 1) * s->block_tokens < n) {
@@ -281,6 +281,7 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
                 struct kv_seq **out)
 {
     struct kv_seq_opts o = {.tenant = q->tenant, .salt = q->root->salt,
+                            .adapter = q->root->adapter,
                             .flags = q->flags & ~(uint32_t)KV_SEQ_NO_READ,
                             .max_tokens = max_tokens, .share_tokens = q->share_tokens};
     uint32_t bt = q->space->block_tokens;

@@ -79,7 +79,7 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq *
     if (rc) return rc;
     q = seq_new(s, kv_div_up(o->max_tokens, s->block_tokens));
     if (!q) return CN_ENOMEM;
-    if (keep_marks(q, o) == 0) q->root = kv_root_get(s, o->tenant, o->salt);
+    if (keep_marks(q, o) == 0) q->root = kv_root_get(s, o);
     if (!q->root) {
         seq_free(q);
         return CN_ENOMEM;

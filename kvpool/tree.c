@@ -34,14 +34,15 @@ static uint32_t generation_of(const struct kv_pool *p, uint32_t tenant)
     return tenant < p->n_tenants ? p->tenants[tenant].generation : 0;
 }
 
-static void root_key(const struct kv_space *s, uint32_t tenant, uint64_t salt, uint64_t key[2])
+static void root_key(const struct kv_space *s, const struct kv_seq_opts *as, uint64_t key[2])
 {
-    uint8_t msg[16 + 8 + 8], out[16];
-    uint64_t t = (uint64_t)generation_of(s->pool, tenant) << 32 | tenant;
+    uint8_t msg[16 + 8 + 8 + 4], out[16];
+    uint64_t t = (uint64_t)generation_of(s->pool, as->tenant) << 32 | as->tenant;
 
     memcpy(msg, s->id_key, 16);
     memcpy(msg + 16, &t, 8);
-    memcpy(msg + 24, &salt, 8);
+    memcpy(msg + 24, &as->salt, 8);
+    memcpy(msg + 32, &as->adapter, 4);
     cn_siphash24_128(s->pool->key, msg, sizeof(msg), out);
     memcpy(key, out, 16);
     key[0] &= s->pool->hash_mask;
@@ -119,31 +120,33 @@ void kv_node_pool_free(struct kv_space *s)
 
 /* ---- roots ----------------------------------------------------------------------------------- */
 
-struct kv_node *kv_root_find(const struct kv_space *s, uint32_t tenant, uint64_t salt)
+struct kv_node *kv_root_find(const struct kv_space *s, const struct kv_seq_opts *as)
 {
     uint64_t key[2];
     struct kv_node *n;
 
-    root_key(s, tenant, salt, key);
+    root_key(s, as, key);
     for (n = *bucket_of(s->pool, key[0]); n; n = n->hnext) {
-        if (!n->parent && n->space == s && n->tenant == tenant && n->salt == salt &&
-            *kv_root_generation(n) == generation_of(s->pool, tenant))
+        if (!n->parent && n->space == s && n->tenant == as->tenant && n->salt == as->salt &&
+            n->adapter == as->adapter &&
+            *kv_root_generation(n) == generation_of(s->pool, as->tenant))
             break;
     }
     return n;
 }
 
-struct kv_node *kv_root_get(struct kv_space *s, uint32_t tenant, uint64_t salt)
+struct kv_node *kv_root_get(struct kv_space *s, const struct kv_seq_opts *as)
 {
-    struct kv_node *n = kv_root_find(s, tenant, salt), **at;
+    struct kv_node *n = kv_root_find(s, as), **at;
 
     if (n) return n;
     n = node_new(s);
     if (!n) return NULL;
-    root_key(s, tenant, salt, n->key);
-    n->tenant = tenant;
-    n->salt = salt;
-    *kv_root_generation(n) = generation_of(s->pool, tenant);
+    root_key(s, as, n->key);
+    n->tenant = as->tenant;
+    n->salt = as->salt;
+    n->adapter = as->adapter;
+    *kv_root_generation(n) = generation_of(s->pool, as->tenant);
     n->state = NODE_READY;
     at = bucket_of(s->pool, n->key[0]);
     n->hnext = *at;

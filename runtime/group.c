@@ -113,6 +113,7 @@ static void submit(struct rt_group *g, struct rt_req *req)
     struct rt_event *accepted = rt_event_new(q->id, RT_EV_ACCEPTED, 0, NULL);
     struct sch_request s = {.tenant = cfg_slot(q->tenant),
                             .model = req->m->sch_model,
+                            .adapter = q->adapter,
                             .class = class[q->priority],
                             .prompt = q->prompt,
                             .n_prompt = q->n_prompt,

@@ -64,6 +64,9 @@ static int check(const struct rt_model *m, const struct rt_request *q, struct cn
     const struct eng_model_info *info = eng_model_info(m->model);
     if (!q->n_prompt)
         return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
+    if (q->adapter)
+        return cn_fail_param(err, CN_EUNSUPP, "adapter",
+                             "adapter %u: this server loads no adapters", q->adapter);
     int rc = q->embed ? check_embed(m, q, err) : check_generate(m, q, err);
     if (rc) return rc;
     uint64_t n_ids = CN_MIN((uint64_t)eng_vocab_size(eng_model_vocab(m->model)), info->n_vocab);

@@ -240,6 +240,8 @@ struct rt_request {
     enum rt_priority priority;
     uint32_t *prompt;
     size_t n_prompt;                /* >= 1 */
+    uint32_t adapter;               /* of the model, 0 = none; another one is CN_EUNSUPP: there are
+                                     * none that could be loaded */
     uint32_t n;                     /* choices, >= 1 */
     uint64_t max_tokens;            /* per choice; 0 = up to the window, or what memory holds */
     bool max_is_bound; /* nobody asked for max_tokens: less is fine where memory ends */

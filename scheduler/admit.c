@@ -142,6 +142,7 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     struct sch_req *r = c->req;
     struct sch_choice *first = &r->choices[0];
     struct kv_seq_opts o = {.tenant = r->spec.tenant, .salt = r->spec.salt,
+                            .adapter = r->spec.adapter,
                             .max_tokens = r->limit, .marks = r->spec.marks,
                             .n_marks = r->spec.n_marks};
     uint64_t n = r->spec.n_prompt - 1;

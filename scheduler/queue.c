@@ -233,12 +233,15 @@ void sch_queue_pause(struct sch_req *r, bool paused)
 
 static void peek(struct sch *s, struct sch_req *r)
 {
+    struct kv_seq_opts as = {.tenant = r->spec.tenant, .salt = r->spec.salt,
+                             .adapter = r->spec.adapter};
+
     if (r->peek_ns && s->now - r->peek_ns < PEEK_NS) return;
     r->peek_ns = CN_MAX(s->now, 1u);
     r->peeked = r->peeked_in_use = 0;
     if (r->spec.flags & (SCH_NO_CACHE_READ | SCH_ONE_STEP)) return;
-    r->peeked = kv_space_peek(s->models[r->spec.model].o.space, r->spec.tenant, r->spec.salt,
-                              r->spec.prompt, r->spec.n_prompt, &r->peeked_in_use);
+    r->peeked = kv_space_peek(s->models[r->spec.model].o.space, &as, r->spec.prompt,
+                              r->spec.n_prompt, &r->peeked_in_use);
 }
 
 struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_class class)

@@ -135,7 +135,9 @@ enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
                                  * choice of one token, and no more rows than a step has */
        SCH_NO_OUTPUT = 16 };    /* its tokens stand for something else (vectors): no lease is taken */
 struct sch_request {
-    uint32_t tenant, model, adapter;
+    uint32_t tenant, model;
+    uint32_t adapter;        /* of the model; 0 = none. Prompts of another adapter share nothing
+                              * with this one, and neither waits for the other */
     enum sch_class class;
     uint64_t salt;           /* namespace within the tenant's */
     const uint32_t *prompt;  /* item ids; copied */

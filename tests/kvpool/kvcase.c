@@ -70,7 +70,7 @@ uint64_t taken(struct fix *f)
 /* What a new sequence finds of the n items; it takes nothing. */
 uint64_t peek(struct fix *f, const uint32_t *ids, uint64_t n)
 {
-    return kv_space_peek(f->s, 0, 0, ids, n, NULL);
+    return kv_space_peek(f->s, &(struct kv_seq_opts){0}, ids, n, NULL);
 }
 
 uint64_t found(struct kv_seq *q, const uint32_t *ids, uint64_t n)

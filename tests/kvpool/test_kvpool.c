@@ -50,6 +50,14 @@ static void fix_end(struct fix *f)
     kv_pool_free(f->p);
 }
 
+static uint64_t peek_as(const struct kv_space *s, uint32_t tenant, uint64_t salt,
+                        const uint32_t *ids, uint64_t n)
+{
+    struct kv_seq_opts as = {.tenant = tenant, .salt = salt};
+
+    return kv_space_peek(s, &as, ids, n, NULL);
+}
+
 static struct kv_seq *open_as(struct fix *f, uint32_t tenant, uint64_t salt, uint32_t flags)
 {
     struct kv_seq_opts o = {.tenant = tenant, .salt = salt, .flags = flags, .max_tokens = 2048};
@@ -97,8 +105,8 @@ static void test_prefix_is_found_by_its_tenant_only(void **state)
     q = open_as(&f, 0, 0, 0);
     assert_int_equal(found(q, prompt, 18), 16);
     kv_seq_close(q);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 18, NULL), 16);
-    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 18, NULL), 0);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 18), 16);
+    assert_int_equal(peek_as(f.s, 1, 0, prompt, 18), 0);
     q = open_as(&f, 1, 0, 0); /* another tenant */
     assert_int_equal(found(q, prompt, 18), 0);
     kv_seq_close(q);
@@ -108,6 +116,39 @@ static void test_prefix_is_found_by_its_tenant_only(void **state)
     q = open_as(&f, 0, 0, KV_SEQ_NO_READ);
     assert_int_equal(found(q, prompt, 18), 0);
     kv_seq_close(q);
+    fix_end(&f);
+}
+
+/* Equal ids under two adapters: neither finds the other's blocks, waits for them, or counts on them;
+ * a fork stays with its adapter. */
+static void test_adapters_share_nothing(void **state)
+{
+    struct fix f = fix_new(32, 1, NULL);
+    struct kv_seq_opts one = {.adapter = 1, .max_tokens = 64}, two = {.adapter = 2, .max_tokens = 64};
+    struct kv_seq *a, *b, *fork;
+    uint64_t in_use;
+
+    warm(&f, 0, prompt, 18);
+    assert_int_equal(kv_space_peek(f.s, &one, prompt, 18, NULL), 0);
+    assert_int_equal(kv_seq_open(f.s, &one, &a), 0);
+    assert_int_equal(kv_seq_open(f.s, &two, &b), 0);
+    assert_int_equal(found(a, prompt, 18), 0);
+    assert_int_equal(kv_seq_extend(a, 17, prompt), 0);
+    assert_int_equal(found(b, prompt, 18), 0); /* and no KV_WAIT: a fills other blocks */
+    kv_seq_commit(a, prompt, 17);
+    assert_int_equal(found(b, prompt, 18), 0);
+    assert_int_equal(kv_space_peek(f.s, &one, prompt, 18, &in_use), 16);
+    assert_int_equal(in_use, 16);
+    assert_int_equal(kv_space_peek(f.s, &two, prompt, 18, NULL), 0);
+    assert_int_equal(kv_seq_fork(a, prompt, 17, 64, &fork), 0);
+    assert_int_equal(kv_seq_length(fork), 17);
+    sound(&f);
+    kv_seq_close(fork);
+    kv_seq_close(a);
+    kv_seq_close(b);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 18), 16);
+    kv_pool_drop_cache(f.p, 0); /* of the tenant: all adapters */
+    assert_int_equal(kv_space_peek(f.s, &one, prompt, 18, NULL), 0);
     fix_end(&f);
 }
 
@@ -121,8 +162,8 @@ static void test_other_space_does_not_find(void **state)
 
     assert_int_equal(kv_space_add(f.p, &so, &other, NULL), 0);
     warm(&f, 0, prompt, 18);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 18, NULL), 16);
-    assert_int_equal(kv_space_peek(other, 0, 0, prompt, 18, NULL), 0);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 18), 16);
+    assert_int_equal(peek_as(other, 0, 0, prompt, 18), 0);
     assert_int_equal(kv_space_drop(other), 0);
     fix_end(&f);
 }
@@ -207,9 +248,9 @@ static void test_collisions_are_no_hits(void **state)
     for (uint32_t i = 0; i < 100; i++) {
         for (uint32_t k = 0; k < 9; k++)
             ids[k] = i * 16 + k;
-        assert_int_equal(kv_space_peek(f.s, 0, 0, ids, 9, NULL), 0);
+        assert_int_equal(peek_as(f.s, 0, 0, ids, 9), 0);
         warm(&f, 0, ids, 9);
-        assert_int_equal(kv_space_peek(f.s, 0, 0, ids, 9, NULL), 8);
+        assert_int_equal(peek_as(f.s, 0, 0, ids, 9), 8);
     }
     fix_end(&f);
 }
@@ -290,8 +331,8 @@ static void test_eviction_is_lru_from_the_leaves(void **state)
     warm(&f, 0, prompt, 24);        /* used again: now the younger */
     q = open_as(&f, 0, 0, 0);
     assert_int_equal(kv_seq_extend(q, 7 * BT, prompt + 200), 0); /* 4 free, 3 evicted */
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 25, NULL), 24);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt + 100, 25, NULL), 12);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 25), 24);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt + 100, 25), 12);
     kv_seq_close(q);
     fix_end(&f);
 }
@@ -305,9 +346,9 @@ static void test_reserve_is_kept(void **state)
     warm(&f, 0, prompt, 33); /* 8 blocks cached: 4 of them borrowed */
     q = open_as(&f, 1, 0, 0);
     assert_int_equal(kv_seq_extend(q, 12 * BT, prompt + 500), 0);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 33, NULL), 16);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 33), 16);
     assert_int_equal(kv_seq_extend(q, 1, prompt + 600), CN_ENOMEM);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 33, NULL), 16);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 33), 16);
     sound(&f);
     kv_seq_close(q);
     q = open_as(&f, 0, 0, 0); /* its own it may evict */
@@ -363,11 +404,11 @@ static void test_failed_sequence_leaves_nothing(void **state)
     assert_int_equal(found(r, prompt, 41), 40); /* uses what is bad */
     kv_seq_close_failed(q);
     sound(&f);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 41, NULL), 8);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 41), 8);
     compute(r, prompt, 60);
     sound(&f);
     kv_seq_close(r);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 61, NULL), 8);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 61), 8);
     fix_end(&f);
 }
 
@@ -410,8 +451,8 @@ static void test_truncate(void **state)
     memcpy(other, prompt, sizeof(other));
     other[10] = other[11] = 77;
     compute(q, other, 13);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 17, NULL), 16); /* it is still there */
-    assert_int_equal(kv_space_peek(f.s, 0, 0, other, 13, NULL), 12);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 17), 16); /* it is still there */
+    assert_int_equal(peek_as(f.s, 0, 0, other, 13), 12);
     kv_seq_close(q);
     fix_end(&f);
 }
@@ -425,7 +466,7 @@ static void test_share_bound(void **state)
     assert_int_equal(kv_seq_open(f.s, &o, &q), 0);
     compute(q, prompt, 30);
     kv_seq_close(q);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 31, NULL), 8);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 31), 8);
     fix_end(&f);
 }
 
@@ -483,15 +524,15 @@ static void test_drop_is_of_one_tenant(void **state)
     assert_true(had > 0);
     kv_pool_drop_cache(f.p, 1); /* what q uses stays */
     sound(&f);
-    assert_int_equal(kv_space_peek(f.s, 1, 7, prompt, 33, NULL), had);
+    assert_int_equal(peek_as(f.s, 1, 7, prompt, 33), had);
     kv_seq_close(q);
     kv_pool_drop_cache(f.p, 1);
     sound(&f);
     assert_int_equal(cached_bytes(&f, 1), 0);
-    assert_int_equal(kv_space_peek(f.s, 1, 7, prompt, 33, NULL), 0);
+    assert_int_equal(peek_as(f.s, 1, 7, prompt, 33), 0);
     for (uint32_t t = 0; t < 3; t += 2) {
         assert_int_equal(cached_bytes(&f, t), others);
-        assert_true(kv_space_peek(f.s, t, 0, prompt, 33, NULL) > 0);
+        assert_true(peek_as(f.s, t, 0, prompt, 33) > 0);
     }
     kv_pool_drop_cache(f.p, 99); /* nobody */
     fix_end(&f);
@@ -515,18 +556,18 @@ static void test_number_is_used_again(void **state)
     kv_seq_close(q); /* its step is in flight */
     assert_int_equal(kv_pool_tenant_end(f.p, 1), CN_EBUSY);
     sound(&f);
-    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 41, NULL), 40);
+    assert_int_equal(peek_as(f.s, 1, 0, prompt, 41), 40);
     kv_pool_retired(f.p, 1);
     assert_int_equal(kv_pool_tenant_end(f.p, 1), 0);
     sound(&f);
-    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 41, NULL), 0);
-    assert_int_equal(kv_space_peek(f.s, 1, 5, prompt, 41, NULL), 0);
-    assert_int_equal(kv_space_peek(f.s, 0, 0, prompt, 41, NULL), 40);
+    assert_int_equal(peek_as(f.s, 1, 0, prompt, 41), 0);
+    assert_int_equal(peek_as(f.s, 1, 5, prompt, 41), 0);
+    assert_int_equal(peek_as(f.s, 0, 0, prompt, 41), 40);
     q = open_as(&f, 1, 0, 0); /* another tenant */
     assert_int_equal(found(q, prompt, 41), 0);
     compute(q, prompt, 40);
     kv_seq_close(q);
-    assert_int_equal(kv_space_peek(f.s, 1, 0, prompt, 41, NULL), 40);
+    assert_int_equal(peek_as(f.s, 1, 0, prompt, 41), 40);
     assert_int_equal(kv_pool_reserve(f.p, 2, 64 * 256), 0); /* the reserve was given back */
     assert_int_equal(kv_pool_tenant_end(f.p, 99), 0);
     fix_end(&f);
@@ -536,6 +577,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefix_is_found_by_its_tenant_only),
+        cmocka_unit_test(test_adapters_share_nothing),
         cmocka_unit_test(test_other_space_does_not_find),
         cmocka_unit_test(test_one_token_is_left_and_parts_are_copied),
         cmocka_unit_test(test_burst_waits_and_adopts),

@@ -21,7 +21,7 @@ struct live {
     struct kv_seq *q;
     uint32_t ids[MAX_LEN];
     uint64_t n_ids;          /* known items */
-    uint32_t tenant, flags, salt, space;
+    uint32_t tenant, flags, salt, adapter, space;
     uint32_t in_flight[2];   /* rows in each launched step */
     bool waiting;
     uint32_t copy[MAX_GROUPS][MAX_LEN]; /* of the tables, from what is said to have changed */
@@ -67,7 +67,8 @@ static uint32_t below(struct world *w, uint32_t n)
 /* What a row at position pos of this sequence writes. */
 static uint64_t value_at(const struct live *l, uint64_t pos)
 {
-    uint64_t h = 1469598103934665603ull + l->space * 7919u + l->tenant * 104729u + l->salt * 31u;
+    uint64_t h = 1469598103934665603ull + l->space * 7919u + l->tenant * 104729u + l->salt * 31u +
+                 l->adapter * 37u;
 
     for (uint64_t i = 0; i <= pos; i++)
         h = (h ^ (l->ids[i] + 1)) * 1099511628211ull;
@@ -158,6 +159,7 @@ static void op_open(struct world *w, struct live *l)
     l->tenant = below(w, w->n_tenants);
     l->space = below(w, w->n_spaces);
     l->salt = below(w, 8) == 0;
+    l->adapter = below(w, 4) == 0;
     l->n_ids = 1 + below(w, MAX_LEN / 2);
     for (uint64_t i = 0; i < l->n_ids; i++)
         l->ids[i] = below(w, 12) ? 1 : 2 + below(w, 2);
@@ -166,6 +168,7 @@ static void op_open(struct world *w, struct live *l)
     if (below(w, 12) == 0) o.share_tokens = 1 + below(w, MAX_LEN);
     o.tenant = l->tenant;
     o.salt = l->salt;
+    o.adapter = l->adapter;
     o.max_tokens = MAX_LEN;
     for (uint32_t i = 0; i < CN_ARRAY_LEN(marks); i++)
         marks[i] = (i ? marks[i - 1] : 0) + below(w, 24);

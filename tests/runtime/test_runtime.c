@@ -281,6 +281,11 @@ static void test_refusals(void **state)
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_ERANGE);
     assert_string_equal(err.param, "top_p");
     rt_request_fini(&q);
+    q = plain(&h, 1, 0, 0, 4, 4);
+    q.adapter = 3;
+    assert_int_equal(rt_submit(h.rt, &q, &err), CN_EUNSUPP);
+    assert_string_equal(err.param, "adapter");
+    rt_request_fini(&q);
     rt_drain(h.rt);
     q = plain(&h, 1, 0, 0, 4, 4);
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_EDRAIN);

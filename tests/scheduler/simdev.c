@@ -221,6 +221,7 @@ static void check_step(struct sim *m, const struct sch_step *step)
         const struct sch_segment *s = &step->segments[i];
 
         if (s->first_row != rows || !s->n_rows) sim_fail(m, "rows of a segment");
+        if (s->adapter != sim_req_of(s->user)->spec.adapter) sim_fail(m, "another adapter");
         if (s->slot >= m->max_running) sim_fail(m, "slot %u", s->slot);
         if (sim_req_of(s->user)->spec.model != step->model) sim_fail(m, "a step of two models");
         background += sim_req_of(s->user)->spec.class == SCH_BACKGROUND;

@@ -57,7 +57,7 @@ static inline bool sim_stops(const struct sim_req *r, uint32_t token)
 }
 static inline uint64_t sim_row_begin(const struct sim_req *r, uint64_t pos, uint32_t token)
 {
-    return sim_mix(sim_mix(sim_mix(7, r->spec.model), pos), token);
+    return sim_mix(sim_mix(sim_mix(7 + r->spec.adapter * 64, r->spec.model), pos), token);
 }
 
 /* Zeroed memory of the simulation's own, which never runs out. */

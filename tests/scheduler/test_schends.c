@@ -116,7 +116,7 @@ static void test_numeric_error_fails_one_and_is_not_cached(void **state)
     sim_run(&m);
     assert_int_equal(r->reason, SCH_END_ERROR);
     assert_int_equal(r->code, CN_ENUMERIC);
-    assert_int_equal(kv_space_peek(m.space[0], 0, 0, r->prompt, 100, NULL), 0);
+    assert_int_equal(kv_space_peek(m.space[0], &(struct kv_seq_opts){0}, r->prompt, 100, NULL), 0);
     simcase_finish(&m);
 }
 

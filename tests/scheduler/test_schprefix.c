@@ -112,6 +112,74 @@ static void test_other_tenant_finds_nothing(void **state)
     simcase_finish(&m);
 }
 
+/* Two at once, so that one could wait for the other; then what each finds, with and without state:
+ * its own adapter's, and nothing else. */
+static void adapters(uint32_t depth, bool states)
+{
+    struct sim_opts o = simcase_opts(depth);
+    struct sim m;
+    struct sim_req *r[4];
+
+    if (states) {
+        o.groups[1] = (struct kv_group){KV_SPAN_STATE, 0, SIMCASE_BLOCK_BYTES};
+        o.n_groups = 2;
+    }
+    o.n_slabs = 128;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 4; i++) {
+        r[i] = sim_req_new(&m, 0, 200, 4);
+        memcpy(r[i]->prompt, r[0]->prompt, sizeof(r[0]->prompt));
+        r[i]->spec.adapter = i % 2;
+    }
+    sim_submit(&m, r[0]);
+    sim_submit(&m, r[1]);
+    sim_run(&m);
+    assert_int_equal(m.prompt_rows, 400);
+    sim_submit(&m, r[2]);
+    sim_submit(&m, r[3]);
+    sim_run(&m);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(r[i]->usage.cached_tokens, i < 2 ? 0 : 192);
+    assert_int_equal(m.prompt_rows, 416);
+    simcase_finish(&m);
+}
+
+static void test_other_adapter_finds_nothing(void **state)
+{
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        adapters(depth, false);
+        adapters(depth, true);
+    }
+}
+
+/* Of a tenant's waiting prompts the one with the longest cached prefix goes first: what another
+ * adapter has cached does not count. */
+static void test_queue_order_is_by_the_own_adapter(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sim m;
+    struct sim_req *warm, *busy, *other, *same;
+
+    o.sch.max_running = 1;
+    sim_init(&m, &o);
+    warm = sim_req_new(&m, 0, 200, 2);
+    sim_submit(&m, warm);
+    sim_run(&m);
+    busy = sim_req_new(&m, 0, 40, 8);
+    other = sim_req_new(&m, 0, 200, 2);
+    same = sim_req_new(&m, 0, 200, 2);
+    memcpy(other->prompt, warm->prompt, sizeof(warm->prompt));
+    memcpy(same->prompt, warm->prompt, sizeof(warm->prompt));
+    other->spec.adapter = 1;
+    sim_submit(&m, busy);
+    sim_iterate(&m);
+    sim_submit(&m, other);
+    sim_submit(&m, same);
+    sim_run(&m);
+    assert_true(same->usage.first_step_ns < other->usage.first_step_ns);
+    simcase_finish(&m);
+}
+
 static void test_choices_share_the_prompt(void **state)
 {
     for (uint32_t depth = 1; depth <= 2; depth++) {
@@ -163,6 +231,8 @@ int main(void)
         cmocka_unit_test(test_burst_computes_a_prefix_once),
         cmocka_unit_test(test_cancelled_filler_is_followed),
         cmocka_unit_test(test_other_tenant_finds_nothing),
+        cmocka_unit_test(test_other_adapter_finds_nothing),
+        cmocka_unit_test(test_queue_order_is_by_the_own_adapter),
         cmocka_unit_test(test_choices_share_the_prompt),
         cmocka_unit_test(test_reserve_survives_a_flood),
     };

@@ -91,6 +91,7 @@ static void submit_random(struct sim *m, uint32_t n_tenants)
     r->spec.class = (enum sch_class)sim_below(m, SCH_N_CLASSES);
     if (sim_below(m, 3) == 0) r->spec.n_choices = 1 + sim_below(m, SIM_MAX_CHOICES);
     if (sim_below(m, 10) == 0) r->spec.salt = 1;
+    if (sim_below(m, 4) == 0) r->spec.adapter = 1 + sim_below(m, 2);
     if (sim_below(m, 10) == 0) r->spec.flags |= SCH_NO_CACHE_READ;
     if (sim_below(m, 10) == 0) r->spec.flags |= SCH_NO_CACHE_WRITE;
     if (sim_below(m, 10) == 0) r->spec.flags |= SCH_PROMPT_LOGITS;
