@@ -358,7 +358,9 @@ static void *engine_main(void *arg)
             handle(g, c);
         }
         if (g->tenants.next_up) rt_tenants_apply(g, g->tenants.next_up);
+        rt_exchange_listen(g);
         bool more = sch_iterate(g->sch);
+        rt_exchange_tell(g);
         update_gauges(g);
         more |= rt_tenants_leave(g, more);
         if (more) continue;
@@ -412,7 +414,7 @@ int rt_group_init(struct rt_group *g, struct rt *r, uint32_t index, struct cn_er
     g->kept = rt_kept_new();
     eng_parts_init(&g->token_text);
     rt_stepper_init(&g->stepper, g);
-    if (!g->table || !g->stop || !g->kept)
+    if (!g->table || !g->stop || !g->kept || rt_heard_init(&g->heard))
         rc = cn_fail(err, CN_ENOMEM, "out of memory for the runtime");
     if (!rc && !(rc = cn_mailbox_init(&g->inbox, NULL, NULL))) g->mailbox_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&g->loader_inbox, NULL, NULL))) g->loader_mail_ready = true;
@@ -451,6 +453,7 @@ void rt_group_fini(struct rt_group *g)
     eng_parts_fini(&g->token_text);
     rt_kept_close(g->kept);
     rt_tenants_fini(&g->tenants);
+    rt_heard_fini(&g->heard);
     kv_pool_free(g->pool);
     kr_kv_mem_free(g->kv_mem);
     for (size_t i = 0; i < g->n_models; i++)

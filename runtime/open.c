@@ -457,7 +457,8 @@ static int make_scheduler(struct rt_group *g, struct cn_error *err)
                          .step_target_ns = (uint64_t)(cfg->engine.step_target_ms * 1e6),
                          .step_stretch = cfg->engine.step_stretch,
                          .short_prompt = (uint32_t)cfg->engine.short_prompt,
-                         .max_choices = (uint32_t)cfg->limits.max_n};
+                         .max_choices = (uint32_t)cfg->limits.max_n,
+                         .shared = g->rt->n_groups > 1};
     if (cfg->scheduler.speculation == CFG_SPECULATION_AUTO)
         o.speculation.max_draft = RT_MAX_DRAFT;
     int rc = sch_new(&o, &g->sch, err);

@@ -357,6 +357,30 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err);
 /* Of a model that could not be loaded, what its clients are told. */
 void rt_public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out);
 
+/* ---- fairness over the groups (exchange.c) --------------------------------------------------- */
+
+/* What other groups served the tenants of a group since it last listened. */
+struct rt_heard {
+    pthread_mutex_t lock;
+    bool ready;
+    struct rt_owed {
+        uint64_t id;             /* of the tenant */
+        double seconds;
+        bool listed;
+    } *v;                        /* [n], by slot */
+    uint32_t *changed;           /* [n]: slots that are listed */
+    size_t v_cap, changed_cap;
+    uint32_t n, n_changed;
+    double burst_s[CFG_MAX_GROUPS]; /* sch_burst_s of the others, as they told it last */
+};
+int rt_heard_init(struct rt_heard *h);
+void rt_heard_fini(struct rt_heard *h);
+/* Room for so many slots; CN_ENOMEM. */
+int rt_heard_grow(struct rt_heard *h, uint32_t n);
+/* Engine thread: after an iteration what its steps served, before one what others' did. */
+void rt_exchange_tell(struct rt_group *g);
+void rt_exchange_listen(struct rt_group *g);
+
 /* ---- engine groups (group.c) ------------------------------------------------------------------ */
 
 /* A device and all that serves with it: an engine thread, which owns scheduler, pool and stepper, and
@@ -383,6 +407,7 @@ struct rt_group {
     uint64_t last_evictions;
     uint64_t embedded;           /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
+    struct rt_heard heard;       /* has a lock of its own */
     bool stopping, lost;         /* lost: its requests were told that a device is */
     struct rt_told {             /* of the gauges that are sums over the groups */
         double blocks[KV_N_STATES], running, waiting, paused;

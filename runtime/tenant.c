@@ -109,6 +109,7 @@ int rt_tenants_apply(struct rt_group *g, struct cfg_tenants *now)
     if (now != t->next_up) forget_plan(g, now);
     t->next_up = now;
     int rc = grow(t, now->n_slots);
+    if (!rc) rc = rt_heard_grow(&g->heard, t->n);
     if (rc) return rc;
     begin_leaving(g, now);
     rc = set_all(g, now);

@@ -57,6 +57,7 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
 
 static int check_lists(const struct sch_tenant *t, struct cn_error *err)
 {
+    CHECK(t->unsaid_at || t->unsaid == 0, "served and in no list", t->index, 0);
     for (uint32_t k = 0; k < SCH_N_CLASSES; k++) {
         for (const struct sch_choice *c = t->fresh[k].head; c; c = c->next) {
             CHECK(!c->req->started && !c->resumed, "a started request among the new", t->index, k);

@@ -185,6 +185,7 @@ static void learn_cost(struct sch *s, const struct sch_flight *f)
 
     s->stats.last_step_ns = s->now - begin;
     s->stats.last_progress_ns = s->now;
+    if (s->o.shared) sch_share_step(s, s->stats.last_step_ns);
     sch_cost_learn(m, f->step.n_rows, f->n_decode, (double)s->stats.last_step_ns);
     sch_cost_credit(m, f->n_decode ? f->step.n_rows - f->n_decode : 0, s->now);
     if (f->step.n_sample == f->step.n_rows)

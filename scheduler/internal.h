@@ -112,6 +112,8 @@ struct sch_tenant {
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
     uint64_t lease;          /* output tokens left, or SCH_NO_LEASE */
+    double unsaid;           /* cost served that other schedulers were not told of */
+    struct sch_tenant *unsaid_next, **unsaid_at; /* what points to it; NULL: it is in no list */
 };
 
 struct sch_theap { struct sch_tenant **v; uint32_t n; };
@@ -179,6 +181,9 @@ struct sch {
     double weight_active;    /* of tenants with open requests */
     double weight_known;     /* of all */
     double vtime;
+    struct sch_tenant *unsaid; /* with something to tell other schedulers */
+    double worth_cost, worth_s; /* cost and duration of steps, old ones fading: opts.shared */
+    double longest;          /* prompt that was accepted */
     uint64_t n_queued, queued_tokens; /* sums over the tenants */
     uint64_t kept, kept_tokens; /* of the parts of all tenants: not in use */
     bool parts_stale;
@@ -283,6 +288,7 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed);
 /* The choice of this tenant and class that should run next. */
 struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_class class);
 void sch_charge(struct sch *s, struct sch_tenant *t, double cost);
+void sch_counter_set(struct sch *s, struct sch_tenant *t, double counter);
 void sch_tenant_opened(struct sch *s, struct sch_tenant *t);
 void sch_tenant_closed(struct sch *s, struct sch_tenant *t);
 void sch_deadline_set(struct sch *s, struct sch_req *r);
@@ -290,6 +296,12 @@ void sch_deadline_clear(struct sch *s, struct sch_req *r);
 int sch_deadline_room(struct sch *s, uint32_t n);
 /* Heap order by counter, for arrays of tenants without positions. */
 void sch_act_down(struct sch_tenant **v, uint32_t n, uint32_t i);
+
+/* ---- share.c --------------------------------------------------------------------------------- */
+void sch_share_charge(struct sch *s, struct sch_tenant *t, double cost);
+void sch_share_unlist(struct sch_tenant *t);
+/* A step took so long. */
+void sch_share_step(struct sch *s, uint64_t ns);
 
 /* ---- admit.c --------------------------------------------------------------------------------- */
 void sch_admit(struct sch *s);

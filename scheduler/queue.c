@@ -269,7 +269,13 @@ struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_
 void sch_charge(struct sch *s, struct sch_tenant *t, double cost)
 {
     t->served += cost;
-    t->counter += cost / t->opts.weight;
+    if (s->o.shared) sch_share_charge(s, t, cost);
+    sch_counter_set(s, t, t->counter + cost / t->opts.weight);
+}
+
+void sch_counter_set(struct sch *s, struct sch_tenant *t, double counter)
+{
+    t->counter = counter;
     for (uint32_t k = 0; k < SCH_N_CLASSES; k++) {
         if (t->heap_pos[k] != SCH_NONE) heap_fix(&s->heap[k], k, t->heap_pos[k]);
     }

@@ -210,6 +210,7 @@ int sch_tenant_end(struct sch *s, uint32_t tenant)
     s->kept -= t->part;
     s->kept_tokens -= t->part_tokens;
     if (s->last_admitted == t) s->last_admitted = NULL;
+    sch_share_unlist(t);
     free(t);
     return 0;
 }
@@ -295,6 +296,7 @@ static int accept(struct sch *s, const struct sch_request *spec, struct sch_tena
     s->models[spec->model].n_reqs++;
     s->stats.accepted++;
     s->stats.prompt_tokens += spec->n_prompt;
+    s->longest = CN_MAX(s->longest, (double)spec->n_prompt);
     sch_tenant_opened(s, t);
     sch_deadline_set(s, r);
     sch_door_enter(s, r);

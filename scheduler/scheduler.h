@@ -11,6 +11,8 @@
  * comes back from idle is lifted to the lowest of those that are busy. Tokens computed again after
  * a preemption cost nobody. Cost per token does not depend on how many requests wait.
  *
+ * Several schedulers may serve the same tenants, each with a device of its own: share.c.
+ *
  * Speculation: a choice that decodes may get, after the row of its last token, rows of drafts: what
  * followed in its own prompt and output when they last read as they now end (draft.c). Their draws
  * are kept as long as each gives the token of the next row, so what is put out does not depend on
@@ -235,6 +237,7 @@ struct sch_opts {            /* 0 = the default in parentheses */
     double block_cost;       /* per second and bytes of a block of tokens, all groups (0.05) */
     uint64_t quantum;        /* cost that a tenant may overdraw for a cached prefix (512) */
     struct sch_speculation speculation;
+    bool shared;             /* other schedulers serve the same tenants: sch_served_take is called */
 };
 int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err);
 /* Ends what is left (SCH_END_CANCELLED), waits for steps in flight. */
@@ -274,6 +277,34 @@ int sch_tenant_end(struct sch *s, uint32_t tenant);
  * does before the next step is composed, unless more were given; sch_submit refuses. */
 #define SCH_NO_LEASE UINT64_MAX
 int sch_tenant_lease(struct sch *s, uint32_t tenant, uint64_t tokens);
+
+/* ---- several schedulers with the same tenants (share.c) -------------------------------------- */
+
+/* Each has its own device, pool and queue; what a tenant is served in one raises its counter in the
+ * others, so that it comes after those that were served less there. A second of steps is worth the
+ * same whichever device took it: cost becomes seconds by what a second of the sender's steps was
+ * worth so far, and cost again by what one of the receiver's is. (A token may cost a thousand times
+ * as much time in one group as in another; counted in tokens, a little work on the fast one would
+ * weigh more than all that the slow one can do.) Counters only say who comes first: a tenant that is
+ * alone in a group is served as if there were no others.
+ *
+ * Bound: where two tenants have work waiting in all schedulers, their service in seconds over
+ * weight, summed over the schedulers, differs by no more than in one (twice the larger of the
+ * costliest prompt and a batch, in seconds of the scheduler where that is most) plus what one step of
+ * each brings, which the others do not know of yet. What a tenant was served where nobody else
+ * wanted to be is held against it elsewhere, but never by more than the larger of a prompt and a
+ * batch: it comes last while others wait, and no later than that when it stops. */
+struct sch_served {
+    uint32_t tenant;
+    double seconds;
+};
+/* What tenants were served since they were last told of, each once: at most `most`; how many. Needs
+ * opts.shared. */
+uint32_t sch_served_take(struct sch *s, struct sch_served *out, uint32_t most);
+/* The larger of the costliest prompt and a batch, in seconds; 0 before the first step. */
+double sch_burst_s(const struct sch *s);
+/* Another scheduler served a tenant; burst_s: of that one. Unknown tenants are ignored. */
+void sch_served_elsewhere(struct sch *s, const struct sch_served *v, double burst_s);
 
 /* ---- running (sch.c) ------------------------------------------------------------------------- */
 

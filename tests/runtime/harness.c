@@ -26,6 +26,16 @@ static void set_groups(struct cfg *c, const struct h_setup *s)
     }
 }
 
+/* Before any thread counts. */
+static void name_series(struct h *h)
+{
+    const char *names[CFG_MAX_GROUPS];
+    for (size_t i = 0; i < h->cfg.n_groups; i++)
+        names[i] = h->cfg.groups[i].name;
+    if (h->cfg.n_groups)
+        assert_int_equal(cn_metrics_groups(&h->metrics, names, h->cfg.n_groups), 0);
+}
+
 void h_start(struct h *h, const struct h_setup *s)
 {
     struct cn_error err = {0};
@@ -35,6 +45,7 @@ void h_start(struct h *h, const struct h_setup *s)
     h->cfg.engine.threads = s->threads;
     h->cfg.engine.isa = s->isa;
     h->cfg.engine.async_lost_after = s->lost_after;
+    if (s->max_running) h->cfg.scheduler.max_running = s->max_running;
     h->cfg.engine.async_delay_s = s->delay_s;
     const char *device = getenv("CONIFER_DEVICE");
     if (device && !s->on_cpu) assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
@@ -58,6 +69,7 @@ void h_start(struct h *h, const struct h_setup *s)
     }
     h->cfg.engine.memory_bytes = s->memory_bytes;
     set_groups(&h->cfg, s);
+    name_series(h);
     if (s->swap_wait_s > 0) h->cfg.engine.swap_wait_s = s->swap_wait_s;
     if (s->min_stay_s > 0) h->cfg.engine.min_stay_s = s->min_stay_s;
     assert_int_equal(cn_mailbox_init(&h->mail, NULL, NULL), 0);
@@ -74,6 +86,7 @@ void h_stop(struct h *h)
 {
     rt_free(h->rt);
     cn_mailbox_fini(&h->mail);
+    cn_metrics_fini(&h->metrics);
     cfg_fini(&h->cfg);
 }
 

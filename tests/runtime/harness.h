@@ -19,6 +19,7 @@ struct h_setup {
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */
     int64_t lost_after;        /* engine.async_lost_after */
+    int64_t max_running;       /* 0 = the config's */
     double delay_s;            /* engine.async_delay_s */
     bool on_cpu;               /* not on the device that CONIFER_DEVICE names */
     double step_target_ms;     /* 0 = the config's */

@@ -17,6 +17,7 @@ struct setup {
     size_t n_models;
     uint64_t memory[N_GROUPS]; /* beside KV memory; 0: enough */
     uint32_t n_tenants;
+    int64_t max_running; /* of each */
     double delay_s;     /* of every step of both; 0: as fast as they are */
     int64_t lost_after; /* the first one's device is, after so many steps; 0: it is not */
 };
@@ -34,7 +35,7 @@ static void start(struct h *h, struct setup *s)
     struct h_setup setup = {.models = s->models, .n_models = s->n_models, .groups = groups,
                             .n_groups = N_GROUPS, .threads = 2, .n_tenants = CN_MAX(s->n_tenants, 1),
                             .lost_after = s->lost_after,
-                            .delay_s = s->delay_s};
+                            .delay_s = s->delay_s, .max_running = s->max_running};
     for (size_t i = 0; i < s->n_models; i++)
         if (!s->models[i].path) s->models[i].path = sv_paths[LLAMA];
     h_start(h, &setup);
@@ -124,7 +125,6 @@ static void test_same_bytes(void **state)
 /* Gauges are sums over the groups. */
 static void test_sums(void **state)
 {
-    static const char *const names[] = {"first", "second"};
     struct setup s = {.models = {{.id = "a", .path = "null:vocab=600,layers=2"},
                                  {.id = "b", .path = "null:vocab=600,layers=2",
                                   .group = TWO}},
@@ -132,7 +132,6 @@ static void test_sums(void **state)
     struct h h;
     struct cn_buf page;
     start(&h, &s);
-    assert_int_equal(cn_metrics_groups(&h.metrics, names, 2), 0);
     for (size_t i = 0; i < 2; i++)
         assert_int_equal(sv_get(&h, i, NULL), 0);
     for (size_t i = 0; i < 2; i++)
@@ -166,7 +165,6 @@ static void test_sums(void **state)
     for (size_t i = 0; i < 2; i++)
         sv_release(&h, i);
     h_stop(&h);
-    cn_metrics_fini(&h.metrics);
 }
 
 static void ask_as(struct h *h, size_t model, uint64_t id, uint64_t tenant)
@@ -260,6 +258,46 @@ static void test_tenants(void **state)
     h_stop(&h);
 }
 
+/* A tenant that has the second group to itself comes after another one in the first, where there is a
+ * place for one of them. */
+static void test_fair(void **state)
+{
+    struct setup s = {.models = {{.id = "a", .path = "null:vocab=600,context=100000"},
+                                 {.id = "b", .path = "null:vocab=600,context=100000",
+                                  .group = TWO}},
+                      .n_models = 2, .n_tenants = 2, .delay_s = 0.0005, .max_running = 1};
+    uint64_t tokens[3] = {0};
+    struct h h;
+    start(&h, &s);
+    const struct cfg_tenants *now = h.rt->groups[0].tenants.now;
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(sv_get(&h, i, NULL), 0);
+    ask_as(&h, TWO, 2, now->seats[0].id);
+    ask_as(&h, ONE, 0, now->seats[0].id);
+    ask_as(&h, ONE, 1, now->seats[1].id);
+    while (tokens[1] < 1500) {
+        struct rt_event *e = sv_take(&h);
+        if (e->kind == RT_EV_TOKENS) tokens[e->id] += e->n_tokens;
+        assert_int_not_equal(e->kind, RT_EV_END);
+        rt_event_free(e);
+    }
+    assert_true(tokens[2] > 500); /* as fast as ever */
+    assert_true(tokens[0] < tokens[1] / 2);
+    for (size_t i = 0; i < 3; i++)
+        rt_cancel(h.rt, &h.mail, i);
+    for (int ends = 0; ends < 3;) {
+        struct rt_event *e = sv_take(&h);
+        ends += e->kind == RT_EV_END;
+        rt_event_free(e);
+    }
+    for (size_t i = 0; i < 2; i++)
+        sv_release(&h, i);
+    h_settle(&h);
+    print_message("the one with another group for itself: %d tokens of %d\n", (int)tokens[0],
+                  (int)(tokens[0] + tokens[1]));
+    h_stop(&h);
+}
+
 /* The device of one group is lost: the runtime has failed, and the requests of both are told why. */
 static void test_lost(void **state)
 {
@@ -330,10 +368,10 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    if (getenv("ONLY")) cmocka_set_test_filter(getenv("ONLY"));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swap_apart), cmocka_unit_test(test_same_bytes),
         cmocka_unit_test(test_sums),       cmocka_unit_test(test_tenants),
+        cmocka_unit_test(test_fair),
         cmocka_unit_test(test_lost),       cmocka_unit_test(test_refusals)};
     setenv("CONIFER_GROUPS", "2", 1); /* sv_need: with one thread */
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
