@@ -205,7 +205,8 @@ def in_second_group(config):
     if not c.get("models") or "groups" in c:
         return config
     memory, kv = c.get("engine", {}).pop("memory_bytes", 0), c.get("kv", {}).pop("memory_bytes", 0)
-    c["groups"] = [{"name": "first", "threads": 1, "memory_bytes": "64MiB", "kv_memory_bytes": "8MiB"},
+    c["groups"] = [{"name": "first", "device": "cpu", "threads": 1, "memory_bytes": "64MiB",
+                    "kv_memory_bytes": "8MiB"},
                    {"name": "second", "threads": 1, "memory_bytes": memory, "kv_memory_bytes": kv}]
     for m in c["models"]:
         m["group"] = "second"
