@@ -190,3 +190,16 @@ int kr_check_copy(const struct kr_exec *x, const struct kr_kv_mem *m, uint32_t g
     bool inside = kr_block_inside(m, g->block_bytes, dst) && kr_block_inside(m, g->block_bytes, src);
     return inside ? 0 : CN_ERANGE;
 }
+
+int kr_check_moves(const struct kr_exec *x, const struct kr_kv_mem *m, const struct kr_move *moves,
+                   uint32_t n, struct cn_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct kr_move *v = &moves[i];
+        if (v->group >= x->info.n_groups ||
+            !kr_block_inside(m, x->info.groups[v->group].block_bytes, v->block))
+            return cn_fail(err, CN_ERANGE, "block %u of group %u is outside the KV memory", v->block,
+                           v->group);
+    }
+    return 0;
+}

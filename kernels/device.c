@@ -161,6 +161,28 @@ int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t 
                ? rc : x->ops->kv_copy(x, m, group, dst_block, src_block, n_tokens);
 }
 
+int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err)
+{
+    return d->ops->host_new(d, bytes, out, err);
+}
+
+void kr_host_free(struct kr_device *d, void *host, uint64_t bytes)
+{
+    if (host) d->ops->host_free(d, host, bytes);
+}
+
+int kr_kv_move(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
+               bool out, uint64_t *ticket, struct cn_error *err)
+{
+    int rc = kr_check_moves(x, m, moves, n, err);
+    return rc ? rc : x->ops->kv_move(x, m, moves, n, out, ticket, err);
+}
+
+bool kr_moved(struct kr_exec *x, uint64_t ticket, bool wait)
+{
+    return x->ops->moved(x, ticket, wait);
+}
+
 int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, uint64_t *ticket,
               struct cn_error *err)
 {

@@ -30,6 +30,11 @@ struct kr_device_ops {
     void (*kv_mem_free)(struct kr_kv_mem *m);
     int (*kv_copy)(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                    uint32_t src_block, uint32_t n_tokens);
+    int (*host_new)(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
+    void (*host_free)(struct kr_device *d, void *host, uint64_t bytes);
+    int (*kv_move)(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
+                   bool out, uint64_t *ticket, struct cn_error *err);
+    bool (*moved)(struct kr_exec *x, uint64_t ticket, bool wait);
     int (*launch)(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
                   uint64_t *ticket, struct cn_error *err);
     int (*collect)(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
@@ -75,6 +80,8 @@ int kr_check_batch(struct kr_exec *x, const struct kr_kv_mem *m, const struct kr
                    struct cn_error *err);
 int kr_check_draws(const struct kr_exec *x, const struct kr_draw *draws, uint32_t n,
                    struct cn_error *err);
+int kr_check_moves(const struct kr_exec *x, const struct kr_kv_mem *m, const struct kr_move *moves,
+                   uint32_t n, struct cn_error *err);
 int kr_check_copy(const struct kr_exec *x, const struct kr_kv_mem *m, uint32_t group, uint32_t dst,
                   uint32_t src, uint32_t n_tokens);
 /* Whether a block number is one of the memory's, with blocks of that size. */

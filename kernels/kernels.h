@@ -382,6 +382,24 @@ void kr_kv_mem_free(struct kr_kv_mem *m);
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens);
 
+/* Memory of the host from which and to which the device can move blocks (a GPU: pinned): page-aligned,
+ * committed when touched, owned by the caller. CN_ENOMEM. The device outlives it. */
+int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
+void kr_host_free(struct kr_device *d, void *host, uint64_t bytes);
+/* Moves whole blocks out to memory of the host, or in from it. Moves are done in the order of launches: a
+ * move out gets what the steps launched before it leave, and its blocks may be given to steps launched
+ * after it; those find what a move in brought. The bytes on the host are the device's until kr_moved says
+ * that the ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
+struct kr_move {
+    uint32_t group, block;
+    void *host;                /* [block_bytes] of the group */
+};
+int kr_kv_move(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
+               bool out, uint64_t *ticket, struct cn_error *err);
+/* Whether a move is done; with `wait` it returns when it is. Moves are done in the order of their
+ * tickets. */
+bool kr_moved(struct kr_exec *x, uint64_t ticket, bool wait);
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 enum kr_row_src { KR_ROW_TOKEN, KR_ROW_EMBED, KR_ROW_TICKET };

@@ -220,6 +220,22 @@ int kv_seq_truncate(struct kv_seq *q, uint64_t n_tokens);
 int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64_t max_tokens,
                 struct kv_seq **out);
 
+/* The blocks that a row at position `to` sees and that hold positions from `from` on: what has to be
+ * kept elsewhere so that q can be resumed (from 0, to its length), or brought back (after kv_seq_resume,
+ * from its length to kv_seq_planned). By group and position; of a STATE group the live state, with index
+ * 0. out may be NULL, to count. 0: there is nothing, or a copy of q is still to be done. */
+struct kv_held {
+    uint32_t group, block;
+    uint64_t index;               /* logical block */
+};
+uint32_t kv_seq_held(const struct kv_seq *q, uint64_t from, uint64_t to, struct kv_held *out);
+/* For a sequence that was just opened: takes blocks for n_tokens items whose rows were computed before, by
+ * one that was closed. Where there is no state, whole blocks of the tree are adopted first. Then
+ * kv_seq_length tells what was adopted, the caller has the contents of the blocks from there on brought
+ * back (kv_seq_held), and commits the items; as if the rows had been computed. Blocks of windows do not
+ * enter the tree. CN_ENOMEM: the blocks cannot be had now; close q. */
+int kv_seq_resume(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens);
+
 uint64_t kv_seq_length(const struct kv_seq *q);   /* committed (or adopted) tokens */
 uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
 uint64_t kv_seq_cached(const struct kv_seq *q);   /* leading tokens that are in the tree */

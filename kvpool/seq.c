@@ -375,11 +375,11 @@ int kv_seq_extend(struct kv_seq *q, uint32_t n, const uint32_t *ids)
 
 /* ---- commit ---------------------------------------------------------------------------------- */
 
-/* Block i is complete and stays out of the tree. */
+/* Block i is complete and stays out of the tree. After kv_seq_resume windows lack some. */
 static void keep_own(struct kv_seq *q, uint64_t i)
 {
     for (uint32_t g = 0; g < q->space->n_groups; g++) {
-        if (&q->space->grp[g] == q->space->state) continue;
+        if (&q->space->grp[g] == q->space->state || q->tables[g][i] == KV_NO_BLOCK) continue;
         kv_block_state(q->space->pool, q->tables[g][i], KV_READY);
     }
 }

@@ -106,6 +106,7 @@ void sch_preempt(struct sch *s, struct sch_choice *c)
     bool parked = c->state == CH_WAITING;
 
     cn_assert(c->in_flight == 0);
+    sch_save(s, c);
     if (parked)
         sch_parked_close(s, c, false);
     else
@@ -153,7 +154,7 @@ static int open_seq(struct sch *s, struct sch_choice *c)
         memcpy(c->ids, r->spec.prompt, r->spec.n_prompt * sizeof(*c->ids));
         c->n_ids = r->spec.n_prompt;
     }
-    if (c != first && n && first->seq && kv_seq_length(first->seq) >= n) {
+    if (c != first && !c->kept && n && first->seq && kv_seq_length(first->seq) >= n) {
         int rc = kv_seq_fork(first->seq, c->ids, n, r->limit, &c->seq);
         if (rc) return rc;
         c->high = CN_MAX(c->high, kv_seq_length(c->seq));
@@ -165,6 +166,13 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     if (r->spec.flags & SCH_ONE_STEP) o.flags |= KV_SEQ_NO_READ | KV_SEQ_NO_WRITE;
     if (r->class == SCH_BACKGROUND) o.flags |= KV_SEQ_NO_LEAD; /* others do not wait for it */
     return kv_seq_open(s->models[r->spec.model].o.space, &o, &c->seq);
+}
+
+static int open_again(struct sch *s, struct sch_choice *c)
+{
+    kv_seq_close_failed(c->seq);
+    c->seq = NULL;
+    return open_seq(s, c);
 }
 
 static void start(struct sch *s, struct sch_choice *c)
@@ -182,6 +190,10 @@ static void start(struct sch *s, struct sch_choice *c)
         c->charged_ns = s->now;
         c->looked = false;
         rc = open_seq(s, c);
+        if (!rc && c->kept) {
+            if (sch_restore(s, c)) left = c->n_ids - kv_seq_length(c->seq);
+            else rc = open_again(s, c);
+        }
     }
     if (rc) {
         sch_req_end(s, r, SCH_END_ERROR, rc);

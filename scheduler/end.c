@@ -50,6 +50,7 @@ void sch_choice_stop(struct sch *s, struct sch_choice *c, enum sch_end reason, b
     if (c->state == CH_WAITING) sch_queue_remove(c);
     c->state = CH_ENDED;
     if (s->solo == c) s->solo = NULL;
+    sch_forget_kept(c);
     sch_forced_free(c);
     if (reason <= SCH_END_LENGTH && c->index == 0) release_siblings(r);
     if (--r->n_open == 0) {

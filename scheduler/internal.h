@@ -61,6 +61,7 @@ struct sch_choice {
     uint32_t *forced;        /* ids to be put out when a token is due: n_forced from forced_at on */
     size_t forced_cap;
     uint64_t forced_at, n_forced;
+    uint64_t kept, kept_tokens; /* the stepper's name for what it saved of so many positions; 0: none */
     uint64_t waits_from;     /* from so many ids on it may wait for one, to be drafted for */
     struct sch_draft *draft; /* NULL before it decodes, and where there is no speculation */
     struct sch_choice *prev, *next;   /* queue or running list */
@@ -208,6 +209,8 @@ struct sch {
     uint32_t n_flights;      /* flights[0] is the oldest; those from n_flights on are empty */
     struct sch_tenant **act; /* tenants in the step being composed, room for max_running */
     uint32_t n_act;
+    struct kv_held *held;    /* scratch of save.c */
+    size_t held_cap;
     struct sch_draw *draws;  /* of a step, room for max_running */
     struct sch_guesser *guessers; /* those that decode, room for SCH_CURVE_ROWS; NULL: none */
     struct sch_choice *solo; /* runs alone until it ends */
@@ -330,6 +333,14 @@ void sch_unpark(struct sch *s, struct sch_choice *c);
 void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed);
 /* Pays for the time since its blocks were last paid for. */
 void sch_charge_blocks(struct sch *s, struct sch_choice *c);
+
+/* ---- save.c ---------------------------------------------------------------------------------- */
+/* What c has computed is kept, if the stepper can, before it loses its blocks. */
+void sch_save(struct sch *s, struct sch_choice *c);
+/* c, of which something is kept, has a new sequence, and gets it back. False: it failed, and c is to be
+ * computed again, with another sequence. */
+bool sch_restore(struct sch *s, struct sch_choice *c);
+void sch_forget_kept(struct sch_choice *c);
 
 /* ---- cost.c ---------------------------------------------------------------------------------- */
 void sch_cost_init(struct sch_model *m);

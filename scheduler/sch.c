@@ -83,6 +83,7 @@ void sch_free(struct sch *s)
         sch_collect(s);
     for (uint32_t i = 0; i < s->n_tenants; i++)
         free(s->tenants[i]);
+    free(s->held);
     for (uint32_t i = 0; i < SCH_MAX_DEPTH; i++) {
         free(s->store[i].segs);
         free(s->store[i].recs);

@@ -115,6 +115,12 @@ struct sch_draw {
  *   A stepper may draw rows that need no mask at launch: a result that was forced in the meantime
  *   is not looked at. NULL: the stepper draws by itself, in launch or in collect.
  * collect: waits for the oldest launched step; an error fails its requests.
+ * save: keeps what these blocks of a sequence hold, in memory of the host; *kept, never 0, names it. It
+ *   reads them after the steps launched so far; steps launched from now on may overwrite them. An error
+ *   (there is no room): the choice is computed again. blocks are borrowed during the call, as in restore.
+ * restore: brings what is kept back into other blocks, before the steps that are launched from now on:
+ *   each of `blocks` has the group and index of one that was saved. An error: as in save.
+ * forget: what is kept is of no use any more. All three are NULL where nothing is saved.
  * cancel (may be NULL): the results of a launched step are no longer wanted (at sch_free). */
 struct sch_stepper {
     void *self;
@@ -122,6 +128,10 @@ struct sch_stepper {
     int (*launch)(void *self, const struct sch_step *step, uint64_t *ticket);
     int (*draw)(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n);
     int (*collect)(void *self, uint64_t ticket, struct sch_step_result *out);
+    int (*save)(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept);
+    int (*restore)(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks,
+                   uint32_t n);
+    void (*forget)(void *self, uint64_t kept);
     void (*cancel)(void *self, uint64_t ticket);
     uint64_t (*now)(void *self); /* monotonic, ns */
 };
@@ -362,6 +372,7 @@ struct sch_stats {
     uint64_t computed;           /* rows computed for the first time, drafts only if they were right */
     uint64_t written;            /* prompt tokens that were computed and entered the prefix cache */
     uint64_t recomputed, generated, preemptions;
+    uint64_t saved, restored;    /* choices whose blocks were kept at a preemption, and brought back */
     uint64_t forced;             /* of the generated ones */
     uint64_t cancelled_tokens;   /* generated for requests that were cancelled */
     uint64_t wasted;             /* rows computed whose result nobody saw, drafts aside */

@@ -19,14 +19,17 @@
 struct kr_async_exec;
 struct kr_async_step;
 
-enum kr_async_kind { KR_ASYNC_COPY, KR_ASYNC_FORWARD, KR_ASYNC_DRAW };
+enum kr_async_kind { KR_ASYNC_COPY, KR_ASYNC_MOVE, KR_ASYNC_FORWARD, KR_ASYNC_DRAW };
 struct kr_async_job {
     struct kr_async_job *next;
     enum kr_async_kind kind;
     struct kr_async_exec *x;
     struct kr_async_step *step;              /* FORWARD, DRAW */
-    struct kr_kv_mem *mem;                   /* the CPU's: COPY, FORWARD */
+    struct kr_kv_mem *mem;                   /* the CPU's: COPY, MOVE, FORWARD */
     uint32_t group, dst, src, n_tokens;      /* COPY */
+    struct kr_move *moves;                   /* MOVE: [n_moves], in the job's own memory */
+    uint32_t n_moves;
+    bool out;
 };
 
 struct kr_async {
@@ -94,7 +97,8 @@ struct kr_async_exec {
 };
 
 /* device.c */
-void kr_async_push(struct kr_async *d, struct kr_async_job *j);
+/* Gives its number: how many jobs were asked for with it. */
+uint64_t kr_async_push(struct kr_async *d, struct kr_async_job *j);
 /* Until every job that was asked for is done. */
 void kr_async_drain(struct kr_async *d);
 /* memory.c */
@@ -104,6 +108,13 @@ void kr_async_give(struct kr_async *d, uint64_t bytes);
 /* Prepares the CPU's exec at the pace of the device's upload. */
 int kr_async_upload(struct kr_async *d, const struct kr_plan *p,
                     const struct kr_prepare_opts *opts, struct kr_exec **out, struct cn_error *err);
+int kr_async_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
+void kr_async_host_free(struct kr_device *d, void *host, uint64_t bytes);
+int kr_async_move(struct kr_async_exec *x, struct kr_kv_mem *cpu_mem, const struct kr_move *moves,
+                  uint32_t n, bool out, uint64_t *ticket, struct cn_error *err);
+bool kr_async_moved(struct kr_exec *x, uint64_t ticket, bool wait);
+/* On the device's thread. */
+void kr_async_run_move(struct kr_async *d, struct kr_async_job *j);
 /* step.c: on the device's thread. */
 void kr_async_run(struct kr_async *d, struct kr_async_job *j);
 int kr_async_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,

@@ -42,7 +42,7 @@ static void *run(void *arg)
         pthread_mutex_lock(&d->lock);
         if (j->kind == KR_ASYNC_FORWARD) j->step->forward_done = true;
         if (j->kind == KR_ASYNC_DRAW) j->step->draw_done = true;
-        if (j->kind == KR_ASYNC_COPY) free(j);
+        if (j->kind == KR_ASYNC_COPY || j->kind == KR_ASYNC_MOVE) free(j);
         d->finished++;
         pthread_cond_broadcast(&d->done);
     }
@@ -50,15 +50,16 @@ static void *run(void *arg)
     return NULL;
 }
 
-void kr_async_push(struct kr_async *d, struct kr_async_job *j)
+uint64_t kr_async_push(struct kr_async *d, struct kr_async_job *j)
 {
     j->next = NULL;
     pthread_mutex_lock(&d->lock);
     *d->last = j;
     d->last = &j->next;
-    d->asked++;
+    uint64_t number = ++d->asked;
     pthread_cond_signal(&d->work);
     pthread_mutex_unlock(&d->lock);
+    return number;
 }
 
 void kr_async_drain(struct kr_async *d)
@@ -289,6 +290,13 @@ static int async_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t gro
     return 0;
 }
 
+static int async_kv_move(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_move *moves,
+                         uint32_t n, bool out, uint64_t *ticket, struct cn_error *err)
+{
+    return kr_async_move(exec_of(x), CN_CONTAINER(m, struct async_mem, base)->cpu, moves, n, out,
+                         ticket, err);
+}
+
 static int async_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
                         uint64_t *ticket, struct cn_error *err)
 {
@@ -316,6 +324,10 @@ static const struct kr_device_ops async_ops = {
     .kv_mem_new = async_mem_new,
     .kv_mem_free = async_mem_free,
     .kv_copy = async_kv_copy,
+    .host_new = kr_async_host_new,
+    .host_free = kr_async_host_free,
+    .kv_move = async_kv_move,
+    .moved = kr_async_moved,
     .launch = async_launch,
     .collect = kr_async_collect,
     .draw = kr_async_draw,

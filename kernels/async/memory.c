@@ -1,6 +1,9 @@
-/* memory: what the asynchronous device has of its own, counted, and the pace of its upload. The bytes
- * themselves are the host's. */
+/* memory: what the asynchronous device has of its own, counted; the pace at which weights and blocks
+ * get there; blocks that move to the host and back. The bytes themselves are the host's. */
 #include "kernels/async/async.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #include <time.h>
 
@@ -56,4 +59,58 @@ int kr_async_upload(struct kr_async *d, const struct kr_plan *p,
     o.progress = paced;
     o.progress_arg = &u;
     return kr_prepare(d->cpu, p, &o, out, err);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+int kr_async_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err)
+{
+    return kr_host_new(CN_CONTAINER(d, struct kr_async, base)->cpu, bytes, out, err);
+}
+
+void kr_async_host_free(struct kr_device *d, void *host, uint64_t bytes)
+{
+    struct kr_async *a = CN_CONTAINER(d, struct kr_async, base);
+    kr_async_drain(a);
+    kr_host_free(a->cpu, host, bytes);
+}
+
+int kr_async_move(struct kr_async_exec *x, struct kr_kv_mem *cpu_mem, const struct kr_move *moves,
+                  uint32_t n, bool out, uint64_t *ticket, struct cn_error *err)
+{
+    const char *why;
+    if (kr_device_lost(&x->dev->base, &why))
+        return cn_fail(err, CN_EDEVICE, "the device is lost: %s", why);
+    struct kr_async_job *j = cn_calloc(1, sizeof *j + n * sizeof *moves);
+    if (!j) return cn_fail(err, CN_ENOMEM, "out of memory");
+    *j = (struct kr_async_job){.kind = KR_ASYNC_MOVE, .x = x, .mem = cpu_mem, .out = out,
+                               .n_moves = n, .moves = (struct kr_move *)(void *)(j + 1)};
+    memcpy(j->moves, moves, n * sizeof *moves);
+    *ticket = kr_async_push(x->dev, j);
+    return 0;
+}
+
+bool kr_async_moved(struct kr_exec *base, uint64_t ticket, bool wait)
+{
+    struct kr_async *d = CN_CONTAINER(base, struct kr_async_exec, base)->dev;
+    pthread_mutex_lock(&d->lock);
+    while (wait && d->finished < ticket)
+        pthread_cond_wait(&d->done, &d->lock);
+    bool done = d->finished >= ticket;
+    pthread_mutex_unlock(&d->lock);
+    return done;
+}
+
+void kr_async_run_move(struct kr_async *d, struct kr_async_job *j)
+{
+    const struct kr_exec_info *info = kr_exec_info(j->x->cpu);
+    uint64_t bytes = 0, ticket;
+    for (uint32_t i = 0; i < j->n_moves; i++)
+        bytes += info->groups[j->moves[i].group].block_bytes;
+    if (d->opts.upload_bytes_s) {
+        uint64_t ns = (uint64_t)((double)bytes / (double)d->opts.upload_bytes_s * 1e9);
+        struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+        nanosleep(&t, NULL);
+    }
+    kr_kv_move(j->x->cpu, j->mem, j->moves, j->n_moves, j->out, &ticket, NULL);
 }

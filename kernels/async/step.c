@@ -281,6 +281,9 @@ void kr_async_run(struct kr_async *d, struct kr_async_job *j)
     case KR_ASYNC_COPY:
         kr_kv_copy(j->x->cpu, j->mem, j->group, j->dst, j->src, j->n_tokens);
         break;
+    case KR_ASYNC_MOVE:
+        kr_async_run_move(d, j);
+        break;
     case KR_ASYNC_FORWARD:
         forward(d, j);
         break;

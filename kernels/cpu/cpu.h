@@ -267,6 +267,12 @@ static inline uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr
     uint64_t index = block & ((1u << KR_BLOCK_INDEX_BITS) - 1);
     return m->data + slab * m->base.slab_bytes + index * bytes;
 }
+/* move.c */
+int kr_cpu_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
+void kr_cpu_host_free(struct kr_device *d, void *host, uint64_t bytes);
+int kr_cpu_kv_move(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
+                   bool out, uint64_t *ticket, struct cn_error *err);
+bool kr_cpu_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 /* Stores one row's K and V at its place in the pool. */
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,
                      const float *v);

@@ -114,6 +114,11 @@ void sim_init(struct sim *m, const struct sim_opts *o)
     so.stepper = (struct sch_stepper){.self = m, .depth = o->depth, .launch = sim_launch,
                                       .draw = o->late ? sim_draw : NULL,
                                       .collect = sim_collect, .now = sim_now};
+    if (o->host_words) {
+        so.stepper.save = sim_save;
+        so.stepper.restore = sim_restore;
+        so.stepper.forget = sim_forget;
+    }
     if (!so.speculation.propose)
         so.speculation = (struct sch_speculation){o->max_draft, o->guess ? sim_propose : NULL, m};
     so.cb.arg = m;

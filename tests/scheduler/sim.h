@@ -55,6 +55,8 @@ struct sim_opts {
     bool keys_once;           /* of a segment's rows together */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
     uint32_t fail_launch, fail_draw, fail_collect, fail_row; /* one in so many; 0 = never */
+    uint64_t host_words;      /* that can be saved at once; 0 = nothing is saved */
+    uint32_t fail_save;       /* saves and restores: one in so many; 0 = never */
     uint32_t max_draft;       /* 0 = no speculation */
     bool guess;               /* drafts are made up, with the right tokens and wrong ones at random;
                                * else the scheduler's own */
@@ -81,6 +83,8 @@ struct sim {
     struct sim_req *reqs;
     uint32_t n_reqs;
     uint64_t rows, prompt_rows;
+    struct sim_kept *kept;
+    uint64_t kept_words, n_kept;
     struct sch_usage told;   /* sums over all requests that ended */
     bool *device;            /* set while the simulated device and client run; NULL: not wanted */
     bool failed;

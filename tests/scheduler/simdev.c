@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t *word(struct sim *m, uint32_t g, uint32_t block, uint64_t i)
+uint64_t *sim_word(struct sim *m, uint32_t g, uint32_t block, uint64_t i)
 {
     uint64_t unit = m->o.groups[g].block_bytes / 8;
     uint64_t at = (uint64_t)(block >> KV_BLOCK_INDEX_BITS) * m->slab_units +
@@ -31,8 +31,7 @@ static struct sim_step *in_flight(const struct sim *m, uint64_t ticket)
     return NULL;
 }
 
-/* A block that is written must not be one that another sequence's step in flight still reads. */
-static void may_write(struct sim *m, uint32_t block, uint64_t owner)
+void sim_may_write(struct sim *m, uint32_t block, uint64_t owner)
 {
     uint64_t u = block == KV_NO_BLOCK ? 0 : user_index(block);
 
@@ -49,10 +48,10 @@ static uint64_t owner_of(const struct sch_segment *s)
 /* Every word of the block carries the state, in another form each. */
 static uint64_t read_state(struct sim *m, uint32_t g, uint32_t block, uint64_t pos)
 {
-    uint64_t state = pos ? *word(m, g, block, 0) : 0;
+    uint64_t state = pos ? *sim_word(m, g, block, 0) : 0;
 
     for (uint64_t i = 1; pos && i < m->o.groups[g].block_bytes / 8; i++) {
-        if (*word(m, g, block, i) != state + i) sim_fail(m, "half a state at %" PRIu64, pos);
+        if (*sim_word(m, g, block, i) != state + i) sim_fail(m, "half a state at %" PRIu64, pos);
     }
     return state;
 }
@@ -60,7 +59,7 @@ static uint64_t read_state(struct sim *m, uint32_t g, uint32_t block, uint64_t p
 static void write_state(struct sim *m, uint32_t g, uint32_t block, uint64_t state)
 {
     for (uint64_t i = 0; i < m->o.groups[g].block_bytes / 8; i++)
-        *word(m, g, block, i) = state + i;
+        *sim_word(m, g, block, i) = state + i;
 }
 
 /* The device's own tables of a slot: it is sent what changed since the slot's last step, and all of
@@ -105,14 +104,14 @@ static uint64_t run_row(struct sim *m, const struct sch_segment *s, uint64_t pos
                 sim_fail(m, "position %" PRIu64 " does not find %" PRIu64, pos, k);
                 return 0;
             }
-            h = sim_mix(h, *word(m, g, t[g][k / bt], k % bt));
+            h = sim_mix(h, *sim_word(m, g, t[g][k / bt], k % bt));
         }
     }
     for (uint32_t g = 0; g < m->o.n_groups; g++) {
         if (sim_is_state(m, g))
             write_state(m, g, t[g][0], sim_mix(h, 1000));
         else
-            *word(m, g, t[g][pos / bt], pos % bt) = sim_mix(h, g);
+            *sim_word(m, g, t[g][pos / bt], pos % bt) = sim_mix(h, g);
     }
     return h;
 }
@@ -127,7 +126,7 @@ static void check_segment(struct sim *m, const struct sch_segment *s)
         uint64_t last = sim_is_state(m, g) ? 0 : (s->pos + s->n_rows - 1) / bt;
 
         for (; b <= last; b++)
-            may_write(m, t[g][b], owner_of(s));
+            sim_may_write(m, t[g][b], owner_of(s));
     }
 }
 
@@ -274,7 +273,7 @@ int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
                                                : c->n_tokens;
 
         for (uint64_t k = 0; k < words; k++)
-            *word(m, c->group, c->dst, k) = *word(m, c->group, c->src, k);
+            *sim_word(m, c->group, c->dst, k) = *sim_word(m, c->group, c->src, k);
     }
     for (uint32_t i = 0; i < step->n_segments; i++) {
         run_segment(m, st, &step->segments[i]);

@@ -63,10 +63,18 @@ static inline uint64_t sim_row_begin(const struct sim_req *r, uint64_t pos, uint
 /* Zeroed memory of the simulation's own, which never runs out. */
 void *sim_alloc(struct sim *m, size_t size);
 
+/* ---- simsave.c: memory of the host ------------------------------------------------------------ */
+int sim_save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept);
+int sim_restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks, uint32_t n);
+void sim_forget(void *self, uint64_t kept);
+
 /* ---- simdev.c: the device -------------------------------------------------------------------- */
 int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket);
 int sim_draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n);
 int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out);
+uint64_t *sim_word(struct sim *m, uint32_t g, uint32_t block, uint64_t i);
+/* A block that is written must not be one that another sequence's step in flight still reads. */
+void sim_may_write(struct sim *m, uint32_t block, uint64_t owner);
 bool sim_draw_in_flight(const struct sim *m, const struct sim_req *r, uint32_t choice);
 
 /* ---- simtext.c: the client ------------------------------------------------------------------- */

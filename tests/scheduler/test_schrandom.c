@@ -64,6 +64,8 @@ static struct sim_opts random_opts(uint64_t seed)
     o.late = sim_below(&d, 3) != 0;
     if (sim_below(&d, 2)) o.jitter = 1 + sim_below(&d, 20000000);
     if (o.late && sim_below(&d, 16) == 0) o.fail_draw = 30;
+    if (sim_below(&d, 2)) o.host_words = o.slab_bytes / 8 * (1 + sim_below(&d, 2 * o.n_slabs));
+    if (sim_below(&d, 4) == 0) o.fail_save = 2 + sim_below(&d, 6);
     return o;
 }
 
@@ -203,6 +205,7 @@ static void check_scores(struct sim *m)
 
 struct totals {
     uint64_t two, forced, drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used;
+    uint64_t saved, restored; /* choices, at preemptions */
 };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
@@ -255,6 +258,8 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     tot->preemptions += st.preemptions;
     tot->cached += st.prompt_cached;
     tot->recomputed += st.recomputed;
+    tot->saved += st.saved;
+    tot->restored += st.restored;
     tot->ends += st.ended_ok + st.ended_error + st.ended_cancelled;
     for (uint32_t i = 0; i < m.n_reqs; i++) /* more often than is meant: forced */
         tot->over += m.reqs[i].usage.preemptions > 4 * m.reqs[i].spec.n_choices;
@@ -294,12 +299,16 @@ int main(int argc, char **argv)
         printf("drafts: %" PRIu64 ", right: %" PRIu64 "\n", tot.drafted, tot.right);
         return 1;
     }
+    if (runs >= 2000 && (!tot.saved || !tot.restored || tot.restored >= tot.saved)) {
+        printf("saved: %" PRIu64 ", restored: %" PRIu64 "\n", tot.saved, tot.restored);
+        return 1;
+    }
     printf("%" PRIu64 " schedules (%" PRIu64 " with two steps in flight): %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
            " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64
-           " preemptions, %" PRIu64 " requests preempted more than 4 times, %" PRIu64
+           " preemptions, %" PRIu64 " saved, %" PRIu64 " restored, %" PRIu64 " requests preempted more than 4 times, %" PRIu64
            " snapshots, used %" PRIu64 " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64
            " forced ids\n",
            runs, tot.two, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
-           tot.over, tot.taken, tot.used, tot.drafted, tot.right, tot.forced);
+           tot.saved, tot.restored, tot.over, tot.taken, tot.used, tot.drafted, tot.right, tot.forced);
     return 0;
 }
