@@ -187,6 +187,8 @@ struct kv_seq {
     uint64_t extended_at;    /* ... when the rows from len on were reserved */
     const uint32_t *ids;     /* borrowed from the last match: only to see who shares a prefix */
     uint64_t n_ids;
+    const struct kv_range *joined;
+    uint32_t n_joined;
     uint64_t *marks, *wants; /* wants: wanted positions from planned on, ascending */
     uint32_t n_marks, n_wants, cap_wants;
     struct kv_snap snaps[KV_MAX_SNAPS]; /* being copied, ascending */
@@ -204,6 +206,11 @@ struct kv_seq {
     struct kv_seq *all_prev, *all_next;
 };
 
+/* Whether the sequence could end at pos: that is not inside a joined range. */
+static inline bool kv_may_end(const struct kv_seq *q, uint64_t pos)
+{
+    return !q->n_joined || !kv_range_cut(q->joined, q->n_joined, pos);
+}
 static inline uint64_t kv_div_up(uint64_t a, uint64_t b)
 {
     return a / b + (a % b != 0);
@@ -323,7 +330,7 @@ int kv_live_alloc(struct kv_seq *q, bool *fresh);
 void kv_live_drop(struct kv_seq *q);
 /* Wants a snapshot at pos, rounded down to a block's end; false when there will be none. */
 bool kv_want(struct kv_seq *q, uint64_t pos);
-/* The end of the prompt and the marks; the ids are kept to compare with others. */
+/* The end of the prompt and the marks, each moved back to where it cuts no joined range; the ids are kept to compare with others. */
 void kv_want_prompt(struct kv_seq *q, const uint32_t *ids, uint64_t n);
 /* Positions before pos are not wanted any more. */
 void kv_wants_pass(struct kv_seq *q, uint64_t pos);

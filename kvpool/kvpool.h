@@ -8,7 +8,10 @@
  *   tree      full blocks that can be used again, keyed by a keyed hash chain over (space, tenant,
  *             salt, adapter, item ids); the ids are compared on every hit, so a collision is never a hit
  *
- * An item id is a token id, or for a media position a word of the media's digest with bit 31 set.
+ * An item id is a token id, or for a position of a medium (an image, a sound) a word of its digest with
+ * bit 31 set. Media of one digest share what is cached; of different digests each position compares 31
+ * bits. Where rows of a medium see each other both ways, what is cached of it counts only as a whole:
+ * such a range is joined, and a hit never ends inside.
  *
  * States of a block: free; filling (held by one sequence whose rows are not all computed); ready
  * (complete, in use); cached (complete, used by nobody: evictable); copying (target of a copy that
@@ -150,6 +153,19 @@ uint64_t kv_space_state_bytes(const struct kv_space *s);
 /* Bytes of one block of tokens over all groups; where there are none, of the state. */
 uint64_t kv_space_block_bytes(const struct kv_space *s);
 
+/* ---- items that are no tokens (media.c) -------------------------------------------------------- */
+
+#define KV_MEDIA 0x80000000u      /* of an item id: it is of a medium */
+#define KV_DIGEST_BYTES 32
+/* The ids of a medium's n positions: the digest's words in turn. The digest is of all that its rows are
+ * computed from: contents, how they were cut, positions, how they see each other. */
+void kv_media_ids(const uint8_t digest[KV_DIGEST_BYTES], uint64_t n, uint32_t *out);
+
+struct kv_range { uint64_t first, n; };
+/* Of n ascending ranges that do not overlap the one that has positions both before pos and from pos on;
+ * NULL: none. O(log n). */
+const struct kv_range *kv_range_cut(const struct kv_range *v, uint32_t n, uint64_t pos);
+
 /* ---- sequences (seq.c) ------------------------------------------------------------------------
  * Life: open; then again and again: match (while tokens known in advance are left), extend, launch
  * the step, commit (or abort); at last close. */
@@ -168,6 +184,9 @@ struct kv_seq_opts {
     uint64_t share_tokens;        /* positions from here on never enter the tree; 0 = no bound */
     const uint64_t *marks;        /* ends of messages, ascending: worth a snapshot; copied */
     uint32_t n_marks;
+    const struct kv_range *joined; /* ranges inside of which no hit ends, ascending; borrowed as long
+                                    * as it is open, and as long as its forks are */
+    uint32_t n_joined;
 };
 int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *opts, struct kv_seq **out);
 /* Gives everything back: at once, or when the steps in flight have retired if rows of it are in
@@ -197,7 +216,7 @@ void kv_seq_no_wait(struct kv_seq *q);
  * = any number. More is allowed: then there will be no snapshot. */
 uint64_t kv_seq_room(const struct kv_seq *q);
 /* How many items a new sequence would find, without taking anything (for queue order); as: its
- * tenant, salt and adapter. *in_use (may be NULL): of these, held by running sequences, so that
+ * tenant, salt, adapter and joined ranges. *in_use (may be NULL): of these, held by running sequences, so that
  * adopting them costs no memory. */
 uint64_t kv_space_peek(const struct kv_space *s, const struct kv_seq_opts *as, const uint32_t *ids,
                        uint64_t n, uint64_t *in_use);

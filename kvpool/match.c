@@ -10,6 +10,7 @@
 
 struct walk {
     uint64_t best;           /* logical blocks that can be used in all groups */
+    uint64_t inside;         /* above best: as many could, but they end inside a joined range */
     uint64_t matched;        /* logical blocks that are in the tree */
     struct kv_node *blocked; /* the next node is being filled by another sequence */
     bool more;               /* the tree goes on past best: blocks or a snapshot are missing */
@@ -57,18 +58,22 @@ static struct walk walk_tree(struct kv_seq *q, const uint32_t *ids, uint64_t lim
         struct kv_node *n = parent->dead ? NULL : kv_node_find(parent, ids + i * s->block_tokens);
 
         if (!n) break;
-        if (n->state != NODE_READY) {
-            if (i == w.best) w.blocked = n;
+        if (n->state != NODE_READY) { /* what comes before is of no use yet: a part of a range */
+            if (i == w.best || !kv_may_end(q, i * s->block_tokens)) w.blocked = n;
             break;
         }
         q->nodes[i] = n;
-        if (serves(n, i, run)) w.best = i + 1;
+        if (serves(n, i, run)) {
+            w.inside = i + 1;
+            if (kv_may_end(q, (i + 1) * s->block_tokens)) w.best = i + 1;
+        }
         parent = n;
     }
     w.matched = i;
     w.more = i > w.best;
     if (w.more && q->nodes[w.best]->filler) w.blocked = q->nodes[w.best];
-    for (uint64_t k = w.best; k < i; k++)
+    if (s->state || w.inside < w.matched) w.inside = w.best;
+    for (uint64_t k = CN_MAX(w.best, w.inside); k < i; k++)
         q->nodes[k] = NULL;
     return w;
 }
@@ -154,26 +159,74 @@ static int plan_copy(struct kv_seq *q, struct kv_node *src, const struct kv_seq 
     return 0;
 }
 
-static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
+/* The node below parent that agrees longest with what follows position `at`; *most items. */
+static struct kv_node *find_part(const struct kv_seq *q, const struct kv_node *parent,
+                                 const uint32_t *ids, uint64_t at, uint64_t limit, uint32_t *most)
 {
-    struct kv_node *parent = q->n_chain ? q->nodes[q->n_chain - 1] : q->root, *best = NULL;
-    uint32_t most = 0, seen = 0;
-    uint32_t n = (uint32_t)CN_MIN((uint64_t)q->space->block_tokens, limit - q->len);
+    uint32_t n = (uint32_t)CN_MIN((uint64_t)q->space->block_tokens, limit - at), seen = 0;
+    struct kv_node *best = NULL;
 
+    *most = 0;
     for (struct kv_node *c = parent->child; c && seen < MAX_SIBLINGS; c = c->sib_next, seen++) {
-        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(kv_node_ids(c), ids + q->len, n)
+        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(kv_node_ids(c), ids + at, n)
                                            : 0;
 
-        if (k > most) {
-            most = k;
+        if (k > *most) {
+            *most = k;
             best = c;
         }
     }
-    if (!best || most == q->space->block_tokens || plan_copy(q, best, NULL, most)) return;
-    memcpy(q->tail, kv_node_ids(best), most * sizeof(*q->tail));
-    q->len += most;
+    return best;
+}
+
+static int take_part(struct kv_seq *q, struct kv_node *src, uint32_t n)
+{
+    int rc = plan_copy(q, src, NULL, n);
+
+    if (rc) return rc;
+    memcpy(q->tail, kv_node_ids(src), n * sizeof(*q->tail));
+    q->len += n;
     q->planned = q->len;
     kv_seq_leave_windows(q);
+    return 0;
+}
+
+static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
+{
+    struct kv_node *parent = q->n_chain ? q->nodes[q->n_chain - 1] : q->root;
+    uint32_t most;
+    struct kv_node *best = find_part(q, parent, ids, q->len, limit, &most);
+
+    if (!kv_may_end(q, q->len + most)) {
+        uint64_t first = kv_range_cut(q->joined, q->n_joined, q->len + most)->first;
+
+        most = first > q->len ? (uint32_t)(first - q->len) : 0;
+    }
+    if (most && most < q->space->block_tokens) take_part(q, best, most);
+}
+
+/* Whole blocks that end inside a joined range, and a part of the next one that goes past its end. False:
+ * there is no such part. Where it had no room nothing is adopted at all. */
+static bool adopt_past(struct kv_seq *q, const uint32_t *ids, uint64_t limit, bool partial,
+                       const struct walk *w)
+{
+    uint64_t at = w->inside * q->space->block_tokens;
+    struct kv_node *src = NULL;
+    uint32_t most = 0;
+
+    if (w->inside == w->best) return false;
+    if (partial && !q->n_chain && !w->blocked && at < limit)
+        src = find_part(q, q->nodes[w->inside - 1], ids, at, limit, &most);
+    if (!src || most == q->space->block_tokens || !kv_may_end(q, at + most)) {
+        for (uint64_t k = w->best; k < w->inside; k++)
+            q->nodes[k] = NULL;
+        return false;
+    }
+    take_nodes(q, w->inside);
+    if (take_part(q, src, most) == 0) return true;
+    kv_seq_drop_blocks(q, 0);
+    q->len = q->planned = 0;
+    return true;
 }
 
 /* ---- match ----------------------------------------------------------------------------------- */
@@ -222,6 +275,7 @@ enum kv_match kv_seq_adopt(struct kv_seq *q, const uint32_t *ids, uint64_t limit
     if (q->len % q->space->block_tokens || q->len >= limit) return KV_GO;
     w = walk_tree(q, ids, limit);
     if (q->space->state) return adopt_state(q, ids, limit, w);
+    if (adopt_past(q, ids, CN_MIN(limit, q->max_tokens), partial, &w)) return KV_GO;
     if (w.best > q->n_chain) take_nodes(q, w.best);
     if (w.blocked) {
         kv_wait_node(q, w.blocked);
@@ -258,6 +312,7 @@ uint64_t kv_space_peek(const struct kv_space *s, const struct kv_seq_opts *as, c
         if (!node || node->state != NODE_READY) break;
         i++;
         if (node->pins) used = i;
+        if (as->n_joined && kv_range_cut(as->joined, as->n_joined, i * s->block_tokens)) continue;
         if (!s->state || node->ent[s->state->index].block != KV_NO_BLOCK) best = i;
     }
     if (in_use) *in_use = CN_MIN(used, best) * s->block_tokens;
@@ -283,7 +338,8 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
     struct kv_seq_opts o = {.tenant = q->tenant, .salt = q->root->salt,
                             .adapter = q->root->adapter,
                             .flags = q->flags & ~(uint32_t)KV_SEQ_NO_READ,
-                            .max_tokens = max_tokens, .share_tokens = q->share_tokens};
+                            .max_tokens = max_tokens, .share_tokens = q->share_tokens,
+                            .joined = q->joined, .n_joined = q->n_joined};
     uint32_t bt = q->space->block_tokens;
     struct kv_seq *child;
     uint64_t i, take;

@@ -89,6 +89,8 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *o, struct kv_seq *
     q->tenant = o->tenant;
     q->flags = o->flags;
     q->max_tokens = o->max_tokens;
+    q->joined = o->joined;
+    q->n_joined = o->n_joined;
     q->share_tokens = o->share_tokens ? o->share_tokens : UINT64_MAX;
     q->active_at = p->launched;
     q->all_next = p->seqs;

@@ -53,7 +53,7 @@ bool kv_want(struct kv_seq *q, uint64_t pos)
     uint32_t i;
 
     pos -= pos % q->space->block_tokens;
-    if (pos < q->planned || !is_worth(q, pos)) return false;
+    if (pos < q->planned || !is_worth(q, pos) || !kv_may_end(q, pos)) return false;
     i = wants_before(q, pos);
     if (i < q->n_wants && q->wants[i] == pos) return true;
     if (q->n_wants == q->cap_wants) return false;
@@ -63,12 +63,25 @@ bool kv_want(struct kv_seq *q, uint64_t pos)
     return true;
 }
 
+/* The last end of a block at or before pos where the sequence could end. */
+static uint64_t end_before(const struct kv_seq *q, uint64_t pos)
+{
+    uint32_t bt = q->space->block_tokens;
+
+    pos -= pos % bt;
+    while (!kv_may_end(q, pos)) {
+        pos = kv_range_cut(q->joined, q->n_joined, pos)->first;
+        pos -= pos % bt;
+    }
+    return pos;
+}
+
 /* The end of a message: only if no other wanted position is near. */
 static void want_mark(struct kv_seq *q, uint64_t pos)
 {
     uint32_t i;
 
-    pos -= pos % q->space->block_tokens;
+    pos = end_before(q, pos);
     i = wants_before(q, pos);
     if (i < q->n_wants && q->wants[i] - pos < q->space->state->tokens) return;
     if (i > 0 && pos - q->wants[i - 1] < q->space->state->tokens) return;
@@ -79,7 +92,7 @@ void kv_want_prompt(struct kv_seq *q, const uint32_t *ids, uint64_t n)
 {
     q->ids = ids;
     q->n_ids = n;
-    kv_want(q, n - 1);
+    kv_want(q, end_before(q, n - 1));
     for (uint32_t k = q->n_marks; k > 0; k--) {
         if (q->marks[k - 1] <= n) want_mark(q, q->marks[k - 1]);
     }

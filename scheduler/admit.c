@@ -145,7 +145,8 @@ static int open_seq(struct sch *s, struct sch_choice *c)
     struct kv_seq_opts o = {.tenant = r->spec.tenant, .salt = r->spec.salt,
                             .adapter = r->spec.adapter,
                             .max_tokens = r->limit, .marks = r->spec.marks,
-                            .n_marks = r->spec.n_marks};
+                            .n_marks = r->spec.n_marks,
+                            .joined = r->joined, .n_joined = r->n_joined};
     uint64_t n = r->spec.n_prompt - 1;
 
     if (!c->ids) {

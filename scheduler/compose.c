@@ -58,6 +58,7 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
         .from_ticket = known ? 0 : c->last_ticket, .from_row = known ? 0 : c->last_row,
         .n_sample = (pos + n >= c->n_ids ? 1 : 0) + drafts,
         .n_logits = logits_of(c, pos, n) + drafts};
+    if (c->req->spec.n_media) sch_media_of(c->req, g);
     f->recs[st->n_segments++] = (struct sch_rec){c, c->req, false};
     for (uint32_t i = 0; i < n_copies; i++)
         f->copies[st->n_copies++] = copies[i];
@@ -66,6 +67,7 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
     st->n_logits += g->n_logits;
     c->planned_now = true;
     c->n_draft = drafts;
+    if (c->req->n_joined) c->passed_over = 0;
     sch_charge(s, c->req->tenant, rows_cost(s, c, pos, n));
 }
 
@@ -90,8 +92,8 @@ static bool is_whole(const struct sch_choice *c)
 
 /* How many of the next rows a chunk of at most `most` has: to a block's end if not to the last, and
  * not past a place for a snapshot. Prompts that need one step get all that it has, or nothing. */
-static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
-                         const struct sch_choice *c, uint64_t pos, uint32_t most)
+static uint32_t any_chunk(const struct sch_model *m, const struct sch_flight *f,
+                          const struct sch_choice *c, uint64_t pos, uint32_t most)
 {
     uint32_t logits = m->o.max_logit_rows - f->step.n_logits, rows = m->o.max_rows - f->step.n_rows;
     uint64_t left = c->n_ids > pos ? c->n_ids - pos : 1, end;
@@ -106,6 +108,23 @@ static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
     if (left <= most) return logits || left > 1 ? (uint32_t)CN_MIN(left, left - !logits) : 0;
     end = (pos + most) / m->block_tokens * m->block_tokens;
     return end > pos && most >= m->block_tokens ? (uint32_t)(end - pos) : most;
+}
+
+/* The same; a medium that is seen both ways is in it as a whole or not at all. */
+static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
+                         const struct sch_choice *c, uint64_t pos, uint32_t most)
+{
+    return sch_media_uncut(c, pos, any_chunk(m, f, c, pos, most), m->o.max_rows - f->step.n_rows);
+}
+
+/* A chunk of n rows has no room: perhaps about half of it has. n: none shorter is possible. */
+static uint32_t shorter(const struct sch_model *m, const struct sch_choice *c, uint64_t pos,
+                        uint32_t n)
+{
+    uint64_t end = (pos + n / 2) / m->block_tokens * m->block_tokens;
+
+    if (n <= m->block_tokens || is_whole(c)) return n;
+    return sch_media_uncut(c, pos, end > pos ? (uint32_t)(end - pos) : m->block_tokens, n);
 }
 
 /* Whether its next rows are of output that was never computed: of its last token, and of ids that
@@ -144,17 +163,18 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
     if (!adopt(s, c)) return 0;
     pos = kv_seq_planned(c->seq);
     n = chunk_of(m, f, c, pos, most);
-    if (n == 0 && is_whole(c)) c->passed_over++;
+    if (n == 0 && (is_whole(c) || sch_media_is_next(c, pos))) c->passed_over++;
     while (n) {
         struct sch_choice *v;
+        uint32_t less;
 
         if (extend(c, pos, n) == 0) {
             add_segment(s, f, c, pos, n, 0);
             return n;
         }
-        if (n > m->block_tokens && !is_whole(c)) { /* perhaps a shorter chunk has room */
-            uint64_t end = (pos + n / 2) / m->block_tokens * m->block_tokens;
-            n = end > pos ? (uint32_t)(end - pos) : m->block_tokens;
+        less = shorter(m, c, pos, n);
+        if (less < n) {
+            n = less;
             continue;
         }
         c->starved = true;

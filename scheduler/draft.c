@@ -11,6 +11,8 @@
  * expected to be something, whether it was drafted or not. */
 #include "scheduler/draft.h"
 
+#include "kvpool/kvpool.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,13 +148,16 @@ int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint6
     return 0;
 }
 
-/* What is expected may run into what is being guessed: then it goes round. */
+/* What is expected may run into what is being guessed: then it goes round. A medium is nothing that
+ * could be drawn. */
 uint32_t sch_draft_read(const struct sch_draft *d, const uint32_t *ids, uint32_t most,
                         uint32_t *out)
 {
     if (!d->at) return 0;
-    for (uint32_t i = 0; i < most; i++)
+    for (uint32_t i = 0; i < most; i++) {
         out[i] = d->at + i < d->n ? ids[d->at + i] : out[d->at + i - d->n];
+        if (out[i] & KV_MEDIA) return i;
+    }
     return most;
 }
 

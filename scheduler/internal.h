@@ -75,7 +75,9 @@ struct sch_req {
     uint32_t slot;
     struct sch_tenant *tenant;
     enum sch_class class;
-    struct sch_request spec; /* prompt is owned */
+    struct sch_request spec; /* prompt, marks and media are owned */
+    struct kv_range *joined; /* of its media those whose rows see each other both ways */
+    uint32_t n_joined;
     uint64_t max_new, limit; /* limit: n_prompt + max_new */
     bool cancelled, paused, started, siblings_out, ended;
     enum sch_end reason;
@@ -274,6 +276,18 @@ void sch_door_pause(struct sch *s, struct sch_req *r, bool paused);
 void sch_door_enter(struct sch *s, struct sch_req *r);
 void sch_door_start(struct sch *s, struct sch_req *r);
 void sch_door_leave(struct sch *s, struct sch_req *r);
+
+/* ---- media.c --------------------------------------------------------------------------------- */
+/* Refuses media that are not where the items say, or can never run. */
+int sch_media_check(const struct sch_model *m, const struct sch_request *r, struct cn_error *err);
+int sch_media_copy(struct sch_req *r, const struct sch_request *spec); /* CN_ENOMEM: free r */
+/* Which of the request's media the segment has rows of. */
+void sch_media_of(const struct sch_req *r, struct sch_segment *g);
+/* Whether a medium whose rows must be in one step begins at pos. */
+bool sch_media_is_next(const struct sch_choice *c, uint64_t pos);
+/* At most n rows from pos on without cutting such a medium; where one begins at pos, all of it though
+ * that may be more than n, or 0 when it is more than `room`. */
+uint32_t sch_media_uncut(const struct sch_choice *c, uint64_t pos, uint32_t n, uint32_t room);
 
 /* ---- queue.c --------------------------------------------------------------------------------- */
 void sch_list_push(struct sch_list *l, struct sch_choice *c);

@@ -234,7 +234,8 @@ void sch_queue_pause(struct sch_req *r, bool paused)
 static void peek(struct sch *s, struct sch_req *r)
 {
     struct kv_seq_opts as = {.tenant = r->spec.tenant, .salt = r->spec.salt,
-                             .adapter = r->spec.adapter};
+                             .adapter = r->spec.adapter, .joined = r->joined,
+                             .n_joined = r->n_joined};
 
     if (r->peek_ns && s->now - r->peek_ns < PEEK_NS) return;
     r->peek_ns = CN_MAX(s->now, 1u);

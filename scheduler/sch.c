@@ -64,6 +64,8 @@ void sch_req_free(struct sch_req *r)
     }
     free((void *)r->spec.prompt);
     free((void *)r->spec.marks);
+    free((void *)r->spec.media);
+    free(r->joined);
     free(r);
 }
 
@@ -249,6 +251,7 @@ static struct sch_req *req_new(const struct sch_request *spec)
     r->spec = *spec;
     r->spec.prompt = prompt;
     r->spec.marks = marks;
+    r->spec.media = NULL;
     r->heap_pos = SCH_NONE;
     r->n_open = spec->n_choices;
     for (uint32_t i = 0; i < spec->n_choices; i++) {
@@ -282,7 +285,7 @@ static int accept(struct sch *s, const struct sch_request *spec, struct sch_tena
 {
     struct sch_req *r = req_new(spec);
 
-    if (!r || take_slot(s, r)) {
+    if (!r || sch_media_copy(r, spec) || take_slot(s, r)) {
         sch_req_free(r);
         return CN_ENOMEM;
     }
@@ -327,6 +330,7 @@ int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct 
     else if (sch_tenant_get(s, r->tenant, &t))
         rc = cn_fail(err, CN_ENOMEM, "no memory for a tenant");
     if (!rc) rc = sch_door_size(s, r, &max_new, err);
+    if (!rc) rc = sch_media_check(&s->models[r->model], r, err);
     if (!rc) rc = sch_door_limits(s, r, t, err);
     if (!rc && ((r->deadline_ns && r->deadline_ns <= now) ||
                 (r->queue_deadline_ns && r->queue_deadline_ns <= now)))

@@ -48,7 +48,8 @@ struct sch;
 /* ---- steps: what the scheduler asks of the device (types only) ------------------------------- */
 
 /* Rows of one sequence, positions ascending by one from pos. All tokens of a segment come from one
- * source. Positions that hold media are known to the stepper through user. */
+ * source. What the positions of a medium hold instead (embeddings) is known to the stepper through
+ * user; a medium whose rows see each other both ways is never cut: all of its rows are in it. */
 struct sch_segment {
     uint64_t request;        /* id */
     void *user;              /* of the request: valid until its on_end, and that comes only when no
@@ -65,7 +66,9 @@ struct sch_segment {
     uint32_t n_prompt_rows;  /* the first of them, whose positions are in the request's prompt; the
                               * others are generated ones, also when they are computed again */
     uint32_t first_row;      /* the step's number of its first row */
-    const uint32_t *tokens;  /* n_rows ids; NULL: from_ticket and from_row (then n_rows is 1) */
+    const uint32_t *tokens;  /* n_rows item ids; NULL: from_ticket and from_row (then n_rows is 1) */
+    uint32_t media, n_media; /* of the request's media those that rows of it are of: from this one
+                              * on so many */
     uint64_t from_ticket;    /* the id sampled for row from_row of that step */
     uint32_t from_row;
     uint32_t n_sample;       /* the last n_sample rows are sampled (0 in the midst of a prompt). Of
@@ -138,6 +141,14 @@ struct sch_stepper {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
+/* Positions [first, first + n) of a prompt hold a medium; their item ids are kv_media_ids. `both`: its
+ * rows see each other both ways. Then all are in one step, whatever that step was to take, and the
+ * cache gives back all of them or none. */
+struct sch_media {
+    uint64_t first, n;
+    bool both;
+};
+
 enum sch_class { SCH_INTERACTIVE, SCH_NORMAL, SCH_BACKGROUND, SCH_N_CLASSES };
 enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
        SCH_NO_CACHE_WRITE = 2,
@@ -154,6 +165,9 @@ struct sch_request {
     uint64_t salt;           /* namespace within the tenant's */
     const uint32_t *prompt;  /* item ids; copied */
     uint64_t n_prompt;       /* >= 1 */
+    const struct sch_media *media; /* ascending, without overlap; copied. Exactly their items have
+                              * KV_MEDIA set. NULL: tokens only */
+    uint32_t n_media;
     const uint64_t *marks;   /* ends of messages in the prompt, ascending: where a model with state
                               * should keep a snapshot of it; copied */
     uint32_t n_marks;
@@ -320,7 +334,9 @@ void sch_served_elsewhere(struct sch *s, const struct sch_served *v, double burs
 
 /* Accepts a request, or refuses it: CN_EQUEUE (queue full), CN_ERATE (the tenant's max_queued),
  * both with the limit's key in conifer.yaml, its value and whose it is; CN_EWINDOW (also a
- * SCH_ONE_STEP prompt longer than a step), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices,
+ * SCH_ONE_STEP prompt longer than a step, or a medium that is seen both ways), CN_EINVAL (media that do
+ * not agree with the items; one seen both ways at the prompt's end), CN_EUNSUPP (SCH_PROMPT_LOGITS with
+ * one seen both ways), CN_ENEVERFIT (with the arithmetic), CN_ERANGE (choices,
  * max_new), CN_EMODEL, CN_EBUDGET, CN_EDEADLINE, CN_ENOMEM. Half of the queue is divided among the known
  * tenants by weight (at least one request each); a tenant with less than its part waiting is never
  * refused with CN_EQUEUE for what others have there. Beyond its part it may use all that leaves the

@@ -119,39 +119,6 @@ static void test_prefix_is_found_by_its_tenant_only(void **state)
     fix_end(&f);
 }
 
-/* Equal ids under two adapters: neither finds the other's blocks, waits for them, or counts on them;
- * a fork stays with its adapter. */
-static void test_adapters_share_nothing(void **state)
-{
-    struct fix f = fix_new(32, 1, NULL);
-    struct kv_seq_opts one = {.adapter = 1, .max_tokens = 64}, two = {.adapter = 2, .max_tokens = 64};
-    struct kv_seq *a, *b, *fork;
-    uint64_t in_use;
-
-    warm(&f, 0, prompt, 18);
-    assert_int_equal(kv_space_peek(f.s, &one, prompt, 18, NULL), 0);
-    assert_int_equal(kv_seq_open(f.s, &one, &a), 0);
-    assert_int_equal(kv_seq_open(f.s, &two, &b), 0);
-    assert_int_equal(found(a, prompt, 18), 0);
-    assert_int_equal(kv_seq_extend(a, 17, prompt), 0);
-    assert_int_equal(found(b, prompt, 18), 0); /* and no KV_WAIT: a fills other blocks */
-    kv_seq_commit(a, prompt, 17);
-    assert_int_equal(found(b, prompt, 18), 0);
-    assert_int_equal(kv_space_peek(f.s, &one, prompt, 18, &in_use), 16);
-    assert_int_equal(in_use, 16);
-    assert_int_equal(kv_space_peek(f.s, &two, prompt, 18, NULL), 0);
-    assert_int_equal(kv_seq_fork(a, prompt, 17, 64, &fork), 0);
-    assert_int_equal(kv_seq_length(fork), 17);
-    sound(&f);
-    kv_seq_close(fork);
-    kv_seq_close(a);
-    kv_seq_close(b);
-    assert_int_equal(peek_as(f.s, 0, 0, prompt, 18), 16);
-    kv_pool_drop_cache(f.p, 0); /* of the tenant: all adapters */
-    assert_int_equal(kv_space_peek(f.s, &one, prompt, 18, NULL), 0);
-    fix_end(&f);
-}
-
 static void test_other_space_does_not_find(void **state)
 {
     struct fix f = fix_new(16, 1, NULL);
@@ -577,7 +544,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefix_is_found_by_its_tenant_only),
-        cmocka_unit_test(test_adapters_share_nothing),
         cmocka_unit_test(test_other_space_does_not_find),
         cmocka_unit_test(test_one_token_is_left_and_parts_are_copied),
         cmocka_unit_test(test_burst_waits_and_adopts),

@@ -175,6 +175,18 @@ struct sim_req *sim_req_new(struct sim *m, uint32_t tenant, uint64_t n_prompt, u
     return r;
 }
 
+void sim_add_media(struct sim_req *r, uint64_t first, uint64_t n, uint8_t which)
+{
+    uint8_t digest[KV_DIGEST_BYTES];
+
+    cn_assert(r->spec.n_media < SIM_MAX_MEDIA);
+    for (uint32_t i = 0; i < KV_DIGEST_BYTES; i++)
+        digest[i] = (uint8_t)(which * 37 + n * 61 + i * 11);
+    kv_media_ids(digest, n, r->prompt + first);
+    r->media[r->spec.n_media++] = (struct sch_media){first, n, which % 2};
+    r->spec.media = r->media;
+}
+
 int sim_submit(struct sim *m, struct sim_req *r)
 {
     struct cn_error err;

@@ -13,12 +13,14 @@
 #define SIM_MAX_REQS 64
 #define SIM_MAX_CHOICES 4
 #define SIM_MAX_LEN 512
+#define SIM_MAX_MEDIA 4
 
 struct sim_req {
     uint64_t id;
     struct sch_request spec;
     uint32_t prompt[SIM_MAX_LEN];
     uint64_t marks[4];
+    struct sch_media media[SIM_MAX_MEDIA];
     uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
     uint32_t mask_mod;       /* of what may be drawn one in so many ids is left out, other ones
                               * behind each token; 0 = none. With steppers of depth 2: only if late */
@@ -99,6 +101,9 @@ uint32_t sim_below(struct sim *m, uint32_t n);
 void sim_fail(struct sim *m, const char *fmt, ...) CN_PRINTF(2, 3);
 /* A new request with n random prompt tokens; change its spec before sim_submit. */
 struct sim_req *sim_req_new(struct sim *m, uint32_t tenant, uint64_t n_prompt, uint64_t max_new);
+/* Positions [first, first + n) of its prompt, behind its other media, hold medium `which` of that size,
+ * whose rows see each other both ways where that is odd. */
+void sim_add_media(struct sim_req *r, uint64_t first, uint64_t n, uint8_t which);
 int sim_submit(struct sim *m, struct sim_req *r);
 bool sim_iterate(struct sim *m);
 /* Forces ids from outside of on_token, and remembers it for the checks; sch_force's answer. */

@@ -183,6 +183,24 @@ static void draw_segment(struct sim *m, struct sim_step *st, const struct sch_se
     free(mask);
 }
 
+/* The media that the segment has rows of, and no medium cut that is seen both ways. */
+static void check_media(struct sim *m, const struct sch_segment *s, const struct sim_req *r)
+{
+    uint64_t end = s->pos + s->n_rows;
+    uint32_t at = s->media, n = 0;
+
+    for (uint32_t i = 0; i < r->spec.n_media; i++) {
+        const struct sch_media *x = &r->media[i];
+
+        if (x->first >= end || x->first + x->n <= s->pos) continue;
+        n++;
+        if (i != at++) sim_fail(m, "another medium than %u", i);
+        if (x->both && (x->first < s->pos || x->first + x->n > end))
+            sim_fail(m, "a medium is cut at %" PRIu64 " or %" PRIu64, s->pos, end);
+    }
+    if (n != s->n_media) sim_fail(m, "%u media instead of %u", s->n_media, n);
+}
+
 static void run_segment(struct sim *m, struct sim_step *st, const struct sch_segment *s)
 {
     struct sim_req *r = sim_req_of(s->user);
@@ -195,12 +213,14 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
     if (s->n_sample > 1 && (s->n_sample != s->n_rows || s->n_sample > m->o.max_draft + 1 ||
                             s->pos < r->spec.n_prompt))
         sim_fail(m, "a segment of %u rows and %u draws", s->n_rows, s->n_sample);
+    check_media(m, s, r);
     follow_slot(m, s);
     for (uint32_t i = 0; i < s->n_rows; i++) {
         uint64_t pos = s->pos + i;
         struct sim_row *row = &st->rows[s->first_row + i];
 
         row->token = s->tokens ? s->tokens[i] : named_id(m, s);
+        if (pos >= r->spec.n_prompt && row->token & KV_MEDIA) sim_fail(m, "a medium is put out");
         if (pos < r->spec.n_prompt && row->token != r->prompt[pos])
             sim_fail(m, "a wrong prompt token");
         if ((pos < r->spec.n_prompt) != (i < s->n_prompt_rows)) sim_fail(m, "rows of the prompt");

@@ -57,7 +57,16 @@ static inline bool sim_stops(const struct sim_req *r, uint32_t token)
 }
 static inline uint64_t sim_row_begin(const struct sim_req *r, uint64_t pos, uint32_t token)
 {
-    return sim_mix(sim_mix(sim_mix(7 + r->spec.adapter * 64, r->spec.model), pos), token);
+    uint64_t h = sim_mix(sim_mix(sim_mix(7 + r->spec.adapter * 64, r->spec.model), pos), token);
+
+    for (uint32_t i = 0; i < r->spec.n_media; i++) { /* what it sees behind itself */
+        const struct sch_media *x = &r->media[i];
+
+        if (!x->both || pos < x->first || pos >= x->first + x->n) continue;
+        for (uint64_t k = 0; k < x->n; k++)
+            h = sim_mix(h, r->prompt[x->first + k]);
+    }
+    return h;
 }
 
 /* Zeroed memory of the simulation's own, which never runs out. */

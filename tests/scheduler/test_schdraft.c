@@ -1,5 +1,6 @@
 /* The n-gram index: what it expects is what followed where the ids read the same before; copies and
  * loops are guessed right; its price is flat whatever the ids are. */
+#include "kvpool/kvpool.h"
 #include "scheduler/draft.h"
 
 #include <setjmp.h>
@@ -57,6 +58,18 @@ static void test_copies_are_found(void **state)
         assert_true(feed(d, ids, N + COPY, N) >= COPY - 8);
         sch_draft_free(d);
     }
+}
+
+static void test_media_are_not_guessed(void **state)
+{
+    static const uint32_t ids[] = {1, 2, 3, 4, KV_MEDIA | 7, KV_MEDIA | 8, 5, 1, 2, 3};
+    struct sch_draft *d = sch_draft_new();
+    uint32_t out[8];
+
+    assert_int_equal(sch_draft_update(d, ids, CN_ARRAY_LEN(ids), 8), 0);
+    assert_int_equal(sch_draft_read(d, ids, 8, out), 1); /* 4; then an image */
+    assert_int_equal(out[0], 4);
+    sch_draft_free(d);
 }
 
 /* After an edit in the midst it finds back. */
@@ -307,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_are_found), cmocka_unit_test(test_edits_cost_little),
+        cmocka_unit_test(test_media_are_not_guessed),
         cmocka_unit_test(test_loops_go_round),   cmocka_unit_test(test_long_prompts_in_parts),
         cmocka_unit_test(test_growth_moves_nothing),
         cmocka_unit_test(test_growth_forgets_nothing),

@@ -1,6 +1,6 @@
-/* Random schedules: random tenants, weights, classes, prompts that share prefixes, several choices,
- * windows, tiny pools, cancels, deadlines, pauses, device errors, one and two steps in flight, masks
- * that come after the launch, ids that are forced by sch_force or by masks of one id.
+/* Random schedules: random tenants, weights, classes, prompts that share prefixes, adapters, media,
+ * several choices, windows, tiny pools, cancels, deadlines, pauses, device errors, one and two steps in
+ * flight, masks that come after the launch, ids that are forced by sch_force or by masks of one id.
  * Every output is compared with the same request run alone.
  *
  *   test_schrandom [--runs N] [--seed S] [--shrink S]
@@ -84,10 +84,44 @@ static void set_tenants(struct sim *m, uint32_t n, uint32_t *limits)
     }
 }
 
+/* A prefix of an earlier one that cuts no medium, or what followed it; how long. */
+static uint32_t begin_alike(struct sim *m, struct sim_req *r, uint32_t len)
+{
+    const struct sim_req *like = &m->reqs[sim_below(m, m->n_reqs - 1)];
+    uint32_t n = CN_MIN(len, 1 + sim_below(m, (uint32_t)like->spec.n_prompt)), k = 0;
+
+    for (; k < like->spec.n_media && like->media[k].first < n; k++) {
+        r->media[k] = like->media[k];
+        if (like->media[k].first + like->media[k].n > n) n = (uint32_t)like->media[k].first;
+    }
+    while (k && r->media[k - 1].first >= n)
+        k--;
+    r->spec.n_media = k;
+    r->spec.media = r->media;
+    memcpy(r->prompt, like->prompt, n * sizeof(*r->prompt));
+    if (n < like->spec.n_prompt) return n;
+    k = CN_MIN(like->n_out[0], len - n);
+    memcpy(r->prompt + n, like->out[0], k * sizeof(*r->prompt));
+    return n + k;
+}
+
+static void add_media(struct sim *m, struct sim_req *r, uint32_t from, uint32_t len)
+{
+    while (r->spec.n_media < SIM_MAX_MEDIA && from + 1 < len) {
+        uint32_t first = from + sim_below(m, CN_MIN(len - from - 1, 6u));
+        uint32_t n = 1 + sim_below(m, CN_MIN(len - 1 - first, 14u));
+
+        sim_add_media(r, first, n, (uint8_t)sim_below(m, 4));
+        from = first + n;
+        if (sim_below(m, 2)) return;
+    }
+}
+
 static void submit_random(struct sim *m, uint32_t n_tenants)
 {
     uint32_t len = 1 + sim_below(m, 40);
-    struct sim_req *r = sim_req_new(m, sim_below(m, n_tenants), len, sim_below(m, 20)), *like;
+    struct sim_req *r = sim_req_new(m, sim_below(m, n_tenants), len, sim_below(m, 20));
+    uint32_t n = 0;
 
     r->spec.model = sim_below(m, m->o.n_models);
     r->spec.class = (enum sch_class)sim_below(m, SCH_N_CLASSES);
@@ -116,13 +150,8 @@ static void submit_random(struct sim *m, uint32_t n_tenants)
         r->force_masks = r->force_mod && sim_below(m, 3) == 0;
         if (sim_below(m, 3) == 0) r->mask_mod = 2 + sim_below(m, 4);
     }
-    if (m->n_reqs > 1 && sim_below(m, 4)) { /* a prefix of an earlier one, or what followed it */
-        like = &m->reqs[sim_below(m, m->n_reqs - 1)];
-        uint32_t n = CN_MIN(len, 1 + sim_below(m, (uint32_t)like->spec.n_prompt));
-        memcpy(r->prompt, like->prompt, n * sizeof(*r->prompt));
-        uint32_t k = CN_MIN(like->n_out[0], len - n);
-        if (n == like->spec.n_prompt) memcpy(r->prompt + n, like->out[0], k * sizeof(*r->prompt));
-    }
+    if (m->n_reqs > 1 && sim_below(m, 4)) n = begin_alike(m, r, len);
+    if (sim_below(m, 3) == 0) add_media(m, r, n, len);
     sim_submit(m, r);
 }
 
