@@ -329,15 +329,10 @@ static int read_options(struct bench *b, int argc, char **argv)
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, CLI_AND_CONFIG}};
-    int opt, bad = 0;
+    int opt, end = 0, bad = 0;
 
     optind = 0;
-    while (!bad && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
-        if (opt == 'h') {
-            help();
-            return 1;
-        }
-        if (opt == '?') return 3;
+    while (!bad && (opt = cli_option_or_end(argv[0], argc, argv, options, help, &end)) != -1) {
         if (opt == 'j') b->json = true;
         if (opt == 'P') b->probe = true;
         if (opt == 'L') b->ladder = true;
@@ -360,6 +355,7 @@ static int read_options(struct bench *b, int argc, char **argv)
             b->depths_given = true;
         }
     }
+    if (end) return end;
     if (!bad && argc - optind + b->stack.model_given > 1)
         bad = cli_usage(argv[0], "one model is expected, and %s is one more", argv[argc - 1]);
     if (!bad && b->probe && b->ladder)

@@ -73,6 +73,9 @@ void cli_progress_end(struct cli_progress *p);
  * saying what is wrong. -h is always there. Set optind to 0 before the first call; afterwards
  * argv[optind..] is what is no option. */
 int cli_option(const char *name, int argc, char **argv, const struct option *options);
+/* As that, for a command that ends at -h and at a bad option: -1 with *end, its exit code + 1. */
+int cli_option_or_end(const char *name, int argc, char **argv, const struct option *options,
+                      void (*help)(void), int *end);
 /* The number that an option was given: 0, or 2 after naming the option and what it may be. */
 int cli_number(const char *name, const char *option, const char *text, double low, double high,
                double *out);

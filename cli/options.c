@@ -136,6 +136,15 @@ int cli_option(const char *name, int argc, char **argv, const struct option *opt
     return '?';
 }
 
+int cli_option_or_end(const char *name, int argc, char **argv, const struct option *options,
+                      void (*help)(void), int *end)
+{
+    int opt = cli_option(name, argc, argv, options);
+    *end = opt == 'h' ? 1 : opt == '?' ? 3 : 0;
+    if (opt == 'h') help();
+    return *end ? -1 : opt;
+}
+
 int cli_number(const char *name, const char *option, const char *text, double low, double high,
                double *out)
 {

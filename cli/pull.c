@@ -349,15 +349,10 @@ static int read_options(int argc, char **argv, unsigned *stall_s, unsigned *retr
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     uint64_t n;
-    int opt, bad = 0;
+    int opt, end = 0, bad = 0;
 
     optind = 0;
-    while (!bad && (opt = cli_option(argv[0], argc, argv, options)) != -1) {
-        if (opt == 'h') {
-            help();
-            return 1;
-        }
-        if (opt == '?') return 3;
+    while (!bad && (opt = cli_option_or_end(argv[0], argc, argv, options, help, &end)) != -1) {
         if (opt == 't' && !(bad = cli_count(argv[0], "stall", optarg, 1, 3600, &n)))
             *stall_s = (unsigned)n;
         if (opt == 'r' && !(bad = cli_count(argv[0], "retries", optarg, 0, 1000, &n)))
@@ -369,6 +364,7 @@ static int read_options(int argc, char **argv, unsigned *stall_s, unsigned *retr
             for (int i = 0; i <= 64; i++)
                 sha256[i] = (char)tolower((unsigned char)optarg[i]);
     }
+    if (end) return end;
     if (!bad && optind == argc) bad = cli_usage(argv[0], "which model? conifer list shows names");
     if (!bad && *sha256 && argc - optind > 1) bad = cli_usage(argv[0], "--sha256 is of one file");
     return bad ? bad + 1 : 0;

@@ -159,15 +159,10 @@ static int take_number(struct cli_run *r, const char *name, int opt)
 /* 0, or an exit code + 1. */
 static int read_options(struct cli_run *r, int argc, char **argv)
 {
-    int opt, bad;
+    int opt, end, bad;
 
     optind = 0;
-    while ((opt = cli_option(argv[0], argc, argv, options)) != -1) {
-        if (opt == 'h') {
-            help();
-            return 1;
-        }
-        if (opt == '?') return 3;
+    while ((opt = cli_option_or_end(argv[0], argc, argv, options, help, &end)) != -1) {
         if (opt == 'q') {
             r->quiet = true;
         } else if (opt == 's') {
@@ -178,7 +173,7 @@ static int read_options(struct cli_run *r, int argc, char **argv)
             return bad + 1;
         }
     }
-    return 0;
+    return end;
 }
 
 /* Whether the word is a model's name: of the config's list, or as --model takes it. */

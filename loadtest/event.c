@@ -118,16 +118,20 @@ static bool holds_something(struct cursor *c)
     return false;
 }
 
+/* The value is an object, and c now within it; false: it was something else, and is skipped. */
+static bool enter_object(struct cursor *c)
+{
+    if (peek(c) == '{') return take(c, '{');
+    skip(c);
+    return false;
+}
+
 static void read_delta(struct cursor *c, struct lt_event *e)
 {
     size_t count = 0, n;
     const char *key;
 
-    if (peek(c) != '{') {
-        skip(c);
-        return;
-    }
-    take(c, '{');
+    if (!enter_object(c)) return;
     while (member(c, &count, &key, &n)) {
         if (is(key, n, "content") || is(key, n, "reasoning_content") || is(key, n, "reasoning") ||
             is(key, n, "tool_calls"))
@@ -142,11 +146,7 @@ static void read_choice(struct cursor *c, struct lt_event *e)
     size_t count = 0, n;
     const char *key;
 
-    if (peek(c) != '{') {
-        skip(c);
-        return;
-    }
-    take(c, '{');
+    if (!enter_object(c)) return;
     while (member(c, &count, &key, &n)) {
         if (is(key, n, "text")) e->text |= holds_something(c);
         else if (is(key, n, "delta") || is(key, n, "message")) read_delta(c, e);

@@ -9,13 +9,16 @@
 
 struct srv;
 
+/* A socket of either kind, as libuv has it. */
+union srv_uv_socket {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+};
+
 struct srv_listener {
-    union {
-        uv_handle_t handle;
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } u;
+    union srv_uv_socket u;
     struct srv *srv;
     int fd;       /* the socket; the handle has a copy, so that it can be closed and opened again */
     bool local;   /* Unix socket */

@@ -21,12 +21,7 @@
 
 struct uv_conn {
     struct srv_stream base;
-    union {
-        uv_handle_t handle;
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } u;
+    union srv_uv_socket u;
     uv_write_t write;
     uv_shutdown_t shut;
     struct srv *srv;

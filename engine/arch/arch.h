@@ -242,6 +242,14 @@ bool eng_b_has_experts(struct eng_builder *b, int layer);
 int eng_b_attn_branch(struct eng_builder *b, int x, int layer);
 /* ffn(n), n = rms(x; ffn_norm) */
 int eng_b_ffn_branch(struct eng_builder *b, int x, int layer, enum kr_act act);
+/* experts(n), n = rms(x; ffn_norm), all by one router */
+int eng_b_experts_branch(struct eng_builder *b, int x, int layer, const struct eng_experts *e);
+/* The whole of a plain decoder: x = embd[token]; each layer x = x + attn_branch(x), x = x + ffn(x);
+ * the head. NULL: ffn_branch with SiLU. */
+void eng_b_plain_decoder(struct eng_builder *b,
+                         int (*ffn)(struct eng_builder *b, int x, int layer));
+/* The norms, with biases, that an encoder has after its sums, for `needs`. */
+extern const char *const eng_needs_encoder_norms[];
 /* down(act(up x)), without a gate */
 int eng_b_plain_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 /* x * s, or x itself when s is 1 */

@@ -115,3 +115,27 @@ int eng_b_ffn_branch(struct eng_builder *b, int x, int layer, enum kr_act act)
     int n = eng_b_norm(b, x, layer, "ffn_norm", 1, b->h.embd_dim);
     return eng_b_ffn(b, n, layer, act);
 }
+
+int eng_b_experts_branch(struct eng_builder *b, int x, int layer, const struct eng_experts *e)
+{
+    int n = eng_b_norm(b, x, layer, "ffn_norm", 1, b->h.embd_dim);
+    return eng_b_experts(b, n, eng_b_router(b, n, layer), layer, e);
+}
+
+void eng_b_plain_decoder(struct eng_builder *b, int (*ffn)(struct eng_builder *b, int x, int layer))
+{
+    int x = eng_b_embed(b, 1.0f);
+    for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
+        x = kr_op_add(b->plan, x, eng_b_attn_branch(b, x, l));
+        int f = ffn ? ffn(b, x, l) : eng_b_ffn_branch(b, x, l, KR_ACT_SILU);
+        x = kr_op_add(b->plan, x, f);
+    }
+    eng_b_head(b, x);
+}
+
+const char *const eng_needs_encoder_norms[] = {
+    "token_embd_norm.weight",   "token_embd_norm.bias",
+    "attn_output_norm.weight",  "attn_output_norm.bias",
+    "layer_output_norm.weight", "layer_output_norm.bias",
+    NULL,
+};

@@ -19,8 +19,7 @@ static int ffn(struct eng_builder *b, int x, int l)
 {
     if (!eng_b_has_experts(b, l)) return eng_b_ffn_branch(b, x, l, KR_ACT_SILU);
     struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_SILU);
-    int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);
-    return eng_b_experts(b, n, eng_b_router(b, n, l), l, &e);
+    return eng_b_experts_branch(b, x, l, &e);
 }
 
 static void record(struct eng_builder *b)

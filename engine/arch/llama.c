@@ -21,18 +21,12 @@ static int ffn(struct eng_builder *b, int x, int l)
     if (!eng_b_has_experts(b, l)) return eng_b_ffn_branch(b, x, l, KR_ACT_SILU);
     struct eng_experts e = eng_b_experts_of(b, l, KR_GATE_SOFTMAX, KR_ACT_SILU);
     e.router.norm = true;
-    int n = eng_b_norm(b, x, l, "ffn_norm", 1, b->h.embd_dim);
-    return eng_b_experts(b, n, eng_b_router(b, n, l), l, &e);
+    return eng_b_experts_branch(b, x, l, &e);
 }
 
 static void record(struct eng_builder *b)
 {
-    int x = eng_b_embed(b, 1.0f);
-    for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
-        x = kr_op_add(b->plan, x, eng_b_attn_branch(b, x, l));
-        x = kr_op_add(b->plan, x, ffn(b, x, l));
-    }
-    eng_b_head(b, x);
+    eng_b_plain_decoder(b, ffn);
 }
 
 const struct eng_arch eng_arch_llama = {

@@ -42,18 +42,11 @@ static void record(struct eng_builder *b)
     eng_b_vectors(b, x);
 }
 
-static const char *const needs[] = {
-    "token_embd_norm.weight", "token_embd_norm.bias",
-    "attn_output_norm.weight", "attn_output_norm.bias",
-    "layer_output_norm.weight", "layer_output_norm.bias",
-    NULL,
-};
-
 const struct eng_arch eng_arch_nomic_bert = {
     .name = "nomic-bert",
     .rope = KR_ROPE_NEOX,
     .layer_norm = true,
     .encoder = true,
-    .needs = needs,
+    .needs = eng_needs_encoder_norms,
     .record = record,
 };

@@ -15,12 +15,7 @@
 
 static void record(struct eng_builder *b)
 {
-    int x = eng_b_embed(b, 1.0f);
-    for (int l = 0; l < (int)b->h.n_layers && !eng_b_failed(b); l++) {
-        x = kr_op_add(b->plan, x, eng_b_attn_branch(b, x, l));
-        x = kr_op_add(b->plan, x, eng_b_ffn_branch(b, x, l, KR_ACT_SILU));
-    }
-    eng_b_head(b, x);
+    eng_b_plain_decoder(b, NULL);
 }
 
 const struct eng_arch eng_arch_qwen2 = {

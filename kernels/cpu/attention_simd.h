@@ -15,55 +15,41 @@
 #include "kernels/cpu/attention_tile_simd.h"
 
 /* Calls f(n, cols, ...) with n a constant from 1 to V_PAIRS. */
-#define V_SWITCH(n, cols, f, ...) \
-    switch (n) {                  \
-    case 1:                       \
-        f(1, cols, __VA_ARGS__);  \
-        break;                    \
-    case 2:                       \
-        f(2, cols, __VA_ARGS__);  \
-        break;                    \
-    case 3:                       \
-        f(3, cols, __VA_ARGS__);  \
-        break;                    \
-    case 4:                       \
-        f(4, cols, __VA_ARGS__);  \
-        break;                    \
-    case 5:                       \
-        f(5, cols, __VA_ARGS__);  \
-        break;                    \
-    default:                      \
-        f(6, cols, __VA_ARGS__);  \
+#define V_CASE(n, cols, f, ...) \
+    case n:                     \
+        f(n, cols, __VA_ARGS__); \
+        break;
+#define V_SWITCH(n, cols, f, ...)           \
+    switch (n) {                            \
+        V_CASE(1, cols, f, __VA_ARGS__)     \
+        V_CASE(2, cols, f, __VA_ARGS__)     \
+        V_CASE(3, cols, f, __VA_ARGS__)     \
+        V_CASE(4, cols, f, __VA_ARGS__)     \
+        V_CASE(5, cols, f, __VA_ARGS__)     \
+    default:                                \
+        f(6, cols, __VA_ARGS__);            \
     }
 
 /* The same for what is read in place: up to V_MANY, those beyond V_PAIRS by half of V_COLS. */
 #if VL == 16
-#define V_SWITCH_MANY(n, cols, f, ...)     \
-    switch (n) {                           \
-    case 7:                                \
-        f(7, V_COLS / 2, __VA_ARGS__);     \
-        break;                             \
-    case 8:                                \
-        f(8, V_COLS / 2, __VA_ARGS__);     \
-        break;                             \
-    default:                               \
-        V_SWITCH(n, cols, f, __VA_ARGS__)  \
+#define V_SWITCH_MANY(n, cols, f, ...)          \
+    switch (n) {                                \
+        V_CASE(7, V_COLS / 2, f, __VA_ARGS__)   \
+        V_CASE(8, V_COLS / 2, f, __VA_ARGS__)   \
+    default:                                    \
+        V_SWITCH(n, cols, f, __VA_ARGS__)       \
     }
 #else
 #define V_SWITCH_MANY V_SWITCH
 #endif
 
 /* The same for up to V_FEW. */
-#define V_SWITCH_FEW(n, cols, f, ...) \
-    switch (n) {                      \
-    case 1:                           \
-        f(1, cols, __VA_ARGS__);      \
-        break;                        \
-    case 2:                           \
-        f(2, cols, __VA_ARGS__);      \
-        break;                        \
-    default:                          \
-        f(3, cols, __VA_ARGS__);      \
+#define V_SWITCH_FEW(n, cols, f, ...)   \
+    switch (n) {                        \
+        V_CASE(1, cols, f, __VA_ARGS__) \
+        V_CASE(2, cols, f, __VA_ARGS__) \
+    default:                            \
+        f(3, cols, __VA_ARGS__);        \
     }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
@@ -522,28 +508,6 @@ static void attn_finish(float *y, const float *acc, float max, float sum, const 
 {
     if (sink) sum += v_exp1(*sink - max);
     scale(y, acc, 1.0f / sum, v_dim);
-}
-
-/* The table of whichever ISA this is compiled for. */
-static void fill_ops(struct kr_cpu_ops *o, const char *name)
-{
-    *o = (struct kr_cpu_ops){
-        .name = name,
-        .rms_norm = rms_norm,
-        .layer_norm = layer_norm,
-        .add = add,
-        .scale = scale,
-        .sum_rows = sum_rows,
-        .softcap = softcap,
-        .glu = glu,
-        .rope = rope,
-        .to_f16 = to_f16,
-        .attn_queries = attn_queries,
-        .attn_range = attn_range,
-        .attn_merge = attn_merge,
-        .attn_finish = attn_finish,
-        .select_range = select_range,
-    };
 }
 
 #endif

@@ -107,8 +107,8 @@ static void product(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step
     if (s->slot) q = kr_slot_q8(x, s->slot, w.cols);
     w.then = next->data;
     w.then_other = kr_group_range_bytes(next, 0, 1);
-    x->dev->mm.matmul(&w, 0, groups, &q, kr_slot_mem(x, in), x->slots[in].stride, r0, r1, s->bias,
-                      kr_slot_mem(x, out), x->slots[out].stride);
+    kr_matmul(&x->dev->mm, &w, 0, groups, &q, kr_slot_mem(x, in), x->slots[in].stride, r0, r1,
+              s->bias, kr_slot_mem(x, out), x->slots[out].stride);
     if (!r0) x->touched[thread].dense += kr_group_range_bytes(&w, 0, groups);
 }
 

@@ -148,8 +148,8 @@ static void do_unit(struct kr_cpu_exec *x, uint32_t thread, const struct unit *u
         q = kr_slot_q8(x, s->slot, x->plan->values[in].width);
         q.blocks += u->x_at / 32;
     }
-    x->dev->mm.matmul(&w, g0, g1, &q, kr_slot_mem(x, in) + u->x_at, x->slots[in].stride, u->r0,
-                      u->r1, u->bias, kr_slot_mem(x, out) + u->y_at, x->slots[out].stride);
+    kr_matmul(&x->dev->mm, &w, g0, g1, &q, kr_slot_mem(x, in) + u->x_at, x->slots[in].stride, u->r0,
+              u->r1, u->bias, kr_slot_mem(x, out) + u->y_at, x->slots[out].stride);
     *touched += kr_group_range_bytes(&w, g0, g1);
     if (u->bias)
         *touched += (CN_MIN(g1 * KR_PACK_ROWS, w.rows) - g0 * KR_PACK_ROWS) * sizeof(float);

@@ -74,12 +74,23 @@ struct kr_matmul_kernels {
     /* Quantises rows [r0, r1) of x (row r at x + r * x_stride) into q's rows [r0, r1). */
     void (*quantize)(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1);
     /* out[r * out_stride + o] = sum for output rows o of groups [g0, g1) and input rows [r0, r1)
-     * (+ bias[o] when not NULL). q for quantised types, x/x_stride for float types. Fastest with
-     * an even number of groups a call and all the input rows at once. */
-    void (*matmul)(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
-                   float *out, size_t out_stride);
+     * (+ bias[o] when not NULL). quants for types that kr_type_wants_q8, floats for the others.
+     * Fastest with an even number of groups a call and all the input rows at once. */
+    void (*quants)(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                   uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride);
+    void (*floats)(const struct kr_packed *w, uint32_t g0, uint32_t g1, const float *x,
+                   size_t x_stride, uint32_t r0, uint32_t r1, const float *bias, float *out,
+                   size_t out_stride);
 };
+/* Whichever of the two the type takes: q for quantised types, x/x_stride for float types. */
+static inline void kr_matmul(const struct kr_matmul_kernels *k, const struct kr_packed *w,
+                             uint32_t g0, uint32_t g1, const struct kr_q8 *q, const float *x,
+                             size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
+                             float *out, size_t out_stride)
+{
+    if (kr_type_wants_q8(w->type)) k->quants(w, g0, g1, q, r0, r1, bias, out, out_stride);
+    else k->floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
+}
 /* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is.
  * (isa.c) */
 bool kr_matmul_fill(enum kr_isa isa, struct kr_matmul_kernels *k);

@@ -135,6 +135,26 @@ void kr_ops_generic(struct kr_cpu_ops *o);
 void kr_ops_avx2(struct kr_cpu_ops *o);
 void kr_ops_avx512(struct kr_cpu_ops *o);
 void kr_ops_neon(struct kr_cpu_ops *o);
+/* The table in an ISA's file, which has functions of these names. */
+#define KR_OPS_HERE(isa)                    \
+    (struct kr_cpu_ops)                     \
+    {                                       \
+        .name = (isa),                      \
+        .rms_norm = rms_norm,               \
+        .layer_norm = layer_norm,           \
+        .add = add,                         \
+        .scale = scale,                     \
+        .sum_rows = sum_rows,               \
+        .softcap = softcap,                 \
+        .glu = glu,                         \
+        .rope = rope,                       \
+        .to_f16 = to_f16,                   \
+        .attn_queries = attn_queries,       \
+        .attn_range = attn_range,           \
+        .attn_merge = attn_merge,           \
+        .attn_finish = attn_finish,         \
+        .select_range = select_range,       \
+    }
 
 /* The visible keys of row r within [base, base + 128), as indices into the range or the list;
  * *k0 >= *k1 when there are none. */

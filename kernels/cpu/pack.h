@@ -28,6 +28,10 @@
 #ifndef KERNELS_CPU_PACK_H
 #define KERNELS_CPU_PACK_H
 
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
 #include "kernels/blocks.h"
 #include "kernels/cpu/matmul.h"
 
@@ -83,6 +87,41 @@ static inline void kr_q8_starts(struct kr_q8_block *b, int32_t sum0, int32_t sum
     b->half_start[1] = KR_SUM_BIAS - 32 * sum1;
     b->half_sum[0] = (int16_t)sum0;
     b->half_sum[1] = (int16_t)sum1;
+}
+
+/* A block whose values are all next to nothing, or of which one is no finite number: then so are
+ * the sums that it takes part in. */
+static inline void kr_q8_flat(struct kr_q8_block *b, bool bad)
+{
+    memset(b, 0, sizeof(*b));
+    kr_q8_starts(b, 0, 0);
+    b->scale = b->scaled_sum = bad ? NAN : 0;
+}
+
+/* Where in a block that start is which belongs to the offset of a type's quants. */
+static inline uint32_t kr_q8_start_at(const struct kr_layout *l)
+{
+    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, start);
+    return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
+}
+
+/* Quantises rows [r0, r1) by blocks of KR_SUB values: each by `block`, the last padded with zeros. */
+static inline __attribute__((always_inline)) void
+kr_q8_rows(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1,
+           void (*block)(const float *x, struct kr_q8_block *block))
+{
+    const uint32_t whole = q->cols / KR_SUB, tail = q->cols % KR_SUB;
+    for (uint32_t r = r0; r < r1; r++) {
+        struct kr_q8_block *blocks = q->blocks + (size_t)r * q->stride;
+        const float *row = x + r * x_stride;
+        for (uint32_t b = 0; b < whole; b++)
+            block(row + b * KR_SUB, blocks + b);
+        if (tail) {
+            float last[KR_SUB] = {0};
+            memcpy(last, row + whole * KR_SUB, tail * sizeof(float));
+            block(last, blocks + whole);
+        }
+    }
 }
 
 #endif

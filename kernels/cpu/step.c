@@ -49,9 +49,9 @@ static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     uint32_t groups = (w.rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
     struct kr_q8 q = { 0 };
     if (s->slot) q = kr_slot_q8(x, s->slot, w.cols);
-    x->dev->mm.matmul(&w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
-                      x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->bias,
-                      kr_slot_mem(x, out), x->slots[out].stride);
+    kr_matmul(&x->dev->mm, &w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
+              x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->bias, kr_slot_mem(x, out),
+              x->slots[out].stride);
     x->touched[thread].dense += kr_group_range_bytes(&w, 2 * lo, CN_MIN(2 * hi, groups));
 }
 

@@ -176,16 +176,16 @@ static void by_rows(void *arg, uint32_t i)
     struct products *p = arg;
     const struct kr_packed *w = &p->whole[p->layer][p->shape];
     uint32_t pairs = w->rows / KR_PACK_ROWS / 2;
-    p->mm->matmul(w, 2 * (pairs * i / p->parts), 2 * (pairs * (i + 1) / p->parts),
-                  &p->q[w->cols == FFN], NULL, 0, 0, 1, NULL, p->out, w->rows);
+    kr_matmul(p->mm, w, 2 * (pairs * i / p->parts), 2 * (pairs * (i + 1) / p->parts),
+              &p->q[w->cols == FFN], NULL, 0, 0, 1, NULL, p->out, w->rows);
 }
 
 static void by_columns(void *arg, uint32_t i)
 {
     struct products *p = arg;
     const struct kr_packed *w = &p->part[p->layer][p->shape][i];
-    p->mm->matmul(w, 0, w->rows / KR_PACK_ROWS, &p->q_part[w->cols == FFN / PARTS], NULL, 0, 0, 1,
-                  NULL, p->sums + i * 2 * FFN, w->rows);
+    kr_matmul(p->mm, w, 0, w->rows / KR_PACK_ROWS, &p->q_part[w->cols == FFN / PARTS], NULL, 0, 0,
+              1, NULL, p->sums + i * 2 * FFN, w->rows);
 }
 
 static double run_products(void *arg, bool freed)

@@ -91,6 +91,6 @@ void parity_run(const struct kr_matmul_kernels *k, const struct parity_weights *
                 float *out, size_t stride)
 {
     bool q8 = kr_type_wants_q8(w->packed.type);
-    k->matmul(&w->packed, g0, g1, q8 ? &in->q : NULL, q8 ? NULL : in->x, in->stride, r0, r1,
+    kr_matmul(k, &w->packed, g0, g1, q8 ? &in->q : NULL, q8 ? NULL : in->x, in->stride, r0, r1,
               bias ? w->bias : NULL, out, stride);
 }

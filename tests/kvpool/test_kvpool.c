@@ -53,9 +53,7 @@ static void fix_end(struct fix *f)
 static uint64_t peek_as(const struct kv_space *s, uint32_t tenant, uint64_t salt,
                         const uint32_t *ids, uint64_t n)
 {
-    struct kv_seq_opts as = {.tenant = tenant, .salt = salt};
-
-    return kv_space_peek(s, &as, ids, n, NULL);
+    return kv_space_peek(s, &(struct kv_seq_opts){.tenant = tenant, .salt = salt}, ids, n, NULL);
 }
 
 static struct kv_seq *open_as(struct fix *f, uint32_t tenant, uint64_t salt, uint32_t flags)

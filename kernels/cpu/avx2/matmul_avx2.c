@@ -40,9 +40,7 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
     memcpy(&amax, &amax_bits, sizeof(amax));
 
     if (amax_bits >= 0x7f800000 || amax < 1e-36f) {
-        memset(block, 0, sizeof(*block));
-        kr_q8_starts(block, 0, 0);
-        block->scale = block->scaled_sum = amax_bits >= 0x7f800000 ? NAN : 0;
+        kr_q8_flat(block, amax_bits >= 0x7f800000);
         return;
     }
     __m256 inverse = _mm256_set1_ps(127.0f / amax);
@@ -63,32 +61,10 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
 
 static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1)
 {
-    const uint32_t whole = q->cols / KR_SUB, tail = q->cols % KR_SUB;
-    for (uint32_t r = r0; r < r1; r++) {
-        struct kr_q8_block *blocks = q->blocks + (size_t)r * q->stride;
-        const float *row = x + r * x_stride;
-        for (uint32_t b = 0; b < whole; b++) quantize_block(row + b * KR_SUB, blocks + b);
-        if (tail) {
-            float last[KR_SUB] = {0};
-            memcpy(last, row + whole * KR_SUB, tail * sizeof(float));
-            quantize_block(last, blocks + whole);
-        }
-    }
-}
-
-static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
-                   float *out, size_t out_stride)
-{
-    if (kr_type_wants_q8(w->type))
-        kr_avx2_quants(w, g0, g1, q, r0, r1, bias, out, out_stride);
-    else
-        kr_avx2_floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
+    kr_q8_rows(q, x, x_stride, r0, r1, quantize_block);
 }
 
 void kr_matmul_avx2(struct kr_matmul_kernels *k)
 {
-    k->name = KR_AVX2_NAME;
-    k->quantize = quantize;
-    k->matmul = matmul;
+    *k = (struct kr_matmul_kernels){KR_AVX2_NAME, quantize, kr_avx2_quants, kr_avx2_floats};
 }

@@ -3,5 +3,5 @@
 
 void kr_ops_avx2(struct kr_cpu_ops *o)
 {
-    fill_ops(o, "avx2");
+    *o = KR_OPS_HERE("avx2");
 }

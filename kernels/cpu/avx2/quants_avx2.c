@@ -5,20 +5,13 @@
  * number of rows. */
 #include "kernels/cpu/avx2/matmul_avx2.h"
 #include "kernels/cpu/avx2/tile.h"
+#include "kernels/cpu/panels.inc"
 
 /* From how many input rows on a panel pays. Of 4 bits it takes loading twice as many words, which
  * AVX-VNNI, with less to do for each word, has no time for; of 8 bits there is nothing to
  * unpack. */
 #define PANEL_MIN_ROWS  9
 #define PANEL4_MIN_ROWS (TILE_VNNI ? UINT32_MAX : 32)
-#define PANEL_BLOCKS    32 /* 24 KiB of stack; a multiple of 8 */
-/* Input rows go in runs that stay in the second-level cache while the weights pass. */
-#define X_RUN_BYTES    (256 << 10)
-#define X_RUN_MIN_ROWS 64
-
-struct tile_set {
-    tile_fn *fn[TILE_MAX_ROWS];
-};
 
 #define TILE(name, bits, header, panel, R)                                                         \
     static void name##_##R(const struct tile *t)                                                   \
@@ -44,21 +37,8 @@ struct tile_set {
     static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
 #endif
 
-TILES(q4_d, 4, KR_HDR_D, false)
-TILES(q4_dm, 4, KR_HDR_DM, false)
-TILES(q5_d, 5, KR_HDR_D, false)
-TILES(q5_dm, 5, KR_HDR_DM, false)
-TILES(q8_d, 8, KR_HDR_D, false)
-TILES(q4_k, 4, KR_HDR_K, false)
-TILES(q5_k, 5, KR_HDR_K, false)
-TILES(q6_k, 6, KR_HDR_K6, false)
-TILES(q2_k, 2, KR_HDR_K2, false)
-TILES(q3_k, 3, KR_HDR_K6, false)
-TILES(tq_t, 2, KR_HDR_T, false)
-TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D, false)
-TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX, false)
-TILES(odd_kx, KR_BITS_ODD, KR_HDR_KX, false)
-TILES(fp4_e, KR_BITS_FP4, KR_HDR_E, false)
+#define DIRECT(name, bits, header) TILES(name, bits, header, false)
+EACH_PACKING(DIRECT)
 TILES(panel4_d, 4, KR_HDR_D, true)
 TILES(panel4_dm, 4, KR_HDR_DM, true)
 TILES(panel5_d, 5, KR_HDR_D, true)
@@ -66,10 +46,6 @@ TILES(panel5_dm, 5, KR_HDR_DM, true)
 TILES(panel5_k2, 5, KR_HDR_K2, true)
 TILES(panel6_k6, 6, KR_HDR_K6, true)
 TILES(panel8_d, 8, KR_HDR_D, true)
-
-/* Unpacks a run of blocks of a group to a panel. */
-typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
-                       uint8_t *panel);
 
 ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
                                  const int bits, const int header, uint8_t *panel)
@@ -94,32 +70,11 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
     }
 }
 
-#define UNPACK(name, bits, header)                                                                 \
-    static void name(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,               \
-                     uint8_t *panel)                                                               \
-    {                                                                                              \
-        unpack_blocks(headers, quants, blocks, bits, header, panel);                               \
-    }
 UNPACK(unpack4_d, 4, KR_HDR_D)
 UNPACK(unpack4_dm, 4, KR_HDR_DM)
-UNPACK(unpack4_k, 4, KR_HDR_K)
-UNPACK(unpack5_d, 5, KR_HDR_D)
-UNPACK(unpack5_dm, 5, KR_HDR_DM)
-UNPACK(unpack5_k, 5, KR_HDR_K)
+UNPACK_MOST
 UNPACK(unpack_iq4_d, KR_BITS_IQ4, KR_HDR_D)
-UNPACK(unpack_iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
-UNPACK(unpack6_k, 6, KR_HDR_K6)
-UNPACK(unpack2_k, 2, KR_HDR_K2)
-UNPACK(unpack3_k, 3, KR_HDR_K6)
-UNPACK(unpack_tq, 2, KR_HDR_T)
-UNPACK(unpack_odd, KR_BITS_ODD, KR_HDR_KX)
 UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
-
-struct kind {
-    const struct tile_set *direct, *panel;
-    unpack_fn *unpack;
-    uint32_t panel_rows; /* from so many input rows on */
-};
 
 static struct kind choose(enum kr_type type)
 {
@@ -166,8 +121,9 @@ static uint32_t row_tiles(uint32_t rows)
 /* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off; the
  * only or last one needs no division. Leaves t as it found it, but for `ahead`, which it moves past
  * what was fetched. */
-static void run_rows(const struct tile_set *set, bool panel, struct tile *t, uint32_t rows)
+static void run_rows(const struct kind *k, bool panel, struct tile *t, uint32_t rows)
 {
+    const struct tile_set *set = panel ? k->panel : k->direct;
     uint32_t tiles = row_tiles(rows), ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
     const struct kr_q8_block *x = t->x;
     float *out = t->out;
@@ -185,24 +141,6 @@ static void run_rows(const struct tile_set *set, bool panel, struct tile *t, uin
     t->out = out;
 }
 
-static void run_panels(const struct kind *k, const struct kr_layout *l, const struct tile *whole,
-                       uint32_t rows)
-{
-    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_MAX_BYTES];
-    struct tile t = *whole;
-
-    t.quants = panel;
-    for (uint32_t b = 0; b < whole->blocks; b += t.blocks) {
-        t.blocks = CN_MIN(whole->blocks - b, (uint32_t)PANEL_BLOCKS);
-        t.x = whole->x + b;
-        t.resume = b > 0;
-        t.bias = b + t.blocks == whole->blocks ? whole->bias : NULL;
-        k->unpack(whole->headers + kr_header_at(l, b), whole->quants + (size_t)b * l->quant_bytes,
-                  t.blocks, panel);
-        run_rows(k->panel, true, &t, rows);
-    }
-}
-
 /* Every tile fetches its part of the next group: of several tiles over the same group only the
  * first meets weights that are not in the cache, and would wait for memory that is idle later; and
  * what the processor fetches by itself stops at the end of each run of memory. */
@@ -213,49 +151,30 @@ static uint32_t ahead_bytes(const struct tile *t, size_t group_bytes, bool panel
     return (uint32_t)(group_bytes / parts + 63) / 64 * 64;
 }
 
-static uint32_t start_offset(const struct kr_layout *l)
-{
-    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, start);
-    return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
-}
-
 static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
                        uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
 {
     const struct kr_layout *l = kr_layout(w->type);
     const struct kind k = choose(w->type);
     const size_t group_bytes = kr_group_bytes(l, w->cols);
-    const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
     const uint32_t rows = r1 - r0;
     const bool panel = rows >= k.panel_rows;
     struct tile t = {
         .blocks = w->cols / KR_SUB,
-        .start_at = start_offset(l),
+        .start_at = kr_q8_start_at(l),
         .x = q->blocks + (size_t)r0 * q->stride,
         .x_stride = q->stride,
         .out_stride = out_stride,
     };
 
     t.ahead_bytes = ahead_bytes(&t, group_bytes, panel, rows);
-    /* One row takes some 100 ns a group: what does not change is set outside. */
-    for (uint32_t g = g0; g < g1; g++) {
-        const uint32_t first = g * KR_PACK_ROWS;
-        t.headers = (const uint8_t *)w->data + g * group_bytes;
-        t.quants = t.headers + header_bytes;
-        t.ahead = t.headers + group_bytes;
-        t.out = out + r0 * out_stride + first;
-        t.lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS);
-        t.bias = bias ? bias + first : NULL;
-        if (panel) run_panels(&k, l, &t, rows);
-        else run_rows(k.direct, false, &t, rows);
-    }
+    run_panel_groups(&k, w, g0, g1, &t, panel, r0, rows, bias, out);
 }
 
 void kr_avx2_quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
                     uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
 {
-    uint64_t row_bytes = (uint64_t)q->stride * sizeof(struct kr_q8_block);
-    uint32_t run = (uint32_t)CN_MAX(X_RUN_BYTES / row_bytes, (uint64_t)X_RUN_MIN_ROWS);
+    const uint32_t run = x_run_rows(q);
     for (uint32_t r = r0; r < r1; r += run)
         run_groups(w, g0, g1, q, r, r1 - r > run ? r + run : r1, bias, out, out_stride);
 }

@@ -20,13 +20,7 @@
 #include <string.h>
 
 #include "kernels/cpu/pack.h"
-
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/template.h"
 
 #if defined(__AVXVNNI__)
 #define TILE_VNNI true
@@ -41,6 +35,7 @@
 #else
 #define TILE_MAX_ROWS 4
 #endif
+#define PANEL_BLOCKS    32 /* of a panel: 24 KiB of stack; a multiple of 8 */
 #define PANEL_MAX_BYTES 768
 
 /* Of a block in a panel. */
@@ -68,7 +63,7 @@ struct tile {
     uint32_t ahead_bytes;
 };
 
-typedef void tile_fn(const struct tile *t);
+#include "kernels/cpu/kind.inc"
 
 ALWAYS_INLINE __m256 load_halves(const uint8_t *p)
 {

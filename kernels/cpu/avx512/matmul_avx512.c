@@ -24,9 +24,7 @@ static void quantize_block(const float *x, uint32_t n, struct kr_q8_block *block
     memcpy(&amax, &amax_bits, sizeof(amax));
 
     if (amax_bits >= 0x7f800000 || amax < 1e-36f) {
-        memset(block, 0, sizeof(*block));
-        kr_q8_starts(block, 0, 0);
-        block->scale = block->scaled_sum = amax_bits >= 0x7f800000 ? NAN : 0;
+        kr_q8_flat(block, amax_bits >= 0x7f800000);
         return;
     }
     __m512 inverse = _mm512_set1_ps(127.0f / amax);
@@ -155,19 +153,7 @@ static void quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t 
         quantize_row(x + r * x_stride, q->cols, q->blocks + (size_t)r * q->stride);
 }
 
-static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
-                   float *out, size_t out_stride)
-{
-    if (kr_type_wants_q8(w->type))
-        kr_avx512_quants(w, g0, g1, q, r0, r1, bias, out, out_stride);
-    else
-        kr_avx512_floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
-}
-
 void kr_matmul_avx512(struct kr_matmul_kernels *k)
 {
-    k->name = "avx512";
-    k->quantize = quantize;
-    k->matmul = matmul;
+    *k = (struct kr_matmul_kernels){"avx512", quantize, kr_avx512_quants, kr_avx512_floats};
 }

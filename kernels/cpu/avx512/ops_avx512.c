@@ -4,5 +4,5 @@
 
 void kr_ops_avx512(struct kr_cpu_ops *o)
 {
-    fill_ops(o, "avx512");
+    *o = KR_OPS_HERE("avx512");
 }

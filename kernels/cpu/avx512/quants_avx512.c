@@ -87,39 +87,13 @@ static const struct packed_tiles q8_d = {.direct = {{TILE_LIST(q8_d, 1), TILE_LI
 
 static const struct packed_tiles *packed_tiles(enum kr_type type)
 {
-    switch (type) {
-    case KR_Q4_0:
-        return &q4_d;
-    case KR_Q4_1:
-        return &q4_dm;
-    case KR_Q5_0:
-        return &q5_d;
-    case KR_Q5_1:
-        return &q5_dm;
-    case KR_Q8_0:
-        return &q8_d;
-    case KR_Q2_K:
-        return &q2_k;
-    case KR_Q3_K:
-        return &q3_k;
-    case KR_Q4_K:
-        return &q4_k;
-    case KR_Q5_K:
-        return &q5_k;
-    case KR_IQ4_NL:
-        return &iq4_d;
-    case KR_IQ3_S:
-        return &odd_kx;
-    case KR_IQ4_XS:
-        return &iq4_kx;
-    case KR_TQ1_0:
-    case KR_TQ2_0:
-        return &tq_t;
-    case KR_MXFP4:
-        return &fp4_e;
-    default:
-        return &q6_k;
-    }
+    static const struct packed_tiles *const of[] = {
+        [KR_Q4_0] = &q4_d,    [KR_Q4_1] = &q4_dm,   [KR_Q5_0] = &q5_d,  [KR_Q5_1] = &q5_dm,
+        [KR_Q8_0] = &q8_d,    [KR_Q2_K] = &q2_k,    [KR_Q3_K] = &q3_k,  [KR_Q4_K] = &q4_k,
+        [KR_Q5_K] = &q5_k,    [KR_Q6_K] = &q6_k,    [KR_IQ4_NL] = &iq4_d, [KR_IQ3_S] = &odd_kx,
+        [KR_IQ4_XS] = &iq4_kx, [KR_TQ1_0] = &tq_t,  [KR_TQ2_0] = &tq_t, [KR_MXFP4] = &fp4_e,
+    };
+    return of[type];
 }
 
 static uint32_t row_tiles(uint32_t rows)
@@ -204,12 +178,6 @@ static void set_ahead(struct tile *t, size_t group_bytes, const struct kr_packed
     t->near_other = then ? 0 : group_bytes + (size_t)(t->quants[0] - t->headers[0]);
 }
 
-static uint32_t start_offset(const struct kr_layout *l)
-{
-    const uint32_t size = sizeof(int32_t), at = offsetof(struct kr_q8_block, start);
-    return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
-}
-
 static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
                        uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
 {
@@ -221,7 +189,7 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
     const bool panel = rows >= panel_from(l);
     struct tile t = {
         .blocks = blocks,
-        .start_at = start_offset(l),
+        .start_at = kr_q8_start_at(l),
         .x = q->blocks + (size_t)r0 * q->stride,
         .x_stride = q->stride,
         .out_stride = out_stride,

@@ -16,13 +16,7 @@
 #include <string.h>
 
 #include "kernels/cpu/pack.h"
-
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/template.h"
 
 #define TILE_MAX_GROUPS 2
 /* Instrumented for a sanitizer the largest tiles take minutes to compile and check nothing more */

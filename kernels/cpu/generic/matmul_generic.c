@@ -245,9 +245,9 @@ static void float_group(const struct kr_packed *w, const struct kr_layout *l, ui
     }
 }
 
-static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
-                   float *out, size_t out_stride)
+static void products(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                     const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
+                     float *out, size_t out_stride)
 {
     const struct kr_layout *l = kr_layout(w->type);
     for (uint32_t g = g0; g < g1; g++) {
@@ -265,9 +265,20 @@ static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const st
     }
 }
 
+static void quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                   uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
+{
+    products(w, g0, g1, q, NULL, 0, r0, r1, bias, out, out_stride);
+}
+
+static void floats(const struct kr_packed *w, uint32_t g0, uint32_t g1, const float *x,
+                   size_t x_stride, uint32_t r0, uint32_t r1, const float *bias, float *out,
+                   size_t out_stride)
+{
+    products(w, g0, g1, NULL, x, x_stride, r0, r1, bias, out, out_stride);
+}
+
 void kr_matmul_generic(struct kr_matmul_kernels *k)
 {
-    k->name = "generic";
-    k->quantize = quantize;
-    k->matmul = matmul;
+    *k = (struct kr_matmul_kernels){"generic", quantize, quants, floats};
 }

@@ -305,21 +305,5 @@ static void attn_finish(float *y, const float *acc, float max, float sum, const 
 
 void kr_ops_generic(struct kr_cpu_ops *o)
 {
-    *o = (struct kr_cpu_ops){
-        .name = "generic",
-        .rms_norm = rms_norm,
-        .layer_norm = layer_norm,
-        .add = add,
-        .scale = scale,
-        .sum_rows = sum_rows,
-        .softcap = softcap,
-        .glu = glu,
-        .rope = rope,
-        .to_f16 = to_f16,
-        .attn_queries = attn_queries,
-        .attn_range = attn_range,
-        .attn_merge = attn_merge,
-        .attn_finish = attn_finish,
-        .select_range = select_range,
-    };
+    *o = KR_OPS_HERE("generic");
 }

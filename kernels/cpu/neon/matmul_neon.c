@@ -28,9 +28,7 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
     memcpy(&amax, &amax_bits, sizeof(amax));
 
     if (amax_bits >= 0x7f800000 || amax < 1e-36f) {
-        memset(block, 0, sizeof(*block));
-        kr_q8_starts(block, 0, 0);
-        block->scale = block->scaled_sum = amax_bits >= 0x7f800000 ? NAN : 0;
+        kr_q8_flat(block, amax_bits >= 0x7f800000);
         return;
     }
     const float inverse = 127.0f / amax;
@@ -48,32 +46,16 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
 
 void kr_neon_quantize(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1)
 {
-    const uint32_t whole = q->cols / KR_SUB, tail = q->cols % KR_SUB;
-    for (uint32_t r = r0; r < r1; r++) {
-        struct kr_q8_block *blocks = q->blocks + (size_t)r * q->stride;
-        const float *row = x + r * x_stride;
-        for (uint32_t b = 0; b < whole; b++) quantize_block(row + b * KR_SUB, blocks + b);
-        if (tail) {
-            float last[KR_SUB] = {0};
-            memcpy(last, row + whole * KR_SUB, tail * sizeof(float));
-            quantize_block(last, blocks + whole);
-        }
-    }
+    kr_q8_rows(q, x, x_stride, r0, r1, quantize_block);
 }
 
-static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
-                   float *out, size_t out_stride)
+static void quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                   uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
 {
-    if (kr_type_wants_q8(w->type))
-        kr_neon_quants(kr_neon_kind(w->type), w, g0, g1, q, r0, r1, bias, out, out_stride);
-    else
-        kr_neon_floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
+    kr_neon_quants(kr_neon_kind(w->type), w, g0, g1, q, r0, r1, bias, out, out_stride);
 }
 
 void kr_matmul_neon(struct kr_matmul_kernels *k)
 {
-    k->name = "neon";
-    k->quantize = kr_neon_quantize;
-    k->matmul = matmul;
+    *k = (struct kr_matmul_kernels){"neon", kr_neon_quantize, quants, kr_neon_floats};
 }

@@ -8,13 +8,7 @@
 #define KERNELS_CPU_NEON_MATMUL_NEON_H
 
 #include "kernels/cpu/pack.h"
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)") /* "unroll" alone leaves some as they are */
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "kernels/cpu/template.h"
 
 #define TILE_MAX_ROWS 4
 #define PANEL_BLOCKS  16 /* a multiple of 8 */
@@ -35,20 +29,9 @@ struct tile {
     const uint8_t *ahead;   /* what to fetch for later: ahead_bytes a block, a tile of a panel; */
     uint32_t ahead_bytes;   /* 0: quants PREFETCH_BYTES on */
 };
-typedef void tile_fn(const struct tile *t);
-/* Unpacks a run of blocks of a group to a panel. */
-typedef void unpack_fn(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,
-                       uint8_t *panel);
-struct tile_set {
-    tile_fn *fn[TILE_MAX_ROWS]; /* [rows - 1] */
-};
-/* How a type is multiplied: panels from so many input rows on (0: never). */
-struct kind {
-    const struct tile_set *direct, *panel;
-    unpack_fn *unpack;
-    uint32_t panel_min_rows;
-    bool pairs; /* a panel's tiles are best of whole pairs of input rows */
-};
+
+#include "kernels/cpu/kind.inc"
+
 struct kind kr_neon_kind(enum kr_type type);
 /* Row groups [g0, g1) times input rows [r0, r1). */
 void kr_neon_quants(struct kind k, const struct kr_packed *w, uint32_t g0, uint32_t g1,

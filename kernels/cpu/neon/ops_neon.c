@@ -3,5 +3,5 @@
 
 void kr_ops_neon(struct kr_cpu_ops *o)
 {
-    fill_ops(o, "neon");
+    *o = KR_OPS_HERE("neon");
 }

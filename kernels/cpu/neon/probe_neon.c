@@ -1,13 +1,6 @@
 /* probe for NEON: loads, dot products of bytes and fused multiply-adds of whole registers. Sixteen
  * chains hide the latency of four units. Pure; any thread. */
-#include "kernels/cpu/probe.h"
-
-#include <arm_neon.h>
-
-enum { CHAINS = 16, STEPS = 8 };
-
-/* Keeps what was computed. */
-#define KEEP(v) __asm__ volatile("" : : "w"(v))
+#include "kernels/cpu/neon/probe_neon.h"
 
 static void read_bytes(const void *p, size_t n)
 {
@@ -21,22 +14,7 @@ static void read_bytes(const void *p, size_t n)
         KEEP(sum[i]);
 }
 
-static uint64_t int8_products(uint32_t rounds)
-{
-    int32x4_t sum[CHAINS];
-    int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(5);
-    for (int c = 0; c < CHAINS; c++)
-        sum[c] = vdupq_n_s32(0);
-    for (uint32_t r = 0; r < rounds; r++)
-        for (int s = 0; s < STEPS; s++) {
-            __asm__("" : "+w"(a)); /* another value, for all the compiler knows */
-            for (int c = 0; c < CHAINS; c++)
-                sum[c] = vdotq_s32(sum[c], a, b);
-        }
-    for (int c = 0; c < CHAINS; c++)
-        KEEP(sum[c]);
-    return (uint64_t)rounds * STEPS * CHAINS * 16 * 2;
-}
+INT8_PRODUCTS(vdotq_s32, 16)
 
 static uint64_t float_products(uint32_t rounds)
 {

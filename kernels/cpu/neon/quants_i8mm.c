@@ -66,26 +66,11 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
     }
 }
 
-#define UNPACK(name, bits, header)                                                                 \
-    static void name(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,               \
-                     uint8_t *panel)                                                               \
-    {                                                                                              \
-        unpack_blocks(headers, quants, blocks, bits, header, panel);                               \
-    }
 UNPACK(unpack4_d, 4, KR_HDR_D)
 UNPACK(unpack4_dm, 4, KR_HDR_DM)
-UNPACK(unpack5_d, 5, KR_HDR_D)
-UNPACK(unpack5_dm, 5, KR_HDR_DM)
+UNPACK_MOST
 UNPACK(unpack8_d, 8, KR_HDR_D)
-UNPACK(unpack4_k, 4, KR_HDR_K)
-UNPACK(unpack5_k, 5, KR_HDR_K)
-UNPACK(unpack6_k, 6, KR_HDR_K6)
-UNPACK(unpack2_k, 2, KR_HDR_K2)
-UNPACK(unpack3_k, 3, KR_HDR_K6)
-UNPACK(unpack_tq, 2, KR_HDR_T)
 UNPACK(unpack_iq4_d, KR_BITS_IQ4, KR_HDR_D)
-UNPACK(unpack_iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
-UNPACK(unpack_odd, KR_BITS_ODD, KR_HDR_KX)
 UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -349,14 +334,9 @@ static const struct tile_set *pairs_of(enum kr_type type)
     }
 }
 
-static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
-                   const float *x, size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
-                   float *out, size_t out_stride)
+static void quants(const struct kr_packed *w, uint32_t g0, uint32_t g1, const struct kr_q8 *q,
+                   uint32_t r0, uint32_t r1, const float *bias, float *out, size_t out_stride)
 {
-    if (!kr_type_wants_q8(w->type)) {
-        kr_neon_floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
-        return;
-    }
     const struct kind k = {kr_neon_kind(w->type).direct, pairs_of(w->type), unpack_of(w->type),
                            PANEL_MIN_ROWS, true};
     kr_neon_quants(k, w, g0, g1, q, r0, r1, bias, out, out_stride);
@@ -364,7 +344,5 @@ static void matmul(const struct kr_packed *w, uint32_t g0, uint32_t g1, const st
 
 void kr_matmul_i8mm(struct kr_matmul_kernels *k)
 {
-    k->name = "i8mm";
-    k->quantize = kr_neon_quantize;
-    k->matmul = matmul;
+    *k = (struct kr_matmul_kernels){"i8mm", kr_neon_quantize, quants, kr_neon_floats};
 }

@@ -2,12 +2,10 @@
  * Input rows meet the packed weights directly, unpacked in registers; many of them may meet a panel
  * that a group was unpacked to once. */
 #include "kernels/cpu/neon/tile.h"
+#include "kernels/cpu/panels.inc"
 
 /* From how many input rows on a panel pays, but for types that take next to nothing to unpack. */
 #define PANEL_MIN_ROWS 9
-/* Input rows go in runs that stay in the second-level cache while the weights pass. */
-#define X_RUN_BYTES    (256 << 10)
-#define X_RUN_MIN_ROWS 64
 
 #define TILE(name, bits, header, panel, R)                                                         \
     static void name##_##R(const struct tile *t)                                                   \
@@ -19,21 +17,8 @@
     TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
     static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
 
-TILES(q4_d, 4, KR_HDR_D, false)
-TILES(q4_dm, 4, KR_HDR_DM, false)
-TILES(q5_d, 5, KR_HDR_D, false)
-TILES(q5_dm, 5, KR_HDR_DM, false)
-TILES(q8_d, 8, KR_HDR_D, false)
-TILES(q4_k, 4, KR_HDR_K, false)
-TILES(q5_k, 5, KR_HDR_K, false)
-TILES(q6_k, 6, KR_HDR_K6, false)
-TILES(q2_k, 2, KR_HDR_K2, false)
-TILES(q3_k, 3, KR_HDR_K6, false)
-TILES(tq_t, 2, KR_HDR_T, false)
-TILES(iq4_d, KR_BITS_IQ4, KR_HDR_D, false)
-TILES(iq4_kx, KR_BITS_IQ4, KR_HDR_KX, false)
-TILES(odd_kx, KR_BITS_ODD, KR_HDR_KX, false)
-TILES(fp4_e, KR_BITS_FP4, KR_HDR_E, false)
+#define DIRECT(name, bits, header) TILES(name, bits, header, false)
+EACH_PACKING(DIRECT)
 TILES(panel_d, 8, KR_HDR_D, true)
 TILES(panel_dm, 8, KR_HDR_DM, true)
 TILES(panel_k2, 8, KR_HDR_K2, true)
@@ -62,22 +47,7 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
     }
 }
 
-#define UNPACK(name, bits, header)                                                                 \
-    static void name(const uint8_t *headers, const uint8_t *quants, uint32_t blocks,               \
-                     uint8_t *panel)                                                               \
-    {                                                                                              \
-        unpack_blocks(headers, quants, blocks, bits, header, panel);                               \
-    }
-UNPACK(unpack5_d, 5, KR_HDR_D)
-UNPACK(unpack5_dm, 5, KR_HDR_DM)
-UNPACK(unpack4_k, 4, KR_HDR_K)
-UNPACK(unpack5_k, 5, KR_HDR_K)
-UNPACK(unpack6_k, 6, KR_HDR_K6)
-UNPACK(unpack2_k, 2, KR_HDR_K2)
-UNPACK(unpack3_k, 3, KR_HDR_K6)
-UNPACK(unpack_tq, 2, KR_HDR_T)
-UNPACK(unpack_odd, KR_BITS_ODD, KR_HDR_KX)
-UNPACK(unpack_iq4_kx, KR_BITS_IQ4, KR_HDR_KX)
+UNPACK_MOST
 
 static struct kind always_direct(const struct tile_set *set)
 {
@@ -144,7 +114,6 @@ static uint32_t row_tiles(uint32_t rows)
     return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
 }
 
-/* Leaves t as it found it, but for `ahead`, which it moves past what was fetched. */
 static void run_rows(const struct kind *k, bool panel, struct tile *t, uint32_t rows)
 {
     const struct tile_set *set = panel ? k->panel : k->direct;
@@ -164,24 +133,6 @@ static void run_rows(const struct kind *k, bool panel, struct tile *t, uint32_t 
     t->out = out;
 }
 
-static void run_panels(const struct kind *k, const struct kr_layout *l, const struct tile *whole,
-                       uint32_t rows)
-{
-    _Alignas(64) uint8_t panel[PANEL_BLOCKS * PANEL_MAX_BYTES];
-    struct tile t = *whole;
-
-    t.quants = panel;
-    for (uint32_t b = 0; b < whole->blocks; b += t.blocks) {
-        t.blocks = CN_MIN(whole->blocks - b, (uint32_t)PANEL_BLOCKS);
-        t.x = whole->x + b;
-        t.resume = b > 0;
-        t.bias = b + t.blocks == whole->blocks ? whole->bias : NULL;
-        k->unpack(whole->headers + kr_header_at(l, b), whole->quants + (size_t)b * l->quant_bytes,
-                  t.blocks, panel);
-        run_rows(k, true, &t, rows);
-    }
-}
-
 /* Several tiles over the same group: only the first meets weights that are not in the cache, and
  * would wait for memory that is idle later. So each of them fetches its part of the next group. */
 static uint32_t ahead_bytes(uint32_t blocks, size_t group_bytes, bool panel, uint32_t rows)
@@ -198,9 +149,8 @@ static void run_groups(const struct kind *k, const struct kr_packed *w, uint32_t
 {
     const struct kr_layout *l = kr_layout(w->type);
     const size_t group_bytes = kr_group_bytes(l, w->cols);
-    const size_t header_bytes = kr_header_plane_bytes(l, w->cols);
     const uint32_t rows = r1 - r0, blocks = w->cols / KR_SUB;
-    const bool panel = k->panel && rows >= k->panel_min_rows && blocks;
+    const bool panel = k->panel && rows >= k->panel_rows && blocks;
     struct tile t = {
         .blocks = blocks,
         .x = q->blocks + (size_t)r0 * q->stride,
@@ -209,25 +159,14 @@ static void run_groups(const struct kind *k, const struct kr_packed *w, uint32_t
         .ahead_bytes = ahead_bytes(blocks, group_bytes, panel, rows),
     };
 
-    for (uint32_t g = g0; g < g1; g++) { /* what does not change is set once, above */
-        const uint32_t first = g * KR_PACK_ROWS;
-        t.headers = (const uint8_t *)w->data + g * group_bytes;
-        t.quants = t.headers + header_bytes;
-        t.ahead = t.headers + group_bytes;
-        t.out = out + r0 * out_stride + first;
-        t.lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS);
-        t.bias = bias ? bias + first : NULL;
-        if (panel) run_panels(k, l, &t, rows);
-        else run_rows(k, false, &t, rows);
-    }
+    run_panel_groups(k, w, g0, g1, &t, panel, r0, rows, bias, out);
 }
 
 void kr_neon_quants(struct kind k, const struct kr_packed *w, uint32_t g0, uint32_t g1,
                     const struct kr_q8 *q, uint32_t r0, uint32_t r1, const float *bias, float *out,
                     size_t out_stride)
 {
-    uint64_t row_bytes = (uint64_t)q->stride * sizeof(struct kr_q8_block);
-    uint32_t run = (uint32_t)CN_MAX(X_RUN_BYTES / row_bytes, (uint64_t)X_RUN_MIN_ROWS);
+    const uint32_t run = x_run_rows(q);
     for (uint32_t r = r0; r < r1; r += run)
         run_groups(&k, w, g0, g1, q, r, r1 - r > run ? r + run : r1, bias, out, out_stride);
 }
