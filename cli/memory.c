@@ -39,11 +39,16 @@ static void put_there(const struct cfg *cfg, uint64_t there, bool own)
         put("requests", (uint64_t)cfg->server.memory_bytes,
             own ? "  server.memory_bytes, of the machine's memory"
                 : "  server.memory_bytes, beside it");
+        if (cfg->kv.host_memory_bytes)
+            put("saved blocks", (uint64_t)cfg->kv.host_memory_bytes,
+                "  kv.host_memory_bytes, of the machine's memory");
         return;
     }
-    uint64_t requests = CN_MIN((uint64_t)cfg->server.memory_bytes, there * 3);
-    put("free now", there + requests, "");
-    put("requests", requests, "  server.memory_bytes");
+    uint64_t host = (uint64_t)cfg->kv.host_memory_bytes;
+    uint64_t kept = CN_MIN((uint64_t)cfg->server.memory_bytes + host, there * 3);
+    put("free now", there + kept, "");
+    put("requests", kept - CN_MIN(host, kept), "  server.memory_bytes");
+    if (host) put("saved blocks", CN_MIN(host, kept), "  kv.host_memory_bytes");
 }
 
 struct rt_room cli_memory_room(const struct cfg *cfg, const struct kr_device *d)

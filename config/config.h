@@ -284,8 +284,8 @@ const char *cfg_catalog_sampling(const char *name);
 /* Bytes that can be allocated without swapping: what the system has available, and at most what
  * every control group above this process (v1 or v2) still allows. 0 when unknown. */
 uint64_t cfg_free_memory(void);
-/* Of it, what models and KV memory may take: what is kept for requests (server.memory_bytes) is left
- * out, at most three quarters. 0 when unknown. */
+/* Of it, what models and KV memory may take: what is kept for requests (server.memory_bytes) and for
+ * saved blocks (kv.host_memory_bytes) is left out, at most three quarters. 0 when unknown. */
 uint64_t cfg_engine_memory(const struct cfg *cfg);
 /* As cfg_free_memory, with /proc and /sys read below `root` (tests). */
 uint64_t cfg_free_memory_at(const char *root);

@@ -173,7 +173,8 @@ uint64_t cfg_free_memory(void)
 uint64_t cfg_engine_memory(const struct cfg *cfg)
 {
     uint64_t there = cfg_free_memory();
-    return there - CN_MIN((uint64_t)cfg->server.memory_bytes, there / 4 * 3);
+    uint64_t kept = (uint64_t)cfg->server.memory_bytes + (uint64_t)cfg->kv.host_memory_bytes;
+    return there - CN_MIN(kept, there / 4 * 3);
 }
 
 /* Processors' worth of time that one group allows, rounded up, or UINT64_MAX. */

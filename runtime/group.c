@@ -332,6 +332,8 @@ static void update_gauges(struct rt_group *g)
     cn_metric_add(m, CN_M_drafts_wrong,
                   s.drafted - l->drafted - (s.drafts_right - l->drafts_right));
     cn_metric_add(m, CN_M_preemptions, s.preemptions - l->preemptions);
+    cn_metric_add(m, CN_M_saves, s.saved - l->saved);
+    cn_metric_add(m, CN_M_restores, s.restored - l->restored);
     cn_metric_add(m, CN_M_evictions, kv.evictions - g->last_evictions);
     g->last_evictions = kv.evictions;
     rt_tenants_tell(g);
@@ -455,6 +457,7 @@ void rt_group_fini(struct rt_group *g)
     rt_tenants_fini(&g->tenants);
     rt_heard_fini(&g->heard);
     kv_pool_free(g->pool);
+    rt_host_fini(g);
     kr_kv_mem_free(g->kv_mem);
     for (size_t i = 0; i < g->n_models; i++)
         eng_model_unref(g->models[i]->model);

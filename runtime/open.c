@@ -193,6 +193,7 @@ int rt_detach(struct rt_model *m)
     int rc;
     if (m->in_sch) {
         if ((rc = sch_model_drop(m->group->sch, m->sch_model))) return rc;
+        rt_host_leave(m->group, eng_model_exec(m->model));
         m->group->running[m->sch_model] = NULL;
         m->in_sch = false;
     }
@@ -212,7 +213,8 @@ static int make_pool(struct rt_group *g, const struct rt_memory_plan *plan, stru
     cn_group_set(g->rt->metrics, g->index, CN_GM_kv_bytes, plan->total_bytes);
     cn_group_set(g->rt->metrics, g->index, CN_GM_threads, kr_device_threads(g->device));
     struct kv_pool_opts o = {.slab_bytes = plan->slab_bytes, .n_slabs = plan->n_slabs};
-    return kv_pool_new(&o, &g->pool, err);
+    rc = kv_pool_new(&o, &g->pool, err);
+    return rc ? rc : rt_host_init(g, err);
 }
 
 /* What the config gives the group, or the machine or its device has; 0: not known. What is the

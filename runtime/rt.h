@@ -134,6 +134,31 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
 /* The device gave CN_EDEVICE: every request ends so, and the runtime has failed. Engine thread. */
 void rt_device_lost(struct rt_group *g);
 
+/* ---- what preempted choices keep (host.c); engine thread -------------------------------------- */
+
+struct rt_saved;
+struct rt_host {
+    struct rt_group *group;
+    void *memory;                /* kr_host_new; NULL: nothing is saved */
+    uint64_t bytes;
+    struct rt_saved *list;
+    uint64_t last_id;
+    double bytes_s;              /* at which blocks move */
+    bool timed;                  /* a move is done when kr_kv_move returns */
+    struct kr_move *moves;       /* scratch */
+    size_t moves_cap;
+};
+/* By the config; CN_ENOMEM. */
+int rt_host_init(struct rt_group *g, struct cn_error *err);
+/* Nothing of this exec is needed any more; when it returns, nothing is moved for it. */
+void rt_host_leave(struct rt_group *g, const struct kr_exec *x);
+void rt_host_fini(struct rt_group *g); /* after the scheduler, before the device */
+/* As sch_stepper's save, restore and forget. */
+int rt_host_save(struct rt_host *h, struct kr_exec *x, const struct kv_held *blocks, uint32_t n,
+                 uint64_t *id);
+int rt_host_restore(struct rt_host *h, uint64_t id, const struct kv_held *blocks, uint32_t n);
+void rt_host_forget(struct rt_host *h, uint64_t id);
+
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 
 /* One of several models: its groups and its window. */
@@ -400,6 +425,7 @@ struct rt_group {
     struct rt_model *running[RT_MAX_MODELS]; /* by the scheduler's number */
     struct sch *sch;
     struct rt_stepper stepper;
+    struct rt_host host;
     struct eng_parts token_text; /* scratch: what a token made final */
     struct rt_req **table;       /* live requests by (reply, id) */
     size_t table_size, n_live;

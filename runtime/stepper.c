@@ -340,6 +340,24 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     return 0;
 }
 
+/* ---- preempted choices ------------------------------------------------------------------------- */
+
+static int save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept)
+{
+    struct rt_group *g = ((struct rt_stepper *)self)->group;
+    return rt_host_save(&g->host, eng_model_exec(g->running[model]->model), blocks, n, kept);
+}
+
+static int restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks, uint32_t n)
+{
+    return rt_host_restore(&((struct rt_stepper *)self)->group->host, kept, blocks, n);
+}
+
+static void forget(void *self, uint64_t kept)
+{
+    rt_host_forget(&((struct rt_stepper *)self)->group->host, kept);
+}
+
 static uint64_t now(void *self)
 {
     return cn_now_ns();
@@ -350,6 +368,12 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
     struct kr_device_info device;
     kr_device_info(s->group->device, &device);
     s->depth = CN_MIN(device.max_depth, (uint32_t)RT_MAX_DEPTH);
-    return (struct sch_stepper){
+    struct sch_stepper out = {
         .self = s, .depth = s->depth, .launch = launch, .draw = draw, .collect = collect, .now = now};
+    if (s->group->host.memory) {
+        out.save = save;
+        out.restore = restore;
+        out.forget = forget;
+    }
+    return out;
 }

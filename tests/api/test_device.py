@@ -140,3 +140,43 @@ def test_a_slow_upload_does_not_hold_up_the_end(take_turns):
         until(lambda: any(m.state == "loading" for m in s.client().models.list()))
         s.stop(seconds=20)
         assert answer.result(20)[0] == 503
+
+
+# ---- blocks that are saved on the host ------------------------------------------------------------
+
+def at_once(s, n):
+    def one(i):
+        status, _, data = s.http("POST", "/v1/completions", {
+            "prompt": f"number {i} of some", "max_tokens": 200, "ignore_eos": True, "seed": i})
+        assert status == 200, data
+        return json.loads(data)["choices"][0]["text"]
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(one, range(n)))
+
+
+@needs_oracle
+@pytest.mark.parametrize("device", [CPU, ASYNC], ids=["cpu", "async"])
+def test_preempted_requests_are_saved(start, device):
+    memory = json.loads(told("show", "--json", str(FILES[0]))[1])["memory"]
+    scarce = [*device, "--set", f"kv.memory_bytes={memory['window_bytes'] * 3 // 4}"]
+    want = at_once(start.real(model=FILES[0]), 6)
+    again = start.real(*scarce, model=FILES[0])
+    assert at_once(again, 6) == want
+    saved = start.real(*scarce, "--set", "kv.host_memory_bytes=16MiB", model=FILES[0])
+    assert at_once(saved, 6) == want
+    a, b = again.ended(6), saved.ended(6)
+    assert a["conifer_preemptions_total"] > 0 and a["conifer_kv_saves_total"] == 0
+    assert b["conifer_kv_saves_total"] > 0 and b["conifer_kv_restores_total"] > 0
+    assert b["conifer_recomputed_tokens_total"] < a["conifer_recomputed_tokens_total"]
+    assert b["conifer_kv_saved_bytes"] == 0
+
+
+@needs_oracle
+def test_saved_blocks_are_in_the_plan(start):
+    rc, text = told("plan", str(FILES[0]), "--set", "kv.host_memory_bytes=64MiB")
+    assert rc == 0 and re.search(r"saved blocks +64\.0 MiB  kv\.host_memory_bytes", text), text
+    s = start.real("--set", "kv.host_memory_bytes=1000TiB", model=FILES[0], wait=False)
+    assert s.process.wait(30) not in (0, None)
+    assert "kv.host_memory_bytes is" in s.text() and "the machine has only" in s.text()
+    s.stopped = True

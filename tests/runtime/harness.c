@@ -55,6 +55,7 @@ void h_start(struct h *h, const struct h_setup *s)
         h->cfg.engine.step_stretch = 0;
     }
     h->cfg.kv.memory_bytes = s->kv_bytes;
+    h->cfg.kv.host_memory_bytes = s->host_bytes;
     h->cfg.scheduler.speculation = s->speculation ? CFG_SPECULATION_AUTO : CFG_SPECULATION_OFF;
     h->cfg.model.kv_type = s->kv_type;
     h->cfg.model.context = (int64_t)s->context;

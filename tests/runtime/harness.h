@@ -15,6 +15,7 @@ struct h_setup {
     double swap_wait_s, min_stay_s; /* 0 = the default */
     uint32_t threads, max_batch_rows, n_tenants;
     uint64_t kv_bytes;         /* 0 = chosen */
+    uint64_t host_bytes;       /* kv.host_memory_bytes */
     int kv_type;               /* enum cfg_kv_type */
     uint64_t context;          /* 0 = the model's own */
     int isa;                   /* enum cfg_isa */

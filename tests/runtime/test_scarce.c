@@ -46,6 +46,7 @@ static void check_nothing_left(struct h *h)
     assert_int_equal(kv.n_seqs, 0);
     assert_int_equal(kv.blocks[KV_FILLING] + kv.blocks[KV_COPYING] + kv.blocks[KV_READY], 0);
     assert_int_equal(kv.bytes[KV_FREE] + kv.bytes[KV_CACHED], kv.n_slabs * kv.slab_bytes);
+    assert_true(h_metric(h, CN_M_kv_saved_bytes) == 0);
 }
 
 /* ---- cancelled while preempted --------------------------------------------------------------- */
@@ -138,6 +139,43 @@ static void test_choices(void **state)
     h_result_fini(&got);
 }
 
+/* Preempted choices keep their blocks outside of the pool and get them back: the same as when they are
+ * computed again, and as when there is room; also where only one of them has room there, or none. */
+static void test_saved(void **state)
+{
+    struct h_setup s = scarce(TOKENS * 3 / 2), roomy = s;
+    struct h_result want, got;
+    double recomputed = 0;
+    struct h h;
+    roomy.kv_bytes = 64u << 20;
+    h_start(&h, &roomy);
+    bool grows = h_has_span(&h, KR_SPAN_ALL) && !h_has_span(&h, KR_SPAN_WINDOW);
+    h_run(&h, 1, 1, many, NULL, &want);
+    h_stop(&h);
+    const uint64_t rooms[] = {0, 4096, h_least_memory(&s, TOKENS), 64u << 20};
+    for (size_t i = 0; i < CN_ARRAY_LEN(rooms); i++) {
+        s.host_bytes = rooms[i];
+        h_start(&h, &s);
+        h_run(&h, 1, 1, many, NULL, &got);
+        assert_true(h_same(&want, &got));
+        double saves = h_metric(&h, CN_M_saves), restores = h_metric(&h, CN_M_restores);
+        print_message("saved in %llu KiB: %g of %g, %g restored, %g tokens computed again\n",
+                      (unsigned long long)rooms[i] / 1024, saves, h_metric(&h, CN_M_preemptions),
+                      restores, h_metric(&h, CN_M_tokens_recomputed));
+        if (i == 0) recomputed = h_metric(&h, CN_M_tokens_recomputed);
+        assert_true(i > 1 || (saves == 0 && restores == 0));
+        assert_true(restores <= saves && saves <= h_metric(&h, CN_M_preemptions));
+        if (grows && rooms[i] == 64u << 20) {
+            assert_true(saves > 0 && restores == saves); /* all that had computed anything */
+            assert_true(h_metric(&h, CN_M_tokens_recomputed) < recomputed);
+        }
+        check_nothing_left(&h);
+        h_stop(&h);
+        h_result_fini(&got);
+    }
+    h_result_fini(&want);
+}
+
 /* ---- aborts ---------------------------------------------------------------------------------- */
 
 static void some(struct h *h, uint32_t i, struct rt_request *out, void *arg)
@@ -158,9 +196,10 @@ static void abort_some(struct h_drive *d, const struct rt_event *e)
         h_send(d);
 }
 
-static void test_aborts(void **state)
+static void aborts(uint64_t host_bytes)
 {
     struct h_setup s = scarce(400);
+    s.host_bytes = host_bytes;
     struct h_result *r = cn_calloc(n_aborts, sizeof *r);
     uint32_t rng = 7, cancelled = 0;
     struct h h;
@@ -183,10 +222,22 @@ static void test_aborts(void **state)
     free(r);
 }
 
+static void test_aborts(void **state)
+{
+    aborts(0);
+}
+
+static void test_aborts_of_saved(void **state)
+{
+    aborts(2u << 20);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cancelled_while_preempted),
                                        cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_saved),
+                                       cmocka_unit_test(test_aborts_of_saved),
                                        cmocka_unit_test(test_aborts)};
     model = h_model(argc > 1 ? argv[1] : NULL);
     if (argc > 2) n_aborts = (uint32_t)atoi(argv[2]);
