@@ -430,7 +430,9 @@ int rt_group_start(struct rt_group *g, struct cn_error *err)
     if (pthread_create(&g->thread, NULL, engine_main, g))
         return cn_fail(err, CN_ENOMEM, "the engine thread cannot be started");
     g->thread_started = true;
-    pthread_setname_np(g->thread, "engine");
+    char name[16] = "engine";
+    if (g->rt->n_groups > 1) snprintf(name, sizeof name, "engine-%u", g->index);
+    pthread_setname_np(g->thread, name);
     return g->rt->several ? rt_loader_start(g, err) : 0;
 }
 

@@ -124,6 +124,11 @@ struct rt_model *rt_model_at(const struct rt *r, size_t i)
     return &r->models[i];
 }
 
+uint32_t rt_model_number(const struct rt_model *m)
+{
+    return m->index;
+}
+
 struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n)
 {
     for (size_t i = 0; i < r->n_models; i++)

@@ -133,7 +133,8 @@ static void find_marks(struct rt_req *req)
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
                struct cn_error *err)
 {
-    struct rt_model *m = q->model ? q->model : &r->models[0];
+    cn_assert(q->model < r->n_models);
+    struct rt_model *m = &r->models[q->model];
     struct rt_req *req = cn_calloc(1, sizeof *req);
     if (!req) return cn_fail(err, CN_ENOMEM, "out of memory for a request");
     req->rt = r;

@@ -160,6 +160,7 @@ struct rt_model_status {
 };
 size_t rt_n_models(const struct rt *r);             /* >= 1 */
 struct rt_model *rt_model_at(const struct rt *r, size_t i); /* 0: the default */
+uint32_t rt_model_number(const struct rt_model *m);
 /* NULL when there is none of that name. */
 struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n);
 void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
@@ -234,7 +235,7 @@ struct rt_guide {
 struct rt_request {
     uint64_t id;                    /* chosen by the caller, unique among its live requests */
     struct cn_mailbox *reply;       /* where events go; outlives the request's END */
-    struct rt_model *model;         /* held by the caller; NULL: the one model */
+    uint32_t model;                 /* its number (rt_model_at); held by the caller */
     uint64_t tenant;                /* id of a snapshot; of a removed one: CN_EREVOKED */
     uint64_t key;                   /* cfg_key_id of the key that it came with; 0: none */
     enum rt_priority priority;

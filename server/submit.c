@@ -20,7 +20,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     memset(out, 0, sizeof *out);
     out->id = c->ids[i];
     out->reply = c->reply;
-    out->model = c->model;
+    out->model = rt_model_number(c->model);
     out->tenant = c->tenant;
     out->key = c->key;
     out->priority = c->priority;

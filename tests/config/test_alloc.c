@@ -59,6 +59,23 @@ static int many_errors(void)
     return rc;
 }
 
+/* Models and the groups that they are in. */
+static int two_groups(void)
+{
+    static const char lists[] = "models: [{name: a, group: g}, {name: b, group: h}]\n"
+                                "groups: [{name: g, threads: 1}, {name: h, memory_bytes: 1MiB}]\n";
+    struct cfg c;
+    struct cn_error e = {0};
+    int rc = cfg_init(&c, &e);
+
+    if (rc == 0) rc = cfg_load_text(&c, "t", lists, sizeof lists - 1, &e);
+    if (rc == 0) rc = cfg_check(&c, &e);
+    if (rc == 0) assert_int_equal(cfg_group_of(&c, &c.models[1]), 1);
+    assert_int_equal(e.code, rc);
+    cfg_fini(&c);
+    return rc;
+}
+
 /* One pass over everything; 0 or the first error. */
 static int all_of_it(void)
 {
@@ -111,6 +128,7 @@ static void every_allocation_refused_once(void **state)
 {
     refuse_each(all_of_it, 50);
     refuse_each(many_errors, 50);
+    refuse_each(two_groups, 30);
 }
 
 static void the_models_folder(void **state)

@@ -152,7 +152,7 @@ void sv_release(struct h *h, size_t i)
 void sv_ask(struct h *h, size_t i, uint64_t id, uint64_t max_tokens)
 {
     struct cn_error err = {0};
-    struct rt_request q = {.id = id, .reply = &h->mail, .model = rt_model_at(h->rt, i),
+    struct rt_request q = {.id = id, .reply = &h->mail, .model = (uint32_t)i,
                            .priority = RT_NORMAL, .n_prompt = 8, .n = 1, .max_tokens = max_tokens};
     q.prompt = cn_malloc_array(8, sizeof *q.prompt);
     for (uint32_t k = 0; k < 8; k++)

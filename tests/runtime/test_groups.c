@@ -183,7 +183,7 @@ static void test_sums(void **state)
 static void ask_as(struct h *h, size_t model, uint64_t id, uint64_t tenant)
 {
     struct cn_error err = {0};
-    struct rt_request q = {.id = id, .reply = &h->mail, .model = rt_model_at(h->rt, model),
+    struct rt_request q = {.id = id, .reply = &h->mail, .model = (uint32_t)model,
                            .tenant = tenant, .priority = RT_NORMAL, .n_prompt = 4, .n = 1,
                            .max_is_bound = true};
     q.prompt = cn_calloc(4, sizeof *q.prompt);

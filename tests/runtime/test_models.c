@@ -230,7 +230,7 @@ static void test_end_while_waiting(void **state)
     bool held;
     struct h h;
     sv_start(&h, list, 2, KV_BYTES + room + 4096, 0);
-    struct rt_request q = {.id = 9, .reply = &h.mail, .model = rt_model_at(h.rt, GEMMA), .n = 1};
+    struct rt_request q = {.id = 9, .reply = &h.mail, .model = GEMMA, .n = 1};
     assert_int_equal(rt_submit(h.rt, &q, &err), CN_ENOTREADY);
     assert_int_equal(sv_get(&h, LLAMA, NULL), 0);
     assert_int_equal(rt_acquire(rt_model_at(h.rt, GEMMA), 0, &h.mail, 1, &held, &err), 0);

@@ -261,6 +261,11 @@ struct rt_model *rt_model_at(const struct rt *r, size_t i)
     return &only;
 }
 
+uint32_t rt_model_number(const struct rt_model *m)
+{
+    return 0;
+}
+
 struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n)
 {
     bool it = strlen(r->id) == n && !memcmp(r->id, name, n);
