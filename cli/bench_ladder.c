@@ -115,7 +115,7 @@ static int step(struct rig *r, uint32_t streams, uint32_t from, uint32_t n, stru
 
     for (uint32_t i = 0; i < streams * n; i++) {
         uint32_t pos = from + i % n;
-        rows[i] = (struct kr_row){.seq = i / n, .pos = {pos, pos, pos}, .src = KR_ROW_TOKEN,
+        rows[i] = (struct kr_row){.seq = i / n, .pos = pos, .src = KR_ROW_TOKEN,
                                   .logits = i % n + 1 == n,
                                   .token = (uint32_t)((i / n * 101 + pos * 7919 + 3) % n_vocab)};
     }

@@ -14,6 +14,7 @@ int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_p
     x->opts = *opts;
     x->n_tables = kr_plan_tables(p, &x->n_tokens);
     kr_plan_count(p, &x->info);
+    x->info.embeds = x->n_tables == 1;
     x->logit_rows = cn_calloc(opts->max_rows, sizeof *x->logit_rows);
     x->seen = cn_calloc(opts->max_rows, sizeof *x->seen);
     return x->logit_rows && x->seen ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for a step's rows");
@@ -53,10 +54,16 @@ static int check_row(const struct kr_exec *x, const struct kr_batch *b, uint32_t
     const struct kr_row *r = &b->rows[i];
     if (r->seq >= b->n_seqs)
         return cn_fail(err, CN_ERANGE, "row %u is of sequence %u of %u", i, r->seq, b->n_seqs);
-    if (r->pos[0] >= x->opts.max_context)
+    if (r->pos >= x->opts.max_context)
         return cn_fail(err, CN_ERANGE, "row %u is at position %u, positions end at %llu", i,
-                       r->pos[0], (unsigned long long)x->opts.max_context);
-    if (r->adapter) return cn_fail(err, CN_EUNSUPP, "row %u wants an adapter", i);
+                       r->pos, (unsigned long long)x->opts.max_context);
+    if (r->adapter > x->info.n_adapters)
+        return cn_fail(err, CN_EUNSUPP, "row %u wants adapter %u, there are %u", i, r->adapter,
+                       x->info.n_adapters);
+    if (r->turns && !x->info.turns)
+        return cn_fail(err, CN_EUNSUPP, "row %u has three positions, this model uses one", i);
+    if (r->both_until && !x->info.both_ways)
+        return cn_fail(err, CN_EUNSUPP, "row %u wants to see what is behind it", i);
     if (r->src == KR_ROW_TICKET) return check_ticket(x, r, i, err);
     if (r->src == KR_ROW_EMBED && x->n_tables != 1)
         return cn_fail(err, CN_EUNSUPP,
@@ -116,13 +123,16 @@ static int check_sequence(struct kr_exec *x, const struct kr_kv_mem *m, const st
     for (r++; r < b->n_rows && b->rows[r].seq == seq; r++) {
         int rc = check_row(x, b, r, err);
         if (rc) return rc;
-        if (b->rows[r].pos[0] != b->rows[r - 1].pos[0] + 1)
+        if (b->rows[r].pos != b->rows[r - 1].pos + 1)
             return cn_fail(err, CN_EINVAL, "sequence %u: position %u after %u", seq,
-                           b->rows[r].pos[0], b->rows[r - 1].pos[0]);
+                           b->rows[r].pos, b->rows[r - 1].pos);
     }
     *next = r;
+    if (b->seqs[seq].n_more)
+        return cn_fail(err, CN_EUNSUPP, "sequence %u reads the keys of %u others", seq,
+                       b->seqs[seq].n_more);
     int rc = check_slot(x, b, seq, err);
-    return rc ? rc : check_blocks(x, m, b, seq, b->rows[row].pos[0], b->rows[r - 1].pos[0], err);
+    return rc ? rc : check_blocks(x, m, b, seq, b->rows[row].pos, b->rows[r - 1].pos, err);
 }
 
 /* Notes which rows want logits. */

@@ -52,7 +52,8 @@ void kr_device_free(struct kr_device *d)
 
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
 {
-    *out = (struct kr_device_info){.kind = d->ops->kind, .max_depth = d->ops->max_depth};
+    *out = (struct kr_device_info){.kind = d->ops->kind, .max_depth = d->ops->max_depth,
+                                    .max_outputs = d->ops->max_outputs};
     if (d->ops->memory) d->ops->memory(d, &out->memory_bytes, &out->free_bytes);
 }
 
@@ -98,6 +99,11 @@ int kr_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_pre
                struct kr_exec **out, struct cn_error *err)
 {
     int rc = kr_plan_check(p, opts, err);
+    struct kr_device_info info;
+    kr_device_info(d, &info);
+    if (!rc && p->n_more + 1 > info.max_outputs)
+        rc = cn_fail(err, CN_EUNSUPP, "the plan's output %s: %s gives %u of a plan",
+                     p->more[info.max_outputs - 1].name, info.kind, info.max_outputs);
     return rc ? rc : d->ops->prepare(d, p, opts, out, err);
 }
 

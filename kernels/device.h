@@ -7,6 +7,7 @@
 struct kr_device_ops {
     const char *kind;
     uint32_t max_depth;
+    uint32_t max_outputs;        /* of a plan */
     void (*free)(struct kr_device *d);
     bool (*lost)(const struct kr_device *d, const char **why); /* NULL: never */
     /* All of it and what is free; NULL: it uses the host's. Any thread. */

@@ -222,9 +222,13 @@ struct kr_peak {
 };
 int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak);
 int kr_op_take_logits(struct kr_plan *p, int x);
-/* x [logit rows, V] is what a step gives back. Exactly once. (Embedding models: V is the vector's
- * length.) */
+/* x [logit rows, V] is what a step gives back: the first output, which every plan has, once.
+ * (Embedding models: V is the vector's length.) */
 void kr_plan_output(struct kr_plan *p, int x);
+/* Another one beside it, [logit rows, any width]: hidden rows for a model that drafts, say. The name is
+ * no other output's, and copied. Where a device gives fewer outputs than the plan has
+ * (kr_device_info) prepare fails with CN_EUNSUPP and the name. */
+void kr_plan_output_more(struct kr_plan *p, const char *name, int x);
 
 /* ---- devices (device.c, cpu/) ---------------------------------------------------------------- */
 
@@ -272,6 +276,7 @@ void kr_device_free(struct kr_device *d);
 struct kr_device_info {
     const char *kind;        /* "cpu", "async" */
     uint32_t max_depth;      /* how many of its steps may be in flight */
+    uint32_t max_outputs;    /* of a plan */
     uint64_t memory_bytes;   /* of its own, for weights, scratch and KV blocks; 0: it uses the
                               * host's, of which the caller knows more */
     uint64_t free_bytes;     /* of memory_bytes, now. What does not go in is CN_ENOMEM when it is
@@ -340,6 +345,10 @@ struct kr_exec_info {
     uint64_t packed_bytes;     /* memory taken by repacked weights */
     uint64_t scratch_bytes;    /* exact */
     uint64_t embd_dim, n_vocab;
+    bool embeds;               /* rows may be embeddings: the plan looks tokens up once */
+    bool turns, both_ways;     /* rows may have these */
+    uint32_t n_adapters;       /* rows may name 1 .. n_adapters */
+    uint32_t n_outputs;        /* of the plan; 1 where the device gives no more */
     uint32_t n_groups;
     const struct kr_kv_group *groups;
 };
@@ -405,13 +414,19 @@ bool kr_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 enum kr_row_src { KR_ROW_TOKEN, KR_ROW_EMBED, KR_ROW_TICKET };
 struct kr_row {
     uint32_t seq;               /* index into the batch's sequences */
-    uint32_t pos[3]; /* pos[0] is the position; the others are for models that use three */
-    uint32_t adapter;           /* 0 = none */
+    uint32_t pos;               /* its place in the sequence */
+    uint32_t adapter;           /* at most the exec's n_adapters; 0 = none */
+    uint32_t both_until;        /* 0: it sees what its layers' spans say, up to its own position. Else
+                                 * also the positions from there to below this one: all of them are
+                                 * rows of this step. Only where the exec's both_ways is set */
+    const uint32_t *turns;      /* [3] what RoPE turns by, in models that use three numbers; NULL:
+                                 * pos. Only where the exec's turns is set */
     uint8_t src;                /* enum kr_row_src */
     bool logits;
     union {
         uint32_t token;
-        const float *embed;     /* [embd_dim] */
+        const float *embed;     /* [embd_dim] as the first layer takes it. Only where the exec's embeds
+                                 * is set */
         struct { uint64_t ticket; uint32_t row; } from; /* the id sampled for that row of a step */
     };
 };
@@ -428,6 +443,10 @@ struct kr_seq {
     /* Per group: the first entry that may differ from what the slot's last step was given. NULL:
      * all may. */
     const uint32_t *changed;
+    /* Further sequences whose keys its rows read, such as an encoder's for cross attention. 0, or
+     * CN_EUNSUPP: there is no op that reads them. */
+    uint32_t n_more;
+    const struct kr_seq *more;
 };
 /* Rows of a sequence stand together, positions ascending by one. */
 struct kr_batch {

@@ -36,6 +36,7 @@ void kr_plan_free(struct kr_plan *p)
     free(p->groups);
     free(p->layers);
     free(p->states);
+    free(p->more);
     free(p);
 }
 
@@ -491,4 +492,24 @@ void kr_plan_output(struct kr_plan *p, int x)
     } else {
         p->output = x;
     }
+}
+
+void kr_plan_output_more(struct kr_plan *p, const char *name, int x)
+{
+    if (!kr_plan_value_ok(p, "output", x)) return;
+    if (p->values[x].domain != KR_DOM_LOGITS) {
+        cn_fail(&p->err, CN_EINVAL, "the output %s must come after take_logits", name);
+        return;
+    }
+    for (size_t i = 0; i < p->n_more; i++) {
+        if (strcmp(p->more[i].name, name)) continue;
+        cn_fail(&p->err, CN_EINVAL, "the plan has two outputs %s", name);
+        return;
+    }
+    char *copy = cn_arena_strn(&p->arena, name, strlen(name));
+    if (!copy || cn_grow(&p->more, &p->cap_more, p->n_more + 1, sizeof *p->more)) {
+        kr_plan_no_memory(p);
+        return;
+    }
+    p->more[p->n_more++] = (struct kr_plan_more){copy, x};
 }

@@ -71,6 +71,11 @@ struct kr_plan_state {
     bool used;
 };
 
+struct kr_plan_more {
+    const char *name;
+    int value;
+};
+
 struct kr_plan {
     struct cn_arena arena; /* names, frequencies */
     struct cn_error err;   /* the first one; code 0 when none */
@@ -87,6 +92,8 @@ struct kr_plan {
     uint64_t n_positions;  /* lines of the shortest position table; UINT64_MAX without one */
     uint32_t n_used;       /* experts of every route; 0 = no route */
     int output;            /* value, -1 until set */
+    struct kr_plan_more *more; /* outputs beside it */
+    size_t n_more, cap_more;
 };
 
 /* ---- what devices ask of a plan (plan_ask.c) -------------------------------------------------- */

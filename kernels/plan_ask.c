@@ -61,6 +61,7 @@ void kr_plan_count(const struct kr_plan *p, struct kr_exec_info *info)
 {
     count_macs(p, info);
     info->n_vocab = p->values[p->output].width;
+    info->n_outputs = 1 + (uint32_t)p->n_more;
     info->n_experts_used = p->n_used;
     for (size_t i = 0; i < p->n_ops; i++) {
         const struct kr_plan_op *op = &p->ops[i];
@@ -88,6 +89,8 @@ void kr_plan_needed(const struct kr_plan *p, kr_plan_reads *reads, void *arg, bo
         const struct kr_plan_op *op = &p->ops[i];
         int in[KR_OP_INPUTS];
         if (op->kind == KR_OP_KV_WRITE || op->state >= 0 || op->out == p->output) needed[i] = true;
+        for (size_t k = 0; k < p->n_more; k++)
+            if (op->out == p->more[k].value) needed[i] = true;
         if (!needed[i]) continue;
         for (int k = 0; k < KR_OP_INPUTS; k++)
             in[k] = op->in[k];

@@ -117,6 +117,8 @@ static void submit(struct rt_group *g, struct rt_req *req)
                             .class = class[q->priority],
                             .prompt = q->prompt,
                             .n_prompt = q->n_prompt,
+                            .media = req->media,
+                            .n_media = (uint32_t)q->n_media,
                             .marks = req->marks,
                             .n_marks = req->n_marks,
                             .max_new = q->max_tokens,

@@ -11,6 +11,7 @@ void rt_request_fini(struct rt_request *q)
 {
     rt_shared_unref(q->shared);
     free(q->prompt);
+    rt_media_free(q);
     *q = (struct rt_request){0};
 }
 
@@ -64,18 +65,36 @@ static int check(const struct rt_model *m, const struct rt_request *q, struct cn
     const struct eng_model_info *info = eng_model_info(m->model);
     if (!q->n_prompt)
         return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
-    if (q->adapter)
+    if (q->adapter > info->exec->n_adapters)
         return cn_fail_param(err, CN_EUNSUPP, "adapter",
                              "adapter %u: this server loads no adapters", q->adapter);
     int rc = q->embed ? check_embed(m, q, err) : check_generate(m, q, err);
+    if (!rc) rc = rt_media_check(info->exec, q, err);
     if (rc) return rc;
     uint64_t n_ids = CN_MIN((uint64_t)eng_vocab_size(eng_model_vocab(m->model)), info->n_vocab);
-    for (size_t i = 0; i < q->n_prompt; i++)
+    for (size_t i = 0, next = 0; i < q->n_prompt; i++) {
+        if (next < q->n_media && i == q->media[next].first) {
+            i += q->media[next++].n - 1;
+            continue;
+        }
         if (q->prompt[i] >= n_ids)
             return cn_fail_param(err, CN_ERANGE, "prompt",
                                  "token id %u at index %zu is not in the vocabulary of %llu",
                                  q->prompt[i], i, (unsigned long long)n_ids);
+    }
     return 0;
+}
+
+/* Its tokens: a medium is nothing that could be repeated. */
+static int count_prompt(struct kr_draw_state *s, const struct rt_request *q)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < q->n_media; i++) {
+        int rc = kr_draw_state_prompt(s, q->prompt + at, q->media[i].first - at);
+        if (rc) return rc;
+        at = q->media[i].first + q->media[i].n;
+    }
+    return kr_draw_state_prompt(s, q->prompt + at, q->n_prompt - at);
 }
 
 /* Choice 0 counts the prompt for the repetition penalty; the others copy what it counted. */
@@ -98,7 +117,7 @@ static int make_sampler(struct rt_req *req, uint32_t i, struct cn_error *err)
                                    .n_prompt = req->q.n_prompt};
         rc = eng_draw_state_new(&s, &env, &c->sampler, err);
         if (rc) return rc;
-        rc = kr_draw_state_prompt(c->sampler, req->q.prompt, req->q.n_prompt);
+        rc = count_prompt(c->sampler, &req->q);
     }
     return rc ? cn_fail(err, rc, "out of memory for a request") : 0;
 }
@@ -150,6 +169,7 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
         return rc;
     }
     req->q = *q;
+    rc = rt_media_take(req) ? cn_fail(err, CN_ENOMEM, "out of memory for a request") : 0;
     req->choices = cn_calloc(q->n, sizeof *req->choices);
     if (q->prompt_logprobs) req->scores = cn_calloc(q->n_prompt, sizeof *req->scores);
     if (q->embed)
@@ -158,8 +178,8 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
     else
         find_marks(req);
     req->end = rt_event_new(q->id, RT_EV_END, 0, NULL);
-    if (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
-        (q->embed && !req->pooled))
+    if (!rc && (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
+        (q->embed && !req->pooled)))
         rc = cn_fail(err, CN_ENOMEM, "out of memory for a request");
     for (uint32_t i = 0; !rc && i < q->n; i++)
         rc = make_choice(req, i, err);
@@ -181,6 +201,7 @@ void rt_req_free(struct rt_req *req, bool keep_request)
     rt_event_free(req->end);
     free(req->choices);
     free(req->scores);
+    free(req->media);
     rt_pooled_free(req->pooled);
     rt_release(req->m);
     if (!keep_request) rt_request_fini(&req->q);

@@ -40,6 +40,7 @@ struct rt_req {
     struct rt_request q;       /* as submitted; owned */
     struct rt_choice *choices; /* [q.n] */
     struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
+    struct sch_media *media;   /* [q.n_media] */
     uint64_t marks[RT_MAX_MARKS];   /* positions behind the ends of messages, ascending */
     uint32_t n_marks;
     struct rt_pooled *pooled;  /* of an embedding request, which has no sampler and no text */
@@ -56,6 +57,20 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
                struct cn_error *err);
 /* keep_request: what q points to stays the caller's. */
 void rt_req_free(struct rt_req *req, bool keep_request);
+
+/* ---- media in prompts (media.c) -------------------------------------------------------------- */
+
+struct rt_flight;
+void rt_media_free(struct rt_request *q);
+/* Refuses by name what the model's exec does not take. */
+int rt_media_check(const struct kr_exec_info *x, const struct rt_request *q, struct cn_error *err);
+/* Puts the media's item ids into the prompt, and lists them for the scheduler. CN_ENOMEM. */
+int rt_media_take(struct rt_req *req);
+/* What the segment's rows of media hold; rows: of the segment. */
+void rt_media_rows(const struct rt_req *req, const struct sch_segment *g, struct kr_row *rows,
+                   uint64_t width);
+/* The three numbers of a step's rows, where requests have them. CN_ENOMEM. */
+int rt_media_turns(struct rt_flight *f, uint32_t n_rows);
 
 /* The scheduler's callbacks (arg is the struct rt_group). */
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t);
@@ -109,6 +124,7 @@ struct rt_flight {
     struct kr_row *rows;
     struct kr_seq *seqs;
     uint32_t *changed;           /* by segment and group */
+    uint32_t (*turns)[3];        /* by row; of steps with such requests */
     struct kr_draw *draws;
     struct rt_logits_row *logits_rows;
     struct sch_row_result *results;
@@ -116,7 +132,7 @@ struct rt_flight {
     uint32_t *mask_words;
     const uint32_t **masks;      /* by logits row */
     size_t rows_cap, seqs_cap, changed_cap, draws_cap, logits_cap, results_cap, jobs_cap, words_cap,
-        masks_cap;
+        masks_cap, turns_cap;
 };
 struct rt_stepper {
     struct rt_group *group;

@@ -230,6 +230,16 @@ struct rt_guide {
     uint32_t (*put)(void *arg, uint32_t choice, uint32_t id, const uint32_t **forced);
 };
 
+/* A medium in a prompt (an image, a sound): n positions from `first` on hold rows of embeddings, and not
+ * tokens. Media of one digest are the same to the prefix cache: it is of all that the rows are computed
+ * from. `both`: they see each other both ways. */
+struct rt_media {
+    size_t first, n;
+    uint8_t digest[32];
+    float *embeds;                  /* [n][width of the model], as its first layer takes them */
+    bool both;
+};
+
 /* A request, prompt already tokenised. rt_submit moves prompt (heap, freed with free()) and the hold
  * on shared when it returns 0; on failure they stay the caller's. */
 struct rt_request {
@@ -241,8 +251,14 @@ struct rt_request {
     enum rt_priority priority;
     uint32_t *prompt;
     size_t n_prompt;                /* >= 1 */
-    uint32_t adapter;               /* of the model, 0 = none; another one is CN_EUNSUPP: there are
-                                     * none that could be loaded */
+    struct rt_media *media;         /* ascending, without overlap; heap, as the embeddings are, and
+                                     * moved with the prompt, in whose place there anything may
+                                     * stand. CN_EUNSUPP: the model or the device takes no such rows */
+    size_t n_media;
+    uint32_t (*turns)[3];           /* [n_prompt] for models whose positions are three numbers; heap,
+                                     * moved. Output goes on from the last one. NULL: a position's own
+                                     * number; CN_EUNSUPP: the model uses one */
+    uint32_t adapter;               /* of the model, 0 = none; CN_EUNSUPP: it has no such one */
     uint32_t n;                     /* choices, >= 1 */
     uint64_t max_tokens;            /* per choice; 0 = up to the window, or what memory holds */
     bool max_is_bound; /* nobody asked for max_tokens: less is fine where memory ends */

@@ -28,6 +28,7 @@ void rt_stepper_fini(struct rt_stepper *s)
         free(f->rows);
         free(f->seqs);
         free(f->changed);
+        free(f->turns);
         free(f->draws);
         free(f->results);
         free(f->logits_rows);
@@ -61,7 +62,7 @@ static void fill_seq(struct kr_seq *q, const struct sch_segment *g, uint32_t *ch
     for (uint32_t k = 0; changed && k < n_groups; k++)
         changed[k] = kv_seq_changed(g->seq, k);
     *q = (struct kr_seq){.tables = kv_seq_tables(g->seq), .slot = g->slot,
-                         .generation = g->generation, .changed = changed};
+                         .generation = g->generation, .changed = changed, .n_more = g->n_more};
 }
 
 static void fill_rows(struct rt_stepper *s, struct rt_flight *f, const struct sch_segment *g,
@@ -71,7 +72,7 @@ static void fill_rows(struct rt_stepper *s, struct rt_flight *f, const struct sc
         uint32_t pos = (uint32_t)(g->pos + i);
         struct kr_row *row = &f->rows[g->first_row + i];
         *row = (struct kr_row){.seq = index,
-                               .pos = {pos, pos, pos},
+                               .pos = pos,
                                .adapter = g->adapter,
                                .src = g->tokens ? KR_ROW_TOKEN : KR_ROW_TICKET,
                                .logits = i + g->n_logits >= g->n_rows};
@@ -241,7 +242,10 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
         uint32_t *changed = s->depth > 1 ? f->changed + (size_t)i * info->n_groups : NULL;
         fill_seq(&f->seqs[i], g, changed, info->n_groups);
         fill_rows(s, f, g, i);
+        if (g->n_media) rt_media_rows(g->user, g, &f->rows[g->first_row], info->embd_dim);
     }
+    rc = rt_media_turns(f, step->n_rows);
+    if (rc) return rc;
     list_logits_rows(f);
     group->watch.weight_bytes = info->weight_bytes + info->expert_bytes * info->n_experts;
     rt_watch_launch(&group->watch, cn_now_ns(), step->n_rows, m->base_ns, m->row_ns);

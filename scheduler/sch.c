@@ -114,6 +114,9 @@ int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model
     uint32_t i = 0, n_groups = kv_space_n_groups(o->space);
     struct sch_model *m;
 
+    if (o->n_more)
+        return cn_fail(err, CN_EUNSUPP, "a model whose choices have %u sequences: 1 is possible",
+                       o->n_more + 1);
     while (i < s->n_models && s->models[i].used)
         i++;
     if (i == SCH_MAX_MODELS || !o->max_rows || !o->max_logit_rows || !o->context)

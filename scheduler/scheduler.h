@@ -61,6 +61,9 @@ struct sch_segment {
     uint64_t generation;     /* of the slot, rising: it changes whenever the slot is given out. Then
                               * nothing holds that was kept for the slot (tables, draw state) */
     struct kv_seq *seq;      /* tables: kv_seq_tables; changes: kv_seq_changed */
+    uint32_t n_more;         /* further sequences of the choice, one of each of the model's further
+                              * spaces */
+    struct kv_seq *const *more;
     uint64_t pos;            /* position of the first row */
     uint32_t n_rows;
     uint32_t n_prompt_rows;  /* the first of them, whose positions are in the request's prompt; the
@@ -269,6 +272,9 @@ void sch_free(struct sch *s);
 
 struct sch_model_opts {
     struct kv_space *space;  /* borrowed */
+    uint32_t n_more;         /* spaces of further sequences that each choice has: an encoder's, a
+                              * drafting model's. 0, or CN_EUNSUPP: choices have one sequence */
+    struct kv_space *const *more;
     uint64_t context;        /* window of the model */
     uint32_t max_rows;       /* of a step */
     uint32_t max_logit_rows;

@@ -307,6 +307,7 @@ static int async_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_
 static const struct kr_device_ops async_ops = {
     .kind = "async",
     .max_depth = KR_ASYNC_DEPTH,
+    .max_outputs = 1,
     .free = async_free,
     .lost = async_lost,
     .memory = async_memory,

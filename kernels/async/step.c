@@ -72,7 +72,7 @@ static int take_batch(struct kr_async_exec *x, struct kr_async_step *s, const st
         const struct kr_row *r = &b->rows[i];
         bool last = i + 1 == b->n_rows || b->rows[i + 1].seq != r->seq;
         s->rows[i] = *r;
-        if (last) rc = take_tables(x, s, &b->seqs[r->seq], r->seq, r->pos[0]);
+        if (last) rc = take_tables(x, s, &b->seqs[r->seq], r->seq, r->pos);
         if (rc) return rc;
     }
     s->batch = (struct kr_batch){.n_rows = b->n_rows, .n_seqs = b->n_seqs, .rows = s->rows,

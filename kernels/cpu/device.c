@@ -97,6 +97,7 @@ static void cpu_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, 
 static const struct kr_device_ops cpu_ops = {
     .kind = "cpu",
     .max_depth = 1,
+    .max_outputs = 1,
     .free = cpu_free,
     .draw_loops = cpu_draw_loops,
     .threads = cpu_threads,

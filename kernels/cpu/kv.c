@@ -302,8 +302,8 @@ void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, 
     const struct kr_row *r = &x->now.batch->rows[row];
     const struct kr_cpu_ops *ops = &x->dev->ops;
     enum kr_type type = x->base.opts.kv_type;
-    uint32_t bt = x->base.opts.block_tokens, tok = r->pos[0] % bt;
-    uint32_t block = x->now.batch->seqs[r->seq].tables[l->group][r->pos[0] / bt];
+    uint32_t bt = x->base.opts.block_tokens, tok = r->pos % bt;
+    uint32_t block = x->now.batch->seqs[r->seq].tables[l->group][r->pos / bt];
     uint8_t *at = kr_cpu_block(x, x->now.mem, l->group, block) + l->at;
     for (uint32_t h = 0; h < l->n_heads; h++) {
         uint8_t *head = at + h * l->step, *keys = head + l->head.k;

@@ -220,7 +220,7 @@ void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint
               x->plan->states[u.op->state].at;
     u.row = run->row;
     u.n_rows = run->n_rows;
-    u.fresh = x->now.batch->rows[run->row].pos[0] == 0;
+    u.fresh = x->now.batch->rows[run->row].pos == 0;
     uint64_t blocks = (uint64_t)u.cut.spans * u.cut.span_blocks;
     uint32_t first = (uint32_t)(blocks * part / parts);
     uint32_t last = (uint32_t)(blocks * (part + 1) / parts);

@@ -26,7 +26,7 @@ static void embed(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint
 static void angles(const struct kr_cpu_exec *x, const struct kr_plan_rope *rope, uint32_t row,
                    float *cs)
 {
-    double pos = x->now.batch->rows[row].pos[0], amp = rope->amplitude;
+    double pos = x->now.batch->rows[row].pos, amp = rope->amplitude;
     uint32_t half = rope->n_rot / 2;
     for (uint32_t i = 0; i < half; i++) {
         double angle = pos * (double)rope->inv_freq[i];
@@ -42,7 +42,7 @@ static void embed_pos(const struct kr_cpu_exec *x, const struct kr_plan_op *op, 
     const struct kr_type_info *ti = kr_type_info((uint32_t)op->w.type);
     uint64_t row_bytes = op->w.ne[0] / ti->block_elems * ti->block_bytes;
     kr_dequantize_row(op->w.type,
-                      (const uint8_t *)op->w.data + x->now.batch->rows[row].pos[0] * row_bytes, y,
+                      (const uint8_t *)op->w.data + x->now.batch->rows[row].pos * row_bytes, y,
                       op->w.ne[0]);
 }
 
@@ -92,7 +92,7 @@ static void narrow_glu(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
 
 static float pos_factor(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint32_t row)
 {
-    uint64_t at = ((uint64_t)x->now.batch->rows[row].pos[0] + op->from) / op->len;
+    uint64_t at = ((uint64_t)x->now.batch->rows[row].pos + op->from) / op->len;
     return (float)(1 + (double)op->f * log(1 + (double)at));
 }
 
@@ -129,7 +129,7 @@ static void peak(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t 
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_row *r =
         &x->now.batch->rows[s->domain == KR_DOM_LOGITS ? x->now.logit_rows[row] : row];
-    uint32_t width = x->plan->values[op->out].width, pos = r->pos[0], at = op->n_state;
+    uint32_t width = x->plan->values[op->out].width, pos = r->pos, at = op->n_state;
     uint32_t h = (r->src == KR_ROW_TOKEN ? r->token : 0) * 0x9e3779b1u + pos * 0x85ebca77u;
     h = (h ^ h >> 15) * 0x2c1b3c6du;
     h ^= h >> 12;

@@ -211,10 +211,10 @@ static uint32_t list_members(struct sharing *s)
         uint64_t from, to;
         for (last = r; last < x->now.n_rows && rows[last].seq == rows[r].seq;)
             last++;
-        kr_sight_at(&sight, rows[r].pos[0], &from, &to);
+        kr_sight_at(&sight, rows[r].pos, &from, &to);
         struct kr_member m = { .row = r, .n_rows = last - r, .seq = rows[r].seq,
                                .first = (uint32_t)(from / KR_RANGE_KEYS),
-                               .whole = rows[r].pos[0] / KR_RANGE_KEYS,
+                               .whole = rows[r].pos / KR_RANGE_KEYS,
                                .table = x->now.batch->seqs[rows[r].seq].tables[s->t->group] };
         if (m.first < m.whole) x->members[n++] = m;
     }

@@ -169,8 +169,8 @@ static void cut_tiles(struct kr_cpu_exec *x, struct kr_tiling *t)
             last++;
         struct kr_tile *tile = &t->tiles[t->n_tiles];
         *tile = (struct kr_tile){ .row = r, .n_rows = CN_MIN(t->tile_rows, last - r),
-                                  .seq = rows[r].seq, .pos = rows[r].pos[0], .stop = UINT32_MAX,
-                                  .end = rows[last - 1].pos[0] + 1, .merged = 1, .pieces = 1 };
+                                  .seq = rows[r].seq, .pos = rows[r].pos, .stop = UINT32_MAX,
+                                  .end = rows[last - 1].pos + 1, .merged = 1, .pieces = 1 };
         tile->last_pos = tile->pos + tile->n_rows - 1;
         kr_cpu_tile_sight(x, t->group, tile, &from, &to);
         tile->begin = (uint32_t)(from / KR_RANGE_KEYS);
@@ -178,7 +178,7 @@ static void cut_tiles(struct kr_cpu_exec *x, struct kr_tiling *t)
         tile->last = (uint32_t)((to - 1) / KR_SUPER_KEYS + 1);
         for (uint32_t end = r + tile->n_rows; r < end; r++) {
             t->rows[r] = r;
-            t->positions[r] = rows[r].pos[0];
+            t->positions[r] = rows[r].pos;
             t->owner[r] = t->n_tiles;
         }
         t->n_tiles++;

@@ -95,7 +95,7 @@ static size_t step(struct golden *g, const uint32_t *ids, size_t n, uint32_t fro
     for (size_t i = 0; i < n; i++) {
         uint32_t pos = g->pos + (uint32_t)i;
         rows[i] = (struct kr_row){
-            .pos = {pos, pos, pos}, .src = KR_ROW_TOKEN, .logits = pos >= from, .token = ids[i]};
+            .pos = pos, .src = KR_ROW_TOKEN, .logits = pos >= from, .token = ids[i]};
         wanted += rows[i].logits;
     }
     if (kr_launch(g->exec, g->mem, &batch, &ticket, &err)) fail_msg("launch: %s", err.message);

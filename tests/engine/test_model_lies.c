@@ -128,7 +128,7 @@ static void run_step(struct file *f, struct eng_model *m, const char *lie)
     }
     assert_int_equal(kr_kv_mem_new(device, slab, info->n_groups, &mem, &err), 0);
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct kr_row){.pos = {i, i, i}, .src = KR_ROW_TOKEN, .logits = true,
+        rows[i] = (struct kr_row){.pos = i, .src = KR_ROW_TOKEN, .logits = true,
                                   .token = i * 31 % (uint32_t)eng_model_info(m)->n_vocab};
     if (kr_launch(eng_model_exec(m), mem, &batch, &ticket, &err))
         fail_msg("%s, %s: %s", f->name, lie, err.message);

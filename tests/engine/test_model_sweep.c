@@ -31,7 +31,7 @@ static void run_step(struct eng_model *m)
         slab = CN_MAX(slab, info->groups[i].block_bytes);
     assert_int_equal(kr_kv_mem_new(device, slab, 2, &mem, &err), 0);
     for (uint32_t i = 0; i < 3; i++) {
-        rows[i].pos[0] = i;
+        rows[i].pos = i;
         rows[i].token = i % (uint32_t)info->n_vocab;
     }
     rows[2].logits = true;

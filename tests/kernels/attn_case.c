@@ -327,7 +327,7 @@ static void step(struct bench *b, const struct attn_case *c, const uint32_t from
     for (uint32_t s = 0; s < 2; s++)
         for (uint32_t i = 0; i < n[s]; i++) {
             uint32_t pos = from[s] + i;
-            rows[n_rows++] = (struct kr_row){.seq = s, .pos = {pos, pos, pos}, .logits = true,
+            rows[n_rows++] = (struct kr_row){.seq = s, .pos = pos, .logits = true,
                                              .src = KR_ROW_EMBED,
                                              .embed = c->rows + (size_t)pos * c->width};
         }

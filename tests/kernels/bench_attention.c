@@ -79,7 +79,7 @@ static void open_tables(struct world *w, const struct bench *b)
 
 static void set_row(struct world *w, uint32_t i, uint32_t seq, uint32_t pos, bool logits)
 {
-    w->rows[i] = (struct kr_row){.seq = seq, .pos = {pos}, .src = KR_ROW_EMBED, .logits = logits,
+    w->rows[i] = (struct kr_row){.seq = seq, .pos = pos, .src = KR_ROW_EMBED, .logits = logits,
                                  .embed = w->c.rows + (size_t)(pos % w->c.shape.n) * w->c.width};
 }
 

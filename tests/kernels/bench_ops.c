@@ -410,10 +410,10 @@ static double steps_us(const char *name, bool tokens, struct kr_exec *x, struct 
     for (size_t i = 0; i < CN_ARRAY_LEN(embd); i++)
         embd[i] = tiny_uniform(&seed);
     for (uint32_t i = 0; i < ROWS; i++)
-        rows[i] = (struct kr_row){.pos = {CONTEXT + i}, .src = KR_ROW_EMBED, .logits = true,
+        rows[i] = (struct kr_row){.pos = CONTEXT + i, .src = KR_ROW_EMBED, .logits = true,
                                   .embed = embd + (size_t)i * WIDTH};
     for (uint32_t i = 0; tokens && i < ROWS; i++)
-        rows[i] = (struct kr_row){.pos = {CONTEXT + i}, .logits = true, .token = i % 4};
+        rows[i] = (struct kr_row){.pos = CONTEXT + i, .logits = true, .token = i % 4};
     struct kr_seq seq = {.tables = tables};
     struct kr_batch batch = {.n_rows = ROWS, .n_seqs = 1, .rows = rows, .seqs = &seq};
     for (uint64_t start = cn_now_ns(); n_steps < MIN_STEPS ||

@@ -151,7 +151,7 @@ static void bench(struct bench *b, struct tiny_run *r)
         for (uint32_t i = 0; i < b->seqs; i++) {
             uint32_t pos = b->context + (b->stay ? 0 : (uint32_t)k);
             ks[i].tables = seqs[i].table_ptrs;
-            rows[i] = (struct kr_row){ .seq = i, .pos = { pos }, .logits = true,
+            rows[i] = (struct kr_row){ .seq = i, .pos = pos, .logits = true,
                                        .token = tokens[pos] };
         }
         struct kr_batch batch = { .n_rows = b->seqs, .n_seqs = b->seqs, .rows = rows, .seqs = ks };

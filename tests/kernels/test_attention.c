@@ -293,12 +293,12 @@ static void test_encoder_cut(void **state)
     uint32_t table[1] = {0};
     const uint32_t *tables[1] = {table};
     struct kr_seq seq = {.tables = tables};
-    struct kr_row row = {.pos = {1, 1, 1}, .src = KR_ROW_EMBED, .embed = c.rows, .logits = true};
+    struct kr_row row = {.pos = 1, .src = KR_ROW_EMBED, .embed = c.rows, .logits = true};
     struct kr_batch batch = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
     uint64_t ticket;
     assert_int_equal(kr_launch(exec, mem, &batch, &ticket, &err), CN_EINVAL);
     assert_non_null(strstr(err.message, "encoder"));
-    row.pos[0] = 0;
+    row.pos = 0;
     assert_int_equal(kr_launch(exec, mem, &batch, &ticket, &err), 0);
     kr_kv_mem_free(mem);
     kr_exec_free(exec);

@@ -66,7 +66,7 @@ static double pace(struct tiny_run *r, const struct tiny_seq *s, uint32_t n)
     float *logits;
 
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct kr_row){ .pos = { i }, .logits = i + 1 == n, .token = s->tokens[i] };
+        rows[i] = (struct kr_row){ .pos = i, .logits = i + 1 == n, .token = s->tokens[i] };
     for (; now - begin < MEASURE_NS; steps++, now = cn_now_ns()) {
         assert_int_equal(kr_launch(r->exec, r->mem, &batch, &ticket, NULL), 0);
         assert_int_equal(kr_collect(r->exec, ticket, &logits, NULL), 0);

@@ -74,7 +74,7 @@ static void open_world(struct world *w, const char *device, uint32_t max_logit_r
     tiny_seq_open(&w->r, &w->s, tokens, N, VOCAB, false);
     w->seq.tables = w->s.table_ptrs;
     for (uint32_t i = 0; i < N; i++)
-        w->rows[i] = (struct kr_row){ .pos = { i, i, i }, .logits = true, .token = tokens[i] };
+        w->rows[i] = (struct kr_row){ .pos = i, .logits = true, .token = tokens[i] };
     w->batch = (struct kr_batch){ .n_rows = N, .n_seqs = 1, .rows = w->rows, .seqs = &w->seq,
                                   .drawn = true };
 }
@@ -219,7 +219,7 @@ static void test_ids_by_ticket(void **state)
     for (size_t i = 0; i < 2; i++) { /* with the ids known, then by ticket */
         open_world(&w, "async", 6);
         struct kr_draw_state *s = new_state(w.r.dev, 8);
-        struct kr_row row = { .pos = { 3, 3, 3 }, .logits = true };
+        struct kr_row row = { .pos = 3, .logits = true };
         struct kr_draw d = { .row = 2, .state = s, .position = 3 };
         w.batch.n_rows = 3;
         assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &first, NULL), 0);

@@ -297,6 +297,50 @@ static void test_parallel(void **state)
     kr_device_free(d);
 }
 
+/* Outputs beside the first have names of their own; a device that gives one says which it lacks. */
+static void test_outputs(void **state)
+{
+    int x;
+    struct kr_plan *p = begin(&x);
+    kr_plan_output_more(p, "hidden", x);
+    expect(p, CN_EINVAL, NULL, "hidden must come after take_logits");
+
+    p = begin(&x);
+    x = kr_op_take_logits(p, x);
+    kr_plan_output(p, x);
+    kr_plan_output_more(p, "hidden", x);
+    kr_plan_output_more(p, "hidden", x);
+    expect(p, CN_EINVAL, NULL, "two outputs hidden");
+
+    p = begin(&x);
+    x = kr_op_take_logits(p, x);
+    kr_plan_output_more(p, "hidden", x);
+    expect(p, CN_EINVAL, NULL, "no output");
+
+    p = begin(&x);
+    x = kr_op_take_logits(p, x);
+    kr_plan_output(p, x);
+    kr_plan_output_more(p, "hidden", x);
+    struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 4,
+                                .max_logit_rows = 4, .max_context = 256};
+    struct kr_device *d;
+    struct kr_exec *exec;
+    struct cn_error err;
+    assert_int_equal(kr_plan_finish(p, &err), 0);
+    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){.n_threads = 1}, &d, NULL), 0);
+    assert_int_equal(kr_prepare(d, p, &o, &exec, &err), CN_EUNSUPP);
+    assert_non_null(strstr(err.message, "hidden"));
+    kr_plan_free(p);
+    p = begin(&x);
+    kr_plan_output(p, kr_op_take_logits(p, x));
+    assert_int_equal(kr_plan_finish(p, &err), 0);
+    assert_int_equal(kr_prepare(d, p, &o, &exec, &err), 0);
+    assert_int_equal(kr_exec_info(exec)->n_outputs, 1);
+    kr_exec_free(exec);
+    kr_plan_free(p);
+    kr_device_free(d);
+}
+
 /* q grows with the position: by steps at multiples of the period, one early with an offset of 1. */
 static void test_pos_scale(void **state)
 {
@@ -321,7 +365,7 @@ static void test_pos_scale(void **state)
             struct kr_row rows[N];
             struct kr_seq seqs[N] = {{0}};
             for (uint32_t i = 0; i < N; i++)
-                rows[i] = (struct kr_row){.seq = i, .pos = {at[i]}, .src = KR_ROW_EMBED,
+                rows[i] = (struct kr_row){.seq = i, .pos = at[i], .src = KR_ROW_EMBED,
                                           .logits = true, .embed = floats + i * WIDTH};
             struct kr_batch batch = {.n_rows = N, .n_seqs = N, .rows = rows, .seqs = seqs};
             uint64_t ticket;
@@ -346,7 +390,7 @@ int main(void)
         cmocka_unit_test(test_tensors), cmocka_unit_test(test_values),
         cmocka_unit_test(test_rope),    cmocka_unit_test(test_kv),
         cmocka_unit_test(test_prepare_options), cmocka_unit_test(test_parallel),
-        cmocka_unit_test(test_pos_scale),
+        cmocka_unit_test(test_outputs), cmocka_unit_test(test_pos_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

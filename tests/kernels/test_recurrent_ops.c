@@ -154,7 +154,7 @@ static void test_large_state(void **state)
         const uint32_t *tables[1] = {&block};
         struct kr_seq seq = {.tables = tables};
         for (uint32_t r = which ? ROWS - 1 : 0; r < ROWS; r++) {
-            struct kr_row row = {.pos = {r}, .token = r % 4, .logits = r == ROWS - 1};
+            struct kr_row row = {.pos = r, .token = r % 4, .logits = r == ROWS - 1};
             struct kr_batch batch = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
             uint64_t ticket;
             float *logits;

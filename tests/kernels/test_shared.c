@@ -97,7 +97,7 @@ static void step(struct world *w, const uint32_t *k)
         seqs[s].tables = m->ptrs;
         for (uint32_t i = 0; i < k[s]; i++) {
             uint32_t pos = m->done + i;
-            rows[n++] = (struct kr_row){.seq = s, .pos = {pos, pos, pos}, .logits = true,
+            rows[n++] = (struct kr_row){.seq = s, .pos = pos, .logits = true,
                                         .src = KR_ROW_EMBED,
                                         .embed = w->c.rows + (size_t)m->tokens[pos] * w->c.width};
         }

@@ -438,7 +438,7 @@ static void test_bad_batches(void **state)
     struct tiny_run_opts o = usual;
     o.max_rows = 4;
     assert_true(tiny_run_open(&r, t, &o));
-    for (int i = 0; i < 17; i++) {
+    for (int i = 0; i < 20; i++) {
         uint32_t table[16] = { 0 }, bad_table[16] = { 0, UINT32_MAX };
         const uint32_t *tables[2] = { table, i == 9 ? bad_table : table };
         const uint32_t *missing[2] = { table, NULL };
@@ -446,7 +446,7 @@ static void test_bad_batches(void **state)
         struct kr_seq seqs[2] = { { tables }, { tables } };
         struct kr_batch b = { .n_rows = 3, .n_seqs = 2, .rows = rows, .seqs = seqs };
         for (uint32_t k = 0; k < 5; k++)
-            rows[k] = (struct kr_row){ .seq = k == 2, .pos = { 20 + k % 2 }, .token = 1 };
+            rows[k] = (struct kr_row){ .seq = k == 2, .pos = 20 + k % 2, .token = 1 };
         int want = CN_EINVAL;
         uint64_t ticket;
         struct cn_error err = { 0 };
@@ -454,9 +454,9 @@ static void test_bad_batches(void **state)
         case 0: b.n_rows = 0; break;
         case 1: b.n_rows = 5; want = CN_ELIMIT; break;
         case 2: rows[1].seq = 2; want = CN_ERANGE; break;
-        case 3: rows[1].pos[0] = 256; want = CN_ERANGE; break;
-        case 4: rows[1].pos[0] = 22; break;
-        case 5: rows[1].pos[0] = 20; break;
+        case 3: rows[1].pos = 256; want = CN_ERANGE; break;
+        case 4: rows[1].pos = 22; break;
+        case 5: rows[1].pos = 20; break;
         case 6: b.n_rows = 4; break; /* sequence 0 again after sequence 1 */
         case 7: rows[2].token = 50; want = CN_ERANGE; break;
         case 8: rows[2].token = UINT32_MAX; want = CN_ERANGE; break;
@@ -468,6 +468,9 @@ static void test_bad_batches(void **state)
         case 14: rows[0].src = KR_ROW_EMBED; rows[0].embed = NULL; break;
         case 15: rows[0].adapter = 1; want = CN_EUNSUPP; break;
         case 16: b.n_seqs = 0; break;
+        case 17: rows[2].turns = table; want = CN_EUNSUPP; break;
+        case 18: rows[0].both_until = 22; want = CN_EUNSUPP; break;
+        case 19: seqs[1].n_more = 1; want = CN_EUNSUPP; break;
         }
         assert_int_equal(kr_launch(r.exec, r.mem, &b, &ticket, &err), want);
         assert_true(err.message[0] != 0);

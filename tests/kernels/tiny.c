@@ -270,7 +270,7 @@ void tiny_step(struct tiny_run *r, struct tiny_seq *const *seqs, const uint32_t 
         ks[i].tables = seqs[i]->table_ptrs;
         for (uint32_t j = 0; j < n[i]; j++, n_rows++) {
             uint32_t pos = seqs[i]->done + j;
-            rows[n_rows] = (struct kr_row){ .seq = i, .pos = { pos, pos, pos },
+            rows[n_rows] = (struct kr_row){ .seq = i, .pos = pos,
                                             .src = KR_ROW_TOKEN, .logits = seqs[i]->logits != NULL,
                                             .token = seqs[i]->tokens[pos] };
         }

@@ -85,7 +85,7 @@ static void run_engine(void)
     assert_int_equal(kr_kv_mem_new(d, x->groups[0].block_bytes * 4, 1, &mem, &err), 0);
     for (uint32_t i = 0; i < N_PROMPT; i++)
         step[i] = (struct kr_row){
-            .pos = {i, i, i}, .src = KR_ROW_TOKEN, .logits = true, .token = prompt[i]};
+            .pos = i, .src = KR_ROW_TOKEN, .logits = true, .token = prompt[i]};
     struct kr_seq seq = {.tables = tables};
     struct kr_batch b = {.n_rows = N_PROMPT, .n_seqs = 1, .rows = step, .seqs = &seq};
     assert_int_equal(kr_launch(eng_model_exec(m), mem, &b, &ticket, &err), 0);

@@ -173,7 +173,7 @@ int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_b
         w.seqs[i].pos = w.seqs[i].end;
     for (uint32_t i = 0; !w.off && i < b->n_rows; i++) {
         struct held *s = held_of(b->seqs[b->rows[i].seq].tables);
-        uint64_t pos = b->rows[i].pos[0];
+        uint64_t pos = b->rows[i].pos;
         if (!i || b->rows[i - 1].seq != b->rows[i].seq) s->pos = pos;
         s->end = pos + 1;
     }

@@ -164,6 +164,22 @@ static void test_refusals(void **state)
     simcase_finish(&m);
 }
 
+/* A choice has one sequence so far: a model that needs more is refused when it is added. */
+static void test_one_sequence(void **state)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct cn_error err = {0};
+    struct sim m;
+    uint32_t model;
+
+    sim_init(&m, &o);
+    struct sch_model_opts mo = {.space = m.space[0], .n_more = 1, .more = m.space, .context = 100,
+                                .max_rows = 4, .max_logit_rows = 4};
+    assert_int_equal(sch_model_add(m.sch, &mo, &model, &err), CN_EUNSUPP);
+    assert_non_null(strstr(err.message, "2 sequences"));
+    simcase_finish(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,6 +187,7 @@ int main(void)
         cmocka_unit_test(test_never_cut),
         cmocka_unit_test(test_hit_is_whole),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_one_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
