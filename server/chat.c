@@ -21,6 +21,31 @@ static int bad(const struct at *at, int code, const char *field, const char *why
     return cn_fail_param(at->err, code, param, "%s %s", param, why);
 }
 
+/* The type's name is told where it could be one. */
+static int bad_part(const struct at *at, const char *field, const char *type)
+{
+    char why[128];
+    size_t n = strspn(type, "abcdefghijklmnopqrstuvwxyz_-0123456789");
+
+    if (!n || n > 32 || type[n]) return bad(at, CN_EUNSUPP, field, "has a type that is not supported: "
+                                                                  "this server reads text");
+    snprintf(why, sizeof why, "has the type %s, which is not supported: this server reads text", type);
+    return bad(at, CN_EUNSUPP, field, why);
+}
+
+/* Media beside the content, as some clients send them. */
+static int check_beside(const json_t *message, const struct at *at)
+{
+    static const char *const names[] = {"images", "audio", "video", "videos", "files"};
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
+        const json_t *v = json_object_get(message, names[i]);
+        if (!v || json_is_null(v) || (json_is_array(v) && !json_array_size(v))) continue;
+        return bad(at, CN_EUNSUPP, names[i], "is not supported: this server reads text");
+    }
+    return 0;
+}
+
 /* Text parts become one string, a line each: what most templates expect. */
 static int join_parts(json_t *message, json_t *parts, const struct at *at)
 {
@@ -41,8 +66,7 @@ static int join_parts(json_t *message, json_t *parts, const struct at *at)
         else if (!json_is_string(type))
             rc = bad(at, CN_ETYPE, field, "must have a type");
         else if (srv_json_one_of(type, types) < 0)
-            rc = bad(at, CN_EUNSUPP, field,
-                     "has a type that is not supported: this model reads text");
+            rc = bad_part(at, field, json_string_value(type));
         else if (srv_json_is(type, "refusal"))
             continue;
         else if (!json_is_string(text))
@@ -142,6 +166,7 @@ static int check_message(json_t *m, const struct at *at)
                    "must be one of system, developer, user, assistant, tool, function");
     bool assistant = srv_json_is(role, "assistant");
     int rc = check_tool_calls(m, at);
+    if (!rc) rc = check_beside(m, at);
     if (rc) return rc;
     if (json_is_array(content)) {
         if ((rc = join_parts(m, content, at))) return rc; /* replaces it */

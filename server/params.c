@@ -136,6 +136,15 @@ static const struct form {
 #undef PARAM
 };
 
+static const struct lack {
+    const char *name, *why;
+} lacks[] = {
+#define PARAM(ep, name, type, member, def, low, high, text)
+#define LACK(name, why) {name, why},
+#include "server/params.def"
+#undef PARAM
+};
+
 static bool asks_for_form(const struct form *f, const json_t *v)
 {
     switch (json_typeof(v)) {
@@ -165,6 +174,28 @@ static int refuse_forms(json_t *body, struct cn_error *err)
     return 0;
 }
 
+/* What adapters and media are asked for with, by other servers' names. */
+static int refuse_lacks(json_t *body, struct cn_error *err)
+{
+    static const struct form any = {NULL, false};
+    json_t *modes = json_object_get(body, "modalities"), *mode;
+    size_t k;
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(lacks); i++) {
+        json_t *v = json_object_get(body, lacks[i].name);
+        if (v && asks_for_form(&any, v))
+            return cn_fail_param(err, CN_EUNSUPP, lacks[i].name, "%s is not supported: %s",
+                                 lacks[i].name, lacks[i].why);
+    }
+    json_array_foreach(modes, k, mode)
+    {
+        if (!srv_json_is(mode, "text"))
+            return cn_fail_param(err, CN_EUNSUPP, "modalities",
+                                 "modalities other than text are not supported");
+    }
+    return 0;
+}
+
 int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, struct cn_error *err)
 {
     memset(p, 0, sizeof *p);
@@ -178,5 +209,6 @@ int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, st
         if (rc) return rc;
         p->given |= 1ull << i;
     }
-    return ep & (CHAT | TEXT) ? refuse_forms(body, err) : 0;
+    int rc = ep & (CHAT | TEXT | EMBED) ? refuse_lacks(body, err) : 0;
+    return !rc && ep & (CHAT | TEXT) ? refuse_forms(body, err) : rc;
 }

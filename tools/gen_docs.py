@@ -450,6 +450,8 @@ def api_page(params, routes):
         text = text.replace('\\"', '"').replace("|", "\\|")
         out += f"| `{name}` | {places} | {types[kind]}{bounds} | {said} | {text} |\n"
     forms = ", ".join(f"`{name}`" for name in re.findall(r'^FORM\("(\w+)",', params, re.M))
+    lacks = ", ".join(f"`{name}`" for name in re.findall(r'^LACK\("(\w+)",', params, re.M))
+    out += f"| {lacks} | chat, completions, embeddings | any |  | refused unless empty: this server loads no adapters, and reads and writes text |\n"
     out += f"| {forms} | chat, completions | any |  | refused unless empty: answers are not constrained to a form; the schema `{{}}` (any JSON) is refused too |\n"
     return out
 

@@ -191,6 +191,43 @@ def test_a_form_that_is_not_kept_is_refused(fake, field, value):
                 assert fake.http("POST", path, {**body, field: nothing})[0] == 200
 
 
+PARTS = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}, {"type": "input_image", "image_url": "x"},
+         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}, {"type": "file", "file": {"file_id": "f"}},
+         {"type": "input_file", "file_id": "f"}, {"type": "video_url", "video_url": {"url": "x"}}, {"type": "audio_url"}]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("role", ["user", "system", "tool"])
+def test_parts_that_are_not_text_are_refused_by_name(fake, part, role):
+    messages = [{"role": "user", "content": "x"}, {"role": role, "content": [{"type": "text", "text": "see:"}, part]}]
+    for path in "/v1/chat/completions", "/apply-template":
+        error = refused(fake, path, {**CHAT, "messages": messages}, "messages[1].content[1]")
+        assert error["code"] == "unsupported" and f"type {part['type']}," in error["message"]
+
+
+@pytest.mark.parametrize("field", ["images", "audio", "video", "videos", "files"])
+def test_media_beside_the_content_are_refused(fake, field):
+    message = {"role": "user", "content": "what is this?", field: ["AA=="]}
+    error = refused(fake, "/v1/chat/completions", {**CHAT, "messages": [message]}, f"messages[0].{field}")
+    assert error["code"] == "unsupported"
+    for nothing in None, []:
+        assert fake.post("/v1/chat/completions", {**CHAT, "messages": [{**message, field: nothing}]})[0] == 200
+
+
+@pytest.mark.parametrize("field,value", [
+    ("adapter", "mine"), ("adapter", 3), ("adapters", ["mine"]), ("adapter_id", "mine"), ("lora", [{"id": 0, "scale": 1.0}]),
+    ("loras", ["mine"]), ("lora_adapter", "mine"), ("lora_name", "mine"), ("lora_path", "mine"),
+    ("lora_request", {"lora_name": "mine"}), ("audio", {"voice": "alloy", "format": "wav"}), ("image_data", [{"data": "AA=="}]),
+    ("images", ["AA=="]), ("multi_modal_data", {"image": "AA=="}), ("mm_processor_kwargs", {"num_crops": 4}),
+    ("modalities", ["text", "audio"])])
+def test_adapters_and_media_are_refused_by_name(fake, field, value):
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        error = refused(fake, path, {**body, field: value}, field)
+        assert error["code"] == "unsupported" and field in error["message"]
+        for nothing in (None, [], {}) if field != "modalities" else (None, [], ["text"]):
+            assert fake.post(path, {**body, field: nothing})[0] == 200
+
+
 def test_accepted_values(fake):
     for more in ({"tool_choice": "auto"}, {"tool_choice": "none"}, {"response_format": {"type": "text"}},
                  {"max_completion_tokens": 1}, {"n": 8}, {"user": "me"}, {"priority": "background"},
