@@ -32,6 +32,7 @@ static void schedule(struct sim *m)
 
         if (i > 2) memcpy(r->prompt, m->reqs[i - 3].prompt, 24 * sizeof(*r->prompt));
         if (i == 4) r->spec.n_choices = 3;
+        if (i >= 6) sim_add_media(r, 24, 5, 1);
         if (i % 2) r->force_mod = 4;
         if (i == 2) r->mask_mod = 3;
         if (i == 5) r->spec.deadline_ns = m->clock + 15000000;
