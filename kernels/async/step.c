@@ -237,7 +237,7 @@ static void keep_logits(struct kr_async_exec *x, struct kr_async_step *s)
     s->rc = kr_collect(x->cpu, s->cpu_ticket, &logits, &s->err);
     if (!s->rc && cn_grow(&s->logits, &s->logits_cap, n, sizeof *s->logits))
         s->rc = cn_fail(&s->err, CN_ENOMEM, "out of memory for logits");
-    if (!s->rc) memcpy(s->logits, logits, n * sizeof *logits);
+    if (!s->rc && n) memcpy(s->logits, logits, n * sizeof *logits);
 }
 
 static void forward(struct kr_async *d, struct kr_async_job *j)
