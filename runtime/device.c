@@ -32,10 +32,12 @@ int rt_device_new(const struct cfg *cfg, struct kr_device **out, struct cn_error
     return device_new(cfg, cfg->engine.device, threads, out, err);
 }
 
-int rt_group_device(const struct cfg *cfg, uint32_t group, struct kr_device **out,
-                    struct cn_error *err)
+int rt_group_device(struct rt_group *g, struct cn_error *err)
 {
-    return device_new(cfg, cfg_group_device(cfg, group), cfg_group_threads(cfg, group), out, err);
+    const struct cfg *cfg = g->rt->cfg;
+    if (!g->rt->several) return rt_device_new(cfg, &g->device, err);
+    return device_new(cfg, cfg_group_device(cfg, g->index), cfg_group_threads(cfg, g->index),
+                      &g->device, err);
 }
 
 struct rt_room rt_room(const struct cfg *cfg, const struct kr_device *d)

@@ -131,6 +131,8 @@ static void submit(struct rt_group *g, struct rt_req *req)
     if (q->prompt_logprobs) s.flags = SCH_PROMPT_LOGITS | SCH_NO_CACHE_READ;
     int rc = accepted ? 0 : cn_fail(&err, CN_ENOMEM, "out of memory for a request");
     if (!rc && g->stopping) rc = cn_fail(&err, CN_EDRAIN, "the server is shutting down");
+    if (!rc && atomic_load(&g->rt->lost))
+        rc = cn_fail(&err, CN_EDEVICE, "%s", cn_err_info(CN_EDEVICE)->text);
     if (!rc && (atomic_load(&g->rt->failed) || model_broken(req->m)))
         rc = cn_fail(&err, CN_ENOTREADY, "the model's file changed while it was served");
     if (!rc) rc = rt_tenants_check(g, q->tenant, &err);

@@ -425,7 +425,7 @@ int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_w
                  struct cn_error *err)
 {
     struct measured s = {0};
-    int rc = rt_group_device(g->rt->cfg, g->index, &g->device, err);
+    int rc = rt_group_device(g, err);
     if (!rc) rc = weigh(g, &s, err);
     struct kv_pool_opts o = {.slab_bytes = s.plan.slab_bytes, .n_slabs = s.plan.n_slabs};
     if (!rc) rc = kv_pool_new(&o, &g->pool, err);
@@ -550,7 +550,7 @@ static void preload(struct rt_model *m, const struct rt_loading *how)
 int rt_group_open(struct rt_group *g, const struct rt_opts *o, struct cn_error *err)
 {
     struct rt_loading how = {.progress = o->progress, .progress_arg = o->progress_arg};
-    int rc = rt_group_device(g->rt->cfg, g->index, &g->device, err);
+    int rc = rt_group_device(g, err);
     if (rc) return rc;
     if (!g->rt->several) return open_one(g, &how, err);
     rc = size_for_several(g, err);

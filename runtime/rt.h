@@ -348,8 +348,8 @@ void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint32_t re
 void rt_model_set_state(struct rt_model *m, enum rt_model_state state);
 
 enum kr_type rt_kv_type(int cfg_kv_type); /* device.c */
-int rt_group_device(const struct cfg *cfg, uint32_t group, struct kr_device **out,
-                    struct cn_error *err);
+/* The one model has all that there is, whatever groups the config has. */
+int rt_group_device(struct rt_group *g, struct cn_error *err);
 /* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
 int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
 struct rt_loading {

@@ -337,6 +337,10 @@ static void test_lost(void **state)
     }
     rt_health(h.rt, &health);
     assert_true(health.failed);
+    for (uint64_t i = 0; i < 2; i++) { /* nor is anything taken any more */
+        ask_as(&h, i, i, 0);
+        wait_code(&h, i, CN_EDEVICE);
+    }
     for (size_t i = 0; i < 2; i++)
         sv_release(&h, i);
     h_stop(&h);
