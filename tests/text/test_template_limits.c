@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -174,19 +175,28 @@ static void endless_work(void **state)
     assert_int_equal(render("{{ ('9' * 400)|int }}"), CN_ETEMPLATE);
 }
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* The step budget is what stops nested loops, well before the clock. */
 static void steps_are_quick(void **state)
 {
     struct eng_template_in in = {.limits = {.max_ns = 60000000000}};
+    /* The least of five, of processor time: what else the machine does only adds to it. About 14 ms;
+     * the bound is of the order, as machines differ by more than a fifth. */
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < 5; i++) {
-        uint64_t start = cn_now_ns();
+        uint64_t start = cpu_ns();
         assert_int_equal(
             render_in("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
                       "{% endfor %}",
                       &in, NULL),
             CN_ELIMIT);
-        best = CN_MIN(best, cn_now_ns() - start);
+        best = CN_MIN(best, cpu_ns() - start);
     }
     print_message("500,000 steps in %.1f ms\n", (double)best / 1e6);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
