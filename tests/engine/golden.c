@@ -31,10 +31,8 @@ int golden_open(struct golden *g, const char *path, enum kr_isa isa, uint32_t th
                 uint64_t context, enum kr_type kv_type)
 {
     struct cn_error err = {0};
-    struct kr_device_opts device = {.cpu = {.isa = isa, .n_threads = threads}};
-    const char *kind = getenv("CONIFER_DEVICE");
     memset(g, 0, sizeof(*g));
-    int rc = kr_device_new(kind ? kind : "cpu", &device, &g->device, &err);
+    int rc = dev_new(isa, threads, &g->device, &err);
     if (rc == CN_EUNSUPP) return rc;
     if (rc) fail_msg("device: %s", err.message);
     struct eng_model_opts opts = {.device = g->device,

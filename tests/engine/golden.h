@@ -4,6 +4,7 @@
 #define TESTS_ENGINE_GOLDEN_H
 
 #include "engine/engine.h"
+#include "tests/devices.h"
 
 #include <jansson.h>
 

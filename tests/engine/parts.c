@@ -15,11 +15,10 @@ static struct kr_device *device;
 
 int parts_set_up(void **state)
 {
-    struct kr_cpu_opts opts = {.isa = KR_ISA_AUTO, .n_threads = 1};
     struct cn_error err;
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     snprintf(dir, sizeof(dir), "/tmp/conifer-model-XXXXXX");
-    return mkdtemp(dir) && !kr_cpu_new(&opts, &device, &err) ? 0 : -1;
+    return mkdtemp(dir) && !dev_new(KR_ISA_AUTO, 1, &device, &err) ? 0 : -1;
 }
 
 int parts_tear_down(void **state)

@@ -354,10 +354,9 @@ static void test_oracle(void **state)
 
 static int set_up(void **state)
 {
-    struct kr_cpu_opts opts = {.isa = KR_ISA_AUTO, .n_threads = 1};
     struct cn_error err;
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
-    return kr_cpu_new(&opts, &device, &err);
+    return dev_new(KR_ISA_AUTO, 1, &device, &err);
 }
 
 static int tear_down(void **state)

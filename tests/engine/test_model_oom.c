@@ -50,12 +50,11 @@ static int open_once(const char *path, struct kr_device *device, long k, bool al
 static void sweep(const char *name)
 {
     const char *path = golden_oracle("models", name, ".gguf");
-    struct kr_cpu_opts cpu = {.isa = KR_ISA_AUTO, .n_threads = 1};
     struct kr_device *device;
     struct cn_error err;
     long failed = 0;
     if (!path) return;
-    assert_int_equal(kr_cpu_new(&cpu, &device, &err), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 1, &device, &err), 0);
     atomic_store(&seen, 0);
     assert_int_equal(open_once(path, device, -1, false), 0);
     long n = atomic_load(&seen);

@@ -276,9 +276,8 @@ struct bench {
 static bool open_bench(struct bench *b, const struct attn_case *c, const struct attn_run *how)
 {
     struct cn_error err = {0};
-    struct kr_cpu_opts cpu = {.isa = how->isa, .n_threads = how->threads};
     *b = (struct bench){0};
-    int rc = kr_cpu_new(&cpu, &b->dev, &err);
+    int rc = dev_new(how->isa, how->threads, &b->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     need(!rc, err.message);
     struct kr_prepare_opts prep = {.kv_type = c->kv_type, .block_tokens = how->block_tokens,

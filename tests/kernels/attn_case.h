@@ -3,7 +3,7 @@
 #ifndef TESTS_KERNELS_ATTN_CASE_H
 #define TESTS_KERNELS_ATTN_CASE_H
 
-#include "kernels/kernels.h"
+#include "tests/devices.h"
 
 struct attn_shape {
     const char *name;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels/cpu/matmul.h"
+#include "tests/devices.h"
 
 const enum kr_type parity_types[] = {
     KR_F32,  KR_F16,  KR_BF16,   KR_Q4_0,   KR_Q4_1,   KR_Q5_0,   KR_Q5_1,   KR_Q8_0, KR_Q2_K,
@@ -156,9 +157,10 @@ int main(int argc, char **argv)
     struct parity p = {.opts = {.isa = KR_ISA_AUTO, .min_ms = 10, .rounds = 5}};
     struct kr_matmul_kernels k;
     if (!parse_options(argc, argv, &p.opts)) return usage();
+    if (dev_skip_program("the CPU's kernels")) return DEV_SKIPPED;
     if (!kr_matmul_fill(p.opts.isa, &k)) {
         fprintf(stderr, "parity: this machine lacks the ISA\n");
-        return 77;
+        return DEV_SKIPPED;
     }
     p.isa_name = k.name;
     if (p.opts.bench) {

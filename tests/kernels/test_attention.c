@@ -285,7 +285,7 @@ static void test_encoder_cut(void **state)
     struct cn_error err = {0};
     attn_case_open(&c, &shapes[10], KR_F16, 1);
     assert_int_equal(c.shape.span, KR_SPAN_BOTH);
-    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){.n_threads = 1}, &dev, &err), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 1, &dev, &err), 0);
     struct kr_prepare_opts prep = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 4,
                                    .max_logit_rows = 4, .max_context = 64};
     assert_int_equal(kr_prepare(dev, c.plan, &prep, &exec, &err), 0);

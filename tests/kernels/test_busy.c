@@ -145,6 +145,7 @@ static void test_beside_a_busy_loop(void **state)
 
 int main(void)
 {
+    if (dev_skip_program("the CPU's threads")) return DEV_SKIPPED;
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_beside_a_busy_loop) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

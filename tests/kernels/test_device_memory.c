@@ -68,10 +68,9 @@ static void test_the_host_s_memory(void **state)
 {
     static const char *const kinds[] = { "cpu", "async" };
     for (size_t i = 0; i < CN_ARRAY_LEN(kinds); i++) {
-        struct kr_device_opts o = { .cpu = { .n_threads = 1 } };
         struct kr_device_info info;
         struct kr_device *d;
-        assert_int_equal(kr_device_new(kinds[i], &o, &d, NULL), 0);
+        assert_int_equal(dev_new_of(kinds[i], KR_ISA_AUTO, 1, &d, NULL), 0);
         kr_device_info(d, &info);
         assert_true(info.memory_bytes == 0 && info.free_bytes == 0);
         kr_device_free(d);

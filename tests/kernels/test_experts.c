@@ -148,10 +148,9 @@ struct run {
 static bool run_open(struct run *r, const struct model *m, enum kr_isa isa, uint32_t threads)
 {
     struct cn_error err = { 0 };
-    struct kr_cpu_opts cpu = { .isa = isa, .n_threads = threads };
     struct kr_prepare_opts prep = { .kv_type = KR_F16, .block_tokens = 16, .max_rows = MAX_R,
                                     .max_logit_rows = MAX_R, .max_context = 64 };
-    int rc = kr_cpu_new(&cpu, &r->dev, &err);
+    int rc = dev_new(isa, threads, &r->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     if (rc || kr_prepare(r->dev, m->t->plan, &prep, &r->exec, &err)) fail_msg("%s", err.message);
     r->width = m->width;

@@ -1,4 +1,4 @@
-/* Blocks that move to the host and back, on every device and with every type of KV: what was moved out,
+/* Blocks that move to the host and back, with every type of KV: what was moved out,
  * overwritten and moved in to other blocks goes on with the bytes of a sequence that stayed. */
 #include "tests/kernels/tiny.h"
 
@@ -50,11 +50,10 @@ static uint32_t list(const struct tiny_run *r, const struct tiny_seq *s, uint8_t
     return n;
 }
 
-static void run_case(const char *device, enum kr_type type)
+static void run_case(enum kr_type type)
 {
     struct tiny_run_opts o = { .isa = KR_ISA_AUTO, .threads = 2, .block_tokens = BLOCK, .max_rows = N,
-                               .max_context = 64, .n_blocks = 3 * BLOCKS, .kv_type = type,
-                               .device = device };
+                               .max_context = 64, .n_blocks = 3 * BLOCKS, .kv_type = type };
     struct kr_move moves[4 * BLOCKS];
     struct tiny_seq stays, other, moved;
     struct tiny_run r;
@@ -99,23 +98,16 @@ static void run_case(const char *device, enum kr_type type)
 static void test_moved(void **state)
 {
     static const enum kr_type types[] = { KR_F16, KR_Q8_0, KR_Q4_0 };
-    static const char *const devices[] = {
-#define DEVICE(name) #name,
-#include "kernels/devices.def"
-#undef DEVICE
-    };
-    for (size_t d = 0; d < CN_ARRAY_LEN(devices); d++)
-        for (size_t t = 0; t < CN_ARRAY_LEN(types); t++)
-            run_case(devices[d], types[t]);
+    for (size_t t = 0; t < CN_ARRAY_LEN(types); t++)
+        run_case(types[t]);
 }
 
 static void test_no_such_memory(void **state)
 {
-    struct kr_device_opts o = { .cpu = { .n_threads = 1 } };
     struct kr_device *d;
     struct cn_error err = { 0 };
     void *host;
-    assert_int_equal(kr_device_new("cpu", &o, &d, NULL), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 1, &d, NULL), 0);
     assert_int_equal(kr_host_new(d, UINT64_MAX - 5, &host, &err), CN_ENOMEM);
     kr_device_free(d);
 }

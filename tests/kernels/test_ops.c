@@ -221,6 +221,7 @@ static void test_halves(void **state)
 
 int main(void)
 {
+    if (dev_skip_program("the CPU's loops of each ISA")) return DEV_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_exp),

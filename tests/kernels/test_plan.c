@@ -231,7 +231,7 @@ static void test_prepare_options(void **state)
     struct tiny *t = tiny_new(&shape, 1);
     struct kr_device *d;
     struct cn_error err;
-    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){ .n_threads = 1 }, &d, &err), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 1, &d, &err), 0);
     const struct kr_prepare_opts good = { .kv_type = KR_F16, .block_tokens = 16, .max_rows = 8,
                                           .max_logit_rows = 8, .max_context = 64 };
     for (int i = 0; i < 7; i++) {
@@ -288,7 +288,7 @@ static void test_parallel(void **state)
 {
     struct kr_device *d;
     static uint8_t seen[3000];
-    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){ .n_threads = 3 }, &d, NULL), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 3, &d, NULL), 0);
     assert_int_equal(kr_device_threads(d), 3);
     kr_device_parallel(d, sizeof seen, mark, seen);
     kr_device_parallel(d, 0, mark, seen);
@@ -350,8 +350,7 @@ static void test_pos_scale(void **state)
         floats[i] = (float)i - 100;
     for (int isa = KR_ISA_GENERIC; isa < KR_N_ISAS; isa++) {
         struct kr_device *d;
-        if (kr_cpu_new(&(struct kr_cpu_opts){.isa = (enum kr_isa)isa, .n_threads = 1}, &d, NULL))
-            continue;
+        if (dev_new((enum kr_isa)isa, 1, &d, NULL)) continue;
         for (uint32_t offset = 0; offset < 2; offset++) {
             int x;
             struct kr_plan *p = begin(&x);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/cpu/pool.h"
+#include "tests/devices.h"
 
 enum { MAX_UNITS = 5000, MAX_STAGES = 40 };
 
@@ -212,6 +213,7 @@ static void test_limits(void **state)
 
 int main(void)
 {
+    if (dev_skip_program("the CPU's threads")) return DEV_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_hints_do_no_harm),

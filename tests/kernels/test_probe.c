@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "tests/devices.h"
 
 #define MS 1000000ull
 
@@ -18,8 +18,7 @@ static struct kr_device *device(enum kr_isa isa, uint32_t threads)
 {
     struct kr_device *d = NULL;
     struct cn_error err = {0};
-    struct kr_cpu_opts opts = { .isa = isa, .n_threads = threads };
-    int rc = kr_cpu_new(&opts, &d, &err);
+    int rc = dev_new(isa, threads, &d, &err);
     if (rc == CN_EUNSUPP) return NULL;
     assert_int_equal(rc, 0);
     return d;

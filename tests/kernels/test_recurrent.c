@@ -460,6 +460,7 @@ static void test_hybrid(void **state)
 
 static void test_group(void **state)
 {
+    DEV_CPU_ONLY("reads the CPU's blocks");
     struct tiny *t = new_hybrid(false);
     struct tiny_run_opts o = options(KR_ISA_AUTO, 1, 0);
     struct tiny_run r;

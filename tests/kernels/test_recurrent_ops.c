@@ -83,6 +83,7 @@ static void guards_of(const struct kr_recurrent_ops *o, uint32_t lanes, uint32_t
 
 static void test_guards(void **state)
 {
+    DEV_CPU_ONLY("calls the CPU's loops");
     for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
         struct kr_cpu_ops o;
         if (!kr_ops_fill(isas[k], &o)) continue;
@@ -95,6 +96,7 @@ static void test_guards(void **state)
 /* Not a number stays one and does not spread to other lanes; far ends of softplus. */
 static void test_odd_numbers(void **state)
 {
+    DEV_CPU_ONLY("calls the CPU's loops");
     for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
         struct kr_cpu_ops o;
         if (!kr_ops_fill(isas[k], &o)) continue;
@@ -141,7 +143,7 @@ static void test_large_state(void **state)
     int y = kr_op_conv(t->plan, kr_op_embed(t->plan, &table, 1), at, &w, NULL, KR_ACT_NONE);
     kr_plan_output(t->plan, kr_op_take_logits(t->plan, y));
     assert_int_equal(kr_plan_finish(t->plan, &err), 0);
-    assert_int_equal(kr_cpu_new(&(struct kr_cpu_opts){.n_threads = 3}, &d, &err), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 3, &d, &err), 0);
     struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = ROWS,
                                 .max_logit_rows = 1, .max_context = 64};
     assert_int_equal(kr_prepare(d, t->plan, &o, &x, &err), 0);

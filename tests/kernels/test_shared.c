@@ -36,8 +36,7 @@ static bool open_world(struct world *w, const struct attn_shape *shape, enum kr_
                        enum kr_isa isa, uint32_t threads, uint32_t bt)
 {
     struct cn_error err = {0};
-    struct kr_cpu_opts cpu = {.isa = isa, .n_threads = threads};
-    if (kr_cpu_new(&cpu, &w->dev, &err)) return false;
+    if (dev_new(isa, threads, &w->dev, &err)) return false;
     attn_case_open(&w->c, shape, kv, 11);
     w->bt = bt;
     w->max_rows = 2048;

@@ -192,10 +192,10 @@ void tiny_free(struct tiny *t)
 bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_run_opts *o)
 {
     struct cn_error err = { 0 };
-    struct kr_device_opts dev = { .cpu = { .isa = o->isa, .n_threads = o->threads } };
     *r = (struct tiny_run){ .block_tokens = o->block_tokens, .n_blocks = o->n_blocks,
                             .order = o->order };
-    int rc = kr_device_new(o->device ? o->device : "cpu", &dev, &r->dev, &err);
+    const char *kind = o->device ? o->device : dev_kind();
+    int rc = dev_new_of(kind, o->isa, o->threads, &r->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     need(!rc, err.message);
     uint32_t logit_rows = o->max_logit_rows ? o->max_logit_rows : o->max_rows;

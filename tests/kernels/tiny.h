@@ -3,7 +3,7 @@
 #ifndef TESTS_KERNELS_TINY_H
 #define TESTS_KERNELS_TINY_H
 
-#include "kernels/kernels.h"
+#include "tests/devices.h"
 
 struct tiny_shape {
     uint32_t n_layers, width, heads, kv_heads, head_dim, ffn, vocab;
@@ -46,7 +46,7 @@ struct tiny_run_opts {
     uint32_t threads, block_tokens, max_rows, max_context, n_blocks, order;
     uint32_t slab_blocks;  /* 0 = 1 */
     enum kr_type kv_type;
-    const char *device;    /* NULL: "cpu" */
+    const char *device;    /* NULL: dev_kind() */
     uint32_t max_logit_rows; /* 0 = max_rows */
 };
 /* False when the machine lacks the ISA. */

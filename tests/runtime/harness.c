@@ -47,8 +47,8 @@ void h_start(struct h *h, const struct h_setup *s)
     h->cfg.engine.async_lost_after = s->lost_after;
     if (s->max_running) h->cfg.scheduler.max_running = s->max_running;
     h->cfg.engine.async_delay_s = s->delay_s;
-    const char *device = getenv("CONIFER_DEVICE");
-    if (device && !s->on_cpu) assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
+    const char *device = s->on_cpu ? "cpu" : dev_kind();
+    assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
     if (s->step_target_ms > 0) {
         h->cfg.engine.step_target_ms = s->step_target_ms;

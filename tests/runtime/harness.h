@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "runtime/runtime.h"
+#include "tests/devices.h"
 
 struct h_setup {
     const char *model;         /* path */
@@ -22,7 +23,7 @@ struct h_setup {
     int64_t lost_after;        /* engine.async_lost_after */
     int64_t max_running;       /* 0 = the config's */
     double delay_s;            /* engine.async_delay_s */
-    bool on_cpu;               /* not on the device that CONIFER_DEVICE names */
+    bool on_cpu;               /* whatever dev_kind() is */
     double step_target_ms;     /* 0 = the config's */
     bool speculation; /* else there is none: steps are then the same whenever they are run */
 };

@@ -68,14 +68,13 @@ static void run_engine(void)
     struct eng_model *m;
     struct kr_kv_mem *mem;
     struct cn_error err;
-    struct kr_cpu_opts cpu = {.isa = KR_ISA_AUTO, .n_threads = 1};
     uint32_t table[4] = {0, 1, 2, 3};
     const uint32_t *tables[8] = {table, table, table, table, table, table, table, table};
     struct kr_row step[N_PROMPT];
     uint64_t ticket;
     float *z;
 
-    assert_int_equal(kr_cpu_new(&cpu, &d, &err), 0);
+    assert_int_equal(dev_new(KR_ISA_AUTO, 1, &d, &err), 0);
     struct eng_model_opts o = {
         .device = d,
         .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 64, .max_logit_rows = 64}};
