@@ -290,7 +290,7 @@ struct cn_msg *cn_mailbox_take(struct cn_mailbox *m);
 bool cn_mailbox_wait(struct cn_mailbox *m, uint64_t timeout_ns);
 
 /* ---- metrics (base/metrics.c) ---------------------------------------------------------------
- * Fixed series from metrics.def, and those of each tenant of the config; updates are relaxed
+ * Fixed series from metrics.def, and those of each tenant of the config; updates are release
  * atomics. */
 enum cn_metric {
 #define COUNTER(id, name, labels, help) CN_M_##id,

@@ -36,8 +36,7 @@ int cli_version(int argc, char **argv);
 int cli_error(const char *name, const struct cn_error *err);
 /* CN_EINVAL with the first byte that is no UTF-8, and its offset. */
 int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error *err);
-/* Prints every error of the config but the last, which err then is; err as it was when it is none
- * of them. */
+/* Prints all config errors but the last, which it puts in err; all of them if err is not one. */
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);
 /* "name: text" and a hint at --help; returns 2. */
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);

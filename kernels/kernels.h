@@ -296,10 +296,10 @@ uint32_t kr_device_threads(const struct kr_device *d);
 void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i),
                         void *arg);
 
-/* What the device reaches now, all its threads together: the bounds that speeds are shares of. Each
- * is the best of a few short runs that take ns_each in all (reading: and the time to fill a buffer,
- * the first time; it is kept until the device is freed). The buffer takes at most most_bytes (but a
- * quarter of a MiB a thread): how much is free is for the caller to know. CN_ENOMEM without it. */
+/* The device's current peak rates, all threads together; speeds are reported as shares of these.
+ * Each is the best of a few short runs totalling ns_each (plus, the first time, filling the read
+ * buffer, which is kept until the device is freed). The buffer takes at most most_bytes, but at
+ * least 256 KiB per thread; the caller must know what is free. CN_ENOMEM if it cannot be had. */
 struct kr_probe {
     double read_bytes_s; /* of a buffer larger than the last cache, as far as most_bytes allows */
     double int8_ops_s;   /* products of 8-bit integers in registers, two operations each */

@@ -32,10 +32,10 @@
  * Snapshots are sparse. They stand at the end of a block, where one is wanted: at the ends of
  * messages that the caller marks; at the last place of a prompt that leaves a token to compute;
  * where a look-up found more tokens than any snapshot covers (the second visit of a branch); where
- * another sequence that waits would branch off. Chunks of rows end there (kv_seq_room). While
- * tokens are put out one more follows at a distance, the one before it given up. A sequence that
- * ends at such a place leaves its live state. Taking one never fails a request. First to be evicted
- * is what saves least: the tokens since the snapshot before it, a later use counting more.
+ * another sequence that waits would branch off. Chunks of rows end there (kv_seq_room). During
+ * generation one more is taken at ROLL times the usual distance, replacing the last. A sequence
+ * that ends at such a place leaves its live state. Taking one never fails a request. The first
+ * evicted saves the fewest tokens (those since the previous one), favouring recent use.
  *
  * In spaces with state a sequence waits for another one (its leader) when that is about to take a
  * snapshot that both can use; not for one that makes no headway.
@@ -192,8 +192,8 @@ int kv_seq_open(struct kv_space *s, const struct kv_seq_opts *opts, struct kv_se
 /* Gives everything back: at once, or when the steps in flight have retired if rows of it are in
  * one. Blocks of rows that were extended and not committed are dropped. NULL is fine. */
 void kv_seq_close(struct kv_seq *q);
-/* As close, but nothing that it wrote and did not find enters or stays in the tree (its numbers
- * are not to be trusted). */
+/* As close, but whatever q computed itself leaves the tree or never enters it: its contents cannot
+ * be trusted. */
 void kv_seq_close_failed(struct kv_seq *q);
 
 enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
@@ -207,13 +207,13 @@ enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
 enum kv_match kv_seq_match(struct kv_seq *q, const uint32_t *ids, uint64_t n, uint64_t *adopted);
 /* Whether the last match answered KV_WAIT, and what it waits for is still to come. */
 bool kv_seq_waits(struct kv_seq *q);
-/* It could go on, and others were before it: who waits for its snapshots goes on waiting, however
- * many launches that takes. Otherwise it is given up after some. */
+/* q could run but others went first: sequences waiting for its snapshots keep waiting. Without this
+ * call or progress, they give up on q after some launches. */
 void kv_seq_in_line(struct kv_seq *q);
 /* It waits for nobody's snapshot before its next rows: when nothing else can be done. */
 void kv_seq_no_wait(struct kv_seq *q);
-/* How many rows the next extend may have so that no place for a snapshot is passed over; UINT64_MAX
- * = any number. More is allowed: then there will be no snapshot. */
+/* Rows up to the next wanted snapshot; UINT64_MAX if none is wanted. Extending further is allowed
+ * but skips that snapshot. */
 uint64_t kv_seq_room(const struct kv_seq *q);
 /* How many items a new sequence would find, without taking anything (for queue order); as: its
  * tenant, salt, adapter and joined ranges. *in_use (may be NULL): of these, held by running sequences, so that

@@ -1,10 +1,10 @@
 /* Recurrent state: live states, positions where a snapshot is wanted, snapshots on their way into
  * the tree and out of it, and sequences that wait for another's snapshot.
  *
- * A wanted position is the end of a block that the sequence has yet to pass. When rows behind it
- * are reserved, a copy of the live state is planned, to be done before those rows; when they are
- * computed the copy is complete, and goes to the node that ends there. So at most one copy is new
- * at a time, and as many are on their way as there are steps in flight. */
+ * A wanted position is a block boundary the sequence has yet to pass. When the rows after it are
+ * reserved, a copy of the live state is planned to run before them; once they are computed, the
+ * copy is complete and goes to the node that ends there. So at most one copy is new at a time, and
+ * at most one per step in flight is pending. */
 #include "kvpool/internal.h"
 
 #include <string.h>

@@ -2,11 +2,11 @@
  * that was idle for longest. Its own thread; it changes models' states, under models_lock, and asks
  * the engine thread to take a model in or to forget it.
  *
- * Where all that could make way is held, who asks for a model waits for it, at most
- * engine.swap_wait_s. While there are such models, time goes in turns of that length: in the second
- * half of each, those that are to make way (`leaving`) are not given to anyone else, so that a busy
- * model cannot keep another one out for ever; in the first half they are, so that one that is asked
- * for again and again cannot keep others from a model that is there. */
+ * If every model that could be unloaded is held, a request for another waits at most
+ * engine.swap_wait_s. While any wait, time runs in periods of that length. In the second half of
+ * each, the models to be unloaded (`leaving`) take no new holders, so a busy model cannot keep
+ * another out for ever. In the first half they do, so repeated requests for a missing model cannot
+ * lock out a loaded one. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #endif
 
 #define RETRY_FIRST_NS 5000000000u
-#define RETRY_DOUBLINGS 6            /* 320 s at most, see retry_after */
+#define RETRY_DOUBLINGS 6            /* enough to pass RETRY_MOST_NS */
 #define RETRY_MOST_NS 300000000000u
 #define RETRY_ABSENT_NS 1000000000u
 #define ASK_AGAIN_NS 1000000u

@@ -83,12 +83,12 @@ struct rt_memory_plan {
     uint32_t n_slabs;
     uint64_t one_bytes;          /* a sequence of the whole window; of several models the largest */
 };
-/* For a model that was measured or opened: info's exec says what it takes. left_bytes: memory there
- * is beside its weights and scratch (0 = not known), which nobody else counts on when it was given.
- * CN_ENOMEM with the arithmetic when the memory cannot serve it. */
+/* For a measured or opened model; info->exec has its sizes. left_bytes: memory left after weights
+ * and scratch (0 = unknown). given: it is reserved for this daemon, so KV may take it all, not
+ * half. CN_ENOMEM with the arithmetic when the memory cannot serve it. */
 int rt_memory_for(const struct cfg *cfg, const struct eng_model_info *info, uint64_t left_bytes,
                   bool given, struct rt_memory_plan *out, struct cn_error *err);
-/* The same of one of several. */
+/* rt_check_model for one of `models`. */
 int rt_check_served(const struct rt_model_opts *m, struct cn_error *err);
 /* Loads the model, or those of several that are to be preloaded (on the calling thread), sizes the
  * pool, starts the threads. Memory that does not fit is CN_ENOMEM with the arithmetic in the
@@ -165,9 +165,9 @@ uint32_t rt_model_number(const struct rt_model *m);
 struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n);
 void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
 
-/* Asks for a model. 0 with *held: it is loaded, and held from now on. 0 without: one RT_EV_MODEL
- * will come on `reply`; with code 0 the model is held from then on. Else it is refused: CN_EDRAIN,
- * CN_ENOMEM, CN_ENOTREADY (it could not be loaded a short time ago, with the reason). */
+/* Acquires a model. 0 with *held set: it is loaded and now held. 0 without: one RT_EV_MODEL will
+ * arrive on `reply`; if its code is 0, the model is held from then on. Errors: CN_EDRAIN,
+ * CN_ENOMEM, CN_ENOTREADY (a recent load failed; err says why). */
 int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, uint64_t id, bool *held,
                struct cn_error *err);
 /* No longer waits. False: the event is on its way, or was taken. */

@@ -74,7 +74,7 @@ static struct sch_choice *victim(struct sch *s, struct sch_choice *c, bool force
         double over;
 
         if (v->state == CH_WAITING && (v == c || place)) continue;
-        /* so that some work always ends the oldest goes on, or c if that is background work */
+        /* never the oldest, so that some work always ends, unless that is background work */
         if (v == oldest && r != RANK_BACKGROUND) continue;
         if (v->planned_now || v->evict || (v == c && v->in_flight)) continue;
         if (!force && !r && v->preemptions >= s->o.max_preemptions) continue;

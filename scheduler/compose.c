@@ -237,10 +237,9 @@ static bool is_short(const struct sch *s, const struct sch_choice *c)
     return c->n_ids <= found + s->o.short_prompt;
 }
 
-/* Which of a tenant's prompts is read first: the one with the fewest rows left, since all of them
- * would end late if they took turns; now and then the oldest, so that a long one gets on beside any
- * number of short ones. One that waits for a state that another is to leave comes last: it could
- * run nothing. */
+/* Order of a tenant's prompts: fewest rows left first, since taking turns would delay them all;
+ * every AGE_TURN steps the oldest first, so that short prompts cannot starve a long one. A prompt
+ * waiting for another's snapshot goes last: it cannot run. */
 static bool reads_before(const struct sch_choice *a, const struct sch_choice *b)
 {
     const struct sch_model *m = choice_model(a);

@@ -1,6 +1,6 @@
-/* What steps cost: ns = base + row x rows, fitted by least squares, each step counting 2 % less
- * with every later one. One fit is of all steps of a model, one of those that only decode; what a
- * prompt's row adds to the latter is followed apart: it depends on how much it has behind it.
+/* Step cost: ns = base + row x rows, fitted by least squares; a step's weight decays by 2 % with
+ * each later one. One fit covers all steps of a model, one its decode-only steps; what a prompt row
+ * adds to those is tracked separately, as it depends on the context before it.
  *
  * As long as all that only decoded had as many rows, a row is taken to cost there what it does in
  * the other fit. Else what 16 take would be 16 times what one does, as long as nothing but one was
@@ -105,10 +105,9 @@ static double row_beside(const struct sch_model *m)
     return m->beside_ns > 0 ? m->beside_ns : m->cost.row_ns;
 }
 
-/* How many rows of prompts make a step that decodes n_decode rows longer by `part` of what those
- * take alone. Where two are too many, one if one is not: where the keys behind a prompt are read
- * once for both and that takes the time, one costs as much. What one takes is measured behind each
- * look at decoding alone. */
+/* How many prompt rows fit if they may lengthen a step of n_decode decode rows by `part` of its own
+ * time. If two are too many: one if one fits, else still two, since both share one reading of the
+ * prompt's keys and one may cost as much. One is timed after each decode-only step. */
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part)
 {
     double most = part * (m->alone.base_ns + m->alone.row_ns * n_decode), one = m->single_ns;

@@ -1,11 +1,10 @@
 /* Drafts: what came next in a choice's own ids where they read the same before.
  *
- * For n-grams of 3 and of 2 ids a table tells the position behind the last occurrence of each, by
- * hash, a later one in the place of an earlier: the ids themselves are compared, so a collision
- * costs a guess and no time. While what is expected comes true the place is kept and the tables are
- * not asked. Where the ids outgrow them another one, as large as all before, takes up what comes
- * and the others are asked after it: 16 bytes an id at most, nothing is moved, and an id costs at
- * most two look-ups a table.
+ * Hash tables map each 3-gram and 2-gram to the position after its last occurrence; later entries
+ * overwrite earlier ones. Matches are checked against the ids, so a collision costs a draft and no
+ * time. While predictions hold, the position just advances and no table is consulted. Where the ids
+ * outgrow them another one, as large as all before, takes up what comes and the others are asked
+ * after it: 16 bytes an id at most, nothing is moved, and an id costs at most two look-ups a table.
  *
  * The chance of a guess is counted by how many ids before it agree, on every output token that was
  * expected to be something, whether it was drafted or not. */

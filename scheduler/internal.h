@@ -39,7 +39,7 @@ struct sch_choice {
     bool evict;              /* to be preempted when no step with it is in flight */
     bool yields;             /* likewise parked: its place is another tenant's, */
     bool yielded;            /* and was, so that it is parked now */
-    bool displaced;          /* for its place alone: no sign that there are too few blocks */
+    bool displaced;          /* preempted for its slot, not memory: not in preemptions */
     bool planned_now;        /* has rows in the step that is being composed */
     bool looked;             /* for what others have read or will, since it was started */
     bool starved;            /* wanted rows in this step and there were no blocks */

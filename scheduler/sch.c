@@ -413,7 +413,7 @@ static void end_spent(struct sch *s)
     }
 }
 
-/* Nothing could be composed and nothing is in flight: if somebody wants to run, he shall. */
+/* Nothing could be composed and nothing is in flight: force the oldest choice to run. */
 static bool run_alone(struct sch *s, struct sch_flight *f)
 {
     struct sch_choice *c = sch_oldest(s);

@@ -13,16 +13,16 @@
  *
  * Several schedulers may serve the same tenants, each with a device of its own: share.c.
  *
- * Speculation: a choice that decodes may get, after the row of its last token, rows of drafts: what
- * followed in its own prompt and output when they last read as they now end (draft.c). Their draws
- * are kept as long as each gives the token of the next row, so what is put out does not depend on
- * drafts. How many rows is decided by what steps were measured to take and how often guesses like
- * these came true (spec.c): none where that gains less than 5 %, none while a prompt is to be read,
- * and never so many that another one's tokens come more than 10 % later. A draft that was right
- * costs its tenant what any token costs; one that was wrong costs nobody. Not where a sequence has
- * a state, which cannot be cut. Drafts follow an id that is known: with two steps in flight a choice
- * waits for the one that is being drawn, instead of having its row in the next step, where drafts
- * promise more than that.
+ * Speculation: a decoding choice may get draft rows after the row of its last token: what followed
+ * an earlier occurrence of its current suffix in its own prompt and output (draft.c). Sampled
+ * tokens are kept through the first that differs from the next row's draft, so drafts never change
+ * the output. How many rows is decided by what steps were measured to take and how often guesses
+ * like these came true (spec.c): none where that gains less than 5 %, none while a prompt is to be
+ * read, and never so many that another one's tokens come more than 10 % later. A draft that was
+ * right costs its tenant what any token costs; one that was wrong costs nobody. Not where a
+ * sequence has a state, which cannot be cut. Drafts follow an id that is known: with two steps in
+ * flight a choice waits for the one that is being drawn, instead of having its row in the next
+ * step, where drafts promise more than that.
  *
  * Forced ids (sch_force): a choice can be given the ids that it puts out next, such as text that a
  * grammar allows no other way, or the closing of a reasoning block. They are output like drawn
@@ -370,9 +370,9 @@ int sch_force(struct sch *s, uint64_t id, uint32_t choice, const uint32_t *ids, 
  * collection of one when `depth` steps are in flight or there is nothing to launch. True when
  * there was a step to launch or collect: call it again at once. */
 bool sch_iterate(struct sch *s);
-/* Cancels, deadlines and admission, as the next sch_iterate would do them first: of many that come
- * at once none is refused for a place in the queue that another, which need not wait, still has.
- * False, and nothing done, when nobody came or went since that was last done. */
+/* Does now what the next sch_iterate would do first: cancels, deadlines, admission. In a burst, no
+ * request is then refused because one that could already start still occupies the queue. False,
+ * having done nothing, if nothing has changed since the last time. */
 bool sch_let_in(struct sch *s);
 /* When sch_iterate has something to do by the clock alone: ns, UINT64_MAX = never. Only meaningful
  * after sch_iterate returned false. */

@@ -1,11 +1,10 @@
 /* How many tokens to draft for whom: what gives most tokens per time.
  *
- * The time of a step that only decodes is measured for each number of rows, apart for steps of few
- * and of many sequences (whose keys differ in weight). Between two points it is interpolated;
- * behind the last a row is taken to cost what those before it do, and where there are none little,
- * so that it is tried once and then known; never more than twice as many drafts at once as were
- * tried before, or one for each. A point that was not measured lately is forgotten, for contexts
- * grow and shrink: now and then a step without drafts is run to know what they cost.
+ * The time of decode-only steps is measured per number of rows, separately by number of sequences
+ * (whose keys cost time too). Gaps are interpolated. Beyond the last point a row is assumed to cost
+ * the average so far, or almost nothing if none was measured, so that it gets tried: at most twice
+ * the drafts tried before, or one per sequence. Points expire, because contexts grow and shrink.
+ * After FRESH_PLAIN steps one runs without drafts to re-measure the baseline.
  *
  * With two steps in flight the id that drafts would follow is being drawn when the next step is
  * composed. A choice may wait for it and leave that step out; if no drafts come of that, it does not

@@ -1,4 +1,4 @@
-/* From a request's head to its handler: who asks, whether that may be, which endpoint it is.
+/* Routing: from a request's head to its handler, by way of authentication and access checks.
  * Loop thread only. Deny by default: the credential is looked at before the path. */
 #include "server/pages.h"
 #include "server/request.h"

@@ -1,12 +1,10 @@
 /* engine/text: between which characters of a text a merge can cross.
  *
- * A merge makes a symbol of its two sides, so a symbol that spans the border of two characters has
- * both side by side in its text, or one of them and a part of the other, or parts: the last bytes
- * of the one on the left, the first bytes of the one on the right. A border that none has is a
- * place where a text may be cut before merging: what is left and what is right of it merge as if
- * the other were not there. So texts without spaces fall into short pieces, which are fast, and
- * mostly known. Pairs are kept as bits of their hash: a bit that is set by chance leaves a piece
- * longer and nothing else. Filled while the vocabulary is built, then read-only. */
+ * A symbol that spans the border of two characters contains both, or one and the adjacent bytes of
+ * the other, or adjacent bytes of both. Text may be cut before merging at any border that no symbol
+ * spans: the two sides merge independently. So texts without spaces fall into short pieces, which
+ * are fast, and mostly known. Pairs are kept as bits of their hash: a bit that is set by chance
+ * leaves a piece longer and nothing else. Filled while the vocabulary is built, then read-only. */
 #include "engine/text/vocab_impl.h"
 
 #include <stdlib.h>

@@ -142,8 +142,8 @@ void eng_template_free(struct eng_template *t);
 /* As it was given. */
 struct eng_str eng_template_source(const struct eng_template *t);
 
-/* Whether a message of calls without text is told to this template with a content of null; all
- * others want an empty string. */
+/* Whether the template expects null, not "", as the content of an assistant message with tool calls
+ * and no text. */
 bool eng_template_null_content(const struct eng_template *t);
 /* Whether it names `tools`: any others render the same with and without. */
 bool eng_template_takes_tools(const struct eng_template *t);

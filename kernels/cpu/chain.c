@@ -1,8 +1,8 @@
-/* chain: row work and products that follow each other, done by rows instead of by outputs.
+/* chain: consecutive row work and matmuls, split by rows instead of by outputs.
  *
  * With many rows and small layers a thread takes some rows through all levels up to the next
- * attention: nobody waits for the others in between, and what is made of a row stays in the cache
- * of who made it. Each thread reads all weights then. The sums are the same ones.
+ * attention: no barriers in between, and a row's values stay in one thread's cache, but every
+ * thread reads all the weights. The sums are unchanged.
  *
  * Levels are found at prepare; threads may be at different ones of a chain, so that two slots that
  * are in use anywhere in it share no memory. */

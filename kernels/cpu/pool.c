@@ -1,9 +1,9 @@
 /* pool: persistent threads that work through stages of jobs together.
  *
- * A stage is over when its work is done, not when every thread has come by: a thread whose
- * processor was taken away holds up nobody unless it is in the middle of a chunk, and finds its way
- * back to whatever stage is on when it returns. Who finishes a stage's last chunk sets up the next,
- * having done those between that are a single chunk: the others need not hear of them.
+ * A stage is over when its work is done, not when every thread has come by: a preempted thread
+ * holds up the others only if it was inside a chunk, and joins the current stage when it runs
+ * again. The thread that finishes a stage's last chunk publishes the next one, after running any
+ * single-chunk stages in between itself: the others never see those.
  * Threads without work spin briefly and then sleep on a futex.
  *
  * Each thread's share of a stage is one word: the stage's number above, chunks left below. Taking a
@@ -185,10 +185,10 @@ static void note_end(struct kr_pool *p)
     if (p->ends) p->ends[p->stage] = cn_now_ns();
 }
 
-/* Puts up the next stage that has work for several; false when there is none. What is a single
- * chunk is done here and now: nobody holds a chunk of any stage. Shares without work are written
- * first: once the last one with work is there, others may finish the stage and set up the one after
- * it, and nothing of ours may come later than that but a harmless tell(). */
+/* Publishes the next stage of more than one chunk; false if none is left. Single-chunk stages run
+ * here at once: no thread holds a chunk. Empty shares are written first: as soon as the last
+ * non-empty one is visible, others may finish this stage and publish the next, so only a harmless
+ * tell() may follow it. */
 static bool next_stage(struct kr_pool *p, uint32_t thread)
 {
     for (; p->stage < p->n_stages; p->stage++) {

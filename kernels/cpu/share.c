@@ -2,10 +2,10 @@
  * rows into tiles of their own for the key ranges that lie wholly in those, so that keys are read
  * once.
  *
- * Engine thread, at launch. Sequences that agree form a list; as far as all of it agrees is a
- * segment, and where some of it go on together beyond that, they do so from the super-range where
- * the others leave. A row's own tile takes over after its last segment, which alone may end within
- * a super-range. All is in terms of tables: nobody need say what is shared. */
+ * Engine thread, at launch. Sequences with a common prefix form a list; what is common to all of it
+ * is a segment. Subsets that agree further get their own segments, from the super-range where the
+ * list diverges. A row's own tile takes over after its last segment; only that one may end inside a
+ * super-range. Sharing is found from the block tables alone. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -129,8 +129,8 @@ static void hand_over(const struct sharing *s, const struct kr_member *m,
     }
 }
 
-/* Ranges from super-range `super` to `stop` of those in the list that are (not) alone. False when
- * there is no room for it, which costs time alone. */
+/* Adds a segment from super-range `super` to range `stop`, of the whole list or its `alone`
+ * members. False if none was added: slower, not wrong. */
 static bool add_segment(struct sharing *s, const struct kr_member *m, uint32_t n, bool alone,
                         bool begins, uint32_t super, uint32_t stop)
 {
