@@ -246,9 +246,9 @@ static void help(void)
 {
     printf("usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
            "Time to first token, prefill and decode speed; decode of several streams at once and\n"
-           "behind long contexts; and each as a share of what the machine reaches. No guesses at\n"
-           "tokens are made (scheduler.speculation): prompts by chance would flatter them; prompts\n"
-           "are read without regard for who decodes (engine.step_stretch, step_target_ms).\n\n"
+           "after long contexts; and each as a share of the machine's limits. Speculation is off,\n"
+           "because random prompts would flatter it; prompts are read without pacing\n"
+           "(engine.step_stretch 0, step_target_ms at its maximum).\n\n"
            "  --rounds N             so many, of which medians and spread are shown (%d)\n"
            "  --prompt-tokens N      (%d)\n"
            "  --new-tokens N         (%d, fewer for slow models)\n"
@@ -275,8 +275,7 @@ static int read_item(const char *name, const char *option, const char *word, uin
     if (!kilo && (!digits || word[digits])) return cli_count(name, option, word, 1, high, out);
     if (cn_parse_u64(word, digits, &x) && x == 0)
         return cli_usage(name,
-                         "--%s %s: none is said by a 0 alone, and the numbers of a list are from "
-                         "1 to %llu",
+                         "--%s %s: numbers in a list must be from 1 to %llu; 0 alone means none",
                          option, word, (unsigned long long)high);
     if (!cn_parse_u64(word, digits, &x) || x > high / (kilo ? 1024 : 1))
         return cli_usage(name, "--%s %s: must be from 1 to %llu", option, word,

@@ -342,8 +342,8 @@ int cli_http_get(struct cli_net *net, const struct cli_http *q, struct cli_head 
         struct curl_slist *headers = NULL;
 
         if (!may_ask(net, url, secure)) {
-            rc = cn_fail(err, CN_EFORBID, "%.200s: only https is used here%s", url,
-                         hop ? ", and this is where the server sent us" : "");
+            rc = cn_fail(err, CN_EFORBID, "%.200s: only https is allowed%s", url,
+                         hop ? " (redirected there by the server)" : "");
             break;
         }
         secure = secure || !strncasecmp(url, "https:", 6);

@@ -155,7 +155,7 @@ int cli_pypi_pick(const char *page, size_t n, bool json, const char *base, const
         return 0;
     }
     free(name);
-    return found ? cn_fail(err, CN_EIO, "the index has a link that is none")
+    return found ? cn_fail(err, CN_EIO, "the index has an invalid link")
                  : cn_fail(err, CN_ENOENT, "the index has no wheel of %.100s %.40s", package,
                            version);
 }

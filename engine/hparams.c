@@ -103,7 +103,7 @@ float eng_b_positive(struct eng_builder *b, const char *suffix, float fallback, 
     float value = fallback;
     eng_b_f32(b, suffix, &value);
     if (!isfinite(value) || value < 0 || (above_zero && value == 0))
-        eng_b_refuse_key(b, CN_EFORMAT, suffix, "is not a number that makes sense");
+        eng_b_refuse_key(b, CN_EFORMAT, suffix, "must be finite and not negative");
     return value;
 }
 
@@ -253,7 +253,7 @@ static void read_scaling(struct eng_builder *b, bool *has_scaling)
         type = (struct eng_str){"longrope", 8};
     if (h->scaling_factor == 0) h->scaling_factor = 1; /* some writers' "none" */
     if (!isfinite(h->scaling_factor) || h->scaling_factor < 0)
-        eng_b_refuse_key(b, CN_EFORMAT, "rope.scaling.factor", "is not a number that makes sense");
+        eng_b_refuse_key(b, CN_EFORMAT, "rope.scaling.factor", "must be finite and not negative");
     h->attn_factor = eng_b_positive(b, "rope.scaling.attn_factor", 1, true);
     h->has_yarn_log_mul = eng_b_f32(b, "rope.scaling.yarn_log_multiplier", &h->yarn_log_mul);
     if (h->has_yarn_log_mul && !isfinite(h->yarn_log_mul))

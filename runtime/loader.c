@@ -233,8 +233,8 @@ static uint32_t blocked_error(const struct rt_model *m, uint64_t stays, uint64_t
 {
     if (stays == UINT64_MAX) {
         cn_fail_param(err, CN_ENOTREADY, "model",
-                      "the model %s is not loaded, and those that would make way for it are at "
-                      "work", m->id);
+                      "the model %s is not loaded, and those that could make room for it are busy",
+                      m->id);
         return 0;
     }
     uint32_t s = (uint32_t)((stays - now) / 1000000000u) + 1;

@@ -140,7 +140,7 @@ def test_bench():
     assert b"decode behind 8 tokens" in text and b"streams" not in text
     assert b"--rounds x: not a number" in conifer("bench", tiny_model(), "--rounds", "x", want=2)
     assert b"--batch x: not a number" in conifer("bench", tiny_model(), "--batch", "2,x", want=2)
-    for option, value, says in (("batch", "0,foo", b"--batch 0: none is said by a 0 alone"), ("batch", "4,0", b"--batch 0: "),
+    for option, value, says in (("batch", "0,foo", b"--batch 0: numbers in a list must be from 1 to"), ("batch", "4,0", b"--batch 0: "),
                                 ("batch", "5k", b"--batch 5k: must be from 1 to 1024"), ("batch", "k", b"--batch k: not a"),
                                 ("batch", "1,-2", b"--batch -2: must not be negative"), ("depth", "1k,2kk", b"--depth 2kk: not"),
                                 ("batch", "1,,2", b"--batch 1,,2: a number is missing"), ("depth", "0k", b"--depth 0k: none"),
