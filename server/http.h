@@ -120,13 +120,10 @@ struct srv_conn {
     uint64_t tenant;   /* id of who asks; with that */
     uint64_t key;      /* cfg_key_id of the key that came; 0: none */
     uint64_t changes;  /* of the tenants before these were found */
-    uint32_t lane;     /* account that pays, and lane of its jobs */
     struct srv_place place;
     struct srv_peer client; /* whom the request at hand is for: the peer, or a proxy's client */
     const char *extra; /* static: further header lines for a refusal, or NULL */
-    uint32_t retry_s;  /* for Retry-After of a refusal; 0: as the handler says */
     llhttp_t parser;
-    enum srv_phase phase;
     struct srv_head *head;
     struct cn_buf body;
     size_t body_bytes;    /* as announced; 0: in chunks, or none */
@@ -138,18 +135,21 @@ struct srv_conn {
     uint64_t appended, stall_mark, stall_ns;
     size_t body_max; /* bytes that this request's body may have */
     size_t raw_bytes, ext_bytes; /* of this phase; of chunk extensions */
-    bool keep_alive, http10, head_only, has_body;
-    char key_id[9];  /* the first digits of the hash of the key that came; "" without a valid one */
     uint64_t *tally; /* counts the bytes of the answer's body until the request is done; or NULL */
-    bool known;   /* tenant is who asks */
-    bool started; /* more than empty lines came */
-    bool served;  /* a request was answered */
-    bool refused; /* err is the answer once the message is whole */
-    bool eof, pumping, overrun;
-    bool queued;   /* in http->ready */
-    bool blocked;  /* its bytes wait until what is unsent is sent */
-    bool throttled; /* it sends more than is kept: read once a tick */
-    bool streaming, chunked_out;
+    uint32_t lane;     /* account that pays, and lane of its jobs */
+    uint32_t retry_s;  /* for Retry-After of a refusal; 0: as the handler says */
+    enum srv_phase phase;
+    char key_id[9];  /* the first digits of the hash of the key that came; "" without a valid one */
+    bool keep_alive : 1, http10 : 1, head_only : 1, has_body : 1;
+    bool known : 1;   /* tenant is who asks */
+    bool started : 1; /* more than empty lines came */
+    bool served : 1;  /* a request was answered */
+    bool refused : 1; /* err is the answer once the message is whole */
+    bool eof : 1, pumping : 1, overrun : 1;
+    bool queued : 1;  /* in http->ready */
+    bool blocked : 1; /* its bytes wait until what is unsent is sent */
+    bool throttled : 1; /* it sends more than is kept: read once a tick */
+    bool streaming : 1, chunked_out : 1;
 };
 
 void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, void *ctx,

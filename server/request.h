@@ -52,7 +52,6 @@ struct srv_sub {
     uint32_t slot;
     bool live;     /* submitted, END not seen */
     bool accepted; /* it can not be refused any more */
-    struct rt_usage usage;
     struct rt_event *prompt; /* owned: its tokens' log-probabilities, for all choices; or NULL */
 };
 
