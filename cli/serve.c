@@ -248,7 +248,7 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
                                             {NULL, 0, NULL, CLI_AND_CONFIG}};
     struct cn_error err = {0};
     struct cfg cfg;
-    bool check = false, from_file = has_option(argc, argv, "--config");
+    bool check = false, checked = false, from_file = has_option(argc, argv, "--config");
     bool model = has_option(argc, argv, "--model") || has_option(argc, argv, "-m");
     struct cfg_source *source = NULL;
     int opt, rc = cfg_init(&cfg, &err), all = argc;
@@ -256,11 +256,14 @@ int cli_serve(int argc, char **argv, cli_fetch *fetch)
 
     if (as_given) memcpy(as_given, argv, ((size_t)argc + 1) * sizeof *as_given);
     if (!rc) rc = cfg_from_args(&cfg, &argc, argv, &err);
-    if (!rc && from_file && !cfg_check(&cfg, NULL))
-        rc = as_given ? cfg_source_args(all, as_given, &source, &err) : CN_ENOMEM;
+    if (!rc && from_file) {
+        checked = true; /* once: each call adds what it finds to the faults */
+        rc = cfg_check(&cfg, &err);
+        if (!rc) rc = as_given ? cfg_source_args(all, as_given, &source, &err) : CN_ENOMEM;
+    }
     free(as_given);
     if (rc) {
-        if (cfg.faults.count) cfg_check(&cfg, NULL);
+        if (cfg.faults.count && !checked) cfg_check(&cfg, NULL);
         rc = refuse(&cfg, argv[0], fetch, &err);
         cfg_fini(&cfg);
         return rc;

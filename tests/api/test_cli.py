@@ -143,7 +143,7 @@ def test_bench():
     for option, value, says in (("batch", "0,foo", b"--batch 0: numbers in a list must be from 1 to"), ("batch", "4,0", b"--batch 0: "),
                                 ("batch", "5k", b"--batch 5k: must be from 1 to 1024"), ("batch", "k", b"--batch k: not a"),
                                 ("batch", "1,-2", b"--batch -2: must not be negative"), ("depth", "1k,2kk", b"--depth 2kk: not"),
-                                ("batch", "1,,2", b"--batch 1,,2: a number is missing"), ("depth", "0k", b"--depth 0k: none"),
+                                ("batch", "1,,2", b"--batch 1,,2: a number is missing"), ("depth", "0k", b"--depth 0k: numbers in a list"),
                                 ("depth", "9" * 30 + "k", b"99k: must be from 1 to 16777216")):
         said = conifer("bench", tiny_model(), f"--{option}", value, want=2)
         assert says in said, said

@@ -218,3 +218,14 @@ def test_ctrl_z_gives_the_terminal_back(json_args):
         t.send(b"a line\n", b'<"half a line">')
         t.prompt()
         assert t.ends(b"\x04") == 0
+
+
+@pytest.mark.parametrize("text,fault", [
+    ("server:\n  host: 0.0.0.0\n", "c.yaml:2:3: server.host: 0.0.0.0 can be reached"),
+    ("models:\n  - name: a\n  - name: a\n", 'c.yaml:3:5: models.name: two models are named "a"')])
+def test_an_error_of_a_rule_between_keys_is_told_once(tmp_path, text, fault):
+    (tmp_path / "c.yaml").write_text(text)
+    for more in ([], ["--check-config"]):
+        out = subprocess.run([program(SERVER), "--config", str(tmp_path / "c.yaml"), *more], text=True,
+                             capture_output=True, timeout=60, check=False)
+        assert out.returncode == 2 and out.stderr.count(fault) == 1, out.stderr
