@@ -89,7 +89,7 @@ static void add_member(struct world *w, uint32_t parent, uint32_t shared, uint32
 static void step(struct world *w, const uint32_t *k)
 {
     static struct kr_row rows[2048];
-    struct kr_seq seqs[MAX_SEQS];
+    struct kr_seq seqs[MAX_SEQS] = {{0}};
     uint32_t n = 0;
     for (uint32_t s = 0; s < w->n_seqs; s++) {
         struct member *m = &w->seqs[s];
