@@ -3,8 +3,8 @@
  * Invariants (kv_check walks them):
  *   - a sequence pins every node of its chain, root included; so an unpinned node has only unpinned
  *     descendants;
- *   - pins are dropped from the leaf to the root, so a lane, ordered by the time of that, always
- *     has a leaf at its head;
+ *   - pins are dropped from the leaf to the root, so a lane, ordered by the time of unpinning,
+ *     always has a leaf at its head;
  *   - of full groups a node of the tree holds every block; of loose groups (windows, chunks, the
  *     state) it may have lost it. */
 #ifndef KVPOOL_INTERNAL_H
@@ -23,18 +23,18 @@ struct kv_grp;
 
 struct kv_blk {
     uint32_t tenant;
-    uint32_t next_free;      /* index in the slab */
-    uint32_t refs;           /* its holder, and copies that read it */
+    uint32_t next_free;      /* next free block of the slab, by index */
+    uint32_t refs;           /* its holder, and copies reading it */
     uint32_t seen;           /* kv_check's own */
     uint8_t state;           /* enum kv_state */
-    struct kv_node *node;    /* NULL: held by a sequence alone */
+    struct kv_node *node;    /* NULL: only a sequence holds it */
 };
 
 struct kv_slab {
     struct kv_grp *grp;      /* NULL: not lent */
     struct kv_blk *blks;
     uint32_t n_used, n_cached, free_head;
-    uint32_t prev, next;     /* in the list that `list` names */
+    uint32_t prev, next;     /* in the list named by `list` */
     uint8_t list;
 };
 enum { SLAB_NOWHERE, SLAB_FREE, SLAB_PARTIAL };
@@ -45,7 +45,7 @@ struct kv_slab_list { uint32_t head, tail; };
 struct kv_ent {              /* one group's block of a node: kv_ent_node */
     struct kv_ent *prev, *next; /* in the tenant's lane */
     uint64_t stamp;
-    uint64_t credit;         /* snapshots: the group's age when it was last used */
+    uint64_t credit;         /* snapshots: the group's age at the last use */
     uint64_t writer;         /* snapshots: serial of the sequence that took the last one here */
     uint32_t block;          /* KV_NO_BLOCK: lost */
     uint32_t refs;           /* loose groups: sequences that can still see it; snapshots: copies */
@@ -67,13 +67,13 @@ struct kv_grp {
     uint32_t index;          /* in the space */
     enum kv_span span;
     uint32_t tokens;         /* STATE: the least tokens between snapshots */
-    uint64_t age;            /* STATE: grows by what the evicted snapshots were worth */
-    bool loose;              /* not SPAN_ALL: its blocks are evicted one by one */
+    uint64_t age;            /* STATE: sum of the worth of evicted snapshots */
+    bool loose;              /* span other than ALL: blocks are evicted one by one */
     uint64_t block_bytes;
     uint32_t slab_blocks;
-    struct kv_slab_list partial; /* slabs of it with a free block */
+    struct kv_slab_list partial; /* its slabs with a free block */
     uint32_t n_slabs;
-    struct kv_grp *lane_grp; /* whose lanes hold its evictable blocks: full groups share one */
+    struct kv_grp *lane_grp; /* its lanes hold the evictable blocks; full groups share one */
     struct kv_lane **heap;   /* lanes of tenants that may be evicted from, oldest head on top */
     size_t heap_cap;
     uint32_t heap_len, n_lanes;
@@ -88,7 +88,7 @@ struct kv_space {
     struct kv_grp *state;    /* the STATE group; NULL when there is none */
     uint64_t n_seqs;
     struct kv_node *node_pool; /* free nodes, linked by hnext */
-    struct kv_node_batch *batches; /* what nodes were cut from */
+    struct kv_node_batch *batches; /* memory of the nodes */
     struct kv_node *roots;   /* linked by sib_next */
     struct kv_grp grp[];
 };
@@ -108,8 +108,8 @@ struct kv_node {
     uint32_t tenant, pins;
     uint32_t seen;           /* kv_check's own */
     uint8_t state;
-    bool dead;               /* not to be found any more; goes when its last pin goes */
-    struct kv_seq *filler;   /* FILLING: who; READY: who computes blocks that it lost, or NULL */
+    bool dead;               /* lookups skip it; freed with its last pin */
+    struct kv_seq *filler;   /* FILLING: its filler; READY: who recomputes lost blocks, or NULL */
     union {
         struct kv_node *fill_prev;
         uint32_t adapter;    /* roots, which nobody fills */
@@ -123,7 +123,7 @@ struct kv_tenant {
     uint64_t held_bytes, cached_bytes, reserve_bytes, evictions;
     struct kv_lane **lanes;  /* by group id */
     size_t lanes_cap;
-    uint32_t generation;     /* how many tenants had this number before it */
+    uint32_t generation;     /* number of tenants that had this number before */
     bool exposed;            /* others may evict its cached blocks */
 };
 
@@ -136,7 +136,7 @@ struct kv_pool {
     uint64_t hash_mask;
     struct kv_slab *slabs;
     struct kv_slab_list free_slabs;
-    uint32_t steal_at;       /* where the search for a slab to take back goes on */
+    uint32_t steal_at;       /* where the next search for a slab to take back begins */
     struct kv_space *spaces;
     struct kv_grp **grps;    /* by id */
     size_t grps_cap;
@@ -151,10 +151,10 @@ struct kv_pool {
     uint64_t blocks[KV_N_STATES], bytes[KV_N_STATES]; /* KV_FREE not kept here */
     uint64_t evictions, n_seqs, snapshots_taken, snapshots_used;
     uint64_t launched, retired;
-    struct kv_stale *stale;  /* blocks that a step in flight may still use: a queue */
+    struct kv_stale *stale;  /* queue of blocks that a step in flight may still use */
     size_t stale_cap, stale_head, stale_len;
     struct kv_seq *zombies, **zombies_tail;
-    struct kv_seq *seqs;     /* all, zombies included */
+    struct kv_seq *seqs;     /* all sequences, zombies included */
 };
 
 #define KV_MAX_SNAPS 4
@@ -167,25 +167,25 @@ struct kv_seq {
     uint32_t tenant, flags;
     uint64_t max_tokens, share_tokens;
     uint64_t len, planned;
-    uint64_t n_blocks;       /* logical blocks, behind windows included */
+    uint64_t n_blocks;       /* logical blocks, those before windows included */
     uint64_t cap_blocks;
-    uint64_t n_chain;        /* leading blocks that are nodes, complete and its own */
-    uint64_t n_named;        /* leading blocks that have a node (being filled included) */
-    bool detached;           /* from n_chain on its blocks stay out of the tree */
+    uint64_t n_chain;        /* leading blocks that are complete nodes */
+    uint64_t n_named;        /* leading blocks with a node, complete or being filled */
+    bool detached;           /* blocks from n_chain on stay out of the tree */
     bool copies_taken, closed;
-    uint32_t **tables;       /* of the STATE group one entry: the live state */
+    uint32_t **tables;       /* per group; the STATE group has one entry, the live state */
     uint64_t *first;         /* per group: first logical block still held */
-    uint32_t *changed;       /* per group: first table entry that was set since somebody asked;
-                              * UINT32_MAX = none */
-    struct kv_node **nodes;  /* per logical block, NULL = held alone */
+    uint32_t *changed;       /* per group: first table entry set since kv_seq_changed; UINT32_MAX =
+                              * none */
+    struct kv_node **nodes;  /* per logical block; NULL: only this sequence holds it */
     uint32_t *tail;          /* ids of the incomplete block up to len */
     struct kv_node *fills;
-    struct kv_seq **wait;    /* the list of waiters it stands in: a node's or its leader's */
+    struct kv_seq **wait;    /* the list of waiters that it is in: a node's or its leader's */
     struct kv_seq *leader, *followers;
     bool no_wait;
-    uint64_t active_at;      /* steps launched when it last went on */
-    uint64_t extended_at;    /* ... when the rows from len on were reserved */
-    const uint32_t *ids;     /* borrowed from the last match: only to see who shares a prefix */
+    uint64_t active_at;      /* steps launched when it last made headway */
+    uint64_t extended_at;    /* steps launched when the rows from len on were reserved */
+    const uint32_t *ids;     /* borrowed from the last match, to compare prefixes */
     uint64_t n_ids;
     const struct kv_range *joined;
     uint32_t n_joined;
@@ -193,14 +193,14 @@ struct kv_seq {
     uint32_t n_marks, n_wants, cap_wants;
     struct kv_snap snaps[KV_MAX_SNAPS]; /* being copied, ascending */
     uint32_t n_snaps;
-    bool snap_new;           /* the last of them was not handed out yet */
-    uint64_t snap_pos;       /* the last snapshot before planned that it knows of */
-    uint64_t rolled;         /* where its last rolling snapshot is, 0 = none */
+    bool snap_new;           /* the last snapshot's copy was not handed out yet */
+    uint64_t snap_pos;       /* position of the last known snapshot before planned */
+    uint64_t rolled;         /* position of its last rolling snapshot; 0 = none */
     struct kv_seq *wait_prev, *wait_next;
-    struct kv_copy *copies;  /* after n_copies of them that of a new snapshot */
+    struct kv_copy *copies;  /* [n_copies]; then the copy of a new snapshot, if snap_new */
     uint32_t n_copies;
-    uint64_t copy_block;     /* logical block that is copied to */
-    struct kv_node *copy_src; /* pinned; NULL: the source blocks are held by refs */
+    uint64_t copy_block;     /* logical block that the copies fill */
+    struct kv_node *copy_src; /* pinned source; NULL: refs hold the source blocks */
     uint64_t tag;            /* zombie: freed when this ticket has retired */
     struct kv_seq *zombie_next;
     struct kv_seq *all_prev, *all_next;
@@ -223,7 +223,7 @@ static inline uint32_t *kv_node_ids(const struct kv_node *n)
 {
     return (uint32_t *)&n->ent[n->space->n_groups];
 }
-/* Of a root, which has no ids of its own: the generation of its tenant. */
+/* The generation of a root's tenant, kept in place of ids, which a root has not. */
 static inline uint32_t *kv_root_generation(const struct kv_node *root)
 {
     return kv_node_ids(root);
@@ -234,12 +234,12 @@ static inline uint64_t kv_first_seen(const struct kv_grp *g, uint64_t n)
     if (g->span == KV_SPAN_WINDOW) return n + 1 > g->tokens ? n + 1 - g->tokens : 0;
     return g->span == KV_SPAN_CHUNK ? n - n % g->tokens : 0;
 }
-/* The live state of a sequence; only where its space has a state. */
+/* The live state of a sequence, in a space with state. */
 static inline uint32_t *kv_live(const struct kv_seq *q)
 {
     return q->tables[q->space->state->index];
 }
-/* Logical blocks from i on of a group have, or may have, another block. */
+/* Table entries of a group from i on may have changed. */
 static inline void kv_mark(struct kv_seq *q, uint32_t group, uint64_t i)
 {
     if (i < q->changed[group]) q->changed[group] = (uint32_t)i;
@@ -250,20 +250,20 @@ static inline struct kv_blk *kv_blk_of(const struct kv_pool *p, uint32_t block)
 }
 
 /* ---- pool.c ---------------------------------------------------------------------------------- */
-/* Makes what evicting for a tenant in a space needs, so that nothing there can fail. */
+/* Allocates what evictions for a tenant in a space need, so that they cannot fail later. */
 int kv_pool_admit(struct kv_space *s, uint32_t tenant);
 
 /* ---- block.c --------------------------------------------------------------------------------- */
 void kv_slab_list_init(struct kv_slab_list *l);
 void kv_slab_push(struct kv_pool *p, uint32_t slab, uint8_t list);
-/* A block in state KV_FILLING with one reference; evicts what tenant may have evicted. */
+/* Gives a block in state KV_FILLING with one reference; evicts blocks that the tenant may evict. */
 int kv_block_alloc(struct kv_grp *g, uint32_t tenant, uint32_t *out);
 void kv_block_put(struct kv_pool *p, uint32_t block);
-void kv_block_unhold(struct kv_pool *p, uint32_t block); /* a copy that read it is done */
+void kv_block_unhold(struct kv_pool *p, uint32_t block); /* a copy from it is done */
 void kv_block_state(struct kv_pool *p, uint32_t block, enum kv_state state);
-/* As alloc, for a snapshot that saves `gap` tokens: evicts only what is worth less. */
+/* As kv_block_alloc, for a snapshot worth `gap` tokens: evicts only snapshots worth less. */
 int kv_block_alloc_snapshot(struct kv_grp *g, uint32_t tenant, uint64_t gap, uint32_t *out);
-/* As put, but when the steps in flight have retired. Room was made by kv_stale_room. */
+/* As kv_block_put, once the steps in flight have retired. Needs kv_stale_room before. */
 int kv_stale_room(struct kv_pool *p, uint32_t n);
 void kv_block_put_later(struct kv_pool *p, uint32_t block);
 
@@ -274,11 +274,11 @@ void kv_lane_link(struct kv_ent *e);
 void kv_lane_unlink(struct kv_ent *e);
 void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes);
 void kv_tenant_expose(struct kv_pool *p, uint32_t tenant);
-/* Evicts a block of g's lanes, the oldest or of snapshots the one worth least. */
+/* Evicts a block of g's lanes: the oldest, or the snapshot worth least. */
 bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all);
 /* `not`: a group whose slabs are spared, or NULL. */
 bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp *not);
-/* Makes way for a snapshot that saves `gap` tokens; false when what is there is worth more. */
+/* Makes room for a snapshot worth `gap` tokens; false when all others are worth more. */
 bool kv_evict_cheaper(struct kv_grp *g, uint32_t tenant, uint64_t gap);
 
 /* ---- tree.c ---------------------------------------------------------------------------------- */
@@ -296,11 +296,11 @@ void kv_ent_unref(struct kv_ent *e);
 /* Takes an unpinned node and all below it out of the tree. */
 void kv_node_evict(struct kv_node *n);
 void kv_ent_evict(struct kv_ent *e);
-/* The block of a pinned node is not needed any more, by nobody. */
+/* Gives up a pinned node's block, which no sequence needs any more. */
 void kv_ent_forget(struct kv_ent *e);
-/* A node that only its filler holds: out of the tree, its blocks left to the filler. */
+/* Takes a node that only its filler holds out of the tree; the filler keeps the blocks. */
 void kv_node_withdraw(struct kv_node *n);
-/* A node and all below it can be found no more. */
+/* Hides a node and all below it from lookups. */
 void kv_node_kill(struct kv_node *n);
 void kv_node_fill(struct kv_node *n, struct kv_seq *q);
 void kv_node_unfill(struct kv_node *n);
@@ -312,11 +312,11 @@ void kv_node_pool_free(struct kv_space *s);
 /* ---- seq.c ----------------------------------------------------------------------------------- */
 void kv_seq_release(struct kv_seq *q);
 void kv_seq_drop_copies(struct kv_seq *q);
-/* Takes back what was announced and is not complete, from block `keep` on. */
+/* Withdraws the announced blocks that are not complete, from block `keep` on. */
 void kv_seq_retract(struct kv_seq *q, uint64_t keep);
 /* Gives up logical blocks from `keep` on. */
 void kv_seq_drop_blocks(struct kv_seq *q, uint64_t keep);
-/* Gives up what lies behind the windows of a row at position len. */
+/* Gives up the blocks before the windows of a row at position len. */
 void kv_seq_leave_windows(struct kv_seq *q);
 void kv_seq_unwait(struct kv_seq *q);
 /* Blocks of all groups for logical blocks [from, to); all or nothing. */
@@ -330,7 +330,8 @@ int kv_live_alloc(struct kv_seq *q, bool *fresh);
 void kv_live_drop(struct kv_seq *q);
 /* Wants a snapshot at pos, rounded down to a block's end; false when there will be none. */
 bool kv_want(struct kv_seq *q, uint64_t pos);
-/* The end of the prompt and the marks, each moved back to where it cuts no joined range; the ids are kept to compare with others. */
+/* The end of the prompt and the marks, each moved back to where it cuts no joined range; the ids
+ * are kept to compare with others. */
 void kv_want_prompt(struct kv_seq *q, const uint32_t *ids, uint64_t n);
 /* Positions before pos are not wanted any more. */
 void kv_wants_pass(struct kv_seq *q, uint64_t pos);

@@ -1,6 +1,6 @@
-/* The loader: brings in the models that are asked for, and makes room for them by unloading the one
- * that was idle for longest. Its own thread; it changes models' states, under models_lock, and asks
- * the engine thread to take a model in or to forget it.
+/* The loader: loads the models that requests ask for, and makes room by unloading the model idle
+ * for longest. It is a thread of its own. It changes the states of models under models_lock, and
+ * asks the engine thread to attach or detach a model.
  *
  * If every model that could be unloaded is held, a request for another waits at most
  * engine.swap_wait_s. While any wait, time runs in periods of that length. In the second half of
@@ -45,17 +45,17 @@ void rt_loader_poke(struct rt_group *g)
     if (!atomic_exchange(&g->poked, true)) cn_mailbox_post(&g->loader_inbox, &g->poke);
 }
 
-/* Until somebody pokes, at most so long. */
+/* Sleeps until it is woken, at most this long. */
 static void rest(struct rt_group *g, uint64_t ns)
 {
     cn_mailbox_wait(&g->loader_inbox, ns);
-    /* In this order: whoever pokes after this has posted again, and is seen next time. */
+    /* In this order: a wake-up after this posts again and is seen next time. */
     if (cn_mailbox_take(&g->loader_inbox)) atomic_store(&g->poked, false);
 }
 
 /* ---- what failed ----------------------------------------------------------------------------- */
 
-/* Reading a file that is no good costs something, looking for one that is not there does not. */
+/* Reading a bad file costs time; looking for a missing one does not. */
 static uint64_t retry_after(const struct rt_model *m, uint32_t failures)
 {
     if (!m->path || access(m->path, F_OK)) return RETRY_ABSENT_NS;
@@ -73,7 +73,7 @@ void rt_model_failed(struct rt_model *m, const struct cn_error *err)
     rt_public_error(m, err, &m->error);
     m->failures++;
     m->retry_ns = cn_now_ns() + retry_after(m, m->failures);
-    m->bytes = m->need = 0; /* the file may be another one next time */
+    m->bytes = m->need = 0; /* the file may have been replaced by then */
     m->blocked_ns = 0;
     rt_model_set_state(m, RT_FAILED);
     rt_model_answer(m, &m->error, 0, UINT64_MAX);
@@ -94,7 +94,7 @@ static int ask_engine(struct rt_model *m, enum rt_cmd_kind kind, struct cn_error
     return m->answer;
 }
 
-/* Nobody holds it, and from here on nobody can. */
+/* Nothing holds it, and from here on nothing can. */
 static void unload(struct rt_model *m, const char *why)
 {
     struct rt_group *g = m->group;
@@ -110,7 +110,7 @@ static void unload(struct rt_model *m, const char *why)
     cn_log(CN_LOG_INFO, "engine", "%s was unloaded: %s", m->id, why);
 }
 
-/* Room that was free at the start may have gone to other programs. */
+/* Other programs may have taken memory that was free at the start. */
 static int check_free(const struct rt_model *m, struct cn_error *err)
 {
     struct rt_room room = rt_room(m->rt->cfg, m->group->device);
@@ -142,7 +142,7 @@ static void load(struct rt_model *m)
         return;
     }
     const struct eng_model_info *info = eng_model_info(model);
-    cn_metric_add(g->rt->metrics, CN_M_model_loads, 1); /* before who waits is told */
+    cn_metric_add(g->rt->metrics, CN_M_model_loads, 1); /* before the waiting requests are told */
     cn_metric_observe(g->rt->metrics, CN_H_model_load, cn_now_ns() - began);
     cn_model_add(g->rt->metrics, m->index, CN_MM_loads, 1);
     lock(g);
@@ -168,7 +168,7 @@ static uint64_t bytes_used(const struct rt_group *g)
     return sum;
 }
 
-/* Of those that may be unloaded for `to`, held or not, the one that was not used for longest. */
+/* The model idle for longest among those that may be unloaded for `to`, held or not. */
 static struct rt_model *oldest(const struct rt_group *g, const struct rt_model *to, bool held)
 {
     uint64_t now = cn_now_ns();
@@ -182,7 +182,7 @@ static struct rt_model *oldest(const struct rt_group *g, const struct rt_model *
     return best;
 }
 
-/* Of those that `to` could have unloaded now. */
+/* Of the models that could be unloaded for `to` now. */
 static uint64_t bytes_idle(const struct rt_group *g, const struct rt_model *to)
 {
     uint64_t now = cn_now_ns();
@@ -203,7 +203,7 @@ static uint64_t bytes_pinned(const struct rt_group *g)
     return sum;
 }
 
-/* Marks those that a blocked model needs to go, until they would be enough. */
+/* Marks held models as leaving until unloading them would make room for the blocked one. */
 static void mark_leaving(struct rt_group *g, const struct rt_model *to)
 {
     uint64_t left = bytes_used(g) - bytes_idle(g, to);
@@ -214,7 +214,7 @@ static void mark_leaving(struct rt_group *g, const struct rt_model *to)
     }
 }
 
-/* The first time at which one that stays may make way for m; UINT64_MAX: none stays. */
+/* When the first model that must stay may be unloaded for m; UINT64_MAX: none must stay. */
 static uint64_t first_to_go(const struct rt_model *m, uint64_t now)
 {
     const struct rt_group *g = m->group;
@@ -227,7 +227,7 @@ static uint64_t first_to_go(const struct rt_model *m, uint64_t now)
     return first;
 }
 
-/* Why it is not there, and after how many seconds it may be (0: not known). */
+/* Fills err with the reason. Returns the seconds until m may be loaded; 0: not known. */
 static uint32_t blocked_error(const struct rt_model *m, uint64_t stays, uint64_t now,
                               struct cn_error *err)
 {
@@ -245,7 +245,7 @@ static uint32_t blocked_error(const struct rt_model *m, uint64_t stays, uint64_t
     return s;
 }
 
-/* There is no room for m now, but there may be. Tells when to look again. */
+/* There is no room for m yet. Returns the time to look again. */
 static uint64_t block(struct rt_model *m, uint64_t now)
 {
     struct rt_group *g = m->group;
@@ -279,7 +279,7 @@ static struct rt_model *find_broken(struct rt_group *g)
     return NULL;
 }
 
-/* A model whose file has changed: out it goes, and after a while it may come back. */
+/* Unloads a model whose file has changed; it may be loaded again after a while. */
 static void drop_broken(struct rt_model *m)
 {
     struct rt_group *g = m->group;
@@ -294,8 +294,8 @@ static void drop_broken(struct rt_model *m)
     unlock(g);
 }
 
-/* Of those that somebody waits for and that were not `tried`, the one whose load is for the tenant
- * that was charged least; of such the one waited for longest. */
+/* Of the models that requests wait for and that were not `tried`: the one whose load is for the
+ * tenant charged least; among equals the one waited for longest. */
 static struct rt_model *next_wanted(struct rt_group *g, const bool *tried, uint64_t now)
 {
     double best_due = 0;
@@ -313,7 +313,7 @@ static struct rt_model *next_wanted(struct rt_group *g, const bool *tried, uint6
     return best;
 }
 
-/* What was to make way need not any more, unless it is marked again. */
+/* Gives loaded models that are not leaving to the requests that wait for them. */
 static void serve_loaded(struct rt_group *g)
 {
     for (size_t i = 0; i < g->n_models; i++) {
@@ -338,7 +338,7 @@ static enum need step_of(struct rt_model *m, struct rt_model **victim)
     return *victim ? EVICT : NOTHING;
 }
 
-/* With the lock: the first that something can be done for; else when to look again. */
+/* With the lock: the first model that something can be done for; else *wake, when to look again. */
 static enum need choose(struct rt_group *g, struct rt_model **out, struct rt_model **victim,
                         uint64_t *wake)
 {
@@ -380,7 +380,7 @@ static void refuse_never(struct rt_model *m)
     rt_model_failed(m, &err);
 }
 
-/* One thing; false when there is nothing to do before *wake. */
+/* Does one thing; false when there is nothing to do before *wake. */
 static bool work(struct rt_group *g, uint64_t *wake)
 {
     struct rt_model *m = NULL, *victim = NULL;

@@ -9,8 +9,8 @@
 
 /* ---- one model's file ------------------------------------------------------------------------ */
 
-/* A window beyond what the model was trained for is refused; what is missing or odd in the header
- * is told by eng_model_open. */
+/* Refuses a window beyond what the model was trained for. Other faults of the header are
+ * eng_model_open's to report. */
 static int check_context(const char *path, uint64_t asked, const char *key, struct cn_error *err)
 {
     uint64_t trained;
@@ -41,7 +41,7 @@ int rt_check_served(const struct rt_model_opts *m, struct cn_error *err)
     return check_context(m->path, m->context, "models.context", err);
 }
 
-/* A model of the models folder may have been fetched since it was last looked for. */
+/* The file may have been fetched into the models folder since the last attempt. */
 static int find_file(struct rt_model *m, struct cn_error *err)
 {
     if (m->path) return 0;
@@ -75,7 +75,7 @@ static struct eng_model_opts opts_of(const struct rt_model *m)
     return o;
 }
 
-/* What of a model is known without loading it. */
+/* Keeps what is known of a model without loading it. */
 static void note(struct rt_model *m, const struct eng_model_info *info)
 {
     pthread_mutex_lock(&m->rt->models_lock);
@@ -254,7 +254,7 @@ static void name_group(const struct rt_group *g, struct cn_error *err)
     cn_error_wrap(err, "the group %s", cfg_group_name(g->rt->cfg, g->index));
 }
 
-/* The one model is loaded by now: what it left is for KV. */
+/* The only model is loaded by now: KV gets what it left. */
 static int pool_for_one(struct rt_group *g, struct cn_error *err)
 {
     const struct cfg *cfg = g->rt->cfg;
@@ -278,8 +278,8 @@ static int pool_for_one(struct rt_group *g, struct cn_error *err)
     return rc ? rc : make_pool(g, &plan, err);
 }
 
-/* What models take at once that must have room beside the KV memory: the pinned ones, and the
- * largest of the others that goes with them. */
+/* The least memory for models next to the KV memory: all pinned ones, and the largest other one
+ * that fits with them. */
 static uint64_t weights_at_once(const struct rt_group *g, uint64_t there)
 {
     uint64_t pinned = 0, largest = 0;
@@ -301,7 +301,7 @@ struct measured {
     struct rt_memory_plan plan;
 };
 
-/* The KV memory is for whichever will be loaded; the rest is the models' budget. */
+/* All models share the KV memory; the rest is their budget. */
 static int plan_for_several(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
     const struct cfg *cfg = g->rt->cfg;
@@ -320,7 +320,7 @@ static int plan_for_several(struct rt_group *g, struct measured *s, struct cn_er
                              "kv.memory_bytes is %s, and there are %s for weights, scratch and "
                              "KV together",
                              cn_size(want).text, cn_size(there).text);
-    /* Where the size is given, a model that does not fit beside it is refused when it is loaded. */
+    /* With a given size, a model that does not fit next to it is refused when it is loaded. */
     rc = rt_memory_plan_for(s->asks, s->n, (uint32_t)cfg->kv.block_tokens,
                             (uint32_t)cfg->scheduler.max_running, want,
                             there && !want ? there - weights : 0, false, &s->plan, err);
@@ -328,8 +328,8 @@ static int plan_for_several(struct rt_group *g, struct measured *s, struct cn_er
     return rc;
 }
 
-/* Measures all; those that cannot be are told of, and tried again when somebody asks for them. When
- * it is all of them, the first one's error. */
+/* Measures all models. One that cannot be measured is logged, and tried again when a request asks
+ * for it. If none can be measured: the first one's error. */
 static int measure_all(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
     struct cn_error first = {0};
@@ -348,7 +348,7 @@ static int measure_all(struct rt_group *g, struct measured *s, struct cn_error *
     return first.code;
 }
 
-/* Beside the pinned ones, which stay once they are there. */
+/* Whether m fits into the budget together with the pinned models. */
 static bool can_be_loaded(const struct rt_model *m)
 {
     const struct rt_group *g = m->group;
@@ -366,7 +366,7 @@ static void measured_fini(struct rt_group *g, struct measured *s)
     free(s->asks);
 }
 
-/* What the config and the machine give several models. */
+/* Sizes KV memory and budget for several models. */
 static int weigh(struct rt_group *g, struct measured *s, struct cn_error *err)
 {
     s->models = cn_calloc(g->n_models, sizeof *s->models);
@@ -378,7 +378,7 @@ static int weigh(struct rt_group *g, struct measured *s, struct cn_error *err)
     return rc;
 }
 
-/* Those that no request will ever get are told of now, not when the first one is refused. */
+/* Logs the models that can never be loaded now, not when the first request is refused. */
 static void warn_of_large(const struct rt_group *g)
 {
     for (size_t i = 0; i < g->n_models; i++)
@@ -401,7 +401,7 @@ static int size_for_several(struct rt_group *g, struct cn_error *err)
     return rc;
 }
 
-/* The longest sequence, as the pool itself says: it is made, but no memory for it. */
+/* Finds the longest sequence from a pool without memory. */
 static int weigh_one(struct rt_model *m, const struct eng_model_info *info, uint64_t slab_bytes,
                      struct rt_model_weight *out, struct cn_error *err)
 {
@@ -474,7 +474,7 @@ static int make_scheduler(struct rt_group *g, struct cn_error *err)
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
-/* began_ns: when its loading did. */
+/* began_ns: when the load began. */
 static void set_loaded(struct rt_model *m, uint64_t began_ns)
 {
     struct rt_group *g = m->group;
@@ -523,7 +523,7 @@ static int open_one(struct rt_group *g, const struct rt_loading *how, struct cn_
     return rc;
 }
 
-/* One that cannot be preloaded is tried again when somebody asks for it. */
+/* A model that cannot be preloaded is tried again when a request asks for it. */
 static void preload(struct rt_model *m, const struct rt_loading *how)
 {
     struct rt_group *g = m->group;

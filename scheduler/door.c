@@ -1,11 +1,10 @@
-/* The door: what is refused at once, each tenant's part of the queue, and who counts as waiting or
- * started.
+/* Submission: refusals, the quotas of the queue, and counts of waiting and started requests.
  *
- * Half of the queue is divided among all known tenants by weight, at least one request for each;
- * the rest is for whoever comes first. A tenant with less than its part is never refused for what
- * others have waiting: beyond its part a tenant is accepted only while the parts of all others
- * still have room, and of several tenants none has more than half. A request is in the queue until
- * its first start; preempted ones are not. */
+ * Half of the queue is divided among all known tenants by weight, at least one request each; the
+ * rest is first come, first served. A tenant below its quota is never refused because of others'
+ * requests: beyond its quota a tenant is accepted only while the quotas of all others still have
+ * room, and with several tenants none may have more than half. A request is in the queue until its
+ * first start; preempted ones are not. */
 #include "scheduler/internal.h"
 
 #include <inttypes.h>
@@ -18,7 +17,7 @@ static uint64_t unused(uint64_t part, uint64_t used)
     return part > used ? part - used : 0;
 }
 
-/* Anew when a tenant or a weight is new, or a tenant has ended. */
+/* Recomputed when a tenant or a weight is new, or a tenant has ended. */
 static void divide_queue(struct sch *s)
 {
     uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, least = s->n_known <= half ? 1 : 0;
@@ -82,7 +81,7 @@ void sch_door_start(struct sch *s, struct sch_req *r)
     count(s, r->tenant, r->spec.n_prompt, false);
     r->started = true;
     count_started(s, r, true);
-    /* one that waited when the last one started: that is how fast the queue moves */
+    /* it waited when the last one started: this is the pace of the queue */
     if (s->last_start_ns && r->usage.submitted_ns <= s->last_start_ns) {
         double gap = (double)(s->now - s->last_start_ns);
 
@@ -107,8 +106,9 @@ void sch_door_leave(struct sch *s, struct sch_req *r)
         count(s, r->tenant, r->spec.n_prompt, false);
 }
 
-/* Of several tenants one may have half; more where its part by weight or its own limit says so. One
- * alone, and background work, which gives way, leave an eighth free, where there are eighths. */
+/* With several tenants one may have half of the slots, or its share by weight or its own limit if
+ * that is more. A lone tenant leaves an eighth free, and so does background work, which can be
+ * preempted. */
 uint32_t sch_door_places(const struct sch *s, const struct sch_tenant *t, enum sch_class class)
 {
     uint32_t all = s->o.max_running, eighth = all < 8 ? 0 : all / 8, own;
@@ -120,7 +120,7 @@ uint32_t sch_door_places(const struct sch *s, const struct sch_tenant *t, enum s
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-/* How many tokens prompt and output may have together: window, memory, and what was asked for. */
+/* The most tokens of prompt and output together: by window, memory and the request. */
 int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
                   struct cn_error *err)
 {
@@ -144,7 +144,7 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
                        "the prompt has %" PRIu64
                        " tokens; the model reads it in one step, and that has at most %u",
                        r->n_prompt, rows_most);
-    /* the last token that is put out needs no block */
+    /* the last generated token needs no block */
     rows = r->n_prompt + (r->max_new ? r->max_new - 1 : 0);
     if (rows > fit) {
         kv_space_need(m->o.space, r->tenant, rows, m->chunk, &need, &have);
@@ -161,12 +161,12 @@ int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
     return 0;
 }
 
-/* One of several has at most half of the queue, or its own limit where that is more. */
+/* With several tenants one has at most half of the queue, or its own limit if that is more. */
 static bool has_half(const struct sch *s, const struct sch_tenant *t)
 {
     uint64_t half = ((uint64_t)s->o.max_queue + 1) / 2, own = t->opts.max_queued;
 
-    if (own) own += t->opts.max_concurrent; /* which may start */
+    if (own) own += t->opts.max_concurrent; /* these may start */
     return s->n_known > 1 && t->n_queued >= CN_MAX(half, own);
 }
 
@@ -175,7 +175,7 @@ static bool more_than_half(const struct sch *s, const struct sch_tenant *t, uint
     return s->n_known > 1 && t->queued_tokens + tokens > s->o.max_queue_tokens / 2;
 }
 
-/* Requests beyond its part; with more tenants than parts nobody may have more than is left. */
+/* Requests beyond its quota; with more tenants than entries none may have more than is left. */
 static bool has_place(const struct sch *s, const struct sch_tenant *t)
 {
     if (s->n_queued >= s->o.max_queue) return false;
@@ -199,8 +199,8 @@ static const char *waits(uint64_t n)
     return n == 1 ? "waits" : "wait";
 }
 
-/* The queue is the server's, and so is the limit; the sum is told: what waits, what is kept for
- * others and what this request would add. */
+/* The limit is that of the whole queue. The message gives the sum: what waits, what is reserved for
+ * others, and what this request would add. */
 static int queue_full(struct cn_error *err, const char *what, uint64_t adds, uint64_t waiting,
                       uint64_t own, uint64_t kept, const char *key, uint64_t most)
 {
@@ -231,7 +231,7 @@ int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch
                        "%s, and %u %s",
                        t->opts.max_queued, beside, t->n_queued, waits(t->n_queued));
     }
-    if (!has_place(s, t)) /* one without a part leaves the others as much as it has: has_place */
+    if (!has_place(s, t)) /* see has_place: without a quota it may have as much as it leaves */
         return queue_full(err, "request", 1, s->n_queued, t->n_queued,
                           t->part && !has_half(s, t) ? s->kept - unused(t->part, t->n_queued)
                                                      : s->o.max_queue,
@@ -245,8 +245,9 @@ int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch
     return 0;
 }
 
-/* When an eighth of the queue has started (not one alone: all that were refused come again), or as
- * long as nothing has started. Before that was ever seen: when all prompts are computed. */
+/* The time until an eighth of the queue has started (not just one: all refused requests come
+ * again), or as long as nothing has started. Before any start was seen: until all prompts are
+ * computed. */
 uint32_t sch_retry_after_s(const struct sch *s)
 {
     double ns = s->start_gap_ns * (1 + (double)s->n_queued / 8), sec;

@@ -1,8 +1,8 @@
 /* Inside the scheduler: requests, choices, tenants, steps in flight.
  *
  * A choice is NEW (waits for choice 0's prompt), WAITING (in its tenant's queue), RUNNING (has a KV
- * sequence and a place, stands in the running list), or ENDED. Only RUNNING choices hold blocks,
- * and those that were paused: they are WAITING, without a place, in the list of parked ones.
+ * sequence and a slot, and is in the running list), or ENDED. Only RUNNING and parked choices hold
+ * blocks; a parked one was paused or yielded: it is WAITING, without a slot, in the parked list.
  * Age = (request number, choice): the oldest running choice that can run is never preempted for
  * another, unless it is background work and the other is not; so something always ends. */
 #ifndef SCHEDULER_INTERNAL_H
@@ -14,9 +14,9 @@
 #define SCH_NONE UINT32_MAX
 #define SCH_MAX_DEPTH 2
 #define SCH_MAX_MODELS 256
-#define SCH_LEAST_PAUSED 16  /* so many started ones of a tenant, or half of max_running, may be
-                              * paused before nothing more of its starts */
-#define SCH_CURVE_ROWS 64    /* steps of more rows are never drafted for */
+#define SCH_LEAST_PAUSED 16  /* a tenant starts nothing more while this many of its requests, or
+                              * half of max_running if that is more, are paused */
+#define SCH_CURVE_ROWS 64    /* no drafts in steps of more rows */
 #define SCH_CURVE_SEQS 7     /* 1, 2, up to 4, 8, ... sequences */
 
 /* Passes of composing a step. */
@@ -35,38 +35,38 @@ struct sch_choice {
     struct sch_req *req;
     uint32_t index;
     uint8_t state;
-    bool resumed;            /* WAITING, of a request that was started: these go first */
-    bool evict;              /* to be preempted when no step with it is in flight */
-    bool yields;             /* likewise parked: its place is another tenant's, */
-    bool yielded;            /* and was, so that it is parked now */
+    bool resumed;            /* WAITING, of a started request: goes before new ones */
+    bool evict;              /* preempt it once no step with it is in flight */
+    bool yields;             /* park it then: another tenant gets its slot */
+    bool yielded;            /* parked because it yielded */
     bool displaced;          /* preempted for its slot, not memory: not in preemptions */
-    bool planned_now;        /* has rows in the step that is being composed */
-    bool looked;             /* for what others have read or will, since it was started */
-    bool starved;            /* wanted rows in this step and there were no blocks */
+    bool planned_now;        /* has rows in the step being composed */
+    bool looked;             /* has compared its prompt with those of others since it started */
+    bool starved;            /* got no rows in this step for lack of blocks */
     struct kv_seq *seq;
-    uint32_t *ids;           /* prompt and output; room for all that may come */
+    uint32_t *ids;           /* prompt and output; [req->limit] */
     uint64_t n_ids;
-    uint64_t high;           /* positions below this were computed or adopted before */
-    uint64_t shared;         /* positions below this were found in the prefix cache or written there */
-    uint64_t scored;         /* positions below this had their logits, if asked for */
-    uint64_t charged_ns;     /* block time is charged up to here */
+    uint64_t high;           /* positions below this were computed or adopted at least once */
+    uint64_t shared;         /* positions below this were found in or written to the prefix cache */
+    uint64_t scored;         /* positions below this have had their prompt logits */
+    uint64_t charged_ns;     /* time up to which its blocks are charged */
     uint32_t preemptions;
-    uint32_t passed_over;    /* steps that had not enough rows left for all of its prompt */
-    uint64_t promised;       /* tokens that it was let in for */
+    uint32_t passed_over;    /* SCH_ONE_STEP: steps without enough rows left for it */
+    uint64_t promised;       /* tokens that admission counted on */
     uint32_t in_flight;      /* steps with rows of it */
-    uint64_t last_ticket;    /* where its last sampled row is */
+    uint64_t last_ticket;    /* step and row of its last sampled row */
     uint32_t last_row;
-    uint32_t n_draft;        /* ids behind n_ids that are guesses: to be, or in, the next step */
-    uint32_t place;          /* RUNNING: the slot of its segments */
-    uint32_t *forced;        /* ids to be put out when a token is due: n_forced from forced_at on */
+    uint32_t n_draft;        /* drafts after n_ids, in the next step or in flight */
+    uint32_t place;          /* RUNNING: its slot */
+    uint32_t *forced;        /* ids to emit next: n_forced of them from forced_at on */
     size_t forced_cap;
     uint64_t forced_at, n_forced;
-    uint64_t kept, kept_tokens; /* the stepper's name for what it saved of so many positions; 0: none */
-    uint64_t waits_from;     /* from so many ids on it may wait for one, to be drafted for */
-    struct sch_draft *draft; /* NULL before it decodes, and where there is no speculation */
+    uint64_t kept, kept_tokens; /* what the stepper saved: its name (0: none), positions */
+    uint64_t waits_from;     /* from this many ids on it may wait for its next id, for drafts */
+    struct sch_draft *draft; /* NULL before it decodes, and without speculation */
     struct sch_choice *prev, *next;   /* queue or running list */
     struct sch_choice *next_cand;     /* composition */
-    struct sch_choice *park_next, **park_at; /* what points to it; NULL: it is not parked */
+    struct sch_choice *park_next, **park_at; /* park_at: the pointer to it; NULL: not parked */
 };
 
 struct sch_req {
@@ -84,8 +84,8 @@ struct sch_req {
     int code;
     uint32_t n_running, n_waiting, n_open; /* choices; open: not ENDED */
     uint32_t in_flight;      /* segments in steps in flight */
-    uint32_t skips;          /* times another of its tenant was preferred */
-    uint32_t overtaken;      /* times another tenant's started for which there was room */
+    uint32_t skips;          /* times that another request of its tenant went first */
+    uint32_t overtaken;      /* times that another tenant's request, which had room, went first */
     uint64_t peek_ns, peeked, peeked_in_use;
     uint32_t heap_pos;       /* among the deadlines */
     uint64_t wake_ns;        /* its key there */
@@ -101,17 +101,17 @@ struct sch_tenant {
     struct sch_list fresh[SCH_N_CLASSES], resumed[SCH_N_CLASSES];
     uint32_t heap_pos[SCH_N_CLASSES];
     uint32_t n_open;         /* requests accepted and not ended */
-    uint32_t n_waiting;      /* of these, not running */
-    uint32_t n_queued;       /* of these, never started */
-    uint32_t n_started;      /* of these, started and not done, be they preempted */
-    uint32_t n_started_background; /* of those */
-    uint32_t n_paused;       /* of n_started, paused ones: they have no place, but memory */
-    uint32_t most_paused;    /* then nothing new of its starts */
+    uint32_t n_waiting;      /* of n_open, not running */
+    uint32_t n_queued;       /* of n_open, never started */
+    uint32_t n_started;      /* of n_open, started, preempted ones included */
+    uint32_t n_started_background; /* of n_started */
+    uint32_t n_paused;       /* of n_started, paused: they hold memory, but no slot */
+    uint32_t most_paused;    /* n_paused at which nothing new of it starts */
     uint64_t queued_tokens;  /* prompt tokens of n_queued */
-    uint64_t part, part_tokens; /* of the queue: what others leave to it */
+    uint64_t part, part_tokens; /* its quota of the queue */
     uint32_t n_running, n_running_background; /* choices */
-    double started;          /* weighted cost of the prompts that admission `round` has let in */
-    uint64_t round;          /* admissions up to the next step are one */
+    double started;          /* weighted cost of the prompts admitted in `round` */
+    uint64_t round;          /* number of its last admission; all up to the next step are one */
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
     uint64_t lease;          /* output tokens left, or SCH_NO_LEASE */
@@ -121,10 +121,10 @@ struct sch_tenant {
 
 struct sch_theap { struct sch_tenant **v; uint32_t n; };
 
-/* What steps of so many rows took that only decode, by number of sequences. */
+/* Time of decode-only steps, by number of sequences and of rows. */
 struct sch_curve {
     struct sch_point { double ns; uint64_t step; } at[SCH_CURVE_SEQS][SCH_CURVE_ROWS + 1];
-    uint64_t steps;          /* measured so far */
+    uint64_t steps;          /* number measured so far */
 };
 struct sch_guesser { struct sch_choice *c; uint32_t n; double p, gain; };
 
@@ -137,13 +137,13 @@ struct sch_model {
     uint32_t block_tokens, n_groups, chunk; /* chunk: rows of a sequence in all steps in flight */
     uint64_t block_bytes;    /* a block of tokens in all groups */
     uint32_t n_reqs;
-    uint32_t passed_over;    /* steps that went to other models while it had work */
+    uint32_t passed_over;    /* steps given to other models while it had work */
     struct sch_fit cost, alone; /* of all steps; of those that only decode */
-    double beside_ns;        /* what a prompt's row adds to a step that decodes; 0: not known */
-    double single_ns;        /* a row that is the only one of prompts; 0: not known of late */
-    uint32_t since_alone;    /* steps since one that only decoded */
-    double credit;           /* rows of short prompts that may still be read at their pace, and */
-    uint64_t credit_ns;      /* since when that was not added to */
+    double beside_ns;        /* time that a prompt row adds to a decode step; 0: not known */
+    double single_ns;        /* the same of a step's only prompt row; 0: not known lately */
+    uint32_t since_alone;    /* steps since the last decode-only one */
+    double credit;           /* rows of short prompts that may be read at full pace */
+    uint64_t credit_ns;      /* time up to which credit was added */
     uint64_t compositions;   /* steps that were composed */
     struct sch_curve *curve; /* NULL: no speculation */
 };
@@ -151,18 +151,18 @@ struct sch_model {
 struct sch_rec {
     struct sch_choice *choice;
     struct sch_req *req;
-    bool forced;             /* the id that its draw gives is the first of the choice's forced ones */
+    bool forced;             /* its draw is the choice's first forced id */
 };
 struct sch_flight {
     uint64_t ticket, launched_ns;
     bool drawn;              /* its draws were asked for */
-    uint32_t n_decode;       /* rows of those that decode, with drafts and forced ids */
-    uint32_t more;           /* while it is composed: rows that those that decode may still have
-                              * beyond one each, where ids were forced */
+    uint32_t n_decode;       /* decode rows, drafts and forced ids included */
+    uint32_t more;           /* while it is composed: rows left for forced ids, beyond one per
+                              * decoding choice */
     struct sch_step step;
     struct sch_segment *segs;
     struct sch_rec *recs;    /* per segment; choice is NULL once it ended */
-    uint64_t number;         /* what the pool is told: tickets may be of several devices */
+    uint64_t number;         /* its number for the pool (tickets are the device's) */
     struct kv_copy *copies;
     size_t copies_cap;
 };
@@ -178,9 +178,9 @@ struct sch {
     uint64_t next_number;
     struct sch_tenant **tenants;
     size_t tenants_cap;
-    uint32_t n_tenants;      /* entries of `tenants`, NULL for one that was ended */
-    uint32_t n_known;        /* of these, not NULL */
-    bool spent;              /* somebody's lease has come to its end */
+    uint32_t n_tenants;      /* entries of `tenants`; NULL: ended */
+    uint32_t n_known;        /* entries that are not NULL */
+    bool spent;              /* a tenant's lease is used up */
     double weight_active;    /* of tenants with open requests */
     double weight_known;     /* of all */
     double vtime;
@@ -188,10 +188,10 @@ struct sch {
     double worth_cost, worth_s; /* cost and duration of steps, old ones fading: opts.shared */
     double longest;          /* prompt that was accepted */
     uint64_t n_queued, queued_tokens; /* sums over the tenants */
-    uint64_t kept, kept_tokens; /* of the parts of all tenants: not in use */
+    uint64_t kept, kept_tokens; /* unused part of all tenants' quotas */
     bool parts_stale;
     uint64_t last_start_ns;  /* of a request */
-    double start_gap_ns;     /* between starts while requests wait, mean of the last */
+    double start_gap_ns;     /* mean time between the last starts, while requests wait */
     struct sch_theap heap[SCH_N_CLASSES]; /* tenants that may start, lowest counter first */
     size_t heap_cap[SCH_N_CLASSES];
     struct sch_req **dl;     /* heap of deadlines */
@@ -208,18 +208,18 @@ struct sch {
     struct sch_req *cancels;
     struct sch_flight store[SCH_MAX_DEPTH]; /* the stepper keeps pointers into these */
     struct sch_flight *flights[SCH_MAX_DEPTH];
-    uint32_t n_flights;      /* flights[0] is the oldest; those from n_flights on are empty */
+    uint32_t n_flights;      /* flights[0] is the oldest; from n_flights on they are empty */
     struct sch_tenant **act; /* tenants in the step being composed, room for max_running */
     uint32_t n_act;
     struct kv_held *held;    /* scratch of save.c */
     size_t held_cap;
     struct sch_draw *draws;  /* of a step, room for max_running */
     struct sch_guesser *guessers; /* those that decode, room for SCH_CURVE_ROWS; NULL: none */
-    struct sch_choice *solo; /* runs alone until it ends */
+    struct sch_choice *solo; /* the choice that runs alone until it ends, or NULL */
     struct sch_tenant *last_admitted;
     uint64_t admissions, rounds, n_launched;
-    bool again;              /* something changed that the next iteration can use */
-    bool stale;              /* somebody came or went since the last admission */
+    bool again;              /* the next iteration can do something */
+    bool stale;              /* requests came or went since the last admission */
     uint64_t now;
     struct sch_stats stats;
 };
@@ -229,7 +229,7 @@ static inline bool choice_older(const struct sch_choice *a, const struct sch_cho
     return a->req->number != b->req->number ? a->req->number < b->req->number
                                             : a->index < b->index;
 }
-/* Tokens that it has put out. */
+/* Tokens generated so far. */
 static inline uint64_t choice_generated(const struct sch_choice *c)
 {
     return c->n_ids - c->req->spec.n_prompt;
@@ -239,7 +239,7 @@ static inline struct sch_model *choice_model(const struct sch_choice *c)
     return &c->req->s->models[c->req->spec.model];
 }
 
-/* Requests that keep another of this class from starting: background ones give way. */
+/* Started requests that count against a new one of this class: background ones do not. */
 static inline uint32_t tenant_started(const struct sch_tenant *t, uint32_t class)
 {
     return class == SCH_BACKGROUND ? t->n_started : t->n_started - t->n_started_background;
@@ -256,21 +256,21 @@ static inline bool tenant_may_start(const struct sch_tenant *t, uint32_t class)
 
 /* ---- sch.c ----------------------------------------------------------------------------------- */
 struct sch_req *sch_find(const struct sch *s, uint64_t id);
-/* No longer among those that are to be cancelled. */
+/* Takes r off the list of cancels. */
 void sch_cancel_unlist(struct sch_req *r);
 void sch_req_free(struct sch_req *r);
 int sch_tenant_get(struct sch *s, uint32_t index, struct sch_tenant **out);
 
 /* ---- door.c ---------------------------------------------------------------------------------- */
-/* Refuses what can never run; else how many tokens each choice may put out. */
+/* Refuses a request that can never run; else *max_new: tokens that each choice may generate. */
 int sch_door_size(struct sch *s, const struct sch_request *r, uint64_t *max_new,
                   struct cn_error *err);
-/* Refuses what the tenant's limits or the queue have no place for. */
+/* Refuses a request beyond the tenant's limits or the queue's. */
 int sch_door_limits(struct sch *s, const struct sch_request *r, const struct sch_tenant *t,
                     struct cn_error *err);
-/* How many of max_running are for this tenant's at most. */
+/* The most slots of max_running that this tenant may have. */
 uint32_t sch_door_places(const struct sch *s, const struct sch_tenant *t, enum sch_class class);
-/* A started request is paused, or goes on. */
+/* A started request is paused or resumed. */
 void sch_door_pause(struct sch *s, struct sch_req *r, bool paused);
 /* A request is accepted; its first choice starts for the first time; its last choice ended. */
 void sch_door_enter(struct sch *s, struct sch_req *r);
@@ -285,8 +285,8 @@ int sch_media_copy(struct sch_req *r, const struct sch_request *spec); /* CN_ENO
 void sch_media_of(const struct sch_req *r, struct sch_segment *g);
 /* Whether a medium whose rows must be in one step begins at pos. */
 bool sch_media_is_next(const struct sch_choice *c, uint64_t pos);
-/* At most n rows from pos on without cutting such a medium; where one begins at pos, all of it though
- * that may be more than n, or 0 when it is more than `room`. */
+/* At most n rows from pos on without cutting such a medium; where one begins at pos, all of it
+ * though that may be more than n, or 0 when it is more than `room`. */
 uint32_t sch_media_uncut(const struct sch_choice *c, uint64_t pos, uint32_t n, uint32_t room);
 
 /* ---- queue.c --------------------------------------------------------------------------------- */
@@ -298,11 +298,11 @@ void sch_queue_sync(struct sch *s, struct sch_tenant *t);
 void sch_queue_add(struct sch_choice *c, bool resumed);
 void sch_queue_remove(struct sch_choice *c);
 void sch_queue_pause(struct sch_req *r, bool paused);
-/* Counts of running and waiting requests, when a choice of r starts or stops to do either. */
+/* Updates the counts of running and waiting requests when a choice of r starts or stops. */
 void sch_req_phase(struct sch_req *r, int running, int waiting);
 /* Takes a choice out of the running list and closes its sequence. */
 void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed);
-/* The choice of this tenant and class that should run next. */
+/* The tenant's choice of this class that should run next. */
 struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_class class);
 void sch_charge(struct sch *s, struct sch_tenant *t, double cost);
 void sch_counter_set(struct sch *s, struct sch_tenant *t, double counter);
@@ -342,30 +342,30 @@ void sch_running_in(struct sch *s, struct sch_choice *c);
 void sch_running_out(struct sch *s, struct sch_choice *c);
 /* Paused choices, and those that yield, give up their places when they are in no step. */
 void sch_park_all(struct sch *s);
-/* It keeps its sequence, and is no more among those that may lose it for being parked. */
+/* Takes c off the parked list; it keeps its sequence. */
 void sch_unpark(struct sch *s, struct sch_choice *c);
 void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed);
-/* Pays for the time since its blocks were last paid for. */
+/* Charges its tenant for the time since its blocks were last charged. */
 void sch_charge_blocks(struct sch *s, struct sch_choice *c);
 
 /* ---- save.c ---------------------------------------------------------------------------------- */
 /* What c has computed is kept, if the stepper can, before it loses its blocks. */
 void sch_save(struct sch *s, struct sch_choice *c);
-/* c, of which something is kept, has a new sequence, and gets it back. False: it failed, and c is to be
- * computed again, with another sequence. */
+/* Restores what is kept of c into its new sequence. False: it failed; c must be computed again,
+ * with another sequence. */
 bool sch_restore(struct sch *s, struct sch_choice *c);
 void sch_forget_kept(struct sch_choice *c);
 
 /* ---- cost.c ---------------------------------------------------------------------------------- */
 void sch_cost_init(struct sch_model *m);
-/* n_decode: of the rows, those that decode. */
+/* n_decode: how many of the rows decode. */
 void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, double ns);
 uint32_t sch_cost_rows(const struct sch_model *m, double target_ns);
 uint32_t sch_cost_beside(const struct sch_model *m, uint32_t n_decode, double part);
-/* Whether to see what n_decode rows take alone: every so many steps. */
+/* Whether to run a decode-only step now, to time it: every `steps` steps. */
 bool sch_cost_asks(const struct sch_model *m, uint32_t n_decode, uint32_t steps);
 uint32_t sch_cost_short(const struct sch_model *m, uint32_t n_decode, double target_ns);
-/* A step ended that read so many rows of prompts beside others that decode. */
+/* A step with this many prompt rows next to decode rows has ended. */
 void sch_cost_credit(struct sch_model *m, uint32_t rows, uint64_t now);
 
 /* ---- spec.c ---------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* How many tokens to draft for whom: what gives most tokens per time.
+/* How many tokens to draft for which choice: the number with the most tokens per time.
  *
  * The time of decode-only steps is measured per number of rows, separately by number of sequences
  * (whose keys cost time too). Gaps are interpolated. Beyond the last point a row is assumed to cost
@@ -6,24 +6,24 @@
  * the drafts tried before, or one per sequence. Points expire, because contexts grow and shrink.
  * After FRESH_PLAIN steps one runs without drafts to re-measure the baseline.
  *
- * With two steps in flight the id that drafts would follow is being drawn when the next step is
- * composed. A choice may wait for it and leave that step out; if no drafts come of that, it does not
- * wait again for WAIT_AGAIN ids.
+ * With two steps in flight, the id that drafts would follow is still being sampled when the next
+ * step is composed. A choice may wait for it and skip that step; if the wait brings no drafts, it
+ * does not wait again for WAIT_AGAIN ids.
  *
- * Rows are added one by one, the likeliest next guess first, and the number is taken that gives
- * most tokens per time, if that is enough more than without. */
+ * Draft rows are added one by one, the likeliest first. The number with the most tokens per time is
+ * used, if it beats no drafts by MARGIN. */
 #include "scheduler/internal.h"
 
 #include <stdlib.h>
 
-#define MARGIN      1.05  /* what it must give, of tokens per time without drafts */
-#define GAP         1.10  /* how much later the tokens of any other one may come */
-#define LEAST       0.02  /* chance of a guess that is not worth a thought */
-#define FRESH       1024  /* steps for which a point is good */
-#define FRESH_PLAIN 256   /* and that of no drafts */
-#define FEW_IDS     64    /* that may be taken up in any step, whoever else was behind */
-#define WAIT_AGAIN  32    /* ids without waiting after a wait that brought no drafts */
-#define TRIAL       32    /* a row that was never measured costs one such part of a step */
+#define MARGIN      1.05  /* least gain in tokens per time over no drafts */
+#define GAP         1.10  /* most by which other choices' token gaps may grow */
+#define LEAST       0.02  /* chance of acceptance below which a draft is not considered */
+#define FRESH       1024  /* steps until a measured point expires */
+#define FRESH_PLAIN 256   /* the same for the point without drafts */
+#define FEW_IDS     64    /* ids indexed even in a step whose SCH_DRAFT_BURST is spent */
+#define WAIT_AGAIN  32    /* ids before the next wait, after one that brought no drafts */
+#define TRIAL       32    /* a row count never measured is taken to add 1/TRIAL of a step */
 
 /* ---- the curve ------------------------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static uint32_t curve_of(uint32_t n_seqs)
     return k;
 }
 
-/* Nearly the median, so that a step that the machine held up changes little. */
+/* Close to the median, so that one step delayed by the machine changes little. */
 static void follow(double *mean, double ns)
 {
     double step = (ns - *mean) / 4, most = *mean / 8;
@@ -71,8 +71,8 @@ static bool is_fresh(const struct sch_curve *c, const struct sch_point *p, uint6
     return p->step && c->steps - p->step < steps;
 }
 
-/* What steps of n_seqs sequences and `from` to `to` rows take; up to how many may be tried: `from`
- * when nothing is known. */
+/* Times of steps with n_seqs sequences and `from` to `to` rows. Returns the most rows that may be
+ * tried: `from` when nothing is known. */
 static uint32_t read_curve(const struct sch_curve *c, uint32_t n_seqs, uint32_t from, uint32_t to,
                            double *ns)
 {
@@ -98,18 +98,18 @@ static uint32_t read_curve(const struct sch_curve *c, uint32_t n_seqs, uint32_t 
 
 /* ---- who could have drafts ------------------------------------------------------------------- */
 
-/* Drafts it could use: with them it puts out one token more. */
+/* The most drafts c could use: its step gives one token more than accepted drafts. */
 static uint32_t room_of(const struct sch *s, const struct sch_choice *c)
 {
     uint64_t left = c->req->limit - c->n_ids;
 
     if (c->in_flight || c->n_ids <= c->req->spec.n_prompt || left < 2) return 0;
-    if (c->n_forced || kv_seq_planned(c->seq) + 1 < c->n_ids) return 0; /* it knows what comes */
+    if (c->n_forced || kv_seq_planned(c->seq) + 1 < c->n_ids) return 0; /* its next ids are known */
     return (uint32_t)CN_MIN(left - 1, (uint64_t)s->o.speculation.max_draft);
 }
 
-/* Takes up what it put out since, and of a long prompt a part a step; whether there is something to
- * guess. *taken: ids that were taken up in this step, over all choices. */
+/* Indexes the ids that c generated since the last call (a long prompt in parts, one per step).
+ * Whether it has drafts. *taken: ids indexed in this step, over all choices. */
 static bool expects(struct sch_choice *c, uint64_t *taken)
 {
     uint64_t had, left;
@@ -118,7 +118,7 @@ static bool expects(struct sch_choice *c, uint64_t *taken)
     if (!c->draft) return false;
     had = c->draft->n;
     left = c->n_ids - had;
-    if (left > FEW_IDS && *taken >= SCH_DRAFT_BURST) return false; /* its turn comes */
+    if (left > FEW_IDS && *taken >= SCH_DRAFT_BURST) return false; /* in a later step */
     if (sch_draft_update(c->draft, c->ids, c->n_ids, c->req->spec.n_prompt)) return false;
     *taken += c->draft->n - had;
     return c->draft->n == c->n_ids && c->draft->at > 0;
@@ -138,7 +138,7 @@ bool sch_awaits(const struct sch *s, struct sch_choice *c, uint64_t *taken)
         p = sch_draft_chance(c->draft, 0);
         for (uint32_t i = 1; i <= most; i++, gain += p)
             p *= sch_draft_chance(c->draft, i);
-        /* the row that it leaves out, and one more where others use the device meanwhile */
+        /* the row that it skips, and one more if others use the device meanwhile */
         if (gain < (s->n_running > 1 ? 1.5 : 0.5)) return false;
     }
     c->waits_from = c->n_ids + WAIT_AGAIN;
@@ -161,8 +161,8 @@ static void propose(struct sch *s, struct sch_choice *c)
     if (c->n_draft) c->waits_from = 0;
 }
 
-/* The choices that decode in the step that is being composed; SCH_NONE: too many. *any: one of them
- * expects something. */
+/* Lists the choices that decode in the step being composed; SCH_NONE: too many. *any: whether one
+ * of them has drafts. */
 static uint32_t gather(struct sch *s, bool *any)
 {
     uint64_t taken = 0;
@@ -189,8 +189,9 @@ static uint32_t gather(struct sch *s, bool *any)
 
 /* ---- how many -------------------------------------------------------------------------------- */
 
-/* Adds the likeliest guess that is left to those that are meant; its chance, 0 when none is.
- * *least: what the worst off has to expect beyond the token it gets anyhow. */
+/* Adds the likeliest remaining draft to the chosen ones. Returns its chance of acceptance; 0: none
+ * is left. *least: the smallest expected gain of any choice, beyond the token that it gets anyway.
+ * */
 static double add_guess(const struct sch *s, struct sch_guesser *v, uint32_t n, double *least)
 {
     struct sch_guesser *best = NULL;
@@ -210,7 +211,7 @@ static double add_guess(const struct sch *s, struct sch_guesser *v, uint32_t n, 
     return p;
 }
 
-/* The number of drafts that gives most. */
+/* The number of drafts with the most tokens per time. */
 static uint32_t best_number(const struct sch *s, struct sch_guesser *v, uint32_t n, uint32_t most,
                             const double *ns, bool others)
 {
