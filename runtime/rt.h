@@ -20,9 +20,9 @@
 struct rt_choice {
     struct kr_draw_state *sampler;
     struct rt_text_out text;
-    int stop;                  /* index of the stop string that matched, or -1 */
+    int stop;                  /* index of the matched stop string, or -1 */
     uint64_t last_token_ns;
-    uint64_t last_step;        /* its number */
+    uint64_t last_step;        /* number of the step that gave it */
 };
 
 struct rt_prompt_score {       /* of one prompt token */
@@ -41,21 +41,21 @@ struct rt_req {
     struct rt_choice *choices; /* [q.n] */
     struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
     struct sch_media *media;   /* [q.n_media] */
-    uint64_t marks[RT_MAX_MARKS];   /* positions behind the ends of messages, ascending */
+    uint64_t marks[RT_MAX_MARKS];   /* positions after the ends of messages, ascending */
     uint32_t n_marks;
-    struct rt_pooled *pooled;  /* of an embedding request, which has no sampler and no text */
+    struct rt_pooled *pooled;  /* embedding requests only, which have no sampler and no text */
     uint64_t sch_id;
     struct rt_req *next;       /* in the table of live requests */
-    int error;                 /* found by ourselves: overrides the scheduler's reason */
-    struct rt_event *end;      /* the END event, made with the request so that it cannot fail */
+    int error;                 /* found by the runtime; overrides the scheduler's reason */
+    struct rt_event *end;      /* the END event, allocated early so that it cannot fail */
 };
 
-/* An encoder: every row sees all of the prompt, which has to be in one step. */
+/* Whether it is an encoder: each row sees the whole prompt, which must be in one step. */
 bool rt_reads_whole(const struct kr_exec_info *x);
-/* Builds a request on the caller's thread: everything that can fail or takes time. */
+/* Builds a request on the caller's thread; does everything that can fail or takes time. */
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
                struct cn_error *err);
-/* keep_request: what q points to stays the caller's. */
+/* keep_request: the memory that q points to stays the caller's. */
 void rt_req_free(struct rt_req *req, bool keep_request);
 
 /* ---- media in prompts (media.c) -------------------------------------------------------------- */
@@ -74,7 +74,7 @@ int rt_media_turns(struct rt_flight *f, uint32_t n_rows);
 
 /* The scheduler's callbacks (arg is the struct rt_group). */
 enum sch_verdict rt_on_token(void *arg, const struct sch_token *t);
-/* Whether a choice of the request is over with this token. Any thread. */
+/* Whether this token ends a choice of the request. Any thread. */
 bool rt_ends_choice(const struct rt_req *req, uint32_t id);
 void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason);
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
@@ -89,7 +89,7 @@ struct rt_kept *rt_kept_new(void);
 void rt_kept_close(struct rt_kept *k);
 
 struct rt_event_parts {
-    struct rt_kept *kept; /* where a small block comes from; NULL: it is made for the event */
+    struct rt_kept *kept; /* source of small blocks; NULL: the event is allocated */
     const struct eng_parts *text;
     const struct rt_token *tokens;
     size_t n_tokens;
@@ -103,12 +103,12 @@ struct rt_event_parts {
 struct rt_event *rt_event_new(uint64_t id, enum rt_event_kind kind, uint32_t choice,
                               const struct rt_event_parts *parts);
 
-/* What went wrong. Where memory is short the code alone, so that it cannot fail. */
+/* Sets code and message; the code alone when out of memory, so that it cannot fail. */
 void rt_event_fail(struct rt_event *e, const struct cn_error *err);
 
 /* ---- steps (stepper.c) ----------------------------------------------------------------------- */
 
-#define RT_MAX_DRAFT 16          /* tokens guessed for a choice in a step */
+#define RT_MAX_DRAFT 16          /* most drafts of a choice in a step */
 
 #define RT_MAX_DEPTH 2           /* steps in flight */
 
@@ -118,8 +118,8 @@ struct rt_flight {
     const struct sch_step *step;
     struct rt_model *model;
     uint64_t ticket;             /* of the model's exec */
-    bool drawn;                  /* else its rows become vectors */
-    bool guided;                 /* by some request's guide: jobs are filled */
+    bool drawn;                  /* else its rows are pooled to vectors */
+    bool guided;                 /* a request has a guide: jobs are filled */
     uint32_t n_logits;
     struct kr_row *rows;
     struct kr_seq *seqs;
@@ -139,7 +139,7 @@ struct rt_stepper {
     uint32_t depth;              /* steps in flight */
     uint64_t n_launched, n_collected;
     struct rt_flight flights[RT_MAX_DEPTH]; /* by number */
-    struct rt_model *model;      /* of the last step that was collected */
+    struct rt_model *model;      /* of the last collected step */
     struct kr_draw_rooms rooms; /* of all samplers */
     struct rt_masks masks;
 };
@@ -194,50 +194,52 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
                    uint32_t max_running, uint64_t want_bytes, uint64_t free_bytes, bool given,
                    struct rt_memory_plan *out, struct cn_error *err);
 
-/* ", KV of 3 layers 3 KiB a token, state of ...": what each group takes. */
+/* Appends what each group takes: ", KV of 3 layers 3 KiB a token, state of ...". */
 void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, struct cn_buf *out);
 
-/* ---- what each tenant's series are told (tenant.c) ------------------------------------------- */
+/* ---- tenants on the engine thread (tenant.c) ------------------------------------------- */
 
-/* By slot: who is there, and what was last told. The engine thread owns it. */
+/* By slot: the tenant there, and the counts last reported. The engine thread owns it. */
 struct rt_tenants {
     struct rt_tenant {
-        uint64_t id;             /* of who is there, or was there last */
+        uint64_t id;             /* of the tenant that is there, or was there last */
         uint64_t computed, cached, generated;
         uint64_t running, waiting; /* told, in a sum over the groups */
-        uint64_t ended[3];       /* that are not told yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
+        uint64_t ended[3];       /* not reported yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
         uint64_t embedded;       /* vectors: the scheduler counts each as a token */
         bool used, leaving;      /* leaving: its requests are ending */
-        bool stale;              /* other settings than the scheduler has */
+        bool stale;              /* its settings differ from the scheduler's */
         bool changed;
     } *v;                        /* [n] */
-    uint32_t *changed;           /* those that are */
+    uint32_t *changed;           /* slots with `changed` set */
     size_t v_cap, changed_cap;
     uint32_t n, n_changed, next;
     uint32_t n_leaving, leave_at, to_look; /* to_look: slots not looked at since something ran */
     uint32_t party;
-    uint64_t kv_bytes;           /* of which kv_share is a part */
-    struct cfg_tenants *now;     /* held: these are in effect; NULL before any are */
-    struct cfg_tenants *next_up; /* held: these are to be, and memory is short; else NULL */
+    uint64_t kv_bytes;           /* the pool's; kv_share is a fraction of it */
+    struct cfg_tenants *now;     /* held: the snapshot in effect; NULL before the first */
+    struct cfg_tenants *next_up; /* held: the next one, when memory is short; else NULL */
 };
-/* Engine thread, or before it runs. t is moved. CN_ENOMEM: it is tried again. */
+/* Puts a snapshot into effect. Engine thread, or before it runs. t is moved. CN_ENOMEM: retried
+ * later. */
 int rt_tenants_apply(struct rt_group *g, struct cfg_tenants *t);
-/* After an iteration: ends those who have nothing left. ran: it found work. True: call it again. */
+/* After an iteration: removes leaving tenants that have nothing left. ran: the iteration found
+ * work. True: call it again. */
 bool rt_tenants_leave(struct rt_group *g, bool ran);
-/* Refuses who is not there. */
+/* Refuses an id of a tenant that is gone. */
 int rt_tenants_check(const struct rt_group *g, uint64_t id, struct cn_error *err);
 void rt_tenants_fini(struct rt_tenants *t);
-/* Something of this tenant's was accepted or gave a token. */
+/* A request of this tenant was accepted or gave a token. */
 void rt_tenant_changed(struct rt_group *g, uint32_t tenant);
-/* A request of its ended so. */
+/* A request of the tenant ended with this code. */
 void rt_tenant_ended(struct rt_group *g, uint32_t tenant, int code);
-/* After an iteration: tells of those that changed, and of a few more in turn, so that what has no
- * event of its own (a start, a preemption) is seen too. The cost does not grow with tenants. */
+/* After an iteration: reports the series of changed tenants, and of a few more in turn, because
+ * some changes have no event (a start, a preemption). The cost does not grow with the tenants. */
 void rt_tenants_tell(struct rt_group *g);
-/* A vector was made, for which the scheduler counts a token. */
+/* A vector was made; the scheduler counted a token for it. */
 void rt_tenant_embedded(struct rt_group *g, uint32_t tenant);
 
-/* Whether a model's blocks go into slabs of that size (CN_EUNSUPP). */
+/* Whether a model's blocks fit into slabs of that size (CN_EUNSUPP). */
 int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes,
                          struct cn_error *err);
 /* Refuses (CN_ENEVERFIT) a request that the pool can never hold: fit_tokens is what it holds for
@@ -272,13 +274,13 @@ struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETAC
     uint64_t tenant, key, tokens;
     int code;
 };
-/* Copies it into the inbox; CN_ENOMEM. Any thread. */
+/* Copies c into the inbox; CN_ENOMEM. Any thread. */
 int rt_send(struct rt_group *g, struct rt_cmd c);
 /* To every group, or, with CN_ENOMEM, to none. Each copy holds c.tenants once; the caller's hold
  * stays. */
 int rt_send_all(struct rt *r, struct rt_cmd c);
 
-/* Somebody waits for a model. The event is made beforehand, so that it cannot fail. */
+/* A request waits for a model. The event is allocated beforehand, so that it cannot fail. */
 struct rt_wait {
     struct rt_wait *next;
     struct cn_mailbox *reply;
@@ -303,20 +305,20 @@ struct rt_model {
     /* under the runtime's models_lock */
     enum rt_model_state state;
     struct eng_model *model;     /* stays put while uses > 0 */
-    uint64_t uses;               /* who holds it: it is not unloaded */
-    bool leaving;                /* another one waits for its place: nobody new may hold it */
-    bool broken;                 /* its file changed: as leaving, and then it has failed */
+    uint64_t uses;               /* holders; while there are any it is not unloaded */
+    bool leaving;                /* to be unloaded for another model: no new holders */
+    bool broken;                 /* its file changed: as leaving, then FAILED */
     uint64_t used_ns, loaded_ns;
     uint32_t only;               /* the tenant that used it since it was loaded, or these: */
 #define RT_NOBODY UINT32_MAX
 #define RT_MANY (UINT32_MAX - 1)
-    uint64_t bytes;              /* weights and scratch it takes now */
-    uint64_t need;               /* and would take; 0: not measured yet */
+    uint64_t bytes;              /* memory of weights and scratch now */
+    uint64_t need;               /* memory when loaded; 0: not measured yet */
     uint64_t context;            /* 0: not known */
     struct rt_wait *waits;       /* oldest first */
     uint64_t n_waits;
-    uint64_t blocked_ns;         /* since when the loader found no room for it; 0: it did not */
-    uint64_t retry_ns;           /* FAILED: not tried before */
+    uint64_t blocked_ns;         /* since when there is no room for it; 0: there is */
+    uint64_t retry_ns;           /* FAILED: when it may be tried again */
     uint32_t failures;
     struct cn_error error;
     char fingerprint[40];
@@ -332,13 +334,13 @@ struct rt_model {
     struct kv_space *space;
     uint32_t sch_model;
     bool in_sch;
-    double base_ns, row_ns;      /* what its steps cost */
+    double base_ns, row_ns;      /* cost of its steps */
 };
 #define RT_MAX_MODELS 256
 
 int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err);
 void rt_models_fini(struct rt *r); /* after all groups */
-/* Another user of a model that is held already; false when it is not loaded. */
+/* Adds a holder to a model; false when it is not loaded. */
 bool rt_model_hold(struct rt_model *m);
 /* With models_lock: everybody who waits gets the model (err NULL), or the error; those alone who
  * came before `before_ns`. retry_s: when it may be there; 0: not known. */
@@ -353,7 +355,7 @@ int rt_group_device(struct rt_group *g, struct cn_error *err);
 /* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
 int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
 struct rt_loading {
-    bool background;             /* the engine thread is at work */
+    bool background;             /* the engine thread is running */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_arg;
 };
@@ -371,31 +373,31 @@ int rt_detach(struct rt_model *m);
 
 /* ---- who pays for loads (stay.c); all with models_lock --------------------------------------- */
 
-/* Takes the lock itself: who pays from now on. CN_ENOMEM: as before. */
+/* Sets the tenants that pay for loads; takes the lock itself. CN_ENOMEM: nothing has changed. */
 int rt_stay_set(struct rt *r, const struct cfg_tenants *t);
-/* What the one of those who wait for m was charged that was charged least. */
+/* The least charge of any tenant that waits for m. */
 double rt_stay_due(const struct rt_model *m, uint64_t now);
 /* Until when v does not make way for m (0: it does): engine.min_stay_s after it was loaded, and
  * after the tenant that waits for m took the place of others' models. Where that tenant is the only
  * one about, its own models make way at once. */
 uint64_t rt_stays_until(const struct rt_model *v, const struct rt_model *m, uint64_t now);
 void rt_stay_used(struct rt_model *m, uint32_t tenant);
-/* v makes way for m. */
+/* v is unloaded for m. */
 void rt_stay_taken(const struct rt_model *v, const struct rt_model *m, uint64_t now);
-/* Charges those who wait for it. */
+/* Charges the tenants that wait for m. */
 void rt_stay_loaded(struct rt_model *m, double seconds);
 
 int rt_loader_start(struct rt_group *g, struct cn_error *err);
-/* Those who wait for a model get CN_EDRAIN. */
+/* Requests that wait for a model get CN_EDRAIN. */
 void rt_loader_stop(struct rt_group *g);
-/* Something changed that it may wait for. Any thread. */
+/* Wakes the loader: something changed that it may wait for. Any thread. */
 void rt_loader_poke(struct rt_group *g);
-/* A load has failed: everybody who waits is told, and for a while those who ask. */
+/* A load has failed: requests that wait get the error, and for a while those that ask. */
 void rt_model_failed(struct rt_model *m, const struct cn_error *err);
 
 /* ---- reason.c -------------------------------------------------------------------------------- */
 
-/* Of a model that could not be loaded, what its clients are told. */
+/* The error that clients get for a model that could not be loaded. */
 void rt_public_error(const struct rt_model *m, const struct cn_error *err, struct cn_error *out);
 
 /* ---- fairness over the groups (exchange.c) --------------------------------------------------- */
@@ -474,7 +476,8 @@ struct rt_group {
 
 /* g comes zeroed, and needs rt_group_fini whatever comes of it. */
 int rt_group_init(struct rt_group *g, struct rt *r, uint32_t index, struct cn_error *err);
-/* What was opened starts to run: the engine thread, and the loader where there are several models. */
+/* What was opened starts to run: the engine thread, and the loader where there are several models.
+ * */
 int rt_group_start(struct rt_group *g, struct cn_error *err);
 /* Ends all requests, then the threads; rt_group_join waits for them. */
 void rt_group_stop(struct rt_group *g);
@@ -482,10 +485,10 @@ void rt_group_join(struct rt_group *g);
 /* After rt_group_join; its models' plans go with it. */
 void rt_group_fini(struct rt_group *g);
 
-/* Cancels live requests of a tenant (UINT64_MAX: of all that are not there any more), with a key (0:
- * any). */
+/* Cancels live requests of a tenant (UINT64_MAX: of all that are not there any more), with a key
+ * (0: any). */
 void rt_cancel_those(struct rt_group *g, uint64_t tenant, uint64_t key, int code);
-/* Takes a live request out of the table. */
+/* Removes a live request from the table. */
 void rt_forget(struct rt_group *g, struct rt_req *req);
 
 /* ---- the runtime (runtime.c) ----------------------------------------------------------------- */
