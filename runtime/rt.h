@@ -150,7 +150,7 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
 /* The device gave CN_EDEVICE: every request ends so, and the runtime has failed. Engine thread. */
 void rt_device_lost(struct rt_group *g);
 
-/* ---- what preempted choices keep (host.c); engine thread -------------------------------------- */
+/* ---- what preempted choices keep (host.c); engine thread ------------------------------------ */
 
 struct rt_saved;
 struct rt_host {
@@ -424,10 +424,10 @@ int rt_heard_grow(struct rt_heard *h, uint32_t n);
 void rt_exchange_tell(struct rt_group *g);
 void rt_exchange_listen(struct rt_group *g);
 
-/* ---- engine groups (group.c) ------------------------------------------------------------------ */
+/* ---- engine groups (group.c) ---------------------------------------------------------------- */
 
-/* A device and all that serves with it: an engine thread, which owns scheduler, pool and stepper, and
- * a loader. A model belongs to one group for good. */
+/* A device and all that serves with it: an engine thread, which owns scheduler, pool and stepper,
+ * and a loader. A model belongs to one group for good. */
 struct rt_group {
     struct rt *rt;
     uint32_t index;
