@@ -1,5 +1,5 @@
-/* cli: the two mains and their commands. The only folder that sees everything.
- * Exit codes: 0 done, 1 failed, 2 wrong use; of the server also 70, the engine was stuck. */
+/* cli: the two mains and their commands. The only folder that may include everything.
+ * Exit codes: 0 done, 1 failed, 2 wrong use; the server also has 70: the engine was stuck. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -14,8 +14,8 @@
 #define CLI_VERSION CONIFER_VERSION /* from meson.build */
 
 /* Commands: argv[0] is the name to show in messages ("conifer run"); argv may be changed. */
-/* `fetch`, unless NULL, fetches the one model that cfg names when it is not there. The daemon has
- * none, and so does not link what speaks HTTP to others: half of its libraries. */
+/* Fetches the model that cfg names, if it is missing. The daemon passes NULL, so that it does not
+ * link the HTTP client: half of its libraries. */
 typedef int cli_fetch(const struct cfg *cfg, struct cn_error *err);
 int cli_serve(int argc, char **argv, cli_fetch *fetch);
 int cli_run(int argc, char **argv);
@@ -29,29 +29,28 @@ int cli_tokenize(int argc, char **argv);
 int cli_key(int argc, char **argv);
 int cli_version(int argc, char **argv);
 
-/* ---- term.c: messages and progress on standard error ------------------------------------------
- */
+/* ---- term.c: messages and progress on standard error ----------------------------------------- */
 
-/* "name: message", with the field in front where err names one; returns 1. */
+/* Prints "name: message", with the field before it if err names one; returns 1. */
 int cli_error(const char *name, const struct cn_error *err);
-/* CN_EINVAL with the first byte that is no UTF-8, and its offset. */
+/* CN_EINVAL with the first byte that is not UTF-8 and its offset. */
 int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error *err);
 /* Prints all config errors but the last, which it puts in err; all of them if err is not one. */
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err);
-/* "name: text" and a hint at --help; returns 2. */
+/* Prints "name: text" and a hint at --help; returns 2. */
 int cli_usage(const char *name, const char *fmt, ...) CN_PRINTF(2, 3);
-/* First in main: opens on /dev/null whichever of the descriptors 0 to 2 are closed, so that no file
- * or socket opened later stands for them. Standard input is then empty; writing to standard output
- * fails, as it does on a closed one. Exits with 1 where there is no /dev/null. */
+/* Call first in main: opens /dev/null for each closed descriptor of 0 to 2, so that no file or
+ * socket opened later takes its number. Standard input is then empty; writing to standard output
+ * fails, as on a closed one. Exits with 1 if there is no /dev/null. */
 void cli_open_standard(void);
-/* Texts are UTF-8 in the terminal, whatever the locale says: for widths and editing. */
+/* Sets UTF-8 for the terminal whatever the locale says, for widths and editing. */
 void cli_set_locale(void);
-/* Prints what a command's --json gives, and frees it; the exit code. */
+/* Prints the JSON of a command's --json and frees it. Returns the exit code. */
 int cli_put_json(json_t *value);
-/* At the end of a command: its status, or 1 when what it wrote to standard output went nowhere. */
+/* The exit code of a command: its status, or 1 if writing to standard output failed. */
 int cli_finish(const char *name, int status);
-/* Progress of loading, or of reading a prompt: one line that is rewritten, on a terminal, after the
- * first second. */
+/* Progress of loading or of a prompt: a line on the terminal that is rewritten, from the first
+ * second on. */
 struct cli_progress {
     uint64_t started_ns, shown_ns;
     bool shown, tty;
@@ -61,21 +60,21 @@ void cli_progress_update(void *arg, uint64_t done, uint64_t total);
 void cli_progress_tokens(struct cli_progress *p, uint64_t done, uint64_t total);
 void cli_progress_end(struct cli_progress *p);
 
-/* ---- options.c ---------------------------------------------------------------------------------
- */
+/* ---- options.c ------------------------------------------------------------------------------- */
 
-/* In an option's val: its letter may be given as "-x", too. */
+/* Flag in an option's val: its letter is also a short option, "-x". */
 #define CLI_SHORT 0x100
-/* The val of a table's end: the command takes the config's options as well (cfg_from_args). */
+/* val of a table's last entry: the command also takes the config's options (cfg_from_args). */
 #define CLI_AND_CONFIG 1
-/* The next option of argv, wherever it stands in front of "--": its val without CLI_SHORT, -1 at the end, '?' after
- * saying what is wrong. -h is always there. Set optind to 0 before the first call; afterwards
- * argv[optind..] is what is no option. */
+/* The next option of argv, anywhere before "--": its val without CLI_SHORT; -1 at the end; '?'
+ * after an error message. -h is always an option. Set optind to 0 before the first call; at the end
+ * argv[optind..] are the other words. */
 int cli_option(const char *name, int argc, char **argv, const struct option *options);
-/* As that, for a command that ends at -h and at a bad option: -1 with *end, its exit code + 1. */
+/* As cli_option, for a command that ends at -h and at a bad option: then -1, and *end is its exit
+ * code + 1. */
 int cli_option_or_end(const char *name, int argc, char **argv, const struct option *options,
                       void (*help)(void), int *end);
-/* The number that an option was given: 0, or 2 after naming the option and what it may be. */
+/* Reads the number given to an option: 0, or 2 after a message with the option and its bounds. */
 int cli_number(const char *name, const char *option, const char *text, double low, double high,
                double *out);
 int cli_count(const char *name, const char *option, const char *text, uint64_t low, uint64_t high,
@@ -83,66 +82,63 @@ int cli_count(const char *name, const char *option, const char *text, uint64_t l
 /* Help for the options that choose and load a model; static. */
 const char *cli_model_help(void);
 
-/* ---- model.c -----------------------------------------------------------------------------------
- */
+/* ---- model.c --------------------------------------------------------------------------------- */
 
-/* Finds the file, saying what to do when there is none. */
+/* Finds the model's file. If there is none, err says what to do. */
 int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
-/* For commands of one model: when the config lists several, the one that model.name says, or the
- * first, becomes the model of the group `model`. A file, or a name that is not in the list,
- * stays. */
+/* For commands of one model: if the config lists several, the one named by model.name, or the
+ * first, becomes the model of the group `model`. A file, or a name that is not in the list, stays.
+ * */
 int cli_take_served(struct cfg *cfg, struct cn_error *err);
-/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null
- * model. */
+/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null model.
+ * */
 bool cli_names_model(const char *word);
-/* Names of the models folder's files, as --model takes them, sorted; for cli_free_names. NULL with 0
- * when there are none. */
+/* The names of the models folder's files, as --model takes them, sorted; free with cli_free_names.
+ * NULL with *n 0 if there are none. */
 char **cli_installed(size_t *n);
 void cli_free_names(char **names, size_t n);
-/* Names, as --model takes them, of the config's list and the models folder; separated by commas, ""
- * when there are none. */
+/* Appends the names of the config's list and the models folder, as --model takes them, separated by
+ * commas; "" if there are none. */
 void cli_put_here(const struct cfg *cfg, struct cn_buf *out);
-/* Fetches the model that cfg names (or the default) when the catalog has it and the folder has not.
- */
+/* Fetches the model that cfg names (or the default), if the catalog has it and the folder does not.
+ * */
 int cli_pull_missing(const struct cfg *cfg, struct cn_error *err);
-/* The list of `models` for the runtime; *out owned, for cli_free_models. A name of which there is no
- * file yet is the runtime's to look for again. */
+/* The list of `models` for the runtime; *out owned, free with cli_free_models. A name without a
+ * file yet is looked for again by the runtime. */
 int cli_list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn_error *err);
 void cli_free_models(struct rt_model_opts *all, size_t n);
-/* As --model WORD. */
+/* Does what --model WORD does. */
 int cli_use_model(struct cfg *cfg, char *word, struct cn_error *err);
-/* The catalog's line for a file, by its name and size; NULL when it has none. */
+/* The catalog's entry for a file, by name and size, or NULL. */
 const struct cfg_model *cli_catalog_of(const char *path);
 
-/* ---- near.c ------------------------------------------------------------------------------------
- */
+/* ---- near.c ---------------------------------------------------------------------------------- */
 
-/* Adds the models' names near to the word, at most four, separated by commas: of the config's list
- * (cfg may be NULL), of the models folder, and of the catalog where that is asked for. */
+/* Appends the model names nearest to the word, at most four, separated by commas: from the config's
+ * list (cfg may be NULL), the models folder and, if asked for, the catalog. */
 void cli_suggest(const struct cfg *cfg, const char *word, bool catalog, struct cn_buf *out);
-/* The name nearest to the word, or NULL when none is near. */
+/* The name nearest to the word, or NULL if none is near. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
 /* What is free on the device, or less when the config gives less. */
 struct rt_room cli_memory_room(const struct cfg *cfg, const struct kr_device *d);
-/* What a daemon with this config, and so much room, takes for a measured model. CN_ENOMEM when it
- * cannot serve it. */
+/* Plans the memory of a daemon with this config and this room, for a measured model. CN_ENOMEM if
+ * it cannot serve the model. */
 int cli_plan_room(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
                   struct rt_memory_plan *plan, struct cn_error *err);
-/* The same, and prints the arithmetic. */
+/* As cli_plan_room, and prints the arithmetic. */
 int cli_put_memory(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
                    struct rt_memory_plan *plan, struct cn_error *err);
-/* The same of several that are listed: what rt_weigh says; `only`, unless NULL, of one of them
- * alone. *fit: whether each can be loaded, and `users` at once. */
+/* Prints the plan of a list of models (rt_weigh), or of the model `only` unless NULL. *fit: whether
+ * each can be loaded and serve `users` at once. */
 int cli_put_weights(const struct cfg *cfg, const struct rt_opts *o, const char *only,
                     uint64_t users, bool *fit, struct cn_error *err);
-/* How many at once, each with the whole window. */
+/* Users at once, each with the whole window. */
 uint64_t cli_users(const struct cfg *cfg, const struct rt_memory_plan *plan);
 
-/* ---- stack.c: a model in this process, no sockets ----------------------------------------------
- */
+/* ---- stack.c: a model in this process, no sockets -------------------------------------------- */
 
 struct cli_stack {
     struct cfg cfg;
@@ -154,26 +150,27 @@ struct cli_stack {
     bool model_given; /* by --model */
     uint64_t last_id;
 };
-/* Reads config and the options it knows out of argv; logs warnings and worse only. */
+/* Reads the config and its options out of argv; logs only warnings and errors. */
 int cli_stack_config(struct cli_stack *s, int *argc, char **argv, struct cn_error *err);
 /* Finds the model's file and name, once. */
 int cli_stack_find(struct cli_stack *s, struct cn_error *err);
-/* Finds it, if that is to be done yet, and loads it. */
+/* Finds the model, unless done, and loads it. */
 int cli_stack_open(struct cli_stack *s, struct cn_error *err);
-/* Gives the loaded model up; the config and what was found stay. */
+/* Unloads the model; the config and the found file stay. */
 void cli_stack_unload(struct cli_stack *s);
 void cli_stack_close(struct cli_stack *s);
-/* Finds the file of the one model that a command's words (from optind), --model or the config name.
- * Other than one: told as wrong usage, *status is the exit status, 0 is returned. */
+/* Finds the file of the model named by a command's words (from optind), --model or the config. If
+ * they name none or several: prints the usage error, sets *status to the exit status and returns 0.
+ * */
 int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struct cn_error *err);
 
-/* What a request does with its events; any may be NULL. */
+/* Callbacks for a request's events; any may be NULL. */
 struct cli_sink {
     void *arg;
     void (*on_text)(void *arg, const char *text, size_t n);
     void (*on_thought)(void *arg, const char *text, size_t n); /* reasoning, of parted requests */
     void (*on_token)(void *arg); /* once per token, as it arrives */
-    /* Asked about 20 times a second and at every event: true cancels. */
+    /* Called about 20 times a second and at every event; true cancels the request. */
     bool (*stopped)(void *arg);
 };
 struct cli_result {
@@ -182,7 +179,7 @@ struct cli_result {
     enum rt_finish finish; /* of the first choice */
     struct rt_usage usage;
 };
-/* Submits (moved) and waits for the end. An error that comes at once is in the result too. */
+/* Submits q (moved) and waits for its end. *out also has an error of the submission. */
 void cli_stack_ask(struct cli_stack *s, struct rt_request *q, const struct cli_sink *sink,
                    struct cli_result *out);
 

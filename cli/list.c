@@ -1,5 +1,4 @@
-/* conifer list and conifer rm: what the models folder has, and what the catalog knows besides.
- * Main thread. */
+/* conifer list and conifer rm: the models of the folder and of the catalog. Main thread. */
 #include "cli/pull.h"
 
 #include <dirent.h>
@@ -54,7 +53,7 @@ static void put_word(char *out, size_t size, struct eng_str s)
     out[n] = '\0';
 }
 
-/* Family and quantisation: the file's own, as far as it can be read. */
+/* Reads family and quantisation from the file: "?" if unknown, "damaged" if it cannot be read. */
 static void read_kind(struct entry *e, const char *path)
 {
     struct eng_gguf *g;
@@ -76,7 +75,7 @@ static void read_kind(struct entry *e, const char *path)
     if (e->known && *e->quant == '?') snprintf(e->quant, sizeof e->quant, "%s", e->known->quant);
 }
 
-/* Size and time of all parts; false when the first is no file. */
+/* Adds size and time of all parts; false if the first is not a file. */
 static bool measure(struct entry *e, const char *dir)
 {
     struct stat st;
@@ -103,7 +102,7 @@ static void entry_fini(struct entry *e)
     free(e->file);
 }
 
-/* An entry of the folder's file, or false when it is none of its own. */
+/* Makes the entry of a file of the folder; false if the file has none of its own. */
 static bool make_entry(struct entry *e, const char *dir, const char *file)
 {
     size_t len = strlen(file);
@@ -157,7 +156,7 @@ static bool has(const struct entry *list, size_t n, const struct cfg_model *m)
     return false;
 }
 
-/* Bytes of what was fetched so far of a file that is not there; 0 when nothing was. */
+/* Bytes of a file's partial download; 0 if there is none. */
 static uint64_t begun(const char *dir, const char *file)
 {
     char *path = cli_join(dir, file), *part = path ? cli_suffixed(path, ".part") : NULL;
@@ -169,9 +168,7 @@ static uint64_t begun(const char *dir, const char *file)
     return n;
 }
 
-/* ---- as a table
- * ----------------------------------------------------------------------------------
- */
+/* ---- as a table ------------------------------------------------------------------------------ */
 
 static void print_installed(const struct entry *list, size_t n)
 {
@@ -193,7 +190,8 @@ static void print_installed(const struct entry *list, size_t n)
     }
 }
 
-/* What was begun of files that are not the catalog's: it takes room, and can go on. */
+/* Prints partial downloads of files that are not in the catalog: they take room and can be resumed.
+ * */
 static void print_begun(const char *dir)
 {
     static const char end[] = ".gguf.part";
@@ -313,12 +311,9 @@ int cli_list(int argc, char **argv)
     return status;
 }
 
-/* ---- rm
- * ------------------------------------------------------------------------------------------
- */
+/* ---- rm -------------------------------------------------------------------------------------- */
 
-/* Removes path + suffix; adds what it held, where that is asked for. False when there was nothing.
- */
+/* Removes path + suffix and adds its size to *freed, unless NULL. False if it was not there. */
 static bool drop(const char *path, const char *suffix, uint64_t *freed, struct cn_error *err)
 {
     char *name = cli_suffixed(path, suffix);
@@ -335,7 +330,7 @@ static bool drop(const char *path, const char *suffix, uint64_t *freed, struct c
     return there;
 }
 
-/* The file a name stands for: the catalog's, else <name>.gguf, or the name when it ends so. */
+/* The file that a name means: the catalog's, else <name>.gguf, or the name itself if it ends so. */
 static char *file_of(const char *dir, const char *name)
 {
     const struct cfg_model *m = cfg_catalog_find(name);
@@ -368,7 +363,7 @@ static int not_here(const char *name, const char *dir, struct cn_error *err)
 
 static int remove_model(const char *dir, const char *name, struct cn_error *err)
 {
-    /* what is downloaded, and every second one what is noted about it */
+    /* a download, then the notes about it, alternately */
     static const char *const suffixes[] = {"", ".verified", ".part", ".part.state"};
     char *file = file_of(dir, name), size[32];
     const struct cfg_model *m = file ? known_file(file) : NULL;
