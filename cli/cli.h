@@ -87,11 +87,11 @@ const char *cli_model_help(void);
 /* Finds the model's file. If there is none, err says what to do. */
 int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_error *err);
 /* For commands of one model: if the config lists several, the one named by model.name, or the
- * first, becomes the model of the group `model`. A file, or a name that is not in the list, stays.
- * */
+ * first, becomes the model of the group `model`. A file, or a name that is not in the list,
+ * stays. */
 int cli_take_served(struct cfg *cfg, struct cn_error *err);
-/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null model.
- * */
+/* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null
+ * model. */
 bool cli_names_model(const char *word);
 /* The names of the models folder's files, as --model takes them, sorted; free with cli_free_names.
  * NULL with *n 0 if there are none. */
@@ -100,8 +100,8 @@ void cli_free_names(char **names, size_t n);
 /* Appends the names of the config's list and the models folder, as --model takes them, separated by
  * commas; "" if there are none. */
 void cli_put_here(const struct cfg *cfg, struct cn_buf *out);
-/* Fetches the model that cfg names (or the default), if the catalog has it and the folder does not.
- * */
+/* Fetches the model that cfg names (or the default), if the catalog has it and the folder does
+ * not. */
 int cli_pull_missing(const struct cfg *cfg, struct cn_error *err);
 /* The list of `models` for the runtime; *out owned, free with cli_free_models. A name without a
  * file yet is looked for again by the runtime. */
@@ -160,8 +160,8 @@ int cli_stack_open(struct cli_stack *s, struct cn_error *err);
 void cli_stack_unload(struct cli_stack *s);
 void cli_stack_close(struct cli_stack *s);
 /* Finds the file of the model named by a command's words (from optind), --model or the config. If
- * they name none or several: prints the usage error, sets *status to the exit status and returns 0.
- * */
+ * they name none or several: prints the usage error, sets *status to the exit status and returns
+ * 0. */
 int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struct cn_error *err);
 
 /* Callbacks for a request's events; any may be NULL. */

@@ -190,8 +190,8 @@ static void print_installed(const struct entry *list, size_t n)
     }
 }
 
-/* Prints partial downloads of files that are not in the catalog: they take room and can be resumed.
- * */
+/* Prints partial downloads of files that are not in the catalog: they take room and can be
+ * resumed. */
 static void print_begun(const char *dir)
 {
     static const char end[] = ".gguf.part";

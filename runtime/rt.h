@@ -476,8 +476,8 @@ struct rt_group {
 
 /* g comes zeroed, and needs rt_group_fini whatever comes of it. */
 int rt_group_init(struct rt_group *g, struct rt *r, uint32_t index, struct cn_error *err);
-/* What was opened starts to run: the engine thread, and the loader where there are several models.
- * */
+/* What was opened starts to run: the engine thread, and the loader where there are several
+ * models. */
 int rt_group_start(struct rt_group *g, struct cn_error *err);
 /* Ends all requests, then the threads; rt_group_join waits for them. */
 void rt_group_stop(struct rt_group *g);

@@ -190,8 +190,8 @@ static uint32_t gather(struct sch *s, bool *any)
 /* ---- how many -------------------------------------------------------------------------------- */
 
 /* Adds the likeliest remaining draft to the chosen ones. Returns its chance of acceptance; 0: none
- * is left. *least: the smallest expected gain of any choice, beyond the token that it gets anyway.
- * */
+ * is left. *least: the smallest expected gain of any choice, beyond the token that it gets
+ * anyway. */
 static double add_guess(const struct sch *s, struct sch_guesser *v, uint32_t n, double *least)
 {
     struct sch_guesser *best = NULL;
