@@ -270,12 +270,12 @@ void srv_answer_piece(struct srv_req *q)
         q->conn = NULL;
         c->user = NULL;
     }
-    if (call->written && !q->in_pieces) {
+    if (call->written && !q->sent) {
         srv_conn_answer(c, 200, "application/json", b->data, b->len, NULL);
         return;
     }
-    if (!q->in_pieces) srv_conn_stream_begin(c, "application/json", NULL);
-    q->in_pieces = true;
+    if (!q->sent) srv_conn_stream_begin(c, "application/json", NULL);
+    q->sent = SRV_SENT_PIECES;
     srv_conn_stream_data(c, b->data, b->len);
     if (call->written)
         srv_conn_stream_end(c, false);
@@ -285,7 +285,7 @@ void srv_answer_piece(struct srv_req *q)
 
 void srv_answer_sent(struct srv_req *q)
 {
-    if (q->on_worker || q->call->written) return;
+    if (q->work || q->call->written) return;
     int rc = srv_req_write(q);
     if (rc) srv_req_fail(q, &(struct cn_error){.code = rc});
 }

@@ -93,7 +93,7 @@ void srv_conn_abort(struct srv_conn *c)
 void srv_conn_linger(struct srv_conn *c)
 {
     dequeue(c);
-    c->blocked = c->throttled = false;
+    c->input = SRV_IN_READ;
     request_fini(c);
     cn_buf_fini(&c->in);
     srv_conn_phase(c, SRV_LINGER);
@@ -109,7 +109,7 @@ void srv_conn_linger(struct srv_conn *c)
 void srv_conn_done(struct srv_conn *c, bool close)
 {
     if (c->phase == SRV_CLOSED) return;
-    c->streaming = false;
+    c->answer = SRV_ANSWER_WHOLE;
     c->served = true;
     if (close || !c->keep_alive || c->overrun || c->http->draining) {
         srv_conn_linger(c);
@@ -140,7 +140,8 @@ static int request_begin(struct srv_conn *c)
     c->ext_bytes = 0;
     c->retry_s = 0;
     c->body_max = c->http->limits.max_body;
-    c->started = c->refused = c->streaming = c->chunked_out = false;
+    c->started = false;
+    c->answer = SRV_ANSWER_WHOLE;
     c->client = c->stream->peer;
     c->keep_alive = c->http10 = c->head_only = c->has_body = c->known = false;
     c->key_id[0] = 0;
@@ -169,7 +170,7 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
     llhttp_errno_t rc = llhttp_execute(&c->parser, data, n);
     if (rc == HPE_PAUSED && c->phase == SRV_HANDLING) {
         size_t used = (size_t)(llhttp_get_error_pos(&c->parser) - data);
-        if (c->refused)
+        if (c->answer == SRV_ANSWER_REFUSAL)
             srv_conn_refuse(c);
         else
             c->http->handler->on_request(c->http->ctx, c);
@@ -211,8 +212,8 @@ static void enqueue(struct srv_conn *c)
 {
     struct srv_http *h = c->http;
 
-    if (c->queued) return;
-    c->queued = true;
+    if (c->input == SRV_IN_QUEUED) return;
+    c->input = SRV_IN_QUEUED;
     c->next_ready = NULL;
     *h->ready_tail = c;
     h->ready_tail = &c->next_ready;
@@ -223,12 +224,18 @@ static void dequeue(struct srv_conn *c)
     struct srv_http *h = c->http;
     struct srv_conn **p = &h->ready;
 
-    if (!c->queued) return;
+    if (c->input != SRV_IN_QUEUED) return;
     while (*p != c)
         p = &(*p)->next_ready;
     *p = c->next_ready;
     if (!*p) h->ready_tail = p;
-    c->queued = false;
+    c->input = SRV_IN_READ;
+}
+
+/* Bytes that came are not parsed yet, and no more are read. */
+static bool waits(const struct srv_conn *c)
+{
+    return c->input == SRV_IN_QUEUED || c->input == SRV_IN_BLOCKED;
 }
 
 /* Nothing is parsed for one who does not read the answers that are there. */
@@ -240,8 +247,12 @@ static bool too_much_unsent(const struct srv_conn *c)
 /* Bytes are left that cannot be parsed now: no more are read until they are. */
 static void wait_for_turn(struct srv_conn *c)
 {
-    c->blocked = too_much_unsent(c);
-    if (!c->blocked) enqueue(c);
+    if (too_much_unsent(c)) {
+        dequeue(c);
+        c->input = SRV_IN_BLOCKED;
+    } else {
+        enqueue(c);
+    }
     c->stream->ops->read(c->stream, false);
 }
 
@@ -307,10 +318,10 @@ static void resume(struct srv_conn *c)
         return;
     }
     conn_pump(c, NULL, 0);
-    if (c->queued || c->blocked) return;
+    if (waits(c)) return;
     if (c->eof)
         end_of_input(c);
-    else if (parsing(c) || (c->phase == SRV_HANDLING && !c->throttled))
+    else if (parsing(c) || (c->phase == SRV_HANDLING && c->input != SRV_IN_THROTTLED))
         c->stream->ops->read(c->stream, true); /* also to see when it leaves */
 }
 
@@ -332,7 +343,7 @@ static void on_read(void *owner, const char *data, size_t n)
     case SRV_IDLE:
     case SRV_HEADING:
     case SRV_BODY:
-        if (c->queued || c->blocked) {
+        if (waits(c)) {
             keep_input(c, data, n);
             wait_for_turn(c);
         } else {
@@ -342,7 +353,7 @@ static void on_read(void *owner, const char *data, size_t n)
     case SRV_HANDLING:
         keep_input(c, data, n);
         if (!c->overrun) break;
-        c->throttled = true; /* the tick reads on, to see when it leaves */
+        c->input = SRV_IN_THROTTLED; /* the tick reads on, to see when it leaves */
         c->stream->ops->read(c->stream, false);
         break;
     case SRV_LINGER:
@@ -384,7 +395,7 @@ static void on_eof(void *owner)
     struct srv_conn *c = owner;
 
     c->eof = true;
-    if (!c->queued && !c->blocked) end_of_input(c); /* else when what came before it is parsed */
+    if (!waits(c)) end_of_input(c); /* else when what came before it is parsed */
 }
 
 static void on_fail(void *owner)
@@ -392,17 +403,23 @@ static void on_fail(void *owner)
     srv_conn_close(owner, true);
 }
 
+static bool streams(const struct srv_conn *c)
+{
+    return c->phase == SRV_HANDLING &&
+           (c->answer == SRV_ANSWER_RAW || c->answer == SRV_ANSWER_CHUNKED);
+}
+
 static void on_sent(void *owner)
 {
     struct srv_conn *c = owner;
 
     c->stall_ns = 0;
-    if (c->blocked) {
-        c->blocked = false;
+    if (c->input == SRV_IN_BLOCKED) {
+        c->input = SRV_IN_READ;
         resume(c);
     } else if (c->phase == SRV_LINGER && c->eof)
         srv_conn_close(c, false);
-    else if (c->phase == SRV_HANDLING && c->streaming)
+    else if (streams(c))
         c->http->handler->on_sent(c->http->ctx, c);
 }
 

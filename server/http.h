@@ -64,6 +64,22 @@ enum srv_phase {
     SRV_CLOSED,   /* waits for the stream's on_closed */
 };
 
+/* What becomes of bytes that come. */
+enum srv_input {
+    SRV_IN_READ,      /* they are parsed as they come */
+    SRV_IN_QUEUED,    /* they wait for a turn of the loop, in http->ready */
+    SRV_IN_BLOCKED,   /* they wait until what is unsent is sent */
+    SRV_IN_THROTTLED, /* more came than is kept, and an answer is due: read once a tick */
+};
+
+/* Whose answer the request gets, and how its body goes out. */
+enum srv_answer {
+    SRV_ANSWER_WHOLE,   /* the handler's, in one */
+    SRV_ANSWER_REFUSAL, /* head->err, once the message is whole */
+    SRV_ANSWER_RAW,     /* the handler's, as it comes; its end is the connection's */
+    SRV_ANSWER_CHUNKED, /* the handler's, as it comes */
+};
+
 struct srv_http_limits {
     size_t max_body;
     uint64_t header_ns, idle_ns, write_ns;
@@ -138,18 +154,19 @@ struct srv_conn {
     uint64_t *tally; /* counts the bytes of the answer's body until the request is done; or NULL */
     uint32_t lane;     /* account that pays, and lane of its jobs */
     uint32_t retry_s;  /* for Retry-After of a refusal; 0: as the handler says */
-    enum srv_phase phase;
+    enum srv_phase phase : 8;
+    enum srv_input input : 8;
+    enum srv_answer answer : 8;
     char key_id[9];  /* the first digits of the hash of the key that came; "" without a valid one */
+    /* What is known of the request, */
     bool keep_alive : 1, http10 : 1, head_only : 1, has_body : 1;
     bool known : 1;   /* tenant is who asks */
     bool started : 1; /* more than empty lines came */
+    /* and of the connection. */
     bool served : 1;  /* a request was answered */
-    bool refused : 1; /* err is the answer once the message is whole */
-    bool eof : 1, pumping : 1, overrun : 1;
-    bool queued : 1;  /* in http->ready */
-    bool blocked : 1; /* its bytes wait until what is unsent is sent */
-    bool throttled : 1; /* it sends more than is kept: read once a tick */
-    bool streaming : 1, chunked_out : 1;
+    bool eof : 1;     /* its peer sends no more */
+    bool overrun : 1; /* bytes of it were dropped: what follows cannot be parsed */
+    bool pumping : 1; /* conn_pump is at work: it goes on by itself */
 };
 
 void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, void *ctx,

@@ -173,11 +173,9 @@ void srv_conn_refuse(struct srv_conn *c)
 
 void srv_conn_stream_begin(struct srv_conn *c, const char *type, const char *extra)
 {
-    c->streaming = true;
-    c->chunked_out = !c->http10;
+    c->answer = c->http10 ? SRV_ANSWER_RAW : SRV_ANSWER_CHUNKED;
     if (c->http10) c->keep_alive = false;
-    put_head(c, 200, type, c->chunked_out ? "Transfer-Encoding: chunked\r\n" : "", closes(c),
-             extra);
+    put_head(c, 200, type, c->http10 ? "" : "Transfer-Encoding: chunked\r\n", closes(c), extra);
     srv_conn_drop_head(c);
     c->stream->ops->flush(c->stream);
 }
@@ -200,7 +198,7 @@ void srv_conn_stream_data(struct srv_conn *c, const void *data, size_t n)
     char size[24];
 
     if (n == 0) return;
-    if (!c->chunked_out) {
+    if (c->answer != SRV_ANSWER_CHUNKED) {
         srv_conn_append(c, data, n);
         return;
     }
@@ -212,7 +210,7 @@ void srv_conn_stream_data(struct srv_conn *c, const void *data, size_t n)
 
 void srv_conn_stream_end(struct srv_conn *c, bool close)
 {
-    if (c->chunked_out) srv_conn_append(c, "0\r\n\r\n", 5);
+    if (c->answer == SRV_ANSWER_CHUNKED) srv_conn_append(c, "0\r\n\r\n", 5);
     srv_conn_done(c, close);
 }
 

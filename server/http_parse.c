@@ -110,7 +110,7 @@ static int on_headers_complete(llhttp_t *p)
     if (rc == 0 && never_fits(c, c->parser.content_length)) rc = CN_ETOOLARGE;
     if (rc && !why(c)->code) cn_fail(why(c), rc, "%s", cn_err_info(rc)->text);
     if (rc && c->has_body) return rc;
-    c->refused = rc != 0;
+    if (rc) c->answer = SRV_ANSWER_REFUSAL;
     if (c->has_body && !c->http10 && srv_conn_header(c, SRV_H_expect))
         srv_conn_append(c, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     c->head->trailers = true;

@@ -53,8 +53,8 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
             srv_conn_close(c, false);
         break;
     case SRV_HANDLING:
-        if (c->throttled) c->stream->ops->read(c->stream, true);
-        c->throttled = false;
+        if (c->input == SRV_IN_THROTTLED) c->stream->ops->read(c->stream, true);
+        c->input = SRV_IN_READ;
         break;
     case SRV_CLOSED:
         break;

@@ -55,7 +55,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
         srv_req_fail(q, &err);
     } else if (q->conn && q->call->op == SRV_OP_EMBED && q->call->n_submitted < q->n_subs) {
         srv_req_submit_more(q);
-    } else if (!q->submitting) { /* else the worker's job is to come back first */
+    } else if (q->work != SRV_WORK_SUBMIT) { /* else the worker's job is to come back first */
         srv_req_ended(q);
     }
     srv_req_release(q);

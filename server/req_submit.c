@@ -126,9 +126,8 @@ void srv_req_submit(struct srv_req *q)
     q->submitted_ns = cn_now_ns();
     work = srv_submit_cost(c);
     if (!rc && work > SUBMIT_ON_LOOP && !(rc = srv_slot_take(q->srv, q, 0, &q->job_slot))) {
-        q->submitting = true;
         c->job.cost = work;
-        srv_req_job(q, srv_submit_work);
+        srv_req_job(q, SRV_WORK_SUBMIT);
         return;
     }
     if (rc && !c->err.code)

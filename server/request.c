@@ -35,7 +35,7 @@ static void req_free(struct srv_req *q)
 
 void srv_req_release(struct srv_req *q)
 {
-    if (!q->conn && !q->on_worker && !q->n_live && !q->wait_ns) req_free(q);
+    if (!q->conn && !q->work && !q->n_live && !q->wait_ns) req_free(q);
 }
 
 const struct cfg_tenant *srv_req_tenant(const struct srv_req *q)
@@ -108,7 +108,7 @@ static void cancel(struct srv_req *q)
 {
     if (q->cancelled) return;
     q->cancelled = true;
-    if (q->on_worker)
+    if (q->work)
         atomic_store(&q->call->job.cancelled, true);
     else
         srv_req_drop_unsubmitted(q);
@@ -138,13 +138,13 @@ static void fail_answer(struct srv_req *q, const struct cn_error *err)
     cancel(q);
     if (!c) return;
     q->code = err->code;
-    if (q->begun) {
+    if (srv_req_streams(q)) {
         srv_sse_fail(q, err);
         return;
     }
     q->conn = NULL;
     c->user = NULL;
-    if (q->in_pieces)
+    if (q->sent == SRV_SENT_PIECES)
         srv_conn_abort(c); /* half an answer must not look whole */
     else
         srv_conn_error(c, err, NULL);
@@ -157,9 +157,9 @@ void srv_req_fail(struct srv_req *q, const struct cn_error *err)
 
 void srv_req_sent(struct srv_req *q)
 {
-    if (q->in_pieces)
+    if (q->sent == SRV_SENT_PIECES)
         srv_answer_sent(q);
-    else if (q->begun)
+    else if (srv_req_streams(q))
         srv_sse_drained(q);
 }
 
@@ -227,10 +227,17 @@ static void set_call(struct srv_req *q, enum srv_op op, int64_t deadline_ms)
 }
 
 /* job_slot is taken. */
-void srv_req_job(struct srv_req *q, void (*work)(struct srv_job *job))
+void srv_req_job(struct srv_req *q, enum srv_work work)
 {
-    q->call->job.work = work;
-    q->on_worker = true;
+    static void (*const jobs[])(struct srv_job *job) = {
+        [SRV_WORK_HEAD] = srv_call_head_work,
+        [SRV_WORK_PREPARE] = srv_call_work,
+        [SRV_WORK_SUBMIT] = srv_submit_work,
+        [SRV_WORK_WRITE] = srv_write_work,
+    };
+
+    q->call->job.work = jobs[work];
+    q->work = work;
     q->srv->n_jobs++;
     q->call->slot = srv_slot_id(q->srv, q->job_slot);
     srv_text_push(q->srv->pool, &q->call->job);
@@ -284,7 +291,7 @@ static void use_model(struct srv_req *q)
     struct rt_sampling sampling;
     rt_model_sampling(c->model, &sampling);
     c->own.sampling = sampling.v;
-    srv_req_job(q, srv_call_work);
+    srv_req_job(q, SRV_WORK_PREPARE);
 }
 
 /* The body's head is read: on to the model, now or when it has been loaded. */
@@ -360,8 +367,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op)
     int rc = 0;
     if (q->call->body.len > PARSE_ON_LOOP) {
         if ((rc = srv_slot_take(s, q, 0, &q->job_slot))) err.code = rc;
-        q->reading = !rc;
-        if (!rc) srv_req_job(q, srv_call_head_work);
+        if (!rc) srv_req_job(q, SRV_WORK_HEAD);
     } else if ((rc = srv_call_head(q->call))) {
         err = q->call->err;
         if (!err.code) err.code = rc;
@@ -381,43 +387,53 @@ int srv_req_write(struct srv_req *q)
     int rc = srv_slot_take(q->srv, q, 0, &q->job_slot);
 
     if (rc) return rc;
-    q->answering = true;
     q->call->job.cost = SRV_PIECE;
-    srv_req_job(q, srv_write_work);
+    srv_req_job(q, SRV_WORK_WRITE);
     return 0;
+}
+
+/* A worker has done its part, and the client waits for the answer. */
+static void after_work(struct srv_req *q, enum srv_work done)
+{
+    struct cn_error err = q->call->err;
+
+    switch (done) {
+    case SRV_WORK_HEAD:
+        if (err.code || get_model(q, &err)) refuse(q, &err);
+        break;
+    case SRV_WORK_PREPARE:
+        if (err.code)
+            refuse(q, &err);
+        else if (srv_op_runs(q->call->op))
+            srv_req_submit(q);
+        else
+            srv_answer_piece(q);
+        break;
+    case SRV_WORK_WRITE:
+        if (err.code)
+            fail_answer(q, &err); /* the engine has counted it */
+        else
+            srv_answer_piece(q);
+        break;
+    case SRV_WORK_SUBMIT:
+    case SRV_WORK_NONE:
+        break;
+    }
 }
 
 static void job_done(struct srv_req *q)
 {
     struct srv *s = q->srv;
-    struct srv_conn *c = q->conn;
+    enum srv_work done = q->work;
 
-    q->on_worker = false;
+    q->work = SRV_WORK_NONE;
     s->n_jobs--;
     srv_slot_give(s, q->job_slot);
-    if (q->submitting) {
-        q->submitting = false;
+    if (done == SRV_WORK_SUBMIT) { /* what the runtime has is followed, client or not */
         srv_req_submitted(q);
         srv_req_ended(q);
-        srv_req_release(q);
-        return;
-    }
-    if (!c) {
-        srv_req_release(q);
-        return;
-    }
-    if (q->reading) {
-        struct cn_error err = q->call->err;
-        q->reading = false;
-        if (err.code || get_model(q, &err)) refuse(q, &err);
-    } else if (q->answering && q->call->err.code) {
-        fail_answer(q, &q->call->err); /* the engine has counted it */
-    } else if (q->call->err.code) {
-        refuse(q, &q->call->err);
-    } else if (srv_op_runs(q->call->op) && !q->answering) {
-        srv_req_submit(q);
-    } else {
-        srv_answer_piece(q);
+    } else if (q->conn) {
+        after_work(q, done);
     }
     srv_req_release(q);
 }
@@ -489,7 +505,8 @@ void srv_reqs_tick(struct srv *s, uint64_t now)
             srv_req_release(q);
             continue;
         }
-        if (q->conn && q->stream && (q->n_live || q->wait_ns || q->begun)) srv_sse_tick(q, now);
+        if (q->conn && q->stream && (q->n_live || q->wait_ns || srv_req_streams(q)))
+            srv_sse_tick(q, now);
     }
 }
 

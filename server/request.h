@@ -55,6 +55,23 @@ struct srv_sub {
     struct rt_event *prompt; /* owned: its tokens' log-probabilities, for all choices; or NULL */
 };
 
+/* What a worker does for a request. */
+enum srv_work {
+    SRV_WORK_NONE,
+    SRV_WORK_HEAD,    /* reads the body's head: which model, streamed or not */
+    SRV_WORK_PREPARE, /* the rest of the body; template, tokens */
+    SRV_WORK_SUBMIT,  /* hands its parts to the runtime */
+    SRV_WORK_WRITE,   /* writes the answer, or a piece of it */
+};
+
+/* What of the answer is on its way. */
+enum srv_sent {
+    SRV_SENT_NOTHING, /* an error has a status of its own */
+    SRV_SENT_EVENTS,  /* a stream's head, and events as they come */
+    SRV_SENT_ALL_IN,  /* the same, and nothing more comes: it ends when all is written */
+    SRV_SENT_PIECES,  /* pieces of an answer that is not streamed and too long for one */
+};
+
 struct srv_req {
     struct srv *srv;
     struct srv_conn *conn; /* NULL: answered, or the client is gone */
@@ -64,16 +81,13 @@ struct srv_req {
     uint64_t key;                /* cfg_key_id of its key; 0: none */
     struct cfg_tenants *tenants; /* held: those when it began */
     uint32_t job_slot;
-    bool on_worker;
-    bool reading;    /* the worker's job is to read the body's head, */
-    bool submitting; /* or to submit; else all between */
-    bool answering;  /* or to write the answer */
-    bool in_pieces;  /* an answer that is not streamed and does not fit into one piece; has begun */
-    uint32_t *order; /* of the choices in it */
+    enum srv_work work;
+    enum srv_sent sent;
+    uint32_t *order; /* of the choices in an answer that is not streamed */
     bool held;       /* call->model is */
     bool cancelled;
-    bool stream, begun; /* a streamed answer; its head is out */
-    bool paused;
+    bool stream; /* the answer is to be streamed */
+    bool paused; /* the engine waits for its reader */
     struct srv_sub *subs;
     size_t n_subs, n_live, n_accepted, n_ended;
     struct srv_choice *choices; /* n_subs * best_of */
@@ -81,7 +95,6 @@ struct srv_req {
     struct srv_choice *waiting, **waiting_tail; /* streams: choices with something to send */
     struct srv_req *next_sending;
     bool sending;    /* on the server's list */
-    bool all_in;     /* streams: every part has ended */
     uint64_t kept;   /* streams: about how many bytes of output are not written yet */
     uint64_t wait_ns; /* since when its model is waited for, under job_slot's id; 0: it is not */
     uint64_t submitted_ns, wrote_ns, paused_ns;
@@ -109,6 +122,11 @@ void srv_req_fail(struct srv_req *q, const struct cn_error *err);
 const struct cfg_tenant *srv_req_tenant(const struct srv_req *q);
 /* Gives the runtime more of its inputs, as those before are done. */
 void srv_req_submit_more(struct srv_req *q);
+/* Whether the head of its stream is out. */
+static inline bool srv_req_streams(const struct srv_req *q)
+{
+    return q->sent == SRV_SENT_EVENTS || q->sent == SRV_SENT_ALL_IN;
+}
 /* Frees the record when nothing needs it any more. */
 void srv_req_release(struct srv_req *q);
 /* The names that the runtime gives to fields, as the endpoint calls them. */
@@ -123,7 +141,7 @@ void srv_req_drop_unsubmitted(struct srv_req *q);
 /* Counts a request that never reached the engine; those that did are counted there. */
 void srv_req_count_refused(struct srv *s, enum srv_op op, uint64_t tenant);
 /* Gives the call to a worker; job_slot is taken. */
-void srv_req_job(struct srv_req *q, void (*work)(struct srv_job *job));
+void srv_req_job(struct srv_req *q, enum srv_work work);
 /* The call is read: on to the engine. */
 void srv_req_submit(struct srv_req *q);
 /* All that was to be handed over is, or the call says why not. */

@@ -15,7 +15,7 @@ static void enqueue(struct srv_req *q)
 {
     struct srv *s = q->srv;
 
-    if (q->sending || !q->begun || !q->conn) return;
+    if (q->sending || !srv_req_streams(q) || !q->conn) return;
     q->sending = true;
     q->next_sending = NULL;
     *s->sending_tail = q;
@@ -170,7 +170,7 @@ static void send_some(struct srv_req *q)
         put_choice(q, c);
         if (q->conn && has_more(q, c)) choice_push(q, c);
     }
-    if (q->conn && !q->waiting && q->all_in) finish(q);
+    if (q->conn && !q->waiting && q->sent == SRV_SENT_ALL_IN) finish(q);
     if (!q->conn) {
         srv_req_release(q);
         return;
@@ -194,7 +194,7 @@ bool srv_sse_work(struct srv *s)
 void srv_sse_drained(struct srv_req *q)
 {
     check_pace(q);
-    if (q->waiting || q->all_in) enqueue(q);
+    if (q->waiting || q->sent == SRV_SENT_ALL_IN) enqueue(q);
 }
 
 /* Until the head is out, choices collect: one prompt of several may be refused yet. */
@@ -207,8 +207,8 @@ void srv_sse_choice(struct srv_req *q, struct srv_choice *c)
 
 void srv_sse_begin(struct srv_req *q)
 {
-    if (q->begun || !q->conn) return;
-    q->begun = true;
+    if (q->sent || !q->conn) return;
+    q->sent = SRV_SENT_EVENTS;
     srv_conn_stream_begin(q->conn, type, headers);
     comment(q, ": accepted\n\n");
     if (q->waiting) enqueue(q);
@@ -217,7 +217,7 @@ void srv_sse_begin(struct srv_req *q)
 void srv_sse_finish(struct srv_req *q)
 {
     srv_sse_begin(q);
-    q->all_in = true;
+    if (q->sent) q->sent = SRV_SENT_ALL_IN;
     enqueue(q);
 }
 
@@ -245,7 +245,7 @@ void srv_sse_tick(struct srv_req *q, uint64_t now)
     /* A second early: the tick is coarse, and the promise is "at least every". */
     double beat =
         cfg->server.heartbeat_s > 2 ? cfg->server.heartbeat_s - 1 : cfg->server.heartbeat_s / 2;
-    if (!q->begun) {
+    if (!srv_req_streams(q)) {
         /* While its model is loaded it may still be refused, with a status of its own. */
         uint64_t since = q->wait_ns ? q->wait_ns : q->submitted_ns;
         if (since && now > since + (q->wait_ns ? (uint64_t)(beat * 1e9) : 900000000u))
