@@ -31,7 +31,7 @@ struct kr_type_info {
     uint32_t block_elems;  /* elements per block, 1 for floats */
     uint32_t block_bytes;
 };
-/* NULL for a type that is not supported (any number may be asked). */
+/* NULL for a type that is not supported; any number may be passed. */
 const struct kr_type_info *kr_type_info(uint32_t type);
 /* Comma-separated names of all supported types, for messages. */
 const char *kr_type_list(void);
@@ -110,8 +110,8 @@ enum kr_act {
 
 /* table [V, D] -> [R, D] */
 int kr_op_embed(struct kr_plan *p, const struct kr_tensor *table, float scale);
-/* table [positions, D]: the row's position's line -> [R, D]. Positions past its end do not exist:
- * prepare refuses a larger max_context. */
+/* table [positions, D]: the line of each row's position -> [R, D]. Prepare refuses a max_context
+ * beyond the table's end. */
 int kr_op_embed_pos(struct kr_plan *p, const struct kr_tensor *table);
 /* x [R, heads * n] -> same shape; w is F32, [n] or [heads * n], or NULL (all ones) */
 int kr_op_rms_norm(struct kr_plan *p, int x, const struct kr_tensor *w, float eps, uint32_t heads);
@@ -121,7 +121,7 @@ int kr_op_layer_norm(struct kr_plan *p, int x, const struct kr_tensor *w,
 /* x [R, C], w [O, C], bias [O] F32 or NULL -> [R, O] */
 int kr_op_matmul(struct kr_plan *p, int x, const struct kr_tensor *w,
                  const struct kr_tensor *bias);
-/* x [R, H * C], w [H, O, C] -> [R, H * O]: each head by its own matrix */
+/* x [R, H * C], w [H, O, C] -> [R, H * O]: each head has its own matrix */
 int kr_op_head_matmul(struct kr_plan *p, int x, const struct kr_tensor *w);
 /* x [R, heads * head_dim] -> same shape */
 int kr_op_rope(struct kr_plan *p, int x, const struct kr_rope *rope);
@@ -151,9 +151,9 @@ int kr_op_slice(struct kr_plan *p, int x, uint32_t heads, uint32_t from, uint32_
 int kr_op_concat(struct kr_plan *p, int a, int b, uint32_t heads);
 
 /* ---- mixtures of experts ----------------------------------------------------------------------
- * A routed value has one row per (row of the step, chosen expert), expert after expert, so that an
- * expert's rows stand together and its weights are read once; only chosen experts' weights are
- * read. All routes of a plan choose the same number of experts. */
+ * A routed value has one row per (row of the step, chosen expert), sorted by expert: an expert's rows
+ * are adjacent and its weights are read once. Weights of experts that no row chose are not read. All
+ * routes of a plan choose the same number of experts. */
 enum kr_gating {
     KR_GATE_SOFTMAX,       /* over all experts */
     KR_GATE_SIGMOID,
@@ -214,57 +214,57 @@ struct kr_delta {
 };
 int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
 
-/* A model without arithmetic: x's rows (whose values are not read), of one peak of 32 among zeros.
- * It is at `at_period` where the next position is a multiple of period (0: never), else at first +
- * a fixed function of the row's token and position, below width - first. */
+/* A model without arithmetic: [rows of x, width] zeros with one value of 32 per row. x's values are
+ * not read. The 32 stands at `at_period` where the next position is a multiple of period (0: never),
+ * else at first + f, with f a fixed function of the row's token and position, below width - first. */
 struct kr_peak {
     uint32_t width, first, period, at_period;
 };
 int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak);
+/* x [R, D] -> [logit rows, D]: the rows whose logits are wanted (kr_row.logits) */
 int kr_op_take_logits(struct kr_plan *p, int x);
-/* x [logit rows, V] is what a step gives back: the first output, which every plan has, once.
- * (Embedding models: V is the vector's length.) */
+/* x [logit rows, V] is the first output, which a step returns. Every plan has one. (Embedding models:
+ * V is the vector's length.) */
 void kr_plan_output(struct kr_plan *p, int x);
-/* Another one beside it, [logit rows, any width]: hidden rows for a model that drafts, say. The name is
- * no other output's, and copied. Where a device gives fewer outputs than the plan has
- * (kr_device_info) prepare fails with CN_EUNSUPP and the name. */
+/* A further output, [logit rows, any width]: hidden rows for a draft model, for example. The name is
+ * unique in the plan, and copied. When the device has fewer outputs than the plan
+ * (kr_device_info.max_outputs), prepare fails with CN_EUNSUPP and the name. */
 void kr_plan_output_more(struct kr_plan *p, const char *name, int x);
 
 /* ---- devices (device.c, cpu/) ---------------------------------------------------------------- */
 
-/* AVXVNNI = AVX2 and the products of bytes. AVX512 = F+BW+VL+DQ+VNNI. NEON has the dot products of
- * bytes; I8MM the products of matrices too, and gives the same bytes. */
+/* AVXVNNI = AVX2 + AVX-VNNI (byte dot products). AVX512 = F+BW+VL+DQ+VNNI. NEON includes byte dot
+ * products; I8MM adds matrix products of bytes, with the same results. */
 enum kr_isa {
     KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON,
     KR_ISA_I8MM, KR_N_ISAS
 };
-/* All that there are kernels for, on any processor. */
+/* All instruction sets with kernels, of any processor. */
 #define KR_ISAS                                                                                    \
     KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM
 /* "auto", "generic", "avx2" ... */
 const char *kr_isa_name(enum kr_isa isa);
-enum kr_isa kr_isa_named(const char *name); /* KR_N_ISAS: there is none */
+enum kr_isa kr_isa_named(const char *name); /* KR_N_ISAS: unknown name */
 
 struct kr_device;
 struct kr_cpu_opts {
-    enum kr_isa isa;      /* one the machine lacks is CN_EUNSUPP */
-    uint32_t n_threads;   /* 0 = the processors this process may use */
+    enum kr_isa isa;      /* CN_EUNSUPP when the machine lacks it */
+    uint32_t n_threads;   /* 0 = as many as the process may use processors */
 };
 int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn_error *err);
-/* The same arithmetic as `cpu` on a thread of its own, as a device that runs beside the host would
- * do it: launches return at once, two steps may be in flight, draws and copies keep their order, and
- * block tables are its own. For tests of what the host does meanwhile. Takes over `cpu`, which must
- * not be used any more, also where it fails. */
+/* The arithmetic of `cpu` on a thread of its own, for tests. It behaves as a device that runs beside
+ * the host: launches return at once, two steps may be in flight, draws and copies keep their order,
+ * and it has its own block tables. Takes ownership of `cpu`, on failure too. */
 struct kr_async_opts {
-    uint64_t delay_ns;    /* added to each step */
-    uint64_t lost_after;  /* steps; then the device is lost. 0: never */
-    uint64_t memory_bytes;   /* that it has of its own; 0: it uses the host's */
-    uint64_t upload_bytes_s; /* the most at which it takes weights; 0: no bound */
+    uint64_t delay_ns;       /* added to each step */
+    uint64_t lost_after;     /* steps until the device is lost; 0: never */
+    uint64_t memory_bytes;   /* of its own; 0: it uses the host's */
+    uint64_t upload_bytes_s; /* the highest rate of uploading weights; 0: no bound */
 };
 int kr_async_new(struct kr_device *cpu, const struct kr_async_opts *opts, struct kr_device **out,
                  struct cn_error *err);
-/* A device by its kind: one of kr_device_kinds(), comma-separated, or "auto". CN_EINVAL: there is no
- * such kind; else as that kind's own function. */
+/* A device by its kind: one of kr_device_kinds() (comma-separated), or "auto". CN_EINVAL: unknown
+ * kind; other errors are those of the kind's own function. */
 struct kr_device_opts {
     struct kr_cpu_opts cpu;
     struct kr_async_opts async;
@@ -277,19 +277,19 @@ struct kr_device_info {
     const char *kind;        /* "cpu", "async" */
     uint32_t max_depth;      /* how many of its steps may be in flight */
     uint32_t max_outputs;    /* of a plan */
-    uint64_t memory_bytes;   /* of its own, for weights, scratch and KV blocks; 0: it uses the
-                              * host's, of which the caller knows more */
-    uint64_t free_bytes;     /* of memory_bytes, now. What does not go in is CN_ENOMEM when it is
-                              * made, with both figures */
+    uint64_t memory_bytes;   /* of its own, for weights, scratch and KV blocks; 0: it uses the host's,
+                              * which the caller looks up */
+    uint64_t free_bytes;     /* of memory_bytes, now. What exceeds it fails with CN_ENOMEM when it is
+                              * made; the message has both figures */
 };
 /* Any thread. */
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out);
-/* Once true, it stays so, and every call gives CN_EDEVICE. *why: static text, or the device's. Any
- * thread. */
+/* Whether the device is lost: it stays lost, and every call returns CN_EDEVICE. *why: static text, or
+ * text that lives as long as the device. Any thread. */
 bool kr_device_lost(const struct kr_device *d, const char **why);
 /* Names the numeric path, for system_fingerprint: "cpu-avx512-2". Thread count is not in it. */
 const char *kr_device_path(const struct kr_device *d);
-/* For states that it draws with (kr_draw_opts). */
+/* The loops that its draw states are made with (kr_draw_opts). */
 const struct kr_draw_loops *kr_device_draw_loops(const struct kr_device *d);
 uint32_t kr_device_threads(const struct kr_device *d);
 /* Runs fn(arg, i) for i in 0..n-1 on the device's threads (the caller included) and waits. */
@@ -297,18 +297,17 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
                         void *arg);
 
 /* The device's current peak rates, all threads together; speeds are reported as shares of these.
- * Each is the best of a few short runs totalling ns_each (plus, the first time, filling the read
- * buffer, which is kept until the device is freed). The buffer takes at most most_bytes, but at
- * least 256 KiB per thread; the caller must know what is free. CN_ENOMEM if it cannot be had. */
+ * Each is the best of a few short runs of ns_each in total. The first call also fills the read buffer,
+ * which is kept until the device is freed. The buffer has at most most_bytes, but at least 256 KiB per
+ * thread; the caller must know how much memory is free. CN_ENOMEM if there is not enough. */
 struct kr_probe {
-    double read_bytes_s; /* of a buffer larger than the last cache, as far as most_bytes allows */
+    double read_bytes_s; /* reading a buffer larger than the last-level cache, if most_bytes allows */
     double int8_ops_s;   /* products of 8-bit integers in registers, two operations each */
     double fma_flops_s;  /* fused multiply-adds of float32, two operations each */
 };
 int kr_device_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each,
                     struct kr_probe *out, struct cn_error *err);
-/* The same of a buffer of about so many bytes, read over and over: what caches make of that
- * size. */
+/* The read rate of a buffer of about `bytes`, read over and over, so that caches count. */
 int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, double *bytes_s,
                          struct cn_error *err);
 
@@ -321,13 +320,13 @@ struct kr_prepare_opts {
     uint64_t max_context;      /* positions are below this (RoPE tables, score scratch) */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
-    /* bytes [p, p + n) of a weight have been copied and will be read seldom or never from now on;
-     * any thread, also after other such ranges; may be NULL */
+    /* Bytes [p, p + n) of a weight have been copied and will rarely be read again. Called from any
+     * thread, in any order of ranges; may be NULL. */
     void (*copied)(void *arg, const void *p, uint64_t n);
     void *copied_arg;
-    bool measure;              /* everything but the weights: for exact sizes; cannot be launched */
-    bool background; /* while the device may be in a step: the calling thread alone packs */
-    const atomic_bool *stop;   /* becomes true: gives up with CN_ECANCELLED, soon; NULL = never */
+    bool measure;              /* without the weights, for exact sizes; cannot be launched */
+    bool background;           /* the device may be in a step: only the calling thread packs */
+    const atomic_bool *stop;   /* once true, prepare soon fails with CN_ECANCELLED; may be NULL */
 };
 
 struct kr_kv_group {
@@ -337,32 +336,33 @@ struct kr_kv_group {
     uint64_t block_bytes;      /* all layers of the group, one block; a multiple of 64 */
 };
 struct kr_exec_info {
-    uint64_t weight_bytes;     /* what a decode step reads of the weights, experts not counted */
-    uint64_t expert_bytes;     /* of one expert in every layer that has them */
+    uint64_t weight_bytes;     /* that a decode step reads, without experts */
+    uint64_t expert_bytes;     /* of one expert, summed over the layers that have experts */
     uint32_t n_experts, n_experts_used;
-    uint64_t row_macs; /* multiply-adds of matrix products with weights, chosen experts' too, */
-    uint64_t logit_macs;       /* of a row; and those of a row whose logits are wanted besides */
+    uint64_t row_macs;         /* multiply-adds of a row's products with weights, chosen experts
+                                * included */
+    uint64_t logit_macs;       /* that a row takes in addition when its logits are wanted */
     uint64_t packed_bytes;     /* memory taken by repacked weights */
     uint64_t scratch_bytes;    /* exact */
     uint64_t embd_dim, n_vocab;
-    bool embeds;               /* rows may be embeddings: the plan looks tokens up once */
-    bool turns, both_ways;     /* rows may have these */
+    bool embeds;               /* rows may be embeddings (KR_ROW_EMBED): the plan has one kr_op_embed */
+    bool turns, both_ways;     /* rows may have turns; both_until */
     uint32_t n_adapters;       /* rows may name 1 .. n_adapters */
-    uint32_t n_outputs;        /* of the plan; 1 where the device gives no more */
+    uint32_t n_outputs;        /* that a step returns: the plan's, or 1 if the device has no more */
     uint32_t n_groups;
     const struct kr_kv_group *groups;
 };
-/* What the steps so far have done. */
+/* Sums over all steps so far. */
 struct kr_counters {
     uint64_t steps, rows;
-    uint64_t barriers;         /* times that the device's threads waited for each other, in all */
-    uint64_t weight_bytes;     /* of dense weights that were read, each once a step */
-    uint64_t expert_bytes;     /* of experts' weights that were read */
-    uint64_t kv_bytes;         /* of keys and values that attention read, for however many rows */
+    uint64_t barriers;         /* how often the device's threads waited for each other */
+    uint64_t weight_bytes;     /* dense weights read; a step reads each once */
+    uint64_t expert_bytes;     /* weights of experts read */
+    uint64_t kv_bytes;         /* keys and values that attention read; one read may serve many rows */
 };
 
-/* A plan made ready for a device. The plan and its tensors' bytes must outlive it. Weights travel
- * from the tensors to the device in here, in whatever form it wants them: the CPU repacks them. */
+/* A plan prepared for a device. The plan and its tensors' bytes must outlive it. kr_prepare also
+ * uploads the weights, in the form that the device wants: the CPU repacks them. */
 struct kr_exec;
 int kr_prepare(struct kr_device *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
                struct kr_exec **out, struct cn_error *err);
@@ -372,10 +372,10 @@ void kr_exec_counters(const struct kr_exec *x, struct kr_counters *out);
 /* One line per op: name, shapes, kernel variant; for `show` and docs. */
 int kr_exec_describe(const struct kr_exec *x, struct cn_buf *out);
 
-/* For benchmarks, between steps: from now on the time of each stage of a step is noted (on), or no
- * longer. 0 or CN_ENOMEM, then it is not. */
+/* For benchmarks, between steps: starts (on) or stops recording the time of each stage of a step.
+ * CN_ENOMEM: nothing is recorded. */
 int kr_exec_profile(struct kr_exec *x, bool on);
-/* What was noted since, appended: a line for each kind of stage, the costliest first. CN_ENOMEM. */
+/* Appends the recorded times: a line per kind of stage, the costliest first. CN_ENOMEM. */
 int kr_exec_profile_text(const struct kr_exec *x, struct cn_buf *out);
 
 /* KV memory: n_slabs slabs of slab_bytes (a multiple of 64), page-aligned, committed when touched.
@@ -386,26 +386,26 @@ struct kr_kv_mem;
 int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err);
 void kr_kv_mem_free(struct kr_kv_mem *m);
-/* Copies the first n_tokens of a block (copy-on-write of a partial block); of a group of span STATE
- * the whole block. */
+/* Copies the first n_tokens of a block (copy-on-write of a partial block). In a group of span STATE it
+ * copies the whole block. Runs after the steps launched before it and before those launched later. */
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens);
 
-/* Memory of the host from which and to which the device can move blocks (a GPU: pinned): page-aligned,
- * committed when touched, owned by the caller. CN_ENOMEM. The device outlives it. */
+/* Host memory that the device can move blocks to and from (a GPU: pinned). Page-aligned, committed when
+ * touched; the caller frees it before the device. CN_ENOMEM. */
 int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
 void kr_host_free(struct kr_device *d, void *host, uint64_t bytes);
-/* Moves whole blocks out to memory of the host, or in from it. Moves are done in the order of launches: a
- * move out gets what the steps launched before it leave, and its blocks may be given to steps launched
- * after it; those find what a move in brought. The bytes on the host are the device's until kr_moved says
- * that the ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
+/* Moves whole blocks out to host memory, or in from it, in order with launches. A move out sees the
+ * results of the steps launched before it, and its blocks may be reused by steps launched after it. Those
+ * steps see what a move in has brought. The device owns the bytes on the host until kr_moved says that the
+ * ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
 struct kr_move {
     uint32_t group, block;
     void *host;                /* [block_bytes] of the group */
 };
 int kr_kv_move(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
                bool out, uint64_t *ticket, struct cn_error *err);
-/* Whether a move is done; with `wait` it returns when it is. Moves are done in the order of their
+/* Whether a move is done; with `wait` it blocks until then. Moves finish in the order of their
  * tickets. */
 bool kr_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 
@@ -414,41 +414,39 @@ bool kr_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 enum kr_row_src { KR_ROW_TOKEN, KR_ROW_EMBED, KR_ROW_TICKET };
 struct kr_row {
     uint32_t seq;               /* index into the batch's sequences */
-    uint32_t pos;               /* its place in the sequence */
+    uint32_t pos;               /* its position in the sequence */
     uint32_t adapter;           /* at most the exec's n_adapters; 0 = none */
-    uint32_t both_until;        /* 0: it sees what its layers' spans say, up to its own position. Else
-                                 * also the positions from there to below this one: all of them are
-                                 * rows of this step. Only where the exec's both_ways is set */
-    const uint32_t *turns;      /* [3] what RoPE turns by, in models that use three numbers; NULL:
-                                 * pos. Only where the exec's turns is set */
+    uint32_t both_until;        /* 0: it sees positions up to its own, by its layers' spans. Else also
+                                 * those from its own to below both_until, all of which are rows of
+                                 * this step. Needs the exec's both_ways */
+    const uint32_t *turns;      /* [3] positions for RoPE, in models that use three; NULL: pos. Needs
+                                 * the exec's turns */
     uint8_t src;                /* enum kr_row_src */
     bool logits;
     union {
         uint32_t token;
-        const float *embed;     /* [embd_dim] as the first layer takes it. Only where the exec's embeds
-                                 * is set */
-        struct { uint64_t ticket; uint32_t row; } from; /* the id sampled for that row of a step */
+        const float *embed;     /* [embd_dim], the first layer's input. Needs the exec's embeds */
+        struct { uint64_t ticket; uint32_t row; } from; /* the id drawn for that row of that step */
     };
 };
 struct kr_seq {
-    /* Per group: block number of each logical block (position / block_tokens); entries behind the
-     * window are not read. Long enough for the last row's position. Groups of span STATE: one
-     * entry, the block of the sequence's state, which the step reads and writes. Read by kr_launch
-     * alone where the device's max_depth is above 1. */
+    /* Per group: block number of each logical block (position / block_tokens), up to the last row's
+     * position; entries before the window are not read. Groups of span STATE: one entry, the block of
+     * the sequence's state, which the step reads and writes. A device with max_depth above 1 reads the
+     * tables in kr_launch only. */
     const uint32_t *const *tables;
-    /* For devices that keep tables (max_depth above 1, and prepared with max_seqs): where they keep
-     * this sequence's. A slot whose generation is not that of its last step is empty. */
+    /* For devices that keep tables (max_depth above 1, prepared with max_seqs): the slot of this
+     * sequence's tables. With a new generation the slot is empty. */
     uint32_t slot;
     uint64_t generation;
-    /* Per group: the first entry that may differ from what the slot's last step was given. NULL:
-     * all may. */
+    /* Per group: the first entry that may differ from the slot's last step. NULL: all may differ. */
     const uint32_t *changed;
-    /* Further sequences whose keys its rows read, such as an encoder's for cross attention. 0, or
-     * CN_EUNSUPP: there is no op that reads them. */
+    /* Further sequences whose keys its rows read, such as an encoder's for cross attention. No op
+     * reads them yet: above 0 is CN_EUNSUPP. */
     uint32_t n_more;
     const struct kr_seq *more;
 };
-/* Rows of a sequence stand together, positions ascending by one. */
+/* Rows of a sequence are adjacent, their positions ascending by one. */
 struct kr_batch {
     uint32_t n_rows, n_seqs;
     const struct kr_row *rows;
@@ -456,42 +454,42 @@ struct kr_batch {
     bool drawn; /* kr_draw follows; else kr_collect, for at most max_logit_rows rows with logits */
 };
 
-/* Starts a step: at most max_rows rows. The batch's arrays are borrowed until it is collected. On
- * the CPU the step is done when this returns. KR_ROW_TICKET is CN_EUNSUPP where the device's
- * max_depth is 1; elsewhere the row's id is what was drawn of an earlier step of this exec, whose
- * kr_draw came before this call, and which may not have been collected yet. */
+/* Starts a step of at most max_rows rows. The batch's arrays are borrowed until it is collected. On the
+ * CPU the step is done when this returns. The id of a KR_ROW_TICKET row was drawn in an earlier step of
+ * this exec: kr_draw was called for that step, and it need not be collected yet. Such rows are
+ * CN_EUNSUPP where the device's max_depth is 1. */
 int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, uint64_t *ticket,
               struct cn_error *err);
-/* Waits; *logits points to [rows with logits][n_vocab], valid until the next launch but one of as
- * many as may be in flight. It may be written to. */
+/* Waits. *logits: [rows with logits][n_vocab], which the caller may write to. Valid until the launch
+ * that is max_depth launches after this step's. */
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
 
-/* What is done with the logits of a row, and of those behind it that hold guesses. */
+/* What to draw from a row's logits, and from the rows after it that hold guesses (draft tokens). */
 struct kr_draw {
     uint32_t row;               /* of the step's rows with logits, from 0; ascending */
-    uint32_t n_guesses;         /* that many rows behind it hold guesses of what is drawn before */
+    uint32_t n_guesses;         /* rows after it, each with a guess of the id drawn before it */
     const uint32_t *guesses;    /* [n_guesses] the ids in those rows */
-    struct kr_draw_state *state; /* what is drawn with; told of the ids that were drawn. NULL: the
-                                  * row is scored */
-    uint64_t position;          /* of the id that is drawn first; the next one's is 1 more ... */
-    const uint32_t *const *masks; /* [1 + n_guesses] a bit for each id that may be drawn, or NULL:
-                                   * all; NULL: all in all rows */
-    uint32_t score, n_top;      /* of a row that is scored: the id whose log-probability is asked
-                                 * for, and how many alternatives (kr_draw_score) */
+    struct kr_draw_state *state; /* parameters and history of the draw; drawn ids are added to it.
+                                  * NULL: the row is scored */
+    uint64_t position;          /* of the first id that is drawn; the next ones follow it */
+    const uint32_t *const *masks; /* [1 + n_guesses] per row a bit for each id that may be drawn, or
+                                   * NULL: all ids. NULL instead of the array: all ids in all rows */
+    uint32_t score, n_top;      /* for a scored row: the id whose log-probability is wanted, and the
+                                 * number of alternatives (kr_draw_score) */
 };
-/* status: 0; CN_ENUMERIC: the logits are no numbers, or all ids were masked; CN_ECANCELLED: the row
- * was not looked at: no draw names it, or a guess before it was wrong. */
+/* status: 0; CN_ENUMERIC: the logits are not finite, or all ids were masked; CN_ECANCELLED: the row was
+ * not drawn, because no draw names it or a guess before it was wrong. */
 struct kr_result {
     int status;
     struct kr_drawn drawn;
 };
-/* Draws the rows of the last step that was launched; once a step whose batch says so, also where
- * nothing is to be drawn, and before the exec's next launch. Everything is copied but the states,
- * which stay put until the step is collected. */
+/* Draws rows of the last launched step. Called exactly once for each step whose batch is `drawn`, even
+ * with nothing to draw, and before the exec's next launch. Everything is copied except the states,
+ * which must stay in place until the step is collected. */
 int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
             struct cn_error *err);
-/* Waits for the oldest step that was drawn and not collected. *out: [rows with logits], valid as
- * kr_collect's. */
+/* Waits for the oldest drawn step that is not collected. *out: [rows with logits], valid as long as
+ * kr_collect's result. */
 int kr_collect_drawn(struct kr_exec *x, uint64_t ticket, const struct kr_result **out,
                      struct cn_error *err);
 

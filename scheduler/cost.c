@@ -2,15 +2,15 @@
  * each later one. One fit covers all steps of a model, one its decode-only steps; what a prompt row
  * adds to those is tracked separately, as it depends on the context before it.
  *
- * As long as all that only decoded had as many rows, a row is taken to cost there what it does in
- * the other fit. Else what 16 take would be 16 times what one does, as long as nothing but one was
- * seen: then nothing bounds the prompts, unless drafts have shown what more rows take. */
+ * While all decode-only steps had the same number of rows, the second fit takes its cost per row from
+ * the first. Otherwise, after steps of one row alone, 16 rows would be taken to cost 16 times as much,
+ * and nothing would bound the prompts (unless drafts have shown the cost of more rows). */
 #include "scheduler/internal.h"
 
 #define DECAY 0.98
-#define DECAY_STEPS 200 /* what is older than that counts for nothing, but for what a row costs */
-#define SHORT_LATER 1.03 /* times as long to read short prompts, for even streams */
-#define CREDIT_ROWS 4096 /* of short prompts, before they have but a part of the time: */
+#define DECAY_STEPS 200 /* older steps count only for the cost per row */
+#define SHORT_LATER 1.03 /* short prompts may take this much longer, for even streams */
+#define CREDIT_ROWS 4096 /* rows of short prompts; after them they have only this part of the time: */
 #define CREDIT_PART 0.5
 
 /* row_ns: what a row is taken to cost as long as all steps were alike; 0: as if all were rows. */

@@ -1,8 +1,8 @@
-/* The log lines of requests: one that is over, one that was refused before there was a record of
- * it. Loop thread only. Of what a client wrote they hold its id (checked in http_check.c) and the
- * path of what was refused, cut and escaped; names are the config's and the model's. Refusals are
- * free for who asks for them, and so are requests that end before their first token: only so many of
- * a second are told apart, the latter for each tenant, so that none hides what happens to another. */
+/* Log lines: one per finished request, one per request that was refused before it had a record. Loop
+ * thread only. The only client text in them is the request's id (checked in http_check.c) and a refused
+ * path, cut and escaped; names come from the config and the model. Refusals cost a client nothing, and
+ * neither do requests that end before their first token. So only some of them per second get a line of
+ * their own; the latter are counted per tenant, so that no tenant hides another's. */
 #include "server/request.h"
 
 #include <ctype.h>
