@@ -215,19 +215,20 @@ struct kr_delta {
 int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
 
 /* A model without arithmetic: [rows of x, width] zeros with one value of 32 per row. x's values are
- * not read. The 32 stands at `at_period` where the next position is a multiple of period (0: never),
- * else at first + f, with f a fixed function of the row's token and position, below width - first. */
+ * not read. The 32 stands at `at_period` where the next position is a multiple of period (0:
+ * never), else at first + f, with f a fixed function of the row's token and position, below width -
+ * first. */
 struct kr_peak {
     uint32_t width, first, period, at_period;
 };
 int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak);
 /* x [R, D] -> [logit rows, D]: the rows whose logits are wanted (kr_row.logits) */
 int kr_op_take_logits(struct kr_plan *p, int x);
-/* x [logit rows, V] is the first output, which a step returns. Every plan has one. (Embedding models:
- * V is the vector's length.) */
+/* x [logit rows, V] is the first output, which a step returns. Every plan has one. (Embedding
+ * models: V is the vector's length.) */
 void kr_plan_output(struct kr_plan *p, int x);
-/* A further output, [logit rows, any width]: hidden rows for a draft model, for example. The name is
- * unique in the plan, and copied. When the device has fewer outputs than the plan
+/* A further output, [logit rows, any width]: hidden rows for a draft model, for example. The name
+ * is unique in the plan, and copied. When the device has fewer outputs than the plan
  * (kr_device_info.max_outputs), prepare fails with CN_EUNSUPP and the name. */
 void kr_plan_output_more(struct kr_plan *p, const char *name, int x);
 
@@ -252,9 +253,9 @@ struct kr_cpu_opts {
     uint32_t n_threads;   /* 0 = as many as the process may use processors */
 };
 int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn_error *err);
-/* The arithmetic of `cpu` on a thread of its own, for tests. It behaves as a device that runs beside
- * the host: launches return at once, two steps may be in flight, draws and copies keep their order,
- * and it has its own block tables. Takes ownership of `cpu`, on failure too. */
+/* The arithmetic of `cpu` on a thread of its own, for tests. It behaves as a device that runs
+ * beside the host: launches return at once, two steps may be in flight, draws and copies keep their
+ * order, and it has its own block tables. Takes ownership of `cpu`, on failure too. */
 struct kr_async_opts {
     uint64_t delay_ns;       /* added to each step */
     uint64_t lost_after;     /* steps until the device is lost; 0: never */
@@ -284,8 +285,8 @@ struct kr_device_info {
 };
 /* Any thread. */
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out);
-/* Whether the device is lost: it stays lost, and every call returns CN_EDEVICE. *why: static text, or
- * text that lives as long as the device. Any thread. */
+/* Whether the device is lost: it stays lost, and every call returns CN_EDEVICE. *why: static text,
+ * or text that lives as long as the device. Any thread. */
 bool kr_device_lost(const struct kr_device *d, const char **why);
 /* Names the numeric path, for system_fingerprint: "cpu-avx512-2". Thread count is not in it. */
 const char *kr_device_path(const struct kr_device *d);
@@ -297,9 +298,10 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
                         void *arg);
 
 /* The device's current peak rates, all threads together; speeds are reported as shares of these.
- * Each is the best of a few short runs of ns_each in total. The first call also fills the read buffer,
- * which is kept until the device is freed. The buffer has at most most_bytes, but at least 256 KiB per
- * thread; the caller must know how much memory is free. CN_ENOMEM if there is not enough. */
+ * Each is the best of a few short runs of ns_each in total. The first call also fills the read
+ * buffer, which is kept until the device is freed. The buffer has at most most_bytes, but at least
+ * 256 KiB per thread; the caller must know how much memory is free. CN_ENOMEM if there is not
+ * enough. */
 struct kr_probe {
     double read_bytes_s; /* reading a buffer larger than the last-level cache, if most_bytes allows */
     double int8_ops_s;   /* products of 8-bit integers in registers, two operations each */
@@ -386,19 +388,20 @@ struct kr_kv_mem;
 int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err);
 void kr_kv_mem_free(struct kr_kv_mem *m);
-/* Copies the first n_tokens of a block (copy-on-write of a partial block). In a group of span STATE it
- * copies the whole block. Runs after the steps launched before it and before those launched later. */
+/* Copies the first n_tokens of a block (copy-on-write of a partial block). In a group of span STATE
+ * it copies the whole block. Runs after the steps launched before it and before those launched
+ * later. */
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens);
 
-/* Host memory that the device can move blocks to and from (a GPU: pinned). Page-aligned, committed when
- * touched; the caller frees it before the device. CN_ENOMEM. */
+/* Host memory that the device can move blocks to and from (a GPU: pinned). Page-aligned, committed
+ * when touched; the caller frees it before the device. CN_ENOMEM. */
 int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
 void kr_host_free(struct kr_device *d, void *host, uint64_t bytes);
 /* Moves whole blocks out to host memory, or in from it, in order with launches. A move out sees the
- * results of the steps launched before it, and its blocks may be reused by steps launched after it. Those
- * steps see what a move in has brought. The device owns the bytes on the host until kr_moved says that the
- * ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
+ * results of the steps launched before it, and its blocks may be reused by steps launched after it.
+ * Those steps see what a move in has brought. The device owns the bytes on the host until kr_moved
+ * says that the ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
 struct kr_move {
     uint32_t group, block;
     void *host;                /* [block_bytes] of the group */
@@ -454,14 +457,14 @@ struct kr_batch {
     bool drawn; /* kr_draw follows; else kr_collect, for at most max_logit_rows rows with logits */
 };
 
-/* Starts a step of at most max_rows rows. The batch's arrays are borrowed until it is collected. On the
- * CPU the step is done when this returns. The id of a KR_ROW_TICKET row was drawn in an earlier step of
- * this exec: kr_draw was called for that step, and it need not be collected yet. Such rows are
- * CN_EUNSUPP where the device's max_depth is 1. */
+/* Starts a step of at most max_rows rows. The batch's arrays are borrowed until it is collected. On
+ * the CPU the step is done when this returns. The id of a KR_ROW_TICKET row was drawn in an earlier
+ * step of this exec: kr_draw was called for that step, and it need not be collected yet. Such rows
+ * are CN_EUNSUPP where the device's max_depth is 1. */
 int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, uint64_t *ticket,
               struct cn_error *err);
-/* Waits. *logits: [rows with logits][n_vocab], which the caller may write to. Valid until the launch
- * that is max_depth launches after this step's. */
+/* Waits. *logits: [rows with logits][n_vocab], which the caller may write to. Valid until the
+ * launch that is max_depth launches after this step's. */
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
 
 /* What to draw from a row's logits, and from the rows after it that hold guesses (draft tokens). */
@@ -477,15 +480,15 @@ struct kr_draw {
     uint32_t score, n_top;      /* for a scored row: the id whose log-probability is wanted, and the
                                  * number of alternatives (kr_draw_score) */
 };
-/* status: 0; CN_ENUMERIC: the logits are not finite, or all ids were masked; CN_ECANCELLED: the row was
- * not drawn, because no draw names it or a guess before it was wrong. */
+/* status: 0; CN_ENUMERIC: the logits are not finite, or all ids were masked; CN_ECANCELLED: the row
+ * was not drawn, because no draw names it or a guess before it was wrong. */
 struct kr_result {
     int status;
     struct kr_drawn drawn;
 };
-/* Draws rows of the last launched step. Called exactly once for each step whose batch is `drawn`, even
- * with nothing to draw, and before the exec's next launch. Everything is copied except the states,
- * which must stay in place until the step is collected. */
+/* Draws rows of the last launched step. Called exactly once for each step whose batch is `drawn`,
+ * even with nothing to draw, and before the exec's next launch. Everything is copied except the
+ * states, which must stay in place until the step is collected. */
 int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
             struct cn_error *err);
 /* Waits for the oldest drawn step that is not collected. *out: [rows with logits], valid as long as
