@@ -1,7 +1,7 @@
 /* Memory accounts: who may hold how much of a process budget. Any thread; one lock per budget,
  * taken for a few instructions. Invariant: the sum of what accounts hold beyond their reserves is
- * `lent`, not above the budget's other half but where it was divided anew; all of them together never
- * hold more than the budget. */
+ * `lent`, not above the budget's other half but where it was divided anew; all of them together
+ * never hold more than the budget. */
 #include "base/base.h"
 
 #include <pthread.h>

@@ -21,15 +21,15 @@
 #define CN_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 /* From a pointer to a member back to the struct that holds it. */
 #define CN_CONTAINER(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
-#define CN_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define CN_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define CN_MIN(a, b)                    ((a) < (b) ? (a) : (b))
+#define CN_MAX(a, b)                    ((a) > (b) ? (a) : (b))
 
 /* An invariant of our own code; stays on in release builds. Never for anything that a client,
  * file or config can cause. */
 #define cn_assert(c) ((c) ? (void)0 : cn_assert_failed(#c, __FILE__, __LINE__))
 _Noreturn void cn_assert_failed(const char *expr, const char *file, int line);
 
-/* ---- errors (base/error.c) ---------------------------------------------------------------- */
+/* ---- errors (base/error.c) ------------------------------------------------------------------- */
 
 enum cn_err {
     CN_OK = 0,
@@ -39,18 +39,18 @@ enum cn_err {
 };
 
 struct cn_error {
-    int code;           /* CN_E..., 0 when unset */
-    char param[128];    /* the field, key or tensor at fault; "" when none */
-    char message[512];  /* one line for a person, no trailing dot or newline */
+    int code;          /* CN_E..., 0 when unset */
+    char param[128];   /* the field, key or tensor at fault; "" when none */
+    char message[512]; /* one line for a person, no trailing dot or newline */
 };
 
 struct cn_err_info {
     int code;
-    int status;         /* HTTP status */
-    const char *name;   /* "EINVAL" */
-    const char *type;   /* OpenAI error type */
-    const char *slug;   /* stable code in the error envelope */
-    const char *text;   /* default message */
+    int status;       /* HTTP status */
+    const char *name; /* "EINVAL" */
+    const char *type; /* OpenAI error type */
+    const char *slug; /* stable code in the error envelope */
+    const char *text; /* default message */
 };
 
 /* The table's line for a code; unknown codes give EINTERNAL's. Never NULL. */
@@ -63,7 +63,7 @@ int cn_fail_param(struct cn_error *err, int code, const char *param, const char 
 /* Puts "context: " before the message that is there. */
 void cn_error_wrap(struct cn_error *err, const char *fmt, ...) CN_PRINTF(2, 3);
 
-/* ---- checked arithmetic (inline): the one helper for numbers that come from outside -------- */
+/* ---- checked arithmetic (inline): the one helper for numbers that come from outside ---------- */
 
 static inline bool cn_add_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
@@ -82,7 +82,7 @@ static inline bool cn_align_u64(uint64_t a, uint64_t align, uint64_t *out)
     return true;
 }
 
-/* ---- memory (base/mem.c) ------------------------------------------------------------------ */
+/* ---- memory (base/mem.c) --------------------------------------------------------------------- */
 
 /* calloc(n, size), malloc(n*size) and realloc with checked products; NULL when out of memory or
  * on overflow. n*size == 0 gives a valid pointer. Free with free(). */
@@ -139,8 +139,8 @@ int cn_buf_printf(struct cn_buf *b, const char *fmt, ...) CN_PRINTF(2, 3);
 /* Appends a JSON string literal, quotes included: control characters, '"' and '\' escaped, bytes
  * that are not valid UTF-8 replaced by U+FFFD, everything else as it is. */
 int cn_buf_json_str(struct cn_buf *b, const char *s, size_t n);
-/* As the inside of such a literal, without its quotes: a long text may be appended in pieces that end
- * where a character does. On failure what fitted stays. */
+/* As the inside of such a literal, without its quotes: a long text may be appended in pieces that
+ * end where a character does. On failure what fitted stays. */
 int cn_buf_json_text(struct cn_buf *b, const char *s, size_t n);
 /* Terminates with a NUL that is not counted in len; NULL when out of memory or failed. */
 const char *cn_buf_cstr(struct cn_buf *b);
@@ -167,10 +167,11 @@ struct cn_account *cn_budget_account(struct cn_budget *b, size_t i); /* borrowed
 uint64_t cn_budget_bytes(const struct cn_budget *b);
 uint64_t cn_budget_held(struct cn_budget *b); /* by all accounts */
 uint64_t cn_account_held(struct cn_account *a);
-uint64_t cn_account_most(const struct cn_account *a); /* what it could hold with nobody else there */
-/* Takes n bytes before they are allocated. CN_ETOOLARGE: more than it could ever hold; CN_EHELD: too
- * much with what it holds now; CN_EFULL: others have borrowed what it needs. A NULL account takes
- * nothing and never fails. */
+uint64_t cn_account_most(
+    const struct cn_account *a); /* what it could hold with nobody else there */
+/* Takes n bytes before they are allocated. CN_ETOOLARGE: more than it could ever hold; CN_EHELD:
+ * too much with what it holds now; CN_EFULL: others have borrowed what it needs. A NULL account
+ * takes nothing and never fails. */
 int cn_account_take(struct cn_account *a, uint64_t n);
 void cn_account_give(struct cn_account *a, uint64_t n); /* at most what it holds */
 
@@ -180,12 +181,13 @@ struct cn_hold {
     uint64_t bytes;
     const struct cn_buf *beside; /* the same owner's, charged by itself; or NULL */
 };
-/* As cn_account_take; CN_ETOOLARGE too where the owner alone, with what it has, would be too much. */
+/* As cn_account_take; CN_ETOOLARGE too where the owner alone, with what it has, would be too
+ * much. */
 int cn_hold_take(struct cn_hold *h, uint64_t n);
 void cn_hold_give(struct cn_hold *h, uint64_t n);
 void cn_hold_drop(struct cn_hold *h); /* all of it */
 
-/* ---- UTF-8, hashes, random (base/util.c) --------------------------------------------------- */
+/* ---- UTF-8, hashes, random (base/util.c) ----------------------------------------------------- */
 
 /* Length of the longest valid UTF-8 prefix (RFC 3629: no surrogates, no overlong forms). */
 size_t cn_utf8_valid_len(const char *s, size_t n);
@@ -213,24 +215,29 @@ bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
 bool cn_parse_double(const char *s, double *out);
 
 /* A number of bytes for people, in the unit that shows it: "1000 bytes", "1.5 KiB", "300.0 MiB". */
-struct cn_size {
-    char text[32];
-};
+struct cn_size { char text[32]; };
 struct cn_size cn_size(uint64_t bytes);
 
-/* ---- clocks ------------------------------------------------------------------------------- */
+/* ---- clocks ---------------------------------------------------------------------------------- */
 
-uint64_t cn_now_ns(void);   /* monotonic */
+uint64_t cn_now_ns(void);    /* monotonic */
 uint64_t cn_thread_ns(void); /* CPU time of the thread that asks */
-int64_t cn_wall_s(void);    /* seconds since the epoch, UTC */
+int64_t cn_wall_s(void);     /* seconds since the epoch, UTC */
 
-/* ---- ids of a vocabulary with a number: what layers that know nothing of each other hand on ----- */
+/* ---- ids of a vocabulary with a number: what layers that know nothing of each other hand on ----
+ */
 
-struct cn_bias { uint32_t id; float add; };    /* what logit_bias adds to the id's logit */
-struct cn_top { uint32_t id; float logprob; }; /* a likely id in the place of one that was drawn */
-#define CN_MAX_TOP 20                          /* of these for a place */
+struct cn_bias {
+    uint32_t id;
+    float add;
+}; /* what logit_bias adds to the id's logit */
+struct cn_top {
+    uint32_t id;
+    float logprob;
+}; /* a likely id in the place of one that was drawn */
+#define CN_MAX_TOP 20 /* of these for a place */
 
-/* ---- logging (base/log.c): the one piece of global state ----------------------------------- */
+/* ---- logging (base/log.c): the one piece of global state ------------------------------------- */
 
 enum cn_log_level { CN_LOG_ERROR = 3, CN_LOG_WARN = 4, CN_LOG_INFO = 6, CN_LOG_DEBUG = 7 };
 enum cn_log_format { CN_LOG_TEXT, CN_LOG_JSON, CN_LOG_JOURNAL };
@@ -282,7 +289,7 @@ struct cn_mailbox {
     void *wake_arg;
 };
 int cn_mailbox_init(struct cn_mailbox *m, void (*wake)(void *), void *arg);
-void cn_mailbox_fini(struct cn_mailbox *m); /* must be empty */
+void cn_mailbox_fini(struct cn_mailbox *m);                     /* must be empty */
 void cn_mailbox_post(struct cn_mailbox *m, struct cn_msg *msg); /* msg moved */
 /* The whole list in the order of posting, or NULL. */
 struct cn_msg *cn_mailbox_take(struct cn_mailbox *m);
@@ -294,7 +301,7 @@ bool cn_mailbox_wait(struct cn_mailbox *m, uint64_t timeout_ns);
  * atomics. */
 enum cn_metric {
 #define COUNTER(id, name, labels, help) CN_M_##id,
-#define GAUGE(id, name, labels, help) CN_M_##id,
+#define GAUGE(id, name, labels, help)   CN_M_##id,
 #define HISTOGRAM(id, name, help, buckets)
 #include "base/metrics.def"
 #undef COUNTER
@@ -315,7 +322,7 @@ enum cn_histogram {
 #define CN_TENANT_METRICS
 enum cn_tenant_metric {
 #define COUNTER(id, name, labels, help) CN_TM_##id,
-#define GAUGE(id, name, labels, help) CN_TM_##id,
+#define GAUGE(id, name, labels, help)   CN_TM_##id,
 #define HISTOGRAM(id, name, help, buckets)
 #include "base/metrics.def"
 #undef COUNTER
@@ -337,7 +344,7 @@ enum cn_tenant_histogram {
 #define CN_MODEL_METRICS
 enum cn_model_metric {
 #define COUNTER(id, name, labels, help) CN_MM_##id,
-#define GAUGE(id, name, labels, help) CN_MM_##id,
+#define GAUGE(id, name, labels, help)   CN_MM_##id,
 #include "base/metrics.def"
 #undef COUNTER
 #undef GAUGE
@@ -347,7 +354,7 @@ enum cn_model_metric {
 #define CN_GROUP_METRICS
 enum cn_group_metric {
 #define COUNTER(id, name, labels, help) CN_GM_##id,
-#define GAUGE(id, name, labels, help) CN_GM_##id,
+#define GAUGE(id, name, labels, help)   CN_GM_##id,
 #include "base/metrics.def"
 #undef COUNTER
 #undef GAUGE
@@ -380,9 +387,9 @@ struct cn_metrics {
     struct cn_hist hist[CN_H_COUNT];
     _Atomic(struct cn_tenant_series *) tenants[CN_TENANT_CHUNKS]; /* NULL: none are kept */
     _Atomic size_t n_tenants;
-    struct cn_model_series *models;     /* likewise */
+    struct cn_model_series *models; /* likewise */
     size_t n_models;
-    struct cn_group_series *groups;     /* likewise */
+    struct cn_group_series *groups; /* likewise */
     size_t n_groups;
 };
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* counters */
@@ -393,9 +400,10 @@ double cn_metric_get(const struct cn_metrics *m, enum cn_metric id);
 void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
 /* Makes the series of n tenants, as cn_metrics_tenant does. */
 int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n);
-/* From now on this number is a tenant's of that name, copied, whose series begin at 0; NULL: nobody's.
- * While others count for its number, that is lost. One thread at a time, the same that renders; others
- * may update. A tenant that has no series is ignored below. CN_ENOMEM, CN_ELIMIT. */
+/* From now on this number is a tenant's of that name, copied, whose series begin at 0; NULL:
+ * nobody's. While others count for its number, that is lost. One thread at a time, the same that
+ * renders; others may update. A tenant that has no series is ignored below. CN_ENOMEM,
+ * CN_ELIMIT. */
 int cn_metrics_tenant(struct cn_metrics *m, size_t tenant, const char *name);
 /* Makes the series of n models, before any thread uses m; cn_metrics_fini frees them. names[i]
  * (borrowed) must outlive them. */
@@ -422,9 +430,10 @@ void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histo
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out);
 int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct cn_buf *out);
 
-/* ---- the process (base/process.c) ----------------------------------------------------------- */
+/* ---- the process (base/process.c) ------------------------------------------------------------ */
 
-/* What the system tells of this process, under the names that Prometheus' clients use. One thread. */
+/* What the system tells of this process, under the names that Prometheus' clients use. One
+ * thread. */
 struct cn_process {
     double start_s;  /* 0: not read yet */
     double open_fds; /* as counted at counted_ns */

@@ -97,8 +97,8 @@ void cn_error_wrap(struct cn_error *err, const char *fmt, ...)
 _Noreturn void cn_assert_failed(const char *expr, const char *file, int line)
 {
     char text[512];
-    int n = snprintf(text, sizeof text, "conifer: internal check failed: %.300s (%.100s:%d)\n", expr,
-                     file, line);
+    int n = snprintf(text, sizeof text, "conifer: internal check failed: %.300s (%.100s:%d)\n",
+                     expr, file, line);
 
     cn_log_last(text, (size_t)n);
     abort();

@@ -16,25 +16,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RING_BYTES   (1u << 20)
-#define WRITE_MOST   4096          /* PIPE_BUF: a pipe takes so much at once, so lines stay whole */
-#define LAST_NS      1000000000ull
+#define RING_BYTES (1u << 20)
+#define WRITE_MOST 4096 /* PIPE_BUF: a pipe takes so much at once, so lines stay whole */
+#define LAST_NS    1000000000ull
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t more, done; /* for the writer; for those who flush */
     struct cn_log_ring ring;
-    uint64_t written;          /* bytes of the ring that were written, or could not be */
-    uint64_t failed;           /* lines that could not be */
+    uint64_t written; /* bytes of the ring that were written, or could not be */
+    uint64_t failed;  /* lines that could not be */
     bool waiting, reopen, stop, ended;
     const char *reason, *rest; /* for which it is reopened, and what else its line says */
     pthread_t thread;
-    _Atomic bool started;      /* lines go to the ring */
-    int fd;                    /* the file, -1 = standard error; the writer's, once it runs */
-    _Atomic bool cut;          /* the last write ended within a line */
-    uint64_t unsaid;           /* failed lines no report counted yet; the writer's */
-    bool own_failed;           /* the logger's own last line could not be written; likewise */
-    char path[4096];           /* fixed once cn_log_open was called */
+    _Atomic bool started; /* lines go to the ring */
+    int fd;               /* the file, -1 = standard error; the writer's, once it runs */
+    _Atomic bool cut;     /* the last write ended within a line */
+    uint64_t unsaid;      /* failed lines no report counted yet; the writer's */
+    bool own_failed;      /* the logger's own last line could not be written; likewise */
+    char path[4096];      /* fixed once cn_log_open was called */
 } out = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
 
 /* Writes all of it; false: it cannot be, now. */
@@ -70,13 +70,13 @@ static void write_own(const char *line, size_t n)
     out.own_failed = !write_lines(line, n);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------
- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* Opens it without waiting: one that is a pipe without a reader is refused. -1 with errno. */
 static int open_file(void)
 {
-    int fd = open(out.path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
+    int fd =
+        open(out.path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
 
     if (fd >= 0) fcntl(fd, F_SETFL, O_APPEND);
     return fd;
@@ -135,16 +135,17 @@ bool cn_log_reopen(const char *why, const char *more)
     return true;
 }
 
-/* ---- the writer --------------------------------------------------------------------------------
- */
+/* ---- the writer ------------------------------------------------------------------------------ */
 
 /* Whether it was written. */
 static bool write_report(uint64_t lines)
 {
     char text[128];
 
-    snprintf(text, sizeof text, "%llu log lines dropped: they could not be written, or not as fast as "
-             "they came", (unsigned long long)lines);
+    snprintf(text, sizeof text,
+             "%llu log lines dropped: they could not be written, or not as fast as "
+             "they came",
+             (unsigned long long)lines);
     out.own_failed = false;
     cn_log_compose(CN_LOG_WARN, text, write_own);
     return !out.own_failed;

@@ -1,4 +1,5 @@
-/* The queue of log lines: see log_ring.h. A line is stored as its length (4 bytes) and its bytes. */
+/* The queue of log lines: see log_ring.h. A line is stored as its length (4 bytes) and its
+ * bytes. */
 #include "base/log_ring.h"
 
 #include <stdlib.h>

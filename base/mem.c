@@ -52,7 +52,7 @@ int cn_grow(void *p, size_t *cap, size_t need, size_t size)
     return CN_OK;
 }
 
-/* ---- arena --------------------------------------------------------------------------------- */
+/* ---- arena ----------------------------------------------------------------------------------- */
 
 #define ARENA_ALIGN 16
 #define CHUNK_MIN   4096
@@ -140,7 +140,7 @@ char *cn_arena_strn(struct cn_arena *a, const char *s, size_t n)
     return copy;
 }
 
-/* ---- buffer -------------------------------------------------------------------------------- */
+/* ---- buffer ---------------------------------------------------------------------------------- */
 
 void cn_buf_init(struct cn_buf *b, size_t max_bytes)
 {

@@ -13,7 +13,7 @@ struct bound {
     const char *text; /* seconds (of STEPS: the number), as the `le` label */
 };
 
-#define MS(n) ((uint64_t)((n)*1000000.0))
+#define MS(n) ((uint64_t)((n) * 1000000.0))
 
 static const struct bound LATENCY[] = {
     {MS(1), "0.001"},  {MS(2.5), "0.0025"}, {MS(5), "0.005"},  {MS(10), "0.01"},  {MS(25), "0.025"},
@@ -32,7 +32,7 @@ static const struct bound TURN[] = {
     {MS(50), "0.05"},    {MS(100), "0.1"},      {MS(250), "0.25"},   {MS(500), "0.5"},
     {MS(1000), "1"},     {MS(10000), "10"},
 };
-#define COUNT(n) {(uint64_t)(n)*1000000000u, #n}
+#define COUNT(n) {(uint64_t)(n) * 1000000000u, #n}
 static const struct bound STEPS[] = {
     COUNT(1),  COUNT(2),  COUNT(3),  COUNT(4),  COUNT(5),  COUNT(6),   COUNT(8),   COUNT(10),
     COUNT(12), COUNT(16), COUNT(24), COUNT(32), COUNT(64), COUNT(128), COUNT(256), COUNT(1024),

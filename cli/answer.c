@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LEAST_S 0.01 /* in less no speed is seen */
+#define LEAST_S 0.01         /* in less no speed is seen */
 #define IDLE_NS 100000000ull /* without more of it a word is shown before its end */
 
 /* ---- as it comes ----------------------------------------------------------------------------- */
@@ -111,8 +111,8 @@ static json_t *messages_after(const struct cli_run *r, size_t skip)
     return out;
 }
 
-/* The conversation without its oldest messages as ids: through the template, or, for a model without
- * one, its last text alone. */
+/* The conversation without its oldest messages as ids: through the template, or, for a model
+ * without one, its last text alone. */
 static int make_prompt(struct cli_run *r, size_t skip, struct eng_ids *ids,
                        enum eng_reply_start *start, struct cn_error *err)
 {
@@ -223,7 +223,8 @@ static void say_cut_off(const struct cli_run *r, const struct rt_usage *used)
 {
     if (r->max_tokens && used->completion_tokens >= r->max_tokens)
         fprintf(stderr, "(cut off at %llu tokens; %s sets the limit)\n",
-                (unsigned long long)r->max_tokens, r->chatting ? "/set max_tokens" : "--max-tokens");
+                (unsigned long long)r->max_tokens,
+                r->chatting ? "/set max_tokens" : "--max-tokens");
     else if (used->prompt_tokens + used->completion_tokens >= window_of(r))
         fprintf(stderr, "(cut off: the window of %llu tokens is full)\n",
                 (unsigned long long)window_of(r));
@@ -250,10 +251,11 @@ static int check_room(const struct cli_run *r, size_t n_prompt, struct cn_error 
 
     if (r->chatting) return n_prompt < window ? 0 : no_room(r, n_prompt, err);
     if (!r->max_given || n_prompt >= window || r->max_tokens <= window - n_prompt) return 0;
-    return cn_fail(err, CN_EWINDOW,
-                   "--max-tokens is %llu, and the prompt has %zu tokens: the context window of %llu "
-                   "leaves %llu",
-                   (unsigned long long)r->max_tokens, n_prompt, window, window - n_prompt);
+    return cn_fail(
+        err, CN_EWINDOW,
+        "--max-tokens is %llu, and the prompt has %zu tokens: the context window of %llu "
+        "leaves %llu",
+        (unsigned long long)r->max_tokens, n_prompt, window, window - n_prompt);
 }
 
 /* One dim line, for a person. */

@@ -195,8 +195,10 @@ static int bench(struct bench *b, struct cn_error *err)
         cli_bench_put_json(b, &out);
     else
         cli_bench_put_table(b, &out);
-    if (out.failed) rc = cn_fail(err, CN_ENOMEM, "out of memory");
-    else fwrite(out.data, 1, out.len, stdout);
+    if (out.failed)
+        rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    else
+        fwrite(out.data, 1, out.len, stdout);
     cn_buf_fini(&out);
     return rc;
 }
@@ -220,8 +222,8 @@ static void bench_fini(struct bench *b)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* What was asked for must fit; the defaults are made smaller for a small window, and that is said.
- */
+/* What was asked for must fit; the defaults are made smaller for a small window, and that is
+ * said. */
 static int fit(struct bench *b, const char *name)
 {
     uint64_t window = eng_model_info(rt_model(b->stack.rt))->context;
@@ -244,23 +246,25 @@ static int fit(struct bench *b, const char *name)
 
 static void help(void)
 {
-    printf("usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
-           "Time to first token, prefill and decode speed; decode of several streams at once and\n"
-           "after long contexts; and each as a share of the machine's limits. Speculation is off,\n"
-           "because random prompts would flatter it; prompts are read without pacing\n"
-           "(engine.step_stretch 0, step_target_ms at its maximum).\n\n"
-           "  --rounds N             so many, of which medians and spread are shown (%d)\n"
-           "  --prompt-tokens N      (%d)\n"
-           "  --new-tokens N         (%d, fewer for slow models)\n"
-           "  --batch LIST           streams at once; 0 for none (1,2,4,8,16)\n"
-           "  --depth LIST           decode behind so many tokens; 0 for none (1k,8k,32k, as far as\n"
-           "                         the window goes and prefill takes under %d s)\n"
-           "  --busy N               with so many processors kept busy by others (0)\n"
-           "  --probe                only what the machine reaches: reads, 8-bit and float products\n"
-           "  --ladder               what each classic step brings: cache, vector registers, threads,\n"
-           "                         8-bit weights, many streams\n"
-           "  --json                 one JSON object instead of text\n%s",
-           ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
+    printf(
+        "usage: conifer bench [options] [MODEL.gguf|NAME]\n\n"
+        "Time to first token, prefill and decode speed; decode of several streams at once and\n"
+        "after long contexts; and each as a share of the machine's limits. Speculation is off,\n"
+        "because random prompts would flatter it; prompts are read without pacing\n"
+        "(engine.step_stretch 0, step_target_ms at its maximum).\n\n"
+        "  --rounds N             so many, of which medians and spread are shown (%d)\n"
+        "  --prompt-tokens N      (%d)\n"
+        "  --new-tokens N         (%d, fewer for slow models)\n"
+        "  --batch LIST           streams at once; 0 for none (1,2,4,8,16)\n"
+        "  --depth LIST           decode behind so many tokens; 0 for none (1k,8k,32k, as far as\n"
+        "                         the window goes and prefill takes under %d s)\n"
+        "  --busy N               with so many processors kept busy by others (0)\n"
+        "  --probe                only what the machine reaches: reads, 8-bit and float products\n"
+        "  --ladder               what each classic step brings: cache, vector registers, "
+        "threads,\n"
+        "                         8-bit weights, many streams\n"
+        "  --json                 one JSON object instead of text\n%s",
+        ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
 }
 
 /* One number of a list, with or without a k behind it. 0, or 2 after naming the option and the
@@ -285,8 +289,8 @@ static int read_item(const char *name, const char *option, const char *word, uin
 }
 
 /* "1,2,8k" into numbers; "0" alone: none. 0, or 2 after naming the option. */
-static int read_list(const char *name, const char *option, char *text, uint64_t high,
-                     uint64_t *out, size_t max, size_t *n)
+static int read_list(const char *name, const char *option, char *text, uint64_t high, uint64_t *out,
+                     size_t max, size_t *n)
 {
     char *rest = NULL;
 
@@ -308,8 +312,11 @@ static void defaults(struct bench *b)
 {
     static const uint64_t batches[] = {1, 2, 4, 8, 16}, depths[] = {1024, 8192, 32768};
 
-    *b = (struct bench){.rounds = ROUNDS, .prompt = PROMPT_TOKENS, .tokens = NEW_TOKENS,
-                        .n_batches = CN_ARRAY_LEN(batches), .n_depths = CN_ARRAY_LEN(depths)};
+    *b = (struct bench){.rounds = ROUNDS,
+                        .prompt = PROMPT_TOKENS,
+                        .tokens = NEW_TOKENS,
+                        .n_batches = CN_ARRAY_LEN(batches),
+                        .n_depths = CN_ARRAY_LEN(depths)};
     memcpy(b->batches, batches, sizeof batches);
     memcpy(b->depths, depths, sizeof depths);
 }

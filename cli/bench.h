@@ -85,8 +85,8 @@ enum bench_kind { BENCH_ONE, BENCH_BATCH, BENCH_DEPTH };
 struct bench_point {
     enum bench_kind kind;
     struct bench_ask ask;
-    uint32_t *prompt;     /* of DEPTH: the same in every round, so that it is computed once */
-    char why_not[512];    /* left out: the reason */
+    uint32_t *prompt;  /* of DEPTH: the same in every round, so that it is computed once */
+    char why_not[512]; /* left out: the reason */
     struct bench_series ttft_ms, prefill, decode; /* the first two: ONE only */
 };
 struct bench {

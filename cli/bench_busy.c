@@ -15,7 +15,8 @@ static void *spin(void *arg)
 {
     struct bench_busy *b = arg;
     while (!atomic_load_explicit(&b->stop, memory_order_relaxed))
-        for (volatile int i = 0; i < 10000; i++) {}
+        for (volatile int i = 0; i < 10000; i++) {
+        }
     return NULL;
 }
 

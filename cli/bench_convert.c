@@ -112,8 +112,10 @@ static void put_tensor(struct writer *w, const struct kr_tensor *t, enum kr_type
         uint64_t n = CN_MIN(CHUNK_ROWS, rows - r) * cols;
         kr_dequantize_row(t->type, (const uint8_t *)t->data + r * row_bytes, row, n);
         if (type == KR_Q8_0) quantise_q8_0(row, packed, n);
-        if (type == KR_Q8_0) put(w, packed, n / Q8_BLOCK * Q8_BYTES);
-        else put(w, row, n * sizeof *row);
+        if (type == KR_Q8_0)
+            put(w, packed, n / Q8_BLOCK * Q8_BYTES);
+        else
+            put(w, row, n * sizeof *row);
     }
 }
 

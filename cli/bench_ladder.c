@@ -18,8 +18,8 @@ struct rig {
     struct eng_model *model;
     struct kr_exec *exec;
     struct kr_kv_mem *mem;
-    uint32_t *blocks;         /* [stream][group][block] */
-    const uint32_t **tables;  /* [stream][group] */
+    uint32_t *blocks;        /* [stream][group][block] */
+    const uint32_t **tables; /* [stream][group] */
     struct kr_seq seqs[STREAMS];
 };
 struct rung {
@@ -115,7 +115,9 @@ static int step(struct rig *r, uint32_t streams, uint32_t from, uint32_t n, stru
 
     for (uint32_t i = 0; i < streams * n; i++) {
         uint32_t pos = from + i % n;
-        rows[i] = (struct kr_row){.seq = i / n, .pos = pos, .src = KR_ROW_TOKEN,
+        rows[i] = (struct kr_row){.seq = i / n,
+                                  .pos = pos,
+                                  .src = KR_ROW_TOKEN,
                                   .logits = i % n + 1 == n,
                                   .token = (uint32_t)((i / n * 101 + pos * 7919 + 3) % n_vocab)};
     }
@@ -249,8 +251,10 @@ static void put_json(const struct ladder *l, struct cn_buf *out)
             continue;
         }
         cn_buf_printf(out, "\"tok_s\":%.3f,\"factor\":", g->tok_s);
-        if (before > 0) cn_buf_printf(out, "%.3f}", g->tok_s / before);
-        else cn_buf_puts(out, "null}");
+        if (before > 0)
+            cn_buf_printf(out, "%.3f}", g->tok_s / before);
+        else
+            cn_buf_puts(out, "null}");
         before = g->tok_s;
     }
     cn_buf_puts(out, "]}\n");
@@ -270,8 +274,10 @@ static void put_table(const struct ladder *l, struct cn_buf *out)
             continue;
         }
         cn_buf_printf(out, "%10.2f ", g->tok_s);
-        if (before > 0) cn_buf_printf(out, "%8.2fx %8.1fx\n", g->tok_s / before, g->tok_s / first);
-        else cn_buf_printf(out, "%9s %9s\n", "-", "-");
+        if (before > 0)
+            cn_buf_printf(out, "%8.2fx %8.1fx\n", g->tok_s / before, g->tok_s / first);
+        else
+            cn_buf_printf(out, "%9s %9s\n", "-", "-");
         if (!(first > 0)) first = g->tok_s;
         before = g->tok_s;
     }
@@ -293,7 +299,9 @@ static int check_model(const struct ladder *l, struct cn_error *err)
 int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, bool json,
                      struct cn_error *err)
 {
-    struct ladder l = {.cfg = cfg, .path = path, .name = name,
+    struct ladder l = {.cfg = cfg,
+                       .path = path,
+                       .name = name,
                        .block_tokens = (uint32_t)cfg->kv.block_tokens,
                        .tty = isatty(STDERR_FILENO)};
     struct kr_device *d = NULL;
@@ -315,8 +323,10 @@ int cli_bench_ladder(const struct cfg *cfg, const char *path, const char *name, 
     show_stage(&l, "");
     if (!rc) {
         cn_buf_init(&out, 0);
-        if (json) put_json(&l, &out);
-        else put_table(&l, &out);
+        if (json)
+            put_json(&l, &out);
+        else
+            put_table(&l, &out);
         fwrite(out.data, 1, out.len, stdout);
         cn_buf_fini(&out);
     }

@@ -70,7 +70,7 @@ static struct line prefill_line(struct bench *b, struct bench_point *p)
     return l;
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void json_series(struct cn_buf *out, const char *name, struct bench_series *s)
 {
@@ -81,8 +81,10 @@ static void json_series(struct cn_buf *out, const char *name, struct bench_serie
 
 static void json_share(struct cn_buf *out, const char *name, double share)
 {
-    if (share > 0) cn_buf_printf(out, ",\"%s\":%.4f", name, share);
-    else cn_buf_printf(out, ",\"%s\":null", name);
+    if (share > 0)
+        cn_buf_printf(out, ",\"%s\":%.4f", name, share);
+    else
+        cn_buf_printf(out, ",\"%s\":null", name);
 }
 
 static void json_line(struct cn_buf *out, const struct line *l)
@@ -157,8 +159,10 @@ void cli_bench_put_json(struct bench *b, struct cn_buf *out)
 /* Lines of 80 columns. */
 static void table_share(struct cn_buf *out, double share)
 {
-    if (share > 0) cn_buf_printf(out, " %5.2f", share);
-    else cn_buf_puts(out, "     -");
+    if (share > 0)
+        cn_buf_printf(out, " %5.2f", share);
+    else
+        cn_buf_puts(out, "     -");
 }
 
 static void table_line(struct cn_buf *out, const char *name, const struct line *l)
@@ -172,8 +176,10 @@ static void table_line(struct cn_buf *out, const char *name, const struct line *
     table_share(out, l->of_read);
     table_share(out, l->of_again);
     table_share(out, l->of_int8);
-    if (m.unsteady) cn_buf_puts(out, " *");
-    else if (m.left_out) cn_buf_printf(out, " (%zu)", m.left_out);
+    if (m.unsteady)
+        cn_buf_puts(out, " *");
+    else if (m.left_out)
+        cn_buf_printf(out, " (%zu)", m.left_out);
     cn_buf_puts(out, "\n");
 }
 
@@ -181,8 +187,10 @@ void cli_bench_name(const struct bench_point *p, char out[BENCH_NAME])
 {
     unsigned long long n = p->ask.n_prompt;
 
-    if (p->kind == BENCH_BATCH) snprintf(out, BENCH_NAME, "decode, streams: %u", p->ask.streams);
-    else snprintf(out, BENCH_NAME, "decode behind %llu tokens", n);
+    if (p->kind == BENCH_BATCH)
+        snprintf(out, BENCH_NAME, "decode, streams: %u", p->ask.streams);
+    else
+        snprintf(out, BENCH_NAME, "decode behind %llu tokens", n);
 }
 
 static void table_point(struct bench *b, struct bench_point *p, struct cn_buf *out)
@@ -234,11 +242,12 @@ void cli_bench_put_table(struct bench *b, struct cn_buf *out)
     table_head(b, out);
     for (size_t i = 0; i < b->n_points; i++)
         table_point(b, &b->points[i], out);
-    cn_buf_printf(out,
-                  "\nShares: of the machine's reads (weights and KV of a step), of reading as\n"
-                  "much as the weights over and over (cache), and of its 8-bit products. Above 1:\n"
-                  "the processor's last cache holds a part of a small model. (n): so many rounds,\n"
-                  "before and after which the machine differed by more than %.0f %%, are left out;\n"
-                  "*: most were so, and none is.\n",
-                  BENCH_STEADY * 100);
+    cn_buf_printf(
+        out,
+        "\nShares: of the machine's reads (weights and KV of a step), of reading as\n"
+        "much as the weights over and over (cache), and of its 8-bit products. Above 1:\n"
+        "the processor's last cache holds a part of a small model. (n): so many rounds,\n"
+        "before and after which the machine differed by more than %.0f %%, are left out;\n"
+        "*: most were so, and none is.\n",
+        BENCH_STEADY * 100);
 }

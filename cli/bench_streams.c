@@ -14,7 +14,7 @@ struct run {
     struct cli_stack *stack;
     const struct bench_ask *ask;
     struct stream *streams;
-    uint64_t *stamps;     /* of all tokens, in the order they came */
+    uint64_t *stamps; /* of all tokens, in the order they came */
     size_t n_stamps;
     uint32_t n_begun, n_done;
     struct cn_error *err; /* the first reason why a stream failed */
@@ -64,8 +64,11 @@ static int make_prompts(struct run *r)
 static int begin(struct run *r, struct stream *s)
 {
     const struct bench_ask *a = r->ask;
-    struct rt_request q = {.n = 1, .n_prompt = (size_t)a->n_prompt, .max_tokens = a->tokens,
-                           .priority = RT_INTERACTIVE, .reply = &r->stack->mail};
+    struct rt_request q = {.n = 1,
+                           .n_prompt = (size_t)a->n_prompt,
+                           .max_tokens = a->tokens,
+                           .priority = RT_INTERACTIVE,
+                           .reply = &r->stack->mail};
     struct cn_error err = {0};
 
     eng_sampling_defaults(&q.sampling);
@@ -97,8 +100,10 @@ static void take(struct run *r, const struct rt_event *e, uint64_t now)
     } else if (e->kind == RT_EV_END) {
         s->done = true;
         r->n_done++;
-        if (e->code) fail(r, e->code, rt_event_reason(e).message);
-        else if (s->n < 2) fail(r, CN_EINTERNAL, "the model made fewer than two tokens");
+        if (e->code)
+            fail(r, e->code, rt_event_reason(e).message);
+        else if (s->n < 2)
+            fail(r, CN_EINTERNAL, "the model made fewer than two tokens");
     }
 }
 
@@ -137,7 +142,9 @@ static void measure(const struct run *r, uint64_t start, struct bench_times *out
 int cli_bench_streams(struct cli_stack *s, const struct bench_ask *a, struct bench_times *out,
                       struct cn_error *err)
 {
-    struct run r = {.stack = s, .ask = a, .err = err,
+    struct run r = {.stack = s,
+                    .ask = a,
+                    .err = err,
                     .streams = cn_calloc(a->streams, sizeof *r.streams),
                     .stamps = cn_malloc_array((size_t)a->streams * a->tokens, sizeof *r.stamps)};
 

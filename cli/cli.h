@@ -169,7 +169,7 @@ struct cli_sink {
     void *arg;
     void (*on_text)(void *arg, const char *text, size_t n);
     void (*on_thought)(void *arg, const char *text, size_t n); /* reasoning, of parted requests */
-    void (*on_token)(void *arg); /* once per token, as it arrives */
+    void (*on_token)(void *arg);                               /* once per token, as it arrives */
     /* Called about 20 times a second and at every event; true cancels the request. */
     bool (*stopped)(void *arg);
 };

@@ -14,7 +14,8 @@ static void help(void)
 {
     fputs("  /set [NAME VALUE]   what answers are drawn with, and how they are shown; alone: all\n"
           "  /system [TEXT]      the system message; \"\" removes it, alone: shows it\n"
-          "  /model [NAME]       another model goes on with the conversation; alone: which there are\n"
+          "  /model [NAME]       another model goes on with the conversation; alone: which there "
+          "are\n"
           "  /save FILE          write the conversation: as JSON into a .json file, else as text\n"
           "  /clear              forget the conversation (also /new)\n"
           "  /exit               end (also /bye, Ctrl-D, or Ctrl-C twice)\n"
@@ -41,6 +42,7 @@ static const char *setting_name(size_t i)
 static double sampled(const struct eng_sampling *s, enum cfg_sampling_field f)
 {
     switch (f) {
+        /* clang-format off */
     case CFG_S_TEMPERATURE: return (double)s->temperature;
     case CFG_S_TOP_P: return (double)s->top_p;
     case CFG_S_TOP_K: return (double)s->top_k;
@@ -49,6 +51,7 @@ static double sampled(const struct eng_sampling *s, enum cfg_sampling_field f)
     case CFG_S_PRESENCE: return (double)s->presence_penalty;
     case CFG_S_FREQUENCY: return (double)s->frequency_penalty;
     case CFG_N_SAMPLING: break;
+        /* clang-format on */
     }
     return 0;
 }
@@ -172,8 +175,9 @@ static void system_message(struct cli_run *r, const char *text)
 
     if (!*text) {
         const json_t *m = first ? json_array_get(r->messages, 0) : NULL;
-        fprintf(stderr, "%s\n", m ? json_string_value(json_object_get(m, "content"))
-                                  : "(there is no system message)");
+        fprintf(stderr, "%s\n",
+                m ? json_string_value(json_object_get(m, "content"))
+                  : "(there is no system message)");
         return;
     }
     if (cn_utf8_valid_len(text, n) != n) {
@@ -240,8 +244,7 @@ static void put_conversation(const struct cli_run *r, bool json, struct cn_buf *
         return;
     }
     for (size_t i = 0; i < json_array_size(r->messages); i++) {
-        const json_t *m = json_array_get(r->messages, i),
-                     *content = json_object_get(m, "content");
+        const json_t *m = json_array_get(r->messages, i), *content = json_object_get(m, "content");
         cn_buf_printf(out, "%s## %s\n\n", i ? "\n" : "",
                       json_string_value(json_object_get(m, "role")));
         cn_buf_append(out, json_string_value(content), json_string_length(content));
@@ -276,7 +279,8 @@ static int write_new(const char *path, int flags, const struct cn_buf *text)
 /* The file that is there stays whole until the new one is. */
 static int replace_file(const char *path, const struct stat *old, const struct cn_buf *text)
 {
-    char *real = realpath(path, NULL), *next = NULL; /* what a link names is replaced, not the link */
+    char *real = realpath(path, NULL),
+         *next = NULL; /* what a link names is replaced, not the link */
     int fd = -1, why = 0;
 
     if (!real || asprintf(&next, "%s.XXXXXX", real) < 0) {
@@ -343,9 +347,9 @@ enum what { SET, SYSTEM, MODEL, SAVE, CLEAR, EXIT, HELP };
 static const struct {
     const char *name;
     enum what what;
-} commands[] = {{"set", SET},   {"system", SYSTEM}, {"model", MODEL}, {"save", SAVE},
-                {"clear", CLEAR}, {"new", CLEAR},   {"exit", EXIT},   {"bye", EXIT},
-                {"quit", EXIT},   {"help", HELP},   {"?", HELP}};
+} commands[] = {{"set", SET},     {"system", SYSTEM}, {"model", MODEL}, {"save", SAVE},
+                {"clear", CLEAR}, {"new", CLEAR},     {"exit", EXIT},   {"bye", EXIT},
+                {"quit", EXIT},   {"help", HELP},     {"?", HELP}};
 
 /* Whether the line is one word after a slash, and letters only: "/etc/hosts: ..." is a text. */
 static size_t command_len(const char *line)
@@ -402,16 +406,22 @@ bool cli_chat_command(struct cli_run *r, const char *name, const char *line, boo
         return true;
     }
     switch (commands[i].what) {
-    case SET: set(r, rest); break;
-    case SYSTEM: system_message(r, rest); break;
+    case SET:
+        set(r, rest);
+        break;
+    case SYSTEM:
+        system_message(r, rest);
+        break;
     case MODEL:
         *ends = !model(r, name, rest);
         if (*ends) *status = 1;
         break;
+        /* clang-format off */
     case SAVE: save(r, rest); break;
     case CLEAR: clear(r); break;
     case EXIT: *ends = true; break;
     case HELP: help(); break;
+        /* clang-format on */
     }
     free(copy);
     return true;

@@ -35,8 +35,7 @@ struct job {
     struct cli_bar bar;
 };
 
-/* ---- the state beside the part -----------------------------------------------------------------
- */
+/* ---- the state beside the part --------------------------------------------------------------- */
 
 static void read_state(struct job *j)
 {
@@ -87,8 +86,7 @@ static int begin_again(struct job *j, struct cn_error *err)
     return 0;
 }
 
-/* ---- sha256 ------------------------------------------------------------------------------------
- */
+/* ---- sha256 ---------------------------------------------------------------------------------- */
 
 static int hash_fd(EVP_MD_CTX *md, int fd, struct cli_bar *bar, uint64_t *size,
                    struct cn_error *err)
@@ -156,8 +154,7 @@ static bool sha_of_etag(const char *etag, char out[65])
     return true;
 }
 
-/* ---- an answer ---------------------------------------------------------------------------------
- */
+/* ---- an answer ------------------------------------------------------------------------------- */
 
 int cli_room(const char *path, uint64_t need, struct cn_error *err)
 {
@@ -286,8 +283,7 @@ static void on_tick(void *arg)
     cli_bar_update(&j->bar, j->size);
 }
 
-/* ---- attempts ----------------------------------------------------------------------------------
- */
+/* ---- attempts -------------------------------------------------------------------------------- */
 
 /* 0: all bytes are there. */
 static int attempt(struct job *j, struct cli_head *head, struct cn_error *err)

@@ -10,7 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LONGEST_ENTRY = 64 << 10, MOST_BYTES = 1 << 20, SLACK_LINES = 200, TRIES = 20, TRY_US = 10000 };
+enum {
+    LONGEST_ENTRY = 64 << 10,
+    MOST_BYTES = 1 << 20,
+    SLACK_LINES = 200,
+    TRIES = 20,
+    TRY_US = 10000
+};
 
 char *cli_history_path(void)
 {
@@ -38,8 +44,8 @@ static void make_folders(const char *path)
     free(copy);
 }
 
-/* The file, locked; -1 when it cannot be had, also when another one keeps it locked. Another process
- * may have put a shorter one in its place while this one waited. */
+/* The file, locked; -1 when it cannot be had, also when another one keeps it locked. Another
+ * process may have put a shorter one in its place while this one waited. */
 static int open_locked(const char *path, int flags)
 {
     for (int i = 0; i < TRIES; i++) {

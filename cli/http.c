@@ -87,8 +87,7 @@ static bool may_ask(const struct cli_net *net, const char *url, bool secure)
     return ok;
 }
 
-/* ---- one exchange -------------------------------------------------------------------------------
- */
+/* ---- one exchange ---------------------------------------------------------------------------- */
 
 struct exchange {
     const struct cli_http *q;
@@ -367,8 +366,7 @@ int cli_http_get(struct cli_net *net, const struct cli_http *q, struct cli_head 
     return rc;
 }
 
-/* ---- what may be tried again -------------------------------------------------------------------
- */
+/* ---- what may be tried again ----------------------------------------------------------------- */
 
 bool cli_http_again(int status)
 {
@@ -417,8 +415,7 @@ int cli_http_refused(const struct cli_net *net, const char *url, const struct cl
     return cn_fail(err, CN_EIO, "the server answers %d%s%s", head->status, *why ? ": " : "", why);
 }
 
-/* ---- small documents ---------------------------------------------------------------------------
- */
+/* ---- small documents ------------------------------------------------------------------------- */
 
 static int take_text(void *arg, const void *p, size_t n, struct cn_error *err)
 {

@@ -30,7 +30,7 @@ enum { POLL_MS = 200 };
 struct cli_line {
     bool colour;
     char prompt[64]; /* with what makes it bold */
-    char *text; /* what the caller sees */
+    char *text;      /* what the caller sees */
     size_t cap;
 #ifdef CLI_LIBEDIT
     EditLine *editor; /* NULL: not on this terminal */
@@ -71,9 +71,9 @@ size_t cli_line_plain(char *s, size_t n)
 /* What is pasted is one text (the terminal puts marks around it), however many lines it has. In the
  * editor's one line these symbols stand for their ends and for tabs, and for its beginning where it
  * would be taken for something else. Being text they move with it, and are in the history. */
-#define LINE_END "\xe2\x90\xa4" /* U+2424 */
-#define TAB      "\xe2\x90\x89" /* U+2409 */
-#define PASTED   "\xe2\x90\x82" /* U+2402: what begins here is no command */
+#define LINE_END   "\xe2\x90\xa4" /* U+2424 */
+#define TAB        "\xe2\x90\x89" /* U+2409 */
+#define PASTED     "\xe2\x90\x82" /* U+2402: what begins here is no command */
 #define PASTES_ON  "\033[?2004h"
 #define PASTES_OFF "\033[?2004l"
 

@@ -17,9 +17,9 @@ enum cli_line_event {
 /* The prompt is shown in bold when `colour`. NULL when out of memory. */
 struct cli_line *cli_line_new(bool colour);
 void cli_line_free(struct cli_line *l);
-/* Asks with `prompt`, of narrow characters. In the history the line is an entry, or, where it is one
- * `more` of a text of several, a further line of the last entry. Ctrl-C is to set `cli_interrupted` (run.h) while it
- * waits. */
+/* Asks with `prompt`, of narrow characters. In the history the line is an entry, or, where it is
+ * one `more` of a text of several, a further line of the last entry. Ctrl-C is to set
+ * `cli_interrupted` (run.h) while it waits. */
 enum cli_line_event cli_line_read(struct cli_line *l, const char *prompt, bool more,
                                   const char **text, size_t *n);
 /* Takes terminal control sequences and control characters but tabs out of text; the new length. */

@@ -51,8 +51,7 @@ static int say_unknown(const char *word)
     for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++)
         names[i] = commands[i].name;
     const char *near = cli_nearest(word, names, CN_ARRAY_LEN(names));
-    if (near)
-        return cli_usage("conifer", "there is no command %s; did you mean %s?", word, near);
+    if (near) return cli_usage("conifer", "there is no command %s; did you mean %s?", word, near);
     if (cli_names_model(word))
         return cli_usage("conifer", "there is no command %s; conifer run %s chats with that model",
                          word, word);

@@ -65,8 +65,7 @@ int cli_plan_room(const struct cfg *cfg, const struct eng_model *m, const struct
     uint64_t fixed = info->exec->packed_bytes + info->exec->scratch_bytes;
     bool given = room->own || room->bytes == cfg->engine.memory_bytes;
 
-    if (room->bytes > fixed)
-        return rt_memory_for(cfg, info, room->bytes - fixed, given, plan, err);
+    if (room->bytes > fixed) return rt_memory_for(cfg, info, room->bytes - fixed, given, plan, err);
     return cn_fail(err, CN_ENOMEM,
                    "it does not fit: weights and scratch take %.1f MiB more than the %s has",
                    (double)(fixed - room->bytes) / MIB, room->whose);
@@ -107,8 +106,7 @@ static void put_group(const struct cfg *cfg, uint32_t group, const struct rt_wei
 
     if (cfg->n_groups) {
         uint32_t n = cfg_group_threads(cfg, group);
-        printf("\ngroup %s, %u %s\n", cfg_group_name(cfg, group), n,
-               n == 1 ? "thread" : "threads");
+        printf("\ngroup %s, %u %s\n", cfg_group_name(cfg, group), n, n == 1 ? "thread" : "threads");
         put("its part", all->there_bytes, all->own ? "  of the device's own memory" : "");
     }
     const char *reason = all->kv.why == RT_KV_ASKED && cfg->n_groups

@@ -85,8 +85,7 @@ static void put_installed(struct cn_buf *out)
 void cli_put_here(const struct cfg *cfg, struct cn_buf *out)
 {
     for (size_t i = 0; i < cfg->n_models; i++) /* those without a file are the folder's */
-        if (cfg->models[i].path)
-            cn_buf_printf(out, out->len ? ", %s" : "%s", cfg->models[i].name);
+        if (cfg->models[i].path) cn_buf_printf(out, out->len ? ", %s" : "%s", cfg->models[i].name);
     put_installed(out);
 }
 
@@ -110,7 +109,8 @@ static void explain(const struct cfg *cfg, struct cn_error *err)
     put_installed(&have);
     cli_suggest(cfg, name, true, &near);
     /* A long list may be cut; what comes after it may not. */
-    const char *list = have.len ? cn_buf_cstr(&have) : NULL, *meant = near.len ? cn_buf_cstr(&near) : NULL;
+    const char *list = have.len ? cn_buf_cstr(&have) : NULL,
+               *meant = near.len ? cn_buf_cstr(&near) : NULL;
     cn_fail_param(err, CN_EMODEL, "model",
                   "there is no model \"%.128s\" in %.100s%s%.100s%s Installed: %.100s%s. "
                   "conifer list shows what can be pulled; "
@@ -128,7 +128,8 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
     int rc = cfg_model_file(cfg, path, name, err);
 
     if (rc == CN_EMODEL && err) explain(cfg, err);
-    if (rc && cfg->places[CFG_KEY_model_name].line) cfg_error_at(&cfg->places[CFG_KEY_model_name], err);
+    if (rc && cfg->places[CFG_KEY_model_name].line)
+        cfg_error_at(&cfg->places[CFG_KEY_model_name], err);
     return rc;
 }
 

@@ -97,8 +97,10 @@ static bool has_clusters(const char *name, int argc, char **argv, const struct o
         if (*meant)
             cli_usage(name, "%s: a single dash takes one letter; did you mean %s?", w, meant);
         else if (model || (o && o->has_arg))
-            cli_usage(name, "%s: a single dash takes one letter; its value is the next word: "
-                            "-%c %s", w, w[1], w + 2);
+            cli_usage(name,
+                      "%s: a single dash takes one letter; its value is the next word: "
+                      "-%c %s",
+                      w, w[1], w + 2);
         else
             cli_usage(name, "%s: a single dash takes one letter", w);
         return true;
@@ -150,8 +152,7 @@ int cli_number(const char *name, const char *option, const char *text, double lo
 {
     double x;
 
-    if (!cn_parse_double(text, &x))
-        return cli_usage(name, "--%s %s: not a number", option, text);
+    if (!cn_parse_double(text, &x)) return cli_usage(name, "--%s %s: not a number", option, text);
     if (x < low || x > high)
         return cli_usage(name, "--%s %s: must be from %g to %g", option, text, low, high);
     *out = x;

@@ -6,9 +6,8 @@
 #include <string.h>
 
 /* More than may run at once: the others wait. Whether memory is there for them is told too. */
-static int put_waiting(const struct cfg *cfg, const struct eng_model *m,
-                       const struct rt_room *room, uint64_t users, struct rt_memory_plan *p,
-                       struct cn_error *err)
+static int put_waiting(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
+                       uint64_t users, struct rt_memory_plan *p, struct cn_error *err)
 {
     struct cfg more = *cfg;
     more.scheduler.max_running = (int64_t)users;
@@ -120,12 +119,13 @@ int cli_plan(int argc, char **argv)
             status = cli_count(argv[0], "users", optarg, 1, 1000000000, &users);
         } else {
             if (opt == 'h')
-                puts("usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L]\n"
-                     "                    [--kv-type TYPE] [--config FILE]\n\n"
-                     "How many users fit at once, each with a window of L tokens (the model's own\n"
-                     "when not said), with the settings a daemon would have. Without MODEL the one\n"
-                     "of the config, or all that it lists, which share its memory. Nothing is\n"
-                     "loaded. Exit status 1 when N users do not fit, or a model.");
+                puts(
+                    "usage: conifer plan [MODEL.gguf|NAME] [--users N] [--context L]\n"
+                    "                    [--kv-type TYPE] [--config FILE]\n\n"
+                    "How many users fit at once, each with a window of L tokens (the model's own\n"
+                    "when not said), with the settings a daemon would have. Without MODEL the one\n"
+                    "of the config, or all that it lists, which share its memory. Nothing is\n"
+                    "loaded. Exit status 1 when N users do not fit, or a model.");
             cli_stack_close(&s);
             return opt == 'h' ? 0 : 2;
         }

@@ -20,9 +20,7 @@ static void on_stop(int signum)
     cli_pull_stopped = 1;
 }
 
-/* ---- one model
- * -----------------------------------------------------------------------------------
- */
+/* ---- one model ------------------------------------------------------------------------------- */
 
 struct want {
     const struct cfg_model *known; /* NULL: not of the catalog */
@@ -226,11 +224,11 @@ static int unknown(const char *word, struct cn_error *err)
     cn_buf_init(&near, 0);
     cli_suggest(NULL, word, true, &near);
     const char *names = near.len ? cn_buf_cstr(&near) : NULL;
-    int rc =
-        cn_fail_param(err, CN_EMODEL, "model",
-                      "the catalog has no model \"%.128s\"%s%s%s conifer list shows all it has; any "
-                      "other is fetched as hf:ORG/REPOSITORY/FILE.gguf, or by its URL",
-                      word, names ? "; did you mean " : "", names ? names : "", names ? "?" : ";");
+    int rc = cn_fail_param(
+        err, CN_EMODEL, "model",
+        "the catalog has no model \"%.128s\"%s%s%s conifer list shows all it has; any "
+        "other is fetched as hf:ORG/REPOSITORY/FILE.gguf, or by its URL",
+        word, names ? "; did you mean " : "", names ? names : "", names ? "?" : ";");
     cn_buf_fini(&near);
     return rc;
 }
@@ -274,9 +272,7 @@ static int pull_word(struct cli_net *net, const char *word, const char *sha256, 
 
 /* While something is fetched Ctrl-C ends it in good order, and a full disk or a lost terminal is an
  * error that is seen. */
-struct handlers {
-    struct sigaction intr, size;
-};
+struct handlers { struct sigaction intr, size; };
 
 static void handlers_set(struct handlers *h)
 {

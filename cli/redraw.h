@@ -16,10 +16,10 @@ struct cli_typed {
 
 struct cli_redraw {
     struct cli_typed typed;
-    unsigned columns;  /* of the terminal when the line was last drawn */
-    size_t drawn;      /* characters of the line that were there when it was drawn as a whole */
-    bool rewraps;      /* the terminal wraps its lines anew when it is resized */
-    bool mute;         /* it does not tell where its cursor is */
+    unsigned columns; /* of the terminal when the line was last drawn */
+    size_t drawn;     /* characters of the line that were there when it was drawn as a whole */
+    bool rewraps;     /* the terminal wraps its lines anew when it is resized */
+    bool mute;        /* it does not tell where its cursor is */
 };
 
 void cli_redraw_init(struct cli_redraw *r, int fd);

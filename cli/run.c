@@ -227,11 +227,12 @@ static int no_model(const struct cli_run *r, const char *name, const char *word)
     cli_put_here(&r->stack.cfg, &here);
     cli_suggest(&r->stack.cfg, word, true, &near);
     const char *meant = near.len ? cn_buf_cstr(&near) : NULL;
-    int status = cli_usage(name,
-                           "\"%s\" is no model that is here%s%s%s Installed: %s. conifer list shows what "
-                           "can be pulled; a prompt of several words takes quotes",
-                           word, meant ? "; did you mean " : ".", meant ? meant : "",
-                           meant ? "?" : "", here.len ? cn_buf_cstr(&here) : "none");
+    int status =
+        cli_usage(name,
+                  "\"%s\" is no model that is here%s%s%s Installed: %s. conifer list shows what "
+                  "can be pulled; a prompt of several words takes quotes",
+                  word, meant ? "; did you mean " : ".", meant ? meant : "", meant ? "?" : "",
+                  here.len ? cn_buf_cstr(&here) : "none");
     cn_buf_fini(&here);
     cn_buf_fini(&near);
     return status + 1;

@@ -18,8 +18,8 @@ struct cli_run {
     bool max_given;      /* it was asked for: else less is fine where window or memory end */
     bool chatting;       /* less is fine then too: what is left gets less with every turn */
     bool seeded, colour;
-    bool tty;            /* a person sees the answers */
-    bool wraps, stats;   /* for whom they are wrapped, and followed by a line of speeds */
+    bool tty;          /* a person sees the answers */
+    bool wraps, stats; /* for whom they are wrapped, and followed by a line of speeds */
     bool quiet;
     bool thinking; /* what was written last is reasoning */
     struct cli_wrap wrap;

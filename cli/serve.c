@@ -34,7 +34,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     srv_notify("EXTEND_TIMEOUT_USEC=30000000");
 }
 
-/* The series of each model and engine group, under its name; those of tenants are the server's to make. */
+/* The series of each model and engine group, under its name; those of tenants are the server's to
+ * make. */
 static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *only,
                        struct cn_error *err)
 {
@@ -66,7 +67,8 @@ static void hold_usr1(void)
 }
 
 /* source: NULL where there is no file to read tenants from. */
-static int serve(const struct cfg *cfg, struct cfg_source *source, const char *name, cli_fetch *fetch)
+static int serve(const struct cfg *cfg, struct cfg_source *source, const char *name,
+                 cli_fetch *fetch)
 {
     struct cn_error err = {0};
     struct cn_metrics *metrics = cn_calloc(1, sizeof *metrics);
@@ -83,11 +85,16 @@ static int serve(const struct cfg *cfg, struct cfg_source *source, const char *n
     if (!rc && !metrics) rc = cn_fail(&err, CN_ENOMEM, "out of memory");
     if (!rc) rc = cfg_tenants_of(cfg, &tenants, &err);
     if (!rc && !cfg->n_models && fetch) rc = fetch(cfg, &err);
-    if (!rc && cfg->n_models) rc = cli_list_models(cfg, &models, &err);
-    else if (!rc) rc = cli_find_model(cfg, &path, &model, &err);
+    if (!rc && cfg->n_models)
+        rc = cli_list_models(cfg, &models, &err);
+    else if (!rc)
+        rc = cli_find_model(cfg, &path, &model, &err);
     if (!rc) rc = name_models(metrics, cfg, model, &err);
-    struct srv_opts opts = {.cfg = cfg, .metrics = metrics, .version = CLI_VERSION,
-                            .tenants = tenants, .source = source};
+    struct srv_opts opts = {.cfg = cfg,
+                            .metrics = metrics,
+                            .version = CLI_VERSION,
+                            .tenants = tenants,
+                            .source = source};
     if (!rc) rc = srv_new(&opts, &s, &err);
     cli_progress_start(&progress);
     progress.shown_ns = progress.started_ns;
@@ -156,15 +163,19 @@ static int check_those(const struct cfg *cfg, uint32_t group, const char *name, 
         if (rc) cfg_error_at(&m->places[CFG_MODEL_KEY_name], &err);
         free(path);
         good += !rc;
-        if (fatal) status = cli_error(name, &err);
-        else if (rc) fprintf(stderr, "%s: warning: %s\n", name, err.message);
+        if (fatal)
+            status = cli_error(name, &err);
+        else if (rc)
+            fprintf(stderr, "%s: warning: %s\n", name, err.message);
     }
     if (status || good || !n) return status;
     const char *of = cfg->n_groups ? " of the group " : "";
     const char *which = cfg->n_groups ? cfg_group_name(cfg, group) : "";
     if (coming)
-        fprintf(stderr, "%s: warning: none of the models%s%s is here yet: one of them is to be "
-                        "fetched before the start\n", name, of, which);
+        fprintf(stderr,
+                "%s: warning: none of the models%s%s is here yet: one of them is to be "
+                "fetched before the start\n",
+                name, of, which);
     else
         fprintf(stderr, "%s: none of the models%s%s can be served: the daemon would not start\n",
                 name, of, which);
@@ -236,7 +247,8 @@ static bool has_option(int argc, char **argv, const char *flag)
     size_t n = strlen(flag);
 
     for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
-        if (!strncmp(argv[i], flag, n) && (!argv[i][n] || (n > 2 && argv[i][n] == '='))) return true;
+        if (!strncmp(argv[i], flag, n) && (!argv[i][n] || (n > 2 && argv[i][n] == '=')))
+            return true;
     return false;
 }
 

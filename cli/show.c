@@ -66,9 +66,8 @@ static json_t *sampling_json(const struct rt_sampling *d)
 
     return json_pack("{s:s, s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "from", d->from, "temperature",
                      number(v->temperature), "top_p", number(v->top_p), "top_k", (int)v->top_k,
-                     "min_p", number(v->min_p), "repetition_penalty",
-                     number(v->repetition_penalty), "presence_penalty",
-                     number(v->presence_penalty), "frequency_penalty",
+                     "min_p", number(v->min_p), "repetition_penalty", number(v->repetition_penalty),
+                     "presence_penalty", number(v->presence_penalty), "frequency_penalty",
                      number(v->frequency_penalty));
 }
 
@@ -80,8 +79,7 @@ static json_t *memory_json(const struct cli_stack *s, const struct eng_model *m,
     struct rt_room room = cli_memory_room(&s->cfg, d);
     struct rt_memory_plan plan;
     struct cn_error err;
-    uint64_t window =
-        eng_sequence_bytes(i->exec, (uint32_t)s->cfg.kv.block_tokens, i->context);
+    uint64_t window = eng_sequence_bytes(i->exec, (uint32_t)s->cfg.kv.block_tokens, i->context);
     bool fits = !cli_plan_room(&s->cfg, m, &room, &plan, &err);
     json_t *o = json_pack("{s:b, s:I, s:I, s:I}", "fits", fits, "weight_bytes",
                           (json_int_t)i->exec->packed_bytes, "scratch_bytes",
@@ -105,8 +103,8 @@ static bool has_template(const char *path)
     return has;
 }
 
-static int put_json(const struct cli_stack *s, const struct eng_model *m,
-                    const struct kr_device *d, const struct rt_sampling *sampling)
+static int put_json(const struct cli_stack *s, const struct eng_model *m, const struct kr_device *d,
+                    const struct rt_sampling *sampling)
 {
     const struct eng_model_info *i = eng_model_info(m);
     const struct cfg_model *known = cli_catalog_of(s->path);

@@ -141,9 +141,9 @@ static int load(struct cli_run *r, struct cn_error *err)
 
     if (rc) return rc;
     rt_model_status(rt_model_at(r->stack.rt, 0), &model);
-    return model.embeds ? cn_fail(err, CN_EUNSUPP, "%s makes vectors, and does not chat",
-                                  r->stack.name)
-                        : 0;
+    return model.embeds
+               ? cn_fail(err, CN_EUNSUPP, "%s makes vectors, and does not chat", r->stack.name)
+               : 0;
 }
 
 int cli_run_switch(struct cli_run *r, const char *word, bool *lost, struct cn_error *err)

@@ -11,9 +11,9 @@ enum { CLI_WRAP_WORD = 256 };
 
 struct cli_wrap {
     FILE *to;
-    bool on;          /* false: lines are left as they are */
-    unsigned x;       /* the cursor's column; the terminal's width when it is behind the last */
-    unsigned spaces;  /* that came behind the last word, not written yet */
+    bool on;         /* false: lines are left as they are */
+    unsigned x;      /* the cursor's column; the terminal's width when it is behind the last */
+    unsigned spaces; /* that came behind the last word, not written yet */
     char word[CLI_WRAP_WORD]; /* not written yet: more of it may come */
     size_t n;
     unsigned width; /* of the word, in columns */

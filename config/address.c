@@ -72,7 +72,8 @@ int cfg_parse_range(const char *s, size_t n, struct cfg_range *out, struct cn_er
     if (!cfg_parse_addr(s, len, &r.at))
         return cn_fail(err, CN_EINVAL,
                        "\"%.*s\" is not an IP address or a range of them, such as 10.0.0.0/8 or "
-                       "2001:db8::/32", shown, s);
+                       "2001:db8::/32",
+                       shown, s);
     if (slash) {
         bool v4 = !memchr(s, ':', len);
         unsigned most = v4 ? 32 : 128;

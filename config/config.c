@@ -269,7 +269,7 @@ int cfg_fault(struct cfg *c, const struct cn_error *e, struct cn_error *err)
     return full ? CN_ELIMIT : CN_OK;
 }
 
-/* ---- rules between keys --------------------------------------------------------------------- */
+/* ---- rules between keys ---------------------------------------------------------------------- */
 
 struct checker {
     struct cfg *c;
@@ -506,11 +506,11 @@ int cfg_check(struct cfg *c, struct cn_error *err)
     else if (!cfg_is_loopback(c->server.host) && !cfg_has_keys(c))
         broken(&k, &c->places[CFG_KEY_server_host], CN_EINVAL, "server.host",
                "%.80s can be reached from other machines, but no tenant has a key: make one "
-               "with `conifer key new`, or listen on 127.0.0.1", c->server.host);
+               "with `conifer key new`, or listen on 127.0.0.1",
+               c->server.host);
     if (c->model.name && !c->model.path && !cfg_model_name_ok(c->model.name))
         broken(&k, &c->places[CFG_KEY_model_name], CN_EINVAL, "model.name",
-               "\"%.80s\" may hold only letters, digits, '.', '_' and '-'",
-               c->model.name);
+               "\"%.80s\" may hold only letters, digits, '.', '_' and '-'", c->model.name);
     check_proxies(&k);
     check_models(&k);
     check_groups(&k);

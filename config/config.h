@@ -18,7 +18,12 @@ struct cfg_list {
 /* Values of ENUM keys, in the order of their words in keys.def. */
 enum cfg_kv_type { CFG_KV_F16, CFG_KV_Q8_0, CFG_KV_Q4_0 };
 enum cfg_isa {
-    CFG_ISA_AUTO, CFG_ISA_GENERIC, CFG_ISA_AVX2, CFG_ISA_AVXVNNI, CFG_ISA_AVX512, CFG_ISA_NEON,
+    CFG_ISA_AUTO,
+    CFG_ISA_GENERIC,
+    CFG_ISA_AVX2,
+    CFG_ISA_AVXVNNI,
+    CFG_ISA_AVX512,
+    CFG_ISA_NEON,
     CFG_ISA_I8MM
 };
 enum cfg_device { CFG_DEVICE_AUTO, CFG_DEVICE_CPU, CFG_DEVICE_ASYNC };
@@ -31,18 +36,16 @@ enum cfg_unknown { CFG_UNKNOWN_REFUSE, CFG_UNKNOWN_DEFAULT };
 enum cfg_priority { CFG_INTERACTIVE, CFG_NORMAL, CFG_BACKGROUND };
 
 /* The C type of a key of each type of keys.def. */
-#define CFG_CTYPE_STR  char *          /* NULL when unset */
+#define CFG_CTYPE_STR  char  */* NULL when unset */
 #define CFG_CTYPE_INT  int64_t
 #define CFG_CTYPE_SIZE uint64_t
 #define CFG_CTYPE_NUM  double
-#define CFG_CTYPE_ENUM int             /* one of the enums above */
+#define CFG_CTYPE_ENUM int /* one of the enums above */
 #define CFG_CTYPE_PICK int64_t
 #define CFG_CTYPE_LIST struct cfg_list
 #define CFG_CTYPE_BOOL bool
 
-struct cfg_key_hash {
-    uint8_t sha256[32];
-};
+struct cfg_key_hash { uint8_t sha256[32]; };
 
 /* The keys, numbered: CFG_KEY_server_host ..., those of a tenant, CFG_TENANT_KEY_name ..., and
  * those of a model, CFG_MODEL_KEY_name ... */
@@ -123,7 +126,9 @@ struct cfg_group {
 struct cfg {
 #define GROUP(group, help)                        struct {
 #define KEY(group, name, type, def, bounds, help) CFG_CTYPE_##type name;
-#define END(group)                                } group;
+#define END(group)                                                                                 \
+    }                                                                                              \
+    group;
 #include "config/keys.def"
 #undef GROUP
 #undef KEY
@@ -140,7 +145,7 @@ struct cfg {
     bool half_read;          /* some of them left out parts that rules between keys look at */
 };
 
-/* ---- reading (config/config.c, config/yaml.c, config/args.c) -------------------------------- */
+/* ---- reading (config/config.c, config/yaml.c, config/args.c) --------------------------------- */
 
 /* Fills c with the defaults. c needs cfg_fini afterwards, also when this or a later call failed. */
 int cfg_init(struct cfg *c, struct cn_error *err);
@@ -185,15 +190,13 @@ bool cfg_is_loopback(const char *host);
 /* Sets the logger's level and format. */
 void cfg_log_setup(const struct cfg *c);
 
-/* ---- addresses (config/address.c) ----------------------------------------------------------- */
+/* ---- addresses (config/address.c) ------------------------------------------------------------ */
 
 #define CFG_ADDR_TEXT 46 /* of the longest address, NUL included */
 
 /* An IP address, IPv4 as the IPv6 address that maps it (::ffff:192.0.2.1): both ways to write one
  * are the same address. */
-struct cfg_addr {
-    uint8_t bytes[16];
-};
+struct cfg_addr { uint8_t bytes[16]; };
 /* The addresses that share the first bits of one. */
 struct cfg_range {
     struct cfg_addr at;
@@ -207,7 +210,7 @@ void cfg_addr_text(const struct cfg_addr *a, char out[CFG_ADDR_TEXT]);
 int cfg_parse_range(const char *s, size_t n, struct cfg_range *out, struct cn_error *err);
 bool cfg_range_has(const struct cfg_range *r, const struct cfg_addr *a);
 
-/* ---- models (config/models.c) --------------------------------------------------------------- */
+/* ---- models (config/models.c) ---------------------------------------------------------------- */
 
 struct cfg_model {
     const char *name, *file, *family, *quant;
@@ -237,7 +240,8 @@ int cfg_model_file(const struct cfg *c, char **path, char **name, struct cn_erro
 /* The file of an item of `models`; returned owned. */
 int cfg_served_file(const struct cfg_served *m, char **path, struct cn_error *err);
 
-/* The line of the catalog that a file is: by its name, and its size where that is exact; or NULL. */
+/* The line of the catalog that a file is: by its name, and its size where that is exact; or
+ * NULL. */
 const struct cfg_model *cfg_catalog_of(const char *path);
 
 /* ---- engine groups (config/groups.c) --------------------------------------------------------- */
@@ -264,8 +268,14 @@ uint32_t cfg_group_of(const struct cfg *c, const struct cfg_served *m);
 /* ---- sampling (config/sampling.c) ------------------------------------------------------------ */
 
 enum cfg_sampling_field {
-    CFG_S_TEMPERATURE, CFG_S_TOP_P, CFG_S_TOP_K, CFG_S_MIN_P, CFG_S_REPETITION, CFG_S_PRESENCE,
-    CFG_S_FREQUENCY, CFG_N_SAMPLING
+    CFG_S_TEMPERATURE,
+    CFG_S_TOP_P,
+    CFG_S_TOP_K,
+    CFG_S_MIN_P,
+    CFG_S_REPETITION,
+    CFG_S_PRESENCE,
+    CFG_S_FREQUENCY,
+    CFG_N_SAMPLING
 };
 struct cfg_sampling {
     double v[CFG_N_SAMPLING];
@@ -279,13 +289,13 @@ int cfg_sampling_read(const char *text, struct cfg_sampling *out, struct cn_erro
 /* What is recommended for a model of the catalog, as such a text; or NULL. */
 const char *cfg_catalog_sampling(const char *name);
 
-/* ---- the machine (config/machine.c) --------------------------------------------------------- */
+/* ---- the machine (config/machine.c) ---------------------------------------------------------- */
 
 /* Bytes that can be allocated without swapping: what the system has available, and at most what
  * every control group above this process (v1 or v2) still allows. 0 when unknown. */
 uint64_t cfg_free_memory(void);
-/* Of it, what models and KV memory may take: what is kept for requests (server.memory_bytes) and for
- * saved blocks (kv.host_memory_bytes) is left out, at most three quarters. 0 when unknown. */
+/* Of it, what models and KV memory may take: what is kept for requests (server.memory_bytes) and
+ * for saved blocks (kv.host_memory_bytes) is left out, at most three quarters. 0 when unknown. */
 uint64_t cfg_engine_memory(const struct cfg *cfg);
 /* As cfg_free_memory, with /proc and /sys read below `root` (tests). */
 uint64_t cfg_free_memory_at(const char *root);

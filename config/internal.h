@@ -16,9 +16,9 @@ enum cfg_type {
     CFG_T_BOOL,
 };
 
-#define CFG_MAX_MODELS 256 /* what the scheduler can hold */
-#define CFG_MAX_SLOTS (1u << 20) /* of tenants: what the scheduler and the pool can hold */
-#define CFG_MAX_FAULTS 100 /* that are worth telling */
+#define CFG_MAX_MODELS 256        /* what the scheduler can hold */
+#define CFG_MAX_SLOTS  (1u << 20) /* of tenants: what the scheduler and the pool can hold */
+#define CFG_MAX_FAULTS 100        /* that are worth telling */
 
 struct cfg_key {
     const char *group, *name;

@@ -124,8 +124,8 @@ int cfg_find_model(const char *dir, const char *name, char **path, struct cn_err
     }
     if (known)
         return cn_fail_param(err, CN_EMODEL, "model",
-                             "model \"%s\" is not in %s yet: conifer pull %s fetches it",
-                             name, dir, name);
+                             "model \"%s\" is not in %s yet: conifer pull %s fetches it", name, dir,
+                             name);
     return cn_fail_param(err, CN_EMODEL, "model", "there is no model \"%s\" in %s", name, dir);
 }
 

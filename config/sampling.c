@@ -49,10 +49,11 @@ static int read_one(const char *s, size_t n, struct cfg_sampling *out, struct cn
         len--;
     int f = equals ? find_field(s, len) : -1;
     if (f < 0)
-        return cn_fail(err, CN_EINVAL,
-                       "\"%.*s\" must be one of temperature, top_p, top_k, min_p, repetition_penalty, "
-                       "presence_penalty and frequency_penalty, with =VALUE behind it",
-                       (int)CN_MIN(n, (size_t)60), s);
+        return cn_fail(
+            err, CN_EINVAL,
+            "\"%.*s\" must be one of temperature, top_p, top_k, min_p, repetition_penalty, "
+            "presence_penalty and frequency_penalty, with =VALUE behind it",
+            (int)CN_MIN(n, (size_t)60), s);
     if (out->given >> f & 1) return cn_fail(err, CN_EINVAL, "%s is there twice", fields[f].name);
     size_t left = n - (size_t)(equals + 1 - s);
     for (s = equals + 1; left && *s == ' '; left--)
@@ -63,7 +64,8 @@ static int read_one(const char *s, size_t n, struct cfg_sampling *out, struct cn
     if (!cfg_sampling_ok((enum cfg_sampling_field)f, v))
         return cn_fail(err, CN_ERANGE, "%s must be %s%s %g and at most %g, not %s", fields[f].name,
                        fields[f].whole ? "a whole number, " : "",
-                       fields[f].above ? "above" : "at least", fields[f].low, fields[f].high, value);
+                       fields[f].above ? "above" : "at least", fields[f].low, fields[f].high,
+                       value);
     out->v[f] = v;
     out->given |= 1u << f;
     return CN_OK;
@@ -87,7 +89,7 @@ int cfg_sampling_read(const char *text, struct cfg_sampling *out, struct cn_erro
     return CN_OK;
 }
 
-/* ---- the catalog's -------------------------------------------------------------------------- */
+/* ---- the catalog's --------------------------------------------------------------------------- */
 
 static const struct {
     const char *name, *text; /* of all names that begin so */

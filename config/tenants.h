@@ -3,7 +3,8 @@
  * A snapshot is immutable and counted: whoever needs tenants holds one, and a change is a new one
  * that takes its place. Ids last over snapshots: a slot, by which tables are indexed, and a
  * generation. The roll gives slots away: one that was left by a tenant is used again, with the next
- * generation, only when every party that keeps something by slot has said that all of it is gone. */
+ * generation, only when every party that keeps something by slot has said that all of it is
+ * gone. */
 #ifndef CONFIG_TENANTS_H
 #define CONFIG_TENANTS_H
 
@@ -33,16 +34,16 @@ struct cfg_tenants {
     struct cfg_seat *seats; /* [n_slots], by slot */
     struct cfg_tenant *all; /* in the order of the source */
     size_t n_all;
-    uint64_t first;         /* id of the first, to whom requests belong where there are no keys */
+    uint64_t first; /* id of the first, to whom requests belong where there are no keys */
     bool has_keys;
-    bool unnamed;           /* the source named nobody: one tenant without a name or limits */
+    bool unnamed; /* the source named nobody: one tenant without a name or limits */
 };
 /* The first snapshot, with a roll of its own: the tenants of c, copied, in slots from 0 on. *out is
  * held once. */
 int cfg_tenants_of(const struct cfg *c, struct cfg_tenants **out, struct cn_error *err);
-/* The snapshot after `old`: tenants of the same name keep their ids. list: n tenants, moved, whatever
- * comes of it (the array too). It becomes real with cfg_tenants_commit, or is given up with
- * cfg_tenants_discard; of the snapshots after `old` only one may be under way. */
+/* The snapshot after `old`: tenants of the same name keep their ids. list: n tenants, moved,
+ * whatever comes of it (the array too). It becomes real with cfg_tenants_commit, or is given up
+ * with cfg_tenants_discard; of the snapshots after `old` only one may be under way. */
 int cfg_tenants_next(const struct cfg_tenants *old, struct cfg_tenant *list, size_t n,
                      struct cfg_tenants **out, struct cn_error *err);
 /* Slots of tenants that are not in `now` any more begin to be left. */

@@ -38,8 +38,8 @@ static int fault_at(struct reader *r, yaml_mark_t mark, const char *key, int cod
 
     cn_fail_param(&e, code, key, "%s:%zu:%zu: %s%s%s", r->file, mark.line + 1, mark.column + 1,
                   key ? key : "", key ? ": " : "", why);
-    if (!key || !strchr(key, '.') || !strncmp(key, "tenants.", 8) ||
-        !strncmp(key, "models.", 7) || !strncmp(key, "groups.", 7))
+    if (!key || !strchr(key, '.') || !strncmp(key, "tenants.", 8) || !strncmp(key, "models.", 7) ||
+        !strncmp(key, "groups.", 7))
         r->c->half_read = true;
     return cfg_fault(r->c, &e, r->err);
 }
@@ -151,7 +151,7 @@ static bool is_null(const yaml_event_t *ev)
 /* The groups that are lists. */
 static const char *const lists[] = {"tenants", "models", "groups"};
 
-/* ---- which key was meant -------------------------------------------------------------------- */
+/* ---- which key was meant --------------------------------------------------------------------- */
 
 /* Edit distance of two short words; longer ones are no likely slip. */
 static size_t distance(const char *a, const char *b)
@@ -207,7 +207,7 @@ static int unknown_key(struct reader *r, const char *group, const char *name)
     return rc ? rc : skip_value(r);
 }
 
-/* ---- values --------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 /* Puts the current scalar; the message gets the place before the reason. */
 static int put_scalar(struct reader *r, const struct cfg_key *k, const char *full, void *base)
@@ -314,7 +314,7 @@ static int read_group(struct reader *r, const char *group, void *base, struct cf
     return rc;
 }
 
-/* ---- tenants -------------------------------------------------------------------------------- */
+/* ---- tenants --------------------------------------------------------------------------------- */
 
 /* keys is a tenant's only list, so that the last list's items are its. */
 static int decode_keys(struct reader *r, struct cfg_tenant *t)
@@ -324,8 +324,8 @@ static int decode_keys(struct reader *r, struct cfg_tenant *t)
     for (size_t i = 0; i < t->keys.count; i++) {
         if (!cfg_parse_key_hash(t->keys.items[i], &t->key_hashes[i]))
             return fault_at(r, r->items[i], "tenants.keys", CN_EINVAL,
-                           "a key must be \"sha256:\" and 64 hex digits, as `conifer key new` "
-                           "prints it (never the key itself)");
+                            "a key must be \"sha256:\" and 64 hex digits, as `conifer key new` "
+                            "prints it (never the key itself)");
         for (size_t j = 0; j < i; j++)
             if (!memcmp(&t->key_hashes[i], &t->key_hashes[j], sizeof t->key_hashes[i]))
                 return fault_at(r, r->items[i], "tenants.keys", CN_EINVAL, "a key is listed twice");
@@ -386,7 +386,7 @@ static int read_tenants(struct reader *r, struct cfg *c)
     return rc;
 }
 
-/* ---- models and groups ---------------------------------------------------------------------- */
+/* ---- models and groups ----------------------------------------------------------------------- */
 
 /* An item of a list whose items have names; `what` one is. */
 static int read_named(struct reader *r, const char *list, const char *what, void *item,
@@ -462,7 +462,7 @@ static int read_groups(struct reader *r, struct cfg *c)
     return rc;
 }
 
-/* ---- the file ------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 /* Remembers that a top-level name was seen; false when it had been. A name is its first key's
  * place in the table, lists have the places after the last. */

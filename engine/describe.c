@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct size {
-    char text[32];
-};
+struct size { char text[32]; };
 
 /* Bytes for a person, three digits. */
 static struct size size_of(uint64_t bytes)

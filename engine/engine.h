@@ -16,8 +16,18 @@
  * against the file before use; errors (CN_EFORMAT) name the file offset, key or tensor. */
 
 enum eng_gguf_type {
-    ENG_GGUF_U8, ENG_GGUF_I8, ENG_GGUF_U16, ENG_GGUF_I16, ENG_GGUF_U32, ENG_GGUF_I32,
-    ENG_GGUF_F32, ENG_GGUF_BOOL, ENG_GGUF_STRING, ENG_GGUF_ARRAY, ENG_GGUF_U64, ENG_GGUF_I64,
+    ENG_GGUF_U8,
+    ENG_GGUF_I8,
+    ENG_GGUF_U16,
+    ENG_GGUF_I16,
+    ENG_GGUF_U32,
+    ENG_GGUF_I32,
+    ENG_GGUF_F32,
+    ENG_GGUF_BOOL,
+    ENG_GGUF_STRING,
+    ENG_GGUF_ARRAY,
+    ENG_GGUF_U64,
+    ENG_GGUF_I64,
     ENG_GGUF_F64,
 };
 
@@ -54,26 +64,24 @@ int eng_gguf_template(const struct eng_gguf *g, struct eng_template **out, struc
 /* ---- models (model.c, arch/) ----------------------------------------------------------------- */
 
 struct eng_model_opts {
-    struct kr_device *device;        /* outlives the model */
-    struct kr_prepare_opts prepare;  /* max_context 0 = the model's own */
-    const char *template_text;       /* overrides the file's template; NULL = the file's */
+    struct kr_device *device;       /* outlives the model */
+    struct kr_prepare_opts prepare; /* max_context 0 = the model's own */
+    const char *template_text;      /* overrides the file's template; NULL = the file's */
     size_t template_len;
 };
 
 /* What the rows of an embedding model become one vector by; NONE: the model generates. */
 enum eng_pooling { ENG_POOL_NONE, ENG_POOL_MEAN, ENG_POOL_CLS, ENG_POOL_LAST };
 
-/* What a file recommends to draw with: its keys general.sampling.*, as far as they are known here and
- * make sense. NAN: nothing. */
-struct eng_recommended {
-    float temperature, top_k, top_p, min_p, repetition_penalty;
-};
+/* What a file recommends to draw with: its keys general.sampling.*, as far as they are known here
+ * and make sense. NAN: nothing. */
+struct eng_recommended { float temperature, top_k, top_p, min_p, repetition_penalty; };
 
 struct eng_model_info {
     struct eng_recommended recommended;
-    const char *arch;                /* "llama" */
-    const char *name;                /* general.name, or the file's base name */
-    const char *file_type;           /* the type most weight bytes have: "Q4_1" */
+    const char *arch;      /* "llama" */
+    const char *name;      /* general.name, or the file's base name */
+    const char *file_type; /* the type most weight bytes have: "Q4_1" */
     uint64_t n_params, file_bytes;
     uint32_t n_layers, embd_dim, n_heads, n_kv_heads;
     uint64_t n_vocab, train_context; /* n_vocab: the vocabulary's and the logits' */
@@ -117,14 +125,14 @@ int eng_model_describe(const struct eng_model *m, const struct kr_prepare_opts *
 /* Names of the supported families, comma-separated. */
 const char *eng_arch_list(void);
 
-/* ---- sampling (sample.c): from what a request asks for (struct eng_sampling, engine/text/text.h) to
- * what is drawn with (kernels/draw.h) ----------------------------------------------------------- */
+/* ---- sampling (sample.c): from what a request asks for (struct eng_sampling, engine/text/text.h)
+ * to what is drawn with (kernels/draw.h) ---- */
 
 struct eng_draw_env {
-    const struct eng_vocab *vocab;   /* outlives the state and its clones */
+    const struct eng_vocab *vocab;     /* outlives the state and its clones */
     const struct kr_draw_loops *loops; /* the device's */
-    struct kr_draw_rooms *rooms;     /* likewise */
-    uint64_t n_prompt;               /* tokens of the prompt: the output's positions begin there */
+    struct kr_draw_rooms *rooms;       /* likewise */
+    uint64_t n_prompt; /* tokens of the prompt: the output's positions begin there */
 };
 /* What choice 0 draws with. As eng_sampling_check; CN_ENOMEM. */
 int eng_draw_state_new(const struct eng_sampling *s, const struct eng_draw_env *env,

@@ -238,8 +238,8 @@ int eng_gguf_floats(const struct eng_gguf *g, const char *key, float **out, size
 {
     const struct eng_gguf_kv *kv = NULL;
     void *values = NULL;
-    int rc = find_elements(g, key, ENG_GGUF_F32, "an array of f32", &kv, sizeof(float), &values,
-                           err);
+    int rc =
+        find_elements(g, key, ENG_GGUF_F32, "an array of f32", &kv, sizeof(float), &values, err);
     if (rc) return rc;
     if (kv->n) memcpy(values, kv->value, kv->bytes);
     *out = values;

@@ -152,8 +152,8 @@ static int read_flag(const struct eng_gguf *g, const char *key, int *out, struct
     return CN_OK;
 }
 
-/* Ids of tokens that were cut off, and of none, are dropped; the rest is ascending as in the file.
- */
+/* Ids of tokens that were cut off, and of none, are dropped; the rest is ascending as in the
+ * file. */
 static void keep_eos_ids(struct tables *t)
 {
     size_t kept = 0;

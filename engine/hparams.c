@@ -9,16 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_LAYERS 2048u /* ten times what any model has: preparing is quadratic in layers */
+#define MAX_LAYERS   2048u /* ten times what any model has: preparing is quadratic in layers */
 #define MAX_HEADS    65536u
 #define MAX_HEAD_DIM 65536u
 #define MAX_WIDTH    (1u << 30)
 /* Positions are 32-bit and exact in float32 up to here. */
 #define MAX_CONTEXT (1u << 24)
 
-struct key {
-    char text[160];
-};
+struct key { char text[160]; };
 
 static struct key key_of(const struct eng_builder *b, const char *suffix)
 {
@@ -327,8 +325,10 @@ static void refuse_unsupported(struct eng_builder *b)
 static void read_pooling(struct eng_builder *b)
 {
     enum { KEY_NONE, KEY_MEAN, KEY_CLS, KEY_LAST };
-    static const enum eng_pooling kinds[] = {[KEY_NONE] = ENG_POOL_NONE, [KEY_MEAN] = ENG_POOL_MEAN,
-                                             [KEY_CLS] = ENG_POOL_CLS, [KEY_LAST] = ENG_POOL_LAST};
+    static const enum eng_pooling kinds[] = {[KEY_NONE] = ENG_POOL_NONE,
+                                             [KEY_MEAN] = ENG_POOL_MEAN,
+                                             [KEY_CLS] = ENG_POOL_CLS,
+                                             [KEY_LAST] = ENG_POOL_LAST};
     uint64_t key = KEY_NONE;
     eng_b_u64(b, "pooling_type", &key);
     if (key > KEY_LAST) {

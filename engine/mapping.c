@@ -101,7 +101,8 @@ static int map_file(int fd, const char *path, struct eng_mapping **out, struct c
         return cn_fail(err, CN_EIO, "%s: too large for this machine's addresses", path);
 
     char *real = realpath(path, NULL);
-    if (!real) real = strdup(path); /* a descriptor's name, whose file has none: it stays what it is */
+    if (!real)
+        real = strdup(path); /* a descriptor's name, whose file has none: it stays what it is */
     if (!real) return cn_fail(err, CN_ENOMEM, "out of memory");
 
     pthread_mutex_lock(&list_lock);
@@ -138,8 +139,9 @@ int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
         struct rlimit limit = {0};
         getrlimit(RLIMIT_NOFILE, &limit);
-        return cn_fail(err, CN_EIO, "%s: all of the %llu descriptors are taken (ulimit -n, LimitNOFILE)",
-                       path, (unsigned long long)limit.rlim_cur);
+        return cn_fail(err, CN_EIO,
+                       "%s: all of the %llu descriptors are taken (ulimit -n, LimitNOFILE)", path,
+                       (unsigned long long)limit.rlim_cur);
     }
     if (fd < 0)
         return cn_fail(err, errno == ENOENT ? CN_ENOENT : CN_EIO, "%s: %s", path, strerror(errno));

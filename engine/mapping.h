@@ -8,7 +8,8 @@
 #include "base/base.h"
 
 struct eng_mapping;
-/* Maps a regular file, and keeps no descriptor of it. CN_ENOENT, CN_EIO (reason in words), CN_EFORMAT when it is empty. */
+/* Maps a regular file, and keeps no descriptor of it. CN_ENOENT, CN_EIO (reason in words),
+ * CN_EFORMAT when it is empty. */
 int eng_mapping_open(const char *path, struct eng_mapping **out, struct cn_error *err);
 void eng_mapping_close(struct eng_mapping *m);
 const uint8_t *eng_mapping_data(const struct eng_mapping *m);
@@ -18,8 +19,8 @@ uint64_t eng_mapping_bytes(const struct eng_mapping *m);
  * touched. Any thread; what is not of this mapping is ignored. */
 void eng_mapping_leave(const struct eng_mapping *m, const void *p, uint64_t n);
 /* False once a page was found missing, or when the file's size or time of change is no longer that
- * of the opening: what was read since then cannot be trusted. A file that was replaced or removed is
- * still the one that is mapped. Any thread; one stat. */
+ * of the opening: what was read since then cannot be trusted. A file that was replaced or removed
+ * is still the one that is mapped. Any thread; one stat. */
 bool eng_mapping_intact(const struct eng_mapping *m);
 
 #endif

@@ -154,8 +154,8 @@ struct eng_model *eng_model_alloc(void)
     return m;
 }
 
-int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path,
-                   uint64_t max_context, bool measuring, struct cn_error *err)
+int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path, uint64_t max_context,
+                   bool measuring, struct cn_error *err)
 {
     m->g = g;
     int rc = find_arch(m, err);
@@ -218,8 +218,7 @@ static int read_texts(struct eng_model *m, const struct eng_model_opts *opts, st
         rc = eng_template_new(opts->template_text, opts->template_len, &m->template, err);
         if (rc) cn_error_wrap(err, "the given chat template");
     }
-    if (!rc && m->template)
-        m->reply = eng_reply_format(m->vocab, eng_template_source(m->template));
+    if (!rc && m->template) m->reply = eng_reply_format(m->vocab, eng_template_source(m->template));
     return rc;
 }
 

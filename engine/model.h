@@ -12,7 +12,7 @@ struct eng_model {
     struct eng_reply_format reply;
     struct kr_plan *plan;
     struct kr_exec *exec;
-    struct cn_arena arena;      /* texts, converted vectors: what the plan points to */
+    struct cn_arena arena;   /* texts, converted vectors: what the plan points to */
     struct cn_arena loading; /* weights that the file has in another form, until they are packed */
     struct eng_builder builder; /* numbers of the model */
     struct eng_model_info info;
@@ -21,9 +21,10 @@ struct eng_model {
 /* Reads the numbers of an open file (moved, also on failure) and records the plan; no weights are
  * touched but small vectors, and those that the file has in another form unless it is to measure.
  * On failure the model is for eng_model_unref all the same. */
-int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path,
-                   uint64_t max_context, bool measuring, struct cn_error *err);
+int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path, uint64_t max_context,
+                   bool measuring, struct cn_error *err);
 struct eng_model *eng_model_alloc(void);
-void eng_read_recommended(const struct eng_gguf *g, struct eng_recommended *out); /* recommended.c */
+void eng_read_recommended(const struct eng_gguf *g,
+                          struct eng_recommended *out); /* recommended.c */
 
 #endif

@@ -34,8 +34,8 @@ enum {
 };
 
 #define NULL_ALIGNMENT 32u
-#define N_BYTES 256u
-#define N_SYLLABLES 80u
+#define N_BYTES        256u
+#define N_SYLLABLES    80u
 enum { ID_START = N_BYTES, ID_END, ID_WORDS, ID_ANSWERS = ID_WORDS + N_SYLLABLES };
 
 static const char chat_template[] =
@@ -87,10 +87,10 @@ static int read_param(const char *s, size_t n, uint64_t v[N_PARAMS], bool given[
     const char *text = equals + 1;
     size_t text_len = n - len - 1;
     if (!read_number(text, text_len, &v[i]) || v[i] < params[i].min || v[i] > params[i].max)
-        return cn_fail_param(err, CN_ERANGE, "model",
-                             "null model: %s=%.*s: it must be a number from %" PRIu64 " to %" PRIu64,
-                             params[i].name, (int)CN_MIN(text_len, (size_t)40), text,
-                             params[i].min, params[i].max);
+        return cn_fail_param(
+            err, CN_ERANGE, "model",
+            "null model: %s=%.*s: it must be a number from %" PRIu64 " to %" PRIu64, params[i].name,
+            (int)CN_MIN(text_len, (size_t)40), text, params[i].min, params[i].max);
     return CN_OK;
 }
 

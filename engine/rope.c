@@ -6,9 +6,9 @@
  *   longrope: factor_i from rope_factors_long or _short, whichever the context asks for; cos and
  *     sin are multiplied by the file's attn_factor;
  *   yarn (Peng et al., "YaRN", 2023): between 1/factor for slow pairs and 1 for fast ones, by a
- *     ramp over i between the pairs that turn yarn_beta_fast (32) and yarn_beta_slow (1) times in the
- *     original context, which are rounded outwards; cos and sin are multiplied by 1 + 0.1 ln(factor).
- * Computed in double, rounded once. */
+ *     ramp over i between the pairs that turn yarn_beta_fast (32) and yarn_beta_slow (1) times in
+ * the original context, which are rounded outwards; cos and sin are multiplied by 1 + 0.1
+ * ln(factor). Computed in double, rounded once. */
 #include "engine/arch/arch.h"
 
 #include <math.h>

@@ -8,9 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct name {
-    char text[96];
-};
+struct name { char text[96]; };
 
 static struct name name_of(int layer, const char *name, const char *suffix)
 {

@@ -101,7 +101,8 @@ static void nibbles(const uint8_t *p, uint8_t q[KR_SUB])
 static void fifth_bits(const uint8_t *p, uint8_t q[KR_SUB])
 {
     for (int i = 0; i < KR_SUB; i += 8)
-        for (int bit = 0; bit < 8; bit++) q[i + bit] |= (uint8_t)((p[i / 8] >> bit & 1) << 4);
+        for (int bit = 0; bit < 8; bit++)
+            q[i + bit] |= (uint8_t)((p[i / 8] >> bit & 1) << 4);
 }
 
 /* Q4_K and Q5_K keep two subs in 32 bytes: the even one in the low nibbles. */
@@ -168,7 +169,8 @@ void kr_block_quants(enum kr_type type, const uint8_t *block, uint32_t sub, uint
         fifth_bits(block + 4, q);
         break;
     case KR_Q8_0:
-        for (int i = 0; i < KR_SUB; i++) q[i] = block[2 + i] ^ 0x80;
+        for (int i = 0; i < KR_SUB; i++)
+            q[i] = block[2 + i] ^ 0x80;
         break;
     case KR_Q2_K:
         two_bits(block + 16, sub, q);

@@ -1,6 +1,6 @@
-/* check: everything that a batch, its draws or a copy could be wrong in, before a device touches memory
- * with them. The host's thread. Cost grows with the rows and with the blocks that attention will read,
- * nothing else. */
+/* check: everything that a batch, its draws or a copy could be wrong in, before a device touches
+ * memory with them. The host's thread. Cost grows with the rows and with the blocks that attention
+ * will read, nothing else. */
 #include "kernels/device.h"
 #include "kernels/plan.h"
 #include "kernels/sight.h"
@@ -17,7 +17,8 @@ int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_p
     x->info.embeds = x->n_tables == 1;
     x->logit_rows = cn_calloc(opts->max_rows, sizeof *x->logit_rows);
     x->seen = cn_calloc(opts->max_rows, sizeof *x->seen);
-    return x->logit_rows && x->seen ? 0 : cn_fail(err, CN_ENOMEM, "out of memory for a step's rows");
+    return x->logit_rows && x->seen ? 0
+                                    : cn_fail(err, CN_ENOMEM, "out of memory for a step's rows");
 }
 
 void kr_exec_fini(struct kr_exec *x)
@@ -40,8 +41,7 @@ static int check_ticket(const struct kr_exec *x, const struct kr_row *r, uint32_
                         struct cn_error *err)
 {
     uint64_t t = r->from.ticket;
-    if (!x->ids_kept)
-        return cn_fail(err, CN_EUNSUPP, "row %u wants an id of an earlier step", i);
+    if (!x->ids_kept) return cn_fail(err, CN_EUNSUPP, "row %u wants an id of an earlier step", i);
     if (!t || t > x->ticket || t + x->ids_kept <= x->ticket + 1)
         return cn_fail(err, CN_EINVAL, "row %u wants an id of step %llu, the last one is %llu", i,
                        (unsigned long long)t, (unsigned long long)x->ticket);
@@ -55,8 +55,8 @@ static int check_row(const struct kr_exec *x, const struct kr_batch *b, uint32_t
     if (r->seq >= b->n_seqs)
         return cn_fail(err, CN_ERANGE, "row %u is of sequence %u of %u", i, r->seq, b->n_seqs);
     if (r->pos >= x->opts.max_context)
-        return cn_fail(err, CN_ERANGE, "row %u is at position %u, positions end at %llu", i,
-                       r->pos, (unsigned long long)x->opts.max_context);
+        return cn_fail(err, CN_ERANGE, "row %u is at position %u, positions end at %llu", i, r->pos,
+                       (unsigned long long)x->opts.max_context);
     if (r->adapter > x->info.n_adapters)
         return cn_fail(err, CN_EUNSUPP, "row %u wants adapter %u, there are %u", i, r->adapter,
                        x->info.n_adapters);
@@ -124,8 +124,8 @@ static int check_sequence(struct kr_exec *x, const struct kr_kv_mem *m, const st
         int rc = check_row(x, b, r, err);
         if (rc) return rc;
         if (b->rows[r].pos != b->rows[r - 1].pos + 1)
-            return cn_fail(err, CN_EINVAL, "sequence %u: position %u after %u", seq,
-                           b->rows[r].pos, b->rows[r - 1].pos);
+            return cn_fail(err, CN_EINVAL, "sequence %u: position %u after %u", seq, b->rows[r].pos,
+                           b->rows[r - 1].pos);
     }
     *next = r;
     if (b->seqs[seq].n_more)
@@ -197,7 +197,8 @@ int kr_check_copy(const struct kr_exec *x, const struct kr_kv_mem *m, uint32_t g
     if (group >= x->info.n_groups) return CN_EINVAL;
     const struct kr_kv_group *g = &x->info.groups[group];
     if (n_tokens > x->opts.block_tokens && g->span != KR_SPAN_STATE) return CN_EINVAL;
-    bool inside = kr_block_inside(m, g->block_bytes, dst) && kr_block_inside(m, g->block_bytes, src);
+    bool inside =
+        kr_block_inside(m, g->block_bytes, dst) && kr_block_inside(m, g->block_bytes, src);
     return inside ? 0 : CN_ERANGE;
 }
 
@@ -208,8 +209,8 @@ int kr_check_moves(const struct kr_exec *x, const struct kr_kv_mem *m, const str
         const struct kr_move *v = &moves[i];
         if (v->group >= x->info.n_groups ||
             !kr_block_inside(m, x->info.groups[v->group].block_bytes, v->block))
-            return cn_fail(err, CN_ERANGE, "block %u of group %u is outside the KV memory", v->block,
-                           v->group);
+            return cn_fail(err, CN_ERANGE, "block %u of group %u is outside the KV memory",
+                           v->block, v->group);
     }
     return 0;
 }

@@ -52,8 +52,8 @@ void kr_device_free(struct kr_device *d)
 
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
 {
-    *out = (struct kr_device_info){.kind = d->ops->kind, .max_depth = d->ops->max_depth,
-                                    .max_outputs = d->ops->max_outputs};
+    *out = (struct kr_device_info){
+        .kind = d->ops->kind, .max_depth = d->ops->max_depth, .max_outputs = d->ops->max_outputs};
     if (d->ops->memory) d->ops->memory(d, &out->memory_bytes, &out->free_bytes);
 }
 
@@ -141,9 +141,8 @@ int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err)
 {
     uint64_t bytes;
-    if (!slab_bytes || slab_bytes % 64 || !n_slabs ||
-        n_slabs > UINT32_MAX >> KR_BLOCK_INDEX_BITS || !cn_mul_u64(slab_bytes, n_slabs, &bytes) ||
-        bytes > SIZE_MAX / 2)
+    if (!slab_bytes || slab_bytes % 64 || !n_slabs || n_slabs > UINT32_MAX >> KR_BLOCK_INDEX_BITS ||
+        !cn_mul_u64(slab_bytes, n_slabs, &bytes) || bytes > SIZE_MAX / 2)
         return cn_fail(err, CN_EINVAL, "KV memory of %u slabs of %llu bytes is not possible",
                        n_slabs, (unsigned long long)slab_bytes);
     int rc = d->ops->kv_mem_new(d, slab_bytes, n_slabs, out, err);
@@ -164,7 +163,8 @@ int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t 
 {
     int rc = kr_check_copy(x, m, group, dst_block, src_block, n_tokens);
     return rc || dst_block == src_block
-               ? rc : x->ops->kv_copy(x, m, group, dst_block, src_block, n_tokens);
+               ? rc
+               : x->ops->kv_copy(x, m, group, dst_block, src_block, n_tokens);
 }
 
 int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err)

@@ -7,7 +7,7 @@
 struct kr_device_ops {
     const char *kind;
     uint32_t max_depth;
-    uint32_t max_outputs;        /* of a plan */
+    uint32_t max_outputs; /* of a plan */
     void (*free)(struct kr_device *d);
     bool (*lost)(const struct kr_device *d, const char **why); /* NULL: never */
     /* All of it and what is free; NULL: it uses the host's. Any thread. */
@@ -54,24 +54,24 @@ struct kr_exec {
     const struct kr_device_ops *ops;
     struct kr_exec_info info;
     struct kr_prepare_opts opts;
-    uint64_t ticket;             /* of the last step: the device's launch raises it */
-    uint32_t ids_kept;           /* steps whose ids rows may name, the next one's included; 0: none */
+    uint64_t ticket;   /* of the last step: the device's launch raises it */
+    uint32_t ids_kept; /* steps whose ids rows may name, the next one's included; 0: none */
     uint32_t n_tables, n_tokens; /* kr_plan_tables */
     /* of the last batch that was found right */
-    uint32_t *logit_rows;        /* [n_wanted] rows that want logits */
+    uint32_t *logit_rows; /* [n_wanted] rows that want logits */
     uint32_t n_wanted;
-    uint32_t *seen, round;       /* by sequence: the check that saw it last */
+    uint32_t *seen, round; /* by sequence: the check that saw it last */
 };
 struct kr_kv_mem {
     const struct kr_device_ops *ops;
-    uint64_t slab_bytes;         /* set by kr_kv_mem_new */
+    uint64_t slab_bytes; /* set by kr_kv_mem_new */
     uint32_t n_slabs;
 };
 
 /* ---- what devices have in common (check.c) --------------------------------------------------- */
 
-/* A zeroed exec's opts, and of its info what is the same on every device (kr_plan_count). CN_ENOMEM;
- * kr_exec_fini in any case. */
+/* A zeroed exec's opts, and of its info what is the same on every device (kr_plan_count).
+ * CN_ENOMEM; kr_exec_fini in any case. */
 int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_plan *p,
                  const struct kr_prepare_opts *opts, struct cn_error *err);
 void kr_exec_fini(struct kr_exec *x);

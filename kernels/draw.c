@@ -14,8 +14,8 @@ enum { SCORE_TOPS = 1024 };
 /* A token that was chosen, and how often: 0 once it was taken back. KR_NO_ID: the slot is free. */
 struct seen { uint32_t id, in_output; };
 
-/* The tokens of a prompt: open addressing, KR_NO_ID where a slot is free. Choices of a request share
- * it: a long prompt's takes as much as all else of a choice many times over. */
+/* The tokens of a prompt: open addressing, KR_NO_ID where a slot is free. Choices of a request
+ * share it: a long prompt's takes as much as all else of a choice many times over. */
 struct prompt_ids {
     atomic_uint refs;
     uint32_t *id;
@@ -25,7 +25,8 @@ struct prompt_ids {
 struct kr_draw_room {
     struct kr_candidates candidates;
     uint64_t *masses; /* of runs */
-    float *saved; /* logits before bias and penalties: by bias, slot of seen, slot of the prompt's */
+    float
+        *saved; /* logits before bias and penalties: by bias, slot of seen, slot of the prompt's */
     size_t masses_cap, saved_cap;
     struct kr_draw_room *next;
 };
@@ -37,7 +38,7 @@ struct kr_draw_state {
     size_t n_seen, seen_cap;
     uint64_t n_accepted;
     uint32_t last[KR_DRAW_BACK]; /* accepted ones, by number */
-    struct prompt_ids *prompt; /* when repetition is penalised; NULL: none was told of */
+    struct prompt_ids *prompt;   /* when repetition is penalised; NULL: none was told of */
     struct kr_draw_rooms *rooms;
     float *tops; /* of the row at work: kept so that a token costs no allocation */
 };
@@ -233,8 +234,7 @@ static void adjust(const struct kr_draw_state *s, float *z, uint64_t position, f
         const struct seen *t = &s->seen[i];
         if (!t->in_output || t->id >= s->o.n_vocab) continue;
         if (saved) saved[i] = z[t->id];
-        z[t->id] = repeated(s, z[t->id]) -
-                   (s->o.presence + (float)t->in_output * s->o.frequency);
+        z[t->id] = repeated(s, z[t->id]) - (s->o.presence + (float)t->in_output * s->o.frequency);
     }
     if (saved) saved += s->seen_cap;
     for (size_t i = 0, slot; s->prompt && i < s->prompt->cap; i++) {
@@ -250,7 +250,8 @@ static void adjust(const struct kr_draw_state *s, float *z, uint64_t position, f
 }
 
 /* What a token that may be drawn had before all that. The first of two biases has it. */
-static float own_logit(const struct kr_draw_state *s, const float *z, const float *saved, uint32_t id)
+static float own_logit(const struct kr_draw_state *s, const float *z, const float *saved,
+                       uint32_t id)
 {
     size_t slot;
     if (!saved) return z[id];
@@ -420,8 +421,7 @@ static float log_total(const struct kr_draw_loops *l, const float *z, size_t n, 
 }
 
 static void score_top(const float *z, size_t n, const float *tops, float max, float total,
-                      uint32_t n_top,
-                      struct kr_drawn *out)
+                      uint32_t n_top, struct kr_drawn *out)
 {
     struct cn_top *t = out->top;
     float floor = -INFINITY, heap[CN_MAX_TOP];

@@ -17,30 +17,30 @@
 
 #include "base/base.h"
 
-#define KR_NO_ID   UINT32_MAX
+#define KR_NO_ID UINT32_MAX
 /* The loops over a vocabulary, compiled for an ISA: the bytes are the same in all of them. */
 struct kr_draw_loops;
 
-struct kr_draw_opts {        /* what a choice draws with */
+struct kr_draw_opts {                  /* what a choice draws with */
     const struct kr_draw_loops *loops; /* kr_device_draw_loops */
     size_t n_vocab;
-    float temperature;       /* 0: the likeliest id */
-    uint32_t top_k;          /* 0 = off */
-    float top_p;             /* (0, 1]; 1 = off */
-    float min_p;             /* [0, 1]; 0 = off */
-    float repetition;        /* > 0; 1 = off. Of ids of the prompt and of the output */
+    float temperature;         /* 0: the likeliest id */
+    uint32_t top_k;            /* 0 = off */
+    float top_p;               /* (0, 1]; 1 = off */
+    float min_p;               /* [0, 1]; 0 = off */
+    float repetition;          /* > 0; 1 = off. Of ids of the prompt and of the output */
     float presence, frequency; /* 0 = off. Of ids of the output */
     uint64_t seed;
     /* Borrowed: they outlive the state and its clones. */
     const struct cn_bias *edits;
     size_t n_edits;
-    const uint32_t *never;   /* ids that are never drawn; those of n_vocab and above are no matter */
+    const uint32_t *never; /* ids that are never drawn; those of n_vocab and above are no matter */
     size_t n_never;
     const uint32_t *late, *late_more; /* ids that are not drawn for positions below late_until */
     size_t n_late, n_late_more;
     uint64_t late_until;
-    int32_t n_top;           /* -1: no log-probabilities; else how many alternatives, at most
-                              * CN_MAX_TOP */
+    int32_t n_top; /* -1: no log-probabilities; else how many alternatives, at most
+                    * CN_MAX_TOP */
 };
 
 /* Room for the candidates of draws, some MiB where a large vocabulary's row is flat: lent for a
@@ -73,7 +73,7 @@ void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n);
 
 struct kr_drawn {
     uint32_t id;
-    float logprob;                /* of the raw logits (before bias, penalties, temperature) */
+    float logprob; /* of the raw logits (before bias, penalties, temperature) */
     uint32_t n_top;
     struct cn_top top[CN_MAX_TOP]; /* descending; ties by lower id */
 };

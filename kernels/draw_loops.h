@@ -34,7 +34,8 @@ const struct kr_draw_loops *kr_draw_loops_neon(void);
 static inline float kr_draw_exp(float x)
 {
     float c = x < -87.0f ? -87.0f : x;
-    float k = c * 1.44269504f + 12583079.0f; /* to an integer, + 127 + 40 in the low mantissa bits */
+    float k =
+        c * 1.44269504f + 12583079.0f; /* to an integer, + 127 + 40 in the low mantissa bits */
     uint32_t bits;
     memcpy(&bits, &k, sizeof bits);
     k -= 12583079.0f;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define N_BUCKETS 512
-#define PER_NAT 48.0f /* buckets per unit of (max - z) / temperature */
+#define PER_NAT   48.0f /* buckets per unit of (max - z) / temperature */
 
 static uint32_t bucket_of(float z, float max, float inv_t)
 {
@@ -109,9 +109,7 @@ float kr_kth_top(const float *tops, size_t n, uint32_t k, float *heap)
     return heap[0];
 }
 
-struct histogram {
-    uint64_t count[N_BUCKETS], mass[N_BUCKETS];
-};
+struct histogram { uint64_t count[N_BUCKETS], mass[N_BUCKETS]; };
 
 /* What a selection works on. */
 struct row {
@@ -223,10 +221,11 @@ static int collect(const struct row *w, const struct histogram *h, uint64_t coun
         for (size_t i = at; i < end; i++) {
             uint32_t b = bucket_of(z[i], max, inv_t);
             if (b > cut || z[i] == -INFINITY || z[i] < w->floor) continue;
-            struct kr_candidate c = {
-                .z = z[i], .id = (uint32_t)i, .w = kr_mass(z[i], max, inv_t)};
-            if (b == cut && nh < n_cut) heap[nh++] = c;
-            else if (b < cut && nv < whole) v[nv++] = c;
+            struct kr_candidate c = {.z = z[i], .id = (uint32_t)i, .w = kr_mass(z[i], max, inv_t)};
+            if (b == cut && nh < n_cut)
+                heap[nh++] = c;
+            else if (b < cut && nv < whole)
+                v[nv++] = c;
         }
     }
     size_t first = nv;
@@ -281,8 +280,8 @@ int kr_select(const struct kr_draw_loops *loops, const float *z, size_t n, const
     histogram(&w, !rule->top_k && cut_p, &h);
     for (uint32_t b = 0; b < N_BUCKETS; b++)
         total += h.mass[b];
-    int rc = collect(&w, &h, count, cut_p && !rule->top_k ? part_of(total, rule->top_p) : UINT64_MAX,
-                     out);
+    int rc = collect(&w, &h, count,
+                     cut_p && !rule->top_k ? part_of(total, rule->top_p) : UINT64_MAX, out);
     if (rc) return rc;
     if (cut_p && rule->top_k) keep_part(out, rule->top_p);
     uint64_t least = (uint64_t)ceil((double)rule->min_p * (double)KR_MASS_ONE);

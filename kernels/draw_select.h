@@ -4,13 +4,21 @@
 
 #include "kernels/draw_loops.h"
 
-struct kr_candidate { float z; uint32_t id; uint64_t w; }; /* w: its mass */
+struct kr_candidate {
+    float z;
+    uint32_t id;
+    uint64_t w;
+}; /* w: its mass */
 struct kr_candidates {
     struct kr_candidate *v; /* the caller's: grown where it must be, for the next selection too */
     size_t cap, n;
-    uint64_t mass;          /* sum of w */
+    uint64_t mass; /* sum of w */
 };
-struct kr_select_rule { float inv_t; uint32_t top_k; float top_p, min_p; };
+struct kr_select_rule {
+    float inv_t;
+    uint32_t top_k;
+    float top_p, min_p;
+};
 
 static inline size_t kr_n_tops(size_t n)
 {

@@ -21,14 +21,29 @@
 /* ---- tensor types (types.c; formulas: GGUF, reference attention section 3) ------------------- */
 
 enum kr_type { /* numbers as in GGUF */
-    KR_F32 = 0, KR_F16 = 1, KR_Q4_0 = 2, KR_Q4_1 = 3, KR_Q5_0 = 6, KR_Q5_1 = 7, KR_Q8_0 = 8,
-    KR_Q2_K = 10, KR_Q3_K = 11, KR_Q4_K = 12, KR_Q5_K = 13, KR_Q6_K = 14, KR_IQ4_NL = 20,
-    KR_IQ3_S = 21, KR_IQ4_XS = 23, KR_BF16 = 30, KR_TQ1_0 = 34, KR_TQ2_0 = 35,
-    KR_MXFP4 = 39,
+               KR_F32 = 0,
+               KR_F16 = 1,
+               KR_Q4_0 = 2,
+               KR_Q4_1 = 3,
+               KR_Q5_0 = 6,
+               KR_Q5_1 = 7,
+               KR_Q8_0 = 8,
+               KR_Q2_K = 10,
+               KR_Q3_K = 11,
+               KR_Q4_K = 12,
+               KR_Q5_K = 13,
+               KR_Q6_K = 14,
+               KR_IQ4_NL = 20,
+               KR_IQ3_S = 21,
+               KR_IQ4_XS = 23,
+               KR_BF16 = 30,
+               KR_TQ1_0 = 34,
+               KR_TQ2_0 = 35,
+               KR_MXFP4 = 39,
 };
 struct kr_type_info {
-    const char *name;      /* "Q4_K" */
-    uint32_t block_elems;  /* elements per block, 1 for floats */
+    const char *name;     /* "Q4_K" */
+    uint32_t block_elems; /* elements per block, 1 for floats */
     uint32_t block_bytes;
 };
 /* NULL for a type that is not supported; any number may be passed. */
@@ -93,9 +108,9 @@ struct kr_rope {
 };
 struct kr_attn {
     int kv_layer;
-    uint32_t n_heads;   /* query heads; a multiple of the layer's n_kv_heads */
+    uint32_t n_heads; /* query heads; a multiple of the layer's n_kv_heads */
     float scale;
-    float softcap;      /* 0 = none: s = cap * tanh(s / cap), after scale */
+    float softcap;                 /* 0 = none: s = cap * tanh(s / cap), after scale */
     const struct kr_tensor *sinks; /* [n_heads] F32: a logit without a value; NULL = none */
 };
 enum kr_act {
@@ -105,7 +120,8 @@ enum kr_act {
     KR_ACT_GELU,       /* 0.5 g (1 + erf(g / sqrt 2)) */
     KR_ACT_SIGMOID,    /* 1 / (1 + e^-g) */
     KR_ACT_RELU2,      /* max(g, 0)^2 */
-    KR_ACT_SWIGLU_OAI, /* gates only: g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u in +-7 */
+    KR_ACT_SWIGLU_OAI, /* gates only: g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u in
+                        * +-7 */
 };
 
 /* table [V, D] -> [R, D] */
@@ -116,11 +132,10 @@ int kr_op_embed_pos(struct kr_plan *p, const struct kr_tensor *table);
 /* x [R, heads * n] -> same shape; w is F32, [n] or [heads * n], or NULL (all ones) */
 int kr_op_rms_norm(struct kr_plan *p, int x, const struct kr_tensor *w, float eps, uint32_t heads);
 /* y = (x - mean) / sqrt(var + eps) * w (+ b), population variance; w as rms_norm's, b likewise */
-int kr_op_layer_norm(struct kr_plan *p, int x, const struct kr_tensor *w,
-                     const struct kr_tensor *b, float eps, uint32_t heads);
+int kr_op_layer_norm(struct kr_plan *p, int x, const struct kr_tensor *w, const struct kr_tensor *b,
+                     float eps, uint32_t heads);
 /* x [R, C], w [O, C], bias [O] F32 or NULL -> [R, O] */
-int kr_op_matmul(struct kr_plan *p, int x, const struct kr_tensor *w,
-                 const struct kr_tensor *bias);
+int kr_op_matmul(struct kr_plan *p, int x, const struct kr_tensor *w, const struct kr_tensor *bias);
 /* x [R, H * C], w [H, O, C] -> [R, H * O]: each head has its own matrix */
 int kr_op_head_matmul(struct kr_plan *p, int x, const struct kr_tensor *w);
 /* x [R, heads * head_dim] -> same shape */
@@ -151,21 +166,21 @@ int kr_op_slice(struct kr_plan *p, int x, uint32_t heads, uint32_t from, uint32_
 int kr_op_concat(struct kr_plan *p, int a, int b, uint32_t heads);
 
 /* ---- mixtures of experts ----------------------------------------------------------------------
- * A routed value has one row per (row of the step, chosen expert), sorted by expert: an expert's rows
- * are adjacent and its weights are read once. Weights of experts that no row chose are not read. All
- * routes of a plan choose the same number of experts. */
+ * A routed value has one row per (row of the step, chosen expert), sorted by expert: an expert's
+ * rows are adjacent and its weights are read once. Weights of experts that no row chose are not
+ * read. All routes of a plan choose the same number of experts. */
 enum kr_gating {
-    KR_GATE_SOFTMAX,       /* over all experts */
+    KR_GATE_SOFTMAX, /* over all experts */
     KR_GATE_SIGMOID,
-    KR_GATE_SOFTMAX_TOP,   /* chosen by logits, softmax over the chosen */
+    KR_GATE_SOFTMAX_TOP, /* chosen by logits, softmax over the chosen */
     KR_GATE_SQRT_SOFTPLUS,
 };
 struct kr_router {
     uint32_t n_used;
     enum kr_gating gating;
-    const struct kr_tensor *bias;         /* [E] F32, for the choice only; NULL = none */
-    uint32_t n_groups, n_groups_used;     /* 0, 0 = no limit; groups of equal size, by the sum of
-                                           * their two best scores (one_best: by their best) */
+    const struct kr_tensor *bias;     /* [E] F32, for the choice only; NULL = none */
+    uint32_t n_groups, n_groups_used; /* 0, 0 = no limit; groups of equal size, by the sum of
+                                       * their two best scores (one_best: by their best) */
     bool one_best;
     bool norm;                            /* weights divided by their sum (at least 2^-14) */
     float scale;                          /* then multiplied; 1 = none */
@@ -218,9 +233,7 @@ int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
  * not read. The 32 stands at `at_period` where the next position is a multiple of period (0:
  * never), else at first + f, with f a fixed function of the row's token and position, below width -
  * first. */
-struct kr_peak {
-    uint32_t width, first, period, at_period;
-};
+struct kr_peak { uint32_t width, first, period, at_period; };
 int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak);
 /* x [R, D] -> [logit rows, D]: the rows whose logits are wanted (kr_row.logits) */
 int kr_op_take_logits(struct kr_plan *p, int x);
@@ -237,20 +250,25 @@ void kr_plan_output_more(struct kr_plan *p, const char *name, int x);
 /* AVXVNNI = AVX2 + AVX-VNNI (byte dot products). AVX512 = F+BW+VL+DQ+VNNI. NEON includes byte dot
  * products; I8MM adds matrix products of bytes, with the same results. */
 enum kr_isa {
-    KR_ISA_AUTO, KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON,
-    KR_ISA_I8MM, KR_N_ISAS
+    KR_ISA_AUTO,
+    KR_ISA_GENERIC,
+    KR_ISA_AVX2,
+    KR_ISA_AVXVNNI,
+    KR_ISA_AVX512,
+    KR_ISA_NEON,
+    KR_ISA_I8MM,
+    KR_N_ISAS
 };
 /* All instruction sets with kernels, of any processor. */
-#define KR_ISAS                                                                                    \
-    KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM
+#define KR_ISAS KR_ISA_GENERIC, KR_ISA_AVX2, KR_ISA_AVXVNNI, KR_ISA_AVX512, KR_ISA_NEON, KR_ISA_I8MM
 /* "auto", "generic", "avx2" ... */
 const char *kr_isa_name(enum kr_isa isa);
 enum kr_isa kr_isa_named(const char *name); /* KR_N_ISAS: unknown name */
 
 struct kr_device;
 struct kr_cpu_opts {
-    enum kr_isa isa;      /* CN_EUNSUPP when the machine lacks it */
-    uint32_t n_threads;   /* 0 = as many as the process may use processors */
+    enum kr_isa isa;    /* CN_EUNSUPP when the machine lacks it */
+    uint32_t n_threads; /* 0 = as many as the process may use processors */
 };
 int kr_cpu_new(const struct kr_cpu_opts *opts, struct kr_device **out, struct cn_error *err);
 /* The arithmetic of `cpu` on a thread of its own, for tests. It behaves as a device that runs
@@ -275,13 +293,13 @@ int kr_device_new(const char *kind, const struct kr_device_opts *opts, struct kr
 const char *kr_device_kinds(void);
 void kr_device_free(struct kr_device *d);
 struct kr_device_info {
-    const char *kind;        /* "cpu", "async" */
-    uint32_t max_depth;      /* how many of its steps may be in flight */
-    uint32_t max_outputs;    /* of a plan */
-    uint64_t memory_bytes;   /* of its own, for weights, scratch and KV blocks; 0: it uses the host's,
-                              * which the caller looks up */
-    uint64_t free_bytes;     /* of memory_bytes, now. What exceeds it fails with CN_ENOMEM when it is
-                              * made; the message has both figures */
+    const char *kind;      /* "cpu", "async" */
+    uint32_t max_depth;    /* how many of its steps may be in flight */
+    uint32_t max_outputs;  /* of a plan */
+    uint64_t memory_bytes; /* of its own, for weights, scratch and KV blocks; 0: it uses the host's,
+                            * which the caller looks up */
+    uint64_t free_bytes;   /* of memory_bytes, now. What exceeds it fails with CN_ENOMEM when it is
+                            * made; the message has both figures */
 };
 /* Any thread. */
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out);
@@ -303,9 +321,10 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
  * 256 KiB per thread; the caller must know how much memory is free. CN_ENOMEM if there is not
  * enough. */
 struct kr_probe {
-    double read_bytes_s; /* reading a buffer larger than the last-level cache, if most_bytes allows */
-    double int8_ops_s;   /* products of 8-bit integers in registers, two operations each */
-    double fma_flops_s;  /* fused multiply-adds of float32, two operations each */
+    double
+        read_bytes_s;  /* reading a buffer larger than the last-level cache, if most_bytes allows */
+    double int8_ops_s; /* products of 8-bit integers in registers, two operations each */
+    double fma_flops_s; /* fused multiply-adds of float32, two operations each */
 };
 int kr_device_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each,
                     struct kr_probe *out, struct cn_error *err);
@@ -314,53 +333,53 @@ int kr_device_probe_read(struct kr_device *d, uint64_t bytes, uint64_t ns, doubl
                          struct cn_error *err);
 
 struct kr_prepare_opts {
-    enum kr_type kv_type;      /* KR_F16, KR_Q8_0 or KR_Q4_0 */
-    uint32_t block_tokens;     /* 16 or 32 */
-    uint32_t max_rows;         /* rows of a step */
-    uint32_t max_logit_rows;   /* whose logits are in memory at once */
-    uint32_t max_seqs;         /* slots of sequences (kr_seq); 0: launches bring whole tables */
-    uint64_t max_context;      /* positions are below this (RoPE tables, score scratch) */
+    enum kr_type kv_type;    /* KR_F16, KR_Q8_0 or KR_Q4_0 */
+    uint32_t block_tokens;   /* 16 or 32 */
+    uint32_t max_rows;       /* rows of a step */
+    uint32_t max_logit_rows; /* whose logits are in memory at once */
+    uint32_t max_seqs;       /* slots of sequences (kr_seq); 0: launches bring whole tables */
+    uint64_t max_context;    /* positions are below this (RoPE tables, score scratch) */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *progress_arg;
     /* Bytes [p, p + n) of a weight have been copied and will rarely be read again. Called from any
      * thread, in any order of ranges; may be NULL. */
     void (*copied)(void *arg, const void *p, uint64_t n);
     void *copied_arg;
-    bool measure;              /* without the weights, for exact sizes; cannot be launched */
-    bool background;           /* the device may be in a step: only the calling thread packs */
-    const atomic_bool *stop;   /* once true, prepare soon fails with CN_ECANCELLED; may be NULL */
+    bool measure;            /* without the weights, for exact sizes; cannot be launched */
+    bool background;         /* the device may be in a step: only the calling thread packs */
+    const atomic_bool *stop; /* once true, prepare soon fails with CN_ECANCELLED; may be NULL */
 };
 
 struct kr_kv_group {
     enum kr_span span;
-    uint32_t window_tokens;    /* the span's tokens; 0 = none */
-    uint32_t n_layers;         /* states in a group of span STATE */
-    uint64_t block_bytes;      /* all layers of the group, one block; a multiple of 64 */
+    uint32_t window_tokens; /* the span's tokens; 0 = none */
+    uint32_t n_layers;      /* states in a group of span STATE */
+    uint64_t block_bytes;   /* all layers of the group, one block; a multiple of 64 */
 };
 struct kr_exec_info {
-    uint64_t weight_bytes;     /* that a decode step reads, without experts */
-    uint64_t expert_bytes;     /* of one expert, summed over the layers that have experts */
+    uint64_t weight_bytes; /* that a decode step reads, without experts */
+    uint64_t expert_bytes; /* of one expert, summed over the layers that have experts */
     uint32_t n_experts, n_experts_used;
-    uint64_t row_macs;         /* multiply-adds of a row's products with weights, chosen experts
-                                * included */
-    uint64_t logit_macs;       /* that a row takes in addition when its logits are wanted */
-    uint64_t packed_bytes;     /* memory taken by repacked weights */
-    uint64_t scratch_bytes;    /* exact */
+    uint64_t row_macs;      /* multiply-adds of a row's products with weights, chosen experts
+                             * included */
+    uint64_t logit_macs;    /* that a row takes in addition when its logits are wanted */
+    uint64_t packed_bytes;  /* memory taken by repacked weights */
+    uint64_t scratch_bytes; /* exact */
     uint64_t embd_dim, n_vocab;
-    bool embeds;               /* rows may be embeddings (KR_ROW_EMBED): the plan has one kr_op_embed */
-    bool turns, both_ways;     /* rows may have turns; both_until */
-    uint32_t n_adapters;       /* rows may name 1 .. n_adapters */
-    uint32_t n_outputs;        /* that a step returns: the plan's, or 1 if the device has no more */
+    bool embeds;           /* rows may be embeddings (KR_ROW_EMBED): the plan has one kr_op_embed */
+    bool turns, both_ways; /* rows may have turns; both_until */
+    uint32_t n_adapters;   /* rows may name 1 .. n_adapters */
+    uint32_t n_outputs;    /* that a step returns: the plan's, or 1 if the device has no more */
     uint32_t n_groups;
     const struct kr_kv_group *groups;
 };
 /* Sums over all steps so far. */
 struct kr_counters {
     uint64_t steps, rows;
-    uint64_t barriers;         /* how often the device's threads waited for each other */
-    uint64_t weight_bytes;     /* dense weights read; a step reads each once */
-    uint64_t expert_bytes;     /* weights of experts read */
-    uint64_t kv_bytes;         /* keys and values that attention read; one read may serve many rows */
+    uint64_t barriers;     /* how often the device's threads waited for each other */
+    uint64_t weight_bytes; /* dense weights read; a step reads each once */
+    uint64_t expert_bytes; /* weights of experts read */
+    uint64_t kv_bytes;     /* keys and values that attention read; one read may serve many rows */
 };
 
 /* A plan prepared for a device. The plan and its tensors' bytes must outlive it. kr_prepare also
@@ -404,7 +423,7 @@ void kr_host_free(struct kr_device *d, void *host, uint64_t bytes);
  * says that the ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
 struct kr_move {
     uint32_t group, block;
-    void *host;                /* [block_bytes] of the group */
+    void *host; /* [block_bytes] of the group */
 };
 int kr_kv_move(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
                bool out, uint64_t *ticket, struct cn_error *err);
@@ -416,33 +435,37 @@ bool kr_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 
 enum kr_row_src { KR_ROW_TOKEN, KR_ROW_EMBED, KR_ROW_TICKET };
 struct kr_row {
-    uint32_t seq;               /* index into the batch's sequences */
-    uint32_t pos;               /* its position in the sequence */
-    uint32_t adapter;           /* at most the exec's n_adapters; 0 = none */
-    uint32_t both_until;        /* 0: it sees positions up to its own, by its layers' spans. Else also
-                                 * those from its own to below both_until, all of which are rows of
-                                 * this step. Needs the exec's both_ways */
-    const uint32_t *turns;      /* [3] positions for RoPE, in models that use three; NULL: pos. Needs
-                                 * the exec's turns */
-    uint8_t src;                /* enum kr_row_src */
+    uint32_t seq;          /* index into the batch's sequences */
+    uint32_t pos;          /* its position in the sequence */
+    uint32_t adapter;      /* at most the exec's n_adapters; 0 = none */
+    uint32_t both_until;   /* 0: it sees positions up to its own, by its layers' spans. Else also
+                            * those from its own to below both_until, all of which are rows of
+                            * this step. Needs the exec's both_ways */
+    const uint32_t *turns; /* [3] positions for RoPE, in models that use three; NULL: pos. Needs
+                            * the exec's turns */
+    uint8_t src;           /* enum kr_row_src */
     bool logits;
     union {
         uint32_t token;
-        const float *embed;     /* [embd_dim], the first layer's input. Needs the exec's embeds */
-        struct { uint64_t ticket; uint32_t row; } from; /* the id drawn for that row of that step */
+        const float *embed; /* [embd_dim], the first layer's input. Needs the exec's embeds */
+        struct {
+            uint64_t ticket;
+            uint32_t row;
+        } from; /* the id drawn for that row of that step */
     };
 };
 struct kr_seq {
     /* Per group: block number of each logical block (position / block_tokens), up to the last row's
-     * position; entries before the window are not read. Groups of span STATE: one entry, the block of
-     * the sequence's state, which the step reads and writes. A device with max_depth above 1 reads the
-     * tables in kr_launch only. */
+     * position; entries before the window are not read. Groups of span STATE: one entry, the block
+     * of the sequence's state, which the step reads and writes. A device with max_depth above 1
+     * reads the tables in kr_launch only. */
     const uint32_t *const *tables;
     /* For devices that keep tables (max_depth above 1, prepared with max_seqs): the slot of this
      * sequence's tables. With a new generation the slot is empty. */
     uint32_t slot;
     uint64_t generation;
-    /* Per group: the first entry that may differ from the slot's last step. NULL: all may differ. */
+    /* Per group: the first entry that may differ from the slot's last step. NULL: all may
+     * differ. */
     const uint32_t *changed;
     /* Further sequences whose keys its rows read, such as an encoder's for cross attention. No op
      * reads them yet: above 0 is CN_EUNSUPP. */
@@ -469,16 +492,17 @@ int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_err
 
 /* What to draw from a row's logits, and from the rows after it that hold guesses (draft tokens). */
 struct kr_draw {
-    uint32_t row;               /* of the step's rows with logits, from 0; ascending */
-    uint32_t n_guesses;         /* rows after it, each with a guess of the id drawn before it */
-    const uint32_t *guesses;    /* [n_guesses] the ids in those rows */
+    uint32_t row;                /* of the step's rows with logits, from 0; ascending */
+    uint32_t n_guesses;          /* rows after it, each with a guess of the id drawn before it */
+    const uint32_t *guesses;     /* [n_guesses] the ids in those rows */
     struct kr_draw_state *state; /* parameters and history of the draw; drawn ids are added to it.
                                   * NULL: the row is scored */
-    uint64_t position;          /* of the first id that is drawn; the next ones follow it */
-    const uint32_t *const *masks; /* [1 + n_guesses] per row a bit for each id that may be drawn, or
-                                   * NULL: all ids. NULL instead of the array: all ids in all rows */
-    uint32_t score, n_top;      /* for a scored row: the id whose log-probability is wanted, and the
-                                 * number of alternatives (kr_draw_score) */
+    uint64_t position;           /* of the first id that is drawn; the next ones follow it */
+    const uint32_t *const
+        *masks;            /* [1 + n_guesses] per row a bit for each id that may be drawn, or
+                            * NULL: all ids. NULL instead of the array: all ids in all rows */
+    uint32_t score, n_top; /* for a scored row: the id whose log-probability is wanted, and the
+                            * number of alternatives (kr_draw_score) */
 };
 /* status: 0; CN_ENUMERIC: the logits are not finite, or all ids were masked; CN_ECANCELLED: the row
  * was not drawn, because no draw names it or a guess before it was wrong. */

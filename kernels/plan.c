@@ -196,8 +196,7 @@ struct kr_plan_op kr_plan_new_op(enum kr_op_kind kind, int a, int b)
         .kind = kind, .in = {a, b, -1, -1, -1}, .out = -1, .rope = -1, .kv_layer = -1, .state = -1};
 }
 
-/* ---- ops with weights -------------------------------------------------------------------------
- */
+/* ---- ops with weights ------------------------------------------------------------------------ */
 
 int kr_op_embed(struct kr_plan *p, const struct kr_tensor *table, float scale)
 {
@@ -295,8 +294,7 @@ int kr_op_head_matmul(struct kr_plan *p, int x, const struct kr_tensor *w)
     return kr_plan_add(p, &op, out, v.domain);
 }
 
-/* ---- rotations --------------------------------------------------------------------------------
- */
+/* ---- rotations ------------------------------------------------------------------------------- */
 
 /* Equal rotations share one table of angles in a step. */
 static int find_rope(struct kr_plan *p, const struct kr_rope *r)
@@ -341,8 +339,7 @@ int kr_op_rope(struct kr_plan *p, int x, const struct kr_rope *rope)
     return kr_plan_add(p, &op, v.width, v.domain);
 }
 
-/* ---- elementwise ------------------------------------------------------------------------------
- */
+/* ---- elementwise ----------------------------------------------------------------------------- */
 
 static bool same_rows(struct kr_plan *p, const char *name, int a, int b)
 {

@@ -87,16 +87,16 @@ struct kr_plan {
     struct kr_plan_state *states;
     size_t n_ops, n_values, n_ropes, n_groups, n_layers, n_states;
     size_t cap_ops, cap_values, cap_ropes, cap_groups, cap_layers, cap_states;
-    int state_group;       /* -1: no state */
-    uint64_t state_floats; /* of a sequence */
-    uint64_t n_positions;  /* lines of the shortest position table; UINT64_MAX without one */
-    uint32_t n_used;       /* experts of every route; 0 = no route */
-    int output;            /* value, -1 until set */
+    int state_group;           /* -1: no state */
+    uint64_t state_floats;     /* of a sequence */
+    uint64_t n_positions;      /* lines of the shortest position table; UINT64_MAX without one */
+    uint32_t n_used;           /* experts of every route; 0 = no route */
+    int output;                /* value, -1 until set */
     struct kr_plan_more *more; /* outputs beside it */
     size_t n_more, cap_more;
 };
 
-/* ---- what devices ask of a plan (plan_ask.c) -------------------------------------------------- */
+/* ---- what devices ask of a plan (plan_ask.c) ------------------------------------------------- */
 
 static inline bool kr_is_product(const struct kr_plan_op *op)
 {
@@ -114,7 +114,8 @@ uint32_t kr_plan_tables(const struct kr_plan *p, uint32_t *n_tokens);
 /* groups[p->n_groups]: all but their block_bytes, which are the device's. */
 void kr_plan_groups(const struct kr_plan *p, struct kr_kv_group *groups);
 /* needed[p->n_ops], zeroed: whether the output, the KV memory or a state depends on an op. A device
- * that fuses ops says with `reads` which values it reads for one, in place of op->in; NULL: those. */
+ * that fuses ops says with `reads` which values it reads for one, in place of op->in; NULL:
+ * those. */
 typedef void kr_plan_reads(void *arg, const struct kr_plan_op *op, int in[KR_OP_INPUTS]);
 void kr_plan_needed(const struct kr_plan *p, kr_plan_reads *reads, void *arg, bool *needed);
 

@@ -39,8 +39,10 @@ static void count_macs(const struct kr_plan *p, struct kr_exec_info *info)
         uint64_t macs = op->w.ne[0] * kr_tensor_dim(&op->w, 1);
         if (op->kind == KR_OP_HEAD_MATMUL) macs *= kr_tensor_dim(&op->w, 2);
         if (op->kind == KR_OP_EXPERT_MATMUL) macs = op->w.ne[0] * op->len * p->n_used;
-        if (p->values[op->out].domain == KR_DOM_LOGITS) info->logit_macs += macs;
-        else info->row_macs += macs;
+        if (p->values[op->out].domain == KR_DOM_LOGITS)
+            info->logit_macs += macs;
+        else
+            info->row_macs += macs;
     }
 }
 

@@ -7,8 +7,7 @@
 #define MAX_HEADS    65536u
 #define MAX_HEAD_DIM 65536u
 
-/* ---- groups, layers, states -------------------------------------------------------------------
- */
+/* ---- groups, layers, states ------------------------------------------------------------------ */
 
 static int add_group(struct kr_plan *p, enum kr_span span, uint32_t tokens)
 {
@@ -85,8 +84,7 @@ int kr_plan_state(struct kr_plan *p, uint32_t n_floats)
     return (int)p->n_states++;
 }
 
-/* ---- keys and values --------------------------------------------------------------------------
- */
+/* ---- keys and values ------------------------------------------------------------------------- */
 
 static struct kr_plan_layer *layer_of(struct kr_plan *p, const char *op, int layer)
 {
@@ -194,8 +192,7 @@ int kr_op_select(struct kr_plan *p, int q, int w, int kv_layer, uint32_t top_k,
     return kr_plan_add(p, &op, (max_context + 31) / 32, KR_DOM_ROWS);
 }
 
-/* ---- recurrences -------------------------------------------------------------------------------
- */
+/* ---- recurrences ----------------------------------------------------------------------------- */
 
 /* The state of one op: the right size, and used by nobody else. */
 static bool take_state(struct kr_plan *p, const char *op, int state, uint64_t n_floats)

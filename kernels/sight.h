@@ -6,8 +6,8 @@
 
 struct kr_sight {
     enum kr_span span;
-    uint32_t tokens;       /* the span's */
-    uint32_t end;          /* BOTH: the sequence ends before this position */
+    uint32_t tokens; /* the span's */
+    uint32_t end;    /* BOTH: the sequence ends before this position */
 };
 /* The keys that a row at pos sees: [*from, *to). Neither goes back from one row to the next. */
 static inline void kr_sight_at(const struct kr_sight *s, uint32_t pos, uint64_t *from, uint64_t *to)
@@ -27,7 +27,7 @@ static inline void kr_sight_at(const struct kr_sight *s, uint32_t pos, uint64_t 
 }
 static inline struct kr_sight kr_sight_of(const struct kr_kv_group *g, uint32_t end)
 {
-    return (struct kr_sight){ .span = g->span, .tokens = g->window_tokens, .end = end };
+    return (struct kr_sight){.span = g->span, .tokens = g->window_tokens, .end = end};
 }
 
 #endif

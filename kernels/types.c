@@ -130,9 +130,11 @@ void kr_dequantize_row(enum kr_type type, const void *src, float *dst, size_t n)
     if (type == KR_F32) {
         if (n > 0) memcpy(dst, p, n * sizeof(float));
     } else if (type == KR_F16) {
-        for (size_t i = 0; i < n; i++) dst[i] = kr_f16_f32(kr_load_u16(p + 2 * i));
+        for (size_t i = 0; i < n; i++)
+            dst[i] = kr_f16_f32(kr_load_u16(p + 2 * i));
     } else if (type == KR_BF16) {
-        for (size_t i = 0; i < n; i++) dst[i] = kr_bf16_f32(kr_load_u16(p + 2 * i));
+        for (size_t i = 0; i < n; i++)
+            dst[i] = kr_bf16_f32(kr_load_u16(p + 2 * i));
     } else {
         const struct kr_type_info *info = kr_type_info(type);
         cn_assert(info && n % info->block_elems == 0);

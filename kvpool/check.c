@@ -11,14 +11,13 @@ struct audit {
 
 static bool bad(struct audit *a, const char *what, uint64_t x, uint64_t y)
 {
-    if (!a->rc)
-        a->rc = cn_fail(a->err, CN_EINTERNAL, "%s (%" PRIu64 ", %" PRIu64 ")", what, x, y);
+    if (!a->rc) a->rc = cn_fail(a->err, CN_EINTERNAL, "%s (%" PRIu64 ", %" PRIu64 ")", what, x, y);
     return false;
 }
 
-#define CHECK(cond, what, x, y) \
-    do { \
-        if (!(cond)) return bad(a, what, (uint64_t)(x), (uint64_t)(y)); \
+#define CHECK(cond, what, x, y)                                                                    \
+    do {                                                                                           \
+        if (!(cond)) return bad(a, what, (uint64_t)(x), (uint64_t)(y));                            \
     } while (0)
 
 /* ---- the tree: every node of it in order, dead ones too -------------------------------------- */

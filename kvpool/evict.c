@@ -12,8 +12,8 @@
 
 #include <stdlib.h>
 
-#define LOOK 16                /* snapshots compared */
-#define MAX_SAVED_BLOCKS 4096  /* counted: beyond that all are worth the same */
+#define LOOK             16   /* snapshots compared */
+#define MAX_SAVED_BLOCKS 4096 /* counted: beyond that all are worth the same */
 
 /* ---- heap of lanes --------------------------------------------------------------------------- */
 
@@ -230,8 +230,7 @@ static struct kv_ent *victim(const struct kv_grp *g, uint32_t tenant, bool all)
 
     if (own && own->head && (!e || own->head->stamp < e->stamp)) e = own->head;
     for (uint32_t t = 0; all && !e && t < p->n_tenants; t++) {
-        struct kv_lane *l =
-            lg->id < p->tenants[t].lanes_cap ? p->tenants[t].lanes[lg->id] : NULL;
+        struct kv_lane *l = lg->id < p->tenants[t].lanes_cap ? p->tenants[t].lanes[lg->id] : NULL;
         if (l) e = l->head;
     }
     return e && g->span == KV_SPAN_STATE ? cheapest(ent_lane(e)) : e;
@@ -284,8 +283,7 @@ static bool slab_empty(struct kv_pool *p, uint32_t slab, uint32_t tenant)
     for (uint32_t i = 0; i < g->slab_blocks; i++) {
         struct kv_blk *b = &s->blks[i];
 
-        if (b->state != KV_FREE && (b->refs != 1 || !may_evict(p, b->tenant, tenant)))
-            return false;
+        if (b->state != KV_FREE && (b->refs != 1 || !may_evict(p, b->tenant, tenant))) return false;
     }
     for (uint32_t i = 0; i < g->slab_blocks; i++) {
         struct kv_blk *b = &s->blks[i];

@@ -14,7 +14,7 @@
 
 #include <stddef.h>
 
-#define KV_NONE UINT32_MAX
+#define KV_NONE            UINT32_MAX
 #define KV_MAX_SLAB_BLOCKS (1u << KV_BLOCK_INDEX_BITS)
 
 struct kv_node;
@@ -23,18 +23,18 @@ struct kv_grp;
 
 struct kv_blk {
     uint32_t tenant;
-    uint32_t next_free;      /* next free block of the slab, by index */
-    uint32_t refs;           /* its holder, and copies reading it */
-    uint32_t seen;           /* kv_check's own */
-    uint8_t state;           /* enum kv_state */
-    struct kv_node *node;    /* NULL: only a sequence holds it */
+    uint32_t next_free;   /* next free block of the slab, by index */
+    uint32_t refs;        /* its holder, and copies reading it */
+    uint32_t seen;        /* kv_check's own */
+    uint8_t state;        /* enum kv_state */
+    struct kv_node *node; /* NULL: only a sequence holds it */
 };
 
 struct kv_slab {
-    struct kv_grp *grp;      /* NULL: not lent */
+    struct kv_grp *grp; /* NULL: not lent */
     struct kv_blk *blks;
     uint32_t n_used, n_cached, free_head;
-    uint32_t prev, next;     /* in the list named by `list` */
+    uint32_t prev, next; /* in the list named by `list` */
     uint8_t list;
 };
 enum { SLAB_NOWHERE, SLAB_FREE, SLAB_PARTIAL };
@@ -42,14 +42,14 @@ enum { SLAB_NOWHERE, SLAB_FREE, SLAB_PARTIAL };
 /* A doubly linked list of slabs by number. */
 struct kv_slab_list { uint32_t head, tail; };
 
-struct kv_ent {              /* one group's block of a node: kv_ent_node */
+struct kv_ent {                 /* one group's block of a node: kv_ent_node */
     struct kv_ent *prev, *next; /* in the tenant's lane */
     uint64_t stamp;
-    uint64_t credit;         /* snapshots: the group's age at the last use */
-    uint64_t writer;         /* snapshots: serial of the sequence that took the last one here */
-    uint32_t block;          /* KV_NO_BLOCK: lost */
-    uint32_t refs;           /* loose groups: sequences that can still see it; snapshots: copies */
-    uint32_t seen;           /* kv_check's own */
+    uint64_t credit; /* snapshots: the group's age at the last use */
+    uint64_t writer; /* snapshots: serial of the sequence that took the last one here */
+    uint32_t block;  /* KV_NO_BLOCK: lost */
+    uint32_t refs;   /* loose groups: sequences that can still see it; snapshots: copies */
+    uint32_t seen;   /* kv_check's own */
     uint8_t group;
     bool linked;
 };
@@ -58,17 +58,17 @@ struct kv_ent {              /* one group's block of a node: kv_ent_node */
 struct kv_lane {
     struct kv_ent *head, *tail;
     uint32_t tenant;
-    uint32_t heap_pos;       /* in the group's heap, KV_NONE when not there */
+    uint32_t heap_pos; /* in the group's heap, KV_NONE when not there */
 };
 
 struct kv_grp {
     struct kv_space *space;
-    uint32_t id;             /* in the pool */
-    uint32_t index;          /* in the space */
+    uint32_t id;    /* in the pool */
+    uint32_t index; /* in the space */
     enum kv_span span;
-    uint32_t tokens;         /* STATE: the least tokens between snapshots */
-    uint64_t age;            /* STATE: sum of the worth of evicted snapshots */
-    bool loose;              /* span other than ALL: blocks are evicted one by one */
+    uint32_t tokens; /* STATE: the least tokens between snapshots */
+    uint64_t age;    /* STATE: sum of the worth of evicted snapshots */
+    bool loose;      /* span other than ALL: blocks are evicted one by one */
     uint64_t block_bytes;
     uint32_t slab_blocks;
     struct kv_slab_list partial; /* its slabs with a free block */
@@ -84,12 +84,12 @@ struct kv_space {
     struct kv_space *next;
     uint8_t id_key[16];
     uint32_t block_tokens, n_groups;
-    struct kv_grp *primary;  /* the first full group; NULL when there is none */
-    struct kv_grp *state;    /* the STATE group; NULL when there is none */
+    struct kv_grp *primary; /* the first full group; NULL when there is none */
+    struct kv_grp *state;   /* the STATE group; NULL when there is none */
     uint64_t n_seqs;
-    struct kv_node *node_pool; /* free nodes, linked by hnext */
+    struct kv_node *node_pool;     /* free nodes, linked by hnext */
     struct kv_node_batch *batches; /* memory of the nodes */
-    struct kv_node *roots;   /* linked by sib_next */
+    struct kv_node *roots;         /* linked by sib_next */
     struct kv_grp grp[];
 };
 
@@ -97,37 +97,40 @@ enum kv_node_state { NODE_FILLING, NODE_READY };
 struct kv_node {
     uint64_t key[2];
     struct kv_node *hnext;
-    struct kv_node *parent;  /* NULL: a root, one per (space, tenant, generation,
-                              * salt, adapter) */
+    struct kv_node *parent; /* NULL: a root, one per (space, tenant, generation,
+                             * salt, adapter) */
     struct kv_node *child, *sib_prev, *sib_next;
     struct kv_space *space;
     union {
-        uint64_t salt;       /* roots */
-        uint64_t writer;     /* others: serial of the sequence that computed it */
+        uint64_t salt;   /* roots */
+        uint64_t writer; /* others: serial of the sequence that computed it */
     };
     uint32_t tenant, pins;
-    uint32_t seen;           /* kv_check's own */
+    uint32_t seen; /* kv_check's own */
     uint8_t state;
-    bool dead;               /* lookups skip it; freed with its last pin */
-    struct kv_seq *filler;   /* FILLING: its filler; READY: who recomputes lost blocks, or NULL */
+    bool dead;             /* lookups skip it; freed with its last pin */
+    struct kv_seq *filler; /* FILLING: its filler; READY: who recomputes lost blocks, or NULL */
     union {
         struct kv_node *fill_prev;
-        uint32_t adapter;    /* roots, which nobody fills */
+        uint32_t adapter; /* roots, which nobody fills */
     };
     struct kv_node *fill_next;
     struct kv_seq *waiters;
-    struct kv_ent ent[];     /* one of each group; the ids follow, see kv_node_ids */
+    struct kv_ent ent[]; /* one of each group; the ids follow, see kv_node_ids */
 };
 
 struct kv_tenant {
     uint64_t held_bytes, cached_bytes, reserve_bytes, evictions;
-    struct kv_lane **lanes;  /* by group id */
+    struct kv_lane **lanes; /* by group id */
     size_t lanes_cap;
-    uint32_t generation;     /* number of tenants that had this number before */
-    bool exposed;            /* others may evict its cached blocks */
+    uint32_t generation; /* number of tenants that had this number before */
+    bool exposed;        /* others may evict its cached blocks */
 };
 
-struct kv_stale { uint64_t ticket; uint32_t block; };
+struct kv_stale {
+    uint64_t ticket;
+    uint32_t block;
+};
 
 struct kv_pool {
     uint64_t slab_bytes;
@@ -136,9 +139,9 @@ struct kv_pool {
     uint64_t hash_mask;
     struct kv_slab *slabs;
     struct kv_slab_list free_slabs;
-    uint32_t steal_at;       /* where the next search for a slab to take back begins */
+    uint32_t steal_at; /* where the next search for a slab to take back begins */
     struct kv_space *spaces;
-    struct kv_grp **grps;    /* by id */
+    struct kv_grp **grps; /* by id */
     size_t grps_cap;
     uint32_t n_grps;
     struct kv_tenant *tenants;
@@ -151,14 +154,18 @@ struct kv_pool {
     uint64_t blocks[KV_N_STATES], bytes[KV_N_STATES]; /* KV_FREE not kept here */
     uint64_t evictions, n_seqs, snapshots_taken, snapshots_used;
     uint64_t launched, retired;
-    struct kv_stale *stale;  /* queue of blocks that a step in flight may still use */
+    struct kv_stale *stale; /* queue of blocks that a step in flight may still use */
     size_t stale_cap, stale_head, stale_len;
     struct kv_seq *zombies, **zombies_tail;
-    struct kv_seq *seqs;     /* all sequences, zombies included */
+    struct kv_seq *seqs; /* all sequences, zombies included */
 };
 
 #define KV_MAX_SNAPS 4
-struct kv_snap { uint64_t pos; uint32_t block; bool rolling; };
+struct kv_snap {
+    uint64_t pos;
+    uint32_t block;
+    bool rolling;
+};
 
 struct kv_seq {
     struct kv_space *space;
@@ -167,25 +174,25 @@ struct kv_seq {
     uint32_t tenant, flags;
     uint64_t max_tokens, share_tokens;
     uint64_t len, planned;
-    uint64_t n_blocks;       /* logical blocks, those before windows included */
+    uint64_t n_blocks; /* logical blocks, those before windows included */
     uint64_t cap_blocks;
-    uint64_t n_chain;        /* leading blocks that are complete nodes */
-    uint64_t n_named;        /* leading blocks with a node, complete or being filled */
-    bool detached;           /* blocks from n_chain on stay out of the tree */
+    uint64_t n_chain; /* leading blocks that are complete nodes */
+    uint64_t n_named; /* leading blocks with a node, complete or being filled */
+    bool detached;    /* blocks from n_chain on stay out of the tree */
     bool copies_taken, closed;
-    uint32_t **tables;       /* per group; the STATE group has one entry, the live state */
-    uint64_t *first;         /* per group: first logical block still held */
-    uint32_t *changed;       /* per group: first table entry set since kv_seq_changed; UINT32_MAX =
-                              * none */
-    struct kv_node **nodes;  /* per logical block; NULL: only this sequence holds it */
-    uint32_t *tail;          /* ids of the incomplete block up to len */
+    uint32_t **tables;      /* per group; the STATE group has one entry, the live state */
+    uint64_t *first;        /* per group: first logical block still held */
+    uint32_t *changed;      /* per group: first table entry set since kv_seq_changed; UINT32_MAX =
+                             * none */
+    struct kv_node **nodes; /* per logical block; NULL: only this sequence holds it */
+    uint32_t *tail;         /* ids of the incomplete block up to len */
     struct kv_node *fills;
-    struct kv_seq **wait;    /* the list of waiters that it is in: a node's or its leader's */
+    struct kv_seq **wait; /* the list of waiters that it is in: a node's or its leader's */
     struct kv_seq *leader, *followers;
     bool no_wait;
-    uint64_t active_at;      /* steps launched when it last made headway */
-    uint64_t extended_at;    /* steps launched when the rows from len on were reserved */
-    const uint32_t *ids;     /* borrowed from the last match, to compare prefixes */
+    uint64_t active_at;   /* steps launched when it last made headway */
+    uint64_t extended_at; /* steps launched when the rows from len on were reserved */
+    const uint32_t *ids;  /* borrowed from the last match, to compare prefixes */
     uint64_t n_ids;
     const struct kv_range *joined;
     uint32_t n_joined;
@@ -193,15 +200,15 @@ struct kv_seq {
     uint32_t n_marks, n_wants, cap_wants;
     struct kv_snap snaps[KV_MAX_SNAPS]; /* being copied, ascending */
     uint32_t n_snaps;
-    bool snap_new;           /* the last snapshot's copy was not handed out yet */
-    uint64_t snap_pos;       /* position of the last known snapshot before planned */
-    uint64_t rolled;         /* position of its last rolling snapshot; 0 = none */
+    bool snap_new;     /* the last snapshot's copy was not handed out yet */
+    uint64_t snap_pos; /* position of the last known snapshot before planned */
+    uint64_t rolled;   /* position of its last rolling snapshot; 0 = none */
     struct kv_seq *wait_prev, *wait_next;
-    struct kv_copy *copies;  /* [n_copies]; then the copy of a new snapshot, if snap_new */
+    struct kv_copy *copies; /* [n_copies]; then the copy of a new snapshot, if snap_new */
     uint32_t n_copies;
-    uint64_t copy_block;     /* logical block that the copies fill */
+    uint64_t copy_block;      /* logical block that the copies fill */
     struct kv_node *copy_src; /* pinned source; NULL: refs hold the source blocks */
-    uint64_t tag;            /* zombie: freed when this ticket has retired */
+    uint64_t tag;             /* zombie: freed when this ticket has retired */
     struct kv_seq *zombie_next;
     struct kv_seq *all_prev, *all_next;
 };
@@ -277,7 +284,7 @@ void kv_tenant_expose(struct kv_pool *p, uint32_t tenant);
 /* Evicts a block of g's lanes: the oldest, or the snapshot worth least. */
 bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all);
 /* `not`: a group whose slabs are spared, or NULL. */
-bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp *not);
+bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp * not);
 /* Makes room for a snapshot worth `gap` tokens; false when all others are worth more. */
 bool kv_evict_cheaper(struct kv_grp *g, uint32_t tenant, uint64_t gap);
 

@@ -52,9 +52,9 @@
 
 #include "base/base.h"
 
-#define KV_BLOCK_INDEX_BITS 12              /* block number = slab << 12 | index in the slab */
-#define KV_MAX_SLABS (1u << (32 - KV_BLOCK_INDEX_BITS))
-#define KV_NO_BLOCK UINT32_MAX              /* a table entry without a block (before a window) */
+#define KV_BLOCK_INDEX_BITS 12 /* block number = slab << 12 | index in the slab */
+#define KV_MAX_SLABS        (1u << (32 - KV_BLOCK_INDEX_BITS))
+#define KV_NO_BLOCK         UINT32_MAX /* a table entry without a block (before a window) */
 
 /* ---- pool (pool.c) --------------------------------------------------------------------------- */
 
@@ -64,8 +64,8 @@ struct kv_pool_opts {
     uint32_t n_slabs;        /* 1 .. KV_MAX_SLABS - 1 */
     const uint8_t *key;      /* 16 bytes for the hash; NULL = random */
     uint32_t hash_bits;      /* 0 = all; tests cut the hash to force collisions */
-    uint64_t max_thin_nodes; /* tree nodes of spaces without a group of span ALL, which blocks do not
-                              * bound; 0 = 262144 */
+    uint64_t max_thin_nodes; /* tree nodes of spaces without a group of span ALL, which blocks do
+                              * not bound; 0 = 262144 */
 };
 int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn_error *err);
 void kv_pool_free(struct kv_pool *p); /* every sequence closed; spaces go with it */
@@ -92,19 +92,20 @@ int kv_pool_tenant_end(struct kv_pool *p, uint32_t tenant);
 
 enum kv_state { KV_FREE, KV_FILLING, KV_READY, KV_CACHED, KV_COPYING, KV_N_STATES };
 struct kv_stats {
-    uint64_t blocks[KV_N_STATES]; /* free: a slab that is not lent counts as blocks of the first group */
-    uint64_t bytes[KV_N_STATES];  /* free: everything that is not in use */
+    uint64_t
+        blocks[KV_N_STATES]; /* free: a slab that is not lent counts as blocks of the first group */
+    uint64_t bytes[KV_N_STATES]; /* free: everything that is not in use */
     uint64_t n_slabs, n_slabs_free, slab_bytes;
-    uint64_t n_nodes;             /* logical blocks in the tree */
+    uint64_t n_nodes;                         /* logical blocks in the tree */
     uint64_t snapshots_taken, snapshots_used; /* of recurrent state, so far */
-    uint64_t n_seqs;              /* open, or closed and waiting for a ticket */
-    uint64_t evictions;           /* blocks evicted so far */
+    uint64_t n_seqs;                          /* open, or closed and waiting for a ticket */
+    uint64_t evictions;                       /* blocks evicted so far */
 };
 void kv_pool_stats(const struct kv_pool *p, struct kv_stats *out);
 
 struct kv_tenant_stats {
-    uint64_t held_bytes;          /* all blocks of the tenant */
-    uint64_t cached_bytes;        /* of these, evictable */
+    uint64_t held_bytes;   /* all blocks of the tenant */
+    uint64_t cached_bytes; /* of these, evictable */
     uint64_t reserve_bytes;
     uint64_t evictions;
 };
@@ -116,21 +117,21 @@ int kv_check(struct kv_pool *p, struct cn_error *err);
 /* ---- spaces (pool.c) ------------------------------------------------------------------------- */
 
 enum kv_span {
-    KV_SPAN_ALL,                  /* a row sees every position up to its own */
-    KV_SPAN_WINDOW,               /* the last `tokens` positions, its own included */
-    KV_SPAN_CHUNK,                /* from the last multiple of `tokens` up to its own */
-    KV_SPAN_STATE                 /* no positions: a block is the state of a whole sequence. A space has
-                                   * at most one such group */
+    KV_SPAN_ALL,    /* a row sees every position up to its own */
+    KV_SPAN_WINDOW, /* the last `tokens` positions, its own included */
+    KV_SPAN_CHUNK,  /* from the last multiple of `tokens` up to its own */
+    KV_SPAN_STATE   /* no positions: a block is the state of a whole sequence. A space has
+                     * at most one such group */
 };
 struct kv_group {
     enum kv_span span;
-    uint32_t tokens;              /* WINDOW, CHUNK: at least 1. STATE: the least distance of snapshots;
-                                   * 0 = two blocks */
-    uint64_t block_bytes;         /* 1 .. slab_bytes; a slab holds at most 4096 blocks */
+    uint32_t tokens;      /* WINDOW, CHUNK: at least 1. STATE: the least distance of snapshots;
+                           * 0 = two blocks */
+    uint64_t block_bytes; /* 1 .. slab_bytes; a slab holds at most 4096 blocks */
 };
 struct kv_space;
 struct kv_space_opts {
-    const void *id;               /* model and KV type: part of every key; copied */
+    const void *id; /* model and KV type: part of every key; copied */
     size_t id_len;
     uint32_t block_tokens;
     uint32_t n_groups;
@@ -157,9 +158,9 @@ uint64_t kv_space_state_bytes(const struct kv_space *s);
  * */
 uint64_t kv_space_block_bytes(const struct kv_space *s);
 
-/* ---- items of media (media.c) ------------------------------------------------------------------ */
+/* ---- items of media (media.c) ---------------------------------------------------------------- */
 
-#define KV_MEDIA 0x80000000u      /* bit of an item id: the item belongs to a medium */
+#define KV_MEDIA        0x80000000u /* bit of an item id: the item belongs to a medium */
 #define KV_DIGEST_BYTES 32
 /* The ids of a medium's n positions: the digest's words in turn. The digest covers everything that
  * the rows are computed from: contents, how they are cut, positions, whether they attend both ways.
@@ -176,17 +177,19 @@ const struct kv_range *kv_range_cut(const struct kv_range *v, uint32_t n, uint64
  * step, commit; at last close. */
 
 struct kv_seq;
-enum { KV_SEQ_NO_READ = 1,        /* never adopts blocks of the tree */
-       KV_SEQ_NO_WRITE = 2,       /* its blocks never enter the tree */
-       KV_SEQ_NO_LEAD = 4 };      /* no other sequence waits for its snapshots */
+enum {
+    KV_SEQ_NO_READ = 1,  /* never adopts blocks of the tree */
+    KV_SEQ_NO_WRITE = 2, /* its blocks never enter the tree */
+    KV_SEQ_NO_LEAD = 4
+}; /* no other sequence waits for its snapshots */
 struct kv_seq_opts {
     uint32_t tenant;
-    uint64_t salt;                /* a narrower namespace within the tenant's; 0 = none */
-    uint32_t adapter;             /* of the model, 0 = none; part of the key of cached blocks */
+    uint64_t salt;    /* a narrower namespace within the tenant's; 0 = none */
+    uint32_t adapter; /* of the model, 0 = none; part of the key of cached blocks */
     uint32_t flags;
-    uint64_t max_tokens;          /* capacity of the tables (they never move) */
-    uint64_t share_tokens;        /* positions from here on never enter the tree; 0 = no bound */
-    const uint64_t *marks;        /* ends of messages, ascending, where snapshots are wanted; copied */
+    uint64_t max_tokens;   /* capacity of the tables (they never move) */
+    uint64_t share_tokens; /* positions from here on never enter the tree; 0 = no bound */
+    const uint64_t *marks; /* ends of messages, ascending, where snapshots are wanted; copied */
     uint32_t n_marks;
     const struct kv_range *joined; /* ascending ranges; no hit ends inside one. Borrowed while the
                                     * sequence or a fork of it is open */
@@ -200,8 +203,10 @@ void kv_seq_close(struct kv_seq *q);
  * their contents cannot be trusted. */
 void kv_seq_close_failed(struct kv_seq *q);
 
-enum kv_match { KV_GO,            /* compute from kv_seq_planned on */
-                KV_WAIT };        /* what comes next is being computed by another sequence */
+enum kv_match {
+    KV_GO, /* compute from kv_seq_planned on */
+    KV_WAIT
+}; /* what comes next is being computed by another sequence */
 /* Adopts the blocks of the tree that follow the sequence's end. ids: the n items known so far, from
  * position 0; at least the last one is left to compute. May plan a copy (of a block that matches in
  * part). Cheap to call again while it returns KV_WAIT. With rows in flight it returns KV_GO and
@@ -250,7 +255,7 @@ int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64
  * is no such block, or a copy of q is not done yet. */
 struct kv_held {
     uint32_t group, block;
-    uint64_t index;               /* logical block */
+    uint64_t index; /* logical block */
 };
 uint32_t kv_seq_held(const struct kv_seq *q, uint64_t from, uint64_t to, struct kv_held *out);
 /* For a sequence just opened: takes blocks for n_tokens items whose rows another sequence computed
@@ -260,9 +265,9 @@ uint32_t kv_seq_held(const struct kv_seq *q, uint64_t from, uint64_t to, struct 
  * not enter the tree. CN_ENOMEM: there are not enough blocks now; close q. */
 int kv_seq_resume(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens);
 
-uint64_t kv_seq_length(const struct kv_seq *q);   /* committed (or adopted) tokens */
-uint64_t kv_seq_planned(const struct kv_seq *q);  /* the next row's position */
-uint64_t kv_seq_cached(const struct kv_seq *q);   /* leading tokens that are in the tree */
+uint64_t kv_seq_length(const struct kv_seq *q);  /* committed (or adopted) tokens */
+uint64_t kv_seq_planned(const struct kv_seq *q); /* the next row's position */
+uint64_t kv_seq_cached(const struct kv_seq *q);  /* leading tokens that are in the tree */
 /* Per group: block number of each logical block; for a STATE group one entry, the sequence's state
  * (KV_NO_BLOCK before its first row). The pointers are valid and constant until close. */
 const uint32_t *const *kv_seq_tables(const struct kv_seq *q);
@@ -279,9 +284,7 @@ uint64_t kv_seq_bytes(const struct kv_seq *q);
  * block src to block dst (in a STATE group the whole block). Both blocks are kept until those rows
  * are committed. Each copy is returned once; then it returns 0 until there are new ones. At most
  * one more than the space has groups. */
-struct kv_copy {
-    uint32_t group, dst, src, n_tokens;
-};
+struct kv_copy { uint32_t group, dst, src, n_tokens; };
 uint32_t kv_seq_copies(struct kv_seq *q, const struct kv_copy **out);
 
 #endif

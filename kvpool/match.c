@@ -168,8 +168,7 @@ static struct kv_node *find_part(const struct kv_seq *q, const struct kv_node *p
 
     *most = 0;
     for (struct kv_node *c = parent->child; c && seen < MAX_SIBLINGS; c = c->sib_next, seen++) {
-        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(kv_node_ids(c), ids + at, n)
-                                           : 0;
+        uint32_t k = complete_everywhere(c) ? (uint32_t)kv_common(kv_node_ids(c), ids + at, n) : 0;
 
         if (k > *most) {
             *most = k;
@@ -205,8 +204,8 @@ static void adopt_part(struct kv_seq *q, const uint32_t *ids, uint64_t limit)
     if (most && most < q->space->block_tokens) take_part(q, best, most);
 }
 
-/* Whole blocks that end inside a joined range, and a part of the next one that goes past its end. False:
- * there is no such part. Where it had no room nothing is adopted at all. */
+/* Whole blocks that end inside a joined range, and a part of the next one that goes past its end.
+ * False: there is no such part. Where it had no room nothing is adopted at all. */
 static bool adopt_past(struct kv_seq *q, const uint32_t *ids, uint64_t limit, bool partial,
                        const struct walk *w)
 {
@@ -335,11 +334,14 @@ static bool holds_alone(const struct kv_seq *q, uint64_t i)
 int kv_seq_fork(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens, uint64_t max_tokens,
                 struct kv_seq **out)
 {
-    struct kv_seq_opts o = {.tenant = q->tenant, .salt = q->root->salt,
+    struct kv_seq_opts o = {.tenant = q->tenant,
+                            .salt = q->root->salt,
                             .adapter = q->root->adapter,
                             .flags = q->flags & ~(uint32_t)KV_SEQ_NO_READ,
-                            .max_tokens = max_tokens, .share_tokens = q->share_tokens,
-                            .joined = q->joined, .n_joined = q->n_joined};
+                            .max_tokens = max_tokens,
+                            .share_tokens = q->share_tokens,
+                            .joined = q->joined,
+                            .n_joined = q->n_joined};
     uint32_t bt = q->space->block_tokens;
     struct kv_seq *child;
     uint64_t i, take;
@@ -451,8 +453,7 @@ static void cut_copies(struct kv_seq *q, uint64_t n)
  * is 0. */
 static int rewind_state(struct kv_seq *q, uint64_t n)
 {
-    bool intact = n >= q->len &&
-                  (n == q->planned || q->extended_at == q->space->pool->launched);
+    bool intact = n >= q->len && (n == q->planned || q->extended_at == q->space->pool->launched);
     struct kv_node *snap = kv_snap_node(q, n);
 
     if (!intact && n && !snap) return CN_ENOENT;

@@ -10,7 +10,8 @@ void kv_media_ids(const uint8_t digest[KV_DIGEST_BYTES], uint64_t n, uint32_t *o
     for (uint32_t i = 0; i < CN_ARRAY_LEN(words); i++) {
         const uint8_t *b = digest + 4 * (size_t)i;
 
-        words[i] = KV_MEDIA | b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+        words[i] =
+            KV_MEDIA | b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
     }
     for (uint64_t i = 0; i < n; i++)
         out[i] = words[i % CN_ARRAY_LEN(words)];

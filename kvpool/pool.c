@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TENANTS (1u << 20)
+#define MAX_TENANTS    (1u << 20)
 #define MAX_THIN_NODES (1u << 18)
 
 /* ---- pool ------------------------------------------------------------------------------------ */
@@ -44,8 +44,8 @@ int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn
     if (!p) return cn_fail(err, CN_ENOMEM, "no memory for the KV pool's tables");
     p->slab_bytes = opts->slab_bytes;
     p->n_slabs = p->n_slabs_free = opts->n_slabs;
-    p->hash_mask = opts->hash_bits && opts->hash_bits < 64 ? (1ull << opts->hash_bits) - 1
-                                                           : UINT64_MAX;
+    p->hash_mask =
+        opts->hash_bits && opts->hash_bits < 64 ? (1ull << opts->hash_bits) - 1 : UINT64_MAX;
     if (opts->key)
         memcpy(p->key, opts->key, 16);
     else
@@ -212,8 +212,8 @@ static void grp_init(struct kv_space *s, uint32_t i, const struct kv_group *src)
     g->tokens = src->tokens;
     g->loose = src->span != KV_SPAN_ALL;
     g->block_bytes = src->block_bytes;
-    g->slab_blocks = (uint32_t)CN_MIN(s->pool->slab_bytes / src->block_bytes,
-                                      (uint64_t)KV_MAX_SLAB_BLOCKS);
+    g->slab_blocks =
+        (uint32_t)CN_MIN(s->pool->slab_bytes / src->block_bytes, (uint64_t)KV_MAX_SLAB_BLOCKS);
     kv_slab_list_init(&g->partial);
     if (!g->loose && !s->primary) s->primary = g;
     if (g->span == KV_SPAN_STATE) s->state = g;

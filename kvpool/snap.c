@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define FOLLOW_LAUNCHES 8  /* steps of the pool that a leader may let pass */
-#define ROLL 16            /* rolling snapshots: how many times further apart than others must be */
+#define ROLL            16 /* rolling snapshots: how many times further apart than others must be */
 
 /* ---- live states ----------------------------------------------------------------------------- */
 

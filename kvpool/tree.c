@@ -75,8 +75,8 @@ struct kv_node_batch {
 
 static bool more_nodes(struct kv_space *s)
 {
-    size_t bytes = sizeof(struct kv_node) + s->n_groups * sizeof(struct kv_ent) +
-                   (size_t)s->block_tokens * 4;
+    size_t bytes =
+        sizeof(struct kv_node) + s->n_groups * sizeof(struct kv_ent) + (size_t)s->block_tokens * 4;
     struct kv_node_batch *b;
     size_t n;
 
@@ -402,7 +402,9 @@ static void ent_settle(struct kv_ent *e)
     if (!lane && e->linked) kv_lane_unlink(e);
     if (e->block == KV_NO_BLOCK) return;
     kv_block_state(n->space->pool, e->block,
-                   ev ? KV_CACHED : n->state == NODE_READY ? KV_READY : KV_FILLING);
+                   ev                       ? KV_CACHED
+                   : n->state == NODE_READY ? KV_READY
+                                            : KV_FILLING);
 }
 
 static void settle_full(struct kv_node *n)

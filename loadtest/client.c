@@ -21,40 +21,48 @@ struct lt_conn {
     uv_write_t write;
     llhttp_t parser;
     struct lt_client *client;
-    struct lt_call *call;          /* NULL: idle, or to be closed */
-    struct lt_conn *prev, *next;   /* of all */
+    struct lt_call *call;                 /* NULL: idle, or to be closed */
+    struct lt_conn *prev, *next;          /* of all */
     struct lt_conn *idle_next, **idle_at; /* of the idle; what points to it, NULL: not idle */
     struct cn_buf out;
-    size_t addr;                   /* of the client's addrs */
-    int handles;                   /* not yet closed */
+    size_t addr; /* of the client's addrs */
+    int handles; /* not yet closed */
     bool connected, used, closing;
     bool writing, answered, complete, keep;
 };
 
 static void read_more(struct lt_conn *k);
 
-/* ---- the list of calls under way ----------------------------------------------------------- */
+/* ---- the list of calls under way ------------------------------------------------------------- */
 
 /* Puts a call last, whose deadline is the latest, or first. */
 static void call_link(struct lt_client *c, struct lt_call *call, bool first)
 {
     call->prev = first ? NULL : c->last;
     call->next = first ? c->first : NULL;
-    if (call->prev) call->prev->next = call;
-    else c->first = call;
-    if (call->next) call->next->prev = call;
-    else c->last = call;
+    if (call->prev)
+        call->prev->next = call;
+    else
+        c->first = call;
+    if (call->next)
+        call->next->prev = call;
+    else
+        c->last = call;
 }
 
 static void call_unlink(struct lt_client *c, struct lt_call *call)
 {
-    if (call->prev) call->prev->next = call->next;
-    else c->first = call->next;
-    if (call->next) call->next->prev = call->prev;
-    else c->last = call->prev;
+    if (call->prev)
+        call->prev->next = call->next;
+    else
+        c->first = call->next;
+    if (call->next)
+        call->next->prev = call->prev;
+    else
+        c->last = call->prev;
 }
 
-/* ---- connections ---------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -87,8 +95,10 @@ static void conn_close(struct lt_conn *k)
     if (k->closing) return;
     k->closing = true;
     if (k->idle_at) idle_remove(k);
-    if (k->prev) k->prev->next = k->next;
-    else c->conns = k->next;
+    if (k->prev)
+        k->prev->next = k->next;
+    else
+        c->conns = k->next;
     if (k->next) k->next->prev = k->prev;
     uv_close((uv_handle_t *)&k->tcp, on_closed);
     uv_close((uv_handle_t *)&k->pace, on_closed);
@@ -239,8 +249,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         end_call(call, k->client, cn_now_ns(), LT_END_BAD_HTTP, llhttp_errno_name(e));
     } else if (k->call->read_rate_bytes) {
         uv_read_stop(stream);
-        uv_timer_start(&k->pace, on_pace,
-                       CN_MAX((uint64_t)n * 1000 / k->call->read_rate_bytes, 1), 0);
+        uv_timer_start(&k->pace, on_pace, CN_MAX((uint64_t)n * 1000 / k->call->read_rate_bytes, 1),
+                       0);
     }
 }
 
@@ -287,8 +297,10 @@ static void on_written(uv_write_t *w, int status)
     struct lt_conn *k = w->data;
 
     k->writing = false;
-    if (status) k->keep = false;
-    else if (k->answered || !k->used) cn_buf_fini(&k->out);
+    if (status)
+        k->keep = false;
+    else if (k->answered || !k->used)
+        cn_buf_fini(&k->out);
 }
 
 /* What failed before it began: told from the loop, never from within a start. */
@@ -346,8 +358,8 @@ static void begin(struct lt_conn *k, struct lt_call *call)
         int size = SLOW_BUFFER;
         uv_recv_buffer_size((uv_handle_t *)&k->tcp, &size);
     }
-    if (uv_tcp_connect(&k->connect, &k->tcp,
-                       (const struct sockaddr *)&k->client->addrs.v[k->addr], on_connected))
+    if (uv_tcp_connect(&k->connect, &k->tcp, (const struct sockaddr *)&k->client->addrs.v[k->addr],
+                       on_connected))
         uv_timer_start(&k->pace, on_no_connection, 0, 0);
 }
 
@@ -404,8 +416,10 @@ void lt_client_start(struct lt_client *c, struct lt_call *call)
         k = conn_new(c, c->addr);
     }
     call_link(c, call, !k);
-    if (k) begin(k, call);
-    else call->deadline_ns = now; /* the next sweep says so */
+    if (k)
+        begin(k, call);
+    else
+        call->deadline_ns = now; /* the next sweep says so */
 }
 
 void lt_client_cut(struct lt_client *c, struct lt_call *call)

@@ -10,9 +10,9 @@
 #include <uv.h>
 
 enum lt_end {
-    LT_END_OK,       /* the answer is whole, whatever its status */
-    LT_END_CONNECT,  /* no connection */
-    LT_END_CLOSED,   /* the server closed, or reset, before the answer was whole */
+    LT_END_OK,      /* the answer is whole, whatever its status */
+    LT_END_CONNECT, /* no connection */
+    LT_END_CLOSED,  /* the server closed, or reset, before the answer was whole */
     LT_END_TIMEOUT,
     LT_END_BAD_HTTP, /* what came is not HTTP */
 };

@@ -148,10 +148,14 @@ static void read_choice(struct cursor *c, struct lt_event *e)
 
     if (!enter_object(c)) return;
     while (member(c, &count, &key, &n)) {
-        if (is(key, n, "text")) e->text |= holds_something(c);
-        else if (is(key, n, "delta") || is(key, n, "message")) read_delta(c, e);
-        else if (is(key, n, "finish_reason")) e->finish |= holds_something(c);
-        else skip(c);
+        if (is(key, n, "text"))
+            e->text |= holds_something(c);
+        else if (is(key, n, "delta") || is(key, n, "message"))
+            read_delta(c, e);
+        else if (is(key, n, "finish_reason"))
+            e->finish |= holds_something(c);
+        else
+            skip(c);
     }
 }
 
@@ -184,8 +188,10 @@ static void read_usage(struct cursor *c, struct lt_event *e)
             e->completion_tokens = number(c);
         } else if (is(key, n, "prompt_tokens_details") && take(c, '{')) {
             while (member(c, &inner, &key, &n)) {
-                if (is(key, n, "cached_tokens")) e->cached_tokens = number(c);
-                else skip(c);
+                if (is(key, n, "cached_tokens"))
+                    e->cached_tokens = number(c);
+                else
+                    skip(c);
             }
         } else {
             skip(c);
@@ -228,10 +234,14 @@ bool lt_event_read(const char *p, size_t n, struct lt_event *out)
     memset(out, 0, sizeof *out);
     if (!take(&c, '{')) return false;
     while (member(&c, &count, &key, &len)) {
-        if (is(key, len, "choices")) read_choices(&c, out);
-        else if (is(key, len, "usage")) read_usage(&c, out);
-        else if (is(key, len, "error")) read_error(&c, out);
-        else skip(&c);
+        if (is(key, len, "choices"))
+            read_choices(&c, out);
+        else if (is(key, len, "usage"))
+            read_usage(&c, out);
+        else if (is(key, len, "error"))
+            read_error(&c, out);
+        else
+            skip(&c);
     }
     return !c.bad;
 }

@@ -6,18 +6,16 @@
 
 #include "base/base.h"
 
-/* ---- chance (rand.c) ------------------------------------------------------------------------ */
+/* ---- chance (rand.c) ------------------------------------------------------------------------- */
 
 /* xoshiro256** (Blackman and Vigna, 2018), seeded by what a draw is for, so that request i of a
  * class is the same whatever the server did before it. */
-struct lt_rand {
-    uint64_t s[4];
-};
+struct lt_rand { uint64_t s[4]; };
 enum lt_stream { LT_R_ARRIVAL, LT_R_PROMPT, LT_R_PREFIX, LT_R_SHAPE };
 void lt_rand_init(struct lt_rand *r, uint64_t seed, enum lt_stream stream, uint64_t a, uint64_t b);
 uint64_t lt_rand_u64(struct lt_rand *r);
-double lt_rand_unit(struct lt_rand *r);                 /* above 0, at most 1 */
-uint64_t lt_rand_below(struct lt_rand *r, uint64_t n);  /* without bias; n > 0 */
+double lt_rand_unit(struct lt_rand *r);                /* above 0, at most 1 */
+uint64_t lt_rand_below(struct lt_rand *r, uint64_t n); /* without bias; n > 0 */
 double lt_rand_exp(struct lt_rand *r, double mean);
 double lt_rand_normal(struct lt_rand *r);
 
@@ -43,7 +41,7 @@ struct lt_arrival {
 void lt_arrival_init(struct lt_arrival *a, double rate, bool even, uint64_t seed, uint64_t index);
 double lt_arrival_next(struct lt_arrival *a);
 
-/* ---- samples (samples.c) -------------------------------------------------------------------- */
+/* ---- samples (samples.c) --------------------------------------------------------------------- */
 
 /* Every value is kept: percentiles are exact. */
 struct lt_samples {

@@ -38,9 +38,12 @@ static void help_keys(enum lt_group g)
 static void help(void)
 {
     printf("usage: conifer-load [options] http://HOST:PORT\n\n"
-           "Sends a scenario's requests to an OpenAI-compatible server and reports how long they took:\n"
-           "first token (TTFT), gaps between tokens (ITL), their mean in an answer (TPOT), whole answer,\n"
-           "throughput, failures by kind. Latencies count from the moment a request was due. Every one is\n"
+           "Sends a scenario's requests to an OpenAI-compatible server and reports how long they "
+           "took:\n"
+           "first token (TTFT), gaps between tokens (ITL), their mean in an answer (TPOT), whole "
+           "answer,\n"
+           "throughput, failures by kind. Latencies count from the moment a request was due. Every "
+           "one is\n"
            "kept, 8 bytes for each token that comes, so that percentiles are exact.\n\n"
            "  -s, --scenario FILE    YAML; the options below override it\n"
            "  --set CLASS.KEY=VALUE  a key of one class\n"
@@ -79,8 +82,7 @@ static int set_one(struct lt_scenario *s, const char *text, struct cn_error *err
 }
 
 /* One option that sets a key: --some-key VALUE or --some-key=VALUE. */
-static int set_key(struct lt_scenario *s, const char *name, const char *value,
-                   struct cn_error *err)
+static int set_key(struct lt_scenario *s, const char *name, const char *value, struct cn_error *err)
 {
     char key[64];
 
@@ -124,16 +126,26 @@ static int take(struct lt_scenario *s, struct options *o, const char *arg, const
 {
     if (!o->overrides) return take_file(s, o, arg, value, err);
     if (is_option(arg, "-s") || is_option(arg, "--scenario")) return CN_OK;
-    if (!strcmp(arg, "--json")) o->json = true;
-    else if (!strcmp(arg, "-q") || !strcmp(arg, "--quiet")) o->quiet = true;
-    else if (!strcmp(arg, "--check")) o->check = true;
-    else if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) o->help = true;
-    else if (is_option(arg, "--key")) o->key = value;
-    else if (is_option(arg, "--set")) return set_one(s, value, err);
-    else if (!strncmp(arg, "--", 2)) return set_key(s, arg + 2, value, err);
-    else if (*arg == '-') return cn_fail(err, CN_ENOENT, "unknown option; --help lists them");
-    else if (o->url) return cn_fail(err, CN_EINVAL, "one server at a time");
-    else o->url = arg;
+    if (!strcmp(arg, "--json"))
+        o->json = true;
+    else if (!strcmp(arg, "-q") || !strcmp(arg, "--quiet"))
+        o->quiet = true;
+    else if (!strcmp(arg, "--check"))
+        o->check = true;
+    else if (!strcmp(arg, "-h") || !strcmp(arg, "--help"))
+        o->help = true;
+    else if (is_option(arg, "--key"))
+        o->key = value;
+    else if (is_option(arg, "--set"))
+        return set_one(s, value, err);
+    else if (!strncmp(arg, "--", 2))
+        return set_key(s, arg + 2, value, err);
+    else if (*arg == '-')
+        return cn_fail(err, CN_ENOENT, "unknown option; --help lists them");
+    else if (o->url)
+        return cn_fail(err, CN_EINVAL, "one server at a time");
+    else
+        o->url = arg;
     return CN_OK;
 }
 
@@ -186,8 +198,10 @@ static int run(const struct lt_scenario *s, const struct options *o)
     for (size_t i = 0; i < result.n_classes; i++)
         ok += result.classes[i].ok + result.classes[i].aborted + result.classes[i].cut;
     cn_buf_init(&out, 0);
-    if (o->json) lt_report_json(s, o->url, &result, &out);
-    else lt_report_table(s, o->url, &result, &out);
+    if (o->json)
+        lt_report_json(s, o->url, &result, &out);
+    else
+        lt_report_table(s, o->url, &result, &out);
     fwrite(out.data, 1, out.len, stdout);
     rc = out.failed || fflush(stdout) || !ok ? EXIT_FAILED : EXIT_DONE;
     cn_buf_fini(&out);
@@ -205,8 +219,10 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     if (lt_scenario_init(&s, &err)) return usage(err.message, "");
     rc = parse(argc, argv, &s, &o);
-    if (!rc && o.help) help();
-    else if (!rc && !o.check) rc = run(&s, &o);
+    if (!rc && o.help)
+        help();
+    else if (!rc && !o.check)
+        rc = run(&s, &o);
     lt_scenario_fini(&s);
     return rc;
 }

@@ -6,19 +6,21 @@
 
 /* Short words that most vocabularies hold whole, with the space before them. */
 static const char *const words[] = {
-    "time",  "year",  "people", "way",   "day",   "man",   "thing", "woman", "life",  "child",
-    "world", "school", "state", "family", "house", "group", "part",  "place", "case",  "week",
-    "work",  "night", "point",  "home",  "water", "room",  "mother", "area", "money", "story",
-    "fact",  "month", "lot",    "right", "study", "book",  "eye",   "job",   "word",  "side",
-    "kind",  "head",  "friend", "father", "power", "hour",  "game",  "line", "end",   "member",
-    "law",   "car",   "city",   "name",  "team",  "minute", "idea", "body",  "back",  "parent",
-    "face",  "level", "office", "door",  "health", "person", "art", "war",   "history", "party",
-    "result", "change", "morning", "reason", "girl", "moment", "air", "force", "foot", "boy",
-    "age",   "music", "market", "sense", "table", "field", "plan",  "paper", "space", "ground",
-    "form",  "event", "matter", "center", "couple", "site", "project", "star", "need", "price",
-    "red",   "green", "blue",   "large", "small", "long",  "short", "high",  "low",   "early",
-    "late",  "young", "old",    "good",  "bad",   "new",   "first", "last",  "great", "little",
-    "make",  "take",  "come",   "see",   "know",  "think", "look",  "want",  "give",  "use",
+    "time",    "year",   "people", "way",    "day",    "man",     "thing",   "woman",  "life",
+    "child",   "world",  "school", "state",  "family", "house",   "group",   "part",   "place",
+    "case",    "week",   "work",   "night",  "point",  "home",    "water",   "room",   "mother",
+    "area",    "money",  "story",  "fact",   "month",  "lot",     "right",   "study",  "book",
+    "eye",     "job",    "word",   "side",   "kind",   "head",    "friend",  "father", "power",
+    "hour",    "game",   "line",   "end",    "member", "law",     "car",     "city",   "name",
+    "team",    "minute", "idea",   "body",   "back",   "parent",  "face",    "level",  "office",
+    "door",    "health", "person", "art",    "war",    "history", "party",   "result", "change",
+    "morning", "reason", "girl",   "moment", "air",    "force",   "foot",    "boy",    "age",
+    "music",   "market", "sense",  "table",  "field",  "plan",    "paper",   "space",  "ground",
+    "form",    "event",  "matter", "center", "couple", "site",    "project", "star",   "need",
+    "price",   "red",    "green",  "blue",   "large",  "small",   "long",    "short",  "high",
+    "low",     "early",  "late",   "young",  "old",    "good",    "bad",     "new",    "first",
+    "last",    "great",  "little", "make",   "take",   "come",    "see",     "know",   "think",
+    "look",    "want",   "give",   "use",
 };
 
 /* What separates the warm-up's draws from those of the measured requests. */

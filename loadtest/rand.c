@@ -72,7 +72,7 @@ double lt_rand_normal(struct lt_rand *r)
     return radius * cos(6.283185307179586 * lt_rand_unit(r)); /* Box and Muller, 1958 */
 }
 
-/* ---- lengths -------------------------------------------------------------------------------- */
+/* ---- lengths --------------------------------------------------------------------------------- */
 
 uint64_t lt_len_draw(const struct lt_len *l, struct lt_rand *r)
 {

@@ -44,13 +44,13 @@ static double rate(double count, double seconds)
 static size_t times_of(const struct lt_class *c, struct lt_tally *t, struct times out[6])
 {
     bool split = c->split >= 0;
-    struct times all[] = {{"TTFT", "ttft_ms", &t->ttft},
-                          {split ? "ITL alone" : "ITL",
-                           split ? "itl_alone_ms" : "itl_ms", &t->itl[0]},
-                          {"ITL beside", "itl_beside_ms", &t->itl[1]},
-                          {"TPOT", "tpot_ms", &t->tpot},
-                          {"answer", "total_ms", &t->total},
-                          {"sent late", "lag_ms", &t->lag}};
+    struct times all[] = {
+        {"TTFT", "ttft_ms", &t->ttft},
+        {split ? "ITL alone" : "ITL", split ? "itl_alone_ms" : "itl_ms", &t->itl[0]},
+        {"ITL beside", "itl_beside_ms", &t->itl[1]},
+        {"TPOT", "tpot_ms", &t->tpot},
+        {"answer", "total_ms", &t->total},
+        {"sent late", "lag_ms", &t->lag}};
     size_t n = 0;
 
     for (size_t i = 0; i < CN_ARRAY_LEN(all); i++) {
@@ -234,12 +234,12 @@ void lt_report_json(const struct lt_scenario *s, const char *url, struct lt_resu
     json_text(out, "url", url);
     cn_buf_putc(out, ',');
     json_text(out, "model", r->model);
-    cn_buf_printf(out,
-                  ",\"seed\":%llu,\"interrupted\":%s,\"wall_s\":%.6f,\"window_s\":%.6f,"
-                  "\"connections\":%llu,\"connections_reused\":%llu,\"own_cpu_s\":%.3f,\"classes\":[",
-                  (unsigned long long)r->seed, r->interrupted ? "true" : "false", r->wall_s,
-                  r->window_s, (unsigned long long)r->opened, (unsigned long long)r->reused,
-                  r->cpu_s);
+    cn_buf_printf(
+        out,
+        ",\"seed\":%llu,\"interrupted\":%s,\"wall_s\":%.6f,\"window_s\":%.6f,"
+        "\"connections\":%llu,\"connections_reused\":%llu,\"own_cpu_s\":%.3f,\"classes\":[",
+        (unsigned long long)r->seed, r->interrupted ? "true" : "false", r->wall_s, r->window_s,
+        (unsigned long long)r->opened, (unsigned long long)r->reused, r->cpu_s);
     for (size_t i = 0; i < r->n_classes; i++) {
         if (i) cn_buf_putc(out, ',');
         json_class(&s->classes[i], &r->classes[i], out);

@@ -7,8 +7,8 @@
 
 #define BODY_MAX LT_EVENT_MAX
 
-const char *const lt_failure_names[LT_F_COUNT] = {
-    "connect", "closed", "timeout", "status", "error", "truncated", "bad", "short"};
+const char *const lt_failure_names[LT_F_COUNT] = {"connect", "closed",    "timeout", "status",
+                                                  "error",   "truncated", "bad",     "short"};
 
 /* ---- lists and counts of a class ------------------------------------------------------------- */
 
@@ -26,8 +26,10 @@ static void leave(struct lt_request *q, uint64_t now)
 {
     struct lt_class_run *k = q->class;
 
-    if (q->prev) q->prev->next = q->next;
-    else k->first = q->next;
+    if (q->prev)
+        q->prev->next = q->next;
+    else
+        k->first = q->next;
     if (q->next) q->next->prev = q->prev;
     if (--k->in_flight) return;
     k->last_busy_ns = now;
@@ -198,8 +200,7 @@ static void count_ok(struct lt_request *q, uint64_t now)
     }
     if (!counts(q)) return;
     sample(q, &t->total, now - q->due_ns);
-    if (q->events && tokens > 1)
-        sample(q, &t->tpot, (q->last_ns - q->first_ns) / (tokens - 1));
+    if (q->events && tokens > 1) sample(q, &t->tpot, (q->last_ns - q->first_ns) / (tokens - 1));
 }
 
 static void count_failure(struct lt_request *q, enum lt_failure f, const char *detail)
@@ -211,8 +212,10 @@ static void count_failure(struct lt_request *q, enum lt_failure f, const char *d
     if (f == LT_F_STATUS) t->statuses[CN_MIN((size_t)status, CN_ARRAY_LEN(t->statuses) - 1)]++;
     if (q->run->s->n_tenants) q->run->result->tenants[q->shape.tenant].failed++;
     if (t->failure[0]) return;
-    if (f == LT_F_STATUS) snprintf(t->failure, sizeof t->failure, "%d: %s", status, detail);
-    else snprintf(t->failure, sizeof t->failure, "%s: %s", lt_failure_names[f], detail);
+    if (f == LT_F_STATUS)
+        snprintf(t->failure, sizeof t->failure, "%d: %s", status, detail);
+    else
+        snprintf(t->failure, sizeof t->failure, "%s: %s", lt_failure_names[f], detail);
     lt_plain(t->failure);
 }
 
@@ -223,8 +226,8 @@ static enum lt_failure judge(struct lt_request *q, const char **detail)
 
     *detail = q->message;
     if (q->call.status != 200 || !q->class->c->stream) {
-        bool object = !q->body.failed && lt_event_read(q->body.data ? q->body.data : "",
-                                                       q->body.len, &e);
+        bool object =
+            !q->body.failed && lt_event_read(q->body.data ? q->body.data : "", q->body.len, &e);
         if (object) take(q, &e);
         if (q->call.status != 200) return LT_F_STATUS;
         if (!object) {
@@ -292,8 +295,10 @@ void lt_request_cut(struct lt_request *q, bool aborted)
     lt_client_cut(&q->run->client, &q->call);
     if (!q->warm) {
         count_tokens(q, now);
-        if (aborted) t->aborted++;
-        else t->cut++;
+        if (aborted)
+            t->aborted++;
+        else
+            t->cut++;
     }
     over(q, now, false);
 }
@@ -307,8 +312,7 @@ void lt_head(const struct lt_run *r, const char *method, const char *path, const
                   r->target.base, path, r->target.host);
     if (key && *key) cn_buf_printf(out, "Authorization: Bearer %s\r\n", key);
     if (!r->s->keep_alive) cn_buf_puts(out, "Connection: close\r\n");
-    if (body)
-        cn_buf_printf(out, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body);
+    if (body) cn_buf_printf(out, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body);
     cn_buf_puts(out, "\r\n");
 }
 

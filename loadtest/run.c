@@ -11,11 +11,12 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define TICK_MS     5
-#define TURN_NS     1000000u /* of sending what is due, before the loop looks at anything else */
-#define SHOW_NS     1000000000u
-#define RETRY_NS    100000000u /* a client's pause after a failure, so that a dead server is not hammered */
-#define MODELS_MAX  (1u << 20)
+#define TICK_MS 5
+#define TURN_NS 1000000u /* of sending what is due, before the loop looks at anything else */
+#define SHOW_NS 1000000000u
+#define RETRY_NS                                                                                   \
+    100000000u /* a client's pause after a failure, so that a dead server is not hammered */
+#define MODELS_MAX (1u << 20)
 
 static uint64_t ns_of(double seconds)
 {
@@ -122,8 +123,10 @@ static void on_arrival(uv_timer_t *t)
         now = cn_now_ns();
     }
     if (r->oom) return; /* on_tick ends the run */
-    if (!exhausted(k)) arm(t, k->next_due_ns, on_arrival);
-    else check_end(r);
+    if (!exhausted(k))
+        arm(t, k->next_due_ns, on_arrival);
+    else
+        check_end(r);
 }
 
 static void on_until(uv_timer_t *t)
@@ -259,8 +262,10 @@ static void ask_end(struct lt_call *call, uint64_t now, enum lt_end end, const c
     else if (!first_model(&a->body, r->result->model, sizeof r->result->model))
         a->rc = cn_fail(a->err, CN_EIO, "GET %s/v1/models: no model is listed, or a name too long",
                         r->target.base);
-    if (a->rc) shut(r);
-    else begin_warming(r);
+    if (a->rc)
+        shut(r);
+    else
+        begin_warming(r);
 }
 
 static void ask_model(struct lt_run *r, struct ask *a, struct cn_error *err)

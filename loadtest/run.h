@@ -8,9 +8,9 @@
 /* ---- the server (url.c) ---------------------------------------------------------------------- */
 
 struct lt_target {
-    char host[256];  /* as the Host header has it */
-    char base[256];  /* before "/v1/...": "" or "/something" */
-    char name[256];  /* without brackets */
+    char host[256]; /* as the Host header has it */
+    char base[256]; /* before "/v1/...": "" or "/something" */
+    char name[256]; /* without brackets */
     char port[8];
 };
 /* http://HOST[:PORT][/BASE], with or without a /v1 at the end. */
@@ -21,8 +21,8 @@ int lt_target_resolve(const struct lt_target *t, struct lt_addrs *out, struct cn
 /* ---- what was measured ----------------------------------------------------------------------- */
 
 enum lt_failure {
-    LT_F_CONNECT,   /* no connection */
-    LT_F_CLOSED,    /* closed before the answer was whole */
+    LT_F_CONNECT, /* no connection */
+    LT_F_CLOSED,  /* closed before the answer was whole */
     LT_F_TIMEOUT,
     LT_F_STATUS,    /* an answer other than 200 */
     LT_F_ERROR,     /* an error inside a stream */
@@ -36,15 +36,15 @@ extern const char *const lt_failure_names[LT_F_COUNT];
 struct lt_tally { /* of one class */
     uint64_t sent, ok, aborted, cut, slow, warm;
     uint64_t failed[LT_F_COUNT], statuses[1000];
-    char failure[256]; /* what the first one said */
+    char failure[256];                                    /* what the first one said */
     uint64_t prompt_tokens, cached_tokens, answer_tokens; /* of answers that were whole */
-    uint64_t window_ok;         /* answers that became whole in the window */
-    double window_tokens;       /* tokens of the answers that came inside the window */
-    double window_s; /* the class's part of the window: from its start until the last of its
-                                 * requests was over */
-    double split_tokens[2];     /* of these: while none, while one of split_by's ran */
-    double split_s[2];          /* for how long, of window_s */
-    double behind_s;            /* of an open loop's schedule nothing of this last time was sent */
+    uint64_t window_ok;     /* answers that became whole in the window */
+    double window_tokens;   /* tokens of the answers that came inside the window */
+    double window_s;        /* the class's part of the window: from its start until the last of its
+                             * requests was over */
+    double split_tokens[2]; /* of these: while none, while one of split_by's ran */
+    double split_s[2];      /* for how long, of window_s */
+    double behind_s;        /* of an open loop's schedule nothing of this last time was sent */
     struct lt_samples ttft, itl[2], total, tpot, lag; /* ns */
 };
 struct lt_tenant_tally {
@@ -95,7 +95,7 @@ struct lt_request {
     uint64_t prompt_tokens, completion_tokens, cached_tokens;
     char message[160];
     bool warm, usage, error, done, bad;
-    bool text; /* of an answer that is not a stream: it has some */
+    bool text;                      /* of an answer that is not a stream: it has some */
     struct lt_request *prev, *next; /* of its class */
 };
 struct lt_user { /* one client of a closed loop */

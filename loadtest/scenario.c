@@ -10,17 +10,17 @@
 #define MAX_TENANTS 100000
 
 static const struct lt_key run_keys[] = {
-#define RUN(type, member, def, bounds, help) \
+#define RUN(type, member, def, bounds, help)                                                       \
     {#member, LT_T_##type, def, bounds, help, offsetof(struct lt_scenario, member)},
 #include "loadtest/scenario.def"
 };
 static const struct lt_key class_keys[] = {
-#define CLASS(type, member, def, bounds, help) \
+#define CLASS(type, member, def, bounds, help)                                                     \
     {#member, LT_T_##type, def, bounds, help, offsetof(struct lt_class, member)},
 #include "loadtest/scenario.def"
 };
 static const struct lt_key tenant_keys[] = {
-#define TENANT(type, member, def, bounds, help) \
+#define TENANT(type, member, def, bounds, help)                                                    \
     {#member, LT_T_##type, def, bounds, help, offsetof(struct lt_tenant, member)},
 #include "loadtest/scenario.def"
 };

@@ -58,8 +58,10 @@ int lt_target_resolve(const struct lt_target *t, struct lt_addrs *out, struct cn
         memcpy(&out->v[out->n], a->ai_addr, a->ai_addrlen);
         for (size_t i = 0; i < out->n; i++)
             again |= !memcmp(&out->v[i], &out->v[out->n], sizeof out->v[i]);
-        if (again) memset(&out->v[out->n], 0, sizeof out->v[0]);
-        else out->n++;
+        if (again)
+            memset(&out->v[out->n], 0, sizeof out->v[0]);
+        else
+            out->n++;
     }
     freeaddrinfo(found);
     return CN_OK;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHOWN     40   /* characters of a wrong value that a message repeats */
+#define SHOWN     40 /* characters of a wrong value that a message repeats */
 #define LEN_ITEMS 65536
 
 /* The bounds "low..high" of a key; high is huge when it is open. */
@@ -84,7 +84,7 @@ static int put_str(char **member, const char *text, struct cn_error *err)
     return CN_OK;
 }
 
-/* ---- lengths -------------------------------------------------------------------------------- */
+/* ---- lengths --------------------------------------------------------------------------------- */
 
 static int not_a_length(const char *text, struct cn_error *err)
 {

@@ -189,9 +189,12 @@ static int read_root(struct reader *r, struct lt_scenario *s)
         if (!classes && !tenants && !k) return unknown(r, "the scenario");
         if (seen[at]) return fail_here(r, scalar(r), CN_EINVAL, "this key was given already");
         seen[at] = true;
-        if (classes) rc = read_items(r, s, LT_CLASS, "classes");
-        else if (tenants) rc = read_items(r, s, LT_TENANT, "tenants");
-        else rc = read_value(r, k, s);
+        if (classes)
+            rc = read_items(r, s, LT_CLASS, "classes");
+        else if (tenants)
+            rc = read_items(r, s, LT_TENANT, "tenants");
+        else
+            rc = read_value(r, k, s);
         if (rc) return rc;
     }
     return rc;
@@ -203,8 +206,8 @@ static int read_file(struct reader *r, struct lt_scenario *s)
 
     do {
         rc = next(r);
-    } while (!rc && (r->ev.type == YAML_STREAM_START_EVENT ||
-                     r->ev.type == YAML_DOCUMENT_START_EVENT));
+    } while (!rc &&
+             (r->ev.type == YAML_STREAM_START_EVENT || r->ev.type == YAML_DOCUMENT_START_EVENT));
     if (rc) return rc;
     if (r->ev.type != YAML_MAPPING_START_EVENT)
         return fail_here(r, NULL, CN_ETYPE, "a scenario is a group of keys");
@@ -248,9 +251,12 @@ int lt_scenario_load(struct lt_scenario *s, const char *path, struct cn_error *e
     cn_buf_init(&text, FILE_MAX);
     while ((n = fread(part, 1, sizeof part, f)) > 0)
         cn_buf_append(&text, part, n);
-    if (ferror(f)) rc = cn_fail(err, CN_EIO, "%s: cannot be read", path);
-    else if (text.failed) rc = cn_fail(err, CN_ELIMIT, "%s: too large", path);
-    else rc = lt_scenario_load_text(s, path, text.data ? text.data : "", text.len, err);
+    if (ferror(f))
+        rc = cn_fail(err, CN_EIO, "%s: cannot be read", path);
+    else if (text.failed)
+        rc = cn_fail(err, CN_ELIMIT, "%s: too large", path);
+    else
+        rc = lt_scenario_load_text(s, path, text.data ? text.data : "", text.len, err);
     fclose(f);
     cn_buf_fini(&text);
     return rc;

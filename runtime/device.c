@@ -6,21 +6,18 @@
 static int device_new(const struct cfg *cfg, int kind, uint32_t threads, struct kr_device **out,
                       struct cn_error *err)
 {
-    static const enum kr_isa isa[] = {[CFG_ISA_AUTO] = KR_ISA_AUTO,
-                                      [CFG_ISA_GENERIC] = KR_ISA_GENERIC,
-                                      [CFG_ISA_AVX2] = KR_ISA_AVX2,
-                                      [CFG_ISA_AVXVNNI] = KR_ISA_AVXVNNI,
-                                      [CFG_ISA_AVX512] = KR_ISA_AVX512,
-                                      [CFG_ISA_NEON] = KR_ISA_NEON,
-                                      [CFG_ISA_I8MM] = KR_ISA_I8MM};
+    static const enum kr_isa isa[] = {
+        [CFG_ISA_AUTO] = KR_ISA_AUTO,     [CFG_ISA_GENERIC] = KR_ISA_GENERIC,
+        [CFG_ISA_AVX2] = KR_ISA_AVX2,     [CFG_ISA_AVXVNNI] = KR_ISA_AVXVNNI,
+        [CFG_ISA_AVX512] = KR_ISA_AVX512, [CFG_ISA_NEON] = KR_ISA_NEON,
+        [CFG_ISA_I8MM] = KR_ISA_I8MM};
     static const char *const kinds[] = {
         [CFG_DEVICE_AUTO] = "auto", [CFG_DEVICE_CPU] = "cpu", [CFG_DEVICE_ASYNC] = "async"};
-    struct kr_device_opts o = {
-        .cpu = {.isa = isa[cfg->engine.isa], .n_threads = threads},
-        .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
-                  .lost_after = (uint64_t)cfg->engine.async_lost_after,
-                  .memory_bytes = (uint64_t)cfg->engine.async_memory,
-                  .upload_bytes_s = (uint64_t)cfg->engine.async_upload}};
+    struct kr_device_opts o = {.cpu = {.isa = isa[cfg->engine.isa], .n_threads = threads},
+                               .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
+                                         .lost_after = (uint64_t)cfg->engine.async_lost_after,
+                                         .memory_bytes = (uint64_t)cfg->engine.async_memory,
+                                         .upload_bytes_s = (uint64_t)cfg->engine.async_upload}};
     int rc = kr_device_new(kinds[kind], &o, out, err);
     if (rc == CN_EUNSUPP && err) snprintf(err->param, sizeof err->param, "engine.isa");
     return rc;

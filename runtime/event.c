@@ -13,7 +13,7 @@
 #endif
 
 enum { KEPT_BYTES = 512 };
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||                               \
     __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 static const size_t max_kept = 0; /* so that a use after the end is seen */
 #else
@@ -153,6 +153,8 @@ void rt_event_free(struct rt_event *e)
     if (!e) return;
     free(e->error);
     struct block *b = CN_CONTAINER(e, struct block, e);
-    if (b->home) give_back(b->home, b);
-    else free(b);
+    if (b->home)
+        give_back(b->home, b);
+    else
+        free(b);
 }

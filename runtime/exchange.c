@@ -1,6 +1,6 @@
-/* What tenants are served goes from each engine group to the others, so that fairness is over all of
- * them (scheduler.h, share.c). A group tells after an iteration and listens before one; what it was
- * told waits by slot, added up, so that a group that is idle keeps no more than its table.
+/* What tenants are served goes from each engine group to the others, so that fairness is over all
+ * of them (scheduler.h, share.c). A group tells after an iteration and listens before one; what it
+ * was told waits by slot, added up, so that a group that is idle keeps no more than its table.
  * Invariant: what waits is under the group's heard.lock; a slot's entry is of one tenant id. */
 #include "runtime/rt.h"
 

@@ -257,8 +257,7 @@ static void handle(struct rt_group *g, struct rt_cmd *c)
         rt_cancel_those(g, c->tenant, c->key, c->code);
         break;
     case RT_CMD_DROP_CACHE:
-        if (!rt_tenants_check(g, c->tenant, NULL))
-            kv_pool_drop_cache(g->pool, cfg_slot(c->tenant));
+        if (!rt_tenants_check(g, c->tenant, NULL)) kv_pool_drop_cache(g->pool, cfg_slot(c->tenant));
         break;
     case RT_CMD_LEASE:
         if (!rt_tenants_check(g, c->tenant, NULL))
@@ -341,7 +340,8 @@ static void update_gauges(struct rt_group *g)
     cn_metric_add(m, CN_M_evictions, kv.evictions - g->last_evictions);
     g->last_evictions = kv.evictions;
     rt_tenants_tell(g);
-    /* Last, and first on the page: one that shows that a request has ended shows all that it did. */
+    /* Last, and first on the page: one that shows that a request has ended shows all that it
+     * did. */
     cn_metric_add(m, CN_M_requests_ok, s.ended_ok - l->ended_ok);
     cn_metric_add(m, CN_M_requests_error, s.ended_error - l->ended_error);
     cn_metric_add(m, CN_M_requests_cancelled, s.ended_cancelled - l->ended_cancelled);

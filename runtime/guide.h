@@ -15,11 +15,11 @@ struct rt_mask_job {
     struct rt_mask_job *next;
     const struct rt_guide *guide;
     uint32_t choice, n_guesses;
-    const uint32_t *guesses;     /* borrowed until it is done */
-    uint32_t n_words;            /* of a mask */
-    uint32_t *words;             /* [(n_guesses + 1) * n_words] */
-    const uint32_t **masks;      /* [n_guesses + 1]: into words, or NULL where all ids may be drawn */
-    bool asked, done;            /* done: under the lock */
+    const uint32_t *guesses; /* borrowed until it is done */
+    uint32_t n_words;        /* of a mask */
+    uint32_t *words;         /* [(n_guesses + 1) * n_words] */
+    const uint32_t **masks;  /* [n_guesses + 1]: into words, or NULL where all ids may be drawn */
+    bool asked, done;        /* done: under the lock */
 };
 
 struct rt_masks {

@@ -1,5 +1,6 @@
 /* What preempted choices have computed, kept in memory of the host (kv.host_memory_bytes). Engine
- * thread. A place is free again once its choice has forgotten it and the device has done with it. */
+ * thread. A place is free again once its choice has forgotten it and the device has done with
+ * it. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
@@ -12,13 +13,13 @@ struct rt_saved {
     struct rt_saved *next;
     uint64_t id, at, bytes;
     struct kr_exec *exec;
-    uint64_t ticket;             /* of the last move to or from here */
+    uint64_t ticket; /* of the last move to or from here */
     bool forgotten;
     uint32_t n;
     struct rt_saved_block {
         uint32_t group;
-        uint64_t index, at;      /* logical block; bytes from the host memory's start */
-    } *blocks;                   /* [n] by group and index */
+        uint64_t index, at; /* logical block; bytes from the host memory's start */
+    } *blocks;              /* [n] by group and index */
 };
 
 int rt_host_init(struct rt_group *g, struct cn_error *err)
@@ -32,8 +33,10 @@ int rt_host_init(struct rt_group *g, struct cn_error *err)
                              "kv.host_memory_bytes is %s, but the machine has only %s free",
                              cn_size(asked).text, cn_size(there).text);
     kr_device_info(g->device, &info);
-    *h = (struct rt_host){.group = g, .bytes = asked / cfg_n_groups(g->rt->cfg),
-                          .bytes_s = FIRST_RATE, .timed = info.max_depth == 1};
+    *h = (struct rt_host){.group = g,
+                          .bytes = asked / cfg_n_groups(g->rt->cfg),
+                          .bytes_s = FIRST_RATE,
+                          .timed = info.max_depth == 1};
     return kr_host_new(g->device, h->bytes, &h->memory, err);
 }
 
@@ -51,8 +54,10 @@ static void sweep(struct rt_host *h, const struct kr_exec *x)
 {
     for (struct rt_saved **at = &h->list; *at;) {
         struct rt_saved *v = *at;
-        if (v->forgotten && kr_moved(v->exec, v->ticket, v->exec == x)) drop(h, at);
-        else at = &v->next;
+        if (v->forgotten && kr_moved(v->exec, v->ticket, v->exec == x))
+            drop(h, at);
+        else
+            at = &v->next;
     }
 }
 
@@ -99,8 +104,7 @@ static int move(struct rt_host *h, struct rt_saved *v, uint32_t n, bool out)
         cn_log(CN_LOG_ERROR, "engine", "blocks were not moved: %s", err.message);
         return rc;
     }
-    if (h->timed && seconds > 0)
-        h->bytes_s += ((double)v->bytes / seconds - h->bytes_s) / 4;
+    if (h->timed && seconds > 0) h->bytes_s += ((double)v->bytes / seconds - h->bytes_s) / 4;
     return 0;
 }
 
@@ -166,8 +170,8 @@ int rt_host_restore(struct rt_host *h, uint64_t id, const struct kv_held *blocks
     struct rt_saved *v = find(h, id);
     int rc = cn_grow(&h->moves, &h->moves_cap, n, sizeof *h->moves);
     for (uint32_t i = 0, k = 0; !rc && i < n; i++) {
-        while (k < v->n && (v->blocks[k].group != blocks[i].group ||
-                            v->blocks[k].index != blocks[i].index))
+        while (k < v->n &&
+               (v->blocks[k].group != blocks[i].group || v->blocks[k].index != blocks[i].index))
             k++;
         cn_assert(k < v->n);
         h->moves[i] = (struct kr_move){blocks[i].group, blocks[i].block,

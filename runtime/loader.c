@@ -17,13 +17,13 @@
 #include <sys/syscall.h>
 #endif
 
-#define RETRY_FIRST_NS 5000000000u
-#define RETRY_DOUBLINGS 6            /* enough to pass RETRY_MOST_NS */
-#define RETRY_MOST_NS 300000000000u
+#define RETRY_FIRST_NS  5000000000u
+#define RETRY_DOUBLINGS 6 /* enough to pass RETRY_MOST_NS */
+#define RETRY_MOST_NS   300000000000u
 #define RETRY_ABSENT_NS 1000000000u
-#define ASK_AGAIN_NS 1000000u
-#define LOOK_AGAIN_NS 50000000u
-#define NICENESS 10                  /* steps go first */
+#define ASK_AGAIN_NS    1000000u
+#define LOOK_AGAIN_NS   50000000u
+#define NICENESS        10 /* steps go first */
 
 static double mib(uint64_t bytes)
 {
@@ -238,10 +238,11 @@ static uint32_t blocked_error(const struct rt_model *m, uint64_t stays, uint64_t
         return 0;
     }
     uint32_t s = (uint32_t)((stays - now) / 1000000000u) + 1;
-    cn_fail_param(err, CN_ENOTREADY, "model",
-                  "the model %s is not loaded, and those that would make way for it were loaded for "
-                  "other tenants and stay %g s (engine.min_stay_s): the first may go in %u s",
-                  m->id, m->rt->cfg->engine.min_stay_s, s);
+    cn_fail_param(
+        err, CN_ENOTREADY, "model",
+        "the model %s is not loaded, and those that would make way for it were loaded for "
+        "other tenants and stay %g s (engine.min_stay_s): the first may go in %u s",
+        m->id, m->rt->cfg->engine.min_stay_s, s);
     return s;
 }
 
@@ -304,8 +305,8 @@ static struct rt_model *next_wanted(struct rt_group *g, const bool *tried, uint6
         struct rt_model *m = g->models[i];
         if (!m->waits || m->state == RT_LOADED || tried[i]) continue;
         double due = rt_stay_due(m, now);
-        if (best && (due > best_due ||
-                     (due == best_due && m->waits->since_ns >= best->waits->since_ns)))
+        if (best &&
+            (due > best_due || (due == best_due && m->waits->since_ns >= best->waits->since_ns)))
             continue;
         best = m;
         best_due = due;

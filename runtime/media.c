@@ -18,7 +18,8 @@ static int check_can(const struct kr_exec_info *x, const struct rt_request *q, s
     for (size_t i = 0; i < q->n_media; i++)
         both |= q->media[i].both;
     if (q->n_media && !x->embeds)
-        return cn_fail_param(err, CN_EUNSUPP, "prompt", "this model takes no embeddings in a prompt");
+        return cn_fail_param(err, CN_EUNSUPP, "prompt",
+                             "this model takes no embeddings in a prompt");
     if (both && !x->both_ways)
         return cn_fail_param(err, CN_EUNSUPP, "prompt",
                              "media whose positions see each other both ways are not supported");
@@ -39,9 +40,11 @@ int rt_media_check(const struct kr_exec_info *x, const struct rt_request *q, str
     for (size_t i = 0; !rc && i < q->n_media; i++) {
         const struct rt_media *m = &q->media[i];
         if (!m->n || m->first < at || m->first >= q->n_prompt || m->n > q->n_prompt - m->first)
-            return cn_fail_param(err, CN_EINVAL, "prompt",
-                                 "medium %zu begins at %zu: behind the end of the prompt of %zu, or "
-                                 "in another one", i, m->first, q->n_prompt);
+            return cn_fail_param(
+                err, CN_EINVAL, "prompt",
+                "medium %zu begins at %zu: behind the end of the prompt of %zu, or "
+                "in another one",
+                i, m->first, q->n_prompt);
         at = m->first + m->n;
     }
     return rc;

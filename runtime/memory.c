@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #define SLAB_AIM_BYTES (2u << 20)
-#define MIN_SLABS 8u
+#define MIN_SLABS      8u
 
 /* Snapshots of recurrent state that are worth keeping beside the state of a running sequence. */
 static uint64_t snapshot_bytes(const struct kr_exec_info *info)
@@ -96,9 +96,9 @@ static int too_small(const struct sum *s, uint64_t total, uint32_t block_tokens,
     return cn_fail_param(err, CN_ENOMEM, given ? "engine.memory_bytes" : "kv.memory_bytes",
                          "%s of KV memory%s cannot hold %u tokens, which take %s; one sequence of "
                          "the whole window (%llu tokens) takes %s; free: %s",
-                         cn_size(total).text, given ? " are left, which" : "", block_tokens * 4, cn_size(s->least).text,
-                         (unsigned long long)s->small->context, cn_size(s->one).text,
-                         cn_size(free_bytes).text);
+                         cn_size(total).text, given ? " are left, which" : "", block_tokens * 4,
+                         cn_size(s->least).text, (unsigned long long)s->small->context,
+                         cn_size(s->one).text, cn_size(free_bytes).text);
 }
 
 int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t block_tokens,
@@ -123,8 +123,7 @@ int rt_memory_plan_for(const struct rt_memory_ask *asks, size_t n, uint32_t bloc
                              "and scratch (%s)",
                              cn_size(want_bytes).text, cn_size(free_bytes).text,
                              cn_size(info->packed_bytes).text, cn_size(info->scratch_bytes).text);
-    if (total < s.least)
-        return too_small(&s, total, block_tokens, free_bytes, out->why, err);
+    if (total < s.least) return too_small(&s, total, block_tokens, free_bytes, out->why, err);
     int rc = cut(asks, n, s.n_groups, total, &out->slab_bytes, err);
     if (rc) return rc;
     uint64_t slabs = total / out->slab_bytes;
@@ -145,9 +144,10 @@ int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes, s
     for (uint32_t g = 0; g < info->n_groups; g++) {
         uint64_t block = info->groups[g].block_bytes;
         if (block > slab_bytes || slab_bytes / block > 1u << KR_BLOCK_INDEX_BITS)
-            return cn_fail(err, CN_EUNSUPP, "blocks of %llu bytes do not go into the KV memory's "
-                           "slabs of %llu", (unsigned long long)block,
-                           (unsigned long long)slab_bytes);
+            return cn_fail(err, CN_EUNSUPP,
+                           "blocks of %llu bytes do not go into the KV memory's "
+                           "slabs of %llu",
+                           (unsigned long long)block, (unsigned long long)slab_bytes);
     }
     return 0;
 }
@@ -192,16 +192,20 @@ int rt_memory_fit(const struct rt_request *q, uint64_t fit_tokens, uint64_t pool
     unsigned long long fit = fit_tokens, max = q->max_tokens;
     *max_tokens = q->max_tokens;
     if (q->n_prompt > fit)
-        return cn_fail_param(err, CN_ENEVERFIT, "messages",
-                             "the prompt has %zu tokens; the KV memory of %.1f MiB holds at most %llu "
-                             "tokens of a request of this tenant", q->n_prompt, mib, fit);
+        return cn_fail_param(
+            err, CN_ENEVERFIT, "messages",
+            "the prompt has %zu tokens; the KV memory of %.1f MiB holds at most %llu "
+            "tokens of a request of this tenant",
+            q->n_prompt, mib, fit);
     uint64_t room = fit - q->n_prompt + 1; /* the last token that is put out needs no place */
     if (max <= room) return 0;
     if (!q->max_is_bound)
-        return cn_fail_param(err, CN_ENEVERFIT, "max_tokens",
-                             "%llu tokens after a prompt of %zu are more than the KV memory of %.1f "
-                             "MiB holds of a request of this tenant, %llu tokens: at most %llu can be "
-                             "asked for", max, q->n_prompt, mib, fit, (unsigned long long)room);
+        return cn_fail_param(
+            err, CN_ENEVERFIT, "max_tokens",
+            "%llu tokens after a prompt of %zu are more than the KV memory of %.1f "
+            "MiB holds of a request of this tenant, %llu tokens: at most %llu can be "
+            "asked for",
+            max, q->n_prompt, mib, fit, (unsigned long long)room);
     *max_tokens = room;
     return 0;
 }

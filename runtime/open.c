@@ -24,8 +24,8 @@ static int check_context(const char *path, uint64_t asked, const char *key, stru
         if (!eng_gguf_u64(g, name, &trained, NULL) && trained && asked > trained)
             rc = cn_fail_param(err, CN_ERANGE, key,
                                "%s is %llu tokens, but the model was trained for %llu: ask for at "
-                               "most that, or leave it out", key, (unsigned long long)asked,
-                               (unsigned long long)trained);
+                               "most that, or leave it out",
+                               key, (unsigned long long)asked, (unsigned long long)trained);
     }
     eng_gguf_close(g);
     return rc;
@@ -46,8 +46,8 @@ static int find_file(struct rt_model *m, struct cn_error *err)
 {
     if (m->path) return 0;
     char *dir = cfg_models_dir();
-    int rc = dir ? cfg_find_model(dir, m->id, &m->path, err)
-                 : cn_fail(err, CN_ENOMEM, "out of memory");
+    int rc =
+        dir ? cfg_find_model(dir, m->id, &m->path, err) : cn_fail(err, CN_ENOMEM, "out of memory");
     free(dir);
     return rc;
 }
@@ -96,8 +96,10 @@ int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error
     if (!rc) rc = eng_model_measure(m->path, &opts, &model, err);
     if (rc) return rc;
     note(m, eng_model_info(model));
-    if (out) *out = model;
-    else eng_model_unref(model);
+    if (out)
+        *out = model;
+    else
+        eng_model_unref(model);
     return 0;
 }
 
@@ -230,8 +232,10 @@ static int memory_there(struct rt_group *g, struct rt_room *out, struct cn_error
         return cn_fail_param(err, CN_ENOMEM, "engine.memory_bytes",
                              "engine.memory_bytes is %s, but the %s has only %s free",
                              cn_size(asked).text, out->whose, cn_size(left).text);
-    if (asked) out->bytes = asked;
-    else if (!out->own) out->bytes = cfg_group_memory(r->cfg, g->index, out->bytes);
+    if (asked)
+        out->bytes = asked;
+    else if (!out->own)
+        out->bytes = cfg_group_memory(r->cfg, g->index, out->bytes);
     if (!out->own) r->given_bytes += out->bytes;
     return 0;
 }
@@ -409,8 +413,8 @@ static int weigh_one(struct rt_model *m, const struct eng_model_info *info, uint
     *out = (struct rt_model_weight){.bytes = m->need,
                                     .context = info->context,
                                     .kv_type = opts_of(m).prepare.kv_type,
-                                    .window_bytes = eng_sequence_bytes(info->exec, block,
-                                                                       info->context),
+                                    .window_bytes =
+                                        eng_sequence_bytes(info->exec, block, info->context),
                                     .fits = can_be_loaded(m)};
     if (rt_memory_blocks_fit(info->exec, slab_bytes, NULL)) return 0;
     int rc = add_space(m, info, err);
@@ -422,7 +426,7 @@ static int weigh_one(struct rt_model *m, const struct eng_model_info *info, uint
 }
 
 int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
-                 struct cn_error *err)
+                   struct cn_error *err)
 {
     struct measured s = {0};
     int rc = rt_group_device(g, err);
@@ -433,10 +437,8 @@ int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_w
         if (s.models[i])
             rc = weigh_one(g->models[i], eng_model_info(s.models[i]), o.slab_bytes,
                            &each[g->models[i]->index], err);
-    *out = (struct rt_weights){.there_bytes = s.room.bytes,
-                               .own = s.room.own,
-                               .budget_bytes = g->budget,
-                               .kv = s.plan};
+    *out = (struct rt_weights){
+        .there_bytes = s.room.bytes, .own = s.room.own, .budget_bytes = g->budget, .kv = s.plan};
     measured_fini(g, &s);
     return rc;
 }
@@ -461,8 +463,7 @@ static int make_scheduler(struct rt_group *g, struct cn_error *err)
                          .short_prompt = (uint32_t)cfg->engine.short_prompt,
                          .max_choices = (uint32_t)cfg->limits.max_n,
                          .shared = g->rt->n_groups > 1};
-    if (cfg->scheduler.speculation == CFG_SPECULATION_AUTO)
-        o.speculation.max_draft = RT_MAX_DRAFT;
+    if (cfg->scheduler.speculation == CFG_SPECULATION_AUTO) o.speculation.max_draft = RT_MAX_DRAFT;
     int rc = sch_new(&o, &g->sch, err);
     if (rc) return rc;
     kv_pool_stats(g->pool, &kv);
@@ -533,9 +534,11 @@ static void preload(struct rt_model *m, const struct rt_loading *how)
         used += g->models[i]->bytes;
     int rc = 0;
     if (used > g->budget || m->need > g->budget - used)
-        rc = cn_fail(&err, CN_ENOMEM, "it takes %.1f MiB, and %.1f of the %.1f MiB for all models "
-                     "are taken", (double)m->need / 1048576, (double)used / 1048576,
-                     (double)g->budget / 1048576);
+        rc =
+            cn_fail(&err, CN_ENOMEM,
+                    "it takes %.1f MiB, and %.1f of the %.1f MiB for all models "
+                    "are taken",
+                    (double)m->need / 1048576, (double)used / 1048576, (double)g->budget / 1048576);
     if (!rc) rc = rt_model_open(m, how, &m->model, &err);
     if (!rc) rc = rt_attach(m, &err);
     if (!rc) {

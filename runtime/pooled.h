@@ -8,10 +8,10 @@
 struct rt_pooled {
     enum eng_pooling how;
     uint64_t n_prompt;
-    uint64_t next;      /* position of the row that comes next */
-    uint64_t n;         /* values of a row */
-    double *sum;        /* [n] */
-    float *vector;      /* [n], once finished */
+    uint64_t next; /* position of the row that comes next */
+    uint64_t n;    /* values of a row */
+    double *sum;   /* [n] */
+    float *vector; /* [n], once finished */
 };
 
 /* NULL when out of memory. */

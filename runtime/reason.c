@@ -1,5 +1,5 @@
-/* What a client may read of why a model could not be loaded: which model and what is wrong, and never
- * where its files lie. The log has that. Any thread; owns nothing. */
+/* What a client may read of why a model could not be loaded: which model and what is wrong, and
+ * never where its files lie. The log has that. Any thread; owns nothing. */
 #include "runtime/rt.h"
 
 #include <stdio.h>

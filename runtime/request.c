@@ -36,9 +36,11 @@ static int check_embed(const struct rt_model *m, const struct rt_request *q, str
                              "the prompt has %zu tokens; the window of %llu must hold it",
                              q->n_prompt, (unsigned long long)info->context);
     if (rt_reads_whole(info->exec) && q->n_prompt > (uint64_t)rows)
-        return cn_fail_param(err, CN_EWINDOW, "prompt",
-                             "the prompt has %zu tokens; this model reads a prompt in one step, and "
-                             "a step has %lld rows (engine.max_batch_rows)", q->n_prompt, rows);
+        return cn_fail_param(
+            err, CN_EWINDOW, "prompt",
+            "the prompt has %zu tokens; this model reads a prompt in one step, and "
+            "a step has %lld rows (engine.max_batch_rows)",
+            q->n_prompt, rows);
     return 0;
 }
 
@@ -53,7 +55,8 @@ static int check_generate(const struct rt_model *m, const struct rt_request *q,
     if (q->n_prompt >= info->context)
         return cn_fail_param(err, CN_EWINDOW, "messages",
                              "the prompt has %zu tokens; the window of %llu must hold it and at "
-                             "least one more", q->n_prompt, (unsigned long long)info->context);
+                             "least one more",
+                             q->n_prompt, (unsigned long long)info->context);
     if (!q->n || (int64_t)q->n > r->cfg->limits.max_n)
         return cn_fail_param(err, CN_ERANGE, "n", "n must be between 1 and %lld",
                              (long long)r->cfg->limits.max_n);
@@ -63,8 +66,7 @@ static int check_generate(const struct rt_model *m, const struct rt_request *q,
 static int check(const struct rt_model *m, const struct rt_request *q, struct cn_error *err)
 {
     const struct eng_model_info *info = eng_model_info(m->model);
-    if (!q->n_prompt)
-        return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
+    if (!q->n_prompt) return cn_fail_param(err, CN_EMISSING, "prompt", "the prompt has no tokens");
     if (q->adapter > info->exec->n_adapters)
         return cn_fail_param(err, CN_EUNSUPP, "adapter",
                              "adapter %u: this server loads no adapters", q->adapter);
@@ -149,8 +151,7 @@ static void find_marks(struct rt_req *req)
     }
 }
 
-int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
-               struct cn_error *err)
+int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out, struct cn_error *err)
 {
     cn_assert(q->model < r->n_models);
     struct rt_model *m = &r->models[q->model];
@@ -173,13 +174,13 @@ int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
     req->choices = cn_calloc(q->n, sizeof *req->choices);
     if (q->prompt_logprobs) req->scores = cn_calloc(q->n_prompt, sizeof *req->scores);
     if (q->embed)
-        req->pooled = rt_pooled_new(eng_model_info(m->model)->pooling, q->n_prompt,
-                                    rt_embedding_size(m));
+        req->pooled =
+            rt_pooled_new(eng_model_info(m->model)->pooling, q->n_prompt, rt_embedding_size(m));
     else
         find_marks(req);
     req->end = rt_event_new(q->id, RT_EV_END, 0, NULL);
     if (!rc && (!req->choices || !req->end || (q->prompt_logprobs && !req->scores) ||
-        (q->embed && !req->pooled)))
+                (q->embed && !req->pooled)))
         rc = cn_fail(err, CN_ENOMEM, "out of memory for a request");
     for (uint32_t i = 0; !rc && i < q->n; i++)
         rc = make_choice(req, i, err);
@@ -265,7 +266,8 @@ static void observe_token(struct rt_req *req, struct rt_choice *c)
         /* Its buckets count in seconds. */
         cn_metric_observe(req->rt->metrics, CN_H_itl_steps, (step - c->last_step) * 1000000000u);
         cn_metric_observe(req->rt->metrics, CN_H_itl, now - c->last_token_ns);
-        cn_tenant_observe(req->rt->metrics, cfg_slot(req->q.tenant), CN_TH_itl, now - c->last_token_ns);
+        cn_tenant_observe(req->rt->metrics, cfg_slot(req->q.tenant), CN_TH_itl,
+                          now - c->last_token_ns);
     }
     cn_model_add(req->rt->metrics, req->m->index, CN_MM_generated, 1);
     c->last_token_ns = now;
@@ -284,8 +286,8 @@ static enum sch_verdict on_vector(struct rt_req *req)
     return SCH_STOP;
 }
 
-/* The draws of the choice are told: the device knows what it drew, not what was forced. Where ids were
- * forced in the midst of guesses it drew more than was put out. */
+/* The draws of the choice are told: the device knows what it drew, not what was forced. Where ids
+ * were forced in the midst of guesses it drew more than was put out. */
 static int follow(struct rt_req *req, struct rt_choice *c, const struct sch_token *t)
 {
     kr_draw_state_cut(c->sampler, t->index);
@@ -327,8 +329,8 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
                               &c->stop);
     if (!rc) {
         struct rt_token token = {.id = t->token}; /* forced: certain, without alternatives */
-        struct rt_event_parts parts = {.kept = req->group->kept, .text = text, .tokens = &token,
-                                       .n_tokens = 1};
+        struct rt_event_parts parts = {
+            .kept = req->group->kept, .text = text, .tokens = &token, .n_tokens = 1};
         if (d) {
             token.logprob = d->logprob;
             token.n_top = d->n_top;
@@ -375,7 +377,8 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     post(req, e);
 }
 
-static void observe_end(struct rt_group *g, const struct rt_req *req, int code, const struct sch_usage *u)
+static void observe_end(struct rt_group *g, const struct rt_req *req, int code,
+                        const struct sch_usage *u)
 {
     uint32_t tenant = cfg_slot(req->q.tenant);
     struct cn_metrics *m = g->rt->metrics;
@@ -424,9 +427,12 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     struct rt *r = g->rt;
     struct rt_req *req = user;
     rt_forget(g, req);
-    if (req->error) code = req->error;
-    else if (g->stopping && reason == SCH_END_CANCELLED) code = CN_EDRAIN;
-    else if (waited_too_long(r, req, reason, usage)) code = CN_EQUEUE;
+    if (req->error)
+        code = req->error;
+    else if (g->stopping && reason == SCH_END_CANCELLED)
+        code = CN_EDRAIN;
+    else if (waited_too_long(r, req, reason, usage))
+        code = CN_EQUEUE;
     observe_end(g, req, code, usage);
     /* The END event was set aside when the request was made, so it cannot fail. */
     struct rt_event *e = req->end;
@@ -440,7 +446,8 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
         struct cn_error err;
         cn_fail(&err, code,
                 "the request waited %g s without being started, the server's limit "
-                "(scheduler.queue_timeout_s)", r->cfg->scheduler.queue_timeout_s);
+                "(scheduler.queue_timeout_s)",
+                r->cfg->scheduler.queue_timeout_s);
         rt_event_fail(e, &err);
     }
     e->usage = usage_of(req, usage);

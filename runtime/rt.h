@@ -20,12 +20,12 @@
 struct rt_choice {
     struct kr_draw_state *sampler;
     struct rt_text_out text;
-    int stop;                  /* index of the matched stop string, or -1 */
+    int stop; /* index of the matched stop string, or -1 */
     uint64_t last_token_ns;
-    uint64_t last_step;        /* number of the step that gave it */
+    uint64_t last_step; /* number of the step that gave it */
 };
 
-struct rt_prompt_score {       /* of one prompt token */
+struct rt_prompt_score { /* of one prompt token */
     float logprob;
     uint32_t n_top;
     struct cn_top top[CN_MAX_TOP];
@@ -35,26 +35,25 @@ struct rt_prompt_score {       /* of one prompt token */
 
 struct rt_req {
     struct rt *rt;
-    struct rt_group *group;    /* the model's */
-    struct rt_model *m;        /* held */
-    struct rt_request q;       /* as submitted; owned */
-    struct rt_choice *choices; /* [q.n] */
+    struct rt_group *group;         /* the model's */
+    struct rt_model *m;             /* held */
+    struct rt_request q;            /* as submitted; owned */
+    struct rt_choice *choices;      /* [q.n] */
     struct rt_prompt_score *scores; /* [n_prompt], only for prompt_logprobs */
-    struct sch_media *media;   /* [q.n_media] */
+    struct sch_media *media;        /* [q.n_media] */
     uint64_t marks[RT_MAX_MARKS];   /* positions after the ends of messages, ascending */
     uint32_t n_marks;
-    struct rt_pooled *pooled;  /* embedding requests only, which have no sampler and no text */
+    struct rt_pooled *pooled; /* embedding requests only, which have no sampler and no text */
     uint64_t sch_id;
-    struct rt_req *next;       /* in the table of live requests */
-    int error;                 /* found by the runtime; overrides the scheduler's reason */
-    struct rt_event *end;      /* the END event, allocated early so that it cannot fail */
+    struct rt_req *next;  /* in the table of live requests */
+    int error;            /* found by the runtime; overrides the scheduler's reason */
+    struct rt_event *end; /* the END event, allocated early so that it cannot fail */
 };
 
 /* Whether it is an encoder: each row sees the whole prompt, which must be in one step. */
 bool rt_reads_whole(const struct kr_exec_info *x);
 /* Builds a request on the caller's thread; does everything that can fail or takes time. */
-int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out,
-               struct cn_error *err);
+int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out, struct cn_error *err);
 /* keep_request: the memory that q points to stays the caller's. */
 void rt_req_free(struct rt_req *req, bool keep_request);
 
@@ -108,39 +107,39 @@ void rt_event_fail(struct rt_event *e, const struct cn_error *err);
 
 /* ---- steps (stepper.c) ----------------------------------------------------------------------- */
 
-#define RT_MAX_DRAFT 16          /* most drafts of a choice in a step */
+#define RT_MAX_DRAFT 16 /* most drafts of a choice in a step */
 
-#define RT_MAX_DEPTH 2           /* steps in flight */
+#define RT_MAX_DEPTH 2 /* steps in flight */
 
 struct rt_logits_row;
 /* A step from its launch until it is collected. */
 struct rt_flight {
     const struct sch_step *step;
     struct rt_model *model;
-    uint64_t ticket;             /* of the model's exec */
-    bool drawn;                  /* else its rows are pooled to vectors */
-    bool guided;                 /* a request has a guide: jobs are filled */
+    uint64_t ticket; /* of the model's exec */
+    bool drawn;      /* else its rows are pooled to vectors */
+    bool guided;     /* a request has a guide: jobs are filled */
     uint32_t n_logits;
     struct kr_row *rows;
     struct kr_seq *seqs;
-    uint32_t *changed;           /* by segment and group */
-    uint32_t (*turns)[3];        /* by row; of steps with such requests */
+    uint32_t *changed;    /* by segment and group */
+    uint32_t (*turns)[3]; /* by row; of steps with such requests */
     struct kr_draw *draws;
     struct rt_logits_row *logits_rows;
     struct sch_row_result *results;
-    struct rt_mask_job *jobs;    /* by segment; of guided requests */
+    struct rt_mask_job *jobs; /* by segment; of guided requests */
     uint32_t *mask_words;
-    const uint32_t **masks;      /* by logits row */
+    const uint32_t **masks; /* by logits row */
     size_t rows_cap, seqs_cap, changed_cap, draws_cap, logits_cap, results_cap, jobs_cap, words_cap,
         masks_cap, turns_cap;
 };
 struct rt_stepper {
     struct rt_group *group;
-    uint32_t depth;              /* steps in flight */
+    uint32_t depth; /* steps in flight */
     uint64_t n_launched, n_collected;
     struct rt_flight flights[RT_MAX_DEPTH]; /* by number */
-    struct rt_model *model;      /* of the last collected step */
-    struct kr_draw_rooms rooms; /* of all samplers */
+    struct rt_model *model;                 /* of the last collected step */
+    struct kr_draw_rooms rooms;             /* of all samplers */
     struct rt_masks masks;
 };
 void rt_stepper_init(struct rt_stepper *s, struct rt_group *g);
@@ -150,18 +149,18 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s);
 /* The device gave CN_EDEVICE: every request ends so, and the runtime has failed. Engine thread. */
 void rt_device_lost(struct rt_group *g);
 
-/* ---- what preempted choices keep (host.c); engine thread ------------------------------------ */
+/* ---- what preempted choices keep (host.c); engine thread ------------------------------------- */
 
 struct rt_saved;
 struct rt_host {
     struct rt_group *group;
-    void *memory;                /* kr_host_new; NULL: nothing is saved */
+    void *memory; /* kr_host_new; NULL: nothing is saved */
     uint64_t bytes;
     struct rt_saved *list;
     uint64_t last_id;
-    double bytes_s;              /* at which blocks move */
-    bool timed;                  /* a move is done when kr_kv_move returns */
-    struct kr_move *moves;       /* scratch */
+    double bytes_s;        /* at which blocks move */
+    bool timed;            /* a move is done when kr_kv_move returns */
+    struct kr_move *moves; /* scratch */
     size_t moves_cap;
 };
 /* By the config; CN_ENOMEM. */
@@ -197,21 +196,21 @@ int rt_memory_plan(const struct kr_exec_info *info, uint32_t block_tokens, uint6
 /* Appends what each group takes: ", KV of 3 layers 3 KiB a token, state of ...". */
 void rt_memory_text(const struct kr_exec_info *info, uint32_t block_tokens, struct cn_buf *out);
 
-/* ---- tenants on the engine thread (tenant.c) ------------------------------------------- */
+/* ---- tenants on the engine thread (tenant.c) ------------------------------------------------- */
 
 /* By slot: the tenant there, and the counts last reported. The engine thread owns it. */
 struct rt_tenants {
     struct rt_tenant {
-        uint64_t id;             /* of the tenant that is there, or was there last */
+        uint64_t id; /* of the tenant that is there, or was there last */
         uint64_t computed, cached, generated;
         uint64_t running, waiting; /* told, in a sum over the groups */
-        uint64_t ended[3];       /* not reported yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
-        uint64_t embedded;       /* vectors: the scheduler counts each as a token */
-        bool used, leaving;      /* leaving: its requests are ending */
-        bool stale;              /* its settings differ from the scheduler's */
+        uint64_t ended[3];         /* not reported yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
+        uint64_t embedded;         /* vectors: the scheduler counts each as a token */
+        bool used, leaving;        /* leaving: its requests are ending */
+        bool stale;                /* its settings differ from the scheduler's */
         bool changed;
-    } *v;                        /* [n] */
-    uint32_t *changed;           /* slots with `changed` set */
+    } *v;              /* [n] */
+    uint32_t *changed; /* slots with `changed` set */
     size_t v_cap, changed_cap;
     uint32_t n, n_changed, next;
     uint32_t n_leaving, leave_at, to_look; /* to_look: slots not looked at since something ran */
@@ -265,7 +264,7 @@ enum rt_cmd_kind {
 struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETACH */
     struct cn_msg msg;
     enum rt_cmd_kind kind;
-    struct rt_req *req;          /* SUBMIT: moved */
+    struct rt_req *req; /* SUBMIT: moved */
     const struct cn_mailbox *reply;
     uint64_t id;
     bool paused;
@@ -294,31 +293,31 @@ struct rt_wait {
 struct rt_model {
     /* never changed */
     struct rt *rt;
-    struct rt_group *group;      /* where it runs */
+    struct rt_group *group; /* where it runs */
     uint32_t index;
     char *id, *chat_template;
     uint64_t asked_context;
     int kv_type;
     bool pin, preload;
     /* rt_new's thread, then the loader's */
-    char *path;                  /* NULL: not found yet, by its id */
+    char *path; /* NULL: not found yet, by its id */
     /* under the runtime's models_lock */
     enum rt_model_state state;
-    struct eng_model *model;     /* stays put while uses > 0 */
-    uint64_t uses;               /* holders; while there are any it is not unloaded */
-    bool leaving;                /* to be unloaded for another model: no new holders */
-    bool broken;                 /* its file changed: as leaving, then FAILED */
+    struct eng_model *model; /* stays put while uses > 0 */
+    uint64_t uses;           /* holders; while there are any it is not unloaded */
+    bool leaving;            /* to be unloaded for another model: no new holders */
+    bool broken;             /* its file changed: as leaving, then FAILED */
     uint64_t used_ns, loaded_ns;
-    uint32_t only;               /* the tenant that used it since it was loaded, or these: */
+    uint32_t only; /* the tenant that used it since it was loaded, or these: */
 #define RT_NOBODY UINT32_MAX
-#define RT_MANY (UINT32_MAX - 1)
-    uint64_t bytes;              /* memory of weights and scratch now */
-    uint64_t need;               /* memory when loaded; 0: not measured yet */
-    uint64_t context;            /* 0: not known */
-    struct rt_wait *waits;       /* oldest first */
+#define RT_MANY   (UINT32_MAX - 1)
+    uint64_t bytes;        /* memory of weights and scratch now */
+    uint64_t need;         /* memory when loaded; 0: not measured yet */
+    uint64_t context;      /* 0: not known */
+    struct rt_wait *waits; /* oldest first */
     uint64_t n_waits;
-    uint64_t blocked_ns;         /* since when there is no room for it; 0: there is */
-    uint64_t retry_ns;           /* FAILED: when it may be tried again */
+    uint64_t blocked_ns; /* since when there is no room for it; 0: there is */
+    uint64_t retry_ns;   /* FAILED: when it may be tried again */
     uint32_t failures;
     struct cn_error error;
     char fingerprint[40];
@@ -334,7 +333,7 @@ struct rt_model {
     struct kv_space *space;
     uint32_t sch_model;
     bool in_sch;
-    double base_ns, row_ns;      /* cost of its steps */
+    double base_ns, row_ns; /* cost of its steps */
 };
 #define RT_MAX_MODELS 256
 
@@ -355,7 +354,7 @@ int rt_group_device(struct rt_group *g, struct cn_error *err);
 /* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
 int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
 struct rt_loading {
-    bool background;             /* the engine thread is running */
+    bool background; /* the engine thread is running */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_arg;
 };
@@ -365,7 +364,7 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
 int rt_group_open(struct rt_group *g, const struct rt_opts *o, struct cn_error *err);
 /* For rt_weigh, of a runtime that is for nothing else. each: of all models of the runtime. */
 int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_weight *each,
-                 struct cn_error *err);
+                   struct cn_error *err);
 /* Makes m->model known to pool and scheduler, or forgets it (CN_EBUSY: not yet). Engine thread, or
  * before it runs. */
 int rt_attach(struct rt_model *m, struct cn_error *err);
@@ -407,11 +406,11 @@ struct rt_heard {
     pthread_mutex_t lock;
     bool ready;
     struct rt_owed {
-        uint64_t id;             /* of the tenant */
+        uint64_t id; /* of the tenant */
         double seconds;
         bool listed;
-    } *v;                        /* [n], by slot */
-    uint32_t *changed;           /* [n]: slots that are listed */
+    } *v;              /* [n], by slot */
+    uint32_t *changed; /* [n]: slots that are listed */
     size_t v_cap, changed_cap;
     uint32_t n, n_changed;
     double burst_s[CFG_MAX_GROUPS]; /* sch_burst_s of the others, as they told it last */
@@ -424,7 +423,7 @@ int rt_heard_grow(struct rt_heard *h, uint32_t n);
 void rt_exchange_tell(struct rt_group *g);
 void rt_exchange_listen(struct rt_group *g);
 
-/* ---- engine groups (group.c) ---------------------------------------------------------------- */
+/* ---- engine groups (group.c) ----------------------------------------------------------------- */
 
 /* A device and all that serves with it: an engine thread, which owns scheduler, pool and stepper,
  * and a loader. A model belongs to one group for good. */
@@ -432,11 +431,11 @@ struct rt_group {
     struct rt *rt;
     uint32_t index;
     struct kr_device *device;
-    struct rt_model **models;    /* [n_models]: those that run here */
+    struct rt_model **models; /* [n_models]: those that run here */
     size_t n_models;
-    uint64_t budget;             /* bytes for weights and scratch; UINT64_MAX: not known */
+    uint64_t budget; /* bytes for weights and scratch; UINT64_MAX: not known */
     struct kr_kv_mem *kv_mem;
-    struct rt_kept *kept;        /* blocks of events that were taken */
+    struct rt_kept *kept; /* blocks of events that were taken */
     /* engine thread only, once it runs */
     struct kv_pool *pool;
     uint64_t slab_bytes;
@@ -449,28 +448,28 @@ struct rt_group {
     size_t table_size, n_live;
     struct sch_stats last_stats;
     uint64_t last_evictions;
-    uint64_t embedded;           /* vectors given: no tokens, though the scheduler counts them so */
+    uint64_t embedded; /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
-    struct rt_heard heard;       /* has a lock of its own */
-    bool stopping, lost;         /* lost: its requests were told that a device is */
-    struct rt_told {             /* of the gauges that are sums over the groups */
+    struct rt_heard heard; /* has a lock of its own */
+    bool stopping, lost;   /* lost: its requests were told that a device is */
+    struct rt_told {       /* of the gauges that are sums over the groups */
         double blocks[KV_N_STATES], running, waiting, paused;
     } told;
-    uint64_t checked_ns;         /* when the models' files were last looked at */
+    uint64_t checked_ns; /* when the models' files were last looked at */
     /* shared */
     pthread_t thread;
     bool thread_started, mailbox_ready;
     struct cn_mailbox inbox;
-    struct rt_cmd *stop;         /* the message that ends the thread */
+    struct rt_cmd *stop; /* the message that ends the thread */
     struct rt_watch watch;
     _Atomic uint32_t retry_after_s;
-    bool wants_room;             /* under models_lock: the loader waits for a model to be let go */
-    uint64_t blocked_ns;         /* since when it does, 0: it does not; the loader's */
+    bool wants_room;     /* under models_lock: the loader waits for a model to be let go */
+    uint64_t blocked_ns; /* since when it does, 0: it does not; the loader's */
     /* the loader */
     pthread_t loader;
     bool loader_started, loader_mail_ready;
     struct cn_mailbox loader_inbox;
-    struct cn_msg poke;          /* in the inbox while poked */
+    struct cn_msg poke; /* in the inbox while poked */
     _Atomic bool poked, loader_stop;
 };
 
@@ -498,20 +497,20 @@ struct rt {
     struct cn_metrics *metrics;
     struct cfg_tenants *first_tenants; /* held until they are in effect */
     int64_t created_s;
-    struct rt_group *groups;     /* [n_groups], never moved */
+    struct rt_group *groups; /* [n_groups], never moved */
     uint32_t n_groups;
-    struct rt_model *models;     /* [n_models], never moved */
+    struct rt_model *models; /* [n_models], never moved */
     size_t n_models;
-    bool several;                /* of a list: loaded and unloaded as needed */
-    uint64_t there_bytes;        /* of the machine's memory, at the start; 0: not known */
-    uint64_t given_bytes;        /* of that, what groups were given so far */
-    struct rt_payer {            /* what a tenant's loads took; under models_lock */
-        double paid_s;           /* seconds, when last charged */
-        uint64_t at_ns;          /* and when that was */
-        uint64_t took_ns;        /* when a model that others used made way for it; 0: never */
-        uint64_t id;             /* who has the slot */
+    bool several;         /* of a list: loaded and unloaded as needed */
+    uint64_t there_bytes; /* of the machine's memory, at the start; 0: not known */
+    uint64_t given_bytes; /* of that, what groups were given so far */
+    struct rt_payer {     /* what a tenant's loads took; under models_lock */
+        double paid_s;    /* seconds, when last charged */
+        uint64_t at_ns;   /* and when that was */
+        uint64_t took_ns; /* when a model that others used made way for it; 0: never */
+        uint64_t id;      /* who has the slot */
         double weight;
-    } *payers;                   /* [n_payers] */
+    } *payers; /* [n_payers] */
     uint32_t n_payers;
     /* shared */
     _Atomic bool draining, failed, lost; /* lost: the device of a group is */

@@ -30,8 +30,7 @@ void rt_cancel(struct rt *r, const struct cn_mailbox *reply, uint64_t id)
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused)
 {
     struct rt_cmd c = {.kind = RT_CMD_PAUSE, .reply = reply, .id = id, .paused = paused};
-    if (rt_send_all(r, c))
-        cn_log(CN_LOG_ERROR, "engine", "out of memory: a pause was not sent");
+    if (rt_send_all(r, c)) cn_log(CN_LOG_ERROR, "engine", "out of memory: a pause was not sent");
 }
 
 void rt_drain(struct rt *r)

@@ -29,24 +29,24 @@ struct kr_prepare_opts;
 
 struct rt;
 
-struct rt_model_opts {              /* one of several models; all is copied */
-    const char *id;                 /* name clients use */
-    const char *path;               /* file; NULL: the id's file in the models folder, as soon as it
-                                     * is there */
-    const char *chat_template;      /* file; NULL: the model's own */
-    uint64_t context;               /* 0: the model's own */
-    int kv_type;                    /* enum cfg_kv_type */
-    const char *sampling;           /* text of models.sampling; NULL: none */
-    uint32_t group;                 /* index of its group in cfg's groups */
+struct rt_model_opts {         /* one of several models; all is copied */
+    const char *id;            /* name clients use */
+    const char *path;          /* file; NULL: the id's file in the models folder, as soon as it
+                                * is there */
+    const char *chat_template; /* file; NULL: the model's own */
+    uint64_t context;          /* 0: the model's own */
+    int kv_type;               /* enum cfg_kv_type */
+    const char *sampling;      /* text of models.sampling; NULL: none */
+    uint32_t group;            /* index of its group in cfg's groups */
     bool pin, preload;
 };
 struct rt_opts {
-    const struct cfg *cfg;          /* borrowed for the life of the runtime */
-    struct cn_metrics *metrics;     /* likewise */
-    struct cfg_tenants *tenants;    /* held for that time; NULL: those of cfg, which never change */
+    const struct cfg *cfg;       /* borrowed for the life of the runtime */
+    struct cn_metrics *metrics;  /* likewise */
+    struct cfg_tenants *tenants; /* held for that time; NULL: those of cfg, which never change */
     /* One model, with the settings of cfg's group `model`: loaded by rt_new, never unloaded. */
-    const char *model_path;         /* resolved file */
-    const char *model_id;           /* name clients use; copied */
+    const char *model_path; /* resolved file */
+    const char *model_id;   /* name clients use; copied */
     /* Or several (then the two above are ignored); the first is the default. */
     const struct rt_model_opts *models;
     size_t n_models;
@@ -79,10 +79,10 @@ enum rt_kv_why {
 };
 struct rt_memory_plan {
     enum rt_kv_why why;
-    uint64_t total_bytes;        /* n_slabs of slab_bytes each */
+    uint64_t total_bytes; /* n_slabs of slab_bytes each */
     uint64_t slab_bytes;
     uint32_t n_slabs;
-    uint64_t one_bytes;          /* a sequence of the whole window; the largest of several models */
+    uint64_t one_bytes; /* a sequence of the whole window; the largest of several models */
 };
 /* For a measured or opened model; info->exec has its sizes. left_bytes: memory left after weights
  * and scratch (0 = unknown). given: it is reserved for this daemon, so KV may take it all, not
@@ -98,17 +98,17 @@ int rt_new(const struct rt_opts *opts, struct rt **out, struct cn_error *err);
 /* Sizes several models by the rules of rt_new, without loading them. A model that cannot be
  * measured is logged, as at start. */
 struct rt_model_weight {
-    uint64_t bytes;                 /* weights and scratch; 0: it could not be measured */
+    uint64_t bytes; /* weights and scratch; 0: it could not be measured */
     uint64_t context;
-    int kv_type;                    /* enum kr_type */
-    uint64_t window_bytes;          /* KV memory of a sequence of the whole window */
-    uint64_t max_tokens;            /* longest sequence in KV memory; 0: its blocks do not fit */
-    bool fits;                      /* it can be loaded next to the pinned models */
+    int kv_type;           /* enum kr_type */
+    uint64_t window_bytes; /* KV memory of a sequence of the whole window */
+    uint64_t max_tokens;   /* longest sequence in KV memory; 0: its blocks do not fit */
+    bool fits;             /* it can be loaded next to the pinned models */
 };
-struct rt_weights {                 /* of an engine group */
-    uint64_t there_bytes;           /* memory for all of it; 0: not known */
-    bool own;                       /* it is the device's own memory */
-    uint64_t budget_bytes;          /* part of it for weights and scratch; UINT64_MAX: not known */
+struct rt_weights {        /* of an engine group */
+    uint64_t there_bytes;  /* memory for all of it; 0: not known */
+    bool own;              /* it is the device's own memory */
+    uint64_t budget_bytes; /* part of it for weights and scratch; UINT64_MAX: not known */
     struct rt_memory_plan kv;
 };
 /* out: one for each of cfg's groups; each[n_models] comes zeroed. */
@@ -139,7 +139,7 @@ enum rt_model_state { RT_UNLOADED, RT_LOADING, RT_LOADED, RT_FAILED, RT_N_MODEL_
 /* Sampling defaults of a model. */
 struct rt_sampling {
     struct eng_sampling v;
-    const char *from;               /* "file", "catalog", "default", or "config" if that sets any */
+    const char *from; /* "file", "catalog", "default", or "config" if that sets any */
 };
 /* The defaults of a measured or opened file. file: info->recommended; config: values set there. */
 void rt_sampling_for(const char *path, const struct eng_recommended *file,
@@ -148,17 +148,17 @@ void rt_sampling_for(const char *path, const struct eng_recommended *file,
  * the defaults are: filters and penalties that are not set with it are off. */
 void rt_sampling_apply(struct eng_sampling *s, const struct cfg_sampling *asked);
 struct rt_model_status {
-    const char *id;                 /* valid for the runtime's life */
+    const char *id; /* valid for the runtime's life */
     enum rt_model_state state;
-    int64_t created_s;              /* when the runtime began to serve it */
-    uint64_t context;               /* 0: not known */
-    struct rt_sampling sampling;    /* known with the context */
-    bool embeds;                    /* as rt_embedding_size; known with the context */
+    int64_t created_s;           /* when the runtime began to serve it */
+    uint64_t context;            /* 0: not known */
+    struct rt_sampling sampling; /* known with the context */
+    bool embeds;                 /* as rt_embedding_size; known with the context */
     bool pinned;
-    char fingerprint[40];           /* "": not known */
-    struct cn_error error;          /* FAILED: why */
+    char fingerprint[40];  /* "": not known */
+    struct cn_error error; /* FAILED: why */
 };
-size_t rt_n_models(const struct rt *r);             /* >= 1 */
+size_t rt_n_models(const struct rt *r);                     /* >= 1 */
 struct rt_model *rt_model_at(const struct rt *r, size_t i); /* 0: the default */
 uint32_t rt_model_number(const struct rt_model *m);
 /* NULL if no model has that name. */
@@ -168,8 +168,8 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out);
 /* Acquires a model. 0 with *held set: it is loaded and now held. 0 without: one RT_EV_MODEL will
  * arrive on `reply`; if its code is 0, the model is held from then on. Errors: CN_EDRAIN,
  * CN_ENOMEM, CN_ENOTREADY (a recent load failed; err says why). */
-int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, uint64_t id, bool *held,
-               struct cn_error *err);
+int rt_acquire(struct rt_model *m, uint64_t tenant, struct cn_mailbox *reply, uint64_t id,
+               bool *held, struct cn_error *err);
 /* Stops waiting. False: the event was posted already. */
 bool rt_acquire_cancel(struct rt_model *m, const struct cn_mailbox *reply, uint64_t id);
 /* Gives back what rt_acquire gave. */
@@ -190,13 +190,13 @@ uint64_t rt_embedding_size(const struct rt_model *m);
 
 struct rt_health {
     bool draining;
-    bool failed; /* the model's file changed under it (requests get CN_ENOTREADY), or its device is
-                  * lost (CN_EDEVICE) */
-    bool pending;                   /* it has work */
-    bool stuck;                     /* pending, and no progress for longer than stuck_after_ns */
-    uint64_t since_progress_ns;     /* time since the last launch or end of a step, while pending */
-    uint64_t stuck_after_ns;        /* most that the step in flight should take: 2 s, or more if
-                                     * measured steps take longer */
+    bool failed;  /* the model's file changed under it (requests get CN_ENOTREADY), or its device is
+                   * lost (CN_EDEVICE) */
+    bool pending; /* it has work */
+    bool stuck;   /* pending, and no progress for longer than stuck_after_ns */
+    uint64_t since_progress_ns; /* time since the last launch or end of a step, while pending */
+    uint64_t stuck_after_ns;    /* most that the step in flight should take: 2 s, or more if
+                                 * measured steps take longer */
 };
 void rt_health(const struct rt *r, struct rt_health *out);
 
@@ -204,8 +204,8 @@ enum rt_priority { RT_INTERACTIVE, RT_NORMAL, RT_BACKGROUND };
 
 /* What the requests of one call share: made once, reference-counted, immutable. Any thread. */
 struct rt_shared;
-struct rt_shared_in { /* all copied */
-    const char *const *stop;  /* stop strings; removed from the output */
+struct rt_shared_in {        /* all copied */
+    const char *const *stop; /* stop strings; removed from the output */
     size_t n_stop;
     const uint32_t *stop_ids; /* more ids that end a choice */
     size_t n_stop_ids;
@@ -236,45 +236,45 @@ struct rt_guide {
 struct rt_media {
     size_t first, n;
     uint8_t digest[32];
-    float *embeds;                  /* [n][width of the model], as its first layer takes them */
+    float *embeds; /* [n][width of the model], as its first layer takes them */
     bool both;
 };
 
 /* A request, prompt already tokenised. rt_submit moves prompt (heap, freed with free()) and the
  * hold on shared when it returns 0; on failure they stay the caller's. */
 struct rt_request {
-    uint64_t id;                    /* chosen by the caller, unique among its live requests */
-    struct cn_mailbox *reply;       /* where events go; outlives the request's END */
-    uint32_t model;                 /* the model's number (rt_model_at); held by the caller */
-    uint64_t tenant;                /* a tenant's id; removed: CN_EREVOKED */
-    uint64_t key;                   /* cfg_key_id of the request's key; 0: none */
+    uint64_t id;              /* chosen by the caller, unique among its live requests */
+    struct cn_mailbox *reply; /* where events go; outlives the request's END */
+    uint32_t model;           /* the model's number (rt_model_at); held by the caller */
+    uint64_t tenant;          /* a tenant's id; removed: CN_EREVOKED */
+    uint64_t key;             /* cfg_key_id of the request's key; 0: none */
     enum rt_priority priority;
     uint32_t *prompt;
-    size_t n_prompt;                /* >= 1 */
-    struct rt_media *media;         /* ascending, without overlap; heap, like the embeddings, and
-                                     * moved with the prompt, whose ids there are ignored.
-                                     * CN_EUNSUPP: the model or the device takes no such rows */
+    size_t n_prompt;        /* >= 1 */
+    struct rt_media *media; /* ascending, without overlap; heap, like the embeddings, and
+                             * moved with the prompt, whose ids there are ignored.
+                             * CN_EUNSUPP: the model or the device takes no such rows */
     size_t n_media;
-    uint32_t (*turns)[3];           /* [n_prompt] for models whose positions are three numbers; heap,
-                                     * moved. Output goes on from the last one. NULL: a position's own
-                                     * number; CN_EUNSUPP: the model uses one */
-    uint32_t adapter;               /* 0 = none; CN_EUNSUPP: the model does not have it */
-    uint32_t n;                     /* choices, >= 1 */
-    uint64_t max_tokens;            /* per choice; 0 = up to the window, or what memory holds */
-    bool max_is_bound; /* max_tokens is only a bound: less is fine if memory ends */
-    struct eng_sampling sampling;   /* .bias and .stop_ids are those of shared */
-    struct rt_shared *shared;       /* stop strings, stop ids, bias; NULL: none */
-    bool include_stop;              /* keep the stop string in the output */
-    bool special_tokens; /* show control tokens in the text (skip_special_tokens false) */
-    bool parted;         /* the answer to a conversation, to be taken apart as the model's
-                                     * template says (eng_model_reply); stop strings then count in
-                                     * the answer, not in reasoning and calls */
-    enum eng_reply_start start;     /* parted: where in the reply the prompt ends */
-    bool embed;                     /* the prompt's vector, no text: n is 1, nothing is sampled; the
-                                     * prompt may be as long as the window */
-    bool prompt_logprobs;           /* PROMPT event with the prompt's own log-probabilities */
-    const struct rt_guide *guide;   /* borrowed until END; NULL: no constraint */
-    uint64_t deadline_ns;           /* cn_now_ns() time; 0 = none */
+    uint32_t (*turns)[3];         /* [n_prompt] for models whose positions are three numbers; heap,
+                                   * moved. Output goes on from the last one. NULL: a position's own
+                                   * number; CN_EUNSUPP: the model uses one */
+    uint32_t adapter;             /* 0 = none; CN_EUNSUPP: the model does not have it */
+    uint32_t n;                   /* choices, >= 1 */
+    uint64_t max_tokens;          /* per choice; 0 = up to the window, or what memory holds */
+    bool max_is_bound;            /* max_tokens is only a bound: less is fine if memory ends */
+    struct eng_sampling sampling; /* .bias and .stop_ids are those of shared */
+    struct rt_shared *shared;     /* stop strings, stop ids, bias; NULL: none */
+    bool include_stop;            /* keep the stop string in the output */
+    bool special_tokens;          /* show control tokens in the text (skip_special_tokens false) */
+    bool parted;                  /* the answer to a conversation, to be taken apart as the model's
+                                   * template says (eng_model_reply); stop strings then count in
+                                   * the answer, not in reasoning and calls */
+    enum eng_reply_start start;   /* parted: where in the reply the prompt ends */
+    bool embed;                   /* the prompt's vector, no text: n is 1, nothing is sampled; the
+                                   * prompt may be as long as the window */
+    bool prompt_logprobs;         /* PROMPT event with the prompt's own log-probabilities */
+    const struct rt_guide *guide; /* borrowed until END; NULL: no constraint */
+    uint64_t deadline_ns;         /* cn_now_ns() time; 0 = none */
 };
 void rt_request_fini(struct rt_request *q); /* frees the members after a failed submit */
 
@@ -303,36 +303,41 @@ int rt_lease(struct rt *r, uint32_t group, uint64_t tenant, uint64_t tokens);
 void rt_pause(struct rt *r, const struct cn_mailbox *reply, uint64_t id, bool paused);
 
 enum rt_event_kind {
-    RT_EV_ACCEPTED, RT_EV_PROMPT, RT_EV_TOKENS, RT_EV_EMBEDDING, RT_EV_CHOICE_END, RT_EV_END,
-    RT_EV_MODEL,                    /* answers rt_acquire: code, param, message as in END */
+    RT_EV_ACCEPTED,
+    RT_EV_PROMPT,
+    RT_EV_TOKENS,
+    RT_EV_EMBEDDING,
+    RT_EV_CHOICE_END,
+    RT_EV_END,
+    RT_EV_MODEL, /* answers rt_acquire: code, param, message as in END */
 };
 enum rt_finish { RT_FINISH_STOP, RT_FINISH_LENGTH, RT_FINISH_ERROR, RT_FINISH_CANCELLED };
 
 struct rt_token {
     uint32_t id;
-    float logprob;                  /* NAN: none (the first prompt token) */
-    uint32_t n_top, top_at;         /* alternatives: event->top[top_at .. top_at + n_top) */
+    float logprob;          /* NAN: none (the first prompt token) */
+    uint32_t n_top, top_at; /* alternatives: event->top[top_at .. top_at + n_top) */
 };
 struct rt_usage {
     uint64_t prompt_tokens, cached_tokens, completion_tokens;
-    uint64_t reasoning_tokens;      /* of completion_tokens, in parted output */
+    uint64_t reasoning_tokens; /* of completion_tokens, in parted output */
     /* Its work: rows of all choices. */
-    uint64_t computed_tokens;       /* computed for the first time, rejected drafts left out */
-    uint64_t recomputed_tokens;     /* computed again after preemptions */
-    uint64_t written_tokens;        /* prompt tokens computed and written to the prefix cache */
+    uint64_t computed_tokens;   /* computed for the first time, rejected drafts left out */
+    uint64_t recomputed_tokens; /* computed again after preemptions */
+    uint64_t written_tokens;    /* prompt tokens computed and written to the prefix cache */
     uint64_t drafted_rows, rejected_rows; /* draft rows; the rejected ones among them */
-    uint64_t unseen_rows;           /* rows computed after their choice had ended */
+    uint64_t unseen_rows;                 /* rows computed after their choice had ended */
     uint64_t preemptions;
     uint64_t submitted_ns, first_step_ns, first_token_ns, ended_ns; /* cn_now_ns(); 0: never */
 };
 /* Owned by who takes it from the mailbox; rt_event_free. */
 struct rt_event {
-    struct cn_msg msg;              /* first member */
+    struct cn_msg msg; /* first member */
     uint64_t id;
     enum rt_event_kind kind;
     uint32_t choice;
-    uint32_t retry_s;               /* MODEL with an error: seconds until it may be loaded; 0: not
-                                     * known */
+    uint32_t retry_s; /* MODEL with an error: seconds until it may be loaded; 0: not
+                       * known */
     /* TOKENS: text that is final now (valid UTF-8, may be empty while text is held back) and the
      * tokens it came from; PROMPT: the prompt's tokens, no text. */
     const char *text;

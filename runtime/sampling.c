@@ -1,6 +1,6 @@
-/* What a request draws with that does not say: one whole set, of the file, else of the catalog, else
- * what suits most models; then what the config names, and what the request names, each field by
- * itself. Any thread; owns nothing. */
+/* What a request draws with that does not say: one whole set, of the file, else of the catalog,
+ * else what suits most models; then what the config names, and what the request names, each field
+ * by itself. Any thread; owns nothing. */
 #include "runtime/runtime.h"
 
 #include "engine/engine.h"

@@ -1,4 +1,5 @@
-/* Stop strings, stop ids and bias, made once for a call. Immutable but for the count; any thread. */
+/* Stop strings, stop ids and bias, made once for a call. Immutable but for the count; any
+ * thread. */
 #include "runtime/shared.h"
 
 #include <stdlib.h>

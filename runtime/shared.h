@@ -1,6 +1,6 @@
-/* What the requests of one call have in common: stop strings with their matching tables, stop ids and
- * logit bias. Immutable and counted, so that a call of many prompts and choices holds them once.
- * Private to runtime/; others see rt_shared_new, _ref and _unref (runtime.h). */
+/* What the requests of one call have in common: stop strings with their matching tables, stop ids
+ * and logit bias. Immutable and counted, so that a call of many prompts and choices holds them
+ * once. Private to runtime/; others see rt_shared_new, _ref and _unref (runtime.h). */
 #ifndef RUNTIME_SHARED_H
 #define RUNTIME_SHARED_H
 

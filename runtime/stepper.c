@@ -8,10 +8,10 @@
 /* A row whose logits are wanted. */
 struct rt_logits_row {
     struct rt_req *req;
-    uint64_t pos;       /* of the row; its logits are about position pos + 1 */
-    bool scored;        /* the prompt has an id there, whose log-probability is asked for */
-    bool guess;         /* its id is a guess: what comes of it counts only if that was right */
-    int32_t sample;     /* index among the step's sampled rows, or -1 */
+    uint64_t pos;   /* of the row; its logits are about position pos + 1 */
+    bool scored;    /* the prompt has an id there, whose log-probability is asked for */
+    bool guess;     /* its id is a guess: what comes of it counts only if that was right */
+    int32_t sample; /* index among the step's sampled rows, or -1 */
 };
 
 void rt_stepper_init(struct rt_stepper *s, struct rt_group *g)
@@ -41,7 +41,7 @@ void rt_stepper_fini(struct rt_stepper *s)
     *s = (struct rt_stepper){0};
 }
 
-/* ---- what a step brings ----------------------------------------------------------------------- */
+/* ---- what a step brings ---------------------------------------------------------------------- */
 
 static int reserve(struct rt_flight *f, const struct sch_step *step, uint32_t n_groups)
 {
@@ -61,8 +61,11 @@ static void fill_seq(struct kr_seq *q, const struct sch_segment *g, uint32_t *ch
 {
     for (uint32_t k = 0; changed && k < n_groups; k++)
         changed[k] = kv_seq_changed(g->seq, k);
-    *q = (struct kr_seq){.tables = kv_seq_tables(g->seq), .slot = g->slot,
-                         .generation = g->generation, .changed = changed, .n_more = g->n_more};
+    *q = (struct kr_seq){.tables = kv_seq_tables(g->seq),
+                         .slot = g->slot,
+                         .generation = g->generation,
+                         .changed = changed,
+                         .n_more = g->n_more};
 }
 
 static void fill_rows(struct rt_stepper *s, struct rt_flight *f, const struct sch_segment *g,
@@ -106,7 +109,7 @@ static void list_logits_rows(struct rt_flight *f)
     f->n_logits = n;
 }
 
-/* ---- masks of guided requests ----------------------------------------------------------------- */
+/* ---- masks of guided requests ---------------------------------------------------------------- */
 
 /* Room for the masks of all rows that guided requests draw from: none, where there are none. */
 static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
@@ -123,7 +126,8 @@ static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
         const struct rt_req *req = g->user;
         f->jobs[i] = (struct rt_mask_job){0};
         if (!g->n_sample || !req->q.guide) continue;
-        f->jobs[i] = (struct rt_mask_job){.guide = req->q.guide, .choice = g->choice,
+        f->jobs[i] = (struct rt_mask_job){.guide = req->q.guide,
+                                          .choice = g->choice,
                                           .n_guesses = g->n_sample - 1,
                                           .n_words = (uint32_t)n_words};
         if (g->n_sample > 1) f->jobs[i].guesses = g->tokens + g->n_rows - (g->n_sample - 1);
@@ -162,7 +166,7 @@ static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct
         if (f->jobs[i].asked) rt_masks_wait(&s->masks, &f->jobs[i]);
 }
 
-/* ---- launch and draw -------------------------------------------------------------------------- */
+/* ---- launch and draw ------------------------------------------------------------------------- */
 
 /* Rows of prompts that are asked for are scored, each by itself; a sampled row is drawn from, and
  * the rows of its drafts with it. draws: of the segments with sampled rows. */
@@ -201,8 +205,8 @@ static int draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint3
     struct cn_error err = {0};
     if (!f->drawn) return 0;
     finish_masks(s, f, draws, n);
-    int rc = kr_draw(eng_model_exec(f->model->model), f->ticket, f->draws, list_draws(f, draws),
-                     &err);
+    int rc =
+        kr_draw(eng_model_exec(f->model->model), f->ticket, f->draws, list_draws(f, draws), &err);
     if (!rc) return 0;
     cn_log(CN_LOG_ERROR, "engine", "a step's draws failed: %s", err.message);
     if (rc == CN_EDEVICE) rt_device_lost(s->group);
@@ -213,8 +217,11 @@ static int start(struct rt_stepper *s, struct rt_flight *f, struct cn_error *err
 {
     const struct sch_step *step = f->step;
     struct kr_exec *x = eng_model_exec(f->model->model);
-    struct kr_batch batch = {.n_rows = step->n_rows, .n_seqs = step->n_segments, .rows = f->rows,
-                             .seqs = f->seqs, .drawn = f->drawn};
+    struct kr_batch batch = {.n_rows = step->n_rows,
+                             .n_seqs = step->n_segments,
+                             .rows = f->rows,
+                             .seqs = f->seqs,
+                             .drawn = f->drawn};
     for (uint32_t i = 0; i < step->n_copies; i++) {
         const struct kv_copy *c = &step->copies[i];
         int rc = kr_kv_copy(x, s->group->kv_mem, c->group, c->dst, c->src, c->n_tokens);
@@ -344,15 +351,17 @@ static int collect(void *self, uint64_t ticket, struct sch_step_result *out)
     return 0;
 }
 
-/* ---- preempted choices ------------------------------------------------------------------------- */
+/* ---- preempted choices ----------------------------------------------------------------------- */
 
-static int save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept)
+static int save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n,
+                uint64_t *kept)
 {
     struct rt_group *g = ((struct rt_stepper *)self)->group;
     return rt_host_save(&g->host, eng_model_exec(g->running[model]->model), blocks, n, kept);
 }
 
-static int restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks, uint32_t n)
+static int restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks,
+                   uint32_t n)
 {
     return rt_host_restore(&((struct rt_stepper *)self)->group->host, kept, blocks, n);
 }
@@ -372,8 +381,12 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
     struct kr_device_info device;
     kr_device_info(s->group->device, &device);
     s->depth = CN_MIN(device.max_depth, (uint32_t)RT_MAX_DEPTH);
-    struct sch_stepper out = {
-        .self = s, .depth = s->depth, .launch = launch, .draw = draw, .collect = collect, .now = now};
+    struct sch_stepper out = {.self = s,
+                              .depth = s->depth,
+                              .launch = launch,
+                              .draw = draw,
+                              .collect = collect,
+                              .now = now};
     if (s->group->host.memory) {
         out.save = save;
         out.restore = restore;

@@ -11,7 +11,7 @@
 struct rt_stop_string {
     const char *text; /* borrowed */
     size_t len;
-    uint32_t *fail;   /* [len]: length of the longest border of text[0..i] */
+    uint32_t *fail; /* [len]: length of the longest border of text[0..i] */
 };
 struct rt_stop_set { /* shared by the choices of all requests of a call */
     struct rt_stop_string *v;

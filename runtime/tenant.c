@@ -1,12 +1,12 @@
-/* Tenants on the engine thread: who is there, and their series: from the scheduler's accounts to the
- * metrics. A tenant that is removed leaves: its requests end, then its cache is dropped, then its
- * slot may be given to another one. */
+/* Tenants on the engine thread: who is there, and their series: from the scheduler's accounts to
+ * the metrics. A tenant that is removed leaves: its requests end, then its cache is dropped, then
+ * its slot may be given to another one. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
 
-#define IN_TURN 4 /* tenants told of per iteration that had no event */
-#define LOOK 64   /* slots looked at per iteration for those who leave */
+#define IN_TURN 4  /* tenants told of per iteration that had no event */
+#define LOOK    64 /* slots looked at per iteration for those who leave */
 
 void rt_tenants_fini(struct rt_tenants *t)
 {
@@ -141,8 +141,8 @@ int rt_tenants_set(struct rt *r, struct cfg_tenants *now)
 
 int rt_cancel_of(struct rt *r, uint64_t tenant, uint64_t key, int code)
 {
-    return rt_send_all(r, (struct rt_cmd){
-                              .kind = RT_CMD_CANCEL_OF, .tenant = tenant, .key = key, .code = code});
+    return rt_send_all(
+        r, (struct rt_cmd){.kind = RT_CMD_CANCEL_OF, .tenant = tenant, .key = key, .code = code});
 }
 
 int rt_drop_cache(struct rt *r, uint64_t tenant)

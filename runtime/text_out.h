@@ -10,14 +10,14 @@ struct rt_text_out {
     struct eng_detok detok;
     const struct rt_stop_set *stops; /* borrowed */
     struct rt_stop_match match;
-    struct cn_buf held;              /* may still become part of a stop string */
+    struct cn_buf held; /* may still become part of a stop string */
     bool include_stop;
-    bool parted;                     /* reply is used: output has parts, and stop strings count in
-                                      * the answer alone */
+    bool parted; /* reply is used: output has parts, and stop strings count in
+                  * the answer alone */
     struct eng_reply reply;
-    struct cn_buf piece;             /* scratch: the text of a token, */
-    struct eng_parts parts;          /* and its parts before stop strings are looked for */
-    uint64_t n_reasoning;            /* tokens that were reasoning */
+    struct cn_buf piece;    /* scratch: the text of a token, */
+    struct eng_parts parts; /* and its parts before stop strings are looked for */
+    uint64_t n_reasoning;   /* tokens that were reasoning */
 };
 
 /* detok is copied. reply: NULL, or how to take the output apart, and whether it begins in

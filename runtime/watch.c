@@ -1,13 +1,13 @@
 /* Progress of the engine thread: see watch.h. */
 #include "runtime/watch.h"
 
-#define LEAST_NS 2000000000u
-#define SLACK 10           /* a step may take so much longer than was predicted */
-#define RECENT_SLACK 2     /* and so much longer than the slowest of late */
+#define LEAST_NS     2000000000u
+#define SLACK        10 /* a step may take so much longer than was predicted */
+#define RECENT_SLACK 2  /* and so much longer than the slowest of late */
 /* Until a step was measured, a slow machine is assumed: weights read from a disk at 100 MB/s, then
  * 2 GB of them multiplied a second for each row. */
 #define FIRST_READ_NS_PER_BYTE 10.0
-#define FIRST_ROW_NS_PER_BYTE 0.5
+#define FIRST_ROW_NS_PER_BYTE  0.5
 
 void rt_watch_init(struct rt_watch *w, uint64_t weight_bytes, uint64_t now)
 {

@@ -8,14 +8,14 @@
 #include "runtime/runtime.h"
 
 #define RT_WATCH_RECENT 16
-#define RT_WATCH_DEPTH 2     /* steps in flight */
+#define RT_WATCH_DEPTH  2 /* steps in flight */
 
 struct rt_watch {
     /* engine thread */
     uint64_t weight_bytes;
     uint64_t recent[RT_WATCH_RECENT]; /* how long the last steps took */
     uint64_t n_done, done_ns;
-    double allowed[RT_WATCH_DEPTH];   /* per step in flight, oldest first */
+    double allowed[RT_WATCH_DEPTH]; /* per step in flight, oldest first */
     uint64_t launched_ns[RT_WATCH_DEPTH];
     unsigned n_flights;
     /* shared */

@@ -9,10 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OVERTAKEN 16 /* then room is kept for a request that is within its tenant's share, */
+#define MAX_OVERTAKEN 16  /* then room is kept for a request that is within its tenant's share, */
 #define MAX_BEYOND    256 /* and for one that is not */
-#define LOOK_BEHIND   8  /* tenants that are tried where the first one's has no room */
-#define TURN_COST 128 /* what a tenant is served in a turn, where there are fewer places than tenants */
+#define LOOK_BEHIND   8   /* tenants that are tried where the first one's has no room */
+#define TURN_COST                                                                                  \
+    128 /* what a tenant is served in a turn, where there are fewer places than tenants */
 
 /* ---- shares and victims ---------------------------------------------------------------------- */
 
@@ -142,11 +143,14 @@ static int open_seq(struct sch *s, struct sch_choice *c)
 {
     struct sch_req *r = c->req;
     struct sch_choice *first = &r->choices[0];
-    struct kv_seq_opts o = {.tenant = r->spec.tenant, .salt = r->spec.salt,
+    struct kv_seq_opts o = {.tenant = r->spec.tenant,
+                            .salt = r->spec.salt,
                             .adapter = r->spec.adapter,
-                            .max_tokens = r->limit, .marks = r->spec.marks,
+                            .max_tokens = r->limit,
+                            .marks = r->spec.marks,
                             .n_marks = r->spec.n_marks,
-                            .joined = r->joined, .n_joined = r->n_joined};
+                            .joined = r->joined,
+                            .n_joined = r->n_joined};
     uint64_t n = r->spec.n_prompt - 1;
 
     if (!c->ids) {
@@ -192,8 +196,10 @@ static void start(struct sch *s, struct sch_choice *c)
         c->looked = false;
         rc = open_seq(s, c);
         if (!rc && c->kept) {
-            if (sch_restore(s, c)) left = c->n_ids - kv_seq_length(c->seq);
-            else rc = open_again(s, c);
+            if (sch_restore(s, c))
+                left = c->n_ids - kv_seq_length(c->seq);
+            else
+                rc = open_again(s, c);
         }
     }
     if (rc) {
@@ -244,8 +250,8 @@ static uint64_t needed_bytes(const struct sch *s, const struct sch_choice *c)
     const struct sch_req *r = c->req;
     const struct sch_model *m = &s->models[r->spec.model];
     uint64_t need = kv_space_bytes(m->o.space, wanted_tokens(c), m->chunk);
-    uint64_t have = kv_space_bytes(m->o.space, c->seq ? kv_seq_planned(c->seq) : r->peeked_in_use,
-                                   m->chunk);
+    uint64_t have =
+        kv_space_bytes(m->o.space, c->seq ? kv_seq_planned(c->seq) : r->peeked_in_use, m->chunk);
 
     if (have && !c->seq) have -= kv_space_state_bytes(m->o.space); /* that is its own */
     return need - CN_MIN(need, have);
@@ -257,8 +263,7 @@ static bool has_room(const struct sch *s, const struct sch_choice *c)
     struct kv_stats st;
 
     kv_pool_stats(s->o.pool, &st);
-    return st.bytes[KV_FREE] + st.bytes[KV_CACHED] >=
-           needed_bytes(s, c) + grow + promised_bytes(s);
+    return st.bytes[KV_FREE] + st.bytes[KV_CACHED] >= needed_bytes(s, c) + grow + promised_bytes(s);
 }
 
 /* Takes blocks back from tenants over their share for one that is below its own. */
@@ -291,8 +296,8 @@ static double places(const struct sch_tenant *t, double more)
     return (t->n_running + more) / t->opts.weight;
 }
 
-/* Whether a place of `from`, which was served more, is t's turn: `from` has as many as t even then; or
- * there are fewer places than tenants, and it was served a turn more. */
+/* Whether a place of `from`, which was served more, is t's turn: `from` has as many as t even then;
+ * or there are fewer places than tenants, and it was served a turn more. */
 static bool is_turn(const struct sch *s, const struct sch_tenant *from, const struct sch_tenant *t)
 {
     double more = from->counter - due(s, t);
@@ -348,7 +353,8 @@ static uint32_t keep_places(const struct sch_tenant *t, enum sch_class class)
     return class == SCH_BACKGROUND ? t->n_running : t->n_running - t->n_running_background;
 }
 
-/* Where all places are taken: of the tenants whose turn it is to have another one's the lowest counter. */
+/* Where all places are taken: of the tenants whose turn it is to have another one's the lowest
+ * counter. */
 static struct sch_tenant *pick_turn(struct sch *s, enum sch_class class)
 {
     const struct sch_theap *h = &s->heap[class];
@@ -390,9 +396,9 @@ static bool within_share(const struct sch *s, const struct sch_choice *c)
     return sch_over_share(s, c->req->tenant) + (double)needed_bytes(s, c) <= 0;
 }
 
-/* There is no room for c, whose turn it is: another tenant's starts that needs less, and no more than
- * its share. c is overtaken a bounded number of times, a smaller one where its own need is within its
- * share: then the others wait until it has room. */
+/* There is no room for c, whose turn it is: another tenant's starts that needs less, and no more
+ * than its share. c is overtaken a bounded number of times, a smaller one where its own need is
+ * within its share: then the others wait until it has room. */
 static bool overtake(struct sch *s, struct sch_choice *c, enum sch_class class)
 {
     const struct sch_theap *h = &s->heap[class];

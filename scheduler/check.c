@@ -3,11 +3,11 @@
 
 #include <inttypes.h>
 
-#define CHECK(cond, what, x, y) \
-    do { \
-        if (!(cond)) \
-            return cn_fail(err, CN_EINTERNAL, "%s (%" PRIu64 ", %" PRIu64 ")", what, \
-                           (uint64_t)(x), (uint64_t)(y)); \
+#define CHECK(cond, what, x, y)                                                                    \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            return cn_fail(err, CN_EINTERNAL, "%s (%" PRIu64 ", %" PRIu64 ")", what,               \
+                           (uint64_t)(x), (uint64_t)(y));                                          \
     } while (0)
 
 struct sums {

@@ -4,11 +4,13 @@
 #include "scheduler/internal.h"
 
 #define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
-#define NORMAL_TURN     4 /* each so many steps of a model normal prompts go before interactive ones */
-#define AGE_TURN        5 /* and the oldest of a tenant first; no multiple: each class has its turns */
-#define MODEL_LATE      4 /* steps that go to other models before it is this one's turn */
-#define LOOK_STEPS      32 /* between two looks at what decoding takes alone */
-#define LONG_LOOK       256 /* the same where that does not seem to bound the prompts */
+#define NORMAL_TURN                                                                                \
+    4                  /* each so many steps of a model normal prompts go before interactive ones  \
+                        */
+#define AGE_TURN   5   /* and the oldest of a tenant first; no multiple: each class has its turns */
+#define MODEL_LATE 4   /* steps that go to other models before it is this one's turn */
+#define LOOK_STEPS 32  /* between two looks at what decoding takes alone */
+#define LONG_LOOK  256 /* the same where that does not seem to bound the prompts */
 
 /* ---- one segment ----------------------------------------------------------------------------- */
 
@@ -49,13 +51,20 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
     bool known = pos < c->n_ids;
 
     *g = (struct sch_segment){
-        .request = c->req->id, .user = c->req->spec.user, .choice = c->index,
-        .adapter = c->req->spec.adapter, .slot = c->place,
-        .generation = s->places[c->place].generation, .seq = c->seq, .pos = pos,
+        .request = c->req->id,
+        .user = c->req->spec.user,
+        .choice = c->index,
+        .adapter = c->req->spec.adapter,
+        .slot = c->place,
+        .generation = s->places[c->place].generation,
+        .seq = c->seq,
+        .pos = pos,
         .n_rows = n + drafts,
         .n_prompt_rows = pos < n_prompt ? (uint32_t)CN_MIN(n_prompt - pos, (uint64_t)n) : 0,
-        .first_row = st->n_rows, .tokens = known ? c->ids + pos : NULL,
-        .from_ticket = known ? 0 : c->last_ticket, .from_row = known ? 0 : c->last_row,
+        .first_row = st->n_rows,
+        .tokens = known ? c->ids + pos : NULL,
+        .from_ticket = known ? 0 : c->last_ticket,
+        .from_row = known ? 0 : c->last_row,
         .n_sample = (pos + n >= c->n_ids ? 1 : 0) + drafts,
         .n_logits = logits_of(c, pos, n) + drafts};
     if (c->req->spec.n_media) sch_media_of(c->req, g);
@@ -294,7 +303,10 @@ static void look(struct sch *s, struct sch_choice *c)
 }
 
 /* What is to be read: by how many choices; rows of short prompts. n_decode: choices that decode. */
-struct reading { uint32_t n, n_decode; uint64_t short_rows; };
+struct reading {
+    uint32_t n, n_decode;
+    uint64_t short_rows;
+};
 
 /* Tenants to s->act. */
 static struct reading collect_candidates(struct sch *s, uint32_t model, bool background,
@@ -443,8 +455,8 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     uint32_t spare, budget;
 
     reset(f, model);
-    reading = collect_candidates(s, model, background,
-                                 m->compositions % NORMAL_TURN == NORMAL_TURN - 1);
+    reading =
+        collect_candidates(s, model, background, m->compositions % NORMAL_TURN == NORMAL_TURN - 1);
     if (!s->n_act) return false;
     /* decoding never takes every row from those whose prompt is yet to be read */
     if (m->curve && !reading.n) sch_speculate(s, m, others);

@@ -2,15 +2,16 @@
  * each later one. One fit covers all steps of a model, one its decode-only steps; what a prompt row
  * adds to those is tracked separately, as it depends on the context before it.
  *
- * While all decode-only steps had the same number of rows, the second fit takes its cost per row from
- * the first. Otherwise, after steps of one row alone, 16 rows would be taken to cost 16 times as much,
- * and nothing would bound the prompts (unless drafts have shown the cost of more rows). */
+ * While all decode-only steps had the same number of rows, the second fit takes its cost per row
+ * from the first. Otherwise, after steps of one row alone, 16 rows would be taken to cost 16 times
+ * as much, and nothing would bound the prompts (unless drafts have shown the cost of more rows). */
 #include "scheduler/internal.h"
 
-#define DECAY 0.98
-#define DECAY_STEPS 200 /* older steps count only for the cost per row */
+#define DECAY       0.98
+#define DECAY_STEPS 200  /* older steps count only for the cost per row */
 #define SHORT_LATER 1.03 /* short prompts may take this much longer, for even streams */
-#define CREDIT_ROWS 4096 /* rows of short prompts; after them they have only this part of the time: */
+#define CREDIT_ROWS                                                                                \
+    4096 /* rows of short prompts; after them they have only this part of the time: */
 #define CREDIT_PART 0.5
 
 /* row_ns: what a row is taken to cost as long as all steps were alike; 0: as if all were rows. */
@@ -78,8 +79,10 @@ void sch_cost_learn(struct sch_model *m, uint32_t rows, uint32_t n_decode, doubl
         uint32_t n = rows - n_decode;
         double added = CN_MAX(ns - alone, 0.02 * ns);
 
-        if (n > 1) follow(&m->beside_ns, added / n);
-        else follow(&m->single_ns, no_more_than(added, 2 * m->beside_ns)); /* no more than two */
+        if (n > 1)
+            follow(&m->beside_ns, added / n);
+        else
+            follow(&m->single_ns, no_more_than(added, 2 * m->beside_ns)); /* no more than two */
         /* One of several takes no more than a single one: a prompt with fewer keys has come. */
         if (n == 1 && m->single_ns < m->beside_ns) follow(&m->beside_ns, m->single_ns);
         if (n > 2) m->single_ns = 0; /* measured anew when two are too many again */

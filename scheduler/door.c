@@ -253,8 +253,7 @@ uint32_t sch_retry_after_s(const struct sch *s)
     double ns = s->start_gap_ns * (1 + (double)s->n_queued / 8), sec;
 
     if (ns == 0) ns = (double)s->queued_tokens * s->stats.step_row_ns;
-    if (s->n_queued && s->last_start_ns)
-        ns = CN_MAX(ns, (double)(s->now - s->last_start_ns));
+    if (s->n_queued && s->last_start_ns) ns = CN_MAX(ns, (double)(s->now - s->last_start_ns));
     sec = ns / 1e9;
     return sec < 1 ? 1 : sec >= 60 ? 60 : (uint32_t)sec + 1;
 }

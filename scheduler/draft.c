@@ -15,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LONGEST  3
-#define SHORTEST 2
-#define MAX_LEN  32
-#define LEAST_BITS 6    /* of the first table */
-#define MEMORY   64.0f  /* guesses of a class after which the counts are halved */
-#define PRIOR    4.0    /* what `prior` weighs, in guesses */
+#define LONGEST    3
+#define SHORTEST   2
+#define MAX_LEN    32
+#define LEAST_BITS 6     /* of the first table */
+#define MEMORY     64.0f /* guesses of a class after which the counts are halved */
+#define PRIOR      4.0   /* what `prior` weighs, in guesses */
 
 /* Agreeing ids, from so many on, and how often the next one then agrees too in ordinary text. */
 static const uint32_t class_from[SCH_DRAFT_CLASSES] = {0, 3, 4, 5, 7, 10, 16, MAX_LEN};

@@ -9,18 +9,18 @@
 #define SCH_DRAFT_TABLES  27   /* as many as it takes from the least size to 2^32 ids */
 
 struct sch_draft_table {
-    uint32_t *slot;          /* by hash of an n-gram: the position behind its last occurrence */
-    uint32_t bits;           /* of the slots for each length of n-grams */
+    uint32_t *slot; /* by hash of an n-gram: the position behind its last occurrence */
+    uint32_t bits;  /* of the slots for each length of n-grams */
 };
 
 struct sch_draft {
     struct sch_draft_table
         table[SCH_DRAFT_TABLES]; /* the last one takes up ids; others only know */
     uint32_t n_tables;
-    uint64_t room;           /* ids that they are for, together */
-    uint64_t n;              /* ids that it has seen */
-    uint64_t at;             /* ids[at] is expected next; 0 = nothing is */
-    uint32_t len;            /* so many ids before `at` are the last ones, bounded */
+    uint64_t room; /* ids that they are for, together */
+    uint64_t n;    /* ids that it has seen */
+    uint64_t at;   /* ids[at] is expected next; 0 = nothing is */
+    uint32_t len;  /* so many ids before `at` are the last ones, bounded */
     float tried[SCH_DRAFT_CLASSES], right[SCH_DRAFT_CLASSES]; /* by len; older ones count less */
 };
 

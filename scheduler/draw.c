@@ -123,9 +123,14 @@ static bool deliver(struct sch *s, struct sch_choice *c, uint32_t token,
                     const struct sch_row_result *row)
 {
     struct sch_req *r = c->req;
-    struct sch_token t = {.request = r->id, .user = r->spec.user, .choice = c->index,
-                          .index = choice_generated(c), .position = c->n_ids, .token = token,
-                          .forced = !row, .drawn = row ? row->drawn : NULL};
+    struct sch_token t = {.request = r->id,
+                          .user = r->spec.user,
+                          .choice = c->index,
+                          .index = choice_generated(c),
+                          .position = c->n_ids,
+                          .token = token,
+                          .forced = !row,
+                          .drawn = row ? row->drawn : NULL};
     enum sch_verdict v;
 
     if (!take_lease(s, r)) return false;

@@ -11,13 +11,14 @@
 #include "scheduler/draft.h"
 #include "scheduler/scheduler.h"
 
-#define SCH_NONE UINT32_MAX
-#define SCH_MAX_DEPTH 2
+#define SCH_NONE       UINT32_MAX
+#define SCH_MAX_DEPTH  2
 #define SCH_MAX_MODELS 256
-#define SCH_LEAST_PAUSED 16  /* a tenant starts nothing more while this many of its requests, or
-                              * half of max_running if that is more, are paused */
-#define SCH_CURVE_ROWS 64    /* no drafts in steps of more rows */
-#define SCH_CURVE_SEQS 7     /* 1, 2, up to 4, 8, ... sequences */
+#define SCH_LEAST_PAUSED                                                                           \
+    16                    /* a tenant starts nothing more while this many of its requests, or      \
+                           * half of max_running if that is more, are paused */
+#define SCH_CURVE_ROWS 64 /* no drafts in steps of more rows */
+#define SCH_CURVE_SEQS 7  /* 1, 2, up to 4, 8, ... sequences */
 
 /* Passes of composing a step. */
 enum { PASS_WHOLE, PASS_DECODE, PASS_PREFILL, PASS_PREFILL_LATER, SCH_N_PASSES };
@@ -35,43 +36,43 @@ struct sch_choice {
     struct sch_req *req;
     uint32_t index;
     uint8_t state;
-    bool resumed;            /* WAITING, of a started request: goes before new ones */
-    bool evict;              /* preempt it once no step with it is in flight */
-    bool yields;             /* park it then: another tenant gets its slot */
-    bool yielded;            /* parked because it yielded */
-    bool displaced;          /* preempted for its slot, not memory: not in preemptions */
-    bool planned_now;        /* has rows in the step being composed */
-    bool looked;             /* has compared its prompt with those of others since it started */
-    bool starved;            /* got no rows in this step for lack of blocks */
+    bool resumed;     /* WAITING, of a started request: goes before new ones */
+    bool evict;       /* preempt it once no step with it is in flight */
+    bool yields;      /* park it then: another tenant gets its slot */
+    bool yielded;     /* parked because it yielded */
+    bool displaced;   /* preempted for its slot, not memory: not in preemptions */
+    bool planned_now; /* has rows in the step being composed */
+    bool looked;      /* has compared its prompt with those of others since it started */
+    bool starved;     /* got no rows in this step for lack of blocks */
     struct kv_seq *seq;
-    uint32_t *ids;           /* prompt and output; [req->limit] */
+    uint32_t *ids; /* prompt and output; [req->limit] */
     uint64_t n_ids;
-    uint64_t high;           /* positions below this were computed or adopted at least once */
-    uint64_t shared;         /* positions below this were found in or written to the prefix cache */
-    uint64_t scored;         /* positions below this have had their prompt logits */
-    uint64_t charged_ns;     /* time up to which its blocks are charged */
+    uint64_t high;       /* positions below this were computed or adopted at least once */
+    uint64_t shared;     /* positions below this were found in or written to the prefix cache */
+    uint64_t scored;     /* positions below this have had their prompt logits */
+    uint64_t charged_ns; /* time up to which its blocks are charged */
     uint32_t preemptions;
-    uint32_t passed_over;    /* SCH_ONE_STEP: steps without enough rows left for it */
-    uint64_t promised;       /* tokens that admission counted on */
-    uint32_t in_flight;      /* steps with rows of it */
-    uint64_t last_ticket;    /* step and row of its last sampled row */
+    uint32_t passed_over; /* SCH_ONE_STEP: steps without enough rows left for it */
+    uint64_t promised;    /* tokens that admission counted on */
+    uint32_t in_flight;   /* steps with rows of it */
+    uint64_t last_ticket; /* step and row of its last sampled row */
     uint32_t last_row;
-    uint32_t n_draft;        /* drafts after n_ids, in the next step or in flight */
-    uint32_t place;          /* RUNNING: its slot */
-    uint32_t *forced;        /* ids to emit next: n_forced of them from forced_at on */
+    uint32_t n_draft; /* drafts after n_ids, in the next step or in flight */
+    uint32_t place;   /* RUNNING: its slot */
+    uint32_t *forced; /* ids to emit next: n_forced of them from forced_at on */
     size_t forced_cap;
     uint64_t forced_at, n_forced;
     uint64_t kept, kept_tokens; /* what the stepper saved: its name (0: none), positions */
-    uint64_t waits_from;     /* from this many ids on it may wait for its next id, for drafts */
-    struct sch_draft *draft; /* NULL before it decodes, and without speculation */
-    struct sch_choice *prev, *next;   /* queue or running list */
-    struct sch_choice *next_cand;     /* composition */
+    uint64_t waits_from;        /* from this many ids on it may wait for its next id, for drafts */
+    struct sch_draft *draft;    /* NULL before it decodes, and without speculation */
+    struct sch_choice *prev, *next;          /* queue or running list */
+    struct sch_choice *next_cand;            /* composition */
     struct sch_choice *park_next, **park_at; /* park_at: the pointer to it; NULL: not parked */
 };
 
 struct sch_req {
     struct sch *s;
-    uint64_t id, number;     /* number: age */
+    uint64_t id, number; /* number: age */
     uint32_t slot;
     struct sch_tenant *tenant;
     enum sch_class class;
@@ -83,12 +84,12 @@ struct sch_req {
     enum sch_end reason;
     int code;
     uint32_t n_running, n_waiting, n_open; /* choices; open: not ENDED */
-    uint32_t in_flight;      /* segments in steps in flight */
-    uint32_t skips;          /* times that another request of its tenant went first */
-    uint32_t overtaken;      /* times that another tenant's request, which had room, went first */
+    uint32_t in_flight;                    /* segments in steps in flight */
+    uint32_t skips;                        /* times that another request of its tenant went first */
+    uint32_t overtaken; /* times that another tenant's request, which had room, went first */
     uint64_t peek_ns, peeked, peeked_in_use;
-    uint32_t heap_pos;       /* among the deadlines */
-    uint64_t wake_ns;        /* its key there */
+    uint32_t heap_pos;                        /* among the deadlines */
+    uint64_t wake_ns;                         /* its key there */
     struct sch_req *cancel_next, **cancel_at; /* what points to it; NULL: in no list of cancels */
     struct sch_usage usage;
     struct sch_choice choices[];
@@ -100,75 +101,94 @@ struct sch_tenant {
     double counter, served;
     struct sch_list fresh[SCH_N_CLASSES], resumed[SCH_N_CLASSES];
     uint32_t heap_pos[SCH_N_CLASSES];
-    uint32_t n_open;         /* requests accepted and not ended */
-    uint32_t n_waiting;      /* of n_open, not running */
-    uint32_t n_queued;       /* of n_open, never started */
-    uint32_t n_started;      /* of n_open, started, preempted ones included */
+    uint32_t n_open;               /* requests accepted and not ended */
+    uint32_t n_waiting;            /* of n_open, not running */
+    uint32_t n_queued;             /* of n_open, never started */
+    uint32_t n_started;            /* of n_open, started, preempted ones included */
     uint32_t n_started_background; /* of n_started */
-    uint32_t n_paused;       /* of n_started, paused: they hold memory, but no slot */
-    uint32_t most_paused;    /* n_paused at which nothing new of it starts */
-    uint64_t queued_tokens;  /* prompt tokens of n_queued */
-    uint64_t part, part_tokens; /* its quota of the queue */
+    uint32_t n_paused;             /* of n_started, paused: they hold memory, but no slot */
+    uint32_t most_paused;          /* n_paused at which nothing new of it starts */
+    uint64_t queued_tokens;        /* prompt tokens of n_queued */
+    uint64_t part, part_tokens;    /* its quota of the queue */
     uint32_t n_running, n_running_background; /* choices */
-    double started;          /* weighted cost of the prompts admitted in `round` */
-    uint64_t round;          /* number of its last admission; all up to the next step are one */
+    double started;                           /* weighted cost of the prompts admitted in `round` */
+    uint64_t round; /* number of its last admission; all up to the next step are one */
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
-    uint64_t lease;          /* output tokens left, or SCH_NO_LEASE */
-    double unsaid;           /* cost served that other schedulers were not told of */
+    uint64_t lease; /* output tokens left, or SCH_NO_LEASE */
+    double unsaid;  /* cost served that other schedulers were not told of */
     struct sch_tenant *unsaid_next, **unsaid_at; /* what points to it; NULL: it is in no list */
 };
 
-struct sch_theap { struct sch_tenant **v; uint32_t n; };
+struct sch_theap {
+    struct sch_tenant **v;
+    uint32_t n;
+};
 
 /* Time of decode-only steps, by number of sequences and of rows. */
 struct sch_curve {
-    struct sch_point { double ns; uint64_t step; } at[SCH_CURVE_SEQS][SCH_CURVE_ROWS + 1];
-    uint64_t steps;          /* number measured so far */
+    struct sch_point {
+        double ns;
+        uint64_t step;
+    } at[SCH_CURVE_SEQS][SCH_CURVE_ROWS + 1];
+    uint64_t steps; /* number measured so far */
 };
-struct sch_guesser { struct sch_choice *c; uint32_t n; double p, gain; };
+struct sch_guesser {
+    struct sch_choice *c;
+    uint32_t n;
+    double p, gain;
+};
 
 /* base + row x rows, and the sums it was fitted from: over (rows, ns), older steps weigh less. */
-struct sch_fit { double w, wx, wy, wxx, wxy, base_ns, row_ns; bool fitted; }; /* row_ns is */
+struct sch_fit {
+    double w, wx, wy, wxx, wxy, base_ns, row_ns;
+    bool fitted;
+}; /* row_ns is */
 
 struct sch_model {
     bool used;
     struct sch_model_opts o;
     uint32_t block_tokens, n_groups, chunk; /* chunk: rows of a sequence in all steps in flight */
-    uint64_t block_bytes;    /* a block of tokens in all groups */
+    uint64_t block_bytes;                   /* a block of tokens in all groups */
     uint32_t n_reqs;
-    uint32_t passed_over;    /* steps given to other models while it had work */
+    uint32_t passed_over;       /* steps given to other models while it had work */
     struct sch_fit cost, alone; /* of all steps; of those that only decode */
-    double beside_ns;        /* time that a prompt row adds to a decode step; 0: not known */
-    double single_ns;        /* the same of a step's only prompt row; 0: not known lately */
-    uint32_t since_alone;    /* steps since the last decode-only one */
-    double credit;           /* rows of short prompts that may be read at full pace */
-    uint64_t credit_ns;      /* time up to which credit was added */
-    uint64_t compositions;   /* steps that were composed */
-    struct sch_curve *curve; /* NULL: no speculation */
+    double beside_ns;           /* time that a prompt row adds to a decode step; 0: not known */
+    double single_ns;           /* the same of a step's only prompt row; 0: not known lately */
+    uint32_t since_alone;       /* steps since the last decode-only one */
+    double credit;              /* rows of short prompts that may be read at full pace */
+    uint64_t credit_ns;         /* time up to which credit was added */
+    uint64_t compositions;      /* steps that were composed */
+    struct sch_curve *curve;    /* NULL: no speculation */
 };
 
 struct sch_rec {
     struct sch_choice *choice;
     struct sch_req *req;
-    bool forced;             /* its draw is the choice's first forced id */
+    bool forced; /* its draw is the choice's first forced id */
 };
 struct sch_flight {
     uint64_t ticket, launched_ns;
-    bool drawn;              /* its draws were asked for */
-    uint32_t n_decode;       /* decode rows, drafts and forced ids included */
-    uint32_t more;           /* while it is composed: rows left for forced ids, beyond one per
-                              * decoding choice */
+    bool drawn;        /* its draws were asked for */
+    uint32_t n_decode; /* decode rows, drafts and forced ids included */
+    uint32_t more;     /* while it is composed: rows left for forced ids, beyond one per
+                        * decoding choice */
     struct sch_step step;
     struct sch_segment *segs;
-    struct sch_rec *recs;    /* per segment; choice is NULL once it ended */
-    uint64_t number;         /* its number for the pool (tickets are the device's) */
+    struct sch_rec *recs; /* per segment; choice is NULL once it ended */
+    uint64_t number;      /* its number for the pool (tickets are the device's) */
     struct kv_copy *copies;
     size_t copies_cap;
 };
 
-struct sch_slot { struct sch_req *req; uint32_t generation, next_free; };
-struct sch_place { uint64_t generation; uint32_t next_free; };
+struct sch_slot {
+    struct sch_req *req;
+    uint32_t generation, next_free;
+};
+struct sch_place {
+    uint64_t generation;
+    uint32_t next_free;
+};
 
 struct sch {
     struct sch_opts o;
@@ -178,23 +198,23 @@ struct sch {
     uint64_t next_number;
     struct sch_tenant **tenants;
     size_t tenants_cap;
-    uint32_t n_tenants;      /* entries of `tenants`; NULL: ended */
-    uint32_t n_known;        /* entries that are not NULL */
-    bool spent;              /* a tenant's lease is used up */
-    double weight_active;    /* of tenants with open requests */
-    double weight_known;     /* of all */
+    uint32_t n_tenants;   /* entries of `tenants`; NULL: ended */
+    uint32_t n_known;     /* entries that are not NULL */
+    bool spent;           /* a tenant's lease is used up */
+    double weight_active; /* of tenants with open requests */
+    double weight_known;  /* of all */
     double vtime;
-    struct sch_tenant *unsaid; /* with something to tell other schedulers */
-    double worth_cost, worth_s; /* cost and duration of steps, old ones fading: opts.shared */
-    double longest;          /* prompt that was accepted */
+    struct sch_tenant *unsaid;        /* with something to tell other schedulers */
+    double worth_cost, worth_s;       /* cost and duration of steps, old ones fading: opts.shared */
+    double longest;                   /* prompt that was accepted */
     uint64_t n_queued, queued_tokens; /* sums over the tenants */
-    uint64_t kept, kept_tokens; /* unused part of all tenants' quotas */
+    uint64_t kept, kept_tokens;       /* unused part of all tenants' quotas */
     bool parts_stale;
-    uint64_t last_start_ns;  /* of a request */
-    double start_gap_ns;     /* mean time between the last starts, while requests wait */
+    uint64_t last_start_ns; /* of a request */
+    double start_gap_ns;    /* mean time between the last starts, while requests wait */
     struct sch_theap heap[SCH_N_CLASSES]; /* tenants that may start, lowest counter first */
     size_t heap_cap[SCH_N_CLASSES];
-    struct sch_req **dl;     /* heap of deadlines */
+    struct sch_req **dl; /* heap of deadlines */
     size_t dl_cap;
     uint32_t n_dl;
     struct sch_model *models;
@@ -211,23 +231,22 @@ struct sch {
     uint32_t n_flights;      /* flights[0] is the oldest; from n_flights on they are empty */
     struct sch_tenant **act; /* tenants in the step being composed, room for max_running */
     uint32_t n_act;
-    struct kv_held *held;    /* scratch of save.c */
+    struct kv_held *held; /* scratch of save.c */
     size_t held_cap;
-    struct sch_draw *draws;  /* of a step, room for max_running */
+    struct sch_draw *draws;       /* of a step, room for max_running */
     struct sch_guesser *guessers; /* those that decode, room for SCH_CURVE_ROWS; NULL: none */
-    struct sch_choice *solo; /* the choice that runs alone until it ends, or NULL */
+    struct sch_choice *solo;      /* the choice that runs alone until it ends, or NULL */
     struct sch_tenant *last_admitted;
     uint64_t admissions, rounds, n_launched;
-    bool again;              /* the next iteration can do something */
-    bool stale;              /* requests came or went since the last admission */
+    bool again; /* the next iteration can do something */
+    bool stale; /* requests came or went since the last admission */
     uint64_t now;
     struct sch_stats stats;
 };
 
 static inline bool choice_older(const struct sch_choice *a, const struct sch_choice *b)
 {
-    return a->req->number != b->req->number ? a->req->number < b->req->number
-                                            : a->index < b->index;
+    return a->req->number != b->req->number ? a->req->number < b->req->number : a->index < b->index;
 }
 /* Tokens generated so far. */
 static inline uint64_t choice_generated(const struct sch_choice *c)

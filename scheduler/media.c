@@ -33,7 +33,8 @@ static int check_joined(const struct sch_model *m, const struct sch_request *r,
     if (!x->both) return 0;
     if (x->n > m->o.max_rows)
         return cn_fail_param(err, CN_EWINDOW, "prompt",
-                             "a medium of %" PRIu64 " positions at %" PRIu64 " is read in one step, "
+                             "a medium of %" PRIu64 " positions at %" PRIu64
+                             " is read in one step, "
                              "since they see each other both ways, and a step has at most %u rows",
                              x->n, x->first, m->o.max_rows);
     if (x->first + x->n >= r->n_prompt)
@@ -58,10 +59,11 @@ int sch_media_check(const struct sch_model *m, const struct sch_request *r, stru
         if (!x->n || x->first < at || x->first >= r->n_prompt || x->n > r->n_prompt - x->first)
             return cn_fail_param(err, CN_EINVAL, "prompt",
                                  "medium %u is at positions %" PRIu64 " to %" PRIu64
-                                 ", behind the end of the prompt or in another one", i, x->first,
-                                 x->first + x->n);
+                                 ", behind the end of the prompt or in another one",
+                                 i, x->first, x->first + x->n);
         if (any_media(r->prompt, at, x->first) || !all_media(r->prompt, x->first, x->first + x->n))
-            return cn_fail_param(err, CN_EINVAL, "prompt", "medium %u and its items do not agree", i);
+            return cn_fail_param(err, CN_EINVAL, "prompt", "medium %u and its items do not agree",
+                                 i);
         rc = check_joined(m, r, x, err);
         if (rc) return rc;
         at = x->first + x->n;

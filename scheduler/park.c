@@ -1,7 +1,8 @@
-/* Parked choices. One that is paused, or whose place is another tenant's turn, gives up its place in
- * max_running and keeps its blocks while there is room. It waits with its sequence open, first in its
- * tenant's order once it may go on. Where blocks are short a paused one is the first to lose them; one
- * that waits for its turn loses them as those that run do. Either then starts again as a preempted one. */
+/* Parked choices. One that is paused, or whose place is another tenant's turn, gives up its place
+ * in max_running and keeps its blocks while there is room. It waits with its sequence open, first
+ * in its tenant's order once it may go on. Where blocks are short a paused one is the first to lose
+ * them; one that waits for its turn loses them as those that run do. Either then starts again as a
+ * preempted one. */
 #include "scheduler/internal.h"
 
 void sch_charge_blocks(struct sch *s, struct sch_choice *c)
@@ -11,8 +12,8 @@ void sch_charge_blocks(struct sch *s, struct sch_choice *c)
     c->charged_ns = s->now;
     if (seconds > 0)
         sch_charge(s, c->req->tenant,
-                   seconds * (double)kv_seq_bytes(c->seq) /
-                       (double)choice_model(c)->block_bytes * s->o.block_cost);
+                   seconds * (double)kv_seq_bytes(c->seq) / (double)choice_model(c)->block_bytes *
+                       s->o.block_cost);
 }
 
 void sch_running_in(struct sch *s, struct sch_choice *c)

@@ -3,9 +3,9 @@
  * deadlines. */
 #include "scheduler/internal.h"
 
-#define LOOK 4          /* new requests of a tenant compared for their cached prefix */
-#define MAX_SKIPS 8     /* then it goes, whatever it has cached */
-#define PEEK_NS 100000000u /* a look at the tree is good for so long */
+#define LOOK      4          /* new requests of a tenant compared for their cached prefix */
+#define MAX_SKIPS 8          /* then it goes, whatever it has cached */
+#define PEEK_NS   100000000u /* a look at the tree is good for so long */
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -233,8 +233,10 @@ void sch_queue_pause(struct sch_req *r, bool paused)
 
 static void peek(struct sch *s, struct sch_req *r)
 {
-    struct kv_seq_opts as = {.tenant = r->spec.tenant, .salt = r->spec.salt,
-                             .adapter = r->spec.adapter, .joined = r->joined,
+    struct kv_seq_opts as = {.tenant = r->spec.tenant,
+                             .salt = r->spec.salt,
+                             .adapter = r->spec.adapter,
+                             .joined = r->joined,
                              .n_joined = r->n_joined};
 
     if (r->peek_ns && s->now - r->peek_ns < PEEK_NS) return;

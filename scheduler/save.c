@@ -1,5 +1,5 @@
-/* Preempted choices whose blocks are kept in memory of the host and brought back, so that nothing is
- * computed twice. What cannot be kept, or not be brought back, is computed again. */
+/* Preempted choices whose blocks are kept in memory of the host and brought back, so that nothing
+ * is computed twice. What cannot be kept, or not be brought back, is computed again. */
 #include "scheduler/internal.h"
 
 void sch_forget_kept(struct sch_choice *c)

@@ -132,7 +132,9 @@ int sch_model_add(struct sch *s, const struct sch_model_opts *o, uint32_t *model
     }
     if (i == s->n_models) s->n_models++;
     m = &s->models[i];
-    *m = (struct sch_model){.used = true, .o = *o, .n_groups = n_groups,
+    *m = (struct sch_model){.used = true,
+                            .o = *o,
+                            .n_groups = n_groups,
                             .block_tokens = kv_space_block_tokens(o->space),
                             .block_bytes = kv_space_block_bytes(o->space)};
     m->chunk = (uint32_t)CN_MIN((uint64_t)o->max_rows * s->o.stepper.depth, 1u << 30);

@@ -51,48 +51,48 @@ struct sch;
  * source. For positions of a medium the stepper finds the embeddings through user. A medium whose
  * rows attend both ways is never cut: all of its rows are in one segment. */
 struct sch_segment {
-    uint64_t request;        /* id */
-    void *user;              /* the request's; valid until its on_end, which comes only when no step
-                              * with rows of the request is in flight */
+    uint64_t request; /* id */
+    void *user;       /* the request's; valid until its on_end, which comes only when no step
+                       * with rows of the request is in flight */
     uint32_t choice;
-    uint32_t adapter;        /* 0 = none */
-    uint32_t slot;           /* < max_running, unique among running choices. A choice keeps it as long
-                              * as its place in max_running */
-    uint64_t generation;     /* of the slot; rises whenever the slot is given out. What was stored for
-                              * the slot before (tables, draw state) is void then */
-    struct kv_seq *seq;      /* tables: kv_seq_tables; changes: kv_seq_changed */
-    uint32_t n_more;         /* further sequences of the choice, one per further space of the model */
+    uint32_t adapter;    /* 0 = none */
+    uint32_t slot;       /* < max_running, unique among running choices. A choice keeps it as long
+                          * as its place in max_running */
+    uint64_t generation; /* of the slot; rises whenever the slot is given out. What was stored for
+                          * the slot before (tables, draw state) is void then */
+    struct kv_seq *seq;  /* tables: kv_seq_tables; changes: kv_seq_changed */
+    uint32_t n_more;     /* further sequences of the choice, one per further space of the model */
     struct kv_seq *const *more;
-    uint64_t pos;            /* position of the first row */
+    uint64_t pos; /* position of the first row */
     uint32_t n_rows;
-    uint32_t n_prompt_rows;  /* leading rows at positions of the request's prompt; the others are at
-                              * generated positions, also when they are computed again */
-    uint32_t first_row;      /* index of its first row in the step */
-    const uint32_t *tokens;  /* n_rows item ids; NULL: from_ticket and from_row (then n_rows is 1) */
-    uint32_t media, n_media; /* the request's media that rows of the segment belong to: the first one
-                              * and their number */
+    uint32_t n_prompt_rows; /* leading rows at positions of the request's prompt; the others are at
+                             * generated positions, also when they are computed again */
+    uint32_t first_row;     /* index of its first row in the step */
+    const uint32_t *tokens; /* n_rows item ids; NULL: from_ticket and from_row (then n_rows is 1) */
+    uint32_t media, n_media; /* the request's media that rows of the segment belong to: the first
+                              * one and their number */
     uint64_t from_ticket;    /* the id sampled for row from_row of that step */
     uint32_t from_row;
-    uint32_t n_sample;       /* the last n_sample rows are sampled (0 inside a prompt). With more than
-                              * one, all but the first hold drafts: they are drawn in order, each only
-                              * if the draw before it gave its token */
-    uint32_t n_logits;       /* the last n_logits rows want logits (>= n_sample): scored prompts */
+    uint32_t n_sample; /* the last n_sample rows are sampled (0 inside a prompt). With more than
+                        * one, all but the first hold drafts: they are drawn in order, each only
+                        * if the draw before it gave its token */
+    uint32_t n_logits; /* the last n_logits rows want logits (>= n_sample): scored prompts */
 };
 
 struct sch_step {
-    uint32_t model;          /* index given by sch_model_add */
+    uint32_t model; /* index given by sch_model_add */
     uint32_t n_segments, n_rows, n_sample, n_logits;
     const struct sch_segment *segments;
-    uint32_t n_copies;       /* to do before the step, in order */
+    uint32_t n_copies; /* to do before the step, in order */
     const struct kv_copy *copies;
 };
 
 /* One per sampled row, in the order of the rows. After a draw that differs from the next row's
  * token, the segment's further results are ignored. */
 struct sch_row_result {
-    int status;              /* 0, or CN_ENUMERIC: the row's logits are not finite */
+    int status; /* 0, or CN_ENUMERIC: the row's logits are not finite */
     uint32_t token;
-    const void *drawn;       /* the stepper's own record; passed to on_token */
+    const void *drawn; /* the stepper's own record; passed to on_token */
 };
 struct sch_step_result {
     uint32_t n_rows;
@@ -103,12 +103,12 @@ struct sch_step_result {
 
 /* A segment whose sampled rows (n_sample of them) are to be drawn. */
 struct sch_draw {
-    uint32_t segment;        /* index in the step */
-    uint32_t only;           /* SCH_NO_ID, or a forced id: the first sampled row's draw gives it,
-                              * whatever the logits are. on_token gets it with `forced`, so it does not
-                              * count as drawn. The result's token is ignored, and no row takes its id
-                              * from this ticket */
-    bool ended;              /* the choice has ended: nothing to draw */
+    uint32_t segment; /* index in the step */
+    uint32_t only;    /* SCH_NO_ID, or a forced id: the first sampled row's draw gives it,
+                       * whatever the logits are. on_token gets it with `forced`, so it does not
+                       * count as drawn. The result's token is ignored, and no row takes its id
+                       * from this ticket */
+    bool ended;       /* the choice has ended: nothing to draw */
 };
 
 /* launch: borrows the step until it is collected; *ticket rises with every call. An error fails the
@@ -129,11 +129,12 @@ struct sch_draw {
  * cancel (may be NULL): the results of a launched step are no longer needed (at sch_free). */
 struct sch_stepper {
     void *self;
-    uint32_t depth;          /* steps in flight: 1 or 2 */
+    uint32_t depth; /* steps in flight: 1 or 2 */
     int (*launch)(void *self, const struct sch_step *step, uint64_t *ticket);
     int (*draw)(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n);
     int (*collect)(void *self, uint64_t ticket, struct sch_step_result *out);
-    int (*save)(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept);
+    int (*save)(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n,
+                uint64_t *kept);
     int (*restore)(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks,
                    uint32_t n);
     void (*forget)(void *self, uint64_t kept);
@@ -152,51 +153,54 @@ struct sch_media {
 };
 
 enum sch_class { SCH_INTERACTIVE, SCH_NORMAL, SCH_BACKGROUND, SCH_N_CLASSES };
-enum { SCH_NO_CACHE_READ = 1,   /* compute every prompt token */
-       SCH_NO_CACHE_WRITE = 2,
-       SCH_PROMPT_LOGITS = 4,   /* logits of every computed prompt row, for choice 0 (with
-                                 * NO_CACHE_READ every row is computed) */
-       SCH_ONE_STEP = 8,        /* encoders: all prompt rows in one step, blocks shared with no other
-                                 * request; one choice of one token, and no more rows than a step has */
-       SCH_NO_OUTPUT = 16 };    /* its tokens stand for something else (vectors): they take no lease */
+enum {
+    SCH_NO_CACHE_READ = 1, /* compute every prompt token */
+    SCH_NO_CACHE_WRITE = 2,
+    SCH_PROMPT_LOGITS = 4, /* logits of every computed prompt row, for choice 0 (with
+                            * NO_CACHE_READ every row is computed) */
+    SCH_ONE_STEP = 8,      /* encoders: all prompt rows in one step, blocks shared with no other
+                            * request; one choice of one token, and no more rows than a step has */
+    SCH_NO_OUTPUT = 16
+}; /* its tokens stand for something else (vectors): they take no lease */
 struct sch_request {
     uint32_t tenant, model;
-    uint32_t adapter;        /* of the model; 0 = none. Prompts with different adapters share nothing
-                              * and do not wait for each other */
+    uint32_t adapter; /* of the model; 0 = none. Prompts with different adapters share nothing
+                       * and do not wait for each other */
     enum sch_class class;
-    uint64_t salt;           /* namespace within the tenant's */
-    const uint32_t *prompt;  /* item ids; copied */
-    uint64_t n_prompt;       /* >= 1 */
-    const struct sch_media *media; /* ascending, without overlap; copied. Their items, and no others,
-                              * have KV_MEDIA set. NULL: tokens only */
+    uint64_t salt;                 /* namespace within the tenant's */
+    const uint32_t *prompt;        /* item ids; copied */
+    uint64_t n_prompt;             /* >= 1 */
+    const struct sch_media *media; /* ascending, without overlap; copied. Their items, and no
+                                    * others, have KV_MEDIA set. NULL: tokens only */
     uint32_t n_media;
-    const uint64_t *marks;   /* ends of messages in the prompt, ascending: a model with state should
-                              * keep snapshots there; copied */
+    const uint64_t *marks; /* ends of messages in the prompt, ascending: a model with state should
+                            * keep snapshots there; copied */
     uint32_t n_marks;
-    uint64_t max_new;        /* tokens per choice; 0 = up to the end of the window */
-    uint32_t n_choices;      /* >= 1 */
+    uint64_t max_new;   /* tokens per choice; 0 = up to the end of the window */
+    uint32_t n_choices; /* >= 1 */
     uint32_t flags;
     uint64_t queue_deadline_ns; /* absolute; ended if not started by then; 0 = none */
-    uint64_t deadline_ns;    /* absolute; ended if not done by then; 0 = none */
+    uint64_t deadline_ns;       /* absolute; ended if not done by then; 0 = none */
     void *user;
 };
 
 enum sch_verdict { SCH_CONTINUE, SCH_STOP };
 enum sch_end {
-    SCH_END_STOP,            /* on_token returned SCH_STOP */
-    SCH_END_LENGTH,          /* max_new or the window is reached */
-    SCH_END_CANCELLED, SCH_END_DEADLINE,
-    SCH_END_ERROR,           /* with a CN_E code */
+    SCH_END_STOP,   /* on_token returned SCH_STOP */
+    SCH_END_LENGTH, /* max_new or the window is reached */
+    SCH_END_CANCELLED,
+    SCH_END_DEADLINE,
+    SCH_END_ERROR, /* with a CN_E code */
 };
 struct sch_usage {
     uint64_t prompt_tokens;
-    uint64_t cached_tokens;     /* of the prompt, adopted by choice 0 when it first ran */
-    uint64_t computed_tokens;   /* rows computed for the first time, all choices */
-    uint64_t recomputed_tokens; /* rows computed again after preemptions */
-    uint64_t written_tokens;    /* of the prompt, computed and put into the prefix cache */
+    uint64_t cached_tokens;            /* of the prompt, adopted by choice 0 when it first ran */
+    uint64_t computed_tokens;          /* rows computed for the first time, all choices */
+    uint64_t recomputed_tokens;        /* rows computed again after preemptions */
+    uint64_t written_tokens;           /* of the prompt, computed and put into the prefix cache */
     uint64_t drafted_rows, right_rows; /* rows of drafts; those of them whose token was put out */
-    uint64_t unseen_rows;       /* computed when the choice had already ended, without drafts */
-    uint64_t generated_tokens;  /* delivered through on_token, all choices */
+    uint64_t unseen_rows;      /* computed when the choice had already ended, without drafts */
+    uint64_t generated_tokens; /* delivered through on_token, all choices */
     uint32_t preemptions;
     uint64_t submitted_ns, first_step_ns, first_token_ns, ended_ns; /* 0 = never */
 };
@@ -204,11 +208,11 @@ struct sch_token {
     uint64_t request;
     void *user;
     uint32_t choice;
-    uint64_t index;          /* of the output token, from 0 */
-    uint64_t position;       /* n_prompt + index */
+    uint64_t index;    /* of the output token, from 0 */
+    uint64_t position; /* n_prompt + index */
     uint32_t token;
-    bool forced;             /* by sch_force */
-    const void *drawn;       /* from the stepper; NULL: it was forced */
+    bool forced;       /* by sch_force */
+    const void *drawn; /* from the stepper; NULL: it was forced */
 };
 
 struct sch_callbacks {
@@ -222,60 +226,60 @@ struct sch_callbacks {
 
 /* ---- set-up (sch.c) -------------------------------------------------------------------------- */
 
-struct sch_drafting {        /* the choice to draft for */
+struct sch_drafting { /* the choice to draft for */
     void *user;
     uint32_t choice;
-    const uint32_t *ids;     /* prompt and output so far */
+    const uint32_t *ids; /* prompt and output so far */
     uint64_t n_ids;
 };
 /* The choice's own text is indexed while it runs, with at most 16 bytes per token of its context
  * beside the token ids. A step starts at most 64 such indexes; each lives until its choice ends. */
 struct sch_speculation {
-    uint32_t max_draft;      /* tokens per choice and step; 0: no drafts at all */
-    /* Another source of drafts (NULL: the choice's own text): writes at most `most` ids and returns their
-     * number. All of them are tried, whatever they cost. */
+    uint32_t max_draft; /* tokens per choice and step; 0: no drafts at all */
+    /* Another source of drafts (NULL: the choice's own text): writes at most `most` ids and returns
+     * their number. All of them are tried, whatever they cost. */
     uint32_t (*propose)(void *arg, const struct sch_drafting *d, uint32_t most, uint32_t *out);
     void *arg;
 };
 
-struct sch_opts {            /* 0 = the default in parentheses */
-    struct kv_pool *pool;    /* borrowed */
+struct sch_opts {         /* 0 = the default in parentheses */
+    struct kv_pool *pool; /* borrowed */
     struct sch_stepper stepper;
     struct sch_callbacks cb;
-    uint32_t max_running;    /* choices that may be in steps at once (256). With several tenants, one
-                              * has at most half of them, or its part by weight or its max_concurrent
-                              * if that is more */
-    uint32_t max_queue;      /* requests that wait for their first start (1024) */
+    uint32_t max_running; /* choices that may be in steps at once (256). With several tenants, one
+                           * has at most half of them, or its part by weight or its max_concurrent
+                           * if that is more */
+    uint32_t max_queue;   /* requests that wait for their first start (1024) */
     uint64_t max_queue_tokens; /* their prompt tokens (4,194,304); a tenant's only request may have
-                              * more */
-    uint64_t step_target_ns; /* longest time of a step with decode rows (100 ms) */
-    double step_stretch;     /* fraction by which prompts may lengthen a step beyond decoding alone (no
-                              * limit); k times that when 4 / k choices decode per waiting prompt */
-    uint32_t short_prompt;   /* a prompt with at most this many tokens to compute is short: whatever
-                              * step_stretch is, it is read nearly as fast as with steps of
-                              * step_target_ns. After a burst of 4,096 such rows, short prompts take at
-                              * most half of the time (0: no prompt is short) */
-    uint32_t max_choices;    /* per request (8) */
+                                * more */
+    uint64_t step_target_ns;   /* longest time of a step with decode rows (100 ms) */
+    double step_stretch; /* fraction by which prompts may lengthen a step beyond decoding alone (no
+                          * limit); k times that when 4 / k choices decode per waiting prompt */
+    uint32_t short_prompt; /* a prompt with at most this many tokens to compute is short: whatever
+                            * step_stretch is, it is read nearly as fast as with steps of
+                            * step_target_ns. After a burst of 4,096 such rows, short prompts take
+                            * at most half of the time (0: no prompt is short) */
+    uint32_t max_choices;  /* per request (8) */
     uint32_t max_preemptions; /* per choice; after them it is not preempted again (4) */
     /* cost units: a computed prompt token costs 1 */
-    double decode_cost;      /* per generated token (2) */
-    double block_cost;       /* per second and bytes of a block of tokens, all groups (0.05) */
-    uint64_t quantum;        /* cost that a tenant may overdraw for a cached prefix (512) */
+    double decode_cost; /* per generated token (2) */
+    double block_cost;  /* per second and bytes of a block of tokens, all groups (0.05) */
+    uint64_t quantum;   /* cost that a tenant may overdraw for a cached prefix (512) */
     struct sch_speculation speculation;
-    bool shared;             /* other schedulers serve the same tenants: the caller uses
-                              * sch_served_take */
+    bool shared; /* other schedulers serve the same tenants: the caller uses
+                  * sch_served_take */
 };
 int sch_new(const struct sch_opts *opts, struct sch **out, struct cn_error *err);
 /* Ends the remaining requests (SCH_END_CANCELLED) and waits for steps in flight. */
 void sch_free(struct sch *s);
 
 struct sch_model_opts {
-    struct kv_space *space;  /* borrowed */
-    uint32_t n_more;         /* spaces of further sequences of each choice: an encoder's, a draft
-                              * model's. Choices have one sequence so far: above 0 is CN_EUNSUPP */
+    struct kv_space *space; /* borrowed */
+    uint32_t n_more;        /* spaces of further sequences of each choice: an encoder's, a draft
+                             * model's. Choices have one sequence so far: above 0 is CN_EUNSUPP */
     struct kv_space *const *more;
-    uint64_t context;        /* window of the model */
-    uint32_t max_rows;       /* of a step */
+    uint64_t context;  /* window of the model */
+    uint32_t max_rows; /* of a step */
     uint32_t max_logit_rows;
 };
 /* Models are numbered from 0 in the order of adding; the number of a dropped model is reused. */
@@ -285,12 +289,12 @@ int sch_model_drop(struct sch *s, uint32_t model); /* CN_EBUSY: requests for it 
 
 struct sch_tenant_opts {     /* 0 = the default in parentheses */
     double weight;           /* (1) */
-    uint32_t max_concurrent; /* requests started and not ended (no limit). Others wait without holding
-                              * up other tenants. Background requests count only against background
-                              * ones */
-    uint32_t max_queued;     /* requests never started, beyond those that max_concurrent lets start (no
-                              * limit) */
-    enum sch_class ceiling;  /* the best class of its requests */
+    uint32_t max_concurrent; /* requests started and not ended (no limit). Others wait without
+                              * holding up other tenants. Background requests count only against
+                              * background ones */
+    uint32_t max_queued; /* requests never started, beyond those that max_concurrent lets start (no
+                          * limit) */
+    enum sch_class ceiling; /* the best class of its requests */
     uint64_t kv_reserve_bytes;
 };
 /* Tenants are numbered densely from 0. A tenant that was never set has the defaults and is known
@@ -387,36 +391,36 @@ uint64_t sch_next_wake(const struct sch *s);
 uint32_t sch_retry_after_s(const struct sch *s);
 
 struct sch_stats {
-    uint64_t running;            /* requests that hold KV blocks */
-    uint64_t waiting;            /* accepted, not running; includes paused ones */
-    uint64_t paused;             /* started and paused */
+    uint64_t running; /* requests that hold KV blocks */
+    uint64_t waiting; /* accepted, not running; includes paused ones */
+    uint64_t paused;  /* started and paused */
     uint64_t waiting_tokens;
-    uint64_t in_flight;          /* steps */
+    uint64_t in_flight; /* steps */
     uint64_t steps, rows;
-    uint64_t prompt_tokens;      /* of accepted requests */
-    uint64_t prompt_computed;    /* prompt rows computed for the first time */
-    uint64_t prompt_cached;      /* prompt tokens adopted instead */
-    uint64_t computed;           /* rows computed for the first time; of drafts only the right ones */
-    uint64_t written;            /* prompt tokens computed and put into the prefix cache */
+    uint64_t prompt_tokens;   /* of accepted requests */
+    uint64_t prompt_computed; /* prompt rows computed for the first time */
+    uint64_t prompt_cached;   /* prompt tokens adopted instead */
+    uint64_t computed;        /* rows computed for the first time; of drafts only the right ones */
+    uint64_t written;         /* prompt tokens computed and put into the prefix cache */
     uint64_t recomputed, generated, preemptions;
-    uint64_t saved, restored;    /* choices whose blocks were saved at a preemption; and restored */
-    uint64_t forced;             /* of the generated ones */
-    uint64_t cancelled_tokens;   /* generated for requests that were cancelled */
-    uint64_t wasted;             /* rows computed without use, other than drafts */
-    uint64_t drafted;            /* rows of drafts */
-    uint64_t drafts_right;       /* those of them whose token was drawn and put out */
+    uint64_t saved, restored;  /* choices whose blocks were saved at a preemption; and restored */
+    uint64_t forced;           /* of the generated ones */
+    uint64_t cancelled_tokens; /* generated for requests that were cancelled */
+    uint64_t wasted;           /* rows computed without use, other than drafts */
+    uint64_t drafted;          /* rows of drafts */
+    uint64_t drafts_right;     /* those of them whose token was drawn and put out */
     uint64_t accepted, refused, ended_ok, ended_error, ended_cancelled;
-    uint64_t last_step_ns;       /* duration */
-    uint64_t last_progress_ns;   /* when a step was last collected */
+    uint64_t last_step_ns;            /* duration */
+    uint64_t last_progress_ns;        /* when a step was last collected */
     double step_base_ns, step_row_ns; /* the fitted cost of a step: base + rows x row */
 };
 void sch_stats(const struct sch *s, struct sch_stats *out);
 
 struct sch_tenant_stats {
-    double counter;              /* weighted cost served (lifts included) */
-    double served;               /* cost served, not weighted, no lifts */
+    double counter; /* weighted cost served (lifts included) */
+    double served;  /* cost served, not weighted, no lifts */
     uint64_t running, waiting, paused, prompt_computed, cached, generated;
-    uint64_t lease;              /* output tokens left, or SCH_NO_LEASE */
+    uint64_t lease; /* output tokens left, or SCH_NO_LEASE */
 };
 void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_stats *out);
 

@@ -2,8 +2,8 @@
  * the queues of the others. See scheduler.h. */
 #include "scheduler/internal.h"
 
-#define FORGET_S 600.0 /* of steps: then what a second was worth counts for half */
-#define TURN_TOKENS 64 /* what who runs may put out before another one's turn comes */
+#define FORGET_S    600.0 /* of steps: then what a second was worth counts for half */
+#define TURN_TOKENS 64    /* what who runs may put out before another one's turn comes */
 
 void sch_share_charge(struct sch *s, struct sch_tenant *t, double cost)
 {

@@ -16,14 +16,14 @@
 
 #include <stdlib.h>
 
-#define MARGIN      1.05  /* least gain in tokens per time over no drafts */
-#define GAP         1.10  /* most by which other choices' token gaps may grow */
-#define LEAST       0.02  /* chance of acceptance below which a draft is not considered */
-#define FRESH       1024  /* steps until a measured point expires */
-#define FRESH_PLAIN 256   /* the same for the point without drafts */
-#define FEW_IDS     64    /* ids indexed even in a step whose SCH_DRAFT_BURST is spent */
-#define WAIT_AGAIN  32    /* ids before the next wait, after one that brought no drafts */
-#define TRIAL       32    /* a row count never measured is taken to add 1/TRIAL of a step */
+#define MARGIN      1.05 /* least gain in tokens per time over no drafts */
+#define GAP         1.10 /* most by which other choices' token gaps may grow */
+#define LEAST       0.02 /* chance of acceptance below which a draft is not considered */
+#define FRESH       1024 /* steps until a measured point expires */
+#define FRESH_PLAIN 256  /* the same for the point without drafts */
+#define FEW_IDS     64   /* ids indexed even in a step whose SCH_DRAFT_BURST is spent */
+#define WAIT_AGAIN  32   /* ids before the next wait, after one that brought no drafts */
+#define TRIAL       32   /* a row count never measured is taken to add 1/TRIAL of a step */
 
 /* ---- the curve ------------------------------------------------------------------------------- */
 
@@ -179,8 +179,8 @@ static uint32_t gather(struct sch *s, bool *any)
 
             if (s->o.speculation.propose) propose(s, c);
             if (n == SCH_CURVE_ROWS) return SCH_NONE;
-            s->guessers[n++] = (struct sch_guesser){
-                .c = c, .p = may ? sch_draft_chance(c->draft, 0) : 0};
+            s->guessers[n++] =
+                (struct sch_guesser){.c = c, .p = may ? sch_draft_chance(c->draft, 0) : 0};
             *any = *any || may;
         }
     }

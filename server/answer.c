@@ -1,6 +1,6 @@
-/* Answers that are not streamed: what a worker or a choice has kept becomes JSON in pieces, the next one
- * when the reader has taken the last; a short answer is one piece, with its length in the head. The
- * loop's thread hands a call to a worker and back; whoever has it writes. */
+/* Answers that are not streamed: what a worker or a choice has kept becomes JSON in pieces, the
+ * next one when the reader has taken the last; a short answer is one piece, with its length in the
+ * head. The loop's thread hands a call to a worker and back; whoever has it writes. */
 #include "server/request.h"
 
 #include <math.h>
@@ -72,7 +72,7 @@ static bool put_text(struct writer *w)
 static bool put_logprobs(struct writer *w)
 {
     cn_buf_puts(w->b, ",\"logprobs\":");
-    cn_buf_puts(w->b, !w->q->call->want_logprobs        ? "null"
+    cn_buf_puts(w->b, !w->q->call->want_logprobs      ? "null"
                       : w->q->call->op == SRV_OP_CHAT ? "{\"content\":["
                                                       : "{\"tokens\":[");
     return true;
@@ -145,9 +145,9 @@ static bool put_close(struct writer *w)
 
 static step_fn *const chat_steps[] = {put_index,  put_message, put_logprobs, put_content,
                                       put_finish, put_ids,     put_close,    NULL};
-static step_fn *const text_steps[] = {put_index, put_echo,   put_text,    put_logprobs,
-                                      put_tokens, put_values, put_top,     put_offsets,
-                                      put_finish, put_ids,    put_prompt_ids, put_close, NULL};
+static step_fn *const text_steps[] = {
+    put_index,   put_echo,   put_text, put_logprobs,   put_tokens, put_values, put_top,
+    put_offsets, put_finish, put_ids,  put_prompt_ids, put_close,  NULL};
 
 /* What stands behind the choices. */
 static bool put_end(struct srv_req *q, struct cn_buf *b, struct srv_cursor *at)

@@ -1,5 +1,5 @@
-/* The process budget for what is held for clients: an account for each tenant, and one for connections
- * that have shown no key. Loop thread only; the accounts are any thread's. */
+/* The process budget for what is held for clients: an account for each tenant, and one for
+ * connections that have shown no key. Loop thread only; the accounts are any thread's. */
 #include "server/internal.h"
 
 #include <stdlib.h>
@@ -30,7 +30,8 @@ struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants
     for (uint32_t i = 0; i < t->n_slots; i++) {
         const struct cfg_tenant *c = t->seats[i].tenant;
         if (!c) { /* of who leaves something may still come, to be told so: it borrows */
-            shares[srv_lane_of(i)].borrows = i < s->n_seats && (was_there(s, i) || s->seats[i].leaving);
+            shares[srv_lane_of(i)].borrows =
+                i < s->n_seats && (was_there(s, i) || s->seats[i].leaving);
             continue;
         }
         shares[srv_lane_of(i)] = (struct cn_share){c->weight, true};

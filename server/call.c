@@ -64,8 +64,8 @@ static int parse(struct srv_call *c)
 {
     if (c->root) return 0;
     c->json = (struct srv_json_room){.left = SRV_JSON_WEIGHT, .hold = &c->hold};
-    int rc = srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json, &c->root,
-                            &c->err);
+    int rc =
+        srv_json_parse(c->body.data ? c->body.data : "", c->body.len, &c->json, &c->root, &c->err);
     if (!rc) cn_buf_fini(&c->body);
     return rc;
 }
@@ -136,7 +136,8 @@ static int check_kind(struct srv_call *c)
                              c->env->model_id);
     return cn_fail_param(&c->err, CN_EUNSUPP, "model",
                          "%s generates text and has no embeddings: use /v1/chat/completions or "
-                         "/v1/completions", c->env->model_id);
+                         "/v1/completions",
+                         c->env->model_id);
 }
 
 /* {"prompt":"..."}: what c->text has. */
@@ -151,8 +152,9 @@ static bool write_text(struct srv_call *c, struct cn_buf *b)
 
 int srv_text_answer(struct srv_call *c)
 {
-    if (c->text.failed) return cn_fail(&c->err, cn_buf_code(&c->text), "%s",
-                                       cn_err_info(cn_buf_code(&c->text))->text);
+    if (c->text.failed)
+        return cn_fail(&c->err, cn_buf_code(&c->text), "%s",
+                       cn_err_info(cn_buf_code(&c->text))->text);
     c->write = write_text;
     return 0;
 }

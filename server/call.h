@@ -15,7 +15,12 @@
 struct srv_req;
 
 enum srv_op {
-    SRV_OP_CHAT, SRV_OP_TEXT, SRV_OP_TOKENIZE, SRV_OP_DETOKENIZE, SRV_OP_TEMPLATE, SRV_OP_EMBED
+    SRV_OP_CHAT,
+    SRV_OP_TEXT,
+    SRV_OP_TOKENIZE,
+    SRV_OP_DETOKENIZE,
+    SRV_OP_TEMPLATE,
+    SRV_OP_EMBED
 };
 
 #define SRV_MAX_PROMPTS    1024
@@ -33,9 +38,9 @@ struct srv_text_env {
     const struct eng_reply_format *reply;     /* how its answers are marked; NULL as the template */
     const char *model_id, *fingerprint;
     uint64_t context;
-    uint64_t embedding_size; /* 0: the model generates text */
+    uint64_t embedding_size;      /* 0: the model generates text */
     struct eng_sampling sampling; /* what the request does not say */
-    int64_t max_n, max_tokens; /* limits of the config; max_tokens 0 = none */
+    int64_t max_n, max_tokens;    /* limits of the config; max_tokens 0 = none */
     int64_t max_tokenize_tokens;
     double default_deadline_s;
 };
@@ -58,33 +63,34 @@ struct srv_prompt {
 };
 
 struct srv_call {
-    struct srv_job job; /* first member */
-    uint64_t slot;      /* who waits for it */
+    struct srv_job job;             /* first member */
+    uint64_t slot;                  /* who waits for it */
     const struct srv_text_env *env; /* own, as soon as the model is there */
     struct srv_text_env own;
     struct rt_model *model;
     enum srv_op op;
     uint64_t tenant, key;     /* ids */
     enum rt_priority ceiling; /* of the tenant */
-    struct cn_hold hold; /* what the call takes beside its buffers */
+    struct cn_hold hold;      /* what the call takes beside its buffers */
     struct cn_buf body;
-    json_t *root;        /* the parsed body; NULL: not parsed yet */
+    json_t *root;              /* the parsed body; NULL: not parsed yet */
     struct srv_json_room json; /* for the body, and JSON within its strings */
-    struct srv_params p; /* its JSON members are borrowed from root, and gone with it */
-    bool head;           /* p is read */
+    struct srv_params p;       /* its JSON members are borrowed from root, and gone with it */
+    bool head;                 /* p is read */
     uint64_t received_ns;
     int64_t header_deadline_ms; /* 0 = none */
 
-    struct cn_error err;  /* code 0: done */
-    /* The answer: appends a piece of about SRV_PIECE bytes; true when it was the last, or failed. */
+    struct cn_error err; /* code 0: done */
+    /* The answer: appends a piece of about SRV_PIECE bytes; true when it was the last, or
+     * failed. */
     bool (*write)(struct srv_call *c, struct cn_buf *b);
-    struct srv_cursor at; /* where it stands */
-    struct cn_buf answer; /* the piece */
-    bool written;         /* it is the last */
+    struct srv_cursor at;   /* where it stands */
+    struct cn_buf answer;   /* the piece */
+    bool written;           /* it is the last */
     struct srv_req *record; /* completions: what the engine gave */
-    uint32_t *shown_ids;  /* /tokenize: the answer's */
+    uint32_t *shown_ids;    /* /tokenize: the answer's */
     size_t n_shown_ids;
-    struct cn_buf text;   /* /detokenize, /apply-template: the answer's */
+    struct cn_buf text; /* /detokenize, /apply-template: the answer's */
     struct srv_prompt *prompts;
     size_t n_prompts;
     struct eng_sampling sampling;
@@ -95,15 +101,15 @@ struct srv_call {
     uint32_t *stop_ids;
     size_t n_stop_ids;
     struct rt_shared *shared; /* stops and bias as the runtime takes them, once submitted */
-    uint32_t n, best_of; /* choices answered, choices generated */
-    uint64_t max_tokens; /* 0 = up to the window */
-    const char *max_name; /* the field that set max_tokens; NULL when the client did not */
-    bool echo_only;      /* max_tokens 0 with echo: the prompt is all that is wanted */
+    uint32_t n, best_of;      /* choices answered, choices generated */
+    uint64_t max_tokens;      /* 0 = up to the window */
+    const char *max_name;     /* the field that set max_tokens; NULL when the client did not */
+    bool echo_only;           /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
-    bool parted;         /* chat: the answer is taken apart; where in it the prompt ends: */
+    bool parted; /* chat: the answer is taken apart; where in it the prompt ends: */
     enum eng_reply_start start;
-    bool base64;         /* embeddings: not as numbers */
+    bool base64; /* embeddings: not as numbers */
     enum rt_priority priority;
     uint64_t deadline_ns;
 
@@ -143,23 +149,23 @@ int srv_call_take(struct srv_call *c, uint64_t n);
 /* At most what the ids of n bytes of text take, of which there may be `max` (0: any number). */
 uint64_t srv_ids_bytes(size_t n, size_t max);
 
-/* ---- between the files of the worker's side ----------------------------------------------------
- */
+/* ---- between the files of the worker's side -------------------------------------------------- */
 
 /* messages, tools, kwargs -> the conversation as text (chat.c). */
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out);
-int srv_chat_prompt(struct srv_call *c);       /* chat.c: -> prompts[0] */
-int srv_text_prompts(struct srv_call *c); /* prompts.c: `prompt` or `input` in its four shapes */
-int srv_embed_read(struct srv_call *c);        /* embed.c: all but the input */
-int srv_tokenize_answer(struct srv_call *c);   /* prompts.c */
+int srv_chat_prompt(struct srv_call *c);     /* chat.c: -> prompts[0] */
+int srv_text_prompts(struct srv_call *c);    /* prompts.c: `prompt` or `input` in its four shapes */
+int srv_embed_read(struct srv_call *c);      /* embed.c: all but the input */
+int srv_tokenize_answer(struct srv_call *c); /* prompts.c */
 int srv_detokenize_answer(struct srv_call *c); /* prompts.c */
 int srv_text_answer(struct srv_call *c);       /* call.c: c->text is the answer */
 void srv_deadline_read(struct srv_call *c);    /* sampling.c */
 int srv_priority_read(struct srv_call *c);     /* sampling.c */
-/* prompts.c: for eng_tokenize: at most `max` ids (0 = any number), in slices, ended with the call. */
+/* prompts.c: for eng_tokenize: at most `max` ids (0 = any number), in slices, ended with the
+ * call. */
 struct eng_ids srv_ids_for(struct srv_call *c, uint64_t max);
-int srv_counts_read(struct srv_call *c);       /* sampling.c: n and best_of */
-int srv_sampling_read(struct srv_call *c);     /* sampling.c: all that is not text, nor these */
+int srv_counts_read(struct srv_call *c);   /* sampling.c: n and best_of */
+int srv_sampling_read(struct srv_call *c); /* sampling.c: all that is not text, nor these */
 /* prompts.c: the text has more tokens than the window; how many, where counting them is cheap. */
 int srv_too_long(struct srv_call *c, const char *field, const struct srv_text *t);
 /* sampling.c: the window holds every prompt and what was asked for after it. */

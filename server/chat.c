@@ -27,9 +27,12 @@ static int bad_part(const struct at *at, const char *field, const char *type)
     char why[128];
     size_t n = strspn(type, "abcdefghijklmnopqrstuvwxyz_-0123456789");
 
-    if (!n || n > 32 || type[n]) return bad(at, CN_EUNSUPP, field, "has a type that is not supported: "
-                                                                  "this server reads text");
-    snprintf(why, sizeof why, "has the type %s, which is not supported: this server reads text", type);
+    if (!n || n > 32 || type[n])
+        return bad(at, CN_EUNSUPP, field,
+                   "has a type that is not supported: "
+                   "this server reads text");
+    snprintf(why, sizeof why, "has the type %s, which is not supported: this server reads text",
+             type);
     return bad(at, CN_EUNSUPP, field, why);
 }
 
@@ -92,8 +95,8 @@ static int open_arguments(json_t *call, const struct at *at)
     if (!json_is_string(json_object_get(function, "name")))
         return bad(at, CN_ETYPE, "tool_calls", "must hold functions with a name");
     if (!json_is_string(text)) return 0;
-    int rc = srv_json_parse(json_string_value(text), json_string_length(text), at->json, &value,
-                            NULL);
+    int rc =
+        srv_json_parse(json_string_value(text), json_string_length(text), at->json, &value, NULL);
     if (rc == CN_ELIMIT) return bad(at, rc, "tool_calls", "hold too many values");
     if (rc == CN_ENOMEM || rc == CN_ETOOLARGE || rc == CN_EHELD || rc == CN_EFULL)
         return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
@@ -146,15 +149,14 @@ static int name_reasoning(json_t *m, const struct at *at)
     bool calls = json_object_get(m, "tool_calls") && json_string_length(content);
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
         if (json_object_get(m, names[i]) || (calls && !strcmp(names[i], "thinking"))) continue;
-        if (json_object_set(m, names[i], text))
-            return cn_fail(at->err, CN_ENOMEM, "out of memory");
+        if (json_object_set(m, names[i], text)) return cn_fail(at->err, CN_ENOMEM, "out of memory");
     }
     return 0;
 }
 
 static int check_message(json_t *m, const struct at *at)
 {
-    static const char *const roles[] = {"system", "developer", "user",    "assistant",
+    static const char *const roles[] = {"system", "developer", "user", "assistant",
                                         "tool",   "function",  NULL};
     if (!json_is_object(m)) return bad(at, CN_ETYPE, "", "must be an object");
     json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
@@ -266,8 +268,7 @@ static int make_kwargs(struct srv_call *c, json_t **out)
     if (!kw) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     if ((thinking &&
          json_object_set_new(kw, "enable_thinking", json_boolean(c->p.enable_thinking))) ||
-        (c->p.reasoning_effort &&
-         json_object_set(kw, "reasoning_effort", c->p.reasoning_effort))) {
+        (c->p.reasoning_effort && json_object_set(kw, "reasoning_effort", c->p.reasoning_effort))) {
         json_decref(kw);
         return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     }
@@ -279,7 +280,7 @@ static int make_kwargs(struct srv_call *c, json_t **out)
 static int check_reasoning(struct srv_call *c)
 {
     static const char *const formats[] = {"auto", "deepseek", "none", NULL};
-    static const char *const efforts[] = {"none", "minimal", "low",  "medium",
+    static const char *const efforts[] = {"none", "minimal", "low", "medium",
                                           "high", "xhigh",   "max", NULL};
     const json_t *format = c->p.reasoning_format;
 
@@ -287,8 +288,9 @@ static int check_reasoning(struct srv_call *c)
         return cn_fail_param(&c->err, CN_EINVAL, "reasoning_format",
                              "reasoning_format must be auto, deepseek or none");
     if (c->p.reasoning_effort && srv_json_one_of(c->p.reasoning_effort, efforts) < 0)
-        return cn_fail_param(&c->err, CN_EINVAL, "reasoning_effort",
-                             "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
+        return cn_fail_param(
+            &c->err, CN_EINVAL, "reasoning_effort",
+            "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
     c->parted = c->op == SRV_OP_CHAT && c->env->reply && c->env->reply->kind != ENG_REPLY_PLAIN &&
                 !srv_json_is(format, "none");
     return 0;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GRACE_TICKS 5 /* before a connection may lose its place: its request may be on the way */
-#define LOOK 64 /* connections that are looked at for one at rest */
+#define GRACE_TICKS 5  /* before a connection may lose its place: its request may be on the way */
+#define LOOK        64 /* connections that are looked at for one at rest */
 #define FAILURES_NS (60 * 1000000000ull)
 #define WARN_NS     1000000000ull
 
@@ -205,14 +205,15 @@ static void shed_one(struct srv_gate *g, struct srv_conn *c)
     srv_conn_close(c, false);
 }
 
-/* One between requests may have some of its last answer to send yet, or its next request has come. */
+/* One between requests may have some of its last answer to send yet, or its next request has
+ * come. */
 static bool at_rest(const struct srv_conn *c)
 {
     return !c->place.idle || (!c->in.len && !srv_conn_unsent(c));
 }
 
-/* Closes the oldest of a list that is at rest, if it is older than the grace: of the first few, for who
- * does not read its last answer may stand there for long. */
+/* Closes the oldest of a list that is at rest, if it is older than the grace: of the first few, for
+ * who does not read its last answer may stand there for long. */
 static bool shed(struct srv_gate *g, const struct srv_list *l)
 {
     struct srv_conn *c = l->oldest;
@@ -236,8 +237,7 @@ static bool full(const struct srv_gate *g)
 
 enum srv_room srv_gate_room(struct srv_gate *g)
 {
-    if (full(g) || g->unproven.n >= g->limits.places - g->limits.places / 8)
-        shed(g, &g->unproven);
+    if (full(g) || g->unproven.n >= g->limits.places - g->limits.places / 8) shed(g, &g->unproven);
     if (full(g)) shed(g, &g->idle);
     if (!full(g)) return SRV_ROOM;
     return g->n_health < SRV_HEALTH_PLACES ? SRV_ROOM_HEALTH : SRV_ROOM_NONE;
@@ -359,8 +359,7 @@ void srv_gate_tick(struct srv_gate *g, struct cn_metrics *m, uint64_t now)
     cn_metric_add(m, CN_M_connections_shed, g->shed - g->counted);
     g->counted = g->shed;
     if (g->shed == g->warned || now - g->warned_ns < WARN_NS) return;
-    cn_log(CN_LOG_WARN, "server",
-           "closed %llu silent connections: others needed their places",
+    cn_log(CN_LOG_WARN, "server", "closed %llu silent connections: others needed their places",
            (unsigned long long)(g->shed - g->warned));
     g->warned = g->shed;
     g->warned_ns = now;

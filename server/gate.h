@@ -7,11 +7,11 @@
  * of the places are held by unproven ones, when all places are taken, and when its address holds
  * more than its share of them. Beyond the places there are a few for health alone.
  *
- * Half of the places are kept for the tenants, divided by weight; the other half is for whoever comes
- * first, and of several tenants none has more than half of all.
+ * Half of the places are kept for the tenants, divided by weight; the other half is for whoever
+ * comes first, and of several tenants none has more than half of all.
  *
- * Who has shown a key keeps its place while it asks something. Between requests it may lose it, too,
- * when all are taken, and when its tenant has more than its part of them. */
+ * Who has shown a key keeps its place while it asks something. Between requests it may lose it,
+ * too, when all are taken, and when its tenant has more than its part of them. */
 #ifndef SERVER_GATE_H
 #define SERVER_GATE_H
 
@@ -26,9 +26,7 @@ struct srv_conn;
 /* Connections in order of arrival, or since when they have been between requests; each may be in
  * one list of either kind: of all, and of its address or tenant. */
 enum srv_list_kind { SRV_OF_ALL, SRV_OF_ONE, SRV_N_LISTS };
-struct srv_link {
-    struct srv_conn *older, *newer;
-};
+struct srv_link { struct srv_conn *older, *newer; };
 struct srv_list {
     struct srv_conn *oldest, *newest;
     size_t n;
@@ -51,13 +49,13 @@ struct srv_tenant_places {
 };
 
 struct srv_gate_limits {
-    size_t places;      /* of connections */
+    size_t places; /* of connections */
     size_t n_tenants;
-    const double *weights; /* of the tenants, 0: there is none; read by srv_gate_init alone. NULL: all
-                            * the same */
-    size_t per_tenant; /* of proven ones */
-    size_t per_address; /* of unproven ones */
-    uint32_t failures;  /* requests without a valid key, of an address in a minute; 0: no limit */
+    const double *weights; /* of the tenants, 0: there is none; read by srv_gate_init alone. NULL:
+                            * all the same */
+    size_t per_tenant;     /* of proven ones */
+    size_t per_address;    /* of unproven ones */
+    uint32_t failures; /* requests without a valid key, of an address in a minute; 0: no limit */
 };
 
 struct srv_gate {
@@ -66,7 +64,7 @@ struct srv_gate {
     size_t n_open, n_health;       /* connections not closed; those of them beyond the places */
     struct srv_list unproven, idle;
     struct srv_tenant_places *tenants;
-    size_t kept; /* of their parts: not taken */
+    size_t kept;          /* of their parts: not taken */
     uint64_t ticks, shed; /* shed: connections that lost their place; counted, warned: told */
     uint64_t counted, warned, warned_ns;
     struct srv_addr **buckets;
@@ -101,8 +99,8 @@ enum srv_room srv_gate_room(struct srv_gate *g);
 void srv_gate_enter(struct srv_gate *g, struct srv_conn *c);
 /* It is about to close. Any number of times. */
 void srv_gate_leave(struct srv_gate *g, struct srv_conn *c);
-/* It showed a valid key of a tenant. CN_EPLACES: there is no place for it, even at the cost of others;
- * CN_ERATE: its tenant has its part. */
+/* It showed a valid key of a tenant. CN_EPLACES: there is no place for it, even at the cost of
+ * others; CN_ERATE: its tenant has its part. */
 int srv_gate_prove(struct srv_gate *g, struct srv_conn *c, uint32_t tenant);
 /* It is between requests, or no longer. Any number of times. */
 void srv_gate_idle(struct srv_gate *g, struct srv_conn *c, bool idle);

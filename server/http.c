@@ -184,8 +184,7 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
     if (heading && c->phase == SRV_HEADING && c->raw_bytes > SRV_MAX_HEAD) {
         cn_fail(why(c), CN_EHEADERS, "the request's head is longer than %d bytes", SRV_MAX_HEAD);
         srv_conn_break(c, CN_EHEADERS, "");
-    } else if (c->phase == SRV_BODY &&
-               c->raw_bytes > c->body_max * 2 + SRV_MAX_PIPELINED) {
+    } else if (c->phase == SRV_BODY && c->raw_bytes > c->body_max * 2 + SRV_MAX_PIPELINED) {
         srv_conn_break(c, CN_EBODY, "the body's chunks are longer than allowed");
     }
     return n;
@@ -196,7 +195,8 @@ static bool parsing(const struct srv_conn *c)
     return c->phase == SRV_IDLE || c->phase == SRV_HEADING || c->phase == SRV_BODY;
 }
 
-/* Keeps bytes for later. Too many, or no memory for them: they are dropped, and so is keep-alive. */
+/* Keeps bytes for later. Too many, or no memory for them: they are dropped, and so is
+ * keep-alive. */
 static void keep_input(struct srv_conn *c, const char *data, size_t n)
 {
     if (c->overrun || n == 0) return;
@@ -445,8 +445,7 @@ static void on_closed(void *owner)
 static const struct srv_stream_events stream_events = {on_read, on_eof, on_fail, on_sent,
                                                        on_closed};
 
-/* ---- all connections ---------------------------------------------------------------------------
- */
+/* ---- all connections ------------------------------------------------------------------------- */
 
 void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, void *ctx,
                    struct cn_metrics *metrics)
@@ -459,12 +458,15 @@ void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, v
     h->date_s = -1;
 }
 
-static void orphan_closed(void *owner) {}
+static void orphan_closed(void *owner)
+{
+}
 
 struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
 {
     static const struct srv_stream_events orphan = {.on_closed = orphan_closed};
-    struct cn_hold hold = {.account = h->budget ? cn_budget_account(h->budget, h->strangers) : NULL};
+    struct cn_hold hold = {.account =
+                               h->budget ? cn_budget_account(h->budget, h->strangers) : NULL};
     struct srv_conn *c = cn_hold_take(&hold, SRV_CONN_BYTES) ? NULL : cn_calloc(1, sizeof *c);
 
     if (!c) {

@@ -15,22 +15,22 @@
 
 #include <llhttp.h>
 
-#define SRV_MAX_TARGET     8192
-#define SRV_MAX_HEAD       32768 /* request line, headers and what stands between */
-#define SRV_MAX_HEADERS    100
-#define SRV_MAX_CHUNK_EXT  4096
-#define SRV_OPEN_BODY      4096 /* of a request that needs no key */
-#define SRV_MAX_PIPELINED  65536 /* bytes kept while an answer is open */
-#define SRV_REQUEST_ID     64    /* characters of an id that a client may choose */
-#define SRV_MAX_UNSENT     262144 /* with more unsent no further request is parsed; a stranger's: */
-#define SRV_STRANGER_UNSENT 65536
-#define SRV_CONN_BYTES      4096   /* what a connection counts for beside its buffers */
-#define SRV_OUT_INCLUDED   2048   /* in it, of what waits to be sent: an error always has room */
-#define SRV_BODY_AHEAD     65536  /* of a body has come: it has room for what was announced */
+#define SRV_MAX_TARGET    8192
+#define SRV_MAX_HEAD      32768 /* request line, headers and what stands between */
+#define SRV_MAX_HEADERS   100
+#define SRV_MAX_CHUNK_EXT 4096
+#define SRV_OPEN_BODY     4096   /* of a request that needs no key */
+#define SRV_MAX_PIPELINED 65536  /* bytes kept while an answer is open */
+#define SRV_REQUEST_ID    64     /* characters of an id that a client may choose */
+#define SRV_MAX_UNSENT    262144 /* with more unsent no further request is parsed; a stranger's: */
+#define SRV_STRANGER_UNSENT    65536
+#define SRV_CONN_BYTES         4096  /* what a connection counts for beside its buffers */
+#define SRV_OUT_INCLUDED       2048  /* in it, of what waits to be sent: an error always has room */
+#define SRV_BODY_AHEAD         65536 /* of a body has come: it has room for what was announced */
 #define SRV_BODY_AHEAD_CHUNKED (1 << 20) /* likewise, for a body of any length */
-#define SRV_REQUESTS_A_TURN 16    /* of one connection */
-#define SRV_LINGER_IDLE_NS (5 * 1000000000ull)
-#define SRV_LINGER_MAX_NS  (30 * 1000000000ull)
+#define SRV_REQUESTS_A_TURN    16        /* of one connection */
+#define SRV_LINGER_IDLE_NS     (5 * 1000000000ull)
+#define SRV_LINGER_MAX_NS      (30 * 1000000000ull)
 
 /* Headers whose value matters; each may come once. */
 enum srv_header {
@@ -115,14 +115,14 @@ struct srv_http {
     struct cn_metrics *metrics;
     struct srv_conn *conns;
     size_t n_conns;
-    struct cn_budget *budget;          /* NULL: nothing is charged */
-    uint32_t strangers;                /* account of connections that have shown no key */
-    struct srv_turn *turn;             /* NULL: turns have no bound */
-    struct srv_text_pool *pool;        /* gives large bodies back; NULL: the loop does */
+    struct cn_budget *budget;             /* NULL: nothing is charged */
+    uint32_t strangers;                   /* account of connections that have shown no key */
+    struct srv_turn *turn;                /* NULL: turns have no bound */
+    struct srv_text_pool *pool;           /* gives large bodies back; NULL: the loop does */
     struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */
-    struct srv_gate *gate;             /* NULL: places are not counted */
-    const struct srv_trust *trust;     /* NULL: no proxy is trusted */
-    bool draining;                     /* every answer closes */
+    struct srv_gate *gate;                /* NULL: places are not counted */
+    const struct srv_trust *trust;        /* NULL: no proxy is trusted */
+    bool draining;                        /* every answer closes */
     int64_t date_s;
     char date[32];
 };
@@ -138,26 +138,26 @@ struct srv_conn {
     uint64_t changes;  /* of the tenants before these were found */
     struct srv_place place;
     struct srv_peer client; /* whom the request at hand is for: the peer, or a proxy's client */
-    const char *extra; /* static: further header lines for a refusal, or NULL */
+    const char *extra;      /* static: further header lines for a refusal, or NULL */
     llhttp_t parser;
     struct srv_head *head;
     struct cn_buf body;
-    size_t body_bytes;    /* as announced; 0: in chunks, or none */
-    struct cn_buf in;     /* bytes not parsed yet */
-    struct cn_hold hold;  /* SRV_CONN_BYTES; its account is the connection's */
+    size_t body_bytes;   /* as announced; 0: in chunks, or none */
+    struct cn_buf in;    /* bytes not parsed yet */
+    struct cn_hold hold; /* SRV_CONN_BYTES; its account is the connection's */
     struct srv_conn *next_ready;
-    uint64_t since_ns;    /* start of the phase */
-    uint64_t read_ns;     /* last byte read while lingering */
+    uint64_t since_ns; /* start of the phase */
+    uint64_t read_ns;  /* last byte read while lingering */
     uint64_t appended, stall_mark, stall_ns;
-    size_t body_max; /* bytes that this request's body may have */
+    size_t body_max;             /* bytes that this request's body may have */
     size_t raw_bytes, ext_bytes; /* of this phase; of chunk extensions */
-    uint64_t *tally; /* counts the bytes of the answer's body until the request is done; or NULL */
-    uint32_t lane;     /* account that pays, and lane of its jobs */
-    uint32_t retry_s;  /* for Retry-After of a refusal; 0: as the handler says */
+    uint64_t *tally;  /* counts the bytes of the answer's body until the request is done; or NULL */
+    uint32_t lane;    /* account that pays, and lane of its jobs */
+    uint32_t retry_s; /* for Retry-After of a refusal; 0: as the handler says */
     enum srv_phase phase : 8;
     enum srv_input input : 8;
     enum srv_answer answer : 8;
-    char key_id[9];  /* the first digits of the hash of the key that came; "" without a valid one */
+    char key_id[9]; /* the first digits of the hash of the key that came; "" without a valid one */
     /* What is known of the request, */
     bool keep_alive : 1, http10 : 1, head_only : 1, has_body : 1;
     bool known : 1;   /* tenant is who asks */
@@ -183,11 +183,11 @@ void srv_http_drain(struct srv_http *h);
 /* Closes all of them now. on_gone comes for open answers. */
 void srv_http_close_all(struct srv_http *h);
 
-/* Parses what waits of connections, in the order of its coming, until the turn is over. Whether some
- * is left. */
+/* Parses what waits of connections, in the order of its coming, until the turn is over. Whether
+ * some is left. */
 bool srv_http_work(struct srv_http *h);
 
-/* ---- the request at hand ------------------------------------------------------------------- */
+/* ---- the request at hand --------------------------------------------------------------------- */
 
 static inline enum llhttp_method srv_conn_method(const struct srv_conn *c)
 {
@@ -202,7 +202,7 @@ static inline const char *srv_conn_header(const struct srv_conn *c, enum srv_hea
 /* The path of the target, still percent-encoded; not NUL-terminated. */
 const char *srv_conn_path(const struct srv_conn *c, size_t *n);
 
-/* ---- answers (http_answer.c) --------------------------------------------------------------- */
+/* ---- answers (http_answer.c) ----------------------------------------------------------------- */
 
 /* A whole answer. extra: further header lines, each ending in CRLF, or NULL. */
 void srv_conn_answer(struct srv_conn *c, int status, const char *type, const void *body, size_t n,
@@ -223,7 +223,7 @@ void srv_conn_abort(struct srv_conn *c);
 /* Appends {"error":{...}} for err. */
 void srv_error_json(struct cn_buf *b, const struct cn_error *err);
 
-/* ---- between http.c, http_parse.c, http_check.c, http_answer.c and http_time.c ---------------- */
+/* ---- between http.c, http_parse.c, http_check.c, http_answer.c and http_time.c --------------- */
 
 /* Callbacks of the parser, whose data is the connection. */
 extern const llhttp_settings_t srv_parse_settings;

@@ -29,7 +29,8 @@ int srv_head_header(struct srv_head *h, struct cn_error *err)
             n--;
         int rc = cn_hold_take(&h->hold, n + 1);
         char *v = rc ? NULL : cn_malloc_array(at + n + 1, 1);
-        if (!v) return cn_fail(err, rc ? rc : CN_ENOMEM, "%s", cn_err_info(rc ? rc : CN_ENOMEM)->text);
+        if (!v)
+            return cn_fail(err, rc ? rc : CN_ENOMEM, "%s", cn_err_info(rc ? rc : CN_ENOMEM)->text);
         if (first) {
             memcpy(v, first, at - 1);
             v[at - 1] = ',';

@@ -143,9 +143,9 @@ static int on_chunk_header(llhttp_t *p)
     return body_room(conn_of(p), p->content_length);
 }
 
-/* A buffer that doubles copies MiBs within a turn of the loop. Once some of a body has come, all of it
- * has its room or is refused: what was announced. In chunks it is what a body may have; where there is
- * less, it grows as it comes. */
+/* A buffer that doubles copies MiBs within a turn of the loop. Once some of a body has come, all of
+ * it has its room or is refused: what was announced. In chunks it is what a body may have; where
+ * there is less, it grows as it comes. */
 static int reserve_ahead(struct srv_conn *c)
 {
     size_t want = c->body_bytes;

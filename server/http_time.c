@@ -42,9 +42,10 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
         break;
     case SRV_BODY:
         if (l->body_ns && age > l->body_ns)
-            srv_conn_break(c, CN_ETIMEOUT, "the body took too long to arrive (server.body_timeout_s)");
+            srv_conn_break(c, CN_ETIMEOUT,
+                           "the body took too long to arrive (server.body_timeout_s)");
         else if (l->body_min_rate && age > l->body_grace_ns &&
-            (double)c->raw_bytes < (double)l->body_min_rate * (double)age / 1e9)
+                 (double)c->raw_bytes < (double)l->body_min_rate * (double)age / 1e9)
             srv_conn_break(c, CN_ETIMEOUT, "the body arrives too slowly (server.body_min_rate)");
         break;
     case SRV_LINGER:

@@ -26,9 +26,7 @@ struct srv_slot {
 };
 
 /* Messages in the order of their coming, taken from a mailbox and not looked at yet. */
-struct srv_mail {
-    struct cn_msg *head, **tail;
-};
+struct srv_mail { struct cn_msg *head, **tail; };
 
 /* Lines that cost who asks nothing, of which so many a second are written of each kind. */
 enum srv_lines { SRV_LINES_REFUSED, SRV_LINES_DENIED, SRV_LINES_PAGES, SRV_N_LINES };
@@ -40,9 +38,7 @@ struct srv_refusals {
 };
 
 /* Failed accepts since the last log line about them. */
-struct srv_accept_log {
-    uint64_t told_ns, failed;
-};
+struct srv_accept_log { uint64_t told_ns, failed; };
 
 /* What is kept of a tenant, by slot. */
 struct srv_seat {
@@ -81,7 +77,7 @@ struct srv {
     char read_buf[65536];
     uv_idle_t more; /* while work is left: the loop does not sleep */
     struct srv_turn turn;
-    struct cn_budget *budget; /* one account for strangers, then one for each slot */
+    struct cn_budget *budget;            /* one account for strangers, then one for each slot */
     struct uv_conn *dirty, **dirty_tail; /* streams with output to push */
 
     struct srv_listener *listeners;
@@ -92,14 +88,14 @@ struct srv {
     struct srv_keys keys;        /* theirs */
     struct srv_seat *seats;      /* [n_seats], by slot */
     uint32_t n_seats, n_leaving, party;
-    struct cfg_source *source;   /* NULL: they do not change */
+    struct cfg_source *source; /* NULL: they do not change */
     struct srv_reload reload;
     struct srv_trust trust;
     struct srv_gate gate;
     struct srv_accept_log accept_log;
 
-    struct cn_mailbox mail;      /* rt_event: from the engine thread */
-    struct cn_mailbox jobs_done; /* srv_job: from the text workers */
+    struct cn_mailbox mail;       /* rt_event: from the engine thread */
+    struct cn_mailbox jobs_done;  /* srv_job: from the text workers */
     struct srv_mail events, jobs; /* of both, what no turn had time for yet */
     struct srv_text_pool *pool;
     struct srv_text_env text; /* what calls begin with: no model but the default one's name */
@@ -108,10 +104,10 @@ struct srv {
 
     struct srv_slot *slots;
     size_t n_slots, cap_slots;
-    uint32_t free_slot;   /* UINT32_MAX = none */
-    struct srv_req *reqs; /* all of them */
+    uint32_t free_slot;               /* UINT32_MAX = none */
+    struct srv_req *reqs;             /* all of them */
     size_t n_reqs, n_jobs, n_waiting; /* n_waiting: for their model to be loaded */
-    struct cn_buf frame;   /* scratch: one SSE frame */
+    struct cn_buf frame;              /* scratch: one SSE frame */
     struct srv_responses responses;
     struct cn_process process;
     struct srv_refusals refusals[SRV_N_LINES];
@@ -121,10 +117,10 @@ struct srv {
     bool draining, door_shut, rt_drained, ending, failed, stuck, stuck_out, tick_due;
     uint64_t door_until_ns, drain_until_ns, end_until_ns;
     uint64_t watchdog_ns, watchdog_next_ns;
-    uint64_t turn_ns, turn_max_ns;  /* this thread's CPU time when the turn began; the longest */
-    struct srv_witness witness;   /* of pauses of the process; has its own lock */
-    struct srv_progress progress; /* of the engine, without pauses */
-    uint64_t ticked_paused_ns;    /* sum of pauses when the tick last ran */
+    uint64_t turn_ns, turn_max_ns; /* this thread's CPU time when the turn began; the longest */
+    struct srv_witness witness;    /* of pauses of the process; has its own lock */
+    struct srv_progress progress;  /* of the engine, without pauses */
+    uint64_t ticked_paused_ns;     /* sum of pauses when the tick last ran */
 };
 
 /* ---- tenants.c ------------------------------------------------------------------------------- */
@@ -150,7 +146,7 @@ void srv_tenants_reload(struct srv *s);
 /* Leaves the slots of removed tenants of whom nothing is left. */
 void srv_tenants_tick(struct srv *s);
 
-/* ---- budget.c --------------------------------------------------------------------------------- */
+/* ---- budget.c -------------------------------------------------------------------------------- */
 
 /* Shares for cn_budget_divide, one more than slots; the caller's to free. NULL: no memory. */
 struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants *t);
@@ -161,12 +157,11 @@ void srv_budget_tell(struct srv *s);
 /* stream_uv.c: gives what is due to the kernel, until the turn is over. Whether some is left. */
 bool srv_streams_flush(struct srv *s);
 
-/* The engine's health, from which pauses of the whole process are taken out (pause.h): the engine was
- * as unable to move as the loop. */
+/* The engine's health, from which pauses of the whole process are taken out (pause.h): the engine
+ * was as unable to move as the loop. */
 void srv_health(struct srv *s, struct rt_health *h);
 
-/* ---- request.c: records of API requests
- * ---------------------------------------------------------- */
+/* ---- request.c: records of API requests ------------------------------------------------------ */
 /* Events and finished jobs, until the turn is over (NULL: all of them). Whether some are left. */
 bool srv_on_mail(struct srv *s, struct srv_turn *turn);
 /* sse.c: writes what streams have to send, until the turn is over. Whether some is left. */
@@ -185,12 +180,10 @@ void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_er
 void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t bytes, bool probe);
 void srv_refused_tick(struct srv *s, uint64_t now);
 
-/* ---- routes.c ----------------------------------------------------------------------------------
- */
+/* ---- routes.c -------------------------------------------------------------------------------- */
 extern const struct srv_http_handler srv_routes;
 
-/* ---- notify.c: systemd
- * --------------------------------------------------------------------------- */
+/* ---- notify.c: systemd ----------------------------------------------------------------------- */
 uint64_t srv_notify_watchdog_ns(void); /* 0 = none asked for */
 
 #endif

@@ -101,8 +101,8 @@ int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err
 }
 
 /* ---- integers beyond 64 bits -------------------------------------------------------------------
- * jansson refuses the text that holds one. Whether such a value is wrong, and of which field, is for
- * its reader to say: it is read again with an exponent behind each, as reals. */
+ * jansson refuses the text that holds one. Whether such a value is wrong, and of which field, is
+ * for its reader to say: it is read again with an exponent behind each, as reals. */
 
 struct wide_reader {
     const char *at, *end;
@@ -213,8 +213,7 @@ int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_
     struct reader reader = {.at = data, .end = data + n};
     json_t *root =
         json_load_callback(read_text, &reader, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    if (!root && json_error_code(&e) == json_error_numeric_overflow)
-        root = load_wide(data, n, &e);
+    if (!root && json_error_code(&e) == json_error_numeric_overflow) root = load_wide(data, n, &e);
     if (!root && json_error_code(&e) == json_error_numeric_overflow)
         return cn_fail(err, CN_ERANGE, "line %d, column %d of the body: a number is out of range",
                        e.line, e.column);
@@ -233,8 +232,7 @@ int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_
     return 0;
 }
 
-/* ---- values ------------------------------------------------------------------------------------
- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 bool srv_json_is(const json_t *v, const char *text)
 {

@@ -1,5 +1,5 @@
-/* Keys -> tenants. A key is looked up by its SHA-256; the table is filled once, for a snapshot of the
- * tenants. Any thread may read. */
+/* Keys -> tenants. A key is looked up by its SHA-256; the table is filled once, for a snapshot of
+ * the tenants. Any thread may read. */
 #ifndef SERVER_KEY_H
 #define SERVER_KEY_H
 

@@ -70,7 +70,8 @@ static int bind_one(struct srv *s, const struct addrinfo *ai, bool *missing, str
         *missing = errno == EADDRNOTAVAIL;
         rc = cn_fail(err, CN_EIO, "cannot listen on %s port %d: %s%s", s->cfg->server.host,
                      (int)s->cfg->server.port, strerror(errno),
-                     errno == EADDRINUSE ? "; stop the server that has it, or take another --port" : "");
+                     errno == EADDRINUSE ? "; stop the server that has it, or take another --port"
+                                         : "");
     } else if ((rc = add_listener(s, fd, false, NULL))) {
         cn_fail(err, rc, "out of memory");
     }
@@ -184,8 +185,7 @@ int srv_listen_open(struct srv *s, struct cn_error *err)
     return bind_unix(s, err);
 }
 
-/* ---- serving -----------------------------------------------------------------------------------
- */
+/* ---- serving --------------------------------------------------------------------------------- */
 
 static void take(struct srv_listener *l)
 {
@@ -200,7 +200,8 @@ static void take(struct srv_listener *l)
     if (st) srv_conn_new(&s->http, st);
 }
 
-/* A flood of connections must not become one of log lines: one a second, with how many it is for. */
+/* A flood of connections must not become one of log lines: one a second, with how many it is
+ * for. */
 static void failed_accept(struct srv *s, int status)
 {
     struct srv_accept_log *a = &s->accept_log;

@@ -1,6 +1,6 @@
-/* OpenAI's shapes: chat.completion and text_completion, in chunks; what whole answers (answer.c) have
- * in common with them. Loop thread; works on one request's choices. Whole and streamed answers are
- * written from the same buffers, so that their texts are equal. */
+/* OpenAI's shapes: chat.completion and text_completion, in chunks; what whole answers (answer.c)
+ * have in common with them. Loop thread; works on one request's choices. Whole and streamed answers
+ * are written from the same buffers, so that their texts are equal. */
 #include "server/request.h"
 
 #include <stdio.h>
@@ -10,15 +10,14 @@
 /* Of one chunk. */
 #define FRAME_TEXT 16384
 #define FRAME_IDS  4096 /* of a prompt, likewise */
-#define FRAME_WORK 512 /* as srv_tokens_some counts it: some 200 us */
+#define FRAME_WORK 512  /* as srv_tokens_some counts it: some 200 us */
 
 static bool is_chat(const struct srv_req *q)
 {
     return q->call->op == SRV_OP_CHAT;
 }
 
-/* ---- begin -------------------------------------------------------------------------------------
- */
+/* ---- begin ----------------------------------------------------------------------------------- */
 
 int srv_out_begin(struct srv_req *q)
 {
@@ -103,8 +102,7 @@ int srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_even
     return rc;
 }
 
-/* ---- choices -----------------------------------------------------------------------------------
- */
+/* ---- choices --------------------------------------------------------------------------------- */
 
 static void put_list(struct cn_buf *b, struct srv_req *q, struct srv_choice *c, const char *name,
                      enum srv_token_list list, size_t to)
@@ -155,8 +153,8 @@ const struct srv_prompt *srv_out_prompt(const struct srv_req *q, const struct sr
 void srv_out_finish(struct cn_buf *b, const struct srv_choice *c)
 {
     const char *reason = c->finish != RT_FINISH_STOP ? "length"
-                         : c->n_calls                 ? "tool_calls"
-                                                      : "stop";
+                         : c->n_calls                ? "tool_calls"
+                                                     : "stop";
 
     cn_buf_printf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", reason);
     if (c->stop_text)

@@ -1,5 +1,5 @@
-/* Endpoints that are answered at once from what the loop knows: models, health, metrics, version.
- */
+/* Endpoints that are answered at once from what the loop knows: models, health, metrics,
+ * version. */
 #ifndef SERVER_PAGES_H
 #define SERVER_PAGES_H
 

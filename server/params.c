@@ -19,7 +19,7 @@ static const struct field {
     double def;
     int64_t low, high;
 } fields[SRV_P_COUNT] = {
-#define PARAM(ep, name, type, member, def, low, high, text)                                              \
+#define PARAM(ep, name, type, member, def, low, high, text)                                        \
     [SRV_P_##member] = {name, ep, T_##type, offsetof(struct srv_params, member), def, low, high},
 #include "server/params.def"
 #undef PARAM

@@ -5,8 +5,13 @@
 
 #include "server/json.h"
 
-enum srv_endpoint { SRV_EP_CHAT = 1, SRV_EP_TEXT = 2, SRV_EP_TOK = 4, SRV_EP_DETOK = 8,
-                    SRV_EP_EMBED = 16 };
+enum srv_endpoint {
+    SRV_EP_CHAT = 1,
+    SRV_EP_TEXT = 2,
+    SRV_EP_TOK = 4,
+    SRV_EP_DETOK = 8,
+    SRV_EP_EMBED = 16
+};
 
 #define SRV_CTYPE_BOOL bool
 #define SRV_CTYPE_INT  int64_t

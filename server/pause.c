@@ -32,7 +32,8 @@ uint64_t srv_progress_look(struct srv_progress *g, uint64_t now, uint64_t since_
 
 static struct timespec at(uint64_t ns)
 {
-    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
 }
 
 static void *witness(void *arg)

@@ -1,10 +1,10 @@
 /* How long the whole process stood still (a machine that was put to sleep or moved, SIGSTOP), as
  * opposed to a thread of it that worked or waited for long.
  *
- * Evidence is a witness: a thread that does nothing but note that it ran. The loop notes it as well.
- * Where neither ran for PAUSE_NS, nothing of the process could; a loop that is busy, or waits for a
- * lock, has the witness against it, so a stall of our own making never counts. Processor time would
- * be no evidence: threads that all wait for a lock use none either. */
+ * Evidence is a witness: a thread that does nothing but note that it ran. The loop notes it as
+ * well. Where neither ran for PAUSE_NS, nothing of the process could; a loop that is busy, or waits
+ * for a lock, has the witness against it, so a stall of our own making never counts. Processor time
+ * would be no evidence: threads that all wait for a lock use none either. */
 #ifndef SERVER_PAUSE_H
 #define SERVER_PAUSE_H
 
@@ -12,7 +12,7 @@
 
 #define SRV_PAUSE_NS 1500000000ull /* nobody ran for so long: the whole process stood still */
 
-/* ---- the judgement (clocks are the caller's) --------------------------------------------------- */
+/* ---- the judgement (clocks are the caller's) ------------------------------------------------- */
 
 struct srv_pause {
     uint64_t alive_ns;  /* when somebody last ran; 0: not yet */
@@ -32,7 +32,7 @@ struct srv_progress {
 uint64_t srv_progress_look(struct srv_progress *g, uint64_t now, uint64_t since_ns,
                            uint64_t paused_ns);
 
-/* ---- the witness ------------------------------------------------------------------------------- */
+/* ---- the witness ----------------------------------------------------------------------------- */
 
 struct srv_witness {
     pthread_mutex_t lock;

@@ -22,9 +22,7 @@ struct srv_peer {
 
 /* What limits per address count by: the whole IPv4 address, the /64 of an IPv6 one, which is the
  * least that a single customer is given. */
-struct srv_peer_key {
-    uint8_t bytes[16];
-};
+struct srv_peer_key { uint8_t bytes[16]; };
 
 /* server.trusted_proxies. */
 struct srv_trust {

@@ -5,7 +5,8 @@ size_t srv_text_piece(const char *s, size_t n, size_t most)
     size_t k = n;
 
     if (n <= most) return n;
-    for (k = most; k > most - CN_MIN(most, (size_t)3) && ((unsigned char)s[k] & 0xC0) == 0x80; k--) {
+    for (k = most; k > most - CN_MIN(most, (size_t)3) && ((unsigned char)s[k] & 0xC0) == 0x80;
+         k--) {
     }
     return k ? k : most;
 }

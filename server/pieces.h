@@ -20,6 +20,7 @@ size_t srv_text_piece(const char *s, size_t n, size_t most);
  * included. With c->at 0 it begins. */
 bool srv_put_text(struct cn_buf *b, struct srv_cursor *c, const char *s, size_t n, size_t most);
 /* Appends ids from c->at on, with commas; true after the last. */
-bool srv_put_ids(struct cn_buf *b, struct srv_cursor *c, const uint32_t *ids, size_t n, size_t most);
+bool srv_put_ids(struct cn_buf *b, struct srv_cursor *c, const uint32_t *ids, size_t n,
+                 size_t most);
 
 #endif

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RUN     (2u << 20)   /* bytes of a word: merging it takes up to 180 times as much */
-#define COUNT_BYTES (512u << 10) /* of a text that is too long: its tokens are counted all the same */
+#define MAX_RUN (2u << 20) /* bytes of a word: merging it takes up to 180 times as much */
+#define COUNT_BYTES                                                                                \
+    (512u << 10) /* of a text that is too long: its tokens are counted all the same */
 
 /* What the endpoint calls the text. */
 static const char *field(const struct srv_call *c)
@@ -27,8 +28,12 @@ static void give_work(void *arg, size_t bytes)
 
 struct eng_ids srv_ids_for(struct srv_call *c, uint64_t max)
 {
-    return (struct eng_ids){.max = max, .max_run = MAX_RUN, .keep_going = srv_text_keep_going,
-                            .take = take_work, .give = give_work, .arg = &c->job};
+    return (struct eng_ids){.max = max,
+                            .max_run = MAX_RUN,
+                            .keep_going = srv_text_keep_going,
+                            .take = take_work,
+                            .give = give_work,
+                            .arg = &c->job};
 }
 
 /* /tokenize: ids that are not for a model are bounded all the same. */
@@ -59,10 +64,11 @@ int srv_too_long(struct srv_call *c, const char *name, const struct srv_text *t)
     if (counted) n = all.n;
     eng_ids_fini(&all);
     if (taken) cn_hold_give(&c->hold, paid);
-    return cn_fail_param(&c->err, CN_EWINDOW, name,
-                         "the prompt has %s%llu tokens; the context window of %llu tokens must hold "
-                         "it and at least one more", counted ? "" : "more than ", n,
-                         (unsigned long long)c->env->context);
+    return cn_fail_param(
+        &c->err, CN_EWINDOW, name,
+        "the prompt has %s%llu tokens; the context window of %llu tokens must hold "
+        "it and at least one more",
+        counted ? "" : "more than ", n, (unsigned long long)c->env->context);
 }
 
 static int tokenize_paid(struct srv_call *c, const char *text, size_t n, struct eng_ids *ids)
@@ -151,8 +157,8 @@ static int id_prompt(struct srv_call *c, const json_t *list, struct srv_prompt *
     if (n > c->env->context)
         return cn_fail_param(&c->err, CN_EWINDOW, field(c),
                              "the prompt has %zu tokens; the context window of %llu tokens must "
-                             "hold it and at least one more", n,
-                             (unsigned long long)c->env->context);
+                             "hold it and at least one more",
+                             n, (unsigned long long)c->env->context);
     if ((rc = srv_call_take(c, n * sizeof *out->ids))) return rc;
     out->ids = cn_malloc_array(n, sizeof *out->ids);
     if (!out->ids) return cn_fail(&c->err, CN_ENOMEM, "out of memory");

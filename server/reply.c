@@ -35,8 +35,9 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
         return cn_buf_append(&c->reasoning, s, n);
     case ENG_PART_CALL:
         call = new_call(c);
-        return call ? cn_buf_append(&call->name, s, n)
-                    : c->text.failed ? cn_buf_code(&c->text) : CN_ENOMEM;
+        return call             ? cn_buf_append(&call->name, s, n)
+               : c->text.failed ? cn_buf_code(&c->text)
+                                : CN_ENOMEM;
     case ENG_PART_ARGUMENTS:
         return call ? cn_buf_append(&call->arguments, s, n) : 0;
     }

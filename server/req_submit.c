@@ -1,5 +1,5 @@
-/* A call on its way into the engine: what it will take there is paid for, each prompt has a slot, and
- * they are handed over, by a worker where that takes long. Loop thread only. */
+/* A call on its way into the engine: what it will take there is paid for, each prompt has a slot,
+ * and they are handed over, by a worker where that takes long. Loop thread only. */
 #include "server/request.h"
 
 #include <stdio.h>
@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define SUBMIT_ON_LOOP 262144 /* ns of srv_submit_cost: what takes longer a worker submits */
-#define PROMPT_BYTES  2048 /* what the engine side takes for a prompt, */
-#define CHOICE_BYTES  2048 /* and for a choice */
+#define PROMPT_BYTES   2048   /* what the engine side takes for a prompt, */
+#define CHOICE_BYTES   2048   /* and for a choice */
 
 /* The runtime has one name for what holds the prompt and for the length of the answer; each
  * endpoint has its own. */
@@ -41,8 +41,8 @@ void srv_req_submitted(struct srv_req *q)
     }
 }
 
-/* About what the engine side takes for a call: a record for each prompt and each choice, ids that are
- * copied, vectors, the log-probabilities of prompts and the event that brings them. */
+/* About what the engine side takes for a call: a record for each prompt and each choice, ids that
+ * are copied, vectors, the log-probabilities of prompts and the event that brings them. */
 static uint64_t engine_bytes(const struct srv_call *c)
 {
     uint64_t n = 0;
@@ -68,11 +68,12 @@ static int check_prompts(const struct srv_req *q, struct cn_error *err)
     if (!t->max_concurrency || !t->max_queued) return 0;
     uint64_t most = (uint64_t)t->max_concurrency + (uint64_t)t->max_queued;
     if (c->n_prompts <= most) return 0;
-    return cn_fail_param(err, CN_ELIMIT, "prompt",
-                         "a request of this tenant may have %llu prompts: max_concurrency is %lld and "
-                         "max_queued %lld, got %zu",
-                         (unsigned long long)most, (long long)t->max_concurrency,
-                         (long long)t->max_queued, c->n_prompts);
+    return cn_fail_param(
+        err, CN_ELIMIT, "prompt",
+        "a request of this tenant may have %llu prompts: max_concurrency is %lld and "
+        "max_queued %lld, got %zu",
+        (unsigned long long)most, (long long)t->max_concurrency, (long long)t->max_queued,
+        c->n_prompts);
 }
 
 /* A slot for each part, so that events find it whenever they come. */

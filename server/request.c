@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARSE_ON_LOOP  4096 /* longer bodies are parsed by a worker */
+#define PARSE_ON_LOOP 4096 /* longer bodies are parsed by a worker */
 
-/* ---- records
- * ------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static void req_free(struct srv_req *q)
 {
@@ -163,11 +162,10 @@ void srv_req_sent(struct srv_req *q)
         srv_sse_drained(q);
 }
 
-/* ---- start
- * --------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
-/* A tenant's requests here, beyond what its limits let run and wait, are refused before any work.
- */
+/* A tenant's requests here, beyond what its limits let run and wait, are refused before any
+ * work. */
 static int check_tenant(struct srv *s, const struct srv_conn *c, struct cn_error *err)
 {
     int rc = srv_tenants_check(s, c, err);
@@ -177,10 +175,11 @@ static int check_tenant(struct srv *s, const struct srv_conn *c, struct cn_error
     if (!t->max_concurrency || !t->max_queued) return 0;
     uint64_t most = (uint64_t)t->max_concurrency + (uint64_t)t->max_queued;
     if (s->seats[cfg_slot(c->tenant)].reqs < most) return 0;
-    return cn_fail(err, CN_ERATE,
-                   "this tenant's limit of %llu requests at once is reached: max_concurrency is %lld "
-                   "and max_queued %lld", (unsigned long long)most, (long long)t->max_concurrency,
-                   (long long)t->max_queued);
+    return cn_fail(
+        err, CN_ERATE,
+        "this tenant's limit of %llu requests at once is reached: max_concurrency is %lld "
+        "and max_queued %lld",
+        (unsigned long long)most, (long long)t->max_concurrency, (long long)t->max_queued);
 }
 
 /* X-Deadline-Ms: as strict, and within the same bounds, as the body's deadline_ms. */
@@ -251,8 +250,7 @@ void srv_req_count_refused(struct srv *s, enum srv_op op, uint64_t tenant)
     cn_tenant_add(s->metrics, cfg_slot(tenant), CN_TM_refused, 1);
 }
 
-/* ---- its model
- * ----------------------------------------------------------------------------------- */
+/* ---- its model ------------------------------------------------------------------------------- */
 
 static int find_model(struct srv_req *q, struct cn_error *err)
 {
@@ -304,8 +302,7 @@ static int get_model(struct srv_req *q, struct cn_error *err)
     q->stream = q->call->p.stream;
     if (!rc && (rc = srv_slot_take(s, q, 0, &q->job_slot))) cn_fail(err, rc, "out of memory");
     if (rc) return rc;
-    rc = rt_acquire(q->call->model, q->tenant, &s->mail, srv_slot_id(s, q->job_slot), &held,
-                    err);
+    rc = rt_acquire(q->call->model, q->tenant, &s->mail, srv_slot_id(s, q->job_slot), &held, err);
     if (rc) {
         srv_slot_give(s, q->job_slot);
     } else if (held) {
@@ -379,8 +376,7 @@ void srv_req_start(struct srv *s, struct srv_conn *c, enum srv_op op)
     srv_req_release(q);
 }
 
-/* ---- what comes back
- * ----------------------------------------------------------------------------- */
+/* ---- what comes back ------------------------------------------------------------------------- */
 
 int srv_req_write(struct srv_req *q)
 {
@@ -493,8 +489,7 @@ void srv_mail_clear(struct srv *s)
     srv_on_mail(s, NULL);
 }
 
-/* ---- all of them
- * ----------------------------------------------------------------------------------- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 void srv_reqs_tick(struct srv *s, uint64_t now)
 {

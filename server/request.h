@@ -26,8 +26,8 @@ struct srv_choice {
     bool queued;  /* streams: on the request's list of choices with something to send */
     bool started; /* streams: what comes before its text is out */
     bool ended, echoed;
-    bool last;    /* streams: its last chunk is out */
-    bool fresh;   /* something in text, reasoning or calls is not sent */
+    bool last;  /* streams: its last chunk is out */
+    bool fresh; /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
     const char *stop_text; /* one of the call's, or NULL */
     struct cn_buf text, reasoning;
@@ -39,9 +39,9 @@ struct srv_choice {
     size_t n_sent;                 /* streams: of the prompt's and these tokens */
     size_t ids_sent;               /* streams: of the prompt's ids, where they are asked for */
     size_t text_sent;              /* streams: bytes of the echoed text */
-    struct eng_detok detok; /* where tokens lie in the text, for text_offset */
-    struct cn_buf shown;    /* what the last one added to it */
-    uint64_t offset;        /* code points before the next token */
+    struct eng_detok detok;        /* where tokens lie in the text, for text_offset */
+    struct cn_buf shown;           /* what the last one added to it */
+    uint64_t offset;               /* code points before the next token */
     double logprob_sum;
     uint64_t n_tokens;
     struct srv_choice *next; /* on the request's list */
@@ -50,8 +50,8 @@ struct srv_choice {
 /* One prompt: one request of the runtime. */
 struct srv_sub {
     uint32_t slot;
-    bool live;     /* submitted, END not seen */
-    bool accepted; /* it can not be refused any more */
+    bool live;               /* submitted, END not seen */
+    bool accepted;           /* it can not be refused any more */
     struct rt_event *prompt; /* owned: its tokens' log-probabilities, for all choices; or NULL */
 };
 
@@ -94,12 +94,12 @@ struct srv_req {
     size_t n_choices;
     struct srv_choice *waiting, **waiting_tail; /* streams: choices with something to send */
     struct srv_req *next_sending;
-    bool sending;    /* on the server's list */
-    uint64_t kept;   /* streams: about how many bytes of output are not written yet */
+    bool sending;     /* on the server's list */
+    uint64_t kept;    /* streams: about how many bytes of output are not written yet */
     uint64_t wait_ns; /* since when its model is waited for, under job_slot's id; 0: it is not */
     uint64_t submitted_ns, wrote_ns, paused_ns;
-    uint64_t first_ns;    /* the first token; 0: none came */
-    int code;             /* why it failed, 0: it did not */
+    uint64_t first_ns; /* the first token; 0: none came */
+    int code;          /* why it failed, 0: it did not */
     char id[40];
     char request_id[SRV_REQUEST_ID + 1];
     char peer[SRV_PEER_TEXT], key_id[9]; /* for its line in the log */
@@ -217,20 +217,24 @@ int srv_req_write(struct srv_req *q);
 
 enum srv_token_list {
     SRV_LIST_CONTENT, /* chat */
-    SRV_LIST_TOKENS, SRV_LIST_LOGPROBS, SRV_LIST_TOP, SRV_LIST_OFFSETS, /* completions */
+    SRV_LIST_TOKENS,
+    SRV_LIST_LOGPROBS,
+    SRV_LIST_TOP,
+    SRV_LIST_OFFSETS, /* completions */
     SRV_LIST_IDS
 };
 /* Keeps an event's tokens and alternatives. */
 int srv_tokens_keep(struct srv_choice *c, const struct rt_event *e);
 /* The echoed prompt's and the kept ones. */
 size_t srv_tokens_n(const struct srv_choice *c);
-/* The end of a run from `from` on that takes about `work` (a token 2, an alternative 1) to write. */
+/* The end of a run from `from` on that takes about `work` (a token 2, an alternative 1) to
+ * write. */
 size_t srv_tokens_some(const struct srv_choice *c, size_t from, size_t work);
 /* Streams: those before n are sent. */
 void srv_tokens_sent(struct srv_choice *c, size_t n);
 size_t srv_tokens_first(const struct srv_choice *c, enum srv_token_list list);
-/* Appends entries from .. to - 1 with commas between them while b is shorter than `most`; returns the
- * first that is not there. */
+/* Appends entries from .. to - 1 with commas between them while b is shorter than `most`; returns
+ * the first that is not there. */
 size_t srv_tokens_put(struct cn_buf *b, const struct srv_req *q, struct srv_choice *c,
                       enum srv_token_list list, size_t from, size_t to, size_t most);
 

@@ -1,8 +1,9 @@
-/* Log lines: one per finished request, one per request that was refused before it had a record. Loop
- * thread only. The only client text in them is the request's id (checked in http_check.c) and a refused
- * path, cut and escaped; names come from the config and the model. Refusals cost a client nothing, and
- * neither do requests that end before their first token. So only some of them per second get a line of
- * their own; the latter are counted per tenant, so that no tenant hides another's. */
+/* Log lines: one per finished request, one per request that was refused before it had a record.
+ * Loop thread only. The only client text in them is the request's id (checked in http_check.c) and
+ * a refused path, cut and escaped; names come from the config and the model. Refusals cost a client
+ * nothing, and neither do requests that end before their first token. So only some of them per
+ * second get a line of their own; the latter are counted per tenant, so that no tenant hides
+ * another's. */
 #include "server/request.h"
 
 #include <ctype.h>
@@ -51,25 +52,26 @@ static struct cn_log_field count(const char *name, uint64_t n)
 
 static struct cn_log_field ms(const char *name, uint64_t from_ns, uint64_t to_ns)
 {
-    return (struct cn_log_field){.name = name,
-                                 .number = to_ns ? (double)(to_ns - from_ns) / 1e6 : NAN,
-                                 .decimals = 1};
+    return (struct cn_log_field){
+        .name = name, .number = to_ns ? (double)(to_ns - from_ns) / 1e6 : NAN, .decimals = 1};
 }
 
-/* ---- so many of a second ---------------------------------------------------------------------- */
+/* ---- so many of a second --------------------------------------------------------------------- */
 
 static const struct srv_lines_kind {
     enum cn_log_level level;
     const char *what;
-} kinds[SRV_N_LINES] = {
-    [SRV_LINES_REFUSED] = {CN_LOG_INFO, "requests were refused"},
-    [SRV_LINES_DENIED] = {CN_LOG_WARN, "requests were refused"},
-    [SRV_LINES_PAGES] = {CN_LOG_INFO, "pages were asked for"},
-},
+} kinds[SRV_N_LINES] =
+    {
+        [SRV_LINES_REFUSED] = {CN_LOG_INFO, "requests were refused"},
+        [SRV_LINES_DENIED] = {CN_LOG_WARN, "requests were refused"},
+        [SRV_LINES_PAGES] = {CN_LOG_INFO, "pages were asked for"},
+    },
   failed = {CN_LOG_INFO, "requests failed or were given up"};
 
 /* tenant: its name; NULL where the lines are of all. */
-static void end_second(struct srv_refusals *r, const struct srv_lines_kind *kind, const char *tenant)
+static void end_second(struct srv_refusals *r, const struct srv_lines_kind *kind,
+                       const char *tenant)
 {
     if (r->left_out)
         cn_log(kind->level, "server", "%llu more %s within a second%s%s",
@@ -137,7 +139,8 @@ void srv_req_log(const struct srv_req *q)
 
 /* ---- refused --------------------------------------------------------------------------------- */
 
-/* What looks like a key is not shown: who writes one to a wrong place has it in the log otherwise. */
+/* What looks like a key is not shown: who writes one to a wrong place has it in the log
+ * otherwise. */
 static void mask_keys(char *s)
 {
     while ((s = strstr(s, SRV_KEY_PREFIX))) {

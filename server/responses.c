@@ -26,13 +26,13 @@ void srv_responses_count(struct srv_responses *r, size_t route, int status)
 
 void srv_responses_render(const struct srv_responses *r, struct cn_buf *out)
 {
-    cn_buf_puts(out, "# HELP conifer_http_responses_total HTTP answers begun, by route and status.\n"
-                     "# TYPE conifer_http_responses_total counter\n");
+    cn_buf_puts(out,
+                "# HELP conifer_http_responses_total HTTP answers begun, by route and status.\n"
+                "# TYPE conifer_http_responses_total counter\n");
     for (size_t route = 0; route < SRV_N_ROUTES; route++)
         for (size_t i = 0; i < SRV_N_STATUSES; i++)
             if (r->n[route][i])
-                cn_buf_printf(out,
-                              "conifer_http_responses_total{route=\"%s\",code=\"%d\"} %" PRIu64
-                              "\n",
-                              paths[route], statuses[i], r->n[route][i]);
+                cn_buf_printf(
+                    out, "conifer_http_responses_total{route=\"%s\",code=\"%d\"} %" PRIu64 "\n",
+                    paths[route], statuses[i], r->n[route][i]);
 }

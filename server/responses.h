@@ -22,9 +22,7 @@ enum {
     SRV_N_STATUSES /* those that are alike share the first's place */
 };
 
-struct srv_responses {
-    uint64_t n[SRV_N_ROUTES][SRV_N_STATUSES];
-};
+struct srv_responses { uint64_t n[SRV_N_ROUTES][SRV_N_STATUSES]; };
 
 /* route: its line, or SRV_ROUTE_other. */
 void srv_responses_count(struct srv_responses *r, size_t route, int status);

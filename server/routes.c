@@ -81,9 +81,7 @@ static const struct route *find_route(const struct srv_conn *c)
     return find_path(path, n);
 }
 
-/* ---- no route
- * ------------------------------------------------------------------------------------
- */
+/* ---- no route -------------------------------------------------------------------------------- */
 
 static const struct {
     const char *path;
@@ -147,8 +145,7 @@ static int no_route(const struct srv_conn *c, struct cn_error *err)
     return CN_EROUTE;
 }
 
-/* ---- who ---------------------------------------------------------------------------------------
- */
+/* ---- who ------------------------------------------------------------------------------------- */
 
 /* The credential: Authorization: Bearer KEY, or x-api-key: KEY. Both only if they agree. NULL: *why
  * says what is wrong with what was sent, and never repeats it. */
@@ -157,7 +154,8 @@ static const char *credential(const struct srv_conn *c, const char **why)
     const char *auth = srv_conn_header(c, SRV_H_authorization);
     const char *key = srv_conn_header(c, SRV_H_api_key);
 
-    *why = "there is no API key: send one in the header Authorization: Bearer KEY, or x-api-key: KEY";
+    *why =
+        "there is no API key: send one in the header Authorization: Bearer KEY, or x-api-key: KEY";
     if (!auth) return key && *key ? key : NULL;
     if (strncasecmp(auth, "Bearer", 6) || (auth[6] && auth[6] != ' ')) {
         *why = "the header Authorization must be Bearer and the API key";
@@ -217,7 +215,8 @@ static int check_browser(const struct srv *s, const struct srv_conn *c, struct c
     return 0;
 }
 
-/* Notes who asks. The log calls a key by as much of its hash as tells the keys of a config apart. */
+/* Notes who asks. The log calls a key by as much of its hash as tells the keys of a config
+ * apart. */
 static void know(const struct srv *s, struct srv_conn *c, uint64_t tenant,
                  const struct srv_key_entry *key)
 {
@@ -246,8 +245,7 @@ static int authenticate(struct srv *s, struct srv_conn *c, struct cn_error *err)
     return 0;
 }
 
-/* ---- what --------------------------------------------------------------------------------------
- */
+/* ---- what ------------------------------------------------------------------------------------ */
 
 static int check_method(struct srv_conn *c, const struct route *r, struct cn_error *err)
 {
@@ -278,7 +276,8 @@ static int check_media(struct srv_conn *c, struct cn_error *err)
 /* No valid key: 401, or 429 and the end of the connection where that is too frequent. */
 static int deny(struct srv *s, struct srv_conn *c, int rc, struct cn_error *err)
 {
-    if (rc != CN_EAUTH || srv_gate_failed(&s->gate, &c->client, cn_now_ns(), &c->retry_s)) return rc;
+    if (rc != CN_EAUTH || srv_gate_failed(&s->gate, &c->client, cn_now_ns(), &c->retry_s))
+        return rc;
     c->keep_alive = false;
     return cn_fail(err, CN_EFAILURES, "%s", cn_err_info(CN_EFAILURES)->text);
 }
@@ -296,10 +295,11 @@ static int take_place(struct srv *s, struct srv_conn *c, bool open, struct cn_er
     if (!rc) return 0;
     c->keep_alive = false;
     if (open) return 0;
-    return cn_fail(err, rc, "%s", rc == CN_ERATE ? "this tenant holds as many connections as it may, "
-                                                   "the others have their parts "
-                                                   "(server.max_connections)"
-                                                 : cn_err_info(rc)->text);
+    return cn_fail(err, rc, "%s",
+                   rc == CN_ERATE ? "this tenant holds as many connections as it may, "
+                                    "the others have their parts "
+                                    "(server.max_connections)"
+                                  : cn_err_info(rc)->text);
 }
 
 static int on_head(void *ctx, struct srv_conn *c, struct cn_error *err)

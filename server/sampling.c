@@ -258,18 +258,20 @@ void srv_deadline_read(struct srv_call *c)
 static void read_draw(struct srv_call *c)
 {
     const struct srv_params *p = &c->p;
-    struct cfg_sampling asked = {
-        .v = {[CFG_S_TEMPERATURE] = p->temperature, [CFG_S_TOP_P] = p->top_p,
-              [CFG_S_TOP_K] = (double)CN_MAX(p->top_k, (int64_t)0), [CFG_S_MIN_P] = p->min_p,
-              [CFG_S_REPETITION] = p->repetition_penalty,
-              [CFG_S_PRESENCE] = p->presence_penalty,
-              [CFG_S_FREQUENCY] = p->frequency_penalty}};
-    static const enum srv_param of[CFG_N_SAMPLING] = {
-        [CFG_S_TEMPERATURE] = SRV_P_temperature, [CFG_S_TOP_P] = SRV_P_top_p,
-        [CFG_S_TOP_K] = SRV_P_top_k, [CFG_S_MIN_P] = SRV_P_min_p,
-        [CFG_S_REPETITION] = SRV_P_repetition_penalty,
-        [CFG_S_PRESENCE] = SRV_P_presence_penalty,
-        [CFG_S_FREQUENCY] = SRV_P_frequency_penalty};
+    struct cfg_sampling asked = {.v = {[CFG_S_TEMPERATURE] = p->temperature,
+                                       [CFG_S_TOP_P] = p->top_p,
+                                       [CFG_S_TOP_K] = (double)CN_MAX(p->top_k, (int64_t)0),
+                                       [CFG_S_MIN_P] = p->min_p,
+                                       [CFG_S_REPETITION] = p->repetition_penalty,
+                                       [CFG_S_PRESENCE] = p->presence_penalty,
+                                       [CFG_S_FREQUENCY] = p->frequency_penalty}};
+    static const enum srv_param of[CFG_N_SAMPLING] = {[CFG_S_TEMPERATURE] = SRV_P_temperature,
+                                                      [CFG_S_TOP_P] = SRV_P_top_p,
+                                                      [CFG_S_TOP_K] = SRV_P_top_k,
+                                                      [CFG_S_MIN_P] = SRV_P_min_p,
+                                                      [CFG_S_REPETITION] = SRV_P_repetition_penalty,
+                                                      [CFG_S_PRESENCE] = SRV_P_presence_penalty,
+                                                      [CFG_S_FREQUENCY] = SRV_P_frequency_penalty};
 
     for (int f = 0; f < CFG_N_SAMPLING; f++)
         if (srv_given(p, of[f])) asked.given |= 1u << f;
@@ -284,9 +286,9 @@ int srv_sampling_read(struct srv_call *c)
     int rc;
 
     read_draw(c);
-    if ((rc = read_max_tokens(c)) || (rc = read_logprobs(c)) ||
-        (rc = read_stop(c)) || (rc = read_stop_ids(c)) || (rc = read_bias(c)) ||
-        (rc = srv_priority_read(c)) || (rc = read_format(c)) || (rc = read_stream_options(c)))
+    if ((rc = read_max_tokens(c)) || (rc = read_logprobs(c)) || (rc = read_stop(c)) ||
+        (rc = read_stop_ids(c)) || (rc = read_bias(c)) || (rc = srv_priority_read(c)) ||
+        (rc = read_format(c)) || (rc = read_stream_options(c)))
         return rc;
     s->min_tokens = (uint32_t)p->min_tokens;
     s->ignore_eos = p->ignore_eos;

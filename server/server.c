@@ -11,7 +11,7 @@
 
 #define TICK_MS     100
 #define IDLE_MS     1000
-#define SPARE_FDS   64            /* for files, the loop and the log beside connections */
+#define SPARE_FDS   64 /* for files, the loop and the log beside connections */
 #define END_WAIT_NS 3000000000ull
 #define OUT_NS      10000000000ull /* for the end of a server whose engine is stuck */
 
@@ -33,11 +33,10 @@ static void begin_drain(struct srv *s)
     if (s->draining) return;
     s->draining = s->http.draining = true;
     s->door_until_ns = now + delay_ns;
-    s->drain_until_ns =
-        now + CN_MAX(delay_ns, (uint64_t)(s->cfg->server.drain_timeout_s * 1e9));
+    s->drain_until_ns = now + CN_MAX(delay_ns, (uint64_t)(s->cfg->server.drain_timeout_s * 1e9));
     srv_notify("STOPPING=1");
     if (!delay_ns) shut_door(s);
-    if (!s->quiet) 
+    if (!s->quiet)
         cn_log(CN_LOG_INFO, "server", "draining: %zu request%s open", s->n_reqs,
                s->n_reqs == 1 ? "" : "s");
 }
@@ -81,12 +80,14 @@ void srv_health(struct srv *s, struct rt_health *h)
     h->stuck = h->since_progress_ns > h->stuck_after_ns;
 }
 
-/* A stuck engine cannot be joined, and nobody is served: what starts the server again is to know. */
+/* A stuck engine cannot be joined, and nobody is served: what starts the server again is to
+ * know. */
 static void check_stuck(struct srv *s, const struct rt_health *h, uint64_t now)
 {
     uint64_t most = (uint64_t)(s->cfg->engine.stuck_exit_s * 1e9);
 
-    if (!h->stuck || !most || s->stuck_out || h->since_progress_ns - h->stuck_after_ns < most) return;
+    if (!h->stuck || !most || s->stuck_out || h->since_progress_ns - h->stuck_after_ns < most)
+        return;
     s->stuck_out = true;
     cn_log(CN_LOG_ERROR, "server",
            "the engine has been stuck for %.1f s (engine.stuck_exit_s): the server ends with exit "
@@ -111,9 +112,10 @@ static void check_engine(struct srv *s, uint64_t now)
     if (h.stuck != s->stuck) {
         s->stuck = h.stuck;
         if (h.stuck)
-            cn_log(CN_LOG_ERROR, "server",
-                   "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
-                   (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
+            cn_log(
+                CN_LOG_ERROR, "server",
+                "the engine is stuck: no progress for %.1f s, where at most %.1f s were expected",
+                (double)h.since_progress_ns * 1e-9, (double)h.stuck_after_ns * 1e-9);
         else
             cn_log(CN_LOG_WARN, "server", "the engine moves again");
     }
@@ -130,8 +132,7 @@ static void tick(struct srv *s)
     uint64_t now = cn_now_ns();
 
     uint64_t paused = srv_witness_look(&s->witness, now);
-    if (paused > s->ticked_paused_ns)
-        srv_http_paused(&s->http, paused - s->ticked_paused_ns, now);
+    if (paused > s->ticked_paused_ns) srv_http_paused(&s->http, paused - s->ticked_paused_ns, now);
     s->ticked_paused_ns = paused;
     srv_http_tick(&s->http, now);
     srv_gate_tick(&s->gate, s->metrics, now);
@@ -176,7 +177,9 @@ static void end_turn(struct srv *s)
     cn_metric_set(s->metrics, CN_M_loop_turn_max_seconds, (double)turn * 1e-9);
 }
 
-static void on_more(uv_idle_t *h) {}
+static void on_more(uv_idle_t *h)
+{
+}
 
 /* All work of a turn but reading is done here, before the loop sleeps. */
 static void on_before_poll(uv_prepare_t *h)
@@ -200,7 +203,9 @@ static void on_before_poll(uv_prepare_t *h)
 }
 
 /* The mail is looked at before the next poll. */
-static void on_wake(uv_async_t *a) {}
+static void on_wake(uv_async_t *a)
+{
+}
 
 static void wake(void *arg)
 {
@@ -241,7 +246,8 @@ static void reopen_log(const char *name, const char *more)
 static void hang_up(struct srv *s)
 {
     if (!s->source) {
-        reopen_log("SIGHUP", "; settings are read at start only: restart the server to change them");
+        reopen_log("SIGHUP",
+                   "; settings are read at start only: restart the server to change them");
         return;
     }
     reopen_log("SIGHUP", "; tenants and keys are read again");
@@ -268,8 +274,7 @@ static void take_usr1(bool taken)
     pthread_sigmask(taken ? SIG_UNBLOCK : SIG_BLOCK, &usr1, NULL);
 }
 
-/* ---- start -------------------------------------------------------------------------------------
- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 /* As many connections as descriptors allow; raises their limit where it can. */
 static size_t conn_places(size_t asked)

@@ -1,7 +1,8 @@
 /* Streamed answers: server-sent events, heartbeats, slow readers. Loop thread only.
- * Events leave what they bring with the choices; chunks are written from there into the connection's
- * buffer, requests by turns, as long as the turn lasts and the reader keeps up. Invariant: a stream
- * ends with [DONE], or with one error event and no [DONE], or with the connection. */
+ * Events leave what they bring with the choices; chunks are written from there into the
+ * connection's buffer, requests by turns, as long as the turn lasts and the reader keeps up.
+ * Invariant: a stream ends with [DONE], or with one error event and no [DONE], or with the
+ * connection. */
 #include "server/request.h"
 
 #include <string.h>

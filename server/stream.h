@@ -2,9 +2,9 @@
  * one more set of ops around another stream.
  *
  * Loop thread only. The owner appends to `out` and calls flush; the stream sends it, a slice
- * after the other, as the turns of the loop have time. Events never come from inside an op, except that the stand-in of tests may
- * do as it likes after flush. Invariant: after close, on_closed comes exactly once and is the last
- * event; the stream's memory is gone when it returns. */
+ * after the other, as the turns of the loop have time. Events never come from inside an op, except
+ * that the stand-in of tests may do as it likes after flush. Invariant: after close, on_closed
+ * comes exactly once and is the last event; the stream's memory is gone when it returns. */
 #ifndef SERVER_STREAM_H
 #define SERVER_STREAM_H
 
@@ -33,9 +33,9 @@ struct srv_stream {
     const struct srv_stream_ops *ops;
     const struct srv_stream_events *events;
     void *owner;
-    struct cn_buf out; /* not yet handed to a write */
+    struct cn_buf out;          /* not yet handed to a write */
     struct cn_account *account; /* pays for out; NULL: nobody does */
-    bool local;        /* a Unix socket: no browser can reach it */
+    bool local;                 /* a Unix socket: no browser can reach it */
     struct srv_peer peer;
 };
 

@@ -1,8 +1,9 @@
 /* Byte streams over libuv: TCP and Unix sockets. Loop thread only.
- * Output: `out` collects, `sending` is what goes to the kernel. Streams with something to send stand on
- * the server's list `dirty`, which a prepare handle empties before the loop sleeps: a slice a stream and
- * round, as long as the turn has time. What the kernel does not take at once waits for a uv_write of a
- * little, at most one in flight; its end says that there is room again. */
+ * Output: `out` collects, `sending` is what goes to the kernel. Streams with something to send
+ * stand on the server's list `dirty`, which a prepare handle empties before the loop sleeps: a
+ * slice a stream and round, as long as the turn has time. What the kernel does not take at once
+ * waits for a uv_write of a little, at most one in flight; its end says that there is room
+ * again. */
 #include "server/stream.h"
 
 #include "server/internal.h"
@@ -15,7 +16,7 @@
 
 /* Memory of idle connections counts: buffers above this are given back when empty. */
 #define KEEP_BUFFER 4096
-#define SLICE 65536
+#define SLICE       65536
 /* libuv writes this while it polls, for as many streams as have room: it is little. */
 #define FIRST_OF_REST 4096
 

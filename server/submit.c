@@ -65,9 +65,12 @@ static int submit_one(struct srv_call *c, size_t i)
 /* What all prompts have in common, when the first of them is submitted. */
 static int share(struct srv_call *c)
 {
-    struct rt_shared_in in = {.stop = (const char *const *)c->stop, .n_stop = c->n_stop,
-                              .stop_ids = c->stop_ids, .n_stop_ids = c->n_stop_ids,
-                              .bias = c->bias, .n_bias = c->n_bias};
+    struct rt_shared_in in = {.stop = (const char *const *)c->stop,
+                              .n_stop = c->n_stop,
+                              .stop_ids = c->stop_ids,
+                              .n_stop_ids = c->n_stop_ids,
+                              .bias = c->bias,
+                              .n_bias = c->n_bias};
 
     if (c->shared || !(c->n_stop || c->n_stop_ids || c->n_bias)) return 0;
     int rc = rt_shared_new(&in, &c->shared);
@@ -76,8 +79,14 @@ static int share(struct srv_call *c)
 
 uint64_t srv_submit_cost(const struct srv_call *c)
 {
-    enum { PROMPT_NS = 4000, CHOICE_NS = 2000, STOP_NS = 6000, BIAS_NS = 4, TOKEN_NS = 1,
-           COUNTED_NS = 20 /* a token that the repetition penalty counts */ };
+    enum {
+        PROMPT_NS = 4000,
+        CHOICE_NS = 2000,
+        STOP_NS = 6000,
+        BIAS_NS = 4,
+        TOKEN_NS = 1,
+        COUNTED_NS = 20 /* a token that the repetition penalty counts */
+    };
     uint64_t token = c->sampling.repetition_penalty == 1.0f ? TOKEN_NS : COUNTED_NS;
     uint64_t ns = c->n_stop * STOP_NS;
 

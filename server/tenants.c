@@ -1,6 +1,7 @@
-/* Tenants on the loop thread: what is kept by slot, and how one snapshot takes the place of another.
- * The source is read by a thread of libuv's, one reading at a time; all else is the loop's. A tenant
- * that is removed leaves: its requests end at once, its slot is left when nothing of it is here. */
+/* Tenants on the loop thread: what is kept by slot, and how one snapshot takes the place of
+ * another. The source is read by a thread of libuv's, one reading at a time; all else is the
+ * loop's. A tenant that is removed leaves: its requests end at once, its slot is left when nothing
+ * of it is here. */
 #include "server/request.h"
 
 #include <stdlib.h>
@@ -102,12 +103,11 @@ static int change_init(struct srv *s, struct change *c, struct cfg_tenants *next
 {
     size_t n = next->n_slots;
 
-    *c = (struct change){.next = next,
-                         .weights = srv_tenants_weights(next),
-                         .shares = srv_budget_shares(s, next)};
-    if (!c->weights || !c->shares || grow_seats(s, next->n_slots) ||
-        srv_gate_grow(&s->gate, n) || cn_budget_grow(s->budget, n + 1) ||
-        srv_text_grow(s->pool, n + 1) || name_series(s, s->tenants, next))
+    *c = (struct change){
+        .next = next, .weights = srv_tenants_weights(next), .shares = srv_budget_shares(s, next)};
+    if (!c->weights || !c->shares || grow_seats(s, next->n_slots) || srv_gate_grow(&s->gate, n) ||
+        cn_budget_grow(s->budget, n + 1) || srv_text_grow(s->pool, n + 1) ||
+        name_series(s, s->tenants, next))
         return CN_ENOMEM;
     return 0;
 }
@@ -136,9 +136,7 @@ static size_t end_requests(struct srv *s)
     return n;
 }
 
-struct counts {
-    size_t added, changed, removed, keys;
-};
+struct counts { size_t added, changed, removed, keys; };
 
 static size_t keys_gone(const struct cfg_tenant *was, const struct cfg_tenant *is)
 {

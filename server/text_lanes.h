@@ -10,7 +10,7 @@ struct srv_lane {
     struct srv_job *head, **tail;           /* jobs not begun */
     struct srv_text_worker *parked, **last; /* jobs begun, by the time they were parked */
     double weight, vtime;
-    size_t at;    /* in the heap, while queued */
+    size_t at; /* in the heap, while queued */
     bool queued;
     bool blocked; /* its first job finds no thread: it is in no heap until another job ends */
 };

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define STACK_BYTES (1u << 20)  /* a template may nest deeply */
-#define START_NS    20000       /* what a slice costs besides its CPU time: it is charged for it */
+#define STACK_BYTES (1u << 20) /* a template may nest deeply */
+#define START_NS    20000      /* what a slice costs besides its CPU time: it is charged for it */
 
 struct srv_text_worker {
     struct srv_text_pool *pool;
@@ -19,8 +19,8 @@ struct srv_text_worker {
     bool is_long;
     bool go;                      /* has a slot: set by dispatch, taken by the thread */
     struct srv_text_worker *next; /* idle, or parked in its lane */
-    uint64_t cpu_ns;   /* the thread's CPU time when its slice began */
-    uint64_t check_ns; /* the slice is not over before */
+    uint64_t cpu_ns;              /* the thread's CPU time when its slice began */
+    uint64_t check_ns;            /* the slice is not over before */
 };
 
 struct srv_text_pool {
@@ -47,8 +47,7 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* ---- under the lock
- * ------------------------------------------------------------------------------ */
+/* ---- under the lock -------------------------------------------------------------------------- */
 
 static void *work(void *arg);
 
@@ -185,8 +184,7 @@ static void park(struct srv_text_worker *w)
     w->go = false;
 }
 
-/* ---- threads
- * ------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void end_slice(struct srv_text_worker *w, uint64_t now)
 {
@@ -285,8 +283,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* ---- the pool
- * ------------------------------------------------------------------------------------ */
+/* ---- the pool -------------------------------------------------------------------------------- */
 
 void srv_text_push(struct srv_text_pool *p, struct srv_job *job)
 {

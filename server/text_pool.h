@@ -19,10 +19,10 @@ struct srv_text_worker;
 struct srv_job {
     struct cn_msg msg; /* first member; on the mailbox when done */
     struct srv_job *next;
-    uint32_t lane;                     /* whose turn it waits for: an account's number */
-    uint64_t cost;                     /* bytes of text, or what is like it: short or long */
-    atomic_bool cancelled;             /* set by the loop: not worked on, or no longer */
-    bool detached;                     /* always worked on, and freed by that; never on the mailbox */
+    uint32_t lane;         /* whose turn it waits for: an account's number */
+    uint64_t cost;         /* bytes of text, or what is like it: short or long */
+    atomic_bool cancelled; /* set by the loop: not worked on, or no longer */
+    bool detached;         /* always worked on, and freed by that; never on the mailbox */
     void (*work)(struct srv_job *job); /* on a worker's thread */
     struct srv_text_worker *worker;    /* the pool's: whose thread works on it */
 };
@@ -39,8 +39,8 @@ void srv_text_pool_free(struct srv_text_pool *p);
 /* job->worker is NULL before the first push. */
 void srv_text_push(struct srv_text_pool *p, struct srv_job *job);
 
-/* Empties a buffer of who has that lane: a large one on a worker, for giving memory back to the system takes
- * its time. Pool NULL: here. */
+/* Empties a buffer of who has that lane: a large one on a worker, for giving memory back to the
+ * system takes its time. Pool NULL: here. */
 void srv_text_drop(struct srv_text_pool *p, uint32_t lane, struct cn_buf *b);
 
 /* Called by work at least every millisecond: lets others run where they are due. False when the job

@@ -1,7 +1,7 @@
 /* Tokens of a choice, kept as the runtime gave them until they are written, and the shapes in which
  * OpenAI's answers list them: chat's logprobs.content, the four lists of completions, token ids.
- * A kept token takes 16 bytes and 8 for each alternative; written it takes some hundreds. Works on one
- * choice; the loop's thread, or a worker's while it writes the answer. */
+ * A kept token takes 16 bytes and 8 for each alternative; written it takes some hundreds. Works on
+ * one choice; the loop's thread, or a worker's while it writes the answer. */
 #include "server/request.h"
 
 #include <math.h>
@@ -176,7 +176,8 @@ static uint64_t code_points(const char *s, size_t n)
     return count;
 }
 
-/* Where the token's text begins in the choice's, in code points. Tokens come here in their order. */
+/* Where the token's text begins in the choice's, in code points. Tokens come here in their
+ * order. */
 static void put_offset(struct srv_choice *c, struct cn_buf *b, uint32_t id)
 {
     cn_buf_printf(b, "%llu", (unsigned long long)c->offset);
@@ -186,8 +187,7 @@ static void put_offset(struct srv_choice *c, struct cn_buf *b, uint32_t id)
 }
 
 static void put_one(struct cn_buf *b, const struct srv_req *q, struct srv_choice *c,
-                    enum srv_token_list list, const struct rt_token *t,
-                    const struct cn_top *top)
+                    enum srv_token_list list, const struct rt_token *t, const struct cn_top *top)
 {
     switch (list) {
     case SRV_LIST_CONTENT:

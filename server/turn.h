@@ -1,6 +1,7 @@
-/* A turn of the loop: from one poll to the next. What a turn does for clients is bounded in time, so
- * that one who asks for much makes no other wait: reading, mail, streams, requests and writing each stop
- * when their part is over, and what is left goes on in the next turn. Loop thread only. */
+/* A turn of the loop: from one poll to the next. What a turn does for clients is bounded in time,
+ * so that one who asks for much makes no other wait: reading, mail, streams, requests and writing
+ * each stop when their part is over, and what is left goes on in the next turn. Loop thread
+ * only. */
 #ifndef SERVER_TURN_H
 #define SERVER_TURN_H
 
@@ -10,9 +11,7 @@
 
 /* The clock is the wall's, which is cheap to read: where the thread lost its processor a part ends
  * early, at the cost of another poll. */
-struct srv_turn {
-    uint64_t since_ns; /* 0: from the next look on */
-};
+struct srv_turn { uint64_t since_ns; /* 0: from the next look on */ };
 
 /* Another part begins. */
 static inline void srv_turn_begin(struct srv_turn *t)

@@ -17,7 +17,8 @@ const char *dev_kind(void)
     if (!kind || !*kind) return "cpu";
     for (size_t i = 0; dev_kinds[i]; i++)
         if (!strcmp(kind, dev_kinds[i])) return dev_kinds[i];
-    fprintf(stderr, "CONIFER_DEVICE: there is no device %s; there are %s\n", kind, kr_device_kinds());
+    fprintf(stderr, "CONIFER_DEVICE: there is no device %s; there are %s\n", kind,
+            kr_device_kinds());
     exit(1);
 }
 

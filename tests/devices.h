@@ -1,7 +1,7 @@
 /* devices: the device that a test program runs on. One list for all tests: kernels/devices.def.
  *
- * CONIFER_DEVICE names the kind, "cpu" without it. A test makes its devices with dev_new, and is about
- * every kind. What is about the CPU itself (its instructions, threads, scratch) says so with
+ * CONIFER_DEVICE names the kind, "cpu" without it. A test makes its devices with dev_new, and is
+ * about every kind. What is about the CPU itself (its instructions, threads, scratch) says so with
  * DEV_CPU_ONLY or dev_skip_program, and counts as skipped on other kinds. Tests only. */
 #ifndef TESTS_DEVICES_H
 #define TESTS_DEVICES_H
@@ -14,8 +14,8 @@ extern const char *const dev_kinds[];
 const char *dev_kind(void);
 bool dev_is_cpu(void);
 /* A device of that kind, with nothing special about it. CN_EUNSUPP: it has no such instructions; a
- * kind without ISAs (its path does not begin with "cpu-") takes AUTO and GENERIC, and so runs what goes
- * through all ISAs once. */
+ * kind without ISAs (its path does not begin with "cpu-") takes AUTO and GENERIC, and so runs what
+ * goes through all ISAs once. */
 int dev_new(enum kr_isa isa, uint32_t threads, struct kr_device **out, struct cn_error *err);
 /* As that, of any kind of the list. */
 int dev_new_of(const char *kind, enum kr_isa isa, uint32_t threads, struct kr_device **out,
@@ -29,8 +29,8 @@ int dev_new_of(const char *kind, enum kr_isa isa, uint32_t threads, struct kr_de
             skip();                                                                                \
         }                                                                                          \
     } while (0)
-/* In main: true where the whole program is for the CPU and this run is about another kind; main then
- * returns DEV_SKIPPED. */
+/* In main: true where the whole program is for the CPU and this run is about another kind; main
+ * then returns DEV_SKIPPED. */
 bool dev_skip_program(const char *why);
 #define DEV_SKIPPED 77 /* as meson counts it */
 

@@ -1,7 +1,7 @@
 /* Allocations that a test can make fail, or count: included once, by a program that defines
  *     static bool alloc_fails(void)
- * before, and is linked with -Wl,--wrap=malloc, calloc and realloc (reaching static libraries too).
- */
+ * before, and is linked with -Wl,--wrap=malloc, calloc and realloc (reaching static libraries
+ * too). */
 #ifndef TESTS_WRAP_ALLOC_H
 #define TESTS_WRAP_ALLOC_H
 

@@ -23,10 +23,10 @@ struct eng_layer {
 /* Read from the file's keys and checked (hparams.c); names follow the keys. */
 struct eng_hparams {
     uint32_t n_layers, n_blocks, embd_dim; /* blocks: layers and those that predict ahead */
-    uint64_t n_vocab;                /* rows of the embedding table in use */
-    uint64_t n_file_vocab;           /* tokenizer.ggml.tokens, 0 when absent */
-    uint64_t train_context, context; /* context: what the model is prepared for */
-    uint64_t window_tokens;          /* 0 = none, or not below the context */
+    uint64_t n_vocab;                      /* rows of the embedding table in use */
+    uint64_t n_file_vocab;                 /* tokenizer.ggml.tokens, 0 when absent */
+    uint64_t train_context, context;       /* context: what the model is prepared for */
+    uint64_t window_tokens;                /* 0 = none, or not below the context */
     float eps, freq_base, freq_base_windowed;
     float attn_softcap, final_softcap; /* 0 = none */
     float logit_scale;                 /* what logits are multiplied with; families set it */
@@ -50,17 +50,17 @@ struct eng_arch {
     /* For keys that a file may lack: 0 = required (eps) or the format's default. */
     float default_eps, default_freq_base, default_attn_softcap, default_final_softcap;
     uint64_t default_window;
-    uint32_t window_period;     /* layer i has the window iff i % period < period - 1; 0 = all */
+    uint32_t window_period; /* layer i has the window iff i % period < period - 1; 0 = all */
     enum eng_window_rope window_rope;
-    enum kr_span window_span;   /* CHUNK, or by default WINDOW */
-    bool layer_norm;            /* norms subtract the mean, and may have biases */
-    bool partial_rope;          /* n_rot may be less than the head's size */
-    bool experts;               /* expert_count may be there */
-    const char *output_norm;    /* "output_norm" when NULL */
-    bool encoder;               /* every row sees all others; gives vectors */
-    bool recurrent;             /* layers may have no attention and no feed-forward part */
-    bool cut_vocabulary;        /* more tokens than embeddings: cut rather than refuse */
-    bool qkv_bias;              /* attn_{q,k,v}.bias must be there */
+    enum kr_span window_span; /* CHUNK, or by default WINDOW */
+    bool layer_norm;          /* norms subtract the mean, and may have biases */
+    bool partial_rope;        /* n_rot may be less than the head's size */
+    bool experts;             /* expert_count may be there */
+    const char *output_norm;  /* "output_norm" when NULL */
+    bool encoder;             /* every row sees all others; gives vectors */
+    bool recurrent;           /* layers may have no attention and no feed-forward part */
+    bool cut_vocabulary;      /* more tokens than embeddings: cut rather than refuse */
+    bool qkv_bias;            /* attn_{q,k,v}.bias must be there */
     /* Pairs, NULL-ended: a layer (or the model as a whole) that has the first tensor must have the
      * second, which the formula needs though other families go without. */
     const char *const *needs;
@@ -77,13 +77,13 @@ struct eng_builder {
     const struct eng_gguf *g;
     struct kr_plan *plan;
     struct eng_hparams h;
-    struct cn_arena *arena;       /* lives as long as the plan */
-    struct cn_arena *loading;     /* for weights that are made anew: until they are packed */
-    bool measuring;               /* no weight is read: one that is made anew may have any bytes */
-    struct cn_error error;        /* the first one */
-    int full_group, window_group; /* KV groups, -1 until first used */
+    struct cn_arena *arena;        /* lives as long as the plan */
+    struct cn_arena *loading;      /* for weights that are made anew: until they are packed */
+    bool measuring;                /* no weight is read: one that is made anew may have any bytes */
+    struct cn_error error;         /* the first one */
+    int full_group, window_group;  /* KV groups, -1 until first used */
     struct eng_optional *optional; /* tensors that a layer may lack, as far as asked for */
-    uint64_t matmul_bytes;        /* of the weights used in products, as they are in the file */
+    uint64_t matmul_bytes;         /* of the weights used in products, as they are in the file */
 };
 
 #define ARCH(name, id, text) extern const struct eng_arch eng_arch_##name;
@@ -97,8 +97,8 @@ bool eng_b_failed(const struct eng_builder *b);
 
 /* Reads and checks everything; max_context 0 = the model's own. */
 int eng_b_hparams(struct eng_builder *b, uint64_t max_context);
-/* "<arch>.<suffix>", or the alias when only that is there. false when absent (or after an error).
- */
+/* "<arch>.<suffix>", or the alias when only that is there. false when absent (or after an
+ * error). */
 bool eng_b_u64(struct eng_builder *b, const char *suffix, uint64_t *out);
 bool eng_b_f32(struct eng_builder *b, const char *suffix, float *out);
 bool eng_b_bool(struct eng_builder *b, const char *suffix, bool *out);
@@ -150,9 +150,7 @@ int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint
 /* Rows of "token_types.weight", 0 when there is none; as many as the vocabulary's key says. */
 uint64_t eng_b_token_types(struct eng_builder *b);
 /* Projections to queries, keys and values: attn_q, attn_k, attn_v, or the fused attn_qkv. */
-struct eng_qkv {
-    int q, k, v;
-};
+struct eng_qkv { int q, k, v; };
 struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer);
 /* The rows whose logits are wanted, last norm, head ("output", or the embedding table when the file
  * has none), soft cap when the model has one. Ends the plan. */
@@ -191,9 +189,7 @@ int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 
 /* What absorbs the projections of keys and values: k_b [heads, latent, nope], v_b [heads, v_dim,
  * latent]; of a legacy file made from attn_kv_b. NULLs after an error. */
-struct eng_latent {
-    const struct kr_tensor *k_b, *v_b;
-};
+struct eng_latent { const struct kr_tensor *k_b, *v_b; };
 struct eng_latent eng_b_latent(struct eng_builder *b, int layer, bool legacy, uint32_t heads,
                                uint32_t nope, uint32_t v_dim, uint32_t latent);
 

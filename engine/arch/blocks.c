@@ -134,8 +134,11 @@ void eng_b_plain_decoder(struct eng_builder *b, int (*ffn)(struct eng_builder *b
 }
 
 const char *const eng_needs_encoder_norms[] = {
-    "token_embd_norm.weight",   "token_embd_norm.bias",
-    "attn_output_norm.weight",  "attn_output_norm.bias",
-    "layer_output_norm.weight", "layer_output_norm.bias",
+    "token_embd_norm.weight",
+    "token_embd_norm.bias",
+    "attn_output_norm.weight",
+    "attn_output_norm.bias",
+    "layer_output_norm.weight",
+    "layer_output_norm.bias",
     NULL,
 };

@@ -87,8 +87,8 @@ static void record_embedding(struct eng_builder *b)
     eng_b_vectors(b, x);
 }
 
-/* Published files of the long-context models may lack the scaling their weights were trained for.
- */
+/* Published files of the long-context models may lack the scaling their weights were trained
+ * for. */
 static void adjust(struct eng_hparams *h, bool has_scaling)
 {
     if (has_scaling || h->train_context < LONG_CONTEXT) return;

@@ -54,8 +54,8 @@ static int attention(struct eng_builder *b, int n, int l, int from)
     return eng_b_attend(b, &a, l, 1.0f);
 }
 
-/* What every layer adds of the token itself: [R, layers * width], 0 wide when the model has none.
- */
+/* What every layer adds of the token itself: [R, layers * width], 0 wide when the model has
+ * none. */
 static int per_layer_inputs(struct eng_builder *b, int x, uint32_t width)
 {
     uint32_t all = width * b->h.n_layers;
@@ -96,8 +96,7 @@ static int experts(struct eng_builder *b, int x, int l)
     e.router.norm = true;
     if (eng_b_optional(b, l,
                        "ffn_gate_inp.per_expert_scale")) /* ollama's name of ffn_down_exps.scale */
-        e.router.expert_scale =
-            eng_b_vector(b, l, "ffn_gate_inp.per_expert_scale", b->h.n_experts);
+        e.router.expert_scale = eng_b_vector(b, l, "ffn_gate_inp.per_expert_scale", b->h.n_experts);
     int n = eng_b_norm(b, x, l, "pre_ffw_norm_2", 1, b->h.embd_dim);
     int y = eng_b_experts(b, n, router(b, x, l), l, &e);
     return eng_b_norm(b, y, l, "post_ffw_norm_2", 1, b->h.embd_dim);

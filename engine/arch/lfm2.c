@@ -59,7 +59,8 @@ const struct eng_arch eng_arch_lfm2 = {
 };
 
 static const char *const needs[] = {
-    "ffn_gate_inp.weight", "exp_probs_b.bias",
+    "ffn_gate_inp.weight",
+    "exp_probs_b.bias",
     NULL,
 };
 

@@ -3,11 +3,9 @@
  *   x = embd[token]
  *   each layer:  q, k, v = Wq n, Wk n, Wv n,  n = rms(x; attn_norm)
  *     turning:   q, k = rms(rope(q)), rms(rope(k))  per head, without weights
- *     others:    q = q (1 + 0.1 ln(1 + floor((position + 1) / 8192)))      (temperature_scale, _length)
- *                x = x + Wo attention(q, k, v)
- *                x = x + Wdown(silu(Wgate n) * Wup n)                   n = rms(x; ffn_norm)
- *                     or experts(n) + shared(n)
- *   logits = head rms(x; output_norm)
+ *     others:    q = q (1 + 0.1 ln(1 + floor((position + 1) / 8192)))      (temperature_scale,
+ * _length) x = x + Wo attention(q, k, v) x = x + Wdown(silu(Wgate n) * Wup n)                   n =
+ * rms(x; ffn_norm) or experts(n) + shared(n) logits = head rms(x; output_norm)
  *
  * Odd points: three layers of four turn and see only the chunk of 8192 positions that they are in;
  * the fourth does not turn and sees everything. Maverick (128 experts) does not normalise q and k.

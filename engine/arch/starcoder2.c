@@ -21,9 +21,12 @@ static void record(struct eng_builder *b)
 }
 
 static const char *const needs[] = {
-    "attn_norm.weight", "attn_norm.bias",
-    "ffn_norm.weight", "ffn_norm.bias",
-    "output_norm.weight", "output_norm.bias",
+    "attn_norm.weight",
+    "attn_norm.bias",
+    "ffn_norm.weight",
+    "ffn_norm.bias",
+    "output_norm.weight",
+    "output_norm.bias",
     NULL,
 };
 

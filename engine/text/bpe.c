@@ -9,9 +9,9 @@
 #include <stdlib.h>
 
 enum {
-    N_LOW = 0x21,             /* bytes below '!' */
-    N_MID = 0xA1 - 0x7F,      /* DEL, C1 and the no-break space */
-    MAP_BASE = 0x100,         /* where the bytes without a character of their own go */
+    N_LOW = 0x21,        /* bytes below '!' */
+    N_MID = 0xA1 - 0x7F, /* DEL, C1 and the no-break space */
+    MAP_BASE = 0x100,    /* where the bytes without a character of their own go */
     MAP_SIZE = N_LOW + N_MID + 1,
 };
 
@@ -140,8 +140,7 @@ static int add_merge(struct eng_vocab *v, struct eng_str s, uint32_t rank, char 
     const char *space = s.n > 1 ? memchr(s.p + 1, ' ', s.n - 1) : NULL;
     if (!space) return 0;
     size_t n_left = (size_t)(space - s.p), ln, rn;
-    if (!side(v, s.p, n_left, buf, &ln) ||
-        !side(v, space + 1, s.n - n_left - 1, buf + ln, &rn))
+    if (!side(v, s.p, n_left, buf, &ln) || !side(v, space + 1, s.n - n_left - 1, buf + ln, &rn))
         return 0;
     uint32_t left, right, merged;
     int rc = symbol(v, buf, ln, &left);

@@ -4,8 +4,7 @@
  * One object per stream, one thread at a time. */
 #include "engine/text/vocab_impl.h"
 
-void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special,
-                    bool strip_prefix)
+void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special, bool strip_prefix)
 {
     *d = (struct eng_detok){
         .vocab = v,

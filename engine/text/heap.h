@@ -53,8 +53,8 @@ static inline uint64_t eng_heap_pop(uint64_t *h, size_t *n)
 /* Sorts h[0..n), byte by byte from the lowest, through tmp of the same size; returns which of the
  * two arrays holds the result. Bytes that all keys share cost nothing, sorted input one pass. tick
  * is called every 64 Ki keys of a pass. */
-static inline uint64_t *eng_radix_sort(uint64_t *h, uint64_t *tmp, size_t n, void (*tick)(void *arg),
-                                       void *arg)
+static inline uint64_t *eng_radix_sort(uint64_t *h, uint64_t *tmp, size_t n,
+                                       void (*tick)(void *arg), void *arg)
 {
     const size_t often = 65536;
     uint64_t differ = 0, falls = 0;

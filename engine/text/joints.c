@@ -111,7 +111,10 @@ void eng_joints_add(struct eng_joints *j, struct eng_str s)
     }
 }
 
-struct side { uint32_t cp; size_t len; };
+struct side {
+    uint32_t cp;
+    size_t len;
+};
 
 /* Whether some symbol may span the border before p with a part of one of these characters. */
 static bool parts_joined(const struct eng_joints *j, struct side left, struct side right,

@@ -20,7 +20,7 @@ enum {
 
 static const char space_mark[3] = {'\xE2', '\x96', '\x81'};
 
-/* ---- work memory ---- */
+/* ---- work memory ----------------------------------------------------------------------------- */
 
 void eng_merge_free(struct eng_merge *m)
 {
@@ -67,7 +67,7 @@ void eng_merge_give(const struct eng_vocab *v, struct eng_merge *m)
     eng_merge_free(m);
 }
 
-/* ---- what is known ---- */
+/* ---- what is known --------------------------------------------------------------------------- */
 
 struct eng_known *eng_known_get(const struct eng_merge *m, const char *p, size_t n, const char *end,
                                 unsigned kind, uint64_t key[2], bool *hit)
@@ -112,7 +112,7 @@ int eng_known_push(const struct eng_known *k, struct eng_ids *ids)
     return rc;
 }
 
-/* ---- merging ---- */
+/* ---- merging --------------------------------------------------------------------------------- */
 
 /* Whether merging the token's own bytes gives the token. */
 static int is_whole(const struct eng_vocab *v, struct eng_merge *m, uint32_t id, bool *yes)

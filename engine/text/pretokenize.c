@@ -13,13 +13,14 @@
 
 #include <stdlib.h>
 
-/* ---- the table ---- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define SET(id, of_categories, is_outside, ...)                                                    \
     static const uint32_t ranges_##id[][2] = {__VA_ARGS__};                                        \
-    static const struct eng_scan_set set_##id = {                                                  \
-        .categories = of_categories, .ranges = ranges_##id,                                        \
-        .n_ranges = CN_ARRAY_LEN(ranges_##id), .outside = is_outside};
+    static const struct eng_scan_set set_##id = {.categories = of_categories,                      \
+                                                 .ranges = ranges_##id,                            \
+                                                 .n_ranges = CN_ARRAY_LEN(ranges_##id),            \
+                                                 .outside = is_outside};
 #define WORDS(id, ...) static const struct eng_scan_words words_##id = {__VA_ARGS__};
 #define KIND(kind)
 #define STEP(kind, scan, regex)
@@ -52,15 +53,15 @@ struct step_row {
 };
 static const struct step_row step_rows[] = {
 #define KIND(kind)
-#define SCAN_NONE {ENG_SCAN_NONE, 0, NULL, NULL}
-#define SCAN_WORDS(id) {ENG_SCAN_WORDS, 0, &words_##id, NULL}
-#define SCAN_NUMBERS(max) {ENG_SCAN_NUMBERS, max, NULL, NULL}
-#define SCAN_CRLF {ENG_SCAN_CRLF, 0, NULL, NULL}
-#define SCAN_LINES {ENG_SCAN_LINES, 0, NULL, NULL}
-#define SCAN_TRAILING {ENG_SCAN_TRAILING, 0, NULL, NULL}
-#define SCAN_THREES {ENG_SCAN_THREES, 0, NULL, NULL}
-#define SCAN_THREE {ENG_SCAN_THREE, 0, NULL, NULL}
-#define SCAN_RUN(after, id) {ENG_SCAN_RUN, ENG_RUN_##after, NULL, &set_##id}
+#define SCAN_NONE               {ENG_SCAN_NONE, 0, NULL, NULL}
+#define SCAN_WORDS(id)          {ENG_SCAN_WORDS, 0, &words_##id, NULL}
+#define SCAN_NUMBERS(max)       {ENG_SCAN_NUMBERS, max, NULL, NULL}
+#define SCAN_CRLF               {ENG_SCAN_CRLF, 0, NULL, NULL}
+#define SCAN_LINES              {ENG_SCAN_LINES, 0, NULL, NULL}
+#define SCAN_TRAILING           {ENG_SCAN_TRAILING, 0, NULL, NULL}
+#define SCAN_THREES             {ENG_SCAN_THREES, 0, NULL, NULL}
+#define SCAN_THREE              {ENG_SCAN_THREE, 0, NULL, NULL}
+#define SCAN_RUN(after, id)     {ENG_SCAN_RUN, ENG_RUN_##after, NULL, &set_##id}
 #define STEP(kind, scan, regex) {KIND_##kind, scan, regex},
 #include "engine/text/pretokenizers.def"
 #undef STEP
@@ -78,7 +79,7 @@ static const struct name_row name_rows[] = {
 #include "engine/text/pretokenizers.def"
 };
 
-/* ---- building ---- */
+/* ---- building -------------------------------------------------------------------------------- */
 
 enum { MAX_STEPS = 8 };
 
@@ -138,8 +139,8 @@ static bool has_run(enum kind kind)
 
 static void find_passes(struct eng_pretok *p);
 
-static int build(enum kind kind, unsigned flags, bool jit, bool regex_only,
-                 struct eng_pretok **out, struct cn_error *err)
+static int build(enum kind kind, unsigned flags, bool jit, bool regex_only, struct eng_pretok **out,
+                 struct cn_error *err)
 {
     struct eng_pretok *p = cn_calloc(1, sizeof *p);
     if (!p) return cn_fail(err, CN_ENOMEM, "out of memory");
@@ -243,7 +244,7 @@ bool eng_pretok_has_regex(const struct eng_pretok *p)
     return p->any_regex;
 }
 
-/* ---- splitting ---- */
+/* ---- splitting ------------------------------------------------------------------------------- */
 
 struct split {
     const struct eng_pretok *pre;
@@ -301,8 +302,7 @@ static int split_scan(struct split *s, size_t k, size_t start, size_t len)
 }
 
 /* A piece for the first of the steps after k that touches it. */
-static inline int touched(struct split *s, size_t k, const char *p, const char *end,
-                          unsigned touch)
+static inline int touched(struct split *s, size_t k, const char *p, const char *end, unsigned touch)
 {
     size_t start = (size_t)(p - s->text), len = (size_t)(end - p);
     unsigned after = touch >> (k + 1);

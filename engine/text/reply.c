@@ -3,8 +3,9 @@
  * Two kinds of format. Tags: reasoning stands between two marks, the opening one often written by
  * the template. Harmony: messages with a header of channel and recipient,
  *     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...
- *     <|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{...}<|call|>
- * of which analysis is reasoning, what has a recipient is a call, and the rest is the answer.
+ *     <|start|>assistant to=functions.f<|channel|>commentary
+ * <|constrain|>json<|message|>{...}<|call|> of which analysis is reasoning, what has a recipient is
+ * a call, and the rest is the answer.
  *
  * Text is looked at byte by byte, so that it does not matter how it is cut. White space next to a
  * tag belongs to the tag. What turns out to be no mark after all is given out as it came; a header
@@ -177,8 +178,10 @@ enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const str
 void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f,
                     enum eng_reply_start start)
 {
-    static const enum state states[] = {[ENG_REPLY_ANEW] = START,     [ENG_REPLY_OPENED] = REASON,
-                                        [ENG_REPLY_THOUGHT] = REASON, [ENG_REPLY_CLOSED] = AFTER,
+    static const enum state states[] = {[ENG_REPLY_ANEW] = START,
+                                        [ENG_REPLY_OPENED] = REASON,
+                                        [ENG_REPLY_THOUGHT] = REASON,
+                                        [ENG_REPLY_CLOSED] = AFTER,
                                         [ENG_REPLY_ANSWER] = ANSWER};
     *r = (struct eng_reply){.format = f,
                             .state = states[start],
@@ -414,8 +417,7 @@ static int harmony_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out)
     bool header = r->state == START || r->state == HEADER;
     if (id == f->message) {
         if (header) return begin_body(r, out);
-        if (r->state == BETWEEN)
-            begin_answer(r);
+        if (r->state == BETWEEN) begin_answer(r);
     } else if (id == f->channel) {
         if (!header) enter(r, HEADER);
         r->state = HEADER;

@@ -11,9 +11,13 @@
 /* Classes of a character. END is no character at all; none of the bits means "something else":
  * controls, unassigned, and punctuation and symbols where they have no bit. */
 enum {
-    C_L = 1, C_M = 2, C_N = 4, C_WS = 8, C_NL = 16,
-    C_UP = 32,  /* \p{Lu} \p{Lt} \p{Lm} \p{Lo} \p{M}, but HAN where that has a bit */
-    C_LO = 64,  /* \p{Ll} \p{Lm} \p{Lo} \p{M}, likewise */
+    C_L = 1,
+    C_M = 2,
+    C_N = 4,
+    C_WS = 8,
+    C_NL = 16,
+    C_UP = 32,   /* \p{Lu} \p{Lt} \p{Lm} \p{Lo} \p{M}, but HAN where that has a bit */
+    C_LO = 64,   /* \p{Ll} \p{Lm} \p{Lo} \p{M}, likewise */
     C_OWN = 128, /* of a family: the Han script, or \p{P} and \p{S} */
     C_END = 256,
 };
@@ -72,7 +76,7 @@ bool eng_scan_in(const struct eng_scan_set *set, uint32_t cp)
 /* Outside the separators White_Space has only U+0085 beyond ASCII. */
 static unsigned class_of(const struct eng_scan_words *w, uint32_t cp)
 {
-    unsigned c = cp < 128    ? ascii_class[cp]
+    unsigned c = cp < 128     ? ascii_class[cp]
                  : cp == 0x85 ? C_WS
                               : category_class[utf8proc_category((utf8proc_int32_t)cp) & 31];
     if (!w || !w->own || !eng_scan_in(w->own, cp)) return c;

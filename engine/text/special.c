@@ -34,7 +34,7 @@ struct eng_special {
     size_t n_tokens;
 };
 
-/* ---- building ---- */
+/* ---- building -------------------------------------------------------------------------------- */
 
 static bool is_special(const struct eng_vocab *v, uint32_t id)
 {
@@ -122,8 +122,7 @@ int eng_special_new(const struct eng_vocab *v, struct eng_special **out)
     }
     for (uint32_t id = 0; id < v->n; id++) {
         size_t len = eng_key(&v->texts, id).n;
-        if (is_special(v, id) && len)
-            s->token[s->n_tokens++] = (struct ranked){id, (uint32_t)len};
+        if (is_special(v, id) && len) s->token[s->n_tokens++] = (struct ranked){id, (uint32_t)len};
     }
     qsort(s->token, s->n_tokens, sizeof *s->token, by_length);
     s->node[0] = (struct node){.rank = ENG_NO_ID, .free_rank = ENG_NO_ID};
@@ -149,7 +148,7 @@ void eng_special_free(struct eng_special *s)
     free(s);
 }
 
-/* ---- searching ---- */
+/* ---- searching ------------------------------------------------------------------------------- */
 
 /* A position where a token begins. */
 struct place {
@@ -336,8 +335,7 @@ int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
                      const struct eng_span *spans, size_t n_spans, bool parse,
                      struct eng_tick *tick, struct eng_cuts *out)
 {
-    struct search q = {
-        .v = v, .s = v->special, .text = text, .n = n, .parse = parse, .tick = tick};
+    struct search q = {.v = v, .s = v->special, .text = text, .n = n, .parse = parse, .tick = tick};
     if (v->special->n_tokens == 0 || n == 0) return 0;
     int rc = scan(&q, spans, n_spans);
     if (rc == 0 && q.n_places > 0) rc = cut_in_order(&q);

@@ -19,7 +19,7 @@ enum {
     DEFAULT_NS = 250000000,
 };
 
-/* ---- compiling ---- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
 static int compile(struct eng_jctx *c, const char *src, size_t n, struct eng_template *t)
 {
@@ -41,12 +41,13 @@ static int probe(const struct eng_template *t, json_t *content, size_t *len)
         "call00001", "type", "function", "function", "name", "f", "arguments", "role", "tool",
         "tool_call_id", "call00001", "name", "f", "content", "x");
     if (!messages) return CN_ENOMEM;
-    struct eng_template_in in = {
-        .messages = messages,
-        .bos_token = {"", 0},
-        .eos_token = {"", 0},
-        .limits = {.max_steps = 50000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20,
-                   .max_ns = 500000000}};
+    struct eng_template_in in = {.messages = messages,
+                                 .bos_token = {"", 0},
+                                 .eos_token = {"", 0},
+                                 .limits = {.max_steps = 50000,
+                                            .max_output_bytes = 1 << 20,
+                                            .max_memory_bytes = 8 << 20,
+                                            .max_ns = 500000000}};
     struct eng_rendered r = {0};
     int rc = eng_template_render(t, &in, &r, NULL);
     *len = rc ? SIZE_MAX : r.text.len;
@@ -56,8 +57,8 @@ static int probe(const struct eng_template *t, json_t *content, size_t *len)
 }
 
 /* Beside calls the content is null in most clients' messages. Most templates want an empty string
- * in its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it is
- * null, and write a turn without text beside the calls where it is a string: they are those that
+ * in its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it
+ * is null, and write a turn without text beside the calls where it is a string: they are those that
  * say less of null than of "". */
 static int learn_null_content(struct eng_template *t)
 {
@@ -127,7 +128,7 @@ bool eng_template_null_content(const struct eng_template *t)
     return t->null_content;
 }
 
-/* ---- rendering ---- */
+/* ---- rendering ------------------------------------------------------------------------------- */
 
 static void set_global(struct eng_jctx *c, const char *name, size_t n, struct eng_jv v)
 {

@@ -8,35 +8,43 @@
 
 #include <jansson.h>
 
-/* ---- vocabularies (vocab.c) ----------------------------------------------------------------- */
+/* ---- vocabularies (vocab.c) ------------------------------------------------------------------ */
 
-struct eng_str { const char *p; size_t n; }; /* bytes, not NUL-terminated */
+struct eng_str {
+    const char *p;
+    size_t n;
+}; /* bytes, not NUL-terminated */
 
 /* Token types of GGUF (tokenizer.ggml.token_type). */
 enum eng_token_type {
-    ENG_TOKEN_UNDEFINED = 0, ENG_TOKEN_NORMAL = 1, ENG_TOKEN_UNKNOWN = 2, ENG_TOKEN_CONTROL = 3,
-    ENG_TOKEN_USER = 4, ENG_TOKEN_UNUSED = 5, ENG_TOKEN_BYTE = 6,
+    ENG_TOKEN_UNDEFINED = 0,
+    ENG_TOKEN_NORMAL = 1,
+    ENG_TOKEN_UNKNOWN = 2,
+    ENG_TOKEN_CONTROL = 3,
+    ENG_TOKEN_USER = 4,
+    ENG_TOKEN_UNUSED = 5,
+    ENG_TOKEN_BYTE = 6,
 };
 
 /* Everything the file says of its tokenizer; all pointers borrowed for the call only.
  * Ids are -1 where the file has none, tri-state flags -1 where the key is absent. */
 struct eng_vocab_spec {
-    const char *model;            /* tokenizer.ggml.model: "llama" (SPM), "gpt2" (byte-level BPE),
-                                   * "gemma4", "bert" (WordPiece) */
-    const char *pre;              /* tokenizer.ggml.pre, NULL when absent */
-    const char *general_name;     /* general.name, NULL when absent (phi-3's rstrip rule) */
+    const char *model;        /* tokenizer.ggml.model: "llama" (SPM), "gpt2" (byte-level BPE),
+                               * "gemma4", "bert" (WordPiece) */
+    const char *pre;          /* tokenizer.ggml.pre, NULL when absent */
+    const char *general_name; /* general.name, NULL when absent (phi-3's rstrip rule) */
     size_t n_tokens;
     const struct eng_str *tokens;
-    const float *scores;          /* n_tokens, or NULL */
-    const int32_t *types;         /* n_tokens, or NULL (all normal) */
+    const float *scores;  /* n_tokens, or NULL */
+    const int32_t *types; /* n_tokens, or NULL (all normal) */
     size_t n_merges;
     const struct eng_str *merges; /* "left right" */
     int64_t bos, eos, eot, eom, unk, sep, pad;
     int64_t fim_pre, fim_suf, fim_mid, fim_pad, fim_rep, fim_sep;
-    const uint32_t *eos_ids;      /* tokenizer.ggml.eos_token_ids, or NULL */
+    const uint32_t *eos_ids; /* tokenizer.ggml.eos_token_ids, or NULL */
     size_t n_eos_ids;
     int add_bos, add_eos, add_space_prefix;
-    int lowercase;                /* tokenizer.ggml.normalizer.lowercase (WordPiece) */
+    int lowercase; /* tokenizer.ggml.normalizer.lowercase (WordPiece) */
 };
 
 struct eng_vocab;
@@ -50,7 +58,7 @@ int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, str
 void eng_vocab_free(struct eng_vocab *v);
 
 size_t eng_vocab_size(const struct eng_vocab *v);
-int64_t eng_vocab_bos(const struct eng_vocab *v);       /* -1 when none */
+int64_t eng_vocab_bos(const struct eng_vocab *v); /* -1 when none */
 int64_t eng_vocab_eos(const struct eng_vocab *v);
 bool eng_vocab_adds_bos(const struct eng_vocab *v);
 /* End of generation: the file's eos, eot, eom and infill ids, and texts known for it (</s>,
@@ -75,22 +83,25 @@ struct eng_ids {
     uint32_t *v;
     size_t n, cap;
     size_t max; /* 0 = none; a longer result is CN_EWINDOW */
-    /* Called about every millisecond of work on a long text; false, which then stays so, ends it with
-     * CN_ECANCELLED. NULL: nothing is called. */
+    /* Called about every millisecond of work on a long text; false, which then stays so, ends it
+     * with CN_ECANCELLED. NULL: nothing is called. */
     bool (*keep_going)(void *arg);
     void *arg;
-    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes up to 180 bytes of memory
-     * for each. A longer one is CN_ELIMIT. */
+    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes up to 180 bytes of
+     * memory for each. A longer one is CN_ELIMIT. */
     size_t max_run;
-    /* Work memory that grows with the text is asked for before it is taken: what is not 0 ends the call
-     * with that. `give` gets the sum back at its end. With the same arg; both or none. */
+    /* Work memory that grows with the text is asked for before it is taken: what is not 0 ends the
+     * call with that. `give` gets the sum back at its end. With the same arg; both or none. */
     int (*take)(void *arg, size_t bytes);
     void (*give)(void *arg, size_t bytes);
 };
 void eng_ids_fini(struct eng_ids *ids);
 
 /* A run of text of one origin: ends at byte `end` (the start is the previous span's end). */
-struct eng_span { size_t end; bool trusted; };
+struct eng_span {
+    size_t end;
+    bool trusted;
+};
 
 enum {
     ENG_TOKENIZE_SPECIAL = 1, /* add BOS / EOS as the vocabulary says */
@@ -103,19 +114,19 @@ enum {
  * tokens that do not end generation are recognised everywhere, as the reference does. Between the
  * recognised tokens the text is tokenised as one piece whatever its origin.
  * A template that writes BOS itself: with SPECIAL, BOS is not added twice (nor EOS).
- * Errors: CN_EWINDOW (ids->max), CN_ECANCELLED (ids->keep_going), CN_EINVAL (spans that do not end at n or run backwards), CN_ELIMIT
- * (n of 4 GiB), CN_ENOMEM. On error ids->n is as before. */
+ * Errors: CN_EWINDOW (ids->max), CN_ECANCELLED (ids->keep_going), CN_EINVAL (spans that do not end
+ * at n or run backwards), CN_ELIMIT (n of 4 GiB), CN_ENOMEM. On error ids->n is as before. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
-                 const struct eng_span *spans, size_t n_spans, unsigned flags,
-                 struct eng_ids *ids, struct cn_error *err);
+                 const struct eng_span *spans, size_t n_spans, unsigned flags, struct eng_ids *ids,
+                 struct cn_error *err);
 
 /* ---- detokenising (detok.c) ------------------------------------------------------------------
  * One object per stream, one thread at a time. Output is always valid UTF-8: bytes of an
  * unfinished character are held back; bytes that cannot become valid are U+FFFD. */
 struct eng_detok {
     const struct eng_vocab *vocab;
-    bool special;   /* show control tokens */
-    bool at_start;  /* SPM: the first piece loses its prefix space */
+    bool special;  /* show control tokens */
+    bool at_start; /* SPM: the first piece loses its prefix space */
     uint8_t held[4];
     uint8_t n_held;
 };
@@ -131,7 +142,7 @@ static inline void eng_detok_drop(struct eng_detok *d)
     d->n_held = 0;
 }
 
-/* ---- chat templates (jinja/, template.c) ---------------------------------------------------- */
+/* ---- chat templates (jinja/, template.c) ----------------------------------------------------- */
 
 struct eng_template;
 
@@ -149,24 +160,24 @@ bool eng_template_null_content(const struct eng_template *t);
 bool eng_template_takes_tools(const struct eng_template *t);
 
 struct eng_template_limits {
-    uint64_t max_steps;        /* 0 = default 500,000 */
-    uint32_t max_depth;        /* 0 = default 64 */
-    size_t max_output_bytes;   /* 0 = default 16 MiB */
-    size_t max_memory_bytes;   /* 0 = default 64 MiB */
-    uint64_t max_ns;           /* 0 = default 250 ms */
+    uint64_t max_steps;      /* 0 = default 500,000 */
+    uint32_t max_depth;      /* 0 = default 64 */
+    size_t max_output_bytes; /* 0 = default 16 MiB */
+    size_t max_memory_bytes; /* 0 = default 64 MiB */
+    uint64_t max_ns;         /* 0 = default 250 ms */
     /* As of struct eng_ids; the time that it takes does not count. */
     bool (*keep_going)(void *arg);
     void *arg;
 };
 
 struct eng_template_in {
-    json_t *messages;      /* array; borrowed, not changed */
-    json_t *tools;         /* array or NULL = none */
-    json_t *documents;     /* array or NULL = none */
-    json_t *kwargs;        /* object of further variables, or NULL; may not name the others */
+    json_t *messages;  /* array; borrowed, not changed */
+    json_t *tools;     /* array or NULL = none */
+    json_t *documents; /* array or NULL = none */
+    json_t *kwargs;    /* object of further variables, or NULL; may not name the others */
     bool add_generation_prompt;
     struct eng_str bos_token, eos_token, pad_token, unk_token; /* p NULL: not defined */
-    int64_t now_s;         /* for strftime_now: local wall clock as seconds (UTC) */
+    int64_t now_s; /* for strftime_now: local wall clock as seconds (UTC) */
     struct eng_template_limits limits;
 };
 
@@ -179,8 +190,8 @@ void eng_rendered_fini(struct eng_rendered *r);
 
 /* Renders; every byte that came from messages, tools, documents or kwargs, through whatever filter
  * or slice, is in an untrusted span. Errors: CN_ETEMPLATE (raise_exception's own text included),
- * CN_ELIMIT (steps, depth, output, memory, time), CN_ECANCELLED (limits.keep_going), CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is
- * fini'd by the caller on success. */
+ * CN_ELIMIT (steps, depth, output, memory, time), CN_ECANCELLED (limits.keep_going), CN_EINVAL or
+ * CN_ETYPE (kwargs), CN_ENOMEM. out is fini'd by the caller on success. */
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);
 
@@ -191,7 +202,8 @@ int eng_template_render(const struct eng_template *t, const struct eng_template_
 int eng_template_continue(const struct eng_template *t, const struct eng_template_in *in,
                           struct eng_rendered *out, struct cn_error *err);
 
-/* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool --- */
+/* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool ----
+ */
 
 enum eng_part {
     ENG_PART_CONTENT,
@@ -201,7 +213,10 @@ enum eng_part {
 };
 /* A run of text of one part: ends at byte `end` (the start is the previous run's end). Neighbours
  * differ, but for calls. */
-struct eng_run { size_t end; enum eng_part part; };
+struct eng_run {
+    size_t end;
+    enum eng_part part;
+};
 struct eng_parts {
     struct cn_buf text;
     struct eng_run *runs;
@@ -216,9 +231,9 @@ enum eng_reply_kind { ENG_REPLY_PLAIN, ENG_REPLY_TAGS, ENG_REPLY_HARMONY };
 /* How a model marks the parts. Ids are -1 where the mark is no token. Immutable. */
 struct eng_reply_format {
     enum eng_reply_kind kind;
-    const char *open, *close, *skip;                  /* tags */
+    const char *open, *close, *skip; /* tags */
     int64_t open_id, close_id;
-    int64_t channel, message, start, end, constrain;  /* harmony */
+    int64_t channel, message, start, end, constrain; /* harmony */
 };
 /* Told by the chat template's source and the vocabulary. */
 struct eng_reply_format eng_reply_format(const struct eng_vocab *v, struct eng_str source);
@@ -239,7 +254,7 @@ enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const str
 struct eng_reply {
     const struct eng_reply_format *format; /* borrowed, not PLAIN */
     int state;
-    enum eng_part part;        /* of the message (harmony) */
+    enum eng_part part; /* of the message (harmony) */
     bool lead, again, had[2];
     size_t skipped, n_held;
     char held[256];
@@ -258,25 +273,25 @@ int eng_reply_finish(struct eng_reply *r, struct eng_parts *out);
 bool eng_reply_reasons(const struct eng_reply *r);
 
 /* ---- sampling (asked.c): what a request asks for. Plain data, so that who takes requests needs to
- * know nothing of devices -------------------------------------------------------------------------- */
+ * know nothing of devices ---- */
 
-struct eng_sampling {               /* defaults in parentheses */
-    float temperature;              /* 0..2 (1) */
-    uint32_t top_k;                 /* 0 = off (0) */
-    float top_p;                    /* (0,1] (1) */
-    float min_p;                    /* [0,1] (0) */
-    float repetition_penalty;       /* > 0 (1): prompt and output tokens */
-    float presence_penalty;         /* -2..2 (0): output tokens */
-    float frequency_penalty;        /* -2..2 (0): output tokens */
+struct eng_sampling {         /* defaults in parentheses */
+    float temperature;        /* 0..2 (1) */
+    uint32_t top_k;           /* 0 = off (0) */
+    float top_p;              /* (0,1] (1) */
+    float min_p;              /* [0,1] (0) */
+    float repetition_penalty; /* > 0 (1): prompt and output tokens */
+    float presence_penalty;   /* -2..2 (0): output tokens */
+    float frequency_penalty;  /* -2..2 (0): output tokens */
     uint64_t seed;
-    const struct cn_bias *bias;     /* borrowed: outlives the state and its clones */
+    const struct cn_bias *bias; /* borrowed: outlives the state and its clones */
     size_t n_bias;
-    uint32_t min_tokens;            /* no end of generation before this many output tokens */
-    const uint32_t *stop_ids;       /* further ids that min_tokens keeps out; borrowed: outlives the
-                                     * state */
+    uint32_t min_tokens;      /* no end of generation before this many output tokens */
+    const uint32_t *stop_ids; /* further ids that min_tokens keeps out; borrowed: outlives the
+                               * state */
     size_t n_stop_ids;
-    bool ignore_eos;                /* end-of-generation tokens are never sampled */
-    int32_t logprobs;               /* -1 = none; else how many alternatives (0..20) */
+    bool ignore_eos;  /* end-of-generation tokens are never sampled */
+    int32_t logprobs; /* -1 = none; else how many alternatives (0..20) */
 };
 void eng_sampling_defaults(struct eng_sampling *s);
 /* Checks ranges (NaN included); CN_ERANGE names the field. */

@@ -77,8 +77,8 @@ static int encode(struct call *c, const char *text, size_t n, const struct eng_c
 }
 
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
-                 const struct eng_span *spans, size_t n_spans, unsigned flags,
-                 struct eng_ids *ids, struct cn_error *err)
+                 const struct eng_span *spans, size_t n_spans, unsigned flags, struct eng_ids *ids,
+                 struct cn_error *err)
 {
     struct call c = {.v = v, .ids = ids, .err = err};
     struct eng_cuts cuts = {0};
@@ -90,7 +90,8 @@ int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
     c.err = &why;
     c.merge = eng_merge_take(v);
     if (!c.merge) return cn_fail(err, CN_ENOMEM, "out of memory");
-    c.merge->tick = (struct eng_tick){.keep_going = ids->keep_going, .take = ids->take, .arg = ids->arg};
+    c.merge->tick =
+        (struct eng_tick){.keep_going = ids->keep_going, .take = ids->take, .arg = ids->arg};
     c.merge->max_run = ids->max_run;
     rc = eng_special_find(v, text, n, spans, spans ? n_spans : 0, flags & ENG_TOKENIZE_PARSE,
                           &c.merge->tick, &cuts);

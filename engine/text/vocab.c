@@ -8,7 +8,7 @@
 
 static const char space_mark[] = "\xE2\x96\x81";
 
-/* ---- accessors ---- */
+/* ---- accessors ------------------------------------------------------------------------------- */
 
 size_t eng_vocab_size(const struct eng_vocab *v)
 {
@@ -89,7 +89,7 @@ void eng_vocab_free(struct eng_vocab *v)
     free(v);
 }
 
-/* ---- building ---- */
+/* ---- building -------------------------------------------------------------------------------- */
 
 static int list_eog(struct eng_vocab *v)
 {
@@ -114,8 +114,7 @@ static int copy_texts(struct eng_vocab *v, const struct eng_vocab_spec *spec)
     if (rc == 0) rc = eng_strmap_init(&v->by_text, v->n);
     for (uint32_t i = 0; i < v->n && rc == 0; i++) {
         rc = eng_keys_add(&v->texts, spec->tokens[i].p, spec->tokens[i].n);
-        if (rc == 0 && spec->tokens[i].n)
-            rc = eng_strmap_put(&v->by_text, &v->texts, i, NULL);
+        if (rc == 0 && spec->tokens[i].n) rc = eng_strmap_put(&v->by_text, &v->texts, i, NULL);
     }
     return rc;
 }
@@ -269,8 +268,9 @@ static int choose_pre(struct eng_vocab *v, const struct eng_vocab_spec *spec, st
     if (!name || !*name || strcmp(name, "default") == 0) {
         bool llama3 = eng_vocab_find(v, "<|eot_id|>", 10) == 128009;
         cn_log(CN_LOG_WARN, "text", "the file names no pre-tokeniser; using %s",
-               llama3 ? "llama-bpe" : "a default that may not be the model's own: answers can be "
-                                      "worse");
+               llama3 ? "llama-bpe"
+                      : "a default that may not be the model's own: answers can be "
+                        "worse");
         name = llama3 ? "llama-bpe" : "default";
     }
     int rc = eng_pretok_new(name, true, &v->pre, err);
@@ -325,7 +325,8 @@ int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, str
     if (!known)
         return cn_fail_param(err, CN_EUNSUPP, "tokenizer.ggml.model",
                              "tokenizer model '%.60s' is not supported; supported are llama, gpt2, "
-                             "gemma4 and bert", spec->model);
+                             "gemma4 and bert",
+                             spec->model);
     if (spec->n_tokens == 0 || spec->n_tokens > INT32_MAX)
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens", "%zu tokens",
                              spec->n_tokens);

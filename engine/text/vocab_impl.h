@@ -102,10 +102,10 @@ static inline int eng_grow(struct eng_tick *t, void *p, size_t *cap, size_t need
 enum eng_pre_flag {
     ENG_PRE_IGNORE_MERGES = 1, /* a piece that is a token is emitted without merging */
     ENG_PRE_ADD_BOS = 2,
-    ENG_PRE_FORCE_BOS = 4,     /* whatever the file's key says */
-    ENG_PRE_RAW = 8,           /* merges on UTF-8 characters with U+2581 for the space */
-    ENG_PRE_NL_WHOLE = 16,     /* a piece of newlines that is a token is emitted whole */
-    ENG_PRE_MASK_LSTRIP = 32,  /* <mask> eats the white space before it */
+    ENG_PRE_FORCE_BOS = 4,    /* whatever the file's key says */
+    ENG_PRE_RAW = 8,          /* merges on UTF-8 characters with U+2581 for the space */
+    ENG_PRE_NL_WHOLE = 16,    /* a piece of newlines that is a token is emitted whole */
+    ENG_PRE_MASK_LSTRIP = 32, /* <mask> eats the white space before it */
 };
 
 struct eng_pretok;
@@ -164,10 +164,10 @@ struct eng_scan_words {
     bool spaced_numbers;  /* ` ?\p{N}+` */
     unsigned max_digits;  /* \p{N}{1,max}, 0 = no limit */
     enum { ENG_TAIL_NONE, ENG_TAIL_CRLF, ENG_TAIL_CRLF_SLASH } tail; /* after punctuation */
-    bool newlines;        /* `\s*[\r\n]+` */
-    const struct eng_scan_set *own; /* a class of its own ... */
-    bool own_runs;        /* ... whose runs are pieces, and which is of no other word */
-    bool symbols;         /* DeepSeek's: `own` is \p{P} and \p{S}; see symbols_word */
+    bool newlines;                                                   /* `\s*[\r\n]+` */
+    const struct eng_scan_set *own;                                  /* a class of its own ... */
+    bool own_runs; /* ... whose runs are pieces, and which is of no other word */
+    bool symbols;  /* DeepSeek's: `own` is \p{P} and \p{S}; see symbols_word */
 };
 
 /* What the scanners look characters up in: classes of the Basic Multilingual Plane, and which steps
@@ -215,7 +215,10 @@ struct eng_cut {
     size_t raw_start, raw_end; /* with the white space that it eats */
     uint32_t id;
 };
-struct eng_cuts { struct eng_cut *v; size_t n, cap; };
+struct eng_cuts {
+    struct eng_cut *v;
+    size_t n, cap;
+};
 
 int eng_special_new(const struct eng_vocab *v, struct eng_special **out);
 void eng_special_free(struct eng_special *s);
@@ -226,7 +229,10 @@ int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
 
 /* ---- merging (merge.c, pieces.c, joints.c, bpe.c, spm.c) - */
 
-struct eng_pair { uint64_t key; uint32_t rank, merged; }; /* key: left << 32 | right */
+struct eng_pair {
+    uint64_t key;
+    uint32_t rank, merged;
+}; /* key: left << 32 | right */
 struct eng_pairs {
     struct eng_pair *slot;
     size_t mask;
@@ -242,7 +248,7 @@ struct eng_sym { uint32_t sym, start, rank, into, prev, next; };
 /* What a short piece became. */
 enum { ENG_KNOWN_BYTES = 15, ENG_KNOWN_IDS = 3 };
 struct eng_known {
-    uint64_t key[2]; /* its bytes; the last one is n | kind << 4 */
+    uint64_t key[2];                  /* its bytes; the last one is n | kind << 4 */
     uint32_t call, id[ENG_KNOWN_IDS]; /* ENG_NO_ID after the last one */
 };
 
@@ -258,7 +264,7 @@ struct eng_merge {
     uint32_t call;   /* entries of other calls do not count */
     const char *end; /* of the text that pieces lie in */
     struct eng_tick tick;
-    size_t max_run;  /* of eng_ids */
+    size_t max_run; /* of eng_ids */
 };
 /* Merges one piece (n > 0 bytes, below 4 GiB): m->s has *n_left symbols, and where the last
  * ends. */
@@ -292,7 +298,7 @@ struct eng_joints {
     uint8_t edge[256][32];  /* bits: last and first byte, where a symbol has part of a character */
     uint64_t *pair;         /* bits by a hash of the two characters; may have more than was added */
     unsigned shift;
-    bool marks;             /* U+2581 is the space */
+    bool marks; /* U+2581 is the space */
 };
 int eng_joints_init(struct eng_joints *j, size_t n_symbols, bool marks);
 void eng_joints_fini(struct eng_joints *j);
@@ -331,34 +337,34 @@ enum {
     ENG_TF_CONTROL = 2, /* never made from a client's text */
     ENG_TF_RSTRIP = 4,
     ENG_TF_LSTRIP = 8,
-    ENG_TF_VALID = 16,  /* what it stands for is whole characters */
+    ENG_TF_VALID = 16, /* what it stands for is whole characters */
 };
 
 struct eng_vocab {
     enum eng_model model;
     uint32_t n;
-    struct eng_keys texts;     /* as in the file */
+    struct eng_keys texts; /* as in the file */
     struct eng_strmap by_text;
-    struct eng_keys pieces;    /* as rendered */
-    struct eng_keys syms;      /* what merging works on: n tokens, then parts that are no token */
-    struct eng_strmap by_sym;  /* only what may be made from text */
+    struct eng_keys pieces;   /* as rendered */
+    struct eng_keys syms;     /* what merging works on: n tokens, then parts that are no token */
+    struct eng_strmap by_sym; /* only what may be made from text */
     uint8_t *type, *flags;
-    uint32_t *rank;            /* SPM: eng_spm_rank of each token's score */
-    size_t max_sym;            /* longest key of by_sym in bytes */
-    struct eng_joints joints;  /* of by_sym's keys */
-    uint32_t byte_id[256];     /* what a byte without a token becomes; ENG_NO_ID = nothing */
-    uint32_t byte_sym[256];    /* BPE: first symbols */
+    uint32_t *rank;           /* SPM: eng_spm_rank of each token's score */
+    size_t max_sym;           /* longest key of by_sym in bytes */
+    struct eng_joints joints; /* of by_sym's keys */
+    uint32_t byte_id[256];    /* what a byte without a token becomes; ENG_NO_ID = nothing */
+    uint32_t byte_sym[256];   /* BPE: first symbols */
     struct eng_pairs pairs;
     _Atomic uint8_t *whole;    /* does merging the token's bytes give it? 0 unknown */
     struct eng_spares *spares; /* work memory between calls */
     struct eng_pretok *pre;
     struct eng_special *special;
     int64_t bos, eos, unk;
-    uint32_t *eog;             /* ids that end generation, ascending */
+    uint32_t *eog; /* ids that end generation, ascending */
     size_t n_eog;
     bool add_bos, add_eos, space_prefix;
-    bool strips;               /* some token eats white space around it */
-    bool lowercase;            /* WPM: letters lose case and accents */
+    bool strips;                        /* some token eats white space around it */
+    bool lowercase;                     /* WPM: letters lose case and accents */
     bool ignore_merges, newlines_whole; /* see enum eng_pre_flag */
 };
 

@@ -35,8 +35,9 @@ static bool is_cjk(int32_t c)
 
 static bool is_punctuation(int32_t c)
 {
-    if (c < 128) return c > 32 && c < 127 && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') &&
-                        !(c >= 'a' && c <= 'z');
+    if (c < 128)
+        return c > 32 && c < 127 && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') &&
+               !(c >= 'a' && c <= 'z');
     utf8proc_category_t k = utf8proc_category(c);
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }

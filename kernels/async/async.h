@@ -24,10 +24,10 @@ struct kr_async_job {
     struct kr_async_job *next;
     enum kr_async_kind kind;
     struct kr_async_exec *x;
-    struct kr_async_step *step;              /* FORWARD, DRAW */
-    struct kr_kv_mem *mem;                   /* the CPU's: COPY, MOVE, FORWARD */
-    uint32_t group, dst, src, n_tokens;      /* COPY */
-    struct kr_move *moves;                   /* MOVE: [n_moves], in the job's own memory */
+    struct kr_async_step *step;         /* FORWARD, DRAW */
+    struct kr_kv_mem *mem;              /* the CPU's: COPY, MOVE, FORWARD */
+    uint32_t group, dst, src, n_tokens; /* COPY */
+    struct kr_move *moves;              /* MOVE: [n_moves], in the job's own memory */
     uint32_t n_moves;
     bool out;
 };
@@ -40,12 +40,12 @@ struct kr_async {
     bool thread_there, lock_there;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    struct kr_async_job *first, **last;      /* not begun */
-    uint64_t asked, finished;                /* jobs */
-    uint64_t n_steps;                        /* the device's thread's */
+    struct kr_async_job *first, **last; /* not begun */
+    uint64_t asked, finished;           /* jobs */
+    uint64_t n_steps;                   /* the device's thread's */
     bool stop;
     atomic_bool lost;
-    _Atomic uint64_t taken;                  /* bytes of opts.memory_bytes */
+    _Atomic uint64_t taken; /* bytes of opts.memory_bytes */
 };
 
 /* A changed part of a slot's table, whose entries are in the step's. */
@@ -67,7 +67,7 @@ struct kr_async_step {
     uint32_t n_wanted;
     /* what the draw brought */
     struct kr_draw *draws;
-    uint32_t *words;                         /* guesses and masks */
+    uint32_t *words; /* guesses and masks */
     const uint32_t **masks;
     size_t draws_cap, words_cap, masks_cap;
     uint32_t n_draws;
@@ -77,22 +77,22 @@ struct kr_async_step {
     struct cn_error err;
     bool forward_done, draw_done;
     /* the device's thread's, the host's once it is done */
-    float *logits;                           /* of a step that is not drawn */
+    float *logits; /* of a step that is not drawn */
     size_t logits_cap, results_cap, ids_cap;
     struct kr_result *results;
-    uint32_t *ids;                           /* by row of the step: what was drawn of it */
+    uint32_t *ids; /* by row of the step: what was drawn of it */
 };
 
 struct kr_async_exec {
     struct kr_exec base;
     struct kr_async *dev;
     struct kr_exec *cpu;
-    uint64_t taken;                          /* bytes of the device's memory */
+    uint64_t taken;                             /* bytes of the device's memory */
     struct kr_async_step steps[KR_ASYNC_STEPS]; /* by ticket */
     /* tables: by slot and group, [max_entries]; the device's thread's */
-    uint32_t *tables, **pointers;            /* pointers: to the tables */
+    uint32_t *tables, **pointers; /* pointers: to the tables */
     uint64_t max_entries;
-    uint64_t *generations;                   /* of each slot; the host's */
+    uint64_t *generations; /* of each slot; the host's */
     bool *used;
 };
 
@@ -106,8 +106,8 @@ void kr_async_drain(struct kr_async *d);
 int kr_async_take(struct kr_async *d, uint64_t bytes, const char *what, struct cn_error *err);
 void kr_async_give(struct kr_async *d, uint64_t bytes);
 /* Prepares the CPU's exec at the pace of the device's upload. */
-int kr_async_upload(struct kr_async *d, const struct kr_plan *p,
-                    const struct kr_prepare_opts *opts, struct kr_exec **out, struct cn_error *err);
+int kr_async_upload(struct kr_async *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
+                    struct kr_exec **out, struct cn_error *err);
 int kr_async_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
 void kr_async_host_free(struct kr_device *d, void *host, uint64_t bytes);
 int kr_async_move(struct kr_async_exec *x, struct kr_kv_mem *cpu_mem, const struct kr_move *moves,

@@ -283,8 +283,12 @@ static int async_kv_copy(struct kr_exec *base, struct kr_kv_mem *m, uint32_t gro
     struct kr_async_exec *x = exec_of(base);
     struct kr_async_job *j = cn_malloc_array(1, sizeof *j);
     if (!j) return CN_ENOMEM;
-    *j = (struct kr_async_job){.kind = KR_ASYNC_COPY, .x = x, .group = group, .dst = dst,
-                               .src = src, .n_tokens = n_tokens,
+    *j = (struct kr_async_job){.kind = KR_ASYNC_COPY,
+                               .x = x,
+                               .group = group,
+                               .dst = dst,
+                               .src = src,
+                               .n_tokens = n_tokens,
                                .mem = CN_CONTAINER(m, struct async_mem, base)->cpu};
     kr_async_push(x->dev, j);
     return 0;

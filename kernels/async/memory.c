@@ -1,5 +1,5 @@
-/* memory: what the asynchronous device has of its own, counted; the pace at which weights and blocks
- * get there; blocks that move to the host and back. The bytes themselves are the host's. */
+/* memory: what the asynchronous device has of its own, counted; the pace at which weights and
+ * blocks get there; blocks that move to the host and back. The bytes themselves are the host's. */
 #include "kernels/async/async.h"
 
 #include <stdlib.h>
@@ -50,8 +50,8 @@ static void paced(void *arg, uint64_t done, uint64_t total)
     if (u->asked->progress) u->asked->progress(u->asked->progress_arg, done, total);
 }
 
-int kr_async_upload(struct kr_async *d, const struct kr_plan *p,
-                    const struct kr_prepare_opts *opts, struct kr_exec **out, struct cn_error *err)
+int kr_async_upload(struct kr_async *d, const struct kr_plan *p, const struct kr_prepare_opts *opts,
+                    struct kr_exec **out, struct cn_error *err)
 {
     struct kr_prepare_opts o = *opts;
     struct upload u = {opts, d->opts.upload_bytes_s, cn_now_ns()};
@@ -83,8 +83,12 @@ int kr_async_move(struct kr_async_exec *x, struct kr_kv_mem *cpu_mem, const stru
         return cn_fail(err, CN_EDEVICE, "the device is lost: %s", why);
     struct kr_async_job *j = cn_calloc(1, sizeof *j + n * sizeof *moves);
     if (!j) return cn_fail(err, CN_ENOMEM, "out of memory");
-    *j = (struct kr_async_job){.kind = KR_ASYNC_MOVE, .x = x, .mem = cpu_mem, .out = out,
-                               .n_moves = n, .moves = (struct kr_move *)(void *)(j + 1)};
+    *j = (struct kr_async_job){.kind = KR_ASYNC_MOVE,
+                               .x = x,
+                               .mem = cpu_mem,
+                               .out = out,
+                               .n_moves = n,
+                               .moves = (struct kr_move *)(void *)(j + 1)};
     memcpy(j->moves, moves, n * sizeof *moves);
     *ticket = kr_async_push(x->dev, j);
     return 0;
@@ -109,7 +113,8 @@ void kr_async_run_move(struct kr_async *d, struct kr_async_job *j)
         bytes += info->groups[j->moves[i].group].block_bytes;
     if (d->opts.upload_bytes_s) {
         uint64_t ns = (uint64_t)((double)bytes / (double)d->opts.upload_bytes_s * 1e9);
-        struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+        struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
         nanosleep(&t, NULL);
     }
     kr_kv_move(j->x->cpu, j->mem, j->moves, j->n_moves, j->out, &ticket, NULL);

@@ -17,13 +17,14 @@ static int lost(const struct kr_async_exec *x, struct cn_error *err)
     return cn_fail(err, CN_EDEVICE, "the device is lost: %s", why);
 }
 
-/* ---- launch: the host's thread ---------------------------------------------------------------- */
+/* ---- launch: the host's thread --------------------------------------------------------------- */
 
 /* Entries of a group's table that rows up to last_pos need. */
 static uint64_t n_entries(const struct kr_async_exec *x, uint32_t group, uint32_t last_pos)
 {
-    return x->base.info.groups[group].span == KR_SPAN_STATE ? 1
-                                                             : last_pos / x->base.opts.block_tokens + 1;
+    return x->base.info.groups[group].span == KR_SPAN_STATE
+               ? 1
+               : last_pos / x->base.opts.block_tokens + 1;
 }
 
 static int add_change(struct kr_async_exec *x, struct kr_async_step *s, const struct kr_seq *q,
@@ -75,8 +76,11 @@ static int take_batch(struct kr_async_exec *x, struct kr_async_step *s, const st
         if (last) rc = take_tables(x, s, &b->seqs[r->seq], r->seq, r->pos);
         if (rc) return rc;
     }
-    s->batch = (struct kr_batch){.n_rows = b->n_rows, .n_seqs = b->n_seqs, .rows = s->rows,
-                                 .seqs = s->seqs, .drawn = b->drawn};
+    s->batch = (struct kr_batch){.n_rows = b->n_rows,
+                                 .n_seqs = b->n_seqs,
+                                 .rows = s->rows,
+                                 .seqs = s->seqs,
+                                 .drawn = b->drawn};
     return 0;
 }
 
@@ -98,7 +102,7 @@ int kr_async_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_b
     return 0;
 }
 
-/* ---- draw: the host's thread ------------------------------------------------------------------ */
+/* ---- draw: the host's thread ----------------------------------------------------------------- */
 
 static size_t mask_words(const struct kr_async_exec *x)
 {
@@ -201,7 +205,7 @@ int kr_async_collect_drawn(struct kr_exec *base, uint64_t ticket, const struct k
     return rc;
 }
 
-/* ---- the device's thread ---------------------------------------------------------------------- */
+/* ---- the device's thread --------------------------------------------------------------------- */
 
 static void apply_changes(struct kr_async_exec *x, struct kr_async_step *s)
 {

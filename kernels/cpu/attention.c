@@ -29,16 +29,16 @@ struct piece {
     bool looks_ahead;                      /* range by range */
     const struct kr_tile *next;            /* of the piece of work after this one; NULL: none */
     uint32_t next_head;
-    uint64_t next_key;                     /* where its first range begins */
+    uint64_t next_key; /* where its first range begins */
     struct kr_attn_ahead ahead;
-    struct kr_attn_run *runs;              /* [AHEAD_RUNS] */
+    struct kr_attn_run *runs; /* [AHEAD_RUNS] */
     struct kr_attn_tile t;
     struct kr_attn_state range, super, total; /* scratch */
 };
 
 static struct kr_attn_state state_at(float *mem, uint32_t pairs)
 {
-    return (struct kr_attn_state){ .max = mem, .sum = mem + pairs, .acc = mem + 2ull * pairs };
+    return (struct kr_attn_state){.max = mem, .sum = mem + pairs, .acc = mem + 2ull * pairs};
 }
 
 /* The state that is kept of an own tile's super-range. */
@@ -72,15 +72,26 @@ static void set_tile(struct piece *p)
     float *keys = mem, *values = keys + (size_t)KR_RANGE_KEYS * l->k_dim;
     float *probs = values + (size_t)KR_RANGE_KEYS * v_pad;
     float *q = probs + (size_t)KR_RANGE_KEYS * pairs, *states = q + (size_t)pairs * l->k_dim;
-    p->t = (struct kr_attn_tile){
-        .n_rows = p->tile->n_rows, .heads = heads, .pos = p->tiling->positions + p->tile->row,
-        .sight = kr_sight_of(&x->kv_groups[l->group], p->tile->end), .k_dim = l->k_dim, .v_dim = l->v_dim,
-        .acc_stride = v_pad, .block_tokens = x->base.opts.block_tokens,
-        .kv_type = x->base.opts.kv_type, .latent = l->latent,
-        .softcap = p->op->softcap, .q = q, .keys = keys, .values = values, .p = probs,
-        .ahead = &p->ahead,
-        .at = { .k = at + l->head.k, .k_scale = at + l->head.k_scale, .v = at + l->head.v,
-                .v_scale = at + l->head.v_scale } };
+    p->t = (struct kr_attn_tile){.n_rows = p->tile->n_rows,
+                                 .heads = heads,
+                                 .pos = p->tiling->positions + p->tile->row,
+                                 .sight = kr_sight_of(&x->kv_groups[l->group], p->tile->end),
+                                 .k_dim = l->k_dim,
+                                 .v_dim = l->v_dim,
+                                 .acc_stride = v_pad,
+                                 .block_tokens = x->base.opts.block_tokens,
+                                 .kv_type = x->base.opts.kv_type,
+                                 .latent = l->latent,
+                                 .softcap = p->op->softcap,
+                                 .q = q,
+                                 .keys = keys,
+                                 .values = values,
+                                 .p = probs,
+                                 .ahead = &p->ahead,
+                                 .at = {.k = at + l->head.k,
+                                        .k_scale = at + l->head.k_scale,
+                                        .v = at + l->head.v,
+                                        .v_scale = at + l->head.v_scale}};
     p->range = state_at(states, pairs);
     p->super = state_at(states + kr_cpu_state_floats(x), pairs);
     p->total = state_at(states + 2 * kr_cpu_state_floats(x), pairs);
@@ -139,13 +150,13 @@ static uint32_t list_chosen(const struct piece *p, uint64_t base, uint8_t list[K
 static void begin_list(struct piece *p)
 {
     const uint8_t *none = (const uint8_t *)p->runs;
-    p->ahead = (struct kr_attn_ahead){ .at = none, .end = none };
+    p->ahead = (struct kr_attn_ahead){.at = none, .end = none};
 }
 
 static void add_run(struct piece *p, const uint8_t *at, uint64_t bytes)
 {
     p->ahead.left += bytes;
-    p->runs[p->ahead.n++] = (struct kr_attn_run){ at, (uint32_t)bytes };
+    p->runs[p->ahead.n++] = (struct kr_attn_run){at, (uint32_t)bytes};
 }
 
 /* What was listed is to be asked for while `keys` keys are worked on; 0: those of one range. */
@@ -167,7 +178,7 @@ static void list_range(struct piece *p, uint64_t base)
 {
     const struct kr_kv_layer *l = p->layer;
     const struct kr_tile *tile = p->tile;
-    const uint8_t *blocks[KR_RANGE_KEYS / 16] = { 0 };
+    const uint8_t *blocks[KR_RANGE_KEYS / 16] = {0};
     uint32_t head = p->kv_head;
     begin_list(p);
     base += KR_RANGE_KEYS;
@@ -418,9 +429,16 @@ static void do_work(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step
     uint32_t units = units_of(x, op, a);
     struct kr_attn_run runs[AHEAD_RUNS];
     const struct kr_work *w = &works[work / units];
-    struct piece p = { .x = x, .op = op, .step = a, .sinks = s->w, .tiling = t,
-                       .layer = &x->kv_layers[op->kv_layer], .tile = &tiles[w->tile],
-                       .unit = work % units, .thread = thread, .runs = runs };
+    struct piece p = {.x = x,
+                      .op = op,
+                      .step = a,
+                      .sinks = s->w,
+                      .tiling = t,
+                      .layer = &x->kv_layers[op->kv_layer],
+                      .tile = &tiles[w->tile],
+                      .unit = work % units,
+                      .thread = thread,
+                      .runs = runs};
     uint64_t from;
     set_tile(&p);
     kr_cpu_tile_sight(x, p.layer->group, p.tile, &from, &p.end);

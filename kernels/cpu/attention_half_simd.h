@@ -66,7 +66,7 @@ V_INLINE void half_scores_tile(const uint32_t n, const uint32_t cols, const stru
                                uint32_t pair, uint32_t v, const struct key_source *k)
 {
     struct kr_attn_ahead f = *t->ahead; /* in registers, as all that follows */
-    const uint8_t *from[V_WIDE] = { k->at[0], k->at[1], k->at[2], k->at[3] };
+    const uint8_t *from[V_WIDE] = {k->at[0], k->at[1], k->at[2], k->at[3]};
     const float *q = t->q + (size_t)pair * Q_PITCH;
     float *p = t->p + (size_t)pair * KR_RANGE_KEYS + v * VL;
     vf sum[V_PAIRS][V_WIDE];
@@ -81,9 +81,11 @@ V_INLINE void half_scores_tile(const uint32_t n, const uint32_t cols, const stru
 }
 
 /* The tiles that there are: pairs and columns. */
+/* clang-format off */
 #define HALF_EACH(f)                                                                               \
     f(1, 1) f(2, 1) f(3, 1) f(4, 1) f(5, 1) f(6, 1) f(1, 2) f(2, 2) f(3, 2) f(4, 2) f(5, 2)        \
     f(6, 2) f(1, 3) f(2, 3) f(3, 3) f(4, 3) f(1, 4) f(2, 4) f(3, 4)
+/* clang-format on */
 #define HALF_SCORES(n, cols)                                                                       \
     static void half_scores_##n##_##cols(const struct kr_attn_tile *t, uint32_t pair, uint32_t v,  \
                                          const struct key_source *k)                               \
@@ -99,8 +101,7 @@ static void half_scores(const struct kr_attn_tile *t, uint32_t first, uint32_t l
 {
     static void (*const tiles[V_PAIRS][V_WIDE])(const struct kr_attn_tile *, uint32_t, uint32_t,
                                                 const struct key_source *) = {
-        HALF_EACH(HALF_SCORES_ENTRY)
-    };
+        HALF_EACH(HALF_SCORES_ENTRY)};
     uint32_t pairs = t->n_rows * t->heads, some = CN_MIN(pairs_at_once(pairs), pairs), cols;
     for (uint32_t v = first; v <= last; v += cols) {
         struct key_source k = find_keys(t, blocks, v, first, last);

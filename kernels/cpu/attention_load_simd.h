@@ -13,7 +13,7 @@ V_INLINE vf dims_at(const enum kr_type type, const uint8_t *values, const uint8_
                     uint32_t d, uint32_t n)
 {
     if (d + VL > n) {
-        float some[VL] = { 0 };
+        float some[VL] = {0};
         for (uint32_t i = 0; d + i < n; i++)
             some[i] = kr_kv_value(type, values, scales, d + i);
         return v_load(some);
@@ -57,8 +57,8 @@ static void gather_keys(const struct kr_attn_tile *t, uint32_t v, const uint8_t 
         uint32_t key = key_of(t, v, i);
         const uint8_t *b = blocks[key / bt];
         for (uint32_t d = 0; d < t->k_dim; d++)
-            dst[(size_t)d * VL + i] = kr_kv_key(t->kv_type, b + t->at.k, b + t->at.k_scale, bt,
-                                                key % bt, d);
+            dst[(size_t)d * VL + i] =
+                kr_kv_key(t->kv_type, b + t->at.k, b + t->at.k_scale, bt, key % bt, d);
     }
 }
 
@@ -98,7 +98,7 @@ V_INLINE void load_value(const enum kr_type type, const struct kr_attn_tile *t, 
             v_store(dst + d, dims_at(type, values, scales, d, t->v_dim));
             continue;
         }
-        float some[VL] = { 0 };
+        float some[VL] = {0};
         for (uint32_t i = 0; i < VL && d + i < t->v_dim; i++)
             some[i] = kr_kv_v(type, values, scales, t->block_tokens, t->v_dim, tok, d + i);
         v_store(dst + d, v_load(some));

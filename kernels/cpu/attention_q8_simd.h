@@ -43,7 +43,7 @@ static void attn_queries(const struct kr_attn_tile *t)
         size_t first = (size_t)(i / V_MANY) * n, at = i % V_MANY;
         const float *q = t->q + (size_t)i * t->k_dim;
         for (uint32_t b = 0; b < n; b++) {
-            float x[KR_KV_DIMS] = { 0 };
+            float x[KR_KV_DIMS] = {0};
             int16_t w[KR_KV_DIMS], *to = t->words + (first + b) * KR_KV_DIMS * V_MANY + 2 * at;
             memcpy(x, q + b * KR_KV_DIMS,
                    CN_MIN(KR_KV_DIMS, t->k_dim - b * KR_KV_DIMS) * sizeof *x);
@@ -109,14 +109,14 @@ V_INLINE void q8_scores_tile(const uint32_t n, const uint32_t cols, const struct
         q8_scores_tile(n, V_COLS / 2, t, pair, v, k);                                              \
     }
 Q8_EACH(Q8_SCORES)
-#define Q8_SCORES_ENTRY(n) { q8_scores_##n, q8_half_##n },
+#define Q8_SCORES_ENTRY(n) {q8_scores_##n, q8_half_##n},
 
 /* All pairs by the vectors that hold keys [k0, k1). */
 static void q8_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                       const uint8_t *const *blocks)
 {
     static void (*const tiles[V_MANY][2])(const struct kr_attn_tile *, uint32_t, uint32_t,
-                                          const struct key_source *) = { Q8_EACH(Q8_SCORES_ENTRY) };
+                                          const struct key_source *) = {Q8_EACH(Q8_SCORES_ENTRY)};
     const uint32_t half = V_COLS / 2, first = k0 / VL, last = (k1 - 1) / VL;
     uint32_t pairs = t->n_rows * t->heads, cols;
     for (uint32_t i = 0; i < pairs; i += V_MANY) {
@@ -223,7 +223,7 @@ static void q8_values(const struct kr_attn_tile *t, const uint8_t *const *blocks
 {
     static void (*const tiles[Q8_PAIRS])(const struct kr_attn_tile *, const uint8_t *const *,
                                          const float[][KR_RANGE_KEYS], float *, uint32_t, uint32_t,
-                                         uint32_t, uint32_t) = { Q8_EACH_VALUES(Q8_VALUES_ENTRY) };
+                                         uint32_t, uint32_t) = {Q8_EACH_VALUES(Q8_VALUES_ENTRY)};
     float w[Q8_PAIRS][KR_RANGE_KEYS];
     uint32_t pairs = t->n_rows * t->heads;
     uint32_t some = CN_MIN(pairs > V_MANY ? Q8_PAIRS : pairs_at_once(pairs), Q8_PAIRS);

@@ -15,49 +15,48 @@
 #include "kernels/cpu/attention_tile_simd.h"
 
 /* Calls f(n, cols, ...) with n a constant from 1 to V_PAIRS. */
-#define V_CASE(n, cols, f, ...) \
-    case n:                     \
-        f(n, cols, __VA_ARGS__); \
+#define V_CASE(n, cols, f, ...)                                                                    \
+    case n:                                                                                        \
+        f(n, cols, __VA_ARGS__);                                                                   \
         break;
-#define V_SWITCH(n, cols, f, ...)           \
-    switch (n) {                            \
-        V_CASE(1, cols, f, __VA_ARGS__)     \
-        V_CASE(2, cols, f, __VA_ARGS__)     \
-        V_CASE(3, cols, f, __VA_ARGS__)     \
-        V_CASE(4, cols, f, __VA_ARGS__)     \
-        V_CASE(5, cols, f, __VA_ARGS__)     \
-    default:                                \
-        f(6, cols, __VA_ARGS__);            \
+#define V_SWITCH(n, cols, f, ...)                                                                  \
+    switch (n) {                                                                                   \
+        V_CASE(1, cols, f, __VA_ARGS__)                                                            \
+        V_CASE(2, cols, f, __VA_ARGS__)                                                            \
+        V_CASE(3, cols, f, __VA_ARGS__)                                                            \
+        V_CASE(4, cols, f, __VA_ARGS__)                                                            \
+        V_CASE(5, cols, f, __VA_ARGS__)                                                            \
+    default:                                                                                       \
+        f(6, cols, __VA_ARGS__);                                                                   \
     }
 
 /* The same for what is read in place: up to V_MANY, those beyond V_PAIRS by half of V_COLS. */
 #if VL == 16
-#define V_SWITCH_MANY(n, cols, f, ...)          \
-    switch (n) {                                \
-        V_CASE(7, V_COLS / 2, f, __VA_ARGS__)   \
-        V_CASE(8, V_COLS / 2, f, __VA_ARGS__)   \
-    default:                                    \
-        V_SWITCH(n, cols, f, __VA_ARGS__)       \
+#define V_SWITCH_MANY(n, cols, f, ...)                                                             \
+    switch (n) {                                                                                   \
+        V_CASE(7, V_COLS / 2, f, __VA_ARGS__)                                                      \
+        V_CASE(8, V_COLS / 2, f, __VA_ARGS__)                                                      \
+    default:                                                                                       \
+        V_SWITCH(n, cols, f, __VA_ARGS__)                                                          \
     }
 #else
 #define V_SWITCH_MANY V_SWITCH
 #endif
 
 /* The same for up to V_FEW. */
-#define V_SWITCH_FEW(n, cols, f, ...)   \
-    switch (n) {                        \
-        V_CASE(1, cols, f, __VA_ARGS__) \
-        V_CASE(2, cols, f, __VA_ARGS__) \
-    default:                            \
-        f(3, cols, __VA_ARGS__);        \
+#define V_SWITCH_FEW(n, cols, f, ...)                                                              \
+    switch (n) {                                                                                   \
+        V_CASE(1, cols, f, __VA_ARGS__)                                                            \
+        V_CASE(2, cols, f, __VA_ARGS__)                                                            \
+    default:                                                                                       \
+        f(3, cols, __VA_ARGS__);                                                                   \
     }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /* Dim d of the columns' keys, of q4_0 the one after it too. */
 V_INLINE void key_dims(const uint32_t cols, const enum kr_type type, const struct kr_attn_tile *t,
-                       const struct key_source *k, uint32_t d, vf scale[V_COLS],
-                       vf key[2][V_COLS])
+                       const struct key_source *k, uint32_t d, vf scale[V_COLS], vf key[2][V_COLS])
 {
     for (uint32_t c = 0; c < cols; c++) {
         const uint8_t *at = k->at[c] + (type == KR_Q4_0 ? d / 2 : d) * k->step;
@@ -80,7 +79,7 @@ V_INLINE void scores_tile(const uint32_t n, const uint32_t cols, const enum kr_t
                           const struct kr_attn_tile *t, uint32_t pair, uint32_t v,
                           const struct key_source *k)
 {
-    struct kr_attn_ahead f = { .n = 0 };
+    struct kr_attn_ahead f = {.n = 0};
     if (type != KR_F32) f = *t->ahead; /* in registers */
     const size_t pitch = type == KR_F32 ? t->k_dim : Q_PITCH;
     const float *q = t->q + pair * pitch;
@@ -296,14 +295,14 @@ V_INLINE void add_wide(const uint32_t n, const float *p, const uint8_t *v, vf a[
 /* acc of n pairs, `cols` vectors from column c: += p[key] * value[key] for keys [k0, k1); type: of
  * what values are read from, t->values or the blocks. */
 V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_type type,
-                          const struct kr_attn_tile *t, const uint8_t *const *blocks,
-                          float *acc, uint32_t pair, size_t c, uint32_t k0, uint32_t k1)
+                          const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
+                          uint32_t pair, size_t c, uint32_t k0, uint32_t k1)
 {
     const bool direct = type != KR_F32, wide = n <= V_FEW && cols == V_WIDE;
     const float *p = t->p + (size_t)pair * KR_RANGE_KEYS;
     size_t step = direct ? kr_kv_bytes(type, t->v_dim) : t->acc_stride * sizeof(float);
     size_t scale_step = direct ? t->v_dim / KR_KV_DIMS : 0;
-    struct kr_attn_ahead f = { .n = 0 };
+    struct kr_attn_ahead f = {.n = 0};
     if (direct) f = *t->ahead; /* in registers */
     acc += (size_t)pair * t->acc_stride + c;
     vf a[V_MANY][V_WIDE];
@@ -318,7 +317,7 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
 #if V_HALVES
         if (wide) {
             v += 2 * c;
-            const uint8_t *from[V_WIDE] = { v, v + 2 * VL, v + 4 * VL, v + 6 * VL };
+            const uint8_t *from[V_WIDE] = {v, v + 2 * VL, v + 4 * VL, v + 6 * VL};
             add_terms(n, V_WIDE, p + k, p + end, KR_RANGE_KEYS, from, step, &f, a);
             k = end;
             continue;
@@ -339,8 +338,8 @@ V_INLINE void values_part(const uint32_t n, const uint32_t cols, const enum kr_t
 }
 
 V_INLINE void values_tile(const uint32_t n, const uint32_t cols, const enum kr_type type,
-                          const struct kr_attn_tile *t, const uint8_t *const *blocks,
-                          float *acc, uint32_t pair, uint32_t k0, uint32_t k1)
+                          const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
+                          uint32_t pair, uint32_t k0, uint32_t k1)
 {
     uint32_t c = 0;
     for (; c + cols * VL <= t->acc_stride; c += cols * VL)
@@ -399,9 +398,8 @@ static bool range_scores(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
     /* Few pairs: reading in place beats writing float32 once and reading it once. */
     bool q4 = t->kv_type == KR_Q4_0;
     uint32_t few = t->kv_type == KR_F16 ? V_DIRECT : V_MANY;
-    bool direct = t->n_rows * t->heads <= few && t->k_dim <= Q_DIMS &&
-                  t->v_dim == t->acc_stride && !t->latent && !t->list && t->kv_type != KR_Q8_0 &&
-                  !(q4 && t->v_dim % KR_KV_DIMS);
+    bool direct = t->n_rows * t->heads <= few && t->k_dim <= Q_DIMS && t->v_dim == t->acc_stride &&
+                  !t->latent && !t->list && t->kv_type != KR_Q8_0 && !(q4 && t->v_dim % KR_KV_DIMS);
     if (direct && q4) load_scales(t, blocks, k0, k1);
     if (direct || t->words) pace_fetch(t, k0, k1);
     if (t->words) {

@@ -40,8 +40,8 @@
 #define V_KEYS   V_WIDE
 #else
 #define V_LOAD_LATE() (void)0
-#define V_HALVES 0
-#define V_KEYS   V_COLS
+#define V_HALVES      0
+#define V_KEYS        V_COLS
 #endif
 
 /* Queries of few pairs lie so many floats apart, a constant: registers are scarce. */
@@ -79,8 +79,10 @@ static uint32_t half_calls(const struct kr_attn_tile *t, uint32_t some, uint32_t
 
 /* ---- what is read next ----------------------------------------------------------------------- */
 
-#define LINE        64u
-#define FETCH_LINES (VL == 16u ? 2u : 1u) /* that are asked for at once: about what a step reads */
+#define LINE 64u
+#define FETCH_LINES                                                                                \
+    (VL == 16u ? 2u : 1u) /* that are asked for at once: about what a step reads                   \
+                           */
 
 /* How often fetch_some is called for keys [k0, k1), about. */
 static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
@@ -167,7 +169,7 @@ static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *
                                    uint32_t v, uint32_t first, uint32_t last)
 {
     uint32_t elem = t->kv_type == KR_Q4_0 ? 1 : 2;
-    struct key_source s = { .step = blocks ? elem * t->block_tokens : VL * sizeof(float) };
+    struct key_source s = {.step = blocks ? elem * t->block_tokens : VL * sizeof(float)};
     for (uint32_t c = 0; c < V_KEYS; c++) {
         uint32_t at = CN_MAX(CN_MIN(v + c, last), first), key = at * VL;
         if (!blocks) {

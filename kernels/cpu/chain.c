@@ -10,7 +10,7 @@
 
 /* Rows that a thread must have for it: all read the weights, and the more threads there are the
  * less memory has for each. A part of more rows than the most would leave the caches. */
-#define PART_MIN_ROWS     16u
+#define PART_MIN_ROWS 16u
 /* Of the products of a chain: more than the caches beside a processor hold come from memory again
  * for each thread, and cost more than the waits they save. */
 #define CHAIN_MAX_BYTES   (8ull << 20)
@@ -103,7 +103,7 @@ static void product(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step
     struct kr_packed w = x->packed[s->weight];
     uint32_t in = (uint32_t)op->in[0], out = (uint32_t)op->out;
     uint32_t groups = (w.rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
-    struct kr_q8 q = { 0 };
+    struct kr_q8 q = {0};
     if (s->slot) q = kr_slot_q8(x, s->slot, w.cols);
     w.then = next->data;
     w.then_other = kr_group_range_bytes(next, 0, 1);

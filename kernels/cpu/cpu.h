@@ -28,16 +28,16 @@ struct kr_cpu {
     struct kr_matmul_kernels mm;
     const struct kr_draw_loops *draw;
     struct kr_cpu_probe *probe; /* NULL before the first */
-    bool fuse; /* false: one op a level, in the plan's order (the generic ISA) */
+    bool fuse;                  /* false: one op a level, in the plan's order (the generic ISA) */
 };
 
 /* A slot of scratch: a plan value, a quantised copy of one, or a table of angles. */
 struct kr_slot {
     enum kr_domain domain;
-    uint32_t row_floats;   /* memory of a row, in floats */
-    uint32_t stride;       /* of values: floats from row to row */
-    uint32_t first, last;  /* levels in use */
-    uint64_t at;           /* floats before it, per row of the domain */
+    uint32_t row_floats;  /* memory of a row, in floats */
+    uint32_t stride;      /* of values: floats from row to row */
+    uint32_t first, last; /* levels in use */
+    uint64_t at;          /* floats before it, per row of the domain */
 };
 
 enum kr_step_kind { KR_STEP_OP, KR_STEP_QUANTIZE, KR_STEP_ANGLES, KR_STEP_GROUP, KR_STEP_GATHER };
@@ -46,17 +46,17 @@ struct kr_step {
     enum kr_step_kind kind;
     uint32_t level;
     enum kr_domain domain;
-    uint32_t op;           /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope;
-                            * GROUP: the route; GATHER: the dispatch */
-    uint32_t slot; /* QUANTIZE, ANGLES, GATHER: the slot made; matmul: its quantised input; route:
-                            * the slot it works in */
-    uint32_t weight;       /* matmul: index of the packed weight, the first matrix of it */
-    uint32_t then;         /* matmul: the weight of the next one, the first's after the last */
-    uint32_t chunk;        /* matmul: pairs of row groups taken at a time */
-    uint32_t parts;        /* head_matmul, expert_matmul: such chunks of one matrix */
-    uint32_t from;         /* GATHER: the quantised slot whose rows are copied */
-    uint32_t grouping;     /* GROUP, and those that need it: index in groupings */
-    uint32_t job, next;    /* expert_matmul in this step: its job, the next of its grouping */
+    uint32_t op;     /* KR_STEP_OP: index in the plan; QUANTIZE: value; ANGLES: rope;
+                      * GROUP: the route; GATHER: the dispatch */
+    uint32_t slot;   /* QUANTIZE, ANGLES, GATHER: the slot made; matmul: its quantised input; route:
+                      * the slot it works in */
+    uint32_t weight; /* matmul: index of the packed weight, the first matrix of it */
+    uint32_t then;   /* matmul: the weight of the next one, the first's after the last */
+    uint32_t chunk;  /* matmul: pairs of row groups taken at a time */
+    uint32_t parts;  /* head_matmul, expert_matmul: such chunks of one matrix */
+    uint32_t from;   /* GATHER: the quantised slot whose rows are copied */
+    uint32_t grouping;  /* GROUP, and those that need it: index in groupings */
+    uint32_t job, next; /* expert_matmul in this step: its job, the next of its grouping */
     /* Our aligned copies of the op's vectors; NULL when absent. */
     const float *w, *bias, *extra;
 };
@@ -75,10 +75,10 @@ struct kr_grouping {
     uint32_t first_level, place; /* groupings of one place are never in use together */
     uint32_t dependents;         /* in this step: heavy step, the first of a list; or KR_NONE */
     uint32_t n_active;
-    uint32_t *active;            /* [n_active] experts with at least one slot, ascending */
-    uint32_t *first;             /* [n_experts + 1] first slot of an expert */
-    uint32_t *source;            /* by slot: row * n_used + choice */
-    uint32_t *slot;              /* by row * n_used + choice */
+    uint32_t *active; /* [n_active] experts with at least one slot, ascending */
+    uint32_t *first;  /* [n_experts + 1] first slot of an expert */
+    uint32_t *source; /* by slot: row * n_used + choice */
+    uint32_t *slot;   /* by row * n_used + choice */
 };
 #define KR_NONE UINT32_MAX
 
@@ -91,7 +91,7 @@ struct kr_touched {
 /* A KV layer's place in its group's block. */
 struct kr_kv_layer {
     uint32_t group, n_heads, k_dim, v_dim;
-    uint32_t v_kept;                           /* V's dims in the block: 0 when it is K's */
+    uint32_t v_kept; /* V's dims in the block: 0 when it is K's */
     bool latent;
     uint64_t at, bytes;                        /* of head 0, from the block's start; of all heads */
     uint64_t step;                             /* from head to head */
@@ -115,23 +115,21 @@ struct kr_tile {
     uint32_t pieces;        /* given to that many items */
     uint64_t part;          /* first float of the kept states */
 };
-struct kr_work {
-    uint32_t tile, first, last; /* super-ranges */
-};
+struct kr_work { uint32_t tile, first, last; /* super-ranges */ };
 /* Attention ops of one group and tile height share how the batch is cut. */
 struct kr_tiling {
     uint32_t group, tile_rows;
-    bool each_alone;                  /* rows have keys of their own: an indexer's */
-    uint32_t shared_rows;             /* of a shared tile at most */
-    uint32_t n_units, row_floats;     /* largest of its ops: units, floats of states per row */
+    bool each_alone;              /* rows have keys of their own: an indexer's */
+    uint32_t shared_rows;         /* of a shared tile at most */
+    uint32_t n_units, row_floats; /* largest of its ops: units, floats of states per row */
     uint32_t n_tiles, n_works;
-    struct kr_tile *tiles;            /* [max_rows] */
-    struct kr_work *works;            /* [max_works] */
+    struct kr_tile *tiles; /* [max_rows] */
+    struct kr_work *works; /* [max_works] */
     uint32_t n_shared, n_shared_works, n_listed;
-    struct kr_tile *shared;           /* [max_rows] */
-    struct kr_work *shared_works;     /* [max_works] */
-    uint32_t *rows, *positions; /* [3 * max_rows]: the step's rows, then those of shared tiles */
-    uint32_t *owner;                  /* [max_rows] a row's own tile */
+    struct kr_tile *shared;       /* [max_rows] */
+    struct kr_work *shared_works; /* [max_works] */
+    uint32_t *rows, *positions;   /* [3 * max_rows]: the step's rows, then those of shared tiles */
+    uint32_t *owner;              /* [max_rows] a row's own tile */
 };
 /* A sequence's rows, for finding out who shares blocks. */
 struct kr_member {
@@ -141,17 +139,13 @@ struct kr_member {
     bool alone;
 };
 /* The query heads of a KV head go to `parts` units of up to `heads` each; select has one unit. */
-struct kr_attn_step {
-    uint32_t tiling, heads, parts;
-};
+struct kr_attn_step { uint32_t tiling, heads, parts; };
 
 /* A level's stages: its row work, tiles of several sequences, its heavy work. */
 enum { KR_STAGE_ROWS, KR_STAGE_SHARED, KR_STAGE_HEAVY, KR_STAGES_A_LEVEL };
 
 /* The rows of a sequence in the step. */
-struct kr_run {
-    uint32_t row, n_rows, seq;
-};
+struct kr_run { uint32_t row, n_rows, seq; };
 
 /* The step in progress: set by launch, read by all threads. */
 struct kr_bound {
@@ -159,8 +153,8 @@ struct kr_bound {
     struct kr_cpu_mem *mem;
     uint32_t n_rows, n_logits, n_routed;
     const uint32_t *logit_rows; /* [n_logits] the step's rows that they are of */
-    uint32_t n_levels;    /* that the step goes through */
-    uint32_t chain_parts; /* that its rows are cut into for chains; 0: no chains */
+    uint32_t n_levels;          /* that the step goes through */
+    uint32_t chain_parts;       /* that its rows are cut into for chains; 0: no chains */
 };
 
 struct kr_cpu_exec {
@@ -170,28 +164,28 @@ struct kr_cpu_exec {
     /* the prepared plan */
     struct kr_step *row_steps, *heavy_steps;
     struct kr_level *levels;
-    struct kr_slot *slots;          /* values, then quantised values, then angles */
+    struct kr_slot *slots; /* values, then quantised values, then angles */
     uint32_t n_row_steps, n_heavy_steps, n_levels, n_slots;
-    uint32_t first_logit_level;     /* work on rows of logits begins here */
-    uint32_t last_kv_level;         /* nothing after it matters when no row wants logits */
-    bool last_kv_heavy;             /* its heavy work matters too: a state is made there */
+    uint32_t first_logit_level;        /* work on rows of logits begins here */
+    uint32_t last_kv_level;            /* nothing after it matters when no row wants logits */
+    bool last_kv_heavy;                /* its heavy work matters too: a state is made there */
     uint64_t row_floats[KR_N_DOMAINS]; /* scratch per row of each domain */
-    struct kr_attn_step *attn;      /* by op index: of attention and select */
+    struct kr_attn_step *attn;         /* by op index: of attention and select */
     struct kr_tiling *tilings;
     uint32_t n_tilings, max_works;
-    uint32_t max_split;             /* tiles x units below which keys are split; 0 = never */
+    uint32_t max_split; /* tiles x units below which keys are split; 0 = never */
     uint32_t max_units;
     struct kr_grouping *groupings;
     uint32_t n_groupings, n_grouping_places;
     uint8_t *grouping_mem;
-    struct kr_touched *touched;     /* by thread */
-    uint64_t steps, rows;           /* so far */
+    struct kr_touched *touched; /* by thread */
+    uint64_t steps, rows;       /* so far */
     /* weights */
     struct kr_packed *packed;
     uint32_t n_packed;
     void *weight_mem;
     uint64_t weight_mem_bytes;
-    float *vectors;                 /* norm weights and biases */
+    float *vectors; /* norm weights and biases */
     /* KV */
     struct kr_kv_layer *kv_layers;
     struct kr_kv_group *kv_groups;
@@ -199,25 +193,25 @@ struct kr_cpu_exec {
     uint8_t *scratch;
     uint64_t scratch_bytes;
     float *shared[KR_N_DOMAINS];
-    uint8_t *attn_mem;              /* attention's, per thread */
+    uint8_t *attn_mem; /* attention's, per thread */
     uint64_t attn_bytes;
     uint32_t max_pairs, max_k_dim, max_v_pad; /* what attention's scratch is sized for */
-    uint64_t max_scores;            /* and select's: keys of a row */
+    uint64_t max_scores;                      /* and select's: keys of a row */
     float *parts;
     uint64_t parts_floats;
-    atomic_uint *parts_done;        /* [tile][unit] */
-    struct kr_member *members;      /* [max_rows] */
-    struct kr_run *runs;            /* [max_rows]; NULL without recurrences */
+    atomic_uint *parts_done;   /* [tile][unit] */
+    struct kr_member *members; /* [max_rows] */
+    struct kr_run *runs;       /* [max_rows]; NULL without recurrences */
     uint32_t n_runs, longest_run;
-    uint32_t first_logit;           /* the first row of logits that is there */
-    struct kr_result *results;      /* [max_rows] by logit row */
+    uint32_t first_logit;      /* the first row of logits that is there */
+    struct kr_result *results; /* [max_rows] by logit row */
     /* the step as the pool runs it; only n of the jobs changes */
     struct kr_stage *stages;
     struct kr_job *jobs;
     struct kr_bound now;
-    struct kr_batch batch;          /* the last step's */
-    int draw_rc;                    /* of the last step: CN_EINVAL before it was drawn */
-    struct kr_profile *profile;     /* NULL: off */
+    struct kr_batch batch;      /* the last step's */
+    int draw_rc;                /* of the last step: CN_EINVAL before it was drawn */
+    struct kr_profile *profile; /* NULL: off */
 };
 
 struct kr_cpu_mem {
@@ -270,8 +264,8 @@ static inline uint8_t *kr_cpu_block(const struct kr_cpu_exec *x, const struct kr
 /* move.c */
 int kr_cpu_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
 void kr_cpu_host_free(struct kr_device *d, void *host, uint64_t bytes);
-int kr_cpu_kv_move(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
-                   bool out, uint64_t *ticket, struct cn_error *err);
+int kr_cpu_kv_move(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_move *moves,
+                   uint32_t n, bool out, uint64_t *ticket, struct cn_error *err);
 bool kr_cpu_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 /* Stores one row's K and V at its place in the pool. */
 void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, const float *k,

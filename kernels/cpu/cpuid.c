@@ -16,8 +16,8 @@ static uint64_t xcr0(void)
 static bool x86_has(enum kr_isa isa)
 {
     const uint32_t fma = 1u << 12, osxsave = 1u << 27, f16c = 1u << 29, avx2 = 1u << 5;
-    const uint32_t avx512 = 1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */ |
-                            1u << 31 /* VL */;
+    const uint32_t avx512 =
+        1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */ | 1u << 31 /* VL */;
     const uint32_t vnni = 1u << 11, avx_vnni = 1u << 4;
     const uint64_t ymm_state = 0x6, zmm_state = 0xe6;
     uint32_t a, b, c, d, need1 = fma | osxsave | f16c;
@@ -26,8 +26,7 @@ static bool x86_has(enum kr_isa isa)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2)) return false;
     if (isa != KR_ISA_AVX512 && (xcr0() & ymm_state) != ymm_state) return false;
     if (isa == KR_ISA_AVX2) return true;
-    if (isa == KR_ISA_AVXVNNI)
-        return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx_vnni);
+    if (isa == KR_ISA_AVXVNNI) return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & avx_vnni);
     return (b & avx512) == avx512 && (c & vnni) && (xcr0() & zmm_state) == zmm_state;
 }
 #endif

@@ -8,8 +8,9 @@ static void print_value(const struct kr_cpu_exec *x, struct cn_buf *out, int v)
 }
 
 static const char *const act_names[] = {
-    [KR_ACT_NONE] = "identity", [KR_ACT_SILU] = "silu", [KR_ACT_GELU_TANH] = "gelu_tanh",
-    [KR_ACT_GELU] = "gelu", [KR_ACT_SIGMOID] = "sigmoid", [KR_ACT_RELU2] = "relu2",
+    [KR_ACT_NONE] = "identity",         [KR_ACT_SILU] = "silu",
+    [KR_ACT_GELU_TANH] = "gelu_tanh",   [KR_ACT_GELU] = "gelu",
+    [KR_ACT_SIGMOID] = "sigmoid",       [KR_ACT_RELU2] = "relu2",
     [KR_ACT_SWIGLU_OAI] = "swiglu_oai",
 };
 

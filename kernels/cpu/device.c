@@ -89,9 +89,9 @@ static void cpu_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, 
                          void *arg)
 {
     struct kr_cpu *c = CN_CONTAINER(d, struct kr_cpu, base);
-    struct parallel p = { fn, arg };
-    struct kr_job job = { .fn = run_parallel, .n = n, .chunk = n / (1u << 20) + 1 };
-    kr_pool_run(c->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &p);
+    struct parallel p = {fn, arg};
+    struct kr_job job = {.fn = run_parallel, .n = n, .chunk = n / (1u << 20) + 1};
+    kr_pool_run(c->pool, &(struct kr_stage){0, 1}, 1, &job, &p);
 }
 
 static const struct kr_device_ops cpu_ops = {

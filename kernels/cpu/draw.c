@@ -57,7 +57,7 @@ int kr_cpu_draw(struct kr_exec *base, uint64_t ticket, const struct kr_draw *dra
         k = at_once(x, draws, n);
         uint32_t end = draws[k - 1].row + draws[k - 1].n_guesses + 1;
         if (end > x->first_logit + x->now.n_logits) kr_cpu_make_logits(x, first, end - first);
-        kr_device_parallel(&x->dev->base, k, work, &(struct drawing){ x, draws });
+        kr_device_parallel(&x->dev->base, k, work, &(struct drawing){x, draws});
     }
     return 0;
 }

@@ -142,7 +142,7 @@ static void do_unit(struct kr_cpu_exec *x, uint32_t thread, const struct unit *u
     uint32_t in = (uint32_t)op->in[0], out = (uint32_t)op->out;
     uint32_t groups = (w.rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
     uint32_t g0 = 2 * u->part * s->chunk, g1 = CN_MIN(g0 + 2 * s->chunk, groups);
-    struct kr_q8 q = { 0 };
+    struct kr_q8 q = {0};
     w.data = (uint8_t *)w.data + u->matrix * kr_packed_bytes(w.type, w.rows, w.cols);
     if (s->slot) {
         q = kr_slot_q8(x, s->slot, x->plan->values[in].width);
@@ -163,8 +163,8 @@ static void expert_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     const struct kr_grouping *g = &x->groupings[s->grouping];
     for (uint32_t i = lo; i < hi; i++) {
         uint32_t e = g->active[i % g->n_active];
-        struct unit u = { .s = s, .matrix = e, .part = i / g->n_active, .r0 = g->first[e],
-                          .r1 = g->first[e + 1] };
+        struct unit u = {
+            .s = s, .matrix = e, .part = i / g->n_active, .r0 = g->first[e], .r1 = g->first[e + 1]};
         if (s->bias) u.bias = s->bias + e * kr_tensor_dim(&op->w, 1) + op->from;
         do_unit(x, thread, &u, &x->touched[thread].experts);
     }
@@ -178,9 +178,12 @@ static void head_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, ui
     uint32_t heads = kr_matrices(&x->plan->ops[s->op]);
     for (uint32_t i = lo; i < hi; i++) {
         uint32_t h = i % heads;
-        struct unit u = { .s = s, .matrix = h, .part = i / heads,
-                          .r1 = kr_domain_rows(x, s->domain), .x_at = h * w->cols,
-                          .y_at = h * w->rows };
+        struct unit u = {.s = s,
+                         .matrix = h,
+                         .part = i / heads,
+                         .r1 = kr_domain_rows(x, s->domain),
+                         .x_at = h * w->cols,
+                         .y_at = h * w->rows};
         do_unit(x, thread, &u, &x->touched[thread].dense);
     }
 }
@@ -261,8 +264,8 @@ void kr_cpu_expert_row(const struct kr_cpu_exec *x, const struct kr_step *s, uin
 void kr_cpu_counters(const struct kr_exec *base, struct kr_counters *out)
 {
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
-    *out = (struct kr_counters){ .steps = x->steps, .rows = x->rows,
-                                    .barriers = kr_pool_shared(x->dev->pool) };
+    *out = (struct kr_counters){
+        .steps = x->steps, .rows = x->rows, .barriers = kr_pool_shared(x->dev->pool)};
     for (uint32_t t = 0; t < kr_pool_threads(x->dev->pool); t++) {
         out->weight_bytes += x->touched[t].dense;
         out->expert_bytes += x->touched[t].experts;

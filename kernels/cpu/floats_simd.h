@@ -79,10 +79,8 @@ V_INLINE void float_tile(const struct float_tile *t, const enum kr_type type, co
     const float *x = t->x;
     vf acc[PER_GROUP * ROW_GROUPS][MAX_ROWS];
 
-    UNROLL for (int v = 0; v < vectors; v++)
-    {
-        UNROLL for (int r = 0; r < R; r++)
-        {
+    UNROLL for (int v = 0; v < vectors; v++) {
+        UNROLL for (int r = 0; r < R; r++) {
             const float *out = t->out + r * t->out_stride + (int)VL * v;
             acc[v][r] = v_set(0);
             if (t->resume) acc[v][r] = v_load_n(out, lanes_of(t, v));
@@ -90,24 +88,21 @@ V_INLINE void float_tile(const struct float_tile *t, const enum kr_type type, co
     }
     for (uint32_t c = 0; c < t->cols; c++, w += column_bytes(type), x++) {
         vf wv[PER_GROUP * ROW_GROUPS];
-        UNROLL for (int v = 0; v < vectors; v++)
-        {
+        UNROLL for (int v = 0; v < vectors; v++) {
             const uint8_t *p = w + v / PER_GROUP * t->group_bytes;
             if (R == 1 && v % PER_GROUP == 0) __builtin_prefetch(p + PREFETCH_BYTES);
             wv[v] = load_column(p, type, v % PER_GROUP);
         }
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             const vf xr = v_set(x[r * t->x_stride]);
-            UNROLL for (int v = 0; v < vectors; v++) acc[v][r] = v_fma(wv[v], xr, acc[v][r]);
+            UNROLL for (int v = 0; v < vectors; v++)
+                acc[v][r] = v_fma(wv[v], xr, acc[v][r]);
         }
     }
-    UNROLL for (int v = 0; v < vectors; v++)
-    {
+    UNROLL for (int v = 0; v < vectors; v++) {
         vf bias = v_set(0);
         if (t->bias) bias = v_load_n(t->bias + (int)VL * v, lanes_of(t, v));
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             if (t->bias) acc[v][r] = v_add(acc[v][r], bias);
             v_store_n(t->out + r * t->out_stride + (int)VL * v, acc[v][r], lanes_of(t, v));
         }
@@ -119,21 +114,26 @@ V_INLINE void float_tile(const struct float_tile *t, const enum kr_type type, co
     {                                                                                              \
         float_tile(t, type, G, R);                                                                 \
     }
+/* clang-format off */
 #define TILES_6(name, type, G)                                                                     \
     TILE(name, type, G, 1) TILE(name, type, G, 2) TILE(name, type, G, 3) TILE(name, type, G, 4)    \
     TILE(name, type, G, 5) TILE(name, type, G, 6)
-#define ROWS_6(name, G) name##_##G##_1, name##_##G##_2, name##_##G##_3, name##_##G##_4,            \
-                        name##_##G##_5, name##_##G##_6
+/* clang-format on */
+#define ROWS_6(name, G)                                                                            \
+    name##_##G##_1, name##_##G##_2, name##_##G##_3, name##_##G##_4, name##_##G##_5, name##_##G##_6
 /* All tiles of a type, and their table: [groups - 1][rows - 1]. */
 #if VL == 16u
+/* clang-format off */
 #define TILES(name, type)                                                                          \
     TILES_6(name, type, 1) TILE(name, type, 1, 7) TILE(name, type, 1, 8)                           \
     TILES_6(name, type, 2) TILE(name, type, 2, 7) TILE(name, type, 2, 8) ROW_TILE(name, type)     \
     static float_tile_fn *const name[TILE_GROUPS][MAX_ROWS] = {                                    \
         {ROWS_6(name, 1), name##_1_7, name##_1_8}, {ROWS_6(name, 2), name##_2_7, name##_2_8}};
+/* clang-format on */
 #else
 #define TILES(name, type)                                                                          \
-    TILES_6(name, type, 1) ROW_TILE(name, type)                                                    \
+    TILES_6(name, type, 1)                                                                         \
+    ROW_TILE(name, type)                                                                           \
     static float_tile_fn *const name[TILE_GROUPS][MAX_ROWS] = {{ROWS_6(name, 1)}};
 #endif
 
@@ -208,10 +208,14 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             .outputs = w->rows - first,
             .bias = bias ? bias + first : NULL,
         };
-        if (g1 - g >= ROW_GROUPS && rows == 1) groups = ROW_GROUPS;
-        else groups = CN_MIN(g1 - g, (uint32_t)TILE_GROUPS);
-        if (rows >= PANEL_MIN_ROWS && w->cols > 0) run_panels(w->type, groups, t, rows);
-        else run_rows(w->type, groups, t, rows);
+        if (g1 - g >= ROW_GROUPS && rows == 1)
+            groups = ROW_GROUPS;
+        else
+            groups = CN_MIN(g1 - g, (uint32_t)TILE_GROUPS);
+        if (rows >= PANEL_MIN_ROWS && w->cols > 0)
+            run_panels(w->type, groups, t, rows);
+        else
+            run_rows(w->type, groups, t, rows);
     }
 }
 

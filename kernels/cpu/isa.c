@@ -23,8 +23,8 @@ static const struct {
     [KR_ISA_AVX2] = {"avx2", "cpu-avx2-2", kr_matmul_avx2, kr_ops_avx2, kr_recurrent_avx2,
                      kr_probe_avx2, kr_draw_loops_avx2},
     /* the quantised products are others, and give the same bytes */
-    [KR_ISA_AVXVNNI] = {"avxvnni", "cpu-avx2-2", kr_matmul_avxvnni, kr_ops_avx2,
-                        kr_recurrent_avx2, kr_probe_avxvnni, kr_draw_loops_avx2},
+    [KR_ISA_AVXVNNI] = {"avxvnni", "cpu-avx2-2", kr_matmul_avxvnni, kr_ops_avx2, kr_recurrent_avx2,
+                        kr_probe_avxvnni, kr_draw_loops_avx2},
     [KR_ISA_AVX512] = {"avx512", "cpu-avx512-2", kr_matmul_avx512, kr_ops_avx512,
                        kr_recurrent_avx512, kr_probe_avx512, kr_draw_loops_avx512},
 #else

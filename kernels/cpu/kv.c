@@ -33,13 +33,17 @@ static void place_layer(struct kr_cpu_exec *x, uint32_t i, uint64_t *block_bytes
     uint32_t v_kept = p->latent ? 0 : p->v_dim;
     enum kr_type type = x->base.opts.kv_type;
     uint32_t k_kept = p->k_dim + (type == KR_Q8_0 && !p->latent ? p->k_dim % 2 : 0);
-    *l = (struct kr_kv_layer){ .group = p->group, .n_heads = p->n_kv_heads, .k_dim = p->k_dim,
-                               .v_dim = p->v_dim, .v_kept = v_kept, .latent = p->latent,
-                               .at = *block_bytes,
-                               .k_head = kr_kv_bytes(type, k_kept) * bt,
-                               .ks_head = kr_kv_scale_bytes(type, p->k_dim) * bt,
-                               .v_head = kr_kv_bytes(type, v_kept) * bt,
-                               .vs_head = kr_kv_scale_bytes(type, v_kept) * bt };
+    *l = (struct kr_kv_layer){.group = p->group,
+                              .n_heads = p->n_kv_heads,
+                              .k_dim = p->k_dim,
+                              .v_dim = p->v_dim,
+                              .v_kept = v_kept,
+                              .latent = p->latent,
+                              .at = *block_bytes,
+                              .k_head = kr_kv_bytes(type, k_kept) * bt,
+                              .ks_head = kr_kv_scale_bytes(type, p->k_dim) * bt,
+                              .v_head = kr_kv_bytes(type, v_kept) * bt,
+                              .vs_head = kr_kv_scale_bytes(type, v_kept) * bt};
     l->head.v = l->k_head;
     l->head.k_scale = l->head.v + l->v_head;
     l->head.v_scale = l->head.k_scale + l->ks_head;
@@ -86,7 +90,7 @@ int kr_cpu_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
      * are as many whole blocks as come near a huge page's size. */
     if (slab_bytes > HUGE_PAGE / 2) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
-    *m = (struct kr_cpu_mem){ .data = data, .bytes = bytes };
+    *m = (struct kr_cpu_mem){.data = data, .bytes = bytes};
     *out = &m->base;
     return 0;
 }
@@ -232,9 +236,7 @@ static void put_half(uint8_t *p, uint64_t i, uint16_t h)
 
 /* Where dims of a token lie: so many bytes from an even one to the next, from it to the odd one
  * (q4_0 has both in a byte), and from scale to scale. */
-struct places {
-    uint64_t pair, odd, scale;
-};
+struct places { uint64_t pair, odd, scale; };
 
 static void store_blocks(enum kr_type type, const float *x, uint32_t n, uint8_t *to,
                          uint8_t *scales, struct places at)
@@ -315,7 +317,7 @@ void kr_cpu_kv_store(const struct kr_cpu_exec *x, uint32_t layer, uint32_t row, 
         else
             store_key(ops, type, from, l->k_dim, keys, scales, bt, tok);
         if (l->v_kept)
-            store_values(ops, type, v + (size_t)h * l->v_kept, l->v_kept,
-                         head + l->head.v, head + l->head.v_scale, bt, tok);
+            store_values(ops, type, v + (size_t)h * l->v_kept, l->v_kept, head + l->head.v,
+                         head + l->head.v_scale, bt, tok);
     }
 }

@@ -10,14 +10,14 @@
 struct sched {
     struct kr_cpu_exec *x;
     const struct kr_plan *p;
-    uint32_t *ready;        /* by slot: the time it is made */
-    uint32_t *quantized;    /* by value: its quantised slot, 0 = none (slot 0 is a value) */
-    uint32_t *written;      /* by KV layer: time of its kv_write */
-    uint32_t *attn_at;      /* by level: attention and select ops there */
-    uint32_t *grouping_of;  /* by value: a route's grouping */
-    bool *needed;           /* by op: the output or the pool depends on it */
-    uint32_t angles0;       /* slot of rotation 0's angles */
-    uint32_t now;           /* last time given, for one op a level */
+    uint32_t *ready;       /* by slot: the time it is made */
+    uint32_t *quantized;   /* by value: its quantised slot, 0 = none (slot 0 is a value) */
+    uint32_t *written;     /* by KV layer: time of its kv_write */
+    uint32_t *attn_at;     /* by level: attention and select ops there */
+    uint32_t *grouping_of; /* by value: a route's grouping */
+    bool *needed;          /* by op: the output or the pool depends on it */
+    uint32_t angles0;      /* slot of rotation 0's angles */
+    uint32_t now;          /* last time given, for one op a level */
     uint32_t n_row, n_heavy, max_levels;
 };
 
@@ -53,8 +53,11 @@ static void use_in(struct sched *s, enum kr_domain domain, uint32_t slot, uint32
 static void make(struct sched *s, uint32_t slot, uint32_t t, enum kr_domain domain,
                  uint32_t row_floats, uint32_t stride)
 {
-    s->x->slots[slot] = (struct kr_slot){ .domain = domain, .row_floats = row_floats,
-                                          .stride = stride, .first = t / 2, .last = t / 2 };
+    s->x->slots[slot] = (struct kr_slot){.domain = domain,
+                                         .row_floats = row_floats,
+                                         .stride = stride,
+                                         .first = t / 2,
+                                         .last = t / 2};
     s->ready[slot] = t;
 }
 
@@ -64,7 +67,7 @@ static struct kr_step *add_step(struct sched *s, enum kr_step_kind kind, uint32_
     struct kr_step *list = t & 1 ? s->x->heavy_steps : s->x->row_steps;
     uint32_t *n = t & 1 ? &s->n_heavy : &s->n_row;
     struct kr_step *st = &list[(*n)++];
-    *st = (struct kr_step){ .kind = kind, .level = t / 2, .domain = domain, .op = op };
+    *st = (struct kr_step){.kind = kind, .level = t / 2, .domain = domain, .op = op};
     return st;
 }
 
@@ -123,8 +126,7 @@ static uint32_t quantize(struct sched *s, uint32_t value)
 static bool is_wide(const struct sched *s, const struct kr_plan_op *op)
 {
     bool elementwise = op->kind == KR_OP_ADD || op->kind == KR_OP_SCALE ||
-                       op->kind == KR_OP_SOFTCAP || op->kind == KR_OP_GLU ||
-                       op->kind == KR_OP_ACT;
+                       op->kind == KR_OP_SOFTCAP || op->kind == KR_OP_GLU || op->kind == KR_OP_ACT;
     if (op->kind == KR_OP_GLU)
         elementwise = s->p->values[op->in[0]].width == s->p->values[op->in[1]].width;
     return elementwise && s->p->values[op->out].width >= KR_WIDE_ROW;
@@ -174,8 +176,8 @@ static void place_route(struct sched *s, struct kr_step *st, uint32_t t)
     make(s, st->slot, t, KR_DOM_ROWS, pad, pad);
     uint32_t at = at_time(s, t + 1), g = x->n_groupings++;
     add_step(s, KR_STEP_GROUP, at, KR_DOM_ROWS, st->op)->grouping = g;
-    x->groupings[g] = (struct kr_grouping){ .n_experts = n_experts, .value = (uint32_t)op->out,
-                                            .first_level = at / 2 };
+    x->groupings[g] = (struct kr_grouping){
+        .n_experts = n_experts, .value = (uint32_t)op->out, .first_level = at / 2};
     s->grouping_of[op->out] = g;
     use(s, (uint32_t)op->out, at);
     s->ready[op->out] = at;
@@ -230,7 +232,7 @@ static void make_levels(struct sched *s, uint32_t n_levels)
     uint32_t r = 0, h = 0;
     for (uint32_t l = 0; l < n_levels; l++) {
         struct kr_level *v = &x->levels[l];
-        *v = (struct kr_level){ .row_begin = r, .heavy_begin = h };
+        *v = (struct kr_level){.row_begin = r, .heavy_begin = h};
         for (; r < s->n_row && x->row_steps[r].level == l; r++) {
             const struct kr_step *st = &x->row_steps[r];
             v->has_rows[st->domain] = true;
@@ -249,7 +251,8 @@ static void make_levels(struct sched *s, uint32_t n_levels)
     }
     x->n_levels = n_levels;
     x->first_logit_level = 0;
-    while (x->first_logit_level < n_levels && !x->levels[x->first_logit_level].has_rows[KR_DOM_LOGITS])
+    while (x->first_logit_level < n_levels &&
+           !x->levels[x->first_logit_level].has_rows[KR_DOM_LOGITS])
         x->first_logit_level++; /* the first is KR_OP_TAKE_LOGITS */
     x->n_row_steps = s->n_row;
     x->n_heavy_steps = s->n_heavy;
@@ -346,7 +349,7 @@ static int place_slots(struct kr_cpu_exec *x)
 int kr_cpu_schedule(struct kr_cpu_exec *x, struct cn_error *err)
 {
     const struct kr_plan *p = x->plan;
-    struct sched s = { .x = x, .p = p, .now = (uint32_t)-1 };
+    struct sched s = {.x = x, .p = p, .now = (uint32_t)-1};
     struct kr_step *tmp = NULL;
     int rc = alloc_tables(&s);
     if (!rc) {

@@ -18,7 +18,7 @@
 
 #define KR_PACK_ROWS 16
 
-/* ---- processor (cpuid.c) ------------------------------------------------------------------- */
+/* ---- processor (cpuid.c) --------------------------------------------------------------------- */
 
 /* Whether the build has kernels for an ISA and the processor and operating system can run them. */
 bool kr_cpu_has(enum kr_isa isa);
@@ -29,8 +29,8 @@ enum kr_isa kr_cpu_best(void);
 
 struct kr_packed {
     enum kr_type type;
-    uint32_t rows, cols;  /* cols a multiple of the type's block (floats: any) */
-    void *data;           /* 64-byte aligned, kr_packed_bytes long */
+    uint32_t rows, cols; /* cols a multiple of the type's block (floats: any) */
+    void *data;          /* 64-byte aligned, kr_packed_bytes long */
     /* Hint: what is read after the groups of a call, and as far behind it the next group of it;
      * NULL: the groups behind them. Memory that is not there is no harm. */
     const uint8_t *then;
@@ -52,7 +52,7 @@ bool kr_type_wants_q8(enum kr_type type); /* false: float activations */
 struct kr_q8_block {
     int8_t q[32];
     float scale;
-    float scaled_sum;     /* scale * (sum of q), for types with a min */
+    float scaled_sum; /* scale * (sum of q), for types with a min */
     /* What integer sums of products start from: KR_SUM_BIAS, minus the sum of q times the offset */
     int32_t start[3];      /* 8, 16, 128 (Q4_0, Q5_0, Q8_0) */
     int32_t half_start[2]; /* 32, for each half of 16 (Q6_K) */
@@ -88,8 +88,10 @@ static inline void kr_matmul(const struct kr_matmul_kernels *k, const struct kr_
                              size_t x_stride, uint32_t r0, uint32_t r1, const float *bias,
                              float *out, size_t out_stride)
 {
-    if (kr_type_wants_q8(w->type)) k->quants(w, g0, g1, q, r0, r1, bias, out, out_stride);
-    else k->floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
+    if (kr_type_wants_q8(w->type))
+        k->quants(w, g0, g1, q, r0, r1, bias, out, out_stride);
+    else
+        k->floats(w, g0, g1, x, x_stride, r0, r1, bias, out, out_stride);
 }
 /* Fills the table for an ISA (AUTO: the best) and returns true; false when kr_cpu_has is.
  * (isa.c) */

@@ -43,8 +43,8 @@ static void move_piece(void *arg, uint32_t i)
     memcpy(w->out ? host + at : block, w->out ? block : host + at, bytes);
 }
 
-int kr_cpu_kv_move(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_move *moves, uint32_t n,
-                   bool out, uint64_t *ticket, struct cn_error *err)
+int kr_cpu_kv_move(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_move *moves,
+                   uint32_t n, bool out, uint64_t *ticket, struct cn_error *err)
 {
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     uint64_t largest = 1;

@@ -22,17 +22,15 @@
 #define KR_SUPER_KEYS   (KR_RANGE_KEYS * KR_SUPER_RANGES)
 /* An indexer's heads are taken so many at a time. */
 #define KR_SELECT_HEADS 48u
-/* Up to so many (row, query head) pairs read K and V where they lie (f16 is by some code with more),
- * and what comes next ahead. */
+/* Up to so many (row, query head) pairs read K and V where they lie (f16 is by some code with
+ * more), and what comes next ahead. */
 #define KR_FEW_PAIRS 8u
 /* Rows of v and of the accumulators are padded to this many floats. */
 #define KR_LANES 16u
 
 /* Softmax states of m (row, query head) pairs: maximum, sum of exponentials (0 = no key yet) and
  * sum of weighted values, acc_stride floats apart. */
-struct kr_attn_state {
-    float *max, *sum, *acc;
-};
+struct kr_attn_state { float *max, *sum, *acc; };
 
 /* Where one block keeps the K and V of one layer and head: byte offsets from the block's start.
  * K: [k_dim][block_tokens], V: [block_tokens][v_dim]; f16 scales, one per 32 dims:
@@ -40,9 +38,7 @@ struct kr_attn_state {
  * [ceil(k_dim/2)][block_tokens]; q8_0's K [ceil(k_dim/2)][block_tokens][2], V
  * [block_tokens/2][v_dim][2], and V's scales [ceil(v_dim/32)][block_tokens]. Latent layers keep K
  * [block_tokens][k_dim], scales likewise, and no V. */
-struct kr_kv_place {
-    uint64_t k, k_scale, v, v_scale;
-};
+struct kr_kv_place { uint64_t k, k_scale, v, v_scale; };
 
 /* What is read after a tile's keys, in the order in which it is wanted: asked for little by little
  * while those are worked on. A hint alone. */
@@ -63,26 +59,26 @@ struct kr_attn_ahead {
  * ascending positions (some may be equal); `heads` query heads each; pair r * heads + g. */
 struct kr_attn_tile {
     uint32_t n_rows, heads;
-    const uint32_t *pos;   /* [n_rows] */
+    const uint32_t *pos; /* [n_rows] */
     struct kr_sight sight;
     uint32_t k_dim, v_dim, acc_stride;
     uint32_t block_tokens;
     enum kr_type kv_type;
-    bool latent;           /* V is the first v_dim values of K */
-    float softcap;         /* 0 = none */
+    bool latent;   /* V is the first v_dim values of K */
+    float softcap; /* 0 = none */
     /* One row that sees some keys of the range only: their indices, ascending; NULL: all visible.
      * Ranges without one are not asked for. */
     const uint8_t *list;
     uint32_t n_list;
     struct kr_kv_place at;
-    const float *q;        /* [n_rows * heads][k_dim], multiplied by the scale */
+    const float *q; /* [n_rows * heads][k_dim], multiplied by the scale */
     /* Scratch for q as integers, and for what these are worth: of pairs rounded up to KR_FEW_PAIRS,
      * dims rounded up to 32, one in 32 dims. NULL: K and V are taken as float32. */
     int16_t *words;
     float *worth;
-    float *keys;           /* scratch [k_dim][KR_RANGE_KEYS] */
-    float *values;         /* scratch [KR_RANGE_KEYS][acc_stride] */
-    float *p;              /* scratch [n_rows * heads][KR_RANGE_KEYS] */
+    float *keys;                 /* scratch [k_dim][KR_RANGE_KEYS] */
+    float *values;               /* scratch [KR_RANGE_KEYS][acc_stride] */
+    float *p;                    /* scratch [n_rows * heads][KR_RANGE_KEYS] */
     struct kr_attn_ahead *ahead; /* hint, moved on by attn_range; not NULL, but may be empty */
 };
 
@@ -136,24 +132,13 @@ void kr_ops_avx2(struct kr_cpu_ops *o);
 void kr_ops_avx512(struct kr_cpu_ops *o);
 void kr_ops_neon(struct kr_cpu_ops *o);
 /* The table in an ISA's file, which has functions of these names. */
-#define KR_OPS_HERE(isa)                    \
-    (struct kr_cpu_ops)                     \
-    {                                       \
-        .name = (isa),                      \
-        .rms_norm = rms_norm,               \
-        .layer_norm = layer_norm,           \
-        .add = add,                         \
-        .scale = scale,                     \
-        .sum_rows = sum_rows,               \
-        .softcap = softcap,                 \
-        .glu = glu,                         \
-        .rope = rope,                       \
-        .to_f16 = to_f16,                   \
-        .attn_queries = attn_queries,       \
-        .attn_range = attn_range,           \
-        .attn_merge = attn_merge,           \
-        .attn_finish = attn_finish,         \
-        .select_range = select_range,       \
+#define KR_OPS_HERE(isa)                                                                           \
+    (struct kr_cpu_ops)                                                                            \
+    {                                                                                              \
+        .name = (isa), .rms_norm = rms_norm, .layer_norm = layer_norm, .add = add, .scale = scale, \
+        .sum_rows = sum_rows, .softcap = softcap, .glu = glu, .rope = rope, .to_f16 = to_f16,      \
+        .attn_queries = attn_queries, .attn_range = attn_range, .attn_merge = attn_merge,          \
+        .attn_finish = attn_finish, .select_range = select_range,                                  \
     }
 
 /* The visible keys of row r within [base, base + 128), as indices into the range or the list;

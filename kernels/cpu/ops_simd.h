@@ -12,7 +12,7 @@
 #include "kernels/half.h"
 
 /* for (i, n in steps of VL) with the number of lanes left in `lanes` */
-#define V_FOR(i, n) \
+#define V_FOR(i, n)                                                                                \
     for (uint32_t i = 0, lanes; i < (n) && (lanes = CN_MIN((n) - i, VL)) > 0; i += VL)
 
 static void rms_norm(float *y, const float *x, const float *w, float eps, uint32_t n)
@@ -33,7 +33,8 @@ static void rms_norm(float *y, const float *x, const float *w, float eps, uint32
     }
     double sum = v_sum(v_add(v_add(s0, s1), v_add(s2, s3)));
     vf s = v_set((float)(1.0 / sqrt(sum / n + (double)eps)));
-    V_FOR(j, n) {
+    V_FOR(j, n)
+    {
         vf a = v_mul(v_load_n(x + j, lanes), s);
         if (w) a = v_mul(a, v_load_n(w + j, lanes));
         v_store_n(y + j, a, lanes);
@@ -43,18 +44,19 @@ static void rms_norm(float *y, const float *x, const float *w, float eps, uint32
 static void add(float *y, const float *a, const float *b, uint32_t n)
 {
     V_FOR(i, n)
-        v_store_n(y + i, v_add(v_load_n(a + i, lanes), v_load_n(b + i, lanes)), lanes);
+    v_store_n(y + i, v_add(v_load_n(a + i, lanes), v_load_n(b + i, lanes)), lanes);
 }
 
 static void scale(float *y, const float *x, float s, uint32_t n)
 {
     V_FOR(i, n)
-        v_store_n(y + i, v_mul(v_load_n(x + i, lanes), v_set(s)), lanes);
+    v_store_n(y + i, v_mul(v_load_n(x + i, lanes), v_set(s)), lanes);
 }
 
 static void sum_rows(float *y, const float *const *x, const float *w, uint32_t k, uint32_t n)
 {
-    V_FOR(i, n) {
+    V_FOR(i, n)
+    {
         vf sum = v_load_n(x[0] + i, lanes);
         if (w) sum = v_mul(sum, v_set(w[0]));
         for (uint32_t j = 1; j < k; j++) {
@@ -69,7 +71,7 @@ static void softcap(float *y, const float *x, float cap, uint32_t n)
 {
     vf c = v_set(cap);
     V_FOR(i, n)
-        v_store_n(y + i, v_mul(c, v_tanh(v_div(v_load_n(x + i, lanes), c))), lanes);
+    v_store_n(y + i, v_mul(c, v_tanh(v_div(v_load_n(x + i, lanes), c))), lanes);
 }
 
 /* 1 / (1 + e^-x) times num */
@@ -113,7 +115,8 @@ V_INLINE vf v_act(vf g, enum kr_act act)
 
 V_INLINE void glu_loop(float *y, const float *gate, const float *up, enum kr_act act, uint32_t n)
 {
-    V_FOR(i, n) {
+    V_FOR(i, n)
+    {
         vf a = v_act(v_load_n(gate + i, lanes), act);
         if (up) a = v_mul(a, v_load_n(up + i, lanes));
         v_store_n(y + i, a, lanes);
@@ -122,7 +125,8 @@ V_INLINE void glu_loop(float *y, const float *gate, const float *up, enum kr_act
 
 static void swiglu_oai(float *y, const float *gate, const float *up, uint32_t n)
 {
-    V_FOR(i, n) {
+    V_FOR(i, n)
+    {
         vf g = v_min(v_set(7.0f), v_load_n(gate + i, lanes)); /* NaN stays */
         vf u = v_max(v_set(-7.0f), v_min(v_set(7.0f), v_load_n(up + i, lanes)));
         vf s = over_logistic(g, v_mul(v_set(-1.702f), g));
@@ -155,14 +159,16 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
 {
     vf sum = v_set(0), squares = v_set(0);
     V_FOR(i, n)
-        sum = v_add(sum, v_load_n(x + i, lanes));
+    sum = v_add(sum, v_load_n(x + i, lanes));
     vf mean = v_set((float)((double)v_sum(sum) / n));
-    V_FOR(j, n) {
+    V_FOR(j, n)
+    {
         vf d = v_keep(v_sub(v_load_n(x + j, lanes), mean), 0, lanes, v_set(0));
         squares = v_fma(d, d, squares);
     }
     vf s = v_set((float)(1.0 / sqrt((double)v_sum(squares) / n + (double)eps)));
-    V_FOR(k, n) {
+    V_FOR(k, n)
+    {
         vf a = v_mul(v_sub(v_load_n(x + k, lanes), mean), s);
         if (w) a = v_mul(a, v_load_n(w + k, lanes));
         if (b) a = v_add(a, v_load_n(b + k, lanes));
@@ -172,7 +178,8 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
 
 static void rope_halves(float *y, const float *x, const float *cs, uint32_t half)
 {
-    V_FOR(i, half) {
+    V_FOR(i, half)
+    {
         vf c = v_load_n(cs + i, lanes), s = v_load_n(cs + half + i, lanes);
         vf a = v_load_n(x + i, lanes), b = v_load_n(x + half + i, lanes);
         v_store_n(y + i, v_sub(v_mul(a, c), v_mul(b, s)), lanes);

@@ -91,7 +91,8 @@ static uint32_t load_word(const uint8_t *p)
 static void put_one_bit(uint8_t *p, const uint8_t q[KR_SUB], int bit)
 {
     uint32_t v = 0;
-    for (int i = 0; i < 8; i++) v |= (load_word(q + 4 * i) >> bit & 0x01010101u) << i;
+    for (int i = 0; i < 8; i++)
+        v |= (load_word(q + 4 * i) >> bit & 0x01010101u) << i;
     memcpy(p, &v, sizeof v);
 }
 
@@ -113,7 +114,8 @@ static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
     uint8_t *p = block + 4 * lane;
     switch (l->bits) {
     case 8:
-        for (int i = 0; i < 8; i++) memcpy(p + 64 * i, q + 4 * i, 4);
+        for (int i = 0; i < 8; i++)
+            memcpy(p + 64 * i, q + 4 * i, 4);
         return;
     case 2:
         put_two_bits(p, q, 0);
@@ -132,8 +134,8 @@ static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
         break;
     }
     for (int k = 0; k < 4; k++) {
-        uint32_t v = (load_word(q + 4 * k) & 0x0f0f0f0fu) |
-                     (load_word(q + 4 * k + 16) & 0x0f0f0f0fu) << 4;
+        uint32_t v =
+            (load_word(q + 4 * k) & 0x0f0f0f0fu) | (load_word(q + 4 * k + 16) & 0x0f0f0f0fu) << 4;
         memcpy(p + 64 * k, &v, sizeof v);
     }
 }
@@ -233,9 +235,11 @@ static void pack_float_group(uint32_t elem_bytes, uint32_t rows, uint32_t cols, 
             const uint8_t *from = src + ((size_t)lane * cols + c0) * elem_bytes;
             uint8_t *to = group + ((size_t)c0 * KR_PACK_ROWS + lane) * elem_bytes;
             if (elem_bytes == 2) {
-                for (uint32_t c = 0; c < n; c++) memcpy(to + 32 * c, from + 2 * c, 2);
+                for (uint32_t c = 0; c < n; c++)
+                    memcpy(to + 32 * c, from + 2 * c, 2);
             } else {
-                for (uint32_t c = 0; c < n; c++) memcpy(to + 64 * c, from + 4 * c, 4);
+                for (uint32_t c = 0; c < n; c++)
+                    memcpy(to + 64 * c, from + 4 * c, 4);
             }
         }
 }

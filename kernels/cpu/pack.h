@@ -36,18 +36,26 @@
 #include "kernels/cpu/matmul.h"
 
 enum kr_header {
-    KR_HDR_NONE, KR_HDR_D, KR_HDR_DM, KR_HDR_K, KR_HDR_K6, KR_HDR_K2, KR_HDR_KX, KR_HDR_T, KR_HDR_E
+    KR_HDR_NONE,
+    KR_HDR_D,
+    KR_HDR_DM,
+    KR_HDR_K,
+    KR_HDR_K6,
+    KR_HDR_K2,
+    KR_HDR_KX,
+    KR_HDR_T,
+    KR_HDR_E
 };
 /* Beside numbers of bits: nibbles that stand for numbers. */
 enum { KR_BITS_IQ4 = 16 + 4, KR_BITS_FP4 = 32 + 4, KR_BITS_ODD = 48 + 4 };
 
 struct kr_layout {
-    uint8_t bits;           /* of a quant: 2, 3, 4, 5, 6, 8, KR_BITS_...; of a float: 16, 32 */
-    uint8_t header;         /* enum kr_header */
-    uint8_t offset_shift;   /* the offset is 1 << this; 0 = no offset */
-    uint8_t header_blocks;  /* blocks of 32 columns per header */
+    uint8_t bits;          /* of a quant: 2, 3, 4, 5, 6, 8, KR_BITS_...; of a float: 16, 32 */
+    uint8_t header;        /* enum kr_header */
+    uint8_t offset_shift;  /* the offset is 1 << this; 0 = no offset */
+    uint8_t header_blocks; /* blocks of 32 columns per header */
     uint16_t header_bytes;
-    uint16_t quant_bytes;   /* per block */
+    uint16_t quant_bytes; /* per block */
 };
 /* The type must be one that kr_type_info knows. */
 const struct kr_layout *kr_layout(enum kr_type type);
@@ -105,10 +113,11 @@ static inline uint32_t kr_q8_start_at(const struct kr_layout *l)
     return l->offset_shift == 3 ? at : l->offset_shift == 4 ? at + size : at + 2 * size;
 }
 
-/* Quantises rows [r0, r1) by blocks of KR_SUB values: each by `block`, the last padded with zeros. */
-static inline __attribute__((always_inline)) void
-kr_q8_rows(struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1,
-           void (*block)(const float *x, struct kr_q8_block *block))
+/* Quantises rows [r0, r1) by blocks of KR_SUB values: each by `block`, the last padded with
+ * zeros. */
+static inline __attribute__((always_inline)) void kr_q8_rows(
+    struct kr_q8 *q, const float *x, size_t x_stride, uint32_t r0, uint32_t r1,
+    void (*block)(const float *x, struct kr_q8_block *block))
 {
     const uint32_t whole = q->cols / KR_SUB, tail = q->cols % KR_SUB;
     for (uint32_t r = r0; r < r1; r++) {

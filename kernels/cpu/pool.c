@@ -35,7 +35,7 @@ struct share {
 struct kr_pool {
     _Alignas(CACHE_LINE) atomic_uint news; /* changes with every new stage */
     atomic_uint sleepers;
-    atomic_uint finished;                  /* the last run that is done */
+    atomic_uint finished; /* the last run that is done */
     atomic_bool stop;
     _Alignas(CACHE_LINE) atomic_uint done; /* chunks of this stage */
     /* Written by whoever sets up a stage, read by those who hold a chunk of it. */
@@ -306,7 +306,7 @@ uint64_t kr_pool_shared(const struct kr_pool *p)
 
 static void start_workers(struct kr_pool *p)
 {
-    static const int faults[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL };
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
     sigset_t all, old;
     sigfillset(&all);
     /* A fault must reach its handler (a mapped file that was cut short), not end the process. */
@@ -315,7 +315,7 @@ static void start_workers(struct kr_pool *p)
     pthread_sigmask(SIG_SETMASK, &all, &old); /* signals belong to the daemon's own threads */
     for (uint32_t i = 1; i < p->n_threads; i++) {
         struct worker *w = &p->workers[i];
-        *w = (struct worker){ .pool = p, .index = i };
+        *w = (struct worker){.pool = p, .index = i};
         if (pthread_create(&w->thread, NULL, worker_main, w)) break;
         p->n_started++;
     }
@@ -327,7 +327,7 @@ struct kr_pool *kr_pool_new(uint32_t n_threads)
     if (!n_threads || n_threads > 4096) return NULL;
     struct kr_pool *p = aligned_alloc(CACHE_LINE, sizeof *p);
     if (!p) return NULL;
-    *p = (struct kr_pool){ .n_threads = n_threads };
+    *p = (struct kr_pool){.n_threads = n_threads};
 #if !defined(__linux__)
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->cond, NULL);

@@ -33,9 +33,7 @@ static inline uint32_t kr_pool_share_end(uint32_t n, uint32_t threads, uint32_t 
     return kr_pool_share(n, threads, t + 1);
 }
 /* Jobs that may run at the same time; a stage begins when all of the one before is done. */
-struct kr_stage {
-    uint32_t first_job, n_jobs;
-};
+struct kr_stage { uint32_t first_job, n_jobs; };
 /* Runs the stages on all threads, the caller being thread 0, and returns when the last is done.
  * Not to be nested. */
 void kr_pool_run(struct kr_pool *p, const struct kr_stage *stages, uint32_t n_stages,

@@ -24,8 +24,8 @@ static void *take(uint8_t *mem, uint64_t *at, uint64_t n)
 static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
 {
     uint64_t at = 0, threads = kr_pool_threads(x->dev->pool);
-    uint64_t rows[KR_N_DOMAINS] = { x->base.opts.max_rows, x->base.opts.max_logit_rows,
-                                    (uint64_t)x->base.opts.max_rows * x->plan->n_used };
+    uint64_t rows[KR_N_DOMAINS] = {x->base.opts.max_rows, x->base.opts.max_logit_rows,
+                                   (uint64_t)x->base.opts.max_rows * x->plan->n_used};
     for (int d = 0; d < KR_N_DOMAINS; d++)
         x->shared[d] = take(mem, &at, x->row_floats[d] * rows[d] * sizeof(float));
     x->attn_bytes = kr_cpu_attention_bytes(x);
@@ -53,7 +53,8 @@ static uint64_t lay_out_scratch(struct kr_cpu_exec *x, uint8_t *mem)
 static int alloc_scratch(struct kr_cpu_exec *x, struct cn_error *err)
 {
     /* What the layout relies on: n quantised rows take no more than n times one row. */
-    cn_assert(kr_q8_bytes(x->base.opts.max_rows, 256) <= x->base.opts.max_rows * kr_q8_bytes(1, 256));
+    cn_assert(kr_q8_bytes(x->base.opts.max_rows, 256) <=
+              x->base.opts.max_rows * kr_q8_bytes(1, 256));
     x->scratch_bytes = lay_out_scratch(x, NULL);
     for (int d = 0; d < KR_N_DOMAINS; d++)
         if (x->row_floats[d] > UINT64_MAX >> 40)

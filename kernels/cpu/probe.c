@@ -10,7 +10,7 @@
 #define MIB        (1ull << 20)
 #define STEP_BYTES (256u << 10) /* read between two looks at the clock */
 #define MIN_BYTES  (512 * MIB)
-#define ROUNDS     256u         /* of products between two looks at the clock */
+#define ROUNDS     256u /* of products between two looks at the clock */
 #define REPEATS    4u
 
 /* What one thread of a probe does; a cache line each. */
@@ -26,7 +26,7 @@ struct kr_cpu_probe {
 struct run {
     const struct kr_probe_ops *ops;
     struct kr_cpu_probe *p;
-    uint64_t slice;     /* bytes read by each */
+    uint64_t slice; /* bytes read by each */
     uint64_t until_ns;
 };
 
@@ -68,7 +68,7 @@ static void fma_part(void *arg, uint32_t i)
 static double best(struct kr_cpu *c, void (*fn)(void *arg, uint32_t i), uint64_t slice, uint64_t ns)
 {
     uint32_t threads = kr_pool_threads(c->pool);
-    struct run r = { &c->ops.probe, c->probe, slice, 0 };
+    struct run r = {&c->ops.probe, c->probe, slice, 0};
     double most = 0;
     for (uint32_t k = 0; k < REPEATS; k++) {
         uint64_t start = cn_now_ns(), end = start, done = 0;
@@ -140,7 +140,7 @@ static int grow(struct kr_cpu *c, uint64_t bytes, struct cn_error *err)
 #if defined(MADV_HUGEPAGE)
     madvise(p->data, bytes, MADV_HUGEPAGE); /* as weights and KV are kept */
 #endif
-    struct run r = { .p = p, .slice = bytes / threads };
+    struct run r = {.p = p, .slice = bytes / threads};
     kr_device_parallel(&c->base, threads, fill_part, &r);
     return 0;
 }

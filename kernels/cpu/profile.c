@@ -110,7 +110,8 @@ static int name_stage(const struct kr_cpu_exec *x, uint32_t stage, char *what, s
     cn_buf_init(&out, 0);
     if (x->now.chain_parts && l->chain_rows && stage % KR_STAGES_A_LEVEL == KR_STAGE_ROWS) {
         cn_buf_puts(&out, "by rows:");
-        for (uint32_t k = 0; k < l->chain_heavy; k++) name_products(x, &l[k], &out);
+        for (uint32_t k = 0; k < l->chain_heavy; k++)
+            name_products(x, &l[k], &out);
         i = end;
     } else if (stage % KR_STAGES_A_LEVEL == KR_STAGE_SHARED) {
         cn_buf_puts(&out, "shared keys");
@@ -118,7 +119,8 @@ static int name_stage(const struct kr_cpu_exec *x, uint32_t stage, char *what, s
     } else {
         cn_buf_puts(&out, heavy ? "outputs:" : "rows:");
     }
-    for (; i < end; i++) name_step(x, &steps[i], &out);
+    for (; i < end; i++)
+        name_step(x, &steps[i], &out);
     bool failed = out.failed;
     if (!failed) {
         size_t n = CN_MIN(out.len, room - 1);
@@ -151,7 +153,8 @@ int kr_cpu_profile_text(const struct kr_exec *base, struct cn_buf *out)
             free(kinds);
             return CN_ENOMEM;
         }
-        for (k = kinds; strcmp(k->what, kinds[n].what); k++) {}
+        for (k = kinds; strcmp(k->what, kinds[n].what); k++) {
+        }
         if (k == &kinds[n]) n++;
         k->n++;
         k->ns += p->ns[stage];

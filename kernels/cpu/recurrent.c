@@ -19,12 +19,8 @@
 #define ROWS_AT_ONCE 32u
 
 /* How an op's lanes are cut: spans (heads or groups) of so many, each into blocks. */
-struct cut {
-    uint32_t spans, span_lanes, block_lanes, span_blocks, n_state;
-};
-struct block {
-    uint32_t span, first, lanes; /* first: of the op's lanes */
-};
+struct cut { uint32_t spans, span_lanes, block_lanes, span_blocks, n_state; };
+struct block { uint32_t span, first, lanes; /* first: of the op's lanes */ };
 
 static struct cut cut_of(const struct kr_plan *p, const struct kr_plan_op *op)
 {
@@ -110,9 +106,9 @@ struct unit {
     const struct kr_step *s;
     const struct kr_plan_op *op;
     struct cut cut;
-    uint32_t row, n_rows;   /* of the step */
-    float *state;           /* the op's, whole */
-    bool fresh;             /* the first is at position 0 */
+    uint32_t row, n_rows; /* of the step */
+    float *state;         /* the op's, whole */
+    bool fresh;           /* the first is at position 0 */
 };
 
 /* The first row of an input, and the floats from row to row. */
@@ -142,9 +138,9 @@ static void do_conv(const struct unit *u, uint32_t c0, uint32_t c1)
     for (uint32_t r = 0; r < u->n_rows; r++) {
         for (uint32_t j = 0; j < taps; j++)
             from[j] = conv_row(u, (int64_t)r + j + 1 - taps, in, stride) + c0;
-        u->x->dev->ops.recurrent.conv(kr_value_row(u->x, out, u->row + r) + c0, from,
-                                      u->s->w + c0, width, u->s->bias ? u->s->bias + c0 : NULL,
-                                      taps, u->op->act == KR_ACT_SILU, n);
+        u->x->dev->ops.recurrent.conv(kr_value_row(u->x, out, u->row + r) + c0, from, u->s->w + c0,
+                                      width, u->s->bias ? u->s->bias + c0 : NULL, taps,
+                                      u->op->act == KR_ACT_SILU, n);
     }
     for (uint32_t j = 0; j + 1 < taps; j++) /* ascending: a row is read before it is written */
         memcpy(u->state + j * width + c0,
@@ -158,8 +154,11 @@ static void do_scan(const struct unit *u, uint32_t index)
     struct block b = block_of(&u->cut, index);
     uint32_t n = op->n_state, head = op->flag ? b.first : b.span;
     uint32_t group = op->flag ? b.span : b.span / (op->heads / op->n_groups);
-    struct kr_scan_part p = {.n_rows = u->n_rows, .n_state = n, .lanes = b.lanes,
-                             .each = op->flag, .state = u->state + (size_t)b.first * n,
+    struct kr_scan_part p = {.n_rows = u->n_rows,
+                             .n_state = n,
+                             .lanes = b.lanes,
+                             .each = op->flag,
+                             .state = u->state + (size_t)b.first * n,
                              .a = op->flag ? u->s->w + (size_t)b.first * n : u->s->w + head,
                              .d = u->s->extra + head,
                              .dt_bias = u->s->bias ? u->s->bias + head : NULL};
@@ -179,8 +178,11 @@ static void do_delta(const struct unit *u, uint32_t index)
     struct block b = block_of(&u->cut, index);
     uint32_t n = u->cut.n_state, head = b.span;
     uint32_t key = op->flag ? head % op->n_groups : head / (op->heads / op->n_groups);
-    struct kr_delta_part p = {.n_rows = u->n_rows, .n_state = n, .lanes = b.lanes,
-                              .state = u->state + (size_t)b.first * n, .decay = u->s->w[head],
+    struct kr_delta_part p = {.n_rows = u->n_rows,
+                              .n_state = n,
+                              .lanes = b.lanes,
+                              .state = u->state + (size_t)b.first * n,
+                              .decay = u->s->w[head],
                               .dt_bias = u->s->bias[head]};
     p.q = input(u, KR_DELTA_Q, &p.q_stride) + (size_t)key * n;
     p.k = input(u, KR_DELTA_K, &p.k_stride) + (size_t)key * n;
@@ -216,8 +218,8 @@ void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint
     const struct kr_run *run = &x->runs[unit / parts];
     uint32_t group = (uint32_t)x->plan->state_group;
     uint32_t slot = x->now.batch->seqs[run->seq].tables[group][0];
-    u.state = (float *)(void *)kr_cpu_block(x, x->now.mem, group, slot) +
-              x->plan->states[u.op->state].at;
+    u.state =
+        (float *)(void *)kr_cpu_block(x, x->now.mem, group, slot) + x->plan->states[u.op->state].at;
     u.row = run->row;
     u.n_rows = run->n_rows;
     u.fresh = x->now.batch->rows[run->row].pos == 0;

@@ -24,7 +24,7 @@ struct kr_scan_part {
     uint32_t n_rows, n_state, lanes; /* lanes <= KR_SCAN_LANES */
     bool each;
     float *state;
-    const float *a, *d, *dt_bias;    /* dt_bias may be NULL */
+    const float *a, *d, *dt_bias; /* dt_bias may be NULL */
     const float *x, *dt, *b, *c;
     float *y;
     size_t x_stride, dt_stride, b_stride, c_stride, y_stride;

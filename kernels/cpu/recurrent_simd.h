@@ -79,8 +79,7 @@ V_INLINE void conv_loop(float *y, const float *const *in, const float *w, size_t
     uint32_t i = 0;
     for (; i + VL <= n; i += VL)
         v_store(y + i, conv_at(in, w, w_stride, bias, taps, silu, i, VL, true));
-    if (i < n)
-        v_store_n(y + i, conv_at(in, w, w_stride, bias, taps, silu, i, n - i, false), n - i);
+    if (i < n) v_store_n(y + i, conv_at(in, w, w_stride, bias, taps, silu, i, n - i, false), n - i);
 }
 
 static void conv(float *y, const float *const *in, const float *w, size_t w_stride,
@@ -234,16 +233,18 @@ V_INLINE void delta_row(const struct kr_delta_part *p, uint32_t lane, const uint
     size_t step = p->lanes;
     vf kept[4][4], out[2][4], d[4];
     UNROLL for (uint32_t i = 0; i < count; i++) {
-        UNROLL for (uint32_t u = 0; u < KEPT_SUMS; u++) kept[u][i] = v_set(0);
-        UNROLL for (uint32_t u = 0; u < OUT_SUMS; u++) out[u][i] = v_set(0);
-    }
-    for (n = 0; n + KEPT_SUMS <= dk; n += KEPT_SUMS)
         UNROLL for (uint32_t u = 0; u < KEPT_SUMS; u++)
-            UNROLL for (uint32_t i = 0; i < count; i++)
+            kept[u][i] = v_set(0);
+        UNROLL for (uint32_t u = 0; u < OUT_SUMS; u++)
+            out[u][i] = v_set(0);
+    }
+    for (n = 0; n + KEPT_SUMS <= dk; n += KEPT_SUMS) UNROLL
+        for (uint32_t u = 0; u < KEPT_SUMS; u++) UNROLL
+            for (uint32_t i = 0; i < count; i++)
                 kept[u][i] = v_fma(get(state + (n + u) * step + i * VL, lanes, full),
                                    v_set(k[n + u]), kept[u][i]);
-    for (; n < dk; n++)
-        UNROLL for (uint32_t i = 0; i < count; i++)
+    for (; n < dk; n++) UNROLL
+        for (uint32_t i = 0; i < count; i++)
             kept[0][i] =
                 v_fma(get(state + n * step + i * VL, lanes, full), v_set(k[n]), kept[0][i]);
     UNROLL for (uint32_t i = 0; i < count; i++) {
@@ -252,13 +253,13 @@ V_INLINE void delta_row(const struct kr_delta_part *p, uint32_t lane, const uint
         d[i] = v_fma(v_set(-g), sum, get(v + i * VL, lanes, full));
         d[i] = v_mul(v_set(beta), d[i]);
     }
-    for (n = 0; n + OUT_SUMS <= dk; n += OUT_SUMS)
-        UNROLL for (uint32_t u = 0; u < OUT_SUMS; u++)
-            UNROLL for (uint32_t i = 0; i < count; i++)
+    for (n = 0; n + OUT_SUMS <= dk; n += OUT_SUMS) UNROLL
+        for (uint32_t u = 0; u < OUT_SUMS; u++) UNROLL
+            for (uint32_t i = 0; i < count; i++)
                 out[u][i] = delta_update(state + (n + u) * step + i * VL, lanes, full, g, d[i],
                                          k[n + u], q[n + u], out[u][i]);
-    for (; n < dk; n++)
-        UNROLL for (uint32_t i = 0; i < count; i++)
+    for (; n < dk; n++) UNROLL
+        for (uint32_t i = 0; i < count; i++)
             out[0][i] = delta_update(state + n * step + i * VL, lanes, full, g, d[i], k[n], q[n],
                                      out[0][i]);
     UNROLL for (uint32_t i = 0; i < count; i++)

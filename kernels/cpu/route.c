@@ -65,7 +65,7 @@ static double score_of(const double *p, const float *bias, uint32_t e)
 static double group_score(const struct kr_router *r, const double *p, const float *bias,
                           uint32_t first, uint32_t n)
 {
-    struct best b = { .most = r->one_best || n < 2 ? 1 : 2 };
+    struct best b = {.most = r->one_best || n < 2 ? 1 : 2};
     for (uint32_t e = first; e < first + n; e++)
         offer(&b, score_of(p, bias, e), e);
     return b.most == 1 ? b.at[0].score : b.at[0].score + b.at[1].score;
@@ -74,8 +74,8 @@ static double group_score(const struct kr_router *r, const double *p, const floa
 static void choose(const struct kr_router *r, uint32_t n_experts, const double *p,
                    const float *bias, struct best *chosen)
 {
-    struct best groups = { .most = r->n_groups_used };
-    bool open[KR_MAX_CHOICES] = { false };
+    struct best groups = {.most = r->n_groups_used};
+    bool open[KR_MAX_CHOICES] = {false};
     uint32_t n_groups = CN_MAX(r->n_groups, 1u), size = n_experts / n_groups;
     if (n_groups == 1) {
         open[0] = true;

@@ -116,8 +116,7 @@ static void concat(const struct kr_cpu_exec *x, const struct kr_plan_op *op, con
 }
 
 /* The row's cosines and sines; a logit row's are those of the row it was. */
-static const float *row_angles(const struct kr_cpu_exec *x, const struct kr_step *s,
-                               uint32_t row)
+static const float *row_angles(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row)
 {
     uint32_t at = s->domain == KR_DOM_LOGITS ? x->now.logit_rows[row] : row;
     return kr_value_row(x, s->slot, at);
@@ -138,15 +137,15 @@ static void peak(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t 
     y[at] = 32.0f;
 }
 
-static void kv_write(const struct kr_cpu_exec *x, const struct kr_step *s,
-                     uint32_t row, const float *k, const float *v)
+static void kv_write(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row,
+                     const float *k, const float *v)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     kr_cpu_kv_store(x, (uint32_t)op->kv_layer, row, k, v);
 }
 
-void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op,
-                        uint32_t row, uint32_t c0, uint32_t c1)
+void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op, uint32_t row,
+                        uint32_t c0, uint32_t c1)
 {
     const struct kr_cpu_ops *o = &x->dev->ops;
     const float *a = kr_value_row(x, (uint32_t)op->in[0], row) + c0, *b = NULL;
@@ -163,8 +162,7 @@ void kr_cpu_elementwise(const struct kr_cpu_exec *x, const struct kr_plan_op *op
         o->softcap(y, a, op->f, n);
 }
 
-static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
-                   uint32_t row)
+static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const float *a = NULL, *b = NULL;
@@ -238,8 +236,7 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s,
     }
 }
 
-static void one_step(const struct kr_cpu_exec *x, const struct kr_step *s,
-                     uint32_t r0, uint32_t r1)
+static void one_step(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t r0, uint32_t r1)
 {
     if (s->kind == KR_STEP_QUANTIZE) {
         struct kr_q8 q = kr_slot_q8(x, s->slot, x->plan->values[s->op].width);
@@ -256,8 +253,8 @@ static void one_step(const struct kr_cpu_exec *x, const struct kr_step *s,
     }
 }
 
-void kr_cpu_row_work(const struct kr_cpu_exec *x, const struct kr_level *l,
-                     enum kr_domain domain, uint32_t r0, uint32_t r1)
+void kr_cpu_row_work(const struct kr_cpu_exec *x, const struct kr_level *l, enum kr_domain domain,
+                     uint32_t r0, uint32_t r1)
 {
     for (uint32_t r = r0; r < r1; r += ROWS_AT_ONCE)
         for (uint32_t i = l->row_begin; i < l->row_end; i++)

@@ -40,7 +40,7 @@ static uint32_t kth_rank(const float *scores, uint64_t n, uint64_t k, uint64_t *
 {
     uint32_t found = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
-        uint32_t counts[256] = { 0 }, byte = 255;
+        uint32_t counts[256] = {0}, byte = 255;
         for (uint64_t i = 0; i < n; i++) {
             uint32_t rank = rank_of(scores[i]);
             if (shift == 24 || (rank ^ found) >> (shift + 8) == 0) counts[rank >> shift & 255]++;
@@ -89,12 +89,17 @@ static struct kr_attn_tile tile_of(const struct choice *c, float *mem)
     const struct kr_cpu_exec *x = c->x;
     const struct kr_kv_layer *l = &x->kv_layers[c->op->kv_layer];
     return (struct kr_attn_tile){
-        .n_rows = 1, .heads = c->op->heads, .pos = &c->tile->pos,
-        .sight = kr_sight_of(&x->kv_groups[l->group], c->tile->end), .k_dim = l->k_dim,
-        .block_tokens = x->base.opts.block_tokens, .kv_type = x->base.opts.kv_type,
+        .n_rows = 1,
+        .heads = c->op->heads,
+        .pos = &c->tile->pos,
+        .sight = kr_sight_of(&x->kv_groups[l->group], c->tile->end),
+        .k_dim = l->k_dim,
+        .block_tokens = x->base.opts.block_tokens,
+        .kv_type = x->base.opts.kv_type,
         .q = kr_value_row(x, (uint32_t)c->op->in[0], c->tile->row),
-        .keys = mem, .p = mem + (size_t)KR_RANGE_KEYS * l->k_dim,
-        .at = { .k = l->at + l->head.k, .k_scale = l->at + l->head.k_scale } };
+        .keys = mem,
+        .p = mem + (size_t)KR_RANGE_KEYS * l->k_dim,
+        .at = {.k = l->at + l->head.k, .k_scale = l->at + l->head.k_scale}};
 }
 
 void kr_cpu_select(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s, uint32_t work)
@@ -103,7 +108,7 @@ void kr_cpu_select(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step 
     const struct kr_tiling *tiling = &x->tilings[x->attn[s->op].tiling];
     const struct kr_work *w = &tiling->works[work];
     const struct kr_tile *tile = &tiling->tiles[w->tile];
-    struct choice c = { .x = x, .op = op, .tile = tile };
+    struct choice c = {.x = x, .op = op, .tile = tile};
     float *mem = (float *)(void *)(x->attn_mem + thread * x->attn_bytes);
     c.words = (uint32_t *)(void *)kr_value_row(x, (uint32_t)op->out, tile->row);
     kr_cpu_tile_sight(x, x->kv_layers[op->kv_layer].group, tile, &c.from, &c.to);

@@ -13,8 +13,8 @@
 struct sharing {
     struct kr_cpu_exec *x;
     struct kr_tiling *t;
-    uint64_t floats;  /* of states that own tiles keep */
-    uint32_t blocks;  /* of a range */
+    uint64_t floats; /* of states that own tiles keep */
+    uint32_t blocks; /* of a range */
 };
 
 /* ---- who agrees ------------------------------------------------------------------------------ */
@@ -105,9 +105,10 @@ static void add_tiles(const struct sharing *s, const struct kr_tile *model, uint
         tile->pos = t->positions[tile->row];
         tile->last_pos = t->positions[tile->row + tile->n_rows - 1];
         for (uint32_t j = 0; j < model->pieces; j++)
-            t->shared_works[t->n_shared_works++] = (struct kr_work){
-                .tile = t->n_shared, .first = model->first + supers * j / model->pieces,
-                .last = model->first + supers * (j + 1) / model->pieces };
+            t->shared_works[t->n_shared_works++] =
+                (struct kr_work){.tile = t->n_shared,
+                                 .first = model->first + supers * j / model->pieces,
+                                 .last = model->first + supers * (j + 1) / model->pieces};
         t->n_shared++;
     }
     t->n_listed += n_rows;
@@ -143,8 +144,13 @@ static bool add_segment(struct sharing *s, const struct kr_member *m, uint32_t n
     }
     if (n_members < 2 || stop <= first) return false;
     uint32_t n_tiles = (n_rows + t->shared_rows - 1) / t->shared_rows, works = n_tiles * t->n_units;
-    struct kr_tile model = { .seq = m->seq, .begin = first, .stop = stop, .first = super,
-                             .last = (stop - 1) / KR_SUPER_RANGES + 1, .merged = 1, .pieces = 1 };
+    struct kr_tile model = {.seq = m->seq,
+                            .begin = first,
+                            .stop = stop,
+                            .first = super,
+                            .last = (stop - 1) / KR_SUPER_RANGES + 1,
+                            .merged = 1,
+                            .pieces = 1};
     uint32_t supers = model.last - super;
     if (works < s->x->max_split)
         model.pieces = CN_MIN(supers, (s->x->max_split + works - 1) / works);
@@ -153,7 +159,8 @@ static bool add_segment(struct sharing *s, const struct kr_member *m, uint32_t n
         model.merged = CN_MAX(1u, CN_MIN(supers / model.pieces, stop / KR_SUPER_RANGES - super));
     uint32_t n_states = supers - model.merged + 1;
     uint64_t floats = (uint64_t)n_rows * t->row_floats * n_states;
-    if (s->floats + floats > s->x->parts_floats || t->n_shared + n_tiles > s->x->base.opts.max_rows ||
+    if (s->floats + floats > s->x->parts_floats ||
+        t->n_shared + n_tiles > s->x->base.opts.max_rows ||
         t->n_shared_works + n_tiles * model.pieces > s->x->max_works ||
         t->n_listed + n_rows > 3ull * s->x->base.opts.max_rows)
         return false;
@@ -212,10 +219,12 @@ static uint32_t list_members(struct sharing *s)
         for (last = r; last < x->now.n_rows && rows[last].seq == rows[r].seq;)
             last++;
         kr_sight_at(&sight, rows[r].pos, &from, &to);
-        struct kr_member m = { .row = r, .n_rows = last - r, .seq = rows[r].seq,
-                               .first = (uint32_t)(from / KR_RANGE_KEYS),
-                               .whole = rows[r].pos / KR_RANGE_KEYS,
-                               .table = x->now.batch->seqs[rows[r].seq].tables[s->t->group] };
+        struct kr_member m = {.row = r,
+                              .n_rows = last - r,
+                              .seq = rows[r].seq,
+                              .first = (uint32_t)(from / KR_RANGE_KEYS),
+                              .whole = rows[r].pos / KR_RANGE_KEYS,
+                              .table = x->now.batch->seqs[rows[r].seq].tables[s->t->group]};
         if (m.first < m.whole) x->members[n++] = m;
     }
     return n;
@@ -223,7 +232,7 @@ static uint32_t list_members(struct sharing *s)
 
 uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t)
 {
-    struct sharing s = { .x = x, .t = t, .blocks = KR_RANGE_KEYS / x->base.opts.block_tokens };
+    struct sharing s = {.x = x, .t = t, .blocks = KR_RANGE_KEYS / x->base.opts.block_tokens};
     if (x->kv_groups[t->group].span == KR_SPAN_BOTH) return 0;
     uint32_t n = list_members(&s);
     if (n < 2) return 0;
@@ -231,8 +240,7 @@ uint64_t kr_cpu_share(struct kr_cpu_exec *x, struct kr_tiling *t)
     for (uint32_t i = 0, k; i < n; i += k) {
         struct kr_member *m = &x->members[i];
         k = count_alike(&s, m, n - i, m->first);
-        if (k > 1)
-            share_list(&s, m, k, true, m->first / KR_SUPER_RANGES, m->first);
+        if (k > 1) share_list(&s, m, k, true, m->first / KR_SUPER_RANGES, m->first);
     }
     return s.floats;
 }

@@ -47,7 +47,7 @@ static void matmul_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
     const struct kr_packed w = weights_to(x, s, thread, hi);
     uint32_t in = (uint32_t)op->in[0], out = (uint32_t)op->out;
     uint32_t groups = (w.rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
-    struct kr_q8 q = { 0 };
+    struct kr_q8 q = {0};
     if (s->slot) q = kr_slot_q8(x, s->slot, w.cols);
     kr_matmul(&x->dev->mm, &w, 2 * lo, CN_MIN(2 * hi, groups), &q, kr_slot_mem(x, in),
               x->slots[in].stride, 0, kr_domain_rows(x, s->domain), s->bias, kr_slot_mem(x, out),
@@ -110,8 +110,10 @@ static void add_rows(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t lev
     uint32_t n = kr_domain_rows(x, domain), threads = kr_pool_threads(x->dev->pool);
     if (!x->levels[level].has_rows[domain] || !n) return;
     x->jobs[stage->first_job + stage->n_jobs++] =
-        (struct kr_job){ .fn = row_job, .index = KR_N_DOMAINS * level + domain, .n = n,
-                         .chunk = CN_MIN(n / (4 * threads) + 1, 8u) };
+        (struct kr_job){.fn = row_job,
+                        .index = KR_N_DOMAINS * level + domain,
+                        .n = n,
+                        .chunk = CN_MIN(n / (4 * threads) + 1, 8u)};
 }
 
 static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t index)
@@ -121,7 +123,7 @@ static void add_heavy(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t in
     uint32_t rows = kr_domain_rows(x, s->domain);
     if (!rows) return;
     struct kr_job *j = &x->jobs[stage->first_job + stage->n_jobs++];
-    *j = (struct kr_job){ .index = index, .chunk = 1 };
+    *j = (struct kr_job){.index = index, .chunk = 1};
     if (op->kind == KR_OP_ATTENTION || op->kind == KR_OP_SELECT) {
         j->fn = op->kind == KR_OP_SELECT ? select_job : attention_job;
         j->n = kr_cpu_attention_works(x, s, false);
@@ -151,7 +153,7 @@ static void add_shared(struct kr_cpu_exec *x, struct kr_stage *stage, uint32_t l
         uint32_t n = kr_cpu_attention_works(x, s, true);
         if (!n) continue;
         x->jobs[stage->first_job + stage->n_jobs++] =
-            (struct kr_job){ .fn = shared_job, .index = i, .n = n, .chunk = 1 };
+            (struct kr_job){.fn = shared_job, .index = i, .n = n, .chunk = 1};
     }
 }
 
@@ -162,9 +164,7 @@ static void chain_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, u
 }
 
 /* What of a level is its own stages' to do: a chain that begins there, or what no chain did. */
-struct due {
-    bool chain, rows, heavy;
-};
+struct due { bool chain, rows, heavy; };
 
 static void make_level(struct kr_cpu_exec *x, uint32_t level, struct due due,
                        struct kr_stage stages[KR_STAGES_A_LEVEL], uint32_t *n_jobs)
@@ -173,17 +173,17 @@ static void make_level(struct kr_cpu_exec *x, uint32_t level, struct due due,
     const bool last = !x->base.n_wanted && level + 1 == x->now.n_levels;
     struct kr_stage *rows = &stages[KR_STAGE_ROWS], *shared = &stages[KR_STAGE_SHARED];
     struct kr_stage *heavy = &stages[KR_STAGE_HEAVY];
-    *rows = (struct kr_stage){ .first_job = *n_jobs };
+    *rows = (struct kr_stage){.first_job = *n_jobs};
     if (due.chain)
-        x->jobs[*n_jobs + rows->n_jobs++] = (struct kr_job){
-            .fn = chain_job, .index = level, .n = x->now.chain_parts, .chunk = 1 };
+        x->jobs[*n_jobs + rows->n_jobs++] =
+            (struct kr_job){.fn = chain_job, .index = level, .n = x->now.chain_parts, .chunk = 1};
     for (int d = 0; due.rows && d < KR_N_DOMAINS; d++)
         add_rows(x, rows, level, (enum kr_domain)d);
     *n_jobs += rows->n_jobs;
-    *shared = (struct kr_stage){ .first_job = *n_jobs };
+    *shared = (struct kr_stage){.first_job = *n_jobs};
     if (due.heavy && !last) add_shared(x, shared, level);
     *n_jobs += shared->n_jobs;
-    *heavy = (struct kr_stage){ .first_job = *n_jobs };
+    *heavy = (struct kr_stage){.first_job = *n_jobs};
     for (uint32_t i = l->heavy_begin; due.heavy && i < l->heavy_end; i++)
         if (!last || x->plan->ops[x->heavy_steps[i].op].state >= 0) add_heavy(x, heavy, i);
     *n_jobs += heavy->n_jobs;
@@ -199,7 +199,7 @@ static uint32_t make_stages(struct kr_cpu_exec *x)
     x->now.chain_parts = kr_cpu_chain_parts(x);
     for (uint32_t l = 0; l < x->now.n_levels; l++) {
         const struct kr_level *v = &x->levels[l];
-        struct due due = { .chain = x->now.chain_parts && l >= rows_from && v->chain_rows };
+        struct due due = {.chain = x->now.chain_parts && l >= rows_from && v->chain_rows};
         if (due.chain) {
             rows_from = l + v->chain_rows;
             heavy_from = l + v->chain_heavy;
@@ -218,10 +218,10 @@ static uint32_t make_logit_stages(struct kr_cpu_exec *x)
     for (uint32_t l = x->first_logit_level; l < x->n_levels; l++) {
         const struct kr_level *v = &x->levels[l];
         struct kr_stage *rows = &x->stages[n++], *heavy = &x->stages[n++];
-        *rows = (struct kr_stage){ .first_job = n_jobs };
+        *rows = (struct kr_stage){.first_job = n_jobs};
         add_rows(x, rows, l, KR_DOM_LOGITS);
         n_jobs += rows->n_jobs;
-        *heavy = (struct kr_stage){ .first_job = n_jobs };
+        *heavy = (struct kr_stage){.first_job = n_jobs};
         for (uint32_t i = v->heavy_begin; i < v->heavy_end; i++)
             if (x->heavy_steps[i].domain == KR_DOM_LOGITS) add_heavy(x, heavy, i);
         n_jobs += heavy->n_jobs;
@@ -255,8 +255,10 @@ int kr_cpu_launch(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_bat
     struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
     struct kr_cpu_mem *mem = m ? CN_CONTAINER(m, struct kr_cpu_mem, base) : NULL;
     x->batch = *b;
-    x->now = (struct kr_bound){ .batch = &x->batch, .mem = mem, .n_rows = b->n_rows,
-                                .n_routed = b->n_rows * x->plan->n_used };
+    x->now = (struct kr_bound){.batch = &x->batch,
+                               .mem = mem,
+                               .n_rows = b->n_rows,
+                               .n_routed = b->n_rows * x->plan->n_used};
     choose_logits(x, 0, CN_MIN(x->base.n_wanted, x->base.opts.max_logit_rows));
     kr_cpu_cut_batch(x);
     kr_cpu_cut_runs(x);

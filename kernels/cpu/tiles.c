@@ -12,7 +12,7 @@
 #define WORKS_A_THREAD   4u
 #define MAX_PARTS_BYTES  (64u << 20)
 #define SHARED_BYTES     (1u << 20)
-#define SHARED_STATES    4u   /* kept for each of so many rows, for keys that are shared */
+#define SHARED_STATES    4u /* kept for each of so many rows, for keys that are shared */
 #define SHARED_STEP_ROWS 512u
 
 /* ---- prepare --------------------------------------------------------------------------------- */
@@ -24,9 +24,10 @@ static uint32_t find_tiling(struct kr_cpu_exec *x, uint32_t group, uint32_t tile
         const struct kr_tiling *t = &x->tilings[i];
         if (t->group == group && t->tile_rows == tile_rows && t->each_alone == each_alone) return i;
     }
-    x->tilings[x->n_tilings] = (struct kr_tiling){ .group = group, .tile_rows = tile_rows,
-                                                   .each_alone = each_alone,
-                                                   .shared_rows = UINT32_MAX };
+    x->tilings[x->n_tilings] = (struct kr_tiling){.group = group,
+                                                  .tile_rows = tile_rows,
+                                                  .each_alone = each_alone,
+                                                  .shared_rows = UINT32_MAX};
     return x->n_tilings++;
 }
 
@@ -77,7 +78,7 @@ static void plan_select(struct kr_cpu_exec *x, uint32_t index)
 {
     const struct kr_kv_layer *l = &x->kv_layers[x->plan->ops[index].kv_layer];
     struct kr_attn_step *a = &x->attn[index];
-    *a = (struct kr_attn_step){ .tiling = find_tiling(x, l->group, 1, true), .parts = 1 };
+    *a = (struct kr_attn_step){.tiling = find_tiling(x, l->group, 1, true), .parts = 1};
     struct kr_tiling *t = &x->tilings[a->tiling];
     t->n_units = CN_MAX(t->n_units, 1u);
     t->row_floats = CN_MAX(t->row_floats, KR_SUPER_KEYS);
@@ -168,9 +169,14 @@ static void cut_tiles(struct kr_cpu_exec *x, struct kr_tiling *t)
         while (last < x->now.n_rows && rows[last].seq == rows[r].seq)
             last++;
         struct kr_tile *tile = &t->tiles[t->n_tiles];
-        *tile = (struct kr_tile){ .row = r, .n_rows = CN_MIN(t->tile_rows, last - r),
-                                  .seq = rows[r].seq, .pos = rows[r].pos, .stop = UINT32_MAX,
-                                  .end = rows[last - 1].pos + 1, .merged = 1, .pieces = 1 };
+        *tile = (struct kr_tile){.row = r,
+                                 .n_rows = CN_MIN(t->tile_rows, last - r),
+                                 .seq = rows[r].seq,
+                                 .pos = rows[r].pos,
+                                 .stop = UINT32_MAX,
+                                 .end = rows[last - 1].pos + 1,
+                                 .merged = 1,
+                                 .pieces = 1};
         tile->last_pos = tile->pos + tile->n_rows - 1;
         kr_cpu_tile_sight(x, t->group, tile, &from, &to);
         tile->begin = (uint32_t)(from / KR_RANGE_KEYS);
@@ -211,9 +217,10 @@ static void cut_tiling(struct kr_cpu_exec *x, struct kr_tiling *t)
         tile->part = part;
         part += (uint64_t)tile->n_rows * t->row_floats * tile->n_states;
         for (uint32_t j = 0; j < tile->pieces; j++)
-            t->works[t->n_works++] = (struct kr_work){
-                .tile = i, .first = first + supers * j / tile->pieces,
-                .last = first + supers * (j + 1) / tile->pieces };
+            t->works[t->n_works++] =
+                (struct kr_work){.tile = i,
+                                 .first = first + supers * j / tile->pieces,
+                                 .last = first + supers * (j + 1) / tile->pieces};
     }
 }
 

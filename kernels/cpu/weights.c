@@ -92,13 +92,13 @@ static uint32_t packed_index(struct kr_cpu_exec *x, const struct kr_plan_op *op,
     uint32_t i = 0, rows = rows_of(op), n = kr_matrices(op);
     while (i < x->n_packed &&
            !(sources[i].t->data == op->w.data && x->packed[i].type == op->w.type &&
-             x->packed[i].cols == op->w.ne[0] && x->packed[i].rows == rows &&
-             sources[i].n == n && sources[i].from == op->from))
+             x->packed[i].cols == op->w.ne[0] && x->packed[i].rows == rows && sources[i].n == n &&
+             sources[i].from == op->from))
         i++;
     if (i < x->n_packed) return i;
-    sources[i] = (struct source){ .t = &op->w, .n = n, .from = op->from };
-    x->packed[i] = (struct kr_packed){ .type = op->w.type, .rows = rows,
-                                       .cols = (uint32_t)op->w.ne[0] };
+    sources[i] = (struct source){.t = &op->w, .n = n, .from = op->from};
+    x->packed[i] =
+        (struct kr_packed){.type = op->w.type, .rows = rows, .cols = (uint32_t)op->w.ne[0]};
     x->base.info.packed_bytes += packed_size(&x->packed[i], &sources[i]);
     return x->n_packed++;
 }
@@ -212,8 +212,9 @@ static void pack_pairs(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
         uint32_t matrix = i % n, pair = i / n;
         struct kr_packed w = *j->w;
         w.data = (uint8_t *)w.data + matrix * matrix_size(&w);
-        kr_pack(&w, (const uint8_t *)t->data +
-                        (matrix * kr_tensor_dim(t, 1) + j->from->from) * row_bytes(t),
+        kr_pack(&w,
+                (const uint8_t *)t->data +
+                    (matrix * kr_tensor_dim(t, 1) + j->from->from) * row_bytes(t),
                 2 * pair, CN_MIN(2 * pair + 2, n_groups(&w)));
     }
     leave(j, lo / n, hi / n);
@@ -235,8 +236,7 @@ static bool stopped(const struct kr_cpu_exec *x)
 static void pack_alone(const struct kr_cpu_exec *x, struct pack_job *pack, uint32_t n)
 {
     uint64_t unit = packed_size(pack->w, pack->from) / n + 1;
-    uint32_t chunk =
-        whole_pairs((uint32_t)CN_MIN(n, ALONE_BYTES / unit + 1), pack->from->n, n);
+    uint32_t chunk = whole_pairs((uint32_t)CN_MIN(n, ALONE_BYTES / unit + 1), pack->from->n, n);
     for (uint32_t i = 0; i < n && !stopped(x); i += CN_MIN(chunk, n - i))
         pack_pairs(pack, 0, 0, i, i + CN_MIN(chunk, n - i));
 }
@@ -250,15 +250,17 @@ static int pack_all(struct kr_cpu_exec *x, const struct source *sources)
         struct kr_packed *w = &x->packed[i];
         w->data = at;
         at += packed_size(w, &sources[i]);
-        struct pack_job pack = { &x->base.opts, w, &sources[i] };
+        struct pack_job pack = {&x->base.opts, w, &sources[i]};
         uint32_t units = (n_groups(w) + 1) / 2 * sources[i].n;
         uint64_t most = ALONE_BYTES / (packed_size(w, &sources[i]) / units + 1) + 1;
         uint32_t chunk = units / (4 * kr_pool_threads(x->dev->pool)) + 1;
         if (sources[i].n == 1) chunk = (uint32_t)CN_MIN(chunk, most);
-        struct kr_job job = { .fn = pack_pairs, .n = units,
-                              .chunk = whole_pairs(chunk, sources[i].n, units) };
-        if (x->base.opts.background) pack_alone(x, &pack, units);
-        else kr_pool_run(x->dev->pool, &(struct kr_stage){ 0, 1 }, 1, &job, &pack);
+        struct kr_job job = {
+            .fn = pack_pairs, .n = units, .chunk = whole_pairs(chunk, sources[i].n, units)};
+        if (x->base.opts.background)
+            pack_alone(x, &pack, units);
+        else
+            kr_pool_run(x->dev->pool, &(struct kr_stage){0, 1}, 1, &job, &pack);
         leave(&pack, 0, (n_groups(w) + 1) / 2);
         done += packed_size(w, &sources[i]);
         if (x->base.opts.progress) x->base.opts.progress(x->base.opts.progress_arg, done, total);

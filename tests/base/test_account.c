@@ -41,7 +41,7 @@ static void nobody_takes_another_ones_reserve(void **state)
     assert_int_equal(cn_account_take(small, 350), 0);
     assert_int_equal(cn_account_take(small, 1), CN_EHELD);
     assert_int_equal(cn_account_take(large, 400), 0);
-    assert_int_equal(cn_account_take(large, 125), 0);         /* half of the 250 that are left */
+    assert_int_equal(cn_account_take(large, 125), 0); /* half of the 250 that are left */
     assert_int_equal(cn_account_take(large, 1), CN_EFULL);
     cn_account_give(small, 300);
     assert_int_equal(cn_account_take(large, 125), 0);
@@ -87,8 +87,7 @@ static void a_hundred_that_take_all_they_can_leave_each_its_reserve(void **state
 
 static void a_buffer_is_paid_for_before_it_grows(void **state)
 {
-    struct cn_budget *b =
-        make(10000, (struct cn_share[]){{1, true}, {1, true}}, 2);
+    struct cn_budget *b = make(10000, (struct cn_share[]){{1, true}, {1, true}}, 2);
     struct cn_account *a = cn_budget_account(b, 0), *other = cn_budget_account(b, 1);
     char text[4000] = {0};
     struct cn_buf buf;
@@ -100,7 +99,8 @@ static void a_buffer_is_paid_for_before_it_grows(void **state)
     assert_int_equal(buf.cap, 4999);
     assert_int_equal(cn_buf_append(&buf, text, 3000), CN_EHELD);
     assert_int_equal(cn_buf_code(&buf), CN_EHELD);
-    assert_int_equal(cn_buf_append(&buf, text, 1), CN_EHELD); /* bytes are missing: nothing follows */
+    assert_int_equal(cn_buf_append(&buf, text, 1),
+                     CN_EHELD); /* bytes are missing: nothing follows */
     assert_int_equal(buf.len, 4999);
     assert_int_equal(cn_buf_rebill(&buf, other), CN_EFULL); /* for a moment both would hold it */
     assert_int_equal(cn_buf_rebill(&buf, NULL), 0);

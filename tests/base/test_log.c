@@ -1,5 +1,5 @@
-/* base/log_ring.c: order, bound, count of dropped lines. base/log_out.c: nobody waits for the writer,
- * and the end has a bound in time. */
+/* base/log_ring.c: order, bound, count of dropped lines. base/log_out.c: nobody waits for the
+ * writer, and the end has a bound in time. */
 #include "base/log_out.h"
 #include "base/log_ring.h"
 
@@ -19,8 +19,7 @@
 
 #define S 1000000000ull
 
-/* ---- the ring ----------------------------------------------------------------------------------
- */
+/* ---- the ring -------------------------------------------------------------------------------- */
 
 static size_t take(struct cn_log_ring *r, char *out, uint64_t *lines, uint64_t *lost)
 {
@@ -38,9 +37,10 @@ static void lines_come_out_whole_and_in_order(void **state)
     assert_int_equal(cn_log_ring_init(&r, 1000), 0);
     for (unsigned turn = 0; turn < 500; turn++) {
         for (unsigned i = 0; i < turn % 7; i++) {
-            int n = snprintf(line, sizeof line, "%08llu%.*s\n", (unsigned long long)put, (int)(put % 90),
-                             "..........................................................................."
-                             "...............");
+            int n = snprintf(
+                line, sizeof line, "%08llu%.*s\n", (unsigned long long)put, (int)(put % 90),
+                "..........................................................................."
+                "...............");
             assert_true(cn_log_ring_put(&r, line, (size_t)n));
             put++;
         }
@@ -84,8 +84,7 @@ static void a_full_ring_counts_what_it_drops(void **state)
     cn_log_ring_fini(&r);
 }
 
-/* ---- the writer --------------------------------------------------------------------------------
- */
+/* ---- the writer ------------------------------------------------------------------------------ */
 
 static int keep_stderr, pipe_ends[2];
 
@@ -164,7 +163,8 @@ static void threads_do_not_wait_for_a_pipe_nobody_reads(void **state)
     for (unsigned i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     assert_true(cn_now_ns() - began < 20 * S);
-    assert_false(cn_log_flush(S / 10)); /* 40,000 lines of 40 bytes are more than pipe and ring hold */
+    assert_false(
+        cn_log_flush(S / 10)); /* 40,000 lines of 40 bytes are more than pipe and ring hold */
     dropped = cn_log_dropped() - dropped;
     assert_true(dropped > 0);
     assert_int_equal(pthread_create(&r.thread, NULL, read_lines, &r), 0);
@@ -201,8 +201,7 @@ static void the_end_does_not_wait_for_a_pipe(void **state)
     close(pipe_ends[0]);
 }
 
-/* ---- the file ----------------------------------------------------------------------------------
- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static char *text_of(const char *path)
 {
@@ -260,7 +259,8 @@ static void a_file_is_appended_to_and_reopened(void **state)
     rmdir(dir);
 }
 
-/* Every write fails, as on a full disk; the process goes on, and says so when there is room again. */
+/* Every write fails, as on a full disk; the process goes on, and says so when there is room
+ * again. */
 static void a_full_disk_stops_nobody(void **state)
 {
     char path[] = "/tmp/conifer-log-XXXXXX";

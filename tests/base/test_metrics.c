@@ -376,7 +376,8 @@ static void tenants_come_and_go(void **state)
     cn_tenant_add(&metrics, 5, CN_TM_generated, 7);
     cn_tenant_add(&metrics, 3, CN_TM_generated, 9); /* nobody's */
     assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &page), 0);
-    assert_true(sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"five\"}") == 7);
+    assert_true(
+        sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"five\"}") == 7);
     assert_null(strstr(cn_buf_cstr(&page), "tenant=\"\""));
     assert_int_equal(cn_metrics_tenant(&metrics, 5, NULL), 0);
     cn_buf_reset(&page);
@@ -390,9 +391,10 @@ static void tenants_come_and_go(void **state)
     }
     cn_buf_reset(&page);
     assert_int_equal(cn_metrics_render_tenants(&metrics, CN_ALL_TENANTS, &page), 0);
-    assert_true(sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"other\"}") == 0);
-    assert_true(sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"(other)\"}") ==
-                9994 - 99);
+    assert_true(
+        sample(cn_buf_cstr(&page), "conifer_tenant_generated_tokens_total{tenant=\"other\"}") == 0);
+    assert_true(sample(cn_buf_cstr(&page),
+                       "conifer_tenant_generated_tokens_total{tenant=\"(other)\"}") == 9994 - 99);
     assert_int_equal(cn_metrics_tenant(&metrics, SIZE_MAX - 1, "far"), CN_ELIMIT);
     cn_buf_fini(&page);
     cn_metrics_fini(&metrics);
@@ -401,14 +403,10 @@ static void tenants_come_and_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(series_of_tenants),
-        cmocka_unit_test(series_of_models),
-        cmocka_unit_test(of_the_process),
-        cmocka_unit_test(values_and_histograms),
-        cmocka_unit_test(page_is_valid),
-        cmocka_unit_test(log_lines_cannot_be_forged),
-        cmocka_unit_test(log_fields),
-        cmocka_unit_test(tenants_come_and_go),
+        cmocka_unit_test(series_of_tenants), cmocka_unit_test(series_of_models),
+        cmocka_unit_test(of_the_process),    cmocka_unit_test(values_and_histograms),
+        cmocka_unit_test(page_is_valid),     cmocka_unit_test(log_lines_cannot_be_forged),
+        cmocka_unit_test(log_fields),        cmocka_unit_test(tenants_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

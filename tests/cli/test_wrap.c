@@ -63,7 +63,8 @@ static void words(void **state)
     is_shown("a muchtoolongword b", 8, "a muchtoolongword b"); /* the terminal cuts it */
     is_shown("```\nint main(void) { return 0; }\n```\nwords again here", 12,
              "```\nint main(void) { return 0; }\n```\nwords again\nhere");
-    is_shown("| a row | of a table |\nand then words", 10, "| a row | of a table |\nand then\nwords");
+    is_shown("| a row | of a table |\nand then words", 10,
+             "| a row | of a table |\nand then\nwords");
     is_shown("one two three four", 0, "one two three four"); /* the width is not known */
 }
 
@@ -71,16 +72,32 @@ static void widths(void **state)
 {
     is_shown("日本語日本語", 5, "日本\n語日\n本語");
     is_shown("日本語。日本", 6, "日本\n語。日\n本"); /* no row begins with a full stop */
-    is_shown("gr\xc3\xbc\xc3\x9f""e \xc3\xbc\xc3\xbc\xc3\xbc", 9, "gr\xc3\xbc\xc3\x9f""e \xc3\xbc\xc3\xbc\xc3\xbc");
-    is_shown("e\xcc\x81""e\xcc\x81""e\xcc\x81 ab", 6, "e\xcc\x81""e\xcc\x81""e\xcc\x81 ab"); /* 3 columns */
+    is_shown("gr\xc3\xbc\xc3\x9f"
+             "e \xc3\xbc\xc3\xbc\xc3\xbc",
+             9,
+             "gr\xc3\xbc\xc3\x9f"
+             "e \xc3\xbc\xc3\xbc\xc3\xbc");
+    is_shown("e\xcc\x81"
+             "e\xcc\x81"
+             "e\xcc\x81 ab",
+             6,
+             "e\xcc\x81"
+             "e\xcc\x81"
+             "e\xcc\x81 ab"); /* 3 columns */
 }
 
 static void nothing_controls_the_terminal(void **state)
 {
     is_shown("a\033[2Jb\rc\bd\177e\007", 40, "a[2Jbcde");
-    is_shown("a\xc2\x9b" "2Jb\xc2\x85" "c", 40, "a2Jbc"); /* control characters of the second set */
-    assert_string_equal(shown("a\xff" "b\xed\xa0\x80", 40, 40),
-                        "a\xef\xbf\xbd" "b\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    is_shown("a\xc2\x9b"
+             "2Jb\xc2\x85"
+             "c",
+             40, "a2Jbc"); /* control characters of the second set */
+    assert_string_equal(shown("a\xff"
+                              "b\xed\xa0\x80",
+                              40, 40),
+                        "a\xef\xbf\xbd"
+                        "b\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
 }
 
 static int utf8(void **state)

@@ -201,8 +201,9 @@ static void rules_between_keys(void **state)
         {"tenants:\n- {name: a, keys: [" HASH_A "]}\n-   name: b\n", "tenants.keys", "3:5"},
         {"tenants: [{name: a},\n {name: b}]\n", "tenants.keys", "2:3"},
         {"tenants: [{name: a}]\n", NULL, NULL},
-        {"tenants:\n- {name: a, kv_share: 0.6, keys: [" HASH_A
-         "]}\n- name: b\n  keys: [" HASH_B "]\n  kv_share: 0.5\n", "tenants.kv_share", "5:3"},
+        {"tenants:\n- {name: a, kv_share: 0.6, keys: [" HASH_A "]}\n- name: b\n  keys: [" HASH_B
+         "]\n  kv_share: 0.5\n",
+         "tenants.kv_share", "5:3"},
         {"model: {kv_type: f16, name: ../../etc/passwd}\n", "model.name", "1:23"},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
@@ -352,7 +353,8 @@ static void engine_groups(void **state)
         {"models: [{name: a}]\ngroups: [{name: g, threads: 3}]\nengine: {threads: 2}\n",
          "2:20: groups.threads: with \"g\" the groups have 3 threads, and engine.threads is 2"},
         {"models: [{name: a}]\ngroups: [{name: g, memory_bytes: 3MiB}]\n"
-         "engine: {memory_bytes: 2MiB}\n", "2:20: groups.memory_bytes: with \"g\" the groups have"},
+         "engine: {memory_bytes: 2MiB}\n",
+         "2:20: groups.memory_bytes: with \"g\" the groups have"},
         {"models: [{name: a}]\ngroups: [{name: g, memory_bytes: 3MiB, kv_memory_bytes: 3MiB}]\n",
          "2:40: groups.kv_memory_bytes: the group \"g\" would have no memory left"}};
     struct cfg c;
@@ -364,11 +366,13 @@ static void engine_groups(void **state)
     assert_int_equal(cfg_group_threads(&c, 0), 5);
     assert_int_equal(cfg_group_memory(&c, 0, 77), 77);
     cfg_fini(&c);
-    assert_int_equal(check_text(&c, "engine: {threads: 8, device: async}\n"
-                                    "groups:\n- {name: a, threads: 3, memory_bytes: 1GiB}\n"
-                                    "- {name: b, device: cpu, kv_memory_bytes: 1MiB}\n- name: c\n"
-                                    "models: [{name: x}, {name: y, group: c}, {name: z, group: b}]\n",
-                                &e), 0);
+    assert_int_equal(check_text(&c,
+                                "engine: {threads: 8, device: async}\n"
+                                "groups:\n- {name: a, threads: 3, memory_bytes: 1GiB}\n"
+                                "- {name: b, device: cpu, kv_memory_bytes: 1MiB}\n- name: c\n"
+                                "models: [{name: x}, {name: y, group: c}, {name: z, group: b}]\n",
+                                &e),
+                     0);
     assert_int_equal(cfg_n_groups(&c), 3);
     assert_int_equal(cfg_group_threads(&c, 0), 3);
     assert_int_equal(cfg_group_threads(&c, 1), 3);

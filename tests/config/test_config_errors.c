@@ -142,15 +142,23 @@ static void every_error_is_told(void **state)
                                "models: {}\n"
                                "engine:\n  isa: best\n"
                                "server: {port: 5}\n";
-    static const char *const want[] = {
-        "t.yaml:2:9: server.port: must be a whole", "t.yaml:3:3: server.colour: unknown",
-        "t.yaml:4:22: server.allowed_hosts: each item", "t.yaml:5:9: server.host: must be a single",
-        "t.yaml:6:3: server.port: this key was given", "t.yaml:7:5: server: a key must be",
-        "t.yaml:9:1: modle: unknown", "t.yaml:10:8: model: must be a group", "t.yaml:11:5: tags",
-        "t.yaml:11:25: kv.block_tokens: must be one", "t.yaml:13:3: tenants: each",
-        "t.yaml:14:11: tenants.weight: must be", "t.yaml:14:3: tenants.name: a tenant needs",
-        "t.yaml:15:20: tenants.keys: a key must", "t.yaml:16:9: models: must be a list",
-        "t.yaml:18:8: engine.isa: must be", "t.yaml:19:1: server: this key was given"};
+    static const char *const want[] = {"t.yaml:2:9: server.port: must be a whole",
+                                       "t.yaml:3:3: server.colour: unknown",
+                                       "t.yaml:4:22: server.allowed_hosts: each item",
+                                       "t.yaml:5:9: server.host: must be a single",
+                                       "t.yaml:6:3: server.port: this key was given",
+                                       "t.yaml:7:5: server: a key must be",
+                                       "t.yaml:9:1: modle: unknown",
+                                       "t.yaml:10:8: model: must be a group",
+                                       "t.yaml:11:5: tags",
+                                       "t.yaml:11:25: kv.block_tokens: must be one",
+                                       "t.yaml:13:3: tenants: each",
+                                       "t.yaml:14:11: tenants.weight: must be",
+                                       "t.yaml:14:3: tenants.name: a tenant needs",
+                                       "t.yaml:15:20: tenants.keys: a key must",
+                                       "t.yaml:16:9: models: must be a list",
+                                       "t.yaml:18:8: engine.isa: must be",
+                                       "t.yaml:19:1: server: this key was given"};
     struct cfg c;
     struct cn_error e;
 
@@ -173,8 +181,8 @@ static void proxies(void **state)
     struct cn_error e;
 
     assert_int_equal(cfg_init(&c, NULL), 0);
-    assert_int_equal(load(&c, "server:\n  trusted_proxies: [10.0.0.0/8, '::1', 10.0.0.1/8, lb]\n",
-                          &e), 0);
+    assert_int_equal(
+        load(&c, "server:\n  trusted_proxies: [10.0.0.0/8, '::1', 10.0.0.1/8, lb]\n", &e), 0);
     assert_int_equal(cfg_check(&c, &e), CN_EINVAL);
     assert_string_equal(e.param, "server.trusted_proxies");
     assert_int_equal(c.faults.count, 2);
@@ -295,8 +303,8 @@ static void an_option_without_its_value(void **state)
     assert_true(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1);
     close(fd);
     for (size_t i = 0; i < CN_ARRAY_LEN(last); i++) {
-        char *argv[] = {"x", "--threads", "3", "--kv-type", "f17",
-                        "--config", path, (char *)last[i], NULL};
+        char *argv[] = {"x",  "--threads",     "3", "--kv-type", "f17", "--config",
+                        path, (char *)last[i], NULL};
         int argc = 8;
         struct cfg c;
         struct cn_error e = {0};
@@ -321,20 +329,23 @@ static void what_is_shared_is_told_once(void **state)
 #define KEYS(a, b)                                                                                 \
     "keys: [sha256:000000000000000000000000000000000000000000000000000000000000000" #a             \
     ", sha256:000000000000000000000000000000000000000000000000000000000000000" #b "]"
-    static const char text[] = "models: [{name: m}, {name: m}, {name: m}, {name: m}]\n"
-                               "tenants:\n"
-                               "- {name: a, " KEYS(1, 2) "}\n"
-                               "- {name: b, " KEYS(1, 2) "}\n"
-                               "- {name: a, " KEYS(3, 4) "}\n"
-                               "- {name: a, " KEYS(2, 5) "}\n";
+    static const char text[] =
+        "models: [{name: m}, {name: m}, {name: m}, {name: m}]\n"
+        "tenants:\n"
+        "- {name: a, " KEYS(1, 2) "}\n"
+                                  "- {name: b, " KEYS(1, 2) "}\n"
+                                                            "- {name: a, " KEYS(
+                                                                3, 4) "}\n"
+                                                                      "- {name: a, " KEYS(2,
+                                                                                          5) "}\n";
 #undef KEYS
-    static const char *const want[] = {
-        ":1:22: models.name: two models are named \"m\"", ":1:33: models.name: two models",
-        ":1:44: models.name: two models",
-        ":4:13: tenants.keys: tenants \"a\" and \"b\" share a key",
-        ":5:4: tenants.name: two tenants are named \"a\"",
-        ":6:4: tenants.name: two tenants are named \"a\"",
-        ":6:13: tenants.keys: tenants \"a\" and \"a\" share a key"};
+    static const char *const want[] = {":1:22: models.name: two models are named \"m\"",
+                                       ":1:33: models.name: two models",
+                                       ":1:44: models.name: two models",
+                                       ":4:13: tenants.keys: tenants \"a\" and \"b\" share a key",
+                                       ":5:4: tenants.name: two tenants are named \"a\"",
+                                       ":6:4: tenants.name: two tenants are named \"a\"",
+                                       ":6:13: tenants.keys: tenants \"a\" and \"a\" share a key"};
     struct cfg c;
     struct cn_error e = {0};
 
@@ -348,11 +359,13 @@ static void what_is_shared_is_told_once(void **state)
     cfg_fini(&c);
 }
 
-/* The key stands between the place and the message, unless that says it: as a whole name, and not as
- * a part of another one or of a path. */
+/* The key stands between the place and the message, unless that says it: as a whole name, and not
+ * as a part of another one or of a path. */
 static void the_key_is_told_once(void **state)
 {
-    static const struct { const char *message, *want; } rows[] = {
+    static const struct {
+        const char *message, *want;
+    } rows[] = {
         {"is 5", "c.yaml:2:3: model.path: is 5"},
         {"model.path is 5", "c.yaml:2:3: model.path is 5"},
         {"nothing is at model.path.", "c.yaml:2:3: nothing is at model.path."},

@@ -78,13 +78,21 @@ static void sampling_is_read(void **state)
     assert_int_equal(cfg_sampling_read(" temperature = 0.5 ,top_k=3 ", &s, &err), 0);
     assert_int_equal(s.given, 1u << CFG_S_TEMPERATURE | 1u << CFG_S_TOP_K);
     assert_true(s.v[CFG_S_TEMPERATURE] == 0.5 && s.v[CFG_S_TOP_K] == 3);
-    static const char *const bad[] = {"temperature", "=1", "top_p=", ",", "top_p=0", "min_p=1.1",
-                                      "top_k=-1", "presence_penalty=nan", "temperature=0.5;top_k=3"};
+    static const char *const bad[] = {"temperature",
+                                      "=1",
+                                      "top_p=",
+                                      ",",
+                                      "top_p=0",
+                                      "min_p=1.1",
+                                      "top_k=-1",
+                                      "presence_penalty=nan",
+                                      "temperature=0.5;top_k=3"};
     for (size_t i = 0; i < CN_ARRAY_LEN(bad); i++)
         if (!cfg_sampling_read(bad[i], &s, &err)) fail_msg("%s was taken", bad[i]);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(cfg_sampling_read(cfg_catalog_sampling(m[i].name), &s, &err), 0);
-    assert_string_equal(cfg_catalog_sampling("qwen3-0.6b"), "temperature=0.6, top_p=0.95, top_k=20");
+    assert_string_equal(cfg_catalog_sampling("qwen3-0.6b"),
+                        "temperature=0.6, top_p=0.95, top_k=20");
     assert_null(cfg_catalog_sampling("nope"));
 }
 

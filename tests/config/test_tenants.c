@@ -145,7 +145,8 @@ static void a_file_is_read_again(void **state)
                "  - {name: b, weight: 3, keys: [\"" KEY_B "\"]}\n");
     assert_int_equal(s->load(s, &d, &err), 0);
     assert_int_equal(d.n, 2);
-    assert_string_equal(d.others, "server.max_connections, models, groups"); /* the port is an option's */
+    assert_string_equal(d.others,
+                        "server.max_connections, models, groups"); /* the port is an option's */
     assert_true(cfg_tenant_has_key(&d.tenants[1], cfg_key_id(&d.tenants[1].key_hashes[0])));
     assert_false(cfg_tenant_has_key(&d.tenants[0], cfg_key_id(&d.tenants[1].key_hashes[0])));
     cfg_draft_fini(&d);

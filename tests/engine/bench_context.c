@@ -57,8 +57,7 @@ static void start(struct bench *b, const char *path, uint32_t threads, uint64_t 
 
 static double step_ms(struct bench *b, uint32_t pos)
 {
-    struct kr_row row = {
-        .pos = pos, .src = KR_ROW_TOKEN, .logits = true, .token = pos % 100};
+    struct kr_row row = {.pos = pos, .src = KR_ROW_TOKEN, .logits = true, .token = pos % 100};
     struct kr_seq seq = {.tables = (const uint32_t *const *)b->tables};
     struct kr_batch batch = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
     struct cn_error err = {0};

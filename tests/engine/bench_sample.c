@@ -1,7 +1,7 @@
 /* What one row of logits costs on one core, by size of the vocabulary and kind of sampling.
  *
- *   bench_sample [ROUNDS]       medians of ROUNDS (default 21), microseconds; "hash" tells whether two
- *                               builds draw the same ids with the same log-probabilities */
+ *   bench_sample [ROUNDS]       medians of ROUNDS (default 21), microseconds; "hash" tells whether
+ * two builds draw the same ids with the same log-probabilities */
 #include "engine/engine.h"
 #include "kernels/draw_loops.h"
 
@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; struct eng_sampling s; } kinds[] = {
+static const struct {
+    const char *name;
+    struct eng_sampling s;
+} kinds[] = {
     {"greedy", {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}},
     {"T=1", {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1}},
     {"T=.7 k=40 p=.95",
@@ -50,6 +53,7 @@ static struct eng_vocab *make_vocab(size_t n)
     for (size_t i = 0; i < n; i++)
         tokens[i] =
             (struct eng_str){names + 12 * i, (size_t)snprintf(names + 12 * i, 12, "t%zu", i)};
+    /* clang-format off */
     struct eng_vocab_spec spec = {
         .model = "gpt2", .pre = "gpt-2", .n_tokens = n, .tokens = tokens, .bos = -1, .eos = 7,
         .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1, .fim_pre = -1, .fim_suf = -1,
@@ -98,6 +102,7 @@ static void measure(const struct eng_vocab *v, size_t k, float *const *rows, flo
         }
         if (r >= 0) us[r] = sum / ROWS / 1e3;
     }
+    /* clang-format on */
     qsort(us, (size_t)rounds, sizeof *us, by_value);
     printf("%7zu  %-16s %8.1f us  %6.2f GB/s  hash %08x\n", n, kinds[k].name, us[rounds / 2],
            (double)n * 4e-3 / us[rounds / 2], (unsigned)(hash >> 32));

@@ -27,10 +27,11 @@ static void list_shape(const char *ops)
 {
     static const struct {
         const char *op, *word;
-    } words[] = {{" expert_matmul", "experts"}, {"attn_sinks", "sinks"}, {" select", "DSA"},
-                 {" head_matmul", "MLA"},       {" conv", "convolution"}, {" scan", "scan"},
-                 {" delta", "delta rule"},      {" layer_norm", "layer norms"},
-                 {" softcap", "soft cap"},      {" pos_scale", "temperature"}};
+    } words[] = {
+        {" expert_matmul", "experts"}, {"attn_sinks", "sinks"},        {" select", "DSA"},
+        {" head_matmul", "MLA"},       {" conv", "convolution"},       {" scan", "scan"},
+        {" delta", "delta rule"},      {" layer_norm", "layer norms"}, {" softcap", "soft cap"},
+        {" pos_scale", "temperature"}};
     now.shape[0] = 0;
     for (size_t i = 0; i < CN_ARRAY_LEN(words); i++) {
         size_t at = strlen(now.shape);
@@ -42,8 +43,10 @@ static void list_shape(const char *ops)
 
 static void list_sizes(const struct kr_exec_info *x)
 {
-    static const char *const spans[] = {[KR_SPAN_ALL] = "all", [KR_SPAN_WINDOW] = "window",
-                                        [KR_SPAN_CHUNK] = "chunk", [KR_SPAN_BOTH] = "both ways"};
+    static const char *const spans[] = {[KR_SPAN_ALL] = "all",
+                                        [KR_SPAN_WINDOW] = "window",
+                                        [KR_SPAN_CHUNK] = "chunk",
+                                        [KR_SPAN_BOTH] = "both ways"};
     char kv[256] = "", state[64] = "none";
     for (uint32_t g = 0; g < x->n_groups; g++) {
         const struct kr_kv_group *kg = &x->groups[g];
@@ -79,8 +82,8 @@ void families_note(struct golden *g, const char *name, enum kr_isa isa, double w
         return;
     }
     size_t at = strlen(now.speed);
-    snprintf(now.speed + at, sizeof(now.speed) - at, "%s%s %.1fx", at ? ", " : "",
-             kr_isa_name(isa), now.generic_ms / ms);
+    snprintf(now.speed + at, sizeof(now.speed) - at, "%s%s %.1fx", at ? ", " : "", kr_isa_name(isa),
+             now.generic_ms / ms);
 }
 
 void families_end(const char *name)

@@ -40,9 +40,7 @@ json_t *golden_json(const char *path);
 uint32_t *golden_ids(const json_t *doc, const char *key, size_t *n);
 float *golden_floats(const char *path, size_t *n);
 
-struct golden_error {
-    double max, rms;
-}; /* both in standard deviations of the reference */
+struct golden_error { double max, rms; }; /* both in standard deviations of the reference */
 struct golden_error golden_compare(const float *got, const float *want, size_t n);
 
 /* Path below the oracle folder; NULL (and the test is skipped) when the folder is not there. */

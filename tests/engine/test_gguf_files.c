@@ -268,10 +268,8 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_many_shards),
-        cmocka_unit_test(test_no_file),
-        cmocka_unit_test(test_truncated_while_open),
+        cmocka_unit_test(test_split),       cmocka_unit_test(test_many_shards),
+        cmocka_unit_test(test_no_file),     cmocka_unit_test(test_truncated_while_open),
         cmocka_unit_test(test_left_behind),
     };
     return cmocka_run_group_tests_name("gguf files", tests, make_dir, remove_dir);

@@ -15,9 +15,7 @@
 
 #include "families.h"
 
-struct bound {
-    double max, rms;
-};
+struct bound { double max, rms; };
 static const struct bound float_bound = {0.01, 0.01}, q8_bound = {0.12, 0.03};
 
 struct reference {
@@ -172,8 +170,8 @@ static void test_models(void **state)
  * head. */
 static void test_fixtures(void **state)
 {
-    static const char *const names[] = {"gemma2-long",  "gemma3-long",    "gpt-oss-long",
-                                        "mistral-swa-long", "gemma4-moe", "gemma4-shared",
+    static const char *const names[] = {"gemma2-long",      "gemma3-long",    "gpt-oss-long",
+                                        "mistral-swa-long", "gemma4-moe",     "gemma4-shared",
                                         "llama4-chunks",    "deepseek2-lite", "cohere2",
                                         "command-r-plus",   "olmo3"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
@@ -192,10 +190,10 @@ static void test_float_quants(void **state)
 static void test_quants(void **state)
 {
     static const char *const names[] = {
-        "llama-q4_0",   "llama-q4_1",   "llama-q5_0",      "llama-q5_1", "llama-q8_0",
-        "llama-q2_k",   "llama-q3_k_s", "llama-q4_k_s",    "llama-q5_k_s", "llama-q6_k",
-        "llama-iq3_s", "llama-iq4_nl", "llama-iq4_xs", "llama-mxfp4_moe",
-        "llama-tq1_0",  "llama-tq2_0"};
+        "llama-q4_0",   "llama-q4_1",      "llama-q5_0",   "llama-q5_1",
+        "llama-q8_0",   "llama-q2_k",      "llama-q3_k_s", "llama-q4_k_s",
+        "llama-q5_k_s", "llama-q6_k",      "llama-iq3_s",  "llama-iq4_nl",
+        "llama-iq4_xs", "llama-mxfp4_moe", "llama-tq1_0",  "llama-tq2_0"};
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++)
         run("quants", names[i], KR_F16, q8_bound);
 }
@@ -211,10 +209,8 @@ static void test_q8_kv(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),
-        cmocka_unit_test(test_fixtures),
-        cmocka_unit_test(test_float_quants),
-        cmocka_unit_test(test_quants),
+        cmocka_unit_test(test_models),       cmocka_unit_test(test_fixtures),
+        cmocka_unit_test(test_float_quants), cmocka_unit_test(test_quants),
         cmocka_unit_test(test_q8_kv),
     };
     return cmocka_run_group_tests_name("golden", tests, NULL, NULL);

@@ -53,8 +53,8 @@ static void test_refused_types(void **state)
         struct parts p;
         take_apart(&p, "llama-mha", NULL);
         struct part *v = part_of(&p, "blk.1.ffn_down.weight");
-        *v = (struct part){"blk.1.ffn_down.weight", 2, cases[i].type, {cases[i].elems, 1, 1, 1},
-                           block, cases[i].bytes};
+        *v = (struct part){"blk.1.ffn_down.weight",   2,     cases[i].type,
+                           {cases[i].elems, 1, 1, 1}, block, cases[i].bytes};
         snprintf(has, sizeof(has), "\"blk.1.ffn_down.weight\" has the weight type %s (%u)",
                  cases[i].name, (unsigned)cases[i].type);
         refused(put_together(&p, "x.gguf"), CN_EUNSUPP, has, "(supported: F32, F16, BF16, Q4_0");
@@ -199,11 +199,9 @@ static void describe_has(const char *text, const char *what)
 
 static void test_describe(void **state)
 {
-    struct eng_model_opts opts = {.device = parts_device(),
-                                  .prepare = {.kv_type = KR_F16,
-                                              .block_tokens = 16,
-                                              .max_rows = 16,
-                                              .max_logit_rows = 16}};
+    struct eng_model_opts opts = {
+        .device = parts_device(),
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
     struct cn_error err;
     struct eng_model *m;
     struct cn_buf out;
@@ -230,11 +228,9 @@ static void test_describe(void **state)
  * see 16 tokens. */
 static void test_measure(void **state)
 {
-    struct eng_model_opts opts = {.device = parts_device(),
-                                  .prepare = {.kv_type = KR_F16,
-                                              .block_tokens = 16,
-                                              .max_rows = 16,
-                                              .max_logit_rows = 16}};
+    struct eng_model_opts opts = {
+        .device = parts_device(),
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
     struct cn_error err;
     struct eng_model *m;
     const char *path = golden_oracle("models", "gemma3", ".gguf");
@@ -283,14 +279,10 @@ static void test_truncated_in_use(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_families),
-        cmocka_unit_test(test_refused_types),
-        cmocka_unit_test(test_refused_keys),
-        cmocka_unit_test(test_refused_shapes),
-        cmocka_unit_test(test_refused_kinds),
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_describe),
-        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_refused_families), cmocka_unit_test(test_refused_types),
+        cmocka_unit_test(test_refused_keys),     cmocka_unit_test(test_refused_shapes),
+        cmocka_unit_test(test_refused_kinds),    cmocka_unit_test(test_info),
+        cmocka_unit_test(test_describe),         cmocka_unit_test(test_measure),
         cmocka_unit_test(test_truncated_in_use),
     };
     return cmocka_run_group_tests_name("models", tests, parts_set_up, parts_tear_down);

@@ -128,7 +128,9 @@ static void run_step(struct file *f, struct eng_model *m, const char *lie)
     }
     assert_int_equal(kr_kv_mem_new(device, slab, info->n_groups, &mem, &err), 0);
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct kr_row){.pos = i, .src = KR_ROW_TOKEN, .logits = true,
+        rows[i] = (struct kr_row){.pos = i,
+                                  .src = KR_ROW_TOKEN,
+                                  .logits = true,
                                   .token = i * 31 % (uint32_t)eng_model_info(m)->n_vocab};
     if (kr_launch(eng_model_exec(m), mem, &batch, &ticket, &err))
         fail_msg("%s, %s: %s", f->name, lie, err.message);
@@ -176,8 +178,8 @@ static bool may_lack(const struct file *f, const char *name)
 {
     bool llama3 = !strcmp(f->name, "llama3-gqa"), gemma4 = !strcmp(f->arch, "gemma4.");
     return !strcmp(name, "output.weight") || (llama3 && !strcmp(name, "rope_freqs.weight")) ||
-           (gemma4 && (!strcmp(name, "blk.2.attn_v.weight") ||
-                       !strcmp(name, "blk.5.attn_v.weight")));
+           (gemma4 &&
+            (!strcmp(name, "blk.2.attn_v.weight") || !strcmp(name, "blk.5.attn_v.weight")));
 }
 
 static void lie_about_tensors(struct file *f)

@@ -79,8 +79,8 @@ static bool to_half(float f, uint16_t *out)
     return !(bits & 0x1fff) && exponent >= -14 && exponent <= 15;
 }
 
-/* Norms stored as float16 (exact here: they are float16 numbers), extra tensors of unknown types.
- */
+/* Norms stored as float16 (exact here: they are float16 numbers), extra tensors of unknown
+ * types. */
 static void test_other_vectors(void **state)
 {
     static uint16_t half[64][64];
@@ -201,11 +201,9 @@ static void join_kv_b(struct parts *p, int l, uint16_t *out)
 /* What is measured of a file is what loading it takes, though no weight is made anew for that. */
 static void same_measure(const char *path)
 {
-    struct eng_model_opts opts = {.device = parts_device(),
-                                  .prepare = {.kv_type = KR_F16,
-                                              .block_tokens = 16,
-                                              .max_rows = 16,
-                                              .max_logit_rows = 16}};
+    struct eng_model_opts opts = {
+        .device = parts_device(),
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 16, .max_logit_rows = 16}};
     struct eng_model *m, *loaded;
     struct cn_error err;
     if (eng_model_measure(path, &opts, &m, &err)) fail_msg("%s", err.message);
@@ -221,12 +219,10 @@ static void test_mla_generations(void **state)
 {
     static uint16_t joined[4][HEADS * (NOPE + VALUE) * LATENT];
     static const char *const names[] = {"deepseek2", "deepseek3"};
-    const char *const without[] = {"deepseek2.attention.head_count_kv",
-                                   "deepseek2.attention.key_length",
-                                   "deepseek2.attention.value_length",
-                                   "deepseek2.attention.key_length_mla",
-                                   "deepseek2.attention.value_length_mla",
-                                   NULL};
+    const char *const without[] = {
+        "deepseek2.attention.head_count_kv",    "deepseek2.attention.key_length",
+        "deepseek2.attention.value_length",     "deepseek2.attention.key_length_mla",
+        "deepseek2.attention.value_length_mla", NULL};
     if (!golden_oracle("models", "deepseek2", ".gguf")) return;
     for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
         struct parts p;
@@ -316,14 +312,10 @@ static void test_pattern_lengths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_split_model),
-        cmocka_unit_test(test_other_vectors),
-        cmocka_unit_test(test_long_vocabulary),
-        cmocka_unit_test(test_gemma_spellings),
-        cmocka_unit_test(test_mla_generations),
-        cmocka_unit_test(test_yarn_ramp),
-        cmocka_unit_test(test_pattern_lengths),
+        cmocka_unit_test(test_fused),           cmocka_unit_test(test_split_model),
+        cmocka_unit_test(test_other_vectors),   cmocka_unit_test(test_long_vocabulary),
+        cmocka_unit_test(test_gemma_spellings), cmocka_unit_test(test_mla_generations),
+        cmocka_unit_test(test_yarn_ramp),       cmocka_unit_test(test_pattern_lengths),
     };
     return cmocka_run_group_tests_name("models told differently", tests, parts_set_up,
                                        parts_tear_down);

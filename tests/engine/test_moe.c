@@ -82,9 +82,10 @@ static void check(const char *name, enum kr_isa isa, uint32_t threads)
 static void test_share(void **state)
 {
     static const char *const models[] = {
-        "mixtral", "qwen2moe", "qwen3moe", "granitemoe", "llama4", "gpt-oss", "lfm2moe", "jamba",
-        "granitehybrid", "qwen3next", "qwen35moe", "deepseek2", "deepseek3", "deepseek32-dsa",
-        "gemma4-moe", "llama4-chunks", "deepseek2-lite"};
+        "mixtral",       "qwen2moe",      "qwen3moe",  "granitemoe",     "llama4",
+        "gpt-oss",       "lfm2moe",       "jamba",     "granitehybrid",  "qwen3next",
+        "qwen35moe",     "deepseek2",     "deepseek3", "deepseek32-dsa", "gemma4-moe",
+        "llama4-chunks", "deepseek2-lite"};
     for (size_t i = 0; i < CN_ARRAY_LEN(models); i++)
         for (enum kr_isa isa = KR_ISA_GENERIC; isa < KR_N_ISAS; isa++)
             check(models[i], isa, 1 + isa % 2);

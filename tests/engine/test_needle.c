@@ -34,18 +34,19 @@ static uint32_t draw(uint64_t *seed, uint32_t n)
 
 static void put_sentence(struct cn_buf *text, uint64_t *seed)
 {
-    static const char *const when[] = {"In the morning", "After the storm", "Before the market",
-                                       "On the third day", "Late in autumn", "Some years later"};
-    static const char *const who[] = {"the miller", "a young clerk", "the ferryman", "her uncle",
-                                      "the schoolteacher", "an old carpenter", "the postman"};
-    static const char *const did[] = {"repaired", "painted", "measured", "sold", "carried away",
-                                      "looked for", "wrote about", "forgot"};
-    static const char *const what[] = {"the wooden gate", "two baskets of pears", "a long ladder",
-                                       "the bell of the chapel", "a map of the coast",
-                                       "the green boat", "some blankets", "the garden wall"};
-    static const char *const where[] = {"by the river", "near the station", "behind the bakery",
-                                        "at the end of the road", "under the lime trees",
-                                        "in the valley", "on the hill"};
+    static const char *const when[] = {"In the morning",   "After the storm", "Before the market",
+                                       "On the third day", "Late in autumn",  "Some years later"};
+    static const char *const who[] = {"the miller", "a young clerk",     "the ferryman",
+                                      "her uncle",  "the schoolteacher", "an old carpenter",
+                                      "the postman"};
+    static const char *const did[] = {"repaired",     "painted",    "measured",    "sold",
+                                      "carried away", "looked for", "wrote about", "forgot"};
+    static const char *const what[] = {
+        "the wooden gate",    "two baskets of pears", "a long ladder", "the bell of the chapel",
+        "a map of the coast", "the green boat",       "some blankets", "the garden wall"};
+    static const char *const where[] = {
+        "by the river",         "near the station", "behind the bakery", "at the end of the road",
+        "under the lime trees", "in the valley",    "on the hill"};
 #define ANY(list) list[draw(seed, CN_ARRAY_LEN(list))]
     const char *words[] = {ANY(when), ANY(who), ANY(did), ANY(what), ANY(where)};
 #undef ANY
@@ -54,8 +55,9 @@ static void put_sentence(struct cn_buf *text, uint64_t *seed)
 
 static void put_needle(struct cn_buf *text, uint32_t key)
 {
-    cn_buf_printf(text, " The pass key is %05" PRIu32 ". Remember it: %05" PRIu32
-                  " is the pass key.", key, key);
+    cn_buf_printf(text,
+                  " The pass key is %05" PRIu32 ". Remember it: %05" PRIu32 " is the pass key.",
+                  key, key);
 }
 
 static struct eng_ids tokenize(const struct golden *g, const char *text, int flags)
@@ -98,7 +100,7 @@ static struct eng_ids make_context(const struct golden *g, size_t n, uint32_t ke
 
 struct figures {
     uint32_t found[DEPTHS], asked; /* keys found at each depth, of so many */
-    double log_p, kl;            /* sums over digits; over rows */
+    double log_p, kl;              /* sums over digits; over rows */
     uint64_t digits, same, rows;
 };
 

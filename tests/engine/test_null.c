@@ -56,8 +56,8 @@ static void test_logits(void **state)
 static void test_memory(void **state)
 {
     struct golden g;
-    assert_int_equal(golden_open(&g, "null:layers=5,kv_heads=3,head_dim=64", KR_ISA_AUTO, 1, 512,
-                                 KR_F16), 0);
+    assert_int_equal(
+        golden_open(&g, "null:layers=5,kv_heads=3,head_dim=64", KR_ISA_AUTO, 1, 512, KR_F16), 0);
     const struct kr_exec_info *x = kr_exec_info(g.exec);
     assert_int_equal(x->n_groups, 1);
     /* keys and values, 2 bytes each */
@@ -179,9 +179,9 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits),     cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_logits),      cmocka_unit_test(test_memory),
         cmocka_unit_test(test_fingerprint), cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_names),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

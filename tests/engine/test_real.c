@@ -45,9 +45,7 @@ static double divergence(const float *logits, size_t n, const struct listed *wan
     return kl + p_rest * log(p_rest / q_rest);
 }
 
-struct result {
-    double kl, top1;
-};
+struct result { double kl, top1; };
 
 static struct result measure(struct golden *g, const uint32_t *ids, size_t n,
                              const struct listed *want)
@@ -162,7 +160,7 @@ static void run(const char *file, const char *oracle, const enum kr_isa *isas, s
 
 static void test_smollm2(void **state)
 {
-    static const enum kr_isa isas[] = { KR_ISAS };
+    static const enum kr_isa isas[] = {KR_ISAS};
     run("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-q4_1", isas, CN_ARRAY_LEN(isas));
 }
 

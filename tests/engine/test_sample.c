@@ -25,11 +25,27 @@ static int make_vocab(void **state)
         tokens[i] = (struct eng_str){names[i], (size_t)len};
         types[i] = i == EOS ? ENG_TOKEN_CONTROL : ENG_TOKEN_NORMAL;
     }
-    struct eng_vocab_spec spec = {
-        .model = "gpt2", .pre = "gpt-2", .n_tokens = V, .tokens = tokens, .types = types,
-        .bos = -1, .eos = EOS, .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1,
-        .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
-        .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
+    struct eng_vocab_spec spec = {.model = "gpt2",
+                                  .pre = "gpt-2",
+                                  .n_tokens = V,
+                                  .tokens = tokens,
+                                  .types = types,
+                                  .bos = -1,
+                                  .eos = EOS,
+                                  .eot = -1,
+                                  .eom = -1,
+                                  .unk = -1,
+                                  .sep = -1,
+                                  .pad = -1,
+                                  .fim_pre = -1,
+                                  .fim_suf = -1,
+                                  .fim_mid = -1,
+                                  .fim_pad = -1,
+                                  .fim_rep = -1,
+                                  .fim_sep = -1,
+                                  .add_bos = -1,
+                                  .add_eos = -1,
+                                  .add_space_prefix = -1};
     struct cn_error err = {0};
     kr_draw_rooms_init(&rooms);
     loops = kr_draw_loops(KR_ISA_AUTO);
@@ -58,7 +74,10 @@ static void random_logits(float *z, double spread)
         z[i] = (float)((rnd() + rnd() + rnd() - 1.5) * spread);
 }
 
-struct ref { double z, p; int id; };
+struct ref {
+    double z, p;
+    int id;
+};
 static int ref_cmp(const void *a, const void *b)
 {
     const struct ref *x = a, *y = b;
@@ -113,8 +132,9 @@ static void test_select_against_sort(void **state)
             max = fmaxf(max, z[i]);
         for (size_t a = 0; a < 7 * 8 * 3; a++) {
             struct kr_select_rule r = {.inv_t = 1.0f / (0.5f + (float)(round % 3)),
-                                        .top_p = ps[a % 7], .top_k = ks[a / 7 % 8],
-                                        .min_p = mins[a / 56]};
+                                       .top_p = ps[a % 7],
+                                       .top_k = ks[a / 7 % 8],
+                                       .min_p = mins[a / 56]};
             struct kr_candidates c = {0};
             assert_int_equal(kr_select(loops, z, V, tops_of(z), max, &r, &c), 0);
             size_t n = reference_set(z, &r, s);
@@ -161,8 +181,8 @@ static void test_room_of_few(void **state)
 {
     static float z[V];
     const struct kr_select_rule rules[] = {{.inv_t = 1, .top_p = 1, .min_p = 0.02f},
-                                            {.inv_t = 1, .top_p = 1, .top_k = V / KR_DRAW_RUN},
-                                            {.inv_t = 1, .top_p = 0.9f, .min_p = 0.02f}};
+                                           {.inv_t = 1, .top_p = 1, .top_k = V / KR_DRAW_RUN},
+                                           {.inv_t = 1, .top_p = 0.9f, .min_p = 0.02f}};
 
     for (int i = 0; i < V; i++)
         z[i] = -40 - (float)rnd();
@@ -261,8 +281,10 @@ static void test_draw_among_unlikely(void **state)
     }
     for (int i = 0; i < N; i++) {
         uint32_t id = sample(s, z, (uint64_t)i, NULL);
-        if (id == 0) first++;
-        else count[id / KR_DRAW_RUN][id % KINDS]++;
+        if (id == 0)
+            first++;
+        else
+            count[id / KR_DRAW_RUN][id % KINDS]++;
     }
     assert_true(fabs(first - N / total) < 5 * sqrt(N / total));
     for (int i = 0; i < 7 * KINDS; i++) {
@@ -517,13 +539,19 @@ static void test_bad_numbers(void **state)
         z[i] = -INFINITY;
     assert_int_equal(kr_draw_row(s, z, 0, NULL, &d), CN_ENUMERIC);
     kr_draw_state_free(s);
-    struct { float *field; float bad; const char *name; } cases[] = {
-        {&p.temperature, NAN, "temperature"}, {&p.temperature, 2.01f, "temperature"},
-        {&p.temperature, -0.1f, "temperature"}, {&p.top_p, 0.0f, "top_p"},
-        {&p.top_p, 1.1f, "top_p"}, {&p.min_p, -1.0f, "min_p"},
-        {&p.repetition_penalty, 0.0f, "repetition_penalty"},
-        {&p.presence_penalty, 2.5f, "presence_penalty"},
-        {&p.frequency_penalty, INFINITY, "frequency_penalty"}};
+    struct {
+        float *field;
+        float bad;
+        const char *name;
+    } cases[] = {{&p.temperature, NAN, "temperature"},
+                 {&p.temperature, 2.01f, "temperature"},
+                 {&p.temperature, -0.1f, "temperature"},
+                 {&p.top_p, 0.0f, "top_p"},
+                 {&p.top_p, 1.1f, "top_p"},
+                 {&p.min_p, -1.0f, "min_p"},
+                 {&p.repetition_penalty, 0.0f, "repetition_penalty"},
+                 {&p.presence_penalty, 2.5f, "presence_penalty"},
+                 {&p.frequency_penalty, INFINITY, "frequency_penalty"}};
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
         eng_sampling_defaults(&p);
         *cases[i].field = cases[i].bad;

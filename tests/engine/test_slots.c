@@ -20,9 +20,9 @@ struct life {
 };
 struct lives {
     const struct kr_cpu_exec *x;
-    struct life *of;      /* by slot */
+    struct life *of; /* by slot */
     uint32_t *chain; /* by level: the last level that a thread may be at while another is here */
-    uint32_t *begin;      /* by level: the first such */
+    uint32_t *begin; /* by level: the first such */
 };
 
 static void touch(struct lives *v, uint32_t slot, uint32_t level)
@@ -126,8 +126,8 @@ static uint64_t check_slots(const struct kr_cpu_exec *x, const char *name)
 static uint64_t check_model(const char *path, const char *name, enum kr_isa isa)
 {
     struct kr_cpu_opts cpu = {.isa = isa, .n_threads = 2};
-    struct eng_model_opts opts = {.prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 64,
-                                              .max_logit_rows = 64}};
+    struct eng_model_opts opts = {
+        .prepare = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 64, .max_logit_rows = 64}};
     struct eng_model *m = NULL;
     struct cn_error err = {0};
     int rc = kr_cpu_new(&cpu, &opts.device, &err);

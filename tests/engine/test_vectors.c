@@ -35,7 +35,8 @@ static double cosine(struct golden *g, const json_t *one)
     struct eng_ids got = {0};
     struct cn_error err;
     assert_int_equal(eng_tokenize(eng_model_vocab(g->model), text, strlen(text), NULL, 0,
-                                  ENG_TOKENIZE_SPECIAL, &got, &err), 0);
+                                  ENG_TOKENIZE_SPECIAL, &got, &err),
+                     0);
     assert_int_equal(got.n, n);
     assert_memory_equal(got.v, ids, n * sizeof(*ids));
     assert_int_equal(json_array_size(want), width);
@@ -134,8 +135,8 @@ static void check_family(const char *name)
         assert_true(one || isa != KR_ISA_GENERIC);
         if (!one) continue;
         struct golden_error e = golden_compare(one, want, n);
-        print_message("%-16s %-8s max %.5f rms %.5f\n", name, kr_isa_name((enum kr_isa)isa),
-                      e.max, e.rms);
+        print_message("%-16s %-8s max %.5f rms %.5f\n", name, kr_isa_name((enum kr_isa)isa), e.max,
+                      e.rms);
         if (!(e.max <= 0.01)) fail_msg("%s: too far from the reference", name);
         assert_memory_equal(one, two, n * sizeof(*one));
         free(one);

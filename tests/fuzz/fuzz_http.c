@@ -106,7 +106,8 @@ static void begin(struct world *w, bool all_at_once)
     memset(w, 0, sizeof *w);
     srv_http_init(&w->http, &handler, w, NULL);
     w->http.limits = (struct srv_http_limits){1024, 1000, 1000, 1000, 1000, 1};
-    cn_assert(!cn_budget_new(1 << 20, (struct cn_share[]){{1, true}, {1, false}}, 2, &w->http.budget));
+    cn_assert(
+        !cn_budget_new(1 << 20, (struct cn_share[]){{1, true}, {1, false}}, 2, &w->http.budget));
     w->http.strangers = 1;
     w->all_at_once = all_at_once;
     w->stream = fake_new();

@@ -25,11 +25,26 @@ static struct eng_vocab *make_vocab(bool tokens)
         texts[i + 1] = (struct eng_str){marks[i], strlen(marks[i])};
         types[i + 1] = ENG_TOKEN_CONTROL;
     }
-    struct eng_vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = texts, .types = types,
-                                  .n_tokens = tokens ? N_MARKS + 1 : 6, .bos = -1, .eos = -1,
-                                  .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1,
-                                  .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1,
-                                  .fim_rep = -1, .fim_sep = -1, .add_bos = -1, .add_eos = -1,
+    struct eng_vocab_spec spec = {.model = "gpt2",
+                                  .pre = "gpt-2",
+                                  .tokens = texts,
+                                  .types = types,
+                                  .n_tokens = tokens ? N_MARKS + 1 : 6,
+                                  .bos = -1,
+                                  .eos = -1,
+                                  .eot = -1,
+                                  .eom = -1,
+                                  .unk = -1,
+                                  .sep = -1,
+                                  .pad = -1,
+                                  .fim_pre = -1,
+                                  .fim_suf = -1,
+                                  .fim_mid = -1,
+                                  .fim_pad = -1,
+                                  .fim_rep = -1,
+                                  .fim_sep = -1,
+                                  .add_bos = -1,
+                                  .add_eos = -1,
                                   .add_space_prefix = -1};
     struct eng_vocab *v;
     cn_assert(!eng_vocab_new(&spec, &v, NULL));

@@ -107,13 +107,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         scores[n_tokens] = (float)(type >> 3);
         tokens[n_tokens++] = s;
     }
-    struct eng_vocab_spec spec = {
-        .model = models[model % 3], .pre = pres[pre % 5],
-        .general_name = flags & 64 ? "phi-3" : NULL,
-        .n_tokens = n_tokens, .tokens = tokens, .types = types, .scores = scores,
-        .merges = merges, .n_merges = n_merges, .bos = model, .eos = pre, .unk = -1, .eot = -1,
-        .eom = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1, .add_bos = -1, .add_eos = -1,
-        .add_space_prefix = -1};
+    struct eng_vocab_spec spec = {.model = models[model % 3],
+                                  .pre = pres[pre % 5],
+                                  .general_name = flags & 64 ? "phi-3" : NULL,
+                                  .n_tokens = n_tokens,
+                                  .tokens = tokens,
+                                  .types = types,
+                                  .scores = scores,
+                                  .merges = merges,
+                                  .n_merges = n_merges,
+                                  .bos = model,
+                                  .eos = pre,
+                                  .unk = -1,
+                                  .eot = -1,
+                                  .eom = -1,
+                                  .fim_pad = -1,
+                                  .fim_rep = -1,
+                                  .fim_sep = -1,
+                                  .add_bos = -1,
+                                  .add_eos = -1,
+                                  .add_space_prefix = -1};
     struct eng_vocab *v = NULL;
     struct cn_error err = {0};
     int rc = eng_vocab_new(&spec, &v, &err);

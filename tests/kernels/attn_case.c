@@ -52,25 +52,34 @@ static void record(struct attn_case *c)
     struct attn_parts at = attn_parts_of(s);
     struct kr_plan *p = c->plan = kr_plan_new();
     need(p, "plan");
-    struct kr_tensor table = {.name = "table", .type = KR_F32, .n_dims = 2,
-                              .ne = {c->width, 1, 1, 1}, .data = c->table,
+    struct kr_tensor table = {.name = "table",
+                              .type = KR_F32,
+                              .n_dims = 2,
+                              .ne = {c->width, 1, 1, 1},
+                              .data = c->table,
                               .bytes = c->width * sizeof(float)};
-    struct kr_tensor sinks = {.name = "sinks", .type = KR_F32, .n_dims = 1,
-                              .ne = {s->heads, 1, 1, 1}, .data = c->sinks,
+    struct kr_tensor sinks = {.name = "sinks",
+                              .type = KR_F32,
+                              .n_dims = 1,
+                              .ne = {s->heads, 1, 1, 1},
+                              .data = c->sinks,
                               .bytes = s->heads * sizeof(float)};
     int x = kr_op_embed(p, &table, 1.0f), select = -1;
     int group = kr_plan_kv_group(p, s->span, s->tokens);
     if (s->top_k) {
         int keys = kr_plan_kv_layer(p, kr_plan_kv_group(p, s->span, s->tokens), 1, s->sel_dim, 0);
         kr_op_kv_write(p, keys, take(p, x, at.ik, at.end), -1);
-        select = kr_op_select(p, take(p, x, at.iq, at.iw), take(p, x, at.iw, at.ik), keys,
-                              s->top_k, 1u << 18);
+        select = kr_op_select(p, take(p, x, at.iq, at.iw), take(p, x, at.iw, at.ik), keys, s->top_k,
+                              1u << 18);
     }
     int layer = s->latent ? kr_plan_kv_layer_latent(p, group, s->kv_heads, s->k_dim, s->v_dim)
                           : kr_plan_kv_layer(p, group, s->kv_heads, s->k_dim, s->v_dim);
     kr_op_kv_write(p, layer, take(p, x, at.k, at.v), s->latent ? -1 : take(p, x, at.v, at.iq));
-    struct kr_attn attn = {.kv_layer = layer, .n_heads = s->heads, .scale = softmax_scale(s),
-                           .softcap = s->softcap, .sinks = s->sinks ? &sinks : NULL};
+    struct kr_attn attn = {.kv_layer = layer,
+                           .n_heads = s->heads,
+                           .scale = softmax_scale(s),
+                           .softcap = s->softcap,
+                           .sinks = s->sinks ? &sinks : NULL};
     int q = take(p, x, at.q, at.k);
     int y = s->top_k ? kr_op_attention_selected(p, q, &attn, select) : kr_op_attention(p, q, &attn);
     kr_plan_output(p, kr_op_take_logits(p, y));
@@ -102,7 +111,9 @@ static void fill_row(const struct attn_case *c, float *row, uint64_t *seed)
 void attn_case_open(struct attn_case *c, const struct attn_shape *shape, enum kr_type kv_type,
                     uint64_t seed)
 {
-    *c = (struct attn_case){.shape = *shape, .kv_type = kv_type, .width = attn_parts_of(shape).end,
+    *c = (struct attn_case){.shape = *shape,
+                            .kv_type = kv_type,
+                            .width = attn_parts_of(shape).end,
                             .out = shape->heads * shape->v_dim};
     c->rows = get((size_t)shape->n * c->width, sizeof(float));
     c->table = get(c->width, sizeof(float));
@@ -280,8 +291,10 @@ static bool open_bench(struct bench *b, const struct attn_case *c, const struct 
     int rc = dev_new(how->isa, how->threads, &b->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     need(!rc, err.message);
-    struct kr_prepare_opts prep = {.kv_type = c->kv_type, .block_tokens = how->block_tokens,
-                                   .max_rows = how->max_rows, .max_logit_rows = how->max_rows,
+    struct kr_prepare_opts prep = {.kv_type = c->kv_type,
+                                   .block_tokens = how->block_tokens,
+                                   .max_rows = how->max_rows,
+                                   .max_logit_rows = how->max_rows,
                                    .max_context = 2048};
     if (kr_prepare(b->dev, c->plan, &prep, &b->exec, &err)) need(false, err.message);
     const struct kr_exec_info *info = kr_exec_info(b->exec);
@@ -326,7 +339,9 @@ static void step(struct bench *b, const struct attn_case *c, const uint32_t from
     for (uint32_t s = 0; s < 2; s++)
         for (uint32_t i = 0; i < n[s]; i++) {
             uint32_t pos = from[s] + i;
-            rows[n_rows++] = (struct kr_row){.seq = s, .pos = pos, .logits = true,
+            rows[n_rows++] = (struct kr_row){.seq = s,
+                                             .pos = pos,
+                                             .logits = true,
                                              .src = KR_ROW_EMBED,
                                              .embed = c->rows + (size_t)pos * c->width};
         }

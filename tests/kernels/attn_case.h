@@ -8,19 +8,17 @@
 struct attn_shape {
     const char *name;
     enum kr_span span;
-    uint32_t tokens;            /* the span's */
+    uint32_t tokens; /* the span's */
     uint32_t kv_heads, heads, k_dim, v_dim;
     bool latent, sinks;
     float softcap;
-    uint32_t top_k;             /* 0: every visible key; else an indexer of */
+    uint32_t top_k;              /* 0: every visible key; else an indexer of */
     uint32_t sel_heads, sel_dim; /* integers, so that scores are exact and ties are many */
-    uint32_t n;                 /* rows of the sequence */
+    uint32_t n;                  /* rows of the sequence */
 };
 
 /* A place in a row: of queries, keys, values; the indexer's queries, weights and keys; its end. */
-struct attn_parts {
-    uint32_t q, k, v, iq, iw, ik, end;
-};
+struct attn_parts { uint32_t q, k, v, iq, iw, ik, end; };
 struct attn_parts attn_parts_of(const struct attn_shape *s);
 
 /* A plan, and the rows of one sequence: [n][width] floats. */

@@ -13,7 +13,7 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/kernels/attn_case.h"
 
-#define PROBE_NS 50000000u /* for each of the two */
+#define PROBE_NS 50000000u  /* for each of the two */
 #define SLAB_AIM (2u << 20) /* as the daemon's */
 
 struct bench {
@@ -79,7 +79,10 @@ static void open_tables(struct world *w, const struct bench *b)
 
 static void set_row(struct world *w, uint32_t i, uint32_t seq, uint32_t pos, bool logits)
 {
-    w->rows[i] = (struct kr_row){.seq = seq, .pos = pos, .src = KR_ROW_EMBED, .logits = logits,
+    w->rows[i] = (struct kr_row){.seq = seq,
+                                 .pos = pos,
+                                 .src = KR_ROW_EMBED,
+                                 .logits = logits,
                                  .embed = w->c.rows + (size_t)(pos % w->c.shape.n) * w->c.width};
 }
 
@@ -113,8 +116,11 @@ static void open_world(struct world *w, const struct bench *b)
     shape.n = 512; /* rows repeat after that many */
     attn_case_open(&w->c, &shape, b->kv, 1);
     need(kr_cpu_new(&cpu, &w->dev, &err), &err);
-    struct kr_prepare_opts prep = {.kv_type = b->kv, .block_tokens = 16, .max_rows = most,
-                                   .max_logit_rows = most, .max_context = b->context + b->rows};
+    struct kr_prepare_opts prep = {.kv_type = b->kv,
+                                   .block_tokens = 16,
+                                   .max_rows = most,
+                                   .max_logit_rows = most,
+                                   .max_context = b->context + b->rows};
     need(kr_prepare(w->dev, w->c.plan, &prep, &w->exec, &err), &err);
     const struct kr_exec_info *info = kr_exec_info(w->exec);
     uint64_t bytes = 64;
@@ -212,11 +218,11 @@ static void run(const struct bench *b)
 
 static void set_shape(struct bench *b, const char *name)
 {
-    b->shape = (struct attn_shape){.name = "gqa", .kv_heads = 8, .heads = 32, .k_dim = 64,
-                                   .v_dim = 64};
+    b->shape =
+        (struct attn_shape){.name = "gqa", .kv_heads = 8, .heads = 32, .k_dim = 64, .v_dim = 64};
     if (strcmp(name, "gqa"))
-        b->shape = (struct attn_shape){.name = "mla", .kv_heads = 1, .heads = 16, .k_dim = 576,
-                                       .v_dim = 512, .latent = true};
+        b->shape = (struct attn_shape){
+            .name = "mla", .kv_heads = 1, .heads = 16, .k_dim = 576, .v_dim = 512, .latent = true};
     if (strcmp(name, "dsa")) return;
     b->shape.name = "dsa";
     b->shape.top_k = 2048;
@@ -230,8 +236,8 @@ static bool set_number(struct bench *b, const char *key, uint32_t n)
         const char *name;
         uint32_t *to;
     } keys[] = {
-        {"--threads", &b->threads}, {"--context", &b->context}, {"--rows", &b->rows},
-        {"--seqs", &b->seqs}, {"--shared", &b->shared}, {"--steps", &b->steps},
+        {"--threads", &b->threads},   {"--context", &b->context},         {"--rows", &b->rows},
+        {"--seqs", &b->seqs},         {"--shared", &b->shared},           {"--steps", &b->steps},
         {"--heads", &b->shape.heads}, {"--kv-heads", &b->shape.kv_heads},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(keys); i++)

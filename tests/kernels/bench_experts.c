@@ -27,7 +27,7 @@ static int layer(struct tiny *t, const struct bench *b, int x, bool products)
 {
     struct kr_plan *p = t->plan;
     struct kr_tensor rw = tiny_matrix(t, "router", KR_F32, b->experts, b->width, 1);
-    struct kr_router r = { .n_used = b->used, .norm = true, .scale = 1 };
+    struct kr_router r = {.n_used = b->used, .norm = true, .scale = 1};
     int h = kr_op_rms_norm(p, x, NULL, 1e-6f, 1);
     int route = kr_op_route(p, kr_op_matmul(p, h, &rw, NULL), &r);
     int in = kr_op_dispatch(p, h, route, false), y = in;
@@ -52,7 +52,7 @@ static struct tiny *model(const struct bench *b, bool products)
     for (uint32_t i = 0; i < b->layers; i++)
         x = layer(t, b, x, products);
     kr_plan_output(t->plan, kr_op_take_logits(t->plan, x));
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     if (kr_plan_finish(t->plan, &err)) {
         fprintf(stderr, "%s\n", err.message);
         exit(1);
@@ -73,7 +73,7 @@ static double time_steps(const struct bench *b, struct kr_exec *x, uint32_t n, d
     static double times[STEPS];
     float *embd = malloc((size_t)POOL * b->width * sizeof *embd);
     struct kr_row rows[512];
-    struct kr_seq seqs[512] = { 0 };
+    struct kr_seq seqs[512] = {0};
     struct kr_counters was, now;
     uint64_t seed = 3;
     uint32_t k = 0;
@@ -88,7 +88,7 @@ static double time_steps(const struct bench *b, struct kr_exec *x, uint32_t n, d
                                       .src = KR_ROW_EMBED,
                                       .logits = true,
                                       .embed = embd + (size_t)(tiny_rand(&seed) % POOL) * b->width};
-        struct kr_batch batch = { .n_rows = n, .n_seqs = n, .rows = rows, .seqs = seqs };
+        struct kr_batch batch = {.n_rows = n, .n_seqs = n, .rows = rows, .seqs = seqs};
         uint64_t ticket, start = cn_now_ns();
         if (kr_launch(x, NULL, &batch, &ticket, NULL)) abort();
         times[k] = (double)(cn_now_ns() - start) * 1e-9;
@@ -102,10 +102,13 @@ static double time_steps(const struct bench *b, struct kr_exec *x, uint32_t n, d
 
 static struct kr_exec *prepare(const struct bench *b, struct kr_device *dev, const struct tiny *t)
 {
-    struct kr_prepare_opts o = { .kv_type = KR_F16, .block_tokens = 16, .max_rows = 512,
-                                 .max_logit_rows = 512, .max_context = 16 };
+    struct kr_prepare_opts o = {.kv_type = KR_F16,
+                                .block_tokens = 16,
+                                .max_rows = 512,
+                                .max_logit_rows = 512,
+                                .max_context = 16};
     struct kr_exec *x;
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     if (!kr_prepare(dev, t->plan, &o, &x, &err)) return x;
     fprintf(stderr, "%s\n", err.message);
     exit(1);
@@ -116,9 +119,9 @@ static bool parse(struct bench *b, int argc, char **argv)
     const struct {
         const char *key;
         uint32_t *to;
-    } numbers[] = { { "--threads", &b->threads }, { "--experts", &b->experts },
-                    { "--used", &b->used }, { "--width", &b->width }, { "--ffn", &b->ffn },
-                    { "--layers", &b->layers } };
+    } numbers[] = {{"--threads", &b->threads}, {"--experts", &b->experts},
+                   {"--used", &b->used},       {"--width", &b->width},
+                   {"--ffn", &b->ffn},         {"--layers", &b->layers}};
     for (int i = 1; i < argc; i++) {
         bool known = !strcmp(argv[i], "--describe");
         b->describe = b->describe || known;
@@ -150,15 +153,21 @@ static bool parse(struct bench *b, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .isa = KR_ISA_AUTO, .experts = 128, .used = 8, .width = 2048, .ffn = 768,
-                       .layers = 1, .type = KR_Q4_K, .seconds = 1 };
-    struct cn_error err = { 0 };
+    struct bench b = {.isa = KR_ISA_AUTO,
+                      .experts = 128,
+                      .used = 8,
+                      .width = 2048,
+                      .ffn = 768,
+                      .layers = 1,
+                      .type = KR_Q4_K,
+                      .seconds = 1};
+    struct cn_error err = {0};
     struct kr_device *dev;
     if (!parse(&b, argc, argv)) {
         fprintf(stderr, "see the head of bench_experts.c\n");
         return 2;
     }
-    struct kr_cpu_opts cpu = { .isa = (enum kr_isa)b.isa, .n_threads = b.threads };
+    struct kr_cpu_opts cpu = {.isa = (enum kr_isa)b.isa, .n_threads = b.threads};
     if (kr_cpu_new(&cpu, &dev, &err)) {
         fprintf(stderr, "%s\n", err.message);
         return 77;
@@ -175,7 +184,7 @@ int main(int argc, char **argv)
         if (!kr_exec_describe(x, &out)) fwrite(out.data, 1, out.len, stdout);
         cn_buf_fini(&out);
     }
-    static const uint32_t rows[] = { 1, 2, 4, 8, 16, 64, 256, 512 };
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 256, 512};
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         double bytes, none, ops = 6.0 * b.layers * rows[i] * b.used * b.width * b.ffn;
         double s = time_steps(&b, x, rows[i], &bytes), r = time_steps(&b, y, rows[i], &none);

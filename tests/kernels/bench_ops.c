@@ -17,7 +17,7 @@ static const uint64_t enough_ns = 60000000;
 struct rec {
     struct tiny *t;
     struct kr_plan *p;
-    int in[6], sum;             /* sum [R, 64]: what is not used for an output is not computed */
+    int in[6], sum; /* sum [R, 64]: what is not used for an output is not computed */
     enum kr_type type;
 };
 
@@ -85,7 +85,8 @@ static void one_layer_norm(struct rec *r)
 static void one_rope(struct rec *r)
 {
     float freq[32];
-    for (int i = 0; i < 32; i++) freq[i] = 1.0f / (float)(i + 1);
+    for (int i = 0; i < 32; i++)
+        freq[i] = 1.0f / (float)(i + 1);
     struct kr_rope rope = {KR_ROPE_NEOX, 64, 64, freq, 1};
     keep(r, kr_op_rope(r->p, r->in[0], &rope));
 }
@@ -286,8 +287,14 @@ static void scan(struct rec *r, uint32_t heads, uint32_t n, bool per_n)
     struct kr_scan s = {.state = kr_plan_state(r->p, WIDTH * n),
                         .x = r->in[0],
                         .dt = heads == WIDTH ? r->in[0] : kr_op_slice(r->p, r->in[0], 1, 0, heads),
-                        .b = bc, .c = bc, .a = &a, .d = &d, .dt_bias = &bias,
-                        .n_heads = heads, .n_groups = 1, .n_state = n};
+                        .b = bc,
+                        .c = bc,
+                        .a = &a,
+                        .d = &d,
+                        .dt_bias = &bias,
+                        .n_heads = heads,
+                        .n_groups = 1,
+                        .n_state = n};
     keep(r, kr_op_scan(r->p, &s));
 }
 
@@ -307,20 +314,28 @@ static void one_delta(struct rec *r)
     int gate = kr_op_slice(r->p, r->in[0], 1, 0, 16);
     int k = kr_op_rms_norm(r->p, r->in[0], NULL, 1e-6f, 16);
     k = kr_op_scale(r->p, k, 0.08f);
-    struct kr_delta d = {.state = kr_plan_state(r->p, 16 * DIM * DIM), .q = k, .k = k,
-                         .v = r->in[0], .a = gate, .b = gate, .decay = &decay, .dt_bias = &bias,
-                         .n_k_heads = 16, .n_v_heads = 16};
+    struct kr_delta d = {.state = kr_plan_state(r->p, 16 * DIM * DIM),
+                         .q = k,
+                         .k = k,
+                         .v = r->in[0],
+                         .a = gate,
+                         .b = gate,
+                         .decay = &decay,
+                         .dt_bias = &bias,
+                         .n_k_heads = 16,
+                         .n_v_heads = 16};
     keep(r, kr_op_delta(r->p, &d));
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define WIDE "2048"
-#define SQUARE "512 x 2048"
-#define ATTN "16 heads of 128, 4 of K and V"
-#define MLA "16 heads of 576, V 512"
+#define WIDE      "2048"
+#define SQUARE    "512 x 2048"
+#define ATTN      "16 heads of 128, 4 of K and V"
+#define MLA       "16 heads of 576, V 512"
 #define MATMUL(T) {"matmul " #T, SQUARE, NULL, one_matmul, KR_##T, 0}
 
+/* clang-format off */
 static const struct ocase cases[] = {
     {"embed Q8_0", WIDE, NULL, one_embed, KR_Q8_0, 0},
     {"embed_pos", WIDE, NULL, one_embed_pos, 0, 0},
@@ -359,6 +374,7 @@ static const struct ocase cases[] = {
     {"scan, Mamba-2", "32 heads of 64, 128 states", NULL, one_scan2, 0, 0},
     {"delta", "16 heads of 128 x 128", NULL, one_delta, 0, 0},
 };
+/* clang-format on */
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -399,7 +415,7 @@ static double steps_us(const char *name, bool tokens, struct kr_exec *x, struct 
     const uint32_t *tables[4];
     struct kr_row rows[ROWS];
     double times[MAX_STEPS];
-    int n_steps = -1;              /* the first one is not counted */
+    int n_steps = -1; /* the first one is not counted */
     struct cn_error err = {0};
     uint64_t seed = 3, ticket;
     for (uint32_t g = 0; g < 4; g++) {
@@ -410,14 +426,16 @@ static double steps_us(const char *name, bool tokens, struct kr_exec *x, struct 
     for (size_t i = 0; i < CN_ARRAY_LEN(embd); i++)
         embd[i] = tiny_uniform(&seed);
     for (uint32_t i = 0; i < ROWS; i++)
-        rows[i] = (struct kr_row){.pos = CONTEXT + i, .src = KR_ROW_EMBED, .logits = true,
+        rows[i] = (struct kr_row){.pos = CONTEXT + i,
+                                  .src = KR_ROW_EMBED,
+                                  .logits = true,
                                   .embed = embd + (size_t)i * WIDTH};
     for (uint32_t i = 0; tokens && i < ROWS; i++)
         rows[i] = (struct kr_row){.pos = CONTEXT + i, .logits = true, .token = i % 4};
     struct kr_seq seq = {.tables = tables};
     struct kr_batch batch = {.n_rows = ROWS, .n_seqs = 1, .rows = rows, .seqs = &seq};
-    for (uint64_t start = cn_now_ns(); n_steps < MIN_STEPS ||
-                                       (n_steps < MAX_STEPS && cn_now_ns() - start < enough_ns);
+    for (uint64_t start = cn_now_ns();
+         n_steps < MIN_STEPS || (n_steps < MAX_STEPS && cn_now_ns() - start < enough_ns);
          n_steps++) {
         uint64_t from = cn_now_ns();
         need(kr_launch(x, mem, &batch, &ticket, &err), name, &err);
@@ -430,8 +448,10 @@ static double steps_us(const char *name, bool tokens, struct kr_exec *x, struct 
 static double run(const struct ocase *c, enum kr_isa isa, int copies)
 {
     struct kr_cpu_opts cpu = {.isa = isa, .n_threads = 1};
-    struct kr_prepare_opts o = {.kv_type = c->kv ? c->kv : KR_F16, .block_tokens = 16,
-                                .max_rows = ROWS, .max_logit_rows = ROWS,
+    struct kr_prepare_opts o = {.kv_type = c->kv ? c->kv : KR_F16,
+                                .block_tokens = 16,
+                                .max_rows = ROWS,
+                                .max_logit_rows = ROWS,
                                 .max_context = CONTEXT + ROWS};
     struct cn_error err = {0};
     struct tiny *t = record(c, copies);
@@ -455,7 +475,7 @@ static double run(const struct ocase *c, enum kr_isa isa, int copies)
 
 int main(int argc, char **argv)
 {
-    static const enum kr_isa isas[] = { KR_ISAS };
+    static const enum kr_isa isas[] = {KR_ISAS};
     const char *only = argc == 3 && !strcmp(argv[1], "--op") ? argv[2] : NULL;
     if (argc > 1 && !only) {
         fprintf(stderr, "usage: bench_ops [--op WORD]\n");

@@ -78,7 +78,7 @@ static double run_steps(void *arg, bool freed)
 {
     struct steps *s = arg;
     struct kr_cpu *c = CN_CONTAINER(s->run.dev, struct kr_cpu, base);
-    struct tiny_seq *list[1] = { &s->seq };
+    struct tiny_seq *list[1] = {&s->seq};
     c->ops.attn_merge = freed ? no_merge : s->merge;
     uint64_t start = cn_now_ns();
     for (uint32_t i = 0; i < s->times; i++) {
@@ -96,28 +96,39 @@ static void attention(enum kr_isa isa, uint32_t threads, uint32_t rounds)
         const char *what;
         uint32_t at, rows, times;
     } cases[] = {
-        { "decode behind 128 tokens", 128, 1, 40 },
-        { "decode behind 1024 tokens", 1024, 1, 30 },
-        { "decode behind 4000 tokens", 4000, 1, 20 },
-        { "prefill, the first 512 tokens", 0, 512, 1 },
-        { "prefill, 512 behind 3072 tokens", 3072, 512, 1 },
+        {"decode behind 128 tokens", 128, 1, 40},
+        {"decode behind 1024 tokens", 1024, 1, 30},
+        {"decode behind 4000 tokens", 4000, 1, 20},
+        {"prefill, the first 512 tokens", 0, 512, 1},
+        {"prefill, 512 behind 3072 tokens", 3072, 512, 1},
     };
-    const struct tiny_shape shape = { .n_layers = LAYERS, .width = WIDTH, .heads = 9, .kv_heads = 3,
-                                      .head_dim = 64, .ffn = FFN, .vocab = 49152,
-                                      .weights = KR_Q4_1, .head = KR_Q8_0 };
+    const struct tiny_shape shape = {.n_layers = LAYERS,
+                                     .width = WIDTH,
+                                     .heads = 9,
+                                     .kv_heads = 3,
+                                     .head_dim = 64,
+                                     .ffn = FFN,
+                                     .vocab = 49152,
+                                     .weights = KR_Q4_1,
+                                     .head = KR_Q8_0};
     enum { TOKENS = 4096, CHUNK = 512 };
     struct tiny *t = tiny_new(&shape, 1);
-    struct steps s = { .vocab = shape.vocab };
-    struct tiny_run_opts o = { .isa = isa, .threads = threads, .block_tokens = 16,
-                               .max_rows = CHUNK, .max_context = TOKENS, .n_blocks = 257,
-                               .slab_blocks = 257, .kv_type = KR_F16 };
+    struct steps s = {.vocab = shape.vocab};
+    struct tiny_run_opts o = {.isa = isa,
+                              .threads = threads,
+                              .block_tokens = 16,
+                              .max_rows = CHUNK,
+                              .max_context = TOKENS,
+                              .n_blocks = 257,
+                              .slab_blocks = 257,
+                              .kv_type = KR_F16};
     uint32_t *tokens = malloc(TOKENS * sizeof *tokens), chunk = CHUNK;
     need(tokens && tiny_run_open(&s.run, t, &o), "no memory, or no such ISA here");
     s.merge = CN_CONTAINER(s.run.dev, struct kr_cpu, base)->ops.attn_merge;
     for (uint32_t i = 0; i < TOKENS; i++)
         tokens[i] = i * 7919 % shape.vocab;
     tiny_seq_open(&s.run, &s.seq, tokens, TOKENS, shape.vocab, false);
-    struct tiny_seq *list[1] = { &s.seq };
+    struct tiny_seq *list[1] = {&s.seq};
     while (s.seq.done < TOKENS)
         tiny_step(&s.run, list, &chunk, 1, shape.vocab);
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
@@ -134,8 +145,12 @@ static void attention(enum kr_isa isa, uint32_t threads, uint32_t rounds)
 
 /* ---- products: the matrices of a decode step ------------------------------------------------- */
 
-static const uint32_t shapes[SHAPES][2] = { /* rows, columns */
-    { 960, WIDTH }, { WIDTH, WIDTH }, { 2 * FFN, WIDTH }, { WIDTH, FFN },
+static const uint32_t shapes[SHAPES][2] = {
+    /* rows, columns */
+    {960, WIDTH},
+    {WIDTH, WIDTH},
+    {2 * FFN, WIDTH},
+    {WIDTH, FFN},
 };
 
 struct products {
@@ -149,7 +164,7 @@ struct products {
 
 static struct kr_packed matrix(uint32_t rows, uint32_t cols)
 {
-    struct kr_packed w = { KR_Q4_1, rows, cols, NULL };
+    struct kr_packed w = {KR_Q4_1, rows, cols, NULL};
     uint64_t bytes = (kr_packed_bytes(w.type, rows, cols) + 63) / 64 * 64;
     w.data = aligned_alloc(64, bytes);
     need(w.data, "memory");
@@ -210,7 +225,7 @@ static double run_products(void *arg, bool freed)
 static void products(enum kr_isa isa, uint32_t threads, uint32_t rounds)
 {
     static struct products p;
-    struct kr_cpu_opts o = { .isa = isa, .n_threads = threads };
+    struct kr_cpu_opts o = {.isa = isa, .n_threads = threads};
     struct cn_error err = {0};
     need(!kr_cpu_new(&o, &p.dev, &err), "no such ISA here");
     p.mm = &CN_CONTAINER(p.dev, struct kr_cpu, base)->mm;
@@ -237,10 +252,14 @@ int main(int argc, char **argv)
     enum kr_isa isa = KR_ISA_AUTO;
     uint32_t threads = 0, rounds = 9;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--isa")) isa = kr_isa_named(argv[i + 1]);
-        else if (!strcmp(argv[i], "--threads")) threads = (uint32_t)atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--rounds")) rounds = (uint32_t)atoi(argv[i + 1]);
-        else need(false, "usage: bench_same_bytes [--isa NAME] [--threads N] [--rounds N]");
+        if (!strcmp(argv[i], "--isa"))
+            isa = kr_isa_named(argv[i + 1]);
+        else if (!strcmp(argv[i], "--threads"))
+            threads = (uint32_t)atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--rounds"))
+            rounds = (uint32_t)atoi(argv[i + 1]);
+        else
+            need(false, "usage: bench_same_bytes [--isa NAME] [--threads N] [--rounds N]");
     }
     need(isa < KR_N_ISAS && rounds >= 1 && rounds <= MOST_ROUNDS, "no such ISA, or rounds");
     printf("%-34s %12s %12s   price, median of %u rounds\n", "", "as shipped", "order freed",

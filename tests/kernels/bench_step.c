@@ -1,6 +1,7 @@
 /* bench_step: times decode and prefill steps of a random model of a real one's shape. Not a test.
  * bench_step [--isa NAME] [--threads N] [--context N] [--seqs N] [--kv q8_0]
- *            [--shape smollm2|qwen3|llama1b] [--weights NAME] [--head NAME] [--describe] [--profile]
+ *            [--shape smollm2|qwen3|llama1b] [--weights NAME] [--head NAME] [--describe]
+ * [--profile]
  *            [--seconds S] [--stay]
  * --stay: each decode step is of the same position, so that none looks at more keys than
  * another. */
@@ -25,18 +26,37 @@ static double now_s(void)
 
 static void set_shape(struct bench *b, const char *name)
 {
-    b->shape = (struct tiny_shape){ .n_layers = 30, .width = 576, .heads = 9, .kv_heads = 3,
-                                    .head_dim = 64, .ffn = 1536, .vocab = 49152,
-                                    .weights = KR_Q4_1, .head = KR_Q8_0 };
+    b->shape = (struct tiny_shape){.n_layers = 30,
+                                   .width = 576,
+                                   .heads = 9,
+                                   .kv_heads = 3,
+                                   .head_dim = 64,
+                                   .ffn = 1536,
+                                   .vocab = 49152,
+                                   .weights = KR_Q4_1,
+                                   .head = KR_Q8_0};
     if (!strcmp(name, "qwen3")) /* 0.6B */
-        b->shape = (struct tiny_shape){ .n_layers = 28, .width = 1024, .heads = 16, .kv_heads = 8,
-                                        .head_dim = 128, .ffn = 3072, .vocab = 151936,
-                                        .weights = KR_Q8_0, .head = KR_Q8_0, .neox = true,
-                                        .qk_norm = true };
+        b->shape = (struct tiny_shape){.n_layers = 28,
+                                       .width = 1024,
+                                       .heads = 16,
+                                       .kv_heads = 8,
+                                       .head_dim = 128,
+                                       .ffn = 3072,
+                                       .vocab = 151936,
+                                       .weights = KR_Q8_0,
+                                       .head = KR_Q8_0,
+                                       .neox = true,
+                                       .qk_norm = true};
     if (!strcmp(name, "llama1b")) /* 3.2 */
-        b->shape = (struct tiny_shape){ .n_layers = 16, .width = 2048, .heads = 32, .kv_heads = 8,
-                                        .head_dim = 64, .ffn = 8192, .vocab = 128256,
-                                        .weights = KR_Q4_K, .head = KR_Q6_K };
+        b->shape = (struct tiny_shape){.n_layers = 16,
+                                       .width = 2048,
+                                       .heads = 32,
+                                       .kv_heads = 8,
+                                       .head_dim = 64,
+                                       .ffn = 8192,
+                                       .vocab = 128256,
+                                       .weights = KR_Q4_K,
+                                       .head = KR_Q6_K};
 }
 
 static enum kr_type type_named(const char *name)
@@ -151,10 +171,9 @@ static void bench(struct bench *b, struct tiny_run *r)
         for (uint32_t i = 0; i < b->seqs; i++) {
             uint32_t pos = b->context + (b->stay ? 0 : (uint32_t)k);
             ks[i].tables = seqs[i].table_ptrs;
-            rows[i] = (struct kr_row){ .seq = i, .pos = pos, .logits = true,
-                                       .token = tokens[pos] };
+            rows[i] = (struct kr_row){.seq = i, .pos = pos, .logits = true, .token = tokens[pos]};
         }
-        struct kr_batch batch = { .n_rows = b->seqs, .n_seqs = b->seqs, .rows = rows, .seqs = ks };
+        struct kr_batch batch = {.n_rows = b->seqs, .n_seqs = b->seqs, .rows = rows, .seqs = ks};
         uint64_t ticket;
         float *logits;
         double t = now_s();
@@ -181,8 +200,10 @@ static void touch(const struct bench *b, struct tiny_run *r)
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .context = 512, .seqs = 1, .seconds = 1.5,
-                       .run = { .isa = KR_ISA_AUTO, .block_tokens = 16, .kv_type = KR_F16 } };
+    struct bench b = {.context = 512,
+                      .seqs = 1,
+                      .seconds = 1.5,
+                      .run = {.isa = KR_ISA_AUTO, .block_tokens = 16, .kv_type = KR_F16}};
     if (!parse(&b, argc, argv)) {
         fprintf(stderr, "see the head of bench_step.c\n");
         return 2;

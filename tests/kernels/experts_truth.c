@@ -169,9 +169,11 @@ static void interpret(struct truth *t, const struct kr_plan_op *op)
 
 void truth_new(struct truth *t, const struct kr_plan *p, const float *embd, uint32_t rows)
 {
-    *t = (struct truth){ .p = p, .rows = rows, .embd = embd,
-                         .v = calloc(p->n_values, sizeof *t->v),
-                         .experts = calloc(p->n_values, sizeof *t->experts) };
+    *t = (struct truth){.p = p,
+                        .rows = rows,
+                        .embd = embd,
+                        .v = calloc(p->n_values, sizeof *t->v),
+                        .experts = calloc(p->n_values, sizeof *t->experts)};
     need(t->v && t->experts);
     for (size_t i = 0; i < p->n_ops; i++)
         interpret(t, &p->ops[i]);

@@ -14,9 +14,9 @@
 #include "tests/devices.h"
 
 const enum kr_type parity_types[] = {
-    KR_F32,  KR_F16,  KR_BF16,   KR_Q4_0,   KR_Q4_1,   KR_Q5_0,   KR_Q5_1,   KR_Q8_0, KR_Q2_K,
-    KR_Q3_K, KR_Q4_K, KR_Q5_K,   KR_Q6_K,   KR_IQ3_S, KR_IQ4_NL,
-    KR_IQ4_XS, KR_TQ1_0, KR_TQ2_0, KR_MXFP4,
+    KR_F32,    KR_F16,    KR_BF16,  KR_Q4_0,  KR_Q4_1,  KR_Q5_0, KR_Q5_1,
+    KR_Q8_0,   KR_Q2_K,   KR_Q3_K,  KR_Q4_K,  KR_Q5_K,  KR_Q6_K, KR_IQ3_S,
+    KR_IQ4_NL, KR_IQ4_XS, KR_TQ1_0, KR_TQ2_0, KR_MXFP4,
 };
 const size_t parity_n_types = CN_ARRAY_LEN(parity_types);
 
@@ -38,8 +38,8 @@ bool parity_check(struct parity *p, bool ok, const char *fmt, ...)
     return false;
 }
 
-void parity_figure(struct parity *p, const char *op, const char *type, uint32_t rows,
-                   uint32_t cols, uint32_t batch, double seconds, double ops, double bytes)
+void parity_figure(struct parity *p, const char *op, const char *type, uint32_t rows, uint32_t cols,
+                   uint32_t batch, double seconds, double ops, double bytes)
 {
     const char *text = "%-8s %-8s %-5s %6ux%-6u batch %4u %10.2f us %9.2f GOP/s %8.2f GB/s\n";
     const char *json = "{\"isa\":\"%s\",\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"cols\":%u,"
@@ -78,7 +78,8 @@ void parity_area_new(struct parity_area *a, size_t n)
     a->n = n;
     a->mem = parity_alloc((n + 2 * GUARD) * sizeof(float));
     a->data = a->mem + GUARD;
-    for (size_t i = 0; i < n + 2 * GUARD; i++) memcpy(&a->mem[i], &canary_bits, 4);
+    for (size_t i = 0; i < n + 2 * GUARD; i++)
+        memcpy(&a->mem[i], &canary_bits, 4);
 }
 
 bool parity_area_intact(const struct parity_area *a)

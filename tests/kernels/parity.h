@@ -14,10 +14,10 @@ struct parity_opts {
     enum kr_isa isa;
     const char *op, *type; /* only these; NULL = all */
     bool bench, json;
-    uint32_t rows, cols;   /* bench: one shape; 0 = the usual ones */
-    uint32_t min_ms;       /* bench: time per figure (matmul: and round) */
+    uint32_t rows, cols; /* bench: one shape; 0 = the usual ones */
+    uint32_t min_ms;     /* bench: time per figure (matmul: and round) */
     uint32_t threads, rounds;
-    const char *batches;   /* bench: numbers of input rows, as in "1,2,16-19"; NULL = the usual */
+    const char *batches; /* bench: numbers of input rows, as in "1,2,16-19"; NULL = the usual */
 };
 
 struct parity {
@@ -29,13 +29,11 @@ struct parity {
 /* Counts a check; says where it failed (the first failures of a run only). */
 bool parity_check(struct parity *p, bool ok, const char *fmt, ...) CN_PRINTF(3, 4);
 /* One figure of the benchmark, as text or as a line of JSON. */
-void parity_figure(struct parity *p, const char *op, const char *type, uint32_t rows,
-                   uint32_t cols, uint32_t batch, double seconds, double ops, double bytes);
+void parity_figure(struct parity *p, const char *op, const char *type, uint32_t rows, uint32_t cols,
+                   uint32_t batch, double seconds, double ops, double bytes);
 
 /* Reproducible random numbers (xorshift64*). */
-struct parity_rng {
-    uint64_t s;
-};
+struct parity_rng { uint64_t s; };
 uint32_t parity_u32(struct parity_rng *r);
 float parity_uniform(struct parity_rng *r); /* -1 .. 1 */
 

@@ -13,12 +13,12 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/pool.h"
 
-#define MAX_BATCHES    64
-#define MAX_ROUNDS     99
-#define COPIES_BYTES   (400ull << 20)
-#define CHUNKS         4 /* a thread */
-#define PROBE_PARTS    64
-#define PROBE_ROUNDS   2048u
+#define MAX_BATCHES  64
+#define MAX_ROUNDS   99
+#define COPIES_BYTES (400ull << 20)
+#define CHUNKS       4 /* a thread */
+#define PROBE_PARTS  64
+#define PROBE_ROUNDS 2048u
 
 struct bench {
     struct parity *p;
@@ -35,9 +35,7 @@ struct bench {
 };
 
 /* A round's figures: seconds of the product, and the two rates around it. */
-struct round {
-    double s, bytes_per_s, ops_per_s;
-};
+struct round { double s, bytes_per_s, ops_per_s; };
 
 static double now_s(void)
 {
@@ -59,8 +57,8 @@ static double median(double *v, uint32_t n)
 static void on_all_threads(struct bench *b, uint32_t n, uint32_t chunk,
                            void (*fn)(void *, uint32_t, uint32_t, uint32_t, uint32_t))
 {
-    struct kr_job job = { .fn = fn, .n = n, .chunk = chunk };
-    kr_pool_run(b->pool, &(struct kr_stage){ 0, 1 }, 1, &job, b);
+    struct kr_job job = {.fn = fn, .n = n, .chunk = chunk};
+    kr_pool_run(b->pool, &(struct kr_stage){0, 1}, 1, &job, b);
 }
 
 /* Bytes read at a time. */
@@ -86,7 +84,8 @@ static void read_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, ui
 {
     struct bench *b = arg;
     const size_t part = probe_part(b);
-    for (uint32_t i = lo; i < hi; i++) b->ops.probe.read(b->copies + i * part, part);
+    for (uint32_t i = lo; i < hi; i++)
+        b->ops.probe.read(b->copies + i * part, part);
 }
 
 static double probe_products(struct bench *b)
@@ -187,7 +186,8 @@ static void bench_product(struct bench *b, const uint32_t *batches, uint32_t n_b
     if (!b->p->opts.json)
         printf("%s, %u threads: %.2f GB/s, at most %.1f GOP/s\n", b->p->isa_name,
                kr_pool_threads(b->pool), read * 1e-9, peak * 1e-9);
-    for (uint32_t i = 0; i < n_batches; i++) report(b, batches[i], rounds[i], n);
+    for (uint32_t i = 0; i < n_batches; i++)
+        report(b, batches[i], rounds[i], n);
 }
 
 static void make_copies(struct bench *b)
@@ -212,7 +212,8 @@ static void bench_shape(struct bench *b, enum kr_type type, uint32_t rows, uint3
                         const uint32_t *batches, uint32_t n)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < n; i++) most = CN_MAX(most, batches[i]);
+    for (uint32_t i = 0; i < n; i++)
+        most = CN_MAX(most, batches[i]);
     parity_weights_new(&b->w, type, rows, cols, 1);
     parity_inputs_new(&b->in, most, cols, 2, 1);
     b->out = parity_alloc(most * out_stride(rows) * sizeof(float));
@@ -234,7 +235,8 @@ static uint32_t parse_batches(const char *s, uint32_t *out)
         unsigned long lo = strtoul(s, &end, 10), hi = lo;
         if (*end == '-') hi = strtoul(end + 1, &end, 10);
         if (end == s || !lo || hi < lo || hi > 65536 || (*end && *end != ',')) return 0;
-        for (; lo <= hi && n < MAX_BATCHES; lo++) out[n++] = (uint32_t)lo;
+        for (; lo <= hi && n < MAX_BATCHES; lo++)
+            out[n++] = (uint32_t)lo;
         s = *end ? end + 1 : end;
     }
     return n;

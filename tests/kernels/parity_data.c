@@ -23,7 +23,8 @@ static uint16_t random_half(struct parity_rng *r)
 static void random_block(struct parity_rng *r, enum kr_type type, uint8_t *block)
 {
     uint32_t n = kr_type_info(type)->block_bytes;
-    for (uint32_t i = 0; i < n; i++) block[i] = (uint8_t)(parity_u32(r) >> 8);
+    for (uint32_t i = 0; i < n; i++)
+        block[i] = (uint8_t)(parity_u32(r) >> 8);
     if (type == KR_F32) {
         float f = parity_uniform(r);
         memcpy(block, &f, 4);
@@ -49,8 +50,10 @@ void parity_weights_new(struct parity_weights *w, enum kr_type type, uint32_t ro
     w->raw = parity_alloc(blocks * info->block_bytes);
     w->values = parity_alloc((size_t)rows * cols * sizeof(float));
     w->bias = parity_alloc(rows * sizeof(float));
-    for (size_t i = 0; i < blocks; i++) random_block(&r, type, w->raw + i * info->block_bytes);
-    for (uint32_t i = 0; i < rows; i++) w->bias[i] = parity_uniform(&r);
+    for (size_t i = 0; i < blocks; i++)
+        random_block(&r, type, w->raw + i * info->block_bytes);
+    for (uint32_t i = 0; i < rows; i++)
+        w->bias[i] = parity_uniform(&r);
     kr_dequantize_row(type, w->raw, w->values, (size_t)rows * cols);
     w->groups = (rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS;
     void *data = parity_alloc(kr_packed_bytes(type, rows, cols));
@@ -75,7 +78,8 @@ void parity_inputs_new(struct parity_inputs *in, uint32_t n, uint32_t cols, uint
     in->cols = cols;
     in->stride = cols + 3;
     in->x = parity_alloc((n * in->stride + 1) * sizeof(float));
-    for (size_t i = 0; i < n * in->stride; i++) in->x[i] = parity_uniform(&r) * scale;
+    for (size_t i = 0; i < n * in->stride; i++)
+        in->x[i] = parity_uniform(&r) * scale;
     in->q_mem = parity_alloc(kr_q8_bytes(n, cols));
     kr_q8_place(&in->q, in->q_mem, n, cols);
 }

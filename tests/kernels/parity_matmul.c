@@ -191,7 +191,8 @@ static void check_quants(struct parity *p, const struct kr_matmul_kernels *k,
     parity_inputs_new(&in, n, cols, cols + n, scale);
     if (cols > 40 && n > 1) in.x[in.stride + 40] = NAN;
     if (cols > 70 && n > 2) in.x[2 * in.stride + 70] = -INFINITY;
-    for (uint32_t c = 0; c < 32 && c < cols; c++) in.x[(n - 1) * in.stride + c] = 0;
+    for (uint32_t c = 0; c < 32 && c < cols; c++)
+        in.x[(n - 1) * in.stride + c] = 0;
     size_t bytes = kr_q8_bytes(n, cols);
     struct kr_q8 other;
     void *mem = parity_alloc(bytes);
@@ -203,9 +204,10 @@ static void check_quants(struct parity *p, const struct kr_matmul_kernels *k,
     k->quantize(&other, in.x, in.stride, n / 2, n);
     /* PARITY_EQUAL: one division, one multiplication, one rounding per value on every ISA. */
     for (uint32_t r = 0; r < n; r++)
-        parity_check(p, !memcmp(in.q.blocks + (size_t)r * in.q.stride,
-                                other.blocks + (size_t)r * in.q.stride,
-                                (cols + 31) / 32 * sizeof(struct kr_q8_block)),
+        parity_check(p,
+                     !memcmp(in.q.blocks + (size_t)r * in.q.stride,
+                             other.blocks + (size_t)r * in.q.stride,
+                             (cols + 31) / 32 * sizeof(struct kr_q8_block)),
                      "quantize %ux%u scale %g: row %u differs", n, cols, (double)scale, r);
     for (uint32_t r = 0; r < n; r++)
         for (uint32_t c = 0; c < cols; c++) {

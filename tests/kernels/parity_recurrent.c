@@ -47,14 +47,24 @@ static void run_scan(const struct kr_recurrent_ops *o, const struct work *w, flo
     uint32_t end = lanes / PARTS * (part + 1);
     for (uint32_t at = lanes / PARTS * part; at < end; at += KR_SCAN_LANES) {
         uint32_t head = at / span;
-        struct kr_scan_part p = {
-            .n_rows = rows, .n_state = w->n, .lanes = CN_MIN(KR_SCAN_LANES, lanes - at),
-            .each = w->each, .state = state + (size_t)at * w->n,
-            .a = w->each ? w->w + (size_t)at * w->n : w->w + head, .d = w->w + head,
-            .dt_bias = w->w + head, .x = in + at, .dt = in + (w->each ? at : head),
-            .b = shared, .c = shared + MAX_BATCH * w->n, .y = w->out + row * lanes + at,
-            .x_stride = lanes, .dt_stride = lanes, .b_stride = w->n, .c_stride = w->n,
-            .y_stride = lanes};
+        struct kr_scan_part p = {.n_rows = rows,
+                                 .n_state = w->n,
+                                 .lanes = CN_MIN(KR_SCAN_LANES, lanes - at),
+                                 .each = w->each,
+                                 .state = state + (size_t)at * w->n,
+                                 .a = w->each ? w->w + (size_t)at * w->n : w->w + head,
+                                 .d = w->w + head,
+                                 .dt_bias = w->w + head,
+                                 .x = in + at,
+                                 .dt = in + (w->each ? at : head),
+                                 .b = shared,
+                                 .c = shared + MAX_BATCH * w->n,
+                                 .y = w->out + row * lanes + at,
+                                 .x_stride = lanes,
+                                 .dt_stride = lanes,
+                                 .b_stride = w->n,
+                                 .c_stride = w->n,
+                                 .y_stride = lanes};
         o->scan(&p);
     }
 }
@@ -98,8 +108,7 @@ static void bench_batch(struct parity *p, const struct kr_recurrent_ops *o, cons
          i++) {
         float *state = w->state + (batch > 1 ? 0 : i % SEQUENCES) * floats;
         uint64_t t = cpu_ns();
-        if (w->op[0] == 'c')
-            run_conv(o, w, batch);
+        if (w->op[0] == 'c') run_conv(o, w, batch);
         for (uint32_t part = 0; part < PARTS && w->op[0] != 'c'; part++)
             for (uint32_t row = 0; row < batch; row += AT_ONCE) {
                 uint32_t n = CN_MIN(AT_ONCE, batch - row);
@@ -118,8 +127,8 @@ static void bench_batch(struct parity *p, const struct kr_recurrent_ops *o, cons
 void parity_recurrent_bench(struct parity *p)
 {
     static const struct work works[] = {{"conv", 1, 8192, 4, false, 0},
-                                        {"scan", 8192, 1, 16, true, 0},    /* Mamba-1 */
-                                        {"scan", 128, 64, 128, false, 0},  /* Mamba-2 */
+                                        {"scan", 8192, 1, 16, true, 0},   /* Mamba-1 */
+                                        {"scan", 128, 64, 128, false, 0}, /* Mamba-2 */
                                         {"delta", 32, 128, 128, false, 0}};
     static const uint32_t batches[] = {1, 16, MAX_BATCH};
     struct kr_cpu_ops o;
@@ -133,9 +142,12 @@ void parity_recurrent_bench(struct parity *p)
         w.out = parity_alloc(MAX_BATCH * lanes * sizeof(float));
         w.state = parity_alloc(states * sizeof(float));
         w.w = parity_alloc((lanes * w.n + 64) * sizeof(float));
-        for (size_t j = 0; j < (MAX_BATCH + 64) * lanes; j++) w.in[j] = 0.1f * parity_uniform(&rng);
-        for (size_t j = 0; j < lanes * w.n + 64; j++) w.w[j] = parity_uniform(&rng) - 1.001f;
-        for (size_t j = 0; j < states; j++) w.state[j] = parity_uniform(&rng);
+        for (size_t j = 0; j < (MAX_BATCH + 64) * lanes; j++)
+            w.in[j] = 0.1f * parity_uniform(&rng);
+        for (size_t j = 0; j < lanes * w.n + 64; j++)
+            w.w[j] = parity_uniform(&rng) - 1.001f;
+        for (size_t j = 0; j < states; j++)
+            w.state[j] = parity_uniform(&rng);
         for (size_t b = 0; b < CN_ARRAY_LEN(batches); b++)
             bench_batch(p, &o.recurrent, &w, batches[b]);
         free(w.in);

@@ -18,6 +18,7 @@
 #include "tests/kernels/attn_case.h"
 #include "tests/kernels/tiny.h"
 
+/* clang-format off */
 static const struct attn_shape shapes[] = {
     {.name = "all", .kv_heads = 2, .heads = 6, .k_dim = 32, .v_dim = 48, .n = 1100},
     {.name = "all, odd", .kv_heads = 1, .heads = 7, .k_dim = 23, .v_dim = 37, .n = 300},
@@ -60,8 +61,9 @@ static const struct attn_shape shapes[] = {
     {.name = "wide, read in place", .kv_heads = 1, .heads = 2, .k_dim = 512, .v_dim = 512, .n = 150},
     {.name = "too wide for it", .kv_heads = 1, .heads = 2, .k_dim = 544, .v_dim = 64, .n = 150},
 };
+/* clang-format on */
 static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
-static const enum kr_isa isas[] = { KR_ISAS };
+static const enum kr_isa isas[] = {KR_ISAS};
 
 static bool everything(void)
 {
@@ -95,7 +97,8 @@ static void check_truth(const struct attn_case *c, const double *want, uint32_t 
             size_t at = (size_t)r * c->out + i;
             if (fabs((double)got[at] - want[at]) > 2e-5)
                 fail_msg("%s, %s, %s: row %u value %u is %.9g, not %.9g", c->shape.name,
-                         kv_name(c->kv_type), kr_isa_name(isas[isa]), r, i, (double)got[at], want[at]);
+                         kv_name(c->kv_type), kr_isa_name(isas[isa]), r, i, (double)got[at],
+                         want[at]);
         }
     }
 }
@@ -110,8 +113,8 @@ static void same_bytes(const struct attn_case *c, uint32_t isa, const char *what
     while (!memcmp(&want[i], &got[i], sizeof *want))
         i++;
     fail_msg("%s, %s, %s, %s: row %zu value %zu is %.9g, not %.9g", c->shape.name,
-             kv_name(c->kv_type), kr_isa_name(isas[isa]), what, i / c->out, i % c->out, (double)got[i],
-             (double)want[i]);
+             kv_name(c->kv_type), kr_isa_name(isas[isa]), what, i / c->out, i % c->out,
+             (double)got[i], (double)want[i]);
 }
 
 /* turn: which share of the ways is the case's. */
@@ -127,9 +130,14 @@ static void check_cuts(const struct attn_case *c, uint32_t isa, uint32_t turn, c
         {"mixed, three threads, in copied blocks",
          {.threads = 3, .block_tokens = 32, .order = 2, .cuts = mixed, .copies = true}},
         {"sevens in a batch",
-         {.threads = 2, .block_tokens = 16, .order = 3, .cuts = seven, .twice = true, .behind = 50}},
-        {"all at once, blocks of 32, batch", {.threads = 1, .block_tokens = 32, .cuts = all,
-                                              .twice = true}},
+         {.threads = 2,
+          .block_tokens = 16,
+          .order = 3,
+          .cuts = seven,
+          .twice = true,
+          .behind = 50}},
+        {"all at once, blocks of 32, batch",
+         {.threads = 1, .block_tokens = 32, .cuts = all, .twice = true}},
         {"all at once, three threads", {.threads = 3, .block_tokens = 16, .cuts = all}},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(ways); i++) {
@@ -164,8 +172,8 @@ static void check_case(const struct attn_shape *shape, uint32_t kv, bool plain_c
         if (is_checked(shape, r)) attn_case_truth(&c, r, truth + (size_t)r * c.out);
     for (uint32_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
         if (isas[i] == KR_ISA_GENERIC && !plain_c) continue;
-        struct attn_run how = {.isa = isas[i], .threads = 1, .block_tokens = 16,
-                               .max_rows = shape->n, .cuts = all};
+        struct attn_run how = {
+            .isa = isas[i], .threads = 1, .block_tokens = 16, .max_rows = shape->n, .cuts = all};
         float *want = attn_case_run(&c, &how, NULL);
         if (!want) continue;
         check_truth(&c, truth, i, want);
@@ -189,18 +197,25 @@ static void test_shapes(void **state)
  * the step before, of one head, and of three that share keys. */
 static void test_each_number_of_pairs(void **state)
 {
-    static const uint32_t all[] = {2048, 0}, rising[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,
-                                                         10, 11, 12, 13, 14, 15, 16, 17, 18,
-                                                         19, 20, 21, 22, 23, 24, 25, 0};
+    static const uint32_t all[] = {2048, 0},
+                          rising[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13,
+                                      14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 0};
     for (uint32_t k = 0; k < CN_ARRAY_LEN(kv_types); k++)
         for (uint32_t heads = 1; heads <= 3; heads += 2) {
-            struct attn_shape s = {.name = "each number of pairs", .kv_heads = 1, .heads = heads,
-                                   .k_dim = 33, .v_dim = 96, .n = 325};
+            struct attn_shape s = {.name = "each number of pairs",
+                                   .kv_heads = 1,
+                                   .heads = heads,
+                                   .k_dim = 33,
+                                   .v_dim = 96,
+                                   .n = 325};
             struct attn_case c;
             attn_case_open(&c, &s, kv_types[k], 1 + heads);
             for (uint32_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
-                struct attn_run how = {.isa = isas[i], .threads = 1, .block_tokens = 16 << heads / 3,
-                                       .max_rows = s.n, .cuts = all};
+                struct attn_run how = {.isa = isas[i],
+                                       .threads = 1,
+                                       .block_tokens = 16 << heads / 3,
+                                       .max_rows = s.n,
+                                       .cuts = all};
                 float *want = attn_case_run(&c, &how, NULL);
                 if (!want) continue;
                 how.cuts = rising;
@@ -253,15 +268,18 @@ static void check_nan(const struct attn_shape *shape, enum kr_type kv)
     for (uint32_t i = at.k; i < at.iq; i++)
         c.rows[(size_t)BAD * c.width + i] = NAN;
     for (uint32_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
-        struct attn_run how = {.isa = isas[i], .threads = 1, .block_tokens = 16,
-                               .max_rows = s.n, .cuts = s.span == KR_SPAN_BOTH ? all : cuts};
+        struct attn_run how = {.isa = isas[i],
+                               .threads = 1,
+                               .block_tokens = 16,
+                               .max_rows = s.n,
+                               .cuts = s.span == KR_SPAN_BOTH ? all : cuts};
         float *got = attn_case_run(&c, &how, NULL);
         for (uint32_t r = BAD - 2; got && r < s.n; r += r < BAD + 6 ? 1 : 11) {
             attn_case_truth(&c, r, truth);
             for (uint32_t j = 0; j < c.out; j++)
                 if (!isnan(truth[j]) != !isnan(got[(size_t)r * c.out + j]))
-                    fail_msg("%s, %s: row %u value %u is %g, not %g", s.name, kr_isa_name(isas[i]), r, j,
-                             (double)got[(size_t)r * c.out + j], truth[j]);
+                    fail_msg("%s, %s: row %u value %u is %g, not %g", s.name, kr_isa_name(isas[i]),
+                             r, j, (double)got[(size_t)r * c.out + j], truth[j]);
         }
         free(got);
     }
@@ -286,10 +304,14 @@ static void test_encoder_cut(void **state)
     attn_case_open(&c, &shapes[10], KR_F16, 1);
     assert_int_equal(c.shape.span, KR_SPAN_BOTH);
     assert_int_equal(dev_new(KR_ISA_AUTO, 1, &dev, &err), 0);
-    struct kr_prepare_opts prep = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 4,
-                                   .max_logit_rows = 4, .max_context = 64};
+    struct kr_prepare_opts prep = {.kv_type = KR_F16,
+                                   .block_tokens = 16,
+                                   .max_rows = 4,
+                                   .max_logit_rows = 4,
+                                   .max_context = 64};
     assert_int_equal(kr_prepare(dev, c.plan, &prep, &exec, &err), 0);
-    assert_int_equal(kr_kv_mem_new(dev, kr_exec_info(exec)->groups[0].block_bytes, 1, &mem, &err), 0);
+    assert_int_equal(kr_kv_mem_new(dev, kr_exec_info(exec)->groups[0].block_bytes, 1, &mem, &err),
+                     0);
     uint32_t table[1] = {0};
     const uint32_t *tables[1] = {table};
     struct kr_seq seq = {.tables = tables};
@@ -309,10 +331,8 @@ static void test_encoder_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_each_number_of_pairs),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_shapes),      cmocka_unit_test(test_each_number_of_pairs),
+        cmocka_unit_test(test_random),      cmocka_unit_test(test_nan),
         cmocka_unit_test(test_encoder_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,14 +59,14 @@ static void stop_busy(pthread_t t)
 /* Steps a second of one sequence's first n rows, the last with logits. */
 static double pace(struct tiny_run *r, const struct tiny_seq *s, uint32_t n)
 {
-    struct kr_seq seq = { .tables = (const uint32_t *const *)s->table_ptrs };
+    struct kr_seq seq = {.tables = (const uint32_t *const *)s->table_ptrs};
     struct kr_row rows[ROWS];
-    struct kr_batch batch = { .n_rows = n, .n_seqs = 1, .rows = rows, .seqs = &seq };
+    struct kr_batch batch = {.n_rows = n, .n_seqs = 1, .rows = rows, .seqs = &seq};
     uint64_t ticket, steps = 0, begin = cn_now_ns(), now = begin;
     float *logits;
 
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct kr_row){ .pos = i, .logits = i + 1 == n, .token = s->tokens[i] };
+        rows[i] = (struct kr_row){.pos = i, .logits = i + 1 == n, .token = s->tokens[i]};
     for (; now - begin < MEASURE_NS; steps++, now = cn_now_ns()) {
         assert_int_equal(kr_launch(r->exec, r->mem, &batch, &ticket, NULL), 0);
         assert_int_equal(kr_collect(r->exec, ticket, &logits, NULL), 0);
@@ -81,10 +81,10 @@ struct machine {
 };
 
 /* One try of TRIES must do: this needs processors to itself, since the threads' places on them are
- * what is tested, so neither processor time nor counts can tell it; what else the machine does comes
- * and goes, and can make any try worse. Where it is so busy that "alone" is not, one thread's pace
- * beside the same loop tells. On two quiet processors the first try has 0.45 to 0.65 of alone and
- * 0.61 to 0.96 of one thread: nearly always it is enough, and a step that loses a third of its
+ * what is tested, so neither processor time nor counts can tell it; what else the machine does
+ * comes and goes, and can make any try worse. Where it is so busy that "alone" is not, one thread's
+ * pace beside the same loop tells. On two quiet processors the first try has 0.45 to 0.65 of alone
+ * and 0.61 to 0.96 of one thread: nearly always it is enough, and a step that loses a third of its
  * speed beside the loop has no good try. */
 static void no_collapse(struct machine *m, uint32_t rows)
 {
@@ -109,23 +109,33 @@ static void no_collapse(struct machine *m, uint32_t rows)
 static void open_run(struct tiny_run *r, struct tiny_seq *s, const struct tiny *t, uint32_t threads,
                      const uint32_t *tokens)
 {
-    struct tiny_run_opts o = { .isa = KR_ISA_AUTO, .threads = threads, .block_tokens = 16,
-                               .kv_type = KR_F16, .max_rows = ROWS, .max_context = ROWS,
-                               .n_blocks = ROWS / 16 };
+    struct tiny_run_opts o = {.isa = KR_ISA_AUTO,
+                              .threads = threads,
+                              .block_tokens = 16,
+                              .kv_type = KR_F16,
+                              .max_rows = ROWS,
+                              .max_context = ROWS,
+                              .n_blocks = ROWS / 16};
     assert_true(tiny_run_open(r, t, &o));
     tiny_seq_open(r, s, tokens, ROWS, t->shape.vocab, false);
 }
 
 static void test_beside_a_busy_loop(void **state)
 {
-    static const struct tiny_shape shape = {
-        .n_layers = 6, .width = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 768,
-        .vocab = 2048, .weights = KR_Q4_1, .head = KR_Q8_0 };
+    static const struct tiny_shape shape = {.n_layers = 6,
+                                            .width = 256,
+                                            .heads = 4,
+                                            .kv_heads = 2,
+                                            .head_dim = 64,
+                                            .ffn = 768,
+                                            .vocab = 2048,
+                                            .weights = KR_Q4_1,
+                                            .head = KR_Q8_0};
 #if defined(__SANITIZE_THREAD__)
     skip(); /* its locks are what would be timed */
 #endif
     if (getenv("CONIFER_SHORT")) skip(); /* emulated threads keep no pace */
-    struct machine m = { .t = tiny_new(&shape, 1) };
+    struct machine m = {.t = tiny_new(&shape, 1)};
     uint32_t tokens[ROWS];
 
     for (uint32_t i = 0; i < ROWS; i++)
@@ -146,6 +156,6 @@ static void test_beside_a_busy_loop(void **state)
 int main(void)
 {
     if (dev_skip_program("the CPU's threads")) return DEV_SKIPPED;
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_beside_a_busy_loop) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_beside_a_busy_loop)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

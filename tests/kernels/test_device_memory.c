@@ -14,9 +14,15 @@ static struct tiny *model;
 
 static int make_model(void **state)
 {
-    static const struct tiny_shape shape = {
-        .n_layers = 4, .width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 512,
-        .vocab = 3000, .weights = KR_Q8_0, .head = KR_Q8_0 };
+    static const struct tiny_shape shape = {.n_layers = 4,
+                                            .width = 128,
+                                            .heads = 4,
+                                            .kv_heads = 2,
+                                            .head_dim = 32,
+                                            .ffn = 512,
+                                            .vocab = 3000,
+                                            .weights = KR_Q8_0,
+                                            .head = KR_Q8_0};
     model = tiny_new(&shape, 1);
     return 0;
 }
@@ -29,16 +35,19 @@ static int free_model(void **state)
 
 static struct kr_prepare_opts options(void)
 {
-    return (struct kr_prepare_opts){ .kv_type = KR_F16, .block_tokens = 16, .max_rows = 8,
-                                     .max_logit_rows = 8, .max_context = 64 };
+    return (struct kr_prepare_opts){.kv_type = KR_F16,
+                                    .block_tokens = 16,
+                                    .max_rows = 8,
+                                    .max_logit_rows = 8,
+                                    .max_context = 64};
 }
 
 static struct kr_device *device(uint64_t memory, uint64_t upload)
 {
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     struct kr_device *d = NULL;
-    struct kr_device_opts o = { .cpu = { .n_threads = 2 },
-                                .async = { .memory_bytes = memory, .upload_bytes_s = upload } };
+    struct kr_device_opts o = {.cpu = {.n_threads = 2},
+                               .async = {.memory_bytes = memory, .upload_bytes_s = upload}};
     assert_int_equal(kr_device_new("async", &o, &d, &err), 0);
     return d;
 }
@@ -66,7 +75,7 @@ static uint64_t size_of_model(void)
 
 static void test_the_host_s_memory(void **state)
 {
-    static const char *const kinds[] = { "cpu", "async" };
+    static const char *const kinds[] = {"cpu", "async"};
     for (size_t i = 0; i < CN_ARRAY_LEN(kinds); i++) {
         struct kr_device_info info;
         struct kr_device *d;
@@ -103,7 +112,7 @@ static void test_what_does_not_go_in_is_refused(void **state)
     uint64_t size = size_of_model();
     struct kr_device *d = device(size - 1, 0);
     struct kr_prepare_opts o = options();
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     struct kr_exec *x;
     struct kr_kv_mem *m;
     assert_int_equal(kr_prepare(d, model->plan, &o, &x, &err), CN_ENOMEM);
@@ -137,7 +146,7 @@ static void test_weights_come_at_the_upload_s_pace(void **state)
 {
     struct kr_device *d = device(0, 20 * MIB);
     struct kr_prepare_opts o = options();
-    struct seen seen = { 0 };
+    struct seen seen = {0};
     struct kr_exec *x;
     o.progress = saw;
     o.progress_arg = &seen;

@@ -24,7 +24,10 @@ static double rnd(void)
     return (double)(bits() >> 11) * 0x1p-53;
 }
 
-struct item { double z, p; uint32_t id; };
+struct item {
+    double z, p;
+    uint32_t id;
+};
 static int likelier(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
@@ -57,7 +60,8 @@ static size_t keep(const float *z, size_t n, const struct kr_draw_opts *o, struc
         }
         kept = k;
     }
-    for (k = 0; k < kept && v[k].p >= (double)o->min_p; k++) {}
+    for (k = 0; k < kept && v[k].p >= (double)o->min_p; k++) {
+    }
     for (size_t i = 1; i < kept && o->min_p > 0; i++)
         *near |= fabs(v[i].p - (double)o->min_p) < error;
     kept = CN_MAX(k, (size_t)1);
@@ -108,10 +112,15 @@ static void test_against_doubles(void **state)
     kr_draw_rooms_init(&rooms);
     for (size_t r = 0; r < n_rows; r++) {
         size_t n = 1 + bits() % (r % 20 ? 80 : MOST);
-        struct kr_draw_opts o = {.loops = kr_draw_loops(KR_ISA_AUTO), .n_vocab = n,
-                                 .temperature = temperatures[bits() % 4], .top_k = ks[bits() % 6],
-                                 .top_p = ps[bits() % 6], .min_p = mins[bits() % 4],
-                                 .repetition = 1, .seed = bits(), .n_top = -1};
+        struct kr_draw_opts o = {.loops = kr_draw_loops(KR_ISA_AUTO),
+                                 .n_vocab = n,
+                                 .temperature = temperatures[bits() % 4],
+                                 .top_k = ks[bits() % 6],
+                                 .top_p = ps[bits() % 6],
+                                 .min_p = mins[bits() % 4],
+                                 .repetition = 1,
+                                 .seed = bits(),
+                                 .n_top = -1};
         uint64_t position = bits() % 100000;
         uint32_t choice = (uint32_t)(bits() % 3);
         struct kr_draw_state *s;
@@ -145,10 +154,15 @@ static void test_isas_agree(void **state)
         bool any = false;
         fill(z, N);
         for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
-            struct kr_draw_opts o = {.loops = kr_draw_loops(isas[i]), .n_vocab = N,
-                                     .temperature = 0.5f + 0.1f * (float)round, .repetition = 1,
-                                     .top_p = round % 3 ? 1 : 0.9f, .top_k = round % 5 ? 0 : 100,
-                                     .min_p = round % 4 ? 0 : 0.01f, .seed = 5, .n_top = 20};
+            struct kr_draw_opts o = {.loops = kr_draw_loops(isas[i]),
+                                     .n_vocab = N,
+                                     .temperature = 0.5f + 0.1f * (float)round,
+                                     .repetition = 1,
+                                     .top_p = round % 3 ? 1 : 0.9f,
+                                     .top_k = round % 5 ? 0 : 100,
+                                     .min_p = round % 4 ? 0 : 0.01f,
+                                     .seed = 5,
+                                     .n_top = 20};
             struct kr_draw_state *s;
             if (!o.loops) continue;
             memset(&d, 0, sizeof d);
@@ -169,8 +183,12 @@ static void test_isas_agree(void **state)
 
 static struct kr_draw_state *penalised(struct kr_draw_rooms *rooms, size_t n_vocab)
 {
-    struct kr_draw_opts o = {.loops = kr_draw_loops(KR_ISA_AUTO), .n_vocab = n_vocab, .top_p = 1,
-                             .repetition = 1.2f, .frequency = 1.5f, .n_top = -1};
+    struct kr_draw_opts o = {.loops = kr_draw_loops(KR_ISA_AUTO),
+                             .n_vocab = n_vocab,
+                             .top_p = 1,
+                             .repetition = 1.2f,
+                             .frequency = 1.5f,
+                             .n_top = -1};
     struct kr_draw_state *s;
     assert_int_equal(kr_draw_state_new(&o, 0, rooms, &s), 0);
     return s;
@@ -261,12 +279,9 @@ static void test_nearly_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_doubles),
-        cmocka_unit_test(test_isas_agree),
-        cmocka_unit_test(test_taken_back),
-        cmocka_unit_test(test_masses_are_integers),
-        cmocka_unit_test(test_logarithm),
-        cmocka_unit_test(test_nearly_one),
+        cmocka_unit_test(test_against_doubles), cmocka_unit_test(test_isas_agree),
+        cmocka_unit_test(test_taken_back),      cmocka_unit_test(test_masses_are_integers),
+        cmocka_unit_test(test_logarithm),       cmocka_unit_test(test_nearly_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

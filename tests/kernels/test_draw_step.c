@@ -1,6 +1,6 @@
 /* Steps that are drawn: what kr_draw gives of any number of rows is what the
- * definition (draw.h) gives of the same device's logits, however many of them are in memory at once; guesses,
- * masks, ids by ticket, and what is refused. */
+ * definition (draw.h) gives of the same device's logits, however many of them are in memory at
+ * once; guesses, masks, ids by ticket, and what is refused. */
 #include "kernels/draw.h"
 #include "tests/kernels/tiny.h"
 
@@ -18,20 +18,32 @@ static struct kr_draw_rooms rooms;
 
 static struct tiny_run_opts opts(uint32_t max_logit_rows)
 {
-    return (struct tiny_run_opts){ .isa = KR_ISA_AUTO, .threads = 2, .block_tokens = 16,
-                                   .max_rows = N, .max_context = 64, .n_blocks = 16,
-                                   .kv_type = KR_F16,
-                                   .max_logit_rows = max_logit_rows };
+    return (struct tiny_run_opts){.isa = KR_ISA_AUTO,
+                                  .threads = 2,
+                                  .block_tokens = 16,
+                                  .max_rows = N,
+                                  .max_context = 64,
+                                  .n_blocks = 16,
+                                  .kv_type = KR_F16,
+                                  .max_logit_rows = max_logit_rows};
 }
 
 static int make_model(void **state)
 {
-    static const struct tiny_shape shape = {
-        .n_layers = 2, .width = 64, .heads = 4, .kv_heads = 1, .head_dim = 72, .ffn = 64,
-        .vocab = VOCAB, .weights = KR_Q8_0, .head = KR_Q4_0, .window = 17, .softcap = 5.0f };
+    static const struct tiny_shape shape = {.n_layers = 2,
+                                            .width = 64,
+                                            .heads = 4,
+                                            .kv_heads = 1,
+                                            .head_dim = 72,
+                                            .ffn = 64,
+                                            .vocab = VOCAB,
+                                            .weights = KR_Q8_0,
+                                            .head = KR_Q4_0,
+                                            .window = 17,
+                                            .softcap = 5.0f};
     uint64_t seed = 3;
     struct tiny_run r;
-    struct tiny_seq s, *list[1] = { &s };
+    struct tiny_seq s, *list[1] = {&s};
     uint32_t n = N;
     struct tiny_run_opts o = opts(0);
     model = tiny_new(&shape, 1);
@@ -73,9 +85,9 @@ static void open_world(struct world *w, uint32_t max_logit_rows)
     tiny_seq_open(&w->r, &w->s, tokens, N, VOCAB, false);
     w->seq.tables = w->s.table_ptrs;
     for (uint32_t i = 0; i < N; i++)
-        w->rows[i] = (struct kr_row){ .pos = i, .logits = true, .token = tokens[i] };
-    w->batch = (struct kr_batch){ .n_rows = N, .n_seqs = 1, .rows = w->rows, .seqs = &w->seq,
-                                  .drawn = true };
+        w->rows[i] = (struct kr_row){.pos = i, .logits = true, .token = tokens[i]};
+    w->batch = (struct kr_batch){
+        .n_rows = N, .n_seqs = 1, .rows = w->rows, .seqs = &w->seq, .drawn = true};
 }
 
 static void close_world(struct world *w)
@@ -86,9 +98,13 @@ static void close_world(struct world *w)
 
 static struct kr_draw_state *new_state(const struct kr_device *d, uint64_t seed)
 {
-    struct kr_draw_opts o = { .loops = kr_device_draw_loops(d), .n_vocab = VOCAB,
-                              .temperature = 1, .top_p = seed % 2 ? 0.9f : 1, .repetition = 1.3f,
-                              .seed = seed, .n_top = 3 };
+    struct kr_draw_opts o = {.loops = kr_device_draw_loops(d),
+                             .n_vocab = VOCAB,
+                             .temperature = 1,
+                             .top_p = seed % 2 ? 0.9f : 1,
+                             .repetition = 1.3f,
+                             .seed = seed,
+                             .n_top = 3};
     struct kr_draw_state *s;
     assert_int_equal(kr_draw_state_new(&o, 0, &rooms, &s), 0);
     return s;
@@ -104,7 +120,7 @@ static void same(const struct kr_drawn *a, const struct kr_drawn *b)
 
 static void test_rows_of_any_number(void **state)
 {
-    static const uint32_t at_once[] = { 1, 7, 16, N };
+    static const uint32_t at_once[] = {1, 7, 16, N};
     for (size_t i = 0; i < CN_ARRAY_LEN(at_once); i++) {
         struct world w;
         struct kr_draw draws[N];
@@ -112,10 +128,10 @@ static void test_rows_of_any_number(void **state)
         uint64_t ticket;
         uint32_t n = 0;
         open_world(&w, at_once[i]);
-        struct kr_draw_state *drawn[N] = { 0 };
+        struct kr_draw_state *drawn[N] = {0};
         for (uint32_t k = 0; k < N; k++) {
             if (k % 5 == 4) continue; /* its logits are not looked at */
-            draws[n] = (struct kr_draw){ .row = k, .position = k + 1, .score = k, .n_top = 5 };
+            draws[n] = (struct kr_draw){.row = k, .position = k + 1, .score = k, .n_top = 5};
             if (k % 2) draws[n].state = drawn[k] = new_state(w.r.dev, k);
             n++;
         }
@@ -136,8 +152,8 @@ static void test_rows_of_any_number(void **state)
                 assert_int_equal(kr_draw_row(s, row, k + 1, NULL, &want), 0);
                 kr_draw_state_free(s);
             } else {
-                assert_int_equal(kr_draw_score(kr_device_draw_loops(w.r.dev), row, VOCAB, k, 5,
-                                               &want), 0);
+                assert_int_equal(
+                    kr_draw_score(kr_device_draw_loops(w.r.dev), row, VOCAB, k, 5, &want), 0);
             }
             assert_int_equal(got[k].status, 0);
             same(&got[k].drawn, &want);
@@ -151,8 +167,8 @@ static void test_rows_of_any_number(void **state)
 static void test_guesses_and_masks(void **state)
 {
     static uint32_t masks[3][WORDS];
-    const uint32_t *list[4] = { masks[0], masks[1], masks[2], NULL };
-    uint32_t guesses[3] = { 70, 4000, 12 };
+    const uint32_t *list[4] = {masks[0], masks[1], masks[2], NULL};
+    uint32_t guesses[3] = {70, 4000, 12};
     struct world w;
     const struct kr_result *got;
     uint64_t ticket;
@@ -162,8 +178,8 @@ static void test_guesses_and_masks(void **state)
     masks[2][99 / 32] = 1u << 99 % 32; /* not the guess */
     open_world(&w, 6);
     struct kr_draw_state *s = new_state(w.r.dev, 5);
-    struct kr_draw d = { .row = 5, .n_guesses = 3, .guesses = guesses, .state = s,
-                         .position = 6, .masks = list };
+    struct kr_draw d = {
+        .row = 5, .n_guesses = 3, .guesses = guesses, .state = s, .position = 6, .masks = list};
     assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &ticket, NULL), 0);
     assert_int_equal(kr_draw(w.r.exec, ticket, &d, 1, NULL), 0);
     guesses[0] = 0; /* all was copied */
@@ -186,7 +202,7 @@ static void test_guesses_and_masks(void **state)
 static void test_wrong_draws(void **state)
 {
     const struct kr_result *got;
-    struct kr_draw d[2] = { { .row = N }, { .row = 3 } };
+    struct kr_draw d[2] = {{.row = N}, {.row = 3}};
     float *z;
     struct world w;
     uint64_t ticket;
@@ -222,8 +238,8 @@ static void test_ids_by_ticket(void **state)
     for (size_t i = 0; i < 2; i++) { /* with the ids known, then by ticket */
         open_world(&w, 6);
         struct kr_draw_state *s = new_state(w.r.dev, 8);
-        struct kr_row row = { .pos = 3, .logits = true };
-        struct kr_draw d = { .row = 2, .state = s, .position = 3 };
+        struct kr_row row = {.pos = 3, .logits = true};
+        struct kr_draw d = {.row = 2, .state = s, .position = 3};
         w.batch.n_rows = 3;
         assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &first, NULL), 0);
         assert_int_equal(kr_draw(w.r.exec, first, &d, 1, NULL), 0);
@@ -242,7 +258,7 @@ static void test_ids_by_ticket(void **state)
             assert_int_equal(kr_collect_drawn(w.r.exec, first, &got, NULL), 0);
             assert_int_equal(got[2].drawn.id, want[0]);
         }
-        d = (struct kr_draw){ .row = 0, .state = s, .position = 4 };
+        d = (struct kr_draw){.row = 0, .state = s, .position = 4};
         assert_int_equal(kr_draw(w.r.exec, second, &d, 1, NULL), 0);
         assert_int_equal(kr_collect_drawn(w.r.exec, second, &got, NULL), 0);
         if (i) assert_int_equal(got[0].drawn.id, want[1]);

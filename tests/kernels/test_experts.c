@@ -15,14 +15,14 @@
 #include "tests/kernels/tiny.h"
 
 enum { MAX_R = 64 };
-static const enum kr_isa isas[] = { KR_ISAS };
+static const enum kr_isa isas[] = {KR_ISAS};
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
 struct shape {
     enum kr_type weights;
     uint32_t width, ffn, n_experts, n_used;
-    struct kr_router router;   /* n_used from above */
+    struct kr_router router; /* n_used from above */
     bool router_bias, expert_scale;
     bool fused;                /* gate and up are rows of one tensor */
     bool biases, scaled_input; /* of experts; the weight on the way in */
@@ -109,7 +109,7 @@ static int mixture(struct model *m, const struct shape *s, int x, uint32_t n_mix
 
 static struct model model_begin(uint32_t width, uint64_t seed, int *x)
 {
-    struct model m = { .t = calloc(1, sizeof *m.t), .width = width };
+    struct model m = {.t = calloc(1, sizeof *m.t), .width = width};
     assert_non_null(m.t);
     m.t->seed = seed;
     m.t->plan = kr_plan_new();
@@ -121,7 +121,7 @@ static struct model model_begin(uint32_t width, uint64_t seed, int *x)
 
 static void model_end(struct model *m, int x)
 {
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     kr_plan_output(m->t->plan, kr_op_take_logits(m->t->plan, x));
     if (kr_plan_finish(m->t->plan, &err)) fail_msg("%s", err.message);
 }
@@ -147,9 +147,12 @@ struct run {
 /* False when the machine lacks the ISA. */
 static bool run_open(struct run *r, const struct model *m, enum kr_isa isa, uint32_t threads)
 {
-    struct cn_error err = { 0 };
-    struct kr_prepare_opts prep = { .kv_type = KR_F16, .block_tokens = 16, .max_rows = MAX_R,
-                                    .max_logit_rows = MAX_R, .max_context = 64 };
+    struct cn_error err = {0};
+    struct kr_prepare_opts prep = {.kv_type = KR_F16,
+                                   .block_tokens = 16,
+                                   .max_rows = MAX_R,
+                                   .max_logit_rows = MAX_R,
+                                   .max_context = 64};
     int rc = dev_new(isa, threads, &r->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     if (rc || kr_prepare(r->dev, m->t->plan, &prep, &r->exec, &err)) fail_msg("%s", err.message);
@@ -167,16 +170,17 @@ static void run_close(struct run *r)
 static void step(struct run *r, const float *embd, uint32_t n, float *out)
 {
     struct kr_row rows[MAX_R];
-    struct kr_seq seqs[MAX_R] = { 0 };
-    struct kr_batch b = { .n_rows = n, .n_seqs = n, .rows = rows, .seqs = seqs };
-    struct cn_error err = { 0 };
+    struct kr_seq seqs[MAX_R] = {0};
+    struct kr_batch b = {.n_rows = n, .n_seqs = n, .rows = rows, .seqs = seqs};
+    struct cn_error err = {0};
     uint64_t ticket;
     float *logits;
     for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct kr_row){ .seq = i, .src = KR_ROW_EMBED, .logits = out != NULL,
-                                   .embed = embd + (size_t)i * r->width };
-    if (kr_launch(r->exec, NULL, &b, &ticket, &err) ||
-        kr_collect(r->exec, ticket, &logits, &err))
+        rows[i] = (struct kr_row){.seq = i,
+                                  .src = KR_ROW_EMBED,
+                                  .logits = out != NULL,
+                                  .embed = embd + (size_t)i * r->width};
+    if (kr_launch(r->exec, NULL, &b, &ticket, &err) || kr_collect(r->exec, ticket, &logits, &err))
         fail_msg("%s", err.message);
     if (out) memcpy(out, logits, (size_t)n * kr_exec_info(r->exec)->n_vocab * sizeof *out);
 }
@@ -207,7 +211,7 @@ static void compare(const float *got, const double *want, size_t n, enum kr_type
         fail_msg("%s, type %d: rms %.3g, worst %.3g", what, (int)type, rms, worst / sigma);
 }
 
-static const uint32_t batches[] = { 1, 2, 5, 16, 64 };
+static const uint32_t batches[] = {1, 2, 5, 16, 64};
 
 /* Every batch size and ISA, one thread and two: near the truth, and all of an ISA the same
  * bytes. */
@@ -247,6 +251,7 @@ static void check_model(const struct model *m, enum kr_type type, uint64_t seed,
     free(embd);
 }
 
+/* clang-format off */
 static const struct shape shapes[] = {
     { .weights = KR_F32, .width = 48, .ffn = 40, .n_experts = 8, .n_used = 2, .biases = true,
       .router = { .norm = true, .scale = 1 } },
@@ -265,6 +270,7 @@ static const struct shape shapes[] = {
     { .weights = KR_Q8_0, .width = 64, .ffn = 32, .n_experts = 24, .n_used = 6, .two = true,
       .router = { .norm = true, .scale = 1 }, .biases = true, .float_gate = true },
 };
+/* clang-format on */
 
 static void test_truth(void **state)
 {
@@ -308,14 +314,14 @@ static void test_heads(void **state)
     static const struct {
         enum kr_type type;
         uint32_t heads, rows, cols;
-    } cases[] = { { KR_F32, 3, 20, 7 }, { KR_F16, 5, 16, 33 }, { KR_Q8_0, 6, 40, 96 },
-                  { KR_Q4_K, 2, 35, 512 }, { KR_Q8_0, 1, 300, 32 }, { KR_Q4_0, 4, 512, 128 } };
+    } cases[] = {{KR_F32, 3, 20, 7},    {KR_F16, 5, 16, 33},   {KR_Q8_0, 6, 40, 96},
+                 {KR_Q4_K, 2, 35, 512}, {KR_Q8_0, 1, 300, 32}, {KR_Q4_0, 4, 512, 128}};
     for (size_t i = 0; i < 2 * CN_ARRAY_LEN(cases); i++) {
         size_t c = i / 2;
         int x;
         struct model m = model_begin(cases[c].heads * cases[c].cols, 50 + i, &x);
-        struct kr_tensor w = stack(&m, "w", cases[c].type, cases[c].heads, cases[c].rows,
-                                   cases[c].cols);
+        struct kr_tensor w =
+            stack(&m, "w", cases[c].type, cases[c].heads, cases[c].rows, cases[c].cols);
         if (i % 2) x = kr_op_take_logits(m.t->plan, x); /* of logit rows */
         x = kr_op_head_matmul(m.t->plan, x, &w);
         if (i % 2) {
@@ -337,7 +343,7 @@ static uint32_t active_experts(const struct model *m, const float *embd, uint32_
     uint32_t n = 0;
     truth_new(&t, m->t->plan, embd, rows);
     for (size_t v = 0; v < t.p->n_values; v++) {
-        bool seen[64] = { false };
+        bool seen[64] = {false};
         for (uint32_t i = 0; t.experts[v] && i < rows * t.p->n_used; i++)
             seen[t.experts[v][i]] = true;
         for (uint32_t e = 0; e < 64; e++)

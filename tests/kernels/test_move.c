@@ -14,9 +14,16 @@ static uint32_t tokens[2][N];
 
 static int make_model(void **state)
 {
-    static const struct tiny_shape shape = {
-        .n_layers = 4, .width = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 64,
-        .vocab = VOCAB, .weights = KR_Q8_0, .head = KR_Q8_0, .window = 20 };
+    static const struct tiny_shape shape = {.n_layers = 4,
+                                            .width = 64,
+                                            .heads = 4,
+                                            .kv_heads = 2,
+                                            .head_dim = 32,
+                                            .ffn = 64,
+                                            .vocab = VOCAB,
+                                            .weights = KR_Q8_0,
+                                            .head = KR_Q8_0,
+                                            .window = 20};
     uint64_t seed = 5;
     model = tiny_new(&shape, 1);
     for (int k = 0; k < 2; k++)
@@ -44,7 +51,7 @@ static uint32_t list(const struct tiny_run *r, const struct tiny_seq *s, uint8_t
     uint32_t n = 0;
     for (uint32_t g = 0; g < info->n_groups; g++)
         for (uint32_t i = 0; i < (CUT + BLOCK - 1) / BLOCK; i++) {
-            moves[n++] = (struct kr_move){ g, s->tables[g][i], host };
+            moves[n++] = (struct kr_move){g, s->tables[g][i], host};
             host += info->groups[g].block_bytes;
         }
     return n;
@@ -52,8 +59,13 @@ static uint32_t list(const struct tiny_run *r, const struct tiny_seq *s, uint8_t
 
 static void run_case(enum kr_type type)
 {
-    struct tiny_run_opts o = { .isa = KR_ISA_AUTO, .threads = 2, .block_tokens = BLOCK, .max_rows = N,
-                               .max_context = 64, .n_blocks = 3 * BLOCKS, .kv_type = type };
+    struct tiny_run_opts o = {.isa = KR_ISA_AUTO,
+                              .threads = 2,
+                              .block_tokens = BLOCK,
+                              .max_rows = N,
+                              .max_context = 64,
+                              .n_blocks = 3 * BLOCKS,
+                              .kv_type = type};
     struct kr_move moves[4 * BLOCKS];
     struct tiny_seq stays, other, moved;
     struct tiny_run r;
@@ -86,7 +98,7 @@ static void run_case(enum kr_type type)
     assert_memory_equal(moved.logits, stays.logits, sizeof(float) * N * VOCAB);
     moves[0].block = UINT32_MAX;
     assert_int_equal(kr_kv_move(r.exec, r.mem, moves, 1, true, &ticket, NULL), CN_ERANGE);
-    moves[0] = (struct kr_move){ r.n_groups, 0, host };
+    moves[0] = (struct kr_move){r.n_groups, 0, host};
     assert_int_equal(kr_kv_move(r.exec, r.mem, moves, 1, true, &ticket, NULL), CN_ERANGE);
     tiny_seq_close(&stays);
     tiny_seq_close(&other);
@@ -97,7 +109,7 @@ static void run_case(enum kr_type type)
 
 static void test_moved(void **state)
 {
-    static const enum kr_type types[] = { KR_F16, KR_Q8_0, KR_Q4_0 };
+    static const enum kr_type types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
     for (size_t t = 0; t < CN_ARRAY_LEN(types); t++)
         run_case(types[t]);
 }
@@ -105,7 +117,7 @@ static void test_moved(void **state)
 static void test_no_such_memory(void **state)
 {
     struct kr_device *d;
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     void *host;
     assert_int_equal(dev_new(KR_ISA_AUTO, 1, &d, NULL), 0);
     assert_int_equal(kr_host_new(d, UINT64_MAX - 5, &host, &err), CN_ENOMEM);
@@ -114,7 +126,7 @@ static void test_no_such_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_moved),
-                                        cmocka_unit_test(test_no_such_memory) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_moved),
+                                       cmocka_unit_test(test_no_such_memory)};
     return cmocka_run_group_tests(tests, make_model, free_model);
 }

@@ -74,8 +74,8 @@ static void check_rows(const struct kr_cpu_ops *o, uint32_t n, uint64_t *seed)
     check_guards(n);
     for (uint32_t i = 0; i < n; i++)
         assert_true(y[i] == a[i] * 1.7f);
-    const float *three[] = { a, b, w };
-    static const float weights[] = { 0.7f, -1.3f, 0.4f };
+    const float *three[] = {a, b, w};
+    static const float weights[] = {0.7f, -1.3f, 0.4f};
     for (uint32_t k = 1; k <= 3; k++)
         for (int with = 0; with < 2; with++) {
             o->sum_rows(y = fresh_out(), three, with ? weights : NULL, k, n);
@@ -129,7 +129,7 @@ static void check_rope(const struct kr_cpu_ops *o, uint32_t n, uint64_t *seed)
 
 static void each_isa(void (*fn)(const struct kr_cpu_ops *o))
 {
-    static const enum kr_isa isas[] = { KR_ISAS };
+    static const enum kr_isa isas[] = {KR_ISAS};
     struct kr_cpu_ops o;
     for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++)
         if (kr_ops_fill(isas[i], &o)) fn(&o);
@@ -151,13 +151,13 @@ static void test_rows(void **state)
 /* Through silu(-x) with a huge weight: e^x over its whole range, and what is not a number. */
 static void exp_of(const struct kr_cpu_ops *o)
 {
-    static float y[1], one[1] = { 1 };
+    static float y[1], one[1] = {1};
     for (double x = -86.9; x < 87.9; x += 0.0371) {
         float g = (float)-x;
         o->glu(y, &g, one, KR_ACT_SILU, 1);
         near("exp", o->name, 0, y[0], g / (1 + exp((double)-g)), 6e-7, 1e-44);
     }
-    static const float odd[] = { 200, -200, 88.5f, -88.5f, 0, -0.0f, 1e-40f, 3e38f, -3e38f };
+    static const float odd[] = {200, -200, 88.5f, -88.5f, 0, -0.0f, 1e-40f, 3e38f, -3e38f};
     for (size_t i = 0; i < CN_ARRAY_LEN(odd); i++) {
         o->glu(y, &odd[i], one, KR_ACT_SILU, 1);
         near("silu", o->name, (uint32_t)i, y[0], odd[i] / (1 + exp(-(double)odd[i])), 1e-6, 3.0);
@@ -187,8 +187,8 @@ static void halves_of(const struct kr_cpu_ops *o)
     float x[19];
     uint16_t y[21];
     for (uint32_t h = 0; h < 0x7c00; h++) {
-        float f = kr_f16_f32((uint16_t)h), next = h + 1 < 0x7c00 ? kr_f16_f32((uint16_t)(h + 1))
-                                                                 : 65536.0f;
+        float f = kr_f16_f32((uint16_t)h),
+              next = h + 1 < 0x7c00 ? kr_f16_f32((uint16_t)(h + 1)) : 65536.0f;
         float mid = (f + next) / 2; /* exact */
         for (int i = 0; i < 19; i += 4) {
             x[i] = f;

@@ -16,10 +16,13 @@ static float floats[4096];
 static struct kr_tensor tensor(const char *name, enum kr_type type, uint64_t cols, uint64_t rows)
 {
     const struct kr_type_info *ti = kr_type_info((uint32_t)type);
-    return (struct kr_tensor){ .name = name, .type = type, .n_dims = rows ? 2 : 1,
-                               .ne = { cols, rows ? rows : 1, 1, 1 }, .data = floats,
-                               .bytes = cols / ti->block_elems * ti->block_bytes *
-                                        (rows ? rows : 1) };
+    return (struct kr_tensor){.name = name,
+                              .type = type,
+                              .n_dims = rows ? 2 : 1,
+                              .ne = {cols, rows ? rows : 1, 1, 1},
+                              .data = floats,
+                              .bytes =
+                                  cols / ti->block_elems * ti->block_bytes * (rows ? rows : 1)};
 }
 
 /* A plan with one value of 64 on its way; the caller spoils it. */
@@ -35,7 +38,7 @@ static struct kr_plan *begin(int *x)
 
 static void expect(struct kr_plan *p, int code, const char *param, const char *text)
 {
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     assert_int_equal(kr_plan_finish(p, &err), code);
     assert_int_equal(err.code, code);
     if (param) assert_string_equal(err.param, param);
@@ -155,17 +158,17 @@ static void test_values(void **state)
 
 static void test_rope(void **state)
 {
-    static const float inv[32] = { 1 };
-    static const float bad[32] = { INFINITY };
+    static const float inv[32] = {1};
+    static const float bad[32] = {INFINITY};
     static const struct kr_rope ropes[] = {
-        { .head_dim = 48, .n_rot = 32, .inv_freq = inv, .amplitude = 1 },
-        { .head_dim = 0, .n_rot = 32, .inv_freq = inv, .amplitude = 1 },
-        { .head_dim = 32, .n_rot = 31, .inv_freq = inv, .amplitude = 1 },
-        { .head_dim = 32, .n_rot = 64, .inv_freq = inv, .amplitude = 1 },
-        { .head_dim = 32, .n_rot = 0, .inv_freq = inv, .amplitude = 1 },
-        { .head_dim = 32, .n_rot = 32, .inv_freq = NULL, .amplitude = 1 },
-        { .head_dim = 32, .n_rot = 32, .inv_freq = bad, .amplitude = 1 },
-        { .head_dim = 32, .n_rot = 32, .inv_freq = inv, .amplitude = NAN },
+        {.head_dim = 48, .n_rot = 32, .inv_freq = inv, .amplitude = 1},
+        {.head_dim = 0, .n_rot = 32, .inv_freq = inv, .amplitude = 1},
+        {.head_dim = 32, .n_rot = 31, .inv_freq = inv, .amplitude = 1},
+        {.head_dim = 32, .n_rot = 64, .inv_freq = inv, .amplitude = 1},
+        {.head_dim = 32, .n_rot = 0, .inv_freq = inv, .amplitude = 1},
+        {.head_dim = 32, .n_rot = 32, .inv_freq = NULL, .amplitude = 1},
+        {.head_dim = 32, .n_rot = 32, .inv_freq = bad, .amplitude = 1},
+        {.head_dim = 32, .n_rot = 32, .inv_freq = inv, .amplitude = NAN},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(ropes); i++) {
         int x;
@@ -198,7 +201,7 @@ static void test_kv(void **state)
     kr_op_kv_write(p, 3, x, x);
     expect(p, CN_EINVAL, NULL, "layer 3");
 
-    struct kr_attn a = { .n_heads = 2, .scale = 1 };
+    struct kr_attn a = {.n_heads = 2, .scale = 1};
     p = begin(&x);
     a.kv_layer = kr_plan_kv_layer(p, kr_plan_kv_group(p, KR_SPAN_ALL, 0), 1, 64, 64);
     kr_op_attention(p, x, &a);
@@ -225,15 +228,24 @@ static void test_kv(void **state)
 
 static void test_prepare_options(void **state)
 {
-    struct tiny_shape shape = { .n_layers = 1, .width = 32, .heads = 1, .kv_heads = 1,
-                                .head_dim = 32, .ffn = 32, .vocab = 4, .weights = KR_F32,
-                                .head = KR_F32 };
+    struct tiny_shape shape = {.n_layers = 1,
+                               .width = 32,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 32,
+                               .ffn = 32,
+                               .vocab = 4,
+                               .weights = KR_F32,
+                               .head = KR_F32};
     struct tiny *t = tiny_new(&shape, 1);
     struct kr_device *d;
     struct cn_error err;
     assert_int_equal(dev_new(KR_ISA_AUTO, 1, &d, &err), 0);
-    const struct kr_prepare_opts good = { .kv_type = KR_F16, .block_tokens = 16, .max_rows = 8,
-                                          .max_logit_rows = 8, .max_context = 64 };
+    const struct kr_prepare_opts good = {.kv_type = KR_F16,
+                                         .block_tokens = 16,
+                                         .max_rows = 8,
+                                         .max_logit_rows = 8,
+                                         .max_context = 64};
     for (int i = 0; i < 7; i++) {
         struct kr_prepare_opts o = good;
         struct kr_exec *x = NULL;
@@ -264,8 +276,9 @@ static void test_prepare_options(void **state)
     cn_buf_init(&out, 0);
     assert_int_equal(kr_exec_describe(x, &out), 0);
     const char *text = cn_buf_cstr(&out);
-    static const char *const lines[] = { "embed", "rms_norm", "matmul", "rope", "kv_write",
-                                         "attention", "glu", "add", "take_logits", "F32[32,32]" };
+    static const char *const lines[] = {"embed",       "rms_norm",  "matmul", "rope",
+                                        "kv_write",    "attention", "glu",    "add",
+                                        "take_logits", "F32[32,32]"};
     for (size_t i = 0; i < CN_ARRAY_LEN(lines); i++)
         assert_non_null(strstr(text, lines[i]));
     cn_buf_fini(&out);
@@ -321,8 +334,11 @@ static void test_outputs(void **state)
     x = kr_op_take_logits(p, x);
     kr_plan_output(p, x);
     kr_plan_output_more(p, "hidden", x);
-    struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = 4,
-                                .max_logit_rows = 4, .max_context = 256};
+    struct kr_prepare_opts o = {.kv_type = KR_F16,
+                                .block_tokens = 16,
+                                .max_rows = 4,
+                                .max_logit_rows = 4,
+                                .max_context = 256};
     struct kr_device *d;
     struct kr_exec *exec;
     struct cn_error err;
@@ -357,15 +373,21 @@ static void test_pos_scale(void **state)
             struct kr_exec *exec;
             struct cn_error err;
             kr_plan_output(p, kr_op_take_logits(p, kr_op_pos_scale(p, x, 0.1f, offset, 8192)));
-            struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = N,
-                                        .max_logit_rows = N, .max_context = 1 << 20};
+            struct kr_prepare_opts o = {.kv_type = KR_F16,
+                                        .block_tokens = 16,
+                                        .max_rows = N,
+                                        .max_logit_rows = N,
+                                        .max_context = 1 << 20};
             assert_int_equal(kr_plan_finish(p, &err), 0);
             assert_int_equal(kr_prepare(d, p, &o, &exec, &err), 0);
             struct kr_row rows[N];
             struct kr_seq seqs[N] = {{0}};
             for (uint32_t i = 0; i < N; i++)
-                rows[i] = (struct kr_row){.seq = i, .pos = at[i], .src = KR_ROW_EMBED,
-                                          .logits = true, .embed = floats + i * WIDTH};
+                rows[i] = (struct kr_row){.seq = i,
+                                          .pos = at[i],
+                                          .src = KR_ROW_EMBED,
+                                          .logits = true,
+                                          .embed = floats + i * WIDTH};
             struct kr_batch batch = {.n_rows = N, .n_seqs = N, .rows = rows, .seqs = seqs};
             uint64_t ticket;
             float *got;
@@ -386,10 +408,14 @@ static void test_pos_scale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors), cmocka_unit_test(test_values),
-        cmocka_unit_test(test_rope),    cmocka_unit_test(test_kv),
-        cmocka_unit_test(test_prepare_options), cmocka_unit_test(test_parallel),
-        cmocka_unit_test(test_outputs), cmocka_unit_test(test_pos_scale),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_kv),
+        cmocka_unit_test(test_prepare_options),
+        cmocka_unit_test(test_parallel),
+        cmocka_unit_test(test_outputs),
+        cmocka_unit_test(test_pos_scale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

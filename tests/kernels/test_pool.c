@@ -68,15 +68,15 @@ static void tell_ahead(void *arg, uint32_t index, uint32_t thread, uint32_t lo, 
 static void test_hints_do_no_harm(void **state)
 {
     const void *nowhere = (const void *)(uintptr_t)4096;
-    static const uint32_t threads[] = { 1, 2, 5 };
+    static const uint32_t threads[] = {1, 2, 5};
     struct kr_stage stages[4];
     struct kr_job jobs[4];
     for (uint32_t i = 0; i < 4; i++) {
-        stages[i] = (struct kr_stage){ i, 1 };
-        jobs[i] = (struct kr_job){ .fn = tell_ahead, .index = i, .n = 50, .chunk = 1 };
+        stages[i] = (struct kr_stage){i, 1};
+        jobs[i] = (struct kr_job){.fn = tell_ahead, .index = i, .n = 50, .chunk = 1};
     }
     for (size_t t = 0; t < CN_ARRAY_LEN(threads); t++) {
-        struct ahead a = { .pool = kr_pool_new(threads[t]), .at = nowhere };
+        struct ahead a = {.pool = kr_pool_new(threads[t]), .at = nowhere};
         assert_non_null(a.pool);
         for (int k = 0; k < 20; k++)
             kr_pool_run(a.pool, stages, 4, jobs, &a);
@@ -88,14 +88,15 @@ static void test_hints_do_no_harm(void **state)
 static void run_stages(struct kr_pool *p, uint32_t n_stages, const uint32_t *units,
                        const uint32_t *chunks)
 {
-    struct record r = { .seen = calloc((size_t)MAX_STAGES * MAX_UNITS, sizeof(uint32_t)),
-                        .units = units, .max_thread = kr_pool_threads(p) };
+    struct record r = {.seen = calloc((size_t)MAX_STAGES * MAX_UNITS, sizeof(uint32_t)),
+                       .units = units,
+                       .max_thread = kr_pool_threads(p)};
     struct kr_stage stages[MAX_STAGES];
     struct kr_job jobs[MAX_STAGES];
     assert_non_null(r.seen);
     for (uint32_t i = 0; i < n_stages; i++) {
-        stages[i] = (struct kr_stage){ i, 1 };
-        jobs[i] = (struct kr_job){ .fn = note, .index = i, .n = units[i], .chunk = chunks[i] };
+        stages[i] = (struct kr_stage){i, 1};
+        jobs[i] = (struct kr_job){.fn = note, .index = i, .n = units[i], .chunk = chunks[i]};
     }
     kr_pool_run(p, stages, n_stages, jobs, &r);
     for (uint32_t i = 0; i < n_stages; i++)
@@ -107,8 +108,8 @@ static void run_stages(struct kr_pool *p, uint32_t n_stages, const uint32_t *uni
 
 static void test_every_unit_once(void **state)
 {
-    static const uint32_t threads[] = { 1, 2, 3, 8 };
-    static const uint32_t sizes[] = { 0, 1, 2, 3, 7, 64, 999, MAX_UNITS };
+    static const uint32_t threads[] = {1, 2, 3, 8};
+    static const uint32_t sizes[] = {0, 1, 2, 3, 7, 64, 999, MAX_UNITS};
     uint32_t units[MAX_STAGES], chunks[MAX_STAGES], seed = 1;
     for (size_t t = 0; t < CN_ARRAY_LEN(threads); t++) {
         struct kr_pool *p = kr_pool_new(threads[t]);
@@ -130,15 +131,16 @@ static void test_every_unit_once(void **state)
 /* Several jobs of one stage, and jobs without units among them. */
 static void test_jobs_of_a_stage(void **state)
 {
-    uint32_t units[4] = { 0, 17, 1, 230 };
-    struct record r = { .seen = calloc((size_t)4 * MAX_UNITS, sizeof(uint32_t)),
-                        .units = (const uint32_t[4]){ 0 }, .max_thread = 3 };
+    uint32_t units[4] = {0, 17, 1, 230};
+    struct record r = {.seen = calloc((size_t)4 * MAX_UNITS, sizeof(uint32_t)),
+                       .units = (const uint32_t[4]){0},
+                       .max_thread = 3};
     struct kr_pool *p = kr_pool_new(3);
     struct kr_job jobs[4];
-    struct kr_stage stages[2] = { { 0, 4 }, { 0, 0 } };
+    struct kr_stage stages[2] = {{0, 4}, {0, 0}};
     assert_true(p && r.seen);
     for (uint32_t i = 0; i < 4; i++)
-        jobs[i] = (struct kr_job){ .fn = note, .index = i, .n = units[i], .chunk = 5 };
+        jobs[i] = (struct kr_job){.fn = note, .index = i, .n = units[i], .chunk = 5};
     kr_pool_run(p, stages, 2, jobs, &r);
     for (uint32_t i = 0; i < 4; i++)
         for (uint32_t u = 0; u < MAX_UNITS; u++)
@@ -165,9 +167,9 @@ static double time_runs(struct kr_pool *p, int runs)
 {
     enum { STAGES = 100 };
     struct kr_stage stages[STAGES];
-    struct kr_job job = { .fn = spin_work, .n = 16, .chunk = 1 };
+    struct kr_job job = {.fn = spin_work, .n = 16, .chunk = 1};
     for (int i = 0; i < STAGES; i++)
-        stages[i] = (struct kr_stage){ 0, 1 };
+        stages[i] = (struct kr_stage){0, 1};
     uint64_t start = cn_now_ns();
     for (int i = 0; i < runs; i++)
         kr_pool_run(p, stages, STAGES, &job, NULL);
@@ -215,12 +217,9 @@ int main(void)
 {
     if (dev_skip_program("the CPU's threads")) return DEV_SKIPPED;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_hints_do_no_harm),
-        cmocka_unit_test(test_every_unit_once),
-        cmocka_unit_test(test_jobs_of_a_stage),
-        cmocka_unit_test(test_stolen_processor),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_shares),           cmocka_unit_test(test_hints_do_no_harm),
+        cmocka_unit_test(test_every_unit_once),  cmocka_unit_test(test_jobs_of_a_stage),
+        cmocka_unit_test(test_stolen_processor), cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,30 +15,30 @@
 #include "tests/kernels/tiny.h"
 
 enum { ROWS = 50 };
-static const enum kr_isa isas[] = { KR_ISAS };
+static const enum kr_isa isas[] = {KR_ISAS};
 
 /* Tails of every kind: lanes, states, heads that are no multiples of a vector. */
 struct shape {
     enum kr_op_kind kind;
     /* conv: dim channels, n taps; delta: dim = dv, n = dk, groups = key heads */
     uint32_t heads, dim, groups, n;
-    bool flag;                      /* conv: silu; scan: one decay per n; delta: tiled */
+    bool flag; /* conv: silu; scan: one decay per n; delta: tiled */
     bool bias;
 };
 static const struct shape shapes[] = {
-    { KR_OP_CONV, 1, 1, 1, 2, true, true },     { KR_OP_CONV, 1, 5, 1, 3, false, false },
-    { KR_OP_CONV, 1, 64, 1, 4, true, true },    { KR_OP_CONV, 1, 77, 1, 4, true, false },
-    { KR_OP_CONV, 1, 130, 1, 3, false, false }, { KR_OP_CONV, 1, 201, 1, 5, false, true },
-    { KR_OP_CONV, 1, 33, 1, 64, true, true },   { KR_OP_CONV, 1, 3000, 1, 4, true, true },
-    { KR_OP_SCAN, 1, 1, 1, 1, true, true },     { KR_OP_SCAN, 37, 1, 1, 16, true, true },
-    { KR_OP_SCAN, 64, 1, 1, 16, true, false },  { KR_OP_SCAN, 101, 1, 1, 7, true, true },
-    { KR_OP_SCAN, 30, 1, 3, 5, true, true },    { KR_OP_SCAN, 24, 1, 1, 71, true, true },
-    { KR_OP_SCAN, 4, 64, 2, 128, false, true }, { KR_OP_SCAN, 3, 24, 1, 20, false, true },
-    { KR_OP_SCAN, 2, 5, 1, 3, false, false },   { KR_OP_SCAN, 6, 16, 3, 17, false, true },
-    { KR_OP_SCAN, 5, 1, 5, 4, false, true },    { KR_OP_DELTA, 1, 1, 1, 1, false, true },
-    { KR_OP_DELTA, 4, 128, 2, 128, false, true }, { KR_OP_DELTA, 2, 33, 1, 20, false, true },
-    { KR_OP_DELTA, 4, 5, 2, 7, true, true },    { KR_OP_DELTA, 6, 40, 2, 65, true, true },
-    { KR_OP_DELTA, 3, 63, 3, 34, false, true },
+    {KR_OP_CONV, 1, 1, 1, 2, true, true},       {KR_OP_CONV, 1, 5, 1, 3, false, false},
+    {KR_OP_CONV, 1, 64, 1, 4, true, true},      {KR_OP_CONV, 1, 77, 1, 4, true, false},
+    {KR_OP_CONV, 1, 130, 1, 3, false, false},   {KR_OP_CONV, 1, 201, 1, 5, false, true},
+    {KR_OP_CONV, 1, 33, 1, 64, true, true},     {KR_OP_CONV, 1, 3000, 1, 4, true, true},
+    {KR_OP_SCAN, 1, 1, 1, 1, true, true},       {KR_OP_SCAN, 37, 1, 1, 16, true, true},
+    {KR_OP_SCAN, 64, 1, 1, 16, true, false},    {KR_OP_SCAN, 101, 1, 1, 7, true, true},
+    {KR_OP_SCAN, 30, 1, 3, 5, true, true},      {KR_OP_SCAN, 24, 1, 1, 71, true, true},
+    {KR_OP_SCAN, 4, 64, 2, 128, false, true},   {KR_OP_SCAN, 3, 24, 1, 20, false, true},
+    {KR_OP_SCAN, 2, 5, 1, 3, false, false},     {KR_OP_SCAN, 6, 16, 3, 17, false, true},
+    {KR_OP_SCAN, 5, 1, 5, 4, false, true},      {KR_OP_DELTA, 1, 1, 1, 1, false, true},
+    {KR_OP_DELTA, 4, 128, 2, 128, false, true}, {KR_OP_DELTA, 2, 33, 1, 20, false, true},
+    {KR_OP_DELTA, 4, 5, 2, 7, true, true},      {KR_OP_DELTA, 6, 40, 2, 65, true, true},
+    {KR_OP_DELTA, 3, 63, 3, 34, false, true},
 };
 
 /* A plan of one op whose inputs are slices of its rows' embeddings. */
@@ -54,8 +54,8 @@ static void set_inputs(struct model *m)
 {
     const struct shape *s = m->s;
     uint32_t lanes = s->heads * s->dim, shared = s->groups * s->n;
-    uint32_t scan[] = { lanes, s->heads, shared, shared };
-    uint32_t delta[] = { shared, shared, lanes, s->heads, s->heads };
+    uint32_t scan[] = {lanes, s->heads, shared, shared};
+    uint32_t delta[] = {shared, shared, lanes, s->heads, s->heads};
     m->n_in = s->kind == KR_OP_CONV ? 1 : s->kind == KR_OP_SCAN ? 4 : 5;
     for (uint32_t i = 0; i < m->n_in; i++) {
         m->in_width[i] = s->kind == KR_OP_CONV ? lanes : s->kind == KR_OP_SCAN ? scan[i] : delta[i];
@@ -88,15 +88,28 @@ static int record(struct model *m, const int *in)
     m->d = tiny_vector(m->t, "d", s->heads, 0, 1);
     int state = kr_plan_state(p, lanes * s->n);
     if (s->kind == KR_OP_SCAN)
-        return kr_op_scan(p, &(struct kr_scan){ .state = state, .x = in[0], .dt = in[1],
-                                                .b = in[2], .c = in[3], .a = &m->w, .d = &m->d,
-                                                .dt_bias = s->bias ? &m->bias : NULL,
-                                                .n_heads = s->heads, .n_groups = s->groups,
-                                                .n_state = s->n });
-    return kr_op_delta(p, &(struct kr_delta){ .state = state, .q = in[0], .k = in[1], .v = in[2],
-                                              .a = in[3], .b = in[4], .decay = &m->w,
-                                              .dt_bias = &m->bias, .n_k_heads = s->groups,
-                                              .n_v_heads = s->heads, .tiled = s->flag });
+        return kr_op_scan(p, &(struct kr_scan){.state = state,
+                                               .x = in[0],
+                                               .dt = in[1],
+                                               .b = in[2],
+                                               .c = in[3],
+                                               .a = &m->w,
+                                               .d = &m->d,
+                                               .dt_bias = s->bias ? &m->bias : NULL,
+                                               .n_heads = s->heads,
+                                               .n_groups = s->groups,
+                                               .n_state = s->n});
+    return kr_op_delta(p, &(struct kr_delta){.state = state,
+                                             .q = in[0],
+                                             .k = in[1],
+                                             .v = in[2],
+                                             .a = in[3],
+                                             .b = in[4],
+                                             .decay = &m->w,
+                                             .dt_bias = &m->bias,
+                                             .n_k_heads = s->groups,
+                                             .n_v_heads = s->heads,
+                                             .tiled = s->flag});
 }
 
 static struct tiny *new_tiny(uint64_t seed)
@@ -111,14 +124,14 @@ static struct tiny *new_tiny(uint64_t seed)
 
 static void finish(struct tiny *t, int y)
 {
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     kr_plan_output(t->plan, kr_op_take_logits(t->plan, y));
     if (kr_plan_finish(t->plan, &err)) fail_msg("%s", err.message);
 }
 
 static struct model new_model(const struct shape *s, uint64_t seed)
 {
-    struct model m = { .s = s, .t = new_tiny(seed) };
+    struct model m = {.s = s, .t = new_tiny(seed)};
     int in[5];
     set_inputs(&m);
     m.table = tiny_matrix(m.t, "rows", KR_F32, 3 * ROWS, m.width, 2 * sqrtf((float)m.width));
@@ -230,16 +243,21 @@ static const uint32_t *tokens_from(uint32_t first)
 
 static struct tiny_run_opts options(enum kr_isa isa, uint32_t threads, uint32_t order)
 {
-    return (struct tiny_run_opts){ .isa = isa, .threads = threads, .block_tokens = 16,
-                                   .max_rows = 3 * ROWS, .max_context = 256, .n_blocks = 23,
-                                   .kv_type = KR_F16, .order = order };
+    return (struct tiny_run_opts){.isa = isa,
+                                  .threads = threads,
+                                  .block_tokens = 16,
+                                  .max_rows = 3 * ROWS,
+                                  .max_context = 256,
+                                  .n_blocks = 23,
+                                  .kv_type = KR_F16,
+                                  .order = order};
 }
 
 /* To the end in chunks; rows below `silent` are run without logits. */
 static void run_on(struct tiny_run *r, struct tiny_seq *s, uint32_t chunk, uint32_t silent,
                    uint32_t vocab)
 {
-    struct tiny_seq *list[1] = { s };
+    struct tiny_seq *list[1] = {s};
     float *logits = s->logits;
     while (s->done < s->n_tokens) {
         uint32_t end = s->done < silent ? silent : s->n_tokens, n = CN_MIN(chunk, end - s->done);
@@ -275,8 +293,10 @@ static void same_bytes(const float *a, const float *b, size_t n, const char *wha
 static void name_of(char *name, size_t size, const struct shape *s, const char *isa)
 {
     snprintf(name, size, "%s %ux%u, %u groups, n %u, flag %d (%s)",
-             s->kind == KR_OP_CONV ? "conv" : s->kind == KR_OP_SCAN ? "scan" : "delta", s->heads,
-             s->dim, s->groups, s->n, s->flag, isa);
+             s->kind == KR_OP_CONV   ? "conv"
+             : s->kind == KR_OP_SCAN ? "scan"
+                                     : "delta",
+             s->heads, s->dim, s->groups, s->n, s->flag, isa);
 }
 
 /* Errors are those of float32 sums of s->n terms and of ROWS steps, against the size of a row. */
@@ -301,8 +321,8 @@ static void check_cuts(const struct model *m, enum kr_isa isa, const char *name)
 {
     static const struct {
         uint32_t threads, chunk, silent, order;
-    } ways[] = { { 1, 1, 0, 0 }, { 2, 7, 0, 1 }, { 1, 16, 0, 2 }, { 2, 1, 30, 3 }, { 2, 50, 0, 0 },
-                 { 3, 23, 23, 0 } };
+    } ways[] = {{1, 1, 0, 0},  {2, 7, 0, 1},  {1, 16, 0, 2},
+                {2, 1, 30, 3}, {2, 50, 0, 0}, {3, 23, 23, 0}};
     struct tiny_run_opts o = options(isa, 1, 0);
     float *want = run_alone(m->t, &o, 0, ROWS, 0);
     size_t lanes = m->t->shape.vocab;
@@ -361,8 +381,9 @@ static void check_batch(const struct model *m, enum kr_isa isa, const char *name
             }
             if (k) tiny_step(&r, list, n, k, vocab);
             if (copied || seqs[0].done < 17) continue;
-            assert_int_equal(kr_kv_copy(r.exec, r.mem, 0, copy.tables[0][0], seqs[0].tables[0][0],
-                                        seqs[0].done), 0);
+            assert_int_equal(
+                kr_kv_copy(r.exec, r.mem, 0, copy.tables[0][0], seqs[0].tables[0][0], seqs[0].done),
+                0);
             copy.done = seqs[0].done;
             memcpy(copy.logits, seqs[0].logits, (size_t)copy.done * vocab * sizeof(float));
             copied = true;
@@ -401,7 +422,7 @@ static int add_attention(struct tiny *t, int x, int group)
 {
     int kv = kr_plan_kv_layer(t->plan, group, 2, 16, 16);
     kr_op_kv_write(t->plan, kv, x, x);
-    struct kr_attn attn = { .kv_layer = kv, .n_heads = 2, .scale = 0.25f };
+    struct kr_attn attn = {.kv_layer = kv, .n_heads = 2, .scale = 0.25f};
     return kr_op_add(t->plan, x, kr_op_attention(t->plan, x, &attn));
 }
 
@@ -485,15 +506,16 @@ static void test_group(void **state)
         assert_true(isfinite(s.logits[i]));
     for (uint64_t i = 0; i < 3 * 96; i++)
         assert_true(isfinite(((const float *)(const void *)block)[i]));
-    uint64_t at = (uint64_t)(block - mem->data), slab = at / mem->base.slab_bytes * mem->base.slab_bytes;
+    uint64_t at = (uint64_t)(block - mem->data),
+             slab = at / mem->base.slab_bytes * mem->base.slab_bytes;
     assert_memory_equal(before + slab, mem->data + slab, at - slab);
     assert_memory_equal(before + at + 3 * 96 * 4, mem->data + at + 3 * 96 * 4,
                         mem->base.slab_bytes - (at - slab) - 3 * 96 * 4);
     free(before);
     /* A block that is not there. */
-    struct kr_row row = { .src = KR_ROW_TOKEN };
-    struct kr_seq seq = { .tables = s.table_ptrs };
-    struct kr_batch b = { .n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq };
+    struct kr_row row = {.src = KR_ROW_TOKEN};
+    struct kr_seq seq = {.tables = s.table_ptrs};
+    struct kr_batch b = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
     struct cn_error err;
     uint64_t ticket;
     s.tables[1][0] = UINT32_MAX;
@@ -514,8 +536,10 @@ static void test_group(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_truth_and_cuts), cmocka_unit_test(test_batch_and_copy),
-        cmocka_unit_test(test_hybrid),         cmocka_unit_test(test_group),
+        cmocka_unit_test(test_truth_and_cuts),
+        cmocka_unit_test(test_batch_and_copy),
+        cmocka_unit_test(test_hybrid),
+        cmocka_unit_test(test_group),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,7 @@
 #include "tests/kernels/tiny.h"
 
 enum { GUARD = 32 };
-static const enum kr_isa isas[] = { KR_ISAS };
+static const enum kr_isa isas[] = {KR_ISAS};
 
 static double softplus(double x)
 {
@@ -30,7 +30,7 @@ struct area {
 
 static struct area new_area(size_t n, uint64_t *seed)
 {
-    struct area a = { .mem = calloc(n + 2 * GUARD + 1, sizeof(float)), .n = n };
+    struct area a = {.mem = calloc(n + 2 * GUARD + 1, sizeof(float)), .n = n};
     assert_non_null(a.mem);
     a.data = a.mem + GUARD + 1;
     for (size_t i = 0; i < n + 2 * GUARD + 1; i++)
@@ -57,21 +57,45 @@ static void guards_of(const struct kr_recurrent_ops *o, uint32_t lanes, uint32_t
     enum { R = 19 };
     struct area in = new_area(R * (lanes + n), &seed), w = new_area((lanes + 2) * (n + 2), &seed);
     struct area st = new_area(lanes * n, &seed), y = new_area(R * lanes, &seed);
-    const float *rows[4] = { in.data, in.data + 1, in.data + 2, in.data + 3 };
+    const float *rows[4] = {in.data, in.data + 1, in.data + 2, in.data + 3};
     o->conv(y.data, rows, w.data, lanes, NULL, 2 + n % 3, n & 1, lanes);
-    struct kr_scan_part s = { .n_rows = R, .n_state = n, .lanes = CN_MIN(lanes, KR_SCAN_LANES),
-                              .state = st.data, .a = w.data, .d = w.data, .dt_bias = w.data,
-                              .x = in.data, .dt = in.data, .b = in.data, .c = in.data, .y = y.data,
-                              .x_stride = lanes, .dt_stride = lanes, .b_stride = n, .c_stride = n,
-                              .y_stride = lanes };
+    struct kr_scan_part s = {.n_rows = R,
+                             .n_state = n,
+                             .lanes = CN_MIN(lanes, KR_SCAN_LANES),
+                             .state = st.data,
+                             .a = w.data,
+                             .d = w.data,
+                             .dt_bias = w.data,
+                             .x = in.data,
+                             .dt = in.data,
+                             .b = in.data,
+                             .c = in.data,
+                             .y = y.data,
+                             .x_stride = lanes,
+                             .dt_stride = lanes,
+                             .b_stride = n,
+                             .c_stride = n,
+                             .y_stride = lanes};
     o->scan(&s);
     s.each = true;
     o->scan(&s);
-    struct kr_delta_part d = { .n_rows = R, .n_state = n, .lanes = lanes, .state = st.data,
-                               .decay = -1, .q = in.data, .k = in.data, .v = in.data, .a = in.data,
-                               .b = in.data, .y = y.data, .q_stride = 0, .k_stride = 0,
-                               .v_stride = lanes, .a_stride = 1, .b_stride = 1,
-                               .y_stride = lanes };
+    struct kr_delta_part d = {.n_rows = R,
+                              .n_state = n,
+                              .lanes = lanes,
+                              .state = st.data,
+                              .decay = -1,
+                              .q = in.data,
+                              .k = in.data,
+                              .v = in.data,
+                              .a = in.data,
+                              .b = in.data,
+                              .y = y.data,
+                              .q_stride = 0,
+                              .k_stride = 0,
+                              .v_stride = lanes,
+                              .a_stride = 1,
+                              .b_stride = 1,
+                              .y_stride = lanes};
     for (uint32_t i = 0; i < n; i++)
         in.data[i] /= (float)n;
     o->delta(&d);
@@ -101,17 +125,27 @@ static void test_odd_numbers(void **state)
         struct kr_cpu_ops o;
         if (!kr_ops_fill(isas[k], &o)) continue;
         enum { L = 13 };
-        static const float dts[L] = { -200, -90, -50, -20, -1e-3f, 0, 1, 19.9f, 20.1f, 50, 100,
-                                      1e4f, 0 };
-        float st[L] = { 0 }, x[L], dt[L], a[L], d[L] = { 0 }, y[L], one = 1;
+        static const float dts[L] = {-200,  -90,   -50, -20, -1e-3f, 0, 1,
+                                     19.9f, 20.1f, 50,  100, 1e4f,   0};
+        float st[L] = {0}, x[L], dt[L], a[L], d[L] = {0}, y[L], one = 1;
         for (int i = 0; i < L; i++) {
             x[i] = 1;
             dt[i] = dts[i];
             a[i] = -1;
         }
         dt[12] = NAN;
-        struct kr_scan_part s = { .n_rows = 1, .n_state = 1, .lanes = L, .each = true, .state = st,
-                                  .a = a, .d = d, .x = x, .dt = dt, .b = &one, .c = &one, .y = y };
+        struct kr_scan_part s = {.n_rows = 1,
+                                 .n_state = 1,
+                                 .lanes = L,
+                                 .each = true,
+                                 .state = st,
+                                 .a = a,
+                                 .d = d,
+                                 .x = x,
+                                 .dt = dt,
+                                 .b = &one,
+                                 .c = &one,
+                                 .y = y};
         for (int step = 0; step < 2; step++) {
             o.recurrent.scan(&s);
             for (int i = 0; i < 12; i++) {
@@ -144,8 +178,11 @@ static void test_large_state(void **state)
     kr_plan_output(t->plan, kr_op_take_logits(t->plan, y));
     assert_int_equal(kr_plan_finish(t->plan, &err), 0);
     assert_int_equal(dev_new(KR_ISA_AUTO, 3, &d, &err), 0);
-    struct kr_prepare_opts o = {.kv_type = KR_F16, .block_tokens = 16, .max_rows = ROWS,
-                                .max_logit_rows = 1, .max_context = 64};
+    struct kr_prepare_opts o = {.kv_type = KR_F16,
+                                .block_tokens = 16,
+                                .max_rows = ROWS,
+                                .max_logit_rows = 1,
+                                .max_context = 64};
     assert_int_equal(kr_prepare(d, t->plan, &o, &x, &err), 0);
     uint64_t bytes = kr_exec_info(x)->groups[0].block_bytes;
     assert_true(bytes >= WIDTH * 3 * sizeof(float));

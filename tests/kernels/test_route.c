@@ -14,9 +14,7 @@
 
 enum { MAX_E = 48 };
 
-struct inputs {
-    float logits[MAX_E], bias[MAX_E], scale[MAX_E];
-};
+struct inputs { float logits[MAX_E], bias[MAX_E], scale[MAX_E]; };
 
 static double gate_of(enum kr_gating g, const float *r, uint32_t n, uint32_t e)
 {
@@ -49,9 +47,9 @@ static void close_groups(const struct kr_router *r, uint32_t n, const double *sc
 {
     uint32_t size = n / r->n_groups;
     double sums[MAX_E];
-    bool chosen[MAX_E] = { false };
+    bool chosen[MAX_E] = {false};
     for (uint32_t g = 0; g < r->n_groups; g++) {
-        bool used[MAX_E] = { false };
+        bool used[MAX_E] = {false};
         int a = first_largest(score + g * size, used, size);
         used[a] = true;
         int b = first_largest(score + g * size, used, size);
@@ -68,7 +66,7 @@ static void naive(const struct kr_router *r, uint32_t n, const struct inputs *in
                   double *w)
 {
     double p[MAX_E], score[MAX_E], sum = 0;
-    bool taken[MAX_E] = { false };
+    bool taken[MAX_E] = {false};
     for (uint32_t e = 0; e < n; e++) {
         p[e] = gate_of(r->gating, in->logits, n, e);
         score[e] = p[e] + (r->bias ? (double)in->bias[e] : 0);
@@ -108,23 +106,25 @@ static void check(const struct kr_router *r, uint32_t n, const struct inputs *in
     }
 }
 
-static const uint32_t group_shapes[][2] = { { 0, 0 }, { 1, 1 }, { 4, 1 }, { 4, 2 }, { 4, 3 },
-                                            { 8, 5 }, { 24, 7 }, { 48, 48 } };
+static const uint32_t group_shapes[][2] = {{0, 0}, {1, 1}, {4, 1},  {4, 2},
+                                           {4, 3}, {8, 5}, {24, 7}, {48, 48}};
 
 /* Logits of few values, so that ties are the rule; then of many. */
 static void test_formulas(void **state)
 {
-    static const struct kr_tensor some = { .name = "some" };
+    static const struct kr_tensor some = {.name = "some"};
     uint64_t seed = 4;
     for (uint32_t round = 0; round < 3000; round++) {
-        static const uint32_t sizes[] = { 1, 2, 5, 8, 24, 48 };
+        static const uint32_t sizes[] = {1, 2, 5, 8, 24, 48};
         uint32_t n = sizes[tiny_rand(&seed) % 6], g = tiny_rand(&seed) % 8;
         uint32_t bits = tiny_rand(&seed);
         struct inputs in;
-        struct kr_router r = { .gating = (enum kr_gating)(round % 4), .norm = bits & 1,
-                               .scale = bits & 2 ? 2.5f : 1, .one_best = bits & 4,
-                               .bias = bits & 8 ? &some : NULL,
-                               .expert_scale = bits & 16 ? &some : NULL };
+        struct kr_router r = {.gating = (enum kr_gating)(round % 4),
+                              .norm = bits & 1,
+                              .scale = bits & 2 ? 2.5f : 1,
+                              .one_best = bits & 4,
+                              .bias = bits & 8 ? &some : NULL,
+                              .expert_scale = bits & 16 ? &some : NULL};
         if (n % CN_MAX(group_shapes[g][0], 1u) == 0) {
             r.n_groups = group_shapes[g][0];
             r.n_groups_used = group_shapes[g][1];
@@ -145,7 +145,7 @@ static void test_formulas(void **state)
 static void test_small_sum(void **state)
 {
     struct inputs in;
-    struct kr_router r = { .n_used = 3, .gating = KR_GATE_SIGMOID, .norm = true, .scale = 1 };
+    struct kr_router r = {.n_used = 3, .gating = KR_GATE_SIGMOID, .norm = true, .scale = 1};
     for (uint32_t e = 0; e < 8; e++)
         in.logits[e] = -30 - (float)e;
     check(&r, 8, &in);
@@ -168,7 +168,7 @@ static void check_odd(const struct kr_router *r, const float *logits, bool want_
 /* Every pattern of numbers, NaN and infinities: different experts, and NaN where a NaN was. */
 static void test_odd_logits(void **state)
 {
-    static const float odd[] = { 0.5f, NAN, INFINITY, -INFINITY };
+    static const float odd[] = {0.5f, NAN, INFINITY, -INFINITY};
     for (uint32_t pattern = 0; pattern < 1u << 16; pattern += 7) {
         float logits[8];
         bool nan = false;

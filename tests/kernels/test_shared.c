@@ -41,16 +41,20 @@ static bool open_world(struct world *w, const struct attn_shape *shape, enum kr_
     w->bt = bt;
     w->max_rows = 2048;
     w->next_block = 0;
-    struct kr_prepare_opts prep = {.kv_type = kv, .block_tokens = bt, .max_rows = w->max_rows,
-                                   .max_logit_rows = w->max_rows, .max_context = 2048};
+    struct kr_prepare_opts prep = {.kv_type = kv,
+                                   .block_tokens = bt,
+                                   .max_rows = w->max_rows,
+                                   .max_logit_rows = w->max_rows,
+                                   .max_context = 2048};
     assert_int_equal(kr_prepare(w->dev, w->c.plan, &prep, &w->exec, &err), 0);
     const struct kr_exec_info *info = kr_exec_info(w->exec);
     uint64_t slab = 64;
     w->n_groups = info->n_groups;
     for (uint32_t g = 0; g < info->n_groups; g++)
         slab = CN_MAX(slab, info->groups[g].block_bytes);
-    assert_int_equal(kr_kv_mem_new(w->dev, slab, MAX_SEQS * MAX_GROUPS * (MAX_TOKENS / 16 + 1),
-                                   &w->mem, &err), 0);
+    assert_int_equal(
+        kr_kv_mem_new(w->dev, slab, MAX_SEQS * MAX_GROUPS * (MAX_TOKENS / 16 + 1), &w->mem, &err),
+        0);
     return true;
 }
 
@@ -74,8 +78,7 @@ static void add_member(struct world *w, uint32_t parent, uint32_t shared, uint32
     for (uint32_t g = 0; g < w->n_groups; g++) {
         for (uint32_t b = 0; b * w->bt < n; b++) {
             bool same = share && (b + 1) * w->bt <= m->shared;
-            m->tables[g][b] =
-                same ? from->tables[g][b] : w->next_block++ << KR_BLOCK_INDEX_BITS;
+            m->tables[g][b] = same ? from->tables[g][b] : w->next_block++ << KR_BLOCK_INDEX_BITS;
         }
         m->ptrs[g] = m->tables[g];
     }
@@ -96,7 +99,9 @@ static void step(struct world *w, const uint32_t *k)
         seqs[s].tables = m->ptrs;
         for (uint32_t i = 0; i < k[s]; i++) {
             uint32_t pos = m->done + i;
-            rows[n++] = (struct kr_row){.seq = s, .pos = pos, .logits = true,
+            rows[n++] = (struct kr_row){.seq = s,
+                                        .pos = pos,
+                                        .logits = true,
                                         .src = KR_ROW_EMBED,
                                         .embed = w->c.rows + (size_t)m->tokens[pos] * w->c.width};
         }
@@ -143,6 +148,7 @@ static void run_together(struct world *w, uint64_t *seed)
     }
 }
 
+/* clang-format off */
 static const struct attn_shape shapes[] = {
     {.name = "all", .kv_heads = 2, .heads = 6, .k_dim = 32, .v_dim = 48, .n = 700},
     {.name = "odd", .kv_heads = 1, .heads = 7, .k_dim = 23, .v_dim = 37, .sinks = true, .n = 300},
@@ -159,6 +165,7 @@ static const struct attn_shape shapes[] = {
     {.name = "chosen", .kv_heads = 1, .heads = 4, .k_dim = 24, .v_dim = 24, .top_k = 40,
      .sel_heads = 2, .sel_dim = 16, .n = 400},
 };
+/* clang-format on */
 static const enum kr_type kv_types[] = {KR_F16, KR_Q8_0, KR_Q4_0};
 static const enum kr_isa isas[] = {KR_ISAS};
 
@@ -235,8 +242,8 @@ static uint64_t bytes_of_step(enum kr_isa isa, uint32_t n, uint32_t shared, uint
                               bool share)
 {
     static struct world w;
-    static const struct attn_shape shape = {.name = "read", .kv_heads = 2, .heads = 6, .k_dim = 32,
-                                            .v_dim = 32, .n = 300};
+    static const struct attn_shape shape = {
+        .name = "read", .kv_heads = 2, .heads = 6, .k_dim = 32, .v_dim = 32, .n = 300};
     uint32_t k[MAX_SEQS];
     if (!open_world(&w, &shape, KR_F16, isa, 2, 16)) return 0;
     w.n_seqs = 0;

@@ -14,6 +14,7 @@
 #include "kernels/cpu/matmul.h"
 #include "tests/kernels/tiny.h"
 
+/* clang-format off */
 static const struct tiny_shape shapes[] = {
     { .n_layers = 3, .width = 96, .heads = 6, .kv_heads = 2, .head_dim = 32, .ffn = 160,
       .vocab = 67, .weights = KR_Q4_1, .head = KR_Q8_0, .window = 40, .bias = true },
@@ -22,14 +23,15 @@ static const struct tiny_shape shapes[] = {
     { .n_layers = 2, .width = 64, .heads = 4, .kv_heads = 1, .head_dim = 72, .ffn = 64,
       .vocab = 9000, .weights = KR_Q8_0, .head = KR_Q4_0, .window = 17, .softcap = 5.0f },
 };
-static const enum kr_isa isas[] = { KR_ISAS };
+/* clang-format on */
+static const enum kr_isa isas[] = {KR_ISAS};
 
 /* Runs `tokens` alone in chunks (0 terminated list, repeated); gives all logits. */
 static float *run_alone(const struct tiny *t, const struct tiny_run_opts *o, const uint32_t *tokens,
                         uint32_t n, uint32_t chunk)
 {
     struct tiny_run r;
-    struct tiny_seq s, *list[1] = { &s };
+    struct tiny_seq s, *list[1] = {&s};
     if (!tiny_run_open(&r, t, o)) return NULL;
     tiny_seq_open(&r, &s, tokens, n, t->shape.vocab, true);
     while (s.done < n) {
@@ -73,7 +75,7 @@ static void check_silent(const struct tiny *t, const struct tiny_run_opts *o,
 {
     uint32_t vocab = t->shape.vocab, silent = 0, c;
     struct tiny_run r;
-    struct tiny_seq s, *list[1] = { &s };
+    struct tiny_seq s, *list[1] = {&s};
     assert_true(tiny_run_open(&r, t, o));
     tiny_seq_open(&r, &s, tokens, n, vocab, true);
     float *logits = s.logits;
@@ -94,21 +96,26 @@ static void check_silent(const struct tiny *t, const struct tiny_run_opts *o,
 static void check_cuts(const struct tiny *t, enum kr_isa isa, const char *name, enum kr_type kv)
 {
     static const struct with ways[] = {
-        { "one token at a time", 1, 1, 16, 0 },
-        { "chunks of 2, two threads", 2, 2, 16, 1 },
-        { "chunks of 7, three threads", 3, 7, 16, 3 },
-        { "chunks of 16, blocks of 32", 1, 16, 32, 2 },
-        { "one token at a time, three threads, blocks of 32", 3, 1, 32, 3 },
-        { "all at once, two threads", 2, 700, 16, 2 },
-        { "chunks of 50, three threads", 3, 50, 16, 1 },
-        { "chunks of 130, five threads", 5, 130, 16, 0 },
+        {"one token at a time", 1, 1, 16, 0},
+        {"chunks of 2, two threads", 2, 2, 16, 1},
+        {"chunks of 7, three threads", 3, 7, 16, 3},
+        {"chunks of 16, blocks of 32", 1, 16, 32, 2},
+        {"one token at a time, three threads, blocks of 32", 3, 1, 32, 3},
+        {"all at once, two threads", 2, 700, 16, 2},
+        {"chunks of 50, three threads", 3, 50, 16, 1},
+        {"chunks of 130, five threads", 5, 130, 16, 0},
     };
     /* Past one super-range, so that keys are split between threads; plain C takes too long. */
     uint32_t n = isa == KR_ISA_GENERIC ? 150 : 600, vocab = t->shape.vocab;
     if (vocab > 1000) n = 90;
     uint32_t *tokens = some_tokens(n, vocab, 5);
-    struct tiny_run_opts o = { .isa = isa, .threads = 1, .block_tokens = 16, .max_rows = 700,
-                               .max_context = 2048, .n_blocks = 97, .kv_type = kv };
+    struct tiny_run_opts o = {.isa = isa,
+                              .threads = 1,
+                              .block_tokens = 16,
+                              .max_rows = 700,
+                              .max_context = 2048,
+                              .n_blocks = 97,
+                              .kv_type = kv};
     float *want = run_alone(t, &o, tokens, n, 700);
     if (want) {
         for (size_t i = 0; i < (size_t)n * vocab; i++)
@@ -145,10 +152,16 @@ static void test_cuts(void **state)
 static void check_batch(const struct tiny *t, enum kr_isa isa, const char *name, enum kr_type kv)
 {
     enum { SEQS = 5 };
-    uint32_t lens[SEQS] = { 33, 150, 1, 71, 16 }, vocab = t->shape.vocab;
+    uint32_t lens[SEQS] = {33, 150, 1, 71, 16}, vocab = t->shape.vocab;
     uint64_t seed = 99;
-    struct tiny_run_opts o = { .isa = isa, .threads = 2, .block_tokens = 16, .max_rows = 64,
-                               .max_context = 512, .n_blocks = 97, .kv_type = kv, .order = 3 };
+    struct tiny_run_opts o = {.isa = isa,
+                              .threads = 2,
+                              .block_tokens = 16,
+                              .max_rows = 64,
+                              .max_context = 512,
+                              .n_blocks = 97,
+                              .kv_type = kv,
+                              .order = 3};
     struct tiny_run r;
     struct tiny_seq seqs[SEQS], *list[SEQS];
     uint32_t *tokens[SEQS], left = 0;
@@ -216,11 +229,15 @@ static void test_barriers(void **state)
         uint32_t vocab = shapes[s].vocab, layers = shapes[s].n_layers;
         uint32_t lots = 33, many = 16, one = 1;
         uint32_t *tokens = some_tokens(60, vocab, 9);
-        struct tiny_run_opts o = { .isa = KR_ISA_AUTO, .threads = 2, .block_tokens = 16,
-                                   .max_rows = 64, .max_context = 64, .n_blocks = 8,
-                                   .kv_type = KR_F16 };
+        struct tiny_run_opts o = {.isa = KR_ISA_AUTO,
+                                  .threads = 2,
+                                  .block_tokens = 16,
+                                  .max_rows = 64,
+                                  .max_context = 64,
+                                  .n_blocks = 8,
+                                  .kv_type = KR_F16};
         struct tiny_run r;
-        struct tiny_seq seq, *list[1] = { &seq };
+        struct tiny_seq seq, *list[1] = {&seq};
         struct kr_counters was, now;
         assert_true(tiny_run_open(&r, t, &o));
         bool fused = kr_cpu_best() != KR_ISA_GENERIC; /* plain C takes op by op */
@@ -254,8 +271,12 @@ static void test_isas_agree(void **state)
     for (size_t s = 0; s < CN_ARRAY_LEN(shapes); s++) {
         struct tiny *t = tiny_new(&shapes[s], 21 + s);
         uint32_t n = 60, vocab = shapes[s].vocab, *tokens = some_tokens(n, vocab, 1);
-        struct tiny_run_opts o = { .threads = 2, .block_tokens = 16, .max_rows = 64,
-                                   .max_context = 64, .n_blocks = 8, .kv_type = KR_F16 };
+        struct tiny_run_opts o = {.threads = 2,
+                                  .block_tokens = 16,
+                                  .max_rows = 64,
+                                  .max_context = 64,
+                                  .n_blocks = 8,
+                                  .kv_type = KR_F16};
         o.isa = KR_ISA_GENERIC;
         o.device = "cpu";
         float *want = run_alone(t, &o, tokens, n, 64);

@@ -16,6 +16,7 @@
 
 enum { N = 150 };
 
+/* clang-format off */
 static const struct tiny_shape shapes[] = {
     { .n_layers = 2, .width = 64, .heads = 6, .kv_heads = 2, .head_dim = 20, .ffn = 96,
       .vocab = 50, .weights = KR_F32, .head = KR_F16, .window = 40, .qk_norm = true, .neox = true },
@@ -34,6 +35,7 @@ static const struct tiny_shape shapes[] = {
     { .n_layers = 1, .width = 256, .heads = 4, .kv_heads = 2, .head_dim = 64, .ffn = 256,
       .vocab = 40, .weights = KR_IQ3_S, .head = KR_IQ3_S },
 };
+/* clang-format on */
 
 /* ---- the interpreter: every value for all N rows, [N][width] doubles ------------------------- */
 
@@ -134,8 +136,9 @@ static double *kept(const double *x, uint32_t heads, uint32_t dim, enum kr_type 
             for (uint32_t i = 0; i < CN_MIN(32u, dim - d / 32 * 32); i++)
                 max = fmax(max, fabs(block[i]));
             double v = x[(size_t)h * dim + d];
-            y[(size_t)h * dim + d] =
-                kv == KR_F16 ? half(v) : max > 0 ? half(max / 127) * rint(v * 127 / max) : 0;
+            y[(size_t)h * dim + d] = kv == KR_F16 ? half(v)
+                                     : max > 0    ? half(max / 127) * rint(v * 127 / max)
+                                                  : 0;
         }
     return y;
 }
@@ -243,17 +246,20 @@ static void some_tokens(uint32_t *tokens, uint32_t vocab)
         tokens[i] = tiny_rand(&seed) % vocab;
 }
 
-static const enum kr_isa isas[] = { KR_ISAS };
-static const struct tiny_run_opts usual = { .threads = 2, .block_tokens = 16, .max_rows = N,
-                                            .max_context = 256, .n_blocks = 40,
-                                            .kv_type = KR_F16 };
+static const enum kr_isa isas[] = {KR_ISAS};
+static const struct tiny_run_opts usual = {.threads = 2,
+                                           .block_tokens = 16,
+                                           .max_rows = N,
+                                           .max_context = 256,
+                                           .n_blocks = 40,
+                                           .kv_type = KR_F16};
 
 static void check_truth(const struct tiny *t, enum kr_isa isa, enum kr_type kv, const double *want,
                         const uint32_t *tokens)
 {
     struct tiny_run r;
     struct tiny_run_opts o = usual;
-    struct tiny_seq s, *list[1] = { &s };
+    struct tiny_seq s, *list[1] = {&s};
     uint32_t n = N, vocab = t->shape.vocab;
     o.isa = isa;
     o.kv_type = kv;
@@ -288,8 +294,10 @@ static void test_against_double(void **state)
         uint32_t tokens[N];
         some_tokens(tokens, shapes[i].vocab);
         for (int q8 = 0; q8 < 2; q8++) {
-            struct truth want = { .p = t->plan, .tokens = tokens, .kv = q8 ? KR_Q8_0 : KR_F16,
-                                  .v = calloc(t->plan->n_values, sizeof(double *)) };
+            struct truth want = {.p = t->plan,
+                                 .tokens = tokens,
+                                 .kv = q8 ? KR_Q8_0 : KR_F16,
+                                 .v = calloc(t->plan->n_values, sizeof(double *))};
             assert_non_null(want.v);
             for (size_t k = 0; k < t->plan->n_ops; k++)
                 interpret(&want, &t->plan->ops[k]);
@@ -308,7 +316,7 @@ static void test_nan(void **state)
 {
     for (size_t k = 0; k < CN_ARRAY_LEN(isas); k++) {
         struct tiny *t = tiny_new(&shapes[k], 5);
-        uint32_t tokens[N], bad[3], vocab = shapes[k].vocab, n[2] = { 3, 3 };
+        uint32_t tokens[N], bad[3], vocab = shapes[k].vocab, n[2] = {3, 3};
         some_tokens(tokens, vocab);
         for (int i = 0; i < 3; i++) {
             tokens[i] %= vocab - 1;
@@ -320,7 +328,7 @@ static void test_nan(void **state)
         for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
             struct tiny_run r;
             struct tiny_run_opts o = usual;
-            struct tiny_seq a, b, alone, *list[2] = { &a, &b }, *one[1] = { &alone };
+            struct tiny_seq a, b, alone, *list[2] = {&a, &b}, *one[1] = {&alone};
             o.isa = isas[i];
             if (!tiny_run_open(&r, t, &o)) continue;
             tiny_seq_open(&r, &a, bad, 3, vocab, true);
@@ -370,8 +378,8 @@ static void test_few_logits_and_copy(void **state)
             tiny_seq_open(&r, &copy, other, N, vocab, true);
             for (uint32_t g = 0; g < r.n_groups; g++) {
                 memcpy(copy.tables[g], got.tables[g], 8 * sizeof(uint32_t));
-                assert_int_equal(kr_kv_copy(r.exec, r.mem, g, copy.tables[g][8], got.tables[g][8],
-                                            137 % 16), 0);
+                assert_int_equal(
+                    kr_kv_copy(r.exec, r.mem, g, copy.tables[g][8], got.tables[g][8], 137 % 16), 0);
             }
             copy.done = 137;
             tiny_step(&r, (list[0] = &copy, list), (n = N - 137, &n), 1, vocab);
@@ -410,13 +418,13 @@ static void test_embedding_rows(void **state)
     kr_dequantize_row(table->type, (const uint8_t *)table->data + token * (table->bytes / 50), vec,
                       64);
     for (int i = 0; i < 2; i++) {
-        struct kr_row row = { .logits = true, .src = i ? KR_ROW_EMBED : KR_ROW_TOKEN };
+        struct kr_row row = {.logits = true, .src = i ? KR_ROW_EMBED : KR_ROW_TOKEN};
         if (i)
             row.embed = vec;
         else
             row.token = token;
-        struct kr_seq seq = { .tables = s.table_ptrs };
-        struct kr_batch b = { .n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq };
+        struct kr_seq seq = {.tables = s.table_ptrs};
+        struct kr_batch b = {.n_rows = 1, .n_seqs = 1, .rows = &row, .seqs = &seq};
         uint64_t ticket;
         assert_int_equal(kr_launch(r.exec, r.mem, &b, &ticket, NULL), 0);
         assert_int_equal(kr_collect(r.exec, ticket, &logits, NULL), 0);
@@ -441,18 +449,19 @@ static void test_bad_batches(void **state)
     assert_true(tiny_run_open(&r, t, &o));
     kr_device_info(r.dev, &info);
     for (int i = 0; i < 20; i++) {
-        uint32_t table[16] = { 0 }, bad_table[16] = { 0, UINT32_MAX };
-        const uint32_t *tables[2] = { table, i == 9 ? bad_table : table };
-        const uint32_t *missing[2] = { table, NULL };
+        uint32_t table[16] = {0}, bad_table[16] = {0, UINT32_MAX};
+        const uint32_t *tables[2] = {table, i == 9 ? bad_table : table};
+        const uint32_t *missing[2] = {table, NULL};
         struct kr_row rows[5];
-        struct kr_seq seqs[2] = { { tables }, { tables } };
-        struct kr_batch b = { .n_rows = 3, .n_seqs = 2, .rows = rows, .seqs = seqs };
+        struct kr_seq seqs[2] = {{tables}, {tables}};
+        struct kr_batch b = {.n_rows = 3, .n_seqs = 2, .rows = rows, .seqs = seqs};
         for (uint32_t k = 0; k < 5; k++)
-            rows[k] = (struct kr_row){ .seq = k == 2, .pos = 20 + k % 2, .token = 1 };
+            rows[k] = (struct kr_row){.seq = k == 2, .pos = 20 + k % 2, .token = 1};
         int want = CN_EINVAL;
         uint64_t ticket;
-        struct cn_error err = { 0 };
+        struct cn_error err = {0};
         switch (i) {
+            /* clang-format off */
         case 0: b.n_rows = 0; break;
         case 1: b.n_rows = 5; want = CN_ELIMIT; break;
         case 2: rows[1].seq = 2; want = CN_ERANGE; break;
@@ -473,6 +482,7 @@ static void test_bad_batches(void **state)
         case 17: rows[2].turns = table; want = CN_EUNSUPP; break;
         case 18: rows[0].both_until = 22; want = CN_EUNSUPP; break;
         case 19: seqs[1].n_more = 1; want = CN_EUNSUPP; break;
+            /* clang-format on */
         }
         assert_int_equal(kr_launch(r.exec, r.mem, &b, &ticket, &err), want);
         assert_true(err.message[0] != 0);

@@ -90,12 +90,16 @@ static void test_golden_blocks(void **state)
         uint8_t block[256];
         float got[256];
         double sum = 0;
-        for (uint32_t k = 0; k < info->block_bytes; k++) block[k] = (uint8_t)(37 * k + 11);
-        if (cases[c].d_at >= 0) memcpy(block + cases[c].d_at, (uint8_t[]){0x00, 0x38}, 2);
-        else block[0] = 127; /* MXFP4's exponent */
+        for (uint32_t k = 0; k < info->block_bytes; k++)
+            block[k] = (uint8_t)(37 * k + 11);
+        if (cases[c].d_at >= 0)
+            memcpy(block + cases[c].d_at, (uint8_t[]){0x00, 0x38}, 2);
+        else
+            block[0] = 127; /* MXFP4's exponent */
         if (cases[c].m_at >= 0) memcpy(block + cases[c].m_at, (uint8_t[]){0x00, 0xb4}, 2);
         kr_dequantize_row(cases[c].type, block, got, info->block_elems);
-        for (uint32_t i = 0; i < info->block_elems; i++) sum += got[i];
+        for (uint32_t i = 0; i < info->block_elems; i++)
+            sum += got[i];
         assert_memory_equal(got, cases[c].first, sizeof(cases[c].first));
         assert_true(got[info->block_elems - 1] == cases[c].last);
         assert_true(sum == cases[c].sum);
@@ -109,13 +113,12 @@ static void test_table(void **state)
         uint32_t id, elems, bytes;
         const char *name;
     } known[] = {
-        {0, 1, 4, "F32"},        {1, 1, 2, "F16"},        {2, 32, 18, "Q4_0"},
-        {3, 32, 20, "Q4_1"},     {6, 32, 22, "Q5_0"},     {7, 32, 24, "Q5_1"},
-        {8, 32, 34, "Q8_0"},     {10, 256, 84, "Q2_K"},   {11, 256, 110, "Q3_K"},
-        {12, 256, 144, "Q4_K"},  {13, 256, 176, "Q5_K"},
-        {14, 256, 210, "Q6_K"},  {20, 32, 18, "IQ4_NL"},
-        {21, 256, 110, "IQ3_S"}, {23, 256, 136, "IQ4_XS"},
-        {30, 1, 2, "BF16"},      {34, 256, 54, "TQ1_0"},   {35, 256, 66, "TQ2_0"},
+        {0, 1, 4, "F32"},       {1, 1, 2, "F16"},        {2, 32, 18, "Q4_0"},
+        {3, 32, 20, "Q4_1"},    {6, 32, 22, "Q5_0"},     {7, 32, 24, "Q5_1"},
+        {8, 32, 34, "Q8_0"},    {10, 256, 84, "Q2_K"},   {11, 256, 110, "Q3_K"},
+        {12, 256, 144, "Q4_K"}, {13, 256, 176, "Q5_K"},  {14, 256, 210, "Q6_K"},
+        {20, 32, 18, "IQ4_NL"}, {21, 256, 110, "IQ3_S"}, {23, 256, 136, "IQ4_XS"},
+        {30, 1, 2, "BF16"},     {34, 256, 54, "TQ1_0"},  {35, 256, 66, "TQ2_0"},
         {39, 32, 17, "MXFP4"},
     };
     size_t found = 0;

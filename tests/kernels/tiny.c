@@ -40,8 +40,12 @@ struct kr_tensor tiny_vector(struct tiny *t, const char *name, uint32_t n, float
     float *v = blob(t, n * sizeof *v);
     for (uint32_t i = 0; i < n; i++)
         v[i] = mid + spread * tiny_uniform(&t->seed);
-    return (struct kr_tensor){ .name = name, .type = KR_F32, .n_dims = 1, .ne = { n, 1, 1, 1 },
-                               .data = v, .bytes = n * sizeof *v };
+    return (struct kr_tensor){.name = name,
+                              .type = KR_F32,
+                              .n_dims = 1,
+                              .ne = {n, 1, 1, 1},
+                              .data = v,
+                              .bytes = n * sizeof *v};
 }
 
 /* The rest of a block may be any bytes. */
@@ -106,8 +110,12 @@ struct kr_tensor tiny_matrix(struct tiny *t, const char *name, enum kr_type type
             set_scales(type, b, d / (type == KR_Q6_K || type == KR_IQ4_XS ? 2000 : 256), d / 32);
         }
     }
-    return (struct kr_tensor){ .name = name, .type = type, .n_dims = 2, .ne = { cols, rows, 1, 1 },
-                               .data = p, .bytes = n * ti->block_bytes };
+    return (struct kr_tensor){.name = name,
+                              .type = type,
+                              .n_dims = 2,
+                              .ne = {cols, rows, 1, 1},
+                              .data = p,
+                              .bytes = n * ti->block_bytes};
 }
 
 static int linear(struct tiny *t, int x, uint32_t rows, uint32_t cols, bool bias)
@@ -140,8 +148,10 @@ static int layer(struct tiny *t, int x, int group, const struct kr_rope *rope)
     k = kr_op_rope(p, k, rope);
     int kv = kr_plan_kv_layer(p, group, s->kv_heads, s->head_dim, s->head_dim);
     kr_op_kv_write(p, kv, k, v);
-    struct kr_attn attn = { .kv_layer = kv, .n_heads = s->heads, .softcap = s->softcap,
-                            .scale = 3.0f / sqrtf((float)s->head_dim) };
+    struct kr_attn attn = {.kv_layer = kv,
+                           .n_heads = s->heads,
+                           .softcap = s->softcap,
+                           .scale = 3.0f / sqrtf((float)s->head_dim)};
     int a = kr_op_attention(p, q, &attn);
     x = kr_op_add(p, x, linear(t, a, s->width, q_width, false));
     n = norm(t, x, s->width, 1);
@@ -161,9 +171,11 @@ struct tiny *tiny_new(const struct tiny_shape *shape, uint64_t seed)
     float *inv = blob(t, shape->head_dim / 2 * sizeof *inv);
     for (uint32_t i = 0; i < shape->head_dim / 2; i++)
         inv[i] = (float)pow(10000.0, -2.0 * i / shape->head_dim);
-    struct kr_rope rope = { .kind = shape->neox ? KR_ROPE_NEOX : KR_ROPE_NORM,
-                            .head_dim = shape->head_dim, .n_rot = shape->head_dim,
-                            .inv_freq = inv, .amplitude = 1 };
+    struct kr_rope rope = {.kind = shape->neox ? KR_ROPE_NEOX : KR_ROPE_NORM,
+                           .head_dim = shape->head_dim,
+                           .n_rot = shape->head_dim,
+                           .inv_freq = inv,
+                           .amplitude = 1};
     int full = kr_plan_kv_group(t->plan, KR_SPAN_ALL, 0), part = full;
     if (shape->window) part = kr_plan_kv_group(t->plan, KR_SPAN_WINDOW, shape->window);
     struct kr_tensor table = tiny_matrix(t, "embd", shape->head, shape->vocab, shape->width, 1.0f);
@@ -175,7 +187,7 @@ struct tiny *tiny_new(const struct tiny_shape *shape, uint64_t seed)
     x = kr_op_matmul(t->plan, x, &table, NULL);
     if (shape->softcap > 0) x = kr_op_softcap(t->plan, x, shape->softcap);
     kr_plan_output(t->plan, x);
-    struct cn_error err = { 0 };
+    struct cn_error err = {0};
     if (kr_plan_finish(t->plan, &err)) need(false, err.message);
     return t;
 }
@@ -191,17 +203,19 @@ void tiny_free(struct tiny *t)
 
 bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_run_opts *o)
 {
-    struct cn_error err = { 0 };
-    *r = (struct tiny_run){ .block_tokens = o->block_tokens, .n_blocks = o->n_blocks,
-                            .order = o->order };
+    struct cn_error err = {0};
+    *r = (struct tiny_run){
+        .block_tokens = o->block_tokens, .n_blocks = o->n_blocks, .order = o->order};
     const char *kind = o->device ? o->device : dev_kind();
     int rc = dev_new_of(kind, o->isa, o->threads, &r->dev, &err);
     if (rc == CN_EUNSUPP) return false;
     need(!rc, err.message);
     uint32_t logit_rows = o->max_logit_rows ? o->max_logit_rows : o->max_rows;
-    struct kr_prepare_opts prep = { .kv_type = o->kv_type, .block_tokens = o->block_tokens,
-                                    .max_rows = o->max_rows, .max_logit_rows = logit_rows,
-                                    .max_context = o->max_context };
+    struct kr_prepare_opts prep = {.kv_type = o->kv_type,
+                                   .block_tokens = o->block_tokens,
+                                   .max_rows = o->max_rows,
+                                   .max_logit_rows = logit_rows,
+                                   .max_context = o->max_context};
     if (kr_prepare(r->dev, t->plan, &prep, &r->exec, &err)) need(false, err.message);
     const struct kr_exec_info *info = kr_exec_info(r->exec);
     uint64_t slab = 64;
@@ -236,7 +250,7 @@ static uint32_t next_block(struct tiny_run *r, uint32_t group)
 void tiny_seq_open(struct tiny_run *r, struct tiny_seq *s, const uint32_t *tokens, uint32_t n,
                    uint32_t vocab, bool keep)
 {
-    *s = (struct tiny_seq){ .tokens = tokens, .n_tokens = n };
+    *s = (struct tiny_seq){.tokens = tokens, .n_tokens = n};
     uint32_t blocks = (n + r->block_tokens - 1) / r->block_tokens;
     for (uint32_t g = 0; g < r->n_groups; g++) {
         s->tables[g] = malloc(blocks * sizeof(uint32_t));
@@ -270,13 +284,15 @@ void tiny_step(struct tiny_run *r, struct tiny_seq *const *seqs, const uint32_t 
         ks[i].tables = seqs[i]->table_ptrs;
         for (uint32_t j = 0; j < n[i]; j++, n_rows++) {
             uint32_t pos = seqs[i]->done + j;
-            rows[n_rows] = (struct kr_row){ .seq = i, .pos = pos,
-                                            .src = KR_ROW_TOKEN, .logits = seqs[i]->logits != NULL,
-                                            .token = seqs[i]->tokens[pos] };
+            rows[n_rows] = (struct kr_row){.seq = i,
+                                           .pos = pos,
+                                           .src = KR_ROW_TOKEN,
+                                           .logits = seqs[i]->logits != NULL,
+                                           .token = seqs[i]->tokens[pos]};
         }
     }
-    struct kr_batch b = { .n_rows = n_rows, .n_seqs = n_seqs, .rows = rows, .seqs = ks };
-    struct cn_error err = { 0 };
+    struct kr_batch b = {.n_rows = n_rows, .n_seqs = n_seqs, .rows = rows, .seqs = ks};
+    struct cn_error err = {0};
     uint64_t ticket;
     float *logits;
     if (kr_launch(r->exec, r->mem, &b, &ticket, &err)) need(false, err.message);

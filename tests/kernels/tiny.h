@@ -7,10 +7,10 @@
 
 struct tiny_shape {
     uint32_t n_layers, width, heads, kv_heads, head_dim, ffn, vocab;
-    uint32_t window;       /* of every second layer; 0: all layers see everything */
-    float softcap;         /* of attention and of the logits; 0 = none */
-    enum kr_type weights;  /* of matrices */
-    enum kr_type head;     /* of the table, which is the head too */
+    uint32_t window;      /* of every second layer; 0: all layers see everything */
+    float softcap;        /* of attention and of the logits; 0 = none */
+    enum kr_type weights; /* of matrices */
+    enum kr_type head;    /* of the table, which is the head too */
     bool qk_norm, bias, neox;
 };
 
@@ -38,15 +38,15 @@ struct tiny_run {
     struct kr_exec *exec;
     struct kr_kv_mem *mem;
     uint32_t block_tokens, n_groups, n_blocks, slab_blocks;
-    uint32_t order;        /* changes which blocks are taken */
+    uint32_t order; /* changes which blocks are taken */
     uint32_t used[4];
 };
 struct tiny_run_opts {
     enum kr_isa isa;
     uint32_t threads, block_tokens, max_rows, max_context, n_blocks, order;
-    uint32_t slab_blocks;  /* 0 = 1 */
+    uint32_t slab_blocks; /* 0 = 1 */
     enum kr_type kv_type;
-    const char *device;    /* NULL: dev_kind() */
+    const char *device;      /* NULL: dev_kind() */
     uint32_t max_logit_rows; /* 0 = max_rows */
 };
 /* False when the machine lacks the ISA. */
@@ -59,7 +59,7 @@ struct tiny_seq {
     const uint32_t *table_ptrs[4];
     const uint32_t *tokens;
     uint32_t n_tokens, done;
-    float *logits;         /* [n_tokens][vocab], filled as positions are run; may be NULL */
+    float *logits; /* [n_tokens][vocab], filled as positions are run; may be NULL */
 };
 void tiny_seq_open(struct tiny_run *r, struct tiny_seq *s, const uint32_t *tokens, uint32_t n,
                    uint32_t vocab, bool keep);

@@ -13,8 +13,8 @@ uint32_t prompt[4096];
 struct fix fix_new(uint32_t n_slabs, uint32_t n_groups, const struct kv_group *groups)
 {
     struct kv_pool_opts po = {.slab_bytes = 256, .n_slabs = n_slabs};
-    struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT,
-                               .n_groups = n_groups, .groups = groups};
+    struct kv_space_opts so = {
+        .id = "m", .id_len = 1, .block_tokens = BT, .n_groups = n_groups, .groups = groups};
     struct fix f;
 
     assert_int_equal(kv_pool_new(&po, &f.p, NULL), 0);

@@ -5,8 +5,8 @@
 
 #include "kvpool/kvpool.h"
 
-#define BT 4u    /* tokens of a block */
-#define KV 0u    /* groups of `hybrid` */
+#define BT    4u /* tokens of a block */
+#define KV    0u /* groups of `hybrid` */
 #define STATE 1u
 
 struct fix {
@@ -16,7 +16,7 @@ struct fix {
 
 extern const struct kv_group hybrid[2]; /* four blocks or two states a slab */
 extern const struct kv_group pure[1];
-extern uint32_t prompt[4096];           /* every token another */
+extern uint32_t prompt[4096]; /* every token another */
 
 /* Slabs of 256 bytes. */
 struct fix fix_new(uint32_t n_slabs, uint32_t n_groups, const struct kv_group *groups);

@@ -36,8 +36,8 @@ static uint64_t finds(struct fix *f, struct kv_seq_opts o, const uint32_t *ids, 
 
 /* ---- adapters -------------------------------------------------------------------------------- */
 
-/* Equal ids under two adapters: neither finds the other's blocks, waits for them, or counts on them;
- * a fork stays with its adapter. */
+/* Equal ids under two adapters: neither finds the other's blocks, waits for them, or counts on
+ * them; a fork stays with its adapter. */
 static void test_adapters_share_nothing(void **state)
 {
     struct fix f = fix_new(32, 1, all);

@@ -21,8 +21,11 @@ static struct fix fix_new(uint32_t n_slabs, uint32_t n_groups, const struct kv_g
 {
     static const struct kv_group one = {.block_bytes = 64};
     struct kv_pool_opts po = {.slab_bytes = 256, .n_slabs = n_slabs};
-    struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT,
-                               .n_groups = n_groups, .groups = groups ? groups : &one};
+    struct kv_space_opts so = {.id = "m",
+                               .id_len = 1,
+                               .block_tokens = BT,
+                               .n_groups = n_groups,
+                               .groups = groups ? groups : &one};
     struct fix f;
 
     assert_int_equal(kv_pool_new(&po, &f.p, NULL), 0);
@@ -121,8 +124,8 @@ static void test_other_space_does_not_find(void **state)
 {
     struct fix f = fix_new(16, 1, NULL);
     struct kv_group g = {.block_bytes = 64};
-    struct kv_space_opts so = {.id = "n", .id_len = 1, .block_tokens = BT, .n_groups = 1,
-                               .groups = &g};
+    struct kv_space_opts so = {
+        .id = "n", .id_len = 1, .block_tokens = BT, .n_groups = 1, .groups = &g};
     struct kv_space *other;
 
     assert_int_equal(kv_space_add(f.p, &so, &other, NULL), 0);
@@ -203,8 +206,8 @@ static void test_collisions_are_no_hits(void **state)
 {
     struct kv_pool_opts po = {.slab_bytes = 4096, .n_slabs = 64, .hash_bits = 1};
     struct kv_group g = {.block_bytes = 64};
-    struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT, .n_groups = 1,
-                               .groups = &g};
+    struct kv_space_opts so = {
+        .id = "m", .id_len = 1, .block_tokens = BT, .n_groups = 1, .groups = &g};
     struct fix f;
     uint32_t ids[9];
 
@@ -291,9 +294,9 @@ static void test_eviction_is_lru_from_the_leaves(void **state)
     struct fix f = fix_new(4, 1, NULL); /* 16 blocks */
     struct kv_seq *q;
 
-    warm(&f, 0, prompt, 24);        /* 6 blocks */
-    warm(&f, 0, prompt + 100, 24);  /* 6 */
-    warm(&f, 0, prompt, 24);        /* used again: now the younger */
+    warm(&f, 0, prompt, 24);       /* 6 blocks */
+    warm(&f, 0, prompt + 100, 24); /* 6 */
+    warm(&f, 0, prompt, 24);       /* used again: now the younger */
     q = open_as(&f, 0, 0, 0);
     assert_int_equal(kv_seq_extend(q, 7 * BT, prompt + 200), 0); /* 4 free, 3 evicted */
     assert_int_equal(peek_as(f.s, 0, 0, prompt, 25), 24);

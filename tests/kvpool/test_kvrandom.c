@@ -13,16 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_SEQS 8
-#define MAX_LEN 96
+#define MAX_SEQS   8
+#define MAX_LEN    96
 #define MAX_GROUPS 3
 
 struct live {
     struct kv_seq *q;
     uint32_t ids[MAX_LEN];
-    uint64_t n_ids;          /* known items */
+    uint64_t n_ids; /* known items */
     uint32_t tenant, flags, salt, adapter, space;
-    uint32_t in_flight[2];   /* rows in each launched step */
+    uint32_t in_flight[2]; /* rows in each launched step */
     bool waiting;
     uint32_t copy[MAX_GROUPS][MAX_LEN]; /* of the tables, from what is said to have changed */
 };
@@ -34,7 +34,7 @@ struct world {
     struct kv_pool *pool;
     struct kv_space *space[2];
     struct live seqs[MAX_SEQS];
-    uint64_t *mem;           /* [slab][offset in units of 64 bytes of the slab] */
+    uint64_t *mem; /* [slab][offset in units of 64 bytes of the slab] */
     uint64_t slab_units;
     uint64_t tickets[2];
     uint32_t n_tickets, depth;
@@ -56,12 +56,12 @@ static uint32_t below(struct world *w, uint32_t n)
     return (uint32_t)(rnd(w) % n);
 }
 
-#define FAIL(w, ...) \
-    do { \
-        printf("seed %" PRIu64 ": ", (w)->seed); \
-        printf(__VA_ARGS__); \
-        printf("\n"); \
-        exit(1); \
+#define FAIL(w, ...)                                                                               \
+    do {                                                                                           \
+        printf("seed %" PRIu64 ": ", (w)->seed);                                                   \
+        printf(__VA_ARGS__);                                                                       \
+        printf("\n");                                                                              \
+        exit(1);                                                                                   \
     } while (0)
 
 /* What a row at position pos of this sequence writes. */
@@ -311,8 +311,11 @@ static void world_init(struct world *w, uint64_t seed)
     w->mem = cn_calloc(po.n_slabs * w->slab_units, 8);
     if (kv_pool_new(&po, &w->pool, NULL)) FAIL(w, "pool");
     for (uint32_t s = 0; s < w->n_spaces; s++) {
-        struct kv_space_opts so = {.id = &s, .id_len = sizeof(s), .block_tokens = w->bt,
-                                   .n_groups = w->n_groups, .groups = w->groups[s]};
+        struct kv_space_opts so = {.id = &s,
+                                   .id_len = sizeof(s),
+                                   .block_tokens = w->bt,
+                                   .n_groups = w->n_groups,
+                                   .groups = w->groups[s]};
 
         for (uint32_t g = 0; g < w->n_groups; g++) {
             w->groups[s][g].span = below(w, 2) ? KV_SPAN_ALL : 1 + below(w, 2);

@@ -118,8 +118,8 @@ static void test_what_a_space_cannot_be(void **state)
     static const struct kv_group two[2] = {{KV_SPAN_STATE, 0, 64}, {KV_SPAN_STATE, 0, 64}};
     static const struct kv_group no_tokens[1] = {{KV_SPAN_CHUNK, 0, 64}};
     struct fix f = fix_new(2, 2, hybrid);
-    struct kv_space_opts so = {.id = "n", .id_len = 1, .block_tokens = BT, .n_groups = 2,
-                               .groups = two};
+    struct kv_space_opts so = {
+        .id = "n", .id_len = 1, .block_tokens = BT, .n_groups = 2, .groups = two};
     struct kv_space *s;
     struct cn_error err;
 

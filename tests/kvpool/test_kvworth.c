@@ -159,8 +159,8 @@ static void test_states_and_blocks_lend_each_other(void **state)
 static void test_a_tree_without_blocks_is_bounded(void **state)
 {
     struct kv_pool_opts po = {.slab_bytes = 256, .n_slabs = 8, .max_thin_nodes = 100};
-    struct kv_space_opts so = {.id = "m", .id_len = 1, .block_tokens = BT, .n_groups = 1,
-                               .groups = pure};
+    struct kv_space_opts so = {
+        .id = "m", .id_len = 1, .block_tokens = BT, .n_groups = 1, .groups = pure};
     struct fix f;
     struct kv_stats st;
     struct kv_seq *q;

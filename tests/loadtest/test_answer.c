@@ -132,9 +132,19 @@ static void what_events_say(void **state)
 
 static void what_is_no_object(void **state)
 {
-    static const char *const rows[] = {"",      "[]",         "null",     "{",           "{\"a\"}",
-                                       "{\"a\":", "{\"a\":}", "{\"a\":1", "{\"a\":\"x}", "{\"a\":[1}",
-                                       "{\"choices\":[{\"text\":\"a\"", "<html>", "{a:1}"};
+    static const char *const rows[] = {"",
+                                       "[]",
+                                       "null",
+                                       "{",
+                                       "{\"a\"}",
+                                       "{\"a\":",
+                                       "{\"a\":}",
+                                       "{\"a\":1",
+                                       "{\"a\":\"x}",
+                                       "{\"a\":[1}",
+                                       "{\"choices\":[{\"text\":\"a\"",
+                                       "<html>",
+                                       "{a:1}"};
 
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         struct lt_event e;
@@ -183,9 +193,13 @@ static void nothing_drives_a_terminal(void **state)
     } rows[] = {
         {"plain \xc3\xa9 \xe2\x82\xac", "plain \xc3\xa9 \xe2\x82\xac"},
         {"a\x1b[2Jb\x7f\r\n", "a [2Jb   "},
-        {"c\xc2\x9b" "2J\xc2\x80\xc2\xa0", "c  2J  \xc2\xa0"}, /* U+009B begins a sequence too */
+        {"c\xc2\x9b"
+         "2J\xc2\x80\xc2\xa0",
+         "c  2J  \xc2\xa0"}, /* U+009B begins a sequence too */
         {"cut \xe2\x82", "cut   "},
-        {"\x9b" "1m", " 1m"},
+        {"\x9b"
+         "1m",
+         " 1m"},
         {"", ""},
     };
 

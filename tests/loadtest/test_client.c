@@ -28,8 +28,10 @@ static void on_asked(uv_stream_t *s, ssize_t n, const uv_buf_t *b)
     static char text[] = "HTTP/1.1 204 No Content\r\n\r\n";
     uv_buf_t answer = uv_buf_init(text, sizeof text - 1);
 
-    if (n < 0) uv_close((uv_handle_t *)s, free_handle);
-    else if (n > 0) assert_int_equal(uv_try_write(s, &answer, 1), answer.len);
+    if (n < 0)
+        uv_close((uv_handle_t *)s, free_handle);
+    else if (n > 0)
+        assert_int_equal(uv_try_write(s, &answer, 1), answer.len);
 }
 
 static void on_guest(uv_stream_t *listener, int status)

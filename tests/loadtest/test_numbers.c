@@ -40,8 +40,11 @@ static void draws_depend_on_what_they_are_for(void **state)
     struct {
         uint64_t seed, a, b;
         enum lt_stream s;
-    } other[] = {{8, 1, 2, LT_R_PROMPT}, {7, 2, 2, LT_R_PROMPT}, {7, 1, 3, LT_R_PROMPT},
-                 {7, 1, 2, LT_R_SHAPE}, {7, 2, 1, LT_R_PROMPT}};
+    } other[] = {{8, 1, 2, LT_R_PROMPT},
+                 {7, 2, 2, LT_R_PROMPT},
+                 {7, 1, 3, LT_R_PROMPT},
+                 {7, 1, 2, LT_R_SHAPE},
+                 {7, 2, 1, LT_R_PROMPT}};
     for (size_t i = 0; i < CN_ARRAY_LEN(other); i++) {
         lt_rand_init(&b, other[i].seed, other[i].s, other[i].a, other[i].b);
         lt_rand_u64(&b);
@@ -180,8 +183,7 @@ static void percentiles_are_exact(void **state)
         }
         static const unsigned shares[] = {1, 10, 50, 90, 99, 100};
         for (size_t i = 0; i < CN_ARRAY_LEN(shares); i++)
-            assert_int_equal(lt_samples_at(&s, shares[i] / 100.0),
-                             by_counting(v, n, shares[i]));
+            assert_int_equal(lt_samples_at(&s, shares[i] / 100.0), by_counting(v, n, shares[i]));
         assert_int_equal(lt_samples_add(&s, 1000), 0); /* after it was sorted */
         assert_int_equal(lt_samples_at(&s, 1), 1000);
         assert_int_equal(lt_samples_join(&two, &s), 0);

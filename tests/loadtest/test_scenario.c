@@ -186,7 +186,7 @@ static void the_scenarios_here_are_right(void **state)
     assert_true(found >= 4);
 }
 
-/* ---- requests ------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static json_t *body(const struct lt_scenario *s, size_t class, uint64_t i, bool warm, uint64_t seed)
 {
@@ -257,13 +257,14 @@ static void chats_and_extra_members(void **state)
     struct lt_scenario s;
     struct cn_error e;
 
-    assert_int_equal(load(&s,
-                          "classes: [{requests: 1, endpoint: chat, stream: false, prompt_tokens: 7, "
-                          "prefix_tokens: 3, ignore_eos: false, temperature: 0.25, "
-                          "extra: ' {\"top_p\": 0.5} '}, {requests: 1, prompt: text, "
-                          "prompt_tokens: 4, extra: '{ }'}]",
-                          &e),
-                     0);
+    assert_int_equal(
+        load(&s,
+             "classes: [{requests: 1, endpoint: chat, stream: false, prompt_tokens: 7, "
+             "prefix_tokens: 3, ignore_eos: false, temperature: 0.25, "
+             "extra: ' {\"top_p\": 0.5} '}, {requests: 1, prompt: text, "
+             "prompt_tokens: 4, extra: '{ }'}]",
+             &e),
+        0);
     json_t *v = body(&s, 0, 1, false, 5), *messages = json_object_get(v, "messages");
     const char *text = json_string_value(json_object_get(json_array_get(messages, 1), "content"));
     int spaces = 0;

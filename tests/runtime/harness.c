@@ -113,8 +113,10 @@ static uint64_t slabs_of(const struct kr_exec_info *x, uint64_t slab_bytes, uint
         const struct kr_kv_group *kg = &x->groups[g];
         uint64_t blocks = (tokens + H_BLOCK_TOKENS - 1) / H_BLOCK_TOKENS;
         uint64_t seen = (kg->window_tokens - 1ull + rows + H_BLOCK_TOKENS - 1) / H_BLOCK_TOKENS + 1;
-        if (kg->span == KR_SPAN_STATE) blocks = 1;
-        else if (kg->window_tokens) blocks = CN_MIN(blocks, seen);
+        if (kg->span == KR_SPAN_STATE)
+            blocks = 1;
+        else if (kg->window_tokens)
+            blocks = CN_MIN(blocks, seen);
         uint64_t in_slab = slab_bytes / kg->block_bytes;
         slabs += (blocks + in_slab - 1) / in_slab;
     }
@@ -131,8 +133,8 @@ uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens)
     const struct eng_model_info *info = eng_model_info(rt_model(h.rt));
     do
         bytes += bytes / 32;
-    while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, false,
-                          &plan, NULL) ||
+    while (rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, bytes, 0, false, &plan,
+                          NULL) ||
            slabs_of(info->exec, plan.slab_bytes, tokens,
                     s->max_batch_rows * h.rt->groups[0].stepper.depth) > plan.n_slabs);
     h_stop(&h);
@@ -350,9 +352,11 @@ const char *h_model(const char *name)
             exit(1);
         }
     } else if (!strncmp(name, "models:", 7)) {
-        if (models) snprintf(path, sizeof path, "%s/%s", models, name + 7);
-        else snprintf(path, sizeof path, "%s/.local/share/conifer/models/%s", home ? home : "",
-                      name + 7);
+        if (models)
+            snprintf(path, sizeof path, "%s/%s", models, name + 7);
+        else
+            snprintf(path, sizeof path, "%s/.local/share/conifer/models/%s", home ? home : "",
+                     name + 7);
     } else {
         snprintf(path, sizeof path, "%s", name);
     }

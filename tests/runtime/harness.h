@@ -7,25 +7,25 @@
 #include "tests/devices.h"
 
 struct h_setup {
-    const char *model;         /* path */
+    const char *model;                  /* path */
     const struct rt_model_opts *models; /* or several */
     size_t n_models;
     const struct cfg_group *groups; /* copied; then memory_bytes and kv_bytes are theirs */
     size_t n_groups;
-    uint64_t memory_bytes;     /* of all of them; 0 = what is free */
+    uint64_t memory_bytes;          /* of all of them; 0 = what is free */
     double swap_wait_s, min_stay_s; /* 0 = the default */
     uint32_t threads, max_batch_rows, n_tenants;
-    uint64_t kv_bytes;         /* 0 = chosen */
-    uint64_t host_bytes;       /* kv.host_memory_bytes */
-    int kv_type;               /* enum cfg_kv_type */
-    uint64_t context;          /* 0 = the model's own */
-    int isa;                   /* enum cfg_isa */
-    int64_t lost_after;        /* engine.async_lost_after */
-    int64_t max_running;       /* 0 = the config's */
-    double delay_s;            /* engine.async_delay_s */
-    bool on_cpu;               /* whatever dev_kind() is */
-    double step_target_ms;     /* 0 = the config's */
-    bool speculation; /* else there is none: steps are then the same whenever they are run */
+    uint64_t kv_bytes;     /* 0 = chosen */
+    uint64_t host_bytes;   /* kv.host_memory_bytes */
+    int kv_type;           /* enum cfg_kv_type */
+    uint64_t context;      /* 0 = the model's own */
+    int isa;               /* enum cfg_isa */
+    int64_t lost_after;    /* engine.async_lost_after */
+    int64_t max_running;   /* 0 = the config's */
+    double delay_s;        /* engine.async_delay_s */
+    bool on_cpu;           /* whatever dev_kind() is */
+    double step_target_ms; /* 0 = the config's */
+    bool speculation;      /* else there is none: steps are then the same whenever they are run */
 };
 struct h {
     struct cfg cfg;
@@ -39,11 +39,11 @@ void h_stop(struct h *h);
 double h_metric(struct h *h, enum cn_metric id);
 /* Whether the model has layers of that kind. */
 bool h_has_span(const struct h *h, enum kr_span span);
-enum { H_BLOCK_TOKENS = 16 };  /* the config's default */
+enum { H_BLOCK_TOKENS = 16 }; /* the config's default */
 /* The least kv_bytes that hold a sequence of so many tokens, in steps of s->max_batch_rows. */
 uint64_t h_least_memory(const struct h_setup *s, uint64_t tokens);
 
-struct h_answer {              /* of one choice */
+struct h_answer { /* of one choice */
     uint32_t *ids;
     float *logprobs;
     size_t n_ids, ids_cap, lp_cap;
@@ -57,7 +57,7 @@ struct h_result {
     bool accepted, done;
     int code;
     struct rt_usage usage;
-    float *vector;             /* of an embedding request */
+    float *vector; /* of an embedding request */
     size_t n_vector;
     size_t n_events;
 };
@@ -79,7 +79,7 @@ struct h_drive {
      * here. NULL: at most `at_once` are unfinished. */
     void (*turn)(struct h_drive *d, const struct rt_event *e);
     uint32_t at_once;
-    struct h_result *results;  /* [n] */
+    struct h_result *results; /* [n] */
     /* the run's own */
     struct cn_mailbox mail;
     uint32_t sent, ended;
@@ -99,8 +99,8 @@ bool h_same(const struct h_result *a, const struct h_result *b);
 void h_settle(struct h *h);
 
 /* "oracle:NAME" below the oracle's folder, "models:FILE" in the folder of fetched models
- * (CONIFER_TEST_MODELS), else a path. NULL (the test is skipped) when the file is not there; a model
- * that is missing from an oracle's folder that is there ends the test program as failed. */
+ * (CONIFER_TEST_MODELS), else a path. NULL (the test is skipped) when the file is not there; a
+ * model that is missing from an oracle's folder that is there ends the test program as failed. */
 const char *h_model(const char *name);
 
 #endif

@@ -8,10 +8,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static const char *const files[N_FILES] = {"oracle:models/llama3-gqa.gguf",
-                                           "oracle:models/gemma3.gguf",
-                                           "oracle:models/qwen3moe.gguf",
-                                           "oracle:models/mamba2.gguf"};
+static const char *const files[N_FILES] = {
+    "oracle:models/llama3-gqa.gguf", "oracle:models/gemma3.gguf", "oracle:models/qwen3moe.gguf",
+    "oracle:models/mamba2.gguf"};
 static const char *const names[N_FILES] = {"llama", "gemma", "qwen", "mamba"};
 char sv_paths[N_FILES][4096];
 
@@ -34,7 +33,9 @@ static void start_second(struct h *h, const struct rt_model_opts *list, struct h
     static struct rt_model_opts all[N_FILES + 8];
     struct cfg_group groups[2] = {
         {.name = "first", .threads = 1, .memory_bytes = 64u << 20, .kv_memory_bytes = KV_BYTES},
-        {.name = "second", .threads = 1, .memory_bytes = s.memory_bytes,
+        {.name = "second",
+         .threads = 1,
+         .memory_bytes = s.memory_bytes,
          .kv_memory_bytes = KV_BYTES}};
     assert_true(s.n_models < CN_ARRAY_LEN(all));
     for (size_t i = 0; i < s.n_models; i++) {
@@ -66,15 +67,20 @@ static void start(struct h *h, struct rt_model_opts *list, struct h_setup s)
 
 void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s)
 {
-    start(h, list, (struct h_setup){.n_tenants = 1, .n_models = n, .memory_bytes = memory,
-                                    .swap_wait_s = wait_s});
+    start(h, list,
+          (struct h_setup){
+              .n_tenants = 1, .n_models = n, .memory_bytes = memory, .swap_wait_s = wait_s});
 }
 
 void sv_start_two(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s,
                   double stay_s)
 {
-    start(h, list, (struct h_setup){.n_tenants = 2, .n_models = n, .memory_bytes = memory,
-                                    .swap_wait_s = wait_s, .min_stay_s = stay_s});
+    start(h, list,
+          (struct h_setup){.n_tenants = 2,
+                           .n_models = n,
+                           .memory_bytes = memory,
+                           .swap_wait_s = wait_s,
+                           .min_stay_s = stay_s});
 }
 
 uint64_t sv_need(int file)
@@ -152,8 +158,13 @@ void sv_release(struct h *h, size_t i)
 void sv_ask(struct h *h, size_t i, uint64_t id, uint64_t max_tokens)
 {
     struct cn_error err = {0};
-    struct rt_request q = {.id = id, .reply = &h->mail, .model = (uint32_t)i,
-                           .priority = RT_NORMAL, .n_prompt = 8, .n = 1, .max_tokens = max_tokens};
+    struct rt_request q = {.id = id,
+                           .reply = &h->mail,
+                           .model = (uint32_t)i,
+                           .priority = RT_NORMAL,
+                           .n_prompt = 8,
+                           .n = 1,
+                           .max_tokens = max_tokens};
     q.prompt = cn_malloc_array(8, sizeof *q.prompt);
     for (uint32_t k = 0; k < 8; k++)
         q.prompt[k] = 20 + (uint32_t)(id % 5) + k * 3;

@@ -7,10 +7,10 @@
 
 struct spy {
     uint64_t steps, rows;
-    uint32_t most_seqs;     /* of a step */
-    uint32_t most_rows;     /* of a step */
-    uint64_t mixed;         /* steps with a sequence of one row and one of several */
-    struct kv_stats pool;   /* as last looked at: after an iteration, when the engine idles */
+    uint32_t most_seqs;   /* of a step */
+    uint32_t most_rows;   /* of a step */
+    uint64_t mixed;       /* steps with a sequence of one row and one of several */
+    struct kv_stats pool; /* as last looked at: after an iteration, when the engine idles */
 };
 void spy_reset(void);
 struct spy spy_read(void);

@@ -21,7 +21,7 @@ static enum eng_pooling pooling;
 static uint32_t prompt[N_PROMPT];
 static size_t width;
 static double preemptions; /* of the last run */
-static float *rows; /* [N_PROMPT][width] */
+static float *rows;        /* [N_PROMPT][width] */
 
 const struct eng_model_info *__real_eng_model_info(const struct eng_model *m);
 const struct eng_model_info *__wrap_eng_model_info(const struct eng_model *m);
@@ -83,8 +83,8 @@ static void run_engine(void)
     assert_int_equal(x->n_groups, 1);
     assert_int_equal(kr_kv_mem_new(d, x->groups[0].block_bytes * 4, 1, &mem, &err), 0);
     for (uint32_t i = 0; i < N_PROMPT; i++)
-        step[i] = (struct kr_row){
-            .pos = i, .src = KR_ROW_TOKEN, .logits = true, .token = prompt[i]};
+        step[i] =
+            (struct kr_row){.pos = i, .src = KR_ROW_TOKEN, .logits = true, .token = prompt[i]};
     struct kr_seq seq = {.tables = tables};
     struct kr_batch b = {.n_rows = N_PROMPT, .n_seqs = 1, .rows = step, .seqs = &seq};
     assert_int_equal(kr_launch(eng_model_exec(m), mem, &b, &ticket, &err), 0);
@@ -130,8 +130,12 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 {
     size_t n = i ? 1 + i * 37 % (size_t)64 : N_PROMPT;
     if (arg) n = i == N_WORK - 1 ? 300 : 104 + 8 * i;
-    *out = (struct rt_request){.reply = &h->mail, .priority = RT_NORMAL, .n = 1, .embed = true,
-                               .max_tokens = 1, .n_prompt = n};
+    *out = (struct rt_request){.reply = &h->mail,
+                               .priority = RT_NORMAL,
+                               .n = 1,
+                               .embed = true,
+                               .max_tokens = 1,
+                               .n_prompt = n};
     if (arg) out->priority = i == N_WORK - 1 ? RT_INTERACTIVE : RT_BACKGROUND;
     out->prompt = cn_malloc_array(n, sizeof *out->prompt);
     for (size_t k = 0; k < n; k++)
@@ -363,8 +367,8 @@ static int end(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),     cmocka_unit_test(test_pooling),
-        cmocka_unit_test(test_oracle),   cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_pooling),
+        cmocka_unit_test(test_oracle),    cmocka_unit_test(test_cache),
         cmocka_unit_test(test_preempted), cmocka_unit_test(test_refusals)};
     model = h_model(argc > 1 ? argv[1] : NULL);
     if (!model) {

@@ -18,8 +18,8 @@ struct setup {
     uint64_t memory[N_GROUPS]; /* beside KV memory; 0: enough */
     uint32_t n_tenants;
     int64_t max_running; /* of each */
-    double delay_s;     /* of every step of both; 0: as fast as they are */
-    int64_t lost_after; /* the first one's device is, after so many steps; 0: it is not */
+    double delay_s;      /* of every step of both; 0: as fast as they are */
+    int64_t lost_after;  /* the first one's device is, after so many steps; 0: it is not */
 };
 
 static void start(struct h *h, struct setup *s)
@@ -32,10 +32,15 @@ static void start(struct h *h, struct setup *s)
     }
     if (s->lost_after || s->delay_s > 0) groups[ONE].device = CFG_DEVICE_ASYNC;
     if (s->delay_s > 0) groups[TWO].device = CFG_DEVICE_ASYNC;
-    struct h_setup setup = {.models = s->models, .n_models = s->n_models, .groups = groups,
-                            .n_groups = N_GROUPS, .threads = 2, .n_tenants = CN_MAX(s->n_tenants, 1),
+    struct h_setup setup = {.models = s->models,
+                            .n_models = s->n_models,
+                            .groups = groups,
+                            .n_groups = N_GROUPS,
+                            .threads = 2,
+                            .n_tenants = CN_MAX(s->n_tenants, 1),
                             .lost_after = s->lost_after,
-                            .delay_s = s->delay_s, .max_running = s->max_running};
+                            .delay_s = s->delay_s,
+                            .max_running = s->max_running};
     for (size_t i = 0; i < s->n_models; i++)
         if (!s->models[i].path) s->models[i].path = sv_paths[LLAMA];
     h_start(h, &setup);
@@ -45,8 +50,8 @@ static void start(struct h *h, struct setup *s)
 static void ask_alone(int file, uint64_t id, uint64_t n, struct answer *a)
 {
     struct rt_model_opts list[1] = {{.id = "a", .path = sv_paths[file]}};
-    struct h_setup s = {.models = list, .n_models = 1, .n_tenants = 1, .threads = 2,
-                        .kv_bytes = KV_BYTES};
+    struct h_setup s = {
+        .models = list, .n_models = 1, .n_tenants = 1, .threads = 2, .kv_bytes = KV_BYTES};
     struct h h;
     h_start(&h, &s);
     assert_int_equal(sv_get(&h, 0, NULL), 0);
@@ -56,8 +61,8 @@ static void ask_alone(int file, uint64_t id, uint64_t n, struct answer *a)
     h_stop(&h);
 }
 
-/* Room for one model in each group: swaps in one leave the other's alone, and each group refuses and
- * loads by its own budget. A pinned one of the one group does not count in the other. */
+/* Room for one model in each group: swaps in one leave the other's alone, and each group refuses
+ * and loads by its own budget. A pinned one of the one group does not count in the other. */
 static void test_swap_apart(void **state)
 {
     uint64_t one = CN_MAX(sv_need(LLAMA), sv_need(GEMMA)) + 4096;
@@ -65,7 +70,8 @@ static void test_swap_apart(void **state)
                                  {.id = "b", .path = sv_paths[GEMMA], .group = ONE},
                                  {.id = "c", .path = sv_paths[LLAMA], .group = TWO, .pin = true},
                                  {.id = "d", .path = sv_paths[GEMMA], .group = TWO}},
-                      .n_models = 4, .memory = {one, one}};
+                      .n_models = 4,
+                      .memory = {one, one}};
     struct h h;
     start(&h, &s);
     assert_int_equal(sv_get(&h, 2, NULL), 0);
@@ -139,9 +145,9 @@ static void test_same_bytes(void **state)
 static void test_sums(void **state)
 {
     struct setup s = {.models = {{.id = "a", .path = "null:vocab=600,layers=2"},
-                                 {.id = "b", .path = "null:vocab=600,layers=2",
-                                  .group = TWO}},
-                      .n_models = 2, .delay_s = 0.002};
+                                 {.id = "b", .path = "null:vocab=600,layers=2", .group = TWO}},
+                      .n_models = 2,
+                      .delay_s = 0.002};
     struct h h;
     struct cn_buf page;
     start(&h, &s);
@@ -172,8 +178,10 @@ static void test_sums(void **state)
     assert_int_equal((int)h_metric(&h, CN_M_requests_running), 0);
     cn_buf_init(&page, 0);
     assert_int_equal(cn_metrics_render(&h.metrics, &page), 0);
-    assert_non_null(strstr(cn_buf_cstr(&page), "conifer_group_requests_running{group=\"second\"} 0\n"));
-    assert_non_null(strstr(cn_buf_cstr(&page), "conifer_group_kv_blocks{group=\"first\",state=\"free\"} "));
+    assert_non_null(
+        strstr(cn_buf_cstr(&page), "conifer_group_requests_running{group=\"second\"} 0\n"));
+    assert_non_null(
+        strstr(cn_buf_cstr(&page), "conifer_group_kv_blocks{group=\"first\",state=\"free\"} "));
     cn_buf_fini(&page);
     for (size_t i = 0; i < 2; i++)
         sv_release(&h, i);
@@ -183,8 +191,13 @@ static void test_sums(void **state)
 static void ask_as(struct h *h, size_t model, uint64_t id, uint64_t tenant)
 {
     struct cn_error err = {0};
-    struct rt_request q = {.id = id, .reply = &h->mail, .model = (uint32_t)model,
-                           .tenant = tenant, .priority = RT_NORMAL, .n_prompt = 4, .n = 1,
+    struct rt_request q = {.id = id,
+                           .reply = &h->mail,
+                           .model = (uint32_t)model,
+                           .tenant = tenant,
+                           .priority = RT_NORMAL,
+                           .n_prompt = 4,
+                           .n = 1,
                            .max_is_bound = true};
     q.prompt = cn_calloc(4, sizeof *q.prompt);
     eng_sampling_defaults(&q.sampling);
@@ -197,8 +210,10 @@ static void wait_code(struct h *h, uint64_t id, int code)
     for (bool done = false; !done;) {
         struct rt_event *e = sv_take(h);
         done = e->kind == RT_EV_END && e->id == id;
-        if (done) assert_int_equal(e->code, code);
-        else if (e->kind == RT_EV_END) fail_msg("request %d ended: %d", (int)e->id, e->code);
+        if (done)
+            assert_int_equal(e->code, code);
+        else if (e->kind == RT_EV_END)
+            fail_msg("request %d ended: %d", (int)e->id, e->code);
         rt_event_free(e);
     }
 }
@@ -207,9 +222,10 @@ static void wait_code(struct h *h, uint64_t id, int code)
 static void test_tenants(void **state)
 {
     struct setup s = {.models = {{.id = "a", .path = "null:vocab=600,layers=2"},
-                                 {.id = "b", .path = "null:vocab=600,layers=2",
-                                  .group = TWO}},
-                      .n_models = 2, .n_tenants = 1, .delay_s = 0.002};
+                                 {.id = "b", .path = "null:vocab=600,layers=2", .group = TWO}},
+                      .n_models = 2,
+                      .n_tenants = 1,
+                      .delay_s = 0.002};
     struct cfg_tenants *now, *next;
     struct cfg_tenant *list;
     struct h h;
@@ -271,14 +287,17 @@ static void test_tenants(void **state)
     h_stop(&h);
 }
 
-/* A tenant that has the second group to itself comes after another one in the first, where there is a
- * place for one of them. */
+/* A tenant that has the second group to itself comes after another one in the first, where there is
+ * a place for one of them. */
 static void test_fair(void **state)
 {
-    struct setup s = {.models = {{.id = "a", .path = "null:vocab=600,context=100000"},
-                                 {.id = "b", .path = "null:vocab=600,context=100000",
-                                  .group = TWO}},
-                      .n_models = 2, .n_tenants = 2, .delay_s = 0.0005, .max_running = 1};
+    struct setup s = {
+        .models = {{.id = "a", .path = "null:vocab=600,context=100000"},
+                   {.id = "b", .path = "null:vocab=600,context=100000", .group = TWO}},
+        .n_models = 2,
+        .n_tenants = 2,
+        .delay_s = 0.0005,
+        .max_running = 1};
     uint64_t tokens[3] = {0};
     struct h h;
     start(&h, &s);
@@ -311,13 +330,15 @@ static void test_fair(void **state)
     h_stop(&h);
 }
 
-/* The device of one group is lost: the runtime has failed, and the requests of both are told why. */
+/* The device of one group is lost: the runtime has failed, and the requests of both are told
+ * why. */
 static void test_lost(void **state)
 {
-    struct setup s = {.models = {{.id = "a"},
-                                 {.id = "b", .path = "null:vocab=600,context=1000000",
-                                  .group = TWO}},
-                      .n_models = 2, .lost_after = 3};
+    struct setup s = {
+        .models = {{.id = "a"},
+                   {.id = "b", .path = "null:vocab=600,context=1000000", .group = TWO}},
+        .n_models = 2,
+        .lost_after = 3};
     struct h h;
     struct rt_health health;
     start(&h, &s);
@@ -353,10 +374,15 @@ static void test_refusals(void **state)
     static const struct {
         uint64_t memory[2], kv;
         const char *param, *text;
-    } cases[] = {
-        {{1ull << 50, 1u << 20}, 1u << 18, "groups.memory_bytes", "the group first: groups.memory_bytes is"},
-        {{1u << 28, 1ull << 50}, 1u << 20, "groups.memory_bytes", "the group second: groups.memory_bytes is"},
-        {{1u << 28, 1u << 28}, 4096, "groups.kv_memory_bytes", "the group first: "}};
+    } cases[] = {{{1ull << 50, 1u << 20},
+                  1u << 18,
+                  "groups.memory_bytes",
+                  "the group first: groups.memory_bytes is"},
+                 {{1u << 28, 1ull << 50},
+                  1u << 20,
+                  "groups.memory_bytes",
+                  "the group second: groups.memory_bytes is"},
+                 {{1u << 28, 1u << 28}, 4096, "groups.kv_memory_bytes", "the group first: "}};
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
         struct cfg_group groups[2] = {{.name = "first"}, {.name = "second"}};
         struct rt_model_opts list[2] = {{.id = "a", .path = sv_paths[LLAMA]},
@@ -388,8 +414,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swap_apart), cmocka_unit_test(test_same_bytes),
         cmocka_unit_test(test_sums),       cmocka_unit_test(test_tenants),
-        cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_lost),       cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_fair),       cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_refusals)};
     setenv("CONIFER_GROUPS", "2", 1); /* sv_need: with one thread */
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     return cmocka_run_group_tests_name("groups", tests, sv_find_files, NULL);

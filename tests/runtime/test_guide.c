@@ -2,9 +2,9 @@
  *
  * usage: test_guide MODEL
  *
- * A toy grammar: an id and the one before it add up to a multiple of three; behind an id of 3 modulo
- * 8 come three that follow from it. Whether these are forced or only allowed, with guesses and
- * without, with slow masks, with one step in flight and with two: the ids are the same. */
+ * A toy grammar: an id and the one before it add up to a multiple of three; behind an id of 3
+ * modulo 8 come three that follow from it. Whether these are forced or only allowed, with guesses
+ * and without, with slow masks, with one step in flight and with two: the ids are the same. */
 #include "tests/runtime/guess.h"
 
 #include <setjmp.h>
@@ -20,9 +20,7 @@ enum { N = 24, CHOICES = 2, MOST = 400, RUN = 3 };
 static const char *model;
 static struct h_result *want;
 
-struct text {
-    uint32_t ids[MOST], n;
-};
+struct text { uint32_t ids[MOST], n; };
 struct toy {
     struct rt_guide guide;
     uint32_t n_vocab;
@@ -38,7 +36,8 @@ static uint32_t follower(uint32_t id, uint32_t k, uint32_t n_vocab)
     return (id * 31 + k * 17 + 5) % n_vocab;
 }
 
-/* What must come after these ids; UINT32_MAX: there is a choice. *begins: a run of such ids begins. */
+/* What must come after these ids; UINT32_MAX: there is a choice. *begins: a run of such ids
+ * begins. */
 static uint32_t next_of(const struct toy *t, const struct text *x, const uint32_t *guesses,
                         uint32_t n_guesses, uint32_t *last, bool *begins)
 {
@@ -108,8 +107,13 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 static struct h_result *run(bool on_cpu, bool speculation, uint32_t at_once)
 {
     struct h h;
-    struct h_setup s = {.model = model, .threads = 2, .n_tenants = 1, .kv_bytes = 64u << 20,
-                        .context = 512, .speculation = speculation, .on_cpu = on_cpu};
+    struct h_setup s = {.model = model,
+                        .threads = 2,
+                        .n_tenants = 1,
+                        .kv_bytes = 64u << 20,
+                        .context = 512,
+                        .speculation = speculation,
+                        .on_cpu = on_cpu};
     struct h_result *r = cn_calloc(N, sizeof *r);
     h_start(&h, &s);
     h_run(&h, N, at_once, make, NULL, r);
@@ -146,8 +150,10 @@ static void test_masks_hold(void **state)
                 uint32_t id = want[i].choices[c].ids[k], last, only;
                 bool begins;
                 only = next_of(&t, &x, NULL, 0, &last, &begins);
-                if (only == UINT32_MAX) assert_int_equal((id + last) % 3, 0);
-                else assert_int_equal(id, only);
+                if (only == UINT32_MAX)
+                    assert_int_equal((id + last) % 3, 0);
+                else
+                    assert_int_equal(id, only);
                 runs += begins;
                 x.ids[x.n++] = id;
             }

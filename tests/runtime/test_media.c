@@ -1,7 +1,8 @@
-/* Prompts with media, carried from a request to the device's rows: embeddings that are the tokens' own
- * rows give the bytes of the tokens; the cache knows media by their digest; positions, adapters and rows
- * that see each other both ways arrive, where the model's exec says that it takes them (eng_model_info
- * and kr_launch are wrapped), and are refused by name where not. usage: test_media MODEL */
+/* Prompts with media, carried from a request to the device's rows: embeddings that are the tokens'
+ * own rows give the bytes of the tokens; the cache knows media by their digest; positions, adapters
+ * and rows that see each other both ways arrive, where the model's exec says that it takes them
+ * (eng_model_info and kr_launch are wrapped), and are refused by name where not. usage: test_media
+ * MODEL */
 #include "tests/runtime/harness.h"
 
 #include "kvpool/kvpool.h"
@@ -19,7 +20,7 @@
 #define N_OUT    8
 
 static const char *model;
-static bool takes_all;   /* whatever a row may bring */
+static bool takes_all;                          /* whatever a row may bring */
 static struct kr_row seen[2][N_PROMPT + N_OUT]; /* by adapter - 1 and position */
 static uint32_t seen_turns[N_PROMPT + N_OUT][3];
 
@@ -70,7 +71,8 @@ static uint32_t token_at(size_t i)
 
 static struct rt_request text(void)
 {
-    struct rt_request q = {.priority = RT_NORMAL, .n = 1, .n_prompt = N_PROMPT, .max_tokens = N_OUT};
+    struct rt_request q = {
+        .priority = RT_NORMAL, .n = 1, .n_prompt = N_PROMPT, .max_tokens = N_OUT};
     q.prompt = cn_malloc_array(N_PROMPT, sizeof *q.prompt);
     for (size_t i = 0; i < N_PROMPT; i++)
         q.prompt[i] = token_at(i);
@@ -108,7 +110,7 @@ static void add_medium(struct rt_request *q, size_t first, size_t n, uint8_t dig
 
 /* Request 0 is text; of the others each is alike but for these. */
 struct variant {
-    uint8_t digest;      /* of a medium; 0: text */
+    uint8_t digest; /* of a medium; 0: text */
     uint32_t tenant;
 };
 
@@ -124,19 +126,20 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 
 static struct h_setup setup(void)
 {
-    return (struct h_setup){.model = model, .threads = 1, .n_tenants = 2, .max_batch_rows = 64,
-                            .kv_bytes = 64u << 20};
+    return (struct h_setup){
+        .model = model, .threads = 1, .n_tenants = 2, .max_batch_rows = 64, .kv_bytes = 64u << 20};
 }
 
-/* One after the other: 0 is text, 1 the same with a medium in another tenant's cache, 2 the same medium
- * again, 3 another digest, 4 text again. */
+/* One after the other: 0 is text, 1 the same with a medium in another tenant's cache, 2 the same
+ * medium again, 3 another digest, 4 text again. */
 static void test_embeddings_are_the_tokens(void **state)
 {
     static const struct variant v[] = {{0, 0}, {1, 1}, {1, 1}, {2, 1}, {0, 1}};
     struct h_setup s = setup();
     struct h h;
     struct h_result r[5] = {{0}};
-    struct h_drive d = {.h = &h, .n = 5, .make = make, .arg = (void *)v, .at_once = 1, .results = r};
+    struct h_drive d = {
+        .h = &h, .n = 5, .make = make, .arg = (void *)v, .at_once = 1, .results = r};
     h_start(&h, &s);
     h_drive(&d);
     for (int i = 0; i < 5; i++) {

@@ -4,8 +4,8 @@
  * before the step reads or writes beside that is in use too; nothing else is. usage:
  * test_memory_use MODEL [windows: it has some]. Exit 77 = skipped.
  *
- * kr_launch and kr_kv_copy are wrapped: the counting is done on the engine thread. A device that passes
- * calls on to another, on a thread of its own, is counted where the runtime calls it. */
+ * kr_launch and kr_kv_copy are wrapped: the counting is done on the engine thread. A device that
+ * passes calls on to another, on a thread of its own, is counted where the runtime calls it. */
 #include "tests/runtime/harness.h"
 
 #include "runtime/rt.h"
@@ -27,15 +27,13 @@ static const char one_step[] = "the arithmetic is that of one step in flight";
 static struct {
     struct rt *rt;
     const struct kr_exec_info *x;
-    bool off;                      /* something has ended: who holds what is not known any more */
+    bool off; /* something has ended: who holds what is not known any more */
     struct held {
         const uint32_t *const *tables;
         uint64_t pos, end;
     } seqs[MAX_SEQS];
     uint32_t n_seqs;
-    struct {
-        uint32_t group, dst, src;
-    } copies[MAX_COPIES];
+    struct { uint32_t group, dst, src; } copies[MAX_COPIES];
     uint32_t n_copies;
     uint64_t steps, most_blocks[8], most_seqs; /* of the group, of one sequence; running */
     char problem[256];
@@ -244,8 +242,13 @@ static void run(struct h *h, const struct ask *a)
 
 static struct h_setup setup(void)
 {
-    return (struct h_setup){.model = model, .threads = 1, .n_tenants = MAX_SEQS, .context = 512,
-                            .max_batch_rows = ROWS, .kv_bytes = 64u << 20, .step_target_ms = 60000};
+    return (struct h_setup){.model = model,
+                            .threads = 1,
+                            .n_tenants = MAX_SEQS,
+                            .context = 512,
+                            .max_batch_rows = ROWS,
+                            .kv_bytes = 64u << 20,
+                            .step_target_ms = 60000};
 }
 
 /* The largest window or chunk; 0: there is none. */
@@ -319,7 +322,8 @@ static void test_ten_windows(void **state)
         struct rt_memory_plan plan;
         const struct eng_model_info *info = eng_model_info(rt_model(h.rt));
         assert_int_equal(rt_memory_plan(info->exec, H_BLOCK_TOKENS, info->context, 256, s.kv_bytes,
-                                        0, false, &plan, NULL), 0);
+                                        0, false, &plan, NULL),
+                         0);
         uint64_t held = 0;
         for (uint32_t g = 0; g < w.x->n_groups; g++)
             held += w.most_blocks[g] * w.x->groups[g].block_bytes;

@@ -89,7 +89,8 @@ static void test_stream_goes_on(void **state)
             size_t at = swaps % 2 ? QWEN : GEMMA, other = swaps % 2 ? GEMMA : QWEN;
             sv_release(&h, at);
             if (++swaps < 8)
-                assert_int_equal(rt_acquire(rt_model_at(h.rt, other), 0, &h.mail, 2, &held, &err), 0);
+                assert_int_equal(rt_acquire(rt_model_at(h.rt, other), 0, &h.mail, 2, &held, &err),
+                                 0);
         }
         rt_event_free(e);
     }
@@ -248,12 +249,9 @@ static void test_end_while_waiting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_null_names),
-        cmocka_unit_test(test_same_as_alone),
-        cmocka_unit_test(test_stream_goes_on),
-        cmocka_unit_test(test_streams_take_turns),
-        cmocka_unit_test(test_failed_load),
-        cmocka_unit_test(test_file_changes),
+        cmocka_unit_test(test_null_names),        cmocka_unit_test(test_same_as_alone),
+        cmocka_unit_test(test_stream_goes_on),    cmocka_unit_test(test_streams_take_turns),
+        cmocka_unit_test(test_failed_load),       cmocka_unit_test(test_file_changes),
         cmocka_unit_test(test_end_while_waiting),
     };
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);

@@ -16,8 +16,7 @@ static uint32_t n_aborts = 2000;
 
 static struct h_setup small(void)
 {
-    return (struct h_setup){
-        .model = model, .threads = 1, .n_tenants = 4, .kv_bytes = 400u << 20};
+    return (struct h_setup){.model = model, .threads = 1, .n_tenants = 4, .kv_bytes = 400u << 20};
 }
 
 static size_t window(struct h *h)
@@ -34,8 +33,13 @@ static uint32_t vocab_size(struct h *h)
 static struct rt_request plain(struct h *h, uint64_t id, uint32_t tenant, size_t shared,
                                size_t n_prompt, uint64_t max_tokens)
 {
-    struct rt_request q = {.id = id, .reply = &h->mail, .tenant = tenant, .priority = RT_NORMAL,
-                           .n = 1, .n_prompt = n_prompt, .max_tokens = max_tokens};
+    struct rt_request q = {.id = id,
+                           .reply = &h->mail,
+                           .tenant = tenant,
+                           .priority = RT_NORMAL,
+                           .n = 1,
+                           .n_prompt = n_prompt,
+                           .max_tokens = max_tokens};
     q.prompt = cn_malloc_array(n_prompt, sizeof *q.prompt);
     for (size_t i = 0; i < n_prompt; i++) {
         uint64_t x = i < shared ? i * 37 + 11 : (id + 1) * 7919 + i * 31;
@@ -113,8 +117,10 @@ static void on_wake(void *arg)
         c->n_tokens += e->n_tokens;
         if (e->kind == c->when && !c->acted) {
             c->acted = true;
-            if (c->pause) rt_pause(c->h->rt, &c->mail, c->id, true);
-            else rt_cancel(c->h->rt, &c->mail, c->id);
+            if (c->pause)
+                rt_pause(c->h->rt, &c->mail, c->id, true);
+            else
+                rt_cancel(c->h->rt, &c->mail, c->id);
         }
         if (e->kind == RT_EV_END) {
             c->code = e->code;
@@ -163,7 +169,7 @@ static void test_cancel_in_every_phase(void **state)
     struct h_setup s = small();
     s.max_batch_rows = 16; /* prefill takes many steps */
     h_start(&h, &s);
-    cancel_at(&h, RT_EV_TOKENS, 20, 2);              /* decoding: within one iteration */
+    cancel_at(&h, RT_EV_TOKENS, 20, 2);                /* decoding: within one iteration */
     cancel_at(&h, RT_EV_ACCEPTED, window(&h) - 20, 0); /* queued, far from its first token */
     cancel_at(&h, RT_EV_ACCEPTED, 2, 1);
     rt_cancel(h.rt, &h.mail, 77); /* ids that are not, or no longer, known */

@@ -28,8 +28,8 @@ enum {
     STEADY_TOKENS = 200, /* of both together */
     N_SLOW = 12,         /* so many of the requests are run in chunks of a few rows */
     CONTEXT = 512,
-    CHUNK = 16,          /* rows of a step where memory is scarce */
-    STATE_TOKENS = 32,   /* between snapshots of a state */
+    CHUNK = 16,        /* rows of a step where memory is scarce */
+    STATE_TOKENS = 32, /* between snapshots of a state */
 };
 
 static const char *model;
@@ -298,8 +298,10 @@ static void in_pairs(struct h_drive *d, const struct rt_event *e)
         }
     }
     if (e->kind != RT_EV_END) return;
-    if (e->id % 2) rt_pause(d->h->rt, &d->mail, e->id - 1, false);
-    else h_send(d);
+    if (e->id % 2)
+        rt_pause(d->h->rt, &d->mail, e->id - 1, false);
+    else
+        h_send(d);
 }
 
 /* There is room for one only: the second of a pair takes that of the first. */
@@ -311,8 +313,8 @@ static void gave_way(struct h_setup s)
     s.max_batch_rows = CHUNK;
     s.kv_bytes = h_least_memory(&s, STEADY_TOKENS);
     start(&h, &s);
-    struct h_drive d = {.h = &h, .n = N_STEADY, .make = own_tenant, .arg = tokens,
-                        .turn = in_pairs, .results = r};
+    struct h_drive d = {
+        .h = &h, .n = N_STEADY, .make = own_tenant, .arg = tokens, .turn = in_pairs, .results = r};
     h_drive(&d);
     compare(&h, r, N_STEADY, "gave way");
     double times = h_metric(&h, CN_M_preemptions), again = h_metric(&h, CN_M_tokens_recomputed);

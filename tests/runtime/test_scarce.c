@@ -18,8 +18,13 @@ static uint32_t n_aborts = 600;
 
 static struct h_setup scarce(uint64_t tokens)
 {
-    struct h_setup s = {.model = model, .threads = 2, .n_tenants = 4, .max_batch_rows = 16,
-                        .kv_bytes = 64u << 20, .context = 512, .step_target_ms = 60000};
+    struct h_setup s = {.model = model,
+                        .threads = 2,
+                        .n_tenants = 4,
+                        .max_batch_rows = 16,
+                        .kv_bytes = 64u << 20,
+                        .context = 512,
+                        .step_target_ms = 60000};
     s.kv_bytes = h_least_memory(&s, tokens);
     return s;
 }
@@ -27,8 +32,8 @@ static struct h_setup scarce(uint64_t tokens)
 static void plain(struct h *h, uint32_t i, struct rt_request *out, void *arg)
 {
     uint32_t n_vocab = (uint32_t)eng_model_info(rt_model(h->rt))->n_vocab;
-    struct rt_request q = {.priority = RT_NORMAL, .n = 1, .n_prompt = PROMPT,
-                           .max_tokens = TOKENS - PROMPT};
+    struct rt_request q = {
+        .priority = RT_NORMAL, .n = 1, .n_prompt = PROMPT, .max_tokens = TOKENS - PROMPT};
     q.prompt = cn_malloc_array(PROMPT, sizeof *q.prompt);
     for (uint32_t k = 0; k < PROMPT; k++)
         q.prompt[k] = ((k + i * 7919) * 2654435761u >> 9) % n_vocab;
@@ -139,8 +144,9 @@ static void test_choices(void **state)
     h_result_fini(&got);
 }
 
-/* Preempted choices keep their blocks outside of the pool and get them back: the same as when they are
- * computed again, and as when there is room; also where only one of them has room there, or none. */
+/* Preempted choices keep their blocks outside of the pool and get them back: the same as when they
+ * are computed again, and as when there is room; also where only one of them has room there, or
+ * none. */
 static void test_saved(void **state)
 {
     struct h_setup s = scarce(TOKENS * 3 / 2), roomy = s;
@@ -235,8 +241,7 @@ static void test_aborts_of_saved(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cancelled_while_preempted),
-                                       cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_saved),
+                                       cmocka_unit_test(test_choices), cmocka_unit_test(test_saved),
                                        cmocka_unit_test(test_aborts_of_saved),
                                        cmocka_unit_test(test_aborts)};
     model = h_model(argc > 1 ? argv[1] : NULL);

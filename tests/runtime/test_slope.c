@@ -24,13 +24,19 @@
 #include <time.h>
 
 enum {
-    RUNNING = 16, PROMPT = 48, ANSWER = 64, ROUNDS = 7, PASSES = 4, MAX_SIZES = 8,
-    ROUND_TOKENS = 20000, FILL_PROMPT = 4000, BLOCK_TOKENS = 16, BLOCK_BYTES = 128,
+    RUNNING = 16,
+    PROMPT = 48,
+    ANSWER = 64,
+    ROUNDS = 7,
+    PASSES = 4,
+    MAX_SIZES = 8,
+    ROUND_TOKENS = 20000,
+    FILL_PROMPT = 4000,
+    BLOCK_TOKENS = 16,
+    BLOCK_BYTES = 128,
 };
 
-struct load {
-    uint32_t waiting, tenants, cached_blocks;
-};
+struct load { uint32_t waiting, tenants, cached_blocks; };
 
 struct world {
     struct cfg cfg;
@@ -72,7 +78,9 @@ static void start(struct world *w, struct load l)
     must(cn_metrics_tenants(&w->metrics, names, l.tenants), &err);
     free(names);
     must(cn_mailbox_init(&w->mail, NULL, NULL), &err);
-    struct rt_opts o = {.cfg = &w->cfg, .metrics = &w->metrics, .model_id = "null",
+    struct rt_opts o = {.cfg = &w->cfg,
+                        .metrics = &w->metrics,
+                        .model_id = "null",
                         .model_path = "null:head_dim=2,context=8192"};
     must(rt_new(&o, &w->rt, &err), &err);
 }
@@ -93,8 +101,12 @@ static void submit(struct world *w, size_t n_prompt, uint64_t max_tokens)
 {
     struct cn_error err = {0};
     uint64_t id = w->submitted++;
-    struct rt_request q = {.id = id, .reply = &w->mail, .priority = RT_NORMAL, .n = 1,
-                           .tenant = (uint32_t)(id % w->cfg.n_tenants), .max_tokens = max_tokens,
+    struct rt_request q = {.id = id,
+                           .reply = &w->mail,
+                           .priority = RT_NORMAL,
+                           .n = 1,
+                           .tenant = (uint32_t)(id % w->cfg.n_tenants),
+                           .max_tokens = max_tokens,
                            .n_prompt = n_prompt};
     eng_sampling_defaults(&q.sampling);
     q.sampling.temperature = 0;
@@ -181,10 +193,16 @@ struct dimension {
     uint32_t waiting; /* at least */
 };
 static const struct dimension dimensions[] = {
-    {"waiting", offsetof(struct load, waiting), {1, 30, 1000, 10000},
-     {1, 10, 100, 1000, 10000, 100000}, 0},
-    {"cached", offsetof(struct load, cached_blocks), {1000, 10000, 60000},
-     {1000, 10000, 100000, 1000000}, 0},
+    {"waiting",
+     offsetof(struct load, waiting),
+     {1, 30, 1000, 10000},
+     {1, 10, 100, 1000, 10000, 100000},
+     0},
+    {"cached",
+     offsetof(struct load, cached_blocks),
+     {1000, 10000, 60000},
+     {1000, 10000, 100000, 1000000},
+     0},
     {"tenants", offsetof(struct load, tenants), {1, 30, 1000}, {1, 10, 100, 1000, 10000}, 20000},
 };
 

@@ -283,12 +283,9 @@ static void test_random_swaps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_least_recent_goes),
-        cmocka_unit_test(test_never_fits),
-        cmocka_unit_test(test_waits_for_work),
-        cmocka_unit_test(test_asked_again_and_again),
-        cmocka_unit_test(test_a_model_stays),
-        cmocka_unit_test(test_random_swaps),
+        cmocka_unit_test(test_least_recent_goes), cmocka_unit_test(test_never_fits),
+        cmocka_unit_test(test_waits_for_work),    cmocka_unit_test(test_asked_again_and_again),
+        cmocka_unit_test(test_a_model_stays),     cmocka_unit_test(test_random_swaps),
     };
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     return cmocka_run_group_tests(tests, sv_find_files, NULL);

@@ -11,7 +11,7 @@
 
 #define PROMPT 70
 #define ANSWER 8
-#define MOST 24 /* live requests */
+#define MOST   24 /* live requests */
 
 static const char *model;
 
@@ -19,7 +19,7 @@ struct ask {
     bool live, doomed; /* doomed: its tenant or key was taken away, so it may end with that */
     uint64_t tenant, id;
     uint32_t prompt;
-    bool first;        /* of its tenant */
+    bool first; /* of its tenant */
     uint32_t out[64];
     uint32_t n_out, code, max;
     struct rt_usage usage;
@@ -30,7 +30,7 @@ struct world {
     struct cfg_tenants *now;
     struct ask asks[MOST];
     uint64_t rng, next_id, answers, refused;
-    uint32_t alone[4][ANSWER];  /* what each prompt gives */
+    uint32_t alone[4][ANSWER]; /* what each prompt gives */
     struct rt_usage told;
     struct cn_msg *list;
 };
@@ -43,15 +43,19 @@ static uint32_t below(struct world *w, uint32_t n)
 
 static void start(struct world *w, uint32_t n_tenants)
 {
-    struct h_setup s = {.model = model, .threads = 1, .n_tenants = n_tenants, .kv_bytes = 64u << 20};
+    struct h_setup s = {
+        .model = model, .threads = 1, .n_tenants = n_tenants, .kv_bytes = 64u << 20};
 
     memset(w, 0, sizeof *w);
     w->rng = 11;
     h_start(&w->h, &s); /* its tenants are those of the config, for good */
     rt_free(w->h.rt);
     assert_int_equal(cfg_tenants_of(&w->h.cfg, &w->now, NULL), 0);
-    struct rt_opts o = {.cfg = &w->h.cfg, .metrics = &w->h.metrics, .model_path = model,
-                        .model_id = "test", .tenants = w->now};
+    struct rt_opts o = {.cfg = &w->h.cfg,
+                        .metrics = &w->h.metrics,
+                        .model_path = model,
+                        .model_id = "test",
+                        .tenants = w->now};
     struct cn_error err;
     if (rt_new(&o, &w->h.rt, &err)) fail_msg("%s", err.message);
 }
@@ -92,7 +96,8 @@ static uint64_t id_of(const struct world *w, const char *name)
     return UINT64_MAX;
 }
 
-static struct ask *ask(struct world *w, uint64_t tenant, uint64_t key, uint32_t prompt, uint32_t max)
+static struct ask *ask(struct world *w, uint64_t tenant, uint64_t key, uint32_t prompt,
+                       uint32_t max)
 {
     struct cn_error err;
     uint64_t at = w->next_id; /* in turn: one that has ended can be looked at for a while */
@@ -101,9 +106,16 @@ static struct ask *ask(struct world *w, uint64_t tenant, uint64_t key, uint32_t 
         at++;
     assert_true(at < w->next_id + MOST);
     struct ask *a = &w->asks[at % MOST];
-    *a = (struct ask){.live = true, .tenant = tenant, .id = ++w->next_id, .prompt = prompt, .max = max};
-    struct rt_request q = {.id = a->id, .reply = &w->h.mail, .tenant = tenant, .key = key,
-                           .priority = RT_NORMAL, .n = 1, .n_prompt = PROMPT, .max_tokens = max};
+    *a = (struct ask){
+        .live = true, .tenant = tenant, .id = ++w->next_id, .prompt = prompt, .max = max};
+    struct rt_request q = {.id = a->id,
+                           .reply = &w->h.mail,
+                           .tenant = tenant,
+                           .key = key,
+                           .priority = RT_NORMAL,
+                           .n = 1,
+                           .n_prompt = PROMPT,
+                           .max_tokens = max};
     q.prompt = cn_malloc_array(PROMPT, sizeof *q.prompt);
     for (uint32_t i = 0; i < PROMPT; i++)
         q.prompt[i] = ((prompt + 3) * 7919 + i * 31) % 200 + 3;
@@ -273,7 +285,7 @@ static void test_keys_leases_and_flush(void **state)
 
 /* ---- many ------------------------------------------------------------------------------------ */
 
-#define NAMES 400
+#define NAMES  400
 #define TO_ADD 10000
 
 struct plan {
@@ -359,7 +371,8 @@ static void test_ten_thousand(void **state)
     /* nothing is left of them: the next slots are old ones */
     for (int i = 0; i < 3; i++)
         finish(&w, ask(&w, w.now->first, 0, i, ANSWER));
-    for (int i = 0; i < 500 && h_metric(&w.h, CN_M_tokens_generated) < w.told.completion_tokens; i++)
+    for (int i = 0; i < 500 && h_metric(&w.h, CN_M_tokens_generated) < w.told.completion_tokens;
+         i++)
         usleep(10000); /* the counts come after the last event */
     usleep(100000);
     assert_int_equal(blocks(&w.h, true), 0);

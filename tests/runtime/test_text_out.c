@@ -108,11 +108,26 @@ static struct eng_vocab *make_words(void)
         types[i] = i <= CLOSE ? ENG_TOKEN_CONTROL : ENG_TOKEN_NORMAL;
     }
     texts[HALF] = (struct eng_str){"\xC3\x83", 2}; /* byte-level: the byte C3 */
-    struct eng_vocab_spec spec = {.model = "gpt2", .pre = "gpt-2", .tokens = texts, .types = types,
-                                  .n_tokens = CN_ARRAY_LEN(words), .bos = -1, .eos = -1, .eot = -1,
-                                  .eom = -1, .unk = -1, .sep = -1, .pad = -1, .fim_pre = -1,
-                                  .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1,
-                                  .fim_sep = -1, .add_bos = -1, .add_eos = -1,
+    struct eng_vocab_spec spec = {.model = "gpt2",
+                                  .pre = "gpt-2",
+                                  .tokens = texts,
+                                  .types = types,
+                                  .n_tokens = CN_ARRAY_LEN(words),
+                                  .bos = -1,
+                                  .eos = -1,
+                                  .eot = -1,
+                                  .eom = -1,
+                                  .unk = -1,
+                                  .sep = -1,
+                                  .pad = -1,
+                                  .fim_pre = -1,
+                                  .fim_suf = -1,
+                                  .fim_mid = -1,
+                                  .fim_pad = -1,
+                                  .fim_rep = -1,
+                                  .fim_sep = -1,
+                                  .add_bos = -1,
+                                  .add_eos = -1,
                                   .add_space_prefix = -1};
     struct eng_vocab *v;
     assert_int_equal(eng_vocab_new(&spec, &v, NULL), 0);
@@ -176,9 +191,9 @@ static void test_parts_and_stops(void **state)
 
 static void test_memory_plan(void **state)
 {
-    struct kr_kv_group groups[] = {{.n_layers = 3, .block_bytes = 3 * 4096},
-                                   {.span = KR_SPAN_WINDOW, .window_tokens = 512, .n_layers = 15,
-                                    .block_bytes = 15 * 4096}};
+    struct kr_kv_group groups[] = {
+        {.n_layers = 3, .block_bytes = 3 * 4096},
+        {.span = KR_SPAN_WINDOW, .window_tokens = 512, .n_layers = 15, .block_bytes = 15 * 4096}};
     struct kr_exec_info info = {.n_groups = 2, .groups = groups};
     struct rt_memory_plan p;
     struct cn_error err;
@@ -208,9 +223,9 @@ static void test_memory_plan(void **state)
 
 static void test_slabs_hold_at_most_4096_blocks(void **state)
 {
-    struct kr_kv_group groups[] = {{.n_layers = 1, .block_bytes = 64},
-                                   {.span = KR_SPAN_WINDOW, .window_tokens = 16, .n_layers = 1,
-                                    .block_bytes = 1 << 20}};
+    struct kr_kv_group groups[] = {
+        {.n_layers = 1, .block_bytes = 64},
+        {.span = KR_SPAN_WINDOW, .window_tokens = 16, .n_layers = 1, .block_bytes = 1 << 20}};
     struct kr_exec_info info = {.n_groups = 2, .groups = groups};
     struct rt_memory_plan p;
     struct cn_error err;
@@ -231,10 +246,13 @@ static void test_memory_fit(void **state)
         const char *param;
         uint64_t left;
     } cases[] = {
-        {20, 0, 100, true, 0, "", 0},        {20, 81, 100, false, 0, "", 81},
+        {20, 0, 100, true, 0, "", 0},
+        {20, 81, 100, false, 0, "", 81},
         {20, 82, 100, false, CN_ENEVERFIT, "max_tokens", 0},
-        {20, 82, 100, true, 0, "", 81},      {100, 1, 100, false, 0, "", 1},
-        {100, 5, 100, true, 0, "", 1},       {101, 0, 100, true, CN_ENEVERFIT, "messages", 0},
+        {20, 82, 100, true, 0, "", 81},
+        {100, 1, 100, false, 0, "", 1},
+        {100, 5, 100, true, 0, "", 1},
+        {101, 0, 100, true, CN_ENEVERFIT, "messages", 0},
         {101, 1, 100, false, CN_ENEVERFIT, "messages", 0},
         {1, UINT64_MAX, 100, false, CN_ENEVERFIT, "max_tokens", 0},
         {1, 1, 0, false, CN_ENEVERFIT, "messages", 0},
@@ -247,8 +265,10 @@ static void test_memory_fit(void **state)
         uint64_t max = 77;
         assert_int_equal(rt_memory_fit(&q, cases[i].fit, 3 << 20, &max, &err), cases[i].code);
         assert_string_equal(err.param, cases[i].param);
-        if (!cases[i].code) assert_int_equal(max, cases[i].left);
-        else assert_non_null(strstr(err.message, "3.0 MiB"));
+        if (!cases[i].code)
+            assert_int_equal(max, cases[i].left);
+        else
+            assert_non_null(strstr(err.message, "3.0 MiB"));
     }
 }
 

@@ -4,19 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_REQS   4096
-#define MAX_ROWS   512
-#define MAX_DRAFT  16
-#define WORDS      140     /* of prompts of text */
-#define IDS        30000
-#define PHRASE     24      /* tokens after which text repeats itself, but for one in so many: */
-#define NEW_WORD   20
+#define MAX_REQS  4096
+#define MAX_ROWS  512
+#define MAX_DRAFT 16
+#define WORDS     140 /* of prompts of text */
+#define IDS       30000
+#define PHRASE    24 /* tokens after which text repeats itself, but for one in so many: */
+#define NEW_WORD  20
 
 struct client_req {
     const struct load_class *class;
     struct sch_request spec;
     uint64_t id;
-    uint32_t *ids;           /* prompt and answer */
+    uint32_t *ids;             /* prompt and answer */
     uint32_t n_out, cut_after; /* cut_after 0: not cut */
     double due_ns, first_ns, last_ns;
     bool sent, ended, counts;
@@ -31,7 +31,7 @@ struct world {
     struct sch_row_result results[MAX_ROWS];
     struct client_req *reqs;
     uint32_t n_reqs, n_settled, n_made[2]; /* n_settled: those before it were sent and have ended */
-    double next_due[2];      /* of an open loop */
+    double next_due[2];                    /* of an open loop */
     double *gaps;
     size_t n_gaps, gaps_cap;
     double tokens, began_ns;
@@ -84,9 +84,13 @@ static struct client_req *req_new(struct world *w, uint32_t class, double due_ns
     r->due_ns = due_ns;
     r->ids = cn_malloc_array(n + answer, sizeof(*r->ids));
     if (unit(&rng) < c->abort_share) r->cut_after = 1 + below(&rng, 16);
-    r->spec = (struct sch_request){
-        .tenant = w->l->tenants > 1 ? below(&rng, 4) == 0 : c->tenant, .class = SCH_NORMAL,
-        .prompt = r->ids, .n_prompt = n, .max_new = answer, .n_choices = 1, .user = r};
+    r->spec = (struct sch_request){.tenant = w->l->tenants > 1 ? below(&rng, 4) == 0 : c->tenant,
+                                   .class = SCH_NORMAL,
+                                   .prompt = r->ids,
+                                   .n_prompt = n,
+                                   .max_new = answer,
+                                   .n_choices = 1,
+                                   .user = r};
     for (uint32_t i = 0; i < c->prefix; i++)
         r->ids[i] = IDS + w->n_made[class] % c->prefixes * 1000 + i;
     for (uint32_t i = c->prefix; i < n; i++)
@@ -327,14 +331,16 @@ static void warm_up(struct world *w)
 void load_run(const struct load *l, struct load_setting s, struct load_figures *out)
 {
     struct world w = {.l = l};
-    struct kv_pool_opts po = {.slab_bytes = 1 << 20, .n_slabs = 1024,
-                              .key = (const uint8_t *)"0123456789abcdef"};
+    struct kv_pool_opts po = {
+        .slab_bytes = 1 << 20, .n_slabs = 1024, .key = (const uint8_t *)"0123456789abcdef"};
     struct kv_group g = {.block_bytes = 8192};
-    struct kv_space_opts ko = {.id = "m", .id_len = 1, .block_tokens = 16, .n_groups = 1,
-                               .groups = &g};
+    struct kv_space_opts ko = {
+        .id = "m", .id_len = 1, .block_tokens = 16, .n_groups = 1, .groups = &g};
     struct sch_model_opts mo = {.context = 8192, .max_rows = MAX_ROWS, .max_logit_rows = 64};
-    struct sch_opts so = {.max_running = 64, .step_target_ns = 50000000,
-                          .step_stretch = s.stretch, .short_prompt = 1024,
+    struct sch_opts so = {.max_running = 64,
+                          .step_target_ns = 50000000,
+                          .step_stretch = s.stretch,
+                          .short_prompt = 1024,
                           .speculation = {.max_draft = s.speculation ? MAX_DRAFT : 0}};
     struct kv_pool *pool;
     uint32_t model;
@@ -342,10 +348,10 @@ void load_run(const struct load *l, struct load_setting s, struct load_figures *
     w.noise = seed_of(&w, 10, 0);
     w.arrivals = seed_of(&w, 11, 0);
     w.reqs = cn_calloc(MAX_REQS, sizeof(*w.reqs));
-    so.stepper = (struct sch_stepper){.self = &w, .depth = 1, .launch = launch, .collect = collect,
-                                      .now = now};
-    so.cb = (struct sch_callbacks){.arg = &w, .on_token = on_token,
-                                   .on_choice_end = on_choice_end, .on_end = on_end};
+    so.stepper = (struct sch_stepper){
+        .self = &w, .depth = 1, .launch = launch, .collect = collect, .now = now};
+    so.cb = (struct sch_callbacks){
+        .arg = &w, .on_token = on_token, .on_choice_end = on_choice_end, .on_end = on_end};
     cn_assert(kv_pool_new(&po, &pool, NULL) == 0);
     cn_assert(kv_space_add(pool, &ko, &mo.space, NULL) == 0);
     so.pool = pool;

@@ -94,7 +94,8 @@ static uint64_t sim_now(void *self)
 
 void sim_init(struct sim *m, const struct sim_opts *o)
 {
-    struct kv_pool_opts po = {.slab_bytes = o->slab_bytes, .n_slabs = o->n_slabs,
+    struct kv_pool_opts po = {.slab_bytes = o->slab_bytes,
+                              .n_slabs = o->n_slabs,
                               .key = (const uint8_t *)"0123456789abcdef"};
     struct sch_opts so = o->sch;
 
@@ -111,9 +112,12 @@ void sim_init(struct sim *m, const struct sim_opts *o)
     m->reqs = cn_calloc(SIM_MAX_REQS, sizeof(*m->reqs));
     m->max_running = o->sch.max_running ? o->sch.max_running : 256;
     m->slots = cn_calloc(m->max_running, sizeof(*m->slots));
-    so.stepper = (struct sch_stepper){.self = m, .depth = o->depth, .launch = sim_launch,
+    so.stepper = (struct sch_stepper){.self = m,
+                                      .depth = o->depth,
+                                      .launch = sim_launch,
                                       .draw = o->late ? sim_draw : NULL,
-                                      .collect = sim_collect, .now = sim_now};
+                                      .collect = sim_collect,
+                                      .now = sim_now};
     if (o->host_words) {
         so.stepper.save = sim_save;
         so.stepper.restore = sim_restore;
@@ -129,10 +133,13 @@ void sim_init(struct sim *m, const struct sim_opts *o)
     so.pool = m->pool;
     cn_assert(sch_new(&so, &m->sch, NULL) == 0);
     for (uint32_t i = 0; i < o->n_models; i++) {
-        struct kv_space_opts ko = {.id = &i, .id_len = sizeof(i), .block_tokens = o->block_tokens,
-                                   .n_groups = o->n_groups, .groups = o->groups};
-        struct sch_model_opts mo = {.context = o->context, .max_rows = o->max_rows,
-                                    .max_logit_rows = o->max_logit_rows};
+        struct kv_space_opts ko = {.id = &i,
+                                   .id_len = sizeof(i),
+                                   .block_tokens = o->block_tokens,
+                                   .n_groups = o->n_groups,
+                                   .groups = o->groups};
+        struct sch_model_opts mo = {
+            .context = o->context, .max_rows = o->max_rows, .max_logit_rows = o->max_logit_rows};
         uint32_t model;
 
         cn_assert(kv_space_add(m->pool, &ko, &m->space[i], NULL) == 0);
@@ -167,8 +174,12 @@ struct sim_req *sim_req_new(struct sim *m, uint32_t tenant, uint64_t n_prompt, u
     struct sim_req *r = &m->reqs[m->n_reqs++];
 
     cn_assert(m->n_reqs <= SIM_MAX_REQS && n_prompt <= SIM_MAX_LEN);
-    r->spec = (struct sch_request){.tenant = tenant, .class = SCH_NORMAL, .prompt = r->prompt,
-                                   .n_prompt = n_prompt, .max_new = max_new, .n_choices = 1,
+    r->spec = (struct sch_request){.tenant = tenant,
+                                   .class = SCH_NORMAL,
+                                   .prompt = r->prompt,
+                                   .n_prompt = n_prompt,
+                                   .max_new = max_new,
+                                   .n_choices = 1,
                                    .user = r};
     for (uint64_t i = 0; i < n_prompt; i++)
         r->prompt[i] = sim_below(m, SIM_VOCAB);

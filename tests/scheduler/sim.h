@@ -9,11 +9,11 @@
 
 #include "scheduler/scheduler.h"
 
-#define SIM_MAX_GROUPS 3
-#define SIM_MAX_REQS 64
+#define SIM_MAX_GROUPS  3
+#define SIM_MAX_REQS    64
 #define SIM_MAX_CHOICES 4
-#define SIM_MAX_LEN 512
-#define SIM_MAX_MEDIA 4
+#define SIM_MAX_LEN     512
+#define SIM_MAX_MEDIA   4
 
 struct sim_req {
     uint64_t id;
@@ -21,14 +21,14 @@ struct sim_req {
     uint32_t prompt[SIM_MAX_LEN];
     uint64_t marks[4];
     struct sch_media media[SIM_MAX_MEDIA];
-    uint64_t stop_mod;       /* a token divisible by it ends a choice; 0 = none */
-    uint32_t mask_mod;       /* of what may be drawn one in so many ids is left out, other ones
-                              * behind each token; 0 = none. With steppers of depth 2: only if late */
-    uint32_t force_mod;      /* one token in so many is followed by forced ids; 0 = none is */
+    uint64_t stop_mod;  /* a token divisible by it ends a choice; 0 = none */
+    uint32_t mask_mod;  /* of what may be drawn one in so many ids is left out, other ones
+                         * behind each token; 0 = none. With steppers of depth 2: only if late */
+    uint32_t force_mod; /* one token in so many is followed by forced ids; 0 = none is */
     uint32_t force_behind, force_n; /* once, behind so many tokens, so many ids; 0 = not */
-    bool force_masks;        /* they come by masks of one id, not by sch_force; as mask_mod */
-    bool cut;                /* sch_force failed: its choice was stopped */
-    bool parrot;             /* puts out its prompt again and again, whatever its rows see */
+    bool force_masks; /* they come by masks of one id, not by sch_force; as mask_mod */
+    bool cut;         /* sch_force failed: its choice was stopped */
+    bool parrot;      /* puts out its prompt again and again, whatever its rows see */
     bool submitted, cancelled, had_rows;
     uint64_t cancel_iteration;
     uint32_t ends, choice_ends[SIM_MAX_CHOICES];
@@ -44,7 +44,7 @@ struct sim_req {
 
 struct sim_opts {
     uint64_t seed;
-    bool late;                /* the stepper has draw: masks come after the launch */
+    bool late; /* the stepper has draw: masks come after the launch */
     uint32_t depth, block_tokens, n_groups, n_models;
     struct kv_group groups[SIM_MAX_GROUPS];
     uint64_t slab_bytes;
@@ -57,12 +57,12 @@ struct sim_opts {
     bool keys_once;           /* of a segment's rows together */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
     uint32_t fail_launch, fail_draw, fail_collect, fail_row; /* one in so many; 0 = never */
-    uint64_t host_words;      /* that can be saved at once; 0 = nothing is saved */
-    uint32_t fail_save;       /* saves and restores: one in so many; 0 = never */
-    uint32_t max_draft;       /* 0 = no speculation */
-    bool guess;               /* drafts are made up, with the right tokens and wrong ones at random;
-                               * else the scheduler's own */
-    uint32_t vocab;           /* 0 = 251 */
+    uint64_t host_words; /* that can be saved at once; 0 = nothing is saved */
+    uint32_t fail_save;  /* saves and restores: one in so many; 0 = never */
+    uint32_t max_draft;  /* 0 = no speculation */
+    bool guess;          /* drafts are made up, with the right tokens and wrong ones at random;
+                          * else the scheduler's own */
+    uint32_t vocab;      /* 0 = 251 */
 };
 
 struct sim_step;
@@ -87,8 +87,8 @@ struct sim {
     uint64_t rows, prompt_rows;
     struct sim_kept *kept;
     uint64_t kept_words, n_kept;
-    struct sch_usage told;   /* sums over all requests that ended */
-    bool *device;            /* set while the simulated device and client run; NULL: not wanted */
+    struct sch_usage told; /* sums over all requests that ended */
+    bool *device;          /* set while the simulated device and client run; NULL: not wanted */
     bool failed;
     char what[256];
 };
@@ -101,8 +101,8 @@ uint32_t sim_below(struct sim *m, uint32_t n);
 void sim_fail(struct sim *m, const char *fmt, ...) CN_PRINTF(2, 3);
 /* A new request with n random prompt tokens; change its spec before sim_submit. */
 struct sim_req *sim_req_new(struct sim *m, uint32_t tenant, uint64_t n_prompt, uint64_t max_new);
-/* Positions [first, first + n) of its prompt, behind its other media, hold medium `which` of that size,
- * whose rows see each other both ways where that is odd. */
+/* Positions [first, first + n) of its prompt, behind its other media, hold medium `which` of that
+ * size, whose rows see each other both ways where that is odd. */
 void sim_add_media(struct sim_req *r, uint64_t first, uint64_t n, uint8_t which);
 int sim_submit(struct sim *m, struct sim_req *r);
 bool sim_iterate(struct sim *m);

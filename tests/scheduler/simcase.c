@@ -8,10 +8,18 @@
 
 struct sim_opts simcase_opts(uint32_t depth)
 {
-    struct sim_opts o = {.seed = 7, .depth = depth, .block_tokens = SIMCASE_BLOCK_TOKENS,
-                         .n_groups = 1, .n_models = 1, .slab_bytes = SIMCASE_BLOCK_BYTES * 8,
-                         .n_slabs = 64, .max_rows = 64, .max_logit_rows = 64, .context = 500,
-                         .step_ns = 1000000, .row_ns = 100000};
+    struct sim_opts o = {.seed = 7,
+                         .depth = depth,
+                         .block_tokens = SIMCASE_BLOCK_TOKENS,
+                         .n_groups = 1,
+                         .n_models = 1,
+                         .slab_bytes = SIMCASE_BLOCK_BYTES * 8,
+                         .n_slabs = 64,
+                         .max_rows = 64,
+                         .max_logit_rows = 64,
+                         .context = 500,
+                         .step_ns = 1000000,
+                         .row_ns = 100000};
 
     o.groups[0].block_bytes = SIMCASE_BLOCK_BYTES;
     o.sch.step_target_ns = 1000000000;

@@ -5,7 +5,7 @@
 #include "tests/scheduler/sim.h"
 
 #define SIMCASE_BLOCK_TOKENS 16u
-#define SIMCASE_BLOCK_BYTES (SIMCASE_BLOCK_TOKENS * 8u)
+#define SIMCASE_BLOCK_BYTES  (SIMCASE_BLOCK_TOKENS * 8u)
 
 /* 64 slabs of 8 blocks, 64 rows a step, a window of 500 tokens, steps without a time target. */
 struct sim_opts simcase_opts(uint32_t depth);

@@ -65,7 +65,8 @@ void sim_check_idle(struct sim *m)
     if (st.n_seqs || st.blocks[KV_FILLING] || st.blocks[KV_READY] || st.blocks[KV_COPYING])
         sim_fail(m, "blocks in use at rest");
     if (m->kept || m->kept_words) sim_fail(m, "something is kept at rest");
-    if (ss.running || ss.waiting || ss.paused || ss.in_flight || ss.waiting_tokens) sim_fail(m, "not at rest");
+    if (ss.running || ss.waiting || ss.paused || ss.in_flight || ss.waiting_tokens)
+        sim_fail(m, "not at rest");
     if (ss.accepted != ss.ended_ok + ss.ended_error + ss.ended_cancelled)
         sim_fail(m, "accepted and ended requests differ");
     check_sums(m, &ss);

@@ -210,8 +210,8 @@ static void run_segment(struct sim *m, struct sim_step *st, const struct sch_seg
     if ((r->spec.flags & SCH_ONE_STEP) && (s->pos || s->n_rows != r->spec.n_prompt))
         sim_fail(m, "a part of a prompt that needs one step");
     if (s->n_sample > s->n_logits || s->n_logits > s->n_rows) sim_fail(m, "logits of a segment");
-    if (s->n_sample > 1 && (s->n_sample != s->n_rows || s->n_sample > m->o.max_draft + 1 ||
-                            s->pos < r->spec.n_prompt))
+    if (s->n_sample > 1 &&
+        (s->n_sample != s->n_rows || s->n_sample > m->o.max_draft + 1 || s->pos < r->spec.n_prompt))
         sim_fail(m, "a segment of %u rows and %u draws", s->n_rows, s->n_sample);
     check_media(m, s, r);
     follow_slot(m, s);
@@ -289,8 +289,8 @@ int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
     for (uint32_t i = 0; i < step->n_copies; i++) {
         const struct kv_copy *c = &step->copies[i];
 
-        uint64_t words = sim_is_state(m, c->group) ? m->o.groups[c->group].block_bytes / 8
-                                               : c->n_tokens;
+        uint64_t words =
+            sim_is_state(m, c->group) ? m->o.groups[c->group].block_bytes / 8 : c->n_tokens;
 
         for (uint64_t k = 0; k < words; k++)
             *sim_word(m, c->group, c->dst, k) = *sim_word(m, c->group, c->src, k);
@@ -401,10 +401,9 @@ int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
             uint32_t row = s->first_row + s->n_rows - s->n_sample + k;
             bool nan = m->o.fail_row && sim_below(m, m->o.fail_row) == 0;
 
-            m->results[n++] = (struct sch_row_result){
-                .status = nan ? CN_ENUMERIC : 0,
-                .token = st->rows[row].sampled,
-                .drawn = &st->rows[row]};
+            m->results[n++] = (struct sch_row_result){.status = nan ? CN_ENUMERIC : 0,
+                                                      .token = st->rows[row].sampled,
+                                                      .drawn = &st->rows[row]};
             if (k + 1 == s->n_sample || st->rows[row].sampled == s->tokens[k + 1]) continue;
             for (k++; k < s->n_sample; k++) /* nobody is to look at these */
                 m->results[n++] = (struct sch_row_result){.status = CN_EINTERNAL, .token = ~0u};

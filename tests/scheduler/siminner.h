@@ -4,34 +4,44 @@
 
 #include "tests/scheduler/sim.h"
 
-#define SIM_VOCAB 251u
+#define SIM_VOCAB   251u
 #define SIM_MAX_IDS (2 * SIM_MAX_LEN)
 
 /* Ids that are to be put out, in order. */
-struct sim_ids { uint32_t head, n, id[SIM_MAX_IDS]; bool command[SIM_MAX_IDS]; };
+struct sim_ids {
+    uint32_t head, n, id[SIM_MAX_IDS];
+    bool command[SIM_MAX_IDS];
+};
 
 /* What the client of a choice keeps beside its output. */
 struct sim_text {
-    struct sim_ids due;      /* given to sch_force and not put out yet */
-    struct sim_ids mask;     /* to come by masks of one id */
-    bool late;               /* a draw was asked for before the ids of `due` came */
+    struct sim_ids due;        /* given to sch_force and not put out yet */
+    struct sim_ids mask;       /* to come by masks of one id */
+    bool late;                 /* a draw was asked for before the ids of `due` came */
     bool command[SIM_MAX_LEN]; /* which of the output was forced from outside */
 };
 
 /* Of a row of a step. SIM_ONLY: its draw was not wanted, nobody may name its id. */
 enum { SIM_UNDRAWN, SIM_DRAWN, SIM_ONLY };
-struct sim_row { uint64_t hash; uint32_t token, sampled; uint8_t state; };
+struct sim_row {
+    uint64_t hash;
+    uint32_t token, sampled;
+    uint8_t state;
+};
 
 struct sim_step {
     const struct sch_step *step;
     uint64_t ticket;
     struct sim_row *rows;
-    bool lost;               /* collect will fail */
-    bool drawn;              /* draw was called */
+    bool lost;  /* collect will fail */
+    bool drawn; /* draw was called */
 };
 
 /* What a device keeps for a slot: whose it is, and a copy of the tables. */
-struct sim_slot { uint64_t generation, owner; uint32_t *table[SIM_MAX_GROUPS]; };
+struct sim_slot {
+    uint64_t generation, owner;
+    uint32_t *table[SIM_MAX_GROUPS];
+};
 
 static inline uint64_t sim_mix(uint64_t h, uint64_t v)
 {
@@ -72,9 +82,10 @@ static inline uint64_t sim_row_begin(const struct sim_req *r, uint64_t pos, uint
 /* Zeroed memory of the simulation's own, which never runs out. */
 void *sim_alloc(struct sim *m, size_t size);
 
-/* ---- simsave.c: memory of the host ------------------------------------------------------------ */
+/* ---- simsave.c: memory of the host ----------------------------------------------------------- */
 int sim_save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept);
-int sim_restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks, uint32_t n);
+int sim_restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks,
+                uint32_t n);
 void sim_forget(void *self, uint64_t kept);
 
 /* ---- simdev.c: the device -------------------------------------------------------------------- */

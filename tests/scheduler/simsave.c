@@ -9,7 +9,7 @@ struct sim_kept {
     uint64_t id, words;
     uint32_t model, n;
     struct kv_held *blocks;
-    uint64_t *data;          /* block after block */
+    uint64_t *data; /* block after block */
 };
 
 static uint64_t words_of(const struct sim *m, const struct kv_held *b)
@@ -44,7 +44,8 @@ int sim_save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t 
     if (m->kept_words + words > m->o.host_words) return CN_ENOMEM;
     if (m->o.fail_save && sim_below(m, m->o.fail_save) == 0) return CN_EIO;
     struct sim_kept *k = sim_alloc(m, sizeof *k);
-    *k = (struct sim_kept){.next = m->kept, .id = ++m->n_kept, .words = words, .model = model, .n = n};
+    *k = (struct sim_kept){
+        .next = m->kept, .id = ++m->n_kept, .words = words, .model = model, .n = n};
     k->blocks = sim_alloc(m, n * sizeof *blocks);
     k->data = sim_alloc(m, words * sizeof *k->data);
     memcpy(k->blocks, blocks, n * sizeof *blocks);

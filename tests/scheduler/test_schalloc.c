@@ -49,9 +49,19 @@ static void schedule(struct sim *m)
 /* How many allocations the schedule made. */
 static uint64_t run(uint32_t depth, bool with_state, uint64_t at, bool ever)
 {
-    struct sim_opts o = {.seed = 3, .depth = depth, .block_tokens = 4, .n_groups = 2, .n_models = 1,
-                         .slab_bytes = 128, .n_slabs = 60, .max_rows = 16, .max_logit_rows = 16,
-                         .context = 60, .step_ns = 1000000, .row_ns = 1000, .late = true};
+    struct sim_opts o = {.seed = 3,
+                         .depth = depth,
+                         .block_tokens = 4,
+                         .n_groups = 2,
+                         .n_models = 1,
+                         .slab_bytes = 128,
+                         .n_slabs = 60,
+                         .max_rows = 16,
+                         .max_logit_rows = 16,
+                         .context = 60,
+                         .step_ns = 1000000,
+                         .row_ns = 1000,
+                         .late = true};
     struct sim m;
 
     o.groups[0].block_bytes = o.groups[1].block_bytes = 32;

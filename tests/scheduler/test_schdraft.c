@@ -284,13 +284,15 @@ static double price(const uint32_t *ids, uint32_t n)
 }
 
 /* 64 times the ids: 64 times the work, whatever the ids. Repeats are what a search would get stuck
- * in. Many kinds fill the index only in the longer run, so that an id costs up to 1.66 times as much
- * there; each bound is a fifth above what is counted now. */
+ * in. Many kinds fill the index only in the longer run, so that an id costs up to 1.66 times as
+ * much there; each bound is a fifth above what is counted now. */
 static void test_price_is_flat(void **state)
 {
     enum { SMALL = 1 << 12, LARGE = 1 << 18 };
-    static const struct { uint32_t kinds; double most; } rows[] = {
-        {1, 1.2}, {11, 0.94}, {111, 1.57}, {1111, 1.97}, {11111, 2.0}};
+    static const struct {
+        uint32_t kinds;
+        double most;
+    } rows[] = {{1, 1.2}, {11, 0.94}, {111, 1.57}, {1111, 1.97}, {11111, 2.0}};
     uint32_t *ids = cn_malloc_array(LARGE, sizeof(*ids));
 
     for (size_t r = 0; r < CN_ARRAY_LEN(rows); r++) {
@@ -309,15 +311,17 @@ static void test_price_is_flat(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies_are_found), cmocka_unit_test(test_edits_cost_little),
-        cmocka_unit_test(test_media_are_not_guessed),
-        cmocka_unit_test(test_loops_go_round),   cmocka_unit_test(test_long_prompts_in_parts),
-        cmocka_unit_test(test_growth_moves_nothing),
-        cmocka_unit_test(test_growth_forgets_nothing),
-        cmocka_unit_test(test_nothing_to_expect),
-        cmocka_unit_test(test_pieces),           cmocka_unit_test(test_chances_are_learned),
-        cmocka_unit_test(test_price_is_flat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copies_are_found),
+                                       cmocka_unit_test(test_edits_cost_little),
+                                       cmocka_unit_test(test_media_are_not_guessed),
+                                       cmocka_unit_test(test_loops_go_round),
+                                       cmocka_unit_test(test_long_prompts_in_parts),
+                                       cmocka_unit_test(test_growth_moves_nothing),
+                                       cmocka_unit_test(test_growth_forgets_nothing),
+                                       cmocka_unit_test(test_nothing_to_expect),
+                                       cmocka_unit_test(test_pieces),
+                                       cmocka_unit_test(test_chances_are_learned),
+                                       cmocka_unit_test(test_price_is_flat)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,8 +28,7 @@ static int refused(struct sim *m, struct sim_req *r)
 static void test_refusals(void **state)
 {
     struct sim_opts o = simcase_opts(1);
-    struct sch_tenant_opts two = {.max_concurrent = 1, .max_queued = 1},
-                           queue = {.max_queued = 1};
+    struct sch_tenant_opts two = {.max_concurrent = 1, .max_queued = 1}, queue = {.max_queued = 1};
     struct sch_stats st;
     struct sim m;
     struct sim_req *r;
@@ -107,7 +106,6 @@ static void test_open_ended_runs_to_what_fits(void **state)
     simcase_finish(&m);
 }
 
-
 /* ---- order ----------------------------------------------------------------------------------- */
 
 static void test_decode_goes_on_beside_a_long_prompt(void **state)
@@ -128,7 +126,7 @@ static void test_decode_goes_on_beside_a_long_prompt(void **state)
     before = a->n_out[0];
     while (!b->n_out[0] && sim_iterate(&m))
         steps++;
-    assert_true(steps >= 480 / 32);          /* in chunks that keep to the target */
+    assert_true(steps >= 480 / 32);                 /* in chunks that keep to the target */
     assert_true(a->n_out[0] - before >= steps - 1); /* and a got a token in each */
     simcase_finish(&m);
 }

@@ -29,7 +29,10 @@ static uint64_t steps_of(struct sim *m)
 
 /* ---- the same as masks of one id ------------------------------------------------------------- */
 
-struct case_ { uint32_t depth, draft, n, behind; bool state; };
+struct case_ {
+    uint32_t depth, draft, n, behind;
+    bool state;
+};
 
 /* The output of one request whose text is forced, or comes by masks; *steps that it took. */
 static void run_one(const struct case_ *k, bool masks, uint32_t *out, uint32_t *n, uint64_t *steps)

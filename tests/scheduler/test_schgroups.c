@@ -11,14 +11,14 @@
 #include <cmocka.h>
 
 #define MAX_TENANTS 4
-#define N_SIMS 2
+#define N_SIMS      2
 
 struct pair {
     struct sim m[N_SIMS];
     uint32_t n_tenants;
     double w[MAX_TENANTS];
-    double seconds[MAX_TENANTS];   /* served, in both */
-    bool apart;                    /* nothing is told */
+    double seconds[MAX_TENANTS]; /* served, in both */
+    bool apart;                  /* nothing is told */
 };
 
 /* Tells what m[k] served to the other one, as at the end of a step. */
@@ -30,8 +30,7 @@ static void tell(struct pair *p, uint32_t k)
     while ((n = sch_served_take(p->m[k].sch, v, CN_ARRAY_LEN(v))))
         for (uint32_t i = 0; i < n; i++) {
             p->seconds[v[i].tenant] += v[i].seconds;
-            if (!p->apart)
-                sch_served_elsewhere(p->m[1 - k].sch, &v[i], sch_burst_s(p->m[k].sch));
+            if (!p->apart) sch_served_elsewhere(p->m[1 - k].sch, &v[i], sch_burst_s(p->m[k].sch));
         }
 }
 
@@ -222,8 +221,8 @@ static double counter_of(const struct sim *m, uint32_t tenant)
     return ts.counter;
 }
 
-/* Who has one scheduler to itself is served there as if there were no other; that is held against it
- * in the other one while somebody waits there, by a prompt or a batch at most. */
+/* Who has one scheduler to itself is served there as if there were no other; that is held against
+ * it in the other one while somebody waits there, by a prompt or a batch at most. */
 static void alone_elsewhere(bool apart, uint64_t *rows, uint64_t *clock)
 {
     struct pair p;
@@ -245,7 +244,8 @@ static void alone_elsewhere(bool apart, uint64_t *rows, uint64_t *clock)
     }
     most = CN_MAX(sch_burst_s(p.m[0].sch), sch_burst_s(p.m[1].sch)) * worth(&p.m[0]);
     if (!apart && debt > most + 200) fail_msg("%f behind, at most %f", debt, most);
-    if (!apart) assert_true(p.seconds[0] < 1.2 * p.seconds[1]); /* it has no more than the other one */
+    if (!apart)
+        assert_true(p.seconds[0] < 1.2 * p.seconds[1]); /* it has no more than the other one */
     *rows = p.m[1].rows;
     *clock = p.m[1].clock;
     finish(&p);
@@ -261,8 +261,8 @@ static void test_alone_there_as_without(void **state)
     assert_int_equal(clock[0], clock[1]);
 }
 
-/* A tenant that was served elsewhere for long, and is no more, is served here again before the others
- * had more than a burst. */
+/* A tenant that was served elsewhere for long, and is no more, is served here again before the
+ * others had more than a burst. */
 static void test_debt_ends(void **state)
 {
     struct pair p;
@@ -319,10 +319,9 @@ static void test_come_and_go(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bound_over_both),
-                                       cmocka_unit_test(test_service_elsewhere_counts),
-                                       cmocka_unit_test(test_alone_there_as_without),
-                                       cmocka_unit_test(test_debt_ends),
-                                       cmocka_unit_test(test_come_and_go)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bound_over_both), cmocka_unit_test(test_service_elsewhere_counts),
+        cmocka_unit_test(test_alone_there_as_without), cmocka_unit_test(test_debt_ends),
+        cmocka_unit_test(test_come_and_go)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,14 +10,15 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define SEEDS 8
+#define SEEDS      8
 #define MANY_SEEDS 24 /* where chance decides when who comes */
-#define WORSE 1.10
+#define WORSE      1.10
 
 static bool quick; /* no figures: one run of each, for what else may be found */
 
 /* SmolLM2-135M in Q4_1 on AVX-512 (docs/PERFORMANCE.md): streams and batches behind 64 ids, prompts
  * of 512 and of 4,000. */
+/* clang-format off */
 static const struct load_device two_cores = {
     .name = "two cores", .base_ns = 1.7e6, .row_ns = 0.36e6, .logit_ns = 0.08e6, .key_ns = 600,
     .token_ns = 10e3, .jitter = 0.05};
@@ -105,6 +106,7 @@ static struct load_figures run(const struct load *scenario, const struct load_de
                   mean.drafted);
     return mean;
 }
+/* clang-format on */
 
 /* None of the others is better by more than a tenth. */
 static void compare(const struct load *l, const struct load_device *device)

@@ -1,6 +1,6 @@
 /* Prompts with media over the simulated device: who shares what, media that are never cut between
- * steps, and what is refused. The device checks each segment, and rows that see each other both ways
- * hash all of their medium. With one and with two steps in flight. */
+ * steps, and what is refused. The device checks each segment, and rows that see each other both
+ * ways hash all of their medium. With one and with two steps in flight. */
 #include "tests/scheduler/simcase.h"
 
 #include <setjmp.h>
@@ -52,8 +52,8 @@ static void test_digest_decides(void **state)
     }
 }
 
-/* Steps of 64 rows; blocks of 16. Wherever a medium of 50 positions stands, it is in one step; beside
- * others that decode and a target that gives prompts 16 rows, too. */
+/* Steps of 64 rows; blocks of 16. Wherever a medium of 50 positions stands, it is in one step;
+ * beside others that decode and a target that gives prompts 16 rows, too. */
 static void whole(uint32_t depth, uint32_t first, bool busy)
 {
     struct sim_opts o = simcase_opts(depth);
@@ -89,8 +89,8 @@ static void test_never_cut(void **state)
     }
 }
 
-/* What is cached of such a medium counts when all of it is, and is not computed again for what follows
- * it in its last block. */
+/* What is cached of such a medium counts when all of it is, and is not computed again for what
+ * follows it in its last block. */
 static void test_hit_is_whole(void **state)
 {
     for (uint32_t depth = 1; depth <= 2; depth++) {
@@ -173,8 +173,12 @@ static void test_one_sequence(void **state)
     uint32_t model;
 
     sim_init(&m, &o);
-    struct sch_model_opts mo = {.space = m.space[0], .n_more = 1, .more = m.space, .context = 100,
-                                .max_rows = 4, .max_logit_rows = 4};
+    struct sch_model_opts mo = {.space = m.space[0],
+                                .n_more = 1,
+                                .more = m.space,
+                                .context = 100,
+                                .max_rows = 4,
+                                .max_logit_rows = 4};
     assert_int_equal(sch_model_add(m.sch, &mo, &model, &err), CN_EUNSUPP);
     assert_non_null(strstr(err.message, "2 sequences"));
     simcase_finish(&m);
@@ -183,10 +187,8 @@ static void test_one_sequence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_digest_decides),
-        cmocka_unit_test(test_never_cut),
-        cmocka_unit_test(test_hit_is_whole),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_digest_decides), cmocka_unit_test(test_never_cut),
+        cmocka_unit_test(test_hit_is_whole),   cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_one_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

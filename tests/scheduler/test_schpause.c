@@ -185,10 +185,8 @@ static void test_ends_while_paused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places_are_free),
-        cmocka_unit_test(test_paused_give_their_blocks),
-        cmocka_unit_test(test_resumed_go_first),
-        cmocka_unit_test(test_paused_ones_are_bounded),
+        cmocka_unit_test(test_places_are_free),   cmocka_unit_test(test_paused_give_their_blocks),
+        cmocka_unit_test(test_resumed_go_first),  cmocka_unit_test(test_paused_ones_are_bounded),
         cmocka_unit_test(test_ends_while_paused),
     };
 

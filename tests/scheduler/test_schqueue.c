@@ -12,8 +12,8 @@
 
 static void set(struct sim *m, uint32_t tenant, double weight, uint32_t concurrent, uint32_t queued)
 {
-    struct sch_tenant_opts o = {.weight = weight, .max_concurrent = concurrent,
-                                .max_queued = queued};
+    struct sch_tenant_opts o = {
+        .weight = weight, .max_concurrent = concurrent, .max_queued = queued};
 
     assert_int_equal(sch_tenant_set(m->sch, tenant, &o), 0);
 }
@@ -70,8 +70,8 @@ static void test_one_tenant_has_the_whole_queue(void **state)
     simcase_finish(&m);
 }
 
-/* 20 places: a flood has half of them. With its own limit it has more: 10 are divided 1:1 (5 each), so
- * it leaves 5; 1:3 leaves more to the heavy one. */
+/* 20 places: a flood has half of them. With its own limit it has more: 10 are divided 1:1 (5 each),
+ * so it leaves 5; 1:3 leaves more to the heavy one. */
 static void test_a_flood_leaves_the_others_their_part(void **state)
 {
     struct sim_opts o = simcase_opts(1);
@@ -177,7 +177,7 @@ static void test_parts_follow_the_weights(void **state)
     assert_int_equal(fill(&m, 0, 10, 8, CN_EQUEUE), 8);
     set(&m, 1, 1, 0, 0);
     assert_int_equal(fill(&m, 0, 10, 60, CN_EQUEUE), 2); /* half of them */
-    set(&m, 0, 1, 0, 15); /* unless its own limit says more */
+    set(&m, 0, 1, 0, 15);                                /* unless its own limit says more */
     assert_int_equal(fill(&m, 0, 10, 60, CN_ERATE), 5);
     set(&m, 1, 3, 0, 0);
     assert_int_equal(submit(&m, 0, 10), CN_ERATE);
@@ -253,9 +253,10 @@ static void test_refusals_name_the_limit(void **state)
     assert_int_equal(submit(&m, 0, 1), 0);
     r = sim_req_new(&m, 0, 1, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
-    assert_string_equal(err.message, "the server's queue is full: 6 requests wait, 6 of them this "
-                                     "tenant's, 2 are kept for other tenants, and this one would add 1; "
-                                     "the limit (scheduler.queue_requests) is 8");
+    assert_string_equal(err.message,
+                        "the server's queue is full: 6 requests wait, 6 of them this "
+                        "tenant's, 2 are kept for other tenants, and this one would add 1; "
+                        "the limit (scheduler.queue_requests) is 8");
     m.n_reqs--;
     assert_int_equal(submit(&m, 1, 90), 0);
     r = sim_req_new(&m, 1, 5, 5);
@@ -284,9 +285,10 @@ static void test_refusals_count_right(void **state)
     assert_int_equal(fill(&m, 0, 1, 60, CN_EQUEUE), 4);
     r = sim_req_new(&m, 0, 1, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
-    assert_string_equal(err.message, "the server's queue is full: 4 requests wait, 4 of them this "
-                                     "tenant's, 4 are kept for other tenants, and this one would add 1; "
-                                     "the limit (scheduler.queue_requests) is 8");
+    assert_string_equal(err.message,
+                        "the server's queue is full: 4 requests wait, 4 of them this "
+                        "tenant's, 4 are kept for other tenants, and this one would add 1; "
+                        "the limit (scheduler.queue_requests) is 8");
     m.n_reqs--;
     set(&m, 1, 1, 0, 1);
     assert_int_equal(submit(&m, 1, 1), 0);
@@ -305,9 +307,10 @@ static void test_refusals_count_right(void **state)
     assert_int_equal(submit(&m, 0, 1), 0);
     r = sim_req_new(&m, 0, 1, 5);
     assert_int_equal(sch_submit(m.sch, &r->spec, &r->id, &err), CN_EQUEUE);
-    assert_string_equal(err.message, "the server's queue is full: 1 request waits, 1 of them this "
-                                     "tenant's, 1 is kept for other tenants, and this one would add 1; "
-                                     "the limit (scheduler.queue_requests) is 2");
+    assert_string_equal(err.message,
+                        "the server's queue is full: 1 request waits, 1 of them this "
+                        "tenant's, 1 is kept for other tenants, and this one would add 1; "
+                        "the limit (scheduler.queue_requests) is 2");
     m.n_reqs--;
     simcase_finish(&m);
 }

@@ -1,7 +1,7 @@
 /* Random schedules: random tenants, weights, classes, prompts that share prefixes, adapters, media,
- * several choices, windows, tiny pools, cancels, deadlines, pauses, device errors, one and two steps in
- * flight, masks that come after the launch, ids that are forced by sch_force or by masks of one id.
- * Every output is compared with the same request run alone.
+ * several choices, windows, tiny pools, cancels, deadlines, pauses, device errors, one and two
+ * steps in flight, masks that come after the launch, ids that are forced by sch_force or by masks
+ * of one id. Every output is compared with the same request run alone.
  *
  *   test_schrandom [--runs N] [--seed S] [--shrink S]
  * --seed S runs that one schedule; --shrink S finds the fewest requests with which it fails. */
@@ -233,7 +233,8 @@ static void check_scores(struct sim *m)
 }
 
 struct totals {
-    uint64_t two, forced, drafted, right, steps, rows, preemptions, cached, recomputed, ends, over, taken, used;
+    uint64_t two, forced, drafted, right, steps, rows, preemptions, cached, recomputed, ends, over,
+        taken, used;
     uint64_t saved, restored; /* choices, at preemptions */
 };
 
@@ -332,12 +333,13 @@ int main(int argc, char **argv)
         printf("saved: %" PRIu64 ", restored: %" PRIu64 "\n", tot.saved, tot.restored);
         return 1;
     }
-    printf("%" PRIu64 " schedules (%" PRIu64 " with two steps in flight): %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
-           " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64
-           " preemptions, %" PRIu64 " saved, %" PRIu64 " restored, %" PRIu64 " requests preempted more than 4 times, %" PRIu64
-           " snapshots, used %" PRIu64 " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64
-           " forced ids\n",
-           runs, tot.two, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed, tot.preemptions,
-           tot.saved, tot.restored, tot.over, tot.taken, tot.used, tot.drafted, tot.right, tot.forced);
+    printf("%" PRIu64 " schedules (%" PRIu64 " with two steps in flight): %" PRIu64
+           " requests, %" PRIu64 " steps, %" PRIu64 " rows, %" PRIu64 " cached, %" PRIu64
+           " recomputed, %" PRIu64 " preemptions, %" PRIu64 " saved, %" PRIu64 " restored, %" PRIu64
+           " requests preempted more than 4 times, %" PRIu64 " snapshots, used %" PRIu64
+           " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64 " forced ids\n",
+           runs, tot.two, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed,
+           tot.preemptions, tot.saved, tot.restored, tot.over, tot.taken, tot.used, tot.drafted,
+           tot.right, tot.forced);
     return 0;
 }

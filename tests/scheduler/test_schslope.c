@@ -1,8 +1,9 @@
 /* Cost per token must not grow with what does not run: waiting requests, cached blocks, tenants,
  * open sequences' history. A device that does nothing; work of the scheduler and pool per token, in
- * basic blocks (work.h), at one size and at hundreds of times that size. Counted, so that the machine
- * has no part in it, and each bound is a fifth above what is counted now: 1.00, 1.00, and 1.31 for
- * tenants, by the depth of their heap. (Time, with the caches in it: runtime/test_slope.c.) */
+ * basic blocks (work.h), at one size and at hundreds of times that size. Counted, so that the
+ * machine has no part in it, and each bound is a fifth above what is counted now: 1.00, 1.00,
+ * and 1.31 for tenants, by the depth of their heap. (Time, with the caches in it:
+ * runtime/test_slope.c.) */
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/work.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS 1000
+#define STEPS   1000
 #define STREAMS 16
 
 struct null_dev {
@@ -65,8 +66,12 @@ static void submit(struct sch *s, uint32_t tenant, uint32_t first, uint64_t max_
 {
     uint32_t prompt[40];
     uint64_t id;
-    struct sch_request r = {.tenant = tenant, .class = SCH_NORMAL, .prompt = prompt, .n_prompt = 40,
-                            .max_new = max_new, .n_choices = 1};
+    struct sch_request r = {.tenant = tenant,
+                            .class = SCH_NORMAL,
+                            .prompt = prompt,
+                            .n_prompt = 40,
+                            .max_new = max_new,
+                            .n_choices = 1};
 
     for (uint32_t i = 0; i < 40; i++)
         prompt[i] = first * 40 + i;
@@ -79,20 +84,20 @@ static double measure(struct load l)
     struct null_dev d = {0};
     struct kv_pool_opts po = {.slab_bytes = 1 << 20, .n_slabs = 1024};
     struct kv_group g = {.block_bytes = 1024};
-    struct kv_space_opts ko = {.id = "m", .id_len = 1, .block_tokens = 16, .n_groups = 1,
-                               .groups = &g};
+    struct kv_space_opts ko = {
+        .id = "m", .id_len = 1, .block_tokens = 16, .n_groups = 1, .groups = &g};
     struct kv_pool *pool;
     struct sch_model_opts mo = {.context = 100000, .max_rows = 256, .max_logit_rows = 256};
-    struct sch_opts so = {.max_running = STREAMS, .max_queue = 1000000,
-                          .max_queue_tokens = 1000000000};
+    struct sch_opts so = {
+        .max_running = STREAMS, .max_queue = 1000000, .max_queue_tokens = 1000000000};
     struct sch *s;
     uint32_t model;
     double cost;
 
-    so.stepper = (struct sch_stepper){.self = &d, .depth = 1, .launch = launch, .collect = collect,
-                                      .now = now};
-    so.cb = (struct sch_callbacks){.arg = &d, .on_token = on_token,
-                                   .on_choice_end = on_choice_end, .on_end = on_end};
+    so.stepper = (struct sch_stepper){
+        .self = &d, .depth = 1, .launch = launch, .collect = collect, .now = now};
+    so.cb = (struct sch_callbacks){
+        .arg = &d, .on_token = on_token, .on_choice_end = on_choice_end, .on_end = on_end};
     cn_assert(kv_pool_new(&po, &pool, NULL) == 0);
     cn_assert(kv_space_add(pool, &ko, &mo.space, NULL) == 0);
     so.pool = pool;
@@ -117,8 +122,7 @@ static double measure(struct load l)
     return cost;
 }
 
-static int compare(const char *what, struct load small, struct load large, int factor,
-                   double most)
+static int compare(const char *what, struct load small, struct load large, int factor, double most)
 {
     double a = measure(small), b = measure(large);
 

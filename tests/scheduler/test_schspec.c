@@ -12,11 +12,11 @@
 struct outcome { double ns, drafted, right, served[2]; };
 
 struct world {
-    uint32_t n;              /* choices that decode at once */
+    uint32_t n;       /* choices that decode at once */
     uint32_t parrots; /* of them, those that repeat themselves; tenant 0's, others tenant 1's */
     uint32_t max_draft, depth; /* depth 0: 1 */
     uint64_t step_ns, row_ns;
-    double others_ns;        /* set: when the last that does not repeat itself had ended */
+    double others_ns; /* set: when the last that does not repeat itself had ended */
 };
 
 static struct outcome run(struct world *w)
@@ -196,13 +196,13 @@ static void test_wrong_ones_leave_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gains_where_rows_are_cheap),
-        cmocka_unit_test(test_gains_with_two_steps_in_flight),
-        cmocka_unit_test(test_no_loss_with_two_steps_in_flight),
-        cmocka_unit_test(test_none_where_rows_are_dear),
-        cmocka_unit_test(test_free_where_nothing_repeats),
-        cmocka_unit_test(test_others_hardly_wait), cmocka_unit_test(test_wrong_ones_leave_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gains_where_rows_are_cheap),
+                                       cmocka_unit_test(test_gains_with_two_steps_in_flight),
+                                       cmocka_unit_test(test_no_loss_with_two_steps_in_flight),
+                                       cmocka_unit_test(test_none_where_rows_are_dear),
+                                       cmocka_unit_test(test_free_where_nothing_repeats),
+                                       cmocka_unit_test(test_others_hardly_wait),
+                                       cmocka_unit_test(test_wrong_ones_leave_nothing)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define BT SIMCASE_BLOCK_TOKENS
+#define BT          SIMCASE_BLOCK_TOKENS
 #define STATE_BYTES (2 * SIMCASE_BLOCK_BYTES)
 
 /* kinds: KV and state, state alone, chunks and state */

@@ -14,12 +14,12 @@
 struct world {
     double stretch;
     uint32_t depth, n_decode, n_prompts;
-    uint32_t n_before;   /* streams that end before there is a prompt */
-    double before_ns;    /* base of a step until then; 0: as later */
-    uint32_t settle;     /* steps that are not looked at: estimates follow */
+    uint32_t n_before;           /* streams that end before there is a prompt */
+    double before_ns;            /* base of a step until then; 0: as later */
+    uint32_t settle;             /* steps that are not looked at: estimates follow */
     uint32_t first_prompt, more; /* times that as many prompts come again */
-    uint64_t key_ns;     /* what a key behind a row of a prompt takes */
-    bool keys_once;      /* for all rows of a prompt together */
+    uint64_t key_ns;             /* what a key behind a row of a prompt takes */
+    bool keys_once;              /* for all rows of a prompt together */
     /* of the steps in which all decode and a prompt is being read: */
     double longest_ns;
     uint32_t steps, without; /* all of them; those without a row of a prompt */
@@ -157,8 +157,13 @@ static void test_more_prompts_get_more(void **state)
 static void test_steps_become_shorter(void **state)
 {
     for (double before = 3; before <= 9; before += 2) {
-        struct world w = {.stretch = 0.5, .depth = 1, .n_decode = 8, .n_prompts = 1, .more = 40,
-                          .before_ns = before * STEP_NS, .settle = 300};
+        struct world w = {.stretch = 0.5,
+                          .depth = 1,
+                          .n_decode = 8,
+                          .n_prompts = 1,
+                          .more = 40,
+                          .before_ns = before * STEP_NS,
+                          .settle = 300};
 
         run(&w);
         print_message("%.0f times as long before: %.2f of alone in %u steps\n", before,
@@ -200,7 +205,11 @@ static void test_many_keys(void **state)
                   w.steps);
     assert_true(w.longest_ns < (1 + 0.25) * alone(&w) + ROW_NS);
     assert_true(w.steps < 330);
-    w = (struct world){.stretch = 0.5, .depth = 1, .n_decode = 8, .n_prompts = 1, .key_ns = 20000,
+    w = (struct world){.stretch = 0.5,
+                       .depth = 1,
+                       .n_decode = 8,
+                       .n_prompts = 1,
+                       .key_ns = 20000,
                        .keys_once = true};
     run(&w);
     print_message("for both at once: %.2f of alone in %u steps\n", w.longest_ns / alone(&w),

@@ -1,5 +1,5 @@
-/* Where all places are taken, tenants have them by turns: a long answer keeps none from another tenant,
- * and nobody computes again for it. */
+/* Where all places are taken, tenants have them by turns: a long answer keeps none from another
+ * tenant, and nobody computes again for it. */
 #include "tests/scheduler/simcase.h"
 
 #include <setjmp.h>
@@ -150,7 +150,8 @@ static void test_no_turns_without_room(void **state)
     simcase_finish(&m);
 }
 
-/* Prompts that fill the pool: one is read, the other waits for its blocks. A third tenant needs few. */
+/* Prompts that fill the pool: one is read, the other waits for its blocks. A third tenant needs
+ * few. */
 static void small_beside_large(uint32_t depth)
 {
     struct sim_opts o = simcase_opts(depth);
@@ -245,8 +246,8 @@ static void test_beyond_its_share(void **state)
     simcase_cancel(&m);
 }
 
-/* The longest step that reads prompts of so many tenants, in parts of the target; after some of which
- * the scheduler has learnt what they take. */
+/* The longest step that reads prompts of so many tenants, in parts of the target; after some of
+ * which the scheduler has learnt what they take. */
 static double longest_step(uint32_t tenants)
 {
     struct sim_opts o = simcase_opts(1);

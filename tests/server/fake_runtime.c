@@ -13,8 +13,8 @@
  *   CONIFER_FAKE_LOAD_MS: the model is loaded so long after it was first asked for (0: at once);
  *   CONIFER_FAKE_STUCK_MS: after so long without progress it says that it is stuck (2000);
  *   CONIFER_FAKE_SUBMIT_MS: who submits goes on so long after the request is there (0);
- *   CONIFER_FAKE_GO: from when this file is there nothing is held, delayed, loading or standing still,
- *   so that a test need not guess how long what it looks at takes. */
+ *   CONIFER_FAKE_GO: from when this file is there nothing is held, delayed, loading or standing
+ * still, so that a test need not guess how long what it looks at takes. */
 #include "tests/server/fake_runtime.h"
 
 #include <stdio.h>
@@ -250,9 +250,7 @@ size_t rt_n_models(const struct rt *r)
     return 1;
 }
 
-struct rt_model {
-    struct rt *rt;
-};
+struct rt_model { struct rt *rt; };
 static struct rt_model only;
 
 struct rt_model *rt_model_at(const struct rt *r, size_t i)

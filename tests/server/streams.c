@@ -39,7 +39,8 @@ static void die(const char *what)
 
 static int dial(int port)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to)) die("connect");
@@ -57,10 +58,12 @@ static void send_request(int fd, const char *mode, long tokens)
         int len = snprintf(body, sizeof body,
                            "{\"messages\":[{\"role\":\"user\",\"content\":\"Say something\"}],"
                            "\"stream\":true,\"temperature\":0,\"ignore_eos\":true,"
-                           "\"max_tokens\":%ld}", tokens);
+                           "\"max_tokens\":%ld}",
+                           tokens);
         n = snprintf(text, sizeof text,
                      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len, body);
+                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+                     len, body);
     }
     if (write(fd, text, (size_t)n) != n) die("write");
 }

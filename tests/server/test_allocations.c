@@ -4,8 +4,8 @@
  * allocation in 128 tokens is let pass: the pool's nodes of blocks, two to nine in 1600 tokens, and
  * buffers that grow where a busy machine lets the loop fall behind. That being the machine's doing,
  * and not a token's, the least of TRIES tries counts: a try can only be too many by it, never too
- * few, and what a token allocates itself is there in all of them. One allocation in a hundred tokens
- * fails. */
+ * few, and what a token allocates itself is there in all of them. One allocation in a hundred
+ * tokens fails. */
 #include "kernels/kernels.h"
 #include "runtime/runtime.h"
 #include "server/server.h"
@@ -74,10 +74,10 @@ static int start(void **state)
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     cfg.server.port = 0;
     cfg.engine.threads = 1;
-    struct rt_opts ro = {.cfg = &cfg, .metrics = &metrics, .model_id = "null",
-                         .model_path = "null:vocab=16384"};
-    struct srv_opts so = {.cfg = &cfg, .metrics = &metrics, .version = "0", .ready = on_ready,
-                          .quiet = true};
+    struct rt_opts ro = {
+        .cfg = &cfg, .metrics = &metrics, .model_id = "null", .model_path = "null:vocab=16384"};
+    struct srv_opts so = {
+        .cfg = &cfg, .metrics = &metrics, .version = "0", .ready = on_ready, .quiet = true};
     if (rt_new(&ro, &rt, &err) || srv_new(&so, &srv, &err)) return -1;
     return pthread_create(&thread, NULL, serve, NULL) ? -1 : 0;
 }

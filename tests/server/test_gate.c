@@ -25,8 +25,12 @@ struct world {
     uint64_t now;
 };
 
-static void on_gone(void *ctx, struct srv_conn *c) {}
-static void on_closed(void *ctx) {}
+static void on_gone(void *ctx, struct srv_conn *c)
+{
+}
+static void on_closed(void *ctx)
+{
+}
 static const struct srv_http_handler handler = {.on_gone = on_gone, .on_closed = on_closed};
 
 static void begin_for(struct world *w, size_t n_tenants, const double *weights, size_t places,
@@ -144,7 +148,8 @@ static void test_health_places(void **state)
     assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0), CN_ERATE);
     w.gate.limits.per_tenant = SIZE_MAX;
     w.gate.tenants[0].part = SIZE_MAX;
-    assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0), CN_EPLACES); /* its place is for health alone */
+    assert_int_equal(srv_gate_prove(&w.gate, w.conns[5], 0),
+                     CN_EPLACES); /* its place is for health alone */
     ticks(&w, 5);
     assert_true(come(&w, "192.0.2.2"));
     assert_true(closed(&w, 4));
@@ -374,8 +379,7 @@ static void test_any_order(void **state)
                 if (w.n && !closed(&w, at)) srv_conn_abort(w.conns[at]);
                 break;
             case 5:
-                if (w.n)
-                    srv_gate_failed(&w.gate, &w.streams[at]->base.peer, w.now, &retry);
+                if (w.n) srv_gate_failed(&w.gate, &w.streams[at]->base.peer, w.now, &retry);
                 break;
             default:
                 ticks(&w, 1);
@@ -394,10 +398,12 @@ int main(void)
 {
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seven_eighths), cmocka_unit_test(test_health_places),
-        cmocka_unit_test(test_key_wins),      cmocka_unit_test(test_idle_ones), cmocka_unit_test(test_parts_are_kept), cmocka_unit_test(test_parts_change),    cmocka_unit_test(test_addresses),
-        cmocka_unit_test(test_burst_of_an_address), cmocka_unit_test(test_failed_keys),
-        cmocka_unit_test(test_records_are_bounded), cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_seven_eighths),  cmocka_unit_test(test_health_places),
+        cmocka_unit_test(test_key_wins),       cmocka_unit_test(test_idle_ones),
+        cmocka_unit_test(test_parts_are_kept), cmocka_unit_test(test_parts_change),
+        cmocka_unit_test(test_addresses),      cmocka_unit_test(test_burst_of_an_address),
+        cmocka_unit_test(test_failed_keys),    cmocka_unit_test(test_records_are_bounded),
+        cmocka_unit_test(test_any_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

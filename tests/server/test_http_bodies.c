@@ -1,5 +1,5 @@
-/* The memory of connections over the stand-in stream: charged as bytes arrive, to the address or the
- * tenant, and given back exactly once; nothing is parsed for one who does not read. */
+/* The memory of connections over the stand-in stream: charged as bytes arrive, to the address or
+ * the tenant, and given back exactly once; nothing is parsed for one who does not read. */
 #include "tests/server/http_world.h"
 
 #include <setjmp.h>
@@ -191,10 +191,8 @@ static void test_unread_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bodies_announced),
-        cmocka_unit_test(test_bodies_together),
-        cmocka_unit_test(test_body_never_fits),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_bodies_announced), cmocka_unit_test(test_bodies_together),
+        cmocka_unit_test(test_body_never_fits),  cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_unread_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -73,7 +73,8 @@ static void test_json_wide(void **state)
     assert_true(srv_json_is(json_object_get(root, "s"), "\"18446744073709551616"));
     assert_true(json_real_value(json_object_get(root, "b")) == 18446744073709551616.0);
     assert_true(json_integer_value(json_object_get(root, "i")) == INT64_MIN);
-    assert_true(json_is_real(json_object_get(root, "r")) && json_is_real(json_object_get(root, "n")));
+    assert_true(json_is_real(json_object_get(root, "r")) &&
+                json_is_real(json_object_get(root, "n")));
     assert_false(srv_json_int(json_object_get(root, "b"), &x));
     assert_false(srv_json_int(json_object_get(root, "h"), &x));
     assert_false(srv_json_int(json_object_get(root, "s"), &x));
@@ -87,7 +88,8 @@ static void test_json_wide(void **state)
 static void test_json_words(void **state)
 {
     static const char *const words[] = {"user", "use", "", NULL};
-    json_t *long_one = json_stringn("user\0x", 6), *use = json_string("use"), *none = json_string("");
+    json_t *long_one = json_stringn("user\0x", 6), *use = json_string("use"),
+           *none = json_string("");
 
     assert_false(srv_json_is(long_one, "user"));
     assert_int_equal(srv_json_one_of(long_one, words), -1);

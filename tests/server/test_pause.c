@@ -15,7 +15,7 @@ static void only_a_time_in_which_nobody_ran_is_a_pause(void **state)
     struct srv_pause p = {0};
     uint64_t t = 5000 * S;
 
-    srv_pause_alive(&p, t); /* the first look is no pause since the clock's zero */
+    srv_pause_alive(&p, t);      /* the first look is no pause since the clock's zero */
     for (int i = 0; i < 40; i++) /* the loop stands for 10 s, the witness runs */
         srv_pause_alive(&p, t += 250 * MS);
     assert_int_equal(p.paused_ns, 0);
@@ -24,8 +24,8 @@ static void only_a_time_in_which_nobody_ran_is_a_pause(void **state)
     assert_int_equal(p.paused_ns, 0);
     srv_pause_alive(&p, t += 3 * S);
     assert_int_equal(p.paused_ns, 3 * S);
-    srv_pause_alive(&p, t);          /* the other one, right after */
-    srv_pause_alive(&p, t - 2 * S);  /* a clock that was read before a lock was had */
+    srv_pause_alive(&p, t);         /* the other one, right after */
+    srv_pause_alive(&p, t - 2 * S); /* a clock that was read before a lock was had */
     srv_pause_alive(&p, t + 250 * MS);
     assert_int_equal(p.paused_ns, 3 * S);
 }
@@ -50,7 +50,8 @@ static void pauses_are_taken_out_of_the_time_without_progress(void **state)
     assert_int_equal(srv_progress_look(&g, t + 36 * S, 11 * S, 24 * S), 2 * S);
 }
 
-/* A thread that stands still for longer than SRV_PAUSE_NS, as a loop would that waits for a lock. */
+/* A thread that stands still for longer than SRV_PAUSE_NS, as a loop would that waits for a
+ * lock. */
 static void a_stall_of_one_thread_is_no_pause(void **state)
 {
     struct srv_witness w;

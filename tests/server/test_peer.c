@@ -40,14 +40,20 @@ static void test_bad_ranges(void **state)
     static const struct {
         const char *range, *says;
     } cases[] = {
-        {"", "is not an IP address"},          {"proxy.example", "is not an IP address"},
+        {"", "is not an IP address"},
+        {"proxy.example", "is not an IP address"},
         {"10.0.0.1/8", "own address is 10.0.0.0/8"},
         {"2001:db8::1/32", "own address is 2001:db8::/32"},
-        {"10.0.0.0/33", "from 0 to 32"},       {"::/129", "from 0 to 128"},
-        {"10.0.0.0/", "from 0 to 32"},         {"10.0.0.0/8x", "from 0 to 32"},
-        {"10.0.0.0/-1", "from 0 to 32"},       {"/8", "is not an IP address"},
-        {"10.0.0", "is not an IP address"},    {"fe80::1%eth0", "is not an IP address"},
-        {"[::1]", "is not an IP address"},     {"10.0.0.1:80", "is not an IP address"},
+        {"10.0.0.0/33", "from 0 to 32"},
+        {"::/129", "from 0 to 128"},
+        {"10.0.0.0/", "from 0 to 32"},
+        {"10.0.0.0/8x", "from 0 to 32"},
+        {"10.0.0.0/-1", "from 0 to 32"},
+        {"/8", "is not an IP address"},
+        {"10.0.0", "is not an IP address"},
+        {"fe80::1%eth0", "is not an IP address"},
+        {"[::1]", "is not an IP address"},
+        {"10.0.0.1:80", "is not an IP address"},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) {
         struct cfg_range r;

@@ -63,7 +63,8 @@ static void spin(struct srv_job *j)
     atomic_fetch_add(&n_begun, 1);
     while (!atomic_load(job->end)) {
         int now = atomic_fetch_add(&n_running, 1) + 1, most = atomic_load(&most_running);
-        while (now > most && !atomic_compare_exchange_weak(&most_running, &most, now)) {}
+        while (now > most && !atomic_compare_exchange_weak(&most_running, &most, now)) {
+        }
         burn(100000);
         if (job->ran) atomic_fetch_add(job->ran, 1);
         atomic_fetch_sub(&n_running, 1);
@@ -328,9 +329,10 @@ static void test_pool_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_lanes_grow), cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_shares),     cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_detached),   cmocka_unit_test(test_pool_end),
+        cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_lanes_grow),
+        cmocka_unit_test(test_slices),     cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_bounds),     cmocka_unit_test(test_detached),
+        cmocka_unit_test(test_pool_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,8 +90,10 @@ static int dial(void)
     int len = snprintf(body, sizeof body,
                        "{\"prompt\":\"a\",\"stream\":true,\"temperature\":0,\"max_tokens\":%zu}",
                        n_tokens);
-    int n = snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len, body);
+    int n = snprintf(text, sizeof text,
+                     "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                     "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+                     len, body);
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) ||
         write(fd, text, (size_t)n) != n) {
         perror("token_latency");
@@ -141,10 +143,14 @@ int main(int argc, char **argv)
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     cfg.server.port = 0;
     cfg.engine.threads = 1;
-    struct rt_opts ro = {.cfg = &cfg, .metrics = &metrics, .model_id = "null",
-                         .model_path = "null:context=1048576"};
-    struct srv_opts so = {.cfg = &cfg, .metrics = &metrics, .version = "0", .ready = on_ready,
-                          .ready_arg = &s, .quiet = true};
+    struct rt_opts ro = {
+        .cfg = &cfg, .metrics = &metrics, .model_id = "null", .model_path = "null:context=1048576"};
+    struct srv_opts so = {.cfg = &cfg,
+                          .metrics = &metrics,
+                          .version = "0",
+                          .ready = on_ready,
+                          .ready_arg = &s,
+                          .quiet = true};
     must(rt_new(&ro, &s.rt, &err), &err);
     must(srv_new(&so, &s.srv, &err), &err);
     must(pthread_create(&thread, NULL, serve, &s) ? CN_ENOMEM : 0, &err);

@@ -18,7 +18,11 @@
 
 enum { MAX_TEXTS = 16, MAX_VOCABS = 16, MAX_ROUNDS = 99 };
 
-struct text { const char *name; char *p; size_t n; };
+struct text {
+    const char *name;
+    char *p;
+    size_t n;
+};
 
 static void die(const char *what)
 {
@@ -59,12 +63,13 @@ static void add_files(struct cn_buf *out, const char *pattern)
 static void chinese(struct cn_buf *out, size_t size)
 {
     static const char *const words[] = {
-        "我们", "的", "模型", "可以", "在", "服务器", "上", "运行", "语言", "这个", "问题", "需要",
-        "时间", "如果", "用户", "请求", "回答", "系统", "数据", "使用", "方法", "因此", "结果",
-        "北京", "大学", "研究", "人员", "发现", "很多", "城市", "经济", "发展", "已经", "开始",
-        "进行", "新", "是", "不", "了", "和", "与", "对", "中国", "历史", "文化", "学生", "老师",
-        "认为", "应该", "学习", "更", "好", "水", "山", "路", "天气", "今天", "明天", "工作", "公司",
-        "计算机", "程序", "内存", "线程", "同时", "处理", "多个", "任务", "提高", "效率", "速度"};
+        "我们", "的",   "模型", "可以", "在",   "服务器", "上",   "运行", "语言", "这个", "问题",
+        "需要", "时间", "如果", "用户", "请求", "回答",   "系统", "数据", "使用", "方法", "因此",
+        "结果", "北京", "大学", "研究", "人员", "发现",   "很多", "城市", "经济", "发展", "已经",
+        "开始", "进行", "新",   "是",   "不",   "了",     "和",   "与",   "对",   "中国", "历史",
+        "文化", "学生", "老师", "认为", "应该", "学习",   "更",   "好",   "水",   "山",   "路",
+        "天气", "今天", "明天", "工作", "公司", "计算机", "程序", "内存", "线程", "同时", "处理",
+        "多个", "任务", "提高", "效率", "速度"};
     static const char *const ends[] = {"，", "，", "，", "。", "。\n", "；", "？", "：", "、"};
     uint64_t seed = 1;
     while (out->len < size) {
@@ -160,7 +165,7 @@ static const char *base_name(const char *path)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"gpt-2",    "llama-bpe", "qwen35", "falcon",
+    static const char *const names[] = {"gpt-2",        "llama-bpe", "qwen35", "falcon",
                                         "deepseek-llm", "llama-spm", "phi-3"};
     char vocabs[MAX_VOCABS][1024];
     struct text texts[MAX_TEXTS];
@@ -170,8 +175,10 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         bool more = i + 1 < argc;
         char *equals = strchr(argv[i], '=');
-        if (strcmp(argv[i], "--rounds") == 0 && more) rounds = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--kb") == 0 && more) size = (size_t)atoi(argv[++i]) << 10;
+        if (strcmp(argv[i], "--rounds") == 0 && more)
+            rounds = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--kb") == 0 && more)
+            size = (size_t)atoi(argv[++i]) << 10;
         else if (strcmp(argv[i], "--vocab") == 0 && more && n_vocabs < MAX_VOCABS)
             snprintf(vocabs[n_vocabs++], sizeof vocabs[0], "%s", argv[++i]);
         else if (equals && n_texts < MAX_TEXTS && size) {
@@ -181,7 +188,8 @@ int main(int argc, char **argv)
             if (!data) die("a text cannot be read");
             texts[n_texts++] = fit(argv[i], data, n, size);
             free(data);
-        } else die("[--rounds N] [--kb N] [--vocab FILE]... [NAME=FILE]...");
+        } else
+            die("[--rounds N] [--kb N] [--vocab FILE]... [NAME=FILE]...");
     }
     if (rounds < 1 || rounds > MAX_ROUNDS || !size) die("--rounds 1..99, --kb at least 1");
     if (!n_texts) n_texts = default_texts(texts, size);

@@ -9,10 +9,24 @@
 /* A spec without optional keys. */
 static inline struct eng_vocab_spec bare_spec(const char *model, const char *pre)
 {
-    return (struct eng_vocab_spec){
-        .model = model, .pre = pre, .bos = -1, .eos = -1, .eot = -1, .eom = -1, .unk = -1,
-        .sep = -1, .pad = -1, .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1,
-        .fim_rep = -1, .fim_sep = -1, .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
+    return (struct eng_vocab_spec){.model = model,
+                                   .pre = pre,
+                                   .bos = -1,
+                                   .eos = -1,
+                                   .eot = -1,
+                                   .eom = -1,
+                                   .unk = -1,
+                                   .sep = -1,
+                                   .pad = -1,
+                                   .fim_pre = -1,
+                                   .fim_suf = -1,
+                                   .fim_mid = -1,
+                                   .fim_pad = -1,
+                                   .fim_rep = -1,
+                                   .fim_sep = -1,
+                                   .add_bos = -1,
+                                   .add_eos = -1,
+                                   .add_space_prefix = -1};
 }
 
 /* Tokens with their types, appended one by one. */

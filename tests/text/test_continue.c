@@ -20,8 +20,10 @@ static char *render(const char *src, const char *content, bool go_on, bool spans
     struct cn_error err = {0};
     json_t *messages = json_pack("[{s:s,s:s},{s:s,s:s*}]", "role", "user", "content", "Q", "role",
                                  "assistant", "content", content);
-    struct eng_template_in in = {
-        .messages = messages, .bos_token = {"<s>", 3}, .eos_token = {"</s>", 4}, .now_s = 1767323045};
+    struct eng_template_in in = {.messages = messages,
+                                 .bos_token = {"<s>", 3},
+                                 .eos_token = {"</s>", 4},
+                                 .now_s = 1767323045};
     struct cn_buf b;
 
     cn_buf_init(&b, 0);
@@ -48,7 +50,9 @@ static char *render(const char *src, const char *content, bool go_on, bool spans
 
 static void small_templates(void **state)
 {
-    static const struct { const char *src, *content, *want; } rows[] = {
+    static const struct {
+        const char *src, *content, *want;
+    } rows[] = {
         {PLAIN, "so far", "<m>[Q]</s><m>[so far]"},
         {PLAIN, " so far \n", "<m>[Q]</s><m>[ so far \n]"},
         {PLAIN, "", "<m>[Q]</s><m>"},
@@ -100,7 +104,8 @@ static bool each_template(void (*visit)(const char *name, const char *src, size_
     return true;
 }
 
-/* The whole conversation, cut behind the last place of its last text: what the model goes on with. */
+/* The whole conversation, cut behind the last place of its last text: what the model goes on
+ * with. */
 static void cut_whole(const char *name, const char *src, size_t n, void *arg)
 {
     static const char said[] = "The answer is forty";
@@ -141,7 +146,10 @@ static void wants_null(const char *name, const char *src, size_t n, void *arg)
 
 static void a_place_for_tools(void **state)
 {
-    static const struct { const char *src; bool takes; } rows[] = {
+    static const struct {
+        const char *src;
+        bool takes;
+    } rows[] = {
         {"{% for m in messages %}{{ m.content }}{% endfor %}", false},
         {"{% for m in messages %}{{ m.tools }} tools{# tools #}{% endfor %}", false},
         {"{% if tools %}{{ tools | tojson }}{% endif %}", true},
@@ -158,15 +166,20 @@ static void a_place_for_tools(void **state)
 
 static void null_or_empty(void **state)
 {
-    static const struct { const char *src; bool null; } rows[] = {
+    static const struct {
+        const char *src;
+        bool null;
+    } rows[] = {
         {"{% for m in messages %}{% if m.content is not none %}<a>{{ m.content }}{% endif %}"
-         "{% if m.tool_calls %}<c>{% endif %}{% endfor %}", true},
-        {"{% for m in messages %}{{ m.content }}{% endfor %}", false},            /* writes None */
-        {"{% for m in messages %}{{ '<a>' + m.content }}{% endfor %}", false},    /* fails */
+         "{% if m.tool_calls %}<c>{% endif %}{% endfor %}",
+         true},
+        {"{% for m in messages %}{{ m.content }}{% endfor %}", false},         /* writes None */
+        {"{% for m in messages %}{{ '<a>' + m.content }}{% endfor %}", false}, /* fails */
         {"{% for m in messages %}{{ m.content if m.content }}{% endfor %}", false}, /* the same */
         {"{% if messages[1].content is not none %}{{ raise_exception('x') }}{% endif %}", true},
         {"{{ raise_exception('x') }}", false},
-        {"{% for i in range(1000000) %}{% for k in range(1000000) %}{% endfor %}{% endfor %}", false},
+        {"{% for i in range(1000000) %}{% for k in range(1000000) %}{% endfor %}{% endfor %}",
+         false},
     };
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         struct eng_template *t = NULL;
@@ -184,10 +197,8 @@ static void null_in_use(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_templates),
-        cmocka_unit_test(templates_in_use),
-        cmocka_unit_test(a_place_for_tools),
-        cmocka_unit_test(null_or_empty),
+        cmocka_unit_test(small_templates),   cmocka_unit_test(templates_in_use),
+        cmocka_unit_test(a_place_for_tools), cmocka_unit_test(null_or_empty),
         cmocka_unit_test(null_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

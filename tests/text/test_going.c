@@ -13,12 +13,14 @@
 #include <cmocka.h>
 #include <malloc.h>
 
-static const char *const vocabs[] = {"llama-spm", "llama-bpe", "gpt-2", "phi-3", "qwen35", "falcon",
-                                     "deepseek-llm", NULL};
+static const char *const vocabs[] = {"llama-spm", "llama-bpe", "gpt-2",        "phi-3",
+                                     "qwen35",    "falcon",    "deepseek-llm", NULL};
+/* clang-format off */
 static const char *const units[] = {
     "a", "aB", " ", "\n", "1", "-", "\xff", "\u4e2d\u56fd", "</s>", "<|eot_id|>", "the cat sat. ",
     "<|eot_id|", "\u0301", NULL,
 };
+/* clang-format on */
 
 /* Sanitized code takes seven milliseconds where the other takes three. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -57,8 +59,7 @@ static char *text_of(const char *unit, size_t n)
     return text;
 }
 
-static int run(const struct eng_vocab *v, const char *text, size_t n, struct watch *w,
-               uint64_t *ns)
+static int run(const struct eng_vocab *v, const char *text, size_t n, struct watch *w, uint64_t *ns)
 {
     struct eng_ids ids = {.keep_going = going, .arg = w};
     struct cn_error err = {0};
@@ -87,7 +88,8 @@ static void each(void (*check)(const char *name, const struct eng_vocab *v, cons
     }
 }
 
-/* What work takes is asked for before, and given back; where it is refused the call ends with that. */
+/* What work takes is asked for before, and given back; where it is refused the call ends with
+ * that. */
 struct purse { size_t has, held, most; };
 
 static int pay(void *arg, size_t n)

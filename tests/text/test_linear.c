@@ -26,8 +26,9 @@ enum { TRIES = 20 };
 static const uint64_t ms = 1000000;
 
 static const char *const split_units[] = {
-    " ", "a", "A", "1", "\n", "\r", " \n", "\u0301", "\xff", "\xf0\x9f", "'s", "aA", "A\u0301",
-    "\u4e2d", " a", "  a", "-", "/\n", "\u00a0", "1a", "\u3000", "0\u00b2", "\x7f", "\u01c5", NULL,
+    " ",        "a",  "A",      "1",       "\n",     "\r",     " \n", "\u0301", "\xff",
+    "\xf0\x9f", "'s", "aA",     "A\u0301", "\u4e2d", " a",     "  a", "-",      "/\n",
+    "\u00a0",   "1a", "\u3000", "0\u00b2", "\x7f",   "\u01c5", NULL,
 };
 static const char *const vocab_units[] = {
     " ", "a", "-", "1", "\n", "\u0301", "\xff", "\u2581", "abc", "</s", "<|eot_id|>", " a", NULL,
@@ -85,10 +86,11 @@ static uint64_t limit(uint64_t small)
 #endif
 }
 
-/* The least of up to TRIES tries, of either size by itself: processor time is only ever too long, by
- * what else runs on the core and its caches, and what the text costs is there in every try. With all
- * tries done, 528 texts take 0.9 to 2.1 times the sixteenth part's time a byte, some of it by caches
- * that the whole does not fit; a fifth more in the exponent would be 1.7 times as much again. */
+/* The least of up to TRIES tries, of either size by itself: processor time is only ever too long,
+ * by what else runs on the core and its caches, and what the text costs is there in every try. With
+ * all tries done, 528 texts take 0.9 to 2.1 times the sixteenth part's time a byte, some of it by
+ * caches that the whole does not fit; a fifth more in the exponent would be 1.7 times as much
+ * again. */
 static void expect_linear(const struct job *j, const char *what)
 {
     const size_t large_n = j->pre ? SPLIT_BYTES : VOCAB_BYTES, small_n = large_n / 16;
@@ -160,6 +162,7 @@ static void test_runs(void **state)
         tokens[n] = (struct eng_str){text[n], 2 + (size_t)i / 3};
         types[n] = ENG_TOKEN_USER;
     }
+    /* clang-format off */
     struct eng_vocab_spec spec = {
         .model = "gpt2", .pre = "gpt-2", .n_tokens = n, .tokens = tokens, .types = types,
         .bos = -1, .eos = -1, .eot = -1, .eom = -1, .unk = -1, .fim_pad = -1, .fim_rep = -1,
@@ -181,5 +184,6 @@ int main(void)
         {"llama-spm", test_vocab, NULL, NULL, "llama-spm"},
         {"gemma-4", test_vocab, NULL, NULL, "gemma-4"},
     };
+    /* clang-format on */
     return cmocka_run_group_tests_name("linear", tests, NULL, NULL);
 }

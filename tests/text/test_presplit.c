@@ -49,8 +49,8 @@ static void expect_same(const char *kind, const char *text, size_t n)
 static void fixtures(bool jit, bool regex_only)
 {
     json_error_t why;
-    json_t *cases = json_load_file(CONIFER_SOURCE_ROOT "/tests/text/presplit.json",
-                                   JSON_ALLOW_NUL, &why);
+    json_t *cases =
+        json_load_file(CONIFER_SOURCE_ROOT "/tests/text/presplit.json", JSON_ALLOW_NUL, &why);
     assert_non_null(cases);
     assert_true(json_array_size(cases) > 100);
     for (size_t k = 0; eng_pretok_kind(k); k++) {
@@ -59,7 +59,8 @@ static void fixtures(bool jit, bool regex_only)
         assert_non_null(pre);
         size_t i;
         json_t *c;
-        json_array_foreach (cases, i, c) {
+        json_array_foreach(cases, i, c)
+        {
             json_t *text = json_object_get(c, "text");
             const char *list = json_string_value(json_object_get(c, kind));
             assert_non_null(list); /* every kind has its expectation */
@@ -81,7 +82,7 @@ static void test_fixtures(void **state)
     fixtures(false, true);
 }
 
-/* ---- differential ---- */
+/* ---- differential ---------------------------------------------------------------------------- */
 
 static uint64_t rng = 88172645463325252u;
 
@@ -94,6 +95,7 @@ static uint32_t below(uint32_t n)
 }
 
 /* Characters of every class that the expressions tell apart, invalid bytes among them. */
+/* clang-format off */
 static const char *const alphabet[] = {
     "a", "b", "s", "t", "r", "e", "l", "v", "m", "d", "A", "S", "L", "E", "0", "1", "9", " ", " ",
     " ", "\t", "\n", "\n", "\r", "\r\n", "\v", "'", "'", "'s", "'LL", ".", ",", "/", "!", "$", "(",
@@ -105,6 +107,7 @@ static const char *const alphabet[] = {
     "\U000110a0", "\U0001f1e6", "\x7f", "\x80", "\xc3", "\xf0\x9f", "\xff",
     "\xed\xa0\x80",
 };
+/* clang-format on */
 
 static size_t random_text(char *out, size_t max)
 {
@@ -145,10 +148,10 @@ static void test_differential(void **state)
 /* Every character of blocks that all Unicode versions in use agree about, in four contexts. */
 static void test_every_character(void **state)
 {
-    static const uint32_t blocks[][2] = {
-        {0x1, 0x52F}, {0x5D0, 0x5EA}, {0x1E00, 0x1FFE}, {0x2000, 0x2BFF}, {0x3000, 0x30FF},
-        {0x4E00, 0x4E40}, {0xA960, 0xA97C}, {0xFE00, 0xFE0F}, {0xFF01, 0xFFFD},
-        {0x1D400, 0x1D7FF}, {0x1F300, 0x1F64F}};
+    static const uint32_t blocks[][2] = {{0x1, 0x52F},       {0x5D0, 0x5EA},    {0x1E00, 0x1FFE},
+                                         {0x2000, 0x2BFF},   {0x3000, 0x30FF},  {0x4E00, 0x4E40},
+                                         {0xA960, 0xA97C},   {0xFE00, 0xFE0F},  {0xFF01, 0xFFFD},
+                                         {0x1D400, 0x1D7FF}, {0x1F300, 0x1F64F}};
     for (size_t k = 0; eng_pretok_kind(k); k++) {
         const char *kind = eng_pretok_kind(k);
         struct eng_pretok *fast = eng_pretok_by_kind(kind, true, false);

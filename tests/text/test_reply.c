@@ -15,8 +15,8 @@ struct reply_case {
 };
 
 static const char *const token_texts[] = {
-    "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|constrain|>",
-    "<think>", "</think>", "<|channel>", "<channel|>",
+    "<|channel|>",   "<|message|>", "<|start|>", "<|end|>",    "<|return|>", "<|call|>",
+    "<|constrain|>", "<think>",     "</think>",  "<|channel>", "<channel|>",
 };
 
 static struct eng_vocab *make_vocab(size_t n_special)
@@ -97,23 +97,29 @@ static void test_harmony(void **state)
 {
     static const char source[] = "<|start|>assistant<|channel|>final<|message|>";
     static const struct reply_case cases[] = {
-        {"{<|channel|>}analysis{<|message|>}Let me see.{<|end|>}{<|start|>}assistant{<|channel|>}final"
-         "{<|message|>}Four.{<|return|>}", "R[Let me see.]C[Four.]", false},
+        {"{<|channel|>}analysis{<|message|>}Let me "
+         "see.{<|end|>}{<|start|>}assistant{<|channel|>}final"
+         "{<|message|>}Four.{<|return|>}",
+         "R[Let me see.]C[Four.]", false},
         {"{<|channel|>}final{<|message|>}a <|channel|> b", "C[a <|channel|> b]", false},
         /* calls, the recipient before or behind the channel */
         {"{<|channel|>}analysis{<|message|>}x{<|end|>}{<|start|>}assistant to=functions.get_time"
          "{<|channel|>}commentary json{<|message|>}{\"a\": 1}{<|call|>}",
          "R[x]T[get_time]A[{\"a\": 1}]", false},
-        {"{<|channel|>}commentary to=functions.f {<|constrain|>}json{<|message|>}{}", "T[f]A[{}]", false},
+        {"{<|channel|>}commentary to=functions.f {<|constrain|>}json{<|message|>}{}", "T[f]A[{}]",
+         false},
         {" to=functions.f{<|channel|>}commentary{<|message|>}1", "T[f]A[1]", false},
         {"{<|channel|>}commentary to=functions.f{<|message|>}1{<|end|>}{<|start|>}assistant"
-         "{<|channel|>}commentary to=browser.open{<|message|>}2", "T[f]A[1]T[browser.open]A[2]", false},
-        {"{<|channel|>}commentary{<|message|>}I will look.{<|end|>}{<|start|>}assistant{<|channel|>}"
-         "commentary to=functions.f{<|message|>}", "C[I will look.]T[f]", false},
+         "{<|channel|>}commentary to=browser.open{<|message|>}2",
+         "T[f]A[1]T[browser.open]A[2]", false},
+        {"{<|channel|>}commentary{<|message|>}I will "
+         "look.{<|end|>}{<|start|>}assistant{<|channel|>}"
+         "commentary to=functions.f{<|message|>}",
+         "C[I will look.]T[f]", false},
         /* several of a kind */
         {"{<|channel|>}analysis{<|message|>}a{<|end|>}{<|start|>}assistant{<|channel|>}analysis"
-         "{<|message|>}b{<|end|>}{<|start|>}assistant{<|channel|>}final{<|message|>}c", "R[a\nb]C[c]",
-         false},
+         "{<|message|>}b{<|end|>}{<|start|>}assistant{<|channel|>}final{<|message|>}c",
+         "R[a\nb]C[c]", false},
         /* without any mark, and cut off */
         {"Hello there", "C[Hello there]", false},
         {"  to the point", "C[  to the point]", false},
@@ -194,7 +200,8 @@ static void test_tags_as_text(void **state)
             if (*s != '{' && *s != '}') text[i][n++] = *s;
         text[i][n] = 0;
         plain[i] = (struct reply_case){text[i], tag_cases[i].want, tag_cases[i].opened};
-        if (i == 3) plain[i].want = "R[<think>again]C[x]"; /* as text it opens at the beginning only */
+        if (i == 3)
+            plain[i].want = "R[<think>again]C[x]"; /* as text it opens at the beginning only */
     }
     check(v, "{% if '</think>' in content %}", plain, CN_ARRAY_LEN(plain));
     check(v, "{% if '</think>' in content %}", more, CN_ARRAY_LEN(more));
@@ -250,7 +257,11 @@ static void check_start(const struct eng_reply_format *f, enum eng_reply_start s
 /* A message that goes on, `mine` bytes of which the template wrote: its text says where it is. */
 static void check_continued(const struct eng_reply_format *f)
 {
-    static const struct { const char *text; size_t mine; enum eng_reply_start want; } rows[] = {
+    static const struct {
+        const char *text;
+        size_t mine;
+        enum eng_reply_start want;
+    } rows[] = {
         {"<a>Four", 3, ENG_REPLY_ANSWER},
         {"<a><think>", 3, ENG_REPLY_OPENED},
         {"<a><think>\n ", 3, ENG_REPLY_OPENED},
@@ -285,11 +296,13 @@ static void test_formats(void **state)
     assert_int_equal(eng_reply_format(v, (struct eng_str){"<think>", 7}).kind, ENG_REPLY_PLAIN);
 
     struct eng_reply_format f = eng_reply_format(v, think);
+    /* clang-format off */
     static const struct { const char *text; size_t mine; bool want; } rows[] = {
         {"user<think>\n", 0, true},  {"<think>", 0, true},       {"<think>\n\n</think>\n\n", 0, false},
         {"user<think>", 12, false}, {"say <think>", 11, false}, {"say <think>", 4, true},
         {"think>", 0, false},        {"", 0, false},
     };
+    /* clang-format on */
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
         assert_int_equal(where(&f, rows[i].text, rows[i].mine, false, false),
                          rows[i].want ? ENG_REPLY_OPENED : ENG_REPLY_ANEW);
@@ -306,10 +319,8 @@ static void test_formats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_harmony),
-        cmocka_unit_test(test_tags_as_tokens),
-        cmocka_unit_test(test_tags_as_text),
-        cmocka_unit_test(test_a_word_behind_the_mark),
+        cmocka_unit_test(test_harmony),      cmocka_unit_test(test_tags_as_tokens),
+        cmocka_unit_test(test_tags_as_text), cmocka_unit_test(test_a_word_behind_the_mark),
         cmocka_unit_test(test_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,10 +17,16 @@ static uint32_t below(uint32_t n)
     return (uint32_t)(rng >> 33) % n;
 }
 
-/* ---- the procedure, literally: a list of fragments, raw (id < 0) or a token ---- */
+/* ---- the procedure, literally: a list of fragments, raw (id < 0) or a token ------------------ */
 
-struct fragment { size_t start, end; int64_t id; };
-struct list { struct fragment v[2048]; size_t n; };
+struct fragment {
+    size_t start, end;
+    int64_t id;
+};
+struct list {
+    struct fragment v[2048];
+    size_t n;
+};
 
 static void replace(struct list *l, size_t at, const struct fragment *with, size_t n)
 {
@@ -90,7 +96,7 @@ static void procedure(const struct eng_vocab *v, const char *text, size_t n, con
     }
 }
 
-/* ---- comparison ---- */
+/* ---- comparison ------------------------------------------------------------------------------ */
 
 static void compare(const struct eng_vocab *v, const char *text, size_t n,
                     const struct eng_span *spans, size_t n_spans, bool parse)
@@ -130,7 +136,7 @@ static struct eng_vocab *random_vocab(const char *letters, uint32_t n_letters)
     static struct token_list l;
     l.n = l.used = 0;
     static const int32_t types[] = {ENG_TOKEN_NORMAL, ENG_TOKEN_CONTROL, ENG_TOKEN_CONTROL,
-                                    ENG_TOKEN_USER, ENG_TOKEN_USER, ENG_TOKEN_UNKNOWN};
+                                    ENG_TOKEN_USER,   ENG_TOKEN_USER,    ENG_TOKEN_UNKNOWN};
     uint32_t count = 1 + below(14);
     for (uint32_t i = 0; i < count; i++) {
         char text[16];

@@ -186,8 +186,8 @@ static uint64_t cpu_ns(void)
 static void steps_are_quick(void **state)
 {
     struct eng_template_in in = {.limits = {.max_ns = 60000000000}};
-    /* The least of five, of processor time: what else the machine does only adds to it. About 14 ms;
-     * the bound is of the order, as machines differ by more than a fifth. */
+    /* The least of five, of processor time: what else the machine does only adds to it. About 14
+     * ms; the bound is of the order, as machines differ by more than a fifth. */
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < 5; i++) {
         uint64_t start = cpu_ns();

@@ -106,7 +106,7 @@ static void test_spm(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe), cmocka_unit_test(test_raw), cmocka_unit_test(test_spm)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bpe), cmocka_unit_test(test_raw),
+                                       cmocka_unit_test(test_spm)};
     return cmocka_run_group_tests_name("text_nomem", tests, NULL, NULL);
 }

@@ -39,8 +39,9 @@ static const char *plain(const struct eng_vocab *v, const char *text, unsigned f
     return ids_of(v, text, strlen(text), NULL, 0, flags);
 }
 
-/* ---- goldens ---- */
+/* ---- goldens --------------------------------------------------------------------------------- */
 
+/* clang-format off */
 static const char *const sentences[] = {
     "Hello, world!", " Hello world", "3333333",
     "Hello, y'all! How are you \U0001f601 ?\u6211\u60f3\u5728apple\u5de5\u4f5c1314151\u5929\uff5e",
@@ -65,6 +66,7 @@ static const struct golden { const char *name, *ids[5]; } goldens[] = {
      "15043 29892 343 29915 497 29991 1128 526 366 29871 243 162 155 132 1577 30672 31522 30505 "
      "11548 31041 30732 29896 29941 29896 29946 29896 29945 29896 30408 30739", "29871 12 13"}},
 };
+/* clang-format on */
 
 static void test_goldens(void **state)
 {
@@ -79,7 +81,7 @@ static void test_goldens(void **state)
     }
 }
 
-/* ---- special tokens, spans, BOS ---- */
+/* ---- special tokens, spans, BOS -------------------------------------------------------------- */
 
 static void test_specials(void **state)
 {
@@ -193,9 +195,12 @@ static void test_limit(void **state)
     eng_vocab_free(v);
 }
 
-/* ---- merging, literally ---- */
+/* ---- merging, literally ---------------------------------------------------------------------- */
 
-struct rank { struct eng_str text; uint32_t rank; };
+struct rank {
+    struct eng_str text;
+    uint32_t rank;
+};
 
 static int by_text(const void *a, const void *b)
 {
@@ -319,14 +324,20 @@ static void test_bpe_wide(void **state)
  * that begin or end within a character, in an alphabet whose characters share bytes. */
 enum { N_DRAWN = 90 };
 
-struct drawn { struct token_list l; struct eng_str merge[N_DRAWN]; char blob[16384]; size_t n; };
+struct drawn {
+    struct token_list l;
+    struct eng_str merge[N_DRAWN];
+    char blob[16384];
+    size_t n;
+};
 
 /* Letters that gpt-2's pre-tokeniser leaves in one piece, as the mapped characters of their
  * bytes. */
 static size_t draw_letters(char *text, size_t *n, char *mapped)
 {
-    static const char *const letters[] = {"\u4e00", "\u4e01", "\u4e40", "\u5e00", "\u5e41",
-                                          "\u00e4", "\u00e5", "\u0178", "\U00020000", "a", "b"};
+    static const char *const letters[] = {"\u4e00",     "\u4e01", "\u4e40", "\u5e00",
+                                          "\u5e41",     "\u00e4", "\u00e5", "\u0178",
+                                          "\U00020000", "a",      "b"};
     size_t m = 0;
     *n = 0;
     for (uint32_t k = 1 + below(30), kinds = 2 + below(CN_ARRAY_LEN(letters) - 1); k > 0; k--) {
@@ -494,9 +505,12 @@ static void test_spm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_specials),
-        cmocka_unit_test(test_spans),   cmocka_unit_test(test_user_defined),
-        cmocka_unit_test(test_limit),   cmocka_unit_test(test_bpe),
+        cmocka_unit_test(test_goldens),
+        cmocka_unit_test(test_specials),
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_user_defined),
+        cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_bpe),
         {"wide, gpt-2", test_bpe_wide, NULL, NULL, "gpt-2"},
         {"wide, qwen35", test_bpe_wide, NULL, NULL, "qwen35"},
         {"wide, falcon", test_bpe_wide, NULL, NULL, "falcon"},

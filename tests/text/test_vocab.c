@@ -39,7 +39,7 @@ static void clear(void)
     list.n = list.used = 0;
 }
 
-/* ---- refusals ---- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void expect_refusal(struct eng_vocab_spec spec, int code, const char *param,
                            const char *part)
@@ -83,7 +83,7 @@ static void test_refusals(void **state)
     expect_refusal(spec, CN_EFORMAT, "tokenizer.ggml.eos_token_id", "EOS");
 }
 
-/* ---- what files may say ---- */
+/* ---- what files may say ---------------------------------------------------------------------- */
 
 static struct eng_str str(const char *s)
 {
@@ -168,7 +168,7 @@ static void test_merges(void **state)
     add("\u0120a", ENG_TOKEN_NORMAL);
     struct eng_vocab_spec spec = bare_spec("gpt2", "gpt-2");
     struct eng_str merges[] = {str("a b"), str("ab c"), str("b c"), str("\u0120 a"), str("nospace"),
-                               str(""), str("a b"), str("x "), str(" x")};
+                               str(""),    str("a b"),  str("x "),  str(" x")};
     spec.merges = merges;
     spec.n_merges = CN_ARRAY_LEN(merges);
     struct eng_vocab *v = open_list(&spec);
@@ -232,6 +232,7 @@ static void test_no_forgery(void **state)
 /* A byte that no token stands for is left out where the file's unknown token ends the text. */
 static void test_unknown_bytes(void **state)
 {
+    /* clang-format off */
     static const struct { const char *unk; int32_t type; size_t n; } cases[] = {
         {"<|endoftext|>", ENG_TOKEN_CONTROL, 2}, {"<|endoftext|>", ENG_TOKEN_NORMAL, 2},
         {"<|endoftext|>", ENG_TOKEN_UNKNOWN, 2}, {"<|im_start|>", ENG_TOKEN_CONTROL, 2},
@@ -253,6 +254,7 @@ static void test_unknown_bytes(void **state)
         eng_ids_fini(&ids);
         eng_vocab_free(v);
     }
+    /* clang-format on */
 }
 
 /* The pre-tokeniser of a file that names none. */
@@ -282,7 +284,7 @@ static void test_default_pre(void **state)
     }
 }
 
-/* ---- the end of generation ---- */
+/* ---- the end of generation ------------------------------------------------------------------- */
 
 static bool ends(const struct eng_vocab *v, const char *text)
 {
@@ -336,7 +338,7 @@ static void test_end(void **state)
     eng_vocab_free(v);
 }
 
-/* ---- rendering ---- */
+/* ---- rendering ------------------------------------------------------------------------------- */
 
 static void detok_all(const struct eng_vocab *v, const struct eng_ids *ids, bool special,
                       bool strip, struct cn_buf *out)
@@ -363,8 +365,8 @@ static size_t random_utf8(char *text, size_t max)
 
 static void test_round_trip(void **state)
 {
-    static const char *const names[] = {"gpt-2", "llama-bpe", "qwen35", "falcon", "deepseek-llm",
-                                        "llama-spm", "phi-3"};
+    static const char *const names[] = {"gpt-2",        "llama-bpe", "qwen35", "falcon",
+                                        "deepseek-llm", "llama-spm", "phi-3"};
     for (size_t k = 0; k < CN_ARRAY_LEN(names); k++) {
         struct eng_vocab *v = vocab_open(names[k]);
         if (!v) skip();
@@ -434,6 +436,7 @@ static void test_any_bytes(void **state)
 /* Bytes pushed one or several at a time; expectations as Python's decode(errors="replace"). */
 static void test_detok(void **state)
 {
+    /* clang-format off */
     static const struct { const char *in, *out; } cases[] = {
         {"a\xE2\x82\xAC" "b", "a\u20acb"},
         {"\xE2\x82", "\ufffd"},
@@ -450,6 +453,7 @@ static void test_detok(void **state)
         {"\xF0\x9F\xF0\x9F\x98\x81", "\ufffd\U0001f601"},
         {"\xC3\xC3\xA9", "\ufffd\u00e9"},
     };
+    /* clang-format on */
     clear();
     add_bytes(&list);
     for (size_t i = 0; i < CN_ARRAY_LEN(cases); i++) { /* and a token of each whole case */
@@ -516,12 +520,12 @@ static void test_spm_prefix(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_merges),      cmocka_unit_test(test_no_forgery),
-        cmocka_unit_test(test_unknown_bytes),
-        cmocka_unit_test(test_default_pre), cmocka_unit_test(test_end),
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(test_detok),       cmocka_unit_test(test_spm_prefix),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_merges),        cmocka_unit_test(test_no_forgery),
+        cmocka_unit_test(test_unknown_bytes), cmocka_unit_test(test_default_pre),
+        cmocka_unit_test(test_end),           cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_any_bytes),     cmocka_unit_test(test_detok),
+        cmocka_unit_test(test_spm_prefix),
     };
     return cmocka_run_group_tests_name("vocab", tests, NULL, NULL);
 }

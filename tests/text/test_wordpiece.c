@@ -10,9 +10,9 @@
 
 #define M "\xE2\x96\x81"
 enum { PAD, UNK, CLS, SEP, UN, WANT, ED, RUN, ING, COMMA, NI, HAO, CAFE, BANG };
-static const char *const tokens[] = {"[PAD]",   "[UNK]", "[CLS]",        "[SEP]",        M "un",
-                                     "want",    "ed",    M "run",        "ning",         M ",",
-                                     M "\xE4\xBD\xA0",   M "\xE5\xA5\xBD", M "cafe",     M "!"};
+static const char *const tokens[] = {
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]",          M "un",           "want",   "ed",
+    M "run", "ning",  M ",",   M "\xE4\xBD\xA0", M "\xE5\xA5\xBD", M "cafe", M "!"};
 
 static struct eng_vocab *vocab(int lowercase)
 {
@@ -24,12 +24,27 @@ static struct eng_vocab *vocab(int lowercase)
         texts[i] = (struct eng_str){tokens[i], strlen(tokens[i])};
         types[i] = i <= SEP ? ENG_TOKEN_CONTROL : ENG_TOKEN_NORMAL;
     }
-    struct eng_vocab_spec spec = {.model = "bert", .n_tokens = CN_ARRAY_LEN(tokens),
-                                  .tokens = texts, .types = types, .bos = CLS, .eos = -1,
-                                  .eot = -1, .eom = -1, .unk = UNK, .sep = SEP, .pad = PAD,
-                                  .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1,
-                                  .fim_rep = -1, .fim_sep = -1, .add_bos = -1, .add_eos = -1,
-                                  .add_space_prefix = -1, .lowercase = lowercase};
+    struct eng_vocab_spec spec = {.model = "bert",
+                                  .n_tokens = CN_ARRAY_LEN(tokens),
+                                  .tokens = texts,
+                                  .types = types,
+                                  .bos = CLS,
+                                  .eos = -1,
+                                  .eot = -1,
+                                  .eom = -1,
+                                  .unk = UNK,
+                                  .sep = SEP,
+                                  .pad = PAD,
+                                  .fim_pre = -1,
+                                  .fim_suf = -1,
+                                  .fim_mid = -1,
+                                  .fim_pad = -1,
+                                  .fim_rep = -1,
+                                  .fim_sep = -1,
+                                  .add_bos = -1,
+                                  .add_eos = -1,
+                                  .add_space_prefix = -1,
+                                  .lowercase = lowercase};
     assert_int_equal(eng_vocab_new(&spec, &v, &err), 0);
     return v;
 }
@@ -59,13 +74,13 @@ static void test_words(void **state)
     expect(v, " \t\r\n\xC2\xA0", 6, NULL, 0);
     EXPECT(v, "UNwantED", UN, WANT, ED);
     EXPECT(v, "unwanted,running", UN, WANT, ED, COMMA, RUN, ING);
-    EXPECT(v, "want", UNK);                 /* no beginning of a word */
+    EXPECT(v, "want", UNK); /* no beginning of a word */
     EXPECT(v, "unknown running", UNK, RUN, ING);
-    EXPECT(v, "Caf\xC3\xA9!", CAFE, BANG);  /* composed */
-    EXPECT(v, "CAFE\xCC\x81", CAFE);        /* e and its accent apart */
+    EXPECT(v, "Caf\xC3\xA9!", CAFE, BANG); /* composed */
+    EXPECT(v, "CAFE\xCC\x81", CAFE);       /* e and its accent apart */
     EXPECT(v, "\xE4\xBD\xA0\xE5\xA5\xBD", NI, HAO);
     EXPECT(v, "un\x01\xE2\x80\x8Bwant", UN, WANT); /* a control, a zero-width space: dropped */
-    EXPECT(v, "un\xFFwant", UN, WANT);      /* no UTF-8 */
+    EXPECT(v, "un\xFFwant", UN, WANT);             /* no UTF-8 */
     EXPECT(v, "[SEP]un", UNK, UNK, UNK, UN);
     EXPECT(v, "$", UNK);
     eng_vocab_free(v);

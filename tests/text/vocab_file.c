@@ -9,7 +9,10 @@
 enum { T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STR, T_ARR, T_U64, T_I64, T_F64 };
 static const size_t type_size[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-struct in { const char *p, *end; bool bad; };
+struct in {
+    const char *p, *end;
+    bool bad;
+};
 
 static const char *take(struct in *in, size_t n)
 {
@@ -85,10 +88,14 @@ static void array(struct vocab_file *f, struct in *in, const char *key)
 static void scalar(struct vocab_file *f, const char *key, uint64_t v)
 {
     struct eng_vocab_spec *s = &f->spec;
-    const struct { const char *key; int64_t *id; } ids[] = {
-        {"bos_token_id", &s->bos}, {"eos_token_id", &s->eos}, {"eot_token_id", &s->eot},
-        {"eom_token_id", &s->eom}, {"unknown_token_id", &s->unk}, {"seperator_token_id", &s->sep},
-        {"padding_token_id", &s->pad}, {"fim_pre_token_id", &s->fim_pre},
+    const struct {
+        const char *key;
+        int64_t *id;
+    } ids[] = {
+        {"bos_token_id", &s->bos},         {"eos_token_id", &s->eos},
+        {"eot_token_id", &s->eot},         {"eom_token_id", &s->eom},
+        {"unknown_token_id", &s->unk},     {"seperator_token_id", &s->sep},
+        {"padding_token_id", &s->pad},     {"fim_pre_token_id", &s->fim_pre},
         {"fim_suf_token_id", &s->fim_suf}, {"fim_mid_token_id", &s->fim_mid},
         {"fim_pad_token_id", &s->fim_pad}, {"fim_rep_token_id", &s->fim_rep},
         {"fim_sep_token_id", &s->fim_sep},
@@ -116,8 +123,10 @@ static void entry(struct vocab_file *f, struct in *in)
         if (strcmp(name, "pre") == 0) f->spec.pre = f->pre = copy(s);
         if (strcmp(key, "general.name") == 0) f->spec.general_name = f->name = copy(s);
     } else {
-        if (type > T_F64) in->bad = true;
-        else scalar(f, name, number(in, type_size[type]));
+        if (type > T_F64)
+            in->bad = true;
+        else
+            scalar(f, name, number(in, type_size[type]));
     }
     free(key);
 }
@@ -138,10 +147,22 @@ char *read_file(const char *path, size_t *n)
 
 bool vocab_file_read(struct vocab_file *f, const char *path)
 {
-    *f = (struct vocab_file){.spec = {
-        .bos = -1, .eos = -1, .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1,
-        .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
-        .add_bos = -1, .add_eos = -1, .add_space_prefix = -1}};
+    *f = (struct vocab_file){.spec = {.bos = -1,
+                                      .eos = -1,
+                                      .eot = -1,
+                                      .eom = -1,
+                                      .unk = -1,
+                                      .sep = -1,
+                                      .pad = -1,
+                                      .fim_pre = -1,
+                                      .fim_suf = -1,
+                                      .fim_mid = -1,
+                                      .fim_pad = -1,
+                                      .fim_rep = -1,
+                                      .fim_sep = -1,
+                                      .add_bos = -1,
+                                      .add_eos = -1,
+                                      .add_space_prefix = -1}};
     f->data = read_file(path, &f->size);
     if (!f->data) return false;
     struct in in = {f->data, f->data + f->size, false};

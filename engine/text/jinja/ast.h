@@ -56,8 +56,8 @@ struct eng_jtoks {
     size_t n, cap;
 };
 
-/* Tokens of the whole source (newlines made \n, one at the end dropped, whitespace control done).
- */
+/* Tokens of the whole source (newlines made \n, one at the end dropped, whitespace control
+ * done). */
 void eng_j_lex(struct eng_jctx *c, const char *src, size_t n, struct eng_jtoks *out);
 
 enum eng_jnode_type {
@@ -158,8 +158,8 @@ struct eng_jparser {
     uint32_t *name_idx; /* open addressing, id + 1 */
     size_t n_name_idx;
     struct eng_jmacro_def *macro; /* the macro at work, or NULL */
-    /* Filters and tests that do not exist: an error now, or, within an if, when they are reached.
-     */
+    /* Filters and tests that do not exist: an error now, or, within an if, when they are
+     * reached. */
     struct eng_jnode **unknown;
     size_t n_unknown, cap_unknown;
     bool soft;
@@ -190,7 +190,7 @@ struct eng_jnode *eng_j_parse_target(struct eng_jparser *p, bool with_ns, const 
 struct eng_jnode *eng_j_parse_filters(struct eng_jparser *p, struct eng_jnode *a,
                                       bool inline_first);
 
-/* ---- evaluation (eval.c, exec.c, loop.c, call.c) ---- */
+/* ---- evaluation (eval.c, exec.c, loop.c, call.c) --------------------------------------------- */
 
 struct eng_jvar {
     uint32_t id;

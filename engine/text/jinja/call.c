@@ -55,7 +55,7 @@ const struct eng_jstr *eng_j_want_str(struct eng_jctx *c, struct eng_jv v, const
     return v.s;
 }
 
-/* ---- evaluating arguments ---- */
+/* ---- evaluating arguments -------------------------------------------------------------------- */
 
 static void add_kw(struct eng_jctx *c, struct eng_jargs *r, size_t *cap,
                    const struct eng_jstr *name, struct eng_jv v)
@@ -97,7 +97,7 @@ struct eng_jargs eng_j_eval_args(struct eng_jctx *c, const struct eng_jcallargs 
     return r;
 }
 
-/* ---- macros ---- */
+/* ---- macros ---------------------------------------------------------------------------------- */
 
 static void bind_params(struct eng_jctx *c, const struct eng_jmacro_def *d,
                         const struct eng_jargs *a, bool *used)

@@ -106,7 +106,7 @@ const struct eng_jnamed eng_j_filters_sel[] = {
 };
 const size_t eng_j_n_filters_sel = CN_ARRAY_LEN(eng_j_filters_sel);
 
-/* ---- numbers ---- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* A string's digits to an integer as Python's int(s, base) reads it; false when it is none. */
 static bool parse_int(struct eng_jctx *c, const struct eng_jstr *s, int64_t base, int64_t *out)
@@ -222,8 +222,8 @@ static struct eng_jv f_abs(struct eng_jctx *c, struct eng_jv v, const struct eng
     return eng_j_negate(c, v, eng_jv_i(v) < 0);
 }
 
-/* Python's round(): correctly rounded at the decimal digit, halves of exact binary values to even.
- */
+/* Python's round(): correctly rounded at the decimal digit, halves of exact binary values to
+ * even. */
 static double round_at(double d, int64_t digits)
 {
     char z[400];

@@ -199,7 +199,7 @@ static struct eng_jv f_attr(struct eng_jctx *c, struct eng_jv v, const struct en
     return eng_j_getattr(c, v, name);
 }
 
-/* ---- order ---- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 static struct eng_jv folded(struct eng_jctx *c, struct eng_jv v, bool case_sensitive)
 {

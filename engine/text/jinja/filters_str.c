@@ -184,7 +184,7 @@ static struct eng_jv f_wordcount(struct eng_jctx *c, struct eng_jv v, const stru
     return eng_jv_int(n);
 }
 
-/* ---- wordwrap: as Python's textwrap without expanding tabs or replacing white space ---- */
+/* ---- wordwrap: as Python's textwrap without expanding tabs or replacing white space ---------- */
 
 static bool wrap_space(char ch)
 {
@@ -286,7 +286,7 @@ static struct eng_jv f_wordwrap(struct eng_jctx *c, struct eng_jv v, const struc
     return eng_jv_str(eng_j_done(c, b));
 }
 
-/* ---- HTML and URLs ---- */
+/* ---- HTML and URLs --------------------------------------------------------------------------- */
 
 static void put_quoted_url(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_jstr *s,
                            bool query)
@@ -405,8 +405,8 @@ static const struct eng_jstr *unescape(struct eng_jctx *c, const struct eng_jstr
     return eng_j_done(c, b);
 }
 
-/* Tags and comments go, white space becomes single spaces, the common entities become characters.
- */
+/* Tags and comments go, white space becomes single spaces, the common entities become
+ * characters. */
 static struct eng_jv f_striptags(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
 {
     eng_j_bind(c, a, "", NULL);

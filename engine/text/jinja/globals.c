@@ -158,7 +158,7 @@ eng_jfn *eng_j_find_global(const char *p, size_t n)
     return e ? e->fn : NULL;
 }
 
-/* ---- methods of loop and cycler ---- */
+/* ---- methods of loop and cycler -------------------------------------------------------------- */
 
 static struct eng_jv loop_cycle(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
 {
@@ -190,7 +190,7 @@ static struct eng_jv cycler_reset(struct eng_jctx *c, struct eng_jv self, const 
     return eng_jv_none();
 }
 
-/* ---- methods of dictionaries, lists and numbers ---- */
+/* ---- methods of dictionaries, lists and numbers ---------------------------------------------- */
 
 static struct eng_jv dict_get(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
 {

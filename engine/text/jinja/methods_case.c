@@ -96,7 +96,7 @@ static struct eng_jv m_title(struct eng_jctx *c, struct eng_jv v, const struct e
     return done(c, b, v);
 }
 
-/* ---- padding ---- */
+/* ---- padding --------------------------------------------------------------------------------- */
 
 static struct eng_jv padded(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
                             char align)
@@ -168,7 +168,7 @@ static struct eng_jv m_expandtabs(struct eng_jctx *c, struct eng_jv v, const str
     return done(c, b, v);
 }
 
-/* ---- kinds of characters ---- */
+/* ---- kinds of characters --------------------------------------------------------------------- */
 
 /* All characters are of the kind, and there is one. */
 static struct eng_jv all(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a,
@@ -262,7 +262,7 @@ static struct eng_jv m_istitle(struct eng_jctx *c, struct eng_jv v, const struct
     return eng_jv_bool(any);
 }
 
-/* ---- format ---- */
+/* ---- format ---------------------------------------------------------------------------------- */
 
 static struct eng_jv m_format(struct eng_jctx *c, struct eng_jv v, const struct eng_jargs *a)
 {

@@ -1,5 +1,5 @@
-/* Methods of strings in chat templates that cut and search: split, strip, find, replace and theirs.
- */
+/* Methods of strings in chat templates that cut and search: split, strip, find, replace and
+ * theirs. */
 #include "engine/text/jinja/value.h"
 
 #include <string.h>
@@ -55,7 +55,7 @@ static struct eng_jv m_removesuffix(struct eng_jctx *c, struct eng_jv v, const s
     return has ? sub(c, v.s, 0, v.s->n - p->n) : v;
 }
 
-/* ---- searching within [start, end) given in code points ---- */
+/* ---- searching within [start, end) given in code points -------------------------------------- */
 
 struct range {
     size_t from, to;
@@ -157,7 +157,7 @@ static struct eng_jv m_count(struct eng_jctx *c, struct eng_jv v, const struct e
     return eng_jv_int(n);
 }
 
-/* ---- splitting ---- */
+/* ---- splitting ------------------------------------------------------------------------------- */
 
 static size_t word_end(const struct eng_jstr *s, size_t i)
 {
@@ -310,7 +310,7 @@ static struct eng_jv m_rpartition(struct eng_jctx *c, struct eng_jv v, const str
     return partition(c, v, a, true);
 }
 
-/* ---- replacing and joining ---- */
+/* ---- replacing and joining ------------------------------------------------------------------- */
 
 /* An empty `old` is found before each character and at the end. */
 static void replace_empty(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_jstr *s,

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const symbols[] = {
-    [J_ADD] = "+",       [J_SUB] = "-", [J_MUL] = "*",          [J_DIV] = "/",
-    [J_FLOORDIV] = "//", [J_MOD] = "%", [J_POW] = "** or pow()"};
+static const char *const symbols[] = {[J_ADD] = "+",          [J_SUB] = "-",       [J_MUL] = "*",
+                                      [J_DIV] = "/",          [J_FLOORDIV] = "//", [J_MOD] = "%",
+                                      [J_POW] = "** or pow()"};
 
 static _Noreturn void unsupported(struct eng_jctx *c, enum eng_jop op, struct eng_jv a,
                                   struct eng_jv b)
@@ -205,7 +205,7 @@ struct eng_jv eng_j_negate(struct eng_jctx *c, struct eng_jv a, bool minus)
     return eng_jv_taint(eng_jv_int(minus ? -i : i), a.client);
 }
 
-/* ---- slices ---- */
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 static int64_t bound(struct eng_jctx *c, struct eng_jv v, int64_t n, int64_t absent, int64_t low,
                      int64_t high)

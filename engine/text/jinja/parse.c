@@ -118,7 +118,7 @@ void eng_j_deeper(struct eng_jparser *p)
     }
 }
 
-/* ---- statements ---- */
+/* ---- statements ------------------------------------------------------------------------------ */
 
 /* A body that ends at one of the names `ends`, whose token is then the current one. */
 static struct eng_jnode *parse_body(struct eng_jparser *p, const char *const *ends)

@@ -17,7 +17,7 @@ static struct eng_jnode *constant(struct eng_jparser *p, struct eng_jv v)
     return n;
 }
 
-/* ---- literals ---- */
+/* ---- literals -------------------------------------------------------------------------------- */
 
 static uint32_t hex_digits(struct eng_jparser *p, const char *s, size_t n, size_t want)
 {
@@ -180,7 +180,7 @@ static struct eng_jnode *parse_primary(struct eng_jparser *p, bool with_ns)
     }
 }
 
-/* ---- postfix: subscripts, calls, filters, tests ---- */
+/* ---- postfix: subscripts, calls, filters, tests ---------------------------------------------- */
 
 static struct eng_jcallargs *parse_args(struct eng_jparser *p)
 {
@@ -367,8 +367,8 @@ static struct eng_jnode *parse_test(struct eng_jparser *p, struct eng_jnode *a)
     if (!n->args) n->args = eng_j_alloc(p->c, sizeof(*n->args));
     if (!negated) return n;
     struct eng_jnode *not = eng_j_node(p, N_NOT);
-    not ->a = n;
-    return not ;
+    not->a = n;
+    return not;
 }
 
 static struct eng_jnode *parse_filter_expr(struct eng_jparser *p, struct eng_jnode *n)
@@ -385,7 +385,7 @@ static struct eng_jnode *parse_filter_expr(struct eng_jparser *p, struct eng_jno
     }
 }
 
-/* ---- operators, from the strongest to the weakest ---- */
+/* ---- operators, from the strongest to the weakest -------------------------------------------- */
 
 static struct eng_jnode *parse_unary(struct eng_jparser *p, bool with_filter)
 {

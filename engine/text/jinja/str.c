@@ -237,7 +237,7 @@ const struct eng_jstr *eng_j_escape(struct eng_jctx *c, const struct eng_jstr *s
     return eng_j_as_markup(c, eng_j_done(c, b), true);
 }
 
-/* ---- code points ---- */
+/* ---- code points ----------------------------------------------------------------------------- */
 
 size_t eng_j_cps(const struct eng_jstr *s)
 {
@@ -282,7 +282,7 @@ uint32_t eng_j_cp_next(const struct eng_jstr *s, size_t *off)
     return cp;
 }
 
-/* ---- comparing and finding ---- */
+/* ---- comparing and finding ------------------------------------------------------------------- */
 
 bool eng_j_str_eq(const struct eng_jstr *a, const struct eng_jstr *b)
 {

@@ -233,7 +233,7 @@ static const struct eng_jstr *format_value(struct eng_jctx *c, struct eng_jv v,
     return eng_j_done(c, b);
 }
 
-/* ---- fields ---- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static struct eng_jv first_part(struct formatter *f, const struct eng_jstr *name)
 {

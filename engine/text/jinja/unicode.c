@@ -123,8 +123,8 @@ size_t eng_j_case(uint32_t cp, enum eng_jcase how, uint32_t out[3])
     return n ? n : 1;
 }
 
-/* Case-ignorable for the rule of the final sigma: marks, modifiers, format characters and the like.
- */
+/* Case-ignorable for the rule of the final sigma: marks, modifiers, format characters and the
+ * like. */
 static bool ignorable(uint32_t cp)
 {
     int k = category(cp);

@@ -75,7 +75,7 @@ void eng_j_push(struct eng_jctx *c, struct eng_jlist *l, struct eng_jv v)
     l->v[l->n++] = v;
 }
 
-/* ---- dictionaries ---- */
+/* ---- dictionaries ---------------------------------------------------------------------------- */
 
 static uint64_t hash_of(struct eng_jctx *c, struct eng_jv v)
 {
@@ -173,7 +173,7 @@ struct eng_jv *eng_j_dict_str(struct eng_jctx *c, const struct eng_jdict *m,
     return eng_j_dict_get(c, m, eng_jv_str(k));
 }
 
-/* ---- properties ---- */
+/* ---- properties ------------------------------------------------------------------------------ */
 
 const char *eng_j_type_name(struct eng_jv v)
 {
@@ -261,7 +261,7 @@ bool eng_j_truth(struct eng_jctx *c, struct eng_jv v)
     }
 }
 
-/* ---- equality and order ---- */
+/* ---- equality and order ---------------------------------------------------------------------- */
 
 static bool is_number(struct eng_jv v)
 {
@@ -377,7 +377,7 @@ bool eng_j_contains(struct eng_jctx *c, struct eng_jv item, struct eng_jv seq)
     return false;
 }
 
-/* ---- iteration ---- */
+/* ---- iteration ------------------------------------------------------------------------------- */
 
 bool eng_j_iterable(struct eng_jv v)
 {

@@ -165,8 +165,8 @@ struct eng_jctx {
     uint64_t work, started_ns, max_ns; /* max_ns 0 = no limit */
     bool (*keep_going)(void *arg);     /* or NULL */
     void *going_arg;
-    uint32_t depth, max_depth;         /* calls; in the parser nested constructs */
-    uint32_t frames;                   /* C recursion of the interpreter */
+    uint32_t depth, max_depth; /* calls; in the parser nested constructs */
+    uint32_t frames;           /* C recursion of the interpreter */
     size_t max_out, max_memory, heap_bytes;
     struct eng_jbuf *out; /* where statements write now */
     const struct eng_template *tpl;
@@ -176,7 +176,7 @@ struct eng_jctx {
     uint8_t key[16]; /* of the dictionaries' hash */
 };
 
-/* ---- context (ctx.c) ---- */
+/* ---- context (ctx.c) ------------------------------------------------------------------------- */
 _Noreturn void eng_j_fail(struct eng_jctx *c, int code, const char *fmt, ...) CN_PRINTF(3, 4);
 /* A Python exception: a template error with the line. */
 #define eng_j_raise(c, ...) eng_j_fail(c, CN_ETEMPLATE, __VA_ARGS__)
@@ -195,7 +195,7 @@ static inline void eng_j_leave(struct eng_jctx *c)
 /* A short printable form for messages (cut, control characters dropped). */
 const char *eng_j_quote(struct eng_jctx *c, const struct eng_jstr *s);
 
-/* ---- strings (str.c) ---- */
+/* ---- strings (str.c) ------------------------------------------------------------------------- */
 struct eng_jbuf *eng_j_buf(struct eng_jctx *c, size_t hint);
 void eng_j_put(struct eng_jctx *c, struct eng_jbuf *b, const char *p, size_t n, bool trusted);
 void eng_j_putz(struct eng_jctx *c, struct eng_jbuf *b, const char *p, bool trusted);
@@ -233,7 +233,7 @@ size_t eng_j_find(const struct eng_jstr *s, size_t from, size_t to, const struct
 size_t eng_j_rfind(struct eng_jctx *c, const struct eng_jstr *s, size_t from, size_t to,
                    const struct eng_jstr *needle);
 
-/* ---- values (value.c) ---- */
+/* ---- values (value.c) ------------------------------------------------------------------------ */
 static inline struct eng_jv eng_jv_none(void)
 {
     return (struct eng_jv){.t = J_NONE};
@@ -317,7 +317,7 @@ struct eng_jlist *eng_j_to_list(struct eng_jctx *c, struct eng_jv v); /* always 
 /* Stable; keys[i] belongs to l->v[i]. */
 void eng_j_sort(struct eng_jctx *c, struct eng_jlist *l, const struct eng_jv *keys, bool reverse);
 
-/* ---- printing (repr.c, json.c) ---- */
+/* ---- printing (repr.c, json.c) --------------------------------------------------------------- */
 const struct eng_jstr *eng_j_str(struct eng_jctx *c, struct eng_jv v); /* Python's str() */
 const struct eng_jstr *eng_j_repr(struct eng_jctx *c, struct eng_jv v);
 void eng_j_put_value(struct eng_jctx *c, struct eng_jbuf *b, struct eng_jv v);
@@ -325,7 +325,7 @@ size_t eng_j_float_repr(double d, char out[40]);
 struct eng_jv eng_j_from_json(struct eng_jctx *c, json_t *j);
 struct eng_jv eng_j_tojson(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a);
 
-/* ---- operators (ops.c), attributes (attr.c) ---- */
+/* ---- operators (ops.c), attributes (attr.c) -------------------------------------------------- */
 enum eng_jop {
     J_ADD,
     J_SUB,
@@ -353,7 +353,7 @@ struct eng_jv eng_j_getitem(struct eng_jctx *c, struct eng_jv v, struct eng_jv k
 const struct eng_jnamed *eng_j_find_named(const struct eng_jnamed *t, size_t n, const char *p,
                                           size_t len);
 
-/* ---- formatting (format.c, strformat.c) ---- */
+/* ---- formatting (format.c, strformat.c) ------------------------------------------------------ */
 struct eng_jv eng_j_percent(struct eng_jctx *c, const struct eng_jstr *fmt, struct eng_jv arg);
 struct eng_jv eng_j_str_format(struct eng_jctx *c, const struct eng_jstr *fmt,
                                const struct eng_jargs *a);
@@ -369,7 +369,7 @@ void eng_j_put_padded(struct eng_jctx *c, struct eng_jbuf *b, const struct eng_j
 /* The digits of d as Python prints it for e, f, g and their capitals, %, without sign. */
 const char *eng_j_float_digits(struct eng_jctx *c, double d, char type, int64_t prec, bool alt);
 
-/* ---- calling (call.c) ---- */
+/* ---- calling (call.c) ------------------------------------------------------------------------ */
 /* Binds arguments by a list of names: "a b?" (? = may be absent, then J_ABSENT; a leading '.' =
  * by position only). Raises on anything missing, unknown, twice or too many. */
 void eng_j_bind(struct eng_jctx *c, const struct eng_jargs *a, const char *spec,
@@ -378,12 +378,12 @@ struct eng_jv eng_j_call(struct eng_jctx *c, struct eng_jv fn, const struct eng_
 int64_t eng_j_want_int(struct eng_jctx *c, struct eng_jv v, int64_t absent);
 const struct eng_jstr *eng_j_want_str(struct eng_jctx *c, struct eng_jv v, const char *what);
 
-/* The value at "a.b.0" (or the index) of an item; J_ABSENT: the item itself (filters_seq.c).
- */
+/* The value at "a.b.0" (or the index) of an item; J_ABSENT: the item itself
+ * (filters_seq.c). */
 struct eng_jv eng_j_attr_path(struct eng_jctx *c, struct eng_jv item, struct eng_jv path,
                               struct eng_jv default_v);
 
-/* ---- tables ---- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 eng_jfn *eng_j_find_filter(const char *p, size_t n);
 eng_jfn *eng_j_find_test(const char *p, size_t n);
 eng_jfn *eng_j_find_global(const char *p, size_t n);
@@ -394,7 +394,7 @@ extern const struct eng_jnamed eng_j_filters_str[], eng_j_filters_seq[], eng_j_f
 extern const size_t eng_j_n_filters_str, eng_j_n_filters_seq, eng_j_n_filters_num,
     eng_j_n_filters_sel, eng_j_n_methods_cut, eng_j_n_methods_case;
 
-/* ---- Unicode (unicode.c) ---- */
+/* ---- Unicode (unicode.c) --------------------------------------------------------------------- */
 bool eng_j_is_space(uint32_t cp);
 bool eng_j_is_word(uint32_t cp); /* \w */
 bool eng_j_is_printable(uint32_t cp);

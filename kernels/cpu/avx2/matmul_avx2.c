@@ -45,13 +45,13 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
     }
     __m256 inverse = _mm256_set1_ps(127.0f / amax);
     for (int i = 0; i < 4; i++)
-        q[i] = _mm256_cvtps_epi32(_mm256_round_ps(
-            _mm256_mul_ps(v[i], inverse), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        q[i] = _mm256_cvtps_epi32(_mm256_round_ps(_mm256_mul_ps(v[i], inverse),
+                                                  _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     int32_t half0 = reduce_add(_mm256_add_epi32(q[0], q[1]));
     int32_t half1 = reduce_add(_mm256_add_epi32(q[2], q[3]));
     /* Packing works within 128-bit lanes: the permutation puts words of four back in order. */
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]),
-                                       _mm256_packs_epi32(q[2], q[3]));
+    __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_store_si256((__m256i *)block->q, bytes);
     block->scale = amax / 127.0f;

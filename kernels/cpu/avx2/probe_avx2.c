@@ -33,8 +33,8 @@ static void read_bytes(const void *p, size_t n)
         sum[i] = _mm256_setzero_si256();
     for (const uint8_t *at = p, *end = at + n; at < end; at += 512)
         for (int i = 0; i < 16; i++)
-            sum[i % 4] = _mm256_or_si256(sum[i % 4],
-                                         _mm256_load_si256((const __m256i *)(at + i * 32)));
+            sum[i % 4] =
+                _mm256_or_si256(sum[i % 4], _mm256_load_si256((const __m256i *)(at + i * 32)));
     for (int i = 0; i < 4; i++)
         KEEP(sum[i]);
 }
@@ -45,9 +45,8 @@ static uint64_t int8_products(uint32_t rounds)
     UNROLL for (int c = 0; c < CHAINS; c++)
         sum[c] = _mm256_setzero_si256();
     for (uint32_t r = 0; r < rounds; r++)
-        for (int s = 0; s < STEPS; s++)
-            UNROLL for (int c = 0; c < CHAINS; c++)
-            {
+        for (int s = 0; s < STEPS; s++) UNROLL
+            for (int c = 0; c < CHAINS; c++) {
                 __asm__("" : "+x"(a)); /* another value, for all the compiler knows */
                 sum[c] = ADD_PRODUCTS(sum[c], a, b);
                 __asm__("" : "+x"(sum[c])); /* a chain, not a tree of products kept in memory */

@@ -20,21 +20,25 @@
     }
 /* All the tiles of a kind, and their table: [rows - 1]. */
 #if TILE_MAX_ROWS == 6
+/* clang-format off */
 #define TILES(name, bits, header, panel)                                                           \
     TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
     TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
     TILE(name, bits, header, panel, 5) TILE(name, bits, header, panel, 6)                          \
     static const struct tile_set name = {                                                          \
         {name##_1, name##_2, name##_3, name##_4, name##_5, name##_6}};
+/* clang-format on */
 #elif TILE_MAX_ROWS == 2
 #define TILES(name, bits, header, panel)                                                           \
-    TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
-    static const struct tile_set name = {{name##_1, name##_2}};
+    TILE(name, bits, header, panel, 1)                                                             \
+    TILE(name, bits, header, panel, 2) static const struct tile_set name = {{name##_1, name##_2}};
 #else
+/* clang-format off */
 #define TILES(name, bits, header, panel)                                                           \
     TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
     TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
     static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
+/* clang-format on */
 #endif
 
 #define DIRECT(name, bits, header) TILES(name, bits, header, false)
@@ -51,8 +55,7 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
                                  const int bits, const int header, uint8_t *panel)
 {
     for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += panel_bytes(header)) {
-        UNROLL for (int h = 0; h < 2; h++)
-        {
+        UNROLL for (int h = 0; h < 2; h++) {
             __m256 s0, s1 = _mm256_setzero_ps();
             tile_scales(headers, header, b, h, &s0, &s1);
             _mm256_store_ps((float *)(panel + 512) + 8 * h, s0);

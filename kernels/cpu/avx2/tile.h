@@ -51,15 +51,15 @@ struct tile {
     const uint8_t *headers; /* at the first block, a multiple of 8 */
     const uint8_t *quants;  /* at the first block; or the panel */
     uint32_t blocks;
-    uint32_t start_at;      /* byte offset in kr_q8_block of the offset's sum */
+    uint32_t start_at;           /* byte offset in kr_q8_block of the offset's sum */
     const struct kr_q8_block *x; /* first input row, first block */
-    size_t x_stride;        /* blocks from row to row */
-    float *out;             /* first input row, first output row */
+    size_t x_stride;             /* blocks from row to row */
+    float *out;                  /* first input row, first output row */
     size_t out_stride;
-    uint32_t lanes;         /* output rows that exist, 1..16 */
-    bool resume;            /* out holds the sums so far */
-    const float *bias;      /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead;   /* what to fetch for later: ahead_bytes a block, a tile of a panel */
+    uint32_t lanes;       /* output rows that exist, 1..16 */
+    bool resume;          /* out holds the sums so far */
+    const float *bias;    /* for the first output row; NULL: none, or not yet */
+    const uint8_t *ahead; /* what to fetch for later: ahead_bytes a block, a tile of a panel */
     uint32_t ahead_bytes;
 };
 
@@ -93,8 +93,8 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
         *s1 = load_halves(headers + 64 * block + 32 + 16 * h);
     } else if (header == KR_HDR_K) {
         const uint8_t *unit = headers + 320 * (block / 8), *sub = unit + 64 + 32 * (block % 8);
-        __m256 m = _mm256_mul_ps(load_halves(unit + 32 + 16 * h),
-                                 load_bytes(sub + 16 + 8 * h, false));
+        __m256 m =
+            _mm256_mul_ps(load_halves(unit + 32 + 16 * h), load_bytes(sub + 16 + 8 * h, false));
         *s0 = _mm256_mul_ps(load_halves(unit + 16 * h), load_bytes(sub + 8 * h, false));
         *s1 = _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
     } else if (header == KR_HDR_KX) {
@@ -144,8 +144,10 @@ ALWAYS_INLINE __m256i tile_table(const int bits)
     static const int8_t fp4[16] = {KR_FP4_VALUES};
     const int8_t *values = bits == KR_BITS_IQ4 ? iq4 : bits == KR_BITS_ODD ? odd : fp4;
     __m128i t = _mm_loadu_si128((const __m128i *)values);
-    if (bits != KR_BITS_IQ4) t = _mm_add_epi8(t, _mm_set1_epi8(16));
-    else if (TILE_VNNI) t = _mm_add_epi8(t, _mm_set1_epi8(-128));
+    if (bits != KR_BITS_IQ4)
+        t = _mm_add_epi8(t, _mm_set1_epi8(16));
+    else if (TILE_VNNI)
+        t = _mm_add_epi8(t, _mm_set1_epi8(-128));
     return _mm256_broadcastsi128_si256(t);
 }
 
@@ -224,13 +226,12 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
 {
     UNROLL for (int r = 0; r < R; r++)
         sums[0][r] = sums[1][r] = tile_start(x + r * x_stride, own, start_at);
-    UNROLL for (int n = 0; n < to - from; n++)
-    {
+    UNROLL for (int n = 0; n < to - from; n++) {
         const int i = tile_order(n, from, to);
         __m256i w[2];
-        UNROLL for (int h = 0; h < 2; h++) w[h] = tile_word(block, bits, panel, i, h);
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int h = 0; h < 2; h++)
+            w[h] = tile_word(block, bits, panel, i, h);
+        UNROLL for (int r = 0; r < R; r++) {
             const __m256i xr = tile_x(x + r * x_stride, i);
             UNROLL for (int h = 0; h < 2; h++)
                 sums[h][r] = _mm256_dpbusd_avx_epi32(sums[h][r], w[h], xr);
@@ -268,19 +269,15 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
 {
     const int run = tile_widening(bits), group = run == 2 ? 2 : 1;
     __m256i pairs[2][TILE_MAX_ROWS], w[2][2];
-    UNROLL for (int n = 0; n < to - from; n += group)
-    {
-        UNROLL for (int k = 0; k < group; k++)
-            UNROLL for (int h = 0; h < 2; h++)
+    UNROLL for (int n = 0; n < to - from; n += group) {
+        UNROLL for (int k = 0; k < group; k++) UNROLL
+            for (int h = 0; h < 2; h++)
                 w[k][h] = tile_word(block, bits, panel, tile_order(n + k, from, to), h);
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             const struct kr_q8_block *xr = x + r * x_stride;
             const bool ends = n % run + group == run, first = n + group == run;
-            UNROLL for (int h = 0; h < 2; h++)
-            {
-                UNROLL for (int k = 0; k < group; k++)
-                {
+            UNROLL for (int h = 0; h < 2; h++) {
+                UNROLL for (int k = 0; k < group; k++) {
                     __m256i p = tile_pairs(bits, w[k][h], tile_x(xr, tile_order(n + k, from, to)));
                     pairs[h][r] = (n + k) % run == 0 ? p : _mm256_add_epi16(pairs[h][r], p);
                     KEEP_SUM(pairs[h][r]);
@@ -297,19 +294,18 @@ ALWAYS_INLINE void tile_dot(const uint8_t *block, const int bits, const bool pan
 
 #endif
 
-/* of[h][r] = product(sums[h][r], scale of the rows); of halves after the first: that added to it. */
+/* of[h][r] = product(sums[h][r], scale of the rows); of halves after the first: that added to
+ * it. */
 ALWAYS_INLINE void tile_product(const int R, const bool first, __m256i sums[2][TILE_MAX_ROWS],
                                 const __m256 *w_scale, __m256 of[2][TILE_MAX_ROWS])
 {
     const __m256 bias = _mm256_set1_ps(0x1.8p23f);
-    UNROLL for (int h = 0; h < 2; h++)
-    {
+    UNROLL for (int h = 0; h < 2; h++) {
         const __m256 unbias = _mm256_mul_ps(w_scale[h], _mm256_set1_ps(-0x1.8p23f));
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             const __m256 sum = _mm256_castsi256_ps(sums[h][r]);
-            of[h][r] = first ? _mm256_fmadd_ps(sum, w_scale[h], unbias) :
-                               _mm256_fmadd_ps(_mm256_sub_ps(sum, bias), w_scale[h], of[h][r]);
+            of[h][r] = first ? _mm256_fmadd_ps(sum, w_scale[h], unbias)
+                             : _mm256_fmadd_ps(_mm256_sub_ps(sum, bias), w_scale[h], of[h][r]);
         }
     }
 }
@@ -318,8 +314,7 @@ ALWAYS_INLINE void tile_product(const int R, const bool first, __m256i sums[2][T
 ALWAYS_INLINE void tile_add(const int R, __m256 of[2][TILE_MAX_ROWS], const struct kr_q8_block *x,
                             size_t stride, __m256 acc[2][TILE_MAX_ROWS])
 {
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         const __m256 x_scale = _mm256_set1_ps(x[r * stride].scale);
         UNROLL for (int h = 0; h < 2; h++)
             acc[h][r] = _mm256_fmadd_ps(of[h][r], x_scale, acc[h][r]);
@@ -331,11 +326,9 @@ ALWAYS_INLINE void tile_scale(const int R, __m256i sums[2][TILE_MAX_ROWS], const
                               const struct kr_q8_block *x, size_t stride,
                               __m256 acc[2][TILE_MAX_ROWS])
 {
-    UNROLL for (int h = 0; h < 2; h++)
-    {
+    UNROLL for (int h = 0; h < 2; h++) {
         const __m256 unbias = _mm256_mul_ps(w_scale[h], _mm256_set1_ps(-0x1.8p23f));
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             const __m256 x_scale = _mm256_set1_ps(x[r * stride].scale);
             __m256 p = _mm256_fmadd_ps(_mm256_castsi256_ps(sums[h][r]), w_scale[h], unbias);
             acc[h][r] = _mm256_fmadd_ps(p, x_scale, acc[h][r]);
@@ -350,8 +343,7 @@ ALWAYS_INLINE void tile_mins(const uint8_t *quants, const uint8_t *headers, cons
 {
     __m256i sums[2][TILE_MAX_ROWS], mins[2];
     __m256 s[2];
-    UNROLL for (int h = 0; h < 2; h++)
-    {
+    UNROLL for (int h = 0; h < 2; h++) {
         if (panel) {
             s[h] = _mm256_load_ps((const float *)(quants + 640) + 8 * h);
             mins[h] = _mm256_load_si256((const __m256i *)(quants + 704) + h);
@@ -359,12 +351,10 @@ ALWAYS_INLINE void tile_mins(const uint8_t *quants, const uint8_t *headers, cons
             tile_half_mins(headers, block, h, &mins[h], &s[h]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         int32_t pair;
         memcpy(&pair, x[r * stride].half_sum, sizeof(pair));
-        UNROLL for (int h = 0; h < 2; h++)
-        {
+        UNROLL for (int h = 0; h < 2; h++) {
             const __m256i m = _mm256_madd_epi16(mins[h], _mm256_set1_epi32(pair));
             sums[h][r] = _mm256_add_epi32(m, _mm256_set1_epi32(KR_SUM_BIAS));
         }
@@ -382,8 +372,7 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
     __m256i sums[2][TILE_MAX_ROWS];
     __m256 s0[2], s1[2];
 
-    UNROLL for (int h = 0; h < 2; h++)
-    {
+    UNROLL for (int h = 0; h < 2; h++) {
         if (panel) {
             s0[h] = _mm256_load_ps((const float *)(quants + 512) + 8 * h);
             s1[h] = _mm256_load_ps((const float *)(quants + 576) + 8 * h);
@@ -407,10 +396,8 @@ ALWAYS_INLINE void tile_block(const struct tile *t, const uint8_t *quants, uint3
     tile_dot(quants, bits, panel, R, 0, 8, x, stride, own_start, t->start_at, sums);
     tile_scale(R, sums, s0, x, stride, acc);
     if (!has_min) return;
-    UNROLL for (int h = 0; h < 2; h++)
-    {
-        UNROLL for (int r = 0; r < R; r++)
-        {
+    UNROLL for (int h = 0; h < 2; h++) {
+        UNROLL for (int r = 0; r < R; r++) {
             const __m256 scaled_sum = _mm256_set1_ps(x[r * stride].scaled_sum);
             acc[h][r] = _mm256_fmadd_ps(s1[h], scaled_sum, acc[h][r]);
         }
@@ -429,8 +416,10 @@ ALWAYS_INLINE __m256 load_lanes(const float *p, uint32_t n)
 }
 ALWAYS_INLINE void store_lanes(float *p, uint32_t n, __m256 v)
 {
-    if (n >= 8) _mm256_storeu_ps(p, v);
-    else _mm256_maskstore_ps(p, lane_mask(n), v);
+    if (n >= 8)
+        _mm256_storeu_ps(p, v);
+    else
+        _mm256_maskstore_ps(p, lane_mask(n), v);
 }
 
 ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header,
@@ -442,10 +431,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     const uint8_t *quants = t->quants;
     __m256 acc[2][TILE_MAX_ROWS];
 
-    UNROLL for (int h = 0; h < 2; h++)
-    {
-        UNROLL for (int r = 0; r < R; r++)
-        {
+    UNROLL for (int h = 0; h < 2; h++) {
+        UNROLL for (int r = 0; r < R; r++) {
             acc[h][r] = _mm256_setzero_ps();
             if (t->resume) acc[h][r] = load_lanes(t->out + r * t->out_stride + 8 * h, lanes[h]);
         }
@@ -457,12 +444,10 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
             _mm_prefetch((const char *)quants + TILE_NEAR_BYTES + at, _MM_HINT_T0);
         tile_block(t, quants, b, x, bits, header, panel, R, acc);
     }
-    UNROLL for (int h = 0; h < 2; h++)
-    {
+    UNROLL for (int h = 0; h < 2; h++) {
         __m256 bias = _mm256_setzero_ps();
         if (t->bias) bias = load_lanes(t->bias + 8 * h, lanes[h]);
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             if (t->bias) acc[h][r] = _mm256_add_ps(acc[h][r], bias);
             store_lanes(t->out + r * t->out_stride + 8 * h, lanes[h], acc[h][r]);
         }

@@ -57,8 +57,8 @@ static __m256i largest(const float *x)
     for (int i = 0; i < 2; i++) /* 4 lanes each of blocks i, i + 4, i + 2, i + 6 */
         u[i] = _mm512_max_epi32(_mm512_shuffle_i32x4(m[i], m[i + 2], 0x88),
                                 _mm512_shuffle_i32x4(m[i], m[i + 2], 0xdd));
-    __m512i v = _mm512_max_epi32(_mm512_unpacklo_epi32(u[0], u[1]),
-                                 _mm512_unpackhi_epi32(u[0], u[1]));
+    __m512i v =
+        _mm512_max_epi32(_mm512_unpacklo_epi32(u[0], u[1]), _mm512_unpackhi_epi32(u[0], u[1]));
     v = _mm512_max_epi32(v, _mm512_shuffle_epi32(v, _MM_PERM_BADC));
     const __m512i order = _mm512_setr_epi32(0, 1, 8, 9, 4, 5, 12, 13, 0, 0, 0, 0, 0, 0, 0, 0);
     return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, v));
@@ -67,10 +67,10 @@ static __m256i largest(const float *x)
 /* The sum of each vector's four words, by half: [half][vector] */
 static __m256i add_words(const __m256i *v)
 {
-    __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]),
-                                 _mm256_unpackhi_epi32(v[0], v[1]));
-    __m256i b = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]),
-                                 _mm256_unpackhi_epi32(v[2], v[3]));
+    __m256i a =
+        _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+    __m256i b =
+        _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
     return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
 }
 
@@ -143,7 +143,8 @@ static void quantize_row(const float *x, uint32_t cols, struct kr_q8_block *bloc
     for (uint32_t c = 0; c < cols;) {
         uint32_t end = cols - c >= 8 * KR_SUB ? c + 8 * KR_SUB : cols;
         if (end - c == 8 * KR_SUB && quantize_eight(x + c, block + c / KR_SUB)) c = end;
-        for (; c < end; c += KR_SUB) quantize_block(x + c, cols - c, block + c / KR_SUB);
+        for (; c < end; c += KR_SUB)
+            quantize_block(x + c, cols - c, block + c / KR_SUB);
     }
 }
 

@@ -5,7 +5,7 @@
 #include "kernels/cpu/avx512/matmul_avx512.h"
 #include "kernels/cpu/avx512/tile.h"
 
-#define PANEL_BLOCKS    20 /* 25 KiB, half of a first-level cache; of K2 30 */
+#define PANEL_BLOCKS 20 /* 25 KiB, half of a first-level cache; of K2 30 */
 /* Input rows go in runs that stay in the second-level cache while the weights pass. */
 #define X_RUN_BYTES    (768 << 10)
 #define X_RUN_MIN_ROWS 96
@@ -16,42 +16,47 @@
         tile_run(t, bits, header, kind, G, R);                                                     \
     }
 #if TILE_MAX_ROWS == 7
+/* clang-format off */
 #define TILE_ROWS(name, bits, header, kind, G)                                                     \
     TILE(name, bits, header, kind, G, 1) TILE(name, bits, header, kind, G, 2)                      \
     TILE(name, bits, header, kind, G, 3) TILE(name, bits, header, kind, G, 4)                      \
     TILE(name, bits, header, kind, G, 5) TILE(name, bits, header, kind, G, 6)                      \
     TILE(name, bits, header, kind, G, 7)
+/* clang-format on */
 #define TILE_LIST(name, G)                                                                         \
     {name##_##G##_1, name##_##G##_2, name##_##G##_3, name##_##G##_4,                               \
      name##_##G##_5, name##_##G##_6, name##_##G##_7}
 /* The first of several tiles as equal as can be has more than half of the most rows. */
+/* clang-format off */
 #define TILE_TALL(name, bits, header, kind, G)                                                     \
     TILE(name, bits, header, kind, G, 4) TILE(name, bits, header, kind, G, 5)                      \
     TILE(name, bits, header, kind, G, 6) TILE(name, bits, header, kind, G, 7)
+/* clang-format on */
 #define TILE_TALL_LIST(name, G)                                                                    \
     {NULL, NULL, NULL, name##_##G##_4, name##_##G##_5, name##_##G##_6, name##_##G##_7}
 #else
 #define TILE_ROWS(name, bits, header, kind, G)                                                     \
     TILE(name, bits, header, kind, G, 1) TILE(name, bits, header, kind, G, 2)
-#define TILE_LIST(name, G) {name##_##G##_1, name##_##G##_2}
+#define TILE_LIST(name, G)                     {name##_##G##_1, name##_##G##_2}
 #define TILE_TALL(name, bits, header, kind, G) TILE(name, bits, header, kind, G, 2)
-#define TILE_TALL_LIST(name, G) {NULL, name##_##G##_2}
+#define TILE_TALL_LIST(name, G)                {NULL, name##_##G##_2}
 #endif
 
 /* Tiles of a kind: [groups - 1][rows - 1]. */
-struct tile_set {
-    tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS];
-};
+struct tile_set { tile_fn *fn[TILE_MAX_GROUPS][TILE_MAX_ROWS]; };
+/* clang-format off */
 #define PANEL_TILES(name, header)                                                                  \
     TILE_ROWS(name, 8, header, TILE_PANEL, 1)                                                      \
     TILE_ROWS(name, 8, header, TILE_PANEL, 2)                                                      \
     static const struct tile_set name = {{TILE_LIST(name, 1), TILE_LIST(name, 2)}};
+/* clang-format on */
 
 /* The tiles that meet packed weights. */
 struct packed_tiles {
     struct tile_set direct, makes;
     const struct tile_set *panel; /* NULL: none, as quants of 8 bits need none */
 };
+/* clang-format off */
 #define PACKED_TILES(name, bits, header, panel)                                                    \
     TILE_ROWS(name##_direct, bits, header, TILE_DIRECT, 1)                                         \
     TILE_ROWS(name##_direct, bits, header, TILE_DIRECT, 2)                                         \
@@ -62,6 +67,7 @@ struct packed_tiles {
         {{TILE_TALL_LIST(name##_makes, 1), TILE_TALL_LIST(name##_makes, 2)}},                      \
         &panel,                                                                                    \
     };
+/* clang-format on */
 
 PANEL_TILES(panel_d, PANEL_D)
 PANEL_TILES(panel_dm, PANEL_DM)
@@ -88,10 +94,10 @@ static const struct packed_tiles q8_d = {.direct = {{TILE_LIST(q8_d, 1), TILE_LI
 static const struct packed_tiles *packed_tiles(enum kr_type type)
 {
     static const struct packed_tiles *const of[] = {
-        [KR_Q4_0] = &q4_d,    [KR_Q4_1] = &q4_dm,   [KR_Q5_0] = &q5_d,  [KR_Q5_1] = &q5_dm,
-        [KR_Q8_0] = &q8_d,    [KR_Q2_K] = &q2_k,    [KR_Q3_K] = &q3_k,  [KR_Q4_K] = &q4_k,
-        [KR_Q5_K] = &q5_k,    [KR_Q6_K] = &q6_k,    [KR_IQ4_NL] = &iq4_d, [KR_IQ3_S] = &odd_kx,
-        [KR_IQ4_XS] = &iq4_kx, [KR_TQ1_0] = &tq_t,  [KR_TQ2_0] = &tq_t, [KR_MXFP4] = &fp4_e,
+        [KR_Q4_0] = &q4_d,     [KR_Q4_1] = &q4_dm, [KR_Q5_0] = &q5_d,    [KR_Q5_1] = &q5_dm,
+        [KR_Q8_0] = &q8_d,     [KR_Q2_K] = &q2_k,  [KR_Q3_K] = &q3_k,    [KR_Q4_K] = &q4_k,
+        [KR_Q5_K] = &q5_k,     [KR_Q6_K] = &q6_k,  [KR_IQ4_NL] = &iq4_d, [KR_IQ3_S] = &odd_kx,
+        [KR_IQ4_XS] = &iq4_kx, [KR_TQ1_0] = &tq_t, [KR_TQ2_0] = &tq_t,   [KR_MXFP4] = &fp4_e,
     };
     return of[type];
 }
@@ -207,8 +213,10 @@ static void run_groups(const struct kr_packed *w, uint32_t g0, uint32_t g1, cons
             t.lanes[i] = (__mmask16)((1u << n) - 1);
         }
         set_ahead(&t, group_bytes, w, g + TILE_MAX_GROUPS >= g1);
-        if (panel) run_panels(tiles, l, groups, t, rows);
-        else run_rows(&tiles->direct, &tiles->direct, t.quants, groups, &t, rows);
+        if (panel)
+            run_panels(tiles, l, groups, t, rows);
+        else
+            run_rows(&tiles->direct, &tiles->direct, t.quants, groups, &t, rows);
     }
 }
 

@@ -47,14 +47,14 @@ struct tile {
     const uint8_t *quants[TILE_MAX_GROUPS];  /* at the first block, packed or in a panel */
     uint8_t *panel;                          /* to be made */
     uint32_t blocks;
-    uint32_t start_at;                       /* byte offset in kr_q8_block of the offset's sum */
-    const struct kr_q8_block *x;             /* first input row, first block */
-    size_t x_stride;                         /* blocks from row to row */
-    float *out;                              /* first input row, first output row */
+    uint32_t start_at;           /* byte offset in kr_q8_block of the offset's sum */
+    const struct kr_q8_block *x; /* first input row, first block */
+    size_t x_stride;             /* blocks from row to row */
+    float *out;                  /* first input row, first output row */
     size_t out_stride;
-    __mmask16 lanes[TILE_MAX_GROUPS];        /* output rows that exist */
-    bool resume;                             /* out holds the sums so far */
-    const float *bias;                       /* for the first output row; NULL: none, or not yet */
+    __mmask16 lanes[TILE_MAX_GROUPS]; /* output rows that exist */
+    bool resume;                      /* out holds the sums so far */
+    const float *bias;                /* for the first output row; NULL: none, or not yet */
     /* To be fetched for later: ahead_bytes a block, and as many ahead_other behind them: of two
      * pages at once, for at each one's start what the processor fetches by itself begins anew. */
     const uint8_t *ahead;
@@ -79,8 +79,8 @@ ALWAYS_INLINE __m512i nibbles_of(__m512i v)
 }
 
 /* Scales of 16 rows of a block: s1 is the second half's (K6, K2) or the min (DM, K). */
-ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block,
-                               __m512 *s0, __m512 *s1)
+ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_t block, __m512 *s0,
+                               __m512 *s1)
 {
     if (header == KR_HDR_D) {
         *s0 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(headers + 32 * block)));
@@ -212,9 +212,9 @@ ALWAYS_INLINE void tile_fetch(struct tile_ahead *a, uint32_t bytes, const int bi
         return;
     }
     const int lines = bits % 16;
-    UNROLL for (int i = part * lines / 4; i < (part + 1) * lines / 4; i++)
-    {
-        UNROLL for (int g = 0; g < G; g++) _mm_prefetch(a->near[g] + 64 * i, _MM_HINT_T0);
+    UNROLL for (int i = part * lines / 4; i < (part + 1) * lines / 4; i++) {
+        UNROLL for (int g = 0; g < G; g++)
+            _mm_prefetch(a->near[g] + 64 * i, _MM_HINT_T0);
     }
     a->due += bytes;
     for (; a->next < a->due; a->next += 64) {
@@ -231,13 +231,12 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
                             uint32_t bytes)
 {
     if (bits == 8) {
-        UNROLL for (int i = from; i < to; i++)
-        {
+        UNROLL for (int i = from; i < to; i++) {
             __m512i w[TILE_MAX_GROUPS];
             if (i % 2 == 0) tile_fetch(ahead, bytes, bits, kind, G, i / 2);
-            UNROLL for (int g = 0; g < G; g++) w[g] = _mm512_load_si512(blocks[g] + 64 * i);
-            UNROLL for (int r = 0; r < R; r++)
-            {
+            UNROLL for (int g = 0; g < G; g++)
+                w[g] = _mm512_load_si512(blocks[g] + 64 * i);
+            UNROLL for (int r = 0; r < R; r++) {
                 __m512i xr = tile_x(x[r * x_stride].q + 4 * i);
                 UNROLL for (int g = 0; g < G; g++)
                     sums[g][r] = _mm512_dpbusd_epi32(sums[g][r], w[g], xr);
@@ -246,24 +245,22 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
         return;
     }
     const bool low_half = from < 4, high_half = to > 4;
-    UNROLL for (int k = 0; k < 4; k++)
-    {
+    UNROLL for (int k = 0; k < 4; k++) {
         __m512i low[TILE_MAX_GROUPS], high[TILE_MAX_GROUPS];
-        if (to - from == 8) tile_fetch(ahead, bytes, bits, kind, G, k);
-        else if (k % 2 == 0) tile_fetch(ahead, bytes, bits, kind, G, (from + k) / 2);
-        UNROLL for (int g = 0; g < G; g++)
-        {
+        if (to - from == 8)
+            tile_fetch(ahead, bytes, bits, kind, G, k);
+        else if (k % 2 == 0)
+            tile_fetch(ahead, bytes, bits, kind, G, (from + k) / 2);
+        UNROLL for (int g = 0; g < G; g++) {
             tile_words(blocks[g], bits, k, &low[g], &high[g]);
             if (kind != TILE_MAKES) continue;
             if (low_half) _mm512_store_si512(panel[g] + 64 * k, low[g]);
             if (high_half) _mm512_store_si512(panel[g] + 64 * (k + 4), high[g]);
         }
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             __m512i xl = tile_x(x[r * x_stride].q + 4 * k);
             __m512i xh = tile_x(x[r * x_stride].q + 4 * k + 16);
-            UNROLL for (int g = 0; g < G; g++)
-            {
+            UNROLL for (int g = 0; g < G; g++) {
                 if (low_half) sums[g][r] = _mm512_dpbusd_epi32(sums[g][r], low[g], xl);
                 if (high_half) sums[g][r] = _mm512_dpbusd_epi32(sums[g][r], high[g], xh);
             }
@@ -273,18 +270,16 @@ ALWAYS_INLINE void tile_dot(const uint8_t *const *blocks, const int bits, const 
 /* of[g][r] = product(sums[g][r], scale of the group); of halves after the first: that added to it,
  * the bias taken off by the units of additions, which have less to do than those of products. */
 ALWAYS_INLINE void tile_product(const int G, const int R, const bool first,
-                                __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
-                                const __m512 *w_scale, __m512 of[TILE_MAX_GROUPS][TILE_MAX_ROWS])
+                                __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS], const __m512 *w_scale,
+                                __m512 of[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
     const __m512 bias = _mm512_set1_ps(0x1.8p23f);
-    UNROLL for (int g = 0; g < G; g++)
-    {
+    UNROLL for (int g = 0; g < G; g++) {
         const __m512 unbias = _mm512_mul_ps(w_scale[g], _mm512_set1_ps(-0x1.8p23f));
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             const __m512 sum = _mm512_castsi512_ps(sums[g][r]);
-            of[g][r] = first ? _mm512_fmadd_ps(sum, w_scale[g], unbias) :
-                               _mm512_fmadd_ps(_mm512_sub_ps(sum, bias), w_scale[g], of[g][r]);
+            of[g][r] = first ? _mm512_fmadd_ps(sum, w_scale[g], unbias)
+                             : _mm512_fmadd_ps(_mm512_sub_ps(sum, bias), w_scale[g], of[g][r]);
         }
     }
 }
@@ -294,11 +289,9 @@ ALWAYS_INLINE void tile_add(const int G, const int R, __m512 of[TILE_MAX_GROUPS]
                             const struct kr_q8_block *x, size_t stride,
                             __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         const __m512 x_scale = _mm512_set1_ps(x[r * stride].scale);
-        UNROLL for (int g = 0; g < G; g++)
-        {
+        UNROLL for (int g = 0; g < G; g++) {
             acc[g][r] = _mm512_fmadd_ps(of[g][r], x_scale, acc[g][r]);
         }
     }
@@ -306,18 +299,16 @@ ALWAYS_INLINE void tile_add(const int G, const int R, __m512 of[TILE_MAX_GROUPS]
 
 /* acc[g][r] += product(sums[g][r], scale of the group) * scale of the input row */
 ALWAYS_INLINE void tile_scale(const int G, const int R,
-                              __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS],
-                              const __m512 *w_scale, const struct kr_q8_block *x, size_t stride,
+                              __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS], const __m512 *w_scale,
+                              const struct kr_q8_block *x, size_t stride,
                               __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
     __m512 unbias[TILE_MAX_GROUPS];
     UNROLL for (int g = 0; g < G; g++)
         unbias[g] = _mm512_mul_ps(w_scale[g], _mm512_set1_ps(-0x1.8p23f));
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         const __m512 x_scale = _mm512_set1_ps(x[r * stride].scale);
-        UNROLL for (int g = 0; g < G; g++)
-        {
+        UNROLL for (int g = 0; g < G; g++) {
             __m512 p = _mm512_fmadd_ps(_mm512_castsi512_ps(sums[g][r]), w_scale[g], unbias[g]);
             acc[g][r] = _mm512_fmadd_ps(p, x_scale, acc[g][r]);
         }
@@ -327,11 +318,11 @@ ALWAYS_INLINE void tile_scale(const int G, const int R,
 ALWAYS_INLINE void tile_start(const int G, const int R, const struct kr_q8_block *x, size_t stride,
                               const uint32_t at, __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS])
 {
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         int32_t start = KR_SUM_BIAS;
         if (at != 0) memcpy(&start, (const char *)(x + r * stride) + at, sizeof(start));
-        UNROLL for (int g = 0; g < G; g++) sums[g][r] = _mm512_set1_epi32(start);
+        UNROLL for (int g = 0; g < G; g++)
+            sums[g][r] = _mm512_set1_epi32(start);
     }
 }
 
@@ -343,8 +334,7 @@ ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const 
 {
     __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS], mins[TILE_MAX_GROUPS];
     __m512 s[TILE_MAX_GROUPS];
-    UNROLL for (int g = 0; g < G; g++)
-    {
+    UNROLL for (int g = 0; g < G; g++) {
         if (header == PANEL_K2) {
             s[g] = _mm512_load_ps(quants[g] + 640);
             mins[g] = _mm512_load_si512(quants[g] + 704);
@@ -352,8 +342,7 @@ ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const 
             tile_half_mins(headers[g], block, &mins[g], &s[g]);
         }
     }
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         const __m512i xr = tile_x((const int8_t *)x[r * stride].half_sum);
         UNROLL for (int g = 0; g < G; g++)
             sums[g][r] = _mm512_dpwssd_epi32(_mm512_set1_epi32(KR_SUM_BIAS), mins[g], xr);
@@ -365,8 +354,8 @@ ALWAYS_INLINE void tile_mins(const uint8_t *const *quants, const uint8_t *const 
 ALWAYS_INLINE void tile_keep_scales(const uint8_t *headers, const int header, uint32_t block,
                                     __m512 s0, __m512 s1, uint8_t *panel)
 {
-    const bool has_s1 = header == KR_HDR_DM || header == KR_HDR_K || header == KR_HDR_K6 ||
-                        header == KR_HDR_K2;
+    const bool has_s1 =
+        header == KR_HDR_DM || header == KR_HDR_K || header == KR_HDR_K6 || header == KR_HDR_K2;
     _mm512_store_ps(panel + 512, s0);
     if (has_s1) _mm512_store_ps(panel + 576, s1);
     if (header == KR_HDR_K2) {
@@ -381,8 +370,12 @@ ALWAYS_INLINE void tile_keep_scales(const uint8_t *headers, const int header, ui
 /* Of a block, on the average. */
 ALWAYS_INLINE uint32_t tile_header_bytes(const int header)
 {
-    return header == KR_HDR_D ? 32 : header == KR_HDR_DM ? 64 : header == KR_HDR_KX ? 20 :
-           header == KR_HDR_T ? 4 : header == KR_HDR_E ? 16 : 40;
+    return header == KR_HDR_D    ? 32
+           : header == KR_HDR_DM ? 64
+           : header == KR_HDR_KX ? 20
+           : header == KR_HDR_T  ? 4
+           : header == KR_HDR_E  ? 16
+                                 : 40;
 }
 
 /* Adds one block of every group to the sums. */
@@ -398,16 +391,14 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
     __m512i sums[TILE_MAX_GROUPS][TILE_MAX_ROWS];
     __m512 s0[TILE_MAX_GROUPS], s1[TILE_MAX_GROUPS];
 
-    UNROLL for (int g = 0; g < G; g++)
-    {
+    UNROLL for (int g = 0; g < G; g++) {
         if (header >= PANEL_D) {
             s0[g] = _mm512_load_ps(quants[g] + 512);
             s1[g] = _mm512_load_ps(quants[g] + 576);
         } else {
             tile_scales(headers[g], header, block, &s0[g], &s1[g]);
         }
-        if (kind == TILE_MAKES)
-            tile_keep_scales(headers[g], header, block, s0[g], s1[g], panel[g]);
+        if (kind == TILE_MAKES) tile_keep_scales(headers[g], header, block, s0[g], s1[g], panel[g]);
     }
     if (header == KR_HDR_K6 || header == PANEL_K6 || header == KR_HDR_K2 || header == PANEL_K2) {
         const bool k2 = header == KR_HDR_K2 || header == PANEL_K2;
@@ -427,8 +418,7 @@ ALWAYS_INLINE void tile_block(const uint8_t *const *quants, const uint8_t *const
     tile_dot(quants, bits, kind, panel, G, R, 0, 8, x, stride, sums, ahead, fetch);
     tile_scale(G, R, sums, s0, x, stride, acc);
     if (!has_min) return;
-    UNROLL for (int r = 0; r < R; r++)
-    {
+    UNROLL for (int r = 0; r < R; r++) {
         const __m512 scaled_sum = _mm512_set1_ps(x[r * stride].scaled_sum);
         UNROLL for (int g = 0; g < G; g++)
             acc[g][r] = _mm512_fmadd_ps(s1[g], scaled_sum, acc[g][r]);
@@ -445,8 +435,7 @@ ALWAYS_INLINE void tile_near(const struct tile *t, const uint8_t *const *quants,
     const uint32_t header_bytes = tile_header_bytes(header);
     size_t far = blocks * quant_bytes;
     if (block + blocks >= t->blocks) far += t->near_other;
-    UNROLL for (int g = 0; g < G; g++)
-    {
+    UNROLL for (int g = 0; g < G; g++) {
         a->near[g] = quants[g] + far;
         _mm_prefetch(t->headers[g] + block * header_bytes + TILE_NEAR_HEADERS, _MM_HINT_T0);
     }
@@ -455,8 +444,10 @@ ALWAYS_INLINE void tile_near(const struct tile *t, const uint8_t *const *quants,
 /* A store under a mask is slow, and its bytes reach no load that follows it closely. */
 ALWAYS_INLINE void store_lanes(float *p, __mmask16 lanes, __m512 v)
 {
-    if (lanes == 0xffff) _mm512_storeu_ps(p, v);
-    else _mm512_mask_storeu_ps(p, lanes, v);
+    if (lanes == 0xffff)
+        _mm512_storeu_ps(p, v);
+    else
+        _mm512_mask_storeu_ps(p, lanes, v);
 }
 
 ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int header, const int kind,
@@ -470,10 +461,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     struct tile_ahead ahead = {t->ahead, t->ahead, t->ahead_other};
     __m512 acc[TILE_MAX_GROUPS][TILE_MAX_ROWS];
 
-    UNROLL for (int g = 0; g < G; g++)
-    {
-        UNROLL for (int r = 0; r < R; r++)
-        {
+    UNROLL for (int g = 0; g < G; g++) {
+        UNROLL for (int r = 0; r < R; r++) {
             const float *out = t->out + r * t->out_stride + g * KR_PACK_ROWS;
             acc[g][r] = t->resume ? _mm512_maskz_loadu_ps(t->lanes[g], out) : _mm512_setzero_ps();
         }
@@ -485,21 +474,17 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
             UNROLL for (int r = 0; r < R; r++)
                 _mm_prefetch(x + (R + r) * t->x_stride, _MM_HINT_T0);
         }
-        if (kind == TILE_DIRECT)
-            tile_near(t, quants, bits, header, G, b, &ahead);
+        if (kind == TILE_DIRECT) tile_near(t, quants, bits, header, G, b, &ahead);
         tile_block(quants, t->headers, bits, header, kind, panel, G, R, b, t, x, acc, &ahead);
-        UNROLL for (int g = 0; g < G; g++)
-        {
+        UNROLL for (int g = 0; g < G; g++) {
             quants[g] += quant_bytes;
             if (kind == TILE_MAKES) panel[g] += TILE_MAX_GROUPS * panel_bytes(header);
         }
     }
-    UNROLL for (int g = 0; g < G; g++)
-    {
+    UNROLL for (int g = 0; g < G; g++) {
         __m512 bias = _mm512_setzero_ps();
         if (t->bias) bias = _mm512_maskz_loadu_ps(t->lanes[g], t->bias + g * KR_PACK_ROWS);
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             float *out = t->out + r * t->out_stride + g * KR_PACK_ROWS;
             if (t->bias) acc[g][r] = _mm512_add_ps(acc[g][r], bias);
             store_lanes(out, t->lanes[g], acc[g][r]);

@@ -81,8 +81,8 @@ static unsigned packed_quant(const struct kr_layout *l, const uint8_t *p, int c)
     case 5:
         return (b[64 + 64 * (word % 4)] >> 4 * half & 15u) | (b[0] >> word & 1u) << 4;
     case 6:
-        return (b[128 + 64 * (word % 4)] >> 4 * half & 15u) |
-               (b[64 * half] >> 2 * (word % 4) & 3u) << 4;
+        return (b[128 + 64 * (word % 4)] >> 4 * half & 15u) | (b[64 * half] >> 2 * (word % 4) & 3u)
+                                                                  << 4;
     case 8:
         return b[64 * word];
     default:
@@ -106,9 +106,12 @@ static void unpack_lane(const struct kr_layout *l, const uint8_t *h, const uint8
                         struct unpacked *u)
 {
     float d = 0, m = 0;
-    if (l->header == KR_HDR_K6) memcpy(&d, h + 4 * lane, 4);
-    else if (l->header == KR_HDR_E) d = kr_bits_f32((uint32_t)h[lane] << 23);
-    else d = kr_f16_f32(kr_load_u16(h + 2 * lane));
+    if (l->header == KR_HDR_K6)
+        memcpy(&d, h + 4 * lane, 4);
+    else if (l->header == KR_HDR_E)
+        d = kr_bits_f32((uint32_t)h[lane] << 23);
+    else
+        d = kr_f16_f32(kr_load_u16(h + 2 * lane));
     if (l->header == KR_HDR_DM || l->header == KR_HDR_K || l->header == KR_HDR_K2)
         m = kr_f16_f32(kr_load_u16(h + 32 + 2 * lane));
     u->scale[0][lane] = d;
@@ -142,13 +145,15 @@ static void unpack_header(const struct kr_layout *l, const uint8_t *h, uint32_t 
                           struct unpacked *u)
 {
     const uint8_t *sub = l->header_blocks > 1 ? h + kr_sub_scales_at(l, block) : NULL;
-    for (int lane = 0; lane < KR_PACK_ROWS; lane++) unpack_lane(l, h, sub, lane, u);
+    for (int lane = 0; lane < KR_PACK_ROWS; lane++)
+        unpack_lane(l, h, sub, lane, u);
 }
 
 static int32_t dot16(const uint8_t *w, const int8_t *x)
 {
     int32_t s = 0;
-    for (int i = 0; i < 16; i++) s += (int32_t)w[i] * x[i];
+    for (int i = 0; i < 16; i++)
+        s += (int32_t)w[i] * x[i];
     return s;
 }
 
@@ -254,14 +259,16 @@ static void products(const struct kr_packed *w, uint32_t g0, uint32_t g1, const 
         uint32_t first = g * KR_PACK_ROWS;
         uint32_t lanes = CN_MIN(w->rows - first, (uint32_t)KR_PACK_ROWS);
         for (uint32_t r = r0; r < r1; r++)
-            for (uint32_t i = 0; i < lanes; i++) out[r * out_stride + first + i] = 0;
+            for (uint32_t i = 0; i < lanes; i++)
+                out[r * out_stride + first + i] = 0;
         if (l->header == KR_HDR_NONE)
             float_group(w, l, g, x, x_stride, r0, r1, lanes, out + first, out_stride);
         else
             quantised_group(w, l, g, q, r0, r1, lanes, out + first, out_stride);
         if (!bias) continue;
         for (uint32_t r = r0; r < r1; r++)
-            for (uint32_t i = 0; i < lanes; i++) out[r * out_stride + first + i] += bias[first + i];
+            for (uint32_t i = 0; i < lanes; i++)
+                out[r * out_stride + first + i] += bias[first + i];
     }
 }
 

@@ -75,7 +75,8 @@ static float act_f32(float g, enum kr_act act)
     switch (act) {
     case KR_ACT_SILU:
         return g / (1.0f + exp_f32(-g));
-    case KR_ACT_GELU_TANH: /* 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715 g^3) */
+    case KR_ACT_GELU_TANH: /* 0.5 g (1 + tanh u) = g / (1 + e^-2u), u = sqrt(2/pi) (g + 0.044715
+                              g^3) */
         return g / (1.0f + exp_f32(-2.0f * 0.7978845608f * g * (1.0f + 0.044715f * g * g)));
     case KR_ACT_GELU:
         return 0.5f * g * (1.0f + erf_f32(g * 0.7071067812f));
@@ -191,10 +192,9 @@ static void attn_queries(const struct kr_attn_tile *t)
     uint32_t n = (t->k_dim + KR_KV_DIMS - 1) / KR_KV_DIMS;
     for (uint32_t i = 0; i < t->n_rows * t->heads; i++)
         for (uint32_t b = 0; b < n; b++)
-            t->worth[i * n + b] =
-                round_query(t->words + (size_t)(i * n + b) * KR_KV_DIMS,
-                            t->q + (size_t)i * t->k_dim + b * KR_KV_DIMS,
-                            CN_MIN(KR_KV_DIMS, t->k_dim - b * KR_KV_DIMS));
+            t->worth[i * n + b] = round_query(t->words + (size_t)(i * n + b) * KR_KV_DIMS,
+                                              t->q + (size_t)i * t->k_dim + b * KR_KV_DIMS,
+                                              CN_MIN(KR_KV_DIMS, t->k_dim - b * KR_KV_DIMS));
 }
 
 /* Dim d of a pair's query. */

@@ -32,10 +32,10 @@ static void quantize_block(const float *x, struct kr_q8_block *block)
         return;
     }
     const float inverse = 127.0f / amax;
-    const int8x16_t low = vcombine_s8(vmovn_s16(rounded(x, inverse)),
-                                      vmovn_s16(rounded(x + 8, inverse)));
-    const int8x16_t high = vcombine_s8(vmovn_s16(rounded(x + 16, inverse)),
-                                       vmovn_s16(rounded(x + 24, inverse)));
+    const int8x16_t low =
+        vcombine_s8(vmovn_s16(rounded(x, inverse)), vmovn_s16(rounded(x + 8, inverse)));
+    const int8x16_t high =
+        vcombine_s8(vmovn_s16(rounded(x + 16, inverse)), vmovn_s16(rounded(x + 24, inverse)));
     const int32_t half0 = vaddlvq_s8(low), half1 = vaddlvq_s8(high);
     vst1q_s8(block->q, low);
     vst1q_s8(block->q + 16, high);

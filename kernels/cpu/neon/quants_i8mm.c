@@ -43,8 +43,7 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
                                  const int bits, const int header, uint8_t *panel)
 {
     for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += panel_bytes(header)) {
-        UNROLL for (int v = 0; v < 4; v++)
-        {
+        UNROLL for (int v = 0; v < 4; v++) {
             float32x4_t s0, s1 = vdupq_n_f32(0);
             tile_scales(headers, header, b, v, &s0, &s1);
             store_twice(panel + 512, v, s0);
@@ -54,8 +53,7 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
                 store_twice(panel + 768, v, s0);
             }
             int32_t *to = (int32_t *)(void *)panel + 32 * v;
-            UNROLL for (int i = 0; i < 4; i++, to += 8)
-            {
+            UNROLL for (int i = 0; i < 4; i++, to += 8) {
                 const int8x16_t a = panel_word(quants, bits, header, 2 * i, v);
                 const int8x16_t c = panel_word(quants, bits, header, 2 * i + 1, v);
                 const int32x4_t left = vreinterpretq_s32_s8(a), right = vreinterpretq_s32_s8(c);
@@ -76,14 +74,11 @@ UNPACK(unpack_fp4, KR_BITS_FP4, KR_HDR_E)
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* A block of two input rows: columns 8i..8i+7 of both in one register. */
-struct pair {
-    int8x16_t q[4];
-};
+struct pair { int8x16_t q[4]; };
 ALWAYS_INLINE struct pair load_pair(const struct kr_q8_block *a, const struct kr_q8_block *b)
 {
     struct pair p;
-    UNROLL for (int h = 0; h < 2; h++)
-    {
+    UNROLL for (int h = 0; h < 2; h++) {
         const int64x2_t left = vreinterpretq_s64_s8(vld1q_s8(a->q + 16 * h));
         const int64x2_t right = vreinterpretq_s64_s8(vld1q_s8(b->q + 16 * h));
         p.q[2 * h] = vreinterpretq_s8_s64(vzip1q_s64(left, right));
@@ -111,16 +106,15 @@ ALWAYS_INLINE float32x4_t product(int32x4_t sum, float32x4_t scale, const int he
 ALWAYS_INLINE void pair_dot(const uint8_t *panel, const int v, const int P, const int from,
                             const int to, const struct pair *x, int32x4_t sums[2][MAX_PAIRS])
 {
-    UNROLL for (int j = 0; j < 2; j++)
-    {
-        UNROLL for (int p = 0; p < P; p++) sums[j][p] = vdupq_n_s32(0);
+    UNROLL for (int j = 0; j < 2; j++) {
+        UNROLL for (int p = 0; p < P; p++)
+            sums[j][p] = vdupq_n_s32(0);
     }
-    UNROLL for (int i = from; i < to; i++)
-    {
-        UNROLL for (int j = 0; j < 2; j++)
-        {
+    UNROLL for (int i = from; i < to; i++) {
+        UNROLL for (int j = 0; j < 2; j++) {
             const int8x16_t w = vld1q_s8((const int8_t *)panel + 128 * v + 32 * i + 16 * j);
-            UNROLL for (int p = 0; p < P; p++) sums[j][p] = vmmlaq_s32(sums[j][p], w, x[p].q[i]);
+            UNROLL for (int p = 0; p < P; p++)
+                sums[j][p] = vmmlaq_s32(sums[j][p], w, x[p].q[i]);
         }
     }
 }
@@ -130,8 +124,7 @@ ALWAYS_INLINE void pair_scale(const uint8_t *s, const int header, const int v, c
                               int32x4_t sums[2][MAX_PAIRS], const float32x4_t *x_scale,
                               float32x4_t acc[2][MAX_PAIRS])
 {
-    UNROLL for (int j = 0; j < 2; j++)
-    {
+    UNROLL for (int j = 0; j < 2; j++) {
         const float32x4_t scale = vld1q_f32((const float *)(const void *)s + 8 * v + 4 * j);
         UNROLL for (int p = 0; p < P; p++)
             acc[j][p] = vfmaq_f32(acc[j][p], product(sums[j][p], scale, header), x_scale[p]);
@@ -142,11 +135,9 @@ ALWAYS_INLINE void pair_scale(const uint8_t *s, const int header, const int v, c
 ALWAYS_INLINE void pair_product(const uint8_t *s, const bool first, const int v, const int P,
                                 int32x4_t sums[2][MAX_PAIRS], float32x4_t of[2][MAX_PAIRS])
 {
-    UNROLL for (int j = 0; j < 2; j++)
-    {
+    UNROLL for (int j = 0; j < 2; j++) {
         const float32x4_t scale = vld1q_f32((const float *)(const void *)s + 8 * v + 4 * j);
-        UNROLL for (int p = 0; p < P; p++)
-        {
+        UNROLL for (int p = 0; p < P; p++) {
             const float32x4_t sum = vcvtq_f32_s32(sums[j][p]);
             of[j][p] = first ? vmulq_f32(sum, scale) : vfmaq_f32(of[j][p], sum, scale);
         }
@@ -158,12 +149,10 @@ ALWAYS_INLINE void pair_mins(const uint8_t *panel, const int v, const int P, con
                              const struct kr_q8_block *x, size_t stride,
                              float32x4_t acc[2][MAX_PAIRS])
 {
-    UNROLL for (int p = 0; p < P; p++)
-    {
+    UNROLL for (int p = 0; p < P; p++) {
         const struct kr_q8_block *a = x + 2 * p * stride, *b = 2 * p + 1 < R ? a + stride : a;
         const float32x4_t sums = by_turns(a->scaled_sum, b->scaled_sum);
-        UNROLL for (int j = 0; j < 2; j++)
-        {
+        UNROLL for (int j = 0; j < 2; j++) {
             const float *mins = (const float *)(const void *)(panel + 640) + 8 * v + 4 * j;
             acc[j][p] = vfmaq_f32(acc[j][p], vld1q_f32(mins), sums);
         }
@@ -175,17 +164,13 @@ ALWAYS_INLINE void pair_half_mins(const uint8_t *panel, const int v, const int P
                                   const struct kr_q8_block *x, size_t stride,
                                   int32x4_t sums[2][MAX_PAIRS])
 {
-    UNROLL for (int p = 0; p < P; p++)
-    {
+    UNROLL for (int p = 0; p < P; p++) {
         const struct kr_q8_block *a = x + 2 * p * stride, *b = 2 * p + 1 < R ? a + stride : a;
-        UNROLL for (int j = 0; j < 2; j++)
-        {
+        UNROLL for (int j = 0; j < 2; j++) {
             sums[j][p] = vdupq_n_s32(0);
-            UNROLL for (int h = 0; h < 2; h++)
-            {
+            UNROLL for (int h = 0; h < 2; h++) {
                 const uint8_t *mins = panel + 896 + 128 * h + 32 * v + 16 * j;
-                const int32x2_t two =
-                    vset_lane_s32(b->half_sum[h], vdup_n_s32(a->half_sum[h]), 1);
+                const int32x2_t two = vset_lane_s32(b->half_sum[h], vdup_n_s32(a->half_sum[h]), 1);
                 sums[j][p] = vmlaq_s32(sums[j][p], vld1q_s32((const int32_t *)(const void *)mins),
                                        vcombine_s32(two, two));
             }
@@ -208,8 +193,7 @@ ALWAYS_INLINE void pair_halves(const uint8_t *panel, const int header, const int
         pair_half_mins(panel, v, P, R, x, stride, sums);
         pair_product(panel + 768, false, v, P, sums, of);
     }
-    UNROLL for (int j = 0; j < 2; j++)
-    {
+    UNROLL for (int j = 0; j < 2; j++) {
         UNROLL for (int p = 0; p < P; p++)
             acc[j][p] = vfmaq_f32(acc[j][p], of[j][p], x_scale[p]);
     }
@@ -224,14 +208,12 @@ ALWAYS_INLINE void pair_block(const uint8_t *panel, const int header, const int 
     struct pair q[MAX_PAIRS];
     float32x4_t x_scale[MAX_PAIRS];
     int32x4_t sums[2][MAX_PAIRS];
-    UNROLL for (int p = 0; p < P; p++)
-    {
+    UNROLL for (int p = 0; p < P; p++) {
         const struct kr_q8_block *a = x + 2 * p * stride, *b = 2 * p + 1 < R ? a + stride : a;
         q[p] = load_pair(a, b);
         x_scale[p] = by_turns(a->scale, b->scale);
     }
-    UNROLL for (int v = 0; v < 4; v++)
-    {
+    UNROLL for (int v = 0; v < 4; v++) {
         pair_dot(panel, v, P, 0, halves ? 2 : 4, q, sums);
         if (halves) {
             pair_halves(panel, header, v, R, x, stride, q, x_scale, sums, acc[v]);
@@ -244,10 +226,8 @@ ALWAYS_INLINE void pair_block(const uint8_t *panel, const int header, const int 
 
 ALWAYS_INLINE void pair_load(const struct tile *t, const int R, float32x4_t acc[4][2][MAX_PAIRS])
 {
-    UNROLL for (int v = 0; v < 4; v++)
-    {
-        UNROLL for (int p = 0; p < (R + 1) / 2; p++)
-        {
+    UNROLL for (int v = 0; v < 4; v++) {
+        UNROLL for (int p = 0; p < (R + 1) / 2; p++) {
             float32x4_t a = vdupq_n_f32(0), b = a;
             if (t->resume) {
                 const float *out = t->out + 2 * p * t->out_stride + 4 * v;
@@ -262,12 +242,10 @@ ALWAYS_INLINE void pair_load(const struct tile *t, const int R, float32x4_t acc[
 
 ALWAYS_INLINE void pair_store(const struct tile *t, const int R, float32x4_t acc[4][2][MAX_PAIRS])
 {
-    UNROLL for (int v = 0; v < 4; v++)
-    {
+    UNROLL for (int v = 0; v < 4; v++) {
         float32x4_t bias = vdupq_n_f32(0);
         if (t->bias) bias = load_lanes(t->bias + 4 * v, lanes_of(t->lanes, v));
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             const float32x4_t low = acc[v][0][r / 2], high = acc[v][1][r / 2];
             float32x4_t row = r % 2 ? vuzp2q_f32(low, high) : vuzp1q_f32(low, high);
             if (t->bias) row = vaddq_f32(row, bias);
@@ -292,9 +270,11 @@ ALWAYS_INLINE void pair_run(const struct tile *t, const int header, const int R)
     {                                                                                              \
         pair_run(t, header, R);                                                                    \
     }
+/* clang-format off */
 #define TILES(name, header)                                                                        \
     TILE(name, header, 1) TILE(name, header, 2) TILE(name, header, 3) TILE(name, header, 4)        \
     static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
+/* clang-format on */
 
 TILES(pairs_d, KR_HDR_D)
 TILES(pairs_dm, KR_HDR_DM)
@@ -307,10 +287,10 @@ TILES(pairs_e, KR_HDR_E)
 static unpack_fn *unpack_of(enum kr_type type)
 {
     static unpack_fn *const fns[] = {
-        [KR_Q4_0] = unpack4_d,      [KR_Q4_1] = unpack4_dm,      [KR_Q5_0] = unpack5_d,
-        [KR_Q5_1] = unpack5_dm,     [KR_Q8_0] = unpack8_d,       [KR_Q2_K] = unpack2_k,
-        [KR_Q3_K] = unpack3_k,      [KR_Q4_K] = unpack4_k,       [KR_Q5_K] = unpack5_k,
-        [KR_Q6_K] = unpack6_k,      [KR_IQ4_NL] = unpack_iq4_d,  [KR_IQ3_S] = unpack_odd,
+        [KR_Q4_0] = unpack4_d,       [KR_Q4_1] = unpack4_dm,     [KR_Q5_0] = unpack5_d,
+        [KR_Q5_1] = unpack5_dm,      [KR_Q8_0] = unpack8_d,      [KR_Q2_K] = unpack2_k,
+        [KR_Q3_K] = unpack3_k,       [KR_Q4_K] = unpack4_k,      [KR_Q5_K] = unpack5_k,
+        [KR_Q6_K] = unpack6_k,       [KR_IQ4_NL] = unpack_iq4_d, [KR_IQ3_S] = unpack_odd,
         [KR_IQ4_XS] = unpack_iq4_kx, [KR_TQ1_0] = unpack_tq,     [KR_TQ2_0] = unpack_tq,
         [KR_MXFP4] = unpack_fp4,
     };

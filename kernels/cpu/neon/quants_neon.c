@@ -12,10 +12,12 @@
     {                                                                                              \
         tile_run(t, bits, header, panel, R);                                                       \
     }
+/* clang-format off */
 #define TILES(name, bits, header, panel)                                                           \
     TILE(name, bits, header, panel, 1) TILE(name, bits, header, panel, 2)                          \
     TILE(name, bits, header, panel, 3) TILE(name, bits, header, panel, 4)                          \
     static const struct tile_set name = {{name##_1, name##_2, name##_3, name##_4}};
+/* clang-format on */
 
 #define DIRECT(name, bits, header) TILES(name, bits, header, false)
 EACH_PACKING(DIRECT)
@@ -29,8 +31,7 @@ ALWAYS_INLINE void unpack_blocks(const uint8_t *headers, const uint8_t *quants, 
 {
     for (uint32_t b = 0; b < blocks; b++, quants += bits % 16 * 64, panel += panel_bytes(header)) {
         float *scales = (float *)(void *)(panel + 512);
-        UNROLL for (int v = 0; v < 4; v++)
-        {
+        UNROLL for (int v = 0; v < 4; v++) {
             float32x4_t s0, s1 = vdupq_n_f32(0);
             tile_scales(headers, header, b, v, &s0, &s1);
             vst1q_f32(scales + 4 * v, s0);

@@ -89,7 +89,8 @@ ALWAYS_INLINE struct vector tile_vector(const struct tile *t, const uint8_t *qua
         p.mins = vreinterpretq_s16_u8(vld1q_u8(quants + 704 + 16 * v));
         return p;
     }
-    UNROLL for (int i = 0; i < 8; i++) p.w[i] = tile_word(quants, bits, i, v);
+    UNROLL for (int i = 0; i < 8; i++)
+        p.w[i] = tile_word(quants, bits, i, v);
     tile_scales(t->headers, header, block, v, &p.s0, &p.s1);
     if (header == KR_HDR_K2) p.mins = tile_half_mins(t->headers, block, v, &p.min_scale);
     return p;
@@ -124,10 +125,8 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
     const uint8_t *quants = t->quants;
     float32x4_t acc[4][TILE_MAX_ROWS];
 
-    UNROLL for (int v = 0; v < 4; v++)
-    {
-        UNROLL for (int r = 0; r < R; r++)
-        {
+    UNROLL for (int v = 0; v < 4; v++) {
+        UNROLL for (int r = 0; r < R; r++) {
             const float *out = t->out + r * t->out_stride + 4 * v;
             acc[v][r] = vdupq_n_f32(0);
             if (t->resume) acc[v][r] = load_lanes(out, lanes_of(t->lanes, v));
@@ -137,8 +136,7 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
         if (!panel && !t->ahead_bytes) __builtin_prefetch(quants + PREFETCH_BYTES);
         for (uint32_t at = 0; !panel && at < t->ahead_bytes; at += 64)
             __builtin_prefetch(t->ahead + b * t->ahead_bytes + at);
-        UNROLL for (int v = 0; v < 4; v++)
-        {
+        UNROLL for (int v = 0; v < 4; v++) {
             const struct vector p = tile_vector(t, quants, b, bits, header, panel, v);
             const struct kr_q8_block *row = x;
             /* Not kept from one vector to the next: there are no registers for it. */
@@ -147,12 +145,10 @@ ALWAYS_INLINE void tile_run(const struct tile *t, const int bits, const int head
                 acc[v][r] = tile_add(&p, row + r * t->x_stride, offset, header, acc[v][r]);
         }
     }
-    UNROLL for (int v = 0; v < 4; v++)
-    {
+    UNROLL for (int v = 0; v < 4; v++) {
         float32x4_t bias = vdupq_n_f32(0);
         if (t->bias) bias = load_lanes(t->bias + 4 * v, lanes_of(t->lanes, v));
-        UNROLL for (int r = 0; r < R; r++)
-        {
+        UNROLL for (int r = 0; r < R; r++) {
             if (t->bias) acc[v][r] = vaddq_f32(acc[v][r], bias);
             store_lanes(t->out + r * t->out_stride + 4 * v, lanes_of(t->lanes, v), acc[v][r]);
         }

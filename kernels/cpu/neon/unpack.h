@@ -49,7 +49,8 @@ ALWAYS_INLINE void tile_scales(const uint8_t *headers, const int header, uint32_
         *s1 = vnegq_f32(vmulq_f32(load_halves(unit + 32 + 8 * v), m));
     } else if (header == KR_HDR_KX) {
         unit = headers + 160 * (block / 8);
-        *s0 = vmulq_f32(load_halves(unit + 8 * v), load_signed(unit + 32 + 16 * (block % 8) + 4 * v));
+        *s0 =
+            vmulq_f32(load_halves(unit + 8 * v), load_signed(unit + 32 + 16 * (block % 8) + 4 * v));
     } else if (header == KR_HDR_T) {
         *s0 = vmulq_n_f32(load_halves(headers + 32 * (block / 8) + 8 * v), KR_EIGHTH);
     } else if (header == KR_HDR_K2) {
