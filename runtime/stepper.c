@@ -391,6 +391,7 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
         out.save = save;
         out.restore = restore;
         out.forget = forget;
+        out.save_bytes = s->group->host.bytes;
     }
     return out;
 }

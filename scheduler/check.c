@@ -12,6 +12,7 @@
 
 struct sums {
     uint64_t running, waiting, tokens, choices, open, in_flight, started, queued, parked, paused;
+    uint64_t saved;
 };
 
 static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error *err)
@@ -29,6 +30,8 @@ static int check_req(const struct sch_req *r, struct sums *sum, struct cn_error 
         CHECK(!c->park_at || (c->state == CH_WAITING && c->resumed && !c->in_flight), "parked", i,
               c->state);
         sum->parked += c->park_at != NULL;
+        sum->saved += c->kept_bytes;
+        CHECK((c->kept == 0) == (c->kept_bytes == 0), "saved bytes of a choice", i, c->kept);
         CHECK(!c->in_flight || c->seq, "in flight and not running", i, c->in_flight);
         CHECK(c->n_forced <= r->limit - c->n_ids, "forced ids past the limit", i, c->n_forced);
         CHECK(c->state != CH_ENDED || !c->forced, "forced ids of a choice that ended", i, 0);
@@ -92,6 +95,7 @@ static int check_places(const struct sch *s, struct cn_error *err)
 static int check_door(const struct sch *s, const struct sums *sum, struct cn_error *err)
 {
     uint64_t queued = 0, tokens = 0, started = 0, kept = 0, kept_tokens = 0, paused = 0;
+    uint64_t saved = 0;
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         const struct sch_tenant *t = s->tenants[i];
@@ -103,6 +107,7 @@ static int check_door(const struct sch *s, const struct sums *sum, struct cn_err
         tokens += t->queued_tokens;
         started += t->n_started;
         paused += t->n_paused;
+        saved += t->saved_bytes;
         kept += t->part > t->n_queued ? t->part - t->n_queued : 0;
         kept_tokens += t->part_tokens > t->queued_tokens ? t->part_tokens - t->queued_tokens : 0;
     }
@@ -111,6 +116,7 @@ static int check_door(const struct sch *s, const struct sums *sum, struct cn_err
     CHECK(started == sum->started, "started requests", started, sum->started);
     CHECK(paused == sum->paused && paused == s->stats.paused, "paused requests", paused,
           sum->paused);
+    CHECK(saved == sum->saved, "saved bytes", saved, sum->saved);
     CHECK(queued <= s->o.max_queue, "more wait than may", queued, s->o.max_queue);
     CHECK(kept == s->kept && kept_tokens == s->kept_tokens, "parts", kept, kept_tokens);
     return 0;

@@ -14,11 +14,11 @@
 #define SCH_NONE       UINT32_MAX
 #define SCH_MAX_DEPTH  2
 #define SCH_MAX_MODELS 256
-#define SCH_LEAST_PAUSED                                                                           \
-    16                    /* a tenant starts nothing more while this many of its requests, or      \
-                           * half of max_running if that is more, are paused */
-#define SCH_CURVE_ROWS 64 /* no drafts in steps of more rows */
-#define SCH_CURVE_SEQS 7  /* 1, 2, up to 4, 8, ... sequences */
+/* A tenant starts nothing more while this many of its requests, or half of max_running if that is
+ * more, are paused. */
+#define SCH_LEAST_PAUSED 16
+#define SCH_CURVE_ROWS   64 /* no drafts in steps of more rows */
+#define SCH_CURVE_SEQS   7  /* 1, 2, up to 4, 8, ... sequences */
 
 /* Passes of composing a step. */
 enum { PASS_WHOLE, PASS_DECODE, PASS_PREFILL, PASS_PREFILL_LATER, SCH_N_PASSES };
@@ -62,9 +62,10 @@ struct sch_choice {
     uint32_t *forced; /* ids to emit next: n_forced of them from forced_at on */
     size_t forced_cap;
     uint64_t forced_at, n_forced;
-    uint64_t kept, kept_tokens; /* what the stepper saved: its name (0: none), positions */
-    uint64_t waits_from;        /* from this many ids on it may wait for its next id, for drafts */
-    struct sch_draft *draft;    /* NULL before it decodes, and without speculation */
+    uint64_t kept; /* name of the stepper's copy of its blocks; 0: none */
+    uint64_t kept_tokens, kept_bytes;
+    uint64_t waits_from;     /* from this many ids on it may wait for its next id, for drafts */
+    struct sch_draft *draft; /* NULL before it decodes, and without speculation */
     struct sch_choice *prev, *next;          /* queue or running list */
     struct sch_choice *next_cand;            /* composition */
     struct sch_choice *park_next, **park_at; /* park_at: the pointer to it; NULL: not parked */
@@ -115,8 +116,9 @@ struct sch_tenant {
     uint64_t round; /* number of its last admission; all up to the next step are one */
     struct sch_list cand[SCH_N_PASSES]; /* composition: linked by next_cand */
     uint64_t prompt_computed, cached, generated;
-    uint64_t lease; /* output tokens left, or SCH_NO_LEASE */
-    double unsaid;  /* cost served that other schedulers were not told of */
+    uint64_t lease;       /* output tokens left, or SCH_NO_LEASE */
+    uint64_t saved_bytes; /* of host memory, for its preempted choices */
+    double unsaid;        /* cost served that other schedulers were not told of */
     struct sch_tenant *unsaid_next, **unsaid_at; /* what points to it; NULL: it is in no list */
 };
 
@@ -142,8 +144,8 @@ struct sch_guesser {
 /* base + row x rows, and the sums it was fitted from: over (rows, ns), older steps weigh less. */
 struct sch_fit {
     double w, wx, wy, wxx, wxy, base_ns, row_ns;
-    bool fitted;
-}; /* row_ns is */
+    bool fitted; /* row_ns is */
+};
 
 struct sch_model {
     bool used;

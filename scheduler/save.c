@@ -1,5 +1,5 @@
-/* Preempted choices whose blocks are kept in memory of the host and brought back, so that nothing
- * is computed twice. What cannot be kept, or not be brought back, is computed again. */
+/* Saving preempted choices: their blocks are copied to host memory and brought back, so that
+ * nothing is computed twice. What cannot be saved or brought back is computed again. */
 #include "scheduler/internal.h"
 
 void sch_forget_kept(struct sch_choice *c)
@@ -7,7 +7,14 @@ void sch_forget_kept(struct sch_choice *c)
     struct sch_stepper *stepper = &c->req->s->o.stepper;
 
     if (c->kept) stepper->forget(stepper->self, c->kept);
-    c->kept = 0;
+    c->req->tenant->saved_bytes -= c->kept_bytes;
+    c->kept = c->kept_bytes = 0;
+}
+
+/* With several tenants one has at most half of the host memory. */
+static bool may_save(const struct sch *s, const struct sch_tenant *t, uint64_t bytes)
+{
+    return s->n_known < 2 || t->saved_bytes + bytes <= s->o.stepper.save_bytes / 2;
 }
 
 /* The blocks of positions [from, to), in s->held; 0: none, or no memory for the list. */
@@ -22,17 +29,22 @@ static uint32_t list_held(struct sch *s, const struct sch_choice *c, uint64_t fr
 void sch_save(struct sch *s, struct sch_choice *c)
 {
     struct sch_stepper *stepper = &s->o.stepper;
-    uint64_t n_tokens = kv_seq_length(c->seq);
+    const struct sch_model *m = choice_model(c);
+    uint64_t n_tokens = kv_seq_length(c->seq), bytes;
     uint32_t n;
 
     if (!stepper->save || c->req->n_open == 0 || kv_seq_planned(c->seq) != n_tokens) return;
     cn_assert(!c->kept);
+    bytes = kv_space_bytes(m->o.space, n_tokens, m->chunk);
+    if (!may_save(s, c->req->tenant, bytes)) return;
     n = list_held(s, c, 0, n_tokens);
     if (!n || stepper->save(stepper->self, c->req->spec.model, s->held, n, &c->kept)) {
         c->kept = 0;
         return;
     }
     c->kept_tokens = n_tokens;
+    c->kept_bytes = bytes;
+    c->req->tenant->saved_bytes += bytes;
     s->stats.saved++;
 }
 

@@ -490,4 +490,5 @@ void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_st
     out->cached = t->cached;
     out->generated = t->generated;
     out->lease = t->lease;
+    out->saved_bytes = t->saved_bytes;
 }

@@ -126,6 +126,7 @@ struct sch_draw {
  * restore: copies the saved contents into other blocks, before the steps launched later. Each of
  *   `blocks` has the group and index of a saved one. Errors as in save.
  * forget: the copy is no longer needed. save, restore and forget are NULL where nothing is saved.
+ * save_bytes: bytes of host memory; with several tenants each has at most half of it.
  * cancel (may be NULL): the results of a launched step are no longer needed (at sch_free). */
 struct sch_stepper {
     void *self;
@@ -138,6 +139,7 @@ struct sch_stepper {
     int (*restore)(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks,
                    uint32_t n);
     void (*forget)(void *self, uint64_t kept);
+    uint64_t save_bytes;
     void (*cancel)(void *self, uint64_t ticket);
     uint64_t (*now)(void *self); /* monotonic, ns */
 };
@@ -160,8 +162,8 @@ enum {
                             * NO_CACHE_READ every row is computed) */
     SCH_ONE_STEP = 8,      /* encoders: all prompt rows in one step, blocks shared with no other
                             * request; one choice of one token, and no more rows than a step has */
-    SCH_NO_OUTPUT = 16
-}; /* its tokens stand for something else (vectors): they take no lease */
+    SCH_NO_OUTPUT = 16,    /* its tokens stand for something else (vectors): they take no lease */
+};
 struct sch_request {
     uint32_t tenant, model;
     uint32_t adapter; /* of the model; 0 = none. Prompts with different adapters share nothing
@@ -420,7 +422,8 @@ struct sch_tenant_stats {
     double counter; /* weighted cost served (lifts included) */
     double served;  /* cost served, not weighted, no lifts */
     uint64_t running, waiting, paused, prompt_computed, cached, generated;
-    uint64_t lease; /* output tokens left, or SCH_NO_LEASE */
+    uint64_t lease;       /* output tokens left, or SCH_NO_LEASE */
+    uint64_t saved_bytes; /* host memory of its preempted choices */
 };
 void sch_tenant_stats(const struct sch *s, uint32_t tenant, struct sch_tenant_stats *out);
 
