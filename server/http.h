@@ -123,6 +123,7 @@ struct srv_http {
     struct srv_gate *gate;                /* NULL: places are not counted */
     const struct srv_trust *trust;        /* NULL: no proxy is trusted */
     bool draining;                        /* every answer closes */
+    uint64_t slow_closed, slow_told_ns;   /* closed for slow reading since the last line about it */
     int64_t date_s;
     char date[32];
 };

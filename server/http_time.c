@@ -1,7 +1,10 @@
 /* Time-outs of connections: the tick closes or answers whatever took too long. Loop thread only. */
 #include "server/http.h"
 
-/* A reader that takes nearly nothing of what waits for it is cut off. */
+#define SLOW_BYTES_S 1024u        /* a client that reads less than this is cut off */
+#define SLOW_LOG_NS  10000000000u /* between two log lines about such clients */
+
+/* Whether the client reads too little of what waits for it. */
 static bool stalled(struct srv_conn *c, uint64_t now)
 {
     uint64_t unsent = srv_conn_unsent(c), sent = c->appended - unsent;
@@ -13,7 +16,7 @@ static bool stalled(struct srv_conn *c, uint64_t now)
     }
     uint64_t window = c->http->limits.write_ns;
     if (now - c->stall_ns < window) return false;
-    bool slow = sent - c->stall_mark < CN_MAX(1, window / 1000000000u * 1024);
+    bool slow = sent - c->stall_mark < CN_MAX(1, window / 1000000000u * SLOW_BYTES_S);
     c->stall_ns = now;
     c->stall_mark = sent;
     return slow;
@@ -25,6 +28,7 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
     uint64_t age = now > c->since_ns ? now - c->since_ns : 0;
 
     if (c->phase != SRV_CLOSED && stalled(c, now)) {
+        c->http->slow_closed++;
         srv_conn_close(c, true);
         return;
     }
@@ -71,10 +75,22 @@ void srv_http_paused(struct srv_http *h, uint64_t pause_ns, uint64_t now)
     }
 }
 
+static void log_slow(struct srv_http *h, uint64_t now)
+{
+    if (!h->slow_closed || (h->slow_told_ns && now - h->slow_told_ns < SLOW_LOG_NS)) return;
+    cn_log(CN_LOG_WARN, "server",
+           "connections closed because their clients read less than %u bytes a second: %llu "
+           "(server.slow_reader_timeout_s)",
+           SLOW_BYTES_S, (unsigned long long)h->slow_closed);
+    h->slow_closed = 0;
+    h->slow_told_ns = now;
+}
+
 void srv_http_tick(struct srv_http *h, uint64_t now)
 {
     for (struct srv_conn *c = h->conns, *next; c; c = next) {
         next = c->next;
         conn_tick(c, now);
     }
+    log_slow(h, now);
 }

@@ -243,6 +243,15 @@ def test_large_answer_to_a_slow_reader(fake):
     assert "".join(answer["token_strs"]) == text
 
 
+def test_a_client_that_reads_nothing_is_closed_and_logged(start):
+    s = start("--set", "server.slow_reader_timeout_s=1")
+    with s.connect(rcvbuf=4096) as c:
+        c.sendall(post("/tokenize", {"prompt": "x" * 400000, "return_token_strs": True}))
+        until(lambda: "connections closed because their clients read less than 1024 bytes a second: 1 "
+                      "(server.slow_reader_timeout_s)" in s.text(), 30)
+    s.wait_idle(connections=1)
+
+
 def test_ready_allows_long_steps(start, go):
     """A step that may take long is no standstill: what is stuck is the runtime's to say."""
     s = start(env=held(go, CONIFER_FAKE_STALL_MS="600000", CONIFER_FAKE_STUCK_MS="600000"))
