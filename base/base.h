@@ -156,10 +156,11 @@ struct cn_share {
 };
 /* Accounts 0 .. n-1 of the budget. */
 int cn_budget_new(uint64_t bytes, const struct cn_share *shares, size_t n, struct cn_budget **out);
-/* Makes accounts up to n, which have nothing reserved and may borrow nothing. CN_ENOMEM: fewer. One
- * thread at a time, the same that asks for accounts. */
+/* Makes accounts up to n; the new ones have nothing reserved and may not borrow. CN_ENOMEM: fewer
+ * were made. One thread at a time, the one that asks for accounts. */
 int cn_budget_grow(struct cn_budget *b, size_t n);
-/* Divides it anew; accounts keep what they hold. Those from n on have no share. */
+/* Divides the budget again by new shares; accounts keep what they hold. Accounts from n on have no
+ * share. */
 void cn_budget_divide(struct cn_budget *b, const struct cn_share *shares, size_t n);
 /* Takes NULL. Every account must be empty. */
 void cn_budget_free(struct cn_budget *b);
@@ -167,22 +168,22 @@ struct cn_account *cn_budget_account(struct cn_budget *b, size_t i); /* borrowed
 uint64_t cn_budget_bytes(const struct cn_budget *b);
 uint64_t cn_budget_held(struct cn_budget *b); /* by all accounts */
 uint64_t cn_account_held(struct cn_account *a);
-uint64_t cn_account_most(
-    const struct cn_account *a); /* what it could hold with nobody else there */
+/* Bytes that it could hold if no other account held any. */
+uint64_t cn_account_most(const struct cn_account *a);
 /* Takes n bytes before they are allocated. CN_ETOOLARGE: more than it could ever hold; CN_EHELD:
  * too much with what it holds now; CN_EFULL: others have borrowed what it needs. A NULL account
  * takes nothing and never fails. */
 int cn_account_take(struct cn_account *a, uint64_t n);
 void cn_account_give(struct cn_account *a, uint64_t n); /* at most what it holds */
 
-/* What one owner has taken, so that it is given back as a whole. One thread at a time. */
+/* The bytes that one owner has taken, so that all of them can be given back at once. One thread at
+ * a time. */
 struct cn_hold {
     struct cn_account *account;
     uint64_t bytes;
     const struct cn_buf *beside; /* the same owner's, charged by itself; or NULL */
 };
-/* As cn_account_take; CN_ETOOLARGE too where the owner alone, with what it has, would be too
- * much. */
+/* As cn_account_take. CN_ETOOLARGE also if this owner's bytes and n together could never fit. */
 int cn_hold_take(struct cn_hold *h, uint64_t n);
 void cn_hold_give(struct cn_hold *h, uint64_t n);
 void cn_hold_drop(struct cn_hold *h); /* all of it */
@@ -207,14 +208,15 @@ void cn_random(void *p, size_t n);
 /* Lower-case hex of n bytes; out holds 2n+1 chars. */
 void cn_hex(const void *p, size_t n, char *out);
 
-/* A number from text that a person wrote: all of the text, or false and *out as it was.
- * u64: the n characters are decimal digits, no sign, nothing above UINT64_MAX.
- * double: decimal, with a sign and an exponent if need be; finite ("inf", "nan" and hex are
- * none). */
+/* Parses a number that a person wrote. The whole text must be the number; otherwise false, and *out
+ * is unchanged.
+ * u64: decimal digits without a sign, at most UINT64_MAX.
+ * double: decimal, with an optional sign and exponent, finite ("inf", "nan" and hexadecimal are
+ * refused). */
 bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
 bool cn_parse_double(const char *s, double *out);
 
-/* A number of bytes for people, in the unit that shows it: "1000 bytes", "1.5 KiB", "300.0 MiB". */
+/* A number of bytes for people to read: "1000 bytes", "1.5 KiB", "300.0 MiB". */
 struct cn_size { char text[32]; };
 struct cn_size cn_size(uint64_t bytes);
 
@@ -224,54 +226,56 @@ uint64_t cn_now_ns(void);    /* monotonic */
 uint64_t cn_thread_ns(void); /* CPU time of the thread that asks */
 int64_t cn_wall_s(void);     /* seconds since the epoch, UTC */
 
-/* ---- ids of a vocabulary with a number: what layers that know nothing of each other hand on ----
- */
+/* ---- ids of a vocabulary with a number (plain data: every layer may hand it on) -------------- */
 
+/* What logit_bias adds to an id's logit. */
 struct cn_bias {
     uint32_t id;
     float add;
-}; /* what logit_bias adds to the id's logit */
+};
+/* An id that was likely where another one was drawn. */
 struct cn_top {
     uint32_t id;
     float logprob;
-}; /* a likely id in the place of one that was drawn */
-#define CN_MAX_TOP 20 /* of these for a place */
+};
+#define CN_MAX_TOP 20 /* alternatives of one position */
 
 /* ---- logging (base/log.c): the one piece of global state ------------------------------------- */
 
 enum cn_log_level { CN_LOG_ERROR = 3, CN_LOG_WARN = 4, CN_LOG_INFO = 6, CN_LOG_DEBUG = 7 };
 enum cn_log_format { CN_LOG_TEXT, CN_LOG_JSON, CN_LOG_JOURNAL };
 void cn_log_setup(enum cn_log_level max, enum cn_log_format format);
-/* From now on lines go to this file, which is made (mode 0640) or appended to; before any thread
- * logs. CN_EIO with the reason. */
+/* From now on lines are appended to this file, which is created with mode 0640 if it is absent.
+ * Call it before any thread logs. CN_EIO with the reason. */
 int cn_log_open(const char *path, struct cn_error *err);
-/* Starts the thread that writes: until then a line is written by the thread that logs it, which a
- * pipe nobody reads holds up. Afterwards no thread waits: lines wait in a bounded ring, and one for
- * which there is no room is dropped and counted. Once per process, by its main thread. */
+/* Starts the writer thread. Until then the thread that logs a line writes it, and waits if nobody
+ * reads the pipe. Afterwards no thread waits: lines go into a bounded ring, and a line that finds
+ * it full is dropped and counted. Once per process, by its main thread. */
 int cn_log_start(struct cn_error *err);
-/* Waits until all lines put so far are written, for at most timeout_ns; whether they are. */
+/* Waits at most timeout_ns until all lines logged so far are written; false if some are not. */
 bool cn_log_flush(uint64_t timeout_ns);
-/* Flushes for at most timeout_ns and ends the thread; one that is held up stays, and lines then go
- * on to its ring. */
+/* Flushes for at most timeout_ns and ends the writer thread. A writer that is blocked stays, and
+ * lines still go into its ring. */
 void cn_log_stop(uint64_t timeout_ns);
-/* Opens the file anew, which a tool may have moved away, and says so in a line that begins with why
- * and ends with more (both are constants); one that cannot be opened leaves the old one in use. The
- * writer does it: nobody waits. False: lines go to standard error. */
+/* Opens the file again, because a tool may have moved the old one away, and logs a line that begins
+ * with `why` and ends with `more` (both constants). If it cannot be opened, the old file stays in
+ * use. The writer thread does it: the caller does not wait. False: lines go to standard error. */
 bool cn_log_reopen(const char *why, const char *more);
 /* Lines that were dropped or could not be written. */
 uint64_t cn_log_dropped(void);
-/* A line as it is, and at most a second for it to get out: before the process ends at once. */
+/* Writes a finished line and waits at most a second for it: for use just before the process
+ * ends. */
 void cn_log_last(const char *line, size_t n);
 /* One line of at most 8 KiB to standard error or the file; control characters in the text are
  * escaped so that a line cannot be forged, and a longer text is cut. Never give it prompt text or
  * keys. Thread-safe. */
 void cn_log(enum cn_log_level level, const char *component, const char *fmt, ...) CN_PRINTF(3, 4);
 /* One line of named values: `message name=value ...`; members of the object in JSON. A text is
- * escaped so that it is one word: nobody's text can make a field. */
+ * escaped so that it is one word: no text can forge a field. */
 struct cn_log_field {
     const char *name;
     const char *text; /* NULL: the number */
-    double number;    /* not finite: there is none, "-" or null */
+    double number;    /* not finite: no value, written "-" or null */
     int decimals;
 };
 void cn_log_fields(enum cn_log_level level, const char *component, const char *message,
@@ -291,9 +295,9 @@ struct cn_mailbox {
 int cn_mailbox_init(struct cn_mailbox *m, void (*wake)(void *), void *arg);
 void cn_mailbox_fini(struct cn_mailbox *m);                     /* must be empty */
 void cn_mailbox_post(struct cn_mailbox *m, struct cn_msg *msg); /* msg moved */
-/* The whole list in the order of posting, or NULL. */
+/* Takes the whole list, in the order of posting; NULL if it is empty. */
 struct cn_msg *cn_mailbox_take(struct cn_mailbox *m);
-/* Waits until a message is there or timeout_ns passed (UINT64_MAX = for ever); true if there is. */
+/* Waits for a message, at most timeout_ns (UINT64_MAX = for ever); true if there is one. */
 bool cn_mailbox_wait(struct cn_mailbox *m, uint64_t timeout_ns);
 
 /* ---- metrics (base/metrics.c) ---------------------------------------------------------------
@@ -367,7 +371,7 @@ struct cn_hist {
     _Atomic uint64_t sum_ns;
 };
 struct cn_tenant_series {
-    char *name; /* owned; NULL: nobody has this number */
+    char *name; /* owned; NULL: the number is free */
     _Atomic uint64_t value[CN_TM_COUNT];
     struct cn_hist hist[CN_TH_COUNT];
 };
@@ -394,21 +398,21 @@ struct cn_metrics {
 };
 void cn_metric_add(struct cn_metrics *m, enum cn_metric id, uint64_t n);   /* counters */
 void cn_metric_set(struct cn_metrics *m, enum cn_metric id, double value); /* gauges */
-/* A gauge that is the sum of what several threads have: each adds its own changes. */
+/* For a gauge that is a sum over several threads: each thread adds its own changes. */
 void cn_metric_shift(struct cn_metrics *m, enum cn_metric id, double by);
 double cn_metric_get(const struct cn_metrics *m, enum cn_metric id);
 void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
 /* Makes the series of n tenants, as cn_metrics_tenant does. */
 int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n);
-/* From now on this number is a tenant's of that name, copied, whose series begin at 0; NULL:
- * nobody's. While others count for its number, that is lost. One thread at a time, the same that
- * renders; others may update. A tenant that has no series is ignored below. CN_ENOMEM,
+/* Gives this number to the tenant of that name (copied), whose series begin at 0; NULL frees the
+ * number. Updates of other threads for the number are lost meanwhile. One thread at a time, the one
+ * that renders; others may update. The functions below ignore a tenant without series. CN_ENOMEM,
  * CN_ELIMIT. */
 int cn_metrics_tenant(struct cn_metrics *m, size_t tenant, const char *name);
 /* Makes the series of n models, before any thread uses m; cn_metrics_fini frees them. names[i]
  * (borrowed) must outlive them. */
 int cn_metrics_models(struct cn_metrics *m, const char *const *names, size_t n);
-/* The same of n engine groups. */
+/* As cn_metrics_models, for n engine groups. */
 int cn_metrics_groups(struct cn_metrics *m, const char *const *names, size_t n);
 void cn_metrics_fini(struct cn_metrics *m);
 void cn_model_add(struct cn_metrics *m, size_t model, enum cn_model_metric id, uint64_t n);
@@ -417,14 +421,14 @@ void cn_group_add(struct cn_metrics *m, size_t group, enum cn_group_metric id, u
 void cn_group_set(struct cn_metrics *m, size_t group, enum cn_group_metric id, uint64_t value);
 void cn_tenant_add(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t n);
 void cn_tenant_set(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t value);
-/* As cn_metric_shift: from what was told before to what is so now. */
+/* As cn_metric_shift: adds to - from. */
 void cn_tenant_shift(struct cn_metrics *m, size_t tenant, enum cn_tenant_metric id, uint64_t from,
                      uint64_t to);
 void cn_tenant_observe(struct cn_metrics *m, size_t tenant, enum cn_tenant_histogram id,
                        uint64_t ns);
 /* Prometheus text format 0.0.4: the fixed series and those of the models; those of one tenant, or
- * of all with CN_ALL_TENANTS. Of all, the first CN_TENANTS_SHOWN have their own, the others are
- * summed as tenant="(other)": a page has a bounded number of lines. */
+ * of all with CN_ALL_TENANTS. With all, the first CN_TENANTS_SHOWN have their own lines
+ * and the others are summed as tenant="(other)", so that a page has a bounded number of lines. */
 #define CN_TENANTS_SHOWN 100
 #define CN_ALL_TENANTS   SIZE_MAX
 int cn_metrics_render(const struct cn_metrics *m, struct cn_buf *out);
@@ -432,16 +436,15 @@ int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct 
 
 /* ---- the process (base/process.c) ------------------------------------------------------------ */
 
-/* What the system tells of this process, under the names that Prometheus' clients use. One
- * thread. */
+/* Metrics of this process, under the names that Prometheus' client libraries use. One thread. */
 struct cn_process {
     double start_s;  /* 0: not read yet */
     double open_fds; /* as counted at counted_ns */
     uint64_t counted_ns;
 };
 
-/* Appends conifer_build_info and process_*; some ten microseconds, except that an old kernel is
- * asked for descriptors one by one, once in ten seconds. p is zero at first. */
+/* Appends conifer_build_info and process_*; takes some ten microseconds. On an old
+ * kernel, open descriptors are counted one by one, every ten seconds. *p must be zero at first. */
 void cn_process_render(struct cn_process *p, const char *version, struct cn_buf *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* conifer bench: time to first token, prefill and decode speed, decode of several streams and
- * behind long contexts, through the same runtime that serves; each as a share of what the machine
- * reaches, which is probed before and after every measurement. Every round has prompts of its own,
- * so that nothing comes from the prefix cache, but for the long contexts, which are computed
+/* conifer bench: time to first token, prefill and decode speed, and decoding of several streams and
+ * after long contexts, through the same runtime that serves. Each is also given as a share of the
+ * machine's peak rates, which are probed before and after every measurement. Every round has its
+ * own prompts, so that nothing comes from the prefix cache; only the long contexts are computed
  * once. */
 #include "cli/bench.h"
 
@@ -39,7 +39,7 @@ static int add_point(struct bench *b, enum bench_kind kind, uint32_t streams, ui
     return p->prompt ? 0 : CN_ENOMEM;
 }
 
-/* The depths that nobody chose end with what the window holds. */
+/* Cuts the default depths to the window. */
 static void fit_depths(struct bench *b)
 {
     uint64_t window = eng_model_info(rt_model(b->stack.rt))->context;
@@ -71,7 +71,7 @@ static int make_points(struct bench *b, struct cn_error *err)
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* On a terminal: what goes on, in one line that is rewritten. */
+/* On a terminal: shows the current stage in one line that is rewritten. */
 static void show_progress(const struct bench *b, const char *stage, const struct bench_point *p)
 {
     char name[BENCH_NAME];
@@ -87,8 +87,9 @@ static void end_progress(const struct bench *b)
     if (b->tty) fputs("\r\033[K", stderr);
 }
 
-/* The first run of each point: caches and memory are as they will be; who cannot run is left out.
- * The first point's tells how fast the model is, so that a slow one is not asked for much. */
+/* Runs each point once, so that caches and memory are warm; points that cannot run are left out.
+ * The first point's speed decides how much is measured, so that a slow model does not take
+ * hours. */
 static int warm_up(struct bench *b, struct cn_error *err)
 {
     struct bench_times t, one = {0};
@@ -137,7 +138,7 @@ static int keep_machine(struct bench *b, const struct bench_machine *m)
     return rc;
 }
 
-/* All points, there and back in turns, each between two probes. */
+/* Measures all points, forwards and backwards in turn, each between two probes. */
 static int run_rounds(struct bench *b, struct cn_error *err)
 {
     const struct kr_exec_info *x = eng_model_info(rt_model(b->stack.rt))->exec;
@@ -156,7 +157,7 @@ static int run_rounds(struct bench *b, struct cn_error *err)
                      (unsigned long long)b->rounds);
             show_progress(b, stage, p);
             rc = cli_bench_streams(&b->stack, &p->ask, &t, err);
-            if (!rc && !t.together) { /* too fast to be seen together: no figure */
+            if (!rc && !t.together) { /* too fast: they never ran together, so there is no figure */
                 p->decode.missed++;
                 continue;
             }
@@ -222,8 +223,8 @@ static void bench_fini(struct bench *b)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* What was asked for must fit; the defaults are made smaller for a small window, and that is
- * said. */
+/* Lengths given by the user must fit the window; defaults are made smaller for a small window, with
+ * a message. */
 static int fit(struct bench *b, const char *name)
 {
     uint64_t window = eng_model_info(rt_model(b->stack.rt))->context;
@@ -267,8 +268,8 @@ static void help(void)
         ROUNDS, PROMPT_TOKENS, NEW_TOKENS, LONGEST_PREFILL_S, cli_model_help());
 }
 
-/* One number of a list, with or without a k behind it. 0, or 2 after naming the option and the
- * number. */
+/* Reads one number of a list, with an optional k after it. Returns 0, or 2 after naming the option
+ * and the number. */
 static int read_item(const char *name, const char *option, const char *word, uint64_t high,
                      uint64_t *out)
 {
@@ -288,7 +289,7 @@ static int read_item(const char *name, const char *option, const char *word, uin
     return 0;
 }
 
-/* "1,2,8k" into numbers; "0" alone: none. 0, or 2 after naming the option. */
+/* Reads a list like "1,2,8k"; "0" alone means none. Returns 0, or 2 after naming the option. */
 static int read_list(const char *name, const char *option, char *text, uint64_t high, uint64_t *out,
                      size_t max, size_t *n)
 {
@@ -369,8 +370,7 @@ static int read_options(struct bench *b, int argc, char **argv)
     return bad ? bad + 1 : 0;
 }
 
-/* One tenant gets no more than seven of eight places: fewer streams than were asked for would
- * run. */
+/* One tenant gets at most seven of eight slots: with fewer, not all streams would run at once. */
 static void make_room(struct bench *b)
 {
     uint64_t most = 0;
@@ -383,9 +383,9 @@ static void make_room(struct bench *b)
     fprintf(stderr, "scheduler.max_running is %llu here, for --batch\n", (unsigned long long)most);
 }
 
-/* Streams count from when the last has begun to when the first ends: prompts are read in whole
- * steps, so that the batch decodes together for longer. Answers to prompts by chance repeat
- * themselves: guesses at them would flatter. */
+/* Streams are timed from the last one's start to the first one's end. So prompts are read in whole
+ * steps: the batch then decodes together for longer. Speculation is off: answers to random prompts
+ * repeat themselves, and drafts of them would flatter. */
 static void decode_alone(struct cfg *cfg)
 {
     cfg->scheduler.speculation = CFG_SPECULATION_OFF;

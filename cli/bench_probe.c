@@ -6,9 +6,8 @@
 
 #define PROBE_NS   200000000u
 #define BRACKET_NS 16000000u
-#define LEAST_BYTES                                                                                \
-    ((uint64_t)64 << 20) /* read where little is free, or nothing tells how much                   \
-                          */
+/* Read where little is free, or where nothing tells how much. */
+#define LEAST_BYTES ((uint64_t)64 << 20)
 
 uint64_t cli_bench_probe_room(void)
 {

@@ -1,16 +1,20 @@
-/* device: the table behind each kind of device. Private to kernels/; CPU is in kernels/cpu/. */
+/* device: the table of functions behind each kind of device. Private to kernels/. */
 #ifndef KERNELS_DEVICE_H
 #define KERNELS_DEVICE_H
 
 #include "kernels/kernels.h"
 
+/* Each function does what the function of that name in kernels.h promises (kr_prepare, kr_launch,
+ * ...). kernels/device.c checks arguments first, so that batches, draws, copies and moves are
+ * within bounds. All functions are required, except where NULL is explained. */
 struct kr_device_ops {
-    const char *kind;
-    uint32_t max_depth;
-    uint32_t max_outputs; /* of a plan */
+    const char *kind;     /* its word in devices.def */
+    uint32_t max_depth;   /* steps in flight: 1 or 2 */
+    uint32_t max_outputs; /* outputs of a plan */
     void (*free)(struct kr_device *d);
-    bool (*lost)(const struct kr_device *d, const char **why); /* NULL: never */
-    /* All of it and what is free; NULL: it uses the host's. Any thread. */
+    /* NULL: it is never lost. */
+    bool (*lost)(const struct kr_device *d, const char **why);
+    /* Bytes of the device's own memory, all and free; NULL: it uses the host's. Any thread. */
     void (*memory)(const struct kr_device *d, uint64_t *bytes, uint64_t *free_bytes);
     const struct kr_draw_loops *(*draw_loops)(const struct kr_device *d);
     uint32_t (*threads)(const struct kr_device *d);
@@ -45,10 +49,10 @@ struct kr_device_ops {
                          struct cn_error *err);
 };
 
-/* Each device kind embeds these as its first member. */
+/* A device's own objects have these as their first member. */
 struct kr_device {
     const struct kr_device_ops *ops;
-    const char *path; /* static text */
+    const char *path; /* static text: kr_device_path */
 };
 struct kr_exec {
     const struct kr_device_ops *ops;
@@ -57,7 +61,7 @@ struct kr_exec {
     uint64_t ticket;   /* of the last step: the device's launch raises it */
     uint32_t ids_kept; /* steps whose ids rows may name, the next one's included; 0: none */
     uint32_t n_tables, n_tokens; /* kr_plan_tables */
-    /* of the last batch that was found right */
+    /* about the last batch that passed kr_check_batch */
     uint32_t *logit_rows; /* [n_wanted] rows that want logits */
     uint32_t n_wanted;
     uint32_t *seen, round; /* by sequence: the check that saw it last */
@@ -68,15 +72,15 @@ struct kr_kv_mem {
     uint32_t n_slabs;
 };
 
-/* ---- what devices have in common (check.c) --------------------------------------------------- */
+/* ---- common to all devices (check.c) --------------------------------------------------------- */
 
-/* A zeroed exec's opts, and of its info what is the same on every device (kr_plan_count).
- * CN_ENOMEM; kr_exec_fini in any case. */
+/* Fills a zeroed exec's opts, and the part of its info that is the same on every device
+ * (kr_plan_count). CN_ENOMEM; call kr_exec_fini in any case. */
 int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_plan *p,
                  const struct kr_prepare_opts *opts, struct cn_error *err);
 void kr_exec_fini(struct kr_exec *x);
-/* These stand before the device's own calls, which so get nothing that is out of bounds. A batch's
- * logit_rows and n_wanted are noted. */
+/* Called before the device's own functions, which so get nothing that is out of bounds.
+ * kr_check_batch also fills logit_rows and n_wanted. */
 int kr_check_batch(struct kr_exec *x, const struct kr_kv_mem *m, const struct kr_batch *b,
                    struct cn_error *err);
 int kr_check_draws(const struct kr_exec *x, const struct kr_draw *draws, uint32_t n,

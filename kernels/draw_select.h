@@ -7,8 +7,8 @@
 struct kr_candidate {
     float z;
     uint32_t id;
-    uint64_t w;
-}; /* w: its mass */
+    uint64_t w; /* its mass */
+};
 struct kr_candidates {
     struct kr_candidate *v; /* the caller's: grown where it must be, for the next selection too */
     size_t cap, n;

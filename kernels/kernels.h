@@ -120,8 +120,8 @@ enum kr_act {
     KR_ACT_GELU,       /* 0.5 g (1 + erf(g / sqrt 2)) */
     KR_ACT_SIGMOID,    /* 1 / (1 + e^-g) */
     KR_ACT_RELU2,      /* max(g, 0)^2 */
-    KR_ACT_SWIGLU_OAI, /* gates only: g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u in
-                        * +-7 */
+    KR_ACT_SWIGLU_OAI, /* gates only: g' sigmoid(1.702 g') (u' + 1); g' = min(g, 7), u' = u
+                        * within +-7 */
 };
 
 /* table [V, D] -> [R, D] */

@@ -180,8 +180,8 @@ struct kv_seq;
 enum {
     KV_SEQ_NO_READ = 1,  /* never adopts blocks of the tree */
     KV_SEQ_NO_WRITE = 2, /* its blocks never enter the tree */
-    KV_SEQ_NO_LEAD = 4
-}; /* no other sequence waits for its snapshots */
+    KV_SEQ_NO_LEAD = 4,  /* no other sequence waits for its snapshots */
+};
 struct kv_seq_opts {
     uint32_t tenant;
     uint64_t salt;    /* a narrower namespace within the tenant's; 0 = none */
@@ -204,9 +204,9 @@ void kv_seq_close(struct kv_seq *q);
 void kv_seq_close_failed(struct kv_seq *q);
 
 enum kv_match {
-    KV_GO, /* compute from kv_seq_planned on */
-    KV_WAIT
-}; /* what comes next is being computed by another sequence */
+    KV_GO,   /* compute from kv_seq_planned on */
+    KV_WAIT, /* what comes next is being computed by another sequence */
+};
 /* Adopts the blocks of the tree that follow the sequence's end. ids: the n items known so far, from
  * position 0; at least the last one is left to compute. May plan a copy (of a block that matches in
  * part). Cheap to call again while it returns KV_WAIT. With rows in flight it returns KV_GO and

@@ -1,23 +1,26 @@
 /* Admission and preemption: which waiting choice starts, who gives blocks back.
  *
  * The tenant with the lowest counter goes first; within a tenant preempted choices, then the one
- * with the longest cached prefix. One that runs as many requests as it may is not in the heap but
- * for what it started before. A tenant's share of the pool is its reserve or its part by weight
- * among the busy tenants, whichever is more; who is furthest over it gives back first. */
+ * with the longest cached prefix. A tenant that already runs as many requests as it may is in the
+ * heap only with choices that it started before. A tenant's share of the pool is its reserve or its
+ * part by weight among the busy tenants, whichever is larger. The tenant furthest over its share
+ * gives blocks back first. */
 #include "scheduler/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OVERTAKEN 16  /* then room is kept for a request that is within its tenant's share, */
-#define MAX_BEYOND    256 /* and for one that is not */
-#define LOOK_BEHIND   8   /* tenants that are tried where the first one's has no room */
-#define TURN_COST                                                                                  \
-    128 /* what a tenant is served in a turn, where there are fewer places than tenants */
+/* How often a request may be overtaken before room is kept for it: one within its tenant's share,
+ * and one beyond it. */
+#define MAX_OVERTAKEN 16
+#define MAX_BEYOND    256
+#define LOOK_BEHIND   8 /* tenants that are tried if the first one's choice has no room */
+/* Cost that a tenant is served in a turn, if there are fewer slots than tenants. */
+#define TURN_COST 128
 
 /* ---- shares and victims ---------------------------------------------------------------------- */
 
-/* Bytes in use past the tenant's share; negative: it may have more. */
+/* Bytes in use beyond the tenant's share; negative: it may take more. */
 double sch_over_share(const struct sch *s, const struct sch_tenant *t)
 {
     struct kv_tenant_stats ts;
@@ -41,8 +44,8 @@ struct sch_choice *sch_oldest(const struct sch *s)
     return best;
 }
 
-/* Those that give way to anybody come first: paused ones, and background ones before them. Who only
- * waits for its next turn is as good as those that run. */
+/* Choices that give way to every other one come first: background ones, then paused ones. A choice
+ * that only waits for its next turn ranks like a running one. */
 enum { RANK_SAME, RANK_PAUSED, RANK_BACKGROUND };
 
 static int rank(const struct sch_choice *v, const struct sch_choice *c)
@@ -51,7 +54,7 @@ static int rank(const struct sch_choice *v, const struct sch_choice *c)
     return v->req->paused || (v->state == CH_WAITING && !v->yielded) ? RANK_PAUSED : RANK_SAME;
 }
 
-/* Those that run, then the parked ones. */
+/* Walks over the running choices, then over the parked ones. */
 static struct sch_choice *next_victim(const struct sch *s, const struct sch_choice *v)
 {
     if (v->state == CH_WAITING) return v->park_next;
@@ -130,8 +133,8 @@ void sch_evict(struct sch *s, struct sch_choice *v)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* What it should have room for when it starts: what it has so far, and some to grow. Each time it
- * was preempted that is four times as much: no thrashing. */
+/* Tokens that c should have room for when it starts: its ids so far, and some to grow. Each
+ * preemption makes the room to grow four times as large, so that it does not thrash. */
 static uint64_t wanted_tokens(const struct sch_choice *c)
 {
     uint64_t grow = (uint64_t)choice_model(c)->block_tokens << 2 * CN_MIN(c->preemptions, 8u);
@@ -228,7 +231,7 @@ static bool anything_runs(const struct sch *s)
     return sch_oldest(s) != NULL || s->n_flights;
 }
 
-/* Bytes that running choices were promised and have not taken yet. */
+/* Bytes promised to running choices that they have not taken yet. */
 static uint64_t promised_bytes(const struct sch *s)
 {
     uint64_t bytes = 0;
@@ -244,7 +247,7 @@ static uint64_t promised_bytes(const struct sch *s)
     return bytes;
 }
 
-/* What it takes to start, beside the blocks that are in use already. */
+/* Bytes that c needs to start, beyond the blocks that are in use already. */
 static uint64_t needed_bytes(const struct sch *s, const struct sch_choice *c)
 {
     const struct sch_req *r = c->req;
@@ -279,25 +282,26 @@ static bool make_room(struct sch *s, struct sch_choice *c)
             if (sch_over_share(s, v->req->tenant) <= 0 || sch_over_share(s, t) >= 0) return false;
         }
         sch_evict(s, v);
-        if (v->evict) return false; /* its blocks come when its step is done */
+        if (v->evict) return false; /* its blocks are freed when its step is done */
     }
     return true;
 }
 
-/* What its counter will be when the prompts that were just let in are computed. */
+/* The tenant's counter once the prompts admitted in this round are computed. */
 static double due(const struct sch *s, const struct sch_tenant *t)
 {
     return t->counter + (t->round == s->rounds ? t->started : 0);
 }
 
-/* Its places by weight, with so many more. */
+/* The tenant's slots over its weight, with `more` added. */
 static double places(const struct sch_tenant *t, double more)
 {
     return (t->n_running + more) / t->opts.weight;
 }
 
-/* Whether a place of `from`, which was served more, is t's turn: `from` has as many as t even then;
- * or there are fewer places than tenants, and it was served a turn more. */
+/* Whether `from`, which was served more, has to give a slot to t: because it then still has at
+ * least as many as t; or because there are fewer slots than tenants, and it was served a turn
+ * more. */
 static bool is_turn(const struct sch *s, const struct sch_tenant *from, const struct sch_tenant *t)
 {
     double more = from->counter - due(s, t);
@@ -306,7 +310,7 @@ static bool is_turn(const struct sch *s, const struct sch_tenant *from, const st
     return places(from, 0) > places(t, 0) && more > TURN_COST / t->opts.weight;
 }
 
-/* Of the tenant with the most places, and the most served of those, the choice that came last. */
+/* The newest choice of the tenant with the most slots; among equals, of the most served one. */
 static struct sch_choice *who_yields(const struct sch *s)
 {
     struct sch_choice *best = NULL;
@@ -322,15 +326,15 @@ static struct sch_choice *who_yields(const struct sch *s)
     return best;
 }
 
-/* A place for one more: where all are taken, a background choice gives up its own, or one of a
- * tenant that has more places. */
+/* Makes sure of a slot for c. If all are taken, a background choice gives up its slot, or a choice
+ * of a tenant that has more slots. */
 static bool make_place(struct sch *s, struct sch_choice *c)
 {
     struct sch_choice *v;
 
     if (s->n_running < s->o.max_running) return true;
     for (v = s->running.head; v; v = v->next) {
-        if (v->evict || v->yields) return false; /* a place comes when its step is done */
+        if (v->evict || v->yields) return false; /* a slot is freed when its step is done */
     }
     v = victim(s, c, false, true);
     if (v && rank(v, c) == RANK_BACKGROUND) {
@@ -341,20 +345,20 @@ static bool make_place(struct sch *s, struct sch_choice *c)
     v = who_yields(s);
     if (!is_turn(s, v->req->tenant, c->req->tenant)) return false;
     if (!has_room(s, c) && !make_room(s, c)) return false;
-    if (s->n_running < s->o.max_running) return true; /* of one that lost its blocks, too */
+    if (s->n_running < s->o.max_running) return true; /* make_room preempted one */
     v->yields = true;
     sch_park_all(s);
     return v->state == CH_WAITING;
 }
 
-/* Choices of the tenant that keep those of this class from a place. */
+/* Slots of the tenant that count against its limit for this class. */
 static uint32_t keep_places(const struct sch_tenant *t, enum sch_class class)
 {
     return class == SCH_BACKGROUND ? t->n_running : t->n_running - t->n_running_background;
 }
 
-/* Where all places are taken: of the tenants whose turn it is to have another one's the lowest
- * counter. */
+/* If all slots are taken: the tenant with the lowest counter among those whose turn it is to get
+ * another tenant's slot. */
 static struct sch_tenant *pick_turn(struct sch *s, enum sch_class class)
 {
     const struct sch_theap *h = &s->heap[class];
@@ -369,8 +373,9 @@ static struct sch_tenant *pick_turn(struct sch *s, enum sch_class class)
     return top;
 }
 
-/* The tenant to serve: the lowest counter; or the last one again, a quantum further, for what it
- * has cached; none that has all the places it may take: the rest is for whoever comes next. */
+/* The tenant to serve: the one with the lowest counter. The last one is served again, at most a
+ * quantum beyond that, if most of its prompt is cached. Tenants that have all the slots they may
+ * take are left out. */
 static struct sch_tenant *pick_tenant(struct sch *s, enum sch_class class)
 {
     struct sch_theap *h = &s->heap[class];
@@ -396,9 +401,9 @@ static bool within_share(const struct sch *s, const struct sch_choice *c)
     return sch_over_share(s, c->req->tenant) + (double)needed_bytes(s, c) <= 0;
 }
 
-/* There is no room for c, whose turn it is: another tenant's starts that needs less, and no more
- * than its share. c is overtaken a bounded number of times, a smaller one where its own need is
- * within its share: then the others wait until it has room. */
+/* There is no room for c, whose turn it is. Starts another tenant's choice that has room and stays
+ * within its share. c is overtaken at most MAX_OVERTAKEN times if its need is within its tenant's
+ * share, and MAX_BEYOND times otherwise; then the others wait until it has room. */
 static bool overtake(struct sch *s, struct sch_choice *c, enum sch_class class)
 {
     const struct sch_theap *h = &s->heap[class];
@@ -447,7 +452,7 @@ static bool others_run(const struct sch *s)
 static void admit_all(struct sch *s)
 {
     for (;;) {
-        /* one place in four goes to the normal ones first */
+        /* one admission in four takes the normal class first */
         enum sch_class first = s->admissions % 4 == 3 ? SCH_NORMAL : SCH_INTERACTIVE;
         enum sch_class then = first == SCH_NORMAL ? SCH_INTERACTIVE : SCH_NORMAL;
         if (s->heap[first].n) {

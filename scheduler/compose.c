@@ -3,14 +3,12 @@
  * counter goes next and is charged at once, so rows are shared by weight. */
 #include "scheduler/internal.h"
 
-#define MAX_PASSED_OVER 4 /* then a prompt that needs one step goes before everything */
-#define NORMAL_TURN                                                                                \
-    4                  /* each so many steps of a model normal prompts go before interactive ones  \
-                        */
-#define AGE_TURN   5   /* and the oldest of a tenant first; no multiple: each class has its turns */
-#define MODEL_LATE 4   /* steps that go to other models before it is this one's turn */
-#define LOOK_STEPS 32  /* between two looks at what decoding takes alone */
-#define LONG_LOOK  256 /* the same where that does not seem to bound the prompts */
+#define MAX_PASSED_OVER 4 /* steps; then a prompt that must fit into one step goes first */
+#define NORMAL_TURN     4 /* every 4th step of a model, normal prompts go before interactive ones */
+#define AGE_TURN   5   /* every 5th, a tenant's oldest first; coprime to 4, so each class gets it */
+#define MODEL_LATE 4   /* steps that other models may have before it is this model's turn */
+#define LOOK_STEPS 32  /* steps between two measurements of decoding alone */
+#define LONG_LOOK  256 /* the same if that time does not limit the prompts */
 
 /* ---- one segment ----------------------------------------------------------------------------- */
 
@@ -29,7 +27,7 @@ static bool scores_prompt(const struct sch_choice *c)
     return c->index == 0 && (c->req->spec.flags & SCH_PROMPT_LOGITS);
 }
 
-/* Rows of [pos, pos + n) that want logits. */
+/* Number of rows of [pos, pos + n) that want logits. */
 static uint32_t logits_of(const struct sch_choice *c, uint64_t pos, uint32_t n)
 {
     uint32_t sample = pos + n >= c->n_ids ? 1 : 0;
@@ -39,7 +37,7 @@ static uint32_t logits_of(const struct sch_choice *c, uint64_t pos, uint32_t n)
     return (uint32_t)(pos + n - from);
 }
 
-/* Rows [pos, pos + n), and as many drafts. */
+/* Adds rows [pos, pos + n) of c to the step, and `drafts` draft rows. */
 static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *c, uint64_t pos,
                         uint32_t n, uint32_t drafts)
 {
@@ -99,8 +97,9 @@ static bool is_whole(const struct sch_choice *c)
     return c->req->spec.flags & SCH_ONE_STEP;
 }
 
-/* How many of the next rows a chunk of at most `most` has: to a block's end if not to the last, and
- * not past a place for a snapshot. Prompts that need one step get all that it has, or nothing. */
+/* Rows of the next chunk, at most `most`: it ends at the last row or at a block's end, and not
+ * after the next wanted snapshot. A prompt that must fit into one step gets all of its rows, or
+ * none. */
 static uint32_t any_chunk(const struct sch_model *m, const struct sch_flight *f,
                           const struct sch_choice *c, uint64_t pos, uint32_t most)
 {
@@ -119,14 +118,14 @@ static uint32_t any_chunk(const struct sch_model *m, const struct sch_flight *f,
     return end > pos && most >= m->block_tokens ? (uint32_t)(end - pos) : most;
 }
 
-/* The same; a medium that is seen both ways is in it as a whole or not at all. */
+/* As any_chunk; media that attend both ways are in the chunk as a whole or not at all. */
 static uint32_t chunk_of(const struct sch_model *m, const struct sch_flight *f,
                          const struct sch_choice *c, uint64_t pos, uint32_t most)
 {
     return sch_media_uncut(c, pos, any_chunk(m, f, c, pos, most), m->o.max_rows - f->step.n_rows);
 }
 
-/* A chunk of n rows has no room: perhaps about half of it has. n: none shorter is possible. */
+/* About half of a chunk of n rows, for which there was no room; n if it cannot be shorter. */
 static uint32_t shorter(const struct sch_model *m, const struct sch_choice *c, uint64_t pos,
                         uint32_t n)
 {
@@ -136,8 +135,8 @@ static uint32_t shorter(const struct sch_model *m, const struct sch_choice *c, u
     return sch_media_uncut(c, pos, end > pos ? (uint32_t)(end - pos) : m->block_tokens, n);
 }
 
-/* Whether its next rows are of output that was never computed: of its last token, and of ids that
- * were forced behind it. */
+/* Whether c's next rows are output that was never computed: its last token, and ids that were
+ * forced after it. */
 static bool decodes(const struct sch_choice *c)
 {
     uint64_t planned = kv_seq_planned(c->seq);
@@ -145,7 +144,7 @@ static bool decodes(const struct sch_choice *c)
     return planned + 1 >= c->n_ids || planned >= CN_MAX(c->high, c->req->spec.n_prompt);
 }
 
-/* Adopts what can be; false: it has to wait for a block that another fills. */
+/* Adopts cached blocks; false: c has to wait for a block that another sequence computes. */
 static bool adopt(struct sch *s, struct sch_choice *c)
 {
     uint64_t before = kv_seq_length(c->seq);
@@ -162,7 +161,7 @@ static int extend(struct sch_choice *c, uint64_t pos, uint32_t n)
     return kv_seq_extend(c->seq, n, pos < c->n_ids ? c->ids + pos : NULL);
 }
 
-/* Plans up to `most` rows of c; the rows that were planned. */
+/* Plans at most `most` rows of c. Returns the number planned. */
 static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, uint32_t most)
 {
     const struct sch_model *m = choice_model(c);
@@ -190,9 +189,9 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
         v = sch_victim(s, c, false);
         if (!v) return 0;
         sch_evict(s, v);
-        if (v == c || v->evict) return 0; /* it has to start again; or must wait for blocks */
+        if (v == c || v->evict) return 0; /* c must start again, or wait for blocks */
         if (pos) continue;
-        /* what it found in the tree may have room now */
+        /* there may be room now for what it found in the tree */
         if (!adopt(s, c)) return 0;
         pos = kv_seq_planned(c->seq);
         n = chunk_of(m, f, c, pos, most);
@@ -200,8 +199,8 @@ static uint32_t plan(struct sch *s, struct sch_flight *f, struct sch_choice *c, 
     return 0;
 }
 
-/* The next row of c with its drafts, whose blocks are announced to nobody. Nobody who runs gives
- * way for them: where they have no room beside what the cache alone holds, 0. */
+/* Plans the next row of c with its drafts, whose blocks are not announced to other sequences.
+ * Nothing is preempted for drafts: 0 if evicting cached blocks does not give enough room. */
 static uint32_t plan_drafts(struct sch *s, struct sch_flight *f, struct sch_choice *c)
 {
     const struct sch_model *m = choice_model(c);
@@ -217,7 +216,7 @@ static uint32_t plan_drafts(struct sch *s, struct sch_flight *f, struct sch_choi
 
 /* ---- who has rows to run --------------------------------------------------------------------- */
 
-/* Rows that could be launched now; a token that is still being sampled counts (depth 2). */
+/* Whether c has rows to launch now; a token that is still being sampled counts (depth 2). */
 static bool is_ready(const struct sch *s, const struct sch_choice *c)
 {
     uint64_t planned = kv_seq_planned(c->seq);
@@ -228,7 +227,7 @@ static bool is_ready(const struct sch *s, const struct sch_choice *c)
            c->n_ids + 1 < c->req->limit;
 }
 
-/* Rows of its prompt that it has to compute, as far as is known. */
+/* Rows of the prompt that c still has to compute, as far as is known. */
 static uint64_t prompt_left(const struct sch_choice *c)
 {
     uint64_t have = CN_MAX(kv_seq_planned(c->seq), c->req->peeked);
@@ -236,13 +235,13 @@ static uint64_t prompt_left(const struct sch_choice *c)
     return c->n_ids > have ? c->n_ids - have : 0;
 }
 
-/* Short prompts are not read slowly for those that decode. What counts is all that it has to
- * compute, not what of that is left. */
+/* Whether c has a short prompt, which is not slowed down for decoding choices. All rows that it has
+ * to compute count, not only those that are left. */
 static bool is_short(const struct sch *s, const struct sch_choice *c)
 {
     uint64_t found = CN_MAX(c->req->usage.cached_tokens, c->req->peeked);
 
-    if (c->index) return prompt_left(c) <= s->o.short_prompt; /* it has what choice 0 computed */
+    if (c->index) return prompt_left(c) <= s->o.short_prompt; /* it shares choice 0's rows */
     return c->n_ids <= found + s->o.short_prompt;
 }
 
@@ -262,7 +261,8 @@ static bool reads_before(const struct sch_choice *a, const struct sch_choice *b)
     return left_a < left_b;
 }
 
-/* Only the first place is by order: it gets all rows of its tenant that it can use. */
+/* Puts the best candidate first, which gets all rows of its tenant that it can use; the order of
+ * the others does not matter. */
 static void cand_push(struct sch *s, struct sch_choice *c, uint32_t pass)
 {
     struct sch_tenant *t = c->req->tenant;
@@ -294,21 +294,21 @@ static uint32_t pass_of(const struct sch_choice *c, enum sch_class first)
     return class == SCH_BACKGROUND || class == first ? PASS_PREFILL : PASS_PREFILL_LATER;
 }
 
-/* States are kept where prompts part: all that are there tell where before the first one goes
- * on. */
+/* Snapshots of recurrent state are taken where prompts diverge. So all prompts are compared with
+ * the tree before the first one is computed further. */
 static void look(struct sch *s, struct sch_choice *c)
 {
     c->looked = true;
     if (kv_space_state_bytes(choice_model(c)->o.space)) adopt(s, c);
 }
 
-/* What is to be read: by how many choices; rows of short prompts. n_decode: choices that decode. */
+/* Prompts to read: choices with a prompt, choices that decode, and rows of short prompts. */
 struct reading {
     uint32_t n, n_decode;
     uint64_t short_rows;
 };
 
-/* Tenants to s->act. */
+/* Collects the choices that can run by tenant and pass, and the tenants in s->act. */
 static struct reading collect_candidates(struct sch *s, uint32_t model, bool background,
                                          bool normal_first)
 {
@@ -335,7 +335,7 @@ static struct reading collect_candidates(struct sch *s, uint32_t model, bool bac
     return reading;
 }
 
-/* Tenants of this pass as a heap by counter in s->act; tenants of other passes stay behind it. */
+/* Makes a heap by counter of the tenants of this pass in s->act; the others stay after it. */
 static uint32_t pass_heap(struct sch *s, uint32_t pass)
 {
     uint32_t n = 0;
@@ -352,7 +352,7 @@ static uint32_t pass_heap(struct sch *s, uint32_t pass)
     return n;
 }
 
-/* Lets the tenants take turns until `rows` rows are given out; the rows left. */
+/* Lets the tenants take turns until `rows` rows are given out. Returns the rows left. */
 static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *m, uint32_t pass,
                          uint32_t rows)
 {
@@ -361,7 +361,7 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
     while (n) {
         struct sch_tenant *t = s->act[0];
         struct sch_choice *c = t->cand[pass].head;
-        /* while others wait for their turn, a long prompt gets its part and no more */
+        /* while others wait, a long prompt gets no more than its share */
         uint32_t fair = CN_MAX(kv_space_block_tokens(m->o.space), rows / n);
 
         t->cand[pass].head = c->next_cand;
@@ -375,7 +375,7 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
             } else if (!got) {
                 got = plan(s, f, c, CN_MIN(fair, rows));
             }
-            rows -= CN_MIN(got, rows); /* one that needs one step may have more */
+            rows -= CN_MIN(got, rows); /* a prompt that must fit into one step may get more */
         }
         if (!t->cand[pass].head) {
             struct sch_tenant *last = s->act[--n];
@@ -389,7 +389,8 @@ static uint32_t run_pass(struct sch *s, struct sch_flight *f, struct sch_model *
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Served ones go to the end, so that rows go round when there are fewer than choices. */
+/* Moves served choices to the end, so that all get rows in turn if there are fewer rows than
+ * choices. */
 static void rotate(struct sch *s, struct sch_flight *f)
 {
     for (uint32_t i = 0; i < f->step.n_segments; i++) {
@@ -407,35 +408,35 @@ static void reset(struct sch_flight *f, uint32_t model)
     f->drawn = false;
 }
 
-/* Rows for forced ids, beyond one for each choice that decodes: a block of tokens, and no more than
- * step_stretch lets a prompt have beside so many others. */
+/* Rows for forced ids, beyond one per decoding choice: at most a block of tokens, and at most what
+ * step_stretch allows a prompt beside that many choices. */
 static uint32_t forced_rows(const struct sch *s, const struct sch_model *m, uint32_t n_decode)
 {
     if (n_decode < 2 || s->o.step_stretch <= 0) return m->block_tokens;
     return CN_MIN(m->block_tokens, sch_cost_beside(m, n_decode, s->o.step_stretch));
 }
 
-/* How many rows of prompts go into the step beside those that decode.
+/* Prompt rows of a step, beside its decode rows.
  *
- * As many as make it step_target_ns long, but longer than the decoding rows alone would be only by
- * step_stretch of that; by more while there is a prompt for fewer than four that decode, and where
- * the prompts are short. Now and then a step is without, to see what decoding takes alone. others:
- * another model waits. */
+ * Enough to reach step_target_ns, but adding at most step_stretch times what the decode rows take
+ * alone; more when fewer than about four choices decode per prompt, and for short prompts. None
+ * once every LOOK_STEPS (or LONG_LOOK) steps, to time decoding alone. others: another model is
+ * waiting. */
 static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
                             const struct sch_flight *f, const struct reading *r, bool others)
 {
     uint32_t n = f->step.n_rows, room = m->o.max_rows - n, rows, most, few, waiting;
-    /* four times as long where a tenant is alone with its prompts */
+    /* four times as long if one tenant's prompts are all there is */
     double target = (double)s->o.step_target_ns * (n || others || s->n_act > 1 ? 1 : 4), part;
 
     rows = sch_cost_rows(m, target);
-    if (others && m->cost.w == 0) rows = 0; /* nobody knows yet how long a row takes */
+    if (others && m->cost.w == 0) rows = 0; /* no step was timed yet */
     rows = CN_MAX(rows > n ? rows - n : 0, CN_MIN(m->block_tokens, room));
-    /* what steps take was seen without prompts only: not too much at once */
+    /* only steps without prompts were timed: take few rows at first */
     if (f->n_decode && m->alone.w > 0 && m->beside_ns == 0)
         rows = CN_MIN(rows, 4 * m->block_tokens);
     if (!f->n_decode || s->o.step_stretch <= 0 || !r->n) return rows;
-    /* they are read one after the other: of several the last would wait long for the usual part */
+    /* prompts are read one after the other: with the usual share the last one would wait long */
     waiting = r->n > 1 ? 2 * (r->n - 1) : 1;
     part = s->o.step_stretch * CN_MAX(1.0, 4.0 * waiting / f->n_decode);
     most = sch_cost_beside(m, f->n_decode, part);
@@ -446,7 +447,7 @@ static uint32_t prompt_rows(const struct sch *s, const struct sch_model *m,
     return m->alone.w > 0 ? CN_MIN(most, rows) : rows;
 }
 
-/* others: another model waits for its turn, so the step is short though nobody here decodes. */
+/* others: another model waits for its turn, so the step is short even if no choice decodes. */
 static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, bool background,
                           bool others)
 {
@@ -458,7 +459,7 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     reading =
         collect_candidates(s, model, background, m->compositions % NORMAL_TURN == NORMAL_TURN - 1);
     if (!s->n_act) return false;
-    /* decoding never takes every row from those whose prompt is yet to be read */
+    /* decoding never takes every row: prompts keep some */
     if (m->curve && !reading.n) sch_speculate(s, m, others);
     spare = reading.n ? CN_MIN(m->block_tokens, m->o.max_rows / 4) : 0;
     run_pass(s, f, m, PASS_WHOLE, m->o.max_rows);
@@ -474,9 +475,9 @@ static bool compose_model(struct sch *s, struct sch_flight *f, uint32_t model, b
     return true;
 }
 
-/* Whether a model goes before b: the one that was passed over too often (of two such, the more
- * often: with m models at work none waits longer than MODEL_LATE + m - 1 steps), then the one with
- * the neediest tenant; in turn where that is the same. */
+/* Whether model a goes before b. First comes a model that was passed over too often (of two such,
+ * the one passed over more often: with m busy models none waits longer than MODEL_LATE + m - 1
+ * steps), then the one with the neediest tenant; equal ones take turns. */
 static bool model_first(const struct sch *s, const double *need, uint32_t a, uint32_t b)
 {
     uint32_t waited_a = s->models[a].passed_over, waited_b = s->models[b].passed_over;
@@ -546,7 +547,7 @@ bool sch_compose(struct sch *s, struct sch_flight *f)
     advance_vtime(s);
     for (struct sch_choice *c = s->running.head; c && !others; c = c->next)
         others = c->req->class != SCH_BACKGROUND && is_ready(s, c);
-    /* background work has a step to itself, and only when nobody else has anything to do */
+    /* background work gets steps of its own, and only when nothing else can run */
     return compose_class(s, f, !others);
 }
 
@@ -561,7 +562,7 @@ bool sch_compose_alone(struct sch *s, struct sch_flight *f, struct sch_choice *c
     for (v = s->running.head; v; v = v->next)
         v->planned_now = v->starved = false;
     if (!is_ready(s, c)) return false;
-    if (!adopt(s, c)) { /* it waits for one that makes no headway */
+    if (!adopt(s, c)) { /* c waits for a leader that is stuck */
         kv_seq_no_wait(c->seq);
         if (!adopt(s, c)) return false;
     }
@@ -581,11 +582,12 @@ bool sch_compose_alone(struct sch *s, struct sch_flight *f, struct sch_choice *c
         add_segment(s, f, c, pos, n, 0);
         return true;
     }
-    if (s->solo == c) { /* it had the pool to itself: what was promised at the door is gone */
+    if (s->solo == c) { /* it had the whole pool: the memory promised at admission is gone */
         sch_req_end(s, c->req, SCH_END_ERROR, CN_ENOMEM);
         return false;
     }
-    /* its own blocks lie across slabs that another group needs: start again in an empty pool */
+    /* its own blocks are spread over slabs that another layer group needs: start again in an empty
+     * pool */
     s->solo = c;
     sch_preempt(s, c);
     kv_pool_make_room(s->o.pool, c->req->spec.tenant, true);

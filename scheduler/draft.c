@@ -1,13 +1,14 @@
-/* Drafts: what came next in a choice's own ids where they read the same before.
+/* Drafts: what followed an earlier occurrence of a choice's last ids in its own prompt and output.
  *
  * Hash tables map each 3-gram and 2-gram to the position after its last occurrence; later entries
  * overwrite earlier ones. Matches are checked against the ids, so a collision costs a draft and no
- * time. While predictions hold, the position just advances and no table is consulted. Where the ids
- * outgrow them another one, as large as all before, takes up what comes and the others are asked
- * after it: 16 bytes an id at most, nothing is moved, and an id costs at most two look-ups a table.
+ * time. While predictions hold, the position just advances and no table is consulted. When the ids
+ * outgrow the tables, another table as large as all before takes the new entries, and lookups try
+ * the newest one first. So an id takes at most 16 bytes, nothing is moved, and an id costs at most
+ * two lookups per table.
  *
- * The chance of a guess is counted by how many ids before it agree, on every output token that was
- * expected to be something, whether it was drafted or not. */
+ * The chance of a draft depends on how many ids before it agree. It is counted on every output
+ * token for which there was a prediction, whether that was drafted or not. */
 #include "scheduler/draft.h"
 
 #include "kvpool/kvpool.h"
@@ -19,10 +20,10 @@
 #define SHORTEST   2
 #define MAX_LEN    32
 #define LEAST_BITS 6     /* of the first table */
-#define MEMORY     64.0f /* guesses of a class after which the counts are halved */
+#define MEMORY     64.0f /* predictions of a class after which its counts are halved */
 #define PRIOR      4.0   /* what `prior` weighs, in guesses */
 
-/* Agreeing ids, from so many on, and how often the next one then agrees too in ordinary text. */
+/* Fewest agreeing ids of each class, and how often the next id then agrees in ordinary text. */
 static const uint32_t class_from[SCH_DRAFT_CLASSES] = {0, 3, 4, 5, 7, 10, 16, MAX_LEN};
 static const double prior[SCH_DRAFT_CLASSES] = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85};
 
@@ -39,7 +40,7 @@ void sch_draft_free(struct sch_draft *d)
     free(d);
 }
 
-/* Of the n-gram that ends before position n. */
+/* Hash of the n-gram that ends before position n. */
 static uint64_t hash_of(const uint32_t *ids, uint64_t n, uint32_t order)
 {
     uint64_t h = order;
@@ -63,7 +64,8 @@ static void insert(const struct sch_draft *d, const uint32_t *ids, uint64_t n)
     }
 }
 
-/* At least half as much room again, so that the tables stay few; less than twice n. */
+/* Makes room for n ids by adding a table, of at least half the room before, so that there are few
+ * tables; the room is then less than 2 n. */
 static int grow(struct sch_draft *d, uint64_t n)
 {
     uint32_t bits = LEAST_BITS;
@@ -81,7 +83,7 @@ static int grow(struct sch_draft *d, uint64_t n)
     return 0;
 }
 
-/* How many ids before a and before b agree. */
+/* Number of ids that agree before positions a and b, at most MAX_LEN. */
 static uint32_t agreeing(const uint32_t *ids, uint64_t a, uint64_t b)
 {
     uint32_t k = 0;
@@ -91,7 +93,7 @@ static uint32_t agreeing(const uint32_t *ids, uint64_t a, uint64_t b)
     return k;
 }
 
-/* Where the ids up to n read before as they end; the tables do not know that end yet. */
+/* Finds an earlier occurrence of the last ids before n, which the tables do not hold yet. */
 static void look_up(struct sch_draft *d, const uint32_t *ids, uint64_t n)
 {
     for (uint32_t order = LONGEST; order >= SHORTEST && !d->at; order--) {
@@ -147,8 +149,8 @@ int sch_draft_update(struct sch_draft *d, const uint32_t *ids, uint64_t n, uint6
     return 0;
 }
 
-/* What is expected may run into what is being guessed: then it goes round. A medium is nothing that
- * could be drawn. */
+/* The prediction may reach the drafts themselves: then it repeats them. It ends before an item of
+ * media, which cannot be drawn. */
 uint32_t sch_draft_read(const struct sch_draft *d, const uint32_t *ids, uint32_t most,
                         uint32_t *out)
 {

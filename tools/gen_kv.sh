@@ -26,15 +26,15 @@ done
 
 <!-- Made by tools/gen_kv.sh from tests/engine/test_needle.c; do not edit. -->
 
-`kv_type` says how the pool keeps keys and values: `f16` (the default), `q8_0` (8 bits, a scale for
-every 32) or `q4_0` (4 bits). Smaller ones hold more tokens in the same memory; this is what they
-cost. A pass key of five digits is hidden in a made-up story, at five depths; then the model is asked
-for it. Counted are the keys whose every digit is the likeliest token, the mean log-probability of a
-digit, and, over all tokens of questions and answers, the mean divergence KL(f16 || type) of the
-distributions, in nats, and how often the likeliest token is that of f16.
+`kv_type` says how the pool stores keys and values: `f16` (the default), `q8_0` (8 bits, one scale for
+32 values) or `q4_0` (4 bits). A smaller type holds more tokens in the same memory. This page shows
+what it costs. A pass key of five digits is hidden in a made-up story, at five depths; then the model
+is asked for it. The table gives the keys whose every digit is the likeliest token, the mean
+log-probability of a digit and, over all question and answer tokens, the mean KL(f16 || type) in nats
+and how often the likeliest token matches f16's.
 
-Both models are very small; larger ones were not measured. The tests hold `q8_0` to what f16 finds
-(less one key) and to a divergence below 0.01, and `q4_0` to half of what f16 finds.
+Both models are very small; larger ones were not measured. The tests require `q8_0` to find as many
+keys as f16 less one, with a divergence below 0.01, and `q4_0` to find half as many as f16.
 
 | model | context | type | bytes a token | depth 10 % | 30 % | 50 % | 70 % | 90 % | keys found | log p of a digit | divergence | same token |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|

@@ -1,5 +1,5 @@
-/* What a family's file works with: the model's numbers, its weights by name, and ops that take
- * both. Private to engine/. Used by one thread while a model is opened.
+/* The tools of a family's file: the model's numbers, its weights by name, and ops that take both.
+ * Private to engine/. Used by one thread while a model is opened.
  *
  * A builder keeps the first error; after it every call is a no-op, so that a forward pass reads
  * from top to bottom without checks. Values are ids of kr_plan_*; -1 after an error. */
@@ -22,14 +22,15 @@ struct eng_layer {
 
 /* Read from the file's keys and checked (hparams.c); names follow the keys. */
 struct eng_hparams {
-    uint32_t n_layers, n_blocks, embd_dim; /* blocks: layers and those that predict ahead */
-    uint64_t n_vocab;                      /* rows of the embedding table in use */
-    uint64_t n_file_vocab;                 /* tokenizer.ggml.tokens, 0 when absent */
-    uint64_t train_context, context;       /* context: what the model is prepared for */
-    uint64_t window_tokens;                /* 0 = none, or not below the context */
+    uint32_t n_layers, n_blocks,
+        embd_dim;                    /* blocks: layers, and layers that predict further tokens */
+    uint64_t n_vocab;                /* rows of the embedding table in use */
+    uint64_t n_file_vocab;           /* tokenizer.ggml.tokens, 0 when absent */
+    uint64_t train_context, context; /* context: what the model is prepared for */
+    uint64_t window_tokens;          /* 0 = none, or not below the context */
     float eps, freq_base, freq_base_windowed;
     float attn_softcap, final_softcap; /* 0 = none */
-    float logit_scale;                 /* what logits are multiplied with; families set it */
+    float logit_scale;                 /* factor of the logits; families set it */
     enum eng_rope_scaling scaling;
     float scaling_factor, attn_factor, yarn_log_mul, yarn_fast, yarn_slow;
     bool has_yarn_log_mul;
@@ -39,7 +40,7 @@ struct eng_hparams {
     struct eng_layer *layers; /* n_layers, in the builder's arena */
 };
 
-/* How windowed layers turn: like the others; by a base of their own and unscaled; or by the others'
+/* The rotation of windowed layers: that of the others; their own base, unscaled; or the others'
  * base, unscaled. */
 enum eng_window_rope { ENG_WINDOW_ROPE_SAME, ENG_WINDOW_ROPE_OWN, ENG_WINDOW_ROPE_UNSCALED };
 
@@ -47,7 +48,8 @@ enum eng_window_rope { ENG_WINDOW_ROPE_SAME, ENG_WINDOW_ROPE_OWN, ENG_WINDOW_ROP
 struct eng_arch {
     const char *name;
     enum kr_rope_kind rope;
-    /* For keys that a file may lack: 0 = required (eps) or the format's default. */
+    /* Values for keys that a file may lack; 0: the key is required (eps), or the format's
+     * default. */
     float default_eps, default_freq_base, default_attn_softcap, default_final_softcap;
     uint64_t default_window;
     uint32_t window_period; /* layer i has the window iff i % period < period - 1; 0 = all */
@@ -57,17 +59,17 @@ struct eng_arch {
     bool partial_rope;        /* n_rot may be less than the head's size */
     bool experts;             /* expert_count may be there */
     const char *output_norm;  /* "output_norm" when NULL */
-    bool encoder;             /* every row sees all others; gives vectors */
-    bool recurrent;           /* layers may have no attention and no feed-forward part */
-    bool cut_vocabulary;      /* more tokens than embeddings: cut rather than refuse */
+    bool encoder;             /* every row attends to all others; gives vectors */
+    bool recurrent;           /* layers may lack attention and the feed-forward part */
+    bool cut_vocabulary;      /* more tokens than embeddings: use those with one, do not refuse */
     bool qkv_bias;            /* attn_{q,k,v}.bias must be there */
-    /* Pairs, NULL-ended: a layer (or the model as a whole) that has the first tensor must have the
-     * second, which the formula needs though other families go without. */
+    /* Pairs, NULL-ended: a layer (or the model as a whole) with the first tensor must have the
+     * second: this family's formula needs it, other families may lack it. */
     const char *const *needs;
     bool own_head;              /* the head is never the embedding table */
-    bool window_needed;         /* a file without a window is not one of this family */
-    const char *const *aliases; /* pairs: key as usual, other name in some files; NULL-ended */
-    /* Called when the keys were read, for what only this family knows. May be NULL. */
+    bool window_needed;         /* a file of this family must have a window */
+    const char *const *aliases; /* pairs: usual key, its name in some files; NULL-ended */
+    /* Called after the keys were read, for this family's own rules. May be NULL. */
     void (*adjust)(struct eng_hparams *h, bool has_scaling);
     void (*record)(struct eng_builder *b);
 };
@@ -78,18 +80,19 @@ struct eng_builder {
     struct kr_plan *plan;
     struct eng_hparams h;
     struct cn_arena *arena;        /* lives as long as the plan */
-    struct cn_arena *loading;      /* for weights that are made anew: until they are packed */
-    bool measuring;                /* no weight is read: one that is made anew may have any bytes */
+    struct cn_arena *loading;      /* memory of converted weights, until they are packed */
+    bool measuring;                /* no weight is read: converted weights may have any bytes */
     struct cn_error error;         /* the first one */
     int full_group, window_group;  /* KV groups, -1 until first used */
-    struct eng_optional *optional; /* tensors that a layer may lack, as far as asked for */
-    uint64_t matmul_bytes;         /* of the weights used in products, as they are in the file */
+    struct eng_optional *optional; /* tensors that a layer may lack: those asked for so far */
+    uint64_t matmul_bytes;         /* of the weights used in products, in the file's types */
 };
 
 #define ARCH(name, id, text) extern const struct eng_arch eng_arch_##name;
 #include "engine/arch_list.def"
 #undef ARCH
-extern const struct eng_arch eng_arch_null; /* in no list: of made files only (engine/null.c) */
+extern const struct eng_arch
+    eng_arch_null; /* not in the list of families: only for made-up files (engine/null.c) */
 
 bool eng_b_failed(const struct eng_builder *b);
 
@@ -97,18 +100,18 @@ bool eng_b_failed(const struct eng_builder *b);
 
 /* Reads and checks everything; max_context 0 = the model's own. */
 int eng_b_hparams(struct eng_builder *b, uint64_t max_context);
-/* "<arch>.<suffix>", or the alias when only that is there. false when absent (or after an
- * error). */
+/* Reads "<arch>.<suffix>", or its alias if only that is there. False if absent, or after an
+ * error. */
 bool eng_b_u64(struct eng_builder *b, const char *suffix, uint64_t *out);
 bool eng_b_f32(struct eng_builder *b, const char *suffix, float *out);
 bool eng_b_bool(struct eng_builder *b, const char *suffix, bool *out);
-/* A number within 1..max; fallback 0: the key must be there. 1 after an error. */
+/* Reads a number within 1..max; fallback 0: the key is required. Returns 1 after an error. */
 uint64_t eng_b_bounded(struct eng_builder *b, const char *suffix, uint64_t fallback, uint64_t max);
-/* A finite number that is not negative (nor 0 when above_zero). */
+/* Reads a finite number that is not negative (with above_zero: not 0 either). */
 float eng_b_positive(struct eng_builder *b, const char *suffix, float fallback, bool above_zero);
-/* One number for all layers, or an array with one for each. false when absent. */
+/* Reads one number for all layers, or an array with one for each. False if absent. */
 bool eng_b_per_layer(struct eng_builder *b, const char *suffix, uint32_t layer, uint64_t *out);
-/* Keeps the error: key "<arch>.<suffix>" and what is wrong with it. */
+/* Records the error: what is wrong with the key "<arch>.<suffix>". */
 void eng_b_refuse_key(struct eng_builder *b, int code, const char *suffix, const char *what);
 
 /* ---- weights (weights.c): tensors by name, with the dimensions they must have ---------------- */
@@ -116,14 +119,14 @@ void eng_b_refuse_key(struct eng_builder *b, int code, const char *suffix, const
 /* Tensors are named "blk.<layer>.<name>", or "<name>" when layer is ENG_GLOBAL. */
 enum { ENG_GLOBAL = -1 };
 bool eng_b_has(struct eng_builder *b, int layer, const char *name);
-/* The same for a tensor that a model has in all the layers that are asked about, or in none: an
- * error where layers differ. */
+/* As eng_b_has, for a tensor that a model has in all the layers asked about or in none: it is an
+ * error if layers differ. */
 bool eng_b_optional(struct eng_builder *b, int layer, const char *name);
 /* Refuses a file that lacks what the family needs. */
 void eng_b_check_needs(struct eng_builder *b);
-/* Rows of a matrix, 0 when there is none of that name. */
+/* Rows of a matrix; 0: no tensor has that name. */
 uint64_t eng_b_rows(struct eng_builder *b, int layer, const char *name);
-/* A matrix of any type, [rows, cols], or [n, rows, cols]. NULL after an error. */
+/* A matrix of any type, [rows, cols], or n of them, [n, rows, cols]. NULL after an error. */
 const struct kr_tensor *eng_b_matrices(struct eng_builder *b, int layer, const char *name,
                                        uint64_t n, uint64_t rows, uint64_t cols);
 /* n values as float32, converted when the file has another type. */
@@ -147,15 +150,16 @@ int eng_b_norm(struct eng_builder *b, int x, int layer, const char *name, uint32
 /* "<name>.weight" [rows, cols], plus "<name>.bias" where the file has it. */
 int eng_b_linear(struct eng_builder *b, int x, int layer, const char *name, uint64_t rows,
                  uint64_t cols);
-/* Rows of "token_types.weight", 0 when there is none; as many as the vocabulary's key says. */
+/* Rows of "token_types.weight", 0 if it is absent; the vocabulary's key must give the same
+ * number. */
 uint64_t eng_b_token_types(struct eng_builder *b);
 /* Projections to queries, keys and values: attn_q, attn_k, attn_v, or the fused attn_qkv. */
 struct eng_qkv { int q, k, v; };
 struct eng_qkv eng_b_qkv(struct eng_builder *b, int x, int layer);
-/* The rows whose logits are wanted, last norm, head ("output", or the embedding table when the file
- * has none), soft cap when the model has one. Ends the plan. */
+/* Ends the plan of a model that generates: the rows whose logits are wanted, last norm, head
+ * ("output", or the embedding table if the file lacks it), and the model's soft cap. */
 void eng_b_head(struct eng_builder *b, int x);
-/* Ends the plan of a model that gives vectors: x of the rows that are wanted. */
+/* Ends the plan of a model that gives vectors: x of the wanted rows. */
 void eng_b_vectors(struct eng_builder *b, int x);
 
 /* The first `rows` rows of "<name>.weight" from row `first` on; the tensor has `all` rows. */
@@ -174,7 +178,7 @@ void eng_b_rotate(struct eng_builder *b, struct eng_qkv *a, int layer);
 /* Stores k and v, attends with q: [R, n_heads * k_dim] -> [R, n_heads * v_dim]. Causal, within the
  * layer's window, with "attn_sinks" where the file has them. */
 int eng_b_attend(struct eng_builder *b, const struct eng_qkv *a, int layer, float scale);
-/* The same over keys and values that layer `from` stored. */
+/* As eng_b_attend, over keys and values that layer `from` stored. */
 int eng_b_attend_shared(struct eng_builder *b, int q, int layer, int from, float scale);
 /* The KV group of a layer. */
 int eng_b_kv_group(struct eng_builder *b, int layer);
@@ -187,8 +191,8 @@ int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 
 /* ---- multi-head latent attention (latent.c) -------------------------------------------------- */
 
-/* What absorbs the projections of keys and values: k_b [heads, latent, nope], v_b [heads, v_dim,
- * latent]; of a legacy file made from attn_kv_b. NULLs after an error. */
+/* Matrices that absorb the projections of keys and values: k_b [heads, latent, nope], v_b [heads,
+ * v_dim, latent]. For a legacy file they are made from attn_kv_b. NULLs after an error. */
 struct eng_latent { const struct kr_tensor *k_b, *v_b; };
 struct eng_latent eng_b_latent(struct eng_builder *b, int layer, bool legacy, uint32_t heads,
                                uint32_t nope, uint32_t v_dim, uint32_t latent);
@@ -211,40 +215,40 @@ struct eng_experts {
     enum kr_act act;
     bool scaled_input; /* experts see weight * x, and their outputs are added as they are */
 };
-/* What the keys say of the router of a layer: experts used, groups, gating (else the given one),
- * norm, scale; and exp_probs_b where the file has it. */
+/* The router of a layer as the keys describe it: experts used, groups, gating (if absent the given
+ * one), norm, scale; and exp_probs_b if the file has it. */
 struct eng_experts eng_b_experts_of(struct eng_builder *b, int layer, enum kr_gating gating,
                                     enum kr_act act);
 /* The router's logits: "ffn_gate_inp". */
 int eng_b_router(struct eng_builder *b, int x, int layer);
 /* Sum of the chosen experts' down(act(gate x) * up x), by the "_exps" tensors. */
 int eng_b_experts(struct eng_builder *b, int x, int logits, int layer, const struct eng_experts *e);
-/* How wide the expert is that every row goes to, 0 when there is none; the key is an error when it
- * says so beside tensors. */
+/* Width of the shared expert, which every row goes to; 0: none. A key that says 0 although the
+ * tensors are there is an error. */
 uint64_t eng_b_shared_width(struct eng_builder *b, int layer);
-/* The key (a count or a width) is 0, though the layer has a shared expert's tensors: an error. */
+/* Error: the key (a count or a width) is 0, but the layer has a shared expert's tensors. */
 void eng_b_no_shared_expert(struct eng_builder *b, int layer, const char *key);
-/* The expert that every row goes to: the "_shexp" tensors, ff_dim wide. */
+/* The shared expert: the "_shexp" tensors, ff_dim wide. */
 int eng_b_shared_expert(struct eng_builder *b, int x, int layer, uint64_t ff_dim, enum kr_act act);
-/* The same with SwiGLU, times sigmoid(ffn_gate_inp_shexp . x). */
+/* The shared expert with SwiGLU, times sigmoid(ffn_gate_inp_shexp . x). */
 int eng_b_gated_shared_expert(struct eng_builder *b, int x, int layer, uint64_t ff_dim);
 /* Whether the layer has experts. */
 bool eng_b_has_experts(struct eng_builder *b, int layer);
 
 /* ---- branches of a layer --------------------------------------------------------------------- */
 
-/* The two branches of the plain decoder layer, without their sum with x. */
+/* The two branches of the plain decoder layer; the sum with x is the caller's. */
 /* Wo attention(rope(Wq n), rope(Wk n), Wv n), n = rms(x; attn_norm), with the usual scale. */
 int eng_b_attn_branch(struct eng_builder *b, int x, int layer);
 /* ffn(n), n = rms(x; ffn_norm) */
 int eng_b_ffn_branch(struct eng_builder *b, int x, int layer, enum kr_act act);
 /* experts(n), n = rms(x; ffn_norm), all by one router */
 int eng_b_experts_branch(struct eng_builder *b, int x, int layer, const struct eng_experts *e);
-/* The whole of a plain decoder: x = embd[token]; each layer x = x + attn_branch(x), x = x + ffn(x);
- * the head. NULL: ffn_branch with SiLU. */
+/* A whole plain decoder: x = embd[token]; in each layer x = x + attn_branch(x), x = x + ffn(x);
+ * then the head. ffn NULL: ffn_branch with SiLU. */
 void eng_b_plain_decoder(struct eng_builder *b,
                          int (*ffn)(struct eng_builder *b, int x, int layer));
-/* The norms, with biases, that an encoder has after its sums, for `needs`. */
+/* For `needs`: the norms with biases that an encoder has after its sums. */
 extern const char *const eng_needs_encoder_norms[];
 /* down(act(up x)), without a gate */
 int eng_b_plain_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);

@@ -10,10 +10,11 @@
 
 /* ---- vocabularies (vocab.c) ------------------------------------------------------------------ */
 
+/* Bytes without a NUL at their end. */
 struct eng_str {
     const char *p;
     size_t n;
-}; /* bytes, not NUL-terminated */
+};
 
 /* Token types of GGUF (tokenizer.ggml.token_type). */
 enum eng_token_type {
@@ -51,9 +52,9 @@ struct eng_vocab;
 
 /* Copies what it needs from spec. Unknown tokenizer models and pre-tokenisers are refused by name
  * (CN_EUNSUPP) with what is supported; CN_EFORMAT (no tokens, BOS or EOS to be added but missing),
- * CN_ELIMIT (4 GiB of text, 16 MiB of special tokens), CN_ENOMEM. Ids past the vocabulary count as
- * absent, of tokens with one text the first is meant, a merge of strings that no text contains is
- * ignored. *out is returned owned. */
+ * CN_ELIMIT (4 GiB of text, 16 MiB of special tokens), CN_ENOMEM. Ids beyond the vocabulary count
+ * as absent. If several tokens have the same text, the first one is used. A merge whose strings
+ * occur in no text is ignored. *out is returned owned. */
 int eng_vocab_new(const struct eng_vocab_spec *spec, struct eng_vocab **out, struct cn_error *err);
 void eng_vocab_free(struct eng_vocab *v);
 
@@ -83,21 +84,22 @@ struct eng_ids {
     uint32_t *v;
     size_t n, cap;
     size_t max; /* 0 = none; a longer result is CN_EWINDOW */
-    /* Called about every millisecond of work on a long text; false, which then stays so, ends it
-     * with CN_ECANCELLED. NULL: nothing is called. */
+    /* Called about every millisecond of work on a long text. If it returns false, the call ends
+     * with CN_ECANCELLED; it must then go on returning false. May be NULL. */
     bool (*keep_going)(void *arg);
     void *arg;
-    /* Longest run of bytes that no merge can be cut in, 0 = none: merging takes up to 180 bytes of
-     * memory for each. A longer one is CN_ELIMIT. */
+    /* Longest run of bytes that has to be merged as a whole, 0 = no limit: merging takes up to 180
+     * bytes of memory for each byte. A longer run is CN_ELIMIT. */
     size_t max_run;
-    /* Work memory that grows with the text is asked for before it is taken: what is not 0 ends the
-     * call with that. `give` gets the sum back at its end. With the same arg; both or none. */
+    /* Called before work memory that grows with the text is allocated; a result other than 0 ends
+     * the call with that code. `give` gets the sum back at the end. Both get arg; set both or
+     * none. */
     int (*take)(void *arg, size_t bytes);
     void (*give)(void *arg, size_t bytes);
 };
 void eng_ids_fini(struct eng_ids *ids);
 
-/* A run of text of one origin: ends at byte `end` (the start is the previous span's end). */
+/* A run of text of one origin. It starts where the previous span ends. */
 struct eng_span {
     size_t end;
     bool trusted;
@@ -113,7 +115,7 @@ enum {
  * control tokens are recognised: only where the whole token lies in trusted spans. User-defined
  * tokens that do not end generation are recognised everywhere, as the reference does. Between the
  * recognised tokens the text is tokenised as one piece whatever its origin.
- * A template that writes BOS itself: with SPECIAL, BOS is not added twice (nor EOS).
+ * If a template writes BOS or EOS itself, SPECIAL does not add a second one.
  * Errors: CN_EWINDOW (ids->max), CN_ECANCELLED (ids->keep_going), CN_EINVAL (spans that do not end
  * at n or run backwards), CN_ELIMIT (n of 4 GiB), CN_ENOMEM. On error ids->n is as before. */
 int eng_tokenize(const struct eng_vocab *v, const char *text, size_t n,
@@ -133,7 +135,7 @@ struct eng_detok {
 /* strip_prefix: this text begins a sequence (drop SPM's added prefix space). */
 void eng_detok_init(struct eng_detok *d, const struct eng_vocab *v, bool special,
                     bool strip_prefix);
-/* CN_ERANGE (no such token), or what appending to out gives. */
+/* CN_ERANGE (no such token), or the error of appending to out. */
 int eng_detok_push(struct eng_detok *d, uint32_t id, struct cn_buf *out);
 int eng_detok_flush(struct eng_detok *d, struct cn_buf *out);
 /* Forgets the start of a character whose rest will not come. */
@@ -150,13 +152,13 @@ struct eng_template;
  * Errors: CN_ETEMPLATE with line number, CN_ENOMEM. */
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err);
 void eng_template_free(struct eng_template *t);
-/* As it was given. */
+/* The source that eng_template_new got. */
 struct eng_str eng_template_source(const struct eng_template *t);
 
 /* Whether the template expects null, not "", as the content of an assistant message with tool calls
  * and no text. */
 bool eng_template_null_content(const struct eng_template *t);
-/* Whether it names `tools`: any others render the same with and without. */
+/* Whether the template uses `tools`; one that does not renders the same with and without them. */
 bool eng_template_takes_tools(const struct eng_template *t);
 
 struct eng_template_limits {
@@ -165,7 +167,7 @@ struct eng_template_limits {
     size_t max_output_bytes; /* 0 = default 16 MiB */
     size_t max_memory_bytes; /* 0 = default 64 MiB */
     uint64_t max_ns;         /* 0 = default 250 ms */
-    /* As of struct eng_ids; the time that it takes does not count. */
+    /* As in struct eng_ids; the time it takes is not counted. */
     bool (*keep_going)(void *arg);
     void *arg;
 };
@@ -183,27 +185,29 @@ struct eng_template_in {
 
 struct eng_rendered {
     struct cn_buf text;
-    struct eng_span *spans; /* whose text it is: trusted = written by the template (or bos/eos) */
+    struct eng_span *spans; /* origin: trusted = written by the template (or bos/eos) */
     size_t n_spans;
 };
 void eng_rendered_fini(struct eng_rendered *r);
 
-/* Renders; every byte that came from messages, tools, documents or kwargs, through whatever filter
- * or slice, is in an untrusted span. Errors: CN_ETEMPLATE (raise_exception's own text included),
- * CN_ELIMIT (steps, depth, output, memory, time), CN_ECANCELLED (limits.keep_going), CN_EINVAL or
- * CN_ETYPE (kwargs), CN_ENOMEM. out is fini'd by the caller on success. */
+/* Renders. Every byte that came from messages, tools, documents or kwargs is in an untrusted span,
+ * whatever filters or slices it went through. Errors: CN_ETEMPLATE (raise_exception's own text
+ * included), CN_ELIMIT (steps, depth, output, memory, time), CN_ECANCELLED (limits.keep_going),
+ * CN_EINVAL or CN_ETYPE (kwargs), CN_ENOMEM. out is fini'd by the caller on success. */
 int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
                         struct eng_rendered *out, struct cn_error *err);
 
-/* The same, ending behind the content of the last message, which the model then goes on with: what
- * the template writes after it is left out. The content is a string; white space at its ends is cut
- * where the template does that. add_generation_prompt must be false. Also CN_EINVAL: there is no
- * such content, or the template does not write it once and as it is. */
+/* As eng_template_render, but the text ends after the content of the last message, so that the
+ * model continues it: what the template writes after it is left out. The content is a string; white
+ * space at its ends is cut if the template does that. add_generation_prompt must be false. Also
+ * CN_EINVAL: there is no such content, or the template does not write it exactly once and
+ * unchanged. */
 int eng_template_continue(const struct eng_template *t, const struct eng_template_in *in,
                           struct eng_rendered *out, struct cn_error *err);
 
-/* ---- replies (reply.c): what in a model's output is reasoning, answer, or a call of a tool ----
- */
+/* ---- replies (reply.c) ----------------------------------------------------------------------- */
+
+/* A model's output is taken apart into reasoning, the answer, and calls of tools. */
 
 enum eng_part {
     ENG_PART_CONTENT,
@@ -211,8 +215,8 @@ enum eng_part {
     ENG_PART_CALL,      /* the name of a function: a call begins */
     ENG_PART_ARGUMENTS, /* of the last call */
 };
-/* A run of text of one part: ends at byte `end` (the start is the previous run's end). Neighbours
- * differ, but for calls. */
+/* A run of text of one part. It starts where the previous run ends. Neighbouring runs are of
+ * different parts, except for calls. */
 struct eng_run {
     size_t end;
     enum eng_part part;
@@ -228,25 +232,25 @@ void eng_parts_reset(struct eng_parts *p); /* empty, memory kept */
 int eng_parts_add(struct eng_parts *p, enum eng_part part, const char *s, size_t n);
 
 enum eng_reply_kind { ENG_REPLY_PLAIN, ENG_REPLY_TAGS, ENG_REPLY_HARMONY };
-/* How a model marks the parts. Ids are -1 where the mark is no token. Immutable. */
+/* How a model marks the parts. An id is -1 where no single token is the mark. Immutable. */
 struct eng_reply_format {
     enum eng_reply_kind kind;
     const char *open, *close, *skip; /* tags */
     int64_t open_id, close_id;
     int64_t channel, message, start, end, constrain; /* harmony */
 };
-/* Told by the chat template's source and the vocabulary. */
+/* The format that the chat template's source and the vocabulary imply. */
 struct eng_reply_format eng_reply_format(const struct eng_vocab *v, struct eng_str source);
-/* Where in the reply the prompt ends. */
+/* Where in the reply generation starts: the prompt may already contain its beginning. */
 enum eng_reply_start {
-    ENG_REPLY_ANEW,    /* before it */
-    ENG_REPLY_OPENED,  /* behind the mark that opens reasoning */
-    ENG_REPLY_THOUGHT, /* further on in reasoning */
-    ENG_REPLY_CLOSED,  /* behind the mark that closes it */
-    ENG_REPLY_ANSWER,  /* in the answer */
+    ENG_REPLY_ANEW,    /* at its beginning */
+    ENG_REPLY_OPENED,  /* directly after the mark that opens reasoning */
+    ENG_REPLY_THOUGHT, /* inside the text of the reasoning */
+    ENG_REPLY_CLOSED,  /* directly after the mark that closes reasoning */
+    ENG_REPLY_ANSWER,  /* inside the answer */
 };
-/* By the template's own text; and, with `continued` (eng_template_continue), by that of the message
- * that goes on. */
+/* Found in the template's own text and, with `continued` (eng_template_continue), in the text of
+ * the message that is continued. */
 enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const struct eng_rendered *r,
                                      bool continued);
 
@@ -261,19 +265,21 @@ struct eng_reply {
 };
 void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f,
                     enum eng_reply_start start);
-/* Whether the token is a mark where the stream is: then it goes to eng_reply_mark, after all text
- * of the tokens before it, and its own text is not fed. */
+/* Whether the token is a mark at this point of the stream. If so, pass it to eng_reply_mark, after
+ * all text of the tokens before it, and do not pass its own text to eng_reply_text. */
 bool eng_reply_is_mark(const struct eng_reply *r, uint32_t id);
 int eng_reply_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out);
-/* Text that tokens gave, cut anywhere: appends what is decided. */
+/* Takes the text of tokens, cut anywhere, and appends what can be decided now. */
 int eng_reply_text(struct eng_reply *r, const char *s, size_t n, struct eng_parts *out);
-/* No more will come: gives out what was held. */
+/* Ends the stream: appends what was held back. */
 int eng_reply_finish(struct eng_reply *r, struct eng_parts *out);
-/* Whether it is inside reasoning now. */
+/* Whether the stream is inside reasoning now. */
 bool eng_reply_reasons(const struct eng_reply *r);
 
-/* ---- sampling (asked.c): what a request asks for. Plain data, so that who takes requests needs to
- * know nothing of devices ---- */
+/* ---- sampling (asked.c) ---------------------------------------------------------------------- */
+
+/* What a request asks for. It is plain data: the code that takes requests knows nothing of
+ * devices. */
 
 struct eng_sampling {         /* defaults in parentheses */
     float temperature;        /* 0..2 (1) */
@@ -287,7 +293,7 @@ struct eng_sampling {         /* defaults in parentheses */
     const struct cn_bias *bias; /* borrowed: outlives the state and its clones */
     size_t n_bias;
     uint32_t min_tokens;      /* no end of generation before this many output tokens */
-    const uint32_t *stop_ids; /* further ids that min_tokens keeps out; borrowed: outlives the
+    const uint32_t *stop_ids; /* further ids that min_tokens forbids; borrowed: outlives the
                                * state */
     size_t n_stop_ids;
     bool ignore_eos;  /* end-of-generation tokens are never sampled */

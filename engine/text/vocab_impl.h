@@ -1,4 +1,4 @@
-/* engine/text: what the tokenizer's files share. Not for other folders.
+/* engine/text: types and functions that the tokenizer's files share. Not for other folders.
  * Everything here is immutable once eng_vocab_new has returned, except `whole`, which is a cache of
  * a pure function and is written with relaxed atomics, and `spares`. */
 #ifndef ENGINE_TEXT_VOCAB_IMPL_H
@@ -14,7 +14,7 @@
 /* Work memory that no call uses. */
 struct eng_spares { _Atomic(struct eng_merge *) spare[4]; };
 
-/* ---- keyed strings (strmap.c) - */
+/* ---- keyed strings (strmap.c) ---------------------------------------------------------------- */
 
 /* Strings in one blob, numbered from 0. off has n + 1 entries. */
 struct eng_keys {
@@ -33,8 +33,8 @@ static inline struct eng_str eng_key(const struct eng_keys *k, uint32_t i)
     return (struct eng_str){k->blob + k->off[i], k->off[i + 1] - k->off[i]};
 }
 
-/* Which key has these bytes: open addressing over the numbers of an eng_keys. The hash is seeded
- * at random, so that a file cannot be made of colliding tokens. */
+/* Finds the key with given bytes: open addressing over the numbers of an eng_keys. The hash has a
+ * random seed, so that nobody can make a file of colliding tokens. */
 struct eng_strmap {
     struct eng_strmap_slot { uint32_t hash, id; } *slot; /* id ENG_NO_ID = empty */
     size_t mask, used;
@@ -42,12 +42,13 @@ struct eng_strmap {
 };
 int eng_strmap_init(struct eng_strmap *m, size_t n_hint);
 void eng_strmap_fini(struct eng_strmap *m);
-/* Keeps the entry that is there when the bytes are known already (*was_new false). */
+/* Adds a key. If its bytes are known already, the old entry stays and *was_new is false. */
 int eng_strmap_put(struct eng_strmap *m, const struct eng_keys *k, uint32_t id, bool *was_new);
 uint32_t eng_strmap_get(const struct eng_strmap *m, const struct eng_keys *k, const char *p,
                         size_t n);
 
-/* The character at p, below `end`, whose first byte is not ASCII; 0 bytes when it is not UTF-8. */
+/* Decodes the character at p, whose first byte is not ASCII. Returns its bytes, 0 if it is not
+ * valid UTF-8 or goes beyond `end`. */
 static inline size_t eng_decode(const char *p, const char *end, uint32_t *cp)
 {
     const uint8_t *b = (const uint8_t *)p;
@@ -60,16 +61,16 @@ static inline size_t eng_decode(const char *p, const char *end, uint32_t *cp)
     return cn_utf8_decode(p, n, cp);
 }
 
-/* ---- long work (text.h: keep_going) - */
+/* ---- long work (text.h: keep_going) ---------------------------------------------------------- */
 
-/* Counts work in units of about a byte of text; every ENG_TICK of them it asks whether to go on.
- * Whoever cannot fail may leave the answer to the next one who asks. */
+/* Counts work in units of about a byte of text, and every ENG_TICK units asks keep_going. A
+ * function that cannot fail may ignore the answer: the next one that asks gets it too. */
 enum { ENG_TICK = 16384 };
 struct eng_tick {
     bool (*keep_going)(void *arg);
     int (*take)(void *arg, size_t bytes);
     void *arg;
-    size_t done, taken; /* taken: bytes of work memory that are paid for */
+    size_t done, taken; /* taken: bytes of work memory that were charged */
 };
 static inline int eng_tick(struct eng_tick *t, size_t n)
 {
@@ -79,7 +80,7 @@ static inline int eng_tick(struct eng_tick *t, size_t n)
     return !t->keep_going || t->keep_going(t->arg) ? 0 : CN_ECANCELLED;
 }
 
-/* Work memory of a call is paid for before it is taken. */
+/* Charges work memory of a call; before it is allocated. */
 static inline int eng_pay(struct eng_tick *t, size_t bytes)
 {
     int rc = t->take && bytes ? t->take(t->arg, bytes) : 0;
@@ -97,10 +98,10 @@ static inline int eng_grow(struct eng_tick *t, void *p, size_t *cap, size_t need
     return rc ? rc : cn_grow(p, cap, need, size);
 }
 
-/* ---- pre-tokenisers (pretokenize.c, scan.c) - */
+/* ---- pre-tokenisers (pretokenize.c, scan.c) -------------------------------------------------- */
 
 enum eng_pre_flag {
-    ENG_PRE_IGNORE_MERGES = 1, /* a piece that is a token is emitted without merging */
+    ENG_PRE_IGNORE_MERGES = 1, /* a piece that is a token becomes it without merging */
     ENG_PRE_ADD_BOS = 2,
     ENG_PRE_FORCE_BOS = 4,    /* whatever the file's key says */
     ENG_PRE_RAW = 8,          /* merges on UTF-8 characters with U+2581 for the space */
@@ -109,13 +110,13 @@ enum eng_pre_flag {
 };
 
 struct eng_pretok;
-/* CN_EUNSUPP with the supported names. jit false: PCRE2's interpreter, as where a process may not
- * map executable memory. */
+/* CN_EUNSUPP with the supported names. jit false: uses PCRE2's interpreter, as in a process that
+ * may not map executable memory. */
 int eng_pretok_new(const char *name, bool jit, struct eng_pretok **out, struct cn_error *err);
-/* By the name of the regex list ("LLAMA3"), for tests: with `regex_only` every step runs as its
- * regular expression, also where a scanner does the same faster. NULL when unknown. */
+/* For tests: by the name of the regex list ("LLAMA3"). With `regex_only` every step runs as its
+ * regular expression, even if a scanner does the same faster. NULL: no such name. */
 struct eng_pretok *eng_pretok_by_kind(const char *kind, bool jit, bool regex_only);
-/* Name of the i-th regex list; NULL past the end. */
+/* Name of regex list i; NULL beyond the last one. */
 const char *eng_pretok_kind(size_t i);
 void eng_pretok_free(struct eng_pretok *p);
 unsigned eng_pretok_flags(const struct eng_pretok *p);
@@ -128,7 +129,7 @@ int eng_pretok_split(const struct eng_pretok *p, const char *text, size_t n,
                      int (*emit)(void *arg, size_t start, size_t len), void *arg,
                      struct cn_error *err);
 
-/* Hand-written equivalents of one regular expression; the pieces of a step. */
+/* A hand-written equivalent of one step's regular expression. */
 struct eng_scan {
     enum eng_scan_op {
         ENG_SCAN_NONE,     /* only the regular expression exists */
@@ -139,14 +140,14 @@ struct eng_scan {
         ENG_SCAN_TRAILING, /* \s+$ */
         ENG_SCAN_THREES,   /* (?=(\d{3})+(?!\d)) */
         ENG_SCAN_THREE,    /* [0-9][0-9][0-9] */
-        ENG_SCAN_RUN,      /* [set]+, after what enum eng_run_after says */
+        ENG_SCAN_RUN,      /* [set]+, after what enum eng_run_after allows */
     } op;
     unsigned max;
     const struct eng_scan_words *words;
     const struct eng_scan_set *set;
 };
 enum eng_run_after { ENG_RUN_ALONE, ENG_RUN_AFTER_SPACE, ENG_RUN_AFTER_WHITE }; /* ` ?` `\s?` */
-/* Characters of some categories (bits by utf8proc's numbers) or ranges; or all others. */
+/* Characters of some categories (bits by utf8proc's numbers) or ranges; or all other characters. */
 struct eng_scan_set {
     uint32_t categories;
     const uint32_t (*ranges)[2];
@@ -154,7 +155,7 @@ struct eng_scan_set {
     bool outside;
 };
 bool eng_scan_in(const struct eng_scan_set *set, uint32_t cp);
-/* What differs within the family; see scan.c for the regular expression it stands for. */
+/* How members of the family differ; scan.c has the regular expression. */
 struct eng_scan_words {
     enum { ENG_CONTRACT_NONE, ENG_CONTRACT_LOWER, ENG_CONTRACT_ANY } contract;
     bool contract_suffix; /* the contraction ends a word instead of being a piece */
@@ -166,47 +167,48 @@ struct eng_scan_words {
     enum { ENG_TAIL_NONE, ENG_TAIL_CRLF, ENG_TAIL_CRLF_SLASH } tail; /* after punctuation */
     bool newlines;                                                   /* `\s*[\r\n]+` */
     const struct eng_scan_set *own;                                  /* a class of its own ... */
-    bool own_runs; /* ... whose runs are pieces, and which is of no other word */
+    bool own_runs; /* ... whose runs are pieces; no other word contains it */
     bool symbols;  /* DeepSeek's: `own` is \p{P} and \p{S}; see symbols_word */
 };
 
-/* What the scanners look characters up in: classes of the Basic Multilingual Plane, and which steps
- * touch them. Others are computed. */
+/* Tables of the scanners: the class of each character of the Basic Multilingual Plane, and the
+ * steps that touch it. Other characters' classes are computed. */
 enum { ENG_N_CLASSES = 0x10000 };
 struct eng_classes {
     const struct eng_scan_words *words; /* whose `own` counts; NULL = none */
     uint8_t of[ENG_N_CLASSES];
 };
-/* Bits by step: of a RUN what its set has, of others what a match may have. A step leaves a piece
- * whole that has no such character; the space that a run takes along is not of its set. */
+/* Bits by step: characters in the set of a RUN; for other steps, characters that a match may
+ * contain. A step does not cut a piece without such characters. The space that a run includes is
+ * not in its set. */
 struct eng_touch { uint8_t of[ENG_N_CLASSES]; };
 void eng_scan_classes(const struct eng_scan_words *w, struct eng_classes *t);
 /* Adds the bit of a step. */
 void eng_scan_touch(const struct eng_scan *s, const struct eng_classes *t, unsigned step,
                     struct eng_touch *touch);
 
-/* What most pieces are: letters, or marks of punctuation, of ASCII, maybe after a space. */
+/* The most common pieces: ASCII letters or punctuation, with or without a space before them. */
 enum eng_common { ENG_COMMON_NONE, ENG_COMMON_LETTERS, ENG_COMMON_MARKS };
 enum eng_common eng_scan_common(const char *p, size_t n);
 
 /* The next piece of `p` (n > 0 bytes) for op WORDS: its length. */
 size_t eng_scan_word(const struct eng_scan_words *w, const struct eng_classes *t, const char *p,
                      size_t n);
-/* The next match of a RUN in p, which is what the match before left; false when there is none, then
- * only `gap` is set. */
+/* The next match of a RUN in p, the text after the match before. If there is none: false, and only
+ * `gap` is set. */
 struct eng_scan_match {
     const char *at, *end;
-    unsigned gap, match; /* the steps that touch what lies before it, and it */
+    unsigned gap, match; /* steps that touch the text before the match, and the match */
 };
 bool eng_scan_run(const struct eng_scan *s, const struct eng_classes *t,
                   const struct eng_touch *touch, unsigned step, const char *p, const char *end,
                   struct eng_scan_match *run);
-/* The next match of the other ops at or after `from`, the end of the match before: *start and *len,
- * or false when none is left. *state is 0 for the first one. A match of THREES is empty. */
+/* The next match of the other ops at or after `from`, the end of the match before: *start and *len.
+ * False: no match is left. *state is 0 at first. A match of THREES is empty. */
 bool eng_scan_find(const struct eng_scan *s, const struct eng_classes *t, const char *p, size_t n,
                    size_t from, size_t *state, size_t *start, size_t *len);
 
-/* ---- special tokens (special.c) - */
+/* ---- special tokens (special.c) -------------------------------------------------------------- */
 
 struct eng_special; /* automaton over the texts of control and user-defined tokens */
 
@@ -227,22 +229,22 @@ int eng_special_find(const struct eng_vocab *v, const char *text, size_t n,
                      const struct eng_span *spans, size_t n_spans, bool parse,
                      struct eng_tick *tick, struct eng_cuts *out);
 
-/* ---- merging (merge.c, pieces.c, joints.c, bpe.c, spm.c) - */
+/* ---- merging (merge.c, pieces.c, joints.c, bpe.c, spm.c) ------------------------------------- */
 
 struct eng_pair {
-    uint64_t key;
+    uint64_t key; /* left << 32 | right */
     uint32_t rank, merged;
-}; /* key: left << 32 | right */
+};
 struct eng_pairs {
     struct eng_pair *slot;
     size_t mask;
     uint64_t mult;
-    uint64_t *maybe; /* bits by a hash of the key: small enough for a cache */
+    uint64_t *maybe; /* bits by a hash of the key: a filter that fits a cache */
     unsigned maybe_shift;
 };
 
-/* A symbol at work, numbered by where it began: it covers the bytes from start to the next one's;
- * rank and into belong to the pair of it and the next one. */
+/* A symbol of a piece that is being merged, numbered by where it began. It covers the bytes up to
+ * the next symbol's start; rank and into belong to the pair of it and the next symbol. */
 struct eng_sym { uint32_t sym, start, rank, into, prev, next; };
 
 /* What a short piece became. */
@@ -261,7 +263,7 @@ struct eng_merge {
     char *text; /* escaped copy of a piece */
     size_t text_cap;
     struct eng_known *known;
-    uint32_t call;   /* entries of other calls do not count */
+    uint32_t call;   /* entries of other calls are void */
     const char *end; /* of the text that pieces lie in */
     struct eng_tick tick;
     size_t max_run; /* of eng_ids */
@@ -271,7 +273,7 @@ struct eng_merge {
 int eng_merge(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n,
               size_t *n_left);
 
-/* Work memory is kept with the vocabulary between calls; NULL without memory. */
+/* Takes work memory, which the vocabulary keeps between calls; NULL: out of memory. */
 struct eng_merge *eng_merge_take(const struct eng_vocab *v);
 void eng_merge_give(const struct eng_vocab *v, struct eng_merge *m);
 void eng_merge_free(struct eng_merge *m);
@@ -282,8 +284,8 @@ int eng_piece(const struct eng_vocab *v, struct eng_merge *m, const char *p, siz
               struct eng_ids *ids);
 int eng_line(const struct eng_vocab *v, struct eng_merge *m, const char *p, size_t n, bool prefix,
              struct eng_ids *ids);
-/* What is known of the n bytes at p: the entry, which eng_known_put fills after a miss; *hit tells
- * which. NULL when it is too long to be kept. `end`: bytes below it may be read. */
+/* The cache entry of the n bytes at p. *hit false: it is empty, and eng_known_put fills it. NULL:
+ * the piece is too long for the cache. Bytes below `end` may be read. */
 struct eng_known *eng_known_get(const struct eng_merge *m, const char *p, size_t n, const char *end,
                                 unsigned kind, uint64_t key[2], bool *hit);
 int eng_known_push(const struct eng_known *k, struct eng_ids *ids);
@@ -291,12 +293,12 @@ int eng_known_push(const struct eng_known *k, struct eng_ids *ids);
 void eng_known_put(const struct eng_merge *m, struct eng_known *k, const uint64_t key[2],
                    const struct eng_ids *ids, size_t from);
 
-/* joints.c: which characters stand side by side in some symbol. Between two that do not, no merge
- * can cross. */
+/* joints.c: pairs of characters that are neighbours in some symbol. No merge crosses a place
+ * between two other characters. */
 struct eng_joints {
     uint8_t ascii[128][16]; /* bits: both are ASCII */
-    uint8_t edge[256][32];  /* bits: last and first byte, where a symbol has part of a character */
-    uint64_t *pair;         /* bits by a hash of the two characters; may have more than was added */
+    uint8_t edge[256][32];  /* bits by last and first byte, for symbols with part of a character */
+    uint64_t *pair;         /* bits by a hash of the two characters; false positives are possible */
     unsigned shift;
     bool marks; /* U+2581 is the space */
 };
@@ -328,7 +330,7 @@ static inline int eng_ids_push(struct eng_ids *ids, uint32_t id)
     return 0;
 }
 
-/* ---- the vocabulary (vocab.c, vocab_rules.c) - */
+/* ---- the vocabulary (vocab.c, vocab_rules.c) ------------------------------------------------- */
 
 enum eng_model { ENG_MODEL_SPM, ENG_MODEL_BPE, ENG_MODEL_BPE_RAW, ENG_MODEL_WPM };
 
@@ -337,7 +339,7 @@ enum {
     ENG_TF_CONTROL = 2, /* never made from a client's text */
     ENG_TF_RSTRIP = 4,
     ENG_TF_LSTRIP = 8,
-    ENG_TF_VALID = 16, /* what it stands for is whole characters */
+    ENG_TF_VALID = 16, /* it stands for whole characters */
 };
 
 struct eng_vocab {
@@ -346,16 +348,16 @@ struct eng_vocab {
     struct eng_keys texts; /* as in the file */
     struct eng_strmap by_text;
     struct eng_keys pieces;   /* as rendered */
-    struct eng_keys syms;     /* what merging works on: n tokens, then parts that are no token */
+    struct eng_keys syms;     /* merging's symbols: n tokens, then parts that are not tokens */
     struct eng_strmap by_sym; /* only what may be made from text */
     uint8_t *type, *flags;
     uint32_t *rank;           /* SPM: eng_spm_rank of each token's score */
     size_t max_sym;           /* longest key of by_sym in bytes */
     struct eng_joints joints; /* of by_sym's keys */
-    uint32_t byte_id[256];    /* what a byte without a token becomes; ENG_NO_ID = nothing */
+    uint32_t byte_id[256];    /* id for a byte without a token; ENG_NO_ID = none */
     uint32_t byte_sym[256];   /* BPE: first symbols */
     struct eng_pairs pairs;
-    _Atomic uint8_t *whole;    /* does merging the token's bytes give it? 0 unknown */
+    _Atomic uint8_t *whole;    /* whether merging the token's bytes gives it; 0 = unknown */
     struct eng_spares *spares; /* work memory between calls */
     struct eng_pretok *pre;
     struct eng_special *special;
@@ -368,7 +370,7 @@ struct eng_vocab {
     bool ignore_merges, newlines_whole; /* see enum eng_pre_flag */
 };
 
-/* Ids, BOS/EOS, end of generation, control and strip flags: fills flags, bos, eos, unk, add_*. */
+/* Fills flags, bos, eos, unk and add_*: special ids, end of generation, control and strip flags. */
 int eng_vocab_rules(struct eng_vocab *v, const struct eng_vocab_spec *spec, struct cn_error *err);
 /* GPT-2's byte map undone: writes at most n bytes; false when a character is not of the map. */
 bool eng_bytes_unmap(const char *p, size_t n, char *out, size_t *out_n);

@@ -1,16 +1,16 @@
 /* attention: walks the key ranges of tiles (rows that share blocks).
  *
- * Pool threads; tiles.c and share.c cut the batch. A piece of work is (tile, some super-ranges,
- * unit: a KV head or some of its query heads). First come the tiles of several sequences: what they
- * find is kept per row and super-range, and the rows' own tiles merge it with the rest. When a
- * tile's super-ranges went to several threads, the one that ends last merges their states, in
+ * Runs on pool threads; tiles.c and share.c cut the batch. A piece of work is a tile, some
+ * super-ranges and a unit (a KV head or some of its query heads). Tiles of several sequences come
+ * first: their states are kept per row and super-range, and the rows' own tiles merge them with the
+ * rest. If several threads had a tile's super-ranges, the last one to end merges their states, in
  * ascending order, as a single thread would have. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_read.h"
 
 #include <string.h>
 
-/* Fetched while a piece of work is done: so many runs of memory; so many bytes of a whole tile. */
+/* Limits of the prefetch during a piece of work: runs of memory, and bytes of a whole tile. */
 #define AHEAD_RUNS  64u
 #define AHEAD_BYTES (512u << 10)
 
@@ -27,7 +27,7 @@ struct piece {
     uint32_t unit, head0, kv_head, thread; /* head0: the first query head */
     uint64_t end;                          /* of the keys it reads */
     bool looks_ahead;                      /* range by range */
-    const struct kr_tile *next;            /* of the piece of work after this one; NULL: none */
+    const struct kr_tile *next;            /* tile of the next piece of work; NULL: none */
     uint32_t next_head;
     uint64_t next_key; /* where its first range begins */
     struct kr_attn_ahead ahead;
@@ -41,7 +41,7 @@ static struct kr_attn_state state_at(float *mem, uint32_t pairs)
     return (struct kr_attn_state){.max = mem, .sum = mem + pairs, .acc = mem + 2ull * pairs};
 }
 
-/* The state that is kept of an own tile's super-range. */
+/* The kept state of a super-range of an own tile. */
 static struct kr_attn_state kept_state(const struct piece *p, const struct kr_tile *own,
                                        uint32_t super)
 {
@@ -51,7 +51,7 @@ static struct kr_attn_state kept_state(const struct piece *p, const struct kr_ti
     return state_at(p->x->parts + own->part + i * each, pairs);
 }
 
-/* Asks for n floats that are used soon, into the second level: the first holds what is in use. */
+/* Prefetches n floats that are used soon into the second level: the first one is in use. */
 static void fetch_floats(const float *at, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 16)
@@ -126,7 +126,7 @@ void kr_cpu_range_blocks(const struct kr_cpu_exec *x, uint32_t group, const stru
         blocks[b - base / bt] = kr_cpu_block(x, x->now.mem, group, table[b]);
 }
 
-/* The keys of the range that were chosen for the tile's row, of those that it sees. */
+/* Lists the keys of the range that were chosen for the tile's row and that it sees. */
 static uint32_t list_chosen(const struct piece *p, uint64_t base, uint8_t list[KR_RANGE_KEYS])
 {
     const struct kr_cpu_exec *x = p->x;
@@ -159,7 +159,7 @@ static void add_run(struct piece *p, const uint8_t *at, uint64_t bytes)
     p->runs[p->ahead.n++] = (struct kr_attn_run){at, (uint32_t)bytes};
 }
 
-/* What was listed is to be asked for while `keys` keys are worked on; 0: those of one range. */
+/* The listed memory will be fetched during the work on `keys` keys; 0: those of one range. */
 static void end_list(struct piece *p, uint64_t keys)
 {
     struct kr_attn_ahead *a = &p->ahead;
@@ -172,8 +172,8 @@ static void end_list(struct piece *p, uint64_t keys)
     a->n--;
 }
 
-/* K and V of one head that are read after the range at `base`: the next range's, or those of the
- * piece which the thread will most likely do next. */
+/* Lists K and V of one head that are read after the range at `base`: those of the next range, or of
+ * the piece that the thread will most likely do next. */
 static void list_range(struct piece *p, uint64_t base)
 {
     const struct kr_kv_layer *l = p->layer;
@@ -193,8 +193,7 @@ static void list_range(struct piece *p, uint64_t base)
     end_list(p, 0);
 }
 
-/* Blocks that a work of a tile reads, from *from on; 0 when they are too many to fetch as a
- * whole. */
+/* Number of blocks that a tile's work reads, from *from on; 0: too many to fetch as a whole. */
 static uint64_t whole_blocks(const struct piece *p, const struct kr_tile *tile,
                              const struct kr_work *w, uint64_t *from)
 {
@@ -206,9 +205,9 @@ static uint64_t whole_blocks(const struct piece *p, const struct kr_tile *tile,
     return n <= AHEAD_RUNS && n * p->layer->bytes <= AHEAD_BYTES ? n : 0;
 }
 
-/* A part of the tile after this one with all of its heads, in the order in which they lie: so much
- * that this tile's units fetch it together. Memory is fastest with long runs, one after another.
- * False when there is none, or either is more than the cache should hold. */
+/* Lists a part of the next tile, with all of its heads in the order of their addresses: this tile's
+ * units together fetch all of it. Memory is fastest in long consecutive runs. False if there is no
+ * next tile, or if one of the two is more than the cache should hold. */
 static bool list_tile(struct piece *p, const struct kr_tile *tiles, const struct kr_work *works,
                       uint32_t work, uint32_t end, uint32_t units)
 {
@@ -239,7 +238,7 @@ static void count_keys(const struct piece *p, uint64_t base)
     x->touched[p->thread].kv += n * bytes / x->base.opts.block_tokens;
 }
 
-/* False when no key of the range was chosen, and nothing was done. */
+/* False: no key of the range was chosen, and nothing was done. */
 static bool do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
 {
     const struct kr_cpu_exec *x = p->x;
@@ -257,7 +256,7 @@ static bool do_range(struct piece *p, uint64_t base, struct kr_attn_state s)
     return true;
 }
 
-/* One super-range's ranges, merged in order; s may hold the state of those before the tile's. */
+/* The ranges of one super-range, merged in order; s may hold the state of earlier ranges. */
 static void do_super(struct piece *p, uint32_t super, struct kr_attn_state s)
 {
     const struct kr_cpu_exec *x = p->x;
@@ -302,13 +301,13 @@ static void merge(const struct piece *p, struct kr_attn_state to, struct kr_attn
     p->x->dev->ops.attn_merge(to, from, p->t.n_rows * p->t.heads, p->t.v_dim, p->t.acc_stride);
 }
 
-/* The super-range after those that have a state in common with this one. */
+/* The first super-range after those that share this one's state. */
 static uint32_t next_state(const struct kr_tile *own, uint32_t super)
 {
     return super < own->first + own->merged ? own->first + own->merged : super + 1;
 }
 
-/* All super-ranges of a tile, in order; kept ones were done by others, up to the piece's own. */
+/* All super-ranges of a tile, in order; the states before the piece's own were kept by others. */
 static void do_whole(struct piece *p, const struct kr_work *w)
 {
     const struct kr_tile *own = p->tile;
@@ -384,7 +383,7 @@ uint32_t kr_cpu_attention_works(const struct kr_cpu_exec *x, const struct kr_ste
            units_of(x, &x->plan->ops[s->op], &x->attn[s->op]);
 }
 
-/* Pieces that a thread takes at once: a tile's, when there are enough for all threads. */
+/* Pieces that a thread takes at once: those of a tile, if there are enough for all threads. */
 uint32_t kr_cpu_attention_chunk(const struct kr_cpu_exec *x, const struct kr_step *s,
                                 uint32_t works)
 {
@@ -417,7 +416,7 @@ static void look_ahead(struct piece *p, const struct kr_tile *tiles, const struc
     p->next_key = from / KR_RANGE_KEYS * KR_RANGE_KEYS;
 }
 
-/* Piece `work` of n cuts of tiles, each by units. */
+/* Does piece `work` of the op's shared tiles, or of its own tiles. */
 static void do_work(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s, bool shared,
                     uint32_t work)
 {

@@ -1,6 +1,5 @@
-/* attention_tile_simd: what all tiles of attention have in common: how many pairs and columns,
- * where keys are read, what is fetched meanwhile. Included once by each ISA's file, through
- * attention_simd.h. */
+/* attention_tile_simd: the common parts of all attention tiles: numbers of pairs and columns, where
+ * keys are read, and prefetching. Included once by each ISA's file, through attention_simd.h. */
 #ifndef KERNELS_CPU_ATTENTION_TILE_SIMD_H
 #define KERNELS_CPU_ATTENTION_TILE_SIMD_H
 
@@ -13,29 +12,29 @@
 #define V_MANY  KR_FEW_PAIRS
 #define V_COLS  (VL == 16u ? 4u : 2u)
 
-/* Up to so many pairs f16 is read in place: where a tile's products take longer than making float32
- * of its keys does, writing that once saves nothing until there are many tiles. */
+/* With up to this many pairs f16 is read in place. If a tile's products take longer than converting
+ * its keys to float32, storing the converted keys saves nothing until there are many tiles. */
 #define V_DIRECT (VL == 8u ? 24u : V_MANY)
 
-/* With few registers, what is for one type is a function of its own: constants of another type's
- * would be kept in registers that the sums need. */
+/* With few registers, each type has its own function: constants of another type would be kept in
+ * registers that the sums need. */
 #if VL == 16
 #define V_APART V_INLINE
 #else
 #define V_APART static __attribute__((noinline))
 #endif
 
-/* With few registers: up to V_FEW pairs meet f16 values by V_WIDE vectors. A fused multiply-add
- * takes some four cycles on two units, so that fewer than eight sums wait for themselves, and three
- * pairs by two vectors are six. */
+/* With few registers: up to V_FEW pairs use V_WIDE vectors of f16 values. A fused multiply-add
+ * takes about four cycles on each of two units, so fewer than eight independent sums stall, and
+ * three pairs by two vectors would be six. */
 #define V_FEW  (VL == 16u ? 0u : 3u)
 #define V_WIDE 4u
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-/* With few registers: no load is moved up across it, where it would push sums out to memory. With
- * more of them it would only repeat loads. */
+/* With few registers: the compiler moves no load up across it, which would spill sums to memory.
+ * With more registers it would only repeat loads. */
 #define V_LOAD_LATE() __asm__ volatile("" ::: "memory")
-/* f16 is read as attention_half_simd.h says, keys by up to so many vectors. */
+/* f16 is read as attention_half_simd.h says, with up to this many vectors of keys. */
 #define V_HALVES 1
 #define V_KEYS   V_WIDE
 #else
@@ -44,13 +43,13 @@
 #define V_KEYS        V_COLS
 #endif
 
-/* Queries of few pairs lie so many floats apart, a constant: registers are scarce. */
+/* Floats between the queries of few pairs: a constant, because registers are scarce. */
 #define Q_DIMS  512u
 #define Q_PITCH (Q_DIMS + 16u)
 
-/* Of so many pairs that are read in place, how many a tile takes. With few registers some tiles of
- * a part of them by two vectors beat one by one vector, where every product has a broadcast of its
- * own. */
+/* Pairs that a tile takes at once of `pairs` that are read in place. With few registers, several
+ * tiles of some pairs by two vectors are faster than one tile of all by one vector, where every
+ * product needs its own broadcast. */
 static uint32_t pairs_at_once(uint32_t pairs)
 {
     uint32_t tiles = (pairs + V_PAIRS - 1) / V_PAIRS;
@@ -58,15 +57,15 @@ static uint32_t pairs_at_once(uint32_t pairs)
 }
 
 #if V_HALVES
-/* Of `left` vectors of f16 keys, how many n pairs meet at once: twelve sums, a key and as many
- * floats of pairs as it meets, or the other way round, are sixteen registers at most. */
+/* Vectors of f16 keys that n pairs use at once, of `left`. Twelve sums, one key and the floats of
+ * the pairs it is multiplied with (or the other way round) fill at most sixteen registers. */
 static uint32_t half_cols(uint32_t n, uint32_t left)
 {
     uint32_t most = n <= V_FEW ? V_WIDE : n == 4 ? 3 : V_COLS;
     return most == 3 && left == 4 ? 2 : CN_MIN(left, most); /* not three and one */
 }
 
-/* How often fetch_some is called for f16 keys [k0, k1) of some pairs at a time, about. */
+/* About how often fetch_some is called for f16 keys [k0, k1), `some` pairs at a time. */
 static uint32_t half_calls(const struct kr_attn_tile *t, uint32_t some, uint32_t k0, uint32_t k1)
 {
     uint32_t vectors = (k1 - 1) / VL - k0 / VL + 1, most = half_cols(some, vectors);
@@ -80,11 +79,10 @@ static uint32_t half_calls(const struct kr_attn_tile *t, uint32_t some, uint32_t
 /* ---- what is read next ----------------------------------------------------------------------- */
 
 #define LINE 64u
-#define FETCH_LINES                                                                                \
-    (VL == 16u ? 2u : 1u) /* that are asked for at once: about what a step reads                   \
-                           */
+/* Cache lines prefetched at once: about as many as a step reads. */
+#define FETCH_LINES (VL == 16u ? 2u : 1u)
 
-/* How often fetch_some is called for keys [k0, k1), about. */
+/* About how often fetch_some is called for keys [k0, k1). */
 static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 {
     uint32_t pairs = t->n_rows * t->heads, half = V_COLS / 2;
@@ -102,7 +100,7 @@ static uint32_t fetch_calls(const struct kr_attn_tile *t, uint32_t k0, uint32_t 
            (tiles * dims + (k1 - k0) * CN_MAX(t->acc_stride / (cols * VL), 1u));
 }
 
-/* The part of it that the range [k0, k1) should ask for, in so many bytes a call. */
+/* Spreads the prefetch over the calls of range [k0, k1): sets the bytes per call. */
 static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
 {
     struct kr_attn_ahead *a = t->ahead;
@@ -115,8 +113,8 @@ static void pace_fetch(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1)
     a->left -= bytes;
 }
 
-/* Into the second level: the first holds what is in use. A line that is asked for twice costs
- * little. */
+/* Prefetches into the second level, because the first one holds what is in use. Fetching a line
+ * twice costs little. */
 V_INLINE void fetch_lines(struct kr_attn_ahead *f, const uint32_t lines)
 {
     __builtin_prefetch(f->at, 0, 2);
@@ -143,7 +141,7 @@ V_INLINE void fetch_some(struct kr_attn_ahead *f)
 
 /* ---- where keys are -------------------------------------------------------------------------- */
 
-/* Which of the range's blocks (of 16 or 32 tokens) holds a key, and as which token. */
+/* Index of the range's block (of 16 or 32 tokens) that holds a key. */
 V_INLINE uint32_t block_of(const struct kr_attn_tile *t, uint32_t key)
 {
     return key >> (4 + t->block_tokens / 32);
@@ -158,13 +156,13 @@ V_INLINE uint32_t next_block(const struct kr_attn_tile *t, uint32_t key)
     return key - token_of(t, key) + t->block_tokens;
 }
 
-/* Where the keys of each column of a tile come from: the thread's scratch, or the blocks. */
+/* Source of the keys of each column of a tile: the thread's scratch, or the blocks. */
 struct key_source {
     const uint8_t *at[V_KEYS], *scales[V_KEYS];
-    size_t step; /* bytes from dim to dim; of blocks of 32 from pair to pair */
+    size_t step; /* bytes from dim to dim, or from pair to pair in blocks of 32 */
 };
 
-/* Columns without a visible key take the nearest one that has: what they give is not used. */
+/* Columns without a visible key read the nearest one that has one; their results are not used. */
 static struct key_source find_keys(const struct kr_attn_tile *t, const uint8_t *const *blocks,
                                    uint32_t v, uint32_t first, uint32_t last)
 {

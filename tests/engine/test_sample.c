@@ -25,27 +25,13 @@ static int make_vocab(void **state)
         tokens[i] = (struct eng_str){names[i], (size_t)len};
         types[i] = i == EOS ? ENG_TOKEN_CONTROL : ENG_TOKEN_NORMAL;
     }
-    struct eng_vocab_spec spec = {.model = "gpt2",
-                                  .pre = "gpt-2",
-                                  .n_tokens = V,
-                                  .tokens = tokens,
-                                  .types = types,
-                                  .bos = -1,
-                                  .eos = EOS,
-                                  .eot = -1,
-                                  .eom = -1,
-                                  .unk = -1,
-                                  .sep = -1,
-                                  .pad = -1,
-                                  .fim_pre = -1,
-                                  .fim_suf = -1,
-                                  .fim_mid = -1,
-                                  .fim_pad = -1,
-                                  .fim_rep = -1,
-                                  .fim_sep = -1,
-                                  .add_bos = -1,
-                                  .add_eos = -1,
-                                  .add_space_prefix = -1};
+    /* clang-format off */
+    struct eng_vocab_spec spec = {
+        .model = "gpt2", .pre = "gpt-2", .n_tokens = V, .tokens = tokens, .types = types,
+        .bos = -1, .eos = EOS, .eot = -1, .eom = -1, .unk = -1, .sep = -1, .pad = -1,
+        .fim_pre = -1, .fim_suf = -1, .fim_mid = -1, .fim_pad = -1, .fim_rep = -1, .fim_sep = -1,
+        .add_bos = -1, .add_eos = -1, .add_space_prefix = -1};
+    /* clang-format on */
     struct cn_error err = {0};
     kr_draw_rooms_init(&rooms);
     loops = kr_draw_loops(KR_ISA_AUTO);
