@@ -25,8 +25,9 @@ struct prompt_ids {
 struct kr_draw_room {
     struct kr_candidates candidates;
     uint64_t *masses; /* of runs */
-    float
-        *saved; /* logits before bias and penalties: by bias, slot of seen, slot of the prompt's */
+    /* Logits before bias and penalties: by bias, by slot of the seen ids, by slot of the
+     * prompt's. */
+    float *saved;
     size_t masses_cap, saved_cap;
     struct kr_draw_room *next;
 };

@@ -321,10 +321,9 @@ void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, u
  * 256 KiB per thread; the caller must know how much memory is free. CN_ENOMEM if there is not
  * enough. */
 struct kr_probe {
-    double
-        read_bytes_s;  /* reading a buffer larger than the last-level cache, if most_bytes allows */
-    double int8_ops_s; /* products of 8-bit integers in registers, two operations each */
-    double fma_flops_s; /* fused multiply-adds of float32, two operations each */
+    double read_bytes_s; /* reading a buffer; larger than the last-level cache if it may be */
+    double int8_ops_s;   /* products of 8-bit integers in registers, two operations each */
+    double fma_flops_s;  /* fused multiply-adds of float32, two operations each */
 };
 int kr_device_probe(struct kr_device *d, uint64_t most_bytes, uint64_t ns_each,
                     struct kr_probe *out, struct cn_error *err);

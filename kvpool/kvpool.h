@@ -1,8 +1,8 @@
 /* kvpool: which block of KV memory holds what. Bookkeeping only: it touches no device memory, it
  * hands out block numbers and says which blocks to copy.
  *
- *   pool      one memory budget of equal slabs, lent on demand to the layer groups of its spaces;
- *             a slab goes back when all of its blocks are free
+ *   pool      one memory budget of equal slabs, whose number is fixed. A layer group of any space
+ *             gets one when it needs a block, and gives it back when all of its blocks are free
  *   space     one model x KV type: its layer groups and tokens per block; all adapters of the model
  *   sequence  tokens of one running choice: per group a table of block numbers
  *   tree      full blocks that can be reused, by a keyed hash chain over (space, tenant, salt,
@@ -92,8 +92,8 @@ int kv_pool_tenant_end(struct kv_pool *p, uint32_t tenant);
 
 enum kv_state { KV_FREE, KV_FILLING, KV_READY, KV_CACHED, KV_COPYING, KV_N_STATES };
 struct kv_stats {
-    uint64_t
-        blocks[KV_N_STATES]; /* free: a slab that is not lent counts as blocks of the first group */
+    /* A slab that no group has counts as free blocks of the first group. */
+    uint64_t blocks[KV_N_STATES];
     uint64_t bytes[KV_N_STATES]; /* free: everything that is not in use */
     uint64_t n_slabs, n_slabs_free, slab_bytes;
     uint64_t n_nodes;                         /* logical blocks in the tree */

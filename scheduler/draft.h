@@ -14,8 +14,7 @@ struct sch_draft_table {
 };
 
 struct sch_draft {
-    struct sch_draft_table
-        table[SCH_DRAFT_TABLES]; /* the last one takes up ids; others only know */
+    struct sch_draft_table table[SCH_DRAFT_TABLES]; /* the last of n_tables takes new entries */
     uint32_t n_tables;
     uint64_t room; /* ids that they are for, together */
     uint64_t n;    /* ids that it has seen */

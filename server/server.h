@@ -16,14 +16,13 @@
 struct srv;
 
 struct srv_opts {
-    const struct cfg *cfg;      /* borrowed for the server's life, checked with cfg_check */
-    struct cn_metrics *metrics; /* likewise; the same as the runtime's */
-    const char *version;        /* static */
-    struct cfg_tenants
-        *tenants;              /* held for it too, the same as the runtime's; NULL: those of cfg */
-    struct cfg_source *source; /* read again at SIGHUP; borrowed; NULL: tenants do not change */
-    bool quiet;                /* no log line about where it listens */
-    void (*ready)(void *arg);  /* on the calling thread, once connections are taken; may be NULL */
+    const struct cfg *cfg;       /* borrowed for the server's life, checked with cfg_check */
+    struct cn_metrics *metrics;  /* likewise; the same as the runtime's */
+    const char *version;         /* static */
+    struct cfg_tenants *tenants; /* likewise; NULL: those of cfg */
+    struct cfg_source *source;   /* read again at SIGHUP; borrowed; NULL: tenants do not change */
+    bool quiet;                  /* no log line about where it listens */
+    void (*ready)(void *arg); /* on the calling thread, once connections are taken; may be NULL */
     void *ready_arg;
 };
 /* Opens and binds the sockets (or takes systemd's). Errors: CN_EIO with the address. */
