@@ -188,6 +188,14 @@ int cn_hold_take(struct cn_hold *h, uint64_t n);
 void cn_hold_give(struct cn_hold *h, uint64_t n);
 void cn_hold_drop(struct cn_hold *h); /* all of it */
 
+/* ---- files (base/file.c) --------------------------------------------------------------------- */
+
+/* Appends a file's bytes to out; of a file with more than max bytes at least max + 1. `pipes`
+ * false: never waits for a writer, and refuses anything but a regular file. CN_EIO, with the path
+ * in its message; CN_ENOMEM. */
+int cn_file_read(const char *path, bool pipes, size_t max, struct cn_buf *out,
+                 struct cn_error *err);
+
 /* ---- UTF-8, hashes, random (base/util.c) ----------------------------------------------------- */
 
 /* Length of the longest valid UTF-8 prefix (RFC 3629: no surrogates, no overlong forms). */

@@ -143,6 +143,7 @@ struct cfg {
     struct cfg_list sources; /* names that places point to */
     struct cfg_list faults;  /* every error that was found, in order: one message each */
     bool half_read;          /* some of them left out parts that rules between keys look at */
+    bool again; /* set by who reads a config while the daemon runs: files must be regular */
 };
 
 /* ---- reading (config/config.c, config/yaml.c, config/args.c) --------------------------------- */

@@ -23,13 +23,14 @@ void cfg_draft_fini(struct cfg_draft *d)
     *d = (struct cfg_draft){0};
 }
 
-/* *c needs cfg_fini, whatever comes of it. */
-static int read_all(const struct file_source *s, struct cfg *c, struct cn_error *err)
+/* *c needs cfg_fini, whatever comes of it. again: the daemon runs, and must not wait for a pipe. */
+static int read_all(const struct file_source *s, struct cfg *c, bool again, struct cn_error *err)
 {
     char **argv = cn_malloc_array((size_t)s->argc + 1, sizeof *argv);
     int argc = s->argc, rc = cfg_init(c, err);
 
     if (!argv) rc = cn_fail(err, CN_ENOMEM, "out of memory");
+    c->again = again;
     if (!rc) {
         memcpy(argv, s->argv, ((size_t)argc + 1) * sizeof *argv); /* reading reorders them */
         rc = cfg_from_args(c, &argc, argv, err);
@@ -68,7 +69,7 @@ static int file_load(struct cfg_source *base, struct cfg_draft *out, struct cn_e
 {
     struct file_source *s = (struct file_source *)base;
     struct cfg c;
-    int rc = read_all(s, &c, err);
+    int rc = read_all(s, &c, true, err);
 
     *out = (struct cfg_draft){0};
     if (!rc && cfg_has_keys(&c) != cfg_has_keys(&s->before))
@@ -111,7 +112,7 @@ int cfg_source_args(int argc, char *const *argv, struct cfg_source **out, struct
     if (!s->argv || rc)
         rc = cn_fail(err, CN_ENOMEM, "out of memory");
     else
-        rc = read_all(s, &s->before, err);
+        rc = read_all(s, &s->before, false, err);
     if (rc) {
         file_free(&s->base);
         return rc;

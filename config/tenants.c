@@ -211,6 +211,16 @@ static int seat_all(struct cfg_tenants *t, const struct cfg_tenants *old, const 
     return 0;
 }
 
+static int by_hash(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct cfg_key_hash));
+}
+
+static void sort_keys(struct cfg_tenant *t)
+{
+    if (t->keys.count) qsort(t->key_hashes, t->keys.count, sizeof *t->key_hashes, by_hash);
+}
+
 /* list is moved. */
 static int make(struct cfg_roll *roll, const struct cfg_tenants *old, struct cfg_tenant *list,
                 size_t n, bool unnamed, struct cfg_tenants **out, struct cn_error *err)
@@ -227,6 +237,8 @@ static int make(struct cfg_roll *roll, const struct cfg_tenants *old, struct cfg
         return cn_fail(err, CN_ENOMEM, "out of memory for %zu tenants", n);
     }
     *t = (struct cfg_tenants){.refs = 1, .roll = roll, .all = list, .n_all = n, .unnamed = unnamed};
+    for (size_t i = 0; i < n; i++)
+        sort_keys(&list[i]);
     pthread_mutex_lock(&roll->lock);
     roll->refs++;
     int rc = seat_all(t, old, &names, ids);
@@ -364,7 +376,16 @@ uint64_t cfg_key_id(const struct cfg_key_hash *k)
 
 bool cfg_tenant_has_key(const struct cfg_tenant *t, uint64_t key)
 {
-    for (size_t i = 0; i < t->keys.count; i++)
-        if (cfg_key_id(&t->key_hashes[i]) == key) return true;
+    size_t low = 0, high = t->keys.count;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = memcmp(&key, t->key_hashes[mid].sha256, sizeof key);
+        if (!order) return true;
+        if (order < 0)
+            high = mid;
+        else
+            low = mid + 1;
+    }
     return false;
 }

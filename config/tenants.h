@@ -32,7 +32,7 @@ struct cfg_tenants {
     struct cfg_roll *roll;
     uint32_t n_slots;
     struct cfg_seat *seats; /* [n_slots], by slot */
-    struct cfg_tenant *all; /* in the order of the source */
+    struct cfg_tenant *all; /* in the order of the source; key_hashes of each are sorted */
     size_t n_all;
     uint64_t first; /* id of the first, to whom requests belong where there are no keys */
     bool has_keys;
@@ -62,6 +62,7 @@ enum cfg_change cfg_tenants_change(const struct cfg_tenants *old, const struct c
 
 /* What a key is called inside: of its hash, so that it stays the same whenever it is read. */
 uint64_t cfg_key_id(const struct cfg_key_hash *k);
+/* t: of a snapshot, where key_hashes are in ascending order. */
 bool cfg_tenant_has_key(const struct cfg_tenant *t, uint64_t key);
 
 /* ---- where tenants come from ----------------------------------------------------------------- */

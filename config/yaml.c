@@ -561,26 +561,10 @@ int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n, s
 int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err)
 {
     struct cn_buf text;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), rc = CN_OK;
 
-    if (fd < 0) return cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
     cn_buf_init(&text, 0);
-    while (text.len <= FILE_MAX) {
-        ssize_t got;
-
-        rc = cn_buf_reserve(&text, 65536);
-        if (rc) {
-            rc = cn_fail(err, CN_ENOMEM, "out of memory");
-            break;
-        }
-        got = read(fd, text.data + text.len, 65536);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) rc = cn_fail(err, CN_EIO, "%s: %s", path, strerror(errno));
-        if (got <= 0) break;
-        text.len += (size_t)got;
-    }
-    close(fd);
-    if (rc == CN_OK) rc = cfg_load_text(c, path, text.data, text.len, err);
+    int rc = cn_file_read(path, !c->again, FILE_MAX, &text, err);
+    if (!rc) rc = cfg_load_text(c, path, text.data, text.len, err);
     cn_buf_fini(&text);
     return rc;
 }

@@ -119,12 +119,25 @@ static int check_free(const struct rt_model *m, struct cn_error *err)
                    mib(m->need), room.whose, mib(room.bytes));
 }
 
+/* Another file than the one that `need` is of may be too large: it is measured first. */
+static void forget_need(struct rt_model *m)
+{
+    lock(m->group);
+    m->bytes = m->need = 0;
+    rt_model_set_state(m, RT_UNLOADED);
+    unlock(m->group);
+}
+
 static void load(struct rt_model *m)
 {
     struct rt_group *g = m->group;
     struct cn_error err = {0};
     struct eng_model *model = NULL;
     uint64_t began = cn_now_ns();
+    if (rt_model_replaced(m)) {
+        forget_need(m);
+        return;
+    }
     int rc = check_free(m, &err);
     if (!rc) rc = rt_model_open(m, &(struct rt_loading){.background = true}, &model, &err);
     if (!rc) {
@@ -295,15 +308,15 @@ static void drop_broken(struct rt_model *m)
     unlock(g);
 }
 
-/* Of the models that requests wait for and that were not `tried`: the one whose load is for the
+/* Of the models that requests wait for and that were not tried: the one whose load is for the
  * tenant charged least; among equals the one waited for longest. */
-static struct rt_model *next_wanted(struct rt_group *g, const bool *tried, uint64_t now)
+static struct rt_model *next_wanted(struct rt_group *g, uint64_t now)
 {
     double best_due = 0;
     struct rt_model *best = NULL;
     for (size_t i = 0; i < g->n_models; i++) {
         struct rt_model *m = g->models[i];
-        if (!m->waits || m->state == RT_LOADED || tried[i]) continue;
+        if (!m->waits || m->state == RT_LOADED || m->tried) continue;
         double due = rt_stay_due(m, now);
         if (best &&
             (due > best_due || (due == best_due && m->waits->since_ns >= best->waits->since_ns)))
@@ -345,15 +358,14 @@ static enum need choose(struct rt_group *g, struct rt_model **out, struct rt_mod
 {
     struct rt_model *m = NULL;
     uint64_t now = cn_now_ns();
-    bool tried[RT_MAX_MODELS] = {false};
     *wake = UINT64_MAX;
     g->wants_room = false;
     for (size_t i = 0; i < g->n_models; i++) {
-        g->models[i]->leaving = false;
+        g->models[i]->leaving = g->models[i]->tried = false;
         if (!g->models[i]->waits) g->models[i]->blocked_ns = 0;
     }
-    while ((m = next_wanted(g, tried, now))) {
-        tried[m->index] = true;
+    while ((m = next_wanted(g, now))) {
+        m->tried = true;
         enum need next = step_of(m, victim);
         if (next != NOTHING) {
             *out = m;

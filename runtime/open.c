@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#define TEMPLATE_MAX (4u << 20) /* bytes of a chat template */
 
 /* ---- one model's file ------------------------------------------------------------------------ */
 
@@ -52,19 +55,15 @@ static int find_file(struct rt_model *m, struct cn_error *err)
     return rc;
 }
 
-static int read_text_file(const char *path, const char *key, struct cn_buf *out,
-                          struct cn_error *err)
+static int read_template(const char *path, const char *key, struct cn_buf *out,
+                         struct cn_error *err)
 {
-    FILE *f = fopen(path, "rbe");
-    char chunk[65536];
-    size_t n;
-    if (!f) return cn_fail_param(err, CN_EIO, key, "cannot read %s", path);
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        if (cn_buf_append(out, chunk, n)) break;
-    bool bad = ferror(f) || out->failed;
-    fclose(f);
-    if (bad) return cn_fail_param(err, CN_EIO, key, "cannot read %s", path);
-    return 0;
+    int rc = cn_file_read(path, false, TEMPLATE_MAX, out, err);
+    if (!rc && out->len > TEMPLATE_MAX)
+        rc = cn_fail(err, CN_ELIMIT, "%s: a chat template has at most %s", path,
+                     cn_size(TEMPLATE_MAX).text);
+    if (rc && err) snprintf(err->param, sizeof err->param, "%s", key);
+    return rc;
 }
 
 static struct eng_model_opts opts_of(const struct rt_model *m)
@@ -75,10 +74,29 @@ static struct eng_model_opts opts_of(const struct rt_model *m)
     return o;
 }
 
-/* Keeps what is known of a model without loading it. */
-static void note(struct rt_model *m, const struct eng_model_info *info)
+static struct rt_file file_at(const char *path)
+{
+    struct stat st;
+    if (!path || stat(path, &st)) return (struct rt_file){0};
+    return (struct rt_file){.dev = (uint64_t)st.st_dev,
+                            .ino = (uint64_t)st.st_ino,
+                            .bytes = (uint64_t)st.st_size,
+                            .mtime_s = (int64_t)st.st_mtim.tv_sec,
+                            .mtime_ns = (int64_t)st.st_mtim.tv_nsec};
+}
+
+bool rt_model_replaced(const struct rt_model *m)
+{
+    struct rt_file now = file_at(m->path), was = m->file;
+    return now.dev != was.dev || now.ino != was.ino || now.bytes != was.bytes ||
+           now.mtime_s != was.mtime_s || now.mtime_ns != was.mtime_ns;
+}
+
+/* Keeps what is known of a model without loading it. file: as it was before it was opened. */
+static void note(struct rt_model *m, const struct eng_model_info *info, struct rt_file file)
 {
     pthread_mutex_lock(&m->rt->models_lock);
+    m->file = file;
     m->need = info->exec->packed_bytes + info->exec->scratch_bytes;
     m->context = info->context;
     m->embeds = info->pooling != ENG_POOL_NONE;
@@ -92,10 +110,11 @@ int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error
     struct eng_model_opts opts = opts_of(m);
     struct eng_model *model = NULL;
     int rc = find_file(m, err);
+    struct rt_file file = file_at(m->path);
     if (!rc) rc = check_context(m->path, m->asked_context, "models.context", err);
     if (!rc) rc = eng_model_measure(m->path, &opts, &model, err);
     if (rc) return rc;
-    note(m, eng_model_info(model));
+    note(m, eng_model_info(model), file);
     if (out)
         *out = model;
     else
@@ -112,11 +131,12 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
     struct cn_buf text;
     snprintf(key, sizeof key, "%s.context", prefix);
     int rc = find_file(m, err);
+    struct rt_file file = file_at(m->path);
     if (!rc) rc = check_context(m->path, m->asked_context, key, err);
     if (rc) return rc;
     snprintf(key, sizeof key, "%s.chat_template", prefix);
-    cn_buf_init(&text, 4u << 20);
-    if (m->chat_template) rc = read_text_file(m->chat_template, key, &text, err);
+    cn_buf_init(&text, 0);
+    if (m->chat_template) rc = read_template(m->chat_template, key, &text, err);
     opts.template_text = m->chat_template ? cn_buf_cstr(&text) : NULL;
     opts.template_len = text.len;
     opts.prepare.background = how->background;
@@ -125,7 +145,7 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
     opts.prepare.progress_arg = how->progress_arg;
     if (!rc) rc = eng_model_open(m->path, &opts, out, err);
     cn_buf_fini(&text);
-    if (!rc) note(m, eng_model_info(*out));
+    if (!rc) note(m, eng_model_info(*out), file);
     return rc;
 }
 

@@ -290,6 +290,12 @@ struct rt_wait {
 
 /* A configured model. Its life: unloaded, (waits), loading, loaded, unloaded again. Only the loader
  * changes the state; what the engine thread knows of it comes and goes with ATTACH and DETACH. */
+/* Tells one file from another that takes its place. All 0: a model without a file. */
+struct rt_file {
+    uint64_t dev, ino, bytes;
+    int64_t mtime_s, mtime_ns;
+};
+
 struct rt_model {
     /* never changed */
     struct rt *rt;
@@ -307,12 +313,14 @@ struct rt_model {
     uint64_t uses;           /* holders; while there are any it is not unloaded */
     bool leaving;            /* to be unloaded for another model: no new holders */
     bool broken;             /* its file changed: as leaving, then FAILED */
+    bool tried;              /* in this round of the loader there was nothing to do for it */
     uint64_t used_ns, loaded_ns;
     uint32_t only; /* the tenant that used it since it was loaded, or these: */
 #define RT_NOBODY UINT32_MAX
 #define RT_MANY   (UINT32_MAX - 1)
     uint64_t bytes;        /* memory of weights and scratch now */
     uint64_t need;         /* memory when loaded; 0: not measured yet */
+    struct rt_file file;   /* the file that need is of */
     uint64_t context;      /* 0: not known */
     struct rt_wait *waits; /* oldest first */
     uint64_t n_waits;
@@ -353,6 +361,8 @@ enum kr_type rt_kv_type(int cfg_kv_type); /* device.c */
 int rt_group_device(struct rt_group *g, struct cn_error *err);
 /* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
 int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
+/* Whether its path names another file than the one that was measured. */
+bool rt_model_replaced(const struct rt_model *m);
 struct rt_loading {
     bool background; /* the engine thread is running */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);

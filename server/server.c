@@ -8,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
-#define TICK_MS     100
-#define IDLE_MS     1000
-#define SPARE_FDS   64 /* for files, the loop and the log beside connections */
-#define END_WAIT_NS 3000000000ull
-#define OUT_NS      10000000000ull /* for the end of a server whose engine is stuck */
+#define TICK_MS        100
+#define IDLE_MS        1000
+#define SPARE_FDS      64 /* for files, the loop and the log beside connections */
+#define END_WAIT_NS    3000000000ull
+#define OUT_NS         10000000000ull /* for the end of a server whose engine is stuck */
+#define READING_END_NS 2000000000ull  /* at the end, for a reading of the tenants */
 
 /* No connection is taken any more, and those between requests are closed. */
 static void shut_door(struct srv *s)
@@ -444,17 +446,34 @@ static void log_ready(const struct srv *s)
     cn_buf_fini(&names);
 }
 
-/* Closes what is left: connections first, as their records hold on to them. */
-static void close_all(struct srv *s)
+/* Waits for the thread that reads the tenants, but not for a file system that does not answer. */
+static bool reading_ends(struct srv *s)
+{
+    const struct timespec nap = {.tv_nsec = 1000000};
+    uint64_t until = cn_now_ns() + READING_END_NS;
+
+    if (s->reload.running) uv_cancel((uv_req_t *)&s->reload.work);
+    while (s->reload.running && cn_now_ns() < until) {
+        uv_run(&s->loop, UV_RUN_NOWAIT);
+        nanosleep(&nap, NULL);
+    }
+    return !s->reload.running;
+}
+
+/* Closes what is left: connections first, as their records hold on to them. False: the thread that
+ * reads the tenants does not end. */
+static bool close_all(struct srv *s)
 {
     srv_listen_stop(s);
     srv_http_close_all(&s->http);
     srv_text_pool_free(s->pool);
     s->pool = s->http.pool = NULL;
     uv_walk(&s->loop, close_handle, NULL);
+    if (!reading_ends(s)) return false;
     uv_run(&s->loop, UV_RUN_DEFAULT);
     srv_on_mail(s, NULL);
     srv_refused_tick(s, UINT64_MAX);
+    return true;
 }
 
 int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
@@ -477,7 +496,8 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
         take_usr1(false);
         if (s->failed) rc = cn_fail(err, CN_EINTERNAL, "the engine failed");
     }
-    close_all(s);
+    if (!close_all(s))
+        return cn_fail(err, CN_EBUSY, "the file with the tenants is still being read");
     if (!rc && s->n_reqs)
         rc = cn_fail(err, CN_EBUSY, "the engine did not let go of %zu request%s", s->n_reqs,
                      s->n_reqs == 1 ? "" : "s");

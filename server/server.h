@@ -30,8 +30,8 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
 /* The TCP port bound, 0 when there is none. */
 int srv_port(const struct srv *s);
 /* Serves until SIGTERM, SIGINT or srv_stop, and the drain after it. 0 after a drain; CN_EINTERNAL
- * when the engine failed; CN_EBUSY when it did not answer a cancel (rt_free would wait for
- * ever). */
+ * when the engine failed; CN_EBUSY when it did not answer a cancel (rt_free would wait for ever),
+ * or when the file with the tenants is still being read. */
 int srv_run(struct srv *s, struct rt *rt, struct cn_error *err);
 /* After srv_run gave CN_EBUSY: whether it ended because the engine was stuck for
  * engine.stuck_exit_s. The process is then to end with SRV_EXIT_STUCK (EX_SOFTWARE). */

@@ -160,6 +160,7 @@ static struct counts begin_leaving(struct srv *s, const struct cfg_tenants *old,
             n.keys += keys_gone(old->seats[i].tenant, now->seats[i].tenant);
         if (change != CFG_REMOVED) continue;
         n.removed++;
+        if (s->metrics) cn_metrics_tenant(s->metrics, i, NULL); /* its name may be in use again */
         s->seats[i].leaving = true;
         s->seats[i].id = old->seats[i].id;
         s->n_leaving++;
@@ -224,7 +225,6 @@ void srv_tenants_tick(struct srv *s)
         uint64_t id = seat->id;
         *seat = (struct srv_seat){0};
         s->n_leaving--;
-        if (s->metrics) cn_metrics_tenant(s->metrics, i, NULL);
         cfg_roll_left(s->tenants->roll, id, s->party);
     }
 }
@@ -291,7 +291,11 @@ void srv_tenants_reload(struct srv *s)
 
     if (s->draining) return;
     r->again = r->running; /* a burst is read once more, when this reading is done */
-    if (r->running) return;
+    if (r->running) {
+        cn_log(CN_LOG_INFO, "server",
+               "tenants are still being read; they are read again after that");
+        return;
+    }
     *r = (struct srv_reload){.running = true, .work.data = s};
     if (!uv_queue_work(&s->loop, &r->work, read_source, was_read)) return;
     r->running = false;

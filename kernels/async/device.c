@@ -65,7 +65,8 @@ uint64_t kr_async_push(struct kr_async *d, struct kr_async_job *j)
 void kr_async_drain(struct kr_async *d)
 {
     pthread_mutex_lock(&d->lock);
-    while (d->finished < d->asked)
+    uint64_t all = d->asked; /* others may go on asking */
+    while (d->finished < all)
         pthread_cond_wait(&d->done, &d->lock);
     pthread_mutex_unlock(&d->lock);
 }

@@ -210,7 +210,7 @@ def in_second_group(config):
                    {"name": "second", "threads": 1, "memory_bytes": memory, "kv_memory_bytes": kv}]
     for m in c["models"]:
         m["group"] = "second"
-    c["models"].append({"name": UNUSED, "path": "null:"})
+    c["models"].insert(-1, {"name": UNUSED, "path": "null:"})  # so a place in the group is not the one in the list
     return yaml.safe_dump(c, sort_keys=False)
 
 

@@ -4,6 +4,7 @@ import itertools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -105,11 +106,12 @@ def test_each_model_has_its_series(serve, tmp_path):
 
 def test_unknown_model(serve):
     s = serve({"llama": "", "gemma": ""})
+    names = f"llama, {UNUSED}, gemma" if GROUPS else "llama, gemma"
     with pytest.raises(openai.NotFoundError) as e:
         say(s, "gpt-4o")
     assert e.value.code == "model_not_found" and e.value.param == "model"
-    assert "the model gpt-4o does not exist; there are llama, gemma" in e.value.message
-    with pytest.raises(openai.NotFoundError, match="this model does not exist; there are llama, gemma"):
+    assert "the model gpt-4o does not exist; there are " + names in e.value.message
+    with pytest.raises(openai.NotFoundError, match="this model does not exist; there are " + names):
         s.client().models.retrieve("gpt-4o")
     assert states(s) == {"llama": "unloaded", "gemma": "unloaded"}
 
@@ -230,6 +232,40 @@ def test_one_makes_way_for_the_other(serve):
         assert states(s)[name] == "loaded" and list(states(s).values()).count("loaded") == 1
     assert s.metrics()["conifer_model_unloads_total"] == 3
     idle(s)
+
+
+def test_a_file_that_was_replaced_is_measured_again(serve, tmp_path):
+    """A larger file in the place of an unloaded model's: it is not loaded beyond the budget."""
+    file, new = tmp_path / "swap.gguf", tmp_path / "new"
+    shutil.copy(oracle("models/llama3-gqa.gguf"), file)
+    probe = serve({"swap": "", "gemma": ""})
+    sizes = weights_of(probe, "swap"), weights_of(probe, "gemma")
+    probe.stop()
+    s = serve({"swap": "", "gemma": ""}, memory=int(KV + max(sizes) + (256 << 10)))
+    assert say(s, "swap") and say(s, "gemma") and states(s) == {"swap": "unloaded", "gemma": "loaded"}
+    shutil.copy(oracle("models/granitehybrid.gguf"), new)
+    new.rename(file)
+    status, answer = s.post("/v1/completions", {"model": "swap", "prompt": "x", "max_tokens": 2})
+    assert status == 503 and states(s)["swap"] == "failed", answer
+    assert re.search(r"swap could not be loaded: it takes [\d.]+ MiB", s.text())
+    assert s.metrics()['conifer_model_bytes{model="swap"}'] == 0
+    assert say(s, "gemma")
+    idle(s)
+
+
+def test_a_template_that_is_a_pipe_holds_up_nobody(serve, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    text = config(tmp_path, {"gemma": "", "piped": f"path: {oracle('models/llama3-gqa.gguf')}"})
+    at = text.index("name: piped")
+    text = text[:at] + re.sub(r"chat_template: \S+", f"chat_template: {tmp_path / 'pipe'}", text[at:], count=1)
+    s = Server(program(SERVER), None, config=text)
+    try:
+        began = time.time()
+        status, _ = s.post("/v1/completions", {"model": "piped", "prompt": "x", "max_tokens": 2})
+        assert status == 503 and time.time() - began < 10 and "pipe: not a regular file" in s.text()
+        assert say(s, "gemma")
+    finally:
+        assert s.stop() == 0
 
 
 def test_a_model_at_work_is_waited_for_with_a_bound(serve):

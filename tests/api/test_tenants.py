@@ -2,6 +2,7 @@
 import hashlib
 import http.client
 import json
+import os
 import random
 import re
 import signal
@@ -176,6 +177,44 @@ def test_a_bad_file_changes_nothing(start):
     assert models(s, "alpha") == 200
     reread(s, config({"beta": {}}))
     assert models(s, "alpha") == 401 and models(s, "beta") == 200
+    assert s.stop() == 0
+
+
+def test_what_is_no_file_holds_up_nothing(start):
+    """A pipe without a writer, or a terminal, in the config's place: refused at once, and read again later."""
+    good = config({"alpha": {}, "beta": {}})
+    s = start.real(config=good, model="null:", template=False)
+    path = s.path / "conifer.yaml"
+    for i, make in enumerate((os.mkfifo, lambda p: os.symlink("/dev/ptmx", p), os.mkdir)):
+        path.unlink()
+        make(path)
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda n=i: s.text().count("were not changed") == n + 1)
+        assert re.findall(r"were not changed: .*", s.text())[-1].endswith("conifer.yaml: not a regular file")
+        assert models(s, "alpha") == models(s, "beta") == 200
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        path.write_text(good)
+    reread(s, config({"beta": {}}))
+    assert models(s, "alpha") == 401 and models(s, "beta") == 200
+    assert s.stop() == 0
+
+
+def test_a_name_that_comes_again_at_once_has_one_set_of_series(start):
+    """The old tenant still has a stream that nobody reads."""
+    s = start.real("--set", "server.stream_buffer_bytes=8KiB", config=config({"alpha": {"metrics": "all"}, "beta": {}}),
+                   model="null:context=1000000", template=False)
+    with s.connect(rcvbuf=4096) as c:
+        body = json.dumps({"prompt": "one", "max_tokens": 900000, "stream": True, "ignore_eos": True})
+        c.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key('beta')}\r\n"
+                  f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        until(lambda: s.metrics(headers=bearer("alpha"))["conifer_requests_paused"] == 1)
+        reread(s, config({"alpha": {"metrics": "all"}}))
+        reread(s, config({"alpha": {"metrics": "all"}, "beta": {}}))
+        assert models(s, "beta") == 200
+        page = s.get("/metrics", headers=bearer("alpha"))[2].decode()
+        names = [line.rsplit(" ", 1)[0] for line in page.splitlines() if line[:1] != "#"]
+        assert len(names) == len(set(names))
+        assert sum('tenant="beta"' in n for n in names) == sum('tenant="alpha"' in n for n in names)
     assert s.stop() == 0
 
 

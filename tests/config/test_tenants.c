@@ -164,12 +164,43 @@ static void a_file_is_read_again(void **state)
     cfg_source_free(NULL);
 }
 
+/* Keys in any order: each is found, and what lies between two of them is not. */
+static void a_tenant_has_its_keys(void **state)
+{
+    enum { N = 1000 };
+    struct cfg_key_hash hash[2 * N];
+    struct cfg_tenants *t;
+    char hex[80];
+
+    for (size_t n = 0; n <= N; n = n * 3 + 1) {
+        struct cfg_tenant *list = list_of(1, (const char *[]){"x"}, 1);
+        list->key_hashes = cn_calloc(CN_MAX(n, (size_t)1), sizeof *list->key_hashes);
+        list->keys.items = cn_calloc(CN_MAX(n, (size_t)1), sizeof *list->keys.items);
+        list->keys.count = n;
+        cn_random(hash, sizeof hash);
+        for (size_t i = 0; i < n; i++) {
+            memcpy(hex, "sha256:", 7);
+            cn_hex(hash[i].sha256, sizeof hash[i].sha256, hex + 7);
+            list->keys.items[i] = strdup(hex);
+            list->key_hashes[i] = hash[i];
+        }
+        struct cfg c = {.tenants = list, .n_tenants = 1};
+        assert_int_equal(cfg_tenants_of(&c, &t, NULL), 0);
+        for (size_t i = 0; i < 2 * n; i++)
+            assert_int_equal(cfg_tenant_has_key(&t->all[0], cfg_key_id(&hash[i])), i < n);
+        cfg_tenants_unref(t);
+        cfg_tenant_fini(list);
+        free(list);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_last),
         cmocka_unit_test(nobody_is_one),
         cmocka_unit_test(a_file_is_read_again),
+        cmocka_unit_test(a_tenant_has_its_keys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
