@@ -444,6 +444,11 @@ int cn_metrics_render_tenants(const struct cn_metrics *m, size_t tenant, struct 
 
 /* ---- the process (base/process.c) ------------------------------------------------------------ */
 
+/* Whether SIGUSR1 and SIGHUP may reach this thread, and threads that it starts. Without a handler
+ * they end the process. So the daemon blocks them from its start on, and one thread takes them
+ * while it has handlers. */
+void cn_signals_take(bool taken);
+
 /* Metrics of this process, under the names that Prometheus' client libraries use. One thread. */
 struct cn_process {
     double start_s;  /* 0: not read yet */

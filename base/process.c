@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -155,4 +156,14 @@ void cn_process_render(struct cn_process *p, const char *version, struct cn_buf 
     put(ID_open_fds, open_fds(p), out);
     put(ID_max_fds, max_fds(), out);
     put(ID_start, p->start_s, out);
+}
+
+void cn_signals_take(bool taken)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(taken ? SIG_UNBLOCK : SIG_BLOCK, &set, NULL);
 }

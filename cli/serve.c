@@ -55,17 +55,6 @@ static int name_models(struct cn_metrics *m, const struct cfg *cfg, const char *
     return rc ? cn_fail(err, rc, "out of memory") : 0;
 }
 
-/* SIGUSR1 is to reopen the log and never to kill: until srv_run takes it, and after that, it waits.
- * Threads that are started from here on leave it to the loop's. */
-static void hold_usr1(void)
-{
-    sigset_t usr1;
-
-    sigemptyset(&usr1);
-    sigaddset(&usr1, SIGUSR1);
-    pthread_sigmask(SIG_BLOCK, &usr1, NULL);
-}
-
 /* source: NULL where there is no file to read tenants from. */
 static int serve(const struct cfg *cfg, struct cfg_source *source, const char *name,
                  cli_fetch *fetch)
@@ -78,7 +67,7 @@ static int serve(const struct cfg *cfg, struct cfg_source *source, const char *n
     struct rt *rt = NULL;
     struct rt_model_opts *models = NULL;
     char *path = NULL, *model = NULL;
-    hold_usr1();
+    cn_signals_take(false); /* until srv_run takes them */
     int rc = cfg->log.file ? cn_log_open(cfg->log.file, &err) : 0;
 
     if (rc) cfg_error_place(cfg, &err);

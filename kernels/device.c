@@ -169,6 +169,9 @@ int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t 
 
 int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err)
 {
+    if (bytes > SIZE_MAX / 2)
+        return cn_fail(err, CN_ENOMEM, "host memory of %llu bytes is not possible",
+                       (unsigned long long)bytes);
     return d->ops->host_new(d, bytes, out, err);
 }
 

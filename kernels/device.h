@@ -5,8 +5,10 @@
 #include "kernels/kernels.h"
 
 /* Each function does what the function of that name in kernels.h promises (kr_prepare, kr_launch,
- * ...). kernels/device.c checks arguments first, so that batches, draws, copies and moves are
- * within bounds. All functions are required, except where NULL is explained. */
+ * ...). kernels/device.c checks arguments first: batches, draws, copies, moves and sizes of memory
+ * are within bounds. Tickets of collect, draw and collect_drawn are the device's to check. All
+ * functions are required, except where NULL is explained; describe, profile and profile_text may do
+ * nothing. */
 struct kr_device_ops {
     const char *kind;     /* its word in devices.def */
     uint32_t max_depth;   /* steps in flight: 1 or 2 */
@@ -16,6 +18,7 @@ struct kr_device_ops {
     bool (*lost)(const struct kr_device *d, const char **why);
     /* Bytes of the device's own memory, all and free; NULL: it uses the host's. Any thread. */
     void (*memory)(const struct kr_device *d, uint64_t *bytes, uint64_t *free_bytes);
+    /* kr_draw_loops (draw_loops.h) of the host's ISA, or of KR_ISA_GENERIC. */
     const struct kr_draw_loops *(*draw_loops)(const struct kr_device *d);
     uint32_t (*threads)(const struct kr_device *d);
     void (*parallel)(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
@@ -43,6 +46,9 @@ struct kr_device_ops {
     int (*launch)(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
                   uint64_t *ticket, struct cn_error *err);
     int (*collect)(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
+    /* For each draw, rows in order: kr_draw_row, then kr_draw_state_accept with the id, until a row
+     * fails or its id is not the next row's draft; the results after it are CN_ECANCELLED. Scored
+     * rows: kr_draw_score. kernels/cpu/draw.c is the example. */
     int (*draw)(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
                 struct cn_error *err);
     int (*collect_drawn)(struct kr_exec *x, uint64_t ticket, const struct kr_result **out,
@@ -75,7 +81,9 @@ struct kr_kv_mem {
 /* ---- common to all devices (check.c) --------------------------------------------------------- */
 
 /* Fills a zeroed exec's opts, and the part of its info that is the same on every device
- * (kr_plan_count). CN_ENOMEM; call kr_exec_fini in any case. */
+ * (kr_plan_count). The device fills the rest: groups and n_groups with block_bytes, packed_bytes,
+ * scratch_bytes, turns, both_ways, n_adapters (kernels/plan.h: kr_plan_groups), and ids_kept if its
+ * depth is 2. CN_ENOMEM; call kr_exec_fini in any case. */
 int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_plan *p,
                  const struct kr_prepare_opts *opts, struct cn_error *err);
 void kr_exec_fini(struct kr_exec *x);

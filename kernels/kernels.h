@@ -310,6 +310,7 @@ bool kr_device_lost(const struct kr_device *d, const char **why);
 const char *kr_device_path(const struct kr_device *d);
 /* The loops that its draw states are made with (kr_draw_opts). */
 const struct kr_draw_loops *kr_device_draw_loops(const struct kr_device *d);
+/* The threads of kr_device_parallel: as many as kr_device_opts.cpu asks for, on every kind. */
 uint32_t kr_device_threads(const struct kr_device *d);
 /* Runs fn(arg, i) for i in 0..n-1 on the device's threads (the caller included) and waits. */
 void kr_device_parallel(struct kr_device *d, uint32_t n, void (*fn)(void *arg, uint32_t i),
@@ -368,7 +369,7 @@ struct kr_exec_info {
     bool embeds;           /* rows may be embeddings (KR_ROW_EMBED): the plan has one kr_op_embed */
     bool turns, both_ways; /* rows may have turns; both_until */
     uint32_t n_adapters;   /* rows may name 1 .. n_adapters */
-    uint32_t n_outputs;    /* that a step returns: the plan's, or 1 if the device has no more */
+    uint32_t n_outputs;    /* of the plan. No call returns more than the first one yet */
     uint32_t n_groups;
     const struct kr_kv_group *groups;
 };
@@ -419,7 +420,8 @@ void kr_host_free(struct kr_device *d, void *host, uint64_t bytes);
 /* Moves whole blocks out to host memory, or in from it, in order with launches. A move out sees the
  * results of the steps launched before it, and its blocks may be reused by steps launched after it.
  * Those steps see what a move in has brought. The device owns the bytes on the host until kr_moved
- * says that the ticket is done. moves: copied. CN_ERANGE: a block is outside the memory. */
+ * says that the ticket is done. Tickets of moves are numbers of their own; a device that moves at
+ * once may give 1 always. moves: copied. CN_ERANGE: a block is outside the memory. */
 struct kr_move {
     uint32_t group, block;
     void *host; /* [block_bytes] of the group */
@@ -444,6 +446,8 @@ struct kr_row {
                             * the exec's turns */
     uint8_t src;           /* enum kr_row_src */
     bool logits;
+    bool prompt; /* its position is in the request's prompt; else it was generated, also when it
+                  * is computed again */
     union {
         uint32_t token;
         const float *embed; /* [embd_dim], the first layer's input. Needs the exec's embeds */
@@ -497,14 +501,14 @@ struct kr_draw {
     struct kr_draw_state *state; /* parameters and history of the draw; drawn ids are added to it.
                                   * NULL: the row is scored */
     uint64_t position;           /* of the first id that is drawn; the next ones follow it */
-    const uint32_t *const
-        *masks;            /* [1 + n_guesses] per row a bit for each id that may be drawn, or
-                            * NULL: all ids. NULL instead of the array: all ids in all rows */
+    /* [1 + n_guesses] per row a bit for each id that may be drawn, or NULL: all ids. NULL instead
+     * of the array: all ids in all rows */
+    const uint32_t *const *masks;
     uint32_t score, n_top; /* for a scored row: the id whose log-probability is wanted, and the
                             * number of alternatives (kr_draw_score) */
 };
 /* status: 0; CN_ENUMERIC: the logits are not finite, or all ids were masked; CN_ECANCELLED: the row
- * was not drawn, because no draw names it or a guess before it was wrong. */
+ * was not drawn, because no draw names it or a guess before it was wrong; CN_ENOMEM. */
 struct kr_result {
     int status;
     struct kr_drawn drawn;

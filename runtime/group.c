@@ -180,7 +180,7 @@ static void give_up(struct rt_group *g, struct rt_model *m)
     if (!g->rt->several) atomic_store(&g->rt->failed, true);
     pthread_mutex_lock(&g->rt->models_lock);
     m->broken = true;
-    cn_fail(&m->error, CN_ENOTREADY, "the file of the model %s changed while it was served", m->id);
+    cn_fail(&m->error, CN_ENOTREADY, RT_FILE_CHANGED, m->id);
     pthread_mutex_unlock(&g->rt->models_lock);
     cn_log(CN_LOG_ERROR, "engine", "%s: the model's file changed while it was served%s", m->id,
            g->rt->several ? "" : "; restart to load it again");

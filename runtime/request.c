@@ -450,6 +450,11 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
                 r->cfg->scheduler.queue_timeout_s);
         rt_event_fail(e, &err);
     }
+    if (code == CN_ENOTREADY) {
+        struct cn_error err;
+        cn_fail(&err, code, RT_FILE_CHANGED, req->m->id);
+        rt_event_fail(e, &err);
+    }
     e->usage = usage_of(req, usage);
     for (uint32_t i = 0; i < req->q.n; i++)
         e->usage.reasoning_tokens += req->choices[i].text.n_reasoning;

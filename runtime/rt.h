@@ -343,7 +343,8 @@ struct rt_model {
     bool in_sch;
     double base_ns, row_ns; /* cost of its steps */
 };
-#define RT_MAX_MODELS 256
+#define RT_MAX_MODELS   256
+#define RT_FILE_CHANGED "the file of the model %s changed while it was served"
 
 int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err);
 void rt_models_fini(struct rt *r); /* after all groups */

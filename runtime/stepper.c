@@ -78,7 +78,8 @@ static void fill_rows(struct rt_stepper *s, struct rt_flight *f, const struct sc
                                .pos = pos,
                                .adapter = g->adapter,
                                .src = g->tokens ? KR_ROW_TOKEN : KR_ROW_TICKET,
-                               .logits = i + g->n_logits >= g->n_rows};
+                               .logits = i + g->n_logits >= g->n_rows,
+                               .prompt = i < g->n_prompt_rows};
         if (g->tokens) {
             row->token = g->tokens[i];
         } else {

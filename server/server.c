@@ -266,16 +266,6 @@ static void on_signal(uv_signal_t *h, int signum)
         stop_step(h->data);
 }
 
-/* Whether SIGUSR1 may reach this thread: without libuv's handler it would kill. */
-static void take_usr1(bool taken)
-{
-    sigset_t usr1;
-
-    sigemptyset(&usr1);
-    sigaddset(&usr1, SIGUSR1);
-    pthread_sigmask(taken ? SIG_UNBLOCK : SIG_BLOCK, &usr1, NULL);
-}
-
 /* ---- start ----------------------------------------------------------------------------------- */
 
 /* As many connections as descriptors allow; raises their limit where it can. */
@@ -490,10 +480,10 @@ int srv_run(struct srv *s, struct rt *rt, struct cn_error *err)
         log_ready(s);
         if (s->ready) s->ready(s->ready_arg);
         if (atomic_load(&s->stops)) uv_async_send(&s->stop_async);
-        take_usr1(true);
+        cn_signals_take(true);
         s->turn_ns = cn_thread_ns();
         uv_run(&s->loop, UV_RUN_DEFAULT);
-        take_usr1(false);
+        cn_signals_take(false);
         if (s->failed) rc = cn_fail(err, CN_EINTERNAL, "the engine failed");
     }
     if (!close_all(s))

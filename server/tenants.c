@@ -209,7 +209,11 @@ static void close_idle(struct srv *s)
         next = c->next;
         bool theirs = (c->lane && slot_leaves(s, c->lane - 1)) ||
                       (c->place.proven && slot_leaves(s, c->place.tenant));
-        if (theirs && c->phase == SRV_IDLE && !c->user) srv_conn_close(c, false);
+        if (!theirs || c->phase != SRV_IDLE || c->user) continue;
+        if (srv_conn_unsent(c))
+            srv_conn_linger(c); /* the rest of an answer */
+        else
+            srv_conn_close(c, false);
     }
 }
 
@@ -297,7 +301,10 @@ void srv_tenants_reload(struct srv *s)
         return;
     }
     *r = (struct srv_reload){.running = true, .work.data = s};
-    if (!uv_queue_work(&s->loop, &r->work, read_source, was_read)) return;
+    cn_signals_take(false); /* libuv's threads, which may begin here, do not take them */
+    int rc = uv_queue_work(&s->loop, &r->work, read_source, was_read);
+    cn_signals_take(true);
+    if (!rc) return;
     r->running = false;
     cn_log(CN_LOG_ERROR, "server", "tenants and keys were not changed: no thread reads them");
 }

@@ -268,6 +268,7 @@ static void *work(void *arg)
     struct srv_text_worker *w = arg;
     struct srv_text_pool *p = w->pool;
 
+    cn_signals_take(false); /* they are the loop's */
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (!w->go && !p->quit)

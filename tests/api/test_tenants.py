@@ -180,6 +180,40 @@ def test_a_bad_file_changes_nothing(start):
     assert s.stop() == 0
 
 
+def test_a_request_of_a_removed_tenant_is_answered(start):
+    """One that is not a stream: its client reads the error before the connection closes."""
+    s = start.real(config=config({"alpha": {}, "beta": {}}), model="null:context=1000000", template=False)
+    for _ in range(5):
+        got = {}
+        waits = threading.Thread(target=lambda: got.update(answer=ask(s, "beta", max_tokens=900000, ignore_eos=True)))
+        waits.start()
+        until(lambda: s.metrics(headers=bearer("alpha"))["conifer_requests_running"] == 1)
+        reread(s, config({"alpha": {}}))
+        waits.join()
+        assert got["answer"][0] == 401 and got["answer"][1]["error"]["code"] == "key_revoked", got
+        reread(s, config({"alpha": {}, "beta": {}}))
+    assert s.stop() == 0
+
+
+def test_signals_do_not_kill(start):
+    """SIGHUP and SIGUSR1 at any moment: from the start on, and until the process has ended."""
+    for i in range(8):
+        s = start.real(config=config({"alpha": {}}), model="null:", template=False, wait=False)
+        for _ in range(3 * i):
+            time.sleep(0.01)
+            if "serving" in s.text():
+                break
+            s.process.send_signal(random.choice((signal.SIGHUP, signal.SIGUSR1))) if i else None
+        s.wait_ready()
+        reread(s, config({"alpha": {}, "beta": {}}))  # libuv has its threads from here on
+        s.process.send_signal(signal.SIGTERM)
+        while s.process.poll() is None:
+            s.process.send_signal(random.choice((signal.SIGHUP, signal.SIGUSR1)))
+            time.sleep(0.0005)
+        assert s.process.returncode == 0, (i, s.process.returncode, s.text()[-500:])
+        assert s.stop() == 0
+
+
 def test_what_is_no_file_holds_up_nothing(start):
     """A pipe without a writer, or a terminal, in the config's place: refused at once, and read again later."""
     good = config({"alpha": {}, "beta": {}})

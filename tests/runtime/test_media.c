@@ -190,6 +190,7 @@ static void test_rows_carry_what_was_asked_for(void **state)
         assert_int_equal(row->both_until, inside ? FIRST + N_MEDIA : 0);
         assert_int_equal(other->adapter, 2);
         assert_int_equal(other->src, KR_ROW_TOKEN);
+        assert_true(row->prompt == (pos < N_PROMPT) && other->prompt == row->prompt);
         assert_true(!other->turns && !other->both_until);
         for (uint32_t j = 0; j < 3; j++) {
             uint32_t want = pos + 1 < N_PROMPT ? pos / 2 + j : 70 + pos + 1 - N_PROMPT;
