@@ -55,6 +55,17 @@ void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
     *out = (struct kr_device_info){
         .kind = d->ops->kind, .max_depth = d->ops->max_depth, .max_outputs = d->ops->max_outputs};
     if (d->ops->memory) d->ops->memory(d, &out->memory_bytes, &out->free_bytes);
+    out->move_bytes_s = atomic_load(&d->move_bytes_s);
+    out->moved_ns = atomic_load(&d->moved_ns);
+}
+
+void kr_device_moved(struct kr_device *d, uint64_t bytes, uint64_t ns)
+{
+    double rate = (double)bytes * 1e9 / (double)CN_MAX(ns, 1u);
+    double was = (double)atomic_load(&d->move_bytes_s);
+    if (was > 0) rate = was + (rate - was) / 2;
+    atomic_store(&d->move_bytes_s, (uint64_t)CN_MAX(rate, 1.0));
+    atomic_store(&d->moved_ns, cn_now_ns());
 }
 
 bool kr_device_lost(const struct kr_device *d, const char **why)

@@ -58,7 +58,8 @@ struct kr_device_ops {
 /* A device's own objects have these as their first member. */
 struct kr_device {
     const struct kr_device_ops *ops;
-    const char *path; /* static text: kr_device_path */
+    const char *path;                        /* static text: kr_device_path */
+    _Atomic uint64_t move_bytes_s, moved_ns; /* kr_device_moved */
 };
 struct kr_exec {
     const struct kr_device_ops *ops;
@@ -87,6 +88,9 @@ struct kr_kv_mem {
 int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_plan *p,
                  const struct kr_prepare_opts *opts, struct cn_error *err);
 void kr_exec_fini(struct kr_exec *x);
+/* A device calls this for each kr_kv_move when it is done, with the time it took without waiting
+ * for other work. Any thread. */
+void kr_device_moved(struct kr_device *d, uint64_t bytes, uint64_t ns);
 /* Called before the device's own functions, which so get nothing that is out of bounds.
  * kr_check_batch also fills logit_rows and n_wanted. */
 int kr_check_batch(struct kr_exec *x, const struct kr_kv_mem *m, const struct kr_batch *b,

@@ -300,6 +300,8 @@ struct kr_device_info {
                             * which the caller looks up */
     uint64_t free_bytes;   /* of memory_bytes, now. What exceeds it fails with CN_ENOMEM when it is
                             * made; the message has both figures */
+    uint64_t move_bytes_s; /* speed of the latest moves (kr_kv_move); 0: there was none */
+    uint64_t moved_ns;     /* when the last one was done (cn_now_ns); 0: there was none */
 };
 /* Any thread. */
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out);

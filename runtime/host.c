@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_RATE 2e9 /* bytes a second, before any move was timed */
+#define FIRST_RATE 2e9            /* bytes a second, before any move was timed */
+#define RATE_NS    60000000000ull /* so long a measured rate is believed without another move */
 
 /* In the list by place, ascending. */
 struct rt_saved {
@@ -26,17 +27,12 @@ int rt_host_init(struct rt_group *g, struct cn_error *err)
 {
     struct rt_host *h = &g->host;
     uint64_t asked = (uint64_t)g->rt->cfg->kv.host_memory_bytes, there = cfg_free_memory();
-    struct kr_device_info info;
     if (!asked) return 0;
     if (there && asked > there)
         return cn_fail_param(err, CN_ENOMEM, "kv.host_memory_bytes",
                              "kv.host_memory_bytes is %s, but the machine has only %s free",
                              cn_size(asked).text, cn_size(there).text);
-    kr_device_info(g->device, &info);
-    *h = (struct rt_host){.group = g,
-                          .bytes = asked / cfg_n_groups(g->rt->cfg),
-                          .bytes_s = FIRST_RATE,
-                          .timed = info.max_depth == 1};
+    *h = (struct rt_host){.group = g, .bytes = asked / cfg_n_groups(g->rt->cfg)};
     return kr_host_new(g->device, h->bytes, &h->memory, err);
 }
 
@@ -88,24 +84,26 @@ static struct rt_saved **find_gap(struct rt_host *h, uint64_t bytes, uint64_t *a
     return (*next ? (*next)->at : h->bytes) - *at >= bytes ? next : NULL;
 }
 
-/* So much that a step would take as long: others' streams wait for a move. */
+double rt_host_rate(const struct rt_host *h)
+{
+    struct kr_device_info info;
+    kr_device_info(h->group->device, &info);
+    bool known = info.moved_ns && cn_now_ns() - info.moved_ns < RATE_NS;
+    return known ? (double)info.move_bytes_s : FIRST_RATE;
+}
+
+/* Whether a move takes no longer than a step: the streams of others wait for it. */
 static bool is_quick(const struct rt_host *h, uint64_t bytes)
 {
-    return (double)bytes <= h->bytes_s * h->group->rt->cfg->engine.step_target_ms * 1e-3;
+    return (double)bytes <= rt_host_rate(h) * h->group->rt->cfg->engine.step_target_ms * 1e-3;
 }
 
 static int move(struct rt_host *h, struct rt_saved *v, uint32_t n, bool out)
 {
     struct cn_error err = {0};
-    uint64_t began = cn_now_ns();
     int rc = kr_kv_move(v->exec, h->group->kv_mem, h->moves, n, out, &v->ticket, &err);
-    double seconds = (double)(cn_now_ns() - began) * 1e-9;
-    if (rc) {
-        cn_log(CN_LOG_ERROR, "engine", "blocks were not moved: %s", err.message);
-        return rc;
-    }
-    if (h->timed && seconds > 0) h->bytes_s += ((double)v->bytes / seconds - h->bytes_s) / 4;
-    return 0;
+    if (rc) cn_log(CN_LOG_ERROR, "engine", "blocks were not moved: %s", err.message);
+    return rc;
 }
 
 static struct rt_saved *saved_new(struct rt_host *h, const struct kr_exec_info *info,

@@ -158,8 +158,6 @@ struct rt_host {
     uint64_t bytes;
     struct rt_saved *list;
     uint64_t last_id;
-    double bytes_s;        /* at which blocks move */
-    bool timed;            /* a move is done when kr_kv_move returns */
     struct kr_move *moves; /* scratch */
     size_t moves_cap;
 };
@@ -173,6 +171,8 @@ int rt_host_save(struct rt_host *h, struct kr_exec *x, const struct kv_held *blo
                  uint64_t *id);
 int rt_host_restore(struct rt_host *h, uint64_t id, const struct kv_held *blocks, uint32_t n);
 void rt_host_forget(struct rt_host *h, uint64_t id);
+/* Bytes per second of moves: as measured lately, else a guess. */
+double rt_host_rate(const struct rt_host *h);
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------- */
 

@@ -372,6 +372,11 @@ static void forget(void *self, uint64_t kept)
     rt_host_forget(&((struct rt_stepper *)self)->group->host, kept);
 }
 
+static double save_rate(void *self)
+{
+    return rt_host_rate(&((struct rt_stepper *)self)->group->host);
+}
+
 static uint64_t now(void *self)
 {
     return cn_now_ns();
@@ -393,6 +398,7 @@ struct sch_stepper rt_stepper_interface(struct rt_stepper *s)
         out.restore = restore;
         out.forget = forget;
         out.save_bytes = s->group->host.bytes;
+        out.save_rate = save_rate;
     }
     return out;
 }

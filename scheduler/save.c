@@ -11,6 +11,17 @@ void sch_forget_kept(struct sch_choice *c)
     c->kept = c->kept_bytes = 0;
 }
 
+/* Whether saving and restoring take no longer than computing n_tokens rows again, as far as known.
+ */
+static bool pays(const struct sch *s, const struct sch_model *m, uint64_t n_tokens, uint64_t bytes)
+{
+    const struct sch_stepper *stepper = &s->o.stepper;
+    double rate = stepper->save_rate ? stepper->save_rate(stepper->self) : 0;
+
+    if (rate <= 0 || m->cost.w <= 0) return true;
+    return 2e9 * (double)bytes / rate <= m->cost.row_ns * (double)n_tokens;
+}
+
 /* With several tenants one has at most half of the host memory. */
 static bool may_save(const struct sch *s, const struct sch_tenant *t, uint64_t bytes)
 {
@@ -36,7 +47,7 @@ void sch_save(struct sch *s, struct sch_choice *c)
     if (!stepper->save || c->req->n_open == 0 || kv_seq_planned(c->seq) != n_tokens) return;
     cn_assert(!c->kept);
     bytes = kv_space_bytes(m->o.space, n_tokens, m->chunk);
-    if (!may_save(s, c->req->tenant, bytes)) return;
+    if (!may_save(s, c->req->tenant, bytes) || !pays(s, m, n_tokens, bytes)) return;
     n = list_held(s, c, 0, n_tokens);
     if (!n || stepper->save(stepper->self, c->req->spec.model, s->held, n, &c->kept)) {
         c->kept = 0;

@@ -127,7 +127,9 @@ struct sch_draw {
  *   `blocks` has the group and index of a saved one. Errors as in save.
  * forget: the copy is no longer needed. save, restore and forget are NULL where nothing is saved.
  * save_bytes: bytes of host memory; with several tenants each has at most half of it.
- * cancel (may be NULL): the results of a launched step are no longer needed (at sch_free). */
+ * save_rate: bytes per second of save and of restore; NULL, or 0: not known. A choice is saved only
+ * if both together take no longer than computing it again. cancel (may be NULL): the results of a
+ * launched step are no longer needed (at sch_free). */
 struct sch_stepper {
     void *self;
     uint32_t depth; /* steps in flight: 1 or 2 */
@@ -140,6 +142,7 @@ struct sch_stepper {
                    uint32_t n);
     void (*forget)(void *self, uint64_t kept);
     uint64_t save_bytes;
+    double (*save_rate)(void *self);
     void (*cancel)(void *self, uint64_t ticket);
     uint64_t (*now)(void *self); /* monotonic, ns */
 };

@@ -108,7 +108,7 @@ bool kr_async_moved(struct kr_exec *base, uint64_t ticket, bool wait)
 void kr_async_run_move(struct kr_async *d, struct kr_async_job *j)
 {
     const struct kr_exec_info *info = kr_exec_info(j->x->cpu);
-    uint64_t bytes = 0, ticket;
+    uint64_t bytes = 0, ticket, began = cn_now_ns();
     for (uint32_t i = 0; i < j->n_moves; i++)
         bytes += info->groups[j->moves[i].group].block_bytes;
     if (d->opts.upload_bytes_s) {
@@ -118,4 +118,5 @@ void kr_async_run_move(struct kr_async *d, struct kr_async_job *j)
         nanosleep(&t, NULL);
     }
     kr_kv_move(j->x->cpu, j->mem, j->moves, j->n_moves, j->out, &ticket, NULL);
+    kr_device_moved(&d->base, bytes, cn_now_ns() - began);
 }

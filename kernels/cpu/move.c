@@ -47,13 +47,16 @@ int kr_cpu_kv_move(struct kr_exec *base, struct kr_kv_mem *m, const struct kr_mo
                    uint32_t n, bool out, uint64_t *ticket, struct cn_error *err)
 {
     const struct kr_cpu_exec *x = CN_CONTAINER(base, struct kr_cpu_exec, base);
-    uint64_t largest = 1;
+    uint64_t largest = 1, bytes = 0, began = cn_now_ns();
     for (uint32_t g = 0; g < x->base.info.n_groups; g++)
         largest = CN_MAX(largest, x->kv_groups[g].block_bytes);
     struct moving w = {x, CN_CONTAINER(m, struct kr_cpu_mem, base), moves,
                        (uint32_t)((largest + PIECE - 1) / PIECE), out};
     if (n > UINT32_MAX / w.pieces) return cn_fail(err, CN_ELIMIT, "%u blocks at once", n);
     kr_device_parallel(&x->dev->base, n * w.pieces, move_piece, &w);
+    for (uint32_t i = 0; i < n; i++)
+        bytes += x->kv_groups[moves[i].group].block_bytes;
+    kr_device_moved(&x->dev->base, bytes, cn_now_ns() - began);
     *ticket = 1;
     return 0;
 }

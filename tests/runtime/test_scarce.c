@@ -182,6 +182,50 @@ static void test_saved(void **state)
     h_result_fini(&want);
 }
 
+/* Pauses request 0 when it is under way, so that 1 takes its blocks, and lets it go on after that.
+ */
+static void step_aside(struct h_drive *d, const struct rt_event *e)
+{
+    struct plan *p = d->arg;
+    p->tokens[e->id] += e->n_tokens;
+    if (!p->paused && p->tokens[0] >= 100) {
+        p->paused = true;
+        rt_pause(d->h->rt, &d->mail, 0, true);
+        h_send(d);
+    }
+    if (e->id == 1 && e->kind == RT_EV_END) rt_pause(d->h->rt, &d->mail, 0, false);
+}
+
+/* Every kind of model: windows and states too are brought back as they were. */
+static void test_saved_while_paused(void **state)
+{
+    struct h_setup s = scarce(TOKENS);
+    struct h_result first = {0};
+    for (int k = 0; k < 2; k++) {
+        struct plan p = {0};
+        struct h_result r[2];
+        struct h h;
+        s.host_bytes = k ? 64u << 20 : 0;
+        h_start(&h, &s);
+        struct h_drive d = {
+            .h = &h, .n = 2, .make = plain, .arg = &p, .turn = step_aside, .results = r};
+        h_drive(&d);
+        assert_true(r[0].code == 0 && r[1].code == 0);
+        assert_true(h_metric(&h, CN_M_preemptions) == 1);
+        assert_true(h_metric(&h, CN_M_saves) == k && h_metric(&h, CN_M_restores) == k);
+        assert_true((h_metric(&h, CN_M_tokens_recomputed) == 0) == k);
+        if (k) assert_true(h_same(&first, &r[0]));
+        check_nothing_left(&h);
+        h_stop(&h);
+        h_result_fini(&r[1]);
+        if (k)
+            h_result_fini(&r[0]);
+        else
+            first = r[0];
+    }
+    h_result_fini(&first);
+}
+
 /* ---- aborts ---------------------------------------------------------------------------------- */
 
 static void some(struct h *h, uint32_t i, struct rt_request *out, void *arg)
@@ -241,7 +285,9 @@ static void test_aborts_of_saved(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cancelled_while_preempted),
-                                       cmocka_unit_test(test_choices), cmocka_unit_test(test_saved),
+                                       cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_saved),
+                                       cmocka_unit_test(test_saved_while_paused),
                                        cmocka_unit_test(test_aborts_of_saved),
                                        cmocka_unit_test(test_aborts)};
     model = h_model(argc > 1 ? argv[1] : NULL);

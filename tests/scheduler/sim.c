@@ -123,6 +123,7 @@ void sim_init(struct sim *m, const struct sim_opts *o)
         so.stepper.restore = sim_restore;
         so.stepper.forget = sim_forget;
         so.stepper.save_bytes = o->host_words * 8;
+        so.stepper.save_rate = sim_save_rate;
     }
     if (!so.speculation.propose)
         so.speculation = (struct sch_speculation){o->max_draft, o->guess ? sim_propose : NULL, m};

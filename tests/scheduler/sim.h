@@ -59,6 +59,7 @@ struct sim_opts {
     uint32_t fail_launch, fail_draw, fail_collect, fail_row; /* one in so many; 0 = never */
     uint64_t host_words; /* that can be saved at once; 0 = nothing is saved */
     uint32_t fail_save;  /* saves and restores: one in so many; 0 = never */
+    double save_rate;    /* bytes per second that the scheduler is told; 0 = none */
     uint32_t max_draft;  /* 0 = no speculation */
     bool guess;          /* drafts are made up, with the right tokens and wrong ones at random;
                           * else the scheduler's own */

@@ -83,6 +83,7 @@ static inline uint64_t sim_row_begin(const struct sim_req *r, uint64_t pos, uint
 void *sim_alloc(struct sim *m, size_t size);
 
 /* ---- simsave.c: memory of the host ----------------------------------------------------------- */
+double sim_save_rate(void *self);
 int sim_save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept);
 int sim_restore(void *self, uint32_t model, uint64_t kept, const struct kv_held *blocks,
                 uint32_t n);

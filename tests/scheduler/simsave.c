@@ -34,6 +34,11 @@ static void move(struct sim *m, const struct kv_held *b, uint64_t *data, bool ou
     }
 }
 
+double sim_save_rate(void *self)
+{
+    return ((struct sim *)self)->o.save_rate;
+}
+
 int sim_save(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n, uint64_t *kept)
 {
     struct sim *m = self;

@@ -64,11 +64,44 @@ static void test_one_of_several_has_at_most_half(void **state)
     }
 }
 
+/* A row takes 1,000 ns in these steps, and a position 8 bytes: both ways pay above 16 MB/s. */
+static uint64_t saved_at(double bytes_s)
+{
+    struct sim_opts o = simcase_opts(1);
+    struct sch_stats st;
+    struct sim m;
+
+    o.n_slabs = 5;
+    o.host_words = 1 << 20;
+    o.step_ns = 0;
+    o.row_ns = 1000;
+    o.save_rate = bytes_s;
+    sim_init(&m, &o);
+    for (uint32_t i = 0; i < 12; i++)
+        assert_int_equal(sim_submit(&m, sim_req_new(&m, 0, 20, 150)), 0);
+    while (sim_iterate(&m)) {
+    }
+    sch_stats(m.sch, &st);
+    assert_true(st.preemptions > 0);
+    simcase_finish(&m);
+    return st.saved;
+}
+
+static void test_saved_only_where_it_pays(void **state)
+{
+    assert_true(saved_at(0) > 0); /* not known */
+    assert_true(saved_at(1e9) > 0);
+    assert_true(saved_at(40e6) > 0);
+    assert_int_equal(saved_at(8e6), 0);
+    assert_int_equal(saved_at(1), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_tenant_may_have_all),
         cmocka_unit_test(test_one_of_several_has_at_most_half),
+        cmocka_unit_test(test_saved_only_where_it_pays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
