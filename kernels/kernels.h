@@ -11,7 +11,9 @@
  * the pool's type, the current chunk included, in fixed absolute key ranges merged in one order.
  *
  * Threads: a device, its execs and memories are used by one thread at a time (the engine thread);
- * the device's own worker threads are inside. kr_type_*, kr_dequantize_row are pure. */
+ * the device's own worker threads are inside. A second thread (the loader) may meanwhile call
+ * kr_prepare with `background`, and kr_exec_free for an exec that has no step in flight. kr_type_*
+ * and kr_dequantize_row are pure. */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 
@@ -20,26 +22,27 @@
 
 /* ---- tensor types (types.c; formulas: GGUF, reference attention section 3) ------------------- */
 
-enum kr_type { /* numbers as in GGUF */
-               KR_F32 = 0,
-               KR_F16 = 1,
-               KR_Q4_0 = 2,
-               KR_Q4_1 = 3,
-               KR_Q5_0 = 6,
-               KR_Q5_1 = 7,
-               KR_Q8_0 = 8,
-               KR_Q2_K = 10,
-               KR_Q3_K = 11,
-               KR_Q4_K = 12,
-               KR_Q5_K = 13,
-               KR_Q6_K = 14,
-               KR_IQ4_NL = 20,
-               KR_IQ3_S = 21,
-               KR_IQ4_XS = 23,
-               KR_BF16 = 30,
-               KR_TQ1_0 = 34,
-               KR_TQ2_0 = 35,
-               KR_MXFP4 = 39,
+/* Numbers as in GGUF. */
+enum kr_type {
+    KR_F32 = 0,
+    KR_F16 = 1,
+    KR_Q4_0 = 2,
+    KR_Q4_1 = 3,
+    KR_Q5_0 = 6,
+    KR_Q5_1 = 7,
+    KR_Q8_0 = 8,
+    KR_Q2_K = 10,
+    KR_Q3_K = 11,
+    KR_Q4_K = 12,
+    KR_Q5_K = 13,
+    KR_Q6_K = 14,
+    KR_IQ4_NL = 20,
+    KR_IQ3_S = 21,
+    KR_IQ4_XS = 23,
+    KR_BF16 = 30,
+    KR_TQ1_0 = 34,
+    KR_TQ2_0 = 35,
+    KR_MXFP4 = 39,
 };
 struct kr_type_info {
     const char *name;     /* "Q4_K" */
@@ -305,8 +308,9 @@ struct kr_device_info {
 };
 /* Any thread. */
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out);
-/* Whether the device is lost: it stays lost, and every call returns CN_EDEVICE. *why: static text,
- * or text that lives as long as the device. Any thread. */
+/* Whether the device is lost. It stays lost: launches, draws, moves and collects of steps that were
+ * not done return CN_EDEVICE from then on, and other calls may. *why: static text, or text that
+ * lives as long as the device. Any thread. */
 bool kr_device_lost(const struct kr_device *d, const char **why);
 /* Names the numeric path, for system_fingerprint: "cpu-avx512-2". Thread count is not in it. */
 const char *kr_device_path(const struct kr_device *d);
@@ -410,8 +414,7 @@ int kr_kv_mem_new(struct kr_device *d, uint64_t slab_bytes, uint32_t n_slabs,
                   struct kr_kv_mem **out, struct cn_error *err);
 void kr_kv_mem_free(struct kr_kv_mem *m);
 /* Copies the first n_tokens of a block (copy-on-write of a partial block). In a group of span STATE
- * it copies the whole block. Runs after the steps launched before it and before those launched
- * later. */
+ * it copies the whole block. Copies, moves and steps run in the order of their calls. */
 int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t dst_block,
                uint32_t src_block, uint32_t n_tokens);
 
@@ -419,11 +422,11 @@ int kr_kv_copy(struct kr_exec *x, struct kr_kv_mem *m, uint32_t group, uint32_t 
  * when touched; the caller frees it before the device. CN_ENOMEM. */
 int kr_host_new(struct kr_device *d, uint64_t bytes, void **out, struct cn_error *err);
 void kr_host_free(struct kr_device *d, void *host, uint64_t bytes);
-/* Moves whole blocks out to host memory, or in from it, in order with launches. A move out sees the
- * results of the steps launched before it, and its blocks may be reused by steps launched after it.
- * Those steps see what a move in has brought. The device owns the bytes on the host until kr_moved
- * says that the ticket is done. Tickets of moves are numbers of their own; a device that moves at
- * once may give 1 always. moves: copied. CN_ERANGE: a block is outside the memory. */
+/* Moves whole blocks out to host memory, or in from it; in order, as kr_kv_copy. A move out sees
+ * the results of the steps launched before it, and its blocks may be reused by steps launched after
+ * it. Those steps see what a move in has brought. The device owns the bytes on the host until
+ * kr_moved says that the ticket is done. Tickets of moves are numbers of their own; a device that
+ * moves at once may give 1 always. moves: copied. CN_ERANGE: a block is outside the memory. */
 struct kr_move {
     uint32_t group, block;
     void *host; /* [block_bytes] of the group */

@@ -69,6 +69,7 @@ void rt_health(const struct rt *r, struct rt_health *out)
     out->pending = pending;
     out->draining = atomic_load(&m->draining);
     out->failed = atomic_load(&m->failed);
+    out->lost = atomic_load(&m->lost);
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */

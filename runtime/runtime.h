@@ -192,6 +192,7 @@ struct rt_health {
     bool draining;
     bool failed;  /* the model's file changed under it (requests get CN_ENOTREADY), or its device is
                    * lost (CN_EDEVICE) */
+    bool lost;    /* a device is lost */
     bool pending; /* it has work */
     bool stuck;   /* pending, and no progress for longer than stuck_after_ns */
     uint64_t since_progress_ns; /* time since the last launch or end of a step, while pending */

@@ -44,7 +44,7 @@ static void begin_drain(struct srv *s)
 }
 
 /* Open answers end with an error now; then the engine has a moment to say that it let go. */
-static void end_now(struct srv *s)
+static void end_now(struct srv *s, int code)
 {
     struct cn_error why = {0};
 
@@ -52,7 +52,7 @@ static void end_now(struct srv *s)
     s->ending = true;
     shut_door(s);
     s->end_until_ns = cn_now_ns() + END_WAIT_NS;
-    cn_fail(&why, CN_EDRAIN, "the server is shutting down");
+    cn_fail(&why, code, "%s", cn_err_info(code)->text);
     srv_reqs_end(s, &why);
 }
 
@@ -64,7 +64,7 @@ static void check_drain(struct srv *s, uint64_t now)
         s->rt_drained = true;
         rt_drain(s->rt);
     }
-    if (!s->ending && now > s->drain_until_ns) end_now(s);
+    if (!s->ending && now > s->drain_until_ns) end_now(s, CN_EDRAIN);
     if (now >= s->door_until_ns) shut_door(s);
     bool idle = s->n_reqs == 0 && s->http.n_conns == 0 && s->door_shut;
     /* Clients that do not close are not waited for once their answers are out. */
@@ -97,7 +97,7 @@ static void check_stuck(struct srv *s, const struct rt_health *h, uint64_t now)
            (double)(h->since_progress_ns - h->stuck_after_ns) * 1e-9, SRV_EXIT_STUCK);
     srv_witness_end_at(&s->witness, now + OUT_NS, SRV_EXIT_STUCK);
     begin_drain(s);
-    end_now(s);
+    end_now(s, CN_EDRAIN);
 }
 
 static void check_engine(struct srv *s, uint64_t now)
@@ -109,7 +109,7 @@ static void check_engine(struct srv *s, uint64_t now)
         s->failed = true;
         cn_log(CN_LOG_ERROR, "server", "the engine failed");
         begin_drain(s);
-        end_now(s);
+        end_now(s, h.lost ? CN_EDEVICE : CN_EDRAIN);
     }
     if (h.stuck != s->stuck) {
         s->stuck = h.stuck;
@@ -218,7 +218,7 @@ static void wake(void *arg)
 static void stop_step(struct srv *s)
 {
     if (s->draining)
-        end_now(s);
+        end_now(s, CN_EDRAIN);
     else
         begin_drain(s);
     uv_timer_start(&s->tick, on_due, 0, 0);

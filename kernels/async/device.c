@@ -239,7 +239,7 @@ static int async_prepare(struct kr_device *base, const struct kr_plan *p,
     struct kr_async_exec *x = cn_calloc(1, sizeof *x);
     if (!x) return cn_fail(err, CN_ENOMEM, "out of memory");
     x->dev = d;
-    x->base.ids_kept = KR_ASYNC_STEPS;
+    x->base.ids_kept = KR_ASYNC_STEPS - 1; /* a launch takes the oldest step's place */
     if (!opts->background && !opts->measure) kr_async_drain(d);
     int rc = kr_exec_init(&x->base, base, p, opts, err);
     if (!rc) rc = take_room(x, p, err);

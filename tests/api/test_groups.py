@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 from conftest import CONIFER, SERVER, Server, program, tiny_model, until
@@ -152,3 +153,21 @@ def test_a_lost_device_ends_all(serve):
     assert status == 503 and answer["error"]["code"] == "device_lost", answer
     until(lambda: s.process.poll() is not None)
     assert s.process.returncode == 1 and "the device of left is lost" in s.text()
+
+
+def test_a_lost_device_is_told_to_both_groups(serve):
+    """The other group is inside a step of a second when the server ends."""
+    s = serve(left=SLOW, right=SLOW, rest="\nengine: {async_delay_s: 1.0, async_lost_after: 4}")
+    got = {}
+    threads = []
+    for model, wait in (("long-a", 1.5), ("long-b", 0)):
+        def ask(name=model):
+            got[name] = s.post("/v1/completions", {"model": name, "prompt": "x", "max_tokens": 50, "ignore_eos": True})
+        threads.append(threading.Thread(target=ask))
+        threads[-1].start()
+        time.sleep(wait)
+    for t in threads:
+        t.join()
+    assert {k: (status, a["error"]["code"]) for k, (status, a) in got.items()} == {
+        "long-a": (503, "device_lost"), "long-b": (503, "device_lost")}
+    assert s.process.wait(20) != 0

@@ -268,6 +268,26 @@ def test_a_template_that_is_a_pipe_holds_up_nobody(serve, tmp_path):
         assert s.stop() == 0
 
 
+def test_swaps_do_not_wait_for_another_models_stream(serve):
+    """On a device that works beside the engine: its queue is never empty while a stream runs."""
+    models = {"llama": "", "gemma": "", "long": "path: 'null:context=100000'\npin: true"}
+    probe = serve(models)
+    small, large, long = sorted(weights_of(probe, m) for m in ("llama", "gemma")) + [weights_of(probe, "long")]
+    probe.stop()
+    s = serve(models, memory=int(KV + long + large + small / 2),
+              rest="  device: async\n  async_delay_s: 0.005\n  min_stay_s: 0\n")
+    say(s, "llama")
+    with s.client().completions.create(model="long", prompt="x", max_tokens=90000, stream=True,
+                                       extra_body={"ignore_eos": True}) as stream:
+        next(iter(stream))
+        begun = time.time()
+        for name in ("gemma", "llama", "gemma"):
+            assert say(s, name).model == name
+        assert time.time() - begun < 10 and s.metrics()["conifer_model_unloads_total"] == 3
+        next(iter(stream))
+    idle(s)
+
+
 def test_a_model_at_work_is_waited_for_with_a_bound(serve):
     s = both(serve)
     with s.client().chat.completions.create(
