@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define CN_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define CN_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
@@ -64,6 +65,20 @@ int cn_fail_param(struct cn_error *err, int code, const char *param, const char 
 void cn_error_wrap(struct cn_error *err, const char *fmt, ...) CN_PRINTF(2, 3);
 
 /* ---- checked arithmetic (inline): the one helper for numbers that come from outside ---------- */
+
+/* The bytes at p, of any alignment, as a number in the host's order. */
+static inline uint32_t cn_load32(const void *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint64_t cn_load64(const void *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 
 static inline bool cn_add_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
@@ -223,6 +238,9 @@ void cn_hex(const void *p, size_t n, char *out);
  * refused). */
 bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
 bool cn_parse_double(const char *s, double *out);
+
+/* Value of a hexadecimal digit of either case; -1: it is none. */
+int cn_hex_digit(char c);
 
 /* A number of bytes for people to read: "1000 bytes", "1.5 KiB", "300.0 MiB". */
 struct cn_size { char text[32]; };

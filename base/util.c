@@ -233,6 +233,14 @@ void cn_random(void *p, size_t n)
 #endif
 }
 
+int cn_hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
 void cn_hex(const void *p, size_t n, char *out)
 {
     static const char digits[] = "0123456789abcdef";

@@ -80,11 +80,6 @@ static bool stopped(void *arg)
 
 /* ---- the prompt ------------------------------------------------------------------------------ */
 
-static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
-{
-    return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
-}
-
 static bool has_role(const json_t *message, const char *role)
 {
     return !strcmp(json_string_value(json_object_get(message, "role")), role);
@@ -132,8 +127,8 @@ static int make_prompt(struct cli_run *r, size_t skip, struct eng_ids *ids,
     if (!messages) return cn_fail(err, CN_ENOMEM, "out of memory");
     struct eng_template_in in = {.messages = messages,
                                  .add_generation_prompt = true,
-                                 .bos_token = token_text(v, eng_vocab_bos(v)),
-                                 .eos_token = token_text(v, eng_vocab_eos(v)),
+                                 .bos_token = eng_vocab_bos_text(v),
+                                 .eos_token = eng_vocab_eos_text(v),
                                  .now_s = cn_wall_s()};
     int rc = eng_template_render(t, &in, &text, err);
     json_decref(messages);

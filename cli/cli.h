@@ -90,6 +90,8 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
  * first, becomes the model of the group `model`. A file, or a name that is not in the list,
  * stays. */
 int cli_take_served(struct cfg *cfg, struct cn_error *err);
+/* A copy of the text, owned; NULL for NULL. Out of memory: NULL, and *failed is set. */
+char *cli_copy(const char *text, bool *failed);
 /* Whether the word is a GGUF file, a name of the catalog or the models folder, or the null
  * model. */
 bool cli_names_model(const char *word);

@@ -133,7 +133,7 @@ int cli_find_model(const struct cfg *cfg, char **path, char **name, struct cn_er
     return rc;
 }
 
-static char *copy(const char *text, bool *failed)
+char *cli_copy(const char *text, bool *failed)
 {
     char *s = text ? strdup(text) : NULL;
     if (text && !s) *failed = true;
@@ -157,9 +157,9 @@ int cli_take_served(struct cfg *cfg, struct cn_error *err)
     free(cfg->model.chat_template);
     free(cfg->model.sampling);
     cfg->model.path = path;
-    cfg->model.name = copy(m->name, &failed);
-    cfg->model.chat_template = copy(m->chat_template, &failed);
-    cfg->model.sampling = copy(m->sampling, &failed);
+    cfg->model.name = cli_copy(m->name, &failed);
+    cfg->model.chat_template = cli_copy(m->chat_template, &failed);
+    cfg->model.sampling = cli_copy(m->sampling, &failed);
     cfg->model.context = m->context;
     cfg->model.kv_type = m->kv_type;
     return failed ? cn_fail(err, CN_ENOMEM, "out of memory") : 0;

@@ -45,13 +45,6 @@ struct chosen {
     int kv_type;
 };
 
-static char *copy(const char *text, bool *failed)
-{
-    char *s = text ? strdup(text) : NULL;
-    if (text && !s) *failed = true;
-    return s;
-}
-
 static void chosen_fini(struct chosen *c)
 {
     free(c->path);
@@ -68,12 +61,12 @@ static bool chosen_copy(const struct cli_run *r, struct chosen *out)
     const struct cfg *c = &r->stack.cfg;
     bool failed = false;
 
-    *out = (struct chosen){.path = copy(c->model.path, &failed),
-                           .name = copy(c->model.name, &failed),
-                           .chat_template = copy(c->model.chat_template, &failed),
-                           .sampling = copy(c->model.sampling, &failed),
-                           .file = copy(r->stack.path, &failed),
-                           .called = copy(r->stack.name, &failed),
+    *out = (struct chosen){.path = cli_copy(c->model.path, &failed),
+                           .name = cli_copy(c->model.name, &failed),
+                           .chat_template = cli_copy(c->model.chat_template, &failed),
+                           .sampling = cli_copy(c->model.sampling, &failed),
+                           .file = cli_copy(r->stack.path, &failed),
+                           .called = cli_copy(r->stack.name, &failed),
                            .context = c->model.context,
                            .kv_type = c->model.kv_type};
     if (failed) chosen_fini(out);

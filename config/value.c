@@ -230,14 +230,6 @@ void cfg_list_fini(struct cfg_list *l)
     l->count = 0;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out)
 {
     static const char prefix[] = "sha256:";
@@ -246,7 +238,7 @@ bool cfg_parse_key_hash(const char *text, struct cfg_key_hash *out)
     text += sizeof prefix - 1;
     if (strlen(text) != 64) return false;
     for (int i = 0; i < 32; i++) {
-        int a = hex_digit(text[2 * i]), b = hex_digit(text[2 * i + 1]);
+        int a = cn_hex_digit(text[2 * i]), b = cn_hex_digit(text[2 * i + 1]);
 
         if (a < 0 || b < 0) return false;
         out->sha256[i] = (uint8_t)(a << 4 | b);

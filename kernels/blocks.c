@@ -63,21 +63,14 @@ const int8_t *kr_block_table(enum kr_type type)
 /* Bytes go eight at a time: loading would be slower than a disk otherwise. */
 #define EACH_BYTE 0x0101010101010101u
 
-static uint64_t load_bytes(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
 /* q = (low >> low_shift & low_mask) | (high >> high_shift & high_mask) << at, byte by byte. */
 static inline void two_fields(const uint8_t *low, unsigned low_shift, unsigned low_mask,
                               const uint8_t *high, unsigned high_shift, unsigned high_mask,
                               unsigned at, uint8_t q[KR_SUB])
 {
     for (int i = 0; i < KR_SUB; i += 8) {
-        uint64_t v = load_bytes(low + i) >> low_shift & low_mask * EACH_BYTE;
-        v |= (load_bytes(high + i) >> high_shift & high_mask * EACH_BYTE) << at;
+        uint64_t v = cn_load64(low + i) >> low_shift & low_mask * EACH_BYTE;
+        v |= (cn_load64(high + i) >> high_shift & high_mask * EACH_BYTE) << at;
         memcpy(q + i, &v, sizeof v);
     }
 }
@@ -86,7 +79,7 @@ static inline void one_field(const uint8_t *p, uint32_t n, unsigned shift, unsig
                              uint8_t *q)
 {
     for (uint32_t i = 0; i < n; i += 8) {
-        uint64_t v = load_bytes(p + i) >> shift & mask * EACH_BYTE;
+        uint64_t v = cn_load64(p + i) >> shift & mask * EACH_BYTE;
         memcpy(q + i, &v, sizeof v);
     }
 }

@@ -1,5 +1,6 @@
 /* The process budget for what is held for clients: an account for each tenant, and one for
- * connections that have shown no key. Loop thread only; the accounts are any thread's. */
+ * connections until it is known whose request they bring: what a tenant holds keeps nobody from
+ * asking for /health. Loop thread only; the accounts are any thread's. */
 #include "server/internal.h"
 
 #include <stdlib.h>
@@ -37,7 +38,7 @@ struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants
         shares[srv_lane_of(i)] = (struct cn_share){c->weight, true};
         all += c->weight;
     }
-    double part = t->has_keys ? strangers_part(s->cfg) : 0;
+    double part = strangers_part(s->cfg);
     shares[0].weight = all * part / (1 - part); /* and borrow nothing */
     return shares;
 }
@@ -51,8 +52,6 @@ int srv_budget_open(struct srv *s)
                            (size_t)s->tenants->n_slots + 1, &s->budget);
     free(shares);
     s->http.budget = s->budget;
-    /* without keys nobody is a stranger */
-    s->http.strangers = s->tenants->has_keys ? 0 : srv_lane_of(s->tenants->first);
     return rc;
 }
 

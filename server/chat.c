@@ -296,11 +296,6 @@ static int check_reasoning(struct srv_call *c)
     return 0;
 }
 
-static struct eng_str token_text(const struct eng_vocab *v, int64_t id)
-{
-    return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
-}
-
 /* What an interpreter may take: grows with what it has to render. */
 #define TEMPLATE_LEAST (1u << 20)
 #define TEMPLATE_TIMES 16u
@@ -332,8 +327,8 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
         .documents = c->p.documents,
         .kwargs = kwargs,
         .add_generation_prompt = c->p.add_generation_prompt && !c->p.continue_final,
-        .bos_token = token_text(v, eng_vocab_bos(v)),
-        .eos_token = token_text(v, eng_vocab_eos(v)),
+        .bos_token = eng_vocab_bos_text(v),
+        .eos_token = eng_vocab_eos_text(v),
         .now_s = cn_wall_s(),
         .limits = {.keep_going = srv_text_keep_going, .arg = &c->job},
     };

@@ -466,7 +466,7 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
 {
     static const struct srv_stream_events orphan = {.on_closed = orphan_closed};
     struct cn_hold hold = {.account =
-                               h->budget ? cn_budget_account(h->budget, h->strangers) : NULL};
+                               h->budget ? cn_budget_account(h->budget, SRV_STRANGERS) : NULL};
     struct srv_conn *c = cn_hold_take(&hold, SRV_CONN_BYTES) ? NULL : cn_calloc(1, sizeof *c);
 
     if (!c) {
@@ -480,7 +480,7 @@ struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream)
     stream->events = &stream_events;
     stream->owner = c;
     c->client = stream->peer;
-    c->lane = h->strangers;
+    c->lane = SRV_STRANGERS;
     c->hold = hold;
     stream->account = hold.account;
     cn_buf_rebill(&stream->out, hold.account); /* it is empty */

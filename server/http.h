@@ -24,6 +24,7 @@
 #define SRV_REQUEST_ID    64     /* characters of an id that a client may choose */
 #define SRV_MAX_UNSENT    262144 /* with more unsent no further request is parsed; a stranger's: */
 #define SRV_STRANGER_UNSENT    65536
+#define SRV_STRANGERS          0     /* account and lane of connections that have shown no key */
 #define SRV_CONN_BYTES         4096  /* what a connection counts for beside its buffers */
 #define SRV_OUT_INCLUDED       2048  /* in it, of what waits to be sent: an error always has room */
 #define SRV_BODY_AHEAD         65536 /* of a body has come: it has room for what was announced */
@@ -116,7 +117,6 @@ struct srv_http {
     struct srv_conn *conns;
     size_t n_conns;
     struct cn_budget *budget;             /* NULL: nothing is charged */
-    uint32_t strangers;                   /* account of connections that have shown no key */
     struct srv_turn *turn;                /* NULL: turns have no bound */
     struct srv_text_pool *pool;           /* gives large bodies back; NULL: the loop does */
     struct srv_conn *ready, **ready_tail; /* bytes wait to be parsed, longest first */

@@ -103,14 +103,6 @@ static int check_framing(const struct srv_conn *c, struct cn_error *err)
     return 0;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 static int bad_target(struct cn_error *err)
 {
     return cn_fail(err, CN_EHTTP, "the request target is not valid");
@@ -122,8 +114,9 @@ static int check_path(const char *s, size_t n, struct cn_error *err)
         unsigned char c = (unsigned char)s[i];
         if (c <= ' ' || c >= 127 || strchr("\\#\"<>^`{|}", c)) return bad_target(err);
         if (c != '%') continue;
-        if (n - i < 3 || hex_digit(s[i + 1]) < 0 || hex_digit(s[i + 2]) < 0) return bad_target(err);
-        int v = hex_digit(s[i + 1]) * 16 + hex_digit(s[i + 2]);
+        if (n - i < 3 || cn_hex_digit(s[i + 1]) < 0 || cn_hex_digit(s[i + 2]) < 0)
+            return bad_target(err);
+        int v = cn_hex_digit(s[i + 1]) * 16 + cn_hex_digit(s[i + 2]);
         if (v < ' ' || v == 127) return bad_target(err);
         i += 2;
     }

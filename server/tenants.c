@@ -185,7 +185,6 @@ static int become(struct srv *s, struct cfg_tenants *next, struct srv_keys *keys
     s->keys = *keys;
     s->tenants = next;
     s->changes++;
-    s->http.strangers = next->has_keys ? 0 : srv_lane_of(next->first);
     cn_budget_divide(s->budget, c.shares, (size_t)next->n_slots + 1);
     srv_gate_divide(&s->gate, c.weights, next->n_slots,
                     srv_tenants_places(next, s->gate.limits.places));

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that no file has more than 600 lines, no function more than 80, and that no file is named
-by a number that only tells parts apart (methods.c, methods2.c: name them by what they hold).
+"""Checks that no file has more than 600 lines, no function more than 80, that no file is named by a
+number that only tells parts apart (methods.c, methods2.c: name them by what they hold), and that no
+function of the product is written twice.
 
 Product, tests and tools; not documents and data. Prints one line per finding and exits with 1 when
 there is any."""
@@ -13,6 +14,7 @@ from check_layers import ROOT, SOURCES, strip_code, tracked
 
 FILE_LINES = 600
 FUNCTION_LINES = 80
+TWIN_LINES = 3  # bodies with fewer lines may be equal
 CODE = SOURCES | {".def", ".py", ".sh", ".build"}
 # Words that end in a number and are names of their own; so are the families of engine/arch_list.def.
 NAMES = {"avx2", "avx512", "utf8", "aarch64", "sm80", "sm90", "sm100"}
@@ -70,8 +72,21 @@ def numbered(path, names):
             and re.split(r"[_-]", stem)[-1] not in names)
 
 
+def twins(path, text, bodies):
+    """Functions of the product whose body another one has. bodies: body -> where it was first seen."""
+    if path.suffix not in SOURCES or path.parts[0] in ("tests", "loadtest"):
+        return
+    lines = strip_code(text).splitlines()
+    for name, line, n in braced("\n".join(lines)):
+        body = tuple(s.strip() for s in lines[line:line + n - 2] if s.strip())
+        where = f"{path}:{line}: {name}"
+        if len(body) >= TWIN_LINES and bodies.setdefault(body, where) != where:
+            yield f"{where} has the body of {bodies[body]}: one of them can serve both"
+
+
 def main():
     found = []
+    bodies = {}
     names = NAMES | families()
     count = 0
     for path in tracked():
@@ -86,6 +101,7 @@ def main():
             found.append(f"{path}: a number is no name for a part: name it by what it holds")
         found += [f"{path}:{line}: {name} has {n} lines (at most {FUNCTION_LINES})"
                   for name, line, n in functions(path, text) if n > FUNCTION_LINES]
+        found += twins(path, text, bodies)
     for line in found:
         print(line)
     print(f"{count} files, {len(found)} problems")

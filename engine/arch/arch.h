@@ -186,6 +186,8 @@ int eng_b_kv_group(struct eng_builder *b, int layer);
 int eng_b_attn_output(struct eng_builder *b, int o, int layer);
 /* 1 / sqrt(head size) */
 float eng_b_usual_scale(const struct eng_builder *b, int layer);
+/* 1 / sqrt(embd_dim / heads) */
+float eng_b_width_scale(const struct eng_builder *b, int layer);
 /* down(act(gate x) * up x); gate and up may be one tensor, "ffn_up" */
 int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 

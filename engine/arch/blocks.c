@@ -64,6 +64,11 @@ float eng_b_usual_scale(const struct eng_builder *b, int layer)
     return 1.0f / sqrtf((float)b->h.layers[layer].k_dim);
 }
 
+float eng_b_width_scale(const struct eng_builder *b, int layer)
+{
+    return 1.0f / sqrtf((float)b->h.embd_dim / (float)b->h.layers[layer].n_heads);
+}
+
 /* Whether gate and up lie in one tensor, gate first. */
 static bool fused_gate(struct eng_builder *b, int layer, uint64_t ff)
 {

@@ -29,9 +29,8 @@ enum { LAYERS_OF_27B = 62, LONG_CONTEXT = 131072, LONG_CONTEXT_FACTOR = 8 };
 
 static float scale_of(const struct eng_builder *b, int layer)
 {
-    const struct eng_hparams *h = &b->h;
-    if (h->n_layers != LAYERS_OF_27B) return eng_b_usual_scale(b, layer);
-    return 1.0f / sqrtf((float)h->embd_dim / (float)h->layers[layer].n_heads);
+    return b->h.n_layers == LAYERS_OF_27B ? eng_b_width_scale(b, layer)
+                                          : eng_b_usual_scale(b, layer);
 }
 
 static int layers(struct eng_builder *b)

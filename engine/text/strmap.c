@@ -42,20 +42,6 @@ int eng_keys_add(struct eng_keys *k, const char *p, size_t n)
     return 0;
 }
 
-static inline uint64_t load64(const char *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline uint64_t load32(const char *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
     unsigned __int128 m = (unsigned __int128)a * b;
@@ -68,13 +54,13 @@ static uint32_t hash(const char *p, size_t n, uint64_t seed)
     const uint64_t k0 = 0x9e3779b97f4a7c15u, k1 = 0xd6e8feb86659fd93u;
     uint64_t h = seed ^ (n * k0), a = 0, b = 0;
     for (; n > 16; p += 16, n -= 16)
-        h = fold(load64(p) ^ k1 ^ seed, load64(p + 8) ^ h);
+        h = fold(cn_load64(p) ^ k1 ^ seed, cn_load64(p + 8) ^ h);
     if (n >= 8) {
-        a = load64(p);
-        b = load64(p + n - 8);
+        a = cn_load64(p);
+        b = cn_load64(p + n - 8);
     } else if (n >= 4) {
-        a = load32(p);
-        b = load32(p + n - 4);
+        a = cn_load32(p);
+        b = cn_load32(p + n - 4);
     } else if (n > 0) {
         a = (uint64_t)(uint8_t)p[0] << 16 | (uint64_t)(uint8_t)p[n / 2] << 8 | (uint8_t)p[n - 1];
     }

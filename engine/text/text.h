@@ -72,6 +72,9 @@ const uint32_t *eng_vocab_eog(const struct eng_vocab *v, size_t *n);
 bool eng_vocab_is_control(const struct eng_vocab *v, uint32_t id);
 /* The token as the file writes it (for bos_token and eos_token in templates). */
 struct eng_str eng_vocab_text(const struct eng_vocab *v, uint32_t id);
+/* Those of BOS and EOS; empty if the vocabulary has none. */
+struct eng_str eng_vocab_bos_text(const struct eng_vocab *v);
+struct eng_str eng_vocab_eos_text(const struct eng_vocab *v);
 /* The bytes the token stands for: mapped bytes undone, U+2581 as a space, <0xHH> as the byte,
  * control tokens as "" unless `special`. id must be < size. Borrowed from the vocabulary. */
 struct eng_str eng_vocab_piece(const struct eng_vocab *v, uint32_t id, bool special);

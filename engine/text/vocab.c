@@ -52,6 +52,21 @@ struct eng_str eng_vocab_text(const struct eng_vocab *v, uint32_t id)
     return eng_key(&v->texts, id);
 }
 
+static struct eng_str text_or_none(const struct eng_vocab *v, int64_t id)
+{
+    return id >= 0 ? eng_vocab_text(v, (uint32_t)id) : (struct eng_str){"", 0};
+}
+
+struct eng_str eng_vocab_bos_text(const struct eng_vocab *v)
+{
+    return text_or_none(v, eng_vocab_bos(v));
+}
+
+struct eng_str eng_vocab_eos_text(const struct eng_vocab *v)
+{
+    return text_or_none(v, eng_vocab_eos(v));
+}
+
 struct eng_str eng_vocab_piece(const struct eng_vocab *v, uint32_t id, bool special)
 {
     cn_assert(id < v->n);

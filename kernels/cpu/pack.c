@@ -80,19 +80,12 @@ uint64_t kr_group_range_bytes(const struct kr_packed *w, uint32_t g0, uint32_t g
     return (uint64_t)(g1 - g0) * kr_group_bytes(kr_layout(w->type), w->cols);
 }
 
-static uint32_t load_word(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
 /* Bit `bit` of the row's quants, one of word i in bit i of four bytes. */
 static void put_one_bit(uint8_t *p, const uint8_t q[KR_SUB], int bit)
 {
     uint32_t v = 0;
     for (int i = 0; i < 8; i++)
-        v |= (load_word(q + 4 * i) >> bit & 0x01010101u) << i;
+        v |= (cn_load32(q + 4 * i) >> bit & 0x01010101u) << i;
     memcpy(p, &v, sizeof v);
 }
 
@@ -102,7 +95,7 @@ static void put_two_bits(uint8_t *p, const uint8_t q[KR_SUB], int bit)
     for (int i = 0; i < 2; i++) {
         uint32_t v = 0;
         for (int f = 0; f < 4; f++)
-            v |= (load_word(q + 16 * i + 4 * f) >> bit & 0x03030303u) << 2 * f;
+            v |= (cn_load32(q + 16 * i + 4 * f) >> bit & 0x03030303u) << 2 * f;
         memcpy(p + 64 * i, &v, sizeof v);
     }
 }
@@ -135,7 +128,7 @@ static void put_quants(const struct kr_layout *l, uint8_t *block, uint32_t lane,
     }
     for (int k = 0; k < 4; k++) {
         uint32_t v =
-            (load_word(q + 4 * k) & 0x0f0f0f0fu) | (load_word(q + 4 * k + 16) & 0x0f0f0f0fu) << 4;
+            (cn_load32(q + 4 * k) & 0x0f0f0f0fu) | (cn_load32(q + 4 * k + 16) & 0x0f0f0f0fu) << 4;
         memcpy(p + 64 * k, &v, sizeof v);
     }
 }

@@ -199,11 +199,12 @@ def test_signals_do_not_kill(start):
     """SIGHUP and SIGUSR1 at any moment: from the start on, and until the process has ended."""
     for i in range(8):
         s = start.real(config=config({"alpha": {}}), model="null:", template=False, wait=False)
+        until(s.text)  # it has read its config
         for _ in range(3 * i):
+            s.process.send_signal(random.choice((signal.SIGHUP, signal.SIGUSR1)))
             time.sleep(0.01)
             if "serving" in s.text():
                 break
-            s.process.send_signal(random.choice((signal.SIGHUP, signal.SIGUSR1))) if i else None
         s.wait_ready()
         reread(s, config({"alpha": {}, "beta": {}}))  # libuv has its threads from here on
         s.process.send_signal(signal.SIGTERM)

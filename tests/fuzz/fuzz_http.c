@@ -107,8 +107,7 @@ static void begin(struct world *w, bool all_at_once)
     srv_http_init(&w->http, &handler, w, NULL);
     w->http.limits = (struct srv_http_limits){1024, 1000, 1000, 1000, 1000, 1};
     cn_assert(
-        !cn_budget_new(1 << 20, (struct cn_share[]){{1, true}, {1, false}}, 2, &w->http.budget));
-    w->http.strangers = 1;
+        !cn_budget_new(1 << 20, (struct cn_share[]){{1, false}, {1, true}}, 2, &w->http.budget));
     w->all_at_once = all_at_once;
     w->stream = fake_new();
     cn_assert(srv_conn_new(&w->http, &w->stream->base));

@@ -44,15 +44,14 @@ static void feed_many(struct fake_stream *f, char byte, size_t n)
 
 static const char long_post[] = "POST /later HTTP/1.1\r\n" H "Content-Length: 300000\r\n\r\n";
 
-/* Two tenants and strangers share a budget: reserves of 4, 4 and 1 parts of its half. The handler
- * knows tenant 0 or 1 by the connection's own number. */
+/* Strangers and two tenants share a budget: reserves of 1, 4 and 4 parts of its half. The handler
+ * knows tenant 1 or 2 by the connection's own number. */
 static struct cn_account *give_budget(struct world *w, uint64_t bytes)
 {
-    static const struct cn_share shares[] = {{4, true}, {4, true}, {1, false}};
+    static const struct cn_share shares[] = {{1, false}, {4, true}, {4, true}};
 
     assert_int_equal(cn_budget_new(bytes, shares, 3, &w->http.budget), 0);
-    w->http.strangers = 2;
-    return cn_budget_account(w->http.budget, 0);
+    return cn_budget_account(w->http.budget, 1);
 }
 
 static uint64_t held_by(struct world *w, size_t i)
@@ -70,13 +69,15 @@ static void test_bodies_announced(void **state)
     w.http.limits.max_body = 400000;
     give_budget(&w, 4000000);
     for (size_t i = 0; i < CN_ARRAY_LEN(others); i++) {
-        others[i] = another(&w, 0);
+        others[i] = another(&w, 1);
         fake_feed(others[i], long_post, sizeof long_post - 1);
     }
-    assert_in_range(held_by(&w, 0), 16 * SRV_CONN_BYTES, 16 * (SRV_CONN_BYTES + 1024));
-    fake_feed(w.stream, long_post, sizeof long_post - 1);
-    feed_many(w.stream, 'x', 300000);
+    assert_in_range(held_by(&w, 1), 16 * SRV_CONN_BYTES, 16 * (SRV_CONN_BYTES + 1024));
+    struct fake_stream *whole = another(&w, 1);
+    fake_feed(whole, long_post, sizeof long_post - 1);
+    feed_many(whole, 'x', 300000);
     assert_int_equal(w.requests, 1);
+    leave(&w, whole);
     for (size_t i = 0; i < CN_ARRAY_LEN(others); i++)
         leave(&w, others[i]);
     world_fini(&w);
@@ -92,7 +93,7 @@ static void test_bodies_together(void **state)
     w.http.limits.max_body = 400000;
     struct cn_account *first = give_budget(&w, 1200000); /* 266,666 and half of 600,000 */
     assert_int_equal(cn_account_most(first), 566666);
-    struct fake_stream *one = another(&w, 0), *same = another(&w, 0), *other = another(&w, 1);
+    struct fake_stream *one = another(&w, 1), *same = another(&w, 1), *other = another(&w, 2);
     fake_feed(one, long_post, sizeof long_post - 1);
     feed_many(one, 'x', 300000);
     assert_int_equal(w.requests, 1);
@@ -106,12 +107,12 @@ static void test_bodies_together(void **state)
     fake_feed(other, long_post, sizeof long_post - 1);
     feed_many(other, 'x', 300000);
     assert_int_equal(w.requests, 2);
-    assert_in_range(held_by(&w, 1), 300000, 566666);
+    assert_in_range(held_by(&w, 2), 300000, 566666);
     leave(&w, same);
     leave(&w, other);
-    assert_int_equal(held_by(&w, 1), 0);
+    assert_int_equal(held_by(&w, 2), 0);
     leave(&w, one);
-    assert_int_equal(held_by(&w, 0), 0);
+    assert_int_equal(held_by(&w, 1), 0);
     world_fini(&w);
 }
 
@@ -123,7 +124,7 @@ static void test_body_never_fits(void **state)
     world_init(&w);
     w.http.limits.max_body = 400000;
     give_budget(&w, 400000);
-    struct fake_stream *one = another(&w, 0);
+    struct fake_stream *one = another(&w, 1);
     fake_feed(one, long_post, sizeof long_post - 1);
     fake_turn(one);
     assert_non_null(strstr(cn_buf_cstr(&one->sent), "413"));
