@@ -18,7 +18,7 @@ static bool pays(const struct sch *s, const struct sch_model *m, uint64_t n_toke
     const struct sch_stepper *stepper = &s->o.stepper;
     double rate = stepper->save_rate ? stepper->save_rate(stepper->self) : 0;
 
-    if (rate <= 0 || m->cost.w <= 0) return true;
+    if (rate <= 0 || m->cost.row_ns <= 0) return true; /* not measured */
     return 2e9 * (double)bytes / rate <= m->cost.row_ns * (double)n_tokens;
 }
 
