@@ -70,19 +70,33 @@ static int cut_at_mark(struct eng_rendered *r, struct eng_str content, const cha
     return 0;
 }
 
-/* The messages, with the last one's content marked; NULL when memory is out. */
-static json_t *marked(const json_t *messages, struct eng_str content, const char *mark)
+/* The message's last text: its content, or that of the last part that has one; NULL: it has none. */
+static json_t *last_text(const json_t *message)
+{
+    json_t *content = json_object_get(message, "content"), *text = NULL;
+
+    if (json_is_string(content)) return content;
+    for (size_t i = json_array_size(content); !json_is_string(text) && i > 0; i--)
+        text = json_object_get(json_array_get(content, i - 1), "text");
+    return json_is_string(text) ? text : NULL;
+}
+
+/* A copy of the messages in which that text is marked; NULL when memory is out. */
+static json_t *marked(const json_t *messages, const json_t *text, const char *mark)
 {
     size_t n = json_array_size(messages);
-    json_t *out = json_copy((json_t *)messages), *last = json_copy(json_array_get(messages, n - 1));
+    json_t *out = json_copy((json_t *)messages);
+    json_t *last = json_copy(json_array_get(messages, n - 1)), *to;
     struct cn_buf b;
 
     cn_buf_init(&b, 0);
-    cn_buf_append(&b, content.p, content.n);
+    cn_buf_append(&b, json_string_value(text), json_string_length(text));
     cn_buf_append(&b, mark, MARK);
     cn_buf_putc(&b, ' ');
     bool ok = out && last && !b.failed &&
-              json_object_set_new(last, "content", json_stringn(b.data, b.len)) == 0 &&
+              json_object_set_new(last, "content",
+                                  json_deep_copy(json_object_get(last, "content"))) == 0 &&
+              (to = last_text(last)) && json_string_setn(to, b.data, b.len) == 0 &&
               json_array_set(out, n - 1, last) == 0;
     cn_buf_fini(&b);
     json_decref(last);
@@ -95,17 +109,17 @@ int eng_template_continue(const struct eng_template *t, const struct eng_templat
                           struct eng_rendered *out, struct cn_error *err)
 {
     size_t n = json_array_size(in->messages);
-    const json_t *text = json_object_get(json_array_get(in->messages, n - 1), "content");
+    const json_t *text = last_text(json_array_get(in->messages, n - 1));
     uint8_t key[MARK / 2];
     char mark[MARK + 1];
 
-    if (!json_is_string(text))
+    if (!text)
         return open_end(err, "the last message has no content to go on with");
     struct eng_str content = {json_string_value(text), json_string_length(text)};
     cn_random(key, sizeof key);
     cn_hex(key, sizeof key, mark);
     struct eng_template_in with = *in;
-    with.messages = marked(in->messages, content, mark);
+    with.messages = marked(in->messages, text, mark);
     if (!with.messages) return cn_fail(err, CN_ENOMEM, "chat template: out of memory");
     int rc = eng_template_render(t, &with, out, err);
     json_decref(with.messages);

@@ -30,46 +30,6 @@ static int compile(struct eng_jctx *c, const char *src, size_t n, struct eng_tem
     return 0;
 }
 
-/* How long a conversation with a call and no text is; SIZE_MAX: the template cannot be told of one
- * in this way. CN_ELIMIT: it does more than a template does; an ordinary one is done before the
- * clock is first looked at, so that what is learnt does not depend on the machine's load. */
-static int probe(const struct eng_template *t, json_t *content, size_t *len)
-{
-    json_t *messages = json_pack(
-        "[{s:s, s:s}, {s:s, s:o, s:[{s:s, s:s, s:{s:s, s:{}}}]}, {s:s, s:s, s:s, s:s}]", "role",
-        "user", "content", "x", "role", "assistant", "content", content, "tool_calls", "id",
-        "call00001", "type", "function", "function", "name", "f", "arguments", "role", "tool",
-        "tool_call_id", "call00001", "name", "f", "content", "x");
-    if (!messages) return CN_ENOMEM;
-    struct eng_template_in in = {.messages = messages,
-                                 .bos_token = {"", 0},
-                                 .eos_token = {"", 0},
-                                 .limits = {.max_steps = 50000,
-                                            .max_output_bytes = 1 << 20,
-                                            .max_memory_bytes = 8 << 20,
-                                            .max_ns = 500000000}};
-    struct eng_rendered r = {0};
-    int rc = eng_template_render(t, &in, &r, NULL);
-    *len = rc ? SIZE_MAX : r.text.len;
-    if (!rc) eng_rendered_fini(&r);
-    json_decref(messages);
-    return rc == CN_ENOMEM || rc == CN_ELIMIT ? rc : 0;
-}
-
-/* Beside calls the content is null in most clients' messages. Most templates want an empty string
- * in its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it
- * is null, and write a turn without text beside the calls where it is a string: they are those that
- * say less of null than of "". */
-static int learn_null_content(struct eng_template *t)
-{
-    size_t null_len, empty_len;
-    int rc = probe(t, json_null(), &null_len);
-
-    if (!rc) rc = probe(t, json_string(""), &empty_len);
-    if (!rc) t->null_content = null_len < empty_len;
-    return rc == CN_ELIMIT ? 0 : rc; /* too much for a look: as most */
-}
-
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err)
 {
     if (n > COMPILE_SOURCE)
@@ -102,7 +62,7 @@ int eng_template_new(const char *src, size_t n, struct eng_template **out, struc
         if (err) err->code = rc;
         return rc;
     }
-    rc = learn_null_content(t);
+    rc = eng_j_probe(t);
     if (rc) {
         eng_template_free(t);
         return cn_fail(err, rc, "chat template: out of memory");
@@ -126,6 +86,16 @@ struct eng_str eng_template_source(const struct eng_template *t)
 bool eng_template_null_content(const struct eng_template *t)
 {
     return t->null_content;
+}
+
+bool eng_template_text_arguments(const struct eng_template *t)
+{
+    return t->text_arguments;
+}
+
+bool eng_template_takes_parts(const struct eng_template *t, enum eng_role role)
+{
+    return t->parts[role];
 }
 
 /* ---- rendering ------------------------------------------------------------------------------- */
@@ -227,16 +197,19 @@ static void setup(struct eng_jctx *c, const struct eng_template *t,
     cn_arena_init(&c->arena, c->max_memory);
 }
 
-int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
-                        struct eng_rendered *out, struct cn_error *err)
+int eng_j_render(const struct eng_template *t, const struct eng_template_in *in,
+                 struct eng_jbudget *budget, struct eng_rendered *out, struct cn_error *err)
 {
-    int rc = check_kwargs(in->kwargs, err);
-    if (rc) return rc;
     struct eng_jctx *c = cn_calloc(1, sizeof(*c));
     if (!c) return cn_fail(err, CN_ENOMEM, "chat template: out of memory");
     setup(c, t, in, err);
+    if (budget) {
+        c->max_steps = budget->steps;
+        c->started_ns = budget->started_ns;
+    }
     struct eng_jbuf text = {.heap = true};
-    rc = run(c, in, &text);
+    int rc = run(c, in, &text);
+    if (budget) budget->steps -= c->steps;
     cn_arena_fini(&c->arena);
     free(c);
     if (rc) {
@@ -251,6 +224,13 @@ int eng_template_render(const struct eng_template *t, const struct eng_template_
     out->spans = text.runs;
     out->n_spans = text.n_runs;
     return 0;
+}
+
+int eng_template_render(const struct eng_template *t, const struct eng_template_in *in,
+                        struct eng_rendered *out, struct cn_error *err)
+{
+    int rc = check_kwargs(in->kwargs, err);
+    return rc ? rc : eng_j_render(t, in, NULL, out, err);
 }
 
 void eng_rendered_fini(struct eng_rendered *r)

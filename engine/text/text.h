@@ -152,6 +152,8 @@ static inline void eng_detok_drop(struct eng_detok *d)
 struct eng_template;
 
 /* Compiles a Jinja template once (at most 4 MiB; nested at most 64 deep). The source is copied.
+ * Small conversations are then rendered to learn how the template takes messages: for at most half
+ * a second, and in a few milliseconds unless the template is hostile.
  * Errors: CN_ETEMPLATE with line number, CN_ENOMEM. */
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err);
 void eng_template_free(struct eng_template *t);
@@ -161,8 +163,25 @@ struct eng_str eng_template_source(const struct eng_template *t);
 /* Whether the template expects null, not "", as the content of an assistant message with tool calls
  * and no text. */
 bool eng_template_null_content(const struct eng_template *t);
+/* Whether the arguments of a call in the conversation should be JSON text: the template wants text,
+ * or writes the text as it is where it would write an object. False: they should be an object. */
+bool eng_template_text_arguments(const struct eng_template *t);
+enum eng_role { ENG_SYSTEM, ENG_USER, ENG_ASSISTANT, ENG_TOOL, ENG_N_ROLES };
+/* Whether the template takes a list of parts ({"type": "text", "text": ...}) as the content of a
+ * message of this role. False: it wants a string. */
+bool eng_template_takes_parts(const struct eng_template *t, enum eng_role role);
 /* Whether the template uses `tools`; one that does not renders the same with and without them. */
 bool eng_template_takes_tools(const struct eng_template *t);
+
+/* Puts messages into the form that the template takes: a content of parts becomes a string where
+ * the template does not take a list (texts on lines of their own); the role developer becomes
+ * system where the template does not know it; several system messages become one at the beginning,
+ * and later ones text of the user, where the template takes one at the beginning only (all of them
+ * where it takes none); arguments that are objects become text where the template wants text. What
+ * the template takes is not changed. messages: an array of objects, changed in place; their
+ * contents are strings, null or arrays of parts. After CN_ENOMEM, the only error, they are of no
+ * use. Takes linear time. */
+int eng_template_fit(const struct eng_template *t, json_t *messages, struct cn_error *err);
 
 struct eng_template_limits {
     uint64_t max_steps;      /* 0 = default 500,000 */
@@ -201,10 +220,10 @@ int eng_template_render(const struct eng_template *t, const struct eng_template_
                         struct eng_rendered *out, struct cn_error *err);
 
 /* As eng_template_render, but the text ends after the content of the last message, so that the
- * model continues it: what the template writes after it is left out. The content is a string; white
- * space at its ends is cut if the template does that. add_generation_prompt must be false. Also
- * CN_EINVAL: there is no such content, or the template does not write it exactly once and
- * unchanged. */
+ * model continues it: what the template writes after it is left out. The content is a string, or
+ * parts of which the last with a text is continued; white space at its ends is cut if the template
+ * does that. add_generation_prompt must be false. Also CN_EINVAL: there is no such content, or the
+ * template does not write it exactly once and unchanged. */
 int eng_template_continue(const struct eng_template *t, const struct eng_template_in *in,
                           struct eng_rendered *out, struct cn_error *err);
 

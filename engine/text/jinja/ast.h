@@ -147,8 +147,27 @@ struct eng_template {
     size_t n_names;
     uint32_t id_loop;
     struct eng_str source;
-    bool null_content;
+    /* What eng_j_probe learnt of it. */
+    bool null_content, text_arguments;
+    bool calls;              /* writes the calls and results of a conversation */
+    bool parts[ENG_N_ROLES]; /* by role: takes a list of text parts as content */
+    bool developer;          /* gives the role developer a meaning of its own */
+    bool system;             /* takes a system message before the conversation */
+    bool systems;            /* takes several, anywhere */
+    bool user_after_result;  /* takes a message of the user directly after a call's result */
 };
+
+/* What several renderings share. */
+struct eng_jbudget {
+    uint64_t steps;
+    uint64_t started_ns; /* when the first of them began: limits.max_ns counts from here */
+};
+/* As eng_template_render, but kwargs are not checked. budget may be NULL; otherwise it replaces
+ * limits.max_steps, and the steps taken are subtracted from it. */
+int eng_j_render(const struct eng_template *t, const struct eng_template_in *in,
+                 struct eng_jbudget *budget, struct eng_rendered *out, struct cn_error *err);
+/* Learns how a compiled template takes messages (probe.c). CN_ENOMEM alone is an error. */
+int eng_j_probe(struct eng_template *t);
 
 struct eng_jparser {
     struct eng_jctx *c;
