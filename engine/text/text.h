@@ -183,6 +183,17 @@ bool eng_template_takes_tools(const struct eng_template *t);
  * use. Takes linear time. */
 int eng_template_fit(const struct eng_template *t, json_t *messages, struct cn_error *err);
 
+/* For a template that does not take tools: describes the tools in the system message (a new one
+ * where there is none) and writes calls and their results as text, in the form
+ *     <tools>..</tools>  <tool_call>{"name": .., "arguments": ..}</tool_call>
+ *     <tool_response>..</tool_response>
+ * (results as text of the user, in the order of their calls). Arguments that are a string are
+ * written as they are. tools: the request's array, unchanged; NULL or empty: none are described,
+ * and calls and results become text only if the template does not write them itself. messages,
+ * error and time as with eng_template_fit, which must come after it. */
+int eng_template_fall_back(const struct eng_template *t, json_t *messages, const json_t *tools,
+                           struct cn_error *err);
+
 struct eng_template_limits {
     uint64_t max_steps;      /* 0 = default 500,000 */
     uint32_t max_depth;      /* 0 = default 64 */
