@@ -91,7 +91,8 @@ size_t cli_run_first(const struct cli_run *r)
     return m && has_role(m, "system");
 }
 
-/* The messages without the oldest `skip` after the system message; NULL when out of memory. */
+/* Copies of the messages without the oldest `skip` after the system message; NULL when out of
+ * memory. */
 static json_t *messages_after(const struct cli_run *r, size_t skip)
 {
     json_t *out = json_array();
@@ -99,7 +100,7 @@ static json_t *messages_after(const struct cli_run *r, size_t skip)
 
     for (size_t i = 0; out && i < json_array_size(r->messages); i++)
         if (i < first || i >= first + skip)
-            if (json_array_append(out, json_array_get(r->messages, i))) {
+            if (json_array_append_new(out, json_copy(json_array_get(r->messages, i)))) {
                 json_decref(out);
                 out = NULL;
             }
@@ -130,7 +131,8 @@ static int make_prompt(struct cli_run *r, size_t skip, struct eng_ids *ids,
                                  .bos_token = eng_vocab_bos_text(v),
                                  .eos_token = eng_vocab_eos_text(v),
                                  .now_s = cn_wall_s()};
-    int rc = eng_template_render(t, &in, &text, err);
+    int rc = eng_template_fit(t, messages, err);
+    if (!rc) rc = eng_template_render(t, &in, &text, err);
     json_decref(messages);
     if (rc) return rc;
     rc = eng_tokenize(v, text.text.data, text.text.len, text.spans, text.n_spans,

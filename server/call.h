@@ -151,6 +151,9 @@ uint64_t srv_ids_bytes(size_t n, size_t max);
 
 /* ---- between the files of the worker's side -------------------------------------------------- */
 
+int srv_messages_check(struct srv_call *c); /* messages.c */
+/* messages.c: checked messages, into the form that the template takes; after the tools' check. */
+int srv_messages_fit(struct srv_call *c);
 /* messages, tools, kwargs -> the conversation as text (chat.c). */
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out);
 int srv_chat_prompt(struct srv_call *c);     /* chat.c: -> prompts[0] */

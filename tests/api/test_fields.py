@@ -22,7 +22,7 @@ def refused(server, path, body, status=400, **more):
 WORDS = [
     (CHAT, {"messages": [{"role": "user\0x", "content": "hi"}]}, "messages[0].role"),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "text\0x", "text": "hi"}]}]},
-     "messages[0].content[0]"),
+     "messages[0].content[0].type"),
     (CHAT, {**HI, "tool_choice": "none\0x"}, "tool_choice"),
     (CHAT, {**HI, "tool_choice": "auto\0"}, "tool_choice"),
     (CHAT, {**HI, "tools": [{"type": "function\0x", "function": {"name": "f"}}]}, "tools"),

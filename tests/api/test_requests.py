@@ -106,17 +106,22 @@ def test_large_bodies_are_parsed_elsewhere_the_same(fake):
 
 
 @pytest.mark.parametrize("messages,param", [
-    ([], "messages"), (["x"], "messages[0]"), ([{}], "messages[0].role"),
+    (["x"], "messages[0]"), ([{}], "messages[0].role"),
     ([{"role": 5, "content": "x"}], "messages[0].role"),
     ([{"role": "wizard", "content": "x"}], "messages[0].role"),
     ([{"role": "user"}], "messages[0].content"),
     ([{"role": "user", "content": None}], "messages[0].content"),
     ([{"role": "user", "content": 5}], "messages[0].content"),
     ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
-    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+    ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "messages[0].content[0].text"),
+    ([{"role": "user", "content": [{"text": "x"}]}], "messages[0].content[0].type"),
+    ([{"role": "user", "content": [{"type": 5, "text": "x"}]}], "messages[0].content[0].type"),
+    ([{"role": "user", "content": [{"type": "poem", "text": "x"}]}], "messages[0].content[0].type"),
+    ([{"role": "assistant", "content": [{"type": "refusal"}]}], "messages[0].content[0].refusal"),
     ([{"role": "user", "content": "x"},
       {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
-     "messages[1].content[0]"),
+     "messages[1].content[0].type"),
     ([{"role": "assistant", "tool_calls": "x"}], "messages[0].tool_calls"),
     ([{"role": "assistant", "tool_calls": [{"function": {}}]}], "messages[0].tool_calls"),
 ])
@@ -201,8 +206,8 @@ PARTS = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="
 def test_parts_that_are_not_text_are_refused_by_name(fake, part, role):
     messages = [{"role": "user", "content": "x"}, {"role": role, "content": [{"type": "text", "text": "see:"}, part]}]
     for path in "/v1/chat/completions", "/apply-template":
-        error = refused(fake, path, {**CHAT, "messages": messages}, "messages[1].content[1]")
-        assert error["code"] == "unsupported" and f"type {part['type']}," in error["message"]
+        error = refused(fake, path, {**CHAT, "messages": messages}, "messages[1].content[1].type")
+        assert error["code"] == "unsupported" and f"type is {part['type']}," in error["message"]
 
 
 @pytest.mark.parametrize("field", ["images", "audio", "video", "videos", "files"])

@@ -81,7 +81,7 @@ def test_what_goes_on(fake):
 
 @pytest.mark.parametrize("body,says", [
     (open_ended("It is", add_generation_prompt=True), "exclude"),
-    ({"messages": [], "continue_final_message": True}, "empty"),
+    ({"messages": [], "continue_final_message": True}, "has no content"),
     ({**open_ended("x"), "messages": [{"role": "user", "content": None}]}, "is missing"),
 ])
 def test_what_does_not_go_on(fake, body, says):

@@ -1,0 +1,210 @@
+/* Messages of a chat body: checked, and put into the form that the model's template takes. Worker
+ * threads; works on one call, whose parsed body it changes. */
+#include "server/call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct at {
+    size_t message;
+    bool null_content;   /* as eng_template_null_content */
+    bool text_arguments; /* arguments of calls stay text */
+    struct srv_json_room *json;
+    struct cn_error *err;
+};
+
+static int bad(const struct at *at, int code, const char *field, const char *why)
+{
+    char param[96];
+
+    snprintf(param, sizeof param, "messages[%zu]%s%s", at->message, field[0] ? "." : "", field);
+    return cn_fail_param(at->err, code, param, "%s %s", param, why);
+}
+
+/* The type is named if it could be a name. */
+static int bad_type(const struct at *at, const char *field, const json_t *type)
+{
+    char why[128];
+    const char *s = json_string_value(type);
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz_-0123456789");
+
+    if (!n || n > 32 || n != json_string_length(type))
+        return bad(at, CN_EUNSUPP, field, "is not supported: this model reads text");
+    snprintf(why, sizeof why, "is %s, which is not supported: this model reads text", s);
+    return bad(at, CN_EUNSUPP, field, why);
+}
+
+/* Media beside the content, as some clients send them. */
+static int check_beside(const json_t *message, const struct at *at)
+{
+    static const char *const names[] = {"images", "audio", "video", "videos", "files"};
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
+        const json_t *v = json_object_get(message, names[i]);
+        if (!v || json_is_null(v) || (json_is_array(v) && !json_array_size(v))) continue;
+        return bad(at, CN_EUNSUPP, names[i], "is not supported: this server reads text");
+    }
+    return 0;
+}
+
+/* A part of text has that type in the end, whatever name a client gives it; so has a refusal, which
+ * is text of the assistant. Further members stay. */
+static int check_part(json_t *part, size_t i, const struct at *at)
+{
+    static const char *const types[] = {"text", "input_text", "output_text", "refusal", NULL};
+    json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+    char field[64];
+
+    snprintf(field, sizeof field, "content[%zu]", i);
+    if (!json_is_object(part)) return bad(at, CN_ETYPE, field, "must be an object");
+    snprintf(field, sizeof field, "content[%zu].type", i);
+    if (!type) return bad(at, CN_EMISSING, field, "is missing");
+    if (!json_is_string(type)) return bad(at, CN_ETYPE, field, "must be a string");
+    int is = srv_json_one_of(type, types);
+    if (is < 0) return bad_type(at, field, type);
+    if (is == 3) text = json_object_get(part, "refusal");
+    snprintf(field, sizeof field, "content[%zu].%s", i, is == 3 ? "refusal" : "text");
+    if (!text) return bad(at, CN_EMISSING, field, "is missing");
+    if (!json_is_string(text)) return bad(at, CN_ETYPE, field, "must be a string");
+    if ((is && json_object_set_new(part, "type", json_string("text"))) ||
+        (is == 3 && json_object_set(part, "text", text)))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+static int check_parts(json_t *parts, const struct at *at)
+{
+    json_t *part;
+    size_t i;
+    int rc;
+
+    json_array_foreach(parts, i, part) if ((rc = check_part(part, i, at))) return rc;
+    return 0;
+}
+
+/* Arguments come as text that holds JSON; most templates want the object. Other text stays, but for
+ * none at all, which some clients send for a call without arguments. */
+static int open_arguments(json_t *call, const struct at *at)
+{
+    json_t *function = json_object_get(call, "function");
+    json_t *text = json_object_get(function, "arguments"), *value;
+
+    if (!json_is_object(function)) return bad(at, CN_ETYPE, "tool_calls", "must hold functions");
+    if (!json_is_string(json_object_get(function, "name")))
+        return bad(at, CN_ETYPE, "tool_calls", "must hold functions with a name");
+    if (!json_is_string(text)) return 0;
+    if (!json_string_length(text)) {
+        value = at->text_arguments ? json_string("{}") : json_object();
+        if (json_object_set_new(function, "arguments", value))
+            return cn_fail(at->err, CN_ENOMEM, "out of memory");
+        return 0;
+    }
+    if (at->text_arguments) return 0;
+    int rc =
+        srv_json_parse(json_string_value(text), json_string_length(text), at->json, &value, NULL);
+    if (rc == CN_ELIMIT) return bad(at, rc, "tool_calls", "hold too many values");
+    if (rc == CN_ENOMEM || rc == CN_ETOOLARGE || rc == CN_EHELD || rc == CN_EFULL)
+        return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
+    if (rc) return 0;
+    if (json_object_set_new(function, "arguments", value))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+static int check_tool_calls(json_t *message, const struct at *at)
+{
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+
+    if (!calls) return 0;
+    if (json_is_null(calls)) {
+        json_object_del(message, "tool_calls");
+        return 0;
+    }
+    if (!json_is_array(calls)) return bad(at, CN_ETYPE, "tool_calls", "must be an array");
+    json_array_foreach(calls, i, call)
+    {
+        if (!json_is_object(call)) return bad(at, CN_ETYPE, "tool_calls", "must hold objects");
+        int rc = open_arguments(call, at);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Clients send an earlier answer's reasoning back under the name they know; templates read it under
+ * theirs. One of them cannot be told both thoughts and content beside calls, and refuses: then the
+ * content, which is the conversation's, stays. */
+static int name_reasoning(json_t *m, const struct at *at)
+{
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    json_t *text = NULL, *content = json_object_get(m, "content");
+
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
+        json_t *v = json_object_get(m, names[i]);
+        if (!v) continue;
+        if (json_is_null(v)) {
+            json_object_del(m, names[i]);
+        } else if (!json_is_string(v)) {
+            return bad(at, CN_ETYPE, names[i], "must be a string");
+        } else if (!text) {
+            text = v;
+        }
+    }
+    if (!text) return 0;
+    bool calls = json_object_get(m, "tool_calls") &&
+                 (json_string_length(content) || json_array_size(content));
+    for (size_t i = 0; i < CN_ARRAY_LEN(names); i++) {
+        if (json_object_get(m, names[i]) || (calls && !strcmp(names[i], "thinking"))) continue;
+        if (json_object_set(m, names[i], text)) return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
+static int check_message(json_t *m, const struct at *at)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant",
+                                        "tool",   "function",  NULL};
+    if (!json_is_object(m)) return bad(at, CN_ETYPE, "", "must be an object");
+    json_t *role = json_object_get(m, "role"), *content = json_object_get(m, "content");
+
+    if (!role) return bad(at, CN_EMISSING, "role", "is missing");
+    if (!json_is_string(role)) return bad(at, CN_ETYPE, "role", "must be a string");
+    if (srv_json_one_of(role, roles) < 0)
+        return bad(at, CN_EINVAL, "role",
+                   "must be one of system, developer, user, assistant, tool, function");
+    bool assistant = srv_json_is(role, "assistant");
+    int rc = check_tool_calls(m, at);
+    if (!rc) rc = check_beside(m, at);
+    if (rc) return rc;
+    if ((rc = check_parts(content, at))) return rc;
+    if (assistant && (rc = name_reasoning(m, at))) return rc;
+    if (json_is_string(content) || json_is_array(content)) return 0;
+    if (content && !json_is_null(content))
+        return bad(at, CN_ETYPE, "content", "must be a string or an array of parts");
+    if (!assistant) return bad(at, CN_EMISSING, "content", "is missing");
+    bool null = at->null_content && json_array_size(json_object_get(m, "tool_calls"));
+    if (json_object_set_new(m, "content", null ? json_null() : json_string("")))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+int srv_messages_check(struct srv_call *c)
+{
+    const struct eng_template *t = c->env->chat_template;
+    struct at at = {.null_content = eng_template_null_content(t),
+                    .text_arguments = eng_template_text_arguments(t),
+                    .json = &c->json,
+                    .err = &c->err};
+    json_t *m;
+    int rc;
+
+    if (!c->p.messages)
+        return cn_fail_param(&c->err, CN_EMISSING, "messages", "messages is missing");
+    json_array_foreach(c->p.messages, at.message, m) if ((rc = check_message(m, &at))) return rc;
+    return 0;
+}
+
+int srv_messages_fit(struct srv_call *c)
+{
+    return eng_template_fit(c->env->chat_template, c->p.messages, &c->err);
+}
