@@ -162,6 +162,7 @@ int cli_take_served(struct cfg *cfg, struct cn_error *err)
     cfg->model.sampling = cli_copy(m->sampling, &failed);
     cfg->model.context = m->context;
     cfg->model.kv_type = m->kv_type;
+    cfg->model.tools_fallback = m->tools_fallback;
     return failed ? cn_fail(err, CN_ENOMEM, "out of memory") : 0;
 }
 
@@ -189,6 +190,7 @@ int cli_list_models(const struct cfg *cfg, struct rt_model_opts **out, struct cn
                                         .context = (uint64_t)m->context,
                                         .kv_type = m->kv_type,
                                         .sampling = m->sampling,
+                                        .tools_fallback = m->tools_fallback,
                                         .group = cfg_group_of(cfg, m),
                                         .pin = m->pin,
                                         .preload = m->preload};

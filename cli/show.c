@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TEMPLATE_MOST (4u << 20) /* bytes of a chat template */
+
 /* What requests draw with that do not say otherwise. */
 static int find_sampling(const struct cli_stack *s, const struct eng_model_info *info,
                          struct rt_sampling *out, struct cn_error *err)
@@ -30,6 +32,11 @@ static void put_sampling(const struct rt_sampling *d)
     printf(" (%s)\n", !strcmp(d->from, "default") ? "for most models" : d->from);
 }
 
+static const char *tools_of(const struct cli_stack *s, const struct eng_model *m)
+{
+    return rt_tools_name(rt_tools_for(eng_model_template(m), s->cfg.model.tools_fallback));
+}
+
 static int put_text(struct cli_stack *s, const struct eng_model *m,
                     const struct eng_model_opts *opts, const struct rt_sampling *sampling,
                     struct cn_error *err)
@@ -42,7 +49,10 @@ static int put_text(struct cli_stack *s, const struct eng_model *m,
     cn_buf_init(&text, 0);
     int rc = eng_model_describe(m, &opts->prepare, &text, err);
     if (known) printf("catalog name    %s\n", known->name);
-    if (eng_model_info(m)->pooling == ENG_POOL_NONE) put_sampling(sampling);
+    if (eng_model_info(m)->pooling == ENG_POOL_NONE) {
+        put_sampling(sampling);
+        printf("tools           %s\n", tools_of(s, m));
+    }
     if (!rc) fwrite(text.data, 1, text.len, stdout);
     cn_buf_fini(&text);
     if (!rc && cli_put_memory(&s->cfg, m, &room, &plan, err)) printf("  %s\n", err->message);
@@ -92,17 +102,6 @@ static json_t *memory_json(const struct cli_stack *s, const struct eng_model *m,
     return o;
 }
 
-static bool has_template(const char *path)
-{
-    struct eng_gguf *g;
-    struct eng_str text;
-
-    if (eng_gguf_open(path, &g, NULL)) return false;
-    bool has = !eng_gguf_str(g, "tokenizer.chat_template", &text, NULL);
-    eng_gguf_close(g);
-    return has;
-}
-
 static int put_json(const struct cli_stack *s, const struct eng_model *m, const struct kr_device *d,
                     const struct rt_sampling *sampling)
 {
@@ -116,11 +115,25 @@ static int put_json(const struct cli_stack *s, const struct eng_model *m, const 
         "bytes", (json_int_t)i->file_bytes, "context", (json_int_t)i->context, "trained_context",
         (json_int_t)i->train_context, "vocabulary", (json_int_t)i->n_vocab, "layers",
         (int)i->n_layers, "width", (int)i->embd_dim, "heads", (int)i->n_heads, "kv_heads",
-        (int)i->n_kv_heads, "chat_template", !embeds && has_template(s->path), "embeds", embeds);
+        (int)i->n_kv_heads, "chat_template", !embeds && eng_model_template(m), "embeds", embeds);
 
     if (o && !embeds) json_object_set_new(o, "sampling", sampling_json(sampling));
+    if (o && !embeds) json_object_set_new(o, "tools", json_string(tools_of(s, m)));
     if (o) json_object_set_new(o, "memory", memory_json(s, m, d));
     return cli_put_json(o);
+}
+
+/* The template that the config gives the model in place of its own, if any. */
+static int read_template(const struct cli_stack *s, struct eng_model_opts *opts,
+                         struct cn_buf *text, struct cn_error *err)
+{
+    int rc = 0;
+
+    if (!s->cfg.model.chat_template) return 0;
+    if ((rc = cn_file_read(s->cfg.model.chat_template, false, TEMPLATE_MOST, text, err))) return rc;
+    opts->template_text = cn_buf_cstr(text);
+    opts->template_len = text->len;
+    return opts->template_text ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
 }
 
 static int show(struct cli_stack *s, bool json, int *status, struct cn_error *err)
@@ -128,8 +141,11 @@ static int show(struct cli_stack *s, bool json, int *status, struct cn_error *er
     struct eng_model_opts opts = {.prepare = rt_prepare_opts(&s->cfg)};
     struct eng_model *m = NULL;
     struct rt_sampling sampling;
+    struct cn_buf text;
     int rc = rt_device_new(&s->cfg, &opts.device, err);
 
+    cn_buf_init(&text, 0);
+    if (!rc) rc = read_template(s, &opts, &text, err);
     if (!rc) rc = eng_model_measure(s->path, &opts, &m, err);
     if (!rc) rc = find_sampling(s, eng_model_info(m), &sampling, err);
     if (!rc && json)
@@ -138,6 +154,7 @@ static int show(struct cli_stack *s, bool json, int *status, struct cn_error *er
         rc = put_text(s, m, &opts, &sampling, err);
     eng_model_unref(m);
     kr_device_free(opts.device);
+    cn_buf_fini(&text);
     return rc;
 }
 

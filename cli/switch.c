@@ -43,6 +43,7 @@ struct chosen {
     char *path, *name, *chat_template, *sampling, *file, *called;
     int64_t context;
     int kv_type;
+    bool tools_fallback;
 };
 
 static void chosen_fini(struct chosen *c)
@@ -68,7 +69,8 @@ static bool chosen_copy(const struct cli_run *r, struct chosen *out)
                            .file = cli_copy(r->stack.path, &failed),
                            .called = cli_copy(r->stack.name, &failed),
                            .context = c->model.context,
-                           .kv_type = c->model.kv_type};
+                           .kv_type = c->model.kv_type,
+                           .tools_fallback = c->model.tools_fallback};
     if (failed) chosen_fini(out);
     return !failed;
 }
@@ -90,6 +92,7 @@ static void choose(struct cli_run *r, struct chosen *from)
     c->model.sampling = from->sampling;
     c->model.context = from->context;
     c->model.kv_type = from->kv_type;
+    c->model.tools_fallback = from->tools_fallback;
     r->stack.path = from->file;
     r->stack.name = from->called;
     memset(from, 0, sizeof *from);
@@ -109,6 +112,10 @@ static void forget_served(struct cfg *c)
     }
     if (!c->places[CFG_KEY_model_context].source) c->model.context = 0;
     if (!c->places[CFG_KEY_model_kv_type].source) c->model.kv_type = CFG_KV_F16;
+    if (c->places[CFG_KEY_model_tools_fallback].source) return;
+    struct cfg fresh;
+    if (!cfg_init(&fresh, NULL)) c->model.tools_fallback = fresh.model.tools_fallback;
+    cfg_fini(&fresh);
 }
 
 /* Looks at what can be seen before the model in use is given up. */

@@ -225,6 +225,9 @@ int eng_model_measure(const char *path, const struct eng_model_opts *opts, struc
     int rc = eng_gguf_open(path, &g, err);
     if (!rc) rc = eng_model_read(m, g, path, opts->prepare.max_context, true, err);
     if (!rc) rc = measure(m, opts, err);
+    /* A bad template is an error of eng_model_open. */
+    if (!rc && eng_model_read_template(m, opts, NULL) == CN_ENOMEM)
+        rc = cn_fail(err, CN_ENOMEM, "out of memory");
     if (rc) {
         eng_model_unref(m);
         return rc;

@@ -109,9 +109,9 @@ const struct eng_template *eng_model_template(
 /* How the model marks the parts of its replies to conversations. */
 const struct eng_reply_format *eng_model_reply(const struct eng_model *m);
 struct kr_exec *eng_model_exec(struct eng_model *m);
-/* Opens a model without its weights: only its info, with its exec's exact sizes, can be used. Reads
- * no tensors except small vectors. opts as for eng_model_open, device included. *out returned
- * owned. */
+/* Opens a model without its weights: only its info, with its exec's exact sizes, and its chat
+ * template can be used (NULL also if that is invalid). Reads no tensors except small vectors. opts
+ * as for eng_model_open, device included. *out returned owned. */
 int eng_model_measure(const char *path, const struct eng_model_opts *opts, struct eng_model **out,
                       struct cn_error *err);
 /* Bytes of KV and state that a sequence of n tokens holds: in whole blocks; windows and chunks are

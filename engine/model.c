@@ -204,6 +204,15 @@ static void set_fingerprint(struct eng_model *m, const struct eng_model_opts *op
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+int eng_model_read_template(struct eng_model *m, const struct eng_model_opts *opts,
+                            struct cn_error *err)
+{
+    if (!opts->template_text) return eng_gguf_template(m->g, &m->template, err);
+    int rc = eng_template_new(opts->template_text, opts->template_len, &m->template, err);
+    if (rc) cn_error_wrap(err, "the given chat template");
+    return rc;
+}
+
 static int read_texts(struct eng_model *m, const struct eng_model_opts *opts, struct cn_error *err)
 {
     int rc = eng_gguf_vocab_upto(m->g, (size_t)m->info.n_vocab, &m->vocab, err);
@@ -212,12 +221,7 @@ static int read_texts(struct eng_model *m, const struct eng_model_opts *opts, st
         return cn_fail_param(err, CN_EFORMAT, "tokenizer.ggml.tokens",
                              "key \"tokenizer.ggml.tokens\" has %zu tokens, the model %llu",
                              eng_vocab_size(m->vocab), (unsigned long long)m->info.n_vocab);
-    if (!opts->template_text) {
-        rc = eng_gguf_template(m->g, &m->template, err);
-    } else {
-        rc = eng_template_new(opts->template_text, opts->template_len, &m->template, err);
-        if (rc) cn_error_wrap(err, "the given chat template");
-    }
+    rc = eng_model_read_template(m, opts, err);
     if (!rc && m->template) m->reply = eng_reply_format(m->vocab, eng_template_source(m->template));
     return rc;
 }

@@ -24,6 +24,9 @@ struct eng_model {
 int eng_model_read(struct eng_model *m, struct eng_gguf *g, const char *path, uint64_t max_context,
                    bool measuring, struct cn_error *err);
 struct eng_model *eng_model_alloc(void);
+/* The file's template or the given one; NULL if the file has none. */
+int eng_model_read_template(struct eng_model *m, const struct eng_model_opts *opts,
+                            struct cn_error *err);
 void eng_read_recommended(const struct eng_gguf *g,
                           struct eng_recommended *out); /* recommended.c */
 

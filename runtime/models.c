@@ -33,6 +33,7 @@ static int init_one(struct rt *r, uint32_t i, const struct rt_model_opts *o, str
     m->only = RT_NOBODY;
     m->asked_context = o->context;
     m->kv_type = o->kv_type;
+    m->tools_fallback = o->tools_fallback;
     m->pin = o->pin;
     m->preload = o->preload;
     if (copy_text(o->id, &m->id) || copy_text(o->path, &m->path) ||
@@ -52,6 +53,7 @@ int rt_models_init(struct rt *r, const struct rt_opts *o, struct cn_error *err)
                                 .context = (uint64_t)c->model.context,
                                 .kv_type = c->model.kv_type,
                                 .sampling = c->model.sampling,
+                                .tools_fallback = c->model.tools_fallback,
                                 .pin = true,
                                 .preload = true};
     const struct rt_model_opts *all = o->n_models ? o->models : &one;
@@ -146,6 +148,7 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
                                     .context = m->context,
                                     .sampling = m->sampling,
                                     .embeds = m->embeds,
+                                    .tools = m->tools,
                                     .pinned = m->pin};
     memcpy(out->fingerprint, m->fingerprint, sizeof out->fingerprint);
     if (out->state == RT_FAILED) out->error = m->error;
@@ -305,7 +308,8 @@ void rt_model_text(const struct rt_model *m, struct rt_model_text *out)
                                   .chat_template = eng_model_template(e),
                                   .reply = eng_model_reply(e),
                                   .fingerprint = info->fingerprint,
-                                  .context = info->context};
+                                  .context = info->context,
+                                  .tools = rt_tools_for(eng_model_template(e), m->tools_fallback)};
 }
 
 void rt_model_answer(struct rt_model *m, const struct cn_error *err, uint32_t retry_s,

@@ -93,13 +93,16 @@ bool rt_model_replaced(const struct rt_model *m)
 }
 
 /* Keeps what is known of a model without loading it. file: as it was before it was opened. */
-static void note(struct rt_model *m, const struct eng_model_info *info, struct rt_file file)
+static void note(struct rt_model *m, const struct eng_model *model, struct rt_file file)
 {
+    const struct eng_model_info *info = eng_model_info(model);
+
     pthread_mutex_lock(&m->rt->models_lock);
     m->file = file;
     m->need = info->exec->packed_bytes + info->exec->scratch_bytes;
     m->context = info->context;
     m->embeds = info->pooling != ENG_POOL_NONE;
+    m->tools = rt_tools_for(eng_model_template(model), m->tools_fallback);
     rt_sampling_for(m->path, &info->recommended, &m->asked_sampling, &m->sampling);
     if (info->fingerprint[0]) memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     pthread_mutex_unlock(&m->rt->models_lock);
@@ -109,12 +112,21 @@ int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error
 {
     struct eng_model_opts opts = opts_of(m);
     struct eng_model *model = NULL;
+    struct cn_buf text;
     int rc = find_file(m, err);
     struct rt_file file = file_at(m->path);
     if (!rc) rc = check_context(m->path, m->asked_context, "models.context", err);
-    if (!rc) rc = eng_model_measure(m->path, &opts, &model, err);
     if (rc) return rc;
-    note(m, eng_model_info(model), file);
+    cn_buf_init(&text, 0);
+    /* One that cannot be read is an error of the load. */
+    if (m->chat_template && !read_template(m->chat_template, "", &text, NULL)) {
+        opts.template_text = cn_buf_cstr(&text);
+        opts.template_len = text.len;
+    }
+    rc = eng_model_measure(m->path, &opts, &model, err);
+    cn_buf_fini(&text);
+    if (rc) return rc;
+    note(m, model, file);
     if (out)
         *out = model;
     else
@@ -145,7 +157,7 @@ int rt_model_open(struct rt_model *m, const struct rt_loading *how, struct eng_m
     opts.prepare.progress_arg = how->progress_arg;
     if (!rc) rc = eng_model_open(m->path, &opts, out, err);
     cn_buf_fini(&text);
-    if (!rc) note(m, eng_model_info(*out), file);
+    if (!rc) note(m, *out, file);
     return rc;
 }
 

@@ -304,7 +304,7 @@ struct rt_model {
     char *id, *chat_template;
     uint64_t asked_context;
     int kv_type;
-    bool pin, preload;
+    bool tools_fallback, pin, preload;
     /* rt_new's thread, then the loader's */
     char *path; /* NULL: not found yet, by its id */
     /* under the runtime's models_lock */
@@ -332,6 +332,7 @@ struct rt_model {
     struct cfg_sampling asked_sampling; /* of the config */
     struct rt_sampling sampling;        /* with `context` */
     bool embeds;
+    enum rt_tools tools;
     /* the loader's question to the engine thread, and the answer */
     struct rt_cmd cmd;
     int answer;

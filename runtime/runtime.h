@@ -37,6 +37,7 @@ struct rt_model_opts {         /* one of several models; all is copied */
     uint64_t context;          /* 0: the model's own */
     int kv_type;               /* enum cfg_kv_type */
     const char *sampling;      /* text of models.sampling; NULL: none */
+    bool tools_fallback;       /* as models.tools_fallback */
     uint32_t group;            /* index of its group in cfg's groups */
     bool pin, preload;
 };
@@ -147,6 +148,21 @@ void rt_sampling_for(const char *path, const struct eng_recommended *file,
 /* Overrides s by the values set in `asked`. A temperature of 0 means the likeliest token whatever
  * the defaults are: filters and penalties that are not set with it are off. */
 void rt_sampling_apply(struct eng_sampling *s, const struct cfg_sampling *asked);
+/* How the tools of a request reach a model: not at all, described in the system message, or by its
+ * chat template. */
+enum rt_tools { RT_TOOLS_NONE, RT_TOOLS_FALLBACK, RT_TOOLS_NATIVE };
+/* t: the template, or NULL; fallback: models.tools_fallback. */
+static inline enum rt_tools rt_tools_for(const struct eng_template *t, bool fallback)
+{
+    if (!t) return RT_TOOLS_NONE;
+    if (eng_template_takes_tools(t)) return RT_TOOLS_NATIVE;
+    return fallback ? RT_TOOLS_FALLBACK : RT_TOOLS_NONE;
+}
+static inline const char *rt_tools_name(enum rt_tools tools)
+{
+    static const char *const names[] = {"none", "fallback", "native"};
+    return names[tools];
+}
 struct rt_model_status {
     const char *id; /* valid for the runtime's life */
     enum rt_model_state state;
@@ -154,6 +170,7 @@ struct rt_model_status {
     uint64_t context;            /* 0: not known */
     struct rt_sampling sampling; /* known with the context */
     bool embeds;                 /* as rt_embedding_size; known with the context */
+    enum rt_tools tools;         /* likewise */
     bool pinned;
     char fingerprint[40];  /* "": not known */
     struct cn_error error; /* FAILED: why */
@@ -180,6 +197,7 @@ struct rt_model_text {
     const struct eng_reply_format *reply;
     const char *fingerprint;
     uint64_t context;
+    enum rt_tools tools;
 };
 /* m must be held; the members point to memory that is valid while it is. */
 void rt_model_text(const struct rt_model *m, struct rt_model_text *out);

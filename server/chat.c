@@ -27,11 +27,11 @@ static int check_tools(struct srv_call *c)
                                  i);
     }
     if (!choice || srv_json_is(choice, "auto")) {
-        if (!json_array_size(c->p.tools) || eng_template_takes_tools(c->env->chat_template))
-            return 0;
+        if (!json_array_size(c->p.tools) || c->env->tools != RT_TOOLS_NONE) return 0;
         return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
                              "this model's chat template has no place for tools: it would not see "
-                             "them; leave them out, or set tool_choice to none");
+                             "them; leave them out, set tool_choice to none, or start the server "
+                             "with tools_fallback");
     }
     if (srv_json_is(choice, "none")) {
         c->p.tools = NULL;

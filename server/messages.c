@@ -192,7 +192,8 @@ int srv_messages_check(struct srv_call *c)
 {
     const struct eng_template *t = c->env->chat_template;
     struct at at = {.null_content = eng_template_null_content(t),
-                    .text_arguments = eng_template_text_arguments(t),
+                    .text_arguments =
+                        eng_template_text_arguments(t) || c->env->tools == RT_TOOLS_FALLBACK,
                     .json = &c->json,
                     .err = &c->err};
     json_t *m;
@@ -204,7 +205,24 @@ int srv_messages_check(struct srv_call *c)
     return 0;
 }
 
+/* The description of the tools is a copy of them. */
+static int take_copy(struct srv_call *c)
+{
+    uint64_t bytes = json_array_size(c->p.tools) ? c->json.taken : 0;
+    int rc = srv_call_take(c, bytes);
+
+    if (!rc) c->json.taken += bytes; /* given back with the body */
+    return rc;
+}
+
 int srv_messages_fit(struct srv_call *c)
 {
-    return eng_template_fit(c->env->chat_template, c->p.messages, &c->err);
+    const struct eng_template *t = c->env->chat_template;
+
+    if (c->env->tools == RT_TOOLS_FALLBACK) {
+        int rc = take_copy(c);
+        if (!rc) rc = eng_template_fall_back(t, c->p.messages, c->p.tools, &c->err);
+        if (rc) return rc;
+    }
+    return eng_template_fit(t, c->p.messages, &c->err);
 }

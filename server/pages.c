@@ -58,6 +58,7 @@ static void put_model(const struct rt_model *model, struct cn_buf *b)
     else
         cn_buf_puts(b, "null");
     if (m.context && !m.embeds) put_sampling(&m.sampling, b);
+    if (m.context && !m.embeds) cn_buf_printf(b, ",\"tools\":\"%s\"", rt_tools_name(m.tools));
     cn_buf_printf(b, ",\"state\":\"%s\",\"pinned\":%s", states[m.state],
                   m.pinned ? "true" : "false");
     if (m.state == RT_FAILED) {

@@ -243,9 +243,15 @@ static void test_measure(void **state)
     assert_int_equal(eng_sequence_bytes(x, 16, UINT64_MAX), UINT64_MAX);
     assert_int_equal(eng_tokens_in(x, 16, 128 * 320 + 6 * 128 * 32), 320);
     assert_int_equal(eng_tokens_in(x, 16, 128 * 320 + 6 * 128 * 32 - 1), 304);
+    assert_non_null(eng_model_template(m));
     uint64_t packed = x->packed_bytes, scratch = x->scratch_bytes, ticket;
     struct kr_batch batch = {0};
     assert_int_equal(kr_launch(eng_model_exec(m), NULL, &batch, &ticket, &err), CN_EINVAL);
+    eng_model_unref(m);
+    opts.template_text = "{% for %}"; /* invalid: the rest can be known all the same */
+    opts.template_len = strlen(opts.template_text);
+    if (eng_model_measure(path, &opts, &m, &err)) fail_msg("%s", err.message);
+    assert_null(eng_model_template(m));
     eng_model_unref(m);
     if (golden_try(parts_device(), path, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(eng_model_info(m)->exec->packed_bytes, packed);

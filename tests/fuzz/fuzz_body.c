@@ -1,6 +1,7 @@
 /* Fuzz target: request bodies, all the way a text worker takes them: JSON, typed fields, messages,
- * template, tokens. The first byte chooses the endpoint. Whatever comes: a whole result or a typed
- * refusal that is the client's fault, never both, never neither. */
+ * template, tokens. The first byte chooses the endpoint, and with its highest bit a model whose
+ * tools are described in the system message. Whatever comes: a whole result or a typed refusal that
+ * is the client's fault, never both, never neither. */
 #include "tests/server/small_env.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static void check_prompts(const struct srv_call *c)
 {
     cn_assert(c->n_prompts > 0);
     for (size_t i = 0; i < c->n_prompts; i++) {
-        cn_assert(c->prompts[i].n > 0 && c->prompts[i].n <= small_env()->context);
+        cn_assert(c->prompts[i].n > 0 && c->prompts[i].n <= c->env->context);
         for (size_t k = 0; k < c->prompts[i].n; k++)
             cn_assert(c->prompts[i].ids[k] < eng_vocab_size(small_env()->vocab));
     }
@@ -32,7 +33,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct srv_call *c = calloc(1, sizeof *c);
     cn_assert(c);
     c->op = (enum srv_op)(data[0] % 6);
-    c->env = c->op == SRV_OP_EMBED ? small_embed_env() : small_env();
+    c->env = c->op == SRV_OP_EMBED ? small_embed_env()
+             : data[0] & 0x80      ? small_fallback_env()
+                                   : small_env();
     cn_buf_init(&c->body, 0);
     cn_buf_append(&c->body, data + 1, n - 1);
     srv_call_work(&c->job);

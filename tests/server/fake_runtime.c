@@ -270,6 +270,11 @@ struct rt_model *rt_model_find(const struct rt *r, const char *name, size_t n)
     return it ? rt_model_at(r, 0) : NULL;
 }
 
+static enum rt_tools tools(const struct rt *r)
+{
+    return rt_tools_for(eng_model_template(r->model), r->cfg->model.tools_fallback);
+}
+
 void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
 {
     *out = (struct rt_model_status){.id = m->rt->id,
@@ -277,6 +282,7 @@ void rt_model_status(const struct rt_model *m, struct rt_model_status *out)
                                     .created_s = 1700000000,
                                     .context = eng_model_info(m->rt->model)->context,
                                     .sampling.from = "default",
+                                    .tools = tools(m->rt),
                                     .pinned = true,
                                     .fingerprint = "fp_fake"};
 }
@@ -332,7 +338,8 @@ void rt_model_text(const struct rt_model *m, struct rt_model_text *out)
                                   .chat_template = eng_model_template(e),
                                   .reply = eng_model_reply(e),
                                   .fingerprint = info->fingerprint,
-                                  .context = info->context};
+                                  .context = info->context,
+                                  .tools = tools(m->rt)};
 }
 
 void rt_model_sampling(const struct rt_model *m, struct rt_sampling *out)

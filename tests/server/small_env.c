@@ -59,8 +59,12 @@ static void make_env(void)
     struct eng_template *t;
     cn_assert(eng_vocab_new(&spec, &v, NULL) == 0);
     cn_assert(eng_template_new(text, sizeof text - 1, &t, NULL) == 0);
-    env = (struct srv_text_env){
-        .vocab = v, .chat_template = t, .model_id = "m", .context = 512, .max_n = 8};
+    env = (struct srv_text_env){.vocab = v,
+                                .chat_template = t,
+                                .model_id = "m",
+                                .context = 512,
+                                .max_n = 8,
+                                .tools = RT_TOOLS_NATIVE};
     eng_sampling_defaults(&env.sampling);
 }
 
@@ -68,6 +72,16 @@ const struct srv_text_env *small_env(void)
 {
     if (!env.vocab) make_env();
     return &env;
+}
+
+const struct srv_text_env *small_fallback_env(void)
+{
+    static struct srv_text_env fallback;
+
+    fallback = *small_env();
+    fallback.tools = RT_TOOLS_FALLBACK;
+    fallback.context = 4096; /* their description is long */
+    return &fallback;
 }
 
 const struct srv_text_env *small_embed_env(void)

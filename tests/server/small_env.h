@@ -7,5 +7,7 @@
 const struct srv_text_env *small_env(void);
 /* The same of a model with vectors of 8 values. */
 const struct srv_text_env *small_embed_env(void);
+/* The same, with tools described in the system message. */
+const struct srv_text_env *small_fallback_env(void);
 
 #endif

@@ -163,6 +163,7 @@ static void run_http(void)
 static const struct {
     enum srv_op op;
     const char *body;
+    bool falls_back;
 } bodies[] = {
     {SRV_OP_CHAT,
      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"ab\"},"
@@ -170,6 +171,12 @@ static const struct {
      "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]}],\"chat_template_kwargs\":{\"x\":1},"
      "\"enable_thinking\":true,\"stop\":[\"a\",\"b\"],\"stop_token_ids\":[5],\"logit_bias\":"
      "{\"5\":1},\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}"},
+    {SRV_OP_CHAT,
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"},{\"role\":\"assistant\",\"tool_calls\":"
+     "[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\","
+     "\"tool_call_id\":\"1\",\"content\":[{\"type\":\"input_text\",\"text\":\"c\"}]}],"
+     "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+     true},
     {SRV_OP_TEXT, "{\"prompt\":[\"ab\",\"cd\"],\"echo\":true,\"logprobs\":1}"},
     {SRV_OP_TEXT, "{\"prompt\":[[5,6,7],[8]],\"echo\":true}"},
     {SRV_OP_TOKENIZE, "{\"prompt\":\"abc\",\"return_token_strs\":true}"},
@@ -201,7 +208,9 @@ static void run_body(size_t i)
     cn_buf_init(&c->body, 0);
     assert_int_equal(cn_buf_puts(&c->body, bodies[i].body), 0);
     c->op = bodies[i].op;
-    c->env = c->op == SRV_OP_EMBED ? small_embed_env() : small_env();
+    c->env = c->op == SRV_OP_EMBED  ? small_embed_env()
+             : bodies[i].falls_back ? small_fallback_env()
+                                    : small_env();
     countdown = k;
     srv_call_work(&c->job);
     if (c->op == SRV_OP_EMBED && !c->err.code) write_embeddings(c);
