@@ -29,6 +29,7 @@ enum srv_op {
 #define SRV_MAX_BIAS       1024
 #define SRV_MAX_STOPS      64
 #define SRV_MAX_STOP_BYTES 4096
+#define SRV_PARAM          96 /* bytes of a field's name */
 
 /* What a call reads: its model and the limits. Vocabulary, template, context and fingerprint are
  * there once the model is (srv_req holds it). */
@@ -110,7 +111,8 @@ struct srv_call {
     bool want_logprobs;
     bool parted; /* chat: the answer is taken apart; where in it the prompt ends: */
     enum eng_reply_start start;
-    bool base64; /* embeddings: not as numbers */
+    char odd[SRV_PARAM]; /* chat: the first arguments that are no JSON object; "": all are */
+    bool base64;         /* embeddings: not as numbers */
     enum rt_priority priority;
     uint64_t deadline_ns;
 

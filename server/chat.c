@@ -146,6 +146,10 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
     rc = c->p.continue_final ? eng_template_continue(c->env->chat_template, &in, out, &c->err)
                              : eng_template_render(c->env->chat_template, &in, out, &c->err);
     if (rc && !c->err.code) cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    if (rc == CN_ETEMPLATE && c->odd[0]) {
+        cn_error_wrap(&c->err, "%s is not a JSON object", c->odd);
+        snprintf(c->err.param, sizeof c->err.param, "%s", c->odd);
+    }
     if (rc && !c->err.param[0]) snprintf(c->err.param, sizeof c->err.param, "messages");
     json_decref(kwargs);
     /* what was rendered is paid for on, the interpreter's memory is gone */

@@ -10,6 +10,7 @@ struct at {
     bool null_content;   /* as eng_template_null_content */
     bool text_arguments; /* arguments of calls stay text */
     struct srv_json_room *json;
+    char *odd; /* srv_call.odd */
     struct cn_error *err;
 };
 
@@ -82,9 +83,10 @@ static int check_parts(json_t *parts, const struct at *at)
     return 0;
 }
 
-/* Arguments come as text that holds JSON; most templates want the object. Other text stays, but for
- * none at all, which some clients send for a call without arguments. */
-static int open_arguments(json_t *call, const struct at *at)
+/* Arguments come as text that holds JSON; most templates want the object. Other text stays, and is
+ * noted in case the template fails with it. Some clients send nothing for a call without arguments.
+ */
+static int open_arguments(json_t *call, size_t i, const struct at *at)
 {
     json_t *function = json_object_get(call, "function");
     json_t *text = json_object_get(function, "arguments"), *value;
@@ -92,19 +94,21 @@ static int open_arguments(json_t *call, const struct at *at)
     if (!json_is_object(function)) return bad(at, CN_ETYPE, "tool_calls", "must hold functions");
     if (!json_is_string(json_object_get(function, "name")))
         return bad(at, CN_ETYPE, "tool_calls", "must hold functions with a name");
-    if (!json_is_string(text)) return 0;
-    if (!json_string_length(text)) {
+    if (!text || json_is_null(text) || (json_is_string(text) && !json_string_length(text))) {
         value = at->text_arguments ? json_string("{}") : json_object();
         if (json_object_set_new(function, "arguments", value))
             return cn_fail(at->err, CN_ENOMEM, "out of memory");
         return 0;
     }
-    if (at->text_arguments) return 0;
+    if (!json_is_string(text) || at->text_arguments) return 0;
     int rc =
         srv_json_parse(json_string_value(text), json_string_length(text), at->json, &value, NULL);
     if (rc == CN_ELIMIT) return bad(at, rc, "tool_calls", "hold too many values");
     if (rc == CN_ENOMEM || rc == CN_ETOOLARGE || rc == CN_EHELD || rc == CN_EFULL)
         return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
+    if (rc && !at->odd[0])
+        snprintf(at->odd, SRV_PARAM, "messages[%zu].tool_calls[%zu].function.arguments",
+                 at->message, i);
     if (rc) return 0;
     if (json_object_set_new(function, "arguments", value))
         return cn_fail(at->err, CN_ENOMEM, "out of memory");
@@ -125,7 +129,7 @@ static int check_tool_calls(json_t *message, const struct at *at)
     json_array_foreach(calls, i, call)
     {
         if (!json_is_object(call)) return bad(at, CN_ETYPE, "tool_calls", "must hold objects");
-        int rc = open_arguments(call, at);
+        int rc = open_arguments(call, i, at);
         if (rc) return rc;
     }
     return 0;
@@ -195,6 +199,7 @@ int srv_messages_check(struct srv_call *c)
                     .text_arguments =
                         eng_template_text_arguments(t) || c->env->tools == RT_TOOLS_FALLBACK,
                     .json = &c->json,
+                    .odd = c->odd,
                     .err = &c->err};
     json_t *m;
     int rc;

@@ -44,6 +44,34 @@ def test_no_text_beside_calls(path):
         s.stop()
 
 
+@pytest.mark.parametrize("name,shown", [
+    ("Qwen-Qwen2.5-7B-Instruct", None), ("LFM2.5-8B-A1B", "refused"), ("GLM-4.6", "refused"),
+    ("meetkai-functionary-medium-v3.2", '{"city": "Ro<|eot_id|>'), ("ibm-granite-granite-4.0", '"arguments": {"city": "Ro}')])
+def test_arguments_that_are_no_json(start, name, shown):
+    """A call that was cut off is shown as text, or the error names it."""
+    s = start("--chat-template", str(oracle(f"templates/{name}.jinja")), template=False)
+    call = {**CALL, "function": {**CALL["function"], "arguments": '{"city": "Ro'}}
+    body = {"messages": [QUESTION, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT, QUESTION,
+                         {"role": "assistant", "content": "", "tool_calls": [CALL, call]}, RESULT], "tools": [TOOL]}
+    for path in ("/apply-template", "/v1/chat/completions"):
+        status, answer = s.post(path, body)
+        if shown == "refused":
+            error = answer["error"]
+            assert status == 400 and error["param"] == "messages[4].tool_calls[1].function.arguments"
+            assert "is not a JSON object" in error["message"] and error["code"] == "template_error"
+        elif path == "/apply-template":
+            assert status == 200 and (shown or '{\\"city\\": \\"Ro') in answer["prompt"], answer
+    # nothing at all stands for no arguments
+    for nothing in ({"arguments": ""}, {"arguments": None}, {}, {"arguments": "{}"}):
+        call = {**CALL, "function": {"name": "get_weather", **nothing}}
+        messages = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}, RESULT]
+        status, answer = s.post("/apply-template", {"messages": messages, "tools": [TOOL]})
+        assert status == 200
+        assert answer["prompt"] == s.post("/apply-template", {"messages": [
+            QUESTION, {"role": "assistant", "content": "", "tool_calls": [
+                {**CALL, "function": {"name": "get_weather", "arguments": {}}}]}, RESULT], "tools": [TOOL]})[1]["prompt"]
+
+
 def test_an_answer_with_calls_sent_back(any_server):
     """What a client has of an answer with calls goes into the next request as it is."""
     from openai.types.chat import ChatCompletionMessage
