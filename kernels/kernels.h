@@ -232,11 +232,34 @@ struct kr_delta {
 };
 int kr_op_delta(struct kr_plan *p, const struct kr_delta *delta);
 
+/* Tracks a sequence's place in texts that are known in advance. `texts` [n, 2] F32, n at most 2^24,
+ * has a row (unit, next mark) for each place. A unit is a number of at least 0; -1 ends a text. The
+ * next mark is the first place of the same text, from this one on, whose unit is a mark; 0 if there
+ * is no such place. Place 0 belongs to no text.
+ * The state is a place. A row of x [R, C] describes the row's token: (begin, reach, count,
+ * unit...). begin > 0 sets the place to begin. Otherwise the text is searched for the token's
+ * `count` units: at the place, then at the next `reach` places (at most KR_FOLLOW_REACH). A reach
+ * of -1 searches the next KR_FOLLOW_MARKS marks instead; -2 does too, but not from the first place
+ * of a text. If the units are found, the place moves past them; if not, it does not change. -> [R,
+ * 1] the place */
+#define KR_FOLLOW_REACH 64u
+#define KR_FOLLOW_MARKS 64u
+int kr_op_follow(struct kr_plan *p, int x, int state, const struct kr_tensor *texts);
+
 /* A model without arithmetic: [rows of x, width] zeros with one value of 32 per row. x's values are
  * not read. The 32 stands at `at_period` where the next position is a multiple of period (0:
  * never), else at first + f, with f a fixed function of the row's token and position, below width -
- * first. */
-struct kr_peak { uint32_t width, first, period, at_period; };
+ * first.
+ * With `tokens` [n] F32 and `rest` [width] F32 (both NULL or neither), x [rows, 1] is a place of
+ * kr_op_follow. At place 0 a row is as above. At any other place it is `rest`, with 4096 at
+ * tokens[place] and 512 - 12 k at tokens[place + k], k = 1 to KR_PEAK_AHEAD - 1, up to the end of
+ * the text (-1 in `tokens`). A token that occurs more than once gets the value of the nearest
+ * place. The lower values are for draws whose mask forbids tokens[place]. */
+#define KR_PEAK_AHEAD 32u
+struct kr_peak {
+    uint32_t width, first, period, at_period;
+    const struct kr_tensor *tokens, *rest;
+};
 int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak);
 /* x [R, D] -> [logit rows, D]: the rows whose logits are wanted (kr_row.logits) */
 int kr_op_take_logits(struct kr_plan *p, int x);

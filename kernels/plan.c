@@ -453,6 +453,18 @@ int kr_op_concat(struct kr_plan *p, int a, int b, uint32_t heads)
     return kr_plan_add(p, &op, (uint64_t)x.width + y.width, x.domain);
 }
 
+static bool scripted_peak(struct kr_plan *p, struct kr_plan_op *op, const struct kr_peak *peak)
+{
+    if (p->values[op->in[0]].width == 1)
+        return kr_plan_vector_ok(p, peak->tokens, kr_tensor_dim(peak->tokens, 0)) &&
+               kr_plan_vector_ok(p, peak->rest, peak->width) &&
+               kr_plan_copy_tensor(p, &op->w, peak->tokens) &&
+               kr_plan_copy_tensor(p, &op->extra, peak->rest);
+    cn_fail(&p->err, CN_EINVAL, "peak: rows of %u values where a place is one",
+            p->values[op->in[0]].width);
+    return false;
+}
+
 int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak)
 {
     if (!kr_plan_value_ok(p, "peak", x)) return -1;
@@ -462,6 +474,7 @@ int kr_op_peak(struct kr_plan *p, int x, const struct kr_peak *peak)
         return -1;
     }
     struct kr_plan_op op = kr_plan_new_op(KR_OP_PEAK, x, -1);
+    if (peak->tokens && !scripted_peak(p, &op, peak)) return -1;
     op.from = peak->first;
     op.len = peak->period;
     op.n_state = peak->at_period;

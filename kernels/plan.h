@@ -39,7 +39,8 @@ struct kr_plan_op {
     int state;          /* conv, scan, delta */
     float softcap;      /* attention */
     uint32_t from, len; /* slice: values of a head; expert_matmul: rows of an expert; pos_scale:
-                         * offset and period; select: len = top_k; peak: first and period */
+                         * offset and period; select: len = top_k; peak: first and period;
+                         * follow: len = places */
     uint32_t n_groups, n_state; /* scan; delta: n_groups = key heads; peak: n_state = at_period */
     bool flag;                  /* dispatch: scaled; combine: weighted; delta: tiled */
     struct kr_router router;    /* route; its tensors are bias and extra */

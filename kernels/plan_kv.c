@@ -298,3 +298,21 @@ int kr_op_delta(struct kr_plan *p, const struct kr_delta *d)
     if (!take_state(p, "delta", d->state, (uint64_t)v * (k / d->n_k_heads))) return -1;
     return kr_plan_add(p, &op, v, KR_DOM_ROWS);
 }
+
+int kr_op_follow(struct kr_plan *p, int x, int state, const struct kr_tensor *texts)
+{
+    if (!kr_plan_value_ok(p, "follow", x) || !kr_plan_rows_ok(p, "follow", x, p->values[x].width))
+        return -1;
+    uint64_t n = kr_tensor_dim(texts, 1);
+    if (p->values[x].width < 4 || n > 1u << 24) {
+        cn_fail(&p->err, CN_EINVAL, "follow: rows of %u values, a text of %llu places",
+                p->values[x].width, (unsigned long long)n);
+        return -1;
+    }
+    struct kr_plan_op op = kr_plan_new_op(KR_OP_FOLLOW, x, -1);
+    op.len = (uint32_t)n;
+    op.state = state;
+    if (!kr_plan_floats_ok(p, texts, n, 2) || !kr_plan_copy_tensor(p, &op.w, texts)) return -1;
+    if (!take_state(p, "follow", state, 1)) return -1;
+    return kr_plan_add(p, &op, 1, KR_DOM_ROWS);
+}

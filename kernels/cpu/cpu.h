@@ -336,7 +336,13 @@ void kr_cpu_tile_sight(const struct kr_cpu_exec *x, uint32_t group, const struct
 bool kr_cpu_last_piece(struct kr_cpu_exec *x, uint32_t tile, uint32_t unit, uint32_t pieces);
 /* select.c: a piece of work of a select op */
 void kr_cpu_select(struct kr_cpu_exec *x, uint32_t thread, const struct kr_step *s, uint32_t work);
-/* recurrent.c: conv, scan, delta (the ops with a state) */
+/* follow.c. n: places of the texts. kr_cpu_follow takes a row of kr_op_follow (x: width values) and
+ * updates its state, one float. kr_cpu_peaks writes a row of kr_op_peak; at place 0 it returns
+ * false and writes nothing. */
+void kr_cpu_follow(const float *texts, uint32_t n, const float *x, uint32_t width, float *state);
+bool kr_cpu_peaks(const float *tokens, uint32_t n, float at, const float *rest, float *y,
+                  uint32_t width);
+/* recurrent.c: conv, scan, delta, follow (the ops with a state) */
 /* The op's weight in the order in which it is read: [taps][channels], or in the state's layout. */
 void kr_cpu_recurrent_weight(const struct kr_plan *p, const struct kr_plan_op *op, float *dst);
 void kr_cpu_cut_runs(struct kr_cpu_exec *x);

@@ -142,6 +142,7 @@ static uint32_t time_of(struct sched *s, const struct kr_plan_op *op)
     case KR_OP_CONV:
     case KR_OP_SCAN:
     case KR_OP_DELTA:
+    case KR_OP_FOLLOW:
     case KR_OP_MATMUL: /* of floats */
     case KR_OP_HEAD_MATMUL:
     case KR_OP_EXPERT_MATMUL:

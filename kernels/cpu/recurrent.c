@@ -1,5 +1,5 @@
-/* recurrent: convolution, scan and delta rule of a step, over the state that a sequence's block
- * keeps between steps.
+/* recurrent: convolution, scan, delta rule and place in a text, for a step, over the state that a
+ * sequence's block keeps between steps.
  *
  * A unit of work is (the rows of one sequence, some lane blocks of the op): blocks do not touch
  * each other, so how many a unit has follows the load and changes no byte. Every thread; a unit
@@ -26,7 +26,9 @@ static struct cut cut_of(const struct kr_plan *p, const struct kr_plan_op *op)
 {
     uint32_t width = p->values[op->out].width;
     struct cut c = {.spans = 1, .block_lanes = CONV_LANES, .n_state = op->len - 1};
-    if (op->kind == KR_OP_SCAN) {
+    if (op->kind == KR_OP_FOLLOW) {
+        c.n_state = 1;
+    } else if (op->kind == KR_OP_SCAN) {
         c.spans = op->flag ? op->n_groups : op->heads;
         c.block_lanes = KR_SCAN_LANES;
         c.n_state = op->n_state;
@@ -195,6 +197,19 @@ static void do_delta(const struct unit *u, uint32_t index)
     u->x->dev->ops.recurrent.delta(&p);
 }
 
+/* The state is a single value, so a sequence is one unit. */
+static void do_follow(const struct unit *u)
+{
+    size_t stride;
+    const float *in = input(u, 0, &stride);
+    if (u->fresh) *u->state = 0;
+    for (uint32_t r = 0; r < u->n_rows; r++) {
+        kr_cpu_follow(u->s->w, u->op->len, in + (size_t)r * stride,
+                      u->x->plan->values[u->op->in[0]].width, u->state);
+        *kr_value_row(u->x, (uint32_t)u->op->out, u->row + r) = *u->state;
+    }
+}
+
 /* Blocks [first, last) of a scan or a delta rule, some rows at a time. */
 static void do_blocks(struct unit *u, uint32_t first, uint32_t last)
 {
@@ -226,7 +241,9 @@ void kr_cpu_recurrent(const struct kr_cpu_exec *x, const struct kr_step *s, uint
     uint64_t blocks = (uint64_t)u.cut.spans * u.cut.span_blocks;
     uint32_t first = (uint32_t)(blocks * part / parts);
     uint32_t last = (uint32_t)(blocks * (part + 1) / parts);
-    if (u.op->kind == KR_OP_CONV)
+    if (u.op->kind == KR_OP_FOLLOW)
+        do_follow(&u);
+    else if (u.op->kind == KR_OP_CONV)
         do_conv(&u, first * CONV_LANES, CN_MIN(last * CONV_LANES, u.cut.span_lanes));
     else
         do_blocks(&u, first, last);

@@ -122,13 +122,16 @@ static const float *row_angles(const struct kr_cpu_exec *x, const struct kr_step
     return kr_value_row(x, s->slot, at);
 }
 
-/* A model without arithmetic: the next token is a hash of this one and where it stands. */
-static void peak(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row, float *y)
+/* A model without arithmetic: the next token is a hash of this one and its position, or the next
+ * one of the text that the row follows. */
+static void peak(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_t row, const float *a,
+                 float *y)
 {
     const struct kr_plan_op *op = &x->plan->ops[s->op];
     const struct kr_row *r =
         &x->now.batch->rows[s->domain == KR_DOM_LOGITS ? x->now.logit_rows[row] : row];
     uint32_t width = x->plan->values[op->out].width, pos = r->pos, at = op->n_state;
+    if (s->w && kr_cpu_peaks(s->w, (uint32_t)op->w.ne[0], *a, s->extra, y, width)) return;
     uint32_t h = (r->src == KR_ROW_TOKEN ? r->token : 0) * 0x9e3779b1u + pos * 0x85ebca77u;
     h = (h ^ h >> 15) * 0x2c1b3c6du;
     h ^= h >> 12;
@@ -214,7 +217,7 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_
         kr_cpu_elementwise(x, op, row, 0, x->plan->values[op->out].width);
         break;
     case KR_OP_PEAK:
-        peak(x, s, row, y);
+        peak(x, s, row, a, y);
         break;
     case KR_OP_TAKE_LOGITS:
         memcpy(y, kr_value_row(x, (uint32_t)op->in[0], x->now.logit_rows[row]),
@@ -231,6 +234,7 @@ static void one_op(const struct kr_cpu_exec *x, const struct kr_step *s, uint32_
     case KR_OP_CONV:
     case KR_OP_SCAN:
     case KR_OP_DELTA:
+    case KR_OP_FOLLOW:
     case KR_OP_COUNT:
         cn_assert(!"heavy work among row work");
     }
