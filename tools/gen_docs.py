@@ -275,6 +275,7 @@ conifer-server --model null:
 conifer-server --model null:layers=24,vocab=50000,context=32768
 conifer run null: "Say hi" --max-tokens 20
 conifer show null:layers=24
+conifer-server --model null:script=tools.txt
 ```
 
 In `conifer.yaml` it is a path, in quotes: `path: "null:layers=24"` of the group `model` or of an item
@@ -296,6 +297,86 @@ there.
 Its vocabulary is byte-level BPE with ChatML's two control tokens. Any text can be a prompt: text outside the
 vocabulary's words takes a token per byte. Answers are words of made-up syllables. They run to `max_tokens`
 unless `answer` sets their length.
+
+## Scripts
+
+With `script=FILE` the answers are texts of a file. So a client's tool loop, a parser of replies or a web page
+can be tested without a clever model. The other parameters keep their meaning.
+
+```
+# weather.txt: one tool call, then the answer
+=== answer turn=1 user=weather
+<think>
+I need the weather in Paris.
+</think>
+
+<tool_call>
+{"name": "get_weather", "arguments": {"city": "Paris"}}
+</tool_call>
+=== answer turn=2
+It is sunny in Paris.
+=== answer
+Ask me about the weather.
+```
+
+The file is UTF-8 text of at most 1 MiB: settings, then sections. A line that begins with `=== ` begins a
+section, which lasts until the next such line; the newline before that line is not part of the section. Inside
+a section `\\=== ` at the beginning of a line is written `=== `. Empty lines, and lines that begin with `#`,
+are skipped between the settings.
+
+| section | |
+|---|---|
+| `=== answer` | An answer. At most 1000. The first answer whose conditions all hold is chosen. |
+| `=== template` | A chat template (Jinja). |
+
+| condition of an answer | holds if |
+|---|---|
+| `turn=N` | the conversation has N - 1 messages of the assistant |
+| `step=N` | N - 1 messages of the assistant follow the last message of the user |
+| `user=TEXT` | the last message of the user contains TEXT, which extends to the end of the line |
+
+If no answer fits, the model says "[The script has no answer to this conversation.]".
+
+| setting | default | |
+|---|---|---|
+| `marks: TEXT...` | `<think> </think> <tool_call> </tool_call> <tool_response> </tool_response>` | texts that are one token each (user-defined ones, which client text may contain, as in Qwen 3); `marks:` alone means none |
+| `control: TEXT...` | | further control tokens, which client text cannot contain and answers do not show |
+| `end: TEXT` | `<\\|im_end\\|>` | the token that ends every answer |
+| `bos: TEXT` | | the control token that a template writes as `bos_token` |
+| `break: TEXT` | | removed from answers, and no token extends across it: `<~~tool_call>` with `break: ~~` is text, not a mark |
+| `template: FILE` | | a chat template's file, relative to the script's folder |
+| `prompt_ends: TEXT...` | | marks that the template's generation prompt may end with, besides the known marks of reasoning |
+
+`<|im_start|>` and `<|im_end|>` are always control tokens. Without a template the model has one in the form of
+Hermes and Qwen, with tools, results of tools and reasoning (`enable_thinking: false` closes it in the prompt).
+A template of any family can be given as it is; list its marks, its control tokens and its `end`. A
+`chat_template` in the config replaces all of it, and then no answer is chosen.
+
+**How an answer is chosen.** Code around the template counts the messages and writes a control token,
+`<|script:1|>` for the first answer, at the end of the prompt. If the prompt ends with a mark of reasoning, the
+token comes before that mark, so that the prompt still ends as the family's. `/apply-template` shows the token,
+and a prompt for `/v1/completions` may contain it. A prompt without it, for example one that continues a
+message, gets made-up words.
+
+**How an answer is said.** The sequence has a place in the answer, kept as a state of one float like the state
+of a recurrent model. So it passes through snapshots, prefix cache and preemption, and an answer is a function
+of its sequence alone. The next token of the answer has a logit of 4096, all others have at most 512: no
+temperature, penalty or filter changes the answer, and a `logit_bias` does not either.
+
+**If another token is drawn**, because a grammar, a budget or `min_tokens` forbids the answer's own, the model
+tries to return to its text:
+
+- Under a mask the likeliest tokens are those of the next 31 places, the nearest first, then the end of the
+  answer, `"`, `}`, `]` and `0`. All other tokens are equal.
+- A token that appears within the next 32 bytes of the answer moves the place past it. A mark does so at any
+  distance (up to 64 marks): a forced `</think>` is followed by the text after the answer's own `</think>`.
+- White space that differs from the answer's is ignored, and so is any token that is not found.
+- The place depends on bytes, not on how they were split into tokens.
+
+The same rules apply to what the prompt contains after `<|script:N|>`. With `enable_thinking: false` the built-in
+template's prompt ends with `</think>`, so an answer that begins with reasoning continues after it.
+
+The file is read when the model is loaded. Errors name the line.
 """
 
 
@@ -458,8 +539,9 @@ def api_page(params, routes):
 
 def null_page(text):
     out = NULL_HEAD
-    for _, (_id, name, default, low, high, what) in calls(re.sub(r" +", " ", text), {"PARAM"}):
-        out += f"| `{name}` | {low} to {high} | {default} | {cell(what)} |\n"
+    for kind, (_id, name, *bounds, what) in calls(re.sub(r" +", " ", text), {"PARAM", "TEXT"}):
+        default, low, high = bounds if kind == "PARAM" else ("unset", "", "")
+        out += f"| `{name}` | {f'{low} to {high}' if bounds else 'path of a file'} | {default} | {cell(what)} |\n"
     return out + NULL_TAIL
 
 

@@ -2,11 +2,22 @@
  *
  *   logits = 32 at one token, 0 elsewhere:  the end of the answer where the position says so
  *            (answer_length), else a fixed function of the row's token and position
+ *   with a script (script.texts):  place = follow(embd[token]),  logits = peak(place)
  *
  * Odd points: its layers have places for keys and values in the pool, which nothing is written to
- * or read from, so that a token takes its blocks like any other model's. The table of embeddings is
- * one value wide and only says which tokens there are. */
+ * or read from, so that a token takes its blocks like any other model's. The rows of
+ * the embedding table are one zero, or with a script what kr_op_follow reads. */
 #include "engine/arch/arch.h"
+
+static int follow(struct eng_builder *b, int x, struct kr_peak *peak)
+{
+    uint64_t n = eng_b_rows(b, ENG_GLOBAL, "script.texts");
+    const struct kr_tensor *texts = eng_b_floats(b, ENG_GLOBAL, "script.texts", n, 2);
+    peak->tokens = eng_b_flat(b, ENG_GLOBAL, "script.tokens", 1, n);
+    peak->rest = eng_b_flat(b, ENG_GLOBAL, "script.rest", 1, b->h.n_vocab);
+    if (eng_b_failed(b)) return -1;
+    return kr_op_follow(b->plan, x, kr_plan_state(b->plan, 1), texts);
+}
 
 static void record(struct eng_builder *b)
 {
@@ -29,6 +40,8 @@ static void record(struct eng_builder *b)
                            .first = (uint32_t)first,
                            .period = (uint32_t)answer,
                            .at_period = (uint32_t)end};
+    if (eng_b_has(b, ENG_GLOBAL, "script.texts")) x = follow(b, x, &peak);
+    if (eng_b_failed(b)) return;
     x = kr_op_take_logits(b->plan, x);
     kr_plan_output(b->plan, kr_op_peak(b->plan, x, &peak));
 }

@@ -47,9 +47,8 @@ static int open_once(const char *path, struct kr_device *device, long k, bool al
     return rc;
 }
 
-static void sweep(const char *name)
+static void sweep(const char *path)
 {
-    const char *path = golden_oracle("models", name, ".gguf");
     struct kr_device *device;
     struct cn_error err;
     long failed = 0;
@@ -61,7 +60,7 @@ static void sweep(const char *name)
     for (long k = 0; k < n; k++)
         for (int all = 0; all < 2; all++)
             failed += open_once(path, device, k, all) != 0;
-    print_message("%s: %ld allocations, %ld of %ld openings failed\n", name, n, failed, 2 * n);
+    print_message("%s: %ld allocations, %ld of %ld openings failed\n", path, n, failed, 2 * n);
     assert_true(failed >= n); /* with all that follow failing too, none can succeed */
     assert_int_equal(open_once(path, device, -1, false), 0);
     kr_device_free(device);
@@ -69,12 +68,17 @@ static void sweep(const char *name)
 
 static void test_llama(void **state)
 {
-    sweep("llama3-gqa");
+    sweep(golden_oracle("models", "llama3-gqa", ".gguf"));
 }
 
 static void test_gemma3(void **state)
 {
-    sweep("gemma3");
+    sweep(golden_oracle("models", "gemma3", ".gguf"));
+}
+
+static void test_script(void **state)
+{
+    sweep("null:vocab=512,script=" CONIFER_SOURCE_ROOT "/tests/engine/fixtures/script.txt");
 }
 
 int main(void)
@@ -82,6 +86,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_gemma3),
+        cmocka_unit_test(test_script),
     };
     cn_log_setup(CN_LOG_ERROR, CN_LOG_TEXT);
     return cmocka_run_group_tests_name("model out of memory", tests, NULL, NULL);

@@ -135,8 +135,13 @@ static void test_refused(void **state)
         const char *says;
     } cases[] = {
         {"null:layer=2", CN_EINVAL, "no parameter \"layer\""},
-        {"null:layers", CN_EINVAL, "no value (NAME=NUMBER) for \"layers\""},
+        {"null:layers", CN_EINVAL, "no value (NAME=VALUE) for \"layers\""},
         {"null:layers=1,layers=1", CN_EINVAL, "twice the parameter \"layers\""},
+        {"null:script=", CN_EINVAL, "no value (NAME=VALUE) for \"script\""},
+        {"null:script", CN_EINVAL, "no value (NAME=VALUE) for \"script\""},
+        {"null:script=/none,script=/none", CN_EINVAL, "twice the parameter \"script\""},
+        {"null:script=/none,vocab=9", CN_ERANGE, "vocab=9"},
+        {"null:script=/none", CN_EIO, "the script: No such file"},
         {"null:layers=1,", CN_EINVAL, "no parameter \"\""},
         {"null:,layers=1", CN_EINVAL, "no parameter \"\""},
         {"null:=1", CN_EINVAL, "no parameter \"\""},
