@@ -70,7 +70,7 @@ static int add_token(struct reader *r, enum list to, struct eng_str text)
     struct eng_script *s = r->s;
     if (has(s->marks, s->n_marks, text) || has(s->control, s->n_control, text)) return CN_OK;
     uint32_t cp;
-    if (cn_utf8_decode(text.p, text.n, &cp) == text.n || text.n > ENG_SCRIPT_TOKEN_BYTES)
+    if (!text.n || cn_utf8_decode(text.p, text.n, &cp) == text.n || text.n > ENG_SCRIPT_TOKEN_BYTES)
         return bad(r, "a token has at least 2 characters and at most 128 bytes, not", text);
     if (s->n_marks + s->n_control == ENG_SCRIPT_MAX_TOKENS)
         return cn_fail_param(r->err, CN_ELIMIT, "model", "script, line %zu: more than %d tokens",
@@ -92,15 +92,29 @@ static int add_end(struct reader *r, struct eng_str text)
     return CN_OK;
 }
 
+/* The text up to a blank, or between quotes (if the second one is missing, the rest). */
+static struct eng_str first_word(struct eng_str words)
+{
+    struct eng_str word = words;
+    if (*words.p == '"') {
+        const char *end = memchr(words.p + 1, '"', words.n - 1);
+        return (struct eng_str){words.p + 1, end ? (size_t)(end - words.p) - 1 : words.n - 1};
+    }
+    for (word.n = 0; word.n < words.n && !blank(words.p[word.n]);)
+        word.n++;
+    return word;
+}
+
 static int add_tokens(struct reader *r, enum list to, struct eng_str words)
 {
     int rc = CN_OK;
     r->listed[to] = true;
     while (!rc && words.n) {
-        size_t n = 0;
-        while (n < words.n && !blank(words.p[n]))
-            n++;
-        struct eng_str word = {words.p, n};
+        struct eng_str word = first_word(words);
+        bool quoted = *words.p == '"';
+        size_t n = word.n + 2 * quoted;
+        if (quoted && (n > words.n || (n < words.n && !blank(words.p[n]))))
+            return bad(r, "no end of the quotes in", words);
         rc = to == ENDS ? add_end(r, word) : add_token(r, to, word);
         words = trimmed((struct eng_str){words.p + n, words.n - n});
     }

@@ -339,7 +339,7 @@ If no answer fits, the model says "[The script has no answer to this conversatio
 
 | setting | default | |
 |---|---|---|
-| `marks: TEXT...` | `<think> </think> <tool_call> </tool_call> <tool_response> </tool_response>` | texts that are one token each (user-defined ones, which client text may contain, as in Qwen 3); `marks:` alone means none |
+| `marks: TEXT...` | `<think> </think> <tool_call> </tool_call> <tool_response> </tool_response>` | texts that are one token each (user-defined ones, which client text may contain, as in Qwen 3); `marks:` alone means none; a text with blanks is in double quotes |
 | `control: TEXT...` | | further control tokens, which client text cannot contain and answers do not show |
 | `end: TEXT` | `<\\|im_end\\|>` | the token that ends every answer |
 | `bos: TEXT` | | the control token that a template writes as `bos_token` |

@@ -424,7 +424,7 @@ def sse(data):
     """Events of a stream's bytes: decoded JSON, or the text of [DONE]."""
     out = []
     for block in data.decode().split("\n\n"):
-        for line in block.splitlines():
+        for line in block.split("\n"):  # texts may contain other line ends
             if line.startswith("data: "):
                 text = line[6:]
                 out.append(text if text == "[DONE]" else json.loads(text))

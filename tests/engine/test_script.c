@@ -48,16 +48,17 @@ static void lists(const struct eng_str *list, size_t n, const char *want)
 static void test_parsed(void **state)
 {
     struct eng_script s;
-    good("# said first\n\nmarks: <a>  <b>\t<a>\r\ncontrol: <|c|>\nprompt_ends: <b> <mm:think>\n"
+    good("# said first\n\nmarks: <a>  \"b c\"\t<b> <a>\r\ncontrol: <|c|>\nprompt_ends: <b> \"x "
+         "y:\"\n"
          "end: <|c|>\nbos: <s>\nbreak:  ~~ \n"
          "=== template\n{{ x }}\n\\=== y\n\n"
          "=== answer turn=2 step=13 user= the \"weather\" in 'x'  \n"
          "one\ntwo ~~\n\n"
          "=== answer\n=== answer step=1\n\\=== \n==== no section\n# text\n\\\\=== as it is\n ===",
          &s);
-    lists(s.marks, s.n_marks, "<a> <b> <mm:think>");
+    lists(s.marks, s.n_marks, "<a> b c <b> x y:");
     lists(s.control, s.n_control, "<|c|> <s> <|im_start|> <|im_end|>");
-    lists(s.ends, s.n_ends, "<b> <mm:think>");
+    lists(s.ends, s.n_ends, "<b> x y:");
     is(s.end, "<|c|>");
     is(s.bos, "<s>");
     is(s.gap, "~~");
@@ -99,6 +100,10 @@ static void test_refused(void **state)
         {"marks: <a>\nmarks: <b>\n", CN_EFORMAT, "line 2: twice the setting \"marks\""},
         {"marks:\nmarks:\n", CN_EFORMAT, "line 2: twice"},
         {"end: <a>\nend: <a>\n", CN_EFORMAT, "line 2: twice the setting \"end\""},
+        {"marks: <a> \"b c\n", CN_EFORMAT, "line 1: no end of the quotes in \"\"b c\""},
+        {"marks: \"\n", CN_EFORMAT, "line 1: no end of the quotes"},
+        {"marks: \"b c\"d\n", CN_EFORMAT, "line 1: no end of the quotes"},
+        {"marks: \"\"\n", CN_EFORMAT, "line 1: a token has at least 2 characters"},
         {"break: \n", CN_EFORMAT, "line 1: no value for \"break\""},
         {"control: a\n", CN_EFORMAT, "line 1: a token has at least 2 characters"},
         {"end: \u0120\n", CN_EFORMAT, "not \"\u0120\""},
