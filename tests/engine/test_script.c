@@ -268,12 +268,16 @@ static bool trusted(const struct eng_rendered *r, size_t at)
     return i < r->n_spans && r->spans[i].trusted;
 }
 
+/* The second one fits every conversation in these tests. */
+static struct eng_script_answer two_answers[] = {{.user = {"never said", 10}, .text = {"x", 1}},
+                                                 {.text = {"x", 1}}};
+
 /* Whether `with` is `plain` with the answer's token inserted, every byte with the same origin and
  * the token trusted. */
 static bool same_but_mark(const struct eng_rendered *plain, const struct eng_rendered *with,
                           bool asked)
 {
-    const char *mark = asked ? "<|script:1|>" : "";
+    const char *mark = asked ? "<|script:2|>" : "";
     size_t n = strlen(mark), at = 0;
     if (with->text.len != plain->text.len + n) return false;
     if (!with->text.len) return true; /* no bytes, no buffer */
@@ -314,6 +318,40 @@ static bool same_case(const struct eng_template *plain, const struct eng_templat
     return ok;
 }
 
+/* Both templates take messages in the same form, as far as can be learnt of them. */
+static bool same_forms(const struct eng_template *a, const struct eng_template *b)
+{
+    static const char odd[] =
+        "[{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": \"system\", \"content\": "
+        "[{\"type\": "
+        "\"text\", \"text\": \"b\"}, {\"type\": \"text\", \"text\": \"c\"}]}, {\"role\": \"user\", "
+        "\"content\": [{\"type\": \"text\", \"text\": \"d\"}]}, {\"role\": \"assistant\", "
+        "\"content\": null, "
+        "\"tool_calls\": [{\"id\": \"call00001\", \"type\": \"function\", \"function\": {\"name\": "
+        "\"f\", "
+        "\"arguments\": {\"x\": 1}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"call00001\", "
+        "\"content\": "
+        "[{\"type\": \"text\", \"text\": \"e\"}]}, {\"role\": \"system\", \"content\": \"f\"}, "
+        "{\"role\": "
+        "\"user\", \"content\": \"g\"}]";
+    json_t *fit[2];
+    bool same = eng_template_null_content(a) == eng_template_null_content(b) &&
+                eng_template_text_arguments(a) == eng_template_text_arguments(b) &&
+                eng_template_takes_tools(a) == eng_template_takes_tools(b);
+    for (int role = 0; role < ENG_N_ROLES; role++)
+        same &= eng_template_takes_parts(a, (enum eng_role)role) ==
+                eng_template_takes_parts(b, (enum eng_role)role);
+    for (int i = 0; i < 2; i++) {
+        fit[i] = json_loads(odd, 0, NULL);
+        assert_non_null(fit[i]);
+        assert_int_equal(eng_template_fit(i ? b : a, fit[i], NULL), 0);
+    }
+    same &= json_equal(fit[0], fit[1]);
+    json_decref(fit[0]);
+    json_decref(fit[1]);
+    return same;
+}
+
 static bool same_file(const char *json, const struct eng_vocab *v, size_t *cases, size_t *opened)
 {
     struct eng_template *plain = NULL;
@@ -325,12 +363,14 @@ static bool same_file(const char *json, const struct eng_vocab *v, size_t *cases
     cn_buf_init(&source, 0);
     snprintf(path, sizeof path, "%.*s.jinja", (int)(strlen(json) - 5), json);
     assert_int_equal(cn_file_read(path, false, 1 << 22, &source, &err), 0);
-    struct eng_str answer_text = {"x", 1};
-    struct eng_script_answer answer = {.text = answer_text};
-    struct eng_script s = {.source = {source.data, source.len}, .answers = &answer, .n_answers = 1};
+
+    struct eng_script s = {
+        .source = {source.data, source.len}, .answers = two_answers, .n_answers = 2};
     assert_int_equal(eng_template_new(source.data, source.len, &plain, &err), 0);
     struct eng_template *with = chat_of(&s, json);
     struct eng_reply_format f = eng_reply_format(v, s.source);
+    ok = with && same_forms(plain, with);
+    if (!ok) print_error("%s: another form of messages\n", json);
     for (size_t i = 0; with && i < json_array_size(tests); i++) {
         json_t *test = json_array_get(tests, i), *input = json_object_get(test, "input");
         bool same = same_case(plain, with, &f, input);
@@ -395,13 +435,12 @@ static void test_edges(void **state)
         "x{% if add_generation_prompt %}<think>\n\n{% endif %}",
         "x{% if add_generation_prompt %}<think></think>{% endif %}",
     };
-    struct eng_script_answer answer = {.text = {"x", 1}};
     struct eng_reply_format f = {
         .kind = ENG_REPLY_TAGS, .open = "<think>", .close = "</think>", .skip = ""};
     for (size_t i = 0; i < 2 * CN_ARRAY_LEN(sources); i++) {
         const char *source = sources[i / 2];
         struct eng_script s = {
-            .source = {source, strlen(source)}, .answers = &answer, .n_answers = 1};
+            .source = {source, strlen(source)}, .answers = two_answers, .n_answers = 2};
         struct eng_template *plain, *with = chat_of(&s, source);
         struct cn_error err = {0};
         assert_int_equal(eng_template_new(source, s.source.n, &plain, &err), 0);
