@@ -17,14 +17,18 @@ int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_p
     x->info.embeds = x->n_tables == 1;
     x->logit_rows = cn_calloc(opts->max_rows, sizeof *x->logit_rows);
     x->seen = cn_calloc(opts->max_rows, sizeof *x->seen);
-    return x->logit_rows && x->seen ? 0
-                                    : cn_fail(err, CN_ENOMEM, "out of memory for a step's rows");
+    bool keeps = d->ops->draw_new && opts->max_seqs && !opts->measure;
+    if (keeps) x->draws_at = cn_calloc(opts->max_seqs, sizeof *x->draws_at);
+    return x->logit_rows && x->seen && (x->draws_at || !keeps)
+               ? 0
+               : cn_fail(err, CN_ENOMEM, "out of memory for a step's rows");
 }
 
 void kr_exec_fini(struct kr_exec *x)
 {
     free(x->logit_rows);
     free(x->seen);
+    free(x->draws_at);
 }
 
 bool kr_block_inside(const struct kr_kv_mem *m, uint64_t block_bytes, uint32_t block)
@@ -176,6 +180,12 @@ int kr_check_batch(struct kr_exec *x, const struct kr_kv_mem *m, const struct kr
 
 /* ---- draws and copies ------------------------------------------------------------------------ */
 
+bool kr_draw_is_at(const struct kr_exec *x, struct kr_draw_at at)
+{
+    return x->draws_at && at.generation && at.slot < x->opts.max_seqs &&
+           x->draws_at[at.slot] == at.generation;
+}
+
 int kr_check_draws(const struct kr_exec *x, const struct kr_draw *draws, uint32_t n,
                    struct cn_error *err)
 {
@@ -187,6 +197,9 @@ int kr_check_draws(const struct kr_exec *x, const struct kr_draw *draws, uint32_
             return cn_fail(err, CN_ERANGE, "draw %u is of row %u and %u more, of %u with logits", i,
                            d->row, d->n_guesses, x->n_wanted);
         next = (uint64_t)d->row + d->n_guesses + 1;
+        if (d->state && x->ops->draw_new && !kr_draw_is_at(x, d->at))
+            return cn_fail(err, CN_EINVAL, "draw %u: slot %u has no choice of generation %llu", i,
+                           d->at.slot, (unsigned long long)d->at.generation);
     }
     return 0;
 }

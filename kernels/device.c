@@ -52,8 +52,10 @@ void kr_device_free(struct kr_device *d)
 
 void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
 {
-    *out = (struct kr_device_info){
-        .kind = d->ops->kind, .max_depth = d->ops->max_depth, .max_outputs = d->ops->max_outputs};
+    *out = (struct kr_device_info){.kind = d->ops->kind,
+                                   .max_depth = d->ops->max_depth,
+                                   .max_outputs = d->ops->max_outputs,
+                                   .keeps_draws = d->ops->draw_new != NULL};
     if (d->ops->memory) d->ops->memory(d, &out->memory_bytes, &out->free_bytes);
     out->move_bytes_s = atomic_load(&d->move_bytes_s);
     out->moved_ns = atomic_load(&d->moved_ns);
@@ -213,6 +215,44 @@ int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, 
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err)
 {
     return x->ops->collect(x, ticket, logits, err);
+}
+
+int kr_draw_open(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_state *s,
+                 struct kr_draw_at like, const uint32_t *output, size_t n_output)
+{
+    struct kr_draw_told told;
+    if (!x->ops->draw_new) return 0;
+    if (!x->draws_at || !at.generation || at.slot >= x->opts.max_seqs) return CN_ERANGE;
+    kr_draw_state_tell(s, &told);
+    x->draws_at[at.slot] = 0;
+    int rc = kr_draw_is_at(x, like) ? x->ops->draw_clone(x, at, told.choice, like.slot)
+                                    : x->ops->draw_new(x, at, &told);
+    if (!rc && told.counts && n_output) rc = x->ops->draw_put(x, at.slot, 0, output, n_output);
+    if (!rc) x->draws_at[at.slot] = at.generation;
+    return rc;
+}
+
+int kr_draw_put(struct kr_exec *x, struct kr_draw_at at, struct kr_draw_state *s, uint64_t before,
+                const uint32_t *ids, size_t n)
+{
+    struct kr_draw_told told;
+    if (x->ops->draw_new) {
+        kr_draw_state_tell(s, &told);
+        if (!told.counts || !kr_draw_is_at(x, at)) return 0;
+        return x->ops->draw_put(x, at.slot, before, ids, n);
+    }
+    int rc = 0;
+    kr_draw_state_cut(s, before);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = kr_draw_state_accept(s, ids[i]);
+    return rc;
+}
+
+void kr_draw_close(struct kr_exec *x, struct kr_draw_at at)
+{
+    if (!kr_draw_is_at(x, at)) return;
+    x->draws_at[at.slot] = 0;
+    x->ops->draw_drop(x, at.slot);
 }
 
 int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,

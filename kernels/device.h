@@ -46,6 +46,19 @@ struct kr_device_ops {
     int (*launch)(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,
                   uint64_t *ticket, struct cn_error *err);
     int (*collect)(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
+    /* The device's own copies of draw states, by slot (kr_draw_open, kr_draw_put, kr_draw_close).
+     * All four are NULL where draws use the caller's states. Else kr_draw.state only says that a
+     * row is drawn, and what lies behind the pointer belongs to the host. All that these bring is
+     * copied; they take effect in order with draws. kernels/device.c knows which places are taken:
+     * no call is about a choice that is not there. */
+    /* A new state without output, in place of what the slot had. CN_ENOMEM. */
+    int (*draw_new)(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_told *told);
+    /* As another slot's, for another choice of its request: without that choice's output. */
+    int (*draw_clone)(struct kr_exec *x, struct kr_draw_at at, uint32_t choice, uint32_t from_slot);
+    /* The output is its first `before` ids and then these. Only for states that count. */
+    int (*draw_put)(struct kr_exec *x, uint32_t slot, uint64_t before, const uint32_t *ids,
+                    size_t n);
+    void (*draw_drop)(struct kr_exec *x, uint32_t slot);
     /* For each draw, rows in order: kr_draw_row, then kr_draw_state_accept with the id, until a row
      * fails or its id is not the next row's draft; the results after it are CN_ECANCELLED. Scored
      * rows: kr_draw_score. kernels/cpu/draw.c is the example. */
@@ -72,6 +85,8 @@ struct kr_exec {
     uint32_t *logit_rows; /* [n_wanted] rows that want logits */
     uint32_t n_wanted;
     uint32_t *seen, round; /* by sequence: the check that saw it last */
+    uint64_t *draws_at;    /* by slot: generation of the choice whose draw state the device has;
+                            * NULL: the device keeps none */
 };
 struct kr_kv_mem {
     const struct kr_device_ops *ops;
@@ -97,6 +112,8 @@ int kr_check_batch(struct kr_exec *x, const struct kr_kv_mem *m, const struct kr
                    struct cn_error *err);
 int kr_check_draws(const struct kr_exec *x, const struct kr_draw *draws, uint32_t n,
                    struct cn_error *err);
+/* Whether the device has a draw state for this place. */
+bool kr_draw_is_at(const struct kr_exec *x, struct kr_draw_at at);
 int kr_check_moves(const struct kr_exec *x, const struct kr_kv_mem *m, const struct kr_move *moves,
                    uint32_t n, struct cn_error *err);
 int kr_check_copy(const struct kr_exec *x, const struct kr_kv_mem *m, uint32_t group, uint32_t dst,

@@ -65,16 +65,14 @@ int kr_draw_state_clone(const struct kr_draw_state *s, uint32_t choice, struct k
 {
     struct kr_draw_state *n = cn_malloc_array(1, sizeof *n);
     if (!n) return CN_ENOMEM;
-    *n = *s;
-    n->choice = choice;
+    *n =
+        (struct kr_draw_state){.o = s->o, .choice = choice, .prompt = s->prompt, .rooms = s->rooms};
     if (n->prompt) atomic_fetch_add_explicit(&n->prompt->refs, 1, memory_order_relaxed);
-    n->seen = cn_malloc_array(s->seen_cap, sizeof *n->seen);
     n->tops = cn_malloc_array(kr_n_tops(s->o.n_vocab), sizeof *n->tops);
-    if (!n->seen || !n->tops) {
+    if (!n->tops) {
         kr_draw_state_free(n);
         return CN_ENOMEM;
     }
-    if (s->seen_cap) memcpy(n->seen, s->seen, s->seen_cap * sizeof *n->seen);
     *out = n;
     return 0;
 }
@@ -194,6 +192,15 @@ void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n)
         uint32_t id = s->last[--s->n_accepted % KR_DRAW_BACK];
         if (counts_ids(s)) s->seen[seen_slot(s->seen, s->seen_cap, id)].in_output--;
     }
+}
+
+void kr_draw_state_tell(const struct kr_draw_state *s, struct kr_draw_told *out)
+{
+    *out = (struct kr_draw_told){.opts = &s->o,
+                                 .choice = s->choice,
+                                 .prompt = s->prompt ? s->prompt->id : NULL,
+                                 .n_prompt = s->prompt ? s->prompt->cap : 0,
+                                 .counts = counts_ids(s)};
 }
 
 /* ---- the row --------------------------------------------------------------------------------- */

@@ -60,7 +60,8 @@ struct kr_draw_state;
 /* opts: copied. rooms: borrowed, outlives the state and its clones. CN_ENOMEM. */
 int kr_draw_state_new(const struct kr_draw_opts *opts, uint32_t choice, struct kr_draw_rooms *rooms,
                       struct kr_draw_state **out);
-/* As a new one for another choice of the same request, the prompt it was told of included. */
+/* A new one for another choice of the same request: with the ids of its prompt, without those of
+ * the output. */
 int kr_draw_state_clone(const struct kr_draw_state *s, uint32_t choice, struct kr_draw_state **out);
 void kr_draw_state_free(struct kr_draw_state *s);
 /* Tells it of ids of the prompt (for `repetition`), or of an id that was put out. CN_ENOMEM. */
@@ -70,6 +71,17 @@ int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id);
  * not put out. At most KR_DRAW_BACK of them. */
 #define KR_DRAW_BACK 32
 void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n);
+/* What a device needs for a copy of its own. Valid until ids of the prompt are added to s, or s is
+ * freed. */
+struct kr_draw_told {
+    const struct kr_draw_opts *opts;
+    uint32_t choice;
+    const uint32_t *prompt; /* [n_prompt] ids of the prompt, each once, in any order; KR_NO_ID: to
+                             * be skipped. n_prompt 0: `repetition` is off */
+    size_t n_prompt;
+    bool counts; /* whether draws depend on the ids of the output */
+};
+void kr_draw_state_tell(const struct kr_draw_state *s, struct kr_draw_told *out);
 
 struct kr_drawn {
     uint32_t id;

@@ -322,6 +322,7 @@ struct kr_device_info {
     const char *kind;      /* "cpu", "async" */
     uint32_t max_depth;    /* how many of its steps may be in flight */
     uint32_t max_outputs;  /* of a plan */
+    bool keeps_draws;      /* it draws with copies of its own (kr_draw_open) */
     uint64_t memory_bytes; /* of its own, for weights, scratch and KV blocks; 0: it uses the host's,
                             * which the caller looks up */
     uint64_t free_bytes;   /* of memory_bytes, now. What exceeds it fails with CN_ENOMEM when it is
@@ -521,13 +522,38 @@ int kr_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b, 
  * launch that is max_depth launches after this step's. */
 int kr_collect(struct kr_exec *x, uint64_t ticket, float **logits, struct cn_error *err);
 
+/* What the choices draw with. A device may keep a copy of a choice's draw state (kernels/draw.h),
+ * by the slot and generation of its sequence, as it keeps block tables. It is sent the state once
+ * and changes afterwards; ids that it draws it adds itself. Other devices draw with the caller's
+ * state, and these calls change that one. Either way the caller does the same. In order with
+ * kr_draw. */
+struct kr_draw_at {
+    uint32_t slot;       /* below max_seqs */
+    uint64_t generation; /* 0: nothing is there */
+};
+/* The choice at this place draws with s from now on, and has put out these ids. Another choice that
+ * had the slot is forgotten. like: the place of another choice of the same request, whose prompt is
+ * then not sent again; if that choice is not there any more, s is used. CN_ENOMEM; CN_ERANGE: no
+ * such slot. */
+int kr_draw_open(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_state *s,
+                 struct kr_draw_at like, const uint32_t *output, size_t n_output);
+/* The choice's output is now its first `before` ids, which the device knows, and then these n:
+ * forced ids, which were not drawn. What was drawn after `before` (at most KR_DRAW_BACK ids) is
+ * taken back. Where the choice is not at this place any more, nothing is done: kr_draw_open will
+ * bring all ids. CN_ENOMEM. */
+int kr_draw_put(struct kr_exec *x, struct kr_draw_at at, struct kr_draw_state *s, uint64_t before,
+                const uint32_t *ids, size_t n);
+/* The choice has ended: after the draws that were asked for, the copy may be freed. */
+void kr_draw_close(struct kr_exec *x, struct kr_draw_at at);
+
 /* What to draw from a row's logits, and from the rows after it that hold guesses (draft tokens). */
 struct kr_draw {
     uint32_t row;                /* of the step's rows with logits, from 0; ascending */
     uint32_t n_guesses;          /* rows after it, each with a guess of the id drawn before it */
     const uint32_t *guesses;     /* [n_guesses] the ids in those rows */
-    struct kr_draw_state *state; /* parameters and history of the draw; drawn ids are added to it.
-                                  * NULL: the row is scored */
+    struct kr_draw_state *state; /* parameters and history of the draw; drawn ids are added to it,
+                                  * or to the device's copy. NULL: the row is scored */
+    struct kr_draw_at at;        /* where kr_draw_open put the state; not read if it is scored */
     uint64_t position;           /* of the first id that is drawn; the next ones follow it */
     /* [1 + n_guesses] per row a bit for each id that may be drawn, or NULL: all ids. NULL instead
      * of the array: all ids in all rows */
@@ -543,7 +569,8 @@ struct kr_result {
 };
 /* Draws rows of the last launched step. Called exactly once for each step whose batch is `drawn`,
  * even with nothing to draw, and before the exec's next launch. Everything is copied except the
- * states, which must stay in place until the step is collected. */
+ * states, which must stay in place until the step is collected. CN_EINVAL: a device with copies has
+ * none of a draw's choice. */
 int kr_draw(struct kr_exec *x, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
             struct cn_error *err);
 /* Waits for the oldest drawn step that is not collected. *out: [rows with logits], valid as long as

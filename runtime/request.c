@@ -286,12 +286,11 @@ static enum sch_verdict on_vector(struct rt_req *req)
     return SCH_STOP;
 }
 
-/* The draws of the choice are told: the device knows what it drew, not what was forced. Where ids
- * were forced in the midst of guesses it drew more than was put out. */
+/* The device is sent forced ids: it knows only those that it drew. If ids were forced in the midst
+ * of guesses, it drew more than was put out. */
 static int follow(struct rt_req *req, struct rt_choice *c, const struct sch_token *t)
 {
-    kr_draw_state_cut(c->sampler, t->index);
-    int rc = kr_draw_state_accept(c->sampler, t->token);
+    int rc = kr_draw_put(eng_model_exec(req->m->model), c->at, c->sampler, t->index, &t->token, 1);
     if (rc) post(req, NULL);
     return rc;
 }
@@ -375,6 +374,7 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
     if (e) e->finish = req->error ? RT_FINISH_ERROR : finish[reason];
     post(req, e);
+    kr_draw_close(eng_model_exec(req->m->model), c->at);
 }
 
 static void observe_end(struct rt_group *g, const struct rt_req *req, int code,

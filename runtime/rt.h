@@ -19,6 +19,7 @@
 
 struct rt_choice {
     struct kr_draw_state *sampler;
+    struct kr_draw_at at; /* where the device was sent it last */
     struct rt_text_out text;
     int stop; /* index of the matched stop string, or -1 */
     uint64_t last_token_ns;

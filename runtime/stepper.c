@@ -169,6 +169,25 @@ static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct
 
 /* ---- launch and draw ------------------------------------------------------------------------- */
 
+/* Sends the device what a choice draws with, unless the choice still is where it was sent: it has
+ * just started, or lost its slot meanwhile. False: the request ends with its error. */
+static bool send_state(struct rt_flight *f, const struct sch_segment *g, struct kr_draw *d)
+{
+    struct rt_req *req = g->user;
+    struct rt_choice *c = &req->choices[g->choice];
+    uint64_t n_prompt = req->q.n_prompt;
+    d->state = c->sampler;
+    d->at = (struct kr_draw_at){.slot = g->slot, .generation = g->generation};
+    if (c->at.slot == g->slot && c->at.generation == g->generation) return true;
+    struct kr_exec *x = eng_model_exec(f->model->model);
+    int rc = kr_draw_open(x, d->at, c->sampler, req->choices[0].at, g->ids + n_prompt,
+                          d->position - n_prompt);
+    kr_draw_close(x, c->at);
+    c->at = d->at;
+    if (rc) req->error = rc;
+    return !rc;
+}
+
 /* Rows of prompts that are asked for are scored, each by itself; a sampled row is drawn from, and
  * the rows of its drafts with it. draws: of the segments with sampled rows. */
 static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
@@ -186,7 +205,7 @@ static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
                 d.score = req->q.prompt[row->pos + 1];
                 d.n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
             } else if (row->sample >= 0 && !row->guess && wanted) {
-                d.state = req->choices[g->choice].sampler;
+                if (!send_state(f, g, &d)) continue;
                 if (f->guided && f->jobs[i].guide) d.masks = f->jobs[i].masks;
                 d.n_guesses = g->n_sample - 1;
                 if (d.n_guesses) d.guesses = g->tokens + g->n_rows - d.n_guesses;

@@ -60,6 +60,7 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
         .n_rows = n + drafts,
         .n_prompt_rows = pos < n_prompt ? (uint32_t)CN_MIN(n_prompt - pos, (uint64_t)n) : 0,
         .first_row = st->n_rows,
+        .ids = c->ids,
         .tokens = known ? c->ids + pos : NULL,
         .from_ticket = known ? 0 : c->last_ticket,
         .from_row = known ? 0 : c->last_row,

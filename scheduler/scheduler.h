@@ -68,6 +68,8 @@ struct sch_segment {
     uint32_t n_prompt_rows; /* leading rows at positions of the request's prompt; the others are at
                              * generated positions, also when they are computed again */
     uint32_t first_row;     /* index of its first row in the step */
+    const uint32_t *ids; /* items of the choice from position 0: prompt and output. Those before the
+                          * first position to be drawn are known when its draw is asked for */
     const uint32_t *tokens; /* n_rows item ids; NULL: from_ticket and from_row (then n_rows is 1) */
     uint32_t media, n_media; /* the request's media that rows of the segment belong to: the first
                               * one and their number */

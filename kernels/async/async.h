@@ -19,7 +19,13 @@
 struct kr_async_exec;
 struct kr_async_step;
 
-enum kr_async_kind { KR_ASYNC_COPY, KR_ASYNC_MOVE, KR_ASYNC_FORWARD, KR_ASYNC_DRAW };
+enum kr_async_kind {
+    KR_ASYNC_COPY,
+    KR_ASYNC_MOVE,
+    KR_ASYNC_STATE,
+    KR_ASYNC_FORWARD,
+    KR_ASYNC_DRAW
+};
 struct kr_async_job {
     struct kr_async_job *next;
     enum kr_async_kind kind;
@@ -83,6 +89,15 @@ struct kr_async_step {
     uint32_t *ids; /* by row of the step: what was drawn of it */
 };
 
+/* A slot's draw state: the device's own, made of what the host sent. The device's thread's. */
+struct kr_async_lists;
+struct kr_async_copy {
+    uint64_t generation; /* 0: the slot is empty */
+    int rc;              /* what went wrong with the state; draws fail with it */
+    struct kr_draw_state *state;
+    struct kr_async_lists *lists; /* that the state borrows */
+};
+
 struct kr_async_exec {
     struct kr_exec base;
     struct kr_async *dev;
@@ -92,7 +107,10 @@ struct kr_async_exec {
     /* tables: by slot and group, [max_entries]; the device's thread's */
     uint32_t *tables, **pointers; /* pointers: to the tables */
     uint64_t max_entries;
-    uint64_t *generations; /* of each slot; the host's */
+    uint64_t *generations;        /* of each slot; the host's */
+    struct kr_async_copy *copies; /* by slot, [max_seqs] */
+    struct kr_draw_rooms rooms;   /* of their draws */
+    uint32_t n_copies;            /* not empty */
     bool *used;
 };
 
@@ -115,6 +133,17 @@ int kr_async_move(struct kr_async_exec *x, struct kr_kv_mem *cpu_mem, const stru
 bool kr_async_moved(struct kr_exec *x, uint64_t ticket, bool wait);
 /* On the device's thread. */
 void kr_async_run_move(struct kr_async *d, struct kr_async_job *j);
+/* draw.c */
+int kr_async_draw_new(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_told *told);
+int kr_async_draw_clone(struct kr_exec *x, struct kr_draw_at at, uint32_t choice,
+                        uint32_t from_slot);
+int kr_async_draw_put(struct kr_exec *x, uint32_t slot, uint64_t before, const uint32_t *ids,
+                      size_t n);
+void kr_async_draw_drop(struct kr_exec *x, uint32_t slot);
+void kr_async_copies_fini(struct kr_async_exec *x);
+/* On the device's thread: does what a job says; the state of a place, or NULL with *rc. */
+void kr_async_run_state(struct kr_async_exec *x, struct kr_async_job *j);
+struct kr_draw_state *kr_async_state(const struct kr_async_exec *x, struct kr_draw_at at, int *rc);
 /* step.c: on the device's thread. */
 void kr_async_run(struct kr_async *d, struct kr_async_job *j);
 int kr_async_launch(struct kr_exec *x, struct kr_kv_mem *m, const struct kr_batch *b,

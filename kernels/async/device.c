@@ -42,7 +42,7 @@ static void *run(void *arg)
         pthread_mutex_lock(&d->lock);
         if (j->kind == KR_ASYNC_FORWARD) j->step->forward_done = true;
         if (j->kind == KR_ASYNC_DRAW) j->step->draw_done = true;
-        if (j->kind == KR_ASYNC_COPY || j->kind == KR_ASYNC_MOVE) free(j);
+        if (j->kind < KR_ASYNC_FORWARD) free(j); /* the others are a step's */
         d->finished++;
         pthread_cond_broadcast(&d->done);
     }
@@ -194,11 +194,13 @@ static void async_exec_free(struct kr_exec *base)
     free(x->pointers);
     free(x->generations);
     free(x->used);
+    kr_async_copies_fini(x);
     kr_exec_fini(&x->base);
     free(x);
 }
 
-/* Tables of all slots; without slots, of as many sequences as a step may have. */
+/* Tables of all slots, and room for their draw states; without slots, of as many sequences as a
+ * step may have. */
 static int make_tables(struct kr_async_exec *x)
 {
     uint64_t n_slots = x->base.opts.max_seqs ? x->base.opts.max_seqs : x->base.opts.max_rows, n;
@@ -209,7 +211,8 @@ static int make_tables(struct kr_async_exec *x)
     x->pointers = cn_malloc_array(n_slots * groups, sizeof *x->pointers);
     x->generations = cn_calloc(n_slots, sizeof *x->generations);
     x->used = cn_calloc(n_slots, sizeof *x->used);
-    if (!x->tables || !x->pointers || !x->generations || !x->used) return CN_ENOMEM;
+    x->copies = cn_calloc(x->base.opts.max_seqs, sizeof *x->copies);
+    if (!x->tables || !x->pointers || !x->generations || !x->used || !x->copies) return CN_ENOMEM;
     for (uint64_t i = 0; i < n_slots * groups; i++)
         x->pointers[i] = x->tables + i * x->max_entries;
     return 0;
@@ -239,6 +242,7 @@ static int async_prepare(struct kr_device *base, const struct kr_plan *p,
     struct kr_async_exec *x = cn_calloc(1, sizeof *x);
     if (!x) return cn_fail(err, CN_ENOMEM, "out of memory");
     x->dev = d;
+    kr_draw_rooms_init(&x->rooms);
     x->base.ids_kept = KR_ASYNC_STEPS - 1; /* a launch takes the oldest step's place */
     if (!opts->background && !opts->measure) kr_async_drain(d);
     int rc = kr_exec_init(&x->base, base, p, opts, err);
@@ -336,6 +340,10 @@ static const struct kr_device_ops async_ops = {
     .moved = kr_async_moved,
     .launch = async_launch,
     .collect = kr_async_collect,
+    .draw_new = kr_async_draw_new,
+    .draw_clone = kr_async_draw_clone,
+    .draw_put = kr_async_draw_put,
+    .draw_drop = kr_async_draw_drop,
     .draw = kr_async_draw,
     .collect_drawn = kr_async_collect_drawn,
 };

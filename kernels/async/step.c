@@ -130,6 +130,8 @@ static int take_draws(struct kr_async_exec *x, struct kr_async_step *s, const st
     for (uint32_t i = 0; i < n; i++) {
         struct kr_draw *d = &s->draws[i];
         *d = draws[i];
+        d->state = NULL; /* the host's: the device's thread finds its own */
+        if (!draws[i].state) d->at.generation = 0;
         d->guesses = word;
         if (d->n_guesses) memcpy(word, draws[i].guesses, d->n_guesses * sizeof *word);
         word += d->n_guesses;
@@ -266,15 +268,23 @@ static void draw(struct kr_async_exec *x, struct kr_async_step *s)
 {
     const struct kr_result *r;
     uint32_t n = 0;
+    int unused;
     if (s->rc) return;
+    for (uint32_t i = 0; i < s->n_draws; i++)
+        if (s->draws[i].at.generation)
+            s->draws[i].state = kr_async_state(x, s->draws[i].at, &unused);
     s->rc = kr_draw(x->cpu, s->cpu_ticket, s->draws, s->n_draws, &s->err);
     if (!s->rc) s->rc = kr_collect_drawn(x->cpu, s->cpu_ticket, &r, &s->err);
     if (s->rc) return;
     memcpy(s->results, r, s->n_wanted * sizeof *r);
+    for (uint32_t i = 0; i < s->n_draws; i++) {
+        struct kr_draw *d = &s->draws[i]; /* one without a state was scored instead */
+        if (d->at.generation && !d->state) kr_async_state(x, d->at, &s->results[d->row].status);
+    }
     for (uint32_t i = 0; i < s->batch.n_rows; i++) {
         s->ids[i] = 0;
         if (!s->rows[i].logits) continue;
-        if (!r[n].status) s->ids[i] = r[n].drawn.id;
+        if (!s->results[n].status) s->ids[i] = s->results[n].drawn.id;
         n++;
     }
 }
@@ -287,6 +297,9 @@ void kr_async_run(struct kr_async *d, struct kr_async_job *j)
         break;
     case KR_ASYNC_MOVE:
         kr_async_run_move(d, j);
+        break;
+    case KR_ASYNC_STATE:
+        kr_async_run_state(j->x, j);
         break;
     case KR_ASYNC_FORWARD:
         forward(d, j);

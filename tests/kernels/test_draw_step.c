@@ -25,7 +25,8 @@ static struct tiny_run_opts opts(uint32_t max_logit_rows)
                                   .max_context = 64,
                                   .n_blocks = 16,
                                   .kv_type = KR_F16,
-                                  .max_logit_rows = max_logit_rows};
+                                  .max_logit_rows = max_logit_rows,
+                                  .max_seqs = N};
 }
 
 static int make_model(void **state)
@@ -110,6 +111,19 @@ static struct kr_draw_state *new_state(const struct kr_device *d, uint64_t seed)
     return s;
 }
 
+static struct kr_draw_at place(uint32_t slot, uint64_t generation)
+{
+    return (struct kr_draw_at){slot, generation};
+}
+
+/* A draw of a state that has put out nothing yet, in the slot of that number. */
+static void open_draw(struct world *w, struct kr_draw *d, struct kr_draw_state *s, uint32_t slot)
+{
+    d->state = s;
+    d->at = place(slot, 1);
+    assert_int_equal(kr_draw_open(w->r.exec, d->at, s, place(0, 0), NULL, 0), 0);
+}
+
 static void same(const struct kr_drawn *a, const struct kr_drawn *b)
 {
     assert_int_equal(a->id, b->id);
@@ -132,7 +146,10 @@ static void test_rows_of_any_number(void **state)
         for (uint32_t k = 0; k < N; k++) {
             if (k % 5 == 4) continue; /* its logits are not looked at */
             draws[n] = (struct kr_draw){.row = k, .position = k + 1, .score = k, .n_top = 5};
-            if (k % 2) draws[n].state = drawn[k] = new_state(w.r.dev, k);
+            if (k % 2) {
+                drawn[k] = new_state(w.r.dev, k);
+                open_draw(&w, &draws[n], drawn[k], k);
+            }
             n++;
         }
         assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &ticket, NULL), 0);
@@ -178,8 +195,8 @@ static void test_guesses_and_masks(void **state)
     masks[2][99 / 32] = 1u << 99 % 32; /* not the guess */
     open_world(&w, 6);
     struct kr_draw_state *s = new_state(w.r.dev, 5);
-    struct kr_draw d = {
-        .row = 5, .n_guesses = 3, .guesses = guesses, .state = s, .position = 6, .masks = list};
+    struct kr_draw d = {.row = 5, .n_guesses = 3, .guesses = guesses, .position = 6, .masks = list};
+    open_draw(&w, &d, s, 1);
     assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &ticket, NULL), 0);
     assert_int_equal(kr_draw(w.r.exec, ticket, &d, 1, NULL), 0);
     guesses[0] = 0; /* all was copied */
@@ -195,6 +212,181 @@ static void test_guesses_and_masks(void **state)
     assert_int_equal(kr_draw(w.r.exec, ticket, &d, 1, NULL), 0);
     assert_int_equal(kr_collect_drawn(w.r.exec, ticket, &got, NULL), 0);
     assert_int_equal(got[5].status, CN_ENUMERIC);
+    kr_draw_state_free(s);
+    close_world(&w);
+}
+
+/* ---- the device's own draw states ------------------------------------------------------------ */
+
+/* What a choice draws with, in lists of its own. */
+struct own {
+    struct cn_bias edits[2];
+    uint32_t never[1], late[2], late_more[1];
+    struct kr_draw_state *s;
+};
+
+static void own_open(struct own *o, const struct kr_device *d)
+{
+    *o = (struct own){
+        .edits = {{17, 3}, {4000, -2}}, .never = {3}, .late = {5, 6}, .late_more = {70}};
+    struct kr_draw_opts opts = {.loops = kr_device_draw_loops(d),
+                                .n_vocab = VOCAB,
+                                .temperature = 0.8f,
+                                .top_p = 1,
+                                .repetition = 1.3f,
+                                .presence = 0.5f,
+                                .frequency = 0.25f,
+                                .seed = 11,
+                                .edits = o->edits,
+                                .n_edits = CN_ARRAY_LEN(o->edits),
+                                .never = o->never,
+                                .n_never = CN_ARRAY_LEN(o->never),
+                                .late = o->late,
+                                .n_late = CN_ARRAY_LEN(o->late),
+                                .late_more = o->late_more,
+                                .n_late_more = CN_ARRAY_LEN(o->late_more),
+                                .late_until = 8,
+                                .n_top = 2};
+    assert_int_equal(kr_draw_state_new(&opts, 0, &rooms, &o->s), 0);
+    assert_int_equal(kr_draw_state_prompt(o->s, tokens, N), 0);
+}
+
+static void accept(struct kr_draw_state *s, const uint32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(kr_draw_state_accept(s, ids[i]), 0);
+}
+
+/* A device with copies draws as before, whatever is in the host's memory. */
+static void spoil(const struct world *w, struct own *o)
+{
+    struct kr_device_info info;
+    kr_device_info(w->r.dev, &info);
+    if (!info.keeps_draws) return;
+    for (uint32_t id = 0; id < VOCAB; id += 3)
+        accept(o->s, &id, 1);
+    memset(o->edits, 0, sizeof o->edits);
+    o->never[0] = o->late[0] = o->late_more[0] = 1;
+}
+
+/* Draws of rows [row, row + n), each in a step of its own; they are those of `want`. */
+static void draw_some(struct world *w, struct kr_draw_at at, struct kr_draw_state *s, uint32_t row,
+                      uint32_t n, struct kr_draw_state *want)
+{
+    for (uint32_t k = row; k < row + n; k++) {
+        struct kr_draw d = {.row = k, .state = s, .at = at, .position = k + 1};
+        const struct kr_result *got;
+        struct kr_drawn right;
+        uint64_t ticket;
+        float z[VOCAB];
+        memcpy(z, logits + (size_t)k * VOCAB, sizeof z);
+        assert_int_equal(kr_draw_row(want, z, k + 1, NULL, &right), 0);
+        accept(want, &right.id, 1);
+        assert_int_equal(kr_launch(w->r.exec, w->r.mem, &w->batch, &ticket, NULL), 0);
+        assert_int_equal(kr_draw(w->r.exec, ticket, &d, 1, NULL), 0);
+        assert_int_equal(kr_collect_drawn(w->r.exec, ticket, &got, NULL), 0);
+        assert_int_equal(got[k].status, 0);
+        same(&got[k].drawn, &right);
+    }
+}
+
+/* Sent once and then only changed: ids that the device drew, ids that it did not, ids taken back,
+ * another choice of the request, a slot that was given out again. */
+static void test_states_in_slots(void **state)
+{
+    static const uint32_t begun[] = {8, 8, 2000}, forced[] = {8, 31};
+    struct own a, b, want, second;
+    struct world w;
+    open_world(&w, 6);
+    own_open(&a, w.r.dev);
+    own_open(&want, w.r.dev);
+    accept(a.s, begun, 3);
+    accept(want.s, begun, 3);
+    assert_int_equal(kr_draw_open(w.r.exec, place(3, 1), a.s, place(0, 0), begun, 3), 0);
+    spoil(&w, &a);
+    draw_some(&w, place(3, 1), a.s, 4, 5, want.s);
+    kr_draw_state_cut(want.s, 6); /* of eight */
+    accept(want.s, forced, 2);
+    assert_int_equal(kr_draw_put(w.r.exec, place(3, 1), a.s, 6, forced, 2), 0);
+    draw_some(&w, place(3, 1), a.s, 9, 3, want.s);
+    /* Another choice: the same prompt, no output. */
+    own_open(&b, w.r.dev);
+    own_open(&second, w.r.dev);
+    kr_draw_state_free(second.s);
+    assert_int_equal(kr_draw_state_clone(b.s, 1, &second.s), 0);
+    struct kr_draw_state *choice;
+    assert_int_equal(kr_draw_state_clone(b.s, 1, &choice), 0);
+    kr_draw_state_free(b.s);
+    b.s = choice;
+    assert_int_equal(kr_draw_open(w.r.exec, place(5, 9), b.s, place(3, 1), NULL, 0), 0);
+    draw_some(&w, place(5, 9), b.s, 12, 4, second.s);
+    draw_some(&w, place(3, 1), a.s, 16, 2, want.s);
+    kr_draw_close(w.r.exec, place(3, 1));
+    kr_draw_close(w.r.exec, place(5, 8)); /* an older choice of that slot */
+    draw_some(&w, place(5, 9), b.s, 18, 2, second.s);
+    kr_draw_state_free(a.s);
+    kr_draw_state_free(b.s);
+    kr_draw_state_free(want.s);
+    kr_draw_state_free(second.s);
+    close_world(&w);
+}
+
+/* The second choice is there after the first has gone; a choice that comes back brings its output.
+ */
+static void test_slots_given_out_again(void **state)
+{
+    static const uint32_t out[] = {4, 4, 900, 4};
+    struct own a, want;
+    struct world w;
+    open_world(&w, 6);
+    for (int i = 0; i < 2; i++) { /* into the same slot, then into another one */
+        own_open(&a, w.r.dev);
+        own_open(&want, w.r.dev);
+        assert_int_equal(kr_draw_open(w.r.exec, place(2, 5), a.s, place(2, 4), NULL, 0), 0);
+        draw_some(&w, place(2, 5), a.s, 3, 2, want.s);
+        kr_draw_state_cut(want.s, 0);
+        kr_draw_state_cut(a.s, 0);
+        accept(want.s, out, 4);
+        accept(a.s, out, 4);
+        struct kr_draw_at at = i ? place(7, 1) : place(2, 6);
+        assert_int_equal(kr_draw_open(w.r.exec, at, a.s, place(2, 5), out, 4), 0);
+        kr_draw_close(w.r.exec, place(2, 5));
+        spoil(&w, &a);
+        draw_some(&w, at, a.s, 5, 3, want.s);
+        kr_draw_close(w.r.exec, at);
+        kr_draw_state_free(a.s);
+        kr_draw_state_free(want.s);
+    }
+    close_world(&w);
+}
+
+static void test_wrong_places(void **state)
+{
+    static const uint32_t id = 1;
+    struct kr_device_info info;
+    struct world w;
+    uint64_t ticket;
+    open_world(&w, 6);
+    kr_device_info(w.r.dev, &info);
+    if (!info.keeps_draws) {
+        close_world(&w);
+        print_message("skipped on %s: it draws with the caller's states\n", dev_kind());
+        skip();
+    }
+    struct kr_draw_state *s = new_state(w.r.dev, 5);
+    struct kr_draw d = {.row = 5, .state = s, .at = place(1, 1), .position = 6};
+    assert_int_equal(kr_draw_open(w.r.exec, place(N, 1), s, place(0, 0), NULL, 0), CN_ERANGE);
+    assert_int_equal(kr_draw_open(w.r.exec, place(1, 0), s, place(0, 0), NULL, 0), CN_ERANGE);
+    assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &ticket, NULL), 0);
+    assert_int_equal(kr_draw(w.r.exec, ticket, &d, 1, NULL), CN_EINVAL); /* was not sent */
+    assert_int_equal(kr_draw_open(w.r.exec, place(1, 2), s, place(0, 0), NULL, 0), 0);
+    assert_int_equal(kr_draw(w.r.exec, ticket, &d, 1, NULL), CN_EINVAL); /* another's slot */
+    kr_draw_close(w.r.exec, place(1, 2));
+    d.at.generation = 2;
+    assert_int_equal(kr_draw(w.r.exec, ticket, &d, 1, NULL), CN_EINVAL); /* has gone */
+    assert_int_equal(kr_draw_put(w.r.exec, d.at, s, 0, &id, 1), 0);
+    kr_draw_close(w.r.exec, d.at);
+    assert_int_equal(kr_draw(w.r.exec, ticket, &d, 0, NULL), 0);
     kr_draw_state_free(s);
     close_world(&w);
 }
@@ -239,7 +431,8 @@ static void test_ids_by_ticket(void **state)
         open_world(&w, 6);
         struct kr_draw_state *s = new_state(w.r.dev, 8);
         struct kr_row row = {.pos = 3, .logits = true};
-        struct kr_draw d = {.row = 2, .state = s, .position = 3};
+        struct kr_draw d = {.row = 2, .position = 3};
+        open_draw(&w, &d, s, 0);
         w.batch.n_rows = 3;
         assert_int_equal(kr_launch(w.r.exec, w.r.mem, &w.batch, &first, NULL), 0);
         assert_int_equal(kr_draw(w.r.exec, first, &d, 1, NULL), 0);
@@ -258,7 +451,7 @@ static void test_ids_by_ticket(void **state)
             assert_int_equal(kr_collect_drawn(w.r.exec, first, &got, NULL), 0);
             assert_int_equal(got[2].drawn.id, want[0]);
         }
-        d = (struct kr_draw){.row = 0, .state = s, .position = 4};
+        d = (struct kr_draw){.row = 0, .state = s, .at = place(0, 1), .position = 4};
         assert_int_equal(kr_draw(w.r.exec, second, &d, 1, NULL), 0);
         assert_int_equal(kr_collect_drawn(w.r.exec, second, &got, NULL), 0);
         if (i) assert_int_equal(got[0].drawn.id, want[1]);
@@ -274,9 +467,9 @@ static void test_ids_by_ticket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_of_any_number),
-        cmocka_unit_test(test_guesses_and_masks),
-        cmocka_unit_test(test_wrong_draws),
+        cmocka_unit_test(test_rows_of_any_number), cmocka_unit_test(test_guesses_and_masks),
+        cmocka_unit_test(test_states_in_slots),    cmocka_unit_test(test_slots_given_out_again),
+        cmocka_unit_test(test_wrong_places),       cmocka_unit_test(test_wrong_draws),
         cmocka_unit_test(test_ids_by_ticket),
     };
     return cmocka_run_group_tests(tests, make_model, free_model);

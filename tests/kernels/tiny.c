@@ -215,6 +215,7 @@ bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_r
                                    .block_tokens = o->block_tokens,
                                    .max_rows = o->max_rows,
                                    .max_logit_rows = logit_rows,
+                                   .max_seqs = o->max_seqs,
                                    .max_context = o->max_context};
     if (kr_prepare(r->dev, t->plan, &prep, &r->exec, &err)) need(false, err.message);
     const struct kr_exec_info *info = kr_exec_info(r->exec);

@@ -48,6 +48,7 @@ struct tiny_run_opts {
     enum kr_type kv_type;
     const char *device;      /* NULL: dev_kind() */
     uint32_t max_logit_rows; /* 0 = max_rows */
+    uint32_t max_seqs;
 };
 /* False when the machine lacks the ISA. */
 bool tiny_run_open(struct tiny_run *r, const struct tiny *t, const struct tiny_run_opts *o);

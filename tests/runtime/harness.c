@@ -166,11 +166,27 @@ void h_request(struct h *h, uint32_t seed, uint32_t tenant, struct rt_request *o
     if (next(&s) % 4 == 0) q.sampling.frequency_penalty = 0.5f;
     q.sampling.logprobs = next(&s) % 3 == 0 ? 2 : -1;
     q.sampling.ignore_eos = next(&s) % 2;
+    struct rt_shared_in in = {0};
+    const char *stop;
     if (next(&s) % 4 == 0) {
-        const char *stop = next(&s) % 2 ? "e" : "th";
-        struct rt_shared_in in = {.stop = &stop, .n_stop = 1};
-        if (rt_shared_new(&in, &q.shared)) abort();
+        stop = next(&s) % 2 ? "e" : "th";
+        in.stop = &stop;
+        in.n_stop = 1;
     }
+    struct cn_bias bias[2];
+    uint32_t stop_id = next(&s) % (uint32_t)info->n_vocab;
+    if (next(&s) % 4 == 0) {
+        bias[0] = (struct cn_bias){.id = next(&s) % (uint32_t)info->n_vocab, .add = 2};
+        bias[1] = (struct cn_bias){.id = next(&s) % (uint32_t)info->n_vocab, .add = -30};
+        in.bias = bias;
+        in.n_bias = 2;
+    }
+    if (next(&s) % 4 == 0) {
+        in.stop_ids = &stop_id;
+        in.n_stop_ids = 1;
+        q.sampling.min_tokens = next(&s) % 8;
+    }
+    if (rt_shared_new(&in, &q.shared)) abort();
     *out = q;
 }
 

@@ -12,6 +12,10 @@ int __real_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_b
                      uint64_t *ticket, struct cn_error *err);
 int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_batch *b,
                      uint64_t *ticket, struct cn_error *err);
+int __real_kr_draw_open(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_state *s,
+                        struct kr_draw_at like, const uint32_t *output, size_t n_output);
+int __wrap_kr_draw_open(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_state *s,
+                        struct kr_draw_at like, const uint32_t *output, size_t n_output);
 void __real_kv_pool_stats(const struct kv_pool *p, struct kv_stats *out);
 void __wrap_kv_pool_stats(const struct kv_pool *p, struct kv_stats *out);
 
@@ -39,6 +43,16 @@ int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_b
     seen.mixed += is_mixed(b);
     pthread_mutex_unlock(&lock);
     return __real_kr_launch(x, mem, b, ticket, err);
+}
+
+int __wrap_kr_draw_open(struct kr_exec *x, struct kr_draw_at at, const struct kr_draw_state *s,
+                        struct kr_draw_at like, const uint32_t *output, size_t n_output)
+{
+    pthread_mutex_lock(&lock);
+    seen.opened++;
+    seen.opened_late += n_output > 0;
+    pthread_mutex_unlock(&lock);
+    return __real_kr_draw_open(x, at, s, like, output, n_output);
 }
 
 void __wrap_kv_pool_stats(const struct kv_pool *p, struct kv_stats *out)

@@ -1,5 +1,6 @@
 /* What the engine thread does, for tests that must know that a situation occurred: calls of
- * kr_launch and kv_pool_stats are seen on their way (link with `spy_links` of the meson.build). */
+ * kr_launch, kr_draw_open and kv_pool_stats are seen on their way (link with `spy_links` of the
+ * meson.build). */
 #ifndef TESTS_RUNTIME_SPY_H
 #define TESTS_RUNTIME_SPY_H
 
@@ -10,6 +11,8 @@ struct spy {
     uint32_t most_seqs;   /* of a step */
     uint32_t most_rows;   /* of a step */
     uint64_t mixed;       /* steps with a sequence of one row and one of several */
+    uint64_t opened;      /* draw states that were sent to the device as a whole */
+    uint64_t opened_late; /* of these, with ids that were put out before */
     struct kv_stats pool; /* as last looked at: after an iteration, when the engine idles */
 };
 void spy_reset(void);

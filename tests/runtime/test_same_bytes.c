@@ -54,6 +54,8 @@ static void steady(struct h *h, uint32_t i, uint32_t tenant, struct rt_request *
     q.sampling.temperature = i % 2 ? 0.0f : 0.8f;
     q.sampling.ignore_eos = true;
     q.sampling.logprobs = i % 3 ? -1 : 2;
+    q.sampling.frequency_penalty = i % 2 ? 0.0f : 0.5f;
+    q.sampling.repetition_penalty = i % 4 ? 1.0f : 1.2f;
     *out = q;
 }
 
@@ -192,6 +194,11 @@ static void sixteen_at_once(struct h_setup s)
     struct spy y = spy_read();
     assert_true(y.most_seqs >= 16);
     assert_true(y.mixed > 0); /* prompts beside answers */
+    uint64_t choices = 0;
+    for (uint32_t i = 0; i < n_requests; i++)
+        choices += alone[i].n;
+    assert_int_equal(y.opened, choices); /* each was sent once, and changed afterwards */
+    assert_int_equal(y.opened_late, 0);
 }
 
 static void chunked(struct h_setup s)
@@ -321,6 +328,7 @@ static void gave_way(struct h_setup s)
     print_message("gave way: %g preemptions, %g tokens computed again\n", times, again);
     assert_true(times >= N_STEADY / 2);
     assert_true(again > 0);
+    assert_true(spy_read().opened_late >= N_STEADY / 2); /* what was put out is sent anew */
     h_stop(&h);
 }
 
