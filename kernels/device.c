@@ -55,7 +55,8 @@ void kr_device_info(const struct kr_device *d, struct kr_device_info *out)
     *out = (struct kr_device_info){.kind = d->ops->kind,
                                    .max_depth = d->ops->max_depth,
                                    .max_outputs = d->ops->max_outputs,
-                                   .keeps_draws = d->ops->draw_new != NULL};
+                                   .keeps_draws = d->ops->draw_new != NULL,
+                                   .lends_at_load = d->lends_at_load};
     if (d->ops->memory) d->ops->memory(d, &out->memory_bytes, &out->free_bytes);
     out->move_bytes_s = atomic_load(&d->move_bytes_s);
     out->moved_ns = atomic_load(&d->moved_ns);

@@ -72,6 +72,7 @@ struct kr_device_ops {
 struct kr_device {
     const struct kr_device_ops *ops;
     const char *path;                        /* static text: kr_device_path */
+    bool lends_at_load;                      /* kr_device_info */
     _Atomic uint64_t move_bytes_s, moved_ns; /* kr_device_moved */
 };
 struct kr_exec {

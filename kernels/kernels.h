@@ -305,6 +305,7 @@ struct kr_async_opts {
     uint64_t lost_after;     /* steps until the device is lost; 0: never */
     uint64_t memory_bytes;   /* of its own; 0: it uses the host's */
     uint64_t upload_bytes_s; /* the highest rate of uploading weights; 0: no bound */
+    bool lends_at_load;      /* as kr_device_info says it */
 };
 int kr_async_new(struct kr_device *cpu, const struct kr_async_opts *opts, struct kr_device **out,
                  struct cn_error *err);
@@ -323,6 +324,8 @@ struct kr_device_info {
     uint32_t max_depth;    /* how many of its steps may be in flight */
     uint32_t max_outputs;  /* of a plan */
     bool keeps_draws;      /* it draws with copies of its own (kr_draw_open) */
+    bool lends_at_load;    /* slabs of KV memory change hands between models and groups only while
+                            * a model is loaded or unloaded (kv_pool_opts.lend_at_load) */
     uint64_t memory_bytes; /* of its own, for weights, scratch and KV blocks; 0: it uses the host's,
                             * which the caller looks up */
     uint64_t free_bytes;   /* of memory_bytes, now. What exceeds it fails with CN_ENOMEM when it is

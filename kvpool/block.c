@@ -1,5 +1,6 @@
 /* Slabs and blocks: lending slabs to groups, O(1) alloc and free, counts by state.
- * A slab with a free block stands in its group's partial list; an empty one goes back. */
+ * A slab with a free block is in its group's partial list; an empty one goes back, unless slabs are
+ * lent at load only. */
 #include "kvpool/internal.h"
 
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static void slab_remove(struct kv_pool *p, uint32_t slab)
     s->list = SLAB_NOWHERE;
 }
 
-static int slab_lend(struct kv_pool *p, struct kv_grp *g)
+int kv_slab_lend(struct kv_pool *p, struct kv_grp *g)
 {
     uint32_t slab = p->free_slabs.head;
     struct kv_slab *s = &p->slabs[slab];
@@ -68,7 +69,7 @@ static int slab_lend(struct kv_pool *p, struct kv_grp *g)
     return 0;
 }
 
-static void slab_return(struct kv_pool *p, uint32_t slab)
+void kv_slab_return(struct kv_pool *p, uint32_t slab)
 {
     struct kv_slab *s = &p->slabs[slab];
 
@@ -102,13 +103,18 @@ static void take(struct kv_grp *g, uint32_t tenant, uint32_t *out)
     *out = slab << KV_BLOCK_INDEX_BITS | index;
 }
 
+static bool may_lend(const struct kv_pool *p)
+{
+    return p->free_slabs.head != KV_NONE && !p->lend_at_load;
+}
+
 int kv_block_alloc(struct kv_grp *g, uint32_t tenant, uint32_t *out)
 {
     struct kv_pool *p = g->space->pool;
 
     while (g->partial.head == KV_NONE) {
-        if (p->free_slabs.head != KV_NONE) {
-            if (slab_lend(p, g)) return CN_ENOMEM;
+        if (may_lend(p)) {
+            if (kv_slab_lend(p, g)) return CN_ENOMEM;
         } else if (!kv_evict_one(g, tenant, false) && !kv_steal_slab(p, tenant, NULL)) {
             return CN_ENOMEM;
         }
@@ -122,8 +128,8 @@ int kv_block_alloc_snapshot(struct kv_grp *g, uint32_t tenant, uint64_t gap, uin
     struct kv_pool *p = g->space->pool;
 
     while (g->partial.head == KV_NONE) {
-        if (p->free_slabs.head != KV_NONE) {
-            if (slab_lend(p, g)) return CN_ENOMEM;
+        if (may_lend(p)) {
+            if (kv_slab_lend(p, g)) return CN_ENOMEM;
         } else if (!kv_evict_cheaper(g, tenant, gap)) {
             return CN_ENOMEM;
         }
@@ -177,7 +183,7 @@ void kv_block_put(struct kv_pool *p, uint32_t block)
     if (s->free_head == KV_NONE) kv_slab_push(p, slab, SLAB_PARTIAL);
     b->next_free = s->free_head;
     s->free_head = index;
-    if (--s->n_used == 0) slab_return(p, slab);
+    if (--s->n_used == 0 && !p->lend_at_load) kv_slab_return(p, slab);
 }
 
 void kv_block_unhold(struct kv_pool *p, uint32_t block)

@@ -204,7 +204,8 @@ static bool slab_check(struct audit *a, uint32_t i, struct sums *sum)
     for (uint32_t k = s->free_head; k != KV_NONE; k = s->blks[k].next_free)
         CHECK(s->blks[k].state == KV_FREE && ++n_free <= s->grp->slab_blocks, "free list", i, k);
     CHECK(used == s->n_used && cached == s->n_cached, "counts of a slab", s->n_used, used);
-    CHECK(n_free + used == s->grp->slab_blocks && used, "free blocks of a slab", n_free, used);
+    CHECK(n_free + used == s->grp->slab_blocks, "free blocks of a slab", n_free, used);
+    CHECK(used || a->p->lend_at_load, "a lent slab that is empty", i, 0);
     CHECK(s->list == (n_free ? SLAB_PARTIAL : SLAB_NOWHERE), "list of a slab", s->list, n_free);
     return true;
 }

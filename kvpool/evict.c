@@ -275,7 +275,7 @@ static bool may_evict(const struct kv_pool *p, uint32_t victim, uint32_t tenant)
     return victim == tenant || p->tenants[victim].exposed;
 }
 
-static bool slab_empty(struct kv_pool *p, uint32_t slab, uint32_t tenant)
+bool kv_slab_empty(struct kv_pool *p, uint32_t slab, uint32_t tenant)
 {
     struct kv_slab *s = &p->slabs[slab];
     struct kv_grp *g = s->grp;
@@ -295,19 +295,19 @@ static bool slab_empty(struct kv_pool *p, uint32_t slab, uint32_t tenant)
         evict_ent(&b->node->ent[g->index]);
         if (s->grp != g) return true; /* it went back with its last block */
     }
-    return s->grp != g;
+    return s->grp != g || s->n_used == 0;
 }
 
 /* Empties a slab that holds nothing but evictable blocks, so that another group can have it. */
 bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp *not)
 {
-    if (p->blocks[KV_CACHED] == 0) return false;
+    if (p->blocks[KV_CACHED] == 0 || p->lend_at_load) return false;
     for (uint32_t i = 0; i < p->n_slabs; i++) {
         uint32_t slab = (p->steal_at + i) % p->n_slabs;
         struct kv_slab *s = &p->slabs[slab];
 
         if (!s->grp || s->grp == not || s->n_used == 0 || s->n_cached != s->n_used) continue;
-        if (slab_empty(p, slab, tenant)) {
+        if (kv_slab_empty(p, slab, tenant)) {
             p->steal_at = (slab + 1) % p->n_slabs;
             return true;
         }

@@ -73,6 +73,8 @@ struct kv_grp {
     uint32_t slab_blocks;
     struct kv_slab_list partial; /* its slabs with a free block */
     uint32_t n_slabs;
+    uint64_t due, least; /* slabs, of the last deal: those it should have; those that its sequences
+                          * may come to need, which it is not deprived of */
     struct kv_grp *lane_grp; /* its lanes hold the evictable blocks; full groups share one */
     struct kv_lane **heap;   /* lanes of tenants that may be evicted from, oldest head on top */
     size_t heap_cap;
@@ -83,7 +85,8 @@ struct kv_space {
     struct kv_pool *pool;
     struct kv_space *next;
     uint8_t id_key[16];
-    uint32_t block_tokens, n_groups;
+    uint32_t block_tokens, n_groups, chunk_tokens;
+    uint64_t longest;
     struct kv_grp *primary; /* the first full group; NULL when there is none */
     struct kv_grp *state;   /* the STATE group; NULL when there is none */
     uint64_t n_seqs;
@@ -135,6 +138,7 @@ struct kv_stale {
 struct kv_pool {
     uint64_t slab_bytes;
     uint32_t n_slabs, n_slabs_free;
+    bool lend_at_load;
     uint8_t key[16];
     uint64_t hash_mask;
     struct kv_slab *slabs;
@@ -259,10 +263,21 @@ static inline struct kv_blk *kv_blk_of(const struct kv_pool *p, uint32_t block)
 /* ---- pool.c ---------------------------------------------------------------------------------- */
 /* Allocates what evictions for a tenant in a space need, so that they cannot fail later. */
 int kv_pool_admit(struct kv_space *s, uint32_t tenant);
+/* Blocks of the group that a sequence of n_tokens takes. */
+uint64_t kv_blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens);
+
+/* ---- deal.c: of pools that lend at load only ------------------------------------------------- */
+/* Deals the slabs anew among the spaces. CN_ENOMEM: some stay with nobody. */
+int kv_deal(struct kv_pool *p);
+/* Takes back all slabs of a space, which are empty. */
+void kv_deal_leave(struct kv_space *s);
 
 /* ---- block.c --------------------------------------------------------------------------------- */
 void kv_slab_list_init(struct kv_slab_list *l);
 void kv_slab_push(struct kv_pool *p, uint32_t slab, uint8_t list);
+/* Gives a free slab to a group; CN_ENOMEM. Takes an empty one back. */
+int kv_slab_lend(struct kv_pool *p, struct kv_grp *g);
+void kv_slab_return(struct kv_pool *p, uint32_t slab);
 /* Gives a block in state KV_FILLING with one reference; evicts blocks that the tenant may evict. */
 int kv_block_alloc(struct kv_grp *g, uint32_t tenant, uint32_t *out);
 void kv_block_put(struct kv_pool *p, uint32_t block);
@@ -283,6 +298,9 @@ void kv_tenant_hold(struct kv_pool *p, uint32_t tenant, int64_t bytes);
 void kv_tenant_expose(struct kv_pool *p, uint32_t tenant);
 /* Evicts a block of g's lanes: the oldest, or the snapshot worth least. */
 bool kv_evict_one(struct kv_grp *g, uint32_t tenant, bool all);
+/* Evicts all blocks of a slab that requests of the tenant may evict (KV_NONE: blocks that no
+ * reserve keeps); whether the slab is empty then. */
+bool kv_slab_empty(struct kv_pool *p, uint32_t slab, uint32_t tenant);
 /* `not`: a group whose slabs are spared, or NULL. */
 bool kv_steal_slab(struct kv_pool *p, uint32_t tenant, const struct kv_grp * not);
 /* Makes room for a snapshot worth `gap` tokens; false when all others are worth more. */

@@ -2,7 +2,8 @@
  * hands out block numbers and says which blocks to copy.
  *
  *   pool      one memory budget of equal slabs, whose number is fixed. A layer group of any space
- *             gets one when it needs a block, and gives it back when all of its blocks are free
+ *             gets one when it needs a block, and gives it back when all of its blocks are free;
+ *             or they are dealt when models come and go (kv_pool_opts.lend_at_load)
  *   space     one model x KV type: its layer groups and tokens per block; all adapters of the model
  *   sequence  tokens of one running choice: per group a table of block numbers
  *   tree      full blocks that can be reused, by a keyed hash chain over (space, tenant, salt,
@@ -66,6 +67,8 @@ struct kv_pool_opts {
     uint32_t hash_bits;      /* 0 = all; tests cut the hash to force collisions */
     uint64_t max_thin_nodes; /* tree nodes of spaces without a group of span ALL, which blocks do
                               * not bound; 0 = 262144 */
+    bool lend_at_load;       /* slabs change hands only in kv_space_add and kv_space_drop, which
+                              * deal them anew; else whenever a group needs one */
 };
 int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn_error *err);
 void kv_pool_free(struct kv_pool *p); /* every sequence closed; spaces go with it */
@@ -136,11 +139,20 @@ struct kv_space_opts {
     uint32_t block_tokens;
     uint32_t n_groups;
     const struct kv_group *groups; /* copied */
+    /* Where slabs are lent at load only: a sequence of so many tokens should fit, in steps of
+     * chunk_tokens rows. 0: none in particular. */
+    uint64_t longest;
+    uint32_t chunk_tokens;
 };
+/* With kv_pool_opts.lend_at_load all spaces get the same number of slabs: each group what the
+ * longest sequence takes, as far as there is room, and of the rest what sequences of 1,024 tokens
+ * take. A slab of another space is taken if it holds nothing, or only cached blocks above their
+ * tenants' reserves, and never one that an open sequence may come to need (its max_tokens). What
+ * is not taken stays until the next deal. */
 int kv_space_add(struct kv_pool *p, const struct kv_space_opts *opts, struct kv_space **out,
                  struct cn_error *err);
-/* Drops the space and its cache. CN_EBUSY: sequences of it are open, or closed and waiting for a
- * ticket. */
+/* Drops the space and its cache; its slabs go to the others. CN_EBUSY: sequences of it are open, or
+ * closed and waiting for a ticket. */
 int kv_space_drop(struct kv_space *s);
 uint32_t kv_space_block_tokens(const struct kv_space *s);
 uint32_t kv_space_n_groups(const struct kv_space *s);

@@ -50,6 +50,7 @@ int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn
         memcpy(p->key, opts->key, 16);
     else
         cn_random(p->key, 16);
+    p->lend_at_load = opts->lend_at_load;
     p->max_thin = opts->max_thin_nodes ? opts->max_thin_nodes : MAX_THIN_NODES;
     p->zombies_tail = &p->zombies;
     kv_slab_list_init(&p->free_slabs);
@@ -234,6 +235,8 @@ int kv_space_add(struct kv_pool *p, const struct kv_space_opts *o, struct kv_spa
     s->pool = p;
     s->block_tokens = o->block_tokens;
     s->n_groups = o->n_groups;
+    s->longest = o->longest;
+    s->chunk_tokens = CN_MAX(o->chunk_tokens, 1u);
     cn_siphash24_128(p->key, o->id, o->id_len, s->id_key);
     for (uint32_t i = 0; i < o->n_groups; i++) {
         grp_init(s, i, &o->groups[i]);
@@ -253,6 +256,10 @@ int kv_space_add(struct kv_pool *p, const struct kv_space_opts *o, struct kv_spa
     }
     s->next = p->spaces;
     p->spaces = s;
+    if (p->lend_at_load && (rc = kv_deal(p))) {
+        kv_space_drop(s);
+        return cn_fail(err, rc, "no memory for the KV pool's tables");
+    }
     *out = s;
     return 0;
 }
@@ -274,6 +281,7 @@ int kv_space_drop(struct kv_space *s)
 
     if (s->n_seqs) return CN_EBUSY;
     space_evict_all(s);
+    if (p->lend_at_load) kv_deal_leave(s);
     for (uint32_t i = 0; i < s->n_groups; i++) {
         struct kv_grp *g = &s->grp[i];
 
@@ -291,6 +299,7 @@ int kv_space_drop(struct kv_space *s)
         at = &(*at)->next;
     *at = s->next;
     free(s);
+    if (p->lend_at_load) kv_deal(p); /* what there is no memory for waits for the next deal */
     return 0;
 }
 
@@ -306,7 +315,7 @@ uint32_t kv_space_n_groups(const struct kv_space *s)
 
 /* ---- arithmetic of fitting ------------------------------------------------------------------- */
 
-static uint64_t blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens)
+uint64_t kv_blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens)
 {
     uint32_t bt = g->space->block_tokens;
     uint64_t blocks = kv_div_up(n_tokens, bt), span;
@@ -325,7 +334,8 @@ static uint64_t slabs_for(const struct kv_space *s, uint64_t n_tokens, uint32_t 
     uint64_t slabs = 0;
 
     for (uint32_t i = 0; i < s->n_groups; i++)
-        slabs += kv_div_up(blocks_for(&s->grp[i], n_tokens, chunk_tokens), s->grp[i].slab_blocks);
+        slabs +=
+            kv_div_up(kv_blocks_for(&s->grp[i], n_tokens, chunk_tokens), s->grp[i].slab_blocks);
     return slabs;
 }
 
@@ -334,7 +344,7 @@ uint64_t kv_space_bytes(const struct kv_space *s, uint64_t n_tokens, uint32_t ch
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < s->n_groups; i++)
-        bytes += blocks_for(&s->grp[i], n_tokens, chunk_tokens) * s->grp[i].block_bytes;
+        bytes += kv_blocks_for(&s->grp[i], n_tokens, chunk_tokens) * s->grp[i].block_bytes;
     return bytes;
 }
 
@@ -348,6 +358,21 @@ uint64_t kv_space_block_bytes(const struct kv_space *s)
     uint64_t bytes = kv_space_bytes(s, 1, 1) - kv_space_state_bytes(s);
 
     return bytes ? bytes : kv_space_state_bytes(s);
+}
+
+/* Whether n_tokens fit into `have` slabs of the pool's; into those that the groups were dealt, if
+ * that is how slabs are lent. */
+static bool fits(const struct kv_space *s, uint64_t have, uint64_t n_tokens, uint32_t chunk_tokens)
+{
+    const struct kv_pool *p = s->pool;
+
+    for (uint32_t i = 0; p->lend_at_load && i < s->n_groups; i++) {
+        const struct kv_grp *g = &s->grp[i];
+        uint64_t dealt = (uint64_t)g->n_slabs * have / p->n_slabs * g->slab_blocks;
+
+        if (kv_blocks_for(g, n_tokens, chunk_tokens) > dealt) return false;
+    }
+    return slabs_for(s, n_tokens, chunk_tokens) <= have;
 }
 
 static uint64_t slabs_had(const struct kv_space *s, uint32_t tenant)
@@ -372,7 +397,7 @@ uint64_t kv_space_max_tokens(const struct kv_space *s, uint32_t tenant, uint32_t
 
     while (lo < hi) { /* slabs_for grows with n_tokens */
         uint64_t mid = lo + (hi - lo + 1) / 2;
-        if (slabs_for(s, mid, chunk_tokens) <= have)
+        if (fits(s, have, mid, chunk_tokens))
             lo = mid;
         else
             hi = mid - 1;

@@ -1,4 +1,4 @@
-/* The device and the sizes of a step that the config asks for. */
+/* The device, its blocks and the sizes of a step that the config asks for. */
 #include "runtime/rt.h"
 
 #include <stdio.h>
@@ -17,7 +17,8 @@ static int device_new(const struct cfg *cfg, int kind, uint32_t threads, struct 
                                .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
                                          .lost_after = (uint64_t)cfg->engine.async_lost_after,
                                          .memory_bytes = (uint64_t)cfg->engine.async_memory,
-                                         .upload_bytes_s = (uint64_t)cfg->engine.async_upload}};
+                                         .upload_bytes_s = (uint64_t)cfg->engine.async_upload,
+                                         .lends_at_load = cfg->engine.async_lends_at_load}};
     int rc = kr_device_new(kinds[kind], &o, out, err);
     if (rc == CN_EUNSUPP && err) snprintf(err->param, sizeof err->param, "engine.isa");
     return rc;
@@ -35,6 +36,16 @@ int rt_group_device(struct rt_group *g, struct cn_error *err)
     if (!g->rt->several) return rt_device_new(cfg, &g->device, err);
     return device_new(cfg, cfg_group_device(cfg, g->index), cfg_group_threads(cfg, g->index),
                       &g->device, err);
+}
+
+int rt_group_blocks(struct rt_group *g, const struct rt_memory_plan *plan, struct cn_error *err)
+{
+    struct kr_device_info device;
+    kr_device_info(g->device, &device);
+    struct kv_pool_opts o = {.slab_bytes = plan->slab_bytes,
+                             .n_slabs = plan->n_slabs,
+                             .lend_at_load = device.lends_at_load};
+    return kv_pool_new(&o, &g->pool, err);
 }
 
 struct rt_room rt_room(const struct cfg *cfg, const struct kr_device *d)

@@ -184,7 +184,9 @@ static int add_space(struct rt_model *m, const struct eng_model_info *info, stru
                                   .id_len = (size_t)len,
                                   .block_tokens = (uint32_t)cfg->kv.block_tokens,
                                   .n_groups = n,
-                                  .groups = groups};
+                                  .groups = groups,
+                                  .longest = info->context,
+                                  .chunk_tokens = (uint32_t)cfg->engine.max_batch_rows};
     int rc = kv_space_add(m->group->pool, &space, &m->space, err);
     free(groups);
     return rc;
@@ -246,8 +248,7 @@ static int make_pool(struct rt_group *g, const struct rt_memory_plan *plan, stru
     cn_metric_shift(g->rt->metrics, CN_M_kv_bytes_total, (double)plan->total_bytes);
     cn_group_set(g->rt->metrics, g->index, CN_GM_kv_bytes, plan->total_bytes);
     cn_group_set(g->rt->metrics, g->index, CN_GM_threads, kr_device_threads(g->device));
-    struct kv_pool_opts o = {.slab_bytes = plan->slab_bytes, .n_slabs = plan->n_slabs};
-    rc = kv_pool_new(&o, &g->pool, err);
+    rc = rt_group_blocks(g, plan, err);
     return rc ? rc : rt_host_init(g, err);
 }
 
@@ -463,11 +464,10 @@ int rt_group_weigh(struct rt_group *g, struct rt_weights *out, struct rt_model_w
     struct measured s = {0};
     int rc = rt_group_device(g, err);
     if (!rc) rc = weigh(g, &s, err);
-    struct kv_pool_opts o = {.slab_bytes = s.plan.slab_bytes, .n_slabs = s.plan.n_slabs};
-    if (!rc) rc = kv_pool_new(&o, &g->pool, err);
+    if (!rc) rc = rt_group_blocks(g, &s.plan, err);
     for (size_t i = 0; !rc && i < g->n_models; i++)
         if (s.models[i])
-            rc = weigh_one(g->models[i], eng_model_info(s.models[i]), o.slab_bytes,
+            rc = weigh_one(g->models[i], eng_model_info(s.models[i]), s.plan.slab_bytes,
                            &each[g->models[i]->index], err);
     *out = (struct rt_weights){
         .there_bytes = s.room.bytes, .own = s.room.own, .budget_bytes = g->budget, .kv = s.plan};

@@ -362,6 +362,8 @@ void rt_model_set_state(struct rt_model *m, enum rt_model_state state);
 enum kr_type rt_kv_type(int cfg_kv_type); /* device.c */
 /* The one model has all that there is, whatever groups the config has. */
 int rt_group_device(struct rt_group *g, struct cn_error *err);
+/* The bookkeeping of its blocks, as the device lends them. */
+int rt_group_blocks(struct rt_group *g, const struct rt_memory_plan *plan, struct cn_error *err);
 /* Sizes and numbers from the file alone. *out (may be NULL) is for eng_model_unref. */
 int rt_model_measure(struct rt_model *m, struct eng_model **out, struct cn_error *err);
 /* Whether its path names another file than the one that was measured. */

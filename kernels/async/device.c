@@ -356,7 +356,8 @@ int kr_async_new(struct kr_device *cpu, const struct kr_async_opts *opts, struct
         kr_device_free(cpu);
         return cn_fail(err, CN_ENOMEM, "out of memory");
     }
-    d->base = (struct kr_device){.ops = &async_ops, .path = kr_device_path(cpu)};
+    d->base = (struct kr_device){
+        .ops = &async_ops, .path = kr_device_path(cpu), .lends_at_load = opts->lends_at_load};
     d->cpu = cpu;
     d->opts = *opts;
     d->last = &d->first;

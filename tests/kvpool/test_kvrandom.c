@@ -40,6 +40,8 @@ struct world {
     uint32_t n_tickets, depth;
     uint64_t ticket;
     uint64_t waits;
+    bool at_load;      /* slabs are lent at load only: */
+    uint32_t *lent_to; /* by slab, the group that had it, from 1; 0: none was seen */
 };
 
 static struct { uint64_t waits, taken, used, rewound, entries, copied; } totals;
@@ -307,6 +309,8 @@ static void world_init(struct world *w, uint64_t seed)
     po.n_slabs = 4 + below(w, 60);
     po.hash_bits = below(w, 2) ? 3 : 0;
     if (below(w, 4) == 0) po.max_thin_nodes = 1 + below(w, 60);
+    w->at_load = po.lend_at_load = seed % 4 == 3;
+    w->lent_to = cn_calloc(po.n_slabs, sizeof *w->lent_to);
     w->slab_units = po.slab_bytes / 8;
     w->mem = cn_calloc(po.n_slabs * w->slab_units, 8);
     if (kv_pool_new(&po, &w->pool, NULL)) FAIL(w, "pool");
@@ -328,9 +332,30 @@ static void world_init(struct world *w, uint64_t seed)
     if (below(w, 2)) kv_pool_reserve(w->pool, 0, po.slab_bytes * (po.n_slabs / 3));
 }
 
+/* No slab is used by one group after another. */
+static void check_lent(struct world *w, const struct live *l)
+{
+    struct kv_held held[MAX_GROUPS * MAX_LEN];
+    uint32_t n = kv_seq_held(l->q, 0, kv_seq_planned(l->q), NULL);
+
+    if (n > CN_ARRAY_LEN(held)) FAIL(w, "%u blocks are held", n);
+    n = kv_seq_held(l->q, 0, kv_seq_planned(l->q), held);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t *to = &w->lent_to[held[i].block >> KV_BLOCK_INDEX_BITS];
+        uint32_t group = 1 + l->space * MAX_GROUPS + held[i].group;
+
+        if (*to && *to != group) FAIL(w, "a slab was lent again");
+        *to = group;
+    }
+}
+
 static void world_check(struct world *w, const char *after)
 {
     struct cn_error err;
+
+    for (uint32_t i = 0; w->at_load && i < MAX_SEQS; i++) {
+        if (w->seqs[i].q) check_lent(w, &w->seqs[i]);
+    }
 
     if (kv_check(w->pool, &err)) FAIL(w, "after %s: %s", after, err.message);
 }
@@ -339,8 +364,10 @@ static void world_fini(struct world *w)
 {
     struct kv_stats st;
 
-    for (uint32_t s = 0; s < MAX_SEQS; s++)
+    for (uint32_t s = 0; s < MAX_SEQS; s++) {
         kv_seq_close(w->seqs[s].q);
+        w->seqs[s].q = NULL;
+    }
     while (w->n_tickets) {
         kv_pool_retired(w->pool, w->tickets[0]);
         w->tickets[0] = w->tickets[1];
@@ -355,8 +382,10 @@ static void world_fini(struct world *w)
     totals.used += st.snapshots_used;
     kv_pool_make_room(w->pool, 0, true);
     kv_pool_stats(w->pool, &st);
-    if (st.n_slabs_free != st.n_slabs || st.n_nodes) FAIL(w, "blocks left in an empty pool");
+    if (st.n_nodes) FAIL(w, "nodes left in an empty pool");
+    if (st.n_slabs_free != (w->at_load ? 0 : st.n_slabs)) FAIL(w, "slabs are lent");
     kv_pool_free(w->pool);
+    free(w->lent_to);
     free(w->mem);
 }
 

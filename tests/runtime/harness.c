@@ -47,6 +47,7 @@ void h_start(struct h *h, const struct h_setup *s)
     h->cfg.engine.async_lost_after = s->lost_after;
     if (s->max_running) h->cfg.scheduler.max_running = s->max_running;
     h->cfg.engine.async_delay_s = s->delay_s;
+    h->cfg.engine.async_lends_at_load = s->lends_at_load;
     const char *device = s->on_cpu ? "cpu" : dev_kind();
     assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;

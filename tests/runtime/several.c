@@ -59,6 +59,7 @@ static void start(struct h *h, struct rt_model_opts *list, struct h_setup s)
     s.threads = 2;
     s.kv_bytes = KV_BYTES;
     s.models = list;
+    s.lends_at_load = getenv("CONIFER_LENDS_AT_LOAD") != NULL;
     if (getenv("CONIFER_GROUPS"))
         start_second(h, list, s);
     else

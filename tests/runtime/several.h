@@ -19,7 +19,8 @@ void sv_start(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory
 /* The same for two tenants; stay_s: engine.min_stay_s. */
 void sv_start_two(struct h *h, struct rt_model_opts *list, size_t n, uint64_t memory, double wait_s,
                   double stay_s);
-/* CONIFER_GROUPS: all of them run in the second of two engine groups, with one thread; the first
+/* CONIFER_LENDS_AT_LOAD: on a device that can do so (async), slabs change hands at loads only.
+ * CONIFER_GROUPS: all of them run in the second of two engine groups, with one thread; the first
  * one has a model of its own, behind the others in the list, that nobody asks for. */
 /* What a model takes, as its own plan says. */
 uint64_t sv_need(int file);

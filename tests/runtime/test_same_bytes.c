@@ -332,6 +332,30 @@ static void gave_way(struct h_setup s)
     h_stop(&h);
 }
 
+/* Slabs that were dealt when the model was loaded stay where they are: in much memory, and in so
+ * little that sequences push each other out. */
+static void dealt(struct h_setup s)
+{
+    struct h h;
+    struct kr_device_info info;
+    s.lends_at_load = true;
+    start(&h, &s);
+    kr_device_info(h.rt->groups[0].device, &info);
+    h_stop(&h);
+    if (!info.lends_at_load) {
+        print_message("skipped on %s: it lends at any time\n", dev_kind());
+        skip();
+    }
+    run_pass(s, n_requests, 16, "dealt at load");
+    assert_int_equal(spy_read().pool.n_slabs_free, 0);
+    s.max_batch_rows = CHUNK;
+    s.context = STEADY_TOKENS * 2;
+    s.kv_bytes = h_least_memory(&s, STEADY_TOKENS * 2);
+    double times = run_pass(s, N_STEADY, N_STEADY, "dealt at load, little memory");
+    print_message("dealt at load: %g preemptions\n", times);
+    assert_int_equal(spy_read().pool.n_slabs_free, 0);
+}
+
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 /* The reference has one thread; so has the cache's, where sixteen run at once too. */
@@ -356,6 +380,11 @@ static void test_preempted(void **state)
     each_threads(gave_way, 2);
 }
 
+static void test_dealt_at_load(void **state)
+{
+    each_threads(dealt, 2);
+}
+
 static void test_drafts(void **state)
 {
     each_threads(one_by_one, 1);
@@ -366,7 +395,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sixteen_at_once), cmocka_unit_test(test_chunked),
-        cmocka_unit_test(test_prefix_cached), cmocka_unit_test(test_preempted)};
+        cmocka_unit_test(test_prefix_cached), cmocka_unit_test(test_preempted),
+        cmocka_unit_test(test_dealt_at_load)};
     const struct CMUnitTest with_drafts[] = {
         cmocka_unit_test(test_sixteen_at_once), cmocka_unit_test(test_chunked),
         cmocka_unit_test(test_prefix_cached), cmocka_unit_test(test_preempted),
