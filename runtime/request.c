@@ -440,7 +440,11 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     e->code = code;
     if (code == CN_ENUMERIC)
         cn_log(CN_LOG_ERROR, "engine",
-               "%s: the model produced a value that is not a number: its file may be damaged",
+               req->q.guide
+                   ? "%s: a mask allows no id, or the model produced a value that is not a "
+                     "number: then its file may be damaged"
+                   : "%s: the model produced a value that is not a number: its file may "
+                     "be damaged",
                req->m->id);
     if (code == CN_EQUEUE) {
         struct cn_error err;

@@ -241,7 +241,8 @@ void rt_shared_unref(struct rt_shared *s);            /* takes NULL */
 struct rt_guide {
     void *arg;
     /* Sets the bits of the ids that may come after those that were put and then these drafts, in a
-     * mask that is all 0, at least one; true. False: all ids may come. */
+     * mask that is all 0, at least one; true. False: all ids may come. If no bit is set, the
+     * request ends with CN_ENUMERIC. */
     bool (*mask)(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
                  uint32_t *mask);
     /* An id was emitted. Returns the number of ids that must come next: *forced, borrowed until the

@@ -155,6 +155,15 @@ static struct kr_async_step *find(struct kr_async_exec *x, uint64_t ticket, bool
     return ticket && s->ticket == ticket && s->draw_asked == drawn ? s : NULL;
 }
 
+static int no_step(const struct kr_async_exec *x, uint64_t ticket, const char *what,
+                   struct cn_error *err)
+{
+    int rc = lost(x, err);
+    return rc ? rc
+              : cn_fail(err, CN_EINVAL, "there is no step %llu %s", (unsigned long long)ticket,
+                        what);
+}
+
 int kr_async_draw(struct kr_exec *base, uint64_t ticket, const struct kr_draw *draws, uint32_t n,
                   struct cn_error *err)
 {
@@ -162,8 +171,7 @@ int kr_async_draw(struct kr_exec *base, uint64_t ticket, const struct kr_draw *d
     struct kr_async_step *s = find(x, ticket, false);
     int rc = lost(x, err);
     if (rc) return rc;
-    if (!s || !s->batch.drawn)
-        return cn_fail(err, CN_EINVAL, "there is no step %llu to draw", (unsigned long long)ticket);
+    if (!s || !s->batch.drawn) return no_step(x, ticket, "to draw", err);
     rc = take_draws(x, s, draws, n);
     if (rc) return cn_fail(err, rc, "out of memory for the draws of a step");
     s->draw_asked = true;
@@ -187,9 +195,7 @@ int kr_async_collect(struct kr_exec *base, uint64_t ticket, float **logits, stru
 {
     struct kr_async_exec *x = exec_of(base);
     struct kr_async_step *s = find(x, ticket, false);
-    if (!s || s->batch.drawn)
-        return cn_fail(err, CN_EINVAL, "there is no step %llu to collect",
-                       (unsigned long long)ticket);
+    if (!s || s->batch.drawn) return no_step(x, ticket, "to collect", err);
     int rc = wait(x, s, &s->forward_done, err);
     if (!rc) *logits = s->logits;
     return rc;
@@ -200,8 +206,7 @@ int kr_async_collect_drawn(struct kr_exec *base, uint64_t ticket, const struct k
 {
     struct kr_async_exec *x = exec_of(base);
     struct kr_async_step *s = find(x, ticket, true);
-    if (!s)
-        return cn_fail(err, CN_EINVAL, "there is no drawn step %llu", (unsigned long long)ticket);
+    if (!s) return no_step(x, ticket, "that was drawn", err);
     int rc = wait(x, s, &s->draw_done, err);
     if (!rc) *out = s->results;
     return rc;

@@ -2,6 +2,7 @@
  * sum. Both get the same 64 random bits, so they give the same id, but where these fall within what
  * float exponentials may be wrong by. CONIFER_LONG: a million rows. */
 #include "kernels/draw_select.h"
+#include "tests/devices.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -276,12 +277,29 @@ static void test_nearly_one(void **state)
     free(c.v);
 }
 
+/* The instructions that a device was made with decide its loops, and so those of its draws. */
+static void test_a_device_s_loops(void **state)
+{
+    static const enum kr_isa isas[] = {KR_ISAS, KR_ISA_AUTO};
+    uint32_t n = 0;
+    for (int k = 0; dev_kinds[k]; k++)
+        for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
+            struct kr_device *d;
+            if (dev_new_of(dev_kinds[k], isas[i], 1, &d, NULL)) continue;
+            assert_ptr_equal(kr_device_draw_loops(d), kr_draw_loops(isas[i]));
+            n += isas[i] != KR_ISA_GENERIC && kr_device_draw_loops(d) != kr_draw_loops_generic();
+            kr_device_free(d);
+        }
+    if (!n) print_message("this processor has the generic loops only\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_doubles), cmocka_unit_test(test_isas_agree),
-        cmocka_unit_test(test_taken_back),      cmocka_unit_test(test_masses_are_integers),
-        cmocka_unit_test(test_logarithm),       cmocka_unit_test(test_nearly_one),
+        cmocka_unit_test(test_against_doubles),  cmocka_unit_test(test_isas_agree),
+        cmocka_unit_test(test_taken_back),       cmocka_unit_test(test_masses_are_integers),
+        cmocka_unit_test(test_logarithm),        cmocka_unit_test(test_nearly_one),
+        cmocka_unit_test(test_a_device_s_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,8 @@ int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_b
     seen.most_seqs = CN_MAX(seen.most_seqs, b->n_seqs);
     seen.most_rows = CN_MAX(seen.most_rows, b->n_rows);
     seen.mixed += is_mixed(b);
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        seen.tickets += b->rows[i].src == KR_ROW_TICKET;
     pthread_mutex_unlock(&lock);
     return __real_kr_launch(x, mem, b, ticket, err);
 }

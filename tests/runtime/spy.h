@@ -11,6 +11,7 @@ struct spy {
     uint32_t most_seqs;   /* of a step */
     uint32_t most_rows;   /* of a step */
     uint64_t mixed;       /* steps with a sequence of one row and one of several */
+    uint64_t tickets;     /* rows of an id that a step in flight draws (KR_ROW_TICKET) */
     uint64_t opened;      /* draw states that were sent to the device as a whole */
     uint64_t opened_late; /* of these, with ids that were put out before */
     struct kv_stats pool; /* as last looked at: after an iteration, when the engine idles */

@@ -33,6 +33,31 @@ static void test_each_kind_has_its_word(void **state)
     assert_true(n >= 2);
 }
 
+/* engine.isa decides what draws as well, on every kind. */
+static void test_the_isa_of_draws(void **state)
+{
+    static const enum kr_isa isas[] = {KR_ISAS};
+    for (size_t i = 0; i < CN_ARRAY_LEN(isas); i++) {
+        struct kr_cpu_opts o = {.isa = isas[i], .n_threads = 1};
+        struct kr_device *d, *cpu;
+        struct cn_error err = {0};
+        if (kr_cpu_new(&o, &cpu, NULL)) continue;
+        for (int k = 0; k < 2; k++) {
+            struct cfg cfg;
+            assert_int_equal(cfg_init(&cfg, NULL), 0);
+            assert_int_equal(cfg_set(&cfg, "engine.threads", "1", NULL), 0);
+            assert_int_equal(cfg_set(&cfg, "engine.isa", kr_isa_name(isas[i]), NULL), 0);
+            assert_int_equal(cfg_set(&cfg, "engine.device", k ? "async" : "cpu", NULL), 0);
+            if (rt_device_new(&cfg, &d, &err)) fail_msg("%s", err.message);
+            assert_string_equal(kr_device_path(d), kr_device_path(cpu));
+            assert_ptr_equal(kr_device_draw_loops(d), kr_device_draw_loops(cpu));
+            kr_device_free(d);
+            cfg_fini(&cfg);
+        }
+        kr_device_free(cpu);
+    }
+}
+
 static void test_an_unknown_kind(void **state)
 {
     struct kr_device_opts o = {.cpu = {.n_threads = 1}};
@@ -45,6 +70,7 @@ static void test_an_unknown_kind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_kind_has_its_word),
+                                       cmocka_unit_test(test_the_isa_of_draws),
                                        cmocka_unit_test(test_an_unknown_kind)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

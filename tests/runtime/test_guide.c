@@ -6,6 +6,9 @@
  * modulo 8 come three that follow from it. Whether these are forced or only allowed, with guesses
  * and without, with slow masks, with one step in flight and with two: the ids are the same. */
 #include "tests/runtime/guess.h"
+#include "tests/runtime/spy.h"
+
+#include "runtime/rt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,11 +28,14 @@ struct toy {
     struct rt_guide guide;
     uint32_t n_vocab;
     bool forces, slow;
+    uint32_t stuck_at; /* after so many ids no id is allowed; 0: never */
     struct text texts[CHOICES];
     uint32_t forced[RUN];
 };
 static struct toy toys[N];
 static bool forces, slow, plain;
+enum { STUCK = 5, STUCK_AT = 23 }; /* which request, and after how many ids */
+static bool stuck;
 
 static uint32_t follower(uint32_t id, uint32_t k, uint32_t n_vocab)
 {
@@ -65,6 +71,7 @@ static bool mask(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n
     uint32_t last, only;
     bool begins;
     if (t->slow) usleep(300);
+    if (t->stuck_at && t->texts[choice].n + n_guesses >= t->stuck_at) return true;
     only = next_of(t, &t->texts[choice], guesses, n_guesses, &last, &begins);
     for (uint32_t id = 0; id < t->n_vocab; id++)
         if (only == UINT32_MAX ? (id + last) % 3 == 0 : id == only) bits[id / 32] |= 1u << id % 32;
@@ -100,6 +107,7 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
     t->n_vocab = (uint32_t)eng_model_info(rt_model(h->rt))->n_vocab;
     t->forces = forces;
     t->slow = slow;
+    t->stuck_at = stuck && i == STUCK ? STUCK_AT : 0;
     t->guide = (struct rt_guide){.arg = t, .mask = mask, .put = put};
     if (!plain) out->guide = &t->guide;
 }
@@ -116,8 +124,10 @@ static struct h_result *run(bool on_cpu, bool speculation, uint32_t at_once)
                         .on_cpu = on_cpu};
     struct h_result *r = cn_calloc(N, sizeof *r);
     h_start(&h, &s);
+    spy_reset();
     h_run(&h, N, at_once, make, NULL, r);
     h_settle(&h);
+    assert_true(spy_read().tickets > 0 || h.rt->groups[0].stepper.depth == 1);
     h_stop(&h);
     return r;
 }
@@ -171,6 +181,30 @@ static void test_forced_or_allowed(void **state)
     }
 }
 
+/* A mask without an id ends its request, not the others, which keep their bytes; with guesses,
+ * whose masks come at once, and without, one step in flight or two. */
+static void test_no_id_is_allowed(void **state)
+{
+    stuck = true;
+    for (int i = 0; i < 4; i++) {
+        forces = i & 1;
+        struct h_result *r = run(false, i & 2, N);
+        assert_int_equal(r[STUCK].code, CN_ENUMERIC);
+        assert_true(want[STUCK].choices[0].n_ids > STUCK_AT);
+        for (uint32_t c = 0, whole = 0; c < r[STUCK].n; c++) {
+            const struct h_answer *a = &want[STUCK].choices[c], *b = &r[STUCK].choices[c];
+            assert_true(b->ended && b->n_ids <= STUCK_AT + (forces ? RUN : 0));
+            assert_memory_equal(a->ids, b->ids, b->n_ids * sizeof *b->ids);
+            whole += b->n_ids >= STUCK_AT;
+            if (c + 1 == r[STUCK].n) assert_true(whole > 0);
+        }
+        h_result_fini(&r[STUCK]);
+        r[STUCK] = (struct h_result){.n = 0};
+        same(r, "beside one that is stuck");
+    }
+    stuck = false;
+}
+
 /* Beside requests that nobody guides, which are as they were. */
 static void test_without_a_guide(void **state)
 {
@@ -208,6 +242,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks_hold),
         cmocka_unit_test(test_forced_or_allowed),
+        cmocka_unit_test(test_no_id_is_allowed),
         cmocka_unit_test(test_without_a_guide),
     };
     model = h_model(argc > 1 ? argv[1] : NULL);

@@ -36,6 +36,7 @@ static const char *model;
 static uint32_t n_requests = 200;
 static int kv_type;
 static bool cross, drafts, guesses;
+static uint32_t depth; /* steps in flight, of the last start */
 static struct h_result *alone;
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -99,6 +100,7 @@ static void start(struct h *h, const struct h_setup *s)
 {
     h_start(h, s);
     assert_int_equal(kr_device_threads(h->rt->groups[0].device), s->threads);
+    depth = h->rt->groups[0].stepper.depth;
     spy_reset();
 }
 
@@ -188,12 +190,19 @@ static double run_pass(struct h_setup s, uint32_t n, uint32_t at_once, const cha
     return preempted;
 }
 
+/* With two steps in flight, and only then, rows name ids that were not known yet. */
+static void check_tickets(void)
+{
+    assert_true(depth > 1 ? spy_read().tickets > 0 : spy_read().tickets == 0);
+}
+
 static void sixteen_at_once(struct h_setup s)
 {
     run_pass(s, n_requests, 16, "16 at once");
     struct spy y = spy_read();
     assert_true(y.most_seqs >= 16);
     assert_true(y.mixed > 0); /* prompts beside answers */
+    check_tickets();
     uint64_t choices = 0;
     for (uint32_t i = 0; i < n_requests; i++)
         choices += alone[i].n;
@@ -217,6 +226,7 @@ static void chunked(struct h_setup s)
 static void one_by_one(struct h_setup s)
 {
     run_pass(s, n_requests, 1, "alone");
+    check_tickets();
 }
 
 static void own_guesses(struct h_setup s)

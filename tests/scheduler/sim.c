@@ -193,8 +193,12 @@ void sim_add_media(struct sim_req *r, uint64_t first, uint64_t n, uint8_t which)
     uint8_t digest[KV_DIGEST_BYTES];
 
     cn_assert(r->spec.n_media < SIM_MAX_MEDIA);
-    for (uint32_t i = 0; i < KV_DIGEST_BYTES; i++)
-        digest[i] = (uint8_t)(which * 37 + n * 61 + i * 11);
+    for (uint8_t k = 0; k < KV_DIGEST_BYTES / 4; k++) { /* two media never have a word in common */
+        digest[4 * k] = which;
+        digest[4 * k + 1] = (uint8_t)n;
+        digest[4 * k + 2] = (uint8_t)(n >> 8);
+        digest[4 * k + 3] = (uint8_t)(k * 11);
+    }
     kv_media_ids(digest, n, r->prompt + first);
     r->media[r->spec.n_media++] = (struct sch_media){first, n, which % 2};
     r->spec.media = r->media;

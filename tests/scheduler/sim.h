@@ -86,6 +86,8 @@ struct sim {
     struct sim_req *reqs;
     uint32_t n_reqs;
     uint64_t rows, prompt_rows;
+    uint64_t n_beside; /* steps that were launched with another one in flight */
+    uint64_t n_masked; /* rows that were drawn with a mask, after the launch */
     struct sim_kept *kept;
     uint64_t kept_words, n_kept;
     struct sch_usage told; /* sums over all requests that ended */

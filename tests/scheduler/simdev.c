@@ -299,6 +299,7 @@ int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket)
         run_segment(m, st, &step->segments[i]);
         mark_segment(m, &step->segments[i], st->ticket);
     }
+    m->n_beside += m->n_steps > 0;
     m->steps[m->n_steps++] = st;
     m->rows += step->n_rows;
     return 0;
@@ -376,6 +377,7 @@ int sim_draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t
             row->sampled = row->state == SIM_DRAWN ? row->sampled : ~0u;
             row->state = SIM_ONLY;
         } else if (row->state == SIM_UNDRAWN) {
+            m->n_masked += sim_has_masks(sim_req_of(s->user));
             draw_segment(m, st, s);
         }
         k++;

@@ -236,6 +236,7 @@ struct totals {
     uint64_t two, forced, drafted, right, steps, rows, preemptions, cached, recomputed, ends, over,
         taken, used;
     uint64_t saved, restored; /* choices, at preemptions */
+    uint64_t beside, masked;  /* steps launched beside another one; rows drawn with late masks */
 };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
@@ -281,6 +282,8 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     sch_stats(m.sch, &st);
     tot->steps += st.steps;
     tot->two += o.depth == 2;
+    tot->beside += m.n_beside;
+    tot->masked += m.n_masked;
     tot->drafted += st.drafted;
     tot->right += st.drafts_right;
     tot->forced += st.forced;
@@ -333,13 +336,21 @@ int main(int argc, char **argv)
         printf("saved: %" PRIu64 ", restored: %" PRIu64 "\n", tot.saved, tot.restored);
         return 1;
     }
-    printf("%" PRIu64 " schedules (%" PRIu64 " with two steps in flight): %" PRIu64
-           " requests, %" PRIu64 " steps, %" PRIu64 " rows, %" PRIu64 " cached, %" PRIu64
-           " recomputed, %" PRIu64 " preemptions, %" PRIu64 " saved, %" PRIu64 " restored, %" PRIu64
+    if (runs >= 2000 && (!tot.forced || !tot.masked || tot.beside < tot.steps / 10)) {
+        printf("forced ids: %" PRIu64 ", late masks: %" PRIu64 ", steps beside others: %" PRIu64
+               " of %" PRIu64 "\n",
+               tot.forced, tot.masked, tot.beside, tot.steps);
+        return 1;
+    }
+    printf("%" PRIu64 " schedules (%" PRIu64 " of depth 2: %" PRIu64
+           " steps beside others): %" PRIu64 " requests, %" PRIu64 " steps, %" PRIu64
+           " rows, %" PRIu64 " cached, %" PRIu64 " recomputed, %" PRIu64 " preemptions, %" PRIu64
+           " saved, %" PRIu64 " restored, %" PRIu64
            " requests preempted more than 4 times, %" PRIu64 " snapshots, used %" PRIu64
-           " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64 " forced ids\n",
-           runs, tot.two, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed,
+           " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64 " forced ids, %" PRIu64
+           " rows with late masks\n",
+           runs, tot.two, tot.beside, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed,
            tot.preemptions, tot.saved, tot.restored, tot.over, tot.taken, tot.used, tot.drafted,
-           tot.right, tot.forced);
+           tot.right, tot.forced, tot.masked);
     return 0;
 }
