@@ -122,17 +122,17 @@ struct rt_flight {
     bool guided;     /* a request has a guide: jobs are filled */
     uint32_t n_logits;
     struct kr_row *rows;
-    struct kr_seq *seqs;
-    uint32_t *changed;    /* by segment and group */
-    uint32_t (*turns)[3]; /* by row; of steps with such requests */
+    struct kr_seq *seqs, *more; /* more: further ones of the segments, in their order */
+    uint32_t *changed;          /* by segment and group */
+    uint32_t (*turns)[3];       /* by row; of steps with such requests */
     struct kr_draw *draws;
     struct rt_logits_row *logits_rows;
     struct sch_row_result *results;
     struct rt_mask_job *jobs; /* by segment; of guided requests */
     uint32_t *mask_words;
     const uint32_t **masks; /* by logits row */
-    size_t rows_cap, seqs_cap, changed_cap, draws_cap, logits_cap, results_cap, jobs_cap, words_cap,
-        masks_cap, turns_cap;
+    size_t rows_cap, seqs_cap, more_cap, changed_cap, draws_cap, logits_cap, results_cap, jobs_cap,
+        words_cap, masks_cap, turns_cap;
 };
 struct rt_stepper {
     struct rt_group *group;

@@ -27,6 +27,7 @@ void rt_stepper_fini(struct rt_stepper *s)
         struct rt_flight *f = &s->flights[i];
         free(f->rows);
         free(f->seqs);
+        free(f->more);
         free(f->changed);
         free(f->turns);
         free(f->draws);
@@ -45,9 +46,12 @@ void rt_stepper_fini(struct rt_stepper *s)
 
 static int reserve(struct rt_flight *f, const struct sch_step *step, uint32_t n_groups)
 {
-    size_t n_changed = (size_t)step->n_segments * n_groups;
+    size_t n_changed = (size_t)step->n_segments * n_groups, n_more = 0;
+    for (uint32_t i = 0; i < step->n_segments; i++)
+        n_more += step->segments[i].n_more;
     int rc = cn_grow(&f->rows, &f->rows_cap, step->n_rows, sizeof *f->rows);
     if (!rc) rc = cn_grow(&f->seqs, &f->seqs_cap, step->n_segments, sizeof *f->seqs);
+    if (!rc) rc = cn_grow(&f->more, &f->more_cap, n_more, sizeof *f->more);
     if (!rc) rc = cn_grow(&f->changed, &f->changed_cap, n_changed, sizeof *f->changed);
     if (!rc) rc = cn_grow(&f->draws, &f->draws_cap, step->n_logits, sizeof *f->draws);
     if (!rc) rc = cn_grow(&f->logits_rows, &f->logits_cap, step->n_logits, sizeof *f->logits_rows);
@@ -64,8 +68,18 @@ static void fill_seq(struct kr_seq *q, const struct sch_segment *g, uint32_t *ch
     *q = (struct kr_seq){.tables = kv_seq_tables(g->seq),
                          .slot = g->slot,
                          .generation = g->generation,
-                         .changed = changed,
-                         .n_more = g->n_more};
+                         .changed = changed};
+}
+
+/* Further sequences of the segment; returns the place after them. The device gets whole tables. */
+static struct kr_seq *fill_more(struct kr_seq *q, const struct sch_segment *g, struct kr_seq *at)
+{
+    q->n_more = g->n_more;
+    q->more = at;
+    for (uint32_t k = 0; k < g->n_more; k++)
+        *at++ = (struct kr_seq){
+            .tables = kv_seq_tables(g->more[k]), .slot = g->slot, .generation = g->generation};
+    return at;
 }
 
 static void fill_rows(struct rt_stepper *s, struct rt_flight *f, const struct sch_segment *g,
@@ -264,10 +278,12 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     if (rc) return rc;
     f->model = m;
     f->drawn = eng_model_info(m->model)->pooling == ENG_POOL_NONE;
+    struct kr_seq *more = f->more;
     for (uint32_t i = 0; i < step->n_segments; i++) {
         const struct sch_segment *g = &step->segments[i];
         uint32_t *changed = s->depth > 1 ? f->changed + (size_t)i * info->n_groups : NULL;
         fill_seq(&f->seqs[i], g, changed, info->n_groups);
+        more = fill_more(&f->seqs[i], g, more);
         fill_rows(s, f, g, i);
         if (g->n_media) rt_media_rows(g->user, g, &f->rows[g->first_row], info->embd_dim);
     }

@@ -91,6 +91,7 @@ uint64_t sv_need(int file)
     struct cfg cfg;
     assert_int_equal(cfg_init(&cfg, NULL), 0);
     cfg.engine.threads = getenv("CONIFER_GROUPS") ? 1 : 2;
+    assert_int_equal(cfg_set(&cfg, "engine.device", dev_kind(), NULL), 0);
     struct eng_model_opts o = {.prepare = rt_prepare_opts(&cfg)};
     assert_int_equal(rt_device_new(&cfg, &d, NULL), 0);
     o.device = d;

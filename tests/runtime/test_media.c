@@ -6,6 +6,7 @@
 #include "tests/runtime/harness.h"
 
 #include "kvpool/kvpool.h"
+#include "runtime/rt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,6 +22,7 @@
 
 static const char *model;
 static bool takes_all;                          /* whatever a row may bring */
+static const struct kr_seq *wanted_more;        /* [2]: further sequences that a step must bring */
 static struct kr_row seen[2][N_PROMPT + N_OUT]; /* by adapter - 1 and position */
 static uint32_t seen_turns[N_PROMPT + N_OUT][3];
 
@@ -50,6 +52,20 @@ int __wrap_kr_launch(struct kr_exec *x, struct kr_kv_mem *mem, const struct kr_b
 {
     static struct kr_row rows[512];
     struct kr_batch plain = *b;
+    if (wanted_more) { /* no device takes them yet */
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < b->n_seqs; i++)
+            for (uint32_t k = 0; k < b->seqs[i].n_more; k++, n++) {
+                assert_true(n < 2);
+                assert_ptr_equal(b->seqs[i].more[k].tables, wanted_more[n].tables);
+                assert_int_equal(b->seqs[i].more[k].slot, b->seqs[i].slot);
+                assert_true(b->seqs[i].more[k].generation == b->seqs[i].generation);
+            }
+        assert_int_equal(n, 2);
+        int rc = __real_kr_launch(x, mem, b, ticket, err);
+        assert_int_equal(rc, CN_EUNSUPP);
+        return rc;
+    }
     if (!takes_all) return __real_kr_launch(x, mem, b, ticket, err);
     plain.rows = rows;
     for (uint32_t i = 0; i < b->n_rows; i++) {
@@ -245,11 +261,48 @@ static void test_refusals(void **state)
     h_stop(&h);
 }
 
+/* Sequences that a segment has besides its own arrive with it. The scheduler makes none yet. */
+static void test_further_sequences(void **state)
+{
+    struct h h;
+    struct h_setup s = setup();
+    struct kv_seq *q[3];
+    struct kv_seq_opts o = {.max_tokens = 32};
+    uint32_t token = 3;
+    uint64_t ticket;
+    h_start(&h, &s);
+    h_settle(&h); /* its thread waits for requests, which do not come */
+    struct rt_group *g = &h.rt->groups[0];
+    static struct rt_req req;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(kv_seq_open(g->models[0]->space, &o, &q[i]), 0);
+        assert_int_equal(kv_seq_extend(q[i], 1, &token), 0);
+    }
+    struct kr_seq want[2] = {{.tables = kv_seq_tables(q[1])}, {.tables = kv_seq_tables(q[2])}};
+    struct sch_segment segment = {.user = &req,
+                                  .slot = 3,
+                                  .generation = 5,
+                                  .seq = q[0],
+                                  .n_more = 2,
+                                  .more = q + 1,
+                                  .n_rows = 1,
+                                  .tokens = &token};
+    struct sch_step step = {.n_segments = 1, .n_rows = 1, .segments = &segment};
+    struct sch_stepper stepper = rt_stepper_interface(&g->stepper);
+    wanted_more = want;
+    assert_int_equal(stepper.launch(stepper.self, &step, &ticket), CN_EUNSUPP);
+    wanted_more = NULL;
+    for (int i = 0; i < 3; i++)
+        kv_seq_close(q[i]);
+    h_stop(&h);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embeddings_are_the_tokens),
         cmocka_unit_test(test_rows_carry_what_was_asked_for),
+        cmocka_unit_test(test_further_sequences),
         cmocka_unit_test(test_refusals),
     };
     model = h_model(argc > 1 ? argv[1] : NULL);

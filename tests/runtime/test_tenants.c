@@ -1,5 +1,8 @@
 /* Tenants that come, change and go while the runtime serves others. usage: test_tenants MODEL */
 #include "tests/runtime/harness.h"
+#include "tests/runtime/spy.h"
+
+#include "runtime/rt.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -283,6 +286,63 @@ static void test_keys_leases_and_flush(void **state)
     stop(&w);
 }
 
+struct revoked {
+    uint32_t tokens;       /* of the request that has the key */
+    uint64_t asked, ended; /* steps launched when the key was taken away; when its END came */
+    uint32_t late;         /* tokens in between */
+};
+
+static void with_key(struct h *h, uint32_t i, struct rt_request *out, void *arg)
+{
+    *out = (struct rt_request){
+        .key = 11 * (i + 1), .priority = RT_NORMAL, .n = 1, .n_prompt = PROMPT, .max_tokens = 60};
+    out->prompt = cn_malloc_array(PROMPT, sizeof *out->prompt);
+    for (uint32_t k = 0; k < PROMPT; k++)
+        out->prompt[k] = k + 3;
+    eng_sampling_defaults(&out->sampling);
+    out->sampling.ignore_eos = true;
+}
+
+/* On the engine thread, in the midst of an iteration. */
+static void take_key(struct h_drive *d, const struct rt_event *e)
+{
+    struct revoked *r = d->arg;
+    if (e->id == 0 && e->kind == RT_EV_ACCEPTED) h_send(d);
+    if (e->id || (e->kind != RT_EV_TOKENS && e->kind != RT_EV_END)) return;
+    if (e->kind == RT_EV_END) r->ended = spy_read().steps;
+    r->tokens += (uint32_t)e->n_tokens;
+    if (r->tokens > 10) r->late += (uint32_t)e->n_tokens;
+    if (r->tokens != 10 || e->kind == RT_EV_END) return;
+    r->asked = spy_read().steps;
+    assert_int_equal(rt_cancel_of(d->h->rt, 0, 11, CN_EREVOKED), 0);
+}
+
+/* The next iteration ends it: no step is launched before, but the one that iteration launches where
+ * one is in flight. */
+static void test_a_key_goes_within_one_iteration(void **state)
+{
+    struct h_setup s = {
+        .model = model, .threads = 1, .n_tenants = 1, .kv_bytes = 64u << 20, .delay_s = 0.002};
+    struct revoked r = {0};
+    struct h_result results[2];
+    struct h h;
+    h_start(&h, &s);
+    uint32_t depth = h.rt->groups[0].stepper.depth;
+    struct h_drive d = {
+        .h = &h, .n = 2, .make = with_key, .arg = &r, .turn = take_key, .results = results};
+    h_drive(&d);
+    assert_int_equal(results[0].code, CN_EREVOKED);
+    assert_int_equal(results[0].choices[0].n_ids, 10);
+    assert_int_equal(r.late, 0);
+    assert_in_range(r.ended - r.asked, 0, depth - 1);
+    assert_int_equal(results[1].code, 0);
+    assert_int_equal(results[1].choices[0].n_ids, 60);
+    h_settle(&h);
+    h_stop(&h);
+    for (int i = 0; i < 2; i++)
+        h_result_fini(&results[i]);
+}
+
 /* ---- many ------------------------------------------------------------------------------------ */
 
 #define NAMES  400
@@ -395,6 +455,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_removed_and_planted),
         cmocka_unit_test(test_keys_leases_and_flush),
+        cmocka_unit_test(test_a_key_goes_within_one_iteration),
         cmocka_unit_test(test_ten_thousand),
     };
 
