@@ -47,22 +47,6 @@ ALWAYS_INLINE uint32_t panel_bytes(const int header)
 /* How far ahead of what is multiplied quants come to the first-level cache, from the second. */
 #define TILE_NEAR_BYTES 2048
 
-struct tile {
-    const uint8_t *headers; /* at the first block, a multiple of 8 */
-    const uint8_t *quants;  /* at the first block; or the panel */
-    uint32_t blocks;
-    uint32_t start_at;           /* byte offset in kr_q8_block of the offset's sum */
-    const struct kr_q8_block *x; /* first input row, first block */
-    size_t x_stride;             /* blocks from row to row */
-    float *out;                  /* first input row, first output row */
-    size_t out_stride;
-    uint32_t lanes;       /* output rows that exist, 1..16 */
-    bool resume;          /* out holds the sums so far */
-    const float *bias;    /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead; /* what to fetch for later: ahead_bytes a block, a tile of a panel */
-    uint32_t ahead_bytes;
-};
-
 #include "kernels/cpu/kind.inc"
 
 ALWAYS_INLINE __m256 load_halves(const uint8_t *p)

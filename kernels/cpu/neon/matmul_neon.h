@@ -15,21 +15,6 @@
 /* Of a block in a panel. */
 #define PANEL_MAX_BYTES 1152
 
-struct tile {
-    const uint8_t *headers; /* at the first block, a multiple of 8 */
-    const uint8_t *quants;  /* at the first block; or the panel */
-    uint32_t blocks;
-    const struct kr_q8_block *x; /* first input row, first block */
-    size_t x_stride;             /* blocks from row to row */
-    float *out;                  /* first input row, first output row */
-    size_t out_stride;
-    uint32_t lanes;       /* output rows that exist, 1..16 */
-    bool resume;          /* out holds the sums so far */
-    const float *bias;    /* for the first output row; NULL: none, or not yet */
-    const uint8_t *ahead; /* what to fetch for later: ahead_bytes a block, a tile of a panel; */
-    uint32_t ahead_bytes; /* 0: quants PREFETCH_BYTES on */
-};
-
 #include "kernels/cpu/kind.inc"
 
 struct kind kr_neon_kind(enum kr_type type);
