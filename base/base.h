@@ -432,8 +432,11 @@ void cn_metric_observe(struct cn_metrics *m, enum cn_histogram id, uint64_t ns);
 int cn_metrics_tenants(struct cn_metrics *m, const char *const *names, size_t n);
 /* Gives this number to the tenant of that name (copied), whose series begin at 0; NULL frees the
  * number. Updates of other threads for the number are lost meanwhile. One thread at a time, the one
- * that renders; others may update. The functions below ignore a tenant without series. CN_ENOMEM,
- * CN_ELIMIT. */
+ * that renders; others may update. CN_ENOMEM, CN_ELIMIT.
+ *
+ * The functions below ignore a number without series: the one tenant of a server without `tenants`
+ * has no name and so no series, and programs without a metrics page make none. Unknown tenants are
+ * found where ids are looked up (rt_tenants_check), not here. */
 int cn_metrics_tenant(struct cn_metrics *m, size_t tenant, const char *name);
 /* Makes the series of n models, before any thread uses m; cn_metrics_fini frees them. names[i]
  * (borrowed) must outlive them. */

@@ -274,7 +274,9 @@ uint32_t kv_seq_held(const struct kv_seq *q, uint64_t from, uint64_t to, struct 
  * before it was closed. In spaces without state it first adopts whole blocks of the tree;
  * kv_seq_length then says how many items. The caller restores the contents of the blocks from there
  * on (kv_seq_held) and commits the items, as if the rows had been computed. Blocks of windows do
- * not enter the tree. CN_ENOMEM: there are not enough blocks now; close q. */
+ * not enter the tree. Such blocks may be used, shared and given up at once, while their contents
+ * are still on the way: the device moves, copies and steps in the order of the calls. CN_ENOMEM:
+ * there are not enough blocks now; close q. */
 int kv_seq_resume(struct kv_seq *q, const uint32_t *ids, uint64_t n_tokens);
 
 uint64_t kv_seq_length(const struct kv_seq *q);  /* committed (or adopted) tokens */
