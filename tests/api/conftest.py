@@ -25,6 +25,7 @@ import urllib.request
 
 import pytest
 
+DEVICE = os.environ.get("CONIFER_DEVICE")  # all of the suite on another device than the config's
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("CONIFER_BUILD", ROOT / "build"))
 ORACLE = pathlib.Path(os.environ.get("CONIFER_ORACLE", ROOT / "../shared/oracle"))
@@ -40,6 +41,18 @@ CONIFER = BUILD / "cli/conifer"
 SERVER = BUILD / "cli/conifer-server"
 FAKE = BUILD / "tests/server/fake_server"
 os.environ["CONIFER_HISTORY"] = ""  # chats of tests are not kept in the user's history
+
+
+def pytest_collection_modifyitems(config, items):
+    """On another device: tests that are seen to be of the stand-in are left out, as it has none; others
+    are skipped when they start it (Server)."""
+    def of_fake(item):
+        at = getattr(item, "callspec", None)
+        return {"fake", "slow"} & set(item.fixturenames) or at and "fake" in at.params.values()
+
+    gone = [i for i in items if DEVICE and of_fake(i)]
+    config.hook.pytest_deselected(items=gone)
+    items[:] = [i for i in items if i not in gone]
 
 
 def program(path):
@@ -219,6 +232,8 @@ class Server:
 
     def __init__(self, binary, model, args=(), env=None, config=None, wait=True, popen=None,
                  template=True):
+        if DEVICE and str(binary) == str(FAKE):
+            pytest.skip("the stand-in has no device")
         self.dir = tempfile.TemporaryDirectory(prefix="conifer-test-")
         self.path = pathlib.Path(self.dir.name)
         (self.path / "template.jinja").write_text(TEMPLATE)
@@ -233,9 +248,9 @@ class Server:
         if config is not None:
             (self.path / "conifer.yaml").write_text(config)
             cmd += ["--config", str(self.path / "conifer.yaml")]
+        if DEVICE:
+            cmd += ["--set", "engine.device=" + DEVICE]  # a test may name another one
         cmd += list(args)
-        if os.environ.get("CONIFER_DEVICE"):  # all of the suite on another device
-            cmd += ["--set", "engine.device=" + os.environ["CONIFER_DEVICE"]]
         self.log = open(self.log_path, "wb")
         self.process = subprocess.Popen(cmd, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
                                         env={**os.environ, **(env or {})}, **(popen or {}))

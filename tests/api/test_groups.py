@@ -147,7 +147,7 @@ def test_tenants_of_both(serve, tmp_path):
 
 def test_a_lost_device_ends_all(serve):
     """As with one group: the daemon ends by itself, whichever group's device it was."""
-    s = serve(left=", device: async", rest="engine: {async_lost_after: 20}")
+    s = serve(left=", device: async", right=", device: cpu", rest="engine: {async_lost_after: 20}")
     assert complete(s, "b", 200)[0] == 200
     status, answer = complete(s, "a", 200)
     assert status == 503 and answer["error"]["code"] == "device_lost", answer
