@@ -12,6 +12,7 @@ import datetime
 import json
 import pathlib
 import sys
+import types
 
 import transformers.utils.chat_template_utils as renderer
 
@@ -97,10 +98,21 @@ CONVERSATIONS = {
 }
 
 
+def loosen(env):
+    """Lets through what the renderer refuses although templates need it: those of Kimi K2 change lists, one of
+    DeepSeek R1 prints a generator."""
+    safe, tojson = env.is_safe_attribute, env.filters["tojson"]
+    env.is_safe_attribute = lambda obj, name, value: \
+        (isinstance(obj, list) and name in ("append", "pop")) or safe(obj, name, value)
+    env.filters["tojson"] = lambda x, *args, **kw: \
+        tojson(list(x) if isinstance(x, types.GeneratorType) else x, *args, **kw)
+
+
 class Template:
     def __init__(self, text):
         self.text = text
         self.compiled = renderer._compile_jinja_template(text)
+        loosen(self.compiled.environment)
         self.tools = None
         if self.render([user("x")]) is None:  # one for nothing but tools
             self.tools = [TOOL]

@@ -9,6 +9,7 @@ import pathlib
 import random
 import re
 import sys
+import types
 
 import jinja2
 import jinja2.ext
@@ -31,6 +32,8 @@ class Generation(jinja2.ext.Extension):
 
 
 def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    if isinstance(x, types.GeneratorType):
+        x = list(x)  # the renderer refuses it; a template of DeepSeek R1 means the list
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
                       sort_keys=sort_keys)
 
@@ -54,8 +57,15 @@ class Names(jinja2.utils.Namespace):
         jinja2.utils.Namespace.__setitem__(self, name, value)
 
 
+class Sandbox(ImmutableSandboxedEnvironment):
+    """As the renderer's, which refuses what the templates of Kimi K2 do: they change lists."""
+
+    def is_safe_attribute(self, obj, attr, value):
+        return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
+
+
 def environment():
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+    env = Sandbox(trim_blocks=True, lstrip_blocks=True,
                                         extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["namespace"] = Names
@@ -151,7 +161,12 @@ TEMPLATES = [
     "{% include 'x' %}", "{% import 'x' as y %}", "{% from 'x' import y %}", "{% extends 'x' %}", "{% do 1 %}", "{% print 1, 2 %}",
     "{% if no %}{{ s|nope }}{% endif %}ok", "{{ s|nope if no else 'ok' }}", "{% if no %}{{ s is nope }}{% endif %}ok",
     "{% if no %}{% for i in l %}{{ i|nope }}{% endfor %}{% endif %}ok", "{% if t %}{{ s|nope }}{% endif %}", "{{ 'a' if t else s|nope }}",
-    "{{ 1, 2 }}", "{{ (1,) }}", "{% set x = [] %}{{ x.append(1) }}", "{{ {'a': 1,} }}{{ [1,] }}{{ dict(a=1,) }}",
+    "{{ 1, 2 }}", "{{ (1,) }}", "{% set x = [] %}{{ x.append(1) }}",
+    "{% set x = [] %}{% for i in l %}{% set _ = x.append(i * 2) %}{% endfor %}{{ x }}{{ x.pop(0) }}{{ x.pop() }}{{ x.pop(-1) }}{{ x }}",
+    "{% set x = [1, 2, 3] %}{% set y = x.copy() %}{{ x.pop(1) }}{{ x }}{{ y }}{{ (x|list).append(4) }}{{ x }}",
+    "{% set x = [] %}{{ x.pop() }}", "{% set x = [1] %}{{ x.pop(1) }}", "{% set x = [1] %}{{ x.pop(-2) }}", "{{ (1, 2).pop() }}",
+    "{% set x = [1] %}{% set y = x %}{% set _ = y.append('a') %}{{ x }}{{ x|length }}", "{% set x = [3] %}{% for i in x if i < 5 %}{% set _ = x.append(i + 1) %}{{ i }}{% endfor %}",
+    "{{ l|map('string')|tojson }}{% set g = l|map('string') %}{{ g|tojson }}{{ g|tojson }}", "{{ {'a': 1,} }}{{ [1,] }}{{ dict(a=1,) }}",
     "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.next() }}",
     "{% set j = joiner('|') %}{% for i in l %}{{ j() }}{{ i }}{% endfor %}",
     "{% set g = words|map('upper') %}{{ g|list }}{{ g|list }}", "{% set g = words|select %}{% for x in g %}{{ x }}{% break %}{% endfor %}{{ g|list }}",

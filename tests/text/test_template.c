@@ -49,6 +49,16 @@ static struct eng_template_in make_in(json_t *doc, json_t *input, json_t **rest)
     return in;
 }
 
+/* Conversations that the reference's sandbox refuses, and that are rendered here all the same: Kimi
+ * K2's templates change a list, one of DeepSeek R1 prints a generator. */
+static bool is_refused_there(const char *error)
+{
+    return error && (!strcmp(error, "SecurityError: access to attribute 'append' of 'list' object "
+                                    "is unsafe.") ||
+                     !strcmp(error, "TypeError: Object of type generator is not JSON "
+                                    "serializable"));
+}
+
 static bool spans_are_sound(const struct eng_rendered *r)
 {
     size_t last = 0;
@@ -69,7 +79,10 @@ static bool run_case(const struct eng_template *t, json_t *doc, json_t *test, co
     struct cn_error err = {0};
     int rc = eng_template_render(t, &in, &r, &err);
     bool ok;
-    if (!want) {
+    if (!want && is_refused_there(json_string_value(json_object_get(test, "error")))) {
+        ok = !rc && spans_are_sound(&r);
+        if (!ok) print_error("%s/%s: %s\n", name, label, err.message);
+    } else if (!want) {
         ok = rc == CN_ETEMPLATE;
         if (!ok)
             print_error("%s/%s: rendered, but must fail: %s\n", name, label,

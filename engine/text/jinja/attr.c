@@ -1,6 +1,7 @@
 /* Attributes and items of values in chat templates: what the reference's immutable sandbox lets
- * through. `a.b` prefers Python's attribute (a method), `a['b']` the item. What may not be touched
- * is an undefined value that raises when it is used. */
+ * through, and two of a list's methods besides (globals.c). `a.b` prefers Python's attribute (a
+ * method), `a['b']` the item. What may not be touched is an undefined value that raises when it is
+ * used. */
 #include "engine/text/jinja/ast.h"
 
 #include <string.h>
@@ -18,8 +19,8 @@ static struct eng_jv undefined(struct eng_jctx *c, struct eng_jv obj, struct eng
 /* Python has the attribute, and the sandbox refuses it. */
 static bool is_unsafe(struct eng_jv v, const struct eng_jstr *name)
 {
-    static const char *const list[] = {"append", "clear",  "pop",    "reverse", "insert",
-                                       "sort",   "extend", "remove", NULL};
+    static const char *const list[] = {"clear",  "reverse", "insert", "sort",
+                                       "extend", "remove",  NULL};
     static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     const char *const *t = v.t == J_LIST ? list : v.t == J_DICT ? dict : NULL;
     for (; t && *t; t++)

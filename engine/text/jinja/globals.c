@@ -229,7 +229,7 @@ static struct eng_jv dict_items(struct eng_jctx *c, struct eng_jv self, const st
 static struct eng_jv copy(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
 {
     eng_j_bind(c, a, "", NULL);
-    return self;
+    return self.t == J_LIST ? eng_jv_list(eng_j_to_list(c, self)) : self;
 }
 
 static struct eng_jv dict_fromkeys(struct eng_jctx *c, struct eng_jv self,
@@ -285,12 +285,40 @@ static struct eng_jv bit_length(struct eng_jctx *c, struct eng_jv self, const st
     return eng_jv_int(n);
 }
 
+/* The reference's sandbox refuses both, but Kimi's templates count calls and queue their ids with
+ * them. A list belongs to one rendering, so nothing else sees the change. */
+static struct eng_jv list_append(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
+{
+    struct eng_jv v;
+    eng_j_bind(c, a, ".object", &v);
+    eng_j_push(c, self.l, v);
+    return eng_jv_none();
+}
+
+static struct eng_jv list_pop(struct eng_jctx *c, struct eng_jv self, const struct eng_jargs *a)
+{
+    struct eng_jv v;
+    struct eng_jlist *l = self.l;
+    eng_j_bind(c, a, ".index?", &v);
+    int64_t n = (int64_t)l->n, i = eng_j_want_int(c, v, n - 1);
+    if (i < 0 && n) i += v.t == J_ABSENT ? 0 : n;
+    if (!n) eng_j_raise(c, "pop from empty list");
+    if (i < 0 || i >= n) eng_j_raise(c, "pop index out of range");
+    struct eng_jv taken = l->v[i];
+    eng_j_step(c, (uint64_t)(n - i) / 16 + 1);
+    memmove(&l->v[i], &l->v[i + 1], (size_t)(n - i - 1) * sizeof(*l->v));
+    l->n--;
+    return taken;
+}
+
 static const struct eng_jnamed dict_methods[] = {
     {"copy", copy},        {"fromkeys", dict_fromkeys}, {"get", dict_get},
     {"items", dict_items}, {"keys", dict_keys},         {"values", dict_values},
 };
 static const struct eng_jnamed list_methods[] = {
-    {"copy", copy}, {"count", seq_count}, {"index", seq_index}};
+    {"append", list_append}, {"copy", copy},    {"count", seq_count},
+    {"index", seq_index},    {"pop", list_pop},
+};
 static const struct eng_jnamed tuple_methods[] = {{"count", seq_count}, {"index", seq_index}};
 static const struct eng_jnamed loop_methods[] = {{"changed", loop_changed}, {"cycle", loop_cycle}};
 static const struct eng_jnamed cycler_methods[] = {{"next", cycler_next}, {"reset", cycler_reset}};

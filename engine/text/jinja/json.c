@@ -199,6 +199,8 @@ static void put_json(struct dump *d, struct eng_jv v, uint32_t level)
         put_json_str(d, v.s);
     else if (v.t == J_LIST || v.t == J_TUPLE)
         put_array(d, v.l, level);
+    else if (v.t == J_GEN) /* the reference refuses it; DeepSeek's templates mean the list */
+        put_array(d, eng_j_to_list(d->c, v), level);
     else if (v.t == J_DICT)
         put_json_dict(d, v.m, level);
     else if (scalar_text(v, z))
