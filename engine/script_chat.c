@@ -85,7 +85,7 @@ static const char join_parts[] =
 /* Marks that a prompt may end with. */
 static const char *const ends[] = {
 #define TAGS(has, open, close, skip) open, close,
-#include "engine/text/replies.def"
+#include "engine/text/reply/tags.def"
 #undef TAGS
 };
 

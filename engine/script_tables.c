@@ -97,7 +97,7 @@ static float reach_of(const struct maker *m, struct eng_str text)
 {
     static const char *const opens[] = {
 #define TAGS(has, open, close, skip) open,
-#include "engine/text/replies.def"
+#include "engine/text/reply/tags.def"
 #undef TAGS
     };
     bool opening = false;

@@ -11,7 +11,7 @@ int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
     t->include_stop = include_stop;
     t->n_reasoning = 0;
     t->parted = reply && reply->kind != ENG_REPLY_PLAIN;
-    if (t->parted) eng_reply_init(&t->reply, reply, start);
+    if (t->parted) eng_reply_init(&t->reply, reply, NULL, start);
     cn_buf_init(&t->held, 0);
     cn_buf_init(&t->piece, 0);
     eng_parts_init(&t->parts);
@@ -21,6 +21,7 @@ int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
 void rt_text_out_fini(struct rt_text_out *t)
 {
     rt_stop_match_fini(&t->match);
+    if (t->parted) eng_reply_fini(&t->reply);
     cn_buf_fini(&t->held);
     cn_buf_fini(&t->piece);
     eng_parts_fini(&t->parts);
@@ -129,7 +130,7 @@ int rt_text_out_finish(struct rt_text_out *t, bool cut, struct eng_parts *out)
     }
     rc = eng_detok_flush(&t->detok, &t->piece);
     if (!rc) rc = feed(t);
-    if (!rc) rc = eng_reply_finish(&t->reply, &t->parts);
+    if (!rc) rc = eng_reply_finish(&t->reply, cut, &t->parts);
     if (!rc) rc = pass_on(t, false, out, &stop);
     return rc ? rc : give(t, t->held.len, out);
 }

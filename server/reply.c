@@ -38,6 +38,8 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
         return call             ? cn_buf_append(&call->name, s, n)
                : c->text.failed ? cn_buf_code(&c->text)
                                 : CN_ENOMEM;
+    case ENG_PART_CALL_ID:
+        return 0; /* calls have ids of our own */
     case ENG_PART_ARGUMENTS:
         return call ? cn_buf_append(&call->arguments, s, n) : 0;
     }

@@ -36,7 +36,7 @@ struct eng_special {
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-static bool is_special(const struct eng_vocab *v, uint32_t id)
+bool eng_vocab_is_special(const struct eng_vocab *v, uint32_t id)
 {
     return v->type[id] == ENG_TOKEN_USER || (v->flags[id] & ENG_TF_CONTROL);
 }
@@ -107,7 +107,7 @@ int eng_special_new(const struct eng_vocab *v, struct eng_special **out)
     size_t bytes = 0, n = 0;
     for (uint32_t id = 0; id < v->n; id++) {
         size_t len = eng_key(&v->texts, id).n;
-        if (!is_special(v, id) || len == 0) continue;
+        if (!eng_vocab_is_special(v, id) || len == 0) continue;
         bytes += len;
         n++;
     }
@@ -122,7 +122,8 @@ int eng_special_new(const struct eng_vocab *v, struct eng_special **out)
     }
     for (uint32_t id = 0; id < v->n; id++) {
         size_t len = eng_key(&v->texts, id).n;
-        if (is_special(v, id) && len) s->token[s->n_tokens++] = (struct ranked){id, (uint32_t)len};
+        if (eng_vocab_is_special(v, id) && len)
+            s->token[s->n_tokens++] = (struct ranked){id, (uint32_t)len};
     }
     qsort(s->token, s->n_tokens, sizeof *s->token, by_length);
     s->node[0] = (struct node){.rank = ENG_NO_ID, .free_rank = ENG_NO_ID};

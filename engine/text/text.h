@@ -70,6 +70,9 @@ const uint32_t *eng_vocab_eog(const struct eng_vocab *v, size_t *n);
 /* Control, unknown, or end of generation: never made from a client's text. A token of ordinary type
  * that only an id of the file makes an end (a newline, say) is not one of them. */
 bool eng_vocab_is_control(const struct eng_vocab *v, uint32_t id);
+/* Control or user-defined: the tokenizer finds it whole, and never merges it with text around it.
+ * id must be < size. */
+bool eng_vocab_is_special(const struct eng_vocab *v, uint32_t id);
 /* The token as the file writes it (for bos_token and eos_token in templates). */
 struct eng_str eng_vocab_text(const struct eng_vocab *v, uint32_t id);
 /* Those of BOS and EOS; empty if the vocabulary has none. */
@@ -238,7 +241,23 @@ int eng_template_render(const struct eng_template *t, const struct eng_template_
 int eng_template_continue(const struct eng_template *t, const struct eng_template_in *in,
                           struct eng_rendered *out, struct cn_error *err);
 
-/* ---- replies (reply.c) ----------------------------------------------------------------------- */
+/* ---- the tools that a request offers (reply/tools.c) ----------------------------------------- */
+
+/* Names and types of parameters of the functions that a request offers. Immutable. */
+struct eng_tools;
+/* tools: an array as clients send it (borrowed, for the call only): {"type": "function",
+ * "function": {"name", "parameters"}}, or the inner object alone. `parameters` is a JSON schema;
+ * $ref into itself is followed, and what it does not say is taken as any type. Time and
+ * memory are linear in the schemas. An empty array gives an object that offers nothing.
+ * Errors: CN_ETYPE or CN_EINVAL (no array, no name, a name twice; err->param names the place, such
+ * as "tools[1].function.name"), CN_ELIMIT (more than 4096), CN_ENOMEM. *out is returned owned. */
+int eng_tools_new(const json_t *tools, struct eng_tools **out, struct cn_error *err);
+void eng_tools_free(struct eng_tools *t);
+/* The bytes it takes, for the caller to charge. */
+size_t eng_tools_bytes(const struct eng_tools *t);
+size_t eng_tools_count(const struct eng_tools *t);
+
+/* ---- replies (reply/) ------------------------------------------------------------------------ */
 
 /* A model's output is taken apart into reasoning, the answer, and calls of tools. */
 
@@ -246,7 +265,8 @@ enum eng_part {
     ENG_PART_CONTENT,
     ENG_PART_REASONING,
     ENG_PART_CALL,      /* the name of a function: a call begins */
-    ENG_PART_ARGUMENTS, /* of the last call */
+    ENG_PART_CALL_ID,   /* of the call that has just begun, where the format has ids */
+    ENG_PART_ARGUMENTS, /* of the last call: JSON; a call that is finished has a whole object */
 };
 /* A run of text of one part. It starts where the previous run ends. Neighbouring runs are of
  * different parts, except for calls. */
@@ -264,16 +284,47 @@ void eng_parts_fini(struct eng_parts *p);
 void eng_parts_reset(struct eng_parts *p); /* empty, memory kept */
 int eng_parts_add(struct eng_parts *p, enum eng_part part, const char *s, size_t n);
 
-enum eng_reply_kind { ENG_REPLY_PLAIN, ENG_REPLY_TAGS, ENG_REPLY_HARMONY };
-/* How a model marks the parts. An id is -1 where no single token is the mark. Immutable. */
+enum eng_reply_kind {
+    ENG_REPLY_PLAIN, /* nothing is marked but calls */
+    ENG_REPLY_TAGS,
+    ENG_REPLY_HARMONY,
+};
+/* How a model marks the parts, and the form in which it writes calls. Plain data without pointers
+ * into itself, immutable; only kind is for others to read. */
+enum { ENG_REPLY_MARKS = 24, ENG_REPLY_TOKENS = 24, ENG_REPLY_TEXT = 1024 };
+struct eng_reply_mark {
+    uint8_t role;                /* of enum eng_mark_role in reply/reply.h */
+    bool token;                  /* at least one of its symbols is a token of the vocabulary */
+    bool at_start;               /* as text it counts at the start of a message only */
+    uint16_t text, n_text;       /* where its text is in `text`, */
+    uint16_t symbols, n_symbols; /* and its symbols in `symbols` */
+};
 struct eng_reply_format {
     enum eng_reply_kind kind;
-    const char *open, *close, *skip; /* tags */
-    int64_t open_id, close_id;
-    int64_t channel, message, start, end, constrain; /* harmony */
+    const struct eng_form *form; /* a constant of reply/marks.c */
+    const char *skip;            /* text after the opening mark that belongs to it; a constant */
+    uint32_t roles;              /* which roles have marks, a bit each */
+    uint32_t first[8];           /* bytes with which marks begin as text, a bit each */
+    size_t n_marks, n_tokens, n_text, n_symbols;
+    struct eng_reply_mark marks[ENG_REPLY_MARKS];
+    struct {
+        uint32_t id;
+        uint16_t text, n_text;
+    } tokens[ENG_REPLY_TOKENS]; /* the vocabulary's tokens that marks consist of */
+    char text[ENG_REPLY_TEXT];
+    uint16_t symbols[ENG_REPLY_TEXT]; /* a byte, or 256 + an index of tokens */
 };
-/* The format that the chat template's source and the vocabulary imply. */
+/* The format that the chat template's source and the vocabulary imply. A mark, or a part of it,
+ * that is a control or user-defined token of the vocabulary counts only as that token; everything
+ * else counts as text. v may be NULL: then all marks count as text. A template that says nothing of
+ * calls gets the generic form (<tool_call> with JSON). */
 struct eng_reply_format eng_reply_format(const struct eng_vocab *v, struct eng_str source);
+/* The name of the form in which calls are written, such as "hermes"; a constant. */
+const char *eng_reply_form(const struct eng_reply_format *f);
+/* Whether the form is the template's own; otherwise it is the generic one. */
+bool eng_reply_form_known(const struct eng_reply_format *f);
+/* Whether the output needs an eng_reply to be taken apart; tools may be NULL. */
+bool eng_reply_needed(const struct eng_reply_format *f, const struct eng_tools *tools);
 /* Where in the reply generation starts: the prompt may already contain its beginning. */
 enum eng_reply_start {
     ENG_REPLY_ANEW,    /* at its beginning */
@@ -281,33 +332,57 @@ enum eng_reply_start {
     ENG_REPLY_THOUGHT, /* inside the text of the reasoning */
     ENG_REPLY_CLOSED,  /* directly after the mark that closes reasoning */
     ENG_REPLY_ANSWER,  /* inside the answer */
+    ENG_REPLY_CALL,    /* directly after the mark that begins a call or says who is addressed */
 };
 /* Found in the template's own text and, with `continued` (eng_template_continue), in the text of
  * the message that is continued. */
 enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const struct eng_rendered *r,
                                      bool continued);
 
-/* The state of one stream. */
-struct eng_reply {
-    const struct eng_reply_format *format; /* borrowed, not PLAIN */
-    int state;
-    enum eng_part part; /* of the message (harmony) */
-    bool lead, again, had[2];
-    size_t skipped, n_held;
-    char held[256];
+/* What became of the calls in a stream so far. */
+enum eng_reply_calls {
+    ENG_CALLS_NONE,
+    ENG_CALLS_WHOLE, /* the arguments of each call are a whole JSON object */
+    ENG_CALLS_CUT,   /* those of a call are not: the stream ended in it, or it was no JSON */
 };
+
+/* The state of one stream. Memory is bounded: at most ENG_REPLY_HELD bytes of text are held back
+ * until it is known whether they are a call. */
+enum { ENG_REPLY_HELD = 1 << 16, ENG_REPLY_LEX = 96, ENG_REPLY_SPACE = 64 };
+struct eng_reader;
+struct eng_reply {
+    const struct eng_reply_format *format; /* borrowed */
+    const struct eng_tools *tools;         /* borrowed; NULL: no calls */
+    int state;
+    enum eng_part part;       /* of the message (harmony) */
+    bool lead, again, had[2]; /* reply/reply.c */
+    bool anything;            /* harmony: all calls are given out */
+    bool prompted;            /* the prompt has the mark of a call */
+    bool begun, cut;          /* a call is out; the arguments of one are not whole */
+    size_t skipped, n_lex, n_held;
+    uint16_t lex[ENG_REPLY_LEX]; /* the beginning of a mark */
+    char held[256];              /* white space, or a header */
+    struct eng_reader *reader;   /* of calls; owned, made when one begins */
+};
+/* tools: what the request offers. Only calls of these functions are calls; everything else stays
+ * the answer's text. NULL: no form of calls is looked for, except that harmony's calls are given
+ * out whatever their names and arguments are. tools and f outlive the reply. Allocates nothing. */
 void eng_reply_init(struct eng_reply *r, const struct eng_reply_format *f,
-                    enum eng_reply_start start);
-/* Whether the token is a mark at this point of the stream. If so, pass it to eng_reply_mark, after
- * all text of the tokens before it, and do not pass its own text to eng_reply_text. */
+                    const struct eng_tools *tools, enum eng_reply_start start);
+void eng_reply_fini(struct eng_reply *r);
+/* Whether the token may be a mark, or a part of one, at this point of the stream. If so, pass it to
+ * eng_reply_mark, after all text of the tokens before it, and do not pass its own text to
+ * eng_reply_text. */
 bool eng_reply_is_mark(const struct eng_reply *r, uint32_t id);
 int eng_reply_mark(struct eng_reply *r, uint32_t id, struct eng_parts *out);
 /* Takes the text of tokens, cut anywhere, and appends what can be decided now. */
 int eng_reply_text(struct eng_reply *r, const char *s, size_t n, struct eng_parts *out);
-/* Ends the stream: appends what was held back. */
-int eng_reply_finish(struct eng_reply *r, struct eng_parts *out);
+/* Ends the stream: appends what was held back. cut: a limit ended it, not the model: the beginning
+ * of a call whose name is not out is then dropped instead of being given out as content. */
+int eng_reply_finish(struct eng_reply *r, bool cut, struct eng_parts *out);
 /* Whether the stream is inside reasoning now. */
 bool eng_reply_reasons(const struct eng_reply *r);
+enum eng_reply_calls eng_reply_calls(const struct eng_reply *r);
 
 /* ---- sampling (asked.c) ---------------------------------------------------------------------- */
 

@@ -364,8 +364,12 @@ static bool same_file(const char *json, const struct eng_vocab *v, size_t *cases
     snprintf(path, sizeof path, "%.*s.jinja", (int)(strlen(json) - 5), json);
     assert_int_equal(cn_file_read(path, false, 1 << 22, &source, &err), 0);
 
-    struct eng_script s = {
-        .source = {source.data, source.len}, .answers = two_answers, .n_answers = 2};
+    struct eng_str calls = {">>>", 3}; /* prompts of Functionary end with the mark of a call */
+    struct eng_script s = {.source = {source.data, source.len},
+                           .answers = two_answers,
+                           .n_answers = 2,
+                           .ends = &calls,
+                           .n_ends = 1};
     assert_int_equal(eng_template_new(source.data, source.len, &plain, &err), 0);
     struct eng_template *with = chat_of(&s, json);
     struct eng_reply_format f = eng_reply_format(v, s.source);
@@ -435,8 +439,7 @@ static void test_edges(void **state)
         "x{% if add_generation_prompt %}<think>\n\n{% endif %}",
         "x{% if add_generation_prompt %}<think></think>{% endif %}",
     };
-    struct eng_reply_format f = {
-        .kind = ENG_REPLY_TAGS, .open = "<think>", .close = "</think>", .skip = ""};
+    struct eng_reply_format f = eng_reply_format(NULL, (struct eng_str){"</think>", 8});
     for (size_t i = 0; i < 2 * CN_ARRAY_LEN(sources); i++) {
         const char *source = sources[i / 2];
         struct eng_script s = {

@@ -174,7 +174,7 @@ static void test_parts_and_stops(void **state)
             assert_int_equal(rt_text_out_push(&t, rows[i].ids[k], true, &p, &stop), 0);
         if (stop < 0) assert_int_equal(rt_text_out_finish(&t, rows[i].cut, &p), 0);
         for (size_t k = 0, at = 0; k < p.n_runs; at = p.runs[k++].end)
-            cn_buf_printf(&got, "%c[%.*s]", "CRTA"[p.runs[k].part], (int)(p.runs[k].end - at),
+            cn_buf_printf(&got, "%c[%.*s]", "CRTIA"[p.runs[k].part], (int)(p.runs[k].end - at),
                           p.text.data + at);
         assert_string_equal(cn_buf_cstr(&got), rows[i].want);
         assert_int_equal(stop, rows[i].stop);

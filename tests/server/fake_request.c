@@ -79,7 +79,7 @@ static void end_choice(struct live *l, uint32_t i, enum rt_finish finish, const 
         eng_parts_init(&p);
         eng_detok_drop(&c->detok);
         eng_reply_text(&c->reply, c->held.data, c->held.len, &p);
-        eng_reply_finish(&c->reply, &p);
+        eng_reply_finish(&c->reply, true, &p);
         if (p.text.len) send_parts(l, i, &p, NULL);
         eng_parts_fini(&p);
     } else if (finish == RT_FINISH_LENGTH) {
@@ -106,8 +106,10 @@ static void end_request(struct rt *r, struct live *l, int code)
                   : code                ? CN_M_requests_error
                                         : CN_M_requests_ok,
                   1);
-    for (uint32_t i = 0; i < l->q.n; i++)
+    for (uint32_t i = 0; i < l->q.n; i++) {
+        eng_reply_fini(&l->choices[i].reply);
         cn_buf_fini(&l->choices[i].held);
+    }
     free(l->choices);
     rt_request_fini(&l->q);
     free(l);

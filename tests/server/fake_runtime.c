@@ -121,7 +121,7 @@ int rt_submit(struct rt *r, struct rt_request *q, struct cn_error *err)
             eng_detok_init(&l->choices[i].detok, eng_model_vocab(r->model), l->q.special_tokens,
                            false);
             if (l->q.parted)
-                eng_reply_init(&l->choices[i].reply, eng_model_reply(r->model), l->q.start);
+                eng_reply_init(&l->choices[i].reply, eng_model_reply(r->model), NULL, l->q.start);
         }
         l->next_ns = cn_now_ns() + (uint64_t)r->hold_ms * 1000000;
         l->next = r->live;

@@ -38,7 +38,7 @@ static void show(const struct eng_parts *p, struct cn_buf *out)
 {
     size_t at = 0;
     for (size_t i = 0; i < p->n_runs; i++) {
-        cn_buf_printf(out, "%c[%.*s]", "CRTA"[p->runs[i].part], (int)(p->runs[i].end - at),
+        cn_buf_printf(out, "%c[%.*s]", "CRTIA"[p->runs[i].part], (int)(p->runs[i].end - at),
                       p->text.data + at);
         at = p->runs[i].end;
     }
@@ -53,7 +53,7 @@ static void feed(const struct eng_vocab *v, const struct eng_reply_format *f,
     struct eng_reply r;
     struct eng_parts p;
     eng_parts_init(&p);
-    eng_reply_init(&r, f, c->opened);
+    eng_reply_init(&r, f, NULL, c->opened);
     for (size_t i = 0, n = strlen(c->input); i < n;) {
         const char *s = c->input + i, *end = *s == '{' ? strchr(s, '}') : NULL;
         int64_t id = end ? eng_vocab_find(v, s + 1, (size_t)(end - s - 1)) : -1;
@@ -73,7 +73,8 @@ static void feed(const struct eng_vocab *v, const struct eng_reply_format *f,
         assert_int_equal(eng_reply_text(&r, s, len, &p), 0);
         i += len;
     }
-    assert_int_equal(eng_reply_finish(&r, &p), 0);
+    assert_int_equal(eng_reply_finish(&r, false, &p), 0);
+    eng_reply_fini(&r);
     show(&p, out);
     eng_parts_fini(&p);
 }
@@ -245,9 +246,10 @@ static void check_start(const struct eng_reply_format *f, enum eng_reply_start s
     struct eng_reply r;
 
     eng_parts_init(&parts);
-    eng_reply_init(&r, f, start);
+    eng_reply_init(&r, f, NULL, start);
     assert_int_equal(eng_reply_text(&r, text, strlen(text), &parts), 0);
-    assert_int_equal(eng_reply_finish(&r, &parts), 0);
+    assert_int_equal(eng_reply_finish(&r, false, &parts), 0);
+    eng_reply_fini(&r);
     assert_int_equal(parts.n_runs, 1);
     assert_int_equal(parts.runs[0].part, part);
     assert_string_equal(cn_buf_cstr(&parts.text), want);

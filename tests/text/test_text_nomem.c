@@ -1,7 +1,7 @@
-/* Allocation failures: building a vocabulary, tokenising and detokenising with the k-th allocation
- * failing, for every k: CN_ENOMEM, nothing leaked (the sanitizer build sees that), results as
- * before once memory is there again. PCRE2's own allocations are in a shared library and not
- * reached. */
+/* Allocation failures: building a vocabulary, tokenising, detokenising and taking replies apart
+ * with the k-th allocation failing, for every k: CN_ENOMEM, nothing leaked (the sanitizer build
+ * sees that), results as before once memory is there again. PCRE2's own allocations are in a shared
+ * library and not reached. */
 #include "tests/text/small_vocab.h"
 
 #include <setjmp.h>
@@ -104,9 +104,69 @@ static void test_spm(void **state)
     sweep("llama", NULL);
 }
 
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static int read_reply(const json_t *offered, const char *source, const char *reply,
+                      struct eng_parts *out)
+{
+    struct eng_reply_format f = eng_reply_format(NULL, (struct eng_str){source, strlen(source)});
+    struct eng_tools *tools = NULL;
+    struct eng_reply r;
+    struct cn_error err;
+    int rc = eng_tools_new(offered, &tools, &err);
+
+    eng_reply_init(&r, &f, tools, ENG_REPLY_ANEW);
+    for (size_t i = 0, n = strlen(reply); !rc && i < n; i += 5)
+        rc = eng_reply_text(&r, reply + i, CN_MIN(n - i, (size_t)5), out);
+    if (!rc) rc = eng_reply_finish(&r, false, out);
+    eng_reply_fini(&r);
+    eng_tools_free(tools);
+    return rc;
+}
+
+static void test_replies(void **state)
+{
+    static const char *const rows[][2] = {
+        {"<tool_call>", "Hm <tool_call>{\"x\": [1], \"arguments\": {\"s\": \"a\"}, \"name\": "
+                        "\"f\"}</tool_call>\n<tool_call>{\"name\": \"no\"}</tool_call> so"},
+        {"<arg_key>", "<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value><arg_key>o</arg_key>"
+                      "<arg_value>{'a': [1]}</arg_value></tool_call>"},
+        {"<|tool_calls_section_begin|>",
+         "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+         "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"},
+        {"]<]minimax[>[",
+         "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<o>]<]minimax[>[<k>1"
+         "]<]minimax[>[</k>]<]minimax[>[</o>]<]minimax[>[</invoke>]<]minimax[>[</tool_call>"},
+        {"<|tool_call_start|>", "<|tool_call_start|>[f(s='a')]<|tool_call_end|>"},
+    };
+    json_t *offered = json_loads(
+        "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, "
+        "\"o\": "
+        "{\"anyOf\": [{\"type\": \"object\"}, {\"$ref\": \"#/$defs/a\"}]}}, \"$defs\": {\"a\": "
+        "{\"items\": {\"type\": \"null\"}}}}}]",
+        0, NULL);
+    assert_non_null(offered);
+    for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
+        long k = 0;
+        for (int rc = CN_ENOMEM; rc; k++) {
+            struct eng_parts parts;
+            eng_parts_init(&parts);
+            countdown = k;
+            rc = read_reply(offered, rows[i][0], rows[i][1], &parts);
+            bool reached = countdown < 0;
+            countdown = -1;
+            assert_int_equal(rc, reached ? CN_ENOMEM : 0);
+            eng_parts_fini(&parts);
+            assert_true(k < 1000);
+        }
+        assert_true(k > 8);
+    }
+    json_decref(offered);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bpe), cmocka_unit_test(test_raw),
-                                       cmocka_unit_test(test_spm)};
+                                       cmocka_unit_test(test_spm), cmocka_unit_test(test_replies)};
     return cmocka_run_group_tests_name("text_nomem", tests, NULL, NULL);
 }
