@@ -384,6 +384,28 @@ int eng_reply_finish(struct eng_reply *r, bool cut, struct eng_parts *out);
 bool eng_reply_reasons(const struct eng_reply *r);
 enum eng_reply_calls eng_reply_calls(const struct eng_reply *r);
 
+/* ---- calls in a conversation's history (reply/history.c) ------------------------------------- */
+
+enum eng_call_ids {
+    ENG_IDS_ANY,  /* the template takes them as they are */
+    ENG_IDS_NINE, /* nine letters and digits (Mistral) */
+    ENG_IDS_KIMI, /* functions.NAME:N, N counted over the conversation */
+};
+/* What a template wants of the calls and results in the messages that it gets. Plain data. */
+struct eng_history {
+    enum eng_call_ids ids;
+    bool by_order; /* it writes no ids: results belong to calls by their order */
+};
+/* Learns it by rendering a small conversation twice. CN_ENOMEM. */
+int eng_history_learn(const struct eng_template *t, const struct eng_reply_format *f,
+                      struct eng_history *out);
+/* Changes the messages (an array of objects), after eng_template_fit: ids of calls, and those that
+ * results name, are replaced by ids that the template accepts: different ones by different ones,
+ * and Mistral's by ids that depend on the client's id alone. Consecutive results are put into the
+ * order of their calls where the template needs that. Linear time. After CN_ENOMEM, the only error,
+ * the messages are of no use. */
+int eng_history_prepare(const struct eng_history *h, json_t *messages, struct cn_error *err);
+
 /* ---- sampling (asked.c) ---------------------------------------------------------------------- */
 
 /* What a request asks for. It is plain data: the code that takes requests knows nothing of
