@@ -26,6 +26,7 @@ int cli_show(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
+int cli_reply(int argc, char **argv);
 int cli_key(int argc, char **argv);
 int cli_version(int argc, char **argv);
 
@@ -33,6 +34,9 @@ int cli_version(int argc, char **argv);
 
 /* Prints "name: message", with the field before it if err names one; returns 1. */
 int cli_error(const char *name, const struct cn_error *err);
+/* Appends all of standard input, which must be UTF-8; at a terminal it says that it waits for it.
+ */
+int cli_read_text(struct cn_buf *text, struct cn_error *err);
 /* CN_EINVAL with the first byte that is not UTF-8 and its offset. */
 int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error *err);
 /* Prints all config errors but the last, which it puts in err; all of them if err is not one. */

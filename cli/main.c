@@ -23,6 +23,7 @@ static const struct command {
     {"plan", "conifer plan", "how many users fit in memory", cli_plan},
     {"bench", "conifer bench", "how fast a model is here, and the machine", cli_bench},
     {"tokenize", "conifer tokenize", "token ids of standard input", cli_tokenize},
+    {"reply", "conifer reply", "take a model's text apart: content, reasoning, calls", cli_reply},
     {"key", "conifer key", "make an API key; list those of a config", cli_key},
     {"version", "conifer version", "the version", cli_version},
 };

@@ -29,6 +29,21 @@ int cli_check_utf8(const char *what, const struct cn_buf *text, struct cn_error 
                    (unsigned char)text->data[valid], valid);
 }
 
+int cli_read_text(struct cn_buf *text, struct cn_error *err)
+{
+    char part[65536];
+    ssize_t n;
+
+    if (isatty(STDIN_FILENO))
+        fprintf(stderr, "(reading the text from standard input, up to Ctrl-D)\n");
+    while ((n = read(STDIN_FILENO, part, sizeof part)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return cn_fail(err, CN_EIO, "standard input: %s", strerror(errno));
+        if (cn_buf_append(text, part, (size_t)n)) return cn_fail(err, CN_ENOMEM, "out of memory");
+    }
+    return cli_check_utf8("standard input", text, err);
+}
+
 void cli_faults(const char *name, const struct cfg *cfg, struct cn_error *err)
 {
     size_t n = cfg->faults.count;

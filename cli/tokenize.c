@@ -5,20 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static int read_all(struct cn_buf *b, struct cn_error *err)
-{
-    char part[65536];
-    ssize_t n;
-
-    while ((n = read(STDIN_FILENO, part, sizeof part)) != 0) {
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return cn_fail(err, CN_EIO, "standard input: %s", strerror(errno));
-        if (cn_buf_append(b, part, (size_t)n)) return cn_fail(err, CN_ENOMEM, "out of memory");
-    }
-    return 0;
-}
 
 static int print_ids(const struct eng_ids *ids, struct cn_error *err)
 {
@@ -58,10 +44,7 @@ static int tokenize(const char *path, bool ids_only, bool special, struct cn_err
 
     cn_buf_init(&text, 0);
     if (!rc) rc = eng_gguf_vocab(g, &v, err);
-    if (!rc && isatty(STDIN_FILENO))
-        fprintf(stderr, "(reading the text from standard input, up to Ctrl-D)\n");
-    if (!rc) rc = read_all(&text, err);
-    if (!rc) rc = cli_check_utf8("standard input", &text, err);
+    if (!rc) rc = cli_read_text(&text, err);
     unsigned flags = ENG_TOKENIZE_PARSE | (special ? ENG_TOKENIZE_SPECIAL : 0u);
     if (!rc) rc = eng_tokenize(v, text.data ? text.data : "", text.len, NULL, 0, flags, &ids, err);
     if (!rc) rc = ids_only ? print_ids(&ids, err) : print_lines(&ids, v, err);

@@ -36,8 +36,8 @@ def test_usage():
     assert b"usage" in conifer(want=2)
     assert b"usage" in conifer("--help")
     assert b"nonsense" in conifer("nonsense", want=2)
-    for command in ("run", "serve", "pull", "list", "rm", "show", "plan", "bench", "tokenize", "key",
-                    "version"):
+    for command in ("run", "serve", "pull", "list", "rm", "show", "plan", "bench", "tokenize", "reply",
+                    "key", "version"):
         assert b"usage" in conifer(command, "--help")
         assert conifer(command, "-h") == conifer(command, "--help")
         assert conifer(command, "--nonsense", want=2)
