@@ -12,6 +12,7 @@
 #include "server/call.h"
 #include "server/text_pool.h"
 #include "server/turn.h"
+#include "server/wake.h"
 
 #include <uv.h>
 
@@ -69,7 +70,8 @@ struct srv {
     bool quiet;
 
     uv_loop_t loop;
-    uv_async_t wake, stop_async; /* the only handles that other threads touch */
+    struct srv_wake wake;  /* this and the next: all that other threads touch of the loop's */
+    uv_async_t stop_async; /* srv_stop's alone, which is rare (wake.h) */
     uv_timer_t tick;
     uv_prepare_t before_poll;
     uv_check_t after_poll;

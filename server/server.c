@@ -4,6 +4,7 @@
 #include "server/internal.h"
 #include "server/pages.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,15 +205,10 @@ static void on_before_poll(uv_prepare_t *h)
     end_turn(s);
 }
 
-/* The mail is looked at before the next poll. */
-static void on_wake(uv_async_t *a)
-{
-}
-
 static void wake(void *arg)
 {
     struct srv *s = arg;
-    uv_async_send(&s->wake);
+    srv_wake_send(&s->wake);
 }
 
 static void stop_step(struct srv *s)
@@ -349,6 +345,7 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
+    if (!rc && (rc = srv_wake_open(&s->wake))) cn_fail(err, rc, "event loop: %s", strerror(errno));
     s->http.trust = &s->trust;
     if (!rc) rc = srv_trust_init(&s->trust, s->cfg, err);
     if (!rc) rc = srv_listen_open(s, err);
@@ -390,11 +387,11 @@ static int start_handles(struct srv *s, struct cn_error *err)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
     uv_signal_t *const handles[] = {&s->sigterm, &s->sigint, &s->sighup, &s->sigusr1};
-    int rc = uv_async_init(&s->loop, &s->wake, on_wake);
+    int rc = uv_async_init(&s->loop, &s->stop_async, on_stop);
 
-    s->wake.data = s->stop_async.data = s->tick.data = s->before_poll.data = s;
+    s->stop_async.data = s->tick.data = s->before_poll.data = s;
     s->after_poll.data = s->more.data = s;
-    if (rc == 0) rc = uv_async_init(&s->loop, &s->stop_async, on_stop);
+    if (rc == 0) rc = srv_wake_start(&s->wake, &s->loop);
     if (rc == 0) rc = uv_timer_init(&s->loop, &s->tick);
     if (rc == 0) rc = uv_prepare_init(&s->loop, &s->before_poll);
     if (rc == 0) rc = uv_check_init(&s->loop, &s->after_poll);
@@ -510,6 +507,7 @@ void srv_free(struct srv *s)
         uv_run(&s->loop, UV_RUN_DEFAULT);
         uv_loop_close(&s->loop);
     }
+    srv_wake_fini(&s->wake);
     if (s->mail_ready) cn_mailbox_fini(&s->mail);
     if (s->done_ready) cn_mailbox_fini(&s->jobs_done);
     srv_tenants_close(s);
