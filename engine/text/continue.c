@@ -70,7 +70,8 @@ static int cut_at_mark(struct eng_rendered *r, struct eng_str content, const cha
     return 0;
 }
 
-/* The message's last text: its content, or that of the last part that has one; NULL: it has none. */
+/* The message's last text: its content, or that of the last part that has one; NULL: it has none.
+ */
 static json_t *last_text(const json_t *message)
 {
     json_t *content = json_object_get(message, "content"), *text = NULL;
@@ -113,8 +114,7 @@ int eng_template_continue(const struct eng_template *t, const struct eng_templat
     uint8_t key[MARK / 2];
     char mark[MARK + 1];
 
-    if (!text)
-        return open_end(err, "the last message has no content to go on with");
+    if (!text) return open_end(err, "the last message has no content to go on with");
     struct eng_str content = {json_string_value(text), json_string_length(text)};
     cn_random(key, sizeof key);
     cn_hex(key, sizeof key, mark);

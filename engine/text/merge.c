@@ -18,7 +18,7 @@ static int reserve(struct eng_merge *m, size_t n)
     size_t cap = n + n / 2 + 64;
     int rc = eng_pay(&m->tick, (cap - m->cap) * sizeof *m->s);
     if (rc) return rc;
-    struct eng_sym *s = cn_malloc_array(cap, sizeof *s);
+    struct eng_symbol *s = cn_malloc_array(cap, sizeof *s);
     if (!s) return CN_ENOMEM;
     free(m->s);
     m->s = s;
@@ -56,8 +56,8 @@ static int first_symbols(const struct eng_vocab *v, struct eng_merge *m, const c
 }
 
 /* Rank and result of merging symbols l and r, which end at `end`. */
-static inline void look_up(const struct eng_vocab *v, struct eng_sym *l, const struct eng_sym *r,
-                           const char *p, uint32_t end)
+static inline void look_up(const struct eng_vocab *v, struct eng_symbol *l,
+                           const struct eng_symbol *r, const char *p, uint32_t end)
 {
     l->rank = ENG_NO_ID;
     if (v->model == ENG_MODEL_SPM) {
@@ -75,7 +75,7 @@ static inline void look_up(const struct eng_vocab *v, struct eng_sym *l, const s
     l->into = pair->merged;
 }
 
-static size_t merge_short(const struct eng_vocab *v, struct eng_sym *s, const char *p, size_t n)
+static size_t merge_short(const struct eng_vocab *v, struct eng_symbol *s, const char *p, size_t n)
 {
     for (size_t i = 0; i + 1 < n; i++)
         look_up(v, &s[i], &s[i + 1], p, s[i + 2].start);
@@ -152,7 +152,7 @@ static int first_pairs(const struct eng_vocab *v, struct eng_merge *m, const cha
     }
     *q = (struct queue){.run = m->heap, .heap = m->heap + 2 * (size_t)n};
     for (uint32_t i = 0; i < n; i++) {
-        struct eng_sym *s = &m->s[i];
+        struct eng_symbol *s = &m->s[i];
         if (i % 512 == 511) eng_tick(&m->tick, 4096);
         s->prev = i - 1;
         s->next = i + 1;
@@ -177,13 +177,13 @@ static int merge_long(const struct eng_vocab *v, struct eng_merge *m, const char
     while (pop_pair(&q, &m->tick, &top)) {
         if ((rc = eng_tick(&m->tick, 8))) return rc;
         uint32_t at = (uint32_t)top;
-        struct eng_sym *l = &m->s[at];
+        struct eng_symbol *l = &m->s[at];
         if (l->rank != top >> 32) continue; /* the pair is gone */
-        struct eng_sym *r = &m->s[l->next];
+        struct eng_symbol *r = &m->s[l->next];
         l->sym = l->into;
         l->rank = r->rank = ENG_NO_ID;
         l->next = r->next;
-        struct eng_sym *after = &m->s[l->next];
+        struct eng_symbol *after = &m->s[l->next];
         if (l->next != end) {
             after->prev = at;
             look_up(v, l, after, p, m->s[after->next].start);

@@ -5,6 +5,8 @@
 #define ENGINE_TEXT_TEXT_H
 
 #include "base/base.h"
+#include "engine/text/grammar/grammar.h"
+#include "engine/text/grammar/guide.h"
 
 #include <jansson.h>
 
@@ -383,6 +385,18 @@ int eng_reply_finish(struct eng_reply *r, bool cut, struct eng_parts *out);
 /* Whether the stream is inside reasoning now. */
 bool eng_reply_reasons(const struct eng_reply *r);
 enum eng_reply_calls eng_reply_calls(const struct eng_reply *r);
+
+/* For whoever holds the answer to a form (reply/answer.c). */
+/* Whether text that comes now belongs to the answer. */
+bool eng_reply_answers(const struct eng_reply *r);
+/* Whether the stream is in markup that comes before the answer, such as a header of harmony. */
+bool eng_reply_heads(const struct eng_reply *r);
+/* Sets the bits of the tokens that open reasoning, in a mask of the vocabulary's size. */
+void eng_reply_openings(const struct eng_reply_format *f, uint32_t *mask);
+/* Appends the tokens that close reasoning, in the model's own way; none if it marks none. Errors:
+ * those of eng_tokenize. */
+int eng_reply_closing(const struct eng_reply_format *f, const struct eng_vocab *v,
+                      struct eng_ids *ids);
 
 /* ---- calls in a conversation's history (reply/history.c) ------------------------------------- */
 

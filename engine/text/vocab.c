@@ -4,6 +4,8 @@
  * vocab_impl.h), so that any thread may use it. */
 #include "engine/text/vocab_impl.h"
 
+#include "engine/text/grammar/trie.h"
+
 #include <stdlib.h>
 
 static const char space_mark[] = "\xE2\x96\x81";
@@ -93,6 +95,7 @@ void eng_vocab_free(struct eng_vocab *v)
     eng_joints_fini(&v->joints);
     for (size_t i = 0; v->spares && i < CN_ARRAY_LEN(v->spares->spare); i++)
         eng_merge_free(v->spares->spare[i]);
+    if (v->spares) eng_trie_free(v->spares->trie);
     free(v->spares);
     free(v->type);
     free(v->flags);

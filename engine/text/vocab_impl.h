@@ -11,8 +11,13 @@
 
 #define ENG_NO_ID UINT32_MAX
 
-/* Work memory that no call uses. */
-struct eng_spares { _Atomic(struct eng_merge *) spare[4]; };
+struct eng_trie;
+/* Work memory that no call uses, and what is made from the vocabulary when it is first asked for.
+ */
+struct eng_spares {
+    _Atomic(struct eng_merge *) spare[4];
+    _Atomic(struct eng_trie *) trie; /* grammar/trie.h */
+};
 
 /* ---- keyed strings (strmap.c) ---------------------------------------------------------------- */
 
@@ -245,7 +250,7 @@ struct eng_pairs {
 
 /* A symbol of a piece that is being merged, numbered by where it began. It covers the bytes up to
  * the next symbol's start; rank and into belong to the pair of it and the next symbol. */
-struct eng_sym { uint32_t sym, start, rank, into, prev, next; };
+struct eng_symbol { uint32_t sym, start, rank, into, prev, next; };
 
 /* What a short piece became. */
 enum { ENG_KNOWN_BYTES = 15, ENG_KNOWN_IDS = 3 };
@@ -256,7 +261,7 @@ struct eng_known {
 
 /* The work memory of one tokenising call. */
 struct eng_merge {
-    struct eng_sym *s;
+    struct eng_symbol *s;
     size_t cap;
     uint64_t *heap;
     size_t heap_cap;

@@ -1,0 +1,52 @@
+/* guide: holds the answers of one request to a grammar, and bounds their reasoning.
+ * Part of engine/text's public header, which includes it.
+ *
+ * Its functions mask and put have the signatures of a runtime's guide. For a choice they are never
+ * called at the same time; different choices may be asked by different threads.
+ *
+ * The answer begins where its reasoning ends, as the reply format says; until then every token is
+ * free. From there on only tokens of the grammar may come, after white space. Where the number of
+ * tokens is known, what may come is narrowed near the end, so that the answer is complete in time.
+ */
+#ifndef ENGINE_TEXT_GRAMMAR_GUIDE_H
+#define ENGINE_TEXT_GRAMMAR_GUIDE_H
+
+#include "base/base.h"
+
+struct eng_grammar;
+struct eng_guide;
+struct eng_reply_format;
+struct eng_vocab;
+
+struct eng_guide_in {
+    struct eng_grammar *grammar;   /* the guide holds it; NULL: only the reasoning is bounded */
+    const struct eng_vocab *vocab; /* outlives the guide */
+    const struct eng_reply_format *reply; /* outlives it; NULL: the answer begins at once */
+    int start;              /* enum eng_reply_start: where in the reply generation starts */
+    uint32_t n;             /* choices */
+    uint64_t max_tokens;    /* of a choice, reasoning included; UINT64_MAX: not known */
+    uint64_t max_reasoning; /* tokens; then it is closed as the model does; UINT64_MAX: no bound */
+    /* Pays for the memory, before it is taken; NULL: nobody does. */
+    struct cn_account *account;
+    size_t max_bytes; /* of a choice; 0: 64 MiB */
+};
+
+/* CN_ENOMEM, or what the account says. *out is returned owned. */
+int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out);
+void eng_guide_free(struct eng_guide *g); /* takes NULL */
+/* Sets the bits of the tokens that may come after those put and then these drafts, in a mask that
+ * is all 0; true. False: all tokens may come. A mask that stays all 0: the guide failed, see
+ * eng_guide_error. */
+bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
+                    uint32_t *mask);
+/* A token was emitted. Returns the number of tokens that must come next: *forced, borrowed until
+ * the next call for this choice. */
+uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t **forced);
+/* Why a choice could not go on: CN_ELIMIT, CN_ENOMEM or an account's code, with a message; 0: it
+ * could. Once the request has ended. */
+int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err);
+/* Masks that were made, and taken from those kept for the grammar. Once the request has ended. */
+struct eng_guide_stats { uint64_t made, found, forced, ns; };
+struct eng_guide_stats eng_guide_stats(const struct eng_guide *g);
+
+#endif
