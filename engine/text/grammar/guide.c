@@ -1,0 +1,370 @@
+/* guide: see guide.h. */
+#include "engine/text/grammar/guide.h"
+
+#include "engine/text/grammar/grammar_impl.h"
+#include "engine/text/grammar/mask.h"
+
+#include <stdlib.h>
+
+enum {
+    MOST_FORCED = 256, /* bytes */
+    CHARGE = 1 << 20,  /* bytes that are charged at once; free before each piece of work */
+    DEFAULT_MOST = 64 << 20,
+    CLOSING = 16, /* tokens that closing the reasoning may take, beside the answer */
+};
+
+enum phase {
+    BEFORE, /* reasoning may begin, or the answer */
+    THINKS, /* in reasoning */
+    ANSWERS,
+};
+
+/* Where a choice is; with drafts, where it would be. */
+struct spot {
+    enum phase phase;
+    struct eng_reply reply;
+    uint64_t n_tokens, n_thoughts;
+};
+
+struct choice {
+    struct eng_match m;
+    struct eng_masker k;
+    bool made; /* m and k are */
+    struct spot at;
+    struct eng_places drafted[2];
+    uint32_t *forced;
+    size_t n_forced, cap_forced;
+    uint32_t pending; /* of them yet to be put */
+    uint64_t charged;
+    int code;
+    uint64_t ns, n_all_forced;
+};
+
+struct eng_guide {
+    struct eng_guide_in in;
+    const struct eng_trie *trie; /* the vocabulary's */
+    uint32_t *closing;           /* tokens that close the reasoning */
+    size_t n_closing;
+    struct choice choices[];
+};
+
+static int close_tokens(struct eng_guide *g)
+{
+    struct eng_ids ids = {0};
+    const struct eng_reply_format *f = g->in.reply;
+    int rc = f ? eng_reply_closing(f, g->in.vocab, &ids) : 0;
+    g->closing = ids.v;
+    g->n_closing = ids.n;
+    return rc;
+}
+
+int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
+{
+    struct eng_guide *g = cn_calloc(1, sizeof *g + in->n * sizeof *g->choices);
+    if (!g) return CN_ENOMEM;
+    g->in = *in;
+    if (!g->in.max_bytes) g->in.max_bytes = DEFAULT_MOST;
+    g->in.grammar = in->grammar ? eng_grammar_ref(in->grammar) : NULL;
+    int rc = close_tokens(g);
+    g->trie = eng_vocab_trie(in->vocab);
+    if (!g->trie) rc = CN_ENOMEM;
+    if (rc) {
+        eng_guide_free(g);
+        return rc;
+    }
+    for (uint32_t i = 0; i < in->n; i++) {
+        struct spot *s = &g->choices[i].at;
+        if (in->reply) eng_reply_init(&s->reply, in->reply, NULL, (enum eng_reply_start)in->start);
+        s->phase = !in->reply || eng_reply_answers(&s->reply) ? ANSWERS
+                   : eng_reply_reasons(&s->reply)             ? THINKS
+                                                              : BEFORE;
+    }
+    *out = g;
+    return 0;
+}
+
+void eng_guide_free(struct eng_guide *g)
+{
+    if (!g) return;
+    for (uint32_t i = 0; i < g->in.n; i++) {
+        struct choice *c = &g->choices[i];
+        if (c->made) {
+            eng_match_fini(&c->m);
+            eng_masker_fini(&c->k);
+        }
+        free(c->drafted[0].v);
+        free(c->drafted[1].v);
+        free(c->forced);
+        if (g->in.account) cn_account_give(g->in.account, c->charged);
+    }
+    free(g->closing);
+    eng_grammar_unref(g->in.grammar);
+    free(g);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int fail(struct choice *c, int code)
+{
+    if (!c->code) c->code = code;
+    return c->code;
+}
+
+/* Room for the next piece of work is paid for; the matcher takes no more than that. */
+static int charge(struct eng_guide *g, struct choice *c)
+{
+    uint64_t now = c->made ? eng_match_bytes(&c->m) : 0;
+    while (!c->code && c->charged < now + CHARGE) {
+        if (c->charged + CHARGE > g->in.max_bytes) return fail(c, CN_ELIMIT);
+        int rc = g->in.account ? cn_account_take(g->in.account, CHARGE) : 0;
+        if (rc) return fail(c, rc);
+        c->charged += CHARGE;
+    }
+    if (c->made) c->m.max_bytes = c->charged;
+    return c->code;
+}
+
+/* The matcher is made when it is first needed. */
+static int ready(struct eng_guide *g, struct choice *c)
+{
+    const struct eng_grammar *grammar = g->in.grammar;
+    struct eng_masks *masks = NULL;
+    if (c->code || charge(g, c)) return c->code;
+    if (c->made) return 0;
+    uint32_t lead = g->in.reply ? grammar->lead : ENG_RX_EMPTY;
+    int rc = eng_match_init(&c->m, &grammar->ir, c->charged, lead);
+    if (rc) return fail(c, rc);
+    masks = eng_grammar_masks(g->in.grammar, g->trie);
+    rc = eng_masker_init(&c->k, g->trie, masks);
+    if (rc) eng_match_fini(&c->m);
+    c->made = !rc;
+    return rc ? fail(c, rc) : 0;
+}
+
+/* ---- following the answer -------------------------------------------------------------------- */
+
+/* How the tree of tokens has a token that is asked for by its id. */
+static struct eng_str name_of(uint32_t id, char bytes[5])
+{
+    bytes[0] = (char)0xFF;
+    for (int i = 0; i < 4; i++)
+        bytes[1 + i] = (char)(id >> (24 - 8 * i));
+    return (struct eng_str){bytes, 5};
+}
+
+/* A token before the answer. Text of the answer that comes with it is appended to `text`. */
+static int read_reply(const struct eng_guide *g, struct spot *s, uint32_t id, struct cn_buf *text)
+{
+    struct eng_parts parts;
+    struct eng_str piece = eng_vocab_piece(g->in.vocab, id, false);
+    size_t from = 0;
+    eng_parts_init(&parts);
+    int rc = eng_reply_is_mark(&s->reply, id) ? eng_reply_mark(&s->reply, id, &parts)
+                                              : eng_reply_text(&s->reply, piece.p, piece.n, &parts);
+    for (size_t i = 0; i < parts.n_runs && !rc; from = parts.runs[i++].end)
+        if (parts.runs[i].part == ENG_PART_CONTENT)
+            rc = cn_buf_append(text, parts.text.data + from, parts.runs[i].end - from);
+    eng_parts_fini(&parts);
+    s->n_thoughts++;
+    if (eng_reply_answers(&s->reply))
+        s->phase = ANSWERS;
+    else if (eng_reply_reasons(&s->reply))
+        s->phase = THINKS;
+    return rc;
+}
+
+static bool step_bytes(struct choice *c, struct eng_str bytes, struct eng_places *at,
+                       struct eng_places *scratch)
+{
+    bool ok = true;
+    for (size_t i = 0; i < bytes.n && ok; i++) {
+        ok = eng_match_step(&c->m, at, (uint8_t)bytes.p[i], scratch);
+        if (!ok && i == 0) break; /* at is as it was */
+        struct eng_places old = *at;
+        *at = *scratch;
+        *scratch = old;
+    }
+    if (c->m.code) fail(c, c->m.code);
+    return ok && !c->code;
+}
+
+/* Goes on by a token from places to places; false: the grammar does not allow it. A token of the
+ * markup goes by its id where the grammar asks for it. */
+static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
+                       struct eng_places *at, struct eng_places *scratch)
+{
+    char name[5];
+    struct cn_buf text;
+    bool ok = true;
+    s->n_tokens++;
+    if (s->phase == ANSWERS) {
+        if (!g->in.grammar) return true;
+        if (eng_vocab_is_special(g->in.vocab, id) && step_bytes(c, name_of(id, name), at, scratch))
+            return true;
+        return step_bytes(c, eng_vocab_piece(g->in.vocab, id, false), at, scratch);
+    }
+    cn_buf_init(&text, 0);
+    int rc = read_reply(g, s, id, &text);
+    if (rc) fail(c, rc);
+    if (!rc && g->in.grammar && text.len)
+        ok = step_bytes(c, (struct eng_str){text.data, text.len}, at, scratch);
+    cn_buf_fini(&text);
+    return ok && !c->code;
+}
+
+/* ---- masks ----------------------------------------------------------------------------------- */
+
+/* Tokens that the answer may still have, the next one included, but not the one that ends it. */
+static uint64_t tokens_left(const struct eng_guide *g, const struct spot *s)
+{
+    uint64_t taken = s->n_tokens + (g->trie->n_eog > 0);
+    if (g->in.max_tokens == UINT64_MAX) return UINT64_MAX;
+    return g->in.max_tokens > taken ? g->in.max_tokens - taken : 0;
+}
+
+static bool copy_places(struct choice *c, const struct eng_places *from)
+{
+    struct eng_places *to = &c->drafted[0];
+    if (cn_grow(&to->v, &to->cap, CN_MAX(from->n, (size_t)1), sizeof *to->v))
+        return fail(c, CN_ENOMEM), false;
+    memcpy(to->v, from->v, from->n * sizeof *from->v);
+    to->n = from->n;
+    return true;
+}
+
+static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *drafts,
+                      uint32_t n_drafts, uint32_t *mask)
+{
+    const struct eng_places *at = &c->m.now;
+    struct spot s = c->at;
+    if (n_drafts) {
+        if (!copy_places(c, at)) return true;
+        at = &c->drafted[0];
+    }
+    for (uint32_t i = 0; i < n_drafts; i++)
+        /* a draft that may not come is never taken: what follows it does not matter */
+        if (!step_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1])) return c->code != 0;
+    if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply))) return false;
+    if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) fail(c, c->m.code);
+    if (s.phase == BEFORE) eng_reply_openings(g->in.reply, mask);
+    return true;
+}
+
+bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
+                    uint32_t *mask)
+{
+    struct eng_guide *g = guide;
+    struct choice *c = &g->choices[choice];
+    uint64_t began = cn_now_ns();
+    if (!g->in.grammar || (c->at.phase == THINKS && !n_drafts)) return false;
+    if (ready(g, c)) return true;
+    bool bound = make_mask(g, c, drafts, n_drafts, mask);
+    if (c->code) memset(mask, 0, g->trie->n_words * sizeof *mask);
+    c->ns += cn_now_ns() - began;
+    return bound;
+}
+
+/* ---- tokens that must come ------------------------------------------------------------------- */
+
+static int add_forced(struct choice *c, const uint32_t *ids, size_t n)
+{
+    if (cn_grow(&c->forced, &c->cap_forced, c->n_forced + n, sizeof *c->forced))
+        return fail(c, CN_ENOMEM);
+    if (n) memcpy(c->forced + c->n_forced, ids, n * sizeof *ids);
+    c->n_forced += n;
+    return 0;
+}
+
+/* Whether the reasoning must end now: its tokens are spent, or hardly enough are left for the
+ * answer. */
+static bool must_close(struct eng_guide *g, struct choice *c)
+{
+    uint64_t left = tokens_left(g, &c->at), least = g->n_closing + CLOSING;
+    if (c->at.phase != THINKS || !g->n_closing) return false;
+    if (c->at.n_thoughts >= g->in.max_reasoning) return true;
+    if (!g->in.grammar || left == UINT64_MAX) return false;
+    return left <= least + eng_match_distance(&c->m, &c->m.now);
+}
+
+/* The longest token at a place of a text: how many bytes it has; 0: there is none. */
+static size_t longest_token(const struct eng_trie *t, const char *s, size_t n, uint32_t *id)
+{
+    const struct eng_tokens_tree *tree = &t->all;
+    size_t found = 0, depth = 0;
+    for (size_t i = 0; i < tree->n && depth < n;) {
+        const struct eng_trie_node *node = &tree->nodes[i];
+        if (node->depth != depth + 1) break; /* behind the subtree */
+        if (node->byte != (uint8_t)s[depth]) {
+            i = node->end;
+            continue;
+        }
+        depth++;
+        i++;
+        if (!node->n) continue;
+        found = depth;
+        *id = tree->ids[node->first];
+    }
+    return found;
+}
+
+/* The text that the grammar leaves no choice about, as tokens. The last one is left to the model: a
+ * longer token might begin like it. */
+static void force_text(struct eng_guide *g, struct choice *c)
+{
+    char text[MOST_FORCED];
+    uint32_t ids[MOST_FORCED];
+    size_t n = eng_match_forced(&c->m, &c->m.now, text, sizeof text), n_ids = 0;
+    for (size_t at = 0, len; at < n; at += len) {
+        len = longest_token(g->trie, text + at, n - at, &ids[n_ids]);
+        if (!len) break;
+        n_ids++;
+    }
+    if (c->m.code) fail(c, c->m.code);
+    if (n_ids > 2 && n_ids < tokens_left(g, &c->at)) add_forced(c, ids, n_ids - 1);
+}
+
+uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t **forced)
+{
+    struct eng_guide *g = guide;
+    struct choice *c = &g->choices[choice];
+    *forced = c->forced;
+    if (c->code || (g->in.grammar && ready(g, c)) || eng_vocab_is_eog(g->in.vocab, id)) return 0;
+    bool ok = step_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
+    if (!ok) fail(c, CN_EINTERNAL); /* a mask should have kept it out */
+    if (c->made) eng_match_tidy(&c->m);
+    if (c->pending) c->pending--;
+    if (c->pending || c->code) return 0;
+    c->n_forced = 0;
+    if (must_close(g, c))
+        add_forced(c, g->closing, g->n_closing);
+    else if (g->in.grammar && c->at.phase == ANSWERS)
+        force_text(g, c);
+    c->pending = (uint32_t)c->n_forced;
+    c->n_all_forced += c->n_forced;
+    *forced = c->forced;
+    return c->code ? 0 : c->pending;
+}
+
+int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err)
+{
+    int code = g->choices[choice].code;
+    if (!code) return 0;
+    if (code == CN_ELIMIT)
+        return cn_fail(err, code, "the answer's grammar takes more than %zu MiB of memory here",
+                       g->in.max_bytes >> 20);
+    return cn_fail(err, code, "the answer could not be held to its grammar: %s",
+                   cn_err_info(code)->text);
+}
+
+struct eng_guide_stats eng_guide_stats(const struct eng_guide *g)
+{
+    struct eng_guide_stats s = {0};
+    for (uint32_t i = 0; i < g->in.n; i++) {
+        const struct choice *c = &g->choices[i];
+        s.made += c->k.made;
+        s.found += c->k.found;
+        s.forced += c->n_all_forced;
+        s.ns += c->ns;
+    }
+    return s;
+}

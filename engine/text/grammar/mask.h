@@ -1,0 +1,44 @@
+/* mask: which tokens may come next (private to engine/text). */
+#ifndef ENGINE_TEXT_GRAMMAR_MASK_H
+#define ENGINE_TEXT_GRAMMAR_MASK_H
+
+#include "engine/text/grammar/match.h"
+#include "engine/text/grammar/trie.h"
+
+/* Masks that were made for the choices of one grammar, with the same vocabulary. Any thread. Only
+ * so many bytes of them are kept; the oldest ones go first. */
+struct eng_masks;
+int eng_masks_new(size_t max_bytes, struct eng_masks **out);
+void eng_masks_free(struct eng_masks *k);
+size_t eng_masks_bytes(const struct eng_masks *k); /* most that it takes */
+/* Copies a mask of so many bytes that was kept under this key; false: there is none. worst: most
+ * bytes from a token of it to an end. */
+bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], size_t bytes, uint32_t *mask,
+                    uint32_t *worst);
+void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], size_t bytes, const uint32_t *mask,
+                    uint32_t worst);
+
+/* What one choice needs to make masks: scratch, kept between calls. */
+struct eng_masker {
+    const struct eng_trie *trie;
+    struct eng_masks *masks; /* or NULL */
+    struct eng_level *levels;
+    size_t n_levels;
+    struct eng_near *near;
+    uint64_t made, found; /* masks made, and found among those that were kept */
+};
+int eng_masker_init(struct eng_masker *k, const struct eng_trie *t, struct eng_masks *masks);
+void eng_masker_fini(struct eng_masker *k);
+
+/* Sets in `mask` (trie->n_words words, all 0) the tokens after which the answer is still the
+ * beginning of a text of the grammar, and the ends of generation where it is one. left: bytes that
+ * the answer may still have, a token counted as one byte: tokens after which no end could be
+ * reached within left - 1 are left out, unless nothing else is left (UINT64_MAX: no bound). Errors:
+ * m->code. */
+int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
+             uint32_t *mask);
+/* The tokens that may be drawn within a JSON string at a lexer's state without a look at each: all
+ * plain tokens of at most so many characters; 0: nothing can be said. UINT32_MAX: all of them. */
+uint32_t eng_free_chars(struct eng_match *m, uint32_t lexer);
+
+#endif
