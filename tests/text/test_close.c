@@ -1,0 +1,165 @@
+/* Whether an answer can always be closed: from wherever a random answer to one of the oracle's
+ * schemas is, some byte leads nearer to the end, as the distance says, until the answer is complete
+ * and a value of the schema. */
+#include "engine/text/grammar/match.h"
+#include "tests/text/schema_walk.h"
+#include "tests/text/vocab_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { WALKS = 6, STEPS = 150 };
+
+static uint32_t seed;
+
+static uint32_t rnd(uint32_t n)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (seed >> 8) % n;
+}
+
+/* Bytes of JSON, those that close and separate first: they are tried in this order. */
+static const char bytes[] =
+    "\"}],:{[0123456789-.tfnrueals bcdghijkmopqvwxyz_ABCDEFGHIJKLMNOPQRST"
+    "UVWXYZ@/+\\()!?*#%&;<>=|~^$`' \x80\x81\x84\x9c\xbc\xa6\xaf\xc3\xe4\xe5\xe6\xf0\x9f";
+
+struct walk {
+    struct eng_match m;
+    struct eng_places next;
+    struct cn_buf text;
+};
+
+static bool go(struct walk *w, uint8_t byte)
+{
+    if (!eng_match_step(&w->m, &w->m.now, byte, &w->next)) return false;
+    struct eng_places old = w->m.now;
+    w->m.now = w->next;
+    w->next = old;
+    cn_buf_putc(&w->text, (char)byte);
+    eng_match_tidy(&w->m);
+    return true;
+}
+
+/* Some way into an answer. Names are hard to hit, so that what is nearest comes often. */
+static void wander(struct walk *w, uint32_t steps)
+{
+    for (uint32_t i = 0; i < steps && !w->m.code; i++) {
+        uint32_t from = rnd(3) ? 0 : rnd(sizeof bytes - 1);
+        for (uint32_t k = 0; k < sizeof bytes - 1; k++)
+            if (go(w, (uint8_t)bytes[(from + k) % (sizeof bytes - 1)])) break;
+    }
+}
+
+/* The byte that leads nearer to the end; -1: none does. */
+static int nearer(struct walk *w, uint32_t far)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < (pass ? 256 : (int)sizeof bytes - 1); i++) {
+            int byte = pass ? i : (uint8_t)bytes[i];
+            if (eng_match_step(&w->m, &w->m.now, (uint8_t)byte, &w->next) &&
+                eng_match_distance(&w->m, &w->next) < far)
+                return byte;
+        }
+    return -1;
+}
+
+static bool closes(struct walk *w)
+{
+    uint32_t far;
+    while ((far = eng_match_distance(&w->m, &w->m.now)) && !w->m.code) {
+        int byte = far == UINT32_MAX ? -1 : nearer(w, far);
+        if (byte < 0 || !go(w, (uint8_t)byte)) return false;
+    }
+    return !w->m.code && eng_match_accepts(&w->m, &w->m.now);
+}
+
+/* schema_walk.c writes such numbers otherwise than the grammar does. */
+static bool has_long_number(const struct walk *w)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->text.len && n < 6; i++)
+        n = w->text.data[i] >= '0' && w->text.data[i] <= '9' ? n + 1 : 0;
+    return n >= 6 || memmem(w->text.data, w->text.len, "0.0000", 6);
+}
+
+static bool is_value(struct eng_ir *ir, const struct walk *w)
+{
+    if (has_long_number(w)) return true;
+    json_t *v = json_loadb(w->text.data, w->text.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    bool has = v && walk_has(ir, v);
+    json_decref(v);
+    return has;
+}
+
+static unsigned try_schema(struct eng_ir *ir, const char *name)
+{
+    unsigned wrong = 0;
+    for (uint32_t i = 0; i < WALKS; i++) {
+        struct walk w = {.next = {0}};
+        assert_int_equal(eng_match_init(&w.m, ir, 64u << 20, ENG_RX_EMPTY), 0);
+        cn_buf_init(&w.text, 0);
+        wander(&w, i ? rnd(STEPS) : 0);
+        size_t from = w.text.len;
+        bool closed = closes(&w);
+        if (!closed || !is_value(ir, &w)) {
+            printf("  %s %s: code %d: %.*s | %.*s\n", closed ? "NO VALUE" : "NOT CLOSED", name,
+                   w.m.code, (int)from, w.text.data, (int)(w.text.len - from), w.text.data + from);
+            wrong++;
+        }
+        cn_buf_fini(&w.text);
+        free(w.next.v);
+        eng_match_fini(&w.m);
+    }
+    return wrong;
+}
+
+/* Of items that must differ the shortest ones may be taken. */
+static bool has_unique(json_t *v)
+{
+    const char *name;
+    json_t *of;
+    size_t i;
+    json_object_foreach(v, name,
+                        of) if (!strcmp(name, "uniqueItems") || has_unique(of)) return true;
+    json_array_foreach(v, i, of) if (has_unique(of)) return true;
+    return false;
+}
+
+static void test_schemas(void **state)
+{
+    static const struct eng_schema_opts opts = {0};
+    unsigned wrong = 0, n = 0;
+    char path[512];
+    const char *set = getenv("CONIFER_ORACLE");
+    (void)state;
+    snprintf(path, sizeof path, "%s/schemas/schemas.json",
+             set ? set : CONIFER_SOURCE_ROOT "/../shared/oracle");
+    if (!vocab_here()) skip();
+    json_t *doc = json_load_file(path, JSON_ALLOW_NUL, NULL),
+           *list = json_object_get(doc, "schemas");
+    assert_int_equal(json_array_size(list), 300);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *one = json_array_get(list, i);
+        struct eng_ir ir;
+        if (has_unique(json_object_get(one, "schema"))) continue;
+        seed = (uint32_t)i * 7919;
+        if (walk_compile(&ir, json_object_get(one, "schema"), &opts, ENG_SPELL_JSON, NULL))
+            continue;
+        wrong += try_schema(&ir, json_string_value(json_object_get(one, "name")));
+        n++;
+        eng_ir_fini(&ir);
+    }
+    json_decref(doc);
+    print_message("%u schemas, %u answers\n", n, n * WALKS);
+    assert_int_equal(wrong, 0);
+    assert_true(n >= 150);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schemas)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
