@@ -27,6 +27,7 @@ int cli_plan(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_reply(int argc, char **argv);
+int cli_grammar(int argc, char **argv);
 int cli_key(int argc, char **argv);
 int cli_version(int argc, char **argv);
 

@@ -24,6 +24,7 @@ static const struct command {
     {"bench", "conifer bench", "how fast a model is here, and the machine", cli_bench},
     {"tokenize", "conifer tokenize", "token ids of standard input", cli_tokenize},
     {"reply", "conifer reply", "take a model's text apart: content, reasoning, calls", cli_reply},
+    {"grammar", "conifer grammar", "check and measure a grammar for answers", cli_grammar},
     {"key", "conifer key", "make an API key; list those of a config", cli_key},
     {"version", "conifer version", "the version", cli_version},
 };

@@ -30,7 +30,7 @@ def test_short_options():
                        ("-mfoo", b"the next word: -m foo"), ("-hx", b"takes one letter"), ("-t", b"-t needs a value"),
                        ("-z", b"unknown option -z"), ("-m", b"-m needs a value")):
         assert says in conifer("run", "hi", word, want=2), word
-    for command in ("serve", "plan", "show", "bench", "tokenize"):
+    for command in ("serve", "plan", "show", "bench", "tokenize", "grammar"):
         assert b"did you mean --model?" in conifer(command, "-model", TINY, want=2)
     out = subprocess.run([program(SERVER), "-port", "1"], capture_output=True, timeout=60, check=False)
     assert out.returncode == 2 and b"did you mean --port?" in out.stderr
