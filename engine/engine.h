@@ -108,6 +108,8 @@ const struct eng_template *eng_model_template(
     const struct eng_model *m); /* NULL: the model has none */
 /* How the model marks the parts of its replies to conversations. */
 const struct eng_reply_format *eng_model_reply(const struct eng_model *m);
+/* What its template wants of calls in a conversation. */
+const struct eng_history *eng_model_history(const struct eng_model *m);
 struct kr_exec *eng_model_exec(struct eng_model *m);
 /* Opens a model without its weights: only its info, with its exec's exact sizes, and its chat
  * template can be used (NULL also if that is invalid). Reads no tensors except small vectors. opts

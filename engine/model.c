@@ -222,7 +222,11 @@ static int read_texts(struct eng_model *m, const struct eng_model_opts *opts, st
                              "key \"tokenizer.ggml.tokens\" has %zu tokens, the model %llu",
                              eng_vocab_size(m->vocab), (unsigned long long)m->info.n_vocab);
     rc = eng_model_read_template(m, opts, err);
-    if (!rc && m->template) m->reply = eng_reply_format(m->vocab, eng_template_source(m->template));
+    if (!rc && m->template) {
+        m->reply = eng_reply_format(m->vocab, eng_template_source(m->template));
+        rc = eng_history_learn(m->template, &m->reply, &m->history);
+        if (rc) cn_fail(err, rc, "out of memory");
+    }
     return rc;
 }
 
@@ -318,6 +322,11 @@ const struct eng_vocab *eng_model_vocab(const struct eng_model *m)
 const struct eng_template *eng_model_template(const struct eng_model *m)
 {
     return m->template;
+}
+
+const struct eng_history *eng_model_history(const struct eng_model *m)
+{
+    return &m->history;
 }
 
 const struct eng_reply_format *eng_model_reply(const struct eng_model *m)

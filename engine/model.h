@@ -10,6 +10,7 @@ struct eng_model {
     struct eng_vocab *vocab;
     struct eng_template *template;
     struct eng_reply_format reply;
+    struct eng_history history;
     struct kr_plan *plan;
     struct kr_exec *exec;
     struct cn_arena arena;   /* texts, converted vectors: what the plan points to */

@@ -121,12 +121,24 @@ static void put_answer(struct cn_buf *out, const struct eng_script_answer *a, si
                   eng_script_mark(i).text);
 }
 
+/* A mark is written in two parts: how a model marks its replies is found in the template's source,
+ * where these marks of all models must not be seen. */
+static void put_mark(struct cn_buf *out, struct eng_str mark)
+{
+    size_t first = CN_MIN(mark.n, (size_t)1);
+    cn_buf_putc(out, '(');
+    put_literal(out, (struct eng_str){mark.p, first});
+    cn_buf_puts(out, " ~ ");
+    put_literal(out, (struct eng_str){mark.p + first, mark.n - first});
+    cn_buf_putc(out, ')');
+}
+
 static void put_end(struct cn_buf *out, struct eng_str mark)
 {
     cn_buf_puts(out, "{%- if end.endswith(");
-    put_literal(out, mark);
+    put_mark(out, mark);
     cn_buf_puts(out, ") -%}{%- set script.cut = end | length - ");
-    put_literal(out, mark);
+    put_mark(out, mark);
     cn_buf_puts(out, " | length -%}{%- endif -%}\n");
 }
 

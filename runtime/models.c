@@ -307,6 +307,7 @@ void rt_model_text(const struct rt_model *m, struct rt_model_text *out)
     *out = (struct rt_model_text){.vocab = eng_model_vocab(e),
                                   .chat_template = eng_model_template(e),
                                   .reply = eng_model_reply(e),
+                                  .history = eng_model_history(e),
                                   .fingerprint = info->fingerprint,
                                   .context = info->context,
                                   .tools = rt_tools_for(eng_model_template(e), m->tools_fallback)};

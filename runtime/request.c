@@ -132,7 +132,8 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
     struct eng_detok detok;
     eng_detok_init(&detok, eng_model_vocab(req->m->model), req->q.special_tokens, false);
     int rc = rt_text_out_init(&c->text, &detok, &rt_shared_of(&req->q)->stops, req->q.include_stop,
-                              req->q.parted ? eng_model_reply(req->m->model) : NULL, req->q.start);
+                              req->q.parted ? eng_model_reply(req->m->model) : NULL, req->q.tools,
+                              req->q.start);
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
 
@@ -373,6 +374,7 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? stops->v[c->stop].text : NULL};
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
     if (e) e->finish = req->error ? RT_FINISH_ERROR : finish[reason];
+    if (e) e->cut = c->text.parted && eng_reply_calls(&c->text.reply) == ENG_CALLS_CUT;
     post(req, e);
     kr_draw_close(eng_model_exec(req->m->model), c->at);
 }

@@ -195,6 +195,7 @@ struct rt_model_text {
     const struct eng_vocab *vocab;
     const struct eng_template *chat_template; /* NULL: it has none */
     const struct eng_reply_format *reply;
+    const struct eng_history *history;
     const char *fingerprint;
     uint64_t context;
     enum rt_tools tools;
@@ -275,26 +276,28 @@ struct rt_request {
                              * moved with the prompt, whose ids there are ignored.
                              * CN_EUNSUPP: the model or the device takes no such rows */
     size_t n_media;
-    uint32_t (*turns)[3];         /* [n_prompt] for models whose positions are three numbers; heap,
-                                   * moved. Output goes on from the last one. NULL: a position's own
-                                   * number; CN_EUNSUPP: the model uses one */
-    uint32_t adapter;             /* 0 = none; CN_EUNSUPP: the model does not have it */
-    uint32_t n;                   /* choices, >= 1 */
-    uint64_t max_tokens;          /* per choice; 0 = up to the window, or what memory holds */
-    bool max_is_bound;            /* max_tokens is only a bound: less is fine if memory ends */
-    struct eng_sampling sampling; /* .bias and .stop_ids are those of shared */
-    struct rt_shared *shared;     /* stop strings, stop ids, bias; NULL: none */
-    bool include_stop;            /* keep the stop string in the output */
-    bool special_tokens;          /* show control tokens in the text (skip_special_tokens false) */
-    bool parted;                  /* the answer to a conversation, to be taken apart as the model's
-                                   * template says (eng_model_reply); stop strings then count in
-                                   * the answer, not in reasoning and calls */
-    enum eng_reply_start start;   /* parted: where in the reply the prompt ends */
-    bool embed;                   /* the prompt's vector, no text: n is 1, nothing is sampled; the
-                                   * prompt may be as long as the window */
-    bool prompt_logprobs;         /* PROMPT event with the prompt's own log-probabilities */
-    const struct rt_guide *guide; /* borrowed until END; NULL: no constraint */
-    uint64_t deadline_ns;         /* cn_now_ns() time; 0 = none */
+    uint32_t (*turns)[3];          /* [n_prompt] for models whose positions are three numbers; heap,
+                                    * moved. Output goes on from the last one. NULL: a position's own
+                                    * number; CN_EUNSUPP: the model uses one */
+    uint32_t adapter;              /* 0 = none; CN_EUNSUPP: the model does not have it */
+    uint32_t n;                    /* choices, >= 1 */
+    uint64_t max_tokens;           /* per choice; 0 = up to the window, or what memory holds */
+    bool max_is_bound;             /* max_tokens is only a bound: less is fine if memory ends */
+    struct eng_sampling sampling;  /* .bias and .stop_ids are those of shared */
+    struct rt_shared *shared;      /* stop strings, stop ids, bias; NULL: none */
+    bool include_stop;             /* keep the stop string in the output */
+    bool special_tokens;           /* show control tokens in the text (skip_special_tokens false) */
+    bool parted;                   /* the answer to a conversation, to be taken apart as the model's
+                                    * template says (eng_model_reply); stop strings then count in
+                                    * the answer, not in reasoning and calls */
+    enum eng_reply_start start;    /* parted: where in the reply the prompt ends */
+    const struct eng_tools *tools; /* parted: what the answer may call; borrowed until END; NULL:
+                                    * nothing */
+    bool embed;                    /* the prompt's vector, no text: n is 1, nothing is sampled; the
+                                    * prompt may be as long as the window */
+    bool prompt_logprobs;          /* PROMPT event with the prompt's own log-probabilities */
+    const struct rt_guide *guide;  /* borrowed until END; NULL: no constraint */
+    uint64_t deadline_ns;          /* cn_now_ns() time; 0 = none */
 };
 void rt_request_fini(struct rt_request *q); /* frees the members after a failed submit */
 
@@ -370,9 +373,11 @@ struct rt_event {
     /* EMBEDDING: pooled, of length 1. */
     const float *vector;
     size_t n_vector;
-    /* CHOICE_END: finish; stop_text: the stop string that matched, or NULL. */
+    /* CHOICE_END: finish; stop_text: the stop string that matched, or NULL; cut: the arguments of a
+     * call are not whole. */
     enum rt_finish finish;
     const char *stop_text;
+    bool cut;
     /* END: 0 or the error, and the usage. */
     int code;
     struct cn_error *error; /* owned; NULL: the code suffices. See rt_event_reason */

@@ -4,14 +4,15 @@
 
 int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
                      const struct rt_stop_set *stops, bool include_stop,
-                     const struct eng_reply_format *reply, enum eng_reply_start start)
+                     const struct eng_reply_format *reply, const struct eng_tools *tools,
+                     enum eng_reply_start start)
 {
     t->detok = *detok;
     t->stops = stops;
     t->include_stop = include_stop;
     t->n_reasoning = 0;
-    t->parted = reply && reply->kind != ENG_REPLY_PLAIN;
-    if (t->parted) eng_reply_init(&t->reply, reply, NULL, start);
+    t->parted = reply && eng_reply_needed(reply, tools);
+    if (t->parted) eng_reply_init(&t->reply, reply, tools, start);
     cn_buf_init(&t->held, 0);
     cn_buf_init(&t->piece, 0);
     eng_parts_init(&t->parts);

@@ -20,11 +20,12 @@ struct rt_text_out {
     uint64_t n_reasoning;   /* tokens that were reasoning */
 };
 
-/* detok is copied. reply: NULL, or how to take the output apart, and whether it begins in
- * reasoning. */
+/* detok is copied. reply: NULL, or how to take the output apart, the tools that it may call, and
+ * where in it the output begins. */
 int rt_text_out_init(struct rt_text_out *t, const struct eng_detok *detok,
                      const struct rt_stop_set *stops, bool include_stop,
-                     const struct eng_reply_format *reply, enum eng_reply_start start);
+                     const struct eng_reply_format *reply, const struct eng_tools *tools,
+                     enum eng_reply_start start);
 void rt_text_out_fini(struct rt_text_out *t);
 /* One more token: appends the text that is final now (without runs where there are no parts: then
  * all is the answer). match false: its text can begin no stop string (min_tokens). *stop = index of

@@ -40,7 +40,7 @@ static bool put_index(struct writer *w)
 
 static bool put_message(struct writer *w)
 {
-    srv_parts_message(w->b, w->c);
+    srv_parts_message(w->b, w->q, w->c);
     return true;
 }
 
@@ -113,7 +113,7 @@ static bool put_offsets(struct writer *w)
 
 static bool put_finish(struct writer *w)
 {
-    srv_out_finish(w->b, w->c);
+    srv_out_finish(w->b, w->q, w->c);
     if (w->q->call->p.return_ids) cn_buf_puts(w->b, ",\"token_ids\":[");
     return true;
 }

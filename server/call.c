@@ -26,6 +26,12 @@ void srv_call_free(struct srv_call *c)
     free(c->stop);
     free(c->stop_ids);
     rt_shared_unref(c->shared);
+    for (size_t i = 0; c->guides && i < c->n_prompts; i++)
+        eng_guide_free(c->guides[i]);
+    free(c->guides);
+    free(c->rt_guides);
+    eng_grammar_unref(c->grammar);
+    eng_tools_free(c->tools);
     free(c->bias);
     free(c->ids);
     cn_hold_drop(&c->hold);
@@ -80,6 +86,8 @@ int srv_call_head(struct srv_call *c)
     if (c->head) return 0;
     int rc = parse(c);
     if (!rc) rc = srv_params_read(&c->p, c->root, endpoint[c->op], &c->err);
+    if (!rc && (c->op == SRV_OP_CHAT || c->op == SRV_OP_TEXT))
+        rc = srv_form_read(&c->form, c->root, &c->err);
     if (rc) return rc;
     srv_deadline_read(c);
     if ((c->op == SRV_OP_CHAT || c->op == SRV_OP_TEXT) && (rc = srv_counts_read(c))) return rc;
@@ -200,10 +208,12 @@ static int work(struct srv_call *c)
     switch (c->op) {
     case SRV_OP_CHAT:
         if ((rc = srv_sampling_read(c)) || (rc = srv_chat_prompt(c))) return rc;
-        return srv_window_check(c);
+        rc = srv_window_check(c);
+        return rc ? rc : srv_form_compile(c);
     case SRV_OP_TEXT:
         if ((rc = srv_sampling_read(c)) || (rc = srv_text_prompts(c))) return rc;
-        return srv_window_check(c);
+        rc = srv_window_check(c);
+        return rc ? rc : srv_form_compile(c);
     case SRV_OP_EMBED:
         rc = srv_embed_read(c);
         return rc ? rc : srv_text_prompts(c);

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "engine/text/text.h"
 #include "runtime/runtime.h"
+#include "server/form.h"
 #include "server/json.h"
 #include "server/params.h"
 #include "server/pieces.h"
@@ -36,6 +37,7 @@ enum srv_op {
 struct srv_text_env {
     const struct eng_vocab *vocab;
     const struct eng_template *chat_template; /* NULL when the model has none */
+    const struct eng_history *history;        /* how calls are told to it; NULL as the template */
     const struct eng_reply_format *reply;     /* how its answers are marked; NULL as the template */
     enum rt_tools tools;                      /* how tools reach the model */
     const char *model_id, *fingerprint;
@@ -44,6 +46,8 @@ struct srv_text_env {
     struct eng_sampling sampling; /* what the request does not say */
     int64_t max_n, max_tokens;    /* limits of the config; max_tokens 0 = none */
     int64_t max_tokenize_tokens;
+    struct srv_grammars *grammars;     /* kept for further requests */
+    int64_t grammar_ms, grammar_bytes; /* limits of compiling one */
     double default_deadline_s;
 };
 
@@ -102,11 +106,17 @@ struct srv_call {
     size_t n_stop;
     uint32_t *stop_ids;
     size_t n_stop_ids;
-    struct rt_shared *shared; /* stops and bias as the runtime takes them, once submitted */
-    uint32_t n, best_of;      /* choices answered, choices generated */
-    uint64_t max_tokens;      /* 0 = up to the window */
-    const char *max_name;     /* the field that set max_tokens; NULL when the client did not */
-    bool echo_only;           /* max_tokens 0 with echo: the prompt is all that is wanted */
+    struct eng_tools *tools;     /* what a chat offers; NULL: nothing */
+    bool legacy;                 /* it offers them as functions, and gets function_call */
+    struct srv_form form;        /* what the answer must be; its value is gone with root */
+    struct eng_grammar *grammar; /* held; NULL: the answer is free */
+    struct eng_guide **guides;   /* of each prompt that was submitted, with a grammar; and as the */
+    struct rt_guide *rt_guides;  /* runtime takes them */
+    struct rt_shared *shared;    /* stops and bias as the runtime takes them, once submitted */
+    uint32_t n, best_of;         /* choices answered, choices generated */
+    uint64_t max_tokens;         /* 0 = up to the window */
+    const char *max_name;        /* the field that set max_tokens; NULL when the client did not */
+    bool echo_only;              /* max_tokens 0 with echo: the prompt is all that is wanted */
     bool include_usage;
     bool want_logprobs;
     bool parted; /* chat: the answer is taken apart; where in it the prompt ends: */
@@ -159,6 +169,7 @@ int srv_messages_check(struct srv_call *c); /* messages.c */
 int srv_messages_fit(struct srv_call *c);
 /* messages, tools, kwargs -> the conversation as text (chat.c). */
 int srv_chat_render(struct srv_call *c, struct eng_rendered *out);
+int srv_tools_read(struct srv_call *c);      /* tools.c: c->tools, and a form that is calls */
 int srv_chat_prompt(struct srv_call *c);     /* chat.c: -> prompts[0] */
 int srv_text_prompts(struct srv_call *c);    /* prompts.c: `prompt` or `input` in its four shapes */
 int srv_embed_read(struct srv_call *c);      /* embed.c: all but the input */

@@ -6,44 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int check_tools(struct srv_call *c)
-{
-    const json_t *choice = c->p.tool_choice;
-    json_t *tool;
-    size_t i;
-
-    json_array_foreach(c->p.tools, i, tool)
-    {
-        const json_t *f = json_object_get(tool, "function");
-        const json_t *type = json_object_get(tool, "type");
-        if (!json_is_object(tool) || !json_is_string(type))
-            return cn_fail_param(&c->err, CN_ETYPE, "tools",
-                                 "tools[%zu] must be an object with a type", i);
-        if (!srv_json_is(type, "function"))
-            return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
-                                 "tools[%zu]: the only type supported is function", i);
-        if (!json_is_string(json_object_get(f, "name")))
-            return cn_fail_param(&c->err, CN_ETYPE, "tools", "tools[%zu].function must have a name",
-                                 i);
-    }
-    if (!choice || srv_json_is(choice, "auto")) {
-        if (!json_array_size(c->p.tools) || c->env->tools != RT_TOOLS_NONE) return 0;
-        return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
-                             "this model's chat template has no place for tools: it would not see "
-                             "them; leave them out, set tool_choice to none, or start the server "
-                             "with tools_fallback");
-    }
-    if (srv_json_is(choice, "none")) {
-        c->p.tools = NULL;
-        return 0;
-    }
-    if (!json_is_string(choice) && !json_is_object(choice))
-        return cn_fail_param(&c->err, CN_ETYPE, "tool_choice",
-                             "tool_choice must be a string or an object");
-    return cn_fail_param(&c->err, CN_EUNSUPP, "tool_choice",
-                         "tool_choice: auto and none are supported");
-}
-
 /* Variables for the template: chat_template_kwargs, and enable_thinking when it was given. */
 static int make_kwargs(struct srv_call *c, json_t **out)
 {
@@ -96,8 +58,9 @@ static int check_reasoning(struct srv_call *c)
         return cn_fail_param(
             &c->err, CN_EINVAL, "reasoning_effort",
             "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
-    c->parted = c->op == SRV_OP_CHAT && c->env->reply && c->env->reply->kind != ENG_REPLY_PLAIN &&
-                !srv_json_is(format, "none");
+    c->parted = c->op == SRV_OP_CHAT && c->env->reply &&
+                eng_reply_needed(c->env->reply, c->tools) &&
+                (c->tools || !srv_json_is(format, "none"));
     return 0;
 }
 
@@ -123,7 +86,7 @@ int srv_chat_render(struct srv_call *c, struct eng_rendered *out)
         srv_given(&c->p, SRV_P_add_generation_prompt))
         return cn_fail_param(&c->err, CN_EINVAL, "continue_final_message",
                              "continue_final_message and add_generation_prompt exclude each other");
-    if ((rc = srv_messages_check(c)) || (rc = check_tools(c)) || (rc = srv_messages_fit(c)) ||
+    if ((rc = srv_messages_check(c)) || (rc = srv_tools_read(c)) || (rc = srv_messages_fit(c)) ||
         (rc = check_reasoning(c)) || (rc = make_kwargs(c, &kwargs)))
         return rc;
     struct eng_template_in in = {

@@ -100,7 +100,8 @@ struct srv {
     struct cn_mailbox jobs_done;  /* srv_job: from the text workers */
     struct srv_mail events, jobs; /* of both, what no turn had time for yet */
     struct srv_text_pool *pool;
-    struct srv_text_env text; /* what calls begin with: no model but the default one's name */
+    struct srv_grammars *grammars; /* kept for further requests */
+    struct srv_text_env text;      /* what calls begin with: no model but the default one's name */
 
     struct srv_req *sending, **sending_tail; /* streams with something to write */
 

@@ -223,11 +223,14 @@ static int take_copy(struct srv_call *c)
 int srv_messages_fit(struct srv_call *c)
 {
     const struct eng_template *t = c->env->chat_template;
+    int rc = 0;
 
     if (c->env->tools == RT_TOOLS_FALLBACK) {
-        int rc = take_copy(c);
+        rc = take_copy(c);
         if (!rc) rc = eng_template_fall_back(t, c->p.messages, c->p.tools, &c->err);
-        if (rc) return rc;
     }
-    return eng_template_fit(t, c->p.messages, &c->err);
+    if (!rc) rc = eng_template_fit(t, c->p.messages, &c->err);
+    if (!rc && c->env->tools != RT_TOOLS_FALLBACK && c->env->history)
+        rc = eng_history_prepare(c->env->history, c->p.messages, &c->err);
+    return rc;
 }

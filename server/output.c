@@ -54,6 +54,9 @@ int srv_out_choices(struct srv_req *q)
     for (size_t i = 0; i < n; i++) {
         struct srv_choice *c = &q->choices[i];
         c->index = (uint32_t)i;
+        c->one_call = q->call->tools && (!q->call->p.parallel_tool_calls || q->call->legacy);
+        c->call_ids_nine =
+            q->call->tools && !strncmp(eng_reply_form(q->call->env->reply), "mistral", 7);
         cn_buf_init_for(&c->text, 0, account);
         cn_buf_init_for(&c->reasoning, 0, account);
         cn_buf_init_for(&c->tokens, 0, account);
@@ -150,11 +153,12 @@ const struct srv_prompt *srv_out_prompt(const struct srv_req *q, const struct sr
     return &q->call->prompts[(size_t)(c - q->choices) / q->call->best_of];
 }
 
-void srv_out_finish(struct cn_buf *b, const struct srv_choice *c)
+void srv_out_finish(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c)
 {
-    const char *reason = c->finish != RT_FINISH_STOP ? "length"
-                         : c->n_calls                ? "tool_calls"
-                                                     : "stop";
+    const char *reason = c->finish != RT_FINISH_STOP || c->cut ? "length"
+                         : !c->n_calls                         ? "stop"
+                         : q->call->legacy                     ? "function_call"
+                                                               : "tool_calls";
 
     cn_buf_printf(b, ",\"finish_reason\":\"%s\",\"stop_reason\":", reason);
     if (c->stop_text)
@@ -226,7 +230,7 @@ void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
 
     cn_buf_printf(b, "{\"index\":%u,", c->index);
     if (is_chat(q)) {
-        srv_parts_delta(b, c);
+        srv_parts_delta(b, q, c);
         srv_parts_sent(c);
         c->fresh = false;
     } else {
@@ -247,7 +251,7 @@ void srv_out_end(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)
     cn_buf_printf(b, is_chat(q) ? "{\"index\":%u,\"delta\":{}" : "{\"index\":%u,\"text\":\"\"",
                   c->index);
     cn_buf_puts(b, ",\"logprobs\":null");
-    srv_out_finish(b, c);
+    srv_out_finish(b, q, c);
     cn_buf_putc(b, '}');
 }
 

@@ -126,16 +126,6 @@ void srv_params_bounds(enum srv_param id, int64_t *low, int64_t *high)
     *high = fields[id].high;
 }
 
-static const struct form {
-    const char *name;
-    bool schema;
-} forms[] = {
-#define PARAM(ep, name, type, member, def, low, high, text)
-#define FORM(name, schema) {name, schema},
-#include "server/params.def"
-#undef PARAM
-};
-
 static const struct lack {
     const char *name, *why;
 } lacks[] = {
@@ -145,45 +135,32 @@ static const struct lack {
 #undef PARAM
 };
 
-static bool asks_for_form(const struct form *f, const json_t *v)
+static bool is_empty(const json_t *v)
 {
     switch (json_typeof(v)) {
     case JSON_NULL:
     case JSON_FALSE:
-        return false;
-    case JSON_STRING:
-        return json_string_length(v) > 0;
-    case JSON_ARRAY:
-        return json_array_size(v) > 0;
-    case JSON_OBJECT:
-        return f->schema || json_object_size(v) > 0;
-    default:
         return true;
+    case JSON_STRING:
+        return !json_string_length(v);
+    case JSON_ARRAY:
+        return !json_array_size(v);
+    case JSON_OBJECT:
+        return !json_object_size(v);
+    default:
+        return false;
     }
-}
-
-static int refuse_forms(json_t *body, struct cn_error *err)
-{
-    for (size_t i = 0; i < CN_ARRAY_LEN(forms); i++) {
-        const char *name = forms[i].name;
-        json_t *v = json_object_get(body, name);
-        if (!v || !asks_for_form(&forms[i], v)) continue;
-        return cn_fail_param(err, CN_EUNSUPP, name,
-                             "%s is not supported: answers are not held to a form", name);
-    }
-    return 0;
 }
 
 /* What adapters and media are asked for with, by other servers' names. */
 static int refuse_lacks(json_t *body, struct cn_error *err)
 {
-    static const struct form any = {NULL, false};
     json_t *modes = json_object_get(body, "modalities"), *mode;
     size_t k;
 
     for (size_t i = 0; i < CN_ARRAY_LEN(lacks); i++) {
         json_t *v = json_object_get(body, lacks[i].name);
-        if (v && asks_for_form(&any, v))
+        if (v && !is_empty(v))
             return cn_fail_param(err, CN_EUNSUPP, lacks[i].name, "%s is not supported: %s",
                                  lacks[i].name, lacks[i].why);
     }
@@ -209,6 +186,5 @@ int srv_params_read(struct srv_params *p, json_t *body, enum srv_endpoint ep, st
         if (rc) return rc;
         p->given |= 1ull << i;
     }
-    int rc = ep & (CHAT | TEXT | EMBED) ? refuse_lacks(body, err) : 0;
-    return !rc && ep & (CHAT | TEXT) ? refuse_forms(body, err) : rc;
+    return ep & (CHAT | TEXT | EMBED) ? refuse_lacks(body, err) : 0;
 }

@@ -8,26 +8,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct srv_tool_call *new_call(struct srv_choice *c)
+/* An id of ours, where the format has none: Mistral's templates accept nine letters and digits. */
+static void make_id(const struct srv_choice *c, char id[32])
 {
     uint8_t r[12];
+
+    cn_random(r, sizeof r);
+    memcpy(id, "call_", 5);
+    cn_hex(r, sizeof r, c->call_ids_nine ? id : id + 5);
+    if (c->call_ids_nine) id[9] = 0;
+}
+
+static struct srv_tool_call *new_call(struct srv_choice *c)
+{
 
     if (cn_buf_reserve(&c->text, sizeof *c->calls)) return NULL; /* what it counts for */
     if (cn_grow(&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls)) return NULL;
     struct srv_tool_call *call = &c->calls[c->n_calls++];
-    cn_random(r, sizeof r);
-    memcpy(call->id, "call_", 5);
-    cn_hex(r, sizeof r, call->id + 5);
+    make_id(c, call->id);
     cn_buf_init_for(&call->name, 0, c->text.account);
     cn_buf_init_for(&call->arguments, 0, c->text.account);
     call->begun = false;
     return call;
 }
 
+/* The format's own id, which the conversation will refer to; ids of ours that were not sent yet
+ * make way for it. */
+static void set_id(struct srv_tool_call *call, const char *s, size_t n)
+{
+    if (!call || call->begun || n >= sizeof call->id) return;
+    memcpy(call->id, s, n);
+    call->id[n] = 0;
+}
+
 static int take_run(struct srv_choice *c, enum eng_part part, const char *s, size_t n)
 {
     struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
 
+    if (part == ENG_PART_CALL && c->one_call && call) c->skips = true;
+    if (c->skips && part != ENG_PART_CONTENT && part != ENG_PART_REASONING) return 0;
     switch (part) {
     case ENG_PART_CONTENT:
         return cn_buf_append(&c->text, s, n);
@@ -39,7 +58,8 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
                : c->text.failed ? cn_buf_code(&c->text)
                                 : CN_ENOMEM;
     case ENG_PART_CALL_ID:
-        return 0; /* calls have ids of our own */
+        set_id(call, s, n);
+        return 0;
     case ENG_PART_ARGUMENTS:
         return call ? cn_buf_append(&call->arguments, s, n) : 0;
     }
@@ -111,9 +131,31 @@ static void put_call(struct cn_buf *b, const struct srv_tool_call *call, size_t 
     cn_buf_puts(b, "}}");
 }
 
-static void put_calls(struct cn_buf *b, const struct srv_choice *c, bool delta)
+/* A call as older clients read it. */
+static void put_function_call(struct cn_buf *b, const struct srv_tool_call *call, bool delta)
+{
+    if (call->arguments.failed) b->failed = true;
+    if (delta && call->begun && !call->arguments.len) return;
+    cn_buf_puts(b, ",\"function_call\":{");
+    if (!call->begun) {
+        cn_buf_puts(b, "\"name\":");
+        put_str(b, &call->name);
+        cn_buf_putc(b, ',');
+    }
+    cn_buf_puts(b, "\"arguments\":");
+    put_str(b, &call->arguments);
+    cn_buf_putc(b, '}');
+}
+
+static void put_calls(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c,
+                      bool delta)
 {
     bool first = true;
+
+    if (q->call->legacy) {
+        if (c->n_calls) put_function_call(b, &c->calls[0], delta);
+        return;
+    }
 
     for (size_t i = 0; i < c->n_calls; i++) {
         const struct srv_tool_call *call = &c->calls[i];
@@ -126,7 +168,7 @@ static void put_calls(struct cn_buf *b, const struct srv_choice *c, bool delta)
     if (!first) cn_buf_putc(b, ']');
 }
 
-void srv_parts_message(struct cn_buf *b, const struct srv_choice *c)
+void srv_parts_message(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c)
 {
     cn_buf_puts(b, "\"message\":{\"role\":\"assistant\",\"content\":");
     if (!c->text.len && c->n_calls && !c->text.failed)
@@ -134,17 +176,17 @@ void srv_parts_message(struct cn_buf *b, const struct srv_choice *c)
     else
         put_str(b, &c->text);
     put_reasoning(b, c);
-    put_calls(b, c, false);
+    put_calls(b, q, c, false);
     cn_buf_puts(b, ",\"refusal\":null}");
 }
 
-void srv_parts_delta(struct cn_buf *b, const struct srv_choice *c)
+void srv_parts_delta(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c)
 {
     struct cn_buf rest;
 
     cn_buf_init(&rest, 0);
     put_reasoning(&rest, c);
-    put_calls(&rest, c, true);
+    put_calls(&rest, q, c, true);
     if (rest.failed) b->failed = true;
     cn_buf_puts(b, "\"delta\":{");
     if (c->text.len || c->text.failed || !rest.len) {

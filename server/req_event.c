@@ -40,6 +40,13 @@ void srv_req_ended(struct srv_req *q)
         srv_answer_begin(q);
 }
 
+/* A choice that its grammar's guide gave up has no token to draw: the guide knows the reason. */
+static void name_guide(const struct srv_call *c, uint32_t sub, struct cn_error *err)
+{
+    for (uint32_t i = 0; c->guides && c->guides[sub] && i < c->best_of; i++)
+        if (eng_guide_error(c->guides[sub], i, err)) return;
+}
+
 static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
 {
     struct srv *s = q->srv;
@@ -51,6 +58,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
     add_usage(q, &e->usage);
     if (q->conn && e->code) {
         struct cn_error err = rt_event_reason(e);
+        name_guide(q->call, sub, &err);
         srv_req_name_field(q, &err);
         srv_req_fail(q, &err);
     } else if (q->conn && q->call->op == SRV_OP_EMBED && q->call->n_submitted < q->n_subs) {
@@ -77,6 +85,7 @@ static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     echo_once(q, sub, c);
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
+    c->cut = e->cut;
     for (size_t i = 0; e->stop_text && !q->call->echo_only && i < q->call->n_stop; i++)
         if (!strcmp(q->call->stop[i], e->stop_text)) c->stop_text = q->call->stop[i];
     if (q->stream) srv_sse_choice(q, c);

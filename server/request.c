@@ -283,6 +283,7 @@ static void use_model(struct srv_req *q)
     c->own.vocab = m.vocab;
     c->own.chat_template = m.chat_template;
     c->own.reply = m.reply;
+    c->own.history = m.history;
     c->own.tools = m.tools;
     c->own.fingerprint = m.fingerprint;
     c->own.context = m.context;

@@ -29,6 +29,10 @@ struct srv_choice {
     bool last;  /* streams: its last chunk is out */
     bool fresh; /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
+    bool cut;              /* the arguments of its last call are not whole */
+    bool one_call;         /* calls after the first are left out; */
+    bool skips;            /* one is */
+    bool call_ids_nine;    /* ids of calls have nine letters and digits */
     const char *stop_text; /* one of the call's, or NULL */
     struct cn_buf text, reasoning;
     struct srv_tool_call *calls;
@@ -198,7 +202,7 @@ void srv_out_delta(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 void srv_out_end(struct cn_buf *b, struct srv_req *q, struct srv_choice *c);
 /* Whether a delta would have anything. */
 bool srv_out_more(const struct srv_req *q, const struct srv_choice *c);
-void srv_out_finish(struct cn_buf *b, const struct srv_choice *c);
+void srv_out_finish(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c);
 void srv_out_usage(struct cn_buf *b, const struct srv_req *q);
 const struct srv_prompt *srv_out_prompt(const struct srv_req *q, const struct srv_choice *c);
 void srv_out_prompt_ids(struct cn_buf *b, const uint32_t *ids, size_t n);
@@ -243,8 +247,8 @@ size_t srv_tokens_put(struct cn_buf *b, const struct srv_req *q, struct srv_choi
 /* Takes the text of a TOKENS event into the choice's buffers. */
 int srv_parts_take(struct srv_choice *c, const struct rt_event *e);
 /* `"message":{...}` of a whole answer, and `"delta":{...}` with what is new. */
-void srv_parts_message(struct cn_buf *b, const struct srv_choice *c);
-void srv_parts_delta(struct cn_buf *b, const struct srv_choice *c);
+void srv_parts_message(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c);
+void srv_parts_delta(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c);
 /* What was new is sent. */
 void srv_parts_sent(struct srv_choice *c);
 void srv_parts_free(struct srv_choice *c);

@@ -216,19 +216,6 @@ int srv_priority_read(struct srv_call *c)
     return 0;
 }
 
-static int read_format(struct srv_call *c)
-{
-    if (!c->p.response_format) return 0;
-    const json_t *type = json_object_get(c->p.response_format, "type");
-    if (!json_is_string(type))
-        return cn_fail_param(&c->err, CN_ETYPE, "response_format",
-                             "response_format must have a type");
-    if (!srv_json_is(type, "text"))
-        return cn_fail_param(&c->err, CN_EUNSUPP, "response_format",
-                             "response_format: the only type supported is text");
-    return 0;
-}
-
 static int read_stream_options(struct srv_call *c)
 {
     const json_t *v = json_object_get(c->p.stream_options, "include_usage");
@@ -288,7 +275,7 @@ int srv_sampling_read(struct srv_call *c)
     read_draw(c);
     if ((rc = read_max_tokens(c)) || (rc = read_logprobs(c)) || (rc = read_stop(c)) ||
         (rc = read_stop_ids(c)) || (rc = read_bias(c)) || (rc = srv_priority_read(c)) ||
-        (rc = read_format(c)) || (rc = read_stream_options(c)))
+        (rc = read_stream_options(c)))
         return rc;
     s->min_tokens = (uint32_t)p->min_tokens;
     s->ignore_eos = p->ignore_eos;

@@ -1,6 +1,7 @@
 /* The server's life: loop, signals, tick, drain. The thread that calls srv_run is the loop thread.
  * Invariant at the end of srv_run: no connection, no handle, no job; records may remain only for
  * requests whose END the runtime still owes (srv_free takes those after rt_free). */
+#include "server/grammars.h"
 #include "server/internal.h"
 #include "server/pages.h"
 
@@ -342,6 +343,7 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     s->sending_tail = &s->sending;
     rc = srv_tenants_open(s, opts, err);
     if (!rc) rc = srv_budget_open(s);
+    if (!rc) rc = srv_grammars_new(&s->grammars);
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");
@@ -370,6 +372,9 @@ static int start_text(struct srv *s, struct cn_error *err)
         .max_tokens = s->cfg->limits.max_tokens,
         .max_tokenize_tokens = s->cfg->limits.max_tokenize_tokens,
         .default_deadline_s = s->cfg->scheduler.default_deadline_s,
+        .grammars = s->grammars,
+        .grammar_ms = s->cfg->limits.grammar_ms,
+        .grammar_bytes = s->cfg->limits.grammar_bytes,
     };
     static const double one = 1; /* strangers' */
     int rc = srv_text_pool_new((unsigned)s->cfg->server.text_workers, &one, 1, &s->jobs_done,
@@ -515,6 +520,7 @@ void srv_free(struct srv *s)
     srv_trust_fini(&s->trust);
     cn_buf_fini(&s->frame);
     free(s->slots);
+    srv_grammars_free(s->grammars);
     cn_budget_free(s->budget);
     free(s);
 }

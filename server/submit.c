@@ -35,6 +35,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->special_tokens = !c->p.skip_special;
     out->parted = c->parted;
     out->start = c->start;
+    out->tools = c->tools;
     out->prompt_logprobs = c->p.echo && c->want_logprobs;
     out->deadline_ns = c->deadline_ns;
     out->embed = c->op == SRV_OP_EMBED;
@@ -51,13 +52,41 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     return CN_ENOMEM;
 }
 
+/* What holds part i to the call's grammar. In a conversation the answer begins where its reasoning
+ * ends. */
+static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
+{
+    struct eng_guide_in in = {.grammar = c->grammar,
+                              .vocab = c->env->vocab,
+                              .reply = c->parted ? c->env->reply : NULL,
+                              .start = (int)c->start,
+                              .n = c->best_of,
+                              .max_tokens = r->max_tokens,
+                              .max_reasoning = srv_given(&c->p, SRV_P_thinking_budget)
+                                                   ? (uint64_t)c->p.thinking_budget
+                                                   : UINT64_MAX,
+                              .account = c->hold.account};
+    if (!c->grammar && (in.max_reasoning == UINT64_MAX || !in.reply)) return 0;
+    if (!c->guides) c->guides = cn_calloc(c->n_prompts, sizeof *c->guides);
+    if (!c->rt_guides) c->rt_guides = cn_calloc(c->n_prompts, sizeof *c->rt_guides);
+    if (!c->guides || !c->rt_guides) return CN_ENOMEM;
+    int rc = eng_guide_new(&in, &c->guides[i]);
+    c->rt_guides[i] = (struct rt_guide){c->guides[i], eng_guide_mask, eng_guide_put};
+    r->guide = &c->rt_guides[i];
+    return rc;
+}
+
 static int submit_one(struct srv_call *c, size_t i)
 {
     struct rt_request r;
     int rc = make_rt(c, i, &r);
 
     if (rc) return cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
-    rc = rt_submit(c->rt, &r, &c->err);
+    rc = make_guide(c, i, &r);
+    if (rc)
+        cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    else
+        rc = rt_submit(c->rt, &r, &c->err);
     if (rc) rt_request_fini(&r);
     return rc;
 }

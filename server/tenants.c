@@ -2,6 +2,7 @@
  * another. The source is read by a thread of libuv's, one reading at a time; all else is the
  * loop's. A tenant that is removed leaves: its requests end at once, its slot is left when nothing
  * of it is here. */
+#include "server/grammars.h"
 #include "server/request.h"
 
 #include <stdlib.h>
@@ -222,6 +223,7 @@ void srv_tenants_tick(struct srv *s)
     close_idle(s);
     for (uint32_t i = 0; i < s->n_seats; i++) {
         struct srv_seat *seat = &s->seats[i];
+        if (seat->leaving && !seat->reqs) srv_grammars_drop(s->grammars, seat->id);
         if (!seat->leaving || seat->reqs || s->gate.tenants[i].n ||
             cn_account_held(cn_budget_account(s->budget, srv_lane_of(i))))
             continue;

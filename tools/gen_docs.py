@@ -533,7 +533,7 @@ def api_page(params, routes):
     forms = ", ".join(f"`{name}`" for name in re.findall(r'^FORM\("(\w+)",', params, re.M))
     lacks = ", ".join(f"`{name}`" for name in re.findall(r'^LACK\("(\w+)",', params, re.M))
     out += f"| {lacks} | chat, completions, embeddings | any |  | refused unless empty: this server loads no adapters, and reads and writes text |\n"
-    out += f"| {forms} | chat, completions | any |  | refused unless empty: answers are not constrained to a form; the schema `{{}}` (any JSON) is refused too |\n"
+    out += f"| {forms} | chat, completions | any |  | other servers' names for the members of `structured_outputs` |\n"
     return out
 
 

@@ -47,19 +47,16 @@ def tagged(messages, tag):
 
 def played(folder, form, cases=slice(None)):
     """A script with the replies of a form of oracle/tools: (the model's path, the form's file, its cases). The
-    conversation of a case must be tagged with the case's name. Marks are tokens; text that spells a mark
-    is not one."""
+    conversation of a case must be tagged with the case's name. Marks are tokens, so cases in which text spells
+    a mark are left out: tests/text/test_calls.c has them."""
     doc = json.loads(oracle(f"tools/{form}.json").read_text(encoding="utf-8"))
-    chosen = [c for c in doc["cases"] if "raw" in c][cases]
+    chosen = [c for c in doc["cases"] if "raw" in c and "own" not in c["name"] and "with_call" not in c["name"]][cases]
     bos, marks = doc["variables"]["bos_token"], doc["marks"]
     # A mark inside replies cannot end them as well.
     end = next((c["ended_by"] for c in chosen if c.get("ended_by") and c["ended_by"] not in marks), "<|im_end|>")
     answers = []
     for c in chosen:
-        if c.get("pieces"):
-            text = "".join(p if kind == "mark" else GAP.join(p) for kind, p in c["pieces"])
-        else:
-            text = c["raw"].replace(end, GAP.join(end))
+        text = c["raw"].replace(end, GAP.join(end))
         answers.append(answer(text, user=f"({c['name']})"))
     path = script(folder, *answers, name=f"{form}.txt", parameters="context=65536,", marks=marks, bos=bos,
                   end=end, control=[t for t in MORE.get(form, []) if t not in marks],

@@ -33,7 +33,7 @@ def with_template(start, tmp_path):
             path = oracle(source)
         else:
             path.write_text(source)
-        return start("--chat-template", str(path), template=False)
+        return start("--chat-template", str(path), "--set", "model.tools_fallback=false", template=False)
     return make
 
 

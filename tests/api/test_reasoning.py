@@ -282,9 +282,9 @@ def test_history(marked, tmp_path):
         assert shown({"role": "user", "content": "a", "reasoning": "b"}) == "(user a||b|)"
         calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
         assert shown({"role": "assistant", "content": "a", "reasoning": "b", "tool_calls": calls}) \
-            == "(assistant a|b|b|)"
+            == '(assistant a\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>|b|b|)'
         assert shown({"role": "assistant", "content": None, "reasoning": "b", "tool_calls": calls}) \
-            == "(assistant |b|b|b)"
+            == '(assistant <tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>|b|b|b)'
         assert shown({"role": "user", "content": "a"}, reasoning_effort="high").endswith(")high")
     finally:
         s.wait_idle()

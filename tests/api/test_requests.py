@@ -139,11 +139,14 @@ def test_missing(fake):
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),
-    ({"tools": [{"type": "retrieval"}]}, "tools"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
     ({"tools": [5]}, "tools"),
-    ({"tools": [{"type": "function", "function": {}}]}, "tools"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {}}, "response_format"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools[1].function.name"),
+    ({"response_format": {}}, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema.schema"),
     ({"chat_template": "{{ 1 }}"}, "chat_template"),
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
@@ -179,21 +182,37 @@ def test_completion_values(fake, more, param):
     refused(fake, "/v1/completions", {**TEXT, **more}, param)
 
 
-@pytest.mark.parametrize("field,value", [
-    ("structured_outputs", {"json": {}}), ("guided_json", {"type": "object"}), ("guided_regex", "a+"),
-    ("guided_choice", ["a", "b"]), ("guided_grammar", "root ::= x"), ("json_schema", {}), ("grammar", "root ::= x"),
-    ("regex", "a+"), ("ebnf", "root ::= x"), ("response_format", {"type": "json_object"}),
-    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})])
-def test_a_form_that_is_not_kept_is_refused(fake, field, value):
-    """Who asks for JSON in another server's way is told, and not given what may not be JSON."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+FORMS = [("structured_outputs", {"json": {}}), ("guided_json", {"type": "object"}), ("guided_regex", "a+"),
+         ("guided_choice", ["a", "b"]), ("guided_grammar", "root ::= \"x\""), ("json_schema", {}),
+         ("grammar", "root ::= \"x\""), ("regex", "a+"), ("ebnf", "root ::= \"x\""),
+         ("response_format", {"type": "json_object"}), ("structured_outputs", {"regex": "[ab]"}),
+         ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})]
+
+
+@pytest.mark.parametrize("field,value", FORMS)
+def test_forms_are_accepted_and_empty_ones_ask_for_nothing(fake, field, value):
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT),
-                       ("/v1/chat/completions", {**CHAT, "tools": [tool]}),
                        ("/v1/chat/completions", {**CHAT, "stream": True})):
-        assert refused(fake, path, {**body, field: value}, field)["code"] == "unsupported"
+        assert fake.http("POST", path, {**body, field: value})[0] == 200
         for nothing in (None, "", [], {}, False):
-            if field != "response_format" and (nothing != {} or field not in ("guided_json", "json_schema")):
+            if field not in ("response_format", "structured_outputs"):
                 assert fake.http("POST", path, {**body, field: nothing})[0] == 200
+
+
+@pytest.mark.parametrize("more,param", [
+    ({"guided_json": {"type": "object"}, "guided_regex": "a+"}, "guided_regex"),
+    ({"response_format": {"type": "json_object"}, "guided_choice": ["a"]}, "guided_choice"),
+    ({"guided_regex": 5}, "guided_regex"), ({"guided_choice": "a"}, "guided_choice"), ({"guided_choice": [1]}, "guided_choice"),
+    ({"guided_regex": "(a"}, "guided_regex"), ({"grammar": "root ::= ("}, "grammar"),
+    ({"guided_json": {"type": "text"}}, "guided_json"),
+    ({"guided_json": {"properties": {"a": {"$ref": "http://x/y"}}}}, "guided_json.properties.a"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"allOf": [{"type": "string"}, {"type": "null"}]}}}},
+     "response_format.json_schema.schema"),
+    ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs")])
+def test_forms_that_cannot_be_kept_are_refused_by_name(fake, more, param):
+    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
+        refused(fake, path, {**body, **more}, param)
 
 
 PARTS = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}, {"type": "input_image", "image_url": "x"},
@@ -270,7 +289,7 @@ def test_apply_template(fake):
 
 def test_tools_that_the_template_would_not_show_are_refused(start, tmp_path):
     (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    s = start("--chat-template", str(tmp_path / "t.jinja"), template=False)
+    s = start("--chat-template", str(tmp_path / "t.jinja"), "--set", "model.tools_fallback=false", template=False)
     body = {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
     for more in ({}, {"tool_choice": "auto"}, {"stream": True}):
         assert refused(s, "/v1/chat/completions", {**body, **more}, "tools")["code"] == "unsupported"

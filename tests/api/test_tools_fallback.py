@@ -73,9 +73,10 @@ def test_what_is_not_asked_for_is_not_described(plain):
     s = plain(*ON)
     for more in ({}, {"tools": []}, {"tools": [TOOL], "tool_choice": "none"}):
         assert render(s, HISTORY, **more) == SHOWN
-    for bad in ([5], [{"type": "function"}], [{"type": "function", "function": {}}]):
+    for bad, param in (([5], "tools"), ([{"type": "function"}], "tools[0].name"),
+                       ([{"type": "function", "function": {}}], "tools[0].function.name")):
         status, answer = s.post("/v1/chat/completions", {"messages": [HI], "tools": bad})
-        assert status == 400 and answer["error"]["param"] == "tools"
+        assert status == 400 and answer["error"]["param"] == param
 
 
 def test_refused_if_the_config_says_so(plain):
@@ -141,7 +142,7 @@ def test_each_model_says_its_own(tmp_path):
 
 def test_show(tmp_path):
     (tmp_path / "t.jinja").write_text(PLAIN)
-    for args, want in (((), None), (("--chat-template", str(tmp_path / "t.jinja")), "none"),
+    for args, want in (((), None), (("--chat-template", str(tmp_path / "t.jinja"), "--set", "model.tools_fallback=false"), "none"),
                        (("--chat-template", str(tmp_path / "t.jinja"), *ON), "fallback")):
         show = [program(CONIFER), "show", tiny_model(), *args]
         told = json.loads(subprocess.run([*show, "--json"], check=True, capture_output=True, timeout=60).stdout)

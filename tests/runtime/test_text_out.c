@@ -169,7 +169,7 @@ static void test_parts_and_stops(void **state)
         cn_buf_init(&got, 0);
         eng_parts_init(&p);
         eng_detok_init(&detok, v, false, false);
-        assert_int_equal(rt_text_out_init(&t, &detok, &set, false, &f, false), 0);
+        assert_int_equal(rt_text_out_init(&t, &detok, &set, false, &f, NULL, false), 0);
         for (size_t k = 0; k < rows[i].n && stop < 0; k++)
             assert_int_equal(rt_text_out_push(&t, rows[i].ids[k], true, &p, &stop), 0);
         if (stop < 0) assert_int_equal(rt_text_out_finish(&t, rows[i].cut, &p), 0);

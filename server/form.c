@@ -1,0 +1,302 @@
+/* form: see form.h. */
+#include "server/form.h"
+
+#include "server/call.h"
+#include "server/grammars.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum form_kind { F_SCHEMA, F_REGEX, F_CHOICE, F_GRAMMAR, F_OBJECT };
+
+/* Fields that ask for a form. */
+static const struct field {
+    const char *name;
+    enum form_kind kind;
+} fields[] = {
+#define PARAM(ep, name, type, member, def, low, high, text)
+#define FORM(name, kind) {name, F_##kind},
+#include "server/params.def"
+#undef PARAM
+};
+
+/* Members of structured_outputs; the last ones say how, not what. */
+static const struct field members[] = {{"json", F_SCHEMA},
+                                       {"regex", F_REGEX},
+                                       {"choice", F_CHOICE},
+                                       {"grammar", F_GRAMMAR},
+                                       {"json_object", F_OBJECT}};
+static const char *const ways[] = {"disable_any_whitespace", "disable_fallback",
+                                   "disable_additional_properties", "whitespace_pattern",
+                                   "structural_tag"};
+
+/* Values that ask for nothing: other servers' clients send them for fields that are not used. For a
+ * schema {} does ask, for any JSON. */
+static bool asks(enum form_kind kind, const json_t *v)
+{
+    if (!v || json_is_null(v) || json_is_false(v)) return false;
+    if (json_is_string(v)) return json_string_length(v) > 0;
+    if (json_is_array(v)) return json_array_size(v) > 0;
+    if (json_is_object(v)) return kind == F_SCHEMA || json_object_size(v) > 0;
+    return true;
+}
+
+static int wrong(const char *name, const char *what, struct cn_error *err)
+{
+    return cn_fail_param(err, CN_ETYPE, name, "%s must be %s", name, what);
+}
+
+/* GBNF has "::=" after a rule's name, Lark a colon. */
+static enum eng_grammar_kind grammar_kind(const json_t *v)
+{
+    bool gbnf = memmem(json_string_value(v), json_string_length(v), "::=", 3);
+    return gbnf ? ENG_GRAMMAR_GBNF : ENG_GRAMMAR_LARK;
+}
+
+static int set(struct srv_form *f, const char *name, enum form_kind kind, const json_t *v,
+               struct cn_error *err)
+{
+    if (f->name)
+        return cn_fail_param(err, CN_EINVAL, name,
+                             "%s and %s both ask for a form of the answer: give one of them",
+                             f->name, name);
+    f->name = name;
+    f->value = v;
+    switch (kind) {
+    case F_SCHEMA:
+        f->kind = ENG_GRAMMAR_SCHEMA;
+        if (json_is_object(v) || json_is_boolean(v) || json_is_string(v)) return 0;
+        return wrong(name, "a JSON schema", err);
+    case F_REGEX:
+        f->kind = ENG_GRAMMAR_REGEX;
+        return json_is_string(v) ? 0 : wrong(name, "a regular expression in a string", err);
+    case F_CHOICE:
+        f->kind = ENG_GRAMMAR_CHOICE;
+        return json_is_array(v) ? 0 : wrong(name, "a list of strings", err);
+    case F_GRAMMAR:
+        if (!json_is_string(v)) return wrong(name, "a grammar in a string", err);
+        f->kind = grammar_kind(v);
+        return 0;
+    case F_OBJECT:
+        f->kind = ENG_GRAMMAR_JSON_OBJECT;
+        f->value = NULL;
+        return json_is_true(v) ? 0 : wrong(name, "true or false", err);
+    }
+    return 0;
+}
+
+/* ---- structured_outputs ---------------------------------------------------------------------- */
+
+static int read_way(struct srv_form *f, const char *name, const json_t *v, struct cn_error *err)
+{
+    if (!strcmp(name, "disable_any_whitespace")) {
+        if (!json_is_boolean(v))
+            return wrong("structured_outputs.disable_any_whitespace", "true or false", err);
+        f->compact = json_is_true(v);
+        return 0;
+    }
+    if (!strcmp(name, "disable_fallback") || !asks(F_OBJECT, v)) return 0;
+    return cn_fail_param(err, CN_EUNSUPP, "structured_outputs",
+                         "structured_outputs.%s is not supported", name);
+}
+
+static int read_structured(struct srv_form *f, const json_t *v, struct cn_error *err)
+{
+    static const char *const names[] = {"structured_outputs.json", "structured_outputs.regex",
+                                        "structured_outputs.choice", "structured_outputs.grammar",
+                                        "structured_outputs.json_object"};
+    if (!v || json_is_null(v)) return 0;
+    if (!json_is_object(v)) return wrong("structured_outputs", "an object", err);
+    int rc = 0;
+    for (size_t i = 0; i < CN_ARRAY_LEN(members) && !rc; i++) {
+        const json_t *m = json_object_get(v, members[i].name);
+        if (asks(members[i].kind, m)) rc = set(f, names[i], members[i].kind, m, err);
+    }
+    for (size_t i = 0; i < CN_ARRAY_LEN(ways) && !rc; i++) {
+        const json_t *m = json_object_get(v, ways[i]);
+        if (m && !json_is_null(m)) rc = read_way(f, ways[i], m, err);
+    }
+    return rc;
+}
+
+/* ---- response_format ------------------------------------------------------------------------- */
+
+static int read_schema_format(struct srv_form *f, const json_t *v, struct cn_error *err)
+{
+    const json_t *spec = json_object_get(v, "json_schema"), *schema;
+    if (!spec)
+        return cn_fail_param(err, CN_EMISSING, "response_format.json_schema",
+                             "response_format.json_schema is missing");
+    if (!json_is_object(spec)) return wrong("response_format.json_schema", "an object", err);
+    schema = json_object_get(spec, "schema");
+    if (!schema || json_is_null(schema))
+        return cn_fail_param(err, CN_EMISSING, "response_format.json_schema.schema",
+                             "response_format.json_schema.schema is missing");
+    return set(f, "response_format.json_schema.schema", F_SCHEMA, schema, err);
+}
+
+static int read_format(struct srv_form *f, const json_t *v, struct cn_error *err)
+{
+    const json_t *type = json_object_get(v, "type"), *schema;
+    if (!v || json_is_null(v)) return 0;
+    if (!json_is_object(v)) return wrong("response_format", "an object", err);
+    if (!json_is_string(type)) return wrong("response_format.type", "a string", err);
+    if (srv_json_is(type, "text")) return 0;
+    if (srv_json_is(type, "json_schema")) return read_schema_format(f, v, err);
+    if (srv_json_is(type, "json_object")) {
+        schema = json_object_get(v, "schema"); /* llama-server's way */
+        if (asks(F_SCHEMA, schema)) return set(f, "response_format.schema", F_SCHEMA, schema, err);
+        return set(f, "response_format", F_OBJECT, json_true(), err);
+    }
+    return cn_fail_param(err, CN_EUNSUPP, "response_format.type",
+                         "response_format.type must be text, json_object or json_schema");
+}
+
+int srv_form_read(struct srv_form *out, const json_t *body, struct cn_error *err)
+{
+    struct srv_form f = {0};
+    int rc = read_format(&f, json_object_get(body, "response_format"), err);
+    if (!rc) rc = read_structured(&f, json_object_get(body, "structured_outputs"), err);
+    for (size_t i = 0; i < CN_ARRAY_LEN(fields) && !rc; i++) {
+        const json_t *v = json_object_get(body, fields[i].name);
+        if (asks(fields[i].kind, v)) rc = set(&f, fields[i].name, fields[i].kind, v, err);
+    }
+    if (!rc) *out = f;
+    return rc;
+}
+
+/* ---- compiling ------------------------------------------------------------------------------- */
+
+/* Memory for a grammar is charged before it is taken: little at first, and more where that was too
+ * little. */
+enum { FIRST_BYTES = 1 << 20, MASK_BYTES = 1 << 20 };
+
+/* Time, too, is bounded: by the CPU time of the worker's thread. */
+struct going {
+    struct srv_call *c;
+    uint64_t until_ns;
+    bool late;
+};
+
+static bool keep_going(void *arg)
+{
+    struct going *g = arg;
+    g->late = cn_thread_ns() > g->until_ns;
+    return !g->late && srv_text_keep_going(&g->c->job);
+}
+
+static int write_json(const char *s, size_t n, void *to)
+{
+    return cn_buf_append(to, s, n);
+}
+
+static int add_json(struct cn_buf *b, const json_t *v)
+{
+    int flags = JSON_COMPACT | JSON_ENCODE_ANY;
+    return json_dump_callback(v, write_json, b, flags) ? cn_buf_code(b) : 0;
+}
+
+/* What a grammar is kept by: all that it depends on. CN_ENOMEM. */
+static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_grammar_key *out)
+{
+    static const uint8_t secret[16] = "forms of answers";
+    struct cn_buf b;
+    int rc = 0;
+    cn_buf_init_for(&b, 0, c->hold.account);
+    cn_buf_printf(&b, "%d%d%d%d", c->form.kind, c->form.compact, c->form.many,
+                  (int)c->p.parallel_tool_calls);
+    cn_buf_append(&b, text, n);
+    if (!rc && c->form.calls) rc = add_json(&b, c->form.calls);
+    if (!rc) rc = cn_buf_code(&b);
+    *out = (struct srv_grammar_key){.tenant = c->tenant, .model = rt_model_number(c->model)};
+    if (!rc) cn_siphash24_128(secret, b.data, b.len, out->digest);
+    cn_buf_fini(&b);
+    return rc;
+}
+
+static int take(struct srv_call *c, uint64_t n)
+{
+    int rc = cn_account_take(c->hold.account, n);
+    while (rc && srv_grammars_shrink(c->env->grammars, c->tenant))
+        rc = cn_account_take(c->hold.account, n);
+    return rc;
+}
+
+static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late)
+{
+    char param[sizeof why->param + 64];
+    if (late)
+        return cn_fail_param(&c->err, CN_ELIMIT, c->form.name,
+                             "%s takes longer than limits.grammar_ms (%lld ms) to compile",
+                             c->form.name, (long long)c->env->grammar_ms);
+    if (rc == CN_ELIMIT && !why->message[0])
+        return cn_fail_param(&c->err, rc, c->form.name,
+                             "%s takes more memory than limits.grammar_bytes", c->form.name);
+    snprintf(param, sizeof param, "%s%s%s", c->form.name, why->param[0] ? "." : "", why->param);
+    return cn_fail_param(&c->err, rc, param, "%s: %s", param,
+                         why->message[0] ? why->message : cn_err_info(rc)->text);
+}
+
+/* Tries with more and more memory. *bytes: what was taken for it, if it is there. */
+static int compile(struct srv_call *c, struct eng_grammar_in *in, uint64_t *bytes)
+{
+    struct cn_error why = {0};
+    struct going g = {.c = c, .until_ns = cn_thread_ns() + (uint64_t)c->env->grammar_ms * 1000000u};
+    int rc = CN_ELIMIT;
+    in->keep_going = keep_going;
+    in->arg = &g;
+    for (uint64_t n = FIRST_BYTES; rc == CN_ELIMIT && n <= (uint64_t)c->env->grammar_bytes;
+         n *= 2) {
+        why = (struct cn_error){0};
+        in->max_bytes = n / 2; /* it has two arenas of as much each */
+        if ((rc = take(c, n + MASK_BYTES))) return say(c, rc, &why, false);
+        *bytes = n + MASK_BYTES;
+        rc = eng_grammar_compile(in, &c->grammar, &why);
+        if (rc) cn_account_give(c->hold.account, *bytes);
+    }
+    return rc ? say(c, rc, &why, g.late) : 0;
+}
+
+static int compile_text(struct srv_call *c, const char *text, size_t n)
+{
+    struct srv_grammar_key key;
+    struct eng_grammar_in in = {.kind = c->form.kind,
+                                .text = text,
+                                .n = n,
+                                .compact = c->form.compact,
+                                .calls = (json_t *)c->form.calls,
+                                .reply = c->env->reply,
+                                .many = c->form.many || c->p.parallel_tool_calls,
+                                .vocab = c->env->vocab};
+    if (c->form.kind == ENG_GRAMMAR_CALLS) in.many = c->form.many;
+    uint64_t bytes = 0, held;
+    int rc = make_key(c, text, n, &key);
+    if (rc) return cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    c->grammar = srv_grammars_find(c->env->grammars, &key);
+    if (c->grammar) return 0;
+    rc = compile(c, &in, &bytes);
+    if (rc) return rc;
+    held = eng_grammar_bytes(c->grammar) + MASK_BYTES;
+    if (held < bytes) cn_account_give(c->hold.account, bytes - held);
+    srv_grammars_keep(c->env->grammars, &key, c->grammar, c->hold.account, CN_MIN(held, bytes));
+    return 0;
+}
+
+int srv_form_compile(struct srv_call *c)
+{
+    const json_t *v = c->form.value;
+    struct cn_buf text;
+    int rc;
+    if (!c->form.name) return 0;
+    if (!v) return compile_text(c, "", 0);
+    if (json_is_string(v)) return compile_text(c, json_string_value(v), json_string_length(v));
+    cn_buf_init_for(&text, 0, c->hold.account);
+    rc = add_json(&text, v);
+    if (rc)
+        cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    else
+        rc = compile_text(c, text.data, text.len);
+    cn_buf_fini(&text);
+    return rc;
+}
