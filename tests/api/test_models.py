@@ -12,7 +12,7 @@ import time
 import openai
 import pytest
 
-from conftest import CONIFER, GROUPS, SERVER, TEMPLATE, UNUSED, Server, oracle, program
+from conftest import CONIFER, GROUPS, SERVER, TEMPLATE, UNUSED, Server, oracle, program, until
 
 KV = 16 << 20
 FILES = {"llama": "llama3-gqa", "gemma": "gemma3", "mamba": "mamba2"}
@@ -64,10 +64,8 @@ def idle(s):
 def weights_of(s, model):
     """What one model takes, by what a refusal says of it is not exact: told by the log of a load."""
     say(s, model, 1)
-    for line in s.text().splitlines():
-        if f"{model} was loaded in" in line:
-            return float(line.rsplit(" ", 2)[1]) * (1 << 20)
-    raise AssertionError(s.text())
+    until(lambda: re.search(rf"{model} was loaded in .*\n", s.text()))  # logged after the answer
+    return float(re.search(rf"{model} was loaded in .* (\S+) MiB", s.text()).group(1)) * (1 << 20)
 
 
 def test_states_without_loading(serve):
@@ -247,7 +245,7 @@ def test_a_file_that_was_replaced_is_measured_again(serve, tmp_path):
     new.rename(file)
     status, answer = s.post("/v1/completions", {"model": "swap", "prompt": "x", "max_tokens": 2})
     assert status == 503 and states(s)["swap"] == "failed", answer
-    assert re.search(r"swap could not be loaded: it takes [\d.]+ MiB", s.text())
+    until(lambda: re.search(r"swap could not be loaded: it takes [\d.]+ MiB", s.text()))
     assert s.metrics()['conifer_model_bytes{model="swap"}'] == 0
     assert say(s, "gemma")
     idle(s)
@@ -262,7 +260,8 @@ def test_a_template_that_is_a_pipe_holds_up_nobody(serve, tmp_path):
     try:
         began = time.time()
         status, _ = s.post("/v1/completions", {"model": "piped", "prompt": "x", "max_tokens": 2})
-        assert status == 503 and time.time() - began < 10 and "pipe: not a regular file" in s.text()
+        assert status == 503 and time.time() - began < 10
+        until(lambda: "pipe: not a regular file" in s.text())
         assert say(s, "gemma")
     finally:
         assert s.stop() == 0

@@ -172,6 +172,8 @@ def test_signals_without_a_log_file(start):
 def test_a_signal_while_it_starts_or_ends(start):
     """Whenever it comes, SIGUSR1 kills nobody."""
     s = start.real(model=NULL, wait=False)
+    # Until its own program runs, a child of Python's blocks every signal as well.
+    until(lambda: os.readlink(f"/proc/{s.process.pid}/exe") == os.path.realpath(program(SERVER)))
     until(lambda: re.search(r"SigBlk:\s*\w*[2367abef]\w\w\n",
                             open(f"/proc/{s.process.pid}/status").read()) or "serving" in s.text())
     for _ in range(50):
