@@ -1,8 +1,10 @@
 /* Whether an answer can always be closed: from wherever a random answer to one of the oracle's
  * schemas is, some byte leads nearer to the end, as the distance says, until the answer is complete
- * and a value of the schema. */
-#include "engine/text/grammar/match.h"
+ * and a value of the schema. And with a vocabulary: an answer that has as many tokens left as the
+ * distance is complete with them, whichever tokens of the masks it takes. */
+#include "engine/text/grammar/mask.h"
 #include "tests/text/schema_walk.h"
+#include "tests/text/small_vocab.h"
 #include "tests/text/vocab_file.h"
 
 #include <setjmp.h>
@@ -94,6 +96,91 @@ static bool is_value(struct eng_ir *ir, const struct walk *w)
     return has;
 }
 
+/* ---- with tokens ----------------------------------------------------------------------------- */
+
+static struct eng_vocab *vocab(void)
+{
+    static const char *const words[] = {
+        "\":",   "\",",    "\",\"", "{\"",  "\":\"", "\"}",   "]}",   "}}",    "[]",
+        "\":[",  "\":{\"", "\":0",  "0,",   "\":{",  "},{\"", "na",   "name",  "date",
+        "price", "tax",    "code",  "note", "ti",    "title", "lan",  "ing",   "at",
+        "er",    "on",     "re",    "st",   "00",    "10",    "true", "false", "null",
+        ",\"",   "  ",     "\n  ",  "\n",   "},",    "],",    ":",    "\"]"};
+    static struct token_list l;
+    struct eng_vocab_spec s = bare_spec("gpt2", "gpt-2");
+    struct eng_vocab *v;
+    l = (struct token_list){0};
+    add_bytes(&l);
+    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++) {
+        char text[32];
+        size_t n = 0;
+        for (const char *p = words[i]; *p; p++)
+            n += cn_utf8_encode(eng_byte_char((uint8_t)*p), text + n);
+        add_token(&l, text, n, ENG_TOKEN_NORMAL);
+    }
+    add_token(&l, "<eos>", 5, ENG_TOKEN_CONTROL);
+    use_tokens(&s, &l);
+    s.eos = (int64_t)l.n - 1;
+    assert_int_equal(eng_vocab_new(&s, &v, NULL), 0);
+    return v;
+}
+
+/* Any token of the mask; an end of generation is SIZE_MAX. */
+static size_t pick(const struct eng_trie *t, const uint32_t *mask)
+{
+    uint32_t from = rnd(t->n_vocab);
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        uint32_t id = (from + i) % t->n_vocab;
+        if (mask[id >> 5] >> (id & 31) & 1) return id == t->eog[0] ? SIZE_MAX : id;
+    }
+    fail_msg("no token may come");
+    return SIZE_MAX;
+}
+
+/* As many tokens as there are left, then the end. */
+static bool ends_in_time(struct walk *w, struct eng_masker *k, const struct eng_vocab *v)
+{
+    uint32_t mask[16];
+    uint64_t left = eng_match_distance(&w->m, &w->m.now);
+    for (;; left--) {
+        memset(mask, 0, sizeof mask);
+        if (eng_mask(k, &w->m, &w->m.now, left, mask)) return false;
+        size_t id = pick(k->trie, mask);
+        if (id == SIZE_MAX) return true;
+        if (!left) return false;
+        struct eng_str s = eng_vocab_piece(v, (uint32_t)id, false);
+        for (size_t i = 0; i < s.n; i++)
+            if (!go(w, (uint8_t)s.p[i])) return false;
+    }
+}
+
+static unsigned try_tokens(struct eng_ir *ir, const char *name, const struct eng_vocab *v)
+{
+    unsigned wrong = 0;
+    for (uint32_t i = 0; i < WALKS; i++) {
+        struct walk w = {.next = {0}};
+        struct eng_masker k;
+        assert_int_equal(eng_match_init(&w.m, ir, 64u << 20, ENG_RX_EMPTY), 0);
+        w.m.trie = eng_vocab_trie(v);
+        assert_int_equal(eng_masker_init(&k, w.m.trie, NULL), 0);
+        cn_buf_init(&w.text, 0);
+        wander(&w, i ? rnd(STEPS) : 0);
+        size_t from = w.text.len;
+        if (!ends_in_time(&w, &k, v) || !is_value(ir, &w)) {
+            printf("  NOT IN TIME %s: code %d: %.*s | %.*s\n", name, w.m.code, (int)from,
+                   w.text.data, (int)(w.text.len - from), w.text.data + from);
+            wrong++;
+        }
+        cn_buf_fini(&w.text);
+        free(w.next.v);
+        eng_masker_fini(&k);
+        eng_match_fini(&w.m);
+    }
+    return wrong;
+}
+
+/* ---- all schemas ----------------------------------------------------------------------------- */
+
 static unsigned try_schema(struct eng_ir *ir, const char *name)
 {
     unsigned wrong = 0;
@@ -128,13 +215,24 @@ static bool has_unique(json_t *v)
     return false;
 }
 
-static void test_schemas(void **state)
+static int compile(struct eng_ir *ir, json_t *schema, const struct eng_vocab *v)
 {
     static const struct eng_schema_opts opts = {0};
+    struct eng_sym root;
+    int rc = eng_ir_init(ir, ENG_SPELL_JSON, 64u << 20, 20000000);
+    assert_int_equal(rc, 0);
+    ir->trie = v ? eng_vocab_trie(v) : NULL;
+    rc = eng_schema_compile(ir, schema, &opts, &root, NULL);
+    if (!rc) rc = eng_ir_finish(ir, root, NULL);
+    if (rc) eng_ir_fini(ir);
+    return rc;
+}
+
+static void over_schemas(const struct eng_vocab *v)
+{
     unsigned wrong = 0, n = 0;
     char path[512];
     const char *set = getenv("CONIFER_ORACLE");
-    (void)state;
     snprintf(path, sizeof path, "%s/schemas/schemas.json",
              set ? set : CONIFER_SOURCE_ROOT "/../shared/oracle");
     if (!vocab_here()) skip();
@@ -144,11 +242,11 @@ static void test_schemas(void **state)
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *one = json_array_get(list, i);
         struct eng_ir ir;
+        const char *name = json_string_value(json_object_get(one, "name"));
         if (has_unique(json_object_get(one, "schema"))) continue;
         seed = (uint32_t)i * 7919;
-        if (walk_compile(&ir, json_object_get(one, "schema"), &opts, ENG_SPELL_JSON, NULL))
-            continue;
-        wrong += try_schema(&ir, json_string_value(json_object_get(one, "name")));
+        if (compile(&ir, json_object_get(one, "schema"), v)) continue;
+        wrong += v ? try_tokens(&ir, name, v) : try_schema(&ir, name);
         n++;
         eng_ir_fini(&ir);
     }
@@ -158,8 +256,22 @@ static void test_schemas(void **state)
     assert_true(n >= 150);
 }
 
+static void test_bytes(void **state)
+{
+    (void)state;
+    over_schemas(NULL);
+}
+
+static void test_tokens(void **state)
+{
+    (void)state;
+    struct eng_vocab *v = vocab();
+    over_schemas(v);
+    eng_vocab_free(v);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schemas)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes), cmocka_unit_test(test_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

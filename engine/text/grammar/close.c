@@ -1,4 +1,4 @@
-/* close: how far an answer is from its end, in bytes. See match.h.
+/* close: how far an answer is from its end, in tokens. See match.h.
  *
  * A frame's least length does not depend on what is above it, so that it is computed once: its own,
  * and that of the stack below. */
@@ -43,7 +43,7 @@ static uint32_t rest_of(struct eng_match *m, uint32_t frame)
 static uint32_t by_lexeme(struct eng_match *m, const struct eng_parser_state *p,
                           struct eng_lexing g, uint32_t *k)
 {
-    uint32_t best = UINT32_MAX, len = eng_rx_min_len(&m->rx, g.rx);
+    uint32_t best = UINT32_MAX, len = eng_rx_tokens(&m->rx, g.rx, m->trie);
     while (*k < p->n && m->item_ofs[p->first + *k].lexeme < g.lexeme)
         ++*k;
     for (; *k < p->n && m->item_ofs[p->first + *k].lexeme == g.lexeme; ++*k) {
@@ -60,8 +60,8 @@ static uint32_t distance_of(struct eng_match *m, const struct eng_place *at)
     bool begins = at->lexer == p->lexer;
     uint32_t best = p->accepts && begins ? 0 : UINT32_MAX;
     for (uint32_t i = 0, k = 0; i < l->n; i++) {
-        uint32_t d = by_lexeme(m, p, m->lexings[l->first + i], &k);
-        best = CN_MIN(best, d);
+        uint32_t far = by_lexeme(m, p, m->lexings[l->first + i], &k);
+        best = CN_MIN(best, far);
     }
     return best;
 }
@@ -71,8 +71,8 @@ uint32_t eng_match_farthest(struct eng_match *m, const struct eng_place *at)
     const struct eng_lexer_state *l = &m->lexers[at->lexer];
     uint32_t worst = 0;
     for (uint32_t i = 0, k = 0; i < l->n; i++) {
-        uint32_t d = by_lexeme(m, &m->parsers[at->parser], m->lexings[l->first + i], &k);
-        worst = CN_MAX(worst, d);
+        uint32_t far = by_lexeme(m, &m->parsers[at->parser], m->lexings[l->first + i], &k);
+        worst = CN_MAX(worst, far);
     }
     if (m->rx.code) eng_match_fail(m, m->rx.code);
     return worst;

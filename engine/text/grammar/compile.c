@@ -158,6 +158,7 @@ static int init(struct eng_grammar *g, const struct eng_grammar_in *in, enum eng
     int rc =
         eng_ir_init(&g->ir, spelling, in->max_bytes ? in->max_bytes : DEFAULT_BYTES, in->max_work);
     if (rc) return rc;
+    g->ir.trie = in->vocab ? eng_vocab_trie(in->vocab) : NULL;
     g->ir.rx.keep_going = in->keep_going;
     g->ir.rx.arg = in->arg;
     return 0;

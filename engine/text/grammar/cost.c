@@ -1,4 +1,4 @@
-/* cost: least lengths of everything in a grammar, in bytes. See ir.h.
+/* cost: least lengths of everything in a grammar, in tokens. See ir.h.
  *
  * Costs are infinite (UINT32_MAX) at first and sink until nothing changes any more: of a recursive
  * grammar the least texts are those that end the recursion soonest (Knuth, "A generalization of

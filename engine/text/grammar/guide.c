@@ -134,6 +134,7 @@ static int ready(struct eng_guide *g, struct choice *c)
     uint32_t lead = g->in.reply ? grammar->lead : ENG_RX_EMPTY;
     int rc = eng_match_init(&c->m, &grammar->ir, c->charged, lead);
     if (rc) return fail(c, rc);
+    c->m.trie = g->trie;
     masks = eng_grammar_masks(g->in.grammar, g->trie);
     rc = eng_masker_init(&c->k, g->trie, masks);
     if (rc) eng_match_fini(&c->m);
@@ -286,27 +287,6 @@ static bool must_close(struct eng_guide *g, struct choice *c)
     return left <= least + eng_match_distance(&c->m, &c->m.now);
 }
 
-/* The longest token at a place of a text: how many bytes it has; 0: there is none. */
-static size_t longest_token(const struct eng_trie *t, const char *s, size_t n, uint32_t *id)
-{
-    const struct eng_tokens_tree *tree = &t->all;
-    size_t found = 0, depth = 0;
-    for (size_t i = 0; i < tree->n && depth < n;) {
-        const struct eng_trie_node *node = &tree->nodes[i];
-        if (node->depth != depth + 1) break; /* behind the subtree */
-        if (node->byte != (uint8_t)s[depth]) {
-            i = node->end;
-            continue;
-        }
-        depth++;
-        i++;
-        if (!node->n) continue;
-        found = depth;
-        *id = tree->ids[node->first];
-    }
-    return found;
-}
-
 /* The text that the grammar leaves no choice about, as tokens. The last one is left to the model: a
  * longer token might begin like it. */
 static void force_text(struct eng_guide *g, struct choice *c)
@@ -315,7 +295,7 @@ static void force_text(struct eng_guide *g, struct choice *c)
     uint32_t ids[MOST_FORCED];
     size_t n = eng_match_forced(&c->m, &c->m.now, text, sizeof text), n_ids = 0;
     for (size_t at = 0, len; at < n; at += len) {
-        len = longest_token(g->trie, text + at, n - at, &ids[n_ids]);
+        len = eng_trie_longest(g->trie, text + at, n - at, &ids[n_ids]);
         if (!len) break;
         n_ids++;
     }

@@ -148,7 +148,8 @@ static int weigh_lexemes(struct eng_ir *ir)
     for (uint32_t i = 0; i < ir->n_lexemes; i++) {
         struct eng_lexeme *l = &ir->lexemes[i];
         l->full = l->spaced ? eng_rx_cat(&ir->rx, ir->space, l->rx) : l->rx;
-        l->cost = eng_rx_live(&ir->rx, l->rx) ? eng_rx_min_len(&ir->rx, l->rx) : UINT32_MAX;
+        l->cost =
+            eng_rx_live(&ir->rx, l->rx) ? eng_rx_tokens(&ir->rx, l->rx, ir->trie) : UINT32_MAX;
     }
     return ir->rx.code;
 }
@@ -172,6 +173,7 @@ int eng_ir_finish(struct eng_ir *ir, struct eng_sym root, struct cn_error *err)
     }
     rc = ir->rx.code;
     if (!rc) rc = weigh_lexemes(ir);
+    ir->trie = NULL; /* a vocabulary may go while its grammars stay */
     if (!rc) rc = eng_ir_unwind(ir, err);
     if (!rc) rc = eng_ir_weigh(ir);
     if (rc == CN_ELIMIT) return cn_fail(err, rc, "the grammar is too large or too complex");

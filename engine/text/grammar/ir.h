@@ -9,6 +9,9 @@
  * JSON texts: a lexeme is one token of JSON (a number, a string with its quotes, a name with its
  * colon). White space may stand in front of every lexeme with `spaced`, except the very first.
  *
+ * Lengths are in tokens: each lexeme's shortest text is cut into the longest tokens there are. So
+ * an answer of that length exists, and there may be shorter ones.
+ *
  * Symbols are small values; ids index the arrays below. Building functions set `rx.code` when they
  * fail (CN_ENOMEM, CN_ELIMIT), which stays, and then return ENG_SYM_NEVER. */
 #ifndef ENGINE_TEXT_GRAMMAR_IR_H
@@ -33,7 +36,7 @@ struct eng_lexeme {
     uint32_t rx;
     bool spaced;   /* white space may stand in front */
     uint32_t full; /* rx with that white space, by eng_ir_finish */
-    uint32_t cost; /* least bytes, likewise; UINT32_MAX: no text belongs to it */
+    uint32_t cost; /* least tokens, likewise; UINT32_MAX: no text belongs to it */
 };
 /* A run of symbols: syms[first .. first + n). n may be 0. */
 struct eng_run_of { uint32_t first, n; };
@@ -95,13 +98,15 @@ enum eng_json_mark {
 struct eng_ir {
     struct eng_rx rx;
     enum eng_spelling spelling;
+    /* Of the vocabulary, until eng_ir_finish; NULL: a token is a byte. */
+    const struct eng_trie *trie;
     uint32_t space;    /* rx: white space in front of a spaced lexeme; may be empty */
     uint32_t any_char; /* rx: a character of a JSON string; by eng_ir_finish; 0: not JSON */
     uint32_t colon;    /* rx: a colon, with that in front of it; by eng_ir_finish */
     struct eng_lexeme *lexemes;
     struct eng_rule *rules;
     struct eng_run_of *seqs; /* into syms */
-    uint32_t *seq_cost;      /* least bytes, by eng_ir_finish */
+    uint32_t *seq_cost;      /* least tokens, by eng_ir_finish */
     struct eng_sym *syms;
     struct eng_object *objects;
     struct eng_member *members;
@@ -114,7 +119,7 @@ struct eng_ir {
     size_t cap[10]; /* of the arrays, in the order of the counts */
     struct eng_sym root;
     uint32_t marks[ENG_N_MARKS]; /* lexemes of JSON's marks, by eng_ir_finish */
-    /* Least bytes of each, by eng_ir_finish; UINT32_MAX: none exists. */
+    /* Least tokens of each, by eng_ir_finish; UINT32_MAX: none exists. */
     uint32_t *rule_cost, *object_cost, *array_cost;
     size_t bytes, max_bytes; /* of the arrays */
 };

@@ -8,7 +8,7 @@
 int eng_ir_unwind(struct eng_ir *ir, struct cn_error *err);
 /* Computes the costs (cost.c). */
 int eng_ir_weigh(struct eng_ir *ir);
-/* Least bytes of a symbol, white space left out; UINT32_MAX: none exists. */
+/* Least tokens of a symbol, white space left out; UINT32_MAX: none exists. */
 uint32_t eng_ir_cost(const struct eng_ir *ir, struct eng_sym s);
 
 static inline uint32_t eng_cost_add(uint32_t a, uint32_t b)

@@ -24,7 +24,7 @@ uint32_t eng_match_extra(struct eng_match *m, uint32_t rx, bool spaced)
     for (uint32_t i = m->n_extra; i--;)
         if (m->extra[i].rx == rx && m->extra[i].spaced == spaced) return m->ir->n_lexemes + i;
     l.full = spaced ? eng_rx_cat(&m->rx, m->ir->space, rx) : rx;
-    l.cost = eng_rx_min_len(&m->rx, rx);
+    l.cost = eng_rx_tokens(&m->rx, rx, m->trie);
     if (m->rx.code || cn_grow(&m->extra, &m->cap[3], m->n_extra + (size_t)1, sizeof *m->extra)) {
         eng_match_fail(m, m->rx.code ? m->rx.code : CN_ENOMEM);
         return UINT32_MAX;

@@ -49,6 +49,7 @@ struct walk {
     uint32_t *mask;
     uint64_t left;  /* tokens that lead farther from the end than this are left out */
     uint32_t worst; /* farthest from the end that a token leads */
+    uint32_t least; /* nearest, left out or not */
     bool any;
 };
 
@@ -153,7 +154,10 @@ static void walk(struct walk *w)
         i++;
         if (!node->n) continue;
         uint32_t far = distance(w, &to->at);
-        if (far > w->left || (to->unsure && !look_again(w, node))) continue;
+        if (far > w->left && far >= w->least) continue;
+        if (to->unsure && !look_again(w, node)) continue;
+        w->least = CN_MIN(w->least, far);
+        if (far > w->left) continue;
         w->worst = CN_MAX(w->worst, far);
         set_ids(w, node);
     }
@@ -324,16 +328,15 @@ int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places 
         if (keyed && !m->code) eng_masks_keep(k->masks, key, bytes, mask, w.worst);
     }
     if (m->code || left == UINT64_MAX || w.worst < left) return m->code;
-    /* near its end: only what gets there in time */
-    uint32_t *all = cn_malloc_array(bytes, 1);
-    if (!all) return eng_match_fail(m, CN_ENOMEM);
-    memcpy(all, mask, bytes);
+    /* near its end: only what gets there in time; too late for that, what leads nearest to it */
     memset(mask, 0, bytes);
     w.any = false;
-    w.left = left - 1;
-    if (left) take_tokens(&w);
+    w.left = left ? left - 1 : 0;
+    w.least = UINT32_MAX;
     take_ends(&w);
-    if (!w.any) memcpy(mask, all, bytes); /* too late: it ends by its length */
-    free(all);
+    if (left || !w.any) take_tokens(&w);
+    if (w.any || m->code) return m->code;
+    w.left = w.least;
+    take_tokens(&w);
     return m->code;
 }

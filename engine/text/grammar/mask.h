@@ -31,9 +31,9 @@ int eng_masker_init(struct eng_masker *k, const struct eng_trie *t, struct eng_m
 void eng_masker_fini(struct eng_masker *k);
 
 /* Sets in `mask` (trie->n_words words, all 0) the tokens after which the answer is still the
- * beginning of a text of the grammar, and the ends of generation where it is one. left: bytes that
- * the answer may still have, a token counted as one byte: tokens after which no end could be
- * reached within left - 1 are left out, unless nothing else is left (UINT64_MAX: no bound). Errors:
+ * beginning of a text of the grammar, and the ends of generation where it is one. left: tokens that
+ * the answer may still have: those after which no end is known within left - 1 are left out
+ * (UINT64_MAX: no bound). Where that leaves none, the tokens that lead nearest to an end. Errors:
  * m->code. */
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask);

@@ -40,7 +40,7 @@ struct eng_frame {
     uint32_t there; /* list: OBJECT: members that are there, of those that it matters for */
     uint32_t seen;  /* list: OBJECT: undeclared names. ARRAY: values */
     uint32_t start; /* ARRAY: length of the kept text where the item began. OBJECT: the other */
-    uint32_t rest;  /* close.c: 0 not known yet, else 1 + least bytes from here to the end */
+    uint32_t rest;  /* close.c: 0 not known yet, else 1 + least tokens from here to the end */
     uint32_t next;  /* hash chain */
     uint64_t hash;  /* of all of the stack from here down */
 };
@@ -113,8 +113,9 @@ struct eng_scratch {
 };
 
 struct eng_match {
-    const struct eng_ir *ir; /* outlives it */
-    struct eng_rx rx;        /* continues the grammar's arena */
+    const struct eng_ir *ir;     /* outlives it */
+    struct eng_rx rx;            /* continues the grammar's arena */
+    const struct eng_trie *trie; /* that distances are counted with; NULL: a token is a byte */
     size_t max_bytes;
     uint32_t lead;
     int code;                 /* 0, CN_ENOMEM, CN_ELIMIT; stays */
@@ -186,7 +187,7 @@ uint32_t eng_keep_byte(struct eng_match *m, uint32_t text, uint8_t byte); /* aft
  * may end here has none. Returns how many. */
 size_t eng_match_forced(struct eng_match *m, const struct eng_places *at, char *out, size_t most);
 
-/* close.c: least bytes from these places to an end of the answer; UINT32_MAX: not known. It may be
+/* close.c: least tokens from these places to an end of the answer; UINT32_MAX: not known. It may be
  * more than the least, but an answer of that length exists. */
 uint32_t eng_match_distance(struct eng_match *m, const struct eng_places *at);
 /* The same by the lexeme that is farthest from an end: a token may lead into any of them. */

@@ -143,6 +143,10 @@ bool eng_rx_live(struct eng_rx *r, uint32_t x);
 /* Bytes of the shortest text of x; UINT32_MAX: it has none. Of expressions with AND or NOT it may
  * be the length of a text that is not the shortest. */
 uint32_t eng_rx_min_len(struct eng_rx *r, uint32_t x);
+/* Tokens of a vocabulary that a text of that length takes, or more; without one (NULL): its bytes.
+ */
+struct eng_trie;
+uint32_t eng_rx_tokens(struct eng_rx *r, uint32_t x, const struct eng_trie *t);
 /* Appends a text of that length. */
 int eng_rx_shortest(struct eng_rx *r, uint32_t x, struct cn_buf *out);
 /* Whether x has at most `most` texts, none longer than 300 bytes; *n is their number if so. */

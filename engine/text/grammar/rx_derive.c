@@ -17,7 +17,7 @@ static struct eng_rx_memo *memo_of(struct eng_rx *r, uint32_t x, uint16_t what)
     return &r->memo[(h ^ h >> 15) & (r->n_memo - 1)];
 }
 
-static bool recall(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t *answer)
+bool eng_rx_recall(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t *answer)
 {
     const struct eng_rx_memo *m = memo_of(r, x, what);
     if (m->x != x || m->what != what) return false;
@@ -25,7 +25,7 @@ static bool recall(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t *answer
     return true;
 }
 
-static uint32_t keep(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t answer)
+uint32_t eng_rx_keep(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t answer)
 {
     if (!r->code) *memo_of(r, x, what) = (struct eng_rx_memo){x, what, answer};
     return answer;
@@ -87,7 +87,7 @@ static uint32_t derive(struct eng_rx *r, uint32_t x, uint8_t byte, unsigned dept
     if (n.kind == ENG_RX_SET)
         return eng_bytes_has(eng_rx_set_of(r, &n), byte) ? ENG_RX_EMPTY : ENG_RX_NONE;
     if (r->code) return ENG_RX_NONE;
-    if (recall(r, x, byte, &y)) return y;
+    if (eng_rx_recall(r, x, byte, &y)) return y;
     if (depth > MOST_DEPTH || (r->max_work && r->work >= r->max_work))
         return eng_rx_fail(r, CN_ELIMIT);
     if (++r->work % 4096 == 0 && r->keep_going && !r->keep_going(r->arg))
@@ -113,7 +113,7 @@ static uint32_t derive(struct eng_rx *r, uint32_t x, uint8_t byte, unsigned dept
         y = derive_list(r, &n, byte, depth + 1);
         break;
     }
-    return r->code ? ENG_RX_NONE : keep(r, x, byte, y);
+    return r->code ? ENG_RX_NONE : eng_rx_keep(r, x, byte, y);
 }
 
 uint32_t eng_rx_derive(struct eng_rx *r, uint32_t x, uint8_t byte)
@@ -237,7 +237,7 @@ bool eng_rx_live(struct eng_rx *r, uint32_t x)
     const struct eng_rx_node *n = eng_rx_node(r, x);
     uint32_t known = n->live;
     struct seen s = {0};
-    if (known == ENG_RX_UNKNOWN && !recall(r, x, ENG_MEMO_LIVE, &known)) {
+    if (known == ENG_RX_UNKNOWN && !eng_rx_recall(r, x, ENG_MEMO_LIVE, &known)) {
         bool live = search_live(r, x, &s);
         known = live ? ENG_RX_LIVE : ENG_RX_DEAD;
         for (size_t i = 0; !live && i < s.n && !r->code; i++) {
@@ -245,7 +245,7 @@ bool eng_rx_live(struct eng_rx *r, uint32_t x)
             if (own) own->live = ENG_RX_DEAD;
         }
         if (!r->code && own_node(r, x)) own_node(r, x)->live = (uint8_t)known;
-        if (!r->code) keep(r, x, ENG_MEMO_LIVE, known);
+        if (!r->code) eng_rx_keep(r, x, ENG_MEMO_LIVE, known);
         seen_fini(&s);
     }
     return known == ENG_RX_LIVE && !r->code;
@@ -281,11 +281,11 @@ uint32_t eng_rx_min_len(struct eng_rx *r, uint32_t x)
 {
     const struct eng_rx_node *n = eng_rx_node(r, x);
     uint32_t len = n->min_len;
-    if (n->plain || len != UINT32_MAX || recall(r, x, ENG_MEMO_MIN_LEN, &len)) return len;
+    if (n->plain || len != UINT32_MAX || eng_rx_recall(r, x, ENG_MEMO_MIN_LEN, &len)) return len;
     len = search_min_len(r, x);
     if (r->code) return UINT32_MAX;
     if (own_node(r, x)) own_node(r, x)->min_len = len;
-    return keep(r, x, ENG_MEMO_MIN_LEN, len);
+    return eng_rx_keep(r, x, ENG_MEMO_MIN_LEN, len);
 }
 
 int eng_rx_shortest(struct eng_rx *r, uint32_t x, struct cn_buf *out)

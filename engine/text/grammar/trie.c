@@ -172,3 +172,23 @@ const struct eng_trie *eng_vocab_trie(const struct eng_vocab *v)
     eng_trie_free(made);
     return t;
 }
+
+size_t eng_trie_longest(const struct eng_trie *t, const char *s, size_t n, uint32_t *id)
+{
+    const struct eng_tokens_tree *tree = &t->all;
+    size_t found = 0, depth = 0;
+    for (size_t i = 0; i < tree->n && depth < n;) {
+        const struct eng_trie_node *node = &tree->nodes[i];
+        if (node->depth != depth + 1) break; /* behind the subtree */
+        if (node->byte != (uint8_t)s[depth]) {
+            i = node->end;
+            continue;
+        }
+        depth++;
+        i++;
+        if (!node->n) continue;
+        found = depth;
+        *id = tree->ids[node->first];
+    }
+    return found;
+}

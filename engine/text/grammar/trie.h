@@ -46,6 +46,8 @@ struct eng_trie {
 /* The vocabulary's tree: made when it is first asked for, and freed with the vocabulary. NULL: out
  * of memory. Any thread. */
 const struct eng_trie *eng_vocab_trie(const struct eng_vocab *v);
+/* The longest token that a text begins with: how many bytes it has; 0: there is none. */
+size_t eng_trie_longest(const struct eng_trie *t, const char *s, size_t n, uint32_t *id);
 void eng_trie_free(struct eng_trie *t); /* takes NULL */
 
 #endif
