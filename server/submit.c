@@ -31,6 +31,10 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->sampling = c->sampling;
     out->sampling.bias = NULL; /* those of shared */
     out->sampling.n_bias = 0;
+    if (c->grammar) { /* it says where the answer may end, and where nothing else may come */
+        out->sampling.ignore_eos = false;
+        out->sampling.min_tokens = 0;
+    }
     out->include_stop = c->p.include_stop;
     out->special_tokens = !c->p.skip_special;
     out->parted = c->parted;

@@ -233,6 +233,13 @@ static bool copy_places(struct choice *c, const struct eng_places *from)
     return true;
 }
 
+static bool any_bit(const uint32_t *mask, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (mask[i]) return true;
+    return false;
+}
+
 static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *drafts,
                       uint32_t n_drafts, uint32_t *mask)
 {
@@ -247,6 +254,7 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
         if (!step_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1])) return c->code != 0;
     if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply))) return false;
     if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) fail(c, c->m.code);
+    if (!any_bit(mask, g->trie->n_words)) fail(c, CN_EINTERNAL); /* no way leads on */
     if (s.phase == BEFORE) eng_reply_openings(g->in.reply, mask);
     return true;
 }
