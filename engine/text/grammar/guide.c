@@ -254,7 +254,10 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
         if (!step_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1])) return c->code != 0;
     if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply))) return false;
     if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) fail(c, c->m.code);
-    if (!any_bit(mask, g->trie->n_words)) fail(c, CN_EINTERNAL); /* no way leads on */
+    if (!any_bit(mask, g->trie->n_words)) {
+        if (n_drafts) return false; /* the drafts lead nowhere: the masks before keep them out */
+        fail(c, CN_EINTERNAL);
+    }
     if (s.phase == BEFORE) eng_reply_openings(g->in.reply, mask);
     return true;
 }
