@@ -170,17 +170,38 @@ void eng_expand_array(struct eng_match *m, const struct eng_frame *f, const stru
 
 /* ---- least lengths --------------------------------------------------------------------------- */
 
+/* Of an item: where items differ, of the next one exactly if it is one lexeme. */
+static uint32_t cost_of_item(struct eng_match *m, const struct eng_array *a,
+                             const struct eng_frame *f, struct eng_sym s, bool next)
+{
+    uint32_t cost = eng_ir_cost(m->ir, s), lexeme;
+    if (!a->unique || cost == UINT32_MAX || (next && !f->pos)) return cost;
+    if (!next || s.kind != ENG_SYM_LEXEME || f->seen <= ENG_LIST_UNKNOWN)
+        return eng_ir_cost_anew(m->ir, s);
+    lexeme = eng_array_lexeme(m, s.id, f);
+    return lexeme == UINT32_MAX ? UINT32_MAX : eng_match_lexeme(m, lexeme)->cost;
+}
+
+/* An item that is under way may have to grow, so as not to repeat another one. */
+static uint32_t cost_to_differ(const struct eng_match *m, const struct eng_array *a,
+                               const struct eng_frame *f)
+{
+    const struct eng_item *t = item_at(m, a, f->pos ? f->pos - 1 : 0);
+    bool one_lexeme = t->in.kind <= ENG_SYM_LEXEME && t->out.kind <= ENG_SYM_LEXEME;
+    return f->phase == ENG_PHASE_ITEM && f->seen && !one_lexeme ? ENG_COST_ANEW : 0;
+}
+
 uint32_t eng_array_rest(struct eng_match *m, const struct eng_frame *f)
 {
     const struct eng_array *a = &m->ir->arrays[f->id];
-    uint32_t c = 1, in = f->count, pos = f->pos;
-    bool comma = f->phase == ENG_PHASE_COMMA;
-    for (; comma || pos < a->min || in < a->min_in; pos++, comma = false) {
+    uint32_t c = 1 + cost_to_differ(m, a, f), in = f->count, pos = f->pos;
+    bool comma = f->phase == ENG_PHASE_COMMA, next = f->phase != ENG_PHASE_ITEM;
+    for (; comma || pos < a->min || in < a->min_in; pos++, comma = next = false) {
         const struct eng_item *t = item_at(m, a, pos);
-        uint32_t yes = eng_ir_cost(m->ir, t->in), no = eng_ir_cost(m->ir, t->out);
+        uint32_t yes = cost_of_item(m, a, f, t->in, next), no = cost_of_item(m, a, f, t->out, next);
         bool take = yes != UINT32_MAX && (in < a->min_in || no == UINT32_MAX);
-        uint32_t one = eng_cost_add(take ? yes : no, !comma);       /* with its comma */
-        if (pos >= a->items.n && !take && pos < a->min && !comma) { /* the rest are alike */
+        uint32_t one = eng_cost_add(take ? yes : no, !comma);      /* with its comma */
+        if (pos >= a->items.n && !take && pos < a->min && !next) { /* the rest are alike */
             uint64_t rest = (uint64_t)one * (a->min - pos);
             return one == UINT32_MAX || rest > UINT32_MAX ? UINT32_MAX
                                                           : eng_cost_add(c, (uint32_t)rest);

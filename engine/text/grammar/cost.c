@@ -25,6 +25,16 @@ uint32_t eng_ir_cost(const struct eng_ir *ir, struct eng_sym s)
     }
 }
 
+/* Of few texts it may be the longest; of many there are others hardly longer than the shortest. */
+uint32_t eng_ir_cost_anew(const struct eng_ir *ir, struct eng_sym s)
+{
+    enum { LONG = 50 };
+    uint32_t cost = eng_ir_cost(ir, s), longest;
+    if (s.kind != ENG_SYM_LEXEME || cost == UINT32_MAX) return eng_cost_add(cost, ENG_COST_ANEW);
+    longest = eng_rx_max_len(&ir->rx, ir->lexemes[s.id].rx);
+    return longest <= LONG ? CN_MAX(longest, cost) : eng_cost_add(cost, 1);
+}
+
 static uint32_t cost_of_seq(const struct eng_ir *ir, struct eng_run_of q)
 {
     uint32_t c = 0;
@@ -125,12 +135,14 @@ static int cost_of_array(struct eng_ir *ir, const struct eng_array *a, uint32_t 
 {
     uint32_t n = CN_MAX(a->min, a->min_in), first = CN_MIN(n, a->items.n), c = 2, in = a->min_in;
     uint32_t *more = cn_malloc_array(first, sizeof *more), n_more = 0;
-    uint32_t rest_in = eng_ir_cost(ir, a->rest.in), rest_out = eng_ir_cost(ir, a->rest.out);
+    uint32_t (*cost)(const struct eng_ir *, struct eng_sym) =
+        a->unique && n > 1 ? eng_ir_cost_anew : eng_ir_cost;
+    uint32_t rest_in = cost(ir, a->rest.in), rest_out = cost(ir, a->rest.out);
     uint64_t sum;
     if (!more) return CN_ENOMEM;
     for (uint32_t i = 0; i < first; i++) {
         const struct eng_item *t = &ir->items[a->items.first + i];
-        uint32_t yes = eng_ir_cost(ir, t->in), no = eng_ir_cost(ir, t->out);
+        uint32_t yes = cost(ir, t->in), no = cost(ir, t->out);
         if (no == UINT32_MAX && yes != UINT32_MAX) {
             c = eng_cost_add(c, eng_cost_add(yes, 1));
             in -= in > 0;

@@ -11,6 +11,10 @@ int eng_ir_weigh(struct eng_ir *ir);
 /* Least tokens of a symbol, white space left out; UINT32_MAX: none exists. */
 uint32_t eng_ir_cost(const struct eng_ir *ir, struct eng_sym s);
 
+/* The same of an item that must differ from others: what is enough in nearly all cases. */
+enum { ENG_COST_ANEW = 4 }; /* tokens more, of an item with parts */
+uint32_t eng_ir_cost_anew(const struct eng_ir *ir, struct eng_sym s);
+
 static inline uint32_t eng_cost_add(uint32_t a, uint32_t b)
 {
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;

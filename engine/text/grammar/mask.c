@@ -13,6 +13,7 @@ enum { NEAR = 256 };
 struct eng_level {
     struct eng_places at;
     bool unsure;     /* of this level or one before it */
+    bool blank;      /* this level and all before it are white space */
     uint32_t n_kept; /* bytes of kept texts that levels up to this one stand on */
 };
 /* Distances that were asked for lately. */
@@ -51,6 +52,8 @@ struct walk {
     uint32_t worst; /* farthest from the end that a token leads */
     uint32_t least; /* nearest, left out or not */
     bool any;
+    bool solid;   /* tokens of white space are left out */
+    bool between; /* white space changes nothing here */
 };
 
 static bool put_places(struct eng_match *m, struct eng_places *to, const struct eng_places *from)
@@ -122,6 +125,7 @@ static bool look_again(struct walk *w, const struct eng_trie_node *node)
     for (uint32_t i = 0; i < node->depth && ok; i++)
         ok = eng_match_step(w->m, &at[i & 1], bytes[i], &at[~i & 1]);
     w->m->walking = true;
+    ok = ok && eng_match_alive(w->m, &at[node->depth & 1]);
     free(bytes);
     free(at[0].v);
     free(at[1].v);
@@ -135,6 +139,11 @@ static void set_ids(struct walk *w, const struct eng_trie_node *node)
         w->mask[id >> 5] |= 1u << (id & 31);
     }
     w->any = true;
+}
+
+static bool is_blank(uint8_t byte)
+{
+    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
 }
 
 static void walk(struct walk *w)
@@ -152,10 +161,12 @@ static void walk(struct walk *w)
             continue;
         }
         i++;
-        if (!node->n) continue;
+        to->blank = levels[node->depth - 1].blank && is_blank(node->byte);
+        if (!node->n || (to->blank && w->solid)) continue;
         uint32_t far = distance(w, &to->at);
         if (far > w->left && far >= w->least) continue;
         if (to->unsure && !look_again(w, node)) continue;
+        if (!to->unsure && !(to->blank && w->between) && !eng_match_alive(w->m, &to->at)) continue;
         w->least = CN_MIN(w->least, far);
         if (far > w->left) continue;
         w->worst = CN_MAX(w->worst, far);
@@ -164,38 +175,6 @@ static void walk(struct walk *w)
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
-
-/* Longest text, where it is easily seen; UINT32_MAX else. */
-static uint32_t max_len(const struct eng_rx *r, uint32_t x, unsigned depth)
-{
-    struct eng_rx_node n = *eng_rx_node(r, x);
-    uint64_t len = 0;
-    if (x == ENG_RX_EMPTY || x == ENG_RX_NONE) return 0;
-    if (x == ENG_RX_ALL || depth > 200) return UINT32_MAX;
-    switch (n.kind) {
-    case ENG_RX_SET:
-        return 1;
-    case ENG_RX_CAT:
-        for (; len < UINT32_MAX; n = *eng_rx_node(r, x)) {
-            bool chain = x >= ENG_RX_FIRST && n.kind == ENG_RX_CAT;
-            len += max_len(r, chain ? n.a : x, depth + 1);
-            if (!chain) break;
-            x = n.b;
-        }
-        break;
-    case ENG_RX_REPEAT:
-        if (n.hi == ENG_RX_INF) return UINT32_MAX;
-        len = (uint64_t)max_len(r, n.a, depth + 1) * n.hi;
-        break;
-    case ENG_RX_OR:
-        for (uint32_t i = 0; i < n.b; i++)
-            len = CN_MAX(len, max_len(r, eng_rx_args(r, &n)[i], depth + 1));
-        break;
-    default:
-        return UINT32_MAX;
-    }
-    return (uint32_t)CN_MIN(len, (uint64_t)UINT32_MAX);
-}
 
 /* How many characters of any kind may come. *exact: no more of them may. */
 static uint32_t free_of(struct eng_match *m, uint32_t x, bool *exact, unsigned depth)
@@ -224,7 +203,7 @@ static uint32_t free_of(struct eng_match *m, uint32_t x, bool *exact, unsigned d
         bool of_arg;
         struct eng_rx_node a = *eng_rx_node(&m->rx, arg);
         if (a.kind == ENG_RX_NOT && arg >= ENG_RX_FIRST) {
-            barred = CN_MAX(barred, max_len(&m->rx, a.a, 0));
+            barred = CN_MAX(barred, eng_rx_max_len(&m->rx, a.a));
             continue;
         }
         most = CN_MIN(most, free_of(m, arg, &of_arg, depth + 1));
@@ -255,9 +234,11 @@ static bool take_plain(struct walk *w)
 {
     const struct eng_trie *t = w->k->trie;
     const struct eng_place *p = &w->begin->v[0];
-    if (w->begin->n != 1 || w->m->parsers[p->parser].inside) return false;
+    if (w->begin->n != 1) return false;
     uint32_t n = eng_free_chars(w->m, p->lexer), far = eng_match_farthest(w->m, p);
     if (!n) return false;
+    /* an item that must be a new value can still become one, if its text has no end */
+    if (w->m->parsers[p->parser].inside && n != UINT32_MAX) return false;
     if (n < t->longest_plain && n >= ENG_TRIE_PLAIN) return false;
     if (far > w->left) return false;
     const uint32_t *plain = t->plain[CN_MIN(n, (uint32_t)ENG_TRIE_PLAIN)];
@@ -276,6 +257,8 @@ static void take_tokens(struct walk *w)
     struct eng_masker *k = w->k;
     if (!put_places(w->m, &k->levels[0].at, w->begin)) return;
     k->levels[0].unsure = false;
+    k->levels[0].blank = true;
+    w->between = eng_match_between(w->m, w->begin);
     k->levels[0].n_kept = w->m->n_kept;
     memset(k->near, 0, NEAR * sizeof *k->near);
     w->m->walking = true;
@@ -311,6 +294,27 @@ static bool key_of(const struct eng_match *m, const struct eng_places *at, uint6
     return true;
 }
 
+/* Near the end: only what gets there in time. Too late for that: what leads nearest to it; of that
+ * no white space, unless it leads nearer, or the answer would wait for its end there. */
+static void take_near(struct walk *w, uint64_t left)
+{
+    uint32_t far = eng_match_distance(w->m, w->begin);
+    w->any = false;
+    w->left = left ? left - 1 : 0;
+    w->least = UINT32_MAX;
+    take_ends(w);
+    if (left || !w->any) take_tokens(w);
+    if (w->any || w->m->code) return;
+    if (w->least >= far) {
+        w->solid = true;
+        w->least = UINT32_MAX;
+        take_tokens(w);
+        w->solid = w->least != UINT32_MAX;
+    }
+    w->left = w->least;
+    if (!w->any) take_tokens(w);
+}
+
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask)
 {
@@ -328,15 +332,7 @@ int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places 
         if (keyed && !m->code) eng_masks_keep(k->masks, key, bytes, mask, w.worst);
     }
     if (m->code || left == UINT64_MAX || w.worst < left) return m->code;
-    /* near its end: only what gets there in time; too late for that, what leads nearest to it */
     memset(mask, 0, bytes);
-    w.any = false;
-    w.left = left ? left - 1 : 0;
-    w.least = UINT32_MAX;
-    take_ends(&w);
-    if (left || !w.any) take_tokens(&w);
-    if (w.any || m->code) return m->code;
-    w.left = w.least;
-    take_tokens(&w);
+    take_near(&w, left);
     return m->code;
 }

@@ -71,6 +71,7 @@ struct eng_lexer_state {
     uint64_t hash;
     uint32_t *to;        /* by class of bytes: 0 not known yet, else a state; NULL: none is known */
     uint32_t free_chars; /* mask.c: 0 not known yet, else 1 + its answer */
+    uint32_t n_texts;    /* alive.c: likewise */
 };
 enum { ENG_LEXER_DEAD = 1 };
 
@@ -194,6 +195,13 @@ uint32_t eng_match_distance(struct eng_match *m, const struct eng_places *at);
 uint32_t eng_match_farthest(struct eng_match *m, const struct eng_place *at);
 uint32_t eng_object_rest(struct eng_match *m, const struct eng_frame *f);
 uint32_t eng_array_rest(struct eng_match *m, const struct eng_frame *f);
+
+/* alive.c: whether the answer can go on from there to an end. False only where an array without
+ * equal items would have to repeat one. */
+bool eng_match_alive(struct eng_match *m, const struct eng_places *at);
+/* Whether places within an item of such an array are not within a string: white space there does
+ * not matter. */
+bool eng_match_between(struct eng_match *m, const struct eng_places *at);
 
 /* frame.c */
 uint32_t eng_frame(struct eng_match *m, const struct eng_frame *f); /* 0 with m->code */

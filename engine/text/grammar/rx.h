@@ -147,6 +147,8 @@ uint32_t eng_rx_min_len(struct eng_rx *r, uint32_t x);
  */
 struct eng_trie;
 uint32_t eng_rx_tokens(struct eng_rx *r, uint32_t x, const struct eng_trie *t);
+/* Bytes of the longest text, where it is easily seen; UINT32_MAX: not, or there is none. */
+uint32_t eng_rx_max_len(const struct eng_rx *r, uint32_t x);
 /* Appends a text of that length. */
 int eng_rx_shortest(struct eng_rx *r, uint32_t x, struct cn_buf *out);
 /* Whether x has at most `most` texts, none longer than 300 bytes; *n is their number if so. */

@@ -77,3 +77,42 @@ uint32_t eng_rx_tokens(struct eng_rx *r, uint32_t x, const struct eng_trie *t)
         read = (n = eng_trie_longest(t, text.s + at, text.n - at, &id));
     return eng_rx_keep(r, x, ENG_MEMO_TOKENS, read ? count : len);
 }
+
+/* ---- longest texts ----------------------------------------------------------------------------
+ */
+
+static uint32_t max_len(const struct eng_rx *r, uint32_t x, unsigned depth)
+{
+    struct eng_rx_node n = *eng_rx_node(r, x);
+    uint64_t len = 0;
+    if (x == ENG_RX_EMPTY || x == ENG_RX_NONE) return 0;
+    if (x == ENG_RX_ALL || depth > 200) return UINT32_MAX;
+    switch (n.kind) {
+    case ENG_RX_SET:
+        return 1;
+    case ENG_RX_CAT:
+        for (; len < UINT32_MAX; n = *eng_rx_node(r, x)) {
+            bool chain = x >= ENG_RX_FIRST && n.kind == ENG_RX_CAT;
+            len += max_len(r, chain ? n.a : x, depth + 1);
+            if (!chain) break;
+            x = n.b;
+        }
+        break;
+    case ENG_RX_REPEAT:
+        if (n.hi == ENG_RX_INF) return UINT32_MAX;
+        len = (uint64_t)max_len(r, n.a, depth + 1) * n.hi;
+        break;
+    case ENG_RX_OR:
+        for (uint32_t i = 0; i < n.b; i++)
+            len = CN_MAX(len, max_len(r, eng_rx_args(r, &n)[i], depth + 1));
+        break;
+    default:
+        return UINT32_MAX;
+    }
+    return (uint32_t)CN_MIN(len, (uint64_t)UINT32_MAX);
+}
+
+uint32_t eng_rx_max_len(const struct eng_rx *r, uint32_t x)
+{
+    return max_len(r, x, 0);
+}
