@@ -124,6 +124,20 @@ static int charge(struct eng_guide *g, struct choice *c)
     return c->code;
 }
 
+/* Some masks need more: twice as much, if that may be. What the matcher made in vain is dropped;
+ * where the answer is stays. */
+static bool double_room(struct eng_guide *g, struct choice *c)
+{
+    if (c->code != CN_ELIMIT || c->m.code != CN_ELIMIT || 2 * c->charged > g->in.max_bytes)
+        return false;
+    if (g->in.account && cn_account_take(g->in.account, c->charged)) return false;
+    c->charged *= 2;
+    c->code = c->m.code = c->m.rx.code = 0;
+    c->m.max_bytes = c->charged;
+    eng_match_compact(&c->m);
+    return !c->m.code;
+}
+
 /* The matcher is made when it is first needed. */
 static int ready(struct eng_guide *g, struct choice *c)
 {
@@ -271,6 +285,10 @@ bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32
     if (!g->in.grammar || (c->at.phase == THINKS && !n_drafts)) return false;
     if (ready(g, c)) return true;
     bool bound = make_mask(g, c, drafts, n_drafts, mask);
+    while (c->code && double_room(g, c)) {
+        memset(mask, 0, g->trie->n_words * sizeof *mask);
+        bound = make_mask(g, c, drafts, n_drafts, mask);
+    }
     if (c->code) memset(mask, 0, g->trie->n_words * sizeof *mask);
     c->ns += cn_now_ns() - began;
     return bound;
