@@ -142,11 +142,13 @@ static void put_end(struct cn_buf *out, struct eng_str mark)
     cn_buf_puts(out, " | length -%}{%- endif -%}\n");
 }
 
-static void put_cut(struct cn_buf *out, const struct eng_script *s)
+/* Only marks of the template itself: the others would be taken for marks of the family's. */
+static void put_cut(struct cn_buf *out, const struct eng_script *s, struct eng_str source)
 {
     cn_buf_puts(out, "{%- set end = script_text.rstrip() -%}\n");
     for (size_t i = 0; i < CN_ARRAY_LEN(ends); i++)
-        put_end(out, (struct eng_str){ends[i], strlen(ends[i])});
+        if (memmem(source.p, source.n, ends[i], strlen(ends[i])))
+            put_end(out, (struct eng_str){ends[i], strlen(ends[i])});
     for (size_t i = 0; i < s->n_ends; i++)
         put_end(out, s->ends[i]);
     cn_buf_puts(out, "{{- script_text[:script.cut] -}}{{- script.mark -}}"
@@ -173,6 +175,6 @@ int eng_script_chat(const struct eng_script *s, struct cn_buf *out)
     cn_buf_printf(out,
                   "{%%- if not script.mark -%%}{%%- set script.mark = '%s' -%%}{%%- endif -%%}\n",
                   eng_script_mark(0).text);
-    put_cut(out, s);
+    put_cut(out, s, source);
     return cn_buf_code(out);
 }

@@ -11,6 +11,8 @@ from conftest import oracle
 GAP = "\u2021\u2021"  # the script's `break`: no reply contains it
 # Tokens in vocabularies of which <|end|> ends a message, not a reply.
 MORE = {"openai-gpt-oss-120b": ["<|call|>", "<|return|>"], "upstage-Solar-Open-100B": ["<|calls|>", "<|flush|>"]}
+# What prompts of a family end with, besides marks of reasoning that the model knows.
+ENDS = {"tencent-Hy3": ["<think:opensource>"], "meetkai-functionary-medium-v3.2": [">>>"]}
 
 
 def answer(text, **conditions):
@@ -60,5 +62,6 @@ def played(folder, form, cases=slice(None)):
         answers.append(answer(text, user=f"({c['name']})"))
     path = script(folder, *answers, name=f"{form}.txt", parameters="context=65536,", marks=marks, bos=bos,
                   end=end, control=[t for t in MORE.get(form, []) if t not in marks],
-                  template=oracle(f"templates/{doc['template']}.jinja"), **{"break": GAP})
+                  prompt_ends=ENDS.get(form, []), template=oracle(f"templates/{doc['template']}.jinja"),
+                  **{"break": GAP})
     return path, doc, chosen
