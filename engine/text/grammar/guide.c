@@ -24,6 +24,9 @@ struct spot {
     enum phase phase;
     struct eng_reply reply;
     uint64_t n_tokens, n_thoughts;
+    bool begun, marked; /* the answer has; a mark is before it, which white space belongs to */
+    char blanks[16];    /* what came before it is known what begins: white space */
+    uint32_t n_blanks;
 };
 
 struct choice {
@@ -78,6 +81,7 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
         s->phase = !in->reply || eng_reply_answers(&s->reply) ? ANSWERS
                    : eng_reply_reasons(&s->reply)             ? THINKS
                                                               : BEFORE;
+        s->marked = s->phase == THINKS || (enum eng_reply_start)in->start == ENG_REPLY_CLOSED;
     }
     *out = g;
     return 0;
@@ -179,12 +183,15 @@ static int read_reply(const struct eng_guide *g, struct spot *s, uint32_t id, st
     for (size_t i = 0; i < parts.n_runs && !rc; from = parts.runs[i++].end)
         if (parts.runs[i].part == ENG_PART_CONTENT)
             rc = cn_buf_append(text, parts.text.data + from, parts.runs[i].end - from);
+    for (size_t i = 0; !parts.n_runs && i < piece.n && s->n_blanks < sizeof s->blanks; i++)
+        s->blanks[s->n_blanks++] = piece.p[i];
     eng_parts_fini(&parts);
     s->n_thoughts++;
     if (eng_reply_answers(&s->reply))
         s->phase = ANSWERS;
     else if (eng_reply_reasons(&s->reply))
         s->phase = THINKS;
+    s->marked |= s->phase == THINKS;
     return rc;
 }
 
@@ -213,6 +220,7 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
     bool ok = true;
     s->n_tokens++;
     if (s->phase == ANSWERS) {
+        s->begun = true;
         if (!g->in.grammar) return true;
         if (eng_vocab_is_special(g->in.vocab, id) && step_bytes(c, name_of(id, name), at, scratch))
             return true;
@@ -221,6 +229,7 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
     cn_buf_init(&text, 0);
     int rc = read_reply(g, s, id, &text);
     if (rc) fail(c, rc);
+    s->begun |= text.len > 0;
     if (!rc && g->in.grammar && text.len)
         ok = step_bytes(c, (struct eng_str){text.data, text.len}, at, scratch);
     cn_buf_fini(&text);
@@ -247,11 +256,47 @@ static bool copy_places(struct choice *c, const struct eng_places *from)
     return true;
 }
 
+/* The reply holds white space back until it knows what begins. */
+static bool step_blanks(struct choice *c, const struct spot *s, const struct eng_places **at)
+{
+    struct eng_str blanks = {s->blanks, s->n_blanks};
+    if (!blanks.n) return true;
+    if (*at != &c->drafted[0] && !copy_places(c, *at)) return false;
+    *at = &c->drafted[0];
+    return step_bytes(c, blanks, &c->drafted[0], &c->drafted[1]);
+}
+
+/* In reasoning, and where it may begin, only an end of generation would leave no answer. */
+static bool all_but_ends(const struct eng_guide *g, uint32_t *mask)
+{
+    const struct eng_trie *t = g->trie;
+    for (uint32_t i = 0; i < t->n_vocab / 32; i++)
+        mask[i] = UINT32_MAX;
+    for (uint32_t i = t->n_vocab / 32 * 32; i < t->n_vocab; i++)
+        mask[i >> 5] |= 1u << (i & 31);
+    for (size_t i = 0; i < t->n_eog; i++)
+        mask[t->eog[i] >> 5] &= ~(1u << (t->eog[i] & 31));
+    return true;
+}
+
 static bool any_bit(const uint32_t *mask, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (mask[i]) return true;
     return false;
+}
+
+/* White space is the answer's where no mark is before it: the answer begins without any, unless
+ * nothing else may come. */
+static void begin_solid(const struct eng_guide *g, uint32_t *mask)
+{
+    size_t n = g->trie->n_words;
+    uint32_t *all = cn_malloc_array(n, sizeof *all);
+    if (!all) return; /* then it has some */
+    memcpy(all, mask, n * sizeof *all);
+    eng_trie_clear(g->trie, mask, " \t\r\n");
+    if (!any_bit(mask, n)) memcpy(mask, all, n * sizeof *all);
+    free(all);
 }
 
 static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *drafts,
@@ -266,12 +311,15 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
     for (uint32_t i = 0; i < n_drafts; i++)
         /* a draft that may not come is never taken: what follows it does not matter */
         if (!step_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1])) return c->code != 0;
-    if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply))) return false;
+    if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply)))
+        return all_but_ends(g, mask);
+    if (s.phase == BEFORE && !step_blanks(c, &s, &at)) return c->code != 0;
     if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) fail(c, c->m.code);
     if (!any_bit(mask, g->trie->n_words)) {
         if (n_drafts) return false; /* the drafts lead nowhere: the masks before keep them out */
         fail(c, CN_EINTERNAL);
     }
+    if (!s.begun && !s.marked) begin_solid(g, mask);
     if (s.phase == BEFORE) eng_reply_openings(g->in.reply, mask);
     return true;
 }
@@ -282,7 +330,8 @@ bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     uint64_t began = cn_now_ns();
-    if (!g->in.grammar || (c->at.phase == THINKS && !n_drafts)) return false;
+    if (!g->in.grammar) return false;
+    if (c->at.phase == THINKS && !n_drafts && !c->code) return all_but_ends(g, mask);
     if (ready(g, c)) return true;
     bool bound = make_mask(g, c, drafts, n_drafts, mask);
     while (c->code && double_room(g, c)) {

@@ -192,3 +192,16 @@ size_t eng_trie_longest(const struct eng_trie *t, const char *s, size_t n, uint3
     }
     return found;
 }
+
+void eng_trie_clear(const struct eng_trie *t, uint32_t *mask, const char *bytes)
+{
+    const struct eng_tokens_tree *tree = &t->all;
+    for (size_t i = 0; i < tree->n; i = tree->nodes[i].end) {
+        if (!tree->nodes[i].byte || !strchr(bytes, tree->nodes[i].byte)) continue;
+        for (size_t k = i; k < tree->nodes[i].end; k++)
+            for (uint32_t j = 0; j < tree->nodes[k].n; j++) {
+                uint32_t id = tree->ids[tree->nodes[k].first + j];
+                mask[id >> 5] &= ~(1u << (id & 31));
+            }
+    }
+}

@@ -48,6 +48,8 @@ struct eng_trie {
 const struct eng_trie *eng_vocab_trie(const struct eng_vocab *v);
 /* The longest token that a text begins with: how many bytes it has; 0: there is none. */
 size_t eng_trie_longest(const struct eng_trie *t, const char *s, size_t n, uint32_t *id);
+/* Takes the tokens whose texts begin with one of these bytes out of a mask. */
+void eng_trie_clear(const struct eng_trie *t, uint32_t *mask, const char *bytes);
 void eng_trie_free(struct eng_trie *t); /* takes NULL */
 
 #endif
