@@ -233,6 +233,14 @@ static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late
     if (rc == CN_ELIMIT && !why->message[0])
         return cn_fail_param(&c->err, rc, c->form.name,
                              "%s takes more memory than limits.grammar_bytes", c->form.name);
+    if (!strncmp(why->param, "tools[", 6)) { /* a tool's schema: it says the rest as well */
+        const char *from = strstr(why->param, ".function");
+        bool old = c->legacy && from;
+        snprintf(param, sizeof param, "%s%.*s%s", old ? "functions" : "tools",
+                 old ? (int)(from - why->param) - 5 : (int)strlen(why->param), why->param + 5,
+                 old ? from + strlen(".function") : "");
+        return cn_fail_param(&c->err, rc, param, "%s", why->message);
+    }
     snprintf(param, sizeof param, "%s%s%s", c->form.name, why->param[0] ? "." : "", why->param);
     return cn_fail_param(&c->err, rc, param, "%s: %s", param,
                          why->message[0] ? why->message : cn_err_info(rc)->text);

@@ -33,10 +33,14 @@ static struct srv_tool_call *new_call(struct srv_choice *c)
 }
 
 /* The format's own id, which the conversation will refer to; ids of ours that were not sent yet
- * make way for it. */
-static void set_id(struct srv_tool_call *call, const char *s, size_t n)
+ * make way for it. A model may give one id twice. */
+static void set_id(struct srv_choice *c, const char *s, size_t n)
 {
+    struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+
     if (!call || call->begun || n >= sizeof call->id) return;
+    for (size_t i = 0; i + 1 < c->n_calls; i++)
+        if (strlen(c->calls[i].id) == n && !memcmp(c->calls[i].id, s, n)) return;
     memcpy(call->id, s, n);
     call->id[n] = 0;
 }
@@ -58,7 +62,7 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
                : c->text.failed ? cn_buf_code(&c->text)
                                 : CN_ENOMEM;
     case ENG_PART_CALL_ID:
-        set_id(call, s, n);
+        set_id(c, s, n);
         return 0;
     case ENG_PART_ARGUMENTS:
         return call ? cn_buf_append(&call->arguments, s, n) : 0;

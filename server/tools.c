@@ -39,25 +39,84 @@ static int translate(struct srv_call *c)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
+/* A place of the body, by the name of the field that the client used. */
+struct place { char text[64]; };
+
+static struct place place_of(const struct srv_call *c, size_t i, const char *field)
+{
+    struct place at;
+    snprintf(at.text, sizeof at.text, "%s[%zu]%s%s%s", c->legacy ? "functions" : "tools", i,
+             c->legacy || !field ? "" : ".function", field && field[0] ? "." : "",
+             field ? field : "");
+    return at;
+}
+
+static int wrong(struct srv_call *c, int code, struct place at, const char *what)
+{
+    return cn_fail_param(&c->err, code, at.text, "%s %s", at.text, what);
+}
+
+/* Arguments are an object, whatever a schema says besides. */
+static int check_parameters(struct srv_call *c, size_t i, const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type");
+
+    if (!schema || json_is_null(schema)) return 0;
+    if (!json_is_object(schema))
+        return wrong(c, CN_ETYPE, place_of(c, i, "parameters"), "must be a JSON schema");
+    if (json_is_string(type) && !srv_json_is(type, "object"))
+        return wrong(c, CN_EINVAL, place_of(c, i, "parameters"), "must be the schema of an object");
+    return 0;
+}
+
+/* names: of the tools before it. */
+static int check_function(struct srv_call *c, size_t i, const json_t *f, json_t *names)
+{
+    json_t *name = json_object_get(f, "name");
+    struct place at = place_of(c, i, "name");
+
+    if (!json_is_object(f)) return wrong(c, CN_ETYPE, place_of(c, i, ""), "must be an object");
+    if (!name) return wrong(c, CN_EMISSING, at, "is missing");
+    if (!json_is_string(name) || !json_string_length(name))
+        return wrong(c, CN_ETYPE, at, "must be the function's name");
+    if (json_object_getn(names, json_string_value(name), json_string_length(name)))
+        return cn_fail_param(&c->err, CN_EINVAL, at.text, "%s: %.64s is offered twice", at.text,
+                             json_string_value(name));
+    if (json_object_setn(names, json_string_value(name), json_string_length(name), name))
+        return no_memory(c);
+    return check_parameters(c, i, json_object_get(f, "parameters"));
+}
+
+static int check_tool(struct srv_call *c, size_t i, const json_t *tool, json_t *names)
+{
+    const json_t *type = json_object_get(tool, "type");
+    char param[64];
+
+    if (!json_is_object(tool) || !json_is_string(type))
+        return cn_fail_param(&c->err, CN_ETYPE, "tools", "tools[%zu] must be an object with a type",
+                             i);
+    snprintf(param, sizeof param, "tools[%zu].type", i);
+    if (!srv_json_is(type, "function"))
+        return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s: only function is supported", param);
+    return check_function(c, i, json_object_get(tool, "function"), names);
+}
+
 static int check_tools(struct srv_call *c)
 {
-    char param[64];
-    json_t *tool;
+    json_t *tool, *names = json_object();
     size_t i;
+    int rc = names ? 0 : no_memory(c);
 
-    json_array_foreach(c->p.tools, i, tool)
-    {
-        const json_t *type = json_object_get(tool, "type");
-        snprintf(param, sizeof param, "tools[%zu].type", i);
-        if (!json_is_object(tool) || !json_is_string(type))
-            return cn_fail_param(&c->err, CN_ETYPE, "tools",
-                                 "tools[%zu] must be an object with a type", i);
-        if (!srv_json_is(type, "function"))
-            return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s: only function is supported",
-                                 param);
-    }
+    json_array_foreach(c->p.tools, i, tool) if (!rc) rc = check_tool(c, i, tool, names);
+    json_decref(names);
+    return rc;
+}
+
+/* Whether the model would see the tools. */
+static int check_place(struct srv_call *c)
+{
     if (!json_array_size(c->p.tools) || c->env->tools != RT_TOOLS_NONE) return 0;
-    return cn_fail_param(&c->err, CN_EUNSUPP, "tools",
+    return cn_fail_param(&c->err, CN_EUNSUPP, c->legacy ? "functions" : "tools",
                          "this model's chat template has no place for tools: it would not see "
                          "them; leave them out, set tool_choice to none, or start the server "
                          "with tools_fallback");
@@ -84,6 +143,15 @@ struct choice {
     json_t *allowed; /* owned: tools that may be called; NULL: all */
 };
 
+static bool is_in(const json_t *list, const json_t *v)
+{
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(list, i, one) if (one == v) return true;
+    return false;
+}
+
 static int allow(struct srv_call *c, struct choice *ch, const json_t *named, const char *param)
 {
     const json_t *f = json_object_get(named, "function");
@@ -96,8 +164,9 @@ static int allow(struct srv_call *c, struct choice *ch, const json_t *named, con
         return cn_fail_param(&c->err, CN_EINVAL, param,
                              "%s must name one of the tools that the request offers", param);
     if (!ch->allowed) ch->allowed = json_array();
-    if (!ch->allowed || json_array_append(ch->allowed, tool)) return no_memory(c);
-    return 0;
+    if (!ch->allowed) return no_memory(c);
+    if (is_in(ch->allowed, tool)) return 0;
+    return json_array_append(ch->allowed, tool) ? no_memory(c) : 0;
 }
 
 static int read_allowed(struct srv_call *c, struct choice *ch, const json_t *v)
@@ -123,23 +192,28 @@ static int read_allowed(struct srv_call *c, struct choice *ch, const json_t *v)
 static int read_choice(struct srv_call *c, struct choice *ch)
 {
     const json_t *v = c->p.tool_choice;
+    const char *name = c->legacy ? "function_call" : "tool_choice";
 
     if (!v || srv_json_is(v, "auto")) return 0;
     if (srv_json_is(v, "none")) {
         ch->none = true;
         return 0;
     }
+    if (c->legacy && !json_is_object(v))
+        return cn_fail_param(&c->err, CN_EINVAL, name,
+                             "function_call must be none, auto, or an object that names a "
+                             "function");
     if (!json_is_object(v) && !srv_json_is(v, "required"))
-        return cn_fail_param(&c->err, CN_EINVAL, "tool_choice",
+        return cn_fail_param(&c->err, CN_EINVAL, name,
                              "tool_choice must be none, auto, required, or an object that names a "
                              "function or allowed_tools");
     if (!json_array_size(c->p.tools))
-        return cn_fail_param(&c->err, CN_EINVAL, "tool_choice",
+        return cn_fail_param(&c->err, CN_EINVAL, name,
                              "tool_choice asks for a call, but the request offers no tools");
     if (json_is_object(v) && srv_json_is(json_object_get(v, "type"), "allowed_tools"))
         return read_allowed(c, ch, json_object_get(v, "allowed_tools"));
     ch->required = true;
-    return json_is_object(v) ? allow(c, ch, v, "tool_choice") : 0;
+    return json_is_object(v) ? allow(c, ch, v, name) : 0;
 }
 
 /* ---- what follows from them ------------------------------------------------------------------ */
@@ -160,7 +234,7 @@ static int keep_tools(struct srv_call *c, const json_t *allowed)
 /* A call is required: the answer's form is a call, whatever else was asked for. */
 static void require_calls(struct srv_call *c, const json_t *allowed)
 {
-    c->form = (struct srv_form){.name = "tool_choice",
+    c->form = (struct srv_form){.name = c->legacy ? "function_call" : "tool_choice",
                                 .kind = ENG_GRAMMAR_CALLS,
                                 .value = allowed,
                                 .many = c->p.parallel_tool_calls && !c->legacy};
@@ -172,9 +246,10 @@ int srv_tools_read(struct srv_call *c)
     int rc = 0;
 
     if (json_array_size(c->p.functions) && !json_array_size(c->p.tools)) rc = translate(c);
+    if (!rc) rc = check_tools(c);
     if (!rc) rc = read_choice(c, &ch);
     if (!rc && ch.none) c->p.tools = NULL;
-    if (!rc) rc = check_tools(c);
+    if (!rc) rc = check_place(c);
     if (!rc && json_array_size(c->p.tools)) {
         const json_t *allowed = ch.allowed ? ch.allowed : c->p.tools;
         /* kept with the body, as long as it is read */

@@ -34,7 +34,7 @@ struct choice {
     struct eng_masker k;
     bool made; /* m and k are */
     struct spot at;
-    struct eng_places drafted[2];
+    struct eng_places drafted[3];
     uint32_t *forced;
     size_t n_forced, cap_forced;
     uint32_t pending; /* of them yet to be put */
@@ -98,6 +98,7 @@ void eng_guide_free(struct eng_guide *g)
         }
         free(c->drafted[0].v);
         free(c->drafted[1].v);
+        free(c->drafted[2].v);
         free(c->forced);
         if (g->in.account) cn_account_give(g->in.account, c->charged);
     }
@@ -210,6 +211,22 @@ static bool step_bytes(struct choice *c, struct eng_str bytes, struct eng_places
     return ok && !c->code;
 }
 
+/* Whether the grammar asks for the token by its id. */
+static bool takes_name(struct choice *c, const struct eng_places *at, uint32_t id)
+{
+    char name[5];
+    struct eng_str bytes = name_of(id, name);
+    uint32_t kept = c->m.n_kept;
+    bool ok = true;
+    for (size_t i = 0; i < bytes.n && ok; i++) {
+        struct eng_places *to = &c->drafted[i & 1 ? 2 : 1];
+        ok = eng_match_step(&c->m, at, (uint8_t)bytes.p[i], to);
+        at = to;
+    }
+    c->m.n_kept = kept;
+    return ok;
+}
+
 /* Goes on by a token from places to places; false: the grammar does not allow it. A token of the
  * markup goes by its id where the grammar asks for it. */
 static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
@@ -217,14 +234,18 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
 {
     char name[5];
     struct cn_buf text;
-    bool ok = true;
+    bool ok = true, special = eng_vocab_is_special(g->in.vocab, id);
     s->n_tokens++;
     if (s->phase == ANSWERS) {
         s->begun = true;
         if (!g->in.grammar) return true;
-        if (eng_vocab_is_special(g->in.vocab, id) && step_bytes(c, name_of(id, name), at, scratch))
-            return true;
+        if (special && takes_name(c, at, id)) return step_bytes(c, name_of(id, name), at, scratch);
         return step_bytes(c, eng_vocab_piece(g->in.vocab, id, false), at, scratch);
+    }
+    if (special && g->in.grammar && takes_name(c, at, id)) { /* a call's mark: also ends thoughts */
+        s->phase = ANSWERS;
+        s->begun = true;
+        return step_bytes(c, name_of(id, name), at, scratch);
     }
     cn_buf_init(&text, 0);
     int rc = read_reply(g, s, id, &text);
@@ -286,6 +307,17 @@ static bool any_bit(const uint32_t *mask, size_t n)
     return false;
 }
 
+/* A mark of the reply's is never text: it comes where the grammar asks for the token, or not. */
+static void bar_marks(struct eng_guide *g, struct choice *c, const struct eng_places *at,
+                      uint32_t *mask)
+{
+    const struct eng_reply_format *f = g->in.reply;
+    for (size_t i = 0; f && i < f->n_tokens; i++) {
+        uint32_t id = f->tokens[i].id, bit = 1u << (id & 31);
+        if (mask[id >> 5] & bit && !takes_name(c, at, id)) mask[id >> 5] &= ~bit;
+    }
+}
+
 /* White space is the answer's where no mark is before it: the answer begins without any, unless
  * nothing else may come. */
 static void begin_solid(const struct eng_guide *g, uint32_t *mask)
@@ -319,6 +351,7 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
         if (n_drafts) return false; /* the drafts lead nowhere: the masks before keep them out */
         fail(c, CN_EINTERNAL);
     }
+    bar_marks(g, c, at, mask);
     if (!s.begun && !s.marked) begin_solid(g, mask);
     if (s.phase == BEFORE) eng_reply_openings(g->in.reply, mask);
     return true;

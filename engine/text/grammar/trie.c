@@ -118,6 +118,7 @@ static size_t collect(const struct eng_vocab *v, struct word *words)
         if (eng_vocab_is_eog(v, id)) continue;
         if (eng_vocab_is_special(v, id)) name_token(&words[n++], id);
         if (eng_vocab_is_control(v, id) || !s.n || s.n > UINT16_MAX) continue;
+        if (memchr(s.p, 0xFF, s.n)) continue; /* in no text; it would spell tokens' names */
         words[n++] = (struct word){.p = s.p, .n = (uint32_t)s.n, .id = id};
     }
     if (n) qsort(words, n, sizeof *words, by_bytes);

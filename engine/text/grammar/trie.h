@@ -9,7 +9,8 @@
  *
  * A control token stands under the byte 0xFF, which is in no text, and the four bytes of its id,
  * the highest first: a grammar can ask for it like that. A user-defined token stands there, too,
- * and under its text. Tokens that end the answer, and empty ones, are not in the tree. */
+ * and under its text. Tokens that end the answer, empty ones, and those with a byte 0xFF in their
+ * text are not in the tree. */
 #ifndef ENGINE_TEXT_GRAMMAR_TRIE_H
 #define ENGINE_TEXT_GRAMMAR_TRIE_H
 
