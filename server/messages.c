@@ -7,6 +7,8 @@
 
 struct at {
     size_t message;
+    json_t *calls;       /* of the last answer that has any */
+    size_t n_results;    /* of them, so far */
     bool null_content;   /* as eng_template_null_content */
     bool text_arguments; /* arguments of calls stay text */
     struct srv_json_room *json;
@@ -115,14 +117,43 @@ static int open_arguments(json_t *call, size_t i, const struct at *at)
     return 0;
 }
 
+/* Older clients have one call, without an id, and its result with the role function. */
+static int translate_call(json_t *m, const struct at *at)
+{
+    json_t *call = json_object_get(m, "function_call"), *calls;
+    char id[32];
+
+    if (!call || json_is_null(call) || json_object_get(m, "tool_calls")) return 0;
+    if (!json_is_object(call)) return bad(at, CN_ETYPE, "function_call", "must be an object");
+    snprintf(id, sizeof id, "call_%024zu", at->message);
+    calls = json_pack("[{s:s, s:s, s:O}]", "id", id, "type", "function", "function", call);
+    if (json_object_set_new(m, "tool_calls", calls))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+/* A result that does not say whose it is belongs to the call that is next in order. */
+static int name_result(json_t *m, struct at *at)
+{
+    json_t *id = json_object_get(json_array_get(at->calls, at->n_results++), "id");
+    json_t *given = json_object_get(m, "tool_call_id");
+
+    if (srv_json_is(json_object_get(m, "role"), "function") &&
+        json_object_set_new(m, "role", json_string("tool")))
+        return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    if (!json_is_string(id) || (given && !json_is_null(given))) return 0;
+    if (json_object_set(m, "tool_call_id", id)) return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
 static int check_tool_calls(json_t *message, const struct at *at)
 {
     json_t *calls = json_object_get(message, "tool_calls"), *call;
     size_t i;
 
     if (!calls) return 0;
-    if (json_is_null(calls)) {
-        json_object_del(message, "tool_calls");
+    if (json_is_null(calls) || (json_is_array(calls) && !json_array_size(calls))) {
+        json_object_del(message, "tool_calls"); /* a template may take it for a turn of calls */
         return 0;
     }
     if (!json_is_array(calls)) return bad(at, CN_ETYPE, "tool_calls", "must be an array");
@@ -164,7 +195,7 @@ static int name_reasoning(json_t *m, const struct at *at)
     return 0;
 }
 
-static int check_message(json_t *m, const struct at *at)
+static int check_message(json_t *m, struct at *at)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant",
                                         "tool",   "function",  NULL};
@@ -177,15 +208,22 @@ static int check_message(json_t *m, const struct at *at)
         return bad(at, CN_EINVAL, "role",
                    "must be one of system, developer, user, assistant, tool, function");
     bool assistant = srv_json_is(role, "assistant");
-    int rc = check_tool_calls(m, at);
+    bool result = srv_json_is(role, "tool") || srv_json_is(role, "function");
+    int rc = assistant ? translate_call(m, at) : result ? name_result(m, at) : 0;
+    if (!rc) rc = check_tool_calls(m, at);
     if (!rc) rc = check_beside(m, at);
     if (rc) return rc;
+    if (assistant && json_object_get(m, "tool_calls")) {
+        at->calls = json_object_get(m, "tool_calls");
+        at->n_results = 0;
+    }
     if ((rc = check_parts(content, at))) return rc;
     if (assistant && (rc = name_reasoning(m, at))) return rc;
     if (json_is_string(content) || json_is_array(content)) return 0;
     if (content && !json_is_null(content))
         return bad(at, CN_ETYPE, "content", "must be a string or an array of parts");
-    if (!assistant) return bad(at, CN_EMISSING, "content", "is missing");
+    if (!assistant && !(result && content)) /* null: of a function that gives nothing */
+        return bad(at, CN_EMISSING, "content", "is missing");
     bool null = at->null_content && json_array_size(json_object_get(m, "tool_calls"));
     if (json_object_set_new(m, "content", null ? json_null() : json_string("")))
         return cn_fail(at->err, CN_ENOMEM, "out of memory");

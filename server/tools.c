@@ -69,8 +69,24 @@ static int check_parameters(struct srv_call *c, size_t i, const json_t *schema)
     return 0;
 }
 
+/* Some templates write members that a function need not have, and fail where they are missing. */
+static int complete_function(struct srv_call *c, json_t *f)
+{
+    struct eng_str source = eng_template_source(c->env->chat_template);
+    json_t *parameters = json_object_get(f, "parameters");
+
+    if (c->env->tools != RT_TOOLS_NATIVE || !source.p) return 0;
+    if (!json_object_get(f, "description") && memmem(source.p, source.n, "description", 11) &&
+        json_object_set_new(f, "description", json_string("")))
+        return no_memory(c);
+    if ((parameters && !json_is_null(parameters)) || !memmem(source.p, source.n, "parameters", 10))
+        return 0;
+    parameters = json_pack("{s:s, s:{}}", "type", "object", "properties");
+    return json_object_set_new(f, "parameters", parameters) ? no_memory(c) : 0;
+}
+
 /* names: of the tools before it. */
-static int check_function(struct srv_call *c, size_t i, const json_t *f, json_t *names)
+static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names)
 {
     json_t *name = json_object_get(f, "name");
     struct place at = place_of(c, i, "name");
@@ -84,7 +100,8 @@ static int check_function(struct srv_call *c, size_t i, const json_t *f, json_t 
                              json_string_value(name));
     if (json_object_setn(names, json_string_value(name), json_string_length(name), name))
         return no_memory(c);
-    return check_parameters(c, i, json_object_get(f, "parameters"));
+    int rc = check_parameters(c, i, json_object_get(f, "parameters"));
+    return rc ? rc : complete_function(c, f);
 }
 
 static int check_tool(struct srv_call *c, size_t i, const json_t *tool, json_t *names)
