@@ -73,7 +73,7 @@ def test_what_is_not_asked_for_is_not_described(plain):
     s = plain(*ON)
     for more in ({}, {"tools": []}, {"tools": [TOOL], "tool_choice": "none"}):
         assert render(s, HISTORY, **more) == SHOWN
-    for bad, param in (([5], "tools"), ([{"type": "function"}], "tools[0].name"),
+    for bad, param in (([5], "tools"), ([{"type": "function"}], "tools[0].function"),
                        ([{"type": "function", "function": {}}], "tools[0].function.name")):
         status, answer = s.post("/v1/chat/completions", {"messages": [HI], "tools": bad})
         assert status == 400 and answer["error"]["param"] == param
