@@ -204,7 +204,8 @@ static struct spot spot_of(struct eng_match *m, uint32_t text)
 
 bool eng_match_between(struct eng_match *m, const struct eng_places *at)
 {
-    return at->n && !spot_of(m, at->v[0].text).in_string;
+    /* in other spellings no comma comes after white space: then an array has to end */
+    return at->n && m->ir->spelling == ENG_SPELL_JSON_ANY && !spot_of(m, at->v[0].text).in_string;
 }
 
 bool eng_match_alive(struct eng_match *m, const struct eng_places *at)
