@@ -132,6 +132,10 @@ returns the request's `X-Request-Id` (up to 64 letters, digits and `-._:`; other
 which is `id` in the log. A finished request logs a line `request`; one refused before it was read (no key,
 no such path, too large) a line `refused`, at most 20 a second and then one with the number omitted.
 
+An answer of more than about 64 KiB to a `POST` is sent chunked, in pieces that are made as the client reads
+them: it may be of any size (a GiB and more) and takes little memory. If it cannot be finished, the connection
+closes without the last chunk.
+
 | route | | key |
 |---|---|---|
 """
