@@ -1,12 +1,13 @@
 """What one client can take of the process: memory, time of the loop, places. Each test does what once
 took hundreds of MiB or seconds, and holds the growth of the daemon's memory and how long its health and
 a neighbour wait. The model is the null one, whose engine is no bottleneck."""
+import hashlib
 import json
 import threading
 import time
 
 import pytest
-from conftest import SERVER, Server, program, tiny_model, unless_still
+from conftest import SERVER, Server, program, tiny_model, unless_still, until
 from test_cost import sanitized
 from test_stream import post
 
@@ -126,7 +127,7 @@ def test_long_log_probabilities_streamed(null):
 
 @unless_still
 def test_many_prompts_of_log_probabilities_not_read(null):
-    """24 such prompts, whose answer nobody reads: refused, or written as far as it is read."""
+    """24 such prompts, whose answer nobody reads: it is written as far as it is read."""
     prompts = 6 if sanitized() else 24  # there it takes 20 s more, and shows no more
     body = {"prompt": [list(range(100, 8100))] * prompts, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 8}
 
@@ -135,7 +136,7 @@ def test_many_prompts_of_log_probabilities_not_read(null):
             c.sendall(post("/v1/completions", body))
             time.sleep(4)
             return c.recv(4096)
-    null.during(ask)
+    assert null.during(ask).startswith(b"HTTP/1.1 200 OK\r\n")
     assert null.worst < 0.15
     assert null.grew < 400 * MIB
 
@@ -248,6 +249,60 @@ def test_each_of_many_large_bodies_is_answered():
         assert w.worst < 0.3
     finally:
         s.wait_idle()
+        s.stop()
+
+
+class Part:
+    """A body of n bytes of a tenant's, of which 1 MiB has come: all of it has its room, or none of it."""
+
+    def __init__(self, s, key, n):
+        self.c = s.connect()
+        self.c.sendall(post("/tokenize", {"prompt": "a" * n}).replace(
+            b"\r\n", b"\r\nAuthorization: Bearer " + key.encode() + b"\r\n", 1)[:MIB])
+
+    def refusal(self):
+        head, _, body = self.c.recv(4096).partition(b"\r\n\r\n")
+        return int(head[9:12]), json.loads(body)["error"]
+
+
+def test_memory_that_others_hold():
+    """429 where it is the tenant's own, 503 where it is the others'; what is kept for a tenant is its own."""
+    keys = {name: "cnf_" + name * 43 for name in "abc"}
+    tenants = "".join(f'  - {{name: {n}, keys: ["sha256:{hashlib.sha256(k.encode()).hexdigest()}"]}}\n'
+                      for n, k in keys.items())
+    # 16 MiB are lent; the rest is divided: 4 MiB are for connections, 4 for each tenant, who may borrow 8.
+    s = Server(program(SERVER), "null:", template=False,
+               config=f"server: {{memory_bytes: 32MiB}}\ntenants:\n{tenants}")
+
+    def held(name):
+        head = {"Authorization": "Bearer " + keys[name]}
+        return s.metrics(headers=head)[f'conifer_tenant_request_memory_bytes{{tenant="{name}"}}']
+    try:
+        first = Part(s, keys["a"], 10 * MIB)
+        until(lambda: held("a") >= 10 * MIB)
+        status, error = Part(s, keys["a"], 5 * MIB).refusal()
+        assert (status, error["code"], error["type"]) == (429, "memory_in_use", "rate_limit_error")
+        assert "this tenant's running requests" in error["message"] and "server.memory_bytes" in error["message"]
+        status, error = Part(s, keys["b"], 10 * MIB).refusal()
+        assert (status, error["code"], error["type"]) == (503, "memory_full", "server_error")
+        assert "server.memory_bytes" in error["message"]
+        status, error = Part(s, keys["c"], 13 * MIB).refusal()
+        assert (status, error["code"]) == (413, "too_much_memory")
+        small = Part(s, keys["b"], 3 * MIB)  # of its own part
+        until(lambda: held("b") >= 3 * MIB)
+        first.c.close()
+        until(lambda: held("a") < MIB)
+        again = Part(s, keys["b"], 10 * MIB)  # 3 and 10 are more than 12
+        assert again.refusal()[0] == 429
+        small.c.close()
+        until(lambda: held("b") < MIB)
+        again = Part(s, keys["b"], 10 * MIB)
+        until(lambda: held("b") >= 10 * MIB)
+        m = s.metrics(headers={"Authorization": "Bearer " + keys["a"]})
+        refused = {k.split('code="')[1].split('"')[0]: v for k, v in m.items() if "http_refused_total" in k and v}
+        assert refused == {"memory_in_use": 2, "memory_full": 1}
+        again.c.close()
+    finally:
         s.stop()
 
 
