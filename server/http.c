@@ -185,7 +185,9 @@ static size_t feed(struct srv_conn *c, const char *data, size_t n)
         cn_fail(why(c), CN_EHEADERS, "the request's head is longer than %d bytes", SRV_MAX_HEAD);
         srv_conn_break(c, CN_EHEADERS, "");
     } else if (c->phase == SRV_BODY && c->raw_bytes > c->body_max * 2 + SRV_MAX_PIPELINED) {
-        srv_conn_break(c, CN_EBODY, "the body's chunks are longer than allowed");
+        cn_fail(why(c), CN_EBODY, "the body's chunks take more than %zu bytes, for %zu at most",
+                c->body_max * 2 + SRV_MAX_PIPELINED, c->body_max);
+        srv_conn_break(c, CN_EBODY, "");
     }
     return n;
 }

@@ -76,12 +76,19 @@ static bool never_fits(const struct srv_conn *c, uint64_t n)
     return c->hold.account && n > cn_account_most(c->hold.account);
 }
 
+static int too_long(const struct srv_conn *c)
+{
+    bool configured = c->body_max == c->http->limits.max_body;
+
+    return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes (%s)", c->body_max,
+                   configured ? "server.max_body_bytes" : "the limit of this route");
+}
+
 static int check_body(struct srv_conn *c)
 {
     const char *expect = srv_conn_header(c, SRV_H_expect);
 
-    if (c->parser.content_length > c->body_max)
-        return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes", c->body_max);
+    if (c->parser.content_length > c->body_max) return too_long(c);
     if (expect && strcasecmp(expect, "100-continue"))
         return cn_fail(why(c), CN_EEXPECT, "the Expect header is not supported");
     return 0;
@@ -133,8 +140,7 @@ static int on_chunk_ext(llhttp_t *p, const char *at, size_t n)
 /* Whether n more bytes are within the limit. */
 static int body_room(struct srv_conn *c, uint64_t n)
 {
-    if (n <= c->body_max - c->body.len) return 0;
-    return cn_fail(why(c), CN_EBODY, "the body is longer than %zu bytes", c->body_max);
+    return n <= c->body_max - c->body.len ? 0 : too_long(c);
 }
 
 /* A chunk that says it is too long is not waited for. */

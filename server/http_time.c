@@ -40,7 +40,8 @@ static void conn_tick(struct srv_conn *c, uint64_t now)
     case SRV_HEADING:
         if (age <= l->header_ns) break;
         if (c->started)
-            srv_conn_break(c, CN_ETIMEOUT, "the request's head took too long to arrive");
+            srv_conn_break(c, CN_ETIMEOUT,
+                           "the request's head took too long to arrive (server.header_timeout_s)");
         else
             srv_conn_linger(c);
         break;

@@ -94,7 +94,9 @@ int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err
         default:
             break;
         }
-        if (weight > *left) return cn_fail(err, CN_ELIMIT, "the body holds too many values");
+        if (weight > *left)
+            return cn_fail(err, CN_ELIMIT, "the body holds too many values: " SRV_JSON_MOST,
+                           SRV_JSON_WEIGHT);
     }
     *left -= CN_MIN(weight, *left);
     return 0;

@@ -12,6 +12,7 @@
  * 4, an object 8. */
 #define SRV_JSON_WEIGHT (1u << 20)
 #define SRV_JSON_UNIT   48
+#define SRV_JSON_MOST   "more than %u, where a list counts 4 and an object 8" /* SRV_JSON_WEIGHT */
 
 /* What one request may still parse, and who pays for what it has parsed. */
 struct srv_json_room {

@@ -85,6 +85,15 @@ static int check_parts(json_t *parts, const struct at *at)
     return 0;
 }
 
+static int too_many(const struct at *at)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "make the body hold too many values: " SRV_JSON_MOST,
+             SRV_JSON_WEIGHT);
+    return bad(at, CN_ELIMIT, "tool_calls", text);
+}
+
 /* Arguments come as text that holds JSON; most templates want the object. Other text stays, and is
  * noted in case the template fails with it. Some clients send nothing for a call without arguments.
  */
@@ -105,7 +114,7 @@ static int open_arguments(json_t *call, size_t i, const struct at *at)
     if (!json_is_string(text) || at->text_arguments) return 0;
     int rc =
         srv_json_parse(json_string_value(text), json_string_length(text), at->json, &value, NULL);
-    if (rc == CN_ELIMIT) return bad(at, rc, "tool_calls", "hold too many values");
+    if (rc == CN_ELIMIT) return too_many(at);
     if (rc == CN_ENOMEM || rc == CN_ETOOLARGE || rc == CN_EHELD || rc == CN_EFULL)
         return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
     if (rc && !at->odd[0])

@@ -1,5 +1,6 @@
 """Connections that give nothing: silent ones, those without a key, slow ones; and who answers beside
 them, after how long."""
+import json
 import resource
 import socket
 import threading
@@ -94,6 +95,39 @@ def test_a_body_has_a_deadline(keyed):
                     pass
         answer = quick(4, drip)
         assert b" 408 " in answer and b"server.body_timeout_s" in answer
+
+
+def error_of(answer):
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head[9:12]), json.loads(body)["error"]
+
+
+def test_refusals_name_the_limit(keyed):
+    """Of a body, announced or in chunks, of its chunks and of the time for a head: the key, and its value."""
+    s = keyed("server: {max_body_bytes: 5000}")
+
+    def refused(*parts, server=s):
+        with server.connect() as c:
+            for part in parts:
+                c.sendall(part)
+            return error_of(c.recv(4096))
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nX-Api-Key: " + ALPHA.encode() + b"\r\n"
+    in_chunks = head + b"Transfer-Encoding: chunked\r\n\r\n"
+    said = "the body is longer than 5000 bytes (server.max_body_bytes)"
+    for parts in ((head + b"Content-Length: 5001\r\n\r\n",), (in_chunks, b"1389\r\n"),
+                  (in_chunks, b"1388\r\n" + b" " * 5000 + b"\r\n1\r\n ")):
+        status, error = refused(*parts)
+        assert (status, error["code"], error["message"]) == (413, "body_too_large", said)
+    status, error = refused(in_chunks, (b"1;" + b"x" * 60 + b"\r\n \r\n") * 80)
+    assert status == 400 and error["message"] == "chunk extensions are longer than 4096 bytes"
+    status, error = refused(in_chunks, (b"0" * 60 + b"1\r\n \r\n") * 2000)
+    assert status == 413 and error["message"] == "the body's chunks take more than 75536 bytes, for 5000 at most"
+    # A route without a key has a limit of its own.
+    status, error = refused(b"GET /health/live HTTP/1.1\r\nHost: a\r\nContent-Length: 4097\r\n\r\n")
+    assert (status, error["message"]) == (413, "the body is longer than 4096 bytes (the limit of this route)")
+    status, error = refused(b"GET /health/live HTT", server=keyed("server: {header_timeout_s: 1}"))
+    assert (status, error["code"]) == (408, "request_timeout")
+    assert error["message"] == "the request's head took too long to arrive (server.header_timeout_s)"
 
 
 @pytest.mark.parametrize("limit", [5, 1])

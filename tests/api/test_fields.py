@@ -185,3 +185,21 @@ def test_one_bound_of_max_tokens_at_the_terminal():
         assert out.returncode and re.search(
             rb"--max-tokens is %s, and the prompt has \d+ tokens: the context window of \d+ leaves \d+"
             % most.encode(), out.stderr), out
+
+
+MANY = 1 << 20  # values of a body: a list counts 4, an object 8
+TOO_MANY = f"more than {MANY}, where a list counts 4 and an object 8"
+
+
+def test_the_values_of_a_body(fake):
+    """Up to the bound, which a refusal tells, and one more."""
+    def body(n):  # the object 8, its colons and commas 5, "x" a 1 is counted with them; the list 4 and its commas
+        return b'{"prompt":"abc","max_tokens":1,"x":[' + b",".join([b"1"] * n) + b"]}"
+    fit = MANY - 1 - 8 - 5 - 4 + 1
+    assert fake.post(TEXT, body(fit))[0] == 200
+    message = refused(fake, TEXT, body(fit + 1), code="limit_exceeded")
+    assert message == "the body holds too many values: " + TOO_MANY
+    calls = [{"type": "function", "function": {"name": "f", "arguments": "[" + "1," * 600000 + "1]"}}] * 2
+    body = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}], "max_tokens": 1}
+    message = refused(fake, CHAT, body, code="limit_exceeded", param="messages[1].tool_calls")
+    assert message == "messages[1].tool_calls make the body hold too many values: " + TOO_MANY
