@@ -38,6 +38,8 @@ static void defaults_are_what_the_table_says(void **state)
     assert_int_equal(c.kv.memory_bytes, 0);
     assert_int_equal(c.kv.block_tokens, 16);
     assert_int_equal(c.limits.max_n, 8);
+    /* Nothing waits or runs for ever where nobody said how long. */
+    assert_true(c.scheduler.queue_timeout_s == 120 && c.scheduler.default_deadline_s == 3600);
     assert_int_equal(c.limits.max_tokens, 0);
     assert_int_equal(c.log.level, CFG_LOG_INFO);
     assert_int_equal(c.n_tenants, 0);
