@@ -157,7 +157,10 @@ def at_once(s, n):
 
 @needs_oracle
 @pytest.mark.parametrize("device", [CPU, ASYNC], ids=["cpu", "async"])
-def test_preempted_requests_are_saved(start, device):
+def test_preempted_requests_may_be_saved(start, device):
+    """Whether saving pays is for the measured speeds to say (scheduler/save.c), and so for the clock: what it
+    spares is held by tests/runtime/test_scarce.c, which sets these. Here the answers are the same, whatever was
+    saved, and nothing of it stays."""
     memory = json.loads(told("show", "--json", str(FILES[0]))[1])["memory"]
     scarce = [*device, "--set", f"kv.memory_bytes={memory['window_bytes'] * 3 // 4}"]
     want = at_once(start.real(model=FILES[0]), 6)
@@ -166,10 +169,10 @@ def test_preempted_requests_are_saved(start, device):
     saved = start.real(*scarce, "--set", "kv.host_memory_bytes=16MiB", model=FILES[0])
     assert at_once(saved, 6) == want
     a, b = again.ended(6), saved.ended(6)
-    assert a["conifer_preemptions_total"] > 0 and a["conifer_kv_saves_total"] == 0
-    assert b["conifer_kv_saves_total"] > 0 and b["conifer_kv_restores_total"] > 0
-    assert b["conifer_recomputed_tokens_total"] < a["conifer_recomputed_tokens_total"]
-    assert b["conifer_kv_saved_bytes"] == 0
+    assert a["conifer_preemptions_total"] > 0 and a["conifer_recomputed_tokens_total"] > 0
+    assert a["conifer_kv_saves_total"] == a["conifer_kv_restores_total"] == 0
+    assert 0 <= b["conifer_kv_restores_total"] <= b["conifer_kv_saves_total"] <= b["conifer_preemptions_total"]
+    assert b["conifer_preemptions_total"] > 0 and b["conifer_kv_saved_bytes"] == 0
 
 
 @needs_oracle
