@@ -18,6 +18,8 @@ struct cn_budget {
     uint64_t bytes, lendable, lent, held;
     size_t n, n_borrowers, cap;
     struct cn_account **accounts; /* each stays where it is */
+    cn_spare_fn *spare;           /* or NULL */
+    void *spare_arg;
 };
 
 static uint64_t borrowed(const struct cn_account *a, uint64_t held)
@@ -137,6 +139,20 @@ uint64_t cn_account_held(struct cn_account *a)
     return n;
 }
 
+bool cn_account_borrows(struct cn_account *a)
+{
+    pthread_mutex_lock(&a->budget->lock);
+    bool does = borrowed(a, a->held) > 0;
+    pthread_mutex_unlock(&a->budget->lock);
+    return does;
+}
+
+void cn_budget_on_short(struct cn_budget *b, cn_spare_fn *spare, void *arg)
+{
+    b->spare = spare;
+    b->spare_arg = arg;
+}
+
 /* With the lock. */
 static int take(struct cn_account *a, uint64_t n)
 {
@@ -158,10 +174,15 @@ static int take(struct cn_account *a, uint64_t n)
 int cn_account_take(struct cn_account *a, uint64_t n)
 {
     if (!a || !n) return 0;
-    pthread_mutex_lock(&a->budget->lock);
-    int rc = take(a, n);
-    pthread_mutex_unlock(&a->budget->lock);
-    return rc;
+    struct cn_budget *b = a->budget;
+
+    for (int asked = 0;; asked++) {
+        pthread_mutex_lock(&b->lock);
+        int rc = take(a, n);
+        pthread_mutex_unlock(&b->lock);
+        if ((rc != CN_EHELD && rc != CN_EFULL) || !b->spare || asked == CN_SPARES_MOST) return rc;
+        if (!b->spare(b->spare_arg, rc == CN_EHELD ? a : NULL)) return rc;
+    }
 }
 
 void cn_account_give(struct cn_account *a, uint64_t n)

@@ -183,8 +183,17 @@ struct cn_account *cn_budget_account(struct cn_budget *b, size_t i); /* borrowed
 uint64_t cn_budget_bytes(const struct cn_budget *b);
 uint64_t cn_budget_held(struct cn_budget *b); /* by all accounts */
 uint64_t cn_account_held(struct cn_account *a);
+bool cn_account_borrows(struct cn_account *a); /* it holds more than its reserve */
 /* Bytes that it could hold if no other account held any. */
 uint64_t cn_account_most(const struct cn_account *a);
+/* A holder of memory that can be given up. A take that would end with CN_EHELD asks it to give some
+ * of the account's memory, one that would end with CN_EFULL some of an account that borrows (NULL);
+ * false: there is none. It is asked on the taker's thread without the budget's lock, at most
+ * CN_SPARES_MOST times in a take, and must not take memory. */
+#define CN_SPARES_MOST 64
+typedef bool cn_spare_fn(void *arg, struct cn_account *account);
+/* Before other threads know of the budget. */
+void cn_budget_on_short(struct cn_budget *b, cn_spare_fn *spare, void *arg);
 /* Takes n bytes before they are allocated. CN_ETOOLARGE: more than it could ever hold; CN_EHELD:
  * too much with what it holds now; CN_EFULL: others have borrowed what it needs. A NULL account
  * takes nothing and never fails. */

@@ -163,6 +163,71 @@ static void a_hold_gives_back_what_it_took(void **state)
     cn_budget_free(b);
 }
 
+/* A holder of memory that can be given up. */
+struct keeper {
+    struct cn_account *keeps, *asked[8];
+    unsigned n_asked;
+    uint64_t kept;
+};
+
+static bool spare_100(void *arg, struct cn_account *account)
+{
+    struct keeper *k = arg;
+
+    assert_true(k->n_asked < 8);
+    k->asked[k->n_asked++] = account;
+    if (!k->kept || (account && account != k->keeps)) return false;
+    k->kept -= 100;
+    cn_account_give(k->keeps, 100);
+    return true;
+}
+
+/* Reserves of 250 each, 500 lent: each may hold 500. */
+static void what_is_kept_gives_way(void **state)
+{
+    struct cn_budget *b = make(1000, (struct cn_share[]){{1, true}, {1, true}}, 2);
+    struct cn_account *a = cn_budget_account(b, 0), *other = cn_budget_account(b, 1);
+    struct keeper k = {.keeps = a, .kept = 500};
+
+    cn_budget_on_short(b, spare_100, &k);
+    assert_int_equal(cn_account_take(a, 500), 0);
+    assert_true(cn_account_borrows(a) && !cn_account_borrows(other));
+    assert_int_equal(cn_account_take(a, 501), CN_ETOOLARGE); /* no keeper can help */
+    assert_int_equal(k.n_asked, 0);
+    assert_int_equal(cn_account_take(a, 150), 0); /* of its own */
+    assert_true(k.n_asked == 2 && k.asked[0] == a && k.asked[1] == a && k.kept == 300);
+    k.n_asked = 0;
+    assert_int_equal(cn_account_take(other, 500), 0); /* the first had borrowed 200 of the 500 */
+    assert_true(k.n_asked == 2 && !k.asked[0] && !k.asked[1] && k.kept == 100);
+    k.n_asked = 0;
+    assert_int_equal(cn_account_take(other, 1), CN_EHELD);
+    assert_true(k.n_asked == 1 && k.asked[0] == other);
+    cn_account_give(a, 250);
+    cn_account_give(other, 500);
+    cn_budget_free(b);
+}
+
+static bool say_so_only(void *arg, struct cn_account *account)
+{
+    (void)account;
+    ++*(unsigned *)arg;
+    return true;
+}
+
+static void a_take_asks_so_often_only(void **state)
+{
+    struct cn_budget *b = make(1000, (struct cn_share[]){{1, true}, {1, true}}, 2);
+    struct cn_account *a = cn_budget_account(b, 0);
+    unsigned asked = 0;
+
+    cn_budget_on_short(b, say_so_only, &asked);
+    assert_int_equal(cn_account_take(a, 500), 0);
+    assert_int_equal(cn_account_take(a, 1), CN_EHELD);
+    assert_int_equal(asked, CN_SPARES_MOST);
+    cn_account_give(a, 500);
+    cn_budget_free(b);
+}
+
 static void *churn(void *arg)
 {
     struct cn_account *a = arg;
@@ -229,6 +294,8 @@ int main(void)
         cmocka_unit_test(a_buffer_is_paid_for_before_it_grows),
         cmocka_unit_test(some_of_a_buffer_is_included),
         cmocka_unit_test(a_hold_gives_back_what_it_took),
+        cmocka_unit_test(what_is_kept_gives_way),
+        cmocka_unit_test(a_take_asks_so_often_only),
         cmocka_unit_test(threads_share_an_account),
         cmocka_unit_test(test_divided_anew),
     };
