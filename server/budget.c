@@ -1,6 +1,7 @@
 /* The process budget for what is held for clients: an account for each tenant, and one for
  * connections until it is known whose request they bring: what a tenant holds keeps nobody from
  * asking for /health. Loop thread only; the accounts are any thread's. */
+#include "server/grammars.h"
 #include "server/internal.h"
 
 #include <stdlib.h>
@@ -58,6 +59,7 @@ int srv_budget_open(struct srv *s)
 void srv_budget_tell(struct srv *s)
 {
     cn_metric_set(s->metrics, CN_M_request_bytes_held, (double)cn_budget_held(s->budget));
+    cn_metric_set(s->metrics, CN_M_request_bytes_kept, (double)srv_grammars_bytes(s->grammars));
     cn_metric_set(s->metrics, CN_M_request_bytes_most, (double)cn_budget_bytes(s->budget));
     for (uint32_t i = 0; i < s->tenants->n_slots; i++)
         cn_tenant_set(s->metrics, i, CN_TM_request_bytes,

@@ -215,14 +215,6 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     return rc;
 }
 
-static int take(struct srv_call *c, uint64_t n)
-{
-    int rc = cn_account_take(c->hold.account, n);
-    while (rc && srv_grammars_shrink(c->env->grammars, c->tenant))
-        rc = cn_account_take(c->hold.account, n);
-    return rc;
-}
-
 static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late)
 {
     char param[sizeof why->param + 64];
@@ -258,7 +250,7 @@ static int compile(struct srv_call *c, struct eng_grammar_in *in, uint64_t *byte
          n *= 2) {
         why = (struct cn_error){0};
         in->max_bytes = n / 2; /* it has two arenas of as much each */
-        if ((rc = take(c, n + MASK_BYTES))) return say(c, rc, &why, false);
+        if ((rc = cn_account_take(c->hold.account, n + MASK_BYTES))) return say(c, rc, &why, false);
         *bytes = n + MASK_BYTES;
         rc = eng_grammar_compile(in, &c->grammar, &why);
         if (rc) cn_account_give(c->hold.account, *bytes);
@@ -287,7 +279,8 @@ static int compile_text(struct srv_call *c, const char *text, size_t n)
     if (rc) return rc;
     held = eng_grammar_bytes(c->grammar) + MASK_BYTES;
     if (held < bytes) cn_account_give(c->hold.account, bytes - held);
-    srv_grammars_keep(c->env->grammars, &key, c->grammar, c->hold.account, CN_MIN(held, bytes));
+    eng_grammar_paid(c->grammar, c->hold.account, CN_MIN(held, bytes));
+    srv_grammars_keep(c->env->grammars, &key, c->grammar, c->hold.account);
     return 0;
 }
 

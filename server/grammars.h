@@ -1,8 +1,9 @@
 /* Grammars that were compiled for requests, kept for the next request that asks for the same: by
- * tenant and model, the oldest ones given up first. Any thread.
+ * tenant and model, the least recently used ones given up first. Any thread.
  *
- * A kept grammar is paid for by its tenant's account. No tenant has more than SRV_GRAMMARS_MOST of
- * them, and whoever needs the memory can have it: srv_grammars_shrink. */
+ * A tenant's account pays for a grammar until the last reference is gone. At most
+ * SRV_GRAMMARS_MOST are kept per tenant. Where memory is short, unused ones are given up: the
+ * tenant's own if it holds too much, those of tenants that borrow if too much is lent. */
 #ifndef SERVER_GRAMMARS_H
 #define SERVER_GRAMMARS_H
 
@@ -18,16 +19,17 @@ struct srv_grammar_key {
     uint8_t digest[16];
 };
 
-int srv_grammars_new(struct srv_grammars **out);
+/* budget: whose accounts pay (borrowed). */
+int srv_grammars_new(struct cn_budget *budget, struct srv_grammars **out);
 void srv_grammars_free(struct srv_grammars *g); /* takes NULL */
-/* Held for the caller; NULL: it is not kept. */
+/* A reference for the caller; NULL: it is not kept. */
 struct eng_grammar *srv_grammars_find(struct srv_grammars *g, const struct srv_grammar_key *key);
-/* Keeps a grammar (and holds it), whose `bytes` were taken from the account: they are given back
- * when it is given up. If it is not kept, for want of memory, they are given back at once. */
+/* Keeps a grammar that the account has paid for, with a reference of its own; without memory for
+ * that it does nothing. */
 void srv_grammars_keep(struct srv_grammars *g, const struct srv_grammar_key *key,
-                       struct eng_grammar *grammar, struct cn_account *account, uint64_t bytes);
-/* Gives up a tenant's oldest grammar; false: it has none. */
-bool srv_grammars_shrink(struct srv_grammars *g, uint64_t tenant);
+                       struct eng_grammar *grammar, struct cn_account *account);
+/* What the kept ones cost: a part of what the budget's accounts hold. */
+uint64_t srv_grammars_bytes(struct srv_grammars *g);
 /* Gives up all that a tenant has. */
 void srv_grammars_drop(struct srv_grammars *g, uint64_t tenant);
 

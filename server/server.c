@@ -343,7 +343,7 @@ int srv_new(const struct srv_opts *opts, struct srv **out, struct cn_error *err)
     s->sending_tail = &s->sending;
     rc = srv_tenants_open(s, opts, err);
     if (!rc) rc = srv_budget_open(s);
-    if (!rc) rc = srv_grammars_new(&s->grammars);
+    if (!rc) rc = srv_grammars_new(s->budget, &s->grammars);
     if (!rc && !(rc = cn_mailbox_init(&s->mail, wake, s))) s->mail_ready = true;
     if (!rc && !(rc = cn_mailbox_init(&s->jobs_done, wake, s))) s->done_ready = true;
     if (rc) cn_fail(err, rc, "out of memory");

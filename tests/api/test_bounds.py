@@ -265,18 +265,24 @@ class Part:
         return int(head[9:12]), json.loads(body)["error"]
 
 
-def test_memory_that_others_hold():
-    """429 where it is the tenant's own, 503 where it is the others'; what is kept for a tenant is its own."""
+def three_tenants():
+    """A server, its tenants' keys, and a function for what one of them holds. Of 32 MiB 16 are lent; 4 are for
+    connections, and each tenant has 4 and may borrow 8."""
     keys = {name: "cnf_" + name * 43 for name in "abc"}
     tenants = "".join(f'  - {{name: {n}, keys: ["sha256:{hashlib.sha256(k.encode()).hexdigest()}"]}}\n'
                       for n, k in keys.items())
-    # 16 MiB are lent; the rest is divided: 4 MiB are for connections, 4 for each tenant, who may borrow 8.
     s = Server(program(SERVER), "null:", template=False,
                config=f"server: {{memory_bytes: 32MiB}}\ntenants:\n{tenants}")
 
     def held(name):
         head = {"Authorization": "Bearer " + keys[name]}
         return s.metrics(headers=head)[f'conifer_tenant_request_memory_bytes{{tenant="{name}"}}']
+    return s, keys, held
+
+
+def test_memory_that_others_hold():
+    """429 where it is the tenant's own, 503 where it is the others'; what is kept for a tenant is its own."""
+    s, keys, held = three_tenants()
     try:
         first = Part(s, keys["a"], 10 * MIB)
         until(lambda: held("a") >= 10 * MIB)
@@ -302,6 +308,29 @@ def test_memory_that_others_hold():
         refused = {k.split('code="')[1].split('"')[0]: v for k, v in m.items() if "http_refused_total" in k and v}
         assert refused == {"memory_in_use": 2, "memory_full": 1}
         again.c.close()
+    finally:
+        s.stop()
+
+
+def test_memory_of_kept_grammars():
+    """Grammars that are kept for later requests give way to what needs the memory, the tenant's own or another's."""
+    s, keys, held = three_tenants()
+    head = {"Authorization": "Bearer " + keys["a"]}
+
+    def keep_many():
+        for i in range(14):
+            body = {"prompt": "x", "max_tokens": 3, "structured_outputs": {"regex": f"a{i}b*"}}
+            assert s.http("POST", "/v1/completions", body, headers=head)[0] == 200
+        kept = s.metrics(headers=head)['conifer_request_memory_bytes{state="kept"}']
+        assert held("a") >= kept > 9 * MIB
+    try:
+        keep_many()
+        for name in "ba":
+            body = Part(s, keys[name], 10 * MIB)
+            until(lambda: held(name) >= 10 * MIB)
+            body.c.close()
+            until(lambda: held("b") < MIB)
+            keep_many()
     finally:
         s.stop()
 

@@ -220,7 +220,24 @@ void eng_grammar_unref(struct eng_grammar *g)
     eng_ir_fini(&g->ir);
     eng_masks_free(g->masks);
     pthread_mutex_destroy(&g->lock);
+    cn_account_give(g->account, g->paid);
     free(g);
+}
+
+void eng_grammar_paid(struct eng_grammar *g, struct cn_account *account, uint64_t bytes)
+{
+    g->account = account;
+    g->paid = bytes;
+}
+
+uint64_t eng_grammar_cost(const struct eng_grammar *g)
+{
+    return g->paid;
+}
+
+bool eng_grammar_shared(const struct eng_grammar *g)
+{
+    return atomic_load_explicit(&g->refs, memory_order_acquire) > 1;
 }
 
 struct eng_masks *eng_grammar_masks(struct eng_grammar *g, const struct eng_trie *trie)

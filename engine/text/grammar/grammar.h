@@ -57,6 +57,13 @@ void eng_grammar_unref(struct eng_grammar *g);              /* takes NULL */
  */
 size_t eng_grammar_bytes(const struct eng_grammar *g);
 #define ENG_GRAMMAR_MASK_BYTES ((size_t)1 << 20)
+/* The grammar now owns these bytes of the account, and gives them back when it is freed. Once,
+ * before other threads know of it. */
+void eng_grammar_paid(struct eng_grammar *g, struct cn_account *account, uint64_t bytes);
+/* The bytes that it owns. */
+uint64_t eng_grammar_cost(const struct eng_grammar *g);
+/* There is more than one reference. */
+bool eng_grammar_shared(const struct eng_grammar *g);
 
 /* ---- for tools (check.c) --------------------------------------------------------------------- */
 

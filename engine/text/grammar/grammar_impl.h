@@ -13,6 +13,8 @@ struct eng_grammar {
     pthread_mutex_t lock;
     const struct eng_trie *trie; /* of the first choice that asked for masks */
     struct eng_masks *masks;
+    struct cn_account *account; /* that paid; or NULL */
+    uint64_t paid;              /* bytes */
 };
 
 /* The masks that are kept for all choices of this grammar with this vocabulary. NULL: there are
