@@ -199,6 +199,16 @@ void srv_write_work(struct srv_job *job)
     write_piece(c);
 }
 
+/* The grammar, and what is made once per vocabulary: both take too long for the loop. */
+static int prepare_form(struct srv_call *c)
+{
+    int rc = srv_form_compile(c);
+
+    if (rc || (!c->grammar && !srv_given(&c->p, SRV_P_thinking_budget))) return rc;
+    rc = eng_guide_prepare(c->env->vocab);
+    return rc ? cn_fail(&c->err, rc, "out of memory") : 0;
+}
+
 static int work(struct srv_call *c)
 {
     int rc = srv_call_head(c);
@@ -209,11 +219,11 @@ static int work(struct srv_call *c)
     case SRV_OP_CHAT:
         if ((rc = srv_sampling_read(c)) || (rc = srv_chat_prompt(c))) return rc;
         rc = srv_window_check(c);
-        return rc ? rc : srv_form_compile(c);
+        return rc ? rc : prepare_form(c);
     case SRV_OP_TEXT:
         if ((rc = srv_sampling_read(c)) || (rc = srv_text_prompts(c))) return rc;
         rc = srv_window_check(c);
-        return rc ? rc : srv_form_compile(c);
+        return rc ? rc : prepare_form(c);
     case SRV_OP_EMBED:
         rc = srv_embed_read(c);
         return rc ? rc : srv_text_prompts(c);

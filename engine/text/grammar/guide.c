@@ -61,6 +61,11 @@ static int close_tokens(struct eng_guide *g)
     return rc;
 }
 
+int eng_guide_prepare(const struct eng_vocab *v)
+{
+    return eng_vocab_trie(v) ? 0 : CN_ENOMEM;
+}
+
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
 {
     struct eng_guide *g = cn_calloc(1, sizeof *g + in->n * sizeof *g->choices);

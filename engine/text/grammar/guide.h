@@ -31,6 +31,9 @@ struct eng_guide_in {
     size_t max_bytes; /* of a choice; 0: 64 MiB */
 };
 
+/* Makes what all guides of a vocabulary share, once: about 0.6 us a token. eng_guide_new makes it
+ * where this was not called. CN_ENOMEM. Any thread. */
+int eng_guide_prepare(const struct eng_vocab *v);
 /* CN_ENOMEM, or what the account says. *out is returned owned. */
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out);
 void eng_guide_free(struct eng_guide *g); /* takes NULL */
