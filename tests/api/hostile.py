@@ -30,6 +30,38 @@ NO_ROUTES = [("GET", "/nothing", None), ("DELETE", "/v1/models", None), ("OPTION
 Field = collections.namedtuple("Field", "endpoints name type default low high words")
 
 
+def nested(n):
+    schema = {"type": "integer"}
+    for _ in range(n):
+        schema = {"type": "object", "properties": {"a": schema, "b": schema if n < 12 else {}}, "required": ["a"]}
+    return schema
+
+
+# Forms of an answer that are costly to compile, to follow or both, and wrong ones.
+SCHEMAS = [{}, {"type": "string"}, {"enum": [f"value {i}" for i in range(3000)]}, nested(11), nested(60),
+           {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 1000} for i in range(200)}},
+           {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/a"}}] * 20}}},
+           {"allOf": [{"type": "string", "pattern": "a*"}, {"type": "string", "pattern": "(a|b){1,300}"}]},
+           {"type": "integer", "minimum": -10**18, "maximum": 10**18}, {"type": "array", "minItems": 5000},
+           {"type": "nothing"}, {"$ref": "#/$defs/none"}, True, []]
+PATTERNS = ["a+", "((a*)*)*", "(a?){500}a{500}", "[a-z]{1,5000}", "(.*a.*b.*c.*){20}", "(a|b|ab)*c", "\\p{L}{1,1000}",
+            "(" * 500 + "a" + ")" * 500, "[", "a{1000000000}", "x" * 100000]
+GRAMMARS = ['root ::= "a"', 'root ::= root root | "a" |', 'root ::= "(" root ")" | "x"',
+            "\n".join(f'r{i} ::= r{i + 1} r{i + 1} | "{i}"' for i in range(300)) + '\nr300 ::= "z"\nroot ::= r0',
+            'root ::= [^"]* ("a" | "b"){0,2000}', "start: /a+/ start | /b*/", 'root ::= none', "root ::=", "\0", "%" * 50000]
+FORMS = {"SCHEMA": SCHEMAS, "REGEX": PATTERNS, "GRAMMAR": GRAMMARS,
+         "CHOICE": [["a"], [], [""], ["a", "a"], [f"choice {i}" for i in range(3000)], ["x" * 50000] * 3, "a"]}
+# Fields whose values are forms, besides those of FORM.
+HOLDING_FORMS = {
+    "response_format": [{"type": "json_object"}, *({"type": "json_schema", "json_schema": {"name": "x", "schema": v}}
+                                                   for v in SCHEMAS)],
+    "structured_outputs": [{kind: v} for kind, of in (("json", "SCHEMA"), ("regex", "REGEX"), ("choice", "CHOICE"),
+                                                      ("grammar", "GRAMMAR")) for v in FORMS[of]],
+    "tools": [[{"type": "function", "function": {"name": f"f{i}", "parameters": v}} for i in range(n)]
+              for n, v in ((1, SCHEMAS[3]), (1, SCHEMAS[6]), (100, SCHEMAS[1]), (2, None))],
+    "tool_choice": ["required", {"type": "function", "function": {"name": "f0"}}]}
+
+
 def table(name, macros):
     """The lines of a .def file that begin with these macros: the macro, and its arguments as text."""
     text = re.sub(r"/\*.*?\*/", "", (SERVER / name).read_text(), flags=re.S)
@@ -52,12 +84,17 @@ def fields():
             found.append(Field(set(ends.split(" | ")), name.strip('"'), kind, *map(json.loads, (default, low, high)),
                                re.findall(r"`([^`]+)`", "".join(a[7:]))))
         else:
-            found.append(Field({"CHAT", "TEXT", "EMBED"}, a[0].strip('"'), "ANY", 0, 0, 0, []))
+            kind = a[1] if macro == "FORM" else "ANY"
+            found.append(Field({"CHAT", "TEXT", "EMBED"}, a[0].strip('"'), kind, 0, 0, 0, []))
     return found
 
 
 def bounds(f):
     """Values at a field's bounds and just beyond them."""
+    return FORMS.get(f.type, []) + HOLDING_FORMS.get(f.name, []) + bounds_of_type(f)
+
+
+def bounds_of_type(f):
     if f.type == "INT":
         return [f.low, f.low - 1, f.high, f.high + 1, f.default, f.low + 0.5, 2**63, -2**63 - 1]
     if f.type == "NUM":
@@ -133,6 +170,8 @@ class Maker:
         body = {**self.right(handler), **self.costly(handler)}
         if field:
             body[field.name] = value
+            if field.name == "tool_choice":
+                body["tools"] = r.choice(HOLDING_FORMS["tools"])
             return body
         for f in r.sample(self.fields, r.choice([0, 1, 3])):
             body[f.name] = r.choice([self.value(), r.choice(bounds(f))])

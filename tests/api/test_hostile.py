@@ -148,7 +148,7 @@ def test_all_routes_and_fields_are_attacked():
 
 def is_idle(s):
     m = s.metrics(headers=HEAD)
-    held = m['conifer_request_memory_bytes{state="held"}']
+    held = m['conifer_request_memory_bytes{state="held"}'] - m['conifer_request_memory_bytes{state="kept"}']
     return m["conifer_requests_running"] == 0 and m["conifer_requests_waiting"] == 0 and held < 65536
 
 
