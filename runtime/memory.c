@@ -15,7 +15,8 @@ static uint64_t snapshot_bytes(const struct kr_exec_info *info)
     return sum;
 }
 
-/* A slab holds whole blocks of one group at a time: the size, near the aim, that wastes least. */
+/* A slab holds whole blocks of one group at a time, so many at most: the size, near the aim, that
+ * wastes least. Every group's block goes into it, even where the smallest blocks cannot fill it. */
 static uint64_t slab_size(const struct kr_kv_group *groups, uint32_t n, uint64_t total)
 {
     uint64_t large = 64, small = UINT64_MAX;
@@ -36,7 +37,8 @@ static uint64_t slab_size(const struct kr_kv_group *groups, uint32_t n, uint64_t
         best_waste = waste;
         best = size;
     }
-    return CN_MIN(best, small << KR_BLOCK_INDEX_BITS);
+    uint64_t filled = CN_MIN(best, small << KR_BLOCK_INDEX_BITS);
+    return filled >= large ? filled : large;
 }
 
 /* What the models ask for together. */
@@ -143,11 +145,13 @@ int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes, s
 {
     for (uint32_t g = 0; g < info->n_groups; g++) {
         uint64_t block = info->groups[g].block_bytes;
-        if (block > slab_bytes || slab_bytes / block > 1u << KR_BLOCK_INDEX_BITS)
-            return cn_fail(err, CN_EUNSUPP,
-                           "blocks of %llu bytes do not go into the KV memory's "
-                           "slabs of %llu",
-                           (unsigned long long)block, (unsigned long long)slab_bytes);
+        if (block > slab_bytes)
+            return cn_fail(
+                err, CN_EUNSUPP,
+                "a block of this model's KV memory has %llu bytes; when the server started, "
+                "the memory was cut into pieces of %llu bytes for the other models: "
+                "restart it, or set the model's kv_type to q8_0",
+                (unsigned long long)block, (unsigned long long)slab_bytes);
     }
     return 0;
 }
