@@ -101,6 +101,42 @@ static int read_way(struct srv_form *f, const char *name, const json_t *v, struc
                          "structured_outputs.%s is not supported", name);
 }
 
+/* An empty one would leave the answer free, which whoever wrote it does not expect. */
+static int read_member(struct srv_form *f, const char *name, enum form_kind kind, const json_t *v,
+                       struct cn_error *err)
+{
+    if (!v || json_is_null(v) || json_is_false(v)) return 0;
+    if (!asks(kind, v)) return cn_fail_param(err, CN_EINVAL, name, "%s is empty", name);
+    return set(f, name, kind, v, err);
+}
+
+static bool is_member(const char *name)
+{
+    for (size_t i = 0; i < CN_ARRAY_LEN(members); i++)
+        if (!strcmp(name, members[i].name)) return true;
+    for (size_t i = 0; i < CN_ARRAY_LEN(ways); i++)
+        if (!strcmp(name, ways[i])) return true;
+    return false;
+}
+
+static int check_members(const json_t *v, struct cn_error *err)
+{
+    const char *name;
+    json_t *member;
+    json_object_foreach((json_t *)v, name, member)
+    {
+        if (!is_member(name))
+            return cn_fail_param(err, CN_EINVAL, "structured_outputs",
+                                 "structured_outputs has no member %.40s; it takes json, regex, "
+                                 "choice, grammar or json_object",
+                                 name);
+    }
+    if (json_object_size(v)) return 0;
+    return cn_fail_param(err, CN_EINVAL, "structured_outputs",
+                         "structured_outputs is empty: give it json, regex, choice, grammar or "
+                         "json_object, or leave it out");
+}
+
 static int read_structured(struct srv_form *f, const json_t *v, struct cn_error *err)
 {
     static const char *const names[] = {"structured_outputs.json", "structured_outputs.regex",
@@ -108,11 +144,9 @@ static int read_structured(struct srv_form *f, const json_t *v, struct cn_error 
                                         "structured_outputs.json_object"};
     if (!v || json_is_null(v)) return 0;
     if (!json_is_object(v)) return wrong("structured_outputs", "an object", err);
-    int rc = 0;
-    for (size_t i = 0; i < CN_ARRAY_LEN(members) && !rc; i++) {
-        const json_t *m = json_object_get(v, members[i].name);
-        if (asks(members[i].kind, m)) rc = set(f, names[i], members[i].kind, m, err);
-    }
+    int rc = check_members(v, err);
+    for (size_t i = 0; i < CN_ARRAY_LEN(members) && !rc; i++)
+        rc = read_member(f, names[i], members[i].kind, json_object_get(v, members[i].name), err);
     for (size_t i = 0; i < CN_ARRAY_LEN(ways) && !rc; i++) {
         const json_t *m = json_object_get(v, ways[i]);
         if (m && !json_is_null(m)) rc = read_way(f, ways[i], m, err);
@@ -160,7 +194,10 @@ int srv_form_read(struct srv_form *out, const json_t *body, struct cn_error *err
     if (!rc) rc = read_structured(&f, json_object_get(body, "structured_outputs"), err);
     for (size_t i = 0; i < CN_ARRAY_LEN(fields) && !rc; i++) {
         const json_t *v = json_object_get(body, fields[i].name);
-        if (asks(fields[i].kind, v)) rc = set(&f, fields[i].name, fields[i].kind, v, err);
+        if (asks(fields[i].kind, v))
+            rc = set(&f, fields[i].name, fields[i].kind, v, err);
+        else if (fields[i].kind == F_CHOICE && json_is_array(v))
+            rc = cn_fail_param(err, CN_EINVAL, fields[i].name, "%s is empty", fields[i].name);
     }
     if (!rc) *out = f;
     return rc;

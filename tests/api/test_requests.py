@@ -195,7 +195,7 @@ def test_forms_are_accepted_and_empty_ones_ask_for_nothing(fake, field, value):
                        ("/v1/chat/completions", {**CHAT, "stream": True})):
         assert fake.http("POST", path, {**body, field: value})[0] == 200
         for nothing in (None, "", [], {}, False):
-            if field not in ("response_format", "structured_outputs"):
+            if field not in ("response_format", "structured_outputs") and (field, nothing) != ("guided_choice", []):
                 assert fake.http("POST", path, {**body, field: nothing})[0] == 200
 
 
@@ -209,6 +209,10 @@ def test_forms_are_accepted_and_empty_ones_ask_for_nothing(fake, field, value):
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"allOf": [{"type": "string"}, {"type": "null"}]}}}},
      "response_format.json_schema.schema"),
     ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {}}, "structured_outputs"), ({"structured_outputs": {"regx": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"), ({"guided_choice": []}, "guided_choice"),
+    ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar"),
+    ({"structured_outputs": {"regex": "", "json": None}}, "structured_outputs.regex"),
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs")])
 def test_forms_that_cannot_be_kept_are_refused_by_name(fake, more, param):
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):

@@ -72,8 +72,8 @@ FORMS = [
     ({"grammar": GBNF}, matches("<[a-c]+>|none")), ({"ebnf": GBNF}, matches("<[a-c]+>|none")),
 ]
 NOTHING = [{"response_format": {"type": "text"}}, {"response_format": None}, {"structured_outputs": None},
-           {"structured_outputs": {}}, {"structured_outputs": {"json": None, "regex": None, "choice": []}},
-           {"guided_json": None}, {"guided_choice": []}, {"guided_regex": ""}, {"grammar": ""}]
+           {"structured_outputs": {"json": None, "regex": None, "json_object": False}},
+           {"guided_json": None}, {"guided_choice": None}, {"guided_regex": ""}, {"grammar": ""}]
 
 
 @pytest.fixture(scope="module")
