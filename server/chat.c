@@ -6,7 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Variables for the template: chat_template_kwargs, and enable_thinking when it was given. */
+/* Sets a variable of the template. CN_ENOMEM. Takes the value. */
+static int set_kwarg(struct srv_call *c, json_t *kw, const char *name, json_t *value)
+{
+    return json_object_set_new(kw, name, value) ? cn_fail(&c->err, CN_ENOMEM, "out of memory") : 0;
+}
+
+/* Whether the request asks for no reasoning in other words than enable_thinking: few templates read
+ * an effort, and none a budget. */
+static bool wants_no_thoughts(const struct srv_call *c)
+{
+    return srv_json_is(c->p.reasoning_effort, "none") ||
+           (srv_given(&c->p, SRV_P_thinking_budget) && !c->p.thinking_budget);
+}
+
+/* Variables for the template: chat_template_kwargs, and what the fields of the request say. */
 static int make_kwargs(struct srv_call *c, json_t **out)
 {
     static const char *const reserved[] = {
@@ -30,14 +44,19 @@ static int make_kwargs(struct srv_call *c, json_t **out)
             return cn_fail_param(&c->err, CN_EINVAL, "chat_template_kwargs",
                                  "chat_template_kwargs may not set %s", reserved[i]);
     bool thinking = srv_given(&c->p, SRV_P_enable_thinking);
-    if (!c->p.template_kwargs && !thinking && !c->p.reasoning_effort) return 0;
+    bool none = wants_no_thoughts(c);
+    if (!c->p.template_kwargs && !thinking && !c->p.reasoning_effort && !none) return 0;
     json_t *kw = c->p.template_kwargs ? json_copy(c->p.template_kwargs) : json_object();
-    if (!kw) return cn_fail(&c->err, CN_ENOMEM, "out of memory");
-    if ((thinking &&
-         json_object_set_new(kw, "enable_thinking", json_boolean(c->p.enable_thinking))) ||
-        (c->p.reasoning_effort && json_object_set(kw, "reasoning_effort", c->p.reasoning_effort))) {
+    int rc = kw ? 0 : cn_fail(&c->err, CN_ENOMEM, "out of memory");
+    if (!rc && c->p.reasoning_effort)
+        rc = set_kwarg(c, kw, "reasoning_effort", json_incref(c->p.reasoning_effort));
+    if (!rc && thinking)
+        rc = set_kwarg(c, kw, "enable_thinking", json_boolean(c->p.enable_thinking));
+    else if (!rc && none && !json_object_get(kw, "enable_thinking"))
+        rc = set_kwarg(c, kw, "enable_thinking", json_false());
+    if (rc) {
         json_decref(kw);
-        return cn_fail(&c->err, CN_ENOMEM, "out of memory");
+        return rc;
     }
     *out = kw;
     return 0;

@@ -291,6 +291,24 @@ def test_history(marked, tmp_path):
         s.stop()
 
 
+def test_no_reasoning_in_other_words(marked, tmp_path):
+    """An effort of "none" and a budget of 0 turn thinking off in templates that have only enable_thinking."""
+    s = serve(marked, "{{ enable_thinking }} {{ reasoning_effort }}", tmp_path)
+    try:
+        def shown(**more):
+            status, data = s.post("/apply-template", {"messages": [{"role": "user", "content": "a"}], **more})
+            assert status == 200, data
+            return data["prompt"]
+        assert shown() == " "
+        assert shown(reasoning_effort="none") == "False none"
+        assert shown(reasoning_effort="low") == " low"
+        assert shown(reasoning_effort="none", enable_thinking=True) == "True none"
+        assert shown(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True}) == "True none"
+    finally:
+        s.wait_idle()
+        s.stop()
+
+
 @pytest.mark.parametrize("template", [HARMONY, THINK], ids=["harmony", "think"])
 def test_the_whole_daemon(marked, tmp_path, template):
     """A model that says anything at all: streamed is not streamed, and the runtime takes apart as the
