@@ -350,7 +350,9 @@ static void check_tenants(struct checker *k)
 
         if (keys_used && !t->keys.count)
             broken(k, &t->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.keys",
-                   "tenant \"%.80s\" has no key, so nobody could ever use it", t->name);
+                   "tenant \"%.80s\" has no key, and without one nobody can use it: give it a "
+                   "key, or remove the tenant, which revokes the keys that it had",
+                   t->name);
         if (!keys_used && i == 1)
             broken(k, &t->places[CFG_TENANT_KEY_name], CN_EINVAL, "tenants.keys",
                    "several tenants need keys: without one, every request belongs to the first");

@@ -74,7 +74,8 @@ static int file_load(struct cfg_source *base, struct cfg_draft *out, struct cn_e
     *out = (struct cfg_draft){0};
     if (!rc && cfg_has_keys(&c) != cfg_has_keys(&s->before))
         rc = cn_fail_param(err, CN_EINVAL, "tenants.keys",
-                           "the first key, or a server without any, needs a restart");
+                           "whether the server asks for keys at all cannot change while it runs: "
+                           "restart it to add the first key or to remove the last one");
     if (!rc) {
         compare_others(&s->before, &c, out);
         out->tenants = c.tenants;

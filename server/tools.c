@@ -176,6 +176,11 @@ static int allow(struct srv_call *c, struct choice *ch, const json_t *named, con
 
     if (!srv_json_is(json_object_get(named, "type"), "function"))
         return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s: only function is supported", param);
+    if (!json_is_string(json_object_get(f, "name")))
+        return cn_fail_param(&c->err, CN_EMISSING, param,
+                             "%s.function.name is missing: a tool is named by {\"type\": "
+                             "\"function\", \"function\": {\"name\": \"...\"}}",
+                             param);
     tool = find_tool(c, json_object_get(f, "name"));
     if (!tool)
         return cn_fail_param(&c->err, CN_EINVAL, param,

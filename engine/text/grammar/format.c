@@ -97,6 +97,16 @@ static const struct format *find(const char *name, size_t n)
     return NULL;
 }
 
+static int unknown(const char *name, size_t n, struct cn_error *err)
+{
+    char known[400] = "";
+    for (size_t i = 0, len = 0; i < CN_ARRAY_LEN(formats) && len < sizeof known; i++)
+        len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", i ? ", " : "",
+                                formats[i].name);
+    return cn_fail(err, CN_ENOENT, "%.*s is not a known format; known are %s",
+                   (int)CN_MIN(n, (size_t)60), name, known);
+}
+
 int eng_spell_format(struct eng_rx *r, enum eng_spelling s, const char *name, size_t n,
                      uint32_t *out, struct cn_error *err)
 {
@@ -105,7 +115,7 @@ int eng_spell_format(struct eng_rx *r, enum eng_spelling s, const char *name, si
     int rc;
     if (n == 12 && !memcmp(name, "idn-hostname", n))
         return cn_fail(err, CN_EUNSUPP, "the format idn-hostname is not supported");
-    if (!f) return cn_fail(err, CN_ENOENT, "unknown format %.*s", (int)CN_MIN(n, (size_t)60), name);
+    if (!f) return unknown(name, n, err);
     cn_buf_init(&b, 0);
     if (!made(f->name, s, &b)) cn_buf_puts(&b, f->pattern);
     rc = b.failed ? cn_fail(err, CN_ENOMEM, "out of memory")

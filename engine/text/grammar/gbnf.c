@@ -249,7 +249,8 @@ static void read_rule(struct reader *r)
     size_t at = r->s->at, n = name_len(r->s);
     if (!n) {
         eng_source_fail(r->s, at, CN_EINVAL,
-                        "expected the name of a rule, or a part of a sequence");
+                        "expected the name of a rule, or a part of a sequence%s",
+                        eng_source_is(r->s, "'") ? ": texts stand in double quotes" : "");
         return;
     }
     uint32_t rule = eng_bnf_rule(r->b, r->s->text + at, n, at);

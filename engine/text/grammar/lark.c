@@ -99,7 +99,10 @@ static void read_definition(struct eng_lark *r)
     if (!s->rc) read_attributes(r);
     eng_lark_skip(r, false);
     if (!eng_source_take(s, ":"))
-        eng_source_fail(s, s->at, CN_EINVAL, "expected `:` after the name of a definition");
+        eng_source_fail(
+            s, s->at, CN_EINVAL,
+            "expected `:` after the name of a definition (a grammar with `::=` is read as "
+            "GBNF, any other one as Lark)");
     if (s->rc) return;
     uint32_t body = eng_lark_alternatives(r, false);
     end_line(r);

@@ -249,7 +249,7 @@ static uint32_t some_format(struct eng_sc *sc, const struct eng_sc_form *f)
     int rc = sc->code ? sc->code
                       : eng_spell_format(rx_of(sc), sc->ir->spelling, name, strlen(name), &x, &why);
     if (rc == CN_ENOENT)
-        eng_sc_fail(sc, node, CN_EUNSUPP, "format: %.100s is not a known format", name);
+        eng_sc_fail(sc, node, CN_EUNSUPP, "format: %s", why.message);
     else if (rc)
         eng_sc_fail(sc, node, rc, "format: %s", why.message);
     return x;
