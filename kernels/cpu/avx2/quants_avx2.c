@@ -6,6 +6,7 @@
 #include "kernels/cpu/avx2/matmul_avx2.h"
 #include "kernels/cpu/avx2/tile.h"
 #include "kernels/cpu/panels.inc"
+#include "kernels/cpu/row_tiles.inc"
 
 /* From how many input rows on a panel pays. Of 4 bits it takes loading twice as many words, which
  * AVX-VNNI, with less to do for each word, has no time for; of 8 bits there is nothing to
@@ -116,29 +117,21 @@ static struct kind choose(enum kr_type type)
     }
 }
 
-static uint32_t row_tiles(uint32_t rows)
-{
-    return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
-}
-
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off; the
- * only or last one needs no division. Leaves t as it found it, but for `ahead`, which it moves past
+/* Runs the tiles of input rows. Leaves t as it found it except for `ahead`, which it moves past
  * what was fetched. */
 static void run_rows(const struct kind *k, bool panel, struct tile *t, uint32_t rows)
 {
     const struct tile_set *set = panel ? k->panel : k->direct;
-    uint32_t tiles = row_tiles(rows), ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
+    const uint32_t ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
     const struct kr_q8_block *x = t->x;
     float *out = t->out;
-    for (uint32_t i = 0, r = 0; i < tiles; i++) {
-        uint32_t n = tiles - i > 1 ? (rows - r + tiles - i - 1) / (tiles - i) : rows - r;
-        t->x = x + r * t->x_stride;
-        t->out = out + r * t->out_stride;
+    for (uint32_t tiles = row_tiles(rows), n; tiles; tiles--, rows -= n) {
+        n = next_tile_rows(rows, tiles);
         for (uint32_t at = 0; panel && at < t->ahead_bytes; at += 64)
             _mm_prefetch((const char *)t->ahead + at, _MM_HINT_T1);
         set->fn[n - 1](t);
+        pass_rows(t, n);
         t->ahead += ahead;
-        r += n;
     }
     t->x = x;
     t->out = out;

@@ -4,6 +4,7 @@
  * up in the same order, so the choice may depend on the number of rows. */
 #include "kernels/cpu/avx512/matmul_avx512.h"
 #include "kernels/cpu/avx512/tile.h"
+#include "kernels/cpu/row_tiles.inc"
 
 #define PANEL_BLOCKS 20 /* 25 KiB, half of a first-level cache; of K2 30 */
 /* Input rows go in runs that stay in the second-level cache while the weights pass. */
@@ -102,30 +103,23 @@ static const struct packed_tiles *packed_tiles(enum kr_type type)
     return of[type];
 }
 
-static uint32_t row_tiles(uint32_t rows)
-{
-    return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
-}
-
-/* Runs the tiles of input rows, in tiles as equal as can be so that no row count falls off; the
- * only or last one needs no division. The first is of `first`, the others meet what it leaves them
- * at `quants`. Leaves t as it found it, but for `ahead`, which it moves past what was fetched. */
+/* Runs the tiles of input rows. The first tile is one of `first`; the others read the weights that
+ * it leaves for them at `quants`. Leaves t as it found it except for `ahead`, which it moves past
+ * what was fetched. */
 static void run_rows(const struct tile_set *first, const struct tile_set *others,
                      const uint8_t *const *quants, uint32_t groups, struct tile *t, uint32_t rows)
 {
-    uint32_t tiles = row_tiles(rows);
+    const struct tile_set *set = first;
     const uint8_t *const packed[] = {t->quants[0], t->quants[1]};
     const struct kr_q8_block *x = t->x;
     float *out = t->out;
-    for (uint32_t i = 0, r = 0; i < tiles; i++) {
-        uint32_t n = tiles - i > 1 ? (rows - r + tiles - i - 1) / (tiles - i) : rows - r;
-        t->x = x + r * t->x_stride;
-        t->out = out + r * t->out_stride;
-        (i ? others : first)->fn[groups - 1][n - 1](t);
+    for (uint32_t tiles = row_tiles(rows), n; tiles; tiles--, rows -= n, set = others) {
+        n = next_tile_rows(rows, tiles);
+        set->fn[groups - 1][n - 1](t);
+        pass_rows(t, n);
         t->quants[0] = quants[0];
         t->quants[1] = quants[1];
         t->ahead += (size_t)t->ahead_bytes * t->blocks;
-        r += n;
     }
     t->quants[0] = packed[0];
     t->quants[1] = packed[1];

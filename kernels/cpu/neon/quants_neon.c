@@ -3,6 +3,7 @@
  * that a group was unpacked to once. */
 #include "kernels/cpu/neon/tile.h"
 #include "kernels/cpu/panels.inc"
+#include "kernels/cpu/row_tiles.inc"
 
 /* From how many input rows on a panel pays, but for types that take next to nothing to unpack. */
 #define PANEL_MIN_ROWS 9
@@ -110,24 +111,18 @@ static uint32_t tile_rows(const struct kind *k, bool panel, uint32_t rows)
     return CN_MIN((units + tiles - 1) / tiles * unit, rows);
 }
 
-static uint32_t row_tiles(uint32_t rows)
-{
-    return (rows + TILE_MAX_ROWS - 1) / TILE_MAX_ROWS;
-}
-
 static void run_rows(const struct kind *k, bool panel, struct tile *t, uint32_t rows)
 {
     const struct tile_set *set = panel ? k->panel : k->direct;
     const uint32_t ahead = t->ahead_bytes * (panel ? 1 : t->blocks);
     const struct kr_q8_block *x = t->x;
     float *out = t->out;
-    for (uint32_t r = 0, n; r < rows; r += n) {
-        n = tile_rows(k, panel, rows - r);
-        t->x = x + r * t->x_stride;
-        t->out = out + r * t->out_stride;
+    for (uint32_t n; rows; rows -= n) {
+        n = tile_rows(k, panel, rows);
         for (uint32_t at = 0; panel && at < t->ahead_bytes; at += 64)
             __builtin_prefetch(t->ahead + at);
         set->fn[n - 1](t);
+        pass_rows(t, n);
         t->ahead += ahead;
     }
     t->x = x;
