@@ -80,12 +80,13 @@ struct machine {
     struct tiny_seq all_seq, one_seq;
 };
 
-/* One try of TRIES must do: this needs processors to itself, since the threads' places on them are
- * what is tested, so neither processor time nor counts can tell it; what else the machine does
- * comes and goes, and can make any try worse. Where it is so busy that "alone" is not, one thread's
- * pace beside the same loop tells. On two quiet processors the first try has 0.45 to 0.65 of alone
- * and 0.61 to 0.96 of one thread: nearly always it is enough, and a step that loses a third of its
- * speed beside the loop has no good try. */
+/* One good try of TRIES is enough, because other load can make any try worse, and the placement of
+ * threads on processors is what is tested: neither processor time nor counts show it. On two quiet
+ * processors the first try reaches 0.45 to 0.65 of alone and 0.61 to 0.96 of one thread, so a step
+ * that loses a third of its speed beside the loop has no good try. A loss of a fifth is not seen:
+ * on a virtual machine the pace "alone" itself varies by a factor of two (one row: 11,000 or 24,000
+ * steps/s) with the places of its two processors, even where no other program runs. What threads
+ * take over from each other is tested by counts (test_pool.c). */
 static void no_collapse(struct machine *m, uint32_t rows)
 {
     bool good = false;

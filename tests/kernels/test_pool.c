@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -176,19 +177,31 @@ static double time_runs(struct kr_pool *p, int runs)
     return (double)(cn_now_ns() - start) * 1e-9;
 }
 
-/* Beside a busy loop on every processor, two threads must not be far slower than one: a pool whose
- * threads all have to come by at each stage loses whole time slices at each of them. */
+/* Where threads are instrumented or emulated, meeting at the end of a stage costs more than the
+ * stage. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SLOW_STAGES true
+#else
+#define SLOW_STAGES (getenv("CONIFER_SHORT") != NULL)
+#endif
+
+/* Beside a busy loop on each of two processors, two threads must not be slower than one. A pool
+ * whose threads all have to come by at each stage loses a time slice (some ms) at each of the 1,000
+ * stages that take 16 ms here. The best of TRIES counts, because other load comes and goes: on two
+ * quiet processors two threads take 0.63 to 0.76 of one thread's time; beside eight other programs
+ * 0.24 to 3.5, in 25 of 40 tries at most 1. */
 static void test_stolen_processor(void **state)
 {
-    enum { BUSY = 2 };
+    enum { BUSY = 2, TRIES = 20 };
     pthread_t t[BUSY];
     struct kr_pool *one = kr_pool_new(1), *two = kr_pool_new(2);
     assert_true(one && two);
     atomic_store(&busy_stop, false);
     for (int i = 0; i < BUSY; i++)
         assert_int_equal(pthread_create(&t[i], NULL, busy, NULL), 0);
-    double alone = time_runs(one, 10), both = time_runs(two, 10);
-    for (int i = 0; i < 10 && both > 4 * alone; i++) { /* other load comes and goes */
+    const double most = SLOW_STAGES ? 4 : 1;
+    double alone = 0, both = INFINITY;
+    for (int i = 0; i < TRIES && both > most * alone; i++) {
         alone = time_runs(one, 10);
         both = time_runs(two, 10);
     }
@@ -197,7 +210,7 @@ static void test_stolen_processor(void **state)
         pthread_join(t[i], NULL);
     print_message("one thread %.1f ms, two %.1f ms, beside %d busy loops\n", alone * 1e3,
                   both * 1e3, BUSY);
-    assert_true(both <= 4 * alone);
+    assert_true(both <= most * alone);
     kr_pool_free(one);
     kr_pool_free(two);
 }
