@@ -128,8 +128,8 @@ struct cn_account;
 struct cn_buf {
     char *data;
     size_t len, cap, max;
-    struct cn_account *account; /* pays for cap; NULL: nobody does, */
-    size_t included;            /* but for its first bytes, which are paid for otherwise */
+    struct cn_account *account; /* charged for cap - included bytes; NULL: no account is */
+    size_t included;            /* the first bytes of cap, which are paid for elsewhere */
     bool failed;
     int code; /* why, where it is known; cn_buf_code reads it */
 };
@@ -137,7 +137,7 @@ void cn_buf_init(struct cn_buf *b, size_t max_bytes); /* max_bytes 0 = no cap */
 /* As cn_buf_init; every byte of capacity is taken from the account (borrowed) before it is
  * allocated, and given back by cn_buf_fini. */
 void cn_buf_init_for(struct cn_buf *b, size_t max_bytes, struct cn_account *account);
-/* From now on another account pays (NULL: nobody). On failure the old one still does. */
+/* Charges another account from now on (NULL: none). On failure the old account still pays. */
 int cn_buf_rebill(struct cn_buf *b, struct cn_account *account);
 void cn_buf_fini(struct cn_buf *b);
 /* Why an append failed; 0 when none did. */
@@ -248,7 +248,7 @@ void cn_hex(const void *p, size_t n, char *out);
 bool cn_parse_u64(const char *s, size_t n, uint64_t *out);
 bool cn_parse_double(const char *s, double *out);
 
-/* Value of a hexadecimal digit of either case; -1: it is none. */
+/* Value of a hexadecimal digit of either case; -1 for any other character. */
 int cn_hex_digit(char c);
 
 /* A number of bytes for people to read: "1000 bytes", "1.5 KiB", "300.0 MiB". */
@@ -283,9 +283,9 @@ void cn_log_setup(enum cn_log_level max, enum cn_log_format format);
 /* From now on lines are appended to this file, which is created with mode 0640 if it is absent.
  * Call it before any thread logs. CN_EIO with the reason. */
 int cn_log_open(const char *path, struct cn_error *err);
-/* Starts the writer thread. Until then the thread that logs a line writes it, and waits if nobody
- * reads the pipe. Afterwards no thread waits: lines go into a bounded ring, and a line that finds
- * it full is dropped and counted. Once per process, by its main thread. */
+/* Starts the writer thread. Until then the thread that logs a line writes it, and waits while
+ * the pipe is full. Afterwards no thread waits: lines go into a bounded ring, and a line that
+ * finds it full is dropped and counted. Once per process, by its main thread. */
 int cn_log_start(struct cn_error *err);
 /* Waits at most timeout_ns until all lines logged so far are written; false if some are not. */
 bool cn_log_flush(uint64_t timeout_ns);

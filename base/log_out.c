@@ -1,7 +1,7 @@
-/* Where log lines go. Until cn_log_start a line is one write(2) of the thread that logs it; then
- * threads leave lines in a ring, under a lock that nobody holds while writing, and the writer
- * thread writes them. Only that thread touches the descriptor from then on, so that it alone waits
- * for a pipe nobody reads, for a slow disk, or for the opening of a file.
+/* Where log lines go. Until cn_log_start, the thread that logs a line writes it with one write(2).
+ * After that, threads leave lines in a ring and the writer thread writes them; no thread writes
+ * while it holds the ring's lock. Only the writer touches the descriptor then, so no other thread
+ * waits for a full pipe, a slow disk or the opening of a file.
  *
  * Global, as the level and the format: a process has one log. */
 #include "base/log_out.h"

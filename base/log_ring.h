@@ -1,5 +1,5 @@
-/* A bounded queue of whole log lines: many writers, one reader. Nobody waits for room: a line that
- * does not fit is dropped and counted, and the reader is told where lines are missing.
+/* A bounded queue of whole log lines: many writers, one reader. Writers never wait for room: a line
+ * that does not fit is dropped and counted, and the reader learns where lines are missing.
  *
  * The caller locks. Lines come out in the order they went in. */
 #ifndef BASE_LOG_RING_H

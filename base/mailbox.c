@@ -1,4 +1,4 @@
-/* Mailbox: many senders, one receiver, messages owned by whoever holds them.
+/* Mailbox: many senders, one receiver. Sending a message hands over its ownership.
  * Invariant: tail points at the last `next` field of the list, or at head when it is empty; every
  * change is under the lock; the wake callback runs outside it. */
 #include "base/base.h"

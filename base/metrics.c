@@ -1,7 +1,7 @@
-/* Metrics: the fixed series of metrics.def and their text form (Prometheus 0.0.4).
- * Updates come from any thread as atomics; a page is a snapshot of each number, not of all at one
- * instant, but a histogram's count is always the sum of its buckets, and who reads one number and
- * then another sees of the second all that the same thread had told before the first. */
+/* Metrics: the fixed series of metrics.def and their text form (Prometheus 0.0.4). Updates come
+ * from any thread as atomics; a page is a snapshot of each number, not of all at one instant,
+ * but a histogram's count is always the sum of its buckets. A reader that sees a thread's update
+ * of one number also sees, in a number that it reads later, all earlier updates of that thread. */
 #include "base/base.h"
 
 #include <inttypes.h>

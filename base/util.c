@@ -1,5 +1,5 @@
-/* UTF-8 (RFC 3629), SipHash, random bytes, hex, numbers from text, clocks.
- * Pure functions but for the kernel's generator and clocks; any thread. */
+/* UTF-8 (RFC 3629), SipHash, random bytes, hex, numbers from text, clocks. Pure functions,
+ * except for the kernel's random generator and the clocks; any thread. */
 #include "base/base.h"
 
 #include <errno.h>

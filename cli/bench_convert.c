@@ -210,8 +210,8 @@ static int write_all(struct writer *w, const struct eng_gguf *g, const uint8_t *
     return rc;
 }
 
-/* A file without a name, and by which path it is opened all the same. Elsewhere than on Linux it
- * lies on the disk. */
+/* A file without a name, and a path that opens it by its descriptor. It is in memory on Linux,
+ * on disk elsewhere. */
 #if defined(__linux__)
 #define SCRATCH_PATH "/proc/self/fd/%d"
 static int scratch_file(void)

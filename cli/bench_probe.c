@@ -6,7 +6,7 @@
 
 #define PROBE_NS   200000000u
 #define BRACKET_NS 16000000u
-/* Read where little is free, or where nothing tells how much. */
+/* Bytes read where little memory is free, or where the amount is unknown. */
 #define LEAST_BYTES ((uint64_t)64 << 20)
 
 uint64_t cli_bench_probe_room(void)

@@ -13,7 +13,8 @@ static int make_key(void)
     char key[SRV_KEY_LEN + 1], line[72];
 
     srv_key_new(key, line);
-    /* Standard output carries the two lines alone, for scripts; a person is told what they are. */
+    /* Standard output has only the two lines, for scripts; a terminal gets labels on standard
+     * error. */
     bool told = isatty(STDERR_FILENO), together = isatty(STDOUT_FILENO);
     if (told && together) fprintf(stderr, "key (give it to the client, shown this once):\n");
     printf("%s\n", key);

@@ -117,7 +117,7 @@ static void stop(EditLine *e, struct cli_line *l)
     continued = 1; /* also where there is no shell to stop for */
 }
 
-/* libedit would go on after the first interrupted read; waiting here lets Ctrl-C end the line. */
+/* libedit reads again after an interrupted read; waiting here lets Ctrl-C end the line. */
 static bool wait_input(EditLine *e, struct cli_line *l)
 {
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};

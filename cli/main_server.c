@@ -2,8 +2,9 @@
 #include "cli/cli.h"
 
 #ifdef CLI_JEMALLOC
-/* What is free goes back to the system within seconds: without a thread of its own jemalloc looks
- * at that only when somebody allocates, and a daemon that is idle after a burst keeps it all. */
+/* Free memory goes back to the system within seconds. Without its background thread jemalloc
+ * returns memory only during allocations, so a daemon that is idle after a burst would keep all
+ * of it. */
 extern const char *malloc_conf;
 __attribute__((visibility("default"))) const char *malloc_conf =
     "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0";
@@ -15,5 +16,5 @@ int main(int argc, char **argv)
 
     cli_open_standard();
     if (argc > 0) argv[0] = name;
-    return cli_finish(name, cli_serve(argc, argv, NULL)); /* a service is told what it lacks */
+    return cli_finish(name, cli_serve(argc, argv, NULL)); /* NULL: never downloads a model */
 }

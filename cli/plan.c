@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More than may run at once: the others wait. Whether memory is there for them is told too. */
+/* For more users than may run at once: says that the rest would wait, and plans memory for all
+ * of them. */
 static int put_waiting(const struct cfg *cfg, const struct eng_model *m, const struct rt_room *room,
                        uint64_t users, struct rt_memory_plan *p, struct cn_error *err)
 {

@@ -68,7 +68,8 @@ struct cli_http {
     void *arg;
 };
 /* 0: there is a whole response, with any status. CN_EIO, CN_ETIMEOUT: another attempt may do.
- * CN_ECANCELLED: Ctrl-C. Anything else is final. *head is always filled as far as it came. */
+ * CN_ECANCELLED: Ctrl-C. Anything else is final. *head has whatever arrived of the head, in
+ * every case. */
 int cli_http_get(struct cli_net *net, const struct cli_http *q, struct cli_head *head,
                  struct cn_error *err);
 /* The whole body of a small document, at most `limit` bytes; retried. */

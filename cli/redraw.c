@@ -1,4 +1,4 @@
-/* Drawing the line anew after a resize: see redraw.h. */
+/* Redraws the input line after a resize: see redraw.h. */
 #include "cli/redraw.h"
 
 #include <errno.h>

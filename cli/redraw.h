@@ -1,5 +1,5 @@
-/* After the terminal's size changed: where the line that is being typed begins now, so that it can
- * be drawn anew without remnants. Main thread. */
+/* Finds where the line that is being typed begins after the terminal changed its size, so that
+ * it can be redrawn without remnants. Main thread. */
 #ifndef CLI_REDRAW_H
 #define CLI_REDRAW_H
 

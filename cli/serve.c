@@ -22,7 +22,7 @@ static void help(const char *name)
            name, cfg_args_help());
 }
 
-/* Loading tells systemd that it goes on, so that a slow disk is no failed start. */
+/* Reports to systemd while a model loads, so that a slow disk does not count as a failed start. */
 static void on_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct cli_progress *p = arg;
@@ -203,8 +203,8 @@ static int check_model(const struct cfg *cfg, const char *name, cli_fetch *fetch
     return 0;
 }
 
-/* Tells every error, not the first alone: those of rules between keys and of the model, too, as far
- * as what was read says; a name that would be fetched is nothing to warn of. The exit code. */
+/* Prints every error of the config, not just the first. If the config was read to its end,
+ * checks the model as well, except a name that would be fetched. Returns the exit code. */
 static int refuse(struct cfg *cfg, const char *name, cli_fetch *fetch, struct cn_error *err)
 {
     int status = err->code == CN_EIO || err->code == CN_ENOMEM ? 1 : 2;

@@ -91,7 +91,7 @@ void cli_stack_close(struct cli_stack *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Calls of tools, which nobody here answers, are shown as text. */
+/* Tool calls are shown as text: the terminal does not run tools. */
 static void take_text(const struct rt_event *e, const struct cli_sink *sink)
 {
     size_t at = 0;

@@ -97,7 +97,7 @@ int cli_put_json(json_t *value)
 
 int cli_finish(const char *name, int status)
 {
-    /* Ctrl-C may cut a write to a terminal short, which whoever typed it sees. */
+    /* Ctrl-C may cut a write to a terminal short; its user sees that, so it is not an error. */
     bool lost = ferror(stdout) && !isatty(STDOUT_FILENO);
     int why;
 

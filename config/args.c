@@ -141,7 +141,7 @@ static int walk(struct cfg *c, int argc, char **argv, bool files, int *take, str
             continue;
         }
         if (!value) {
-            if (i + 1 >= argc && files) break; /* told in its turn */
+            if (i + 1 >= argc && files) break; /* reported when the options are taken */
             if (i + 1 >= argc) {
                 struct cn_error e = {0};
                 c->half_read = true;

@@ -153,9 +153,9 @@ int cfg_init(struct cfg *c, struct cn_error *err);
 void cfg_fini(struct cfg *c);
 
 /* Reads YAML over what c holds. `name` stands in messages: "name:line:column: key: reason".
- * Refused: unknown or repeated keys, wrong types, values out of bounds, anchors, tags, more than 1
- * MiB. Reads on after an error, so that c->faults has all of them; err is the first, err->param its
- * key. Out of memory or a file that cannot be read is no fault: then only err tells. */
+ * Refused: unknown or repeated keys, wrong types, values out of bounds, anchors, tags, more than
+ * 1 MiB. Reads on after an error, so that c->faults has all of them; err is the first,
+ * err->param its key. Lack of memory or an unreadable file is not a fault: then only err is set. */
 int cfg_load_text(struct cfg *c, const char *name, const char *text, size_t n,
                   struct cn_error *err);
 int cfg_load_file(struct cfg *c, const char *path, struct cn_error *err);
@@ -283,7 +283,7 @@ struct cfg_sampling {
     unsigned given; /* bit per field that has a value */
 };
 const char *cfg_sampling_name(enum cfg_sampling_field f);
-/* Whether it lies within the field's bounds. */
+/* Whether v is within the bounds of field f. */
 bool cfg_sampling_ok(enum cfg_sampling_field f, double v);
 /* "temperature=0.6, top_p=0.95"; NULL and "" name nothing. */
 int cfg_sampling_read(const char *text, struct cfg_sampling *out, struct cn_error *err);

@@ -263,7 +263,7 @@ int cfg_tenant_new(struct cfg_tenant *t, const char *name, struct cn_error *err)
     return t->name ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
 }
 
-/* Where the source names nobody. */
+/* For a source that names no tenant: one without a name or limits. */
 static int one_unnamed(struct cfg_tenant **list, struct cn_error *err)
 {
     struct cfg_tenant *t = cn_calloc(1, sizeof *t);
@@ -362,7 +362,7 @@ enum cfg_change cfg_tenants_change(const struct cfg_tenants *old, const struct c
 
     if (!a->tenant) return b->tenant ? CFG_ADDED : CFG_SAME;
     if (!b->tenant) return CFG_REMOVED;
-    cn_assert(a->id == b->id); /* nobody gets a slot before it was left */
+    cn_assert(a->id == b->id); /* a slot is not reused before all parties have left it */
     return cfg_tenant_same(a->tenant, b->tenant) ? CFG_SAME : CFG_CHANGED;
 }
 

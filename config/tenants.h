@@ -1,10 +1,10 @@
 /* Tenants and their keys as data that changes while the daemon runs.
  *
- * A snapshot is immutable and counted: whoever needs tenants holds one, and a change is a new one
- * that takes its place. Ids last over snapshots: a slot, by which tables are indexed, and a
- * generation. The roll gives slots away: one that was left by a tenant is used again, with the next
- * generation, only when every party that keeps something by slot has said that all of it is
- * gone. */
+ * A snapshot is immutable and reference-counted: readers hold one, and a change replaces it with
+ * a new one. Ids stay valid across snapshots; an id is a slot, which indexes tables, and a
+ * generation. The roll assigns slots. It reuses the slot of a removed tenant, with the next
+ * generation, only after every party that keeps data by slot has reported that all of that
+ * tenant's data is gone. */
 #ifndef CONFIG_TENANTS_H
 #define CONFIG_TENANTS_H
 
@@ -24,7 +24,7 @@ void cfg_roll_left(struct cfg_roll *r, uint64_t id, uint32_t party);
 
 struct cfg_seat {
     uint64_t id;
-    const struct cfg_tenant *tenant; /* NULL: nobody; places say nothing */
+    const struct cfg_tenant *tenant; /* NULL: the slot is free. tenant->places are not valid */
 };
 /* Read by any thread that holds it. */
 struct cfg_tenants {
@@ -36,7 +36,7 @@ struct cfg_tenants {
     size_t n_all;
     uint64_t first; /* id of the first, to whom requests belong where there are no keys */
     bool has_keys;
-    bool unnamed; /* the source named nobody: one tenant without a name or limits */
+    bool unnamed; /* the source named no tenant: one without a name or limits */
 };
 /* The first snapshot, with a roll of its own: the tenants of c, copied, in slots from 0 on. *out is
  * held once. */
@@ -75,7 +75,8 @@ struct cfg_draft {
 /* A tenant with the defaults and this name, which is copied. */
 int cfg_tenant_new(struct cfg_tenant *t, const char *name, struct cn_error *err);
 struct cfg_source {
-    /* Reads all of them, on any thread, one at a time. An error tells why nothing may change. */
+    /* Reads all tenants. Any thread, one call at a time. On failure err says why nothing
+     * changes. */
     int (*load)(struct cfg_source *self, struct cfg_draft *out, struct cn_error *err);
     void (*free)(struct cfg_source *self);
 };

@@ -66,7 +66,8 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     }
 }
 
-/* Asked at every opening: somebody else may have taken the signal since. Under the list's lock. */
+/* Called at every opening, because other code may have replaced the handler since. Under the
+ * list's lock. */
 static int install_handler(struct cn_error *err)
 {
     struct sigaction now, action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};

@@ -1,7 +1,7 @@
-/* Read-only mappings of files that may be cut short or fail while they are in use.
- * Private to engine/. A page that is gone (truncated file, read error) raises SIGBUS; the handler
- * here puts zeroed pages in place of it and marks the mapping, so that the reader goes on and the
- * owner finds out. Signals for other addresses go to the handler that was there before. */
+/* Read-only mappings of files that may be cut short or fail while they are in use. Private to
+ * engine/. A page that is gone (truncated file, read error) raises SIGBUS; the handler here maps
+ * zeroed pages over it and marks the mapping, so that the reader continues and the owner finds
+ * out. Signals for other addresses go to the handler that was there before. */
 #ifndef ENGINE_MAPPING_H
 #define ENGINE_MAPPING_H
 

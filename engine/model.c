@@ -1,11 +1,11 @@
 /* model: from a file to something that runs. Opened by one thread (the loader); afterwards
- * immutable but for its exec, which belongs to the engine thread. Owns file, vocabulary, template,
- * plan and exec; the plan's tensors point into the mapping, so the file stays open as long as the
- * model.
+ * immutable except for its exec, which belongs to the engine thread. Owns file, vocabulary,
+ * template, plan and exec; the plan's tensors point into the mapping, so the file stays open as
+ * long as the model.
  *
  * Memory for weights is committed by kr_prepare, after every key and every shape was checked. A
  * file that is cut short or written to while it is read or served raises no signal (mapping.c);
- * eng_model_intact tells, and the owner gives the model up. */
+ * eng_model_intact reports it, and the owner drops the model. */
 #include "engine/model.h"
 
 #include "engine/gguf.h"

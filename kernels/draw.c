@@ -1,6 +1,6 @@
-/* draw: see draw.h. The state of a choice, what is done to a row before it is drawn from, the draw,
- * and log-probabilities. A state's draw is a pure function of (seed, choice, position), so that a
- * request that was preempted or batched anew gives the same bytes. */
+/* draw: see draw.h. The state of a choice, what is done to a row before it is drawn from, the
+ * draw, and log-probabilities. A state's draw is a pure function of (seed, choice, position), so
+ * that a request gives the same bytes after a preemption and in any batch. */
 #include "kernels/draw_select.h"
 
 #include <float.h>
@@ -39,7 +39,7 @@ struct kr_draw_state {
     size_t n_seen, seen_cap;
     uint64_t n_accepted;
     uint32_t last[KR_DRAW_BACK]; /* accepted ones, by number */
-    struct prompt_ids *prompt;   /* when repetition is penalised; NULL: none was told of */
+    struct prompt_ids *prompt;   /* when repetition is penalised; NULL: none was recorded */
     struct kr_draw_rooms *rooms;
     float *tops; /* of the row at work: kept so that a token costs no allocation */
 };

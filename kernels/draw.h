@@ -64,11 +64,11 @@ int kr_draw_state_new(const struct kr_draw_opts *opts, uint32_t choice, struct k
  * the output. */
 int kr_draw_state_clone(const struct kr_draw_state *s, uint32_t choice, struct kr_draw_state **out);
 void kr_draw_state_free(struct kr_draw_state *s);
-/* Tells it of ids of the prompt (for `repetition`), or of an id that was put out. CN_ENOMEM. */
+/* Records ids of the prompt (for `repetition`), or an id of the output. CN_ENOMEM. */
 int kr_draw_state_prompt(struct kr_draw_state *s, const uint32_t *ids, size_t n);
 int kr_draw_state_accept(struct kr_draw_state *s, uint32_t id);
-/* Takes back what it was told of behind the first n ids of the output: draws of guesses that were
- * not put out. At most KR_DRAW_BACK of them. */
+/* Forgets the ids after the first n of the output, which belong to rejected drafts. At most
+ * KR_DRAW_BACK of them. */
 #define KR_DRAW_BACK 32
 void kr_draw_state_cut(struct kr_draw_state *s, uint64_t n);
 /* What a device needs for a copy of its own. Valid until ids of the prompt are added to s, or s is

@@ -194,7 +194,7 @@ int kr_op_select(struct kr_plan *p, int q, int w, int kv_layer, uint32_t top_k,
 
 /* ---- recurrences ----------------------------------------------------------------------------- */
 
-/* The state of one op: the right size, and used by nobody else. */
+/* Takes a state for one op: it must have the right size and no other user. */
 static bool take_state(struct kr_plan *p, const char *op, int state, uint64_t n_floats)
 {
     if (kr_plan_broken(p)) return false;

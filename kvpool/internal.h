@@ -115,7 +115,7 @@ struct kv_node {
     struct kv_seq *filler; /* FILLING: its filler; READY: who recomputes lost blocks, or NULL */
     union {
         struct kv_node *fill_prev;
-        uint32_t adapter; /* roots, which nobody fills */
+        uint32_t adapter; /* roots, which have no filler */
     };
     struct kv_node *fill_next;
     struct kv_seq *waiters;
@@ -267,7 +267,7 @@ int kv_pool_admit(struct kv_space *s, uint32_t tenant);
 uint64_t kv_blocks_for(const struct kv_grp *g, uint64_t n_tokens, uint32_t chunk_tokens);
 
 /* ---- deal.c: of pools that lend at load only ------------------------------------------------- */
-/* Deals the slabs anew among the spaces. CN_ENOMEM: some stay with nobody. */
+/* Divides the slabs among the spaces again. CN_ENOMEM: some slabs stay unassigned. */
 int kv_deal(struct kv_pool *p);
 /* Takes back all slabs of a space, which are empty. */
 void kv_deal_leave(struct kv_space *s);

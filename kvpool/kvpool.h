@@ -68,7 +68,7 @@ struct kv_pool_opts {
     uint64_t max_thin_nodes; /* tree nodes of spaces without a group of span ALL, which blocks do
                               * not bound; 0 = 262144 */
     bool lend_at_load;       /* slabs change hands only in kv_space_add and kv_space_drop, which
-                              * deal them anew; else whenever a group needs one */
+                              * deal them again; else whenever a group needs one */
 };
 int kv_pool_new(const struct kv_pool_opts *opts, struct kv_pool **out, struct cn_error *err);
 void kv_pool_free(struct kv_pool *p); /* every sequence closed; spaces go with it */
@@ -144,11 +144,11 @@ struct kv_space_opts {
     uint64_t longest;
     uint32_t chunk_tokens;
 };
-/* With kv_pool_opts.lend_at_load all spaces get the same number of slabs: each group what the
- * longest sequence takes, as far as there is room, and of the rest what sequences of 1,024 tokens
- * take. A slab of another space is taken if it holds nothing, or only cached blocks above their
- * tenants' reserves, and never one that an open sequence may come to need (its max_tokens). What
- * is not taken stays until the next deal. */
+/* With kv_pool_opts.lend_at_load all spaces get the same number of slabs. In a space each group
+ * gets slabs for the longest sequence, or for the longest that fits; the rest is divided in
+ * proportion to what sequences of 1,024 tokens take. A slab of another space is taken if it
+ * holds nothing, or only cached blocks above their tenants' reserves, and never one that an open
+ * sequence may come to need (its max_tokens). What is not taken stays until the next deal. */
 int kv_space_add(struct kv_pool *p, const struct kv_space_opts *opts, struct kv_space **out,
                  struct cn_error *err);
 /* Drops the space and its cache; its slabs go to the others. CN_EBUSY: sequences of it are open, or

@@ -13,7 +13,7 @@ struct walk {
     uint64_t inside;         /* above best: as many could, but they end inside a joined range */
     uint64_t matched;        /* logical blocks that are in the tree */
     struct kv_node *blocked; /* the next node is being filled by another sequence */
-    bool more;               /* the tree goes on past best: blocks or a snapshot are missing */
+    bool more;               /* the tree continues past best: blocks or a snapshot are missing */
 };
 
 static uint64_t first_block(const struct kv_grp *g, uint64_t n_blocks)

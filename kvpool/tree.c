@@ -372,7 +372,7 @@ void kv_node_kill(struct kv_node *top)
         if (!n->dead) unhash(n->space->pool, n);
         n->dead = true;
         kv_wake(&n->waiters);
-        /* blocks that no sequence sees any more would be freed by nobody */
+        /* otherwise blocks that no sequence sees any more would never be freed */
         for (uint32_t g = 0; g < n->space->n_groups; g++) {
             if (n->ent[g].linked) ent_drop_block(&n->ent[g]);
         }
@@ -382,7 +382,7 @@ void kv_node_kill(struct kv_node *top)
 
 /* ---- pins ------------------------------------------------------------------------------------ */
 
-/* An evictable block has exactly this: a node that is READY, and nobody who sees it. */
+/* A block can be evicted if and only if its node is READY and no sequence sees the block. */
 static bool evictable(const struct kv_ent *e)
 {
     const struct kv_node *n = kv_ent_node(e);

@@ -104,7 +104,7 @@ static void conn_close(struct lt_conn *k)
     uv_close((uv_handle_t *)&k->pace, on_closed);
 }
 
-/* Takes the call off its connection and tells its owner. */
+/* Takes the call off its connection and notifies its owner. */
 static void end_call(struct lt_call *call, struct lt_client *c, uint64_t now, enum lt_end end,
                      const char *detail)
 {
@@ -189,7 +189,8 @@ static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *out)
     *out = uv_buf_init(k->client->buffer, (unsigned)n);
 }
 
-/* The answer is whole: the connection is kept or closed, the call's owner told. */
+/* Ends a call whose answer is complete: keeps or closes the connection, notifies the call's
+ * owner. */
 static void finish(struct lt_conn *k, uint64_t now)
 {
     struct lt_client *c = k->client;
@@ -227,7 +228,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         conn_lost(k, LT_END_CLOSED, n == UV_EOF ? 0 : (int)n);
         return;
     }
-    if (!k->call) { /* bytes that nobody asked for */
+    if (!k->call) { /* bytes without a request */
         conn_close(k);
         return;
     }
@@ -290,8 +291,8 @@ static int on_complete(llhttp_t *p)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* A write that failed is not the end: the server may have answered before it closed, and reading
- * tells either way. */
+/* A failed write does not end the call: the server may have answered before it closed, and
+ * reading shows which. */
 static void on_written(uv_write_t *w, int status)
 {
     struct lt_conn *k = w->data;
@@ -303,7 +304,7 @@ static void on_written(uv_write_t *w, int status)
         cn_buf_fini(&k->out);
 }
 
-/* What failed before it began: told from the loop, never from within a start. */
+/* Reports a request that could not be sent: from the loop, never from within its start. */
 static void on_no_connection(uv_timer_t *t)
 {
     conn_lost(t->data, LT_END_CONNECT, UV_ECONNABORTED);

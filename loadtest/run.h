@@ -135,8 +135,8 @@ struct lt_run {
 void lt_request_send(struct lt_class_run *k, struct lt_user *user, uint64_t due_ns, bool warm);
 /* Cuts it, as one that its client aborted or that the end of the run cut. */
 void lt_request_cut(struct lt_request *q, bool aborted);
-/* The part of the window until now in which the class is there: not before it begins, and not when
- * it has sent all that it had and others go on. Empty where until <= from. */
+/* The part of the window until now in which the class is active: from its start, and only until
+ * it has sent all its requests if other classes continue. Empty where until <= from. */
 void lt_class_window(const struct lt_class_run *k, uint64_t now, uint64_t *from, uint64_t *until);
 /* request.c tells run.c that one is over (and freed). */
 void lt_run_request_over(struct lt_class_run *k, struct lt_user *user, bool warm, bool failed);

@@ -1,7 +1,7 @@
-/* Events: one block each (and the reason of a failure), made by the engine thread, freed by who
- * took them. Blocks of a few tokens are of one size, and some of them are kept for the next: a
- * token costs no allocation. Invariant: what is kept is under the lock, and nobody else's; the
- * store goes with its runtime or with the last of its blocks, whichever is later. */
+/* Events: one block each (plus the reason of a failure), made by the engine thread, freed by the
+ * receiver. Blocks for a few tokens have one size, and some are kept for reuse, so that a token
+ * costs no allocation. Invariant: kept blocks are under the lock and belong to the store alone;
+ * the store is freed with its runtime or with the last of its blocks, whichever is later. */
 #include "runtime/rt.h"
 
 #include <pthread.h>

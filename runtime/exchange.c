@@ -1,12 +1,13 @@
-/* What tenants are served goes from each engine group to the others, so that fairness is over all
- * of them (scheduler.h, share.c). A group tells after an iteration and listens before one; what it
- * was told waits by slot, added up, so that a group that is idle keeps no more than its table.
- * Invariant: what waits is under the group's heard.lock; a slot's entry is of one tenant id. */
+/* Each engine group reports to the others what it serves to tenants, so that fairness holds
+ * across groups (scheduler.h, share.c). A group reports after an iteration and reads reports
+ * before one. Unread reports are summed by slot, so that an idle group keeps no more than its
+ * table. Invariant: unread reports are under the reading group's heard.lock; a slot's entry
+ * belongs to one tenant id. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
 
-#define AT_ONCE 64 /* tenants told of while the other group's lock is held */
+#define AT_ONCE 64 /* tenants reported per hold of the other group's lock */
 
 int rt_heard_init(struct rt_heard *h)
 {

@@ -151,7 +151,7 @@ static void submit(struct rt_group *g, struct rt_req *req)
     cn_mailbox_post(q->reply, &accepted->msg);
 }
 
-/* error: what the requests are told; 0 leaves it to the cancel. of: NULL = of every model. */
+/* error: the code that the requests end with; 0: as cancelled ones. of: NULL = of every model. */
 static void cancel_all(struct rt_group *g, const struct rt_model *of, int error)
 {
     for (size_t i = 0; i < g->table_size; i++)
@@ -201,7 +201,8 @@ void rt_device_lost(struct rt_group *g)
     cancel_all(g, NULL, CN_EDEVICE);
 }
 
-/* Another group's device is: the daemon ends, and this group's requests are told why. */
+/* If another group's device is lost, the daemon ends, and so do this group's requests, with
+ * CN_EDEVICE. */
 static void check_lost(struct rt_group *g)
 {
     if (g->lost || !atomic_load(&g->rt->lost)) return;
@@ -271,7 +272,7 @@ static void handle(struct rt_group *g, struct rt_cmd *c)
     free(c);
 }
 
-/* A gauge that is a sum over the groups: what changed of this one's part. */
+/* Adds the change of this group's part to a gauge that is a sum over the groups. */
 static void shift(struct rt_group *g, enum cn_metric id, double *told, uint64_t now)
 {
     cn_metric_shift(g->rt->metrics, id, (double)now - *told);
@@ -430,7 +431,7 @@ int rt_group_init(struct rt_group *g, struct rt *r, uint32_t index, struct cn_er
 int rt_group_start(struct rt_group *g, struct cn_error *err)
 {
     rt_watch_init(&g->watch, 0, cn_now_ns());
-    update_gauges(g); /* who asks as soon as it answers is told of all of the memory */
+    update_gauges(g); /* so that /metrics shows all of the memory from the first answer on */
     if (pthread_create(&g->thread, NULL, engine_main, g))
         return cn_fail(err, CN_ENOMEM, "the engine thread cannot be started");
     g->thread_started = true;

@@ -1,10 +1,10 @@
 /* guide: masks of guided requests, made by a thread of its own while the device runs the step that
  * they are for. Private to runtime/.
  *
- * The engine thread asks for the masks of a choice's rows once it knows every id before them, does
- * what else there is to do, and waits for them at the draw. A guide is never asked for masks while
- * it is told of an id of the same choice: masks that were asked for are waited for before the step
- * that they are for is collected, and ids are told when a step was collected. */
+ * The engine thread asks for the masks of a choice's rows once it knows every id before them,
+ * does what else there is to do, and waits for them at the draw. A guide never makes masks while
+ * it is given an id of the same choice: requested masks are waited for before their step is
+ * collected, and ids are passed on only after a step was collected. */
 #ifndef RUNTIME_GUIDE_H
 #define RUNTIME_GUIDE_H
 

@@ -44,8 +44,8 @@ static void drop(struct rt_host *h, struct rt_saved **at)
     free(v);
 }
 
-/* Takes back places that nobody needs any more; those of x after waiting for the device (NULL: of
- * nobody). */
+/* Frees places that are no longer needed and whose copies are done. For those of x it waits
+ * until they are; x may be NULL. */
 static void sweep(struct rt_host *h, const struct kr_exec *x)
 {
     for (struct rt_saved **at = &h->list; *at;) {
@@ -72,7 +72,8 @@ void rt_host_fini(struct rt_group *g)
     *h = (struct rt_host){0};
 }
 
-/* The first gap that is large enough: what the new place goes in front of; NULL: there is none. */
+/* Finds the first gap that is large enough: its offset in *at, and the link where the new place
+ * is inserted. NULL if there is none. */
 static struct rt_saved **find_gap(struct rt_host *h, uint64_t bytes, uint64_t *at)
 {
     struct rt_saved **next = &h->list;

@@ -1,6 +1,6 @@
-/* The table of models: who holds one, who waits for one, what is told of them. Any thread.
- * Invariant, under models_lock: a model that is held (uses > 0) is loaded and stays so; whoever is
- * in `waits` gets exactly one event, or was taken out before it. */
+/* The table of models: which requests hold a model, which wait for one, and the events that
+ * these get. Any thread. Invariant, under models_lock: a held model (uses > 0) is loaded and
+ * stays loaded; each entry of `waits` gets exactly one event, or was taken out before it. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>

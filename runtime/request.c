@@ -137,8 +137,8 @@ static int make_choice(struct rt_req *req, uint32_t i, struct cn_error *err)
     return rc ? cn_fail(err, rc, "out of memory for a request") : make_sampler(req, i, err);
 }
 
-/* Where messages of the prompt end: the first (often the instructions that many share) and the last
- * ones. Prompts that go on differently mostly part there. */
+/* Notes where messages of the prompt end: the first (often instructions that many prompts share)
+ * and the last ones. Prompts with a common beginning mostly diverge there. */
 static void find_marks(struct rt_req *req)
 {
     const struct eng_vocab *v = eng_model_vocab(req->m->model);

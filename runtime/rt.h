@@ -204,7 +204,7 @@ struct rt_tenants {
     struct rt_tenant {
         uint64_t id; /* of the tenant that is there, or was there last */
         uint64_t computed, cached, generated;
-        uint64_t running, waiting; /* told, in a sum over the groups */
+        uint64_t running, waiting; /* last reported, as part of a sum over the groups */
         uint64_t ended[3];         /* not reported yet: CN_TM_ok, CN_TM_error, CN_TM_cancelled */
         uint64_t embedded;         /* vectors: the scheduler counts each as a token */
         bool used, leaving;        /* leaving: its requests are ending */
@@ -262,7 +262,7 @@ enum rt_cmd_kind {
     RT_CMD_LEASE,
     RT_CMD_STOP
 };
-struct rt_cmd { /* to the engine thread, which frees it but for ATTACH and DETACH */
+struct rt_cmd { /* for the engine thread, which frees it, except ATTACH and DETACH */
     struct cn_msg msg;
     enum rt_cmd_kind kind;
     struct rt_req *req; /* SUBMIT: moved */
@@ -291,7 +291,7 @@ struct rt_wait {
 
 /* A configured model. Its life: unloaded, (waits), loading, loaded, unloaded again. Only the loader
  * changes the state; what the engine thread knows of it comes and goes with ATTACH and DETACH. */
-/* Tells one file from another that takes its place. All 0: a model without a file. */
+/* Identifies a file, so that a file that replaces it is noticed. All 0: a model without a file. */
 struct rt_file {
     uint64_t dev, ino, bytes;
     int64_t mtime_s, mtime_ns;
@@ -428,7 +428,7 @@ struct rt_heard {
     uint32_t *changed; /* [n]: slots that are listed */
     size_t v_cap, changed_cap;
     uint32_t n, n_changed;
-    double burst_s[CFG_MAX_GROUPS]; /* sch_burst_s of the others, as they told it last */
+    double burst_s[CFG_MAX_GROUPS]; /* sch_burst_s of the other groups, as last reported */
 };
 int rt_heard_init(struct rt_heard *h);
 void rt_heard_fini(struct rt_heard *h);
@@ -466,8 +466,8 @@ struct rt_group {
     uint64_t embedded; /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
     struct rt_heard heard; /* has a lock of its own */
-    bool stopping, lost;   /* lost: its requests were told that a device is */
-    struct rt_told {       /* of the gauges that are sums over the groups */
+    bool stopping, lost;   /* lost: a device is lost, and the requests here were ended */
+    struct rt_told {       /* its part, as last reported, of gauges that sum over groups */
         double blocks[KV_N_STATES], running, waiting, paused;
     } told;
     uint64_t checked_ns; /* when the models' files were last looked at */

@@ -66,7 +66,7 @@ static bool is_others(const struct rt_model *m, uint32_t tenant)
     return m->only != RT_NOBODY && m->only != tenant;
 }
 
-/* Of the group: nobody else uses a model, did so of late, or waits for one. */
+/* Whether no other tenant uses a model of the group, used one recently, or waits for one. */
 static bool is_alone(const struct rt_group *g, uint32_t tenant, uint64_t now)
 {
     for (size_t i = 0; i < g->n_models; i++) {

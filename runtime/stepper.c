@@ -1,6 +1,6 @@
 /* The scheduler's steps on a device: builds the batch, has it run and drawn, hands out the ids.
- * Engine thread. As many steps may be in flight as the device takes; what a step borrows or gives
- * lies in its flight until it is collected. */
+ * Engine thread. As many steps may be in flight as the device takes; a step's buffers and
+ * results belong to its flight until it is collected. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
@@ -126,7 +126,7 @@ static void list_logits_rows(struct rt_flight *f)
 
 /* ---- masks of guided requests ---------------------------------------------------------------- */
 
-/* Room for the masks of all rows that guided requests draw from: none, where there are none. */
+/* Reserves memory for the masks of all rows that guided requests draw from, if there are any. */
 static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
 {
     const struct sch_step *step = f->step;

@@ -74,7 +74,7 @@ int rt_stop_feed(struct rt_stop_match *m, const struct rt_stop_set *s, const cha
             m->matched[j] = k;
             if (k < t->len) continue;
             if (found < 0 || t->len > s->v[found].len) found = (int)j;
-            m->matched[j] = t->fail[k - 1]; /* keeps k < len for whoever feeds on */
+            m->matched[j] = t->fail[k - 1]; /* keeps k < len for the bytes that follow */
         }
         if (found >= 0) {
             *used = i + 1;

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#define IN_TURN 4  /* tenants told of per iteration that had no event */
+#define IN_TURN 4  /* tenants reported per iteration that had no event */
 #define LOOK    64 /* slots looked at per iteration for those who leave */
 
 void rt_tenants_fini(struct rt_tenants *t)

@@ -56,7 +56,7 @@ static int release(struct rt_text_out *t, size_t from, struct eng_parts *out, in
     return rc;
 }
 
-/* No stop string goes on into another part. */
+/* A stop string never spans two parts. */
 static int leave_answer(struct rt_text_out *t, struct eng_parts *out)
 {
     if (t->held.len) rt_stop_match_reset(&t->match, t->stops);

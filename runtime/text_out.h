@@ -32,8 +32,8 @@ void rt_text_out_fini(struct rt_text_out *t);
  * the stop string that is complete, or -1; after a match nothing more may be pushed. */
 int rt_text_out_push(struct rt_text_out *t, uint32_t id, bool match, struct eng_parts *out,
                      int *stop);
-/* The end without a stop string: gives out what was held back. cut: the end is a limit's; the first
- * bytes of a character that was to go on are then no text. */
+/* Ends the text without a stop string: appends what was held back. cut: a limit ended it, so the
+ * first bytes of an incomplete character are dropped. */
 int rt_text_out_finish(struct rt_text_out *t, bool cut, struct eng_parts *out);
 
 #endif

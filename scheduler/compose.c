@@ -228,7 +228,7 @@ static bool is_ready(const struct sch *s, const struct sch_choice *c)
            c->n_ids + 1 < c->req->limit;
 }
 
-/* Rows of the prompt that c still has to compute, as far as is known. */
+/* Rows of the prompt that c still has to compute, by what is known now. */
 static uint64_t prompt_left(const struct sch_choice *c)
 {
     uint64_t have = CN_MAX(kv_seq_planned(c->seq), c->req->peeked);

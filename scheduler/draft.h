@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 #define SCH_DRAFT_CLASSES 8
-#define SCH_DRAFT_BURST   4096 /* ids that one update takes up: a long prompt holds up nobody */
+#define SCH_DRAFT_BURST   4096 /* ids taken up per update: a long prompt delays no other choice */
 #define SCH_DRAFT_TABLES  27   /* as many as it takes from the least size to 2^32 ids */
 
 struct sch_draft_table {

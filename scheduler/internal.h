@@ -118,7 +118,7 @@ struct sch_tenant {
     uint64_t prompt_computed, cached, generated;
     uint64_t lease;       /* output tokens left, or SCH_NO_LEASE */
     uint64_t saved_bytes; /* of host memory, for its preempted choices */
-    double unsaid;        /* cost served that other schedulers were not told of */
+    double unsaid;        /* cost served and not yet reported to other schedulers */
     struct sch_tenant *unsaid_next, **unsaid_at; /* what points to it; NULL: it is in no list */
 };
 
@@ -344,8 +344,8 @@ void sch_share_step(struct sch *s, uint64_t ns);
 /* ---- admit.c --------------------------------------------------------------------------------- */
 void sch_admit(struct sch *s);
 void sch_preempt(struct sch *s, struct sch_choice *c);
-/* Who gives blocks back so that c can go on: c itself when nobody else should. NULL: nobody now.
- * force: bounds on preemptions do not count. */
+/* The choice that gives blocks back so that c can continue; c itself if no other choice should.
+ * NULL: none at present. force: ignores the bounds on preemptions. */
 struct sch_choice *sch_victim(struct sch *s, struct sch_choice *c, bool force);
 /* Gives v's blocks back, now or when its step is collected. */
 void sch_evict(struct sch *s, struct sch_choice *v);
@@ -393,15 +393,15 @@ void sch_cost_credit(struct sch_model *m, uint32_t rows, uint64_t now);
 int sch_curve_new(struct sch *s, struct sch_model *m);
 /* A step of n_seqs sequences and n_rows rows that did nothing but decode took ns. */
 void sch_curve_learn(struct sch_model *m, uint32_t n_seqs, uint32_t n_rows, double ns);
-/* Drafts for those that are about to decode: n_draft, and the ids behind n_ids. others: somebody
- * who is not in the step waits for its end. */
+/* Makes drafts for the choices that are about to decode: n_draft, and the ids after n_ids.
+ * others: a request outside the step waits for its end. */
 void sch_speculate(struct sch *s, struct sch_model *m, bool others);
 /* Whether c, whose next row needs the id that is being drawn, had better wait for it: drafts behind
  * it promise more. *taken: as many ids were taken up for that in this step. */
 bool sch_awaits(const struct sch *s, struct sch_choice *c, uint64_t *taken);
 
 /* ---- draw.c ---------------------------------------------------------------------------------- */
-/* Tells the stepper to draw the step's rows, if it was not told before. */
+/* Has the stepper draw the step's rows, unless that was done before. */
 void sch_draw_step(struct sch *s, struct sch_flight *f);
 /* A choice's sampled rows are there: hands out its tokens. */
 void sch_take_tokens(struct sch *s, const struct sch_rec *rec, const struct sch_segment *g,

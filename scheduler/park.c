@@ -1,8 +1,8 @@
-/* Parked choices. One that is paused, or whose place is another tenant's turn, gives up its place
- * in max_running and keeps its blocks while there is room. It waits with its sequence open, first
- * in its tenant's order once it may go on. Where blocks are short a paused one is the first to lose
- * them; one that waits for its turn loses them as those that run do. Either then starts again as a
- * preempted one. */
+/* Parked choices. A choice that is paused, or whose slot another tenant gets for a turn, gives
+ * up its slot in max_running and keeps its blocks while there is memory. It waits with its
+ * sequence open, and comes first in its tenant's order once it may continue. When blocks are
+ * short, paused choices are the first to lose them; those that wait for their turn lose them by
+ * the same rule as running ones. Either then starts again like a preempted choice. */
 #include "scheduler/internal.h"
 
 void sch_charge_blocks(struct sch *s, struct sch_choice *c)

@@ -11,8 +11,8 @@ void sch_forget_kept(struct sch_choice *c)
     c->kept = c->kept_bytes = 0;
 }
 
-/* Whether saving and restoring take no longer than computing n_tokens rows again, as far as known.
- */
+/* Whether saving and restoring take no longer than computing n_tokens rows again, by the times
+ * measured so far. */
 static bool pays(const struct sch *s, const struct sch_model *m, uint64_t n_tokens, uint64_t bytes)
 {
     const struct sch_stepper *stepper = &s->o.stepper;

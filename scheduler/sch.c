@@ -401,7 +401,8 @@ static void expire(struct sch *s)
     }
 }
 
-/* Whoever has no output token left computes nothing more. */
+/* Ends the requests of tenants whose lease of output tokens is spent (requests
+ * without output continue). */
 static void end_spent(struct sch *s)
 {
     if (!s->spent) return;

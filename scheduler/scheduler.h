@@ -307,9 +307,9 @@ struct sch_tenant_opts {     /* 0 = the default in parentheses */
 /* Tenants are numbered densely from 0. A tenant that was never set has the defaults and is known
  * from its first request on. Takes effect at once; after raising a limit call sch_iterate. */
 int sch_tenant_set(struct sch *s, uint32_t tenant, const struct sch_tenant_opts *opts);
-/* Ends a tenant and drops its cache. Its number may then be given to another tenant, which starts
- * anew. CN_EBUSY: requests of it have not ended, or steps of them are in flight; nothing has
- * changed. Cancel them first. */
+/* Ends a tenant and drops its cache. Its number may then be given to another tenant, which
+ * starts without history. CN_EBUSY: requests of it have not ended, or steps of them are in
+ * flight; nothing has changed. Cancel them first. */
 int sch_tenant_end(struct sch *s, uint32_t tenant);
 /* Adds `tokens` to a tenant's lease of output tokens. Without a lease it has no limit: the first
  * call sets one, and SCH_NO_LEASE removes it. Each token that is put out takes one, over all

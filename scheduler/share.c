@@ -65,7 +65,7 @@ void sch_served_elsewhere(struct sch *s, const struct sch_served *v, double burs
     struct sch_tenant *t = v->tenant < s->n_tenants ? s->tenants[v->tenant] : NULL;
     double each = worth(s);
 
-    if (!t || each <= 0) return; /* nobody was served here yet: all begin alike */
+    if (!t || each <= 0) return; /* no tenant was served here yet: all start equal */
     double most = s->vtime + CN_MAX(burst_s, sch_burst_s(s)) * each / t->opts.weight;
     double now = t->counter + v->seconds * each / t->opts.weight;
     sch_counter_set(s, t, CN_MAX(t->counter, CN_MIN(now, most)));

@@ -1,6 +1,7 @@
-/* Answers that are not streamed: what a worker or a choice has kept becomes JSON in pieces, the
- * next one when the reader has taken the last; a short answer is one piece, with its length in the
- * head. The loop's thread hands a call to a worker and back; whoever has it writes. */
+/* Answers that are not streamed. The results that a worker or a choice kept become JSON in
+ * pieces, each made when the reader has taken the one before; a short answer is one piece, with
+ * its length in the head. The loop's thread hands a call to a worker and gets it back; only the
+ * one that has the call writes to it. */
 #include "server/request.h"
 
 #include <math.h>

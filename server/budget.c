@@ -1,6 +1,6 @@
-/* The process budget for what is held for clients: an account for each tenant, and one for
- * connections until it is known whose request they bring: what a tenant holds keeps nobody from
- * asking for /health. Loop thread only; the accounts are any thread's. */
+/* The process's memory budget for clients: one account per tenant, and one for connections whose
+ * tenant is not known yet, so that a tenant's memory cannot block /health. Loop thread only; the
+ * accounts may be used by any thread. */
 #include "server/grammars.h"
 #include "server/internal.h"
 
@@ -31,7 +31,7 @@ struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants
     if (!shares) return NULL;
     for (uint32_t i = 0; i < t->n_slots; i++) {
         const struct cfg_tenant *c = t->seats[i].tenant;
-        if (!c) { /* of who leaves something may still come, to be told so: it borrows */
+        if (!c) { /* a removed tenant: its last errors may need memory, which it borrows */
             shares[srv_lane_of(i)].borrows =
                 i < s->n_seats && (was_there(s, i) || s->seats[i].leaving);
             continue;

@@ -37,9 +37,9 @@ enum srv_op {
 struct srv_text_env {
     const struct eng_vocab *vocab;
     const struct eng_template *chat_template; /* NULL when the model has none */
-    const struct eng_history *history;        /* how calls are told to it; NULL as the template */
-    const struct eng_reply_format *reply;     /* how its answers are marked; NULL as the template */
-    enum rt_tools tools;                      /* how tools reach the model */
+    const struct eng_history *history;    /* how calls are written in it; NULL as the template */
+    const struct eng_reply_format *reply; /* how its answers are marked; NULL as the template */
+    enum rt_tools tools;                  /* how tools reach the model */
     const char *model_id, *fingerprint;
     uint64_t context;
     uint64_t embedding_size;      /* 0: the model generates text */

@@ -7,11 +7,11 @@
  * of the places are held by unproven ones, when all places are taken, and when its address holds
  * more than its share of them. Beyond the places there are a few for health alone.
  *
- * Half of the places are kept for the tenants, divided by weight; the other half is for whoever
- * comes first, and of several tenants none has more than half of all.
+ * Half of the places are kept for the tenants, divided by weight; the other half is first come,
+ * first served. With several tenants, none gets more than half of all places.
  *
- * Who has shown a key keeps its place while it asks something. Between requests it may lose it,
- * too, when all are taken, and when its tenant has more than its part of them. */
+ * A proven connection keeps its place during a request. Between requests it may lose it: when
+ * all places are taken, and when its tenant has more than its part of them. */
 #ifndef SERVER_GATE_H
 #define SERVER_GATE_H
 
@@ -108,7 +108,7 @@ void srv_gate_idle(struct srv_gate *g, struct srv_conn *c, bool idle);
  * seconds the next is due. */
 bool srv_gate_failed(struct srv_gate *g, const struct srv_peer *client, uint64_t now,
                      uint32_t *retry_s);
-/* Ages connections by one tick, and tells of those shed, at most once a second. */
+/* Ages connections by one tick, and logs how many were shed, at most once a second. */
 void srv_gate_tick(struct srv_gate *g, struct cn_metrics *m, uint64_t now);
 
 #endif

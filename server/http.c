@@ -118,7 +118,7 @@ void srv_conn_done(struct srv_conn *c, bool close)
     request_fini(c);
     srv_conn_phase(c, SRV_IDLE);
     if (c->http->gate) srv_gate_idle(c->http->gate, c, true);
-    /* The next request may be here already. From inside the pump its own loop goes on. */
+    /* The next request may be here already. Inside the pump, its own loop continues. */
     if (!c->pumping && c->in.len) resume(c);
 }
 
@@ -274,7 +274,8 @@ static size_t feed_some(struct srv_conn *c, const char *p, size_t n, unsigned *r
     return at;
 }
 
-/* Bytes are missing: a request that has begun is refused, and what follows is none. */
+/* Ends the input where bytes were lost: a request that has begun is refused, and later bytes are
+ * not read as requests. */
 static void end_at_gap(struct srv_conn *c)
 {
     int rc = c->in.code;
@@ -311,7 +312,7 @@ static void conn_pump(struct srv_conn *c, const char *data, size_t n)
 
 static void end_of_input(struct srv_conn *c);
 
-/* Goes on with bytes that waited. */
+/* Continues with the bytes that waited. */
 static void resume(struct srv_conn *c)
 {
     if (!parsing(c)) return;
@@ -384,7 +385,7 @@ static void end_of_input(struct srv_conn *c)
         else if (c->phase == SRV_IDLE)
             srv_conn_linger(c);
         break;
-    case SRV_HANDLING: /* half-closed counts as gone: nobody waits for long answers that way */
+    case SRV_HANDLING: /* half-closed counts as gone: no client waits for a long answer that way */
         srv_conn_close(c, false);
         break;
     case SRV_CLOSED:

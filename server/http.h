@@ -100,11 +100,11 @@ struct srv_http_handler {
     void (*on_sent)(void *ctx, struct srv_conn *c);
     /* A connection's memory was given back. */
     void (*on_closed)(void *ctx);
-    /* The request is about to be refused without on_request; NULL: nobody asks. */
+    /* The request is about to be refused without on_request; NULL: not called. */
     void (*on_refused)(void *ctx, struct srv_conn *c, const struct cn_error *err);
     /* What Retry-After says with 429 and 503; NULL: one second. */
     uint32_t (*retry_after_s)(void *ctx);
-    /* An answer begins: c->head is there, or the request had none. NULL: nobody counts them. */
+    /* An answer begins: c->head is there, or the request had none. NULL: not called. */
     void (*on_answer)(void *ctx, const struct srv_conn *c, int status);
 };
 
@@ -174,8 +174,9 @@ void srv_http_init(struct srv_http *h, const struct srv_http_handler *handler, v
                    struct cn_metrics *metrics);
 /* A new connection on a stream (moved; closed when memory is short). NULL in that case. */
 struct srv_conn *srv_conn_new(struct srv_http *h, struct srv_stream *stream);
-/* The whole process stood still for pause_ns until now: nobody could send or be read in that time,
- * which is taken out of the times of all connections. Before the next srv_http_tick. */
+/* Reports that the whole process was paused for pause_ns until now. No client could be served in
+ * that time, so it is left out of the timeouts of all connections. Call it before the next
+ * srv_http_tick. */
 void srv_http_paused(struct srv_http *h, uint64_t pause_ns, uint64_t now);
 /* Looks at time-outs of all connections. */
 void srv_http_tick(struct srv_http *h, uint64_t now);
@@ -249,7 +250,7 @@ bool srv_host_ok(const char *s, size_t n);
 void srv_conn_refuse(struct srv_conn *c);
 /* From now on the tenant that was found pays for the connection. */
 int srv_conn_rebill(struct srv_conn *c);
-/* Nobody asks for the head any more. */
+/* Frees the head, which is no longer needed. */
 void srv_conn_drop_head(struct srv_conn *c);
 /* The answer is done: on to the next request, or towards closing. */
 void srv_conn_done(struct srv_conn *c, bool close);

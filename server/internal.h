@@ -52,7 +52,7 @@ struct srv_seat {
 /* tenants.c: one reading of the source, by a thread of libuv's. */
 struct srv_reload {
     uv_work_t work;
-    bool running, again; /* again: somebody asked for one since it began */
+    bool running, again; /* again: another one was requested since it began */
     int rc;
     struct cn_error err;
     struct cfg_tenants *next; /* with their keys; NULL: there is nothing new */
@@ -136,15 +136,16 @@ static inline uint32_t srv_lane_of(uint64_t tenant)
 /* The first tenants, and all that is kept by slot. */
 int srv_tenants_open(struct srv *s, const struct srv_opts *opts, struct cn_error *err);
 void srv_tenants_close(struct srv *s);
-/* One for each slot, 0 where nobody is; the caller's to free. NULL: no memory. */
+/* The tenants' weights by slot, 0 for a free slot; the caller frees them. NULL: no memory. */
 double *srv_tenants_weights(const struct cfg_tenants *t);
 /* Connections that one tenant may have of so many. */
 size_t srv_tenants_places(const struct cfg_tenants *t, size_t places);
-/* "-" where nobody is, or has a name. */
+/* The tenant's name; "-" if there is no such tenant or it has no name. */
 const char *srv_tenant_name(const struct cfg_tenants *t, uint64_t id);
 /* Who the connection's request is from may have changed since its head was read. */
 int srv_tenants_check(const struct srv *s, const struct srv_conn *c, struct cn_error *err);
-/* Reads the source again, and soon has its tenants; one line in the log tells. */
+/* Starts to read the source again; its tenants take effect soon after. One log line reports the
+ * result. */
 void srv_tenants_reload(struct srv *s);
 /* Leaves the slots of removed tenants of whom nothing is left. */
 void srv_tenants_tick(struct srv *s);
@@ -153,7 +154,7 @@ void srv_tenants_tick(struct srv *s);
 
 /* Shares for cn_budget_divide, one more than slots; the caller's to free. NULL: no memory. */
 struct cn_share *srv_budget_shares(const struct srv *s, const struct cfg_tenants *t);
-/* Makes the accounts; tells the metrics what they hold. */
+/* Makes the accounts, and reports what they hold to the metrics. */
 int srv_budget_open(struct srv *s);
 void srv_budget_tell(struct srv *s);
 
@@ -176,8 +177,8 @@ void srv_mail_clear(struct srv *s);            /* frees what is left in the mail
 
 /* ---- request_log.c: those that have no record ------------------------------------------------ */
 
-/* A line about a request that is about to be refused; above a number in a second they are only
- * counted, and the tick tells how many. */
+/* Logs a request that is about to be refused. Beyond a number per second requests are only
+ * counted, and the tick logs how many. */
 void srv_refused_log(struct srv *s, const struct srv_conn *c, const struct cn_error *err);
 /* One about a page; probes, which come all the time, at level debug. Before the answer. */
 void srv_page_log(struct srv *s, const struct srv_conn *c, int status, size_t bytes, bool probe);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* jansson tells a failed allocation within a value as an error of syntax: what failed is noted
- * here, by the thread that parses. */
+/* jansson reports a failed allocation inside a value as a syntax error, so the parsing thread
+ * notes here that one failed. */
 static _Thread_local bool short_of_memory;
 
 /* ---- turns -------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@
 /* What one request may still parse, and who pays for what it has parsed. */
 struct srv_json_room {
     size_t left;          /* of SRV_JSON_WEIGHT */
-    struct cn_hold *hold; /* borrowed; NULL: nobody pays */
+    struct cn_hold *hold; /* borrowed; NULL: not charged */
     uint64_t taken;       /* from hold */
 };
 
-/* Once, before any thread uses jansson: a failed allocation is told from a wrong text from then
- * on. */
+/* Call once, before any thread uses jansson. From then on a failed allocation is not reported as
+ * invalid text. */
 void srv_json_setup(void);
 /* An object, with duplicate keys, invalid UTF-8, more than SRV_JSON_DEPTH levels and anything after
  * the value refused (CN_EJSON, CN_ELIMIT; CN_ERANGE for a number that is too large for any field;
@@ -35,7 +35,8 @@ int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_
 bool srv_json_is(const json_t *v, const char *text);
 /* Which of the words it is (the last is NULL); -1: none, or no string. */
 int srv_json_one_of(const json_t *v, const char *const *words);
-/* A whole number, also one that is written as 1.0 or 1e3. False: it is none, or none of 64 bits. */
+/* Reads a whole number, which may be written as 1.0 or 1e3. False: v is not one, or needs more
+ * than 64 bits. */
 bool srv_json_int(const json_t *v, int64_t *out);
 /* Depth and weight only: what the parser may cost is known before it runs. */
 int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err);

@@ -108,7 +108,7 @@ static int bind_tcp(struct srv *s, struct cn_error *err)
     return rc;
 }
 
-/* Removes a socket file that nobody listens on any more. */
+/* Removes a socket file that no process listens on any more. */
 static void remove_stale(const struct sockaddr_un *sa)
 {
     struct stat st;

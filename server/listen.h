@@ -1,5 +1,6 @@
-/* Listening sockets: opened and bound before the model is loaded, so that a taken port is told at
- * once; listened on when there is something to serve. Loop thread only, after srv_listen_start. */
+/* Listening sockets: opened and bound before the model is loaded, so that a taken port is
+ * reported at once; listened on when there is something to serve. Loop thread only, after
+ * srv_listen_start. */
 #ifndef SERVER_LISTEN_H
 #define SERVER_LISTEN_H
 

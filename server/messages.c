@@ -175,9 +175,9 @@ static int check_tool_calls(json_t *message, const struct at *at)
     return 0;
 }
 
-/* Clients send an earlier answer's reasoning back under the name they know; templates read it under
- * theirs. One of them cannot be told both thoughts and content beside calls, and refuses: then the
- * content, which is the conversation's, stays. */
+/* Clients send an earlier answer's reasoning back under one of several names; templates read it
+ * under their own. Some templates refuse a message that has reasoning, content and calls: then
+ * the content stays, because it is part of the conversation. */
 static int name_reasoning(json_t *m, const struct at *at)
 {
     static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};

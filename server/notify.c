@@ -1,5 +1,5 @@
-/* What systemd is told: ready, alive, stopping. Nothing where libsystemd was not there to build
- * with. Loop thread. */
+/* Notifies systemd: ready, alive, stopping. Does nothing in a build without libsystemd. Loop
+ * thread. */
 #include "server/internal.h"
 
 #ifdef HAVE_SYSTEMD

@@ -10,15 +10,15 @@
 
 #include "base/base.h"
 
-#define SRV_PAUSE_NS 1500000000ull /* nobody ran for so long: the whole process stood still */
+#define SRV_PAUSE_NS 1500000000ull /* no thread ran for so long: the whole process was paused */
 
 /* ---- the judgement (clocks are the caller's) ------------------------------------------------- */
 
 struct srv_pause {
-    uint64_t alive_ns;  /* when somebody last ran; 0: not yet */
+    uint64_t alive_ns;  /* when a thread last ran; 0: not yet */
     uint64_t paused_ns; /* sum of all pauses */
 };
-/* Somebody runs, now. */
+/* Notes that a thread runs now. */
 void srv_pause_alive(struct srv_pause *p, uint64_t now);
 
 /* Progress of the engine, from which pauses are taken out. */

@@ -10,7 +10,7 @@
 
 enum srv_peer_kind {
     SRV_PEER_UNKNOWN, /* the system could not tell */
-    SRV_PEER_UNIX,    /* a Unix socket: somebody on this machine, or a proxy */
+    SRV_PEER_UNIX,    /* a Unix socket: a program on this machine, or a proxy */
     SRV_PEER_IP,
 };
 

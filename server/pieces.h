@@ -1,5 +1,5 @@
-/* Answers written in pieces: what is long is formatted as far as the reader has room for it, never
- * all at once. A writer is called until it is done; each call appends about SRV_PIECE bytes. */
+/* Answers written in pieces: a long answer is formatted only as the reader makes room, never all
+ * at once. A writer is called until it is done; each call appends about SRV_PIECE bytes. */
 #ifndef SERVER_PIECES_H
 #define SERVER_PIECES_H
 

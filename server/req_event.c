@@ -1,4 +1,4 @@
-/* What the runtime tells of a request, turned into its answer. Loop thread only; works on one
+/* Turns the runtime's events of a request into its answer. Loop thread only; works on one
  * record. Invariant: the record may be gone when srv_req_event returns. */
 #include "server/request.h"
 
@@ -81,7 +81,7 @@ static void echo_once(struct srv_req *q, uint32_t sub, struct srv_choice *c)
 static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
                           const struct rt_event *e)
 {
-    if (e->finish != RT_FINISH_STOP && e->finish != RT_FINISH_LENGTH) return; /* END tells why */
+    if (e->finish != RT_FINISH_STOP && e->finish != RT_FINISH_LENGTH) return; /* END says why */
     echo_once(q, sub, c);
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;

@@ -102,7 +102,7 @@ void srv_req_drop_unsubmitted(struct srv_req *q)
     }
 }
 
-/* Nobody wants the rest: the worker skips it, the runtime ends it within one iteration. */
+/* Cancels the rest of a request: the worker skips it, the runtime ends it within one iteration. */
 static void cancel(struct srv_req *q)
 {
     if (q->cancelled) return;

@@ -138,7 +138,7 @@ void srv_req_name_field(const struct srv_req *q, struct cn_error *err);
 
 /* ---- between request.c and req_submit.c ------------------------------------------------------ */
 
-/* Tells the runtime that nobody waits for the parts that it has. */
+/* Cancels the parts of the request that the runtime has. */
 void srv_req_cancel_subs(struct srv_req *q);
 /* Forgets the parts that the runtime was never given, which get no END. */
 void srv_req_drop_unsubmitted(struct srv_req *q);

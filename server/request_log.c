@@ -114,7 +114,7 @@ void srv_req_log(const struct srv_req *q)
     const struct srv *s = q->srv;
     const struct srv_call *c = q->call;
 
-    if (s->quiet || !s->rt) return; /* what ends after the runtime did is nobody's answer */
+    if (s->quiet || !s->rt) return; /* a request that ends after the runtime has no answer to log */
     if (s->cfg->log.access >= (q->code ? CFG_ACCESS_OFF : CFG_ACCESS_ERRORS)) return;
     if (q->code && !q->first_ns && !may_log_failed(q)) return;
     const struct cn_log_field fields[] = {

@@ -215,8 +215,8 @@ static int check_browser(const struct srv *s, const struct srv_conn *c, struct c
     return 0;
 }
 
-/* Notes who asks. The log calls a key by as much of its hash as tells the keys of a config
- * apart. */
+/* Notes the connection's tenant and key. The log names a key by the first digits of its hash,
+ * enough to distinguish the keys of a config. */
 static void know(const struct srv *s, struct srv_conn *c, uint64_t tenant,
                  const struct srv_key_entry *key)
 {
@@ -290,7 +290,7 @@ static int take_place(struct srv *s, struct srv_conn *c, bool open, struct cn_er
         if (c->place.health) c->keep_alive = false;
         return 0;
     }
-    uint64_t tenant = open ? s->tenants->first : c->tenant; /* open: nobody has keys */
+    uint64_t tenant = open ? s->tenants->first : c->tenant; /* open: no tenant has keys */
     int rc = srv_gate_prove(&s->gate, c, cfg_slot(tenant));
     if (!rc) return 0;
     c->keep_alive = false;

@@ -34,7 +34,7 @@ struct srv_stream {
     const struct srv_stream_events *events;
     void *owner;
     struct cn_buf out;          /* not yet handed to a write */
-    struct cn_account *account; /* pays for out; NULL: nobody does */
+    struct cn_account *account; /* charged for out; NULL: no account is */
     bool local;                 /* a Unix socket: no browser can reach it */
     struct srv_peer peer;
 };

@@ -45,7 +45,7 @@ static void fail(struct uv_conn *c)
     c->base.events->on_fail(c->base.owner);
 }
 
-/* A failure means that the peer is gone, which reading tells as well. */
+/* A failure means that the peer is gone, which reading reports as well. */
 static void on_shutdown(uv_shutdown_t *req, int status)
 {
 }
@@ -106,7 +106,7 @@ static void take_out(struct uv_conn *c)
     }
 }
 
-/* Hands a slice to the kernel, as far as that takes it. */
+/* Writes as much of a slice as the kernel takes. */
 static void push(struct uv_conn *c)
 {
     if (c->closing || c->writing || c->failed) return;

@@ -43,9 +43,9 @@ void srv_text_push(struct srv_text_pool *p, struct srv_job *job);
  * system takes its time. Pool NULL: here. */
 void srv_text_drop(struct srv_text_pool *p, uint32_t lane, struct cn_buf *b);
 
-/* Called by work at least every millisecond: lets others run where they are due. False when the job
- * was cancelled: the work then ends with CN_ECANCELLED. On a thread that is not the pool's it only
- * tells that. */
+/* A job's work calls this at least every millisecond; it lets other jobs run when they are due.
+ * False if the job was cancelled: the work then ends with CN_ECANCELLED. On a thread outside the
+ * pool it only checks for that. */
 bool srv_text_yield(struct srv_job *job);
 /* The same as a callback; arg is the job. */
 bool srv_text_keep_going(void *arg);

@@ -139,7 +139,7 @@ static int check_place(struct srv_call *c)
                          "with tools_fallback");
 }
 
-/* The offered tool of that name; NULL: there is none. */
+/* The offered tool of that name, or NULL. */
 static json_t *find_tool(const struct srv_call *c, const json_t *name)
 {
     json_t *tool;

@@ -1,7 +1,7 @@
-/* A turn of the loop: from one poll to the next. What a turn does for clients is bounded in time,
- * so that one who asks for much makes no other wait: reading, mail, streams, requests and writing
- * each stop when their part is over, and what is left goes on in the next turn. Loop thread
- * only. */
+/* A turn of the loop: from one poll to the next. What a turn does for clients is bounded in
+ * time, so that a client with much work does not delay the others: reading, mail, streams,
+ * requests and writing each stop when their part is over, and the rest continues in the next
+ * turn. Loop thread only. */
 #ifndef SERVER_TURN_H
 #define SERVER_TURN_H
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_AT_ONCE 64 /* a request of thousands of inputs shall not fill the queue */
+#define MOST_AT_ONCE 64 /* so that a request with thousands of inputs does not fill the queue */
 
 /* Within what the tenant may have at once: a request that is alone is never too much for it. */
 size_t srv_vec_at_once(const struct srv_req *q)

@@ -1,4 +1,4 @@
-/* An eventfd, or a pipe where there is none. */
+/* Wakes the loop by an eventfd, or by a pipe where the system has no eventfd. */
 #include "server/wake.h"
 
 #include "base/base.h"

@@ -6,10 +6,10 @@
  *                x = x + ffn(n)         n = rms(x; ffn_norm)
  *   logits = head rms(x; token_embd_norm)
  *
- * Odd points: the last norm is named token_embd_norm; convolution layers keep no keys, only their
- * last few inputs. Experts from layer leading_dense_block_count on; their weights are sigmoids, a
- * bias has a say in the choice alone, and they are divided by their sum. feed_forward_length is
- * wrong in some files: the tensor tells. */
+ * Odd points: the last norm is named token_embd_norm; convolution layers keep no keys, only
+ * their last few inputs. Experts from layer leading_dense_block_count on; their weights are
+ * sigmoids, a bias has a say in the choice alone, and they are divided by their sum.
+ * feed_forward_length is wrong in some files, so the width comes from the tensor. */
 #include "engine/arch/arch.h"
 
 static int attention(struct eng_builder *b, int n, int l)

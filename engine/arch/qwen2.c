@@ -9,8 +9,8 @@
  *                x = x + Wdown(silu(Wgate n) * Wup n)
  *   logits = head rms(x; output_norm)
  *
- * Odd points: biases on q, k and v are part of the family, there is none on the output; RoPE turns
- * pairs (i, i + n/2); small models have no tensor "output" (the embedding table is the head). */
+ * Odd points: q, k and v have biases, the output projection has none; RoPE turns pairs (i, i +
+ * n/2); small models have no tensor "output" (the embedding table is the head). */
 #include "engine/arch/arch.h"
 
 static void record(struct eng_builder *b)

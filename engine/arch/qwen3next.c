@@ -8,10 +8,10 @@
  *                    experts(n) + sigmoid(ws . n) * shared(n), or dense in qwen35
  *   logits = head rms(x; output_norm)
  *
- * Odd points: post_attention_norm is the norm before the feed-forward part; a quarter of each head
- * turns; Wq has two halves per head, queries and gates. Which layers are recurrent is told by
- * attention.recurrent_layers, else all but every full_attention_interval-th. Text has one position
- * on all axes, so that the interleaved rotation of Qwen 3.5 is the usual one. */
+ * Odd points: post_attention_norm is the norm before the feed-forward part; a quarter of each
+ * head turns; Wq has two halves per head, queries and gates. attention.recurrent_layers names
+ * the recurrent layers; without it, all but every full_attention_interval-th are recurrent. Text
+ * has one position on all axes, so that the interleaved rotation of Qwen 3.5 is the usual one. */
 #include "engine/arch/arch.h"
 
 static int attention(struct eng_builder *b, int n, int l)

@@ -89,10 +89,10 @@ static bool takes_user_after_result(struct prober *p)
     return find(p, MARK_A, 0) != SIZE_MAX;
 }
 
-/* Beside calls the content is null in most clients' messages. Most templates want an empty string
- * in its place: told null they fail, or write "None". A few (DeepSeek's first ones) ask whether it
- * is null, and write a turn without text beside the calls where it is a string: they are those that
- * say less of null than of "". */
+/* Most clients send null as the content of a message with calls. Most templates want an empty
+ * string instead: with null they fail or write "None". A few (DeepSeek's first ones) test for
+ * null, and for a string write an extra turn without text. Those are the templates that write
+ * less for null than for "". */
 static bool wants_null(struct prober *p)
 {
     render(p, with_call(json_null(), no_arguments(p), json_string("x")));

@@ -16,7 +16,7 @@
 enum { MAX_SPECIAL_BYTES = 16 << 20 };
 
 struct node {
-    uint32_t child, sibling; /* 0 = none: the root is nobody's child */
+    uint32_t child, sibling; /* 0 = none: the root is no node's child */
     uint32_t fail;           /* longest proper suffix of this string that is in the trie */
     uint32_t shorter;        /* nearest node along `fail` with a token; 0 = none */
     uint32_t rank;           /* of the first token that ends here, ENG_NO_ID = none */
@@ -72,8 +72,8 @@ static void insert(struct eng_special *s, struct eng_str text, uint32_t rank, bo
         }
         at = next;
     }
-    /* Of tokens with the same text the first in the order takes every occurrence, but for those
-     * where a control token is not recognised. */
+    /* Of tokens with the same text the first in the order takes every occurrence, except where a
+     * control token is not recognised. */
     if (s->node[at].rank == ENG_NO_ID)
         s->node[at].rank = rank;
     else if (!control && s->node[at].free_rank == ENG_NO_ID)

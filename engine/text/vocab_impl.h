@@ -38,8 +38,8 @@ static inline struct eng_str eng_key(const struct eng_keys *k, uint32_t i)
     return (struct eng_str){k->blob + k->off[i], k->off[i + 1] - k->off[i]};
 }
 
-/* Finds the key with given bytes: open addressing over the numbers of an eng_keys. The hash has a
- * random seed, so that nobody can make a file of colliding tokens. */
+/* Finds the key with given bytes: open addressing over the numbers of an eng_keys. The hash has
+ * a random seed, so that no file can be made whose tokens collide. */
 struct eng_strmap {
     struct eng_strmap_slot { uint32_t hash, id; } *slot; /* id ENG_NO_ID = empty */
     size_t mask, used;

@@ -2,7 +2,7 @@
  *
  * What the host asks for becomes a job of the device's queue and is done in the order of asking:
  * copies of blocks, forward passes, draws. A job owns all that it needs (rows, changed entries of
- * block tables, guesses, masks), since the host goes on. Private to kernels/async.
+ * block tables, guesses, masks), because the host continues meanwhile. Private to kernels/async.
  *
  * Threads: the host's (the engine thread) makes jobs and waits for them; the device's runs them.
  * Everything that both touch is under `lock`, or belongs to the job that is running. */

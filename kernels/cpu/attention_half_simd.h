@@ -1,11 +1,11 @@
-/* attention_half_simd: f16 keys and values where they lie, with few registers (AVX2). Included once
+/* attention_half_simd: f16 keys and values read in place, with few registers (AVX2). Included once
  * by the ISA's file, through attention_simd.h.
  *
- * The terms of a score are dims of a key, those of a weighted value are tokens: both are floats of
- * a pair, one after another, times vectors of halves that lie a step apart. One template adds up
- * both, two terms a fetch: what else a term takes (where it lies, whether it is the last, what is
- * asked for ahead) was as much as its products. Values of many pairs gain nothing by it: a tile of
- * them reads half of a cache line a token, and waits for that. */
+ * The terms of a score are the dims of a key; those of a weighted value are tokens. Both
+ * multiply a pair's floats, one after another, by vectors of halves a fixed step apart, so one
+ * template sums both. It takes two terms per prefetch, because the rest of a term's work (its
+ * address, the test for the last one, the prefetch) cost as much as its products. Values of many
+ * pairs gain nothing: their tile reads half a cache line per token and waits for memory. */
 #ifndef KERNELS_CPU_ATTENTION_HALF_SIMD_H
 #define KERNELS_CPU_ATTENTION_HALF_SIMD_H
 

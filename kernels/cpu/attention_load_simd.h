@@ -62,7 +62,7 @@ static void gather_keys(const struct kr_attn_tile *t, uint32_t v, const uint8_t 
     }
 }
 
-/* t->keys as [key / VL][k_dim][VL]: what a product walks through lies in one line after another. */
+/* Copies t->keys as [key / VL][k_dim][VL], so that a product reads consecutive cache lines. */
 static void load_keys(const struct kr_attn_tile *t, uint32_t k0, uint32_t k1,
                       const uint8_t *const *blocks)
 {

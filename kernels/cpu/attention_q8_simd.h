@@ -216,8 +216,8 @@ V_INLINE void q8_values_tile(const uint32_t n, const uint32_t cols, const struct
 #endif
 Q8_EACH_VALUES(Q8_VALUES)
 
-/* acc of all pairs; rows of the tile see keys [k0, k1) between them. Columns past v_dim, which
- * nobody reads, get what lies behind a token's values. */
+/* acc of all pairs; rows of the tile see keys [k0, k1) between them. Columns past v_dim are
+ * never read; they get whatever follows a token's values. */
 static void q8_values(const struct kr_attn_tile *t, const uint8_t *const *blocks, float *acc,
                       uint32_t base, uint32_t k0, uint32_t k1)
 {

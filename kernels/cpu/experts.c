@@ -1,10 +1,11 @@
 /* experts: a step's rows grouped by expert, and products with many matrices.
  *
  * A (row, choice) pair is a slot; slots stand expert after expert, within one by row and choice.
- * One unit of work makes the grouping and says how many units the products that wait for it have,
- * so that experts nobody chose cost nothing. A unit of a product is some row groups of one matrix
- * with all of its rows; units go part by part and matrix by matrix in it, so that a thread meets
- * the same part of every matrix. All threads; a product's result does not depend on the cut. */
+ * One unit of work makes the grouping and says how many units the products that wait for it
+ * have, so that experts that no row chose cost nothing. A unit of a product is some row groups
+ * of one matrix with all of its rows; units go part by part and matrix by matrix in it, so that
+ * a thread meets the same part of every matrix. All threads; a product's result does not depend
+ * on the cut. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -112,7 +113,7 @@ static void group_rows(const struct kr_cpu_exec *x, struct kr_grouping *g)
     g->first[0] = 0;
 }
 
-/* The products that wait are in later stages, which nobody looks at before this one is over. */
+/* The waiting products are in later stages, which no thread reads before this stage is over. */
 static void group_job(void *arg, uint32_t index, uint32_t thread, uint32_t lo, uint32_t hi)
 {
     struct kr_cpu_exec *x = arg;

@@ -1,12 +1,12 @@
-/* kv: the memory of KV blocks, where each layer and head lies in a block, storing and copying.
+/* kv: the memory of KV blocks, their layout by layer and head, storing and copying.
  *
- * Engine thread, but for kr_cpu_kv_store, which the step's threads call for different rows. A
+ * Engine thread, except for kr_cpu_kv_store, which the step's threads call for different rows. A
  * block of a group holds, layer by layer and head by head (memory is fastest with long runs), K
- * [k_dim][token] (so that a vector lane is a key) and V [token][v_dim]; after them quantised types
- * have the f16 scales of both. q8_0 has pairs side by side: K [k_dim / 2][token][2], V
- * [token / 2][v_dim][2], and V's scales as K's. Latent layers have K [token][k_dim] alone: it is V
- * too, and chosen keys are read one by one. A block of the group of states is a sequence's, one
- * op's after the other (recurrent.h says how each lies). */
+ * [k_dim][token] (so that a vector lane is a key) and V [token][v_dim]; after them quantised
+ * types have the f16 scales of both. q8_0 has pairs side by side: K [k_dim / 2][token][2], V
+ * [token / 2][v_dim][2], and V's scales as K's. Latent layers have K [token][k_dim] alone: it is
+ * V too, and chosen keys are read one by one. A block of the group of states is a sequence's,
+ * one op's after the other (recurrent.h says how each lies). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/kv_read.h"
 #include "kernels/half.h"
@@ -278,7 +278,7 @@ static void store_values(const struct kr_cpu_ops *ops, enum kr_type type, const 
                      scales + kr_kv_scale_bytes(type, n) * tok);
 }
 
-/* A dim of all tokens lies together. */
+/* Layout: each dim's values of all tokens are adjacent. */
 static void store_key(const struct kr_cpu_ops *ops, enum kr_type type, const float *x, uint32_t n,
                       uint8_t *keys, uint8_t *scales, uint32_t bt, uint32_t tok)
 {

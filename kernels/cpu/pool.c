@@ -38,7 +38,7 @@ struct kr_pool {
     atomic_uint finished; /* the last run that is done */
     atomic_bool stop;
     _Alignas(CACHE_LINE) atomic_uint done; /* chunks of this stage */
-    /* Written by whoever sets up a stage, read by those who hold a chunk of it. */
+    /* Written by the thread that sets up a stage, read by threads that hold a chunk of it. */
     _Alignas(CACHE_LINE) uint64_t stage_number; /* of stages[stage] */
     uint32_t stage, n_stages, n_chunks, run;
     uint64_t n_shared;

@@ -1,5 +1,6 @@
-/* probe: what the device's threads together reach now, so that speeds can be told as shares of it.
- * Engine thread; the buffer that is read belongs to the device and is kept from probe to probe. */
+/* probe: measures what the device's threads reach together now; speeds are reported as shares of
+ * it. Engine thread; the buffer that is read belongs to the device and is kept from probe to
+ * probe. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 /* What one thread of a probe does; a cache line each. */
 struct part {
     _Alignas(64) uint64_t done, end_ns;
-    uint64_t at; /* where reading goes on, so that what was just read is not read again */
+    uint64_t at; /* where the next run reads on, past what the cache may have */
 };
 struct kr_cpu_probe {
     uint8_t *data;
@@ -64,7 +65,7 @@ static void fma_part(void *arg, uint32_t i)
     } while (part->end_ns < r->until_ns);
 }
 
-/* The best of a few short runs: whoever takes a processor away only ever makes it less. */
+/* The best of a few short runs, because other load can only lower a run. */
 static double best(struct kr_cpu *c, void (*fn)(void *arg, uint32_t i), uint64_t slice, uint64_t ns)
 {
     uint32_t threads = kr_pool_threads(c->pool);
@@ -87,8 +88,8 @@ static double best(struct kr_cpu *c, void (*fn)(void *arg, uint32_t i), uint64_t
 
 /* ---- the buffer ------------------------------------------------------------------------------ */
 
-/* Twice the last-level cache: from there on more makes no difference, the cache being shared with
- * whoever else is on the machine, and twice its size never found in it. */
+/* Twice the last-level cache: so much is never found in it, and larger buffers give the same
+ * figure. */
 static uint64_t default_bytes(void)
 {
     long cache = 0;

@@ -22,7 +22,8 @@ static uint32_t matmul_units(const struct kr_packed *w)
     return ((w->rows + KR_PACK_ROWS - 1) / KR_PACK_ROWS + 1) / 2;
 }
 
-/* The weights of pairs [.., hi); whoever ends a share reads its share of another matrix next. */
+/* The weights of pairs [.., hi); a thread that ends its share reads its share of another matrix
+ * next. */
 static struct kr_packed weights_to(const struct kr_cpu_exec *x, const struct kr_step *s,
                                    uint32_t thread, uint32_t hi)
 {

@@ -135,7 +135,7 @@ static int push_json(struct build *b, json_t *schema, const char *property)
     return rc ? say(b, rc, property, &why) : push(b, s);
 }
 
-/* Arguments are an object, whatever the schema allows besides. */
+/* Arguments must be an object, even if the schema allows other types. */
 static int push_arguments(struct build *b)
 {
     json_t *schema = b->parameters

@@ -81,8 +81,8 @@ static int one_mask(struct timing *t, uint64_t *ns)
     return t->m.code;
 }
 
-/* Goes on by a token; false: the grammar does not have it there. An SPM vocabulary puts a space in
- * front of the text's first token, which is not part of the text. */
+/* Advances by a token; false if the grammar does not allow it there. An SPM vocabulary puts a
+ * space in front of the text's first token, which is not part of the text. */
 static bool go_on(struct timing *t, uint32_t id, const char *text, size_t n, size_t *at)
 {
     struct eng_str s = eng_vocab_piece(t->v, id, true);

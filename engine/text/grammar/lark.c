@@ -112,7 +112,7 @@ static void read_definition(struct eng_lark *r)
 
 /* ---- directives ------------------------------------------------------------------------------ */
 
-/* An anonymous terminal: its name is none that a grammar can have. */
+/* Defines an anonymous terminal, under a name that no grammar can contain. */
 static void read_ignore(struct eng_lark *r, struct rules *ignored)
 {
     char name[32];

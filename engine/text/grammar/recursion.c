@@ -1,12 +1,15 @@
 /* recursion: takes left recursion out of a grammar's rules. See ir.h.
  *
  * The matcher expands rules from the left, so a rule must not begin with itself. Rules that can
- * begin with each other are one group (a strongly connected component); in a group each rule A is
- * written anew, by left corners (Rosenkrantz and Lewis, "Deterministic left corner parsing", 1970):
- *     A      -> beta after(A, B)      for each B of the group and each of its alternatives beta
- * that begins with no rule of the group after(A, B) -> gamma after(A, D)  for each alternative D ->
- * B gamma of the group after(A, A) -> (nothing) after(A, B) is what may follow a B that stands at
- * the beginning of an A. */
+ * begin with each other are one group (a strongly connected component). In a group each rule A is
+ * rewritten by left corners (Rosenkrantz and Lewis, "Deterministic left corner parsing", 1970).
+ * after(A, B) is what may follow a B at the beginning of an A; for all rules A, B, D of the group:
+ *
+ *     A            ->  beta after(A, B)     for each alternative beta of B that begins with no rule
+ *                                           of the group
+ *     after(A, B)  ->  gamma after(A, D)    for each alternative D -> B gamma
+ *     after(A, A)  ->  (nothing)
+ */
 #include "engine/text/grammar/ir_impl.h"
 
 #include <stdlib.h>
@@ -118,7 +121,7 @@ static void find_groups(struct work *w, uint32_t root)
     }
 }
 
-/* ---- a group, written anew ------------------------------------------------------------------- */
+/* ---- rewriting a group ----------------------------------------------------------------------- */
 
 struct group {
     uint32_t *rules, n;    /* of the group */

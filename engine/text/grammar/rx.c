@@ -181,7 +181,7 @@ static uint32_t find(const struct eng_rx *r, const struct wanted *w)
     return 0;
 }
 
-/* Bytes that a set tells apart are in different classes from now on. */
+/* Splits the classes of bytes so that each is wholly inside or wholly outside the set. */
 static void split_classes(struct eng_rx *r, const struct eng_bytes *s)
 {
     uint16_t in[256], out[256], n = 0;

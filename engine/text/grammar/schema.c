@@ -72,8 +72,8 @@ bool eng_sc_rx_ok(struct eng_sc *sc, uint32_t node)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* White space in front of a token. A checker takes any. A model may write one blank, or a line end
- * and up to 40 blanks: more of it would be a way to go on for ever without an answer. */
+/* White space before a token. A checker accepts any. A model may write one blank, or a line end
+ * and up to 40 blanks: without a limit it could write blanks for ever. */
 static uint32_t white_space(const struct eng_ir *ir, struct eng_rx *r)
 {
     struct eng_bytes any = {{0}}, blanks = {{0}};

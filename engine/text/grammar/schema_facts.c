@@ -203,7 +203,7 @@ static bool is_absent(struct eng_sc_split *s, uint32_t name)
     return eng_sc_name_state(s, name) & ENG_NAME_ABSENT || no_value(s, name, ENG_LIT_TRUE);
 }
 
-/* Whether name is additional for node, as far as it is seen without patterns. */
+/* Whether name is additional for node, when patterns are ignored. */
 static bool is_additional(struct eng_sc *sc, uint32_t node, uint32_t name)
 {
     return !eng_sc_at(sc, node, ENG_W_PATTERNS) &&

@@ -352,7 +352,7 @@ void eng_sc_want(struct eng_sc *sc, uint32_t goal);
 void eng_sc_compile_goals(struct eng_sc *sc);
 /* Finds out which wanted goals can be satisfied. */
 void eng_sc_satisfy(struct eng_sc *sc);
-/* For an impossible goal: the node of the part of it that is to blame, as far as that is found. */
+/* For an impossible goal: the node of the smallest part found that makes it impossible. */
 uint32_t eng_sc_why_not(const struct eng_sc *sc, uint32_t goal);
 /* How many values a goal has, at most; ENG_RX_INF: more than `most`, or not known. */
 uint32_t eng_sc_values(struct eng_sc *sc, uint32_t goal, uint32_t most);

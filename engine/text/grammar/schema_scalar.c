@@ -8,7 +8,8 @@
 enum { FEW_STEPS = 8 };   /* multiples that are compared by their numbers */
 enum { MOST_SPREAD = 8 }; /* conjunctions that disjunctions within one are spread to */
 
-/* A conjunction, sorted out; expressions that must match are pushed to tmp besides. */
+/* The constraints of a conjunction, by kind. Expressions that must match are not here: they are
+ * pushed to tmp. */
 struct parts {
     uint32_t list_form;       /* an atom, one of whose values it must be; ENG_SC_NONE: none */
     uint32_t lo, hi;          /* characters */

@@ -1,9 +1,9 @@
 /* schema: objects and arrays as alternatives. See schema_impl.h.
  *
  * A formula is taken apart: what must hold is assumed, and of a disjunction one branch after
- * another is tried. Before that, branches that contradict the facts are dropped, and a disjunction
- * with a branch that the facts imply is: so a union whose branches a property tells apart gives as
- * many alternatives as it has branches, whatever is negated beside it. */
+ * another is tried. Before that, branches that contradict the facts are dropped, and a
+ * disjunction with a branch that the facts imply is: so a union whose branches differ in the
+ * value of one property gives one alternative per branch, whatever else is negated. */
 #include "engine/text/grammar/schema_impl.h"
 
 #include <stdlib.h>

@@ -1,7 +1,6 @@
-/* Attributes and items of values in chat templates: what the reference's immutable sandbox lets
- * through, and two of a list's methods besides (globals.c). `a.b` prefers Python's attribute (a
- * method), `a['b']` the item. What may not be touched is an undefined value that raises when it is
- * used. */
+/* Attributes and items of values in chat templates: what the reference's immutable sandbox
+ * allows, plus two methods of lists (globals.c). `a.b` prefers Python's attribute (a method),
+ * `a['b']` the item. What may not be touched is an undefined value that raises when it is used. */
 #include "engine/text/jinja/ast.h"
 
 #include <string.h>

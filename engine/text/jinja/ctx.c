@@ -67,7 +67,7 @@ static void check_clock(struct eng_jctx *c)
                    (unsigned long long)(c->max_ns / 1000000));
     if (!c->keep_going) return;
     if (!c->keep_going(c->going_arg)) eng_j_fail(c, CN_ECANCELLED, "cancelled");
-    c->started_ns += cn_now_ns() - now; /* whoever waits takes no time */
+    c->started_ns += cn_now_ns() - now; /* waiting does not count as rendering time */
 }
 
 void eng_j_work(struct eng_jctx *c, uint64_t n)

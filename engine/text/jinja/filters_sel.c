@@ -108,7 +108,7 @@ const size_t eng_j_n_filters_sel = CN_ARRAY_LEN(eng_j_filters_sel);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* A string's digits to an integer as Python's int(s, base) reads it; false when it is none. */
+/* Converts a string to an integer as Python's int(s, base) does; false if that would fail. */
 static bool parse_int(struct eng_jctx *c, const struct eng_jstr *s, int64_t base, int64_t *out)
 {
     s = eng_j_strip(c, s, NULL, true, true);

@@ -59,7 +59,8 @@ static bool at(const struct lexer *x, size_t i, const char *z)
     return x->n - i >= n && memcmp(x->s + i, z, n) == 0;
 }
 
-/* A tag's end at i ("%}", "#}" or "}}", with its sign): where the text goes on, or 0. */
+/* If a tag ends at i ("%}", "#}" or "}}", with its sign): the offset after it, where text
+ * continues; else 0. */
 static size_t tag_end(const struct lexer *x, size_t i, const char *end, bool block)
 {
     if (i < x->n && x->s[i] == '-' && at(x, i + 1, end)) return i + 3 + space_len(x, i + 3);

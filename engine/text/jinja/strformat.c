@@ -289,7 +289,7 @@ static struct eng_jv field_value(struct formatter *f, const struct eng_jstr *s, 
 
 static const struct eng_jstr *expand(struct formatter *f, const struct eng_jstr *s, int depth);
 
-/* One field from after its '{'; returns where the text goes on. */
+/* Formats one field, from after its '{'; returns the offset after it. */
 static size_t put_field(struct formatter *f, struct eng_jbuf *b, const struct eng_jstr *s, size_t i,
                         int depth)
 {

@@ -1,4 +1,5 @@
-/* answer: where in a reply the answer is, for whoever holds it to a grammar (grammar/guide.c). */
+/* answer: finds where in a reply the answer is, for the code that constrains it
+ * (grammar/guide.c). */
 #include "engine/text/reply/reply.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
-/* probe for AVX2: loads, maddubs (its sums kept in 16 bits, as far as the unit itself goes) and
- * fused multiply-adds of whole registers. Compiled a second time for AVX-VNNI, with vpdpbusd. Ten
- * chains hide the latency of two units. Pure; any thread. What maddubs alone reaches no product of
- * 8-bit weights does: a pair of theirs fills 16 bits, so that each maddubs takes a madd beside it,
- * of the same units, and a change of signs before: at most half of this. Of 4, 5 and 6 bits 8, 4
- * and 2 sums fit before they are widened. */
+/* probe for AVX2: loads, maddubs (sums kept in 16 bits, which shows the rate of the unit alone)
+ * and fused multiply-adds of whole registers. Compiled a second time for AVX-VNNI, with
+ * vpdpbusd. Ten chains hide the latency of two units. Pure; any thread. A product of 8-bit
+ * weights reaches at most half the rate of maddubs alone: one pair of them fills 16 bits, so
+ * each maddubs needs a change of signs before it and a madd after it, on the same units. With 4,
+ * 5 and 6 bits, 8, 4 and 2 sums fit before they are widened. */
 #include "kernels/cpu/probe.h"
 
 #include <immintrin.h>

@@ -192,7 +192,7 @@ ALWAYS_INLINE int tile_order(const int n, const int from, const int to)
     return to - from == 8 ? n / 2 + 4 * (n % 2) : from + n;
 }
 
-/* What a sum starts from: what lies at byte `at` of the input block, if that has one of its own. */
+/* The start value of a sum: KR_SUM_BIAS, or (own) the input block's own, at byte `at` of it. */
 ALWAYS_INLINE __m256i tile_start(const struct kr_q8_block *x, const bool own, uint32_t at)
 {
     int32_t start = KR_SUM_BIAS;

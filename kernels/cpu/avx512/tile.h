@@ -55,8 +55,9 @@ struct tile {
     __mmask16 lanes[TILE_MAX_GROUPS]; /* output rows that exist */
     bool resume;                      /* out holds the sums so far */
     const float *bias;                /* for the first output row; NULL: none, or not yet */
-    /* To be fetched for later: ahead_bytes a block, and as many ahead_other behind them: of two
-     * pages at once, for at each one's start what the processor fetches by itself begins anew. */
+    /* Prefetched for later: per block ahead_bytes here, and as many ahead_other bytes further
+     * on. Two pages are prefetched at once, because the processor's own prefetcher starts over
+     * at each page. */
     const uint8_t *ahead;
     size_t ahead_other;
     uint32_t ahead_bytes;
