@@ -14,8 +14,7 @@ static void help(void)
 {
     fputs("  /set [NAME VALUE]   what answers are drawn with, and how they are shown; alone: all\n"
           "  /system [TEXT]      the system message; \"\" removes it, alone: shows it\n"
-          "  /model [NAME]       another model goes on with the conversation; alone: which there "
-          "are\n"
+          "  /model [NAME]       continue the conversation with another model; alone: lists them\n"
           "  /save FILE          write the conversation: as JSON into a .json file, else as text\n"
           "  /clear              forget the conversation (also /new)\n"
           "  /exit               end (also /bye, Ctrl-D, or Ctrl-C twice)\n"

@@ -1,7 +1,7 @@
-/* One file over HTTP into the models folder: goes on where it was cut off, tries again, checks the
- * sha256 of the whole, and only then gives the file its name. Main thread.
- * Invariants: bytes of two versions of a file never meet in one .part (the state beside it says
- * which version it is of, and is written before its bytes); what is wrong never gets the name. */
+/* Fetches one file over HTTP into the models folder: resumes after a break, retries, checks the
+ * sha256 of the whole, and only then gives the file its name. Main thread. Invariants: one .part
+ * never has bytes of two versions of a file (the state file next to it names the version, and is
+ * written first); a file that fails the check never gets the name. */
 #include "cli/pull.h"
 
 #include <errno.h>
@@ -265,9 +265,8 @@ static int on_body(void *arg, const void *p, size_t n, struct cn_error *err)
             /* what was written of this piece is not hashed: it goes */
             if (left < n && ftruncate(j->fd, (off_t)j->size)) j->restart = true;
             return cn_fail(err, CN_ELIMIT,
-                           "writing byte %" PRIu64 " of %" PRIu64
-                           ": %s. What is there is kept: the "
-                           "same command goes on once there is room",
+                           "writing byte %" PRIu64 " of %" PRIu64 ": %s. What was fetched is kept: "
+                           "the same command resumes it once there is space",
                            j->size, j->total, strerror(reason));
         }
         left -= (size_t)k;

@@ -205,7 +205,8 @@ static void print_begun(const char *dir)
         char *file = strndup(e->d_name, len - strlen(".part"));
         if (file && cfg_model_name_ok(file) && !known_file(file)) {
             if (first)
-                printf("\nBegun; the same conifer pull goes on, conifer rm NAME removes it:\n");
+                printf(
+                    "\nIncomplete; the same conifer pull resumes, conifer rm NAME removes it:\n");
             first = false;
             printf("%.*s: %s so far\n", (int)stem, file, cli_bytes(begun(dir, file), size));
         }

@@ -34,7 +34,7 @@ static void help(FILE *f)
     fprintf(f, "usage: conifer COMMAND [options]\n\n");
     for (size_t i = 0; i < CN_ARRAY_LEN(commands); i++)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fprintf(f, "\nconifer help COMMAND, or conifer COMMAND -h, tells more.\n");
+    fprintf(f, "\nFor more: conifer help COMMAND, or conifer COMMAND -h.\n");
 }
 
 static const struct command *find(const char *word)

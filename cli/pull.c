@@ -67,8 +67,8 @@ static int is_there(const struct want *w, const char *path, const char *label, s
     return 0;
 }
 
-/* A hub's file that is not there: one that differs in upper and lower case is meant. CN_ENOENT,
- * with names, when there is none. */
+/* For a file that the hub does not have: takes one whose name differs only in case. CN_ENOENT,
+ * with the names that the hub has, if there is none. */
 static int find_on_hub(struct want *w, struct cn_error *err)
 {
     struct cn_buf url, page;
@@ -388,7 +388,7 @@ int cli_pull(int argc, char **argv)
             puts(path);
             fflush(stdout);
         } else if (rc == CN_ECANCELLED) {
-            fprintf(stderr, "%s: stopped; the same command goes on where it was\n", argv[0]);
+            fprintf(stderr, "%s: stopped; the same command resumes it\n", argv[0]);
             status = 130;
         } else {
             status = cli_error(argv[0], &err);

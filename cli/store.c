@@ -76,7 +76,7 @@ int cli_lock(struct cli_lock *l, const char *dir, const char *file, bool keep, b
         }
         int bad = flock(l->fd, LOCK_EX | LOCK_NB);
         if (bad && errno == EWOULDBLOCK && wait) {
-            if (!told) fprintf(stderr, "%s: another process is at it; waiting for it\n", file);
+            if (!told) fprintf(stderr, "%s: another process is working on it; waiting\n", file);
             told = true;
             bad = flock(l->fd, LOCK_EX);
         }

@@ -320,7 +320,8 @@ static bool share_a_key(const struct cfg_tenant *a, const struct cfg_tenant *b)
     return false;
 }
 
-/* What t may not have in common with those before it; each is told once, of the first of them. */
+/* Reports a name or a key that t shares with a tenant before it: each at most once, for the
+ * first such tenant. */
 static void check_others(struct checker *k, const struct cfg_tenant *before,
                          const struct cfg_tenant *t)
 {

@@ -28,8 +28,8 @@ static void shut_door(struct srv *s)
     srv_http_drain(&s->http);
 }
 
-/* For server.drain_delay_s connections are still taken: a balancer has to see that the server is
- * not ready before it sees that nobody listens. */
+/* Still accepts connections for server.drain_delay_s: a load balancer must see that the server
+ * is not ready before connections are refused. */
 static void begin_drain(struct srv *s)
 {
     uint64_t now = cn_now_ns(), delay_ns = (uint64_t)(s->cfg->server.drain_delay_s * 1e9);
@@ -84,8 +84,8 @@ void srv_health(struct srv *s, struct rt_health *h)
     h->stuck = h->since_progress_ns > h->stuck_after_ns;
 }
 
-/* A stuck engine cannot be joined, and nobody is served: what starts the server again is to
- * know. */
+/* Ends the process after engine.stuck_exit_s of a stuck engine. It cannot be joined and serves
+ * no request; the exit status tells the supervisor to start the server again. */
 static void check_stuck(struct srv *s, const struct rt_health *h, uint64_t now)
 {
     uint64_t most = (uint64_t)(s->cfg->engine.stuck_exit_s * 1e9);
@@ -150,8 +150,8 @@ static void tick(struct srv *s)
     uv_timer_start(&s->tick, on_due, idle ? IDLE_MS : TICK_MS, 0);
 }
 
-/* libuv runs timers before it polls. After a pause of the whole process, what clients sent in time
- * lies unread then, so that what is due is judged after the poll, which this wakes. */
+/* libuv runs timers before it polls. After a pause of the whole process, data that clients sent
+ * in time is still unread then. So timeouts are checked after the poll, which this wakes. */
 static void on_due(uv_timer_t *t)
 {
     struct srv *s = t->data;
@@ -235,11 +235,11 @@ void srv_stop(struct srv *s)
     uv_async_send(&s->stop_async);
 }
 
-/* The log's writer tells whether the file could be opened. */
+/* The log's writer reports whether the file could be opened. */
 static void reopen_log(const char *name, const char *more)
 {
     if (!cn_log_reopen(name, more))
-        cn_log(CN_LOG_INFO, "server", "%s: there is no log.file to open anew%s", name, more);
+        cn_log(CN_LOG_INFO, "server", "%s: there is no log.file to reopen%s", name, more);
 }
 
 static void hang_up(struct srv *s)

@@ -114,7 +114,7 @@ models:
     pin: true
 ```
 
-A model is unloaded only to make room for another one of its group. `conifer plan --config FILE` tells what
+A model is unloaded only to make room for another one of its group. `conifer plan --config FILE` shows what
 each group has and holds. When the device of one group is lost, the daemon ends.
 
 """
@@ -210,8 +210,9 @@ These have the label `model`: the name that clients use.
 GROUP_METRICS_HEAD = """
 ## Of each engine group
 
-These have the label `group`, the name in the config; without `groups` there are none. The series above are
-sums over the groups, `conifer_engine_last_step_seconds` is of whichever group took a step last.
+These have the label `group`, the name in the config; without `groups` there are no such
+series. The series above are sums over the groups; `conifer_engine_last_step_seconds` is that of the group
+that took the last step.
 
 """
 
@@ -349,7 +350,7 @@ If no answer fits, the model says "[The script has no answer to this conversatio
 | `bos: TEXT` | | the control token that a template writes as `bos_token` |
 | `break: TEXT` | | removed from answers, and no token extends across it: `<~~tool_call>` with `break: ~~` is text, not a mark |
 | `template: FILE` | | a chat template's file, relative to the script's folder |
-| `prompt_ends: TEXT...` | | marks that the template's generation prompt may end with, besides the known marks of reasoning |
+| `prompt_ends: TEXT...` | | marks that the template's generation prompt may end with, in addition to the known marks of reasoning |
 
 `<|im_start|>` and `<|im_end|>` are always control tokens. Without a template the model has one in the form of
 Hermes and Qwen, with tools, results of tools and reasoning (`enable_thinking: false` closes it in the prompt).

@@ -1,8 +1,8 @@
-/* A conversation whose last message is left open, for the model to go on with. Templates know
- * nothing of this: a mark is put behind the message's content, and the text ends where the mark
- * comes out. The mark is drawn at random, so that no client can write it; it ends in a space, and a
- * template that trims the content shows it by losing that. The reference (transformers) does it
- * this way. */
+/* Renders a conversation whose last message the model continues. Templates have no such mode: a
+ * mark is appended to the message's content, and the rendered text is cut where the mark
+ * appears. The mark is random, so that no client can write it. It ends in a space; if that is
+ * missing from the output, the template trims content. The reference (transformers) does the
+ * same. */
 #include "engine/text/jinja/value.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static struct eng_str trimmed(struct eng_str s, bool end)
     return s;
 }
 
-/* The only place of the mark without its space; NULL: there is none, or there are more. */
+/* Where the mark, without its space, appears; NULL if it appears nowhere or more than once. */
 static char *find(const struct cn_buf *text, const char *mark)
 {
     if (!text->len) return NULL;
@@ -114,7 +114,7 @@ int eng_template_continue(const struct eng_template *t, const struct eng_templat
     uint8_t key[MARK / 2];
     char mark[MARK + 1];
 
-    if (!text) return open_end(err, "the last message has no content to go on with");
+    if (!text) return open_end(err, "the last message has no content to continue");
     struct eng_str content = {json_string_value(text), json_string_length(text)};
     cn_random(key, sizeof key);
     cn_hex(key, sizeof key, mark);

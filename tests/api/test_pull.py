@@ -142,7 +142,7 @@ def test_stopped_by_ctrl_c(hub, home):
     until(lambda: part.exists() and part.stat().st_size == 150000)
     p.send_signal(signal.SIGINT)
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 130 and "goes on where it was" in err
+    assert p.returncode == 130 and "the same command resumes it" in err
     pull(source)
     check(home, "m.gguf", data)
     assert hub.ranges()[1] == "bytes=150000-"
@@ -327,7 +327,7 @@ def test_disk_full(hub, home):
     limit = lambda: __import__("resource").setrlimit(  # noqa: E731
         __import__("resource").RLIMIT_FSIZE, (250000, 250000))
     out = pull(source, want=1, preexec_fn=limit)
-    assert "large" in out and "goes on once there is room" in out
+    assert "large" in out and "resumes it once there is space" in out
     assert 0 < (home / "m.gguf.part").stat().st_size <= 250000
     pull(source)
     check(home, "m.gguf", data)

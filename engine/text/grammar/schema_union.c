@@ -1,9 +1,9 @@
 /* schema: allOf, anyOf, oneOf, if. See schema_impl.h.
  *
- * "Exactly one of n" is said by halves for strings and numbers (exactly one of the left and none of
- * the right, or the other way round), which takes n log n parts. Objects and arrays get n
- * alternatives with n - 1 negations each: split.c drops the negations that an alternative implies.
- * Where a property tells the branches apart, nothing needs to be negated at all. */
+ * "Exactly one of n" is said by halves for strings and numbers (exactly one of the left and none
+ * of the right, or the other way round), which takes n log n parts. Objects and arrays get n
+ * alternatives with n - 1 negations each: split.c drops the negations that an alternative
+ * implies. Where one property has a different value in each branch, nothing is negated. */
 #include "engine/text/grammar/schema_impl.h"
 
 enum { MOST_EXCLUSIVE = 500 }; /* branches of objects or arrays that need negations */
@@ -50,7 +50,7 @@ static struct part count_branches(struct eng_sc *sc, const uint32_t *yes, const 
     return p;
 }
 
-/* ---- branches that a property tells apart ---------------------------------------------------- */
+/* ---- branches that differ in one property ---------------------------------------------------- */
 
 /* The object of a branch, behind references; NULL: it is not one. */
 static json_t *branch_json(struct eng_sc *sc, uint32_t lit)
@@ -115,8 +115,8 @@ static bool tells_apart(struct eng_sc *sc, const uint32_t *lits, const uint32_t 
     return good && !sc->code;
 }
 
-/* The property that tells the branches apart; NULL: there is none. *demand: the branches do not
- * require it, but OpenAPI's discriminator does. */
+/* The property whose value identifies the branch, or NULL. *demand: OpenAPI's discriminator
+ * requires the property, the branches do not. */
 static const char *tag_of(struct eng_sc *sc, uint32_t node, const uint32_t *lits,
                           const uint32_t *yes, size_t n, bool *demand)
 {
@@ -155,8 +155,8 @@ static uint32_t exclusive(struct eng_sc *sc, const uint32_t *yes, const uint32_t
     return eng_sc_join(sc, ENG_F_OR, from);
 }
 
-/* The property `name` tells the branches apart: one holds, or (neg) none does. demand: the branch
- * that holds has the property. */
+/* For branches that the value of property `name` identifies: one holds, or (neg) none does.
+ * demand: the branch that holds must have the property. */
 static uint32_t tagged(struct eng_sc *sc, uint32_t node, const uint32_t *parts, size_t n,
                        const char *name, bool demand, bool neg)
 {
@@ -185,7 +185,7 @@ static uint32_t one_of(struct eng_sc *sc, uint32_t node, const uint32_t *lits, c
     }
     if (possible <= MOST_EXCLUSIVE) return exclusive(sc, yes, no, n);
     eng_sc_fail(sc, node, CN_ELIMIT,
-                "oneOf has more than %d branches for one type that no property tells apart",
+                "oneOf has more than %d branches for one type that no property distinguishes",
                 MOST_EXCLUSIVE);
     return ENG_F_FALSE;
 }
