@@ -99,6 +99,9 @@ struct eng_gguf_tensor_type {
 };
 struct eng_gguf_tensor_type eng_gguf_tensor_type(uint32_t type);
 
+/* As eng_gguf_str, but an absent key is no error: out->p is NULL then. */
+int eng_gguf_str_or_none(const struct eng_gguf *g, const char *key, struct eng_str *out,
+                         struct cn_error *err);
 /* An array of strings or floats or integers as a whole; *out is malloc'd.
  * CN_ENOENT when absent, CN_EFORMAT when of another kind. */
 int eng_gguf_strings(const struct eng_gguf *g, const char *key, struct eng_str **out, size_t *n,

@@ -152,6 +152,14 @@ int eng_gguf_str(const struct eng_gguf *g, const char *key, struct eng_str *out,
     return CN_OK;
 }
 
+int eng_gguf_str_or_none(const struct eng_gguf *g, const char *key, struct eng_str *out,
+                         struct cn_error *err)
+{
+    if (find(g, key)) return eng_gguf_str(g, key, out, err);
+    *out = (struct eng_str){0};
+    return CN_OK;
+}
+
 static int find_array(const struct eng_gguf *g, const char *key, const struct eng_gguf_kv **out,
                       struct cn_error *err)
 {

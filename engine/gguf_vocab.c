@@ -31,13 +31,8 @@ static void tables_fini(struct tables *t)
 static int read_text(const struct eng_gguf *g, const char *key, char **out, struct cn_error *err)
 {
     struct eng_str s;
-    struct cn_error local;
-    int rc = eng_gguf_str(g, key, &s, &local);
-    if (rc == CN_ENOENT) return CN_OK;
-    if (rc) {
-        if (err) *err = local;
-        return rc;
-    }
+    int rc = eng_gguf_str_or_none(g, key, &s, err);
+    if (rc || !s.p) return rc;
     *out = strndup(s.p, s.n);
     return *out ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
 }

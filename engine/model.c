@@ -38,13 +38,8 @@ const char *eng_arch_list(void)
 static int read_text(struct eng_model *m, const char *key, const char **out, struct cn_error *err)
 {
     struct eng_str s;
-    struct cn_error local;
-    int rc = eng_gguf_str(m->g, key, &s, &local);
-    if (rc == CN_ENOENT) return CN_OK;
-    if (rc) {
-        if (err) *err = local;
-        return rc;
-    }
+    int rc = eng_gguf_str_or_none(m->g, key, &s, err);
+    if (rc || !s.p) return rc;
     *out = cn_arena_strn(&m->arena, s.p, s.n);
     return *out ? CN_OK : cn_fail(err, CN_ENOMEM, "out of memory");
 }

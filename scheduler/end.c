@@ -8,18 +8,23 @@
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
+void sch_seq_close(struct sch_choice *c, bool failed)
 {
-    cn_assert(c->state == CH_RUNNING);
     if (failed)
         kv_seq_close_failed(c->seq);
     else
         kv_seq_close(c->seq);
     c->seq = NULL;
+    sch_draft_free(c->draft); /* it gets a new one if it decodes again */
+    c->draft = NULL;
+}
+
+void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
+{
+    cn_assert(c->state == CH_RUNNING);
+    sch_seq_close(c, failed);
     c->evict = c->yields = c->planned_now = false;
     c->n_draft = 0;
-    sch_draft_free(c->draft); /* made anew if it decodes again */
-    c->draft = NULL;
     for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
         struct sch_flight *f = s->flights[k];
 
@@ -110,6 +115,20 @@ void sch_req_settle(struct sch *s, struct sch_req *r)
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
+/* The flight has ended: its requests no longer have rows in it. */
+static void release(struct sch *s, struct sch_flight *f)
+{
+    uint32_t n = f->step.n_segments;
+
+    f->step.n_segments = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct sch_req *r = f->recs[i].req;
+
+        r->in_flight--;
+        sch_req_settle(s, r);
+    }
+}
+
 static void launch_failed(struct sch *s, struct sch_flight *f, int rc)
 {
     uint32_t n = f->step.n_segments;
@@ -118,13 +137,7 @@ static void launch_failed(struct sch *s, struct sch_flight *f, int rc)
         f->recs[i].req->in_flight++; /* keeps them until all are marked */
     for (uint32_t i = 0; i < n; i++)
         sch_req_end(s, f->recs[i].req, SCH_END_ERROR, rc);
-    f->step.n_segments = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct sch_req *r = f->recs[i].req;
-
-        r->in_flight--;
-        sch_req_settle(s, r);
-    }
+    release(s, f);
     s->again = true;
 }
 
@@ -243,11 +256,5 @@ void sch_collect(struct sch *s)
         else
             take_segment(s, &rec, g, rows);
     }
-    f->step.n_segments = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct sch_req *r = f->recs[i].req;
-
-        r->in_flight--;
-        sch_req_settle(s, r);
-    }
+    release(s, f);
 }

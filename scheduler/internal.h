@@ -323,6 +323,9 @@ void sch_queue_pause(struct sch_req *r, bool paused);
 void sch_req_phase(struct sch_req *r, int running, int waiting);
 /* Takes a choice out of the running list and closes its sequence. */
 void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed);
+/* Closes the choice's sequence (failed: its blocks leave the cache) and frees its drafts' tables.
+ */
+void sch_seq_close(struct sch_choice *c, bool failed);
 /* The tenant's choice of this class that should run next. */
 struct sch_choice *sch_queue_best(struct sch *s, struct sch_tenant *t, enum sch_class class);
 void sch_charge(struct sch *s, struct sch_tenant *t, double cost);

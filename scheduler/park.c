@@ -75,13 +75,7 @@ void sch_unpark(struct sch *s, struct sch_choice *c)
 void sch_parked_close(struct sch *s, struct sch_choice *c, bool failed)
 {
     sch_unpark(s, c);
-    if (failed)
-        kv_seq_close_failed(c->seq);
-    else
-        kv_seq_close(c->seq);
-    c->seq = NULL;
-    sch_draft_free(c->draft);
-    c->draft = NULL;
+    sch_seq_close(c, failed);
     s->stale = true;
 }
 

@@ -188,6 +188,8 @@ int eng_b_attn_output(struct eng_builder *b, int o, int layer);
 float eng_b_usual_scale(const struct eng_builder *b, int layer);
 /* 1 / sqrt(embd_dim / heads) */
 float eng_b_width_scale(const struct eng_builder *b, int layer);
+/* The width scale in the model of a family that has so many layers, the usual scale in others. */
+float eng_b_scale_of_size(const struct eng_builder *b, int layer, uint32_t n_layers);
 /* down(act(gate x) * up x); gate and up may be one tensor, "ffn_up" */
 int eng_b_ffn(struct eng_builder *b, int x, int layer, enum kr_act act);
 

@@ -69,6 +69,11 @@ float eng_b_width_scale(const struct eng_builder *b, int layer)
     return 1.0f / sqrtf((float)b->h.embd_dim / (float)b->h.layers[layer].n_heads);
 }
 
+float eng_b_scale_of_size(const struct eng_builder *b, int layer, uint32_t n_layers)
+{
+    return b->h.n_layers == n_layers ? eng_b_width_scale(b, layer) : eng_b_usual_scale(b, layer);
+}
+
 /* Whether gate and up lie in one tensor, gate first. */
 static bool fused_gate(struct eng_builder *b, int layer, uint64_t ff)
 {

@@ -16,12 +16,6 @@
 
 enum { LAYERS_OF_27B = 46 };
 
-static float scale_of(const struct eng_builder *b, int layer)
-{
-    return b->h.n_layers == LAYERS_OF_27B ? eng_b_width_scale(b, layer)
-                                          : eng_b_usual_scale(b, layer);
-}
-
 static void record(struct eng_builder *b)
 {
     const struct eng_hparams *h = &b->h;
@@ -31,7 +25,8 @@ static void record(struct eng_builder *b)
         int n = eng_b_norm(b, x, l, "attn_norm", 1, h->embd_dim);
         struct eng_qkv a = eng_b_qkv(b, n, l);
         eng_b_rotate(b, &a, l);
-        int o = eng_b_attn_output(b, eng_b_attend(b, &a, l, scale_of(b, l)), l);
+        int o = eng_b_attn_output(
+            b, eng_b_attend(b, &a, l, eng_b_scale_of_size(b, l, LAYERS_OF_27B)), l);
         x = kr_op_add(b->plan, x, eng_b_norm(b, o, l, "post_attention_norm", 1, h->embd_dim));
 
         int f = eng_b_ffn_branch(b, x, l, KR_ACT_GELU_TANH);

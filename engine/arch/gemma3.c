@@ -27,12 +27,6 @@
 
 enum { LAYERS_OF_27B = 62, LONG_CONTEXT = 131072, LONG_CONTEXT_FACTOR = 8 };
 
-static float scale_of(const struct eng_builder *b, int layer)
-{
-    return b->h.n_layers == LAYERS_OF_27B ? eng_b_width_scale(b, layer)
-                                          : eng_b_usual_scale(b, layer);
-}
-
 static int layers(struct eng_builder *b)
 {
     const struct eng_hparams *h = &b->h;
@@ -43,7 +37,7 @@ static int layers(struct eng_builder *b)
         struct eng_qkv a = eng_b_qkv(b, n, l);
         eng_b_head_norms(b, &a, l);
         eng_b_rotate(b, &a, l);
-        int o = eng_b_attend(b, &a, l, scale_of(b, l));
+        int o = eng_b_attend(b, &a, l, eng_b_scale_of_size(b, l, LAYERS_OF_27B));
         o = eng_b_attn_output(b, o, l);
         o = eng_b_norm(b, o, l, "post_attention_norm", 1, h->embd_dim);
         x = kr_op_add(b->plan, x, o);
