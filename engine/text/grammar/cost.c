@@ -169,23 +169,39 @@ static int cost_of_array(struct eng_ir *ir, const struct eng_array *a, uint32_t 
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-static int one_round(struct eng_ir *ir, bool *changed)
+enum { ASK_EVERY = 4096 }; /* things that were weighed */
+
+/* n more things to weigh; false: rx.code is set. */
+static bool goes_on(struct eng_ir *ir, uint32_t *ticks, uint32_t n)
+{
+    *ticks += 1 + CN_MIN(n, (uint32_t)ASK_EVERY);
+    if (*ticks < ASK_EVERY) return true;
+    *ticks = 0;
+    return eng_ir_goes_on(ir);
+}
+
+/* Rules forwards and backwards by turns: chains of them take few rounds either way. */
+static int one_round(struct eng_ir *ir, bool backwards, bool *changed, uint32_t *ticks)
 {
     uint32_t c;
     *changed = false;
     for (uint32_t i = 0; i < ir->n_objects; i++) {
         int rc = cost_of_object(ir, &ir->objects[i], &c);
+        if (!rc && !goes_on(ir, ticks, ir->objects[i].members.n)) rc = ir->rx.code;
         if (rc) return rc;
         *changed |= c < ir->object_cost[i];
         ir->object_cost[i] = CN_MIN(c, ir->object_cost[i]);
     }
     for (uint32_t i = 0; i < ir->n_arrays; i++) {
         int rc = cost_of_array(ir, &ir->arrays[i], &c);
+        if (!rc && !goes_on(ir, ticks, ir->arrays[i].items.n)) rc = ir->rx.code;
         if (rc) return rc;
         *changed |= c < ir->array_cost[i];
         ir->array_cost[i] = CN_MIN(c, ir->array_cost[i]);
     }
-    for (uint32_t i = 0; i < ir->n_rules; i++) {
+    for (uint32_t k = 0; k < ir->n_rules; k++) {
+        uint32_t i = backwards ? ir->n_rules - 1 - k : k;
+        if (!goes_on(ir, ticks, ir->rules[i].n)) return ir->rx.code;
         c = cost_of_rule(ir, &ir->rules[i]);
         *changed |= c < ir->rule_cost[i];
         ir->rule_cost[i] = CN_MIN(c, ir->rule_cost[i]);
@@ -203,6 +219,7 @@ static uint32_t *infinite(uint32_t n)
 int eng_ir_weigh(struct eng_ir *ir)
 {
     bool changed = true;
+    uint32_t ticks = 0;
     ir->seq_cost = infinite(ir->n_seqs);
     ir->rule_cost = infinite(ir->n_rules);
     ir->object_cost = infinite(ir->n_objects);
@@ -210,7 +227,7 @@ int eng_ir_weigh(struct eng_ir *ir)
     if (!ir->seq_cost || !ir->rule_cost || !ir->object_cost || !ir->array_cost) return CN_ENOMEM;
     for (int round = 0; changed; round++) {
         if (round == MOST_ROUNDS) return CN_ELIMIT;
-        int rc = one_round(ir, &changed);
+        int rc = one_round(ir, round % 2 > 0, &changed, &ticks);
         if (!rc) rc = ir->rx.code;
         if (rc) return rc;
     }

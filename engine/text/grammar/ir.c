@@ -154,6 +154,13 @@ static int weigh_lexemes(struct eng_ir *ir)
     return ir->rx.code;
 }
 
+bool eng_ir_goes_on(struct eng_ir *ir)
+{
+    struct eng_rx *r = &ir->rx;
+    if (r->keep_going && !r->keep_going(r->arg)) eng_rx_fail(r, CN_ECANCELLED);
+    return !r->code;
+}
+
 int eng_ir_finish(struct eng_ir *ir, struct eng_sym root, struct cn_error *err)
 {
     static const char marks[ENG_N_MARKS] = "{}[],";

@@ -15,6 +15,9 @@ uint32_t eng_ir_cost(const struct eng_ir *ir, struct eng_sym s);
 enum { ENG_COST_ANEW = 4 }; /* tokens more, of an item with parts */
 uint32_t eng_ir_cost_anew(const struct eng_ir *ir, struct eng_sym s);
 
+/* Asks ir->rx.keep_going; false: rx.code is set. */
+bool eng_ir_goes_on(struct eng_ir *ir);
+
 static inline uint32_t eng_cost_add(uint32_t a, uint32_t b)
 {
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;

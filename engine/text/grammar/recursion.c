@@ -22,10 +22,17 @@ struct work {
     bool *empty;     /* of a rule: it may be empty */
     uint32_t *group; /* of a rule: number of its group; UINT32_MAX: it has none */
     uint32_t *index, *low, *stack, n_stack, next; /* Tarjan's algorithm */
+    uint32_t ticks;
     bool *on_stack;
     struct frame { uint32_t rule, seq, sym; } *frames;
     uint32_t n_frames, n_groups;
 };
+
+/* Every so many pieces of work; false: no more of it. */
+static bool goes_on(struct work *w, uint32_t every)
+{
+    return ++w->ticks % every ? !w->ir->rx.code : eng_ir_goes_on(w->ir);
+}
 
 static bool may_be_empty(const struct work *w, struct eng_sym s)
 {
@@ -33,18 +40,28 @@ static bool may_be_empty(const struct work *w, struct eng_sym s)
     return s.kind == ENG_SYM_LEXEME && eng_rx_nullable(&w->ir->rx, w->ir->lexemes[s.id].rx);
 }
 
+static bool has_empty(struct work *w, uint32_t rule)
+{
+    for (uint32_t k = 0; k < w->ir->rules[rule].n && goes_on(w, 4096); k++) {
+        struct eng_run_of q = w->ir->seqs[w->ir->rules[rule].seqs[k]];
+        uint32_t at = 0;
+        while (at < q.n && may_be_empty(w, w->ir->syms[q.first + at]))
+            at++;
+        if (at == q.n) return true;
+    }
+    return false;
+}
+
+/* Forwards and backwards by turns: chains of rules take few rounds either way. */
 static void find_empty(struct work *w)
 {
-    for (bool more = true; more;) {
+    bool more = true;
+    for (int round = 0; more && !w->ir->rx.code; round++) {
         more = false;
-        for (uint32_t i = 0; i < w->n; i++)
-            for (uint32_t k = 0; k < w->ir->rules[i].n && !w->empty[i]; k++) {
-                struct eng_run_of q = w->ir->seqs[w->ir->rules[i].seqs[k]];
-                uint32_t at = 0;
-                while (at < q.n && may_be_empty(w, w->ir->syms[q.first + at]))
-                    at++;
-                if (at == q.n) w->empty[i] = more = true;
-            }
+        for (uint32_t k = 0; k < w->n; k++) {
+            uint32_t i = round % 2 ? w->n - 1 - k : k;
+            if (!w->empty[i] && has_empty(w, i)) w->empty[i] = more = true;
+        }
     }
 }
 
@@ -102,7 +119,7 @@ static void enter(struct work *w, uint32_t rule)
 static void find_groups(struct work *w, uint32_t root)
 {
     enter(w, root);
-    while (w->n_frames) {
+    while (w->n_frames && goes_on(w, 4096)) {
         struct frame *f = &w->frames[w->n_frames - 1];
         uint32_t to, rule = f->rule;
         if (next_corner(w, f, &to)) {
@@ -156,6 +173,7 @@ static int spread(struct work *w, struct group *g, uint32_t d, struct eng_run_of
                   struct cn_error *err)
 {
     int b = q.n ? place_in(w, g, w->ir->syms[q.first]) : -1;
+    if (!goes_on(w, 16)) return w->ir->rx.code;
     for (uint32_t i = 0; i < q.n; i++) {
         struct eng_sym s = w->ir->syms[q.first + i];
         if (i && place_in(w, g, s) >= 0)
@@ -195,7 +213,7 @@ static int rewrite_group(struct work *w, struct group *g, struct cn_error *err)
 static int unwind_group(struct work *w, uint32_t number, struct cn_error *err)
 {
     struct group g = {0};
-    int rc = 0;
+    int rc = goes_on(w, 1) ? 0 : w->ir->rx.code;
     for (uint32_t i = 0; i < w->n; i++)
         g.n += w->group[i] == number;
     if (g.n > MOST_GROUP)
@@ -242,8 +260,9 @@ int eng_ir_unwind(struct eng_ir *ir, struct cn_error *err)
     if (!rc) {
         if (w.n) memset(w.group, 0xFF, w.n * sizeof *w.group);
         find_empty(&w);
-        for (uint32_t i = 0; i < w.n; i++)
+        for (uint32_t i = 0; i < w.n && !ir->rx.code; i++)
             if (!w.index[i]) find_groups(&w, i);
+        rc = ir->rx.code;
     }
     for (uint32_t i = 0; i < w.n_groups && !rc; i++)
         rc = unwind_group(&w, i, err);
