@@ -295,6 +295,24 @@ static int compile(struct srv_call *c, struct eng_grammar_in *in, uint64_t *byte
     return rc ? say(c, rc, &why, g.late) : 0;
 }
 
+/* Its JSON is read once more, as a tree: pays for that. Of Lark only what it may hold in %json. */
+static int take_tree(struct srv_call *c, const char *text, size_t n, uint64_t *taken)
+{
+    size_t weight = 1;
+    if (c->form.kind == ENG_GRAMMAR_REGEX || c->form.kind == ENG_GRAMMAR_GBNF) return 0;
+    if (c->form.kind == ENG_GRAMMAR_LARK && !memmem(text, n, "%json", 5)) return 0;
+    for (size_t i = 0; i < n; i++)
+        weight += text[i] == '{' ? 8 : text[i] == '[' ? 4 : text[i] == ',' || text[i] == ':';
+    if (weight > SRV_JSON_WEIGHT)
+        return cn_fail_param(&c->err, CN_ELIMIT, c->form.name,
+                             "%s holds too many values: " SRV_JSON_MOST, c->form.name,
+                             SRV_JSON_WEIGHT);
+    int rc = cn_hold_take(&c->hold, (uint64_t)weight * SRV_JSON_UNIT + n);
+    if (rc) return cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    *taken = (uint64_t)weight * SRV_JSON_UNIT + n;
+    return 0;
+}
+
 static int compile_text(struct srv_call *c, const char *text, size_t n)
 {
     struct srv_grammar_key key;
@@ -307,12 +325,14 @@ static int compile_text(struct srv_call *c, const char *text, size_t n)
                                 .many = c->form.many || c->p.parallel_tool_calls,
                                 .vocab = c->env->vocab};
     if (c->form.kind == ENG_GRAMMAR_CALLS) in.many = c->form.many;
-    uint64_t bytes = 0, held;
+    uint64_t bytes = 0, tree = 0, held;
     int rc = make_key(c, text, n, &key);
     if (rc) return cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
     c->grammar = srv_grammars_find(c->env->grammars, &key);
     if (c->grammar) return 0;
-    rc = compile(c, &in, &bytes);
+    rc = take_tree(c, text, n, &tree);
+    if (!rc) rc = compile(c, &in, &bytes);
+    cn_hold_give(&c->hold, tree);
     if (rc) return rc;
     held = eng_grammar_bytes(c->grammar) + MASK_BYTES;
     if (held < bytes) cn_account_give(c->hold.account, bytes - held);
