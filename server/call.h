@@ -48,6 +48,7 @@ struct srv_text_env {
     int64_t max_tokenize_tokens;
     struct srv_grammars *grammars;     /* kept for further requests */
     int64_t grammar_ms, grammar_bytes; /* limits of compiling one */
+    int64_t mask_ms;                   /* and of following it by a token */
     double default_deadline_s;
 };
 

@@ -374,6 +374,7 @@ static int start_text(struct srv *s, struct cn_error *err)
         .default_deadline_s = s->cfg->scheduler.default_deadline_s,
         .grammars = s->grammars,
         .grammar_ms = s->cfg->limits.grammar_ms,
+        .mask_ms = s->cfg->limits.mask_ms,
         .grammar_bytes = s->cfg->limits.grammar_bytes,
     };
     static const double one = 1; /* strangers' */

@@ -69,7 +69,8 @@ static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
                               .max_reasoning = srv_given(&c->p, SRV_P_thinking_budget)
                                                    ? (uint64_t)c->p.thinking_budget
                                                    : UINT64_MAX,
-                              .account = c->hold.account};
+                              .account = c->hold.account,
+                              .max_ns = (uint64_t)c->env->mask_ms * 1000000u};
     if (!c->grammar && (in.max_reasoning == UINT64_MAX || !in.reply)) return 0;
     if (!c->guides) c->guides = cn_calloc(c->n_prompts, sizeof *c->guides);
     if (!c->rt_guides) c->rt_guides = cn_calloc(c->n_prompts, sizeof *c->rt_guides);

@@ -196,6 +196,8 @@ void eng_match_compact(struct eng_match *m)
     struct move v = {.from = m, .to = &to};
     if (m->code || eng_match_init(&to, m->ir, m->max_bytes, m->lead)) return;
     to.trie = m->trie;
+    to.rx.keep_going = m->rx.keep_going;
+    to.rx.arg = m->rx.arg;
     v.frames = cn_calloc(m->n_frames, sizeof *v.frames);
     v.cells = cn_calloc(m->n_cells, sizeof *v.cells);
     v.seen = cn_calloc(m->n_seen + (size_t)1, sizeof *v.seen);

@@ -169,6 +169,7 @@ void eng_expand(struct eng_match *m, const uint32_t *frames, size_t n, struct en
         eng_expand_frame(m, frames[i]);
     while (m->work->n_pending && !m->code && !(x->probe && (m->work->n_found || x->accepts))) {
         struct eng_pending t = m->work->pending[--m->work->n_pending];
+        eng_match_tick(m);
         if (t.sym.kind == ENG_SYM_NEVER)
             do_frame(m, t.frame, x);
         else

@@ -41,6 +41,7 @@ struct choice {
     uint64_t charged;
     int code;
     uint64_t ns, n_all_forced;
+    uint64_t until_ns; /* CPU time of the thread at work, when its work is to be given up */
 };
 
 struct eng_guide {
@@ -148,6 +149,17 @@ static bool double_room(struct eng_guide *g, struct choice *c)
     return !c->m.code;
 }
 
+static bool in_time(void *arg)
+{
+    return cn_thread_ns() < ((const struct choice *)arg)->until_ns;
+}
+
+/* Everybody's step waits for this work: it has a bound. */
+static void start_clock(const struct eng_guide *g, struct choice *c)
+{
+    if (g->in.max_ns) c->until_ns = cn_thread_ns() + g->in.max_ns;
+}
+
 /* The matcher is made when it is first needed. */
 static int ready(struct eng_guide *g, struct choice *c)
 {
@@ -159,6 +171,8 @@ static int ready(struct eng_guide *g, struct choice *c)
     int rc = eng_match_init(&c->m, &grammar->ir, c->charged, lead);
     if (rc) return fail(c, rc);
     c->m.trie = g->trie;
+    c->m.rx.keep_going = g->in.max_ns ? in_time : NULL;
+    c->m.rx.arg = c;
     masks = eng_grammar_masks(g->in.grammar, g->trie);
     rc = eng_masker_init(&c->k, g->trie, masks);
     if (rc) eng_match_fini(&c->m);
@@ -370,6 +384,7 @@ bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32
     uint64_t began = cn_now_ns();
     if (!g->in.grammar) return false;
     if (c->at.phase == THINKS && !n_drafts && !c->code) return all_but_ends(g, mask);
+    start_clock(g, c);
     if (ready(g, c)) return true;
     bool bound = make_mask(g, c, drafts, n_drafts, mask);
     while (c->code && double_room(g, c)) {
@@ -424,6 +439,7 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     *forced = c->forced;
+    start_clock(g, c);
     if (c->code || (g->in.grammar && ready(g, c)) || eng_vocab_is_eog(g->in.vocab, id)) return 0;
     bool ok = step_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
     if (!ok) fail(c, CN_EINTERNAL); /* a mask should have kept it out */
@@ -448,6 +464,11 @@ int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error 
     if (code == CN_ELIMIT)
         return cn_fail(err, code, "the answer's grammar takes more than %zu MiB of memory here",
                        g->in.max_bytes >> 20);
+    if (code == CN_ECANCELLED)
+        return cn_fail(err, CN_ELIMIT,
+                       "the answer's grammar takes more than %llu ms (limits.mask_ms) for a token "
+                       "here",
+                       (unsigned long long)(g->in.max_ns / 1000000));
     return cn_fail(err, code, "the answer could not be held to its grammar: %s",
                    cn_err_info(code)->text);
 }

@@ -29,6 +29,7 @@ struct eng_guide_in {
     /* Pays for the memory, before it is taken; NULL: nobody does. */
     struct cn_account *account;
     size_t max_bytes; /* of a choice; 0: 64 MiB */
+    uint64_t max_ns;  /* CPU time of a mask, and of a token's put; 0: no bound */
 };
 
 /* Makes what all guides of a vocabulary share, once: about 0.6 us a token. eng_guide_new makes it
@@ -45,8 +46,8 @@ bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32
 /* A token was emitted. Returns the number of tokens that must come next: *forced, borrowed until
  * the next call for this choice. */
 uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t **forced);
-/* Why a choice could not go on: CN_ELIMIT, CN_ENOMEM or an account's code, with a message; 0: it
- * could. Once the request has ended. */
+/* Why a choice could not go on: CN_ELIMIT (memory, time), CN_ENOMEM or an account's code, with a
+ * message; 0: it could. Once the request has ended. */
 int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err);
 /* Masks that were made, and taken from those kept for the grammar. Once the request has ended. */
 struct eng_guide_stats { uint64_t made, found, forced, ns; };

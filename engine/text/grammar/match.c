@@ -270,12 +270,19 @@ void eng_match_add(struct eng_match *m, struct eng_places *to, struct eng_place 
         to->v[to->n++] = p;
 }
 
+void eng_match_tick(struct eng_match *m)
+{
+    if (++m->ticks % 256 || !m->rx.keep_going || m->rx.keep_going(m->rx.arg)) return;
+    eng_match_fail(m, CN_ECANCELLED);
+}
+
 /* A lexeme may be complete here; then the byte belongs to what follows. Nothing is complete at the
  * beginning of a lexeme: lexemes that may be empty are left out when frames are expanded. */
 void eng_match_step_one(struct eng_match *m, const struct eng_place *at, uint8_t byte,
                         struct eng_places *to)
 {
     struct eng_place p = *at, after;
+    eng_match_tick(m);
     for (bool again = true; again && !m->code;) {
         uint32_t next = eng_lexer_next(m, p.lexer, byte);
         if (next != ENG_LEXER_DEAD) {

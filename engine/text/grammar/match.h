@@ -119,7 +119,8 @@ struct eng_match {
     const struct eng_trie *trie; /* that distances are counted with; NULL: a token is a byte */
     size_t max_bytes;
     uint32_t lead;
-    int code;                 /* 0, CN_ENOMEM, CN_ELIMIT; stays */
+    int code;       /* 0, CN_ENOMEM, CN_ELIMIT, CN_ECANCELLED (rx.keep_going said so); stays */
+    uint32_t ticks; /* of eng_match_tick */
     struct eng_frame *frames; /* 0 unused */
     struct eng_cell *cells;
     struct eng_seen *seen;
@@ -155,6 +156,8 @@ int eng_match_init(struct eng_match *m, const struct eng_ir *ir, size_t max_byte
 void eng_match_fini(struct eng_match *m);
 size_t eng_match_bytes(const struct eng_match *m);
 int eng_match_fail(struct eng_match *m, int code); /* sets m->code unless it is set; returns it */
+/* Called for each piece of work; every 256 pieces it asks rx.keep_going. */
+void eng_match_tick(struct eng_match *m);
 
 /* Goes on by a byte from `from` to `to` (emptied first; not the same). False: no text of the
  * grammar goes on like this, or m->code. */
