@@ -34,9 +34,15 @@ struct walk {
     struct cn_buf text;
 };
 
+/* Where a byte leads, if masks allow it. */
+static bool leads(struct walk *w, uint8_t byte)
+{
+    return eng_match_step(&w->m, &w->m.now, byte, &w->next) && eng_match_alive(&w->m, &w->next);
+}
+
 static bool go(struct walk *w, uint8_t byte)
 {
-    if (!eng_match_step(&w->m, &w->m.now, byte, &w->next)) return false;
+    if (!leads(w, byte)) return false;
     struct eng_places old = w->m.now;
     w->m.now = w->next;
     w->next = old;
@@ -61,9 +67,7 @@ static int nearer(struct walk *w, uint32_t far)
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < (pass ? 256 : (int)sizeof bytes - 1); i++) {
             int byte = pass ? i : (uint8_t)bytes[i];
-            if (eng_match_step(&w->m, &w->m.now, (uint8_t)byte, &w->next) &&
-                eng_match_distance(&w->m, &w->next) < far)
-                return byte;
+            if (leads(w, (uint8_t)byte) && eng_match_distance(&w->m, &w->next) < far) return byte;
         }
     return -1;
 }

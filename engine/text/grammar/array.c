@@ -68,33 +68,54 @@ static void offer(struct eng_match *m, const struct eng_array *a, const struct e
         offer_item(m, a, f, t->out, false, x);
 }
 
+bool eng_array_is_simple(const struct eng_match *m, const struct eng_frame *f)
+{
+    uint32_t pos = f->phase == ENG_PHASE_ITEM && f->pos ? f->pos - 1 : f->pos;
+    const struct eng_item *t = item_at(m, &m->ir->arrays[f->id], pos);
+    return t->in.kind <= ENG_SYM_LEXEME && t->out.kind <= ENG_SYM_LEXEME;
+}
+
 /* Whether another item may come: where items are drawn without those that were seen, there may be
  * none left. */
-static bool has_more(struct eng_match *m, const struct eng_array *a, const struct eng_frame *f)
+static bool has_more(struct eng_match *m, const struct eng_frame *f)
 {
+    const struct eng_array *a = &m->ir->arrays[f->id];
     const struct eng_item *t = item_at(m, a, f->pos);
     if (f->pos >= a->max || !(is_possible(m, t->in) || is_possible(m, t->out))) return false;
     if (!a->unique || !f->seen) return true;
-    if (f->seen == ENG_LIST_UNKNOWN) {
-        m->unsure = true;
-        return true;
-    }
+    if (f->seen == ENG_LIST_UNKNOWN && !eng_array_is_simple(m, f)) m->doubt = ENG_UNSURE;
     struct eng_frame n = *f;
     struct eng_expansion x = {.probe = true};
     struct eng_scratch *outer = m->work;
     n.phase = ENG_PHASE_COMMA;
     uint32_t frame = eng_frame(m, &n);
     m->work = &m->scratch[1];
+    m->probing = true;
     eng_expand(m, &frame, 1, &x);
+    m->probing = false;
     bool any = m->work->n_found > 0;
     m->work = outer;
     return any;
 }
 
-static uint32_t find_or_keep(struct eng_match *m, const struct cn_buf *value)
+/* The value's number; UINT32_MAX: it was not seen. */
+static uint32_t value_of(struct eng_match *m, const struct eng_frame *f,
+                         const struct eng_expansion *x)
 {
-    return m->walking ? eng_seen_find(m, value->data, value->len)
-                      : eng_seen_text(m, value->data, value->len);
+    struct cn_buf text, value;
+    cn_buf_init(&text, 0);
+    cn_buf_init(&value, 0);
+    int rc = eng_kept_text(m, x->text, f->start, &text);
+    uint32_t seen = UINT32_MAX;
+    if (!rc) rc = eng_value_canonical(text.data, text.len, &value);
+    if (rc)
+        eng_match_fail(m, rc);
+    else
+        seen = m->walking ? eng_seen_find(m, value.data, value.len)
+                          : eng_seen_text(m, value.data, value.len);
+    cn_buf_fini(&text);
+    cn_buf_fini(&value);
+    return seen;
 }
 
 /* Behind an item: its value must be a new one. */
@@ -102,48 +123,39 @@ static void take_value(struct eng_match *m, const struct eng_frame *f,
                        const struct eng_expansion *x)
 {
     struct eng_frame n = *f;
-    struct cn_buf text, value;
-    cn_buf_init(&text, 0);
-    cn_buf_init(&value, 0);
-    int rc = eng_kept_text(m, x->text, f->start, &text);
-    if (!rc) rc = eng_value_canonical(text.data, text.len, &value);
-    if (rc) eng_match_fail(m, rc);
-    uint32_t seen = rc ? 0 : find_or_keep(m, &value);
-    cn_buf_fini(&text);
-    cn_buf_fini(&value);
-    if (f->seen == ENG_LIST_UNKNOWN) m->unsure = true;
-    if (m->code || eng_list_has(m, f->seen, seen)) return;
+    uint32_t seen = UINT32_MAX;
+    bool look = f->seen && !eng_seen_is_fresh(m, x->text, f->start);
+    if (!m->walking || look) seen = value_of(m, f, x);
+    if (look) m->used = true;
+    if (f->seen == ENG_LIST_UNKNOWN) m->doubt = ENG_UNSURE;
+    if (m->code || (seen != UINT32_MAX && eng_list_has_seen(m, f->seen, seen))) return;
     n.phase = ENG_PHASE_NEXT;
     n.start = 0;
-    n.seen = m->walking ? ENG_LIST_UNKNOWN : eng_list_add(m, f->seen, seen, m->seen[seen].hash);
+    n.seen = m->walking ? ENG_LIST_UNKNOWN : eng_list_add_seen(m, f->seen, seen);
     eng_expand_frame(m, eng_frame(m, &n));
 }
 
 uint32_t eng_array_lexeme(struct eng_match *m, uint32_t lexeme, const struct eng_frame *array)
 {
     struct eng_rx *r = &m->rx;
-    const struct eng_lexeme *l = eng_match_lexeme(m, lexeme);
+    const struct eng_lexeme *l = &m->ir->lexemes[lexeme];
     uint32_t rx = l->rx, *seen = NULL;
-    bool spaced = l->spaced;
     size_t n = 0, cap = 0;
     if (!array->seen) return lexeme;
-    if (array->seen == ENG_LIST_UNKNOWN) {
-        m->unsure = true;
-        return lexeme;
-    }
+    if (eng_match_keeps_lexeme(m, array->seen, lexeme)) return lexeme;
     for (uint32_t c = array->seen; c; c = m->cells[c].rest) {
-        const struct eng_seen *s = &m->seen[m->cells[c].value];
-        if (s->p[0] == '{' || s->p[0] == '[') continue;
+        struct eng_str s = eng_seen_str(m, m->cells[c].value);
+        if (s.p[0] == '{' || s.p[0] == '[') continue;
         if (cn_grow(&seen, &cap, n + 1, sizeof *seen)) {
             free(seen);
             eng_match_fail(m, CN_ENOMEM);
             return UINT32_MAX;
         }
-        seen[n++] = eng_value_spellings(r, m->ir->spelling, s->p, s->n);
+        seen[n++] = eng_value_spellings(r, m->ir->spelling, s.p, s.n);
     }
     rx = eng_rx_and(r, rx, eng_rx_not(r, eng_rx_or_of(r, seen, n)));
     free(seen);
-    return eng_match_extra(m, rx, spaced);
+    return eng_match_extra(m, rx, l->spaced);
 }
 
 void eng_expand_array(struct eng_match *m, const struct eng_frame *f, const struct eng_expansion *x)
@@ -162,7 +174,7 @@ void eng_expand_array(struct eng_match *m, const struct eng_frame *f, const stru
         break;
     default:
         n.phase = ENG_PHASE_COMMA;
-        if (has_more(m, a, f)) eng_expand_lexeme(m, m->ir->marks[ENG_COMMA], eng_frame(m, &n));
+        if (has_more(m, f)) eng_expand_lexeme(m, m->ir->marks[ENG_COMMA], eng_frame(m, &n));
         break;
     }
     if (can_close(a, f)) eng_expand_lexeme(m, m->ir->marks[ENG_CLOSE_ARRAY], f->parent);
@@ -170,31 +182,26 @@ void eng_expand_array(struct eng_match *m, const struct eng_frame *f, const stru
 
 /* ---- least lengths --------------------------------------------------------------------------- */
 
-/* Of an item: where items differ, of the next one exactly if it is one lexeme. */
-static uint32_t cost_of_item(struct eng_match *m, const struct eng_array *a,
+/* Of an item: where items differ, the shortest ones may have come before. What came before does not
+ * matter beyond that, so that masks can be kept for other answers. */
+static uint32_t cost_of_item(const struct eng_match *m, const struct eng_array *a,
                              const struct eng_frame *f, struct eng_sym s, bool next)
 {
-    uint32_t cost = eng_ir_cost(m->ir, s), lexeme;
-    if (!a->unique || cost == UINT32_MAX || (next && !f->pos)) return cost;
-    if (!next || s.kind != ENG_SYM_LEXEME || f->seen <= ENG_LIST_UNKNOWN)
-        return eng_ir_cost_anew(m->ir, s);
-    lexeme = eng_array_lexeme(m, s.id, f);
-    return lexeme == UINT32_MAX ? UINT32_MAX : eng_match_lexeme(m, lexeme)->cost;
+    bool differs = a->unique && !(next && !f->seen);
+    return differs ? eng_ir_cost_anew(m->ir, s) : eng_ir_cost(m->ir, s);
 }
 
 /* An item that is under way may have to grow, so as not to repeat another one. */
-static uint32_t cost_to_differ(const struct eng_match *m, const struct eng_array *a,
-                               const struct eng_frame *f)
+static uint32_t cost_to_differ(const struct eng_match *m, const struct eng_frame *f)
 {
-    const struct eng_item *t = item_at(m, a, f->pos ? f->pos - 1 : 0);
-    bool one_lexeme = t->in.kind <= ENG_SYM_LEXEME && t->out.kind <= ENG_SYM_LEXEME;
-    return f->phase == ENG_PHASE_ITEM && f->seen && !one_lexeme ? ENG_COST_ANEW : 0;
+    if (f->phase != ENG_PHASE_ITEM || !f->seen) return 0;
+    return eng_array_is_simple(m, f) ? 1 : ENG_COST_ANEW;
 }
 
 uint32_t eng_array_rest(struct eng_match *m, const struct eng_frame *f)
 {
     const struct eng_array *a = &m->ir->arrays[f->id];
-    uint32_t c = 1 + cost_to_differ(m, a, f), in = f->count, pos = f->pos;
+    uint32_t c = 1 + cost_to_differ(m, f), in = f->count, pos = f->pos;
     bool comma = f->phase == ENG_PHASE_COMMA, next = f->phase != ENG_PHASE_ITEM;
     for (; comma || pos < a->min || in < a->min_in; pos++, comma = next = false) {
         const struct eng_item *t = item_at(m, a, pos);

@@ -39,50 +39,47 @@ static uint32_t rest_of(struct eng_match *m, uint32_t frame)
     return frame ? m->frames[frame].rest - 1 : 0;
 }
 
-/* From a place by one of its lexemes; *k: where its items begin, moved to those of the next one. */
-static uint32_t by_lexeme(struct eng_match *m, const struct eng_parser_state *p,
-                          struct eng_lexing g, uint32_t *k)
+uint32_t eng_place_distance(struct eng_match *m, const struct eng_place *at, uint32_t only)
 {
-    uint32_t best = UINT32_MAX, len = eng_rx_tokens(&m->rx, g.rx, m->trie);
-    while (*k < p->n && m->item_ofs[p->first + *k].lexeme < g.lexeme)
-        ++*k;
-    for (; *k < p->n && m->item_ofs[p->first + *k].lexeme == g.lexeme; ++*k) {
-        uint32_t rest = rest_of(m, m->item_ofs[p->first + *k].frame);
-        best = CN_MIN(best, eng_cost_add(len, rest));
+    const struct eng_parser_state *p = &m->parsers[at->parser];
+    const struct eng_lexer_state *l = &m->lexers[at->lexer];
+    bool ends = p->accepts && at->lexer == p->lexer && only == UINT32_MAX;
+    uint32_t best = ends ? 0 : UINT32_MAX;
+    for (uint32_t i = 0, k = 0; i < l->n; i++) {
+        struct eng_lexing g = m->lexings[l->first + i];
+        if (only != UINT32_MAX && i != only) continue;
+        uint32_t len = eng_rx_tokens(&m->rx, g.rx, m->trie);
+        while (k < p->n && m->item_ofs[p->first + k].lexeme < g.lexeme)
+            k++;
+        for (; k < p->n && m->item_ofs[p->first + k].lexeme == g.lexeme; k++) {
+            uint32_t rest = rest_of(m, m->item_ofs[p->first + k].frame);
+            best = CN_MIN(best, eng_cost_add(len, rest));
+        }
     }
     return best;
 }
 
+/* The shortest text of a lexeme may have come before, where it must not come again. */
 static uint32_t distance_of(struct eng_match *m, const struct eng_place *at)
 {
     const struct eng_parser_state *p = &m->parsers[at->parser];
-    const struct eng_lexer_state *l = &m->lexers[at->lexer];
-    bool begins = at->lexer == p->lexer;
-    uint32_t best = p->accepts && begins ? 0 : UINT32_MAX;
-    for (uint32_t i = 0, k = 0; i < l->n; i++) {
-        uint32_t far = by_lexeme(m, p, m->lexings[l->first + i], &k);
+    uint32_t best = p->accepts && at->lexer == p->lexer ? 0 : UINT32_MAX;
+    if (p->doubt != ENG_TAKEN) return eng_place_distance(m, at, UINT32_MAX);
+    for (uint32_t i = 0; i < m->lexers[at->lexer].n; i++) {
+        uint32_t far = eng_place_distance(m, at, i);
+        if (far < best) far = eng_cost_add(far, eng_match_farther(m, at, i));
         best = CN_MIN(best, far);
     }
     return best;
 }
 
-uint32_t eng_match_farthest(struct eng_match *m, const struct eng_place *at)
-{
-    const struct eng_lexer_state *l = &m->lexers[at->lexer];
-    uint32_t worst = 0;
-    for (uint32_t i = 0, k = 0; i < l->n; i++) {
-        uint32_t far = by_lexeme(m, &m->parsers[at->parser], m->lexings[l->first + i], &k);
-        worst = CN_MAX(worst, far);
-    }
-    if (m->rx.code) eng_match_fail(m, m->rx.code);
-    return worst;
-}
-
 uint32_t eng_match_distance(struct eng_match *m, const struct eng_places *at)
 {
     uint32_t best = UINT32_MAX;
-    for (size_t i = 0; i < at->n; i++)
-        best = CN_MIN(best, distance_of(m, &at->v[i]));
+    for (size_t i = 0; i < at->n; i++) {
+        uint32_t far = distance_of(m, &at->v[i]);
+        best = CN_MIN(best, far);
+    }
     if (m->rx.code) eng_match_fail(m, m->rx.code);
     return best >= UINT32_MAX - 1 ? UINT32_MAX : best;
 }

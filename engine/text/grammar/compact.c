@@ -97,8 +97,8 @@ static uint32_t move_lexeme(struct move *v, uint32_t lexeme)
 
 static uint32_t move_seen(struct move *v, uint32_t i)
 {
-    const struct eng_seen *s = &v->from->seen[i];
-    if (!v->seen[i]) v->seen[i] = 1 + eng_seen_text(v->to, s->p, s->n);
+    struct eng_str s = eng_seen_str(v->from, i);
+    if (!v->seen[i]) v->seen[i] = 1 + eng_seen_text(v->to, s.p, s.n);
     return v->seen[i] - 1;
 }
 
@@ -112,9 +112,9 @@ static uint32_t move_cells(struct move *v, uint32_t list, bool texts)
             at = rest;
         uint32_t value = texts ? move_seen(v, cells[at].value) : cells[at].value;
         if (v->to->code) return 0;
-        uint64_t hash = texts ? v->to->seen[value].hash : value;
+        uint32_t on = rest > ENG_LIST_UNKNOWN ? v->cells[rest] : rest;
         v->cells[at] =
-            eng_list_add(v->to, rest > ENG_LIST_UNKNOWN ? v->cells[rest] : rest, value, hash);
+            texts ? eng_list_add_seen(v->to, on, value) : eng_list_add(v->to, on, value, value);
         if (v->to->code) return 0;
     }
     return list > ENG_LIST_UNKNOWN ? v->cells[list] : list;
@@ -145,6 +145,7 @@ static uint32_t move_parser(struct move *v, uint32_t parser)
         uint32_t lexeme = move_lexeme(v, t->lexeme);
         eng_expand_lexeme(v->to, lexeme, move_frame(v, t->frame));
     }
+    v->to->doubt = p->doubt;
     return eng_parser_found(v->to, p->accepts, false);
 }
 

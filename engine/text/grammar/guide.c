@@ -242,7 +242,7 @@ static bool takes_name(struct choice *c, const struct eng_places *at, uint32_t i
         ok = eng_match_step(&c->m, at, (uint8_t)bytes.p[i], to);
         at = to;
     }
-    c->m.n_kept = kept;
+    eng_match_unkeep(&c->m, kept);
     return ok;
 }
 

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+enum { MOST_NEEDS = 1 << 14 }; /* of an object */
 /* More items or members than any answer has: a least number beyond it is refused. */
 #define MOST_LEAST (1u << 20)
 
@@ -108,6 +109,54 @@ static struct eng_run_of append(struct eng_ir *ir, void *array, int which, uint3
     return out;
 }
 
+/* Needs by the member that has them: those of member i are at[first[i]] to at[first[i + 1]]. */
+static void sort_needs(const struct eng_need *needs, size_t n, size_t n_members, uint32_t *first,
+                       uint32_t *at)
+{
+    memset(first, 0, (n_members + 1) * sizeof *first);
+    for (size_t i = 0; i < n; i++)
+        first[needs[i].has + 1]++;
+    for (size_t i = 0; i < n_members; i++)
+        first[i + 1] += first[i];
+    for (size_t i = n; i--;)
+        at[--first[needs[i].has + 1]] = needs[i].needs;
+    memmove(first, first + 1, n_members * sizeof *first);
+    first[n_members] = (uint32_t)n;
+}
+
+/* Adds the needs, and the needs of what is needed: has -> needs -> more gives has -> more. */
+static struct eng_run_of add_needs(struct eng_ir *ir, const struct eng_need *needs, size_t n,
+                                   size_t n_members)
+{
+    struct eng_run_of out = {ir->n_needs, 0};
+    uint32_t *pending = cn_malloc_array(n_members, sizeof *pending);
+    uint32_t *met = cn_calloc(n_members, sizeof *met); /* 1 + the member that it was met for */
+    uint32_t *first = cn_malloc_array(n_members + 1, sizeof *first);
+    uint32_t *at = cn_malloc_array(n, sizeof *at);
+    bool ok = pending && met && first && at;
+    if (!ok) eng_rx_fail(&ir->rx, CN_ENOMEM);
+    if (ok) sort_needs(needs, n, n_members, first, at);
+    for (uint32_t has = 0; has < n_members && !ir->rx.code; has++) {
+        size_t n_pending = 1;
+        met[pending[0] = has] = has + 1;
+        while (n_pending && !ir->rx.code) {
+            uint32_t from = pending[--n_pending];
+            for (uint32_t i = first[from]; i < first[from + 1]; i++) {
+                if (met[at[i]] == has + 1) continue;
+                met[pending[n_pending++] = at[i]] = has + 1;
+                struct eng_need d = {has, at[i]};
+                out.n += APPEND(ir, needs, NEEDS, n_needs, &d, 1).n;
+                if (out.n > MOST_NEEDS) eng_rx_fail(&ir->rx, CN_ELIMIT);
+            }
+        }
+    }
+    free(pending);
+    free(met);
+    free(first);
+    free(at);
+    return out;
+}
+
 struct eng_sym eng_ir_object(struct eng_ir *ir, const struct eng_member *members, size_t n_members,
                              const struct eng_other *others, size_t n_others,
                              const struct eng_need *needs, size_t n_needs, uint32_t min,
@@ -123,7 +172,7 @@ struct eng_sym eng_ir_object(struct eng_ir *ir, const struct eng_member *members
         ir->members[o.members.first + needs[i].has].matters =
             ir->members[o.members.first + needs[i].needs].matters = true;
     o.others = APPEND(ir, others, OTHERS, n_others, others, n_others);
-    o.needs = APPEND(ir, needs, NEEDS, n_needs, needs, n_needs);
+    if (n_needs && o.members.n) o.needs = add_needs(ir, needs, n_needs, o.members.n);
     if (!room(ir, &ir->objects, OBJECTS, ir->n_objects, 1, sizeof *ir->objects)) return never;
     ir->objects[ir->n_objects] = o;
     return (struct eng_sym){ENG_SYM_OBJECT, ir->n_objects++};

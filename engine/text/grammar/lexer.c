@@ -24,7 +24,6 @@ uint32_t eng_match_extra(struct eng_match *m, uint32_t rx, bool spaced)
     for (uint32_t i = m->n_extra; i--;)
         if (m->extra[i].rx == rx && m->extra[i].spaced == spaced) return m->ir->n_lexemes + i;
     l.full = spaced ? eng_rx_cat(&m->rx, m->ir->space, rx) : rx;
-    l.cost = eng_rx_tokens(&m->rx, rx, m->trie);
     if (m->rx.code || cn_grow(&m->extra, &m->cap[3], m->n_extra + (size_t)1, sizeof *m->extra)) {
         eng_match_fail(m, m->rx.code ? m->rx.code : CN_ENOMEM);
         return UINT32_MAX;
@@ -111,26 +110,50 @@ static void drop_tables(struct eng_match *m)
     m->n_classes = m->rx.n_classes;
 }
 
+/* A state's table: of the classes of bytes that may come, from the first to the last one. */
+static bool make_table(struct eng_match *m, uint32_t state)
+{
+    struct eng_lexer_state *s = &m->lexers[state];
+    struct eng_bytes may = {{0}};
+    uint32_t first = 256, last = 0;
+    uint64_t is[4] = {0}; /* classes */
+    if (m->n_classes != m->rx.n_classes) drop_tables(m);
+    if (s->to) return true;
+    for (uint32_t i = 0; i < s->n; i++)
+        eng_rx_first(&m->rx, m->lexings[s->first + i].rx, &may);
+    for (unsigned k = 0; k < 4; k++)
+        for (uint64_t bits = may.bits[k]; bits; bits &= bits - 1) {
+            uint32_t c = m->rx.classes[64 * k + (unsigned)__builtin_ctzll(bits)];
+            is[c >> 6] |= 1ull << (c & 63);
+            first = CN_MIN(first, c);
+            last = CN_MAX(last, c);
+        }
+    s->n_to = (uint16_t)(first <= last ? last - first + 1 : 0);
+    s->from = (uint8_t)first;
+    s->to = cn_malloc_array(CN_MAX(s->n_to, 1), sizeof *s->to);
+    if (!s->to) return eng_match_fail(m, CN_ENOMEM), false;
+    m->n_tables += s->n_to;
+    for (uint32_t i = 0; i < s->n_to; i++)
+        s->to[i] = is[(first + i) >> 6] >> ((first + i) & 63) & 1 ? 0 : ENG_LEXER_DEAD;
+    return true;
+}
+
 static uint32_t make_next(struct eng_match *m, uint32_t state, uint8_t byte)
 {
     struct eng_lexer_state *s = &m->lexers[state];
     size_t kept = 0;
-    if (!room_for_pairs(m, s->n)) return ENG_LEXER_DEAD;
+    if (!make_table(m, state) || !room_for_pairs(m, s->n)) return ENG_LEXER_DEAD;
+    uint32_t to = eng_lexer_known(m, state, byte);
+    if (to) return to;
     for (uint32_t i = 0; i < s->n; i++) {
         struct eng_lexing l = m->lexings[s->first + i];
         l.rx = eng_rx_derive(&m->rx, l.rx, byte);
         if (l.rx != ENG_RX_NONE && eng_rx_live(&m->rx, l.rx)) m->pairs[kept++] = l;
     }
-    uint32_t to = eng_lexer_state(m, m->pairs, kept, false);
-    s = &m->lexers[state]; /* may have moved */
-    if (m->code) return ENG_LEXER_DEAD;
-    if (m->n_classes != m->rx.n_classes) drop_tables(m);
-    if (!s->to) {
-        s->to = cn_calloc(m->n_classes, sizeof *s->to);
-        if (!s->to) return eng_match_fail(m, CN_ENOMEM), ENG_LEXER_DEAD;
-        m->n_tables++;
-    }
-    s->to[m->rx.classes[byte]] = to;
+    to = eng_lexer_state(m, m->pairs, kept, false);
+    if (m->code || !make_table(m, state)) return ENG_LEXER_DEAD; /* there may be more classes */
+    s = &m->lexers[state];
+    s->to[m->rx.classes[byte] - s->from] = to;
     return to;
 }
 

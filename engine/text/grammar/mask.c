@@ -1,275 +1,77 @@
 /* mask: see mask.h.
  *
- * A walk over the vocabulary's tree, with the places that the bytes so far lead to on a stack, one
- * level for each byte. Inside of a JSON string plain tokens are taken from a ready mask, and only
- * the others are walked over. Nearly all steps have one place, inside of one lexeme: they are a
- * look into the lexer's table. */
+ * Inside of a JSON string plain tokens are taken from a ready mask, and only the others are walked
+ * over (walk.c). */
 #include "engine/text/grammar/mask.h"
+
+#include "engine/text/grammar/ir_impl.h"
+#include "engine/text/grammar/mask_impl.h"
 
 #include <stdlib.h>
 
-enum { NEAR = 256 };
-
-struct eng_level {
-    struct eng_places at;
-    bool unsure;     /* of this level or one before it */
-    bool blank;      /* this level and all before it are white space */
-    uint32_t n_kept; /* bytes of kept texts that levels up to this one stand on */
-};
-/* Distances that were asked for lately. */
-struct eng_near { uint32_t parser, lexer, distance; };
-
-int eng_masker_init(struct eng_masker *k, const struct eng_trie *t, struct eng_masks *masks)
-{
-    *k = (struct eng_masker){.trie = t, .masks = masks};
-    k->n_levels = t->all.deepest + (size_t)2;
-    k->levels = cn_calloc(k->n_levels, sizeof *k->levels);
-    k->near = cn_calloc(NEAR, sizeof *k->near);
-    if (k->levels && k->near) return 0;
-    eng_masker_fini(k);
-    return CN_ENOMEM;
-}
-
-void eng_masker_fini(struct eng_masker *k)
-{
-    if (!k) return;
-    for (size_t i = 0; k->levels && i < k->n_levels; i++)
-        free(k->levels[i].at.v);
-    free(k->levels);
-    free(k->near);
-    *k = (struct eng_masker){0};
-}
-
-/* ---- walking --------------------------------------------------------------------------------- */
-
-struct walk {
-    struct eng_masker *k;
-    struct eng_match *m;
-    const struct eng_tokens_tree *tree;
-    const struct eng_places *begin;
-    uint32_t *mask;
-    uint64_t left;  /* tokens that lead farther from the end than this are left out */
-    uint32_t worst; /* farthest from the end that a token leads */
-    uint32_t least; /* nearest, left out or not */
-    bool any;
-    bool solid;   /* tokens of white space are left out */
-    bool between; /* white space changes nothing here */
-};
-
-static bool put_places(struct eng_match *m, struct eng_places *to, const struct eng_places *from)
-{
-    if (cn_grow(&to->v, &to->cap, CN_MAX(from->n, 1u), sizeof *to->v))
-        return eng_match_fail(m, CN_ENOMEM), false;
-    memcpy(to->v, from->v, from->n * sizeof *from->v);
-    to->n = from->n;
-    return true;
-}
-
-/* One place, in the middle of a lexeme whose text nobody keeps: a table tells. */
-static bool step_fast(struct eng_match *m, const struct eng_level *from, uint8_t byte,
-                      struct eng_level *to)
-{
-    const struct eng_place *p = &from->at.v[0];
-    const struct eng_lexer_state *l = &m->lexers[p->lexer];
-    uint32_t next = eng_lexer_known(m, p->lexer, byte);
-    if (from->at.n != 1 || !next || (l->ends && p->lexer != m->parsers[p->parser].lexer) ||
-        m->parsers[p->parser].records)
-        return false;
-    to->at.n = next != ENG_LEXER_DEAD;
-    if (!to->at.n) return true;
-    if (!to->at.cap && cn_grow(&to->at.v, &to->at.cap, 4, sizeof *to->at.v)) {
-        eng_match_fail(m, CN_ENOMEM);
-        to->at.n = 0;
-        return true;
-    }
-    to->at.v[0] = *p;
-    to->at.v[0].lexer = next;
-    to->unsure = from->unsure;
-    return true;
-}
-
-static void step(struct eng_match *m, const struct eng_level *from, uint8_t byte,
-                 struct eng_level *to)
-{
-    if (step_fast(m, from, byte, to)) return;
-    eng_match_step(m, &from->at, byte, &to->at);
-    to->unsure = from->unsure;
-    for (size_t i = 0; i < to->at.n && !to->unsure; i++)
-        to->unsure = m->parsers[to->at.v[i].parser].unsure;
-}
-
-static uint32_t distance(struct walk *w, const struct eng_places *at)
-{
-    struct eng_near *n;
-    if (at->n != 1) return eng_match_distance(w->m, at);
-    n = &w->k->near[(at->v[0].parser * 0x9E3779B1u + at->v[0].lexer) >> 7 & (NEAR - 1)];
-    if (n->parser != at->v[0].parser || n->lexer != at->v[0].lexer)
-        *n = (struct eng_near){at->v[0].parser, at->v[0].lexer, eng_match_distance(w->m, at)};
-    return n->distance;
-}
-
-/* Whether the bytes that lead to a node are the beginning of a text, looked at without shortcuts.
- */
-static bool look_again(struct walk *w, const struct eng_trie_node *node)
-{
-    struct eng_places at[2] = {{0}, {0}};
-    uint8_t *bytes = cn_malloc_array(node->depth, 1);
-    const struct eng_trie_node *first = w->tree->nodes, *t = node;
-    bool ok = bytes && put_places(w->m, &at[0], w->begin);
-    if (!bytes) eng_match_fail(w->m, CN_ENOMEM);
-    for (uint32_t depth = node->depth; ok; t--) { /* its bytes stand in front of it */
-        if (t->depth == depth) bytes[--depth] = t->byte;
-        if (!depth || t == first) break;
-    }
-    w->m->walking = false;
-    for (uint32_t i = 0; i < node->depth && ok; i++)
-        ok = eng_match_step(w->m, &at[i & 1], bytes[i], &at[~i & 1]);
-    w->m->walking = true;
-    ok = ok && eng_match_alive(w->m, &at[node->depth & 1]);
-    free(bytes);
-    free(at[0].v);
-    free(at[1].v);
-    return ok;
-}
-
-static void set_ids(struct walk *w, const struct eng_trie_node *node)
-{
-    for (uint32_t i = 0; i < node->n; i++) {
-        uint32_t id = w->tree->ids[node->first + i];
-        w->mask[id >> 5] |= 1u << (id & 31);
-    }
-    w->any = true;
-}
-
-static bool is_blank(uint8_t byte)
-{
-    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
-}
-
-static void walk(struct walk *w)
-{
-    const struct eng_tokens_tree *t = w->tree;
-    struct eng_level *levels = w->k->levels;
-    for (size_t i = 0; i < t->n && !w->m->code;) {
-        const struct eng_trie_node *node = &t->nodes[i];
-        struct eng_level *to = &levels[node->depth];
-        w->m->n_kept = levels[node->depth - 1].n_kept; /* texts of what was tried before */
-        step(w->m, &levels[node->depth - 1], node->byte, to);
-        to->n_kept = w->m->n_kept;
-        if (!to->at.n) {
-            i = node->end;
-            continue;
-        }
-        i++;
-        to->blank = levels[node->depth - 1].blank && is_blank(node->byte);
-        if (!node->n || (to->blank && w->solid)) continue;
-        uint32_t far = distance(w, &to->at);
-        if (far > w->left && far >= w->least) continue;
-        if (to->unsure && !look_again(w, node)) continue;
-        if (!to->unsure && !(to->blank && w->between) && !eng_match_alive(w->m, &to->at)) continue;
-        w->least = CN_MIN(w->least, far);
-        if (far > w->left) continue;
-        w->worst = CN_MAX(w->worst, far);
-        set_ids(w, node);
-    }
-}
-
-/* ---- strings --------------------------------------------------------------------------------- */
-
-/* How many characters of any kind may come. *exact: no more of them may. */
-static uint32_t free_of(struct eng_match *m, uint32_t x, bool *exact, unsigned depth)
-{
-    struct eng_rx_node n = *eng_rx_node(&m->rx, x);
-    uint32_t most = UINT32_MAX, barred = 0;
-    bool some = false;
-    *exact = false;
-    if (x < ENG_RX_FIRST || depth > 20) return 0;
-    if (n.kind == ENG_RX_CAT) {
-        struct eng_rx_node a = *eng_rx_node(&m->rx, n.a), b = *eng_rx_node(&m->rx, n.b);
-        uint32_t first = b.kind == ENG_RX_CAT && n.b >= ENG_RX_FIRST ? b.a : n.b;
-        struct eng_bytes quote = {{0}};
-        eng_bytes_add(&quote, '"', '"');
-        if (n.a < ENG_RX_FIRST) return 0;
-        if (a.kind == ENG_RX_AND) return free_of(m, n.a, exact, depth + 1);
-        if (a.kind != ENG_RX_REPEAT || a.a != m->ir->any_char) return 0;
-        *exact = first >= ENG_RX_FIRST && eng_rx_node(&m->rx, first)->kind == ENG_RX_SET &&
-                 !memcmp(eng_rx_set_of(&m->rx, eng_rx_node(&m->rx, first)), &quote, sizeof quote);
-        return a.hi;
-    }
-    if (n.kind == ENG_RX_REPEAT) return n.a == m->ir->any_char ? n.hi : 0;
-    if (n.kind != ENG_RX_AND) return 0;
-    for (uint32_t i = 0; i < n.b; i++) {
-        uint32_t arg = eng_rx_args(&m->rx, &n)[i];
-        bool of_arg;
-        struct eng_rx_node a = *eng_rx_node(&m->rx, arg);
-        if (a.kind == ENG_RX_NOT && arg >= ENG_RX_FIRST) {
-            barred = CN_MAX(barred, eng_rx_max_len(&m->rx, a.a));
-            continue;
-        }
-        most = CN_MIN(most, free_of(m, arg, &of_arg, depth + 1));
-        some = true;
-    }
-    /* longer than all that is barred, any text goes on to one that is not */
-    if (!some || barred == UINT32_MAX) return 0;
-    return most == UINT32_MAX ? most : most > barred ? most - barred : 0;
-}
-
-uint32_t eng_free_chars(struct eng_match *m, uint32_t lexer)
-{
-    struct eng_lexer_state *l = &m->lexers[lexer];
-    if (l->free_chars) return l->free_chars - 1;
-    uint32_t best = 0;
-    for (uint32_t i = 0; i < l->n && m->ir->any_char; i++) {
-        bool exact;
-        uint32_t n = free_of(m, m->lexings[l->first + i].rx, &exact, 0);
-        /* a bound that other lexemes, or what follows, might pass tells nothing */
-        if (n > ENG_TRIE_PLAIN * 8 || (exact && l->n == 1)) best = CN_MAX(best, n);
-    }
-    l->free_chars = best == UINT32_MAX ? UINT32_MAX : best + 1;
-    return l->free_chars - 1;
-}
-
-/* Sets the plain tokens that may come; false: they have to be walked over. */
-static bool take_plain(struct walk *w)
+/* Sets the plain tokens that may come, at most so many characters long. */
+static void take_plain(struct eng_walk *w, uint32_t chars)
 {
     const struct eng_trie *t = w->k->trie;
-    const struct eng_place *p = &w->begin->v[0];
-    if (w->begin->n != 1) return false;
-    uint32_t n = eng_free_chars(w->m, p->lexer), far = eng_match_farthest(w->m, p);
-    if (!n) return false;
-    /* an item that must be a new value can still become one, if its text has no end */
-    if (w->m->parsers[p->parser].inside && n != UINT32_MAX) return false;
-    if (n < t->longest_plain && n >= ENG_TRIE_PLAIN) return false;
-    if (far > w->left) return false;
-    const uint32_t *plain = t->plain[CN_MIN(n, (uint32_t)ENG_TRIE_PLAIN)];
+    const uint32_t *plain = t->plain[chars == UINT32_MAX ? 0 : CN_MIN(chars, ENG_TRIE_PLAIN - 1u)];
     for (uint32_t i = 0; i < t->n_words; i++)
         w->mask[i] |= plain[i];
-    w->worst = CN_MAX(w->worst, far);
+    for (size_t i = 0; i < t->n_long_plain && chars != UINT32_MAX; i++)
+        if (t->long_plain[i].chars <= chars)
+            w->mask[t->long_plain[i].id >> 5] |= 1u << (t->long_plain[i].id & 31);
     w->any = true;
-    return true;
 }
 
-/* ---- masks ----------------------------------------------------------------------------------- */
+/* Sets the plain tokens that may come, if that can be told at once. */
+static struct eng_free take_free(struct eng_walk *w)
+{
+    const struct eng_place *p = &w->begin->v[0];
+    struct eng_free free = {0};
+    uint32_t far;
+    if (w->begin->n != 1) return free;
+    free = eng_free_of(w->m, p->lexer);
+    /* the last characters might complete a text that came before */
+    bool bounded = free.chars < w->k->trie->all.deepest;
+    if (bounded && w->m->parsers[p->parser].doubt && !w->fresh) free.chars = 0;
+    if (!free.chars) return free;
+    far = eng_cost_add(eng_place_distance(w->m, p, free.of), free.more);
+    if (far > w->left) return (struct eng_free){0};
+    w->worst = CN_MAX(w->worst, far);
+    take_plain(w, free.chars);
+    return free;
+}
 
 /* The tokens that may come. */
-static void take_tokens(struct walk *w)
+static void take_tokens(struct eng_walk *w)
 {
-    struct eng_masker *k = w->k;
-    if (!put_places(w->m, &k->levels[0].at, w->begin)) return;
-    k->levels[0].unsure = false;
-    k->levels[0].blank = true;
-    w->between = eng_match_between(w->m, w->begin);
-    k->levels[0].n_kept = w->m->n_kept;
-    memset(k->near, 0, NEAR * sizeof *k->near);
-    w->m->walking = true;
-    w->tree = take_plain(w) ? &k->trie->rest : &k->trie->all;
-    walk(w);
-    w->m->walking = false;
-    w->m->n_kept = k->levels[0].n_kept;
+    const struct eng_trie *t = w->k->trie;
+    struct eng_match *m = w->m;
+    struct eng_free free = take_free(w);
+    uint32_t kept = m->n_kept, cells = m->n_cells, seen = m->n_seen;
+    w->near_parser = w->free_parser = 0;
+    m->walking = true;
+    m->fresh = w->fresh;
+    m->fresh_from = w->begin->v[0].from;
+    m->used = false;
+    eng_walk_forget(w->k);
+    if (!free.chars) {
+        eng_walk(w, &t->all);
+    } else if (free.alike && free.chars >= ENG_TRIE_LONG &&
+               !m->parsers[w->begin->v[0].parser].records) { /* the text itself does not matter */
+        eng_walk(w, &t->tails);
+        eng_walk(w, &t->long_rest);
+    } else {
+        eng_walk(w, &t->rest);
+    }
+    m->walking = false;
+    m->fresh = 0;
+    w->used |= m->used;
+    eng_match_unkeep(m, kept); /* what was only tried */
+    eng_seen_undo(m, cells, seen);
 }
 
 /* The ends of generation, where the answer may end. */
-static void take_ends(struct walk *w)
+static void take_ends(struct eng_walk *w)
 {
     const struct eng_trie *t = w->k->trie;
     if (!eng_match_accepts(w->m, w->begin)) return;
@@ -278,25 +80,73 @@ static void take_ends(struct walk *w)
     w->any |= t->n_eog > 0;
 }
 
-/* The same in every choice that is where these places are; false: there is no such key. */
-static bool key_of(const struct eng_match *m, const struct eng_places *at, uint64_t key[2])
+/* Whether nothing that was seen has a string that begins like this text. False also where that is
+ * not easily seen. inner: values are larger than the string. */
+static bool is_new_string(const struct eng_match *m, const char *s, size_t n, bool inner)
 {
-    key[0] = key[1] = at->n;
+    while (n && memchr(" \t\r\n", *s, 4))
+        s++, n--;
+    if (!n || *s != '"' || memchr(s, '\\', n) || memchr(s + 1, '"', n - 1)) return false;
+    if (inner && memmem(m->texts, m->n_texts, s, n)) return false;
+    /* values have quotes, names have none */
+    return !eng_seen_begins(m, s, n) && !eng_seen_begins(m, s + 1, n - 1);
+}
+
+/* Looks at what has come of the lexeme that the answer is in. */
+static void find_fresh(struct eng_walk *w)
+{
+    const struct eng_place *p = &w->begin->v[0];
+    struct cn_buf text;
+    if (w->begin->n != 1 || !p->text || !w->m->n_seen) return;
+    cn_buf_init(&text, 0);
+    if (eng_kept_text(w->m, p->text, p->from, &text))
+        eng_match_fail(w->m, CN_ENOMEM);
+    else if (is_new_string(w->m, text.data, text.len, p->from > 0))
+        w->fresh = p->text;
+    cn_buf_fini(&text);
+}
+
+static void mix(uint64_t key[2], uint64_t v)
+{
+    key[0] = (key[0] ^ v) * 0x9E3779B97F4A7C15u;
+    key[0] ^= key[0] >> 29;
+    key[1] = (key[1] + v) * 0xD6E8FEB86659FD93u ^ key[1] >> 31;
+}
+
+/* What may follow of each lexeme, and the stacks behind it. What was seen is left out: a mask that
+ * depends on it beyond what the lexemes say (used) is not kept. */
+static void mix_place(const struct eng_match *m, const struct eng_place *at, uint64_t key[2])
+{
+    const struct eng_parser_state *p = &m->parsers[at->parser];
+    const struct eng_lexer_state *l = &m->lexers[at->lexer];
+    const struct eng_item_of *t = &m->item_ofs[p->first];
+    bool begins = at->lexer == p->lexer;
+    mix(key, 2u * begins + (begins && p->accepts));
+    for (uint32_t i = 0, k = 0; i < l->n; i++) {
+        const struct eng_lexing *g = &m->lexings[l->first + i];
+        mix(key, eng_rx_node(&m->rx, g->rx)->hash);
+        while (k < p->n && t[k].lexeme < g->lexeme)
+            k++;
+        for (; k < p->n && t[k].lexeme == g->lexeme; k++)
+            mix(key, t[k].frame ? m->frames[t[k].frame].shape : 1);
+    }
+}
+
+/* The same in every choice that is where these places are; false: there is no such key. */
+static bool key_of(const struct eng_match *m, const struct eng_places *at, bool fresh,
+                   uint64_t key[2])
+{
+    key[0] = key[1] = 2 * at->n + fresh;
     for (size_t i = 0; i < at->n; i++) {
-        const struct eng_parser_state *p = &m->parsers[at->v[i].parser];
-        const struct eng_lexer_state *l = &m->lexers[at->v[i].lexer];
-        /* it depends on the text so far */
-        if (p->inside || (p->keeps && at->v[i].from)) return false;
-        key[0] = (key[0] ^ p->hash) * 0x9E3779B97F4A7C15u + l->hash;
-        key[1] = (key[1] + l->hash) * 0xD6E8FEB86659FD93u ^ p->hash;
-        key[1] += at->v[i].lexer == p->lexer;
+        if (at->v[i].from && !fresh) return false; /* it depends on the text so far */
+        mix_place(m, &at->v[i], key);
     }
     return true;
 }
 
 /* Near the end: only what gets there in time. Too late for that: what leads nearest to it; of that
  * no white space, unless it leads nearer, or the answer would wait for its end there. */
-static void take_near(struct walk *w, uint64_t left)
+static void take_near(struct eng_walk *w, uint64_t left)
 {
     uint32_t far = eng_match_distance(w->m, w->begin);
     w->any = false;
@@ -318,21 +168,22 @@ static void take_near(struct walk *w, uint64_t left)
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask)
 {
-    size_t bytes = k->trie->n_words * sizeof *mask;
+    struct eng_walk w = {.k = k, .m = m, .begin = at, .mask = mask, .left = UINT64_MAX};
     uint64_t key[2];
-    bool keyed = k->masks && key_of(m, at, key);
-    struct walk w = {.k = k, .m = m, .begin = at, .mask = mask, .left = UINT64_MAX};
     if (m->code || !at->n) return m->code;
-    if (keyed && eng_masks_find(k->masks, key, bytes, mask, &w.worst)) {
+    find_fresh(&w);
+    bool keyed = k->masks && key_of(m, at, w.fresh, key);
+    if (keyed && eng_masks_find(k->masks, key, mask, &w.worst)) {
         k->found++;
     } else {
         take_tokens(&w);
         take_ends(&w);
         k->made++;
-        if (keyed && !m->code) eng_masks_keep(k->masks, key, bytes, mask, w.worst);
+        if (keyed && !w.used && !m->code)
+            eng_masks_keep(k->masks, key, k->trie->n_words, mask, w.worst);
     }
     if (m->code || left == UINT64_MAX || w.worst < left) return m->code;
-    memset(mask, 0, bytes);
+    memset(mask, 0, k->trie->n_words * sizeof *mask);
     take_near(&w, left);
     return m->code;
 }

@@ -10,19 +10,19 @@
 struct eng_masks;
 int eng_masks_new(size_t max_bytes, struct eng_masks **out);
 void eng_masks_free(struct eng_masks *k);
-size_t eng_masks_bytes(const struct eng_masks *k); /* most that it takes */
-/* Copies a mask of so many bytes that was kept under this key; false: there is none. worst: most
- * bytes from a token of it to an end. */
-bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], size_t bytes, uint32_t *mask,
-                    uint32_t *worst);
-void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], size_t bytes, const uint32_t *mask,
-                    uint32_t worst);
+/* Sets the bits of the mask that was kept under this key, in one that is all 0; false: there is
+ * none. worst: most bytes from a token of it to an end. */
+bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint32_t *mask, uint32_t *worst);
+/* n_words: of the mask, the same for all that are kept. */
+void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], uint32_t n_words,
+                    const uint32_t *mask, uint32_t worst);
 
 /* What one choice needs to make masks: scratch, kept between calls. */
 struct eng_masker {
     const struct eng_trie *trie;
     struct eng_masks *masks; /* or NULL */
     struct eng_level *levels;
+    uint8_t *bytes; /* that lead to the level after each */
     size_t n_levels;
     struct eng_near *near;
     uint64_t made, found; /* masks made, and found among those that were kept */
@@ -37,8 +37,5 @@ void eng_masker_fini(struct eng_masker *k);
  * m->code. */
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask);
-/* The tokens that may be drawn within a JSON string at a lexer's state without a look at each: all
- * plain tokens of at most so many characters; 0: nothing can be said. UINT32_MAX: all of them. */
-uint32_t eng_free_chars(struct eng_match *m, uint32_t lexer);
 
 #endif

@@ -45,18 +45,18 @@ void eng_match_fini(struct eng_match *m)
     if (!m) return;
     for (uint32_t i = ENG_LEXER_DEAD + 1; m->lexers && i < m->n_lexers; i++)
         free(m->lexers[i].to);
-    for (uint32_t i = 0; i < m->n_seen; i++)
-        free(m->seen[i].p);
     for (int i = 0; i < 2; i++) {
         free(m->scratch[i].pending);
         free(m->scratch[i].found);
         free(m->scratch[i].met);
     }
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         free(m->heads[i]);
     free(m->frames);
     free(m->cells);
     free(m->seen);
+    free(m->order);
+    free(m->texts);
     free(m->extra);
     free(m->lexings);
     free(m->lexers);
@@ -76,8 +76,10 @@ size_t eng_match_bytes(const struct eng_match *m)
                m->cap[2] * sizeof *m->seen + m->cap[3] * sizeof *m->extra +
                m->cap[4] * sizeof *m->lexings + m->cap[5] * sizeof *m->lexers +
                m->cap[6] * sizeof *m->parsers + m->cap[7] * sizeof *m->item_ofs +
-               m->cap[8] * sizeof *m->kept;
-    n += m->n_gotos * sizeof *m->gotos + (size_t)m->n_tables * m->n_classes * sizeof(uint32_t);
+               m->cap[8] * sizeof *m->kept + m->cap[9] * sizeof *m->order + m->cap[10];
+    for (int i = 0; i < 5; i++)
+        n += m->n_heads[i] * sizeof *m->heads[i];
+    n += m->n_gotos * sizeof *m->gotos + m->n_tables * sizeof(uint32_t);
     return n;
 }
 
@@ -117,11 +119,12 @@ static struct eng_parser_state describe(struct eng_match *m, bool accepts, bool 
         uint64_t rx = eng_rx_node(&m->rx, eng_match_lexeme(m, t->lexeme)->full)->hash;
         p.hash = (p.hash ^ rx) * 0x9E3779B97F4A7C15u;
         p.hash = ((p.hash ^ p.hash >> 29) + (f ? f->hash : 0)) * 0xD6E8FEB86659FD93u;
-        p.inside |= f && f->inside;
         p.keeps |= f && (f->inside || (f->kind == ENG_FRAME_ARRAY && f->wants));
         p.records |= f && (f->inside || f->wants);
+        if (eng_match_taken(m, t->lexeme, t->frame)) p.doubt = ENG_TAKEN;
         w->found[p.n++] = *t;
     }
+    p.doubt = CN_MAX(p.doubt, m->doubt);
     return p;
 }
 
@@ -141,7 +144,7 @@ static uint32_t start_lexer(struct eng_match *m, uint32_t found, bool begins)
 uint32_t eng_parser_state(struct eng_match *m, const uint32_t *frames, size_t n,
                           struct eng_expansion *x, bool begins)
 {
-    m->unsure = false;
+    m->doubt = ENG_SURE;
     eng_expand(m, frames, n, x);
     return eng_parser_found(m, x->accepts, begins);
 }
@@ -152,13 +155,12 @@ uint32_t eng_parser_found(struct eng_match *m, bool accepts, bool begins)
     if (m->code) return 0;
     p = describe(m, accepts, begins);
     m->work->n_found = 0;
-    p.unsure = m->unsure;
     if (!p.n && !p.accepts) return 0;
     if (!eng_heads_room(m, PARSERS, m->n_parsers) && !grow_heads(m)) return 0;
     uint32_t *head = &m->heads[PARSERS][p.hash & (m->n_heads[PARSERS] - 1)];
     for (uint32_t i = *head; i; i = m->parsers[i].chain) {
         const struct eng_parser_state *q = &m->parsers[i];
-        if (q->hash == p.hash && q->n == p.n && q->accepts == p.accepts && q->unsure == p.unsure &&
+        if (q->hash == p.hash && q->n == p.n && q->accepts == p.accepts && q->doubt == p.doubt &&
             (!p.n || !memcmp(&m->item_ofs[q->first], m->work->found, p.n * sizeof *m->item_ofs)))
             return i;
     }
@@ -223,29 +225,78 @@ static size_t frames_behind(struct eng_match *m, const struct eng_parser_state *
     return n;
 }
 
-uint32_t eng_match_goto(struct eng_match *m, const struct eng_place *at, struct eng_place *after)
+/* The state behind a lexeme, made anew. */
+static uint32_t make_goto(struct eng_match *m, const struct eng_place *at)
 {
     struct eng_parser_state p = m->parsers[at->parser];
     struct eng_expansion x = {.text = at->text, .from = at->from};
-    struct eng_goto *g = p.records ? NULL : find_goto(m, at->parser, at->lexer);
     uint32_t few[64], *frames = few, to;
-    if (g && g->parser) {
-        to = g->to;
-    } else {
-        if (p.n > CN_ARRAY_LEN(few)) frames = cn_malloc_array(p.n, sizeof *frames);
-        if (!frames) return (uint32_t)(eng_match_fail(m, CN_ENOMEM), 0);
-        size_t n = frames_behind(m, &p, &m->lexers[at->lexer], frames);
-        to = n ? eng_parser_state(m, frames, n, &x, false) : 0;
-        if (frames != few) free(frames);
-        if (m->code) return 0;
-        if (g) keep_goto(m, (struct eng_goto){at->parser, at->lexer, to});
+    if (p.n > CN_ARRAY_LEN(few)) frames = cn_malloc_array(p.n, sizeof *frames);
+    if (!frames) return (uint32_t)(eng_match_fail(m, CN_ENOMEM), 0);
+    size_t n = frames_behind(m, &p, &m->lexers[at->lexer], frames);
+    to = n ? eng_parser_state(m, frames, n, &x, false) : 0;
+    if (frames != few) free(frames);
+    return m->code ? 0 : to;
+}
+
+static struct eng_place place_behind(const struct eng_match *m, const struct eng_place *at,
+                                     uint32_t to)
+{
+    struct eng_place after = {.parser = to};
+    if (!to) return after;
+    after.lexer = m->parsers[to].lexer;
+    if (m->parsers[to].keeps) after.text = at->text;
+    after.from = after.text ? m->kept[after.text].len : 0;
+    return after;
+}
+
+static bool same_place(const struct eng_place *a, const struct eng_place *b)
+{
+    return a->parser == b->parser && a->lexer == b->lexer && a->text == b->text &&
+           a->from == b->from;
+}
+
+/* Of a lexeme whose text is kept: it depends on the text. */
+static uint32_t goto_by_text(struct eng_match *m, const struct eng_place *at,
+                             struct eng_place *after)
+{
+    uint32_t h = (at->text * 0x9E3779B1u ^ at->lexer * 0x85EBCA6Bu) >> 16;
+    struct eng_lately *l = &m->lately[h % ENG_LATELY];
+    bool used = m->used;
+    if (m->walking && l->at.parser && same_place(&l->at, at)) {
+        m->used |= l->used;
+        *after = l->after;
+        return after->parser;
     }
-    *after = (struct eng_place){.parser = to};
-    if (!to) return 0;
-    after->lexer = m->parsers[to].lexer;
-    if (m->parsers[to].keeps) after->text = at->text;
-    after->from = after->text ? m->kept[after->text].len : 0;
+    m->used = false;
+    *after = place_behind(m, at, make_goto(m, at));
+    if (m->walking) *l = (struct eng_lately){*at, *after, m->used};
+    m->used |= used;
+    return after->parser;
+}
+
+uint32_t eng_match_goto(struct eng_match *m, const struct eng_place *at, struct eng_place *after)
+{
+    if (m->parsers[at->parser].records) return goto_by_text(m, at, after);
+    struct eng_goto *g = find_goto(m, at->parser, at->lexer);
+    bool used = m->used;
+    uint32_t to = g->to;
+    if (g->parser) {
+        m->used |= g->used;
+    } else {
+        m->used = false;
+        to = make_goto(m, at);
+        if (!m->code) keep_goto(m, (struct eng_goto){at->parser, at->lexer, to, m->used});
+        m->used |= used;
+    }
+    *after = place_behind(m, at, to);
     return to;
+}
+
+void eng_match_unkeep(struct eng_match *m, uint32_t n_kept)
+{
+    m->n_kept = n_kept;
+    memset(m->lately, 0, sizeof m->lately);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -324,7 +375,7 @@ void eng_match_tidy(struct eng_match *m)
     bool texts = false;
     for (size_t i = 0; i < m->now.n; i++)
         texts |= m->now.v[i].text > 0;
-    if (!texts) m->n_kept = 1; /* nothing looks at them any more */
+    if (!texts) eng_match_unkeep(m, 1); /* nothing looks at them any more */
     if (eng_match_bytes(m) > m->max_bytes / 2) eng_match_compact(m);
 }
 

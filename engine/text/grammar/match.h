@@ -43,20 +43,31 @@ struct eng_frame {
     uint32_t rest;  /* close.c: 0 not known yet, else 1 + least tokens from here to the end */
     uint32_t next;  /* hash chain */
     uint64_t hash;  /* of all of the stack from here down */
+    uint64_t shape; /* the same without what was seen */
 };
 /* A list of numbers, shared between lists; 0 is the empty one.
  * While many continuations are tried (walking), a name or value that comes up is not added to its
- * list: the list becomes ENG_LIST_UNKNOWN. What depends on such a list makes a parser state unsure.
+ * list: the list becomes ENG_LIST_UNKNOWN. A parser state that depends on such a list is in doubt.
  */
 enum { ENG_LIST_UNKNOWN = 1 };
+enum eng_doubt {
+    ENG_SURE,
+    ENG_TAKEN, /* some texts that may follow came before: one is right if it can go on to another */
+    ENG_UNSURE, /* made with ENG_LIST_UNKNOWN: a text that leads here must be looked at */
+};
 struct eng_cell {
     uint32_t value, rest, next;
+    uint32_t depth; /* cells from here down */
+    uint32_t jump;  /* a cell farther down */
+    uint32_t same;  /* the next cell of the same seen text */
+    bool text;      /* the value is a seen text */
     uint64_t hash;
 };
 /* A text that was seen: a name without its quotes and escapes, or a value in one spelling. */
 struct eng_seen {
-    char *p;
-    uint32_t n;
+    size_t at; /* in texts */
+    uint32_t n, next;
+    uint32_t cells; /* of it: the first of a chain */
     uint64_t hash;
 };
 
@@ -68,12 +79,19 @@ struct eng_lexer_state {
     uint32_t chain;
     bool ends;   /* a lexeme may be complete */
     bool begins; /* nothing of it has come yet: not the state that leading bytes can lead back to */
+    bool looked, alike; /* free.c: whether struct eng_free is known, and what it is */
+    uint8_t from;
+    uint16_t n_to; /* of `to` */
     uint64_t hash;
-    uint32_t *to;        /* by class of bytes: 0 not known yet, else a state; NULL: none is known */
-    uint32_t free_chars; /* mask.c: 0 not known yet, else 1 + its answer */
-    uint32_t n_texts;    /* alive.c: likewise */
+    /* By class of bytes, from class `from` on: 0 not known yet, else a state; all other classes
+     * lead nowhere. NULL: there is no table yet. */
+    uint32_t *to;
+    uint32_t free_chars, free_of, free_more;
+    uint32_t texts; /* alive.c: that may follow; 0: not counted yet */
 };
 enum { ENG_LEXER_DEAD = 1 };
+#define ENG_TEXTS_MANY    (1u << 20)
+#define ENG_TEXTS_UNKNOWN UINT32_MAX
 
 /* ---- parser states (match.c) ----------------------------------------------------------------- */
 
@@ -82,11 +100,10 @@ struct eng_parser_state {
     uint32_t first, n; /* of item_ofs, ascending by lexeme */
     uint32_t lexer;    /* state at the beginning of a lexeme */
     uint32_t chain;
-    bool accepts; /* the answer may end here */
-    bool records; /* texts are kept of its lexemes */
-    bool inside;  /* and beyond them, within an item whose value will be looked at */
-    bool keeps;   /* the text so far is needed: inside, or at such an item's end */
-    bool unsure;  /* made with ENG_LIST_UNKNOWN: a text that leads here must be looked at */
+    bool accepts;  /* the answer may end here */
+    bool records;  /* texts are kept of its lexemes */
+    bool keeps;    /* the text so far is needed, too: within an item whose value is looked at */
+    uint8_t doubt; /* enum eng_doubt */
     uint64_t hash;
 };
 
@@ -103,7 +120,17 @@ struct eng_kept {
     uint32_t before, len;
     char byte;
 };
-struct eng_goto { uint32_t parser, lexer, to; };
+struct eng_goto {
+    uint32_t parser, lexer, to;
+    bool used; /* struct eng_match */
+};
+
+/* Where a lexeme whose text is kept led lately, while walking. */
+enum { ENG_LATELY = 32 };
+struct eng_lately {
+    struct eng_place at, after;
+    bool used;
+};
 
 struct eng_scratch {
     struct eng_pending *pending;
@@ -124,6 +151,9 @@ struct eng_match {
     struct eng_frame *frames; /* 0 unused */
     struct eng_cell *cells;
     struct eng_seen *seen;
+    uint32_t *order; /* seen texts by their bytes */
+    char *texts;
+    size_t n_texts;
     struct eng_lexeme *extra; /* lexemes that came up on the way: number - ir->n_lexemes */
     struct eng_lexing *lexings;
     struct eng_lexer_state *lexers;   /* 0 unused, 1 dead */
@@ -131,16 +161,24 @@ struct eng_match {
     struct eng_item_of *item_ofs;
     struct eng_kept *kept;  /* 0 unused */
     struct eng_goto *gotos; /* hash table */
+    struct eng_lately lately[ENG_LATELY];
     uint32_t n_frames, n_cells, n_seen, n_extra, n_lexings, n_lexers, n_parsers, n_item_ofs, n_kept;
-    size_t cap[9];
-    uint32_t n_classes;                     /* of bytes, when the lexers' tables were made */
-    uint32_t n_gotos, used_gotos, n_tables; /* used_gotos: of them used */
-    uint32_t *heads[4];                     /* hash chains of frames, cells, lexers, parsers */
-    uint32_t n_heads[4];
+    size_t cap[11];
+    uint32_t n_classes;           /* of bytes, when the lexers' tables were made */
+    uint32_t n_gotos, used_gotos; /* used_gotos: of them used */
+    size_t n_tables;              /* entries of the lexers' tables */
+    uint32_t *heads[5];           /* hash chains of frames, cells, lexers, parsers, seen texts */
+    uint32_t n_heads[5];
     struct eng_scratch scratch[2], *work; /* of expand.c; the second one is for looks ahead */
     struct eng_lexing *pairs;             /* scratch of lexer.c */
     size_t cap_pairs;
-    bool walking, unsure;  /* unsure: an expansion met ENG_LIST_UNKNOWN */
+    bool walking;
+    /* While walking: the kept text of a string that has begun and that no text that was seen has
+     * (0: there is none), and the length of the kept text where it began. */
+    uint32_t fresh, fresh_from;
+    bool probing;          /* only whether another item or member may come is asked for */
+    bool used;             /* what was seen mattered in a step */
+    uint8_t doubt;         /* enum eng_doubt: of the expansion */
     struct eng_places now; /* where the answer is */
 };
 
@@ -178,6 +216,8 @@ size_t eng_match_bytes_in(struct eng_match *m, const char *s, size_t n);
 /* The parser's state behind the lexemes that may be complete at a place; 0: none. *after gets the
  * kept text. */
 uint32_t eng_match_goto(struct eng_match *m, const struct eng_place *at, struct eng_place *after);
+/* Kept texts from this one on are given up. */
+void eng_match_unkeep(struct eng_match *m, uint32_t n_kept);
 
 /* The state of what may follow these frames; 0: nothing, or m->code. begins: the answer does. */
 uint32_t eng_parser_state(struct eng_match *m, const uint32_t *frames, size_t n,
@@ -194,26 +234,53 @@ size_t eng_match_forced(struct eng_match *m, const struct eng_places *at, char *
 /* close.c: least tokens from these places to an end of the answer; UINT32_MAX: not known. It may be
  * more than the least, but an answer of that length exists. */
 uint32_t eng_match_distance(struct eng_match *m, const struct eng_places *at);
-/* The same by the lexeme that is farthest from an end: a token may lead into any of them. */
-uint32_t eng_match_farthest(struct eng_match *m, const struct eng_place *at);
+/* The same of one place, and if `only` is not UINT32_MAX of one of its lexer's lexemes. */
+uint32_t eng_place_distance(struct eng_match *m, const struct eng_place *at, uint32_t only);
 uint32_t eng_object_rest(struct eng_match *m, const struct eng_frame *f);
 uint32_t eng_array_rest(struct eng_match *m, const struct eng_frame *f);
 
-/* alive.c: whether the answer can go on from there to an end. False only where an array without
- * equal items would have to repeat one. */
+/* alive.c */
+/* Whether the answer can go on from there to an end. False only where it would have to repeat an
+ * item of an array without equal items, or a name of an object. */
 bool eng_match_alive(struct eng_match *m, const struct eng_places *at);
+/* True: it can, as a look at one place tells. False: that is not enough to know. */
+bool eng_match_is_free(struct eng_match *m, uint32_t parser, uint32_t lexer);
+/* How many values and names a text must differ from that goes on behind a lexeme; 0: any may come,
+ * or they are not known. */
+uint32_t eng_match_taken(const struct eng_match *m, uint32_t lexeme, uint32_t frame);
+/* How many bytes a lexeme (index into those of the lexer's state) needs more than its shortest
+ * text, as that one came before. It may be more than ENG_MOST_FARTHER, which is then the answer. */
+enum { ENG_MOST_FARTHER = 4 };
+uint32_t eng_match_farther(struct eng_match *m, const struct eng_place *at, uint32_t only);
 /* Whether places within an item of such an array are not within a string: white space there does
  * not matter. */
 bool eng_match_between(struct eng_match *m, const struct eng_places *at);
+/* Whether a lexeme is used as it is though texts of this list must not come again: it has many
+ * others, or the list is not known. */
+bool eng_match_keeps_lexeme(struct eng_match *m, uint32_t list, uint32_t lexeme);
 
 /* frame.c */
 uint32_t eng_frame(struct eng_match *m, const struct eng_frame *f); /* 0 with m->code */
+
+/* seen.c */
 /* hash: of what the value stands for, the same in every object. */
 uint32_t eng_list_add(struct eng_match *m, uint32_t list, uint32_t value, uint64_t hash);
 bool eng_list_has(const struct eng_match *m, uint32_t list, uint32_t value);
+uint32_t eng_list_length(const struct eng_match *m, uint32_t list);
+/* The same for lists of seen texts. */
+uint32_t eng_list_add_seen(struct eng_match *m, uint32_t list, uint32_t seen);
+bool eng_list_has_seen(const struct eng_match *m, uint32_t list, uint32_t seen);
+/* Takes away the newest cells of seen texts, and texts, down to so many at most. Frames made with
+ * them stay, but no new frame is equal to one of them: the hashes of their lists differ. */
+void eng_seen_undo(struct eng_match *m, uint32_t n_cells, uint32_t n_seen);
 uint32_t eng_seen_text(struct eng_match *m, const char *p, size_t n); /* its number */
-uint32_t eng_seen_find(const struct eng_match *m, const char *p,
-                       size_t n); /* UINT32_MAX: not seen */
+/* UINT32_MAX: not seen. */
+uint32_t eng_seen_find(const struct eng_match *m, const char *p, size_t n);
+/* Whether any text that was seen begins like this. */
+bool eng_seen_begins(const struct eng_match *m, const char *p, size_t n);
+/* Whether a kept text, from this length on, has the string that has begun as a new one (fresh). */
+bool eng_seen_is_fresh(const struct eng_match *m, uint32_t text, uint32_t from);
+struct eng_str eng_seen_str(const struct eng_match *m, uint32_t seen);
 /* Whether a hash table of this many chains grows for n entries; and the chain's head. */
 bool eng_heads_room(struct eng_match *m, int which, uint32_t n);
 
@@ -228,7 +295,9 @@ uint32_t eng_lexer_next(struct eng_match *m, uint32_t state, uint8_t byte); /* o
 static inline uint32_t eng_lexer_known(const struct eng_match *m, uint32_t state, uint8_t byte)
 {
     const struct eng_lexer_state *s = &m->lexers[state];
-    return s->to && m->n_classes == m->rx.n_classes ? s->to[m->rx.classes[byte]] : 0;
+    uint32_t i = (uint32_t)m->rx.classes[byte] - s->from;
+    if (!s->to || m->n_classes != m->rx.n_classes) return 0;
+    return i < s->n_to ? s->to[i] : ENG_LEXER_DEAD;
 }
 const struct eng_lexeme *eng_match_lexeme(const struct eng_match *m, uint32_t lexeme);
 /* A lexeme that came up on the way (equal ones are one); UINT32_MAX: no text belongs to it. */
@@ -247,6 +316,8 @@ void eng_expand_array(struct eng_match *m, const struct eng_frame *f,
                       const struct eng_expansion *x);
 /* The lexeme of an item for an array without equal items: without the values that were seen. */
 uint32_t eng_array_lexeme(struct eng_match *m, uint32_t lexeme, const struct eng_frame *array);
+/* Whether the item that comes next, or is under way, is one lexeme. */
+bool eng_array_is_simple(const struct eng_match *m, const struct eng_frame *f);
 
 /* value.c */
 /* Appends the value of a JSON text in the one spelling that equal values have: members sorted,

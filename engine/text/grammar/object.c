@@ -119,26 +119,20 @@ static uint32_t unseen_name(const struct view *v, const struct eng_other *t)
     struct eng_rx *r = &v->m->rx;
     struct eng_str *names = NULL;
     size_t n = 0, cap = 0;
-    if (!v->f->seen) return t->lexeme;
-    if (v->f->seen == ENG_LIST_UNKNOWN) {
-        v->m->unsure = true;
-        return t->lexeme;
-    }
+    if (!v->f->seen || eng_match_keeps_lexeme(v->m, v->f->seen, t->lexeme)) return t->lexeme;
     for (uint32_t c = v->f->seen; c; c = v->m->cells[c].rest) {
-        const struct eng_seen *s = &v->m->seen[v->m->cells[c].value];
         if (cn_grow(&names, &cap, n + 1, sizeof *names)) {
             free(names);
             eng_match_fail(v->m, CN_ENOMEM);
             return UINT32_MAX;
         }
-        names[n++] = (struct eng_str){s->p, s->n};
+        names[n++] = eng_seen_str(v->m, v->m->cells[c].value);
     }
     uint32_t quote = eng_rx_byte(r, '"', '"');
     uint32_t seen = eng_spell_texts(r, v->ir->spelling, names, n);
     seen = eng_rx_cat(r, quote, eng_rx_cat(r, seen, quote));
     free(names);
     uint32_t name = eng_rx_and(r, t->name, eng_rx_not(r, seen));
-    if (!eng_rx_live(r, name)) return UINT32_MAX;
     return eng_match_extra(v->m, eng_rx_cat(r, name, v->ir->colon), true);
 }
 
@@ -149,7 +143,9 @@ static bool offer_others(const struct view *v, bool emit)
     for (uint32_t i = 0; i < v->o->others.n; i++) {
         const struct eng_other *t = &v->ir->others[v->o->others.first + i];
         if (eng_ir_cost(v->ir, t->value) == UINT32_MAX) continue;
+        v->m->probing = !emit;
         uint32_t name = unseen_name(v, t);
+        v->m->probing = false;
         if (name == UINT32_MAX) continue;
         any = true;
         if (!emit) break;
@@ -193,27 +189,39 @@ static bool can_close(const struct view *v)
     return true;
 }
 
-/* Behind an undeclared name: it is kept, and its value follows. */
-static void take_name(const struct view *v, const struct eng_expansion *x)
+/* The name's number; UINT32_MAX: it was not seen. */
+static uint32_t name_of(struct eng_match *m, const struct eng_expansion *x)
 {
-    const struct eng_other *t = &v->ir->others[v->o->others.first + v->f->start];
-    struct eng_frame n = behind(v, v->f->pos);
     struct cn_buf text, name;
-    if (v->m->walking) {
-        n.seen = ENG_LIST_UNKNOWN;
-        eng_expand_sym(v->m, t->value, eng_frame(v->m, &n));
-        return;
-    }
     cn_buf_init(&text, 0);
     cn_buf_init(&name, 0);
-    int rc = eng_kept_text(v->m, x->text, x->from, &text);
+    int rc = eng_kept_text(m, x->text, x->from, &text);
+    uint32_t seen = UINT32_MAX;
     if (!rc) rc = eng_value_string(text.data, text.len, &name);
-    if (rc) eng_match_fail(v->m, rc);
-    uint32_t seen = rc ? 0 : eng_seen_text(v->m, name.data, name.len);
-    if (!v->m->code) n.seen = eng_list_add(v->m, n.seen, seen, v->m->seen[seen].hash);
+    if (rc)
+        eng_match_fail(m, rc);
+    else
+        seen = m->walking ? eng_seen_find(m, name.data, name.len)
+                          : eng_seen_text(m, name.data, name.len);
     cn_buf_fini(&text);
     cn_buf_fini(&name);
-    eng_expand_sym(v->m, t->value, eng_frame(v->m, &n));
+    return seen;
+}
+
+/* Behind an undeclared name: it must be a new one, and its value follows. */
+static void take_name(const struct view *v, const struct eng_expansion *x)
+{
+    struct eng_match *m = v->m;
+    const struct eng_other *t = &v->ir->others[v->o->others.first + v->f->start];
+    struct eng_frame n = behind(v, v->f->pos);
+    uint32_t seen = UINT32_MAX;
+    bool look = v->f->seen && !eng_seen_is_fresh(m, x->text, x->from);
+    if (!m->walking || look) seen = name_of(m, x);
+    if (look) m->used = true;
+    if (v->f->seen == ENG_LIST_UNKNOWN) m->doubt = ENG_UNSURE;
+    if (m->code || (seen != UINT32_MAX && eng_list_has_seen(m, v->f->seen, seen))) return;
+    n.seen = m->walking ? ENG_LIST_UNKNOWN : eng_list_add_seen(m, n.seen, seen);
+    eng_expand_sym(m, t->value, eng_frame(m, &n));
 }
 
 void eng_expand_object(struct eng_match *m, const struct eng_frame *f,

@@ -82,6 +82,7 @@ int eng_rx_init(struct eng_rx *r, const struct eng_rx *base, size_t max_bytes, u
                          .live = ENG_RX_DEAD,
                          .plain = true,
                          .hash = 11,
+                         .least = UINT32_MAX,
                          .min_len = UINT32_MAX},
         [ENG_RX_EMPTY] =
             {.kind = ENG_RX_CAT, .nullable = true, .live = ENG_RX_LIVE, .plain = true, .hash = 13},
@@ -236,7 +237,8 @@ static uint32_t sum(uint32_t a, uint32_t b)
 uint32_t eng_rx_set(struct eng_rx *r, const struct eng_bytes *s)
 {
     struct wanted w = {
-        .node = {.kind = ENG_RX_SET, .live = ENG_RX_LIVE, .plain = true, .min_len = 1}, .set = s};
+        .node = {.kind = ENG_RX_SET, .live = ENG_RX_LIVE, .plain = true, .least = 1, .min_len = 1},
+        .set = s};
     if (!(s->bits[0] | s->bits[1] | s->bits[2] | s->bits[3])) return ENG_RX_NONE;
     w.node.hash = mix(1, ENG_RX_SET);
     for (int i = 0; i < 4; i++)
@@ -267,6 +269,7 @@ static uint32_t cat_one(struct eng_rx *r, uint32_t a, uint32_t b)
     w.node.plain = na->plain && nb->plain;
     if (na->live == ENG_RX_LIVE && nb->live == ENG_RX_LIVE) w.node.live = ENG_RX_LIVE;
     w.node.min_len = sum(na->min_len, nb->min_len);
+    w.node.least = sum(na->least, nb->least);
     w.node.hash = mix(mix(mix(1, ENG_RX_CAT), na->hash), nb->hash);
     return add(r, &w);
 }
@@ -345,6 +348,7 @@ uint32_t eng_rx_repeat(struct eng_rx *r, uint32_t a, uint32_t lo, uint32_t hi)
         w.node.min_len = 0;
     else if (na->min_len == UINT32_MAX || __builtin_mul_overflow(na->min_len, lo, &w.node.min_len))
         w.node.min_len = UINT32_MAX;
+    if (__builtin_mul_overflow(na->least, lo, &w.node.least)) w.node.least = UINT32_MAX - 1;
     w.node.hash = mix(mix(mix(mix(1, ENG_RX_REPEAT), na->hash), lo), hi);
     return add(r, &w);
 }
@@ -358,6 +362,7 @@ uint32_t eng_rx_not(struct eng_rx *r, uint32_t a)
     if (a == ENG_RX_ALL) return ENG_RX_NONE;
     if (a >= ENG_RX_FIRST && na->kind == ENG_RX_NOT) return na->a;
     w.node.nullable = !na->nullable;
+    w.node.least = na->nullable;
     if (w.node.nullable) w.node.live = ENG_RX_LIVE, w.node.min_len = 0;
     w.node.hash = mix(mix(1, ENG_RX_NOT), na->hash);
     return add(r, &w);
@@ -463,6 +468,7 @@ static uint32_t list_node(struct eng_rx *r, enum eng_rx_kind kind, const struct 
                                 .b = (uint32_t)l->n,
                                 .nullable = !is_or,
                                 .plain = is_or,
+                                .least = is_or ? UINT32_MAX : 0,
                                 .min_len = UINT32_MAX}};
     w.node.hash = mix(mix(1, kind), l->n);
     for (size_t i = 0; i < l->n; i++) {
@@ -472,6 +478,8 @@ static uint32_t list_node(struct eng_rx *r, enum eng_rx_kind kind, const struct 
         w.node.plain = w.node.plain && node->plain;
         if (is_or && node->live == ENG_RX_LIVE) w.node.live = ENG_RX_LIVE;
         if (is_or) w.node.min_len = CN_MIN(w.node.min_len, node->min_len);
+        w.node.least =
+            is_or ? CN_MIN(w.node.least, node->least) : CN_MAX(w.node.least, node->least);
         w.node.hash = mix(w.node.hash, node->hash);
     }
     /* an argument whose least length is not known yet might be shorter */

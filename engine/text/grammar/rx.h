@@ -57,6 +57,7 @@ struct eng_rx_node {
     bool plain;      /* holds no AND and no NOT */
     uint32_t a, b;   /* SET: index of its bytes. CAT: a, b. REPEAT, NOT: a. OR, AND: first arg, n */
     uint32_t lo, hi; /* REPEAT. MULTIPLE: struct eng_multiple is packed into a, b, lo and hi */
+    uint32_t least;  /* no text has fewer bytes */
     uint32_t min_len; /* bytes of its shortest text; UINT32_MAX: none, or not known yet */
     uint32_t next;    /* of the hash chain */
     uint64_t hash;    /* of the expression itself: the same in every arena */
@@ -138,10 +139,11 @@ static inline bool eng_rx_nullable(const struct eng_rx *r, uint32_t x)
 {
     return eng_rx_node(r, x)->nullable;
 }
+/* Adds the bytes that a text of x may begin with; there may be others among them. */
+void eng_rx_first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out);
 /* Whether any text belongs to x. Exact; costs a search where x holds AND or NOT. */
 bool eng_rx_live(struct eng_rx *r, uint32_t x);
-/* Bytes of the shortest text of x; UINT32_MAX: it has none. Of expressions with AND or NOT it may
- * be the length of a text that is not the shortest. */
+/* Bytes of the shortest text of x; UINT32_MAX: it has none. */
 uint32_t eng_rx_min_len(struct eng_rx *r, uint32_t x);
 /* Tokens of a vocabulary that a text of that length takes, or more; without one (NULL): its bytes.
  */
@@ -153,6 +155,9 @@ uint32_t eng_rx_max_len(const struct eng_rx *r, uint32_t x);
 int eng_rx_shortest(struct eng_rx *r, uint32_t x, struct cn_buf *out);
 /* Whether x has at most `most` texts, none longer than 300 bytes; *n is their number if so. */
 bool eng_rx_count(struct eng_rx *r, uint32_t x, uint64_t most, uint64_t *n);
+/* Whether x, which has a text, has one for every pair of two of these characters: not where that is
+ * hard to see. */
+bool eng_rx_has_two(const struct eng_rx *r, uint32_t x, uint32_t a_char);
 /* Whether the whole text belongs to x. */
 bool eng_rx_matches(struct eng_rx *r, uint32_t x, const char *s, size_t n);
 

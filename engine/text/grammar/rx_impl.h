@@ -16,7 +16,7 @@ struct eng_rx_memo {
     uint16_t what; /* a byte's derivative, or one of the below */
     uint32_t answer;
 };
-enum { ENG_MEMO_LIVE = 256, ENG_MEMO_MIN_LEN, ENG_MEMO_TOKENS };
+enum { ENG_MEMO_MIN_LEN = 256, ENG_MEMO_TOKENS };
 bool eng_rx_recall(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t *answer);
 uint32_t eng_rx_keep(struct eng_rx *r, uint32_t x, uint16_t what, uint32_t answer); /* the answer */
 

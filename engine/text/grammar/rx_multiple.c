@@ -104,6 +104,7 @@ uint32_t eng_rx_multiple(struct eng_rx *r, const struct eng_multiple *m)
     struct eng_rx_node node = pack(m);
     node.min_len = m->fraction ? least_fraction(m) : least_whole(m);
     node.nullable = node.min_len == 0;
+    node.least = node.min_len;
     if (node.min_len == UINT32_MAX) return ENG_RX_NONE;
     uint32_t before = r->n_nodes, x = eng_rx_leaf(r, node);
     if (r->n_nodes == before) return x;

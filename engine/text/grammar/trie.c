@@ -25,76 +25,129 @@ static int by_bytes(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Characters of a plain text; 0: it is not plain. */
-static uint32_t plain_chars(const char *s, size_t n)
+/* Bytes of the plain characters that a text begins with; *chars: how many characters. */
+static size_t plain_start(const char *s, size_t n, uint32_t *chars)
 {
-    uint32_t chars = 0, cp;
-    for (size_t i = 0; i < n; chars++) {
-        size_t len = cn_utf8_decode(s + i, n - i, &cp);
-        if (!len || cp < 0x20 || cp == '"' || cp == '\\') return 0;
-        i += len;
+    uint32_t cp;
+    size_t i = 0, len;
+    for (*chars = 0; i < n; i += len, ++*chars) {
+        len = cn_utf8_decode(s + i, n - i, &cp);
+        if (!len || cp < 0x20 || cp == '"' || cp == '\\' || cp == 0x2028 || cp == 0x2029) break;
     }
-    return chars;
+    return i;
+}
+
+/* Characters of a plain token; 0: it is not plain. */
+static uint32_t plain_chars(const struct word *w)
+{
+    uint32_t chars;
+    return w->p && plain_start(w->p, w->n, &chars) == w->n ? chars : 0;
 }
 
 /* ---- trees ----------------------------------------------------------------------------------- */
 
+struct builder {
+    struct eng_tokens_tree *t;
+    uint32_t *path, deep; /* nodes that lead to the last word */
+};
+
 static int add_node(struct eng_tokens_tree *t, uint8_t byte, uint32_t depth)
 {
-    if (cn_grow(&t->nodes, &t->cap, t->n + 1, sizeof *t->nodes)) return CN_ENOMEM;
-    t->nodes[t->n++] =
-        (struct eng_trie_node){.first = (uint32_t)t->n_ids, .depth = (uint16_t)depth, .byte = byte};
+    if (cn_grow(&t->nodes, &t->cap, t->n + 1, sizeof *t->nodes) ||
+        cn_grow(&t->first, &t->cap_first, t->n + 2, sizeof *t->first))
+        return CN_ENOMEM;
+    t->first[t->n] = (uint32_t)t->n_ids;
+    t->nodes[t->n++] = (struct eng_trie_node){.depth = (uint16_t)depth, .byte = byte};
     return 0;
 }
 
-/* path: nodes that lead to the word before this one; *deep of them. */
-static int add_word(struct eng_tokens_tree *t, const struct word *w, uint32_t *path, uint32_t *deep)
+/* Words come sorted, so that ids are in the order of their nodes. */
+static int add_word(struct builder *b, const char *s, uint32_t n, uint32_t id)
 {
-    const char *s = bytes_of(w);
+    struct eng_tokens_tree *t = b->t;
     uint32_t same = 0;
-    while (same < *deep && same < w->n && t->nodes[path[same]].byte == (uint8_t)s[same])
+    while (same < b->deep && same < n && t->nodes[b->path[same]].byte == (uint8_t)s[same])
         same++;
-    for (uint32_t i = same; i < *deep; i++)
-        t->nodes[path[i]].end = (uint32_t)t->n;
-    for (uint32_t i = same; i < w->n; i++) {
-        path[i] = (uint32_t)t->n;
+    for (uint32_t i = same; i < b->deep; i++)
+        t->nodes[b->path[i]].end = (uint32_t)t->n;
+    for (uint32_t i = same; i < n; i++) {
+        b->path[i] = (uint32_t)t->n;
         if (add_node(t, (uint8_t)s[i], i + 1)) return CN_ENOMEM;
     }
-    *deep = w->n;
-    t->deepest = CN_MAX(t->deepest, w->n);
-    struct eng_trie_node *node = &t->nodes[path[w->n - 1]];
-    if (node->n == UINT8_MAX) return 0; /* as many equal tokens: the rest is never drawn */
+    b->deep = n;
+    t->deepest = CN_MAX(t->deepest, n);
     if (cn_grow(&t->ids, &t->cap_ids, t->n_ids + 1, sizeof *t->ids)) return CN_ENOMEM;
-    if (!node->n) node->first = (uint32_t)t->n_ids;
-    t->ids[t->n_ids++] = w->id;
-    node->n++;
+    t->ids[t->n_ids++] = id;
+    t->nodes[b->path[n - 1]].ends = true;
+    t->first[t->n] = (uint32_t)t->n_ids;
     return 0;
 }
 
-static int build(struct eng_tokens_tree *t, const struct word *words, size_t n, bool all,
-                 uint32_t longest)
+static bool is_any(const struct word *w)
 {
-    uint32_t *path = cn_malloc_array(longest + (size_t)1, sizeof *path), deep = 0;
-    int rc = path ? 0 : CN_ENOMEM;
+    return true;
+}
+static bool is_rest(const struct word *w)
+{
+    return !plain_chars(w);
+}
+static bool is_short_rest(const struct word *w)
+{
+    return w->n <= ENG_TRIE_LONG && is_rest(w);
+}
+static bool is_long_rest(const struct word *w)
+{
+    return w->n > ENG_TRIE_LONG && is_rest(w);
+}
+
+static int build(struct eng_tokens_tree *t, const struct word *words, size_t n,
+                 bool (*is)(const struct word *w))
+{
+    struct builder b = {.t = t};
+    uint32_t longest = 0;
+    int rc = 0;
+    for (size_t i = 0; i < n; i++)
+        longest = CN_MAX(longest, words[i].n);
+    b.path = cn_malloc_array(longest + (size_t)1, sizeof *b.path);
+    if (!b.path) return CN_ENOMEM;
     for (size_t i = 0; i < n && !rc; i++)
-        if (all || !words[i].p || !plain_chars(words[i].p, words[i].n))
-            rc = add_word(t, &words[i], path, &deep);
-    for (uint32_t i = 0; i < deep && !rc; i++)
-        t->nodes[path[i]].end = (uint32_t)t->n;
-    free(path);
+        if (is(&words[i])) rc = add_word(&b, bytes_of(&words[i]), words[i].n, words[i].id);
+    for (uint32_t i = 0; i < b.deep && !rc; i++)
+        t->nodes[b.path[i]].end = (uint32_t)t->n;
+    free(b.path);
     return rc;
+}
+
+/* Cuts the words down to their tails; those that have none, and long ones, are left out. */
+static int build_tails(struct eng_tokens_tree *t, struct word *words, size_t n)
+{
+    size_t kept = 0;
+    uint32_t chars;
+    for (size_t i = 0; i < n; i++) {
+        struct word w = words[i];
+        if (!is_short_rest(&w)) continue;
+        size_t cut = w.p ? plain_start(w.p, w.n, &chars) : 0;
+        if (cut) w.p += cut, w.n -= (uint32_t)cut;
+        words[kept++] = w;
+    }
+    if (kept) qsort(words, kept, sizeof *words, by_bytes);
+    return build(t, words, kept, is_any);
 }
 
 static int mark_plain(struct eng_trie *t, const struct word *words, size_t n)
 {
-    for (int i = 0; i <= ENG_TRIE_PLAIN; i++)
+    for (int i = 0; i < ENG_TRIE_PLAIN; i++)
         if (!(t->plain[i] = cn_calloc(t->n_words, sizeof **t->plain))) return CN_ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        uint32_t chars = words[i].p ? plain_chars(words[i].p, words[i].n) : 0, id = words[i].id;
-        t->longest_plain = CN_MAX(t->longest_plain, chars);
+        uint32_t chars = plain_chars(&words[i]), id = words[i].id;
         if (!chars) continue;
-        for (uint32_t k = CN_MIN(chars, (uint32_t)ENG_TRIE_PLAIN); k <= ENG_TRIE_PLAIN; k++)
-            if (k >= chars || k == ENG_TRIE_PLAIN) t->plain[k][id >> 5] |= 1u << (id & 31);
+        for (uint32_t k = chars; k < ENG_TRIE_PLAIN; k++)
+            t->plain[k][id >> 5] |= 1u << (id & 31);
+        t->plain[0][id >> 5] |= 1u << (id & 31);
+        if (chars < ENG_TRIE_PLAIN) continue;
+        if (cn_grow(&t->long_plain, &t->cap_long_plain, t->n_long_plain + 1, sizeof *t->long_plain))
+            return CN_ENOMEM;
+        t->long_plain[t->n_long_plain++] = (struct eng_plain){id, chars};
     }
     return 0;
 }
@@ -129,18 +182,17 @@ static int trie_new(const struct eng_vocab *v, struct eng_trie **out)
 {
     struct word *words = cn_malloc_array(eng_vocab_size(v), 2 * sizeof *words);
     struct eng_trie *t = cn_calloc(1, sizeof *t);
-    uint32_t longest = 0;
     int rc = words && t ? 0 : CN_ENOMEM;
     if (!rc) {
         size_t n = collect(v, words);
-        for (size_t i = 0; i < n; i++)
-            longest = CN_MAX(longest, words[i].n);
         t->n_vocab = (uint32_t)eng_vocab_size(v);
         t->n_words = (t->n_vocab + 31) / 32;
         t->eog = eng_vocab_eog(v, &t->n_eog);
-        rc = build(&t->all, words, n, true, longest);
-        if (!rc) rc = build(&t->rest, words, n, false, longest);
+        rc = build(&t->all, words, n, is_any);
+        if (!rc) rc = build(&t->rest, words, n, is_rest);
+        if (!rc) rc = build(&t->long_rest, words, n, is_long_rest);
         if (!rc) rc = mark_plain(t, words, n);
+        if (!rc) rc = build_tails(&t->tails, words, n);
     }
     free(words);
     if (rc) {
@@ -151,15 +203,23 @@ static int trie_new(const struct eng_vocab *v, struct eng_trie **out)
     return 0;
 }
 
+static void tree_fini(struct eng_tokens_tree *t)
+{
+    free(t->nodes);
+    free(t->first);
+    free(t->ids);
+}
+
 void eng_trie_free(struct eng_trie *t)
 {
     if (!t) return;
-    free(t->all.nodes);
-    free(t->all.ids);
-    free(t->rest.nodes);
-    free(t->rest.ids);
-    for (int i = 0; i <= ENG_TRIE_PLAIN; i++)
+    tree_fini(&t->all);
+    tree_fini(&t->rest);
+    tree_fini(&t->tails);
+    tree_fini(&t->long_rest);
+    for (int i = 0; i < ENG_TRIE_PLAIN; i++)
         free(t->plain[i]);
+    free(t->long_plain);
     free(t);
 }
 
@@ -187,9 +247,9 @@ size_t eng_trie_longest(const struct eng_trie *t, const char *s, size_t n, uint3
         }
         depth++;
         i++;
-        if (!node->n) continue;
+        if (!node->ends) continue;
         found = depth;
-        *id = tree->ids[node->first];
+        *id = tree->ids[tree->first[i - 1]];
     }
     return found;
 }
@@ -199,10 +259,7 @@ void eng_trie_clear(const struct eng_trie *t, uint32_t *mask, const char *bytes)
     const struct eng_tokens_tree *tree = &t->all;
     for (size_t i = 0; i < tree->n; i = tree->nodes[i].end) {
         if (!tree->nodes[i].byte || !strchr(bytes, tree->nodes[i].byte)) continue;
-        for (size_t k = i; k < tree->nodes[i].end; k++)
-            for (uint32_t j = 0; j < tree->nodes[k].n; j++) {
-                uint32_t id = tree->ids[tree->nodes[k].first + j];
-                mask[id >> 5] &= ~(1u << (id & 31));
-            }
+        for (uint32_t k = tree->first[i]; k < tree->first[tree->nodes[i].end]; k++)
+            mask[tree->ids[k] >> 5] &= ~(1u << (tree->ids[k] & 31));
     }
 }

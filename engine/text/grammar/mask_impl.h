@@ -1,0 +1,38 @@
+/* What the files of mask share. */
+#ifndef ENGINE_TEXT_GRAMMAR_MASK_IMPL_H
+#define ENGINE_TEXT_GRAMMAR_MASK_IMPL_H
+
+#include "engine/text/grammar/mask.h"
+
+/* A walk over a tree of tokens (walk.c). */
+struct eng_walk {
+    struct eng_masker *k;
+    struct eng_match *m;
+    const struct eng_places *begin;
+    uint32_t *mask;
+    uint64_t left;  /* tokens that lead farther from the end than this are left out */
+    uint32_t worst; /* farthest from the end that a token leads */
+    uint32_t least; /* nearest to it, left out or not */
+    bool any;       /* a token was set */
+    bool solid;     /* tokens of white space are left out */
+    uint32_t fresh; /* struct eng_match: set while it walks */
+    bool used;      /* the mask depends on what came before in more than what its key says */
+    uint32_t near_parser, near_lexer, near; /* the distance that was asked for last */
+    uint32_t free_parser, free_lexer;       /* a place that was found free */
+};
+
+/* Sets the bits of the tree's tokens that may come. m->walking is set. */
+void eng_walk(struct eng_walk *w, const struct eng_tokens_tree *t);
+/* Before a mask: distances that were found for another one are forgotten. */
+void eng_walk_forget(struct eng_masker *k);
+
+/* What may come in a lexer's state without a look at each token (free.c). */
+struct eng_free {
+    uint32_t chars; /* all plain tokens of at most so many characters; UINT32_MAX: all */
+    uint32_t of;    /* the lexeme that they belong to: index into the state's */
+    uint32_t more;  /* tokens that they may lead farther from the end than the state is, at most */
+    bool alike;     /* plain characters change nothing but their number */
+};
+struct eng_free eng_free_of(struct eng_match *m, uint32_t lexer);
+
+#endif
