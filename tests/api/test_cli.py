@@ -15,8 +15,8 @@ import termios
 import time
 
 import pytest
-from conftest import (CONIFER, ROOT, SERVER, Server, TEMPLATE, oracle, oracle_files, program, quick,
-                      real_model_path, tiny_model, unless_still)
+from conftest import (CONIFER, ROOT, SERVER, Server, TEMPLATE, copy_tiny, oracle, oracle_files,
+                      program, quick, real_model_path, tiny_model, unless_still)
 
 
 def conifer(*args, stdin=b"", want=0, timeout=60):
@@ -293,10 +293,13 @@ def test_context_beyond_training_is_refused(command):
 
 
 def test_model_without_template(tmp_path):
-    data = pathlib.Path(tiny_model()).read_bytes()
-    assert data.count(b"tokenizer.chat_template") == 1
-    base = tmp_path / "base.gguf"
-    base.write_bytes(data.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX"))
+    """No token of its file ends generation: its weights are random, and might draw one at once."""
+    def change(name, value):
+        if name == "tokenizer.ggml.tokens":
+            return [t.replace("<|im_end|>", "<|no_end|>") for t in value]
+        return None if name in ("tokenizer.chat_template", "tokenizer.ggml.eos_token_id") else value
+
+    base = copy_tiny(tmp_path / "base.gguf", change)
     out = subprocess.run([program(CONIFER), "run", "--model", str(base), "--max-tokens", "3", "hello"],
                          input=b"", capture_output=True, timeout=60, check=True)
     assert out.stderr.count(b"no chat template") == 1 and b"cut off at 3" in out.stderr
