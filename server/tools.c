@@ -69,22 +69,6 @@ static int check_parameters(struct srv_call *c, size_t i, const json_t *schema)
     return 0;
 }
 
-/* Some templates write members that a function need not have, and fail where they are missing. */
-static int complete_function(struct srv_call *c, json_t *f)
-{
-    struct eng_str source = eng_template_source(c->env->chat_template);
-    json_t *parameters = json_object_get(f, "parameters");
-
-    if (c->env->tools != RT_TOOLS_NATIVE || !source.p) return 0;
-    if (!json_object_get(f, "description") && memmem(source.p, source.n, "description", 11) &&
-        json_object_set_new(f, "description", json_string("")))
-        return no_memory(c);
-    if ((parameters && !json_is_null(parameters)) || !memmem(source.p, source.n, "parameters", 10))
-        return 0;
-    parameters = json_pack("{s:s, s:{}}", "type", "object", "properties");
-    return json_object_set_new(f, "parameters", parameters) ? no_memory(c) : 0;
-}
-
 /* names: of the tools before it. */
 static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names)
 {
@@ -100,8 +84,7 @@ static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names
                              json_string_value(name));
     if (json_object_setn(names, json_string_value(name), json_string_length(name), name))
         return no_memory(c);
-    int rc = check_parameters(c, i, json_object_get(f, "parameters"));
-    return rc ? rc : complete_function(c, f);
+    return check_parameters(c, i, json_object_get(f, "parameters"));
 }
 
 static int check_tool(struct srv_call *c, size_t i, const json_t *tool, json_t *names)
@@ -126,6 +109,9 @@ static int check_tools(struct srv_call *c)
 
     json_array_foreach(c->p.tools, i, tool) if (!rc) rc = check_tool(c, i, tool, names);
     json_decref(names);
+    if (!rc && c->env->tools == RT_TOOLS_NATIVE &&
+        eng_template_fit_tools(c->env->chat_template, c->p.tools))
+        rc = no_memory(c);
     return rc;
 }
 

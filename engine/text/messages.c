@@ -249,3 +249,32 @@ int eng_template_fit(const struct eng_template *t, json_t *messages, struct cn_e
     cn_buf_fini(&b);
     return rc ? cn_fail(err, rc, "out of memory") : 0;
 }
+
+static int fit_function(json_t *f, bool description, bool parameters)
+{
+    json_t *given = json_object_get(f, "parameters");
+
+    if (description && !json_object_get(f, "description") &&
+        json_object_set_new(f, "description", json_string("")))
+        return CN_ENOMEM;
+    if (!parameters || (given && !json_is_null(given))) return 0;
+    given = json_pack("{s:s, s:{}}", "type", "object", "properties");
+    return json_object_set_new(f, "parameters", given) ? CN_ENOMEM : 0;
+}
+
+int eng_template_fit_tools(const struct eng_template *t, json_t *tools)
+{
+    struct eng_str source = eng_template_source(t);
+    bool description = source.n && memmem(source.p, source.n, "description", 11);
+    bool parameters = source.n && memmem(source.p, source.n, "parameters", 10);
+    json_t *tool;
+    size_t i;
+    int rc = 0;
+
+    json_array_foreach(tools, i, tool)
+    {
+        json_t *f = json_object_get(tool, "function");
+        if (!rc && json_is_object(f)) rc = fit_function(f, description, parameters);
+    }
+    return rc;
+}

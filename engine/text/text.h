@@ -199,6 +199,17 @@ int eng_template_fit(const struct eng_template *t, json_t *messages, struct cn_e
 int eng_template_fall_back(const struct eng_template *t, json_t *messages, const json_t *tools,
                            struct cn_error *err);
 
+/* Adds to the functions of native tools the members that some templates write without asking
+ * whether they are there: an empty description, parameters without properties. tools: an array of
+ * {"type": "function", "function": {..}}, changed in place. CN_ENOMEM. */
+int eng_template_fit_tools(const struct eng_template *t, json_t *tools);
+
+/* How reasoning is switched in this template: *out gets an object with the variable that turns it
+ * on or off, for struct eng_template_in.kwargs (returned owned), or NULL if the template has no
+ * such switch. gpt-oss can only think less: off is then its lowest effort. Renders a small
+ * conversation several times, which takes milliseconds. CN_ENOMEM. */
+int eng_template_thinking(const struct eng_template *t, bool on, json_t **out);
+
 struct eng_template_limits {
     uint64_t max_steps;      /* 0 = default 500,000 */
     uint32_t max_depth;      /* 0 = default 64 */
