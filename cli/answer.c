@@ -24,10 +24,8 @@ static void write_text(struct cli_run *r, const char *text, size_t n)
 
 /* Reasoning is for a person to watch, not part of the answer: dim, and only where one is
  * looking. */
-static void on_thought(void *arg, const char *text, size_t n)
+static void put_thought(struct cli_run *r, const char *text, size_t n)
 {
-    struct cli_run *r = arg;
-
     if (!r->tty) return;
     if (!r->thinking && r->colour) fputs("\033[2m", stdout);
     r->thinking = true;
@@ -42,15 +40,77 @@ static void end_thought(struct cli_run *r, bool answer_follows)
     fputs(answer_follows ? "\n\n" : "\n", stdout);
     cli_wrap_begin(&r->wrap, stdout, r->wraps);
     r->thinking = false;
+    r->at_start = true;
 }
 
-static void on_text(void *arg, const char *text, size_t n)
+/* A person sees a call as it comes; a program gets all of them at the end. */
+static void end_call(struct cli_run *r)
+{
+    if (!r->calling) return;
+    const char *end = r->arguments.depth ? " ..." : ")"; /* it was cut off */
+    cli_wrap_put(&r->wrap, end, strlen(end));
+    cli_wrap_flush(&r->wrap);
+    putchar('\n');
+    cli_wrap_begin(&r->wrap, stdout, r->wraps);
+    cli_arguments_fini(&r->arguments);
+    r->calling = false;
+    r->at_start = true;
+}
+
+static void begin_call(struct cli_run *r, const char *name, size_t n)
+{
+    end_thought(r, true);
+    end_call(r);
+    cli_wrap_flush(&r->wrap);
+    if (!r->at_start) putchar('\n');
+    cli_wrap_begin(&r->wrap, stdout, false);
+    write_text(r, name, n);
+    write_text(r, "(", 1);
+    cli_arguments_begin(&r->arguments, true);
+    r->calling = true;
+}
+
+static void put_arguments(struct cli_run *r, const char *text, size_t n)
+{
+    struct cn_buf out;
+
+    cn_buf_init(&out, 0);
+    cli_arguments_put(&r->arguments, text, n, &out);
+    if (out.failed) r->failed = true;
+    if (out.len) write_text(r, out.data, out.len);
+    cn_buf_fini(&out);
+}
+
+static void put_content(struct cli_run *r, const char *text, size_t n)
+{
+    end_thought(r, true);
+    end_call(r);
+    write_text(r, text, n);
+    if (n) r->at_start = text[n - 1] == '\n';
+}
+
+static void on_part(void *arg, enum eng_part part, const char *text, size_t n)
 {
     struct cli_run *r = arg;
 
-    end_thought(r, true);
-    cn_buf_append(&r->answer, text, n);
-    write_text(r, text, n);
+    if (cli_message_take(&r->answer, part, text, n)) r->failed = true;
+    switch (part) {
+    case ENG_PART_CONTENT:
+        put_content(r, text, n);
+        break;
+    case ENG_PART_REASONING:
+        end_call(r);
+        put_thought(r, text, n);
+        break;
+    case ENG_PART_CALL:
+        if (r->tty) begin_call(r, text, n);
+        break;
+    case ENG_PART_ARGUMENTS:
+        if (r->calling) put_arguments(r, text, n);
+        break;
+    case ENG_PART_CALL_ID:
+        break;
+    }
 }
 
 /* Prompt tokens that this process has read so far, computed or found in the cache. */
@@ -100,7 +160,7 @@ static json_t *messages_after(const struct cli_run *r, size_t skip)
 
     for (size_t i = 0; out && i < json_array_size(r->messages); i++)
         if (i < first || i >= first + skip)
-            if (json_array_append_new(out, json_copy(json_array_get(r->messages, i)))) {
+            if (json_array_append_new(out, json_deep_copy(json_array_get(r->messages, i)))) {
                 json_decref(out);
                 out = NULL;
             }
@@ -124,16 +184,21 @@ static int make_prompt(struct cli_run *r, size_t skip, struct eng_ids *ids,
         return eng_tokenize(v, json_string_value(content), json_string_length(content), NULL, 0,
                             ENG_TOKENIZE_SPECIAL, ids, err);
     }
-    json_t *messages = messages_after(r, skip);
-    if (!messages) return cn_fail(err, CN_ENOMEM, "out of memory");
+    json_t *messages = messages_after(r, skip), *tools = json_deep_copy(r->form.tools);
+    int rc = messages && (tools || !r->form.tools) ? 0 : CN_ENOMEM;
+    if (!rc && r->form.way == RT_TOOLS_NATIVE) rc = eng_template_fit_tools(t, tools);
+    if (rc) cn_fail(err, rc, "out of memory");
+    if (!rc) rc = cli_messages_fit(t, eng_model_history(m), messages, tools, r->form.way, err);
     struct eng_template_in in = {.messages = messages,
+                                 .tools = tools,
+                                 .kwargs = r->form.thinking,
                                  .add_generation_prompt = true,
                                  .bos_token = eng_vocab_bos_text(v),
                                  .eos_token = eng_vocab_eos_text(v),
                                  .now_s = cn_wall_s()};
-    int rc = eng_template_fit(t, messages, err);
     if (!rc) rc = eng_template_render(t, &in, &text, err);
     json_decref(messages);
+    json_decref(tools);
     if (rc) return rc;
     rc = eng_tokenize(v, text.text.data, text.text.len, text.spans, text.n_spans,
                       ENG_TOKENIZE_PARSE, ids, err);
@@ -270,21 +335,75 @@ static void put_stats(const struct cli_run *r, const struct rt_usage *used, uint
             (unsigned long long)n, n == 1 ? "" : "s", speed, first_s, r->colour ? "\033[0m" : "");
 }
 
+static void begin_answer(struct cli_run *r, size_t n_prompt)
+{
+    cli_message_reset(&r->answer);
+    cli_interrupted = 0;
+    r->n_prompt = n_prompt;
+    r->before = tokens_read(r);
+    r->first_ns = r->last_ns = 0;
+    r->text_ns = cn_now_ns();
+    r->at_start = true;
+    r->failed = false;
+    cli_wrap_begin(&r->wrap, stdout, r->wraps);
+    cli_progress_start(&r->reading);
+}
+
+static void end_answer(struct cli_run *r)
+{
+    cli_progress_end(&r->reading);
+    if (r->tty) cli_wrap_flush(&r->wrap);
+    end_thought(r, false);
+    end_call(r);
+    if (!r->at_start) putchar('\n');
+    fflush(stdout);
+}
+
+/* Asks, held to the schema's grammar. */
+static void ask_guided(struct cli_run *r, struct rt_request *q, const struct cli_sink *sink,
+                       struct cli_result *result)
+{
+    const struct eng_model *m = rt_model(r->stack.rt);
+    struct eng_guide_in in = {.grammar = r->form.grammar,
+                              .vocab = eng_model_vocab(m),
+                              .reply = q->parted ? eng_model_reply(m) : NULL,
+                              .start = (int)q->start,
+                              .n = 1,
+                              .max_tokens = q->max_tokens,
+                              .max_reasoning = UINT64_MAX};
+    struct eng_guide *guide = NULL;
+    struct cn_error err = {0};
+
+    if (!in.max_tokens && q->n_prompt < window_of(r)) in.max_tokens = window_of(r) - q->n_prompt;
+    int rc = eng_guide_new(&in, &guide);
+    if (rc) {
+        rt_request_fini(q);
+        *result = (struct cli_result){.code = rc};
+        snprintf(result->message, sizeof result->message, "%s", cn_err_info(rc)->text);
+        return;
+    }
+    const struct rt_guide held = {guide, eng_guide_mask, eng_guide_put};
+    q->guide = &held;
+    cli_stack_ask(&r->stack, q, sink, result);
+    if (result->code && eng_guide_error(guide, 0, &err)) {
+        result->code = err.code;
+        snprintf(result->message, sizeof result->message, "%s", err.message);
+    }
+    eng_guide_free(guide);
+}
+
 /* Asks with this prompt (moved), and shows what comes. */
 static void ask(struct cli_run *r, struct eng_ids *ids, enum eng_reply_start start,
                 struct cli_result *result)
 {
-    struct cli_sink sink = {.arg = r,
-                            .on_text = on_text,
-                            .on_thought = on_thought,
-                            .on_token = on_token,
-                            .stopped = stopped};
+    struct cli_sink sink = {.arg = r, .on_part = on_part, .on_token = on_token, .stopped = stopped};
     struct rt_request q = {.n = 1,
                            .max_tokens = r->max_tokens,
                            .sampling = r->sampling,
                            .priority = RT_INTERACTIVE,
                            .start = start,
                            .parted = eng_model_template(rt_model(r->stack.rt)) != NULL,
+                           .tools = r->form.offered,
                            .prompt = ids->v,
                            .n_prompt = ids->n,
                            .max_is_bound = r->chatting || !r->max_given};
@@ -293,32 +412,120 @@ static void ask(struct cli_run *r, struct eng_ids *ids, enum eng_reply_start sta
         q.max_tokens = CN_MIN(q.max_tokens, window_of(r) - ids->n);
     q.sampling.seed = r->seed;
     if (!r->seeded) cn_random(&q.sampling.seed, sizeof q.sampling.seed);
-    cn_buf_reset(&r->answer);
-    cli_interrupted = 0;
-    r->n_prompt = ids->n;
-    r->before = tokens_read(r);
-    r->first_ns = r->last_ns = 0;
-    r->text_ns = cn_now_ns();
-    cli_wrap_begin(&r->wrap, stdout, r->wraps);
-    cli_progress_start(&r->reading);
-    cli_stack_ask(&r->stack, &q, &sink, result);
-    cli_progress_end(&r->reading);
-    if (r->tty) cli_wrap_flush(&r->wrap);
-    end_thought(r, false);
-    if (r->answer.len && r->answer.data[r->answer.len - 1] != '\n') putchar('\n');
+    begin_answer(r, ids->n);
+    if (r->form.grammar)
+        ask_guided(r, &q, &sink, result);
+    else
+        cli_stack_ask(&r->stack, &q, &sink, result);
+    end_answer(r);
+}
+
+/* ---- what is kept of it ---------------------------------------------------------------------- */
+
+size_t cli_run_open_calls(const struct cli_run *r, const json_t **next)
+{
+    size_t n = json_array_size(r->messages), results = 0;
+
+    while (n && has_role(json_array_get(r->messages, n - 1), "tool")) {
+        results++;
+        n--;
+    }
+    const json_t *calls =
+        n ? json_object_get(json_array_get(r->messages, n - 1), "tool_calls") : NULL;
+    size_t all = json_array_size(calls);
+    *next = json_array_get(calls, results);
+    return all > results ? all - results : 0;
+}
+
+static size_t count_calls(const json_t *messages)
+{
+    const json_t *m;
+    size_t i, n = 0;
+
+    json_array_foreach(messages, i, m)
+    {
+        n += json_array_size(json_object_get(m, "tool_calls"));
+    }
+    return n;
+}
+
+/* Calls, for a program: a line each. */
+static int put_calls(const json_t *message)
+{
+    struct cn_buf out;
+
+    cn_buf_init(&out, 0);
+    cli_put_calls(message, false, &out);
+    int rc = cn_buf_code(&out);
+    if (!rc && out.len) fwrite(out.data, 1, out.len, stdout);
     fflush(stdout);
+    cn_buf_fini(&out);
+    return rc;
+}
+
+/* Whether the schema is satisfied, or a tool is called instead. It is not where a limit cut the
+ * answer off, or where the model only reasoned. */
+static int check_answer(const struct cli_run *r, const json_t *message, struct cn_error *err)
+{
+    const struct eng_vocab *v = eng_model_vocab(rt_model(r->stack.rt));
+    const struct cn_buf *text = &r->answer.content;
+    size_t taken;
+    bool whole;
+
+    if (!r->form.grammar || json_object_get(message, "tool_calls")) return 0;
+    int rc = eng_grammar_check(r->form.grammar, v, text->data ? text->data : "", text->len, &taken,
+                               &whole, err);
+    if (rc || whole) return rc;
+    return cn_fail(err, CN_EINVAL, "the answer is incomplete: it does not satisfy %s",
+                   r->form.schema_file);
+}
+
+/* Leaves out the reasoning, which was for the person alone, and a call that was cut off, which no
+ * template can write. */
+static int prune(json_t *message)
+{
+    json_t *calls = json_object_get(message, "tool_calls");
+    size_t n = json_array_size(calls);
+
+    json_object_del(message, "reasoning_content");
+    if (n && !cli_call_is_whole(json_array_get(calls, n - 1))) json_array_remove(calls, n - 1);
+    if (!calls || json_array_size(calls)) return 0;
+    json_object_del(message, "tool_calls");
+    if (!json_is_null(json_object_get(message, "content"))) return 0;
+    return json_object_set_new(message, "content", json_string("")) ? CN_ENOMEM : 0;
+}
+
+/* The answer's end: its calls, and its place in the conversation. */
+static int keep_answer(struct cli_run *r, bool cancelled, struct cn_error *err)
+{
+    json_t *m = r->failed ? NULL : cli_message_json(&r->answer, count_calls(r->messages));
+    int rc = m ? 0 : CN_ENOMEM;
+
+    if (!rc && !r->tty) rc = put_calls(m);
+    if (!rc) rc = prune(m);
+    if (!rc && json_array_append(r->messages, m)) rc = CN_ENOMEM;
+    if (rc)
+        cn_fail(err, rc, "out of memory");
+    else if (!cancelled && (rc = check_answer(r, m, err)) && r->chatting) {
+        fprintf(stderr, "(%s)\n", err->message);
+        rc = 0;
+    }
+    json_decref(m);
+    return rc;
 }
 
 int cli_run_answer(struct cli_run *r, struct cn_error *err)
 {
     struct cli_result result;
     uint64_t began_ns;
+    int rc = cli_form_ready(r, err);
 
+    if (rc) return rc;
     for (;;) {
         struct eng_ids ids = {0};
         enum eng_reply_start start = {0};
         began_ns = cn_now_ns();
-        int rc = fit_prompt(r, &ids, &start, err);
+        rc = fit_prompt(r, &ids, &start, err);
         if (!rc) rc = check_room(r, ids.n, err);
         if (rc) {
             eng_ids_fini(&ids);
@@ -338,5 +545,5 @@ int cli_run_answer(struct cli_run *r, struct cn_error *err)
     else if (result.finish == RT_FINISH_LENGTH)
         say_cut_off(r, &result.usage);
     put_stats(r, &result.usage, began_ns);
-    return cli_run_add(r, "assistant", r->answer.data ? r->answer.data : "", r->answer.len);
+    return keep_answer(r, result.code != 0, err);
 }

@@ -6,6 +6,22 @@
 #include <stdio.h>
 #include <string.h>
 
+void cli_chat_answer(struct cli_run *r, const char *name)
+{
+    const json_t *next;
+    struct cn_error err = {0};
+    int rc = cli_run_answer(r, &err);
+
+    if (!rc) {
+        if (!r->quiet && cli_run_open_calls(r, &next))
+            fprintf(stderr, "(/result TEXT says what %s gave)\n", cli_call_name(next));
+        return;
+    }
+    cli_error(name, &err);
+    json_array_remove(r->messages, json_array_size(r->messages) - 1);
+    if (rc == CN_EWINDOW || rc == CN_ENEVERFIT) fputs("A shorter text is needed.\n", stderr);
+}
+
 static void say(struct cli_run *r, const char *name, const char *text, size_t n)
 {
     struct cn_error err = {0};
@@ -17,11 +33,7 @@ static void say(struct cli_run *r, const char *name, const char *text, size_t n)
         cli_error(name, &err);
         return;
     }
-    int rc = cli_run_answer(r, &err);
-    if (!rc) return;
-    cli_error(name, &err);
-    json_array_remove(r->messages, json_array_size(r->messages) - 1);
-    if (rc == CN_EWINDOW || rc == CN_ENEVERFIT) fputs("A shorter text is needed.\n", stderr);
+    cli_chat_answer(r, name);
 }
 
 #define QUOTES "\"\"\""

@@ -174,9 +174,9 @@ int cli_one_model(struct cli_stack *s, int argc, char **argv, int *status, struc
 /* Callbacks for a request's events; any may be NULL. */
 struct cli_sink {
     void *arg;
-    void (*on_text)(void *arg, const char *text, size_t n);
-    void (*on_thought)(void *arg, const char *text, size_t n); /* reasoning, of parted requests */
-    void (*on_token)(void *arg);                               /* once per token, as it arrives */
+    /* Text of a part, cut anywhere; all is content in requests that are not parted. */
+    void (*on_part)(void *arg, enum eng_part part, const char *text, size_t n);
+    void (*on_token)(void *arg); /* once per token, as it arrives */
     /* Called about 20 times a second and at every event; true cancels the request. */
     bool (*stopped)(void *arg);
 };

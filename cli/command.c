@@ -12,19 +12,25 @@
 
 static void help(void)
 {
-    fputs("  /set [NAME VALUE]   what answers are drawn with, and how they are shown; alone: all\n"
-          "  /system [TEXT]      the system message; \"\" removes it, alone: shows it\n"
-          "  /model [NAME]       continue the conversation with another model; alone: lists them\n"
-          "  /save FILE          write the conversation: as JSON into a .json file, else as text\n"
-          "  /clear              forget the conversation (also /new)\n"
-          "  /exit               end (also /bye, Ctrl-D, or Ctrl-C twice)\n"
-          "  /help               this text (also /?)\n"
-          "Ctrl-C stops an answer, or clears the line. Arrow keys edit the line and go back to "
-          "earlier ones,\nof earlier chats too.\n"
-          "A text of several lines stands between \"\"\" and \"\"\".\n"
-          "A text that is to begin with a slash takes a space in front of it; what is "
-          "pasted is a message as it is.\n",
-          stderr);
+    fputs(
+        "  /set [NAME VALUE]   what answers are drawn with, and how they are shown; alone: all\n"
+        "  /system [TEXT]      the system message; \"\" removes it, alone: shows it\n"
+        "  /schema [FILE]      answers satisfy this JSON Schema from now on; alone: they are "
+        "free\n"
+        "  /think [on|off]     reasoning on, off, or \"default\": as the model's template has it; "
+        "alone: shows\n"
+        "  /result TEXT        what the function gave that the model called (--tools)\n"
+        "  /model [NAME]       continue the conversation with another model; alone: lists them\n"
+        "  /save FILE          write the conversation: as JSON into a .json file, else as text\n"
+        "  /clear              forget the conversation (also /new)\n"
+        "  /exit               end (also /bye, Ctrl-D, or Ctrl-C twice)\n"
+        "  /help               this text (also /?)\n"
+        "Ctrl-C stops an answer, or clears the line. Arrow keys edit the line and go back to "
+        "earlier ones,\nof earlier chats too.\n"
+        "A text of several lines stands between \"\"\" and \"\"\".\n"
+        "A text that is to begin with a slash takes a space in front of it; what is "
+        "pasted is a message as it is.\n",
+        stderr);
 }
 
 /* ---- /set ------------------------------------------------------------------------------------ */
@@ -166,7 +172,7 @@ static void set(struct cli_run *r, char *text)
         show_setting(r, i);
 }
 
-/* ---- /system, /model ------------------------------------------------------------------------- */
+/* ---- /system ------------------------------------------------------------------------- */
 
 static void system_message(struct cli_run *r, const char *text)
 {
@@ -190,6 +196,87 @@ static void system_message(struct cli_run *r, const char *text)
         fputs("(out of memory: there is no system message now)\n", stderr);
     else
         fprintf(stderr, "(the system message is %s)\n", gone ? "removed" : "set");
+}
+
+/* ---- /schema, /think, /result ---------------------------------------------------------------- */
+
+/* "~/" is the home folder; owned, NULL when out of memory. */
+static char *path_of(const char *text)
+{
+    const char *home = getenv("HOME");
+    char *path = NULL;
+
+    if (strncmp(text, "~/", 2) != 0 || !home) return strdup(text);
+    return asprintf(&path, "%s%s", home, text + 1) < 0 ? NULL : path;
+}
+
+static void schema(struct cli_run *r, const char *text)
+{
+    struct cn_error err = {0};
+
+    if (!*text) {
+        fprintf(stderr, "(%s)\n",
+                r->form.schema_file ? "answers are free from now on"
+                                    : "there is no schema: answers are free");
+        cli_form_free_schema(&r->form);
+        return;
+    }
+    char *path = path_of(text);
+    int rc =
+        path ? cli_form_schema(&r->form, path, &err) : cn_fail(&err, CN_ENOMEM, "out of memory");
+    free(path);
+    if (!rc && (rc = cli_form_ready(r, &err))) cli_form_free_schema(&r->form);
+    if (rc)
+        fprintf(stderr, "%s\n", err.message);
+    else
+        fprintf(stderr, "(answers satisfy %s from now on)\n", r->form.schema_file);
+}
+
+static void think(struct cli_run *r, const char *text)
+{
+    static const char *const names[] = {"default", "on", "off"};
+    struct cn_error err = {0};
+    size_t i = 0;
+
+    if (*text) {
+        while (i < CN_ARRAY_LEN(names) && strcmp(names[i], text) != 0)
+            i++;
+        if (i == CN_ARRAY_LEN(names)) {
+            fprintf(stderr, "/think takes on, off or default, not %.40s.\n", text);
+            return;
+        }
+        r->form.think = (enum cli_think)i;
+        cli_form_forget(&r->form);
+        if (cli_form_ready(r, &err)) fprintf(stderr, "%s\n", err.message);
+        if (i && !r->form.thinking) return; /* it cannot be, which was said */
+    }
+    fprintf(stderr, "(reasoning is %s)\n",
+            r->form.think ? names[r->form.think] : "as the model's template has it");
+}
+
+static void result(struct cli_run *r, const char *name, const char *text)
+{
+    const json_t *next = NULL;
+    size_t left = cli_run_open_calls(r, &next);
+
+    if (!left) {
+        fputs("The last answer has no call that waits for a result.\n", stderr);
+        return;
+    }
+    json_t *m =
+        json_pack("{s:s, s:O, s:s, s:s}", "role", "tool", "tool_call_id",
+                  json_object_get(next, "id"), "name", cli_call_name(next), "content", text);
+    if (!m || json_array_append_new(r->messages, m)) {
+        fputs(cn_utf8_valid_len(text, strlen(text)) == strlen(text)
+                  ? "(out of memory)\n"
+                  : "The text is not valid UTF-8.\n",
+              stderr);
+        return;
+    }
+    if (left == 1)
+        cli_chat_answer(r, name);
+    else if (cli_run_open_calls(r, &next))
+        fprintf(stderr, "(next: /result TEXT of %s)\n", cli_call_name(next));
 }
 
 /* False when there is no model any more. */
@@ -219,6 +306,8 @@ static bool model(struct cli_run *r, const char *name, const char *word)
     fprintf(stderr, "(%s answers from now on%s)\n", r->stack.name,
             talked && chats ? ", and the conversation goes on" : "");
     cli_run_say_kind(r);
+    struct cn_error unfit = {0};
+    if (cli_form_ready(r, &unfit)) cli_error(name, &unfit);
     return true;
 }
 
@@ -246,8 +335,10 @@ static void put_conversation(const struct cli_run *r, bool json, struct cn_buf *
         const json_t *m = json_array_get(r->messages, i), *content = json_object_get(m, "content");
         cn_buf_printf(out, "%s## %s\n\n", i ? "\n" : "",
                       json_string_value(json_object_get(m, "role")));
-        cn_buf_append(out, json_string_value(content), json_string_length(content));
-        cn_buf_putc(out, '\n');
+        size_t n = json_string_length(content);
+        if (n) cn_buf_append(out, json_string_value(content), n);
+        if (n || !json_object_get(m, "tool_calls")) cn_buf_putc(out, '\n');
+        cli_put_calls(m, true, out);
     }
 }
 
@@ -311,8 +402,6 @@ static int write_file(const char *path, bool force, const struct cn_buf *text)
 static void save(const struct cli_run *r, const char *text)
 {
     bool force = !strncmp(text, "--force", 7) && (!text[7] || text[7] == ' ');
-    char *path = NULL;
-    const char *home = getenv("HOME");
     struct cn_buf out;
 
     if (force) text += 7 + strspn(text + 7, " ");
@@ -320,11 +409,7 @@ static void save(const struct cli_run *r, const char *text)
         fputs("/save takes the name of a file.\n", stderr);
         return;
     }
-    if (!strncmp(text, "~/", 2) && home) {
-        if (asprintf(&path, "%s%s", home, text + 1) < 0) path = NULL;
-    } else {
-        path = strdup(text);
-    }
+    char *path = path_of(text);
     cn_buf_init(&out, 0);
     bool json = path && ends_in_json(path);
     if (path) put_conversation(r, json, &out);
@@ -342,13 +427,14 @@ static void save(const struct cli_run *r, const char *text)
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
-enum what { SET, SYSTEM, MODEL, SAVE, CLEAR, EXIT, HELP };
+enum what { SET, SYSTEM, SCHEMA, THINK, RESULT, MODEL, SAVE, CLEAR, EXIT, HELP };
 static const struct {
     const char *name;
     enum what what;
-} commands[] = {{"set", SET},     {"system", SYSTEM}, {"model", MODEL}, {"save", SAVE},
-                {"clear", CLEAR}, {"new", CLEAR},     {"exit", EXIT},   {"bye", EXIT},
-                {"quit", EXIT},   {"help", HELP},     {"?", HELP}};
+} commands[] = {{"set", SET},       {"system", SYSTEM}, {"model", MODEL},   {"save", SAVE},
+                {"schema", SCHEMA}, {"think", THINK},   {"result", RESULT}, {"clear", CLEAR},
+                {"new", CLEAR},     {"exit", EXIT},     {"bye", EXIT},      {"quit", EXIT},
+                {"help", HELP},     {"?", HELP}};
 
 /* Whether the line is one word after a slash, and letters only: "/etc/hosts: ..." is a text. */
 static size_t command_len(const char *line)
@@ -416,6 +502,9 @@ bool cli_chat_command(struct cli_run *r, const char *name, const char *line, boo
         if (*ends) *status = 1;
         break;
         /* clang-format off */
+    case SCHEMA: schema(r, rest); break;
+    case THINK: think(r, rest); break;
+    case RESULT: result(r, name, rest); break;
     case SAVE: save(r, rest); break;
     case CLEAR: clear(r); break;
     case EXIT: *ends = true; break;

@@ -2,7 +2,7 @@
  * a model the text is tokenised first, so that its marks are tokens where they are tokens; with a
  * chat template alone they are text. A request gives the tools, and where in the reply the prompt
  * ends. */
-#include "cli/cli.h"
+#include "cli/message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,26 +54,6 @@ static int open_template(struct reply *r, const char *path, struct cn_error *err
 
 /* ---- the request ----------------------------------------------------------------------------- */
 
-static int read_request(const char *path, json_t **out, struct cn_error *err)
-{
-    struct cn_buf text;
-    json_error_t e;
-
-    cn_buf_init(&text, 0);
-    int rc = cn_file_read(path, true, MAX_FILE, &text, err);
-    if (!rc) {
-        const char *s = text.data ? text.data : "";
-        *out = json_loadb(s, text.len, JSON_ALLOW_NUL, &e);
-        if (!*out && json_error_code(&e) == json_error_numeric_overflow)
-            *out = json_loadb(s, text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
-        if (!json_is_object(*out))
-            rc = cn_fail(err, CN_EJSON, "%s: not a JSON object: line %d, column %d: %s", path,
-                         *out ? 1 : e.line, *out ? 1 : e.column, *out ? "another value" : e.text);
-    }
-    cn_buf_fini(&text);
-    return rc;
-}
-
 /* The variables that a request gives its template; owned, NULL when out of memory. */
 static json_t *variables_of(const json_t *request)
 {
@@ -91,27 +71,6 @@ static json_t *variables_of(const json_t *request)
     return all;
 }
 
-/* Arguments come as text that holds JSON; templates want the object. Other text stays. */
-static int open_arguments(json_t *messages)
-{
-    json_t *m, *call;
-    size_t i, k;
-
-    json_array_foreach(messages, i, m)
-    {
-        json_array_foreach(json_object_get(m, "tool_calls"), k, call)
-        {
-            json_t *function = json_object_get(call, "function");
-            const json_t *text = json_object_get(function, "arguments");
-            if (!json_is_string(text)) continue;
-            json_t *value =
-                json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL, NULL);
-            if (value && json_object_set_new(function, "arguments", value)) return CN_ENOMEM;
-        }
-    }
-    return 0;
-}
-
 /* Where in the reply the prompt ends. */
 static int find_start(struct reply *r, const json_t *request, json_t *tools, struct cn_error *err)
 {
@@ -120,14 +79,11 @@ static int find_start(struct reply *r, const json_t *request, json_t *tools, str
     struct eng_history history;
     int rc = variables ? 0 : cn_fail(err, CN_ENOMEM, "out of memory");
 
-    if (!rc && !eng_template_text_arguments(r->template) && open_arguments(messages))
-        rc = cn_fail(err, CN_ENOMEM, "out of memory");
-    if (!rc) rc = eng_template_fit(r->template, messages, err);
     if (!rc && (rc = eng_history_learn(r->template, &r->format, &history)))
         cn_fail(err, rc, "out of memory");
-    if (!rc) rc = eng_history_prepare(&history, messages, err);
-    if (!rc && !eng_template_takes_tools(r->template))
-        rc = eng_template_fall_back(r->template, messages, tools, err);
+    if (!rc)
+        rc = cli_messages_fit(r->template, &history, messages, tools,
+                              rt_tools_for(r->template, true), err);
     if (!rc) {
         struct eng_template_in in = {.messages = messages,
                                      .tools = json_array_size(tools) ? tools : NULL,
@@ -164,7 +120,7 @@ static bool all_objects(const json_t *array)
 static int use_request(struct reply *r, struct cn_error *err)
 {
     json_t *request = NULL, *tools, *messages;
-    int rc = read_request(r->request, &request, err);
+    int rc = cli_read_json(r->request, JSON_OBJECT, &request, err);
 
     tools = json_object_get(request, "tools");
     messages = json_object_get(request, "messages");
@@ -180,74 +136,20 @@ static int use_request(struct reply *r, struct cn_error *err)
 
 /* ---- the reply ------------------------------------------------------------------------------- */
 
-/* What the events add up to. */
-struct message {
-    struct cn_buf content, reasoning;
-    json_t *calls;
-    struct cn_buf arguments; /* of the last call */
-};
-
-/* The last call is complete. */
-static int close_call(struct message *m)
-{
-    json_t *last = json_array_get(m->calls, json_array_size(m->calls) - 1);
-    json_t *text = json_stringn(m->arguments.data ? m->arguments.data : "", m->arguments.len);
-
-    if (!last) {
-        json_decref(text);
-        return 0;
-    }
-    cn_buf_reset(&m->arguments);
-    return json_object_set_new(json_object_get(last, "function"), "arguments", text) ? CN_ENOMEM
-                                                                                     : 0;
-}
-
-/* Ids that the form does not have are numbers here, so that the output is always the same. */
-static int open_call(struct message *m, const char *name, size_t n)
-{
-    char id[32];
-    int rc = close_call(m);
-
-    snprintf(id, sizeof id, "call_%024zu", json_array_size(m->calls));
-    json_t *call = json_pack("{s:s, s:s, s:{s:s%}}", "id", id, "type", "function", "function",
-                             "name", name, n);
-    if (!rc && (!call || json_array_append_new(m->calls, call))) rc = CN_ENOMEM;
-    return rc;
-}
-
-static int take_run(struct message *m, enum eng_part part, const char *s, size_t n)
-{
-    json_t *last = json_array_get(m->calls, json_array_size(m->calls) - 1);
-
-    switch (part) {
-    case ENG_PART_CONTENT:
-        return cn_buf_append(&m->content, s, n);
-    case ENG_PART_REASONING:
-        return cn_buf_append(&m->reasoning, s, n);
-    case ENG_PART_CALL:
-        return open_call(m, s, n);
-    case ENG_PART_CALL_ID:
-        return json_object_set_new(last, "id", json_stringn(s, n)) ? CN_ENOMEM : 0;
-    case ENG_PART_ARGUMENTS:
-        return cn_buf_append(&m->arguments, s, n);
-    }
-    return 0;
-}
-
-static int take(struct message *m, struct eng_parts *p)
+static int take(struct cli_message *m, struct eng_parts *p)
 {
     size_t at = 0;
     int rc = 0;
 
     for (size_t i = 0; !rc && i < p->n_runs; at = p->runs[i++].end)
-        rc = take_run(m, p->runs[i].part, p->text.data + at, p->runs[i].end - at);
+        rc = cli_message_take(m, p->runs[i].part, p->text.data + at, p->runs[i].end - at);
     eng_parts_reset(p);
     return rc;
 }
 
 /* Text, in random pieces if they are asked for. */
 static int feed_text(struct reply *r, struct eng_reply *reply, const char *s, size_t n,
-                     struct eng_parts *p, struct message *m)
+                     struct eng_parts *p, struct cli_message *m)
 {
     int rc = 0;
     for (size_t i = 0; !rc && i < n;) {
@@ -265,7 +167,7 @@ static int feed_text(struct reply *r, struct eng_reply *reply, const char *s, si
 
 /* As the engine gives it out: token by token, up to one that ends generation. */
 static int feed_tokens(struct reply *r, struct eng_reply *reply, struct eng_parts *p,
-                       struct message *m, struct cn_error *err)
+                       struct cli_message *m, struct cn_error *err)
 {
     struct eng_ids ids = {0};
     struct eng_detok detok;
@@ -291,51 +193,25 @@ static int feed_tokens(struct reply *r, struct eng_reply *reply, struct eng_part
     return rc;
 }
 
-static json_t *text_json(const struct cn_buf *b)
-{
-    return json_stringn(b->data ? b->data : "", b->len);
-}
-
-/* As the chat endpoint writes it; NULL when out of memory. */
-static json_t *message_json(struct message *m)
-{
-    size_t n = json_array_size(m->calls);
-    json_t *out = json_pack("{s:s}", "role", "assistant");
-
-    if (close_call(m) ||
-        json_object_set_new(out, "content",
-                            n && !m->content.len ? json_null() : text_json(&m->content)) ||
-        (m->reasoning.len &&
-         json_object_set_new(out, "reasoning_content", text_json(&m->reasoning))) ||
-        (n && json_object_set(out, "tool_calls", m->calls))) {
-        json_decref(out);
-        return NULL;
-    }
-    return out;
-}
-
 static int read_reply(struct reply *r, json_t **out, struct cn_error *err)
 {
-    struct message m = {.calls = json_array()};
+    struct cli_message m;
     struct eng_parts p;
     struct eng_reply reply;
 
     eng_parts_init(&p);
     eng_reply_init(&reply, &r->format, r->tools, r->start);
-    int rc = m.calls ? 0 : CN_ENOMEM;
+    int rc = cli_message_init(&m);
     if (!rc)
         rc = r->vocab ? feed_tokens(r, &reply, &p, &m, err)
                       : feed_text(r, &reply, r->text.data, r->text.len, &p, &m);
     if (!rc) rc = eng_reply_finish(&reply, r->cut, &p);
     if (!rc) rc = take(&m, &p);
-    if (!rc && !(*out = message_json(&m))) rc = CN_ENOMEM;
+    if (!rc && !(*out = cli_message_json(&m, 0))) rc = CN_ENOMEM;
     if (rc == CN_ENOMEM) cn_fail(err, rc, "out of memory");
     eng_reply_fini(&reply);
     eng_parts_fini(&p);
-    json_decref(m.calls);
-    cn_buf_fini(&m.content);
-    cn_buf_fini(&m.reasoning);
-    cn_buf_fini(&m.arguments);
+    cli_message_fini(&m);
     return rc;
 }
 

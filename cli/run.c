@@ -89,6 +89,10 @@ static const struct option options[] = {
     {"temperature", required_argument, NULL, CLI_SHORT | 't'},
     {"top-p", required_argument, NULL, 'p'},
     {"top-k", required_argument, NULL, 'k'},
+    {"schema", required_argument, NULL, 'S'},
+    {"tools", required_argument, NULL, 'T'},
+    {"think", no_argument, NULL, 'y'},
+    {"no-think", no_argument, NULL, 'n'},
     {"max-tokens", required_argument, NULL, 'm'},
     {"seed", required_argument, NULL, 'd'},
     {"quiet", no_argument, NULL, 'q'},
@@ -106,6 +110,15 @@ static void help(void)
            "  --top-p P              the likeliest tokens of this much probability\n"
            "  --top-k K              the K likeliest tokens; 0: all. Without these three: as\n"
            "                         the model's defaults are (conifer show)\n"
+           "  --schema FILE          the answer is JSON that satisfies this JSON Schema. With\n"
+           "                         --tools a call may come instead\n"
+           "  --tools FILE           what the model may call: the JSON array `tools` of a chat\n"
+           "                         request. Calls are shown, and not run: name(arguments), or\n"
+           "                         where the output is no terminal, a line of JSON each:\n"
+           "                         {\"name\": .., \"arguments\": {..}}\n"
+           "  --think, --no-think    reasoning on or off, where the model's template has a switch\n"
+           "                         (as the template does it without). Reasoning is shown in a\n"
+           "                         terminal alone\n"
            "  --max-tokens N         longest answer (%d); 0: up to the window. A chat cuts it to\n"
            "                         what the window has left; a single answer is refused if an\n"
            "                         N given here does not fit\n"
@@ -156,6 +169,16 @@ static int take_number(struct cli_run *r, const char *name, int opt)
     return bad;
 }
 
+/* A file that an option names: 0, or an exit code. */
+static int take_file(struct cli_run *r, const char *name, int opt)
+{
+    struct cn_error err = {0};
+    int rc = opt == 'S' ? cli_form_schema(&r->form, optarg, &err)
+                        : cli_form_tools(&r->form, optarg, &err);
+
+    return rc ? cli_error(name, &err) : 0;
+}
+
 /* 0, or an exit code + 1. */
 static int read_options(struct cli_run *r, int argc, char **argv)
 {
@@ -165,6 +188,10 @@ static int read_options(struct cli_run *r, int argc, char **argv)
     while ((opt = cli_option_or_end(argv[0], argc, argv, options, help, &end)) != -1) {
         if (opt == 'q') {
             r->quiet = true;
+        } else if (opt == 'y' || opt == 'n') {
+            r->form.think = opt == 'y' ? CLI_THINK_ON : CLI_THINK_OFF;
+        } else if (opt == 'S' || opt == 'T') {
+            if ((bad = take_file(r, argv[0], opt))) return bad + 1;
         } else if (opt == 's') {
             size_t n = strlen(optarg);
             if (cn_utf8_valid_len(optarg, n) != n || cli_run_add(r, "system", optarg, n))
@@ -272,6 +299,7 @@ static int run(struct cli_run *r, const char *name, const char *prompt)
     r->stats = !r->quiet;
     if (r->tty) cli_set_locale();
     cli_run_say_kind(r);
+    if (cli_form_ready(r, &err)) return cli_error(name, &err);
     if (!prompt && isatty(STDIN_FILENO)) return cli_chat(r, name);
     if (one_shot(r, prompt, &err)) return cli_error(name, &err);
     return cli_interrupted ? 130 : 0;
@@ -284,9 +312,9 @@ int cli_run(int argc, char **argv)
     char *prompt = NULL;
     int rc = cli_stack_config(&r.stack, &argc, argv, &err), status;
 
-    cn_buf_init(&r.answer, 0);
+    int made = cli_message_init(&r.answer);
     r.messages = json_array();
-    if (!r.messages && !rc) rc = cn_fail(&err, CN_ENOMEM, "out of memory");
+    if ((made || !r.messages) && !rc) rc = cn_fail(&err, CN_ENOMEM, "out of memory");
     if (rc) {
         cli_error(argv[0], &err);
         status = 2;
@@ -296,7 +324,8 @@ int cli_run(int argc, char **argv)
         status = early ? early - 1 : run(&r, argv[0], prompt);
     }
     json_decref(r.messages);
-    cn_buf_fini(&r.answer);
+    cli_message_fini(&r.answer);
+    cli_form_fini(&r.form);
     cli_stack_close(&r.stack);
     return status;
 }

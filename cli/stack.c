@@ -91,16 +91,14 @@ void cli_stack_close(struct cli_stack *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Tool calls are shown as text: the terminal does not run tools. */
 static void take_text(const struct rt_event *e, const struct cli_sink *sink)
 {
     size_t at = 0;
 
-    if (!e->n_runs && e->text_len && sink->on_text) sink->on_text(sink->arg, e->text, e->text_len);
+    if (!sink->on_part) return;
+    if (!e->n_runs && e->text_len) sink->on_part(sink->arg, ENG_PART_CONTENT, e->text, e->text_len);
     for (size_t i = 0; i < e->n_runs; i++) {
-        void (*give)(void *, const char *, size_t) =
-            e->runs[i].part == ENG_PART_REASONING ? sink->on_thought : sink->on_text;
-        if (give) give(sink->arg, e->text + at, e->runs[i].end - at);
+        sink->on_part(sink->arg, e->runs[i].part, e->text + at, e->runs[i].end - at);
         at = e->runs[i].end;
     }
 }

@@ -163,6 +163,7 @@ int cli_run_switch(struct cli_run *r, const char *word, bool *lost, struct cn_er
         choose(r, &before);
         return rc;
     }
+    cli_form_forget(&r->form);
     cli_stack_unload(&r->stack);
     if ((rc = load(r, err))) {
         cli_stack_unload(&r->stack);
