@@ -442,11 +442,7 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     e->code = code;
     if (code == CN_ENUMERIC && !req->q.guide) /* a guide may leave nothing to draw */
         cn_log(CN_LOG_ERROR, "engine",
-               req->q.guide
-                   ? "%s: a mask allows no id, or the model produced a value that is not a "
-                     "number: then its file may be damaged"
-                   : "%s: the model produced a value that is not a number: its file may "
-                     "be damaged",
+               "%s: the model produced a value that is not a number: its file may be damaged",
                req->m->id);
     if (code == CN_EQUEUE) {
         struct cn_error err;

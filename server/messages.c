@@ -132,7 +132,9 @@ static int translate_call(json_t *m, const struct at *at)
     json_t *call = json_object_get(m, "function_call"), *calls;
     char id[32];
 
-    if (!call || json_is_null(call) || json_object_get(m, "tool_calls")) return 0;
+    calls = json_object_get(m, "tool_calls"); /* some clients send both, one of them empty */
+    bool empty = !calls || json_is_null(calls) || (json_is_array(calls) && !json_array_size(calls));
+    if (!call || json_is_null(call) || !empty) return 0;
     if (!json_is_object(call)) return bad(at, CN_ETYPE, "function_call", "must be an object");
     snprintf(id, sizeof id, "call_%024zu", at->message);
     calls = json_pack("[{s:s, s:s, s:O}]", "id", id, "type", "function", "function", call);

@@ -11,6 +11,17 @@ static int no_memory(struct srv_call *c)
     return cn_fail(&c->err, CN_ENOMEM, "out of memory");
 }
 
+/* More than the model could be told of, or names that no call could have, are refused before they
+ * cost anything. */
+enum { MOST_TOOLS = 4096, MOST_NAME = 256 };
+
+static int check_count(struct srv_call *c, const json_t *list, const char *field)
+{
+    if (json_array_size(list) <= MOST_TOOLS) return 0;
+    return cn_fail_param(&c->err, CN_ELIMIT, field, "%s holds %zu functions, at most %d are taken",
+                         field, json_array_size(list), MOST_TOOLS);
+}
+
 /* ---- the older fields ------------------------------------------------------------------------ */
 
 /* functions and function_call say what tools and tool_choice say today. */
@@ -69,6 +80,15 @@ static int check_parameters(struct srv_call *c, size_t i, const json_t *schema)
     return 0;
 }
 
+/* Marks of calls, blanks and quotes end a name where a model writes it. */
+static bool is_name(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)s[i] <= ' ' || s[i] == 127 || strchr("\"'`\\<>[]{}()=,;|", s[i]))
+            return false;
+    return n <= MOST_NAME;
+}
+
 /* names: of the tools before it. */
 static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names)
 {
@@ -79,6 +99,9 @@ static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names
     if (!name) return wrong(c, CN_EMISSING, at, "is missing");
     if (!json_is_string(name) || !json_string_length(name))
         return wrong(c, CN_ETYPE, at, "must be the function's name");
+    if (!is_name(json_string_value(name), json_string_length(name)))
+        return wrong(c, CN_EINVAL, at,
+                     "must be letters, digits, _ - . : / and the like, at most 256 bytes");
     if (json_object_getn(names, json_string_value(name), json_string_length(name)))
         return cn_fail_param(&c->err, CN_EINVAL, at.text, "%s: %.64s is offered twice", at.text,
                              json_string_value(name));
@@ -251,9 +274,10 @@ static void require_calls(struct srv_call *c, const json_t *allowed)
 int srv_tools_read(struct srv_call *c)
 {
     struct choice ch = {0};
-    int rc = 0;
+    int rc = check_count(c, c->p.functions, "functions");
 
-    if (json_array_size(c->p.functions) && !json_array_size(c->p.tools)) rc = translate(c);
+    if (!rc) rc = check_count(c, c->p.tools, "tools");
+    if (!rc && json_array_size(c->p.functions) && !json_array_size(c->p.tools)) rc = translate(c);
     if (!rc) rc = check_tools(c);
     if (!rc) rc = read_choice(c, &ch);
     if (!rc && ch.none) c->p.tools = NULL;

@@ -20,6 +20,16 @@ def rendered(server, **body):
     return answer.get("prompt") or answer["error"]["code"]
 
 
+def test_a_call_beside_an_empty_list_of_calls(start):
+    """Old clients have function_call; some write their empty tool_calls beside it."""
+    s = start("--chat-template", str(oracle("templates/Qwen-Qwen2.5-7B-Instruct.jinja")), template=False)
+    after = {"role": "function", "name": "get_weather", "content": "20"}
+    alone, null, empty = (rendered(s, messages=[QUESTION, {"role": "assistant", "content": None, "function_call":
+                                                           CALL["function"], **more}, after])
+                          for more in ({}, {"tool_calls": None}, {"tool_calls": []}))
+    assert alone == null == empty and '{"name": "get_weather", "arguments": {"city": "Rome"}}' in alone
+
+
 @pytest.mark.parametrize("path", TEMPLATES, ids=[p.stem for p in TEMPLATES])
 def test_no_text_beside_calls(path):
     """Null, as most clients send it, or absent: as an empty text, which every template knows."""
