@@ -92,6 +92,19 @@ def test_requests(files):
     assert "tool_calls" not in reply("Hm.</think>" + CALL[:20], *base, "--request", asked, "--cut")
 
 
+def test_a_template_without_tools_and_system(files):
+    """The conversation takes the way that it takes in the server: tools become text first, and that text has to
+    find its place in a template without a system message."""
+    request = {"messages": [{"role": "system", "content": "Be kind."},
+                            {"role": "user", "content": [{"type": "text", "text": "Hi."}, {"type": "text", "text": "Weather?"}]},
+                            {"role": "assistant", "content": None, "tool_calls": [
+                                {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                            {"role": "tool", "tool_call_id": "a", "content": "2"}], "tools": TOOLS}
+    template = oracle_files("templates/google-gemma-2-2b-it.jinja")[0]
+    message = reply(CALL, "--chat-template", str(template), "--request", files("r.json", request))
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+
+
 def test_errors(files):
     template = files("t.jinja", "{{ raise_exception('no such order') }}")
     assert b"which model?" in conifer("reply", want=2)
