@@ -2,6 +2,7 @@
  * record. Invariant: the record may be gone when srv_req_event returns. */
 #include "server/request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Of the time stamps of all parts the first, 0 aside. */
@@ -40,11 +41,15 @@ void srv_req_ended(struct srv_req *q)
         srv_answer_begin(q);
 }
 
-/* A choice that its grammar's guide gave up has no token to draw: the guide knows the reason. */
+/* A choice that its grammar's guide gave up has no token to draw: the guide knows the reason, and
+ * the call which field asked for the grammar. */
 static void name_guide(const struct srv_call *c, uint32_t sub, struct cn_error *err)
 {
-    for (uint32_t i = 0; c->guides && c->guides[sub] && i < c->best_of; i++)
-        if (eng_guide_error(c->guides[sub], i, err)) return;
+    for (uint32_t i = 0; c->guides && c->guides[sub] && i < c->best_of; i++) {
+        if (!eng_guide_error(c->guides[sub], i, err)) continue;
+        if (c->form.name) snprintf(err->param, sizeof err->param, "%s", c->form.name);
+        return;
+    }
 }
 
 static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)

@@ -344,6 +344,13 @@ def test_who_leaves_in_the_midst(null):
     null.wait_idle()
 
 
+def test_a_form_that_takes_too_much_in_the_midst_is_named(null):
+    """What a choice takes shows only while its answer is made."""
+    rules = "\n".join(f'r{i} ::= (r{i + 1} "{chr(97 + i % 26)}")*' for i in range(400))
+    status, a = null.post(CHAT, {"messages": user("x"), "grammar": f'root ::= r0\n{rules}\nr400 ::= "z"', "max_tokens": 9})
+    assert status == 200 or (status == 400 and a["error"]["param"] == "grammar"), a
+
+
 # ---- the default model ----------------------------------------------------------------------------
 
 @pytest.mark.real_model
