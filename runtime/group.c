@@ -146,6 +146,7 @@ static void submit(struct rt_group *g, struct rt_req *req)
         return;
     }
     remember(g, req);
+    if (q->guide && rt_pace_waits(&g->pace, q->tenant)) rt_req_pause(req, RT_PAUSE_PACE, true);
     rt_tenant_changed(g, cfg_slot(q->tenant));
     cn_tenant_add(g->rt->metrics, cfg_slot(q->tenant), CN_TM_prompt_tokens, q->n_prompt);
     cn_mailbox_post(q->reply, &accepted->msg);
@@ -234,6 +235,13 @@ static void answer(struct rt_model *m)
     rt_loader_poke(g);
 }
 
+void rt_req_pause(struct rt_req *req, enum rt_pause why, bool paused)
+{
+    unsigned now = paused ? req->paused | (unsigned)why : req->paused & ~(unsigned)why;
+    if (!now != !req->paused) sch_pause(req->group->sch, req->sch_id, now != 0);
+    req->paused = (uint8_t)now;
+}
+
 static void handle(struct rt_group *g, struct rt_cmd *c)
 {
     struct rt_req *req;
@@ -245,7 +253,7 @@ static void handle(struct rt_group *g, struct rt_cmd *c)
         if ((req = find(g, c->reply, c->id))) sch_cancel(g->sch, req->sch_id);
         break;
     case RT_CMD_PAUSE:
-        if ((req = find(g, c->reply, c->id))) sch_pause(g->sch, req->sch_id, c->paused);
+        if ((req = find(g, c->reply, c->id))) rt_req_pause(req, RT_PAUSE_READER, c->paused);
         break;
     case RT_CMD_ATTACH:
     case RT_CMD_DETACH:
@@ -366,6 +374,7 @@ static void *engine_main(void *arg)
         }
         if (g->tenants.next_up) rt_tenants_apply(g, g->tenants.next_up);
         rt_exchange_listen(g);
+        uint64_t due = rt_pace(g, cn_now_ns());
         bool more = sch_iterate(g->sch);
         rt_exchange_tell(g);
         update_gauges(g);
@@ -375,6 +384,7 @@ static void *engine_main(void *arg)
         if (!g->n_live) kr_draw_rooms_trim(&g->stepper.rooms);
         rt_watch_idle(&g->watch);
         uint64_t wake = sch_next_wake(g->sch), now = cn_now_ns();
+        wake = CN_MIN(wake, due);
         uint64_t wait = wake == UINT64_MAX ? UINT64_MAX : wake > now ? wake - now : 0;
         cn_mailbox_wait(&g->inbox, wait);
     }
@@ -462,6 +472,7 @@ void rt_group_fini(struct rt_group *g)
     eng_parts_fini(&g->token_text);
     rt_kept_close(g->kept);
     rt_tenants_fini(&g->tenants);
+    rt_pace_fini(&g->pace);
     rt_heard_fini(&g->heard);
     kv_pool_free(g->pool);
     rt_host_fini(g);

@@ -6,11 +6,13 @@
 static void make_masks(struct rt_mask_job *j)
 {
     const struct rt_guide *g = j->guide;
+    uint64_t began = cn_thread_ns();
     for (uint32_t i = 0; i <= j->n_guesses; i++) {
         uint32_t *words = j->words + (size_t)i * j->n_words;
         memset(words, 0, j->n_words * sizeof *words);
         j->masks[i] = g->mask(g->arg, j->choice, j->guesses, i, words) ? words : NULL;
     }
+    j->ns = cn_thread_ns() - began;
 }
 
 static void *run(void *arg)

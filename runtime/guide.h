@@ -19,6 +19,7 @@ struct rt_mask_job {
     uint32_t n_words;        /* of a mask */
     uint32_t *words;         /* [(n_guesses + 1) * n_words] */
     const uint32_t **masks;  /* [n_guesses + 1]: into words, or NULL where all ids may be drawn */
+    uint64_t ns;             /* processor time that they took, once it is done */
     bool asked, done;        /* done: under the lock */
 };
 

@@ -301,7 +301,9 @@ static int tell_guide(struct rt_req *req, const struct sch_token *t)
     const struct rt_guide *g = req->q.guide;
     const uint32_t *forced;
     if (!g || !g->put) return 0;
+    uint64_t began = cn_thread_ns();
     uint32_t n = g->put(g->arg, t->choice, t->token, &forced);
+    rt_pace_charge(&req->group->pace, req->q.tenant, cn_thread_ns() - began);
     int rc = n ? sch_force(req->group->sch, req->sch_id, t->choice, forced, n) : 0;
     if (rc) post(req, NULL);
     return rc;

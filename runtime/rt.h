@@ -47,9 +47,14 @@ struct rt_req {
     struct rt_pooled *pooled; /* embedding requests only, which have no sampler and no text */
     uint64_t sch_id;
     struct rt_req *next;  /* in the table of live requests */
+    uint8_t paused;       /* enum rt_pause: by what */
     int error;            /* found by the runtime; overrides the scheduler's reason */
     struct rt_event *end; /* the END event, allocated early so that it cannot fail */
 };
+
+/* A request is paused while its client reads too slowly, or its tenant's guides take too long. */
+enum rt_pause { RT_PAUSE_READER = 1, RT_PAUSE_PACE = 2 };
+void rt_req_pause(struct rt_req *req, enum rt_pause why, bool paused);
 
 /* Whether it is an encoder: each row sees the whole prompt, which must be in one step. */
 bool rt_reads_whole(const struct kr_exec_info *x);
@@ -238,6 +243,25 @@ void rt_tenant_ended(struct rt_group *g, uint32_t tenant, int code);
 void rt_tenants_tell(struct rt_group *g);
 /* A vector was made; the scheduler counted a token for it. */
 void rt_tenant_embedded(struct rt_group *g, uint32_t tenant);
+
+/* ---- the time that guides take (pace.c): engine thread -------------------------------------- */
+
+struct rt_pace {
+    struct rt_debtor {
+        uint64_t tenant, ns; /* ns: its debt */
+        bool waits;          /* its guided requests are paused */
+    } *v;
+    size_t cap;
+    uint32_t n;
+    uint64_t paid_ns; /* when time last paid debts */
+};
+/* A guide of the tenant took so much processor time for a choice in a step. */
+void rt_pace_charge(struct rt_pace *p, uint64_t tenant, uint64_t ns);
+bool rt_pace_waits(struct rt_pace *p, uint64_t tenant);
+/* Before an iteration: pays debts; pauses and resumes requests. Returns when it is to be called
+ * again (cn_now_ns), UINT64_MAX = only after a charge. */
+uint64_t rt_pace(struct rt_group *g, uint64_t now);
+void rt_pace_fini(struct rt_pace *p);
 
 /* Whether a model's blocks fit into slabs of that size (CN_EUNSUPP). */
 int rt_memory_blocks_fit(const struct kr_exec_info *info, uint64_t slab_bytes,
@@ -465,6 +489,7 @@ struct rt_group {
     uint64_t last_evictions;
     uint64_t embedded; /* vectors given: no tokens, though the scheduler counts them so */
     struct rt_tenants tenants;
+    struct rt_pace pace;
     struct rt_heard heard; /* has a lock of its own */
     bool stopping, lost;   /* lost: a device is lost, and the requests here were ended */
     struct rt_told {       /* its part, as last reported, of gauges that sum over groups */

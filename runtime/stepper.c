@@ -177,8 +177,12 @@ static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct
         bool wanted = !draws[i].ended && draws[i].only == SCH_NO_ID;
         if (j->guide && wanted && !j->asked) rt_masks_ask(&s->masks, j);
     }
-    for (uint32_t i = 0; i < f->step->n_segments; i++)
-        if (f->jobs[i].asked) rt_masks_wait(&s->masks, &f->jobs[i]);
+    for (uint32_t i = 0; i < f->step->n_segments; i++) {
+        const struct rt_req *req = f->step->segments[i].user;
+        if (!f->jobs[i].asked) continue;
+        rt_masks_wait(&s->masks, &f->jobs[i]);
+        rt_pace_charge(&s->group->pace, req->q.tenant, f->jobs[i].ns);
+    }
 }
 
 /* ---- launch and draw ------------------------------------------------------------------------- */

@@ -155,7 +155,7 @@ def test_hostile_form(s, kind):
     assert set(r.statuses) <= KINDS[kind][1], r.messages
     slow = 10 if sanitized() else 1
     assert r.neighbour < 3 * slow and r.live < 0.5 * slow
-    assert r.longest < 8 * slow
+    assert r.longest < 45 * slow  # it pays for itself: its tokens wait until its debt of time is small
     if not sanitized():
         assert r.grown < BUDGET
         assert s.metrics(headers={"Authorization": "Bearer " + KEYS["b"]})["conifer_loop_turn_max_seconds"] < 0.005
