@@ -58,6 +58,12 @@ static uint32_t texts_from(struct eng_match *m, uint32_t lexer)
     return n;
 }
 
+bool eng_lexeme_is_rich(struct eng_match *m, uint32_t lexeme)
+{
+    uint32_t start = eng_lexer_start(m, &lexeme, 1, false);
+    return start != ENG_LEXER_DEAD && texts_from(m, start) == ENG_TEXTS_MANY;
+}
+
 static bool is_enough(uint32_t texts, uint32_t taken)
 {
     return texts != ENG_TEXTS_UNKNOWN && texts / SPELLINGS > taken;
@@ -87,7 +93,8 @@ static bool must_differ(const struct eng_match *m, const struct eng_frame *f, bo
     return f->phase == ENG_PHASE_COMMA && top && !eng_array_is_simple(m, f);
 }
 
-uint32_t eng_match_taken(const struct eng_match *m, uint32_t lexeme, uint32_t frame)
+/* Behind what is rich nothing is in the way of what is around it. */
+uint32_t eng_match_taken(struct eng_match *m, uint32_t lexeme, uint32_t frame)
 {
     bool without = lexeme >= m->ir->n_lexemes; /* what came before was taken away from it */
     uint32_t most = 0;
@@ -96,21 +103,20 @@ uint32_t eng_match_taken(const struct eng_match *m, uint32_t lexeme, uint32_t fr
         bool named = top && f->kind == ENG_FRAME_OBJECT && f->phase == ENG_PHASE_NAMED;
         if (must_differ(m, f, top, without) || (named && !without && f->seen > ENG_LIST_UNKNOWN))
             most = CN_MAX(most, eng_list_length(m, f->seen));
-        if (!f->inside) break;
+        if (!f->inside || eng_frame_is_rich(m, frame)) break;
     }
     return most;
 }
 
 /* The least of all ways to go on at a place. */
-static uint32_t least_taken(const struct eng_match *m, uint32_t parser, uint32_t lexer)
+static uint32_t least_taken(struct eng_match *m, uint32_t parser, uint32_t lexer)
 {
     const struct eng_parser_state *p = &m->parsers[parser];
-    const struct eng_lexer_state *l = &m->lexers[lexer];
     const struct eng_item_of *t = &m->item_ofs[p->first];
-    uint32_t least = UINT32_MAX;
+    uint32_t least = UINT32_MAX, first = m->lexers[lexer].first, n_lexings = m->lexers[lexer].n;
     if (p->doubt == ENG_SURE) return 0;
-    for (uint32_t i = 0, k = 0; i < l->n && least; i++) {
-        uint32_t lexeme = m->lexings[l->first + i].lexeme;
+    for (uint32_t i = 0, k = 0; i < n_lexings && least; i++) {
+        uint32_t lexeme = m->lexings[first + i].lexeme;
         while (k < p->n && t[k].lexeme < lexeme)
             k++;
         for (; k < p->n && t[k].lexeme == lexeme; k++) {

@@ -51,7 +51,7 @@ uint32_t eng_frame(struct eng_match *m, const struct eng_frame *f)
     n.inside = up && (up->inside || (up->kind == ENG_FRAME_ARRAY && up->phase == ENG_PHASE_ITEM));
     n.wants = (n.kind == ENG_FRAME_OBJECT && n.phase == ENG_PHASE_NAMED) ||
               (n.kind == ENG_FRAME_ARRAY && n.phase == ENG_PHASE_ITEM);
-    n.rest = 0;
+    n.rest = n.rich = 0;
     n.hash = mix(mix(mix(1, n.kind * 8u + n.phase), n.id), n.pos);
     n.hash = mix(mix(n.hash, n.count), n.start);
     n.hash = mix(n.hash, n.there ? m->cells[n.there].hash : 0);

@@ -80,9 +80,7 @@ static void take_ends(struct eng_walk *w)
     w->any |= t->n_eog > 0;
 }
 
-/* Whether nothing that was seen has a string that begins like this text. False also where that is
- * not easily seen. inner: values are larger than the string. */
-static bool is_new_string(const struct eng_match *m, const char *s, size_t n, bool inner)
+bool eng_is_new_string(const struct eng_match *m, const char *s, size_t n, bool inner)
 {
     while (n && memchr(" \t\r\n", *s, 4))
         s++, n--;
@@ -92,18 +90,15 @@ static bool is_new_string(const struct eng_match *m, const char *s, size_t n, bo
     return !eng_seen_begins(m, s, n) && !eng_seen_begins(m, s + 1, n - 1);
 }
 
-/* Looks at what has come of the lexeme that the answer is in. */
-static void find_fresh(struct eng_walk *w)
+/* What has come of the lexeme that the answer is in. */
+static bool find_begun(struct eng_walk *w, struct cn_buf *text)
 {
     const struct eng_place *p = &w->begin->v[0];
-    struct cn_buf text;
-    if (w->begin->n != 1 || !p->text || !w->m->n_seen) return;
-    cn_buf_init(&text, 0);
-    if (eng_kept_text(w->m, p->text, p->from, &text))
-        eng_match_fail(w->m, CN_ENOMEM);
-    else if (is_new_string(w->m, text.data, text.len, p->from > 0))
-        w->fresh = p->text;
-    cn_buf_fini(&text);
+    if (w->begin->n != 1 || !p->text || !w->m->n_seen) return true;
+    if (eng_kept_text(w->m, p->text, p->from, text)) return eng_match_fail(w->m, CN_ENOMEM), false;
+    w->begun = (struct eng_str){text->data, text->len};
+    if (eng_is_new_string(w->m, text->data, text->len, p->from > 0)) w->fresh = p->text;
+    return true;
 }
 
 static void mix(uint64_t key[2], uint64_t v)
@@ -165,25 +160,33 @@ static void take_near(struct eng_walk *w, uint64_t left)
     if (!w->any) take_tokens(w);
 }
 
+static void make_mask(struct eng_walk *w, uint64_t left)
+{
+    struct eng_masker *k = w->k;
+    uint64_t key[2];
+    bool keyed = k->masks && key_of(w->m, w->begin, w->fresh, key);
+    if (keyed && eng_masks_find(k->masks, key, w->mask, &w->worst)) {
+        k->found++;
+    } else {
+        take_tokens(w);
+        take_ends(w);
+        k->made++;
+        if (keyed && !w->used && !w->m->code)
+            eng_masks_keep(k->masks, key, k->trie->n_words, w->mask, w->worst);
+    }
+    if (w->m->code || left == UINT64_MAX || w->worst < left) return;
+    memset(w->mask, 0, k->trie->n_words * sizeof *w->mask);
+    take_near(w, left);
+}
+
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask)
 {
     struct eng_walk w = {.k = k, .m = m, .begin = at, .mask = mask, .left = UINT64_MAX};
-    uint64_t key[2];
+    struct cn_buf text;
     if (m->code || !at->n) return m->code;
-    find_fresh(&w);
-    bool keyed = k->masks && key_of(m, at, w.fresh, key);
-    if (keyed && eng_masks_find(k->masks, key, mask, &w.worst)) {
-        k->found++;
-    } else {
-        take_tokens(&w);
-        take_ends(&w);
-        k->made++;
-        if (keyed && !w.used && !m->code)
-            eng_masks_keep(k->masks, key, k->trie->n_words, mask, w.worst);
-    }
-    if (m->code || left == UINT64_MAX || w.worst < left) return m->code;
-    memset(mask, 0, k->trie->n_words * sizeof *mask);
-    take_near(&w, left);
+    cn_buf_init(&text, 0);
+    if (find_begun(&w, &text)) make_mask(&w, left);
+    cn_buf_fini(&text);
     return m->code;
 }

@@ -29,6 +29,7 @@ enum eng_phase {
     ENG_PHASE_ITEM,  /* arrays without equal items: behind an item that is yet to be looked at */
     ENG_PHASE_NEXT,  /* behind a value */
 };
+enum eng_rich { ENG_POOR = 1, ENG_RICH };
 struct eng_frame {
     uint32_t parent; /* 0: the answer ends */
     uint8_t kind, phase;
@@ -40,6 +41,7 @@ struct eng_frame {
     uint32_t there; /* list: OBJECT: members that are there, of those that it matters for */
     uint32_t seen;  /* list: OBJECT: undeclared names. ARRAY: values */
     uint32_t start; /* ARRAY: length of the kept text where the item began. OBJECT: the other */
+    uint8_t rich;   /* rich.c: 0 not known yet, else enum eng_rich */
     uint32_t rest;  /* close.c: 0 not known yet, else 1 + least tokens from here to the end */
     uint32_t next;  /* hash chain */
     uint64_t hash;  /* of all of the stack from here down */
@@ -247,7 +249,8 @@ bool eng_match_alive(struct eng_match *m, const struct eng_places *at);
 bool eng_match_is_free(struct eng_match *m, uint32_t parser, uint32_t lexer);
 /* How many values and names a text must differ from that goes on behind a lexeme; 0: any may come,
  * or they are not known. */
-uint32_t eng_match_taken(const struct eng_match *m, uint32_t lexeme, uint32_t frame);
+uint32_t eng_match_taken(struct eng_match *m, uint32_t lexeme, uint32_t frame);
+bool eng_lexeme_is_rich(struct eng_match *m, uint32_t lexeme); /* it has many texts */
 /* How many bytes a lexeme (index into those of the lexer's state) needs more than its shortest
  * text, as that one came before. It may be more than ENG_MOST_FARTHER, which is then the answer. */
 enum { ENG_MOST_FARTHER = 4 };
@@ -258,6 +261,9 @@ bool eng_match_between(struct eng_match *m, const struct eng_places *at);
 /* Whether a lexeme is used as it is though texts of this list must not come again: it has many
  * others, or the list is not known. */
 bool eng_match_keeps_lexeme(struct eng_match *m, uint32_t list, uint32_t lexeme);
+
+/* rich.c: whether what is still to come of a frame has many texts; false: not known. */
+bool eng_frame_is_rich(struct eng_match *m, uint32_t frame);
 
 /* frame.c */
 uint32_t eng_frame(struct eng_match *m, const struct eng_frame *f); /* 0 with m->code */

@@ -139,11 +139,25 @@ static bool is_blank(const struct eng_walk *w, uint32_t depth)
     return true;
 }
 
-/* Whether the places of a level, which are in doubt, are right. */
-static bool is_right(struct eng_walk *w, uint32_t depth)
+/* Whether the lexeme that the bytes so far stay in is a string like none that was seen. */
+static bool begins_new(const struct eng_walk *w, uint32_t depth)
+{
+    char text[256];
+    size_t n = w->begun.n;
+    if (w->begin->n != 1 || n + depth > sizeof text) return false;
+    if (n) memcpy(text, w->begun.p, n);
+    memcpy(text + n, w->k->bytes, depth);
+    w->m->used = true;
+    return eng_is_new_string(w->m, text, n + depth, w->begin->v[0].from > 0);
+}
+
+/* Whether the places of a level, which are in doubt, are right. The level is that of a node. */
+static bool is_right(struct eng_walk *w, const struct eng_tokens_tree *t, size_t node,
+                     uint32_t depth)
 {
     const struct eng_level *l = &w->k->levels[depth];
     if (l->doubt == ENG_UNSURE) return look_again(w, depth);
+    if (l->base == 0 && (w->fresh || node < w->new_end)) return true;
     if (l->lexer) {
         uint32_t parser = w->k->levels[l->base].at.v[0].parser;
         if (parser == w->free_parser && l->lexer == w->free_lexer) return true;
@@ -153,7 +167,10 @@ static bool is_right(struct eng_walk *w, uint32_t depth)
             return true;
         }
     }
-    if (l->base == 0 && w->fresh) return true;
+    if (l->base == 0 && begins_new(w, depth)) {
+        w->new_end = t->nodes[node].end; /* so is what begins like it */
+        return true;
+    }
     if (is_blank(w, depth) && eng_match_between(w->m, w->begin)) return true;
     return write_out(w, depth) && eng_match_alive(w->m, &l->at);
 }
@@ -185,7 +202,7 @@ static void take(struct eng_walk *w, const struct eng_tokens_tree *t, size_t i, 
     }
     if (far > w->left && far >= w->least) return;
     if (w->solid && is_blank(w, depth)) return;
-    if (l->doubt && !is_right(w, depth)) return;
+    if (l->doubt && !is_right(w, t, i, depth)) return;
     if (l->doubt) far = distance_in_doubt(w, depth, far);
     w->least = CN_MIN(w->least, far);
     if (far > w->left) return;
@@ -204,6 +221,7 @@ static bool begin(struct eng_walk *w)
     memcpy(at->v, from->v, from->n * sizeof *from->v);
     at->n = from->n;
     settle(w, 0, ENG_SURE);
+    w->new_end = 0;
     return true;
 }
 
