@@ -206,9 +206,9 @@ static const struct {
               "{'type':'string','maxLength':70}]}"},
 };
 
-static struct eng_grammar *compiled(const char *text, size_t n)
+static struct eng_grammar *compiled(enum eng_grammar_kind kind, const char *text, size_t n)
 {
-    struct eng_grammar_in in = {.kind = ENG_GRAMMAR_SCHEMA, .text = text, .n = n};
+    struct eng_grammar_in in = {.kind = kind, .text = text, .n = n};
     struct eng_grammar *g = NULL;
     struct cn_error err = {0};
     if (eng_grammar_compile(&in, &g, &err)) return NULL;
@@ -223,7 +223,7 @@ static struct eng_grammar *quoted(const char *schema)
     assert_true(n < sizeof text);
     for (size_t i = 0; i <= n; i++)
         text[i] = schema[i] == '\'' ? '"' : schema[i];
-    struct eng_grammar *g = compiled(text, n);
+    struct eng_grammar *g = compiled(ENG_GRAMMAR_SCHEMA, text, n);
     if (!g) fail_msg("%s", schema);
     return g;
 }
@@ -241,6 +241,29 @@ static void test_all_tokens(void **state)
     }
     print_message("%u masks\n", n);
     assert_true(n > 150);
+}
+
+/* Any characters but a few, in a grammar that is not of JSON. */
+static void test_gbnf(void **state)
+{
+    static const char *const grammars[] = {
+        "root ::= \"[\" string (\", \" string)* \"]\"\n"
+        "string ::= \"\\\"\" ([^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" "
+        "([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}))* \"\\\"\"\n",
+        "root ::= line line*\nline ::= \"- \" [^\\r\\n]* \"\\n\"\n",
+        "root ::= [^x]{3,70} \"x\" [^\\x7F]*\n",
+    };
+    if (!vocab_here()) skip();
+    for (size_t i = 0; i < CN_ARRAY_LEN(grammars); i++) {
+        struct eng_grammar *g = compiled(ENG_GRAMMAR_GBNF, grammars[i], strlen(grammars[i]));
+        assert_non_null(g);
+        seed = i;
+        for (int again = 0; again < 2; again++)
+            assert_true(walk(g, grammars[i], STEPS) > 3);
+        for (uint32_t most = 0; most < 64; most = most * 2 + 1)
+            run_out(g, grammars[i], most);
+        eng_grammar_unref(g);
+    }
 }
 
 static void test_ends_in_time(void **state)
@@ -269,7 +292,7 @@ static void test_oracle(void **state)
     {
         const char *name = json_string_value(json_object_get(s, "name"));
         char *text = json_dumps(json_object_get(s, "schema"), 0);
-        struct eng_grammar *g = compiled(text, strlen(text));
+        struct eng_grammar *g = compiled(ENG_GRAMMAR_SCHEMA, text, strlen(text));
         seed = i + (getenv("SEED") ? 1000ul * (unsigned long)atoi(getenv("SEED")) : 0);
         if (g) {
             walk(g, name, STEPS / 2);
@@ -297,8 +320,8 @@ static int close_vocab(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_tokens),
-                                       cmocka_unit_test(test_ends_in_time),
-                                       cmocka_unit_test(test_oracle)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_tokens), cmocka_unit_test(test_gbnf),
+        cmocka_unit_test(test_ends_in_time), cmocka_unit_test(test_oracle)};
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

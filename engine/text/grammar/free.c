@@ -79,7 +79,7 @@ static const struct {
 } chars[] = {
     {CHAR, 'a', 'z', CHAR},         {CHAR, ' ', '!', CHAR},
     {CHAR, '#', '[', CHAR},         {CHAR, ']', '`', CHAR},
-    {CHAR, '{', 0x7F, CHAR},        {CHAR, 0xC2, 0xDF, LAST},
+    {CHAR, '{', '~', CHAR},         {CHAR, 0xC2, 0xDF, LAST},
     {CHAR, 0xE0, 0xE0, AFTER_E0},   {CHAR, 0xE1, 0xE1, TWO},
     {CHAR, 0xE2, 0xE2, AFTER_E2},   {CHAR, 0xE3, 0xEC, TWO},
     {CHAR, 0xED, 0xED, AFTER_ED},   {CHAR, 0xEE, 0xEF, TWO},

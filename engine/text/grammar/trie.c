@@ -32,7 +32,8 @@ static size_t plain_start(const char *s, size_t n, uint32_t *chars)
     size_t i = 0, len;
     for (*chars = 0; i < n; i += len, ++*chars) {
         len = cn_utf8_decode(s + i, n - i, &cp);
-        if (!len || cp < 0x20 || cp == '"' || cp == '\\' || cp == 0x2028 || cp == 0x2029) break;
+        if (!len || cp < 0x20 || cp == 0x7F || cp == '"' || cp == '\\') break;
+        if (cp == 0x2028 || cp == 0x2029) break;
     }
     return i;
 }

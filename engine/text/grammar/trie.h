@@ -3,11 +3,11 @@
  *
  * Nodes stand in depth-first order, so that a walk over all tokens is a walk over an array: whoever
  * cannot go on by a node's byte goes to the node behind its subtree. Tokens whose bytes are whole
- * characters that may stand in a JSON string as they are (no quote, backslash or control character)
- * and end no line (U+2028, U+2029) are plain: inside of a string all of them up to some length are
- * allowed at once, and only the others have to be walked over. Such another token may begin with
- * plain characters; what follows them is its tail. Where plain characters change nothing, all
- * tokens with equal tails may come, or none of them.
+ * characters that may stand in a JSON string as they are (no quote, backslash or control character,
+ * nor U+007F, which some grammars bar) and end no line (U+2028, U+2029) are plain: inside of a
+ * string all of them up to some length are allowed at once, and only the others have to be walked
+ * over. Such another token may begin with plain characters; what follows them is its tail. Where
+ * plain characters change nothing, all tokens with equal tails may come, or none of them.
  *
  * A control token stands under the byte 0xFF, which is in no text, and the four bytes of its id,
  * the highest first: a grammar can ask for it like that. A user-defined token stands there, too,
