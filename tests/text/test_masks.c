@@ -191,6 +191,11 @@ static const struct {
     {"unique objects", "{'type':'array','items':{'type':'object','properties':{'x':{'type':'array',"
                        "'items':{'type':'string'},'uniqueItems':true}},'required':['x'],"
                        "'additionalProperties':false},'uniqueItems':true}"},
+    {"unique maps", "{'type':'array','items':{'type':'object','additionalProperties':{'enum':[1,"
+                    "2]}},'uniqueItems':true}"},
+    {"unique closed", "{'type':'array','items':{'type':'object','properties':{'a':{'enum':['x','y',"
+                      "'xy']},'b':{'type':'boolean'}},'required':['a','b'],'additionalProperties':"
+                      "false},'uniqueItems':true,'minItems':6}"},
     {"recursive", "{'$ref':'#/$defs/n','$defs':{'n':{'type':'object','properties':{'v':{'type':"
                   "'string'},'kids':{'type':'array','items':{'$ref':'#/$defs/n'}}},'required':"
                   "['v']}}}"},
