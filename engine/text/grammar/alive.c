@@ -168,6 +168,7 @@ static bool is_near(struct eng_match *m, const struct eng_place *at, uint32_t mo
         to.lexer = eng_lexer_next(m, at->lexer, b);
         if (to.lexer == ENG_LEXER_DEAD || least_bytes(m, to.lexer) > most - 1) continue;
         --*steps;
+        eng_match_tick(m);
         to.text = eng_keep_byte(m, at->text, b);
         if (is_near(m, &to, most - 1, steps)) return true;
     }
@@ -240,6 +241,7 @@ static bool step(struct eng_match *m, const struct eng_places *spread, uint8_t b
                  struct eng_places *to)
 {
     to->n = 0;
+    eng_match_tick(m);
     for (size_t i = 0; i < spread->n && !m->code; i++) {
         struct eng_place p = spread->v[i];
         p.lexer = eng_lexer_next(m, p.lexer, byte);

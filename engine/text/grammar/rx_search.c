@@ -10,7 +10,11 @@
 
 #include <stdlib.h>
 
-enum { MOST_DEPTH = 1000, MOST_COUNTED = 300 }; /* of recursion; of texts that are counted */
+enum {
+    MOST_DEPTH = 1000,  /* of recursion */
+    MOST_COUNTED = 300, /* of texts that are counted */
+    MOST_LOOKS = 20000, /* at parts, for the first bytes of an expression */
+};
 
 /* Nodes of an older arena do not change. */
 static struct eng_rx_node *own_node(struct eng_rx *r, uint32_t x)
@@ -20,15 +24,18 @@ static struct eng_rx_node *own_node(struct eng_rx *r, uint32_t x)
 
 /* ---- first bytes ----------------------------------------------------------------------------- */
 
-static void first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out, unsigned depth);
+/* Adds the bytes that texts of x may begin with, and after so many looks at parts any byte: parts
+ * that are shared are looked at again for each of their uses. */
+static void first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out, unsigned depth,
+                  unsigned *left);
 
 static void first_of_all(const struct eng_rx *r, const struct eng_rx_node *n, struct eng_bytes *out,
-                         unsigned depth)
+                         unsigned depth, unsigned *left)
 {
     struct eng_bytes both = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     for (uint32_t i = 0; i < n->b; i++) {
         struct eng_bytes one = {{0}};
-        first(r, eng_rx_args(r, n)[i], &one, depth);
+        first(r, eng_rx_args(r, n)[i], &one, depth, left);
         for (int k = 0; k < 4; k++)
             both.bits[k] &= one.bits[k];
     }
@@ -36,30 +43,32 @@ static void first_of_all(const struct eng_rx *r, const struct eng_rx_node *n, st
         out->bits[k] |= both.bits[k];
 }
 
-static void first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out, unsigned depth)
+static void first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out, unsigned depth,
+                  unsigned *left)
 {
     const struct eng_rx_node *n = eng_rx_node(r, x);
     for (; x >= ENG_RX_FIRST && n->kind == ENG_RX_CAT; n = eng_rx_node(r, x)) {
-        first(r, n->a, out, depth + 1);
+        first(r, n->a, out, depth + 1, left);
         if (!eng_rx_nullable(r, n->a)) return;
         x = n->b;
     }
     if (x == ENG_RX_NONE || x == ENG_RX_EMPTY) return;
-    if (x != ENG_RX_ALL && depth < MOST_DEPTH) {
+    if (x != ENG_RX_ALL && depth < MOST_DEPTH && *left) {
+        --*left;
         switch (n->kind) {
         case ENG_RX_SET:
             for (int k = 0; k < 4; k++)
                 out->bits[k] |= eng_rx_set_of(r, n)->bits[k];
             return;
         case ENG_RX_REPEAT:
-            first(r, n->a, out, depth + 1);
+            first(r, n->a, out, depth + 1, left);
             return;
         case ENG_RX_OR:
             for (uint32_t i = 0; i < n->b; i++)
-                first(r, eng_rx_args(r, n)[i], out, depth + 1);
+                first(r, eng_rx_args(r, n)[i], out, depth + 1, left);
             return;
         case ENG_RX_AND:
-            first_of_all(r, n, out, depth + 1);
+            first_of_all(r, n, out, depth + 1, left);
             return;
         case ENG_RX_MULTIPLE:
             eng_bytes_add(out, '0', '9');
@@ -72,7 +81,8 @@ static void first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out, uns
 
 void eng_rx_first(const struct eng_rx *r, uint32_t x, struct eng_bytes *out)
 {
-    first(r, x, out, 0);
+    unsigned left = MOST_LOOKS;
+    first(r, x, out, 0, &left);
 }
 
 /* One byte of each class that texts of x may begin with: the first of each, but of printable ones
@@ -82,7 +92,7 @@ static unsigned some_bytes(const struct eng_rx *r, uint32_t x, uint8_t out[256])
     struct eng_bytes may = {{0}};
     bool seen[256] = {false};
     unsigned n = 0;
-    first(r, x, &may, 0);
+    eng_rx_first(r, x, &may);
     for (unsigned i = 0; i < 256; i++) {
         uint8_t b = (uint8_t)(i + 'a'); /* letters first */
         if (seen[r->classes[b]] || !eng_bytes_has(&may, b)) continue;

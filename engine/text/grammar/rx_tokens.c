@@ -81,30 +81,32 @@ uint32_t eng_rx_tokens(struct eng_rx *r, uint32_t x, const struct eng_trie *t)
 /* ---- longest texts ----------------------------------------------------------------------------
  */
 
-static uint32_t max_len(const struct eng_rx *r, uint32_t x, unsigned depth)
+/* left: looks at parts; after them no bound is known. */
+static uint32_t max_len(const struct eng_rx *r, uint32_t x, unsigned depth, unsigned *left)
 {
     struct eng_rx_node n = *eng_rx_node(r, x);
     uint64_t len = 0;
     if (x == ENG_RX_EMPTY || x == ENG_RX_NONE) return 0;
-    if (x == ENG_RX_ALL || depth > 200) return UINT32_MAX;
+    if (x == ENG_RX_ALL || depth > 200 || !*left) return UINT32_MAX;
+    --*left;
     switch (n.kind) {
     case ENG_RX_SET:
         return 1;
     case ENG_RX_CAT:
         for (; len < UINT32_MAX; n = *eng_rx_node(r, x)) {
             bool chain = x >= ENG_RX_FIRST && n.kind == ENG_RX_CAT;
-            len += max_len(r, chain ? n.a : x, depth + 1);
+            len += max_len(r, chain ? n.a : x, depth + 1, left);
             if (!chain) break;
             x = n.b;
         }
         break;
     case ENG_RX_REPEAT:
         if (n.hi == ENG_RX_INF) return UINT32_MAX;
-        len = (uint64_t)max_len(r, n.a, depth + 1) * n.hi;
+        len = (uint64_t)max_len(r, n.a, depth + 1, left) * n.hi;
         break;
     case ENG_RX_OR:
         for (uint32_t i = 0; i < n.b; i++)
-            len = CN_MAX(len, max_len(r, eng_rx_args(r, &n)[i], depth + 1));
+            len = CN_MAX(len, max_len(r, eng_rx_args(r, &n)[i], depth + 1, left));
         break;
     default:
         return UINT32_MAX;
@@ -114,5 +116,6 @@ static uint32_t max_len(const struct eng_rx *r, uint32_t x, unsigned depth)
 
 uint32_t eng_rx_max_len(const struct eng_rx *r, uint32_t x)
 {
-    return max_len(r, x, 0);
+    unsigned left = 20000;
+    return max_len(r, x, 0, &left);
 }

@@ -51,6 +51,7 @@ static uint32_t distance_of(struct eng_walk *w, uint32_t parser, uint32_t lexer)
     if (n->parser != parser || n->lexer != lexer) {
         struct eng_place p = {.parser = parser, .lexer = lexer};
         *n = (struct eng_near){parser, lexer, eng_place_distance(w->m, &p, UINT32_MAX)};
+        eng_match_tick(w->m);
     }
     w->near_parser = parser;
     w->near_lexer = lexer;
@@ -99,6 +100,7 @@ static bool step(struct eng_walk *w, uint32_t depth, uint8_t byte)
 {
     struct eng_level *from = &w->k->levels[depth - 1], *to = &w->k->levels[depth];
     struct eng_match *m = w->m;
+    eng_match_tick(m);
     if (from->lexer && !m->lexers[from->lexer].ends) {
         uint32_t next = eng_lexer_next(m, from->lexer, byte);
         if (next == ENG_LEXER_DEAD) return false;
