@@ -67,6 +67,15 @@ static int wrong(struct srv_call *c, int code, struct place at, const char *what
     return cn_fail_param(&c->err, code, at.text, "%s %s", at.text, what);
 }
 
+static bool has_word(const json_t *list, const char *word)
+{
+    const json_t *one;
+    size_t i;
+
+    json_array_foreach(list, i, one) if (srv_json_is(one, word)) return true;
+    return false;
+}
+
 /* Arguments are an object, whatever a schema says besides. */
 static int check_parameters(struct srv_call *c, size_t i, const json_t *schema)
 {
@@ -75,7 +84,7 @@ static int check_parameters(struct srv_call *c, size_t i, const json_t *schema)
     if (!schema || json_is_null(schema)) return 0;
     if (!json_is_object(schema))
         return wrong(c, CN_ETYPE, place_of(c, i, "parameters"), "must be a JSON schema");
-    if (json_is_string(type) && !srv_json_is(type, "object"))
+    if (type && !srv_json_is(type, "object") && !has_word(type, "object"))
         return wrong(c, CN_EINVAL, place_of(c, i, "parameters"), "must be the schema of an object");
     return 0;
 }

@@ -6,9 +6,9 @@ import re
 
 import jsonschema
 import pytest
-from answers import CHAT, both, streamed, values, whole
-from conftest import SERVER, Server, oracle_files, program, sse
-from scripted import answer, call, played, script, tagged
+from answers import CHAT, both, values, whole
+from conftest import SERVER, Server, oracle, oracle_files, program
+from scripted import answer, call, played, script
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather in a city", "parameters": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -113,8 +113,8 @@ def test_beside_a_form(null):
         else:
             assert set(json.loads(said.content)) == {"a"} and said.finish == "stop"
     assert seen == {True, False}
-    check_calls(both(null, body(tool_choice="required", **form, **ANY))[0], SCHEMAS)
-    assert set(json.loads(both(null, body(tool_choice="none", **form))[0].content)) == {"a"}
+    check_calls(both(null, body(tool_choice="required", seed=1, **form, **ANY))[0], SCHEMAS)
+    assert set(json.loads(both(null, body(tool_choice="none", seed=1, **form))[0].content)) == {"a"}
 
 
 def test_older_names(null):
@@ -181,6 +181,7 @@ def agent(request, tmp_path_factory):
                   answer(call("ping") + "\n" + call("nope", a=1) + "\nand text", user="odd"),
                   answer("It is cold, I guess. " * 20, user="prose"))
     s = Server(program(SERVER), path, ["--set", f"engine.device={request.param}", "--threads", "2"], template=False)
+    s.device, s.model = request.param, path
     yield s
     s.wait_idle()
     s.stop()
@@ -251,30 +252,69 @@ def test_cut_anywhere(agent):
 # ---- the same bytes -------------------------------------------------------------------------------
 
 def asked(i, prefix=""):
-    choice = ("required", named("get_weather"), allowed("required", "ping", "pick"))[i % 3]
-    return body(f"{prefix} {i}", tool_choice=choice, seed=i, parallel_tool_calls=i % 2 == 0, **ANY)
+    """One of several requests: calls that are required, of other tools, or the answer's form beside tools."""
+    choice = ("required", named("get_weather"), allowed("required", "ping", "pick"), "auto")[i % 4]
+    more = {"response_format": {"type": "json_object"}} if choice == "auto" else {}
+    return body(f"{prefix} {i}", tool_choice=choice, seed=i, parallel_tool_calls=i % 3 == 0, **more, **ANY)
 
 
-def test_in_all_ways(null, start):
-    want = [both(null, asked(i))[0].shape() for i in range(16)]
+def thought(i, prefix=""):
+    """Reasoning of bounded and unbounded length, then a call, an answer in a form, or both in turn."""
+    more = [{"tool_choice": named("pick")}, {"tool_choice": "required"}, {"thinking_token_budget": 9},
+            {"thinking_token_budget": 9, "response_format": {"type": "json_object"}}, {"enable_thinking": False}][i % 5]
+    return body(f"{prefix} {'both' if i % 2 else 'thinks'} {i}", seed=i, max_tokens=600, **more, **ANY)
+
+
+def ways(server, requests):
+    """What the server says to them one by one, and at once."""
+    alone = [both(server, r)[0].shape() for r in requests]
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(lambda i: both(null, asked(i))[0].shape(), range(16))) == want
+        assert list(pool.map(lambda r: both(server, r)[0].shape(), requests)) == alone
+    return alone
+
+
+OTHERS = [("engine.device=async",), ("scheduler.speculation=off",), ("engine.device=async", "scheduler.speculation=off")]
+
+
+@pytest.mark.parametrize("kind", [asked, thought])
+def test_in_all_ways(null, agent, start, kind):
+    """Alone, sixteen at once, with their prompts cached, with another device and without drafts."""
+    server = null if kind is asked else agent
+    want = ways(server, [kind(i) for i in range(16)])
     prefix = "What all begin with. " * 60
-    first = [whole(null, asked(i, prefix))[0][0].shape() for i in range(6)]
-    again = [whole(null, asked(i, prefix)) for i in range(6)]
+    first = [whole(server, kind(i, prefix))[0][0].shape() for i in range(8)]
+    again = [whole(server, kind(i, prefix)) for i in range(8)]
     assert [a[0][0].shape() for a in again] == first
     assert all(a[1]["prompt_tokens_details"]["cached_tokens"] > 300 for a in again)
-    for args in ["engine.device=async"], ["scheduler.speculation=off"], ["engine.device=async", "scheduler.speculation=off"]:
-        s = start.real(*(a for arg in args for a in ("--set", arg)), model="null:", template=False)
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            assert list(pool.map(lambda i: whole(s, asked(i))[0][0].shape(), range(16))) == want
+    if kind is asked or server.device == "cpu":
+        for args in OTHERS:
+            s = start.real(*(a for arg in args for a in ("--set", arg)), model="null:" if kind is asked else server.model,
+                           template=False)
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                assert list(pool.map(lambda i, s=s: whole(s, kind(i))[0][0].shape(), range(16))) == want
+
+
+@pytest.mark.parametrize("device", ["cpu", "async"])
+def test_preempted(agent, start, device):
+    """Reasoning, then calls, where the blocks of keys and values are too few for all."""
+    tool = function(parameters={"type": "object", "properties": {"a": {"type": "array", "items": {
+        "type": "integer", "minimum": 0, "maximum": 9999}, "minItems": 60, "maxItems": 60}}, "required": ["a"]})
+    bodies = [{"messages": [user(f"{i} " * 100 + ("thinks" if i % 2 else "prose"))], "tools": [tool], "tool_choice": "required",
+               "parallel_tool_calls": False, "max_tokens": 900, "seed": i, **ANY} for i in range(12)]
+    want = [whole(agent, b)[0][0].shape() for b in bodies]
+    assert any(w[2] for w in want) and all(w[3] for w in want)
+    s = start.real("--set", "kv.memory_bytes=320KiB", "--set", f"engine.device={device}", "--threads", "1",
+                   model=agent.model.replace("null:", "null:context=4096,"), template=False)
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(lambda b: whole(s, b)[0][0].shape(), bodies)) == want
+    assert sum(v for k, v in s.wait_idle().items() if k.startswith("conifer_preemptions_total")) > 0
 
 
 def test_who_leaves_in_the_midst(null):
     tool = function(parameters={"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "minItems": 900}},
                                 "required": ["a"]})
     for _ in range(3):
-        with null.client().chat.completions.create(model="null", messages=[user("x")], stream=True, max_tokens=8000,
+        with null.client().chat.completions.create(model="null", messages=[user("x")], stream=True, max_tokens=7000,
                                                    tools=[tool], tool_choice="required") as stream:
             for i, _ in enumerate(stream):
                 if i == 5:
@@ -288,18 +328,13 @@ FORMS = [p.stem for p in oracle_files("tools/*.json")]
 REFUSED = {"llama-cpp-deepseek-r1"}  # its template dumps a generator, which no renderer does
 # Forms whose calls are read, and cannot be required.
 FREE = {"harmony", "gemma4", "lfm2", "muse", "hy3", "minimax-m3", "functionary32"}
-# What the script cannot play: a mark's token within an argument; an end of turn that is a mark; results
-# that become messages of the user, where the template has no place for tools.
-NOT_PLAYED = {("LFM2-8B-A1B", "own_marks"), ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "own_end_of_turn"),
-              *((form, case) for form in ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek-ai-DeepSeek-V3.1")
-                for case in ("after_result", "after_result_content"))}
 
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory):
-    """One daemon with a model for each form of oracle/tools, which says the form's replies."""
+    """One daemon with a model for each form of oracle/tools, which are loaded when they are asked."""
     folder = tmp_path_factory.mktemp("families")
-    models = {form: played(folder, form) for form in FORMS}
+    models = {form: played(folder, form, slice(0, 1)) for form in FORMS}
     config = "models:\n" + "".join(f"  - name: {form}\n    path: {json.dumps(path)}\n"
                                    for form, (path, _, _) in models.items())
     s = Server(program(SERVER), None, ["--threads", "1"], config=config)
@@ -307,36 +342,6 @@ def families(tmp_path_factory):
     yield s
     s.wait_idle()
     s.stop()
-
-
-def stripped(text):
-    return (text or "").strip()
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_calls_of_every_family(families, form):
-    _, doc, cases = families.models[form]
-    if form in REFUSED:
-        pytest.skip("its template renders no tools")
-    exact = 0
-    for c in cases:
-        if (form, c["name"]) in NOT_PLAYED:
-            continue
-        more = dict(c["kwargs"])
-        thinking = {"enable_thinking": more.pop("enable_thinking")} if "enable_thinking" in more else {}
-        said = both(families, {"model": form, "messages": tagged(c["messages"], c["name"]), "tools": doc["tools"],
-                               "max_tokens": 8000, "chat_template_kwargs": more, **thinking})[0]
-        got, want = values(said), c["expect"]
-        if c["level"] not in ("text", "token"):
-            continue  # valid JSON
-        exact += 1
-        assert got == [(t["name"], t["arguments"]) for t in want["tool_calls"]], c["name"]
-        assert (said.content.strip(), said.reasoning.strip()) == (stripped(want["content"]), stripped(want["reasoning"])), \
-            c["name"]
-        assert said.finish == ("tool_calls" if got else "stop")
-        for (i, _, _), t in zip(said.calls, want["tool_calls"]):
-            assert i == t.get("id", i)
-    assert exact >= 0.6 * len(cases)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -401,13 +406,23 @@ OWN_RULES = {
     "meta-llama-Llama-3.3-70B-Instruct": {"two", "reversed", "one missing"},
     "openai-gpt-oss-120b": {"result without calls"}, "Apertus-8B-Instruct": {"result without calls", "user between"},
     "Qwen3-Coder": {"half arguments"}, "GLM-4.6": {"half arguments"}, "deepseek-ai-DeepSeek-V4": {"half arguments"}}
-SHOWN_IN_PART = {"openai-gpt-oss-120b", "LFM2-8B-A1B"}  # of several calls the first
+SHOWN_IN_PART = {"openai-gpt-oss-120b"}  # of several calls the first
 HISTORY_OF = ["Qwen-Qwen2.5-7B-Instruct", "Kimi-K2-Instruct", "deepseek-ai-DeepSeek-V3.1", "google-gemma-4-31B-it-interleaved",
               "ibm-granite-granite-4.0", "LFM2-8B-A1B", "MiniMax-M1", *OWN_RULES]
 
 
+def left_out(server, form):
+    """Words of HISTORIES that the family's template leaves out, as the reference's rendering of such a history shows."""
+    name = server.models[form][1]["template"]
+    cases = json.loads(oracle(f"templates/{name}.json").read_text(encoding="utf-8"))["cases"]
+    output = next(c for c in cases if c["name"] == "parallel_tools").get("output", "")
+    return ({"Let me see."} if "Let me look." not in output else set()) | (
+        {"Rome", "Oslo"} if output and "Rome" not in output else set())
+
+
 @pytest.mark.parametrize("form", HISTORY_OF)
 def test_histories(families, form):
+    hidden = left_out(families, form)
     for name, messages in HISTORIES.items():
         status, a = families.post("/apply-template", {"model": form, "messages": messages, "tools": TOOLS})
         if name in OWN_RULES.get(form, ()):
@@ -415,7 +430,7 @@ def test_histories(families, form):
             continue
         assert status == 200, (name, a)
         for word in ("warm", "cold", "Rome", "Oslo", "Let me see."):
-            if word in json.dumps(messages) and (word != "Oslo" or form not in SHOWN_IN_PART):
+            if word in json.dumps(messages) and word not in hidden and (word != "Oslo" or form not in SHOWN_IN_PART):
                 assert word in a["prompt"], (name, word)
 
 
@@ -430,16 +445,3 @@ def test_ids_that_a_template_wants(families):
     messages = [user("W?"), calls(("toolu_1", "{}")), result("toolu_1"), user("again"), calls(("x", "{}"))]
     prompt = families.post("/apply-template", {"model": "Kimi-K2-Instruct", "messages": messages, "tools": TOOLS})[1]["prompt"]
     assert "functions.get_weather:0" in prompt and "functions.get_weather:1" in prompt and "toolu_1" not in prompt
-
-
-# ---- the default model ----------------------------------------------------------------------------
-
-@pytest.mark.real_model
-def test_the_default_model(real):
-    """It has no place for tools: they are described to it, and a call that is required comes all the same."""
-    for choice in "required", named("get_weather"):
-        for seed in range(2):
-            said = both(real, body("What is the weather in Paris?", tool_choice=choice, seed=seed, temperature=0.5))[0]
-            check_calls(said, SCHEMAS)
-    for _, _, data in [real.http("POST", CHAT, body("hi", stream=True, tool_choice="required", temperature=0))]:
-        assert sse(data)[-1] == "[DONE]" and streamed

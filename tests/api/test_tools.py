@@ -88,7 +88,7 @@ def test_results_come_back(real):
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name"),
     ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"$ref": "http://x"}}}}}],
-      "tool_choice": "required"}, "tools[0].function.parameters.allOf[0].properties.a")])
+      "tool_choice": "required"}, "tools[0].function.parameters.properties.a")])
 def test_what_is_wrong_is_named(real, more, param):
     status, a = real.post("/v1/chat/completions", {**BODY, **more})
     assert status == 400 and a["error"]["param"] == param, a

@@ -138,15 +138,9 @@ static int push_json(struct build *b, json_t *schema, const char *property)
 /* Arguments must be an object, even if the schema allows other types. */
 static int push_arguments(struct build *b)
 {
-    json_t *schema = b->parameters
-                         ? json_pack("{s:s, s:[O]}", "type", "object", "allOf", b->parameters)
-                         : json_pack("{s:s}", "type", "object");
-    if (b->parameters && json_is_string(json_object_get(b->parameters, "type"))) {
-        json_decref(schema);
-        schema = json_incref(b->parameters);
-    }
-    if (!schema) return CN_ENOMEM;
-    int rc = push_json(b, schema, NULL);
+    json_t *schema = b->parameters ? json_copy(b->parameters) : json_object();
+    int rc = json_object_set_new(schema, "type", json_string("object")) ? CN_ENOMEM : 0;
+    if (!rc) rc = push_json(b, schema, NULL);
     json_decref(schema);
     return rc;
 }
