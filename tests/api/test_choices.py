@@ -445,3 +445,26 @@ def test_ids_that_a_template_wants(families):
     messages = [user("W?"), calls(("toolu_1", "{}")), result("toolu_1"), user("again"), calls(("x", "{}"))]
     prompt = families.post("/apply-template", {"model": "Kimi-K2-Instruct", "messages": messages, "tools": TOOLS})[1]["prompt"]
     assert "functions.get_weather:0" in prompt and "functions.get_weather:1" in prompt and "toolu_1" not in prompt
+
+
+# What pydantic makes of classes: references, values that may be null; and texts that are bounded.
+BOOK = {"type": "object", "$defs": {"Colour": {"enum": ["red", "green"], "type": "string"}, "Point": {
+    "type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"],
+    "additionalProperties": False}},
+    "properties": {"code": {"type": "string", "pattern": "^[A-Z]{3}$"}, "short": {"type": "string", "minLength": 2, "maxLength": 5},
+                   "day": {"type": "string", "format": "date"}, "colour": {"$ref": "#/$defs/Colour"}, "same": {"const": "a<b"},
+                   "at": {"$ref": "#/$defs/Point"}, "maybe": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
+                   "either": {"type": ["string", "integer"], "maxLength": 3, "maximum": 5, "minimum": 0}},
+    "required": ["code", "short", "day", "colour", "same", "at", "maybe", "either"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_arguments_satisfy_all_of_their_schema(families, form):
+    doc = families.models[form][1]
+    if form in REFUSED or doc["form"] in FREE:
+        pytest.skip("calls cannot be required of it")
+    for seed in range(4):
+        said = both(families, {"model": form, "messages": [user("go on")], "tools": [function(parameters=BOOK)],
+                               "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 700, "seed": seed, **ANY})[0]
+        said.content = said.content.strip()
+        check_calls(said, {"f"}, {"f": BOOK})

@@ -21,7 +21,9 @@ struct build {
     const struct text *t;
     struct cn_error *err;
     json_t *tool, *parameters; /* of the function that is written */
-    size_t index;              /* its number */
+    struct eng_str name;       /* its */
+    size_t index;              /* and number */
+    struct eng_tools *tools;   /* types as the readers of calls see them */
     struct eng_sym *syms;      /* of the sequence that is written */
     size_t n, cap;
 };
@@ -127,12 +129,11 @@ static int say(struct build *b, int rc, const char *property, const struct cn_er
                          why->message[0] ? why->message : cn_err_info(rc)->text);
 }
 
-static int push_json(struct build *b, json_t *schema, const char *property)
+static int json_value(struct build *b, json_t *schema, const char *property, struct eng_sym *out)
 {
     struct cn_error why = {0};
-    struct eng_sym s;
-    int rc = eng_schema_compile(b->ir, schema, b->in->opts, &s, &why);
-    return rc ? say(b, rc, property, &why) : push(b, s);
+    int rc = eng_schema_compile(b->ir, schema, b->in->opts, out, &why);
+    return rc ? say(b, rc, property, &why) : 0;
 }
 
 /* Arguments must be an object, even if the schema allows other types. */
@@ -140,61 +141,198 @@ static int push_arguments(struct build *b)
 {
     json_t *schema = b->parameters ? json_copy(b->parameters) : json_object();
     int rc = json_object_set_new(schema, "type", json_string("object")) ? CN_ENOMEM : 0;
-    if (!rc) rc = push_json(b, schema, NULL);
+    struct eng_sym s;
+    if (!rc) rc = json_value(b, schema, NULL, &s);
+    if (!rc) rc = push(b, s);
     json_decref(schema);
     return rc;
 }
 
-/* A text of any kind that does not hold what ends it. */
-static int push_text(struct build *b, const json_t *schema, const char *end)
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Texts that hold s. */
+static uint32_t holding(struct eng_rx *r, uint32_t any, const char *s, size_t n)
+{
+    return eng_rx_cat(r, any, eng_rx_cat(r, eng_rx_literal(r, s, n), any));
+}
+
+/* Texts that a reader takes for a value of another of these types, or would not leave as they are:
+ * those that begin as one, or with white space (reply/value.c). */
+static uint32_t mistaken(struct eng_rx *r, unsigned types, uint32_t any)
+{
+    static const struct eng_str nulls[] = {{"null", 4}, {"None", 4}},
+                                bools[] = {{"true", 4}, {"false", 5}};
+    uint32_t x = types & ENG_T_NULL ? eng_rx_words(r, nulls, 2) : ENG_RX_NONE;
+    struct eng_bytes first = {{0}}, blanks = {{0}};
+    if (!(types & ~(unsigned)(ENG_T_STRING | ENG_T_NULL))) return x;
+    for (const char *p = " \t\r\n"; *p; p++)
+        eng_bytes_add(&blanks, (uint8_t)*p, (uint8_t)*p);
+    first = blanks;
+    if (types & ENG_T_NUMBER) eng_bytes_add(&first, '+', '9'); /* + , - . / and digits */
+    if (types & ENG_T_OBJECT) eng_bytes_add(&first, '{', '{');
+    if (types & ENG_T_ARRAY) eng_bytes_add(&first, '[', '[');
+    if (types & ENG_T_BOOLEAN) x = eng_rx_or(r, x, eng_rx_words(r, bools, 2));
+    x = eng_rx_or(r, x, eng_rx_cat(r, eng_rx_set(r, &first), any));
+    return eng_rx_or(r, x, eng_rx_cat(r, any, eng_rx_set(r, &blanks)));
+}
+
+/* The parameter's value as a text that does not hold what ends it; *out ENG_RX_NONE: no string is
+ * allowed. */
+static int text_value(struct build *b, json_t *schema, const char *name, unsigned types,
+                      const char *end, uint32_t *out)
 {
     struct eng_rx *r = &b->ir->rx;
-    const json_t *words = json_object_get(schema, "enum");
-    uint32_t any = eng_rx_repeat(r, eng_spell_any(r, ENG_SPELL_RAW), 0, ENG_RX_INF), x, stop;
-    size_t n = strcspn(end, "\n") ? strcspn(end, "\n") : strlen(end), i;
-    json_t *word;
-    if (json_is_array(words)) {
-        x = ENG_RX_NONE;
-        json_array_foreach(words, i, word) x =
-            eng_rx_or(r, x, eng_rx_literal(r, json_string_value(word), json_string_length(word)));
-        return push(b, eng_ir_lexeme(b->ir, x, false));
-    }
-    stop = eng_rx_literal(r, end, n);
-    x = eng_rx_cat(r, any, eng_rx_cat(r, stop, any));
-    return push(b, eng_ir_lexeme(b->ir, eng_rx_and(r, any, eng_rx_not(r, x)), false));
+    uint32_t any = eng_rx_repeat(r, eng_spell_any(r, ENG_SPELL_RAW), 0, ENG_RX_INF), bad;
+    size_t n = strcspn(end, "\n") ? strcspn(end, "\n") : strlen(end);
+    struct cn_error why = {0};
+    int rc = eng_schema_texts(b->ir, schema, b->in->opts, out, &why);
+    if (rc) return say(b, rc, name, &why);
+    if (*out == ENG_RX_NONE) return 0;
+    bad = holding(r, any, end, n);
+    if (strcmp(b->t->text_param, b->t->other_param) == 0)
+        bad = eng_rx_or(r, bad, mistaken(r, types, any));
+    *out = eng_rx_and(r, *out, eng_rx_and(r, any, eng_rx_not(r, bad)));
+    return r->code;
 }
 
-/* Whether a parameter's value is written as it is. */
-static bool is_text(const json_t *schema)
+/* The parameter's schema as a document of its own: with the definitions of all, and where `bare`
+ * without strings. Owned; NULL: out of memory. */
+static json_t *document(const struct build *b, const json_t *schema, bool bare)
 {
-    const json_t *type = json_object_get(schema, "type"), *words = json_object_get(schema, "enum");
-    json_t *word;
+    static const char *const words[] = {"$defs", "definitions"};
+    static const char *const types[] = {"null", "boolean", "object", "array", "number"};
+    json_t *doc = json_is_object(schema) ? json_copy((json_t *)schema) : json_object(), *list, *one;
+    const json_t *type = json_object_get(schema, "type");
     size_t i;
-    if (json_is_string(type)) return !strcmp(json_string_value(type), "string");
-    json_array_foreach(words, i, word) if (!json_is_string(word)) return false;
-    return json_is_array(words);
+    int rc = !doc;
+    if (json_is_false(schema)) rc |= json_object_set_new(doc, "not", json_object());
+    for (i = 0; i < CN_ARRAY_LEN(words); i++) {
+        json_t *all = json_object_get(b->parameters, words[i]);
+        if (all && !json_object_get(doc, words[i])) rc |= json_object_set(doc, words[i], all);
+    }
+    if (!rc && bare && !json_is_string(type)) {
+        list = json_array();
+        for (i = 0; i < CN_ARRAY_LEN(types) && !type; i++)
+            rc |= json_array_append_new(list, json_string(types[i]));
+        json_array_foreach(type, i, one) if (!json_is_string(one) ||
+                                             strcmp(json_string_value(one), "string") != 0) rc |=
+            json_array_append(list, one);
+        rc |= json_object_set_new(doc, "type", list);
+    }
+    if (!rc) return doc;
+    json_decref(doc);
+    return NULL;
 }
 
-/* One parameter: its text with the name and the value in their places. */
-static int push_parameter(struct build *b, const char *name, json_t *schema)
+/* A way to write a parameter: its text with the name and the value in their places. */
+static int add_way(struct build *b, struct eng_sym rule, const char *s, const char *name,
+                   struct eng_sym value)
 {
-    bool text = is_text(schema);
-    const char *s = text ? b->t->text_param : b->t->other_param;
+    struct eng_sym *outer = b->syms;
+    size_t n_outer = b->n, cap = b->cap;
     json_t *key = json_string(name);
     int rc = key ? 0 : CN_ENOMEM;
+    b->syms = NULL;
+    b->n = b->cap = 0;
     while (*s && !rc) {
         size_t n = strcspn(s, "%");
         rc = push_markup(b, s, n);
         s += n;
         if (rc || !*s) break;
-        if (s[1] == 'K')
-            rc = push_name(b, key, false);
-        else
-            rc = text ? push_text(b, schema, s + 2) : push_json(b, schema, name);
+        rc = s[1] == 'K' ? push_name(b, key, false) : push(b, value);
         s += 2;
     }
+    if (!rc) eng_ir_add(b->ir, rule, b->syms, b->n);
+    free(b->syms);
+    b->syms = outer;
+    b->n = n_outer;
+    b->cap = cap;
     json_decref(key);
     return rc;
+}
+
+/* The value as JSON; `more`: there are other ways, if no such value satisfies the schema. White
+ * space in front of null would make it a string's text. */
+static int add_json_way(struct build *b, struct eng_sym rule, const char *name, json_t *schema,
+                        unsigned types, bool more)
+{
+    struct cn_error why = {0};
+    struct eng_sym value;
+    int rc = eng_schema_compile(b->ir, schema, b->in->opts, &value, &why);
+    if (rc == CN_EINVAL && more) return 0;
+    if (rc) return say(b, rc, name, &why);
+    if (types == (ENG_T_STRING | ENG_T_NULL))
+        value = eng_ir_lexeme(b->ir, eng_rx_literal(&b->ir->rx, "null", 4), false);
+    return add_way(b, rule, b->t->other_param, name, value);
+}
+
+/* Strings are written as they are, other values as JSON. Where a value may be of any type readers
+ * take JSON. */
+static int add_ways(struct build *b, struct eng_sym rule, const char *name, const json_t *schema)
+{
+    const struct eng_tool *tool = eng_tool_find(b->tools, b->name);
+    const struct eng_schema *of = eng_schema_member(tool ? tool->parameters : NULL,
+                                                    (struct eng_str){name, strlen(name)}, NULL);
+    unsigned types = eng_schema_types(of);
+    bool bare = types & ENG_T_STRING && types != ENG_T_ANY;
+    const char *end = strstr(b->t->text_param, "%V") + 2;
+    json_t *all = document(b, schema, false), *others = document(b, schema, bare);
+    uint32_t x = ENG_RX_NONE;
+    int rc = all && others ? 0 : CN_ENOMEM;
+    if (!rc && bare) rc = text_value(b, all, name, types, end, &x);
+    if (!rc && x != ENG_RX_NONE)
+        rc = add_way(b, rule, b->t->text_param, name, eng_ir_lexeme(b->ir, x, false));
+    if (!rc && types != ENG_T_STRING)
+        rc = add_json_way(b, rule, name, others, types, x != ENG_RX_NONE);
+    json_decref(all);
+    json_decref(others);
+    return rc;
+}
+
+static int push_parameter(struct build *b, const char *name, const json_t *schema, bool must)
+{
+    struct eng_sym rule = eng_ir_rule(b->ir);
+    int rc = add_ways(b, rule, name, schema);
+    if (!must) eng_ir_add(b->ir, rule, NULL, 0);
+    return rc ? rc : push(b, rule);
+}
+
+static bool has_word(const json_t *list, const char *word)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one) if (json_is_string(one) &&
+                                         strcmp(json_string_value(one), word) == 0) return true;
+    return false;
+}
+
+/* Keywords about the object of all parameters which their texts, one by one, do not keep. */
+static int check_object(struct build *b)
+{
+    static const char *const words[] = {"$ref",
+                                        "$dynamicRef",
+                                        "allOf",
+                                        "anyOf",
+                                        "oneOf",
+                                        "not",
+                                        "if",
+                                        "minProperties",
+                                        "maxProperties",
+                                        "propertyNames",
+                                        "patternProperties",
+                                        "dependentRequired",
+                                        "dependentSchemas",
+                                        "dependencies",
+                                        "const",
+                                        "enum"};
+    struct cn_error why = {0};
+    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++) {
+        if (!json_object_get(b->parameters, words[i])) continue;
+        cn_fail(&why, CN_EUNSUPP, "%s is not supported here, in the form in which this model calls",
+                words[i]);
+        return say(b, CN_EUNSUPP, NULL, &why);
+    }
+    return 0;
 }
 
 /* All parameters in their order; those that are not required may be left out. */
@@ -203,26 +341,17 @@ static int push_parameters(struct build *b)
     json_t *properties = json_object_get(b->parameters, "properties"), *schema, *word;
     json_t *required = json_object_get(b->parameters, "required");
     const char *name;
+    size_t i;
+    int rc = check_object(b);
     json_object_foreach(properties, name, schema)
     {
-        struct eng_sym *outer = b->syms, rule = eng_ir_rule(b->ir);
-        size_t n = b->n, cap = b->cap, i;
-        bool must = false;
-        json_array_foreach(required, i, word) must |=
-            json_is_string(word) && !strcmp(json_string_value(word), name);
-        b->syms = NULL;
-        b->n = b->cap = 0;
-        int rc = push_parameter(b, name, schema);
-        if (!rc) eng_ir_add(b->ir, rule, b->syms, b->n);
-        if (!must) eng_ir_add(b->ir, rule, NULL, 0);
-        free(b->syms);
-        b->syms = outer;
-        b->n = n;
-        b->cap = cap;
-        if (!rc) rc = push(b, rule);
-        if (rc) return rc;
+        bool must = has_word(required, name);
+        if (!rc && (must || !json_is_false(schema))) rc = push_parameter(b, name, schema, must);
     }
-    return 0;
+    json_array_foreach(required, i, word) /* what it is, the schema does not say */
+        if (!rc && json_is_string(word) && !json_object_get(properties, json_string_value(word)))
+            rc = push_parameter(b, json_string_value(word), json_true(), true);
+    return rc;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -262,7 +391,9 @@ static int any_call(struct build *b, json_t *tools, struct eng_sym *out)
     json_array_foreach(tools, b->index, b->tool)
     {
         json_t *p = json_object_get(json_object_get(b->tool, "function"), "parameters");
+        json_t *name = json_object_get(json_object_get(b->tool, "function"), "name");
         b->parameters = json_is_object(p) ? p : NULL;
+        b->name = (struct eng_str){json_string_value(name), json_string_length(name)};
         b->n = 0;
         int rc = push_call(b);
         if (rc) return rc;
@@ -302,7 +433,9 @@ int eng_calls_compile(struct eng_ir *ir, const struct eng_calls_in *in, struct e
         return cn_fail(err, CN_EUNSUPP,
                        "calls in this model's form (%s) cannot be required: let the model choose",
                        eng_reply_form(in->format));
-    int rc = all_calls(&b, root);
+    int rc = eng_tools_new(in->tools, &b.tools, err);
+    if (!rc) rc = all_calls(&b, root);
+    eng_tools_free(b.tools);
     free(b.syms);
     if (rc && err && !err->code) cn_fail(err, rc, "%s", cn_err_info(rc)->text);
     return rc;

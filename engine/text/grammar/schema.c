@@ -106,10 +106,10 @@ static void begin(struct eng_sc *sc)
     sc->ir->space = sc->opts.compact ? ENG_RX_EMPTY : white_space(sc->ir, &sc->ir->rx);
 }
 
-static struct eng_sym compile(struct eng_sc *sc, json_t *schema)
+/* The goal of the whole schema. */
+static uint32_t resolve(struct eng_sc *sc, json_t *schema)
 {
     static const struct eng_sc_place top = {.parent = ENG_SC_NONE, .index = ENG_SC_NONE};
-    struct eng_sym never = {ENG_SYM_NEVER, 0};
     uint32_t lit = json_is_true(schema) ? ENG_LIT_TRUE : ENG_LIT_FALSE, root;
     begin(sc);
     if (!json_is_object(schema) && !json_is_boolean(schema))
@@ -119,6 +119,13 @@ static struct eng_sym compile(struct eng_sc *sc, json_t *schema)
     eng_sc_want(sc, root);
     eng_sc_compile_goals(sc);
     eng_sc_satisfy(sc);
+    return root;
+}
+
+static struct eng_sym compile(struct eng_sc *sc, json_t *schema)
+{
+    struct eng_sym never = {ENG_SYM_NEVER, 0};
+    uint32_t root = resolve(sc, schema);
     if (!sc->code && !sc->goals[root].sat)
         eng_sc_fail(sc, eng_sc_why_not(sc, root), CN_EINVAL, "no value satisfies the schema");
     return sc->code ? never : eng_sc_emit(sc, root);
@@ -146,15 +153,41 @@ static void fini(struct eng_sc *sc)
     cn_arena_fini(&sc->arena);
 }
 
+static void init(struct eng_sc *sc, struct eng_ir *ir, const struct eng_schema_opts *opts,
+                 struct cn_error *err)
+{
+    *sc = (struct eng_sc){.ir = ir, .opts = *opts, .err = err};
+    sc->plain_number = sc->not_integer = ENG_SC_NONE;
+    sc->spread = 1;
+    cn_random(sc->key, sizeof sc->key);
+    cn_arena_init(&sc->arena, ir->max_bytes);
+}
+
+int eng_schema_texts(struct eng_ir *ir, json_t *schema, const struct eng_schema_opts *opts,
+                     uint32_t *out, struct cn_error *err)
+{
+    struct cn_error ignored;
+    struct eng_sc sc;
+    enum eng_spelling spelling = ir->spelling;
+    uint32_t space = ir->space;
+    ir->spelling = ENG_SPELL_RAW;
+    init(&sc, ir, opts, err ? err : &ignored);
+    uint32_t root = resolve(&sc, schema), texts = ENG_RX_NONE;
+    if (!sc.code && sc.goals[root].sat) texts = sc.goals[root].text;
+    fini(&sc);
+    ir->spelling = spelling;
+    ir->space = space;
+    if (sc.code) return sc.code;
+    *out = texts;
+    return 0;
+}
+
 int eng_schema_compile(struct eng_ir *ir, json_t *schema, const struct eng_schema_opts *opts,
                        struct eng_sym *root, struct cn_error *err)
 {
     struct cn_error ignored;
-    struct eng_sc sc = {.ir = ir, .opts = *opts, .err = err ? err : &ignored};
-    sc.plain_number = sc.not_integer = ENG_SC_NONE;
-    sc.spread = 1;
-    cn_random(sc.key, sizeof sc.key);
-    cn_arena_init(&sc.arena, ir->max_bytes);
+    struct eng_sc sc;
+    init(&sc, ir, opts, err ? err : &ignored);
     struct eng_sym sym = compile(&sc, schema);
     fini(&sc);
     if (sc.code) return sc.code;

@@ -33,5 +33,10 @@ struct eng_schema_opts {
  * the limit. CN_ENOMEM. CN_ECANCELLED: ir->rx.keep_going said so. */
 int eng_schema_compile(struct eng_ir *ir, json_t *schema, const struct eng_schema_opts *opts,
                        struct eng_sym *root, struct cn_error *err);
+/* Of the values that satisfy the schema the strings, as their bare text: without quotes and
+ * escapes. *out: an expression of ir->rx, ENG_RX_NONE if no string does. Errors as above, but that
+ * no value satisfies the schema is none. */
+int eng_schema_texts(struct eng_ir *ir, json_t *schema, const struct eng_schema_opts *opts,
+                     uint32_t *out, struct cn_error *err);
 
 #endif
