@@ -117,6 +117,23 @@ def test_beside_a_form(null):
     assert set(json.loads(both(null, body(tool_choice="none", seed=1, **form))[0].content)) == {"a"}
 
 
+@pytest.mark.parametrize("form, fits", [({"guided_choice": ["red", "<b>"]}, "red|<b>"), ({"guided_regex": "<[a-z]>"}, "<[a-z]>"),
+                                        ({"grammar": 'root ::= "x" | "yy"'}, "x|yy"), ({"guided_grammar": 'start: "a" B\nB: /b+/'}, "ab+")])
+def test_beside_a_form_that_is_not_json(null, form, fits):
+    """Arguments are JSON all the same."""
+    tool = function(parameters={"type": "object", "properties": {"a": {"enum": ['"', "\\", "\n\"x"]}}, "required": ["a"],
+                                "additionalProperties": False})
+    seen = set()
+    for seed in range(24):
+        said = both(null, {**body(seed=seed, **form, **ANY), "tools": [tool], "max_tokens": 120})[0]
+        seen.add(bool(said.calls))
+        if said.calls:
+            check_calls(said, {"f"}, {"f": tool["function"]["parameters"]})
+        else:
+            assert re.fullmatch(fits, said.content) and said.finish == "stop"
+    assert seen == {True, False}
+
+
 def test_older_names(null):
     """functions and function_call: one call, as function_call."""
     functions = {"messages": [user("hi")], "functions": [t["function"] for t in TOOLS], "max_tokens": 200, **ANY}

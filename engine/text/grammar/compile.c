@@ -182,7 +182,7 @@ int eng_grammar_compile(const struct eng_grammar_in *in, struct eng_grammar **ou
     enum eng_spelling spelling = ENG_SPELL_RAW;
     json_t *json, *own = NULL;
     if (in->kind == ENG_GRAMMAR_SCHEMA || in->kind == ENG_GRAMMAR_JSON_OBJECT ||
-        in->kind == ENG_GRAMMAR_LARK || in->kind == ENG_GRAMMAR_CALLS)
+        in->kind == ENG_GRAMMAR_LARK || in->kind == ENG_GRAMMAR_CALLS || in->calls)
         spelling = in->any_spelling ? ENG_SPELL_JSON_ANY : ENG_SPELL_JSON;
     int rc = read_json(in, &json, &own, err);
     if (rc) return rc;
