@@ -281,5 +281,6 @@ int srv_messages_fit(struct srv_call *c)
     if (!rc) rc = eng_template_fit(t, c->p.messages, &c->err);
     if (!rc && c->env->tools != RT_TOOLS_FALLBACK && c->env->history)
         rc = eng_history_prepare(c->env->history, c->p.messages, &c->err);
+    if (!rc) c->past_calls = eng_history_calls(c->p.messages);
     return rc;
 }

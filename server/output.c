@@ -41,6 +41,14 @@ int srv_out_begin(struct srv_req *q)
     return b->failed ? CN_ENOMEM : 0;
 }
 
+/* What ids of calls look like: what the template takes, or the family's own. */
+static enum eng_call_ids ids_of(const struct srv_call *c)
+{
+    if (!c->tools) return ENG_IDS_ANY;
+    if (!strncmp(eng_reply_form(c->env->reply), "mistral", 7)) return ENG_IDS_NINE;
+    return c->env->history ? c->env->history->ids : ENG_IDS_ANY;
+}
+
 int srv_out_choices(struct srv_req *q)
 {
     size_t n = q->n_subs * q->call->best_of;
@@ -51,12 +59,13 @@ int srv_out_choices(struct srv_req *q)
     q->choices = cn_calloc(n, sizeof *q->choices);
     if (!q->choices) return CN_ENOMEM;
     q->n_choices = n;
+    enum eng_call_ids ids = ids_of(q->call);
     for (size_t i = 0; i < n; i++) {
         struct srv_choice *c = &q->choices[i];
         c->index = (uint32_t)i;
         c->one_call = q->call->tools && (!q->call->p.parallel_tool_calls || q->call->legacy);
-        c->call_ids_nine =
-            q->call->tools && !strncmp(eng_reply_form(q->call->env->reply), "mistral", 7);
+        c->call_ids = ids;
+        c->past_calls = q->call->past_calls;
         cn_buf_init_for(&c->text, 0, account);
         cn_buf_init_for(&c->reasoning, 0, account);
         cn_buf_init_for(&c->tokens, 0, account);

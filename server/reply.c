@@ -5,27 +5,35 @@
  * Reasoning goes out under both names that clients know, reasoning_content and reasoning. */
 #include "server/request.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* An id of ours, where the format has none: Mistral's templates accept nine letters and digits. */
-static void make_id(const struct srv_choice *c, char id[32])
+/* An id of ours, where the format has none: Mistral's templates accept nine letters and digits.
+ * Kimi's are counted over the conversation, whatever number the model writes: it may begin anew. */
+static void make_id(const struct srv_choice *c, const char *name, size_t n,
+                    struct srv_tool_call *call)
 {
+    bool nine = c->call_ids == ENG_IDS_NINE;
     uint8_t r[12];
 
+    if (c->call_ids == ENG_IDS_KIMI && n < sizeof call->id - 32) {
+        snprintf(call->id, sizeof call->id, "functions.%.*s:%zu", (int)n, name,
+                 c->past_calls + c->n_calls - 1);
+        return;
+    }
     cn_random(r, sizeof r);
-    memcpy(id, "call_", 5);
-    cn_hex(r, sizeof r, c->call_ids_nine ? id : id + 5);
-    if (c->call_ids_nine) id[9] = 0;
+    memcpy(call->id, "call_", 5);
+    cn_hex(r, sizeof r, nine ? call->id : call->id + 5);
+    if (nine) call->id[9] = 0;
 }
 
-static struct srv_tool_call *new_call(struct srv_choice *c)
+static struct srv_tool_call *new_call(struct srv_choice *c, const char *name, size_t n)
 {
-
     if (cn_buf_reserve(&c->text, sizeof *c->calls)) return NULL; /* what it counts for */
     if (cn_grow(&c->calls, &c->cap_calls, c->n_calls + 1, sizeof *c->calls)) return NULL;
     struct srv_tool_call *call = &c->calls[c->n_calls++];
-    make_id(c, call->id);
+    make_id(c, name, n, call);
     cn_buf_init_for(&call->name, 0, c->text.account);
     cn_buf_init_for(&call->arguments, 0, c->text.account);
     call->begun = false;
@@ -38,7 +46,7 @@ static void set_id(struct srv_choice *c, const char *s, size_t n)
 {
     struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
 
-    if (!call || call->begun || n >= sizeof call->id) return;
+    if (!call || call->begun || n >= sizeof call->id || c->call_ids == ENG_IDS_KIMI) return;
     for (size_t i = 0; i + 1 < c->n_calls; i++)
         if (strlen(c->calls[i].id) == n && !memcmp(c->calls[i].id, s, n)) return;
     memcpy(call->id, s, n);
@@ -57,7 +65,7 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
     case ENG_PART_REASONING:
         return cn_buf_append(&c->reasoning, s, n);
     case ENG_PART_CALL:
-        call = new_call(c);
+        call = new_call(c, s, n);
         return call             ? cn_buf_append(&call->name, s, n)
                : c->text.failed ? cn_buf_code(&c->text)
                                 : CN_ENOMEM;
@@ -125,7 +133,9 @@ static void put_call(struct cn_buf *b, const struct srv_tool_call *call, size_t 
     cn_buf_putc(b, '{');
     if (delta) cn_buf_printf(b, "\"index\":%zu,", index);
     if (!call->begun) {
-        cn_buf_printf(b, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", call->id);
+        cn_buf_puts(b, "\"id\":");
+        cn_buf_json_str(b, call->id, strlen(call->id));
+        cn_buf_puts(b, ",\"type\":\"function\",\"function\":{\"name\":");
         put_str(b, &call->name);
         cn_buf_puts(b, ",\"arguments\":");
     } else {

@@ -14,7 +14,7 @@
 /* A call of a tool. Calls stay until the choice ends; in a stream their arguments until they are
  * sent. */
 struct srv_tool_call {
-    char id[32];
+    char id[96];
     struct cn_buf name, arguments;
     bool begun; /* streams: its id and name are out */
 };
@@ -29,10 +29,11 @@ struct srv_choice {
     bool last;  /* streams: its last chunk is out */
     bool fresh; /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
-    bool cut;              /* the arguments of its last call are not whole */
-    bool one_call;         /* calls after the first are left out; */
-    bool skips;            /* one is */
-    bool call_ids_nine;    /* ids of calls have nine letters and digits */
+    bool cut;      /* the arguments of its last call are not whole */
+    bool one_call; /* calls after the first are left out; */
+    bool skips;    /* one is */
+    enum eng_call_ids call_ids;
+    size_t past_calls;     /* of the conversation, which ids count: ENG_IDS_KIMI */
     const char *stop_text; /* one of the call's, or NULL */
     struct cn_buf text, reasoning;
     struct srv_tool_call *calls;

@@ -430,6 +430,8 @@ int eng_history_learn(const struct eng_template *t, const struct eng_reply_forma
  * order of their calls where the template needs that. Linear time. After CN_ENOMEM, the only error,
  * the messages are of no use. */
 int eng_history_prepare(const struct eng_history *h, json_t *messages, struct cn_error *err);
+/* The calls in the messages: where ids count the calls of a conversation, the next one's number. */
+size_t eng_history_calls(const json_t *messages);
 
 /* ---- sampling (asked.c) ---------------------------------------------------------------------- */
 

@@ -464,6 +464,38 @@ def test_ids_that_a_template_wants(families):
     assert "functions.get_weather:0" in prompt and "functions.get_weather:1" in prompt and "toolu_1" not in prompt
 
 
+def test_ids_that_count(tmp_path):
+    """Kimi's count the calls of a conversation, also where the model counts from 0 again; names stay as they are."""
+    path, doc, _ = played(tmp_path, "Kimi-K2-Instruct", slice(0, 1))
+    said = "<|tool_calls_section_begin|>" + "".join(
+        f"<|tool_call_begin|>functions.get_weather:{i}<|tool_call_argument_begin|>{{}}<|tool_call_end|>" for i in (0, 1, 0)) + (
+        "<|tool_calls_section_end|>")
+    text = (tmp_path / "Kimi-K2-Instruct.txt").read_text(encoding="utf-8")
+    (tmp_path / "Kimi-K2-Instruct.txt").write_text(text[:text.index("=== answer")] + answer(said), encoding="utf-8")
+    s = Server(program(SERVER), path, template=False)
+    messages = [user("W?")]
+    for turn in range(3):
+        got = both(s, {"messages": messages, "tools": TOOLS, "max_tokens": 500})[0]
+        assert [i for i, _, _ in got.calls] == [f"functions.get_weather:{3 * turn + k}" for k in range(3)]
+        messages += [calls(*((i, "{}") for i, _, _ in got.calls)), *(result(i) for i, _, _ in got.calls), user("again")]
+    s.wait_idle()
+    s.stop()
+
+
+def test_ids_of_the_model_are_text(tmp_path):
+    """An id that the model writes may hold anything, and none comes twice."""
+    path, doc, _ = played(tmp_path, "mistralai-Mistral-Nemo-Instruct-2407", slice(0, 1))
+    said = "[TOOL_CALLS]" + json.dumps([{"name": "ping", "arguments": {}, "id": i} for i in ('a"b\n', 'a"b\n', "x" * 200)])
+    file = tmp_path / "mistralai-Mistral-Nemo-Instruct-2407.txt"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text[:text.index("=== answer")] + answer(said), encoding="utf-8")
+    s = Server(program(SERVER), path, template=False)
+    got = both(s, {"messages": [user("x")], "tools": TOOLS, "max_tokens": 500})[0]
+    assert len(got.calls) == 3 and got.calls[0][0] == 'a"b\n'
+    s.wait_idle()
+    s.stop()
+
+
 # What pydantic makes of classes: references, values that may be null; and texts that are bounded.
 BOOK = {"type": "object", "$defs": {"Colour": {"enum": ["red", "green"], "type": "string"}, "Point": {
     "type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["x"],

@@ -212,6 +212,11 @@ static int order_results(json_t *messages, size_t from, const json_t *calls)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
+static bool is_call(const json_t *call)
+{
+    return json_is_string(json_object_get(json_object_get(call, "function"), "name"));
+}
+
 static int prepare_calls(struct ids *ids, json_t *calls)
 {
     json_t *call;
@@ -219,10 +224,9 @@ static int prepare_calls(struct ids *ids, json_t *calls)
     int rc = 0;
     json_array_foreach(calls, k, call)
     {
-        json_t *function = json_object_get(call, "function");
-        const char *name = json_string_value(json_object_get(function, "name"));
-        if (!json_is_object(function) || !name) continue;
-        if (!rc) rc = map_id(ids, call, "id", name);
+        const json_t *name = json_object_get(json_object_get(call, "function"), "name");
+        if (!is_call(call)) continue;
+        if (!rc) rc = map_id(ids, call, "id", json_string_value(name));
         ids->n++;
     }
     return rc;
@@ -250,4 +254,13 @@ int eng_history_prepare(const struct eng_history *h, json_t *messages, struct cn
     json_decref(ids.map);
     json_decref(ids.taken);
     return rc ? cn_fail(err, CN_ENOMEM, "out of memory") : 0;
+}
+
+size_t eng_history_calls(const json_t *messages)
+{
+    const json_t *m, *call;
+    size_t i, k, n = 0;
+    json_array_foreach(messages, i, m) json_array_foreach(json_object_get(m, "tool_calls"), k, call)
+        n += is_call(call);
+    return n;
 }
