@@ -14,6 +14,7 @@ struct srv_form {
     const json_t *value; /* borrowed from the body; NULL with ENG_GRAMMAR_JSON_OBJECT */
     bool compact;        /* no white space between tokens of JSON */
     bool many;           /* ENG_GRAMMAR_CALLS: one call or more */
+    bool free;           /* ENG_GRAMMAR_CALLS: or none, and text before them */
     const json_t *calls; /* tools that may be called instead; NULL: none */
 };
 /* Reads response_format, structured_outputs and the fields of other servers (params.def). At most

@@ -61,6 +61,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
 static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
 {
     struct eng_guide_in in = {.grammar = c->grammar,
+                              .free = c->form.free,
                               .vocab = c->env->vocab,
                               .reply = c->parted ? c->env->reply : NULL,
                               .start = (int)c->start,

@@ -280,6 +280,32 @@ static void require_calls(struct srv_call *c, const json_t *allowed)
                                 .many = c->p.parallel_tool_calls && !c->legacy};
 }
 
+/* Whether a tool asks for arguments that satisfy its schema, whoever chooses to call it. */
+static bool any_strict(const json_t *tools)
+{
+    const json_t *tool;
+    size_t i;
+
+    json_array_foreach(tools, i,
+                       tool) if (json_is_true(json_object_get(json_object_get(tool, "function"),
+                                                              "strict"))) return true;
+    return false;
+}
+
+/* What the answer must be, with these tools. */
+static void form_of(struct srv_call *c, const json_t *allowed, bool required)
+{
+    bool strict = !required && !c->form.name && any_strict(allowed);
+
+    if (required || (strict && eng_grammar_may_wait(c->env->reply)))
+        require_calls(c, allowed);
+    else if (c->form.name)
+        c->form.calls = allowed; /* or the answer has the form that was asked for */
+    if (!strict || !c->form.name) return;
+    c->form.name = c->legacy ? "functions" : "tools";
+    c->form.free = true;
+}
+
 int srv_tools_read(struct srv_call *c)
 {
     struct choice ch = {0};
@@ -296,10 +322,7 @@ int srv_tools_read(struct srv_call *c)
         /* kept with the body, as long as it is read */
         if (ch.allowed && json_object_set(c->root, "allowed tools", ch.allowed)) rc = no_memory(c);
         if (!rc) rc = keep_tools(c, allowed);
-        if (!rc && ch.required)
-            require_calls(c, allowed);
-        else if (!rc && c->form.name)
-            c->form.calls = allowed; /* or the answer has the form that was asked for */
+        if (!rc) form_of(c, allowed, ch.required);
     }
     json_decref(ch.allowed);
     return rc;

@@ -16,8 +16,9 @@ WEATHER = {"type": "function", "function": {"name": "get_weather", "description"
 PING = {"type": "function", "function": {"name": "ping"}}
 PICK = {"type": "function", "function": {"name": "pick", "parameters": {
     "type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"],
-    "additionalProperties": False}, "strict": True}}
+    "additionalProperties": False}}}
 TOOLS = [WEATHER, PING, PICK]
+STRICT = {**PICK, "function": {**PICK["function"], "strict": True}}
 SCHEMAS = {t["function"]["name"]: t["function"].get("parameters", {"type": "object"}) for t in TOOLS}
 ANY = {"temperature": 1, "top_p": 1, "min_p": 0}
 
@@ -64,7 +65,7 @@ def null():
     (allowed("required", "ping", "pick"), {"ping", "pick"}), (allowed("required", "pick", "pick"), {"pick"})])
 def test_required(null, choice, names):
     seen = set()
-    for seed in range(6):
+    for seed in range(12):
         said = both(null, body(tool_choice=choice, seed=seed, **ANY))[0]
         check_calls(said, names)
         seen |= {name for name, _ in values(said)}
@@ -240,6 +241,48 @@ def test_odd_calls(agent):
     assert not said.calls and call("ping") in said.content and said.finish == "stop"
     said = both(agent, body("odd", max_tokens=2000, tool_choice="none"))[0]
     assert not said.calls and call("ping") in said.content
+
+
+@pytest.mark.parametrize("marks", [{}, {"marks": []}])
+@pytest.mark.parametrize("device", ["cpu", "async"])
+def test_strict_tools_that_need_not_be_called(tmp_path, marks, device):
+    """Whether to call is the model's choice; what it then calls has arguments of its schema. Marks are tokens, or text."""
+    wrong = call("pick", colour="blue", extra="x" * 40)
+    path = script(tmp_path, answer(f"Let me see.\n{wrong}", user="wrong"), answer(f"Two.\n{call('pick', colour='red')}\n{wrong}", user="two"),
+                  answer("I say <tool and <tool_cal, no more.", user="prose"), answer(f"Then\n{call('nope', a=1)}", user="other"),
+                  answer(f"<think>\n{REASON}\n</think>\n\n{wrong}", user="thinks"), **marks)
+    s = Server(program(SERVER), path, ["--set", f"engine.device={device}", "--threads", "1"], template=False)
+    thinks = not marks
+    for seed in range(3):
+        more = {"seed": seed, "n": 2, "tools": [WEATHER, STRICT], **ANY}
+        for said in both(s, body("wrong", **more), 2):
+            assert said.content.strip() == "Let me see."
+            said.content = ""
+            check_calls(said, {"pick"})
+        for said in both(s, body("two", **more), 2):
+            assert said.content.strip() == "Two." and values(said)[0] == ("pick", {"colour": "red"})
+            said.content = ""
+            check_calls(said, {"pick", "get_weather"})
+        for said in both(s, body("other", **more), 2):
+            assert said.content.strip() == "Then"
+            said.content = ""
+            check_calls(said, {"pick", "get_weather"})
+        for said in both(s, body("prose", **more), 2):
+            assert (said.content, said.calls, said.finish) == ("I say <tool and <tool_cal, no more.", [], "stop")
+        for said in both(s, body("thinks", **more), 2) if thinks else ():
+            assert said.reasoning == REASON
+            check_calls(said, {"pick"})
+    for n in range(4, 60, 5):  # a call that is cut is a beginning of the model's
+        said = both(s, body("two", tools=[PING, STRICT], max_tokens=n))[0]
+        assert said.finish == "length" and [c[1] for c in said.calls] in ([], ["pick"]), said.shape()
+    said = both(s, body("wrong", tools=[PICK]))[0]
+    assert values(said) == [("pick", {"colour": "blue", "extra": "x" * 40})]  # as the model wrote it
+    bad = {"type": "function", "function": {"name": "g", "strict": True, "parameters": {
+        "type": "object", "properties": {"a": {"$recursiveRef": "#"}}}}}
+    status, a = s.post(CHAT, body("wrong", tools=[STRICT, bad]))
+    assert status == 400 and a["error"]["param"] == "tools[1].function.parameters.properties.a"
+    s.wait_idle()
+    s.stop()
 
 
 def test_required_of_one_that_would_talk(agent):

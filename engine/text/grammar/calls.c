@@ -41,6 +41,19 @@ bool eng_calls_known(const struct eng_reply_format *f)
     return find(f) != NULL;
 }
 
+struct eng_str eng_calls_opening(const struct eng_reply_format *f)
+{
+    const struct text *t = find(f);
+    const char *s = !t ? "" : t->before[0] ? t->before : t->call;
+    struct eng_str best = {"", 0};
+    for (size_t i = 0; i < f->n_marks; i++) {
+        struct eng_str mark = eng_mark_text(f, i);
+        bool opens = f->marks[i].role == ENG_R_OPEN || f->marks[i].role == ENG_R_CALL;
+        if (opens && mark.n > best.n && !strncmp(s, mark.p, mark.n)) best = mark;
+    }
+    return best;
+}
+
 static int push(struct build *b, struct eng_sym s)
 {
     if (cn_grow(&b->syms, &b->cap, b->n + 1, sizeof *b->syms)) return CN_ENOMEM;

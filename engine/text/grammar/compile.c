@@ -208,6 +208,11 @@ int eng_grammar_compile(const struct eng_grammar_in *in, struct eng_grammar **ou
     return 0;
 }
 
+bool eng_grammar_may_wait(const struct eng_reply_format *f)
+{
+    return eng_calls_opening(f).n > 0;
+}
+
 struct eng_grammar *eng_grammar_ref(struct eng_grammar *g)
 {
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);

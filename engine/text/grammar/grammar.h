@@ -42,6 +42,10 @@ struct eng_grammar_in {
     void *arg;
 };
 
+/* Whether answers of this format can be held to their tools only from a call on (guide.h, `free`).
+ */
+bool eng_grammar_may_wait(const struct eng_reply_format *f);
+
 /* A compiled grammar: immutable, counted by references. Any thread. */
 struct eng_grammar;
 

@@ -1,6 +1,7 @@
 /* guide: see guide.h. */
 #include "engine/text/grammar/guide.h"
 
+#include "engine/text/grammar/calls.h"
 #include "engine/text/grammar/grammar_impl.h"
 #include "engine/text/grammar/mask.h"
 
@@ -10,7 +11,8 @@ enum {
     MOST_FORCED = 256, /* bytes */
     CHARGE = 1 << 20,  /* bytes that are charged at once; free before each piece of work */
     DEFAULT_MOST = 64 << 20,
-    CLOSING = 16, /* tokens that closing the reasoning may take, beside the answer */
+    MOST_MARK = 64, /* bytes of a mark that is text */
+    CLOSING = 16,   /* tokens that closing the reasoning may take, beside the answer */
 };
 
 enum phase {
@@ -27,6 +29,9 @@ struct spot {
     bool begun, marked; /* the answer has; a mark is before it, which white space belongs to */
     char blanks[16];    /* what came before it is known what begins: white space */
     uint32_t n_blanks;
+    bool called;          /* with `free`: the grammar holds */
+    char tail[MOST_MARK]; /* the end of the answer's text until then */
+    uint32_t n_tail;
 };
 
 struct choice {
@@ -35,6 +40,7 @@ struct choice {
     bool made; /* m and k are */
     struct spot at;
     struct eng_places drafted[3];
+    struct eng_places home; /* with `free`: where the grammar begins */
     uint32_t *forced;
     size_t n_forced, cap_forced;
     uint32_t pending; /* of them yet to be put */
@@ -49,6 +55,8 @@ struct eng_guide {
     const struct eng_trie *trie; /* the vocabulary's */
     uint32_t *closing;           /* tokens that close the reasoning */
     size_t n_closing;
+    struct eng_str opening; /* with `free`: the mark of calls, and its token, if it is one */
+    uint32_t opening_id;
     struct choice choices[];
 };
 
@@ -67,6 +75,18 @@ int eng_guide_prepare(const struct eng_vocab *v)
     return eng_vocab_trie(v) ? 0 : CN_ENOMEM;
 }
 
+static void find_opening(struct eng_guide *g)
+{
+    const struct eng_reply_format *f = g->in.reply;
+    g->opening_id = UINT32_MAX;
+    if (!g->in.free || !f) return;
+    g->opening = eng_calls_opening(f);
+    for (size_t i = 0; i < f->n_tokens; i++)
+        if (f->tokens[i].n_text == g->opening.n &&
+            !memcmp(f->text + f->tokens[i].text, g->opening.p, g->opening.n))
+            g->opening_id = f->tokens[i].id;
+}
+
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
 {
     struct eng_guide *g = cn_calloc(1, sizeof *g + in->n * sizeof *g->choices);
@@ -75,6 +95,7 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
     if (!g->in.max_bytes) g->in.max_bytes = DEFAULT_MOST;
     g->in.grammar = in->grammar ? eng_grammar_ref(in->grammar) : NULL;
     int rc = close_tokens(g);
+    find_opening(g);
     g->trie = eng_vocab_trie(in->vocab);
     if (!g->trie) rc = CN_ENOMEM;
     if (rc) {
@@ -105,6 +126,7 @@ void eng_guide_free(struct eng_guide *g)
         free(c->drafted[0].v);
         free(c->drafted[1].v);
         free(c->drafted[2].v);
+        free(c->home.v);
         free(c->forced);
         if (g->in.account) cn_account_give(g->in.account, c->charged);
     }
@@ -246,6 +268,54 @@ static bool takes_name(struct choice *c, const struct eng_places *at, uint32_t i
     return ok;
 }
 
+static bool copy_places(struct choice *c, const struct eng_places *from, struct eng_places *to)
+{
+    if (cn_grow(&to->v, &to->cap, CN_MAX(from->n, (size_t)1), sizeof *to->v))
+        return fail(c, CN_ENOMEM), false;
+    memcpy(to->v, from->v, from->n * sizeof *from->v);
+    to->n = from->n;
+    return true;
+}
+
+/* Text of an answer that is free yet. Where it ends in the mark of calls the grammar begins; what
+ * the same token brings after it has to fit, or the text stays free. */
+static bool seek_call(struct eng_guide *g, struct choice *c, struct spot *s, struct eng_str text,
+                      struct eng_places *at, struct eng_places *scratch)
+{
+    struct eng_str mark = g->opening;
+    if (!mark.n || mark.n > MOST_MARK || g->opening_id != UINT32_MAX) return true;
+    for (size_t i = 0; i < text.n; i++) {
+        if (s->n_tail == mark.n) memmove(s->tail, s->tail + 1, --s->n_tail);
+        s->tail[s->n_tail++] = text.p[i];
+        if (s->n_tail < mark.n || memcmp(s->tail, mark.p, mark.n) != 0) continue;
+        struct eng_str rest = {text.p + i + 1, text.n - i - 1};
+        s->called = step_bytes(c, mark, at, scratch) && step_bytes(c, rest, at, scratch);
+        return s->called || (!c->code && copy_places(c, &c->home, at));
+    }
+    return true;
+}
+
+/* A token where calls may come, but none has. */
+static bool step_free(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
+                      struct eng_places *at, struct eng_places *scratch)
+{
+    struct eng_str piece = eng_vocab_piece(g->in.vocab, id, false);
+    struct cn_buf text;
+    char name[5];
+    if (id == g->opening_id) { /* also ends thoughts */
+        s->phase = ANSWERS;
+        s->called = s->begun = true;
+        return step_bytes(c, takes_name(c, at, id) ? name_of(id, name) : piece, at, scratch);
+    }
+    if (s->phase == ANSWERS) return seek_call(g, c, s, piece, at, scratch);
+    cn_buf_init(&text, 0);
+    int rc = read_reply(g, s, id, &text);
+    if (rc) fail(c, rc);
+    bool ok = !rc && seek_call(g, c, s, (struct eng_str){text.data, text.len}, at, scratch);
+    cn_buf_fini(&text);
+    return ok;
+}
+
 /* Goes on by a token from places to places; false: the grammar does not allow it. A token of the
  * markup goes by its id where the grammar asks for it. */
 static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
@@ -255,6 +325,7 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
     struct cn_buf text;
     bool ok = true, special = eng_vocab_is_special(g->in.vocab, id);
     s->n_tokens++;
+    if (g->in.free && !s->called) return step_free(g, c, s, id, at, scratch);
     if (s->phase == ANSWERS) {
         s->begun = true;
         if (!g->in.grammar) return true;
@@ -278,22 +349,13 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
 
 /* ---- masks ----------------------------------------------------------------------------------- */
 
-/* Tokens that the answer may still have, the next one included, but not the one that ends it. */
+/* Tokens that the answer may still have, the next one included, but not the one that ends it. A call
+ * that need not be is not hurried: it would become that of another function. */
 static uint64_t tokens_left(const struct eng_guide *g, const struct spot *s)
 {
     uint64_t taken = s->n_tokens + (g->trie->n_eog > 0);
-    if (g->in.max_tokens == UINT64_MAX) return UINT64_MAX;
+    if (g->in.max_tokens == UINT64_MAX || g->in.free) return UINT64_MAX;
     return g->in.max_tokens > taken ? g->in.max_tokens - taken : 0;
-}
-
-static bool copy_places(struct choice *c, const struct eng_places *from)
-{
-    struct eng_places *to = &c->drafted[0];
-    if (cn_grow(&to->v, &to->cap, CN_MAX(from->n, (size_t)1), sizeof *to->v))
-        return fail(c, CN_ENOMEM), false;
-    memcpy(to->v, from->v, from->n * sizeof *from->v);
-    to->n = from->n;
-    return true;
 }
 
 /* The reply holds white space back until it knows what begins. */
@@ -301,7 +363,7 @@ static bool step_blanks(struct choice *c, const struct spot *s, const struct eng
 {
     struct eng_str blanks = {s->blanks, s->n_blanks};
     if (!blanks.n) return true;
-    if (*at != &c->drafted[0] && !copy_places(c, *at)) return false;
+    if (*at != &c->drafted[0] && !copy_places(c, *at, &c->drafted[0])) return false;
     *at = &c->drafted[0];
     return step_bytes(c, blanks, &c->drafted[0], &c->drafted[1]);
 }
@@ -356,12 +418,14 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
     const struct eng_places *at = &c->m.now;
     struct spot s = c->at;
     if (n_drafts) {
-        if (!copy_places(c, at)) return true;
+        if (!copy_places(c, at, &c->drafted[0])) return true;
+        if (g->in.free && !s.called && !copy_places(c, at, &c->home)) return true;
         at = &c->drafted[0];
     }
     for (uint32_t i = 0; i < n_drafts; i++)
         /* a draft that may not come is never taken: what follows it does not matter */
         if (!step_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1])) return c->code != 0;
+    if (g->in.free && !s.called) return false;
     if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply)))
         return all_but_ends(g, mask);
     if (s.phase == BEFORE && !step_blanks(c, &s, &at)) return c->code != 0;
@@ -382,8 +446,8 @@ bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     uint64_t began = cn_now_ns();
-    if (!g->in.grammar) return false;
-    if (c->at.phase == THINKS && !n_drafts && !c->code) return all_but_ends(g, mask);
+    if (!g->in.grammar || (g->in.free && !c->at.called && !n_drafts && !c->code)) return false;
+    if (c->at.phase == THINKS && !g->in.free && !n_drafts && !c->code) return all_but_ends(g, mask);
     start_clock(g, c);
     if (ready(g, c)) return true;
     bool bound = make_mask(g, c, drafts, n_drafts, mask);
@@ -414,7 +478,7 @@ static bool must_close(struct eng_guide *g, struct choice *c)
     uint64_t left = tokens_left(g, &c->at), least = g->n_closing + CLOSING;
     if (c->at.phase != THINKS || !g->n_closing) return false;
     if (c->at.n_thoughts >= g->in.max_reasoning) return true;
-    if (!g->in.grammar || left == UINT64_MAX) return false;
+    if (!g->in.grammar || g->in.free || left == UINT64_MAX) return false;
     return left <= least + eng_match_distance(&c->m, &c->m.now);
 }
 
@@ -441,6 +505,7 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     *forced = c->forced;
     start_clock(g, c);
     if (c->code || (g->in.grammar && ready(g, c)) || eng_vocab_is_eog(g->in.vocab, id)) return 0;
+    if (g->in.free && !c->at.called && !copy_places(c, &c->m.now, &c->home)) return 0;
     bool ok = step_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
     if (!ok) fail(c, CN_EINTERNAL); /* a mask should have kept it out */
     if (c->made) eng_match_tidy(&c->m);
@@ -449,7 +514,7 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     c->n_forced = 0;
     if (must_close(g, c))
         add_forced(c, g->closing, g->n_closing);
-    else if (g->in.grammar && c->at.phase == ANSWERS)
+    else if (g->in.grammar && c->at.phase == ANSWERS && (!g->in.free || c->at.called))
         force_text(g, c);
     c->pending = (uint32_t)c->n_forced;
     c->n_all_forced += c->n_forced;

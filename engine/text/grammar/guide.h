@@ -7,6 +7,8 @@
  * The answer begins where its reasoning ends, as the reply format says; until then every token is
  * free. From there on only tokens of the grammar may come, after white space. Where the number of
  * tokens is known, what may come is narrowed near the end, so that the answer is complete in time.
+ * With `free` every token may come until the mark that calls begin with has (eng_grammar_may_wait);
+ * the answer is then calls up to its end.
  */
 #ifndef ENGINE_TEXT_GRAMMAR_GUIDE_H
 #define ENGINE_TEXT_GRAMMAR_GUIDE_H
@@ -19,8 +21,9 @@ struct eng_reply_format;
 struct eng_vocab;
 
 struct eng_guide_in {
-    struct eng_grammar *grammar;   /* the guide holds it; NULL: only the reasoning is bounded */
-    const struct eng_vocab *vocab; /* outlives the guide */
+    struct eng_grammar *grammar; /* the guide holds it; NULL: only the reasoning is bounded */
+    bool free; /* text may come before the calls that the grammar is of, or no call at all */
+    const struct eng_vocab *vocab;        /* outlives the guide */
     const struct eng_reply_format *reply; /* outlives it; NULL: the answer begins at once */
     int start;              /* enum eng_reply_start: where in the reply generation starts */
     uint32_t n;             /* choices */
