@@ -387,7 +387,7 @@ def test_who_leaves_in_the_midst(null):
 FORMS = [p.stem for p in oracle_files("tools/*.json")]
 REFUSED = {"llama-cpp-deepseek-r1"}  # its template dumps a generator, which no renderer does
 # Forms whose calls are read, and cannot be required.
-FREE = {"harmony", "gemma4", "lfm2", "muse", "hy3", "minimax-m3", "functionary32"}
+FREE = {"gemma4", "lfm2", "muse", "hy3", "minimax-m3", "functionary32"}
 
 
 @pytest.fixture(scope="module")
@@ -535,6 +535,35 @@ def test_ids_of_the_model_are_text(tmp_path):
     s = Server(program(SERVER), path, template=False)
     got = both(s, {"messages": [user("x")], "tools": TOOLS, "max_tokens": 500})[0]
     assert len(got.calls) == 3 and got.calls[0][0] == 'a"b\n'
+    s.wait_idle()
+    s.stop()
+
+
+def test_required_where_headers_name_calls(tmp_path):
+    """gpt-oss: its reasoning is kept, an answer that would be text becomes a call, and a form beside tools holds."""
+    path, _, _ = played(tmp_path, "openai-gpt-oss-120b", slice(0, 1))
+    thought = f"<|channel|>analysis<|message|>{REASON}<|end|><|start|>assistant"
+    final = "<|channel|>final<|message|>"
+    paris = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}'
+    file = tmp_path / "openai-gpt-oss-120b.txt"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text[:text.index("=== answer")] + answer(thought + paris, user="weather") + answer(paris, user="at once")
+                    + answer(f"{thought}{final}Hello.", user="prose") + answer(f'{thought}{final}{{"a": true}}', user="json"),
+                    encoding="utf-8")
+    s = Server(program(SERVER), path, template=False)
+    for text, reasoning in (("weather", REASON), ("at once", "")):
+        for choice in "required", named("get_weather"), "auto":
+            said = both(s, body(text, tool_choice=choice))[0]
+            assert (said.reasoning, said.content, values(said)) == (reasoning, "", [PARIS])
+            assert said.finish == "tool_calls"
+    for seed in range(4):
+        said = both(s, body("prose", tool_choice="required", seed=seed, **ANY))[0]
+        check_calls(said, SCHEMAS)
+        check_calls(both(s, body("prose", tool_choice=named("pick"), seed=seed, max_tokens=120, **ANY))[0], {"pick"})
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+        "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}}}}
+    said = both(s, body("json", **form))[0]
+    assert (said.reasoning, said.content, said.finish) == (REASON, '{"a": true}', "stop")
     s.wait_idle()
     s.stop()
 

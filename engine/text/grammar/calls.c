@@ -41,6 +41,12 @@ bool eng_calls_known(const struct eng_reply_format *f)
     return find(f) != NULL;
 }
 
+bool eng_calls_whole(const struct eng_reply_format *f)
+{
+    const struct text *t = find(f);
+    return t && !strcmp(t->before, "%R");
+}
+
 struct eng_str eng_calls_opening(const struct eng_reply_format *f)
 {
     const struct text *t = find(f);
@@ -415,6 +421,22 @@ static int any_call(struct build *b, json_t *tools, struct eng_sym *out)
     return b->ir->rx.code;
 }
 
+/* Reasoning in harmony's form, or none, as a rule. */
+static int push_reasoning(struct build *b)
+{
+    static const char before[] = "<|channel|>analysis<|message|>";
+    static const char after[] = "<|end|><|start|>assistant";
+    struct eng_rx *r = &b->ir->rx;
+    uint32_t any = eng_rx_repeat(r, eng_spell_any(r, ENG_SPELL_RAW), 0, ENG_RX_INF);
+    struct eng_sym rule = eng_ir_rule(b->ir);
+    const struct eng_sym seq[] = {eng_ir_lexeme(b->ir, markup(b, before, sizeof before - 1), false),
+                                  eng_ir_lexeme(b->ir, any, false),
+                                  eng_ir_lexeme(b->ir, markup(b, after, sizeof after - 1), false)};
+    eng_ir_add(b->ir, rule, seq, CN_ARRAY_LEN(seq));
+    eng_ir_add(b->ir, rule, NULL, 0);
+    return push(b, rule);
+}
+
 static int all_calls(struct build *b, struct eng_sym *root)
 {
     struct eng_sym call, more = eng_ir_rule(b->ir);
@@ -429,7 +451,10 @@ static int all_calls(struct build *b, struct eng_sym *root)
         if (!rc) eng_ir_add(b->ir, more, b->syms, b->n);
     }
     b->n = 0;
-    if (!rc) rc = push_markup(b, b->t->before, strlen(b->t->before));
+    if (!rc && eng_calls_whole(b->in->format))
+        rc = push_reasoning(b);
+    else if (!rc)
+        rc = push_markup(b, b->t->before, strlen(b->t->before));
     if (!rc) rc = push(b, call);
     if (!rc) rc = push(b, more);
     if (!rc) rc = push_markup(b, b->t->after, strlen(b->t->after));

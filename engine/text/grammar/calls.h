@@ -8,6 +8,8 @@
 
 /* Whether there is such a grammar for the form. */
 bool eng_calls_known(const struct eng_reply_format *f);
+/* Whether it is a grammar of the whole reply, reasoning included. */
+bool eng_calls_whole(const struct eng_reply_format *f);
 /* The mark that its calls begin with; empty: there is no such grammar, or calls begin without one.
  */
 struct eng_str eng_calls_opening(const struct eng_reply_format *f);

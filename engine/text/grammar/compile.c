@@ -148,7 +148,7 @@ static int build(const struct eng_grammar_in *in, json_t *json, struct eng_ir *i
         rc = compile_rules(in, ir, &root, err);
         break;
     }
-    if (!rc && in->calls && in->reply && eng_calls_known(in->reply))
+    if (!rc && in->calls && in->reply && eng_calls_known(in->reply) && !eng_calls_whole(in->reply))
         rc = or_calls(in, ir, &root, err);
     return rc ? rc : eng_ir_finish(ir, root, err);
 }
@@ -206,6 +206,11 @@ int eng_grammar_compile(const struct eng_grammar_in *in, struct eng_grammar **ou
     }
     *out = g;
     return 0;
+}
+
+bool eng_grammar_whole_reply(const struct eng_reply_format *f)
+{
+    return eng_calls_whole(f);
 }
 
 bool eng_grammar_may_wait(const struct eng_reply_format *f)

@@ -42,6 +42,9 @@ struct eng_grammar_in {
     void *arg;
 };
 
+/* Whether a grammar of kind CALLS is one of the whole reply, reasoning included: its guide gets no
+ * reply format. */
+bool eng_grammar_whole_reply(const struct eng_reply_format *f);
 /* Whether answers of this format can be held to their tools only from a call on (guide.h, `free`).
  */
 bool eng_grammar_may_wait(const struct eng_reply_format *f);
