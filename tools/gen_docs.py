@@ -136,6 +136,9 @@ An answer of more than about 64 KiB to a `POST` is sent chunked, in pieces that 
 them: it may be of any size (a GiB and more) and takes little memory. If it cannot be finished, the connection
 closes without the last chunk.
 
+These clients are tested with streamed loops of tools and with structured answers: `openai`,
+`langchain-openai`, `pydantic-ai`, `llm`, `litellm` (`tests/api/clients`) and `instructor`.
+
 | route | | key |
 |---|---|---|
 """
