@@ -387,7 +387,7 @@ def test_who_leaves_in_the_midst(null):
 FORMS = [p.stem for p in oracle_files("tools/*.json")]
 REFUSED = {"llama-cpp-deepseek-r1"}  # its template dumps a generator, which no renderer does
 # Forms whose calls are read, and cannot be required.
-FREE = {"gemma4", "lfm2", "muse", "hy3", "minimax-m3", "functionary32"}
+FREE = {"gemma4", "muse", "hy3", "minimax-m3", "functionary32"}
 
 
 @pytest.fixture(scope="module")
