@@ -349,8 +349,8 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
 
 /* ---- masks ----------------------------------------------------------------------------------- */
 
-/* Tokens that the answer may still have, the next one included, but not the one that ends it. A call
- * that need not be is not hurried: it would become that of another function. */
+/* Tokens that the answer may still have, the next one included, but not the one that ends it. A
+ * call that need not be is not hurried: it would become that of another function. */
 static uint64_t tokens_left(const struct eng_guide *g, const struct spot *s)
 {
     uint64_t taken = s->n_tokens + (g->trie->n_eog > 0);
