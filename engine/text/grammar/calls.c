@@ -141,11 +141,21 @@ static int push_id(struct build *b, char kind)
 static int say(struct build *b, int rc, const char *property, const struct cn_error *why)
 {
     char param[sizeof why->param + 64];
+    /* definitions are the tool's, whichever parameter refers to them */
+    if (!strncmp(why->param, "$defs", 5) || !strncmp(why->param, "definitions", 11))
+        property = NULL;
     snprintf(param, sizeof param, "tools[%zu].function.parameters%s%.60s%s%s", b->index,
              property ? ".properties." : "", property ? property : "", why->param[0] ? "." : "",
              why->param);
     return cn_fail_param(b->err, rc, param, "%.120s: %s", param,
                          why->message[0] ? why->message : cn_err_info(rc)->text);
+}
+
+static int refuse(struct build *b, int rc, const char *property, const char *what)
+{
+    struct cn_error why = {0};
+    cn_fail(&why, rc, "%s", what);
+    return say(b, rc, property, &why);
 }
 
 static int json_value(struct build *b, json_t *schema, const char *property, struct eng_sym *out)
@@ -198,19 +208,20 @@ static uint32_t mistaken(struct eng_rx *r, unsigned types, uint32_t any)
 /* The parameter's value as a text that does not hold what ends it; *out ENG_RX_NONE: no string is
  * allowed. */
 static int text_value(struct build *b, json_t *schema, const char *name, unsigned types,
-                      const char *end, uint32_t *out)
+                      uint32_t *out)
 {
+    struct eng_str end = eng_role_text(b->in->format, ENG_R_VALUE_END);
     struct eng_rx *r = &b->ir->rx;
     uint32_t any = eng_rx_repeat(r, eng_spell_any(r, ENG_SPELL_RAW), 0, ENG_RX_INF), bad;
-    size_t n = strcspn(end, "\n") ? strcspn(end, "\n") : strlen(end);
     struct cn_error why = {0};
     int rc = eng_schema_texts(b->ir, schema, b->in->opts, out, &why);
     if (rc) return say(b, rc, name, &why);
     if (*out == ENG_RX_NONE) return 0;
-    bad = holding(r, any, end, n);
+    bad = holding(r, any, end.p, end.n);
     if (strcmp(b->t->text_param, b->t->other_param) == 0)
         bad = eng_rx_or(r, bad, mistaken(r, types, any));
     *out = eng_rx_and(r, *out, eng_rx_and(r, any, eng_rx_not(r, bad)));
+    if (!eng_rx_live(r, *out)) *out = ENG_RX_NONE;
     return r->code;
 }
 
@@ -294,15 +305,16 @@ static int add_ways(struct build *b, struct eng_sym rule, const char *name, cons
                                                     (struct eng_str){name, strlen(name)}, NULL);
     unsigned types = eng_schema_types(of);
     bool bare = types & ENG_T_STRING && types != ENG_T_ANY;
-    const char *end = strstr(b->t->text_param, "%V") + 2;
     json_t *all = document(b, schema, false), *others = document(b, schema, bare);
     uint32_t x = ENG_RX_NONE;
     int rc = all && others ? 0 : CN_ENOMEM;
-    if (!rc && bare) rc = text_value(b, all, name, types, end, &x);
+    if (!rc && bare) rc = text_value(b, all, name, types, &x);
     if (!rc && x != ENG_RX_NONE)
         rc = add_way(b, rule, b->t->text_param, name, eng_ir_lexeme(b->ir, x, false));
     if (!rc && types != ENG_T_STRING)
         rc = add_json_way(b, rule, name, others, types, x != ENG_RX_NONE);
+    else if (!rc && x == ENG_RX_NONE)
+        rc = refuse(b, CN_EINVAL, name, "no value satisfies the schema");
     json_decref(all);
     json_decref(others);
     return rc;
