@@ -61,6 +61,10 @@ int cn_fail(struct cn_error *err, int code, const char *fmt, ...) CN_PRINTF(3, 4
 /* As cn_fail, and names the field at fault. */
 int cn_fail_param(struct cn_error *err, int code, const char *param, const char *fmt, ...)
     CN_PRINTF(4, 5);
+/* Makes one line of s, a text that may be cut anywhere: valid UTF-8 without the control characters
+ * of both sets (C0 and C1), so that a terminal acts on none of it. In place; it never gets longer.
+ */
+void cn_clean_line(char *s);
 /* Puts "context: " before the message that is there. */
 void cn_error_wrap(struct cn_error *err, const char *fmt, ...) CN_PRINTF(2, 3);
 

@@ -24,8 +24,7 @@ const struct cn_err_info *cn_err_info(int code)
     return internal;
 }
 
-/* Makes one clean line of what is in s (a NUL-terminated text that may be cut anywhere). */
-static void clean_line(char *s)
+void cn_clean_line(char *s)
 {
     size_t n = strlen(s), i = 0;
 
@@ -35,9 +34,9 @@ static void clean_line(char *s)
         uint32_t cp;
         size_t len = cn_utf8_decode(s + i, n - i, &cp);
 
-        if (len == 0 || cp < 0x20 || cp == 0x7f) {
-            s[i] = '?';
-            len = 1;
+        if (len == 0 || cp < 0x20 || (cp >= 0x7f && cp < 0xa0)) {
+            len = CN_MAX(len, (size_t)1);
+            memset(s + i, '?', len);
         }
         i += len;
     }
@@ -48,10 +47,10 @@ static void fill(struct cn_error *err, int code, const char *param, const char *
     char text[sizeof err->message]; /* an argument may point into err itself */
 
     vsnprintf(text, sizeof text, fmt, ap);
-    clean_line(text);
+    cn_clean_line(text);
     char name[sizeof err->param];
     snprintf(name, sizeof name, "%s", param ? param : "");
-    clean_line(name);
+    cn_clean_line(name);
     err->code = code;
     memcpy(err->message, text, sizeof text);
     memcpy(err->param, name, sizeof name);
@@ -90,7 +89,7 @@ void cn_error_wrap(struct cn_error *err, const char *fmt, ...)
     va_end(ap);
     snprintf(text, sizeof text, "%s: %s", context, err->message);
     text[sizeof err->message - 1] = '\0';
-    clean_line(text);
+    cn_clean_line(text);
     memcpy(err->message, text, sizeof err->message);
 }
 

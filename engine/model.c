@@ -119,12 +119,17 @@ static int fill_info(struct eng_model *m, const char *path, struct cn_error *err
     struct eng_model_info *info = &m->info;
     const char *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;
+    char *shown;
 
     info->arch = m->builder.arch->name;
     info->name = cn_arena_strn(&m->arena, base, strlen(base));
     if (!info->name) return cn_fail(err, CN_ENOMEM, "out of memory");
     int rc = read_text(m, "general.name", &info->name, err);
     if (rc) return rc;
+    /* the file's words are shown in terminals */
+    info->name = shown = cn_arena_strn(&m->arena, info->name, strlen(info->name));
+    if (!shown) return cn_fail(err, CN_ENOMEM, "out of memory");
+    cn_clean_line(shown);
     info->file_bytes = m->g->file_bytes;
     info->n_layers = h->n_layers;
     info->embd_dim = h->embd_dim;

@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 import pytest
-from conftest import CONIFER, SERVER, program, tiny_model
+from conftest import CONIFER, SERVER, copy_tiny, program, tiny_model
 from test_cli import Terminal, conifer, has_editor, json_args, read_until
 
 TINY = "null:layers=2,vocab=600,context=512"
@@ -229,3 +229,22 @@ def test_an_error_of_a_rule_between_keys_is_told_once(tmp_path, text, fault):
         out = subprocess.run([program(SERVER), "--config", str(tmp_path / "c.yaml"), *more], text=True,
                              capture_output=True, timeout=60, check=False)
         assert out.returncode == 2 and out.stderr.count(fault) == 1, out.stderr
+
+
+def test_names_in_a_file_reach_no_terminal(tmp_path):
+    """A file is of anywhere: its name and its template's words hold no control character that is written."""
+    bad = "Model\x1b]0;title\x07\x1b[31m\u009b31m\nname: other"
+
+    def change(key, value):
+        return None if key in ("general.name", "tokenizer.chat_template") else value
+
+    def add(writer):
+        writer.add_string("general.name", bad)
+        writer.add_string("tokenizer.chat_template", "{{ raise_exception('" + bad.replace("\n", "") + "') }}")
+    path = str(copy_tiny(tmp_path / "bad.gguf", change, add))
+    said = [conifer("show", path), conifer("show", path, "--json"), conifer("plan", path, "--users", "1"),
+            conifer("run", path, "hi", want=1)]
+    for text in said:
+        text = text.decode()
+        assert "title" in text and not set(text) & {chr(c) for c in (*range(10), *range(11, 32), *range(127, 160))}, text
+        assert "\nname: other" not in text

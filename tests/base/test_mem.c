@@ -219,6 +219,10 @@ static void errors_are_clean_lines(void **state)
     assert_string_equal(e.param, "");
     assert_int_equal(cn_fail_param(&e, CN_ETYPE, "messages[0]\n", "wrong"), CN_ETYPE);
     assert_string_equal(e.param, "messages[0]?");
+    cn_fail(&e, CN_EIO,
+            "\xc2\x9b\x33\x31m \xc2\x85 \xc2\xa0 \x80 \x7f"); /* C1 as well; not U+00A0 */
+    assert_string_equal(e.message, "??31m ?? \xc2\xa0 ? ?");
+    cn_fail_param(&e, CN_ETYPE, "messages[0]", "wrong");
     cn_error_wrap(&e, "file %s", "x.gguf");
     assert_string_equal(e.message, "file x.gguf: wrong");
     assert_int_equal(e.code, CN_ETYPE);
