@@ -15,7 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 1 << 20, SPARE_BYTES = 16 << 20, FIRST_TRIES = 3 };
+enum { READ_BYTES = 1 << 20, SPARE_BYTES = 16 << 20, LOOK_BYTES = 64 << 20, FIRST_TRIES = 3 };
 
 struct state { /* of which version the .part is */
     char url[2048], etag[256], modified[64], linked[256];
@@ -28,6 +28,7 @@ struct job {
     int fd;
     uint64_t size;        /* of the .part, all of it hashed */
     uint64_t total, best; /* total 0: not known; best: the furthest it ever came */
+    uint64_t room;        /* without a total: the size up to which there is room on the disk */
     bool resumed;         /* has bytes of an earlier run */
     bool restart;         /* this attempt showed that it must begin again */
     bool answered;        /* there was a response at all */
@@ -236,7 +237,9 @@ static int on_head(void *arg, const struct cli_head *h, struct cn_error *err)
         if ((rc = begin_again(j, err))) return rc;
     }
     if (!total && h->linked_size > 0) total = (uint64_t)h->linked_size;
+    if (!total) total = j->f->bytes;
     j->total = total;
+    j->room = j->size;
     if (total > j->size && (rc = cli_room(j->f->path, total - j->size, err))) return rc;
     snprintf(j->state.url, sizeof j->state.url, "%.2047s", j->f->url);
     snprintf(j->state.etag, sizeof j->state.etag, "%s", strncmp(h->etag, "W/", 2) ? h->etag : "");
@@ -247,16 +250,26 @@ static int on_head(void *arg, const struct cli_head *h, struct cn_error *err)
     return 0;
 }
 
+/* A body whose end is not known may have none: it does not fill the disk. */
+static int look_for_room(struct job *j, size_t n, struct cn_error *err)
+{
+    if (j->total || j->size + n <= j->room) return 0;
+    j->room = j->size + n + LOOK_BYTES;
+    return cli_room(j->f->path, n + LOOK_BYTES, err);
+}
+
 static int on_body(void *arg, const void *p, size_t n, struct cn_error *err)
 {
     struct job *j = arg;
     const uint8_t *at = p;
+    int rc;
 
     if (j->total && n > j->total - j->size)
         return cn_fail(err, CN_EIO, "the server sends more than the %" PRIu64 " bytes it announced",
                        j->total);
     if (j->f->gguf && j->size == 0 && n >= 4 && memcmp(at, "GGUF", 4))
         return cn_fail(err, CN_EFORMAT, "what the server sends is not a GGUF file");
+    if ((rc = look_for_room(j, n, err))) return rc;
     for (size_t left = n; left;) {
         ssize_t k = write(j->fd, at + (n - left), left);
         if (k < 0 && errno == EINTR) continue;

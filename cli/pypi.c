@@ -40,13 +40,18 @@ static size_t same_package(const char *file, const char *package)
     return (size_t)(f - file);
 }
 
+/* The name is shown, and the wheel's file gets it: it holds only what names of wheels may (PEP 427,
+ * and the '+' and '!' of versions). */
 static bool is_wheel(const char *file, size_t n, const char *package, const char *version)
 {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+!";
     char name[256];
 
-    if (n < 5 || n >= sizeof name || memchr(file, '/', n)) return false;
+    if (n < 5 || n >= sizeof name) return false;
     memcpy(name, file, n);
     name[n] = '\0';
+    if (strspn(name, plain) != n) return false;
     size_t used = same_package(name, package), v = strlen(version);
     return used && name[used] == '-' && !strncmp(name + used + 1, version, v) &&
            name[used + 1 + v] == '-' && !strcmp(name + n - 4, ".whl");

