@@ -1,6 +1,7 @@
 /* Selection of the likeliest tokens: a histogram over the distance from the maximum says which
- * bucket the cut falls in; buckets above it are kept whole, only that bucket is ordered (by a heap,
- * and only as far as needed). O(V + k log k).
+ * bucket the cut falls in; buckets above it are kept whole, and of that bucket a selection finds
+ * the last one that is kept. Expected O(V), however many are kept and whatever the logits are: a
+ * step of all tenants waits for each draw in it.
  *
  * A value below a floor that is known beforehand is in no set: with top_k the k-th of the runs'
  * maxima, with min_p alone its own bound. Runs that lie below it are not looked at again; only
@@ -9,6 +10,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define N_BUCKETS 512
 #define PER_NAT   48.0f /* buckets per unit of (max - z) / temperature */
@@ -32,26 +34,55 @@ static bool before(const struct kr_candidate *a, const struct kr_candidate *b)
     return a->z > b->z || (a->z == b->z && a->id < b->id);
 }
 
-static void sift_down(struct kr_candidate *h, size_t n, size_t i)
+/* Moves what is before a random one of v[0..n), n > 0, to the front, and that one behind it: its
+ * place. *mass: of those before it. */
+static size_t split(struct kr_candidate *v, size_t n, uint64_t *dice, uint64_t *mass)
 {
-    for (;;) {
-        size_t best = i, l = 2 * i + 1, r = l + 1;
-        if (l < n && before(&h[l], &h[best])) best = l;
-        if (r < n && before(&h[r], &h[best])) best = r;
-        if (best == i) return;
-        struct kr_candidate t = h[i];
-        h[i] = h[best];
-        h[best] = t;
-        i = best;
+    *dice = *dice * 6364136223846793005u + 1442695040888963407u;
+    size_t at = 0, pick = (size_t)(*dice >> 33) % n;
+    struct kr_candidate pivot = v[pick];
+    v[pick] = v[n - 1];
+    *mass = 0;
+    for (size_t i = 0; i + 1 < n; i++) {
+        struct kr_candidate c = v[i];
+        if (!before(&c, &pivot)) continue;
+        *mass += c.w;
+        v[i] = v[at];
+        v[at++] = c;
+    }
+    v[n - 1] = v[at];
+    v[at] = pivot;
+    return at;
+}
+
+/* The last one kept of v[0..n), n > 0, in likelihood order: of the fewest that are `count` ids or
+ * have `mass`, else of all; at least one is kept. Reorders v. */
+static struct kr_candidate last_kept(struct kr_candidate *v, size_t n, uint64_t count,
+                                     uint64_t mass)
+{
+    for (uint64_t dice = n, first;;) {
+        size_t at = split(v, n, &dice, &first);
+        if (at && (at >= count || first >= mass)) {
+            n = at;
+            continue;
+        }
+        count -= at;
+        mass -= first;
+        if (count <= 1 || v[at].w >= mass || at + 1 == n) return v[at];
+        count--;
+        mass -= v[at].w;
+        v += at + 1;
+        n -= at + 1;
     }
 }
 
-static struct kr_candidate heap_pop(struct kr_candidate *h, size_t *n)
+/* Keeps of v[0..n), in its order, what is not after `last`: how many. */
+static size_t keep_to(struct kr_candidate *v, size_t n, struct kr_candidate last)
 {
-    struct kr_candidate top = h[0];
-    h[0] = h[--*n];
-    sift_down(h, *n, 0);
-    return top;
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!before(&last, &v[i])) v[kept++] = v[i];
+    return kept;
 }
 
 bool kr_tops(const struct kr_draw_loops *l, const float *z, size_t n, float *tops)
@@ -171,23 +202,12 @@ static uint64_t at_least_floor(const struct row *w)
     return count;
 }
 
-static int by_id(const void *a, const void *b)
-{
-    const struct kr_candidate *x = a, *y = b;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static int by_likelihood(const void *a, const void *b)
-{
-    return before(a, b) ? -1 : 1;
-}
-
-/* v[0..first) is in the order of ids, and so will be all n. tmp: room for n - first. */
+/* v[0..first) and v[first..n) are in the order of ids, and so will be all n. tmp: room for
+ * n - first. */
 static void merge_by_id(struct kr_candidate *v, size_t first, size_t n, struct kr_candidate *tmp)
 {
     size_t i = first, k = n - first;
     memcpy(tmp, v + first, k * sizeof *v);
-    qsort(tmp, k, sizeof *tmp, by_id);
     while (k) {
         bool mine = i && v[i - 1].id > tmp[k - 1].id;
         v[--n] = mine ? v[--i] : tmp[--k];
@@ -213,8 +233,8 @@ static int collect(const struct row *w, const struct histogram *h, uint64_t coun
     if (cut == N_BUCKETS - 1 && w->floor > -INFINITY) n_cut = at_least_floor(w) - whole;
     int rc = cn_grow(&out->v, &out->cap, whole + 2 * n_cut + 1, sizeof *out->v);
     if (rc) return rc;
-    struct kr_candidate *v = out->v, *heap = v + whole + n_cut;
-    size_t nv = 0, nh = 0;
+    struct kr_candidate *v = out->v, *tmp = v + whole + n_cut;
+    size_t nv = 0, nc = 0;
     float limit = cut == N_BUCKETS - 1 ? -INFINITY : below_bucket(cut, max, inv_t);
     if (w->floor > limit) limit = nextafterf(w->floor, -INFINITY);
     for (size_t at = 0, end; next_group(w, limit, &at, &end); at = end) {
@@ -222,21 +242,19 @@ static int collect(const struct row *w, const struct histogram *h, uint64_t coun
             uint32_t b = bucket_of(z[i], max, inv_t);
             if (b > cut || z[i] == -INFINITY || z[i] < w->floor) continue;
             struct kr_candidate c = {.z = z[i], .id = (uint32_t)i, .w = kr_mass(z[i], max, inv_t)};
-            if (b == cut && nh < n_cut)
-                heap[nh++] = c;
+            if (b == cut && nc < n_cut)
+                v[whole + nc++] = c;
             else if (b < cut && nv < whole)
                 v[nv++] = c;
         }
     }
-    size_t first = nv;
-    for (size_t i = nh / 2; i-- > 0;)
-        sift_down(heap, nh, i);
-    uint64_t mass_at = whole_mass;
-    while (nh && (nv < count || nv == 0) && (mass_at < mass || nv == 0)) {
-        v[nv] = heap_pop(heap, &nh);
-        mass_at += v[nv++].w;
+    if (nc && (!nv || (nv < count && whole_mass < mass))) {
+        memcpy(tmp, v + whole, nc * sizeof *v);
+        nc = keep_to(v + whole, nc, last_kept(tmp, nc, count - nv, mass - whole_mass));
+        memmove(v + nv, v + whole, nc * sizeof *v);
+        merge_by_id(v, nv, nv + nc, tmp);
+        nv += nc;
     }
-    merge_by_id(v, first, nv, heap);
     out->n = nv;
     return 0;
 }
@@ -248,19 +266,17 @@ static uint64_t part_of(uint64_t total, float p)
     return (uint64_t)((unsigned __int128)total * parts >> 32);
 }
 
-/* Of a few candidates, which top_k left. */
-static void keep_part(struct kr_candidates *c, float p)
+/* Of the candidates that top_k left. */
+static int keep_part(struct kr_candidates *c, float p)
 {
-    uint64_t all = 0, at = 0, want;
-    size_t keep = 0;
+    uint64_t all = 0;
+    int rc = cn_grow(&c->v, &c->cap, 2 * c->n, sizeof *c->v);
+    if (rc || !c->n) return rc;
     for (size_t i = 0; i < c->n; i++)
         all += c->v[i].w;
-    want = part_of(all, p);
-    qsort(c->v, c->n, sizeof *c->v, by_likelihood);
-    while (keep < c->n && (keep == 0 || at < want))
-        at += c->v[keep++].w;
-    c->n = keep;
-    qsort(c->v, c->n, sizeof *c->v, by_id);
+    memcpy(c->v + c->n, c->v, c->n * sizeof *c->v);
+    c->n = keep_to(c->v, c->n, last_kept(c->v + c->n, c->n, UINT64_MAX, part_of(all, p)));
+    return 0;
 }
 
 int kr_select(const struct kr_draw_loops *loops, const float *z, size_t n, const float *tops,
@@ -283,7 +299,7 @@ int kr_select(const struct kr_draw_loops *loops, const float *z, size_t n, const
     int rc = collect(&w, &h, count,
                      cut_p && !rule->top_k ? part_of(total, rule->top_p) : UINT64_MAX, out);
     if (rc) return rc;
-    if (cut_p && rule->top_k) keep_part(out, rule->top_p);
+    if (cut_p && rule->top_k && (rc = keep_part(out, rule->top_p))) return rc;
     uint64_t least = (uint64_t)ceil((double)rule->min_p * (double)KR_MASS_ONE);
     size_t keep = 0;
     out->mass = 0;

@@ -277,6 +277,41 @@ static void test_nearly_one(void **state)
     free(c.v);
 }
 
+/* A tenant may ask for draws that keep nearly everything, of logits that hardly differ, and all of
+ * a step wait for them: they take some passes over the row, and no ordering of it. */
+static void test_wide_sets_are_not_ordered(void **state)
+{
+    enum { N = 1 << 18 };
+    const struct kr_draw_loops *loops = kr_draw_loops(KR_ISA_AUTO);
+    const struct kr_select_rule rules[] = {{.inv_t = 0.5f, .top_p = 0x1.fffffep-1f},
+                                           {.inv_t = 0.5f, .top_p = 1, .top_k = N - N / 8},
+                                           {.inv_t = 0.5f, .top_p = 0.9999f, .top_k = N - 1}};
+    float *z = malloc(N * sizeof *z), *tops = malloc(kr_n_tops(N) * sizeof *tops);
+    struct kr_candidates c = {0};
+    for (size_t i = 0; i < N; i++)
+        z[i] = (float)(bits() % 1024) * -1e-6f - 40;
+    z[7] = 0;
+    assert_true(kr_tops(loops, z, N, tops));
+    for (size_t r = 0; r < CN_ARRAY_LEN(rules); r++) {
+        uint64_t best = UINT64_MAX, pass = UINT64_MAX, sum = 0;
+        for (int i = 0; i < 7; i++) {
+            uint64_t t0 = cn_thread_ns();
+            for (size_t k = 0; k < N; k++)
+                sum += kr_mass(z[k], 0, 0.5f);
+            uint64_t t1 = cn_thread_ns();
+            assert_int_equal(kr_select(loops, z, N, tops, 0, &rules[r], &c), 0);
+            pass = CN_MIN(pass, t1 - t0);
+            best = CN_MIN(best, cn_thread_ns() - t1);
+        }
+        print_message("%zu of %d kept in the time of %.1f passes\n", c.n, N,
+                      (double)best / (double)pass);
+        assert_true(sum && c.n > N / 2 && best < 20 * pass);
+    }
+    free(z);
+    free(tops);
+    free(c.v);
+}
+
 /* The instructions that a device was made with decide its loops, and so those of its draws. */
 static void test_a_device_s_loops(void **state)
 {
@@ -296,9 +331,13 @@ static void test_a_device_s_loops(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_doubles),  cmocka_unit_test(test_isas_agree),
-        cmocka_unit_test(test_taken_back),       cmocka_unit_test(test_masses_are_integers),
-        cmocka_unit_test(test_logarithm),        cmocka_unit_test(test_nearly_one),
+        cmocka_unit_test(test_against_doubles),
+        cmocka_unit_test(test_isas_agree),
+        cmocka_unit_test(test_taken_back),
+        cmocka_unit_test(test_masses_are_integers),
+        cmocka_unit_test(test_logarithm),
+        cmocka_unit_test(test_nearly_one),
+        cmocka_unit_test(test_wide_sets_are_not_ordered),
         cmocka_unit_test(test_a_device_s_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
