@@ -9,10 +9,12 @@ static void make_masks(struct rt_mask_job *j)
     uint64_t began = cn_thread_ns();
     for (uint32_t i = 0; i <= j->n_guesses; i++) {
         uint32_t *words = j->words + (size_t)i * j->n_words;
+        uint64_t spent = *j->spent + j->ns, left = spent < j->max_ns ? j->max_ns - spent : 1;
         memset(words, 0, j->n_words * sizeof *words);
-        j->masks[i] = g->mask(g->arg, j->choice, j->guesses, i, words) ? words : NULL;
+        j->masks[i] = g->mask(g->arg, j->choice, j->guesses, i, left, words) ? words : NULL;
+        j->ns = cn_thread_ns() - began;
     }
-    j->ns = cn_thread_ns() - began;
+    *j->spent += j->ns;
 }
 
 static void *run(void *arg)

@@ -19,7 +19,10 @@ struct rt_mask_job {
     uint32_t n_words;        /* of a mask */
     uint32_t *words;         /* [(n_guesses + 1) * n_words] */
     const uint32_t **masks;  /* [n_guesses + 1]: into words, or NULL where all ids may be drawn */
-    uint64_t ns;             /* processor time that they took, once it is done */
+    uint64_t max_ns;         /* that all masks of a tenant in this step may take */
+    uint64_t *spent;         /* of that: shared by the tenant's jobs in the step */
+    uint64_t own_spent;      /* where `spent` of the tenant's first job points */
+    uint64_t ns;             /* processor time that this job took, once it is done */
     bool asked, done;        /* done: under the lock */
 };
 

@@ -243,9 +243,10 @@ struct rt_guide {
     void *arg;
     /* Sets the bits of the ids that may come after those that were put and then these drafts, in a
      * mask that is all 0, at least one; true. False: all ids may come. If no bit is set, the
-     * request ends with CN_ENUMERIC. */
+     * request ends with CN_ENUMERIC. max_ns: processor time that it may take, at least 1; a guide
+     * that needs more sets no bit. */
     bool (*mask)(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
-                 uint32_t *mask);
+                 uint64_t max_ns, uint32_t *mask);
     /* An id was emitted. Returns the number of ids that must come next: *forced, borrowed until the
      * next call. They are put one by one, without sampling. Masks must agree. May be NULL. */
     uint32_t (*put)(void *arg, uint32_t choice, uint32_t id, const uint32_t **forced);

@@ -126,8 +126,23 @@ static void list_logits_rows(struct rt_flight *f)
 
 /* ---- masks of guided requests ---------------------------------------------------------------- */
 
+/* The masks of a tenant's choices share a bound: the step waits for all of them. */
+static void share_time(struct rt_flight *f, uint32_t at, uint64_t max_ns)
+{
+    struct rt_mask_job *j = &f->jobs[at];
+    uint64_t tenant = ((const struct rt_req *)f->step->segments[at].user)->q.tenant;
+    j->max_ns = max_ns;
+    j->spent = &j->own_spent;
+    for (uint32_t i = at; i--;) {
+        const struct rt_req *req = f->step->segments[i].user;
+        if (!f->jobs[i].guide || req->q.tenant != tenant) continue;
+        j->spent = f->jobs[i].spent;
+        return;
+    }
+}
+
 /* Reserves memory for the masks of all rows that guided requests draw from, if there are any. */
-static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
+static int reserve_masks(struct rt_flight *f, uint64_t n_vocab, uint64_t max_ns)
 {
     const struct sch_step *step = f->step;
     size_t n_words = (n_vocab + 31) / 32, at = 0;
@@ -146,6 +161,7 @@ static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
                                           .n_guesses = g->n_sample - 1,
                                           .n_words = (uint32_t)n_words};
         if (g->n_sample > 1) f->jobs[i].guesses = g->tokens + g->n_rows - (g->n_sample - 1);
+        share_time(f, i, max_ns);
         at += g->n_sample;
     }
     if (!rc) rc = cn_grow(&f->mask_words, &f->words_cap, at * n_words, sizeof *f->mask_words);
@@ -278,7 +294,8 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     struct cn_error err = {0};
     f->step = step;
     int rc = reserve(f, step, info->n_groups);
-    if (!rc) rc = reserve_masks(f, info->n_vocab);
+    if (!rc)
+        rc = reserve_masks(f, info->n_vocab, (uint64_t)group->rt->cfg->limits.mask_ms * 1000000);
     if (rc) return rc;
     f->model = m;
     f->drawn = eng_model_info(m->model)->pooling == ENG_POOL_NONE;

@@ -83,6 +83,10 @@ KINDS = {
     "ambiguous rules": (lambda own: text(grammar=f'''root ::= a a a a a a a a
 a ::= a a | "x" | "xx" | "" | [a-z ]* b
 b ::= [a-z ]* | b [a-z]* "{own}"?'''), {200, 400}),
+    "ambiguous, in eight choices": (lambda own: ("/v1/completions", {
+        "prompt": "x", "n": 8, "max_tokens": 20, "structured_outputs": {"grammar": f'''root ::= a a a a a a a a
+a ::= a a | "x" | "xx" | "" | [a-z ]* b
+b ::= [a-z ]* | b [a-z]* "{own}"?'''}}), {200, 400, 429}),
     "chain of rules": (lambda own: text(grammar=rules(8000, f'r{{0}} r{{0}} | "{own}"', '"z"')), {400, 429}),
     "chain of empty rules": (lambda own: text(grammar=rules(8000, f'r{{0}} | r{{0}} "{own}"', '"" | "a"')), {400, 429}),
     "left recursion": (lambda own: text(grammar="root ::= r0\n" + "\n".join(

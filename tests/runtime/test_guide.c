@@ -65,11 +65,12 @@ static uint32_t next_of(const struct toy *t, const struct text *x, const uint32_
 }
 
 static bool mask(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
-                 uint32_t *bits)
+                 uint64_t max_ns, uint32_t *bits)
 {
     const struct toy *t = arg;
     uint32_t last, only;
     bool begins;
+    assert_true(max_ns >= 1 && max_ns <= 250000000); /* limits.mask_ms */
     if (t->slow) usleep(300);
     if (t->stuck_at && t->texts[choice].n + n_guesses >= t->stuck_at) return true;
     only = next_of(t, &t->texts[choice], guesses, n_guesses, &last, &begins);

@@ -177,9 +177,9 @@ static bool in_time(void *arg)
 }
 
 /* Everybody's step waits for this work: it has a bound. */
-static void start_clock(const struct eng_guide *g, struct choice *c)
+static void start_clock(const struct eng_guide *g, struct choice *c, uint64_t max_ns)
 {
-    if (g->in.max_ns) c->until_ns = cn_thread_ns() + g->in.max_ns;
+    if (g->in.max_ns) c->until_ns = cn_thread_ns() + CN_MIN(g->in.max_ns, max_ns);
 }
 
 /* The matcher is made when it is first needed. */
@@ -441,14 +441,14 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
 }
 
 bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
-                    uint32_t *mask)
+                    uint64_t max_ns, uint32_t *mask)
 {
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     uint64_t began = cn_now_ns();
     if (!g->in.grammar || (g->in.free && !c->at.called && !n_drafts && !c->code)) return false;
     if (c->at.phase == THINKS && !g->in.free && !n_drafts && !c->code) return all_but_ends(g, mask);
-    start_clock(g, c);
+    start_clock(g, c, max_ns);
     if (ready(g, c)) return true;
     bool bound = make_mask(g, c, drafts, n_drafts, mask);
     while (c->code && double_room(g, c)) {
@@ -503,7 +503,7 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     *forced = c->forced;
-    start_clock(g, c);
+    start_clock(g, c, UINT64_MAX);
     if (c->code || (g->in.grammar && ready(g, c)) || eng_vocab_is_eog(g->in.vocab, id)) return 0;
     if (g->in.free && !c->at.called && !copy_places(c, &c->m.now, &c->home)) return 0;
     bool ok = step_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
@@ -531,8 +531,8 @@ int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error 
                        g->in.max_bytes >> 20);
     if (code == CN_ECANCELLED)
         return cn_fail(err, CN_ELIMIT,
-                       "the answer's grammar takes more than %llu ms (limits.mask_ms) for a token "
-                       "here",
+                       "the answer's grammar takes too long here: limits.mask_ms is %llu, for the "
+                       "next token of all answers of a tenant",
                        (unsigned long long)(g->in.max_ns / 1000000));
     return cn_fail(err, code, "the answer could not be held to its grammar: %s",
                    cn_err_info(code)->text);
