@@ -17,24 +17,41 @@ static void make_masks(struct rt_mask_job *j)
     *j->spent += j->ns;
 }
 
+/* Whoever waits is woken: it said so before it looked at `done` for the last time. */
+static void finish(struct rt_masks *m, struct rt_mask_job *j)
+{
+    atomic_store(&j->done, true); /* from here on it may be gone */
+    if (!atomic_load(&m->waits)) return;
+    pthread_mutex_lock(&m->lock);
+    pthread_cond_signal(&m->finished);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void make_all(struct rt_masks *m, struct rt_mask_job *list)
+{
+    for (struct rt_mask_job *j = list, *next; j; j = next) {
+        next = j->next;
+        make_masks(j);
+        finish(m, j);
+    }
+}
+
 static void *run(void *arg)
 {
     struct rt_masks *m = arg;
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        struct rt_mask_job *j = m->first;
-        if (!j && m->stop) break;
-        if (!j) {
+        struct rt_mask_job *list = m->first;
+        if (!list && m->stop) break;
+        if (!list) {
             pthread_cond_wait(&m->work, &m->lock);
             continue;
         }
-        m->first = j->next;
-        if (!m->first) m->last = &m->first;
+        m->first = NULL;
+        m->last = &m->first;
         pthread_mutex_unlock(&m->lock);
-        make_masks(j);
+        make_all(m, list);
         pthread_mutex_lock(&m->lock);
-        j->done = true;
-        pthread_cond_signal(&m->done);
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
@@ -46,7 +63,7 @@ void rt_masks_init(struct rt_masks *m)
     m->last = &m->first;
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->work, NULL);
-    pthread_cond_init(&m->done, NULL);
+    pthread_cond_init(&m->finished, NULL);
 }
 
 void rt_masks_fini(struct rt_masks *m)
@@ -60,7 +77,7 @@ void rt_masks_fini(struct rt_masks *m)
     }
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->work);
-    pthread_cond_destroy(&m->done);
+    pthread_cond_destroy(&m->finished);
 }
 
 /* With the first guided request: who has none pays nothing. */
@@ -72,27 +89,30 @@ static bool start(struct rt_masks *m)
     return m->started;
 }
 
-void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *j)
+void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *list)
 {
-    j->next = NULL;
-    j->asked = true;
-    j->done = false;
+    struct rt_mask_job *last = list;
+    if (!list) return;
     if (!start(m)) {
-        make_masks(j);
-        j->done = true;
+        make_all(m, list);
         return;
     }
+    while (last->next)
+        last = last->next;
     pthread_mutex_lock(&m->lock);
-    *m->last = j;
-    m->last = &j->next;
+    *m->last = list;
+    m->last = &last->next;
     pthread_cond_signal(&m->work);
     pthread_mutex_unlock(&m->lock);
 }
 
 void rt_masks_wait(struct rt_masks *m, const struct rt_mask_job *j)
 {
+    if (atomic_load(&j->done)) return;
     pthread_mutex_lock(&m->lock);
-    while (!j->done)
-        pthread_cond_wait(&m->done, &m->lock);
+    atomic_store(&m->waits, true);
+    while (!atomic_load(&j->done))
+        pthread_cond_wait(&m->finished, &m->lock);
+    atomic_store(&m->waits, false);
     pthread_mutex_unlock(&m->lock);
 }

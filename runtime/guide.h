@@ -23,21 +23,23 @@ struct rt_mask_job {
     uint64_t *spent;         /* of that: shared by the tenant's jobs in the step */
     uint64_t own_spent;      /* where `spent` of the tenant's first job points */
     uint64_t ns;             /* processor time that this job took, once it is done */
-    bool asked, done;        /* done: under the lock */
+    bool asked;
+    atomic_bool done;
 };
 
 struct rt_masks {
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work, done;
+    pthread_cond_t work, finished;
     struct rt_mask_job *first, **last;
     bool started, stop;
+    atomic_bool waits; /* the engine thread does, for a job */
 };
 void rt_masks_init(struct rt_masks *m);
 void rt_masks_fini(struct rt_masks *m); /* no job is left */
-/* Has the masks made; here and now where there can be no thread. The job stays put until it was
- * waited for. Engine thread. */
-void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *j);
+/* Has the masks of these jobs made, linked by `next`, one after the other; here and now where there
+ * can be no thread. A job stays put until it was waited for. Engine thread. */
+void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *list);
 void rt_masks_wait(struct rt_masks *m, const struct rt_mask_job *j);
 
 #endif

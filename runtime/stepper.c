@@ -176,23 +176,35 @@ static int reserve_masks(struct rt_flight *f, uint64_t n_vocab, uint64_t max_ns)
     return rc;
 }
 
+/* Links a job in front of those that are to be asked for together. */
+static void want(struct rt_mask_job **list, struct rt_mask_job *j)
+{
+    j->next = *list;
+    j->asked = true;
+    *list = j;
+}
+
 /* Those whose ids are all known (a ticket's is not), while the forward pass runs. */
 static void ask_early(struct rt_stepper *s, struct rt_flight *f)
 {
+    struct rt_mask_job *list = NULL;
     for (uint32_t i = 0; f->guided && i < f->step->n_segments; i++)
-        if (f->jobs[i].guide && f->step->segments[i].tokens) rt_masks_ask(&s->masks, &f->jobs[i]);
+        if (f->jobs[i].guide && f->step->segments[i].tokens) want(&list, &f->jobs[i]);
+    rt_masks_ask(&s->masks, list);
 }
 
 /* All that are wanted are there when it returns. */
 static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct sch_draw *draws,
                          uint32_t n)
 {
+    struct rt_mask_job *list = NULL;
     if (!f->guided) return;
     for (uint32_t i = 0; i < n; i++) {
         struct rt_mask_job *j = &f->jobs[draws[i].segment];
         bool wanted = !draws[i].ended && draws[i].only == SCH_NO_ID;
-        if (j->guide && wanted && !j->asked) rt_masks_ask(&s->masks, j);
+        if (j->guide && wanted && !j->asked) want(&list, j);
     }
+    rt_masks_ask(&s->masks, list);
     for (uint32_t i = 0; i < f->step->n_segments; i++) {
         const struct rt_req *req = f->step->segments[i].user;
         if (!f->jobs[i].asked) continue;
