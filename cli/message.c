@@ -127,7 +127,7 @@ int cli_read_json(const char *path, json_type type, json_t **out, struct cn_erro
     const char *what = type == JSON_OBJECT ? "object" : "array";
     struct cn_buf text;
     json_t *v = NULL;
-    json_error_t e;
+    json_error_t e = {0}; /* jansson may leave its code unset */
 
     cn_buf_init(&text, 0);
     int rc = cn_file_read(path, true, MAX_FILE, &text, err);

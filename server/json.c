@@ -204,7 +204,7 @@ static int take_room(struct srv_json_room *room, size_t weight, size_t n, struct
 int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_t **out,
                    struct cn_error *err)
 {
-    json_error_t e;
+    json_error_t e = {0}; /* jansson may leave its code unset */
     size_t had = room->left;
     int rc = srv_json_scan(data, n, &room->left, err);
 
