@@ -72,7 +72,7 @@ KINDS = {
         {"$ref": "#/$defs/a0", "$defs": {f"a{k}": {"anyOf": [{"const": own + str(k)}, *(
             {"type": "array", "items": {"$ref": f"#/$defs/a{(k * 7 + j) % 50}"}} for j in range(20))]}
             for k in range(50)}}), {200, 400, 429}),
-    "unequal items": (lambda own: schema({"type": "array", "uniqueItems": True, "minItems": 3000, "items":
+    "unequal items": (lambda own: schema({"type": "array", "uniqueItems": True, "minItems": 600, "items":
                                           {"type": "string", "maxLength": 8, "not": {"const": own}}}), {200, 400, 429}),
     "quantifiers": (lambda own: text(regex=f"((a{{1,100}}){{1,100}}b{own}){{1,10}}"), {200}),
     "many ways": (lambda own: text(regex=f"(.*a.*b.*c{own}.*){{20}}"), {200, 400}),
