@@ -9,7 +9,7 @@
 
 enum {
     MOST_FORCED = 256, /* bytes */
-    CHARGE = 1 << 20,  /* bytes that are charged at once; free before each piece of work */
+    CHARGE = 1 << 18,  /* bytes that are charged at once; free before each piece of work */
     DEFAULT_MOST = 64 << 20,
     MOST_MARK = 64, /* bytes of a mark that is text */
     CLOSING = 16,   /* tokens that closing the reasoning may take, beside the answer */
@@ -52,6 +52,7 @@ struct choice {
 
 struct eng_guide {
     struct eng_guide_in in;
+    size_t bytes;                /* of this struct, charged */
     const struct eng_trie *trie; /* the vocabulary's */
     uint32_t *closing;           /* tokens that close the reasoning */
     size_t n_closing;
@@ -89,12 +90,18 @@ static void find_opening(struct eng_guide *g)
 
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
 {
-    struct eng_guide *g = cn_calloc(1, sizeof *g + in->n * sizeof *g->choices);
-    if (!g) return CN_ENOMEM;
+    size_t bytes = sizeof(struct eng_guide) + in->n * sizeof(struct choice);
+    int rc = cn_account_take(in->account, bytes);
+    struct eng_guide *g = rc ? NULL : cn_calloc(1, bytes);
+    if (!g) {
+        if (!rc) cn_account_give(in->account, bytes);
+        return rc ? rc : CN_ENOMEM;
+    }
+    g->bytes = bytes;
     g->in = *in;
     if (!g->in.max_bytes) g->in.max_bytes = DEFAULT_MOST;
     g->in.grammar = in->grammar ? eng_grammar_ref(in->grammar) : NULL;
-    int rc = close_tokens(g);
+    rc = close_tokens(g);
     find_opening(g);
     g->trie = eng_vocab_trie(in->vocab);
     if (!g->trie) rc = CN_ENOMEM;
@@ -128,8 +135,9 @@ void eng_guide_free(struct eng_guide *g)
         free(c->drafted[2].v);
         free(c->home.v);
         free(c->forced);
-        if (g->in.account) cn_account_give(g->in.account, c->charged);
+        cn_account_give(g->in.account, c->charged);
     }
+    cn_account_give(g->in.account, g->bytes);
     free(g->closing);
     eng_grammar_unref(g->in.grammar);
     free(g);
