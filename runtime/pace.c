@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define USUAL_NS  2000000u   /* of a choice's masks in a step: free */
+#define USUAL_NS  2000000u   /* of all of a tenant's masks in a step: free */
 #define MOST_NS   250000000u /* of debt, behind which guided requests are paused */
 #define RESUME_NS 50000000u  /* of debt, with which they go on */
 #define PAY       8          /* one part in so many of the time pays debts: those of all together */

@@ -255,7 +255,7 @@ struct rt_pace {
     uint32_t n;
     uint64_t paid_ns; /* when time last paid debts */
 };
-/* A guide of the tenant took so much processor time for a choice in a step. */
+/* The tenant's guides took so much processor time for the masks of a step, or for a token. */
 void rt_pace_charge(struct rt_pace *p, uint64_t tenant, uint64_t ns);
 bool rt_pace_waits(struct rt_pace *p, uint64_t tenant);
 /* Before an iteration: pays debts; pauses and resumes requests. Returns when it is to be called

@@ -205,11 +205,11 @@ static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct
         if (j->guide && wanted && !j->asked) want(&list, j);
     }
     rt_masks_ask(&s->masks, list);
+    for (uint32_t i = 0; i < f->step->n_segments; i++)
+        if (f->jobs[i].asked) rt_masks_wait(&s->masks, &f->jobs[i]);
     for (uint32_t i = 0; i < f->step->n_segments; i++) {
         const struct rt_req *req = f->step->segments[i].user;
-        if (!f->jobs[i].asked) continue;
-        rt_masks_wait(&s->masks, &f->jobs[i]);
-        rt_pace_charge(&s->group->pace, req->q.tenant, f->jobs[i].ns);
+        rt_pace_charge(&s->group->pace, req->q.tenant, f->jobs[i].own_spent);
     }
 }
 

@@ -11,6 +11,7 @@ import pytest
 from answers import CHAT, both, streamed, whole
 from conftest import SERVER, Server, oracle, program, sse
 from scripted import answer, script
+from test_cost import sanitized
 
 TEXT = "/v1/completions"
 CITY = {"type": "object", "properties": {
@@ -326,7 +327,8 @@ def test_drafts_are_held_to_it_too(start):
         texts[speculation] = [complete(s, {**body, "grammar": 'root ::= (%s){30} "."' % row, "seed": i})
                               for i, row in enumerate(["[a-z]", '[a-z] [a-z] [a-z] " "', '[b-f] [^b-f"]'])]
         accepted = s.wait_idle()['conifer_drafted_tokens_total{result="accepted"}']
-        assert (accepted > 0) == (speculation == "auto"), accepted  # how many depends on the clock
+        least = 0 if sanitized() else 20  # a build with sanitizers has less time to guess
+        assert (accepted > least) == (speculation == "auto"), accepted
     assert texts["auto"] == texts["off"]
     for i, row in enumerate(["[a-z]{30}", "([a-z]{3} ){30}", '([b-f][^b-f"]){30}']):
         assert re.fullmatch(row + r"\.", texts["auto"][i][0])
