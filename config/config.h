@@ -26,7 +26,7 @@ enum cfg_isa {
     CFG_ISA_NEON,
     CFG_ISA_I8MM
 };
-enum cfg_device { CFG_DEVICE_AUTO, CFG_DEVICE_CPU, CFG_DEVICE_ASYNC };
+enum cfg_device { CFG_DEVICE_auto, CFG_DEVICE_cpu, CFG_DEVICE_async }; /* kernels/devices.def */
 enum cfg_speculation { CFG_SPECULATION_AUTO, CFG_SPECULATION_OFF };
 enum cfg_log_level { CFG_LOG_ERROR, CFG_LOG_WARN, CFG_LOG_INFO, CFG_LOG_DEBUG };
 enum cfg_log_format { CFG_LOG_AUTO, CFG_LOG_TEXT, CFG_LOG_JSON, CFG_LOG_JOURNAL };

@@ -16,7 +16,7 @@ const char *cfg_group_name(const struct cfg *c, uint32_t group)
 
 int cfg_group_device(const struct cfg *c, uint32_t group)
 {
-    if (!c->n_groups || c->groups[group].device == CFG_DEVICE_AUTO) return c->engine.device;
+    if (!c->n_groups || c->groups[group].device == CFG_DEVICE_auto) return c->engine.device;
     return c->groups[group].device;
 }
 

@@ -12,7 +12,11 @@ static int device_new(const struct cfg *cfg, int kind, uint32_t threads, struct 
         [CFG_ISA_AVX512] = KR_ISA_AVX512, [CFG_ISA_NEON] = KR_ISA_NEON,
         [CFG_ISA_I8MM] = KR_ISA_I8MM};
     static const char *const kinds[] = {
-        [CFG_DEVICE_AUTO] = "auto", [CFG_DEVICE_CPU] = "cpu", [CFG_DEVICE_ASYNC] = "async"};
+        [CFG_DEVICE_auto] = "auto",
+#define DEVICE(name) [CFG_DEVICE_##name] = #name,
+#include "kernels/devices.def"
+#undef DEVICE
+    };
     struct kr_device_opts o = {.cpu = {.isa = isa[cfg->engine.isa], .n_threads = threads},
                                .async = {.delay_ns = (uint64_t)(cfg->engine.async_delay_s * 1e9),
                                          .lost_after = (uint64_t)cfg->engine.async_lost_after,

@@ -383,8 +383,8 @@ static void engine_groups(void **state)
     assert_int_equal(cfg_group_memory(&c, 2, 5ull << 30), 2ull << 30);
     assert_int_equal(cfg_group_memory(&c, 2, 0), 0);
     assert_int_equal(cfg_group_kv_memory(&c, 1), 1u << 20);
-    assert_int_equal(cfg_group_device(&c, 0), CFG_DEVICE_ASYNC);
-    assert_int_equal(cfg_group_device(&c, 1), CFG_DEVICE_CPU);
+    assert_int_equal(cfg_group_device(&c, 0), CFG_DEVICE_async);
+    assert_int_equal(cfg_group_device(&c, 1), CFG_DEVICE_cpu);
     assert_int_equal(cfg_group_of(&c, &c.models[0]), 0);
     assert_int_equal(cfg_group_of(&c, &c.models[1]), 2);
     c.engine.threads = 3; /* none are left, and no group is without */

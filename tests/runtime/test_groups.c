@@ -30,8 +30,8 @@ static void start(struct h *h, struct setup *s)
         groups[i].kv_memory_bytes = KV_BYTES;
         groups[i].memory_bytes = KV_BYTES + (s->memory[i] ? s->memory[i] : 256u << 20);
     }
-    if (s->lost_after || s->delay_s > 0) groups[ONE].device = CFG_DEVICE_ASYNC;
-    if (s->delay_s > 0) groups[TWO].device = CFG_DEVICE_ASYNC;
+    if (s->lost_after || s->delay_s > 0) groups[ONE].device = CFG_DEVICE_async;
+    if (s->delay_s > 0) groups[TWO].device = CFG_DEVICE_async;
     struct h_setup setup = {.models = s->models,
                             .n_models = s->n_models,
                             .groups = groups,
