@@ -38,8 +38,7 @@ MAY = {
 PREFIX = {"base": "cn_", "config": "cfg_", "kvpool": "kv_", "kernels": "kr_", "engine": "eng_",
           "engine/text": "eng_", "scheduler": "sch_", "runtime": "rt_", "server": "srv_",
           "cli": "cli_", "loadtest": "lt_"}
-# A device's sources have a folder each; the others know it by kernels.h and device.h alone.
-DEVICES = ("kernels/async", "kernels/cpu", "kernels/cuda", "kernels/metal")
+# Sources in the languages of a device are in its folder.
 ENDINGS = {".cu": "kernels/cuda", ".cuh": "kernels/cuda", ".metal": "kernels/metal", ".m": "kernels/metal"}
 INCLUDE = re.compile(r'\s*#\s*(?:include|import)\s*([<"])([^>"]+)[>"]')
 # header pattern -> the only folders that may include it
@@ -128,9 +127,9 @@ def below(layer):
 
 
 def device_of(path):
-    """The device's folder that a path is in, or None."""
-    folder = "/".join(path.parts[:2])
-    return folder if folder in DEVICES else None
+    """The device's folder that a path is in, or None. Every folder in kernels/ is a device's; the others
+    know the device by kernels.h and device.h alone."""
+    return "/".join(path.parts[:2]) if path.parts[0] == "kernels" and len(path.parts) > 2 else None
 
 
 def check_include(path, number, name, layer, allowed):

@@ -134,6 +134,8 @@ class Layers(Repository):
             ("kernels/metal/a.metal", '#include "kernels/cuda/cuda.h"\n', "only kernels/cuda may"),
             ("kernels/plan.c", '#include "kernels/kernels.h"\n#include "kernels/cuda/cuda.h"\n',
              "only kernels/cuda may"),
+            ("kernels/plan.c", '#include "kernels/kernels.h"\n#include "kernels/new/new.h"\n',
+             "only kernels/new may"),
             ("kernels/cpu/a.cu", '#include "kernels/kernels.h"\n', ".cu files belong in kernels/cuda"),
             ("kernels/a.metal", '#include "kernels/kernels.h"\n', "belong in kernels/metal"),
             ("kernels/cpu/a.c", '#include "kernels/cpu/cpu.h"\n#include <cuda.h>\n',
