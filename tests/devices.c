@@ -11,15 +11,24 @@ const char *const dev_kinds[] = {
     NULL};
 #undef DEVICE
 
-const char *dev_kind(void)
+static const char *kind_of(const char *variable)
 {
-    const char *kind = getenv("CONIFER_DEVICE");
+    const char *kind = getenv(variable);
     if (!kind || !*kind) return "cpu";
     for (size_t i = 0; dev_kinds[i]; i++)
         if (!strcmp(kind, dev_kinds[i])) return dev_kinds[i];
-    fprintf(stderr, "CONIFER_DEVICE: there is no device %s; there are %s\n", kind,
-            kr_device_kinds());
+    fprintf(stderr, "%s: there is no device %s; there are %s\n", variable, kind, kr_device_kinds());
     exit(1);
+}
+
+const char *dev_kind(void)
+{
+    return kind_of("CONIFER_DEVICE");
+}
+
+const char *dev_reference(void)
+{
+    return kind_of("CONIFER_REFERENCE");
 }
 
 bool dev_is_cpu(void)

@@ -13,6 +13,10 @@ extern const char *const dev_kinds[];
 /* The kind that this run is about. An unknown name ends the program as failed. */
 const char *dev_kind(void);
 bool dev_is_cpu(void);
+/* The kind whose answers are the truth for dev_kind(). CONIFER_REFERENCE names it, "cpu" without
+ * it. A device whose sums have other bits names itself: its answers under load are then compared
+ * with those to the same requests alone. */
+const char *dev_reference(void);
 /* A device of that kind, with nothing special about it. CN_EUNSUPP: it has no such instructions; a
  * kind without ISAs (its path does not begin with "cpu-") takes AUTO and GENERIC, and so runs what
  * goes through all ISAs once. */

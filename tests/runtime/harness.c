@@ -48,7 +48,7 @@ void h_start(struct h *h, const struct h_setup *s)
     if (s->max_running) h->cfg.scheduler.max_running = s->max_running;
     h->cfg.engine.async_delay_s = s->delay_s;
     h->cfg.engine.async_lends_at_load = s->lends_at_load;
-    const char *device = s->on_cpu ? "cpu" : dev_kind();
+    const char *device = s->device ? s->device : dev_kind();
     assert_int_equal(cfg_set(&h->cfg, "engine.device", device, &err), 0);
     if (s->max_batch_rows) h->cfg.engine.max_batch_rows = s->max_batch_rows;
     if (s->step_target_ms > 0) {

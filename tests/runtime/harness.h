@@ -23,7 +23,7 @@ struct h_setup {
     int64_t lost_after;    /* engine.async_lost_after */
     int64_t max_running;   /* 0 = the config's */
     double delay_s;        /* engine.async_delay_s */
-    bool on_cpu;           /* whatever dev_kind() is */
+    const char *device;    /* NULL = dev_kind() */
     bool lends_at_load;    /* engine.async_lends_at_load */
     double step_target_ms; /* 0 = the config's */
     bool speculation;      /* else there is none: steps are then the same whenever they are run */

@@ -113,7 +113,7 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
     if (!plain) out->guide = &t->guide;
 }
 
-static struct h_result *run(bool on_cpu, bool speculation, uint32_t at_once)
+static struct h_result *run(const char *device, bool speculation, uint32_t at_once)
 {
     struct h h;
     struct h_setup s = {.model = model,
@@ -122,7 +122,7 @@ static struct h_result *run(bool on_cpu, bool speculation, uint32_t at_once)
                         .kv_bytes = 64u << 20,
                         .context = 512,
                         .speculation = speculation,
-                        .on_cpu = on_cpu};
+                        .device = device};
     struct h_result *r = cn_calloc(N, sizeof *r);
     h_start(&h, &s);
     spy_reset();
@@ -178,7 +178,7 @@ static void test_forced_or_allowed(void **state)
     for (int i = 0; i < 8; i++) {
         forces = i & 1;
         slow = i == 3 || i == 4;
-        same(run(false, i & 2, i & 4 ? N : 5), forces ? "forced" : "allowed");
+        same(run(NULL, i & 2, i & 4 ? N : 5), forces ? "forced" : "allowed");
     }
 }
 
@@ -189,7 +189,7 @@ static void test_no_id_is_allowed(void **state)
     stuck = true;
     for (int i = 0; i < 4; i++) {
         forces = i & 1;
-        struct h_result *r = run(false, i & 2, N);
+        struct h_result *r = run(NULL, i & 2, N);
         assert_int_equal(r[STUCK].code, CN_ENUMERIC);
         assert_true(want[STUCK].choices[0].n_ids > STUCK_AT);
         for (uint32_t c = 0, whole = 0; c < r[STUCK].n; c++) {
@@ -211,8 +211,8 @@ static void test_without_a_guide(void **state)
 {
     struct h_result *with, *without;
     plain = true;
-    with = run(false, true, N);
-    without = run(true, false, 1);
+    with = run(NULL, true, N);
+    without = run(dev_reference(), false, 1);
     for (uint32_t i = 0; i < N; i++) {
         assert_true(h_same(&with[i], &without[i]));
         h_result_fini(&with[i]);
@@ -225,7 +225,7 @@ static void test_without_a_guide(void **state)
 
 static int make_truth(void **state)
 {
-    want = run(true, false, 1);
+    want = run(dev_reference(), false, 1);
     guess_from(want, N); /* guesses that come true, in the midst of runs and behind them */
     return 0;
 }

@@ -195,7 +195,8 @@ static void test_rows_carry_what_was_asked_for(void **state)
     struct h h;
     struct h_result r[2] = {{0}};
     struct h_drive d = {.h = &h, .n = 2, .make = make_all, .at_once = 2, .results = r};
-    takes_all = s.on_cpu = true;
+    takes_all = true;
+    s.device = "cpu";
     h_start(&h, &s);
     h_drive(&d);
     for (uint32_t pos = 0; pos < N_PROMPT + N_OUT - 1; pos++) {

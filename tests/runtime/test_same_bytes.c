@@ -130,7 +130,7 @@ static int run_alone(void **state)
     struct h_setup s = base();
     alone = results_new();
     s.speculation = false;
-    s.on_cpu = true; /* the truth for every device */
+    s.device = dev_reference();
     start(&h, &s);
     h_run(&h, n_requests, 1, own_tenant, NULL, alone);
     for (uint32_t i = 0; i < n_requests; i++) {
