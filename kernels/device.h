@@ -8,7 +8,8 @@
  * ...). kernels/device.c checks arguments first: batches, draws, copies, moves and sizes of memory
  * are within bounds. Tickets of collect, draw and collect_drawn are the device's to check. All
  * functions are required, except where NULL is explained; describe, profile and profile_text may do
- * nothing. */
+ * nothing. A device that is no processor of the host holds a CPU device for what the host's threads
+ * do (draw_loops, threads, parallel), as kernels/async does. */
 struct kr_device_ops {
     const char *kind;     /* its word in devices.def */
     uint32_t max_depth;   /* steps in flight: 1 or 2 */
@@ -98,9 +99,11 @@ struct kr_kv_mem {
 /* ---- common to all devices (check.c) --------------------------------------------------------- */
 
 /* Fills a zeroed exec's opts, and the part of its info that is the same on every device
- * (kr_plan_count). The device fills the rest: groups and n_groups with block_bytes, packed_bytes,
- * scratch_bytes, turns, both_ways, n_adapters (kernels/plan.h: kr_plan_groups), and ids_kept if its
- * depth is 2. CN_ENOMEM; call kr_exec_fini in any case. */
+ * (kr_plan_count). The device fills the rest: groups (its own memory; kernels/plan.h:
+ * kr_plan_groups) and n_groups with block_bytes, packed_bytes, scratch_bytes, turns, both_ways,
+ * n_adapters, and ids_kept if its depth is 2. It adds the matrices and vectors to weight_bytes,
+ * which has the embedding tables' lines only, and sets expert_bytes: they say how long the first
+ * steps may take before the engine counts as stuck. CN_ENOMEM; call kr_exec_fini in any case. */
 int kr_exec_init(struct kr_exec *x, const struct kr_device *d, const struct kr_plan *p,
                  const struct kr_prepare_opts *opts, struct cn_error *err);
 void kr_exec_fini(struct kr_exec *x);
