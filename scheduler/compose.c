@@ -67,7 +67,7 @@ static void add_segment(struct sch *s, struct sch_flight *f, struct sch_choice *
         .n_sample = (pos + n >= c->n_ids ? 1 : 0) + drafts,
         .n_logits = logits_of(c, pos, n) + drafts};
     if (c->req->spec.n_media) sch_media_of(c->req, g);
-    f->recs[st->n_segments++] = (struct sch_rec){c, c->req, false};
+    f->recs[st->n_segments++] = (struct sch_rec){.choice = c, .req = c->req};
     for (uint32_t i = 0; i < n_copies; i++)
         f->copies[st->n_copies++] = copies[i];
     st->n_rows += g->n_rows;
@@ -222,7 +222,7 @@ static bool is_ready(const struct sch *s, const struct sch_choice *c)
 {
     uint64_t planned = kv_seq_planned(c->seq);
 
-    if (c->req->paused || c->req->cancelled || c->evict || c->yields) return false;
+    if (c->req->paused || c->req->cancelled || c->evict || c->yields || c->skipped) return false;
     if (planned < c->n_ids) return true;
     return planned == c->n_ids && s->o.stepper.depth > 1 && c->in_flight == 1 && !c->n_forced &&
            c->n_ids + 1 < c->req->limit;

@@ -44,6 +44,12 @@ void sch_draw_step(struct sch *s, struct sch_flight *f)
     for (uint32_t i = 0; rc && i < f->step.n_segments; i++) {
         if (f->recs[i].choice) sch_req_end(s, f->recs[i].req, SCH_END_ERROR, rc);
     }
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        struct sch_rec *rec = &f->recs[s->draws[i].segment];
+
+        rec->skipped = s->draws[i].skipped && rec->choice && s->draws[i].only == SCH_NO_ID;
+        if (rec->skipped) rec->choice->skipped = true;
+    }
 }
 
 /* ---- forced ids ------------------------------------------------------------------------------ */
@@ -174,6 +180,7 @@ static void take_drawn(struct sch *s, struct sch_choice *c, const struct sch_seg
             c->req->usage.right_rows++;
         }
         if (!right || c->n_forced || c->state != CH_RUNNING) break;
+        if (rows[i + 1].status == CN_ECANCELLED) break;
         if (rows[i + 1].status) {
             sch_req_end(s, c->req, SCH_END_ERROR, rows[i + 1].status);
             break;
@@ -181,6 +188,23 @@ static void take_drawn(struct sch *s, struct sch_choice *c, const struct sch_seg
         sch_commit_rows(s, c, pos + i, 1);
         sch_charge(s, c->req->tenant, s->o.decode_cost);
     }
+}
+
+void sch_take_nothing(struct sch *s, struct sch_choice *c, const struct sch_segment *g)
+{
+    bool whole = c->req->spec.flags & SCH_ONE_STEP; /* all of its rows again */
+
+    c->skipped = false;
+    s->stats.wasted++;
+    c->req->usage.unseen_rows++;
+    s->stats.drafted += g->n_sample - 1;
+    c->req->usage.drafted_rows += g->n_sample - 1;
+    sch_commit_rows(s, c, g->pos, whole ? 0 : g->n_rows - g->n_sample);
+    if (!kv_seq_truncate(c->seq, kv_seq_length(c->seq))) return;
+    /* a state has gone on with those rows and cannot be rewound: it starts again, unsaved */
+    sch_choice_close(s, c, false);
+    sch_queue_add(c, true);
+    s->again = true;
 }
 
 void sch_take_tokens(struct sch *s, const struct sch_rec *rec, const struct sch_segment *g,

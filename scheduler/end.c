@@ -23,7 +23,7 @@ void sch_choice_close(struct sch *s, struct sch_choice *c, bool failed)
 {
     cn_assert(c->state == CH_RUNNING);
     sch_seq_close(c, failed);
-    c->evict = c->yields = c->planned_now = false;
+    c->evict = c->yields = c->planned_now = c->skipped = false;
     c->n_draft = 0;
     for (uint32_t k = 0; k < SCH_MAX_DEPTH; k++) {
         struct sch_flight *f = s->flights[k];
@@ -181,6 +181,11 @@ static void take_segment(struct sch *s, const struct sch_rec *rec, const struct 
     struct sch_req *r = c->req;
 
     c->n_draft = 0;
+    if (rec->skipped) {
+        sch_take_nothing(s, c, g);
+        if (c->state == CH_RUNNING && c->evict && c->in_flight == 0) sch_preempt(s, c);
+        return;
+    }
     if (rows && rows->status) {
         sch_req_end(s, r, SCH_END_ERROR, rows->status);
         return;

@@ -44,6 +44,7 @@ struct sch_choice {
     bool planned_now; /* has rows in the step being composed */
     bool looked;      /* has compared its prompt with those of others since it started */
     bool starved;     /* got no rows in this step for lack of blocks */
+    bool skipped;     /* its draw in a step in flight was skipped: nothing follows that row */
     struct kv_seq *seq;
     uint32_t *ids; /* prompt and output; [req->limit] */
     uint64_t n_ids;
@@ -167,7 +168,8 @@ struct sch_model {
 struct sch_rec {
     struct sch_choice *choice;
     struct sch_req *req;
-    bool forced; /* its draw is the choice's first forced id */
+    bool forced;  /* its draw is the choice's first forced id */
+    bool skipped; /* its draw was */
 };
 struct sch_flight {
     uint64_t ticket, launched_ns;
@@ -409,6 +411,8 @@ void sch_draw_step(struct sch *s, struct sch_flight *f);
 /* A choice's sampled rows are there: hands out its tokens. */
 void sch_take_tokens(struct sch *s, const struct sch_rec *rec, const struct sch_segment *g,
                      const struct sch_row_result *rows);
+/* Its draw was skipped: forgets the sampled rows, which are computed again. */
+void sch_take_nothing(struct sch *s, struct sch_choice *c, const struct sch_segment *g);
 void sch_commit_rows(struct sch *s, struct sch_choice *c, uint64_t pos, uint32_t n);
 void sch_forced_free(struct sch_choice *c);
 

@@ -92,7 +92,8 @@ struct sch_step {
 /* One per sampled row, in the order of the rows. After a draw that differs from the next row's
  * token, the segment's further results are ignored. */
 struct sch_row_result {
-    int status; /* 0, or CN_ENUMERIC: the row's logits are not finite */
+    int status; /* 0; CN_ENUMERIC: the row's logits are not finite; CN_ECANCELLED: a row of a draft
+                 * was not drawn. What was drawn before it counts */
     uint32_t token;
     const void *drawn; /* the stepper's own record; passed to on_token */
 };
@@ -111,6 +112,9 @@ struct sch_draw {
                        * count as drawn. The result's token is ignored, and no row takes its id
                        * from this ticket */
     bool ended;       /* the choice has ended: nothing to draw */
+    bool skipped;     /* set by draw: what the first sampled row is drawn with (its mask) is not
+                       * there in time. The segment's results are ignored, and its sampled rows
+                       * are computed again in a later step */
 };
 
 /* launch: borrows the step until it is collected; *ticket rises with every call. An error fails the
@@ -119,8 +123,10 @@ struct sch_draw {
  *   and before the next launch. By then masks, forced ids and ended choices are known. draws: one
  *   for each segment with sampled rows, in their order (n may be 0), borrowed during the call. An
  *   error fails the requests of the step, which is still collected. A stepper may draw rows without
- *   a mask at launch: a result is ignored if its id was forced meanwhile. NULL: the stepper draws
- *   by itself, in launch or collect.
+ *   a mask at launch: a result is ignored if its id was forced meanwhile. It may skip a segment
+ *   whose mask takes too long, so that the others do not wait; it then pauses the request
+ *   (sch_pause) until the mask is there, or the same rows run again at once. NULL: the stepper
+ *   draws by itself, in launch or collect.
  * collect: waits for the oldest launched step; an error fails its requests.
  * save: copies blocks of a sequence to host memory; *kept, never 0, names the copy. It reads them
  *   after the steps launched so far; later steps may overwrite them. On an error (no room) the
@@ -136,7 +142,7 @@ struct sch_stepper {
     void *self;
     uint32_t depth; /* steps in flight: 1 or 2 */
     int (*launch)(void *self, const struct sch_step *step, uint64_t *ticket);
-    int (*draw)(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n);
+    int (*draw)(void *self, uint64_t ticket, struct sch_draw *draws, uint32_t n);
     int (*collect)(void *self, uint64_t ticket, struct sch_step_result *out);
     int (*save)(void *self, uint32_t model, const struct kv_held *blocks, uint32_t n,
                 uint64_t *kept);
@@ -206,7 +212,8 @@ struct sch_usage {
     uint64_t recomputed_tokens;        /* rows computed again after preemptions */
     uint64_t written_tokens;           /* of the prompt, computed and put into the prefix cache */
     uint64_t drafted_rows, right_rows; /* rows of drafts; those of them whose token was put out */
-    uint64_t unseen_rows;      /* computed when the choice had already ended, without drafts */
+    uint64_t unseen_rows;      /* computed when the choice had already ended, or not drawn from
+                                * (sch_draw's skipped); without drafts */
     uint64_t generated_tokens; /* delivered through on_token, all choices */
     uint32_t preemptions;
     uint64_t submitted_ns, first_step_ns, first_token_ns, ended_ns; /* 0 = never */

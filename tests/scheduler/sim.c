@@ -215,11 +215,28 @@ int sim_submit(struct sim *m, struct sim_req *r)
     return rc;
 }
 
+/* Masks of skipped draws are there. Whether any was. */
+static bool bring_masks(struct sim *m, uint32_t one_in)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < m->n_reqs; i++) {
+        struct sim_req *r = &m->reqs[i];
+
+        if (!r->waits || sim_below(m, one_in)) continue;
+        r->waits = false;
+        any = true;
+        sch_pause(m->sch, r->id, false);
+    }
+    return any;
+}
+
 bool sim_iterate(struct sim *m)
 {
     m->iterations++;
     m->clock += 1000;
-    return sch_iterate(m->sch);
+    if (m->o.skip) bring_masks(m, 4);
+    return sch_iterate(m->sch) || (m->o.skip && bring_masks(m, 1));
 }
 
 void sim_run(struct sim *m)

@@ -28,6 +28,7 @@ struct sim_req {
     uint32_t force_behind, force_n; /* once, behind so many tokens, so many ids; 0 = not */
     bool force_masks; /* they come by masks of one id, not by sch_force; as mask_mod */
     bool cut;         /* sch_force failed: its choice was stopped */
+    bool waits;       /* paused since a draw of it was skipped */
     bool parrot;      /* puts out its prompt again and again, whatever its rows see */
     bool submitted, cancelled, had_rows;
     uint64_t cancel_iteration;
@@ -57,6 +58,7 @@ struct sim_opts {
     bool keys_once;           /* of a segment's rows together */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
     uint32_t fail_launch, fail_draw, fail_collect, fail_row; /* one in so many; 0 = never */
+    uint32_t skip; /* draws that are skipped, and drafts that are not drawn: one in so many */
     uint64_t host_words; /* that can be saved at once; 0 = nothing is saved */
     uint32_t fail_save;  /* saves and restores: one in so many; 0 = never */
     double save_rate;    /* bytes per second that the scheduler is told; 0 = none */
@@ -88,6 +90,7 @@ struct sim {
     uint64_t rows, prompt_rows;
     uint64_t n_beside; /* steps that were launched with another one in flight */
     uint64_t n_masked; /* rows that were drawn with a mask, after the launch */
+    uint64_t n_skipped;
     struct sim_kept *kept;
     uint64_t kept_words, n_kept;
     struct sch_usage told; /* sums over all requests that ended */

@@ -350,7 +350,18 @@ static void check_draw(struct sim *m, const struct sch_segment *s, const struct 
         sim_fail(m, "a draw without the id that was forced");
 }
 
-int sim_draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n)
+/* Its mask is not there: others go on without it. */
+static void skip(struct sim *m, struct sch_draw *d, struct sim_req *r, struct sim_row *row)
+{
+    d->skipped = true;
+    row->state = SIM_SKIPPED;
+    m->n_skipped++;
+    if (sim_below(m, 3) == 0) return; /* it was there at once */
+    r->waits = true;
+    sch_pause(m->sch, r->id, true);
+}
+
+int sim_draw(void *self, uint64_t ticket, struct sch_draw *draws, uint32_t n)
 {
     struct sim *m = self;
     struct sim_step *st = m->steps[0];
@@ -376,6 +387,8 @@ int sim_draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t
         if (draws[k].only != SCH_NO_ID || draws[k].ended) {
             row->sampled = row->state == SIM_DRAWN ? row->sampled : ~0u;
             row->state = SIM_ONLY;
+        } else if (m->o.skip && sim_below(m, m->o.skip) == 0) {
+            skip(m, &draws[k], sim_req_of(s->user), row);
         } else if (row->state == SIM_UNDRAWN) {
             m->n_masked += sim_has_masks(sim_req_of(s->user));
             draw_segment(m, st, s);
@@ -384,6 +397,31 @@ int sim_draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t
     }
     if (k != n) sim_fail(m, "draws of no row");
     return 0;
+}
+
+/* Results of a segment's draws: how many. Nobody is to look at those behind the last that counts. */
+static uint32_t results_of(struct sim *m, const struct sim_step *st, const struct sch_segment *s,
+                           struct sch_row_result *out)
+{
+    const struct sim_row *row = &st->rows[s->first_row + s->n_rows - s->n_sample];
+    bool counts = true;
+
+    for (uint32_t k = 0; k < s->n_sample; k++, row++) {
+        bool nan = m->o.fail_row && sim_below(m, m->o.fail_row) == 0;
+
+        counts = counts && row->state != SIM_SKIPPED;
+        out[k] = (struct sch_row_result){.status = CN_EINTERNAL, .token = ~0u};
+        if (!counts) continue;
+        if (k && m->o.skip && sim_below(m, m->o.skip) == 0) {
+            out[k].status = CN_ECANCELLED;
+            counts = false;
+            continue;
+        }
+        out[k] = (struct sch_row_result){
+            .status = nan ? CN_ENUMERIC : 0, .token = row->sampled, .drawn = row};
+        counts = k + 1 < s->n_sample && row->sampled == s->tokens[k + 1];
+    }
+    return s->n_sample;
 }
 
 int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
@@ -399,17 +437,7 @@ int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out)
         const struct sch_segment *s = &st->step->segments[i];
 
         if (sim_req_of(s->user)->ends) sim_fail(m, "a request has ended with rows in flight");
-        for (uint32_t k = 0; k < s->n_sample; k++) {
-            uint32_t row = s->first_row + s->n_rows - s->n_sample + k;
-            bool nan = m->o.fail_row && sim_below(m, m->o.fail_row) == 0;
-
-            m->results[n++] = (struct sch_row_result){.status = nan ? CN_ENUMERIC : 0,
-                                                      .token = st->rows[row].sampled,
-                                                      .drawn = &st->rows[row]};
-            if (k + 1 == s->n_sample || st->rows[row].sampled == s->tokens[k + 1]) continue;
-            for (k++; k < s->n_sample; k++) /* nobody is to look at these */
-                m->results[n++] = (struct sch_row_result){.status = CN_EINTERNAL, .token = ~0u};
-        }
+        n += results_of(m, st, s, m->results + n);
     }
     m->clock += m->o.step_ns + m->o.row_ns * st->step->n_rows;
     m->clock += m->o.key_ns * keys_read(m, st->step);

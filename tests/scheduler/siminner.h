@@ -21,8 +21,9 @@ struct sim_text {
     bool command[SIM_MAX_LEN]; /* which of the output was forced from outside */
 };
 
-/* Of a row of a step. SIM_ONLY: its draw was not wanted, nobody may name its id. */
-enum { SIM_UNDRAWN, SIM_DRAWN, SIM_ONLY };
+/* Of a row of a step. SIM_ONLY: its draw was not wanted, nobody may name its id.
+ * SIM_SKIPPED: nor may anybody look at the results of its segment. */
+enum { SIM_UNDRAWN, SIM_DRAWN, SIM_ONLY, SIM_SKIPPED };
 struct sim_row {
     uint64_t hash;
     uint32_t token, sampled;
@@ -91,7 +92,7 @@ void sim_forget(void *self, uint64_t kept);
 
 /* ---- simdev.c: the device -------------------------------------------------------------------- */
 int sim_launch(void *self, const struct sch_step *step, uint64_t *ticket);
-int sim_draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n);
+int sim_draw(void *self, uint64_t ticket, struct sch_draw *draws, uint32_t n);
 int sim_collect(void *self, uint64_t ticket, struct sch_step_result *out);
 uint64_t *sim_word(struct sim *m, uint32_t g, uint32_t block, uint64_t i);
 /* A block that is written must not be one that another sequence's step in flight still reads. */

@@ -66,6 +66,7 @@ static struct sim_opts random_opts(uint64_t seed)
     if (o.late && sim_below(&d, 16) == 0) o.fail_draw = 30;
     if (sim_below(&d, 2)) o.host_words = o.slab_bytes / 8 * (1 + sim_below(&d, 2 * o.n_slabs));
     if (sim_below(&d, 4) == 0) o.fail_save = 2 + sim_below(&d, 6);
+    if (o.late && sim_below(&d, 3) == 0) o.skip = 2 + sim_below(&d, 30);
     return o;
 }
 
@@ -237,6 +238,7 @@ struct totals {
         taken, used;
     uint64_t saved, restored; /* choices, at preemptions */
     uint64_t beside, masked;  /* steps launched beside another one; rows drawn with late masks */
+    uint64_t skipped;         /* draws */
 };
 
 static bool run(uint64_t seed, struct totals *tot, bool loud)
@@ -284,6 +286,7 @@ static bool run(uint64_t seed, struct totals *tot, bool loud)
     tot->two += o.depth == 2;
     tot->beside += m.n_beside;
     tot->masked += m.n_masked;
+    tot->skipped += m.n_skipped;
     tot->drafted += st.drafted;
     tot->right += st.drafts_right;
     tot->forced += st.forced;
@@ -336,10 +339,10 @@ int main(int argc, char **argv)
         printf("saved: %" PRIu64 ", restored: %" PRIu64 "\n", tot.saved, tot.restored);
         return 1;
     }
-    if (runs >= 2000 && (!tot.forced || !tot.masked || tot.beside < tot.steps / 10)) {
-        printf("forced ids: %" PRIu64 ", late masks: %" PRIu64 ", steps beside others: %" PRIu64
+    if (runs >= 2000 && (!tot.forced || !tot.masked || !tot.skipped || tot.beside < tot.steps / 10)) {
+        printf("forced ids: %" PRIu64 ", late masks: %" PRIu64 ", skipped draws: %" PRIu64 ", steps beside others: %" PRIu64
                " of %" PRIu64 "\n",
-               tot.forced, tot.masked, tot.beside, tot.steps);
+               tot.forced, tot.masked, tot.skipped, tot.beside, tot.steps);
         return 1;
     }
     printf("%" PRIu64 " schedules (%" PRIu64 " of depth 2: %" PRIu64
@@ -348,9 +351,9 @@ int main(int argc, char **argv)
            " saved, %" PRIu64 " restored, %" PRIu64
            " requests preempted more than 4 times, %" PRIu64 " snapshots, used %" PRIu64
            " times, %" PRIu64 " drafts, %" PRIu64 " right, %" PRIu64 " forced ids, %" PRIu64
-           " rows with late masks\n",
+           " rows with late masks, %" PRIu64 " skipped draws\n",
            runs, tot.two, tot.beside, tot.ends, tot.steps, tot.rows, tot.cached, tot.recomputed,
            tot.preemptions, tot.saved, tot.restored, tot.over, tot.taken, tot.used, tot.drafted,
-           tot.right, tot.forced, tot.masked);
+           tot.right, tot.forced, tot.masked, tot.skipped);
     return 0;
 }
