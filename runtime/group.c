@@ -272,6 +272,9 @@ static void handle(struct rt_group *g, struct rt_cmd *c)
         if (!rt_tenants_check(g, c->tenant, NULL))
             sch_tenant_lease(g->sch, cfg_slot(c->tenant), c->tokens); /* known: needs no memory */
         break;
+    case RT_CMD_MASK:
+        rt_aside_done(&g->stepper, c);
+        return;
     case RT_CMD_STOP:
         g->stopping = true;
         cancel_all(g, NULL, 0);
@@ -380,7 +383,7 @@ static void *engine_main(void *arg)
         update_gauges(g);
         more |= rt_tenants_leave(g, more);
         if (more) continue;
-        if (g->stopping && !g->n_live) return NULL;
+        if (g->stopping && !g->n_live && !g->stepper.n_aside) return NULL;
         if (!g->n_live) kr_draw_rooms_trim(&g->stepper.rooms);
         rt_watch_idle(&g->watch);
         uint64_t wake = sch_next_wake(g->sch), now = cn_now_ns();

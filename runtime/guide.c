@@ -3,24 +3,48 @@
 
 #include <string.h>
 
+/* Processor time for which a step waits: for the masks of one tenant, for all masks, and for each
+ * mask whatever the others took. A usual mask takes some ten microseconds, and the first ones of a
+ * grammar up to two milliseconds. */
+#define TENANT_NS 8000000u
+#define STEP_NS   32000000u
+#define LEAST_NS  100000u
+
+static uint64_t time_left(const struct rt_mask_job *j)
+{
+    uint64_t own, all;
+    if (!j->spent) return UINT64_MAX;
+    own = TENANT_NS - CN_MIN(*j->spent + j->ns, (uint64_t)TENANT_NS);
+    all = STEP_NS - CN_MIN(*j->all_spent + j->ns, (uint64_t)STEP_NS);
+    return CN_MAX(CN_MIN(own, all), (uint64_t)LEAST_NS);
+}
+
 static void make_masks(struct rt_mask_job *j)
 {
     const struct rt_guide *g = j->guide;
     uint64_t began = cn_thread_ns();
-    for (uint32_t i = 0; i <= j->n_guesses; i++) {
+    for (uint32_t i = j->n_made; i <= j->n_guesses; i = j->n_made) {
         uint32_t *words = j->words + (size_t)i * j->n_words;
-        uint64_t spent = *j->spent + j->ns, left = spent < j->max_ns ? j->max_ns - spent : 1;
         memset(words, 0, j->n_words * sizeof *words);
-        j->masks[i] = g->mask(g->arg, j->choice, j->guesses, i, left, words) ? words : NULL;
+        int may = g->mask(g->arg, j->choice, j->guesses, i, time_left(j), words);
         j->ns = cn_thread_ns() - began;
+        if (may == RT_NO_TIME) break;
+        j->masks[i] = may == RT_SOME_IDS ? words : NULL;
+        j->n_made++;
     }
+    if (!j->spent) return;
     *j->spent += j->ns;
+    *j->all_spent += j->ns;
 }
 
 /* Whoever waits is woken: it said so before it looked at `done` for the last time. */
 static void finish(struct rt_masks *m, struct rt_mask_job *j)
 {
-    atomic_store(&j->done, true); /* from here on it may be gone */
+    if (j->tell) {
+        cn_mailbox_post(j->tell, j->told); /* from here on it may be gone, as behind `done` */
+        return;
+    }
+    atomic_store(&j->done, true);
     if (!atomic_load(&m->waits)) return;
     pthread_mutex_lock(&m->lock);
     pthread_cond_signal(&m->finished);
@@ -57,9 +81,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-void rt_masks_init(struct rt_masks *m)
+void rt_masks_init(struct rt_masks *m, const char *name)
 {
-    *m = (struct rt_masks){0};
+    *m = (struct rt_masks){.name = name};
     m->last = &m->first;
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->work, NULL);
@@ -85,7 +109,7 @@ static bool start(struct rt_masks *m)
 {
     if (m->started) return true;
     m->started = !pthread_create(&m->thread, NULL, run, m);
-    if (m->started) pthread_setname_np(m->thread, "masks");
+    if (m->started) pthread_setname_np(m->thread, m->name);
     return m->started;
 }
 

@@ -4,7 +4,11 @@
  * The engine thread asks for the masks of a choice's rows once it knows every id before them,
  * does what else there is to do, and waits for them at the draw. A guide never makes masks while
  * it is given an id of the same choice: requested masks are waited for before their step is
- * collected, and ids are passed on only after a step was collected. */
+ * collected, and ids are passed on only after a step was collected.
+ *
+ * The step waits for a mask only a short time. A mask that takes longer is made once more by a
+ * second thread, without that bound (aside.c). Its request is paused meanwhile, and its row runs
+ * again when the mask is there. */
 #ifndef RUNTIME_GUIDE_H
 #define RUNTIME_GUIDE_H
 
@@ -19,15 +23,19 @@ struct rt_mask_job {
     uint32_t n_words;        /* of a mask */
     uint32_t *words;         /* [(n_guesses + 1) * n_words] */
     const uint32_t **masks;  /* [n_guesses + 1]: into words, or NULL where all ids may be drawn */
-    uint64_t max_ns;         /* that all masks of a tenant in this step may take */
-    uint64_t *spent;         /* of that: shared by the tenant's jobs in the step */
+    uint32_t n_made;         /* masks that are there; those behind took too long */
+    uint64_t *spent;         /* time of the tenant's jobs in the step. NULL: no bound */
+    uint64_t *all_spent;     /* of all jobs in the step */
     uint64_t own_spent;      /* where `spent` of the tenant's first job points */
     uint64_t ns;             /* processor time that this job took, once it is done */
     bool asked;
+    struct cn_mailbox *tell; /* who is sent `told` when it is done; NULL: somebody waits for it */
+    struct cn_msg *told;
     atomic_bool done;
 };
 
 struct rt_masks {
+    const char *name; /* of the thread */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work, finished;
@@ -35,11 +43,28 @@ struct rt_masks {
     bool started, stop;
     atomic_bool waits; /* the engine thread does, for a job */
 };
-void rt_masks_init(struct rt_masks *m);
+void rt_masks_init(struct rt_masks *m, const char *name);
 void rt_masks_fini(struct rt_masks *m); /* no job is left */
 /* Has the masks of these jobs made, linked by `next`, one after the other; here and now where there
  * can be no thread. A job stays put until it was waited for. Engine thread. */
 void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *list);
 void rt_masks_wait(struct rt_masks *m, const struct rt_mask_job *j);
+
+/* ---- masks that take longer than a step may wait (aside.c); engine thread ---------------------
+ */
+
+struct rt_req;
+struct rt_stepper;
+struct rt_aside;
+/* The mask of the choice's next id, at this position, is made aside; its request is paused until it
+ * is there. CN_ENOMEM. */
+int rt_aside_start(struct rt_stepper *s, struct rt_req *req, uint32_t choice, uint64_t position,
+                   uint32_t n_words);
+/* It is done: what the second thread sent. The request goes on, or ends if it only waited for that.
+ */
+struct rt_cmd;
+void rt_aside_done(struct rt_stepper *s, struct rt_cmd *c);
+/* Gives a job the mask that was made aside for this position, as its first one. */
+void rt_aside_use(const struct rt_aside *a, uint64_t position, struct rt_mask_job *j);
 
 #endif

@@ -1,9 +1,9 @@
 /* What guides take, paid by the tenants whose requests have them. See rt.h.
  *
- * A step waits for its masks, so that a costly guide holds up every request of the step. What a
- * tenant's guides take beyond a usual mask is its debt, which time pays off. While the debt is
- * large, the tenant's guided requests are paused: others wait for its guides during a small part of
- * the time, however many requests it sends. */
+ * A step waits a little for a costly guide (guide.c), and a mask that is made aside takes a
+ * processor that others share. What a tenant's guides take beyond a usual mask is its debt, which
+ * time pays off. While the debt is large, the tenant's guided requests are paused: its guides work
+ * during a small part of the time, however many requests it sends. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>

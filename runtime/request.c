@@ -198,6 +198,7 @@ void rt_req_free(struct rt_req *req, bool keep_request)
     if (!req) return;
     for (uint32_t i = 0; req->choices && i < req->q.n; i++) {
         kr_draw_state_free(req->choices[i].sampler);
+        free(req->choices[i].aside);
         rt_text_out_fini(&req->choices[i].text);
     }
     rt_event_free(req->end);
@@ -424,6 +425,16 @@ static struct rt_usage usage_of(const struct rt_req *req, const struct sch_usage
                              .ended_ns = u->ended_ns};
 }
 
+void rt_req_leave(struct rt_req *req)
+{
+    struct rt *r = req->rt;
+    struct rt_event *e = req->end;
+    req->end = NULL;
+    cn_mailbox_post(req->q.reply, &e->msg);
+    rt_req_free(req, false);
+    atomic_fetch_sub(&r->in_flight, 1);
+}
+
 void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code,
                const struct sch_usage *usage)
 {
@@ -440,7 +451,6 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     observe_end(g, req, code, usage);
     /* The END event was set aside when the request was made, so it cannot fail. */
     struct rt_event *e = req->end;
-    req->end = NULL;
     e->code = code;
     if (code == CN_ENUMERIC && !req->q.guide) /* a guide may leave nothing to draw */
         cn_log(CN_LOG_ERROR, "engine",
@@ -462,7 +472,6 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     e->usage = usage_of(req, usage);
     for (uint32_t i = 0; i < req->q.n; i++)
         e->usage.reasoning_tokens += req->choices[i].text.n_reasoning;
-    cn_mailbox_post(req->q.reply, &e->msg);
-    rt_req_free(req, false);
-    atomic_fetch_sub(&r->in_flight, 1);
+    req->over = true;
+    if (!req->n_aside) rt_req_leave(req);
 }

@@ -23,7 +23,8 @@ struct rt_choice {
     struct rt_text_out text;
     int stop; /* index of the matched stop string, or -1 */
     uint64_t last_token_ns;
-    uint64_t last_step; /* number of the step that gave it */
+    uint64_t last_step;     /* number of the step that gave it */
+    struct rt_aside *aside; /* NULL: none of its masks took long */
 };
 
 struct rt_prompt_score { /* of one prompt token */
@@ -48,12 +49,15 @@ struct rt_req {
     uint64_t sch_id;
     struct rt_req *next;  /* in the table of live requests */
     uint8_t paused;       /* enum rt_pause: by what */
+    uint32_t n_aside;     /* masks of it that are being made aside */
+    bool over;            /* ended, but for those */
     int error;            /* found by the runtime; overrides the scheduler's reason */
     struct rt_event *end; /* the END event, allocated early so that it cannot fail */
 };
 
-/* A request is paused while its client reads too slowly, or its tenant's guides take too long. */
-enum rt_pause { RT_PAUSE_READER = 1, RT_PAUSE_PACE = 2 };
+/* A request is paused while its client reads too slowly, its tenant's guides take too long, or a
+ * mask of it is made aside. */
+enum rt_pause { RT_PAUSE_READER = 1, RT_PAUSE_PACE = 2, RT_PAUSE_MASK = 4 };
 void rt_req_pause(struct rt_req *req, enum rt_pause why, bool paused);
 
 /* Whether it is an encoder: each row sees the whole prompt, which must be in one step. */
@@ -62,6 +66,8 @@ bool rt_reads_whole(const struct kr_exec_info *x);
 int rt_req_new(struct rt *r, const struct rt_request *q, struct rt_req **out, struct cn_error *err);
 /* keep_request: the memory that q points to stays the caller's. */
 void rt_req_free(struct rt_req *req, bool keep_request);
+/* Posts its END, which is filled, and frees it. Engine thread. */
+void rt_req_leave(struct rt_req *req);
 
 /* ---- media in prompts (media.c) -------------------------------------------------------------- */
 
@@ -136,6 +142,7 @@ struct rt_flight {
     struct rt_mask_job *jobs; /* by segment; of guided requests */
     uint32_t *mask_words;
     const uint32_t **masks; /* by logits row */
+    uint64_t masks_ns;      /* processor time that they took */
     size_t rows_cap, seqs_cap, more_cap, changed_cap, draws_cap, logits_cap, results_cap, jobs_cap,
         words_cap, masks_cap, turns_cap;
 };
@@ -146,7 +153,8 @@ struct rt_stepper {
     struct rt_flight flights[RT_MAX_DEPTH]; /* by number */
     struct rt_model *model;                 /* of the last collected step */
     struct kr_draw_rooms rooms;             /* of all samplers */
-    struct rt_masks masks;
+    struct rt_masks masks, asides;          /* asides: made while their requests wait */
+    uint32_t n_aside;                       /* of these that are not done */
 };
 void rt_stepper_init(struct rt_stepper *s, struct rt_group *g);
 void rt_stepper_fini(struct rt_stepper *s);
@@ -284,9 +292,10 @@ enum rt_cmd_kind {
     RT_CMD_CANCEL_OF,
     RT_CMD_DROP_CACHE,
     RT_CMD_LEASE,
+    RT_CMD_MASK,
     RT_CMD_STOP
 };
-struct rt_cmd { /* for the engine thread, which frees it, except ATTACH and DETACH */
+struct rt_cmd { /* for the engine thread, which frees it, except ATTACH, DETACH and MASK */
     struct cn_msg msg;
     enum rt_cmd_kind kind;
     struct rt_req *req; /* SUBMIT: moved */
@@ -296,6 +305,7 @@ struct rt_cmd { /* for the engine thread, which frees it, except ATTACH and DETA
     struct rt_model *m;
     struct cfg_tenants *tenants; /* TENANTS: moved */
     uint64_t tenant, key, tokens;
+    uint32_t choice; /* MASK: of req */
     int code;
 };
 /* Copies c into the inbox; CN_ENOMEM. Any thread. */

@@ -239,14 +239,16 @@ void rt_shared_unref(struct rt_shared *s);            /* takes NULL */
 
 /* Constrains an answer, for example to a grammar. `mask` is called by a thread of its own while a
  * step runs, `put` by the engine thread; never both at once for a choice. */
+enum { RT_ALL_IDS, RT_SOME_IDS, RT_NO_TIME };
 struct rt_guide {
     void *arg;
-    /* Sets the bits of the ids that may come after those that were put and then these drafts, in a
-     * mask that is all 0, at least one; true. False: all ids may come. If no bit is set, the
-     * request ends with CN_ENUMERIC. max_ns: processor time that it may take, at least 1; a guide
-     * that needs more sets no bit. */
-    bool (*mask)(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
-                 uint64_t max_ns, uint32_t *mask);
+    /* What may come after the ids that were put and then these drafts. RT_SOME_IDS: those whose
+     * bits it has set in the mask, which was all 0; if no bit is set, the request ends with
+     * CN_ENUMERIC. RT_NO_TIME: finding out takes more than max_ns of processor time. Then it is
+     * asked once more, by another thread, with UINT64_MAX: the request waits meanwhile, but the
+     * steps of others do not. */
+    int (*mask)(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
+                uint64_t max_ns, uint32_t *mask);
     /* An id was emitted. Returns the number of ids that must come next: *forced, borrowed until the
      * next call. They are put one by one, without sampling. Masks must agree. May be NULL. */
     uint32_t (*put)(void *arg, uint32_t choice, uint32_t id, const uint32_t **forced);

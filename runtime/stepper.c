@@ -18,7 +18,8 @@ void rt_stepper_init(struct rt_stepper *s, struct rt_group *g)
 {
     *s = (struct rt_stepper){.group = g, .depth = 1};
     kr_draw_rooms_init(&s->rooms);
-    rt_masks_init(&s->masks);
+    rt_masks_init(&s->masks, "masks");
+    rt_masks_init(&s->asides, "masks-aside");
 }
 
 void rt_stepper_fini(struct rt_stepper *s)
@@ -38,6 +39,7 @@ void rt_stepper_fini(struct rt_stepper *s)
         free(f->masks);
     }
     rt_masks_fini(&s->masks);
+    rt_masks_fini(&s->asides);
     kr_draw_rooms_fini(&s->rooms);
     *s = (struct rt_stepper){0};
 }
@@ -127,11 +129,11 @@ static void list_logits_rows(struct rt_flight *f)
 /* ---- masks of guided requests ---------------------------------------------------------------- */
 
 /* The masks of a tenant's choices share a bound: the step waits for all of them. */
-static void share_time(struct rt_flight *f, uint32_t at, uint64_t max_ns)
+static void share_time(struct rt_flight *f, uint32_t at)
 {
     struct rt_mask_job *j = &f->jobs[at];
     uint64_t tenant = ((const struct rt_req *)f->step->segments[at].user)->q.tenant;
-    j->max_ns = max_ns;
+    j->all_spent = &f->masks_ns;
     j->spent = &j->own_spent;
     for (uint32_t i = at; i--;) {
         const struct rt_req *req = f->step->segments[i].user;
@@ -141,12 +143,24 @@ static void share_time(struct rt_flight *f, uint32_t at, uint64_t max_ns)
     }
 }
 
+/* Position of the id that its first sampled row draws. */
+static uint64_t drawn_at(const struct sch_segment *g)
+{
+    return g->pos + g->n_rows - g->n_sample + 1;
+}
+
+static const struct rt_aside *aside_of(const struct sch_segment *g)
+{
+    return ((const struct rt_req *)g->user)->choices[g->choice].aside;
+}
+
 /* Reserves memory for the masks of all rows that guided requests draw from, if there are any. */
-static int reserve_masks(struct rt_flight *f, uint64_t n_vocab, uint64_t max_ns)
+static int reserve_masks(struct rt_flight *f, uint64_t n_vocab)
 {
     const struct sch_step *step = f->step;
     size_t n_words = (n_vocab + 31) / 32, at = 0;
     f->guided = false;
+    f->masks_ns = 0;
     for (uint32_t i = 0; i < step->n_segments; i++)
         f->guided |= ((const struct rt_req *)step->segments[i].user)->q.guide != NULL;
     if (!f->guided) return 0;
@@ -161,7 +175,7 @@ static int reserve_masks(struct rt_flight *f, uint64_t n_vocab, uint64_t max_ns)
                                           .n_guesses = g->n_sample - 1,
                                           .n_words = (uint32_t)n_words};
         if (g->n_sample > 1) f->jobs[i].guesses = g->tokens + g->n_rows - (g->n_sample - 1);
-        share_time(f, i, max_ns);
+        share_time(f, i);
         at += g->n_sample;
     }
     if (!rc) rc = cn_grow(&f->mask_words, &f->words_cap, at * n_words, sizeof *f->mask_words);
@@ -172,6 +186,7 @@ static int reserve_masks(struct rt_flight *f, uint64_t n_vocab, uint64_t max_ns)
         at -= j->n_guesses + 1;
         j->words = f->mask_words + at * n_words;
         j->masks = f->masks + at;
+        rt_aside_use(aside_of(&step->segments[i]), drawn_at(&step->segments[i]), j);
     }
     return rc;
 }
@@ -189,20 +204,36 @@ static void ask_early(struct rt_stepper *s, struct rt_flight *f)
 {
     struct rt_mask_job *list = NULL;
     for (uint32_t i = 0; f->guided && i < f->step->n_segments; i++)
-        if (f->jobs[i].guide && f->step->segments[i].tokens) want(&list, &f->jobs[i]);
+        if (f->jobs[i].guide && !f->jobs[i].asked && f->step->segments[i].tokens)
+            want(&list, &f->jobs[i]);
     rt_masks_ask(&s->masks, list);
 }
 
-/* All that are wanted are there when it returns. */
-static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct sch_draw *draws,
+static bool is_wanted(const struct sch_draw *d)
+{
+    return !d->ended && d->only == SCH_NO_ID;
+}
+
+/* Its first mask took too long: the choice goes on when it is there. */
+static void skip(struct rt_stepper *s, const struct rt_flight *f, struct sch_draw *d)
+{
+    const struct sch_segment *g = &f->step->segments[d->segment];
+    struct rt_req *req = g->user;
+    d->skipped = true;
+    if (!rt_aside_start(s, req, g->choice, drawn_at(g), f->jobs[d->segment].n_words)) return;
+    req->error = CN_ENOMEM;
+    sch_cancel(s->group->sch, req->sch_id);
+}
+
+/* All that are wanted are there when it returns, or their draws are skipped. */
+static void finish_masks(struct rt_stepper *s, struct rt_flight *f, struct sch_draw *draws,
                          uint32_t n)
 {
     struct rt_mask_job *list = NULL;
     if (!f->guided) return;
     for (uint32_t i = 0; i < n; i++) {
         struct rt_mask_job *j = &f->jobs[draws[i].segment];
-        bool wanted = !draws[i].ended && draws[i].only == SCH_NO_ID;
-        if (j->guide && wanted && !j->asked) want(&list, j);
+        if (j->guide && is_wanted(&draws[i]) && !j->asked) want(&list, j);
     }
     rt_masks_ask(&s->masks, list);
     for (uint32_t i = 0; i < f->step->n_segments; i++)
@@ -210,6 +241,10 @@ static void finish_masks(struct rt_stepper *s, struct rt_flight *f, const struct
     for (uint32_t i = 0; i < f->step->n_segments; i++) {
         const struct rt_req *req = f->step->segments[i].user;
         rt_pace_charge(&s->group->pace, req->q.tenant, f->jobs[i].own_spent);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct rt_mask_job *j = &f->jobs[draws[i].segment];
+        if (j->guide && is_wanted(&draws[i]) && !j->n_made) skip(s, f, &draws[i]);
     }
 }
 
@@ -242,7 +277,7 @@ static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
     for (uint32_t i = 0; i < f->step->n_segments; i++) {
         const struct sch_segment *g = &f->step->segments[i];
         struct rt_req *req = g->user;
-        bool wanted = g->n_sample && !draws->ended && draws->only == SCH_NO_ID;
+        bool wanted = g->n_sample && is_wanted(draws) && !draws->skipped;
         draws += g->n_sample > 0;
         for (uint32_t end = at + g->n_logits; at < end; at++) {
             const struct rt_logits_row *row = &f->logits_rows[at];
@@ -252,9 +287,12 @@ static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
                 d.n_top = (uint32_t)CN_MAX(req->q.sampling.logprobs, 0);
             } else if (row->sample >= 0 && !row->guess && wanted) {
                 if (!send_state(f, g, &d)) continue;
-                if (f->guided && f->jobs[i].guide) d.masks = f->jobs[i].masks;
                 d.n_guesses = g->n_sample - 1;
                 if (d.n_guesses) d.guesses = g->tokens + g->n_rows - d.n_guesses;
+                if (f->guided && f->jobs[i].guide) {
+                    d.masks = f->jobs[i].masks;
+                    d.n_guesses = f->jobs[i].n_made - 1;
+                }
             } else {
                 continue;
             }
@@ -264,7 +302,7 @@ static uint32_t list_draws(struct rt_flight *f, const struct sch_draw *draws)
     return n;
 }
 
-static int draw(void *self, uint64_t ticket, const struct sch_draw *draws, uint32_t n)
+static int draw(void *self, uint64_t ticket, struct sch_draw *draws, uint32_t n)
 {
     struct rt_stepper *s = self;
     struct rt_flight *f = &s->flights[(ticket - 1) % RT_MAX_DEPTH];
@@ -306,8 +344,7 @@ static int launch(void *self, const struct sch_step *step, uint64_t *ticket)
     struct cn_error err = {0};
     f->step = step;
     int rc = reserve(f, step, info->n_groups);
-    if (!rc)
-        rc = reserve_masks(f, info->n_vocab, (uint64_t)group->rt->cfg->limits.mask_ms * 1000000);
+    if (!rc) rc = reserve_masks(f, info->n_vocab);
     if (rc) return rc;
     f->model = m;
     f->drawn = eng_model_info(m->model)->pooling == ENG_POOL_NONE;

@@ -425,6 +425,23 @@ static void test_truncate(void **state)
     fix_end(&f);
 }
 
+/* Rows that were to fill a block are forgotten: nobody waits for it any more. */
+static void test_truncate_withdraws(void **state)
+{
+    struct fix f = fix_new(16, 1, NULL);
+    struct kv_seq *q = open_as(&f, 0, 0, 0), *other = open_as(&f, 0, 0, 0);
+
+    compute(q, prompt, 7);
+    assert_int_equal(kv_seq_extend(q, 1, prompt + 7), 0); /* a whole block with it: announced */
+    assert_int_equal(kv_seq_match(other, prompt, 12, NULL), KV_WAIT);
+    assert_int_equal(kv_seq_truncate(q, 7), 0);
+    assert_int_equal(kv_seq_match(other, prompt, 12, NULL), KV_GO);
+    sound(&f);
+    kv_seq_close(other);
+    kv_seq_close(q);
+    fix_end(&f);
+}
+
 static void test_share_bound(void **state)
 {
     struct fix f = fix_new(16, 1, NULL);
@@ -559,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_failed_sequence_leaves_nothing),
         cmocka_unit_test(test_fork_shares_and_copies),
         cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_truncate_withdraws),
         cmocka_unit_test(test_share_bound),
         cmocka_unit_test(test_fitting),
         cmocka_unit_test(test_drop_is_of_one_tenant),

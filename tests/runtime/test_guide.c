@@ -4,7 +4,8 @@
  *
  * A toy grammar: an id and the one before it add up to a multiple of three; behind an id of 3
  * modulo 8 come three that follow from it. Whether these are forced or only allowed, with guesses
- * and without, with slow masks, with one step in flight and with two: the ids are the same. */
+ * and without, with slow masks and with such that a step does not wait for, with one step in flight
+ * and with two: the ids are the same. */
 #include "tests/runtime/guess.h"
 #include "tests/runtime/spy.h"
 
@@ -27,13 +28,14 @@ struct text { uint32_t ids[MOST], n; };
 struct toy {
     struct rt_guide guide;
     uint32_t n_vocab;
-    bool forces, slow;
+    bool forces, slow, late;
     uint32_t stuck_at; /* after so many ids no id is allowed; 0: never */
     struct text texts[CHOICES];
     uint32_t forced[RUN];
 };
 static struct toy toys[N];
-static bool forces, slow, plain;
+static bool forces, slow, late, plain;
+static atomic_uint n_late;
 enum { STUCK = 5, STUCK_AT = 23 }; /* which request, and after how many ids */
 static bool stuck;
 
@@ -64,19 +66,23 @@ static uint32_t next_of(const struct toy *t, const struct text *x, const uint32_
     return left ? follower(first, RUN - left, t->n_vocab) : UINT32_MAX;
 }
 
-static bool mask(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
-                 uint64_t max_ns, uint32_t *bits)
+static int mask(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
+                uint64_t max_ns, uint32_t *bits)
 {
     const struct toy *t = arg;
     uint32_t last, only;
     bool begins;
-    assert_true(max_ns >= 1 && max_ns <= 250000000); /* limits.mask_ms */
+    assert_true(max_ns == UINT64_MAX || (max_ns >= 100000 && max_ns <= 8000000));
+    if (t->late && max_ns != UINT64_MAX && (t->texts[choice].n + 3 * n_guesses) % 5 == 4) {
+        atomic_fetch_add(&n_late, 1);
+        return RT_NO_TIME;
+    }
     if (t->slow) usleep(300);
-    if (t->stuck_at && t->texts[choice].n + n_guesses >= t->stuck_at) return true;
+    if (t->stuck_at && t->texts[choice].n + n_guesses >= t->stuck_at) return RT_SOME_IDS;
     only = next_of(t, &t->texts[choice], guesses, n_guesses, &last, &begins);
     for (uint32_t id = 0; id < t->n_vocab; id++)
         if (only == UINT32_MAX ? (id + last) % 3 == 0 : id == only) bits[id / 32] |= 1u << id % 32;
-    return true;
+    return RT_SOME_IDS;
 }
 
 static uint32_t put(void *arg, uint32_t choice, uint32_t id, const uint32_t **out)
@@ -108,6 +114,7 @@ static void make(struct h *h, uint32_t i, struct rt_request *out, void *arg)
     t->n_vocab = (uint32_t)eng_model_info(rt_model(h->rt))->n_vocab;
     t->forces = forces;
     t->slow = slow;
+    t->late = late;
     t->stuck_at = stuck && i == STUCK ? STUCK_AT : 0;
     t->guide = (struct rt_guide){.arg = t, .mask = mask, .put = put};
     if (!plain) out->guide = &t->guide;
@@ -182,6 +189,20 @@ static void test_forced_or_allowed(void **state)
     }
 }
 
+/* Masks that take too long for a step: their requests wait for them, and say the same. */
+static void test_masks_made_aside(void **state)
+{
+    late = true;
+    for (int i = 0; i < 8; i++) {
+        forces = i & 1;
+        slow = i == 3 || i == 4;
+        atomic_store(&n_late, 0);
+        same(run(false, i & 2, i & 4 ? N : 5), "with masks made aside");
+        assert_true(atomic_load(&n_late) > N);
+    }
+    late = slow = false;
+}
+
 /* A mask without an id ends its request, not the others, which keep their bytes; with guesses,
  * whose masks come at once, and without, one step in flight or two. */
 static void test_no_id_is_allowed(void **state)
@@ -241,9 +262,8 @@ static int free_truth(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masks_hold),
-        cmocka_unit_test(test_forced_or_allowed),
-        cmocka_unit_test(test_no_id_is_allowed),
+        cmocka_unit_test(test_masks_hold),       cmocka_unit_test(test_forced_or_allowed),
+        cmocka_unit_test(test_masks_made_aside), cmocka_unit_test(test_no_id_is_allowed),
         cmocka_unit_test(test_without_a_guide),
     };
     model = h_model(argc > 1 ? argv[1] : NULL);

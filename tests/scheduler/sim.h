@@ -58,7 +58,7 @@ struct sim_opts {
     bool keys_once;           /* of a segment's rows together */
     struct sch_opts sch;      /* pool, stepper and callbacks are filled in */
     uint32_t fail_launch, fail_draw, fail_collect, fail_row; /* one in so many; 0 = never */
-    uint32_t skip; /* draws that are skipped, and drafts that are not drawn: one in so many */
+    uint32_t skip;       /* draws that are skipped, and drafts that are not drawn: one in so many */
     uint64_t host_words; /* that can be saved at once; 0 = nothing is saved */
     uint32_t fail_save;  /* saves and restores: one in so many; 0 = never */
     double save_rate;    /* bytes per second that the scheduler is told; 0 = none */

@@ -399,7 +399,8 @@ int sim_draw(void *self, uint64_t ticket, struct sch_draw *draws, uint32_t n)
     return 0;
 }
 
-/* Results of a segment's draws: how many. Nobody is to look at those behind the last that counts. */
+/* Results of a segment's draws: how many. Nobody is to look at those behind the last that counts.
+ */
 static uint32_t results_of(struct sim *m, const struct sim_step *st, const struct sch_segment *s,
                            struct sch_row_result *out)
 {

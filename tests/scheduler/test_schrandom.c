@@ -339,9 +339,10 @@ int main(int argc, char **argv)
         printf("saved: %" PRIu64 ", restored: %" PRIu64 "\n", tot.saved, tot.restored);
         return 1;
     }
-    if (runs >= 2000 && (!tot.forced || !tot.masked || !tot.skipped || tot.beside < tot.steps / 10)) {
-        printf("forced ids: %" PRIu64 ", late masks: %" PRIu64 ", skipped draws: %" PRIu64 ", steps beside others: %" PRIu64
-               " of %" PRIu64 "\n",
+    if (runs >= 2000 &&
+        (!tot.forced || !tot.masked || !tot.skipped || tot.beside < tot.steps / 10)) {
+        printf("forced ids: %" PRIu64 ", late masks: %" PRIu64 ", skipped draws: %" PRIu64
+               ", steps beside others: %" PRIu64 " of %" PRIu64 "\n",
                tot.forced, tot.masked, tot.skipped, tot.beside, tot.steps);
         return 1;
     }

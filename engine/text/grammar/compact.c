@@ -191,11 +191,12 @@ static void move_places(struct move *v)
     if (to->rx.code) eng_match_fail(to, to->rx.code);
 }
 
-void eng_match_compact(struct eng_match *m)
+bool eng_match_compact(struct eng_match *m)
 {
+    bool done = false;
     struct eng_match to;
     struct move v = {.from = m, .to = &to};
-    if (m->code || eng_match_init(&to, m->ir, m->max_bytes, m->lead)) return;
+    if (m->code || eng_match_init(&to, m->ir, m->max_bytes, m->lead)) return false;
     to.trie = m->trie;
     to.rx.keep_going = m->rx.keep_going;
     to.rx.arg = m->rx.arg;
@@ -213,6 +214,7 @@ void eng_match_compact(struct eng_match *m)
         *m = to;
         m->work = &m->scratch[0];
         to = old;
+        done = true;
     }
     eng_match_fini(&to);
     free(v.frames);
@@ -220,4 +222,5 @@ void eng_match_compact(struct eng_match *m)
     free(v.seen);
     free(v.extra);
     free(v.rx);
+    return done;
 }

@@ -176,7 +176,7 @@ static bool double_room(struct eng_guide *g, struct choice *c)
     c->code = c->m.code = c->m.rx.code = 0;
     c->m.max_bytes = c->charged;
     eng_match_compact(&c->m);
-    return !c->m.code;
+    return true;
 }
 
 static bool in_time(void *arg)
@@ -448,24 +448,37 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
     return true;
 }
 
-bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
-                    uint64_t max_ns, uint32_t *mask)
+/* Undoes what was begun within a short time: the answer is where it was. False: it fails. */
+static bool put_off(struct choice *c)
+{
+    c->until_ns = UINT64_MAX;
+    c->code = c->m.code = c->m.rx.code = 0;
+    if (eng_match_compact(&c->m)) return true;
+    fail(c, CN_ENOMEM); /* what was begun may be wrong */
+    return false;
+}
+
+int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
+                   uint64_t max_ns, uint32_t *mask)
 {
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     uint64_t began = cn_now_ns();
-    if (!g->in.grammar || (g->in.free && !c->at.called && !n_drafts && !c->code)) return false;
-    if (c->at.phase == THINKS && !g->in.free && !n_drafts && !c->code) return all_but_ends(g, mask);
+    if (!g->in.grammar || (g->in.free && !c->at.called && !n_drafts && !c->code))
+        return ENG_ALL_IDS;
+    if (c->at.phase == THINKS && !g->in.free && !n_drafts && !c->code)
+        return all_but_ends(g, mask) ? ENG_SOME_IDS : ENG_ALL_IDS;
     start_clock(g, c, max_ns);
-    if (ready(g, c)) return true;
+    if (ready(g, c)) return ENG_SOME_IDS;
     bool bound = make_mask(g, c, drafts, n_drafts, mask);
     while (c->code && double_room(g, c)) {
         memset(mask, 0, g->trie->n_words * sizeof *mask);
         bound = make_mask(g, c, drafts, n_drafts, mask);
     }
-    if (c->code) memset(mask, 0, g->trie->n_words * sizeof *mask);
     c->ns += cn_now_ns() - began;
-    return bound;
+    if (c->code == CN_ECANCELLED && max_ns < g->in.max_ns && put_off(c)) return ENG_NO_TIME;
+    if (c->code) memset(mask, 0, g->trie->n_words * sizeof *mask);
+    return bound ? ENG_SOME_IDS : ENG_ALL_IDS;
 }
 
 /* ---- tokens that must come ------------------------------------------------------------------- */

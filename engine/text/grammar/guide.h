@@ -41,11 +41,13 @@ int eng_guide_prepare(const struct eng_vocab *v);
 /* CN_ENOMEM, or what the account says. *out is returned owned. */
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out);
 void eng_guide_free(struct eng_guide *g); /* takes NULL */
-/* Sets the bits of the tokens that may come after those put and then these drafts, in a mask that
- * is all 0; true. False: all tokens may come. A mask that stays all 0: the guide failed, see
- * eng_guide_error. max_ns: CPU time, beside the guide's own bound; behind it the guide fails. */
-bool eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
-                    uint64_t max_ns, uint32_t *mask);
+/* Which tokens may come after those put and then these drafts. ENG_SOME_IDS: those whose bits it
+ * has set in the mask, which was all 0; if none is set, the guide failed, see eng_guide_error.
+ * ENG_NO_TIME: finding out takes more than max_ns of CPU time, which is less than the guide's own
+ * bound. It can be asked again; what is in the mask means nothing. */
+enum { ENG_ALL_IDS, ENG_SOME_IDS, ENG_NO_TIME };
+int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
+                   uint64_t max_ns, uint32_t *mask);
 /* A token was emitted. Returns the number of tokens that must come next: *forced, borrowed until
  * the next call for this choice. */
 uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t **forced);
