@@ -552,8 +552,8 @@ int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error 
                        g->in.max_bytes >> 20);
     if (code == CN_ECANCELLED)
         return cn_fail(err, CN_ELIMIT,
-                       "the answer's grammar takes too long here: limits.mask_ms is %llu, for the "
-                       "next token of all answers of a tenant",
+                       "the answer's grammar takes too long to find its next token here: "
+                       "limits.mask_ms is %llu",
                        (unsigned long long)(g->in.max_ns / 1000000));
     return cn_fail(err, code, "the answer could not be held to its grammar: %s",
                    cn_err_info(code)->text);
