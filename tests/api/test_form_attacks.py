@@ -164,13 +164,16 @@ class Round:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_form(s, kind):
-    r = Round(s, kind)
+    slow = 10 if sanitized() else 1
+    for _ in range(3):  # a busy machine may hold up the tests; what the server does it does each time
+        r = Round(s, kind)
+        if r.failed or r.neighbour < 0.5 * slow:
+            break
     print(f"{dict(r.statuses)}, at most {r.longest:.2f} s; the neighbour {r.neighbour * 1e3:.0f} ms, "
           f"live {r.live * 1e3:.0f} ms; {r.grown / MIB:.0f} MiB more")
     assert s.process.poll() is None and not r.failed, r.failed[:2]
     assert set(r.statuses) <= KINDS[kind][1], r.messages
-    slow = 10 if sanitized() else 1
-    assert r.neighbour < 0.7 * slow and r.live < 0.5 * slow
+    assert r.neighbour < 0.5 * slow and r.live < 0.5 * slow
     assert r.longest < 45 * slow  # it pays for itself: its tokens wait until its debt of time is small
     if not sanitized():
         assert r.grown < BUDGET
