@@ -41,8 +41,9 @@ void srv_req_ended(struct srv_req *q)
         srv_answer_begin(q);
 }
 
-/* A choice that its grammar's guide gave up has no token to draw: the guide knows the reason, and
- * the call which field asked for the grammar. */
+/* A choice that its grammar's guide gave up has no token to draw (CN_ENUMERIC): the guide knows the
+ * reason, and the call which field asked for the grammar. Whatever else ended the request comes
+ * before the guide's reason. */
 static void name_guide(const struct srv_call *c, uint32_t sub, struct cn_error *err)
 {
     for (uint32_t i = 0; c->guides && c->guides[sub] && i < c->best_of; i++) {
@@ -63,7 +64,7 @@ static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
     add_usage(q, &e->usage);
     if (q->conn && e->code) {
         struct cn_error err = rt_event_reason(e);
-        name_guide(q->call, sub, &err);
+        if (e->code == CN_ENUMERIC) name_guide(q->call, sub, &err);
         srv_req_name_field(q, &err);
         srv_req_fail(q, &err);
     } else if (q->conn && q->call->op == SRV_OP_EMBED && q->call->n_submitted < q->n_subs) {
