@@ -526,9 +526,9 @@ static void set_loaded(struct rt_model *m, uint64_t began_ns)
     struct cn_buf text;
     cn_buf_init(&text, 0);
     rt_memory_text(info->exec, block, &text);
-    cn_log(CN_LOG_INFO, "engine", "%s: weights %.1f MiB, scratch %.1f MiB%s", m->id,
-           (double)info->exec->packed_bytes / 1048576, (double)info->exec->scratch_bytes / 1048576,
-           cn_buf_cstr(&text));
+    cn_log(CN_LOG_INFO, "engine", "%s: on %s, weights %.1f MiB, scratch %.1f MiB%s", m->id,
+           kr_device_path(m->group->device), (double)info->exec->packed_bytes / 1048576,
+           (double)info->exec->scratch_bytes / 1048576, cn_buf_cstr(&text));
     if (one)
         cn_log(CN_LOG_INFO, "engine",
                "%s: a window of %llu tokens takes %.2f MiB; KV memory %.1f MiB "
