@@ -12,7 +12,7 @@ GAP = "\u2021\u2021"  # the script's `break`: no reply contains it
 # Tokens in vocabularies of which <|end|> ends a message, not a reply.
 MORE = {"openai-gpt-oss-120b": ["<|call|>", "<|return|>"], "upstage-Solar-Open-100B": ["<|calls|>", "<|flush|>"]}
 # What prompts of a family end with, besides marks of reasoning that the model knows.
-ENDS = {"tencent-Hy3": ["<think:opensource>"], "meetkai-functionary-medium-v3.2": [">>>"]}
+ENDS = {"tencent-Hy3": ["<think:opensource>", "</think:opensource>"], "meetkai-functionary-medium-v3.2": [">>>"]}
 
 
 def answer(text, **conditions):

@@ -364,12 +364,13 @@ static bool same_file(const char *json, const struct eng_vocab *v, size_t *cases
     snprintf(path, sizeof path, "%.*s.jinja", (int)(strlen(json) - 5), json);
     assert_int_equal(cn_file_read(path, false, 1 << 22, &source, &err), 0);
 
-    struct eng_str calls = {">>>", 3}; /* prompts of Functionary end with the mark of a call */
+    /* Prompts of Functionary end with the mark of a call, of Hunyuan with one of its own. */
+    struct eng_str ends[] = {{">>>", 3}, {"</think:opensource>", 19}};
     struct eng_script s = {.source = {source.data, source.len},
                            .answers = two_answers,
                            .n_answers = 2,
-                           .ends = &calls,
-                           .n_ends = 1};
+                           .ends = ends,
+                           .n_ends = CN_ARRAY_LEN(ends)};
     assert_int_equal(eng_template_new(source.data, source.len, &plain, &err), 0);
     struct eng_template *with = chat_of(&s, json);
     struct eng_reply_format f = eng_reply_format(v, s.source);

@@ -299,15 +299,17 @@ static void test_formats(void **state)
 
     struct eng_reply_format f = eng_reply_format(v, think);
     /* clang-format off */
-    static const struct { const char *text; size_t mine; bool want; } rows[] = {
-        {"user<think>\n", 0, true},  {"<think>", 0, true},       {"<think>\n\n</think>\n\n", 0, false},
-        {"user<think>", 12, false}, {"say <think>", 11, false}, {"say <think>", 4, true},
-        {"think>", 0, false},        {"", 0, false},
+    enum { ANEW = ENG_REPLY_ANEW, OPENED = ENG_REPLY_OPENED, CLOSED = ENG_REPLY_CLOSED };
+    static const struct { const char *text; size_t mine; int want; } rows[] = {
+        {"user<think>\n", 0, OPENED}, {"<think>", 0, OPENED},   {"<think>\n\n</think>\n\n", 0, CLOSED},
+        {"user<think>", 12, ANEW},    {"say <think>", 11, ANEW}, {"say <think>", 4, OPENED},
+        {"think>", 0, ANEW},          {"", 0, ANEW},             {"</think>", 0, CLOSED},
+        {"say </think>", 12, ANEW},   {"say </think>", 4, CLOSED}, {"</think>.", 0, ANEW},
     };
     /* clang-format on */
     for (size_t i = 0; i < CN_ARRAY_LEN(rows); i++) {
-        assert_int_equal(where(&f, rows[i].text, rows[i].mine, false, false),
-                         rows[i].want ? ENG_REPLY_OPENED : ENG_REPLY_ANEW);
+        int start = (int)where(&f, rows[i].text, rows[i].mine, false, false);
+        assert_int_equal(start, rows[i].want);
     }
     check_continued(&f);
     f = eng_reply_format(v, harmony);

@@ -74,5 +74,8 @@ enum eng_reply_start eng_reply_where(const struct eng_reply_format *f, const str
     if (f->kind != ENG_REPLY_TAGS || !r->spans[last].trusted) return else_there;
     if (else_there == ENG_REPLY_ANEW && ends_in_call(f, r->text.data + from, to - from))
         return ENG_REPLY_CALL;
-    return ends_opening(f, r->text.data + from, to - from) ? behind : else_there;
+    if (ends_opening(f, r->text.data + from, to - from)) return behind;
+    /* Closed by the template: the answer begins, whatever the model would rather do. */
+    bool closed = ends_in(r->text.data + from, to - from, eng_role_text(f, ENG_R_THINK_END));
+    return closed && else_there == ENG_REPLY_ANEW ? ENG_REPLY_CLOSED : else_there;
 }
