@@ -158,11 +158,14 @@ static int read_structured(struct srv_form *f, const json_t *v, struct cn_error 
 
 static int read_schema_format(struct srv_form *f, const json_t *v, struct cn_error *err)
 {
-    const json_t *spec = json_object_get(v, "json_schema"), *schema;
+    const json_t *spec = json_object_get(v, "json_schema"), *schema, *strict;
     if (!spec)
         return cn_fail_param(err, CN_EMISSING, "response_format.json_schema",
                              "response_format.json_schema is missing");
     if (!json_is_object(spec)) return wrong("response_format.json_schema", "an object", err);
+    strict = json_object_get(spec, "strict"); /* a schema holds whatever it says */
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return wrong("response_format.json_schema.strict", "true or false", err);
     schema = json_object_get(spec, "schema");
     if (!schema || json_is_null(schema))
         return cn_fail_param(err, CN_EMISSING, "response_format.json_schema.schema",
@@ -252,16 +255,17 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     return rc;
 }
 
-static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late)
+static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late, bool full)
 {
     char param[sizeof why->param + 64];
+    if (full)
+        return cn_fail_param(&c->err, rc, c->form.name,
+                             "%s takes more memory than limits.grammar_bytes (%s)", c->form.name,
+                             cn_size((uint64_t)c->env->grammar_bytes).text);
     if (late)
         return cn_fail_param(&c->err, CN_ELIMIT, c->form.name,
                              "%s takes longer than limits.grammar_ms (%lld ms) to compile",
                              c->form.name, (long long)c->env->grammar_ms);
-    if (rc == CN_ELIMIT && !why->message[0])
-        return cn_fail_param(&c->err, rc, c->form.name,
-                             "%s takes more memory than limits.grammar_bytes", c->form.name);
     if (!strncmp(why->param, "tools[", 6)) { /* a tool's schema: it says the rest as well */
         const char *from = strstr(why->param, ".function");
         bool old = c->legacy && from;
@@ -280,19 +284,22 @@ static int compile(struct srv_call *c, struct eng_grammar_in *in, uint64_t *byte
 {
     struct cn_error why = {0};
     struct going g = {.c = c, .until_ns = cn_thread_ns() + (uint64_t)c->env->grammar_ms * 1000000u};
+    bool full = true;
     int rc = CN_ELIMIT;
     in->keep_going = keep_going;
     in->arg = &g;
-    for (uint64_t n = FIRST_BYTES; rc == CN_ELIMIT && n <= (uint64_t)c->env->grammar_bytes;
-         n *= 2) {
+    in->full = &full;
+    for (uint64_t n = FIRST_BYTES; full && n <= (uint64_t)c->env->grammar_bytes; n *= 2) {
         why = (struct cn_error){0};
         in->max_bytes = n / 2; /* it has two arenas of as much each */
-        if ((rc = cn_account_take(c->hold.account, n + MASK_BYTES))) return say(c, rc, &why, false);
+        if ((rc = cn_account_take(c->hold.account, n + MASK_BYTES)))
+            return say(c, rc, &why, false, false);
+        full = false;
         *bytes = n + MASK_BYTES;
         rc = eng_grammar_compile(in, &c->grammar, &why);
         if (rc) cn_account_give(c->hold.account, *bytes);
     }
-    return rc ? say(c, rc, &why, g.late) : 0;
+    return rc ? say(c, rc, &why, g.late, full) : 0;
 }
 
 /* Its JSON is read once more, as a tree: pays for that. Of Lark only what it may hold in %json. */

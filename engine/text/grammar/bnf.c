@@ -76,8 +76,10 @@ void eng_bnf_define(struct eng_bnf *b, uint32_t rule, uint32_t body, size_t at)
 static uint32_t add_node(struct eng_bnf *b, struct eng_bnf_node node)
 {
     size_t bytes = (b->n_nodes + (size_t)1) * sizeof *b->nodes;
-    if (!b->src.rc && bytes > b->ir->max_bytes)
+    if (!b->src.rc && bytes > b->ir->max_bytes) {
+        b->ir->rx.full = true;
         eng_source_stop(&b->src, CN_ELIMIT, "the grammar is too large");
+    }
     if (b->src.rc) return ENG_BNF_NONE;
     if (cn_grow(&b->nodes, &b->nodes_cap, b->n_nodes + (size_t)1, sizeof *b->nodes)) {
         eng_source_stop(&b->src, CN_ENOMEM, "out of memory");

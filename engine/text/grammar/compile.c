@@ -199,6 +199,7 @@ int eng_grammar_compile(const struct eng_grammar_in *in, struct eng_grammar **ou
     else
         rc = build(in, json, &g->ir, err);
     if (!rc) rc = add_lead(g, err);
+    if (in->full) *in->full = rc == CN_ELIMIT && g->ir.rx.full;
     json_decref(own);
     if (rc) {
         eng_grammar_unref(g);

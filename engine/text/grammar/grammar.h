@@ -36,6 +36,7 @@ struct eng_grammar_in {
     bool compact, any_order, plain_formats; /* as in struct eng_schema_opts */
     const struct eng_vocab *vocab; /* finds tokens that a grammar names; NULL: refused there */
     size_t max_bytes;              /* most memory, 0 = default 64 MiB */
+    bool *full;                    /* out: whether CN_ELIMIT was for want of memory; may be NULL */
     uint64_t max_work;             /* most derivatives of expressions, 0 = no limit */
     /* Asked now and then; if it returns false, compiling ends with CN_ECANCELLED. May be NULL. */
     bool (*keep_going)(void *arg);

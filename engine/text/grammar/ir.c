@@ -49,8 +49,9 @@ static bool room(struct eng_ir *ir, void *array, int which, uint32_t n, size_t m
 {
     if (ir->rx.code) return false;
     ir->bytes += more * size;
-    if (ir->bytes > ir->max_bytes || n + more > UINT32_MAX / 16)
-        return eng_rx_fail(&ir->rx, CN_ELIMIT), false;
+    bool full = ir->bytes > ir->max_bytes;
+    ir->rx.full |= full;
+    if (full || n + more > UINT32_MAX / 16) return eng_rx_fail(&ir->rx, CN_ELIMIT), false;
     if (cn_grow(array, &ir->cap[which], n + more, size))
         return eng_rx_fail(&ir->rx, CN_ENOMEM), false;
     return true;

@@ -111,8 +111,9 @@ static bool make_room(struct eng_rx *r, size_t n_args)
     uint32_t own = r->n_nodes - r->first;
     size_t args = r->n_args - r->first_arg + n_args;
     if (r->code) return false;
-    if (r->n_nodes == UINT32_MAX - 1 || eng_rx_bytes(r) > r->max_bytes)
-        return eng_rx_fail(r, CN_ELIMIT), false;
+    bool full = eng_rx_bytes(r) > r->max_bytes;
+    r->full |= full;
+    if (r->n_nodes == UINT32_MAX - 1 || full) return eng_rx_fail(r, CN_ELIMIT), false;
     if (cn_grow(&r->nodes, &r->nodes_cap, (size_t)own + 1, sizeof *r->nodes) ||
         cn_grow(&r->sets, &r->sets_cap, r->n_sets - r->first_set + (size_t)1, sizeof *r->sets) ||
         cn_grow(&r->args, &r->args_cap, args, sizeof *r->args))

@@ -87,7 +87,8 @@ struct eng_rx {
     /* Asked every 4096 derivatives; false: the code is CN_ECANCELLED. NULL: not asked. */
     bool (*keep_going)(void *arg);
     void *arg;
-    int code; /* 0, CN_ENOMEM, CN_ELIMIT, CN_ECANCELLED */
+    int code;  /* 0, CN_ENOMEM, CN_ELIMIT, CN_ECANCELLED */
+    bool full; /* max_bytes was too little, here or for what else a compiler makes of the grammar */
 };
 
 /* base may be NULL. max_bytes: most memory of this arena; max_work: most derivatives (0 = none);

@@ -27,6 +27,7 @@ bool eng_sc_step(struct eng_sc *sc, uint64_t n)
 
 static bool too_large(struct eng_sc *sc)
 {
+    sc->ir->rx.full = true;
     eng_sc_fail_at(sc, ENG_SC_NONE, CN_ELIMIT, "the schema is too large: it takes more than %s",
                    cn_size(sc->ir->max_bytes).text);
     return false;
