@@ -382,7 +382,7 @@ static void ask_guided(struct cli_run *r, struct rt_request *q, const struct cli
         snprintf(result->message, sizeof result->message, "%s", cn_err_info(rc)->text);
         return;
     }
-    const struct rt_guide held = {guide, eng_guide_mask, eng_guide_put};
+    const struct rt_guide held = {.arg = guide, .mask = eng_guide_mask, .put = eng_guide_put};
     q->guide = &held;
     cli_stack_ask(&r->stack, q, sink, result);
     if (result->code && eng_guide_error(guide, 0, &err)) {

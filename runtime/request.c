@@ -361,6 +361,16 @@ static void post_held_text(struct rt_req *req, uint32_t choice, bool cut)
     eng_parts_fini(&text);
 }
 
+/* No mask of a choice is being made when one of its ids is taken (guide.h), after which it ended. */
+static void end_guide(struct rt_req *req, uint32_t choice)
+{
+    const struct rt_guide *g = req->q.guide;
+    if (!g || !g->end) return;
+    uint64_t began = cn_thread_ns();
+    g->end(g->arg, choice);
+    rt_pace_charge(&req->group->pace, req->q.tenant, cn_thread_ns() - began);
+}
+
 void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum sch_end reason)
 {
     static const enum rt_finish finish[] = {[SCH_END_STOP] = RT_FINISH_STOP,
@@ -373,6 +383,7 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
     if (done && c->stop < 0 && !req->error && !req->pooled)
         post_held_text(req, choice, reason == SCH_END_LENGTH);
+    if (done && !req->error) end_guide(req, choice);
     const struct rt_stop_set *stops = &rt_shared_of(&req->q)->stops;
     struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? stops->v[c->stop].text : NULL};
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);

@@ -252,6 +252,9 @@ struct rt_guide {
     /* An id was emitted. Returns the number of ids that must come next: *forced, borrowed until the
      * next call. They are put one by one, without sampling. Masks must agree. May be NULL. */
     uint32_t (*put)(void *arg, uint32_t choice, uint32_t id, const uint32_t **forced);
+    /* The choice has its whole answer: nothing more is asked for it. Not called for choices of a
+     * request that fails. Engine thread. May be NULL. */
+    void (*end)(void *arg, uint32_t choice);
 };
 
 /* A medium in a prompt (an image, a sound): n positions from `first` on hold rows of embeddings

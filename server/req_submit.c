@@ -76,6 +76,23 @@ static int check_prompts(const struct srv_req *q, struct cn_error *err)
         c->n_prompts);
 }
 
+/* Answers that are held to a form take memory from the beginning on. What can never fit is refused
+ * before anything is generated. */
+static int check_forms(struct srv_call *c)
+{
+    struct cn_account *a = c->hold.account;
+
+    if (!c->grammar || !a) return 0;
+    uint64_t most = cn_account_most(a), own = CN_MIN(c->hold.bytes, most);
+    uint64_t all = c->n_prompts * eng_guide_bytes(c->best_of, true);
+    if (all <= most - own) return 0;
+    return cn_fail_param(
+        &c->err, CN_ETOOLARGE, c->form.name,
+        "%s: %zu answers that are held to it take %s at least, and this tenant can "
+        "have %s (server.memory_bytes): ask for fewer at once",
+        c->form.name, c->n_prompts * c->best_of, cn_size(all).text, cn_size(most).text);
+}
+
 /* A slot for each part, so that events find it whenever they come. */
 static int make_subs(struct srv_req *q)
 {
@@ -116,6 +133,7 @@ void srv_req_submit(struct srv_req *q)
     c->reply = &q->srv->mail;
     c->submit_until = c->n_prompts;
     int rc = check_prompts(q, &c->err);
+    if (!rc) rc = check_forms(c);
     if (!rc) rc = make_subs(q);
     if (!rc && c->op == SRV_OP_EMBED) {
         q->submitted_ns = cn_now_ns();

@@ -79,7 +79,7 @@ static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
     if (!c->rt_guides) c->rt_guides = cn_calloc(c->n_prompts, sizeof *c->rt_guides);
     if (!c->guides || !c->rt_guides) return CN_ENOMEM;
     int rc = eng_guide_new(&in, &c->guides[i]);
-    c->rt_guides[i] = (struct rt_guide){c->guides[i], eng_guide_mask, eng_guide_put};
+    c->rt_guides[i] = (struct rt_guide){c->guides[i], eng_guide_mask, eng_guide_put, eng_guide_end};
     r->guide = &c->rt_guides[i];
     return rc;
 }

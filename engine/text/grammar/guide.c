@@ -10,6 +10,7 @@
 enum {
     MOST_FORCED = 256, /* bytes */
     CHARGE = 1 << 18,  /* bytes that are charged at once; free before each piece of work */
+    FIRST = 2 * CHARGE, /* that a choice has from the beginning: its matcher, and free ones */
     DEFAULT_MOST = 64 << 20,
     MOST_MARK = 64, /* bytes of a mark that is text */
     CLOSING = 16,   /* tokens that closing the reasoning may take, beside the answer */
@@ -88,15 +89,23 @@ static void find_opening(struct eng_guide *g)
             g->opening_id = f->tokens[i].id;
 }
 
+uint64_t eng_guide_bytes(uint32_t n, bool grammar)
+{
+    return sizeof(struct eng_guide) + n * (sizeof(struct choice) + (grammar ? FIRST : 0));
+}
+
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
 {
-    size_t bytes = sizeof(struct eng_guide) + in->n * sizeof(struct choice);
-    int rc = cn_account_take(in->account, bytes);
+    size_t bytes = (size_t)eng_guide_bytes(in->n, false);
+    uint64_t all = eng_guide_bytes(in->n, in->grammar != NULL);
+    int rc = cn_account_take(in->account, all);
     struct eng_guide *g = rc ? NULL : cn_calloc(1, bytes);
     if (!g) {
-        if (!rc) cn_account_give(in->account, bytes);
+        if (!rc) cn_account_give(in->account, all);
         return rc ? rc : CN_ENOMEM;
     }
+    for (uint32_t i = 0; i < in->n && in->grammar; i++)
+        g->choices[i].charged = FIRST;
     g->bytes = bytes;
     g->in = *in;
     if (!g->in.max_bytes) g->in.max_bytes = DEFAULT_MOST;
@@ -121,22 +130,31 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
     return 0;
 }
 
+void eng_guide_end(void *guide, uint32_t choice)
+{
+    struct eng_guide *g = guide;
+    struct choice *c = &g->choices[choice];
+    struct eng_places *places[] = {&c->drafted[0], &c->drafted[1], &c->drafted[2], &c->home};
+    if (c->made) {
+        eng_match_fini(&c->m);
+        eng_masker_fini(&c->k);
+    }
+    c->made = false;
+    for (size_t i = 0; i < CN_ARRAY_LEN(places); i++) {
+        free(places[i]->v);
+        *places[i] = (struct eng_places){0};
+    }
+    free(c->forced);
+    c->forced = NULL;
+    cn_account_give(g->in.account, c->charged);
+    c->charged = 0;
+}
+
 void eng_guide_free(struct eng_guide *g)
 {
     if (!g) return;
-    for (uint32_t i = 0; i < g->in.n; i++) {
-        struct choice *c = &g->choices[i];
-        if (c->made) {
-            eng_match_fini(&c->m);
-            eng_masker_fini(&c->k);
-        }
-        free(c->drafted[0].v);
-        free(c->drafted[1].v);
-        free(c->drafted[2].v);
-        free(c->home.v);
-        free(c->forced);
-        cn_account_give(g->in.account, c->charged);
-    }
+    for (uint32_t i = 0; i < g->in.n; i++)
+        eng_guide_end(g, i);
     cn_account_give(g->in.account, g->bytes);
     free(g->closing);
     eng_grammar_unref(g->in.grammar);

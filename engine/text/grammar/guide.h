@@ -1,7 +1,7 @@
 /* guide: holds the answers of one request to a grammar, and bounds their reasoning.
  * Part of engine/text's public header, which includes it.
  *
- * Its functions mask and put have the signatures of a runtime's guide. For a choice they are never
+ * Its functions mask, put and end have the signatures of a runtime's guide. For a choice they are never
  * called at the same time; different choices may be asked by different threads.
  *
  * The answer begins where its reasoning ends, as the reply format says; until then every token is
@@ -38,6 +38,8 @@ struct eng_guide_in {
 /* Makes what all guides of a vocabulary share, once: about 0.6 us a token. eng_guide_new makes it
  * where this was not called. CN_ENOMEM. Any thread. */
 int eng_guide_prepare(const struct eng_vocab *v);
+/* What a guide of n choices takes of its account when it is made: room for each to begin with. */
+uint64_t eng_guide_bytes(uint32_t n, bool grammar);
 /* CN_ENOMEM, or what the account says. *out is returned owned. */
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out);
 void eng_guide_free(struct eng_guide *g); /* takes NULL */
@@ -51,6 +53,8 @@ int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_
 /* A token was emitted. Returns the number of tokens that must come next: *forced, borrowed until
  * the next call for this choice. */
 uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t **forced);
+/* The choice has ended: its memory goes, and mask and put are not called for it again. */
+void eng_guide_end(void *guide, uint32_t choice);
 /* Why a choice could not go on: CN_ELIMIT (memory, time), CN_ENOMEM or an account's code, with a
  * message; 0: it could. Once the request has ended. */
 int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err);
