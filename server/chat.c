@@ -20,6 +20,25 @@ static bool wants_no_thoughts(const struct srv_call *c)
            (srv_given(&c->p, SRV_P_thinking_budget) && !c->p.thinking_budget);
 }
 
+/* The template's own switch, whatever its name. What the client set itself stays, save an effort
+ * where there is to be no reasoning. */
+static int switch_thinking(struct srv_call *c, json_t *kw, bool on)
+{
+    json_t *vars, *v;
+    const char *name;
+    int rc = eng_template_thinking(c->env->chat_template, on, &vars);
+
+    if (rc) return cn_fail(&c->err, rc, "out of memory");
+    json_object_foreach(vars, name, v)
+    {
+        bool own = json_object_get(c->p.template_kwargs, name) ||
+                   (on && c->p.reasoning_effort && !strcmp(name, "reasoning_effort"));
+        if (!own && !rc) rc = set_kwarg(c, kw, name, json_incref(v));
+    }
+    json_decref(vars);
+    return rc;
+}
+
 /* Variables for the template: chat_template_kwargs, and what the fields of the request say. */
 static int make_kwargs(struct srv_call *c, json_t **out)
 {
@@ -52,8 +71,7 @@ static int make_kwargs(struct srv_call *c, json_t **out)
         rc = set_kwarg(c, kw, "reasoning_effort", json_incref(c->p.reasoning_effort));
     if (!rc && thinking)
         rc = set_kwarg(c, kw, "enable_thinking", json_boolean(c->p.enable_thinking));
-    else if (!rc && none && !json_object_get(kw, "enable_thinking"))
-        rc = set_kwarg(c, kw, "enable_thinking", json_false());
+    if (!rc && (thinking || none)) rc = switch_thinking(c, kw, thinking && c->p.enable_thinking);
     if (rc) {
         json_decref(kw);
         return rc;
@@ -77,9 +95,14 @@ static int check_reasoning(struct srv_call *c)
         return cn_fail_param(
             &c->err, CN_EINVAL, "reasoning_effort",
             "reasoning_effort must be none, minimal, low, medium, high, xhigh or max");
+    bool whole = srv_json_is(format, "none");
+    if (whole && c->tools && c->env->reply && c->env->reply->kind != ENG_REPLY_PLAIN)
+        return cn_fail_param(&c->err, CN_EUNSUPP, "reasoning_format",
+                             "reasoning_format: none leaves the answer as the model wrote it, and "
+                             "calls of tools have to be taken out of it: leave out one of both, or "
+                             "set tool_choice to none");
     c->parted = c->op == SRV_OP_CHAT && c->env->reply &&
-                eng_reply_needed(c->env->reply, c->tools) &&
-                (c->tools || !srv_json_is(format, "none"));
+                eng_reply_needed(c->env->reply, c->tools) && (c->tools || !whole);
     return 0;
 }
 

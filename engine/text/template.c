@@ -63,6 +63,7 @@ int eng_template_new(const char *src, size_t n, struct eng_template **out, struc
         return rc;
     }
     rc = eng_j_probe(t);
+    if (!rc) rc = eng_j_thinking(t);
     if (rc) {
         eng_template_free(t);
         return cn_fail(err, rc, "chat template: out of memory");

@@ -157,8 +157,8 @@ static inline void eng_detok_drop(struct eng_detok *d)
 struct eng_template;
 
 /* Compiles a Jinja template once (at most 4 MiB; nested at most 64 deep). The source is copied.
- * Small conversations are then rendered to learn how the template takes messages: for at most half
- * a second, and in a few milliseconds unless the template is hostile.
+ * Small conversations are then rendered to learn how the template takes messages and switches
+ * reasoning: for at most a second, and in a few milliseconds unless the template is hostile.
  * Errors: CN_ETEMPLATE with line number, CN_ENOMEM. */
 int eng_template_new(const char *src, size_t n, struct eng_template **out, struct cn_error *err);
 void eng_template_free(struct eng_template *t);
@@ -206,8 +206,7 @@ int eng_template_fit_tools(const struct eng_template *t, json_t *tools);
 
 /* How reasoning is switched in this template: *out gets an object with the variable that turns it
  * on or off, for struct eng_template_in.kwargs (returned owned), or NULL if the template has no
- * such switch. gpt-oss can only think less: off is then its lowest effort. Renders a small
- * conversation several times, which takes milliseconds. CN_ENOMEM. */
+ * such switch. gpt-oss can only think less: off is then its lowest effort. CN_ENOMEM. */
 int eng_template_thinking(const struct eng_template *t, bool on, json_t **out);
 
 struct eng_template_limits {

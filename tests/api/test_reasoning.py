@@ -309,6 +309,57 @@ def test_no_reasoning_in_other_words(marked, tmp_path):
         s.stop()
 
 
+@pytest.mark.parametrize("template, on, off", [
+    ("{% if thinking %}on{% else %}off{% endif %}", "on", "off"),
+    ("{{ thinking_mode }} 'enabled' 'disabled'", "enabled 'enabled' 'disabled'", "disabled 'enabled' 'disabled'"),
+    ("{{ reasoning_effort }} 'high' 'no_think'", "high 'high' 'no_think'", "no_think 'high' 'no_think'"),
+], ids=["granite", "minimax", "hunyuan"])
+def test_the_templates_own_switch(marked, tmp_path, template, on, off):
+    """As in the terminal, whatever its name is there."""
+    s = serve(marked, template, tmp_path)
+    try:
+        def shown(**more):
+            status, data = s.post("/apply-template", {"messages": [{"role": "user", "content": "a"}], **more})
+            assert status == 200, data
+            return data["prompt"]
+        assert shown(enable_thinking=True) == on
+        for more in {"enable_thinking": False}, {"reasoning_effort": "none"}, {"thinking_token_budget": 0}:
+            assert shown(**more) == off, more
+        assert shown(reasoning_effort="none", enable_thinking=True) == (on if "effort" not in template else "none 'high' 'no_think'")
+        if "mode" in template:  # what the client sets itself stays
+            own = {"thinking_mode": "own"}
+            assert shown(enable_thinking=False, chat_template_kwargs=own) == "own 'enabled' 'disabled'"
+    finally:
+        s.wait_idle()
+        s.stop()
+
+
+def test_a_form_behind_closed_reasoning(marked, tmp_path):
+    """It holds from the first token, however much the model wants to think again."""
+    (tmp_path / "t.jinja").write_text("{{ messages[0].content }}<think>\n\n</think>\n\n")
+    s = Server(program(SERVER), marked, ["--chat-template", str(tmp_path / "t.jinja")], template=False)
+    try:
+        think = str(288 - len(MARKS) + MARKS.index("<think>"))
+        status, a = s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 40,
+                                                    "logit_bias": {think: 100}, "guided_choice": ["red", "green"],
+                                                    "return_token_ids": True})
+        assert status == 200 and a["choices"][0]["message"]["content"] in ("red", "green"), a
+        assert int(think) not in a["choices"][0]["token_ids"] and a["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
+    finally:
+        s.wait_idle()
+        s.stop()
+
+
+def test_no_marks_and_tools(thinking):
+    """The answer as the model wrote it, and calls taken out of it: not both."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    more = {"tools": tools, "reasoning_format": "none"}
+    status, a = thinking.post("/v1/chat/completions", body("a", **more))
+    assert status == 400 and a["error"]["param"] == "reasoning_format" and "tool_choice" in a["error"]["message"], a
+    for more in {**more, "tool_choice": "none"}, {**more, "reasoning_format": "auto"}:
+        assert thinking.post("/v1/chat/completions", body("a", **more))[0] == 200
+
+
 @pytest.mark.parametrize("template", [HARMONY, THINK], ids=["harmony", "think"])
 def test_the_whole_daemon(marked, tmp_path, template):
     """A model that says anything at all: streamed is not streamed, and the runtime takes apart as the

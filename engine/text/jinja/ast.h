@@ -147,7 +147,7 @@ struct eng_template {
     size_t n_names;
     uint32_t id_loop;
     struct eng_str source;
-    /* What eng_j_probe learnt of it. */
+    /* What eng_j_probe and eng_j_thinking learnt of it. */
     bool null_content, text_arguments;
     bool calls;              /* writes the calls and results of a conversation */
     bool parts[ENG_N_ROLES]; /* by role: takes a list of text parts as content */
@@ -155,6 +155,8 @@ struct eng_template {
     bool system;             /* takes a system message before the conversation */
     bool systems;            /* takes several, anywhere */
     bool user_after_result;  /* takes a message of the user directly after a call's result */
+    const struct eng_thinking
+        *thinking; /* how reasoning is switched (thinking.c); NULL: it is not */
 };
 
 /* What several renderings share. */
@@ -168,6 +170,8 @@ int eng_j_render(const struct eng_template *t, const struct eng_template_in *in,
                  struct eng_jbudget *budget, struct eng_rendered *out, struct cn_error *err);
 /* Learns how a compiled template takes messages (probe.c). CN_ENOMEM alone is an error. */
 int eng_j_probe(struct eng_template *t);
+/* Learns how reasoning is switched in it (thinking.c). Likewise. */
+int eng_j_thinking(struct eng_template *t);
 
 struct eng_jparser {
     struct eng_jctx *c;
