@@ -5,10 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { ID_BYTES = 128 }; /* what an object takes for a member, beside its name */
+
 struct at {
     size_t message;
     json_t *calls;       /* of the last answer that has any */
     size_t n_results;    /* of them, so far */
+    json_t *ids;         /* of all calls so far, as members */
+    uint64_t ids_bytes;  /* what they take of the call's hold */
     bool null_content;   /* as eng_template_null_content */
     bool text_arguments; /* arguments of calls stay text */
     struct srv_json_room *json;
@@ -143,7 +147,8 @@ static int translate_call(json_t *m, const struct at *at)
     return 0;
 }
 
-/* A result that does not say whose it is belongs to the call that is next in order. */
+/* A result that does not say whose it is belongs to the call that is next in order. One that does
+ * must name a call before it; where there is none, the conversation's beginning was cut off. */
 static int name_result(json_t *m, struct at *at)
 {
     json_t *id = json_object_get(json_array_get(at->calls, at->n_results++), "id");
@@ -152,8 +157,36 @@ static int name_result(json_t *m, struct at *at)
     if (srv_json_is(json_object_get(m, "role"), "function") &&
         json_object_set_new(m, "role", json_string("tool")))
         return cn_fail(at->err, CN_ENOMEM, "out of memory");
-    if (!json_is_string(id) || (given && !json_is_null(given))) return 0;
+    if (given && !json_is_null(given)) {
+        if (!json_is_string(given)) return bad(at, CN_ETYPE, "tool_call_id", "must be a string");
+        if (!json_object_size(at->ids) ||
+            json_object_getn(at->ids, json_string_value(given), json_string_length(given)))
+            return 0;
+        return bad(at, CN_EINVAL, "tool_call_id",
+                   "names no call of the messages before it: give the id of one of their "
+                   "tool_calls");
+    }
+    if (!json_is_string(id)) return 0;
     if (json_object_set(m, "tool_call_id", id)) return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    return 0;
+}
+
+static int note_calls(const json_t *calls, struct at *at)
+{
+    const json_t *call;
+    size_t i;
+
+    json_array_foreach(calls, i, call)
+    {
+        json_t *id = json_object_get(call, "id");
+        size_t n = json_string_length(id), bytes = ID_BYTES + n;
+        if (!json_is_string(id)) continue;
+        int rc = cn_hold_take(at->json->hold, bytes);
+        if (rc) return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
+        at->ids_bytes += bytes;
+        if (json_object_setn(at->ids, json_string_value(id), n, id))
+            return cn_fail(at->err, CN_ENOMEM, "out of memory");
+    }
     return 0;
 }
 
@@ -227,6 +260,7 @@ static int check_message(json_t *m, struct at *at)
     if (assistant && json_object_get(m, "tool_calls")) {
         at->calls = json_object_get(m, "tool_calls");
         at->n_results = 0;
+        if ((rc = note_calls(at->calls, at))) return rc;
     }
     if ((rc = check_parts(content, at))) return rc;
     if (assistant && (rc = name_reasoning(m, at))) return rc;
@@ -249,14 +283,17 @@ int srv_messages_check(struct srv_call *c)
                         eng_template_text_arguments(t) || c->env->tools == RT_TOOLS_FALLBACK,
                     .json = &c->json,
                     .odd = c->odd,
+                    .ids = json_object(),
                     .err = &c->err};
     json_t *m;
-    int rc;
+    int rc = at.ids ? 0 : cn_fail(&c->err, CN_ENOMEM, "out of memory");
 
-    if (!c->p.messages)
-        return cn_fail_param(&c->err, CN_EMISSING, "messages", "messages is missing");
-    json_array_foreach(c->p.messages, at.message, m) if ((rc = check_message(m, &at))) return rc;
-    return 0;
+    if (!rc && !c->p.messages)
+        rc = cn_fail_param(&c->err, CN_EMISSING, "messages", "messages is missing");
+    json_array_foreach(c->p.messages, at.message, m) if (!rc) rc = check_message(m, &at);
+    json_decref(at.ids);
+    cn_hold_give(&c->hold, at.ids_bytes);
+    return rc;
 }
 
 /* The description of the tools is a copy of them. */

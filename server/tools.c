@@ -98,10 +98,25 @@ static bool is_name(const char *s, size_t n)
     return n <= MOST_NAME;
 }
 
+/* One way to offer tools at a time: nothing that was asked for is dropped. */
+static int check_fields(struct srv_call *c)
+{
+    bool both = json_array_size(c->p.functions) && json_array_size(c->p.tools);
+
+    if (both)
+        return cn_fail_param(&c->err, CN_EINVAL, "functions",
+                             "functions is the older name of tools: give one of them");
+    if (c->p.function_call && (json_array_size(c->p.tools) || c->p.tool_choice))
+        return cn_fail_param(&c->err, CN_EINVAL, "function_call",
+                             "function_call goes with functions: beside tools it is tool_choice");
+    return 0;
+}
+
 /* names: of the tools before it. */
 static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names)
 {
     json_t *name = json_object_get(f, "name");
+    const json_t *strict = json_object_get(f, "strict");
     struct place at = place_of(c, i, "name");
 
     if (!json_is_object(f)) return wrong(c, CN_ETYPE, place_of(c, i, ""), "must be an object");
@@ -116,6 +131,8 @@ static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names
                              json_string_value(name));
     if (json_object_setn(names, json_string_value(name), json_string_length(name), name))
         return no_memory(c);
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return wrong(c, CN_ETYPE, place_of(c, i, "strict"), "must be true or false");
     return check_parameters(c, i, json_object_get(f, "parameters"));
 }
 
@@ -312,7 +329,8 @@ int srv_tools_read(struct srv_call *c)
     int rc = check_count(c, c->p.functions, "functions");
 
     if (!rc) rc = check_count(c, c->p.tools, "tools");
-    if (!rc && json_array_size(c->p.functions) && !json_array_size(c->p.tools)) rc = translate(c);
+    if (!rc) rc = check_fields(c);
+    if (!rc && json_array_size(c->p.functions)) rc = translate(c);
     if (!rc) rc = check_tools(c);
     if (!rc) rc = read_choice(c, &ch);
     if (!rc && ch.none) c->p.tools = NULL;

@@ -79,6 +79,22 @@ def test_what_is_not_asked_for_is_not_described(plain):
         assert status == 400 and answer["error"]["param"] == param
 
 
+def test_a_result_of_no_call(plain):
+    """It names none of the calls before it. Where there is no call, the conversation's beginning may have been cut off;
+    where calls have no ids, a result can name none."""
+    s = plain(*ON)
+    one, two = [HI, calls("{}")], [HI, calls("{}", "{}")]
+    for messages in [*one, result(5, "x")], [HI, result(0, "x"), *one, result(1, "x")], [*two, result(1, "x"), result(2, "x")]:
+        status, a = s.post("/apply-template", {"messages": messages})
+        assert (status, a["error"]["param"]) == (400, f"messages[{len(messages) - 1}].tool_call_id"), a
+    status, a = s.post("/apply-template", {"messages": [*one, {**result(0, "x"), "tool_call_id": 5}]})
+    assert (status, a["error"]["code"]) == (400, "invalid_type"), a
+    bare = calls("{}")
+    del bare["tool_calls"][0]["id"]
+    for messages in [HI, result(0, "x"), result(9, "x")], [*two, result(0, "x"), *one, result(1, "x")], [HI, bare, result(7, "x")]:
+        render(s, messages)
+
+
 def test_refused_if_the_config_says_so(plain):
     s = plain("--set", "model.tools_fallback=false")
     assert tools_of(s) == "none"
