@@ -344,7 +344,9 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
     } else {
         post(req, NULL);
     }
-    if (ends || c->stop >= 0) return SCH_STOP;
+    c->called = req->q.one_call && c->text.parted &&
+                eng_reply_calls(&c->text.reply) == ENG_CALLS_WHOLE;
+    if (ends || c->stop >= 0 || c->called) return SCH_STOP;
     return tell_guide(req, t) ? SCH_STOP : SCH_CONTINUE;
 }
 
@@ -382,7 +384,7 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     struct rt_choice *c = &req->choices[choice];
     bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
     if (done && c->stop < 0 && !req->error && !req->pooled)
-        post_held_text(req, choice, reason == SCH_END_LENGTH);
+        post_held_text(req, choice, reason == SCH_END_LENGTH || c->called);
     if (done && !req->error) end_guide(req, choice);
     const struct rt_stop_set *stops = &rt_shared_of(&req->q)->stops;
     struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? stops->v[c->stop].text : NULL};

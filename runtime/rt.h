@@ -21,7 +21,8 @@ struct rt_choice {
     struct kr_draw_state *sampler;
     struct kr_draw_at at; /* where the device was sent it last */
     struct rt_text_out text;
-    int stop; /* index of the matched stop string, or -1 */
+    int stop;    /* index of the matched stop string, or -1 */
+    bool called; /* its first call is whole, and no other is wanted */
     uint64_t last_token_ns;
     uint64_t last_step;     /* number of the step that gave it */
     struct rt_aside *aside; /* NULL: none of its masks took long */

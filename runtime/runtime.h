@@ -299,6 +299,7 @@ struct rt_request {
     enum eng_reply_start start;    /* parted: where in the reply the prompt ends */
     const struct eng_tools *tools; /* parted: what the answer may call; borrowed until END; NULL:
                                     * nothing */
+    bool one_call;                 /* parted: a choice ends when its first call is whole */
     bool embed;                    /* the prompt's vector, no text: n is 1, nothing is sampled; the
                                     * prompt may be as long as the window */
     bool prompt_logprobs;          /* PROMPT event with the prompt's own log-probabilities */

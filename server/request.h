@@ -29,9 +29,7 @@ struct srv_choice {
     bool last;  /* streams: its last chunk is out */
     bool fresh; /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
-    bool cut;      /* the arguments of its last call are not whole */
-    bool one_call; /* calls after the first are left out; */
-    bool skips;    /* one is */
+    bool cut; /* the arguments of its last call are not whole */
     enum eng_call_ids call_ids;
     size_t past_calls;     /* of the conversation, which ids count: ENG_IDS_KIMI */
     const char *stop_text; /* one of the call's, or NULL */

@@ -40,6 +40,7 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     out->parted = c->parted;
     out->start = c->start;
     out->tools = c->tools;
+    out->one_call = c->tools && (!c->p.parallel_tool_calls || c->legacy);
     out->prompt_logprobs = c->p.echo && c->want_logprobs;
     out->deadline_ns = c->deadline_ns;
     out->embed = c->op == SRV_OP_EMBED;

@@ -410,6 +410,47 @@ static void cut_case(struct family *f, const json_t *c, const struct message *wh
     message_fini(&m);
 }
 
+/* Ended where its first call is whole: one call, as it was written, and no markup is text. */
+static void first_case(struct family *f, const json_t *c, const struct message *whole)
+{
+    const struct call *want = &whole->calls[0];
+    size_t n = strlen(str(c, "raw")), at = want->arguments.len > 4 ? want->arguments.len / 2 : 1;
+    struct message m;
+    for (; at <= n; at++, message_fini(&m)) {
+        read_reply(f, c, at, true, &m);
+        if (m.end == ENG_CALLS_WHOLE) break;
+    }
+    assert_true(at <= n);
+    bool same = m.n_calls == 1 && m.calls[0].arguments.len == want->arguments.len &&
+                !memcmp(m.calls[0].arguments.data, want->arguments.data, want->arguments.len) &&
+                m.content.len <= whole->content.len &&
+                (!m.content.len || !memcmp(m.content.data, whole->content.data, m.content.len));
+    if (!same) show(f, c, &m);
+    assert_true(same);
+    message_fini(&m);
+}
+
+static void first_family(struct family *f)
+{
+    const json_t *cases = json_object_get(f->doc, "cases"), *c;
+    bool all = getenv("CONIFER_LONG");
+    size_t i;
+    f->token_marks = false;
+    json_array_foreach(cases, i, c)
+    {
+        struct message whole;
+        if ((!all && i % 3) || !str(c, "raw") || !is_level(c, "text")) continue;
+        read_reply(f, c, SIZE_MAX, false, &whole);
+        if (whole.n_calls) first_case(f, c, &whole);
+        message_fini(&whole);
+    }
+}
+
+static void test_the_first_call(void **state)
+{
+    each_family(first_family);
+}
+
 /* Cut off anywhere: the calls so far are whole, the last one's arguments begin as they should. */
 static void cut_family(struct family *f)
 {
@@ -440,6 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_oracle),
         cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_the_first_call),
         cmocka_unit_test(test_cut),
     };
     const char *env = getenv("CONIFER_ORACLE");
