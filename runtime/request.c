@@ -344,8 +344,8 @@ enum sch_verdict rt_on_token(void *arg, const struct sch_token *t)
     } else {
         post(req, NULL);
     }
-    c->called = req->q.one_call && c->text.parted &&
-                eng_reply_calls(&c->text.reply) == ENG_CALLS_WHOLE;
+    c->called =
+        req->q.one_call && c->text.parted && eng_reply_calls(&c->text.reply) == ENG_CALLS_WHOLE;
     if (ends || c->stop >= 0 || c->called) return SCH_STOP;
     return tell_guide(req, t) ? SCH_STOP : SCH_CONTINUE;
 }
@@ -363,7 +363,8 @@ static void post_held_text(struct rt_req *req, uint32_t choice, bool cut)
     eng_parts_fini(&text);
 }
 
-/* No mask of a choice is being made when one of its ids is taken (guide.h), after which it ended. */
+/* No mask of a choice is being made when one of its ids is taken (guide.h), after which it ended.
+ */
 static void end_guide(struct rt_req *req, uint32_t choice)
 {
     const struct rt_guide *g = req->q.guide;

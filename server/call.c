@@ -13,6 +13,7 @@ void srv_call_free(struct srv_call *c)
     cn_buf_fini(&c->body);
     cn_buf_fini(&c->answer);
     cn_buf_fini(&c->text);
+    cn_buf_fini(&c->customs);
     free(c->shown_ids);
     json_decref(c->root);
     for (size_t i = 0; i < c->n_prompts; i++) {

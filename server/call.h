@@ -108,6 +108,7 @@ struct srv_call {
     uint32_t *stop_ids;
     size_t n_stop_ids;
     struct eng_tools *tools;     /* what a chat offers; NULL: nothing */
+    struct cn_buf customs;       /* names of those that are custom (custom.h), each with a NUL */
     size_t past_calls;           /* calls in its messages */
     bool legacy;                 /* it offers them as functions, and gets function_call */
     struct srv_form form;        /* what the answer must be; its value is gone with root */

@@ -2,6 +2,7 @@
 #include "server/form.h"
 
 #include "server/call.h"
+#include "server/custom.h"
 #include "server/grammars.h"
 
 #include <stdio.h>
@@ -255,9 +256,18 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     return rc;
 }
 
+/* Whether a place is in a custom tool, and in which: the client gave no schema for it. */
+static bool is_custom(const struct srv_call *c, const char *param, size_t *i)
+{
+    const json_t *tools = c->form.calls ? c->form.calls : c->form.value;
+    if (sscanf(param, "tools[%zu]", i) != 1) return false;
+    return srv_custom_tool(c, json_array_get(tools, *i), NULL);
+}
+
 static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late, bool full)
 {
     char param[sizeof why->param + 64];
+    size_t i;
     if (full)
         return cn_fail_param(&c->err, rc, c->form.name,
                              "%s takes more memory than limits.grammar_bytes (%s)", c->form.name,
@@ -266,6 +276,10 @@ static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late
         return cn_fail_param(&c->err, CN_ELIMIT, c->form.name,
                              "%s takes longer than limits.grammar_ms (%lld ms) to compile",
                              c->form.name, (long long)c->env->grammar_ms);
+    if (is_custom(c, why->param, &i)) {
+        snprintf(param, sizeof param, "tools[%zu].custom.format.grammar.definition", i);
+        return cn_fail_param(&c->err, rc, param, "%s: %s", param, why->message);
+    }
     if (!strncmp(why->param, "tools[", 6)) { /* a tool's schema: it says the rest as well */
         const char *from = strstr(why->param, ".function");
         bool old = c->legacy && from;

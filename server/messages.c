@@ -1,6 +1,7 @@
 /* Messages of a chat body: checked, and put into the form that the model's template takes. Worker
  * threads; works on one call, whose parsed body it changes. */
 #include "server/call.h"
+#include "server/custom.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -204,7 +205,11 @@ static int check_tool_calls(json_t *message, const struct at *at)
     json_array_foreach(calls, i, call)
     {
         if (!json_is_object(call)) return bad(at, CN_ETYPE, "tool_calls", "must hold objects");
-        int rc = open_arguments(call, i, at);
+        int rc = srv_custom_call(call, at->json);
+        if (rc == CN_ETYPE)
+            return bad(at, rc, "tool_calls", "must hold custom calls with a name and an input");
+        if (rc) return cn_fail(at->err, rc, "%s", cn_err_info(rc)->text);
+        rc = open_arguments(call, i, at);
         if (rc) return rc;
     }
     return 0;

@@ -65,6 +65,7 @@ int srv_out_choices(struct srv_req *q)
         c->index = (uint32_t)i;
         c->call_ids = ids;
         c->past_calls = q->call->past_calls;
+        c->customs = &q->call->customs;
         cn_buf_init_for(&c->text, 0, account);
         cn_buf_init_for(&c->reasoning, 0, account);
         cn_buf_init_for(&c->tokens, 0, account);

@@ -3,6 +3,7 @@
  * buffers.
  *
  * Reasoning goes out under both names that clients know, reasoning_content and reasoning. */
+#include "server/custom.h"
 #include "server/request.h"
 
 #include <stdio.h>
@@ -36,7 +37,10 @@ static struct srv_tool_call *new_call(struct srv_choice *c, const char *name, si
     make_id(c, name, n, call);
     cn_buf_init_for(&call->name, 0, c->text.account);
     cn_buf_init_for(&call->arguments, 0, c->text.account);
+    cn_buf_init_for(&call->raw, 0, c->text.account);
     call->begun = false;
+    call->custom = srv_custom_is(c->customs, name, n);
+    eng_extract_init(&call->input, SRV_CUSTOM_INPUT);
     return call;
 }
 
@@ -53,9 +57,32 @@ static void set_id(struct srv_choice *c, const char *s, size_t n)
     call->id[n] = 0;
 }
 
+/* The client gets the input alone; other arguments are kept for want of one. */
+static int take_arguments(struct srv_tool_call *call, const char *s, size_t n)
+{
+    if (!call->custom) return cn_buf_append(&call->arguments, s, n);
+    int rc = eng_extract_push(&call->input, s, n, &call->arguments);
+    if (!rc && !call->input.found) rc = cn_buf_append(&call->raw, s, n);
+    if (call->input.found) cn_buf_reset(&call->raw);
+    return rc;
+}
+
+/* A whole call of a custom tool without an input: whoever made it up, its arguments are one. */
+static int end_call(struct srv_choice *c)
+{
+    struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+
+    if (!call || !call->raw.len || c->cut) return 0;
+    c->fresh = true;
+    int rc = cn_buf_append(&call->arguments, call->raw.data, call->raw.len);
+    cn_buf_reset(&call->raw);
+    return rc;
+}
+
 static int take_run(struct srv_choice *c, enum eng_part part, const char *s, size_t n)
 {
     struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+    int rc;
 
     switch (part) {
     case ENG_PART_CONTENT:
@@ -63,6 +90,7 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
     case ENG_PART_REASONING:
         return cn_buf_append(&c->reasoning, s, n);
     case ENG_PART_CALL:
+        if ((rc = end_call(c))) return rc;
         call = new_call(c, s, n);
         return call             ? cn_buf_append(&call->name, s, n)
                : c->text.failed ? cn_buf_code(&c->text)
@@ -71,7 +99,7 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
         set_id(c, s, n);
         return 0;
     case ENG_PART_ARGUMENTS:
-        return call ? cn_buf_append(&call->arguments, s, n) : 0;
+        return call ? take_arguments(call, s, n) : 0;
     }
     return 0;
 }
@@ -86,6 +114,11 @@ int srv_parts_take(struct srv_choice *c, const struct rt_event *e)
         at = e->runs[i].end;
     }
     return rc;
+}
+
+int srv_parts_end(struct srv_choice *c)
+{
+    return end_call(c);
 }
 
 void srv_parts_sent(struct srv_choice *c)
@@ -105,6 +138,7 @@ void srv_parts_free(struct srv_choice *c)
     for (size_t i = 0; i < c->n_calls; i++) {
         cn_buf_fini(&c->calls[i].name);
         cn_buf_fini(&c->calls[i].arguments);
+        cn_buf_fini(&c->calls[i].raw);
     }
     free(c->calls);
 }
@@ -128,17 +162,20 @@ static void put_reasoning(struct cn_buf *b, const struct srv_choice *c)
 /* A call, or in a stream what is new of it. */
 static void put_call(struct cn_buf *b, const struct srv_tool_call *call, size_t index, bool delta)
 {
+    const char *type = call->custom ? "custom" : "function";
+
     cn_buf_putc(b, '{');
     if (delta) cn_buf_printf(b, "\"index\":%zu,", index);
     if (!call->begun) {
         cn_buf_puts(b, "\"id\":");
         cn_buf_json_str(b, call->id, strlen(call->id));
-        cn_buf_puts(b, ",\"type\":\"function\",\"function\":{\"name\":");
+        cn_buf_printf(b, ",\"type\":\"%s\",\"%s\":{\"name\":", type, type);
         put_str(b, &call->name);
-        cn_buf_puts(b, ",\"arguments\":");
+        cn_buf_putc(b, ',');
     } else {
-        cn_buf_puts(b, "\"function\":{\"arguments\":");
+        cn_buf_printf(b, "\"%s\":{", type);
     }
+    cn_buf_puts(b, call->custom ? "\"input\":" : "\"arguments\":");
     put_str(b, &call->arguments);
     cn_buf_puts(b, "}}");
 }

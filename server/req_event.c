@@ -92,6 +92,11 @@ static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
     c->cut = e->cut;
+    int rc = srv_parts_end(c);
+    if (rc) {
+        srv_req_fail(q, &(struct cn_error){.code = rc});
+        return;
+    }
     for (size_t i = 0; e->stop_text && !q->call->echo_only && i < q->call->n_stop; i++)
         if (!strcmp(q->call->stop[i], e->stop_text)) c->stop_text = q->call->stop[i];
     if (q->stream) srv_sse_choice(q, c);

@@ -15,8 +15,11 @@
  * sent. */
 struct srv_tool_call {
     char id[96];
-    struct cn_buf name, arguments;
-    bool begun; /* streams: its id and name are out */
+    struct cn_buf name, arguments; /* of a custom tool: its input */
+    bool begun;                    /* streams: its id and name are out */
+    bool custom;
+    struct eng_extract input; /* of a custom tool's arguments */
+    struct cn_buf raw;       /* they, until the input was found */
 };
 
 /* One choice of the answer. It collects what is not written yet: all of it, or what a stream has
@@ -31,6 +34,7 @@ struct srv_choice {
     enum rt_finish finish;
     bool cut; /* the arguments of its last call are not whole */
     enum eng_call_ids call_ids;
+    const struct cn_buf *customs; /* names of custom tools, the call's */
     size_t past_calls;     /* of the conversation, which ids count: ENG_IDS_KIMI */
     const char *stop_text; /* one of the call's, or NULL */
     struct cn_buf text, reasoning;
@@ -245,6 +249,8 @@ size_t srv_tokens_put(struct cn_buf *b, const struct srv_req *q, struct srv_choi
 
 /* Takes the text of a TOKENS event into the choice's buffers. */
 int srv_parts_take(struct srv_choice *c, const struct rt_event *e);
+/* No more of it comes. */
+int srv_parts_end(struct srv_choice *c);
 /* `"message":{...}` of a whole answer, and `"delta":{...}` with what is new. */
 void srv_parts_message(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c);
 void srv_parts_delta(struct cn_buf *b, const struct srv_req *q, const struct srv_choice *c);

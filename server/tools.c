@@ -1,6 +1,7 @@
 /* tools: the tools that a chat offers, and which of them are to be called. Worker threads; works on
  * one call, whose parsed body it may change. */
 #include "server/call.h"
+#include "server/custom.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,10 +56,11 @@ struct place { char text[64]; };
 
 static struct place place_of(const struct srv_call *c, size_t i, const char *field)
 {
+    const json_t *type = json_object_get(json_array_get(c->p.tools, i), "type");
+    const char *within = c->legacy ? "" : srv_json_is(type, "custom") ? ".custom" : ".function";
     struct place at;
-    snprintf(at.text, sizeof at.text, "%s[%zu]%s%s%s", c->legacy ? "functions" : "tools", i,
-             c->legacy || !field ? "" : ".function", field && field[0] ? "." : "",
-             field ? field : "");
+    snprintf(at.text, sizeof at.text, "%s[%zu]%s%s%s", c->legacy ? "functions" : "tools", i, within,
+             field[0] ? "." : "", field);
     return at;
 }
 
@@ -136,7 +138,7 @@ static int check_function(struct srv_call *c, size_t i, json_t *f, json_t *names
     return check_parameters(c, i, json_object_get(f, "parameters"));
 }
 
-static int check_tool(struct srv_call *c, size_t i, const json_t *tool, json_t *names)
+static int check_tool(struct srv_call *c, size_t i, json_t *tool, json_t *names)
 {
     const json_t *type = json_object_get(tool, "type");
     char param[64];
@@ -145,8 +147,12 @@ static int check_tool(struct srv_call *c, size_t i, const json_t *tool, json_t *
         return cn_fail_param(&c->err, CN_ETYPE, "tools", "tools[%zu] must be an object with a type",
                              i);
     snprintf(param, sizeof param, "tools[%zu].type", i);
+    if (srv_json_is(type, "custom")) {
+        int rc = check_function(c, i, json_object_get(tool, "custom"), names);
+        return rc ? rc : srv_custom_offer(c, i, tool);
+    }
     if (!srv_json_is(type, "function"))
-        return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s: only function is supported", param);
+        return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s must be function or custom", param);
     return check_function(c, i, json_object_get(tool, "function"), names);
 }
 
@@ -174,8 +180,8 @@ static int check_place(struct srv_call *c)
                          "with tools_fallback");
 }
 
-/* The offered tool of that name, or NULL. */
-static json_t *find_tool(const struct srv_call *c, const json_t *name)
+/* The offered tool of that name and type, or NULL. */
+static json_t *find_tool(const struct srv_call *c, const json_t *name, bool custom)
 {
     json_t *tool;
     size_t i;
@@ -183,7 +189,8 @@ static json_t *find_tool(const struct srv_call *c, const json_t *name)
     json_array_foreach(c->p.tools, i, tool)
     {
         const json_t *f = json_object_get(tool, "function");
-        if (json_is_string(name) && json_equal(json_object_get(f, "name"), name)) return tool;
+        if (json_is_string(name) && json_equal(json_object_get(f, "name"), name))
+            return srv_custom_tool(c, tool, NULL) == custom ? tool : NULL;
     }
     return NULL;
 }
@@ -206,20 +213,24 @@ static bool is_in(const json_t *list, const json_t *v)
 
 static int allow(struct srv_call *c, struct choice *ch, const json_t *named, const char *param)
 {
-    const json_t *f = json_object_get(named, "function");
+    static const char *const types[] = {"function", "custom", NULL};
+    int type = srv_json_one_of(json_object_get(named, "type"), types);
+    const json_t *f = type < 0 ? NULL : json_object_get(named, types[type]);
     json_t *tool;
 
-    if (!srv_json_is(json_object_get(named, "type"), "function"))
-        return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s: only function is supported", param);
+    if (type < 0)
+        return cn_fail_param(&c->err, CN_EUNSUPP, param, "%s: its type must be function or custom",
+                             param);
     if (!json_is_string(json_object_get(f, "name")))
         return cn_fail_param(&c->err, CN_EMISSING, param,
-                             "%s.function.name is missing: a tool is named by {\"type\": "
-                             "\"function\", \"function\": {\"name\": \"...\"}}",
-                             param);
-    tool = find_tool(c, json_object_get(f, "name"));
+                             "%s.%s.name is missing: a tool is named by {\"type\": \"%s\", "
+                             "\"%s\": {\"name\": \"...\"}}",
+                             param, types[type], types[type], types[type]);
+    tool = find_tool(c, json_object_get(f, "name"), type == 1);
     if (!tool)
         return cn_fail_param(&c->err, CN_EINVAL, param,
-                             "%s must name one of the tools that the request offers", param);
+                             "%s must name one of the tools that the request offers, with its type",
+                             param);
     if (!ch->allowed) ch->allowed = json_array();
     if (!ch->allowed) return no_memory(c);
     if (is_in(ch->allowed, tool)) return 0;
@@ -309,18 +320,48 @@ static bool any_strict(const json_t *tools)
     return false;
 }
 
-/* What the answer must be, with these tools. */
-static void form_of(struct srv_call *c, const json_t *allowed, bool required)
+/* The tool whose input has to match an expression, or NULL. */
+static const json_t *any_held(const struct srv_call *c, const json_t *tools)
 {
-    bool strict = !required && !c->form.name && any_strict(allowed);
+    const json_t *tool;
+    size_t i;
+    bool held;
 
+    json_array_foreach(tools, i, tool) if (srv_custom_tool(c, tool, &held) && held) return tool;
+    return NULL;
+}
+
+/* Where the model chooses whether to call, calls are held to anything only from their mark on. */
+static int refuse_format(struct srv_call *c, const json_t *held)
+{
+    char at[64];
+    size_t i = 0;
+
+    while (json_array_get(c->p.tools, i) != held)
+        i++;
+    snprintf(at, sizeof at, "tools[%zu].custom.format", i);
+    return cn_fail_param(&c->err, CN_EUNSUPP, at,
+                         "%s: this model's calls begin without a mark, so that an input can be "
+                         "held to a grammar only where a call is required: set tool_choice, or "
+                         "leave the format out",
+                         at);
+}
+
+/* What the answer must be, with these tools. */
+static int form_of(struct srv_call *c, const json_t *allowed, bool required)
+{
+    const json_t *held = any_held(c, allowed);
+    bool strict = !required && !c->form.name && (held || any_strict(allowed));
+
+    if (held && strict && !eng_grammar_may_wait(c->env->reply)) return refuse_format(c, held);
     if (required || (strict && eng_grammar_may_wait(c->env->reply)))
         require_calls(c, allowed);
     else if (c->form.name)
         c->form.calls = allowed; /* or the answer has the form that was asked for */
-    if (!strict || !c->form.name) return;
+    if (!strict || !c->form.name) return 0;
     c->form.name = c->legacy ? "functions" : "tools";
     c->form.free = true;
+    return 0;
 }
 
 int srv_tools_read(struct srv_call *c)
@@ -340,7 +381,7 @@ int srv_tools_read(struct srv_call *c)
         /* kept with the body, as long as it is read */
         if (ch.allowed && json_object_set(c->root, "allowed tools", ch.allowed)) rc = no_memory(c);
         if (!rc) rc = keep_tools(c, allowed);
-        if (!rc) form_of(c, allowed, ch.required);
+        if (!rc) rc = form_of(c, allowed, ch.required);
     }
     json_decref(ch.allowed);
     return rc;

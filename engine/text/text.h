@@ -396,6 +396,26 @@ int eng_reply_finish(struct eng_reply *r, bool cut, struct eng_parts *out);
 bool eng_reply_reasons(const struct eng_reply *r);
 enum eng_reply_calls eng_reply_calls(const struct eng_reply *r);
 
+/* The text of one member of a JSON object that comes in pieces, such as the arguments of a call
+ * (reply/extract.c): what its string says, or of any other value the JSON as it is written. The
+ * first member of that name counts. */
+struct eng_unescape {
+    uint8_t state, n;
+    uint32_t cp, high;
+};
+struct eng_extract {
+    const char *name;
+    bool found; /* its value has begun */
+    uint8_t state;
+    bool in_value, escaped;
+    size_t depth, n_key;
+    struct eng_unescape unescape;
+};
+/* name: borrowed. */
+void eng_extract_init(struct eng_extract *m, const char *name);
+/* More of the object; the text that it brings is appended to out, whose errors these are. */
+int eng_extract_push(struct eng_extract *m, const char *s, size_t n, struct cn_buf *out);
+
 /* For whoever holds the answer to a form (reply/answer.c). */
 /* Whether text that comes now belongs to the answer. */
 bool eng_reply_answers(const struct eng_reply *r);

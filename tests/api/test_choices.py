@@ -158,7 +158,7 @@ def function(**more):
 
 
 @pytest.mark.parametrize("more, param", [
-    ({"tools": [PING, PING]}, "tools[1].function.name"), ({"tools": [PING, {"type": "custom", "custom": {}}]}, "tools[1].type"),
+    ({"tools": [PING, PING]}, "tools[1].function.name"), ({"tools": [PING, {"type": "web_search"}]}, "tools[1].type"),
     ({"tools": 5}, "tools"), ({"tools": [5]}, "tools"), ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tools": [{"type": "function", "function": 5}]}, "tools[0].function"),
     ({"tools": [function(name=5)]}, "tools[0].function.name"), ({"tools": [function(name="")]}, "tools[0].function.name"),
@@ -175,6 +175,10 @@ def function(**more):
     ({"tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
     ({"tool_choice": allowed("auto", "nope")}, "tool_choice.allowed_tools.tools"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ({"functions": [PING["function"]]}, "functions"), ({"function_call": "auto"}, "function_call"),
+    ({"tools": None, "functions": [PING["function"]], "function_call": "auto", "tool_choice": "auto"}, "function_call"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}, "tools[0].function.strict"),
+    ({"tools": None, "functions": [{"name": "f", "strict": 1}]}, "functions[0].strict"),
 ])
 def test_refused(null, more, param):
     for stream in False, True:
@@ -222,7 +226,10 @@ def test_a_loop(agent):
 def test_one_call_at_most(agent):
     for more in {"parallel_tool_calls": False}, {"parallel_tool_calls": False, "tool_choice": "auto"}:
         said = both(agent, body("both", max_tokens=2000, **more))[0]
-        assert values(said) == [PARIS] and said.finish == "tool_calls"
+        assert values(said) == [PARIS] and said.finish == "tool_calls" and said.content == "Let me see."
+        # what would follow is not generated either
+        used, all_of_it = (whole(agent, body("both", max_tokens=2000, **m))[1]["completion_tokens"] for m in (more, {}))
+        assert used < all_of_it - 40, (used, all_of_it)
     functions = {"messages": [user("both")], "functions": [WEATHER["function"]], "max_tokens": 2000}
     said = both(agent, functions)[0]
     assert said.legacy["name"] == "get_weather" and json.loads(said.legacy["arguments"]) == PARIS[1]
@@ -444,7 +451,7 @@ HISTORIES = {
     "plain": [*ASK, result("x1")], "two": [*BOTH, result("x1"), result("x2", "cold")],
     "reversed": [*BOTH, result("x2", "cold"), result("x1")], "one missing": [*BOTH, result("x1")],
     "no result": ASK, "goes on": [*ASK, result("x1"), {"role": "assistant", "content": "Warm."}, user("thanks")],
-    "result without calls": [user("W?"), result("x9")], "foreign id": [*ASK, result("nope")],
+    "result without calls": [user("W?"), result("x9")],
     "no id": [*ASK, {"role": "tool", "content": "warm"}],
     "only a name": [*ASK, {"role": "tool", "name": "get_weather", "content": "warm"}],
     "empty id": [user("W?"), calls(("", "{}")), result("")], "long id": [user("W?"), calls(("x" * 64, "{}")), result("x" * 64)],

@@ -86,7 +86,7 @@ def test_results_come_back(real):
     ({"tool_choice": "sometimes"}, "tool_choice"), ({"tools": [], "tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "never", "tools": []}}}, "tool_choice.allowed_tools.mode"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name"),
-    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"$ref": "http://x"}}}}}],
       "tool_choice": "required"}, "tools[0].function.parameters.properties.a")])
 def test_what_is_wrong_is_named(real, more, param):

@@ -215,12 +215,8 @@ bool eng_lit_whole(const char *s, size_t n, bool python, struct cn_buf *out);
 /* One byte of the inside of a JSON string, escaped where it must be. */
 int eng_lit_escape(char c, struct cn_buf *out);
 
-/* Decodes the inside of a JSON string. */
-struct eng_unescape {
-    uint8_t state, n;
-    uint32_t cp, high;
-};
-/* Bytes written to out (at most 7); -1: the string has ended, -2: it is not a string. */
+/* Decodes the inside of a JSON string. Bytes written to out (at most 7); -1: the string has ended,
+ * -2: it is not a string. */
 int eng_unescape(struct eng_unescape *u, char c, char out[8]);
 
 /* ---- readers of calls (call.c; one file a reader) -------------------------------------------- */
