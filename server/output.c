@@ -104,7 +104,7 @@ int srv_out_tokens(struct srv_req *q, struct srv_choice *c, const struct rt_even
 {
     int rc = e->text_len ? srv_parts_take(c, e) : 0;
 
-    c->fresh |= e->text_len > 0;
+    c->fresh |= srv_parts_fresh(c);
     for (size_t i = 0; i < e->n_tokens; i++) {
         c->n_tokens++;
         c->logprob_sum += e->tokens[i].logprob;
@@ -174,6 +174,7 @@ void srv_out_finish(struct cn_buf *b, const struct srv_req *q, const struct srv_
         cn_buf_json_str(b, c->stop_text, strlen(c->stop_text));
     else
         cn_buf_puts(b, "null");
+    if (c->hurried) cn_buf_puts(b, ",\"closed_early\":true");
 }
 
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)

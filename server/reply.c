@@ -116,6 +116,13 @@ int srv_parts_take(struct srv_choice *c, const struct rt_event *e)
     return rc;
 }
 
+bool srv_parts_fresh(const struct srv_choice *c)
+{
+    const struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
+
+    return c->text.len || c->reasoning.len || (call && (!call->begun || call->arguments.len));
+}
+
 int srv_parts_end(struct srv_choice *c)
 {
     return end_call(c);

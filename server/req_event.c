@@ -53,6 +53,11 @@ static void name_guide(const struct srv_call *c, uint32_t sub, struct cn_error *
     }
 }
 
+static bool was_hurried(const struct srv_call *c, uint32_t sub, uint32_t choice)
+{
+    return c->guides && c->guides[sub] && eng_guide_hurried(c->guides[sub], choice);
+}
+
 static void on_end(struct srv_req *q, uint32_t sub, const struct rt_event *e)
 {
     struct srv *s = q->srv;
@@ -92,6 +97,7 @@ static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
     c->cut = e->cut;
+    c->hurried = was_hurried(q->call, sub, e->choice);
     int rc = srv_parts_end(c);
     if (rc) {
         srv_req_fail(q, &(struct cn_error){.code = rc});

@@ -19,7 +19,7 @@ struct srv_tool_call {
     bool begun;                    /* streams: its id and name are out */
     bool custom;
     struct eng_extract input; /* of a custom tool's arguments */
-    struct cn_buf raw;       /* they, until the input was found */
+    struct cn_buf raw;        /* they, until the input was found */
 };
 
 /* One choice of the answer. It collects what is not written yet: all of it, or what a stream has
@@ -32,11 +32,12 @@ struct srv_choice {
     bool last;  /* streams: its last chunk is out */
     bool fresh; /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
-    bool cut; /* the arguments of its last call are not whole */
+    bool cut;     /* the arguments of its last call are not whole */
+    bool hurried; /* its form was completed for want of tokens */
     enum eng_call_ids call_ids;
     const struct cn_buf *customs; /* names of custom tools, the call's */
-    size_t past_calls;     /* of the conversation, which ids count: ENG_IDS_KIMI */
-    const char *stop_text; /* one of the call's, or NULL */
+    size_t past_calls;            /* of the conversation, which ids count: ENG_IDS_KIMI */
+    const char *stop_text;        /* one of the call's, or NULL */
     struct cn_buf text, reasoning;
     struct srv_tool_call *calls;
     size_t n_calls, cap_calls;
@@ -249,6 +250,8 @@ size_t srv_tokens_put(struct cn_buf *b, const struct srv_req *q, struct srv_choi
 
 /* Takes the text of a TOKENS event into the choice's buffers. */
 int srv_parts_take(struct srv_choice *c, const struct rt_event *e);
+/* Whether there is something in them that a stream has not sent. */
+bool srv_parts_fresh(const struct srv_choice *c);
 /* No more of it comes. */
 int srv_parts_end(struct srv_choice *c);
 /* `"message":{...}` of a whole answer, and `"delta":{...}` with what is new. */

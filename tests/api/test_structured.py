@@ -142,6 +142,7 @@ SCHEMA = "response_format.json_schema.schema"
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, SCHEMA, "missing"),
     ({"response_format": {"type": "json_schema", "json_schema": 5}}, "response_format.json_schema", "an object"),
+    (json_schema({}, strict="yes"), "response_format.json_schema.strict", "true or false"),
     (json_schema(5), SCHEMA, "a JSON schema"), (json_schema({"type": "obj"}), SCHEMA, "type must be"),
     (json_schema(False), SCHEMA, "no value satisfies"), (json_schema({"$ref": "#/nope"}), SCHEMA, "#/nope"),
     (json_schema({"properties": {"a": {"minimum": "x"}}}), SCHEMA + ".properties.a", "minimum must be a number"),
@@ -180,6 +181,16 @@ def test_refused(null, form, param, says):
         assert a["error"]["param"] == param and says in a["error"]["message"], a
 
 
+@pytest.mark.parametrize("form, param", [
+    (json_schema({"enum": [f"value {k} of many" for k in range(40000)]}), SCHEMA),
+    ({"grammar": "root ::= r0\n" + "\n".join(f'r{k} ::= r{k + 1} "x" r{k + 1} | "{k}"' for k in range(3000)) + '\nr3000 ::= "y"'},
+     "grammar")])
+def test_what_takes_too_much_names_the_limit(start, form, param):
+    s = start.real("--set", "limits.grammar_bytes=1MiB", "--set", "limits.grammar_ms=60000", model="null:", template=False)
+    status, a = s.post(CHAT, {"messages": user("x"), **form})
+    assert status == 400 and a["error"]["param"] == param and "limits.grammar_bytes (1.0 MiB)" in a["error"]["message"], a
+
+
 # ---- their ends -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("least", [12, 20, 40, 100])
@@ -196,6 +207,26 @@ def test_closed_in_time(null, least):
             assert not re.search(r"\s{43}", said.content)
     said = whole(null, {"messages": user("x"), "max_tokens": 3, **json_schema(schema)})[0][0]
     assert said.finish == "length" and '{"a":'.startswith(re.sub(r"\s", "", said.content))
+
+
+def early(server, body):
+    """Whether each choice says that it was closed early, which the stream says as well."""
+    a = server.post(CHAT, body)[1]["choices"][0]
+    last = [c for e in sse(server.http("POST", CHAT, {**body, "stream": True})[2])[:-1] for c in e["choices"]][-1]
+    assert last["finish_reason"] == a["finish_reason"] == "stop" and last.get("closed_early") == a.get("closed_early")
+    return a.get("closed_early", False)
+
+
+def test_it_says_that_it_was_closed_early(null, thinker):
+    words = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 100}}, "required": ["a"],
+             "additionalProperties": False}
+    body = {"messages": user("x"), **ANY, **json_schema(words)}
+    assert not any(early(null, {**body, "max_tokens": 2000, "seed": i}) for i in range(8))
+    assert not early(null, {"messages": user("x"), "max_tokens": 2000, "guided_choice": ["red"]})
+    assert all(early(null, {**body, "max_tokens": 14, "seed": i}) for i in range(8))
+    body = {"messages": user("long"), "seed": 2, **json_schema(CITY)}
+    assert early(thinker, {**body, "max_tokens": 400}) and not early(thinker, {**body, "max_tokens": 6000})
+    assert not early(thinker, {**body, "max_tokens": 3000, "thinking_token_budget": 20})
 
 
 def test_where_it_ends_is_the_forms_to_say(null):

@@ -1,5 +1,5 @@
 /* Guides that get little time for a mask: asked again, they give what one that had all the time
- * gives, with drafts and near the answer's end too. */
+ * gives, with drafts and near the answer's end too. And the memory that guides hold. */
 #include "engine/text/grammar/grammar.h"
 #include "engine/text/text.h"
 #include "tests/text/vocab_file.h"
@@ -123,9 +123,59 @@ static void test_masks_in_little_time(void **state)
     assert_true(late > 100);
 }
 
+/* Memory is there for each choice from the beginning on, and goes when the choice ends. */
+static void test_memory(void **state)
+{
+    enum { N = 3 };
+    const struct cn_share all = {1, true};
+    const uint64_t first = eng_guide_bytes(N, true), budget = 4 * first;
+    struct eng_grammar_in in = {.kind = ENG_GRAMMAR_REGEX, .text = "a{1,900}b", .n = 9, .vocab = v};
+    struct eng_guide_in guide = {.vocab = v, .n = N, .max_tokens = 20};
+    struct cn_budget *b;
+    struct eng_guide *g;
+    struct cn_error err;
+    const uint32_t *forced;
+    if (!v) skip();
+    assert_int_equal(cn_budget_new(budget, &all, 1, &b), 0);
+    struct cn_account *a = guide.account = cn_budget_account(b, 0);
+    if (eng_grammar_compile(&in, &guide.grammar, &err)) fail_msg("%s", err.message);
+
+    assert_int_equal(cn_account_take(a, budget - first + 1), 0);
+    assert_int_equal(eng_guide_new(&guide, &g), CN_EHELD); /* all of it, or nothing */
+    assert_int_equal(cn_account_held(a), budget - first + 1);
+    cn_account_give(a, budget - first + 1);
+
+    size_t n_words = (eng_vocab_size(v) + 31) / 32;
+    uint32_t *mask = cn_calloc(n_words, sizeof *mask), id = (uint32_t)eng_vocab_find(v, "a", 1);
+    assert_int_equal(eng_guide_new(&guide, &g), 0);
+    assert_int_equal(cn_account_held(a), first);
+    for (int i = 0; i < 18; i++) {
+        memset(mask, 0, n_words * sizeof *mask);
+        assert_int_equal(eng_guide_mask(g, 1, NULL, 0, UINT64_MAX, mask), ENG_SOME_IDS);
+        assert_true(mask[id >> 5] >> (id & 31) & 1);
+        eng_guide_put(g, 1, id, &forced);
+    }
+    assert_false(eng_guide_hurried(g, 1));
+    memset(mask, 0, n_words * sizeof *mask);
+    assert_int_equal(eng_guide_mask(g, 1, NULL, 0, UINT64_MAX, mask), ENG_SOME_IDS);
+    assert_false(mask[id >> 5] >> (id & 31) & 1); /* a b has to come now */
+    uint64_t held = cn_account_held(a);
+    assert_in_range(held, first, budget);
+    eng_guide_end(g, 1);
+    assert_in_range(held - cn_account_held(a), 1 << 19, budget);
+    assert_true(eng_guide_hurried(g, 1));
+    assert_false(eng_guide_hurried(g, 0));
+    eng_guide_free(g);
+    assert_int_equal(cn_account_held(a), 0);
+    eng_grammar_unref(guide.grammar);
+    cn_budget_free(b);
+    free(mask);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks_in_little_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks_in_little_time),
+                                       cmocka_unit_test(test_memory)};
     v = vocab_here() ? vocab_open("llama-bpe") : NULL;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     eng_vocab_free(v);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 enum {
-    MOST_FORCED = 256, /* bytes */
-    CHARGE = 1 << 18,  /* bytes that are charged at once; free before each piece of work */
+    MOST_FORCED = 256,  /* bytes */
+    CHARGE = 1 << 18,   /* bytes that are charged at once; free before each piece of work */
     FIRST = 2 * CHARGE, /* that a choice has from the beginning: its matcher, and free ones */
     DEFAULT_MOST = 64 << 20,
     MOST_MARK = 64, /* bytes of a mark that is text */
@@ -46,6 +46,7 @@ struct choice {
     size_t n_forced, cap_forced;
     uint32_t pending; /* of them yet to be put */
     uint64_t charged;
+    bool thinks_less; /* its reasoning was closed for want of tokens */
     int code;
     uint64_t ns, n_all_forced;
     uint64_t until_ns; /* CPU time of the thread at work, when its work is to be given up */
@@ -135,9 +136,11 @@ void eng_guide_end(void *guide, uint32_t choice)
     struct eng_guide *g = guide;
     struct choice *c = &g->choices[choice];
     struct eng_places *places[] = {&c->drafted[0], &c->drafted[1], &c->drafted[2], &c->home};
+    struct eng_masker told = {.made = c->k.made, .found = c->k.found, .narrowed = c->k.narrowed};
     if (c->made) {
         eng_match_fini(&c->m);
         eng_masker_fini(&c->k);
+        c->k = told;
     }
     c->made = false;
     for (size_t i = 0; i < CN_ARRAY_LEN(places); i++) {
@@ -518,7 +521,8 @@ static bool must_close(struct eng_guide *g, struct choice *c)
     if (c->at.phase != THINKS || !g->n_closing) return false;
     if (c->at.n_thoughts >= g->in.max_reasoning) return true;
     if (!g->in.grammar || g->in.free || left == UINT64_MAX) return false;
-    return left <= least + eng_match_distance(&c->m, &c->m.now);
+    c->thinks_less = left <= least + eng_match_distance(&c->m, &c->m.now);
+    return c->thinks_less;
 }
 
 /* The text that the grammar leaves no choice about, as tokens. The last one is left to the model: a
@@ -559,6 +563,11 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     c->n_all_forced += c->n_forced;
     *forced = c->forced;
     return c->code ? 0 : c->pending;
+}
+
+bool eng_guide_hurried(const struct eng_guide *g, uint32_t choice)
+{
+    return g->choices[choice].thinks_less || g->choices[choice].k.narrowed;
 }
 
 int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err)

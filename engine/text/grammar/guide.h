@@ -1,8 +1,8 @@
 /* guide: holds the answers of one request to a grammar, and bounds their reasoning.
  * Part of engine/text's public header, which includes it.
  *
- * Its functions mask, put and end have the signatures of a runtime's guide. For a choice they are never
- * called at the same time; different choices may be asked by different threads.
+ * Its functions mask, put and end have the signatures of a runtime's guide. For a choice they are
+ * never called at the same time; different choices may be asked by different threads.
  *
  * The answer begins where its reasoning ends, as the reply format says; until then every token is
  * free. From there on only tokens of the grammar may come, after white space. Where the number of
@@ -58,6 +58,9 @@ void eng_guide_end(void *guide, uint32_t choice);
 /* Why a choice could not go on: CN_ELIMIT (memory, time), CN_ENOMEM or an account's code, with a
  * message; 0: it could. Once the request has ended. */
 int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err);
+/* Whether the end of max_tokens had a say in it: reasoning was closed, or tokens that it could have
+ * had were left out, so that the answer ends in time. Once the choice has ended. */
+bool eng_guide_hurried(const struct eng_guide *g, uint32_t choice);
 /* Masks that were made, and taken from those kept for the grammar. Once the request has ended. */
 struct eng_guide_stats { uint64_t made, found, forced, ns; };
 struct eng_guide_stats eng_guide_stats(const struct eng_guide *g);

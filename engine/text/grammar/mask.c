@@ -160,6 +160,14 @@ static void take_near(struct eng_walk *w, uint64_t left)
     if (!w->any) take_tokens(w);
 }
 
+static size_t count_bits(const uint32_t *words, size_t n)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (size_t)__builtin_popcount(words[i]);
+    return sum;
+}
+
 static void make_mask(struct eng_walk *w, uint64_t left)
 {
     struct eng_masker *k = w->k;
@@ -175,8 +183,10 @@ static void make_mask(struct eng_walk *w, uint64_t left)
             eng_masks_keep(k->masks, key, k->trie->n_words, w->mask, w->worst);
     }
     if (w->m->code || left == UINT64_MAX || w->worst < left) return;
+    size_t all = count_bits(w->mask, k->trie->n_words);
     memset(w->mask, 0, k->trie->n_words * sizeof *w->mask);
     take_near(w, left);
+    k->narrowed |= count_bits(w->mask, k->trie->n_words) != all;
 }
 
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,

@@ -26,6 +26,7 @@ struct eng_masker {
     size_t n_levels;
     struct eng_near *near;
     uint64_t made, found; /* masks made, and found among those that were kept */
+    bool narrowed;        /* a mask left out what would not have come to an end in time */
 };
 int eng_masker_init(struct eng_masker *k, const struct eng_trie *t, struct eng_masks *masks);
 void eng_masker_fini(struct eng_masker *k);
