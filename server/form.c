@@ -256,12 +256,26 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     return rc;
 }
 
-/* Whether a place is in a custom tool, and in which: the client gave no schema for it. */
-static bool is_custom(const struct srv_call *c, const char *param, size_t *i)
+/* A place in a tool, as the client knows it: with its number among all that are offered, under the
+ * name of the field that offers it. The client gave no schema for a custom tool. */
+static int say_tool(struct srv_call *c, int rc, const struct cn_error *why, size_t i)
 {
     const json_t *tools = c->form.calls ? c->form.calls : c->form.value;
-    if (sscanf(param, "tools[%zu]", i) != 1) return false;
-    return srv_custom_tool(c, json_array_get(tools, *i), NULL);
+    const json_t *tool = json_array_get(tools, i);
+    const char *rest = strchr(why->param, ']') + 1, *what = why->message;
+    char param[sizeof why->param + 64];
+    size_t n = strlen(why->param), at = 0;
+
+    while (at < json_array_size(c->p.tools) && json_array_get(c->p.tools, at) != tool)
+        at++;
+    if (!strncmp(what, why->param, n) && !strncmp(what + n, ": ", 2)) what += n + 2;
+    if (srv_custom_tool(c, tool, NULL))
+        snprintf(param, sizeof param, "tools[%zu].custom.format.grammar.definition", at);
+    else if (c->legacy && !strncmp(rest, ".function", 9))
+        snprintf(param, sizeof param, "functions[%zu]%s", at, rest + 9);
+    else
+        snprintf(param, sizeof param, "tools[%zu]%s", at, rest);
+    return cn_fail_param(&c->err, rc, param, "%s: %s", param, what);
 }
 
 static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late, bool full)
@@ -276,18 +290,8 @@ static int say(struct srv_call *c, int rc, const struct cn_error *why, bool late
         return cn_fail_param(&c->err, CN_ELIMIT, c->form.name,
                              "%s takes longer than limits.grammar_ms (%lld ms) to compile",
                              c->form.name, (long long)c->env->grammar_ms);
-    if (is_custom(c, why->param, &i)) {
-        snprintf(param, sizeof param, "tools[%zu].custom.format.grammar.definition", i);
-        return cn_fail_param(&c->err, rc, param, "%s: %s", param, why->message);
-    }
-    if (!strncmp(why->param, "tools[", 6)) { /* a tool's schema: it says the rest as well */
-        const char *from = strstr(why->param, ".function");
-        bool old = c->legacy && from;
-        snprintf(param, sizeof param, "%s%.*s%s", old ? "functions" : "tools",
-                 old ? (int)(from - why->param) - 5 : (int)strlen(why->param), why->param + 5,
-                 old ? from + strlen(".function") : "");
-        return cn_fail_param(&c->err, rc, param, "%s", why->message);
-    }
+    if (sscanf(why->param, "tools[%zu]", &i) == 1 && strchr(why->param, ']'))
+        return say_tool(c, rc, why, i);
     snprintf(param, sizeof param, "%s%s%s", c->form.name, why->param[0] ? "." : "", why->param);
     return cn_fail_param(&c->err, rc, param, "%s: %s", param,
                          why->message[0] ? why->message : cn_err_info(rc)->text);

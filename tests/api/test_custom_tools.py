@@ -180,6 +180,12 @@ def custom(**members):
     (form(syntax="regex", definition="a)|(b"), "tools[1].custom.format.grammar.definition", "parenthesis"),
     ({**form(syntax="regex", definition="a{3"), "tool_choice": "required"}, "", ""),
     ({**form(syntax="regex", definition=r"(a)\1"), "tool_choice": "required"}, "tools[1].custom.format.grammar.definition", ""),
+    # of those that are allowed it is the first
+    ({**form(syntax="regex", definition=r"(a)\1"), "tool_choice": named("run")}, "tools[1].custom.format.grammar.definition",
+     "back references"),
+    ({"tools": [PING, {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+        "a": {"$recursiveRef": "#"}}}}}], "tool_choice": named("f", "function")},
+     "tools[1].function.parameters.properties.a", "tools[1].function.parameters.properties.a: $recursiveRef"),
     (form(syntax="regex", definition=r"(?<=a)b"), "tools[1].custom.format.grammar.definition", ""),
     ({"tools": [TEXT], "tool_choice": named("run", "function")}, "tool_choice", "with its type"),
     ({"tools": [PING], "tool_choice": named("ping")}, "tool_choice", "with its type"),
