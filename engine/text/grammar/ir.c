@@ -158,14 +158,14 @@ static struct eng_run_of add_needs(struct eng_ir *ir, const struct eng_need *nee
     return out;
 }
 
-struct eng_sym eng_ir_object(struct eng_ir *ir, const struct eng_member *members, size_t n_members,
+struct eng_sym eng_ir_object(struct eng_ir *ir, const struct eng_object *of,
+                             const struct eng_member *members, size_t n_members,
                              const struct eng_other *others, size_t n_others,
-                             const struct eng_need *needs, size_t n_needs, uint32_t min,
-                             uint32_t max)
+                             const struct eng_need *needs, size_t n_needs)
 {
-    struct eng_object o = {.min = min, .max = max};
-    if (min > max) return never;
-    if (min > MOST_LEAST) eng_rx_fail(&ir->rx, CN_ELIMIT);
+    struct eng_object o = {.min = of->min, .max = of->max, .bare = of->bare};
+    if (o.min > o.max) return never;
+    if (o.min > MOST_LEAST) eng_rx_fail(&ir->rx, CN_ELIMIT);
     o.members = APPEND(ir, members, MEMBERS, n_members, members, n_members);
     for (uint32_t i = 0; i < o.members.n; i++)
         ir->members[o.members.first + i].matters = members[i].loose;

@@ -58,7 +58,7 @@ struct eng_member {
 /* Undeclared members: each name that matches one of them. The names of two kinds are disjoint, and
  * do not include declared ones. */
 struct eng_other {
-    uint32_t name; /* rx of the name as a JSON string, quotes included, without the colon */
+    uint32_t name; /* rx of the name as it is written, quotes included, without the colon */
     struct eng_sym value;
     uint32_t lexeme; /* the name and a colon, by eng_ir_finish */
 };
@@ -67,6 +67,7 @@ struct eng_need { uint32_t has, needs; };
 struct eng_object {
     struct eng_run_of members, others, needs;
     uint32_t min, max; /* members in all; ENG_RX_INF: any number */
+    bool bare;         /* names are as they are, without quotes */
 };
 /* One place of an array. `in` counts for `contains`, `out` does not; their texts are disjoint.
  * Without `contains` every item is `out`. */
@@ -136,11 +137,11 @@ struct eng_sym eng_ir_rule(struct eng_ir *ir);
 /* Adds an alternative: n symbols one after the other (copied). One that holds ENG_SYM_NEVER is left
  * out. */
 void eng_ir_add(struct eng_ir *ir, struct eng_sym rule, const struct eng_sym *syms, size_t n);
-/* The lists are copied. */
-struct eng_sym eng_ir_object(struct eng_ir *ir, const struct eng_member *members, size_t n_members,
+/* of->members, others and needs are ignored: the lists have them, and are copied. */
+struct eng_sym eng_ir_object(struct eng_ir *ir, const struct eng_object *of,
+                             const struct eng_member *members, size_t n_members,
                              const struct eng_other *others, size_t n_others,
-                             const struct eng_need *needs, size_t n_needs, uint32_t min,
-                             uint32_t max);
+                             const struct eng_need *needs, size_t n_needs);
 /* a->items is ignored: items has n of them. */
 struct eng_sym eng_ir_array(struct eng_ir *ir, const struct eng_array *a,
                             const struct eng_item *items, size_t n);

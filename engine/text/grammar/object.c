@@ -128,8 +128,8 @@ static uint32_t unseen_name(const struct view *v, const struct eng_other *t)
         }
         names[n++] = eng_seen_str(v->m, v->m->cells[c].value);
     }
-    uint32_t quote = eng_rx_byte(r, '"', '"');
-    uint32_t seen = eng_spell_texts(r, v->ir->spelling, names, n);
+    uint32_t quote = v->o->bare ? ENG_RX_EMPTY : eng_rx_byte(r, '"', '"');
+    uint32_t seen = eng_spell_texts(r, v->o->bare ? ENG_SPELL_RAW : v->ir->spelling, names, n);
     seen = eng_rx_cat(r, quote, eng_rx_cat(r, seen, quote));
     free(names);
     uint32_t name = eng_rx_and(r, t->name, eng_rx_not(r, seen));
@@ -189,15 +189,28 @@ static bool can_close(const struct view *v)
     return true;
 }
 
+/* A name without quotes: up to the colon, after white space. */
+static int bare_name(struct eng_str s, struct cn_buf *out)
+{
+    while (s.n && s.p[s.n - 1] != ':')
+        s.n--;
+    while (s.n && memchr(" \t\r\n", *s.p, 4))
+        s.p++, s.n--;
+    return s.n ? cn_buf_append(out, s.p, s.n - 1) : CN_EINVAL;
+}
+
 /* The name's number; UINT32_MAX: it was not seen. */
-static uint32_t name_of(struct eng_match *m, const struct eng_expansion *x)
+static uint32_t name_of(struct eng_match *m, const struct eng_expansion *x, bool bare)
 {
     struct cn_buf text, name;
     cn_buf_init(&text, 0);
     cn_buf_init(&name, 0);
     int rc = eng_kept_text(m, x->text, x->from, &text);
     uint32_t seen = UINT32_MAX;
-    if (!rc) rc = eng_value_string(text.data, text.len, &name);
+    if (!rc && bare)
+        rc = bare_name((struct eng_str){text.data, text.len}, &name);
+    else if (!rc)
+        rc = eng_value_string(text.data, text.len, &name);
     if (rc)
         eng_match_fail(m, rc);
     else
@@ -216,7 +229,7 @@ static void take_name(const struct view *v, const struct eng_expansion *x)
     struct eng_frame n = behind(v, v->f->pos);
     uint32_t seen = UINT32_MAX;
     bool look = v->f->seen && !eng_seen_is_fresh(m, x->text, x->from);
-    if (!m->walking || look) seen = name_of(m, x);
+    if (!m->walking || look) seen = name_of(m, x, v->o->bare);
     if (look) m->used = true;
     if (v->f->seen == ENG_LIST_UNKNOWN) m->doubt = ENG_UNSURE;
     if (m->code || (seen != UINT32_MAX && eng_list_has_seen(m, v->f->seen, seen))) return;

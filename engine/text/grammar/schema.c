@@ -88,6 +88,18 @@ static uint32_t white_space(const struct eng_ir *ir, struct eng_rx *r)
     return eng_rx_or_of(r, (uint32_t[]){ENG_RX_EMPTY, eng_rx_byte(r, ' ', ' '), line}, 3);
 }
 
+/* Names without quotes: those that a reader takes as they are (reply/literal.c). */
+static void bare_names(struct eng_sc *sc)
+{
+    static const char pattern[] =
+        "[^:{}\\[\\],\"'<\\s\\x00-\\x1f](?:[^:\\x00-\\x1f]{0,48}[^:\\s\\x00-\\x1f])?";
+    struct cn_error why = {0};
+    sc->quote = ENG_RX_EMPTY;
+    int rc = eng_spell_pattern(&sc->ir->rx, ENG_SPELL_RAW, pattern, sizeof pattern - 1, true,
+                               &sc->any_name, &why);
+    if (rc) eng_sc_fail(sc, 0, rc, "%s", why.message);
+}
+
 /* Node 0, goal 0, the two constant formulas and the empty list of resources. */
 static void begin(struct eng_sc *sc)
 {
@@ -103,7 +115,10 @@ static void begin(struct eng_sc *sc)
     sc->scopes[sc->n_scopes++] = 0;
     sc->quote = eng_rx_byte(&sc->ir->rx, '"', '"');
     sc->any_text = eng_spell_length(&sc->ir->rx, sc->ir->spelling, 0, ENG_RX_INF);
-    sc->ir->space = sc->opts.compact ? ENG_RX_EMPTY : white_space(sc->ir, &sc->ir->rx);
+    sc->any_name = sc->any_text;
+    if (sc->opts.style == ENG_STYLE_BARE) bare_names(sc);
+    if (sc->opts.style != ENG_STYLE_BARE)
+        sc->ir->space = sc->opts.compact ? ENG_RX_EMPTY : white_space(sc->ir, &sc->ir->rx);
 }
 
 /* The goal of the whole schema. */
@@ -187,9 +202,12 @@ int eng_schema_compile(struct eng_ir *ir, json_t *schema, const struct eng_schem
 {
     struct cn_error ignored;
     struct eng_sc sc;
+    enum eng_spelling spelling = ir->spelling;
+    if (opts->style == ENG_STYLE_BARE) ir->spelling = ENG_SPELL_RAW;
     init(&sc, ir, opts, err ? err : &ignored);
     struct eng_sym sym = compile(&sc, schema);
     fini(&sc);
+    ir->spelling = spelling;
     if (sc.code) return sc.code;
     *root = sym;
     return 0;

@@ -19,7 +19,19 @@
 
 #include <jansson.h>
 
+/* How values are written: as JSON, or in what a form of calls makes of it. */
+enum eng_value_style {
+    ENG_STYLE_JSON,
+    ENG_STYLE_PYTHON, /* True, False and None; else JSON */
+    ENG_STYLE_EITHER, /* those, or JSON's */
+    ENG_STYLE_BARE,   /* Gemma's: names without quotes, strings as they are between two marks, null
+                       * also as None. uniqueItems is not supported then. */
+};
 struct eng_schema_opts {
+    enum eng_value_style style;
+    /* ENG_STYLE_BARE, expressions of the grammar's: the mark, and texts that no string may hold
+     * (ENG_RX_NONE: any will do). */
+    uint32_t quote, barred;
     bool compact;   /* no white space between tokens; else a blank, or a line end and 40 blanks */
     bool any_order; /* members of objects in any order; else as the schema declares them */
     bool plain_formats; /* `format` is an annotation */

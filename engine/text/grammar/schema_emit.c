@@ -17,10 +17,19 @@ static struct eng_sym lexeme(struct eng_sc *sc, uint32_t rx)
     return (struct eng_sym){ENG_SYM_LEXEME, *at};
 }
 
+static uint32_t between(struct eng_sc *sc, uint32_t quote, uint32_t rx)
+{
+    struct eng_rx *r = &sc->ir->rx;
+    return eng_rx_cat(r, quote, eng_rx_cat(r, rx, quote));
+}
+
+/* A string. */
 static uint32_t quoted(struct eng_sc *sc, uint32_t rx)
 {
     struct eng_rx *r = &sc->ir->rx;
-    return eng_rx_cat(r, sc->quote, eng_rx_cat(r, rx, sc->quote));
+    if (sc->opts.style != ENG_STYLE_BARE) return between(sc, sc->quote, rx);
+    if (sc->opts.barred != ENG_RX_NONE) rx = eng_rx_and(r, rx, eng_rx_not(r, sc->opts.barred));
+    return between(sc, sc->opts.quote, rx);
 }
 
 /* The symbol of a goal; one that is not emitted yet gets a rule. */
@@ -42,6 +51,12 @@ static struct eng_sym name_lexeme(struct eng_sc *sc, uint32_t name)
     struct eng_rx *r = &sc->ir->rx;
     const char *text = sc->names[name].text;
     uint32_t rx = eng_spell_text(r, sc->ir->spelling, text, strlen(text));
+    if (sc->opts.style == ENG_STYLE_BARE && !eng_rx_matches(r, sc->any_name, text, strlen(text))) {
+        eng_sc_fail(sc, 0, CN_EUNSUPP,
+                    "the name \"%.100s\" cannot be written in the form in which this model calls",
+                    text);
+        return never;
+    }
     return lexeme(sc, eng_rx_cat(r, sc->quote, eng_rx_cat(r, rx, sc->name_end)));
 }
 
@@ -97,11 +112,14 @@ static struct eng_sym object_sym(struct eng_sc *sc, const struct eng_sc_alt *alt
     for (uint32_t i = 0; i < alt->n_others && eng_sc_step(sc, 1); i++) {
         const struct eng_sc_other *o = &alt->others[i];
         if (sc->goals[o->goal].sat)
-            others[n_others++] = (struct eng_other){quoted(sc, o->rx), sym_of(sc, o->goal)};
+            others[n_others++] =
+                (struct eng_other){between(sc, sc->quote, o->rx), sym_of(sc, o->goal)};
     }
     if (!eng_sc_rx_ok(sc, 0)) return never;
-    return eng_ir_object(sc->ir, members, n, others, n_others, needs, keep_needs(alt, at, needs),
-                         alt->min, alt->max);
+    const struct eng_object of = {
+        .min = alt->min, .max = alt->max, .bare = sc->opts.style == ENG_STYLE_BARE};
+    return eng_ir_object(sc->ir, &of, members, n, others, n_others, needs,
+                         keep_needs(alt, at, needs));
 }
 
 static struct eng_sym array_sym(struct eng_sc *sc, const struct eng_sc_alt *alt)
@@ -114,6 +132,11 @@ static struct eng_sym array_sym(struct eng_sc *sc, const struct eng_sc_alt *alt)
                           .max_in = alt->max_in,
                           .unique = alt->unique};
     if (!items) return never;
+    if (a.unique && sc->opts.style == ENG_STYLE_BARE) {
+        eng_sc_fail(sc, 0, CN_EUNSUPP,
+                    "uniqueItems is not supported in the form in which this model calls");
+        return never;
+    }
     for (uint32_t i = 0; i < n && eng_sc_step(sc, 1); i++)
         items[i] = (struct eng_item){sym_of(sc, alt->items[i].in), sym_of(sc, alt->items[i].out)};
     if (longest > alt->n_items)

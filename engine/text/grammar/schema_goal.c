@@ -185,14 +185,24 @@ void eng_sc_add_alt(struct eng_sc *sc, uint32_t goal, struct eng_sc_alt *alt)
     g->last = alt;
 }
 
-/* null, false, true. */
+/* null, false, true; their names in each style, and second ones. */
 static uint32_t words_of(struct eng_sc *sc, uint32_t goal)
 {
-    static const char *const words[] = {"null", "false", "true"};
+    static const char *const words[][2][3] = {
+        [ENG_STYLE_JSON] = {{"null", "false", "true"}},
+        [ENG_STYLE_PYTHON] = {{"None", "False", "True"}},
+        [ENG_STYLE_EITHER] = {{"null", "false", "true"}, {"None", "False", "True"}},
+        [ENG_STYLE_BARE] = {{"null", "false", "true"}, {"None"}},
+    };
     uint32_t x = ENG_RX_NONE;
-    for (unsigned t = ENG_SC_NULL; t <= ENG_SC_TRUE; t++)
-        if (eng_sc_goal_form(sc, goal, (enum eng_sc_type)t) == ENG_F_TRUE)
-            x = eng_rx_or(&sc->ir->rx, x, eng_rx_literal(&sc->ir->rx, words[t], strlen(words[t])));
+    for (unsigned t = ENG_SC_NULL; t <= ENG_SC_TRUE; t++) {
+        if (eng_sc_goal_form(sc, goal, (enum eng_sc_type)t) != ENG_F_TRUE) continue;
+        for (unsigned i = 0; i < 2; i++) {
+            const char *word = words[sc->opts.style][i][t];
+            if (!word) continue;
+            x = eng_rx_or(&sc->ir->rx, x, eng_rx_literal(&sc->ir->rx, word, strlen(word)));
+        }
+    }
     return x;
 }
 

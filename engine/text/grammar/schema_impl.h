@@ -199,7 +199,7 @@ struct eng_sc_map {
 /* Names of members, and patterns. */
 struct eng_sc_name {
     const char *text;
-    const char *json; /* as JSON spells it, without quotes; NULL: not made yet */
+    const char *json; /* as it is spelled, without quotes; NULL: not made yet */
     size_t json_n;
     uint32_t rx;           /* as a pattern; ENG_SC_NONE: not made yet */
     uint32_t stamp, index; /* of lists that it is in */
@@ -238,7 +238,7 @@ struct eng_sc {
         by_goal, by_lexeme, by_const, by_any, by_scalars;
 
     /* rx; the numbers when they are made; name_end: from the quote to the colon */
-    uint32_t any_text, plain_number, not_integer, quote, name_end;
+    uint32_t any_text, any_name, plain_number, not_integer, quote, name_end;
 };
 
 /* ---- failures, memory (schema.c, schema_map.c) ----------------------------------------------- */
@@ -250,6 +250,8 @@ int eng_sc_fail_at(struct eng_sc *sc, uint32_t place, int code, const char *fmt,
 int eng_sc_nomem(struct eng_sc *sc);
 /* Whether the expressions built so far could be built; else that is noted for the node. */
 bool eng_sc_rx_ok(struct eng_sc *sc, uint32_t node);
+/* Appends a text as it is spelled here, without quotes. */
+int eng_sc_spell(const struct eng_sc *sc, const char *s, size_t n, struct cn_buf *out);
 /* Counts work; false when there was too much, or a failure before. */
 bool eng_sc_step(struct eng_sc *sc, uint64_t n);
 /* Enters a level of schemas within schemas; false when that is too deep, or after a failure. */

@@ -137,15 +137,21 @@ uint32_t eng_sc_name(struct eng_sc *sc, const char *text)
     return *at = sc->n_names++;
 }
 
+int eng_sc_spell(const struct eng_sc *sc, const char *s, size_t n, struct cn_buf *out)
+{
+    return sc->ir->spelling == ENG_SPELL_RAW ? cn_buf_append(out, s, n)
+                                             : cn_buf_json_text(out, s, n);
+}
+
 bool eng_sc_name_matches(struct eng_sc *sc, uint32_t name, uint32_t rx)
 {
     struct eng_sc_name *m = &sc->names[name];
     if (sc->code || rx == ENG_RX_NONE) return false;
-    if (rx == ENG_RX_ALL || rx == sc->any_text) return true;
+    if (rx == ENG_RX_ALL || rx == sc->any_name) return true;
     if (!m->json) {
         struct cn_buf b;
         cn_buf_init(&b, 0);
-        cn_buf_json_text(&b, m->text, strlen(m->text));
+        eng_sc_spell(sc, m->text, strlen(m->text), &b);
         if (!b.failed) m->json = cn_arena_strn(&sc->arena, b.len ? b.data : "", b.len);
         m->json_n = b.len;
         cn_buf_fini(&b);

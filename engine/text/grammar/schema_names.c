@@ -119,7 +119,7 @@ static uint32_t class_rx(struct eng_sc_split *s, const struct eng_sc_fact *of)
         return eng_sc_pattern(sc, f.node, f.b);
     if (f.kind == ENG_A_SOME_MEMBER && f.a == ENG_CLASS_NAMES)
         return eng_sc_text_rx(sc, eng_sc_form(sc, f.b, ENG_SC_STRING, false));
-    eng_sc_push(sc, sc->any_text);
+    eng_sc_push(sc, sc->any_name);
     if (f.kind == ENG_A_SOME_MEMBER) push_not_named(sc, f.node);
     for (const struct eng_sc_fact *fact = s->facts; fact && f.kind == ENG_F_SCOPE && !sc->code;
          fact = fact->next) {
@@ -245,7 +245,7 @@ static uint32_t undeclared(struct eng_sc_split *s, uint32_t names, uint32_t n)
         x = eng_sc_text_rx(sc, eng_sc_form(sc, f.lit, ENG_SC_STRING, false));
         eng_sc_push(sc, x);
     }
-    if (sc->n_tmp == from) eng_sc_push(sc, sc->any_text);
+    if (sc->n_tmp == from) eng_sc_push(sc, sc->any_name);
     if (n && !sc->code) eng_sc_push(sc, eng_rx_not(&sc->ir->rx, texts_of(sc, &sc->tmp[names], n)));
     x = sc->code ? ENG_RX_NONE : eng_rx_and_of(&sc->ir->rx, &sc->tmp[from], sc->n_tmp - from);
     sc->n_tmp = from;

@@ -232,7 +232,7 @@ static uint32_t listed_texts(struct eng_sc *sc, const struct eng_sc_form *f, uin
         if (!json_is_string(v)) continue;
         struct eng_str s = {json_string_value(v), json_string_length(v)};
         cn_buf_reset(&b);
-        if (cn_buf_json_text(&b, s.p, s.n)) eng_sc_nomem(sc);
+        if (eng_sc_spell(sc, s.p, s.n, &b)) eng_sc_nomem(sc);
         if (rest != ENG_RX_ALL &&
             (!eng_sc_step(sc, s.n) || !eng_rx_matches(rx_of(sc), rest, b.len ? b.data : "", b.len)))
             continue;

@@ -195,14 +195,17 @@ static int read_array(struct reader *r, struct cn_buf *out)
     return rc ? rc : cn_buf_putc(out, ']');
 }
 
+/* JSON's names, and Python's. */
+static const char *const words[][2] = {{"null", "None"}, {"true", "True"}, {"false", "False"}};
+
 static int read_literal(struct reader *r, struct cn_buf *out)
 {
-    static const char *const words[] = {"null", "true", "false"};
-    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++) {
-        size_t n = strlen(words[i]);
-        if ((size_t)(r->end - r->p) < n || memcmp(r->p, words[i], n)) continue;
+    for (size_t i = 0; i < 2 * CN_ARRAY_LEN(words); i++) {
+        const char *const *word = words[i / 2];
+        size_t n = strlen(word[i % 2]);
+        if ((size_t)(r->end - r->p) < n || memcmp(r->p, word[i % 2], n)) continue;
         r->p += n;
-        return cn_buf_append(out, words[i], n);
+        return cn_buf_puts(out, word[0]);
     }
     return CN_EINVAL;
 }
@@ -229,6 +232,9 @@ static int read_value(struct reader *r, struct cn_buf *out)
     case 'n':
     case 't':
     case 'f':
+    case 'N':
+    case 'T':
+    case 'F':
         return read_literal(r, out);
     default:
         return read_number(r, out);
@@ -257,6 +263,9 @@ uint32_t eng_value_spellings(struct eng_rx *r, enum eng_spelling s, const char *
         cn_buf_fini(&text);
         return x;
     }
-    if (p[0] == 'n' || p[0] == 't' || p[0] == 'f') return eng_rx_literal(r, p, n);
+    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++)
+        if (p[0] == words[i][0][0])
+            return eng_rx_or(r, eng_rx_literal(r, p, n),
+                             eng_rx_literal(r, words[i][1], strlen(words[i][1])));
     return eng_decimal_parse(p, n, room, &d) ? ENG_RX_NONE : eng_spell_equal(r, s, &d);
 }
