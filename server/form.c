@@ -245,7 +245,7 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     struct cn_buf b;
     int rc = 0;
     cn_buf_init_for(&b, 0, c->hold.account);
-    cn_buf_printf(&b, "%d%d%d%d", c->form.kind, c->form.compact, c->form.many,
+    cn_buf_printf(&b, "%d%d%d%d%d", c->form.kind, c->form.compact, c->form.many, c->form.free,
                   (int)c->p.parallel_tool_calls);
     cn_buf_append(&b, text, n);
     if (!rc && c->form.calls) rc = add_json(&b, c->form.calls);
@@ -347,6 +347,7 @@ static int compile_text(struct srv_call *c, const char *text, size_t n)
                                 .compact = c->form.compact,
                                 .calls = (json_t *)c->form.calls,
                                 .reply = c->env->reply,
+                                .free = c->form.free,
                                 .many = c->form.many || c->p.parallel_tool_calls,
                                 .vocab = c->env->vocab};
     if (c->form.kind == ENG_GRAMMAR_CALLS) in.many = c->form.many;

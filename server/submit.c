@@ -61,12 +61,10 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
  * ends. */
 static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
 {
-    bool whole =
-        c->grammar && c->form.kind == ENG_GRAMMAR_CALLS && eng_grammar_whole_reply(c->env->reply);
     struct eng_guide_in in = {.grammar = c->grammar,
                               .free = c->form.free,
                               .vocab = c->env->vocab,
-                              .reply = c->parted && !whole ? c->env->reply : NULL,
+                              .reply = c->parted ? c->env->reply : NULL,
                               .start = (int)c->start,
                               .n = c->best_of,
                               .max_tokens = r->max_tokens,

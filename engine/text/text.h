@@ -421,8 +421,9 @@ int eng_extract_push(struct eng_extract *m, const char *s, size_t n, struct cn_b
 bool eng_reply_answers(const struct eng_reply *r);
 /* Whether the stream is in markup that comes before the answer, such as a header of harmony. */
 bool eng_reply_heads(const struct eng_reply *r);
-/* Sets the bits of the tokens that open reasoning, in a mask of the vocabulary's size. */
-void eng_reply_openings(const struct eng_reply_format *f, uint32_t *mask);
+/* Sets the bits of the tokens that open reasoning in a mask of the vocabulary's size; with `close`
+ * also of those that close it before there was any. */
+void eng_reply_openings(const struct eng_reply_format *f, bool close, uint32_t *mask);
 /* Appends the tokens that close reasoning, in the model's own way; none if it marks none. Errors:
  * those of eng_tokenize. */
 int eng_reply_closing(const struct eng_reply_format *f, const struct eng_vocab *v,

@@ -55,6 +55,28 @@ static void test_kimi_k3(void **state)
     CHECK("<|end_of_msg|>", "kimi-k3", "<|open|> <|close|> <|sep|> <|end_of_msg|>", rows);
 }
 
+/* GigaChat 3: the newlines may be of the tokens. The mark is also the one that ends a turn. */
+static void test_gigachat(void **state)
+{
+    static const struct row rows[] = {
+        {"Look.{<|message_sep|>}\n\nfunction call{<|role_sep|>}\n{\"name\": \"f\", \"arguments\": "
+         "{\"n\":1}}{<|message_sep|>}\n\n",
+         "C[Look.]T[f]A[{\"n\":1}]"},
+        {"function call{<|role_sep|>}\n{\"name\": \"f\", \"arguments\": {}}", "T[f]A[{}]"},
+        {"Hi.{<|message_sep|>}\n\n", "C[Hi.]"},
+        {"A function call: none", "C[A function call: none]"},
+    };
+    static const struct row merged[] = {
+        {"Look.{<|message_sep|>\n\n}function call{<|role_sep|>\n}{\"name\": \"f\", \"arguments\": "
+         "{\"n\":1}}{<|message_sep|>\n\n}",
+         "C[Look.]T[f]A[{\"n\":1}]"},
+        {"Hi.{<|message_sep|>\n\n}", "C[Hi.]"},
+    };
+    CHECK("<|message_sep|> function call", "gigachat3", "<|message_sep|> <|role_sep|>", rows);
+    CHECK("<|message_sep|> function call", "gigachat3", "<|message_sep|>\n\n <|role_sep|>\n",
+          merged);
+}
+
 static void test_json_forms(void **state)
 {
     static const char call[] = "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"n\":1}}]";
@@ -355,13 +377,13 @@ static void test_harmony_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dsml_token),    cmocka_unit_test(test_kimi_k3),
-        cmocka_unit_test(test_json_forms),    cmocka_unit_test(test_tagged_forms),
-        cmocka_unit_test(test_element_forms), cmocka_unit_test(test_python_forms),
-        cmocka_unit_test(test_json_repairs),  cmocka_unit_test(test_not_calls),
-        cmocka_unit_test(test_typed_values),  cmocka_unit_test(test_tokens_end),
-        cmocka_unit_test(test_gemma),         cmocka_unit_test(test_kimi_names),
-        cmocka_unit_test(test_harmony_calls),
+        cmocka_unit_test(test_dsml_token),   cmocka_unit_test(test_kimi_k3),
+        cmocka_unit_test(test_gigachat),     cmocka_unit_test(test_json_forms),
+        cmocka_unit_test(test_tagged_forms), cmocka_unit_test(test_element_forms),
+        cmocka_unit_test(test_python_forms), cmocka_unit_test(test_json_repairs),
+        cmocka_unit_test(test_not_calls),    cmocka_unit_test(test_typed_values),
+        cmocka_unit_test(test_tokens_end),   cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_kimi_names),   cmocka_unit_test(test_harmony_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,14 +10,25 @@
 bool eng_calls_known(const struct eng_reply_format *f);
 /* Whether it is a grammar of the whole reply, reasoning included. */
 bool eng_calls_whole(const struct eng_reply_format *f);
-/* The mark that its calls begin with; empty: there is no such grammar, or calls begin without one.
- */
-struct eng_str eng_calls_opening(const struct eng_reply_format *f);
+/* The format's marks that its calls begin with, as indices; how many: none if there is no such
+ * grammar, if it is one of the whole reply, or if calls may begin without a mark. */
+enum { ENG_CALLS_OPENINGS = 4 };
+size_t eng_calls_openings(const struct eng_reply_format *f, size_t marks[ENG_CALLS_OPENINGS]);
+/* Appends what such a grammar reads where generation starts in the midst of a reply: the header of
+ * the thoughts or of the answer that the prompt ends in. CN_ENOMEM. */
+int eng_calls_head(const struct eng_reply_format *f, const struct eng_vocab *v,
+                   enum eng_reply_start start, struct cn_buf *out);
+/* The text that closes thoughts there; empty: there are none, or the grammar is no such one. */
+struct eng_str eng_calls_think_end(const struct eng_reply_format *f);
 struct eng_calls_in {
     const struct eng_reply_format *format;
     const struct eng_vocab *vocab;
     json_t *tools;
     bool many;
+    bool free; /* the answer may be text instead: where calls are a grammar of the whole reply it is
+                * in it; else they may begin at any of the openings */
+    const struct eng_sym *answer; /* a grammar of the whole reply: what may be answered instead of
+                                   * calls; NULL: nothing, or with `free` any text */
     const struct eng_schema_opts *opts;
 };
 /* Calls of the tools (an array of {"type": "function", "function": {"name", "parameters"}}), each

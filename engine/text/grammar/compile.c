@@ -63,12 +63,19 @@ static int compile_choice(json_t *list, struct eng_ir *ir, struct eng_sym *root,
     return 0;
 }
 
-static int compile_calls(const struct eng_grammar_in *in, json_t *tools, struct eng_ir *ir,
-                         struct eng_sym *root, struct cn_error *err)
+/* answer: what may be answered instead; NULL: nothing. */
+static int compile_calls(const struct eng_grammar_in *in, json_t *tools,
+                         const struct eng_sym *answer, struct eng_ir *ir, struct eng_sym *root,
+                         struct cn_error *err)
 {
     const struct eng_schema_opts opts = {.compact = in->compact, .any_order = in->any_order};
-    const struct eng_calls_in calls = {
-        .format = in->reply, .vocab = in->vocab, .tools = tools, .many = in->many, .opts = &opts};
+    const struct eng_calls_in calls = {.format = in->reply,
+                                       .vocab = in->vocab,
+                                       .tools = tools,
+                                       .many = in->many,
+                                       .free = in->free,
+                                       .answer = answer,
+                                       .opts = &opts};
     return eng_calls_compile(ir, &calls, root, err);
 }
 
@@ -76,8 +83,9 @@ static int compile_calls(const struct eng_grammar_in *in, json_t *tools, struct 
 static int or_calls(const struct eng_grammar_in *in, struct eng_ir *ir, struct eng_sym *root,
                     struct cn_error *err)
 {
-    struct eng_sym calls, both = eng_ir_rule(ir);
-    int rc = compile_calls(in, in->calls, ir, &calls, err);
+    struct eng_sym calls, both = eng_ir_rule(ir), answer = *root;
+    if (eng_calls_whole(in->reply)) return compile_calls(in, in->calls, &answer, ir, root, err);
+    int rc = compile_calls(in, in->calls, NULL, ir, &calls, err);
     if (rc) return rc;
     eng_ir_add(ir, both, root, 1);
     eng_ir_add(ir, both, &calls, 1);
@@ -142,14 +150,13 @@ static int build(const struct eng_grammar_in *in, json_t *json, struct eng_ir *i
         rc = compile_choice(json, ir, &root, err);
         break;
     case ENG_GRAMMAR_CALLS:
-        rc = compile_calls(in, json, ir, &root, err);
+        rc = compile_calls(in, json, NULL, ir, &root, err);
         break;
     default:
         rc = compile_rules(in, ir, &root, err);
         break;
     }
-    if (!rc && in->calls && in->reply && eng_calls_known(in->reply) && !eng_calls_whole(in->reply))
-        rc = or_calls(in, ir, &root, err);
+    if (!rc && in->calls && in->reply) rc = or_calls(in, ir, &root, err);
     return rc ? rc : eng_ir_finish(ir, root, err);
 }
 
@@ -191,6 +198,8 @@ int eng_grammar_compile(const struct eng_grammar_in *in, struct eng_grammar **ou
         json_decref(own);
         return cn_fail(err, CN_ENOMEM, "out of memory");
     }
+    g->calls = in->kind == ENG_GRAMMAR_CALLS;
+    g->whole = (g->calls || in->calls) && in->reply && eng_calls_whole(in->reply);
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     rc = init(g, in, spelling);
@@ -209,14 +218,10 @@ int eng_grammar_compile(const struct eng_grammar_in *in, struct eng_grammar **ou
     return 0;
 }
 
-bool eng_grammar_whole_reply(const struct eng_reply_format *f)
-{
-    return eng_calls_whole(f);
-}
-
 bool eng_grammar_may_wait(const struct eng_reply_format *f)
 {
-    return eng_calls_opening(f).n > 0;
+    size_t marks[ENG_CALLS_OPENINGS];
+    return eng_calls_whole(f) || eng_calls_openings(f, marks) > 0;
 }
 
 struct eng_grammar *eng_grammar_ref(struct eng_grammar *g)

@@ -33,6 +33,7 @@ struct eng_grammar_in {
     const struct eng_reply_format *reply; /* how the model writes calls: for CALLS and `calls` */
     json_t *calls; /* SCHEMA, JSON_OBJECT: tools that may be called instead; borrowed, or NULL */
     bool many;     /* of calls: one or more; else exactly one */
+    bool free;     /* CALLS: for a guide that is `free` */
     bool compact, any_order, plain_formats; /* as in struct eng_schema_opts */
     const struct eng_vocab *vocab; /* finds tokens that a grammar names; NULL: refused there */
     size_t max_bytes;              /* most memory, 0 = default 64 MiB */
@@ -43,11 +44,8 @@ struct eng_grammar_in {
     void *arg;
 };
 
-/* Whether a grammar of kind CALLS is one of the whole reply, reasoning included: its guide gets no
- * reply format. */
-bool eng_grammar_whole_reply(const struct eng_reply_format *f);
-/* Whether answers of this format can be held to their tools only from a call on (guide.h, `free`).
- */
+/* Whether answers of this format can be held to their tools where they need not call (guide.h,
+ * `free`). */
 bool eng_grammar_may_wait(const struct eng_reply_format *f);
 
 /* A compiled grammar: immutable, counted by references. Any thread. */

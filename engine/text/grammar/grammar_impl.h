@@ -9,6 +9,8 @@
 struct eng_grammar {
     _Atomic uint32_t refs;
     struct eng_ir ir; /* finished */
+    bool calls;       /* of calls and nothing else */
+    bool whole;       /* of the whole reply, reasoning included */
     uint32_t lead;    /* rx: white space that an answer may begin with, after its reasoning */
     pthread_mutex_t lock;
     const struct eng_trie *trie; /* of the first choice that asked for masks */

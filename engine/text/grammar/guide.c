@@ -4,6 +4,7 @@
 #include "engine/text/grammar/calls.h"
 #include "engine/text/grammar/grammar_impl.h"
 #include "engine/text/grammar/mask.h"
+#include "engine/text/grammar/seek.h"
 
 #include <stdlib.h>
 
@@ -12,8 +13,7 @@ enum {
     CHARGE = 1 << 18,   /* bytes that are charged at once; free before each piece of work */
     FIRST = 2 * CHARGE, /* that a choice has from the beginning: its matcher, and free ones */
     DEFAULT_MOST = 64 << 20,
-    MOST_MARK = 64, /* bytes of a mark that is text */
-    CLOSING = 16,   /* tokens that closing the reasoning may take, beside the answer */
+    CLOSING = 16, /* tokens that closing the reasoning may take, beside the answer */
 };
 
 enum phase {
@@ -30,9 +30,8 @@ struct spot {
     bool begun, marked; /* the answer has; a mark is before it, which white space belongs to */
     char blanks[16];    /* what came before it is known what begins: white space */
     uint32_t n_blanks;
-    bool called;          /* with `free`: the grammar holds */
-    char tail[MOST_MARK]; /* the end of the answer's text until then */
-    uint32_t n_tail;
+    bool called; /* with `free`: the grammar holds, as it always does for whole replies */
+    struct eng_seek_tail tail; /* the end of the answer's text until then */
 };
 
 struct choice {
@@ -58,16 +57,27 @@ struct eng_guide {
     const struct eng_trie *trie; /* the vocabulary's */
     uint32_t *closing;           /* tokens that close the reasoning */
     size_t n_closing;
-    struct eng_str opening; /* with `free`: the mark of calls, and its token, if it is one */
-    uint32_t opening_id;
+    struct eng_seek seek; /* with `free` */
     struct choice choices[];
 };
+
+/* The grammar is one of the whole reply. */
+static bool is_whole(const struct eng_guide *g)
+{
+    return g->in.grammar && g->in.grammar->whole && g->in.reply;
+}
 
 static int close_tokens(struct eng_guide *g)
 {
     struct eng_ids ids = {0};
     const struct eng_reply_format *f = g->in.reply;
-    int rc = f ? eng_reply_closing(f, g->in.vocab, &ids) : 0;
+    struct eng_str end = {"", 0};
+    int rc = 0;
+    if (is_whole(g)) end = eng_calls_think_end(f);
+    if (end.n)
+        rc = eng_tokenize(g->in.vocab, end.p, end.n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL);
+    else if (f && !is_whole(g))
+        rc = eng_reply_closing(f, g->in.vocab, &ids);
     g->closing = ids.v;
     g->n_closing = ids.n;
     return rc;
@@ -76,18 +86,6 @@ static int close_tokens(struct eng_guide *g)
 int eng_guide_prepare(const struct eng_vocab *v)
 {
     return eng_vocab_trie(v) ? 0 : CN_ENOMEM;
-}
-
-static void find_opening(struct eng_guide *g)
-{
-    const struct eng_reply_format *f = g->in.reply;
-    g->opening_id = UINT32_MAX;
-    if (!g->in.free || !f) return;
-    g->opening = eng_calls_opening(f);
-    for (size_t i = 0; i < f->n_tokens; i++)
-        if (f->tokens[i].n_text == g->opening.n &&
-            !memcmp(f->text + f->tokens[i].text, g->opening.p, g->opening.n))
-            g->opening_id = f->tokens[i].id;
 }
 
 uint64_t eng_guide_bytes(uint32_t n, bool grammar)
@@ -112,7 +110,7 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
     if (!g->in.max_bytes) g->in.max_bytes = DEFAULT_MOST;
     g->in.grammar = in->grammar ? eng_grammar_ref(in->grammar) : NULL;
     rc = close_tokens(g);
-    find_opening(g);
+    if (in->free && in->reply) eng_seek_init(&g->seek, in->reply);
     g->trie = eng_vocab_trie(in->vocab);
     if (!g->trie) rc = CN_ENOMEM;
     if (rc) {
@@ -121,10 +119,11 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
     }
     for (uint32_t i = 0; i < in->n; i++) {
         struct spot *s = &g->choices[i].at;
+        s->called = is_whole(g) || !in->reply;
         if (in->reply) eng_reply_init(&s->reply, in->reply, NULL, (enum eng_reply_start)in->start);
-        s->phase = !in->reply || eng_reply_answers(&s->reply) ? ANSWERS
-                   : eng_reply_reasons(&s->reply)             ? THINKS
-                                                              : BEFORE;
+        s->phase = !in->reply || s->called || eng_reply_answers(&s->reply) ? ANSWERS
+                   : eng_reply_reasons(&s->reply)                          ? THINKS
+                                                                           : BEFORE;
         s->marked = s->phase == THINKS || (enum eng_reply_start)in->start == ENG_REPLY_CLOSED;
     }
     *out = g;
@@ -211,6 +210,25 @@ static void start_clock(const struct eng_guide *g, struct choice *c, uint64_t ma
     if (g->in.max_ns) c->until_ns = cn_thread_ns() + CN_MIN(g->in.max_ns, max_ns);
 }
 
+static bool step_bytes(struct choice *c, struct eng_str bytes, struct eng_places *at,
+                       struct eng_places *scratch);
+static bool copy_places(struct choice *c, const struct eng_places *from, struct eng_places *to);
+
+/* A grammar of whole replies, where the prompt is in one already. If the grammar does not have
+ * that, it begins anew. */
+static int begin_inside(struct eng_guide *g, struct choice *c)
+{
+    struct cn_buf head;
+    if (!is_whole(g)) return 0;
+    cn_buf_init(&head, 0);
+    int rc = eng_calls_head(g->in.reply, g->in.vocab, (enum eng_reply_start)g->in.start, &head);
+    if (!rc && head.len && copy_places(c, &c->m.now, &c->home) &&
+        !step_bytes(c, (struct eng_str){head.data, head.len}, &c->m.now, &c->drafted[1]))
+        copy_places(c, &c->home, &c->m.now);
+    cn_buf_fini(&head);
+    return rc;
+}
+
 /* The matcher is made when it is first needed. */
 static int ready(struct eng_guide *g, struct choice *c)
 {
@@ -218,7 +236,7 @@ static int ready(struct eng_guide *g, struct choice *c)
     struct eng_masks *masks = NULL;
     if (c->code || charge(g, c)) return c->code;
     if (c->made) return 0;
-    uint32_t lead = g->in.reply ? grammar->lead : ENG_RX_EMPTY;
+    uint32_t lead = g->in.reply && !grammar->whole ? grammar->lead : ENG_RX_EMPTY;
     int rc = eng_match_init(&c->m, &grammar->ir, c->charged, lead);
     if (rc) return fail(c, rc);
     c->m.trie = g->trie;
@@ -228,18 +246,15 @@ static int ready(struct eng_guide *g, struct choice *c)
     rc = eng_masker_init(&c->k, g->trie, masks);
     if (rc) eng_match_fini(&c->m);
     c->made = !rc;
-    return rc ? fail(c, rc) : 0;
+    if (!rc) rc = begin_inside(g, c);
+    return rc ? fail(c, rc) : c->code;
 }
 
 /* ---- following the answer -------------------------------------------------------------------- */
 
-/* How the tree of tokens has a token that is asked for by its id. */
 static struct eng_str name_of(uint32_t id, char bytes[5])
 {
-    bytes[0] = (char)0xFF;
-    for (int i = 0; i < 4; i++)
-        bytes[1 + i] = (char)(id >> (24 - 8 * i));
-    return (struct eng_str){bytes, 5};
+    return (struct eng_str){bytes, eng_trie_name(id, bytes)};
 }
 
 /* A token before the answer. Text of the answer that comes with it is appended to `text`. */
@@ -306,32 +321,29 @@ static bool copy_places(struct choice *c, const struct eng_places *from, struct 
     return true;
 }
 
-/* Text of an answer that is free yet. Where it ends in the mark of calls the grammar begins; what
+/* Text of an answer that is free yet. Where it ends in a mark of calls the grammar begins; what
  * the same token brings after it has to fit, or the text stays free. */
 static bool seek_call(struct eng_guide *g, struct choice *c, struct spot *s, struct eng_str text,
                       struct eng_places *at, struct eng_places *scratch)
 {
-    struct eng_str mark = g->opening;
-    if (!mark.n || mark.n > MOST_MARK || g->opening_id != UINT32_MAX) return true;
-    for (size_t i = 0; i < text.n; i++) {
-        if (s->n_tail == mark.n) memmove(s->tail, s->tail + 1, --s->n_tail);
-        s->tail[s->n_tail++] = text.p[i];
-        if (s->n_tail < mark.n || memcmp(s->tail, mark.p, mark.n) != 0) continue;
-        struct eng_str rest = {text.p + i + 1, text.n - i - 1};
-        s->called = step_bytes(c, mark, at, scratch) && step_bytes(c, rest, at, scratch);
-        return s->called || (!c->code && copy_places(c, &c->home, at));
-    }
-    return true;
+    char bytes[5 * ENG_SEEK_MARK];
+    size_t mark, used = eng_seek_text(&g->seek, &s->tail, text, &mark);
+    if (mark == g->in.reply->n_marks) return true;
+    struct eng_str begun = {bytes, eng_seek_bytes(&g->seek, mark, bytes)};
+    struct eng_str rest = {text.p + used, text.n - used};
+    s->called = step_bytes(c, begun, at, scratch) && step_bytes(c, rest, at, scratch);
+    return s->called || (!c->code && copy_places(c, &c->home, at));
 }
 
 /* A token where calls may come, but none has. */
 static bool step_free(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
                       struct eng_places *at, struct eng_places *scratch)
 {
-    struct eng_str piece = eng_vocab_piece(g->in.vocab, id, false);
+    /* marks of which it is a part count as well */
+    struct eng_str piece = eng_vocab_piece(g->in.vocab, id, true);
     struct cn_buf text;
     char name[5];
-    if (id == g->opening_id) { /* also ends thoughts */
+    if (eng_seek_token(&g->seek, id)) { /* also ends thoughts */
         s->phase = ANSWERS;
         s->called = s->begun = true;
         return step_bytes(c, takes_name(c, at, id) ? name_of(id, name) : piece, at, scratch);
@@ -345,6 +357,26 @@ static bool step_free(struct eng_guide *g, struct choice *c, struct spot *s, uin
     return ok;
 }
 
+/* Whether thoughts that a grammar of whole replies has in it are bounded: then the reply is read
+ * for them alone. */
+static bool counts_thoughts(const struct eng_guide *g)
+{
+    return is_whole(g) && g->in.max_reasoning != UINT64_MAX;
+}
+
+static void count_thought(const struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id)
+{
+    struct cn_buf text;
+    bool thinks = eng_reply_reasons(&s->reply);
+    enum phase phase = s->phase;
+    cn_buf_init(&text, 0);
+    int rc = read_reply(g, s, id, &text);
+    if (rc) fail(c, rc);
+    cn_buf_fini(&text);
+    s->phase = phase;
+    s->n_thoughts -= !thinks; /* it was counted */
+}
+
 /* Goes on by a token from places to places; false: the grammar does not allow it. A token of the
  * markup goes by its id where the grammar asks for it. */
 static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
@@ -355,6 +387,7 @@ static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, ui
     bool ok = true, special = eng_vocab_is_special(g->in.vocab, id);
     s->n_tokens++;
     if (g->in.free && !s->called) return step_free(g, c, s, id, at, scratch);
+    if (counts_thoughts(g)) count_thought(g, c, s, id);
     if (s->phase == ANSWERS) {
         s->begun = true;
         if (!g->in.grammar) return true;
@@ -464,8 +497,9 @@ static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *dra
         fail(c, CN_EINTERNAL);
     }
     bar_marks(g, c, at, mask);
-    if (!s.begun && !s.marked) begin_solid(g, mask);
-    if (s.phase == BEFORE) eng_reply_openings(g->in.reply, mask);
+    /* in front of the mark of a call it is markup */
+    if (!s.begun && !s.marked && !g->in.grammar->calls) begin_solid(g, mask);
+    if (s.phase == BEFORE) eng_reply_openings(g->in.reply, g->in.grammar->calls, mask);
     return true;
 }
 
@@ -518,6 +552,9 @@ static int add_forced(struct choice *c, const uint32_t *ids, size_t n)
 static bool must_close(struct eng_guide *g, struct choice *c)
 {
     uint64_t left = tokens_left(g, &c->at), least = g->n_closing + CLOSING;
+    if (counts_thoughts(g))
+        return eng_reply_reasons(&c->at.reply) && g->n_closing && /* not within a character */
+               c->at.n_thoughts >= g->in.max_reasoning && takes_name(c, &c->m.now, *g->closing);
     if (c->at.phase != THINKS || !g->n_closing) return false;
     if (c->at.n_thoughts >= g->in.max_reasoning) return true;
     if (!g->in.grammar || g->in.free || left == UINT64_MAX) return false;

@@ -7,8 +7,9 @@
  * The answer begins where its reasoning ends, as the reply format says; until then every token is
  * free. From there on only tokens of the grammar may come, after white space. Where the number of
  * tokens is known, what may come is narrowed near the end, so that the answer is complete in time.
- * With `free` every token may come until the mark that calls begin with has (eng_grammar_may_wait);
- * the answer is then calls up to its end.
+ * With `free` every token may come until a mark that calls begin with has (eng_grammar_may_wait);
+ * the answer is then calls up to its end. A grammar of the whole reply (calls.def) has what may
+ * come instead itself.
  */
 #ifndef ENGINE_TEXT_GRAMMAR_GUIDE_H
 #define ENGINE_TEXT_GRAMMAR_GUIDE_H

@@ -157,10 +157,8 @@ static int mark_plain(struct eng_trie *t, const struct word *words, size_t n)
 
 static void name_token(struct word *w, uint32_t id)
 {
-    const char bytes[5] = {(char)0xFF, (char)(id >> 24), (char)(id >> 16), (char)(id >> 8),
-                           (char)id};
-    *w = (struct word){.n = sizeof bytes, .id = id};
-    memcpy(w->control, bytes, sizeof bytes);
+    *w = (struct word){.id = id};
+    w->n = eng_trie_name(id, w->control);
 }
 
 /* What can be drawn within a text, sorted. At most two a token. */

@@ -23,6 +23,15 @@ enum {
     ENG_TRIE_LONG = 32,  /* bytes of the longest token that stands under its tail */
 };
 
+/* How the tree has a token that is asked for by its id. Returns 5. */
+static inline size_t eng_trie_name(uint32_t id, char name[5])
+{
+    name[0] = (char)0xFF;
+    for (int i = 0; i < 4; i++)
+        name[1 + i] = (char)(id >> (24 - 8 * i));
+    return 5;
+}
+
 struct eng_trie_node {
     uint32_t end;   /* the node behind this one's subtree */
     uint16_t depth; /* of its byte, from 1 */

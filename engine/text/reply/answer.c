@@ -26,11 +26,13 @@ bool eng_reply_heads(const struct eng_reply *r)
     return !eng_reply_reasons(r) && !eng_reply_answers(r);
 }
 
-void eng_reply_openings(const struct eng_reply_format *f, uint32_t *mask)
+void eng_reply_openings(const struct eng_reply_format *f, bool close, uint32_t *mask)
 {
     for (size_t i = 0; i < f->n_marks; i++) {
         uint16_t first = f->symbols[f->marks[i].symbols];
-        if (f->marks[i].role != ENG_R_THINK || !f->marks[i].n_symbols || first < 256) continue;
+        bool thought = f->marks[i].role == ENG_R_THINK ||
+                       (close && f->marks[i].role == ENG_R_THINK_END && f->marks[i].n_symbols == 1);
+        if (!thought || !f->marks[i].n_symbols || first < 256) continue;
         uint32_t id = f->tokens[first - 256].id;
         mask[id >> 5] |= 1u << (id & 31);
     }
