@@ -308,15 +308,18 @@ static void require_calls(struct srv_call *c, const json_t *allowed)
                                 .many = c->p.parallel_tool_calls && !c->legacy};
 }
 
+static bool is_strict(const json_t *tool)
+{
+    return json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+}
+
 /* Whether a tool asks for arguments that satisfy its schema, whoever chooses to call it. */
 static bool any_strict(const json_t *tools)
 {
     const json_t *tool;
     size_t i;
 
-    json_array_foreach(tools, i,
-                       tool) if (json_is_true(json_object_get(json_object_get(tool, "function"),
-                                                              "strict"))) return true;
+    json_array_foreach(tools, i, tool) if (is_strict(tool)) return true;
     return false;
 }
 
@@ -331,20 +334,21 @@ static const json_t *any_held(const struct srv_call *c, const json_t *tools)
     return NULL;
 }
 
-/* Where the model chooses whether to call, calls are held to anything only from their mark on. */
-static int refuse_format(struct srv_call *c, const json_t *held)
+/* Without a mark a call is known for one only when its arguments have begun. */
+static int refuse_strict(struct srv_call *c, const json_t *held)
 {
-    char at[64];
     size_t i = 0;
+    struct place at;
 
-    while (json_array_get(c->p.tools, i) != held)
+    while (held ? json_array_get(c->p.tools, i) != held : !is_strict(json_array_get(c->p.tools, i)))
         i++;
-    snprintf(at, sizeof at, "tools[%zu].custom.format", i);
-    return cn_fail_param(&c->err, CN_EUNSUPP, at,
-                         "%s: this model's calls begin without a mark, so that an input can be "
-                         "held to a grammar only where a call is required: set tool_choice, or "
-                         "leave the format out",
-                         at);
+    at = place_of(c, i, held ? "format" : "strict");
+    return cn_fail_param(&c->err, CN_EUNSUPP, at.text,
+                         "%s: calls in this model's form (%s) begin without a mark, so their "
+                         "arguments can be held to a %s only where a call is required: set "
+                         "tool_choice to required or to a function, or leave %s out",
+                         at.text, eng_reply_form(c->env->reply), held ? "grammar" : "schema",
+                         held ? "the format" : "strict");
 }
 
 /* What the answer must be, with these tools. */
@@ -353,12 +357,12 @@ static int form_of(struct srv_call *c, const json_t *allowed, bool required)
     const json_t *held = any_held(c, allowed);
     bool strict = !required && !c->form.name && (held || any_strict(allowed));
 
-    if (held && strict && !eng_grammar_may_wait(c->env->reply)) return refuse_format(c, held);
-    if (required || (strict && eng_grammar_may_wait(c->env->reply)))
+    if (strict && !eng_grammar_may_wait(c->env->reply)) return refuse_strict(c, held);
+    if (required || strict)
         require_calls(c, allowed);
     else if (c->form.name)
         c->form.calls = allowed; /* or the answer has the form that was asked for */
-    if (!strict || !c->form.name) return 0;
+    if (!strict) return 0;
     c->form.name = c->legacy ? "functions" : "tools";
     c->form.free = true;
     return 0;

@@ -1,12 +1,14 @@
-"""Calls that are required of models with a place for each parameter, in which strings have no quotes: whatever the
-model does, the arguments satisfy the tool's schema, or the schema is refused by name."""
+"""Calls that are required of models with a place for each parameter, in which strings have no quotes, or with values
+in a syntax of their own: whatever the model does, the arguments satisfy the tool's schema, or the schema is refused by name."""
 import json
 
 import jsonschema
 import pytest
 from conftest import SERVER, Server, oracle, program
 
-FORMS = ["Qwen3-Coder", "GLM-4.6", "ByteDance-Seed-OSS", "deepseek-ai-DeepSeek-V4"]
+FORMS = ["Qwen3-Coder", "GLM-4.6", "ByteDance-Seed-OSS", "deepseek-ai-DeepSeek-V4", "google-gemma-4-31B-it-interleaved",
+         "tencent-Hy3", "MiniMax-M3", "muse-glimmer", "LFM2-8B-A1B"]
+OBJECTS = {"google-gemma-4-31B-it-interleaved", "LFM2-8B-A1B"}  # whose calls can have arguments that are one object
 POINT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 VALUES = [
     # strings, of which only the schema says that they are
@@ -29,6 +31,7 @@ ANY = {"temperature": 1, "top_p": 1, "min_p": 0, "max_tokens": 400, "parallel_to
 def server(request):
     s = Server(program(SERVER), "null:", ["--chat-template", str(oracle(f"templates/{request.param}.jinja"))],
                template=False)
+    s.form = request.param
     yield s
     s.wait_idle()
     s.stop()
@@ -84,6 +87,9 @@ def test_what_is_required_and_not_described(server):
 ])
 def test_what_cannot_be_enforced_is_refused(server, more, place, says):
     status, a = ask(server, {"type": "object", "properties": {"v": {"type": "string"}}, **more})
+    if server.form in OBJECTS and not place:
+        assert status == 200, a
+        return
     assert status == 400, a
     assert a["error"]["param"] == "tools[0].function.parameters" + place and says in a["error"]["message"], a
 
