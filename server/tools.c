@@ -342,7 +342,10 @@ static int refuse_strict(struct srv_call *c, const json_t *held)
 
     while (held ? json_array_get(c->p.tools, i) != held : !is_strict(json_array_get(c->p.tools, i)))
         i++;
-    at = place_of(c, i, held ? "format" : "strict");
+    if (held)
+        snprintf(at.text, sizeof at.text, "tools[%zu].custom.format", i); /* shown as a function */
+    else
+        at = place_of(c, i, "strict");
     return cn_fail_param(&c->err, CN_EUNSUPP, at.text,
                          "%s: calls in this model's form (%s) begin without a mark, so their "
                          "arguments can be held to a %s only where a call is required: set "

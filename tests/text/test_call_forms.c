@@ -338,6 +338,26 @@ static void test_gemma(void **state)
     CHECK("<|\"|>", "gemma4", "<|tool_call> <tool_call|> <|\"|>", rows);
 }
 
+/* Numbers that are longer than any word. What is no number is not taken for one. */
+static void test_long_numbers(void **state)
+{
+#define TENS(d)     d d d d d d d d d d
+#define HUNDREDS(d) TENS(TENS(d))
+    static const struct row gemma[] = {
+        {"{<|tool_call>}call:f{n:-1" HUNDREDS("203") "." HUNDREDS("9") "e-" HUNDREDS(
+             "7") ",s:{<|\"|>}x{<|\"|>}}{<tool_call|>}",
+         "T[f]A[{\"n\":-1" HUNDREDS("203") "." HUNDREDS("9") "e-" HUNDREDS("7") ",\"s\":\"x\"}]"},
+    };
+    CHECK("<|\"|>", "gemma4", "<|tool_call> <tool_call|> <|\"|>", gemma);
+    static const struct row hermes[] = {
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 0." HUNDREDS("000") "}}</tool_call>",
+         "T[f]A[{\"n\": 0." HUNDREDS("000") "}]"},
+    };
+    CHECK("<tool_call>", "hermes", "", hermes);
+#undef HUNDREDS
+#undef TENS
+}
+
 static void test_kimi_names(void **state)
 {
 #define K(head)                                                                                    \
@@ -377,13 +397,14 @@ static void test_harmony_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dsml_token),   cmocka_unit_test(test_kimi_k3),
-        cmocka_unit_test(test_gigachat),     cmocka_unit_test(test_json_forms),
-        cmocka_unit_test(test_tagged_forms), cmocka_unit_test(test_element_forms),
-        cmocka_unit_test(test_python_forms), cmocka_unit_test(test_json_repairs),
-        cmocka_unit_test(test_not_calls),    cmocka_unit_test(test_typed_values),
-        cmocka_unit_test(test_tokens_end),   cmocka_unit_test(test_gemma),
-        cmocka_unit_test(test_kimi_names),   cmocka_unit_test(test_harmony_calls),
+        cmocka_unit_test(test_dsml_token),    cmocka_unit_test(test_kimi_k3),
+        cmocka_unit_test(test_gigachat),      cmocka_unit_test(test_json_forms),
+        cmocka_unit_test(test_tagged_forms),  cmocka_unit_test(test_element_forms),
+        cmocka_unit_test(test_python_forms),  cmocka_unit_test(test_json_repairs),
+        cmocka_unit_test(test_not_calls),     cmocka_unit_test(test_typed_values),
+        cmocka_unit_test(test_tokens_end),    cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_long_numbers),  cmocka_unit_test(test_kimi_names),
+        cmocka_unit_test(test_harmony_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

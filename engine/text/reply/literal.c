@@ -22,6 +22,7 @@ enum {
     CLOSING,    /* after a quote that may be the closing one */
     TRIPLE,     /* in three quotes */
     WORD,       /* a number or word */
+    NUMBER,     /* one longer than a word: put out as it comes */
     OWN_KEY,    /* Gemma: a bare name, up to the colon */
     OWN_STRING, /* Gemma: between marks */
     DONE,
@@ -97,32 +98,51 @@ static void flush_comma(struct eng_lit *l, bool comma, struct cn_buf *out)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-static size_t digits(const char *s, size_t n)
+/* How much of a JSON number has come. */
+enum { NO_NUMBER, START, MINUS, ZERO, WHOLE, POINT, FRACTION, LETTER_E, SIGN, EXPONENT };
+
+static uint8_t number_next(uint8_t at, char c)
 {
-    size_t i = 0;
-    while (i < n && s[i] >= '0' && s[i] <= '9')
-        i++;
-    return i;
+    bool digit = c >= '0' && c <= '9', e = (c | 32) == 'e';
+    switch (at) {
+    case START:
+    case MINUS:
+        if (at == START && c == '-') return MINUS;
+        return !digit ? NO_NUMBER : c == '0' ? ZERO : WHOLE;
+    case ZERO:
+    case WHOLE:
+        if (digit) return at == WHOLE ? WHOLE : NO_NUMBER;
+        return c == '.' ? POINT : e ? LETTER_E : NO_NUMBER;
+    case POINT:
+    case FRACTION:
+        if (digit) return FRACTION;
+        return at == FRACTION && e ? LETTER_E : NO_NUMBER;
+    case LETTER_E:
+        if (c == '+' || c == '-') return SIGN;
+        return digit ? EXPONENT : NO_NUMBER;
+    case SIGN:
+    case EXPONENT:
+        return digit ? EXPONENT : NO_NUMBER;
+    }
+    return NO_NUMBER;
+}
+
+static uint8_t number_of(const char *s, size_t n)
+{
+    uint8_t at = START;
+    for (size_t i = 0; i < n; i++)
+        at = number_next(at, s[i]);
+    return at;
+}
+
+static bool may_end(uint8_t at)
+{
+    return at == ZERO || at == WHOLE || at == FRACTION || at == EXPONENT;
 }
 
 static bool is_number(const char *s, size_t n)
 {
-    size_t at = n && *s == '-', d = digits(s + at, n - at);
-    if (!d || (d > 1 && s[at] == '0')) return false;
-    at += d;
-    if (at < n && s[at] == '.') {
-        d = digits(s + at + 1, n - at - 1);
-        if (!d) return false;
-        at += 1 + d;
-    }
-    if (at < n && (s[at] | 32) == 'e') {
-        at++;
-        if (at < n && (s[at] == '+' || s[at] == '-')) at++;
-        d = digits(s + at, n - at);
-        if (!d) return false;
-        at += d;
-    }
-    return at == n;
+    return may_end(number_of(s, n));
 }
 
 /* JSON's name of a constant; NULL: the word is not a constant. */
@@ -434,6 +454,31 @@ static enum eng_lit_result colon_byte(struct eng_lit *l, char c, struct cn_buf *
     return ENG_LIT_MORE;
 }
 
+/* True: the byte belongs to the number. */
+static bool number_byte(struct eng_lit *l, char c, struct cn_buf *out)
+{
+    uint8_t next = number_next(l->number, c);
+    if (next != NO_NUMBER) {
+        l->number = next;
+        cn_buf_putc(out, c);
+        return true;
+    }
+    if (may_end(l->number)) complete(l); /* else it stays, and no byte fits */
+    return false;
+}
+
+/* A word that is full goes on if it is a number: true. */
+static bool begin_number(struct eng_lit *l, struct cn_buf *out)
+{
+    bool text = l->flags & ENG_LIT_OWN && eng_schema_types(l->schema[l->depth]) == ENG_T_STRING;
+    l->number = number_of(l->word, l->n_word);
+    if (l->key || text || l->number == NO_NUMBER) return false;
+    cn_buf_append(out, l->word, l->n_word);
+    l->n_word = 0;
+    l->state = NUMBER;
+    return true;
+}
+
 /* True: the byte belongs to the word. */
 static bool word_byte(struct eng_lit *l, char c, struct cn_buf *out)
 {
@@ -441,6 +486,7 @@ static bool word_byte(struct eng_lit *l, char c, struct cn_buf *out)
         l->word[l->n_word++] = c;
         return true;
     }
+    if (is_word(l, c) && begin_number(l, out)) return number_byte(l, c, out);
     if (l->key) {
         put_string(l->word, l->n_word, out);
         l->n_word = 0;
@@ -453,8 +499,9 @@ static bool word_byte(struct eng_lit *l, char c, struct cn_buf *out)
 
 enum eng_lit_result eng_lit_byte(struct eng_lit *l, char c, struct cn_buf *out)
 {
-    /* Three states end only at the byte after them, which then is looked at again. */
-    if (l->state == WORD && (word_byte(l, c, out))) return ENG_LIT_MORE;
+    /* Four states end only at the byte after them, which then is looked at again. */
+    if (l->state == WORD && word_byte(l, c, out)) return ENG_LIT_MORE;
+    if (l->state == NUMBER && number_byte(l, c, out)) return ENG_LIT_MORE;
     if (l->state == CLOSING && closing_byte(l, c, out)) return ENG_LIT_MORE;
     if (l->state == HEX && hex_digit(l, c, out)) return ENG_LIT_MORE;
     switch (l->state) {
@@ -497,6 +544,7 @@ enum eng_lit_result eng_lit_finish(struct eng_lit *l, struct cn_buf *out)
 {
     if (l->depth) return ENG_LIT_BAD;
     if (l->state == WORD) end_word(l, out);
+    if (l->state == NUMBER && may_end(l->number)) complete(l);
     if (l->state == CLOSING) end_string(l, out);
     return l->state == DONE ? ENG_LIT_DONE : ENG_LIT_BAD;
 }
@@ -504,7 +552,7 @@ enum eng_lit_result eng_lit_finish(struct eng_lit *l, struct cn_buf *out)
 void eng_lit_cut(const struct eng_lit *l, struct cn_buf *out)
 {
     static const char *const constants[] = {"true", "false", "null"};
-    bool begins = l->n_word && (l->word[0] == '-' || digits(l->word, 1));
+    bool begins = l->n_word && number_next(START, l->word[0]) != NO_NUMBER;
     if (l->state != WORD || l->key || l->flags & ENG_LIT_OWN) return;
     for (size_t i = 0; i < CN_ARRAY_LEN(constants) && !begins; i++)
         begins = l->n_word <= strlen(constants[i]) && !memcmp(l->word, constants[i], l->n_word);

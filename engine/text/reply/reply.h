@@ -190,7 +190,7 @@ enum eng_lit_result {
 enum { ENG_LIT_PYTHON = 1, /* tuples; a value may end before ) */ ENG_LIT_OWN = 2 /* Gemma's */ };
 enum { ENG_LIT_DEPTH = 96, ENG_LIT_WORD = 256, ENG_LIT_GAP = 64 };
 struct eng_lit {
-    uint8_t state, flags, quote, hex;
+    uint8_t state, flags, quote, hex, number;
     bool key;      /* the string or word is a member's name */
     bool triple;   /* the string is in three quotes */
     bool empty;    /* nothing of the string or the brackets has come */
