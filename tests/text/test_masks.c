@@ -1,5 +1,6 @@
 /* Masks on a vocabulary of 128,000 tokens, along random answers to schemas: each against steps over
- * the bytes of every token that look at all that was seen; and answers that have few tokens end in
+ * the bytes of every token that look at all that was seen; those with few tokens left, as they are
+ * kept, against those of an answer that knows no kept ones; and answers that have few tokens end in
  * time. With CONIFER_LONG, of all the oracle's schemas. */
 #include "engine/text/grammar/grammar_impl.h"
 #include "tests/text/vocab_file.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { MATCH_BYTES = 1 << 30, STEPS = 24 };
+enum { MATCH_BYTES = 1 << 30, STEPS = 24, RANDOM = 40 };
 
 static struct eng_vocab *v;
 static const struct eng_trie *trie;
@@ -147,6 +148,57 @@ static unsigned walk(struct eng_grammar *g, const char *name, unsigned steps)
     return n;
 }
 
+static void check_same(const struct answer *a, const uint32_t *mask, const uint32_t *want,
+                       uint64_t left, const char *name)
+{
+    for (uint32_t t = 0; t < trie->n_vocab; t++)
+        if (has(mask, t) != has(want, t)) {
+            struct eng_str p = eng_vocab_piece(v, t, false);
+            fail_msg("%s, after %.*s, %llu left: token \"%.*s\": want %d", name, (int)a->text.len,
+                     a->text.data, (unsigned long long)left, (int)p.n, p.p, has(want, t));
+        }
+}
+
+/* Masks that few tokens left make smaller: how many there were, and were kept. */
+struct near_end { unsigned n, kept; };
+
+static void near_end(struct eng_grammar *g, const char *name, unsigned steps, struct near_end *out)
+{
+    struct answer a;
+    struct eng_masker alone;
+    size_t n = trie->n_words, bytes = n * sizeof(uint32_t);
+    uint32_t *mask = cn_calloc(3 * n, sizeof *mask), *want = mask + n, *all = mask + 2 * n, id = 0;
+    begin(&a, g);
+    assert_int_equal(eng_masker_init(&alone, trie, NULL), 0);
+    for (unsigned i = 0; i < steps && id != UINT32_MAX; i++) {
+        uint64_t least = eng_match_distance(&a.m, &a.m.now), found;
+        eng_match_fini(&a.plain);
+        assert_int_equal(eng_match_init(&a.plain, &g->ir, MATCH_BYTES, ENG_RX_EMPTY), 0);
+        eng_match_bytes_in(&a.plain, a.text.data, a.text.len);
+        memset(all, 0, bytes);
+        assert_int_equal(eng_mask(&a.k, &a.m, &a.m.now, UINT64_MAX, all), 0);
+        for (unsigned k = 0; k < 3; k++) {
+            uint64_t left = least - CN_MIN(least, rnd(4)) + rnd(k ? 7 : 60);
+            memset(mask, 0, 2 * bytes);
+            assert_int_equal(eng_mask(&a.k, &a.m, &a.m.now, left, mask), 0);
+            assert_int_equal(eng_mask(&alone, &a.plain, &a.plain.now, left, want), 0);
+            check_same(&a, mask, want, left, name);
+            found = a.k.found;
+            memset(mask, 0, bytes);
+            assert_int_equal(eng_mask(&a.k, &a.m, &a.m.now, left, mask), 0);
+            check_same(&a, mask, want, left, name);
+            out->n += left && memcmp(mask, all, bytes) != 0;
+            out->kept += left && memcmp(mask, all, bytes) != 0 && a.k.found > found;
+        }
+        id = draw(&a, mask);
+        if (id != UINT32_MAX) put(&a, id);
+        if (!rnd(4)) eng_match_compact(&a.m);
+    }
+    eng_masker_fini(&alone);
+    end(&a);
+    free(mask);
+}
+
 /* Tokens are drawn as they come until few are left: then the answer must end in time. */
 static void run_out(struct eng_grammar *g, const char *name, uint32_t most)
 {
@@ -231,6 +283,63 @@ static struct eng_grammar *quoted(const char *schema)
     struct eng_grammar *g = compiled(ENG_GRAMMAR_SCHEMA, text, n);
     if (!g) fail_msg("%s", schema);
     return g;
+}
+
+/* Appends a random schema in single quotes. */
+static void make_schema(struct cn_buf *out, unsigned depth)
+{
+    static const char *const leaves[] = {
+        "{'type':'string'}",
+        "{'type':'string','minLength':2,'maxLength':12}",
+        "{'type':'string','minLength':60,'maxLength':90}",
+        "{'type':'string','format':'date'}",
+        "{'type':'string','pattern':'^[A-Z][a-z]+( [a-z]{3,9}){2}$'}",
+        "{'type':'integer','minimum':-4,'maximum':2000}",
+        "{'type':'number'}",
+        "{'enum':['a','longer than the others',null,12345678]}",
+        "{'type':'boolean'}",
+    };
+    static const char *const parts[][3] = {
+        {"{'type':'array','minItems':2,'items':", "", "}"},
+        {"{'type':'array','uniqueItems':true,'minItems':1,'items':", "", "}"},
+        {"{'type':'object','minProperties':1,'additionalProperties':", "", "}"},
+        {"{'anyOf':[", ",", "]}"},
+        {"{'type':'object','additionalProperties':false,'required':['yy'],'properties':{'x':",
+         ",'yy':", "}}"},
+    };
+    if (depth == 2 || !rnd(4)) {
+        cn_buf_puts(out, leaves[rnd(CN_ARRAY_LEN(leaves))]);
+        return;
+    }
+    const char *const *p = parts[rnd(CN_ARRAY_LEN(parts))];
+    cn_buf_puts(out, p[0]);
+    make_schema(out, depth + 1);
+    cn_buf_puts(out, p[1]);
+    if (*p[1]) make_schema(out, depth + 1);
+    cn_buf_puts(out, p[2]);
+}
+
+static void test_near_the_end(void **state)
+{
+    struct near_end masks = {0};
+    struct cn_buf schema;
+    if (!vocab_here()) skip();
+    cn_buf_init(&schema, 0);
+    for (unsigned i = 0; i < CN_ARRAY_LEN(schemas) + RANDOM; i++) {
+        bool listed = i < CN_ARRAY_LEN(schemas);
+        seed = 2000 + i + (getenv("SEED") ? 1000ul * (unsigned long)atoi(getenv("SEED")) : 0);
+        schema.len = 0;
+        if (!listed) make_schema(&schema, 0);
+        const char *text = listed ? schemas[i].schema : cn_buf_cstr(&schema);
+        struct eng_grammar *g = quoted(text);
+        for (int again = 0; again < 2; again++)
+            near_end(g, text, STEPS / 2, &masks);
+        eng_grammar_unref(g);
+    }
+    cn_buf_fini(&schema);
+    print_message("%u masks near the end, %u of them kept\n", masks.n, masks.kept);
+    assert_in_range(masks.n, 500, UINT32_MAX);
+    assert_true(masks.kept > masks.n / 2);
 }
 
 static void test_all_tokens(void **state)
@@ -327,6 +436,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_tokens), cmocka_unit_test(test_gbnf),
-        cmocka_unit_test(test_ends_in_time), cmocka_unit_test(test_oracle)};
+        cmocka_unit_test(test_ends_in_time), cmocka_unit_test(test_near_the_end),
+        cmocka_unit_test(test_oracle)};
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }

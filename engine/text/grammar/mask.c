@@ -139,17 +139,12 @@ static bool key_of(const struct eng_match *m, const struct eng_places *at, bool 
     return true;
 }
 
-/* Near the end: only what gets there in time. Too late for that: what leads nearest to it; of that
- * no white space, unless it leads nearer, or the answer would wait for its end there. */
-static void take_near(struct eng_walk *w, uint64_t left)
+/* Too late for an end in time: what leads nearest to it; of that no white space, unless it leads
+ * nearer, or the answer would wait for its end there. */
+static void take_nearest(struct eng_walk *w)
 {
     uint32_t far = eng_match_distance(w->m, w->begin);
-    w->any = false;
-    w->left = left ? left - 1 : 0;
-    w->least = UINT32_MAX;
-    take_ends(w);
-    if (left || !w->any) take_tokens(w);
-    if (w->any || w->m->code) return;
+    w->used |= w->m->used;
     if (w->least >= far) {
         w->solid = true;
         w->least = UINT32_MAX;
@@ -160,39 +155,45 @@ static void take_near(struct eng_walk *w, uint64_t left)
     if (!w->any) take_tokens(w);
 }
 
-static size_t count_bits(const uint32_t *words, size_t n)
+/* Only what gets to an end in time. Near the end that depends on how many tokens are left, but not
+ * on each: the mask changes where a token's way to the end is as long. */
+static struct eng_lefts take_in_time(struct eng_walk *w, uint64_t left)
 {
-    size_t sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += (size_t)__builtin_popcount(words[i]);
-    return sum;
+    w->left = left == UINT64_MAX ? left : left - 1;
+    w->least = UINT32_MAX;
+    w->next = UINT64_MAX;
+    take_ends(w);
+    take_tokens(w);
+    struct eng_lefts same = {w->worst + UINT64_C(1), w->next};
+    if (!w->any && !w->m->code) take_nearest(w);
+    return same;
 }
 
 static void make_mask(struct eng_walk *w, uint64_t left)
 {
     struct eng_masker *k = w->k;
     uint64_t key[2];
-    bool keyed = k->masks && key_of(w->m, w->begin, w->fresh, key);
-    if (keyed && eng_masks_find(k->masks, key, w->mask, &w->worst)) {
-        k->found++;
-    } else {
-        take_tokens(w);
+    if (!left) { /* the answer ends here, or it is too late */
         take_ends(w);
-        k->made++;
-        if (keyed && !w->used && !w->m->code)
-            eng_masks_keep(k->masks, key, k->trie->n_words, w->mask, w->worst);
+        if (w->any) return;
+        left = 1;
     }
-    if (w->m->code || left == UINT64_MAX || w->worst < left) return;
-    size_t all = count_bits(w->mask, k->trie->n_words);
-    memset(w->mask, 0, k->trie->n_words * sizeof *w->mask);
-    take_near(w, left);
-    k->narrowed |= count_bits(w->mask, k->trie->n_words) != all;
+    bool keyed = k->masks && key_of(w->m, w->begin, w->fresh, key);
+    if (keyed && eng_masks_find(k->masks, key, left, w->mask)) {
+        k->found++;
+        return;
+    }
+    struct eng_lefts same = take_in_time(w, left);
+    k->made++;
+    k->narrowed |= same.to != UINT64_MAX;
+    if (keyed && !w->used && !w->m->code)
+        eng_masks_keep(k->masks, key, same, k->trie->n_words, w->mask);
 }
 
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask)
 {
-    struct eng_walk w = {.k = k, .m = m, .begin = at, .mask = mask, .left = UINT64_MAX};
+    struct eng_walk w = {.k = k, .m = m, .begin = at, .mask = mask};
     struct cn_buf text;
     if (m->code || !at->n) return m->code;
     cn_buf_init(&text, 0);

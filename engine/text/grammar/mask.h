@@ -5,17 +5,21 @@
 #include "engine/text/grammar/match.h"
 #include "engine/text/grammar/trie.h"
 
+/* With from..to tokens left a mask is the same: fewer would leave a token of it out, more might add
+ * one. UINT64_MAX: no bound. */
+struct eng_lefts { uint64_t from, to; };
+
 /* Masks that were made for the choices of one grammar, with the same vocabulary. Any thread. Only
  * so many bytes of them are kept; the oldest ones go first. */
 struct eng_masks;
 int eng_masks_new(size_t max_bytes, struct eng_masks **out);
 void eng_masks_free(struct eng_masks *k);
-/* Sets the bits of the mask that was kept under this key, in one that is all 0; false: there is
- * none. worst: most bytes from a token of it to an end. */
-bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint32_t *mask, uint32_t *worst);
+/* Sets the bits of the mask that was kept under this key for so many tokens left, in one that is
+ * all 0; false: there is none. */
+bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask);
 /* n_words: of the mask, the same for all that are kept. */
-void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], uint32_t n_words,
-                    const uint32_t *mask, uint32_t worst);
+void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_lefts left,
+                    uint32_t n_words, const uint32_t *mask);
 
 /* What one choice needs to make masks: scratch, kept between calls. */
 struct eng_masker {

@@ -13,6 +13,7 @@ struct eng_walk {
     uint64_t left;        /* tokens that lead farther from the end than this are left out */
     uint32_t worst;       /* farthest from the end that a token leads */
     uint32_t least;       /* nearest to it, left out or not */
+    uint64_t next;        /* nearest to it, of those left out, or nearer; UINT64_MAX: none was */
     bool any;             /* a token was set */
     bool solid;           /* tokens of white space are left out */
     struct eng_str begun; /* what has come of the lexeme, if its text is kept */

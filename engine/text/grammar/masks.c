@@ -11,7 +11,8 @@ enum { MOST_MODELS = 12, FEW = 256, FIRST_HEADS = 64 }; /* FEW: tokens that need
 struct entry {
     uint64_t key[2];
     struct entry *chain, *newer;
-    uint32_t worst, model;
+    struct eng_lefts left;
+    uint32_t model;
     uint32_t n; /* tokens in which it differs */
     uint32_t ids[];
 };
@@ -59,22 +60,22 @@ static struct entry **head_of(struct eng_masks *k, const uint64_t key[2])
     return &k->heads[key[0] & (k->n_heads - 1)];
 }
 
-static struct entry *find(struct eng_masks *k, const uint64_t key[2])
+static struct entry *find(struct eng_masks *k, const uint64_t key[2], uint64_t left)
 {
     for (struct entry *e = k->n_heads ? *head_of(k, key) : NULL; e; e = e->chain)
-        if (!memcmp(e->key, key, sizeof e->key)) return e;
+        if (!memcmp(e->key, key, sizeof e->key) && e->left.from <= left && left <= e->left.to)
+            return e;
     return NULL;
 }
 
-bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint32_t *mask, uint32_t *worst)
+bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask)
 {
     pthread_mutex_lock(&k->lock);
-    const struct entry *e = find(k, key);
+    const struct entry *e = find(k, key, left);
     if (e) {
         if (e->model) memcpy(mask, k->models[e->model], k->n_words * sizeof *mask);
         for (uint32_t i = 0; i < e->n; i++)
             mask[e->ids[i] >> 5] ^= 1u << (e->ids[i] & 31);
-        *worst = e->worst;
     }
     pthread_mutex_unlock(&k->lock);
     return e != NULL;
@@ -166,7 +167,8 @@ static bool grow_heads(struct eng_masks *k)
     return true;
 }
 
-static void add(struct eng_masks *k, const uint64_t key[2], const uint32_t *mask, uint32_t worst)
+static void add(struct eng_masks *k, const uint64_t key[2], struct eng_lefts left,
+                const uint32_t *mask)
 {
     uint32_t n, model;
     if (!choose_model(k, mask, &model, &n)) return;
@@ -175,7 +177,7 @@ static void add(struct eng_masks *k, const uint64_t key[2], const uint32_t *mask
     if (k->bytes + size_of(n) > k->max_bytes) return;
     struct entry *e = malloc(size_of(n));
     if (!e) return;
-    *e = (struct entry){.key = {key[0], key[1]}, .worst = worst, .model = model, .n = n};
+    *e = (struct entry){.key = {key[0], key[1]}, .left = left, .model = model, .n = n};
     if (n) memcpy(e->ids, k->ids, n * sizeof *e->ids);
     e->chain = *head_of(k, key);
     *head_of(k, key) = e;
@@ -198,11 +200,11 @@ static bool begin(struct eng_masks *k, uint32_t n_words)
     return true;
 }
 
-void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], uint32_t n_words,
-                    const uint32_t *mask, uint32_t worst)
+void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_lefts left,
+                    uint32_t n_words, const uint32_t *mask)
 {
     pthread_mutex_lock(&k->lock);
     bool room = begin(k, n_words) && (k->n < k->n_heads || grow_heads(k));
-    if (room && k->n_words == n_words && !find(k, key)) add(k, key, mask, worst);
+    if (room && k->n_words == n_words && !find(k, key, left.from)) add(k, key, left, mask);
     pthread_mutex_unlock(&k->lock);
 }

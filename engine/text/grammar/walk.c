@@ -182,8 +182,8 @@ static bool is_right(struct eng_walk *w, const struct eng_tokens_tree *t, size_t
 static uint32_t distance_in_doubt(struct eng_walk *w, uint32_t depth, uint32_t far)
 {
     const struct eng_level *l = &w->k->levels[depth];
-    if (w->left == UINT64_MAX || l->doubt == ENG_UNSURE || !write_out(w, depth))
-        return eng_cost_add(far, ENG_MOST_FARTHER);
+    uint32_t most = eng_cost_add(far, ENG_MOST_FARTHER);
+    if (most <= w->left || l->doubt == ENG_UNSURE || !write_out(w, depth)) return most;
     return eng_match_distance(w->m, &l->at);
 }
 
@@ -202,12 +202,16 @@ static void take(struct eng_walk *w, const struct eng_tokens_tree *t, size_t i, 
                   ? w->near
                   : distance_of(w, parser, l->lexer);
     }
+    if (far > w->left) w->next = CN_MIN(w->next, far);
     if (far > w->left && far >= w->least) return;
     if (w->solid && is_blank(w, depth)) return;
     if (l->doubt && !is_right(w, t, i, depth)) return;
     if (l->doubt) far = distance_in_doubt(w, depth, far);
     w->least = CN_MIN(w->least, far);
-    if (far > w->left) return;
+    if (far > w->left) {
+        w->next = CN_MIN(w->next, far);
+        return;
+    }
     w->worst = CN_MAX(w->worst, far);
     for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
         w->mask[t->ids[k] >> 5] |= 1u << (t->ids[k] & 31);
