@@ -273,14 +273,17 @@ static float own_logit(const struct kr_draw_state *s, const float *z, const floa
     return s->prompt->id[slot] == id ? saved[slot] : z[id];
 }
 
-static void apply_mask(float *z, size_t n, const uint32_t *mask)
+/* False when a value is NaN or INFINITY, of those barred as well. */
+static bool apply_mask(const struct kr_draw_loops *l, float *z, size_t n, const uint32_t *mask)
 {
-    for (size_t i = 0; i < n; i += 32) {
-        uint32_t out = ~mask[i / 32];
-        if (n - i < 32) out &= (1u << (n - i)) - 1;
-        for (; out; out &= out - 1)
-            z[i + (size_t)__builtin_ctz(out)] = -INFINITY;
-    }
+    size_t left = n % 32;
+    float last[32] = {0};
+    bool good = l->bar(z, n / 32, mask);
+    if (!left) return good;
+    memcpy(last, z + n - left, left * sizeof *last);
+    good &= l->bar(last, 1, mask + n / 32);
+    memcpy(z + n - left, last, left * sizeof *last);
+    return good;
 }
 
 /* ---- room for candidates --------------------------------------------------------------------- */
@@ -498,27 +501,29 @@ static int draw_row(const struct kr_draw_state *s, float *logits, uint64_t posit
 {
     const struct kr_draw_loops *l = s->o.loops;
     size_t n = s->o.n_vocab;
-    float max, top, total = 0, *saved = NULL;
-    uint32_t id;
-    if (!row_max(l, logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
+    float max = 0, top, total = 0, *saved = NULL;
+    uint32_t id = 0;
+    bool scored = s->o.n_top >= 0;
+    /* a row without scores is looked at once: where it has a mask, behind that */
+    if ((scored || !mask) && !row_max(l, logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
     top = max;
     out->n_top = 0;
     out->logprob = 0;
-    if (s->o.n_top >= 0) {
+    if (scored) {
         total = log_total(l, logits, n, max);
         score_top(logits, n, s->tops, max, total, (uint32_t)s->o.n_top, out);
     }
+    if (mask && !apply_mask(l, logits, n, mask)) return CN_ENUMERIC;
     if (adjusts(s, position, mask)) {
         saved = room ? room->saved : NULL;
         adjust(s, logits, position, saved);
-        if (mask) apply_mask(logits, n, mask);
         if (!row_max(l, logits, n, s->tops, &max, &id)) return CN_ENUMERIC;
     }
     int rc = s->o.temperature > 0 ? draw(s, logits, max, position, room, &id) : 0;
     if (rc) return rc;
     out->id = id;
     /* The log-probability reported is the model's own. */
-    if (s->o.n_top >= 0) out->logprob = (own_logit(s, logits, saved, id) - top) - total;
+    if (scored) out->logprob = (own_logit(s, logits, saved, id) - top) - total;
     return 0;
 }
 

@@ -19,6 +19,9 @@ struct kr_draw_loops {
     uint64_t (*mass)(const float *z, size_t n, float max, float inv_t);
     /* Whether any of the 64 values at z is above t. */
     bool (*any_above)(const float *z, float t);
+    /* Makes the values whose bits are not set -INFINITY, 32 of them for each word; false when one
+     * of all values was NaN or INFINITY. */
+    bool (*bar)(float *z, size_t n_words, const uint32_t *mask);
 };
 /* Of an ISA that this machine has; NULL: it lacks it. */
 const struct kr_draw_loops *kr_draw_loops(enum kr_isa isa);

@@ -60,8 +60,21 @@ static inline bool any_above(const float *z, float t)
     return any != 0;
 }
 
+static inline bool bar(float *z, size_t n_words, const uint32_t *mask)
+{
+    int32_t bad[32] = {0}, any = 0;
+    for (size_t i = 0; i < n_words; i++, z += 32)
+        for (size_t j = 0; j < 32; j++) {
+            bad[j] |= !(z[j] < __builtin_inff());
+            z[j] = mask[i] & 1u << j ? z[j] : -__builtin_inff();
+        }
+    for (size_t j = 0; j < 32; j++)
+        any |= bad[j];
+    return !any;
+}
+
 static inline const struct kr_draw_loops *draw_loops(void)
 {
-    static const struct kr_draw_loops loops = {tops, mass, any_above};
+    static const struct kr_draw_loops loops = {tops, mass, any_above, bar};
     return &loops;
 }

@@ -182,6 +182,53 @@ static void test_isas_agree(void **state)
     free(row);
 }
 
+/* With a mask, on every ISA: as if what it bars were -INFINITY, scores aside; and a value that is
+ * no number is found where it is barred, too. */
+static void test_masks(void **state)
+{
+    static const enum kr_isa isas[] = {KR_ISAS};
+    static float z[MOST], row[MOST];
+    static uint32_t mask[MOST / 32 + 1];
+    struct kr_draw_rooms rooms;
+    kr_draw_rooms_init(&rooms);
+    for (uint32_t round = 0; round < 300; round++) {
+        struct cn_bias edit = {.id = round % 200, .add = 3};
+        struct kr_draw_opts o = {.n_vocab = 200 + bits() % (MOST - 200),
+                                 .temperature = round % 5 ? 1 : 0,
+                                 .repetition = 1,
+                                 .top_p = 1,
+                                 .edits = &edit,
+                                 .n_edits = round & 1,
+                                 .seed = round};
+        uint32_t bad = round % (uint32_t)o.n_vocab;
+        fill(z, MOST);
+        for (size_t i = 0; i < CN_ARRAY_LEN(mask); i++)
+            mask[i] = (uint32_t)(round % 3 ? bits() & bits() & bits() : bits() | bits());
+        mask[0] |= 2; /* never none */
+        for (size_t i = 0; i < 2 * CN_ARRAY_LEN(isas); i++) {
+            struct kr_draw_state *s;
+            struct kr_drawn want, got;
+            o.loops = kr_draw_loops(isas[i / 2]);
+            o.n_top = i & 1 ? 3 : -1;
+            if (!o.loops) continue;
+            assert_int_equal(kr_draw_state_new(&o, 0, &rooms, &s), 0);
+            for (size_t k = 0; k < o.n_vocab; k++)
+                row[k] = mask[k / 32] >> k % 32 & 1 ? z[k] : -INFINITY;
+            assert_int_equal(kr_draw_row(s, row, round, NULL, &want), 0);
+            memcpy(row, z, sizeof row);
+            assert_int_equal(kr_draw_row(s, row, round, mask, &got), 0);
+            assert_int_equal(got.id, want.id);
+            assert_int_equal(kr_draw_score(o.loops, z, o.n_vocab, got.id, 0, &want), 0);
+            if (i & 1) assert_true(got.logprob == want.logprob); /* the model's own */
+            memcpy(row, z, sizeof row);
+            row[bad] = round & 2 ? NAN : INFINITY;
+            assert_int_equal(kr_draw_row(s, row, round, mask, &got), CN_ENUMERIC);
+            kr_draw_state_free(s);
+        }
+    }
+    kr_draw_rooms_fini(&rooms);
+}
+
 static struct kr_draw_state *penalised(struct kr_draw_rooms *rooms, size_t n_vocab)
 {
     struct kr_draw_opts o = {.loops = kr_draw_loops(KR_ISA_AUTO),
@@ -333,6 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_doubles),
         cmocka_unit_test(test_isas_agree),
+        cmocka_unit_test(test_masks),
         cmocka_unit_test(test_taken_back),
         cmocka_unit_test(test_masses_are_integers),
         cmocka_unit_test(test_logarithm),
