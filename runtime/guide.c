@@ -19,15 +19,17 @@ static uint64_t time_left(const struct rt_mask_job *j)
     return CN_MAX(CN_MIN(own, all), (uint64_t)LEAST_NS);
 }
 
-static void make_masks(struct rt_mask_job *j)
+/* now: the thread's processor time. */
+static void make_masks(struct rt_mask_job *j, uint64_t *now)
 {
     const struct rt_guide *g = j->guide;
-    uint64_t began = cn_thread_ns();
+    uint64_t began = *now;
     for (uint32_t i = j->n_made; i <= j->n_guesses; i = j->n_made) {
         uint32_t *words = j->words + (size_t)i * j->n_words;
         memset(words, 0, j->n_words * sizeof *words);
         int may = g->mask(g->arg, j->choice, j->guesses, i, time_left(j), words);
-        j->ns = cn_thread_ns() - began;
+        *now = cn_thread_ns();
+        j->ns = *now - began;
         if (may == RT_NO_TIME) break;
         j->masks[i] = may == RT_SOME_IDS ? words : NULL;
         j->n_made++;
@@ -53,9 +55,10 @@ static void finish(struct rt_masks *m, struct rt_mask_job *j)
 
 static void make_all(struct rt_masks *m, struct rt_mask_job *list)
 {
+    uint64_t now = cn_thread_ns();
     for (struct rt_mask_job *j = list, *next; j; j = next) {
         next = j->next;
-        make_masks(j);
+        make_masks(j, &now);
         finish(m, j);
     }
 }

@@ -160,7 +160,20 @@ static void check_same(const struct answer *a, const uint32_t *mask, const uint3
 }
 
 /* Masks that few tokens left make smaller: how many there were, and were kept. */
-struct near_end { unsigned n, kept; };
+struct near_end {
+    unsigned n, kept;
+    unsigned open, n_open; /* places of which kept masks say that no byte must come; all those */
+};
+
+static void check_open(struct answer *a, struct near_end *out)
+{
+    char text[8];
+    bool open = eng_mask_is_open(&a->k, &a->m, &a->m.now);
+    size_t n = eng_match_forced(&a->plain, &a->plain.now, text, sizeof text);
+    if (open) assert_int_equal(n, 0);
+    out->open += open;
+    out->n_open += !n;
+}
 
 static void near_end(struct eng_grammar *g, const char *name, unsigned steps, struct near_end *out)
 {
@@ -190,6 +203,7 @@ static void near_end(struct eng_grammar *g, const char *name, unsigned steps, st
             out->n += left && memcmp(mask, all, bytes) != 0;
             out->kept += left && memcmp(mask, all, bytes) != 0 && a.k.found > found;
         }
+        check_open(&a, out);
         id = draw(&a, mask);
         if (id != UINT32_MAX) put(&a, id);
         if (!rnd(4)) eng_match_compact(&a.m);
@@ -337,9 +351,11 @@ static void test_near_the_end(void **state)
         eng_grammar_unref(g);
     }
     cn_buf_fini(&schema);
-    print_message("%u masks near the end, %u of them kept\n", masks.n, masks.kept);
+    print_message("%u masks near the end, %u of them kept; %u of %u open\n", masks.n, masks.kept,
+                  masks.open, masks.n_open);
     assert_in_range(masks.n, 500, UINT32_MAX);
     assert_true(masks.kept > masks.n / 2);
+    assert_true(masks.open > masks.n_open / 2);
 }
 
 static void test_all_tokens(void **state)

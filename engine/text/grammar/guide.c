@@ -48,7 +48,9 @@ struct choice {
     bool thinks_less; /* its reasoning was closed for want of tokens */
     int code;
     uint64_t ns, n_all_forced;
-    uint64_t until_ns; /* CPU time of the thread at work, when its work is to be given up */
+    /* Of the work under way: how long it may take, and from when on the thread at work has no more
+     * CPU time for it; 0: nothing has asked yet. */
+    uint64_t most_ns, until_ns;
 };
 
 struct eng_guide {
@@ -201,13 +203,18 @@ static bool double_room(struct eng_guide *g, struct choice *c)
 
 static bool in_time(void *arg)
 {
-    return cn_thread_ns() < ((const struct choice *)arg)->until_ns;
+    struct choice *c = arg;
+    uint64_t now = cn_thread_ns();
+    if (!c->until_ns) c->until_ns = now + c->most_ns;
+    return now < c->until_ns;
 }
 
-/* Everybody's step waits for this work: it has a bound. */
+/* Everybody's step waits for this work: it has a bound. Most work is so short that it never looks
+ * at the clock. */
 static void start_clock(const struct eng_guide *g, struct choice *c, uint64_t max_ns)
 {
-    if (g->in.max_ns) c->until_ns = cn_thread_ns() + CN_MIN(g->in.max_ns, max_ns);
+    c->most_ns = CN_MIN(g->in.max_ns, max_ns);
+    c->until_ns = 0;
 }
 
 static bool step_bytes(struct choice *c, struct eng_str bytes, struct eng_places *at,
@@ -568,6 +575,7 @@ static void force_text(struct eng_guide *g, struct choice *c)
 {
     char text[MOST_FORCED];
     uint32_t ids[MOST_FORCED];
+    if (eng_mask_is_open(&c->k, &c->m, &c->m.now)) return;
     size_t n = eng_match_forced(&c->m, &c->m.now, text, sizeof text), n_ids = 0;
     for (size_t at = 0, len; at < n; at += len) {
         len = eng_trie_longest(g->trie, text + at, n - at, &ids[n_ids]);

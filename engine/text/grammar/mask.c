@@ -19,7 +19,7 @@ static void take_plain(struct eng_walk *w, uint32_t chars)
     for (size_t i = 0; i < t->n_long_plain && chars != UINT32_MAX; i++)
         if (t->long_plain[i].chars <= chars)
             w->mask[t->long_plain[i].id >> 5] |= 1u << (t->long_plain[i].id & 31);
-    w->any = true;
+    w->any = w->open = true;
 }
 
 /* Sets the plain tokens that may come, if that can be told at once. */
@@ -75,6 +75,7 @@ static void take_ends(struct eng_walk *w)
 {
     const struct eng_trie *t = w->k->trie;
     if (!eng_match_accepts(w->m, w->begin)) return;
+    w->open = true;
     for (size_t i = 0; i < t->n_eog; i++)
         w->mask[t->eog[i] >> 5] |= 1u << (t->eog[i] & 31);
     w->any |= t->n_eog > 0;
@@ -157,16 +158,17 @@ static void take_nearest(struct eng_walk *w)
 
 /* Only what gets to an end in time. Near the end that depends on how many tokens are left, but not
  * on each: the mask changes where a token's way to the end is as long. */
-static struct eng_lefts take_in_time(struct eng_walk *w, uint64_t left)
+static struct eng_mask_facts take_in_time(struct eng_walk *w, uint64_t left)
 {
     w->left = left == UINT64_MAX ? left : left - 1;
     w->least = UINT32_MAX;
     w->next = UINT64_MAX;
     take_ends(w);
     take_tokens(w);
-    struct eng_lefts same = {w->worst + UINT64_C(1), w->next};
+    struct eng_mask_facts facts = {.from = w->worst + UINT64_C(1), .to = w->next};
     if (!w->any && !w->m->code) take_nearest(w);
-    return same;
+    facts.open = w->open;
+    return facts;
 }
 
 static void make_mask(struct eng_walk *w, uint64_t left)
@@ -183,21 +185,30 @@ static void make_mask(struct eng_walk *w, uint64_t left)
         k->found++;
         return;
     }
-    struct eng_lefts same = take_in_time(w, left);
+    struct eng_mask_facts facts = take_in_time(w, left);
     k->made++;
     k->narrowed |= same.to != UINT64_MAX;
     if (keyed && !w->used && !w->m->code)
-        eng_masks_keep(k->masks, key, same, k->trie->n_words, w->mask);
+        eng_masks_keep(k->masks, key, facts, k->trie->n_words, w->mask);
 }
 
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask)
 {
-    struct eng_walk w = {.k = k, .m = m, .begin = at, .mask = mask};
+    struct eng_walk w = {.k = k, .m = m, .begin = at, .mask = mask, .first = -1};
     struct cn_buf text;
     if (m->code || !at->n) return m->code;
     cn_buf_init(&text, 0);
     if (find_begun(&w, &text)) make_mask(&w, left);
     cn_buf_fini(&text);
     return m->code;
+}
+
+bool eng_mask_is_open(const struct eng_masker *k, const struct eng_match *m,
+                      const struct eng_places *at)
+{
+    uint64_t key[2];
+    for (size_t i = 0; i < at->n; i++)
+        if (at->v[i].text && m->n_seen) return false; /* what has come of it has part in the key */
+    return k->masks && key_of(m, at, false, key) && eng_masks_open(k->masks, key);
 }

@@ -5,9 +5,12 @@
 #include "engine/text/grammar/match.h"
 #include "engine/text/grammar/trie.h"
 
-/* With from..to tokens left a mask is the same: fewer would leave a token of it out, more might add
- * one. UINT64_MAX: no bound. */
-struct eng_lefts { uint64_t from, to; };
+/* What is known of a mask beside its tokens. */
+struct eng_mask_facts {
+    uint64_t from, to; /* tokens left with which it is the same: fewer would leave a token of it
+                        * out, more might add one. UINT64_MAX: no bound */
+    bool open;         /* no byte must come next: the answer may end, or go on with two or more */
+};
 
 /* Masks that were made for the choices of one grammar, with the same vocabulary. Any thread. Only
  * so many bytes of them are kept; the oldest ones go first. */
@@ -18,8 +21,10 @@ void eng_masks_free(struct eng_masks *k);
  * all 0; false: there is none. */
 bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask);
 /* n_words: of the mask, the same for all that are kept. */
-void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_lefts left,
+void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_mask_facts facts,
                     uint32_t n_words, const uint32_t *mask);
+/* Whether one that was kept under this key is open. */
+bool eng_masks_open(struct eng_masks *k, const uint64_t key[2]);
 
 /* What one choice needs to make masks: scratch, kept between calls. */
 struct eng_masker {
@@ -42,5 +47,8 @@ void eng_masker_fini(struct eng_masker *k);
  * m->code. */
 int eng_mask(struct eng_masker *k, struct eng_match *m, const struct eng_places *at, uint64_t left,
              uint32_t *mask);
+/* True: no byte must come next, as a mask that was kept tells. False: that is not known. */
+bool eng_mask_is_open(const struct eng_masker *k, const struct eng_match *m,
+                      const struct eng_places *at);
 
 #endif

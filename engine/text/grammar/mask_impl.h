@@ -15,6 +15,8 @@ struct eng_walk {
     uint32_t least;       /* nearest to it, left out or not */
     uint64_t next;        /* nearest to it, of those left out, or nearer; UINT64_MAX: none was */
     bool any;             /* a token was set */
+    int first;            /* byte that the tokens set begin with; -1: none was set */
+    bool open;            /* struct eng_mask_facts */
     bool solid;           /* tokens of white space are left out */
     struct eng_str begun; /* what has come of the lexeme, if its text is kept */
     uint32_t fresh;       /* struct eng_match: set while it walks */

@@ -11,7 +11,7 @@ enum { MOST_MODELS = 12, FEW = 256, FIRST_HEADS = 64 }; /* FEW: tokens that need
 struct entry {
     uint64_t key[2];
     struct entry *chain, *newer;
-    struct eng_lefts left;
+    struct eng_mask_facts facts;
     uint32_t model;
     uint32_t n; /* tokens in which it differs */
     uint32_t ids[];
@@ -63,7 +63,7 @@ static struct entry **head_of(struct eng_masks *k, const uint64_t key[2])
 static struct entry *find(struct eng_masks *k, const uint64_t key[2], uint64_t left)
 {
     for (struct entry *e = k->n_heads ? *head_of(k, key) : NULL; e; e = e->chain)
-        if (!memcmp(e->key, key, sizeof e->key) && e->left.from <= left && left <= e->left.to)
+        if (!memcmp(e->key, key, sizeof e->key) && e->facts.from <= left && left <= e->facts.to)
             return e;
     return NULL;
 }
@@ -79,6 +79,16 @@ bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, u
     }
     pthread_mutex_unlock(&k->lock);
     return e != NULL;
+}
+
+bool eng_masks_open(struct eng_masks *k, const uint64_t key[2])
+{
+    bool open = false;
+    pthread_mutex_lock(&k->lock);
+    for (const struct entry *e = k->n_heads ? *head_of(k, key) : NULL; e && !open; e = e->chain)
+        open = e->facts.open && !memcmp(e->key, key, sizeof e->key);
+    pthread_mutex_unlock(&k->lock);
+    return open;
 }
 
 /* ---- keeping --------------------------------------------------------------------------------- */
@@ -167,7 +177,7 @@ static bool grow_heads(struct eng_masks *k)
     return true;
 }
 
-static void add(struct eng_masks *k, const uint64_t key[2], struct eng_lefts left,
+static void add(struct eng_masks *k, const uint64_t key[2], struct eng_mask_facts facts,
                 const uint32_t *mask)
 {
     uint32_t n, model;
@@ -177,7 +187,7 @@ static void add(struct eng_masks *k, const uint64_t key[2], struct eng_lefts lef
     if (k->bytes + size_of(n) > k->max_bytes) return;
     struct entry *e = malloc(size_of(n));
     if (!e) return;
-    *e = (struct entry){.key = {key[0], key[1]}, .left = left, .model = model, .n = n};
+    *e = (struct entry){.key = {key[0], key[1]}, .facts = facts, .model = model, .n = n};
     if (n) memcpy(e->ids, k->ids, n * sizeof *e->ids);
     e->chain = *head_of(k, key);
     *head_of(k, key) = e;
@@ -200,11 +210,11 @@ static bool begin(struct eng_masks *k, uint32_t n_words)
     return true;
 }
 
-void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_lefts left,
+void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_mask_facts facts,
                     uint32_t n_words, const uint32_t *mask)
 {
     pthread_mutex_lock(&k->lock);
     bool room = begin(k, n_words) && (k->n < k->n_heads || grow_heads(k));
-    if (room && k->n_words == n_words && !find(k, key, left.from)) add(k, key, left, mask);
+    if (room && k->n_words == n_words && !find(k, key, facts.from)) add(k, key, facts, mask);
     pthread_mutex_unlock(&k->lock);
 }

@@ -202,8 +202,10 @@ static void take(struct eng_walk *w, const struct eng_tokens_tree *t, size_t i, 
                   ? w->near
                   : distance_of(w, parser, l->lexer);
     }
-    if (far > w->left) w->next = CN_MIN(w->next, far);
-    if (far > w->left && far >= w->least) return;
+    if (far > w->left) {
+        w->next = CN_MIN(w->next, far);
+        if (far >= w->least) return;
+    }
     if (w->solid && is_blank(w, depth)) return;
     if (l->doubt && !is_right(w, t, i, depth)) return;
     if (l->doubt) far = distance_in_doubt(w, depth, far);
@@ -213,6 +215,10 @@ static void take(struct eng_walk *w, const struct eng_tokens_tree *t, size_t i, 
         return;
     }
     w->worst = CN_MAX(w->worst, far);
+    if (!w->open) {
+        w->open = w->first >= 0 && w->first != w->k->bytes[0];
+        w->first = w->k->bytes[0];
+    }
     for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++)
         w->mask[t->ids[k] >> 5] |= 1u << (t->ids[k] & 31);
     w->any = true;
