@@ -1,10 +1,7 @@
 /* guide: see guide.h. */
-#include "engine/text/grammar/guide.h"
+#include "engine/text/grammar/guide_impl.h"
 
 #include "engine/text/grammar/calls.h"
-#include "engine/text/grammar/grammar_impl.h"
-#include "engine/text/grammar/mask.h"
-#include "engine/text/grammar/seek.h"
 
 #include <stdlib.h>
 
@@ -16,69 +13,16 @@ enum {
     CLOSING = 16, /* tokens that closing the reasoning may take, beside the answer */
 };
 
-enum phase {
-    BEFORE, /* reasoning may begin, or the answer */
-    THINKS, /* in reasoning */
-    ANSWERS,
-};
-
-/* Where a choice is; with drafts, where it would be. */
-struct spot {
-    enum phase phase;
-    struct eng_reply reply;
-    uint64_t n_tokens, n_thoughts;
-    bool begun, marked; /* the answer has; a mark is before it, which white space belongs to */
-    char blanks[16];    /* what came before it is known what begins: white space */
-    uint32_t n_blanks;
-    bool called; /* with `free`: the grammar holds, as it always does for whole replies */
-    struct eng_seek_tail tail; /* the end of the answer's text until then */
-};
-
-struct choice {
-    struct eng_match m;
-    struct eng_masker k;
-    bool made; /* m and k are */
-    struct spot at;
-    struct eng_places drafted[3];
-    struct eng_places home; /* with `free`: where the grammar begins */
-    uint32_t *forced;
-    size_t n_forced, cap_forced;
-    uint32_t pending; /* of them yet to be put */
-    uint64_t charged;
-    bool thinks_less; /* its reasoning was closed for want of tokens */
-    int code;
-    uint64_t ns, n_all_forced;
-    /* Of the work under way: how long it may take, and from when on the thread at work has no more
-     * CPU time for it; 0: nothing has asked yet. */
-    uint64_t most_ns, until_ns;
-};
-
-struct eng_guide {
-    struct eng_guide_in in;
-    size_t bytes;                /* of this struct, charged */
-    const struct eng_trie *trie; /* the vocabulary's */
-    uint32_t *closing;           /* tokens that close the reasoning */
-    size_t n_closing;
-    struct eng_seek seek; /* with `free` */
-    struct choice choices[];
-};
-
-/* The grammar is one of the whole reply. */
-static bool is_whole(const struct eng_guide *g)
-{
-    return g->in.grammar && g->in.grammar->whole && g->in.reply;
-}
-
 static int close_tokens(struct eng_guide *g)
 {
     struct eng_ids ids = {0};
     const struct eng_reply_format *f = g->in.reply;
     struct eng_str end = {"", 0};
     int rc = 0;
-    if (is_whole(g)) end = eng_calls_think_end(f);
+    if (eng_guide_whole(g)) end = eng_calls_think_end(f);
     if (end.n)
         rc = eng_tokenize(g->in.vocab, end.p, end.n, NULL, 0, ENG_TOKENIZE_PARSE, &ids, NULL);
-    else if (f && !is_whole(g))
+    else if (f && !eng_guide_whole(g))
         rc = eng_reply_closing(f, g->in.vocab, &ids);
     g->closing = ids.v;
     g->n_closing = ids.n;
@@ -92,7 +36,7 @@ int eng_guide_prepare(const struct eng_vocab *v)
 
 uint64_t eng_guide_bytes(uint32_t n, bool grammar)
 {
-    return sizeof(struct eng_guide) + n * (sizeof(struct choice) + (grammar ? FIRST : 0));
+    return sizeof(struct eng_guide) + n * (sizeof(struct eng_held) + (grammar ? FIRST : 0));
 }
 
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
@@ -120,30 +64,35 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
         return rc;
     }
     for (uint32_t i = 0; i < in->n; i++) {
-        struct spot *s = &g->choices[i].at;
-        s->called = is_whole(g) || !in->reply;
+        struct eng_spot *s = &g->choices[i].at;
+        s->called = eng_guide_whole(g) || !in->reply;
         if (in->reply) eng_reply_init(&s->reply, in->reply, NULL, (enum eng_reply_start)in->start);
-        s->phase = !in->reply || s->called || eng_reply_answers(&s->reply) ? ANSWERS
-                   : eng_reply_reasons(&s->reply)                          ? THINKS
-                                                                           : BEFORE;
-        s->marked = s->phase == THINKS || (enum eng_reply_start)in->start == ENG_REPLY_CLOSED;
+        s->phase = !in->reply || s->called || eng_reply_answers(&s->reply) ? ENG_HELD_ANSWERS
+                   : eng_reply_reasons(&s->reply)                          ? ENG_HELD_THINKS
+                                                                           : ENG_HELD_BEFORE;
+        s->marked =
+            s->phase == ENG_HELD_THINKS || (enum eng_reply_start)in->start == ENG_REPLY_CLOSED;
     }
     *out = g;
     return 0;
 }
 
+static void unmake(struct eng_held *c)
+{
+    struct eng_masker told = {.made = c->k.made, .found = c->k.found, .narrowed = c->k.narrowed};
+    if (!c->made) return;
+    eng_match_fini(&c->m);
+    eng_masker_fini(&c->k);
+    c->k = told;
+    c->made = false;
+}
+
 void eng_guide_end(void *guide, uint32_t choice)
 {
     struct eng_guide *g = guide;
-    struct choice *c = &g->choices[choice];
+    struct eng_held *c = &g->choices[choice];
     struct eng_places *places[] = {&c->drafted[0], &c->drafted[1], &c->drafted[2], &c->home};
-    struct eng_masker told = {.made = c->k.made, .found = c->k.found, .narrowed = c->k.narrowed};
-    if (c->made) {
-        eng_match_fini(&c->m);
-        eng_masker_fini(&c->k);
-        c->k = told;
-    }
-    c->made = false;
+    unmake(c);
     for (size_t i = 0; i < CN_ARRAY_LEN(places); i++) {
         free(places[i]->v);
         *places[i] = (struct eng_places){0};
@@ -167,20 +116,14 @@ void eng_guide_free(struct eng_guide *g)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static int fail(struct choice *c, int code)
-{
-    if (!c->code) c->code = code;
-    return c->code;
-}
-
 /* Room for the next piece of work is paid for; the matcher takes no more than that. */
-static int charge(struct eng_guide *g, struct choice *c)
+static int charge(struct eng_guide *g, struct eng_held *c)
 {
     uint64_t now = c->made ? eng_match_bytes(&c->m) : 0;
     while (!c->code && c->charged < now + CHARGE) {
-        if (c->charged + CHARGE > g->in.max_bytes) return fail(c, CN_ELIMIT);
+        if (c->charged + CHARGE > g->in.max_bytes) return eng_held_fail(c, CN_ELIMIT);
         int rc = g->in.account ? cn_account_take(g->in.account, CHARGE) : 0;
-        if (rc) return fail(c, rc);
+        if (rc) return eng_held_fail(c, rc);
         c->charged += CHARGE;
     }
     if (c->made) c->m.max_bytes = c->charged;
@@ -189,7 +132,7 @@ static int charge(struct eng_guide *g, struct choice *c)
 
 /* Some masks need more: twice as much, if that may be. What the matcher made in vain is dropped;
  * where the answer is stays. */
-static bool double_room(struct eng_guide *g, struct choice *c)
+static bool double_room(struct eng_guide *g, struct eng_held *c)
 {
     if (c->code != CN_ELIMIT || c->m.code != CN_ELIMIT || 2 * c->charged > g->in.max_bytes)
         return false;
@@ -203,7 +146,7 @@ static bool double_room(struct eng_guide *g, struct choice *c)
 
 static bool in_time(void *arg)
 {
-    struct choice *c = arg;
+    struct eng_held *c = arg;
     uint64_t now = cn_thread_ns();
     if (!c->until_ns) c->until_ns = now + c->most_ns;
     return now < c->until_ns;
@@ -211,33 +154,29 @@ static bool in_time(void *arg)
 
 /* Everybody's step waits for this work: it has a bound. Most work is so short that it never looks
  * at the clock. */
-static void start_clock(const struct eng_guide *g, struct choice *c, uint64_t max_ns)
+static void start_clock(const struct eng_guide *g, struct eng_held *c, uint64_t max_ns)
 {
     c->most_ns = CN_MIN(g->in.max_ns, max_ns);
     c->until_ns = 0;
 }
 
-static bool step_bytes(struct choice *c, struct eng_str bytes, struct eng_places *at,
-                       struct eng_places *scratch);
-static bool copy_places(struct choice *c, const struct eng_places *from, struct eng_places *to);
-
 /* A grammar of whole replies, where the prompt is in one already. If the grammar does not have
  * that, it begins anew. */
-static int begin_inside(struct eng_guide *g, struct choice *c)
+static int begin_inside(struct eng_guide *g, struct eng_held *c)
 {
     struct cn_buf head;
-    if (!is_whole(g)) return 0;
+    if (!eng_guide_whole(g)) return 0;
     cn_buf_init(&head, 0);
     int rc = eng_calls_head(g->in.reply, g->in.vocab, (enum eng_reply_start)g->in.start, &head);
-    if (!rc && head.len && copy_places(c, &c->m.now, &c->home) &&
-        !step_bytes(c, (struct eng_str){head.data, head.len}, &c->m.now, &c->drafted[1]))
-        copy_places(c, &c->home, &c->m.now);
+    if (!rc && head.len && eng_held_copy(c, &c->m.now, &c->home) &&
+        !eng_held_bytes(c, (struct eng_str){head.data, head.len}, &c->m.now, &c->drafted[1]))
+        eng_held_copy(c, &c->home, &c->m.now);
     cn_buf_fini(&head);
     return rc;
 }
 
 /* The matcher is made when it is first needed. */
-static int ready(struct eng_guide *g, struct choice *c)
+static int ready(struct eng_guide *g, struct eng_held *c)
 {
     const struct eng_grammar *grammar = g->in.grammar;
     struct eng_masks *masks = NULL;
@@ -245,182 +184,28 @@ static int ready(struct eng_guide *g, struct choice *c)
     if (c->made) return 0;
     uint32_t lead = g->in.reply && !grammar->whole ? grammar->lead : ENG_RX_EMPTY;
     int rc = eng_match_init(&c->m, &grammar->ir, c->charged, lead);
-    if (rc) return fail(c, rc);
+    if (rc) return eng_held_fail(c, rc);
     c->m.trie = g->trie;
     c->m.rx.keep_going = g->in.max_ns ? in_time : NULL;
     c->m.rx.arg = c;
     masks = eng_grammar_masks(g->in.grammar, g->trie);
     rc = eng_masker_init(&c->k, g->trie, masks);
-    if (rc) eng_match_fini(&c->m);
-    c->made = !rc;
-    if (!rc) rc = begin_inside(g, c);
-    return rc ? fail(c, rc) : c->code;
-}
-
-/* ---- following the answer -------------------------------------------------------------------- */
-
-static struct eng_str name_of(uint32_t id, char bytes[5])
-{
-    return (struct eng_str){bytes, eng_trie_name(id, bytes)};
-}
-
-/* A token before the answer. Text of the answer that comes with it is appended to `text`. */
-static int read_reply(const struct eng_guide *g, struct spot *s, uint32_t id, struct cn_buf *text)
-{
-    struct eng_parts parts;
-    struct eng_str piece = eng_vocab_piece(g->in.vocab, id, false);
-    size_t from = 0;
-    eng_parts_init(&parts);
-    int rc = eng_reply_is_mark(&s->reply, id) ? eng_reply_mark(&s->reply, id, &parts)
-                                              : eng_reply_text(&s->reply, piece.p, piece.n, &parts);
-    for (size_t i = 0; i < parts.n_runs && !rc; from = parts.runs[i++].end)
-        if (parts.runs[i].part == ENG_PART_CONTENT)
-            rc = cn_buf_append(text, parts.text.data + from, parts.runs[i].end - from);
-    for (size_t i = 0; !parts.n_runs && i < piece.n && s->n_blanks < sizeof s->blanks; i++)
-        s->blanks[s->n_blanks++] = piece.p[i];
-    eng_parts_fini(&parts);
-    s->n_thoughts++;
-    if (eng_reply_answers(&s->reply))
-        s->phase = ANSWERS;
-    else if (eng_reply_reasons(&s->reply))
-        s->phase = THINKS;
-    s->marked |= s->phase == THINKS;
-    return rc;
-}
-
-static bool step_bytes(struct choice *c, struct eng_str bytes, struct eng_places *at,
-                       struct eng_places *scratch)
-{
-    bool ok = true;
-    for (size_t i = 0; i < bytes.n && ok; i++) {
-        ok = eng_match_step(&c->m, at, (uint8_t)bytes.p[i], scratch);
-        if (!ok && i == 0) break; /* at is as it was */
-        struct eng_places old = *at;
-        *at = *scratch;
-        *scratch = old;
+    if (rc) {
+        eng_match_fini(&c->m);
+        return eng_held_fail(c, rc);
     }
-    if (c->m.code) fail(c, c->m.code);
-    return ok && !c->code;
-}
-
-/* Whether the grammar asks for the token by its id. */
-static bool takes_name(struct choice *c, const struct eng_places *at, uint32_t id)
-{
-    char name[5];
-    struct eng_str bytes = name_of(id, name);
-    uint32_t kept = c->m.n_kept;
-    bool ok = true;
-    for (size_t i = 0; i < bytes.n && ok; i++) {
-        struct eng_places *to = &c->drafted[i & 1 ? 2 : 1];
-        ok = eng_match_step(&c->m, at, (uint8_t)bytes.p[i], to);
-        at = to;
-    }
-    eng_match_unkeep(&c->m, kept);
-    return ok;
-}
-
-static bool copy_places(struct choice *c, const struct eng_places *from, struct eng_places *to)
-{
-    if (cn_grow(&to->v, &to->cap, CN_MAX(from->n, (size_t)1), sizeof *to->v))
-        return fail(c, CN_ENOMEM), false;
-    memcpy(to->v, from->v, from->n * sizeof *from->v);
-    to->n = from->n;
-    return true;
-}
-
-/* Text of an answer that is free yet. Where it ends in a mark of calls the grammar begins; what
- * the same token brings after it has to fit, or the text stays free. */
-static bool seek_call(struct eng_guide *g, struct choice *c, struct spot *s, struct eng_str text,
-                      struct eng_places *at, struct eng_places *scratch)
-{
-    char bytes[5 * ENG_SEEK_MARK];
-    size_t mark, used = eng_seek_text(&g->seek, &s->tail, text, &mark);
-    if (mark == g->in.reply->n_marks) return true;
-    struct eng_str begun = {bytes, eng_seek_bytes(&g->seek, mark, bytes)};
-    struct eng_str rest = {text.p + used, text.n - used};
-    s->called = step_bytes(c, begun, at, scratch) && step_bytes(c, rest, at, scratch);
-    return s->called || (!c->code && copy_places(c, &c->home, at));
-}
-
-/* A token where calls may come, but none has. */
-static bool step_free(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
-                      struct eng_places *at, struct eng_places *scratch)
-{
-    /* marks of which it is a part count as well */
-    struct eng_str piece = eng_vocab_piece(g->in.vocab, id, true);
-    struct cn_buf text;
-    char name[5];
-    if (eng_seek_token(&g->seek, id)) { /* also ends thoughts */
-        s->phase = ANSWERS;
-        s->called = s->begun = true;
-        return step_bytes(c, takes_name(c, at, id) ? name_of(id, name) : piece, at, scratch);
-    }
-    if (s->phase == ANSWERS) return seek_call(g, c, s, piece, at, scratch);
-    cn_buf_init(&text, 0);
-    int rc = read_reply(g, s, id, &text);
-    if (rc) fail(c, rc);
-    bool ok = !rc && seek_call(g, c, s, (struct eng_str){text.data, text.len}, at, scratch);
-    cn_buf_fini(&text);
-    return ok;
-}
-
-/* Whether thoughts that a grammar of whole replies has in it are bounded: then the reply is read
- * for them alone. */
-static bool counts_thoughts(const struct eng_guide *g)
-{
-    return is_whole(g) && g->in.max_reasoning != UINT64_MAX;
-}
-
-static void count_thought(const struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id)
-{
-    struct cn_buf text;
-    bool thinks = eng_reply_reasons(&s->reply);
-    enum phase phase = s->phase;
-    cn_buf_init(&text, 0);
-    int rc = read_reply(g, s, id, &text);
-    if (rc) fail(c, rc);
-    cn_buf_fini(&text);
-    s->phase = phase;
-    s->n_thoughts -= !thinks; /* it was counted */
-}
-
-/* Goes on by a token from places to places; false: the grammar does not allow it. A token of the
- * markup goes by its id where the grammar asks for it. */
-static bool step_token(struct eng_guide *g, struct choice *c, struct spot *s, uint32_t id,
-                       struct eng_places *at, struct eng_places *scratch)
-{
-    char name[5];
-    struct cn_buf text;
-    bool ok = true, special = eng_vocab_is_special(g->in.vocab, id);
-    s->n_tokens++;
-    if (g->in.free && !s->called) return step_free(g, c, s, id, at, scratch);
-    if (counts_thoughts(g)) count_thought(g, c, s, id);
-    if (s->phase == ANSWERS) {
-        s->begun = true;
-        if (!g->in.grammar) return true;
-        if (special && takes_name(c, at, id)) return step_bytes(c, name_of(id, name), at, scratch);
-        return step_bytes(c, eng_vocab_piece(g->in.vocab, id, false), at, scratch);
-    }
-    if (special && g->in.grammar && takes_name(c, at, id)) { /* a call's mark: also ends thoughts */
-        s->phase = ANSWERS;
-        s->begun = true;
-        return step_bytes(c, name_of(id, name), at, scratch);
-    }
-    cn_buf_init(&text, 0);
-    int rc = read_reply(g, s, id, &text);
-    if (rc) fail(c, rc);
-    s->begun |= text.len > 0;
-    if (!rc && g->in.grammar && text.len)
-        ok = step_bytes(c, (struct eng_str){text.data, text.len}, at, scratch);
-    cn_buf_fini(&text);
-    return ok && !c->code;
+    c->made = true;
+    rc = begin_inside(g, c);
+    if (rc) eng_held_fail(c, rc);
+    if (c->code) unmake(c); /* if it may begin again, then from there */
+    return c->code;
 }
 
 /* ---- masks ----------------------------------------------------------------------------------- */
 
 /* Tokens that the answer may still have, the next one included, but not the one that ends it. A
  * call that need not be is not hurried: it would become that of another function. */
-static uint64_t tokens_left(const struct eng_guide *g, const struct spot *s)
+static uint64_t tokens_left(const struct eng_guide *g, const struct eng_spot *s)
 {
     uint64_t taken = s->n_tokens + (g->trie->n_eog > 0);
     if (g->in.max_tokens == UINT64_MAX || g->in.free) return UINT64_MAX;
@@ -428,13 +213,13 @@ static uint64_t tokens_left(const struct eng_guide *g, const struct spot *s)
 }
 
 /* The reply holds white space back until it knows what begins. */
-static bool step_blanks(struct choice *c, const struct spot *s, const struct eng_places **at)
+static bool step_blanks(struct eng_held *c, const struct eng_spot *s, const struct eng_places **at)
 {
     struct eng_str blanks = {s->blanks, s->n_blanks};
     if (!blanks.n) return true;
-    if (*at != &c->drafted[0] && !copy_places(c, *at, &c->drafted[0])) return false;
+    if (*at != &c->drafted[0] && !eng_held_copy(c, *at, &c->drafted[0])) return false;
     *at = &c->drafted[0];
-    return step_bytes(c, blanks, &c->drafted[0], &c->drafted[1]);
+    return eng_held_bytes(c, blanks, &c->drafted[0], &c->drafted[1]);
 }
 
 /* In reasoning, and where it may begin, only an end of generation would leave no answer. */
@@ -458,13 +243,13 @@ static bool any_bit(const uint32_t *mask, size_t n)
 }
 
 /* A mark of the reply's is never text: it comes where the grammar asks for the token, or not. */
-static void bar_marks(struct eng_guide *g, struct choice *c, const struct eng_places *at,
+static void bar_marks(struct eng_guide *g, struct eng_held *c, const struct eng_places *at,
                       uint32_t *mask)
 {
     const struct eng_reply_format *f = g->in.reply;
     for (size_t i = 0; f && i < f->n_tokens; i++) {
         uint32_t id = f->tokens[i].id, bit = 1u << (id & 31);
-        if (mask[id >> 5] & bit && !takes_name(c, at, id)) mask[id >> 5] &= ~bit;
+        if (mask[id >> 5] & bit && !eng_held_takes(c, at, id)) mask[id >> 5] &= ~bit;
     }
 }
 
@@ -481,42 +266,45 @@ static void begin_solid(const struct eng_guide *g, uint32_t *mask)
     free(all);
 }
 
-static bool make_mask(struct eng_guide *g, struct choice *c, const uint32_t *drafts,
+static bool make_mask(struct eng_guide *g, struct eng_held *c, const uint32_t *drafts,
                       uint32_t n_drafts, uint32_t *mask)
 {
     const struct eng_places *at = &c->m.now;
-    struct spot s = c->at;
+    struct eng_spot s = c->at;
     if (n_drafts) {
-        if (!copy_places(c, at, &c->drafted[0])) return true;
-        if (g->in.free && !s.called && !copy_places(c, at, &c->home)) return true;
+        if (!eng_held_copy(c, at, &c->drafted[0])) return true;
+        if (g->in.free && !s.called && !eng_held_copy(c, at, &c->home)) return true;
         at = &c->drafted[0];
     }
     for (uint32_t i = 0; i < n_drafts; i++)
         /* a draft that may not come is never taken: what follows it does not matter */
-        if (!step_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1])) return c->code != 0;
+        if (!eng_held_token(g, c, &s, drafts[i], &c->drafted[0], &c->drafted[1]))
+            return c->code != 0;
     if (g->in.free && !s.called) return false;
-    if (s.phase == THINKS || (s.phase == BEFORE && eng_reply_heads(&s.reply)))
+    if (s.phase == ENG_HELD_THINKS || (s.phase == ENG_HELD_BEFORE && eng_reply_heads(&s.reply)))
         return all_but_ends(g, mask);
-    if (s.phase == BEFORE && !step_blanks(c, &s, &at)) return c->code != 0;
-    if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) fail(c, c->m.code);
+    if (s.phase == ENG_HELD_BEFORE && !step_blanks(c, &s, &at)) return c->code != 0;
+    if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) eng_held_fail(c, c->m.code);
     if (!any_bit(mask, g->trie->n_words)) {
         if (n_drafts) return false; /* the drafts lead nowhere: the masks before keep them out */
-        fail(c, CN_EINTERNAL);
+        eng_held_fail(c, CN_EINTERNAL);
     }
     bar_marks(g, c, at, mask);
     /* in front of the mark of a call it is markup */
     if (!s.begun && !s.marked && !g->in.grammar->calls) begin_solid(g, mask);
-    if (s.phase == BEFORE) eng_reply_openings(g->in.reply, g->in.grammar->calls, mask);
+    if (s.phase == ENG_HELD_BEFORE) eng_reply_openings(g->in.reply, g->in.grammar->calls, mask);
     return true;
 }
 
 /* Undoes what was begun within a short time: the answer is where it was. False: it fails. */
-static bool put_off(struct choice *c)
+static bool put_off(struct eng_held *c)
 {
     c->until_ns = UINT64_MAX;
-    c->code = c->m.code = c->m.rx.code = 0;
+    c->code = 0;
+    if (!c->made) return true;
+    c->m.code = c->m.rx.code = 0;
     if (eng_match_compact(&c->m)) return true;
-    fail(c, CN_ENOMEM); /* what was begun may be wrong */
+    eng_held_fail(c, CN_ENOMEM); /* what was begun may be wrong */
     return false;
 }
 
@@ -524,16 +312,15 @@ int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_
                    uint64_t max_ns, uint32_t *mask)
 {
     struct eng_guide *g = guide;
-    struct choice *c = &g->choices[choice];
+    struct eng_held *c = &g->choices[choice];
     uint64_t began = cn_now_ns();
     if (!g->in.grammar || (g->in.free && !c->at.called && !n_drafts && !c->code))
         return ENG_ALL_IDS;
-    if (c->at.phase == THINKS && !g->in.free && !n_drafts && !c->code)
+    if (c->at.phase == ENG_HELD_THINKS && !g->in.free && !n_drafts && !c->code)
         return all_but_ends(g, mask) ? ENG_SOME_IDS : ENG_ALL_IDS;
     start_clock(g, c, max_ns);
-    if (ready(g, c)) return ENG_SOME_IDS;
-    bool bound = make_mask(g, c, drafts, n_drafts, mask);
-    while (c->code && double_room(g, c)) {
+    bool bound = ready(g, c) || make_mask(g, c, drafts, n_drafts, mask);
+    while (c->code && c->made && double_room(g, c)) {
         memset(mask, 0, g->trie->n_words * sizeof *mask);
         bound = make_mask(g, c, drafts, n_drafts, mask);
     }
@@ -545,10 +332,10 @@ int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_
 
 /* ---- tokens that must come ------------------------------------------------------------------- */
 
-static int add_forced(struct choice *c, const uint32_t *ids, size_t n)
+static int add_forced(struct eng_held *c, const uint32_t *ids, size_t n)
 {
     if (cn_grow(&c->forced, &c->cap_forced, c->n_forced + n, sizeof *c->forced))
-        return fail(c, CN_ENOMEM);
+        return eng_held_fail(c, CN_ENOMEM);
     if (n) memcpy(c->forced + c->n_forced, ids, n * sizeof *ids);
     c->n_forced += n;
     return 0;
@@ -556,13 +343,13 @@ static int add_forced(struct choice *c, const uint32_t *ids, size_t n)
 
 /* Whether the reasoning must end now: its tokens are spent, or hardly enough are left for the
  * answer. */
-static bool must_close(struct eng_guide *g, struct choice *c)
+static bool must_close(struct eng_guide *g, struct eng_held *c)
 {
     uint64_t left = tokens_left(g, &c->at), least = g->n_closing + CLOSING;
-    if (counts_thoughts(g))
+    if (eng_guide_counts(g))
         return eng_reply_reasons(&c->at.reply) && g->n_closing && /* not within a character */
-               c->at.n_thoughts >= g->in.max_reasoning && takes_name(c, &c->m.now, *g->closing);
-    if (c->at.phase != THINKS || !g->n_closing) return false;
+               c->at.n_thoughts >= g->in.max_reasoning && eng_held_takes(c, &c->m.now, *g->closing);
+    if (c->at.phase != ENG_HELD_THINKS || !g->n_closing) return false;
     if (c->at.n_thoughts >= g->in.max_reasoning) return true;
     if (!g->in.grammar || g->in.free || left == UINT64_MAX) return false;
     c->thinks_less = left <= least + eng_match_distance(&c->m, &c->m.now);
@@ -571,7 +358,7 @@ static bool must_close(struct eng_guide *g, struct choice *c)
 
 /* The text that the grammar leaves no choice about, as tokens. The last one is left to the model: a
  * longer token might begin like it. */
-static void force_text(struct eng_guide *g, struct choice *c)
+static void force_text(struct eng_guide *g, struct eng_held *c)
 {
     char text[MOST_FORCED];
     uint32_t ids[MOST_FORCED];
@@ -582,27 +369,27 @@ static void force_text(struct eng_guide *g, struct choice *c)
         if (!len) break;
         n_ids++;
     }
-    if (c->m.code) fail(c, c->m.code);
+    if (c->m.code) eng_held_fail(c, c->m.code);
     if (n_ids > 2 && n_ids < tokens_left(g, &c->at)) add_forced(c, ids, n_ids - 1);
 }
 
 uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t **forced)
 {
     struct eng_guide *g = guide;
-    struct choice *c = &g->choices[choice];
+    struct eng_held *c = &g->choices[choice];
     *forced = c->forced;
     start_clock(g, c, UINT64_MAX);
     if (c->code || (g->in.grammar && ready(g, c)) || eng_vocab_is_eog(g->in.vocab, id)) return 0;
-    if (g->in.free && !c->at.called && !copy_places(c, &c->m.now, &c->home)) return 0;
-    bool ok = step_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
-    if (!ok) fail(c, CN_EINTERNAL); /* a mask should have kept it out */
+    if (g->in.free && !c->at.called && !eng_held_copy(c, &c->m.now, &c->home)) return 0;
+    bool ok = eng_held_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
+    if (!ok) eng_held_fail(c, CN_EINTERNAL); /* a mask should have kept it out */
     if (c->made) eng_match_tidy(&c->m);
     if (c->pending) c->pending--;
     if (c->pending || c->code) return 0;
     c->n_forced = 0;
     if (must_close(g, c))
         add_forced(c, g->closing, g->n_closing);
-    else if (g->in.grammar && c->at.phase == ANSWERS && (!g->in.free || c->at.called))
+    else if (g->in.grammar && c->at.phase == ENG_HELD_ANSWERS && (!g->in.free || c->at.called))
         force_text(g, c);
     c->pending = (uint32_t)c->n_forced;
     c->n_all_forced += c->n_forced;
@@ -635,7 +422,7 @@ struct eng_guide_stats eng_guide_stats(const struct eng_guide *g)
 {
     struct eng_guide_stats s = {0};
     for (uint32_t i = 0; i < g->in.n; i++) {
-        const struct choice *c = &g->choices[i];
+        const struct eng_held *c = &g->choices[i];
         s.made += c->k.made;
         s.found += c->k.found;
         s.forced += c->n_all_forced;

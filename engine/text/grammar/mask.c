@@ -181,13 +181,15 @@ static void make_mask(struct eng_walk *w, uint64_t left)
         left = 1;
     }
     bool keyed = k->masks && key_of(w->m, w->begin, w->fresh, key);
-    if (keyed && eng_masks_find(k->masks, key, left, w->mask)) {
+    struct eng_mask_facts facts;
+    if (keyed && eng_masks_find(k->masks, key, left, w->mask, &facts)) {
         k->found++;
+        k->narrowed |= facts.to != UINT64_MAX;
         return;
     }
-    struct eng_mask_facts facts = take_in_time(w, left);
+    facts = take_in_time(w, left);
     k->made++;
-    k->narrowed |= same.to != UINT64_MAX;
+    k->narrowed |= facts.to != UINT64_MAX;
     if (keyed && !w->used && !w->m->code)
         eng_masks_keep(k->masks, key, facts, k->trie->n_words, w->mask);
 }

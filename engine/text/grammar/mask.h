@@ -19,7 +19,8 @@ int eng_masks_new(size_t max_bytes, struct eng_masks **out);
 void eng_masks_free(struct eng_masks *k);
 /* Sets the bits of the mask that was kept under this key for so many tokens left, in one that is
  * all 0; false: there is none. */
-bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask);
+bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask,
+                    struct eng_mask_facts *facts);
 /* n_words: of the mask, the same for all that are kept. */
 void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_mask_facts facts,
                     uint32_t n_words, const uint32_t *mask);

@@ -68,7 +68,8 @@ static struct entry *find(struct eng_masks *k, const uint64_t key[2], uint64_t l
     return NULL;
 }
 
-bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask)
+bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, uint32_t *mask,
+                    struct eng_mask_facts *facts)
 {
     pthread_mutex_lock(&k->lock);
     const struct entry *e = find(k, key, left);
@@ -76,6 +77,7 @@ bool eng_masks_find(struct eng_masks *k, const uint64_t key[2], uint64_t left, u
         if (e->model) memcpy(mask, k->models[e->model], k->n_words * sizeof *mask);
         for (uint32_t i = 0; i < e->n; i++)
             mask[e->ids[i] >> 5] ^= 1u << (e->ids[i] & 31);
+        *facts = e->facts;
     }
     pthread_mutex_unlock(&k->lock);
     return e != NULL;
