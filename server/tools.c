@@ -335,32 +335,30 @@ static const json_t *any_held(const struct srv_call *c, const json_t *tools)
 }
 
 /* Without a mark a call is known for one only when its arguments have begun. */
-static int refuse_strict(struct srv_call *c, const json_t *held)
+static int refuse_format(struct srv_call *c, const json_t *held)
 {
+    char at[64];
     size_t i = 0;
-    struct place at;
 
-    while (held ? json_array_get(c->p.tools, i) != held : !is_strict(json_array_get(c->p.tools, i)))
+    while (json_array_get(c->p.tools, i) != held)
         i++;
-    if (held)
-        snprintf(at.text, sizeof at.text, "tools[%zu].custom.format", i); /* shown as a function */
-    else
-        at = place_of(c, i, "strict");
-    return cn_fail_param(&c->err, CN_EUNSUPP, at.text,
-                         "%s: calls in this model's form (%s) begin without a mark, so their "
-                         "arguments can be held to a %s only where a call is required: set "
-                         "tool_choice to required or to a function, or leave %s out",
-                         at.text, eng_reply_form(c->env->reply), held ? "grammar" : "schema",
-                         held ? "the format" : "strict");
+    snprintf(at, sizeof at, "tools[%zu].custom.format", i);
+    return cn_fail_param(&c->err, CN_EUNSUPP, at,
+                         "%s: calls in this model's form (%s) begin without a mark, so that an "
+                         "input can be held to a grammar only where a call is required: set "
+                         "tool_choice, or leave the format out",
+                         at, eng_reply_form(c->env->reply));
 }
 
-/* What the answer must be, with these tools. */
+/* What the answer must be, with these tools. Clients often ask for strict tools by default: where
+ * calls have no mark such tools stay free, or agents could not use these models at all. */
 static int form_of(struct srv_call *c, const json_t *allowed, bool required)
 {
     const json_t *held = any_held(c, allowed);
-    bool strict = !required && !c->form.name && (held || any_strict(allowed));
+    bool may = eng_grammar_may_wait(c->env->reply);
+    bool strict = !required && !c->form.name && (held || (may && any_strict(allowed)));
 
-    if (strict && !eng_grammar_may_wait(c->env->reply)) return refuse_strict(c, held);
+    if (strict && !may) return refuse_format(c, held);
     if (required || strict)
         require_calls(c, allowed);
     else if (c->form.name)
