@@ -369,12 +369,11 @@ static void ask_guided(struct cli_run *r, struct rt_request *q, const struct cli
                               .reply = q->parted ? eng_model_reply(m) : NULL,
                               .start = (int)q->start,
                               .n = 1,
-                              .max_tokens = q->max_tokens,
+                              .max_tokens = UINT64_MAX, /* the runtime says it: limit */
                               .max_reasoning = UINT64_MAX};
     struct eng_guide *guide = NULL;
     struct cn_error err = {0};
 
-    if (!in.max_tokens && q->n_prompt < window_of(r)) in.max_tokens = window_of(r) - q->n_prompt;
     int rc = eng_guide_new(&in, &guide);
     if (rc) {
         rt_request_fini(q);
@@ -382,7 +381,8 @@ static void ask_guided(struct cli_run *r, struct rt_request *q, const struct cli
         snprintf(result->message, sizeof result->message, "%s", cn_err_info(rc)->text);
         return;
     }
-    const struct rt_guide held = {.arg = guide, .mask = eng_guide_mask, .put = eng_guide_put};
+    const struct rt_guide held = {
+        .arg = guide, .mask = eng_guide_mask, .put = eng_guide_put, .limit = eng_guide_limit};
     q->guide = &held;
     cli_stack_ask(&r->stack, q, sink, result);
     if (result->code && eng_guide_error(guide, 0, &err)) {

@@ -484,7 +484,8 @@ int kv_seq_truncate(struct kv_seq *q, uint64_t n)
     cn_assert(n <= q->planned);
     if (n < q->len && windows_gone(q, n)) return CN_ENOENT;
     if (q->space->state) return rewind_state(q, n);
-    if (n < q->planned) kv_seq_retract(q, at); /* nobody is to wait for what may not be filled */
+    if (n < q->planned)
+        kv_seq_retract(q, at); /* others must not wait for a block that may never be filled */
     if (n < q->len) {
         bool in_chain = n <= q->n_chain * bt;
 

@@ -1,7 +1,8 @@
-/* Masks that take longer than a step may wait. See guide.h.
+/* Masks that take longer than a step waits for them. See guide.h.
  *
- * The memory for one is kept with its choice, since it outlives the step that skipped the draw. A
- * request that ends meanwhile stays until the second thread has done with its guide. */
+ * The memory for one is kept with its choice, since it outlives the step that skipped the draw: a
+ * bit for each id. A request that ends meanwhile stays until the second thread has done with its
+ * guide. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@ struct rt_aside {
     struct rt_cmd cmd; /* what says that it is done */
     struct rt_mask_job job;
     uint64_t position; /* of the id that the mask is of */
-    bool ready;
+    bool runs, ready;
     const uint32_t *mask; /* where job.masks points; NULL: all ids may be drawn */
     uint32_t words[];
 };
@@ -24,8 +25,10 @@ int rt_aside_start(struct rt_stepper *s, struct rt_req *req, uint32_t choice, ui
     if (!a) return CN_ENOMEM;
     a->cmd = (struct rt_cmd){.kind = RT_CMD_MASK, .req = req, .choice = choice};
     a->position = position;
+    a->runs = true;
     a->ready = false;
     a->job = (struct rt_mask_job){.guide = req->q.guide,
+                                  .tenant = req->q.tenant,
                                   .choice = choice,
                                   .n_words = n_words,
                                   .words = a->words,
@@ -44,6 +47,7 @@ void rt_aside_done(struct rt_stepper *s, struct rt_cmd *c)
 {
     struct rt_req *req = c->req;
     struct rt_aside *a = req->choices[c->choice].aside;
+    a->runs = false;
     a->ready = a->job.n_made > 0;
     s->n_aside--;
     rt_pace_charge(&s->group->pace, req->q.tenant, a->job.ns);
@@ -52,6 +56,26 @@ void rt_aside_done(struct rt_stepper *s, struct rt_cmd *c)
         rt_req_leave(req);
     else
         rt_req_pause(req, RT_PAUSE_MASK, false);
+}
+
+void rt_aside_drop(struct rt_stepper *s, struct rt_req *req)
+{
+    for (uint32_t i = 0; req->n_aside && i < req->q.n; i++) {
+        struct rt_aside *a = req->choices[i].aside;
+        if (!a || !a->runs || !rt_masks_drop(&s->asides, &a->job)) continue;
+        a->runs = false;
+        req->n_aside--;
+        s->n_aside--;
+    }
+    if (req->n_aside && req->q.guide->stop) req->q.guide->stop(req->q.guide->arg);
+}
+
+void rt_aside_end(struct rt_req *req, uint32_t choice)
+{
+    struct rt_choice *c = &req->choices[choice];
+    if (!c->aside || c->aside->runs) return;
+    free(c->aside);
+    c->aside = NULL;
 }
 
 void rt_aside_use(const struct rt_aside *a, uint64_t position, struct rt_mask_job *j)

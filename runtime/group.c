@@ -146,6 +146,8 @@ static void submit(struct rt_group *g, struct rt_req *req)
         return;
     }
     remember(g, req);
+    if (q->guide && q->guide->limit)
+        q->guide->limit(q->guide->arg, sch_max_new(g->sch, req->sch_id));
     if (q->guide && rt_pace_waits(&g->pace, q->tenant)) rt_req_pause(req, RT_PAUSE_PACE, true);
     rt_tenant_changed(g, cfg_slot(q->tenant));
     cn_tenant_add(g->rt->metrics, cfg_slot(q->tenant), CN_TM_prompt_tokens, q->n_prompt);

@@ -63,19 +63,27 @@ static void make_all(struct rt_masks *m, struct rt_mask_job *list)
     }
 }
 
+/* Takes what is to be done next off the list: all of it, or with by_turns the first. */
+static struct rt_mask_job *take(struct rt_masks *m)
+{
+    struct rt_mask_job *list = m->first;
+    m->first = m->by_turns ? list->next : NULL;
+    if (m->by_turns) list->next = NULL;
+    if (!m->first) m->last = &m->first;
+    return list;
+}
+
 static void *run(void *arg)
 {
     struct rt_masks *m = arg;
     pthread_mutex_lock(&m->lock);
     for (;;) {
-        struct rt_mask_job *list = m->first;
-        if (!list && m->stop) break;
-        if (!list) {
+        if (!m->first && m->stop) break;
+        if (!m->first) {
             pthread_cond_wait(&m->work, &m->lock);
             continue;
         }
-        m->first = NULL;
-        m->last = &m->first;
+        struct rt_mask_job *list = take(m);
         pthread_mutex_unlock(&m->lock);
         make_all(m, list);
         pthread_mutex_lock(&m->lock);
@@ -116,19 +124,42 @@ static bool start(struct rt_masks *m)
     return m->started;
 }
 
-void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *list)
+static void append(struct rt_masks *m, struct rt_mask_job *list)
 {
     struct rt_mask_job *last = list;
+    while (last->next)
+        last = last->next;
+    *m->last = list;
+    m->last = &last->next;
+}
+
+/* Behind the tenant's other jobs, and in front of those of tenants with more of them. A tenant that
+ * had none begins where the first job is, not in front of all that have waited. */
+static void insert(struct rt_masks *m, struct rt_mask_job *j)
+{
+    struct rt_mask_job **at = &m->first;
+    j->turn = m->first ? m->first->turn : 0;
+    for (const struct rt_mask_job *i = m->first; i; i = i->next)
+        if (i->tenant == j->tenant) j->turn = i->turn + 1;
+    while (*at && (*at)->turn <= j->turn)
+        at = &(*at)->next;
+    j->next = *at;
+    *at = j;
+    if (!j->next) m->last = &j->next;
+}
+
+void rt_masks_ask(struct rt_masks *m, struct rt_mask_job *list)
+{
     if (!list) return;
     if (!start(m)) {
         make_all(m, list);
         return;
     }
-    while (last->next)
-        last = last->next;
     pthread_mutex_lock(&m->lock);
-    *m->last = list;
-    m->last = &last->next;
+    if (m->by_turns)
+        insert(m, list);
+    else
+        append(m, list);
     pthread_cond_signal(&m->work);
     pthread_mutex_unlock(&m->lock);
 }
@@ -142,4 +173,17 @@ void rt_masks_wait(struct rt_masks *m, const struct rt_mask_job *j)
         pthread_cond_wait(&m->finished, &m->lock);
     atomic_store(&m->waits, false);
     pthread_mutex_unlock(&m->lock);
+}
+
+bool rt_masks_drop(struct rt_masks *m, struct rt_mask_job *j)
+{
+    struct rt_mask_job **at = &m->first;
+    pthread_mutex_lock(&m->lock);
+    while (*at && *at != j)
+        at = &(*at)->next;
+    bool found = *at != NULL;
+    if (found) *at = j->next;
+    if (found && !*at) m->last = at;
+    pthread_mutex_unlock(&m->lock);
+    return found;
 }

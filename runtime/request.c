@@ -363,8 +363,8 @@ static void post_held_text(struct rt_req *req, uint32_t choice, bool cut)
     eng_parts_fini(&text);
 }
 
-/* No mask of a choice is being made when one of its ids is taken (guide.h), after which it ended.
- */
+/* A choice ends right after one of its ids was taken, and no mask of it is being made then
+ * (guide.h). */
 static void end_guide(struct rt_req *req, uint32_t choice)
 {
     const struct rt_guide *g = req->q.guide;
@@ -386,7 +386,10 @@ void rt_on_choice_end(void *arg, uint64_t id, void *user, uint32_t choice, enum 
     bool done = reason == SCH_END_STOP || reason == SCH_END_LENGTH;
     if (done && c->stop < 0 && !req->error && !req->pooled)
         post_held_text(req, choice, reason == SCH_END_LENGTH || c->called);
-    if (done && !req->error) end_guide(req, choice);
+    if (done && !req->error) {
+        end_guide(req, choice);
+        rt_aside_end(req, choice);
+    }
     const struct rt_stop_set *stops = &rt_shared_of(&req->q)->stops;
     struct rt_event_parts parts = {.stop_text = c->stop >= 0 ? stops->v[c->stop].text : NULL};
     struct rt_event *e = rt_event_new(req->q.id, RT_EV_CHOICE_END, choice, &parts);
@@ -487,5 +490,6 @@ void rt_on_end(void *arg, uint64_t id, void *user, enum sch_end reason, int code
     for (uint32_t i = 0; i < req->q.n; i++)
         e->usage.reasoning_tokens += req->choices[i].text.n_reasoning;
     req->over = true;
+    rt_aside_drop(&g->stepper, req);
     if (!req->n_aside) rt_req_leave(req);
 }

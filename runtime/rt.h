@@ -51,7 +51,7 @@ struct rt_req {
     struct rt_req *next;  /* in the table of live requests */
     uint8_t paused;       /* enum rt_pause: by what */
     uint32_t n_aside;     /* masks of it that are being made aside */
-    bool over;            /* ended, but for those */
+    bool over;            /* has ended; kept until n_aside is 0 */
     int error;            /* found by the runtime; overrides the scheduler's reason */
     struct rt_event *end; /* the END event, allocated early so that it cannot fail */
 };

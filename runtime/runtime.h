@@ -237,16 +237,16 @@ int rt_shared_new(const struct rt_shared_in *in, struct rt_shared **out);
 struct rt_shared *rt_shared_ref(struct rt_shared *s); /* takes NULL */
 void rt_shared_unref(struct rt_shared *s);            /* takes NULL */
 
-/* Constrains an answer, for example to a grammar. `mask` is called by a thread of its own while a
- * step runs, `put` by the engine thread; never both at once for a choice. */
+/* Constrains an answer, for example to a grammar. `mask` is called by two threads beside the engine
+ * thread, which calls the others: at once for different choices, but never for one choice. */
 enum { RT_ALL_IDS, RT_SOME_IDS, RT_NO_TIME };
 struct rt_guide {
     void *arg;
     /* What may come after the ids that were put and then these drafts. RT_SOME_IDS: those whose
      * bits it has set in the mask, which was all 0; if no bit is set, the request ends with
-     * CN_ENUMERIC. RT_NO_TIME: finding out takes more than max_ns of processor time. Then it is
-     * asked once more, by another thread, with UINT64_MAX: the request waits meanwhile, but the
-     * steps of others do not. */
+     * CN_ENUMERIC. RT_NO_TIME: finding out takes more than max_ns of processor time. Without drafts
+     * it is then asked once more, by the second thread, with UINT64_MAX: the request is paused
+     * meanwhile, and the steps of others go on. With drafts, these rows are not drawn. */
     int (*mask)(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
                 uint64_t max_ns, uint32_t *mask);
     /* An id was emitted. Returns the number of ids that must come next: *forced, borrowed until the
@@ -255,6 +255,12 @@ struct rt_guide {
     /* The choice has its whole answer: nothing more is asked for it. Not called for choices of a
      * request that fails. Engine thread. May be NULL. */
     void (*end)(void *arg, uint32_t choice);
+    /* The most ids that a choice may have, as the window and the memory allow: once, before all
+     * others. May be NULL. */
+    void (*limit)(void *arg, uint64_t max_tokens);
+    /* The request has ended: a mask that is being made, if there is one, is of no use. Engine
+     * thread, while `mask` may run. May be NULL. */
+    void (*stop)(void *arg);
 };
 
 /* A medium in a prompt (an image, a sound): n positions from `first` on hold rows of embeddings

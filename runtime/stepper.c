@@ -20,6 +20,7 @@ void rt_stepper_init(struct rt_stepper *s, struct rt_group *g)
     kr_draw_rooms_init(&s->rooms);
     rt_masks_init(&s->masks, "masks");
     rt_masks_init(&s->asides, "masks-aside");
+    s->asides.by_turns = true;
 }
 
 void rt_stepper_fini(struct rt_stepper *s)

@@ -193,15 +193,17 @@ static void take_drawn(struct sch *s, struct sch_choice *c, const struct sch_seg
 void sch_take_nothing(struct sch *s, struct sch_choice *c, const struct sch_segment *g)
 {
     bool whole = c->req->spec.flags & SCH_ONE_STEP; /* all of its rows again */
+    uint32_t lost = whole ? g->n_rows : 1;
 
     c->skipped = false;
-    s->stats.wasted++;
-    c->req->usage.unseen_rows++;
+    s->stats.wasted += lost;
+    c->req->usage.unseen_rows += lost;
     s->stats.drafted += g->n_sample - 1;
     c->req->usage.drafted_rows += g->n_sample - 1;
     sch_commit_rows(s, c, g->pos, whole ? 0 : g->n_rows - g->n_sample);
     if (!kv_seq_truncate(c->seq, kv_seq_length(c->seq))) return;
-    /* a state has gone on with those rows and cannot be rewound: it starts again, unsaved */
+    /* the recurrent state includes those rows and cannot be rewound: the choice starts again from
+     * its last snapshot */
     sch_choice_close(s, c, false);
     sch_queue_add(c, true);
     s->again = true;

@@ -169,7 +169,7 @@ struct sch_rec {
     struct sch_choice *choice;
     struct sch_req *req;
     bool forced;  /* its draw is the choice's first forced id */
-    bool skipped; /* its draw was */
+    bool skipped; /* the stepper skipped its draw */
 };
 struct sch_flight {
     uint64_t ticket, launched_ns;

@@ -354,6 +354,13 @@ struct sch_req *sch_find(const struct sch *s, uint64_t id)
     return s->slots[slot].req;
 }
 
+uint64_t sch_max_new(const struct sch *s, uint64_t id)
+{
+    const struct sch_req *r = sch_find(s, id);
+
+    return r ? r->max_new : 0;
+}
+
 void sch_cancel(struct sch *s, uint64_t id)
 {
     struct sch_req *r = sch_find(s, id);

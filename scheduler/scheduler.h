@@ -371,6 +371,8 @@ void sch_served_elsewhere(struct sch *s, const struct sch_served *v, double burs
  * it, or its max_queued if that is more. With more tenants than half of max_queue, a tenant may
  * have no more waiting than is still free. */
 int sch_submit(struct sch *s, const struct sch_request *r, uint64_t *id, struct cn_error *err);
+/* Tokens that each choice of the request may generate. 0: the id is stale. */
+uint64_t sch_max_new(const struct sch *s, uint64_t id);
 /* Takes effect in the next sch_iterate, before anything else. A stale id is ignored. */
 void sch_cancel(struct sch *s, uint64_t id);
 /* A paused request gets no rows and gives up its place in max_running; it keeps its blocks while

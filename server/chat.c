@@ -29,6 +29,8 @@ static int switch_thinking(struct srv_call *c, json_t *kw, bool on)
     int rc = eng_template_thinking(c->env->chat_template, on, &vars);
 
     if (rc) return cn_fail(&c->err, rc, "out of memory");
+    if (!vars && !on && !json_object_get(c->p.template_kwargs, "enable_thinking"))
+        return set_kwarg(c, kw, "enable_thinking", json_false()); /* the usual name */
     json_object_foreach(vars, name, v)
     {
         bool own = json_object_get(c->p.template_kwargs, name) ||

@@ -58,6 +58,8 @@ static int read_grammar(struct format *f, const json_t *g)
         return wrong(f, CN_EINVAL, ".grammar.syntax", "must be regex");
     if (!json_is_string(text))
         return wrong(f, CN_ETYPE, ".grammar.definition", "must be a regular expression");
+    if (strlen(json_string_value(text)) != json_string_length(text))
+        return wrong(f, CN_EINVAL, ".grammar.definition", "must not hold U+0000");
     if (!is_balanced(json_string_value(text), json_string_length(text)))
         return wrong(f, CN_EINVAL, ".grammar.definition", "has a parenthesis without its partner");
     f->regex = text;

@@ -245,8 +245,9 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     struct cn_buf b;
     int rc = 0;
     cn_buf_init_for(&b, 0, c->hold.account);
-    cn_buf_printf(&b, "%d%d%d%d%d", c->form.kind, c->form.compact, c->form.many, c->form.free,
-                  (int)c->p.parallel_tool_calls);
+    /* with its length: what is appended could be the end of another text */
+    cn_buf_printf(&b, "%d %d %d %d %d %d %zu ", c->form.kind, c->form.compact, c->form.many,
+                  c->form.free, (int)c->p.parallel_tool_calls, c->form.calls != NULL, n);
     cn_buf_append(&b, text, n);
     if (!rc && c->form.calls) rc = add_json(&b, c->form.calls);
     if (!rc) rc = cn_buf_code(&b);

@@ -97,7 +97,8 @@ static void on_choice_end(struct srv_req *q, uint32_t sub, struct srv_choice *c,
     c->ended = true;
     c->finish = q->call->echo_only ? RT_FINISH_LENGTH : e->finish;
     c->cut = e->cut;
-    c->hurried = was_hurried(q->call, sub, e->choice);
+    /* one that was cut is not whole; of others a mask may still be made */
+    c->hurried = e->finish == RT_FINISH_STOP && was_hurried(q->call, sub, e->choice);
     int rc = srv_parts_end(c);
     if (rc) {
         srv_req_fail(q, &(struct cn_error){.code = rc});

@@ -57,6 +57,10 @@ static int make_rt(struct srv_call *c, size_t i, struct rt_request *out)
     return CN_ENOMEM;
 }
 
+_Static_assert((int)ENG_ALL_IDS == (int)RT_ALL_IDS && (int)ENG_SOME_IDS == (int)RT_SOME_IDS &&
+                   (int)ENG_NO_TIME == (int)RT_NO_TIME,
+               "eng_guide_mask is a runtime's mask");
+
 /* What holds part i to the call's grammar. In a conversation the answer begins where its reasoning
  * ends. */
 static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
@@ -67,7 +71,7 @@ static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
                               .reply = c->parted ? c->env->reply : NULL,
                               .start = (int)c->start,
                               .n = c->best_of,
-                              .max_tokens = r->max_tokens,
+                              .max_tokens = UINT64_MAX, /* the runtime says it: limit */
                               .max_reasoning = srv_given(&c->p, SRV_P_thinking_budget)
                                                    ? (uint64_t)c->p.thinking_budget
                                                    : UINT64_MAX,
@@ -78,7 +82,12 @@ static int make_guide(struct srv_call *c, size_t i, struct rt_request *r)
     if (!c->rt_guides) c->rt_guides = cn_calloc(c->n_prompts, sizeof *c->rt_guides);
     if (!c->guides || !c->rt_guides) return CN_ENOMEM;
     int rc = eng_guide_new(&in, &c->guides[i]);
-    c->rt_guides[i] = (struct rt_guide){c->guides[i], eng_guide_mask, eng_guide_put, eng_guide_end};
+    c->rt_guides[i] = (struct rt_guide){.arg = c->guides[i],
+                                        .mask = eng_guide_mask,
+                                        .put = eng_guide_put,
+                                        .end = eng_guide_end,
+                                        .limit = eng_guide_limit,
+                                        .stop = eng_guide_stop};
     r->guide = &c->rt_guides[i];
     return rc;
 }

@@ -347,7 +347,7 @@ static int refuse_format(struct srv_call *c, const json_t *held)
                          "%s: calls in this model's form (%s) begin without a mark, so that an "
                          "input can be held to a grammar only where a call is required: set "
                          "tool_choice, or leave the format out",
-                         at, eng_reply_form(c->env->reply));
+                         at, c->env->reply ? eng_reply_form(c->env->reply) : "none");
 }
 
 /* What the answer must be, with these tools. Clients often ask for strict tools by default: where
@@ -355,7 +355,7 @@ static int refuse_format(struct srv_call *c, const json_t *held)
 static int form_of(struct srv_call *c, const json_t *allowed, bool required)
 {
     const json_t *held = any_held(c, allowed);
-    bool may = eng_grammar_may_wait(c->env->reply);
+    bool may = c->env->reply && eng_grammar_may_wait(c->env->reply);
     bool strict = !required && !c->form.name && (held || (may && any_strict(allowed)));
 
     if (strict && !may) return refuse_format(c, held);

@@ -232,7 +232,7 @@ def test_it_says_that_it_was_closed_early(null, thinker):
 def test_where_it_ends_is_the_forms_to_say(null):
     """min_tokens and ignore_eos have no say; a stop string has."""
     for more in {"ignore_eos": True}, {"min_tokens": 50}, {"ignore_eos": True, "n": 2}:
-        said = both(null, {"messages": user("x"), "guided_choice": ["red", "green"], **more}, more.get("n", 1))
+        said = both(null, {"messages": user("x"), "guided_choice": ["red", "green"], "seed": 1, **more}, more.get("n", 1))
         assert {(s.content, s.finish) for s in said} <= {("red", "stop"), ("green", "stop")}
     said = both(null, {"messages": user("x"), "guided_choice": ["red, green"], "stop": [","]})[0]
     assert (said.content, said.finish) == ("red", "stop")

@@ -86,7 +86,7 @@ static void test_others_go_on(void **state)
     assert_int_equal(r[0].code, 0);
     assert_int_equal(r[0].choices[0].n_ids, 10);
     assert_int_equal(r[1].choices[0].n_ids, TOKENS);
-    assert_true(during > 3);
+    assert_true(during > 0);
     h_result_fini(&r[0]);
     h_result_fini(&r[1]);
 }

@@ -43,12 +43,47 @@ int eng_calls_refuse(struct eng_calls_build *b, int rc, const char *property, co
 
 /* ---- an object ------------------------------------------------------------------------------- */
 
+/* Whether the schema leaves it open which parameters there are, without saying so: it lists some,
+ * or none, and a function has no others. */
+static bool lists_all(const json_t *schema)
+{
+    static const char *const others[] = {"additionalProperties",
+                                         "patternProperties",
+                                         "unevaluatedProperties",
+                                         "propertyNames",
+                                         "minProperties",
+                                         "$ref",
+                                         "$dynamicRef",
+                                         "allOf",
+                                         "anyOf",
+                                         "oneOf",
+                                         "not",
+                                         "if",
+                                         "dependentRequired",
+                                         "dependentSchemas",
+                                         "dependencies",
+                                         "const",
+                                         "enum"};
+    const json_t *required = json_object_get(schema, "required"), *name;
+    size_t i;
+    for (i = 0; i < CN_ARRAY_LEN(others); i++)
+        if (json_object_get(schema, others[i])) return false;
+    json_array_foreach((json_t *)required, i,
+                       name) if (!json_is_string(name) ||
+                                 !json_object_getn(json_object_get(schema, "properties"),
+                                                   json_string_value(name),
+                                                   json_string_length(name))) return false;
+    return true;
+}
+
 /* Arguments must be an object, even if the schema allows other types. */
 static int compile_object(struct eng_calls_build *b, struct eng_sym *out)
 {
     struct cn_error why = {0};
     json_t *schema = b->parameters ? json_copy(b->parameters) : json_object();
     int rc = json_object_set_new(schema, "type", json_string("object")) ? CN_ENOMEM : 0;
+    if (!rc && lists_all(schema))
+        rc = json_object_set_new(schema, "additionalProperties", json_false()) ? CN_ENOMEM : 0;
     if (!rc && (rc = eng_schema_compile(b->ir, schema, &b->opts, out, &why)))
         rc = say(b, rc, NULL, &why);
     json_decref(schema);

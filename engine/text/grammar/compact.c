@@ -191,12 +191,13 @@ static void move_places(struct move *v)
     if (to->rx.code) eng_match_fail(to, to->rx.code);
 }
 
-bool eng_match_compact(struct eng_match *m)
+int eng_match_compact(struct eng_match *m)
 {
-    bool done = false;
+    int rc;
     struct eng_match to;
     struct move v = {.from = m, .to = &to};
-    if (m->code || eng_match_init(&to, m->ir, m->max_bytes, m->lead)) return false;
+    if (m->code) return m->code;
+    if ((rc = eng_match_init(&to, m->ir, m->max_bytes, m->lead))) return rc;
     to.trie = m->trie;
     to.rx.keep_going = m->rx.keep_going;
     to.rx.arg = m->rx.arg;
@@ -214,7 +215,8 @@ bool eng_match_compact(struct eng_match *m)
         *m = to;
         m->work = &m->scratch[0];
         to = old;
-        done = true;
+    } else {
+        rc = to.code;
     }
     eng_match_fini(&to);
     free(v.frames);
@@ -222,5 +224,5 @@ bool eng_match_compact(struct eng_match *m)
     free(v.seen);
     free(v.extra);
     free(v.rx);
-    return done;
+    return rc;
 }

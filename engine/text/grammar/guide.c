@@ -79,12 +79,24 @@ int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
 
 static void unmake(struct eng_held *c)
 {
-    struct eng_masker told = {.made = c->k.made, .found = c->k.found, .narrowed = c->k.narrowed};
+    struct eng_masker told = {.made = c->k.made, .found = c->k.found};
     if (!c->made) return;
     eng_match_fini(&c->m);
     eng_masker_fini(&c->k);
     c->k = told;
     c->made = false;
+}
+
+void eng_guide_limit(void *guide, uint64_t max_tokens)
+{
+    ((struct eng_guide *)guide)->in.max_tokens = max_tokens;
+}
+
+void eng_guide_stop(void *guide)
+{
+    struct eng_guide *g = guide;
+    for (uint32_t i = 0; i < g->in.n; i++)
+        atomic_store_explicit(&g->choices[i].stopped, true, memory_order_relaxed);
 }
 
 void eng_guide_end(void *guide, uint32_t choice)
@@ -149,11 +161,11 @@ static bool in_time(void *arg)
     struct eng_held *c = arg;
     uint64_t now = cn_thread_ns();
     if (!c->until_ns) c->until_ns = now + c->most_ns;
-    return now < c->until_ns;
+    return now < c->until_ns && !atomic_load_explicit(&c->stopped, memory_order_relaxed);
 }
 
-/* Everybody's step waits for this work: it has a bound. Most work is so short that it never looks
- * at the clock. */
+/* Bounds the work at hand: by max_ns where a step waits, else by the guide's own bound. Most work
+ * is so short that it never looks at the clock. */
 static void start_clock(const struct eng_guide *g, struct eng_held *c, uint64_t max_ns)
 {
     c->most_ns = CN_MIN(g->in.max_ns, max_ns);
@@ -284,7 +296,9 @@ static bool make_mask(struct eng_guide *g, struct eng_held *c, const uint32_t *d
     if (s.phase == ENG_HELD_THINKS || (s.phase == ENG_HELD_BEFORE && eng_reply_heads(&s.reply)))
         return all_but_ends(g, mask);
     if (s.phase == ENG_HELD_BEFORE && !step_blanks(c, &s, &at)) return c->code != 0;
+    c->k.narrowed = false;
     if (eng_mask(&c->k, &c->m, at, tokens_left(g, &s), mask)) eng_held_fail(c, c->m.code);
+    if (c->k.narrowed) c->narrowed |= UINT64_C(1) << CN_MIN(n_drafts, 63u);
     if (!any_bit(mask, g->trie->n_words)) {
         if (n_drafts) return false; /* the drafts lead nowhere: the masks before keep them out */
         eng_held_fail(c, CN_EINTERNAL);
@@ -303,9 +317,15 @@ static bool put_off(struct eng_held *c)
     c->code = 0;
     if (!c->made) return true;
     c->m.code = c->m.rx.code = 0;
-    if (eng_match_compact(&c->m)) return true;
-    eng_held_fail(c, CN_ENOMEM); /* what was begun may be wrong */
-    return false;
+    int rc = eng_match_compact(&c->m);
+    if (rc) eng_held_fail(c, rc); /* what was begun may be wrong */
+    return !rc;
+}
+
+/* Masks behind drafts are narrowed or not by themselves: these may not come true. */
+static void forget_narrowed(struct eng_held *c, uint32_t n_drafts)
+{
+    c->narrowed = n_drafts ? c->narrowed & ~(UINT64_C(1) << CN_MIN(n_drafts, 63u)) : 0;
 }
 
 int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
@@ -314,6 +334,8 @@ int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_
     struct eng_guide *g = guide;
     struct eng_held *c = &g->choices[choice];
     uint64_t began = cn_now_ns();
+    bool failed = c->code != 0; /* before this: that is not undone */
+    forget_narrowed(c, n_drafts);
     if (!g->in.grammar || (g->in.free && !c->at.called && !n_drafts && !c->code))
         return ENG_ALL_IDS;
     if (c->at.phase == ENG_HELD_THINKS && !g->in.free && !n_drafts && !c->code)
@@ -325,7 +347,8 @@ int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_
         bound = make_mask(g, c, drafts, n_drafts, mask);
     }
     c->ns += cn_now_ns() - began;
-    if (c->code == CN_ECANCELLED && max_ns < g->in.max_ns && put_off(c)) return ENG_NO_TIME;
+    if (!failed && c->code == CN_ECANCELLED && max_ns < g->in.max_ns && put_off(c))
+        return ENG_NO_TIME;
     if (c->code) memset(mask, 0, g->trie->n_words * sizeof *mask);
     return bound ? ENG_SOME_IDS : ENG_ALL_IDS;
 }
@@ -352,8 +375,9 @@ static bool must_close(struct eng_guide *g, struct eng_held *c)
     if (c->at.phase != ENG_HELD_THINKS || !g->n_closing) return false;
     if (c->at.n_thoughts >= g->in.max_reasoning) return true;
     if (!g->in.grammar || g->in.free || left == UINT64_MAX) return false;
-    c->thinks_less = left <= least + eng_match_distance(&c->m, &c->m.now);
-    return c->thinks_less;
+    bool late = left <= least + eng_match_distance(&c->m, &c->m.now);
+    c->hurried |= late;
+    return late;
 }
 
 /* The text that the grammar leaves no choice about, as tokens. The last one is left to the model: a
@@ -384,6 +408,8 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     bool ok = eng_held_token(g, c, &c->at, id, &c->m.now, &c->drafted[1]);
     if (!ok) eng_held_fail(c, CN_EINTERNAL); /* a mask should have kept it out */
     if (c->made) eng_match_tidy(&c->m);
+    c->hurried |= !c->pending && c->narrowed & 1;
+    c->narrowed >>= 1;
     if (c->pending) c->pending--;
     if (c->pending || c->code) return 0;
     c->n_forced = 0;
@@ -392,6 +418,7 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
     else if (g->in.grammar && c->at.phase == ENG_HELD_ANSWERS && (!g->in.free || c->at.called))
         force_text(g, c);
     c->pending = (uint32_t)c->n_forced;
+    if (c->pending) c->narrowed = 0;
     c->n_all_forced += c->n_forced;
     *forced = c->forced;
     return c->code ? 0 : c->pending;
@@ -399,7 +426,8 @@ uint32_t eng_guide_put(void *guide, uint32_t choice, uint32_t id, const uint32_t
 
 bool eng_guide_hurried(const struct eng_guide *g, uint32_t choice)
 {
-    return g->choices[choice].thinks_less || g->choices[choice].k.narrowed;
+    const struct eng_held *c = &g->choices[choice];
+    return c->hurried || c->narrowed & 1; /* an end of generation is not put */
 }
 
 int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err)

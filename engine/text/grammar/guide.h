@@ -26,9 +26,10 @@ struct eng_guide_in {
     bool free; /* text may come before the calls that the grammar is of, or no call at all */
     const struct eng_vocab *vocab;        /* outlives the guide */
     const struct eng_reply_format *reply; /* outlives it; NULL: the answer begins at once */
-    int start;              /* enum eng_reply_start: where in the reply generation starts */
-    uint32_t n;             /* choices */
-    uint64_t max_tokens;    /* of a choice, reasoning included; UINT64_MAX: not known */
+    int start;           /* enum eng_reply_start: where in the reply generation starts */
+    uint32_t n;          /* choices */
+    uint64_t max_tokens; /* of a choice, reasoning included; UINT64_MAX: not known yet, or no bound
+                          * (eng_guide_limit) */
     uint64_t max_reasoning; /* tokens; then it is closed as the model does; UINT64_MAX: no bound */
     /* Pays for the memory, before it is taken; NULL: nobody does. */
     struct cn_account *account;
@@ -44,10 +45,15 @@ uint64_t eng_guide_bytes(uint32_t n, bool grammar);
 /* CN_ENOMEM, or what the account says. *out is returned owned. */
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out);
 void eng_guide_free(struct eng_guide *g); /* takes NULL */
+/* Sets the bound on a choice's tokens, before the first mask and put. */
+void eng_guide_limit(void *guide, uint64_t max_tokens);
+/* A mask that is being made is given up soon; the guide is of no further use. Any thread. */
+void eng_guide_stop(void *guide);
 /* Which tokens may come after those put and then these drafts. ENG_SOME_IDS: those whose bits it
  * has set in the mask, which was all 0; if none is set, the guide failed, see eng_guide_error.
  * ENG_NO_TIME: finding out takes more than max_ns of CPU time, which is less than the guide's own
- * bound. It can be asked again; what is in the mask means nothing. */
+ * bound. It can be asked again; what is in the mask means nothing. Not where the guide has no bound
+ * of its own: then it takes the time that it needs. */
 enum { ENG_ALL_IDS, ENG_SOME_IDS, ENG_NO_TIME };
 int eng_guide_mask(void *guide, uint32_t choice, const uint32_t *drafts, uint32_t n_drafts,
                    uint64_t max_ns, uint32_t *mask);
@@ -60,7 +66,8 @@ void eng_guide_end(void *guide, uint32_t choice);
  * message; 0: it could. Once the request has ended. */
 int eng_guide_error(const struct eng_guide *g, uint32_t choice, struct cn_error *err);
 /* Whether the end of max_tokens had a say in it: reasoning was closed, or tokens that it could have
- * had were left out, so that the answer ends in time. Once the choice has ended. */
+ * had were left out, so that the answer ends in time. Drafts have no part in it. Once the choice
+ * has ended by itself: not while a mask may be made for it. */
 bool eng_guide_hurried(const struct eng_guide *g, uint32_t choice);
 /* Masks that were made, and taken from those kept for the grammar. Once the request has ended. */
 struct eng_guide_stats { uint64_t made, found, forced, ns; };

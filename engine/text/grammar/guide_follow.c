@@ -73,18 +73,22 @@ bool eng_held_copy(struct eng_held *c, const struct eng_places *from, struct eng
     return true;
 }
 
-/* Text of an answer that is free yet. Where it ends in a mark of calls the grammar begins; what
- * the same token brings after it has to fit, or the text stays free. */
+/* Text of an answer that is free yet. Behind a mark of calls the grammar begins; what the same
+ * token brings after the mark has to fit, or the text stays free and is looked through further. */
 static bool seek_call(struct eng_guide *g, struct eng_held *c, struct eng_spot *s,
                       struct eng_str text, struct eng_places *at, struct eng_places *scratch)
 {
     char bytes[5 * ENG_SEEK_MARK];
-    size_t mark, used = eng_seek_text(&g->seek, &s->tail, text, &mark);
-    if (mark == g->in.reply->n_marks) return true;
-    struct eng_str begun = {bytes, eng_seek_bytes(&g->seek, mark, bytes)};
-    struct eng_str rest = {text.p + used, text.n - used};
-    s->called = eng_held_bytes(c, begun, at, scratch) && eng_held_bytes(c, rest, at, scratch);
-    return s->called || (!c->code && eng_held_copy(c, &c->home, at));
+    while (text.n) {
+        size_t mark, used = eng_seek_text(&g->seek, &s->tail, text, &mark);
+        text = (struct eng_str){text.p + used, text.n - used};
+        if (mark == g->in.reply->n_marks) continue;
+        struct eng_str begun = {bytes, eng_seek_bytes(&g->seek, mark, bytes)};
+        s->called = eng_held_bytes(c, begun, at, scratch) && eng_held_bytes(c, text, at, scratch);
+        if (s->called) return true;
+        if (c->code || !eng_held_copy(c, &c->home, at)) return false;
+    }
+    return true;
 }
 
 /* A token where calls may come, but none has. */

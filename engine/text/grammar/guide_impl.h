@@ -7,6 +7,8 @@
 #include "engine/text/grammar/mask.h"
 #include "engine/text/grammar/seek.h"
 
+#include <stdatomic.h>
+
 enum eng_held_phase {
     ENG_HELD_BEFORE, /* reasoning may begin, or the answer */
     ENG_HELD_THINKS, /* in reasoning */
@@ -31,17 +33,20 @@ struct eng_held {
     bool made; /* m and k are */
     struct eng_spot at;
     struct eng_places drafted[3];
-    struct eng_places home; /* with `free`: where the grammar begins */
+    struct eng_places home; /* with `free`: where the grammar begins. Scratch for whole replies */
     uint32_t *forced;
     size_t n_forced, cap_forced;
     uint32_t pending; /* of them yet to be put */
     uint64_t charged;
-    bool thinks_less; /* its reasoning was closed for want of tokens */
+    bool hurried;      /* tokens that were put had to be others, or reasoning was closed, for want
+                        * of tokens */
+    uint64_t narrowed; /* bit k: the mask behind k drafts leaves tokens out for that */
     int code;
     uint64_t ns, n_all_forced;
-    /* Of the work under way: how long it may take, and from when on the thread at work has no more
-     * CPU time for it; 0: nothing has asked yet. */
+    /* CPU time that the current mask or put may take, and the thread's CPU clock when that runs out
+     * (0: not read yet). */
     uint64_t most_ns, until_ns;
+    atomic_bool stopped; /* it is to be given up now */
 };
 
 struct eng_guide {

@@ -171,12 +171,27 @@ static struct eng_mask_facts take_in_time(struct eng_walk *w, uint64_t left)
     return facts;
 }
 
+/* Whether the answer might go on: then it ends for want of tokens. */
+static bool goes_on(const struct eng_walk *w)
+{
+    struct eng_walk all = *w;
+    all.mask = cn_calloc(w->k->trie->n_words, sizeof *all.mask);
+    if (!all.mask) return false;
+    all.any = false;
+    all.left = all.next = UINT64_MAX;
+    all.least = UINT32_MAX;
+    take_tokens(&all);
+    free(all.mask);
+    return all.any;
+}
+
 static void make_mask(struct eng_walk *w, uint64_t left)
 {
     struct eng_masker *k = w->k;
     uint64_t key[2];
     if (!left) { /* the answer ends here, or it is too late */
         take_ends(w);
+        k->narrowed |= w->any && goes_on(w);
         if (w->any) return;
         left = 1;
     }

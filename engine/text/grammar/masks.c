@@ -217,6 +217,8 @@ void eng_masks_keep(struct eng_masks *k, const uint64_t key[2], struct eng_mask_
 {
     pthread_mutex_lock(&k->lock);
     bool room = begin(k, n_words) && (k->n < k->n_heads || grow_heads(k));
-    if (room && k->n_words == n_words && !find(k, key, facts.from)) add(k, key, facts, mask);
+    const struct entry *e = room ? find(k, key, facts.from) : NULL;
+    bool kept = e && e->facts.to >= facts.to;
+    if (room && k->n_words == n_words && !kept) add(k, key, facts, mask);
     pthread_mutex_unlock(&k->lock);
 }

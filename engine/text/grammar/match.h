@@ -209,8 +209,8 @@ void eng_match_step_one(struct eng_match *m, const struct eng_place *at, uint8_t
 /* Whether the answer may end at these places. */
 bool eng_match_accepts(struct eng_match *m, const struct eng_places *at);
 /* Gives back memory that only the past needed: what is left is what `now` stands on. Places held
- * elsewhere are void. False: there was no memory for that, and nothing has changed. */
-bool eng_match_compact(struct eng_match *m);
+ * elsewhere are void. On an error nothing has changed: CN_ELIMIT, CN_ENOMEM. */
+int eng_match_compact(struct eng_match *m);
 /* To be called now and then while `now` goes on: the same where it is worth it. */
 void eng_match_tidy(struct eng_match *m);
 /* Appends bytes to the answer; how many were taken before one that cannot be. */

@@ -49,7 +49,7 @@ static void key_byte(struct eng_extract *m, char c)
 {
     if (c == '"' && !m->name[m->n_key]) {
         m->state = NAMED;
-    } else if (c == m->name[m->n_key] && c != '"' && c != '\\') {
+    } else if (c && c == m->name[m->n_key] && c != '"' && c != '\\') {
         m->n_key++;
     } else {
         m->state = STRING;
