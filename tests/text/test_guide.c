@@ -172,10 +172,87 @@ static void test_memory(void **state)
     free(mask);
 }
 
+static struct eng_grammar *grammar_of(enum eng_grammar_kind kind, const char *text)
+{
+    struct eng_grammar_in in = {.kind = kind, .text = text, .n = strlen(text), .vocab = v};
+    struct eng_grammar *g;
+    struct cn_error err;
+    if (eng_grammar_compile(&in, &g, &err)) fail_msg("%s", err.message);
+    return g;
+}
+
+/* A put that has no time fails the answer, whatever time the masks behind it have. */
+static void test_a_put_without_time(void **state)
+{
+    if (!v) skip();
+    struct eng_grammar *g = grammar_of(ENG_GRAMMAR_REGEX, "((a|b)*a(a|b){14}|(b|c)*b(b|c){14})+");
+    struct eng_guide_in in = {
+        .grammar = g, .vocab = v, .n = 1, .max_tokens = UINT64_MAX, .max_ns = 60000000000u};
+    size_t n_words = (eng_vocab_size(v) + 31) / 32;
+    uint32_t *mask = cn_calloc(n_words, sizeof *mask), id;
+    const uint32_t *forced;
+    struct eng_guide *guide;
+    struct cn_error err = {0};
+    assert_int_equal(eng_guide_new(&in, &guide), 0);
+    eng_guide_stop(guide); /* no work that looks at the clock is done from now on */
+    for (int i = 0; i < 400 && !eng_guide_error(guide, 0, &err); i++) {
+        id = (uint32_t)eng_vocab_find(v, i % 3 ? "ab" : "bb", 2);
+        eng_guide_put(guide, 0, id, &forced);
+    }
+    assert_int_equal(eng_guide_error(guide, 0, &err), CN_ELIMIT);
+    assert_int_equal(eng_guide_mask(guide, 0, NULL, 0, 1000, mask), ENG_SOME_IDS);
+    for (size_t i = 0; i < n_words; i++)
+        assert_int_equal(mask[i], 0);
+    assert_int_equal(eng_guide_error(guide, 0, &err), CN_ELIMIT);
+    assert_non_null(strstr(err.message, "limits.mask_ms"));
+    free(mask);
+    eng_guide_free(guide);
+    eng_grammar_unref(g);
+}
+
+/* Puts `text` byte by byte, after masks with drafts that do not come true where `drafts` says so.
+ */
+static bool hurried(const char *regex, const char *text, uint64_t max_tokens, uint32_t drafts)
+{
+    struct eng_grammar *g = grammar_of(ENG_GRAMMAR_REGEX, regex);
+    struct eng_guide *guide = guide_of(g, UINT64_MAX);
+    size_t n_words = (eng_vocab_size(v) + 31) / 32;
+    uint32_t *mask = cn_calloc(n_words, sizeof *mask), wrong[8];
+    const uint32_t *forced;
+    eng_guide_limit(guide, max_tokens);
+    for (uint32_t i = 0; i < 8; i++)
+        wrong[i] = (uint32_t)eng_vocab_find(v, "a", 1);
+    for (size_t i = 0; i <= strlen(text); i++) {
+        for (uint32_t k = 0; k <= drafts; k++) {
+            memset(mask, 0, n_words * sizeof *mask);
+            eng_guide_mask(guide, 0, wrong, k, UINT64_MAX, mask);
+        }
+        if (text[i]) eng_guide_put(guide, 0, (uint32_t)eng_vocab_find(v, text + i, 1), &forced);
+    }
+    bool is = eng_guide_hurried(guide, 0);
+    free(mask);
+    eng_guide_free(guide);
+    eng_grammar_unref(g);
+    return is;
+}
+
+static void test_closed_early(void **state)
+{
+    if (!v) skip();
+    for (uint32_t drafts = 0; drafts <= 5; drafts += 5) {
+        assert_false(hurried("a{1,900}b", "ab", 8, drafts));
+        assert_true(hurried("a{1,900}b", "aaaaaab", 8, drafts));
+        assert_true(hurried("a+", "aaaaaaa", 8, drafts)); /* its length is the limit's */
+        assert_false(hurried("a+", "aaaa", 8, drafts));
+        assert_false(hurried("a{7}", "aaaaaaa", 8, drafts));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_masks_in_little_time),
-                                       cmocka_unit_test(test_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_masks_in_little_time), cmocka_unit_test(test_a_put_without_time),
+        cmocka_unit_test(test_closed_early), cmocka_unit_test(test_memory)};
     v = vocab_here() ? vocab_open("llama-bpe") : NULL;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     eng_vocab_free(v);
