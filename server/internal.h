@@ -76,6 +76,7 @@ struct srv {
     uv_prepare_t before_poll;
     uv_check_t after_poll;
     uv_signal_t sigterm, sigint, sighup, sigusr1;
+    bool at_terminal; /* it was started from one, whose end is to end it */
     char read_buf[65536];
     uv_idle_t more; /* while work is left: the loop does not sleep */
     struct srv_turn turn;

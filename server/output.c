@@ -174,7 +174,7 @@ void srv_out_finish(struct cn_buf *b, const struct srv_req *q, const struct srv_
         cn_buf_json_str(b, c->stop_text, strlen(c->stop_text));
     else
         cn_buf_puts(b, "null");
-    if (c->hurried) cn_buf_puts(b, ",\"closed_early\":true");
+    if (c->hurried && !c->cut) cn_buf_puts(b, ",\"closed_early\":true");
 }
 
 void srv_out_role(struct cn_buf *b, struct srv_req *q, struct srv_choice *c)

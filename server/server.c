@@ -6,11 +6,13 @@
 #include "server/pages.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #define TICK_MS        100
 #define IDLE_MS        1000
@@ -242,8 +244,29 @@ static void reopen_log(const char *name, const char *more)
         cn_log(CN_LOG_INFO, "server", "%s: there is no log.file to reopen%s", name, more);
 }
 
+static bool has_terminal(void)
+{
+    int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0) return false;
+    close(fd);
+    return true;
+}
+
+/* Whether a closed terminal ends this process, as it does most programs: not under nohup. */
+static bool is_at_terminal(void)
+{
+    struct sigaction hup;
+    return !sigaction(SIGHUP, NULL, &hup) && hup.sa_handler != SIG_IGN && has_terminal();
+}
+
+/* The signal of a closed terminal is also an operator's: to read tenants and keys again. */
 static void hang_up(struct srv *s)
 {
+    if (s->at_terminal && !has_terminal()) {
+        cn_log(CN_LOG_INFO, "server", "SIGHUP: the terminal is closed");
+        stop_step(s);
+        return;
+    }
     if (!s->source) {
         reopen_log("SIGHUP",
                    "; settings are read at start only: restart the server to change them");
@@ -395,6 +418,7 @@ static int start_handles(struct srv *s, struct cn_error *err)
     uv_signal_t *const handles[] = {&s->sigterm, &s->sigint, &s->sighup, &s->sigusr1};
     int rc = uv_async_init(&s->loop, &s->stop_async, on_stop);
 
+    s->at_terminal = is_at_terminal();
     s->stop_async.data = s->tick.data = s->before_poll.data = s;
     s->after_poll.data = s->more.data = s;
     if (rc == 0) rc = srv_wake_start(&s->wake, &s->loop);

@@ -38,7 +38,8 @@ A list; each item is one tenant. Without tenants, or when no tenant has a key, t
 loopback only and checks `Host` and `Origin` instead. With keys, every request needs one, and the
 key alone decides the tenant.
 
-SIGHUP makes the server reread tenants and keys, and nothing else. A line in the log lists the changes, and
+SIGHUP makes the server reread tenants and keys, and nothing else (if the terminal that it was started from is closed,
+it stops instead). A line in the log lists the changes, and
 the other settings of the file that need a restart. A file with an error changes nothing, and the line gives
 the reason. A tenant is identified by its name. New keys, weights and limits apply at once. Streams of a
 removed key or tenant end within one step with the error `key_revoked`. A removed tenant's cache is dropped
@@ -135,6 +136,9 @@ no such path, too large) a line `refused`, at most 20 a second and then one with
 An answer of more than about 64 KiB to a `POST` is sent chunked, in pieces that are made as the client reads
 them: it may be of any size (a GiB and more) and takes little memory. If it cannot be finished, the connection
 closes without the last chunk.
+
+Beside OpenAI's fields a choice has `stop_reason`, the stop string that ended it or null, and `closed_early: true` if
+`max_tokens` had a say in where an answer of a [form](FORMS.md) or its reasoning ended.
 
 These clients are tested with streamed loops of tools and with structured answers: `openai`,
 `langchain-openai`, `pydantic-ai`, `llm`, `litellm` (`tests/api/clients`) and `instructor`.

@@ -316,6 +316,16 @@ def test_cut_anywhere(agent):
         assert [c[2] for c in said.calls[:-1]] == [c[2] for c in want.calls[:len(said.calls[:-1])]]
 
 
+def test_functions_without_parameters(null):
+    """They are called with none, and others with no more than they list."""
+    for parameters in {}, {"parameters": {}}, {"parameters": {"type": "object", "properties": {}}}:
+        tools = [{"type": "function", "function": {"name": "ping", **parameters}}]
+        for seed in range(3):
+            said = both(null, {"messages": [user("x")], "tools": tools, "tool_choice": "required", "seed": seed,
+                               "max_tokens": 300, "parallel_tool_calls": False, **ANY})[0]
+            assert [json.loads(a) for _, _, a in said.calls] == [{}]
+
+
 # ---- the same bytes -------------------------------------------------------------------------------
 
 def asked(i, prefix=""):

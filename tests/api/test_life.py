@@ -156,6 +156,26 @@ def test_hangup_is_survived(start):
     assert s.get("/health/live")[0] == 200
 
 
+def test_its_terminal_is_closed(tmp_path):
+    """That ends a server that was started in one; a signal of somebody's while it is open does not."""
+    port = socket.create_server(("127.0.0.1", 0))
+    n = port.getsockname()[1]
+    port.close()
+    log = open(tmp_path / "log", "wb")
+    child, terminal = os.forkpty()
+    if child == 0:
+        os.dup2(log.fileno(), 2)
+        os.execv(program(SERVER), [program(SERVER), "--model", "null:", "--port", str(n)])
+    text = (tmp_path / "log").read_text
+    until(lambda: "serving" in text())
+    os.kill(child, signal.SIGHUP)
+    until(lambda: "SIGHUP" in text())
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.close(terminal)
+    until(lambda: "the terminal is closed" in text())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_real_drain(start):
     s = start.real()
     c = s.connect()

@@ -234,11 +234,37 @@ def test_where_it_ends_is_the_forms_to_say(null):
     for more in {"ignore_eos": True}, {"min_tokens": 50}, {"ignore_eos": True, "n": 2}:
         said = both(null, {"messages": user("x"), "guided_choice": ["red", "green"], "seed": 1, **more}, more.get("n", 1))
         assert {(s.content, s.finish) for s in said} <= {("red", "stop"), ("green", "stop")}
-    said = both(null, {"messages": user("x"), "guided_choice": ["red, green"], "stop": [","]})[0]
+    said = both(null, {"messages": user("x"), "guided_choice": ["red, green"], "stop": [","], "seed": 1})[0]
     assert (said.content, said.finish) == ("red", "stop")
     a = null.post(CHAT, {"messages": user("x"), "guided_choice": ["red"], "logprobs": True, "top_logprobs": 2})[1]
     content = a["choices"][0]["logprobs"]["content"]
     assert "".join(t["token"] for t in content if t["token"] != "<|im_end|>") == "red"
+
+
+def test_without_max_tokens(null, start):
+    """The window is the limit, or what the memory holds: the answer is closed there, and no sooner."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 40}}, "required": ["a"],
+              "additionalProperties": False}
+    for i in range(4):
+        said = both(null, {"messages": user("x"), "guided_json": schema, "seed": i, **ANY})[0]
+        assert len(json.loads(said.content)["a"]) >= 40 and said.finish == "stop"
+    a = null.post(CHAT, {"messages": user("x"), "guided_regex": "[a-z]{40}[.]"})[1]["choices"][0]
+    assert re.fullmatch("[a-z]{40}[.]", a["message"]["content"]) and "closed_early" not in a
+    small = start.real("--set", "kv.memory_bytes=256KiB", model="null:context=65536", template=False)
+    for i in range(2):
+        a = small.post(CHAT, {"messages": user("x"), "guided_regex": "[ab]{10,100000}c", "seed": i})[1]["choices"][0]
+        assert re.fullmatch("[ab]{10,100000}c", a["message"]["content"]) and a["finish_reason"] == "stop"
+
+
+def test_kept_grammars_are_told_apart(null):
+    """An expression that ends like the tools of another request is another form."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    text = json.dumps(tools, separators=(",", ":"))
+    null.post(CHAT, {"messages": user("x"), "tools": tools, "structured_outputs": {"regex": "q"}, "max_tokens": 40})
+    for seed in range(6):
+        a = null.post(CHAT, {"messages": user("x"), "structured_outputs": {"regex": "q" + text}, "seed": seed,
+                             "max_tokens": 40})[1]
+        assert re.fullmatch("q" + text, a["choices"][0]["message"]["content"])
 
 
 # ---- after reasoning ------------------------------------------------------------------------------
