@@ -155,7 +155,7 @@ struct rt_stepper {
     struct rt_model *model;                 /* of the last collected step */
     struct kr_draw_rooms rooms;             /* of all samplers */
     struct rt_masks masks, asides;          /* asides: made while their requests wait */
-    uint32_t n_aside;                       /* of these that are not done */
+    uint32_t n_aside;                       /* jobs of asides that are not done */
 };
 void rt_stepper_init(struct rt_stepper *s, struct rt_group *g);
 void rt_stepper_fini(struct rt_stepper *s);

@@ -67,7 +67,7 @@ static int take_arguments(struct srv_tool_call *call, const char *s, size_t n)
     return rc;
 }
 
-/* A whole call of a custom tool without an input: whoever made it up, its arguments are one. */
+/* The call is whole. Of a custom tool without an input, the arguments as written are the input. */
 static int end_call(struct srv_choice *c)
 {
     struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;

@@ -137,6 +137,7 @@ static void test_tenants_take_turns(void **state)
     struct rt_guide guides[sizeof names];
     struct rt_mask_job jobs[sizeof names] = {0};
     const uint32_t *masks[sizeof names];
+    uint32_t words[sizeof names];
     struct rt_masks m;
     rt_masks_init(&m, "test");
     m.by_turns = true;
@@ -145,6 +146,8 @@ static void test_tenants_take_turns(void **state)
         jobs[i].guide = &guides[i];
         jobs[i].tenant = (uint64_t)names[i];
         jobs[i].masks = &masks[i];
+        jobs[i].words = &words[i];
+        jobs[i].n_words = 1;
         rt_masks_ask(&m, &jobs[i]);
         while (!atomic_load(&begun)) /* the first runs: it is no longer on the list */
             usleep(100);

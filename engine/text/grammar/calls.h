@@ -18,7 +18,8 @@ size_t eng_calls_openings(const struct eng_reply_format *f, size_t marks[ENG_CAL
  * the thoughts or of the answer that the prompt ends in. CN_ENOMEM. */
 int eng_calls_head(const struct eng_reply_format *f, const struct eng_vocab *v,
                    enum eng_reply_start start, struct cn_buf *out);
-/* The text that closes thoughts there; empty: there are none, or the grammar is no such one. */
+/* The text that closes thoughts there; empty: there are none, or the form has no grammar of the
+ * whole reply. */
 struct eng_str eng_calls_think_end(const struct eng_reply_format *f);
 struct eng_calls_in {
     const struct eng_reply_format *format;

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     MOST_REPEATED = 64, /* items that are written out */
@@ -94,7 +95,9 @@ static int compile_object(struct eng_calls_build *b, struct eng_sym *out)
 int eng_calls_arguments(struct eng_calls_build *b)
 {
     struct eng_sym *s = &b->arguments[b->index];
-    bool made = !eng_sym_never(*s) && b->made == b->opts.style;
+    if (b->made != b->opts.style)
+        memset(b->arguments, 0, json_array_size(b->in->tools) * sizeof *b->arguments);
+    bool made = !eng_sym_never(*s);
     int rc = made ? 0 : compile_object(b, s);
     b->made = b->opts.style;
     return rc ? rc : eng_calls_push(b, *s);

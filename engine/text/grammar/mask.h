@@ -7,8 +7,8 @@
 
 /* What is known of a mask beside its tokens. */
 struct eng_mask_facts {
-    uint64_t from, to; /* tokens left with which it is the same: fewer would leave a token of it
-                        * out, more might add one. UINT64_MAX: no bound */
+    uint64_t from, to; /* tokens left with which it is the same: with fewer it may be smaller, with
+                        * more larger. to is UINT64_MAX: nothing was left out */
     bool open;         /* no byte must come next: the answer may end, or go on with two or more */
 };
 

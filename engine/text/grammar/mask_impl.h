@@ -10,14 +10,14 @@ struct eng_walk {
     struct eng_match *m;
     const struct eng_places *begin;
     uint32_t *mask;
-    uint64_t left;        /* tokens that lead farther from the end than this are left out */
-    uint32_t worst;       /* farthest from the end that a token leads */
-    uint32_t least;       /* nearest to it, left out or not */
-    uint64_t next;        /* nearest to it, of those left out, or nearer; UINT64_MAX: none was */
-    bool any;             /* a token was set */
-    int first;            /* byte that the tokens set begin with; -1: none was set */
-    bool open;            /* struct eng_mask_facts */
-    bool solid;           /* tokens of white space are left out */
+    uint64_t left;  /* tokens that lead farther from the end than this are left out */
+    uint32_t worst; /* farthest from the end that a token leads */
+    uint32_t least; /* nearest to it, left out or not */
+    uint64_t next;  /* lower bound of the way to an end of those left out; UINT64_MAX: none was */
+    bool any;       /* a token was set */
+    int first;      /* byte that the tokens set begin with; -1: none was set */
+    bool open;      /* struct eng_mask_facts */
+    bool solid;     /* tokens of white space are left out */
     struct eng_str begun; /* what has come of the lexeme, if its text is kept */
     uint32_t fresh;       /* struct eng_match: set while it walks */
     bool used;            /* the mask depends on what came before in more than what its key says */
