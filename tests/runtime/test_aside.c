@@ -21,7 +21,7 @@ static struct h h;
 static uint32_t n_put;
 static double before, during;                    /* tokens of others, while a mask was made */
 static atomic_bool asked, early, stop, given_up; /* early: an END came while the guide was asked */
-static const struct cn_mailbox *mail;
+static const struct cn_mailbox *_Atomic mail;
 
 static int mask(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_guesses,
                 uint64_t max_ns, uint32_t *bits)
@@ -32,7 +32,7 @@ static int mask(void *arg, uint32_t choice, const uint32_t *guesses, uint32_t n_
     }
     if (n_put == SLOW_AT) {
         atomic_store(&asked, true);
-        if (atomic_load(&stop)) rt_cancel(h.rt, mail, 0);
+        if (atomic_load(&stop)) rt_cancel(h.rt, atomic_load(&mail), 0);
         for (int us = 0; us < SLOW_US && !atomic_load(&given_up); us += 1000)
             usleep(1000);
         during = h_metric(&h, CN_M_tokens_generated) - before;
@@ -66,7 +66,7 @@ static void make(struct h *on, uint32_t i, struct rt_request *out, void *arg)
 
 static void turn(struct h_drive *d, const struct rt_event *e)
 {
-    mail = &d->mail;
+    atomic_store(&mail, &d->mail);
     if (e->kind == RT_EV_END && e->id == 0 && atomic_load(&asked)) atomic_store(&early, true);
     while (d->sent < d->n)
         h_send(d);
