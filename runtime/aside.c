@@ -1,8 +1,8 @@
 /* Masks that take longer than a step waits for them. See guide.h.
  *
  * The memory for one is kept with its choice, since it outlives the step that skipped the draw: a
- * bit for each id. A request that ends meanwhile stays until the second thread has done with its
- * guide. */
+ * bit for each id, which the guide's account pays (eng_guide_bytes). A request that ends meanwhile
+ * stays until the second thread has done with its guide. */
 #include "runtime/rt.h"
 
 #include <stdlib.h>

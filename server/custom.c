@@ -127,15 +127,20 @@ bool srv_custom_is(const struct cn_buf *customs, const char *name, size_t n)
     return false;
 }
 
-bool srv_custom_tool(const struct srv_call *c, const json_t *tool, bool *held)
+bool srv_custom_tool(const struct srv_call *c, const json_t *tool)
 {
-    const json_t *f = json_object_get(tool, "function"), *name = json_object_get(f, "name");
-    const json_t *inputs = json_object_get(json_object_get(f, "parameters"), "properties");
+    const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
 
-    if (!srv_custom_is(&c->customs, json_string_value(name), json_string_length(name)))
-        return false;
-    if (held) *held = json_object_get(json_object_get(inputs, INPUT), "pattern");
-    return true;
+    return srv_custom_is(&c->customs, json_string_value(name), json_string_length(name));
+}
+
+/* Its name comes last: it is looked for among all custom tools. */
+bool srv_custom_held(const struct srv_call *c, const json_t *tool)
+{
+    const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
+    const json_t *input = json_object_get(json_object_get(parameters, "properties"), INPUT);
+
+    return json_object_get(input, "pattern") && srv_custom_tool(c, tool);
 }
 
 int srv_custom_call(json_t *call, struct srv_json_room *room)

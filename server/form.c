@@ -270,7 +270,7 @@ static int say_tool(struct srv_call *c, int rc, const struct cn_error *why, size
     while (at < json_array_size(c->p.tools) && json_array_get(c->p.tools, at) != tool)
         at++;
     if (!strncmp(what, why->param, n) && !strncmp(what + n, ": ", 2)) what += n + 2;
-    if (srv_custom_tool(c, tool, NULL))
+    if (srv_custom_tool(c, tool))
         snprintf(param, sizeof param, "tools[%zu].custom.format.grammar.definition", at);
     else if (c->legacy && !strncmp(rest, ".function", 9))
         snprintf(param, sizeof param, "functions[%zu]%s", at, rest + 9);

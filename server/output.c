@@ -63,6 +63,7 @@ int srv_out_choices(struct srv_req *q)
     for (size_t i = 0; i < n; i++) {
         struct srv_choice *c = &q->choices[i];
         c->index = (uint32_t)i;
+        c->one_call = q->call->tools && (!q->call->p.parallel_tool_calls || q->call->legacy);
         c->call_ids = ids;
         c->past_calls = q->call->past_calls;
         c->customs = &q->call->customs;

@@ -84,6 +84,9 @@ static int take_run(struct srv_choice *c, enum eng_part part, const char *s, siz
     struct srv_tool_call *call = c->n_calls ? &c->calls[c->n_calls - 1] : NULL;
     int rc;
 
+    /* a token that ends the first call may begin another one */
+    if (part == ENG_PART_CALL && c->one_call && call) c->skips = true;
+    if (c->skips && part != ENG_PART_CONTENT && part != ENG_PART_REASONING) return 0;
     switch (part) {
     case ENG_PART_CONTENT:
         return cn_buf_append(&c->text, s, n);

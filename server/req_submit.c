@@ -84,7 +84,7 @@ static int check_forms(struct srv_call *c)
 
     if (!c->grammar || !a) return 0;
     uint64_t most = cn_account_most(a), own = CN_MIN(c->hold.bytes, most);
-    uint64_t all = c->n_prompts * eng_guide_bytes(c->best_of, true);
+    uint64_t all = c->n_prompts * eng_guide_bytes(c->env->vocab, c->best_of, true);
     if (all <= most - own) return 0;
     return cn_fail_param(
         &c->err, CN_ETOOLARGE, c->form.name,

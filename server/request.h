@@ -32,8 +32,9 @@ struct srv_choice {
     bool last;  /* streams: its last chunk is out */
     bool fresh; /* something in text, reasoning or calls is not sent */
     enum rt_finish finish;
-    bool cut;     /* the arguments of its last call are not whole */
-    bool hurried; /* its form was completed for want of tokens */
+    bool cut;             /* the arguments of its last call are not whole */
+    bool hurried;         /* its form was completed for want of tokens */
+    bool one_call, skips; /* calls after the first are left out; one is */
     enum eng_call_ids call_ids;
     const struct cn_buf *customs; /* names of custom tools, the call's */
     size_t past_calls;            /* of the conversation, which ids count: ENG_IDS_KIMI */

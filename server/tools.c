@@ -190,7 +190,7 @@ static json_t *find_tool(const struct srv_call *c, const json_t *name, bool cust
     {
         const json_t *f = json_object_get(tool, "function");
         if (json_is_string(name) && json_equal(json_object_get(f, "name"), name))
-            return srv_custom_tool(c, tool, NULL) == custom ? tool : NULL;
+            return srv_custom_tool(c, tool) == custom ? tool : NULL;
     }
     return NULL;
 }
@@ -328,9 +328,8 @@ static const json_t *any_held(const struct srv_call *c, const json_t *tools)
 {
     const json_t *tool;
     size_t i;
-    bool held;
 
-    json_array_foreach(tools, i, tool) if (srv_custom_tool(c, tool, &held) && held) return tool;
+    json_array_foreach(tools, i, tool) if (srv_custom_held(c, tool)) return tool;
     return NULL;
 }
 

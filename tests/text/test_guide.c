@@ -128,7 +128,7 @@ static void test_memory(void **state)
 {
     enum { N = 3 };
     const struct cn_share all = {1, true};
-    const uint64_t first = eng_guide_bytes(N, true), budget = 4 * first;
+    const uint64_t first = eng_guide_bytes(v, N, true), budget = 4 * first;
     struct eng_grammar_in in = {.kind = ENG_GRAMMAR_REGEX, .text = "a{1,900}b", .n = 9, .vocab = v};
     struct eng_guide_in guide = {.vocab = v, .n = N, .max_tokens = 20};
     struct cn_budget *b;

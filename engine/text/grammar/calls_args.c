@@ -44,36 +44,45 @@ int eng_calls_refuse(struct eng_calls_build *b, int rc, const char *property, co
 
 /* ---- an object ------------------------------------------------------------------------------- */
 
+/* A keyword about an object that its members, one by one, do not keep; NULL: there is none. */
+static const char *whole_word(const json_t *schema)
+{
+    static const char *const words[] = {"$ref",
+                                        "$dynamicRef",
+                                        "allOf",
+                                        "anyOf",
+                                        "oneOf",
+                                        "not",
+                                        "if",
+                                        "minProperties",
+                                        "maxProperties",
+                                        "propertyNames",
+                                        "patternProperties",
+                                        "dependentRequired",
+                                        "dependentSchemas",
+                                        "dependencies",
+                                        "const",
+                                        "enum"};
+    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++)
+        if (json_object_get(schema, words[i])) return words[i];
+    return NULL;
+}
+
 /* Whether the schema leaves it open which parameters there are, without saying so: it lists some,
  * or none, and a function has no others. */
 static bool lists_all(const json_t *schema)
 {
-    static const char *const others[] = {"additionalProperties",
-                                         "patternProperties",
-                                         "unevaluatedProperties",
-                                         "propertyNames",
-                                         "minProperties",
-                                         "$ref",
-                                         "$dynamicRef",
-                                         "allOf",
-                                         "anyOf",
-                                         "oneOf",
-                                         "not",
-                                         "if",
-                                         "dependentRequired",
-                                         "dependentSchemas",
-                                         "dependencies",
-                                         "const",
-                                         "enum"};
-    const json_t *required = json_object_get(schema, "required"), *name;
+    const json_t *listed = json_object_get(schema, "properties"), *name;
     size_t i;
-    for (i = 0; i < CN_ARRAY_LEN(others); i++)
-        if (json_object_get(schema, others[i])) return false;
-    json_array_foreach((json_t *)required, i,
-                       name) if (!json_is_string(name) ||
-                                 !json_object_getn(json_object_get(schema, "properties"),
-                                                   json_string_value(name),
-                                                   json_string_length(name))) return false;
+    if (whole_word(schema) || json_object_get(schema, "additionalProperties") ||
+        json_object_get(schema, "unevaluatedProperties"))
+        return false;
+    json_array_foreach(json_object_get(schema, "required"), i, name)
+    {
+        if (!json_is_string(name) ||
+            !json_object_getn(listed, json_string_value(name), json_string_length(name)))
+            return false;
+    }
     return true;
 }
 
@@ -346,30 +355,6 @@ static bool has_word(const json_t *list, const char *word)
     json_array_foreach(list, i, one) if (json_is_string(one) &&
                                          strcmp(json_string_value(one), word) == 0) return true;
     return false;
-}
-
-/* A keyword about an object that its members, one by one, do not keep; NULL: there is none. */
-static const char *whole_word(const json_t *schema)
-{
-    static const char *const words[] = {"$ref",
-                                        "$dynamicRef",
-                                        "allOf",
-                                        "anyOf",
-                                        "oneOf",
-                                        "not",
-                                        "if",
-                                        "minProperties",
-                                        "maxProperties",
-                                        "propertyNames",
-                                        "patternProperties",
-                                        "dependentRequired",
-                                        "dependentSchemas",
-                                        "dependencies",
-                                        "const",
-                                        "enum"};
-    for (size_t i = 0; i < CN_ARRAY_LEN(words); i++)
-        if (json_object_get(schema, words[i])) return words[i];
-    return NULL;
 }
 
 /* Rules of parameters in their order. */

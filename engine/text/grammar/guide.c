@@ -34,24 +34,33 @@ int eng_guide_prepare(const struct eng_vocab *v)
     return eng_vocab_trie(v) ? 0 : CN_ENOMEM;
 }
 
-uint64_t eng_guide_bytes(uint32_t n, bool grammar)
+static size_t struct_bytes(uint32_t n)
 {
-    return sizeof(struct eng_guide) + n * (sizeof(struct eng_held) + (grammar ? FIRST : 0));
+    return sizeof(struct eng_guide) + n * sizeof(struct eng_held);
+}
+
+static uint64_t kept_bytes(const struct eng_vocab *v, uint32_t n, bool grammar)
+{
+    return struct_bytes(n) + (grammar ? n * (eng_vocab_size(v) / 8 + sizeof(uint64_t)) : 0);
+}
+
+uint64_t eng_guide_bytes(const struct eng_vocab *v, uint32_t n, bool grammar)
+{
+    return kept_bytes(v, n, grammar) + (grammar ? (uint64_t)n * FIRST : 0);
 }
 
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out)
 {
-    size_t bytes = (size_t)eng_guide_bytes(in->n, false);
-    uint64_t all = eng_guide_bytes(in->n, in->grammar != NULL);
+    uint64_t all = eng_guide_bytes(in->vocab, in->n, in->grammar != NULL);
     int rc = cn_account_take(in->account, all);
-    struct eng_guide *g = rc ? NULL : cn_calloc(1, bytes);
+    struct eng_guide *g = rc ? NULL : cn_calloc(1, struct_bytes(in->n));
     if (!g) {
         if (!rc) cn_account_give(in->account, all);
         return rc ? rc : CN_ENOMEM;
     }
     for (uint32_t i = 0; i < in->n && in->grammar; i++)
         g->choices[i].charged = FIRST;
-    g->bytes = bytes;
+    g->bytes = kept_bytes(in->vocab, in->n, in->grammar != NULL);
     g->in = *in;
     if (!g->in.max_bytes) g->in.max_bytes = DEFAULT_MOST;
     g->in.grammar = in->grammar ? eng_grammar_ref(in->grammar) : NULL;

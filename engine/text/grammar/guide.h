@@ -40,8 +40,9 @@ struct eng_guide_in {
 /* Makes what all guides of a vocabulary share, once: about 0.6 us a token. eng_guide_new makes it
  * where this was not called. CN_ENOMEM. Any thread. */
 int eng_guide_prepare(const struct eng_vocab *v);
-/* What a guide of n choices takes of its account when it is made: room for each to begin with. */
-uint64_t eng_guide_bytes(uint32_t n, bool grammar);
+/* What a guide of n choices takes of its account when it is made: with a grammar, room for each to
+ * begin with, and a mask that its user may keep. */
+uint64_t eng_guide_bytes(const struct eng_vocab *v, uint32_t n, bool grammar);
 /* CN_ENOMEM, or what the account says. *out is returned owned. */
 int eng_guide_new(const struct eng_guide_in *in, struct eng_guide **out);
 void eng_guide_free(struct eng_guide *g); /* takes NULL */

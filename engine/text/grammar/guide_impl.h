@@ -51,7 +51,7 @@ struct eng_held {
 
 struct eng_guide {
     struct eng_guide_in in;
-    size_t bytes;                /* of this struct, charged */
+    uint64_t bytes;              /* charged until it is freed: this struct, masks of its user */
     const struct eng_trie *trie; /* the vocabulary's */
     uint32_t *closing;           /* tokens that close the reasoning */
     size_t n_closing;
