@@ -9,6 +9,14 @@
  * notes here that one failed. */
 static _Thread_local bool short_of_memory;
 
+/* jansson gathers the text of a value in a buffer that doubles. Where the buffer cannot grow, a
+ * byte is lost without a word, and the text's end is then looked for behind it. So there is always
+ * room for it: once memory is short no more text is read, and what was read is thrown away. */
+static _Thread_local struct {
+    char *bytes; /* NULL: no text is being read */
+    size_t size, used;
+} reserve;
+
 /* ---- turns -------------------------------------------------------------------------------------
  * On a text worker's thread reading a text, and making or freeing its values, is work in slices. */
 
@@ -23,23 +31,33 @@ static bool keep_going(void)
     return !job || srv_text_yield(job);
 }
 
-static void json_free(void *p)
+static void take_turn(void)
 {
     if (++n_calls % YIELD_CALLS == 0) keep_going();
-    free(p);
 }
 
-/* A job that was cancelled gets no more memory: what it does ends there. */
+static void json_free(void *p)
+{
+    take_turn();
+    if ((uintptr_t)p - (uintptr_t)reserve.bytes >= reserve.size) free(p);
+}
+
+/* The buffer's sizes are powers of two; what else has such a size may fail. */
+static void *from_reserve(size_t n)
+{
+    if (n & (n - 1) || n > reserve.size - reserve.used) return NULL;
+    reserve.used += n;
+    return reserve.bytes + reserve.used - n;
+}
+
 static void *json_malloc(size_t n)
 {
-    if (++n_calls % YIELD_CALLS == 0 && !keep_going()) {
-        short_of_memory = true;
-        return NULL;
-    }
+    take_turn();
     void *p = malloc(n);
 
-    if (!p) short_of_memory = true;
-    return p;
+    if (p) return p;
+    short_of_memory = true;
+    return from_reserve(n);
 }
 
 void srv_json_setup(void)
@@ -60,10 +78,12 @@ static size_t end_of_string(const char *data, size_t n, size_t i)
     return i;
 }
 
-int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err)
+/* Depth and weight: what the parser may cost is known before it runs. *longest: at least the bytes
+ * of any string or number. */
+static int scan(const char *data, size_t n, size_t *left, size_t *longest, struct cn_error *err)
 {
     unsigned depth = 0;
-    size_t weight = 1;
+    size_t weight = 1, begin = 0;
 
     for (size_t i = 0, asked = 0; i < n; i++) {
         if (i - asked >= 4 * YIELD_BYTES) {
@@ -92,12 +112,15 @@ int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err
             weight++;
             break;
         default:
-            break;
+            continue;
         }
+        *longest = CN_MAX(*longest, i + 1 - begin);
+        begin = i + 1;
         if (weight > *left)
             return cn_fail(err, CN_ELIMIT, "the body holds too many values: " SRV_JSON_MOST,
                            SRV_JSON_WEIGHT);
     }
+    *longest = CN_MAX(*longest, n - CN_MIN(begin, n));
     *left -= CN_MIN(weight, *left);
     return 0;
 }
@@ -152,6 +175,7 @@ static size_t read_text(void *to, size_t room, void *arg)
     struct reader *r = arg;
     size_t n = CN_MIN(room, (size_t)(r->end - r->at));
 
+    if (short_of_memory) return (size_t)-1;
     r->n_given += n;
     if (r->n_given >= YIELD_BYTES) {
         r->n_given = 0;
@@ -167,6 +191,7 @@ static size_t read_wide(void *to, size_t room, void *arg)
     struct wide_reader *r = arg;
     size_t n = CN_MIN(room, r->n_exponent);
 
+    if (short_of_memory) return (size_t)-1;
     if (n) {
         memcpy(to, &"e0"[2 - r->n_exponent], n);
         r->n_exponent -= n;
@@ -201,28 +226,50 @@ static int take_room(struct srv_json_room *room, size_t weight, size_t n, struct
     return 0;
 }
 
+/* longest: at least the bytes of any string or number. NULL: *e says why, unless memory is short. */
+static json_t *load(const char *data, size_t n, size_t longest, json_error_t *e)
+{
+    struct reader reader = {.at = data, .end = data + n};
+    json_t *root = NULL;
+
+    short_of_memory = false;
+    reserve.size = 4 * (longest + 2) + 64; /* of memory that is not touched unless it is needed */
+    reserve.used = 0;
+    reserve.bytes = malloc(reserve.size);
+    if (!reserve.bytes) short_of_memory = true;
+    if (!short_of_memory)
+        root = json_load_callback(read_text, &reader, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, e);
+    if (!short_of_memory && !root && json_error_code(e) == json_error_numeric_overflow)
+        root = load_wide(data, n, e);
+    if (short_of_memory) {
+        json_decref(root); /* bytes of its texts may be lost */
+        root = NULL;
+    }
+    free(reserve.bytes);
+    reserve.bytes = NULL;
+    reserve.size = 0;
+    return root;
+}
+
 int srv_json_parse(const char *data, size_t n, struct srv_json_room *room, json_t **out,
                    struct cn_error *err)
 {
     json_error_t e = {0}; /* jansson may leave its code unset */
-    size_t had = room->left;
-    int rc = srv_json_scan(data, n, &room->left, err);
+    size_t had = room->left, longest = 0;
+    int rc = scan(data, n, &room->left, &longest, err);
 
     if (!rc) rc = take_room(room, had - room->left, n, err);
     if (rc) return rc;
     if (n == 0) return cn_fail(err, CN_EJSON, "the body is empty; a JSON object is expected");
-    short_of_memory = false;
-    struct reader reader = {.at = data, .end = data + n};
-    json_t *root =
-        json_load_callback(read_text, &reader, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    if (!root && json_error_code(&e) == json_error_numeric_overflow) root = load_wide(data, n, &e);
-    if (!root && json_error_code(&e) == json_error_numeric_overflow)
-        return cn_fail(err, CN_ERANGE, "line %d, column %d of the body: a number is out of range",
-                       e.line, e.column);
+    json_t *root = load(data, n, longest, &e);
     if (!root && !keep_going()) return cn_fail(err, CN_ECANCELLED, "cancelled");
     if (!root) {
         if (short_of_memory || !e.text[0] || json_error_code(&e) == json_error_out_of_memory)
             return cn_fail(err, CN_ENOMEM, "out of memory");
+        if (json_error_code(&e) == json_error_numeric_overflow)
+            return cn_fail(err, CN_ERANGE,
+                           "line %d, column %d of the body: a number is out of range", e.line,
+                           e.column);
         return cn_fail(err, CN_EJSON, "the body is not valid JSON: line %d, column %d: %s", e.line,
                        e.column, e.text);
     }

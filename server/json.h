@@ -38,7 +38,5 @@ int srv_json_one_of(const json_t *v, const char *const *words);
 /* Reads a whole number, which may be written as 1.0 or 1e3. False: v is not one, or needs more
  * than 64 bits. */
 bool srv_json_int(const json_t *v, int64_t *out);
-/* Depth and weight only: what the parser may cost is known before it runs. */
-int srv_json_scan(const char *data, size_t n, size_t *left, struct cn_error *err);
 
 #endif

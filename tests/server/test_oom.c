@@ -283,9 +283,43 @@ static void test_syntax_after_memory(void **state)
     }
 }
 
+/* Texts for which jansson's buffer grows: all of them are there, or the body is refused. */
+static void test_texts_while_memory_is_short(void **state)
+{
+    enum { TEXTS = 11 };
+    static char body[1 << 16];
+    size_t n = 0;
+    struct cn_error err;
+    json_t *root;
+
+    srv_json_setup();
+    for (unsigned i = 0; i < TEXTS; i++) {
+        n += (size_t)snprintf(body + n, sizeof body - n, "%s\"%u\":\"y", i ? "," : "{", i);
+        for (unsigned k = 0; k < 8u << i; k++)
+            n += (size_t)snprintf(body + n, sizeof body - n, "%s", i % 2 ? "\\nx" : "b");
+        body[n++] = '"';
+    }
+    body[n++] = '}';
+    for (long k = 0, done = 0; !done; k++) {
+        for (int always = 0; always < 2; always++) {
+            struct srv_json_room left = {.left = 1000};
+            for_ever = always;
+            countdown = k;
+            int rc = srv_json_parse(body, n, &left, &root, &err);
+            countdown = -1;
+            done = !failed;
+            failed = false;
+            assert_int_equal(rc, done ? 0 : CN_ENOMEM);
+            if (done) json_decref(root);
+        }
+        assert_in_range(k, 0, 500);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts_while_memory_is_short),
         cmocka_unit_test(test_http),
         cmocka_unit_test(test_bodies),
         cmocka_unit_test(test_syntax_after_memory),

@@ -1,4 +1,5 @@
 /* The text workers: turns by CPU time over weight, slices, bounds, cancelled and detached jobs. */
+#include "server/json.h"
 #include "server/text_pool.h"
 
 #include <setjmp.h>
@@ -326,13 +327,56 @@ static void test_pool_end(void **state)
     cn_mailbox_fini(&done);
 }
 
+/* A body of texts for which jansson's buffer grows, read when the client has just left: at any of
+ * the calls for memory that could be the one that asks whether to go on. */
+static void read_body(struct srv_job *j)
+{
+    static char body[1 << 14];
+    json_t *list = json_array();
+    size_t n = 0;
+    for (unsigned i = 0; i < 9; i++) {
+        n += (size_t)snprintf(body + n, sizeof body - n, "%s\"%u\":\"y", i ? "," : "{", i);
+        for (unsigned k = 0; k < 5u << i; k++)
+            n += (size_t)snprintf(body + n, sizeof body - n, "\\nx");
+        body[n++] = '"';
+    }
+    body[n++] = '}';
+    atomic_store(&j->cancelled, true);
+    for (unsigned i = 0; i < 1100; i++) {
+        struct srv_json_room left = {.left = 1000};
+        struct cn_error err;
+        json_t *root;
+        int rc = srv_json_parse(body, n, &left, &root, &err);
+        if (!rc && json_string_length(json_object_get(root, "8")) != 1 + (10u << 8)) abort();
+        if (!rc) json_decref(root);
+        if (rc && rc != CN_ECANCELLED) abort();
+        /* one call more, and so the next body begins at another of them */
+        json_array_append_new(list, json_integer(i));
+    }
+    json_decref(list);
+}
+
+static void test_a_body_of_a_client_who_has_left(void **state)
+{
+    struct cn_mailbox done;
+    struct job *job = calloc(1, sizeof *job);
+    struct srv_text_pool *p = begin(&done, 1, (double[]){1}, 1);
+    srv_json_setup();
+    job->job.work = read_body;
+    srv_text_push(p, &job->job);
+    assert_int_equal(take(&done, 1), 1);
+    srv_text_pool_free(p);
+    cn_mailbox_fini(&done);
+    json_set_alloc_funcs(malloc, free);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fair_queue), cmocka_unit_test(test_lanes_grow),
         cmocka_unit_test(test_slices),     cmocka_unit_test(test_shares),
         cmocka_unit_test(test_bounds),     cmocka_unit_test(test_detached),
-        cmocka_unit_test(test_pool_end),
+        cmocka_unit_test(test_pool_end),   cmocka_unit_test(test_a_body_of_a_client_who_has_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
