@@ -226,7 +226,8 @@ static int take_room(struct srv_json_room *room, size_t weight, size_t n, struct
     return 0;
 }
 
-/* longest: at least the bytes of any string or number. NULL: *e says why, unless memory is short. */
+/* longest: at least the bytes of any string or number. NULL: *e says why, unless memory is short.
+ */
 static json_t *load(const char *data, size_t n, size_t longest, json_error_t *e)
 {
     struct reader reader = {.at = data, .end = data + n};
