@@ -368,12 +368,10 @@ static int compile_text(struct srv_call *c, const char *text, size_t n)
     return 0;
 }
 
-int srv_form_compile(struct srv_call *c)
+static int compile_value(struct srv_call *c, const json_t *v)
 {
-    const json_t *v = c->form.value;
     struct cn_buf text;
     int rc;
-    if (!c->form.name) return 0;
     if (!v) return compile_text(c, "", 0);
     if (json_is_string(v)) return compile_text(c, json_string_value(v), json_string_length(v));
     cn_buf_init_for(&text, 0, c->hold.account);
@@ -384,4 +382,21 @@ int srv_form_compile(struct srv_call *c)
         rc = compile_text(c, text.data, text.len);
     cn_buf_fini(&text);
     return rc;
+}
+
+int srv_form_compile(struct srv_call *c)
+{
+    int rc = c->form.name ? compile_value(c, c->form.value) : 0;
+    bool cannot = rc == CN_EINVAL || rc == CN_EUNSUPP || rc == CN_ELIMIT || rc == CN_ETOOLARGE;
+    if (!cannot || !c->form.unasked) return rc;
+    srv_form_drop(c);
+    return 0;
+}
+
+void srv_form_drop(struct srv_call *c)
+{
+    eng_grammar_unref(c->grammar);
+    c->grammar = NULL;
+    c->form = (struct srv_form){0};
+    c->err = (struct cn_error){0};
 }

@@ -10,7 +10,7 @@ from scripted import answer, call, script
 TEXT = {"type": "custom", "custom": {"name": "run", "description": "Runs a program"}}
 HEX = {"type": "custom", "custom": {"name": "hex", "format": {
     "type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9a-f]{4}|none"}}}}
-PING = {"type": "function", "function": {"name": "ping"}}
+PING = {"type": "function", "function": {"name": "ping", "strict": False}}
 PROGRAM = 'print("a\\n\tb")\n# é, 😀 and \\u0041\n'
 ANY = {"temperature": 1, "top_p": 1, "min_p": 0}
 

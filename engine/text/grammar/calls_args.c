@@ -86,13 +86,16 @@ static bool lists_all(const json_t *schema)
     return true;
 }
 
-/* Arguments must be an object, even if the schema allows other types. */
+/* Arguments must be an object, even if the schema allows other types. Where nobody asked for a call
+ * or for a strict one, the model may give parameters that the schema does not list. */
 static int compile_object(struct eng_calls_build *b, struct eng_sym *out)
 {
     struct cn_error why = {0};
     json_t *schema = b->parameters ? json_copy(b->parameters) : json_object();
+    const json_t *strict = json_object_get(json_object_get(b->tool, "function"), "strict");
+    bool others = b->in->free && !json_is_true(strict);
     int rc = json_object_set_new(schema, "type", json_string("object")) ? CN_ENOMEM : 0;
-    if (!rc && lists_all(schema))
+    if (!rc && !others && lists_all(schema))
         rc = json_object_set_new(schema, "additionalProperties", json_false()) ? CN_ENOMEM : 0;
     if (!rc && (rc = eng_schema_compile(b->ir, schema, &b->opts, out, &why)))
         rc = say(b, rc, NULL, &why);
