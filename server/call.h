@@ -107,11 +107,12 @@ struct srv_call {
     size_t n_stop;
     uint32_t *stop_ids;
     size_t n_stop_ids;
-    struct eng_tools *tools;     /* what a chat offers; NULL: nothing */
-    struct cn_buf customs;       /* names of those that are custom (custom.h), each with a NUL */
-    size_t past_calls;           /* calls in its messages */
-    bool legacy;                 /* it offers them as functions, and gets function_call */
-    struct srv_form form;        /* what the answer must be; its value is gone with root */
+    struct eng_tools *tools; /* what a chat offers; NULL: nothing */
+    const json_t *larks;     /* formats of some of them: names with grammars of Lark. The body's */
+    struct cn_buf customs;   /* names of those that are custom (custom.h), each with a NUL */
+    size_t past_calls;       /* calls in its messages */
+    bool legacy;             /* it offers them as functions, and gets function_call */
+    struct srv_form form;    /* what the answer must be; its value is gone with root */
     struct eng_grammar *grammar; /* held; NULL: the answer is free */
     struct eng_guide **guides;   /* of each prompt that was submitted, with a grammar; and as the */
     struct rt_guide *rt_guides;  /* runtime takes them */

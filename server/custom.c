@@ -33,7 +33,8 @@ static bool is_balanced(const char *s, size_t n)
 struct format {
     struct srv_call *c;
     size_t tool;
-    const json_t *regex; /* out: the input must match it; NULL: any input will do */
+    const json_t *regex; /* out: the input must match it */
+    json_t *lark;        /* out: the input must be of this grammar. Both NULL: any input will do */
 };
 
 static int wrong(const struct format *f, int code, const char *field, const char *what)
@@ -50,14 +51,16 @@ static int read_grammar(struct format *f, const json_t *g)
 
     if (!json_is_object(g))
         return wrong(f, CN_ETYPE, ".grammar", "must be an object with syntax and definition");
-    if (srv_json_is(syntax, "lark"))
-        return wrong(f, CN_EUNSUPP, ".grammar.syntax",
-                     "is lark, which is not supported for tools: give a regular expression "
-                     "(syntax regex), or leave the format out");
-    if (!srv_json_is(syntax, "regex"))
-        return wrong(f, CN_EINVAL, ".grammar.syntax", "must be regex");
+    bool lark = srv_json_is(syntax, "lark");
+
+    if (!lark && !srv_json_is(syntax, "regex"))
+        return wrong(f, CN_EINVAL, ".grammar.syntax", "must be lark or regex");
     if (!json_is_string(text))
-        return wrong(f, CN_ETYPE, ".grammar.definition", "must be a regular expression");
+        return wrong(f, CN_ETYPE, ".grammar.definition", "must be a grammar in a string");
+    if (lark) {
+        f->lark = (json_t *)text;
+        return 0;
+    }
     if (strlen(json_string_value(text)) != json_string_length(text))
         return wrong(f, CN_EINVAL, ".grammar.definition", "must not hold U+0000");
     if (!is_balanced(json_string_value(text), json_string_length(text)))
@@ -75,6 +78,19 @@ static int read_format(struct format *f, const json_t *v)
     if (srv_json_is(type, "text")) return 0;
     if (srv_json_is(type, "grammar")) return read_grammar(f, json_object_get(v, "grammar"));
     return wrong(f, CN_EUNSUPP, ".type", "must be text or grammar");
+}
+
+/* Kept with the body, as long as it is read. */
+static int keep_lark(struct srv_call *c, json_t *name, json_t *lark)
+{
+    static const char key[] = "grammars of custom tools";
+    json_t *larks = json_object_get(c->root, key);
+
+    if (!larks && json_object_set_new(c->root, key, larks = json_object())) return CN_ENOMEM;
+    c->larks = larks;
+    return json_object_setn(larks, json_string_value(name), json_string_length(name), lark)
+               ? CN_ENOMEM
+               : 0;
 }
 
 /* The function's parameters: an object with the input. NULL: out of memory. */
@@ -108,6 +124,8 @@ int srv_custom_offer(struct srv_call *c, size_t i, json_t *tool)
     if (!c->customs.len) cn_buf_init_for(&c->customs, 0, c->hold.account);
     if ((rc = cn_buf_append(&c->customs, json_string_value(name), json_string_length(name) + 1)))
         return cn_fail(&c->err, rc, "%s", cn_err_info(rc)->text);
+    if (format.lark && keep_lark(c, name, format.lark))
+        return cn_fail(&c->err, CN_ENOMEM, "out of memory");
     f = json_pack("{s:O, s:o}", "name", name, "parameters", parameters(format.regex));
     if (!f || (json_is_string(told) && json_object_set(f, "description", told))) {
         json_decref(f);
@@ -139,7 +157,9 @@ bool srv_custom_held(const struct srv_call *c, const json_t *tool)
 {
     const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
     const json_t *input = json_object_get(json_object_get(parameters, "properties"), INPUT);
+    const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
 
+    if (json_object_getn(c->larks, json_string_value(name), json_string_length(name))) return true;
     return json_object_get(input, "pattern") && srv_custom_tool(c, tool);
 }
 

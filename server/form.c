@@ -246,10 +246,12 @@ static int make_key(struct srv_call *c, const char *text, size_t n, struct srv_g
     int rc = 0;
     cn_buf_init_for(&b, 0, c->hold.account);
     /* with its length: what is appended could be the end of another text */
-    cn_buf_printf(&b, "%d %d %d %d %d %d %zu ", c->form.kind, c->form.compact, c->form.many,
-                  c->form.free, (int)c->p.parallel_tool_calls, c->form.calls != NULL, n);
+    cn_buf_printf(&b, "%d %d %d %d %d %d %d %zu ", c->form.kind, c->form.compact, c->form.many,
+                  c->form.free, (int)c->p.parallel_tool_calls, c->form.calls != NULL,
+                  c->larks != NULL, n);
     cn_buf_append(&b, text, n);
-    if (!rc && c->form.calls) rc = add_json(&b, c->form.calls);
+    if (c->form.calls) rc = add_json(&b, c->form.calls);
+    if (!rc && c->larks) rc = add_json(&b, c->larks);
     if (!rc) rc = cn_buf_code(&b);
     *out = (struct srv_grammar_key){.tenant = c->tenant, .model = rt_model_number(c->model)};
     if (!rc) cn_siphash24_128(secret, b.data, b.len, out->digest);
@@ -318,6 +320,8 @@ static int compile(struct srv_call *c, struct eng_grammar_in *in, uint64_t *byte
         rc = eng_grammar_compile(in, &c->grammar, &why);
         if (rc) cn_account_give(c->hold.account, *bytes);
     }
+    /* whether a form holds must not depend on how busy the machine is */
+    if (g.late) c->form.unasked = false;
     return rc ? say(c, rc, &why, g.late, full) : 0;
 }
 
@@ -347,6 +351,7 @@ static int compile_text(struct srv_call *c, const char *text, size_t n)
                                 .n = n,
                                 .compact = c->form.compact,
                                 .calls = (json_t *)c->form.calls,
+                                .inputs = c->larks,
                                 .reply = c->env->reply,
                                 .free = c->form.free,
                                 .many = c->form.many || c->p.parallel_tool_calls,

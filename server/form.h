@@ -22,7 +22,7 @@ struct srv_form {
  * one of them may ask for a form. CN_EINVAL, CN_ETYPE and CN_EUNSUPP name the field. */
 int srv_form_read(struct srv_form *out, const json_t *body, struct cn_error *err);
 /* The grammar of c's form, compiled or found among those kept: c->grammar. Sets c->err. A form that
- * is `unasked` is dropped where it cannot be compiled. */
+ * is `unasked` is dropped where it cannot be compiled, unless it is for want of time. */
 int srv_form_compile(struct srv_call *c);
 /* From here on the answer has no form. */
 void srv_form_drop(struct srv_call *c);

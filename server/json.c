@@ -11,10 +11,13 @@ static _Thread_local bool short_of_memory;
 
 /* jansson gathers the text of a value in a buffer that doubles. Where the buffer cannot grow, a
  * byte is lost without a word, and the text's end is then looked for behind it. So there is always
- * room for it: once memory is short no more text is read, and what was read is thrown away. */
+ * room for it: once memory is short no more text is read, and what was read is thrown away. The
+ * buffer is what a parse allocates first; it grows by an allocation, a copy and a free. */
 static _Thread_local struct {
     char *bytes; /* NULL: no text is being read */
     size_t size, used;
+    const char *buffer, *last; /* the buffer; what was allocated last */
+    size_t buffer_size, last_size;
 } reserve;
 
 /* ---- turns -------------------------------------------------------------------------------------
@@ -39,13 +42,19 @@ static void take_turn(void)
 static void json_free(void *p)
 {
     take_turn();
+    if (p && p == reserve.buffer) {
+        reserve.buffer = reserve.last;
+        reserve.buffer_size = reserve.last_size;
+    }
     if ((uintptr_t)p - (uintptr_t)reserve.bytes >= reserve.size) free(p);
 }
 
-/* The buffer's sizes are powers of two; what else has such a size may fail. */
+/* For the buffer only, when it is full. */
 static void *from_reserve(size_t n)
 {
-    if (n & (n - 1) || n > reserve.size - reserve.used) return NULL;
+    if (!reserve.buffer || n != 2 * reserve.buffer_size || n > reserve.size - reserve.used)
+        return NULL;
+    if (strnlen(reserve.buffer, reserve.buffer_size) != reserve.buffer_size - 1) return NULL;
     reserve.used += n;
     return reserve.bytes + reserve.used - n;
 }
@@ -55,9 +64,18 @@ static void *json_malloc(size_t n)
     take_turn();
     void *p = malloc(n);
 
-    if (p) return p;
-    short_of_memory = true;
-    return from_reserve(n);
+    if (!p) {
+        short_of_memory = true;
+        p = from_reserve(n);
+    }
+    if (!reserve.bytes) return p;
+    if (!reserve.buffer) {
+        reserve.buffer = p;
+        reserve.buffer_size = n;
+    }
+    reserve.last = p;
+    reserve.last_size = n;
+    return p;
 }
 
 void srv_json_setup(void)
@@ -234,12 +252,13 @@ static json_t *load(const char *data, size_t n, size_t longest, json_error_t *e)
     json_t *root = NULL;
 
     short_of_memory = false;
+    memset(&reserve, 0, sizeof reserve);
     reserve.size = 4 * (longest + 2) + 64; /* of memory that is not touched unless it is needed */
-    reserve.used = 0;
     reserve.bytes = malloc(reserve.size);
     if (!reserve.bytes) short_of_memory = true;
     if (!short_of_memory)
         root = json_load_callback(read_text, &reader, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, e);
+    reserve.buffer = NULL;
     if (!short_of_memory && !root && json_error_code(e) == json_error_numeric_overflow)
         root = load_wide(data, n, e);
     if (short_of_memory) {
@@ -247,8 +266,7 @@ static json_t *load(const char *data, size_t n, size_t longest, json_error_t *e)
         root = NULL;
     }
     free(reserve.bytes);
-    reserve.bytes = NULL;
-    reserve.size = 0;
+    memset(&reserve, 0, sizeof reserve);
     return root;
 }
 

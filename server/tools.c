@@ -369,7 +369,9 @@ static int form_of(struct srv_call *c, const json_t *allowed, bool required)
     const json_t *held = any_held(c, allowed);
     bool may = c->env->reply && eng_grammar_may_wait(c->env->reply);
     bool strict = held || (may && any_strict(allowed));
-    bool free = !required && !c->form.name && (strict || (may && any_unsaid(c, allowed)));
+    bool may_end = !c->p.min_tokens && !c->p.ignore_eos; /* these are for answers without a form */
+    bool free =
+        !required && !c->form.name && (strict || (may && may_end && any_unsaid(c, allowed)));
 
     if (free && strict && !may) return refuse_format(c, held);
     if (required || free)

@@ -21,7 +21,7 @@ TOOLS = [WEATHER, PING, PICK]
 STRICT = {**PICK, "function": {**PICK["function"], "strict": True}}
 SCHEMAS = {t["function"]["name"]: t["function"].get("parameters", {"type": "object"}) for t in TOOLS}
 ANYTHING = {"type": "function", "function": {"name": "anything", "parameters": {"type": "object"}}}
-ANY_ARGUMENTS = '{"a": "é\\n\\"", "b": [1.0,{"c":null}]}'
+ANY_ARGUMENTS = '{"a": "é\\n\\"\\u00e9\\u001B[0m\\/", "b": [1.0,{"c":null}]}'
 ANY = {"temperature": 1, "top_p": 1, "min_p": 0}
 
 
@@ -300,6 +300,24 @@ def test_strict_tools_that_need_not_be_called(tmp_path, marks, device):
         "type": "object", "properties": {"a": {"$recursiveRef": "#"}}}}}
     status, a = s.post(CHAT, body("wrong", tools=[STRICT, bad]))
     assert status == 400 and a["error"]["param"] == "tools[1].function.parameters.properties.a"
+    s.wait_idle()
+    s.stop()
+
+
+def test_what_was_not_asked_for_refuses_nothing(tmp_path):
+    """A list of tools whose grammar takes too much memory: refused if one is strict, else its calls are free."""
+    path = script(tmp_path, answer(call("pick", colour="blue"), user="wrong"), parameters="context=1000000,")
+    s = Server(program(SERVER), path, ["--set", "limits.grammar_bytes=1MiB"], template=False)
+    many = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+        "p": {"enum": [f"value {i * 7919}" for i in range(20000)]}}}}}]
+    said = both(s, body("wrong", tools=[PICK, *many]))[0]
+    assert values(said) == [("pick", {"colour": "blue"})]
+    status, a = s.post(CHAT, body("wrong", tools=[STRICT, *many]))
+    assert status == 400 and "limits.grammar_bytes" in a["error"]["message"], a
+    said = both(s, body("wrong", tools=[PICK], seed=1))[0]
+    check_calls(said, {"pick"})
+    for more in {"min_tokens": 3}, {"ignore_eos": True, "max_tokens": 60}:  # these are for answers without a form
+        assert values(both(s, body("wrong", tools=[PICK], **more))[0]) == [("pick", {"colour": "blue"})]
     s.wait_idle()
     s.stop()
 

@@ -10,6 +10,11 @@ from scripted import answer, call, script
 TEXT = {"type": "custom", "custom": {"name": "run", "description": "Runs a program"}}
 HEX = {"type": "custom", "custom": {"name": "hex", "format": {
     "type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9a-f]{4}|none"}}}}
+LARK = r"""start: "*** Begin\n" line+ "*** End"
+line: "+" expr "\n"
+expr: "(" expr ")" | "\"" /[a-c\\]/ | "é" """
+PATCH = {"type": "custom", "custom": {"name": "patch", "format": {
+    "type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}}}}
 PING = {"type": "function", "function": {"name": "ping", "strict": False}}
 PROGRAM = 'print("a\\n\tb")\n# é, 😀 and \\u0041\n'
 ANY = {"temperature": 1, "top_p": 1, "min_p": 0}
@@ -68,6 +73,8 @@ def agent(tmp_path_factory):
     path = script(tmp_path_factory.mktemp("custom"), answer("I run it.\n" + call("run", input=PROGRAM), user="run"),
                   answer(call("run", input="1") + "\n" + call("ping") + "\n" + call("run", input="2"), user="three"),
                   answer(call("hex", input="not hex"), user="hex"),
+                  answer(call("patch", input='*** Begin\n+(("a))\n+é\n*** End').replace("\\u00e9", "é"), user="patch"),
+                  answer(call("patch", input='*** Begin\n+(("a)\n*** End'), user="bad patch"),
                   *(answer(call("run", **arguments), user=name) for name, arguments in odd))
     s = Server(program(SERVER), path, template=False)
     yield s
@@ -116,6 +123,27 @@ def test_a_grammar_holds_where_the_model_chooses(agent):
     assert [c[:2] for c in calls] == [("custom", "hex")] and re.fullmatch("[0-9a-f]{4}|none", calls[0][2])
 
 
+def is_patch(text):
+    lines = re.fullmatch(r"\*\*\* Begin\n((?:\+.*\n)+)\*\*\* End", text)[1].splitlines()
+    return all(re.fullmatch(r'\+\(*("[a-c\\]|é)\)*', line) and line.count("(") == line.count(")") for line in lines)
+
+
+def test_a_grammar_of_lark(null, agent):
+    """Rules that are not regular, in a JSON string: required, beside a function, and where the model chooses."""
+    seen = set()
+    for seed in range(8):
+        for kind, name, text in both(null, tools=[PATCH, PING], tool_choice="required", seed=seed, max_tokens=600, **ANY)[0]:
+            assert kind == ("function" if name == "ping" else "custom") and (name == "ping" or is_patch(text)), text
+            seen.add(name)
+        calls = both(null, tools=[PATCH, HEX], tool_choice=named("patch"), seed=seed, max_tokens=600, **ANY)[0]
+        assert all(c[:2] == ("custom", "patch") and is_patch(c[2]) for c in calls) and calls
+    assert seen == {"patch", "ping"}
+    calls = both(agent, messages=[user("patch")], tools=[PATCH])[0]
+    assert calls == [("custom", "patch", '*** Begin\n+(("a))\n+é\n*** End')]
+    calls = both(agent, messages=[user("bad patch")], tools=[PATCH], max_tokens=600, **ANY)[0]
+    assert [c[:2] for c in calls] == [("custom", "patch")] and is_patch(calls[0][2])
+
+
 def test_the_conversation(agent):
     """Calls come back, and are shown as the function that the model called."""
     def shown(*calls):
@@ -143,6 +171,11 @@ def test_other_forms(tmp_path):
             status, a = s.post(CHAT, {"messages": [user("x")], "tools": [TEXT, HEX], "max_tokens": 5})
             assert status == auto, a
             assert auto == 200 or a["error"]["param"] == "tools[1].custom.format"
+            status, a = s.post(CHAT, {"messages": [user("x")], "tools": [HEX, PATCH], "max_tokens": 500, "tool_choice": named("patch")})
+            if auto == 200:
+                assert status == 400 and a["error"]["param"] == "tools[1].custom.format.grammar.definition", a
+            else:
+                assert is_patch(a["choices"][0]["message"]["tool_calls"][0]["custom"]["input"]), a
         finally:
             s.wait_idle()
             s.stop()
@@ -180,9 +213,13 @@ def custom(**members):
     (custom(name="a", format="text"), "tools[0].custom.format", "an object"),
     (custom(name="a", format={"type": "json"}), "tools[0].custom.format.type", "text or grammar"),
     (custom(name="a", format={"type": "grammar"}), "tools[0].custom.format.grammar", "syntax and definition"),
-    (form(syntax="lark", definition='start: "a"'), "tools[1].custom.format.grammar.syntax", "lark, which is not supported"),
-    (form(syntax="peg", definition="a"), "tools[1].custom.format.grammar.syntax", "must be regex"),
-    (form(syntax="regex"), "tools[1].custom.format.grammar.definition", "a regular expression"),
+    (form(syntax="lark", definition='start: "a'), "tools[1].custom.format.grammar.definition", "line 1, column 8"),
+    (form(syntax="lark", definition="start: %json {}"), "tools[1].custom.format.grammar.definition", "%json within a string"),
+    (form(syntax="lark", definition="start: <|im_end|>"), "tools[1].custom.format.grammar.definition", "line 1, column 8"),
+    (form(syntax="lark", definition="start: /a/ start"), "tools[1].custom.format.grammar.definition", ""),
+    (form(syntax="lark", definition=5), "tools[1].custom.format.grammar.definition", "a grammar in a string"),
+    (form(syntax="peg", definition="a"), "tools[1].custom.format.grammar.syntax", "lark or regex"),
+    (form(syntax="regex"), "tools[1].custom.format.grammar.definition", "a grammar in a string"),
     (form(syntax="regex", definition="a)|(b"), "tools[1].custom.format.grammar.definition", "parenthesis"),
     (form(syntax="regex", definition="a\0b"), "tools[1].custom.format.grammar.definition", "U+0000"),
     ({**form(syntax="regex", definition=r"(a)\1"), "tool_choice": "required"}, "tools[1].custom.format.grammar.definition", ""),

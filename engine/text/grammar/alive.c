@@ -34,7 +34,8 @@ static uint32_t count(struct eng_match *m, uint32_t lexer, unsigned depth, uint3
     uint32_t n = l->ends, next;
     if (l->texts) return l->texts;
     for (uint32_t i = 0; i < l->n; i++)
-        if (eng_rx_has_two(&m->rx, m->lexings[l->first + i].rx, m->ir->any_char))
+        if (eng_rx_has_two(&m->rx, m->lexings[l->first + i].rx, m->ir->any_char) ||
+            eng_rx_has_two(&m->rx, m->lexings[l->first + i].rx, m->ir->any_spelled))
             return l->texts = ENG_TEXTS_MANY;
     if (depth > MOST_COUNTED || !*effort) return ENG_TEXTS_UNKNOWN;
     --*effort;

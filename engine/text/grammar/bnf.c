@@ -192,13 +192,13 @@ uint32_t eng_bnf_repeat(struct eng_bnf *b, uint32_t kid, uint32_t lo, uint32_t h
 uint32_t eng_bnf_text(struct eng_bnf *b, const char *text, size_t n)
 {
     if (b->src.rc) return ENG_BNF_NONE;
-    return eng_bnf_rx(b, eng_rx_literal(&b->ir->rx, text, n), (uint32_t)n + 1, 1);
+    return eng_bnf_rx(b, eng_spell_text(&b->ir->rx, b->spelling, text, n), (uint32_t)n + 1, 1);
 }
 
 uint32_t eng_bnf_class(struct eng_bnf *b, const struct eng_ranges *set)
 {
     if (b->src.rc) return ENG_BNF_NONE;
-    return eng_bnf_rx(b, eng_spell_class(&b->ir->rx, ENG_SPELL_RAW, set->v, set->n), 4, 4);
+    return eng_bnf_rx(b, eng_spell_class(&b->ir->rx, b->spelling, set->v, set->n), 4, 4);
 }
 
 bool eng_bnf_enter(struct eng_bnf *b, size_t at)

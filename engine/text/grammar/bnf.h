@@ -75,10 +75,11 @@ struct eng_bnf {
     struct eng_keys names;
     struct eng_strmap by_name;
     unsigned depth;
-    uint32_t ignore; /* rx: text that may precede each terminal; ENG_RX_EMPTY: none */
+    enum eng_spelling spelling; /* of its texts: ENG_SPELL_RAW, unless they are inside a string */
+    uint32_t ignore;            /* rx: text that may precede each terminal; ENG_RX_EMPTY: none */
 };
 
-/* src has been filled by eng_source_init. CN_ENOMEM. */
+/* src has been filled by eng_source_init, and spelling set (0 is ENG_SPELL_RAW). CN_ENOMEM. */
 int eng_bnf_init(struct eng_bnf *b, struct eng_ir *ir);
 void eng_bnf_fini(struct eng_bnf *b);
 

@@ -72,7 +72,7 @@ static uint32_t list_all(struct eng_bnf *b, const struct eng_bnf_node *node)
 static uint32_t complement(struct eng_bnf *b, uint32_t x)
 {
     struct eng_rx *rx = &b->ir->rx;
-    return eng_rx_and(rx, eng_spell_length(rx, ENG_SPELL_RAW, 0, ENG_RX_INF), eng_rx_not(rx, x));
+    return eng_rx_and(rx, eng_spell_length(rx, b->spelling, 0, ENG_RX_INF), eng_rx_not(rx, x));
 }
 
 /* Whether all its children have expressions; the weight and height that follow. */

@@ -28,6 +28,8 @@ struct eng_calls_in {
     bool many;
     bool free; /* the answer may be text instead: where calls are a grammar of the whole reply it is
                 * in it; else they may begin at any of the openings */
+    const json_t *inputs; /* tools whose only parameter is a text of a grammar: an object of their
+                           * names with grammars of Lark; NULL: there are none */
     const struct eng_sym *answer; /* a grammar of the whole reply: what may be answered instead of
                                    * calls; NULL: nothing, or with `free` any text */
     const struct eng_schema_opts *opts;

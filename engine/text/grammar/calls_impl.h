@@ -1,5 +1,5 @@
 /* calls: what its files share. calls.c has the forms and what stands around calls; calls_args.c has
- * their arguments. */
+ * their arguments, and calls_input.c those of a grammar. */
 #ifndef ENGINE_TEXT_GRAMMAR_CALLS_IMPL_H
 #define ENGINE_TEXT_GRAMMAR_CALLS_IMPL_H
 
@@ -39,6 +39,12 @@ int eng_calls_name(struct eng_calls_build *b, const char *name, size_t n, bool q
 /* The arguments as an object; as parameters, one by one. */
 int eng_calls_arguments(struct eng_calls_build *b);
 int eng_calls_parameters(struct eng_calls_build *b);
+/* The grammar of the function's only parameter, a text; NULL: it has none. */
+const json_t *eng_calls_input_of(const struct eng_calls_build *b);
+/* {"its name": "a text of the grammar"}. */
+int eng_calls_input(struct eng_calls_build *b, const json_t *grammar, struct eng_sym *out);
+/* CN_EUNSUPP: not in this form. */
+int eng_calls_no_input(struct eng_calls_build *b);
 /* Texts that hold s. */
 uint32_t eng_calls_holding(struct eng_rx *r, const char *s, size_t n);
 /* What is wrong with the function at hand, or with one of its parameters. Returns rc. */

@@ -26,6 +26,11 @@ struct found {
     bool exact;
 };
 
+static bool is_any_char(const struct eng_match *m, uint32_t x)
+{
+    return x == m->ir->any_char || x == m->ir->any_spelled;
+}
+
 static struct found look(struct eng_match *m, uint32_t x, unsigned depth);
 
 static struct found look_at_all(struct eng_match *m, const struct eng_rx_node *n, unsigned depth)
@@ -57,12 +62,12 @@ static struct found look(struct eng_match *m, uint32_t x, unsigned depth)
         struct eng_rx_node a = *eng_rx_node(&m->rx, n.a);
         if (n.a < ENG_RX_FIRST) return out;
         if (a.kind == ENG_RX_AND) return look(m, n.a, depth + 1);
-        if (a.kind != ENG_RX_REPEAT || a.a != m->ir->any_char) return out;
+        if (a.kind != ENG_RX_REPEAT || !is_any_char(m, a.a)) return out;
         out.exact = is_quote(m, n.b);
         out.free = (struct eng_free){
             .chars = a.hi, .more = a.lo ? SLACK : 0, .alike = out.exact && a.lo == 0};
         if (!out.exact) out.free.more = SLACK;
-    } else if (n.kind == ENG_RX_REPEAT && n.a == m->ir->any_char) {
+    } else if (n.kind == ENG_RX_REPEAT && is_any_char(m, n.a)) {
         out.free = (struct eng_free){.chars = n.hi, .more = n.lo ? SLACK : 0};
     } else if (n.kind == ENG_RX_AND) {
         out = look_at_all(m, &n, depth);

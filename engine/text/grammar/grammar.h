@@ -32,8 +32,9 @@ struct eng_grammar_in {
     bool any_spelling;
     const struct eng_reply_format *reply; /* how the model writes calls: for CALLS and `calls` */
     json_t *calls; /* SCHEMA, JSON_OBJECT: tools that may be called instead; borrowed, or NULL */
-    bool many;     /* of calls: one or more; else exactly one */
-    bool free;     /* CALLS: for a guide that is `free` */
+    const json_t *inputs; /* of calls: as in struct eng_calls_in; borrowed, or NULL */
+    bool many;            /* of calls: one or more; else exactly one */
+    bool free;            /* CALLS: for a guide that is `free` */
     bool compact, any_order, plain_formats; /* as in struct eng_schema_opts */
     const struct eng_vocab *vocab; /* finds tokens that a grammar names; NULL: refused there */
     size_t max_bytes;              /* most memory, 0 = default 64 MiB */

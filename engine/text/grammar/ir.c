@@ -221,7 +221,10 @@ int eng_ir_finish(struct eng_ir *ir, struct eng_sym root, struct cn_error *err)
     for (int i = 0; i < ENG_N_MARKS; i++)
         ir->marks[i] =
             eng_ir_lexeme(ir, eng_rx_literal(&ir->rx, &marks[i], 1), i != ENG_COMMA || any).id;
-    if (ir->spelling != ENG_SPELL_RAW) ir->any_char = eng_spell_any(&ir->rx, ir->spelling);
+    if (ir->spelling != ENG_SPELL_RAW) {
+        ir->any_char = eng_spell_any(&ir->rx, ir->spelling);
+        ir->any_spelled = eng_spell_any(&ir->rx, ENG_SPELL_JSON_ANY);
+    }
     ir->colon = eng_rx_byte(&ir->rx, ':', ':');
     if (any) ir->colon = eng_rx_cat(&ir->rx, ir->space, ir->colon);
     for (uint32_t i = 0; i < ir->n_others; i++) {

@@ -101,9 +101,10 @@ struct eng_ir {
     enum eng_spelling spelling;
     /* Of the vocabulary, until eng_ir_finish; NULL: a token is a byte. */
     const struct eng_trie *trie;
-    uint32_t space;    /* rx: white space in front of a spaced lexeme; may be empty */
-    uint32_t any_char; /* rx: a character of a JSON string; by eng_ir_finish; 0: not JSON */
-    uint32_t colon;    /* rx: a colon, with that in front of it; by eng_ir_finish */
+    uint32_t space;       /* rx: white space in front of a spaced lexeme; may be empty */
+    uint32_t any_char;    /* rx: a character of a JSON string; by eng_ir_finish; 0: not JSON */
+    uint32_t any_spelled; /* rx: the same in every spelling */
+    uint32_t colon;       /* rx: a colon, with that in front of it; by eng_ir_finish */
     struct eng_lexeme *lexemes;
     struct eng_rule *rules;
     struct eng_run_of *seqs; /* into syms */

@@ -18,10 +18,11 @@
 
 struct eng_lark_opts {
     const struct eng_vocab *vocab;        /* may be NULL */
-    const struct eng_schema_opts *schema; /* of %json */
+    const struct eng_schema_opts *schema; /* of %json; NULL where b->spelling refuses that */
 };
 
-/* As eng_gbnf_read; ir has a JSON spelling, which only %json uses. */
+/* As eng_gbnf_read; ir has a JSON spelling, which %json uses. With a spelling of JSON in b the
+ * texts are the insides of strings. */
 int eng_lark_read(struct eng_bnf *b, struct eng_ir *ir, const struct eng_lark_opts *opts,
                   struct eng_sym *out);
 

@@ -65,7 +65,7 @@ uint32_t eng_lark_pattern(struct eng_lark *r, const char *pattern, size_t n, siz
     struct cn_error e = {0};
     uint32_t x = ENG_RX_NONE;
     if (r->s->rc) return ENG_BNF_NONE;
-    int rc = eng_spell_pattern(&r->b->ir->rx, ENG_SPELL_RAW, pattern, n, true, &x, &e);
+    int rc = eng_spell_pattern(&r->b->ir->rx, r->b->spelling, pattern, n, true, &x, &e);
     if (rc) eng_source_fail(r->s, at, rc, "%s", e.message);
     return eng_bnf_rx(r->b, x, (uint32_t)n + 1, HEIGHT);
 }
@@ -189,6 +189,9 @@ static uint32_t read_json(struct eng_lark *r)
     eng_lark_skip(r, true);
     if (r->terminal)
         return eng_source_fail(s, at, CN_EUNSUPP, "%%json within a terminal: only rules have it"),
+               ENG_BNF_NONE;
+    if (r->b->spelling != ENG_SPELL_RAW)
+        return eng_source_fail(s, at, CN_EUNSUPP, "%%json within a string is not supported"),
                ENG_BNF_NONE;
     json_t *schema = json_loadb(s->text + s->at, s->n - s->at, JSON_DISABLE_EOF_CHECK, &je);
     size_t part = CN_MIN((size_t)CN_MAX(je.position, 0), s->n - s->at);

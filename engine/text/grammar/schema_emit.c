@@ -23,10 +23,24 @@ static uint32_t between(struct eng_sc *sc, uint32_t quote, uint32_t rx)
     return eng_rx_cat(r, quote, eng_rx_cat(r, rx, quote));
 }
 
+/* A text of which nothing but its length matters may have every spelling: models write \u00e9 for
+ * what is no ASCII, and \u001b. Only here, where nothing is compared with it any more. */
+static uint32_t any_spelling(struct eng_sc *sc, uint32_t rx)
+{
+    struct eng_rx *r = &sc->ir->rx;
+    uint32_t any = eng_rx_node(r, sc->any_text)->a;
+    const struct eng_rx_node n = *eng_rx_node(r, rx);
+    if (sc->ir->spelling != ENG_SPELL_JSON || sc->unique || rx < ENG_RX_FIRST ||
+        n.kind != ENG_RX_REPEAT || n.a != any)
+        return rx;
+    return eng_spell_length(r, ENG_SPELL_JSON_ANY, n.lo, n.hi);
+}
+
 /* A string. */
 static uint32_t quoted(struct eng_sc *sc, uint32_t rx)
 {
     struct eng_rx *r = &sc->ir->rx;
+    if (sc->opts.style != ENG_STYLE_BARE) rx = any_spelling(sc, rx);
     if (sc->opts.style != ENG_STYLE_BARE) return between(sc, sc->quote, rx);
     if (sc->opts.barred != ENG_RX_NONE) rx = eng_rx_and(r, rx, eng_rx_not(r, sc->opts.barred));
     return between(sc, sc->opts.quote, rx);

@@ -217,6 +217,7 @@ struct eng_sc {
     unsigned depth;
     uint32_t spread; /* schema_scalar.c: branches that are being tried */
     bool dynamic;    /* the document has a $dynamicRef */
+    bool unique;     /* items of some array must differ, by how they are spelled */
 
     struct eng_sc_place *places;
     struct eng_sc_resource *resources;

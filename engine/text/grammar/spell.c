@@ -176,16 +176,9 @@ static bool has(const struct eng_cp_range *ranges, size_t n, uint32_t cp)
     return false;
 }
 
-/* Whether a control character has a letter behind its backslash. */
-static bool has_letter(uint32_t cp)
-{
-    return (cp >= '\b' && cp <= '\r' && cp != '\v') || cp >= ' ';
-}
-
-/* Characters of the ranges that are written with a backslash: ", \ and control characters, with
- * `hex` also those that are written as \u00xx; with `slash` / as well. */
-static uint32_t escaped(struct eng_rx *r, const struct eng_cp_range *ranges, size_t n, bool hex,
-                        bool slash)
+/* Characters of the ranges that are written with a backslash: ", \ and control characters; with
+ * `slash` / as well. */
+static uint32_t escaped(struct eng_rx *r, const struct eng_cp_range *ranges, size_t n, bool slash)
 {
     char text[36][8];
     struct eng_str words[36];
@@ -194,7 +187,7 @@ static uint32_t escaped(struct eng_rx *r, const struct eng_cp_range *ranges, siz
     for (uint32_t cp = 0; cp <= '\\'; cp++) {
         char c = (char)cp;
         bool with_backslash = cp < ' ' || c == '"' || c == '\\' || (slash && c == '/');
-        if (!with_backslash || !has(ranges, n, cp) || !(hex || has_letter(cp))) continue;
+        if (!with_backslash || !has(ranges, n, cp)) continue;
         cn_buf_init(&b, sizeof text[0]);
         if (c == '/')
             cn_buf_puts(&b, "\\/");
@@ -231,14 +224,13 @@ uint32_t eng_spell_class(struct eng_rx *r, enum eng_spelling s, const struct eng
                          size_t n)
 {
     uint32_t part[8], n_parts = 0;
-    bool any = s == ENG_SPELL_JSON_ANY, hex = any || (n && ranges[n - 1].to < ' ');
     struct eng_cp_range *v = cn_malloc_array(2 * (n + 3), sizeof *v), *room = v + n + 3;
     if (!v) return eng_rx_fail(r, CN_ENOMEM);
     size_t n_v = allowed(ranges, n, s != ENG_SPELL_RAW, v);
     for (size_t i = 0; i < CN_ARRAY_LEN(utf8_forms); i++)
         part[n_parts++] = of_form(r, &utf8_forms[i], v, n_v, room);
-    if (s != ENG_SPELL_RAW) part[n_parts++] = escaped(r, ranges, n, hex, any);
-    if (any) {
+    if (s != ENG_SPELL_RAW) part[n_parts++] = escaped(r, ranges, n, s == ENG_SPELL_JSON_ANY);
+    if (s == ENG_SPELL_JSON_ANY) {
         n_v = allowed(ranges, n, false, v);
         part[n_parts++] =
             eng_rx_cat(r, eng_rx_literal(r, "\\u", 2), of_form(r, &hex_forms[0], v, n_v, room));

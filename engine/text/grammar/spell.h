@@ -3,10 +3,7 @@
  * A constraint on a string is one on its characters; the grammar is over bytes. Everything here
  * takes a spelling (ir.h): with ENG_SPELL_JSON a character is its spelling inside a JSON
  * string (without the quotes), and each has exactly one spelling: `"` and `\` with a backslash,
- * control characters as \b \f \n \r \t or \u00xx in lower case, everything else as its UTF-8. Of
- * those with \u00xx there are only texts, and classes that hold nothing else: a model that has
- * begun
- * \u means another character, and would have to end with one of these. With
+ * control characters as \b \f \n \r \t or \u00xx in lower case, everything else as its UTF-8. With
  * ENG_SPELL_JSON_ANY each spelling that JSON has belongs to it, \/ and \uXXXX (either case,
  * surrogate pairs) included. So the complement of an expression within eng_spell_any* is the
  * complement of its set of strings. Lone surrogates belong to nothing.
