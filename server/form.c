@@ -320,8 +320,6 @@ static int compile(struct srv_call *c, struct eng_grammar_in *in, uint64_t *byte
         rc = eng_grammar_compile(in, &c->grammar, &why);
         if (rc) cn_account_give(c->hold.account, *bytes);
     }
-    /* whether a form holds must not depend on how busy the machine is */
-    if (g.late) c->form.unasked = false;
     return rc ? say(c, rc, &why, g.late, full) : 0;
 }
 
@@ -373,10 +371,12 @@ static int compile_text(struct srv_call *c, const char *text, size_t n)
     return 0;
 }
 
-static int compile_value(struct srv_call *c, const json_t *v)
+int srv_form_compile(struct srv_call *c)
 {
+    const json_t *v = c->form.value;
     struct cn_buf text;
     int rc;
+    if (!c->form.name) return 0;
     if (!v) return compile_text(c, "", 0);
     if (json_is_string(v)) return compile_text(c, json_string_value(v), json_string_length(v));
     cn_buf_init_for(&text, 0, c->hold.account);
@@ -387,21 +387,4 @@ static int compile_value(struct srv_call *c, const json_t *v)
         rc = compile_text(c, text.data, text.len);
     cn_buf_fini(&text);
     return rc;
-}
-
-int srv_form_compile(struct srv_call *c)
-{
-    int rc = c->form.name ? compile_value(c, c->form.value) : 0;
-    bool cannot = rc == CN_EINVAL || rc == CN_EUNSUPP || rc == CN_ELIMIT || rc == CN_ETOOLARGE;
-    if (!cannot || !c->form.unasked) return rc;
-    srv_form_drop(c);
-    return 0;
-}
-
-void srv_form_drop(struct srv_call *c)
-{
-    eng_grammar_unref(c->grammar);
-    c->grammar = NULL;
-    c->form = (struct srv_form){0};
-    c->err = (struct cn_error){0};
 }

@@ -15,16 +15,12 @@ struct srv_form {
     bool compact;        /* no white space between tokens of JSON */
     bool many;           /* ENG_GRAMMAR_CALLS: one call or more */
     bool free;           /* ENG_GRAMMAR_CALLS: or none, and text before them */
-    bool unasked;        /* the request does not ask for it: where it cannot be, there is none */
     const json_t *calls; /* tools that may be called instead; NULL: none */
 };
 /* Reads response_format, structured_outputs and the fields of other servers (params.def). At most
  * one of them may ask for a form. CN_EINVAL, CN_ETYPE and CN_EUNSUPP name the field. */
 int srv_form_read(struct srv_form *out, const json_t *body, struct cn_error *err);
-/* The grammar of c's form, compiled or found among those kept: c->grammar. Sets c->err. A form that
- * is `unasked` is dropped where it cannot be compiled, unless it is for want of time. */
+/* The grammar of c's form, compiled or found among those kept: c->grammar. Sets c->err. */
 int srv_form_compile(struct srv_call *c);
-/* From here on the answer has no form. */
-void srv_form_drop(struct srv_call *c);
 
 #endif

@@ -86,10 +86,6 @@ static int check_forms(struct srv_call *c)
     uint64_t most = cn_account_most(a), own = CN_MIN(c->hold.bytes, most);
     uint64_t all = c->n_prompts * eng_guide_bytes(c->env->vocab, c->best_of, true);
     if (all <= most - own) return 0;
-    if (c->form.unasked) {
-        srv_form_drop(c);
-        return 0;
-    }
     return cn_fail_param(
         &c->err, CN_ETOOLARGE, c->form.name,
         "%s: %zu answers that are held to it take %s at least, and this tenant can "

@@ -308,30 +308,18 @@ static void require_calls(struct srv_call *c, const json_t *allowed)
                                 .many = c->p.parallel_tool_calls && !c->legacy};
 }
 
+static bool is_strict(const json_t *tool)
+{
+    return json_is_true(json_object_get(json_object_get(tool, "function"), "strict"));
+}
+
 /* Whether a tool asks for arguments that satisfy its schema, whoever chooses to call it. */
 static bool any_strict(const json_t *tools)
 {
     const json_t *tool;
     size_t i;
 
-    json_array_foreach(tools, i, tool)
-    {
-        if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict"))) return true;
-    }
-    return false;
-}
-
-/* Whether there is a function of which the request does not say strict: false. */
-static bool any_unsaid(const struct srv_call *c, const json_t *tools)
-{
-    const json_t *tool;
-    size_t i;
-
-    json_array_foreach(tools, i, tool)
-    {
-        const json_t *strict = json_object_get(json_object_get(tool, "function"), "strict");
-        if (!srv_custom_tool(c, tool) && !json_is_false(strict)) return true;
-    }
+    json_array_foreach(tools, i, tool) if (is_strict(tool)) return true;
     return false;
 }
 
@@ -362,26 +350,21 @@ static int refuse_format(struct srv_call *c, const json_t *held)
 }
 
 /* What the answer must be, with these tools. Clients often ask for strict tools by default: where
- * calls have no mark such tools stay free, or agents could not use these models at all. Where the
- * request does not say strict, calls are held to what can be compiled. */
+ * calls have no mark such tools stay free, or agents could not use these models at all. */
 static int form_of(struct srv_call *c, const json_t *allowed, bool required)
 {
     const json_t *held = any_held(c, allowed);
     bool may = c->env->reply && eng_grammar_may_wait(c->env->reply);
-    bool strict = held || (may && any_strict(allowed));
-    bool may_end = !c->p.min_tokens && !c->p.ignore_eos; /* these are for answers without a form */
-    bool free =
-        !required && !c->form.name && (strict || (may && may_end && any_unsaid(c, allowed)));
+    bool strict = !required && !c->form.name && (held || (may && any_strict(allowed)));
 
-    if (free && strict && !may) return refuse_format(c, held);
-    if (required || free)
+    if (strict && !may) return refuse_format(c, held);
+    if (required || strict)
         require_calls(c, allowed);
     else if (c->form.name)
         c->form.calls = allowed; /* or the answer has the form that was asked for */
-    if (!free) return 0;
+    if (!strict) return 0;
     c->form.name = c->legacy ? "functions" : "tools";
     c->form.free = true;
-    c->form.unasked = !strict;
     return 0;
 }
 

@@ -27,11 +27,6 @@ def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-def loose(tools):
-    """The same tools with strict: false: calls of them are as the model writes them."""
-    return [{**t, "function": {**t["function"], "strict": False}} for t in tools]
-
-
 def quoted(texts):
     return " ".join(f'"{t}"' if " " in t else t for t in texts)
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from answers import CHAT, both, values, whole
 from conftest import SERVER, Server, program
-from scripted import answer, call, loose, script
+from scripted import answer, call, script
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather in a city", "parameters": {
     "type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -20,8 +20,9 @@ PICK = {"type": "function", "function": {"name": "pick", "parameters": {
 TOOLS = [WEATHER, PING, PICK]
 STRICT = {**PICK, "function": {**PICK["function"], "strict": True}}
 SCHEMAS = {t["function"]["name"]: t["function"].get("parameters", {"type": "object"}) for t in TOOLS}
-ANYTHING = {"type": "function", "function": {"name": "anything", "parameters": {"type": "object"}}}
-ANY_ARGUMENTS = '{"a": "é\\n\\"\\u00e9\\u001B[0m\\/", "b": [1.0,{"c":null}]}'
+ANYTHING = {"type": "function", "function": {"name": "anything", "strict": True, "parameters": {
+    "type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}}}
+WITH_ESCAPES = {"a": "é\n\u001b[0m", "b": "\U0001f600"}
 ANY = {"temperature": 1, "top_p": 1, "min_p": 0}
 
 
@@ -244,9 +245,9 @@ def test_odd_calls(agent):
     assert (said.content, values(said), said.finish) == ("", [("ping", {})], "tool_calls")
     said = both(agent, body("thinks"))[0]
     assert (said.reasoning, values(said), said.finish) == (REASON, [("ping", {})], "tool_calls")
-    said = both(agent, body("odd", max_tokens=2000, tools=loose(TOOLS)))[0]
+    said = both(agent, body("odd", max_tokens=2000))[0]
     assert values(said) == [("ping", {})] and call("nope", a=1) in said.content and said.content.endswith("and text")
-    said = both(agent, body("odd", max_tokens=2000, tools=loose(TOOLS), tool_choice=allowed("auto", "pick")))[0]
+    said = both(agent, body("odd", max_tokens=2000, tool_choice=allowed("auto", "pick")))[0]
     assert not said.calls and call("ping") in said.content and said.finish == "stop"
     said = both(agent, body("odd", max_tokens=2000, tool_choice="none"))[0]
     assert not said.calls and call("ping") in said.content
@@ -258,8 +259,9 @@ def test_strict_tools_that_need_not_be_called(tmp_path, marks, device):
     """Whether to call is the model's choice; what it then calls has arguments of its schema. Marks are tokens, or text."""
     wrong = call("pick", colour="blue", extra="x" * 40)
     path = script(tmp_path, answer(f"Let me see.\n{wrong}", user="wrong"), answer(f"Two.\n{call('pick', colour='red')}\n{wrong}", user="two"),
-                  answer("I say <tool and <tool_cal, no more.", user="prose"),
-                  answer(f'<tool_call>\n{{"name": "anything", "arguments": {ANY_ARGUMENTS}}}\n</tool_call>', user="anything"), answer(f"Then\n{call('nope', a=1)}", user="other"),
+                  answer(call("pick", colour="red") + "\n", user="line end"),
+                  answer(call("anything", **WITH_ESCAPES), user="escapes"),
+                  answer("I say <tool and <tool_cal, no more.", user="prose"), answer(f"Then\n{call('nope', a=1)}", user="other"),
                   answer(f"<think>\n{REASON}\n</think>\n\n{wrong}", user="thinks"), **marks)
     s = Server(program(SERVER), path, ["--set", f"engine.device={device}", "--threads", "1"], template=False)
     thinks = not marks
@@ -282,42 +284,19 @@ def test_strict_tools_that_need_not_be_called(tmp_path, marks, device):
         for said in both(s, body("thinks", **more), 2) if thinks else ():
             assert said.reasoning == REASON
             check_calls(said, {"pick"})
+    said = both(s, body("line end", tools=[WEATHER, STRICT]))[0]  # white space behind a call asks for no other
+    assert values(said) == [("pick", {"colour": "red"})] and said.finish == "tool_calls", said.shape()
+    said = both(s, body("escapes", tools=[ANYTHING]))[0]
+    assert [c[1:] for c in said.calls] == [("anything", json.dumps(WITH_ESCAPES))], said.shape()
     for n in range(4, 60, 5):  # a call that is cut is a beginning of the model's
         said = both(s, body("two", tools=[PING, STRICT], max_tokens=n))[0]
         assert said.finish == "length" and [c[1] for c in said.calls] in ([], ["pick"]), said.shape()
-    said = both(s, body("wrong", tools=loose([PICK])))[0]
+    said = both(s, body("wrong", tools=[PICK]))[0]
     assert values(said) == [("pick", {"colour": "blue", "extra": "x" * 40})]  # as the model wrote it
-    said = both(s, body("wrong", tools=[PICK], seed=1))[0]  # held, though it does not say strict
-    said.content = ""
-    check_calls(said, {"pick"})
-    said = both(s, body("anything", tools=[PICK, ANYTHING]))[0]  # arguments that its schema does not speak of
-    assert [c[1:] for c in said.calls] == [("anything", ANY_ARGUMENTS)], said.shape()
-    lax = {"type": "function", "function": {"name": "g", "parameters": {
-        "type": "object", "properties": {"a": {"$recursiveRef": "#"}}}}}
-    said = both(s, body("wrong", tools=[PICK, lax]))[0]  # what cannot be held is free
-    assert values(said) == [("pick", {"colour": "blue", "extra": "x" * 40})]
     bad = {"type": "function", "function": {"name": "g", "strict": True, "parameters": {
         "type": "object", "properties": {"a": {"$recursiveRef": "#"}}}}}
     status, a = s.post(CHAT, body("wrong", tools=[STRICT, bad]))
     assert status == 400 and a["error"]["param"] == "tools[1].function.parameters.properties.a"
-    s.wait_idle()
-    s.stop()
-
-
-def test_what_was_not_asked_for_refuses_nothing(tmp_path):
-    """A list of tools whose grammar takes too much memory: refused if one is strict, else its calls are free."""
-    path = script(tmp_path, answer(call("pick", colour="blue"), user="wrong"), parameters="context=1000000,")
-    s = Server(program(SERVER), path, ["--set", "limits.grammar_bytes=1MiB"], template=False)
-    many = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
-        "p": {"enum": [f"value {i * 7919}" for i in range(20000)]}}}}}]
-    said = both(s, body("wrong", tools=[PICK, *many]))[0]
-    assert values(said) == [("pick", {"colour": "blue"})]
-    status, a = s.post(CHAT, body("wrong", tools=[STRICT, *many]))
-    assert status == 400 and "limits.grammar_bytes" in a["error"]["message"], a
-    said = both(s, body("wrong", tools=[PICK], seed=1))[0]
-    check_calls(said, {"pick"})
-    for more in {"min_tokens": 3}, {"ignore_eos": True, "max_tokens": 60}:  # these are for answers without a form
-        assert values(both(s, body("wrong", tools=[PICK], **more))[0]) == [("pick", {"colour": "blue"})]
     s.wait_idle()
     s.stop()
 

@@ -15,7 +15,7 @@ line: "+" expr "\n"
 expr: "(" expr ")" | "\"" /[a-c\\]/ | "é" """
 PATCH = {"type": "custom", "custom": {"name": "patch", "format": {
     "type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}}}}
-PING = {"type": "function", "function": {"name": "ping", "strict": False}}
+PING = {"type": "function", "function": {"name": "ping"}}
 PROGRAM = 'print("a\\n\tb")\n# é, 😀 and \\u0041\n'
 ANY = {"temperature": 1, "top_p": 1, "min_p": 0}
 
@@ -110,7 +110,7 @@ def test_a_call_that_is_cut(agent):
     (allowed("required", named("hex"), named("ping", "function")), {"hex", "ping"})])
 def test_required(null, choice, names):
     seen = set()
-    for seed in range(10):
+    for seed in range(20):
         for kind, name, text in both(null, tools=[TEXT, HEX, PING], tool_choice=choice, seed=seed, max_tokens=800, **ANY)[0]:
             assert kind == ("function" if name == "ping" else "custom")
             assert name != "hex" or re.fullmatch("[0-9a-f]{4}|none", text)
@@ -140,6 +140,8 @@ def test_a_grammar_of_lark(null, agent):
     assert seen == {"patch", "ping"}
     calls = both(agent, messages=[user("patch")], tools=[PATCH])[0]
     assert calls == [("custom", "patch", '*** Begin\n+(("a))\n+é\n*** End')]
+    calls = both(agent, messages=[user("patch")], tools=[PATCH], **{"grammars of custom tools": {"patch": 'start: "a"'}})[0]
+    assert is_patch(calls[0][2])  # no field that has an effect
     calls = both(agent, messages=[user("bad patch")], tools=[PATCH], max_tokens=600, **ANY)[0]
     assert [c[:2] for c in calls] == [("custom", "patch")] and is_patch(calls[0][2])
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from answers import CHAT, both, values
 from conftest import SERVER, Server, oracle, oracle_files, program
-from scripted import answer, loose, played, script, tagged
+from scripted import answer, played, script, tagged
 from test_choices import ANY, PARIS, PING, REASON, SCHEMAS, TOOLS, body, check_calls, function, named, user
 
 # ---- all families ---------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_ids_that_count(tmp_path):
     s = Server(program(SERVER), path, template=False)
     messages = [user("W?")]
     for turn in range(3):
-        got = both(s, {"messages": messages, "tools": loose(TOOLS), "max_tokens": 500})[0]
+        got = both(s, {"messages": messages, "tools": TOOLS, "max_tokens": 500})[0]
         assert [i for i, _, _ in got.calls] == [f"functions.get_weather:{3 * turn + k}" for k in range(3)]
         messages += [calls(*((i, "{}") for i, _, _ in got.calls)), *(result(i) for i, _, _ in got.calls), user("again")]
     s.wait_idle()
@@ -154,7 +154,7 @@ def test_ids_of_the_model_are_text(tmp_path):
     text = file.read_text(encoding="utf-8")
     file.write_text(text[:text.index("=== answer")] + answer(said), encoding="utf-8")
     s = Server(program(SERVER), path, template=False)
-    got = both(s, {"messages": [user("x")], "tools": loose(TOOLS), "max_tokens": 500})[0]
+    got = both(s, {"messages": [user("x")], "tools": TOOLS, "max_tokens": 500})[0]
     assert len(got.calls) == 3 and got.calls[0][0] == 'a"b\n'
     s.wait_idle()
     s.stop()
@@ -257,21 +257,21 @@ def only(city, **more):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_held_in_every_family(families, form):
-    """The model calls for Rome, and may call for Oslo only: it is held to that unless the tool has strict: false. Where
-    calls have no mark, only if one is required."""
+def test_strict_in_every_family(families, form):
+    """The model calls for Rome, and may call for Oslo only. Where calls have no mark, only if one is required."""
     _, doc, cases = families.models[form]
     if form in REFUSED:
         pytest.skip("its template renders no tools")
     request = {"model": form, "messages": tagged([user("go on")], cases[0]["name"]), "max_tokens": 400}
-    said = both(families, {**request, "tools": [only("Oslo", strict=False)]})[0]
+    said = both(families, {**request, "tools": [only("Oslo")]})[0]
     assert values(said) == [("get_weather", {"city": "Rome"})]  # as the model wrote it
-    for more in {}, {"strict": True}:
-        said = both(families, {**request, "tools": [PING, only("Oslo", **more)]})[0]
-        if doc["form"] in BARE:
-            assert values(said) == [("get_weather", {"city": "Rome"})]
-            said = both(families, {**request, "tools": [only("Oslo", **more)], "tool_choice": "required"})[0]
-        assert values(said) == [("get_weather", {"city": "Oslo"})] and said.finish == "tool_calls"
+    if doc["form"] in BARE:
+        said = both(families, {**request, "tools": [PING, only("Oslo", strict=True)]})[0]
+        assert values(said) == [("get_weather", {"city": "Rome"})]
+        said = both(families, {**request, "tools": [only("Oslo", strict=True)], "tool_choice": "required"})[0]
+    else:
+        said = both(families, {**request, "tools": [PING, only("Oslo", strict=True)]})[0]
+    assert values(said) == [("get_weather", {"city": "Oslo"})] and said.finish == "tool_calls"
 
 
 @pytest.mark.parametrize("form", FORMS)

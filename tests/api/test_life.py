@@ -164,6 +164,7 @@ def test_its_terminal_is_closed(tmp_path):
     log = open(tmp_path / "log", "wb")
     child, terminal = os.forkpty()
     if child == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.dup2(log.fileno(), 2)
         os.execv(program(SERVER), [program(SERVER), "--model", "null:", "--port", str(n)])
     text = (tmp_path / "log").read_text

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from conftest import CONIFER, SERVER, Server, oracle_files, program, sse
-from scripted import answer, call, loose, played, script, tagged
+from scripted import answer, call, played, script, tagged
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "The weather in a city",
           "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
@@ -199,7 +199,7 @@ def test_every_family(families, form):
     _, doc, cases = families.models[form]
     n = 0
     for c in cases:
-        body = {"model": form, "messages": tagged(c["messages"], c["name"]), "tools": loose(doc["tools"]),
+        body = {"model": form, "messages": tagged(c["messages"], c["name"]), "tools": doc["tools"],
                 "chat_template_kwargs": {k: v for k, v in c["kwargs"].items() if k != "enable_thinking"}}
         if "enable_thinking" in c["kwargs"]:
             body["enable_thinking"] = c["kwargs"]["enable_thinking"]

@@ -386,6 +386,18 @@ static int whole_call(struct eng_calls_build *b, const char *at, struct eng_sym 
     return rc;
 }
 
+/* White space that a model may write before it ends: where another call could come, it would have
+ * to come else. */
+static void add_blanks(struct eng_calls_build *b, struct eng_sym more)
+{
+    struct eng_rx *r = &b->ir->rx;
+    struct eng_bytes blanks = {{0}};
+    for (const char *p = " \t\r\n"; *p; p++)
+        eng_bytes_add(&blanks, (uint8_t)*p, (uint8_t)*p);
+    struct eng_sym s = eng_ir_lexeme(b->ir, eng_rx_repeat(r, eng_rx_set(r, &blanks), 1, 4), false);
+    eng_ir_add(b->ir, more, &s, 1);
+}
+
 /* The calls of a line, as alternatives of root. */
 static int add_line(struct eng_calls_build *b, struct eng_sym root)
 {
@@ -395,6 +407,7 @@ static int add_line(struct eng_calls_build *b, struct eng_sym root)
     int rc = at ? whole_call(b, at, &call, &alone) : any_call(b, b->t->call, &call);
     b->n = 0;
     eng_ir_add(b->ir, more, NULL, 0);
+    if (!rc && b->in->many && between && !b->t->after[0]) add_blanks(b, more);
     if (!rc && b->in->many && between) { /* more: nothing, or between, a call, and more */
         rc = eng_calls_markup(b, between, strlen(between));
         if (!rc) rc = eng_calls_push(b, call);

@@ -86,29 +86,13 @@ static bool lists_all(const json_t *schema)
     return true;
 }
 
-/* Whether the schema says that there are parameters that it does not list, or lists none. */
-static bool has_others(const json_t *schema)
-{
-    const json_t *others = json_object_get(schema, "additionalProperties");
-    if (!others) others = json_object_get(schema, "unevaluatedProperties");
-    return others ? !json_is_false(others) : !json_object_get(schema, "properties");
-}
-
-/* Where nobody asked for a call or for a strict one, the model may give parameters that the schema
- * does not list. */
-static bool is_lax(const struct eng_calls_build *b)
-{
-    const json_t *strict = json_object_get(json_object_get(b->tool, "function"), "strict");
-    return b->in->free && !json_is_true(strict);
-}
-
 /* Arguments must be an object, even if the schema allows other types. */
 static int compile_object(struct eng_calls_build *b, struct eng_sym *out)
 {
     struct cn_error why = {0};
     json_t *schema = b->parameters ? json_copy(b->parameters) : json_object();
     int rc = json_object_set_new(schema, "type", json_string("object")) ? CN_ENOMEM : 0;
-    if (!rc && !is_lax(b) && lists_all(schema))
+    if (!rc && lists_all(schema))
         rc = json_object_set_new(schema, "additionalProperties", json_false()) ? CN_ENOMEM : 0;
     if (!rc && (rc = eng_schema_compile(b->ir, schema, &b->opts, out, &why)))
         rc = say(b, rc, NULL, &why);
@@ -466,8 +450,6 @@ int eng_calls_parameters(struct eng_calls_build *b)
     const char *word = whole_word(b->parameters);
     char what[128];
     if (eng_calls_input_of(b)) return eng_calls_no_input(b);
-    if (!word && is_lax(b) && b->parameters && has_others(b->parameters))
-        word = "a schema that leaves open which parameters there are";
     if (!word) return push_members(b, b->parameters, tool ? tool->parameters : NULL, NULL);
     snprintf(what, sizeof what, "%s is not supported here, in the form in which this model calls",
              word);
