@@ -33,6 +33,21 @@ def user(text):
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.parametrize("items", [{"type": "number"}, {"type": ["number", "array"]}, {}, {"type": "number", "minimum": 0}])
+def test_numbers_that_must_differ(tmp_path, items):
+    """What begins as 0e is 0 however it goes on: a model that begins so after a 0 could not go on."""
+    path = script(tmp_path, answer("[0, 0e1, 0E2, 7]", user="zeros"), answer("[0, 0.5, 5, 1]", user="halves"))
+    s = Server(program(SERVER), path, ["--threads", "1"], template=False)
+    schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": 3, "maxItems": 9}
+    for seed in range(5):
+        said = both(s, {"messages": user("zeros"), "max_tokens": 300, "seed": seed, **json_schema(schema), **ANY})[0]
+        jsonschema.validate(json.loads(said.content), schema)
+    said = both(s, {"messages": user("halves"), "max_tokens": 300, **json_schema(schema)})[0]
+    assert json.loads(said.content) == [0, 0.5, 5, 1]
+    s.wait_idle()
+    s.stop()
+
+
 def is_city(text):
     jsonschema.validate(json.loads(text), CITY)
     return True

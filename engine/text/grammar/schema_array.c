@@ -219,7 +219,6 @@ static bool must_differ(struct eng_sc_split *s, bool *possible)
     } else if (no) {
         *possible = false;
     }
-    sc->unique |= yes;
     return yes;
 }
 

@@ -188,6 +188,7 @@ uint32_t eng_sc_form_array(struct eng_sc *sc, uint32_t node, enum eng_sc_word w,
         return eng_sc_form_size(sc, node, v, w == ENG_W_MIN_ITEMS, neg);
     case ENG_W_UNIQUE_ITEMS:
         if (json_is_false(v)) break;
+        sc->unique = true;
         return eng_sc_atom(sc, &f);
     default:
         break;

@@ -328,7 +328,8 @@ static uint32_t rest_of(struct eng_sc *sc, uint32_t from, uint32_t n, bool text,
     if (!text) {
         eng_sc_push(sc,
                     some_number(sc, sc->forms[sc->tmp[from]].node, sc->ir->spelling, &p->number));
-        if (p->plain) eng_sc_push(sc, plain_number(sc));
+        if (p->plain || (sc->unique && sc->ir->spelling == ENG_SPELL_JSON))
+            eng_sc_push(sc, plain_number(sc));
     }
     x = sc->code ? ENG_RX_NONE : eng_rx_and_of(rx_of(sc), &sc->tmp[start], sc->n_tmp - start);
     sc->n_tmp = start;
@@ -400,13 +401,20 @@ static uint32_t disjunction(struct eng_sc *sc, uint32_t form, bool text)
     return x;
 }
 
+/* Where items must differ without an exponent: what begins as 0e is 0 however it goes on. */
+static uint32_t any_number(struct eng_sc *sc, uint32_t node)
+{
+    const struct eng_number any = {0};
+    uint32_t x = some_number(sc, node, sc->ir->spelling, &any);
+    bool plain = sc->unique && sc->ir->spelling == ENG_SPELL_JSON;
+    return plain ? eng_rx_and(rx_of(sc), x, plain_number(sc)) : x;
+}
+
 static uint32_t scalar_rx(struct eng_sc *sc, uint32_t form, bool text)
 {
     uint32_t node = sc->forms[form].node, x;
-    struct eng_number any = {0};
     if (sc->code || form == ENG_F_FALSE) return ENG_RX_NONE;
-    if (form == ENG_F_TRUE)
-        return text ? sc->any_text : some_number(sc, node, sc->ir->spelling, &any);
+    if (form == ENG_F_TRUE) return text ? sc->any_text : any_number(sc, node);
     if (sc->forms[form].rx != ENG_SC_NONE) return sc->forms[form].rx;
     x = sc->forms[form].kind == ENG_F_OR ? disjunction(sc, form, text)
                                          : conjunction(sc, form, text);
