@@ -386,8 +386,8 @@ static int whole_call(struct eng_calls_build *b, const char *at, struct eng_sym 
     return rc;
 }
 
-/* White space that a model may write before it ends: where another call could come, it would have
- * to come else. */
+/* White space that a model may write behind its last call. Without it a line end there, with which
+ * the next call begins, could only be followed by that call. */
 static void add_blanks(struct eng_calls_build *b, struct eng_sym more)
 {
     struct eng_rx *r = &b->ir->rx;
